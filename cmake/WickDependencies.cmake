@@ -1,0 +1,43 @@
+# Everything Wick stands on, all from Debian's packages (scripts/setup installs them; docs/dependencies.md has licences).
+find_package(fmt 9 REQUIRED)
+find_package(Threads REQUIRED)
+find_package(OpenMP REQUIRED)
+find_package(dnnl REQUIRED)
+find_package(nlohmann_json 3.11 REQUIRED)
+find_package(tomlplusplus REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
+pkg_check_modules(codecs REQUIRED IMPORTED_TARGET libjpeg libpng libwebp)
+pkg_check_modules(unicode REQUIRED IMPORTED_TARGET libpcre2-8 libutf8proc)
+find_path(STB_INCLUDE_DIR stb/stb_image_resize.h REQUIRED)
+find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_writer.hpp REQUIRED)
+
+add_library(hwy::hwy ALIAS PkgConfig::hwy)
+
+add_library(wick_image_codecs INTERFACE)
+target_link_libraries(wick_image_codecs INTERFACE PkgConfig::codecs)
+target_include_directories(wick_image_codecs SYSTEM INTERFACE ${STB_INCLUDE_DIR})
+
+add_library(wick_unicode INTERFACE)
+target_link_libraries(wick_unicode INTERFACE PkgConfig::unicode)
+
+add_library(protozero::protozero INTERFACE IMPORTED)
+target_include_directories(protozero::protozero SYSTEM INTERFACE ${PROTOZERO_INCLUDE_DIR})
+
+if(WICK_TESTS)
+  find_package(GTest REQUIRED)
+  include(GoogleTest)
+endif()
+if(WICK_BENCH)
+  find_package(benchmark REQUIRED)
+endif()
+
+# Warnings and sanitizers, for our own sources.
+add_library(wick_flags INTERFACE)
+target_compile_options(wick_flags INTERFACE -Wall -Wextra -Wshadow -Wno-missing-field-initializers
+                                            $<$<BOOL:${WICK_WERROR}>:-Werror>)
+if(WICK_SANITIZE)
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+endif()

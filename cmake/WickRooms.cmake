@@ -1,0 +1,36 @@
+# A room is a folder of wick/ and one static library; it links only the rooms that it may know.
+#   wick_room(NAME LINK public... [PRIVATE private...])
+function(wick_room name)
+  cmake_parse_arguments(ARG "" "" "LINK;PRIVATE" ${ARGN})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/wick/${name}/*.cpp)
+  if(NOT sources)  # a room of headers only
+    add_library(wick_${name} INTERFACE)
+    target_include_directories(wick_${name} INTERFACE ${CMAKE_SOURCE_DIR})
+    target_link_libraries(wick_${name} INTERFACE ${ARG_LINK})
+  else()
+    add_library(wick_${name} STATIC ${sources})
+    target_include_directories(wick_${name} PUBLIC ${CMAKE_SOURCE_DIR})
+    target_link_libraries(wick_${name} PUBLIC ${ARG_LINK} PRIVATE ${ARG_PRIVATE} wick_flags)
+  endif()
+  add_library(wick::${name} ALIAS wick_${name})
+endfunction()
+
+# One test program a folder of tests/, with CTest labels `fast` (the default) or `cpu` (longer than a few seconds).
+#   wick_test(FOLDER LINK rooms... [LABEL label])
+function(wick_test folder)
+  cmake_parse_arguments(ARG "" "LABEL" "LINK" ${ARGN})
+  if(NOT ARG_LABEL)
+    set(ARG_LABEL fast)
+  endif()
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tests/${folder}/*.cpp)
+  if(NOT sources)
+    return()
+  endif()
+  add_executable(test_${folder} ${sources})
+  target_link_libraries(test_${folder} PRIVATE ${ARG_LINK} GTest::gtest_main wick_flags)
+  target_include_directories(test_${folder} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_compile_definitions(test_${folder} PRIVATE WICK_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
+                                                    WICK_BINARY="$<TARGET_FILE:wick>")
+  gtest_discover_tests(test_${folder} TEST_PREFIX ${folder}. DISCOVERY_TIMEOUT 60
+                       PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600)
+endfunction()

@@ -1,0 +1,40 @@
+#include "wick/core/memory.h"
+
+#include <cstdlib>
+
+#include "wick/core/error.h"
+
+namespace wick {
+
+void Memory::count(size_t bytes) {
+  const size_t now = in_use_ += bytes;
+  for (size_t seen = peak_; seen < now && !peak_.compare_exchange_weak(seen, now);) {
+  }
+}
+
+namespace {
+
+class HostMemory final : public Memory {
+ public:
+  void* allocate(size_t bytes) override {
+    const size_t rounded = (bytes + 63) / 64 * 64;
+    void* data = std::aligned_alloc(64, rounded ? rounded : 64);
+    check(data != nullptr, "out of memory: the CPU could not give {} bytes ({} in use)", bytes, in_use());
+    count(bytes);
+    return data;
+  }
+  void release(void* data, size_t bytes) noexcept override {
+    std::free(data);
+    uncount(bytes);
+  }
+  bool on_host() const override { return true; }
+};
+
+}  // namespace
+
+Memory& host_memory() {
+  static HostMemory* memory = new HostMemory;  // outlives every static tensor
+  return *memory;
+}
+
+}  // namespace wick

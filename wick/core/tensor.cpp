@@ -1,0 +1,114 @@
+#include "wick/core/tensor.h"
+
+#include <atomic>
+#include <cassert>
+#include <cstring>
+
+namespace wick {
+
+struct Tensor::Storage {
+  Memory& memory;
+  size_t bytes;
+  void* data;
+
+  Storage(Memory& m, size_t n) : memory(m), bytes(n), data(m.allocate(n)) {}
+  ~Storage() { memory.release(data, bytes); }
+  Storage(const Storage&) = delete;
+  Storage& operator=(const Storage&) = delete;
+};
+
+bool View::contiguous() const {
+  int64_t step = 1;
+  for (int i = rank() - 1; i >= 0; --i) {
+    if (shape[i] != 1 && stride[i] != step) return false;
+    step *= shape[i];
+  }
+  return true;
+}
+
+Tensor Tensor::empty(const Shape& shape, DType dtype, Memory& memory) {
+  for (int64_t d : shape) check(d >= 0, "tensor: shape {} has a negative extent", shape);
+  Tensor t;
+  t.storage_ = std::make_shared<Storage>(memory, size_t(shape.numel()) * size_of(dtype));
+  t.view_ = {t.storage_->data, dtype, shape, contiguous_strides(shape)};
+  return t;
+}
+
+namespace {
+
+template <class T>
+Tensor copy_of(const std::vector<T>& values, const Shape& shape, DType dtype) {
+  check(int64_t(values.size()) == shape.numel(), "tensor: {} values do not fill shape {}", values.size(), shape);
+  Tensor t = Tensor::empty(shape, dtype);
+  if (!values.empty()) std::memcpy(t.data<T>(), values.data(), values.size() * sizeof(T));
+  return t;
+}
+
+float load_as_float(const void* data, DType dtype, int64_t i) {
+  switch (dtype) {
+    case DType::f32: return static_cast<const float*>(data)[i];
+    case DType::bf16: return bf16_to_f32(static_cast<const uint16_t*>(data)[i]);
+    case DType::f16: return f16_to_f32(static_cast<const uint16_t*>(data)[i]);
+    case DType::i32: return float(static_cast<const int32_t*>(data)[i]);
+    case DType::i64: return float(static_cast<const int64_t*>(data)[i]);
+    case DType::u8: return float(static_cast<const uint8_t*>(data)[i]);
+  }
+  return 0;
+}
+
+uint64_t next_id() {
+  static std::atomic<uint64_t> counter{0};
+  return ++counter;
+}
+
+}  // namespace
+
+Tensor Tensor::of(const std::vector<float>& values, const Shape& shape) { return copy_of(values, shape, DType::f32); }
+Tensor Tensor::of(const std::vector<int64_t>& values, const Shape& shape) { return copy_of(values, shape, DType::i64); }
+
+Memory& Tensor::memory() const {
+  assert(storage_);
+  return storage_->memory;
+}
+
+Tensor Tensor::window(const Shape& shape, const Shape& stride, int64_t offset) const {
+  Tensor t = *this;
+  t.view_.shape = shape;
+  t.view_.stride = stride;
+  t.view_.data = static_cast<char*>(view_.data) + offset * int64_t(size_of(dtype()));
+  t.id_ = 0;
+  return t;
+}
+
+float Tensor::item() const {
+  check(numel() == 1, "item: the tensor has shape {}, not one element", shape());
+  assert(memory().on_host());
+  return load_as_float(view_.data, dtype(), 0);
+}
+
+std::vector<float> Tensor::to_vector() const {
+  assert(memory().on_host());
+  std::vector<float> values(static_cast<size_t>(numel()));
+  std::array<int64_t, kMaxRank> index{};
+  for (float& value : values) {
+    int64_t offset = 0;
+    for (int d = 0; d < rank(); ++d) offset += index[size_t(d)] * stride()[d];
+    value = load_as_float(view_.data, dtype(), offset);
+    for (int d = rank() - 1; d >= 0 && ++index[size_t(d)] == shape()[d]; --d) index[size_t(d)] = 0;
+  }
+  return values;
+}
+
+Tensor Tensor::trainable() const {
+  Tensor t = *this;
+  t.id_ = next_id();
+  return t;
+}
+
+Tensor Tensor::detached() const {
+  Tensor t = *this;
+  t.id_ = 0;
+  return t;
+}
+
+}  // namespace wick

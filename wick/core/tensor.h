@@ -1,0 +1,79 @@
+// A tensor: a strided window on shared storage, with a dtype and, if gradients flow to it, an identity.
+//
+// Copying a Tensor shares its data. Nothing here computes: operations are in wick/ops, files in wick/io.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "wick/core/dtype.h"
+#include "wick/core/memory.h"
+#include "wick/core/shape.h"
+
+namespace wick {
+
+// What a backend sees of a tensor: plain data, passed by value. Strides count elements.
+struct View {
+  void* data = nullptr;
+  DType dtype = DType::f32;
+  Shape shape, stride;
+
+  int rank() const { return shape.rank(); }
+  int64_t numel() const { return shape.numel(); }
+  int64_t dim(int i) const { return shape[i < 0 ? i + rank() : i]; }
+  bool contiguous() const;
+  template <class T>
+  T* as() const {
+    return static_cast<T*>(data);
+  }
+  explicit operator bool() const { return data != nullptr; }
+};
+
+class Tensor {
+ public:
+  Tensor() = default;  // holds nothing; false in a condition
+
+  static Tensor empty(const Shape& shape, DType dtype = DType::f32, Memory& memory = host_memory());
+  // Host tensors from values, for tests and small constants.
+  static Tensor of(const std::vector<float>& values, const Shape& shape);
+  static Tensor of(const std::vector<int64_t>& values, const Shape& shape);
+
+  explicit operator bool() const { return storage_ != nullptr; }
+  const Shape& shape() const { return view_.shape; }
+  const Shape& stride() const { return view_.stride; }
+  int rank() const { return view_.rank(); }
+  int64_t dim(int i) const { return view_.dim(i); }  // negative counts from the end
+  int64_t numel() const { return view_.numel(); }
+  DType dtype() const { return view_.dtype; }
+  bool contiguous() const { return view_.contiguous(); }
+  Memory& memory() const;
+  Backend& backend() const { return *memory().backend; }
+
+  const View& view() const { return view_; }
+  operator const View&() const { return view_; }  // so that an op hands its tensors to the backend as they are
+  // Same storage, another window. `offset` counts elements from this tensor's first. Untracked.
+  Tensor window(const Shape& shape, const Shape& stride, int64_t offset = 0) const;
+
+  // Host tensors only.
+  template <class T>
+  T* data() const {
+    return view_.as<T>();
+  }
+  float item() const;                    // the one element, as a float
+  std::vector<float> to_vector() const;  // all elements in row-major order, as floats; any dtype
+
+  // Identity for the tape: 0 means that no gradient is wanted. See autograd/tape.h.
+  uint64_t id() const { return id_; }
+  bool tracked() const { return id_ != 0; }
+  Tensor trainable() const;  // the same data with a new identity: a leaf that gets a gradient
+  Tensor detached() const;   // the same data without one
+
+ private:
+  struct Storage;
+  std::shared_ptr<Storage> storage_;
+  View view_;
+  uint64_t id_ = 0;
+};
+
+}  // namespace wick
