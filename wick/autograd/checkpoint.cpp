@@ -1,0 +1,5 @@
+#include "wick/autograd/checkpoint.h"
+
+namespace wick {
+const Op kCheckpoint("checkpoint");
+}

@@ -1,0 +1,87 @@
+#include "wick/autograd/tape.h"
+
+#include <cassert>
+
+namespace wick {
+
+namespace {
+thread_local Tape* active_tape = nullptr;
+
+std::vector<const Op*>& op_list() {
+  static auto* list = new std::vector<const Op*>;
+  return *list;
+}
+}  // namespace
+
+Op::Op(const char* name, Kind kind) : name_(name), kind_(kind) { op_list().push_back(this); }
+const std::vector<const Op*>& Op::all() { return op_list(); }
+
+void Grads::add(const Input& x, Tensor dx) {
+  if (!x.tracked() || !dx) return;
+  assert(dx.shape() == x.shape);
+  Entry& entry = entries_[x.id];
+  if (!entry.grad) {
+    entry.grad = std::move(dx);
+  } else if (entry.owned) {
+    entry.grad.backend().accumulate(entry.grad, dx, 1.0f);
+  } else {  // the first gradient may be shared with another tensor: add into a new one
+    Tensor total = Tensor::empty(x.shape, dx.dtype(), dx.memory());
+    total.backend().binary(Binary::add, total, entry.grad, dx);
+    entry = {std::move(total), true};
+  }
+}
+
+Tensor Grads::at(uint64_t id) const {
+  const auto found = entries_.find(id);
+  return found == entries_.end() ? Tensor() : found->second.grad;
+}
+
+Tensor Grads::take(uint64_t id) {
+  const auto found = entries_.find(id);
+  if (found == entries_.end()) return {};
+  Tensor grad = std::move(found->second.grad);
+  entries_.erase(found);
+  return grad;
+}
+
+void Grads::scale_all(float factor) {
+  for (auto& [id, entry] : entries_) {
+    Tensor scaled = Tensor::empty(entry.grad.shape(), entry.grad.dtype(), entry.grad.memory());
+    scaled.backend().affine(scaled, entry.grad, factor, 0.0f);
+    entry = {std::move(scaled), true};
+  }
+}
+
+Tape::Tape() : outer_(active_tape) { active_tape = this; }
+Tape::~Tape() { active_tape = outer_; }
+Tape* Tape::active() { return active_tape; }
+
+Tensor Tape::push(const Op& op, const Tensor& y, Backward backward) {
+  Tensor tracked = y.trainable();
+  entries_.push_back({&op, tracked.id(), std::move(backward)});
+  return tracked;
+}
+
+Grads Tape::backward(const Tensor& loss) {
+  check(loss.numel() == 1, "backward: the loss has shape {}, not one element", loss.shape());
+  Tensor one = Tensor::empty(loss.shape(), loss.dtype(), loss.memory());
+  one.backend().fill(one, 1.0f);
+  Grads grads;
+  backward(loss, one, grads);
+  return grads;
+}
+
+void Tape::backward(const Tensor& y, const Tensor& dy, Grads& grads) {
+  const TapePause pause;  // backward kernels are not recorded
+  grads.add(y, dy);
+  while (!entries_.empty()) {
+    Entry entry = std::move(entries_.back());
+    entries_.pop_back();
+    if (Tensor grad = grads.take(entry.id)) entry.backward(grad, grads);
+  }
+}
+
+TapePause::TapePause() : paused_(active_tape) { active_tape = nullptr; }
+TapePause::~TapePause() { active_tape = paused_; }
+
+}  // namespace wick

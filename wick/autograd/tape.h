@@ -1,0 +1,125 @@
+// Reverse-mode automatic differentiation on a tape.
+//
+// A Tape is an object in scope. While one is alive, operations on tracked tensors record one closure each; without one
+// nothing is recorded and nothing is saved. backward() walks the list from its end and drops each entry as it goes, so
+// that saved tensors die as early as they can. Gradients are a value (Grads), not hidden state of tensors.
+//
+// What a closure captures is what is saved: capture `Input` (an identity without data) where only the gradient's address
+// is needed, a Tensor only where its values are.
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "wick/backend/backend.h"
+
+namespace wick {
+
+// Every operation registers itself once, by name. The op tests walk this list: each needs a gradient check.
+class Op {
+ public:
+  enum class Kind { differentiable, not_differentiable };
+  explicit Op(const char* name, Kind kind = Kind::differentiable);
+
+  const char* name() const { return name_; }
+  bool differentiable() const { return kind_ == Kind::differentiable; }
+  static const std::vector<const Op*>& all();
+
+ private:
+  const char* name_;
+  Kind kind_;
+};
+
+// The identity, shape and place of a tensor, without its data.
+class Input {
+ public:
+  Input(const Tensor& x) : id(x.id()), shape(x.shape()), dtype(x.dtype()), memory(&x.memory()) {}  // NOLINT: implicit
+  bool tracked() const { return id != 0; }
+  Tensor empty() const { return Tensor::empty(shape, dtype, *memory); }  // room for its gradient
+
+  uint64_t id;
+  Shape shape;
+  DType dtype;
+  Memory* memory;
+};
+
+class Grads {
+ public:
+  bool wants(const Input& x) const { return x.tracked(); }
+  // Adds dx to the gradient of x; does nothing if x is not tracked. dx has x's shape.
+  void add(const Input& x, Tensor dx);
+  // The gradient of x, or an empty Tensor where none flowed.
+  Tensor operator[](const Tensor& x) const { return at(x.id()); }
+  Tensor at(uint64_t id) const;
+  Tensor take(uint64_t id);  // and forgets it
+  void scale_all(float factor);
+
+ private:
+  struct Entry {
+    Tensor grad;
+    bool owned = false;  // made here by adding, so it may be added to in place
+  };
+  std::unordered_map<uint64_t, Entry> entries_;
+};
+
+using Backward = std::function<void(const Tensor& dy, Grads& grads)>;
+
+class Tape {
+ public:
+  Tape();   // becomes the active tape of this thread
+  ~Tape();  // restores the outer one
+  Tape(const Tape&) = delete;
+  Tape& operator=(const Tape&) = delete;
+  static Tape* active();
+
+  // d loss / d leaves, for a loss of one element. Leaves are the tensors made trainable().
+  Grads backward(const Tensor& loss);
+  // Continues into `grads` from dy, the gradient of y.
+  void backward(const Tensor& y, const Tensor& dy, Grads& grads);
+
+  // Records how y's gradient flows on; returns y with an identity. Called by record() below.
+  Tensor push(const Op& op, const Tensor& y, Backward backward);
+  size_t size() const { return entries_.size(); }
+
+ private:
+  friend class TapePause;
+  struct Entry {
+    const Op* op;
+    uint64_t id;
+    Backward backward;
+  };
+  std::vector<Entry> entries_;
+  Tape* outer_;
+};
+
+// Recording stops while one is alive.
+class TapePause {
+ public:
+  TapePause();
+  ~TapePause();
+  TapePause(const TapePause&) = delete;
+  TapePause& operator=(const TapePause&) = delete;
+
+ private:
+  Tape* paused_;
+};
+
+inline bool any_tracked(std::initializer_list<Input> inputs) {
+  for (const Input& x : inputs)
+    if (x.tracked()) return true;
+  return false;
+}
+
+// Ends every operation: y as it is, or recorded if a tape is alive and some input is tracked.
+template <class F>
+Tensor record(const Op& op, const Tensor& y, std::initializer_list<Input> inputs, F&& backward) {
+  Tape* tape = Tape::active();
+  if (!tape || !any_tracked(inputs)) return y;
+  return tape->push(op, y, std::forward<F>(backward));
+}
+
+}  // namespace wick

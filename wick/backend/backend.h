@@ -1,0 +1,119 @@
+// The contract between operations and devices: one abstract class of plain views and scalars.
+//
+// Rules, the same for every call and every backend:
+//  - Shapes are already checked by wick/ops; a backend may assert them. Views may be strided unless said otherwise.
+//  - Outputs are overwritten, and may hold anything before. An empty View (no data) as an optional input means "none",
+//    as an output "not wanted". Outputs do not overlap inputs unless said otherwise.
+//  - Activations are f32, or (on CUDA) bf16/f16; weights `w` may have another float dtype than the activations; vectors
+//    of norms, biases, statistics, losses and LoRA factors are f32. Sums are accumulated in f32 or better.
+//  - The same call with the same arguments gives the same bits.
+//  - Nothing here waits for the host: a step made of these calls can be captured.
+//
+// Shapes: B batch, T tokens, D features, H heads (attention) or height (images), W width, C channels, M/N/K matrix sides,
+// R rank of a LoRA. Images are [B, H, W, C]; convolution weights are [O, KH, KW, I]; linear weights [out, in].
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "wick/core/tensor.h"
+
+namespace wick {
+
+enum class Unary : uint8_t { silu, gelu, gelu_tanh, quick_gelu, exp, square };
+enum class Binary : uint8_t { add, sub, mul };
+
+struct Conv2d {  // padding is in pixels on each side, so that the VAE's (0, 1, 0, 1) fits
+  int stride = 1;
+  int top = 0, left = 0, bottom = 0, right = 0;
+};
+
+// One tensor of an optimizer step; all four are contiguous and f32.
+struct AdamWSlot {
+  View param, grad, m, v;
+};
+struct AdamWStep {
+  float lr, beta1, beta2, eps, weight_decay;
+  int64_t step;      // counts from 1, for the bias correction
+  float grad_scale;  // multiplies each gradient: clipping, and 1/N of accumulation
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+  virtual std::string_view name() const = 0;  // "cpu", "cuda:0"
+  virtual Memory& memory() = 0;
+
+  // ---- moving and making data
+  // y = x, converting between dtypes (floats among themselves, integers among themselves). x may have stride 0.
+  virtual void copy(View y, View x) = 0;
+  virtual void fill(View y, float value) = 0;
+  // y contiguous f32. Element 4i+j takes word j of philox(seed, stream, position + i); core/rng.h turns words into numbers
+  // (normals: words 0,1 give elements 0,1 and words 2,3 give elements 2,3).
+  virtual void fill_uniform(View y, uint64_t seed, uint32_t stream, uint64_t position) = 0;
+  virtual void fill_normal(View y, uint64_t seed, uint32_t stream, uint64_t position) = 0;
+
+  // ---- elementwise and reductions
+  virtual void unary(Unary op, View y, View x) = 0;
+  virtual void unary_backward(Unary op, View dx, View dy, View x) = 0;
+  virtual void binary(Binary op, View y, View a, View b) = 0;           // a, b have y's shape; broadcast dims have stride 0
+  virtual void affine(View y, View x, float scale, float shift) = 0;    // y = scale * x + shift
+  virtual void accumulate(View y, View x, float scale) = 0;             // y += scale * x; the same shape
+  virtual void sum(View y, View x) = 0;  // y has x's rank; sums over the dims where y has extent 1
+
+  // ---- matrix products. a [..., M, K] times b [..., K, N]; batch dims may have stride 0.
+  virtual void matmul(View c, View a, View b, float alpha, float beta) = 0;  // c = alpha * a b + beta * c
+  virtual void linear(View y, View x, View w, View bias) = 0;                // y [..., N] = x [..., K] w[N, K]^T + bias
+  // LoRA linear: s = x down^T is saved for backward; y = x w^T + bias + scale * s up^T.  down [R, K], up [N, R].
+  virtual void lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) = 0;
+  // ds = scale * dy up; dup = scale * dy^T s; ddown = ds^T x; dx = dy w + ds down.  Each output may be unwanted.
+  virtual void lora_linear_backward(View dx, View ddown, View dup, View dy, View x, View s, View w, View down, View up,
+                                    float scale) = 0;
+  // The adapter's two gradients alone, from x: as above with s computed here.
+  virtual void lora_backward(View ddown, View dup, View dy, View x, View down, View up, float scale) = 0;
+
+  // ---- convolution
+  virtual void conv2d(View y, View x, View w, View bias, Conv2d conv) = 0;
+  virtual void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) = 0;
+  virtual void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) = 0;
+  virtual void upsample_nearest(View y, View x) = 0;  // by the integer factors that the shapes give
+  virtual void upsample_nearest_backward(View dx, View dy) = 0;
+
+  // ---- norms. mean and rstd (f32) are saved: [B, G] for groups of channels, one a row for layer_norm.
+  // x is [B, ..., C]; y = act((x - mean) * rstd * w + b) with act = silu if asked.
+  virtual void group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) = 0;
+  virtual void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd,
+                                   int groups, bool silu) = 0;
+  virtual void layer_norm(View y, View mean, View rstd, View x, View w, View b, float eps) = 0;
+  virtual void layer_norm_backward(View dx, View dw, View db, View dy, View x, View w, View mean, View rstd) = 0;
+
+  // ---- attention over [B, T, H, D] views (any strides with D contiguous); lse [B, H, T] f32 is saved.
+  // y = softmax(scale * q k^T [+ causal mask]) v
+  virtual void attention(View y, View lse, View q, View k, View v, float scale, bool causal) = 0;
+  virtual void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
+                                  float scale, bool causal) = 0;
+  virtual void softmax(View y, View x) = 0;  // over the last axis
+  virtual void softmax_backward(View dx, View dy, View y) = 0;
+
+  // ---- gated activation: x [..., 2D] holds value and gate; y [..., D] = value * gelu(gate), gelu with erf
+  virtual void geglu(View y, View x) = 0;
+  virtual void geglu_backward(View dx, View dy, View x) = 0;
+
+  // ---- tables: ids i64 of any shape, y = ids' shape + [D]. Ids were range-checked when they came from outside.
+  virtual void embedding(View y, View table, View ids) = 0;
+  virtual void embedding_backward(View dtable, View dy, View ids) = 0;
+
+  // ---- loss: mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel
+  virtual void mse(View loss, View a, View b) = 0;
+  virtual void mse_backward(View da, View dloss, View a, View b) = 0;
+
+  // ---- optimizer. AdamW (Loshchilov & Hutter, 2019) as PyTorch computes it.
+  virtual void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step) = 0;
+  virtual void sum_of_squares(View total, const std::vector<View>& tensors) = 0;  // total: one f32 (not finite if any is)
+};
+
+// The CPU backend: always there, computes on host_memory().
+Backend& cpu_backend();
+
+}  // namespace wick
