@@ -1,0 +1,48 @@
+// Whole files in, whole files out: a file that Wick writes is either the old one or the new one, never half of one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace wick {
+
+// The whole file. Throws Error if it is missing, a directory, unreadable, or longer than `max_bytes`.
+std::string read_file(const std::filesystem::path& path, size_t max_bytes = size_t{1} << 30);
+
+// Creates the directory and its parents. Throws Error if one of them is a file or cannot be made.
+void make_directories(const std::filesystem::path& path);
+
+// Writes beside the target, then puts the new file in its place: write, fsync, rename, fsync of the directory.
+//
+// Until commit() returns the target is untouched, and whatever fails (a full disk, a missing folder, a target that is
+// a directory) is one Error with the temporary removed. The temporary is NAME.tmp-wick and is locked while its writer
+// lives: what a killed run left behind is taken over by the next write to the same target, and two writers of one
+// target take turns. A symbolic link keeps pointing where it does; an existing file keeps its permissions.
+class AtomicFile {
+ public:
+  explicit AtomicFile(std::filesystem::path target);
+  ~AtomicFile();  // removes the temporary if nothing was committed
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void write(const void* data, size_t bytes);
+  void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  void commit();
+
+ private:
+  void flush();
+  void write_through(const char* data, size_t bytes);
+  void discard() noexcept;
+  [[noreturn]] void fail_to(const char* action, int error);
+
+  std::filesystem::path target_, temporary_;
+  std::string buffer_;
+  int fd_ = -1;
+};
+
+void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+
+}  // namespace wick

@@ -1,0 +1,54 @@
+// JSON files by way of nlohmann::json, for the .cpp files of rooms that link it; public headers use io/config.h.
+#pragma once
+
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+
+#include "wick/core/error.h"
+#include "wick/io/config.h"
+
+namespace wick {
+
+// Throws Error naming the file and the line if the text is not JSON.
+nlohmann::json parse_json(std::string_view text, const std::string& source);
+nlohmann::json read_json(const std::filesystem::path& path);
+
+// The member of an object; throws Error if it is not an object or has no such member, or null there.
+const nlohmann::json& member(const nlohmann::json& object, const std::string& key, const std::string& source);
+
+// Throws Error: "`where` should be `expected`, found ...". `where` names the file and the key.
+[[noreturn]] void fail_json(const std::string& where, std::string_view expected, const nlohmann::json& found);
+
+// The value as bool, an integer type that holds it, a finite floating-point number, or std::string.
+template <class T>
+T as(const nlohmann::json& value, const std::string& where) {
+  if constexpr (std::is_same_v<T, bool>) {
+    if (!value.is_boolean()) fail_json(where, "true or false", value);
+    return value.get<bool>();
+  } else if constexpr (std::is_integral_v<T>) {
+    if (!value.is_number_integer()) fail_json(where, "an integer", value);
+    const bool fits =
+        value.is_number_unsigned() ? std::in_range<T>(value.get<uint64_t>()) : std::in_range<T>(value.get<int64_t>());
+    if (!fits) fail_json(where, "an integer of its type's range", value);
+    return value.get<T>();
+  } else if constexpr (std::is_floating_point_v<T>) {
+    if (!value.is_number() || !std::isfinite(value.get<T>())) fail_json(where, "a finite number", value);
+    return value.get<T>();
+  } else {
+    static_assert(std::is_same_v<T, std::string>, "as<T>: bool, integers, floating-point numbers and std::string");
+    if (!value.is_string()) fail_json(where, "a string", value);
+    return value.get<std::string>();
+  }
+}
+
+template <class T>
+T get(const nlohmann::json& object, const std::string& key, const std::string& source) {
+  return as<T>(member(object, key, source), source + ": " + key);
+}
+
+}  // namespace wick

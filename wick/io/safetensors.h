@@ -1,0 +1,71 @@
+// The safetensors format (huggingface/safetensors, README "Format"):
+//
+//   8 bytes   N, the length of the header, little-endian
+//   N bytes   JSON: {"__metadata__": {string: string}, NAME: {"dtype", "shape", "data_offsets": [begin, end]}, ...}
+//   the rest  the tensors, row-major and little-endian, without holes; offsets count from here
+//
+// The reader keeps the rules of the reference implementation: N is at most 100 MB, the header starts with '{' and has
+// no duplicate keys, every dtype is known, begin and end agree with shape and dtype, and the tensors cover the data
+// exactly. Each breach is one Error that names the file, the tensor, what was expected and what was found.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "wick/core/tensor.h"
+#include "wick/io/sha256.h"
+
+namespace wick {
+
+struct TensorInfo {
+  std::string dtype_name;      // as the file spells it: "BF16"
+  std::optional<DType> dtype;  // none where Wick cannot load it: F64, F8_E4M3, ...
+  Shape shape;
+  uint64_t begin = 0, end = 0;  // bytes from the start of the data
+};
+
+struct SafetensorsHeader {
+  std::map<std::string, TensorInfo> tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+// Parses and checks the JSON header of a file with `data_bytes` bytes behind it. `source` names the file in errors.
+SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes, const std::string& source);
+
+// An open file. Copies share it, and load() may be called from several threads.
+class SafetensorsFile {
+ public:
+  static SafetensorsFile open(const std::filesystem::path& path);  // reads and checks the header only
+
+  const std::map<std::string, TensorInfo>& tensors() const { return header_.tensors; }
+  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
+  const std::filesystem::path& path() const { return path_; }
+  bool has(const std::string& name) const { return header_.tensors.contains(name); }
+
+  // The tensor in the file's own dtype, in memory that the host can write. Reads, never maps, so that a file that
+  // shrinks meanwhile is an Error. Throws Error for an unknown name or a dtype that Wick does not compute with.
+  Tensor load(const std::string& name, Memory& memory = host_memory()) const;
+
+ private:
+  struct Descriptor;
+  std::filesystem::path path_;
+  SafetensorsHeader header_;
+  uint64_t data_offset_ = 0;
+  std::shared_ptr<const Descriptor> file_;
+};
+
+// Writes host tensors of any strides, atomically. The bytes depend only on the arguments: tensors stand as the
+// reference implementation orders them (widest dtype first, then by name), metadata by key.
+void save_safetensors(const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors,
+                      const std::map<std::string, std::string>& metadata = {});
+
+// SHA-256 of the data part that save_safetensors() would write: `sshs_model_hash` and `modelspec.hash_sha256`, which
+// have to be known before the header is.
+std::string sha256_of_tensors(const std::map<std::string, Tensor>& tensors);
+
+}  // namespace wick
