@@ -1,0 +1,38 @@
+// The CLIP text encoders of SDXL (Radford et al., 2021): CLIP-L (quick_gelu) and OpenCLIP bigG (gelu, with projection).
+#pragma once
+
+#include <filesystem>
+
+#include "wick/nn/layers.h"
+
+namespace wick {
+
+struct ClipConfig {
+  int64_t vocab, positions, hidden, intermediate, projection;
+  int layers, heads;
+  float eps;
+  bool quick_gelu;
+  int64_t eos_id;
+  bool with_projection;  // CLIPTextModelWithProjection
+  static ClipConfig read(const std::filesystem::path& folder);  // folder/config.json
+};
+
+struct ClipOutput {
+  Tensor last;         // [B, T, hidden] after the final norm
+  Tensor penultimate;  // [B, T, hidden] before the last layer: what SDXL conditions on
+  Tensor pooled;       // [B, hidden], or [B, projection] if the model projects
+};
+
+class ClipText {
+ public:
+  ClipText(Scope s, const ClipConfig& config);
+  ~ClipText();
+  ClipText(ClipText&&) noexcept;
+  ClipOutput operator()(const Tensor& ids) const;  // ids [B, T] i64
+
+ private:
+  struct Model;
+  std::unique_ptr<Model> model_;
+};
+
+}  // namespace wick

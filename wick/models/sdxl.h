@@ -1,0 +1,53 @@
+// Stable Diffusion XL as one model: two text encoders, UNet, VAE, from a diffusers folder.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "wick/models/clip.h"
+#include "wick/models/sdxl_unet.h"
+#include "wick/models/vae.h"
+
+namespace wick {
+
+struct SdxlConfig {
+  ClipConfig text_encoder, text_encoder_2;
+  UNetConfig unet;
+  VaeConfig vae;
+  static SdxlConfig read(const std::filesystem::path& folder);  // checks that the parts fit each other
+};
+
+// LoRA base names of a module: kohya's native spelling first (lora_unet_input_blocks_4_1_…, lora_te1_…), then the
+// flattened diffusers spelling (lora_unet_down_blocks_1_…). Source: lora_formats.md sections 1 and 3.
+ModuleNames sdxl_module_names(const UNetConfig& config);
+// kohya's default for SDXL: every Linear inside the UNet's Transformer2DModels.
+std::vector<std::string> sdxl_default_targets();
+
+struct SdxlOptions {
+  DType dtype = DType::f32;      // storage of frozen weights
+  Adapter* adapter = nullptr;    // outlives the model
+  bool train_unet = false;       // full training instead of LoRA
+  bool checkpointing = false;
+  bool vae_encoder = true, vae_decoder = true;
+};
+
+struct TextConditioning {
+  Tensor context;  // [B, 77, hidden + hidden_2]: the penultimate states side by side
+  Tensor pooled;   // [B, projection]
+};
+
+struct Sdxl {
+  SdxlConfig config;
+  Weights unet_weights;
+  ClipText text_encoder, text_encoder_2;
+  SdxlUNet unet;
+  std::unique_ptr<VaeEncoder> vae_encoder;
+  std::unique_ptr<VaeDecoder> vae_decoder;
+
+  static Sdxl load(const std::filesystem::path& folder, const SdxlOptions& options = {});
+  TextConditioning encode_text(const Tensor& ids, const Tensor& ids_2) const;  // [B, 77] each
+};
+
+}  // namespace wick

@@ -1,0 +1,43 @@
+// The UNet of SDXL (Podell et al., 2023): predicts the noise in a latent, given text, sizes and crops.
+#pragma once
+
+#include <filesystem>
+
+#include "wick/nn/layers.h"
+
+namespace wick {
+
+struct UNetConfig {
+  int64_t in_channels, out_channels;
+  std::vector<int64_t> channels;         // block_out_channels
+  std::vector<bool> down_has_attention, up_has_attention;
+  std::vector<int64_t> heads;            // a block (the config calls it attention_head_dim)
+  std::vector<int64_t> transformer_layers;
+  int layers_per_block, groups;
+  int64_t cross_attention_dim, time_ids_dim, added_dim;  // added_dim = pooled + 6 * time_ids_dim
+  float eps;
+  static UNetConfig read(const std::filesystem::path& folder);
+};
+
+struct UNetInput {
+  Tensor sample;       // [B, h, w, 4]
+  Tensor timestep;     // [B] f32
+  Tensor context;      // [B, T, cross_attention_dim]
+  Tensor text_embeds;  // [B, pooled]
+  Tensor time_ids;     // [B, 6]: original height, width, crop top, left, target height, width
+};
+
+class SdxlUNet {
+ public:
+  // `checkpointing` reruns each resnet and transformer in backward instead of saving what is inside.
+  SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing = false);
+  ~SdxlUNet();
+  SdxlUNet(SdxlUNet&&) noexcept;
+  Tensor operator()(const UNetInput& in) const;  // [B, h, w, 4]
+
+ private:
+  struct Model;
+  std::unique_ptr<Model> model_;
+};
+
+}  // namespace wick

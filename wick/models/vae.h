@@ -1,0 +1,48 @@
+// The VAE of SDXL (Rombach et al., 2022): images to latents of an eighth of their side, and back. Images [B, H, W, C].
+#pragma once
+
+#include <filesystem>
+
+#include "wick/nn/layers.h"
+
+namespace wick {
+
+struct VaeConfig {
+  int64_t in_channels, out_channels, latent_channels;
+  std::vector<int64_t> channels;  // block_out_channels
+  int layers_per_block, groups;
+  float scaling_factor, shift_factor;
+  bool use_quant_conv, use_post_quant_conv;
+  int factor() const { return 1 << (int(channels.size()) - 1); }  // pixels a latent's side
+  static VaeConfig read(const std::filesystem::path& folder);
+};
+
+struct Gaussian {
+  Tensor mean, logvar;  // [B, h, w, latent_channels]; logvar clamped to [-30, 20]
+};
+
+class VaeEncoder {
+ public:
+  VaeEncoder(Scope s, const VaeConfig& config);
+  ~VaeEncoder();
+  VaeEncoder(VaeEncoder&&) noexcept;
+  Gaussian operator()(const Tensor& image) const;  // image in [-1, 1]
+
+ private:
+  struct Model;
+  std::unique_ptr<Model> model_;
+};
+
+class VaeDecoder {
+ public:
+  VaeDecoder(Scope s, const VaeConfig& config);
+  ~VaeDecoder();
+  VaeDecoder(VaeDecoder&&) noexcept;
+  Tensor operator()(const Tensor& latent) const;  // unscaled latents
+
+ private:
+  struct Model;
+  std::unique_ptr<Model> model_;
+};
+
+}  // namespace wick

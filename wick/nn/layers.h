@@ -1,0 +1,71 @@
+// Layers: each takes a Scope and its sizes, loads its weights, and is called like a function.
+#pragma once
+
+#include <optional>
+
+#include "wick/nn/scope.h"
+#include "wick/ops/ops.h"
+
+namespace wick {
+
+// y [..., out] = x [..., in] W^T + b, plus the LoRA that the Scope's adapter has for it. One Linear serves frozen and
+// trainable weights.
+class Linear {
+ public:
+  Linear(const Scope& s, int64_t in, int64_t out, bool bias = true);
+  Linear(Tensor weight, Tensor bias, std::optional<Lora> lora = {});  // without a checkpoint
+  Tensor operator()(const Tensor& x) const;
+
+ private:
+  Tensor weight_, bias_;
+  std::optional<Lora> lora_;
+};
+
+class Conv {
+ public:
+  Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv);
+  Tensor operator()(const Tensor& x) const;  // [B, H, W, in] -> [B, H', W', out]
+
+ private:
+  Tensor weight_, bias_;
+  Conv2d conv_;
+  std::optional<Lora> lora_;
+};
+
+inline Conv2d same_padding(int kernel) {
+  const int p = kernel / 2;
+  return {.stride = 1, .top = p, .left = p, .bottom = p, .right = p};
+}
+
+struct GroupNorm {
+  Tensor weight, bias;
+  int groups;
+  float eps;
+  GroupNorm(const Scope& s, int64_t channels, int groups, float eps);
+  Tensor operator()(const Tensor& x) const { return group_norm(x, weight, bias, groups, eps); }
+  Tensor silu(const Tensor& x) const { return group_norm(x, weight, bias, groups, eps, true); }
+};
+
+struct LayerNorm {
+  Tensor weight, bias;
+  float eps;
+  LayerNorm(const Scope& s, int64_t dim, float eps = 1e-5f);
+  Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias, eps); }
+};
+
+struct Embedding {
+  Tensor table;
+  Embedding(const Scope& s, int64_t count, int64_t dim);
+  Tensor operator()(const Tensor& ids) const { return embedding(table, ids); }
+};
+
+// `count` blocks at s/0, s/1, …
+template <class Block, class... Args>
+std::vector<Block> layers(const Scope& s, int count, const Args&... args) {
+  std::vector<Block> blocks;
+  blocks.reserve(size_t(count));
+  for (int i = 0; i < count; ++i) blocks.push_back(Block{s / i, args...});
+  return blocks;
+}
+
+}  // namespace wick

@@ -1,0 +1,38 @@
+// Where a layer finds its weights: a path in a model, the Weights under it, and perhaps an Adapter.
+//
+//   Linear to_q{s / "to_q", d, d};
+//
+// names the layer once, with its checkpoint name and sizes. The path starts with the component ("unet", "text_encoder"),
+// which the names in the component's file leave out.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "wick/nn/adapter.h"
+#include "wick/nn/weights.h"
+
+namespace wick {
+
+class Scope {
+ public:
+  Scope(Weights weights, std::string component, Adapter* adapter = nullptr);
+
+  Scope operator/(const std::string& name) const;
+  Scope operator/(int index) const { return *this / std::to_string(index); }
+
+  const std::string& path() const { return path_; }  // "unet.down_blocks.1.attentions.0.proj_in"
+
+  bool has(const std::string& name) const;
+  Tensor load(const std::string& name, const Shape& shape) const;
+  Tensor load_conv(const std::string& name, const Shape& file_shape) const;
+  // What an adapter adds to the module at this path, if one does.
+  std::optional<Lora> adapt(const LoraTarget& target) const;
+
+ private:
+  Weights weights_;
+  std::string component_, path_;
+  Adapter* adapter_;
+};
+
+}  // namespace wick

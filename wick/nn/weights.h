@@ -1,0 +1,54 @@
+// Named tensors of one component of a model: a safetensors file, a folder of them (sharded or not), or a map in memory.
+//
+// Layers ask for tensors by name and shape while they are constructed, so constructing a model is loading it. In trainable
+// Weights every tensor handed out is a leaf of the tape and listed in parameters(); save() writes them back under their
+// names and in the file's layout.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "wick/core/tensor.h"
+
+namespace wick {
+
+struct Parameter {
+  std::string name;  // as in the file
+  Tensor value;      // f32, trainable
+};
+
+struct WeightsOptions {
+  DType dtype = DType::f32;  // matrices, tables and convolutions are kept so; vectors (norms, biases) always in f32
+  bool trainable = false;    // everything handed out is f32 and a leaf
+};
+
+class Weights {
+ public:
+  using Options = WeightsOptions;
+
+  // `path` is a safetensors file, or a folder that holds one (diffusion_pytorch_model / model[.fp16].safetensors, or
+  // shards with their index.json).
+  static Weights open(const std::filesystem::path& path, Options options = {});
+  static Weights of(std::map<std::string, Tensor> tensors, Options options = {});
+
+  bool has(const std::string& name) const;
+  // The tensor under `name`, converted to the options' dtype (f32 for rank 1). `shape` is in the file's layout; another
+  // shape in the file is an error that names file and tensor. Linear weights are stored [out, in] or, for 1x1
+  // convolutions read as linears, [out, in, 1, 1].
+  Tensor load(const std::string& name, const Shape& shape);
+  // A convolution's weight: [O, I, KH, KW] in the file, [O, KH, KW, I] in memory.
+  Tensor load_conv(const std::string& name, const Shape& file_shape);
+
+  const std::vector<Parameter>& parameters() const;  // in the order in which they were loaded
+  // Every loaded tensor under its name, in the file's layout and in `dtype`. Atomic.
+  void save(const std::filesystem::path& file, DType dtype) const;
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;  // Weights is a handle: Scopes share it
+};
+
+}  // namespace wick
