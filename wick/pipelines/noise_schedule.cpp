@@ -1,0 +1,101 @@
+#include "wick/pipelines/noise_schedule.h"
+
+#include <cmath>
+
+#include "wick/ops/elementwise.h"
+#include "wick/ops/embedding.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+namespace {
+
+// diffusers knows more variants of the process than SDXL's family uses; none may pass unnoticed.
+void check_supported(const Config& config) {
+  const auto require_text = [&](const char* key, const char* expected) {
+    const std::string found = config.text_or(key, expected);
+    check(found == expected, "{}: {} should be \"{}\", found \"{}\"", config.source(), key, expected, found);
+  };
+  require_text("prediction_type", "epsilon");
+  require_text("interpolation_type", "linear");
+  require_text("timestep_type", "discrete");
+  for (const char* key :
+       {"rescale_betas_zero_snr", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "thresholding"})
+    check(!config.boolean_or(key, false), "{}: {} should be false, found true", config.source(), key);
+  check(!config.has("trained_betas"), "{}: trained_betas should be null, found a value", config.source());
+}
+
+std::vector<double> betas(const Config& config) {
+  const int64_t count = config.integer_or("num_train_timesteps", 1000, {1, 1'000'000});
+  const double first = config.number_or("beta_start", 0.0001), last = config.number_or("beta_end", 0.02);
+  check(0 < first && first <= last && last < 1, "{}: expected 0 < beta_start <= beta_end < 1, found {} and {}",
+        config.source(), first, last);
+  const std::string kind = config.text_or("beta_schedule", "linear");
+  const bool scaled = kind == "scaled_linear";  // linear in sqrt(beta)
+  check(scaled || kind == "linear", "{}: beta_schedule should be \"scaled_linear\" or \"linear\", found \"{}\"",
+        config.source(), kind);
+
+  const double from = scaled ? std::sqrt(first) : first, to = scaled ? std::sqrt(last) : last;
+  std::vector<double> values(static_cast<size_t>(count));
+  for (int64_t t = 0; t < count; ++t) {
+    const double x = count == 1 ? from : from + (to - from) * double(t) / double(count - 1);
+    values[size_t(t)] = scaled ? x * x : x;
+  }
+  return values;
+}
+
+std::optional<TimestepSpacing> spacing_of(const Config& config) {
+  if (!config.has("timestep_spacing")) return {};
+  const std::string name = config.text("timestep_spacing");
+  if (name == "leading") return TimestepSpacing::leading;
+  if (name == "trailing") return TimestepSpacing::trailing;
+  if (name == "linspace") return TimestepSpacing::linspace;
+  fail("{}: timestep_spacing should be \"leading\", \"trailing\" or \"linspace\", found \"{}\"", config.source(), name);
+}
+
+bool final_sigma_is_zero_in(const Config& config) {
+  const std::string name = config.text_or("final_sigmas_type", "zero");
+  check(name == "zero" || name == "sigma_min",
+        "{}: final_sigmas_type should be \"zero\" or \"sigma_min\", found \"{}\"", config.source(), name);
+  return name == "zero";
+}
+
+}  // namespace
+
+NoiseSchedule NoiseSchedule::read(const std::filesystem::path& folder) {
+  return NoiseSchedule(Config::read(folder / "scheduler_config.json"));
+}
+
+NoiseSchedule::NoiseSchedule(const Config& config)
+    : spacing(spacing_of(config)),
+      steps_offset(config.integer_or("steps_offset", 0, {0, 1'000'000})),
+      set_alpha_to_one(config.boolean_or("set_alpha_to_one", true)),
+      clip_sample(config.boolean_or("clip_sample", false)),
+      final_sigma_is_zero(final_sigma_is_zero_in(config)),
+      source(config.source()) {
+  check_supported(config);
+  std::vector<float> signal, noise;
+  double product = 1;
+  for (const double beta : betas(config)) {
+    product *= 1 - beta;
+    alphas_cumprod_.push_back(product);
+    signal.push_back(float(std::sqrt(product)));
+    noise.push_back(float(std::sqrt(1 - product)));
+  }
+  check(product > 0, "{}: the betas leave no signal at the last timestep", source);
+  signal_ = Tensor::of(signal, {train_steps(), 1});
+  noise_ = Tensor::of(noise, {train_steps(), 1});
+}
+
+double NoiseSchedule::sigma(int64_t t) const { return std::sqrt((1 - alpha_cumprod(t)) / alpha_cumprod(t)); }
+
+Tensor NoiseSchedule::add_noise(const Tensor& latents, const Tensor& noise, const Tensor& timesteps) const {
+  check(latents.rank() > 0 && timesteps.shape() == Shape{latents.dim(0)},
+        "add_noise: expected one timestep for each sample of {}, found {}", latents.shape(), timesteps.shape());
+  Shape per_sample{latents.dim(0)};
+  while (per_sample.rank() < latents.rank()) per_sample.push_back(1);
+  const Tensor signal = reshape(embedding(signal_, timesteps), per_sample);
+  const Tensor sigma = reshape(embedding(noise_, timesteps), per_sample);
+  return signal * latents + sigma * noise;
+}
+
+}  // namespace wick
