@@ -1,0 +1,10 @@
+#!/bin/sh
+# Writes every golden under tests/golden anew (or under $WICK_GOLDEN_OUT). Needs requirements.txt's packages.
+set -eu
+cd "$(dirname "$0")"
+export PYTHONHASHSEED=0 PYTHONDONTWRITEBYTECODE=1
+python="${PYTHON:-python3}"
+for part in sdxl_model lora cases samplers training tokenizer comfy_names; do
+  echo "== $part"
+  "$python" "$part.py"
+done
