@@ -1,7 +1,7 @@
 // Gradient checkpointing (Chen et al., 2016): a block keeps its inputs only and runs again in backward.
 //
-// `f` is copied into the tape; wrap a model block in std::cref. Its parameters need not be listed: the second run records
-// on an inner tape, and its gradients fall into the same Grads. Random numbers inside must be counter-based.
+// `f` is copied into the tape; wrap a model block in std::cref. Its parameters need not be listed: the second run
+// records on an inner tape, and its gradients fall into the same Grads. Random numbers inside must be counter-based.
 #pragma once
 
 #include "wick/autograd/tape.h"

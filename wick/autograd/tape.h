@@ -4,8 +4,8 @@
 // nothing is recorded and nothing is saved. backward() walks the list from its end and drops each entry as it goes, so
 // that saved tensors die as early as they can. Gradients are a value (Grads), not hidden state of tensors.
 //
-// What a closure captures is what is saved: capture `Input` (an identity without data) where only the gradient's address
-// is needed, a Tensor only where its values are.
+// What a closure captures is what is saved: capture `Input` (an identity without data) where only the gradient's
+// address is needed, a Tensor only where its values are.
 #pragma once
 
 #include <functional>

@@ -10,8 +10,8 @@ namespace wick {
 
 enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8 };
 
-size_t size_of(DType dtype);                // bytes an element
-std::string_view name_of(DType dtype);      // "f32", "bf16", ...
+size_t size_of(DType dtype);            // bytes an element
+std::string_view name_of(DType dtype);  // "f32", "bf16", ...
 constexpr bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }

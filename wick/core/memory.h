@@ -13,7 +13,7 @@ class Memory {
   virtual ~Memory() = default;
   virtual void* allocate(size_t bytes) = 0;  // at least 64-byte aligned; throws Error when there is no room
   virtual void release(void* data, size_t bytes) noexcept = 0;
-  virtual bool on_host() const = 0;          // the CPU may read and write it
+  virtual bool on_host() const = 0;  // the CPU may read and write it
 
   size_t in_use() const { return in_use_; }
   size_t peak() const { return peak_; }

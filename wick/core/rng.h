@@ -29,8 +29,8 @@ class Rng {
     return first;
   }
 
-  float uniform();                // [0, 1)
-  float normal();                 // mean 0, variance 1
+  float uniform();                 // [0, 1)
+  float normal();                  // mean 0, variance 1
   uint64_t below(uint64_t bound);  // an integer in [0, bound), unbiased to 2^-64 · bound
 
  private:

@@ -46,12 +46,18 @@ Tensor copy_of(const std::vector<T>& values, const Shape& shape, DType dtype) {
 
 float load_as_float(const void* data, DType dtype, int64_t i) {
   switch (dtype) {
-    case DType::f32: return static_cast<const float*>(data)[i];
-    case DType::bf16: return bf16_to_f32(static_cast<const uint16_t*>(data)[i]);
-    case DType::f16: return f16_to_f32(static_cast<const uint16_t*>(data)[i]);
-    case DType::i32: return float(static_cast<const int32_t*>(data)[i]);
-    case DType::i64: return float(static_cast<const int64_t*>(data)[i]);
-    case DType::u8: return float(static_cast<const uint8_t*>(data)[i]);
+    case DType::f32:
+      return static_cast<const float*>(data)[i];
+    case DType::bf16:
+      return bf16_to_f32(static_cast<const uint16_t*>(data)[i]);
+    case DType::f16:
+      return f16_to_f32(static_cast<const uint16_t*>(data)[i]);
+    case DType::i32:
+      return float(static_cast<const int32_t*>(data)[i]);
+    case DType::i64:
+      return float(static_cast<const int64_t*>(data)[i]);
+    case DType::u8:
+      return float(static_cast<const uint8_t*>(data)[i]);
   }
   return 0;
 }

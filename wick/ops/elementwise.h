@@ -19,8 +19,8 @@ Tensor square(const Tensor& x);
 
 Tensor geglu(const Tensor& x);  // [..., 2D] -> [..., D]: first half * gelu(second half)
 
-Tensor sum(const Tensor& x);                              // all elements, to shape [1]
-Tensor sum_to(const Tensor& x, const Shape& shape);       // the inverse of broadcasting to x's shape
+Tensor sum(const Tensor& x);                         // all elements, to shape [1]
+Tensor sum_to(const Tensor& x, const Shape& shape);  // the inverse of broadcasting to x's shape
 Tensor mean(const Tensor& x);
 
 inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }

@@ -12,9 +12,9 @@ Tensor permute(const Tensor& x, const std::vector<int>& order);
 Tensor transpose(const Tensor& x, int a, int b);
 Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end);  // a view of [begin, end)
 Tensor cat(const std::vector<Tensor>& parts, int axis);
-Tensor contiguous(const Tensor& x);                                   // x itself if it is
-Tensor cast(const Tensor& x, DType dtype);                            // x itself if it is
-Tensor expand(const Tensor& x, const Shape& shape);                   // broadcast as a view
+Tensor contiguous(const Tensor& x);                  // x itself if it is
+Tensor cast(const Tensor& x, DType dtype);           // x itself if it is
+Tensor expand(const Tensor& x, const Shape& shape);  // broadcast as a view
 
 Tensor zeros(const Shape& shape, DType dtype = DType::f32, Memory& memory = host_memory());
 Tensor full(const Shape& shape, float value, DType dtype = DType::f32, Memory& memory = host_memory());

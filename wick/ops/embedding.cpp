@@ -1,0 +1,55 @@
+#include "wick/ops/embedding.h"
+
+#include <cmath>
+
+namespace wick {
+namespace {
+
+const Op kEmbedding("embedding");
+const Op kTimestepEmbedding("timestep_embedding", Op::Kind::not_differentiable);
+
+void check_ids(const Tensor& ids, int64_t count) {
+  check(ids.dtype() == DType::i64, "embedding: ids must be i64, got {}", name_of(ids.dtype()));
+  if (!ids.memory().on_host()) return;  // ids reach a device through a checked host tensor
+  check(ids.contiguous(), "embedding: ids must be contiguous");
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const int64_t id = ids.data<int64_t>()[i];
+    check(0 <= id && id < count, "embedding: id {} is not within a table of {} rows", id, count);
+  }
+}
+
+}  // namespace
+
+Tensor embedding(const Tensor& table, const Tensor& ids) {
+  check(table.rank() == 2, "embedding: the table must be [V, D], got {}", table.shape());
+  check_ids(ids, table.dim(0));
+  Shape shape = ids.shape();
+  shape.push_back(table.dim(1));
+  Tensor y = Tensor::empty(shape, DType::f32, table.memory());
+  table.backend().embedding(y, table, ids);
+  return record(kEmbedding, y, {table}, [table = Input(table), ids](const Tensor& dy, Grads& grads) {
+    Tensor dtable = table.empty();
+    dtable.backend().embedding_backward(dtable, dy, ids);
+    grads.add(table, dtable);
+  });
+}
+
+Tensor timestep_embedding(const Tensor& t, int dim, float max_period) {
+  check(t.rank() == 1 && dim >= 2 && dim % 2 == 0,
+        "timestep_embedding: expected t [N] and an even width, got {} and {}", t.shape(), dim);
+  const std::vector<float> values = t.to_vector();
+  const int half = dim / 2;
+  std::vector<float> out(values.size() * size_t(dim));
+  for (size_t n = 0; n < values.size(); ++n) {
+    for (int i = 0; i < half; ++i) {
+      // In float, as the frameworks compute it: the angle's rounding is part of what models were trained with.
+      const float frequency = std::exp(-std::log(max_period) * float(i) / float(half));
+      const float angle = values[n] * frequency;
+      out[n * size_t(dim) + size_t(i)] = std::cos(angle);
+      out[n * size_t(dim) + size_t(half + i)] = std::sin(angle);
+    }
+  }
+  return Tensor::of(out, {t.dim(0), dim});
+}
+
+}  // namespace wick
