@@ -1,6 +1,65 @@
-#include <cstdio>
+// The command line. Whatever goes wrong in a command ends here as one line and an exit code: 2 where the command line
+// itself is wrong, 1 for everything else.
+#include <fmt/format.h>
 
-int main() {
-  std::puts("wick");
-  return 0;
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <string>
+#include <system_error>
+
+#include "commands.h"
+#include "wick/core/error.h"
+
+namespace {
+
+constexpr int kFailed = 1, kWrongUsage = 2;
+
+int report(int code, std::string message) {
+  while (!message.empty() && message.back() == '\n') message.pop_back();
+  for (char& c : message)
+    if (c == '\n' || c == '\r') c = ' ';
+  fmt::print(stderr, "wick: {}\n", message);
+  return code;
+}
+
+int run(int argc, char** argv) {
+  CLI::App app{"Wick trains LoRA adapters for diffusion models, and runs what it trained.", "wick"};
+  app.set_version_flag("--version", "wick " WICK_VERSION);
+  app.require_subcommand(0, 1);
+  app.get_formatter()->column_width(34);
+  app.footer("`wick COMMAND --help` lists a command's flags.");
+  try {
+    app.parse(argc, argv);
+    if (app.get_subcommands().empty())
+      return report(kWrongUsage, "expected a command: train, generate, inspect or forward (wick --help lists them)");
+    return 0;
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    const auto commands = app.get_subcommands();
+    const std::string help = commands.empty() ? "wick --help" : "wick " + commands.front()->get_name() + " --help";
+    return report(kWrongUsage, fmt::format("{} (see {})", e.what(), help));
+  } catch (const wick::Error& e) {
+    return report(kFailed, e.what());
+  } catch (const std::system_error& e) {
+    if (e.code().value() == EPIPE) return 0;  // whoever read our output has read enough
+    return report(kFailed, e.what());
+  } catch (const std::bad_alloc&) {
+    return report(kFailed, "out of memory");
+  } catch (const std::exception& e) {
+    return report(kFailed, fmt::format("unexpected failure: {}", e.what()));
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows as a failed write; a training run outlives its reader
+  const int code = run(argc, argv);
+  if (std::fflush(stdout) == 0 || errno == EPIPE || code != 0) return code;
+  return report(kFailed, fmt::format("standard output: {}", std::strerror(errno)));
 }

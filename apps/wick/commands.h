@@ -1,0 +1,13 @@
+// The commands of `wick`. Each adds its flags to the program and runs when the command line names it.
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+namespace wick {
+
+void add_train_command(CLI::App& app);
+void add_generate_command(CLI::App& app);
+void add_inspect_command(CLI::App& app);
+void add_forward_command(CLI::App& app);
+
+}  // namespace wick

@@ -1,0 +1,86 @@
+#include "model_path.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "wick/core/error.h"
+#include "wick/io/file.h"
+
+namespace wick::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool is_diffusers_folder(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path / "model_index.json", ignored);
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value ? value : "";
+}
+
+[[noreturn]] void fail_not_found(const std::string& model, const std::vector<fs::path>& tried) {
+  std::vector<std::string> names;
+  for (const fs::path& path : tried) names.push_back(path.string());
+  fail("--model {}: not found; looked for {}", model, fmt::join(names, ", "));
+}
+
+// $WICK_MODELS, then models/ in the folders above the program (a build tree), then the install prefix.
+fs::path find_shipped(const std::string& name) {
+  std::vector<fs::path> tried;
+  if (const std::string models = environment("WICK_MODELS"); !models.empty()) tried.push_back(fs::path(models) / name);
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored);
+  fs::path folder = program.parent_path();
+  tried.push_back(folder.parent_path() / "share/wick/models" / name);
+  for (int up = 0; up < 4 && folder.has_relative_path(); ++up, folder = folder.parent_path())
+    tried.push_back(folder / "models" / name);
+  const auto found = std::find_if(tried.begin(), tried.end(), is_diffusers_folder);
+  if (found == tried.end()) fail_not_found(name, tried);
+  return *found;
+}
+
+fs::path hub_cache() {
+  if (const std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) return cache;
+  if (const std::string home = environment("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
+  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty())
+    return fs::path(cache) / "huggingface/hub";
+  return fs::path(environment("HOME")) / ".cache/huggingface/hub";
+}
+
+// The Hub's cache: models--ORGANISATION--NAME/snapshots/COMMIT, with the commit of a branch in refs/.
+fs::path find_in_hub_cache(const std::string& model, std::string repository) {
+  repository.replace(repository.find('/'), 1, "--");
+  const fs::path root = hub_cache() / ("models--" + repository), ref = root / "refs/main";
+  std::error_code ignored;
+  if (!fs::exists(ref, ignored)) fail_not_found(model, {model, root});
+  std::string commit = read_file(ref, 1024);
+  commit.erase(commit.find_last_not_of(" \r\n") + 1);
+  const fs::path folder = root / "snapshots" / commit;
+  if (!is_diffusers_folder(folder)) fail_not_found(model, {folder / "model_index.json"});
+  return folder;
+}
+
+}  // namespace
+
+fs::path resolve_model(const std::string& model) {
+  if (model == "tiny") return find_shipped(model);
+  if (model == "sdxl") return find_in_hub_cache(model, "stabilityai/stable-diffusion-xl-base-1.0");
+  if (is_diffusers_folder(model)) return model;
+  std::error_code ignored;
+  const char* expected = "expected a diffusers folder with a model_index.json";
+  check(!fs::is_directory(model, ignored), "--model {}: {}, found a folder without one", model, expected);
+  check(!fs::exists(model, ignored), "--model {}: {}, found a file", model, expected);
+  const bool hub_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
+                        model.front() != '.' && model.back() != '/';
+  if (hub_name) return find_in_hub_cache(model, model);
+  fail("--model {}: no such folder; expected a diffusers folder, 'tiny' or 'sdxl'", model);
+}
+
+}  // namespace wick::cli

@@ -1,0 +1,13 @@
+// From what the user calls a model to the folder that holds it.
+#pragma once
+
+#include <filesystem>
+#include <string>
+
+namespace wick::cli {
+
+// A path to a diffusers folder; `tiny`, the model that ships with Wick; `sdxl` or ORGANISATION/NAME, found in the
+// Hugging Face cache. Throws Error that says where it looked.
+std::filesystem::path resolve_model(const std::string& model);
+
+}  // namespace wick::cli

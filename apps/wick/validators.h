@@ -1,0 +1,29 @@
+// What the command line accepts as numbers and paths: the one place where they are checked. CLI11's own checks let NaN
+// through and read 010 as eight.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+
+namespace wick::cli {
+
+CLI::Validator integer_in(int64_t min, int64_t max);  // decimal
+CLI::Validator number_in(double min, double max);     // finite, both bounds included
+CLI::Validator number_above(double min, double max = std::numeric_limits<double>::max());  // finite, min excluded
+inline CLI::Validator positive_integer() { return integer_in(1, std::numeric_limits<int32_t>::max()); }
+inline CLI::Validator seed_number() { return integer_in(0, std::numeric_limits<int64_t>::max()); }
+
+// Throw Error before long work starts, where writing would fail after it. `flag` names the argument.
+void check_output_file(const std::filesystem::path& path, const char* flag);
+void check_input_file(const std::filesystem::path& path, const char* flag);
+
+// FILE or FILE:STRENGTH; a file whose own name ends so is found first.
+struct LoraArgument {
+  std::filesystem::path file;
+  float strength = 1;
+};
+LoraArgument parse_lora(const std::string& argument);
+
+}  // namespace wick::cli
