@@ -9,8 +9,8 @@
 //  - The same call with the same arguments gives the same bits.
 //  - Nothing here waits for the host: a step made of these calls can be captured.
 //
-// Shapes: B batch, T tokens, D features, H heads (attention) or height (images), W width, C channels, M/N/K matrix sides,
-// R rank of a LoRA. Images are [B, H, W, C]; convolution weights are [O, KH, KW, I]; linear weights [out, in].
+// Shapes: B batch, T tokens, D features, H heads (attention) or height (images), W width, C channels, M/N/K matrix
+// sides, R rank of a LoRA. Images are [B, H, W, C]; convolution weights are [O, KH, KW, I]; linear weights [out, in].
 #pragma once
 
 #include <cstdint>
@@ -49,17 +49,17 @@ class Backend {
   // y = x, converting between dtypes (floats among themselves, integers among themselves). x may have stride 0.
   virtual void copy(View y, View x) = 0;
   virtual void fill(View y, float value) = 0;
-  // y contiguous f32. Element 4i+j takes word j of philox(seed, stream, position + i); core/rng.h turns words into numbers
-  // (normals: words 0,1 give elements 0,1 and words 2,3 give elements 2,3).
+  // y contiguous f32. Element 4i+j takes word j of philox(seed, stream, position + i); core/rng.h turns words into
+  // numbers (normals: words 0,1 give elements 0,1 and words 2,3 give elements 2,3).
   virtual void fill_uniform(View y, uint64_t seed, uint32_t stream, uint64_t position) = 0;
   virtual void fill_normal(View y, uint64_t seed, uint32_t stream, uint64_t position) = 0;
 
   // ---- elementwise and reductions
   virtual void unary(Unary op, View y, View x) = 0;
   virtual void unary_backward(Unary op, View dx, View dy, View x) = 0;
-  virtual void binary(Binary op, View y, View a, View b) = 0;           // a, b have y's shape; broadcast dims have stride 0
-  virtual void affine(View y, View x, float scale, float shift) = 0;    // y = scale * x + shift
-  virtual void accumulate(View y, View x, float scale) = 0;             // y += scale * x; the same shape
+  virtual void binary(Binary op, View y, View a, View b) = 0;  // a, b have y's shape; broadcast dims have stride 0
+  virtual void affine(View y, View x, float scale, float shift) = 0;  // y = scale * x + shift
+  virtual void accumulate(View y, View x, float scale) = 0;           // y += scale * x; the same shape
   virtual void sum(View y, View x) = 0;  // y has x's rank; sums over the dims where y has extent 1
 
   // ---- matrix products. a [..., M, K] times b [..., K, N]; batch dims may have stride 0.
@@ -110,7 +110,8 @@ class Backend {
 
   // ---- optimizer. AdamW (Loshchilov & Hutter, 2019) as PyTorch computes it.
   virtual void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step) = 0;
-  virtual void sum_of_squares(View total, const std::vector<View>& tensors) = 0;  // total: one f32 (not finite if any is)
+  virtual void sum_of_squares(View total,
+                              const std::vector<View>& tensors) = 0;  // total: one f32 (not finite if any is)
 };
 
 // The CPU backend: always there, computes on host_memory().
