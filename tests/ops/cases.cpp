@@ -1,0 +1,105 @@
+// The rows. Sizes are odd on purpose.
+#include "ops/harness.h"
+
+namespace wick::test {
+namespace {
+
+using In = std::vector<Tensor>;
+
+Tensor ids(std::vector<int64_t> values) {
+  const Shape shape{int64_t(values.size())};
+  return Tensor::of(values, shape);
+}
+
+std::vector<OpCase> make_cases() {
+  std::vector<OpCase> rows;
+  auto row = [&](const char* op, const char* name, std::vector<Shape> inputs, auto f, float scale = 1,
+                 float shift = 0) {
+    rows.push_back({op, name, std::move(inputs), f, 1e-2, scale, shift});
+  };
+
+  row("add", "add", {{3, 5}, {3, 5}}, [](const In& x) { return add(x[0], x[1]); });
+  row("add", "add_bias", {{2, 3, 5}, {5}}, [](const In& x) { return add(x[0], x[1]); });
+  row("add", "add_both_broadcast", {{3, 1, 5}, {7, 1}}, [](const In& x) { return add(x[0], x[1]); });
+  row("sub", "sub", {{3, 5}, {5}}, [](const In& x) { return sub(x[0], x[1]); });
+  row("mul", "mul", {{3, 5}, {3, 5}}, [](const In& x) { return mul(x[0], x[1]); });
+  row("mul", "mul_broadcast", {{2, 3, 5}, {2, 1, 1}}, [](const In& x) { return mul(x[0], x[1]); });
+  row("affine", "affine", {{3, 5}}, [](const In& x) { return affine(x[0], -1.5f, 0.25f); });
+  row(
+      "silu", "silu", {{3, 37}}, [](const In& x) { return silu(x[0]); }, 3);
+  row(
+      "gelu", "gelu", {{3, 37}}, [](const In& x) { return gelu(x[0]); }, 2);
+  row(
+      "gelu_tanh", "gelu_tanh", {{3, 37}}, [](const In& x) { return gelu_tanh(x[0]); }, 2);
+  row(
+      "quick_gelu", "quick_gelu", {{3, 37}}, [](const In& x) { return quick_gelu(x[0]); }, 2);
+  row("exp", "exp", {{3, 37}}, [](const In& x) { return exp(x[0]); });
+  row("square", "square", {{3, 37}}, [](const In& x) { return square(x[0]); });
+  row("geglu", "geglu", {{3, 5, 14}}, [](const In& x) { return geglu(x[0]); });
+  row("sum_to", "sum", {{3, 5, 7}}, [](const In& x) { return sum(x[0]); });
+  row("sum_to", "sum_to_rows", {{3, 5, 7}}, [](const In& x) { return sum_to(x[0], {5, 1}); });
+  row("sum_to", "mean", {{3, 5}}, [](const In& x) { return mean(x[0]); });
+
+  row("matmul", "matmul", {{5, 7}, {7, 3}}, [](const In& x) { return matmul(x[0], x[1]); });
+  row("matmul", "matmul_batched", {{2, 3, 5, 7}, {2, 3, 7, 4}}, [](const In& x) { return matmul(x[0], x[1]); });
+  row("matmul", "matmul_broadcast", {{3, 5, 7}, {7, 4}}, [](const In& x) { return matmul(x[0], x[1]); });
+  row("linear", "linear", {{3, 5, 7}, {11, 7}, {11}}, [](const In& x) { return linear(x[0], x[1], x[2]); });
+  row("linear", "linear_no_bias", {{5, 7}, {3, 7}}, [](const In& x) { return linear(x[0], x[1]); });
+  row("lora_linear", "lora_linear", {{3, 5, 7}, {4, 7}, {11, 4}}, [](const In& x) {
+    Rng rng(3);
+    static const Tensor w = random_normal({11, 7}, rng), bias = random_normal({11}, rng);
+    return lora_linear(x[0], w, bias, x[1], x[2], 0.625f);
+  });
+  row("lora_linear", "lora_linear_rank_1", {{1, 7}, {1, 7}, {3, 1}}, [](const In& x) {
+    Rng rng(4);
+    static const Tensor w = random_normal({3, 7}, rng);
+    return lora_linear(x[0], w, {}, x[1], x[2], 2.0f);
+  });
+
+  row("conv2d", "conv2d_3x3", {{2, 5, 7, 3}, {4, 3, 3, 3}, {4}}, [](const In& x) {
+    return conv2d(x[0], x[1], x[2], {1, 1, 1, 1, 1});
+  });
+  row("conv2d", "conv2d_stride_asymmetric", {{1, 6, 8, 3}, {5, 3, 3, 3}}, [](const In& x) {
+    return conv2d(x[0], x[1], {}, {2, 0, 0, 1, 1});
+  });
+  row("conv2d", "conv2d_1x1", {{2, 3, 5, 6}, {4, 1, 1, 6}, {4}},
+      [](const In& x) { return conv2d(x[0], x[1], x[2], {}); });
+  row("upsample_nearest", "upsample_nearest", {{2, 3, 5, 4}}, [](const In& x) { return upsample_nearest(x[0], 2); });
+
+  row("group_norm", "group_norm", {{2, 3, 5, 12}, {12}, {12}},
+      [](const In& x) { return group_norm(x[0], x[1], x[2], 4, 1e-5f); });
+  row("group_norm", "group_norm_silu", {{2, 11, 6}, {6}, {6}},
+      [](const In& x) { return group_norm(x[0], x[1], x[2], 2, 1e-6f, true); });
+  row("layer_norm", "layer_norm", {{3, 5, 17}, {17}, {17}},
+      [](const In& x) { return layer_norm(x[0], x[1], x[2], 1e-5f); });
+  row("softmax", "softmax", {{3, 5, 17}}, [](const In& x) { return softmax(x[0]); });
+
+  row("attention", "attention", {{2, 5, 3, 8}, {2, 7, 3, 8}, {2, 7, 3, 8}},
+      [](const In& x) { return attention(x[0], x[1], x[2]); });
+  row("attention", "attention_causal", {{1, 9, 2, 5}, {1, 9, 2, 5}, {1, 9, 2, 5}},
+      [](const In& x) { return attention(x[0], x[1], x[2], true, 0.3f); });
+
+  row("embedding", "embedding", {{9, 5}}, [](const In& x) { return embedding(x[0], ids({3, 0, 8, 3})); });
+  row("mse_loss", "mse_loss", {{3, 5}}, [](const In& x) { return mse_loss(x[0], zeros({3, 5})); });
+
+  row("reshape", "reshape", {{3, 4, 5}}, [](const In& x) { return reshape(x[0], {2, 6, -1}); });
+  row("permute", "permute", {{3, 4, 5}}, [](const In& x) { return permute(x[0], {2, 0, 1}); });
+  row("permute", "heads", {{2, 5, 12}}, [](const In& x) { return merge_heads(transpose(heads(x[0], 3), 1, 3)); });
+  row("slice", "slice", {{3, 7, 5}}, [](const In& x) { return slice(x[0], 1, 2, 6); });
+  row("cat", "cat", {{3, 2, 5}, {3, 4, 5}, {3, 1, 5}}, [](const In& x) { return cat({x[0], x[1], x[2]}, 1); });
+  row("contiguous", "contiguous", {{3, 5}}, [](const In& x) { return contiguous(transpose(x[0], 0, 1)); });
+  row("expand", "expand", {{3, 1, 5}}, [](const In& x) { return expand(x[0], {2, 3, 4, 5}); });
+  row("checkpoint", "checkpoint", {{3, 5}, {4, 5}}, [](const In& x) {
+    return checkpoint([](const Tensor& a, const Tensor& w) { return silu(linear(a, w)); }, x[0], x[1]);
+  });
+  return rows;
+}
+
+}  // namespace
+
+const std::vector<OpCase>& op_cases() {
+  static const std::vector<OpCase> rows = make_cases();
+  return rows;
+}
+
+}  // namespace wick::test
