@@ -47,7 +47,6 @@ class Config {
  private:
   struct Value;
   Config(std::string source, std::string prefix, std::shared_ptr<const Value> value);
-  const Value& at(const std::string& key, std::string_view expected) const;
   std::string where(const std::string& key) const;
 
   std::string source_, prefix_;  // prefix: "" or "text_config."

@@ -22,6 +22,7 @@ struct Image {
 
 struct ImageLimits {
   int64_t max_pixels = 100'000'000;
+  int64_t max_side = 65'535;
 };
 
 struct ImageInfo {

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -17,6 +18,9 @@ namespace wick {
 // Throws Error naming the file and the line if the text is not JSON.
 nlohmann::json parse_json(std::string_view text, const std::string& source);
 nlohmann::json read_json(const std::filesystem::path& path);
+
+// The part of nlohmann's message that tells a user something: "at line 2, column 5: ...". One short line.
+std::string describe(const nlohmann::json::exception& problem);
 
 // The member of an object; throws Error if it is not an object or has no such member, or null there.
 const nlohmann::json& member(const nlohmann::json& object, const std::string& key, const std::string& source);
@@ -37,7 +41,8 @@ T as(const nlohmann::json& value, const std::string& where) {
     if (!fits) fail_json(where, "an integer of its type's range", value);
     return value.get<T>();
   } else if constexpr (std::is_floating_point_v<T>) {
-    if (!value.is_number() || !std::isfinite(value.get<T>())) fail_json(where, "a finite number", value);
+    if (!value.is_number() || !(std::abs(value.get<double>()) <= std::numeric_limits<T>::max()))
+      fail_json(where, "a finite number", value);
     return value.get<T>();
   } else {
     static_assert(std::is_same_v<T, std::string>, "as<T>: bool, integers, floating-point numbers and std::string");

@@ -1,0 +1,117 @@
+#include "wick/io/config.h"
+
+#include <utility>
+
+#include "wick/io/file.h"
+#include "wick/io/json.h"
+
+namespace wick {
+
+using nlohmann::json;
+
+struct Config::Value {
+  json object;
+};
+
+namespace {
+
+const json& present(const json& object, const std::string& key, const std::string& where) {
+  const auto found = object.find(key);
+  check(found != object.end() && !found->is_null(), "{}: the key is missing", where);
+  return *found;
+}
+
+int64_t checked_integer(const json& value, const std::string& where, IntegerRange range) {
+  const auto integer = as<int64_t>(value, where);
+  if (integer < range.min || integer > range.max)
+    fail_json(where, fmt::format("an integer from {} to {}", range.min, range.max), value);
+  return integer;
+}
+
+const json& checked_list(const json& value, const std::string& where, std::string_view expected) {
+  if (!value.is_array()) fail_json(where, expected, value);
+  return value;
+}
+
+std::vector<int64_t> checked_integers(const json& list, const std::string& where, IntegerRange range) {
+  std::vector<int64_t> values;
+  for (size_t i = 0; i < list.size(); ++i)
+    values.push_back(checked_integer(list[i], fmt::format("{}[{}]", where, i), range));
+  return values;
+}
+
+}  // namespace
+
+Config::Config(std::string source, std::string prefix, std::shared_ptr<const Value> value)
+    : source_(std::move(source)), prefix_(std::move(prefix)), value_(std::move(value)) {}
+
+Config Config::parse(std::string_view text, const std::string& source) {
+  json value = parse_json(text, source);
+  if (!value.is_object()) fail_json(source, "a JSON object", value);
+  return Config(source, "", std::make_shared<Value>(Value{std::move(value)}));
+}
+
+Config Config::read(const std::filesystem::path& path) {
+  constexpr size_t kMost = size_t{16} << 20;
+  return parse(read_file(path, kMost), path.string());
+}
+
+bool Config::has(const std::string& key) const {
+  const auto found = value_->object.find(key);
+  return found != value_->object.end() && !found->is_null();
+}
+
+int64_t Config::integer(const std::string& key, IntegerRange range) const {
+  return checked_integer(present(value_->object, key, where(key)), where(key), range);
+}
+
+double Config::number(const std::string& key) const {
+  return as<double>(present(value_->object, key, where(key)), where(key));
+}
+bool Config::boolean(const std::string& key) const {
+  return as<bool>(present(value_->object, key, where(key)), where(key));
+}
+std::string Config::text(const std::string& key) const {
+  return as<std::string>(present(value_->object, key, where(key)), where(key));
+}
+
+int64_t Config::integer_or(const std::string& key, int64_t fallback, IntegerRange range) const {
+  return has(key) ? integer(key, range) : fallback;
+}
+double Config::number_or(const std::string& key, double fallback) const { return has(key) ? number(key) : fallback; }
+bool Config::boolean_or(const std::string& key, bool fallback) const { return has(key) ? boolean(key) : fallback; }
+std::string Config::text_or(const std::string& key, const std::string& fallback) const {
+  return has(key) ? text(key) : fallback;
+}
+
+std::vector<int64_t> Config::integers(const std::string& key, IntegerRange range) const {
+  return checked_integers(checked_list(present(value_->object, key, where(key)), where(key), "a list of integers"),
+                          where(key), range);
+}
+
+std::vector<std::string> Config::texts(const std::string& key) const {
+  const json& list = checked_list(present(value_->object, key, where(key)), where(key), "a list of strings");
+  std::vector<std::string> values;
+  for (size_t i = 0; i < list.size(); ++i)
+    values.push_back(as<std::string>(list[i], fmt::format("{}[{}]", where(key), i)));
+  return values;
+}
+
+std::vector<int64_t> Config::integers_or_repeated(const std::string& key, size_t count, IntegerRange range) const {
+  const json& value = present(value_->object, key, where(key));
+  if (value.is_number()) return std::vector<int64_t>(count, integer(key, range));
+  const std::string expected = fmt::format("an integer or a list of {}", count);
+  const json& list = checked_list(value, where(key), expected);
+  check(list.size() == count, "{}: expected {}, found a list of {}", where(key), expected, list.size());
+  return checked_integers(list, where(key), range);
+}
+
+Config Config::section(const std::string& key) const {
+  const json& value = present(value_->object, key, where(key));
+  if (!value.is_object()) fail_json(where(key), "an object", value);
+  return Config(source_, prefix_ + key + ".", std::make_shared<Value>(Value{value}));
+}
+
+std::string Config::where(const std::string& key) const { return source_ + ": " + prefix_ + key; }
+
+}  // namespace wick

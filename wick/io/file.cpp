@@ -1,0 +1,196 @@
+#include "wick/io/file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "wick/core/error.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+// A descriptor that closes itself, for the short reads and syncs of this file.
+struct OwnedFd {
+  int fd;
+  ~OwnedFd() {
+    if (fd >= 0) ::close(fd);
+  }
+};
+
+fs::path parent_of(const fs::path& path) { return path.has_parent_path() ? path.parent_path() : fs::path("."); }
+
+const char* advice_for(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "; free some space or write elsewhere";
+    case EFBIG:
+      return "; raise the file size limit (ulimit -f) or write elsewhere";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      return "; choose a place that you may write to";
+    default:
+      return "";
+  }
+}
+
+// Where the bytes go in the end: through a symbolic link, so that the link survives.
+fs::path resolve_target(const fs::path& target) {
+  check(target.has_filename(), "{}: expected the name of a file to write, found a directory", target.string());
+  std::error_code ignored;
+  const fs::path resolved = fs::is_symlink(target, ignored) ? fs::weakly_canonical(target) : target;
+  std::error_code error;
+  const fs::file_status status = fs::status(resolved, error);
+  check(!fs::is_directory(status), "{}: cannot write the file: there is a directory of that name", target.string());
+  check(!fs::exists(status) || fs::is_regular_file(status), "{}: cannot replace what is not a regular file",
+        target.string());
+  return resolved;
+}
+
+bool same_file(int fd, const fs::path& path) {
+  struct stat open_file {
+  }, named_file{};
+  return ::fstat(fd, &open_file) == 0 && ::lstat(path.c_str(), &named_file) == 0 &&
+         open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
+}
+
+// Opens the temporary and locks it for as long as it is open. The lock dies with its process, so a temporary that can
+// be locked is nobody's. Returns -1 with errno set.
+int open_locked(const fs::path& temporary) {
+  using namespace std::chrono_literals;
+  const auto deadline = std::chrono::steady_clock::now() + 30s;
+  while (true) {
+    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    if (fd < 0) return -1;
+    const int error = ::flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
+    // A file system without locks (some network mounts) is written without one.
+    const bool locked = error == 0 || error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP;
+    // Between open and lock another writer may have renamed this very file into place.
+    if (locked && same_file(fd, temporary)) return fd;
+    ::close(fd);
+    if (error != 0 && error != EWOULDBLOCK && error != EINTR && !locked) return errno = error, -1;
+    if (std::chrono::steady_clock::now() > deadline) return errno = EWOULDBLOCK, -1;
+    std::this_thread::sleep_for(5ms);
+  }
+}
+
+// The name must survive a power cut as well as the bytes.
+void sync_directory(const fs::path& directory) {
+  const OwnedFd owned{::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
+  if (owned.fd >= 0) ::fsync(owned.fd);  // some file systems cannot; the rename stands either way
+}
+
+}  // namespace
+
+std::string read_file(const fs::path& path, size_t max_bytes) {
+  const OwnedFd owned{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  check(owned.fd >= 0, "{}: cannot open the file: {}", path.string(), std::strerror(errno));
+  struct stat status {};
+  check(::fstat(owned.fd, &status) == 0, "{}: cannot read the file: {}", path.string(), std::strerror(errno));
+  check(!S_ISDIR(status.st_mode), "{}: expected a file, found a directory", path.string());
+  const auto fail_too_long = [&] {
+    fail("{}: the file is longer than the {} bytes that are accepted here", path.string(), max_bytes);
+  };
+  if (status.st_size > 0 && size_t(status.st_size) > max_bytes) fail_too_long();
+  // The size is a hint: pipes and /proc have none, and a file may grow while it is read.
+  std::string bytes;
+  size_t room = S_ISREG(status.st_mode) ? size_t(status.st_size) + 1 : 4096;
+  while (true) {
+    const size_t done = bytes.size();
+    bytes.resize(std::min(done + room, max_bytes < SIZE_MAX ? max_bytes + 1 : SIZE_MAX));
+    const ssize_t n = ::read(owned.fd, bytes.data() + done, bytes.size() - done);
+    bytes.resize(done + size_t(std::max<ssize_t>(n, 0)));
+    if (n < 0 && errno == EINTR) continue;
+    check(n >= 0, "{}: cannot read the file: {}", path.string(), std::strerror(errno));
+    if (bytes.size() > max_bytes) fail_too_long();
+    if (n == 0) return bytes;
+    room = std::max<size_t>(bytes.size() / 2, 4096);
+  }
+}
+
+void make_directories(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  check(!error && fs::is_directory(path, error), "{}: cannot create the directory: {}{}", path.string(),
+        error ? error.message() : "there is a file of that name", advice_for(error.value()));
+}
+
+AtomicFile::AtomicFile(fs::path target) : target_(resolve_target(target)), temporary_(target_) {
+  temporary_ += ".tmp-wick";
+  fd_ = open_locked(temporary_);
+  if (fd_ < 0 && errno == EWOULDBLOCK)
+    fail("{}: another process has been writing this file for 30 s", target_.string());
+  if (fd_ < 0 && errno == ENOENT)
+    fail("{}: cannot write the file: there is no directory {}", target_.string(), parent_of(target_).string());
+  if (fd_ < 0) fail_to("create", errno);
+  struct stat old {};
+  if (::stat(target_.c_str(), &old) == 0) ::fchmod(fd_, old.st_mode & 0777);
+  if (::ftruncate(fd_, 0) != 0) fail_to("write", errno);
+}
+
+AtomicFile::~AtomicFile() { discard(); }
+
+void AtomicFile::write(const void* data, size_t bytes) {
+  constexpr size_t kBuffer = size_t{1} << 20;
+  if (buffer_.size() + bytes > kBuffer) flush();
+  if (bytes > kBuffer)
+    write_through(static_cast<const char*>(data), bytes);
+  else
+    buffer_.append(static_cast<const char*>(data), bytes);
+}
+
+void AtomicFile::commit() {
+  flush();
+  if (::fsync(fd_) != 0) fail_to("write", errno);
+  if (::rename(temporary_.c_str(), target_.c_str()) != 0) fail_to("write", errno);
+  ::close(std::exchange(fd_, -1));
+  sync_directory(parent_of(target_));
+}
+
+void AtomicFile::flush() {
+  write_through(buffer_.data(), buffer_.size());
+  buffer_.clear();
+}
+
+void AtomicFile::write_through(const char* data, size_t bytes) {
+  constexpr size_t kMost = size_t{1} << 30;
+  while (bytes > 0) {
+    const ssize_t n = ::write(fd_, data, std::min(bytes, kMost));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail_to("write", n < 0 ? errno : EIO);
+    data += n;
+    bytes -= size_t(n);
+  }
+}
+
+// Removed before it is closed: while the lock is held it is certainly ours.
+void AtomicFile::discard() noexcept {
+  if (fd_ < 0) return;
+  ::unlink(temporary_.c_str());
+  ::close(std::exchange(fd_, -1));
+}
+
+void AtomicFile::fail_to(const char* action, int error) {
+  discard();
+  fail("{}: cannot {} the file: {}{}", target_.string(), action, std::strerror(error), advice_for(error));
+}
+
+void write_file_atomically(const fs::path& path, std::string_view bytes) {
+  AtomicFile file(path);
+  file.write(bytes);
+  file.commit();
+}
+
+}  // namespace wick

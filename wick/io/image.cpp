@@ -1,0 +1,150 @@
+#include "wick/io/image.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "wick/core/error.h"
+#include "wick/io/descriptor.h"
+#include "wick/io/file.h"
+#include "wick/io/image_codec.h"
+
+namespace wick {
+namespace {
+
+constexpr size_t kMaxFile = size_t{1} << 30;
+
+ImageHeader checked_header(const ImageSource& source, const ImageLimits& limits) {
+  const ImageHeader header = read_image_header(source);
+  const int64_t width = header.width, height = header.height;
+  check(width > 0 && height > 0, "{}: the image is damaged: its size is {}x{}", source.name, width, height);
+  // The sides first: their product cannot overflow then.
+  const bool fits = width <= limits.max_side && height <= limits.max_side && width * height <= limits.max_pixels;
+  check(fits, "{}: the image is {}x{}, more than the {} pixels (and {} a side) that are accepted; make it smaller",
+        source.name, width, height, limits.max_pixels, limits.max_side);
+  return header;
+}
+
+ImageSource source_of(std::string_view bytes, const std::string& name) {
+  return {name, bytes.size(), [bytes](uint64_t offset, void* data, size_t n) {
+            const std::string_view part = bytes.substr(std::min<uint64_t>(offset, bytes.size()), n);
+            if (!part.empty()) std::memcpy(data, part.data(), part.size());
+            return part.size();
+          }};
+}
+
+bool is_transposed(int orientation) { return orientation >= 5; }
+
+// EXIF orientation says where the stored first row and column belong. Read backwards it is: swap the axes for 5 to 8,
+// then mirror the stored columns, the stored rows, or both.
+Image oriented(Image image, int orientation) {
+  if (orientation == 1) return image;
+  const bool transposed = is_transposed(orientation);
+  const bool mirror_x = orientation == 2 || orientation == 3 || orientation == 7 || orientation == 8;
+  const bool mirror_y = orientation == 3 || orientation == 4 || orientation == 6 || orientation == 7;
+  Image turned{transposed ? image.height : image.width, transposed ? image.width : image.height, {}};
+  turned.rgb.resize(image.rgb.size());
+  uint8_t* out = turned.rgb.data();
+  for (int y = 0; y < turned.height; ++y) {
+    for (int x = 0; x < turned.width; ++x, out += 3) {
+      const int column = transposed ? y : x, row = transposed ? x : y;
+      const int from_x = mirror_x ? image.width - 1 - column : column;
+      const int from_y = mirror_y ? image.height - 1 - row : row;
+      std::memcpy(out, &image.rgb[3 * (size_t(from_y) * size_t(image.width) + size_t(from_x))], 3);
+    }
+  }
+  return turned;
+}
+
+std::vector<uint8_t> decode_pixels(std::string_view bytes, const ImageHeader& header, const std::string& source) {
+  switch (header.format) {
+    case ImageFormat::jpeg:
+      return decode_jpeg(bytes, header, source);
+    case ImageFormat::png:
+      return decode_png(bytes, header, source);
+    case ImageFormat::webp:
+      return decode_webp(bytes, header, source);
+  }
+  return {};
+}
+
+const char* name_of(ImageFormat format) {
+  switch (format) {
+    case ImageFormat::jpeg:
+      return "JPEG";
+    case ImageFormat::png:
+      return "PNG";
+    case ImageFormat::webp:
+      return "WebP";
+  }
+  return "?";
+}
+
+}  // namespace
+
+std::vector<uint8_t> composite_on_white(std::span<const uint8_t> rgba) {
+  std::vector<uint8_t> rgb(rgba.size() / 4 * 3);
+  for (size_t i = 0; i < rgba.size() / 4; ++i) {
+    const unsigned alpha = rgba[4 * i + 3];
+    for (size_t c = 0; c < 3; ++c)
+      rgb[3 * i + c] = uint8_t((rgba[4 * i + c] * alpha + 255 * (255 - alpha) + 127) / 255);
+  }
+  return rgb;
+}
+
+ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limits) {
+  const FileDescriptor file(path);
+  const ImageSource source{path.string(), file.size(), [&](uint64_t offset, void* data, size_t bytes) {
+                             return file.read_at(offset, data, bytes);
+                           }};
+  const ImageHeader header = checked_header(source, limits);
+  int width = int(header.width), height = int(header.height);
+  if (is_transposed(header.orientation)) std::swap(width, height);
+  return {width, height, name_of(header.format)};
+}
+
+Image decode_image(std::string_view bytes, const std::string& source, const ImageLimits& limits) {
+  const ImageHeader header = checked_header(source_of(bytes, source), limits);
+  return oriented({int(header.width), int(header.height), decode_pixels(bytes, header, source)}, header.orientation);
+}
+
+Image read_image(const std::filesystem::path& path, const ImageLimits& limits) {
+  return decode_image(read_file(path, kMaxFile), path.string(), limits);
+}
+
+Image crop_image(const Image& image, int x, int y, int width, int height) {
+  const bool inside =
+      x >= 0 && y >= 0 && width > 0 && height > 0 && width <= image.width - x && height <= image.height - y;
+  check(inside, "crop: {}x{} at ({}, {}) does not lie inside {}x{}", width, height, x, y, image.width, image.height);
+  Image cropped{width, height, {}};
+  cropped.rgb.reserve(size_t(width) * size_t(height) * 3);
+  for (int row = y; row < y + height; ++row) {
+    const auto first = image.rgb.begin() + 3 * (ptrdiff_t{row} * image.width + x);
+    cropped.rgb.insert(cropped.rgb.end(), first, first + 3 * ptrdiff_t{width});
+  }
+  return cropped;
+}
+
+Tensor image_to_tensor(const Image& image) {
+  Tensor tensor = Tensor::empty({image.height, image.width, 3});
+  std::ranges::transform(image.rgb, tensor.data<float>(), [](uint8_t value) { return float(value) / 127.5f - 1.0f; });
+  return tensor;
+}
+
+Image tensor_to_image(const Tensor& tensor) {
+  check(tensor.rank() == 3 && tensor.dim(2) == 3, "image: expected a tensor [height, width, 3], found {}",
+        tensor.shape());
+  const ImageLimits limits;
+  check(tensor.dim(0) <= limits.max_side && tensor.dim(1) <= limits.max_side, "image: {} is too large for an image",
+        tensor.shape());
+  Image image{int(tensor.dim(1)), int(tensor.dim(0)), {}};
+  image.rgb.reserve(size_t(tensor.numel()));
+  for (float value : tensor.to_vector()) {
+    check(std::isfinite(value), "image: the tensor holds a value that is not finite; compute it in bf16 or f32");
+    image.rgb.push_back(uint8_t(std::lround(std::clamp((value + 1.0f) * 127.5f, 0.0f, 255.0f))));
+  }
+  return image;
+}
+
+}  // namespace wick

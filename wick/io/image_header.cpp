@@ -1,0 +1,171 @@
+// Size and orientation from the first bytes and the chunk lists, without decoding.
+//
+// JPEG: ITU-T T.81 annex B. PNG: W3C PNG 3rd edition. WebP: RFC 9649. EXIF: CIPA DC-008, orientation is tag 0x0112.
+
+#include <algorithm>
+#include <cstring>
+
+#include "wick/core/error.h"
+#include "wick/io/image_codec.h"
+
+namespace wick {
+namespace {
+
+constexpr size_t kMaxExif = size_t{1} << 20;
+
+uint32_t big_endian(const uint8_t* p, int bytes) {
+  uint32_t value = 0;
+  for (int i = 0; i < bytes; ++i) value = value << 8 | p[i];
+  return value;
+}
+
+uint32_t little_endian(const uint8_t* p, int bytes) {
+  uint32_t value = 0;
+  for (int i = bytes - 1; i >= 0; --i) value = value << 8 | p[i];
+  return value;
+}
+
+std::string_view text_of(std::span<const uint8_t> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+// An EXIF block as JPEG wraps it, and as some writers wrap it in WebP too.
+std::span<const uint8_t> without_exif_prefix(std::span<const uint8_t> bytes) {
+  return text_of(bytes).starts_with(std::string_view("Exif\0\0", 6)) ? bytes.subspan(6) : bytes;
+}
+
+bool is_start_of_frame(uint8_t marker) {
+  return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
+}
+
+ImageHeader read_jpeg_header(const ImageSource& source) {
+  ImageHeader header{ImageFormat::jpeg};
+  bool seen_exif = false;
+  for (uint64_t offset = 2;;) {
+    const auto start = source.read(offset, 2);
+    const uint8_t marker = start[1];
+    check(start[0] == 0xFF, "{}: the JPEG is damaged: expected a marker at byte {}", source.name, offset);
+    if (marker == 0xFF) {  // any number of fill bytes may stand before a marker
+      ++offset;
+      continue;
+    }
+    if (marker == 0xDA || marker == 0xD9) break;
+    const size_t length = big_endian(source.read(offset + 2, 2).data(), 2);
+    check(length >= 2, "{}: the JPEG is damaged: an empty segment at byte {}", source.name, offset);
+    if (is_start_of_frame(marker)) {
+      const auto frame = source.read(offset + 4, 5);  // precision, height, width
+      header.height = big_endian(&frame[1], 2);
+      header.width = big_endian(&frame[3], 2);
+    } else if (marker == 0xE1 && !seen_exif && length > 8) {
+      const auto segment = source.read(offset + 4, length - 2);
+      const auto exif = without_exif_prefix(segment);
+      seen_exif = exif.size() < segment.size();  // else it is XMP
+      if (seen_exif) header.orientation = exif_orientation(exif);
+    }
+    offset += 2 + length;
+  }
+  check(header.width > 0, "{}: the JPEG has no frame header, or one without a size", source.name);
+  return header;
+}
+
+ImageHeader read_png_header(const ImageSource& source) {
+  ImageHeader header{ImageFormat::png};
+  const auto first = source.read(8, 16);
+  check(text_of(first).substr(4, 4) == "IHDR", "{}: the PNG is damaged: it does not begin with IHDR", source.name);
+  header.width = big_endian(&first[8], 4);
+  header.height = big_endian(&first[12], 4);
+  for (uint64_t offset = 8;;) {
+    const auto chunk = source.read(offset, 8);
+    const size_t length = big_endian(chunk.data(), 4);
+    const std::string_view type = text_of(chunk).substr(4, 4);
+    if (type == "IEND") return header;
+    if (type == "eXIf" && length <= kMaxExif) header.orientation = exif_orientation(source.read(offset + 8, length));
+    offset += 12 + length;
+  }
+}
+
+// The canvas from whichever chunk comes first: VP8X, VP8L (lossless) or VP8 (lossy).
+void read_webp_size(const ImageSource& source, std::string_view type, uint64_t data, ImageHeader& header) {
+  const auto bytes = source.read(data, 10);
+  if (type == "VP8X") {
+    check(!(bytes[0] & 0x02), "{}: the WebP is animated; save one frame as an image", source.name);
+    header.width = 1 + little_endian(&bytes[4], 3);
+    header.height = 1 + little_endian(&bytes[7], 3);
+  } else if (type == "VP8L") {
+    const uint32_t sizes = little_endian(&bytes[1], 4);
+    header.width = 1 + (sizes & 0x3FFF);
+    header.height = 1 + (sizes >> 14 & 0x3FFF);
+  } else {
+    check(type == "VP8 ", "{}: the WebP is damaged: it does not begin with VP8, VP8L or VP8X", source.name);
+    header.width = little_endian(&bytes[6], 2) & 0x3FFF;
+    header.height = little_endian(&bytes[8], 2) & 0x3FFF;
+  }
+}
+
+ImageHeader read_webp_header(const ImageSource& source) {
+  ImageHeader header{ImageFormat::webp};
+  const uint64_t end = 8 + uint64_t{little_endian(source.read(4, 4).data(), 4)};
+  check(end <= source.size, "{}: the WebP is truncated: expected {} bytes, found {}", source.name, end, source.size);
+  for (uint64_t offset = 12; offset + 8 <= end;) {
+    const auto chunk = source.read(offset, 8);
+    const std::string_view type = text_of(chunk).substr(0, 4);
+    const size_t length = little_endian(&chunk[4], 4);
+    if (offset == 12) read_webp_size(source, type, offset + 8, header);
+    if (type == "EXIF" && length <= kMaxExif)
+      header.orientation = exif_orientation(without_exif_prefix(source.read(offset + 8, length)));
+    offset += 8 + length + length % 2;
+  }
+  return header;
+}
+
+std::string_view guess_format(std::string_view start) {
+  const std::string_view brand = start.substr(std::min<size_t>(4, start.size()));
+  if (start.starts_with("GIF8")) return "a GIF";
+  if (start.starts_with("BM")) return "a BMP";
+  if (start.starts_with("II*") || start.starts_with(std::string_view("MM\0*", 4))) return "a TIFF";
+  if (brand.starts_with("ftypavif")) return "an AVIF image";
+  if (brand.starts_with("ftyphei") || brand.starts_with("ftypmif1")) return "a HEIF image";
+  if (start.starts_with("\xFF\x0A") || brand.starts_with("JXL ")) return "a JPEG XL image";
+  if (start.empty()) return "an empty file";
+  return "something else";
+}
+
+}  // namespace
+
+std::vector<uint8_t> ImageSource::read(uint64_t offset, size_t bytes) const {
+  std::vector<uint8_t> data(bytes);
+  const bool whole = offset <= size && bytes <= size - offset && read_at(offset, data.data(), bytes) == bytes;
+  check(whole, "{}: the image is truncated: it ends at byte {}, expected more", name, size);
+  return data;
+}
+
+ImageHeader read_image_header(const ImageSource& source) {
+  std::vector<uint8_t> bytes(16);
+  bytes.resize(source.read_at(0, bytes.data(), bytes.size()));
+  const std::string_view start = text_of(bytes);
+  if (start.starts_with("\xFF\xD8\xFF")) return read_jpeg_header(source);
+  if (start.starts_with("\x89PNG\r\n\x1A\n")) return read_png_header(source);
+  if (start.starts_with("RIFF") && start.substr(8).starts_with("WEBP")) return read_webp_header(source);
+  fail("{}: expected a JPEG, PNG or WebP image, found {}", source.name, guess_format(start));
+}
+
+int exif_orientation(std::span<const uint8_t> tiff) {
+  if (tiff.size() < 8) return 1;
+  const bool little = text_of(tiff).starts_with("II");
+  if (!little && !text_of(tiff).starts_with("MM")) return 1;
+  const auto number = [&](size_t offset, int bytes) {
+    return little ? little_endian(&tiff[offset], bytes) : big_endian(&tiff[offset], bytes);
+  };
+  const size_t directory = number(4, 4);
+  if (number(2, 2) != 42 || directory > tiff.size() - 2) return 1;
+  const size_t entries = std::min<size_t>(number(directory, 2), (tiff.size() - directory - 2) / 12);
+  for (size_t i = 0; i < entries; ++i) {
+    const size_t entry = directory + 2 + 12 * i;  // tag, type (3 is a 16-bit number), count, value
+    if (number(entry, 2) != 0x0112 || number(entry + 2, 2) != 3) continue;
+    const uint32_t value = number(entry + 8, 2);
+    return value >= 1 && value <= 8 ? int(value) : 1;
+  }
+  return 1;
+}
+
+}  // namespace wick

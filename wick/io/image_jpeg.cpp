@@ -1,0 +1,114 @@
+// libjpeg reports errors by longjmp. The functions that it may leave that way own nothing: all that needs a destructor
+// lives in their callers.
+
+#include <csetjmp>
+#include <cstddef>
+#include <cstdio>
+
+#include <jpeglib.h>
+
+#include <jerror.h>
+
+#include "wick/core/error.h"
+#include "wick/io/image_codec.h"
+
+namespace wick {
+namespace {
+
+// A progressive file may hold any number of scans over all its pixels; real ones have about ten.
+constexpr int kMaxScans = 500;
+
+struct JpegDecoder {
+  jpeg_decompress_struct info{};
+  jpeg_error_mgr errors{};
+  jpeg_progress_mgr progress{};
+  std::jmp_buf escape{};
+  char message[JMSG_LENGTH_MAX] = {};
+
+  JpegDecoder() = default;
+  ~JpegDecoder() { jpeg_destroy_decompress(&info); }
+  JpegDecoder(const JpegDecoder&) = delete;
+  JpegDecoder& operator=(const JpegDecoder&) = delete;
+};
+
+[[noreturn]] void on_error(j_common_ptr info) {
+  auto& decoder = *static_cast<JpegDecoder*>(info->client_data);
+  info->err->format_message(info, decoder.message);
+  std::longjmp(decoder.escape, 1);
+}
+
+// libjpeg fills what is missing with gray and only warns. Other warnings are about sloppy but complete files.
+void on_message(j_common_ptr info, int level) {
+  if (level >= 0) return;
+  switch (info->err->msg_code) {
+    case JWRN_JPEG_EOF:
+    case JWRN_HIT_MARKER:
+    case JWRN_HUFF_BAD_CODE:
+    case JWRN_ARITH_BAD_CODE:
+    case JWRN_MUST_RESYNC:
+      on_error(info);
+    default:
+      return;
+  }
+}
+
+void on_progress(j_common_ptr info) {
+  auto& decoder = *static_cast<JpegDecoder*>(info->client_data);
+  if (decoder.info.input_scan_number <= kMaxScans) return;
+  std::snprintf(decoder.message, sizeof decoder.message, "more than %d scans", kMaxScans);
+  std::longjmp(decoder.escape, 1);
+}
+
+bool read_header(JpegDecoder& decoder, std::string_view bytes) {
+  decoder.info.err = jpeg_std_error(&decoder.errors);
+  decoder.errors.error_exit = on_error;
+  decoder.errors.emit_message = on_message;
+  decoder.progress.progress_monitor = on_progress;
+  decoder.info.client_data = &decoder;
+  if (setjmp(decoder.escape)) return false;
+  jpeg_create_decompress(&decoder.info);
+  decoder.info.progress = &decoder.progress;
+  jpeg_mem_src(&decoder.info, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+  jpeg_read_header(&decoder.info, TRUE);
+  const bool four_inks = decoder.info.jpeg_color_space == JCS_CMYK || decoder.info.jpeg_color_space == JCS_YCCK;
+  decoder.info.out_color_space = four_inks ? JCS_CMYK : JCS_RGB;
+  return true;
+}
+
+bool read_pixels(JpegDecoder& decoder, uint8_t* pixels, size_t row_bytes) {
+  if (setjmp(decoder.escape)) return false;
+  jpeg_start_decompress(&decoder.info);
+  while (decoder.info.output_scanline < decoder.info.output_height) {
+    JSAMPROW row = pixels + decoder.info.output_scanline * row_bytes;
+    jpeg_read_scanlines(&decoder.info, &row, 1);
+  }
+  jpeg_finish_decompress(&decoder.info);
+  return true;
+}
+
+// Adobe's programs store ink upside down (0 is full ink), which is also what everybody reads.
+std::vector<uint8_t> cmyk_to_rgb(const std::vector<uint8_t>& cmyk, bool inverted) {
+  std::vector<uint8_t> rgb(cmyk.size() / 4 * 3);
+  const auto light = [&](uint8_t ink) { return unsigned(inverted ? ink : 255 - ink); };
+  for (size_t i = 0; i < cmyk.size() / 4; ++i)
+    for (size_t c = 0; c < 3; ++c)
+      rgb[3 * i + c] = uint8_t((light(cmyk[4 * i + c]) * light(cmyk[4 * i + 3]) + 127) / 255);
+  return rgb;
+}
+
+}  // namespace
+
+std::vector<uint8_t> decode_jpeg(std::string_view bytes, const ImageHeader& header, const std::string& source) {
+  JpegDecoder decoder;
+  check(read_header(decoder, bytes), "{}: the JPEG cannot be decoded: {}", source, decoder.message);
+  check(decoder.info.image_width == header.width && decoder.info.image_height == header.height,
+        "{}: the JPEG is damaged: it has two sizes", source);
+  const bool four_inks = decoder.info.out_color_space == JCS_CMYK;
+  const size_t row_bytes = size_t(header.width) * (four_inks ? 4 : 3);
+  std::vector<uint8_t> pixels(row_bytes * size_t(header.height));
+  check(read_pixels(decoder, pixels.data(), row_bytes), "{}: the JPEG is truncated or damaged: {}", source,
+        decoder.message);
+  return four_inks ? cmyk_to_rgb(pixels, decoder.info.saw_Adobe_marker) : pixels;
+}
+
+}  // namespace wick
