@@ -1,0 +1,102 @@
+#include "wick/backend/cpu/gemm.h"
+
+#include <dnnl.h>
+
+#include <algorithm>
+#include <cassert>
+
+#include "wick/backend/backend.h"
+
+namespace wick {
+
+namespace {
+
+void scale_rows(const Matrix& c, float beta) {
+  for (int64_t i = 0; i < c.rows; ++i)
+    for (int64_t j = 0; j < c.cols; ++j) {
+      float& value = c.data[i * c.ld + j];
+      value = beta == 0 ? 0 : beta * value;
+    }
+}
+
+int64_t rows_of(const View& v) {
+  int64_t rows = 1;
+  for (int i = 0; i + 1 < v.rank(); ++i) rows *= v.shape[i];
+  return rows;
+}
+
+std::optional<Matrix> as_rows(const View& v) {
+  const auto flat = flatten_rows(v);
+  return flat ? as_matrix(*flat) : std::nullopt;
+}
+
+}  // namespace
+
+void gemm(const Matrix& c, const Matrix& a, const Matrix& b, float alpha, float beta) {
+  assert(a.rows == c.rows && b.cols == c.cols && a.cols == b.rows);
+  if (c.transposed) return gemm(c.t(), b.t(), a.t(), alpha, beta);
+  if (c.rows == 0 || c.cols == 0) return;
+  if (a.cols == 0) return scale_rows(c, beta);
+  [[maybe_unused]] const dnnl_status_t status =
+      dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', c.rows, c.cols, a.cols, alpha, a.data, a.ld,
+                 b.data, b.ld, beta, c.data, c.ld);
+  assert(status == dnnl_success);
+}
+
+std::optional<Matrix> as_matrix(const View& v) {
+  if (v.dtype != DType::f32) return std::nullopt;
+  assert(v.rank() == 2);
+  const int64_t rows = v.dim(-2), cols = v.dim(-1);
+  const int64_t row_stride = v.stride[v.rank() - 2], col_stride = v.stride[v.rank() - 1];
+  // A single row or column has no stride to speak of: BLAS only wants ld to be large enough.
+  if ((col_stride == 1 || cols <= 1) && (row_stride >= cols || rows <= 1))
+    return Matrix{v.as<float>(), rows, cols, std::max<int64_t>({rows > 1 ? row_stride : cols, cols, 1}), false};
+  if ((row_stride == 1 || rows <= 1) && (col_stride >= rows || cols <= 1))
+    return Matrix{v.as<float>(), rows, cols, std::max<int64_t>({cols > 1 ? col_stride : rows, rows, 1}), true};
+  return std::nullopt;
+}
+
+std::optional<View> flatten_rows(const View& v) {
+  int64_t rows = 1, stride = 0;
+  for (int i = v.rank() - 2; i >= 0; --i) {
+    if (v.shape[i] == 1) continue;
+    if (rows == 1) stride = v.stride[i];
+    if (rows != 1 && v.stride[i] != rows * stride) return std::nullopt;
+    rows *= v.shape[i];
+  }
+  return View{v.data, v.dtype, {rows, v.dim(-1)}, {stride, v.stride.back()}};
+}
+
+View contiguous_view(float* data, const Shape& shape) { return {data, DType::f32, shape, contiguous_strides(shape)}; }
+
+const float* contiguous_f32(const View& v, Scratch& copy) {
+  if (!v || (v.dtype == DType::f32 && v.contiguous())) return v.as<float>();
+  copy = Scratch(v.numel());
+  cpu_backend().copy(contiguous_view(copy.data(), v.shape), v);
+  return copy.data();
+}
+
+Operand::Operand(const View& v) {
+  if (!v) return;
+  if (const auto matrix = as_rows(v)) {
+    matrix_ = *matrix;
+    return;
+  }
+  matrix_ = row_major(const_cast<float*>(contiguous_f32(v, copy_)), rows_of(v), v.dim(-1));
+}
+
+Result::Result(const View& v) : view_(v) {
+  if (!v) return;
+  if (const auto matrix = as_rows(v)) {
+    matrix_ = *matrix;
+    return;
+  }
+  copy_ = Scratch(v.numel());
+  matrix_ = row_major(copy_.data(), rows_of(v), v.dim(-1));
+}
+
+void Result::store() const {
+  if (copy_) cpu_backend().copy(view_, contiguous_view(copy_.data(), view_.shape));
+}
+
+}  // namespace wick

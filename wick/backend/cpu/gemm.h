@@ -1,0 +1,87 @@
+// f32 matrix products on BLAS-shaped matrices, and the ways from strided views of any float dtype to them.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+
+#include "wick/backend/cpu/scratch.h"
+#include "wick/core/tensor.h"
+
+namespace wick {
+
+// rows x cols with one of its strides 1: element (i, j) lies at i * ld + j, or at j * ld + i if transposed.
+struct Matrix {
+  float* data = nullptr;
+  int64_t rows = 0, cols = 0;
+  int64_t ld = 1;
+  bool transposed = false;
+
+  Matrix t() const { return {data, cols, rows, ld, !transposed}; }
+  Matrix row_range(int64_t begin, int64_t end) const {
+    return {data + begin * (transposed ? 1 : ld), end - begin, cols, ld, transposed};
+  }
+  Matrix col_range(int64_t begin, int64_t end) const { return t().row_range(begin, end).t(); }
+};
+
+inline Matrix row_major(float* data, int64_t rows, int64_t cols) { return {data, rows, cols, cols, false}; }
+
+// c = alpha * a b + beta * c, by oneDNN's sgemm, which needs no set-up for a shape. Uses all threads, or one inside a
+// parallel region.
+void gemm(const Matrix& c, const Matrix& a, const Matrix& b, float alpha = 1, float beta = 0);
+
+// The last two dims of v as a matrix, if it is f32 and the strides allow it.
+std::optional<Matrix> as_matrix(const View& v);
+// [..., D] as [rows, D], if the strides allow it.
+std::optional<View> flatten_rows(const View& v);
+View contiguous_view(float* data, const Shape& shape);
+
+// The elements of v in row-major order: its own data, or an f32 copy in `copy`. Null for an absent v.
+const float* contiguous_f32(const View& v, Scratch& copy);
+
+// [..., D] to read as a matrix [rows, D]: the view itself, or else an f32 copy.
+class Operand {
+ public:
+  explicit Operand(const View& v);
+  const Matrix& operator*() const { return matrix_; }
+  const Matrix* operator->() const { return &matrix_; }
+
+ private:
+  Scratch copy_;
+  Matrix matrix_;
+};
+
+// [..., D] to write as a matrix [rows, D]. store() finishes: it copies to the view where that could not be written as
+// is.
+class Result {
+ public:
+  explicit Result(const View& v);
+  const Matrix& operator*() const { return matrix_; }
+  const Matrix* operator->() const { return &matrix_; }
+  void store() const;
+
+ private:
+  View view_;
+  Scratch copy_;
+  Matrix matrix_;
+};
+
+// Calls f(first_row, panel) for the rows of w [N, K], in f32. A weight of another dtype is converted a panel at a time,
+// which bounds the memory and keeps the panel in the cache for the product that follows.
+template <class F>
+void for_each_panel(const View& w, F f) {
+  constexpr int64_t kPanelFloats = int64_t{2} << 20;
+  if (w.dtype == DType::f32) return f(int64_t{0}, *Operand(w));
+  const int64_t rows = w.shape[0], step = std::max<int64_t>(64, kPanelFloats / std::max<int64_t>(w.shape[1], 1));
+  for (int64_t begin = 0; begin < rows; begin += step) {
+    View panel = w;
+    panel.data = w.as<char>() + begin * w.stride[0] * int64_t(size_of(w.dtype));
+    panel.shape[0] = std::min(step, rows - begin);
+    f(begin, *Operand(panel));
+  }
+}
+
+// y [M, N] = x [M, K] w[N, K]^T + bias, where bias may be absent.
+void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float* bias);
+void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bias);
+
+}  // namespace wick

@@ -1,0 +1,148 @@
+// Matrix products and linear layers.
+#include <omp.h>
+
+#include <cassert>
+
+#include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/gemm.h"
+#include "wick/backend/cpu/onednn.h"
+
+namespace wick {
+
+namespace {
+
+// a, with its leading dims made those of `batch` by stride 0.
+View with_batch(const View& a, const Shape& batch) {
+  View v{a.data, a.dtype, batch, {}};
+  const int missing = batch.rank() + 2 - a.rank();
+  for (int i = 0; i < batch.rank(); ++i)
+    v.stride.push_back(i < missing || a.shape[i - missing] == 1 ? 0 : a.stride[i - missing]);
+  for (int i = -2; i < 0; ++i) {
+    v.shape.push_back(a.dim(i));
+    v.stride.push_back(a.stride[a.rank() + i]);
+  }
+  return v;
+}
+
+bool same_for_all(const View& v) {
+  for (int i = 0; i + 2 < v.rank(); ++i)
+    if (v.stride[i] != 0 && v.shape[i] != 1) return false;
+  return true;
+}
+
+View last_two_dims(const View& v) {
+  const int r = v.rank();
+  return {v.data, v.dtype, {v.shape[r - 2], v.shape[r - 1]}, {v.stride[r - 2], v.stride[r - 1]}};
+}
+
+// A batch of matrices that gemm can take: the view's own, or an f32 copy in which broadcast dims stay broadcast.
+class Batch {
+ public:
+  enum Access { read, write, read_write };
+
+  Batch(const View& v, Access access) : view_(v) {
+    if (as_matrix(last_two_dims(v))) return;
+    original_ = v;
+    for (int i = 0; i < v.rank(); ++i)
+      if (v.stride[i] == 0 && i + 2 < v.rank()) original_.shape[i] = 1;
+    copy_ = Scratch(original_.numel());
+    compact_ = contiguous_view(copy_.data(), original_.shape);
+    if (access != write) cpu_backend().copy(compact_, original_);
+    view_ = compact_;
+    view_.shape = v.shape;
+    for (int i = 0; i < v.rank(); ++i)
+      if (original_.shape[i] != v.shape[i]) view_.stride[i] = 0;
+  }
+
+  void store() const {
+    if (copy_) cpu_backend().copy(original_, compact_);
+  }
+
+  Matrix operator[](int64_t index) const {
+    int64_t offset = 0;
+    for (int i = view_.rank() - 3; i >= 0; --i) {
+      offset += index % view_.shape[i] * view_.stride[i];
+      index /= view_.shape[i];
+    }
+    Matrix m = *as_matrix(last_two_dims(view_));
+    m.data += offset;
+    return m;
+  }
+
+ private:
+  View view_, original_, compact_;
+  Scratch copy_;
+};
+
+// Small products go to one thread each; a large one gets all threads.
+void gemm_batch(const Batch& c, const Batch& a, const Batch& b, int64_t count, double flops, float alpha, float beta) {
+  constexpr double kLargeFlops = 1e8;
+  if (count >= omp_get_max_threads() && flops < kLargeFlops && flops * double(count) > 1e5) {
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; ++i) gemm(c[i], a[i], b[i], alpha, beta);
+  } else {
+    for (int64_t i = 0; i < count; ++i) gemm(c[i], a[i], b[i], alpha, beta);
+  }
+}
+
+void set_rows(const Matrix& y, const float* bias) {
+  const int64_t row_step = y.transposed ? 1 : y.ld, col_step = y.transposed ? y.ld : 1;
+  for (int64_t i = 0; i < y.rows; ++i)
+    for (int64_t j = 0; j < y.cols; ++j) y.data[i * row_step + j * col_step] = bias ? bias[j] : 0;
+}
+
+}  // namespace
+
+void CpuBackend::matmul(View c, View a, View b, float alpha, float beta) {
+  assert(c.dtype == DType::f32 && c.rank() >= 2 && a.rank() <= c.rank() && b.rank() <= c.rank());
+  const Shape batch(c.shape.begin(), c.shape.end() - 2);
+  a = with_batch(a, batch);
+  b = with_batch(b, batch);
+  if (same_for_all(b)) {
+    const auto rows_a = flatten_rows(a), rows_c = flatten_rows(c);
+    if (rows_a && rows_c) {
+      a = *rows_a;
+      b = last_two_dims(b);
+      c = *rows_c;
+    }
+  }
+  const Batch product(c, beta == 0 ? Batch::write : Batch::read_write), left(a, Batch::read), right(b, Batch::read);
+  const int64_t count = Shape(c.shape.begin(), c.shape.end() - 2).numel();
+  const double flops = 2.0 * double(c.dim(-2)) * double(c.dim(-1)) * double(a.dim(-1));
+  gemm_batch(product, left, right, count, flops, alpha, beta);
+  product.store();
+}
+
+void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float* bias) {
+  // oneDNN's matmul beats its sgemm at x w^T and adds the bias on the way, but not for a few rows.
+  constexpr int64_t kFewRows = 4;
+  if (y.rows < kFewRows || y.cols == 0 || x.cols == 0) {
+    set_rows(y, bias);
+    return gemm(y, x, w.t(), 1, 1);
+  }
+  const auto dy = describe(y), dx = describe(x), dw = describe(w.t());
+  const dnnl::memory::desc db({1, y.cols}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
+  const auto desc = bias ? dnnl::matmul::desc(dx, dw, db, dy) : dnnl::matmul::desc(dx, dw, dy);
+  const dnnl::matmul::primitive_desc chosen(desc, scratchpad_attributes(), cpu_engine());
+  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_over(dx, x.data)},
+                                                     {DNNL_ARG_WEIGHTS, memory_over(dw, w.data)},
+                                                     {DNNL_ARG_DST, memory_over(dy, y.data)}};
+  if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(db, bias));
+  execute(dnnl::matmul(chosen), chosen.scratchpad_desc(), std::move(arguments));
+}
+
+void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bias) {
+  Scratch copy;
+  const float* b = contiguous_f32(bias, copy);
+  for_each_panel(w, [&](int64_t begin, const Matrix& panel) {
+    linear_into(y.col_range(begin, begin + panel.rows), x, panel, b ? b + begin : nullptr);
+  });
+}
+
+void CpuBackend::linear(View y, View x, View w, View bias) {
+  const Result product(y);
+  linear_into(*product, *Operand(x), w, bias);
+  product.store();
+}
+
+}  // namespace wick

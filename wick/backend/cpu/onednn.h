@@ -1,0 +1,23 @@
+// oneDNN's engine, and running a primitive with our scratch memory. Making a primitive again costs about a microsecond:
+// oneDNN keeps the compiled ones in a cache of its own.
+#pragma once
+
+#include <oneapi/dnnl/dnnl.hpp>
+#include <unordered_map>
+
+#include "wick/backend/cpu/gemm.h"
+
+namespace wick {
+
+const dnnl::engine& cpu_engine();
+
+// A memory of `desc` over data that the primitive may not change, whatever its type says.
+dnnl::memory memory_over(const dnnl::memory::desc& desc, const void* data);
+dnnl::memory::desc describe(const Matrix& m);
+
+// For primitives made with scratchpad_attributes().
+void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
+             std::unordered_map<int, dnnl::memory> arguments);
+dnnl::primitive_attr scratchpad_attributes();
+
+}  // namespace wick
