@@ -1,0 +1,180 @@
+#include "wick/text/clip_tokenizer.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "wick/core/error.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Ids = std::vector<int64_t>;
+
+void write(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+// A tokenizer small enough to follow by eye.
+class SmallTokenizer : public testing::Test {
+ protected:
+  SmallTokenizer() {
+    fs::create_directories(folder_);
+    write(folder_ / "vocab.json", kVocabulary);
+    write(folder_ / "merges.txt", kMerges);
+    write(folder_ / "tokenizer_config.json", R"({"model_max_length": 8})");
+  }
+  ~SmallTokenizer() override { fs::remove_all(folder_); }
+
+  ClipTokenizer load() const { return ClipTokenizer::load(folder_); }
+  Ids encode(std::string_view text) const { return load().encode(text); }
+
+  // What load() says, after the folder's name.
+  std::string complaint() const {
+    try {
+      load();
+    } catch (const Error& error) {
+      const std::string message = error.what();
+      EXPECT_EQ(message.find('\n'), message.npos) << "one line";
+      EXPECT_EQ(message.find(folder_.string() + "/"), 0u) << message;
+      return message.substr(std::min(message.size(), folder_.string().size() + 1));
+    }
+    return "nothing";
+  }
+
+  static constexpr const char* kVocabulary = R"({"!": 0, "c": 1, "a": 2, "t": 3, "c</w>": 4, "a</w>": 5, "t</w>": 6,
+      "!</w>": 7, "at</w>": 8, "cat</w>": 9, "ca": 10, "<|startoftext|>": 11, "<|endoftext|>": 12})";
+  static constexpr const char* kMerges = "#version: 0.2\na t</w>\nc at</w>\nc a\n";
+  const fs::path folder_ =
+      fs::path(testing::TempDir()) /
+      fmt::format("wick-{}-{}", testing::UnitTest::GetInstance()->current_test_info()->name(), getpid());
+};
+
+TEST_F(SmallTokenizer, StartsEndsAndPads) {
+  const ClipTokenizer tokenizer = load();
+  EXPECT_EQ(tokenizer.encode("a cat"), (Ids{11, 5, 9, 12, 12, 12, 12, 12}));
+  EXPECT_EQ(tokenizer.encode(""), (Ids{11, 12, 12, 12, 12, 12, 12, 12}));
+  EXPECT_EQ(tokenizer.size(), 13);
+  EXPECT_EQ(tokenizer.max_length(), 8);
+  EXPECT_EQ(tokenizer.bos_id(), 11);
+  EXPECT_EQ(tokenizer.eos_id(), 12);
+  EXPECT_EQ(tokenizer.pad_id(), 12);
+}
+
+TEST_F(SmallTokenizer, KeepsTheEndWhenItTruncates) {
+  EXPECT_EQ(encode("a a a a a a cat"), (Ids{11, 5, 5, 5, 5, 5, 5, 12}));
+  EXPECT_EQ(encode("a a a a a catcac"), (Ids{11, 5, 5, 5, 5, 5, 10, 12}));
+}
+
+TEST_F(SmallTokenizer, MergesTheLowestRankFirst) {
+  EXPECT_EQ(encode("cat"), (Ids{11, 9, 12, 12, 12, 12, 12, 12}));    // not `ca` `t</w>`
+  EXPECT_EQ(encode("catcat"), (Ids{11, 10, 3, 9, 12, 12, 12, 12}));  // `ca` where a word goes on
+  EXPECT_EQ(encode("cat cat!!"), (Ids{11, 9, 9, 0, 7, 12, 12, 12}));
+}
+
+TEST_F(SmallTokenizer, IgnoresCaseAndTheKindOfSpace) {
+  EXPECT_EQ(encode("  CAT\t\nA\u00a0Cat\u3000 "), (Ids{11, 9, 5, 9, 12, 12, 12, 12}));
+}
+
+TEST_F(SmallTokenizer, UnknownBytesBecomeTheUnknownToken) {
+  EXPECT_EQ(encode("b a"), (Ids{11, 12, 5, 12, 12, 12, 12, 12}));
+}
+
+TEST_F(SmallTokenizer, SpecialTokensInTheTextAreOneId) {
+  EXPECT_EQ(encode("a<|startoftext|>cat"), (Ids{11, 5, 11, 9, 12, 12, 12, 12}));
+  EXPECT_EQ(encode("a!"), (Ids{11, 5, 7, 12, 12, 12, 12, 12}));
+  write(folder_ / "special_tokens_map.json", R"({"pad_token": "!"})");
+  EXPECT_EQ(encode("a!"), (Ids{11, 5, 0, 12, 0, 0, 0, 0}));
+}
+
+TEST_F(SmallTokenizer, ThePaddingTokenIsAStringOrAnObject) {
+  write(folder_ / "tokenizer_config.json", R"({"pad_token": {"content": "!", "normalized": true}})");
+  EXPECT_EQ(load().pad_id(), 0);
+  EXPECT_EQ(load().max_length(), 77);
+  write(folder_ / "special_tokens_map.json", R"({"pad_token": "a</w>"})");
+  EXPECT_EQ(load().pad_id(), 5) << "the map is newer than a configuration of the old kind";
+  write(folder_ / "tokenizer_config.json", R"({"pad_token": "!", "added_tokens_decoder": {}})");
+  EXPECT_EQ(load().pad_id(), 0) << "a configuration of the new kind is complete";
+}
+
+TEST_F(SmallTokenizer, NoLimitMeansTheUsualOne) {
+  write(folder_ / "tokenizer_config.json", R"({"model_max_length": 1000000000000000019884624838656})");
+  EXPECT_EQ(load().max_length(), 77);
+}
+
+TEST_F(SmallTokenizer, ReadsWindowsLineEndings) {
+  write(folder_ / "merges.txt", "#version: 0.2\r\na t</w>\r\nc at</w>\r\n");
+  EXPECT_EQ(encode("cat")[1], 9);
+}
+
+TEST_F(SmallTokenizer, LongWordsTakeNoLongerThanTheirLength) {
+  std::string word;
+  while (word.size() + 3 <= ClipTokenizer::kMaxTextBytes) word += "cat";
+  EXPECT_EQ(encode(word), (Ids{11, 10, 3, 10, 3, 10, 3, 12}));
+}
+
+TEST_F(SmallTokenizer, RefusesTextsThatAreNotUtf8OrTooLong) {
+  const ClipTokenizer tokenizer = load();
+  for (const char* bad : {"a \xff", "\xc3", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xc0\x80"})
+    EXPECT_THROW(tokenizer.encode(bad), Error) << bad;
+  EXPECT_THROW(tokenizer.encode(std::string(ClipTokenizer::kMaxTextBytes + 1, 'a')), Error);
+}
+
+TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheVocabulary) {
+  const fs::path path = folder_ / "vocab.json";
+  const auto complaint_about = [&](const std::string& text) {
+    write(path, text);
+    return complaint();
+  };
+  EXPECT_EQ(complaint_about("{\"a\": "), "vocab.json: expected JSON, found an error at byte 7; copy the file again");
+  EXPECT_EQ(complaint_about("[]"), "vocab.json: expected a JSON object, found array");
+  EXPECT_EQ(complaint_about("{\"\xff\": 1}"),
+            "vocab.json: expected UTF-8 text, found an invalid byte at 2; copy the file again");
+  EXPECT_EQ(complaint_about(R"({"a": -1})"), "vocab.json: token \"a\": expected an id from 0 to 1048575, found -1");
+  EXPECT_EQ(complaint_about(R"({"a": 18446744073709551615})"),
+            "vocab.json: token \"a\": expected an id from 0 to 1048575, found 18446744073709551615");
+  EXPECT_EQ(complaint_about(R"({"a": "x"})"), "vocab.json: token \"a\": expected an id from 0 to 1048575, found \"x\"");
+  EXPECT_EQ(complaint_about(R"({"a": 3, "b": 3})"), "vocab.json: tokens \"a\" and \"b\" share the id 3");
+  EXPECT_EQ(complaint_about(R"({"a": 3})"),
+            "vocab.json: expected the bos_token \"<|startoftext|>\", found no such token");
+  fs::remove(path);
+  EXPECT_EQ(complaint(),
+            "vocab.json: cannot be read (No such file or directory); a CLIP tokenizer is a folder with "
+            "vocab.json and merges.txt");
+}
+
+TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheMerges) {
+  const auto complaint_about = [&](const std::string& text) {
+    write(folder_ / "merges.txt", text);
+    return complaint();
+  };
+  EXPECT_EQ(complaint_about("#version: 0.2\na t</w>\na b\n"),
+            "merges.txt: line 3: \"b\" is not in vocab.json; the two files must be of one tokenizer");
+  EXPECT_EQ(complaint_about("a a\n"),
+            "merges.txt: line 1: \"aa\" is not in vocab.json; the two files must be of one tokenizer");
+  EXPECT_EQ(complaint_about("a t</w>\na t</w>\n"), "merges.txt: line 2: the pair \"a t</w>\" stands there twice");
+  for (const char* line : {"a", "a ", " a", "a t</w> c", "a  t</w>"})
+    EXPECT_EQ(complaint_about(std::string(line) + "\n"),
+              fmt::format("merges.txt: line 1: expected two tokens, found \"{}\"", line));
+  EXPECT_EQ(complaint_about("a t</w>\n\nc a\n"), "merges.txt: line 2: expected two tokens, found \"\"");
+}
+
+TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheConfiguration) {
+  const auto complaint_about = [&](const std::string& text) {
+    write(folder_ / "tokenizer_config.json", text);
+    return complaint();
+  };
+  EXPECT_EQ(complaint_about(R"({"pad_token": 3})"),
+            "tokenizer_config.json: pad_token: expected a token or an object with its content, found number");
+  EXPECT_EQ(complaint_about(R"({"model_max_length": 2})"),
+            "tokenizer_config.json: model_max_length: expected a number of at least 3, found 2");
+  EXPECT_EQ(complaint_about(R"({"pad_token": "dog"})"),
+            "vocab.json: expected the pad_token \"dog\", found no such token");
+}
+
+}  // namespace
+}  // namespace wick

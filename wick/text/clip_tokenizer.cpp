@@ -1,0 +1,285 @@
+#include "wick/text/clip_tokenizer.h"
+
+#include <algorithm>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <queue>
+#include <tuple>
+
+#include "wick/core/error.h"
+#include "wick/text/unicode.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr size_t kMaxFileBytes = size_t{64} << 20;
+constexpr int64_t kMaxId = 1 << 20;
+constexpr int64_t kMaxLength = 4096;  // transformers writes 10^30 for "no limit"
+constexpr int64_t kDefaultLength = 77;
+
+constexpr const char* kWords = R"('s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\p{White_Space}\p{L}\p{N}]+)";
+
+std::string read_file(const fs::path& path) {
+  std::error_code error;
+  const auto bytes = fs::file_size(path, error);
+  check(!error, "{}: cannot be read ({}); a CLIP tokenizer is a folder with vocab.json and merges.txt", path.string(),
+        error.message());
+  check(bytes <= kMaxFileBytes, "{}: {} bytes; a tokenizer's files have at most {}", path.string(), bytes,
+        kMaxFileBytes);
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  check(file.good() || file.eof(), "{}: cannot be read", path.string());
+  const size_t invalid = invalid_utf8(text);
+  check(invalid == std::string::npos, "{}: expected UTF-8 text, found an invalid byte at {}; copy the file again",
+        path.string(), invalid);
+  return text;
+}
+
+Json read_object(const fs::path& path) {
+  Json json;
+  try {
+    json = Json::parse(read_file(path));
+  } catch (const Json::parse_error& error) {
+    fail("{}: expected JSON, found an error at byte {}; copy the file again", path.string(), error.byte);
+  }
+  check(json.is_object(), "{}: expected a JSON object, found {}", path.string(), json.type_name());
+  return json;
+}
+
+Json read_object_if_there(const fs::path& path) { return fs::exists(path) ? read_object(path) : Json::object(); }
+
+// A special token is written as a string, or as an object that holds it as `content`.
+std::optional<std::string> special_content(const Json& json, const char* key, const fs::path& path) {
+  const auto found = json.find(key);
+  if (found == json.end() || found->is_null()) return std::nullopt;
+  const Json& value = found->is_object() && found->contains("content") ? found->at("content") : *found;
+  check(value.is_string() && !value.get_ref<const std::string&>().empty(),
+        "{}: {}: expected a token or an object with its content, found {}", path.string(), key, found->type_name());
+  return value.get<std::string>();
+}
+
+int64_t read_max_length(const Json& config, const fs::path& path) {
+  const auto found = config.find("model_max_length");
+  if (found == config.end() || found->is_null()) return kDefaultLength;
+  check(found->is_number() && found->get<double>() >= 3,
+        "{}: model_max_length: expected a number of at least 3, found {}", path.string(), found->dump());
+  return found->get<double>() > kMaxLength ? kDefaultLength : found->get<int64_t>();
+}
+
+// GPT-2's printable stand-in for a byte: itself if Latin-1 prints it, else the next unused character from U+0100 on.
+std::array<std::string, 256> byte_tokens() {
+  std::array<std::string, 256> tokens;
+  int unused = 0x100;
+  for (int byte = 0; byte < 256; ++byte) {
+    const bool prints = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
+    const int character = prints ? byte : unused++;
+    if (character < 0x80)
+      tokens[size_t(byte)] = {char(character)};
+    else
+      tokens[size_t(byte)] = {char(0xc0 | character >> 6), char(0x80 | (character & 0x3f))};
+  }
+  return tokens;
+}
+
+uint64_t pair_key(int32_t left, int32_t right) { return uint64_t(uint32_t(left)) << 32 | uint32_t(right); }
+
+}  // namespace
+
+// vocab.json, while the files are being read.
+class ClipTokenizer::Vocabulary {
+ public:
+  explicit Vocabulary(const fs::path& path) : path_(path.string()) {
+    std::unordered_map<int64_t, std::string> owners;
+    const Json json = read_object(path);
+    for (const auto& [token, id] : json.items()) {
+      check(id.is_number_integer() && id >= 0 && id < kMaxId, "{}: token \"{}\": expected an id from 0 to {}, found {}",
+            path_, token, kMaxId - 1, id.dump());
+      const auto [owner, is_new] = owners.emplace(id.get<int64_t>(), token);
+      check(is_new, "{}: tokens \"{}\" and \"{}\" share the id {}", path_, owner->second, token, owner->first);
+      ids_.emplace(token, id.get<int32_t>());
+      size_ = std::max(size_, id.get<int64_t>() + 1);
+    }
+  }
+
+  int64_t size() const { return size_; }
+
+  std::optional<int32_t> find(const std::string& token) const {
+    const auto found = ids_.find(token);
+    return found == ids_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  int64_t special(const std::string& token, const char* role) const {
+    const auto id = find(token);
+    check(id.has_value(), "{}: expected the {} \"{}\", found no such token", path_, role, token);
+    return *id;
+  }
+
+ private:
+  std::string path_;
+  std::unordered_map<std::string, int32_t> ids_;
+  int64_t size_ = 0;
+};
+
+ClipTokenizer ClipTokenizer::load(const fs::path& folder) {
+  const Vocabulary vocabulary(folder / "vocab.json");
+  ClipTokenizer tokenizer;
+  tokenizer.size_ = vocabulary.size();
+  tokenizer.load_specials(folder, vocabulary);
+  tokenizer.load_merges(folder / "merges.txt", vocabulary);
+  return tokenizer;
+}
+
+// As transformers reads them: a tokenizer_config.json with `added_tokens_decoder` is complete, an older one gives way
+// to special_tokens_map.json.
+void ClipTokenizer::load_specials(const fs::path& folder, const Vocabulary& vocabulary) {
+  const fs::path config_path = folder / "tokenizer_config.json", map_path = folder / "special_tokens_map.json";
+  const Json config = read_object_if_there(config_path);
+  const Json map = config.contains("added_tokens_decoder") ? Json::object() : read_object_if_there(map_path);
+  const auto id_of = [&](const char* role, const char* fallback) {
+    const auto newer = special_content(map, role, map_path);
+    const std::string token = newer ? *newer : special_content(config, role, config_path).value_or(fallback);
+    const int64_t id = vocabulary.special(token, role);
+    const std::pair entry(lower_case(normalize_nfc(token)), id);
+    if (std::find(specials_.begin(), specials_.end(), entry) == specials_.end()) specials_.push_back(entry);
+    return id;
+  };
+  bos_ = id_of("bos_token", "<|startoftext|>");
+  eos_ = id_of("eos_token", "<|endoftext|>");
+  pad_ = id_of("pad_token", "<|endoftext|>");
+  const int64_t unknown = id_of("unk_token", "<|endoftext|>");
+  std::sort(specials_.begin(), specials_.end(),
+            [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+  max_length_ = read_max_length(config, config_path);
+
+  const auto tokens = byte_tokens();
+  for (size_t byte = 0; byte < tokens.size(); ++byte) {
+    inner_byte_[byte] = vocabulary.find(tokens[byte]).value_or(int32_t(unknown));
+    last_byte_[byte] = vocabulary.find(tokens[byte] + "</w>").value_or(int32_t(unknown));
+  }
+}
+
+void ClipTokenizer::load_merges(const fs::path& path, const Vocabulary& vocabulary) {
+  const std::string text = read_file(path);
+  std::string_view rest = text;
+  for (int line_number = 1; !rest.empty(); ++line_number) {
+    std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
+    if (line.ends_with('\r')) line.remove_suffix(1);
+    if (line.starts_with("#version") || (line.empty() && rest.empty())) continue;
+
+    const size_t space = line.find(' ');
+    check(space != line.npos && space > 0 && space + 1 < line.size() && line.find(' ', space + 1) == line.npos,
+          "{}: line {}: expected two tokens, found \"{}\"", path.string(), line_number, line);
+    const auto id_of = [&](const std::string& token) {
+      const auto id = vocabulary.find(token);
+      check(id.has_value(), "{}: line {}: \"{}\" is not in vocab.json; the two files must be of one tokenizer",
+            path.string(), line_number, token);
+      return *id;
+    };
+    const std::string left(line.substr(0, space)), right(line.substr(space + 1));
+    const uint64_t key = pair_key(id_of(left), id_of(right));
+    const Merge merge{int32_t(merges_.size()), id_of(left + right)};
+    check(merges_.emplace(key, merge).second, "{}: line {}: the pair \"{}\" stands there twice", path.string(),
+          line_number, line);
+  }
+}
+
+std::vector<int64_t> ClipTokenizer::encode(std::string_view text) const {
+  check(text.size() <= kMaxTextBytes, "text: expected at most {} bytes, found {}", kMaxTextBytes, text.size());
+  const size_t invalid = invalid_utf8(text);
+  check(invalid == text.npos, "text: expected UTF-8, found an invalid byte at {}; save it as UTF-8", invalid);
+
+  const std::string normal = lower_case(normalize_nfc(text));
+  const std::string_view all = normal;
+  const size_t room = size_t(max_length_ - 1);
+  std::vector<int64_t> ids{bos_};
+  size_t start = 0;  // of the words since the last special token
+  for (size_t at = 0; at < all.size() && ids.size() < room;) {
+    const auto* special = special_at(all.substr(at));
+    if (!special) {
+      ++at;
+      continue;
+    }
+    encode_words(all.substr(start, at - start), ids);
+    ids.push_back(special->second);
+    at += special->first.size();
+    start = at;
+  }
+  encode_words(all.substr(start), ids);
+  ids.resize(std::min(ids.size(), room));
+  ids.push_back(eos_);
+  ids.resize(size_t(max_length_), pad_);
+  return ids;
+}
+
+const std::pair<std::string, int64_t>* ClipTokenizer::special_at(std::string_view text) const {
+  for (const auto& special : specials_)
+    if (text.starts_with(special.first)) return &special;
+  return nullptr;
+}
+
+void ClipTokenizer::encode_words(std::string_view text, std::vector<int64_t>& ids) const {
+  static const Regex words(kWords);
+  words.each_match(text, [&](std::string_view word) {
+    if (ids.size() < size_t(max_length_)) encode_word(word, ids);
+    return ids.size() < size_t(max_length_);
+  });
+}
+
+// A piece of a word, linked to its neighbours by index. A piece that was merged into its left neighbour keeps its place
+// but loses its id.
+struct ClipTokenizer::Symbol {
+  static constexpr int32_t kNone = -1;
+  int32_t id, previous, next;
+};
+
+void ClipTokenizer::encode_word(std::string_view word, std::vector<int64_t>& ids) const {
+  const int32_t count = int32_t(word.size());
+  std::vector<Symbol> symbols(word.size());
+  for (int32_t i = 0; i < count; ++i) {
+    const bool is_last = i + 1 == count;
+    const auto& byte_ids = is_last ? last_byte_ : inner_byte_;
+    symbols[size_t(i)] = {byte_ids[uint8_t(word[size_t(i)])], i - 1, is_last ? Symbol::kNone : i + 1};
+  }
+  merge_pairs(symbols);
+  for (int32_t i = 0; i != Symbol::kNone; i = symbols[size_t(i)].next) ids.push_back(symbols[size_t(i)].id);
+}
+
+// Merges the pair of lowest rank, and of those the leftmost, until none is left. The queue holds every pair that came
+// up, and those whose symbols have changed since are passed over: O(n log n) for a word of n bytes.
+void ClipTokenizer::merge_pairs(std::vector<Symbol>& symbols) const {
+  struct Candidate {
+    int32_t rank, left, left_id, right_id, merged_id;
+    bool operator>(const Candidate& other) const { return std::tie(rank, left) > std::tie(other.rank, other.left); }
+  };
+  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
+  const auto at = [&](int32_t i) -> Symbol& { return symbols[size_t(i)]; };
+  const auto consider = [&](int32_t left) {
+    if (left == Symbol::kNone || at(left).next == Symbol::kNone) return;
+    const int32_t left_id = at(left).id, right_id = at(at(left).next).id;
+    if (const auto merge = merges_.find(pair_key(left_id, right_id)); merge != merges_.end())
+      candidates.push({merge->second.rank, left, left_id, right_id, merge->second.id});
+  };
+
+  for (int32_t i = 0; i < int32_t(symbols.size()); ++i) consider(i);
+  while (!candidates.empty()) {
+    const Candidate best = candidates.top();
+    candidates.pop();
+    Symbol& left = at(best.left);
+    if (left.id != best.left_id || left.next == Symbol::kNone || at(left.next).id != best.right_id) continue;
+    Symbol& right = at(left.next);
+    left = {best.merged_id, left.previous, right.next};
+    if (right.next != Symbol::kNone) at(right.next).previous = best.left;
+    right.id = Symbol::kNone;
+    consider(left.previous);
+    consider(best.left);
+  }
+}
+
+}  // namespace wick

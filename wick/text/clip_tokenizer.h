@@ -1,0 +1,58 @@
+// CLIP's tokenizer: lower-cased byte-pair encoding of words (Radford et al., "Learning transferable visual models from
+// natural language supervision", 2021; byte-level BPE as in GPT-2).
+//
+// A folder holds vocab.json (token -> id, where `</w>` ends a word), merges.txt (a header line, then one pair a line,
+// the first to be applied first), and tokenizer_config.json and special_tokens_map.json for the special tokens.
+// Ids are those of transformers' CLIPTokenizerFast. Its slow twin differs where ftfy is not installed: it then splits
+// between CJK characters and drops control characters.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace wick {
+
+class ClipTokenizer {
+ public:
+  static constexpr size_t kMaxTextBytes = size_t{1} << 20;
+
+  static ClipTokenizer load(const std::filesystem::path& folder);
+
+  // Exactly max_length() ids: start, the text's tokens as far as there is room, end, padding. Special tokens written
+  // out in the text become their ids, the padding token among them: SDXL's second tokenizer pads with "!".
+  std::vector<int64_t> encode(std::string_view text) const;
+
+  int64_t size() const { return size_; }  // ids are below this
+  int64_t max_length() const { return max_length_; }
+  int64_t bos_id() const { return bos_; }
+  int64_t eos_id() const { return eos_; }
+  int64_t pad_id() const { return pad_; }
+
+ private:
+  struct Merge {
+    int32_t rank, id;
+  };
+  struct Symbol;
+  class Vocabulary;
+
+  ClipTokenizer() = default;
+  void load_specials(const std::filesystem::path& folder, const Vocabulary& vocabulary);
+  void load_merges(const std::filesystem::path& path, const Vocabulary& vocabulary);
+  const std::pair<std::string, int64_t>* special_at(std::string_view text) const;
+  void encode_words(std::string_view text, std::vector<int64_t>& ids) const;
+  void encode_word(std::string_view word, std::vector<int64_t>& ids) const;
+  void merge_pairs(std::vector<Symbol>& symbols) const;
+
+  std::array<int32_t, 256> inner_byte_{}, last_byte_{};    // a byte's id within a word, and at its end
+  std::unordered_map<uint64_t, Merge> merges_;             // (left id, right id) -> what they become, and how soon
+  std::vector<std::pair<std::string, int64_t>> specials_;  // longest first
+  int64_t size_ = 0, max_length_ = 77, bos_ = 0, eos_ = 0, pad_ = 0;
+};
+
+}  // namespace wick
