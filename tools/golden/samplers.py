@@ -1,0 +1,103 @@
+"""The schedulers alone, and text to image through the tiny SDXL, held against StableDiffusionXLPipeline.
+
+    python tools/golden/samplers.py      writes tests/golden/samplers/
+"""
+
+import torch
+from diffusers import StableDiffusionXLPipeline
+
+import sdxl_model
+from golden import MODEL, ROOT, randn, save
+
+SCHEDULERS = {"euler": sdxl_model.euler, "ddim": sdxl_model.ddim}
+
+PROMPT = "A photo of a small red fox in the snow, golden hour"
+NEGATIVE = "blurry, low quality"
+HEIGHT, WIDTH = 64, 96
+STEPS, GUIDANCE = 6, 5.0
+
+
+def schedulers():
+    out = {}
+    for name, make in SCHEDULERS.items():
+        for steps in 7, 20:
+            scheduler = make()
+            scheduler.set_timesteps(steps)
+            outputs = randn(f"{name} {steps} outputs", steps, 1, 4, 3, 5)
+            x = randn(f"{name} {steps} noise", 1, 4, 3, 5) * scheduler.init_noise_sigma
+            trajectory, scaled = [x], []
+            for t, output in zip(scheduler.timesteps, outputs):
+                scaled.append(scheduler.scale_model_input(x, t))
+                x = scheduler.step(output, t, x).prev_sample
+                trajectory.append(x)
+            key = f"{name}.{steps}."
+            out[key + "timesteps"] = scheduler.timesteps.float()
+            if name == "euler":
+                out[key + "sigmas"] = scheduler.sigmas
+            out[key + "init_noise_sigma"] = torch.tensor(float(scheduler.init_noise_sigma))
+            out[key + "model_outputs"] = outputs
+            out[key + "scaled_inputs"] = torch.stack(scaled)
+            out[key + "trajectory"] = torch.stack(trajectory)
+    out["alphas_cumprod"] = sdxl_model.ddim().alphas_cumprod
+    save(ROOT / "samplers" / "schedulers.safetensors", out)
+
+
+def encode(pipeline, text):
+    """Both encoders' penultimate states side by side, and the second's pooled projection."""
+    states = []
+    for tokenizer, encoder in [(pipeline.tokenizer, pipeline.text_encoder),
+                               (pipeline.tokenizer_2, pipeline.text_encoder_2)]:
+        ids = tokenizer(text, padding="max_length", max_length=77, truncation=True, return_tensors="pt").input_ids
+        out = encoder(ids, output_hidden_states=True)
+        states.append(out.hidden_states[-2])
+    return torch.cat(states, -1), out.text_embeds
+
+
+@torch.no_grad()
+def text_to_image():
+    pipeline = StableDiffusionXLPipeline.from_pretrained(MODEL)
+    pipeline.set_progress_bar_config(disable=True)
+    unet, vae = pipeline.unet, pipeline.vae
+    noise = randn("text_to_image", 1, 4, HEIGHT // 8, WIDTH // 8)
+    positive, negative = encode(pipeline, PROMPT), encode(pipeline, NEGATIVE)
+    time_ids = torch.tensor([[HEIGHT, WIDTH, 0, 0, HEIGHT, WIDTH]], dtype=torch.float32)
+    save(ROOT / "samplers" / "text_to_image.in.safetensors",
+         {"noise": noise, "prompt_embeds": positive[0], "pooled_prompt_embeds": positive[1],
+          "negative_prompt_embeds": negative[0], "negative_pooled_prompt_embeds": negative[1], "time_ids": time_ids},
+         {"prompt": PROMPT, "negative_prompt": NEGATIVE, "height": str(HEIGHT), "width": str(WIDTH),
+          "steps": str(STEPS), "guidance_scale": str(GUIDANCE)})
+    out = {}
+    for name, make in SCHEDULERS.items():
+        scheduler = make()
+        scheduler.set_timesteps(STEPS)
+        latents = noise * scheduler.init_noise_sigma
+        states = torch.cat([negative[0], positive[0]])
+        condition = {"text_embeds": torch.cat([negative[1], positive[1]]), "time_ids": time_ids.repeat(2, 1)}
+        trajectory = []
+        for t in scheduler.timesteps:
+            x = scheduler.scale_model_input(torch.cat([latents, latents]), t)
+            without, with_ = unet(x, t, states, added_cond_kwargs=condition).sample.chunk(2)
+            epsilon = without + GUIDANCE * (with_ - without)
+            latents = scheduler.step(epsilon, t, latents).prev_sample
+            trajectory.append(latents)
+        decoded = vae.decode(latents / vae.config.scaling_factor).sample
+        image = (decoded / 2 + 0.5).clamp(0, 1)
+
+        pipeline.scheduler = make()
+        common = dict(prompt=PROMPT, negative_prompt=NEGATIVE, height=HEIGHT, width=WIDTH, num_inference_steps=STEPS,
+                      guidance_scale=GUIDANCE, latents=noise)
+        torch.testing.assert_close(pipeline(**common, output_type="latent").images, latents, rtol=1e-5, atol=1e-4)
+        pipeline.scheduler = make()
+        torch.testing.assert_close(pipeline(**common, output_type="pt").images, image, rtol=1e-5, atol=1e-4)
+
+        out[f"{name}.trajectory"] = torch.cat(trajectory)
+        out[f"{name}.latents"] = latents
+        out[f"{name}.decoded"] = decoded
+        out[f"{name}.image"] = image
+        print(name, "latents", latents.std().item(), "image", image.std().item(), image.min().item(), image.max().item())
+    save(ROOT / "samplers" / "text_to_image.out.safetensors", out)
+
+
+if __name__ == "__main__":
+    schedulers()
+    text_to_image()
