@@ -6,6 +6,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "wick/core/error.h"
@@ -134,10 +135,13 @@ TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheVocabulary) {
   EXPECT_EQ(complaint_about("[]"), "vocab.json: expected a JSON object, found array");
   EXPECT_EQ(complaint_about("{\"\xff\": 1}"),
             "vocab.json: expected UTF-8 text, found an invalid byte at 2; copy the file again");
+  EXPECT_EQ(complaint_about(R"({"a\nb": []})"),
+            "vocab.json: token \"a\\nb\": expected an id from 0 to 1048575, found array");
   EXPECT_EQ(complaint_about(R"({"a": -1})"), "vocab.json: token \"a\": expected an id from 0 to 1048575, found -1");
   EXPECT_EQ(complaint_about(R"({"a": 18446744073709551615})"),
             "vocab.json: token \"a\": expected an id from 0 to 1048575, found 18446744073709551615");
-  EXPECT_EQ(complaint_about(R"({"a": "x"})"), "vocab.json: token \"a\": expected an id from 0 to 1048575, found \"x\"");
+  EXPECT_EQ(complaint_about(R"({"a": "x"})"),
+            "vocab.json: token \"a\": expected an id from 0 to 1048575, found string");
   EXPECT_EQ(complaint_about(R"({"a": 3, "b": 3})"), "vocab.json: tokens \"a\" and \"b\" share the id 3");
   EXPECT_EQ(complaint_about(R"({"a": 3})"),
             "vocab.json: expected the bos_token \"<|startoftext|>\", found no such token");
@@ -174,6 +178,19 @@ TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheConfiguration) {
             "tokenizer_config.json: model_max_length: expected a number of at least 3, found 2");
   EXPECT_EQ(complaint_about(R"({"pad_token": "dog"})"),
             "vocab.json: expected the pad_token \"dog\", found no such token");
+}
+
+// Hard strings through both of SDXL's tokenizers, as transformers' CLIPTokenizerFast encodes them.
+TEST(ClipTokenizer, EncodesAsTransformersDoes) {
+  const fs::path golden = fs::path(WICK_SOURCE_DIR) / "tests/golden";
+  const auto cases = nlohmann::json::parse(std::ifstream(golden / "tokenizer.json"));
+  ASSERT_FALSE(cases.empty());
+  for (const char* name : {"tokenizer", "tokenizer_2"}) {
+    const ClipTokenizer tokenizer = ClipTokenizer::load(golden / "sdxl" / name);
+    for (const auto& each : cases)
+      EXPECT_EQ(tokenizer.encode(each.at("text").get<std::string>()), each.at(name).get<Ids>())
+          << name << ": " << each.at("text");
+  }
 }
 
 }  // namespace

@@ -54,6 +54,15 @@ Json read_object(const fs::path& path) {
 
 Json read_object_if_there(const fs::path& path) { return fs::exists(path) ? read_object(path) : Json::object(); }
 
+// Text out of a file, fit for a one-line message.
+std::string in_quotes(std::string_view text) {
+  constexpr size_t kLongest = 60;
+  const std::string shown = text.size() <= kLongest ? std::string(text) : std::string(text.substr(0, kLongest)) + "...";
+  return Json(shown).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string described(const Json& value) { return value.is_number() ? value.dump() : value.type_name(); }
+
 // A special token is written as a string, or as an object that holds it as `content`.
 std::optional<std::string> special_content(const Json& json, const char* key, const fs::path& path) {
   const auto found = json.find(key);
@@ -68,7 +77,7 @@ int64_t read_max_length(const Json& config, const fs::path& path) {
   const auto found = config.find("model_max_length");
   if (found == config.end() || found->is_null()) return kDefaultLength;
   check(found->is_number() && found->get<double>() >= 3,
-        "{}: model_max_length: expected a number of at least 3, found {}", path.string(), found->dump());
+        "{}: model_max_length: expected a number of at least 3, found {}", path.string(), described(*found));
   return found->get<double>() > kMaxLength ? kDefaultLength : found->get<int64_t>();
 }
 
@@ -98,10 +107,11 @@ class ClipTokenizer::Vocabulary {
     std::unordered_map<int64_t, std::string> owners;
     const Json json = read_object(path);
     for (const auto& [token, id] : json.items()) {
-      check(id.is_number_integer() && id >= 0 && id < kMaxId, "{}: token \"{}\": expected an id from 0 to {}, found {}",
-            path_, token, kMaxId - 1, id.dump());
+      if (!id.is_number_integer() || id < 0 || id >= kMaxId)
+        fail("{}: token {}: expected an id from 0 to {}, found {}", path_, in_quotes(token), kMaxId - 1, described(id));
       const auto [owner, is_new] = owners.emplace(id.get<int64_t>(), token);
-      check(is_new, "{}: tokens \"{}\" and \"{}\" share the id {}", path_, owner->second, token, owner->first);
+      if (!is_new)
+        fail("{}: tokens {} and {} share the id {}", path_, in_quotes(owner->second), in_quotes(token), owner->first);
       ids_.emplace(token, id.get<int32_t>());
       size_ = std::max(size_, id.get<int64_t>() + 1);
     }
@@ -116,7 +126,7 @@ class ClipTokenizer::Vocabulary {
 
   int64_t special(const std::string& token, const char* role) const {
     const auto id = find(token);
-    check(id.has_value(), "{}: expected the {} \"{}\", found no such token", path_, role, token);
+    check(id.has_value(), "{}: expected the {} {}, found no such token", path_, role, in_quotes(token));
     return *id;
   }
 
@@ -174,19 +184,20 @@ void ClipTokenizer::load_merges(const fs::path& path, const Vocabulary& vocabula
     if (line.starts_with("#version") || (line.empty() && rest.empty())) continue;
 
     const size_t space = line.find(' ');
-    check(space != line.npos && space > 0 && space + 1 < line.size() && line.find(' ', space + 1) == line.npos,
-          "{}: line {}: expected two tokens, found \"{}\"", path.string(), line_number, line);
+    if (space == line.npos || space == 0 || space + 1 == line.size() || line.find(' ', space + 1) != line.npos)
+      fail("{}: line {}: expected two tokens, found {}", path.string(), line_number, in_quotes(line));
     const auto id_of = [&](const std::string& token) {
       const auto id = vocabulary.find(token);
-      check(id.has_value(), "{}: line {}: \"{}\" is not in vocab.json; the two files must be of one tokenizer",
-            path.string(), line_number, token);
+      if (!id)
+        fail("{}: line {}: {} is not in vocab.json; the two files must be of one tokenizer", path.string(), line_number,
+             in_quotes(token));
       return *id;
     };
     const std::string left(line.substr(0, space)), right(line.substr(space + 1));
     const uint64_t key = pair_key(id_of(left), id_of(right));
     const Merge merge{int32_t(merges_.size()), id_of(left + right)};
-    check(merges_.emplace(key, merge).second, "{}: line {}: the pair \"{}\" stands there twice", path.string(),
-          line_number, line);
+    if (!merges_.emplace(key, merge).second)
+      fail("{}: line {}: the pair {} stands there twice", path.string(), line_number, in_quotes(line));
   }
 }
 
