@@ -8,80 +8,96 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "wick/autograd/tape.h"
 #include "wick/core/tensor.h"
 #include "wick/nn/weights.h"
 
 namespace wick {
 
-// The factors of one module. For a convolution down is [r, KH, KW, in] and runs with the module's stride and padding.
+// The factors of one module, f32. Those of a convolution wider than one pixel have a down [r, KH, KW, in], which runs
+// with the module's stride and padding.
 struct Lora {
-  Tensor down;  // [r, in], f32
+  Tensor down;  // [r, in]
   Tensor up;    // [out, r], f32
   float scale;  // alpha / r, times the strength
 };
 
 struct LoraTarget {  // the module that asks
   int64_t in, out;
-  int kernel_h = 1, kernel_w = 1;
+  int kernel = 1;
   bool conv = false;  // written with 4-D factors
 };
 
-// From a module's path in Wick ("unet.mid_block.attentions.0.proj_in") to its base names in LoRA files: the first is the
-// one that is written, the others are understood too. Empty for a module that files cannot name.
+struct LoraFile {  // as the command line names it: FILE[:STRENGTH]
+  std::filesystem::path path;
+  float strength = 1;
+};
+
+// From a module's path in Wick ("unet.mid_block.attentions.0.proj_in") to its base names in LoRA files: the first is
+// the one that is written, the others are understood too. Empty for a module that files cannot name.
 using ModuleNames = std::function<std::vector<std::string>(const std::string& path)>;
 
 struct LoraConfig {
   int rank = 16;
-  std::optional<float> alpha;         // rank unless given
-  std::vector<std::string> targets;   // glob patterns on module paths: * matches anything, dots included; a leading
-                                      // "-" excludes; later patterns win
+  std::optional<float> alpha;        // rank unless given
+  std::vector<std::string> targets;  // globs on module paths: * matches anything, dots included; a leading "-"
+                                     // excludes; later ones win
   uint64_t seed = 0;
 };
 
 class Adapter {
  public:
   // To train: every matching module gets fresh factors. down is Kaiming-uniform(a = sqrt 5), that is uniform in
-  // ±1/sqrt(fan_in), drawn from a stream keyed by the module's name, so that no order of construction matters; up is zero.
+  // ±1/sqrt(fan_in), drawn from a stream keyed by the module's name, so that no order of construction matters; up is
+  // zero.
   Adapter(LoraConfig config, ModuleNames names);
-  // To run: factors come from files, each with a strength. Several files on one module add up.
+  // To run: factors come from files, each with a strength. Several files on one module add up; the factors of a
+  // trainable file are leaves of the tape, and share their modules with no other file.
   explicit Adapter(ModuleNames names);
+  ~Adapter();
+  Adapter(const Adapter&) = delete;
+  Adapter& operator=(const Adapter&) = delete;
   void add_file(const std::filesystem::path& file, float strength = 1, bool trainable = false);
 
-  // Called by layers.
+  // Called by layers. A module that asks again gets the same factors.
   std::optional<Lora> match(const std::string& path, const LoraTarget& target);
 
-  // After the model is constructed: throws if a file holds a module that no layer asked for, or if a training adapter
-  // matched nothing; the message names the first few.
-  void check_complete() const;
+  // After the model is constructed: throws if a file holds a module that no layer asked for, or if a file or a target
+  // pattern matched nothing. Modules whose names start with one of `elsewhere` belong to components that are not
+  // loaded.
+  void check_complete(const std::vector<std::string>& elsewhere = {}) const;
   // True if a module under this path prefix ("text_encoder.") is adapted.
   bool covers(const std::string& path_prefix) const;
 
   // The trainable factors, named as in the file ("lora_unet_….lora_down.weight"), sorted by name.
   std::vector<Parameter> parameters() const;
-  size_t module_count() const;
+  size_t module_count() const { return modules_.size(); }
   // The file that ComfyUI loads: factors and alphas in `dtype`. Atomic; the bytes depend on values and metadata alone.
   void save(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
             DType dtype = DType::f16) const;
-  // Tensors as in the file, f32 and in the file's layout, for tests, hashing and `forward --grad`.
-  std::map<std::string, Tensor> tensors() const;
+  // The tensors of that file.
+  std::map<std::string, Tensor> tensors(DType dtype = DType::f32) const;
+  // The gradients of parameters(), in the file's layout.
+  std::map<std::string, Tensor> gradients(const Grads& grads) const;
 
  private:
-  struct Module {
-    std::string name;  // base name in the file
-    LoraTarget target;
-    Lora lora;
-    float alpha;
-  };
+  struct Module;
   struct Source;
+
+  Module fresh(const std::string& name, const LoraTarget& target) const;
+  bool targeted(const std::string& path);
+  std::optional<Module> from_files(const std::vector<std::string>& names, const LoraTarget& target);
 
   std::optional<LoraConfig> config_;
   ModuleNames names_;
+  std::vector<bool> pattern_used_;                // one a target pattern
   std::map<std::string, Module> modules_;         // by module path
-  std::vector<std::shared_ptr<Source>> sources_;  // files
+  std::vector<std::unique_ptr<Source>> sources_;  // files
 };
 
 }  // namespace wick

@@ -14,14 +14,17 @@ class Linear {
  public:
   Linear(const Scope& s, int64_t in, int64_t out, bool bias = true);
   Linear(Tensor weight, Tensor bias, std::optional<Lora> lora = {});  // without a checkpoint
+  // A 1x1 convolution: on channels-last images it is a linear, and only files know the difference.
+  static Linear pointwise(const Scope& s, int64_t in, int64_t out);
   Tensor operator()(const Tensor& x) const;
 
  private:
+  Linear(const Scope& s, const LoraTarget& target, bool bias);
   Tensor weight_, bias_;
   std::optional<Lora> lora_;
 };
 
-class Conv {
+class Conv {  // 3x3 and wider
  public:
   Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv);
   Tensor operator()(const Tensor& x) const;  // [B, H, W, in] -> [B, H', W', out]

@@ -2,8 +2,8 @@
 //
 //   Linear to_q{s / "to_q", d, d};
 //
-// names the layer once, with its checkpoint name and sizes. The path starts with the component ("unet", "text_encoder"),
-// which the names in the component's file leave out.
+// names the layer once, with its checkpoint name and sizes. The path starts with the component ("unet",
+// "text_encoder"), which the names in the component's file leave out.
 #pragma once
 
 #include <optional>
@@ -31,7 +31,8 @@ class Scope {
 
  private:
   Weights weights_;
-  std::string component_, path_;
+  std::string path_;    // with the component, for adapters
+  std::string prefix_;  // without it and with a dot behind it, for names in the file
   Adapter* adapter_;
 };
 

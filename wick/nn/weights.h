@@ -1,8 +1,8 @@
 // Named tensors of one component of a model: a safetensors file, a folder of them (sharded or not), or a map in memory.
 //
-// Layers ask for tensors by name and shape while they are constructed, so constructing a model is loading it. In trainable
-// Weights every tensor handed out is a leaf of the tape and listed in parameters(); save() writes them back under their
-// names and in the file's layout.
+// Layers ask for tensors by name and shape while they are constructed, so constructing a model is loading it. In
+// trainable Weights every tensor handed out is a leaf of the tape and listed in parameters(); save() writes them back
+// under their names and in the file's layout.
 #pragma once
 
 #include <filesystem>
@@ -33,21 +33,25 @@ class Weights {
   // shards with their index.json).
   static Weights open(const std::filesystem::path& path, Options options = {});
   static Weights of(std::map<std::string, Tensor> tensors, Options options = {});
+  // No weights at all: every name is there in whatever shape a layer asks for, in memory that nobody may touch. What a
+  // model consists of (its modules, their sizes) is found by constructing it on these.
+  static Weights outline(Options options = {});
 
   bool has(const std::string& name) const;
-  // The tensor under `name`, converted to the options' dtype (f32 for rank 1). `shape` is in the file's layout; another
-  // shape in the file is an error that names file and tensor. Linear weights are stored [out, in] or, for 1x1
-  // convolutions read as linears, [out, in, 1, 1].
-  Tensor load(const std::string& name, const Shape& shape);
+  // The tensor under `name`, converted to the options' dtype (f32 for rank 1). Another shape in the file is an error
+  // that names file and tensor; only a matrix [out, in] may also be stored as a 1x1 convolution [out, in, 1, 1]. A name
+  // that is loaded twice gives the same tensor.
+  Tensor load(const std::string& name, const Shape& shape) const;
   // A convolution's weight: [O, I, KH, KW] in the file, [O, KH, KW, I] in memory.
-  Tensor load_conv(const std::string& name, const Shape& file_shape);
+  Tensor load_conv(const std::string& name, const Shape& file_shape) const;
 
-  const std::vector<Parameter>& parameters() const;  // in the order in which they were loaded
+  const std::vector<Parameter>& parameters() const;  // of trainable Weights, in the order in which they were loaded
   // Every loaded tensor under its name, in the file's layout and in `dtype`. Atomic.
   void save(const std::filesystem::path& file, DType dtype) const;
 
  private:
   struct State;
+  explicit Weights(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;  // Weights is a handle: Scopes share it
 };
 

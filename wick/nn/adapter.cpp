@@ -1,0 +1,345 @@
+#include "wick/nn/adapter.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "wick/io/quote.h"
+#include "wick/io/safetensors.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/random.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+
+namespace {
+
+enum class Factor { down, up, alpha };
+
+struct Suffix {
+  std::string_view text;
+  Factor factor;
+};
+
+// How writers spell one factor of a plain LoRA (lora_formats: kohya, PEFT, diffusers before and after 0.20).
+constexpr Suffix kSuffixes[] = {
+    {".lora_down.weight", Factor::down},
+    {".lora_up.weight", Factor::up},
+    {".alpha", Factor::alpha},
+    {".lora_A.weight", Factor::down},
+    {".lora_B.weight", Factor::up},
+    {".lora_A.default.weight", Factor::down},
+    {".lora_B.default.weight", Factor::up},
+    {".lora_A", Factor::down},
+    {".lora_B", Factor::up},
+    {"_lora.down.weight", Factor::down},
+    {"_lora.up.weight", Factor::up},
+    {".lora.down.weight", Factor::down},
+    {".lora.up.weight", Factor::up},
+    {".lora_linear_layer.down.weight", Factor::down},
+    {".lora_linear_layer.up.weight", Factor::up},
+};
+
+struct Algorithm {
+  std::string_view mark, name;
+};
+
+constexpr Algorithm kOtherAlgorithms[] = {
+    {".hada_", "LoHa"},
+    {".lokr_", "LoKr"},
+    {".dora_scale", "DoRA"},
+    {".lora_magnitude_vector", "DoRA"},
+    {".lora_mid.", "a Tucker-decomposed LoRA"},
+    {".oft_", "OFT"},
+    {".a1.weight", "GLoRA"},
+    {".a2.weight", "GLoRA"},
+    {".b1.weight", "GLoRA"},
+    {".b2.weight", "GLoRA"},
+    {".diff", "a full difference"},
+    {".set_weight", "a full weight"},
+    {".w_norm", "a norm difference"},
+    {".b_norm", "a norm difference"},
+    {".reshape_weight", "a reshaping LoRA"},
+};
+
+Suffix suffix_of(std::string_view key, const std::string& file) {
+  for (const Algorithm& other : kOtherAlgorithms)
+    check(key.find(other.mark) == key.npos, "{}: {} is {}; Wick reads plain LoRA files", file, quote(key), other.name);
+  for (const Suffix& suffix : kSuffixes)
+    if (key.ends_with(suffix.text) && key.size() > suffix.text.size()) return suffix;
+  fail("{}: {} is no tensor of a LoRA: names should end in .lora_down.weight, .lora_up.weight or .alpha", file,
+       quote(key));
+}
+
+// Whether `text` fits a pattern in which * stands for any characters.
+bool glob(std::string_view pattern, std::string_view text) {
+  const size_t star = pattern.find('*');
+  if (star == pattern.npos) return pattern == text;
+  if (!text.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (size_t i = star; i <= text.size(); ++i)
+    if (glob(rest, text.substr(i))) return true;
+  return false;
+}
+
+// FNV-1a, which is the same on every machine.
+uint64_t hash_of(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001b3u;
+  return hash;
+}
+
+Shape down_in_memory(const LoraTarget& target, int64_t rank) {
+  return target.kernel == 1 ? Shape{rank, target.in} : Shape{rank, target.kernel, target.kernel, target.in};
+}
+
+Tensor down_in_file(const Tensor& down, const LoraTarget& target) {
+  if (!target.conv) return down;
+  return target.kernel == 1 ? reshape(down, {down.dim(0), target.in, 1, 1}) : permute(down, {0, 3, 1, 2});
+}
+
+Tensor up_in_file(const Tensor& up, const LoraTarget& target) {
+  return target.conv ? reshape(up, {target.out, up.dim(1), 1, 1}) : up;
+}
+
+std::string first_few(const std::vector<std::string>& names) {
+  const size_t shown = std::min(names.size(), size_t{3});
+  return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + long(shown), ", "),
+                     shown < names.size() ? ", …" : "");
+}
+
+}  // namespace
+
+struct Adapter::Module {
+  std::string name;  // base name in the file that is written
+  LoraTarget target;
+  Lora lora;
+  float alpha = 0;
+  std::string down_key = name + ".lora_down.weight", up_key = name + ".lora_up.weight";  // in the file it came from
+
+  int64_t rank() const { return lora.up.dim(1); }
+};
+
+// An open LoRA file: where the factors of each of its modules stand.
+struct Adapter::Source {
+  struct Entry {
+    std::string down, up, alpha;  // keys; empty where there is none
+    bool used = false;
+  };
+
+  SafetensorsFile file;
+  float strength;
+  bool trainable;
+  std::map<std::string, Entry> entries = {};  // by base name
+
+  std::string name() const { return file.path().string(); }
+  void index();
+  Entry* find(const std::vector<std::string>& names);
+  Module read(const std::string& name, const Entry& entry, const LoraTarget& target) const;
+  Tensor read_f32(const std::string& key) const;
+};
+
+void Adapter::Source::index() {
+  for (const auto& [key, info] : file.tensors()) {
+    const Suffix suffix = suffix_of(key, name());
+    Entry& entry = entries[key.substr(0, key.size() - suffix.text.size())];
+    std::string& slot = suffix.factor == Factor::down ? entry.down
+                        : suffix.factor == Factor::up ? entry.up
+                                                      : entry.alpha;
+    check(slot.empty(), "{}: {} and {} are the same factor of one module", name(), quote(slot), quote(key));
+    slot = key;
+  }
+  check(!entries.empty(), "{}: holds no tensors", name());
+  for (const auto& [base, entry] : entries)
+    check(!entry.down.empty() && !entry.up.empty(), "{}: {} has no {} factor", name(), quote(base),
+          entry.down.empty() ? "down" : "up");
+}
+
+Adapter::Source::Entry* Adapter::Source::find(const std::vector<std::string>& names) {
+  for (const std::string& candidate : names)
+    if (const auto found = entries.find(candidate); found != entries.end()) return &found->second;
+  return nullptr;
+}
+
+Tensor Adapter::Source::read_f32(const std::string& key) const {
+  const Tensor stored = file.load(key);
+  check(is_float(stored.dtype()), "{}: {} should be f32, f16 or bf16, found {}", name(), quote(key),
+        name_of(stored.dtype()));
+  return cast(stored, DType::f32);
+}
+
+Adapter::Module Adapter::Source::read(const std::string& module_name, const Entry& entry,
+                                      const LoraTarget& target) const {
+  const int64_t kernel = target.kernel;
+  const Tensor up = read_f32(entry.up), down = read_f32(entry.down);
+  const int64_t rank = up.rank() >= 2 ? up.dim(1) : 0;
+  const Shape matrix{rank, target.in}, convolution{rank, target.in, kernel, kernel};
+  check(rank > 0 && (up.shape() == Shape{target.out, rank} || up.shape() == Shape{target.out, rank, 1, 1}),
+        "{}: {} should have shape [{}, rank], found {}", name(), quote(entry.up), target.out, up.shape());
+  check(down.shape() == convolution || (kernel == 1 && down.shape() == matrix), "{}: {} should have shape {}, found {}",
+        name(), quote(entry.down), target.conv ? convolution : matrix, down.shape());
+
+  Module module{module_name, target, {}};
+  module.down_key = entry.down;
+  module.up_key = entry.up;
+  module.alpha = float(rank);
+  if (!entry.alpha.empty()) {
+    const Tensor alpha = read_f32(entry.alpha);
+    check(alpha.numel() == 1 && std::isfinite(alpha.item()), "{}: {} should be one finite number", name(),
+          quote(entry.alpha));
+    module.alpha = alpha.item();
+  }
+  module.lora.down = kernel == 1 ? reshape(down, matrix) : contiguous(permute(down, {0, 2, 3, 1}));
+  module.lora.up = reshape(up, {target.out, rank});
+  module.lora.scale = strength * module.alpha / float(rank);
+  if (trainable) {
+    module.lora.down = module.lora.down.trainable();
+    module.lora.up = module.lora.up.trainable();
+  }
+  return module;
+}
+
+Adapter::Adapter(LoraConfig config, ModuleNames names)
+    : config_(std::move(config)), names_(std::move(names)), pattern_used_(config_->targets.size()) {
+  check(config_->rank > 0, "LoRA: the rank should be at least 1, found {}", config_->rank);
+  const float alpha = config_->alpha.value_or(float(config_->rank));
+  check(std::isfinite(alpha) && alpha > 0, "LoRA: alpha should be a positive number, found {}", alpha);
+}
+
+Adapter::Adapter(ModuleNames names) : names_(std::move(names)) {}
+Adapter::~Adapter() = default;
+
+void Adapter::add_file(const std::filesystem::path& file, float strength, bool trainable) {
+  check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", file.string(), strength);
+  auto source = std::make_unique<Source>(Source{SafetensorsFile::open(file), strength, trainable});
+  source->index();
+  sources_.push_back(std::move(source));
+}
+
+bool Adapter::targeted(const std::string& path) {
+  bool wanted = false;
+  for (size_t i = 0; i < config_->targets.size(); ++i) {
+    const std::string_view pattern = config_->targets[i];
+    const bool exclude = pattern.starts_with('-');
+    if (!glob(pattern.substr(exclude ? 1 : 0), path)) continue;
+    wanted = !exclude;
+    pattern_used_[i] = true;
+  }
+  return wanted;
+}
+
+Adapter::Module Adapter::fresh(const std::string& name, const LoraTarget& target) const {
+  const int64_t rank = config_->rank;
+  const float bound = 1 / std::sqrt(float(target.in * target.kernel * target.kernel));
+  Rng rng(config_->seed ^ hash_of(name), Stream::init);
+  Module module{name, target, {}, config_->alpha.value_or(float(rank))};
+  module.lora.down = affine(random_uniform(down_in_memory(target, rank), rng), 2 * bound, -bound).trainable();
+  module.lora.up = zeros({target.out, rank}).trainable();
+  module.lora.scale = module.alpha / float(rank);
+  return module;
+}
+
+std::optional<Adapter::Module> Adapter::from_files(const std::vector<std::string>& names, const LoraTarget& target) {
+  std::vector<Module> found;
+  std::vector<const Source*> owners;
+  for (const auto& source : sources_)
+    if (Source::Entry* entry = source->find(names)) {
+      entry->used = true;
+      found.push_back(source->read(names.front(), *entry, target));
+      owners.push_back(source.get());
+    }
+  if (found.size() <= 1) return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
+
+  // (x A1^T) B1^T + (x A2^T) B2^T is one LoRA of the summed rank.
+  std::vector<Tensor> down, up;
+  for (size_t i = 0; i < found.size(); ++i) {
+    check(!owners[i]->trainable, "{}: its module {} is also in {}, but it is to be trained alone", owners[i]->name(),
+          names.front(), owners[i == 0 ? 1 : 0]->name());
+    down.push_back(found[i].lora.down);
+    up.push_back(affine(found[i].lora.up, found[i].lora.scale, 0));
+  }
+  Module sum{names.front(), target, {cat(down, 0), cat(up, 1), 1}};
+  sum.alpha = float(sum.rank());
+  return sum;
+}
+
+std::optional<Lora> Adapter::match(const std::string& path, const LoraTarget& target) {
+  if (const auto known = modules_.find(path); known != modules_.end()) return known->second.lora;
+  const std::vector<std::string> names = names_(path);
+  if (names.empty()) return std::nullopt;
+  std::optional<Module> module = from_files(names, target);
+  if (config_ && targeted(path)) {
+    check(!module, "LoRA: {} is to be trained, but a LoRA file holds it too", path);
+    module = fresh(names.front(), target);
+  }
+  if (!module) return std::nullopt;
+  return modules_.emplace(path, std::move(*module)).first->second.lora;
+}
+
+void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {
+  for (const auto& source : sources_) {
+    std::vector<std::string> unknown;
+    size_t used = 0;
+    for (const auto& [name, entry] : source->entries) {
+      const auto starts = [&](const std::string& prefix) { return name.starts_with(prefix); };
+      if (entry.used)
+        ++used;
+      else if (std::none_of(elsewhere.begin(), elsewhere.end(), starts))
+        unknown.push_back(quote(name));
+    }
+    check(unknown.empty(), "{}: {} of its {} modules fit no layer of this model: {}", source->name(), unknown.size(),
+          source->entries.size(), first_few(unknown));
+    check(used > 0, "{}: none of its {} modules is in the component that was loaded", source->name(),
+          source->entries.size());
+  }
+  if (!config_) return;
+  for (size_t i = 0; i < pattern_used_.size(); ++i)
+    check(pattern_used_[i], "LoRA: the target pattern {} matches no module of this model", quote(config_->targets[i]));
+  check(!modules_.empty(), "LoRA: the target patterns leave no module to train");
+}
+
+bool Adapter::covers(const std::string& path_prefix) const {
+  const auto first = modules_.lower_bound(path_prefix);
+  return first != modules_.end() && first->first.starts_with(path_prefix);
+}
+
+std::vector<Parameter> Adapter::parameters() const {
+  std::vector<Parameter> all;
+  for (const auto& [path, module] : modules_) {
+    if (!module.lora.up.tracked()) continue;
+    all.push_back({module.down_key, module.lora.down});
+    all.push_back({module.up_key, module.lora.up});
+  }
+  std::sort(all.begin(), all.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
+  return all;
+}
+
+std::map<std::string, Tensor> Adapter::tensors(DType dtype) const {
+  std::map<std::string, Tensor> all;
+  for (const auto& [path, module] : modules_) {
+    all[module.name + ".lora_down.weight"] = cast(down_in_file(module.lora.down.detached(), module.target), dtype);
+    all[module.name + ".lora_up.weight"] = cast(up_in_file(module.lora.up.detached(), module.target), dtype);
+    all[module.name + ".alpha"] = full({}, module.alpha, dtype);
+  }
+  return all;
+}
+
+std::map<std::string, Tensor> Adapter::gradients(const Grads& grads) const {
+  std::map<std::string, Tensor> all;
+  for (const auto& [path, module] : modules_) {
+    if (const Tensor d = grads[module.lora.down]) all[module.down_key] = down_in_file(d, module.target);
+    if (const Tensor d = grads[module.lora.up]) all[module.up_key] = up_in_file(d, module.target);
+  }
+  return all;
+}
+
+void Adapter::save(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
+                   DType dtype) const {
+  save_safetensors(file, tensors(dtype), metadata);
+}
+
+}  // namespace wick

@@ -1,0 +1,191 @@
+#include "wick/nn/weights.h"
+
+#include <cassert>
+#include <unordered_map>
+#include <utility>
+
+#include "wick/io/json.h"
+#include "wick/io/safetensors.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+// Memory that is only counted.
+class OutlineMemory final : public Memory {
+ public:
+  void* allocate(size_t bytes) override {
+    count(bytes);
+    return this;
+  }
+  void release(void*, size_t bytes) noexcept override { uncount(bytes); }
+  bool on_host() const override { return false; }
+};
+
+OutlineMemory& outline_memory() {
+  static auto* memory = new OutlineMemory;  // outlives every static tensor
+  return *memory;
+}
+
+const std::vector<int> kFileToMemory = {0, 2, 3, 1};  // [O, I, KH, KW] -> [O, KH, KW, I]
+const std::vector<int> kMemoryToFile = {0, 3, 1, 2};
+
+bool is_pointwise(const Shape& stored, const Shape& matrix) {
+  return matrix.rank() == 2 && stored == Shape{matrix[0], matrix[1], 1, 1};
+}
+
+}  // namespace
+
+struct Weights::State {
+  struct Loaded {
+    Tensor value;
+    Shape file_shape;
+  };
+
+  Options options;
+  std::string source;                                                       // the file or folder, for errors
+  std::unordered_map<std::string, std::shared_ptr<SafetensorsFile>> files;  // tensor name -> the file that holds it
+  std::map<std::string, Tensor> tensors;                                    // those in memory
+  bool outline = false;
+
+  std::map<std::string, Loaded> loaded;
+  std::vector<Parameter> parameters;
+
+  void add_file(const fs::path& path);
+  void add_shards(const fs::path& index);
+  Shape stored_shape(const std::string& name) const;
+  Tensor read(const std::string& name) const;
+  Tensor load(const std::string& name, const Shape& shape, bool conv);
+};
+
+void Weights::State::add_file(const fs::path& path) {
+  const auto file = std::make_shared<SafetensorsFile>(SafetensorsFile::open(path));
+  for (const auto& [name, info] : file->tensors()) files[name] = file;
+}
+
+// {"weight_map": {tensor name: file beside the index}}
+void Weights::State::add_shards(const fs::path& index) {
+  const auto json = read_json(index);
+  const auto& map = member(json, "weight_map", index.string());
+  check(map.is_object(), "{}: weight_map should be an object", index.string());
+  std::map<std::string, std::shared_ptr<SafetensorsFile>> shards;
+  for (const auto& [name, value] : map.items()) {
+    const auto file_name = as<std::string>(value, index.string() + ": weight_map");
+    check(fs::path(file_name).filename() == file_name, "{}: the shard \"{}\" should be a plain file name",
+          index.string(), file_name);
+    auto& shard = shards[file_name];
+    if (!shard) shard = std::make_shared<SafetensorsFile>(SafetensorsFile::open(index.parent_path() / file_name));
+    check(shard->has(name), "{}: has no tensor \"{}\", which {} says is there", shard->path().string(), name,
+          index.filename().string());
+    files[name] = shard;
+  }
+}
+
+Shape Weights::State::stored_shape(const std::string& name) const {
+  if (const auto file = files.find(name); file != files.end()) return file->second->tensors().at(name).shape;
+  const auto found = tensors.find(name);
+  check(found != tensors.end(), "{}: has no tensor \"{}\"", source, name);
+  return found->second.shape();
+}
+
+Tensor Weights::State::read(const std::string& name) const {
+  const auto file = files.find(name);
+  return file != files.end() ? file->second->load(name) : tensors.at(name);
+}
+
+Tensor Weights::State::load(const std::string& name, const Shape& shape, bool conv) {
+  const DType dtype = options.trainable || shape.rank() == 1 ? DType::f32 : options.dtype;
+  const auto place = [&](const Tensor& x) { return conv ? contiguous(permute(x, kFileToMemory)) : x; };
+  if (const auto found = loaded.find(name); found != loaded.end()) return found->second.value;
+
+  Tensor value;
+  Shape file_shape = shape;
+  if (outline) {
+    const Shape memory_shape = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
+    value = Tensor::empty(memory_shape, dtype, outline_memory());
+  } else {
+    file_shape = stored_shape(name);
+    check(file_shape == shape || is_pointwise(file_shape, shape), "{}: \"{}\" should have shape {}, found {}", source,
+          name, shape, file_shape);
+    const Tensor stored = read(name);
+    check(is_float(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source, name,
+          name_of(stored.dtype()));
+    value = cast(place(reshape(stored, shape)), dtype);
+    // A map's tensors stay the caller's: training must not write into them.
+    if (options.trainable && tensors.contains(name)) value = clone(value);
+  }
+  if (options.trainable) {
+    value = value.trainable();
+    parameters.push_back({name, value});
+  }
+  loaded[name] = {value, file_shape};
+  return value;
+}
+
+Weights::Weights(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+Weights Weights::open(const fs::path& path, Options options) {
+  Weights weights(std::make_shared<State>());
+  State& state = *weights.state_;
+  state.options = options;
+  state.source = path.string();
+  if (!fs::is_directory(path)) {
+    state.add_file(path);
+    return weights;
+  }
+  for (const std::string stem : {"diffusion_pytorch_model", "model"})
+    for (const std::string variant : {"", ".fp16"}) {
+      const fs::path file = path / (stem + variant + ".safetensors");
+      const fs::path index = path / (stem + ".safetensors.index" + variant + ".json");
+      if (!fs::exists(file) && !fs::exists(index)) continue;
+      state.source = (fs::exists(file) ? file : index).string();
+      fs::exists(file) ? state.add_file(file) : state.add_shards(index);
+      return weights;
+    }
+  fail("{}: should hold diffusion_pytorch_model.safetensors or model.safetensors, or an index of shards of them",
+       path.string());
+}
+
+Weights Weights::of(std::map<std::string, Tensor> tensors, Options options) {
+  Weights weights(std::make_shared<State>());
+  weights.state_->options = options;
+  weights.state_->source = "weights in memory";
+  weights.state_->tensors = std::move(tensors);
+  return weights;
+}
+
+Weights Weights::outline(Options options) {
+  Weights weights(std::make_shared<State>());
+  weights.state_->options = options;
+  weights.state_->source = "outline";
+  weights.state_->outline = true;
+  return weights;
+}
+
+bool Weights::has(const std::string& name) const {
+  return state_->outline || state_->files.contains(name) || state_->tensors.contains(name);
+}
+
+Tensor Weights::load(const std::string& name, const Shape& shape) const { return state_->load(name, shape, false); }
+
+Tensor Weights::load_conv(const std::string& name, const Shape& file_shape) const {
+  assert(file_shape.rank() == 4);
+  return state_->load(name, file_shape, true);
+}
+
+const std::vector<Parameter>& Weights::parameters() const { return state_->parameters; }
+
+void Weights::save(const fs::path& file, DType dtype) const {
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, loaded] : state_->loaded) {
+    const bool conv = loaded.value.rank() == 4;
+    const Tensor value = loaded.value.detached();
+    tensors[name] = cast(conv ? permute(value, kMemoryToFile) : reshape(value, loaded.file_shape), dtype);
+  }
+  save_safetensors(file, tensors, {{"format", "pt"}});  // transformers refuses a file that does not say so
+}
+
+}  // namespace wick
