@@ -13,7 +13,7 @@ struct ClipConfig {
   float eps;
   bool quick_gelu;
   int64_t eos_id;
-  bool with_projection;  // CLIPTextModelWithProjection
+  bool with_projection;                                         // CLIPTextModelWithProjection
   static ClipConfig read(const std::filesystem::path& folder);  // folder/config.json
 };
 

@@ -22,13 +22,16 @@ struct SdxlConfig {
 // LoRA base names of a module: kohya's native spelling first (lora_unet_input_blocks_4_1_…, lora_te1_…), then the
 // flattened diffusers spelling (lora_unet_down_blocks_1_…). Source: lora_formats.md sections 1 and 3.
 ModuleNames sdxl_module_names(const UNetConfig& config);
+// What the base names of a component's modules start with, in any spelling; empty for a component that files cannot
+// name.
+std::vector<std::string> sdxl_lora_prefixes(const std::string& component);
 // kohya's default for SDXL: every Linear inside the UNet's Transformer2DModels.
 std::vector<std::string> sdxl_default_targets();
 
 struct SdxlOptions {
-  DType dtype = DType::f32;      // storage of frozen weights
-  Adapter* adapter = nullptr;    // outlives the model
-  bool train_unet = false;       // full training instead of LoRA
+  DType dtype = DType::f32;    // storage of frozen weights
+  Adapter* adapter = nullptr;  // outlives the model
+  bool train_unet = false;     // full training instead of LoRA
   bool checkpointing = false;
   bool vae_encoder = true, vae_decoder = true;
 };

@@ -7,14 +7,16 @@
 
 namespace wick {
 
+inline constexpr int64_t kTimeIds = 6;  // original height, width, crop top, left, target height, width
+
 struct UNetConfig {
   int64_t in_channels, out_channels;
-  std::vector<int64_t> channels;         // block_out_channels
+  std::vector<int64_t> channels;  // block_out_channels
   std::vector<bool> down_has_attention, up_has_attention;
-  std::vector<int64_t> heads;            // a block (the config calls it attention_head_dim)
+  std::vector<int64_t> heads;  // a block (the config calls it attention_head_dim)
   std::vector<int64_t> transformer_layers;
   int layers_per_block, groups;
-  int64_t cross_attention_dim, time_ids_dim, added_dim;  // added_dim = pooled + 6 * time_ids_dim
+  int64_t cross_attention_dim, time_ids_dim, added_dim;  // added_dim = pooled + kTimeIds * time_ids_dim
   float eps;
   static UNetConfig read(const std::filesystem::path& folder);
 };
@@ -24,7 +26,7 @@ struct UNetInput {
   Tensor timestep;     // [B] f32
   Tensor context;      // [B, T, cross_attention_dim]
   Tensor text_embeds;  // [B, pooled]
-  Tensor time_ids;     // [B, 6]: original height, width, crop top, left, target height, width
+  Tensor time_ids;     // [B, kTimeIds] f32
 };
 
 class SdxlUNet {

@@ -1,0 +1,124 @@
+// The CLIP text encoders of SDXL: a causal transformer with norms before each part.
+//
+// Shapes: B batch, T tokens, D = hidden. Reference: transformers, CLIPTextModel and CLIPTextModelWithProjection.
+// Parameter names match their checkpoints.
+#include "wick/models/clip.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "wick/models/supported.h"
+
+namespace wick {
+
+namespace {
+
+struct SelfAttention {
+  Scope s;
+  int64_t dim;
+  int head_count;
+  Linear q_proj{s / "q_proj", dim, dim};
+  Linear k_proj{s / "k_proj", dim, dim};
+  Linear v_proj{s / "v_proj", dim, dim};
+  Linear out_proj{s / "out_proj", dim, dim};
+
+  Tensor operator()(const Tensor& x) const {
+    const Tensor q = heads(q_proj(x), head_count), k = heads(k_proj(x), head_count), v = heads(v_proj(x), head_count);
+    return out_proj(merge_heads(attention(q, k, v, /*causal=*/true)));
+  }
+};
+
+struct Layer {
+  Scope s;
+  ClipConfig c;
+  LayerNorm layer_norm1{s / "layer_norm1", c.hidden, c.eps};
+  SelfAttention self_attn{s / "self_attn", c.hidden, c.heads};
+  LayerNorm layer_norm2{s / "layer_norm2", c.hidden, c.eps};
+  Linear fc1{s / "mlp.fc1", c.hidden, c.intermediate};
+  Linear fc2{s / "mlp.fc2", c.intermediate, c.hidden};
+
+  Tensor operator()(Tensor x) const {
+    x = x + self_attn(layer_norm1(x));
+    const Tensor h = fc1(layer_norm2(x));
+    return x + fc2(c.quick_gelu ? quick_gelu(h) : gelu(h));
+  }
+};
+
+// Where the end-of-text token of each row stands. CLIP configs from before transformers 4.31 (SDXL's among them) give
+// eos_token_id as 2, which is wrong: for them it is the highest id, as it is in CLIP's own vocabulary.
+std::vector<int64_t> end_positions(const Tensor& ids, int64_t eos_id) {
+  const int64_t length = ids.dim(1);
+  std::vector<int64_t> rows;
+  for (int64_t b = 0; b < ids.dim(0); ++b) {
+    const int64_t* row = ids.data<int64_t>() + b * length;
+    const int64_t* end = row + length;
+    const int64_t* found = eos_id == 2 ? std::max_element(row, end) : std::find(row, end, eos_id);
+    rows.push_back(b * length + (found == end ? 0 : found - row));
+  }
+  return rows;
+}
+
+}  // namespace
+
+struct ClipText::Model {
+  Scope root;
+  ClipConfig c;
+  Scope s = root / "text_model";
+  Embedding token_embedding{s / "embeddings.token_embedding", c.vocab, c.hidden};
+  Embedding position_embedding{s / "embeddings.position_embedding", c.positions, c.hidden};
+  std::vector<Layer> encoder = layers<Layer>(s / "encoder.layers", c.layers, c);
+  LayerNorm final_layer_norm{s / "final_layer_norm", c.hidden, c.eps};
+  std::optional<Linear> text_projection =
+      c.with_projection ? std::optional(Linear(root / "text_projection", c.hidden, c.projection, /*bias=*/false))
+                        : std::nullopt;
+
+  ClipOutput operator()(const Tensor& ids) const {
+    check(ids.rank() == 2 && ids.dim(1) >= 1 && ids.dim(1) <= c.positions,
+          "{}: token ids should have shape [B, 1 to {}], found {}", root.path(), c.positions, ids.shape());
+    const int64_t batch = ids.dim(0), length = ids.dim(1);
+    Tensor x = token_embedding(ids) + slice(position_embedding.table, 0, 0, length);
+    Tensor penultimate;
+    for (const Layer& layer : encoder) {
+      penultimate = x;
+      x = layer(x);
+    }
+    const Tensor last = final_layer_norm(x);
+    const Tensor ends = Tensor::of(end_positions(contiguous(ids), c.eos_id), {batch});
+    const Tensor pooled = embedding(reshape(last, {batch * length, c.hidden}), ends);
+    return {last, penultimate, text_projection ? (*text_projection)(pooled) : pooled};
+  }
+};
+
+ClipText::ClipText(Scope s, const ClipConfig& config) : model_(new Model{std::move(s), config}) {}
+ClipText::~ClipText() = default;
+ClipText::ClipText(ClipText&&) noexcept = default;
+ClipOutput ClipText::operator()(const Tensor& ids) const { return (*model_)(ids); }
+
+ClipConfig ClipConfig::read(const std::filesystem::path& folder) {
+  const Config config = Config::read(folder / "config.json");
+  ClipConfig c;
+  c.vocab = config.integer_or("vocab_size", 49408, kPositive);
+  c.positions = config.integer_or("max_position_embeddings", 77, kPositive);
+  c.hidden = config.integer_or("hidden_size", 512, kPositive);
+  c.intermediate = config.integer_or("intermediate_size", 2048, kPositive);
+  c.projection = config.integer_or("projection_dim", 512, kPositive);
+  c.layers = int(config.integer_or("num_hidden_layers", 12, kPositive));
+  c.heads = int(config.integer_or("num_attention_heads", 8, kPositive));
+  c.eps = float(config.number_or("layer_norm_eps", 1e-5));
+  c.eos_id = config.integer_or("eos_token_id", 49407);
+  const std::string activation = config.text_or("hidden_act", "quick_gelu");
+  check(activation == "quick_gelu" || activation == "gelu",
+        "{}: hidden_act is \"{}\"; Wick supports \"quick_gelu\" and \"gelu\"", config.source(), activation);
+  c.quick_gelu = activation == "quick_gelu";
+  const std::vector<std::string> architectures = config.texts("architectures");
+  const std::string architecture = architectures.empty() ? "" : architectures.front();
+  c.with_projection = architecture == "CLIPTextModelWithProjection";
+  check(c.with_projection || architecture == "CLIPTextModel",
+        "{}: architectures holds \"{}\"; Wick supports CLIPTextModel and CLIPTextModelWithProjection", config.source(),
+        architecture);
+  check(c.hidden % c.heads == 0, "{}: num_attention_heads {} does not divide hidden_size {}", config.source(), c.heads,
+        c.hidden);
+  return c;
+}
+
+}  // namespace wick

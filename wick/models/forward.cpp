@@ -1,0 +1,244 @@
+#include "wick/models/forward.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <optional>
+#include <utility>
+
+#include "wick/io/quote.h"
+#include "wick/io/safetensors.h"
+#include "wick/models/sdxl.h"
+
+namespace wick {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Tensors = std::map<std::string, Tensor>;
+
+// An extent that a tensor must have: a number, or a letter, which stands for any number but the same one everywhere.
+struct Extent {
+  int64_t size = 0;
+  std::string letter;
+  Extent(int64_t n) : size(n) {}                                          // NOLINT: implicit
+  Extent(const char* name, int64_t min = 1) : size(min), letter(name) {}  // NOLINT: implicit
+};
+
+// The tensors of the input file, checked as they are asked for.
+class Inputs {
+ public:
+  Inputs(const fs::path& path, bool track) : file_(SafetensorsFile::open(path)), track_(track) {}
+
+  // A float tensor, as f32; tracked if gradients are wanted.
+  Tensor variable(const std::string& name, const std::vector<Extent>& shape);
+  // Numbers without a gradient, as f32; integers will do.
+  Tensor constant(const std::string& name, const std::vector<Extent>& shape);
+  Tensor ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary);
+  Tensor timestep(int64_t batch);
+
+  bool has(const std::string& name) const { return file_.has(name); }
+  int64_t extent(const std::string& letter) const { return letters_.at(letter); }
+  Tensors gradients(const Grads& grads) const;
+
+ private:
+  const TensorInfo& info(const std::string& name) const;
+  Tensor load(const std::string& name, const std::vector<Extent>& shape);
+  Tensor finite(const std::string& name, const Tensor& x) const;
+
+  SafetensorsFile file_;
+  bool track_;
+  std::map<std::string, int64_t> letters_;
+  Tensors variables_;
+};
+
+const TensorInfo& Inputs::info(const std::string& name) const {
+  check(file_.has(name), "{}: has no tensor \"{}\"", file_.path().string(), name);
+  return file_.tensors().at(name);
+}
+
+Tensor Inputs::load(const std::string& name, const std::vector<Extent>& wanted) {
+  const Shape& found = info(name).shape;
+  std::vector<std::string> expected;
+  bool fits = size_t(found.rank()) == wanted.size();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const Extent& e = wanted[i];
+    const int64_t size = fits ? found[int(i)] : 0;
+    const auto known = letters_.find(e.letter);
+    const bool open = !e.letter.empty() && known == letters_.end();
+    const int64_t exact = e.letter.empty() ? e.size : open ? 0 : known->second;
+    expected.push_back(!open        ? std::to_string(exact)
+                       : e.size > 1 ? fmt::format("{} >= {}", e.letter, e.size)
+                                    : e.letter);
+    fits = fits && (open ? size >= e.size : size == exact);
+  }
+  check(fits, "{}: \"{}\" should have shape [{}], found {}", file_.path().string(), name, fmt::join(expected, ", "),
+        found);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (!wanted[i].letter.empty()) letters_.emplace(wanted[i].letter, found[int(i)]);
+  return file_.load(name);
+}
+
+Tensor Inputs::finite(const std::string& name, const Tensor& x) const {
+  for (const float value : x.to_vector())
+    check(std::isfinite(value), "{}: \"{}\" should hold finite numbers, found {}", file_.path().string(), name, value);
+  return x;
+}
+
+Tensor Inputs::variable(const std::string& name, const std::vector<Extent>& shape) {
+  const auto dtype = info(name).dtype;
+  check(dtype && is_float(*dtype), "{}: \"{}\" should be F32, F16 or BF16, found {}", file_.path().string(), name,
+        info(name).dtype_name);
+  Tensor x = finite(name, cast(load(name, shape), DType::f32));
+  if (track_) variables_[name] = x = x.trainable();
+  return x;
+}
+
+Tensor Inputs::constant(const std::string& name, const std::vector<Extent>& shape) {
+  const Tensor x = load(name, shape);
+  return finite(name, Tensor::of(x.to_vector(), x.shape()));
+}
+
+Tensor Inputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
+  const auto dtype = info(name).dtype;
+  check(dtype == DType::i64 || dtype == DType::i32, "{}: \"{}\" should be I64 or I32, found {}", file_.path().string(),
+        name, info(name).dtype_name);
+  const Tensor ids = cast(load(name, shape), DType::i64);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const int64_t id = ids.data<int64_t>()[i];
+    check(0 <= id && id < vocabulary, "{}: \"{}\" should hold ids from 0 to {}, found {}", file_.path().string(), name,
+          vocabulary - 1, id);
+  }
+  return ids;
+}
+
+// One a sample, or one for all of them.
+Tensor Inputs::timestep(int64_t batch) {
+  const Shape& found = info("timestep").shape;
+  if (found == Shape{}) return clone(expand(constant("timestep", {}), {batch}));
+  if (found == Shape{1}) return clone(expand(constant("timestep", {1}), {batch}));
+  return constant("timestep", {batch});
+}
+
+Tensors Inputs::gradients(const Grads& grads) const {
+  Tensors all;
+  for (const auto& [name, x] : variables_)
+    if (const Tensor dx = grads[x]) all[name] = dx;
+  return all;
+}
+
+// What a component put out; `main` is what a target is compared with.
+struct Outputs {
+  Tensors tensors;
+  std::string main;
+};
+
+struct Folder {
+  fs::path path;
+  Adapter* adapter;
+
+  Scope scope(const std::string& component) const { return Scope(Weights::open(path / component), component, adapter); }
+};
+
+using Run = std::function<Outputs(Inputs&)>;  // the model, loaded
+
+Run load_text_encoder(const Folder& folder, const std::string& component) {
+  const ClipConfig config = ClipConfig::read(folder.path / component);
+  const auto model = std::make_shared<ClipText>(folder.scope(component), config);
+  return [=](Inputs& in) -> Outputs {
+    const ClipOutput y = (*model)(in.ids("input_ids", {"B", "T"}, config.vocab));
+    return {{{"last_hidden_state", y.last}, {"penultimate_hidden_state", y.penultimate}, {"pooled", y.pooled}},
+            "last_hidden_state"};
+  };
+}
+
+Run load_vae_encoder(const Folder& folder) {
+  const VaeConfig config = VaeConfig::read(folder.path / "vae");
+  const auto model = std::make_shared<VaeEncoder>(folder.scope("vae"), config);
+  return [=](Inputs& in) -> Outputs {
+    const Tensor x = in.variable("sample", {"B", config.in_channels, {"H", config.factor()}, {"W", config.factor()}});
+    const Gaussian y = (*model)(to_channels_last(x));
+    return {{{"mean", to_channels_first(y.mean)}, {"logvar", to_channels_first(y.logvar)}}, "mean"};
+  };
+}
+
+Run load_vae_decoder(const Folder& folder) {
+  const VaeConfig config = VaeConfig::read(folder.path / "vae");
+  const auto model = std::make_shared<VaeDecoder>(folder.scope("vae"), config);
+  return [=](Inputs& in) -> Outputs {
+    const Tensor z = in.variable("latent", {"B", config.latent_channels, "h", "w"});
+    return {{{"sample", to_channels_first((*model)(to_channels_last(z)))}}, "sample"};
+  };
+}
+
+Run load_unet(const Folder& folder) {
+  const UNetConfig config = UNetConfig::read(folder.path / "unet");
+  const auto model = std::make_shared<SdxlUNet>(folder.scope("unet"), config);
+  return [=](Inputs& in) -> Outputs {
+    UNetInput x;
+    x.sample = to_channels_last(in.variable("sample", {"B", config.in_channels, "h", "w"}));
+    x.timestep = in.timestep(in.extent("B"));
+    x.context = in.variable("encoder_hidden_states", {"B", "T", config.cross_attention_dim});
+    x.text_embeds = in.variable("text_embeds", {"B", config.added_dim - kTimeIds * config.time_ids_dim});
+    x.time_ids = in.constant("time_ids", {"B", kTimeIds});
+    return {{{"sample", to_channels_first((*model)(x))}}, "sample"};
+  };
+}
+
+const std::vector<std::string> kComponents = {"text_encoder", "text_encoder_2", "vae.encoder", "vae.decoder", "unet"};
+
+Run load(const Folder& folder, const std::string& component) {
+  if (component == "vae.encoder") return load_vae_encoder(folder);
+  if (component == "vae.decoder") return load_vae_decoder(folder);
+  if (component == "unet") return load_unet(folder);
+  return load_text_encoder(folder, component);
+}
+
+std::unique_ptr<Adapter> open_adapter(const fs::path& model, const std::vector<LoraFile>& loras, bool trainable) {
+  if (loras.empty()) return nullptr;
+  auto adapter = std::make_unique<Adapter>(sdxl_module_names(UNetConfig::read(model / "unet")));
+  for (const LoraFile& lora : loras) adapter->add_file(lora.path, lora.strength, trainable);
+  return adapter;
+}
+
+// Names of modules in a LoRA file that belong to the components that are not loaded.
+std::vector<std::string> elsewhere(const std::string& component) {
+  std::vector<std::string> prefixes;
+  for (const std::string& other : kComponents)
+    if (other != component)
+      for (const std::string& prefix : sdxl_lora_prefixes(other)) prefixes.push_back(prefix);
+  return prefixes;
+}
+
+void add_gradients(Tensors& out, const Tensors& gradients) {
+  for (const auto& [name, gradient] : gradients) out["grad." + name] = gradient;
+}
+
+}  // namespace
+
+void run_forward(const fs::path& model, const std::string& component, const fs::path& in, const fs::path& out,
+                 const std::vector<LoraFile>& loras, bool grad) {
+  check(std::find(kComponents.begin(), kComponents.end(), component) != kComponents.end(),
+        "there is no component {}; the components are {}", quote(component), fmt::join(kComponents, ", "));
+  Inputs inputs(in, grad);
+  const std::unique_ptr<Adapter> adapter = open_adapter(model, loras, grad);
+  const Run run = load({model, adapter.get()}, component);
+  if (adapter) adapter->check_complete(elsewhere(component));
+
+  std::optional<Tape> tape;
+  if (grad) tape.emplace();
+  auto [tensors, main] = run(inputs);
+  if (grad) {
+    const Tensor& y = tensors.at(main);
+    const Tensor loss = mse_loss(y, inputs.constant("target", {y.shape().begin(), y.shape().end()}));
+    const Grads grads = tape->backward(loss);
+    tensors["loss"] = reshape(loss.detached(), {});
+    add_gradients(tensors, inputs.gradients(grads));
+    if (adapter) add_gradients(tensors, adapter->gradients(grads));
+  }
+  save_safetensors(out, tensors);
+}
+
+}  // namespace wick

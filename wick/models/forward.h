@@ -1,0 +1,24 @@
+// One component of a model on given tensors: what `wick forward` runs, and the door through which Wick is compared with
+// other implementations. Names and layouts in the files are those of diffusers and transformers (images [B, C, H, W]).
+//
+//   text_encoder, text_encoder_2   input_ids -> last_hidden_state, penultimate_hidden_state, pooled
+//   vae.encoder                    sample -> mean, logvar
+//   vae.decoder                    latent -> sample
+//   unet                           sample, timestep, encoder_hidden_states, text_embeds, time_ids -> sample
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "wick/nn/adapter.h"
+
+namespace wick {
+
+// With `grad`, `in` also holds `target`, in the shape of the first output. `out` then also holds `loss`, the
+// mean-squared error of that output to the target, and grad.NAME for each float input and each LoRA tensor but .alpha,
+// under its name in the LoRA file. The numbers `timestep` and `time_ids` enter through sinusoids and get no gradient.
+void run_forward(const std::filesystem::path& model, const std::string& component, const std::filesystem::path& in,
+                 const std::filesystem::path& out, const std::vector<LoraFile>& loras = {}, bool grad = false);
+
+}  // namespace wick

@@ -1,0 +1,64 @@
+#include "wick/models/sdxl.h"
+
+#include <utility>
+
+namespace wick {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+template <class PartConfig>
+PartConfig read_part(const fs::path& folder, const char* component) {
+  check(fs::exists(folder / component / "config.json"),
+        "{}: should be a diffusers folder of an SDXL model; it has no {}/config.json", folder.string(), component);
+  return PartConfig::read(folder / component);
+}
+
+}  // namespace
+
+SdxlConfig SdxlConfig::read(const fs::path& folder) {
+  SdxlConfig c{read_part<ClipConfig>(folder, "text_encoder"), read_part<ClipConfig>(folder, "text_encoder_2"),
+               read_part<UNetConfig>(folder, "unet"), read_part<VaeConfig>(folder, "vae")};
+  const std::string name = folder.string();
+  check(c.text_encoder_2.with_projection, "{}: text_encoder_2 should be a CLIPTextModelWithProjection", name);
+  check(c.unet.cross_attention_dim == c.text_encoder.hidden + c.text_encoder_2.hidden,
+        "{}: the unet's cross_attention_dim {} should be the sum of the text encoders' hidden_size {} and {}", name,
+        c.unet.cross_attention_dim, c.text_encoder.hidden, c.text_encoder_2.hidden);
+  check(
+      c.unet.added_dim == c.text_encoder_2.projection + kTimeIds * c.unet.time_ids_dim,
+      "{}: the unet's projection_class_embeddings_input_dim {} should be text_encoder_2's projection_dim {} + {} x {}",
+      name, c.unet.added_dim, c.text_encoder_2.projection, kTimeIds, c.unet.time_ids_dim);
+  check(c.unet.in_channels == c.vae.latent_channels && c.unet.out_channels == c.vae.latent_channels,
+        "{}: the unet's in_channels {} and out_channels {} should be the vae's latent_channels {}", name,
+        c.unet.in_channels, c.unet.out_channels, c.vae.latent_channels);
+  return c;
+}
+
+Sdxl Sdxl::load(const fs::path& folder, const SdxlOptions& options) {
+  const SdxlConfig config = SdxlConfig::read(folder);
+  const WeightsOptions frozen{.dtype = options.dtype};
+  const auto scope = [&](const char* component) {
+    return Scope(Weights::open(folder / component, frozen), component, options.adapter);
+  };
+  const Weights unet =
+      options.train_unet ? Weights::open(folder / "unet", {.trainable = true}) : Weights::open(folder / "unet", frozen);
+  Sdxl model{config,
+             unet,
+             ClipText(scope("text_encoder"), config.text_encoder),
+             ClipText(scope("text_encoder_2"), config.text_encoder_2),
+             SdxlUNet(Scope(unet, "unet", options.adapter), config.unet, options.checkpointing),
+             nullptr,
+             nullptr};
+  if (options.vae_encoder) model.vae_encoder = std::make_unique<VaeEncoder>(scope("vae"), config.vae);
+  if (options.vae_decoder) model.vae_decoder = std::make_unique<VaeDecoder>(scope("vae"), config.vae);
+  if (options.adapter) options.adapter->check_complete();
+  return model;
+}
+
+TextConditioning Sdxl::encode_text(const Tensor& ids, const Tensor& ids_2) const {
+  const ClipOutput first = text_encoder(ids), second = text_encoder_2(ids_2);
+  return {cat({first.penultimate, second.penultimate}, 2), second.pooled};
+}
+
+}  // namespace wick

@@ -1,0 +1,142 @@
+// Names of SDXL's modules in LoRA files. The UNet's blocks have two sets of names: diffusers'
+// (down_blocks.1.attentions.0) and those of the original code (input_blocks.4.1), which kohya's trainers write and
+// every program reads.
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+#include "wick/models/sdxl.h"
+
+namespace wick {
+
+namespace {
+
+struct Rename {
+  std::string_view diffusers, original;
+};
+
+constexpr Rename kOutsideBlocks[] = {
+    {"conv_in", "input_blocks.0.0"},
+    {"time_embedding.linear_1", "time_embed.0"},
+    {"time_embedding.linear_2", "time_embed.2"},
+    {"add_embedding.linear_1", "label_emb.0.0"},
+    {"add_embedding.linear_2", "label_emb.0.2"},
+    {"conv_out", "out.2"},
+};
+
+constexpr Rename kInsideResnet[] = {
+    {"conv1", "in_layers.2"},
+    {"time_emb_proj", "emb_layers.1"},
+    {"conv2", "out_layers.3"},
+    {"conv_shortcut", "skip_connection"},
+};
+
+template <size_t N>
+std::string renamed(const Rename (&table)[N], std::string_view name) {
+  for (const Rename& entry : table)
+    if (entry.diffusers == name) return std::string(entry.original);
+  return {};
+}
+
+// Takes "NAME." off the front, if it is there.
+bool eat(std::string_view& text, std::string_view name) {
+  if (!text.starts_with(name) || text.size() <= name.size() || text[name.size()] != '.') return false;
+  text.remove_prefix(name.size() + 1);
+  return true;
+}
+
+int eat_index(std::string_view& text) {
+  int value = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data() + text.size()) return -1;
+  text.remove_prefix(size_t(end - text.data()) + 1);
+  return value;
+}
+
+std::string block_name(std::string_view where, int block, int part, const std::string& inner) {
+  return inner.empty() ? std::string() : fmt::format("{}.{}.{}.{}", where, block, part, inner);
+}
+
+// A module of layer `block`, `part` 0 being its resnet and 1 its transformer.
+std::string layer_name(std::string_view where, int block, bool resnet, std::string_view inner) {
+  return block_name(where, block, resnet ? 0 : 1, resnet ? renamed(kInsideResnet, inner) : std::string(inner));
+}
+
+// "down_blocks.1.attentions.0.proj_in" -> "input_blocks.4.1.proj_in"; empty if there is no such module.
+std::string original_name(std::string_view name, const UNetConfig& config) {
+  const int layers = config.layers_per_block;
+  if (eat(name, "down_blocks")) {
+    const int level = eat_index(name), first = 1 + level * (layers + 1);  // conv_in is block 0
+    if (eat(name, "downsamplers")) return fmt::format("input_blocks.{}.0.op", first + layers);
+    const bool resnet = eat(name, "resnets");
+    if (!resnet && !eat(name, "attentions")) return {};
+    return layer_name("input_blocks", first + eat_index(name), resnet, name);
+  }
+  if (eat(name, "up_blocks")) {
+    const int block = eat_index(name), first = block * (layers + 1);
+    if (block < 0 || size_t(block) >= config.up_has_attention.size()) return {};
+    if (eat(name, "upsamplers"))
+      return fmt::format("output_blocks.{}.{}.conv", first + layers, config.up_has_attention[size_t(block)] ? 2 : 1);
+    const bool resnet = eat(name, "resnets");
+    if (!resnet && !eat(name, "attentions")) return {};
+    return layer_name("output_blocks", first + eat_index(name), resnet, name);
+  }
+  if (eat(name, "mid_block")) {  // resnet, transformer, resnet
+    const bool resnet = eat(name, "resnets");
+    if (!resnet && !eat(name, "attentions")) return {};
+    const int index = eat_index(name);
+    const std::string inner = resnet ? renamed(kInsideResnet, name) : std::string(name);
+    return inner.empty() ? inner : fmt::format("middle_block.{}.{}", resnet ? 2 * index : 1, inner);
+  }
+  return renamed(kOutsideBlocks, name);
+}
+
+std::string underscored(std::string_view name) {
+  std::string flat(name);
+  std::replace(flat.begin(), flat.end(), '.', '_');
+  return flat;
+}
+
+// ComfyUI and older diffusers call the projections of an attention "processor.to_q", "processor.to_out".
+std::string processor_name(std::string_view name) {
+  std::string old(name);
+  if (old.ends_with(".to_out.0")) old.erase(old.size() - 2);
+  if (const size_t at = old.rfind(".to_"); at != old.npos) old.replace(at, 4, ".processor.to_");
+  return old;
+}
+
+std::vector<std::string> unet_names(std::string_view name, const UNetConfig& config) {
+  const std::string original = original_name(name, config);
+  if (original.empty()) return {};
+  const std::string dotted = "unet." + std::string(name);
+  return {"lora_unet_" + underscored(original),
+          "lora_unet_" + underscored(name),
+          "lycoris_" + underscored(name),
+          "diffusion_model." + original,
+          dotted,
+          processor_name(dotted)};
+}
+
+}  // namespace
+
+ModuleNames sdxl_module_names(const UNetConfig& config) {
+  return [config](const std::string& path) -> std::vector<std::string> {
+    std::string_view name = path;
+    if (eat(name, "unet")) return unet_names(name, config);
+    if (eat(name, "text_encoder")) return {"lora_te1_" + underscored(name), "lora_te_" + underscored(name), path};
+    if (eat(name, "text_encoder_2")) return {"lora_te2_" + underscored(name), path};
+    return {};  // no LoRA file has a name for the VAE
+  };
+}
+
+std::vector<std::string> sdxl_lora_prefixes(const std::string& component) {
+  if (component == "unet") return {"lora_unet_", "lycoris_", "diffusion_model.", "unet."};
+  if (component == "text_encoder") return {"lora_te1_", "lora_te_", "text_encoder."};
+  if (component == "text_encoder_2") return {"lora_te2_", "text_encoder_2."};
+  return {};
+}
+
+std::vector<std::string> sdxl_default_targets() { return {"unet.*.attentions.*"}; }
+
+}  // namespace wick

@@ -1,0 +1,318 @@
+// The UNet of SDXL: three resolutions of residual blocks, the lower two with transformers that attend to the text.
+//
+//   conv_in -> down blocks (each layer's output is kept as a skip) -> middle -> up blocks (each layer takes a skip) ->
+//   out The time step, the pooled text and the sizes (each number a sinusoid) make one vector that enters every resnet.
+//
+// Shapes: B batch, H and W of the latent at this resolution, C channels, T text tokens. Latents are [B, H, W, C].
+// Reference: diffusers, UNet2DConditionModel. Parameter names match its checkpoints.
+#include "wick/models/sdxl_unet.h"
+
+#include <functional>
+#include <utility>
+
+#include "wick/models/supported.h"
+
+namespace wick {
+
+namespace {
+
+constexpr float kTransformerEps = 1e-6f;
+const Conv2d kHalve{.stride = 2, .top = 1, .left = 1, .bottom = 1, .right = 1};
+
+struct TimestepMlp {
+  Scope s;
+  int64_t in, out;
+  Linear linear_1{s / "linear_1", in, out};
+  Linear linear_2{s / "linear_2", out, out};
+
+  Tensor operator()(const Tensor& x) const { return linear_2(silu(linear_1(x))); }
+};
+
+struct Resnet {
+  Scope s;
+  int64_t in, out, time_dim;
+  int groups;
+  float eps;
+  GroupNorm norm1{s / "norm1", in, groups, eps};
+  Conv conv1{s / "conv1", in, out, 3, same_padding(3)};
+  Linear time_emb_proj{s / "time_emb_proj", time_dim, out};
+  GroupNorm norm2{s / "norm2", out, groups, eps};
+  Conv conv2{s / "conv2", out, out, 3, same_padding(3)};
+  std::optional<Linear> conv_shortcut =
+      in == out ? std::nullopt : std::optional(Linear::pointwise(s / "conv_shortcut", in, out));
+
+  Tensor operator()(const Tensor& x, const Tensor& time) const {  // time [B, time_dim], after its silu
+    const Tensor shift = reshape(time_emb_proj(time), {time.dim(0), 1, 1, out});
+    const Tensor h = conv1(norm1.silu(x)) + shift;
+    return (conv_shortcut ? (*conv_shortcut)(x) : x) + conv2(norm2.silu(h));
+  }
+};
+
+struct Attention {  // of x to the context: to itself in attn1, to the text in attn2
+  Scope s;
+  int64_t dim, context_dim, head_count;
+  Linear to_q{s / "to_q", dim, dim, /*bias=*/false};
+  Linear to_k{s / "to_k", context_dim, dim, /*bias=*/false};
+  Linear to_v{s / "to_v", context_dim, dim, /*bias=*/false};
+  Linear to_out{s / "to_out.0", dim, dim};
+
+  Tensor operator()(const Tensor& x, const Tensor& context) const {
+    const Tensor q = heads(to_q(x), head_count), k = heads(to_k(context), head_count);
+    return to_out(merge_heads(attention(q, k, heads(to_v(context), head_count))));
+  }
+};
+
+struct FeedForward {
+  Scope s;
+  int64_t dim;
+  Linear proj{s / "net.0.proj", dim, 8 * dim};  // value and gate, each 4 dim wide
+  Linear out{s / "net.2", 4 * dim, dim};
+
+  Tensor operator()(const Tensor& x) const { return out(geglu(proj(x))); }
+};
+
+struct TransformerBlock {
+  Scope s;
+  int64_t dim, context_dim, head_count;
+  LayerNorm norm1{s / "norm1", dim};
+  Attention attn1{s / "attn1", dim, dim, head_count};
+  LayerNorm norm2{s / "norm2", dim};
+  Attention attn2{s / "attn2", dim, context_dim, head_count};
+  LayerNorm norm3{s / "norm3", dim};
+  FeedForward ff{s / "ff", dim};
+
+  Tensor operator()(Tensor x, const Tensor& context) const {
+    const Tensor n = norm1(x);
+    x = x + attn1(n, n);
+    x = x + attn2(norm2(x), context);
+    return x + ff(norm3(x));
+  }
+};
+
+struct Transformer {  // every position of the latent is a token
+  Scope s;
+  int64_t dim, context_dim, head_count;
+  int groups, depth;
+  GroupNorm norm{s / "norm", dim, groups, kTransformerEps};
+  Linear proj_in{s / "proj_in", dim, dim};
+  std::vector<TransformerBlock> blocks =
+      layers<TransformerBlock>(s / "transformer_blocks", depth, dim, context_dim, head_count);
+  Linear proj_out{s / "proj_out", dim, dim};
+
+  Tensor operator()(const Tensor& x, const Tensor& context) const {  // [B, H, W, C]
+    Tensor h = proj_in(reshape(norm(x), {x.dim(0), x.dim(1) * x.dim(2), dim}));
+    for (const TransformerBlock& block : blocks) h = block(h, context);
+    return x + reshape(proj_out(h), x.shape());
+  }
+};
+
+struct Upsample {
+  Scope s;
+  int64_t channels;
+  Conv conv{s / "conv", channels, channels, 3, same_padding(3)};
+
+  // Twice the size; an odd size was rounded up on the way down, and loses its last row or column again.
+  Tensor operator()(const Tensor& x, int64_t height, int64_t width) const {
+    const Tensor h = upsample_nearest(x, 2);
+    return conv(slice(slice(h, 1, 0, height), 2, 0, width));
+  }
+};
+
+// One resolution on the way down or up: resnets, each followed by a transformer if the block has them.
+struct Block {
+  std::vector<Resnet> resnets;
+  std::vector<Transformer> attentions;  // one a resnet, or none
+  std::optional<Conv> downsample;
+  std::optional<Upsample> upsample;
+};
+
+}  // namespace
+
+struct SdxlUNet::Model {
+  Scope s;
+  UNetConfig c;
+  bool checkpointing;
+
+  int64_t time_dim = 4 * c.channels.front();
+  Conv conv_in{s / "conv_in", c.in_channels, c.channels.front(), 3, same_padding(3)};
+  TimestepMlp time_embedding{s / "time_embedding", c.channels.front(), time_dim};
+  TimestepMlp add_embedding{s / "add_embedding", c.added_dim, time_dim};
+  std::vector<Block> down_blocks = make_down_blocks();
+  Block mid_block = make_mid_block();
+  std::vector<Block> up_blocks = make_up_blocks();
+  GroupNorm conv_norm_out{s / "conv_norm_out", c.channels.front(), c.groups, c.eps};
+  Conv conv_out{s / "conv_out", c.channels.front(), c.out_channels, 3, same_padding(3)};
+
+  Resnet resnet(const Scope& at, int64_t in, int64_t out) const { return {at, in, out, time_dim, c.groups, c.eps}; }
+  Transformer transformer(const Scope& at, size_t level) const {
+    return {at, c.channels[level], c.cross_attention_dim, c.heads[level], c.groups, int(c.transformer_layers[level])};
+  }
+
+  std::vector<Block> make_down_blocks() const;
+  Block make_mid_block() const;
+  std::vector<Block> make_up_blocks() const;
+
+  Tensor time_vector(const UNetInput& in) const;
+  Tensor layer(const Block& block, size_t i, Tensor x, const Tensor& time, const Tensor& context) const;
+  Tensor operator()(const UNetInput& in) const;
+};
+
+std::vector<Block> SdxlUNet::Model::make_down_blocks() const {
+  std::vector<Block> blocks(c.channels.size());
+  int64_t in = c.channels.front();
+  for (size_t level = 0; level < blocks.size(); ++level) {
+    const Scope at = s / "down_blocks" / int(level);
+    const int64_t out = c.channels[level];
+    for (int i = 0; i < c.layers_per_block; ++i, in = out) {
+      blocks[level].resnets.push_back(resnet(at / "resnets" / i, in, out));
+      if (c.down_has_attention[level]) blocks[level].attentions.push_back(transformer(at / "attentions" / i, level));
+    }
+    if (level + 1 < blocks.size()) blocks[level].downsample.emplace(at / "downsamplers.0.conv", out, out, 3, kHalve);
+  }
+  return blocks;
+}
+
+Block SdxlUNet::Model::make_mid_block() const {
+  const Scope at = s / "mid_block";
+  const int64_t channels = c.channels.back();
+  Block block;
+  block.resnets.push_back(resnet(at / "resnets" / 0, channels, channels));
+  block.attentions.push_back(transformer(at / "attentions" / 0, c.channels.size() - 1));
+  block.resnets.push_back(resnet(at / "resnets" / 1, channels, channels));
+  return block;
+}
+
+// Each resnet takes the skip that the way down left at the same place: layers of this level, last first, and then what
+// came into the level.
+std::vector<Block> SdxlUNet::Model::make_up_blocks() const {
+  std::vector<Block> blocks(c.channels.size());
+  int64_t in = c.channels.back();
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    const Scope at = s / "up_blocks" / int(b);
+    const size_t level = blocks.size() - 1 - b;
+    const int64_t out = c.channels[level], below = c.channels[level == 0 ? 0 : level - 1];
+    for (int i = 0; i <= c.layers_per_block; ++i, in = out) {
+      const int64_t skip = i < c.layers_per_block ? out : below;
+      blocks[b].resnets.push_back(resnet(at / "resnets" / i, in + skip, out));
+      if (c.up_has_attention[b]) blocks[b].attentions.push_back(transformer(at / "attentions" / i, level));
+    }
+    if (level > 0) blocks[b].upsample.emplace(Upsample{at / "upsamplers.0", out});
+  }
+  return blocks;
+}
+
+Tensor SdxlUNet::Model::time_vector(const UNetInput& in) const {
+  const int64_t batch = in.sample.dim(0);
+  const Tensor time = time_embedding(timestep_embedding(in.timestep, int(c.channels.front())));
+  const Tensor sizes = timestep_embedding(reshape(in.time_ids, {batch * in.time_ids.dim(1)}), int(c.time_ids_dim));
+  const Tensor added = add_embedding(cat({in.text_embeds, reshape(sizes, {batch, -1})}, 1));
+  return silu(time + added);  // each resnet begins with this silu
+}
+
+Tensor SdxlUNet::Model::layer(const Block& block, size_t i, Tensor x, const Tensor& time, const Tensor& context) const {
+  const auto run = [&](const auto& part, const auto&... inputs) {
+    return checkpointing ? checkpoint(std::cref(part), inputs...) : part(inputs...);
+  };
+  x = run(block.resnets[i], x, time);
+  return i < block.attentions.size() ? run(block.attentions[i], x, context) : x;
+}
+
+Tensor SdxlUNet::Model::operator()(const UNetInput& in) const {
+  const Tensor time = time_vector(in);
+  Tensor x = conv_in(in.sample);
+  std::vector<Tensor> skips{x};
+
+  for (const Block& block : down_blocks) {
+    for (size_t i = 0; i < block.resnets.size(); ++i) skips.push_back(x = layer(block, i, x, time, in.context));
+    if (block.downsample) skips.push_back(x = (*block.downsample)(x));
+  }
+  for (size_t i = 0; i < mid_block.resnets.size(); ++i) x = layer(mid_block, i, x, time, in.context);
+  for (const Block& block : up_blocks) {
+    for (size_t i = 0; i < block.resnets.size(); ++i) {
+      x = layer(block, i, cat({x, skips.back()}, 3), time, in.context);
+      skips.pop_back();
+    }
+    if (block.upsample) x = (*block.upsample)(x, skips.back().dim(1), skips.back().dim(2));
+  }
+  return conv_out(conv_norm_out.silu(x));
+}
+
+SdxlUNet::SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing)
+    : model_(new Model{std::move(s), config, checkpointing}) {}
+SdxlUNet::~SdxlUNet() = default;
+SdxlUNet::SdxlUNet(SdxlUNet&&) noexcept = default;
+Tensor SdxlUNet::operator()(const UNetInput& in) const { return (*model_)(in); }
+
+namespace {
+
+// Which of the blocks have transformers, from their diffusers class names.
+std::vector<bool> read_attention(const Config& config, const std::string& key, size_t count, const std::string& plain,
+                                 const std::string& cross) {
+  const std::vector<std::string> types = config.texts(key);
+  check(types.size() == count, "{}: {} should have {} entries, as block_out_channels, found {}", config.source(), key,
+        count, types.size());
+  std::vector<bool> attention;
+  for (const std::string& type : types) {
+    check(type == plain || type == cross, "{}: {} holds \"{}\"; Wick supports {} and {}", config.source(), key, type,
+          plain, cross);
+    attention.push_back(type == cross);
+  }
+  return attention;
+}
+
+void check_supported(const Config& config) {
+  only(config, "act_fn", "silu");
+  only(config, "mid_block_type", "UNetMidBlock2DCrossAttn");
+  only(config, "addition_embed_type", "text_time", "none");
+  only(config, "time_embedding_type", "positional");
+  only(config, "resnet_time_scale_shift", "default");
+  only(config, "attention_type", "default");
+  only(config, "use_linear_projection", true, false);
+  only(config, "flip_sin_to_cos", true);
+  for (const char* key : {"center_input_sample", "dual_cross_attention", "only_cross_attention", "upcast_attention",
+                          "class_embeddings_concat", "resnet_skip_time_act", "mid_block_only_cross_attention"})
+    only(config, key, false);
+  only(config, "freq_shift", 0.0);
+  for (const char* key : {"downsample_padding", "mid_block_scale_factor", "resnet_out_scale_factor"})
+    only(config, key, 1.0);
+  for (const char* key : {"conv_in_kernel", "conv_out_kernel"}) only(config, key, 3.0);
+  for (const char* key : {"class_embed_type", "num_class_embeds", "encoder_hid_dim", "encoder_hid_dim_type",
+                          "cross_attention_norm", "num_attention_heads", "time_cond_proj_dim", "time_embedding_dim",
+                          "time_embedding_act_fn", "timestep_post_act", "reverse_transformer_layers_per_block"})
+    only_absent(config, key);
+}
+
+}  // namespace
+
+UNetConfig UNetConfig::read(const std::filesystem::path& folder) {
+  const Config config = Config::read(folder / "config.json");
+  check_supported(config);
+  UNetConfig c;
+  c.in_channels = config.integer("in_channels", kPositive);
+  c.out_channels = config.integer("out_channels", kPositive);
+  c.channels = config.integers("block_out_channels", kPositive);
+  const size_t levels = c.channels.size();
+  check(levels > 0, "{}: block_out_channels is empty", config.source());
+  c.down_has_attention = read_attention(config, "down_block_types", levels, "DownBlock2D", "CrossAttnDownBlock2D");
+  c.up_has_attention = read_attention(config, "up_block_types", levels, "UpBlock2D", "CrossAttnUpBlock2D");
+  c.heads = config.integers_or_repeated("attention_head_dim", levels, kPositive);
+  c.transformer_layers = config.has("transformer_layers_per_block")
+                             ? config.integers_or_repeated("transformer_layers_per_block", levels, kPositive)
+                             : std::vector<int64_t>(levels, 1);
+  c.layers_per_block = int(config.integer_or("layers_per_block", 2, kPositive));
+  c.groups = int(config.integer_or("norm_num_groups", 32, kPositive));
+  c.eps = float(config.number_or("norm_eps", 1e-5));
+  c.cross_attention_dim = config.integer("cross_attention_dim", kPositive);
+  c.time_ids_dim = config.integer("addition_time_embed_dim", kPositive);
+  c.added_dim = config.integer("projection_class_embeddings_input_dim", kPositive);
+  for (size_t i = 0; i < levels; ++i) {
+    check(c.channels[i] % c.groups == 0, "{}: norm_num_groups {} does not divide block_out_channels' {}",
+          config.source(), c.groups, c.channels[i]);
+    check(c.channels[i] % c.heads[i] == 0,
+          "{}: attention_head_dim {} (the number of heads) does not divide {} channels", config.source(), c.heads[i],
+          c.channels[i]);
+  }
+  return c;
+}
+
+}  // namespace wick

@@ -1,0 +1,206 @@
+// The VAE of SDXL: residual blocks with one single-head attention in the middle.
+//
+//   Encoder: conv_in -> down blocks (each but the last halves the size) -> middle -> mean and logvar
+//   Decoder: conv_in -> middle -> up blocks (each but the last doubles the size) -> image
+//
+// Shapes: images and latents [B, H, W, C]. Reference: diffusers, AutoencoderKL. Parameter names match its checkpoints.
+#include "wick/models/vae.h"
+
+#include <utility>
+
+#include "wick/models/supported.h"
+
+namespace wick {
+
+namespace {
+
+constexpr float kEps = 1e-6f;
+const Conv2d kHalve{.stride = 2, .bottom = 1, .right = 1};  // padded below and on the right only
+
+struct Resnet {
+  Scope s;
+  int64_t in, out;
+  int groups;
+  GroupNorm norm1{s / "norm1", in, groups, kEps};
+  Conv conv1{s / "conv1", in, out, 3, same_padding(3)};
+  GroupNorm norm2{s / "norm2", out, groups, kEps};
+  Conv conv2{s / "conv2", out, out, 3, same_padding(3)};
+  std::optional<Linear> conv_shortcut =
+      in == out ? std::nullopt : std::optional(Linear::pointwise(s / "conv_shortcut", in, out));
+
+  Tensor operator()(const Tensor& x) const {
+    return (conv_shortcut ? (*conv_shortcut)(x) : x) + conv2(norm2.silu(conv1(norm1.silu(x))));
+  }
+};
+
+struct Attention {  // one head over all positions
+  Scope s;
+  int64_t dim;
+  int groups;
+  bool old_names = s.has("query.weight");  // as in checkpoints from before diffusers 0.18
+  GroupNorm norm{s / "group_norm", dim, groups, kEps};
+  Linear to_q{s / (old_names ? "query" : "to_q"), dim, dim};
+  Linear to_k{s / (old_names ? "key" : "to_k"), dim, dim};
+  Linear to_v{s / (old_names ? "value" : "to_v"), dim, dim};
+  Linear to_out{s / (old_names ? "proj_attn" : "to_out.0"), dim, dim};
+
+  Tensor operator()(const Tensor& x) const {
+    const Tensor n = reshape(norm(x), {x.dim(0), x.dim(1) * x.dim(2), dim});
+    const Tensor y = attention(heads(to_q(n), 1), heads(to_k(n), 1), heads(to_v(n), 1));
+    return x + reshape(to_out(merge_heads(y)), x.shape());
+  }
+};
+
+struct MidBlock {
+  Scope s;
+  int64_t dim;
+  int groups;
+  Resnet resnet_0{s / "resnets.0", dim, dim, groups};
+  Attention attention{s / "attentions.0", dim, groups};
+  Resnet resnet_1{s / "resnets.1", dim, dim, groups};
+
+  Tensor operator()(const Tensor& x) const { return resnet_1(attention(resnet_0(x))); }
+};
+
+std::vector<Resnet> resnets(const Scope& s, int count, int64_t in, int64_t out, int groups) {
+  std::vector<Resnet> blocks;
+  for (int i = 0; i < count; ++i) blocks.push_back(Resnet{s / i, i == 0 ? in : out, out, groups});
+  return blocks;
+}
+
+struct DownBlock {
+  Scope s;
+  int64_t in, out;
+  int count, groups;
+  bool last;
+  std::vector<Resnet> resnet = resnets(s / "resnets", count, in, out, groups);
+  std::optional<Conv> halve = last ? std::nullopt : std::optional(Conv(s / "downsamplers.0.conv", out, out, 3, kHalve));
+
+  Tensor operator()(Tensor x) const {
+    for (const Resnet& block : resnet) x = block(x);
+    return halve ? (*halve)(x) : x;
+  }
+};
+
+struct UpBlock {
+  Scope s;
+  int64_t in, out;
+  int count, groups;
+  bool last;
+  std::vector<Resnet> resnet = resnets(s / "resnets", count, in, out, groups);
+  std::optional<Conv> smooth =
+      last ? std::nullopt : std::optional(Conv(s / "upsamplers.0.conv", out, out, 3, same_padding(3)));
+
+  Tensor operator()(Tensor x) const {
+    for (const Resnet& block : resnet) x = block(x);
+    return smooth ? (*smooth)(upsample_nearest(x, 2)) : x;
+  }
+};
+
+std::vector<DownBlock> down_blocks(const Scope& s, const VaeConfig& c) {
+  std::vector<DownBlock> blocks;
+  for (size_t i = 0; i < c.channels.size(); ++i)
+    blocks.push_back(DownBlock{s / int(i), c.channels[i == 0 ? 0 : i - 1], c.channels[i], c.layers_per_block, c.groups,
+                               i + 1 == c.channels.size()});
+  return blocks;
+}
+
+std::vector<UpBlock> up_blocks(const Scope& s, const VaeConfig& c) {
+  std::vector<UpBlock> blocks;
+  int64_t in = c.channels.back();
+  for (size_t i = 0; i < c.channels.size(); ++i) {
+    const int64_t out = c.channels[c.channels.size() - 1 - i];
+    blocks.push_back(UpBlock{s / int(i), in, out, c.layers_per_block + 1, c.groups, i + 1 == c.channels.size()});
+    in = out;
+  }
+  return blocks;
+}
+
+}  // namespace
+
+struct VaeEncoder::Model {
+  Scope s;
+  VaeConfig c;
+  Scope e = s / "encoder";
+  Conv conv_in{e / "conv_in", c.in_channels, c.channels.front(), 3, same_padding(3)};
+  std::vector<DownBlock> down = down_blocks(e / "down_blocks", c);
+  MidBlock mid{e / "mid_block", c.channels.back(), c.groups};
+  GroupNorm conv_norm_out{e / "conv_norm_out", c.channels.back(), c.groups, kEps};
+  Conv conv_out{e / "conv_out", c.channels.back(), 2 * c.latent_channels, 3, same_padding(3)};
+  std::optional<Linear> quant_conv =
+      c.use_quant_conv
+          ? std::optional(Linear::pointwise(s / "quant_conv", 2 * c.latent_channels, 2 * c.latent_channels))
+          : std::nullopt;
+
+  Gaussian operator()(const Tensor& image) const {
+    Tensor x = conv_in(image);
+    for (const DownBlock& block : down) x = block(x);
+    x = conv_out(conv_norm_out.silu(mid(x)));
+    if (quant_conv) x = (*quant_conv)(x);
+    const int64_t n = c.latent_channels;
+    return {slice(x, 3, 0, n), slice(x, 3, n, 2 * n)};
+  }
+};
+
+struct VaeDecoder::Model {
+  Scope s;
+  VaeConfig c;
+  Scope d = s / "decoder";
+  std::optional<Linear> post_quant_conv =
+      c.use_post_quant_conv
+          ? std::optional(Linear::pointwise(s / "post_quant_conv", c.latent_channels, c.latent_channels))
+          : std::nullopt;
+  Conv conv_in{d / "conv_in", c.latent_channels, c.channels.back(), 3, same_padding(3)};
+  MidBlock mid{d / "mid_block", c.channels.back(), c.groups};
+  std::vector<UpBlock> up = up_blocks(d / "up_blocks", c);
+  GroupNorm conv_norm_out{d / "conv_norm_out", c.channels.front(), c.groups, kEps};
+  Conv conv_out{d / "conv_out", c.channels.front(), c.out_channels, 3, same_padding(3)};
+
+  Tensor operator()(const Tensor& latent) const {
+    Tensor x = mid(conv_in(post_quant_conv ? (*post_quant_conv)(latent) : latent));
+    for (const UpBlock& block : up) x = block(x);
+    return conv_out(conv_norm_out.silu(x));
+  }
+};
+
+VaeEncoder::VaeEncoder(Scope s, const VaeConfig& config) : model_(new Model{std::move(s), config}) {}
+VaeEncoder::~VaeEncoder() = default;
+VaeEncoder::VaeEncoder(VaeEncoder&&) noexcept = default;
+Gaussian VaeEncoder::operator()(const Tensor& image) const { return (*model_)(image); }
+
+VaeDecoder::VaeDecoder(Scope s, const VaeConfig& config) : model_(new Model{std::move(s), config}) {}
+VaeDecoder::~VaeDecoder() = default;
+VaeDecoder::VaeDecoder(VaeDecoder&&) noexcept = default;
+Tensor VaeDecoder::operator()(const Tensor& latent) const { return (*model_)(latent); }
+
+VaeConfig VaeConfig::read(const std::filesystem::path& folder) {
+  const Config config = Config::read(folder / "config.json");
+  only(config, "act_fn", "silu");
+  only(config, "mid_block_add_attention", true);
+  only_absent(config, "latents_mean");
+  only_absent(config, "latents_std");
+  VaeConfig c;
+  c.in_channels = config.integer_or("in_channels", 3, kPositive);
+  c.out_channels = config.integer_or("out_channels", 3, kPositive);
+  c.latent_channels = config.integer_or("latent_channels", 4, kPositive);
+  c.channels = config.integers("block_out_channels", kPositive);
+  c.layers_per_block = int(config.integer_or("layers_per_block", 1, kPositive));
+  c.groups = int(config.integer_or("norm_num_groups", 32, kPositive));
+  c.scaling_factor = float(config.number_or("scaling_factor", 0.18215));
+  c.shift_factor = float(config.number_or("shift_factor", 0));
+  c.use_quant_conv = config.boolean_or("use_quant_conv", true);
+  c.use_post_quant_conv = config.boolean_or("use_post_quant_conv", true);
+  const size_t levels = c.channels.size();
+  check(levels > 0 && levels < 16, "{}: block_out_channels should have 1 to 15 entries, found {}", config.source(),
+        levels);
+  for (const auto& [key, type] :
+       {std::pair{"down_block_types", "DownEncoderBlock2D"}, std::pair{"up_block_types", "UpDecoderBlock2D"}})
+    check(config.texts(key) == std::vector<std::string>(levels, type), "{}: {} should be {} times \"{}\"",
+          config.source(), key, levels, type);
+  for (const int64_t channels : c.channels)
+    check(channels % c.groups == 0, "{}: norm_num_groups {} does not divide block_out_channels' {}", config.source(),
+          c.groups, channels);
+  return c;
+}
+
+}  // namespace wick
