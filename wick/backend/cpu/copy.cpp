@@ -1,0 +1,175 @@
+// Copies between layouts and dtypes.
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "wick/backend/cpu/block_loop.h"
+#include "wick/backend/cpu/convert.h"
+#include "wick/backend/cpu/cpu.h"
+
+namespace wick {
+namespace {
+
+// y[r][c] = x[r][c] over the two innermost axes of a copy; strides count elements.
+struct Plane {
+  int64_t rows, columns;
+  int64_t y_row, y_column, x_row, x_column;
+};
+
+constexpr int64_t kChunk = 1 << 14;  // elements of one row that a task copies
+constexpr int64_t kTileRows = 16;    // a transposition reads tiles of whole cache lines: 16 floats of each column,
+constexpr int64_t kTileColumns = 8;  // and few enough columns for the ways of an L1 set when their stride is 2^n
+
+template <class Y, class X>
+void copy_row(Y* y, const X* x, int64_t y_step, int64_t x_step, int64_t n) {
+  if (y_step == 1 && x_step == 0) {
+    std::fill_n(y, n, Y(*x));
+  } else if (y_step == 1 && x_step == 1) {
+    if constexpr (std::is_same_v<X, Y>)
+      std::memcpy(y, x, size_t(n) * sizeof(Y));
+    else
+      std::copy_n(x, n, y);
+  } else {
+    for (int64_t i = 0; i < n; ++i) y[i * y_step] = Y(x[i * x_step]);
+  }
+}
+
+template <class Y, class X>
+void copy_plane(Y* y, const X* x, const Plane& p) {
+  const bool transposed = p.x_row == 1 && p.x_column != 1 && p.x_column != 0;
+  const int64_t tile = transposed ? kTileColumns : p.columns;
+  for (int64_t column = 0; column < p.columns; column += tile)
+    for (int64_t row = 0; row < p.rows; ++row)
+      copy_row(y + row * p.y_row + column * p.y_column, x + row * p.x_row + column * p.x_column, p.y_column, p.x_column,
+               std::min(tile, p.columns - column));
+}
+
+// Swaps axes so that the second innermost is the one along which x is dense.
+void bring_dense_axis_inward(MergedAxes& axes) {
+  const int inner = axes.rank - 1;
+  if (axes.stride[1][size_t(inner)] <= 1) return;
+  for (int axis = 0; axis < inner; ++axis) {
+    if (axes.stride[1][size_t(axis)] != 1) continue;
+    std::swap(axes.shape[size_t(axis)], axes.shape[size_t(inner - 1)]);
+    for (auto& stride : axes.stride) std::swap(stride[size_t(axis)], stride[size_t(inner - 1)]);
+  }
+}
+
+template <class Y, class X>
+void copy_elements(const View& y, const View& x) {
+  const View views[] = {y, x};
+  MergedAxes axes(views, 2);
+  bring_dense_axis_inward(axes);
+  const size_t inner = size_t(axes.rank - 1), outer = inner - 1;
+  const int64_t rows = axes.shape[outer], columns = axes.shape[inner], elements = y.numel();
+  if (elements == 0) return;
+  const int64_t row_step = std::min(rows, std::max(kTileRows, kChunk / columns / kTileRows * kTileRows));
+  const int64_t column_step = std::min(columns, kChunk);
+  const int64_t row_parts = (rows + row_step - 1) / row_step, column_parts = (columns + column_step - 1) / column_step;
+  const auto& sy = axes.stride[0];
+  const auto& sx = axes.stride[1];
+  parallel_for(elements / (rows * columns) * row_parts * column_parts, elements, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t column = task % column_parts * column_step, row = task / column_parts % row_parts * row_step;
+      Y* to = y.as<Y>() + row * sy[outer] + column * sy[inner];
+      const X* from = x.as<X>() + row * sx[outer] + column * sx[inner];
+      int64_t rest = task / column_parts / row_parts;
+      for (size_t axis = outer; axis-- > 0; rest /= axes.shape[axis]) {
+        to += rest % axes.shape[axis] * sy[axis];
+        from += rest % axes.shape[axis] * sx[axis];
+      }
+      const Plane part{std::min(row_step, rows - row),
+                       std::min(column_step, columns - column),
+                       sy[outer],
+                       sy[inner],
+                       sx[outer],
+                       sx[inner]};
+      for (int64_t r = 0; r < part.rows; r += kTileRows) {
+        Plane tile = part;
+        tile.rows = std::min(kTileRows, part.rows - r);
+        copy_plane(to + r * part.y_row, from + r * part.x_row, tile);
+      }
+    }
+  });
+}
+
+void copy_same(const View& y, const View& x) {
+  switch (size_of(y.dtype)) {
+    case 1:
+      return copy_elements<uint8_t, uint8_t>(y, x);
+    case 2:
+      return copy_elements<uint16_t, uint16_t>(y, x);
+    case 4:
+      return copy_elements<uint32_t, uint32_t>(y, x);
+    default:
+      return copy_elements<uint64_t, uint64_t>(y, x);
+  }
+}
+
+void copy_floats(const View& y, const View& x) {
+  BlockLoop({y}, {x}).run(
+      [](const BlockLoop::Pointers& p, int64_t n, int64_t) { std::memcpy(p[0], p[1], size_t(n) * sizeof(float)); });
+}
+
+template <class Y>
+void copy_integers(const View& y, const View& x) {
+  switch (x.dtype) {
+    case DType::i32:
+      return copy_elements<Y, int32_t>(y, x);
+    case DType::i64:
+      return copy_elements<Y, int64_t>(y, x);
+    default:
+      return copy_elements<Y, uint8_t>(y, x);
+  }
+}
+
+// Converting while transposing would miss the cache at each element.
+bool transposes(const View& y, const View& x) {
+  const View views[] = {y, x};
+  const MergedAxes axes(views, 2);
+  return std::abs(axes.stride[1][size_t(axes.rank - 1)]) > 1;
+}
+
+}  // namespace
+
+void CpuBackend::copy(View y, View x) {
+  assert(y.shape == x.shape && is_float(y.dtype) == is_float(x.dtype));
+  if (y.dtype == x.dtype) return copy_same(y, x);
+  if (is_float(y.dtype)) {
+    if (!transposes(y, x)) return copy_floats(y, x);
+    const Tensor moved = Tensor::empty(y.shape, x.dtype);
+    copy_same(moved, x);
+    return copy_floats(y, moved);
+  }
+  switch (y.dtype) {
+    case DType::i32:
+      return copy_integers<int32_t>(y, x);
+    case DType::i64:
+      return copy_integers<int64_t>(y, x);
+    default:
+      return copy_integers<uint8_t>(y, x);
+  }
+}
+
+void CpuBackend::fill(View y, float value) {
+  alignas(8) std::array<char, 8> element{};
+  const auto put = [&](auto v) { std::memcpy(element.data(), &v, sizeof v); };
+  switch (y.dtype) {
+    case DType::i32:
+      put(int32_t(value));
+      break;
+    case DType::i64:
+      put(int64_t(value));
+      break;
+    case DType::u8:
+      put(uint8_t(value));
+      break;
+    default:
+      store_floats(element.data(), y.dtype, &value, 1);
+  }
+  View x{element.data(), y.dtype, y.shape, y.stride};
+  std::fill(x.stride.begin(), x.stride.end(), 0);
+  copy_same(y, x);
+}
+
+}  // namespace wick

@@ -1,0 +1,235 @@
+// Elementwise kernels. y may be x (or a, b) in unary, binary, affine and accumulate.
+#include "wick/backend/cpu/block_loop.h"
+#include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "wick/backend/cpu/elementwise.cpp"
+#include "hwy/foreach_target.h"
+#include "wick/backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick {
+namespace HWY_NAMESPACE {
+namespace {
+
+// Each function of Unary with its derivative.
+struct Silu {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return silu(x); }
+  HWY_INLINE FloatVec slope(FloatVec x) const { return silu_slope(x); }
+};
+
+struct Gelu {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return gelu(x); }
+  HWY_INLINE FloatVec slope(FloatVec x) const { return gelu_slope(x); }
+};
+
+// 0.5 x (1 + tanh u) = x sigmoid(2u), u = sqrt(2 / pi) (x + 0.044715 x^3).
+struct GeluTanh {
+  static constexpr float kLinear = 1.5957691216f, kCubic = 0.0713548163f;
+  HWY_INLINE FloatVec gate(FloatVec x) const {
+    return sigmoid(hn::Mul(x, hn::MulAdd(hn::Mul(x, x), set(kCubic), set(kLinear))));
+  }
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, gate(x)); }
+  HWY_INLINE FloatVec slope(FloatVec x) const {
+    return gated_slope(x, gate(x), hn::MulAdd(hn::Mul(x, x), set(3 * kCubic), set(kLinear)));
+  }
+};
+
+struct QuickGelu {
+  HWY_INLINE FloatVec gate(FloatVec x) const { return sigmoid(hn::Mul(x, set(1.702f))); }
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, gate(x)); }
+  HWY_INLINE FloatVec slope(FloatVec x) const { return gated_slope(x, gate(x), set(1.702f)); }
+};
+
+struct Exp {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(x); }
+  HWY_INLINE FloatVec slope(FloatVec x) const { return exp(x); }
+};
+
+struct Square {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, x); }
+  HWY_INLINE FloatVec slope(FloatVec x) const { return hn::Add(x, x); }
+};
+
+template <class F>
+struct Backward {
+  HWY_INLINE FloatVec operator()(FloatVec dy, FloatVec x) const { return hn::Mul(dy, F().slope(x)); }
+};
+
+struct Add {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Add(a, b); }
+};
+struct Sub {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Sub(a, b); }
+};
+struct Mul {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Mul(a, b); }
+};
+
+struct Affine {
+  FloatVec scale, shift;
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::MulAdd(scale, x, shift); }
+};
+
+struct Accumulate {
+  FloatVec scale;
+  HWY_INLINE FloatVec operator()(FloatVec y, FloatVec x) const { return hn::MulAdd(scale, x, y); }
+};
+
+struct Geglu {
+  HWY_INLINE FloatVec operator()(FloatVec value, FloatVec gate) const { return hn::Mul(value, gelu(gate)); }
+};
+
+void UnaryBlock(Unary op, float* y, const float* x, int64_t n) {
+  switch (op) {
+    case Unary::silu:
+      return map(Silu(), y, n, x);
+    case Unary::gelu:
+      return map(Gelu(), y, n, x);
+    case Unary::gelu_tanh:
+      return map(GeluTanh(), y, n, x);
+    case Unary::quick_gelu:
+      return map(QuickGelu(), y, n, x);
+    case Unary::exp:
+      return map(Exp(), y, n, x);
+    case Unary::square:
+      return map(Square(), y, n, x);
+  }
+}
+
+void UnaryBackwardBlock(Unary op, float* dx, const float* dy, const float* x, int64_t n) {
+  switch (op) {
+    case Unary::silu:
+      return map(Backward<Silu>(), dx, n, dy, x);
+    case Unary::gelu:
+      return map(Backward<Gelu>(), dx, n, dy, x);
+    case Unary::gelu_tanh:
+      return map(Backward<GeluTanh>(), dx, n, dy, x);
+    case Unary::quick_gelu:
+      return map(Backward<QuickGelu>(), dx, n, dy, x);
+    case Unary::exp:
+      return map(Backward<Exp>(), dx, n, dy, x);
+    case Unary::square:
+      return map(Backward<Square>(), dx, n, dy, x);
+  }
+}
+
+void BinaryBlock(Binary op, float* y, const float* a, const float* b, int64_t n) {
+  switch (op) {
+    case Binary::add:
+      return map(Add(), y, n, a, b);
+    case Binary::sub:
+      return map(Sub(), y, n, a, b);
+    case Binary::mul:
+      return map(Mul(), y, n, a, b);
+  }
+}
+
+void AffineBlock(float* y, const float* x, float scale, float shift, int64_t n) {
+  map(Affine{set(scale), set(shift)}, y, n, x);
+}
+
+void AccumulateBlock(float* sum, const float* y, const float* x, float scale, int64_t n) {
+  map(Accumulate{set(scale)}, sum, n, y, x);
+}
+
+void GegluBlock(float* y, const float* value, const float* gate, int64_t n) { map(Geglu(), y, n, value, gate); }
+
+HWY_INLINE void geglu_slopes(FloatVec dy, FloatVec value, FloatVec gate, FloatVec& dvalue, FloatVec& dgate) {
+  const Normal normal = normal_distribution(gate);
+  dvalue = hn::Mul(dy, hn::Mul(gate, normal.cdf));
+  dgate = hn::Mul(hn::Mul(dy, value), hn::MulAdd(gate, normal.pdf, normal.cdf));
+}
+
+void GegluBackwardBlock(float* dvalue, float* dgate, const float* dy, const float* value, const float* gate,
+                        int64_t n) {
+  const int64_t step = lanes();
+  FloatVec a, b;
+  int64_t i = 0;
+  for (; i + step <= n; i += step) {
+    geglu_slopes(load(dy + i), load(value + i), load(gate + i), a, b);
+    store(a, dvalue + i);
+    store(b, dgate + i);
+  }
+  if (i == n) return;
+  geglu_slopes(load_first(dy + i, n - i), load_first(value + i, n - i), load_first(gate + i, n - i), a, b);
+  store_first(a, dvalue + i, n - i);
+  store_first(b, dgate + i, n - i);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace wick
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace wick {
+
+HWY_EXPORT(UnaryBlock);
+HWY_EXPORT(UnaryBackwardBlock);
+HWY_EXPORT(BinaryBlock);
+HWY_EXPORT(AffineBlock);
+HWY_EXPORT(AccumulateBlock);
+HWY_EXPORT(GegluBlock);
+HWY_EXPORT(GegluBackwardBlock);
+
+using Pointers = BlockLoop::Pointers;
+
+void CpuBackend::unary(Unary op, View y, View x) {
+  BlockLoop({y}, {x}).run([=](const Pointers& p, int64_t n, int64_t) {
+    HWY_DYNAMIC_DISPATCH(UnaryBlock)(op, p[0], p[1], n);
+  });
+}
+
+void CpuBackend::unary_backward(Unary op, View dx, View dy, View x) {
+  BlockLoop({dx}, {dy, x}).run([=](const Pointers& p, int64_t n, int64_t) {
+    HWY_DYNAMIC_DISPATCH(UnaryBackwardBlock)(op, p[0], p[1], p[2], n);
+  });
+}
+
+void CpuBackend::binary(Binary op, View y, View a, View b) {
+  BlockLoop({y}, {a, b}).run([=](const Pointers& p, int64_t n, int64_t) {
+    HWY_DYNAMIC_DISPATCH(BinaryBlock)(op, p[0], p[1], p[2], n);
+  });
+}
+
+void CpuBackend::affine(View y, View x, float scale, float shift) {
+  BlockLoop({y}, {x}).run([=](const Pointers& p, int64_t n, int64_t) {
+    HWY_DYNAMIC_DISPATCH(AffineBlock)(p[0], p[1], scale, shift, n);
+  });
+}
+
+void CpuBackend::accumulate(View y, View x, float scale) {
+  BlockLoop({y}, {y, x}).run([=](const Pointers& p, int64_t n, int64_t) {
+    HWY_DYNAMIC_DISPATCH(AccumulateBlock)(p[0], p[1], p[2], scale, n);
+  });
+}
+
+namespace {
+
+// One half of the last axis of [..., 2D].
+View half(const View& x, int index) {
+  View h = x;
+  const int last = x.rank() - 1;
+  h.shape[last] /= 2;
+  h.data = x.as<char>() + index * h.shape[last] * x.stride[last] * int64_t(size_of(x.dtype));
+  return h;
+}
+
+}  // namespace
+
+void CpuBackend::geglu(View y, View x) {
+  BlockLoop({y}, {half(x, 0), half(x, 1)}).run([=](const Pointers& p, int64_t n, int64_t) {
+    HWY_DYNAMIC_DISPATCH(GegluBlock)(p[0], p[1], p[2], n);
+  });
+}
+
+void CpuBackend::geglu_backward(View dx, View dy, View x) {
+  BlockLoop({half(dx, 0), half(dx, 1)}, {dy, half(x, 0), half(x, 1)}).run([=](const Pointers& p, int64_t n, int64_t) {
+    HWY_DYNAMIC_DISPATCH(GegluBackwardBlock)(p[0], p[1], p[2], p[3], p[4], n);
+  });
+}
+
+}  // namespace wick
+#endif  // HWY_ONCE

@@ -1,0 +1,147 @@
+// SIMD building blocks, compiled once for each target. Include inside a foreach_target.h file, after highway.h.
+#if defined(WICK_SIMD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef WICK_SIMD_INL_H_
+#undef WICK_SIMD_INL_H_
+#else
+#define WICK_SIMD_INL_H_
+#endif
+
+#include <cstdint>
+#include <cstring>
+
+#include "hwy/contrib/math/math-inl.h"
+#include "hwy/highway.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+using Floats = hn::ScalableTag<float>;
+using FloatVec = hn::Vec<Floats>;
+
+HWY_INLINE int64_t lanes() { return int64_t(hn::Lanes(Floats())); }
+HWY_INLINE FloatVec set(float value) { return hn::Set(Floats(), value); }
+HWY_INLINE FloatVec load(const float* x) { return hn::LoadU(Floats(), x); }
+HWY_INLINE void store(FloatVec v, float* y) { hn::StoreU(v, Floats(), y); }
+
+// The first n < lanes() elements; the others are zero. Touches no memory beyond them.
+HWY_INLINE FloatVec load_first(const float* x, int64_t n) {
+  const Floats d;
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN float padded[hn::MaxLanes(d)] = {};
+  std::memcpy(padded, x, size_t(n) * sizeof(float));
+  return hn::Load(d, padded);
+#else
+  return hn::MaskedLoad(hn::FirstN(d, size_t(n)), d, x);
+#endif
+}
+
+HWY_INLINE void store_first(FloatVec v, float* y, int64_t n) {
+  const Floats d;
+#if HWY_MEM_OPS_MIGHT_FAULT
+  HWY_ALIGN float padded[hn::MaxLanes(d)];
+  hn::Store(v, d, padded);
+  std::memcpy(y, padded, size_t(n) * sizeof(float));
+#else
+  hn::BlendedStore(v, hn::FirstN(d, size_t(n)), d, y);
+#endif
+}
+
+// y[i] = f(x[i]...). An element's bits depend on its values only, not on its place.
+template <class F, class... In>
+HWY_INLINE void map(const F& f, float* y, int64_t n, const In*... x) {
+  const int64_t step = lanes();
+  int64_t i = 0;
+  for (; i + step <= n; i += step) store(f(load(x + i)...), y + i);
+  if (i < n) store_first(f(load_first(x + i, n - i)...), y + i, n - i);
+}
+
+using Doubles = hn::ScalableTag<double>;
+
+// A running sum of floats in double precision.
+struct WideSum {
+  hn::Vec<Doubles> low, high;
+
+  // Not default initialisers: the compiler's own constructors are built for no target.
+  static HWY_INLINE WideSum zero() { return {hn::Zero(Doubles()), hn::Zero(Doubles())}; }
+  HWY_INLINE void add(FloatVec v) {
+    const Doubles wide;
+#if HWY_TARGET == HWY_SCALAR
+    low = hn::Add(low, hn::PromoteTo(wide, v));
+#else
+    const hn::Half<Floats> half;
+    low = hn::Add(low, hn::PromoteTo(wide, hn::LowerHalf(half, v)));
+    high = hn::Add(high, hn::PromoteTo(wide, hn::UpperHalf(half, v)));
+#endif
+  }
+  HWY_INLINE void add(const WideSum& other) {
+    low = hn::Add(low, other.low);
+    high = hn::Add(high, other.high);
+  }
+  HWY_INLINE double total() const { return hn::GetLane(hn::SumOfLanes(Doubles(), hn::Add(low, high))); }
+};
+
+// Sums f(x[i]...), which must be zero where all x are.
+template <class F, class... In>
+HWY_INLINE double sum_of(const F& f, int64_t n, const In*... x) {
+  const int64_t step = lanes();
+  WideSum even = WideSum::zero(), odd = even;
+  int64_t i = 0;
+  for (; i + 2 * step <= n; i += 2 * step) {
+    even.add(f(load(x + i)...));
+    odd.add(f(load(x + i + step)...));
+  }
+  for (; i + step <= n; i += step) even.add(f(load(x + i)...));
+  if (i < n) odd.add(f(load_first(x + i, n - i)...));
+  even.add(odd);
+  return even.total();
+}
+
+// Highway's Exp is good to 1 ulp but only up to 104; this one overflows to infinity. NaN gives an arbitrary number.
+HWY_INLINE FloatVec exp_of_number(FloatVec x) { return hn::Exp(Floats(), hn::Min(x, set(104.0f))); }
+HWY_INLINE FloatVec exp(FloatVec x) { return hn::IfThenElse(hn::IsNaN(x), x, exp_of_number(x)); }
+
+HWY_INLINE FloatVec sigmoid(FloatVec x) { return hn::Div(set(1), hn::Add(set(1), exp_of_number(hn::Neg(x)))); }
+
+struct Normal {
+  FloatVec cdf, pdf;
+};
+
+// The standard normal distribution. The tail is pdf * t P(t) with t = 1 / (1 + 0.35 |x|), P fitted to erfcx at
+// Chebyshev nodes over |x| <= 14: relative error 4e-7 on both tails, rounding included.
+HWY_INLINE Normal normal_distribution(FloatVec x) {
+  const FloatVec t = hn::Div(set(1), hn::MulAdd(set(0.35f), hn::Abs(x), set(1)));
+  const FloatVec e = exp_of_number(hn::Mul(hn::Mul(x, x), set(-0.5f)));
+  FloatVec p = hn::MulAdd(set(-0.029679522f), t, set(0.14654583f));
+  p = hn::MulAdd(p, t, set(-0.260961228f));
+  p = hn::MulAdd(p, t, set(0.165050996f));
+  p = hn::MulAdd(p, t, set(-0.0270466082f));
+  p = hn::MulAdd(p, t, set(0.107114588f));
+  p = hn::MulAdd(p, t, set(0.119444917f));
+  p = hn::MulAdd(p, t, set(0.139912298f));
+  p = hn::MulAdd(p, t, set(0.139618713f));
+  const FloatVec tail = hn::Mul(hn::Mul(p, t), e);
+  const FloatVec cdf = hn::IfThenElse(hn::Gt(x, set(0)), hn::Sub(set(1), tail), tail);
+  return {cdf, hn::Mul(e, set(0.398942280f))};
+}
+
+// x Phi(x), and its derivative Phi(x) + x phi(x).
+HWY_INLINE FloatVec gelu(FloatVec x) { return hn::Mul(x, normal_distribution(x).cdf); }
+HWY_INLINE FloatVec gelu_slope(FloatVec x) {
+  const Normal normal = normal_distribution(x);
+  return hn::MulAdd(x, normal.pdf, normal.cdf);
+}
+
+// The derivative of x sigmoid(v(x)), given s = sigmoid(v) and v's derivative.
+HWY_INLINE FloatVec gated_slope(FloatVec x, FloatVec s, FloatVec v_slope) {
+  return hn::MulAdd(hn::Mul(hn::Mul(x, v_slope), s), hn::Sub(set(1), s), s);
+}
+HWY_INLINE FloatVec silu(FloatVec x) { return hn::Mul(x, sigmoid(x)); }
+HWY_INLINE FloatVec silu_slope(FloatVec x) { return gated_slope(x, sigmoid(x), set(1)); }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace wick
+HWY_AFTER_NAMESPACE();
+
+#endif  // WICK_SIMD_INL_H_
