@@ -1,0 +1,475 @@
+// Group and layer normalisation, forward and backward.
+//
+// group_norm sees an image [B, ..., C] as positions x channels and never gathers a group: all sums are taken per
+// channel, along the rows as they lie in memory, and channels are joined into groups afterwards.
+#include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/dense.h"
+#include "wick/backend/cpu/parallel.h"
+#include "wick/backend/cpu/targets.h"
+
+#ifndef WICK_BACKEND_CPU_NORM_TYPES
+#define WICK_BACKEND_CPU_NORM_TYPES
+namespace wick {
+namespace {
+
+// Per-channel sums of one image or a part of it.
+struct ChannelSums {
+  double* first;   // forward: x;   backward: dz, the gradient before the activation
+  double* second;  // forward: x^2; backward: dz times the normalised x
+};
+
+// y = act((x - mean) * scale + shift), per channel.
+struct ChannelAffine {
+  const float *mean, *scale, *shift;
+  bool silu;
+};
+
+// dx = dz * gain - x_hat * slope - offset, per channel, with x_hat = (x - mean) * rstd and z = x_hat * w + b.
+struct ChannelBackward {
+  const float *mean, *rstd, *w, *b;
+  const float *gain, *slope, *offset;
+  bool silu;
+};
+
+}  // namespace
+}  // namespace wick
+#endif
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "wick/backend/cpu/norm.cpp"
+#include "hwy/foreach_target.h"
+#include "wick/backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick {
+namespace HWY_NAMESPACE {
+namespace {
+
+// One vector of channels, perhaps not full.
+struct Channels {
+  int64_t first, count;
+  bool full;
+  HWY_INLINE Channels(int64_t c, int64_t channels)
+      : first(c), count(HWY_MIN(lanes(), channels - c)), full(channels - c >= lanes()) {}
+  HWY_INLINE FloatVec of(const float* x) const { return full ? load(x + first) : load_first(x + first, count); }
+  HWY_INLINE void put(FloatVec v, float* y) const { full ? store(v, y + first) : store_first(v, y + first, count); }
+  HWY_INLINE void add(FloatVec v, double* sum) const {
+    HWY_ALIGN float part[hn::MaxLanes(Floats())];
+    hn::Store(v, Floats(), part);
+    for (int64_t i = 0; i < count; ++i) sum[first + i] += double(part[i]);
+  }
+};
+
+// Adds the rows' sums of x and x^2. The f32 sums are of distances from the block's own mean, so they lose nothing when
+// the mean is large against the deviation; the rest is done in double precision.
+void GroupStatistics(const ChannelSums& sums, const float* x, int64_t rows, int64_t channels) {
+  HWY_ALIGN float pivot[hn::MaxLanes(Floats())], first[hn::MaxLanes(Floats())], second[hn::MaxLanes(Floats())];
+  for (int64_t c = 0; c < channels; c += lanes()) {
+    const Channels at(c, channels);
+    FloatVec sum = set(0);
+    for (int64_t r = 0; r < rows; ++r) sum = hn::Add(sum, at.of(x + r * channels));
+    const FloatVec mean = hn::Mul(sum, set(1 / float(rows)));
+    FloatVec distance = set(0), square = distance;
+    for (int64_t r = 0; r < rows; ++r) {
+      const FloatVec d = hn::Sub(at.of(x + r * channels), mean);
+      distance = hn::Add(distance, d);
+      square = hn::MulAdd(d, d, square);
+    }
+    hn::Store(mean, Floats(), pivot);
+    hn::Store(distance, Floats(), first);
+    hn::Store(square, Floats(), second);
+    for (int64_t i = 0; i < at.count; ++i) {
+      const double p = double(pivot[i]), n = double(rows);
+      sums.first[c + i] += double(first[i]) + n * p;
+      sums.second[c + i] += double(second[i]) + p * (2 * double(first[i]) + n * p);
+    }
+  }
+}
+
+template <bool kSilu>
+HWY_INLINE void normalise(float* y, const float* x, int64_t rows, int64_t channels, const ChannelAffine& a) {
+  for (int64_t r = 0; r < rows; ++r, x += channels, y += channels)
+    for (int64_t c = 0; c < channels; c += lanes()) {
+      const Channels at(c, channels);
+      const FloatVec z = hn::MulAdd(hn::Sub(at.of(x), at.of(a.mean)), at.of(a.scale), at.of(a.shift));
+      at.put(kSilu ? silu(z) : z, y);
+    }
+}
+
+void GroupNormalise(float* y, const float* x, int64_t rows, int64_t channels, const ChannelAffine& a) {
+  a.silu ? normalise<true>(y, x, rows, channels, a) : normalise<false>(y, x, rows, channels, a);
+}
+
+// The normalised x and the gradient of z = x_hat * w + b.
+struct BeforeActivation {
+  FloatVec x_hat, dz;
+};
+
+template <bool kSilu>
+HWY_INLINE BeforeActivation before_activation(const Channels& at, const float* dy, const float* x,
+                                              const ChannelBackward& n) {
+  const FloatVec x_hat = hn::Mul(hn::Sub(at.of(x), at.of(n.mean)), at.of(n.rstd));
+  if (!kSilu) return {x_hat, at.of(dy)};
+  return {x_hat, hn::Mul(at.of(dy), silu_slope(hn::MulAdd(x_hat, at.of(n.w), at.of(n.b))))};
+}
+
+template <bool kSilu>
+HWY_INLINE void gradient_sums(const ChannelSums& sums, const float* dy, const float* x, int64_t rows, int64_t channels,
+                              const ChannelBackward& n) {
+  for (int64_t c = 0; c < channels; c += lanes()) {
+    const Channels at(c, channels);
+    FloatVec first = set(0), second = first;
+    for (int64_t r = 0; r < rows; ++r) {
+      const auto [x_hat, dz] = before_activation<kSilu>(at, dy + r * channels, x + r * channels, n);
+      first = hn::Add(first, dz);
+      second = hn::MulAdd(dz, x_hat, second);
+    }
+    at.add(first, sums.first);
+    at.add(second, sums.second);
+  }
+}
+
+template <bool kSilu>
+HWY_INLINE void input_gradient(float* dx, const float* dy, const float* x, int64_t rows, int64_t channels,
+                               const ChannelBackward& n) {
+  for (int64_t r = 0; r < rows; ++r, x += channels, dy += channels, dx += channels)
+    for (int64_t c = 0; c < channels; c += lanes()) {
+      const Channels at(c, channels);
+      const auto [x_hat, dz] = before_activation<kSilu>(at, dy, x, n);
+      at.put(hn::NegMulAdd(x_hat, at.of(n.slope), hn::MulSub(dz, at.of(n.gain), at.of(n.offset))), dx);
+    }
+}
+
+void GroupGradientSums(const ChannelSums& sums, const float* dy, const float* x, int64_t rows, int64_t channels,
+                       const ChannelBackward& n) {
+  n.silu ? gradient_sums<true>(sums, dy, x, rows, channels, n) : gradient_sums<false>(sums, dy, x, rows, channels, n);
+}
+
+void GroupInputGradient(float* dx, const float* dy, const float* x, int64_t rows, int64_t channels,
+                        const ChannelBackward& n) {
+  n.silu ? input_gradient<true>(dx, dy, x, rows, channels, n) : input_gradient<false>(dx, dy, x, rows, channels, n);
+}
+
+struct Value {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
+};
+
+// The mean of a row in two floats, and 1 / sqrt(variance + eps).
+struct RowMoments {
+  float mean, mean_rest, rstd;
+};
+
+HWY_INLINE RowMoments row_moments(const float* x, int64_t n, float eps) {
+  const double mean = sum_of(Value(), n, x) / double(n);
+  const float high = float(mean), low = float(mean - double(high));
+  const int64_t step = lanes();
+  WideSum squares = WideSum::zero();
+  int64_t i = 0;
+  for (; i + step <= n; i += step) {
+    const FloatVec d = hn::Sub(hn::Sub(load(x + i), set(high)), set(low));
+    squares.add(hn::Mul(d, d));
+  }
+  double variance = squares.total();
+  for (; i < n; ++i) variance += (double(x[i]) - mean) * (double(x[i]) - mean);
+  return {high, low, float(1 / __builtin_sqrt(variance / double(n) + double(eps)))};
+}
+
+void LayerNormRow(float* y, float* mean, float* rstd, const float* x, const float* w, const float* b, int64_t n,
+                  float eps) {
+  const RowMoments m = row_moments(x, n, eps);
+  if (mean) *mean = m.mean;
+  if (rstd) *rstd = m.rstd;
+  for (int64_t c = 0; c < n; c += lanes()) {
+    const Channels at(c, n);
+    const FloatVec d = hn::Sub(hn::Sub(at.of(x), set(m.mean)), set(m.mean_rest));
+    at.put(hn::MulAdd(hn::Mul(d, set(m.rstd)), at.of(w), at.of(b)), y);
+  }
+}
+
+// dx = rstd * (dy w - mean(dy w) - x_hat mean(dy w x_hat)).
+void LayerNormBackwardRow(float* dx, const float* dy, const float* x, const float* w, float mean, float rstd,
+                          int64_t n) {
+  FloatVec first = set(0), second = first;
+  for (int64_t c = 0; c < n; c += lanes()) {
+    const Channels at(c, n);
+    const FloatVec dz = hn::Mul(at.of(dy), at.of(w));
+    first = hn::Add(first, dz);
+    second = hn::MulAdd(dz, hn::Sub(at.of(x), set(mean)), second);
+  }
+  // Lanes past the row's end hold dz = 0, and add nothing.
+  WideSum a = WideSum::zero(), b = a;
+  a.add(first);
+  b.add(second);
+  const FloatVec offset = set(float(a.total() / double(n) * double(rstd)));
+  const FloatVec slope = set(float(b.total() / double(n) * double(rstd) * double(rstd) * double(rstd)));
+  for (int64_t c = 0; c < n; c += lanes()) {
+    const Channels at(c, n);
+    const FloatVec dz = hn::Mul(at.of(dy), at.of(w)), d = hn::Sub(at.of(x), set(mean));
+    at.put(hn::NegMulAdd(d, slope, hn::MulSub(dz, set(rstd), offset)), dx);
+  }
+}
+
+// Adds the rows' sums of dy and of dy x_hat.
+void LayerNormWeightGradients(const ChannelSums& sums, const float* dy, const float* x, const float* mean,
+                              const float* rstd, int64_t rows, int64_t n) {
+  for (int64_t c = 0; c < n; c += lanes()) {
+    const Channels at(c, n);
+    FloatVec first = set(0), second = first;
+    for (int64_t r = 0; r < rows; ++r) {
+      const FloatVec g = at.of(dy + r * n);
+      first = hn::Add(first, g);
+      second = hn::MulAdd(g, hn::Mul(hn::Sub(at.of(x + r * n), set(mean[r])), set(rstd[r])), second);
+    }
+    at.add(first, sums.first);
+    at.add(second, sums.second);
+  }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace wick
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+
+namespace wick {
+
+HWY_EXPORT(GroupStatistics);
+HWY_EXPORT(GroupNormalise);
+HWY_EXPORT(GroupGradientSums);
+HWY_EXPORT(GroupInputGradient);
+HWY_EXPORT(LayerNormRow);
+HWY_EXPORT(LayerNormBackwardRow);
+HWY_EXPORT(LayerNormWeightGradients);
+
+namespace {
+
+// The rows of a batch of images, in blocks that stay in the L1 cache while they are read twice, and in at most kParts
+// parts an image, which are summed by one thread each and then in order.
+struct RowBlocks {
+  static constexpr int64_t kBlock = 8192, kPart = 1 << 15, kParts = 64;
+
+  int64_t batch, rows, channels;
+  int64_t block_rows, parts;
+
+  RowBlocks(int64_t batch_size, int64_t row_count, int64_t channel_count)
+      : batch(batch_size),
+        rows(row_count),
+        channels(channel_count),
+        block_rows(std::max<int64_t>(4, kBlock / channels)),
+        parts(std::clamp<int64_t>(rows * channels / kPart, 1, kParts)) {}
+
+  // Calls body(image, first row, rows, part of the batch) for each block, the blocks of a part in order.
+  template <class Body>
+  void run(const Body& body) const {
+    parallel_for(batch * parts, batch * rows * channels, [&](int64_t begin, int64_t end) {
+      for (int64_t part = begin; part < end; ++part) {
+        const int64_t last = rows * (part % parts + 1) / parts;
+        for (int64_t row = rows * (part % parts) / parts; row < last; row += block_rows)
+          body(part / parts, row, std::min(block_rows, last - row), part);
+      }
+    });
+  }
+};
+
+// Sums per part, and in the end per image.
+class PartialSums {
+ public:
+  explicit PartialSums(const RowBlocks& blocks)
+      : parts_(blocks.parts), channels_(blocks.channels), sums_(size_t(blocks.batch * parts_ * 2 * channels_)) {}
+
+  ChannelSums part(int64_t index) {
+    double* first = sums_.data() + index * 2 * channels_;
+    return {first, first + channels_};
+  }
+  // The sum over an image's parts. Call once for each image.
+  ChannelSums image(int64_t index) {
+    const ChannelSums total = part(index * parts_);
+    for (int64_t p = 1; p < parts_; ++p) {
+      const ChannelSums more = part(index * parts_ + p);
+      for (int64_t c = 0; c < 2 * channels_; ++c) total.first[c] += more.first[c];
+    }
+    return total;
+  }
+
+ private:
+  int64_t parts_, channels_;
+  std::vector<double> sums_;
+};
+
+// A vector of C floats as an array; an empty view reads as `value`.
+std::vector<float> channel_vector(const View& v, int64_t channels, float value) {
+  std::vector<float> values(size_t(channels), value);
+  if (!v) return values;
+  const View dense{values.data(), DType::f32, v.shape, contiguous_strides(v.shape)};
+  cpu_backend().copy(dense, v);
+  return values;
+}
+
+float& at(const View& v, int64_t i, int64_t j) { return v.as<float>()[i * v.stride[0] + j * v.stride[1]]; }
+
+void store_sums(const View& to, const std::vector<double>& sums) {
+  if (!to) return;
+  const std::vector<float> rounded(sums.begin(), sums.end());
+  const View dense{const_cast<float*>(rounded.data()), DType::f32, to.shape, contiguous_strides(to.shape)};
+  cpu_backend().copy(to, dense);
+}
+
+RowBlocks image_rows(const View& x) {
+  const int64_t batch = x.dim(0), channels = x.dim(-1);
+  return {batch, x.numel() / std::max<int64_t>(1, batch * channels), channels};
+}
+
+// What a batch of images needs per channel, one image after another.
+struct ChannelTable {
+  int64_t channels;
+  std::vector<float> values;
+  ChannelTable(int64_t batch, int64_t channel_count) : channels(channel_count), values(size_t(batch * channels)) {}
+  float* image(int64_t index) { return values.data() + index * channels; }
+};
+
+}  // namespace
+
+void CpuBackend::group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) {
+  const RowBlocks blocks = image_rows(x);
+  if (x.numel() == 0) return;
+  const int64_t channels = blocks.channels, width = channels / groups, image = blocks.rows * channels;
+  assert(channels % groups == 0);
+  const DenseInput input(x);
+  const DenseOutput output(y);
+  PartialSums sums(blocks);
+  blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t part) {
+    HWY_DYNAMIC_DISPATCH(GroupStatistics)(sums.part(part), input.data() + i * image + row * channels, rows, channels);
+  });
+
+  const std::vector<float> weight = channel_vector(w, channels, 1), bias = channel_vector(b, channels, 0);
+  ChannelTable means(blocks.batch, channels), scales(blocks.batch, channels), shifts(blocks.batch, channels);
+  for (int64_t i = 0; i < blocks.batch; ++i) {
+    const ChannelSums total = sums.image(i);
+    for (int64_t g = 0; g < groups; ++g) {
+      double first = 0, second = 0;
+      for (int64_t c = g * width; c < (g + 1) * width; ++c) first += total.first[c], second += total.second[c];
+      const double n = double(blocks.rows * width), m = first / n, variance = std::max(0.0, second / n - m * m);
+      const double r = 1 / std::sqrt(variance + double(eps));
+      if (mean) at(mean, i, g) = float(m);
+      if (rstd) at(rstd, i, g) = float(r);
+      for (int64_t c = g * width; c < (g + 1) * width; ++c) {
+        const double scale = r * double(weight[size_t(c)]);
+        means.image(i)[c] = float(m);
+        scales.image(i)[c] = float(scale);
+        shifts.image(i)[c] = float(double(bias[size_t(c)]) - (m - double(float(m))) * scale);
+      }
+    }
+  }
+  blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t) {
+    const int64_t offset = i * image + row * channels;
+    HWY_DYNAMIC_DISPATCH(GroupNormalise)
+    (output.data() + offset, input.data() + offset, rows, channels,
+     {means.image(i), scales.image(i), shifts.image(i), silu});
+  });
+  output.finish();
+}
+
+void CpuBackend::group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd,
+                                     int groups, bool silu) {
+  const RowBlocks blocks = image_rows(x);
+  const int64_t channels = blocks.channels, width = channels / groups, image = blocks.rows * channels;
+  const DenseInput input(x), gradient(dy);
+  const std::vector<float> weight = channel_vector(w, channels, 1), bias = channel_vector(b, channels, 0);
+  ChannelTable means(blocks.batch, channels), rstds(blocks.batch, channels);
+  for (int64_t i = 0; i < blocks.batch; ++i)
+    for (int64_t c = 0; c < channels; ++c) {
+      means.image(i)[c] = at(mean, i, c / width);
+      rstds.image(i)[c] = at(rstd, i, c / width);
+    }
+  PartialSums sums(blocks);
+  blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t part) {
+    const int64_t offset = i * image + row * channels;
+    HWY_DYNAMIC_DISPATCH(GroupGradientSums)
+    (sums.part(part), gradient.data() + offset, input.data() + offset, rows, channels,
+     {means.image(i), rstds.image(i), weight.data(), bias.data(), nullptr, nullptr, nullptr, silu});
+  });
+
+  ChannelTable gains(blocks.batch, channels), slopes(blocks.batch, channels), offsets(blocks.batch, channels);
+  std::vector<double> dweight(size_t(channels), 0.0), dbias(size_t(channels), 0.0);
+  for (int64_t i = 0; i < blocks.batch; ++i) {
+    const ChannelSums total = sums.image(i);
+    for (int64_t c = 0; c < channels; ++c) {
+      dbias[size_t(c)] += total.first[c];
+      dweight[size_t(c)] += total.second[c];
+    }
+    for (int64_t g = 0; g < groups; ++g) {
+      double first = 0, second = 0;
+      for (int64_t c = g * width; c < (g + 1) * width; ++c) {
+        first += total.first[c] * double(weight[size_t(c)]);
+        second += total.second[c] * double(weight[size_t(c)]);
+      }
+      const double r = double(at(rstd, i, g)), n = double(blocks.rows * width);
+      for (int64_t c = g * width; c < (g + 1) * width; ++c) {
+        gains.image(i)[c] = float(r * double(weight[size_t(c)]));
+        slopes.image(i)[c] = float(r * second / n);
+        offsets.image(i)[c] = float(r * first / n);
+      }
+    }
+  }
+  store_sums(dw, dweight);
+  store_sums(db, dbias);
+  if (!dx) return;
+  const DenseOutput output(dx);
+  blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t) {
+    const int64_t offset = i * image + row * channels;
+    HWY_DYNAMIC_DISPATCH(GroupInputGradient)
+    (output.data() + offset, gradient.data() + offset, input.data() + offset, rows, channels,
+     {means.image(i), rstds.image(i), weight.data(), bias.data(), gains.image(i), slopes.image(i), offsets.image(i),
+      silu});
+  });
+  output.finish();
+}
+
+void CpuBackend::layer_norm(View y, View mean, View rstd, View x, View w, View b, float eps) {
+  const int64_t n = x.dim(-1);
+  if (x.numel() == 0) return;
+  const DenseInput input(x);
+  const DenseOutput output(y), means(mean), rstds(rstd);
+  const std::vector<float> weight = channel_vector(w, n, 1), bias = channel_vector(b, n, 0);
+  parallel_for(x.numel() / n, x.numel(), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(LayerNormRow)
+    (output.data() + row * n, means.data() ? means.data() + row : nullptr, rstds.data() ? rstds.data() + row : nullptr,
+     input.data() + row * n, weight.data(), bias.data(), n, eps);
+  });
+  output.finish();
+  means.finish();
+  rstds.finish();
+}
+
+void CpuBackend::layer_norm_backward(View dx, View dw, View db, View dy, View x, View w, View mean, View rstd) {
+  const int64_t n = x.dim(-1);
+  const DenseInput input(x), gradient(dy), means(mean), rstds(rstd);
+  if (dx) {
+    const DenseOutput output(dx);
+    const std::vector<float> weight = channel_vector(w, n, 1);
+    parallel_for(x.numel() / std::max<int64_t>(1, n), x.numel(), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(LayerNormBackwardRow)
+      (output.data() + row * n, gradient.data() + row * n, input.data() + row * n, weight.data(), means.data()[row],
+       rstds.data()[row], n);
+    });
+    output.finish();
+  }
+  if (!dw && !db) return;
+  const RowBlocks blocks(1, x.numel() / std::max<int64_t>(1, n), n);
+  PartialSums sums(blocks);
+  blocks.run([&](int64_t, int64_t row, int64_t rows, int64_t part) {
+    HWY_DYNAMIC_DISPATCH(LayerNormWeightGradients)
+    (sums.part(part), gradient.data() + row * n, input.data() + row * n, means.data() + row, rstds.data() + row, rows,
+     n);
+  });
+  const ChannelSums total = sums.image(0);
+  store_sums(db, {total.first, total.first + n});
+  store_sums(dw, {total.second, total.second + n});
+}
+
+}  // namespace wick
+#endif  // HWY_ONCE

@@ -1,0 +1,149 @@
+// AdamW as torch.optim.AdamW computes it for one tensor, and the norm that clipping needs.
+#include "wick/backend/cpu/block_loop.h"
+#include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "wick/backend/cpu/optimizer.cpp"
+#include "hwy/foreach_target.h"
+#include "wick/backend/cpu/simd-inl.h"
+
+#ifndef WICK_BACKEND_CPU_ADAMW_SCALARS
+#define WICK_BACKEND_CPU_ADAMW_SCALARS
+namespace wick {
+namespace {
+
+struct AdamWScalars {
+  float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, inverse_correction2, eps, step_size;
+};
+
+}  // namespace
+}  // namespace wick
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace wick {
+namespace HWY_NAMESPACE {
+namespace {
+
+struct AdamWVectors {
+  FloatVec param, m, v;
+};
+
+HWY_INLINE AdamWVectors adamw_step(const AdamWScalars& s, AdamWVectors old, FloatVec grad) {
+  const FloatVec g = hn::Mul(grad, set(s.grad_scale));
+  const FloatVec m = hn::MulAdd(hn::Sub(g, old.m), set(s.one_minus_beta1), old.m);
+  const FloatVec v = hn::MulAdd(hn::Mul(g, g), set(s.one_minus_beta2), hn::Mul(old.v, set(s.beta2)));
+  const FloatVec denominator = hn::MulAdd(hn::Sqrt(v), set(s.inverse_correction2), set(s.eps));
+  const FloatVec update = hn::Div(hn::Mul(m, set(s.step_size)), denominator);
+  return {hn::Sub(hn::Mul(old.param, set(s.decay)), update), m, v};
+}
+
+void AdamWBlock(const AdamWScalars& s, float* param, float* m, float* v, const float* grad, int64_t n) {
+  const int64_t step = lanes();
+  int64_t i = 0;
+  for (; i + step <= n; i += step) {
+    const AdamWVectors next = adamw_step(s, {load(param + i), load(m + i), load(v + i)}, load(grad + i));
+    store(next.param, param + i);
+    store(next.m, m + i);
+    store(next.v, v + i);
+  }
+  if (const int64_t rest = n - i; rest > 0) {
+    const AdamWVectors old{load_first(param + i, rest), load_first(m + i, rest), load_first(v + i, rest)};
+    const AdamWVectors next = adamw_step(s, old, load_first(grad + i, rest));
+    store_first(next.param, param + i, rest);
+    store_first(next.m, m + i, rest);
+    store_first(next.v, v + i, rest);
+  }
+}
+
+// In doubles from the start, so that gradients near the ends of f32's range count.
+double SumOfSquaresBlock(const float* x, int64_t n) {
+  const Doubles wide;
+  const hn::Rebind<float, Doubles> narrow;
+  const int64_t step = int64_t(hn::Lanes(wide));
+  auto even = hn::Zero(wide), odd = even;
+  int64_t i = 0;
+  for (; i + 2 * step <= n; i += 2 * step) {
+    const auto a = hn::PromoteTo(wide, hn::LoadU(narrow, x + i));
+    const auto b = hn::PromoteTo(wide, hn::LoadU(narrow, x + i + step));
+    even = hn::MulAdd(a, a, even);
+    odd = hn::MulAdd(b, b, odd);
+  }
+  double sum = hn::GetLane(hn::SumOfLanes(wide, hn::Add(even, odd)));
+  for (; i < n; ++i) sum += double(x[i]) * double(x[i]);
+  return sum;
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace wick
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <numeric>
+
+namespace wick {
+
+HWY_EXPORT(AdamWBlock);
+HWY_EXPORT(SumOfSquaresBlock);
+
+namespace {
+
+AdamWScalars scalars_of(const AdamWStep& step) {
+  const double beta1 = double(step.beta1), beta2 = double(step.beta2), lr = double(step.lr), t = double(step.step);
+  return {.grad_scale = step.grad_scale,
+          .decay = float(1 - lr * double(step.weight_decay)),
+          .one_minus_beta1 = float(1 - beta1),
+          .beta2 = step.beta2,
+          .one_minus_beta2 = float(1 - beta2),
+          .inverse_correction2 = float(1 / std::sqrt(1 - std::pow(beta2, t))),
+          .eps = step.eps,
+          .step_size = float(lr / (1 - std::pow(beta1, t)))};
+}
+
+}  // namespace
+
+void CpuBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step) {
+  constexpr int64_t kPart = 1 << 13;
+  struct Part {
+    const AdamWSlot* slot;
+    int64_t begin, end;
+  };
+  std::vector<Part> parts;
+  int64_t elements = 0;
+  for (const AdamWSlot& slot : slots) {
+    const int64_t n = slot.param.numel();
+    assert(slot.grad.numel() == n && slot.m.numel() == n && slot.v.numel() == n);
+    for (int64_t i = 0; i < n; i += kPart) parts.push_back({&slot, i, std::min(n, i + kPart)});
+    elements += n;
+  }
+  const AdamWScalars scalars = scalars_of(step);
+  parallel_for(int64_t(parts.size()), elements, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const auto& [slot, first, last] = parts[size_t(i)];
+      HWY_DYNAMIC_DISPATCH(AdamWBlock)
+      (scalars, slot->param.as<float>() + first, slot->m.as<float>() + first, slot->v.as<float>() + first,
+       slot->grad.as<float>() + first, last - first);
+    }
+  });
+}
+
+void CpuBackend::sum_of_squares(View total, const std::vector<View>& tensors) {
+  double sum = 0;
+  for (const View& tensor : tensors) {
+    const BlockLoop loop({}, {tensor});
+    std::vector<double> partial(size_t(loop.blocks()));
+    loop.run([&](const BlockLoop::Pointers& p, int64_t n, int64_t block) {
+      partial[size_t(block)] = HWY_DYNAMIC_DISPATCH(SumOfSquaresBlock)(p[0], n);
+    });
+    sum = std::accumulate(partial.begin(), partial.end(), sum);
+  }
+  *total.as<float>() = float(sum);
+}
+
+}  // namespace wick
+#endif  // HWY_ONCE

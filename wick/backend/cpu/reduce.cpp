@@ -1,0 +1,127 @@
+// Sums over axes. Partial sums cover fixed parts of the input and are added in a fixed order.
+#include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/dense.h"
+#include "wick/backend/cpu/parallel.h"
+#include "wick/backend/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "wick/backend/cpu/reduce.cpp"
+#include "hwy/foreach_target.h"
+#include "wick/backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick {
+namespace HWY_NAMESPACE {
+namespace {
+
+struct Same {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
+};
+
+double SumRow(const float* x, int64_t n) { return sum_of(Same(), n, x); }
+
+// sum[c] += x[r][c] over all rows r.
+void SumColumns(double* sum, const float* x, int64_t rows, int64_t row_stride, int64_t columns) {
+  constexpr int64_t kRows = 32;  // added in f32 before they go into the double
+  const int64_t step = lanes();
+  HWY_ALIGN float part[hn::MaxLanes(Floats())];
+  for (int64_t row = 0; row < rows; row += kRows)
+    for (int64_t c = 0; c < columns; c += step) {
+      const int64_t width = HWY_MIN(step, columns - c), end = HWY_MIN(row + kRows, rows);
+      FloatVec even = set(0), odd = even;
+      for (int64_t r = row; r < end; ++r) {
+        const float* from = x + r * row_stride + c;
+        even = hn::Add(even, width == step ? load(from) : load_first(from, width));
+        std::swap(even, odd);
+      }
+      hn::Store(hn::Add(even, odd), Floats(), part);
+      for (int64_t i = 0; i < width; ++i) sum[c + i] += double(part[i]);
+    }
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace wick
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include <algorithm>
+#include <vector>
+
+namespace wick {
+
+HWY_EXPORT(SumRow);
+HWY_EXPORT(SumColumns);
+
+namespace {
+
+// A dense x seen as [outer, reduced, inner]: the reduced axes stand together.
+struct Middle {
+  int64_t outer = 1, reduced = 1, inner = 1;
+};
+
+// Sums x over its middle axis into y [outer, inner].
+void sum_middle(float* y, const float* x, const Middle& m) {
+  constexpr int64_t kPart = 1 << 14;     // elements of a partial sum, about
+  constexpr int64_t kColumns = 1 << 10;  // and of its columns, at most
+  const int64_t columns = std::min(m.inner, kColumns), column_parts = (m.inner + columns - 1) / columns;
+  const int64_t rows = std::max(kPart / columns, (m.reduced + 63) / 64), row_parts = (m.reduced + rows - 1) / rows;
+  std::vector<double> partial(size_t(m.outer * row_parts * m.inner));
+  const int64_t elements = m.outer * m.reduced * m.inner;
+  parallel_for(m.outer * row_parts * column_parts, elements, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t column = task % column_parts * columns, part = task / column_parts;
+      const int64_t row = part % row_parts * rows, o = part / row_parts;
+      const int64_t height = std::min(rows, m.reduced - row), width = std::min(columns, m.inner - column);
+      const float* from = x + (o * m.reduced + row) * m.inner + column;
+      double* to = partial.data() + part * m.inner + column;
+      if (m.inner == 1)
+        *to = HWY_DYNAMIC_DISPATCH(SumRow)(from, height);
+      else
+        HWY_DYNAMIC_DISPATCH(SumColumns)(to, from, height, m.inner, width);
+    }
+  });
+  for (int64_t o = 0; o < m.outer; ++o)
+    for (int64_t i = 0; i < m.inner; ++i) {
+      double total = 0;
+      for (int64_t p = 0; p < row_parts; ++p) total += partial[size_t((o * row_parts + p) * m.inner + i)];
+      y[o * m.inner + i] = float(total);
+    }
+}
+
+// The first run of reduced axes of x, as [outer, reduced, inner], becoming extent 1 in `shape`.
+Middle first_run(Shape& shape, const Shape& target) {
+  Middle m;
+  int axis = 0;
+  while (axis < shape.rank() && shape[axis] == target[axis]) m.outer *= shape[axis++];
+  for (; axis < shape.rank() && (shape[axis] != target[axis] || shape[axis] == 1); ++axis) {
+    m.reduced *= shape[axis];
+    shape[axis] = 1;
+  }
+  while (axis < shape.rank()) m.inner *= shape[axis++];
+  return m;
+}
+
+}  // namespace
+
+void CpuBackend::sum(View y, View x) {
+  if (y.shape == x.shape) return copy(y, x);
+  const DenseInput input(x);
+  const DenseOutput output(y);
+  if (x.numel() == 0) return fill(y, 0);
+  // One run of reduced axes at a time; the largest gain comes first, and what follows is small.
+  Tensor held;
+  const float* from = input.data();
+  for (Shape shape = x.shape; shape != y.shape;) {
+    const Middle m = first_run(shape, y.shape);
+    const Tensor next = shape == y.shape ? Tensor() : Tensor::empty(shape);
+    float* to = next ? next.data<float>() : output.data();
+    sum_middle(to, from, m);
+    held = next;
+    from = to;
+  }
+  output.finish();
+}
+
+}  // namespace wick
+#endif  // HWY_ONCE

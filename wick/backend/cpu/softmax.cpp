@@ -1,0 +1,95 @@
+// Softmax over rows.
+#include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/dense.h"
+#include "wick/backend/cpu/parallel.h"
+#include "wick/backend/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "wick/backend/cpu/softmax.cpp"
+#include "hwy/foreach_target.h"
+#include "wick/backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick {
+namespace HWY_NAMESPACE {
+namespace {
+
+struct ExpShifted {
+  FloatVec maximum;
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(hn::Sub(x, maximum)); }
+};
+
+struct Same {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
+};
+
+struct Product {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Mul(a, b); }
+};
+
+struct Scaled {
+  FloatVec scale;
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, scale); }
+};
+
+struct SoftmaxSlope {
+  FloatVec mean;
+  HWY_INLINE FloatVec operator()(FloatVec dy, FloatVec y) const { return hn::Mul(y, hn::Sub(dy, mean)); }
+};
+
+HWY_INLINE float maximum_of(const float* x, int64_t n) {
+  const int64_t step = lanes();
+  FloatVec maximum = set(x[0]);
+  int64_t i = 0;
+  for (; i + step <= n; i += step) maximum = hn::Max(maximum, load(x + i));
+  float result = hn::GetLane(hn::MaxOfLanes(Floats(), maximum));
+  for (; i < n; ++i) result = HWY_MAX(result, x[i]);
+  return result;
+}
+
+void SoftmaxRow(float* y, const float* x, int64_t n) {
+  map(ExpShifted{set(maximum_of(x, n))}, y, n, x);
+  map(Scaled{set(float(1 / sum_of(Same(), n, y)))}, y, n, y);
+}
+
+void SoftmaxBackwardRow(float* dx, const float* dy, const float* y, int64_t n) {
+  map(SoftmaxSlope{set(float(sum_of(Product(), n, dy, y)))}, dx, n, dy, y);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace wick
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace wick {
+
+HWY_EXPORT(SoftmaxRow);
+HWY_EXPORT(SoftmaxBackwardRow);
+
+void CpuBackend::softmax(View y, View x) {
+  const DenseInput input(x);
+  const DenseOutput output(y);
+  const int64_t n = x.dim(-1);
+  if (x.numel() == 0) return;
+  parallel_for(x.numel() / n, x.numel(), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row)
+      HWY_DYNAMIC_DISPATCH(SoftmaxRow)(output.data() + row * n, input.data() + row * n, n);
+  });
+  output.finish();
+}
+
+void CpuBackend::softmax_backward(View dx, View dy, View y) {
+  const DenseInput gradient(dy), probability(y);
+  const DenseOutput output(dx);
+  const int64_t n = y.dim(-1);
+  if (y.numel() == 0) return;
+  parallel_for(y.numel() / n, y.numel(), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(SoftmaxBackwardRow)
+    (output.data() + row * n, gradient.data() + row * n, probability.data() + row * n, n);
+  });
+  output.finish();
+}
+
+}  // namespace wick
+#endif  // HWY_ONCE
