@@ -69,20 +69,15 @@ std::optional<View> flatten_rows(const View& v) {
 
 View contiguous_view(float* data, const Shape& shape) { return {data, DType::f32, shape, contiguous_strides(shape)}; }
 
-const float* contiguous_f32(const View& v, Scratch& copy) {
-  if (!v || (v.dtype == DType::f32 && v.contiguous())) return v.as<float>();
-  copy = Scratch(v.numel());
-  cpu_backend().copy(contiguous_view(copy.data(), v.shape), v);
-  return copy.data();
-}
-
 Operand::Operand(const View& v) {
   if (!v) return;
   if (const auto matrix = as_rows(v)) {
     matrix_ = *matrix;
     return;
   }
-  matrix_ = row_major(const_cast<float*>(contiguous_f32(v, copy_)), rows_of(v), v.dim(-1));
+  copy_ = Scratch(v.numel());
+  cpu_backend().copy(contiguous_view(copy_.data(), v.shape), v);
+  matrix_ = row_major(copy_.data(), rows_of(v), v.dim(-1));
 }
 
 Result::Result(const View& v) : view_(v) {

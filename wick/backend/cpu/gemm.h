@@ -35,9 +35,6 @@ std::optional<Matrix> as_matrix(const View& v);
 std::optional<View> flatten_rows(const View& v);
 View contiguous_view(float* data, const Shape& shape);
 
-// The elements of v in row-major order: its own data, or an f32 copy in `copy`. Null for an absent v.
-const float* contiguous_f32(const View& v, Scratch& copy);
-
 // [..., D] to read as a matrix [rows, D]: the view itself, or else an f32 copy.
 class Operand {
  public:
@@ -80,6 +77,8 @@ void for_each_panel(const View& w, F f) {
   }
 }
 
+// c [M, K] = a [M, N] w [N, K] + beta * c.
+void gemm_weight(const Matrix& c, const Matrix& a, const View& w, float beta = 0);
 // y [M, N] = x [M, K] w[N, K]^T + bias, where bias may be absent.
 void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float* bias);
 void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bias);

@@ -65,9 +65,7 @@ void CpuBackend::lora_linear_backward(View dx, View ddown, View dup, View dy, Vi
   if (!dx) return;
   const Result out(dx);
   gemm(*out, ds, *a);
-  for_each_panel(w, [&](int64_t begin, const Matrix& panel) {
-    gemm(*out, grad->col_range(begin, begin + panel.rows), panel, 1, 1);
-  });
+  gemm_weight(*out, *grad, w, 1);
   out.store();
 }
 

@@ -4,6 +4,7 @@
 #include <cassert>
 
 #include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/dense.h"
 #include "wick/backend/cpu/gemm.h"
 #include "wick/backend/cpu/onednn.h"
 
@@ -104,6 +105,7 @@ void CpuBackend::matmul(View c, View a, View b, float alpha, float beta) {
       a = *rows_a;
       b = last_two_dims(b);
       c = *rows_c;
+      if (b.dtype != DType::f32 && alpha == 1 && as_matrix(c)) return gemm_weight(*as_matrix(c), *Operand(a), b, beta);
     }
   }
   const Batch product(c, beta == 0 ? Batch::write : Batch::read_write), left(a, Batch::read), right(b, Batch::read);
@@ -111,6 +113,13 @@ void CpuBackend::matmul(View c, View a, View b, float alpha, float beta) {
   const double flops = 2.0 * double(c.dim(-2)) * double(c.dim(-1)) * double(a.dim(-1));
   gemm_batch(product, left, right, count, flops, alpha, beta);
   product.store();
+}
+
+void gemm_weight(const Matrix& c, const Matrix& a, const View& w, float beta) {
+  if (w.shape[0] == 0) return gemm(c, a, *Operand(w), 1, beta);
+  for_each_panel(w, [&](int64_t begin, const Matrix& panel) {
+    gemm(c, a.col_range(begin, begin + panel.rows), panel, 1, begin == 0 ? beta : 1);
+  });
 }
 
 void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float* bias) {
@@ -124,18 +133,17 @@ void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float*
   const dnnl::memory::desc db({1, y.cols}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
   const auto desc = bias ? dnnl::matmul::desc(dx, dw, db, dy) : dnnl::matmul::desc(dx, dw, dy);
   const dnnl::matmul::primitive_desc chosen(desc, scratchpad_attributes(), cpu_engine());
-  std::unordered_map<int, dnnl::memory> arguments = {{DNNL_ARG_SRC, memory_over(dx, x.data)},
-                                                     {DNNL_ARG_WEIGHTS, memory_over(dw, w.data)},
-                                                     {DNNL_ARG_DST, memory_over(dy, y.data)}};
+  Arguments arguments{{DNNL_ARG_SRC, memory_over(dx, x.data)},
+                      {DNNL_ARG_WEIGHTS, memory_over(dw, w.data)},
+                      {DNNL_ARG_DST, memory_over(dy, y.data)}};
   if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(db, bias));
   execute(dnnl::matmul(chosen), chosen.scratchpad_desc(), std::move(arguments));
 }
 
 void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bias) {
-  Scratch copy;
-  const float* b = contiguous_f32(bias, copy);
+  const DenseInput b(bias);
   for_each_panel(w, [&](int64_t begin, const Matrix& panel) {
-    linear_into(y.col_range(begin, begin + panel.rows), x, panel, b ? b + begin : nullptr);
+    linear_into(y.col_range(begin, begin + panel.rows), x, panel, bias ? b.data() + begin : nullptr);
   });
 }
 

@@ -22,13 +22,17 @@ dnnl::primitive_attr scratchpad_attributes() {
   return attributes;
 }
 
-void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
-             std::unordered_map<int, dnnl::memory> arguments) {
+void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, Arguments arguments) {
   const Scratch work(int64_t((scratchpad.get_size() + sizeof(float) - 1) / sizeof(float)));
   arguments.emplace(DNNL_ARG_SCRATCHPAD, memory_over(scratchpad, work.data()));
   dnnl::stream stream(cpu_engine());
   primitive.execute(stream, arguments);
   stream.wait();
+}
+
+void reorder(const dnnl::memory& from, const dnnl::memory& to) {
+  const dnnl::reorder::primitive_desc chosen(from, to, scratchpad_attributes());
+  execute(dnnl::reorder(chosen), chosen.scratchpad_desc(), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
 }  // namespace wick

@@ -15,9 +15,13 @@ const dnnl::engine& cpu_engine();
 dnnl::memory memory_over(const dnnl::memory::desc& desc, const void* data);
 dnnl::memory::desc describe(const Matrix& m);
 
+using Arguments = std::unordered_map<int, dnnl::memory>;
+
 // For primitives made with scratchpad_attributes().
-void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad,
-             std::unordered_map<int, dnnl::memory> arguments);
+void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, Arguments arguments);
 dnnl::primitive_attr scratchpad_attributes();
+
+// Copies between layouts.
+void reorder(const dnnl::memory& from, const dnnl::memory& to);
 
 }  // namespace wick
