@@ -37,7 +37,8 @@ Image decode_image(std::string_view bytes, const std::string& source, const Imag
 
 void write_png(const std::filesystem::path& path, const Image& image);  // atomic
 
-// Resamples in linear light: Mitchell where it shrinks, Catmull-Rom where it grows. The aspect ratio is the caller's.
+// Mitchell where it shrinks, Catmull-Rom where it grows. Works on the sRGB values as they are, not in linear light, as
+// the pictures were scaled that the models were trained on. The aspect ratio is the caller's.
 Image resize_image(const Image& image, int width, int height);
 Image crop_image(const Image& image, int x, int y, int width, int height);  // throws Error if it does not lie inside
 

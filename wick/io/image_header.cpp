@@ -145,7 +145,7 @@ ImageHeader read_image_header(const ImageSource& source) {
   const std::string_view start = text_of(bytes);
   if (start.starts_with("\xFF\xD8\xFF")) return read_jpeg_header(source);
   if (start.starts_with("\x89PNG\r\n\x1A\n")) return read_png_header(source);
-  if (start.starts_with("RIFF") && start.substr(8).starts_with("WEBP")) return read_webp_header(source);
+  if (start.starts_with("RIFF") && start.find("WEBP") == 8) return read_webp_header(source);
   fail("{}: expected a JPEG, PNG or WebP image, found {}", source.name, guess_format(start));
 }
 

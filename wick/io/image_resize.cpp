@@ -16,7 +16,7 @@ Image resize_image(const Image& image, int width, int height) {
   Image resized{width, height, std::vector<uint8_t>(size_t(width) * size_t(height) * 3)};
   const int done = stbir_resize_uint8_generic(image.rgb.data(), image.width, image.height, 0, resized.rgb.data(), width,
                                               height, 0, 3, STBIR_ALPHA_CHANNEL_NONE, 0, STBIR_EDGE_CLAMP,
-                                              STBIR_FILTER_DEFAULT, STBIR_COLORSPACE_SRGB, nullptr);
+                                              STBIR_FILTER_DEFAULT, STBIR_COLORSPACE_LINEAR, nullptr);
   check(done != 0, "resize: no memory to make {}x{} of {}x{}", width, height, image.width, image.height);
   return resized;
 }

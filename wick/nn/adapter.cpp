@@ -10,6 +10,7 @@
 
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/nn/lora_keys.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
 #include "wick/ops/shape.h"
@@ -18,59 +19,10 @@ namespace wick {
 
 namespace {
 
-enum class Factor { down, up, alpha };
-
-struct Suffix {
-  std::string_view text;
-  Factor factor;
-};
-
-// How writers spell one factor of a plain LoRA (lora_formats: kohya, PEFT, diffusers before and after 0.20).
-constexpr Suffix kSuffixes[] = {
-    {".lora_down.weight", Factor::down},
-    {".lora_up.weight", Factor::up},
-    {".alpha", Factor::alpha},
-    {".lora_A.weight", Factor::down},
-    {".lora_B.weight", Factor::up},
-    {".lora_A.default.weight", Factor::down},
-    {".lora_B.default.weight", Factor::up},
-    {".lora_A", Factor::down},
-    {".lora_B", Factor::up},
-    {"_lora.down.weight", Factor::down},
-    {"_lora.up.weight", Factor::up},
-    {".lora.down.weight", Factor::down},
-    {".lora.up.weight", Factor::up},
-    {".lora_linear_layer.down.weight", Factor::down},
-    {".lora_linear_layer.up.weight", Factor::up},
-};
-
-struct Algorithm {
-  std::string_view mark, name;
-};
-
-constexpr Algorithm kOtherAlgorithms[] = {
-    {".hada_", "LoHa"},
-    {".lokr_", "LoKr"},
-    {".dora_scale", "DoRA"},
-    {".lora_magnitude_vector", "DoRA"},
-    {".lora_mid.", "a Tucker-decomposed LoRA"},
-    {".oft_", "OFT"},
-    {".a1.weight", "GLoRA"},
-    {".a2.weight", "GLoRA"},
-    {".b1.weight", "GLoRA"},
-    {".b2.weight", "GLoRA"},
-    {".diff", "a full difference"},
-    {".set_weight", "a full weight"},
-    {".w_norm", "a norm difference"},
-    {".b_norm", "a norm difference"},
-    {".reshape_weight", "a reshaping LoRA"},
-};
-
-Suffix suffix_of(std::string_view key, const std::string& file) {
-  for (const Algorithm& other : kOtherAlgorithms)
-    check(key.find(other.mark) == key.npos, "{}: {} is {}; Wick reads plain LoRA files", file, quote(key), other.name);
-  for (const Suffix& suffix : kSuffixes)
-    if (key.ends_with(suffix.text) && key.size() > suffix.text.size()) return suffix;
+LoraKey checked_key(std::string_view key, const std::string& file) {
+  const std::string_view other = other_lora_algorithm(key);
+  check(other.empty(), "{}: {} is {}; Wick reads plain LoRA files", file, quote(key), other);
+  if (const auto parsed = parse_lora_key(key)) return *parsed;
   fail("{}: {} is no tensor of a LoRA: names should end in .lora_down.weight, .lora_up.weight or .alpha", file,
        quote(key));
 }
@@ -145,11 +97,11 @@ struct Adapter::Source {
 
 void Adapter::Source::index() {
   for (const auto& [key, info] : file.tensors()) {
-    const Suffix suffix = suffix_of(key, name());
-    Entry& entry = entries[key.substr(0, key.size() - suffix.text.size())];
-    std::string& slot = suffix.factor == Factor::down ? entry.down
-                        : suffix.factor == Factor::up ? entry.up
-                                                      : entry.alpha;
+    const LoraKey parsed = checked_key(key, name());
+    Entry& entry = entries[std::string(parsed.module)];
+    std::string& slot = parsed.factor == LoraFactor::down ? entry.down
+                        : parsed.factor == LoraFactor::up ? entry.up
+                                                          : entry.alpha;
     check(slot.empty(), "{}: {} and {} are the same factor of one module", name(), quote(slot), quote(key));
     slot = key;
   }

@@ -1,0 +1,22 @@
+// How LoRA files spell the tensors of a module: the module's base name and a suffix that tells the factor.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+namespace wick {
+
+enum class LoraFactor { down, up, alpha };
+
+struct LoraKey {
+  std::string_view module;
+  LoraFactor factor;
+};
+
+// None if the key is no tensor of a plain LoRA.
+std::optional<LoraKey> parse_lora_key(std::string_view key);
+
+// The algorithm other than plain LoRA that a key belongs to: "LoHa", "DoRA", … Empty if it is none that we know.
+std::string_view other_lora_algorithm(std::string_view key);
+
+}  // namespace wick
