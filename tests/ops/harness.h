@@ -5,6 +5,7 @@
 #pragma once
 
 #include <functional>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,8 @@ struct OpCase {
   float scale = 1;     // of the random inputs
   float shift = 0;
 };
+
+inline std::ostream& operator<<(std::ostream& out, const OpCase& row) { return out << row.name; }
 
 const std::vector<OpCase>& op_cases();
 
