@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <span>
@@ -18,236 +17,15 @@
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/quote.h"
+#include "wick/io/safetensors_format.h"
 
 namespace wick {
 namespace {
 
 static_assert(std::endian::native == std::endian::little, "the format is little-endian, and so are we");
 
-constexpr uint64_t kMaxHeader = 100'000'000;
-constexpr std::string_view kMetadata = "__metadata__";
-
-struct FileDType {
-  std::string_view name;
-  unsigned bits;
-  std::optional<DType> dtype;
-};
-
-// All that the format knows, in the order of the reference implementation (safetensors/src/tensor.rs, `enum Dtype`),
-// which writes the last first.
-constexpr FileDType kFileDTypes[] = {
-    {"BOOL", 8, {}},         {"F4", 4, {}},           {"F6_E2M3", 6, {}},        {"F6_E3M2", 6, {}},
-    {"U8", 8, DType::u8},    {"I8", 8, {}},           {"F8_E5M2", 8, {}},        {"F8_E4M3", 8, {}},
-    {"F8_E8M0", 8, {}},      {"F8_E4M3FNUZ", 8, {}},  {"F8_E5M2FNUZ", 8, {}},    {"I16", 16, {}},
-    {"U16", 16, {}},         {"F16", 16, DType::f16}, {"BF16", 16, DType::bf16}, {"I32", 32, DType::i32},
-    {"U32", 32, {}},         {"F32", 32, DType::f32}, {"C64", 64, {}},           {"F64", 64, {}},
-    {"I64", 64, DType::i64}, {"U64", 64, {}},
-};
-
-const FileDType* find_dtype(std::string_view name) {
-  const auto* found = std::ranges::find(kFileDTypes, name, &FileDType::name);
-  return found == std::end(kFileDTypes) ? nullptr : found;
-}
-
 const FileDType& file_dtype(DType dtype) {
   return *std::ranges::find(kFileDTypes, std::optional<DType>(dtype), &FileDType::dtype);
-}
-
-// Reads the header as a stream of events rather than as a tree, so that a hostile one costs no memory and every
-// breach is found where it stands.
-class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
- public:
-  HeaderReader(SafetensorsHeader& header, const std::string& source) : header_(header), source_(source) {}
-
-  bool start_object(size_t) override {
-    if (skipping()) return ++skip_depth_, true;
-    if (place_ == Place::file) return place_ = Place::root, true;
-    if (place_ != Place::root) fail_value("an object");
-    if (name_ != kMetadata) {
-      entry_ = {};
-      return place_ = Place::tensor, true;
-    }
-    return place_ = Place::metadata, true;
-  }
-
-  bool end_object() override {
-    if (skip_depth_ > 0) return --skip_depth_, true;
-    if (place_ == Place::tensor) finish_tensor();
-    place_ = place_ == Place::root ? Place::end : Place::root;
-    return true;
-  }
-
-  bool start_array(size_t) override {
-    if (skipping()) return ++skip_depth_, true;
-    if (place_ != Place::tensor || field_ == "dtype") fail_value("a list");
-    place_ = field_ == "shape" ? Place::shape : Place::offsets;
-    return true;
-  }
-
-  bool end_array() override {
-    if (skip_depth_ > 0) return --skip_depth_, true;
-    place_ = Place::tensor;
-    return true;
-  }
-
-  bool key(std::string& text) override {
-    if (skip_depth_ > 0) return true;
-    if (place_ == Place::root) {
-      name_ = text;
-      const bool fresh = name_ == kMetadata ? !std::exchange(seen_metadata_, true) : !header_.tensors.contains(name_);
-      check(fresh, "{}: {} stands twice in the header", source_, subject());
-      return true;
-    }
-    field_ = text;
-    const bool fresh = place_ == Place::metadata ? !header_.metadata.contains(field_) : mark_field();
-    check(fresh, "{}: {}: the key {} stands twice", source_, subject(), quote(field_));
-    return true;
-  }
-
-  bool string(std::string& text) override {
-    if (skipping()) return true;
-    if (place_ == Place::metadata)
-      header_.metadata[field_] = text;
-    else if (place_ == Place::tensor && field_ == "dtype")
-      entry_.dtype = text;
-    else
-      fail_value("a string");
-    return true;
-  }
-
-  bool number_unsigned(uint64_t value) override {
-    if (skipping()) return true;
-    if (place_ == Place::shape) {
-      check(entry_.shape.size() < kMaxRank, "{}: {} has more than {} dimensions", source_, subject(), kMaxRank);
-      entry_.shape.push_back(value);
-    } else if (place_ == Place::offsets) {
-      check(entry_.offsets.size() < 2, "{}: {}: data_offsets has more than two entries", source_, subject());
-      entry_.offsets.push_back(value);
-    } else {
-      fail_value("a number");
-    }
-    return true;
-  }
-
-  bool null() override {
-    const bool no_metadata = place_ == Place::root && name_ == kMetadata;
-    return no_metadata || scalar("null");
-  }
-  bool boolean(bool) override { return scalar("true or false"); }
-  bool number_integer(int64_t) override { return scalar("a negative number"); }
-  bool number_float(double, const std::string&) override { return scalar("a fraction or a number beyond 64 bits"); }
-  bool binary(binary_t&) override { return scalar("binary data"); }
-
-  bool parse_error(size_t, const std::string&, const nlohmann::json::exception& problem) override {
-    fail("{}: the header is not valid JSON: {}", source_, describe(problem));
-  }
-
- private:
-  enum class Place { file, root, metadata, tensor, shape, offsets, end };
-  struct Entry {
-    std::string dtype;
-    std::vector<uint64_t> shape, offsets;
-    bool has_dtype = false, has_shape = false, has_offsets = false;
-  };
-
-  // Fields of a tensor that the format does not know are passed over, as the reference implementation does.
-  bool skipping() const {
-    return skip_depth_ > 0 ||
-           (place_ == Place::tensor && field_ != "dtype" && field_ != "shape" && field_ != "data_offsets");
-  }
-
-  bool mark_field() {
-    if (field_ == "dtype") return !std::exchange(entry_.has_dtype, true);
-    if (field_ == "shape") return !std::exchange(entry_.has_shape, true);
-    if (field_ == "data_offsets") return !std::exchange(entry_.has_offsets, true);
-    return true;
-  }
-
-  bool scalar(std::string_view found) const {
-    if (!skipping()) fail_value(found);
-    return true;
-  }
-
-  std::string subject() const { return name_ == kMetadata ? name_ : "tensor " + quote(name_); }
-
-  [[noreturn]] void fail_value(std::string_view found) const {
-    switch (place_) {
-      case Place::file:
-      case Place::end:
-        fail("{}: the header: expected an object, found {}", source_, found);
-      case Place::root:
-        fail("{}: {}: expected an object, found {}", source_, subject(), found);
-      case Place::metadata:
-        fail("{}: {}: {}: expected a string, found {}", source_, kMetadata, quote(field_), found);
-      case Place::tensor:
-        fail("{}: {}: {}: expected {}, found {}", source_, subject(), field_,
-             field_ == "dtype" ? "a string" : "a list of integers", found);
-      case Place::shape:
-      case Place::offsets:
-        fail("{}: {}: {}: expected non-negative integers, found {}", source_, subject(), field_, found);
-    }
-    std::abort();
-  }
-
-  void finish_tensor();
-
-  SafetensorsHeader& header_;
-  const std::string& source_;
-  Place place_ = Place::file;
-  std::string name_, field_;
-  Entry entry_;
-  bool seen_metadata_ = false;
-  int skip_depth_ = 0;
-};
-
-void HeaderReader::finish_tensor() {
-  const std::string name = subject();
-  check(entry_.has_dtype && entry_.has_shape && entry_.has_offsets, "{}: {} has no {}", source_, name,
-        !entry_.has_dtype   ? "dtype"
-        : !entry_.has_shape ? "shape"
-                            : "data_offsets");
-  check(entry_.offsets.size() == 2, "{}: {}: data_offsets has {} entries, not two", source_, name,
-        entry_.offsets.size());
-  const FileDType* dtype = find_dtype(entry_.dtype);
-  check(dtype, "{}: {} has the unknown dtype {}", source_, name, quote(entry_.dtype));
-
-  TensorInfo info{entry_.dtype, dtype->dtype, {}, entry_.offsets[0], entry_.offsets[1]};
-  check(info.begin <= info.end, "{}: {}: data_offsets end at {}, before they begin at {}", source_, name, info.end,
-        info.begin);
-  // Empty extents count as one in `span`, so that strides of an empty tensor cannot overflow either.
-  uint64_t elements = 1, span = dtype->bits;
-  for (uint64_t extent : entry_.shape) {
-    const bool fits =
-        extent <= INT64_MAX && !__builtin_mul_overflow(span, std::max<uint64_t>(extent, 1), &span) && span <= INT64_MAX;
-    check(fits, "{}: {}: the shape [{}] is larger than any memory", source_, name, fmt::join(entry_.shape, ", "));
-    elements *= extent;
-    info.shape.push_back(int64_t(extent));
-  }
-  const uint64_t bits = elements * dtype->bits;
-  check(bits % 8 == 0 && bits / 8 == info.end - info.begin,
-        "{}: {}: shape {} of {} takes {} bytes, but data_offsets [{}, {}] give it {}", source_, name, info.shape,
-        dtype->name, (bits + 7) / 8, info.begin, info.end, info.end - info.begin);
-  header_.tensors.emplace(name_, std::move(info));
-}
-
-// The tensors must cover the data exactly: no hole in which something could hide, no byte with two meanings.
-void check_coverage(const SafetensorsHeader& header, uint64_t data_bytes, const std::string& source) {
-  std::vector<const std::pair<const std::string, TensorInfo>*> order;
-  for (const auto& entry : header.tensors) order.push_back(&entry);
-  std::ranges::sort(order, {}, [](const auto* entry) { return std::pair(entry->second.begin, entry->second.end); });
-  const uint64_t declared = order.empty() ? 0 : order.back()->second.end;
-  check(declared <= data_bytes,
-        "{}: the file is truncated: the header declares {} bytes of tensors, found {}; fetch or write it again", source,
-        declared, data_bytes);
-  uint64_t end = 0;
-  for (const auto* entry : order) {
-    const auto& [name, info] = *entry;
-    check(info.begin == end, "{}: tensor {} begins at byte {} of the data, expected {}: {}", source, quote(name),
-          info.begin, end, info.begin < end ? "it overlaps another tensor" : "there is a hole before it");
-    end = info.end;
-  }
-  check(end == data_bytes, "{}: {} bytes follow the last tensor; the file is damaged or not safetensors", source,
-        data_bytes - end);
 }
 
 // What people hand over instead of safetensors, told by its first bytes.
@@ -313,7 +91,7 @@ std::string header_json(const std::filesystem::path& path, std::span<const Named
   std::string text, comma;
   for (const auto& [key, value] : metadata)
     text += std::exchange(comma, ",") + json_string(key, path) + ":" + json_string(value, path);
-  if (!metadata.empty()) text = fmt::format("\"{}\":{{{}}}", kMetadata, text);
+  if (!metadata.empty()) text = fmt::format("\"{}\":{{{}}}", kMetadataKey, text);
 
   uint64_t begin = 0;
   for (const NamedTensor* entry : order) {
@@ -326,38 +104,25 @@ std::string header_json(const std::filesystem::path& path, std::span<const Named
   }
   text = "{" + text + "}";
   text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors are aligned for those who map the file
-  check(text.size() <= kMaxHeader, "{}: cannot write the file: its header would take {} bytes, and {} is the limit",
-        path.string(), text.size(), kMaxHeader);
+  check(text.size() <= kMaxSafetensorsHeader,
+        "{}: cannot write the file: its header would take {} bytes, and {} is the limit", path.string(), text.size(),
+        kMaxSafetensorsHeader);
   return text;
 }
 
 }  // namespace
 
-struct SafetensorsFile::Descriptor : FileDescriptor {
-  using FileDescriptor::FileDescriptor;
-};
-
-SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes, const std::string& source) {
-  check(json.starts_with('{'), "{}: the header does not start with '{{'", source);
-  // The JSON library takes a NUL for the end of its input and would not look at what follows.
-  check(json.find('\0') == json.npos, "{}: the header is not valid JSON: it contains a NUL byte", source);
-  SafetensorsHeader header;
-  HeaderReader reader(header, source);
-  nlohmann::json::sax_parse(json, &reader);
-  check_coverage(header, data_bytes, source);
-  return header;
-}
-
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   SafetensorsFile file;
   file.path_ = path;
-  file.file_ = std::make_shared<Descriptor>(path);
-  const Descriptor& in = *file.file_;
+  file.file_ = std::make_shared<FileDescriptor>(path);
+  const FileDescriptor& in = *file.file_;
   uint64_t length = 0;
   if (in.read_at(0, &length, sizeof length) < sizeof length)
     fail_foreign(in, fmt::format("it has {} bytes", in.size()));
-  if (length > kMaxHeader)
-    fail_foreign(in, fmt::format("its header would take {} bytes, over the limit of {}", length, kMaxHeader));
+  if (length > kMaxSafetensorsHeader)
+    fail_foreign(in,
+                 fmt::format("its header would take {} bytes, over the limit of {}", length, kMaxSafetensorsHeader));
   file.data_offset_ = sizeof length + length;
   check(file.data_offset_ <= in.size(),
         "{}: the file is truncated: the header alone takes {} bytes, the file has {}; fetch or write it again",
@@ -387,7 +152,7 @@ Tensor SafetensorsFile::load(const std::string& name, Memory& memory) const {
 void save_safetensors(const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   for (const auto& [name, tensor] : tensors) {
-    check(name != kMetadata, "{}: cannot write the file: no tensor may be called {}", path.string(), kMetadata);
+    check(name != kMetadataKey, "{}: cannot write the file: no tensor may be called {}", path.string(), kMetadataKey);
     check(bool(tensor) && tensor.memory().on_host(), "{}: cannot write the file: tensor {} is not on the host",
           path.string(), quote(name));
   }

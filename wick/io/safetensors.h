@@ -4,9 +4,10 @@
 //   N bytes   JSON: {"__metadata__": {string: string}, NAME: {"dtype", "shape", "data_offsets": [begin, end]}, ...}
 //   the rest  the tensors, row-major and little-endian, without holes; offsets count from here
 //
-// The reader keeps the rules of the reference implementation: N is at most 100 MB, the header starts with '{' and has
-// no duplicate keys, every dtype is known, begin and end agree with shape and dtype, and the tensors cover the data
-// exactly. Each breach is one Error that names the file, the tensor, what was expected and what was found.
+// The reader keeps that page's rules, where it is stricter than the reference implementation too: N is at most 100 MB,
+// the header starts with '{' and has no duplicate keys, every dtype is known, begin and end agree with shape and dtype,
+// and the tensors cover the data exactly. Shapes have at most 6 dimensions. Each breach is one Error that names the
+// file, the tensor, what was expected and what was found.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +22,8 @@
 #include "wick/io/sha256.h"
 
 namespace wick {
+
+class FileDescriptor;
 
 struct TensorInfo {
   std::string dtype_name;      // as the file spells it: "BF16"
@@ -52,11 +55,10 @@ class SafetensorsFile {
   Tensor load(const std::string& name, Memory& memory = host_memory()) const;
 
  private:
-  struct Descriptor;
   std::filesystem::path path_;
   SafetensorsHeader header_;
   uint64_t data_offset_ = 0;
-  std::shared_ptr<const Descriptor> file_;
+  std::shared_ptr<const FileDescriptor> file_;
 };
 
 // Writes host tensors of any strides, atomically. The bytes depend only on the arguments: tensors stand as the
