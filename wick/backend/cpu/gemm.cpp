@@ -94,4 +94,38 @@ void Result::store() const {
   if (copy_) cpu_backend().copy(view_, contiguous_view(copy_.data(), view_.shape));
 }
 
+View last_two_dims(const View& v) {
+  const int r = v.rank();
+  return {v.data, v.dtype, {v.shape[r - 2], v.shape[r - 1]}, {v.stride[r - 2], v.stride[r - 1]}};
+}
+
+MatrixBatch::MatrixBatch(const View& v, Access access) : view_(v) {
+  if (!v || as_matrix(last_two_dims(v))) return;
+  original_ = v;
+  for (int i = 0; i + 2 < v.rank(); ++i)
+    if (v.stride[i] == 0) original_.shape[i] = 1;
+  copy_ = Scratch(original_.numel());
+  compact_ = contiguous_view(copy_.data(), original_.shape);
+  if (access != write) cpu_backend().copy(compact_, original_);
+  view_ = compact_;
+  view_.shape = v.shape;
+  for (int i = 0; i + 2 < v.rank(); ++i)
+    if (original_.shape[i] != v.shape[i]) view_.stride[i] = 0;
+}
+
+void MatrixBatch::store() const {
+  if (copy_) cpu_backend().copy(original_, compact_);
+}
+
+Matrix MatrixBatch::operator[](int64_t index) const {
+  int64_t offset = 0;
+  for (int i = view_.rank() - 3; i >= 0; --i) {
+    offset += index % view_.shape[i] * view_.stride[i];
+    index /= view_.shape[i];
+  }
+  Matrix m = *as_matrix(last_two_dims(view_));
+  m.data += offset;
+  return m;
+}
+
 }  // namespace wick

@@ -62,6 +62,24 @@ class Result {
   Matrix matrix_;
 };
 
+View last_two_dims(const View& v);
+
+// [..., M, N] as a batch of matrices: the view's own, or an f32 copy in which broadcast dims stay broadcast. An absent
+// view makes an absent batch.
+class MatrixBatch {
+ public:
+  enum Access { read, write, read_write };
+
+  MatrixBatch(const View& v, Access access);
+  Matrix operator[](int64_t index) const;
+  explicit operator bool() const { return bool(view_); }
+  void store() const;  // as Result::store
+
+ private:
+  View view_, original_, compact_;
+  Scratch copy_;
+};
+
 // Calls f(first_row, panel) for the rows of w [N, K], in f32. A weight of another dtype is converted a panel at a time,
 // which bounds the memory and keeps the panel in the cache for the product that follows.
 template <class F>

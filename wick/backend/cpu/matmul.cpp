@@ -31,52 +31,9 @@ bool same_for_all(const View& v) {
   return true;
 }
 
-View last_two_dims(const View& v) {
-  const int r = v.rank();
-  return {v.data, v.dtype, {v.shape[r - 2], v.shape[r - 1]}, {v.stride[r - 2], v.stride[r - 1]}};
-}
-
-// A batch of matrices that gemm can take: the view's own, or an f32 copy in which broadcast dims stay broadcast.
-class Batch {
- public:
-  enum Access { read, write, read_write };
-
-  Batch(const View& v, Access access) : view_(v) {
-    if (as_matrix(last_two_dims(v))) return;
-    original_ = v;
-    for (int i = 0; i < v.rank(); ++i)
-      if (v.stride[i] == 0 && i + 2 < v.rank()) original_.shape[i] = 1;
-    copy_ = Scratch(original_.numel());
-    compact_ = contiguous_view(copy_.data(), original_.shape);
-    if (access != write) cpu_backend().copy(compact_, original_);
-    view_ = compact_;
-    view_.shape = v.shape;
-    for (int i = 0; i < v.rank(); ++i)
-      if (original_.shape[i] != v.shape[i]) view_.stride[i] = 0;
-  }
-
-  void store() const {
-    if (copy_) cpu_backend().copy(original_, compact_);
-  }
-
-  Matrix operator[](int64_t index) const {
-    int64_t offset = 0;
-    for (int i = view_.rank() - 3; i >= 0; --i) {
-      offset += index % view_.shape[i] * view_.stride[i];
-      index /= view_.shape[i];
-    }
-    Matrix m = *as_matrix(last_two_dims(view_));
-    m.data += offset;
-    return m;
-  }
-
- private:
-  View view_, original_, compact_;
-  Scratch copy_;
-};
-
 // Small products go to one thread each; a large one gets all threads.
-void gemm_batch(const Batch& c, const Batch& a, const Batch& b, int64_t count, double flops, float alpha, float beta) {
+void gemm_batch(const MatrixBatch& c, const MatrixBatch& a, const MatrixBatch& b, int64_t count, double flops,
+                float alpha, float beta) {
   constexpr double kLargeFlops = 1e8;
   if (count >= omp_get_max_threads() && flops < kLargeFlops && flops * double(count) > 1e5) {
 #pragma omp parallel for schedule(static)
@@ -108,7 +65,8 @@ void CpuBackend::matmul(View c, View a, View b, float alpha, float beta) {
       if (b.dtype != DType::f32 && alpha == 1 && as_matrix(c)) return gemm_weight(*as_matrix(c), *Operand(a), b, beta);
     }
   }
-  const Batch product(c, beta == 0 ? Batch::write : Batch::read_write), left(a, Batch::read), right(b, Batch::read);
+  const MatrixBatch product(c, beta == 0 ? MatrixBatch::write : MatrixBatch::read_write), left(a, MatrixBatch::read),
+      right(b, MatrixBatch::read);
   const int64_t count = Shape(c.shape.begin(), c.shape.end() - 2).numel();
   const double flops = 2.0 * double(c.dim(-2)) * double(c.dim(-1)) * double(a.dim(-1));
   gemm_batch(product, left, right, count, flops, alpha, beta);

@@ -1,0 +1,167 @@
+#include "backend/probe.h"
+
+namespace wick {
+namespace {
+
+using namespace probe;
+
+using Doubles = std::vector<double>;
+
+// One random call, in any layout that keeps D contiguous.
+struct Case {
+  int64_t batch, queries, keys, heads, features;
+  bool causal;
+  float scale = 0.3f;
+
+  Shape q_shape() const { return {batch, queries, heads, features}; }
+  Shape k_shape() const { return {batch, keys, heads, features}; }
+};
+
+// [B, T, H, D] windows: packed; a slice of a wider projection; stored by head.
+Tensor make(const Shape& s, bool filled) {
+  const auto create = [&](const Shape& shape) { return filled ? random(shape) : poisoned(shape); };
+  switch (rng().below(3)) {
+    case 0:
+      return create(s);
+    case 1: {
+      const int64_t width = 3 * s[2] * s[3];
+      return create({s[0], s[1], width}).window(s, {s[1] * width, width, s[3], 1}, s[2] * s[3]);
+    }
+    default: {
+      const Tensor by_head = create({s[0], s[2], s[1], s[3]});
+      return by_head.window(s, {s[2] * s[1] * s[3], s[3], s[1] * s[3], 1});
+    }
+  }
+}
+
+struct Reference {
+  Doubles y, lse, dq, dk, dv;
+};
+
+Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& dy) {
+  Reference r{Doubles(q.size()), Doubles(size_t(c.batch * c.heads * c.queries)), Doubles(q.size()), Doubles(k.size()),
+              Doubles(k.size())};
+  const int64_t d = c.features;
+  for (int64_t b = 0; b < c.batch; ++b)
+    for (int64_t h = 0; h < c.heads; ++h)
+      for (int64_t t = 0; t < c.queries; ++t) {
+        const size_t qi = size_t(((b * c.queries + t) * c.heads + h) * d);
+        const auto ki = [&](int64_t s) { return size_t(((b * c.keys + s) * c.heads + h) * d); };
+        const int64_t n = c.causal ? t + 1 : c.keys;
+        Doubles p(size_t(n), 0.0), dp(size_t(n), 0.0);
+        double total = 0, mean = 0;
+        for (int64_t s = 0; s < n; ++s) {
+          double score = 0;
+          for (size_t i = 0; i < size_t(d); ++i) score += q[qi + i] * k[ki(s) + i];
+          total += p[size_t(s)] = std::exp(c.scale * score);
+        }
+        r.lse[size_t((b * c.heads + h) * c.queries + t)] = std::log(total);
+        for (int64_t s = 0; s < n; ++s) {
+          p[size_t(s)] /= total;
+          for (size_t i = 0; i < size_t(d); ++i) {
+            r.y[qi + i] += p[size_t(s)] * v[ki(s) + i];
+            dp[size_t(s)] += dy[qi + i] * v[ki(s) + i];
+          }
+          mean += p[size_t(s)] * dp[size_t(s)];
+        }
+        for (int64_t s = 0; s < n; ++s)
+          for (size_t i = 0; i < size_t(d); ++i) {
+            const double ds = c.scale * p[size_t(s)] * (dp[size_t(s)] - mean);
+            r.dq[qi + i] += ds * k[ki(s) + i];
+            r.dk[ki(s) + i] += ds * q[qi + i];
+            r.dv[ki(s) + i] += p[size_t(s)] * dy[qi + i];
+          }
+      }
+  return r;
+}
+
+std::vector<Case> cases() {
+  const int64_t t = between(1, 90);
+  return {{between(1, 2), between(1, 90), between(1, 90), between(1, 3), between(1, 70), false},
+          {between(1, 2), t, t, between(1, 3), between(1, 40), true},
+          {1, 300, 77, 2, 16, false},
+          {1, 300, 300, 1, 8, true},
+          {2, 150, 77, 1, 64, false},
+          {1, 40, 30, 1, 520, false},
+          {1, 1, 1, 1, 1, true}};
+}
+
+double tolerance(const Case& c, int64_t terms) { return kEps * double(terms + c.features + 16); }
+
+TEST(Attention, ForwardInEveryLayout) {
+  for (int round = 0; round < 3; ++round)
+    for (const Case& c : cases()) {
+      const Tensor q = make(c.q_shape(), true), k = make(c.k_shape(), true), v = make(c.k_shape(), true);
+      const Tensor y = make(c.q_shape(), false), lse = poisoned({c.batch, c.heads, c.queries});
+      const Reference want = reference(c, doubles(q), doubles(k), doubles(v), Doubles(size_t(q.numel())));
+      cpu_backend().attention(y, lse, q, k, v, c.scale, c.causal);
+      expect_close(y, want.y, tolerance(c, c.keys), "y");
+      expect_close(lse, want.lse, tolerance(c, c.keys), "lse");
+      const Tensor alone = poisoned(c.q_shape());
+      cpu_backend().attention(alone, {}, q, k, v, c.scale, c.causal);
+      expect_same_bits(alone, y, "y without lse");
+    }
+}
+
+TEST(Attention, BackwardAndEachOutputUnwanted) {
+  for (int wanted = 1; wanted < 8; ++wanted)
+    for (const Case& c : cases()) {
+      const Tensor q = make(c.q_shape(), true), k = make(c.k_shape(), true), v = make(c.k_shape(), true);
+      const Tensor dy = make(c.q_shape(), true), y = poisoned(c.q_shape()),
+                   lse = poisoned({c.batch, c.heads, c.queries});
+      cpu_backend().attention(y, lse, q, k, v, c.scale, c.causal);
+      const Tensor dq = wanted & 1 ? make(c.q_shape(), false) : Tensor();
+      const Tensor dk = wanted & 2 ? make(c.k_shape(), false) : Tensor();
+      const Tensor dv = wanted & 4 ? make(c.k_shape(), false) : Tensor();
+      cpu_backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, c.scale, c.causal);
+      const Reference want = reference(c, doubles(q), doubles(k), doubles(v), doubles(dy));
+      if (dq) expect_close(dq, want.dq, tolerance(c, c.keys), "dq");
+      if (dk) expect_close(dk, want.dk, tolerance(c, c.queries), "dk");
+      if (dv) expect_close(dv, want.dv, tolerance(c, c.queries), "dv");
+    }
+}
+
+TEST(Attention, LargeScoresDoNotOverflow) {
+  using Floats = std::vector<float>;
+  const Tensor q = Tensor::of(Floats{1000, 0}, {1, 1, 1, 2}), k = Tensor::of(Floats{1000, 0, -1000, 0}, {1, 2, 1, 2});
+  const Tensor v = Tensor::of(Floats{1, 2, 3, 4}, {1, 2, 1, 2}), y = poisoned({1, 1, 1, 2}), lse = poisoned({1, 1, 1});
+  cpu_backend().attention(y, lse, q, k, v, 1, false);
+  expect_close(y, {1, 2}, 0, "y");
+  expect_close(lse, {1e6}, 0, "lse");
+}
+
+TEST(Attention, NotANumberStaysOne) {
+  Tensor q = random({1, 3, 1, 20}), k = random({1, 50, 1, 20}), v = random({1, 50, 1, 20}), y = poisoned({1, 3, 1, 20});
+  q.data<float>()[20] = std::numeric_limits<float>::quiet_NaN();
+  cpu_backend().attention(y, {}, q, k, v, 1, false);
+  for (int64_t i = 0; i < 60; ++i) EXPECT_EQ(std::isnan(y.data<float>()[i]), i / 20 == 1) << i;
+}
+
+TEST(Attention, NoKeysAndNoQueries) {
+  const Tensor none = Tensor::empty({1, 0, 2, 4}), q = random({1, 3, 2, 4}), y = poisoned({1, 3, 2, 4});
+  cpu_backend().attention(y, {}, q, none, none, 1, false);
+  expect_close(y, Doubles(24, 0.0), 0, "y");
+  const Tensor dk = poisoned({1, 3, 2, 4}), dv = poisoned({1, 3, 2, 4});
+  cpu_backend().attention_backward({}, dk, dv, none, none, Tensor::empty({1, 2, 0}), none, q, q, 1, false);
+  expect_close(dk, Doubles(24, 0.0), 0, "dk");
+  expect_close(dv, Doubles(24, 0.0), 0, "dv");
+}
+
+TEST(Attention, SameBitsTwice) {
+  const Shape s{1, 256, 2, 64};
+  const Tensor q = random(s), k = random(s), v = random(s), dy = random(s);
+  Tensor y[2], dq[2], dk[2], dv[2];
+  for (int i = 0; i < 2; ++i) {
+    const Tensor lse = poisoned({1, 2, 256});
+    y[i] = poisoned(s), dq[i] = poisoned(s), dk[i] = poisoned(s), dv[i] = poisoned(s);
+    cpu_backend().attention(y[i], lse, q, k, v, 0.125f, false);
+    cpu_backend().attention_backward(dq[i], dk[i], dv[i], dy, y[i], lse, q, k, v, 0.125f, false);
+  }
+  expect_same_bits(y[0], y[1], "y");
+  expect_same_bits(dq[0], dq[1], "dq");
+  expect_same_bits(dk[0], dk[1], "dk");
+  expect_same_bits(dv[0], dv[1], "dv");
+}
+
+}  // namespace
+}  // namespace wick

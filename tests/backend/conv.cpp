@@ -1,0 +1,138 @@
+#include "backend/probe.h"
+
+namespace wick {
+namespace {
+
+using namespace probe;
+
+using Doubles = std::vector<double>;
+
+struct Case {
+  int64_t batch, height, width, in, out, kh, kw;
+  Conv2d conv;
+  int64_t out_height = (height + conv.top + conv.bottom - kh) / conv.stride + 1;
+  int64_t out_width = (width + conv.left + conv.right - kw) / conv.stride + 1;
+
+  Shape x_shape() const { return {batch, height, width, in}; }
+  Shape y_shape() const { return {batch, out_height, out_width, out}; }
+  Shape w_shape() const { return {out, kh, kw, in}; }
+};
+
+// Calls f(x index, w index, y index) for every product that the convolution is made of.
+template <class F>
+void for_each_product(const Case& c, F f) {
+  for (int64_t b = 0; b < c.batch; ++b)
+    for (int64_t i = 0; i < c.out_height; ++i)
+      for (int64_t j = 0; j < c.out_width; ++j)
+        for (int64_t p = 0; p < c.kh; ++p)
+          for (int64_t q = 0; q < c.kw; ++q) {
+            const int64_t h = i * c.conv.stride + p - c.conv.top, w = j * c.conv.stride + q - c.conv.left;
+            if (h < 0 || h >= c.height || w < 0 || w >= c.width) continue;
+            for (int64_t o = 0; o < c.out; ++o)
+              for (int64_t n = 0; n < c.in; ++n)
+                f(size_t(((b * c.height + h) * c.width + w) * c.in + n), size_t(((o * c.kh + p) * c.kw + q) * c.in + n),
+                  size_t(((b * c.out_height + i) * c.out_width + j) * c.out + o));
+          }
+}
+
+Doubles zeros(const Shape& shape) { return Doubles(size_t(shape.numel()), 0.0); }
+
+double tolerance(int64_t terms) { return kEps * double(terms + 4); }
+
+Case random_case(int stride, bool asymmetric) {
+  Case c{between(1, 2), between(5, 19), between(5, 19), between(1, 70), between(1, 70), 3, 3, {stride, 1, 1, 1, 1}};
+  if (asymmetric) c.conv = {stride, 0, 0, 1, 1};
+  return {c.batch, c.height, c.width, c.in, c.out, c.kh, c.kw, c.conv};
+}
+
+std::vector<Case> cases() {
+  return {random_case(1, false),
+          random_case(2, false),
+          random_case(1, true),
+          random_case(2, true),
+          {2, 7, 6, 4, 32, 3, 3, {1, 1, 1, 1, 1}},
+          {1, 8, 9, 33, 3, 3, 3, {1, 1, 1, 1, 1}},
+          {2, 5, 7, 19, 23, 1, 1, {}},
+          {1, 6, 6, 8, 5, 1, 1, {2}},
+          {1, 9, 12, 6, 7, 5, 2, {1, 2, 1, 2, 0}},
+          {1, 5, 5, 3, 4, 2, 2, {1, 3, 3, 3, 3}},
+          {2, 28, 28, 3, 24, 14, 14, {14}}};
+}
+
+TEST(Conv2d, ForwardInEveryWeightTypeAndLayout) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const Case& c : cases()) {
+      const Tensor x = random(c.x_shape(), kLayouts[rng().below(4)]);
+      const Tensor w = random(c.w_shape(), kLayouts[rng().below(4)], dtype);
+      const Tensor bias = rng().below(2) ? random({c.out}) : Tensor(),
+                   y = poisoned(c.y_shape(), kLayouts[rng().below(4)]);
+      cpu_backend().conv2d(y, x, w, bias, c.conv);
+      Doubles want = zeros(c.y_shape());
+      if (bias)
+        for (size_t i = 0; i < want.size(); ++i) want[i] = bias.data<float>()[i % size_t(c.out)];
+      const Doubles dx = doubles(x), dw = doubles(w);
+      for_each_product(c, [&](size_t xi, size_t wi, size_t yi) { want[yi] += dx[xi] * dw[wi]; });
+      expect_close(y, want, tolerance(c.in * c.kh * c.kw), "conv2d");
+    }
+}
+
+TEST(Conv2d, BackwardInput) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const Case& c : cases()) {
+      const Tensor dy = random(c.y_shape(), kLayouts[rng().below(4)]);
+      const Tensor w = random(c.w_shape(), kLayouts[rng().below(4)], dtype);
+      const Tensor dx = poisoned(c.x_shape(), kLayouts[rng().below(4)]);
+      cpu_backend().conv2d_backward_input(dx, dy, w, c.conv);
+      Doubles want = zeros(c.x_shape());
+      const Doubles grad = doubles(dy), dw = doubles(w);
+      for_each_product(c, [&](size_t xi, size_t wi, size_t yi) { want[xi] += grad[yi] * dw[wi]; });
+      expect_close(dx, want, tolerance(c.out * c.kh * c.kw), "dx");
+    }
+}
+
+TEST(Conv2d, BackwardWeightAndEachOutputUnwanted) {
+  for (int wanted = 1; wanted < 4; ++wanted)
+    for (const Case& c : cases()) {
+      const Tensor dy = random(c.y_shape(), kLayouts[rng().below(4)]),
+                   x = random(c.x_shape(), kLayouts[rng().below(4)]);
+      const Tensor dw = wanted & 1 ? poisoned(c.w_shape(), kLayouts[rng().below(4)]) : Tensor();
+      const Tensor dbias = wanted & 2 ? poisoned({c.out}) : Tensor();
+      cpu_backend().conv2d_backward_weight(dw, dbias, dy, x, c.conv);
+      const Doubles grad = doubles(dy), input = doubles(x);
+      const int64_t pixels = c.batch * c.out_height * c.out_width;
+      Doubles want = zeros(c.w_shape()), want_bias(size_t(c.out), 0.0);
+      for_each_product(c, [&](size_t xi, size_t wi, size_t yi) { want[wi] += input[xi] * grad[yi]; });
+      for (size_t i = 0; i < grad.size(); ++i) want_bias[i % size_t(c.out)] += grad[i];
+      if (dw) expect_close(dw, want, tolerance(pixels), "dw");
+      if (dbias) expect_close(dbias, want_bias, tolerance(pixels), "dbias");
+    }
+}
+
+TEST(Conv2d, EmptyBatch) {
+  const Conv2d conv{1, 1, 1, 1, 1};
+  const Tensor x = Tensor::empty({0, 5, 5, 3}), y = Tensor::empty({0, 5, 5, 4}), w = random({4, 3, 3, 3});
+  cpu_backend().conv2d(y, x, w, {}, conv);
+  cpu_backend().conv2d_backward_input(x, y, w, conv);
+  const Tensor dw = poisoned({4, 3, 3, 3}), dbias = poisoned({4});
+  cpu_backend().conv2d_backward_weight(dw, dbias, y, x, conv);
+  expect_close(dw, zeros(dw.shape()), 0, "dw");
+  expect_close(dbias, zeros(dbias.shape()), 0, "dbias");
+}
+
+TEST(Conv2d, SameBitsTwice) {
+  const Conv2d conv{1, 1, 1, 1, 1};
+  const Tensor x = random({2, 16, 16, 64}), w = random({96, 3, 3, 64}), dy = random({2, 16, 16, 96});
+  Tensor y[2], dx[2], dw[2];
+  for (int i = 0; i < 2; ++i) {
+    y[i] = poisoned(dy.shape()), dx[i] = poisoned(x.shape()), dw[i] = poisoned(w.shape());
+    cpu_backend().conv2d(y[i], x, w, {}, conv);
+    cpu_backend().conv2d_backward_input(dx[i], dy, w, conv);
+    cpu_backend().conv2d_backward_weight(dw[i], {}, dy, x, conv);
+  }
+  expect_same_bits(y[0], y[1], "y");
+  expect_same_bits(dx[0], dx[1], "dx");
+  expect_same_bits(dw[0], dw[1], "dw");
+}
+
+}  // namespace
+}  // namespace wick

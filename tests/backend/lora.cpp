@@ -1,0 +1,126 @@
+#include "backend/probe.h"
+
+namespace wick {
+namespace {
+
+using namespace probe;
+
+using Doubles = std::vector<double>;
+
+// a [M, K] b [K, N], each given by rows or transposed.
+Doubles times(const Doubles& a, bool ta, const Doubles& b, bool tb, int64_t m, int64_t n, int64_t k, double scale = 1) {
+  Doubles c(size_t(m * n));
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double total = 0;
+      for (int64_t p = 0; p < k; ++p)
+        total += a[size_t(ta ? p * m + i : i * k + p)] * b[size_t(tb ? j * k + p : p * n + j)];
+      c[size_t(i * n + j)] = scale * total;
+    }
+  return c;
+}
+
+struct Case {
+  int64_t batch, tokens, n, k, rank;
+  Layout layout;
+  DType weights;
+  float scale = 0.75f;
+
+  Tensor x = random({batch, tokens, k}, layout), dy = random({batch, tokens, n}, layout);
+  Tensor w = random({n, k}, Layout::packed, weights), bias = random({n});
+  Tensor down = random({rank, k}, layout), up = random({n, rank}, layout);
+  int64_t m = batch * tokens;
+
+  Doubles s() const { return times(doubles(x), false, doubles(down), true, m, rank, k); }
+  Doubles ds() const { return times(doubles(dy), false, doubles(up), false, m, rank, n, scale); }
+  Doubles dup() const { return times(doubles(dy), true, s(), false, n, rank, m, scale); }
+  Doubles ddown() const { return times(ds(), true, doubles(x), false, rank, k, m); }
+  Doubles y() const {
+    Doubles out = times(doubles(x), false, doubles(w), true, m, n, k);
+    const Doubles low = times(s(), false, doubles(up), true, m, n, rank, scale), b = doubles(bias);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += low[i] + b[i % size_t(n)];
+    return out;
+  }
+  Doubles dx() const {
+    Doubles out = times(doubles(dy), false, doubles(w), false, m, k, n);
+    const Doubles low = times(ds(), false, doubles(down), false, m, k, rank);
+    for (size_t i = 0; i < out.size(); ++i) out[i] += low[i];
+    return out;
+  }
+  // Two products in a row, the inner one of a length L: its error grows into the outer sum of length O.
+  double tolerance(int64_t inner, int64_t outer) const {
+    return kEps * double(inner + outer + 8) * std::sqrt(double(inner + outer));
+  }
+};
+
+Case random_case(DType weights = DType::f32) {
+  return {between(1, 3),  between(1, 40),           between(1, 90), between(1, 120),
+          between(1, 20), kLayouts[rng().below(4)], weights};
+}
+
+TEST(LoraLinear, Forward) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (int round = 0; round < 6; ++round) {
+      const Case c = random_case(dtype);
+      const Tensor y = poisoned({c.batch, c.tokens, c.n}, c.layout),
+                   s = poisoned({c.batch, c.tokens, c.rank}, c.layout);
+      cpu_backend().lora_linear(y, s, c.x, c.w, c.bias, c.down, c.up, c.scale);
+      expect_close(y, c.y(), c.tolerance(c.k, c.rank), "y");
+      expect_close(s, c.s(), c.tolerance(c.k, 0), "s");
+      const Tensor unsaved = poisoned({c.batch, c.tokens, c.n});
+      cpu_backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.down, c.up, c.scale);
+      expect_close(unsaved, c.y(), c.tolerance(c.k, c.rank), "y without s");
+    }
+}
+
+TEST(LoraLinear, BackwardAndEachOutputUnwanted) {
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (int wanted = 0; wanted < 8; ++wanted) {
+      const Case c = random_case(dtype);
+      const Tensor s = poisoned({c.batch, c.tokens, c.rank}), y = poisoned({c.batch, c.tokens, c.n});
+      cpu_backend().lora_linear(y, s, c.x, c.w, {}, c.down, c.up, c.scale);
+      const Tensor dx = wanted & 1 ? poisoned({c.batch, c.tokens, c.k}, c.layout) : Tensor();
+      const Tensor ddown = wanted & 2 ? poisoned({c.rank, c.k}, c.layout) : Tensor();
+      const Tensor dup = wanted & 4 ? poisoned({c.n, c.rank}, c.layout) : Tensor();
+      cpu_backend().lora_linear_backward(dx, ddown, dup, c.dy, c.x, s, c.w, c.down, c.up, c.scale);
+      if (dx) expect_close(dx, c.dx(), c.tolerance(c.n, c.rank), "dx");
+      if (ddown) expect_close(ddown, c.ddown(), c.tolerance(c.n, c.m), "ddown");
+      if (dup) expect_close(dup, c.dup(), c.tolerance(c.k, c.m), "dup");
+    }
+}
+
+TEST(LoraBackward, AnyBatchAndStride) {
+  for (int round = 0; round < 16; ++round) {
+    const Case c = random_case();
+    const Tensor ddown = poisoned({c.rank, c.k}), dup = poisoned({c.n, c.rank}, c.layout);
+    cpu_backend().lora_backward(ddown, dup, c.dy, c.x, c.down, c.up, c.scale);
+    expect_close(ddown, c.ddown(), c.tolerance(c.n, c.m), "ddown");
+    expect_close(dup, c.dup(), c.tolerance(c.k, c.m), "dup");
+    const Tensor alone = poisoned({c.rank, c.k});
+    cpu_backend().lora_backward(alone, {}, c.dy, c.x, c.down, c.up, c.scale);
+    expect_same_bits(alone, ddown, "ddown alone");
+  }
+}
+
+TEST(LoraBackward, NoTokensGiveZeroGradients) {
+  const Tensor ddown = poisoned({4, 9}), dup = poisoned({7, 4});
+  cpu_backend().lora_backward(ddown, dup, Tensor::empty({0, 7}), Tensor::empty({0, 9}), random({4, 9}), random({7, 4}),
+                              1);
+  expect_close(ddown, Doubles(36, 0.0), 0, "ddown");
+  expect_close(dup, Doubles(28, 0.0), 0, "dup");
+}
+
+TEST(LoraBackward, SameBitsTwice) {
+  const Case c{1, 256, 320, 768, 32, Layout::packed, DType::f32};
+  Tensor ddown[2], dup[2];
+  for (int i = 0; i < 2; ++i) {
+    ddown[i] = poisoned({32, 768});
+    dup[i] = poisoned({320, 32});
+    cpu_backend().lora_backward(ddown[i], dup[i], c.dy, c.x, c.down, c.up, c.scale);
+  }
+  expect_same_bits(ddown[0], ddown[1], "ddown");
+  expect_same_bits(dup[0], dup[1], "dup");
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,104 @@
+// Fresh random inputs, poisoned outputs in any layout, and comparisons with double-precision references.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <vector>
+
+#include "wick/backend/backend.h"
+#include "wick/core/rng.h"
+
+namespace wick::probe {
+
+// A new seed each run, printed; WICK_TEST_SEED=... repeats one.
+inline uint64_t seed() {
+  static const uint64_t value = [] {
+    const char* given = std::getenv("WICK_TEST_SEED");
+    const uint64_t s = given ? std::strtoull(given, nullptr, 10) : std::random_device{}();
+    std::printf("WICK_TEST_SEED=%llu\n", static_cast<unsigned long long>(s));
+    return s;
+  }();
+  return value;
+}
+
+inline Rng& rng() {
+  static Rng generator(seed());
+  return generator;
+}
+
+inline int64_t between(int64_t low, int64_t high) { return low + int64_t(rng().below(uint64_t(high - low + 1))); }
+
+// How a tensor lies in memory: row-major; rows with a gap after each; the last two dims swapped; every element apart.
+enum class Layout { packed, gapped, swapped, spread };
+inline constexpr Layout kLayouts[] = {Layout::packed, Layout::gapped, Layout::swapped, Layout::spread};
+
+// All of the storage holds NaN.
+inline Tensor poisoned(const Shape& shape, Layout layout = Layout::packed, DType dtype = DType::f32) {
+  Shape outer = shape, stride;
+  const int last = shape.rank() - 1;
+  if (layout == Layout::gapped) outer[last] += 3;
+  if (layout == Layout::spread) outer[last] *= 2;
+  if (layout == Layout::swapped && last > 0) std::swap(outer[last], outer[last - 1]);
+  Tensor base = Tensor::empty(outer, dtype);
+  std::memset(base.data<void>(), 0xff, size_t(base.numel()) * size_of(dtype));
+  stride = base.stride();
+  if (layout == Layout::spread) stride[last] = 2;
+  if (layout == Layout::swapped && last > 0) std::swap(stride[last], stride[last - 1]);
+  return base.window(shape, stride);
+}
+
+// Calls f(offset) for every element, in row-major order.
+template <class F>
+void for_each_offset(const Tensor& t, F f) {
+  for (int64_t i = 0; i < t.numel(); ++i) {
+    int64_t rest = i, offset = 0;
+    for (int d = t.rank() - 1; d >= 0; rest /= t.dim(d), --d) offset += rest % t.dim(d) * t.stride()[d];
+    f(offset);
+  }
+}
+
+// Uniform in [-1, 1).
+inline Tensor random(const Shape& shape, Layout layout = Layout::packed, DType dtype = DType::f32) {
+  Tensor t = poisoned(shape, layout, dtype);
+  for_each_offset(t, [&](int64_t offset) {
+    const float value = 2 * rng().uniform() - 1;
+    if (dtype == DType::f32) t.data<float>()[offset] = value;
+    if (dtype == DType::bf16) t.data<uint16_t>()[offset] = f32_to_bf16(value);
+    if (dtype == DType::f16) t.data<uint16_t>()[offset] = f32_to_f16(value);
+  });
+  return t;
+}
+
+inline std::vector<double> doubles(const Tensor& t) {
+  const std::vector<float> values = t.to_vector();
+  return {values.begin(), values.end()};
+}
+
+// tolerance is absolute; NaN is never close.
+inline void expect_close(const Tensor& got, const std::vector<double>& want, double tolerance, const char* what) {
+  const std::vector<float> values = got.to_vector();
+  ASSERT_EQ(values.size(), want.size()) << what;
+  size_t wrong = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    if (std::abs(values[i] - want[i]) <= tolerance) continue;
+    if (++wrong <= 3)
+      ADD_FAILURE() << what << " " << to_string(got.shape()) << " at " << i << ": got " << values[i] << ", want "
+                    << want[i] << ", tolerance " << tolerance;
+  }
+  EXPECT_EQ(wrong, 0u) << what;
+}
+
+inline void expect_same_bits(const Tensor& a, const Tensor& b, const char* what) {
+  const std::vector<float> x = a.to_vector(), y = b.to_vector();
+  EXPECT_EQ(std::memcmp(x.data(), y.data(), x.size() * sizeof(float)), 0) << what;
+}
+
+inline constexpr double kEps = std::numeric_limits<float>::epsilon();
+
+}  // namespace wick::probe

@@ -1,0 +1,294 @@
+// Attention, a block of queries at a time: scores, softmax and the sum of values stay in one core's cache, and nothing
+// of size T x S is kept (Dao et al., "FlashAttention", 2022). Backward computes the probabilities again from the saved
+// log-sum-exp of each row.
+// B batch, T queries, S keys, H heads, D features.
+#include <omp.h>
+
+#include <cassert>
+#include <cmath>
+#include <limits>
+
+#include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/gemm.h"
+#include "wick/backend/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "wick/backend/cpu/attention.cpp"
+#include "hwy/foreach_target.h"
+#include "wick/backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick {
+namespace HWY_NAMESPACE {
+namespace {
+
+struct Sum {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Add(a, b); }
+};
+
+struct Scaled {
+  FloatVec scale;
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, scale); }
+};
+
+struct ExpShifted {
+  FloatVec shift;
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(hn::Sub(x, shift)); }
+};
+
+// Skips NaN, which the exponentials then bring back.
+HWY_INLINE float maximum_of(const float* x, int64_t n) {
+  const float lowest = -std::numeric_limits<float>::infinity();
+  FloatVec maximum = set(lowest);
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) maximum = hn::Max(load(x + i), maximum);
+  float result = hn::GetLane(hn::MaxOfLanes(Floats(), maximum));
+  for (; i < n; ++i) result = x[i] > result ? x[i] : result;
+  return result;
+}
+
+HWY_INLINE float sum_of_floats(const float* x, int64_t n) {
+  FloatVec even = set(0), odd = set(0);
+  int64_t i = 0;
+  for (; i + 2 * lanes() <= n; i += 2 * lanes()) {
+    even = hn::Add(even, load(x + i));
+    odd = hn::Add(odd, load(x + i + lanes()));
+  }
+  for (; i < n; i += lanes()) even = hn::Add(even, i + lanes() <= n ? load(x + i) : load_first(x + i, n - i));
+  return hn::GetLane(hn::SumOfLanes(Floats(), hn::Add(even, odd)));
+}
+
+// x = exp(x - max(x)) for a row of scores; returns their sum.
+float ExpRow(float* x, int64_t n, float* maximum) {
+  *maximum = maximum_of(x, n);
+  map(ExpShifted{set(*maximum)}, x, n, x);
+  return sum_of_floats(x, n);
+}
+
+// From scores x and the gradients dp of the probabilities: x = the probabilities, dp = the gradients of the scores.
+void ScoreGradientRow(float* x, float* dp, int64_t n, float lse, float mean) {
+  const FloatVec v_lse = set(lse), v_mean = set(mean);
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) {
+    const FloatVec p = exp(hn::Sub(load(x + i), v_lse));
+    store(p, x + i);
+    store(hn::Mul(p, hn::Sub(load(dp + i), v_mean)), dp + i);
+  }
+  if (i == n) return;
+  const FloatVec p = exp(hn::Sub(load_first(x + i, n - i), v_lse));
+  store_first(p, x + i, n - i);
+  store_first(hn::Mul(p, hn::Sub(load_first(dp + i, n - i), v_mean)), dp + i, n - i);
+}
+
+float DotRow(const float* a, const float* b, int64_t n) {
+  FloatVec sum = set(0);
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) sum = hn::MulAdd(load(a + i), load(b + i), sum);
+  if (i < n) sum = hn::MulAdd(load_first(a + i, n - i), load_first(b + i, n - i), sum);
+  return hn::GetLane(hn::SumOfLanes(Floats(), sum));
+}
+
+void ScaleRow(float* x, int64_t n, float scale) { map(Scaled{set(scale)}, x, n, x); }
+void AddRow(float* y, const float* x, int64_t n) { map(Sum(), y, n, y, x); }
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace wick
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace wick {
+
+HWY_EXPORT(ExpRow);
+HWY_EXPORT(ScoreGradientRow);
+HWY_EXPORT(DotRow);
+HWY_EXPORT(ScaleRow);
+HWY_EXPORT(AddRow);
+
+namespace {
+
+View by_head(const View& v) {  // [B, T, H, D] as [B, H, T, D]
+  if (!v) return {};
+  assert(v.rank() == 4 && (v.stride[3] == 1 || v.shape[3] == 1));
+  return {v.data,
+          v.dtype,
+          {v.shape[0], v.shape[2], v.shape[1], v.shape[3]},
+          {v.stride[0], v.stride[2], v.stride[1], v.stride[3]}};
+}
+
+float* row(const Matrix& m, int64_t i) { return m.data + i * m.ld; }
+
+// The queries of one head, in blocks whose scores fit a core's cache.
+struct Blocks {
+  int64_t rows, count;
+
+  Blocks(int64_t queries, int64_t keys) {
+    constexpr int64_t kScores = 1 << 17;
+    rows = std::clamp<int64_t>(kScores / std::max<int64_t>(keys, 1) / 16 * 16, 64, 256);
+    count = (queries + rows - 1) / rows;
+  }
+};
+
+// One number for each query of one head.
+struct RowStatistic {
+  float* data;
+  int64_t stride;
+
+  RowStatistic(const View& v, int64_t head) : data(v.as<float>()), stride(v ? v.stride[2] : 0) {
+    if (v) data += head / v.shape[1] * v.stride[0] + head % v.shape[1] * v.stride[1];
+  }
+  float& operator[](int64_t i) const { return data[i * stride]; }
+};
+
+struct Rule {
+  float scale;
+  bool causal;
+
+  // How many of the keys count for query t.
+  int64_t visible(int64_t t, int64_t keys) const { return causal ? std::min(t + 1, keys) : keys; }
+};
+
+void forward_block(const Matrix& y, const RowStatistic& lse, const Matrix& q, const Matrix& k, const Matrix& v,
+                   const Rule& rule, int64_t first, int64_t last, float* work) {
+  const int64_t keys = rule.visible(last - 1, k.rows), rows = last - first;
+  const Matrix p = row_major(work, rows, keys), out = y.row_range(first, last);
+  float* sums = work + rows * keys;
+  gemm(p, q.row_range(first, last), k.row_range(0, keys).t(), rule.scale);
+  for (int64_t i = 0; i < rows; ++i) {
+    const int64_t n = rule.visible(first + i, keys);
+    float maximum;
+    sums[i] = HWY_DYNAMIC_DISPATCH(ExpRow)(row(p, i), n, &maximum);
+    std::fill(row(p, i) + n, row(p, i) + keys, 0.0f);
+    if (lse.data) lse[first + i] = maximum + std::log(sums[i]);
+  }
+  gemm(out, p, v.row_range(0, keys));
+  for (int64_t i = 0; i < rows; ++i)
+    HWY_DYNAMIC_DISPATCH(ScaleRow)(row(out, i), out.cols, sums[i] == 0 ? 0 : 1 / sums[i]);
+}
+
+struct HeadGradients {
+  Matrix dq, dk, dv;  // no data: not wanted. dk and dv are added to.
+  Matrix dy, y, q, k, v;
+  RowStatistic lse;
+  Rule rule;
+
+  void add_block(int64_t first, int64_t last, float* work) const {
+    const int64_t keys = rule.visible(last - 1, k.rows), rows = last - first;
+    const Matrix p = row_major(work, rows, keys), ds = row_major(work + rows * keys, rows, keys);
+    const Matrix queries = q.row_range(first, last), grads = dy.row_range(first, last);
+    gemm(p, queries, k.row_range(0, keys).t(), rule.scale);
+    gemm(ds, grads, v.row_range(0, keys).t());
+    for (int64_t i = 0; i < rows; ++i) {
+      const int64_t n = rule.visible(first + i, keys);
+      const float mean = HWY_DYNAMIC_DISPATCH(DotRow)(row(grads, i), row(y, first + i), y.cols);
+      HWY_DYNAMIC_DISPATCH(ScoreGradientRow)(row(p, i), row(ds, i), n, lse[first + i], mean);
+      std::fill(row(p, i) + n, row(p, i) + keys, 0.0f);
+      std::fill(row(ds, i) + n, row(ds, i) + keys, 0.0f);
+    }
+    if (dv.data) gemm(dv.row_range(0, keys), p.t(), grads, 1, 1);
+    if (dk.data) gemm(dk.row_range(0, keys), ds.t(), queries, rule.scale, 1);
+    if (dq.data) gemm(dq.row_range(first, last), ds, k.row_range(0, keys), rule.scale);
+  }
+};
+
+void clear(const Matrix& m) {
+  for (int64_t i = 0; i < m.rows; ++i) std::fill_n(row(m, i), m.cols, 0.0f);
+}
+
+// The gradients of keys and values, which every block of queries adds to. So that more threads than heads have work and
+// the bits stay the same, the blocks of a head are split into parts with a sum each, added up in order.
+class PartialSums {
+ public:
+  PartialSums(const View& total, int64_t heads, int64_t parts)
+      : total_(by_head(total), MatrixBatch::write), heads_(heads), parts_(parts) {
+    if (total && parts > 1) partial_ = Scratch(heads * (parts - 1) * total.shape[1] * total.shape[3]);
+  }
+
+  Matrix cleared(int64_t head, int64_t part) const {
+    if (!total_) return {};
+    const Matrix m = at(head, part);
+    clear(m);
+    return m;
+  }
+
+  void add_up() const {
+    if (!total_) return;
+#pragma omp parallel for schedule(static) if (parts_ > 1)
+    for (int64_t head = 0; head < heads_; ++head)
+      for (int64_t part = 1; part < parts_; ++part) {
+        const Matrix sum = total_[head], term = at(head, part);
+        for (int64_t i = 0; i < sum.rows; ++i) HWY_DYNAMIC_DISPATCH(AddRow)(row(sum, i), row(term, i), sum.cols);
+      }
+    total_.store();
+  }
+
+ private:
+  Matrix at(int64_t head, int64_t part) const {
+    const Matrix sum = total_[head];
+    if (part == 0) return sum;
+    return row_major(partial_.data() + (head * (parts_ - 1) + part - 1) * sum.rows * sum.cols, sum.rows, sum.cols);
+  }
+
+  MatrixBatch total_;
+  int64_t heads_, parts_;
+  Scratch partial_;
+};
+
+// Calls task(index, work) for every index below `count`, with `floats` of scratch for each thread.
+template <class Task>
+void parallel_tasks(int64_t count, int64_t floats, const Task& task) {
+  const Scratch work(omp_get_max_threads() * floats);
+#pragma omp parallel for schedule(dynamic) if (count > 1)
+  for (int64_t i = 0; i < count; ++i) task(i, work.data() + omp_get_thread_num() * floats);
+}
+
+}  // namespace
+
+void CpuBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal) {
+  const int64_t heads = q.shape[0] * q.shape[2], queries = q.shape[1], keys = k.shape[1];
+  const MatrixBatch out(by_head(y), MatrixBatch::write), query(by_head(q), MatrixBatch::read),
+      key(by_head(k), MatrixBatch::read), value(by_head(v), MatrixBatch::read);
+  const Blocks blocks(queries, keys);
+  const Rule rule{scale, causal};
+  parallel_tasks(heads * blocks.count, blocks.rows * (keys + 1), [&](int64_t task, float* work) {
+    const int64_t head = task / blocks.count, first = task % blocks.count * blocks.rows;
+    forward_block(out[head], RowStatistic(lse, head), query[head], key[head], value[head], rule, first,
+                  std::min(first + blocks.rows, queries), work);
+  });
+  out.store();
+}
+
+void CpuBackend::attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
+                                    float scale, bool causal) {
+  const int64_t heads = q.shape[0] * q.shape[2], queries = q.shape[1], keys = k.shape[1];
+  const MatrixBatch grad_q(by_head(dq), MatrixBatch::write), grad(by_head(dy), MatrixBatch::read),
+      out(by_head(y), MatrixBatch::read), query(by_head(q), MatrixBatch::read), key(by_head(k), MatrixBatch::read),
+      value(by_head(v), MatrixBatch::read);
+  const Blocks blocks(queries, keys);
+  const int64_t tasks_wanted = 4 * omp_get_max_threads();
+  const int64_t parts =
+      std::clamp<int64_t>(tasks_wanted / std::max<int64_t>(heads, 1), 1, std::max<int64_t>(blocks.count, 1));
+  const PartialSums grad_k(dk, heads, parts), grad_v(dv, heads, parts);
+  parallel_tasks(heads * parts, 2 * blocks.rows * keys, [&](int64_t task, float* work) {
+    const int64_t head = task / parts, part = task % parts;
+    const HeadGradients gradients{dq ? grad_q[head] : Matrix(),
+                                  grad_k.cleared(head, part),
+                                  grad_v.cleared(head, part),
+                                  grad[head],
+                                  out[head],
+                                  query[head],
+                                  key[head],
+                                  value[head],
+                                  RowStatistic(lse, head),
+                                  {scale, causal}};
+    const int64_t begin = blocks.count * part / parts, end = blocks.count * (part + 1) / parts;
+    for (int64_t block = begin; block < end; ++block)
+      gradients.add_block(block * blocks.rows, std::min((block + 1) * blocks.rows, queries), work);
+  });
+  grad_q.store();
+  grad_k.add_up();
+  grad_v.add_up();
+}
+
+}  // namespace wick
+#endif  // HWY_ONCE
