@@ -1,8 +1,10 @@
 #include "validators.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -58,6 +60,14 @@ CLI::Validator number_above(double min, double max) {
                         [=](double value) { return std::isfinite(value) && min < value && value <= max; });
 }
 
+CLI::Validator one_of(const std::vector<std::string>& names) {
+  const auto validate = [=](std::string& text) -> std::string {
+    if (std::find(names.begin(), names.end(), text) != names.end()) return {};
+    return fmt::format("expected {}, found '{}'", fmt::join(names, ", "), text);
+  };
+  return CLI::Validator(validate, "");
+}
+
 void check_output_file(const fs::path& path, const char* flag) {
   std::error_code ignored;
   check(!path.filename().empty() && !fs::is_directory(path, ignored), "{} {}: expected a file, found a directory", flag,
@@ -76,19 +86,25 @@ void check_input_file(const fs::path& path, const char* flag) {
   check(!fs::is_directory(path, ignored), "{} {}: expected a file, found a directory", flag, path.string());
 }
 
-LoraArgument parse_lora(const std::string& argument) {
+LoraFile parse_lora(const std::string& argument) {
   std::error_code ignored;
   const size_t colon = argument.rfind(':');
   if (colon == std::string::npos || fs::exists(argument, ignored)) {
     check_input_file(argument, "--lora");
-    return {.file = argument};
+    return {.path = argument};
   }
   const std::string file = argument.substr(0, colon), strength = argument.substr(colon + 1);
   check_input_file(file, "--lora");
   const std::optional<float> value = parse<float>(strength);
   check(value && std::isfinite(*value), "--lora {}: expected FILE:STRENGTH with a finite number, found '{}'", argument,
         strength);
-  return {.file = file, .strength = *value};
+  return {.path = file, .strength = *value};
+}
+
+std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments) {
+  std::vector<LoraFile> files;
+  for (const std::string& argument : arguments) files.push_back(parse_lora(argument));
+  return files;
 }
 
 }  // namespace wick::cli

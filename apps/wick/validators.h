@@ -6,6 +6,10 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <string>
+#include <vector>
+
+#include "wick/nn/adapter.h"
 
 namespace wick::cli {
 
@@ -15,15 +19,14 @@ CLI::Validator number_above(double min, double max = std::numeric_limits<double>
 inline CLI::Validator positive_integer() { return integer_in(1, std::numeric_limits<int32_t>::max()); }
 inline CLI::Validator seed_number() { return integer_in(0, std::numeric_limits<int64_t>::max()); }
 
+CLI::Validator one_of(const std::vector<std::string>& names);
+
 // Throw Error before long work starts, where writing would fail after it. `flag` names the argument.
 void check_output_file(const std::filesystem::path& path, const char* flag);
 void check_input_file(const std::filesystem::path& path, const char* flag);
 
 // FILE or FILE:STRENGTH; a file whose own name ends so is found first.
-struct LoraArgument {
-  std::filesystem::path file;
-  float strength = 1;
-};
-LoraArgument parse_lora(const std::string& argument);
+LoraFile parse_lora(const std::string& argument);
+std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments);
 
 }  // namespace wick::cli

@@ -50,13 +50,12 @@ Image blank_image(int width, int height, Color color) {
   return image;
 }
 
-void draw_image(Image& canvas, const Image& image, int x, int y) {
-  const int left = std::max(0, x), right = std::min(canvas.width, x + image.width);
-  if (left >= right) return;
-  for (int row = std::max(0, y); row < std::min(canvas.height, y + image.height); ++row) {
-    const uint8_t* from = &image.rgb[(size_t(row - y) * size_t(image.width) + size_t(left - x)) * 3];
-    std::copy_n(from, size_t(right - left) * 3, &canvas.rgb[(size_t(row) * size_t(canvas.width) + size_t(left)) * 3]);
-  }
+void draw_image(Image& canvas, const Image& image, int x, int y, int scale) {
+  for (int row = 0; row < image.height; ++row)
+    for (int column = 0; column < image.width; ++column) {
+      const uint8_t* pixel = &image.rgb[(size_t(row) * size_t(image.width) + size_t(column)) * 3];
+      draw_rectangle(canvas, x + column * scale, y + row * scale, scale, scale, {pixel[0], pixel[1], pixel[2]});
+    }
 }
 
 void draw_rectangle(Image& canvas, int x, int y, int width, int height, Color color) {

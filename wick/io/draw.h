@@ -12,7 +12,7 @@ struct Color {
 };
 
 Image blank_image(int width, int height, Color color);
-void draw_image(Image& canvas, const Image& image, int x, int y);
+void draw_image(Image& canvas, const Image& image, int x, int y, int scale = 1);  // each pixel a square of `scale`
 void draw_rectangle(Image& canvas, int x, int y, int width, int height, Color color);
 
 // Text in a fixed-width bitmap font of our own: printable ASCII; a box stands for every other character. A glyph takes

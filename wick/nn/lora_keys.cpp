@@ -29,6 +29,7 @@ constexpr Suffix kSuffixes[] = {
 
 struct Algorithm {
   std::string_view mark, name;
+  bool at_end = false;  // else the mark may stand anywhere
 };
 
 constexpr Algorithm kOtherAlgorithms[] = {
@@ -42,7 +43,8 @@ constexpr Algorithm kOtherAlgorithms[] = {
     {".a2.weight", "GLoRA"},
     {".b1.weight", "GLoRA"},
     {".b2.weight", "GLoRA"},
-    {".diff", "a full difference"},
+    {".diff", "a full difference", true},
+    {".diff_b", "a full difference", true},
     {".set_weight", "a full weight"},
     {".w_norm", "a norm difference"},
     {".b_norm", "a norm difference"},
@@ -60,7 +62,7 @@ std::optional<LoraKey> parse_lora_key(std::string_view key) {
 
 std::string_view other_lora_algorithm(std::string_view key) {
   for (const Algorithm& other : kOtherAlgorithms)
-    if (key.find(other.mark) != key.npos) return other.name;
+    if (other.at_end ? key.ends_with(other.mark) : key.find(other.mark) != key.npos) return other.name;
   return {};
 }
 

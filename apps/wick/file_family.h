@@ -1,0 +1,17 @@
+// What a safetensors file is, told from the names of its tensors.
+#pragma once
+
+#include <string>
+
+#include "wick/io/safetensors.h"
+
+namespace wick {
+
+struct FileFamily {
+  bool lora = false;
+  std::string name;  // "LoRA for SDXL, kohya's names", "SDXL checkpoint, single file"
+};
+
+FileFamily family_of(const SafetensorsFile& file);
+
+}  // namespace wick

@@ -1,0 +1,46 @@
+#include "wick/models/forward.h"
+
+#include <memory>
+
+#include "commands.h"
+#include "model_path.h"
+#include "validators.h"
+
+namespace wick {
+namespace {
+
+struct ForwardArguments {
+  std::string model, component, in, out;
+  std::vector<std::string> loras;
+  bool grad = false;
+};
+
+void forward(const ForwardArguments& a) {
+  const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
+  cli::check_input_file(a.in, "--in");
+  cli::check_output_file(a.out, "--out");
+  run_forward(cli::resolve_model(a.model), a.component, a.in, a.out, loras, a.grad);
+}
+
+}  // namespace
+
+void add_forward_command(CLI::App& app) {
+  const auto a = std::make_shared<ForwardArguments>();
+  CLI::App* command = app.add_subcommand("forward", "Run one component of a model on given tensors");
+  command->add_option("--model", a->model, "Diffusers folder, or a name: tiny, sdxl")->required()->type_name("MODEL");
+  command->add_option("--component", a->component, "text_encoder, text_encoder_2, vae.encoder, vae.decoder or unet")
+      ->required()
+      ->type_name("NAME")
+      ->check(cli::one_of({"text_encoder", "text_encoder_2", "vae.encoder", "vae.decoder", "unet"}));
+  command->add_option("--in", a->in, "Safetensors file with the inputs, named as in diffusers")
+      ->required()
+      ->type_name("FILE");
+  command->add_option("--out", a->out, "Safetensors file to write")->required()->type_name("FILE");
+  command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
+      ->type_name("FILE[:STRENGTH]")
+      ->allow_extra_args(false);
+  command->add_flag("--grad", a->grad, "Also write the gradients of the mean-squared error to the input `target`");
+  command->callback([a] { forward(*a); });
+}
+
+}  // namespace wick

@@ -1,0 +1,145 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+
+#include "commands.h"
+#include "model_path.h"
+#include "validators.h"
+#include "wick/pipelines/image_grid.h"
+#include "wick/pipelines/text_to_image.h"
+
+namespace wick {
+namespace {
+
+struct GenerateArguments {
+  std::string model, out, sampler = "euler";
+  std::vector<std::string> loras, prompts;
+  std::vector<uint64_t> seeds;
+  std::optional<std::string> negative;
+  int64_t width = 0, height = 0, steps = 30;  // a side of 0: what the model was made for
+  float cfg = 5;
+  bool compare = false, bf16 = false, fp16 = false;
+};
+
+// Steps done of all pictures, on one line of a terminal; elsewhere a line a picture.
+class Progress {
+ public:
+  Progress(int64_t pictures, int64_t steps) : pictures_(pictures), steps_(steps) {}
+
+  void step(int64_t step) {
+    ++done_;
+    if (isatty(STDOUT_FILENO))
+      fmt::print("\r{}/{}  step {}/{}  {}  {:.0f} s left ", picture_, pictures_, step, steps_, rate(),
+                 seconds() / double(done_) * double(pictures_ * steps_ - done_));
+    else if (step == steps_)
+      fmt::print("picture {} of {}: {} steps, {}\n", picture_, pictures_, steps_, rate());
+    if (step == steps_) ++picture_;
+    std::fflush(stdout);
+  }
+
+  ~Progress() {
+    if (isatty(STDOUT_FILENO) && done_ > 0) std::fputs("\n", stdout);
+  }
+
+ private:
+  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  std::string rate() const {
+    const double per_second = double(done_) / std::max(seconds(), 1e-9);
+    return per_second >= 1 ? fmt::format("{:.1f} steps/s", per_second) : fmt::format("{:.1f} s/step", 1 / per_second);
+  }
+
+  int64_t pictures_, steps_, picture_ = 1, done_ = 0;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+ImageRequest request_of(const GenerateArguments& a, const std::filesystem::path& folder) {
+  ImageRequest request;
+  request.negative = a.negative;
+  request.width = a.width > 0 ? a.width : TextToImage::native_size(folder);
+  request.height = a.height > 0 ? a.height : TextToImage::native_size(folder);
+  request.steps = a.steps;
+  request.cfg = a.cfg;
+  request.sampler = a.sampler == "ddim" ? SamplerKind::ddim : SamplerKind::euler;
+  return request;
+}
+
+// All prompts with all seeds: a row a seed.
+void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, const std::vector<LoraFile>& loras,
+               ImageRequest request, const std::string& label, Progress& progress, ImageGrid& grid) {
+  Adapter adapter(sdxl_module_names(UNetConfig::read(folder / "unet")));
+  for (const LoraFile& lora : loras) adapter.add_file(lora.path, lora.strength);
+  const DType dtype = a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
+  const Sdxl sdxl = Sdxl::load(folder, {.dtype = dtype, .adapter = &adapter, .vae_encoder = false});
+  const TextToImage text_to_image(sdxl, folder);
+  for (const uint64_t seed : a.seeds) {
+    grid.rows.push_back(label.empty()         ? fmt::format("seed {}", seed)
+                        : a.seeds.size() == 1 ? label
+                                              : fmt::format("{}, seed {}", label, seed));
+    for (const std::string& prompt : a.prompts) {
+      request.prompt = prompt;
+      request.seed = seed;
+      grid.cells.push_back(text_to_image(request, [&](int64_t step) { progress.step(step); }));
+    }
+  }
+}
+
+void generate(GenerateArguments a) {
+  if (a.seeds.empty()) a.seeds.push_back(0);
+  const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
+  check(!a.compare || !loras.empty(), "--compare: expected a --lora to compare with, found none");
+  cli::check_output_file(a.out, "--out");
+  const std::filesystem::path folder = cli::resolve_model(a.model);
+  const ImageRequest request = request_of(a, folder);
+  TextToImage::check_size(SdxlConfig::read(folder), request.width, request.height);
+  make_sampler(request.sampler, NoiseSchedule::read(folder / "scheduler"), request.steps);
+
+  ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
+  {
+    Progress progress(int64_t(a.prompts.size() * a.seeds.size()) * (a.compare ? 2 : 1), a.steps);
+    if (a.compare) draw_rows(a, folder, {}, request, "without LoRA", progress, grid);
+    draw_rows(a, folder, loras, request, a.compare ? "with LoRA" : "", progress, grid);
+  }
+  write_png(a.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid));
+  fmt::print("{}\n", a.out);
+}
+
+}  // namespace
+
+void add_generate_command(CLI::App& app) {
+  const auto a = std::make_shared<GenerateArguments>();
+  CLI::App* command = app.add_subcommand("generate", "Draw pictures from text");
+  command->add_option("--model", a->model, "Diffusers folder, or a name: tiny, sdxl")->required()->type_name("MODEL");
+  command->add_option("--prompt", a->prompts, "What to draw; with several prompts or seeds, --out is a labelled grid")
+      ->required()
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+  command->add_option("--out", a->out, "PNG file to write")->required()->type_name("FILE");
+  command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
+      ->type_name("FILE[:STRENGTH]")
+      ->allow_extra_args(false);
+  command->add_flag("--compare", a->compare, "Draw everything without the LoRAs too, above");
+  command->add_option("--negative", a->negative, "What not to draw")->type_name("TEXT");
+  command->add_option("--seed", a->seeds, "Seed of the noise (0); may be repeated")
+      ->type_name("INT")
+      ->allow_extra_args(false)
+      ->check(cli::seed_number());
+  command->add_option("--steps", a->steps, "Denoising steps (30)")->type_name("INT")->check(cli::positive_integer());
+  command->add_option("--cfg", a->cfg, "Guidance scale (5); 1 is without guidance")
+      ->type_name("NUMBER")
+      ->check(cli::number_in(1, 100));
+  command->add_option("--sampler", a->sampler, "euler (default) or ddim")
+      ->type_name("NAME")
+      ->check(cli::one_of({"euler", "ddim"}));
+  command->add_option("--width", a->width, "In pixels; unless given, what the model was made for")
+      ->type_name("INT")
+      ->check(cli::positive_integer());
+  command->add_option("--height", a->height, "Likewise")->type_name("INT")->check(cli::positive_integer());
+  CLI::Option* bf16 = command->add_flag("--bf16", a->bf16, "Keep the weights in bfloat16");
+  command->add_flag("--fp16", a->fp16, "Keep the weights in float16")->excludes(bf16);
+  command->callback([a] { generate(*a); });
+}
+
+}  // namespace wick

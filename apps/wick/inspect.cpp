@@ -1,0 +1,157 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <tuple>
+
+#include "commands.h"
+#include "file_family.h"
+#include "wick/io/config.h"
+#include "wick/io/quote.h"
+#include "wick/nn/lora_keys.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Names in a file are anyone's: control characters must not reach the terminal.
+std::string printable(const std::string& text) {
+  const std::string quoted = quote(text);
+  return quoted.substr(1, quoted.size() - 2);
+}
+
+std::string bytes_text(uint64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
+  double value = double(bytes);
+  size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
+  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
+}
+
+std::string grouped(uint64_t n) {  // 2,567,463,684
+  std::string text = std::to_string(n);
+  for (size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
+  return text;
+}
+
+// "3,722,884 parameters in 512 tensors: F16 7.4 MB, I64 8 B"
+std::string contents(const SafetensorsFile& file) {
+  uint64_t parameters = 0;
+  std::map<std::string, uint64_t> bytes;
+  for (const auto& [name, info] : file.tensors()) {
+    parameters += uint64_t(info.shape.numel());
+    bytes[info.dtype_name] += info.end - info.begin;
+  }
+  std::string text = fmt::format("{} parameters in {} tensors", grouped(parameters), file.tensors().size());
+  const char* separator = ": ";
+  for (const auto& [dtype, size] : bytes) {
+    text += fmt::format("{}{} {}", separator, dtype, bytes_text(size));
+    separator = ", ";
+  }
+  return text;
+}
+
+std::string component_of(std::string_view module) {
+  if (module.starts_with("lora_unet_") || module.starts_with("unet.")) return "unet";
+  if (module.starts_with("lora_te2_") || module.starts_with("text_encoder_2.")) return "text_encoder_2";
+  if (module.starts_with("lora_te") || module.starts_with("text_encoder.")) return "text_encoder";
+  if (module.starts_with("transformer.")) return "transformer";
+  return "model";
+}
+
+struct Module {
+  int64_t rank = 0;
+  std::optional<float> alpha;
+};
+
+std::map<std::string, Module> modules_of(const SafetensorsFile& file) {
+  std::map<std::string, Module> modules;
+  for (const auto& [key, info] : file.tensors()) {
+    const auto parsed = parse_lora_key(key);
+    if (!parsed) continue;
+    Module& module = modules[std::string(parsed->module)];
+    if (parsed->factor == LoraFactor::down && info.shape.rank() > 0) module.rank = info.shape[0];
+    if (parsed->factor == LoraFactor::alpha && info.dtype && info.shape.numel() == 1)
+      module.alpha = file.load(key).to_vector().front();
+  }
+  return modules;
+}
+
+void print_lora(const SafetensorsFile& file) {
+  std::map<std::tuple<std::string, int64_t, std::optional<float>>, int64_t> groups;
+  for (const auto& [name, module] : modules_of(file)) ++groups[{component_of(name), module.rank, module.alpha}];
+  fmt::print("\n{:<16} {:>8} {:>6} {:>8}\n", "component", "modules", "rank", "alpha");
+  for (const auto& [key, count] : groups) {
+    const auto& [component, rank, alpha] = key;
+    fmt::print("{:<16} {:>8} {:>6} {:>8}\n", component, count, rank, alpha ? fmt::format("{:g}", *alpha) : "none");
+  }
+}
+
+void print_metadata(const SafetensorsFile& file) {
+  if (file.metadata().empty()) return;
+  fmt::print("\nmetadata\n");
+  for (const auto& [key, value] : file.metadata()) fmt::print("  {} = {}\n", printable(key), printable(value));
+}
+
+void print_tensors(const SafetensorsFile& file) {
+  fmt::print("\ntensors\n");
+  for (const auto& [name, info] : file.tensors())
+    fmt::print("  {:<5} {:<24} {:>10}  {}\n", info.dtype_name, to_string(info.shape), bytes_text(info.end - info.begin),
+               printable(name));
+}
+
+void inspect_file(const fs::path& path, bool tensors) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  const FileFamily family = family_of(file);
+  fmt::print("{}\n{}\n{}\n", path.string(), family.name, contents(file));
+  if (family.lora) print_lora(file);
+  print_metadata(file);
+  if (tensors) print_tensors(file);
+}
+
+void inspect_folder(const fs::path& folder, bool tensors) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::recursive_directory_iterator(folder, fs::directory_options::skip_permission_denied)) {
+    if (entry.path().extension() == ".safetensors" && entry.is_regular_file()) files.push_back(entry.path());
+    check(files.size() < 1000, "{}: expected one model, found a folder with over a thousand files", folder.string());
+  }
+  check(!files.empty(), "{}: expected a folder with safetensors files, found none in it", folder.string());
+  std::sort(files.begin(), files.end());
+
+  fmt::print("{}\n", folder.string());
+  if (fs::exists(folder / "model_index.json"))
+    fmt::print("diffusers folder of {}\n",
+               printable(Config::read(folder / "model_index.json").text_or("_class_name", "an unnamed pipeline")));
+  for (const fs::path& path : files) {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    fmt::print("\n{}\n  {}\n  {}\n", fs::relative(path, folder).string(), family_of(file).name, contents(file));
+    if (tensors) print_tensors(file);
+  }
+}
+
+struct InspectArguments {
+  std::string path;
+  bool tensors = false;
+};
+
+void inspect(const InspectArguments& a) {
+  check(fs::exists(a.path), "{}: no such file or folder", a.path);
+  if (fs::is_directory(a.path))
+    inspect_folder(a.path, a.tensors);
+  else
+    inspect_file(a.path, a.tensors);
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app) {
+  const auto a = std::make_shared<InspectArguments>();
+  CLI::App* command = app.add_subcommand("inspect", "Show what a LoRA, a checkpoint or a model folder is and holds");
+  command->add_option("file", a->path, "Safetensors file, or a folder of them")->required()->type_name("FILE");
+  command->add_flag("--tensors", a->tensors, "List every tensor");
+  command->callback([a] { inspect(*a); });
+}
+
+}  // namespace wick
