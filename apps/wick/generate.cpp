@@ -66,6 +66,17 @@ ImageRequest request_of(const GenerateArguments& a, const std::filesystem::path&
   return request;
 }
 
+// Before the weights are loaded, which may take long.
+void check_request(const ImageRequest& request, const std::filesystem::path& folder) {
+  const VaeConfig vae = SdxlConfig::read(folder).vae;
+  TextToImage::check_side("--width", request.width, vae);
+  TextToImage::check_side("--height", request.height, vae);
+  const NoiseSchedule schedule = NoiseSchedule::read(folder / "scheduler");
+  check(request.steps <= schedule.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
+        schedule.train_steps(), schedule.source, request.steps);
+  make_sampler(request.sampler, schedule, request.steps);
+}
+
 // All prompts with all seeds: a row a seed.
 void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, const std::vector<LoraFile>& loras,
                ImageRequest request, const std::string& label, Progress& progress, ImageGrid& grid) {
@@ -93,8 +104,7 @@ void generate(GenerateArguments a) {
   cli::check_output_file(a.out, "--out");
   const std::filesystem::path folder = cli::resolve_model(a.model);
   const ImageRequest request = request_of(a, folder);
-  TextToImage::check_size(SdxlConfig::read(folder), request.width, request.height);
-  make_sampler(request.sampler, NoiseSchedule::read(folder / "scheduler"), request.steps);
+  check_request(request, folder);
 
   ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
   {

@@ -5,6 +5,10 @@
 namespace wick {
 
 namespace {
+// Host tensors find their backend from the first line of main on. Here, and not in cpu.cpp: from a static library the
+// linker takes only what someone names, and every op names the tape.
+[[maybe_unused]] const Backend& created_before_main = cpu_backend();
+
 thread_local Tape* active_tape = nullptr;
 
 std::vector<const Op*>& op_list() {

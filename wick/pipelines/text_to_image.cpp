@@ -29,15 +29,10 @@ TextToImage::TextToImage(const Sdxl& sdxl, const std::filesystem::path& folder)
   check(sdxl.vae_decoder != nullptr, "text to image: the model was loaded without its VAE decoder");
 }
 
-void TextToImage::check_size(const SdxlConfig& config, int64_t width, int64_t height) {
+void TextToImage::check_side(const char* name, int64_t pixels, const VaeConfig& vae) {
   constexpr int64_t kMaxSide = 16384;
-  const int64_t factor = config.vae.factor();
-  const auto check_side = [&](const char* name, int64_t side) {
-    check(side > 0 && side <= kMaxSide && side % factor == 0, "{}: expected a multiple of {} up to {}, found {}", name,
-          factor, kMaxSide, side);
-  };
-  check_side("width", width);
-  check_side("height", height);
+  check(pixels > 0 && pixels <= kMaxSide && pixels % vae.factor() == 0,
+        "{}: expected a multiple of {} up to {} pixels, found {}", name, vae.factor(), kMaxSide, pixels);
 }
 
 int64_t TextToImage::native_size(const std::filesystem::path& folder) {
@@ -63,7 +58,8 @@ Tensor TextToImage::noise(const ImageRequest& request) const {
 
 Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
                             const std::function<void(int64_t)>& on_step) const {
-  check_size(sdxl_.config, request.width, request.height);
+  check_side("width", request.width, sdxl_.config.vae);
+  check_side("height", request.height, sdxl_.config.vae);
   const bool guided = request.cfg != 1;
   const int64_t batch = guided ? 2 : 1;
   TextConditioning text = encode(request.prompt);

@@ -28,8 +28,8 @@ class TextToImage {
   // `folder` is the diffusers folder that `sdxl` came from. The model is borrowed, and may go on training.
   TextToImage(const Sdxl& sdxl, const std::filesystem::path& folder);
 
-  // Throws Error if the model cannot draw that size; cheap, to be asked before models are loaded.
-  static void check_size(const SdxlConfig& config, int64_t width, int64_t height);
+  // Throws Error if no picture can have that side. Cheap, to be asked before models are loaded.
+  static void check_side(const char* name, int64_t pixels, const VaeConfig& vae);
   // The side of the square pictures that the model was made for.
   static int64_t native_size(const std::filesystem::path& folder);
 

@@ -11,9 +11,4 @@ Backend& cpu_backend() {
   return *backend;
 }
 
-namespace {
-// Host tensors find their backend from the first line of main on.
-[[maybe_unused]] const Backend& created_before_main = cpu_backend();
-}  // namespace
-
 }  // namespace wick
