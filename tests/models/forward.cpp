@@ -1,0 +1,149 @@
+// `wick forward` against diffusers, transformers and peft, and on wrong inputs.
+#include "wick/models/forward.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "io/files.h"
+#include "wick/io/json.h"
+#include "wick/io/safetensors.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+namespace {
+
+const std::filesystem::path kGolden = WICK_SOURCE_DIR "/tests/golden";
+
+// max |a - b| / max |b|
+double relative_error(const Tensor& a, const Tensor& b) {
+  const std::vector<float> x = a.to_vector(), y = b.to_vector();
+  double error = 0, largest = 0;
+  for (size_t i = 0; i < y.size(); ++i) {
+    error = std::max(error, std::isnan(x[i]) ? INFINITY : std::abs(double(x[i]) - y[i]));
+    largest = std::max(largest, std::abs(double(y[i])));
+  }
+  return error / largest;
+}
+
+struct Case {
+  std::string name, component, lora;
+  bool grad;
+};
+
+std::vector<Case> cases() {
+  const std::string source = (kGolden / "cases/index.json").string();
+  std::vector<Case> all;
+  for (const auto& row : read_json(source))
+    all.push_back({get<std::string>(row, "name", source), get<std::string>(row, "component", source),
+                   row.at("lora").is_null() ? "" : get<std::string>(row, "lora", source),
+                   get<bool>(row, "grad", source)});
+  return all;
+}
+
+class Forward : public testing::TestWithParam<Case> {};
+
+TEST_P(Forward, AgreesWithDiffusers) {
+  const Case& c = GetParam();
+  const TemporaryDirectory folder;
+  std::vector<LoraFile> loras;
+  if (!c.lora.empty()) loras.push_back({kGolden / c.lora});
+  run_forward(kGolden / "sdxl", c.component, kGolden / "cases" / (c.name + ".in.safetensors"),
+              folder / "out.safetensors", loras, c.grad);
+
+  const SafetensorsFile found = SafetensorsFile::open(folder / "out.safetensors");
+  const SafetensorsFile expected = SafetensorsFile::open(kGolden / "cases" / (c.name + ".out.safetensors"));
+  EXPECT_EQ(found.tensors().size(), expected.tensors().size());
+  double worst_output = 0, worst_gradient = 0;
+  for (const auto& [name, info] : expected.tensors()) {
+    ASSERT_TRUE(found.has(name)) << name;
+    ASSERT_EQ(found.tensors().at(name).shape, info.shape) << name;
+    const double error = relative_error(found.load(name), expected.load(name));
+    const bool gradient = name.starts_with("grad.");
+    EXPECT_LE(error, gradient ? 1e-3 : 1e-4) << name;
+    double& worst = gradient ? worst_gradient : worst_output;
+    worst = std::max(worst, error);
+  }
+  std::printf("%-24s outputs %.1e  gradients %.1e\n", c.name.c_str(), worst_output, worst_gradient);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, Forward, testing::ValuesIn(cases()),
+                         [](const auto& golden) { return golden.param.name; });
+
+// Runs a component on the inputs of a golden case, with some of them replaced (by an empty tensor: left out).
+void run_with(const std::string& component, const std::string& name, const std::map<std::string, Tensor>& replaced,
+              const std::vector<LoraFile>& loras = {}, bool grad = false) {
+  const TemporaryDirectory folder;
+  const SafetensorsFile in = SafetensorsFile::open(kGolden / "cases" / (name + ".in.safetensors"));
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [key, info] : in.tensors()) tensors[key] = in.load(key);
+  for (const auto& [key, tensor] : replaced) {
+    if (tensor)
+      tensors[key] = tensor;
+    else
+      tensors.erase(key);
+  }
+  save_safetensors(folder / "in.safetensors", tensors);
+  run_forward(kGolden / "sdxl", component, folder / "in.safetensors", folder / "out.safetensors", loras, grad);
+}
+
+TEST(ForwardErrors, NameTheTensor) {
+  const auto expect_wrong = [](const std::string& component, const std::string& name,
+                               const std::map<std::string, Tensor>& replaced,
+                               std::initializer_list<std::string_view> parts, bool grad = false) {
+    expect_error([&] { run_with(component, name, replaced, {}, grad); }, parts);
+  };
+  expect_wrong("unet", "unet", {{"timestep", {}}}, {"in.safetensors", "no tensor \"timestep\""});
+  expect_wrong("unet", "unet", {{"timestep", zeros({3})}}, {"in.safetensors", "\"timestep\"", "[2]", "[3]"});
+  expect_wrong("unet", "unet", {{"timestep", full({2}, NAN)}}, {"\"timestep\"", "finite", "nan"});
+  expect_wrong("unet", "unet", {{"sample", zeros({2, 3, 8, 8})}}, {"\"sample\"", "[B, 4, h, w]", "[2, 3, 8, 8]"});
+  expect_wrong("unet", "unet", {{"sample", zeros({2, 4, 0, 8})}}, {"\"sample\"", "[B, 4, h, w]", "[2, 4, 0, 8]"});
+  expect_wrong("unet", "unet", {{"sample", zeros({2, 4, 8})}}, {"\"sample\"", "[B, 4, h, w]", "[2, 4, 8]"});
+  expect_wrong("unet", "unet", {{"sample", full({2, 4, 8, 8}, INFINITY)}}, {"\"sample\"", "finite", "inf"});
+  expect_wrong("unet", "unet", {{"sample", zeros({2, 4, 8, 8}, DType::i64)}}, {"\"sample\"", "F32", "I64"});
+  expect_wrong("unet", "unet", {{"encoder_hidden_states", zeros({2, 77, 41})}}, {"[2, T, 40]", "[2, 77, 41]"});
+  expect_wrong("unet", "unet", {{"text_embeds", zeros({1, 20})}}, {"\"text_embeds\"", "[2, 20]", "[1, 20]"});
+  expect_wrong("unet", "unet", {{"time_ids", zeros({2, 5})}}, {"\"time_ids\"", "[2, 6]", "[2, 5]"});
+  expect_wrong("unet", "unet", {}, {"no tensor \"target\""}, /*grad=*/true);
+  expect_wrong("unet", "unet", {{"target", zeros({2, 4, 8, 8})}}, {"\"target\"", "[2, 4, 12, 20]"}, /*grad=*/true);
+  expect_wrong("vae.encoder", "vae_encoder", {{"sample", zeros({1, 3, 7, 16})}},
+               {"\"sample\"", "H >= 8", "[1, 3, 7, 16]"});
+  expect_wrong("vae.decoder", "vae_decoder", {{"latent", zeros({1, 3, 4, 4})}}, {"\"latent\"", "[B, 4, h, w]"});
+  const auto ids = [](int64_t id, int64_t length) {
+    return Tensor::of(std::vector<int64_t>(size_t(length), id), {1, length});
+  };
+  expect_wrong("text_encoder", "text_encoder", {{"input_ids", ids(814, 77)}}, {"\"input_ids\"", "0 to 813", "814"});
+  expect_wrong("text_encoder", "text_encoder", {{"input_ids", ids(-1, 77)}}, {"\"input_ids\"", "0 to 813", "-1"});
+  expect_wrong("text_encoder", "text_encoder", {{"input_ids", ids(3, 78)}}, {"text_encoder", "77", "[1, 78]"});
+  expect_wrong("text_encoder", "text_encoder", {{"input_ids", zeros({1, 77})}}, {"\"input_ids\"", "I64", "F32"});
+  expect_wrong("unet2", "unet", {}, {"unet2", "text_encoder, text_encoder_2, vae.encoder, vae.decoder, unet"});
+}
+
+TEST(ForwardErrors, NameTheFile) {
+  const std::filesystem::path in = kGolden / "cases/unet.in.safetensors";
+  const TemporaryDirectory folder;
+  const auto run = [&](const std::filesystem::path& model, const std::filesystem::path& from,
+                       const std::vector<LoraFile>& loras) {
+    return [=, out = folder / "out.safetensors"] { run_forward(model, "unet", from, out, loras); };
+  };
+  expect_error(run(folder / "nowhere", in, {}), {"nowhere/unet/config.json"});
+  expect_error(run(kGolden / "sdxl", folder / "none.safetensors", {}), {"none.safetensors"});
+  expect_error(run(kGolden / "sdxl", in, {{folder / "none.safetensors"}}), {"none.safetensors"});
+  expect_error(run(kGolden / "sdxl", in, {{kGolden / "lora_te.safetensors"}}), {"lora_te.safetensors", "none of its"});
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.safetensors"));
+}
+
+TEST(Forward, TakesATimestepForAllSamplesAndWholeNumbers) {
+  run_with("unet", "unet", {{"timestep", full({}, 3)}});
+  run_with("unet", "unet", {{"timestep", Tensor::of(std::vector<int64_t>{3}, {1})}});
+}
+
+TEST(Forward, AddsLorasUp) {
+  const LoraFile lora{kGolden / "lora_unet.safetensors"};
+  run_with("unet", "unet", {}, {lora, {lora.path, -0.5f}});
+  expect_error([&] { run_with("unet", "unet_grad", {}, {lora, lora}, /*grad=*/true); }, {"lora_unet.safetensors"});
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,128 @@
+#include "wick/nn/weights.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+#include "wick/io/file.h"
+#include "wick/io/safetensors.h"
+#include "wick/nn/layers.h"
+
+namespace wick {
+namespace {
+
+Tensor counting(const Shape& shape) {
+  std::vector<float> values(size_t(shape.numel()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = float(i);
+  return Tensor::of(values, shape);
+}
+
+TEST(Weights, FindsTheFileInAFolder) {
+  for (const char* name : {"diffusion_pytorch_model.safetensors", "model.safetensors", "model.fp16.safetensors"}) {
+    const TemporaryDirectory folder;
+    save_safetensors(folder / name, {{"a.weight", counting({2, 3})}});
+    const Weights weights = Weights::open(folder.path());
+    EXPECT_TRUE(weights.has("a.weight"));
+    EXPECT_EQ(weights.load("a.weight", {2, 3}).to_vector(), counting({2, 3}).to_vector());
+  }
+  const TemporaryDirectory empty;
+  expect_error([&] { Weights::open(empty.path()); }, {"diffusion_pytorch_model.safetensors"});
+  expect_error([&] { Weights::open(empty / "x.safetensors"); }, {"x.safetensors"});
+}
+
+TEST(Weights, ReadsShards) {
+  const TemporaryDirectory folder;
+  save_safetensors(folder / "model-00001-of-00002.safetensors", {{"a", counting({4})}});
+  save_safetensors(folder / "model-00002-of-00002.safetensors", {{"b", counting({2, 2})}});
+  const auto write_index = [&](const std::string& map) {
+    write_file_atomically(folder / "model.safetensors.index.json", "{\"weight_map\": " + map + "}");
+  };
+  const std::string a = "\"a\": \"model-00001-of-00002.safetensors\"";
+  write_index("{" + a + ", \"b\": \"model-00002-of-00002.safetensors\"}");
+  const Weights weights = Weights::open(folder.path());
+  EXPECT_EQ(weights.load("b", {2, 2}).to_vector(), counting({2, 2}).to_vector());
+  EXPECT_EQ(weights.load("a", {4}).to_vector(), counting({4}).to_vector());
+  expect_error([&] { weights.load("c", {1}); }, {"model.safetensors.index.json", "\"c\""});
+
+  write_index("{" + a + ", \"b\": \"model-00001-of-00002.safetensors\"}");
+  expect_error([&] { Weights::open(folder.path()); }, {"model-00001-of-00002.safetensors", "\"b\""});
+  write_index("{" + a + ", \"b\": \"../elsewhere.safetensors\"}");
+  expect_error([&] { Weights::open(folder.path()); }, {"../elsewhere.safetensors", "plain file name"});
+  write_index("{" + a + ", \"b\": \"gone.safetensors\"}");
+  expect_error([&] { Weights::open(folder.path()); }, {"gone.safetensors"});
+  write_index("[1]");
+  expect_error([&] { Weights::open(folder.path()); }, {"model.safetensors.index.json", "weight_map"});
+}
+
+TEST(Weights, SaysWhatIsWrongWithATensor) {
+  const TemporaryDirectory folder;
+  save_safetensors(folder / "m.safetensors",
+                   {{"w", counting({2, 3})}, {"i", Tensor::of(std::vector<int64_t>{1}, {1})}});
+  const Weights weights = Weights::open(folder / "m.safetensors");
+  expect_error([&] { weights.load("v", {2, 3}); }, {"m.safetensors", "no tensor \"v\""});
+  expect_error([&] { weights.load("w", {3, 2}); }, {"m.safetensors", "\"w\"", "[3, 2]", "[2, 3]"});
+  expect_error([&] { weights.load("i", {1}); }, {"m.safetensors", "\"i\"", "i64"});
+}
+
+TEST(Weights, KeepsVectorsInF32) {
+  const Weights weights = Weights::of({{"w", counting({2, 2})}, {"b", counting({2})}}, {.dtype = DType::bf16});
+  EXPECT_EQ(weights.load("w", {2, 2}).dtype(), DType::bf16);
+  EXPECT_EQ(weights.load("b", {2}).dtype(), DType::f32);
+}
+
+TEST(Weights, LaysConvolutionsOutOnce) {
+  const Weights weights = Weights::of({{"w", counting({2, 3, 1, 2})}});
+  const Tensor w = weights.load_conv("w", {2, 3, 1, 2});
+  EXPECT_EQ(w.shape(), (Shape{2, 1, 2, 3}));
+  EXPECT_TRUE(w.contiguous());
+  EXPECT_EQ(w.to_vector(), (std::vector<float>{0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11}));
+}
+
+TEST(Weights, TrainableOnesAreLeavesAndAreSavedAsTheyWere) {
+  const TemporaryDirectory folder;
+  const std::map<std::string, Tensor> tensors = {
+      {"conv", counting({2, 3, 3, 3})}, {"linear", counting({2, 3})}, {"pointwise", counting({2, 3, 1, 1})}};
+  const Weights weights = Weights::of(tensors, {.dtype = DType::bf16, .trainable = true});
+  const Tensor conv = weights.load_conv("conv", {2, 3, 3, 3});
+  const Tensor linear = weights.load("linear", {2, 3});
+  weights.load("pointwise", {2, 3});
+  EXPECT_EQ(weights.load("linear", {2, 3}).id(), linear.id());  // one leaf a name
+  ASSERT_EQ(weights.parameters().size(), 3u);
+  EXPECT_EQ(weights.parameters()[0].name, "conv");
+  EXPECT_EQ(weights.parameters()[0].value.id(), conv.id());
+  for (const Parameter& p : weights.parameters()) {
+    EXPECT_TRUE(p.value.tracked());
+    EXPECT_EQ(p.value.dtype(), DType::f32);
+  }
+  linear.data<float>()[0] = 77;
+  EXPECT_EQ(tensors.at("linear").data<float>()[0], 0);  // the caller's tensors stay as they were
+
+  weights.save(folder / "saved.safetensors", DType::f32);
+  const SafetensorsFile saved = SafetensorsFile::open(folder / "saved.safetensors");
+  EXPECT_EQ(saved.tensors().size(), 3u);
+  EXPECT_EQ(saved.metadata().at("format"), "pt");
+  EXPECT_EQ(saved.load("conv").to_vector(), tensors.at("conv").to_vector());
+  EXPECT_EQ(saved.tensors().at("pointwise").shape, (Shape{2, 3, 1, 1}));
+  EXPECT_EQ(saved.load("linear").data<float>()[0], 77);
+}
+
+TEST(Weights, AnOutlineHasShapesAndNoMemory) {
+  const Weights outline = Weights::outline({.dtype = DType::bf16});
+  const size_t before = host_memory().in_use();
+  const Tensor w = outline.load_conv("anything", {1 << 12, 1 << 12, 3, 3});
+  EXPECT_EQ(w.shape(), (Shape{1 << 12, 3, 3, 1 << 12}));
+  EXPECT_EQ(w.dtype(), DType::bf16);
+  EXPECT_EQ(host_memory().in_use(), before);
+  EXPECT_EQ(w.memory().in_use(), size_t{2} * 9 << 24);
+}
+
+TEST(Scope, NamesLeaveTheComponentOut) {
+  const Scope scope(Weights::of({{"a.0.w", counting({2})}}), "unet");
+  const Scope inner = scope / "a" / 0;
+  EXPECT_EQ(inner.path(), "unet.a.0");
+  EXPECT_TRUE(inner.has("w"));
+  EXPECT_FALSE(scope.has("w"));
+  EXPECT_EQ(inner.load("w", {2}).to_vector(), (std::vector<float>{0, 1}));
+}
+
+}  // namespace
+}  // namespace wick
