@@ -1,0 +1,161 @@
+// Copies between every pair of layouts and dtypes, against element-by-element conversion.
+#include "backend/probe.h"
+
+namespace wick {
+namespace {
+
+using namespace probe;
+
+constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
+constexpr DType kIntegers[] = {DType::i32, DType::i64, DType::u8};
+
+float rounded(float value, DType dtype) {
+  if (dtype == DType::bf16) return bf16_to_f32(f32_to_bf16(value));
+  if (dtype == DType::f16) return f16_to_f32(f32_to_f16(value));
+  return value;
+}
+
+float load(const Tensor& t, int64_t i) {
+  const uint16_t bits = t.data<uint16_t>()[i];
+  return t.dtype() == DType::bf16 ? bf16_to_f32(bits) : f16_to_f32(bits);
+}
+
+void expect_equal(const Tensor& got, const std::vector<float>& want, const char* what) {
+  const std::vector<float> values = got.to_vector();
+  size_t wrong = 0;
+  for (size_t i = 0; i < want.size(); ++i) wrong += values[i] != want[i];
+  EXPECT_EQ(wrong, 0u) << what << " " << to_string(got.shape());
+}
+
+TEST(Copy, floats) {
+  for (DType to : kFloats)
+    for (DType from : kFloats)
+      for (Layout y_layout : kLayouts)
+        for (Layout x_layout : kLayouts) {
+          const Shape shape{between(1, 3), between(1, 70), between(1, 70)};
+          const Tensor x = random(shape, x_layout, from), y = poisoned(shape, y_layout, to);
+          cpu_backend().copy(y, x);
+          std::vector<float> want = x.to_vector();
+          for (float& v : want) v = rounded(v, to);
+          expect_equal(y, want, "copy");
+        }
+}
+
+TEST(Copy, permutations) {
+  const Shape shape{between(1, 3), between(1, 40), between(1, 40), between(1, 40)};
+  std::array<int, 4> order{0, 1, 2, 3};
+  do {
+    for (DType to : kFloats) {
+      const Tensor x = random(shape);
+      Shape permuted, stride;
+      for (int axis : order) permuted.push_back(shape[axis]), stride.push_back(x.stride()[axis]);
+      const Tensor view = x.window(permuted, stride), y = poisoned(permuted, Layout::packed, to);
+      cpu_backend().copy(y, view);
+      std::vector<float> want = view.to_vector();
+      for (float& v : want) v = rounded(v, to);
+      expect_equal(y, want, "permuted");
+    }
+  } while (std::next_permutation(order.begin(), order.end()));
+}
+
+TEST(Copy, broadcasts) {
+  for (unsigned mask = 0; mask < 8; ++mask) {
+    const Shape shape{between(1, 9), between(1, 50), between(1, 300)};
+    const Tensor base = random(shape);
+    Shape stride = base.stride();
+    for (int d = 0; d < 3; ++d)
+      if (mask >> d & 1) stride[d] = 0;
+    const Tensor x = base.window(shape, stride), y = poisoned(shape);
+    cpu_backend().copy(y, x);
+    expect_equal(y, x.to_vector(), "broadcast");
+  }
+}
+
+TEST(Copy, integers) {
+  for (DType to : kIntegers)
+    for (DType from : kIntegers)
+      for (Layout layout : kLayouts) {
+        const Shape shape{between(1, 40), between(1, 40)};
+        const Tensor x = poisoned(shape, layout, from), y = poisoned(shape, Layout::packed, to);
+        for_each_offset(x, [&](int64_t i) {
+          const int64_t value = between(0, 255);
+          if (from == DType::i32) x.data<int32_t>()[i] = int32_t(value);
+          if (from == DType::i64) x.data<int64_t>()[i] = value;
+          if (from == DType::u8) x.data<uint8_t>()[i] = uint8_t(value);
+        });
+        cpu_backend().copy(y, x);
+        expect_equal(y, x.to_vector(), "integers");
+      }
+}
+
+// Every 16-bit float widens exactly; every kind of f32 narrows as core/dtype.h does.
+TEST(Copy, conversions_bit_by_bit) {
+  constexpr int64_t kAll = 1 << 16;
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    const Tensor half = Tensor::empty({kAll}, dtype), wide = poisoned({kAll}),
+                 back = poisoned({kAll}, Layout::packed, dtype);
+    for (int64_t i = 0; i < kAll; ++i) half.data<uint16_t>()[i] = uint16_t(i);
+    cpu_backend().copy(wide, half);
+    cpu_backend().copy(back, wide);
+    for (int64_t i = 0; i < kAll; ++i) {
+      const float want = dtype == DType::bf16 ? bf16_to_f32(uint16_t(i)) : f16_to_f32(uint16_t(i));
+      const float got = wide.data<float>()[i];
+      if (std::isnan(want)) {
+        ASSERT_TRUE(std::isnan(got)) << i;
+        ASSERT_TRUE(std::isnan(load(back, i))) << i;
+      } else {
+        ASSERT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(want)) << i;
+        ASSERT_EQ(back.data<uint16_t>()[i], i);
+      }
+    }
+  }
+}
+
+TEST(Copy, narrowing_rounds_to_nearest_even) {
+  constexpr int64_t kCount = 1 << 18;
+  const Tensor x = Tensor::empty({kCount});
+  for (int64_t i = 0; i < kCount; ++i) {
+    uint32_t bits = uint32_t(rng().below(uint64_t{1} << 32));
+    if (i % 4 == 1) bits = (bits & 0x8fffffffu) | 0x30000000u;  // near f16's range
+    if (i % 4 == 2) bits = (bits & 0x8fffe000u) | 0x30001000u;  // half way between two f16
+    if (i % 4 == 3) bits = (bits & 0xffff0000u) | 0x00008000u;  // half way between two bf16
+    x.data<uint32_t>()[i] = bits;
+  }
+  for (DType dtype : {DType::bf16, DType::f16}) {
+    const Tensor y = poisoned({kCount}, Layout::packed, dtype);
+    cpu_backend().copy(y, x);
+    for (int64_t i = 0; i < kCount; ++i) {
+      const float value = x.data<float>()[i];
+      const uint16_t want = dtype == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
+      if (std::isnan(value))
+        ASSERT_TRUE(std::isnan(load(y, i)));
+      else
+        ASSERT_EQ(y.data<uint16_t>()[i], want) << value;
+    }
+  }
+}
+
+TEST(Copy, fill) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8})
+    for (Layout layout : kLayouts) {
+      const Tensor y = poisoned({between(1, 9), between(1, 90)}, layout, dtype);
+      cpu_backend().fill(y, 3);
+      expect_equal(y, std::vector<float>(size_t(y.numel()), 3.0f), "fill");
+    }
+  const Tensor large = poisoned({between(1 << 18, 1 << 19)});
+  cpu_backend().fill(large, -0.5f);
+  expect_equal(large, std::vector<float>(size_t(large.numel()), -0.5f), "fill");
+}
+
+// Elements between those of a strided output are someone else's.
+TEST(Copy, touches_only_the_view) {
+  const Tensor base = Tensor::empty({50, 50});
+  cpu_backend().fill(base, 1);
+  cpu_backend().fill(base.window({20, 20}, {50, 2}, 51), 2);
+  double sum = 0;
+  for (float v : base.to_vector()) sum += double(v);
+  EXPECT_EQ(sum, 2500 + 400);
+}
+
+}  // namespace
+}  // namespace wick

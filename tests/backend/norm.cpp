@@ -1,0 +1,171 @@
+// Group and layer norm against double precision, with and without the fused SiLU.
+#include "backend/probe.h"
+
+namespace wick {
+namespace {
+
+using namespace probe;
+
+struct NormReference {
+  std::vector<double> y, mean, rstd, dx, dw, db;
+};
+
+// Rows of x [B, P, C] are normalised together over all P positions and each of the groups of channels.
+struct NormProblem {
+  int64_t batch, positions, channels;
+  int groups;
+  double eps;
+  bool silu;
+};
+
+double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
+
+NormReference reference(const NormProblem& p, const Tensor& x_tensor, const Tensor& w_tensor, const Tensor& b_tensor,
+                        const Tensor& dy_tensor) {
+  const std::vector<double> x = doubles(x_tensor), w = doubles(w_tensor), b = doubles(b_tensor),
+                            dy = doubles(dy_tensor);
+  NormReference r{x, {}, {}, x, std::vector<double>(w.size()), std::vector<double>(w.size())};
+  const int64_t width = p.channels / p.groups;
+  const double n = double(p.positions * width);
+  for (int64_t i = 0; i < p.batch; ++i)
+    for (int g = 0; g < p.groups; ++g) {
+      const auto each = [&](auto f) {
+        for (int64_t k = 0; k < p.positions; ++k)
+          for (int64_t c = g * width; c < (g + 1) * width; ++c)
+            f(size_t((i * p.positions + k) * p.channels + c), size_t(c));
+      };
+      double mean = 0, variance = 0, sum_dz = 0, sum_dzx = 0;
+      each([&](size_t j, size_t) { mean += x[j] / n; });
+      each([&](size_t j, size_t) { variance += (x[j] - mean) * (x[j] - mean) / n; });
+      const double rstd = 1 / std::sqrt(variance + p.eps);
+      std::vector<double> dz(x.size());
+      each([&](size_t j, size_t c) {
+        const double x_hat = (x[j] - mean) * rstd, z = x_hat * w[c] + b[c], s = sigmoid(z);
+        r.y[j] = p.silu ? z * s : z;
+        dz[j] = dy[j] * (p.silu ? s * (1 + z * (1 - s)) : 1);
+        r.dw[c] += dz[j] * x_hat;
+        r.db[c] += dz[j];
+        sum_dz += dz[j] * w[c] / n;
+        sum_dzx += dz[j] * w[c] * x_hat / n;
+      });
+      each([&](size_t j, size_t c) { r.dx[j] = rstd * (dz[j] * w[c] - sum_dz - (x[j] - mean) * rstd * sum_dzx); });
+      r.mean.push_back(mean);
+      r.rstd.push_back(rstd);
+    }
+  return r;
+}
+
+TEST(GroupNorm, forward_and_backward) {
+  for (Layout layout : kLayouts)
+    for (bool silu : {false, true})
+      for (int64_t width : {1, 2, 3, 10}) {
+        const int groups = int(between(1, 32));
+        const NormProblem p{between(1, 3), between(1, 7) * between(1, 40), groups * width, groups, 1e-5, silu};
+        const Shape shape{p.batch, p.positions, p.channels};
+        const Tensor x = random(shape, layout), dy = random(shape, layout), w = random({p.channels}, layout);
+        const Tensor b = random({p.channels}, layout), y = poisoned(shape, layout), dx = poisoned(shape, layout);
+        const Tensor mean = poisoned({p.batch, groups}, layout), rstd = poisoned({p.batch, groups}, layout);
+        const Tensor dw = poisoned({p.channels}, layout), db = poisoned({p.channels}, layout);
+        cpu_backend().group_norm(y, mean, rstd, x, w, b, groups, float(p.eps), silu);
+        cpu_backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, groups, silu);
+        const NormReference r = reference(p, x, w, b, dy);
+        // A group of few elements can have a tiny deviation: errors of x grow by rstd, those of gradients by its
+        // square.
+        double worst = 1;
+        for (double v : r.rstd) worst = std::max(worst, v);
+        const double terms = double(p.batch * p.positions);
+        expect_close(y, r.y, 16 * kEps * worst, "y");
+        expect_close(mean, r.mean, 2 * kEps, "mean");
+        expect_close(rstd, r.rstd, 8 * kEps * worst, "rstd");
+        expect_close(dx, r.dx, 32 * kEps * worst * worst * worst, "dx");
+        expect_close(dw, r.dw, 16 * kEps * worst * worst * terms, "dw");
+        expect_close(db, r.db, 16 * kEps * worst * worst * terms, "db");
+      }
+}
+
+TEST(GroupNorm, large_images_and_the_same_bits) {
+  const NormProblem p{2, between(1500, 2000), 96, 32, 1e-6, true};
+  const Shape shape{p.batch, p.positions, p.channels};
+  const Tensor x = random(shape), dy = random(shape), w = random({p.channels}), b = random({p.channels});
+  std::vector<Tensor> runs[2];
+  for (auto& run : runs) {
+    const Tensor y = poisoned(shape), dx = poisoned(shape), mean = poisoned({2, 32}), rstd = poisoned({2, 32});
+    const Tensor dw = poisoned({p.channels}), db = poisoned({p.channels});
+    cpu_backend().group_norm(y, mean, rstd, x, w, b, p.groups, float(p.eps), p.silu);
+    cpu_backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, p.groups, p.silu);
+    run = {y, mean, rstd, dx, dw, db};
+  }
+  const NormReference r = reference(p, x, w, b, dy);
+  expect_close(runs[0][0], r.y, 8 * kEps, "y");
+  expect_close(runs[0][3], r.dx, 16 * kEps, "dx");
+  expect_close(runs[0][4], r.dw, 32 * kEps * std::sqrt(double(p.positions)), "dw");
+  expect_close(runs[0][5], r.db, 32 * kEps * std::sqrt(double(p.positions)), "db");
+  for (size_t i = 0; i < 6; ++i) expect_same_bits(runs[0][i], runs[1][i], "group_norm");
+}
+
+// Statistics to 1e-6 although the mean is a thousand deviations away.
+TEST(GroupNorm, large_mean) {
+  const NormProblem p{2, 1111, 64, 8, 1e-6, false};
+  const Shape shape{p.batch, p.positions, p.channels};
+  const Tensor x = random(shape), ones = random({p.channels}), y = poisoned(shape);
+  cpu_backend().affine(x, x, std::sqrt(3.0f), 1000);
+  const Tensor mean = poisoned({2, 8}), rstd = poisoned({2, 8});
+  cpu_backend().group_norm(y, mean, rstd, x, ones, ones, p.groups, float(p.eps), false);
+  const NormReference r = reference(p, x, ones, ones, x);
+  expect_close(y, r.y, 1e-6, "y");
+  for (size_t i = 0; i < r.rstd.size(); ++i) {
+    EXPECT_NEAR(mean.data<float>()[i], r.mean[i], 6e-8 * 1000);
+    EXPECT_NEAR(rstd.data<float>()[i], r.rstd[i], 1e-6 * r.rstd[i]);
+  }
+}
+
+TEST(GroupNorm, unwanted_outputs) {
+  const Shape shape{1, 5, 7, 12};
+  const Tensor x = random(shape), w = random({12}), b = random({12}), y = poisoned(shape), whole = poisoned(shape);
+  const Tensor mean = poisoned({1, 4}), rstd = poisoned({1, 4}), dw = poisoned({12}), dw_alone = poisoned({12});
+  const Tensor dx = poisoned(shape), dx_alone = poisoned(shape), db = poisoned({12});
+  cpu_backend().group_norm(whole, mean, rstd, x, w, b, 4, 1e-5f, true);
+  cpu_backend().group_norm(y, {}, {}, x, w, b, 4, 1e-5f, true);
+  expect_same_bits(y, whole, "y");
+  cpu_backend().group_norm_backward(dx, dw, db, y, x, w, b, mean, rstd, 4, true);
+  cpu_backend().group_norm_backward(dx_alone, {}, {}, y, x, w, b, mean, rstd, 4, true);
+  cpu_backend().group_norm_backward({}, dw_alone, {}, y, x, w, b, mean, rstd, 4, true);
+  expect_same_bits(dx, dx_alone, "dx");
+  expect_same_bits(dw, dw_alone, "dw");
+}
+
+TEST(LayerNorm, forward_and_backward) {
+  for (Layout layout : kLayouts)
+    for (int64_t width : {int64_t{2}, between(3, 70), between(500, 1300)}) {
+      const Shape shape{between(1, 3), between(1, 90), width}, rows{shape[0], shape[1]};
+      const Tensor x = random(shape, layout), dy = random(shape, layout), w = random({width}), b = random({width});
+      const Tensor y = poisoned(shape, layout), dx = poisoned(shape, layout), mean = poisoned(rows, layout);
+      const Tensor rstd = poisoned(rows, layout), dw = poisoned({width}), db = poisoned({width});
+      cpu_backend().layer_norm(y, mean, rstd, x, w, b, 1e-5f);
+      cpu_backend().layer_norm_backward(dx, dw, db, dy, x, w, mean, rstd);
+      const NormReference r = reference({rows.numel(), 1, width, 1, double(1e-5f), false}, x, w, b, dy);
+      double worst = 1;
+      for (double v : r.rstd) worst = std::max(worst, v);
+      const double terms = std::sqrt(double(rows.numel()));
+      expect_close(y, r.y, 16 * kEps * worst, "y");
+      expect_close(mean, r.mean, 2 * kEps, "mean");
+      expect_close(rstd, r.rstd, 8 * kEps * worst * worst, "rstd");
+      expect_close(dx, r.dx, 32 * kEps * worst * worst * worst, "dx");
+      expect_close(dw, r.dw, 32 * kEps * worst * worst * terms, "dw");
+      expect_close(db, r.db, 32 * kEps * terms, "db");
+    }
+}
+
+TEST(LayerNorm, large_mean) {
+  const int64_t width = between(600, 700);
+  const Tensor x = random({50, width}), ones = random({width}), y = poisoned({50, width});
+  cpu_backend().affine(x, x, std::sqrt(3.0f), 1000);
+  const Tensor mean = poisoned({50}), rstd = poisoned({50});
+  cpu_backend().layer_norm(y, mean, rstd, x, ones, ones, 1e-6f);
+  const NormReference r = reference({50, 1, width, 1, double(1e-6f), false}, x, ones, ones, x);
+  expect_close(y, r.y, 1e-6, "y");
+  for (size_t i = 0; i < 50; ++i) EXPECT_NEAR(rstd.data<float>()[i], r.rstd[i], 1e-6 * r.rstd[i]);
+}
+
+}  // namespace
+}  // namespace wick
