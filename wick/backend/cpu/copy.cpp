@@ -20,10 +20,17 @@ constexpr int64_t kChunk = 1 << 14;  // elements of one row that a task copies
 constexpr int64_t kTileRows = 16;    // a transposition reads tiles of whole cache lines: 16 floats of each column,
 constexpr int64_t kTileColumns = 8;  // and few enough columns for the ways of an L1 set when their stride is 2^n
 
+template <class T>
+void fill_row(T* y, T value, int64_t n) {
+  constexpr int64_t kPattern = 1024;  // filled once and copied on from the L1 cache
+  std::fill_n(y, std::min(n, kPattern), value);
+  for (int64_t i = kPattern; i < n; i += kPattern) std::memcpy(y + i, y, size_t(std::min(kPattern, n - i)) * sizeof(T));
+}
+
 template <class Y, class X>
 void copy_row(Y* y, const X* x, int64_t y_step, int64_t x_step, int64_t n) {
   if (y_step == 1 && x_step == 0) {
-    std::fill_n(y, n, Y(*x));
+    fill_row(y, Y(*x), n);
   } else if (y_step == 1 && x_step == 1) {
     if constexpr (std::is_same_v<X, Y>)
       std::memcpy(y, x, size_t(n) * sizeof(Y));

@@ -49,6 +49,7 @@ void CpuBackend::embedding_backward(View dtable, View dy, View ids) {
     for (; next != order.end() && rows[size_t(*next)] < end; ++next) {
       float* to = output.data() + rows[size_t(*next)] * width;
       const float* from = grads.data() + *next * width;
+#pragma omp simd
       for (int64_t d = 0; d < width; ++d) to[d] += from[d];
     }
   });

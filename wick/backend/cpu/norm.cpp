@@ -12,7 +12,7 @@
 namespace wick {
 namespace {
 
-// Per-channel sums of one image or a part of it.
+// Per-channel sums of one image or a part of it, with room for a whole vector after the last channel.
 struct ChannelSums {
   double* first;   // forward: x;   backward: dz, the gradient before the activation
   double* second;  // forward: x^2; backward: dz times the normalised x
@@ -24,8 +24,8 @@ struct ChannelAffine {
   bool silu;
 };
 
-// dx = dz * gain - x_hat * slope - offset, per channel, with x_hat = (x - mean) * rstd and z = x_hat * w + b.
-struct ChannelBackward {
+// dx = dz * gain - (x - mean) * slope - offset, per channel; dz is dy's gradient at z = (x - mean) * rstd * w + b.
+struct ChannelGradient {
   const float *mean, *rstd, *w, *b;
   const float *gain, *slope, *offset;
   bool silu;
@@ -45,184 +45,142 @@ namespace wick {
 namespace HWY_NAMESPACE {
 namespace {
 
-// One vector of channels, perhaps not full.
-struct Channels {
-  int64_t first, count;
-  bool full;
-  HWY_INLINE Channels(int64_t c, int64_t channels)
-      : first(c), count(HWY_MIN(lanes(), channels - c)), full(channels - c >= lanes()) {}
-  HWY_INLINE FloatVec of(const float* x) const { return full ? load(x + first) : load_first(x + first, count); }
-  HWY_INLINE void put(FloatVec v, float* y) const { full ? store(v, y + first) : store_first(v, y + first, count); }
-  HWY_INLINE void add(FloatVec v, double* sum) const {
-    HWY_ALIGN float part[hn::MaxLanes(Floats())];
-    hn::Store(v, Floats(), part);
-    for (int64_t i = 0; i < count; ++i) sum[first + i] += double(part[i]);
-  }
-};
-
 // Adds the rows' sums of x and x^2. The f32 sums are of distances from the block's own mean, so they lose nothing when
 // the mean is large against the deviation; the rest is done in double precision.
 void GroupStatistics(const ChannelSums& sums, const float* x, int64_t rows, int64_t channels) {
-  HWY_ALIGN float pivot[hn::MaxLanes(Floats())], first[hn::MaxLanes(Floats())], second[hn::MaxLanes(Floats())];
-  for (int64_t c = 0; c < channels; c += lanes()) {
-    const Channels at(c, channels);
+  const FloatVec inverse_rows = set(1 / float(rows));
+  const DoubleVec n = hn::Set(Doubles(), double(rows)), two = hn::Set(Doubles(), 2.0);
+  for_columns(channels, [&](auto at) HWY_ATTR {
     FloatVec sum = set(0);
     for (int64_t r = 0; r < rows; ++r) sum = hn::Add(sum, at.of(x + r * channels));
-    const FloatVec mean = hn::Mul(sum, set(1 / float(rows)));
+    const FloatVec pivot = hn::Mul(sum, inverse_rows);
     FloatVec distance = set(0), square = distance;
     for (int64_t r = 0; r < rows; ++r) {
-      const FloatVec d = hn::Sub(at.of(x + r * channels), mean);
+      const FloatVec d = hn::Sub(at.of(x + r * channels), pivot);
       distance = hn::Add(distance, d);
       square = hn::MulAdd(d, d, square);
     }
-    hn::Store(mean, Floats(), pivot);
-    hn::Store(distance, Floats(), first);
-    hn::Store(square, Floats(), second);
-    for (int64_t i = 0; i < at.count; ++i) {
-      const double p = double(pivot[i]), n = double(rows);
-      sums.first[c + i] += double(first[i]) + n * p;
-      sums.second[c + i] += double(second[i]) + p * (2 * double(first[i]) + n * p);
-    }
-  }
+    const auto join = [&](int64_t lane, DoubleVec p, DoubleVec d, DoubleVec s) HWY_ATTR {
+      const DoubleVec np = hn::Mul(n, p);
+      add_to(sums.first + at.first + lane, hn::Add(np, d));
+      add_to(sums.second + at.first + lane, hn::MulAdd(p, hn::MulAdd(two, d, np), s));
+    };
+    for_halves(join, pivot, distance, square);
+  });
 }
 
 template <bool kSilu>
 HWY_INLINE void normalise(float* y, const float* x, int64_t rows, int64_t channels, const ChannelAffine& a) {
   for (int64_t r = 0; r < rows; ++r, x += channels, y += channels)
-    for (int64_t c = 0; c < channels; c += lanes()) {
-      const Channels at(c, channels);
+    for_columns(channels, [&](auto at) HWY_ATTR {
       const FloatVec z = hn::MulAdd(hn::Sub(at.of(x), at.of(a.mean)), at.of(a.scale), at.of(a.shift));
       at.put(kSilu ? silu(z) : z, y);
-    }
+    });
 }
 
 void GroupNormalise(float* y, const float* x, int64_t rows, int64_t channels, const ChannelAffine& a) {
   a.silu ? normalise<true>(y, x, rows, channels, a) : normalise<false>(y, x, rows, channels, a);
 }
 
-// The normalised x and the gradient of z = x_hat * w + b.
-struct BeforeActivation {
-  FloatVec x_hat, dz;
-};
-
+// Adds the rows' sums of dz and dz * x_hat, and keeps dz if it is wanted and is not dy itself.
 template <bool kSilu>
-HWY_INLINE BeforeActivation before_activation(const Channels& at, const float* dy, const float* x,
-                                              const ChannelBackward& n) {
-  const FloatVec x_hat = hn::Mul(hn::Sub(at.of(x), at.of(n.mean)), at.of(n.rstd));
-  if (!kSilu) return {x_hat, at.of(dy)};
-  return {x_hat, hn::Mul(at.of(dy), silu_slope(hn::MulAdd(x_hat, at.of(n.w), at.of(n.b))))};
-}
-
-template <bool kSilu>
-HWY_INLINE void gradient_sums(const ChannelSums& sums, const float* dy, const float* x, int64_t rows, int64_t channels,
-                              const ChannelBackward& n) {
-  for (int64_t c = 0; c < channels; c += lanes()) {
-    const Channels at(c, channels);
+HWY_INLINE void gradient_sums(const ChannelSums& sums, float* dz, const float* dy, const float* x, int64_t rows,
+                              int64_t channels, const ChannelGradient& n) {
+  for_columns(channels, [&](auto at) HWY_ATTR {
+    const FloatVec mean = at.of(n.mean), rstd = at.of(n.rstd), w = at.of(n.w), b = at.of(n.b);
     FloatVec first = set(0), second = first;
     for (int64_t r = 0; r < rows; ++r) {
-      const auto [x_hat, dz] = before_activation<kSilu>(at, dy + r * channels, x + r * channels, n);
-      first = hn::Add(first, dz);
-      second = hn::MulAdd(dz, x_hat, second);
+      const FloatVec x_hat = hn::Mul(hn::Sub(at.of(x + r * channels), mean), rstd);
+      FloatVec g = at.of(dy + r * channels);
+      if (kSilu) {
+        g = hn::Mul(g, silu_slope(hn::MulAdd(x_hat, w, b)));
+        if (dz) at.put(g, dz + r * channels);
+      }
+      first = hn::Add(first, g);
+      second = hn::MulAdd(g, x_hat, second);
     }
-    at.add(first, sums.first);
-    at.add(second, sums.second);
-  }
+    add_to(sums.first + at.first, first);
+    add_to(sums.second + at.first, second);
+  });
 }
 
-template <bool kSilu>
-HWY_INLINE void input_gradient(float* dx, const float* dy, const float* x, int64_t rows, int64_t channels,
-                               const ChannelBackward& n) {
-  for (int64_t r = 0; r < rows; ++r, x += channels, dy += channels, dx += channels)
-    for (int64_t c = 0; c < channels; c += lanes()) {
-      const Channels at(c, channels);
-      const auto [x_hat, dz] = before_activation<kSilu>(at, dy, x, n);
-      at.put(hn::NegMulAdd(x_hat, at.of(n.slope), hn::MulSub(dz, at.of(n.gain), at.of(n.offset))), dx);
-    }
+void GroupGradientSums(const ChannelSums& sums, float* dz, const float* dy, const float* x, int64_t rows,
+                       int64_t channels, const ChannelGradient& n) {
+  n.silu ? gradient_sums<true>(sums, dz, dy, x, rows, channels, n)
+         : gradient_sums<false>(sums, dz, dy, x, rows, channels, n);
 }
 
-void GroupGradientSums(const ChannelSums& sums, const float* dy, const float* x, int64_t rows, int64_t channels,
-                       const ChannelBackward& n) {
-  n.silu ? gradient_sums<true>(sums, dy, x, rows, channels, n) : gradient_sums<false>(sums, dy, x, rows, channels, n);
-}
-
-void GroupInputGradient(float* dx, const float* dy, const float* x, int64_t rows, int64_t channels,
-                        const ChannelBackward& n) {
-  n.silu ? input_gradient<true>(dx, dy, x, rows, channels, n) : input_gradient<false>(dx, dy, x, rows, channels, n);
+void GroupInputGradient(float* dx, const float* dz, const float* x, int64_t rows, int64_t channels,
+                        const ChannelGradient& n) {
+  for (int64_t r = 0; r < rows; ++r, x += channels, dz += channels, dx += channels)
+    for_columns(channels, [&](auto at) HWY_ATTR {
+      const FloatVec d = hn::Sub(at.of(x), at.of(n.mean));
+      at.put(hn::NegMulAdd(d, at.of(n.slope), hn::MulSub(at.of(dz), at.of(n.gain), at.of(n.offset))), dx);
+    });
 }
 
 struct Value {
   HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
 };
 
-// The mean of a row in two floats, and 1 / sqrt(variance + eps).
-struct RowMoments {
-  float mean, mean_rest, rstd;
-};
-
-HWY_INLINE RowMoments row_moments(const float* x, int64_t n, float eps) {
-  const double mean = sum_of(Value(), n, x) / double(n);
-  const float high = float(mean), low = float(mean - double(high));
-  const int64_t step = lanes();
-  WideSum squares = WideSum::zero();
-  int64_t i = 0;
-  for (; i + step <= n; i += step) {
-    const FloatVec d = hn::Sub(hn::Sub(load(x + i), set(high)), set(low));
-    squares.add(hn::Mul(d, d));
+// (x - mean)^2, with the mean in two floats.
+struct SquaredDistance {
+  FloatVec mean, rest;
+  HWY_INLINE FloatVec operator()(FloatVec x) const {
+    const FloatVec d = hn::Sub(hn::Sub(x, mean), rest);
+    return hn::Mul(d, d);
   }
-  double variance = squares.total();
-  for (; i < n; ++i) variance += (double(x[i]) - mean) * (double(x[i]) - mean);
-  return {high, low, float(1 / __builtin_sqrt(variance / double(n) + double(eps)))};
-}
+};
 
 void LayerNormRow(float* y, float* mean, float* rstd, const float* x, const float* w, const float* b, int64_t n,
                   float eps) {
-  const RowMoments m = row_moments(x, n, eps);
-  if (mean) *mean = m.mean;
-  if (rstd) *rstd = m.rstd;
-  for (int64_t c = 0; c < n; c += lanes()) {
-    const Channels at(c, n);
-    const FloatVec d = hn::Sub(hn::Sub(at.of(x), set(m.mean)), set(m.mean_rest));
-    at.put(hn::MulAdd(hn::Mul(d, set(m.rstd)), at.of(w), at.of(b)), y);
-  }
+  const double m = sum_of(Value(), n, x) / double(n);
+  const float high = float(m), low = float(m - double(high));
+  const int64_t whole = n / lanes() * lanes();  // what fills the last vector is not at a distance of 0
+  double variance = sum_of(SquaredDistance{set(high), set(low)}, whole, x);
+  for (int64_t i = whole; i < n; ++i) variance += (double(x[i]) - m) * (double(x[i]) - m);
+  const float r = float(1 / __builtin_sqrt(variance / double(n) + double(eps)));
+  if (mean) *mean = high;
+  if (rstd) *rstd = r;
+  for_columns(n, [&](auto at) HWY_ATTR {
+    const FloatVec d = hn::Sub(hn::Sub(at.of(x), set(high)), set(low));
+    at.put(hn::MulAdd(hn::Mul(d, set(r)), at.of(w), at.of(b)), y);
+  });
 }
 
 // dx = rstd * (dy w - mean(dy w) - x_hat mean(dy w x_hat)).
 void LayerNormBackwardRow(float* dx, const float* dy, const float* x, const float* w, float mean, float rstd,
                           int64_t n) {
   FloatVec first = set(0), second = first;
-  for (int64_t c = 0; c < n; c += lanes()) {
-    const Channels at(c, n);
+  for_columns(n, [&](auto at) HWY_ATTR {  // lanes past the row's end hold dz = 0, and add nothing
     const FloatVec dz = hn::Mul(at.of(dy), at.of(w));
     first = hn::Add(first, dz);
     second = hn::MulAdd(dz, hn::Sub(at.of(x), set(mean)), second);
-  }
-  // Lanes past the row's end hold dz = 0, and add nothing.
+  });
   WideSum a = WideSum::zero(), b = a;
   a.add(first);
   b.add(second);
-  const FloatVec offset = set(float(a.total() / double(n) * double(rstd)));
-  const FloatVec slope = set(float(b.total() / double(n) * double(rstd) * double(rstd) * double(rstd)));
-  for (int64_t c = 0; c < n; c += lanes()) {
-    const Channels at(c, n);
+  const double r = double(rstd);
+  const FloatVec offset = set(float(a.total() / double(n) * r)), slope = set(float(b.total() / double(n) * r * r * r));
+  for_columns(n, [&](auto at) HWY_ATTR {
     const FloatVec dz = hn::Mul(at.of(dy), at.of(w)), d = hn::Sub(at.of(x), set(mean));
     at.put(hn::NegMulAdd(d, slope, hn::MulSub(dz, set(rstd), offset)), dx);
-  }
+  });
 }
 
 // Adds the rows' sums of dy and of dy x_hat.
 void LayerNormWeightGradients(const ChannelSums& sums, const float* dy, const float* x, const float* mean,
                               const float* rstd, int64_t rows, int64_t n) {
-  for (int64_t c = 0; c < n; c += lanes()) {
-    const Channels at(c, n);
+  for_columns(n, [&](auto at) HWY_ATTR {
     FloatVec first = set(0), second = first;
     for (int64_t r = 0; r < rows; ++r) {
       const FloatVec g = at.of(dy + r * n);
       first = hn::Add(first, g);
       second = hn::MulAdd(g, hn::Mul(hn::Sub(at.of(x + r * n), set(mean[r])), set(rstd[r])), second);
     }
-    at.add(first, sums.first);
-    at.add(second, sums.second);
-  }
+    add_to(sums.first + at.first, first);
+    add_to(sums.second + at.first, second);
+  });
 }
 
 }  // namespace
@@ -279,24 +237,25 @@ struct RowBlocks {
 class PartialSums {
  public:
   explicit PartialSums(const RowBlocks& blocks)
-      : parts_(blocks.parts), channels_(blocks.channels), sums_(size_t(blocks.batch * parts_ * 2 * channels_)) {}
+      : parts_(blocks.parts), padded_(blocks.channels + kPadding), sums_(size_t(blocks.batch * parts_ * 2 * padded_)) {}
 
   ChannelSums part(int64_t index) {
-    double* first = sums_.data() + index * 2 * channels_;
-    return {first, first + channels_};
+    double* first = sums_.data() + index * 2 * padded_;
+    return {first, first + padded_};
   }
   // The sum over an image's parts. Call once for each image.
   ChannelSums image(int64_t index) {
     const ChannelSums total = part(index * parts_);
     for (int64_t p = 1; p < parts_; ++p) {
       const ChannelSums more = part(index * parts_ + p);
-      for (int64_t c = 0; c < 2 * channels_; ++c) total.first[c] += more.first[c];
+      for (int64_t c = 0; c < 2 * padded_; ++c) total.first[c] += more.first[c];
     }
     return total;
   }
 
  private:
-  int64_t parts_, channels_;
+  static constexpr int64_t kPadding = HWY_MAX_BYTES / sizeof(float);
+  int64_t parts_, padded_;
   std::vector<double> sums_;
 };
 
@@ -329,6 +288,48 @@ struct ChannelTable {
   std::vector<float> values;
   ChannelTable(int64_t batch, int64_t channel_count) : channels(channel_count), values(size_t(batch * channels)) {}
   float* image(int64_t index) { return values.data() + index * channels; }
+  const float* image(int64_t index) const { return values.data() + index * channels; }
+};
+
+struct GradientTables {
+  ChannelTable mean, rstd, gain, slope, offset;
+
+  GradientTables(int64_t batch, int64_t channels)
+      : mean(batch, channels),
+        rstd(batch, channels),
+        gain(batch, channels),
+        slope(batch, channels),
+        offset(batch, channels) {}
+
+  // From one value a group to one a channel.
+  void spread_statistics(const View& means, const View& rstds, int groups) {
+    const int64_t width = mean.channels / groups;
+    for (int64_t i = 0; i < means.dim(0); ++i)
+      for (int64_t c = 0; c < mean.channels; ++c) {
+        mean.image(i)[c] = at(means, i, c / width);
+        rstd.image(i)[c] = at(rstds, i, c / width);
+      }
+  }
+
+  // dx = rstd * (dz w - mean(dz w) - x_hat mean(dz w x_hat)), the means over the n elements of a group.
+  void join_group(int64_t i, int64_t begin, int64_t end, const ChannelSums& sums, const std::vector<float>& w,
+                  double n) {
+    double first = 0, second = 0;
+    for (int64_t c = begin; c < end; ++c) {
+      first += sums.first[c] * double(w[size_t(c)]);
+      second += sums.second[c] * double(w[size_t(c)]);
+    }
+    const double r = double(rstd.image(i)[begin]);
+    for (int64_t c = begin; c < end; ++c) {
+      gain.image(i)[c] = float(r * double(w[size_t(c)]));
+      slope.image(i)[c] = float(r * r * second / n);
+      offset.image(i)[c] = float(r * first / n);
+    }
+  }
+
+  ChannelGradient image(int64_t i, const std::vector<float>& w, const std::vector<float>& b, bool silu) const {
+    return {mean.image(i), rstd.image(i), w.data(), b.data(), gain.image(i), slope.image(i), offset.image(i), silu};
+  }
 };
 
 }  // namespace
@@ -378,53 +379,34 @@ void CpuBackend::group_norm_backward(View dx, View dw, View db, View dy, View x,
   const RowBlocks blocks = image_rows(x);
   const int64_t channels = blocks.channels, width = channels / groups, image = blocks.rows * channels;
   const DenseInput input(x), gradient(dy);
+  const DenseOutput output(dx);
   const std::vector<float> weight = channel_vector(w, channels, 1), bias = channel_vector(b, channels, 0);
-  ChannelTable means(blocks.batch, channels), rstds(blocks.batch, channels);
-  for (int64_t i = 0; i < blocks.batch; ++i)
-    for (int64_t c = 0; c < channels; ++c) {
-      means.image(i)[c] = at(mean, i, c / width);
-      rstds.image(i)[c] = at(rstd, i, c / width);
-    }
+  GradientTables tables(blocks.batch, channels);
+  tables.spread_statistics(mean, rstd, groups);
   PartialSums sums(blocks);
   blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t part) {
     const int64_t offset = i * image + row * channels;
+    float* dz = output.data() ? output.data() + offset : nullptr;
     HWY_DYNAMIC_DISPATCH(GroupGradientSums)
-    (sums.part(part), gradient.data() + offset, input.data() + offset, rows, channels,
-     {means.image(i), rstds.image(i), weight.data(), bias.data(), nullptr, nullptr, nullptr, silu});
+    (sums.part(part), dz, gradient.data() + offset, input.data() + offset, rows, channels,
+     tables.image(i, weight, bias, silu));
   });
 
-  ChannelTable gains(blocks.batch, channels), slopes(blocks.batch, channels), offsets(blocks.batch, channels);
   std::vector<double> dweight(size_t(channels), 0.0), dbias(size_t(channels), 0.0);
   for (int64_t i = 0; i < blocks.batch; ++i) {
     const ChannelSums total = sums.image(i);
-    for (int64_t c = 0; c < channels; ++c) {
-      dbias[size_t(c)] += total.first[c];
-      dweight[size_t(c)] += total.second[c];
-    }
-    for (int64_t g = 0; g < groups; ++g) {
-      double first = 0, second = 0;
-      for (int64_t c = g * width; c < (g + 1) * width; ++c) {
-        first += total.first[c] * double(weight[size_t(c)]);
-        second += total.second[c] * double(weight[size_t(c)]);
-      }
-      const double r = double(at(rstd, i, g)), n = double(blocks.rows * width);
-      for (int64_t c = g * width; c < (g + 1) * width; ++c) {
-        gains.image(i)[c] = float(r * double(weight[size_t(c)]));
-        slopes.image(i)[c] = float(r * second / n);
-        offsets.image(i)[c] = float(r * first / n);
-      }
-    }
+    for (int64_t c = 0; c < channels; ++c) dbias[size_t(c)] += total.first[c], dweight[size_t(c)] += total.second[c];
+    for (int64_t g = 0; g < groups; ++g)
+      tables.join_group(i, g * width, (g + 1) * width, total, weight, double(blocks.rows * width));
   }
   store_sums(dw, dweight);
   store_sums(db, dbias);
   if (!dx) return;
-  const DenseOutput output(dx);
+  const float* dz = silu ? output.data() : gradient.data();
   blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t) {
     const int64_t offset = i * image + row * channels;
     HWY_DYNAMIC_DISPATCH(GroupInputGradient)
-    (output.data() + offset, gradient.data() + offset, input.data() + offset, rows, channels,
-     {means.image(i), rstds.image(i), weight.data(), bias.data(), gains.image(i), slopes.image(i), offsets.image(i),
-      silu});
+    (output.data() + offset, dz + offset, input.data() + offset, rows, channels, tables.image(i, weight, bias, silu));
   });
   output.finish();
 }

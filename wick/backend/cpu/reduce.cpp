@@ -23,20 +23,18 @@ double SumRow(const float* x, int64_t n) { return sum_of(Same(), n, x); }
 // sum[c] += x[r][c] over all rows r.
 void SumColumns(double* sum, const float* x, int64_t rows, int64_t row_stride, int64_t columns) {
   constexpr int64_t kRows = 32;  // added in f32 before they go into the double
-  const int64_t step = lanes();
   HWY_ALIGN float part[hn::MaxLanes(Floats())];
   for (int64_t row = 0; row < rows; row += kRows)
-    for (int64_t c = 0; c < columns; c += step) {
-      const int64_t width = HWY_MIN(step, columns - c), end = HWY_MIN(row + kRows, rows);
+    for_columns(columns, [&](auto at) HWY_ATTR {
+      const int64_t end = HWY_MIN(row + kRows, rows);
       FloatVec even = set(0), odd = even;
       for (int64_t r = row; r < end; ++r) {
-        const float* from = x + r * row_stride + c;
-        even = hn::Add(even, width == step ? load(from) : load_first(from, width));
+        even = hn::Add(even, at.of(x + r * row_stride));
         std::swap(even, odd);
       }
       hn::Store(hn::Add(even, odd), Floats(), part);
-      for (int64_t i = 0; i < width; ++i) sum[c + i] += double(part[i]);
-    }
+      for (int64_t i = at.first; i < HWY_MIN(at.first + lanes(), columns); ++i) sum[i] += double(part[i - at.first]);
+    });
 }
 
 }  // namespace

@@ -51,16 +51,17 @@ void CpuBackend::upsample_nearest_backward(View dx, View dy) {
   const DenseInput input(dy);
   const DenseOutput output(dx);
   parallel_for(up.lines, dy.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t line = begin; line < end; ++line) {
-      float* const to = output.data() + line * up.small_line;
-      std::fill_n(to, up.small_line, 0.0f);
-      for (int64_t k = 0; k < up.vertical; ++k) {
-        const float* from = input.data() + (line * up.vertical + k) * up.large_line;
-        for (int64_t w = 0; w < up.width; ++w)
-          for (int64_t j = 0; j < up.horizontal; ++j, from += up.channels)
-            for (int64_t c = 0; c < up.channels; ++c) to[w * up.channels + c] += from[c];
+    for (int64_t line = begin; line < end; ++line)
+      for (int64_t w = 0; w < up.width; ++w) {
+        float* const to = output.data() + line * up.small_line + w * up.channels;
+        const float* const from = input.data() + line * up.vertical * up.large_line + w * up.horizontal * up.channels;
+        std::copy_n(from, up.channels, to);
+        for (int64_t pixel = 1; pixel < up.vertical * up.horizontal; ++pixel) {
+          const float* more = from + pixel / up.horizontal * up.large_line + pixel % up.horizontal * up.channels;
+#pragma omp simd
+          for (int64_t c = 0; c < up.channels; ++c) to[c] += more[c];
+        }
       }
-    }
   });
   output.finish();
 }

@@ -58,28 +58,44 @@ HWY_INLINE void map(const F& f, float* y, int64_t n, const In*... x) {
 }
 
 using Doubles = hn::ScalableTag<double>;
+using DoubleVec = hn::Vec<Doubles>;
+
+// Calls f(first lane, halves...) for the two halves of float vectors, in double precision.
+template <class F, class... V>
+HWY_INLINE void for_halves(const F& f, V... v) {
+  const Doubles wide;
+#if HWY_TARGET == HWY_SCALAR
+  f(int64_t{0}, hn::PromoteTo(wide, v)...);
+#else
+  const hn::Half<Floats> half;
+  f(int64_t{0}, hn::PromoteTo(wide, hn::LowerHalf(half, v))...);
+  f(int64_t(hn::Lanes(wide)), hn::PromoteTo(wide, hn::UpperHalf(half, v))...);
+#endif
+}
+
+HWY_INLINE void add_to(double* sum, DoubleVec v) {
+  const Doubles wide;
+  hn::StoreU(hn::Add(hn::LoadU(wide, sum), v), wide, sum);
+}
+
+HWY_INLINE void add_to(double* sum, FloatVec v) {
+  for_halves([=](int64_t lane, DoubleVec half) HWY_ATTR { add_to(sum + lane, half); }, v);
+}
 
 // A running sum of floats in double precision.
 struct WideSum {
-  hn::Vec<Doubles> low, high;
+  DoubleVec sums[2];
 
-  // Not default initialisers: the compiler's own constructors are built for no target.
-  static HWY_INLINE WideSum zero() { return {hn::Zero(Doubles()), hn::Zero(Doubles())}; }
+  // Not a default initialiser: the compiler's own constructors are built for no target.
+  static HWY_INLINE WideSum zero() { return {{hn::Zero(Doubles()), hn::Zero(Doubles())}}; }
   HWY_INLINE void add(FloatVec v) {
-    const Doubles wide;
-#if HWY_TARGET == HWY_SCALAR
-    low = hn::Add(low, hn::PromoteTo(wide, v));
-#else
-    const hn::Half<Floats> half;
-    low = hn::Add(low, hn::PromoteTo(wide, hn::LowerHalf(half, v)));
-    high = hn::Add(high, hn::PromoteTo(wide, hn::UpperHalf(half, v)));
-#endif
+    for_halves([this](int64_t lane, DoubleVec half) HWY_ATTR { sums[lane != 0] = hn::Add(sums[lane != 0], half); }, v);
   }
   HWY_INLINE void add(const WideSum& other) {
-    low = hn::Add(low, other.low);
-    high = hn::Add(high, other.high);
+    sums[0] = hn::Add(sums[0], other.sums[0]);
+    sums[1] = hn::Add(sums[1], other.sums[1]);
   }
-  HWY_INLINE double total() const { return hn::GetLane(hn::SumOfLanes(Doubles(), hn::Add(low, high))); }
+  HWY_INLINE double total() const { return hn::GetLane(hn::SumOfLanes(Doubles(), hn::Add(sums[0], sums[1]))); }
 };
 
 // Sums f(x[i]...), which must be zero where all x are.
@@ -96,6 +112,25 @@ HWY_INLINE double sum_of(const F& f, int64_t n, const In*... x) {
   if (i < n) odd.add(f(load_first(x + i, n - i)...));
   even.add(odd);
   return even.total();
+}
+
+// A vector of columns c, c + 1, ... of rows of floats: a whole one, or the first `count` at a row's end.
+struct Columns {
+  int64_t first;
+  HWY_INLINE FloatVec of(const float* row) const { return load(row + first); }
+  HWY_INLINE void put(FloatVec v, float* row) const { store(v, row + first); }
+};
+struct LastColumns {
+  int64_t first, count;
+  HWY_INLINE FloatVec of(const float* row) const { return load_first(row + first, count); }
+  HWY_INLINE void put(FloatVec v, float* row) const { store_first(v, row + first, count); }
+};
+
+template <class F>
+HWY_INLINE void for_columns(int64_t n, const F& f) {
+  int64_t c = 0;
+  for (; c + lanes() <= n; c += lanes()) f(Columns{c});
+  if (c < n) f(LastColumns{c, n - c});
 }
 
 // Highway's Exp is good to 1 ulp but only up to 104; this one overflows to infinity. NaN gives an arbitrary number.
