@@ -118,13 +118,15 @@ View by_head(const View& v) {  // [B, T, H, D] as [B, H, T, D]
 
 float* row(const Matrix& m, int64_t i) { return m.data + i * m.ld; }
 
-// The queries of one head, in blocks whose scores fit a core's cache.
+// The queries of one head, in blocks whose scores fit a core's cache, and small enough that every thread has work.
 struct Blocks {
   int64_t rows, count;
 
-  Blocks(int64_t queries, int64_t keys) {
-    constexpr int64_t kScores = 1 << 17;
-    rows = std::clamp<int64_t>(kScores / std::max<int64_t>(keys, 1) / 16 * 16, 64, 256);
+  Blocks(int64_t heads, int64_t queries, int64_t keys) {
+    constexpr int64_t kScores = 1 << 17, kFewest = 32;
+    const int64_t for_cache = std::clamp<int64_t>(kScores / std::max<int64_t>(keys, 1), 128, 256);
+    const int64_t for_threads = heads * queries / (2 * omp_get_max_threads());
+    rows = std::max(kFewest, std::min(for_cache, for_threads) / 16 * 16);
     count = (queries + rows - 1) / rows;
   }
 };
@@ -248,7 +250,7 @@ void CpuBackend::attention(View y, View lse, View q, View k, View v, float scale
   const int64_t heads = q.shape[0] * q.shape[2], queries = q.shape[1], keys = k.shape[1];
   const MatrixBatch out(by_head(y), MatrixBatch::write), query(by_head(q), MatrixBatch::read),
       key(by_head(k), MatrixBatch::read), value(by_head(v), MatrixBatch::read);
-  const Blocks blocks(queries, keys);
+  const Blocks blocks(heads, queries, keys);
   const Rule rule{scale, causal};
   parallel_tasks(heads * blocks.count, blocks.rows * (keys + 1), [&](int64_t task, float* work) {
     const int64_t head = task / blocks.count, first = task % blocks.count * blocks.rows;
@@ -264,7 +266,7 @@ void CpuBackend::attention_backward(View dq, View dk, View dv, View dy, View y, 
   const MatrixBatch grad_q(by_head(dq), MatrixBatch::write), grad(by_head(dy), MatrixBatch::read),
       out(by_head(y), MatrixBatch::read), query(by_head(q), MatrixBatch::read), key(by_head(k), MatrixBatch::read),
       value(by_head(v), MatrixBatch::read);
-  const Blocks blocks(queries, keys);
+  const Blocks blocks(heads, queries, keys);
   const int64_t tasks_wanted = 4 * omp_get_max_threads();
   const int64_t parts =
       std::clamp<int64_t>(tasks_wanted / std::max<int64_t>(heads, 1), 1, std::max<int64_t>(blocks.count, 1));
