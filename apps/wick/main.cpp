@@ -61,7 +61,9 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows as a failed write; a training run outlives its reader
+  // A closed pipe and a limit on file sizes show as failed writes; a training run outlives its reader.
+  std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   const int code = run(argc, argv);
   if (std::fflush(stdout) == 0 || errno == EPIPE || code != 0) return code;
   return report(kFailed, fmt::format("standard output: {}", std::strerror(errno)));

@@ -1,0 +1,46 @@
+#include "wick/pipelines/image_grid.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+#include "wick/io/draw.h"
+
+namespace wick {
+namespace {
+
+TEST(Draw, ClipsToTheCanvas) {
+  Image canvas = blank_image(4, 3, {0, 0, 0});
+  draw_rectangle(canvas, -5, -5, 6, 6, {255, 255, 255});
+  draw_image(canvas, blank_image(2, 2, {9, 9, 9}), 3, 2, 3);
+  draw_text(canvas, "W", 100, 100, {1, 1, 1});
+  std::vector<uint8_t> red;
+  for (size_t i = 0; i < canvas.rgb.size(); i += 3) red.push_back(canvas.rgb[i]);
+  EXPECT_EQ(red, (std::vector<uint8_t>{255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9}));
+}
+
+TEST(Draw, OneGlyphACharacter) {
+  EXPECT_EQ(text_width("abc", 2), 3 * kGlyphWidth * 2);
+  EXPECT_EQ(text_width("für"), 3 * kGlyphWidth);
+}
+
+TEST(ImageGrid, HoldsEveryPicture) {
+  const ImageGrid grid{.columns = {"a red circle", "b"},
+                       .rows = {"seed 1"},
+                       .cells = {blank_image(300, 200, {200, 0, 0}), blank_image(300, 200, {0, 0, 200})}};
+  const Image image = draw_grid(grid);
+  size_t red = 0, blue = 0;
+  for (size_t i = 0; i < image.rgb.size(); i += 3) {
+    red += image.rgb[i] == 200 && image.rgb[i + 1] == 0;
+    blue += image.rgb[i + 2] == 200 && image.rgb[i + 1] == 0;
+  }
+  EXPECT_EQ(red, size_t{300 * 200});
+  EXPECT_EQ(blue, size_t{300 * 200});
+}
+
+TEST(ImageGrid, RejectsAWrongCount) {
+  const ImageGrid grid{.columns = {"a", "b"}, .rows = {"1"}, .cells = {blank_image(8, 8, {0, 0, 0})}};
+  expect_error([&] { draw_grid(grid); }, {"1 x 2", "found 1"});
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,54 @@
+#include "wick/pipelines/noise_schedule.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+#include "pipelines/golden.h"
+
+namespace wick {
+namespace {
+
+NoiseSchedule parse(const std::string& json) { return NoiseSchedule(Config::parse(json, "scheduler_config.json")); }
+
+TEST(NoiseSchedule, AgreesWithDiffusers) {
+  const NoiseSchedule schedule = NoiseSchedule::read(kGolden / "sdxl/scheduler");
+  const Tensor expected = open_golden("samplers/schedulers").load("alphas_cumprod");
+  const auto& alphas = schedule.alphas_cumprod();
+  EXPECT_LE(relative_error(std::vector<float>(alphas.begin(), alphas.end()), expected.to_vector()), 1e-6);
+  EXPECT_EQ(schedule.spacing, TimestepSpacing::leading);
+  EXPECT_EQ(schedule.steps_offset, 1);
+}
+
+TEST(NoiseSchedule, LinearBetas) {
+  const NoiseSchedule schedule =
+      parse(R"({"beta_schedule": "linear", "beta_start": 0.1, "beta_end": 0.3, "num_train_timesteps": 3})");
+  EXPECT_NEAR(schedule.alpha_cumprod(2), 0.9 * 0.8 * 0.7, 1e-12);
+  EXPECT_NEAR(schedule.sigma(0), std::sqrt(0.1 / 0.9), 1e-12);
+}
+
+TEST(NoiseSchedule, AddsNoiseByEachSamplesTimestep) {
+  const NoiseSchedule schedule = NoiseSchedule::read(kGolden / "sdxl/scheduler");
+  const Tensor latents = Tensor::of({1, 2, 3, 4, 5, 6}, {3, 1, 2, 1}),
+               noise = Tensor::of({6, 5, 4, 3, 2, 1}, {3, 1, 2, 1});
+  const std::vector<int64_t> timesteps{0, 999, 500};
+  const std::vector<float> noisy = schedule.add_noise(latents, noise, Tensor::of(timesteps, {3})).to_vector();
+  for (size_t i = 0; i < noisy.size(); ++i) {
+    const double alpha = schedule.alpha_cumprod(timesteps[i / 2]);
+    EXPECT_NEAR(noisy[i], std::sqrt(alpha) * double(i + 1) + std::sqrt(1 - alpha) * double(6 - i), 1e-6);
+  }
+}
+
+TEST(NoiseSchedule, RejectsOtherProcesses) {
+  expect_error([] { parse(R"({"prediction_type": "v_prediction"})"); },
+               {"scheduler_config.json", "prediction_type", "epsilon", "v_prediction"});
+  expect_error([] { parse(R"({"beta_schedule": "squaredcos_cap_v2"})"); }, {"beta_schedule", "squaredcos_cap_v2"});
+  expect_error([] { parse(R"({"timestep_spacing": "random"})"); }, {"timestep_spacing", "leading", "random"});
+  expect_error([] { parse(R"({"rescale_betas_zero_snr": true})"); }, {"rescale_betas_zero_snr", "false"});
+  expect_error([] { parse(R"({"use_karras_sigmas": true})"); }, {"use_karras_sigmas", "false"});
+  expect_error([] { parse(R"({"trained_betas": [0.1]})"); }, {"trained_betas", "null"});
+  expect_error([] { parse(R"({"beta_start": 0.5, "beta_end": 0.1})"); }, {"beta_start", "0.5", "0.1"});
+  expect_error([] { parse(R"({"num_train_timesteps": 0})"); }, {"num_train_timesteps"});
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,82 @@
+// Both samplers against diffusers' schedulers on given model outputs.
+#include "wick/pipelines/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+#include "pipelines/golden.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+namespace {
+
+struct Case {
+  SamplerKind kind;
+  const char* name;
+  int64_t steps;
+};
+
+class Samplers : public testing::TestWithParam<Case> {};
+
+TEST_P(Samplers, FollowDiffusers) {
+  const auto [kind, name, steps] = GetParam();
+  const SafetensorsFile golden = open_golden("samplers/schedulers");
+  const auto expected = [&, prefix = fmt::format("{}.{}.", name, steps)](const std::string& key) {
+    return golden.load(prefix + key);
+  };
+  const Sampler sampler = make_sampler(kind, NoiseSchedule::read(kGolden / "sdxl/scheduler"), steps);
+  ASSERT_EQ(sampler.steps.size(), size_t(steps));
+  EXPECT_NEAR(sampler.initial_scale / expected("init_noise_sigma").item(), 1, 1e-6);
+
+  const auto row = [](const Tensor& rows, size_t i) { return slice(rows, 0, int64_t(i), int64_t(i) + 1); };
+  const Tensor timesteps = expected("timesteps"), outputs = expected("model_outputs");
+  const Tensor inputs = expected("scaled_inputs"), trajectory = expected("trajectory");
+  Tensor x = row(trajectory, 0);
+  for (size_t i = 0; i < sampler.steps.size(); ++i) {
+    const SamplerStep& step = sampler.steps[i];
+    EXPECT_EQ(step.timestep, timesteps.to_vector()[i]);
+    EXPECT_LE(relative_error(x * step.input_scale, row(inputs, i)), 1e-5) << "step " << i;
+    x = x * step.keep + row(outputs, i) * step.noise;
+    EXPECT_LE(relative_error(x, row(trajectory, i + 1)), 1e-5) << "step " << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, Samplers,
+                         testing::Values(Case{SamplerKind::euler, "euler", 7}, Case{SamplerKind::euler, "euler", 20},
+                                         Case{SamplerKind::ddim, "ddim", 7}, Case{SamplerKind::ddim, "ddim", 20}),
+                         [](const auto& c) { return fmt::format("{}_{}", c.param.name, c.param.steps); });
+
+NoiseSchedule with(const std::string& spacing, const std::string& more = "") {
+  return NoiseSchedule(Config::parse(R"({"timestep_spacing": ")" + spacing + "\"" + more + "}", "config"));
+}
+
+std::vector<float> timesteps(const Sampler& sampler) {
+  std::vector<float> ts;
+  for (const SamplerStep& step : sampler.steps) ts.push_back(step.timestep);
+  return ts;
+}
+
+TEST(Sampler, Spacings) {
+  EXPECT_EQ(timesteps(euler_sampler(with("leading"), 4)), (std::vector<float>{750, 500, 250, 0}));
+  EXPECT_EQ(timesteps(euler_sampler(with("trailing"), 4)), (std::vector<float>{999, 749, 499, 249}));
+  EXPECT_EQ(timesteps(euler_sampler(with("linspace"), 5)), (std::vector<float>{999, 749.25, 499.5, 249.75, 0}));
+  EXPECT_EQ(timesteps(ddim_sampler(with("linspace"), 5)), (std::vector<float>{999, 749, 500, 250, 0}));
+  EXPECT_EQ(timesteps(ddim_sampler(with("trailing"), 3)), (std::vector<float>{999, 666, 332}));
+}
+
+TEST(Sampler, EulerStartsFromTheLargestSigma) {
+  const NoiseSchedule trailing = with("trailing"), leading = with("leading");
+  EXPECT_FLOAT_EQ(euler_sampler(trailing, 10).initial_scale, float(trailing.sigma(999)));
+  EXPECT_FLOAT_EQ(euler_sampler(leading, 10).initial_scale, float(std::hypot(leading.sigma(900), 1)));
+}
+
+TEST(Sampler, RejectsWhatTheScheduleCannotDo) {
+  expect_error([] { euler_sampler(with("leading"), 1001); }, {"1000", "1001"});
+  expect_error([] { euler_sampler(with("leading"), 0); }, {"1 to 1000", "0"});
+  expect_error([] { ddim_sampler(with("leading", R"(, "steps_offset": 1)"), 1000); }, {"1000", "steps_offset"});
+  expect_error([] { ddim_sampler(with("leading", R"(, "clip_sample": true)"), 10); }, {"config", "clip_sample"});
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,94 @@
+// Text to image against StableDiffusionXLPipeline on a tiny random SDXL.
+#include "wick/pipelines/text_to_image.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+#include "pipelines/golden.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+namespace {
+
+const std::filesystem::path kModel = kGolden / "sdxl";
+
+class TextToImageTest : public testing::Test {
+ protected:
+  TextToImageTest() : in(open_golden("samplers/text_to_image.in")), out(open_golden("samplers/text_to_image.out")) {
+    const auto& told = in.metadata();
+    request.prompt = told.at("prompt");
+    request.negative = told.at("negative_prompt");
+    request.width = std::stoll(told.at("width"));
+    request.height = std::stoll(told.at("height"));
+    request.steps = std::stoll(told.at("steps"));
+    request.cfg = std::stof(told.at("guidance_scale"));
+    noise = to_channels_last(in.load("noise"));
+  }
+
+  const SafetensorsFile in, out;
+  const Sdxl sdxl = Sdxl::load(kModel, {.vae_encoder = false});
+  const TextToImage text_to_image{sdxl, kModel};
+  ImageRequest request;
+  Tensor noise;
+};
+
+TEST_F(TextToImageTest, AgreesWithDiffusers) {
+  for (const auto& [kind, name] : {std::pair{SamplerKind::euler, "euler"}, {SamplerKind::ddim, "ddim"}}) {
+    request.sampler = kind;
+    const Tensor latents = text_to_image.denoise(request, noise);
+    EXPECT_LE(relative_error(to_channels_first(latents), out.load(std::string(name) + ".latents")), 1e-4) << name;
+    const Tensor picture = text_to_image.decode(latents);
+    EXPECT_LE(relative_error(to_channels_first(picture), out.load(std::string(name) + ".decoded")), 1e-4) << name;
+  }
+}
+
+TEST_F(TextToImageTest, ThePictureIsThatOfItsParts) {
+  int64_t last = 0;
+  const Image image = text_to_image(request, [&](int64_t step) { last = step; });
+  EXPECT_EQ(last, request.steps);
+  EXPECT_EQ(image.width, request.width);
+  EXPECT_EQ(image.height, request.height);
+  const Tensor picture = text_to_image.decode(text_to_image.denoise(request, text_to_image.noise(request)));
+  EXPECT_EQ(image.rgb, tensor_to_image(reshape(picture, {request.height, request.width, 3})).rgb);
+}
+
+TEST_F(TextToImageTest, SeedsAndPromptsMatter) {
+  request.steps = 2;
+  const Image first = text_to_image(request);
+  EXPECT_EQ(first.rgb, text_to_image(request).rgb);
+  ImageRequest other = request;
+  other.seed = 1;
+  EXPECT_NE(first.rgb, text_to_image(other).rgb);
+  other = request;
+  other.prompt = "a blue dog";
+  EXPECT_NE(first.rgb, text_to_image(other).rgb);
+}
+
+// model_index.json's force_zeros_for_empty_prompt: without a negative prompt its embeddings are zero, which is not what
+// the encoders make of an empty text.
+TEST_F(TextToImageTest, NoNegativeIsNotAnEmptyOne) {
+  request.steps = 2;
+  request.negative.reset();
+  const Tensor none = text_to_image.denoise(request, noise);
+  request.negative = "";
+  const Tensor empty = text_to_image.denoise(request, noise);
+  EXPECT_GT(relative_error(none, empty), 1e-3);
+}
+
+TEST_F(TextToImageTest, WithoutGuidanceTheNegativeIsNotAsked) {
+  request.steps = 2;
+  request.cfg = 1;
+  const Tensor one = text_to_image.denoise(request, noise);
+  request.negative = "something else";
+  EXPECT_EQ(relative_error(text_to_image.denoise(request, noise), one), 0);
+}
+
+TEST_F(TextToImageTest, RejectsSizesThatTheVaeCannotMake) {
+  request.width = 65;
+  expect_error([&] { text_to_image(request); }, {"width", "multiple of 8", "65"});
+  expect_error([&] { TextToImage::check_side("height", 0, sdxl.config.vae); }, {"height", "0"});
+  expect_error([&] { TextToImage::check_side("height", 1 << 20, sdxl.config.vae); }, {"height", "16384"});
+}
+
+}  // namespace
+}  // namespace wick
