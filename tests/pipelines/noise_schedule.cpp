@@ -28,8 +28,9 @@ TEST(NoiseSchedule, LinearBetas) {
 
 TEST(NoiseSchedule, AddsNoiseByEachSamplesTimestep) {
   const NoiseSchedule schedule = NoiseSchedule::read(kGolden / "sdxl/scheduler");
-  const Tensor latents = Tensor::of({1, 2, 3, 4, 5, 6}, {3, 1, 2, 1}),
-               noise = Tensor::of({6, 5, 4, 3, 2, 1}, {3, 1, 2, 1});
+  const Shape shape{3, 1, 2, 1};
+  const Tensor latents = Tensor::of(std::vector<float>{1, 2, 3, 4, 5, 6}, shape);
+  const Tensor noise = Tensor::of(std::vector<float>{6, 5, 4, 3, 2, 1}, shape);
   const std::vector<int64_t> timesteps{0, 999, 500};
   const std::vector<float> noisy = schedule.add_noise(latents, noise, Tensor::of(timesteps, {3})).to_vector();
   for (size_t i = 0; i < noisy.size(); ++i) {
