@@ -72,6 +72,8 @@ void check_output_file(const fs::path& path, const char* flag) {
   std::error_code ignored;
   check(!path.filename().empty() && !fs::is_directory(path, ignored), "{} {}: expected a file, found a directory", flag,
         path.string());
+  check(!fs::exists(path, ignored) || fs::is_regular_file(path, ignored),
+        "{} {}: expected a file, found what is not a regular one", flag, path.string());
   const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
   check(fs::exists(folder, ignored), "{} {}: the folder {} does not exist", flag, path.string(), folder.string());
   check(fs::is_directory(folder, ignored), "{} {}: expected a folder, found the file {}", flag, path.string(),

@@ -25,7 +25,8 @@ struct Outcome {
 inline Outcome run_wick(const std::string& arguments, const std::string& prefix = "") {
   const TemporaryDirectory folder;
   const std::string out = (folder / "out").string(), err = (folder / "err").string();
-  const std::string command = prefix + " '" WICK_BINARY "' " + arguments;
+  // One thread: these models are too small for more, and several tests run at once.
+  const std::string command = "export OMP_NUM_THREADS=1; " + prefix + " '" WICK_BINARY "' " + arguments;
   const int status = std::system(("( " + command + " ) >'" + out + "' 2>'" + err + "'").c_str());
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_plain(out), read_plain(err)};
 }
