@@ -34,6 +34,7 @@ inline void add_op(const std::string& name, std::vector<Shape> shapes, std::vect
                                  for (auto _ : state) benchmark::DoNotOptimize(f(x));
                                  rate(state);
                                })
+      ->MinWarmUpTime(0.05)
       ->Unit(benchmark::kMicrosecond)
       ->UseRealTime();
   benchmark::RegisterBenchmark((name + "/step").c_str(),
@@ -47,6 +48,7 @@ inline void add_op(const std::string& name, std::vector<Shape> shapes, std::vect
                                    benchmark::DoNotOptimize(grads);
                                  }
                                })
+      ->MinWarmUpTime(0.05)
       ->Unit(benchmark::kMicrosecond)
       ->UseRealTime();
 }
