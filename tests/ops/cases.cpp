@@ -25,6 +25,8 @@ std::vector<OpCase> make_cases() {
   row("mul", "mul", {{3, 5}, {3, 5}}, [](const In& x) { return mul(x[0], x[1]); });
   row("mul", "mul_broadcast", {{2, 3, 5}, {2, 1, 1}}, [](const In& x) { return mul(x[0], x[1]); });
   row("affine", "affine", {{3, 5}}, [](const In& x) { return affine(x[0], -1.5f, 0.25f); });
+  row("clamp", "clamp", {{3, 37}}, [](const In& x) { return clamp(x[0], -8, 8); });
+  row("clamp", "clamp_all", {{3, 5}}, [](const In& x) { return clamp(x[0], -9, -8); });
   row(
       "silu", "silu", {{3, 37}}, [](const In& x) { return silu(x[0]); }, 3);
   row(

@@ -11,9 +11,6 @@ namespace {
 
 thread_local Tape* active_tape = nullptr;
 
-// Makes every program that uses operations link the CPU backend, which nothing else names.
-[[maybe_unused]] const Backend& linked = cpu_backend();
-
 std::vector<const Op*>& op_list() {
   static auto* list = new std::vector<const Op*>;
   return *list;

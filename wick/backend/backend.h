@@ -58,8 +58,10 @@ class Backend {
   virtual void unary(Unary op, View y, View x) = 0;
   virtual void unary_backward(Unary op, View dx, View dy, View x) = 0;
   virtual void binary(Binary op, View y, View a, View b) = 0;  // a, b have y's shape; broadcast dims have stride 0
-  virtual void affine(View y, View x, float scale, float shift) = 0;  // y = scale * x + shift
-  virtual void accumulate(View y, View x, float scale) = 0;           // y += scale * x; the same shape
+  virtual void affine(View y, View x, float scale, float shift) = 0;                // y = scale * x + shift
+  virtual void clamp(View y, View x, float min, float max) = 0;                     // NaN stays NaN
+  virtual void clamp_backward(View dx, View dy, View x, float min, float max) = 0;  // dy where min <= x <= max, else 0
+  virtual void accumulate(View y, View x, float scale) = 0;                         // y += scale * x; the same shape
   virtual void sum(View y, View x) = 0;  // y has x's rank; sums over the dims where y has extent 1
 
   // ---- matrix products. a [..., M, K] times b [..., K, N]; batch dims may have stride 0.

@@ -15,6 +15,7 @@ namespace wick {
 namespace {
 
 constexpr float kEps = 1e-6f;
+constexpr float kMinLogvar = -30, kMaxLogvar = 20;
 const Conv2d kHalve{.stride = 2, .bottom = 1, .right = 1};  // padded below and on the right only
 
 struct Resnet {
@@ -37,7 +38,7 @@ struct Attention {  // one head over all positions
   Scope s;
   int64_t dim;
   int groups;
-  bool old_names = s.has("query.weight");  // as in checkpoints from before diffusers 0.18
+  bool old_names = !s.has("to_q.weight") && s.has("query.weight");  // from before diffusers 0.18
   GroupNorm norm{s / "group_norm", dim, groups, kEps};
   Linear to_q{s / (old_names ? "query" : "to_q"), dim, dim};
   Linear to_k{s / (old_names ? "key" : "to_k"), dim, dim};
@@ -138,7 +139,7 @@ struct VaeEncoder::Model {
     x = conv_out(conv_norm_out.silu(mid(x)));
     if (quant_conv) x = (*quant_conv)(x);
     const int64_t n = c.latent_channels;
-    return {slice(x, 3, 0, n), slice(x, 3, n, 2 * n)};
+    return {slice(x, 3, 0, n), clamp(slice(x, 3, n, 2 * n), kMinLogvar, kMaxLogvar)};
   }
 };
 

@@ -7,7 +7,7 @@
 namespace wick {
 namespace {
 
-const Op kAdd("add"), kSub("sub"), kMul("mul"), kAffine("affine");
+const Op kAdd("add"), kSub("sub"), kMul("mul"), kAffine("affine"), kClamp("clamp");
 const Op kSilu("silu"), kGelu("gelu"), kGeluTanh("gelu_tanh"), kQuickGelu("quick_gelu"), kExp("exp"), kSquare("square");
 const Op kGeglu("geglu"), kSumTo("sum_to");
 
@@ -96,6 +96,17 @@ Tensor mul(const Tensor& a, const Tensor& b) {
 Tensor affine(const Tensor& x, float scale, float shift) {
   return record(kAffine, scaled(x, scale, shift), {x},
                 [x = Input(x), scale](const Tensor& dy, Grads& grads) { grads.add(x, scaled(dy, scale)); });
+}
+
+Tensor clamp(const Tensor& x, float min, float max) {
+  check(min <= max, "clamp: the bounds {} and {} leave nothing", min, max);
+  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+  x.backend().clamp(y, x, min, max);
+  return record(kClamp, y, {x}, [=](const Tensor& dy, Grads& grads) {
+    Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    x.backend().clamp_backward(dx, dy, x, min, max);
+    grads.add(x, dx);
+  });
 }
 
 Tensor silu(const Tensor& x) { return unary(kSilu, Unary::silu, x); }

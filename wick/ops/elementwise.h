@@ -9,6 +9,7 @@ Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 Tensor affine(const Tensor& x, float scale, float shift);  // scale * x + shift
+Tensor clamp(const Tensor& x, float min, float max);       // no gradient outside
 
 Tensor silu(const Tensor& x);        // x * sigmoid(x)
 Tensor gelu(const Tensor& x);        // x * Phi(x), with erf

@@ -22,6 +22,8 @@ class CpuBackend final : public Backend {
   void unary_backward(Unary op, View dx, View dy, View x) override;
   void binary(Binary op, View y, View a, View b) override;
   void affine(View y, View x, float scale, float shift) override;
+  void clamp(View y, View x, float min, float max) override;
+  void clamp_backward(View dx, View dy, View x, float min, float max) override;
   void accumulate(View y, View x, float scale) override;
   void sum(View y, View x) override;
 

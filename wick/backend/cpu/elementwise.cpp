@@ -72,6 +72,21 @@ struct Affine {
   HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::MulAdd(scale, x, shift); }
 };
 
+// By comparisons, which leave a NaN as it is.
+struct Clamp {
+  FloatVec min, max;
+  HWY_INLINE FloatVec operator()(FloatVec x) const {
+    return hn::IfThenElse(hn::Lt(x, min), min, hn::IfThenElse(hn::Gt(x, max), max, x));
+  }
+};
+
+struct ClampBackward {
+  FloatVec min, max;
+  HWY_INLINE FloatVec operator()(FloatVec dy, FloatVec x) const {
+    return hn::IfThenElseZero(hn::And(hn::Ge(x, min), hn::Le(x, max)), dy);
+  }
+};
+
 struct Accumulate {
   FloatVec scale;
   HWY_INLINE FloatVec operator()(FloatVec y, FloatVec x) const { return hn::MulAdd(scale, x, y); }
@@ -130,6 +145,12 @@ void AffineBlock(float* y, const float* x, float scale, float shift, int64_t n) 
   map(Affine{set(scale), set(shift)}, y, n, x);
 }
 
+void ClampBlock(float* y, const float* x, float min, float max, int64_t n) { map(Clamp{set(min), set(max)}, y, n, x); }
+
+void ClampBackwardBlock(float* dx, const float* dy, const float* x, float min, float max, int64_t n) {
+  map(ClampBackward{set(min), set(max)}, dx, n, dy, x);
+}
+
 void AccumulateBlock(float* sum, const float* y, const float* x, float scale, int64_t n) {
   map(Accumulate{set(scale)}, sum, n, y, x);
 }
@@ -170,6 +191,8 @@ HWY_EXPORT(UnaryBlock);
 HWY_EXPORT(UnaryBackwardBlock);
 HWY_EXPORT(BinaryBlock);
 HWY_EXPORT(AffineBlock);
+HWY_EXPORT(ClampBlock);
+HWY_EXPORT(ClampBackwardBlock);
 HWY_EXPORT(AccumulateBlock);
 HWY_EXPORT(GegluBlock);
 HWY_EXPORT(GegluBackwardBlock);
@@ -197,6 +220,18 @@ void CpuBackend::binary(Binary op, View y, View a, View b) {
 void CpuBackend::affine(View y, View x, float scale, float shift) {
   BlockLoop({y}, {x}).run([=](const Pointers& p, int64_t n, int64_t) {
     HWY_DYNAMIC_DISPATCH(AffineBlock)(p[0], p[1], scale, shift, n);
+  });
+}
+
+void CpuBackend::clamp(View y, View x, float min, float max) {
+  BlockLoop({y}, {x}).run([=](const Pointers& p, int64_t n, int64_t) {
+    HWY_DYNAMIC_DISPATCH(ClampBlock)(p[0], p[1], min, max, n);
+  });
+}
+
+void CpuBackend::clamp_backward(View dx, View dy, View x, float min, float max) {
+  BlockLoop({dx}, {dy, x}).run([=](const Pointers& p, int64_t n, int64_t) {
+    HWY_DYNAMIC_DISPATCH(ClampBackwardBlock)(p[0], p[1], p[2], min, max, n);
   });
 }
 
