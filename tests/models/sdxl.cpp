@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "io/files.h"
@@ -67,6 +67,24 @@ TEST(SdxlUNet, TrainsEveryWeight) {
   for (const auto& [name, info] : file.tensors()) {
     ASSERT_EQ(saved.tensors().at(name).shape, info.shape);
     EXPECT_EQ(saved.load(name).to_vector(), file.load(name).to_vector()) << name;
+  }
+}
+
+TEST(SdxlUNet, StoresWeightsInSixteenBits) {
+  const UNetConfig config = UNetConfig::read(kModel / "unet");
+  const auto output = [&](DType dtype) {
+    return SdxlUNet(Scope(Weights::open(kModel / "unet", {.dtype = dtype}), "unet"), config)(unet_input()).to_vector();
+  };
+  const std::vector<float> exact = output(DType::f32);
+  for (const auto& [dtype, tolerance] : {std::pair{DType::bf16, 0.1}, std::pair{DType::f16, 0.01}}) {
+    const std::vector<float> rounded = output(dtype);
+    double error = 0, size = 0;
+    for (size_t i = 0; i < exact.size(); ++i) {
+      error += std::pow(rounded[i] - exact[i], 2);
+      size += std::pow(exact[i], 2);
+    }
+    EXPECT_GT(error, 0);
+    EXPECT_LT(std::sqrt(error / size), tolerance) << name_of(dtype);
   }
 }
 

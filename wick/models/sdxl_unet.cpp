@@ -10,8 +10,6 @@
 #include <functional>
 #include <utility>
 
-#include "wick/models/supported.h"
-
 namespace wick {
 
 namespace {
@@ -113,8 +111,10 @@ struct Upsample {
 
   // Twice the size; an odd size was rounded up on the way down, and loses its last row or column again.
   Tensor operator()(const Tensor& x, int64_t height, int64_t width) const {
-    const Tensor h = upsample_nearest(x, 2);
-    return conv(slice(slice(h, 1, 0, height), 2, 0, width));
+    Tensor h = upsample_nearest(x, 2);
+    if (h.dim(1) != height) h = slice(h, 1, 0, height);
+    if (h.dim(2) != width) h = slice(h, 2, 0, width);
+    return conv(h);
   }
 };
 
@@ -242,77 +242,5 @@ SdxlUNet::SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing)
 SdxlUNet::~SdxlUNet() = default;
 SdxlUNet::SdxlUNet(SdxlUNet&&) noexcept = default;
 Tensor SdxlUNet::operator()(const UNetInput& in) const { return (*model_)(in); }
-
-namespace {
-
-// Which of the blocks have transformers, from their diffusers class names.
-std::vector<bool> read_attention(const Config& config, const std::string& key, size_t count, const std::string& plain,
-                                 const std::string& cross) {
-  const std::vector<std::string> types = config.texts(key);
-  check(types.size() == count, "{}: {} should have {} entries, as block_out_channels, found {}", config.source(), key,
-        count, types.size());
-  std::vector<bool> attention;
-  for (const std::string& type : types) {
-    check(type == plain || type == cross, "{}: {} holds \"{}\"; Wick supports {} and {}", config.source(), key, type,
-          plain, cross);
-    attention.push_back(type == cross);
-  }
-  return attention;
-}
-
-void check_supported(const Config& config) {
-  only(config, "act_fn", "silu");
-  only(config, "mid_block_type", "UNetMidBlock2DCrossAttn");
-  only(config, "addition_embed_type", "text_time", "none");
-  only(config, "time_embedding_type", "positional");
-  only(config, "resnet_time_scale_shift", "default");
-  only(config, "attention_type", "default");
-  only(config, "use_linear_projection", true, false);
-  only(config, "flip_sin_to_cos", true);
-  for (const char* key : {"center_input_sample", "dual_cross_attention", "only_cross_attention", "upcast_attention",
-                          "class_embeddings_concat", "resnet_skip_time_act", "mid_block_only_cross_attention"})
-    only(config, key, false);
-  only(config, "freq_shift", 0.0);
-  for (const char* key : {"downsample_padding", "mid_block_scale_factor", "resnet_out_scale_factor"})
-    only(config, key, 1.0);
-  for (const char* key : {"conv_in_kernel", "conv_out_kernel"}) only(config, key, 3.0);
-  for (const char* key : {"class_embed_type", "num_class_embeds", "encoder_hid_dim", "encoder_hid_dim_type",
-                          "cross_attention_norm", "num_attention_heads", "time_cond_proj_dim", "time_embedding_dim",
-                          "time_embedding_act_fn", "timestep_post_act", "reverse_transformer_layers_per_block"})
-    only_absent(config, key);
-}
-
-}  // namespace
-
-UNetConfig UNetConfig::read(const std::filesystem::path& folder) {
-  const Config config = Config::read(folder / "config.json");
-  check_supported(config);
-  UNetConfig c;
-  c.in_channels = config.integer("in_channels", kPositive);
-  c.out_channels = config.integer("out_channels", kPositive);
-  c.channels = config.integers("block_out_channels", kPositive);
-  const size_t levels = c.channels.size();
-  check(levels > 0, "{}: block_out_channels is empty", config.source());
-  c.down_has_attention = read_attention(config, "down_block_types", levels, "DownBlock2D", "CrossAttnDownBlock2D");
-  c.up_has_attention = read_attention(config, "up_block_types", levels, "UpBlock2D", "CrossAttnUpBlock2D");
-  c.heads = config.integers_or_repeated("attention_head_dim", levels, kPositive);
-  c.transformer_layers = config.has("transformer_layers_per_block")
-                             ? config.integers_or_repeated("transformer_layers_per_block", levels, kPositive)
-                             : std::vector<int64_t>(levels, 1);
-  c.layers_per_block = int(config.integer_or("layers_per_block", 2, kPositive));
-  c.groups = int(config.integer_or("norm_num_groups", 32, kPositive));
-  c.eps = float(config.number_or("norm_eps", 1e-5));
-  c.cross_attention_dim = config.integer("cross_attention_dim", kPositive);
-  c.time_ids_dim = config.integer("addition_time_embed_dim", kPositive);
-  c.added_dim = config.integer("projection_class_embeddings_input_dim", kPositive);
-  for (size_t i = 0; i < levels; ++i) {
-    check(c.channels[i] % c.groups == 0, "{}: norm_num_groups {} does not divide block_out_channels' {}",
-          config.source(), c.groups, c.channels[i]);
-    check(c.channels[i] % c.heads[i] == 0,
-          "{}: attention_head_dim {} (the number of heads) does not divide {} channels", config.source(), c.heads[i],
-          c.channels[i]);
-  }
-  return c;
-}
 
 }  // namespace wick
