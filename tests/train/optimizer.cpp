@@ -1,0 +1,112 @@
+// AdamW, clipping, accumulation and the moving average, each against its formula in double.
+#include "wick/train/optimizer.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "wick/ops/ops.h"
+#include "wick/train/ema.h"
+
+namespace wick {
+namespace {
+
+struct Scalar {  // AdamW of one number
+  double p, m = 0, v = 0;
+  int step = 0;
+  void update(double g, double lr, double decay) {
+    ++step;
+    p -= lr * decay * p;
+    m = 0.9 * m + 0.1 * g;
+    v = 0.999 * v + 0.001 * g * g;
+    p -= lr * (m / (1 - std::pow(0.9, step))) / (std::sqrt(v / (1 - std::pow(0.999, step))) + 1e-8);
+  }
+};
+
+Tensor vector(const std::vector<float>& values) { return Tensor::of(values, {int64_t(values.size())}); }
+
+Grads gradient_of(const Tensor& parameter, const std::vector<float>& values) {
+  Grads grads;
+  grads.add(parameter, vector(values));
+  return grads;
+}
+
+TEST(AdamW, FollowsTheFormula) {
+  const Tensor p = vector({1, -2, 0.5}).trainable();
+  AdamW optimizer({{"p", p}}, {.lr = 0.1f, .weight_decay = 0.02f});
+  std::vector<Scalar> reference = {{1}, {-2}, {0.5}};
+  for (int step = 0; step < 5; ++step) {
+    std::vector<float> g;
+    for (size_t i = 0; i < 3; ++i) g.push_back(float(std::sin(double(step) + double(i))));
+    optimizer.step(gradient_of(p, g));
+    for (size_t i = 0; i < 3; ++i) reference[i].update(double(g[i]), 0.1, 0.02);
+  }
+  for (size_t i = 0; i < 3; ++i) EXPECT_NEAR(p.to_vector()[i], reference[i].p, 1e-6);
+}
+
+TEST(AdamW, ClipsTheNormOverAllGradients) {
+  const Tensor a = vector({0}).trainable(), b = vector({0}).trainable();
+  AdamW optimizer({{"a", a}, {"b", b}}, {.lr = 0.1f, .weight_decay = 0, .max_grad_norm = 1});
+  Grads grads;
+  grads.add(a, vector({6}));
+  grads.add(b, vector({8}));
+  EXPECT_FLOAT_EQ(optimizer.step(grads, 0.5f), 5);
+  EXPECT_NEAR(optimizer.first_moments()[0].item(), 0.1 * 3.0 / 5, 1e-6);
+  EXPECT_NEAR(optimizer.first_moments()[1].item(), 0.1 * 4.0 / 5, 1e-6);
+}
+
+TEST(AdamW, ANormThatIsNotFiniteChangesNothing) {
+  const Tensor p = vector({1, 2}).trainable();
+  AdamW optimizer({{"p", p}}, {});
+  EXPECT_FALSE(std::isfinite(optimizer.step(gradient_of(p, {1, std::numeric_limits<float>::quiet_NaN()}))));
+  EXPECT_EQ(p.to_vector(), (std::vector<float>{1, 2}));
+  EXPECT_EQ(optimizer.steps(), 0);
+}
+
+TEST(AdamW, AParameterWithoutAGradientStays) {
+  const Tensor p = vector({1}).trainable(), q = vector({1}).trainable();
+  AdamW optimizer({{"p", p}, {"q", q}}, {.lr = 0.1f});
+  optimizer.step(gradient_of(p, {1}));
+  EXPECT_NE(p.item(), 1);
+  EXPECT_EQ(q.item(), 1);
+}
+
+TEST(GradientAccumulator, SumsWhatATapeAndLoraBackwardGive) {
+  Rng rng(3);
+  const Tensor x = random_normal({2, 5, 7}, rng), dy = random_normal({2, 5, 6}, rng);
+  const Tensor down = random_normal({3, 7}, rng).trainable(), up = random_normal({6, 3}, rng).trainable();
+  const LoraGrads whole = lora_backward(dy, x, down, up, 0.5f);
+  GradientAccumulator accumulator;
+  for (int64_t i = 0; i < 2; ++i) {
+    const LoraGrads half = lora_backward(slice(dy, 0, i, i + 1), slice(x, 0, i, i + 1), down, up, 0.5f);
+    accumulator.add(down, half.grad_down);
+    accumulator.add(up, half.grad_up);
+  }
+  const Grads sums = accumulator.take();
+  const auto a = sums[down].to_vector(), b = whole.grad_down.to_vector();
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NEAR(a[i], b[i], 1e-5);
+  EXPECT_FALSE(accumulator[down]) << "it starts over";
+
+  const Tensor p = vector({2, 3}).trainable();
+  for (int micro = 0; micro < 3; ++micro) {
+    Tape tape;
+    accumulator.add({{"p", p}}, tape.backward(sum(square(p))));
+  }
+  EXPECT_EQ(accumulator[p].to_vector(), (std::vector<float>{12, 18}));
+}
+
+TEST(Ema, FollowsAndSwaps) {
+  const Tensor p = vector({1}).trainable();
+  Ema ema({{"p", p}}, 0.9f);
+  p.data<float>()[0] = 2;
+  ema.update(1);  // decay 2/11
+  EXPECT_NEAR(ema.averages()[0].item(), 1 + 9.0 / 11, 1e-6);
+  ema.swap();
+  EXPECT_NEAR(p.item(), 1 + 9.0 / 11, 1e-6);
+  ema.swap();
+  EXPECT_EQ(p.item(), 2);
+}
+
+}  // namespace
+}  // namespace wick

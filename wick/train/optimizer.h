@@ -1,0 +1,57 @@
+// AdamW (Loshchilov & Hutter, 2019) over any set of parameters, and gradients summed over micro-batches.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "wick/autograd/tape.h"
+#include "wick/nn/weights.h"
+
+namespace wick {
+
+struct AdamWOptions {
+  float lr = 1e-4f;
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
+  float weight_decay = 0.01f;
+  float max_grad_norm = 0;  // clips the norm over all gradients together; 0 does not
+};
+
+class AdamW {
+ public:
+  AdamW(std::vector<Parameter> parameters, AdamWOptions options);
+
+  // One update with `scale` times the gradients; a parameter without a gradient stays as it is. Returns the norm of the
+  // scaled gradients before clipping. If that is not finite nothing has been changed.
+  float step(const Grads& grads, float scale = 1);
+
+  void set_lr(float lr) { options_.lr = lr; }
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+
+  // What a resumed run needs beside the parameters; the order is that of the parameters.
+  int64_t steps() const { return steps_; }
+  const std::vector<Tensor>& first_moments() const { return m_; }
+  const std::vector<Tensor>& second_moments() const { return v_; }
+  void set_steps(int64_t steps) { steps_ = steps; }
+
+ private:
+  std::vector<Parameter> parameters_;
+  AdamWOptions options_;
+  std::vector<Tensor> m_, v_;
+  int64_t steps_ = 0;
+};
+
+// Sums gradients over micro-batches, in the order of the calls. It takes what a tape gives, or tensors made without one
+// (lora_backward); dividing by their number is left to AdamW::step's scale.
+class GradientAccumulator {
+ public:
+  void add(const std::vector<Parameter>& parameters, const Grads& grads);
+  void add(const Tensor& parameter, const Tensor& grad);  // `parameter` is trainable(): its identity is the key
+
+  Tensor operator[](const Tensor& parameter) const { return sums_[parameter]; }
+  Grads take();  // the sums; the accumulator starts over
+
+ private:
+  Grads sums_;
+};
+
+}  // namespace wick
