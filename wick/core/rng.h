@@ -9,7 +9,7 @@
 
 namespace wick {
 
-enum class Stream : uint32_t { init, noise, timestep, shuffle, latent, sampler, crop, test };
+enum class Stream : uint32_t { init, noise, timestep, shuffle, latent, sampler, crop, test, caption };
 
 std::array<uint32_t, 4> philox(uint64_t seed, uint32_t stream, uint64_t position);
 

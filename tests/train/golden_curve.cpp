@@ -1,0 +1,70 @@
+// Ten steps of LoRA training against PyTorch's, with the same noise (tools/golden/training.py).
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "wick/io/safetensors.h"
+#include "wick/train/objective.h"
+#include "wick/train/optimizer.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = fs::path(WICK_SOURCE_DIR) / "tests/golden";
+
+// Step i of a tensor [steps, ...].
+Tensor at_step(const Tensor& all, int64_t i) {
+  const Tensor one = contiguous(slice(all, 0, i, i + 1));
+  return reshape(one, Shape(one.shape().begin() + 1, one.shape().end()));
+}
+
+double relative_distance(const Tensor& a, const Tensor& b) {
+  const std::vector<float> x = a.to_vector(), y = b.to_vector();
+  double distance = 0, size = 0;
+  for (size_t i = 0; i < x.size(); ++i) {
+    distance += std::pow(double(x[i]) - double(y[i]), 2);
+    size += std::pow(double(y[i]), 2);
+  }
+  return std::sqrt(distance / size);
+}
+
+TEST(GoldenCurve, TenStepsAreThoseOfPyTorch) {
+  const SafetensorsFile in = SafetensorsFile::open(kGolden / "train/in.safetensors");
+  const SafetensorsFile out = SafetensorsFile::open(kGolden / "train/out.safetensors");
+  const auto number = [&](const char* key) { return std::stof(in.metadata().at(key)); };
+  const fs::path model = kGolden / "sdxl";
+
+  Adapter lora(sdxl_module_names(UNetConfig::read(model / "unet")));
+  lora.add_file(kGolden / in.metadata().at("lora"), 1, true);
+  const Sdxl sdxl = Sdxl::load(model, {.adapter = &lora, .vae_encoder = false, .vae_decoder = false});
+  const NoiseSchedule schedule = NoiseSchedule::read(model / "scheduler");
+  AdamW optimizer(lora.parameters(), {.lr = number("lr"),
+                                      .beta1 = number("beta1"),
+                                      .beta2 = number("beta2"),
+                                      .eps = number("eps"),
+                                      .weight_decay = number("weight_decay"),
+                                      .max_grad_norm = number("max_grad_norm")});
+
+  const Tensor losses = out.load("losses"), norms = out.load("grad_norms");
+  for (int64_t i = 0; i < losses.numel(); ++i) {
+    const auto input = [&](const char* name) { return at_step(in.load(name), i); };
+    const Batch batch{.latents = to_channels_last(input("latents")),
+                      .text = {.context = input("prompt_embeds"), .pooled = input("text_embeds")},
+                      .time_ids = input("time_ids")};
+    const Tensor noise = to_channels_last(input("noise")), timesteps = input("timesteps");
+    const Tensor noisy = to_channels_first(schedule.add_noise(batch.latents, noise, timesteps));
+    EXPECT_LT(relative_distance(noisy, at_step(out.load("noisy_latents"), i)), 1e-6);
+
+    Tape tape;
+    const Tensor loss = noise_prediction_loss(sdxl, schedule, batch, noise, timesteps);
+    const float norm = optimizer.step(tape.backward(loss));
+    EXPECT_NEAR(loss.item() / losses.data<float>()[i], 1, 1e-4) << "step " << i + 1;
+    EXPECT_NEAR(norm / norms.data<float>()[i], 1, 1e-3) << "step " << i + 1;
+  }
+  for (const auto& [name, tensor] : lora.tensors()) EXPECT_LT(relative_distance(tensor, out.load(name)), 1e-3) << name;
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,146 @@
+#include "wick/train/latent_cache.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "wick/text/clip_tokenizer.h"
+
+namespace wick {
+namespace {
+
+// Row `index` of a table [N, ...], to be written to.
+Tensor row(const Tensor& table, int64_t index) {
+  const int64_t width = table.numel() / table.dim(0);
+  return table.window({1, width}, {width, 1}, index * width);
+}
+
+void write_row(const Tensor& table, int64_t index, const Tensor& values) {
+  table.backend().copy(row(table, index), reshape(values, {1, values.numel()}));
+}
+
+Tensor with_batch(const Tensor& rows, const Shape& shape) {
+  Shape full{rows.dim(0)};
+  for (const int64_t d : shape) full.push_back(d);
+  return reshape(rows, full);
+}
+
+Tensor ids_tensor(const std::vector<std::vector<int64_t>>& table, const std::vector<int64_t>& rows) {
+  std::vector<int64_t> ids;
+  for (const int64_t r : rows) ids.insert(ids.end(), table[size_t(r)].begin(), table[size_t(r)].end());
+  return Tensor::of(ids, {int64_t(rows.size()), int64_t(table.front().size())});
+}
+
+}  // namespace
+
+LatentCache::LatentCache(const Sdxl& sdxl, const std::filesystem::path& model, Dataset dataset,
+                         LatentCacheOptions options)
+    : dataset_(std::move(dataset)),
+      options_(std::move(options)),
+      sampler_(dataset_.buckets(), options_.batch_size, options_.seed) {
+  const TapePause frozen;
+  encode_captions(sdxl, model);
+  encode_images(sdxl);
+}
+
+void LatentCache::encode_images(const Sdxl& sdxl) {
+  const VaeConfig& vae = sdxl.config.vae;
+  check(sdxl.vae_encoder != nullptr, "LatentCache: the model was loaded without its VAE encoder");
+  rows_.resize(dataset_.examples.size());
+  size_t done = 0;
+  for (const auto& [size, examples] : dataset_.buckets()) {
+    Latents& bucket = latents_[size];
+    for (size_t i = 0; i < examples.size(); ++i) {
+      const Tensor image = image_to_tensor(load_image(dataset_.examples[examples[i]]));
+      const Gaussian posterior = (*sdxl.vae_encoder)(with_batch(reshape(image, {1, image.numel()}), image.shape()));
+      if (i == 0) {
+        const Shape& shape = posterior.mean.shape();
+        bucket.shape = {shape[1], shape[2], shape[3]};
+        bucket.mean = Tensor::empty({int64_t(examples.size()), bucket.shape.numel()});
+        bucket.deviation = Tensor::empty(bucket.mean.shape());
+      }
+      write_row(bucket.mean, int64_t(i),
+                affine(posterior.mean, vae.scaling_factor, -vae.shift_factor * vae.scaling_factor));
+      write_row(bucket.deviation, int64_t(i), vae.scaling_factor * exp(0.5f * posterior.logvar));
+      rows_[examples[i]] = {size, int64_t(i)};
+      if (options_.progress) options_.progress(++done, dataset_.examples.size());
+    }
+  }
+}
+
+void LatentCache::encode_captions(const Sdxl& sdxl, const std::filesystem::path& model) {
+  const ClipTokenizer tokenizer = ClipTokenizer::load(model / "tokenizer");
+  const ClipTokenizer tokenizer_2 = ClipTokenizer::load(model / "tokenizer_2");
+  std::map<std::string, int64_t> rows{{"", 0}};
+  std::vector<std::string> distinct{""};
+  for (const Example& example : dataset_.examples) {
+    const auto [found, is_new] = rows.emplace(example.caption, int64_t(distinct.size()));
+    if (is_new) distinct.push_back(example.caption);
+    captions_.push_back(found->second);
+  }
+  for (const std::string& caption : distinct) {
+    ids_.push_back(tokenizer.encode(caption));
+    ids_2_.push_back(tokenizer_2.encode(caption));
+  }
+  if (!options_.encode_text) return;
+
+  const int64_t count = int64_t(distinct.size());
+  for (int64_t i = 0; i < count; ++i) {
+    const TextConditioning text = sdxl.encode_text(ids_tensor(ids_, {i}), ids_tensor(ids_2_, {i}));
+    if (i == 0) {
+      context_shape_ = {text.context.dim(1), text.context.dim(2)};
+      context_ = Tensor::empty({count, context_shape_.numel()});
+      pooled_ = Tensor::empty({count, text.pooled.dim(1)});
+    }
+    write_row(context_, i, text.context);
+    write_row(pooled_, i, text.pooled);
+  }
+}
+
+Batch LatentCache::next(TrainRng& rng) {
+  const std::vector<size_t>& examples = sampler_.next();
+  std::vector<float> sizes;
+  for (const size_t i : examples)
+    for (const float number : time_ids(dataset_.examples[i])) sizes.push_back(number);
+  Batch batch{.latents = sample_latents(examples, rng.latent),
+              .time_ids = Tensor::of(sizes, {int64_t(examples.size()), 6})};
+  add_text(batch, examples, rng.caption);
+  return batch;
+}
+
+Tensor LatentCache::sample_latents(const std::vector<size_t>& examples, Rng& rng) const {
+  const Latents& bucket = latents_.at(rows_[examples.front()].bucket);
+  std::vector<int64_t> rows;
+  for (const size_t i : examples) rows.push_back(rows_[i].index);
+  const Tensor index = Tensor::of(rows, {int64_t(rows.size())});
+  const Tensor mean = embedding(bucket.mean, index), deviation = embedding(bucket.deviation, index);
+  return with_batch(mean + deviation * random_normal(mean.shape(), rng), bucket.shape);
+}
+
+void LatentCache::add_text(Batch& batch, const std::vector<size_t>& examples, Rng& rng) const {
+  std::vector<int64_t> rows;
+  for (const size_t i : examples) {
+    const bool drop = options_.caption_dropout > 0 && double(rng.uniform()) < options_.caption_dropout;
+    rows.push_back(drop ? 0 : captions_[i]);
+  }
+  if (!options_.encode_text) {
+    batch.ids = ids_tensor(ids_, rows);
+    batch.ids_2 = ids_tensor(ids_2_, rows);
+    return;
+  }
+  const Tensor index = Tensor::of(rows, {int64_t(rows.size())});
+  batch.text = {.context = with_batch(embedding(context_, index), context_shape_), .pooled = embedding(pooled_, index)};
+}
+
+BucketOptions sdxl_buckets(const std::filesystem::path& model, int64_t resolution, bool upscale) {
+  const int64_t factor = VaeConfig::read(model / "vae").factor();
+  const int64_t halvings = int64_t(UNetConfig::read(model / "unet").channels.size()) - 1;
+  const int64_t native = Config::read(model / "unet" / "config.json").integer("sample_size", kPositive) * factor;
+  const int64_t granularity = factor << halvings;  // so that every level of the UNet has whole pixels
+  BucketOptions options{.resolution = resolution > 0 ? resolution : native, .upscale = upscale};
+  const int64_t wanted = std::clamp<int64_t>(options.resolution / 4, granularity, std::max<int64_t>(64, granularity));
+  options.step = wanted / granularity * granularity;
+  return options;
+}
+
+}  // namespace wick
