@@ -1,0 +1,101 @@
+// Settings: each from a flag and from TOML, and what is refused.
+#include "wick/train/config.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+
+namespace wick {
+namespace {
+
+const TrainOption& option(std::string_view key) {
+  for (const TrainOption& o : train_options())
+    if (o.key == key) return o;
+  throw Error("no option " + std::string(key));
+}
+
+void set(std::string_view key, const std::string& word) {
+  TrainConfig config;
+  option(key).set(config, {word});
+}
+
+TEST(TrainConfig, WordsBecomeValues) {
+  TrainConfig config;
+  option("rank").set(config, {"32"});
+  option("lr").set(config, {"3e-4"});
+  option("lr_schedule").set(config, {"cosine"});
+  option("dtype").set(config, {"bf16"});
+  option("targets").set(config, {"*attn1*", "-*to_q"});
+  EXPECT_EQ(config.rank, 32);
+  EXPECT_EQ(config.lr, 3e-4);
+  EXPECT_EQ(config.lr_schedule, LrSchedule::cosine);
+  EXPECT_EQ(config.dtype, DType::bf16);
+  EXPECT_EQ(config.targets, (std::vector<std::string>{"*attn1*", "-*to_q"}));
+}
+
+TEST(TrainConfig, WrongNumbersAreRefused) {
+  for (const char* word : {"0", "-1", "nan", "inf", "1.5", "", "x", "32x", "99999999999999999999"})
+    expect_error([&] { set("rank", word); }, {"--rank", "expected an integer from 1", word});
+  for (const char* word : {"0", "-1e-4", "nan", "inf", "-inf", "1e400", "", "1e-4x", "0x1p3"})
+    expect_error([&] { set("lr", word); }, {"--lr", "expected a number above 0", word});
+  expect_error([&] { set("caption_dropout", "1.01"); }, {"--caption-dropout", "from 0 to 1"});
+  expect_error([&] { set("ema", "1"); }, {"--ema"});
+  expect_error([&] { set("steps", "0"); }, {"--steps", "at least 1"});
+  expect_error([&] { set("lr_schedule", "cosinus"); }, {"--lr-schedule", "constant, linear, cosine", "cosinus"});
+}
+
+TEST(TrainConfig, TomlSaysTheSameAsFlags) {
+  const TemporaryDirectory folder;
+  TrainConfig config;
+  config.model = "tiny", config.dataset = "/pictures \"x\"\n", config.output = "out", config.name = "cat";
+  config.targets = {"unet.*", "-*.ff.*"};
+  config.lr = 1, config.seed = 9007199254740993, config.no_upscale = true, config.train = TrainMode::vae;
+  write_plain(folder / "a.toml", to_toml(config));
+  TrainConfig back;
+  read_toml(back, folder / "a.toml");
+  EXPECT_EQ(to_toml(back), to_toml(config));
+  EXPECT_EQ(back.seed, 9007199254740993);
+  EXPECT_EQ(back.dataset, config.dataset);
+}
+
+TEST(TrainConfig, WrongTomlIsOneLine) {
+  const TemporaryDirectory folder;
+  const auto read = [&](const char* text) {
+    write_plain(folder / "c.toml", text);
+    TrainConfig config;
+    read_toml(config, folder / "c.toml");
+  };
+  expect_error([&] { read("rnak = 3"); }, {"c.toml", "rnak", "no such setting"});
+  expect_error([&] { read("rank = 0"); }, {"c.toml: rank", "from 1", "'0'"});
+  expect_error([&] { read("rank = \"8\""); }, {"c.toml: rank", "INT"});
+  expect_error([&] { read("rank = 1.5"); }, {"c.toml: rank", "an integer"});
+  expect_error([&] { read("lr = nan"); }, {"c.toml: lr", "a number above 0"});
+  expect_error([&] { read("targets = \"x\""); }, {"c.toml: targets", "list"});
+  expect_error([&] { read("name = 3"); }, {"c.toml: name", "string"});
+  expect_error([&] { read("rank = \n"); }, {"c.toml", "line 1"});
+  expect_error([&] { read("[rank]\nx = 1"); }, {"c.toml: rank", "table"});
+  expect_error(
+      [&] {
+        TrainConfig config;
+        read_toml(config, folder / "none.toml");
+      },
+      {"none.toml"});
+}
+
+TEST(TrainConfig, ResolvingChecksAndFillsIn) {
+  TrainConfig config;
+  expect_error([&] { resolve(config); }, {"--model"});
+  config.model = "tiny", config.dataset = "pictures", config.output = "out";
+  resolve(config);
+  EXPECT_EQ(config.name, "lora");
+  EXPECT_EQ(config.alpha, 16);
+  EXPECT_TRUE(config.dataset.starts_with('/'));
+  EXPECT_EQ(config.model, "tiny");
+  config.name = "a/b";
+  expect_error([&] { resolve(config); }, {"--name", "a/b"});
+  config.name = "a", config.train = TrainMode::vae, config.targets = {"*"};
+  expect_error([&] { resolve(config); }, {"--targets", "vae"});
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,292 @@
+#include "wick/train/config.h"
+
+#include <fmt/ranges.h>
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <span>
+
+#include "wick/core/error.h"
+#include "wick/io/file.h"
+
+namespace wick {
+namespace {
+
+// Names of enumerators, by value. DType's further ones are not what a model is stored in.
+constexpr std::string_view kModes[] = {"lora", "full", "vae"};
+constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine"};
+constexpr std::string_view kDtypes[] = {"f32", "bf16", "f16"};
+std::span<const std::string_view> names_of(TrainMode) { return kModes; }
+std::span<const std::string_view> names_of(LrSchedule) { return kSchedules; }
+std::span<const std::string_view> names_of(DType) { return kDtypes; }
+
+constexpr std::string_view kModeList = "lora|full|vae", kScheduleList = "constant|linear|cosine",
+                           kDtypeList = "f32|bf16|f16";
+std::string_view list_of(TrainMode) { return kModeList; }
+std::string_view list_of(LrSchedule) { return kScheduleList; }
+std::string_view list_of(DType) { return kDtypeList; }
+
+template <class T>
+constexpr bool is_enum = std::is_same_v<T, TrainMode> || std::is_same_v<T, LrSchedule> || std::is_same_v<T, DType>;
+
+// The value's type and the setting's place, whatever it is: f(config.*member).
+template <class Config, class F>
+decltype(auto) visit_member(Config& config, const TrainOption::Member& member, F&& f) {
+  return std::visit([&](auto pointer) -> decltype(auto) { return f(config.*pointer); }, member);
+}
+
+[[noreturn]] void fail_value(const std::string& where, std::string_view expected, std::string_view found) {
+  fail("{}: expected {}, found '{}'", where, expected, found);
+}
+
+std::string limits(const TrainOption& option) {
+  const bool bounded = option.max < double(std::numeric_limits<int32_t>::max());
+  if (option.above_min)
+    return fmt::format("above {}{}", option.min, bounded ? fmt::format(" and at most {}", option.max) : "");
+  return bounded ? fmt::format("from {} to {}", option.min, option.max) : fmt::format("of at least {}", option.min);
+}
+
+bool within(const TrainOption& option, double value) {
+  return std::isfinite(value) && (option.above_min ? value > option.min : value >= option.min) && value <= option.max;
+}
+
+template <class T>
+std::optional<T> parsed(std::string_view text) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return {};
+  return value;
+}
+
+// One overload a type of setting; `text` is what the user wrote.
+void set_value(std::string& value, const TrainOption&, const std::string& text, const std::string& where) {
+  if (text.empty()) fail_value(where, "a name", "");
+  value = text;
+}
+
+template <class T>
+requires std::is_same_v<T, int64_t> || std::is_same_v<T, double>
+void set_value(T& value, const TrainOption& option, const std::string& text, const std::string& where) {
+  const std::optional<T> number = parsed<T>(text);
+  if (!number || !within(option, double(*number)))
+    fail_value(where, (std::is_same_v<T, double> ? "a number " : "an integer ") + limits(option), text);
+  value = *number;
+}
+
+void set_value(bool& value, const TrainOption&, const std::string& text, const std::string& where) {
+  if (text != "true" && text != "false") fail_value(where, "true or false", text);
+  value = text == "true";
+}
+
+template <class T>
+requires is_enum<T>
+void set_value(T& value, const TrainOption&, const std::string& text, const std::string& where) {
+  const auto names = names_of(T{});
+  const auto found = std::find(names.begin(), names.end(), text);
+  if (found == names.end()) fail_value(where, fmt::format("one of {}", fmt::join(names, ", ")), text);
+  value = T(found - names.begin());
+}
+
+void set_value(std::vector<std::string>&, const TrainOption&, const std::string& text, const std::string& where) {
+  fail_value(where, "a list", text);
+}
+
+void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::node& node, const std::string& where) {
+  const auto text_of = [&](const toml::node& item) -> std::string {
+    if (const auto text = item.value_exact<std::string>()) return *text;
+    if (const auto integer = item.value_exact<int64_t>()) return fmt::format("{}", *integer);
+    if (const auto number = item.value_exact<double>()) return fmt::format("{}", *number);
+    if (const auto truth = item.value_exact<bool>()) return *truth ? "true" : "false";
+    fail("{}: expected one value, found a table, a date or a list within a list", where);
+  };
+  const bool wants_text = visit_member(config, option.member, [](const auto& value) {
+    using T = std::decay_t<decltype(value)>;
+    return std::is_same_v<T, std::string> || std::is_same_v<T, std::vector<std::string>> || is_enum<T>;
+  });
+  const auto checked = [&](const toml::node& item) {
+    const std::string text = text_of(item);
+    if (item.is_string() != wants_text) fail_value(where, wants_text ? "a string" : option.type(), text);
+    return text;
+  };
+  if (!option.is_list()) {
+    const std::string text = checked(node);
+    return visit_member(config, option.member, [&](auto& value) { set_value(value, option, text, where); });
+  }
+  check(node.is_array(), "{}: expected a list of strings", where);
+  auto& list = config.*std::get<std::vector<std::string> TrainConfig::*>(option.member);
+  list.clear();
+  for (const toml::node& item : *node.as_array()) list.push_back(checked(item));
+}
+
+std::string toml_string(const std::string& text) {
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"' || c == '\\')
+      quoted += {'\\', c};
+    else if (uint8_t(c) < 0x20 || c == 0x7f)
+      quoted += fmt::format("\\u{:04X}", uint8_t(c));
+    else
+      quoted += c;
+  }
+  return quoted + '"';
+}
+
+std::string toml_value(const std::string& value) { return toml_string(value); }
+std::string toml_value(int64_t value) { return fmt::format("{}", value); }
+std::string toml_value(bool value) { return value ? "true" : "false"; }
+std::string toml_value(double value) {  // TOML wants a fraction or an exponent, and digits before it
+  const std::string text = fmt::format("{}", value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
+std::string toml_value(const std::vector<std::string>& list) {
+  std::vector<std::string> quoted;
+  for (const std::string& item : list) quoted.push_back(toml_string(item));
+  return fmt::format("[{}]", fmt::join(quoted, ", "));
+}
+template <class T>
+requires is_enum<T> std::string toml_value(T value) { return toml_string(std::string(names_of(value)[size_t(value)])); }
+
+}  // namespace
+
+std::string TrainOption::flag() const {
+  std::string name = "--" + std::string(key);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+std::string_view TrainOption::type() const {
+  static const TrainConfig any;
+  return visit_member(any, member, [](const auto& value) -> std::string_view {
+    using T = std::decay_t<decltype(value)>;
+    if constexpr (is_enum<T>)
+      return list_of(value);
+    else if constexpr (std::is_same_v<T, int64_t>)
+      return "INT";
+    else if constexpr (std::is_same_v<T, double>)
+      return "NUMBER";
+    else if constexpr (std::is_same_v<T, bool>)
+      return "true or false";
+    else if constexpr (std::is_same_v<T, std::string>)
+      return "TEXT";
+    else
+      return "PATTERN ...";
+  });
+}
+
+bool TrainOption::is_switch() const { return std::holds_alternative<bool TrainConfig::*>(member); }
+bool TrainOption::is_list() const { return std::holds_alternative<std::vector<std::string> TrainConfig::*>(member); }
+
+std::string TrainOption::toml(const TrainConfig& config) const {
+  return visit_member(config, member, [](const auto& value) { return toml_value(value); });
+}
+
+void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words) const {
+  if (is_list()) {
+    config.*std::get<std::vector<std::string> TrainConfig::*>(member) = words;
+    return;
+  }
+  check(words.size() == 1, "{}: expected one value, found {}", flag(), words.size());
+  visit_member(config, member, [&](auto& value) { set_value(value, *this, words.front(), flag()); });
+}
+
+const std::vector<TrainOption>& train_options() {
+  using C = TrainConfig;
+  static const std::vector<TrainOption> options = {
+      {.key = "model", .member = &C::model, .help = "Diffusers folder, or the name of a model: tiny, sdxl"},
+      {.key = "dataset",
+       .member = &C::dataset,
+       .help = "Folder of pictures, each with its caption beside it in a .txt",
+       .fixed = false},
+      {.key = "output", .member = &C::output, .help = "Folder for what the run leaves", .fixed = false},
+      {.key = "name", .member = &C::name, .help = "Name of what is trained: NAME.safetensors [lora]", .fixed = false},
+      {.key = "train", .member = &C::train, .help = "A LoRA, every weight of the UNet, or the VAE"},
+      {.key = "targets",
+       .member = &C::targets,
+       .help = "Modules that get a LoRA: * matches anything, a leading - excludes, later patterns win [kohya's]"},
+      {.key = "rank", .member = &C::rank, .help = "Rank of the LoRA", .min = 1, .max = 4096},
+      {.key = "alpha", .member = &C::alpha, .help = "The LoRA's scale is alpha / rank [the rank]"},
+      {.key = "steps", .member = &C::steps, .help = "Optimizer steps", .min = 1, .fixed = false},
+      {.key = "batch_size", .member = &C::batch_size, .help = "Pictures a batch", .min = 1, .max = 65536},
+      {.key = "accumulate", .member = &C::accumulate, .help = "Batches a step", .min = 1, .max = 65536},
+      {.key = "lr", .member = &C::lr, .help = "Learning rate", .max = 1e38, .above_min = true},
+      {.key = "lr_schedule", .member = &C::lr_schedule, .help = "How the learning rate falls after its warm-up"},
+      {.key = "warmup", .member = &C::warmup, .help = "Steps in which the learning rate climbs to --lr"},
+      {.key = "weight_decay", .member = &C::weight_decay, .help = "AdamW's weight decay", .max = 1e38},
+      {.key = "max_grad_norm", .member = &C::max_grad_norm, .help = "Clips the norm of all gradients; 0: does not"},
+      {.key = "ema",
+       .member = &C::ema,
+       .help = "Saves an average of the weights that decays so, as 0.999; 0: does not",
+       .max = 0.999999},
+      {.key = "caption_dropout", .member = &C::caption_dropout, .help = "Share of captions left empty", .max = 1},
+      {.key = "kl_weight", .member = &C::kl_weight, .help = "Weight of the KL term of --train vae", .max = 1000},
+      {.key = "resolution",
+       .member = &C::resolution,
+       .help = "Side of a square bucket in pixels [the model's]",
+       .max = 16384},
+      {.key = "no_upscale", .member = &C::no_upscale, .help = "Never scale pictures up; small ones get small buckets"},
+      {.key = "seed",
+       .member = &C::seed,
+       .help = "Seed of all random numbers",
+       .max = double(std::numeric_limits<int64_t>::max())},
+      {.key = "dtype",
+       .member = &C::dtype,
+       .help = "How frozen weights are kept in memory; --bf16 and --fp16 for short"},
+      {.key = "save_dtype", .member = &C::save_dtype, .help = "Number format of the weights written", .fixed = false},
+      {.key = "gradient_checkpointing",
+       .member = &C::gradient_checkpointing,
+       .help = "Compute blocks twice to save memory",
+       .fixed = false},
+      {.key = "save_every",
+       .member = &C::save_every,
+       .help = "Also save each so many steps; 0: at the end only",
+       .fixed = false},
+      {.key = "resume", .member = &C::resume, .help = "Go on from the state in --output", .fixed = false},
+  };
+  return options;
+}
+
+void read_toml(TrainConfig& config, const std::filesystem::path& file) {
+  const std::string source = file.string(), text = read_file(file, size_t{1} << 20);
+  toml::table table;
+  try {
+    table = toml::parse(text, source);
+  } catch (const toml::parse_error& e) {
+    fail("{}: line {}: {}", source, e.source().begin.line, e.description());
+  }
+  for (const auto& [key, node] : table) {
+    const auto found = std::find_if(train_options().begin(), train_options().end(),
+                                    [&, k = key.str()](const TrainOption& option) { return option.key == k; });
+    check(found != train_options().end(), "{}: {}: no such setting (`wick train --help` lists them, with _ for -)",
+          source, key.str());
+    set_from_toml(config, *found, node, fmt::format("{}: {}", source, key.str()));
+  }
+}
+
+std::string to_toml(const TrainConfig& config) {
+  std::string text;
+  for (const TrainOption& option : train_options())
+    if (option.key != "resume") text += fmt::format("{} = {}\n", option.key, option.toml(config));
+  return text;
+}
+
+void resolve(TrainConfig& config) {
+  for (const TrainOption& option : train_options())
+    if (option.key == "model" || option.key == "dataset" || option.key == "output")
+      check(option.toml(config) != "\"\"", "{} is missing: {}", option.flag(), option.help);
+  if (config.name.empty()) config.name = config.train == TrainMode::lora ? "lora" : "model";
+  check(config.name.find('/') == std::string::npos && config.name != "." && config.name != "..",
+        "--name: expected a file name without '/', found '{}'", config.name);
+  if (config.alpha == 0) config.alpha = double(config.rank);
+  check(config.train == TrainMode::lora || config.targets.empty(), "--targets: only a LoRA has targets; --train is {}",
+        kModes[size_t(config.train)]);
+  const auto absolute = [](std::string& path) { path = std::filesystem::absolute(path).lexically_normal().string(); };
+  absolute(config.dataset);
+  absolute(config.output);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(config.model, ignored)) absolute(config.model);
+}
+
+}  // namespace wick

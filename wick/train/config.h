@@ -1,0 +1,79 @@
+// Everything a training run is told. One table names each setting once: as a flag (--batch-size), as a key of a TOML
+// file (batch_size), with its limits, and whether a resumed run must agree with the one it continues.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "wick/core/dtype.h"
+#include "wick/train/lr_schedule.h"
+
+namespace wick {
+
+enum class TrainMode { lora, full, vae };
+
+struct TrainConfig {
+  std::string model, dataset, output;
+  std::string name;  // "lora", or "model" for full and vae, unless given
+  TrainMode train = TrainMode::lora;
+
+  std::vector<std::string> targets;  // the family's default unless given
+  int64_t rank = 16;
+  double alpha = 0;  // 0: the rank
+
+  int64_t steps = 1000, batch_size = 1, accumulate = 1;
+  double lr = 1e-4;
+  LrSchedule lr_schedule = LrSchedule::constant;
+  int64_t warmup = 0;
+  double weight_decay = 0.01, max_grad_norm = 1;
+  double ema = 0;  // 0: none
+  double caption_dropout = 0;
+  double kl_weight = 1e-6;  // of --train vae
+
+  int64_t resolution = 0;  // 0: what the model was made for
+  bool no_upscale = false;
+  int64_t seed = 0;
+  DType dtype = DType::f32, save_dtype = DType::f16;
+  bool gradient_checkpointing = false;
+  int64_t save_every = 0;  // 0: at the end only
+  bool resume = false;
+};
+
+struct TrainOption {
+  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
+                              bool TrainConfig::*, std::vector<std::string> TrainConfig::*, TrainMode TrainConfig::*,
+                              LrSchedule TrainConfig::*, DType TrainConfig::*>;
+
+  std::string_view key;
+  Member member;
+  std::string_view help;
+  double min = 0, max = std::numeric_limits<int32_t>::max();
+  bool above_min = false;  // min itself is excluded
+  bool fixed = true;       // --resume demands the same value
+
+  std::string flag() const;                           // "--batch-size"
+  std::string_view type() const;                      // "INT", "NUMBER", "lora|full|vae", ...
+  std::string toml(const TrainConfig& config) const;  // its value as TOML
+  bool is_switch() const;                             // a bool: the flag takes no value
+  bool is_list() const;
+
+  // From a flag's words. Throws Error: "--rank: expected an integer from 1 to ..., found 'x'".
+  void set(TrainConfig& config, const std::vector<std::string>& words) const;
+};
+
+const std::vector<TrainOption>& train_options();
+
+// Sets what the file says; unknown keys, wrong types and numbers out of range are Errors that name file and key.
+void read_toml(TrainConfig& config, const std::filesystem::path& file);
+// All settings but `resume`, so that `--config` with this file is the same run again.
+std::string to_toml(const TrainConfig& config);
+
+// Fills in what follows from other settings, makes paths absolute and checks what one setting demands of another.
+void resolve(TrainConfig& config);
+
+}  // namespace wick
