@@ -1,0 +1,24 @@
+// The loss curve as a picture, for those who have no TensorBoard at hand.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "wick/io/image.h"
+
+namespace wick {
+
+struct LossPoint {
+  int64_t step = 0;
+  double loss = 0;
+};
+
+// Each step's loss in a light colour, their moving average in a dark one. `points` are finite and ordered by step.
+Image plot_loss(const std::vector<LossPoint>& points);
+
+// The average over about the last `window` points, weighted exponentially and without the bias of its start.
+std::vector<double> smoothed(const std::vector<LossPoint>& points, double window);
+// Round numbers (1, 2 or 5 times a power of ten apart) that cover [low, high], about `count` of them.
+std::vector<double> axis_ticks(double low, double high, int count);
+
+}  // namespace wick

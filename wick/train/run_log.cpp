@@ -1,0 +1,118 @@
+#include "wick/train/run_log.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
+
+#include "wick/core/error.h"
+#include "wick/io/file.h"
+#include "wick/train/event_file.h"
+#include "wick/train/loss_plot.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string metrics_line(const StepRecord& r) {
+  const nlohmann::ordered_json line = {{"step", r.step},           {"loss", r.loss},       {"lr", r.lr},
+                                       {"grad_norm", r.grad_norm}, {"seconds", r.seconds}, {"time", r.time}};
+  return line.dump() + "\n";
+}
+
+std::string event_record(const StepRecord& r) {
+  return scalar_record({.wall_time = r.time,
+                        .step = r.step,
+                        .scalars = {{"loss", float(r.loss)}, {"lr", float(r.lr)}, {"grad_norm", float(r.grad_norm)}}});
+}
+
+// The unbroken row of steps 1, 2, ... `last`; a line that a killed run left unfinished ends it.
+std::vector<StepRecord> read_metrics(const fs::path& file, int64_t last) {
+  std::vector<StepRecord> records;
+  std::error_code ignored;
+  if (!fs::exists(file, ignored)) return records;
+  std::istringstream lines(read_file(file));
+  for (std::string line; int64_t(records.size()) < last && std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line, nullptr, false);
+    const auto number = [&](const char* key) { return json.is_object() ? json.value(key, 0.0) : 0.0; };
+    if (number("step") != double(records.size() + 1)) break;
+    records.push_back({.step = int64_t(records.size()) + 1,
+                       .loss = number("loss"),
+                       .lr = number("lr"),
+                       .grad_norm = number("grad_norm"),
+                       .seconds = number("seconds"),
+                       .time = number("time")});
+  }
+  return records;
+}
+
+// Both files, made anew from the records that are kept.
+fs::path rewritten_metrics(const fs::path& output, const std::vector<StepRecord>& records) {
+  std::string lines;
+  for (const StepRecord& r : records) lines += metrics_line(r);
+  const fs::path file = output / "metrics.jsonl";
+  write_file_atomically(file, lines);
+  return file;
+}
+
+fs::path rewritten_events(const fs::path& output, const std::vector<StepRecord>& records) {
+  std::string bytes = file_version_record(records.empty() ? 0 : records.front().time);
+  for (const StepRecord& r : records) bytes += event_record(r);
+  make_directories(output / "logs");
+  const fs::path file = output / "logs" / "events.out.tfevents.wick";  // TensorBoard knows them by "tfevents"
+  write_file_atomically(file, bytes);
+  return file;
+}
+
+}  // namespace
+
+AppendedFile::AppendedFile(fs::path path)
+    : path_(std::move(path)), fd_(open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)) {
+  check(fd_ >= 0, "{}: cannot be written: {}", path_.string(), std::strerror(errno));
+}
+
+AppendedFile::~AppendedFile() { close(fd_); }
+
+void AppendedFile::write(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd_, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    check(written > 0, "{}: cannot be written: {}", path_.string(), std::strerror(errno));
+    bytes.remove_prefix(size_t(written));
+  }
+}
+
+void AppendedFile::sync() {
+  check(fdatasync(fd_) == 0, "{}: cannot be written: {}", path_.string(), std::strerror(errno));
+}
+
+RunLog::RunLog(const fs::path& output, int64_t step)
+    : output_(output),
+      records_(read_metrics(output / "metrics.jsonl", step)),
+      metrics_(rewritten_metrics(output, records_)),
+      events_(rewritten_events(output, records_)) {}
+
+void RunLog::add(const StepRecord& record) {
+  records_.push_back(record);
+  metrics_.write(metrics_line(record));
+  events_.write(event_record(record));
+}
+
+void RunLog::sync() {
+  metrics_.sync();
+  events_.sync();
+}
+
+void RunLog::draw_plot() const {
+  std::vector<LossPoint> points;
+  for (const StepRecord& r : records_) points.push_back({r.step, r.loss});
+  if (!points.empty()) write_png(output_ / "loss.png", plot_loss(points));
+}
+
+}  // namespace wick

@@ -1,0 +1,51 @@
+// What a run tells while it goes on: metrics.jsonl (a line a step), TensorBoard events under logs/, and loss.png.
+//
+// metrics.jsonl is the record; the other two are made from it. Lines are written whole as steps end, so a killed run
+// has lines beyond its last saved state; a run that continues drops them first.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string_view>
+#include <vector>
+
+namespace wick {
+
+struct StepRecord {
+  int64_t step = 0;  // counts from 1
+  double loss = 0, lr = 0, grad_norm = 0;
+  double seconds = 0;  // that the step took
+  double time = 0;     // when it ended, seconds since 1970
+};
+
+class AppendedFile {
+ public:
+  explicit AppendedFile(std::filesystem::path path);
+  ~AppendedFile();
+  AppendedFile(const AppendedFile&) = delete;
+  AppendedFile& operator=(const AppendedFile&) = delete;
+  void write(std::string_view bytes);
+  void sync();
+
+ private:
+  std::filesystem::path path_;
+  int fd_;
+};
+
+class RunLog {
+ public:
+  // Keeps what `output` holds of steps 1 to `step`, and nothing else.
+  RunLog(const std::filesystem::path& output, int64_t step);
+
+  void add(const StepRecord& record);
+  void sync();             // before the state is saved, which must not be ahead of its log
+  void draw_plot() const;  // loss.png
+  const std::vector<StepRecord>& records() const { return records_; }
+
+ private:
+  std::filesystem::path output_;
+  std::vector<StepRecord> records_;
+  AppendedFile metrics_, events_;
+};
+
+}  // namespace wick
