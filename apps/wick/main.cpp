@@ -31,6 +31,7 @@ int run(int argc, char** argv) {
   app.set_version_flag("--version", "wick " WICK_VERSION);
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
+  wick::add_train_command(app);
   wick::add_generate_command(app);
   wick::add_inspect_command(app);
   wick::add_forward_command(app);

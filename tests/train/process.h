@@ -1,0 +1,61 @@
+// `wick` as a process of its own: what it prints, how it ends, and ways to end it.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/files.h"
+
+namespace wick {
+
+struct Outcome {
+  int code = -1;  // as the shell sees it: 128 + signal where one ended it
+  std::string out, err;
+};
+
+class Process {
+ public:
+  // `largest_file` in bytes stands in for a full disk; 0 sets no limit.
+  Process(const std::vector<std::string>& arguments, const std::filesystem::path& scratch, rlim_t largest_file = 0)
+      : out_(scratch / "stdout"), err_(scratch / "stderr") {
+    std::vector<char*> argv{const_cast<char*>(WICK_BINARY)};
+    for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
+    argv.push_back(nullptr);
+    pid_ = fork();
+    if (pid_ != 0) return;
+    redirect(out_, STDOUT_FILENO);
+    redirect(err_, STDERR_FILENO);
+    const rlimit limit{largest_file, largest_file};
+    if (largest_file > 0) setrlimit(RLIMIT_FSIZE, &limit);
+    execv(argv[0], argv.data());
+    _exit(127);
+  }
+
+  void signal(int number) const { kill(pid_, number); }
+
+  Outcome wait() const {
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_plain(out_), read_plain(err_)};
+  }
+
+ private:
+  static void redirect(const std::filesystem::path& file, int to) {
+    const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0644);
+    dup2(fd, to);
+    close(fd);
+  }
+
+  std::filesystem::path out_, err_;
+  pid_t pid_ = 0;
+};
+
+}  // namespace wick

@@ -1,0 +1,99 @@
+#include "wick/train/model_folder.h"
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <system_error>
+#include <vector>
+
+#include "wick/core/error.h"
+#include "wick/io/file.h"
+#include "wick/io/sha256.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::array kComponents = {"scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2",
+                                    "unet",      "vae"};
+constexpr const char* kIndex = "model_index.json";
+constexpr size_t kChunk = size_t{1} << 20;
+
+std::vector<fs::path> files_of(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string extension = entry->path().extension().string();
+    if (extension == ".json" || extension == ".txt" || extension == ".safetensors") files.push_back(entry->path());
+  }
+  check(!error, "{}: cannot be read: {}", folder.string(), error.message());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+bool is_weight_file(const fs::path& file) {
+  return file.extension() == ".safetensors" ||
+         file.filename().string().find(".safetensors.index.") != std::string::npos;
+}
+
+std::ifstream open_binary(const fs::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  check(in.is_open(), "{}: cannot be read: {}", file.string(), std::strerror(errno));
+  return in;
+}
+
+void copy_whole(const fs::path& from, const fs::path& to) {
+  std::ifstream in = open_binary(from);
+  AtomicFile out(to);
+  std::vector<char> chunk(kChunk);
+  while (in.read(chunk.data(), std::streamsize(chunk.size())), in.gcount() > 0)
+    out.write(chunk.data(), size_t(in.gcount()));
+  check(in.eof(), "{}: cannot be read: {}", from.string(), std::strerror(errno));
+  out.commit();
+}
+
+void hash_sampled(Sha256& hash, const fs::path& file) {
+  constexpr uint64_t kWhole = uint64_t{64} << 20;
+  const uint64_t bytes = fs::file_size(file);
+  const uint64_t stride = std::max<uint64_t>(kChunk, bytes <= kWhole ? 0 : bytes / (kWhole / kChunk));
+  std::ifstream in = open_binary(file);
+  std::vector<char> chunk(kChunk);
+  for (uint64_t offset = 0; offset < bytes; offset += stride) {
+    in.seekg(std::streamoff(offset));
+    in.read(chunk.data(), std::streamsize(std::min<uint64_t>(kChunk, bytes - offset)));
+    check(in.good(), "{}: ends before its {} bytes", file.string(), bytes);
+    hash.update(chunk.data(), size_t(in.gcount()));
+  }
+}
+
+}  // namespace
+
+void write_model_folder(const fs::path& from, const fs::path& to, const std::string& component,
+                        const std::function<void(const fs::path& folder)>& write) {
+  std::error_code ignored;
+  check(!fs::equivalent(from, to, ignored), "{}: is the model that is trained; choose another --output or --name",
+        to.string());
+  for (const std::string part : kComponents) {
+    make_directories(to / part);
+    for (const fs::path& file : files_of(from / part))
+      if (part != component || !is_weight_file(file)) copy_whole(file, to / part / file.filename());
+  }
+  write(to / component);
+  copy_whole(from / kIndex, to / kIndex);
+}
+
+std::string model_fingerprint(const fs::path& folder) {
+  Sha256 hash;
+  for (const std::string part : kComponents)
+    for (const fs::path& file : files_of(folder / part)) {
+      const std::string name = part + '/' + file.filename().string() + '\n';
+      hash.update(name.data(), name.size());
+      hash_sampled(hash, file);
+    }
+  return hash.hex();
+}
+
+}  // namespace wick

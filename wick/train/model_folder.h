@@ -1,0 +1,21 @@
+// Diffusers folders in which one component is new.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+namespace wick {
+
+// Makes `to` the model `from` with other weights for `component`: copies all else that the model consists of, lets
+// `write` put the component's weight file (and what changed in its config) into the folder it is given, and writes
+// model_index.json last, so that a folder that has one is whole.
+void write_model_folder(const std::filesystem::path& from, const std::filesystem::path& to,
+                        const std::string& component,
+                        const std::function<void(const std::filesystem::path& folder)>& write);
+
+// SHA-256 over the names and contents of the model's configs and weights. Of files larger than 64 MiB, samples stand
+// for the rest: it tells models apart, it does not certify them.
+std::string model_fingerprint(const std::filesystem::path& folder);
+
+}  // namespace wick

@@ -1,0 +1,219 @@
+#include "wick/train/task.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "wick/io/file.h"
+#include "wick/io/json.h"
+#include "wick/io/safetensors.h"
+#include "wick/train/latent_cache.h"
+#include "wick/train/lora_metadata.h"
+#include "wick/train/model_folder.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWeightFile = "diffusion_pytorch_model.safetensors";
+
+std::string millions(const std::vector<Parameter>& parameters) {
+  double count = 0;
+  for (const Parameter& p : parameters) count += double(p.value.numel());
+  return fmt::format("{:.2f} M parameters", count / 1e6);
+}
+
+// The UNet learns to find noise; what of it is trained is left open.
+class DenoisingTask : public Task {
+ public:
+  DenoisingTask(const TrainConfig& config, const fs::path& model, const BucketOptions& buckets)
+      : config_(config), model_(model), buckets_(buckets), schedule_(NoiseSchedule::read(model / "scheduler")) {}
+
+  BatchSampler& batches() override { return data_->batches(); }
+
+  Tensor next_loss(TrainRng& rng) override {
+    last_ = data_->next(rng);
+    return noise_prediction_loss(*sdxl_, schedule_, last_, rng);
+  }
+
+  std::vector<NamedTensor> last_inputs() const override {
+    return {{"the batch's latents", last_.latents},
+            {"the batch's text states", last_.text.context},
+            {"the batch's pooled text", last_.text.pooled}};
+  }
+
+ protected:
+  // The VAE is needed for the cache only.
+  void load(SdxlOptions options, const Dataset& dataset, const Progress& progress) {
+    options.dtype = config_.dtype;
+    options.checkpointing = config_.gradient_checkpointing;
+    options.vae_decoder = false;
+    sdxl_.emplace(Sdxl::load(model_, options));
+    const bool trains_text = options.adapter && options.adapter->covers("text_encoder");
+    const auto report = [&](size_t done, size_t total) { progress("Encoding pictures", done, total); };
+    data_.emplace(*sdxl_, model_, dataset,
+                  LatentCacheOptions{.batch_size = config_.batch_size,
+                                     .seed = uint64_t(config_.seed),
+                                     .caption_dropout = config_.caption_dropout,
+                                     .encode_text = !trains_text,
+                                     .progress = report});
+    sdxl_->vae_encoder.reset();
+  }
+
+  TrainConfig config_;
+  fs::path model_;
+  BucketOptions buckets_;
+  NoiseSchedule schedule_;
+  std::optional<Sdxl> sdxl_;
+  std::optional<LatentCache> data_;
+  Batch last_;
+};
+
+class LoraTask final : public DenoisingTask {
+ public:
+  LoraTask(const TrainConfig& config, const fs::path& model, const Dataset& dataset, const BucketOptions& buckets,
+           const Progress& progress)
+      : DenoisingTask(config, model, buckets),
+        lora_({.rank = int(config.rank),
+               .alpha = float(config.alpha),
+               .targets = config.targets.empty() ? sdxl_default_targets() : config.targets,
+               .seed = uint64_t(config.seed)},
+              sdxl_module_names(UNetConfig::read(model / "unet"))) {
+    load({.adapter = &lora_}, dataset, progress);
+  }
+
+  std::vector<Parameter> parameters() const override { return lora_.parameters(); }
+
+  fs::path save(const fs::path& stem, int64_t step) override {
+    const fs::path file = stem.string() + ".safetensors";
+    const LoraRun run{.config = config_,
+                      .dataset = data_->dataset(),
+                      .buckets = buckets_,
+                      .step = step,
+                      .epoch = batches().epoch(),
+                      .batches_per_epoch = batches().batches_per_epoch()};
+    const std::map<std::string, Tensor> tensors = lora_.tensors(config_.save_dtype);
+    save_safetensors(file, tensors, sdxl_lora_metadata(run, tensors));
+    return file;
+  }
+
+  std::string describe() const override {
+    return fmt::format("A LoRA of rank {} on {} modules, {}", config_.rank, lora_.module_count(),
+                       millions(parameters()));
+  }
+
+ private:
+  Adapter lora_;
+};
+
+class UNetTask final : public DenoisingTask {
+ public:
+  UNetTask(const TrainConfig& config, const fs::path& model, const Dataset& dataset, const BucketOptions& buckets,
+           const Progress& progress)
+      : DenoisingTask(config, model, buckets) {
+    load({.train_unet = true}, dataset, progress);
+  }
+
+  std::vector<Parameter> parameters() const override { return sdxl_->unet_weights.parameters(); }
+
+  fs::path save(const fs::path& stem, int64_t) override {
+    write_model_folder(model_, stem, "unet", [&](const fs::path& folder) {
+      sdxl_->unet_weights.save(folder / kWeightFile, config_.save_dtype);
+    });
+    return stem;
+  }
+
+  std::string describe() const override { return fmt::format("The whole UNet, {}", millions(parameters())); }
+};
+
+class VaeTask final : public Task {
+ public:
+  VaeTask(const TrainConfig& config, const fs::path& model, const Dataset& dataset, const Progress& progress)
+      : config_(config),
+        model_(model),
+        dataset_(dataset),
+        weights_(Weights::open(model / "vae", {.trainable = true})),
+        encoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
+        decoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
+        sampler_(dataset.buckets(), config.batch_size, uint64_t(config.seed)) {
+    for (const Example& example : dataset_.examples) {
+      pictures_.push_back(load_image(example));
+      progress("Reading pictures", pictures_.size(), dataset_.examples.size());
+    }
+  }
+
+  std::vector<Parameter> parameters() const override { return weights_.parameters(); }
+  BatchSampler& batches() override { return sampler_; }
+
+  Tensor next_loss(TrainRng& rng) override {
+    last_ = stacked(sampler_.next());
+    return autoencoder_loss(encoder_, decoder_, last_, float(config_.kl_weight), rng.latent);
+  }
+
+  std::vector<NamedTensor> last_inputs() const override { return {{"the batch's pictures", last_}}; }
+
+  fs::path save(const fs::path& stem, int64_t) override {
+    write_model_folder(model_, stem, "vae", [&](const fs::path& folder) {
+      weights_.save(folder / kWeightFile, config_.save_dtype);
+      nlohmann::json vae = read_json(model_ / "vae" / "config.json");
+      vae["scaling_factor"] = 1 / latent_deviation();
+      write_file_atomically(folder / "config.json", vae.dump(2) + "\n");
+    });
+    return stem;
+  }
+
+  std::string describe() const override { return fmt::format("The VAE, {}", millions(parameters())); }
+
+ private:
+  Tensor stacked(const std::vector<size_t>& examples) const {
+    std::vector<Tensor> images;
+    for (const size_t i : examples) {
+      const Tensor image = image_to_tensor(pictures_[i]);
+      images.push_back(reshape(image, {1, image.dim(0), image.dim(1), image.dim(2)}));
+    }
+    return cat(images, 0);
+  }
+
+  // Of all latents of the dataset: their inverse brings latents to unit variance, which diffusion expects.
+  double latent_deviation() const {
+    double sum = 0, squares = 0, count = 0;
+    for (size_t i = 0; i < pictures_.size(); ++i)
+      for (const float z : encoder_(stacked({i})).mean.to_vector()) {
+        sum += double(z), squares += double(z) * double(z), count += 1;
+      }
+    const double deviation = std::sqrt(squares / count - (sum / count) * (sum / count));
+    check(std::isfinite(deviation) && deviation > 0, "--train vae: the latents have the standard deviation {}",
+          deviation);
+    return deviation;
+  }
+
+  TrainConfig config_;
+  fs::path model_;
+  Dataset dataset_;
+  Weights weights_;
+  VaeEncoder encoder_;
+  VaeDecoder decoder_;
+  BatchSampler sampler_;
+  std::vector<Image> pictures_;
+  Tensor last_;
+};
+
+}  // namespace
+
+std::unique_ptr<Task> make_task(const TrainConfig& config, const fs::path& model, const Dataset& dataset,
+                                const BucketOptions& buckets, const Progress& progress) {
+  switch (config.train) {
+    case TrainMode::lora:
+      return std::make_unique<LoraTask>(config, model, dataset, buckets, progress);
+    case TrainMode::full:
+      return std::make_unique<UNetTask>(config, model, dataset, buckets, progress);
+    case TrainMode::vae:
+      return std::make_unique<VaeTask>(config, model, dataset, progress);
+  }
+  fail("--train: unknown mode");
+}
+
+}  // namespace wick

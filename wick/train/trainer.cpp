@@ -1,0 +1,272 @@
+#include "wick/train/trainer.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "wick/io/file.h"
+#include "wick/ops/shape.h"
+#include "wick/train/ema.h"
+#include "wick/train/finite.h"
+#include "wick/train/interrupt.h"
+#include "wick/train/latent_cache.h"
+#include "wick/train/model_folder.h"
+#include "wick/train/progress.h"
+#include "wick/train/run_log.h"
+#include "wick/train/state.h"
+#include "wick/train/task.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+using Clock = std::chrono::steady_clock;
+
+struct Interrupted {};  // before the first step
+
+double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
+
+double unix_time() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+class Run {
+ public:
+  Run(TrainConfig config, const fs::path& model)
+      : config_(std::move(config)), model_(model), output_(config_.output), rng_(uint64_t(config_.seed)) {}
+
+  RunResult operator()();
+
+ private:
+  void open_output();
+  bool is_finished();
+  void prepare();
+  RunResult loop();
+  StepRecord train_step();
+  double accumulate_gradients(Grads& grads);
+  [[noreturn]] void stop_at_nan(const TrainState& before, const Tensor& loss, const Grads& grads);
+
+  fs::path save_result(const fs::path& stem);
+  void save_checkpoint();
+  void save_state_of(const TrainState& state);
+  TrainState state() const;
+  std::map<std::string, std::string> fingerprint() const;
+  fs::path state_file() const { return output_ / "state" / "state.safetensors"; }
+
+  void report_setup(const std::string& what, size_t done, size_t total);
+  void report_step(const StepRecord& record);
+
+  TrainConfig config_;
+  fs::path model_, output_;
+  TrainRng rng_;
+  BucketOptions buckets_;
+  Dataset dataset_;
+  std::map<std::string, std::string> fingerprint_;
+  std::optional<SavedState> resumed_;
+
+  std::unique_ptr<Task> task_;
+  std::optional<AdamW> optimizer_;
+  std::optional<Ema> ema_;
+  std::optional<RunLog> log_;
+  int64_t step_ = 0;  // optimizer steps done
+
+  Interrupt interrupt_;
+  ProgressLine progress_;
+  Clock::time_point loop_began_;
+  int64_t loop_first_step_ = 0;
+  double average_loss_ = 0, average_weight_ = 0;
+};
+
+RunResult Run::operator()() try {
+  buckets_ = sdxl_buckets(model_, config_.resolution, !config_.no_upscale);
+  dataset_ = Dataset::scan(config_.dataset, buckets_);
+  fingerprint_ = fingerprint();
+  open_output();
+  if (is_finished()) return RunResult::finished;
+  prepare();
+  return loop();
+} catch (const Interrupted&) {
+  progress_.say("Stopped before the first step.");
+  return RunResult::interrupted;
+}
+
+// A run that does not continue another removes that one's state, so that no later --resume mistakes it for its own.
+void Run::open_output() {
+  make_directories(output_ / "state");
+  if (config_.resume && fs::exists(state_file())) {
+    resumed_ = SavedState::open(state_file());
+    resumed_->check_same_run(fingerprint_);
+  } else if (config_.resume) {
+    progress_.say(fmt::format("No state in {}: starting from the beginning.", state_file().parent_path().string()));
+  } else {
+    fs::remove(state_file());
+  }
+  write_file_atomically(output_ / "config.toml", to_toml(config_));
+}
+
+bool Run::is_finished() {
+  if (!resumed_ || resumed_->state().step < config_.steps) return false;
+  progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
+                            output_.string(), resumed_->state().step, config_.steps));
+  return true;
+}
+
+void Run::prepare() {
+  const auto report = [this](const std::string& what, size_t done, size_t total) { report_setup(what, done, total); };
+  task_ = make_task(config_, model_, dataset_, buckets_, report);
+  optimizer_.emplace(task_->parameters(), AdamWOptions{.lr = float(config_.lr),
+                                                       .weight_decay = float(config_.weight_decay),
+                                                       .max_grad_norm = float(config_.max_grad_norm)});
+  if (config_.ema > 0) ema_.emplace(task_->parameters(), float(config_.ema));
+  if (resumed_) {
+    const TrainState& saved = resumed_->state();
+    resumed_->restore(*optimizer_, ema_ ? &*ema_ : nullptr);
+    rng_.seek(saved.rng);
+    task_->batches().seek(saved.epoch, saved.batch);
+    step_ = saved.step;
+  }
+  log_.emplace(output_, step_);
+  progress_.say(fmt::format("{}; {} pictures in {} buckets; {} steps of {} x {}{}.", task_->describe(),
+                            dataset_.examples.size(), dataset_.buckets().size(), config_.steps, config_.accumulate,
+                            config_.batch_size, resumed_ ? fmt::format(", going on after step {}", step_) : ""));
+}
+
+RunResult Run::loop() {
+  loop_began_ = Clock::now();
+  loop_first_step_ = step_;
+  while (step_ < config_.steps) {
+    const StepRecord record = train_step();
+    log_->add(record);
+    report_step(record);
+    const bool due = config_.save_every > 0 && step_ % config_.save_every == 0;
+    if (due) save_checkpoint();
+    if (interrupt_.requested() && step_ < config_.steps) {
+      if (!due) save_state_of(state());
+      log_->draw_plot();
+      progress_.say(fmt::format("Stopped after step {} of {}. To go on: wick train --config {} --resume", step_,
+                                config_.steps, (output_ / "config.toml").string()));
+      return RunResult::interrupted;
+    }
+  }
+  const fs::path result = save_result(output_ / config_.name);
+  save_state_of(state());
+  log_->draw_plot();
+  progress_.say(fmt::format("Trained {} in {}.\nLoss curve: {} and {}", result.string(),
+                            duration(seconds_since(loop_began_)), (output_ / "loss.png").string(),
+                            (output_ / "logs").string()));
+  return RunResult::finished;
+}
+
+StepRecord Run::train_step() {
+  const auto begin = Clock::now();
+  const TrainState before = state();
+  const double lr = config_.lr * lr_factor(config_.lr_schedule, step_, config_.warmup, config_.steps);
+  optimizer_->set_lr(float(lr));
+
+  Grads grads;
+  const double loss = accumulate_gradients(grads);
+  double norm = NAN;
+  if (std::isfinite(loss)) norm = double(optimizer_->step(grads, 1 / float(config_.accumulate)));
+  if (!std::isfinite(norm)) stop_at_nan(before, full({1}, float(loss)), grads);
+
+  ++step_;
+  if (ema_) ema_->update(step_);
+  return {
+      .step = step_, .loss = loss, .lr = lr, .grad_norm = norm, .seconds = seconds_since(begin), .time = unix_time()};
+}
+
+// The sum over the micro-batches of a step; the mean of their losses.
+double Run::accumulate_gradients(Grads& grads) {
+  GradientAccumulator accumulator;
+  double loss = 0;
+  for (int64_t i = 0; i < config_.accumulate; ++i) {
+    Tape tape;
+    const Tensor micro_loss = task_->next_loss(rng_);
+    loss += double(micro_loss.item());
+    if (!std::isfinite(loss)) break;
+    grads = tape.backward(micro_loss);
+    if (config_.accumulate > 1) accumulator.add(optimizer_->parameters(), grads);
+  }
+  if (config_.accumulate > 1) grads = accumulator.take();
+  return loss / double(config_.accumulate);
+}
+
+void Run::stop_at_nan(const TrainState& before, const Tensor& loss, const Grads& grads) {
+  progress_.close();
+  std::string first = first_not_finite(model_, *task_, loss, optimizer_->parameters(), grads);
+  if (first.empty()) first = "the norm of the gradients, which overflows";
+  std::string kept = "no state was saved";
+  if (step_ > 0 && all_finite(optimizer_->parameters())) save_state_of(before);
+  if (fs::exists(state_file()))
+    kept = fmt::format("the state of step {} is kept in {}", SavedState::open(state_file()).state().step,
+                       state_file().parent_path().string());
+  log_->draw_plot();
+  fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1, first, kept);
+}
+
+fs::path Run::save_result(const fs::path& stem) {
+  check(all_finite(optimizer_->parameters()),
+        "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
+  if (ema_) ema_->swap();
+  const fs::path written = task_->save(stem, step_);
+  if (ema_) ema_->swap();
+  return written;
+}
+
+void Run::save_checkpoint() {
+  save_result(output_ / fmt::format("{}-{:06}", config_.name, step_));
+  save_state_of(state());
+}
+
+void Run::save_state_of(const TrainState& state) {
+  log_->sync();
+  save_state(state_file(), state, *optimizer_, ema_ ? &*ema_ : nullptr);
+}
+
+TrainState Run::state() const {
+  BatchSampler& batches = task_->batches();
+  return {.step = step_,
+          .epoch = batches.epoch(),
+          .batch = batches.batch(),
+          .rng = rng_.positions(),
+          .fingerprint = fingerprint_};
+}
+
+// What decides the bits of a run. The number of steps does where the learning rate follows it.
+std::map<std::string, std::string> Run::fingerprint() const {
+  std::map<std::string, std::string> all{{"dataset contents", dataset_.sha256},
+                                         {"model contents", model_fingerprint(model_)}};
+  for (const TrainOption& option : train_options())
+    if (option.fixed || (option.key == "steps" && config_.lr_schedule != LrSchedule::constant))
+      all[option.flag()] = option.toml(config_);
+  return all;
+}
+
+void Run::report_setup(const std::string& what, size_t done, size_t total) {
+  if (interrupt_.requested()) throw Interrupted{};
+  progress_.show(fmt::format("{}: {} of {}", what, done, total));
+}
+
+void Run::report_step(const StepRecord& record) {
+  constexpr double kKeep = 0.98;
+  average_loss_ = kKeep * average_loss_ + record.loss;
+  average_weight_ = kKeep * average_weight_ + 1;
+  const double rate = double(step_ - loop_first_step_) / seconds_since(loop_began_);
+  progress_.show(
+      fmt::format("step {}/{}  loss {:.4f} (average {:.4f})  {:.2f} steps/s  {} left", step_, config_.steps,
+                  record.loss, average_loss_ / average_weight_, rate, duration(double(config_.steps - step_) / rate)),
+      step_ == config_.steps || step_ == loop_first_step_ + 1);
+}
+
+}  // namespace
+
+RunResult train(TrainConfig config, const fs::path& model) {
+  resolve(config);
+  return Run(std::move(config), model)();
+}
+
+}  // namespace wick

@@ -1,0 +1,20 @@
+// A training run from a configuration to the files it leaves in `output`:
+//
+//   NAME.safetensors, NAME-000100.safetensors …   what was trained (folders, for --train full and vae)
+//   config.toml                                   the settings, to do it again
+//   metrics.jsonl, logs/, loss.png                how it went
+//   state/state.safetensors                       where it stands, for --resume
+#pragma once
+
+#include <filesystem>
+
+#include "wick/train/config.h"
+
+namespace wick {
+
+enum class RunResult { finished, interrupted };
+
+// `model` is the diffusers folder that config.model stands for. Throws Error where the run cannot start or go on.
+RunResult train(TrainConfig config, const std::filesystem::path& model);
+
+}  // namespace wick

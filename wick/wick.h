@@ -1,0 +1,10 @@
+// All of Wick that a program of one's own needs.
+#pragma once
+
+#include "wick/models/sdxl.h"
+#include "wick/ops/ops.h"
+#include "wick/pipelines/noise_schedule.h"
+#include "wick/train/latent_cache.h"
+#include "wick/train/lr_schedule.h"
+#include "wick/train/objective.h"
+#include "wick/train/optimizer.h"
