@@ -1,0 +1,24 @@
+// Trains a LoRA on a folder of captioned pictures:   train_lora MODEL PICTURES LORA.safetensors STEPS
+#include <cstdio>
+#include <cstdlib>
+
+#include "wick/wick.h"
+using namespace wick;
+
+int main(int, char** argv) {
+  const std::filesystem::path model = argv[1];
+  Adapter lora({.rank = 16, .targets = sdxl_default_targets()}, sdxl_module_names(UNetConfig::read(model / "unet")));
+  const Sdxl sdxl = Sdxl::load(model, {.adapter = &lora});
+  const NoiseSchedule schedule = NoiseSchedule::read(model / "scheduler");
+  LatentCache data(sdxl, model, Dataset::scan(argv[2], sdxl_buckets(model)));
+  AdamW optimizer(lora.parameters(), {.lr = 1e-4f});
+  TrainRng rng(42);
+
+  for (int step = 1; step <= std::atoi(argv[4]); ++step) {
+    Tape tape;
+    const Tensor loss = noise_prediction_loss(sdxl, schedule, data.next(rng), rng);
+    optimizer.step(tape.backward(loss));
+    if (step % 5 == 0) std::printf("%4d  loss %.4f\n", step, double(loss.item()));
+  }
+  lora.save(argv[3], {});
+}
