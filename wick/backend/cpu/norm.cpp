@@ -52,7 +52,10 @@ void GroupStatistics(const ChannelSums& sums, const float* x, int64_t rows, int6
   const DoubleVec n = hn::Set(Doubles(), double(rows)), two = hn::Set(Doubles(), 2.0);
   for_columns(channels, [&](auto at) HWY_ATTR {
     FloatVec sum = set(0);
-    for (int64_t r = 0; r < rows; ++r) sum = hn::Add(sum, at.of(x + r * channels));
+    for (int64_t r = 0; r < rows; ++r) {
+      prefetch(x + (rows + r) * channels + at.first);
+      sum = hn::Add(sum, at.of(x + r * channels));
+    }
     const FloatVec pivot = hn::Mul(sum, inverse_rows);
     FloatVec distance = set(0), square = distance;
     for (int64_t r = 0; r < rows; ++r) {
@@ -90,6 +93,8 @@ HWY_INLINE void gradient_sums(const ChannelSums& sums, float* dz, const float* d
     const FloatVec mean = at.of(n.mean), rstd = at.of(n.rstd), w = at.of(n.w), b = at.of(n.b);
     FloatVec first = set(0), second = first;
     for (int64_t r = 0; r < rows; ++r) {
+      prefetch(x + (rows + r) * channels + at.first);
+      prefetch(dy + (rows + r) * channels + at.first);
       const FloatVec x_hat = hn::Mul(hn::Sub(at.of(x + r * channels), mean), rstd);
       FloatVec g = at.of(dy + r * channels);
       if (kSilu) {
@@ -174,6 +179,8 @@ void LayerNormWeightGradients(const ChannelSums& sums, const float* dy, const fl
   for_columns(n, [&](auto at) HWY_ATTR {
     FloatVec first = set(0), second = first;
     for (int64_t r = 0; r < rows; ++r) {
+      prefetch(x + (rows + r) * n + at.first);
+      prefetch(dy + (rows + r) * n + at.first);
       const FloatVec g = at.of(dy + r * n);
       first = hn::Add(first, g);
       second = hn::MulAdd(g, hn::Mul(hn::Sub(at.of(x + r * n), set(mean[r])), set(rstd[r])), second);

@@ -29,6 +29,7 @@ void SumColumns(double* sum, const float* x, int64_t rows, int64_t row_stride, i
       const int64_t end = HWY_MIN(row + kRows, rows);
       FloatVec even = set(0), odd = even;
       for (int64_t r = row; r < end; ++r) {
+        prefetch(x + (r + kRows) * row_stride + at.first);
         even = hn::Add(even, at.of(x + r * row_stride));
         std::swap(even, odd);
       }
