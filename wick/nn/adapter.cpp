@@ -58,6 +58,10 @@ Tensor up_in_file(const Tensor& up, const LoraTarget& target) {
   return target.conv ? reshape(up, {target.out, up.dim(1), 1, 1}) : up;
 }
 
+bool starts_with_any(std::string_view name, const std::vector<std::string>& prefixes) {
+  return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& p) { return name.starts_with(p); });
+}
+
 std::string first_few(const std::vector<std::string>& names) {
   const size_t shown = std::min(names.size(), size_t{3});
   return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + long(shown), ", "),
@@ -237,10 +241,9 @@ void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {
     std::vector<std::string> unknown;
     size_t used = 0;
     for (const auto& [name, entry] : source->entries) {
-      const auto starts = [&](const std::string& prefix) { return name.starts_with(prefix); };
       if (entry.used)
         ++used;
-      else if (std::none_of(elsewhere.begin(), elsewhere.end(), starts))
+      else if (!starts_with_any(name, elsewhere))
         unknown.push_back(quote(name));
     }
     check(unknown.empty(), "{}: {} of its {} modules fit no layer of this model: {}", source->name(), unknown.size(),
