@@ -51,7 +51,7 @@ def unet(context):
         attention_head_dim=(2, 3, 4),  # SDXL's key for the number of heads
         cross_attention_dim=context,
         use_linear_projection=True,
-        norm_num_groups=16,
+        norm_num_groups=4,  # 8 channels a group or more: with two, a flat colour is normalised away
         addition_embed_type="text_time",
         addition_time_embed_dim=ADDITION_EMBEDDING,
         projection_class_embeddings_input_dim=POOLED + 6 * ADDITION_EMBEDDING,
@@ -66,7 +66,7 @@ def vae():
         up_block_types=("UpDecoderBlock2D",) * 4,
         layers_per_block=1,
         latent_channels=4,
-        norm_num_groups=8,
+        norm_num_groups=2,
         scaling_factor=1.0,
     )
 
@@ -91,6 +91,7 @@ def build(out):
         tokenizer_2=CLIPTokenizer.from_pretrained(out / "tokenizer_2"),
         unet=unet(clip_l.config.hidden_size + clip_g.config.hidden_size),
         scheduler=scheduler(),
+        force_zeros_for_empty_prompt=False,  # captions are dropped to "", so that is what no prompt means
         add_watermarker=False,
     )
 
@@ -103,6 +104,8 @@ def main():
 
     torch.manual_seed(args.seed)
     pipeline = build(args.out)
+    pipeline.text_encoder.half()  # these are not trained: they ship as they are written here
+    pipeline.text_encoder_2.half()
     pipeline.save_pretrained(args.out)
     make_tokenizer.write_tokenizers(args.out)  # ours again: save_pretrained rewrites them in its version's manner
     for name in ("text_encoder", "text_encoder_2", "unet", "vae"):
