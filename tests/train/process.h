@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -35,6 +36,7 @@ class Process {
     redirect(err_, STDERR_FILENO);
     const rlimit limit{largest_file, largest_file};
     if (largest_file > 0) setrlimit(RLIMIT_FSIZE, &limit);
+    setenv("OMP_NUM_THREADS", "1", 1);  // the model is too small for more, and several tests run at once
     execv(argv[0], argv.data());
     _exit(127);
   }

@@ -177,6 +177,10 @@ TEST_F(RunTest, ResumingSaysWhatItFinds) {
   EXPECT_NE(outcome.out.find("Already finished"), std::string::npos) << outcome.out;
   EXPECT_EQ(result("out"), first);
 
+  fs::remove(folder_ / "out/lora.safetensors");
+  ASSERT_EQ(train("out", {"--resume"}).code, 0);
+  EXPECT_EQ(result("out"), first) << "a lost result is written again";
+
   expect_one_line(train("out", {"--resume", "--rank", "8"}), {"--rank", "4", "8", "--resume"});
   write_plain(folder_ / "pictures/0001.txt", "another caption");
   expect_one_line(train("out", {"--resume"}), {"dataset"});
@@ -227,7 +231,7 @@ TEST_F(RunTest, ARunThatBlowsUpKeepsItsLastGoodState) {
 TEST_F(RunTest, WrongInputIsOneLine) {
   expect_one_line(train("out", {"--rank", "0"}), {"--rank", "0"});
   expect_one_line(train("out", {"--lr", "nan"}), {"--lr", "nan"});
-  expect_one_line(train("out", {"--lr=-1"}), {"--lr", "-1"});
+  expect_one_line(train("out", {"--lr", "-1"}), {"--lr", "-1"});
   expect_one_line(train("out", {"--stepz", "3"}), {"--stepz"});
   expect_one_line(train("out", {"--dataset", (folder_ / "none").string()}), {"--dataset", "none"});
   expect_one_line(train("out", {"--model", (folder_ / "none").string()}), {"--model", "none"});

@@ -7,6 +7,15 @@
 #include <cstdio>
 
 namespace wick {
+namespace {
+
+// A reader that has gone away must not end a run: what cannot be written is let go.
+void put(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+}  // namespace
 
 ProgressLine::ProgressLine() : terminal_(isatty(STDOUT_FILENO) != 0) {}
 
@@ -16,22 +25,20 @@ void ProgressLine::show(const std::string& text, bool always) {
   if (!always && std::chrono::duration<double>(now - last_).count() < pause) return;
   last_ = now;
   if (terminal_) {
-    fmt::print("\r{}\x1b[K", text);
+    put("\r" + text + "\x1b[K");
     open_ = true;
   } else {
-    fmt::print("{}\n", text);
+    put(text + "\n");
   }
-  std::fflush(stdout);
 }
 
 void ProgressLine::say(const std::string& text) {
   close();
-  fmt::print("{}\n", text);
-  std::fflush(stdout);
+  put(text + "\n");
 }
 
 void ProgressLine::close() {
-  if (open_) fmt::print("\n");
+  if (open_) put("\n");
   open_ = false;
 }
 

@@ -110,6 +110,8 @@ void Run::open_output() {
 
 bool Run::is_finished() {
   if (!resumed_ || resumed_->state().step < config_.steps) return false;
+  const std::string result = (output_ / config_.name).string();
+  if (!fs::exists(result) && !fs::exists(result + ".safetensors")) return false;
   progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
                             output_.string(), resumed_->state().step, config_.steps));
   return true;
