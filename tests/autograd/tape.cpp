@@ -33,6 +33,15 @@ TEST_F(TapeTest, GradientsOfATensorUsedTwiceAddUp) {
   EXPECT_EQ(grads[x].to_vector(), (std::vector<float>{4, -2, 8}));
 }
 
+TEST_F(TapeTest, AnObserverSeesEveryRecordedOutput) {
+  const Tensor x = normal({3}).trainable();
+  Tape tape;
+  std::vector<std::string> seen;
+  tape.observe([&](const Op& op, const Tensor& y) { seen.push_back(op.name() + std::to_string(y.numel())); });
+  sum(silu(x) * 2.0f);
+  EXPECT_EQ(seen, (std::vector<std::string>{"silu3", "affine3", "sum_to1"}));
+}
+
 TEST_F(TapeTest, ASharedGradientIsNotAddedToInPlace) {
   const Tensor a = Tensor::of(std::vector<float>{1, 2}, {2}).trainable();
   const Tensor b = Tensor::of(std::vector<float>{3, 4}, {2}).trainable();

@@ -61,6 +61,7 @@ Tape::~Tape() { active_tape = outer_; }
 Tape* Tape::active() { return active_tape; }
 
 Tensor Tape::push(const Op& op, const Tensor& y, Backward backward) {
+  if (observer_) observer_(op, y);
   Tensor tracked = y.trainable();
   entries_.push_back({&op, tracked.id(), std::move(backward)});
   return tracked;

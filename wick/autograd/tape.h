@@ -84,6 +84,8 @@ class Tape {
   // Records how y's gradient flows on; returns y with an identity. Called by record() below.
   Tensor push(const Op& op, const Tensor& y, Backward backward);
   size_t size() const { return entries_.size(); }
+  // Shows `observer` the output of every operation as it is recorded: to find where a NaN comes from.
+  void observe(std::function<void(const Op& op, const Tensor& y)> observer) { observer_ = std::move(observer); }
 
  private:
   friend class TapePause;
@@ -93,6 +95,7 @@ class Tape {
     Backward backward;
   };
   std::vector<Entry> entries_;
+  std::function<void(const Op&, const Tensor&)> observer_;
   Tape* outer_;
 };
 

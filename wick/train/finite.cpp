@@ -1,5 +1,7 @@
 #include "wick/train/finite.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
@@ -19,18 +21,6 @@ std::string in_file(const fs::path& path) {
   return {};
 }
 
-std::string in_model(const fs::path& model) {
-  std::vector<fs::path> files;
-  std::error_code ignored;
-  for (const char* component : {"text_encoder", "text_encoder_2", "unet", "vae"})
-    for (const auto& entry : fs::directory_iterator(model / component, ignored))
-      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  for (const fs::path& file : files)
-    if (std::string found = in_file(file); !found.empty()) return found;
-  return {};
-}
-
 }  // namespace
 
 bool is_finite(const Tensor& tensor) {
@@ -44,18 +34,41 @@ bool is_finite(const Tensor& tensor) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
-bool all_finite(const std::vector<Parameter>& parameters) {
-  return std::all_of(parameters.begin(), parameters.end(), [](const Parameter& p) { return is_finite(p.value); });
+std::string not_finite_in_files(const fs::path& model) {
+  std::vector<fs::path> files;
+  std::error_code ignored;
+  for (const char* component : {"text_encoder", "text_encoder_2", "unet", "vae"})
+    for (const auto& entry : fs::directory_iterator(model / component, ignored))
+      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files)
+    if (std::string found = in_file(file); !found.empty()) return found;
+  return {};
 }
 
-std::string first_not_finite(const fs::path& model, const Task& task, const Tensor& loss,
-                             const std::vector<Parameter>& parameters, const Grads& grads) {
-  if (std::string found = in_model(model); !found.empty()) return found;
-  for (const NamedTensor& input : task.last_inputs())
-    if (!is_finite(input.value)) return input.name;
+std::string not_finite_in_values(const std::vector<Parameter>& parameters) {
   for (const Parameter& p : parameters)
     if (!is_finite(p.value)) return p.name;
-  if (!is_finite(loss)) return "the loss";
+  return {};
+}
+
+std::string not_finite_in_forward(Task& task, TrainRng& rng) {
+  std::string in_operation;
+  int64_t count = 0;
+  Tape tape;
+  tape.observe([&](const Op& op, const Tensor& y) {
+    ++count;
+    if (in_operation.empty() && !is_finite(y))
+      in_operation = fmt::format("the output {} of {}, operation {} of the step", y.shape(), op.name(), count);
+  });
+  const Tensor loss = task.next_loss(rng);
+  for (const NamedTensor& input : task.last_inputs())
+    if (!is_finite(input.value)) return input.name;
+  if (!in_operation.empty()) return in_operation;
+  return is_finite(loss) ? "" : "the loss";
+}
+
+std::string not_finite_in_gradients(const std::vector<Parameter>& parameters, const Grads& grads) {
   for (const Parameter& p : parameters)
     if (!is_finite(grads[p.value])) return "the gradient of " + p.name;
   return {};

@@ -11,11 +11,12 @@
 namespace wick {
 
 bool is_finite(const Tensor& tensor);  // f32, any strides
-bool all_finite(const std::vector<Parameter>& parameters);
 
-// Looks in the order in which a step computes: the model's files, the batch, the parameters, the loss, the gradients.
-// The name of the first tensor that is not finite, or an empty string.
-std::string first_not_finite(const std::filesystem::path& model, const Task& task, const Tensor& loss,
-                             const std::vector<Parameter>& parameters, const Grads& grads);
+// Each gives the name of the first tensor that is not finite, or an empty string; together they follow a step from its
+// inputs on. The third computes the next loss, and looks at its inputs and then at each operation.
+std::string not_finite_in_files(const std::filesystem::path& model);
+std::string not_finite_in_values(const std::vector<Parameter>& parameters);
+std::string not_finite_in_forward(Task& task, TrainRng& rng);
+std::string not_finite_in_gradients(const std::vector<Parameter>& parameters, const Grads& grads);
 
 }  // namespace wick

@@ -34,16 +34,17 @@ Tensor ids_tensor(const std::vector<std::vector<int64_t>>& table, const std::vec
 }  // namespace
 
 LatentCache::LatentCache(const Sdxl& sdxl, const std::filesystem::path& model, Dataset dataset,
-                         LatentCacheOptions options)
+                         const LatentCacheOptions& options)
     : dataset_(std::move(dataset)),
-      options_(std::move(options)),
-      sampler_(dataset_.buckets(), options_.batch_size, options_.seed) {
+      caption_dropout_(options.caption_dropout),
+      encode_text_(options.encode_text),
+      sampler_(dataset_.buckets(), options.batch_size, options.seed) {
   const TapePause frozen;
   encode_captions(sdxl, model);
-  encode_images(sdxl);
+  encode_images(sdxl, options.progress);
 }
 
-void LatentCache::encode_images(const Sdxl& sdxl) {
+void LatentCache::encode_images(const Sdxl& sdxl, const std::function<void(size_t, size_t)>& progress) {
   const VaeConfig& vae = sdxl.config.vae;
   check(sdxl.vae_encoder != nullptr, "LatentCache: the model was loaded without its VAE encoder");
   rows_.resize(dataset_.examples.size());
@@ -63,7 +64,7 @@ void LatentCache::encode_images(const Sdxl& sdxl) {
                 affine(posterior.mean, vae.scaling_factor, -vae.shift_factor * vae.scaling_factor));
       write_row(bucket.deviation, int64_t(i), vae.scaling_factor * exp(0.5f * posterior.logvar));
       rows_[examples[i]] = {size, int64_t(i)};
-      if (options_.progress) options_.progress(++done, dataset_.examples.size());
+      if (progress) progress(++done, dataset_.examples.size());
     }
   }
 }
@@ -82,7 +83,7 @@ void LatentCache::encode_captions(const Sdxl& sdxl, const std::filesystem::path&
     ids_.push_back(tokenizer.encode(caption));
     ids_2_.push_back(tokenizer_2.encode(caption));
   }
-  if (!options_.encode_text) return;
+  if (!encode_text_) return;
 
   const int64_t count = int64_t(distinct.size());
   for (int64_t i = 0; i < count; ++i) {
@@ -120,10 +121,10 @@ Tensor LatentCache::sample_latents(const std::vector<size_t>& examples, Rng& rng
 void LatentCache::add_text(Batch& batch, const std::vector<size_t>& examples, Rng& rng) const {
   std::vector<int64_t> rows;
   for (const size_t i : examples) {
-    const bool drop = options_.caption_dropout > 0 && double(rng.uniform()) < options_.caption_dropout;
+    const bool drop = caption_dropout_ > 0 && double(rng.uniform()) < caption_dropout_;
     rows.push_back(drop ? 0 : captions_[i]);
   }
-  if (!options_.encode_text) {
+  if (!encode_text_) {
     batch.ids = ids_tensor(ids_, rows);
     batch.ids_2 = ids_tensor(ids_2_, rows);
     return;

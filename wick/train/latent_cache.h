@@ -17,13 +17,14 @@ struct LatentCacheOptions {
   uint64_t seed = 0;           // of the order of batches
   double caption_dropout = 0;  // the share of captions that are left empty
   bool encode_text = true;     // else batches hold token ids, for encoders that are trained themselves
-  std::function<void(size_t done, size_t total)> progress = {};
+  std::function<void(size_t done, size_t total)> progress = {};  // called while the cache is made
 };
 
 class LatentCache {
  public:
   // `model` is the diffusers folder that `sdxl` came from, for its tokenizers.
-  LatentCache(const Sdxl& sdxl, const std::filesystem::path& model, Dataset dataset, LatentCacheOptions options = {});
+  LatentCache(const Sdxl& sdxl, const std::filesystem::path& model, Dataset dataset,
+              const LatentCacheOptions& options = {});
 
   // The next batch, its latents sampled anew from their posterior.
   Batch next(TrainRng& rng);
@@ -41,13 +42,14 @@ class LatentCache {
     Tensor mean, deviation;
   };
 
-  void encode_images(const Sdxl& sdxl);
+  void encode_images(const Sdxl& sdxl, const std::function<void(size_t, size_t)>& progress);
   void encode_captions(const Sdxl& sdxl, const std::filesystem::path& model);
   Tensor sample_latents(const std::vector<size_t>& examples, Rng& rng) const;
   void add_text(Batch& batch, const std::vector<size_t>& examples, Rng& rng) const;
 
   Dataset dataset_;
-  LatentCacheOptions options_;
+  double caption_dropout_;
+  bool encode_text_;
   BatchSampler sampler_;
   std::map<Size, Latents> latents_;
   std::vector<Row> rows_;          // an example's

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <utility>
 
+#include "wick/core/error.h"
 #include "wick/core/rng.h"
 
 namespace wick {
@@ -25,11 +27,12 @@ struct TrainRng {
             {"caption", caption.position()}};
   }
   void seek(const std::map<std::string, uint64_t>& positions) {
-    const uint64_t seed = noise.seed();
-    noise = Rng(seed, Stream::noise, positions.at("noise"));
-    timestep = Rng(seed, Stream::timestep, positions.at("timestep"));
-    latent = Rng(seed, Stream::latent, positions.at("latent"));
-    caption = Rng(seed, Stream::caption, positions.at("caption"));
+    for (auto& [name, stream] :
+         {std::pair{"noise", &noise}, {"timestep", &timestep}, {"latent", &latent}, {"caption", &caption}}) {
+      const auto found = positions.find(name);
+      check(found != positions.end(), "training state: the position of the random stream '{}' is missing", name);
+      *stream = Rng(stream->seed(), Stream(stream->stream()), found->second);
+    }
   }
 };
 

@@ -9,7 +9,6 @@
 #include <utility>
 
 #include "wick/io/file.h"
-#include "wick/ops/shape.h"
 #include "wick/train/ema.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
@@ -48,12 +47,14 @@ class Run {
   RunResult loop();
   StepRecord train_step();
   double accumulate_gradients(Grads& grads);
-  [[noreturn]] void stop_at_nan(const TrainState& before, const Tensor& loss, const Grads& grads);
+  [[noreturn]] void stop_at_nan(const TrainState& before, const Grads& grads);
+  std::string first_not_finite(const TrainState& before, const Grads& grads);
 
   fs::path save_result(const fs::path& stem);
   void save_checkpoint();
   void save_state_of(const TrainState& state);
   TrainState state() const;
+  void seek(const TrainState& state);
   std::map<std::string, std::string> fingerprint() const;
   fs::path state_file() const { return output_ / "state" / "state.safetensors"; }
 
@@ -127,14 +128,15 @@ void Run::prepare() {
   if (resumed_) {
     const TrainState& saved = resumed_->state();
     resumed_->restore(*optimizer_, ema_ ? &*ema_ : nullptr);
-    rng_.seek(saved.rng);
-    task_->batches().seek(saved.epoch, saved.batch);
+    seek(saved);
     step_ = saved.step;
   }
   log_.emplace(output_, step_);
-  progress_.say(fmt::format("{}; {} pictures in {} buckets; {} steps of {} x {}{}.", task_->describe(),
-                            dataset_.examples.size(), dataset_.buckets().size(), config_.steps, config_.accumulate,
-                            config_.batch_size, resumed_ ? fmt::format(", going on after step {}", step_) : ""));
+  const size_t buckets = dataset_.buckets().size();
+  progress_.say(fmt::format("{}; {} pictures in {} bucket{}; {} steps of {} x {}{}.", task_->describe(),
+                            dataset_.examples.size(), buckets, buckets == 1 ? "" : "s", config_.steps,
+                            config_.accumulate, config_.batch_size,
+                            resumed_ ? fmt::format(", going on after step {}", step_) : ""));
 }
 
 RunResult Run::loop() {
@@ -173,7 +175,7 @@ StepRecord Run::train_step() {
   const double loss = accumulate_gradients(grads);
   double norm = NAN;
   if (std::isfinite(loss)) norm = double(optimizer_->step(grads, 1 / float(config_.accumulate)));
-  if (!std::isfinite(norm)) stop_at_nan(before, full({1}, float(loss)), grads);
+  if (!std::isfinite(norm)) stop_at_nan(before, grads);
 
   ++step_;
   if (ema_) ema_->update(step_);
@@ -197,21 +199,32 @@ double Run::accumulate_gradients(Grads& grads) {
   return loss / double(config_.accumulate);
 }
 
-void Run::stop_at_nan(const TrainState& before, const Tensor& loss, const Grads& grads) {
+// Nothing was updated yet, so the step before is still at hand.
+void Run::stop_at_nan(const TrainState& before, const Grads& grads) {
   progress_.close();
-  std::string first = first_not_finite(model_, *task_, loss, optimizer_->parameters(), grads);
-  if (first.empty()) first = "the norm of the gradients, which overflows";
+  if (step_ > 0 && not_finite_in_values(optimizer_->parameters()).empty()) save_state_of(before);
   std::string kept = "no state was saved";
-  if (step_ > 0 && all_finite(optimizer_->parameters())) save_state_of(before);
   if (fs::exists(state_file()))
     kept = fmt::format("the state of step {} is kept in {}", SavedState::open(state_file()).state().step,
                        state_file().parent_path().string());
   log_->draw_plot();
-  fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1, first, kept);
+  fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1,
+       first_not_finite(before, grads), kept);
+}
+
+std::string Run::first_not_finite(const TrainState& before, const Grads& grads) {
+  const std::vector<Parameter>& parameters = optimizer_->parameters();
+  if (std::string found = not_finite_in_files(model_); !found.empty()) return found;
+  if (std::string found = not_finite_in_values(parameters); !found.empty()) return found;
+  seek(before);  // and compute the step again, to watch it
+  for (int64_t i = 0; i < config_.accumulate; ++i)
+    if (std::string found = not_finite_in_forward(*task_, rng_); !found.empty()) return found;
+  if (std::string found = not_finite_in_gradients(parameters, grads); !found.empty()) return found;
+  return "the norm of all gradients, whose square overflows";
 }
 
 fs::path Run::save_result(const fs::path& stem) {
-  check(all_finite(optimizer_->parameters()),
+  check(not_finite_in_values(optimizer_->parameters()).empty(),
         "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
   if (ema_) ema_->swap();
   const fs::path written = task_->save(stem, step_);
@@ -236,6 +249,11 @@ TrainState Run::state() const {
           .batch = batches.batch(),
           .rng = rng_.positions(),
           .fingerprint = fingerprint_};
+}
+
+void Run::seek(const TrainState& state) {
+  rng_.seek(state.rng);
+  task_->batches().seek(state.epoch, state.batch);
 }
 
 // What decides the bits of a run. The number of steps does where the learning rate follows it.
