@@ -37,7 +37,8 @@ void add_flag(CLI::App& command, const TrainOption& option, TrainFlags& flags) {
   const auto remember = [&flags, key = option.key](const std::vector<std::string>& words) { flags.words[key] = words; };
   CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), remember, help);
   flag->type_name(std::string(option.type()))->type_size(1)->expected(1, option.is_list() ? 4096 : 1);
-  flag->multi_option_policy(option.is_list() ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::Throw);
+  flag->allow_extra_args(option.is_list());
+  flag->multi_option_policy(option.is_list() ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
 }
 
 TrainConfig configured(TrainFlags& flags) {

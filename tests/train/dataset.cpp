@@ -61,7 +61,7 @@ TEST_F(DatasetTest, FaultsNameTheFileAndTheWayOut) {
   expect({"x.png", "no caption", "x.txt"});
   add("x", 64, 64);
   write_plain(folder_ / "y.jpg", "not a picture");
-  expect({"y.jpg"});
+  expect({"y.jpg", "remove the picture"});
   fs::remove(folder_ / "y.jpg");
   write_plain(folder_ / "z.gif", "GIF89a");
   expect({"z.gif", "convert"});

@@ -238,6 +238,11 @@ TEST_F(RunTest, WrongInputIsOneLine) {
   expect_one_line(train("out", {"--targets", "*nothing*"}), {"nothing"});
   expect_one_line(train("out", {"--bf16", "--fp16"}), {"--bf16", "--fp16"});
   expect_one_line(Process({"train"}, folder_.path()).wait(), {"--model"});
+  expect_one_line(train("out", {"--lr", "1e-3", "surplus"}), {"surplus"});
+  const std::string png = read_plain(folder_ / "pictures/0001.png");
+  write_plain(folder_ / "pictures/0001.png", png.substr(0, png.size() / 2));
+  expect_one_line(train("out"), {"0001.png", "remove the picture"});
+  write_plain(folder_ / "pictures/0001.png", png);
   write_plain(folder_ / "file", "x");
   expect_one_line(train("file"), {"file"});
   expect_one_line(train("file/within"), {"file"});

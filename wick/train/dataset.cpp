@@ -99,9 +99,19 @@ std::vector<fs::path> find_images(const fs::path& folder) {
   return images;
 }
 
+// A picture that cannot be read: what is wrong, and the way out.
+template <class Read>
+auto readable(const Read& read) {
+  try {
+    return read();
+  } catch (const Error& e) {
+    fail("{}; repair or remove the picture", e.what());
+  }
+}
+
 Example examine(const fs::path& image, const fs::path& folder, const std::vector<Size>& buckets,
                 const BucketOptions& options) {
-  const ImageInfo info = probe_image(image);
+  const ImageInfo info = readable([&] { return probe_image(image); });
   Example example{.image = image,
                   .name = image.lexically_relative(folder).generic_string(),
                   .caption = read_caption(image),
@@ -141,7 +151,7 @@ std::map<Size, std::vector<size_t>> Dataset::buckets() const {
 }
 
 Image load_image(const Example& example) {
-  const Image image = read_image(example.image);
+  const Image image = readable([&] { return read_image(example.image); });
   const auto [bucket, scaled, left, top] = example.placement;
   check(image.width == example.size.width && image.height == example.size.height,
         "{}: the picture changed while it was in use", example.image.string());

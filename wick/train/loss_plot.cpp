@@ -91,14 +91,13 @@ Axis loss_axis(const std::vector<LossPoint>& points, const std::vector<double>& 
 
 }  // namespace
 
-std::vector<double> smoothed(const std::vector<LossPoint>& points, double window) {
-  const double keep = 1 - 1 / std::max(1.0, window);
-  double total = 0, weight = 0;
+std::vector<double> smoothed(const std::vector<LossPoint>& points, size_t window) {
+  std::vector<double> sums{0};
+  for (const LossPoint& p : points) sums.push_back(sums.back() + p.loss);
   std::vector<double> average;
-  for (const LossPoint& p : points) {
-    total = keep * total + p.loss;
-    weight = keep * weight + 1;
-    average.push_back(total / weight);
+  for (size_t i = 0; i < points.size(); ++i) {
+    const size_t reach = std::min({window / 2, i, points.size() - 1 - i});
+    average.push_back((sums[i + reach + 1] - sums[i - reach]) / double(2 * reach + 1));
   }
   return average;
 }
@@ -119,7 +118,7 @@ std::vector<double> axis_ticks(double low, double high, int count) {
 
 Image plot_loss(const std::vector<LossPoint>& points) {
   check(!points.empty(), "plot_loss: there is no point to draw");
-  const std::vector<double> average = smoothed(points, double(points.size()) / 20);
+  const std::vector<double> average = smoothed(points, points.size() / 20);
   const Axis y = loss_axis(points, average);
   const Axis x{axis_ticks(double(points.front().step), double(points.back().step), 8), kLeft, kWidth - kRight};
 

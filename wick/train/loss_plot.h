@@ -1,6 +1,7 @@
 // The loss curve as a picture, for those who have no TensorBoard at hand.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -16,8 +17,8 @@ struct LossPoint {
 // Each step's loss in a light colour, their moving average in a dark one. `points` are finite and ordered by step.
 Image plot_loss(const std::vector<LossPoint>& points);
 
-// The average over about the last `window` points, weighted exponentially and without the bias of its start.
-std::vector<double> smoothed(const std::vector<LossPoint>& points, double window);
+// The mean over `window` points around each, fewer where the curve begins and ends.
+std::vector<double> smoothed(const std::vector<LossPoint>& points, size_t window);
 // Round numbers (1, 2 or 5 times a power of ten apart) that cover [low, high], about `count` of them.
 std::vector<double> axis_ticks(double low, double high, int count);
 
