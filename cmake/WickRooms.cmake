@@ -31,6 +31,7 @@ function(wick_test folder)
   target_include_directories(test_${folder} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_compile_definitions(test_${folder} PRIVATE WICK_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
                                                     WICK_BINARY="$<TARGET_FILE:wick>")
+  # Several tests run at once: threads that wait for each other must not spin, or they hold up those they wait for.
   gtest_discover_tests(test_${folder} TEST_PREFIX ${folder}. DISCOVERY_TIMEOUT 60
-                       PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600)
+                       PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600 ENVIRONMENT OMP_WAIT_POLICY=passive)
 endfunction()

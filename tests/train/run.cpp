@@ -126,6 +126,8 @@ TEST_F(RunTest, IsAFunctionOfItsInputsAndSettings) {
   EXPECT_EQ(result("a"), result("b"));
   ASSERT_EQ(train("c", {"--seed", "1"}).code, 0);
   EXPECT_NE(result("a"), result("c"));
+  ASSERT_EQ(train("d", {"--gradient-checkpointing"}).code, 0);
+  EXPECT_EQ(losses("a"), losses("d")) << "recomputing gives the same bits";
 }
 
 TEST_F(RunTest, KilledAtTwentyMomentsItEndsTheSame) {
