@@ -244,7 +244,9 @@ struct RowBlocks {
 class PartialSums {
  public:
   explicit PartialSums(const RowBlocks& blocks)
-      : parts_(blocks.parts), padded_(blocks.channels + kPadding), sums_(size_t(blocks.batch * parts_ * 2 * padded_)) {}
+      : parts_(blocks.parts),
+        padded_(blocks.channels + kWidestVector),
+        sums_(size_t(blocks.batch * parts_ * 2 * padded_)) {}
 
   ChannelSums part(int64_t index) {
     double* first = sums_.data() + index * 2 * padded_;
@@ -261,7 +263,6 @@ class PartialSums {
   }
 
  private:
-  static constexpr int64_t kPadding = HWY_MAX_BYTES / sizeof(float);
   int64_t parts_, padded_;
   std::vector<double> sums_;
 };
