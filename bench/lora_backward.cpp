@@ -1,31 +1,62 @@
-// The adapter's gradients alone: bench/peers/lora_backward.py's shapes in Wick, one JSON line each.
-#include <fmt/core.h>
-#include <omp.h>
+// The LoRA half of a frozen linear's backward, f32: dA and dB from dY and X. The same as bench/peers/lora_backward.py,
+// whose way `recompute` is what lora_backward does: s = x down^T is computed anew.
 
 #include <CLI/CLI.hpp>
 
 #include "timing.h"
 #include "wick/ops/ops.h"
 
+namespace {
+
+using namespace wick;
+
+class Case {
+ public:
+  Case(int64_t tokens, int64_t width, int64_t rank)
+      : name(fmt::format("{}x{} r{}", tokens, width, rank)),
+        x_(random_normal({tokens, width}, rng_)),
+        dy_(random_normal({tokens, width}, rng_)),
+        down_(random_normal({rank, width}, rng_)),
+        up_(random_normal({width, rank}, rng_)) {}
+
+  bench::Row measure(int64_t runs) const {
+    bench::Row row{name, {}};
+    for (int64_t i = 0; i < runs; ++i)
+      row.ms.push_back(bench::time_ms([&] { lora_backward(dy_, x_, down_, up_, 0.5f); }));
+    return row;
+  }
+
+  std::string name;
+
+ private:
+  Rng rng_{0};
+  Tensor x_, dy_, down_, up_;
+};
+
+}  // namespace
+
 int main(int argc, char** argv) {
-  using namespace wick;
-  int runs = 2000;
-  CLI::App app;
+  int64_t runs = 2000;
+  bool on_request = false;
+  CLI::App app{"Times lora_backward."};
   app.add_option("--runs", runs);
+  app.add_flag("--on-request", on_request, "for each number on stdin, print the times of so many runs");
   CLI11_PARSE(app, argc, argv);
 
-  struct {
-    int64_t tokens, width, rank;
-  } const shapes[] = {{77, 768, 16}, {256, 1536, 32}, {256, 3072, 64}};
-  for (const auto& [tokens, width, rank] : shapes) {
-    Rng rng(0);
-    const Tensor x = random_normal({tokens, width}, rng), dy = random_normal({tokens, width}, rng);
-    const Tensor down = random_normal({rank, width}, rng), up = random_normal({width, rank}, rng);
-    const auto times = bench::measure([&] { lora_backward(dy, x, down, up, 0.5f); }, std::max(20, runs / 10), runs);
+  const Case cases[] = {{77, 768, 16}, {256, 1536, 32}, {256, 3072, 64}};
+  const auto measure = [&](int64_t count) {
+    std::vector<bench::Row> rows;
+    for (const Case& c : cases) {
+      c.measure(std::max<int64_t>(20, count / 10));
+      rows.push_back(c.measure(count));
+    }
+    return rows;
+  };
+  if (on_request) return bench::serve(measure), 0;
+  for (const bench::Row& row : measure(runs))
     fmt::print(
-        R"({{"bench": "lora_backward", "peer": "wick", "tokens": {}, "width": {}, "rank": {}, "threads": {}, "runs": {}, )"
-        R"("median_us": {:.2f}, "min_us": {:.2f}}})"
-        "\n",
-        tokens, width, rank, omp_get_max_threads(), runs, times.median * 1e6, times.min * 1e6);
-  }
+        "{{\"bench\": \"lora_backward\", \"peer\": \"wick\", \"case\": \"{}\", \"threads\": {}, \"runs\": {}, "
+        "\"median_us\": {:.2f}, \"min_us\": {:.2f}}}\n",
+        row.name, omp_get_max_threads(), runs, bench::median(row.ms) * 1e3,
+        *std::min_element(row.ms.begin(), row.ms.end()) * 1e3);
 }

@@ -1,29 +1,58 @@
-// Times of repeated runs, reduced as bench/peers reduces them.
+// What Wick's sides of bench/run share: a stopwatch, and the protocol of --on-request.
 #pragma once
+
+#include <dnnl.h>
+#include <fmt/ranges.h>
+#include <omp.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <iostream>
+#include <string>
+#include <utility>
 #include <vector>
 
 namespace wick::bench {
 
-struct Times {
-  double median, min, max;  // seconds
+// Milliseconds that f() takes.
+template <class F>
+double time_ms(const F& f) {
+  const auto start = std::chrono::steady_clock::now();
+  f();
+  return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+}
+
+inline double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  const size_t half = values.size() / 2;
+  return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
+}
+
+struct Row {  // times of one thing that is measured
+  std::string name;
+  std::vector<double> ms;
 };
 
-template <class F>
-Times measure(const F& f, int warmup, int runs) {
-  using Clock = std::chrono::steady_clock;
-  for (int i = 0; i < warmup; ++i) f();
-  std::vector<double> seconds;
-  for (int i = 0; i < runs; ++i) {
-    const auto start = Clock::now();
-    f();
-    seconds.push_back(std::chrono::duration<double>(Clock::now() - start).count());
+inline std::string libraries() {
+  const dnnl_version_t* v = dnnl_version();
+  return fmt::format("wick, oneDNN {}.{}.{}, g++ {}, {} threads", v->major, v->minor, v->patch, __VERSION__,
+                     omp_get_max_threads());
+}
+
+// Says what it is; then, for each line "N" on stdin, prints {"name": [ms, ...], ...}, measured anew with N runs. So
+// bench/run alternates between two programs that are both warm.
+template <class Measure>
+void serve(const Measure& measure) {
+  fmt::print("{}\n", libraries());
+  std::fflush(stdout);
+  for (int64_t runs; std::cin >> runs;) {
+    std::string line;
+    for (const Row& row : measure(runs))
+      line += fmt::format("{}\"{}\": [{:.6f}]", line.empty() ? "" : ", ", row.name, fmt::join(row.ms, ", "));
+    fmt::print("{{{}}}\n", line);
+    std::fflush(stdout);
   }
-  std::sort(seconds.begin(), seconds.end());
-  const size_t n = seconds.size();
-  return {(seconds[(n - 1) / 2] + seconds[n / 2]) / 2, seconds.front(), seconds.back()};
 }
 
 }  // namespace wick::bench

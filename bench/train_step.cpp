@@ -1,39 +1,42 @@
-// One LoRA training step of an SDXL UNet: what bench/peers/train_step.py measures of PyTorch, as the same JSON line.
-#include <fmt/core.h>
-#include <omp.h>
+// One LoRA training step of an SDXL UNet on the CPU, f32: forward, backward, AdamW. The same as
+// bench/peers/train_step.py with the same arguments, and the same line of JSON: milliseconds a step, peak memory, and
+// what was measured.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 
 #include "timing.h"
 #include "wick/models/sdxl.h"
-#include "wick/ops/ops.h"
 #include "wick/pipelines/noise_schedule.h"
 #include "wick/train/optimizer.h"
 
-namespace wick {
 namespace {
 
-struct Arguments {
+using namespace wick;
+
+struct Options {
   std::filesystem::path model;
   int64_t batch = 1, height = 32, width = 32;  // of the latents
-  int steps = 10, warmup = 2, rank = 32;
-  bool checkpoint = false;
+  int64_t steps = 10, warmup = 2;
+  int rank = 32;
+  bool checkpoint = false, on_request = false;
 };
 
-class TrainStep {
+class TrainingStep {
  public:
-  explicit TrainStep(const Arguments& a)
-      : config_(UNetConfig::read(a.model / "unet")),
-        adapter_({.rank = a.rank, .targets = sdxl_default_targets()}, sdxl_module_names(config_)),
-        unet_(Scope(Weights::open(a.model / "unet"), "unet", &adapter_), config_, a.checkpoint),
-        optimizer_(adapter_.parameters(), {.lr = 1e-4f}),
-        schedule_(NoiseSchedule::read(a.model / "scheduler")) {
-    const float h = float(a.height * 8), w = float(a.width * 8);
-    latents_ = random_normal({a.batch, a.height, a.width, config_.in_channels}, rng_);
-    context_ = random_normal({a.batch, 77, config_.cross_attention_dim}, rng_);
-    pooled_ = random_normal({a.batch, config_.added_dim - 6 * config_.time_ids_dim}, rng_);
-    time_ids_ = clone(expand(Tensor::of(std::vector<float>{h, w, 0, 0, h, w}, {1, 6}), {a.batch, 6}));
+  explicit TrainingStep(const Options& o)
+      : config_(UNetConfig::read(o.model / "unet")),
+        schedule_(NoiseSchedule::read(o.model / "scheduler")),
+        adapter_({.rank = o.rank, .targets = sdxl_default_targets()}, sdxl_module_names(config_)),
+        unet_(Scope(Weights::open(o.model / "unet"), "unet", &adapter_), config_, o.checkpoint),
+        optimizer_(adapter_.parameters(), {.lr = 1e-4f, .weight_decay = 1e-2f}),
+        latents_(random_normal({o.batch, o.height, o.width, config_.in_channels}, rng_)) {
+    adapter_.check_complete();
+    const auto h = float(8 * o.height), w = float(8 * o.width);
+    context_ = random_normal({o.batch, 77, config_.cross_attention_dim}, rng_);
+    pooled_ = random_normal({o.batch, config_.added_dim - kTimeIds * config_.time_ids_dim}, rng_);
+    time_ids_ =
+        contiguous(expand(Tensor::of(std::vector<float>{h, w, 0, 0, h, w}, {1, kTimeIds}), {o.batch, kTimeIds}));
   }
 
   float operator()() {
@@ -41,10 +44,9 @@ class TrainStep {
     std::vector<int64_t> t;
     for (int64_t i = 0; i < latents_.dim(0); ++i) t.push_back(int64_t(rng_.below(uint64_t(schedule_.train_steps()))));
     const Tensor timesteps = Tensor::of(t, {latents_.dim(0)});
-
     Tape tape;
     const Tensor predicted = unet_({.sample = schedule_.add_noise(latents_, noise, timesteps),
-                                    .timestep = cast(timesteps, DType::f32),
+                                    .timestep = Tensor::of(timesteps.to_vector(), timesteps.shape()),
                                     .context = context_,
                                     .text_embeds = pooled_,
                                     .time_ids = time_ids_});
@@ -53,7 +55,7 @@ class TrainStep {
     return loss.item();
   }
 
-  int64_t parameters() const {
+  int64_t lora_parameters() const {
     int64_t count = 0;
     for (const Parameter& p : optimizer_.parameters()) count += p.value.numel();
     return count;
@@ -61,42 +63,63 @@ class TrainStep {
 
  private:
   UNetConfig config_;
+  NoiseSchedule schedule_;
   Adapter adapter_;
   SdxlUNet unet_;
   AdamW optimizer_;
-  NoiseSchedule schedule_;
   Rng rng_{0};
   Tensor latents_, context_, pooled_, time_ids_;
 };
 
-void run(const Arguments& a) {
-  TrainStep step(a);
-  const auto times = bench::measure([&] { step(); }, a.warmup, a.steps);
+void report(const Options& o, const TrainingStep& step, const std::vector<double>& ms) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   fmt::print(
-      R"({{"bench": "train_step", "peer": "wick", "model": "{}", "device": "cpu", "dtype": "float32", "threads": {}, )"
-      R"("batch": {}, "height": {}, "width": {}, "rank": {}, "checkpoint": {}, "lora_parameters": {}, "steps": {}, )"
-      R"("median_ms": {:.3f}, "min_ms": {:.3f}, "max_ms": {:.3f}, "peak_rss_mib": {}}})"
-      "\n",
-      a.model.filename().string(), omp_get_max_threads(), a.batch, a.height, a.width, a.rank, a.checkpoint,
-      step.parameters(), a.steps, times.median * 1e3, times.min * 1e3, times.max * 1e3, usage.ru_maxrss / 1024);
+      "{{\"bench\": \"train_step\", \"peer\": \"wick\", \"model\": \"{}\", \"device\": \"cpu\", \"dtype\": "
+      "\"float32\", "
+      "\"threads\": {}, \"batch\": {}, \"height\": {}, \"width\": {}, \"rank\": {}, \"checkpoint\": {}, "
+      "\"lora_parameters\": {}, \"steps\": {}, \"median_ms\": {:.3f}, \"min_ms\": {:.3f}, \"max_ms\": {:.3f}, "
+      "\"peak_rss_mib\": {}, \"peak_tensors_mib\": {}}}\n",
+      (o.model / "").parent_path().filename().string(), omp_get_max_threads(), o.batch, o.height, o.width, o.rank,
+      o.checkpoint, step.lora_parameters(), o.steps, bench::median(ms), *std::min_element(ms.begin(), ms.end()),
+      *std::max_element(ms.begin(), ms.end()), usage.ru_maxrss / 1024, host_memory().peak() >> 20);
+}
+
+std::vector<double> measure(TrainingStep& step, int64_t count) {
+  std::vector<double> ms;
+  for (int64_t i = 0; i < count; ++i) ms.push_back(bench::time_ms([&] { step(); }));
+  return ms;
+}
+
+void run(const Options& o) {
+  TrainingStep step(o);
+  host_memory().reset_peak();
+  measure(step, o.warmup);
+  if (o.on_request)
+    bench::serve([&](int64_t steps) { return std::vector<bench::Row>{{"train_step", measure(step, steps)}}; });
+  else
+    report(o, step, measure(step, o.steps));
 }
 
 }  // namespace
-}  // namespace wick
 
 int main(int argc, char** argv) {
-  wick::Arguments a;
-  CLI::App app;
-  app.add_option("--model", a.model)->required();
-  app.add_option("--batch", a.batch);
-  app.add_option("--height", a.height);
-  app.add_option("--width", a.width);
-  app.add_option("--steps", a.steps);
-  app.add_option("--warmup", a.warmup);
-  app.add_option("--rank", a.rank);
-  app.add_flag("--checkpoint", a.checkpoint);
+  Options o;
+  CLI::App app{"Times LoRA training steps of an SDXL UNet."};
+  app.add_option("--model", o.model, "a diffusers folder")->required();
+  app.add_option("--batch", o.batch);
+  app.add_option("--height", o.height, "of the latents");
+  app.add_option("--width", o.width, "of the latents");
+  app.add_option("--steps", o.steps);
+  app.add_option("--warmup", o.warmup);
+  app.add_option("--rank", o.rank);
+  app.add_flag("--checkpoint", o.checkpoint, "gradient checkpointing");
+  app.add_flag("--on-request", o.on_request, "for each number on stdin, print the times of so many steps");
   CLI11_PARSE(app, argc, argv);
-  wick::run(a);
+  try {
+    run(o);
+  } catch (const Error& e) {
+    fmt::print(stderr, "bench_train_step: {}\n", e.what());
+    return 1;
+  }
 }

@@ -1,9 +1,11 @@
 """One LoRA training step of an SDXL UNet in eager PyTorch with peft on the CPU, float32: forward, backward, AdamW.
 
-    python bench/peers/train_step.py --model DIR --batch B --height h --width w --steps N
+    python bench/peers/train_step.py --model DIR --batch B --height h --width w --steps N [--on-request]
 
 DIR is a diffusers folder with a unet/. Height and width are those of the latents (pixels / 8). Prints one line of JSON:
-milliseconds a step over N steps after the warm-up, peak resident memory, and what was measured.
+milliseconds a step over N steps after the warm-up, peak resident memory, and what was measured. With --on-request it
+takes numbers from stdin instead, and answers each with the times of so many steps (bench/run alternates between two
+programs that are warm).
 """
 
 import argparse
@@ -11,6 +13,7 @@ import json
 import os
 import resource
 import statistics
+import sys
 import time
 
 import diffusers
@@ -34,6 +37,7 @@ def main():
     parser.add_argument("--rank", type=int, default=32)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--checkpoint", action="store_true", help="gradient checkpointing")
+    parser.add_argument("--on-request", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
@@ -48,6 +52,7 @@ def main():
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, weight_decay=1e-2)
     ddpm = DDPMScheduler(num_train_timesteps=1000, beta_start=0.00085, beta_end=0.012, beta_schedule="scaled_linear")
 
+    versions = f"torch {torch.__version__}, diffusers {diffusers.__version__}, peft {peft.__version__}"
     config, b = unet.config, args.batch
     latents = torch.randn(b, config.in_channels, args.height, args.width)
     states = torch.randn(b, 77, config.cross_attention_dim)
@@ -55,21 +60,30 @@ def main():
     h, w = args.height * 8, args.width * 8
     condition = {"text_embeds": pooled, "time_ids": torch.tensor([[h, w, 0, 0, h, w]], dtype=torch.float32).repeat(b, 1)}
 
-    times = []
-    for _ in range(args.warmup + args.steps):
-        start = time.perf_counter()
-        noise = torch.randn_like(latents)
-        t = torch.randint(0, 1000, (b,))
-        epsilon = unet(ddpm.add_noise(latents, noise, t), t, states, added_cond_kwargs=condition).sample
-        loss = torch.nn.functional.mse_loss(epsilon, noise)
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        loss.item()
-        times.append((time.perf_counter() - start) * 1e3)
-    times = times[args.warmup:]
+    def measure(steps):
+        times = []
+        for _ in range(steps):
+            start = time.perf_counter()
+            noise = torch.randn_like(latents)
+            t = torch.randint(0, 1000, (b,))
+            epsilon = unet(ddpm.add_noise(latents, noise, t), t, states, added_cond_kwargs=condition).sample
+            loss = torch.nn.functional.mse_loss(epsilon, noise)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+            loss.item()
+            times.append((time.perf_counter() - start) * 1e3)
+        return times
+
+    measure(args.warmup)
+    if args.on_request:
+        print(f"{versions}, {args.threads} threads", flush=True)
+        for line in sys.stdin:
+            print(json.dumps({"train_step": measure(int(line))}), flush=True)
+        return
+    times = measure(args.steps)
     print(json.dumps({
-        "bench": "train_step", "peer": f"torch {torch.__version__}, diffusers {diffusers.__version__}, peft {peft.__version__}",
+        "bench": "train_step", "peer": versions,
         "model": os.path.basename(os.path.normpath(args.model)), "device": "cpu", "dtype": "float32",
         "threads": args.threads, "batch": b, "height": args.height, "width": args.width, "rank": args.rank,
         "checkpoint": args.checkpoint, "lora_parameters": sum(p.numel() for p in parameters), "steps": args.steps,
