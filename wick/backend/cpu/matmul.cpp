@@ -87,14 +87,14 @@ void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float*
     set_rows(y, bias);
     return gemm(y, x, w.t(), 1, 1);
   }
-  const auto dy = describe(y), dx = describe(x), dw = describe(w.t());
-  const dnnl::memory::desc db({1, y.cols}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
-  const auto desc = bias ? dnnl::matmul::desc(dx, dw, db, dy) : dnnl::matmul::desc(dx, dw, dy);
+  const auto out = describe(y), in = describe(x), weight = describe(w.t());
+  const dnnl::memory::desc shift({1, y.cols}, dnnl::memory::data_type::f32, dnnl::memory::format_tag::ab);
+  const auto desc = bias ? dnnl::matmul::desc(in, weight, shift, out) : dnnl::matmul::desc(in, weight, out);
   const dnnl::matmul::primitive_desc chosen(desc, scratchpad_attributes(), cpu_engine());
-  Arguments arguments{{DNNL_ARG_SRC, memory_over(dx, x.data)},
-                      {DNNL_ARG_WEIGHTS, memory_over(dw, w.data)},
-                      {DNNL_ARG_DST, memory_over(dy, y.data)}};
-  if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(db, bias));
+  Arguments arguments{{DNNL_ARG_SRC, memory_over(in, x.data)},
+                      {DNNL_ARG_WEIGHTS, memory_over(weight, w.data)},
+                      {DNNL_ARG_DST, memory_over(out, y.data)}};
+  if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(shift, bias));
   execute(dnnl::matmul(chosen), chosen.scratchpad_desc(), std::move(arguments));
 }
 

@@ -1,4 +1,4 @@
-// oneDNN's engine, and running a primitive with our scratch memory. Making a primitive again costs about a microsecond:
+// oneDNN's engine, and running a primitive with our scratch memory. Making a primitive again costs 1 to 3 us:
 // oneDNN keeps the compiled ones in a cache of its own.
 #pragma once
 
