@@ -7,12 +7,14 @@ namespace wick {
 namespace {
 
 struct Wrong {
-  std::string arguments;  // $M: the model, $G: tests/golden, $T: an empty folder
+  std::string arguments;  // $M: the model, $G: tests/golden, $D: a data set, $T: an empty folder
   std::vector<std::string> words;
 };
 
 const std::string kGenerate = "generate --model $M --prompt x --out $T/x.png ";
 const std::string kForward = "forward --model $M --component unet --in $G/cases/unet.in.safetensors --out $T/x ";
+
+const std::string kTrain = "train --model $M --dataset $D --output $T/out --steps 1 ";
 
 const std::vector<Wrong> kWrong = {
     {"", {"command", "train", "generate"}},
@@ -69,6 +71,21 @@ const std::vector<Wrong> kWrong = {
     {kGenerate + "--lora $M/model_index.json", {"model_index.json"}},
     {kGenerate + "--lora $M/unet/diffusion_pytorch_model.safetensors", {"diffusion_pytorch_model.safetensors", "LoRA"}},
 
+    {"train", {"--model"}},
+    {kTrain + "--nonsense", {"--nonsense"}},
+    {kTrain + "--rank 0", {"--rank", "'0'", "1"}},
+    {kTrain + "--rank nan", {"--rank", "'nan'", "integer"}},
+    {kTrain + "--lr nan", {"--lr", "'nan'", "number"}},
+    {kTrain + "--lr -1", {"--lr", "'-1'", "number"}},
+    {kTrain + "--alpha inf", {"--alpha", "'inf'", "number"}},
+    {kTrain + "--batch-size 0", {"--batch-size", "'0'"}},
+    {kTrain + "--lr-schedule step", {"--lr-schedule", "'step'", "cosine"}},
+    {kTrain + "--config $T/none.toml", {"$T/none.toml"}},
+    {"train --model $T/none --dataset $D --output $T/out", {"--model", "$T/none"}},
+    {"train --model $M --dataset $T --output $T/out", {"$T"}},
+    {"train --model $M --dataset $T/none --output $T/out", {"$T/none"}},
+    {"train --model $M --dataset $D --output $M/model_index.json --steps 1", {"model_index.json"}},
+
     {"inspect", {"file", "required"}},
     {"inspect $T/none", {"$T/none", "no such file"}},
     {"inspect $T", {"$T", "safetensors"}},
@@ -95,9 +112,10 @@ std::string replace_all(std::string text, const std::string& from, const std::st
 TEST(WrongInputs, EndWithOneLine) {
   for (const Wrong& wrong : kWrong) {
     const TemporaryDirectory folder;
-    const auto filled = [&](const std::string& text) {
-      return replace_all(replace_all(replace_all(text, "$M", kModel), "$G", kGolden.string()), "$T",
-                         folder.path().string());
+    const auto filled = [&](std::string text) {
+      text = replace_all(replace_all(text, "$M", kModel), "$G", kGolden.string());
+      text = replace_all(text, "$D", WICK_SOURCE_DIR "/data/tiny-style");
+      return replace_all(text, "$T", folder.path().string());
     };
     SCOPED_TRACE("wick " + wrong.arguments);
     std::vector<std::string> words;
