@@ -3,6 +3,7 @@
 function(wick_room name)
   cmake_parse_arguments(ARG "" "" "LINK;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/wick/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "/backend/cuda/")  # a module of its own (WickCuda.cmake)
   if(NOT sources)  # a room of headers only
     add_library(wick_${name} INTERFACE)
     target_include_directories(wick_${name} INTERFACE ${CMAKE_SOURCE_DIR})

@@ -29,14 +29,24 @@ struct Conv2d {  // padding is in pixels on each side, so that the VAE's (0, 1, 
   int top = 0, left = 0, bottom = 0, right = 0;
 };
 
-// One tensor of an optimizer step; all four are contiguous and f32.
+// One tensor of an optimizer step; all are contiguous, and f32 but for the copy.
 struct AdamWSlot {
   View param, grad, m, v;
+  View copy;  // of the updated parameter in the dtype that kernels compute with; may be empty
 };
 struct AdamWStep {
-  float lr, beta1, beta2, eps, weight_decay;
-  int64_t step;      // counts from 1, for the bias correction
-  float grad_scale;  // multiplies each gradient: clipping, and 1/N of accumulation
+  float beta1, beta2, eps, weight_decay;
+  float max_grad_norm;  // clips the norm over all gradients together, as PyTorch's clip_grad_norm_ does; 0 does not
+};
+// What changes from step to step lives beside the parameters, in a View of kAdamWScalars f32, so that a captured step
+// can be replayed. The caller writes the first three, sum_of_squares() the fourth; adamw() the others.
+enum AdamWScalar : int {
+  kLr,            // learning rate
+  kGradScale,     // multiplies each gradient, before clipping: 1/N of accumulation, 1 / loss scale
+  kSteps,         // updates made so far; adamw() adds 1, the bias correction counts from 1
+  kSumOfSquares,  // over all gradients as they are
+  kGradNorm,      // of the scaled gradients, before clipping
+  kAdamWScalars
 };
 
 class Backend {
@@ -105,13 +115,16 @@ class Backend {
   // ---- tables: ids i64 of any shape, y = ids' shape + [D]. Ids were range-checked when they came from outside.
   virtual void embedding(View y, View table, View ids) = 0;
   virtual void embedding_backward(View dtable, View dy, View ids) = 0;
+  // t [N] -> y [N, D]: cos in the first half and sin in the second, of t * max_period^(-i / (D/2)), computed in f32.
+  virtual void timestep_embedding(View y, View t, float max_period) = 0;
 
   // ---- loss: mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel
   virtual void mse(View loss, View a, View b) = 0;
   virtual void mse_backward(View da, View dloss, View a, View b) = 0;
 
-  // ---- optimizer. AdamW (Loshchilov & Hutter, 2019) as PyTorch computes it.
-  virtual void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step) = 0;
+  // ---- optimizer. AdamW (Loshchilov & Hutter, 2019) as PyTorch computes it. Where the sum of squares is not finite
+  // nothing is changed but kGradNorm, which then is not finite either.
+  virtual void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) = 0;
   virtual void sum_of_squares(View total,
                               const std::vector<View>& tensors) = 0;  // total: one f32 (not finite if any is)
 };

@@ -1,6 +1,7 @@
 #include "wick/core/memory.h"
 
 #include <cstdlib>
+#include <cstring>
 
 #include "wick/core/error.h"
 
@@ -28,6 +29,8 @@ class HostMemory final : public Memory {
     uncount(bytes);
   }
   bool on_host() const override { return true; }
+  void write(void* to, const void* host, size_t bytes) override { std::memcpy(to, host, bytes); }
+  void read(void* host, const void* from, size_t bytes) override { std::memcpy(host, from, bytes); }
 };
 
 }  // namespace

@@ -3,10 +3,17 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 
 namespace wick {
 
 class Backend;
+
+struct MemoryStats {  // bytes, and requests served since the start
+  size_t in_use = 0, peak = 0;
+  size_t reserved = 0;             // taken from the system or the driver, in use or kept for reuse
+  uint64_t requests = 0, hits = 0;  // hits were served from what was kept
+};
 
 class Memory {
  public:
@@ -14,6 +21,18 @@ class Memory {
   virtual void* allocate(size_t bytes) = 0;  // at least 64-byte aligned; throws Error when there is no room
   virtual void release(void* data, size_t bytes) noexcept = 0;
   virtual bool on_host() const = 0;  // the CPU may read and write it
+
+  // Bytes to and from the CPU's memory. write() may return before they have arrived, but is done with `host`; read()
+  // waits for all work that was enqueued before it.
+  virtual void write(void* to, const void* host, size_t bytes) = 0;
+  virtual void read(void* host, const void* from, size_t bytes) = 0;
+
+  virtual MemoryStats stats() const { return {in_use(), peak(), in_use(), 0, 0}; }
+  virtual void trim() {}  // gives back what is kept but not used
+  // Between the two, what is allocated comes from a part of its own that nothing outside shares: a captured step holds
+  // addresses of memory that is free between its replays. All captured steps share that one part.
+  virtual void enter_arena() {}
+  virtual void leave_arena() {}
 
   size_t in_use() const { return in_use_; }
   size_t peak() const { return peak_; }

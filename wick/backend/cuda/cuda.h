@@ -1,0 +1,107 @@
+// The CUDA backend: one device, one stream, one thread. One file an op family; what the methods promise stands in
+// wick/backend/backend.h.
+//
+// Activations may be f32, bf16 or f16; arithmetic inside a kernel is f32. Views that are not laid out as a kernel wants
+// them go through a dense copy (dense.h). Nothing waits for the device but Memory::read.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <memory>
+#include <string>
+
+#include "wick/backend/backend.h"
+#include "wick/backend/cuda/check.h"
+#include "wick/backend/cuda/pool.h"
+
+namespace wick {
+
+class Cublas;  // cublaslt.h
+class Cudnn;   // cudnn.h
+
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(int device);
+  ~CudaBackend() override;
+
+  std::string_view name() const override { return name_; }
+  Memory& memory() override { return *pool_; }
+
+  cudaStream_t stream() const { return stream_; }
+  int capability() const { return capability_; }  // 90 for 9.0; WICK_CUDA_CAPABILITY lowers it, to test other paths
+  int multiprocessors() const { return multiprocessors_; }
+  Cublas& cublas();  // loaded on first use
+  Cudnn& cudnn();
+
+  // moving and making data
+  void copy(View y, View x) override;
+  void fill(View y, float value) override;
+  void fill_uniform(View y, uint64_t seed, uint32_t stream, uint64_t position) override;
+  void fill_normal(View y, uint64_t seed, uint32_t stream, uint64_t position) override;
+
+  // elementwise and reductions
+  void unary(Unary op, View y, View x) override;
+  void unary_backward(Unary op, View dx, View dy, View x) override;
+  void binary(Binary op, View y, View a, View b) override;
+  void affine(View y, View x, float scale, float shift) override;
+  void clamp(View y, View x, float min, float max) override;
+  void clamp_backward(View dx, View dy, View x, float min, float max) override;
+  void accumulate(View y, View x, float scale) override;
+  void sum(View y, View x) override;
+
+  // matrix products
+  void matmul(View c, View a, View b, float alpha, float beta) override;
+  void linear(View y, View x, View w, View bias) override;
+  void lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) override;
+  void lora_linear_backward(View dx, View ddown, View dup, View dy, View x, View s, View w, View down, View up,
+                            float scale) override;
+  void lora_backward(View ddown, View dup, View dy, View x, View down, View up, float scale) override;
+
+  // convolution
+  void conv2d(View y, View x, View w, View bias, Conv2d conv) override;
+  void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
+  void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
+  void upsample_nearest(View y, View x) override;
+  void upsample_nearest_backward(View dx, View dy) override;
+
+  // norms
+  void group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) override;
+  void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd, int groups,
+                           bool silu) override;
+  void layer_norm(View y, View mean, View rstd, View x, View w, View b, float eps) override;
+  void layer_norm_backward(View dx, View dw, View db, View dy, View x, View w, View mean, View rstd) override;
+
+  // attention, softmax
+  void attention(View y, View lse, View q, View k, View v, float scale, bool causal) override;
+  void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
+                          bool causal) override;
+  void softmax(View y, View x) override;
+  void softmax_backward(View dx, View dy, View y) override;
+
+  // gated activation
+  void geglu(View y, View x) override;
+  void geglu_backward(View dx, View dy, View x) override;
+
+  // tables of embeddings
+  void embedding(View y, View table, View ids) override;
+  void embedding_backward(View dtable, View dy, View ids) override;
+  void timestep_embedding(View y, View t, float max_period) override;
+
+  // loss
+  void mse(View loss, View a, View b) override;
+  void mse_backward(View da, View dloss, View a, View b) override;
+
+  // optimizer
+  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override;
+  void sum_of_squares(View total, const std::vector<View>& tensors) override;
+
+ private:
+  int device_, capability_ = 0, multiprocessors_ = 0;
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+  std::unique_ptr<Pool> pool_;
+  std::unique_ptr<Cublas> cublas_;
+  std::unique_ptr<Cudnn> cudnn_;
+};
+
+}  // namespace wick

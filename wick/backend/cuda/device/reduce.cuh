@@ -1,0 +1,47 @@
+// Sums and maxima over a warp and over a block, in a fixed order.
+#pragma once
+
+namespace wick {
+
+struct Sum {
+  static __device__ __forceinline__ float of(float a, float b) { return a + b; }
+  static constexpr float kNeutral = 0;
+};
+struct Max {
+  static __device__ __forceinline__ float of(float a, float b) { return fmaxf(a, b); }
+  static constexpr float kNeutral = -INFINITY;
+};
+
+// Every lane gets the result.
+template <class Op>
+__device__ __forceinline__ float warp_reduce(float x) {
+#pragma unroll
+  for (int lane = 16; lane > 0; lane /= 2) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, lane));
+  return x;
+}
+
+// Every thread gets the result. blockDim.x is a multiple of 32; all threads call it. N values at once.
+template <class Op, int N>
+__device__ __forceinline__ void block_reduce(float (&x)[N]) {
+  __shared__ float partial[N][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
+#pragma unroll
+  for (int n = 0; n < N; ++n) x[n] = warp_reduce<Op>(x[n]);
+  if (warps == 1) return;
+  __syncthreads();  // whoever still reads `partial` from the last call
+  if (lane == 0)
+#pragma unroll
+    for (int n = 0; n < N; ++n) partial[n][warp] = x[n];
+  __syncthreads();
+#pragma unroll
+  for (int n = 0; n < N; ++n) x[n] = warp_reduce<Op>(lane < warps ? partial[n][lane] : Op::kNeutral);
+}
+
+template <class Op>
+__device__ __forceinline__ float block_reduce(float x) {
+  float one[1] = {x};
+  block_reduce<Op>(one);
+  return one[0];
+}
+
+}  // namespace wick
