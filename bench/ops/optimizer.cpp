@@ -13,11 +13,9 @@ void adamw(benchmark::State& state) {
   };
   for (int64_t i = 0; i < 2 * state.range(0); ++i) slots.push_back({filled(1), filled(0.5f), filled(0), filled(0)});
   Backend& backend = tensors.front().backend();
-  AdamWStep step{1e-4f, 0.9f, 0.999f, 1e-8f, 0.01f, 0, 1};
-  for (auto _ : state) {
-    ++step.step;
-    backend.adamw(slots, step);
-  }
+  const Tensor scalars = Tensor::of(std::vector<float>{1e-4f, 1, 0, 1, 0}, {kAdamWScalars});
+  const AdamWStep step{.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f};
+  for (auto _ : state) backend.adamw(slots, step, scalars);
   const int64_t numel = 2 * state.range(0) * state.range(1) * state.range(2);
   state.SetBytesProcessed(state.iterations() * numel * 7 * int64_t(sizeof(float)));
 }

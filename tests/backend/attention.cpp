@@ -94,11 +94,11 @@ TEST(Attention, ForwardInEveryLayout) {
       const Tensor q = make(c.q_shape(), true), k = make(c.k_shape(), true), v = make(c.k_shape(), true);
       const Tensor y = make(c.q_shape(), false), lse = poisoned({c.batch, c.heads, c.queries});
       const Reference want = reference(c, doubles(q), doubles(k), doubles(v), Doubles(size_t(q.numel())));
-      cpu_backend().attention(y, lse, q, k, v, c.scale, c.causal);
+      backend().attention(y, lse, q, k, v, c.scale, c.causal);
       expect_close(y, want.y, tolerance(c, c.keys), "y");
       expect_close(lse, want.lse, tolerance(c, c.keys), "lse");
       const Tensor alone = poisoned(c.q_shape());
-      cpu_backend().attention(alone, {}, q, k, v, c.scale, c.causal);
+      backend().attention(alone, {}, q, k, v, c.scale, c.causal);
       expect_same_bits(alone, y, "y without lse");
     }
 }
@@ -109,11 +109,11 @@ TEST(Attention, BackwardAndEachOutputUnwanted) {
       const Tensor q = make(c.q_shape(), true), k = make(c.k_shape(), true), v = make(c.k_shape(), true);
       const Tensor dy = make(c.q_shape(), true), y = poisoned(c.q_shape()),
                    lse = poisoned({c.batch, c.heads, c.queries});
-      cpu_backend().attention(y, lse, q, k, v, c.scale, c.causal);
+      backend().attention(y, lse, q, k, v, c.scale, c.causal);
       const Tensor dq = wanted & 1 ? make(c.q_shape(), false) : Tensor();
       const Tensor dk = wanted & 2 ? make(c.k_shape(), false) : Tensor();
       const Tensor dv = wanted & 4 ? make(c.k_shape(), false) : Tensor();
-      cpu_backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, c.scale, c.causal);
+      backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, c.scale, c.causal);
       const Reference want = reference(c, doubles(q), doubles(k), doubles(v), doubles(dy));
       if (dq) expect_close(dq, want.dq, tolerance(c, c.keys), "dq");
       if (dk) expect_close(dk, want.dk, tolerance(c, c.queries), "dk");
@@ -125,7 +125,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
   using Floats = std::vector<float>;
   const Tensor q = Tensor::of(Floats{1000, 0}, {1, 1, 1, 2}), k = Tensor::of(Floats{1000, 0, -1000, 0}, {1, 2, 1, 2});
   const Tensor v = Tensor::of(Floats{1, 2, 3, 4}, {1, 2, 1, 2}), y = poisoned({1, 1, 1, 2}), lse = poisoned({1, 1, 1});
-  cpu_backend().attention(y, lse, q, k, v, 1, false);
+  backend().attention(y, lse, q, k, v, 1, false);
   expect_close(y, {1, 2}, 0, "y");
   expect_close(lse, {1e6}, 0, "lse");
 }
@@ -133,16 +133,16 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 TEST(Attention, NotANumberStaysOne) {
   Tensor q = random({1, 3, 1, 20}), k = random({1, 50, 1, 20}), v = random({1, 50, 1, 20}), y = poisoned({1, 3, 1, 20});
   q.data<float>()[20] = std::numeric_limits<float>::quiet_NaN();
-  cpu_backend().attention(y, {}, q, k, v, 1, false);
+  backend().attention(y, {}, q, k, v, 1, false);
   for (int64_t i = 0; i < 60; ++i) EXPECT_EQ(std::isnan(y.data<float>()[i]), i / 20 == 1) << i;
 }
 
 TEST(Attention, NoKeysAndNoQueries) {
   const Tensor none = Tensor::empty({1, 0, 2, 4}), q = random({1, 3, 2, 4}), y = poisoned({1, 3, 2, 4});
-  cpu_backend().attention(y, {}, q, none, none, 1, false);
+  backend().attention(y, {}, q, none, none, 1, false);
   expect_close(y, Doubles(24, 0.0), 0, "y");
   const Tensor dk = poisoned({1, 3, 2, 4}), dv = poisoned({1, 3, 2, 4});
-  cpu_backend().attention_backward({}, dk, dv, none, none, Tensor::empty({1, 2, 0}), none, q, q, 1, false);
+  backend().attention_backward({}, dk, dv, none, none, Tensor::empty({1, 2, 0}), none, q, q, 1, false);
   expect_close(dk, Doubles(24, 0.0), 0, "dk");
   expect_close(dv, Doubles(24, 0.0), 0, "dv");
 }
@@ -154,8 +154,8 @@ TEST(Attention, SameBitsTwice) {
   for (int i = 0; i < 2; ++i) {
     const Tensor lse = poisoned({1, 2, 256});
     y[i] = poisoned(s), dq[i] = poisoned(s), dk[i] = poisoned(s), dv[i] = poisoned(s);
-    cpu_backend().attention(y[i], lse, q, k, v, 0.125f, false);
-    cpu_backend().attention_backward(dq[i], dk[i], dv[i], dy, y[i], lse, q, k, v, 0.125f, false);
+    backend().attention(y[i], lse, q, k, v, 0.125f, false);
+    backend().attention_backward(dq[i], dk[i], dv[i], dy, y[i], lse, q, k, v, 0.125f, false);
   }
   expect_same_bits(y[0], y[1], "y");
   expect_same_bits(dq[0], dq[1], "dq");

@@ -66,7 +66,7 @@ TEST(Conv2d, ForwardInEveryWeightTypeAndLayout) {
       const Tensor w = random(c.w_shape(), kLayouts[rng().below(4)], dtype);
       const Tensor bias = rng().below(2) ? random({c.out}) : Tensor(),
                    y = poisoned(c.y_shape(), kLayouts[rng().below(4)]);
-      cpu_backend().conv2d(y, x, w, bias, c.conv);
+      backend().conv2d(y, x, w, bias, c.conv);
       Doubles want = zeros(c.y_shape());
       if (bias)
         for (size_t i = 0; i < want.size(); ++i) want[i] = bias.data<float>()[i % size_t(c.out)];
@@ -82,7 +82,7 @@ TEST(Conv2d, BackwardInput) {
       const Tensor dy = random(c.y_shape(), kLayouts[rng().below(4)]);
       const Tensor w = random(c.w_shape(), kLayouts[rng().below(4)], dtype);
       const Tensor dx = poisoned(c.x_shape(), kLayouts[rng().below(4)]);
-      cpu_backend().conv2d_backward_input(dx, dy, w, c.conv);
+      backend().conv2d_backward_input(dx, dy, w, c.conv);
       Doubles want = zeros(c.x_shape());
       const Doubles grad = doubles(dy), dw = doubles(w);
       for_each_product(c, [&](size_t xi, size_t wi, size_t yi) { want[xi] += grad[yi] * dw[wi]; });
@@ -97,7 +97,7 @@ TEST(Conv2d, BackwardWeightAndEachOutputUnwanted) {
                    x = random(c.x_shape(), kLayouts[rng().below(4)]);
       const Tensor dw = wanted & 1 ? poisoned(c.w_shape(), kLayouts[rng().below(4)]) : Tensor();
       const Tensor dbias = wanted & 2 ? poisoned({c.out}) : Tensor();
-      cpu_backend().conv2d_backward_weight(dw, dbias, dy, x, c.conv);
+      backend().conv2d_backward_weight(dw, dbias, dy, x, c.conv);
       const Doubles grad = doubles(dy), input = doubles(x);
       const int64_t pixels = c.batch * c.out_height * c.out_width;
       Doubles want = zeros(c.w_shape()), want_bias(size_t(c.out), 0.0);
@@ -111,10 +111,10 @@ TEST(Conv2d, BackwardWeightAndEachOutputUnwanted) {
 TEST(Conv2d, EmptyBatch) {
   const Conv2d conv{1, 1, 1, 1, 1};
   const Tensor x = Tensor::empty({0, 5, 5, 3}), y = Tensor::empty({0, 5, 5, 4}), w = random({4, 3, 3, 3});
-  cpu_backend().conv2d(y, x, w, {}, conv);
-  cpu_backend().conv2d_backward_input(x, y, w, conv);
+  backend().conv2d(y, x, w, {}, conv);
+  backend().conv2d_backward_input(x, y, w, conv);
   const Tensor dw = poisoned({4, 3, 3, 3}), dbias = poisoned({4});
-  cpu_backend().conv2d_backward_weight(dw, dbias, y, x, conv);
+  backend().conv2d_backward_weight(dw, dbias, y, x, conv);
   expect_close(dw, zeros(dw.shape()), 0, "dw");
   expect_close(dbias, zeros(dbias.shape()), 0, "dbias");
 }
@@ -125,9 +125,9 @@ TEST(Conv2d, SameBitsTwice) {
   Tensor y[2], dx[2], dw[2];
   for (int i = 0; i < 2; ++i) {
     y[i] = poisoned(dy.shape()), dx[i] = poisoned(x.shape()), dw[i] = poisoned(w.shape());
-    cpu_backend().conv2d(y[i], x, w, {}, conv);
-    cpu_backend().conv2d_backward_input(dx[i], dy, w, conv);
-    cpu_backend().conv2d_backward_weight(dw[i], {}, dy, x, conv);
+    backend().conv2d(y[i], x, w, {}, conv);
+    backend().conv2d_backward_input(dx[i], dy, w, conv);
+    backend().conv2d_backward_weight(dw[i], {}, dy, x, conv);
   }
   expect_same_bits(y[0], y[1], "y");
   expect_same_bits(dx[0], dx[1], "dx");

@@ -34,7 +34,7 @@ TEST(Copy, floats) {
         for (Layout x_layout : kLayouts) {
           const Shape shape{between(1, 3), between(1, 70), between(1, 70)};
           const Tensor x = random(shape, x_layout, from), y = poisoned(shape, y_layout, to);
-          cpu_backend().copy(y, x);
+          backend().copy(y, x);
           std::vector<float> want = x.to_vector();
           for (float& v : want) v = rounded(v, to);
           expect_equal(y, want, "copy");
@@ -50,7 +50,7 @@ TEST(Copy, permutations) {
       Shape permuted, stride;
       for (int axis : order) permuted.push_back(shape[axis]), stride.push_back(x.stride()[axis]);
       const Tensor view = x.window(permuted, stride), y = poisoned(permuted, Layout::packed, to);
-      cpu_backend().copy(y, view);
+      backend().copy(y, view);
       std::vector<float> want = view.to_vector();
       for (float& v : want) v = rounded(v, to);
       expect_equal(y, want, "permuted");
@@ -66,7 +66,7 @@ TEST(Copy, broadcasts) {
     for (int d = 0; d < 3; ++d)
       if (mask >> d & 1) stride[d] = 0;
     const Tensor x = base.window(shape, stride), y = poisoned(shape);
-    cpu_backend().copy(y, x);
+    backend().copy(y, x);
     expect_equal(y, x.to_vector(), "broadcast");
   }
 }
@@ -83,7 +83,7 @@ TEST(Copy, integers) {
           if (from == DType::i64) x.data<int64_t>()[i] = value;
           if (from == DType::u8) x.data<uint8_t>()[i] = uint8_t(value);
         });
-        cpu_backend().copy(y, x);
+        backend().copy(y, x);
         expect_equal(y, x.to_vector(), "integers");
       }
 }
@@ -95,8 +95,8 @@ TEST(Copy, conversions_bit_by_bit) {
     const Tensor half = Tensor::empty({kAll}, dtype), wide = poisoned({kAll}),
                  back = poisoned({kAll}, Layout::packed, dtype);
     for (int64_t i = 0; i < kAll; ++i) half.data<uint16_t>()[i] = uint16_t(i);
-    cpu_backend().copy(wide, half);
-    cpu_backend().copy(back, wide);
+    backend().copy(wide, half);
+    backend().copy(back, wide);
     for (int64_t i = 0; i < kAll; ++i) {
       const float want = dtype == DType::bf16 ? bf16_to_f32(uint16_t(i)) : f16_to_f32(uint16_t(i));
       const float got = wide.data<float>()[i];
@@ -123,7 +123,7 @@ TEST(Copy, narrowing_rounds_to_nearest_even) {
   }
   for (DType dtype : {DType::bf16, DType::f16}) {
     const Tensor y = poisoned({kCount}, Layout::packed, dtype);
-    cpu_backend().copy(y, x);
+    backend().copy(y, x);
     for (int64_t i = 0; i < kCount; ++i) {
       const float value = x.data<float>()[i];
       const uint16_t want = dtype == DType::bf16 ? f32_to_bf16(value) : f32_to_f16(value);
@@ -139,19 +139,19 @@ TEST(Copy, fill) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16, DType::i32, DType::i64, DType::u8})
     for (Layout layout : kLayouts) {
       const Tensor y = poisoned({between(1, 9), between(1, 90)}, layout, dtype);
-      cpu_backend().fill(y, 3);
+      backend().fill(y, 3);
       expect_equal(y, std::vector<float>(size_t(y.numel()), 3.0f), "fill");
     }
   const Tensor large = poisoned({between(1 << 18, 1 << 19)});
-  cpu_backend().fill(large, -0.5f);
+  backend().fill(large, -0.5f);
   expect_equal(large, std::vector<float>(size_t(large.numel()), -0.5f), "fill");
 }
 
 // Elements between those of a strided output are someone else's.
 TEST(Copy, touches_only_the_view) {
   const Tensor base = Tensor::empty({50, 50});
-  cpu_backend().fill(base, 1);
-  cpu_backend().fill(base.window({20, 20}, {50, 2}, 51), 2);
+  backend().fill(base, 1);
+  backend().fill(base.window({20, 20}, {50, 2}, 51), 2);
   double sum = 0;
   for (float v : base.to_vector()) sum += double(v);
   EXPECT_EQ(sum, 2500 + 400);

@@ -62,8 +62,8 @@ TEST(Elementwise, unary) {
           const Shape shape = random_shape();
           const Tensor x = random(shape, from, dtype), dy = random(shape, to, dtype);
           const Tensor y = poisoned(shape, to, dtype), dx = poisoned(shape, from, dtype);
-          cpu_backend().unary(op, y, x);
-          cpu_backend().unary_backward(op, dx, dy, x);
+          backend().unary(op, y, x);
+          backend().unary_backward(op, dx, dy, x);
           std::vector<double> want = doubles(x), want_dx = doubles(dy);
           for (size_t i = 0; i < want.size(); ++i) want_dx[i] *= slope(op, want[i]), want[i] = value(op, want[i]);
           expect_close(y, want, 4 * 3 * epsilon(dtype), "unary");
@@ -81,8 +81,8 @@ TEST(Elementwise, unary_over_the_whole_range) {
   const Tensor x = Tensor::of(points, {n}), one = Tensor::of(std::vector<float>(points.size(), 1.0f), {n});
   for (Unary op : kUnary) {
     const Tensor y = poisoned({n}), dx = poisoned({n});
-    cpu_backend().unary(op, y, x);
-    cpu_backend().unary_backward(op, dx, one, x);
+    backend().unary(op, y, x);
+    backend().unary_backward(op, dx, one, x);
     double worst = 0, worst_slope = 0;
     for (size_t i = 0; i < points.size(); ++i) {
       const double v = points[i];
@@ -103,8 +103,8 @@ TEST(Elementwise, unary_keeps_nan_and_saturates) {
   const Tensor x = Tensor::of(std::vector<float>{NAN, 1000, -1000, inf, -inf}, {5});
   for (Unary op : kUnary) {
     const Tensor y = poisoned({5}), dx = poisoned({5});
-    cpu_backend().unary(op, y, x);
-    cpu_backend().unary_backward(op, dx, Tensor::of(std::vector<float>(5, 1.0f), {5}), x);
+    backend().unary(op, y, x);
+    backend().unary_backward(op, dx, Tensor::of(std::vector<float>(5, 1.0f), {5}), x);
     EXPECT_TRUE(std::isnan(y.data<float>()[0]) && std::isnan(dx.data<float>()[0])) << int(op);
     EXPECT_EQ(y.data<float>()[1], float(value(op, 1000))) << int(op);
     EXPECT_EQ(y.data<float>()[2], float(value(op, -1000))) << int(op);
@@ -112,7 +112,7 @@ TEST(Elementwise, unary_keeps_nan_and_saturates) {
     EXPECT_EQ(dx.data<float>()[2], float(slope(op, -1000))) << int(op);
   }
   Tensor y = poisoned({5});
-  cpu_backend().unary(Unary::exp, y, x);
+  backend().unary(Unary::exp, y, x);
   EXPECT_EQ(y.data<float>()[3], inf);
   EXPECT_EQ(y.data<float>()[4], 0);
 }
@@ -139,7 +139,7 @@ TEST(Elementwise, binary_broadcasts) {
         const Tensor a = broadcast(shape, mask_a, kFloats[between(0, 2)]);
         const Tensor b = broadcast(shape, mask_b, DType::f32);
         const Tensor y = poisoned(shape, kLayouts[between(0, 3)]);
-        cpu_backend().binary(op, y, a, b);
+        backend().binary(op, y, a, b);
         std::vector<double> want = doubles(a);
         const std::vector<double> right = doubles(b);
         for (size_t i = 0; i < want.size(); ++i) want[i] = value(op, want[i], right[i]);
@@ -152,8 +152,8 @@ TEST(Elementwise, large_and_the_same_bits) {
   const Shape shape{2, between(60, 70), between(30, 40), between(30, 50)};
   const Tensor a = random(shape), b = broadcast(shape, 0b0110, DType::f32);
   const Tensor y = poisoned(shape), again = poisoned(shape);
-  cpu_backend().binary(Binary::mul, y, a, b);
-  cpu_backend().binary(Binary::mul, again, a, b);
+  backend().binary(Binary::mul, y, a, b);
+  backend().binary(Binary::mul, again, a, b);
   std::vector<double> want = doubles(a);
   const std::vector<double> right = doubles(b);
   for (size_t i = 0; i < want.size(); ++i) want[i] *= right[i];
@@ -166,9 +166,9 @@ TEST(Elementwise, affine_and_accumulate) {
     for (DType dtype : kFloats) {
       const Shape shape = random_shape();
       const Tensor x = random(shape, layout, dtype), y = poisoned(shape, layout), sum = random(shape, layout);
-      cpu_backend().affine(y, x, -1.5f, 0.25f);
+      backend().affine(y, x, -1.5f, 0.25f);
       std::vector<double> want = doubles(x), want_sum = doubles(sum);
-      cpu_backend().accumulate(sum, x, 0.75f);
+      backend().accumulate(sum, x, 0.75f);
       for (size_t i = 0; i < want.size(); ++i) want_sum[i] += 0.75 * want[i], want[i] = -1.5 * want[i] + 0.25;
       expect_close(y, want, 2 * kEps, "affine");
       expect_close(sum, want_sum, 2 * kEps, "accumulate");
@@ -180,8 +180,8 @@ TEST(Elementwise, in_place) {
     const Tensor x = random(random_shape(), layout);
     std::vector<double> want = doubles(x);
     for (double& v : want) v = 2 * v * v + 1;
-    cpu_backend().unary(Unary::square, x, x);
-    cpu_backend().affine(x, x, 2, 1);
+    backend().unary(Unary::square, x, x);
+    backend().affine(x, x, 2, 1);
     expect_close(x, want, 4 * kEps, "in place");
   }
 }
@@ -193,8 +193,8 @@ TEST(Elementwise, geglu) {
       const Shape shape{between(1, 3), between(1, 40), width}, wide{shape[0], shape[1], 2 * width};
       const Tensor x = random(wide, layout, dtype), dy = random(shape, layout);
       const Tensor y = poisoned(shape, layout), dx = poisoned(wide, layout);
-      cpu_backend().geglu(y, x);
-      cpu_backend().geglu_backward(dx, dy, x);
+      backend().geglu(y, x);
+      backend().geglu_backward(dx, dy, x);
       std::vector<double> in = doubles(x), want = doubles(dy), want_dx = in;
       for (size_t i = 0; i < want.size(); ++i) {
         const size_t v = i / size_t(width) * 2 * size_t(width) + i % size_t(width), g = v + size_t(width);
@@ -209,9 +209,9 @@ TEST(Elementwise, geglu) {
 
 TEST(Elementwise, empty_tensors_and_single_elements) {
   const Tensor none = Tensor::empty({0, 3}), one = Tensor::of(std::vector<float>{3}, {1});
-  cpu_backend().unary(Unary::exp, none, none);
+  backend().unary(Unary::exp, none, none);
   const Tensor y = poisoned({1});
-  cpu_backend().unary(Unary::square, y, one);
+  backend().unary(Unary::square, y, one);
   EXPECT_EQ(y.item(), 9);
 }
 

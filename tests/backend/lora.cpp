@@ -64,11 +64,11 @@ TEST(LoraLinear, Forward) {
       const Case c = random_case(dtype);
       const Tensor y = poisoned({c.batch, c.tokens, c.n}, c.layout),
                    s = poisoned({c.batch, c.tokens, c.rank}, c.layout);
-      cpu_backend().lora_linear(y, s, c.x, c.w, c.bias, c.down, c.up, c.scale);
+      backend().lora_linear(y, s, c.x, c.w, c.bias, c.down, c.up, c.scale);
       expect_close(y, c.y(), c.tolerance(c.k, c.rank), "y");
       expect_close(s, c.s(), c.tolerance(c.k, 0), "s");
       const Tensor unsaved = poisoned({c.batch, c.tokens, c.n});
-      cpu_backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.down, c.up, c.scale);
+      backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.down, c.up, c.scale);
       expect_close(unsaved, c.y(), c.tolerance(c.k, c.rank), "y without s");
     }
 }
@@ -78,11 +78,11 @@ TEST(LoraLinear, BackwardAndEachOutputUnwanted) {
     for (int wanted = 0; wanted < 8; ++wanted) {
       const Case c = random_case(dtype);
       const Tensor s = poisoned({c.batch, c.tokens, c.rank}), y = poisoned({c.batch, c.tokens, c.n});
-      cpu_backend().lora_linear(y, s, c.x, c.w, {}, c.down, c.up, c.scale);
+      backend().lora_linear(y, s, c.x, c.w, {}, c.down, c.up, c.scale);
       const Tensor dx = wanted & 1 ? poisoned({c.batch, c.tokens, c.k}, c.layout) : Tensor();
       const Tensor ddown = wanted & 2 ? poisoned({c.rank, c.k}, c.layout) : Tensor();
       const Tensor dup = wanted & 4 ? poisoned({c.n, c.rank}, c.layout) : Tensor();
-      cpu_backend().lora_linear_backward(dx, ddown, dup, c.dy, c.x, s, c.w, c.down, c.up, c.scale);
+      backend().lora_linear_backward(dx, ddown, dup, c.dy, c.x, s, c.w, c.down, c.up, c.scale);
       if (dx) expect_close(dx, c.dx(), c.tolerance(c.n, c.rank), "dx");
       if (ddown) expect_close(ddown, c.ddown(), c.tolerance(c.n, c.m), "ddown");
       if (dup) expect_close(dup, c.dup(), c.tolerance(c.k, c.m), "dup");
@@ -93,18 +93,18 @@ TEST(LoraBackward, AnyBatchAndStride) {
   for (int round = 0; round < 16; ++round) {
     const Case c = random_case();
     const Tensor ddown = poisoned({c.rank, c.k}), dup = poisoned({c.n, c.rank}, c.layout);
-    cpu_backend().lora_backward(ddown, dup, c.dy, c.x, c.down, c.up, c.scale);
+    backend().lora_backward(ddown, dup, c.dy, c.x, c.down, c.up, c.scale);
     expect_close(ddown, c.ddown(), c.tolerance(c.n, c.m), "ddown");
     expect_close(dup, c.dup(), c.tolerance(c.k, c.m), "dup");
     const Tensor alone = poisoned({c.rank, c.k});
-    cpu_backend().lora_backward(alone, {}, c.dy, c.x, c.down, c.up, c.scale);
+    backend().lora_backward(alone, {}, c.dy, c.x, c.down, c.up, c.scale);
     expect_same_bits(alone, ddown, "ddown alone");
   }
 }
 
 TEST(LoraBackward, NoTokensGiveZeroGradients) {
   const Tensor ddown = poisoned({4, 9}), dup = poisoned({7, 4});
-  cpu_backend().lora_backward(ddown, dup, Tensor::empty({0, 7}), Tensor::empty({0, 9}), random({4, 9}), random({7, 4}),
+  backend().lora_backward(ddown, dup, Tensor::empty({0, 7}), Tensor::empty({0, 9}), random({4, 9}), random({7, 4}),
                               1);
   expect_close(ddown, Doubles(36, 0.0), 0, "ddown");
   expect_close(dup, Doubles(28, 0.0), 0, "dup");
@@ -116,7 +116,7 @@ TEST(LoraBackward, SameBitsTwice) {
   for (int i = 0; i < 2; ++i) {
     ddown[i] = poisoned({32, 768});
     dup[i] = poisoned({320, 32});
-    cpu_backend().lora_backward(ddown[i], dup[i], c.dy, c.x, c.down, c.up, c.scale);
+    backend().lora_backward(ddown[i], dup[i], c.dy, c.x, c.down, c.up, c.scale);
   }
   expect_same_bits(ddown[0], ddown[1], "ddown");
   expect_same_bits(dup[0], dup[1], "dup");

@@ -43,7 +43,7 @@ TEST(Matmul, EveryLayoutScaleAndSize) {
         for (const float beta : {0.0f, 1.0f, -0.5f}) {
           const Tensor c = beta == 0 ? poisoned({batch, m, n}, lc) : random({batch, m, n}, lc);
           const Doubles want = reference(doubles(a), doubles(b), doubles(c), batch, m, n, k, alpha, beta);
-          cpu_backend().matmul(c, a, b, alpha, beta);
+          backend().matmul(c, a, b, alpha, beta);
           expect_close(c, want, tolerance(k), "matmul");
         }
       }
@@ -53,31 +53,31 @@ TEST(Matmul, BroadcastBatches) {
   const Tensor a = random({2, 1, 7, 5}), b = random({3, 5, 4}, Layout::spread), c = poisoned({2, 3, 7, 4});
   const Tensor a2 = a.window({2, 3, 7, 5}, {35, 0, 5, 1});
   const Tensor b2 = b.window({2, 3, 5, 4}, {0, b.stride()[0], b.stride()[1], b.stride()[2]});
-  cpu_backend().matmul(c, a2, b2, 1, 0);
+  backend().matmul(c, a2, b2, 1, 0);
   expect_close(c, reference(doubles(a2), doubles(b2), {}, 6, 7, 4, 5, 1, 0), tolerance(5), "matmul");
 
   const Tensor shared = random({9, 6}), x = random({4, 3, 9}), y = poisoned({4, 3, 6});
-  cpu_backend().matmul(y, x, shared.window({4, 9, 6}, {0, 6, 1}), 1, 0);
+  backend().matmul(y, x, shared.window({4, 9, 6}, {0, 6, 1}), 1, 0);
   expect_close(y, reference(doubles(x), doubles(shared), {}, 4, 3, 6, 9, 1, 0), tolerance(9), "matmul");
 }
 
 TEST(Matmul, EmptySides) {
   const Tensor c = poisoned({3, 4});
-  cpu_backend().matmul(c, Tensor::empty({3, 0}), Tensor::empty({0, 4}), 1, 0);
+  backend().matmul(c, Tensor::empty({3, 0}), Tensor::empty({0, 4}), 1, 0);
   expect_close(c, Doubles(12, 0.0), 0, "K = 0");
   const Tensor kept = random({3, 4});
   const Doubles before = doubles(kept);
-  cpu_backend().matmul(kept, Tensor::empty({3, 0}), Tensor::empty({0, 4}), 1, 1);
+  backend().matmul(kept, Tensor::empty({3, 0}), Tensor::empty({0, 4}), 1, 1);
   expect_close(kept, before, 0, "K = 0, beta = 1");
-  cpu_backend().matmul(Tensor::empty({0, 4}), Tensor::empty({0, 2}), random({2, 4}), 1, 0);
-  cpu_backend().matmul(Tensor::empty({3, 0}), random({3, 2}), Tensor::empty({2, 0}), 1, 0);
-  cpu_backend().matmul(Tensor::empty({0, 3, 4}), Tensor::empty({0, 3, 2}), Tensor::empty({0, 2, 4}), 1, 0);
+  backend().matmul(Tensor::empty({0, 4}), Tensor::empty({0, 2}), random({2, 4}), 1, 0);
+  backend().matmul(Tensor::empty({3, 0}), random({3, 2}), Tensor::empty({2, 0}), 1, 0);
+  backend().matmul(Tensor::empty({0, 3, 4}), Tensor::empty({0, 3, 2}), Tensor::empty({0, 2, 4}), 1, 0);
 }
 
 TEST(Matmul, WeightsOfEveryFloat) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
     const Tensor dy = random({2, 5, 33}), w = random({33, 21}, Layout::gapped, dtype), dx = poisoned({2, 5, 21});
-    cpu_backend().matmul(dx, dy, w.window({2, 33, 21}, {0, w.stride()[0], 1}), 1, 0);
+    backend().matmul(dx, dy, w.window({2, 33, 21}, {0, w.stride()[0], 1}), 1, 0);
     expect_close(dx, reference(doubles(dy), doubles(w), {}, 2, 5, 21, 33, 1, 0), tolerance(33), "matmul");
   }
 }
@@ -90,7 +90,7 @@ TEST(Linear, EveryLayoutAndWeight) {
         const Tensor x = random({batch, t, k}, lx), w = random({n, k}, kLayouts[rng().below(4)], dtype);
         const Tensor bias = rng().below(3) ? random({n}, rng().below(2) ? Layout::packed : Layout::spread) : Tensor();
         const Tensor y = poisoned({batch, t, n}, ly);
-        cpu_backend().linear(y, x, w, bias);
+        backend().linear(y, x, w, bias);
         const Doubles want = [&] {
           Doubles product = reference(doubles(x), transposed(doubles(w), n, k), {}, 1, batch * t, n, k, 1, 0);
           const Doubles b = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
@@ -105,8 +105,8 @@ TEST(Linear, BroadcastInputAndLargeWeightOfHalfFloats) {
   const int64_t k = 1100, n = 2500;  // several panels
   const Tensor x = random({1, 6, k}), w = random({n, k}, Layout::packed, DType::bf16), bias = random({n});
   const Tensor y = poisoned({2, 6, n}), half = poisoned({6, n});
-  cpu_backend().linear(y, x.window({2, 6, k}, {0, k, 1}), w, bias);
-  cpu_backend().linear(half, x.window({6, k}, {k, 1}), w, bias);
+  backend().linear(y, x.window({2, 6, k}, {0, k, 1}), w, bias);
+  backend().linear(half, x.window({6, k}, {k, 1}), w, bias);
   Doubles want = reference(doubles(x), transposed(doubles(w), n, k), {}, 1, 6, n, k, 1, 0);
   const Doubles b = doubles(bias);
   for (size_t i = 0; i < want.size(); ++i) want[i] += b[i % size_t(n)];
@@ -118,15 +118,15 @@ TEST(Linear, BroadcastInputAndLargeWeightOfHalfFloats) {
 
 TEST(Linear, EmptySides) {
   const Tensor y = poisoned({5, 3}), bias = random({3});
-  cpu_backend().linear(y, Tensor::empty({5, 0}), Tensor::empty({3, 0}), bias);
+  backend().linear(y, Tensor::empty({5, 0}), Tensor::empty({3, 0}), bias);
   for (int64_t i = 0; i < 5; ++i) expect_close(y.window({3}, {1}, 3 * i), doubles(bias), 0, "K = 0 leaves the bias");
-  cpu_backend().linear(Tensor::empty({0, 3}), Tensor::empty({0, 4}), random({3, 4}), bias);
+  backend().linear(Tensor::empty({0, 3}), Tensor::empty({0, 4}), random({3, 4}), bias);
 }
 
 TEST(Linear, SameBitsTwice) {
   const Tensor x = random({77, 320}), w = random({640, 320}), y = poisoned({77, 640}), again = poisoned({77, 640});
-  cpu_backend().linear(y, x, w, {});
-  cpu_backend().linear(again, x, w, {});
+  backend().linear(y, x, w, {});
+  backend().linear(again, x, w, {});
   expect_same_bits(y, again, "linear");
 }
 

@@ -66,8 +66,8 @@ TEST(GroupNorm, forward_and_backward) {
         const Tensor b = random({p.channels}, layout), y = poisoned(shape, layout), dx = poisoned(shape, layout);
         const Tensor mean = poisoned({p.batch, groups}, layout), rstd = poisoned({p.batch, groups}, layout);
         const Tensor dw = poisoned({p.channels}, layout), db = poisoned({p.channels}, layout);
-        cpu_backend().group_norm(y, mean, rstd, x, w, b, groups, float(p.eps), silu);
-        cpu_backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, groups, silu);
+        backend().group_norm(y, mean, rstd, x, w, b, groups, float(p.eps), silu);
+        backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, groups, silu);
         const NormReference r = reference(p, x, w, b, dy);
         // A group of few elements can have a tiny deviation: errors of x grow by rstd, those of gradients by its
         // square.
@@ -91,8 +91,8 @@ TEST(GroupNorm, large_images_and_the_same_bits) {
   for (auto& run : runs) {
     const Tensor y = poisoned(shape), dx = poisoned(shape), mean = poisoned({2, 32}), rstd = poisoned({2, 32});
     const Tensor dw = poisoned({p.channels}), db = poisoned({p.channels});
-    cpu_backend().group_norm(y, mean, rstd, x, w, b, p.groups, float(p.eps), p.silu);
-    cpu_backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, p.groups, p.silu);
+    backend().group_norm(y, mean, rstd, x, w, b, p.groups, float(p.eps), p.silu);
+    backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, p.groups, p.silu);
     run = {y, mean, rstd, dx, dw, db};
   }
   const NormReference r = reference(p, x, w, b, dy);
@@ -108,9 +108,9 @@ TEST(GroupNorm, large_mean) {
   const NormProblem p{2, 1111, 64, 8, 1e-6, false};
   const Shape shape{p.batch, p.positions, p.channels};
   const Tensor x = random(shape), ones = random({p.channels}), y = poisoned(shape);
-  cpu_backend().affine(x, x, std::sqrt(3.0f), 1000);
+  backend().affine(x, x, std::sqrt(3.0f), 1000);
   const Tensor mean = poisoned({2, 8}), rstd = poisoned({2, 8});
-  cpu_backend().group_norm(y, mean, rstd, x, ones, ones, p.groups, float(p.eps), false);
+  backend().group_norm(y, mean, rstd, x, ones, ones, p.groups, float(p.eps), false);
   const NormReference r = reference(p, x, ones, ones, x);
   expect_close(y, r.y, 1e-6, "y");
   for (size_t i = 0; i < r.rstd.size(); ++i) {
@@ -124,12 +124,12 @@ TEST(GroupNorm, unwanted_outputs) {
   const Tensor x = random(shape), w = random({12}), b = random({12}), y = poisoned(shape), whole = poisoned(shape);
   const Tensor mean = poisoned({1, 4}), rstd = poisoned({1, 4}), dw = poisoned({12}), dw_alone = poisoned({12});
   const Tensor dx = poisoned(shape), dx_alone = poisoned(shape), db = poisoned({12});
-  cpu_backend().group_norm(whole, mean, rstd, x, w, b, 4, 1e-5f, true);
-  cpu_backend().group_norm(y, {}, {}, x, w, b, 4, 1e-5f, true);
+  backend().group_norm(whole, mean, rstd, x, w, b, 4, 1e-5f, true);
+  backend().group_norm(y, {}, {}, x, w, b, 4, 1e-5f, true);
   expect_same_bits(y, whole, "y");
-  cpu_backend().group_norm_backward(dx, dw, db, y, x, w, b, mean, rstd, 4, true);
-  cpu_backend().group_norm_backward(dx_alone, {}, {}, y, x, w, b, mean, rstd, 4, true);
-  cpu_backend().group_norm_backward({}, dw_alone, {}, y, x, w, b, mean, rstd, 4, true);
+  backend().group_norm_backward(dx, dw, db, y, x, w, b, mean, rstd, 4, true);
+  backend().group_norm_backward(dx_alone, {}, {}, y, x, w, b, mean, rstd, 4, true);
+  backend().group_norm_backward({}, dw_alone, {}, y, x, w, b, mean, rstd, 4, true);
   expect_same_bits(dx, dx_alone, "dx");
   expect_same_bits(dw, dw_alone, "dw");
 }
@@ -141,8 +141,8 @@ TEST(LayerNorm, forward_and_backward) {
       const Tensor x = random(shape, layout), dy = random(shape, layout), w = random({width}), b = random({width});
       const Tensor y = poisoned(shape, layout), dx = poisoned(shape, layout), mean = poisoned(rows, layout);
       const Tensor rstd = poisoned(rows, layout), dw = poisoned({width}), db = poisoned({width});
-      cpu_backend().layer_norm(y, mean, rstd, x, w, b, 1e-5f);
-      cpu_backend().layer_norm_backward(dx, dw, db, dy, x, w, mean, rstd);
+      backend().layer_norm(y, mean, rstd, x, w, b, 1e-5f);
+      backend().layer_norm_backward(dx, dw, db, dy, x, w, mean, rstd);
       const NormReference r = reference({rows.numel(), 1, width, 1, double(1e-5f), false}, x, w, b, dy);
       double worst = 1;
       for (double v : r.rstd) worst = std::max(worst, v);
@@ -159,9 +159,9 @@ TEST(LayerNorm, forward_and_backward) {
 TEST(LayerNorm, large_mean) {
   const int64_t width = between(600, 700);
   const Tensor x = random({50, width}), ones = random({width}), y = poisoned({50, width});
-  cpu_backend().affine(x, x, std::sqrt(3.0f), 1000);
+  backend().affine(x, x, std::sqrt(3.0f), 1000);
   const Tensor mean = poisoned({50}), rstd = poisoned({50});
-  cpu_backend().layer_norm(y, mean, rstd, x, ones, ones, 1e-6f);
+  backend().layer_norm(y, mean, rstd, x, ones, ones, 1e-6f);
   const NormReference r = reference({50, 1, width, 1, double(1e-6f), false}, x, ones, ones, x);
   expect_close(y, r.y, 1e-6, "y");
   for (size_t i = 0; i < 50; ++i) EXPECT_NEAR(rstd.data<float>()[i], r.rstd[i], 1e-6 * r.rstd[i]);

@@ -11,10 +11,40 @@
 #include <random>
 #include <vector>
 
-#include "wick/backend/backend.h"
+#include "backend/mirror.h"
+#include "wick/backend/registry.h"
 #include "wick/core/rng.h"
 
 namespace wick::probe {
+
+// What is tested: the CPU, or the device that WICK_TEST_DEVICE names.
+inline Backend& backend() {
+  static Backend& tested = []() -> Backend& {
+    const char* device = std::getenv("WICK_TEST_DEVICE");
+    if (!device) return cpu_backend();
+    cpu_backend();
+    return *new Mirror(open_backend(device));
+  }();
+  return tested;
+}
+inline bool on_cpu() { return backend().name() == "cpu"; }
+
+// The dtype of activations: f32, or what WICK_TEST_DTYPE names (bf16, f16), on devices that have others.
+inline DType activations() {
+  static const DType dtype = [] {
+    const char* name = std::getenv("WICK_TEST_DTYPE");
+    if (!name) return DType::f32;
+    for (DType t : {DType::f32, DType::bf16, DType::f16})
+      if (name_of(t) == name) return t;
+    fail("WICK_TEST_DTYPE: expected f32, bf16 or f16, found {}", name);
+  }();
+  return dtype;
+}
+
+// The largest relative error of rounding to a dtype once.
+inline double unit_roundoff(DType dtype) {
+  return dtype == DType::bf16 ? 0x1p-8 : dtype == DType::f16 ? 0x1p-11 : 0x1p-24;
+}
 
 // A new seed each run, printed; WICK_TEST_SEED=... repeats one.
 inline uint64_t seed() {
@@ -75,18 +105,29 @@ inline Tensor random(const Shape& shape, Layout layout = Layout::packed, DType d
   return t;
 }
 
+// Activations: like random() and poisoned(), in the dtype that is tested.
+inline Tensor input(const Shape& shape, Layout layout = Layout::packed) {
+  return random(shape, layout, activations());
+}
+inline Tensor output(const Shape& shape, Layout layout = Layout::packed) {
+  return poisoned(shape, layout, activations());
+}
+
 inline std::vector<double> doubles(const Tensor& t) {
   const std::vector<float> values = t.to_vector();
   return {values.begin(), values.end()};
 }
 
-// tolerance is absolute; NaN is never close.
+// tolerance is absolute and that of arithmetic in f32; what is stored in 16 bits may be off by one more rounding. NaN
+// is never close.
 inline void expect_close(const Tensor& got, const std::vector<double>& want, double tolerance, const char* what) {
+  const double roundoff = got.dtype() == DType::f32 ? 0 : unit_roundoff(got.dtype());
+  const double smallest = got.dtype() == DType::f16 ? 0x1p-25 : 0;  // half a unit of f16's subnormal numbers
   const std::vector<float> values = got.to_vector();
   ASSERT_EQ(values.size(), want.size()) << what;
   size_t wrong = 0;
   for (size_t i = 0; i < want.size(); ++i) {
-    if (std::abs(values[i] - want[i]) <= tolerance) continue;
+    if (std::abs(values[i] - want[i]) <= tolerance + (std::abs(want[i]) + tolerance) * roundoff + smallest) continue;
     if (++wrong <= 3)
       ADD_FAILURE() << what << " " << to_string(got.shape()) << " at " << i << ": got " << values[i] << ", want "
                     << want[i] << ", tolerance " << tolerance;

@@ -27,7 +27,7 @@ TEST(Sum, over_every_set_of_axes) {
       for (int d = 0; d < 4; ++d)
         if (mask >> d & 1) target[d] = 1;
       const Tensor x = random(shape, layout), y = poisoned(target, layout);
-      cpu_backend().sum(y, x);
+      backend().sum(y, x);
       expect_close(y, sum_reference(x, target), 8 * kEps * std::sqrt(double(x.numel() / y.numel())) + 4 * kEps, "sum");
     }
 }
@@ -35,19 +35,19 @@ TEST(Sum, over_every_set_of_axes) {
 TEST(Sum, of_millions) {
   const int64_t rows = between(9000, 10000), columns = between(300, 350);
   const Tensor x = random({rows, columns}), y = poisoned({1, columns}), again = poisoned({1, columns});
-  cpu_backend().sum(y, x);
-  cpu_backend().sum(again, x);
+  backend().sum(y, x);
+  backend().sum(again, x);
   expect_close(y, sum_reference(x, {1, columns}), 8 * kEps * std::sqrt(double(rows)), "columns");
   expect_same_bits(y, again, "columns");
   const Tensor all = poisoned({1, 1});
-  cpu_backend().sum(all, x);
+  backend().sum(all, x);
   const double want = sum_reference(x, {1, 1})[0];
   EXPECT_NEAR(all.item(), want, kEps * (1 + std::abs(want)));
 }
 
 TEST(Sum, of_an_expanded_view) {
   const Tensor x = random({5, 1}).window({5, 300}, {1, 0}), y = poisoned({1, 300});
-  cpu_backend().sum(y, x);
+  backend().sum(y, x);
   expect_close(y, sum_reference(x, {1, 300}), 4 * kEps, "expanded");
 }
 
@@ -56,9 +56,9 @@ TEST(Softmax, rows) {
     for (float scale : {1.0f, 50.0f}) {
       const int64_t n = between(1, 200);
       const Tensor x = random({between(1, 4), between(1, 30), n}, layout), dy = random(x.shape(), layout);
-      cpu_backend().affine(x, x, scale, 7);
+      backend().affine(x, x, scale, 7);
       const Tensor y = poisoned(x.shape(), layout), dx = poisoned(x.shape(), layout);
-      cpu_backend().softmax(y, x);
+      backend().softmax(y, x);
       std::vector<double> want = doubles(x), want_dx = doubles(dy);
       for (size_t row = 0; row < want.size(); row += size_t(n)) {
         double maximum = -1e300, total = 0, dot = 0;
@@ -68,7 +68,7 @@ TEST(Softmax, rows) {
         for (size_t i = row; i < row + size_t(n); ++i) want_dx[i] = want[i] * (want_dx[i] - dot);
       }
       expect_close(y, want, 4 * kEps, "softmax");
-      cpu_backend().softmax_backward(dx, dy, y);
+      backend().softmax_backward(dx, dy, y);
       expect_close(dx, want_dx, 16 * kEps, "softmax_backward");
     }
 }
@@ -76,7 +76,7 @@ TEST(Softmax, rows) {
 TEST(Softmax, masks_and_nan) {
   const float inf = std::numeric_limits<float>::infinity();
   const Tensor x = Tensor::of(std::vector<float>{-inf, 0, -inf, 0, 1, NAN, 2, 3}, {2, 4}), y = poisoned({2, 4});
-  cpu_backend().softmax(y, x);
+  backend().softmax(y, x);
   EXPECT_EQ(y.data<float>()[0], 0);
   EXPECT_EQ(y.data<float>()[1], 0.5f);
   for (int i = 4; i < 8; ++i) EXPECT_TRUE(std::isnan(y.data<float>()[i]));
@@ -87,8 +87,8 @@ TEST(Mse, loss_and_gradient) {
     for (int64_t extent : {between(1, 20), between(200, 300)}) {
       const Tensor a = random({2, extent, extent + 1}, layout), b = random(a.shape());
       const Tensor loss = poisoned({1}), again = poisoned({1}), da = poisoned(a.shape(), layout);
-      cpu_backend().mse(loss, a, b);
-      cpu_backend().mse(again, a, b);
+      backend().mse(loss, a, b);
+      backend().mse(again, a, b);
       std::vector<double> want = doubles(a);
       const std::vector<double> target = doubles(b);
       double total = 0;
@@ -100,7 +100,7 @@ TEST(Mse, loss_and_gradient) {
       }
       EXPECT_NEAR(loss.item(), total / double(want.size()), 2 * kEps);
       expect_same_bits(loss, again, "mse");
-      cpu_backend().mse_backward(da, Tensor::of(std::vector<float>{dloss}, {1}), a, b);
+      backend().mse_backward(da, Tensor::of(std::vector<float>{dloss}, {1}), a, b);
       expect_close(da, want, 16 * kEps / double(want.size()), "mse_backward");
     }
 }
@@ -108,12 +108,12 @@ TEST(Mse, loss_and_gradient) {
 TEST(SumOfSquares, several_tensors) {
   const Tensor a = random({between(1, 50000)}), b = random({between(1, 90), between(1, 90)}, Layout::swapped);
   const Tensor total = poisoned({1});
-  cpu_backend().sum_of_squares(total, {a, b});
+  backend().sum_of_squares(total, {a, b});
   double want = 0;
   for (const Tensor& t : {a, b})
     for (double v : doubles(t)) want += v * v;
   EXPECT_NEAR(total.item(), want, kEps * want);
-  cpu_backend().sum_of_squares(total, {});
+  backend().sum_of_squares(total, {});
   EXPECT_EQ(total.item(), 0);
 }
 
@@ -121,7 +121,7 @@ TEST(SumOfSquares, shows_what_is_not_finite) {
   for (float bad : {NAN, std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
     const Tensor x = random({between(1, 40000)}), total = poisoned({1});
     x.data<float>()[between(0, x.numel() - 1)] = bad;
-    cpu_backend().sum_of_squares(total, {random({7}), x});
+    backend().sum_of_squares(total, {random({7}), x});
     EXPECT_FALSE(std::isfinite(total.item()));
   }
 }

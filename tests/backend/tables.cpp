@@ -23,9 +23,9 @@ TEST(Embedding, looks_up_and_scatters) {
       const Shape shape{ids.dim(0), ids.dim(1), width};
       const Tensor y = poisoned(shape, layout), dy = random(shape, layout);
       const Tensor dtable = poisoned({rows, width}, layout), again = poisoned({rows, width});
-      cpu_backend().embedding(y, table, ids);
-      cpu_backend().embedding_backward(dtable, dy, ids);
-      cpu_backend().embedding_backward(again, dy, ids);
+      backend().embedding(y, table, ids);
+      backend().embedding_backward(dtable, dy, ids);
+      backend().embedding_backward(again, dy, ids);
       const std::vector<double> from = doubles(table), grads = doubles(dy);
       std::vector<double> want, want_table(from.size());
       for (int64_t i = 0; i < ids.numel(); ++i)
@@ -43,7 +43,7 @@ TEST(Embedding, looks_up_and_scatters) {
 TEST(Embedding, strided_ids) {
   const Tensor ids = random_ids({8, 6}, 5), table = random({5, 3}), y = poisoned({6, 8, 3});
   const Tensor transposed = ids.window({6, 8}, {1, 6});
-  cpu_backend().embedding(y, table, transposed);
+  backend().embedding(y, table, transposed);
   for (int64_t i = 0; i < 6; ++i)
     for (int64_t j = 0; j < 8; ++j)
       EXPECT_EQ(y.data<float>()[(i * 8 + j) * 3], table.data<float>()[ids.data<int64_t>()[j * 6 + i] * 3]);
@@ -57,8 +57,8 @@ TEST(Upsample, nearest_and_its_gradient) {
         const Shape large{small[0], small[1] * vertical, small[2] * horizontal, small[3]};
         const Tensor x = random(small, layout), y = poisoned(large, layout), dy = random(large, layout);
         const Tensor dx = poisoned(small, layout);
-        cpu_backend().upsample_nearest(y, x);
-        cpu_backend().upsample_nearest_backward(dx, dy);
+        backend().upsample_nearest(y, x);
+        backend().upsample_nearest_backward(dx, dy);
         const std::vector<double> from = doubles(x), grads = doubles(dy);
         std::vector<double> want, want_dx(from.size());
         for (int64_t i = 0; i < large.numel(); ++i) {
@@ -77,8 +77,8 @@ TEST(Random, words_of_philox_in_order) {
   for (int64_t n : {int64_t{1}, between(2, 90), between(50000, 60000)}) {
     const uint64_t seed = rng().below(~uint64_t{0}), position = rng().below(~uint64_t{0});
     const Tensor uniform = poisoned({n}), normal = poisoned({n});
-    cpu_backend().fill_uniform(uniform, seed, 3, position);
-    cpu_backend().fill_normal(normal, seed, 3, position);
+    backend().fill_uniform(uniform, seed, 3, position);
+    backend().fill_normal(normal, seed, 3, position);
     int64_t wrong = 0;
     for (int64_t i = 0; i < n; ++i) {
       const auto bits = philox(seed, 3, position + uint64_t(i / 4));
@@ -97,18 +97,21 @@ TEST(AdamW, follows_the_formulas) {
   std::vector<std::vector<double>> want_param, want_m, want_v;
   for (int64_t n : {int64_t{1}, between(2, 50), between(30000, 40000)}) {
     const Tensor param = random({n}), grad = random({n}), m = poisoned({n}), v = poisoned({n});
-    cpu_backend().fill(m, 0);
-    cpu_backend().fill(v, 0);
+    backend().fill(m, 0);
+    backend().fill(v, 0);
     slots.push_back({param, grad, m, v});
     kept.insert(kept.end(), {param, grad, m, v});
     want_param.push_back(doubles(param));
     want_m.emplace_back(size_t(n), 0.0);
     want_v.emplace_back(size_t(n), 0.0);
   }
+  const Tensor scalars = Tensor::of(std::vector<float>{1e-2f, 0.5f, 0, 4.0f, NAN}, {kAdamWScalars});
+  const AdamWStep s{.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f};
   for (int64_t step = 1; step <= 5; ++step) {
-    const AdamWStep s{1e-2f, 0.9f, 0.999f, 1e-8f, 0.1f, step, 0.5f};
-    cpu_backend().adamw(slots, s);
-    const double lr = s.lr, beta1 = s.beta1, beta2 = s.beta2;
+    backend().adamw(slots, s, scalars);
+    EXPECT_EQ(scalars.data<float>()[kSteps], float(step));
+    EXPECT_EQ(scalars.data<float>()[kGradNorm], 1.0f);
+    const double lr = 1e-2f, beta1 = s.beta1, beta2 = s.beta2;
     for (size_t k = 0; k < slots.size(); ++k)
       for (size_t i = 0; i < want_m[k].size(); ++i) {
         const double g = double(kept[4 * k + 1].data<float>()[i]) * 0.5;

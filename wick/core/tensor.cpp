@@ -37,11 +37,18 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Memory& memory) {
 namespace {
 
 template <class T>
-Tensor copy_of(const std::vector<T>& values, const Shape& shape, DType dtype) {
+Tensor copy_of(const std::vector<T>& values, const Shape& shape, DType dtype, Memory& memory) {
   check(int64_t(values.size()) == shape.numel(), "tensor: {} values do not fill shape {}", values.size(), shape);
-  Tensor t = Tensor::empty(shape, dtype);
-  if (!values.empty()) std::memcpy(t.data<T>(), values.data(), values.size() * sizeof(T));
+  Tensor t = Tensor::empty(shape, dtype, memory);
+  if (!values.empty()) memory.write(t.view().data, values.data(), values.size() * sizeof(T));
   return t;
+}
+
+// From the first to the last element of a view that has some.
+int64_t spanned_elements(const View& view) {
+  int64_t last = 0;
+  for (int d = 0; d < view.rank(); ++d) last += (view.shape[d] - 1) * view.stride[d];
+  return last + 1;
 }
 
 float load_as_float(const void* data, DType dtype, int64_t i) {
@@ -69,8 +76,12 @@ uint64_t next_id() {
 
 }  // namespace
 
-Tensor Tensor::of(const std::vector<float>& values, const Shape& shape) { return copy_of(values, shape, DType::f32); }
-Tensor Tensor::of(const std::vector<int64_t>& values, const Shape& shape) { return copy_of(values, shape, DType::i64); }
+Tensor Tensor::of(const std::vector<float>& values, const Shape& shape, Memory& memory) {
+  return copy_of(values, shape, DType::f32, memory);
+}
+Tensor Tensor::of(const std::vector<int64_t>& values, const Shape& shape, Memory& memory) {
+  return copy_of(values, shape, DType::i64, memory);
+}
 
 Memory& Tensor::memory() const {
   assert(storage_);
@@ -88,12 +99,26 @@ Tensor Tensor::window(const Shape& shape, const Shape& stride, int64_t offset) c
 
 float Tensor::item() const {
   check(numel() == 1, "item: the tensor has shape {}, not one element", shape());
-  assert(memory().on_host());
-  return load_as_float(view_.data, dtype(), 0);
+  return to_vector().front();
+}
+
+Tensor Tensor::to(Memory& other) const {
+  if (&memory() == &other) return *this;
+  if (numel() == 0) return empty(shape(), dtype(), other);
+  // Devices talk through the host. What the view spans travels as it lies.
+  Tensor host = memory().on_host() ? *this : empty({spanned_elements(view_)}, dtype());
+  if (!memory().on_host()) {
+    memory().read(host.view_.data, view_.data, size_t(host.numel()) * size_of(dtype()));
+    host = host.window(shape(), stride());
+  }
+  if (other.on_host()) return host;
+  Tensor flat = empty({spanned_elements(view_)}, dtype(), other);
+  other.write(flat.view_.data, host.view_.data, size_t(flat.numel()) * size_of(dtype()));
+  return flat.window(shape(), stride());
 }
 
 std::vector<float> Tensor::to_vector() const {
-  assert(memory().on_host());
+  if (!memory().on_host()) return to(host_memory()).to_vector();
   std::vector<float> values(static_cast<size_t>(numel()));
   std::array<int64_t, kMaxRank> index{};
   for (float& value : values) {

@@ -35,9 +35,9 @@ class Tensor {
   Tensor() = default;  // holds nothing; false in a condition
 
   static Tensor empty(const Shape& shape, DType dtype = DType::f32, Memory& memory = host_memory());
-  // Host tensors from values, for tests and small constants.
-  static Tensor of(const std::vector<float>& values, const Shape& shape);
-  static Tensor of(const std::vector<int64_t>& values, const Shape& shape);
+  // From values, for inputs and small constants.
+  static Tensor of(const std::vector<float>& values, const Shape& shape, Memory& memory = host_memory());
+  static Tensor of(const std::vector<int64_t>& values, const Shape& shape, Memory& memory = host_memory());
 
   explicit operator bool() const { return storage_ != nullptr; }
   const Shape& shape() const { return view_.shape; }
@@ -60,8 +60,11 @@ class Tensor {
   T* data() const {
     return view_.as<T>();
   }
-  float item() const;                    // the one element, as a float
-  std::vector<float> to_vector() const;  // all elements in row-major order, as floats; any dtype
+  // For any memory, waiting for a device; any dtype becomes float.
+  float item() const;                    // the one element
+  std::vector<float> to_vector() const;  // all elements in row-major order
+  // The same values and strides in another memory; untracked if moved.
+  Tensor to(Memory& memory) const;
 
   // Identity for the tape: 0 means that no gradient is wanted. See autograd/tape.h.
   uint64_t id() const { return id_; }

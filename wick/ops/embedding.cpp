@@ -1,7 +1,5 @@
 #include "wick/ops/embedding.h"
 
-#include <cmath>
-
 namespace wick {
 namespace {
 
@@ -37,19 +35,9 @@ Tensor embedding(const Tensor& table, const Tensor& ids) {
 Tensor timestep_embedding(const Tensor& t, int dim, float max_period) {
   check(t.rank() == 1 && dim >= 2 && dim % 2 == 0,
         "timestep_embedding: expected t [N] and an even width, got {} and {}", t.shape(), dim);
-  const std::vector<float> values = t.to_vector();
-  const int half = dim / 2;
-  std::vector<float> out(values.size() * size_t(dim));
-  for (size_t n = 0; n < values.size(); ++n) {
-    for (int i = 0; i < half; ++i) {
-      // In float, as the frameworks compute it: the angle's rounding is part of what models were trained with.
-      const float frequency = std::exp(-std::log(max_period) * float(i) / float(half));
-      const float angle = values[n] * frequency;
-      out[n * size_t(dim) + size_t(i)] = std::cos(angle);
-      out[n * size_t(dim) + size_t(half + i)] = std::sin(angle);
-    }
-  }
-  return Tensor::of(out, {t.dim(0), dim});
+  Tensor y = Tensor::empty({t.dim(0), dim}, DType::f32, t.memory());
+  t.backend().timestep_embedding(y, t, max_period);
+  return y;
 }
 
 }  // namespace wick

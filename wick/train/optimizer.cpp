@@ -1,6 +1,5 @@
 #include "wick/train/optimizer.h"
 
-#include <cmath>
 #include <utility>
 
 #include "wick/ops/shape.h"
@@ -17,7 +16,16 @@ AdamW::AdamW(std::vector<Parameter> parameters, AdamWOptions options)
     m_.push_back(zeros(p.value.shape(), DType::f32, p.value.memory()));
     v_.push_back(zeros(p.value.shape(), DType::f32, p.value.memory()));
   }
+  scalars_ = zeros({kAdamWScalars}, DType::f32, parameters_.front().value.memory());
 }
+
+Tensor AdamW::scalar(AdamWScalar which) const { return scalars_.window({1}, {1}, which); }
+void AdamW::write_scalar(AdamWScalar which, float value) {
+  scalars_.memory().write(scalar(which).view().data, &value, sizeof value);
+}
+
+int64_t AdamW::steps() const { return int64_t(scalar(kSteps).item()); }
+void AdamW::set_steps(int64_t steps) { write_scalar(kSteps, float(steps)); }
 
 float AdamW::step(const Grads& grads, float scale) {
   std::vector<Tensor> kept;  // gradients that had to be made contiguous live until the update is done
@@ -33,21 +41,17 @@ float AdamW::step(const Grads& grads, float scale) {
   check(!slots.empty(), "AdamW: no parameter has a gradient; is the loss computed from them?");
 
   Backend& backend = parameters_.front().value.backend();
-  const Tensor total = Tensor::empty({1}, DType::f32, backend.memory());
-  backend.sum_of_squares(total, views);
-  const float norm = scale * std::sqrt(total.item());
-  if (!std::isfinite(norm)) return norm;
-
-  const bool clip = options_.max_grad_norm > 0 && norm > options_.max_grad_norm;
-  if (clip) scale *= options_.max_grad_norm / (norm + 1e-6f);  // PyTorch's clip_grad_norm_
-  backend.adamw(slots, {.lr = options_.lr,
-                        .beta1 = options_.beta1,
-                        .beta2 = options_.beta2,
-                        .eps = options_.eps,
-                        .weight_decay = options_.weight_decay,
-                        .step = ++steps_,
-                        .grad_scale = scale});
-  return norm;
+  write_scalar(kLr, options_.lr);
+  write_scalar(kGradScale, scale);
+  backend.sum_of_squares(scalar(kSumOfSquares), views);
+  backend.adamw(slots,
+                {.beta1 = options_.beta1,
+                 .beta2 = options_.beta2,
+                 .eps = options_.eps,
+                 .weight_decay = options_.weight_decay,
+                 .max_grad_norm = options_.max_grad_norm},
+                scalars_);
+  return scalar(kGradNorm).item();
 }
 
 void GradientAccumulator::add(const std::vector<Parameter>& parameters, const Grads& grads) {

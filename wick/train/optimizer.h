@@ -28,16 +28,20 @@ class AdamW {
   const std::vector<Parameter>& parameters() const { return parameters_; }
 
   // What a resumed run needs beside the parameters; the order is that of the parameters.
-  int64_t steps() const { return steps_; }
+  int64_t steps() const;
   const std::vector<Tensor>& first_moments() const { return m_; }
   const std::vector<Tensor>& second_moments() const { return v_; }
-  void set_steps(int64_t steps) { steps_ = steps; }
+  void set_steps(int64_t steps);
 
  private:
+  Tensor scalar(AdamWScalar which) const;
+  void write_scalar(AdamWScalar which, float value);
+
   std::vector<Parameter> parameters_;
   AdamWOptions options_;
+
   std::vector<Tensor> m_, v_;
-  int64_t steps_ = 0;
+  Tensor scalars_;  // [kAdamWScalars], beside the parameters
 };
 
 // Sums gradients over micro-batches, in the order of the calls. It takes what a tape gives, or tensors made without one

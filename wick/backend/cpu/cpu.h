@@ -63,13 +63,14 @@ class CpuBackend final : public Backend {
   // tables of embeddings
   void embedding(View y, View table, View ids) override;
   void embedding_backward(View dtable, View dy, View ids) override;
+  void timestep_embedding(View y, View t, float max_period) override;
 
   // loss
   void mse(View loss, View a, View b) override;
   void mse_backward(View da, View dloss, View a, View b) override;
 
   // optimizer
-  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step) override;
+  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
 };
 

@@ -1,6 +1,7 @@
 // Table look-up. Its gradient adds the rows of one id in the order of their positions.
 #include <algorithm>
 #include <cassert>
+#include <cmath>
 #include <numeric>
 
 #include "wick/backend/cpu/convert.h"
@@ -53,6 +54,21 @@ void CpuBackend::embedding_backward(View dtable, View dy, View ids) {
       for (int64_t d = 0; d < width; ++d) to[d] += from[d];
     }
   });
+  output.finish();
+}
+
+void CpuBackend::timestep_embedding(View y, View t, float max_period) {
+  const DenseInput times(t);
+  const DenseOutput output(y);
+  const int64_t width = y.dim(1), half = width / 2;
+  for (int64_t n = 0; n < t.numel(); ++n)
+    for (int64_t i = 0; i < half; ++i) {
+      // In float, as the frameworks compute it: the angle's rounding is part of what models were trained with.
+      const float frequency = std::exp(-std::log(max_period) * float(i) / float(half));
+      const float angle = times.data()[n] * frequency;
+      output.data()[n * width + i] = std::cos(angle);
+      output.data()[n * width + half + i] = std::sin(angle);
+    }
   output.finish();
 }
 

@@ -8,12 +8,12 @@
 #include "hwy/foreach_target.h"
 #include "wick/backend/cpu/simd-inl.h"
 
-#ifndef WICK_BACKEND_CPU_ADAMW_SCALARS
-#define WICK_BACKEND_CPU_ADAMW_SCALARS
+#ifndef WICK_BACKEND_CPU_ADAMW_FACTORS
+#define WICK_BACKEND_CPU_ADAMW_FACTORS
 namespace wick {
 namespace {
 
-struct AdamWScalars {
+struct AdamWFactors {
   float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, inverse_correction2, eps, step_size;
 };
 
@@ -30,7 +30,7 @@ struct AdamWVectors {
   FloatVec param, m, v;
 };
 
-HWY_INLINE AdamWVectors adamw_step(const AdamWScalars& s, AdamWVectors old, FloatVec grad) {
+HWY_INLINE AdamWVectors adamw_step(const AdamWFactors& s, AdamWVectors old, FloatVec grad) {
   const FloatVec g = hn::Mul(grad, set(s.grad_scale));
   const FloatVec m = hn::MulAdd(hn::Sub(g, old.m), set(s.one_minus_beta1), old.m);
   const FloatVec v = hn::MulAdd(hn::Mul(g, g), set(s.one_minus_beta2), hn::Mul(old.v, set(s.beta2)));
@@ -39,7 +39,7 @@ HWY_INLINE AdamWVectors adamw_step(const AdamWScalars& s, AdamWVectors old, Floa
   return {hn::Sub(hn::Mul(old.param, set(s.decay)), update), m, v};
 }
 
-void AdamWBlock(const AdamWScalars& s, float* param, float* m, float* v, const float* grad, int64_t n) {
+void AdamWBlock(const AdamWFactors& s, float* param, float* m, float* v, const float* grad, int64_t n) {
   const int64_t step = lanes();
   int64_t i = 0;
   for (; i + step <= n; i += step) {
@@ -93,9 +93,10 @@ HWY_EXPORT(SumOfSquaresBlock);
 
 namespace {
 
-AdamWScalars scalars_of(const AdamWStep& step) {
-  const double beta1 = double(step.beta1), beta2 = double(step.beta2), lr = double(step.lr), t = double(step.step);
-  return {.grad_scale = step.grad_scale,
+AdamWFactors factors_of(const AdamWStep& step, const float* scalars, float grad_scale) {
+  const double beta1 = double(step.beta1), beta2 = double(step.beta2), lr = double(scalars[kLr]);
+  const double t = double(scalars[kSteps]);
+  return {.grad_scale = grad_scale,
           .decay = float(1 - lr * double(step.weight_decay)),
           .one_minus_beta1 = float(1 - beta1),
           .beta2 = step.beta2,
@@ -105,9 +106,19 @@ AdamWScalars scalars_of(const AdamWStep& step) {
           .step_size = float(lr / (1 - std::pow(beta1, t)))};
 }
 
+// The factor of the gradients, clipped as PyTorch's clip_grad_norm_ does.
+float clipped_scale(float scale, float norm, float max_norm) {
+  return max_norm > 0 && norm > max_norm ? scale * (max_norm / (norm + 1e-6f)) : scale;
+}
+
 }  // namespace
 
-void CpuBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step) {
+void CpuBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalar_view) {
+  float* scalars = scalar_view.as<float>();
+  const float norm = scalars[kGradNorm] = scalars[kGradScale] * std::sqrt(scalars[kSumOfSquares]);
+  if (!std::isfinite(norm)) return;
+  scalars[kSteps] += 1;
+
   constexpr int64_t kPart = 1 << 13;
   struct Part {
     const AdamWSlot* slot;
@@ -121,15 +132,17 @@ void CpuBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& ste
     for (int64_t i = 0; i < n; i += kPart) parts.push_back({&slot, i, std::min(n, i + kPart)});
     elements += n;
   }
-  const AdamWScalars scalars = scalars_of(step);
+  const AdamWFactors factors = factors_of(step, scalars, clipped_scale(scalars[kGradScale], norm, step.max_grad_norm));
   parallel_for(int64_t(parts.size()), elements, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const auto& [slot, first, last] = parts[size_t(i)];
       HWY_DYNAMIC_DISPATCH(AdamWBlock)
-      (scalars, slot->param.as<float>() + first, slot->m.as<float>() + first, slot->v.as<float>() + first,
+      (factors, slot->param.as<float>() + first, slot->m.as<float>() + first, slot->v.as<float>() + first,
        slot->grad.as<float>() + first, last - first);
     }
   });
+  for (const AdamWSlot& slot : slots)
+    if (slot.copy) copy(slot.copy, slot.param);
 }
 
 void CpuBackend::sum_of_squares(View total, const std::vector<View>& tensors) {

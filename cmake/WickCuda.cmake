@@ -1,0 +1,61 @@
+# The CUDA backend, a module that the program opens at run time: libwick-cuda.so. WICK_CUDA says how it is built:
+#   AUTO    as a module where a CUDA toolkit (12 or newer) is found, else not at all
+#   MODULE  as a module; STATIC: into the programs; OFF: not at all
+# WICK_CUDA_ARCHITECTURES is what CMake calls CMAKE_CUDA_ARCHITECTURES.
+set(WICK_CUDA AUTO CACHE STRING "AUTO, MODULE, STATIC or OFF")
+set(WICK_CUDA_ARCHITECTURES "75-real;80-real;86-real;89-real;90a-real;90-virtual" CACHE STRING "Architectures of the kernels")
+
+# A module works with a program only if both were built against the same contract.
+file(GLOB contract CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/wick/core/*.h ${CMAKE_SOURCE_DIR}/wick/backend/*.h)
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${contract})
+set(digests ${PROJECT_VERSION} ${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION})
+foreach(header IN LISTS contract)
+  file(SHA256 ${header} digest)
+  list(APPEND digests ${digest})
+endforeach()
+string(SHA256 WICK_BUILD_ID "${digests}")
+string(SUBSTRING ${WICK_BUILD_ID} 0 16 WICK_BUILD_ID)
+
+if(WICK_CUDA STREQUAL OFF)
+  return()
+endif()
+include(CheckLanguage)
+if(DEFINED ENV{WICK_CUDA_TOOLKIT} AND NOT CMAKE_CUDA_COMPILER)
+  set(CMAKE_CUDA_COMPILER $ENV{WICK_CUDA_TOOLKIT}/bin/nvcc)
+endif()
+check_language(CUDA)
+find_path(WICK_CUDNN_FRONTEND cudnn_frontend.h HINTS ${CMAKE_SOURCE_DIR}/build/wheels/include)
+if(WICK_CUDA STREQUAL AUTO AND NOT (CMAKE_CUDA_COMPILER AND WICK_CUDNN_FRONTEND))
+  message(STATUS "No CUDA toolkit with cudnn-frontend: building for the CPU alone (scripts/setup cuda gets them)")
+  set(WICK_CUDA OFF)
+  return()
+endif()
+
+if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+  set(CMAKE_CUDA_ARCHITECTURES ${WICK_CUDA_ARCHITECTURES})
+endif()
+enable_language(CUDA)
+find_package(CUDAToolkit 12 REQUIRED)
+set(CMAKE_CUDA_STANDARD 20)
+set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+
+file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/wick/backend/cuda/*.cpp ${CMAKE_SOURCE_DIR}/wick/backend/cuda/*.cu)
+if(WICK_CUDA STREQUAL STATIC)
+  add_library(wick_cuda STATIC ${sources})
+  target_compile_definitions(wick_backend PRIVATE WICK_CUDA_STATIC)
+  target_link_libraries(wick_backend PUBLIC wick_cuda)
+else()
+  add_library(wick_cuda MODULE ${sources})
+  set_target_properties(wick_cuda PROPERTIES OUTPUT_NAME wick-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
+  target_link_options(wick_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
+endif()
+target_include_directories(wick_cuda PRIVATE ${CMAKE_SOURCE_DIR})
+target_include_directories(wick_cuda SYSTEM PRIVATE ${WICK_CUDNN_FRONTEND})
+# cuBLASLt and cuDNN are opened on first use, so only their headers are needed here.
+target_compile_definitions(wick_cuda PRIVATE WICK_BUILD_ID="${WICK_BUILD_ID}" NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+  $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)  # which fmt 9 would not use under nvcc
+target_link_libraries(wick_cuda PRIVATE wick::core CUDA::cudart_static ${CMAKE_DL_LIBS})
+target_compile_options(wick_cuda PRIVATE
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<BOOL:${WICK_WERROR}>:-Werror>>
+  $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)

@@ -1,0 +1,42 @@
+#include "wick/backend/cuda/cuda.h"
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "wick/backend/cuda/cublaslt.h"
+#include "wick/backend/cuda/cudnn.h"
+
+namespace wick {
+
+CudaBackend::CudaBackend(int device) : device_(device), name_(fmt::format("cuda:{}", device)) {
+  cuda_check(cudaSetDevice(device), "cudaSetDevice");
+  cudaDeviceProp properties{};
+  cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
+  capability_ = 10 * properties.major + properties.minor;
+  check(capability_ >= 75, "{} is a {} of compute capability {}.{}; Wick needs 7.5 (Turing) or newer", name_,
+        properties.name, properties.major, properties.minor);
+  if (const char* lower = std::getenv("WICK_CUDA_CAPABILITY")) capability_ = std::min(capability_, std::atoi(lower));
+  multiprocessors_ = properties.multiProcessorCount;
+  cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+  pool_ = std::make_unique<Pool>(device, stream_);
+  pool_->backend = this;
+}
+
+CudaBackend::~CudaBackend() {
+  cudnn_.reset();
+  cublas_.reset();
+  pool_.reset();
+  cudaStreamDestroy(stream_);
+}
+
+Cublas& CudaBackend::cublas() {
+  if (!cublas_) cublas_ = std::make_unique<Cublas>();
+  return *cublas_;
+}
+
+Cudnn& CudaBackend::cudnn() {
+  if (!cudnn_) cudnn_ = std::make_unique<Cudnn>(stream_);
+  return *cudnn_;
+}
+
+}  // namespace wick

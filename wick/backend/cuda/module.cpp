@@ -1,0 +1,85 @@
+// The one thing that libwick-cuda.so exports.
+#include "wick/backend/module.h"
+
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "wick/backend/cuda/cublaslt.h"
+#include "wick/backend/cuda/cuda.h"
+#include "wick/backend/cuda/cudnn.h"
+
+namespace wick {
+namespace {
+
+std::string version_text(int version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
+
+int device_count(std::string& problem) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaSuccess && count > 0) return count;
+  cudaGetLastError();
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  if (driver == 0)
+    problem = "no NVIDIA driver was found";
+  else if (status == cudaErrorInsufficientDriver)
+    problem = fmt::format("the driver knows CUDA {} and Wick was built with {}; a newer driver helps",
+                          version_text(driver), version_text(CUDART_VERSION));
+  else
+    problem = fmt::format("the driver found no CUDA device ({})", cudaGetErrorString(status));
+  return 0;
+}
+
+Backend& open(int device) {
+  static std::mutex mutex;
+  static std::vector<CudaBackend*> opened;  // outlive every static tensor
+  const std::lock_guard lock(mutex);
+  if (opened.size() <= size_t(device)) opened.resize(size_t(device) + 1);
+  if (!opened[size_t(device)]) opened[size_t(device)] = new CudaBackend(device);
+  return *opened[size_t(device)];
+}
+
+std::string kernels_for(const cudaDeviceProp& p) {
+  const bool hopper = p.major == 9;
+  return fmt::format("LoRA linear: {}; attention: {}", hopper ? "wgmma and TMA" : "mma.sync and cuBLASLt",
+                     p.major >= 8 ? "cuDNN and our own" : "our own");
+}
+
+BackendReport report() {
+  BackendReport r;
+  int driver = 0;
+  cudaDriverGetVersion(&driver);
+  if (driver) r.driver = fmt::format("CUDA {}", version_text(driver));
+  const int count = device_count(r.problem);
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp p{};
+    cuda_check(cudaGetDeviceProperties(&p, i), "cudaGetDeviceProperties");
+    DeviceReport device{.name = fmt::format("cuda:{}", i),
+                        .model = p.name,
+                        .architecture = fmt::format("{}.{}", p.major, p.minor),
+                        .total_bytes = p.totalGlobalMem,
+                        .free_bytes = 0,
+                        .kernels = kernels_for(p),
+                        .problem = ""};
+    if (p.major * 10 + p.minor < 75) device.problem = "Wick needs compute capability 7.5 or newer";
+    size_t total = 0;
+    if (cudaSetDevice(i) != cudaSuccess || cudaMemGetInfo(&device.free_bytes, &total) != cudaSuccess) {
+      device.problem = cudaGetErrorString(cudaGetLastError());
+    }
+    r.devices.push_back(device);
+  }
+  r.libraries.push_back(fmt::format("CUDA runtime {} (built in)", version_text(CUDART_VERSION)));
+  r.libraries.push_back(Cublas::describe());
+  r.libraries.push_back(Cudnn::describe());
+  return r;
+}
+
+constexpr BackendModule kModule{WICK_BUILD_ID, device_count, open, report};
+
+}  // namespace
+}  // namespace wick
+
+extern "C" __attribute__((visibility("default"))) const wick::BackendModule* wick_backend_module() {
+  return &wick::kModule;
+}

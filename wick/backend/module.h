@@ -1,0 +1,38 @@
+// What a backend that is opened at run time exports: one function, which returns this table.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "wick/backend/backend.h"
+
+namespace wick {
+
+struct DeviceReport {
+  std::string name;          // "cuda:0"
+  std::string model;         // "NVIDIA H100 80GB HBM3"
+  std::string architecture;  // "9.0"
+  size_t total_bytes, free_bytes;
+  std::string kernels;  // what the LoRA linear, attention and convolution will run on
+  std::string problem;  // why it cannot be used, or empty
+};
+
+struct BackendReport {
+  std::string driver;                  // its version, or empty
+  std::string problem;                 // why there is no device, or empty
+  std::vector<std::string> libraries;  // "cuBLASLt 13.1.0", or what is missing and what for
+  std::vector<DeviceReport> devices;
+};
+
+struct BackendModule {
+  const char* build_id;                      // of the contract that it was built against
+  int (*device_count)(std::string& problem);  // 0 and why, if there is none
+  Backend& (*open)(int device);              // made once; lives as long as the program
+  BackendReport (*report)();
+};
+
+inline constexpr const char* kModuleEntry = "wick_backend_module";
+
+}  // namespace wick
+
+extern "C" const wick::BackendModule* wick_backend_module();

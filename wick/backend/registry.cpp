@@ -1,0 +1,106 @@
+#include "wick/backend/registry.h"
+
+#include <dlfcn.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Cuda {
+  const BackendModule* module = nullptr;
+  std::string path, problem;
+};
+
+std::string find_module() {
+  if (const char* given = std::getenv("WICK_CUDA_MODULE")) return given;
+  std::error_code ignored;
+  const fs::path program = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  for (const char* place : {"libwick-cuda.so", "../lib/libwick-cuda.so"})
+    if (fs::exists(program / place, ignored)) return (program / place).lexically_normal();
+  return program / "libwick-cuda.so";
+}
+
+#ifdef WICK_CUDA_STATIC
+Cuda load() { return {wick_backend_module(), "built in", ""}; }
+#else
+Cuda load() {
+  Cuda cuda;
+  cuda.path = find_module();
+  if (!fs::exists(cuda.path)) {
+    cuda.problem = fmt::format("this build has no CUDA module ({} is not there)", cuda.path);
+    return cuda;
+  }
+  void* handle = dlopen(cuda.path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!handle) {
+    cuda.problem = fmt::format("the CUDA module could not be opened: {}", dlerror());
+    return cuda;
+  }
+  using Entry = const BackendModule* (*)();
+  const auto entry = reinterpret_cast<Entry>(dlsym(handle, kModuleEntry));
+  const BackendModule* module = entry ? entry() : nullptr;
+  // Nothing but the first field may be read before the ids agree.
+  if (!module || std::strcmp(module->build_id, WICK_BUILD_ID) != 0)
+    cuda.problem = fmt::format("{} belongs to another build of wick; install both from one build", cuda.path);
+  else
+    cuda.module = module;
+  return cuda;
+}
+#endif
+
+const Cuda& cuda() {
+  static const Cuda loaded = load();
+  return loaded;
+}
+
+// N of "cuda:N", 0 of "cuda", -1 of anything else.
+int cuda_index(const std::string& device) {
+  if (device == "cuda") return 0;
+  if (device.rfind("cuda:", 0) != 0) return -1;
+  int index = -1;
+  const char *begin = device.data() + 5, *end = device.data() + device.size();
+  const auto [rest, error] = std::from_chars(begin, end, index);
+  return error == std::errc() && rest == end && begin != end && *begin != '-' ? index : -1;
+}
+
+int device_count(std::string& problem) {
+  problem = cuda().problem;
+  return cuda().module ? cuda().module->device_count(problem) : 0;
+}
+
+}  // namespace
+
+bool is_device_name(const std::string& device) {
+  return device == "auto" || device == "cpu" || cuda_index(device) >= 0;
+}
+
+Backend& open_backend(const std::string& device) {
+  check(is_device_name(device), "--device: expected auto, cpu, cuda or cuda:N, found \"{}\"", device);
+  if (device == "cpu") return cpu_backend();
+  std::string problem;
+  const int count = device_count(problem);
+  if (device == "auto") return count > 0 ? cuda().module->open(0) : cpu_backend();
+  check(count > 0, "--device {}: {}; `wick doctor` shows what was found, --device cpu runs without it", device,
+        problem);
+  const int index = cuda_index(device);
+  check(index < count, "--device {}: there {} (cuda:0{}); `wick doctor` lists them", device,
+        count == 1 ? "is one CUDA device" : fmt::format("are {} CUDA devices", count),
+        count == 1 ? "" : fmt::format(" to cuda:{}", count - 1));
+  return cuda().module->open(index);
+}
+
+BackendReport cuda_report() {
+  if (cuda().module) return cuda().module->report();
+  BackendReport none;
+  none.problem = cuda().problem;
+  return none;
+}
+
+std::string cuda_module_path() { return cuda().path; }
+
+}  // namespace wick

@@ -1,0 +1,23 @@
+// Which backends there are, and which one a user asked for. The CPU is built in; CUDA is a module that is looked for
+// beside the program, in ../lib next to it, or where WICK_CUDA_MODULE says.
+#pragma once
+
+#include <string>
+
+#include "wick/backend/module.h"
+
+namespace wick {
+
+// "cpu"; "cuda" (its first device) or "cuda:N"; "auto": CUDA where there is a device, else the CPU.
+// Anything else, and a device that is not there, is an Error that says what was found.
+Backend& open_backend(const std::string& device);
+
+// "cpu", "auto", "cuda" or "cuda:N"?
+bool is_device_name(const std::string& device);
+
+// The module's report; where there is no module its `problem` says so.
+BackendReport cuda_report();
+// The file that was opened or would be.
+std::string cuda_module_path();
+
+}  // namespace wick
