@@ -9,5 +9,6 @@ void add_train_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_forward_command(CLI::App& app);
+void add_doctor_command(CLI::App& app);
 
 }  // namespace wick

@@ -4,6 +4,7 @@
 
 #include "commands.h"
 #include "model_path.h"
+#include "run_on.h"
 #include "validators.h"
 
 namespace wick {
@@ -12,6 +13,7 @@ namespace {
 struct ForwardArguments {
   std::string model, component, in, out;
   std::vector<std::string> loras;
+  cli::RunOn run_on;
   bool grad = false;
 };
 
@@ -19,7 +21,11 @@ void forward(const ForwardArguments& a) {
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
   cli::check_input_file(a.in, "--in");
   cli::check_output_file(a.out, "--out");
-  run_forward(cli::resolve_model(a.model), a.component, a.in, a.out, loras, a.grad);
+  run_forward(cli::resolve_model(a.model), a.component, a.in, a.out,
+              {.loras = loras,
+               .grad = a.grad,
+               .backend = &a.run_on.backend(),
+               .dtype = a.run_on.dtype()});
 }
 
 }  // namespace
@@ -40,6 +46,7 @@ void add_forward_command(CLI::App& app) {
       ->type_name("FILE[:STRENGTH]")
       ->allow_extra_args(false);
   command->add_flag("--grad", a->grad, "Also write the gradients of the mean-squared error to the input `target`");
+  a->run_on.add_flags(*command);
   command->callback([a] { forward(*a); });
 }
 

@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "model_path.h"
+#include "run_on.h"
 #include "validators.h"
 #include "wick/pipelines/image_grid.h"
 #include "wick/pipelines/text_to_image.h"
@@ -21,7 +22,8 @@ struct GenerateArguments {
   std::optional<std::string> negative;
   int64_t width = 0, height = 0, steps = 30;  // a side of 0: what the model was made for
   float cfg = 5;
-  bool compare = false, bf16 = false, fp16 = false;
+  cli::RunOn run_on;
+  bool compare = false;
 };
 
 // Steps done of all pictures, on one line of a terminal; elsewhere a line a picture.
@@ -82,8 +84,10 @@ void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, 
                ImageRequest request, const std::string& label, Progress& progress, ImageGrid& grid) {
   Adapter adapter(sdxl_module_names(UNetConfig::read(folder / "unet")));
   for (const LoraFile& lora : loras) adapter.add_file(lora.path, lora.strength);
-  const DType dtype = a.bf16 ? DType::bf16 : a.fp16 ? DType::f16 : DType::f32;
-  const Sdxl sdxl = Sdxl::load(folder, {.dtype = dtype, .adapter = &adapter, .vae_encoder = false});
+  const Sdxl sdxl = Sdxl::load(folder, {.dtype = a.run_on.dtype(),
+                                        .adapter = &adapter,
+                                        .backend = &a.run_on.backend(),
+                                        .vae_encoder = false});
   const TextToImage text_to_image(sdxl, folder);
   for (const uint64_t seed : a.seeds) {
     grid.rows.push_back(label.empty()         ? fmt::format("seed {}", seed)
@@ -147,8 +151,7 @@ void add_generate_command(CLI::App& app) {
       ->type_name("INT")
       ->check(cli::positive_integer());
   command->add_option("--height", a->height, "Likewise")->type_name("INT")->check(cli::positive_integer());
-  CLI::Option* bf16 = command->add_flag("--bf16", a->bf16, "Keep the weights in bfloat16");
-  command->add_flag("--fp16", a->fp16, "Keep the weights in float16")->excludes(bf16);
+  a->run_on.add_flags(*command);
   command->callback([a] { generate(*a); });
 }
 

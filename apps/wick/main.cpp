@@ -35,11 +35,12 @@ int run(int argc, char** argv) {
   wick::add_generate_command(app);
   wick::add_inspect_command(app);
   wick::add_forward_command(app);
+  wick::add_doctor_command(app);
   app.footer("`wick COMMAND --help` lists a command's flags.");
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
-      return report(kWrongUsage, "expected a command: train, generate, inspect or forward (wick --help lists them)");
+      return report(kWrongUsage, "expected a command: train, generate, inspect, forward or doctor (wick --help lists them)");
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);

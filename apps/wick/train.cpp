@@ -70,8 +70,8 @@ void add_train_command(CLI::App& app) {
   command->add_option("--config", flags->config_file, "TOML file of settings, as config.toml of a run; flags win")
       ->type_name("FILE");
   for (const TrainOption& option : train_options()) add_flag(*command, option, *flags);
-  command->add_flag("--bf16", flags->bf16, "Keep frozen weights in bf16");
-  command->add_flag("--fp16", flags->fp16, "Keep frozen weights in fp16");
+  command->add_flag("--bf16", flags->bf16, "Frozen weights in bf16, and on a device all arithmetic on them");
+  command->add_flag("--fp16", flags->fp16, "Likewise in fp16");
   command->footer("Ends with code 75 where SIGINT or SIGTERM stopped it: --resume goes on with the same bits.");
   command->callback([flags] { run_train(*flags); });
 }

@@ -50,7 +50,7 @@ TEST_P(Forward, AgreesWithDiffusers) {
   std::vector<LoraFile> loras;
   if (!c.lora.empty()) loras.push_back({kGolden / c.lora});
   run_forward(kGolden / "sdxl", c.component, kGolden / "cases" / (c.name + ".in.safetensors"),
-              folder / "out.safetensors", loras, c.grad);
+              folder / "out.safetensors", {.loras = loras, .grad = c.grad});
 
   const SafetensorsFile found = SafetensorsFile::open(folder / "out.safetensors");
   const SafetensorsFile expected = SafetensorsFile::open(kGolden / "cases" / (c.name + ".out.safetensors"));
@@ -85,7 +85,7 @@ void run_with(const std::string& component, const std::string& name, const std::
       tensors.erase(key);
   }
   save_safetensors(folder / "in.safetensors", tensors);
-  run_forward(kGolden / "sdxl", component, folder / "in.safetensors", folder / "out.safetensors", loras, grad);
+  run_forward(kGolden / "sdxl", component, folder / "in.safetensors", folder / "out.safetensors", {.loras = loras, .grad = grad});
 }
 
 TEST(ForwardErrors, NameTheTensor) {
@@ -125,7 +125,7 @@ TEST(ForwardErrors, NameTheFile) {
   const TemporaryDirectory folder;
   const auto run = [&](const std::filesystem::path& model, const std::filesystem::path& from,
                        const std::vector<LoraFile>& loras) {
-    return [=, out = folder / "out.safetensors"] { run_forward(model, "unet", from, out, loras); };
+    return [=, out = folder / "out.safetensors"] { run_forward(model, "unet", from, out, {.loras = loras}); };
   };
   expect_error(run(folder / "nowhere", in, {}), {"nowhere/unet/config.json"});
   expect_error(run(kGolden / "sdxl", folder / "none.safetensors", {}), {"none.safetensors"});

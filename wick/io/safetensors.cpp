@@ -48,6 +48,7 @@ std::string_view guess_format(std::string_view start) {
 template <class Sink>
 void for_each_block(const Tensor& tensor, Sink&& sink) {
   const size_t size = size_of(tensor.dtype());
+  if (!tensor.memory().on_host()) return for_each_block(tensor.to(host_memory()), sink);
   const auto* data = tensor.data<std::byte>();
   if (tensor.numel() == 0) return;
   if (tensor.contiguous()) return sink(data, size_t(tensor.numel()) * size);

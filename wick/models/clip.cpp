@@ -76,7 +76,7 @@ struct ClipText::Model {
     check(ids.rank() == 2 && ids.dim(1) >= 1 && ids.dim(1) <= c.positions,
           "{}: token ids should have shape [B, 1 to {}], found {}", root.path(), c.positions, ids.shape());
     const int64_t batch = ids.dim(0), length = ids.dim(1);
-    Tensor x = token_embedding(ids) + slice(position_embedding.table, 0, 0, length);
+    Tensor x = token_embedding(ids) + s.activation(slice(position_embedding.table, 0, 0, length));
     Tensor penultimate;
     for (const Layer& layer : encoder) {
       penultimate = x;
@@ -84,8 +84,9 @@ struct ClipText::Model {
     }
     const Tensor last = final_layer_norm(x);
     const Tensor ends = Tensor::of(end_positions(contiguous(ids), c.eos_id), {batch});
-    const Tensor pooled = embedding(reshape(last, {batch * length, c.hidden}), ends);
-    return {last, penultimate, text_projection ? (*text_projection)(pooled) : pooled};
+    const Tensor pooled = embedding(reshape(last, {batch * length, c.hidden}), ends, last.dtype());
+    const Tensor projected = text_projection ? (*text_projection)(pooled) : pooled;
+    return {cast(last, DType::f32), cast(penultimate, DType::f32), cast(projected, DType::f32)};
   }
 };
 

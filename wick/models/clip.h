@@ -17,7 +17,7 @@ struct ClipConfig {
   static ClipConfig read(const std::filesystem::path& folder);  // folder/config.json
 };
 
-struct ClipOutput {
+struct ClipOutput {    // f32
   Tensor last;         // [B, T, hidden] after the final norm
   Tensor penultimate;  // [B, T, hidden] before the last layer: what SDXL conditions on
   Tensor pooled;       // [B, hidden], or [B, projection] if the model projects
@@ -28,7 +28,7 @@ class ClipText {
   ClipText(Scope s, const ClipConfig& config);
   ~ClipText();
   ClipText(ClipText&&) noexcept;
-  ClipOutput operator()(const Tensor& ids) const;  // ids [B, T] i64
+  ClipOutput operator()(const Tensor& ids) const;  // ids [B, T] i64 on the host
 
  private:
   struct Model;

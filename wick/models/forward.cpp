@@ -30,9 +30,10 @@ struct Extent {
 // The tensors of the input file, checked as they are asked for.
 class Inputs {
  public:
-  Inputs(const fs::path& path, bool track) : file_(SafetensorsFile::open(path)), track_(track) {}
+  Inputs(const fs::path& path, bool track, Memory& memory)
+      : file_(SafetensorsFile::open(path)), track_(track), memory_(memory) {}
 
-  // A float tensor, as f32; tracked if gradients are wanted.
+  // A float tensor, as f32 in the model's memory; tracked if gradients are wanted.
   Tensor variable(const std::string& name, const std::vector<Extent>& shape);
   // Numbers without a gradient, as f32; integers will do.
   Tensor constant(const std::string& name, const std::vector<Extent>& shape);
@@ -50,6 +51,7 @@ class Inputs {
 
   SafetensorsFile file_;
   bool track_;
+  Memory& memory_;
   std::map<std::string, int64_t> letters_;
   Tensors variables_;
 };
@@ -91,14 +93,14 @@ Tensor Inputs::variable(const std::string& name, const std::vector<Extent>& shap
   const auto dtype = info(name).dtype;
   check(dtype && is_float(*dtype), "{}: \"{}\" should be F32, F16 or BF16, found {}", file_.path().string(), name,
         info(name).dtype_name);
-  Tensor x = finite(name, cast(load(name, shape), DType::f32));
+  Tensor x = finite(name, cast(load(name, shape), DType::f32)).to(memory_);
   if (track_) variables_[name] = x = x.trainable();
   return x;
 }
 
 Tensor Inputs::constant(const std::string& name, const std::vector<Extent>& shape) {
   const Tensor x = load(name, shape);
-  return finite(name, Tensor::of(x.to_vector(), x.shape()));
+  return finite(name, Tensor::of(x.to_vector(), x.shape())).to(memory_);
 }
 
 Tensor Inputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
@@ -138,8 +140,11 @@ struct Outputs {
 struct Folder {
   fs::path path;
   Adapter* adapter;
+  WeightsOptions weights;
 
-  Scope scope(const std::string& component) const { return Scope(Weights::open(path / component), component, adapter); }
+  Scope scope(const std::string& component) const {
+    return Scope(Weights::open(path / component, weights), component, adapter);
+  }
 };
 
 using Run = std::function<Outputs(Inputs&)>;  // the model, loaded
@@ -219,12 +224,15 @@ void add_gradients(Tensors& out, const Tensors& gradients) {
 }  // namespace
 
 void run_forward(const fs::path& model, const std::string& component, const fs::path& in, const fs::path& out,
-                 const std::vector<LoraFile>& loras, bool grad) {
+                 const ForwardOptions& options) {
   check(std::find(kComponents.begin(), kComponents.end(), component) != kComponents.end(),
         "there is no component {}; the components are {}", quote(component), fmt::join(kComponents, ", "));
-  Inputs inputs(in, grad);
-  const std::unique_ptr<Adapter> adapter = open_adapter(model, loras, grad);
-  const Run run = load({model, adapter.get()}, component);
+  Backend& backend = options.backend ? *options.backend : cpu_backend();
+  const bool grad = options.grad;
+  Inputs inputs(in, grad, backend.memory());
+  const std::unique_ptr<Adapter> adapter = open_adapter(model, options.loras, grad);
+  const WeightsOptions weights{.dtype = options.dtype, .place = Residence::on(backend, options.dtype)};
+  const Run run = load({model, adapter.get(), weights}, component);
   if (adapter) adapter->check_complete(elsewhere(component));
 
   std::optional<Tape> tape;

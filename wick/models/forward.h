@@ -15,10 +15,17 @@
 
 namespace wick {
 
+struct ForwardOptions {
+  std::vector<LoraFile> loras = {};
+  bool grad = false;
+  Backend* backend = nullptr;  // the CPU unless given
+  DType dtype = DType::f32;    // of the weights, and on a device of the activations
+};
+
 // With `grad`, `in` also holds `target`, in the shape of the first output. `out` then also holds `loss`, the
 // mean-squared error of that output to the target, and grad.NAME for each float input and each LoRA tensor but .alpha,
 // under its name in the LoRA file. The numbers `timestep` and `time_ids` enter through sinusoids and get no gradient.
 void run_forward(const std::filesystem::path& model, const std::string& component, const std::filesystem::path& in,
-                 const std::filesystem::path& out, const std::vector<LoraFile>& loras = {}, bool grad = false);
+                 const std::filesystem::path& out, const ForwardOptions& options = {});
 
 }  // namespace wick

@@ -37,21 +37,26 @@ SdxlConfig SdxlConfig::read(const fs::path& folder) {
 
 Sdxl Sdxl::load(const fs::path& folder, const SdxlOptions& options) {
   const SdxlConfig config = SdxlConfig::read(folder);
-  const WeightsOptions frozen{.dtype = options.dtype};
-  const auto scope = [&](const char* component) {
+  Backend& backend = options.backend ? *options.backend : cpu_backend();
+  const auto scope = [&](const char* component, DType dtype) {
+    const WeightsOptions frozen{.dtype = dtype, .place = Residence::on(backend, dtype)};
     return Scope(Weights::open(folder / component, frozen), component, options.adapter);
   };
-  const Weights unet =
-      options.train_unet ? Weights::open(folder / "unet", {.trainable = true}) : Weights::open(folder / "unet", frozen);
+  // The VAE of SDXL overflows in f16.
+  const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
+  const Weights unet = Weights::open(folder / "unet", {.dtype = options.dtype,
+                                                       .trainable = options.train_unet,
+                                                       .place = Residence::on(backend, options.dtype)});
   Sdxl model{config,
+             backend.memory(),
              unet,
-             ClipText(scope("text_encoder"), config.text_encoder),
-             ClipText(scope("text_encoder_2"), config.text_encoder_2),
+             ClipText(scope("text_encoder", options.dtype), config.text_encoder),
+             ClipText(scope("text_encoder_2", options.dtype), config.text_encoder_2),
              SdxlUNet(Scope(unet, "unet", options.adapter), config.unet, options.checkpointing),
              nullptr,
              nullptr};
-  if (options.vae_encoder) model.vae_encoder = std::make_unique<VaeEncoder>(scope("vae"), config.vae);
-  if (options.vae_decoder) model.vae_decoder = std::make_unique<VaeDecoder>(scope("vae"), config.vae);
+  if (options.vae_encoder) model.vae_encoder = std::make_unique<VaeEncoder>(scope("vae", vae_dtype), config.vae);
+  if (options.vae_decoder) model.vae_decoder = std::make_unique<VaeDecoder>(scope("vae", vae_dtype), config.vae);
   if (options.adapter) options.adapter->check_complete();
   return model;
 }

@@ -32,17 +32,19 @@ struct SdxlOptions {
   DType dtype = DType::f32;    // storage of frozen weights
   Adapter* adapter = nullptr;  // outlives the model
   bool train_unet = false;     // full training instead of LoRA
+  Backend* backend = nullptr;  // where the model runs: the CPU unless given
   bool checkpointing = false;
   bool vae_encoder = true, vae_decoder = true;
 };
 
-struct TextConditioning {
+struct TextConditioning {  // f32
   Tensor context;  // [B, 77, hidden + hidden_2]: the penultimate states side by side
   Tensor pooled;   // [B, projection]
 };
 
 struct Sdxl {
   SdxlConfig config;
+  Memory& memory;  // where its inputs belong, but for token ids
   Weights unet_weights;
   ClipText text_encoder, text_encoder_2;
   SdxlUNet unet;

@@ -203,9 +203,9 @@ std::vector<Block> SdxlUNet::Model::make_up_blocks() const {
 
 Tensor SdxlUNet::Model::time_vector(const UNetInput& in) const {
   const int64_t batch = in.sample.dim(0);
-  const Tensor time = time_embedding(timestep_embedding(in.timestep, int(c.channels.front())));
+  const Tensor time = time_embedding(s.activation(timestep_embedding(in.timestep, int(c.channels.front()))));
   const Tensor sizes = timestep_embedding(reshape(in.time_ids, {batch * in.time_ids.dim(1)}), int(c.time_ids_dim));
-  const Tensor added = add_embedding(cat({in.text_embeds, reshape(sizes, {batch, -1})}, 1));
+  const Tensor added = add_embedding(s.activation(cat({in.text_embeds, reshape(sizes, {batch, -1})}, 1)));
   return silu(time + added);  // each resnet begins with this silu
 }
 
@@ -218,23 +218,23 @@ Tensor SdxlUNet::Model::layer(const Block& block, size_t i, Tensor x, const Tens
 }
 
 Tensor SdxlUNet::Model::operator()(const UNetInput& in) const {
-  const Tensor time = time_vector(in);
-  Tensor x = conv_in(in.sample);
+  const Tensor time = time_vector(in), context = s.activation(in.context);
+  Tensor x = conv_in(s.activation(in.sample));
   std::vector<Tensor> skips{x};
 
   for (const Block& block : down_blocks) {
-    for (size_t i = 0; i < block.resnets.size(); ++i) skips.push_back(x = layer(block, i, x, time, in.context));
+    for (size_t i = 0; i < block.resnets.size(); ++i) skips.push_back(x = layer(block, i, x, time, context));
     if (block.downsample) skips.push_back(x = (*block.downsample)(x));
   }
-  for (size_t i = 0; i < mid_block.resnets.size(); ++i) x = layer(mid_block, i, x, time, in.context);
+  for (size_t i = 0; i < mid_block.resnets.size(); ++i) x = layer(mid_block, i, x, time, context);
   for (const Block& block : up_blocks) {
     for (size_t i = 0; i < block.resnets.size(); ++i) {
-      x = layer(block, i, cat({x, skips.back()}, 3), time, in.context);
+      x = layer(block, i, cat({x, skips.back()}, 3), time, context);
       skips.pop_back();
     }
     if (block.upsample) x = (*block.upsample)(x, skips.back().dim(1), skips.back().dim(2));
   }
-  return conv_out(conv_norm_out.silu(x));
+  return cast(conv_out(conv_norm_out.silu(x)), DType::f32);
 }
 
 SdxlUNet::SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing)

@@ -21,7 +21,7 @@ struct UNetConfig {
   static UNetConfig read(const std::filesystem::path& folder);
 };
 
-struct UNetInput {
+struct UNetInput {     // floats, in the model's memory
   Tensor sample;       // [B, h, w, 4]
   Tensor timestep;     // [B] f32
   Tensor context;      // [B, T, cross_attention_dim]
@@ -35,7 +35,7 @@ class SdxlUNet {
   SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing = false);
   ~SdxlUNet();
   SdxlUNet(SdxlUNet&&) noexcept;
-  Tensor operator()(const UNetInput& in) const;  // [B, h, w, 4]
+  Tensor operator()(const UNetInput& in) const;  // [B, h, w, 4] f32
 
  private:
   struct Model;

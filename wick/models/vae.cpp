@@ -134,10 +134,11 @@ struct VaeEncoder::Model {
           : std::nullopt;
 
   Gaussian operator()(const Tensor& image) const {
-    Tensor x = conv_in(image);
+    Tensor x = conv_in(s.activation(image));
     for (const DownBlock& block : down) x = block(x);
     x = conv_out(conv_norm_out.silu(mid(x)));
     if (quant_conv) x = (*quant_conv)(x);
+    x = cast(x, DType::f32);
     const int64_t n = c.latent_channels;
     return {slice(x, 3, 0, n), clamp(slice(x, 3, n, 2 * n), kMinLogvar, kMaxLogvar)};
   }
@@ -158,9 +159,10 @@ struct VaeDecoder::Model {
   Conv conv_out{d / "conv_out", c.channels.front(), c.out_channels, 3, same_padding(3)};
 
   Tensor operator()(const Tensor& latent) const {
-    Tensor x = mid(conv_in(post_quant_conv ? (*post_quant_conv)(latent) : latent));
+    const Tensor z = s.activation(latent);
+    Tensor x = mid(conv_in(post_quant_conv ? (*post_quant_conv)(z) : z));
     for (const UpBlock& block : up) x = block(x);
-    return conv_out(conv_norm_out.silu(x));
+    return cast(conv_out(conv_norm_out.silu(x)), DType::f32);
   }
 };
 

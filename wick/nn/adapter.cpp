@@ -223,7 +223,16 @@ std::optional<Adapter::Module> Adapter::from_files(const std::vector<std::string
   return sum;
 }
 
-std::optional<Lora> Adapter::match(const std::string& path, const LoraTarget& target) {
+// In `memory`; trainable factors become leaves there.
+void Adapter::place(Lora& lora, Memory& memory) {
+  for (Tensor* factor : {&lora.down, &lora.up}) {
+    if (&factor->memory() == &memory) continue;
+    const Tensor moved = factor->to(memory);
+    *factor = factor->tracked() ? moved.trainable() : moved;
+  }
+}
+
+std::optional<Lora> Adapter::match(const std::string& path, const LoraTarget& target, Memory& memory) {
   if (const auto known = modules_.find(path); known != modules_.end()) return known->second.lora;
   const std::vector<std::string> names = names_(path);
   if (names.empty()) return std::nullopt;
@@ -233,6 +242,7 @@ std::optional<Lora> Adapter::match(const std::string& path, const LoraTarget& ta
     module = fresh(names.front(), target);
   }
   if (!module) return std::nullopt;
+  place(module->lora, memory);
   return modules_.emplace(path, std::move(*module)).first->second.lora;
 }
 

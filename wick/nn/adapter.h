@@ -64,8 +64,8 @@ class Adapter {
   Adapter& operator=(const Adapter&) = delete;
   void add_file(const std::filesystem::path& file, float strength = 1, bool trainable = false);
 
-  // Called by layers. A module that asks again gets the same factors.
-  std::optional<Lora> match(const std::string& path, const LoraTarget& target);
+  // Called by layers; the factors are placed in `memory`. A module that asks again gets the same ones.
+  std::optional<Lora> match(const std::string& path, const LoraTarget& target, Memory& memory = host_memory());
 
   // After the model is constructed: throws if a file holds a module that no layer asked for, or if a file or a target
   // pattern matched nothing. Modules whose names start with one of `elsewhere` belong to components that are not
@@ -91,6 +91,7 @@ class Adapter {
 
   Module fresh(const std::string& name, const LoraTarget& target) const;
   bool targeted(const std::string& path);
+  static void place(Lora& lora, Memory& memory);
   std::optional<Module> from_files(const std::vector<std::string>& names, const LoraTarget& target);
 
   std::optional<LoraConfig> config_;

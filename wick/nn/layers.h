@@ -58,8 +58,9 @@ struct LayerNorm {
 
 struct Embedding {
   Tensor table;
+  DType activations;
   Embedding(const Scope& s, int64_t count, int64_t dim);
-  Tensor operator()(const Tensor& ids) const { return embedding(table, ids); }
+  Tensor operator()(const Tensor& ids) const { return embedding(table, ids, activations); }
 };
 
 // `count` blocks at s/0, s/1, …

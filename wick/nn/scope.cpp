@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "wick/ops/shape.h"
+
 namespace wick {
 
 Scope::Scope(Weights weights, std::string component, Adapter* adapter)
@@ -22,8 +24,10 @@ Tensor Scope::load_conv(const std::string& name, const Shape& file_shape) const 
   return weights_.load_conv(prefix_ + name, file_shape);
 }
 
+Tensor Scope::activation(const Tensor& x) const { return cast(x, place().activations); }
+
 std::optional<Lora> Scope::adapt(const LoraTarget& target) const {
-  return adapter_ ? adapter_->match(path_, target) : std::nullopt;
+  return adapter_ ? adapter_->match(path_, target, *place().memory) : std::nullopt;
 }
 
 }  // namespace wick

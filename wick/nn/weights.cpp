@@ -118,6 +118,7 @@ Tensor Weights::State::load(const std::string& name, const Shape& shape, bool co
     value = cast(place(reshape(stored, shape)), dtype);
     // A map's tensors stay the caller's: training must not write into them.
     if (options.trainable && tensors.contains(name)) value = clone(value);
+    value = contiguous(value).to(*options.place.memory);
   }
   if (options.trainable) {
     value = value.trainable();
@@ -166,6 +167,12 @@ Weights Weights::outline(Options options) {
   weights.state_->outline = true;
   return weights;
 }
+
+Residence Residence::on(Backend& backend, DType weights) {
+  return {&backend.memory(), backend.memory().on_host() ? DType::f32 : weights};
+}
+
+const Residence& Weights::place() const { return state_->options.place; }
 
 bool Weights::has(const std::string& name) const {
   return state_->outline || state_->files.contains(name) || state_->tensors.contains(name);

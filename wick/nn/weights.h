@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "wick/backend/backend.h"
 #include "wick/core/tensor.h"
 
 namespace wick {
@@ -20,9 +21,19 @@ struct Parameter {
   Tensor value;      // f32, trainable
 };
 
+// Where a model lives and what it computes in.
+struct Residence {
+  Memory* memory = &host_memory();
+  DType activations = DType::f32;
+
+  // The CPU computes in f32 whatever weights are kept in; a device computes in the weights' dtype.
+  static Residence on(Backend& backend, DType weights);
+};
+
 struct WeightsOptions {
   DType dtype = DType::f32;  // matrices, tables and convolutions are kept so; vectors (norms, biases) always in f32
   bool trainable = false;    // everything handed out is f32 and a leaf
+  Residence place = {};
 };
 
 class Weights {
@@ -45,6 +56,7 @@ class Weights {
   // A convolution's weight: [O, I, KH, KW] in the file, [O, KH, KW, I] in memory.
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;
 
+  const Residence& place() const;
   const std::vector<Parameter>& parameters() const;  // of trainable Weights, in the order in which they were loaded
   // Every loaded tensor under its name, in the file's layout and in `dtype`. Atomic.
   void save(const std::filesystem::path& file, DType dtype) const;

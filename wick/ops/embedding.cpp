@@ -18,12 +18,13 @@ void check_ids(const Tensor& ids, int64_t count) {
 
 }  // namespace
 
-Tensor embedding(const Tensor& table, const Tensor& ids) {
+Tensor embedding(const Tensor& table, const Tensor& host_ids, DType dtype) {
   check(table.rank() == 2, "embedding: the table must be [V, D], got {}", table.shape());
-  check_ids(ids, table.dim(0));
+  check_ids(host_ids, table.dim(0));
+  const Tensor ids = host_ids.to(table.memory());
   Shape shape = ids.shape();
   shape.push_back(table.dim(1));
-  Tensor y = Tensor::empty(shape, DType::f32, table.memory());
+  Tensor y = Tensor::empty(shape, dtype, table.memory());
   table.backend().embedding(y, table, ids);
   return record(kEmbedding, y, {table}, [table = Input(table), ids](const Tensor& dy, Grads& grads) {
     Tensor dtable = table.empty();

@@ -93,8 +93,9 @@ Tensor NoiseSchedule::add_noise(const Tensor& latents, const Tensor& noise, cons
         "add_noise: expected one timestep for each sample of {}, found {}", latents.shape(), timesteps.shape());
   Shape per_sample{latents.dim(0)};
   while (per_sample.rank() < latents.rank()) per_sample.push_back(1);
-  const Tensor signal = reshape(embedding(signal_, timesteps), per_sample);
-  const Tensor sigma = reshape(embedding(noise_, timesteps), per_sample);
+  Memory& memory = latents.memory();
+  const Tensor signal = reshape(embedding(signal_, timesteps), per_sample).to(memory);
+  const Tensor sigma = reshape(embedding(noise_, timesteps), per_sample).to(memory);
   return signal * latents + sigma * noise;
 }
 

@@ -46,14 +46,16 @@ TextConditioning TextToImage::encode(const std::string& text) const {
 
 TextConditioning TextToImage::encode_negative(const ImageRequest& request, const TextConditioning& positive) const {
   if (!request.negative && zeros_for_no_negative_)
-    return {zeros(positive.context.shape()), zeros(positive.pooled.shape())};
+    return {zeros(positive.context.shape(), DType::f32, sdxl_.memory),
+            zeros(positive.pooled.shape(), DType::f32, sdxl_.memory)};
   return encode(request.negative.value_or(""));
 }
 
 Tensor TextToImage::noise(const ImageRequest& request) const {
   const int64_t factor = sdxl_.config.vae.factor();
   Rng rng(request.seed, Stream::sampler);
-  return random_normal({1, request.height / factor, request.width / factor, sdxl_.config.vae.latent_channels}, rng);
+  return random_normal({1, request.height / factor, request.width / factor, sdxl_.config.vae.latent_channels}, rng)
+      .to(sdxl_.memory);
 }
 
 Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
@@ -70,14 +72,15 @@ Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
 
   const Sampler sampler = make_sampler(request.sampler, schedule_, request.steps);
   const Shape twice{batch, noise.dim(1), noise.dim(2), noise.dim(3)};
+  const Tensor sizes = contiguous(time_ids(request, batch)).to(sdxl_.memory);
   Tensor x = noise * sampler.initial_scale;
   for (size_t i = 0; i < sampler.steps.size(); ++i) {
     const SamplerStep& step = sampler.steps[i];
     const Tensor predicted = sdxl_.unet({.sample = contiguous(expand(x * step.input_scale, twice)),
-                                         .timestep = full({batch}, step.timestep),
+                                         .timestep = full({batch}, step.timestep, DType::f32, sdxl_.memory),
                                          .context = text.context,
                                          .text_embeds = text.pooled,
-                                         .time_ids = contiguous(time_ids(request, batch))});
+                                         .time_ids = sizes});
     Tensor epsilon = predicted;
     if (guided) {
       const Tensor negative = slice(predicted, 0, 0, 1), positive = slice(predicted, 0, 1, 2);

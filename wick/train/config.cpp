@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 
+#include "wick/backend/registry.h"
 #include "wick/core/error.h"
 #include "wick/io/file.h"
 
@@ -233,11 +234,15 @@ const std::vector<TrainOption>& train_options() {
        .max = double(std::numeric_limits<int64_t>::max())},
       {.key = "dtype",
        .member = &C::dtype,
-       .help = "How frozen weights are kept in memory; --bf16 and --fp16 for short"},
+       .help = "Of frozen weights, and on a device of all arithmetic on them; --bf16 and --fp16 for short"},
       {.key = "save_dtype", .member = &C::save_dtype, .help = "Number format of the weights written", .fixed = false},
       {.key = "gradient_checkpointing",
        .member = &C::gradient_checkpointing,
        .help = "Compute blocks twice to save memory",
+       .fixed = false},
+      {.key = "device",
+       .member = &C::device,
+       .help = "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU",
        .fixed = false},
       {.key = "save_every",
        .member = &C::save_every,
@@ -282,6 +287,7 @@ void resolve(TrainConfig& config) {
   if (config.alpha == 0) config.alpha = double(config.rank);
   check(config.train == TrainMode::lora || config.targets.empty(), "--targets: only a LoRA has targets; --train is {}",
         kModes[size_t(config.train)]);
+  check(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
   const auto absolute = [](std::string& path) { path = std::filesystem::absolute(path).lexically_normal().string(); };
   absolute(config.dataset);
   absolute(config.output);

@@ -40,6 +40,7 @@ struct TrainConfig {
   int64_t seed = 0;
   DType dtype = DType::f32, save_dtype = DType::f16;
   bool gradient_checkpointing = false;
+  std::string device = "auto";
   int64_t save_every = 0;  // 0: at the end only
   bool resume = false;
 };

@@ -16,7 +16,7 @@ Tensor row(const Tensor& table, int64_t index) {
 }
 
 void write_row(const Tensor& table, int64_t index, const Tensor& values) {
-  table.backend().copy(row(table, index), reshape(values, {1, values.numel()}));
+  table.backend().copy(row(table, index), reshape(values.to(table.memory()), {1, values.numel()}));
 }
 
 Tensor with_batch(const Tensor& rows, const Shape& shape) {
@@ -35,7 +35,8 @@ Tensor ids_tensor(const std::vector<std::vector<int64_t>>& table, const std::vec
 
 LatentCache::LatentCache(const Sdxl& sdxl, const std::filesystem::path& model, Dataset dataset,
                          const LatentCacheOptions& options)
-    : dataset_(std::move(dataset)),
+    : memory_(sdxl.memory),
+      dataset_(std::move(dataset)),
       caption_dropout_(options.caption_dropout),
       encode_text_(options.encode_text),
       sampler_(dataset_.buckets(), options.batch_size, options.seed) {
@@ -52,7 +53,7 @@ void LatentCache::encode_images(const Sdxl& sdxl, const std::function<void(size_
   for (const auto& [size, examples] : dataset_.buckets()) {
     Latents& bucket = latents_[size];
     for (size_t i = 0; i < examples.size(); ++i) {
-      const Tensor image = image_to_tensor(load_image(dataset_.examples[examples[i]]));
+      const Tensor image = image_to_tensor(load_image(dataset_.examples[examples[i]])).to(sdxl.memory);
       const Gaussian posterior = (*sdxl.vae_encoder)(with_batch(reshape(image, {1, image.numel()}), image.shape()));
       if (i == 0) {
         const Shape& shape = posterior.mean.shape();
@@ -104,7 +105,7 @@ Batch LatentCache::next(TrainRng& rng) {
   for (const size_t i : examples)
     for (const float number : time_ids(dataset_.examples[i])) sizes.push_back(number);
   Batch batch{.latents = sample_latents(examples, rng.latent),
-              .time_ids = Tensor::of(sizes, {int64_t(examples.size()), 6})};
+              .time_ids = Tensor::of(sizes, {int64_t(examples.size()), 6}, memory_)};
   add_text(batch, examples, rng.caption);
   return batch;
 }
@@ -115,7 +116,7 @@ Tensor LatentCache::sample_latents(const std::vector<size_t>& examples, Rng& rng
   for (const size_t i : examples) rows.push_back(rows_[i].index);
   const Tensor index = Tensor::of(rows, {int64_t(rows.size())});
   const Tensor mean = embedding(bucket.mean, index), deviation = embedding(bucket.deviation, index);
-  return with_batch(mean + deviation * random_normal(mean.shape(), rng), bucket.shape);
+  return with_batch(mean + deviation * random_normal(mean.shape(), rng), bucket.shape).to(memory_);
 }
 
 void LatentCache::add_text(Batch& batch, const std::vector<size_t>& examples, Rng& rng) const {
@@ -130,7 +131,8 @@ void LatentCache::add_text(Batch& batch, const std::vector<size_t>& examples, Rn
     return;
   }
   const Tensor index = Tensor::of(rows, {int64_t(rows.size())});
-  batch.text = {.context = with_batch(embedding(context_, index), context_shape_), .pooled = embedding(pooled_, index)};
+  batch.text = {.context = with_batch(embedding(context_, index), context_shape_).to(memory_),
+                .pooled = embedding(pooled_, index).to(memory_)};
 }
 
 BucketOptions sdxl_buckets(const std::filesystem::path& model, int64_t resolution, bool upscale) {

@@ -47,6 +47,7 @@ class LatentCache {
   Tensor sample_latents(const std::vector<size_t>& examples, Rng& rng) const;
   void add_text(Batch& batch, const std::vector<size_t>& examples, Rng& rng) const;
 
+  Memory& memory_;  // of the model; the cache itself stays on the host
   Dataset dataset_;
   double caption_dropout_;
   bool encode_text_;

@@ -8,7 +8,7 @@ Tensor noise_prediction_loss(const Sdxl& sdxl, const NoiseSchedule& schedule, co
                              const Tensor& timesteps) {
   const TextConditioning text = batch.ids ? sdxl.encode_text(batch.ids, batch.ids_2) : batch.text;
   const Tensor predicted = sdxl.unet({.sample = schedule.add_noise(batch.latents, noise, timesteps),
-                                      .timestep = Tensor::of(timesteps.to_vector(), timesteps.shape()),
+                                      .timestep = Tensor::of(timesteps.to_vector(), timesteps.shape(), sdxl.memory),
                                       .context = text.context,
                                       .text_embeds = text.pooled,
                                       .time_ids = batch.time_ids});
@@ -20,12 +20,12 @@ Tensor noise_prediction_loss(const Sdxl& sdxl, const NoiseSchedule& schedule, co
   std::vector<int64_t> timesteps;
   for (int64_t i = 0; i < count; ++i)
     timesteps.push_back(int64_t(rng.timestep.below(uint64_t(schedule.train_steps()))));
-  return noise_prediction_loss(sdxl, schedule, batch, random_normal(batch.latents.shape(), rng.noise),
+  return noise_prediction_loss(sdxl, schedule, batch, random_normal(batch.latents.shape(), rng.noise, sdxl.memory),
                                Tensor::of(timesteps, {count}));
 }
 
 Tensor sample(const Gaussian& posterior, Rng& rng) {
-  return posterior.mean + exp(0.5f * posterior.logvar) * random_normal(posterior.mean.shape(), rng);
+  return posterior.mean + exp(0.5f * posterior.logvar) * random_normal(posterior.mean.shape(), rng, posterior.mean.memory());
 }
 
 Tensor autoencoder_loss(const VaeEncoder& encoder, const VaeDecoder& decoder, const Tensor& pictures, float kl_weight,

@@ -7,7 +7,7 @@
 
 namespace wick {
 
-// B examples of one size.
+// B examples of one size; all but the ids in the model's memory.
 struct Batch {
   Tensor latents;         // [B, h, w, 4], scaled as the UNet sees them
   TextConditioning text;  // of frozen encoders; empty where `ids` are to be encoded under the tape

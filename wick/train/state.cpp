@@ -88,7 +88,7 @@ void SavedState::read_into(const Tensor& target, const std::string& name) const 
   const Tensor saved = file_.load(name);
   check(saved.shape() == target.shape() && saved.dtype() == DType::f32, "{}: tensor {}: expected f32 {}, found {} {}",
         file_.path().string(), name, target.shape(), name_of(saved.dtype()), saved.shape());
-  target.backend().copy(target, saved);
+  target.backend().copy(target, saved.to(target.memory()));
 }
 
 void SavedState::restore(AdamW& optimizer, Ema* ema) const {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "wick/backend/registry.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
@@ -49,6 +50,7 @@ class DenoisingTask : public Task {
   // The VAE is needed for the cache only.
   void load(SdxlOptions options, const Dataset& dataset, const Progress& progress) {
     options.dtype = config_.dtype;
+    options.backend = &open_backend(config_.device);
     options.checkpointing = config_.gradient_checkpointing;
     options.vae_decoder = false;
     sdxl_.emplace(Sdxl::load(model_, options));
@@ -135,7 +137,9 @@ class VaeTask final : public Task {
       : config_(config),
         model_(model),
         dataset_(dataset),
-        weights_(Weights::open(model / "vae", {.trainable = true})),
+        backend_(open_backend(config.device)),
+        weights_(Weights::open(
+            model / "vae", {.trainable = true, .place = Residence::on(backend_, config.dtype)})),
         encoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
         decoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
         sampler_(dataset.buckets(), config.batch_size, uint64_t(config.seed)) {
@@ -174,7 +178,7 @@ class VaeTask final : public Task {
       const Tensor image = image_to_tensor(pictures_[i]);
       images.push_back(reshape(image, {1, image.dim(0), image.dim(1), image.dim(2)}));
     }
-    return cat(images, 0);
+    return cat(images, 0).to(backend_.memory());
   }
 
   // Of all latents of the dataset: their inverse brings latents to unit variance, which diffusion expects.
@@ -193,6 +197,7 @@ class VaeTask final : public Task {
   TrainConfig config_;
   fs::path model_;
   Dataset dataset_;
+  Backend& backend_;
   Weights weights_;
   VaeEncoder encoder_;
   VaeDecoder decoder_;

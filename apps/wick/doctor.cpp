@@ -1,0 +1,38 @@
+// `wick doctor`: what this machine has for Wick. Ends with 0 whatever it finds.
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "commands.h"
+#include "wick/backend/registry.h"
+
+namespace wick {
+namespace {
+
+std::string gibibytes(size_t bytes) { return fmt::format("{:.1f} GiB", double(bytes) / double(size_t{1} << 30)); }
+
+void print_row(const std::string& name, const std::string& value) { fmt::print("{:<12} {}\n", name, value); }
+
+void doctor() {
+  print_row("wick", WICK_VERSION);
+  print_row("cpu", fmt::format("{} threads", std::thread::hardware_concurrency()));
+  const BackendReport cuda = cuda_report();
+  print_row("cuda module", cuda_module_path());
+  print_row("driver", cuda.driver.empty() ? "none" : cuda.driver);
+  for (const std::string& library : cuda.libraries) print_row("library", library);
+  for (const DeviceReport& d : cuda.devices) {
+    print_row(d.name, fmt::format("{}, compute capability {}, {} of {} free", d.model, d.architecture,
+                                  gibibytes(d.free_bytes), gibibytes(d.total_bytes)));
+    print_row("", d.problem.empty() ? d.kernels : d.problem);
+  }
+  if (!cuda.problem.empty()) print_row("cuda", "not used: " + cuda.problem);
+  print_row("--device", fmt::format("auto takes {}", open_backend("auto").name()));
+}
+
+}  // namespace
+
+void add_doctor_command(CLI::App& app) {
+  app.add_subcommand("doctor", "Show what this machine has: devices, driver, libraries, kernels")->callback(doctor);
+}
+
+}  // namespace wick
