@@ -1,0 +1,87 @@
+// The LoRA linear (Hu et al., 2021): y = x w^T + bias + scale * s up^T with s = x down^T.
+// M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
+#include "wick/backend/cuda/cublaslt.h"
+
+namespace wick {
+
+namespace {
+
+// A matrix of the pool's memory.
+class WorkMatrix {
+ public:
+  WorkMatrix(CudaBackend& cuda, DType dtype, int64_t rows, int64_t cols)
+      : memory_(cuda, size_t(rows * cols) * size_of(dtype)), matrix_{memory_.as<void>(), dtype, rows, cols, cols} {}
+  const DeviceMatrix& operator*() const { return matrix_; }
+
+ private:
+  Scratch memory_;
+  DeviceMatrix matrix_;
+};
+
+void zero(CudaBackend& cuda, const View& v) {
+  if (v && v.numel() > 0) cuda.fill(v, 0);
+}
+
+// dup = scale * dy^T s and ddown = ds^T x; either may be unwanted.
+void factor_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& ds,
+                      const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, float scale) {
+  const MatrixOutput grad_down(cuda, ddown, DType::f32), grad_up(cuda, dup, DType::f32);
+  if (dup) cuda.cublas().gemm(*grad_up, dy.t(), s, scale);
+  if (ddown) cuda.cublas().gemm(*grad_down, ds.t(), x);
+  grad_down.finish();
+  grad_up.finish();
+}
+
+}  // namespace
+
+void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) {
+  if (x.numel() == 0 || down.numel() == 0 || y.numel() == 0) {
+    zero(*this, s);
+    return linear(y, x, w, bias);
+  }
+  const MatrixInput input(*this, x, x.dtype), a(*this, down, x.dtype), b(*this, up, x.dtype);
+  const MatrixOutput product(*this, y, x.dtype), saved(*this, s, x.dtype);
+  std::optional<WorkMatrix> own;
+  const DeviceMatrix& low = s ? *saved : *own.emplace(*this, x.dtype, input->rows, a->rows);
+  cublas().gemm(low, *input, a->t());
+  linear(product->view(), input->view(), w, bias);
+  cublas().gemm(*product, low, b->t(), scale, 1);
+  saved.finish();
+  product.finish();
+}
+
+void CudaBackend::lora_linear_backward(View dx, View ddown, View dup, View dy, View x, View s, View w, View down,
+                                       View up, float scale) {
+  if (dy.numel() == 0 || x.numel() == 0 || down.numel() == 0) {
+    zero(*this, ddown);
+    zero(*this, dup);
+    if (dx && dx.numel() > 0) matmul(dx, dy, w, 1, 0);
+    return;
+  }
+  const MatrixInput grad(*this, dy, dy.dtype), a(*this, dx ? down : View(), dy.dtype), b(*this, up, dy.dtype),
+      input(*this, ddown ? x : View(), dy.dtype), saved(*this, dup ? s : View(), dy.dtype);
+  const WorkMatrix ds(*this, dy.dtype, grad->rows, b->cols);
+  if (dx || ddown) cublas().gemm(*ds, *grad, *b, scale);
+  factor_gradients(*this, ddown, dup, *ds, *grad, *input, *saved, scale);
+  if (!dx) return;
+  const MatrixOutput out(*this, dx, dy.dtype);
+  matmul(out->view(), grad->view(), w, 1, 0);
+  cublas().gemm(*out, *ds, *a, 1, 1);
+  out.finish();
+}
+
+void CudaBackend::lora_backward(View ddown, View dup, View dy, View x, View down, View up, float scale) {
+  if (dy.numel() == 0 || x.numel() == 0 || down.numel() == 0) {
+    zero(*this, ddown);
+    zero(*this, dup);
+    return;
+  }
+  const MatrixInput grad(*this, dy, dy.dtype), input(*this, x, dy.dtype), a(*this, down, dy.dtype),
+      b(*this, up, dy.dtype);
+  const WorkMatrix s(*this, dy.dtype, grad->rows, a->rows), ds(*this, dy.dtype, grad->rows, a->rows);
+  if (dup) cublas().gemm(*s, *input, a->t());
+  if (ddown) cublas().gemm(*ds, *grad, *b, scale);
+  factor_gradients(*this, ddown, dup, *ds, *grad, *input, *s, scale);
+}
+
+}  // namespace wick
