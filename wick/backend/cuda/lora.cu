@@ -1,6 +1,7 @@
 // The LoRA linear (Hu et al., 2021): y = x w^T + bias + scale * s up^T with s = x down^T.
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
 #include "wick/backend/cuda/cublaslt.h"
+#include "wick/backend/cuda/lora_factors.h"
 
 namespace wick {
 
@@ -23,13 +24,33 @@ void zero(CudaBackend& cuda, const View& v) {
 }
 
 // dup = scale * dy^T s and ddown = ds^T x; either may be unwanted.
-void factor_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& ds,
-                      const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, float scale) {
+void compose_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& ds,
+                       const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, float scale) {
   const MatrixOutput grad_down(cuda, ddown, DType::f32), grad_up(cuda, dup, DType::f32);
   if (dup) cuda.cublas().gemm(*grad_up, dy.t(), s, scale);
   if (ddown) cuda.cublas().gemm(*grad_down, ds.t(), x);
   grad_down.finish();
   grad_up.finish();
+}
+
+// The same by our own kernels, in one launch.
+void fused_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& ds,
+                     const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, float scale, bool follows) {
+  const MatrixOutput grad_down(cuda, ddown, DType::f32), grad_up(cuda, dup, DType::f32);
+  FactorGradient gradients[2];
+  int count = 0;
+  if (dup) gradients[count++] = {*grad_up, dy, s, scale};
+  if (ddown) gradients[count++] = {grad_down->t(), x, ds, 1};
+  factor_gradients(cuda, gradients, count, follows);
+  grad_down.finish();
+  grad_up.finish();
+}
+
+constexpr int64_t padded(int64_t rank) { return (rank + 7) / 8 * 8; }
+
+// A factor as the kernels read it: f32, or a copy in the dtype that they compute with.
+MatrixInput factor_of(CudaBackend& cuda, const View& factor, DType dtype) {
+  return MatrixInput(cuda, factor, factor && factor.dtype == dtype ? dtype : DType::f32);
 }
 
 }  // namespace
@@ -62,7 +83,7 @@ void CudaBackend::lora_linear_backward(View dx, View ddown, View dup, View dy, V
       input(*this, ddown ? x : View(), dy.dtype), saved(*this, dup ? s : View(), dy.dtype);
   const WorkMatrix ds(*this, dy.dtype, grad->rows, b->cols);
   if (dx || ddown) cublas().gemm(*ds, *grad, *b, scale);
-  factor_gradients(*this, ddown, dup, *ds, *grad, *input, *saved, scale);
+  compose_gradients(*this, ddown, dup, *ds, *grad, *input, *saved, scale);
   if (!dx) return;
   const MatrixOutput out(*this, dx, dy.dtype);
   matmul(out->view(), grad->view(), w, 1, 0);
@@ -76,12 +97,23 @@ void CudaBackend::lora_backward(View ddown, View dup, View dy, View x, View down
     zero(*this, dup);
     return;
   }
-  const MatrixInput grad(*this, dy, dy.dtype), input(*this, x, dy.dtype), a(*this, down, dy.dtype),
-      b(*this, up, dy.dtype);
-  const WorkMatrix s(*this, dy.dtype, grad->rows, a->rows), ds(*this, dy.dtype, grad->rows, a->rows);
+  const MatrixInput grad(*this, dy, dy.dtype), input(*this, x, dy.dtype);
+  const DType dtype = dy.dtype;
+  if (factors_fit(*this, *grad) && factors_fit(*this, *input)) {
+    const MatrixInput a = factor_of(*this, down, dtype), b = factor_of(*this, up, a->dtype);
+    const WorkMatrix s(*this, dtype, grad->rows, padded(a->rows)), ds(*this, dtype, grad->rows, padded(a->rows));
+    Projection projections[2];
+    int count = 0;
+    if (dup) projections[count++] = {*s, *input, a->t(), 1};
+    if (ddown) projections[count++] = {*ds, *grad, *b, scale};
+    project(*this, projections, count);
+    return fused_gradients(*this, ddown, dup, *ds, *grad, *input, *s, scale, true);
+  }
+  const MatrixInput a(*this, down, dtype), b(*this, up, dtype);
+  const WorkMatrix s(*this, dtype, grad->rows, a->rows), ds(*this, dtype, grad->rows, a->rows);
   if (dup) cublas().gemm(*s, *input, a->t());
   if (ddown) cublas().gemm(*ds, *grad, *b, scale);
-  factor_gradients(*this, ddown, dup, *ds, *grad, *input, *s, scale);
+  compose_gradients(*this, ddown, dup, *ds, *grad, *input, *s, scale);
 }
 
 }  // namespace wick

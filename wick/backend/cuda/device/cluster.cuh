@@ -1,0 +1,74 @@
+// Thread block clusters, the memory their blocks share, and launches that overlap the kernel before (9.0 on).
+#pragma once
+
+#include <cstdint>
+
+#include "wick/backend/cuda/check.h"
+
+namespace wick {
+
+// Everything that the block's threads wrote to shared memory before is seen by all blocks of the cluster after.
+__device__ __forceinline__ void cluster_sync() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
+// `local`, an address of this block's shared memory, as it lies in block `rank` of the cluster.
+template <class T>
+__device__ __forceinline__ const T* cluster_map(const T* local, int rank) {
+#if __CUDA_ARCH__ >= 900
+  uint64_t there;
+  asm volatile("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(reinterpret_cast<uint64_t>(local)), "r"(rank));
+  return reinterpret_cast<const T*>(there);
+#else
+  return local;
+#endif
+}
+
+// The kernel that follows may start (its wait below still waits for this grid to end).
+__device__ __forceinline__ void launch_dependents() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+// Waits for the kernel before, where this one was launched to overlap it.
+__device__ __forceinline__ void wait_for_previous() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+struct Launch {
+  dim3 grid, block;
+  size_t shared_bytes = 0;
+  int cluster = 1;       // blocks along x
+  bool overlap = false;  // may start before the kernel before it has ended
+};
+
+template <class... Parameters, class... Args>
+void launch(const char* name, cudaStream_t stream, const Launch& l, void (*kernel)(Parameters...), Args&&... args) {
+  if (l.shared_bytes > 48 * 1024)
+    cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(l.shared_bytes)), name);
+  cudaLaunchAttribute attributes[2];
+  cudaLaunchConfig_t config{};
+  config.gridDim = l.grid;
+  config.blockDim = l.block;
+  config.dynamicSmemBytes = l.shared_bytes;
+  config.stream = stream;
+  config.attrs = attributes;
+  if (l.cluster > 1) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attributes[config.numAttrs].val.clusterDim.x = unsigned(l.cluster);
+    attributes[config.numAttrs].val.clusterDim.y = attributes[config.numAttrs].val.clusterDim.z = 1;
+    ++config.numAttrs;
+  }
+  if (l.overlap) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+    ++config.numAttrs;
+  }
+  cuda_check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
+}
+
+}  // namespace wick
