@@ -134,7 +134,14 @@ Cublas::~Cublas() {
   lt().destroy(static_cast<cublasLtHandle_t>(handle_));
 }
 
-int64_t Cublas::version() { return int64_t(lt().version()); }
+std::string Cublas::describe() {
+  try {
+    const size_t v = lt().version();
+    return fmt::format("cuBLASLt {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
 
 std::unique_ptr<Cublas::Plan> Cublas::make_plan(const DeviceMatrix& c, const DeviceMatrix& a, const DeviceMatrix& b,
                                                 const GemmBatch& batch, const void* bias) const {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
 
 #include "wick/backend/cuda/matrix.h"
@@ -23,7 +24,7 @@ class Cublas {
   Cublas(cudaStream_t stream, int capability);
   ~Cublas();
 
-  static int64_t version();  // 130100 for 13.1.0; an Error where there is none
+  static std::string describe();  // "cuBLASLt 13.1.0", or why there is none
   // TF32 for f32 products; off unless the user asks.
   void allow_tf32(bool allow) { tf32_ = allow; }
 

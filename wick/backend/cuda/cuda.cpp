@@ -30,7 +30,7 @@ CudaBackend::~CudaBackend() {
 }
 
 Cublas& CudaBackend::cublas() {
-  if (!cublas_) cublas_ = std::make_unique<Cublas>();
+  if (!cublas_) cublas_ = std::make_unique<Cublas>(stream_, capability_);
   return *cublas_;
 }
 
