@@ -17,9 +17,10 @@ function(wick_room name)
 endfunction()
 
 # One test program a folder of tests/, with CTest labels `fast` (the default) or `cpu` (longer than a few seconds).
-#   wick_test(FOLDER LINK rooms... [LABEL label])
+#   wick_test(FOLDER LINK rooms... [LABEL label] [CUDA dtypes...])
+# With CUDA the rows also stand under the label `cuda`, once for each dtype of activations.
 function(wick_test folder)
-  cmake_parse_arguments(ARG "" "LABEL" "LINK" ${ARGN})
+  cmake_parse_arguments(ARG "" "LABEL" "LINK;CUDA" ${ARGN})
   if(NOT ARG_LABEL)
     set(ARG_LABEL fast)
   endif()
@@ -35,4 +36,11 @@ function(wick_test folder)
   # Several tests run at once: threads that wait for each other must not spin, or they hold up those they wait for.
   gtest_discover_tests(test_${folder} TEST_PREFIX ${folder}. DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600 ENVIRONMENT OMP_WAIT_POLICY=passive)
+  if(WICK_CUDA STREQUAL OFF)
+    return()
+  endif()
+  foreach(dtype IN LISTS ARG_CUDA)
+    gtest_discover_tests(test_${folder} TEST_PREFIX cuda.${dtype}.${folder}. TEST_LIST test_${folder}_${dtype}
+                         PROPERTIES LABELS cuda ENVIRONMENT "WICK_TEST_DEVICE=cuda;WICK_TEST_DTYPE=${dtype}")
+  endforeach()
 endfunction()

@@ -22,10 +22,7 @@ void forward(const ForwardArguments& a) {
   cli::check_input_file(a.in, "--in");
   cli::check_output_file(a.out, "--out");
   run_forward(cli::resolve_model(a.model), a.component, a.in, a.out,
-              {.loras = loras,
-               .grad = a.grad,
-               .backend = &a.run_on.backend(),
-               .dtype = a.run_on.dtype()});
+              {.loras = loras, .grad = a.grad, .backend = &a.run_on.backend(), .dtype = a.run_on.dtype()});
 }
 
 }  // namespace

@@ -84,10 +84,8 @@ void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, 
                ImageRequest request, const std::string& label, Progress& progress, ImageGrid& grid) {
   Adapter adapter(sdxl_module_names(UNetConfig::read(folder / "unet")));
   for (const LoraFile& lora : loras) adapter.add_file(lora.path, lora.strength);
-  const Sdxl sdxl = Sdxl::load(folder, {.dtype = a.run_on.dtype(),
-                                        .adapter = &adapter,
-                                        .backend = &a.run_on.backend(),
-                                        .vae_encoder = false});
+  const Sdxl sdxl = Sdxl::load(
+      folder, {.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend(), .vae_encoder = false});
   const TextToImage text_to_image(sdxl, folder);
   for (const uint64_t seed : a.seeds) {
     grid.rows.push_back(label.empty()         ? fmt::format("seed {}", seed)

@@ -40,7 +40,8 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
-      return report(kWrongUsage, "expected a command: train, generate, inspect, forward or doctor (wick --help lists them)");
+      return report(kWrongUsage,
+                    "expected a command: train, generate, inspect, forward or doctor (wick --help lists them)");
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);

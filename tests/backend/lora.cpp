@@ -104,8 +104,7 @@ TEST(LoraBackward, AnyBatchAndStride) {
 
 TEST(LoraBackward, NoTokensGiveZeroGradients) {
   const Tensor ddown = poisoned({4, 9}), dup = poisoned({7, 4});
-  backend().lora_backward(ddown, dup, Tensor::empty({0, 7}), Tensor::empty({0, 9}), random({4, 9}), random({7, 4}),
-                              1);
+  backend().lora_backward(ddown, dup, Tensor::empty({0, 7}), Tensor::empty({0, 9}), random({4, 9}), random({7, 4}), 1);
   expect_close(ddown, Doubles(36, 0.0), 0, "ddown");
   expect_close(dup, Doubles(28, 0.0), 0, "dup");
 }

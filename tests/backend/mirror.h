@@ -37,9 +37,7 @@ class Mirror final : public Backend {
   }
   void accumulate(View y, View x, float scale) override { run(&Backend::accumulate, y, x, scale); }
   void sum(View y, View x) override { run(&Backend::sum, y, x); }
-  void matmul(View c, View a, View b, float alpha, float beta) override {
-    run(&Backend::matmul, c, a, b, alpha, beta);
-  }
+  void matmul(View c, View a, View b, float alpha, float beta) override { run(&Backend::matmul, c, a, b, alpha, beta); }
   void linear(View y, View x, View w, View bias) override { run(&Backend::linear, y, x, w, bias); }
   void lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) override {
     run(&Backend::lora_linear, y, s, x, w, bias, down, up, scale);
@@ -117,8 +115,7 @@ class Mirror final : public Backend {
       device_.memory().write(r.twin.view().data, r.begin, size_t(r.end - r.begin));
     }
     (device_.*method)(moved(regions, arguments)...);
-    for (const Region& r : regions)
-      device_.memory().read(r.begin, r.twin.view().data, size_t(r.end - r.begin));
+    for (const Region& r : regions) device_.memory().read(r.begin, r.twin.view().data, size_t(r.end - r.begin));
   }
 
   template <class T>

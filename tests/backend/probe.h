@@ -12,22 +12,17 @@
 #include <vector>
 
 #include "backend/mirror.h"
-#include "wick/backend/registry.h"
+#include "device.h"
 #include "wick/core/rng.h"
 
 namespace wick::probe {
 
-// What is tested: the CPU, or the device that WICK_TEST_DEVICE names.
+// Takes views of host memory, whatever device computes.
 inline Backend& backend() {
-  static Backend& tested = []() -> Backend& {
-    const char* device = std::getenv("WICK_TEST_DEVICE");
-    if (!device) return cpu_backend();
-    cpu_backend();
-    return *new Mirror(open_backend(device));
-  }();
+  static Backend& tested =
+      test::memory().on_host() ? test::backend() : *new Mirror(test::backend());  // lives as long as the program
   return tested;
 }
-inline bool on_cpu() { return backend().name() == "cpu"; }
 
 // The dtype of activations: f32, or what WICK_TEST_DTYPE names (bf16, f16), on devices that have others.
 inline DType activations() {
@@ -106,9 +101,7 @@ inline Tensor random(const Shape& shape, Layout layout = Layout::packed, DType d
 }
 
 // Activations: like random() and poisoned(), in the dtype that is tested.
-inline Tensor input(const Shape& shape, Layout layout = Layout::packed) {
-  return random(shape, layout, activations());
-}
+inline Tensor input(const Shape& shape, Layout layout = Layout::packed) { return random(shape, layout, activations()); }
 inline Tensor output(const Shape& shape, Layout layout = Layout::packed) {
   return poisoned(shape, layout, activations());
 }

@@ -10,10 +10,11 @@
 #include <string>
 
 #include "io/files.h"
+#include "source_dir.h"
 
 namespace wick {
 
-inline const std::filesystem::path kGolden = WICK_SOURCE_DIR "/tests/golden";
+inline const std::filesystem::path kGolden = test::source_dir() / "tests/golden";
 inline const std::string kModel = (kGolden / "sdxl").string();
 
 struct Outcome {

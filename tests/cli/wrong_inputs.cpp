@@ -1,6 +1,7 @@
 // Every wrong input ends with a code from 1 to 127 and one line that names the file or flag, what was found and what
 // was expected.
 #include "cli/program.h"
+#include "source_dir.h"
 #include "wick/io/safetensors.h"
 
 namespace wick {
@@ -114,7 +115,7 @@ TEST(WrongInputs, EndWithOneLine) {
     const TemporaryDirectory folder;
     const auto filled = [&](std::string text) {
       text = replace_all(replace_all(text, "$M", kModel), "$G", kGolden.string());
-      text = replace_all(text, "$D", WICK_SOURCE_DIR "/data/tiny-style");
+      text = replace_all(text, "$D", (test::source_dir() / "data/tiny-style").string());
       return replace_all(text, "$T", folder.path().string());
     };
     SCOPED_TRACE("wick " + wrong.arguments);

@@ -6,7 +6,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "device.h"
 #include "io/files.h"
+#include "source_dir.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/ops/shape.h"
@@ -14,7 +16,7 @@
 namespace wick {
 namespace {
 
-const std::filesystem::path kGolden = WICK_SOURCE_DIR "/tests/golden";
+const std::filesystem::path kGolden = test::source_dir() / "tests/golden";
 
 // max |a - b| / max |b|
 double relative_error(const Tensor& a, const Tensor& b) {
@@ -50,7 +52,7 @@ TEST_P(Forward, AgreesWithDiffusers) {
   std::vector<LoraFile> loras;
   if (!c.lora.empty()) loras.push_back({kGolden / c.lora});
   run_forward(kGolden / "sdxl", c.component, kGolden / "cases" / (c.name + ".in.safetensors"),
-              folder / "out.safetensors", {.loras = loras, .grad = c.grad});
+              folder / "out.safetensors", {.loras = loras, .grad = c.grad, .backend = &test::backend()});
 
   const SafetensorsFile found = SafetensorsFile::open(folder / "out.safetensors");
   const SafetensorsFile expected = SafetensorsFile::open(kGolden / "cases" / (c.name + ".out.safetensors"));
@@ -85,7 +87,8 @@ void run_with(const std::string& component, const std::string& name, const std::
       tensors.erase(key);
   }
   save_safetensors(folder / "in.safetensors", tensors);
-  run_forward(kGolden / "sdxl", component, folder / "in.safetensors", folder / "out.safetensors", {.loras = loras, .grad = grad});
+  run_forward(kGolden / "sdxl", component, folder / "in.safetensors", folder / "out.safetensors",
+              {.loras = loras, .grad = grad});
 }
 
 TEST(ForwardErrors, NameTheTensor) {

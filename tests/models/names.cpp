@@ -4,13 +4,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "source_dir.h"
 #include "wick/io/json.h"
 #include "wick/models/sdxl.h"
 
 namespace wick {
 namespace {
 
-const std::string kGolden = WICK_SOURCE_DIR "/tests/golden/";
+const std::string kGolden = (test::source_dir() / "tests/golden/").string();
 
 SdxlConfig full_size() {
   return {.text_encoder = {49408, 77, 768, 3072, 768, 12, 12, 1e-5f, true, 2, false},

@@ -1,4 +1,5 @@
 #include "wick/models/sdxl.h"
+#include "source_dir.h"
 
 #include <gtest/gtest.h>
 
@@ -12,7 +13,7 @@
 namespace wick {
 namespace {
 
-const std::filesystem::path kGolden = WICK_SOURCE_DIR "/tests/golden";
+const std::filesystem::path kGolden = test::source_dir() / "tests/golden";
 const std::filesystem::path kModel = kGolden / "sdxl";
 
 UNetInput unet_input() {

@@ -1,4 +1,5 @@
 // The rows. Sizes are odd on purpose.
+#include "device.h"
 #include "ops/harness.h"
 
 namespace wick::test {
@@ -49,12 +50,12 @@ std::vector<OpCase> make_cases() {
   row("linear", "linear_no_bias", {{5, 7}, {3, 7}}, [](const In& x) { return linear(x[0], x[1]); });
   row("lora_linear", "lora_linear", {{3, 5, 7}, {4, 7}, {11, 4}}, [](const In& x) {
     Rng rng(3);
-    static const Tensor w = random_normal({11, 7}, rng), bias = random_normal({11}, rng);
+    static const Tensor w = random_normal({11, 7}, rng, memory()), bias = random_normal({11}, rng, memory());
     return lora_linear(x[0], w, bias, x[1], x[2], 0.625f);
   });
   row("lora_linear", "lora_linear_rank_1", {{1, 7}, {1, 7}, {3, 1}}, [](const In& x) {
     Rng rng(4);
-    static const Tensor w = random_normal({3, 7}, rng);
+    static const Tensor w = random_normal({3, 7}, rng, memory());
     return lora_linear(x[0], w, {}, x[1], x[2], 2.0f);
   });
 
@@ -82,7 +83,9 @@ std::vector<OpCase> make_cases() {
       [](const In& x) { return attention(x[0], x[1], x[2], true, 0.3f); });
 
   row("embedding", "embedding", {{9, 5}}, [](const In& x) { return embedding(x[0], ids({3, 0, 8, 3})); });
-  row("mse_loss", "mse_loss", {{3, 5}}, [](const In& x) { return mse_loss(x[0], zeros({3, 5})); });
+  row("mse_loss", "mse_loss", {{3, 5}}, [](const In& x) {
+    return mse_loss(x[0], zeros({3, 5}, DType::f32, memory()));
+  });
 
   row("reshape", "reshape", {{3, 4, 5}}, [](const In& x) { return reshape(x[0], {2, 6, -1}); });
   row("permute", "permute", {{3, 4, 5}}, [](const In& x) { return permute(x[0], {2, 0, 1}); });

@@ -5,6 +5,7 @@
 #include <random>
 #include <set>
 
+#include "device.h"
 #include "ops/harness.h"
 
 namespace wick::test {
@@ -20,12 +21,12 @@ enum class Layout { contiguous, strided };
 
 // A tensor of this shape; strided ones sit in every second column of a larger, NaN-filled storage with axes swapped.
 Tensor random_input(const Shape& shape, Layout layout, const OpCase& row, Rng& rng) {
-  const Tensor values = affine(random_normal(shape, rng), row.scale, row.shift);
+  const Tensor values = affine(random_normal(shape, rng, test::memory()), row.scale, row.shift);
   if (layout == Layout::contiguous) return values;
   Shape storage = shape;
   for (int i = 0; i < shape.rank(); ++i) storage[i] = shape[shape.rank() - 1 - i];
   storage[storage.rank() - 1] = storage.back() * 2 + 1;
-  const Tensor big = full(storage, NAN);
+  const Tensor big = full(storage, NAN, DType::f32, test::memory());
   Shape stride;
   const Shape dense = contiguous_strides(storage);
   for (int i = 0; i < shape.rank(); ++i) stride.push_back(dense[shape.rank() - 1 - i] * (i == 0 ? 2 : 1));
@@ -50,7 +51,7 @@ void check_gradients(const OpCase& row, Layout layout) {
   Tape tape;
   const Tensor y = row.f(inputs);
   ASSERT_TRUE(y.tracked());
-  const Tensor dy = random_normal(y.shape(), rng);
+  const Tensor dy = random_normal(y.shape(), rng, test::memory());
   const std::vector<float> weights = dy.to_vector();
   Grads grads;
   tape.backward(y, dy, grads);
@@ -67,7 +68,7 @@ void check_gradients(const OpCase& row, Layout layout) {
         std::vector<float> moved = values;
         moved[i] = float(double(values[i]) + step);
         std::vector<Tensor> arguments = inputs;
-        arguments[n] = Tensor::of(moved, inputs[n].shape());
+        arguments[n] = Tensor::of(moved, inputs[n].shape(), test::memory());
         return weighted_sum(row.f(arguments), weights);
       };
       // Fourth-order central difference: the truncation error is far below the f32 rounding error / step.

@@ -6,11 +6,12 @@
 #include <filesystem>
 #include <string>
 
+#include "source_dir.h"
 #include "wick/io/safetensors.h"
 
 namespace wick {
 
-inline const std::filesystem::path kGolden = WICK_SOURCE_DIR "/tests/golden";
+inline const std::filesystem::path kGolden = test::source_dir() / "tests/golden";
 
 inline SafetensorsFile open_golden(const std::string& name) {
   return SafetensorsFile::open(kGolden / (name + ".safetensors"));

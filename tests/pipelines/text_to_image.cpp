@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "device.h"
 #include "io/files.h"
 #include "pipelines/golden.h"
 #include "wick/ops/shape.h"
@@ -22,11 +23,11 @@ class TextToImageTest : public testing::Test {
     request.height = std::stoll(told.at("height"));
     request.steps = std::stoll(told.at("steps"));
     request.cfg = std::stof(told.at("guidance_scale"));
-    noise = to_channels_last(in.load("noise"));
+    noise = to_channels_last(in.load("noise")).to(test::memory());
   }
 
   const SafetensorsFile in, out;
-  const Sdxl sdxl = Sdxl::load(kModel, {.vae_encoder = false});
+  const Sdxl sdxl = Sdxl::load(kModel, {.backend = &test::backend(), .vae_encoder = false});
   const TextToImage text_to_image{sdxl, kModel};
   ImageRequest request;
   Tensor noise;

@@ -1,4 +1,5 @@
 #include "wick/text/clip_tokenizer.h"
+#include "source_dir.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -182,7 +183,7 @@ TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheConfiguration) {
 
 // Hard strings through both of SDXL's tokenizers, as transformers' CLIPTokenizerFast encodes them.
 TEST(ClipTokenizer, EncodesAsTransformersDoes) {
-  const fs::path golden = fs::path(WICK_SOURCE_DIR) / "tests/golden";
+  const fs::path golden = test::source_dir() / "tests/golden";
   const auto cases = nlohmann::json::parse(std::ifstream(golden / "tokenizer.json"));
   ASSERT_FALSE(cases.empty());
   for (const char* name : {"tokenizer", "tokenizer_2"}) {

@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "device.h"
+#include "source_dir.h"
 #include "wick/io/safetensors.h"
 #include "wick/train/objective.h"
 #include "wick/train/optimizer.h"
@@ -12,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kGolden = fs::path(WICK_SOURCE_DIR) / "tests/golden";
+const fs::path kGolden = test::source_dir() / "tests/golden";
 
 // Step i of a tensor [steps, ...].
 Tensor at_step(const Tensor& all, int64_t i) {
@@ -38,7 +40,8 @@ TEST(GoldenCurve, TenStepsAreThoseOfPyTorch) {
 
   Adapter lora(sdxl_module_names(UNetConfig::read(model / "unet")));
   lora.add_file(kGolden / in.metadata().at("lora"), 1, true);
-  const Sdxl sdxl = Sdxl::load(model, {.adapter = &lora, .vae_encoder = false, .vae_decoder = false});
+  const Sdxl sdxl =
+      Sdxl::load(model, {.adapter = &lora, .backend = &test::backend(), .vae_encoder = false, .vae_decoder = false});
   const NoiseSchedule schedule = NoiseSchedule::read(model / "scheduler");
   AdamW optimizer(lora.parameters(), {.lr = number("lr"),
                                       .beta1 = number("beta1"),
@@ -49,11 +52,11 @@ TEST(GoldenCurve, TenStepsAreThoseOfPyTorch) {
 
   const Tensor losses = out.load("losses"), norms = out.load("grad_norms");
   for (int64_t i = 0; i < losses.numel(); ++i) {
-    const auto input = [&](const char* name) { return at_step(in.load(name), i); };
+    const auto input = [&](const char* name) { return at_step(in.load(name), i).to(test::memory()); };
     const Batch batch{.latents = to_channels_last(input("latents")),
                       .text = {.context = input("prompt_embeds"), .pooled = input("text_embeds")},
                       .time_ids = input("time_ids")};
-    const Tensor noise = to_channels_last(input("noise")), timesteps = input("timesteps");
+    const Tensor noise = to_channels_last(input("noise")), timesteps = at_step(in.load("timesteps"), i);
     const Tensor noisy = to_channels_first(schedule.add_noise(batch.latents, noise, timesteps));
     EXPECT_LT(relative_distance(noisy, at_step(out.load("noisy_latents"), i)), 1e-6);
 

@@ -1,5 +1,6 @@
 // The latent cache and the losses, on the golden model.
 #include "wick/train/objective.h"
+#include "source_dir.h"
 
 #include <gtest/gtest.h>
 
@@ -13,8 +14,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const fs::path kModel = fs::path(WICK_SOURCE_DIR) / "tests/golden/sdxl";
-const fs::path kPictures = fs::path(WICK_SOURCE_DIR) / "data/tiny-style";
+const fs::path kModel = test::source_dir() / "tests/golden/sdxl";
+const fs::path kPictures = test::source_dir() / "data/tiny-style";
 
 double mean_of(const Tensor& x) {
   double sum = 0;

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "source_dir.h"
 #include "train/process.h"
 #include "wick/io/image.h"
 #include "wick/io/safetensors.h"
@@ -22,7 +23,7 @@ using std::chrono::duration;
 using std::chrono::milliseconds;
 using Clock = std::chrono::steady_clock;
 
-const fs::path kSource = WICK_SOURCE_DIR;
+const fs::path kSource = test::source_dir();
 const fs::path kModel = kSource / "tests/golden/sdxl";
 
 class RunTest : public testing::Test {

@@ -25,9 +25,9 @@ struct BackendReport {
 };
 
 struct BackendModule {
-  const char* build_id;                      // of the contract that it was built against
+  const char* build_id;                       // of the contract that it was built against
   int (*device_count)(std::string& problem);  // 0 and why, if there is none
-  Backend& (*open)(int device);              // made once; lives as long as the program
+  Backend& (*open)(int device);               // made once; lives as long as the program
   BackendReport (*report)();
 };
 

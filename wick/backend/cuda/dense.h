@@ -12,8 +12,7 @@ namespace wick {
 class Scratch {
  public:
   Scratch() = default;
-  Scratch(CudaBackend& cuda, size_t bytes)
-      : memory_(&cuda.memory()), bytes_(bytes), data_(memory_->allocate(bytes)) {}
+  Scratch(CudaBackend& cuda, size_t bytes) : memory_(&cuda.memory()), bytes_(bytes), data_(memory_->allocate(bytes)) {}
   ~Scratch() {
     if (data_) memory_->release(data_, bytes_);
   }

@@ -35,8 +35,7 @@ StridedIndex<N> strided_index(const View* const (&views)[N]) {
   for (int d = 0; d < shape.rank(); ++d) {
     if (shape[d] == 1) continue;
     bool merges = index.rank > 0;
-    for (int n = 0; n < N && merges; ++n)
-      merges = index.stride[n][index.rank - 1] == views[n]->stride[d] * shape[d];
+    for (int n = 0; n < N && merges; ++n) merges = index.stride[n][index.rank - 1] == views[n]->stride[d] * shape[d];
     if (!merges) index.shape[index.rank++] = 1;
     index.shape[index.rank - 1] *= shape[d];
     for (int n = 0; n < N; ++n) index.stride[n][index.rank - 1] = views[n]->stride[d];
