@@ -1,0 +1,23 @@
+// Attention without cuDNN, in two ways. Views are [B, T, H, D] of any float dtype with D contiguous; statistics are
+// contiguous f32 [B, H, T]. Nothing is empty. Outputs of backward may be unwanted.
+#pragma once
+
+#include "wick/backend/cuda/cuda.h"
+
+namespace wick {
+
+// One kernel that keeps a tile of scores on the chip (Dao et al., "FlashAttention", 2022), in f32 arithmetic. D <= 64.
+inline constexpr int kAttentionTileFeatures = 64;
+void attention_by_tiles(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
+void attention_by_tiles_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
+                                 View k, View v, float scale, bool causal);
+
+// Matrix products and a softmax, with the scores of some rows at a time in memory. Any D.
+void attention_by_rows(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
+void attention_by_rows_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
+                                View k, View v, float scale, bool causal);
+
+// delta [B, H, T] = the sum over D of dy * y, which both backward passes want.
+void attention_delta(CudaBackend& cuda, View delta, View dy, View y);
+
+}  // namespace wick

@@ -1,0 +1,56 @@
+// cuDNN 9 for convolution and attention, through its graph API. The library is opened on first use and may be missing.
+//
+// Every method enqueues one operation and returns true, or does nothing and returns false: where there is no cuDNN, or
+// it has no kernel for the case that keeps Wick's promises (the same bits twice, f32 as f32). The answer depends on
+// shapes, strides and dtypes only. For each such combination a plan is built once, on the first call; later calls only
+// launch kernels, so that they can be captured.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "wick/backend/backend.h"
+
+namespace wick {
+
+class CudaBackend;
+
+class Cudnn {
+ public:
+  explicit Cudnn(cudaStream_t stream);  // of the current device
+  ~Cudnn();
+  Cudnn(const Cudnn&) = delete;
+  Cudnn& operator=(const Cudnn&) = delete;
+
+  static std::string describe();  // for `wick doctor`: the version, or why there is none
+
+  // Contiguous, 16-byte aligned views of one dtype, but bias, which is f32; padding is the same on opposite sides.
+  // In 16 bits the numbers of channels are multiples of 8.
+  bool convolution(CudaBackend& cuda, View y, View x, View w, View bias, Conv2d conv);
+  bool convolution_backward_input(CudaBackend& cuda, View dx, View dy, View w, Conv2d conv);
+  bool convolution_backward_weight(CudaBackend& cuda, View dw, View dy, View x, Conv2d conv);  // dw may be f32
+
+  // [B, T, H, D] views of one 16-bit dtype, 16-byte aligned, any strides with D contiguous; lse [B, H, T] contiguous.
+  bool attention(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
+  bool attention_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View y, View lse, View q, View k,
+                          View v, float scale, bool causal);
+
+ private:
+  struct Plan;
+  using Key = std::vector<int64_t>;
+
+  template <class Build>
+  Plan* plan(Key key, DType dtype, const Build& build);  // null where cuDNN has none
+  bool finish(Plan& plan, DType dtype);
+  void execute(CudaBackend& cuda, Plan& plan, const std::vector<void*>& tensors);
+
+  void* handle_ = nullptr;
+  int capability_ = 0;
+  std::map<Key, std::unique_ptr<Plan>> plans_;
+};
+
+}  // namespace wick
