@@ -45,6 +45,13 @@ Case random_case(int stride, bool asymmetric) {
   return {c.batch, c.height, c.width, c.in, c.out, c.kh, c.kw, c.conv};
 }
 
+// Weights are computed with in the dtype of the activations.
+Doubles weights(const Tensor& w) {
+  const Tensor converted = output(w.shape());
+  cpu_backend().copy(converted, w);
+  return doubles(converted);
+}
+
 std::vector<Case> cases() {
   return {random_case(1, false),
           random_case(2, false),
@@ -56,35 +63,40 @@ std::vector<Case> cases() {
           {1, 6, 6, 8, 5, 1, 1, {2}},
           {1, 9, 12, 6, 7, 5, 2, {1, 2, 1, 2, 0}},
           {1, 5, 5, 3, 4, 2, 2, {1, 3, 3, 3, 3}},
-          {2, 28, 28, 3, 24, 14, 14, {14}}};
+          {2, 28, 28, 3, 24, 14, 14, {14}},
+          {1, 6, 7, 320, 64, 3, 3, {1, 1, 1, 1, 1}},  // SDXL's channels: inside, at both ends,
+          {1, 8, 8, 4, 320, 3, 3, {1, 1, 1, 1, 1}},
+          {1, 8, 7, 320, 4, 3, 3, {1, 1, 1, 1, 1}},
+          {1, 8, 8, 96, 128, 3, 3, {2, 0, 0, 1, 1}}};  // and where the VAE halves images
 }
 
 TEST(Conv2d, ForwardInEveryWeightTypeAndLayout) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const Case& c : cases()) {
-      const Tensor x = random(c.x_shape(), kLayouts[rng().below(4)]);
+      const Tensor x = input(c.x_shape(), kLayouts[rng().below(4)]);
       const Tensor w = random(c.w_shape(), kLayouts[rng().below(4)], dtype);
       const Tensor bias = rng().below(2) ? random({c.out}) : Tensor(),
-                   y = poisoned(c.y_shape(), kLayouts[rng().below(4)]);
+                   y = output(c.y_shape(), kLayouts[rng().below(4)]);
       backend().conv2d(y, x, w, bias, c.conv);
       Doubles want = zeros(c.y_shape());
       if (bias)
         for (size_t i = 0; i < want.size(); ++i) want[i] = bias.data<float>()[i % size_t(c.out)];
-      const Doubles dx = doubles(x), dw = doubles(w);
+      const Doubles dx = doubles(x), dw = weights(w);
       for_each_product(c, [&](size_t xi, size_t wi, size_t yi) { want[yi] += dx[xi] * dw[wi]; });
-      expect_close(y, want, tolerance(c.in * c.kh * c.kw), "conv2d");
+      const double bias_roundoff = bias ? unit_roundoff(activations()) : 0;  // a bias may be added in their dtype
+      expect_close(y, want, tolerance(c.in * c.kh * c.kw) + bias_roundoff, "conv2d");
     }
 }
 
 TEST(Conv2d, BackwardInput) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const Case& c : cases()) {
-      const Tensor dy = random(c.y_shape(), kLayouts[rng().below(4)]);
+      const Tensor dy = input(c.y_shape(), kLayouts[rng().below(4)]);
       const Tensor w = random(c.w_shape(), kLayouts[rng().below(4)], dtype);
-      const Tensor dx = poisoned(c.x_shape(), kLayouts[rng().below(4)]);
+      const Tensor dx = output(c.x_shape(), kLayouts[rng().below(4)]);
       backend().conv2d_backward_input(dx, dy, w, c.conv);
       Doubles want = zeros(c.x_shape());
-      const Doubles grad = doubles(dy), dw = doubles(w);
+      const Doubles grad = doubles(dy), dw = weights(w);
       for_each_product(c, [&](size_t xi, size_t wi, size_t yi) { want[xi] += grad[yi] * dw[wi]; });
       expect_close(dx, want, tolerance(c.out * c.kh * c.kw), "dx");
     }
@@ -93,8 +105,7 @@ TEST(Conv2d, BackwardInput) {
 TEST(Conv2d, BackwardWeightAndEachOutputUnwanted) {
   for (int wanted = 1; wanted < 4; ++wanted)
     for (const Case& c : cases()) {
-      const Tensor dy = random(c.y_shape(), kLayouts[rng().below(4)]),
-                   x = random(c.x_shape(), kLayouts[rng().below(4)]);
+      const Tensor dy = input(c.y_shape(), kLayouts[rng().below(4)]), x = input(c.x_shape(), kLayouts[rng().below(4)]);
       const Tensor dw = wanted & 1 ? poisoned(c.w_shape(), kLayouts[rng().below(4)]) : Tensor();
       const Tensor dbias = wanted & 2 ? poisoned({c.out}) : Tensor();
       backend().conv2d_backward_weight(dw, dbias, dy, x, c.conv);
@@ -121,10 +132,10 @@ TEST(Conv2d, EmptyBatch) {
 
 TEST(Conv2d, SameBitsTwice) {
   const Conv2d conv{1, 1, 1, 1, 1};
-  const Tensor x = random({2, 16, 16, 64}), w = random({96, 3, 3, 64}), dy = random({2, 16, 16, 96});
+  const Tensor x = input({2, 16, 16, 64}), w = input({96, 3, 3, 64}), dy = input({2, 16, 16, 96});
   Tensor y[2], dx[2], dw[2];
   for (int i = 0; i < 2; ++i) {
-    y[i] = poisoned(dy.shape()), dx[i] = poisoned(x.shape()), dw[i] = poisoned(w.shape());
+    y[i] = output(dy.shape()), dx[i] = output(x.shape()), dw[i] = poisoned(w.shape());
     backend().conv2d(y[i], x, w, {}, conv);
     backend().conv2d_backward_input(dx[i], dy, w, conv);
     backend().conv2d_backward_weight(dw[i], {}, dy, x, conv);

@@ -7,7 +7,7 @@
 
 #include "wick/backend/cuda/columns.h"
 #include "wick/backend/cuda/cudnn.h"
-#include "wick/backend/cuda/dense.h"
+#include "wick/backend/cuda/matrix.h"
 
 namespace wick {
 namespace {
@@ -178,9 +178,9 @@ void CudaBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {
   if (dx.numel() == 0) return;
   if (dy.numel() == 0) return fill(dx, 0);
   if (is_linear(w, conv)) {
-    const DenseInput grad(*this, dy);
-    const DenseOutput result(*this, dx);
-    matmul(matrix(result.view()), matrix(grad.view()), linear_weight(w), 1, 0);
+    const MatrixInput grad(*this, dy, dy.dtype);
+    const MatrixOutput result(*this, dx, dy.dtype);
+    matmul(result->view(), grad->view(), linear_weight(w), 1, 0);
     return result.finish();
   }
   const Padding p(dx.shape, dy.shape, w.shape, conv, dy.dtype);
@@ -199,8 +199,8 @@ void CudaBackend::conv2d_backward_weight(View dw, View dbias, View dy, View x, C
   if (!dw) return;
   if (empty) return fill(dw, 0);
   if (is_linear(dw, conv)) {
-    const DenseInput grad(*this, dy), image(*this, x);
-    return matmul(linear_weight(dw), transposed(matrix(grad.view())), matrix(image.view()), 1, 0);
+    const MatrixInput grad(*this, dy, dy.dtype), image(*this, x, dy.dtype);
+    return matmul(linear_weight(dw), grad->t().view(), image->view(), 1, 0);
   }
   const Padding p(x.shape, dy.shape, dw.shape, conv, dy.dtype);
   {
