@@ -131,7 +131,7 @@ class Mirror final : public Backend {
   }
   static void collect(std::vector<Region>& regions, const std::vector<AdamWSlot>& slots) {
     for (const AdamWSlot& s : slots)
-      for (const View& v : {s.param, s.grad, s.m, s.v, s.copy}) collect(regions, v);
+      for (const View& v : {s.param, s.grad, s.m, s.v, s.average, s.copy}) collect(regions, v);
   }
 
   static void merge(std::vector<Region>& regions) {
@@ -167,7 +167,7 @@ class Mirror final : public Backend {
     std::vector<AdamWSlot> result;
     for (const AdamWSlot& s : slots)
       result.push_back({moved(regions, s.param), moved(regions, s.grad), moved(regions, s.m), moved(regions, s.v),
-                        moved(regions, s.copy)});
+                        moved(regions, s.average), moved(regions, s.copy)});
     return result;
   }
 

@@ -24,6 +24,8 @@ inline Backend& backend() {
   return tested;
 }
 
+inline bool on_cpu() { return test::memory().on_host(); }
+
 // The dtype of activations: f32, or what WICK_TEST_DTYPE names (bf16, f16), on devices that have others.
 inline DType activations() {
   static const DType dtype = [] {

@@ -105,7 +105,7 @@ TEST(AdamW, follows_the_formulas) {
     want_m.emplace_back(size_t(n), 0.0);
     want_v.emplace_back(size_t(n), 0.0);
   }
-  const Tensor scalars = Tensor::of(std::vector<float>{1e-2f, 0.5f, 0, 4.0f, NAN}, {kAdamWScalars});
+  const Tensor scalars = Tensor::of(std::vector<float>{1e-2f, 0.5f, 1, 0, 0, 4.0f, NAN, 0}, {kAdamWScalars});
   const AdamWStep s{.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f};
   for (int64_t step = 1; step <= 5; ++step) {
     backend().adamw(slots, s, scalars);

@@ -7,7 +7,6 @@
 #include <limits>
 
 #include "wick/ops/ops.h"
-#include "wick/train/ema.h"
 
 namespace wick {
 namespace {
@@ -61,7 +60,6 @@ TEST(AdamW, ANormThatIsNotFiniteChangesNothing) {
   AdamW optimizer({{"p", p}}, {});
   EXPECT_FALSE(std::isfinite(optimizer.step(gradient_of(p, {1, std::numeric_limits<float>::quiet_NaN()}))));
   EXPECT_EQ(p.to_vector(), (std::vector<float>{1, 2}));
-  EXPECT_EQ(optimizer.steps(), 0);
 }
 
 TEST(AdamW, AParameterWithoutAGradientStays) {
@@ -96,16 +94,42 @@ TEST(GradientAccumulator, SumsWhatATapeAndLoraBackwardGive) {
   EXPECT_EQ(accumulator[p].to_vector(), (std::vector<float>{12, 18}));
 }
 
-TEST(Ema, FollowsAndSwaps) {
+TEST(AdamW, AveragesFollowAndSwap) {
   const Tensor p = vector({1}).trainable();
-  Ema ema({{"p", p}}, 0.9f);
-  p.data<float>()[0] = 2;
-  ema.update(1);  // decay 2/11
-  EXPECT_NEAR(ema.averages()[0].item(), 1 + 9.0 / 11, 1e-6);
-  ema.swap();
-  EXPECT_NEAR(p.item(), 1 + 9.0 / 11, 1e-6);
-  ema.swap();
-  EXPECT_EQ(p.item(), 2);
+  AdamW optimizer({{"p", p}}, {.lr = 0.1f, .average = 0.9f});
+  optimizer.step(gradient_of(p, {3}));
+  const double moved = p.item(), average = 1 + (moved - 1) * 9.0 / 11;  // decay 2/11
+  EXPECT_NE(moved, 1);
+  EXPECT_NEAR(optimizer.averages()[0].item(), average, 1e-6);
+  optimizer.swap_averages();
+  EXPECT_NEAR(p.item(), average, 1e-6);
+  optimizer.swap_averages();
+  EXPECT_EQ(p.item(), moved);
+}
+
+TEST(AdamW, LossScalingSkipsAndHalves) {
+  const Tensor p = vector({1}).trainable(), plain = vector({1}).trainable();
+  AdamW scaled({{"p", p}}, {.lr = 0.1f, .scale_loss = true}), other({{"p", plain}}, {.lr = 0.1f});
+  const float scale = scaled.loss_scale().item();
+  EXPECT_GT(scale, 1);
+  EXPECT_FALSE(std::isfinite(scaled.step(gradient_of(p, {INFINITY}))));
+  EXPECT_EQ(p.item(), 1);
+  EXPECT_EQ(scaled.loss_scale().item(), scale / 2);
+  // What was skipped does not count, and the scale does not show.
+  EXPECT_FLOAT_EQ(scaled.step(gradient_of(p, {3 * scale / 2})), other.step(gradient_of(plain, {3})));
+  EXPECT_FLOAT_EQ(p.item(), plain.item());
+}
+
+TEST(AdamW, StandsStillOnceHalted) {
+  const Tensor p = vector({1}).trainable();
+  AdamW optimizer({{"p", p}}, {.lr = 0.1f});
+  optimizer.set(0.1f);
+  optimizer.update(gradient_of(p, {NAN}));
+  optimizer.update(gradient_of(p, {1}));
+  EXPECT_EQ(p.item(), 1);
+  optimizer.go_on();
+  optimizer.update(gradient_of(p, {1}));
+  EXPECT_NE(p.item(), 1);
 }
 
 }  // namespace

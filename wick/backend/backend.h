@@ -14,6 +14,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string_view>
 #include <vector>
 
@@ -32,21 +34,34 @@ struct Conv2d {  // padding is in pixels on each side, so that the VAE's (0, 1, 
 // One tensor of an optimizer step; all are contiguous, and f32 but for the copy.
 struct AdamWSlot {
   View param, grad, m, v;
-  View copy;  // of the updated parameter in the dtype that kernels compute with; may be empty
+  View average;  // follows the parameter: average += (1 - decay) * (param - average); may be empty
+  View copy;     // of the updated parameter in the dtype that kernels compute with; may be empty
 };
 struct AdamWStep {
   float beta1, beta2, eps, weight_decay;
-  float max_grad_norm;  // clips the norm over all gradients together, as PyTorch's clip_grad_norm_ does; 0 does not
+  float max_grad_norm;      // clips the norm over all gradients together, as PyTorch's clip_grad_norm_ does; 0 does not
+  float average_decay = 0;  // at most; early updates t decay by (1 + t) / (10 + t), or the start would linger
+  bool scales_loss = false;  // kLossScale is adapted: half where a norm is not finite, twice after 2000 that were
 };
 // What changes from step to step lives beside the parameters, in a View of kAdamWScalars f32, so that a captured step
-// can be replayed. The caller writes the first three, sum_of_squares() the fourth; adamw() the others.
+// can be replayed. The caller writes the first two and starts the others; sum_of_squares() and adamw() go on with them.
 enum AdamWScalar : int {
   kLr,            // learning rate
-  kGradScale,     // multiplies each gradient, before clipping: 1/N of accumulation, 1 / loss scale
-  kSteps,         // updates made so far; adamw() adds 1, the bias correction counts from 1
+  kGradScale,     // multiplies each gradient, before clipping: 1/N of accumulation
+  kLossScale,     // what the loss was multiplied with (1 unless gradients would underflow); divides each gradient
+  kGoodSteps,     // finite norms since kLossScale last changed
+  kSteps,         // updates made; the bias correction counts from 1
   kSumOfSquares,  // over all gradients as they are
   kGradNorm,      // of the scaled gradients, before clipping
+  kHalted,        // 1 once a norm was not finite and no smaller loss scale can help; from then on nothing is changed
   kAdamWScalars
+};
+
+// A sequence of calls that was recorded once: the same kernels on the same addresses.
+class Replay {
+ public:
+  virtual ~Replay() = default;
+  virtual void run() = 0;
 };
 
 class Backend {
@@ -123,10 +138,14 @@ class Backend {
   virtual void mse_backward(View da, View dloss, View a, View b) = 0;
 
   // ---- optimizer. AdamW (Loshchilov & Hutter, 2019) as PyTorch computes it. Where the sum of squares is not finite
-  // nothing is changed but kGradNorm, which then is not finite either.
+  // only scalars are changed: kGradNorm is not finite either, and kLossScale or kHalted follow.
   virtual void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) = 0;
   virtual void sum_of_squares(View total,
                               const std::vector<View>& tensors) = 0;  // total: one f32 (not finite if any is)
+
+  // ---- replay. Records what `work` enqueues instead of running it; null where a backend cannot, and then `work` was
+  // not called. The addresses that it used must be those of the arena or stay alive as long as the Replay.
+  virtual std::unique_ptr<Replay> capture(const std::function<void()>&) { return nullptr; }
 };
 
 // The CPU backend: always there, computes on host_memory().

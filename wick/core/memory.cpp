@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "wick/core/error.h"
 
@@ -14,6 +16,15 @@ void Memory::count(size_t bytes) {
 }
 
 namespace {
+
+class Copied final : public Readback {
+ public:
+  explicit Copied(std::vector<char> bytes) : bytes_(std::move(bytes)) {}
+  const void* data() override { return bytes_.data(); }
+
+ private:
+  std::vector<char> bytes_;
+};
 
 class HostMemory final : public Memory {
  public:
@@ -31,6 +42,10 @@ class HostMemory final : public Memory {
   bool on_host() const override { return true; }
   void write(void* to, const void* host, size_t bytes) override { std::memcpy(to, host, bytes); }
   void read(void* host, const void* from, size_t bytes) override { std::memcpy(host, from, bytes); }
+  std::unique_ptr<Readback> read_later(const void* from, size_t bytes) override {
+    const char* begin = static_cast<const char*>(from);
+    return std::make_unique<Copied>(std::vector<char>(begin, begin + bytes));
+  }
 };
 
 }  // namespace

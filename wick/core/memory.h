@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 
 namespace wick {
 
@@ -11,8 +12,15 @@ class Backend;
 
 struct MemoryStats {  // bytes, and requests served since the start
   size_t in_use = 0, peak = 0;
-  size_t reserved = 0;             // taken from the system or the driver, in use or kept for reuse
+  size_t reserved = 0;              // taken from the system or the driver, in use or kept for reuse
   uint64_t requests = 0, hits = 0;  // hits were served from what was kept
+};
+
+// Bytes on their way to the host: data() waits for what was enqueued before the read, and for nothing after it.
+class Readback {
+ public:
+  virtual ~Readback() = default;
+  virtual const void* data() = 0;
 };
 
 class Memory {
@@ -26,6 +34,9 @@ class Memory {
   // waits for all work that was enqueued before it.
   virtual void write(void* to, const void* host, size_t bytes) = 0;
   virtual void read(void* host, const void* from, size_t bytes) = 0;
+
+  // A read that is enqueued now and waited for later.
+  virtual std::unique_ptr<Readback> read_later(const void* from, size_t bytes) = 0;
 
   virtual MemoryStats stats() const { return {in_use(), peak(), in_use(), 0, 0}; }
   virtual void trim() {}  // gives back what is kept but not used

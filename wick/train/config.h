@@ -41,6 +41,7 @@ struct TrainConfig {
   DType dtype = DType::f32, save_dtype = DType::f16;
   bool gradient_checkpointing = false;
   std::string device = "auto";
+  bool no_graph = false;
   int64_t save_every = 0;  // 0: at the end only
   bool resume = false;
 };

@@ -26,7 +26,7 @@ std::string in_file(const fs::path& path) {
 bool is_finite(const Tensor& tensor) {
   if (!tensor) return true;
   Memory& memory = tensor.memory();
-  const Tensor total = Tensor::empty({1}, DType::f32, memory), once = contiguous(tensor.detached());
+  const Tensor total = Tensor::empty({1}, DType::f32, memory), once = contiguous(cast(tensor.detached(), DType::f32));
   memory.backend->sum_of_squares(total, {once});
   if (std::isfinite(total.item())) return true;
   // Large numbers overflow when squared without being infinite themselves.
@@ -52,7 +52,10 @@ std::string not_finite_in_values(const std::vector<Parameter>& parameters) {
   return {};
 }
 
-std::string not_finite_in_forward(Task& task, TrainRng& rng) {
+std::string not_finite_in_batch(Task& task, TrainRng& rng, const Tensor& loss_scale) {
+  const std::vector<NamedTensor> inputs = task.next_batch(rng);
+  for (const NamedTensor& input : inputs)
+    if (is_float(input.value.dtype()) && !is_finite(input.value)) return input.name;
   std::string in_operation;
   int64_t count = 0;
   Tape tape;
@@ -61,15 +64,12 @@ std::string not_finite_in_forward(Task& task, TrainRng& rng) {
     if (in_operation.empty() && !is_finite(y))
       in_operation = fmt::format("the output {} of {}, operation {} of the step", y.shape(), op.name(), count);
   });
-  const Tensor loss = task.next_loss(rng);
-  for (const NamedTensor& input : task.last_inputs())
-    if (!is_finite(input.value)) return input.name;
+  const Tensor loss = task.loss(inputs);
   if (!in_operation.empty()) return in_operation;
-  return is_finite(loss) ? "" : "the loss";
-}
-
-std::string not_finite_in_gradients(const std::vector<Parameter>& parameters, const Grads& grads) {
-  for (const Parameter& p : parameters)
+  if (!is_finite(loss)) return "the loss";
+  Grads grads;
+  tape.backward(loss, loss_scale, grads);
+  for (const Parameter& p : task.parameters())
     if (!is_finite(grads[p.value])) return "the gradient of " + p.name;
   return {};
 }

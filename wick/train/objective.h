@@ -22,12 +22,24 @@ Tensor noise_prediction_loss(const Sdxl& sdxl, const NoiseSchedule& schedule, co
 // The same with noise and uniform timesteps drawn.
 Tensor noise_prediction_loss(const Sdxl& sdxl, const NoiseSchedule& schedule, const Batch& batch, TrainRng& rng);
 
-// A sample of the encoder's posterior: mean + exp(logvar / 2) * normal noise.
-Tensor sample(const Gaussian& posterior, Rng& rng);
+// The same in two parts: what is random, and the rest.
+struct NoisedBatch {
+  Tensor sample, noise;   // [B, h, w, 4]
+  Tensor timesteps;       // [B] f32
+  Tensor time_ids;        // [B, 6]
+  TextConditioning text;  // or ids, as in Batch
+  Tensor ids, ids_2;
+};
+NoisedBatch noised(const NoiseSchedule& schedule, const Batch& batch, TrainRng& rng);
+Tensor noise_prediction_loss(const Sdxl& sdxl, const NoisedBatch& batch);
+
+// A sample of the encoder's posterior: mean + exp(logvar / 2) * noise.
+Tensor sample(const Gaussian& posterior, const Tensor& noise);
 
 // The VAE's negative evidence bound (Kingma & Welling, 2014), as means over elements: the squared error of the pictures
-// that come back, plus kl_weight times the divergence of the posterior from a unit normal. pictures [B, H, W, 3].
+// that come back, plus kl_weight times the divergence of the posterior from a unit normal. pictures [B, H, W, 3], noise
+// of the latents' shape.
 Tensor autoencoder_loss(const VaeEncoder& encoder, const VaeDecoder& decoder, const Tensor& pictures, float kl_weight,
-                        Rng& rng);
+                        const Tensor& noise);
 
 }  // namespace wick

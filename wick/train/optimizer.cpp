@@ -15,8 +15,11 @@ AdamW::AdamW(std::vector<Parameter> parameters, AdamWOptions options)
           p.value.shape());
     m_.push_back(zeros(p.value.shape(), DType::f32, p.value.memory()));
     v_.push_back(zeros(p.value.shape(), DType::f32, p.value.memory()));
+    if (options_.average > 0) averages_.push_back(clone(p.value));
   }
+  constexpr float kFirstLossScale = 65536;
   scalars_ = zeros({kAdamWScalars}, DType::f32, parameters_.front().value.memory());
+  write_scalar(kLossScale, options_.scale_loss ? kFirstLossScale : 1);
 }
 
 Tensor AdamW::scalar(AdamWScalar which) const { return scalars_.window({1}, {1}, which); }
@@ -24,10 +27,29 @@ void AdamW::write_scalar(AdamWScalar which, float value) {
   scalars_.memory().write(scalar(which).view().data, &value, sizeof value);
 }
 
-int64_t AdamW::steps() const { return int64_t(scalar(kSteps).item()); }
-void AdamW::set_steps(int64_t steps) { write_scalar(kSteps, float(steps)); }
-
 float AdamW::step(const Grads& grads, float scale) {
+  set(options_.lr, scale);
+  update(grads);
+  go_on();  // whoever sees the norm decides
+  return scalar(kGradNorm).item();
+}
+
+void AdamW::set(float lr, float scale) {
+  write_scalar(kLr, options_.lr = lr);
+  write_scalar(kGradScale, scale);
+}
+
+void AdamW::go_on() { write_scalar(kHalted, 0); }
+
+void AdamW::swap_averages() {
+  for (size_t i = 0; i < averages_.size(); ++i) {
+    const Tensor value = clone(parameters_[i].value);
+    value.backend().copy(parameters_[i].value, averages_[i]);
+    value.backend().copy(averages_[i], value);
+  }
+}
+
+void AdamW::update(const Grads& grads) {
   std::vector<Tensor> kept;  // gradients that had to be made contiguous live until the update is done
   std::vector<AdamWSlot> slots;
   std::vector<View> views;
@@ -36,22 +58,22 @@ float AdamW::step(const Grads& grads, float scale) {
     if (!grad) continue;
     kept.push_back(contiguous(grad));
     views.push_back(kept.back());
-    slots.push_back({parameters_[i].value, kept.back(), m_[i], v_[i]});
+    slots.push_back(
+        {parameters_[i].value, kept.back(), m_[i], v_[i], averages_.empty() ? View{} : averages_[i].view(), View{}});
   }
   check(!slots.empty(), "AdamW: no parameter has a gradient; is the loss computed from them?");
 
   Backend& backend = parameters_.front().value.backend();
-  write_scalar(kLr, options_.lr);
-  write_scalar(kGradScale, scale);
   backend.sum_of_squares(scalar(kSumOfSquares), views);
   backend.adamw(slots,
                 {.beta1 = options_.beta1,
                  .beta2 = options_.beta2,
                  .eps = options_.eps,
                  .weight_decay = options_.weight_decay,
-                 .max_grad_norm = options_.max_grad_norm},
+                 .max_grad_norm = options_.max_grad_norm,
+                 .average_decay = options_.average,
+                 .scales_loss = options_.scale_loss},
                 scalars_);
-  return scalar(kGradNorm).item();
 }
 
 void GradientAccumulator::add(const std::vector<Parameter>& parameters, const Grads& grads) {

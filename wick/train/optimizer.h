@@ -14,6 +14,8 @@ struct AdamWOptions {
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
   float weight_decay = 0.01f;
   float max_grad_norm = 0;  // clips the norm over all gradients together; 0 does not
+  float average = 0;        // decay of a moving average of the parameters (Polyak averaging); 0: none
+  bool scale_loss = false;  // dynamic loss scaling, which gradients in f16 need
 };
 
 class AdamW {
@@ -24,14 +26,25 @@ class AdamW {
   // scaled gradients before clipping. If that is not finite nothing has been changed.
   float step(const Grads& grads, float scale = 1);
 
+  // The same in two parts, neither of which waits for a device: what changes from step to step is written, and the
+  // update is enqueued. The second may be captured and replayed.
+  void set(float lr, float scale = 1);
+  void update(const Grads& grads);
+  // What an update leaves: [kAdamWScalars] f32, beside the parameters.
+  const Tensor& scalars() const { return scalars_; }
+  // What backward starts with, one f32: 1 unless the loss is scaled.
+  Tensor loss_scale() const { return scalar(kLossScale); }
+
   void set_lr(float lr) { options_.lr = lr; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  // Averages of the parameters, in their order; empty without AdamWOptions::average.
+  const std::vector<Tensor>& averages() const { return averages_; }
+  void go_on();          // after a norm that was not finite: updates count again
+  void swap_averages();  // exchanges them for the parameters' values, and back when called again
 
   // What a resumed run needs beside the parameters; the order is that of the parameters.
-  int64_t steps() const;
   const std::vector<Tensor>& first_moments() const { return m_; }
   const std::vector<Tensor>& second_moments() const { return v_; }
-  void set_steps(int64_t steps);
 
  private:
   Tensor scalar(AdamWScalar which) const;
@@ -40,7 +53,7 @@ class AdamW {
   std::vector<Parameter> parameters_;
   AdamWOptions options_;
 
-  std::vector<Tensor> m_, v_;
+  std::vector<Tensor> m_, v_, averages_;
   Tensor scalars_;  // [kAdamWScalars], beside the parameters
 };
 

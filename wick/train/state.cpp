@@ -8,7 +8,8 @@
 namespace wick {
 namespace {
 
-constexpr const char* kFormat = "wick training state 1";
+constexpr const char* kFormat = "wick training state 2";
+constexpr const char* kScalars = "optimizer";
 constexpr std::string_view kRng = "rng.", kSame = "same.";  // prefixes of metadata keys
 
 template <class T>
@@ -49,7 +50,7 @@ TrainState from_metadata(const std::map<std::string, std::string>& metadata, con
 
 }  // namespace
 
-void save_state(const std::filesystem::path& file, const TrainState& state, const AdamW& optimizer, const Ema* ema) {
+void save_state(const std::filesystem::path& file, const TrainState& state, const AdamW& optimizer) {
   std::map<std::string, Tensor> tensors;
   const std::vector<Parameter>& parameters = optimizer.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -57,8 +58,11 @@ void save_state(const std::filesystem::path& file, const TrainState& state, cons
     tensors["param." + name] = parameters[i].value;
     tensors["m." + name] = optimizer.first_moments()[i];
     tensors["v." + name] = optimizer.second_moments()[i];
-    if (ema) tensors["ema." + name] = ema->averages()[i];
+    if (!optimizer.averages().empty()) tensors["ema." + name] = optimizer.averages()[i];
   }
+  std::vector<float> scalars = optimizer.scalars().to_vector();
+  for (const AdamWScalar of_one_step : {kSumOfSquares, kGradNorm, kHalted}) scalars[of_one_step] = 0;
+  tensors[kScalars] = Tensor::of(scalars, {kAdamWScalars});
   save_safetensors(file, tensors, to_metadata(state));
 }
 
@@ -91,16 +95,16 @@ void SavedState::read_into(const Tensor& target, const std::string& name) const 
   target.backend().copy(target, saved.to(target.memory()));
 }
 
-void SavedState::restore(AdamW& optimizer, Ema* ema) const {
+void SavedState::restore(AdamW& optimizer) const {
   const std::vector<Parameter>& parameters = optimizer.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
     const std::string& name = parameters[i].name;
     read_into(parameters[i].value, "param." + name);
     read_into(optimizer.first_moments()[i], "m." + name);
     read_into(optimizer.second_moments()[i], "v." + name);
-    if (ema) read_into(ema->averages()[i], "ema." + name);
+    if (!optimizer.averages().empty()) read_into(optimizer.averages()[i], "ema." + name);
   }
-  optimizer.set_steps(state_.step);
+  read_into(optimizer.scalars(), kScalars);
 }
 
 }  // namespace wick

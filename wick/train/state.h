@@ -1,6 +1,7 @@
 // What a run needs to go on with the same bits: one safetensors file, replaced as a whole.
 //
-// Tensors are param.NAME, m.NAME, v.NAME and, with --ema, ema.NAME, all f32. Everything else is metadata.
+// Tensors are param.NAME, m.NAME, v.NAME and, with --ema, ema.NAME, and the optimizer's scalars, all f32. Everything
+// else is metadata.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,6 @@
 #include <vector>
 
 #include "wick/io/safetensors.h"
-#include "wick/train/ema.h"
 #include "wick/train/optimizer.h"
 
 namespace wick {
@@ -22,8 +22,7 @@ struct TrainState {
   std::map<std::string, std::string> fingerprint;  // settings and hashes that a run continuing it must share
 };
 
-// `ema` may be null.
-void save_state(const std::filesystem::path& file, const TrainState& state, const AdamW& optimizer, const Ema* ema);
+void save_state(const std::filesystem::path& file, const TrainState& state, const AdamW& optimizer);
 
 class SavedState {
  public:
@@ -32,7 +31,7 @@ class SavedState {
   // Throws Error naming the first setting that differs, with both values.
   void check_same_run(const std::map<std::string, std::string>& fingerprint) const;
   // Overwrites the parameters, the optimizer's moments and the average with what was saved.
-  void restore(AdamW& optimizer, Ema* ema) const;
+  void restore(AdamW& optimizer) const;
 
  private:
   SavedState(SafetensorsFile file, TrainState state);

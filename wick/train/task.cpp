@@ -35,15 +35,27 @@ class DenoisingTask : public Task {
 
   BatchSampler& batches() override { return data_->batches(); }
 
-  Tensor next_loss(TrainRng& rng) override {
-    last_ = data_->next(rng);
-    return noise_prediction_loss(*sdxl_, schedule_, last_, rng);
+  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
+    const NoisedBatch batch = noised(schedule_, data_->next(rng), rng);
+    std::vector<NamedTensor> inputs{{"the batch's noised latents", batch.sample},
+                                    {"the noise", batch.noise},
+                                    {"the timesteps", batch.timesteps},
+                                    {"the batch's sizes", batch.time_ids}};
+    if (batch.ids)
+      inputs.insert(inputs.end(), {{"the batch's tokens", batch.ids}, {"the batch's tokens", batch.ids_2}});
+    else
+      inputs.insert(inputs.end(),
+                    {{"the batch's text states", batch.text.context}, {"the batch's pooled text", batch.text.pooled}});
+    return inputs;
   }
 
-  std::vector<NamedTensor> last_inputs() const override {
-    return {{"the batch's latents", last_.latents},
-            {"the batch's text states", last_.text.context},
-            {"the batch's pooled text", last_.text.pooled}};
+  Tensor loss(const std::vector<NamedTensor>& in) override {
+    NoisedBatch batch{.sample = in[0].value, .noise = in[1].value, .timesteps = in[2].value, .time_ids = in[3].value};
+    if (in[4].value.dtype() == DType::i64)
+      batch.ids = in[4].value, batch.ids_2 = in[5].value;
+    else
+      batch.text = {in[4].value, in[5].value};
+    return noise_prediction_loss(*sdxl_, batch);
   }
 
  protected:
@@ -71,7 +83,6 @@ class DenoisingTask : public Task {
   NoiseSchedule schedule_;
   std::optional<Sdxl> sdxl_;
   std::optional<LatentCache> data_;
-  Batch last_;
 };
 
 class LoraTask final : public DenoisingTask {
@@ -138,8 +149,7 @@ class VaeTask final : public Task {
         model_(model),
         dataset_(dataset),
         backend_(open_backend(config.device)),
-        weights_(Weights::open(
-            model / "vae", {.trainable = true, .place = Residence::on(backend_, config.dtype)})),
+        weights_(Weights::open(model / "vae", {.trainable = true, .place = Residence::on(backend_, config.dtype)})),
         encoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
         decoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
         sampler_(dataset.buckets(), config.batch_size, uint64_t(config.seed)) {
@@ -152,12 +162,17 @@ class VaeTask final : public Task {
   std::vector<Parameter> parameters() const override { return weights_.parameters(); }
   BatchSampler& batches() override { return sampler_; }
 
-  Tensor next_loss(TrainRng& rng) override {
-    last_ = stacked(sampler_.next());
-    return autoencoder_loss(encoder_, decoder_, last_, float(config_.kl_weight), rng.latent);
+  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
+    const Tensor pictures = stacked(sampler_.next());
+    const VaeConfig vae = VaeConfig::read(model_ / "vae");
+    const Shape latent{pictures.dim(0), pictures.dim(1) / vae.factor(), pictures.dim(2) / vae.factor(),
+                       vae.latent_channels};
+    return {{"the batch's pictures", pictures}, {"the noise", random_normal(latent, rng.latent, pictures.memory())}};
   }
 
-  std::vector<NamedTensor> last_inputs() const override { return {{"the batch's pictures", last_}}; }
+  Tensor loss(const std::vector<NamedTensor>& in) override {
+    return autoencoder_loss(encoder_, decoder_, in[0].value, float(config_.kl_weight), in[1].value);
+  }
 
   fs::path save(const fs::path& stem, int64_t) override {
     write_model_folder(model_, stem, "vae", [&](const fs::path& folder) {
@@ -203,7 +218,6 @@ class VaeTask final : public Task {
   VaeDecoder decoder_;
   BatchSampler sampler_;
   std::vector<Image> pictures_;
-  Tensor last_;
 };
 
 }  // namespace

@@ -25,10 +25,11 @@ class Task {
   virtual ~Task() = default;
   virtual std::vector<Parameter> parameters() const = 0;
   virtual BatchSampler& batches() = 0;
-  // The loss of the next batch, on the tape that is alive.
-  virtual Tensor next_loss(TrainRng& rng) = 0;
-  // What went into the last loss, where to look for a NaN first.
-  virtual std::vector<NamedTensor> last_inputs() const = 0;
+  // What the next loss is computed from: everything that changes from step to step, and all that is random.
+  virtual std::vector<NamedTensor> next_batch(TrainRng& rng) = 0;
+  // One f32, on the tape that is alive. Depends on the inputs' values through kernels alone, so that it can be
+  // replayed; unless some of them are on the host though the model is not.
+  virtual Tensor loss(const std::vector<NamedTensor>& inputs) = 0;
   // Writes the parameters as they are now to `stem`, plus an extension where it is a file; returns what was written.
   virtual std::filesystem::path save(const std::filesystem::path& stem, int64_t step) = 0;
   virtual std::string describe() const = 0;  // "A LoRA of rank 32 on 722 modules, 42.6 M parameters"

@@ -8,8 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "wick/backend/registry.h"
 #include "wick/io/file.h"
-#include "wick/train/ema.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
 #include "wick/train/latent_cache.h"
@@ -17,6 +17,7 @@
 #include "wick/train/progress.h"
 #include "wick/train/run_log.h"
 #include "wick/train/state.h"
+#include "wick/train/step.h"
 #include "wick/train/task.h"
 
 namespace wick {
@@ -45,10 +46,10 @@ class Run {
   bool is_finished();
   void prepare();
   RunResult loop();
-  StepRecord train_step();
-  double accumulate_gradients(Grads& grads);
-  [[noreturn]] void stop_at_nan(const TrainState& before, const Grads& grads);
-  std::string first_not_finite(const TrainState& before, const Grads& grads);
+  void begin_step();
+  void end_step();
+  [[noreturn]] void stop_at_nan(const TrainState& before);
+  std::string first_not_finite(const TrainState& before);
 
   fs::path save_result(const fs::path& stem);
   void save_checkpoint();
@@ -56,6 +57,7 @@ class Run {
   TrainState state() const;
   void seek(const TrainState& state);
   std::map<std::string, std::string> fingerprint() const;
+  bool on_device() const { return !open_backend(config_.device).memory().on_host(); }
   fs::path state_file() const { return output_ / "state" / "state.safetensors"; }
 
   void report_setup(const std::string& what, size_t done, size_t total);
@@ -71,9 +73,19 @@ class Run {
 
   std::unique_ptr<Task> task_;
   std::optional<AdamW> optimizer_;
-  std::optional<Ema> ema_;
+  std::optional<TrainStep> train_step_;
   std::optional<RunLog> log_;
-  int64_t step_ = 0;  // optimizer steps done
+  int64_t step_ = 0;  // optimizer steps done, or enqueued
+
+  // A step that the device may still be computing, while the host prepares the next.
+  struct Begun {
+    TrainState before;
+    int64_t step;
+    double lr;
+    StepReport report;
+  };
+  std::optional<Begun> begun_;
+  Clock::time_point last_ended_;
 
   Interrupt interrupt_;
   ProgressLine progress_;
@@ -123,11 +135,13 @@ void Run::prepare() {
   task_ = make_task(config_, model_, dataset_, buckets_, report);
   optimizer_.emplace(task_->parameters(), AdamWOptions{.lr = float(config_.lr),
                                                        .weight_decay = float(config_.weight_decay),
-                                                       .max_grad_norm = float(config_.max_grad_norm)});
-  if (config_.ema > 0) ema_.emplace(task_->parameters(), float(config_.ema));
+                                                       .max_grad_norm = float(config_.max_grad_norm),
+                                                       .average = float(config_.ema),
+                                                       .scale_loss = config_.dtype == DType::f16 && on_device()});
+  train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
   if (resumed_) {
     const TrainState& saved = resumed_->state();
-    resumed_->restore(*optimizer_, ema_ ? &*ema_ : nullptr);
+    resumed_->restore(*optimizer_);
     seek(saved);
     step_ = saved.step;
   }
@@ -140,15 +154,15 @@ void Run::prepare() {
 }
 
 RunResult Run::loop() {
-  loop_began_ = Clock::now();
+  loop_began_ = last_ended_ = Clock::now();
   loop_first_step_ = step_;
   while (step_ < config_.steps) {
-    const StepRecord record = train_step();
-    log_->add(record);
-    report_step(record);
+    begin_step();
     const bool due = config_.save_every > 0 && step_ % config_.save_every == 0;
+    const bool stop = interrupt_.requested() && step_ < config_.steps;
+    if (due || stop || step_ == config_.steps) end_step();
     if (due) save_checkpoint();
-    if (interrupt_.requested() && step_ < config_.steps) {
+    if (stop) {
       if (!due) save_state_of(state());
       log_->draw_plot();
       progress_.say(fmt::format("Stopped after step {} of {}. To go on: wick train --config {} --resume", step_,
@@ -165,70 +179,65 @@ RunResult Run::loop() {
   return RunResult::finished;
 }
 
-StepRecord Run::train_step() {
-  const auto begin = Clock::now();
+// Enqueues a step, and only then waits for the one before it.
+void Run::begin_step() {
   const TrainState before = state();
   const double lr = config_.lr * lr_factor(config_.lr_schedule, step_, config_.warmup, config_.steps);
-  optimizer_->set_lr(float(lr));
-
-  Grads grads;
-  const double loss = accumulate_gradients(grads);
-  double norm = NAN;
-  if (std::isfinite(loss)) norm = double(optimizer_->step(grads, 1 / float(config_.accumulate)));
-  if (!std::isfinite(norm)) stop_at_nan(before, grads);
-
+  StepReport report = (*train_step_)(rng_, float(lr));
   ++step_;
-  if (ema_) ema_->update(step_);
-  return {
-      .step = step_, .loss = loss, .lr = lr, .grad_norm = norm, .seconds = seconds_since(begin), .time = unix_time()};
+  if (begun_) end_step();
+  begun_.emplace(Begun{before, step_, lr, std::move(report)});
 }
 
-// The sum over the micro-batches of a step; the mean of their losses.
-double Run::accumulate_gradients(Grads& grads) {
-  GradientAccumulator accumulator;
-  double loss = 0;
-  for (int64_t i = 0; i < config_.accumulate; ++i) {
-    Tape tape;
-    const Tensor micro_loss = task_->next_loss(rng_);
-    loss += double(micro_loss.item());
-    if (!std::isfinite(loss)) break;
-    grads = tape.backward(micro_loss);
-    if (config_.accumulate > 1) accumulator.add(optimizer_->parameters(), grads);
-  }
-  if (config_.accumulate > 1) grads = accumulator.take();
-  return loss / double(config_.accumulate);
+void Run::end_step() {
+  const Begun begun = std::move(*begun_);
+  begun_.reset();
+  const StepOutcome outcome = begun.report.wait();
+  if (outcome.halted) stop_at_nan(begun.before);
+  const bool skipped = !std::isfinite(outcome.grad_norm);
+  if (skipped)
+    progress_.say(fmt::format("step {}: the gradients overflow f16; skipped, the loss is scaled by {} from now on",
+                              begun.step, outcome.loss_scale));
+  const auto now = Clock::now();
+  const StepRecord record{.step = begun.step,
+                          .loss = double(outcome.loss),
+                          .lr = begun.lr,
+                          .grad_norm = skipped ? 0 : double(outcome.grad_norm),
+                          .seconds = std::chrono::duration<double>(now - std::exchange(last_ended_, now)).count(),
+                          .time = unix_time()};
+  log_->add(record);
+  report_step(record);
 }
 
-// Nothing was updated yet, so the step before is still at hand.
-void Run::stop_at_nan(const TrainState& before, const Grads& grads) {
+// Neither that step nor one that was enqueued after it has changed anything, so the state before is still at hand.
+void Run::stop_at_nan(const TrainState& before) {
   progress_.close();
+  step_ = before.step;
   if (step_ > 0 && not_finite_in_values(optimizer_->parameters()).empty()) save_state_of(before);
   std::string kept = "no state was saved";
   if (fs::exists(state_file()))
     kept = fmt::format("the state of step {} is kept in {}", SavedState::open(state_file()).state().step,
                        state_file().parent_path().string());
   log_->draw_plot();
-  fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1,
-       first_not_finite(before, grads), kept);
+  fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1, first_not_finite(before),
+       kept);
 }
 
-std::string Run::first_not_finite(const TrainState& before, const Grads& grads) {
-  const std::vector<Parameter>& parameters = optimizer_->parameters();
+std::string Run::first_not_finite(const TrainState& before) {
   if (std::string found = not_finite_in_files(model_); !found.empty()) return found;
-  if (std::string found = not_finite_in_values(parameters); !found.empty()) return found;
+  if (std::string found = not_finite_in_values(optimizer_->parameters()); !found.empty()) return found;
   seek(before);  // and compute the step again, to watch it
   for (int64_t i = 0; i < config_.accumulate; ++i)
-    if (std::string found = not_finite_in_forward(*task_, rng_); !found.empty()) return found;
-  if (std::string found = not_finite_in_gradients(parameters, grads); !found.empty()) return found;
+    if (std::string found = not_finite_in_batch(*task_, rng_, optimizer_->loss_scale()); !found.empty()) return found;
   return "the norm of all gradients, whose square overflows";
 }
 
 fs::path Run::save_result(const fs::path& stem) {
   check(not_finite_in_values(optimizer_->parameters()).empty(),
         "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
-  if (ema_) ema_->swap();
+  optimizer_->swap_averages();
   const fs::path written = task_->save(stem, step_);
-  if (ema_) ema_->swap();
+  optimizer_->swap_averages();
   return written;
 }
 
@@ -239,7 +248,7 @@ void Run::save_checkpoint() {
 
 void Run::save_state_of(const TrainState& state) {
   log_->sync();
-  save_state(state_file(), state, *optimizer_, ema_ ? &*ema_ : nullptr);
+  save_state(state_file(), state, *optimizer_);
 }
 
 TrainState Run::state() const {
@@ -275,11 +284,11 @@ void Run::report_step(const StepRecord& record) {
   constexpr double kKeep = 0.98;
   average_loss_ = kKeep * average_loss_ + record.loss;
   average_weight_ = kKeep * average_weight_ + 1;
-  const double rate = double(step_ - loop_first_step_) / seconds_since(loop_began_);
-  progress_.show(
-      fmt::format("step {}/{}  loss {:.4f} (average {:.4f})  {:.2f} steps/s  {} left", step_, config_.steps,
-                  record.loss, average_loss_ / average_weight_, rate, duration(double(config_.steps - step_) / rate)),
-      step_ == config_.steps || step_ == loop_first_step_ + 1);
+  const double rate = double(record.step - loop_first_step_) / seconds_since(loop_began_);
+  progress_.show(fmt::format("step {}/{}  loss {:.4f} (average {:.4f})  {:.2f} steps/s  {} left", record.step,
+                             config_.steps, record.loss, average_loss_ / average_weight_, rate,
+                             duration(double(config_.steps - record.step) / rate)),
+                 record.step == config_.steps || record.step == loop_first_step_ + 1);
 }
 
 }  // namespace

@@ -106,18 +106,48 @@ AdamWFactors factors_of(const AdamWStep& step, const float* scalars, float grad_
           .step_size = float(lr / (1 - std::pow(beta1, t)))};
 }
 
+// Whether there is to be an update; moves the scalars on.
+bool begin_step(const AdamWStep& step, float* scalars) {
+  if (scalars[kHalted] != 0) return false;
+  const float norm = scalars[kGradScale] / scalars[kLossScale] * std::sqrt(scalars[kSumOfSquares]);
+  scalars[kGradNorm] = norm;
+  if (!std::isfinite(norm)) {
+    scalars[kGoodSteps] = 0;
+    if (step.scales_loss && scalars[kLossScale] > 1)
+      scalars[kLossScale] /= 2;
+    else
+      scalars[kHalted] = 1;
+    return false;
+  }
+  scalars[kSteps] += 1;
+  return true;
+}
+
+// After the update, which still needed the old scale.
+void end_step(const AdamWStep& step, float* scalars) {
+  constexpr float kPatience = 2000, kLargest = 65536;
+  if (!step.scales_loss || ++scalars[kGoodSteps] < kPatience) return;
+  scalars[kGoodSteps] = 0;
+  scalars[kLossScale] = std::min(2 * scalars[kLossScale], kLargest);
+}
+
 // The factor of the gradients, clipped as PyTorch's clip_grad_norm_ does.
-float clipped_scale(float scale, float norm, float max_norm) {
-  return max_norm > 0 && norm > max_norm ? scale * (max_norm / (norm + 1e-6f)) : scale;
+float clipped_scale(const AdamWStep& step, const float* scalars) {
+  const float scale = scalars[kGradScale] / scalars[kLossScale], norm = scalars[kGradNorm], most = step.max_grad_norm;
+  return most > 0 && norm > most ? scale * (most / (norm + 1e-6f)) : scale;
+}
+
+void move_towards(Backend& cpu, const View& average, const View& value, float share) {
+  const Tensor away = Tensor::empty(value.shape);
+  cpu.binary(Binary::sub, away, value, average);
+  cpu.accumulate(average, away, share);
 }
 
 }  // namespace
 
 void CpuBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalar_view) {
   float* scalars = scalar_view.as<float>();
-  const float norm = scalars[kGradNorm] = scalars[kGradScale] * std::sqrt(scalars[kSumOfSquares]);
-  if (!std::isfinite(norm)) return;
-  scalars[kSteps] += 1;
+  if (!begin_step(step, scalars)) return;
 
   constexpr int64_t kPart = 1 << 13;
   struct Part {
@@ -132,7 +162,7 @@ void CpuBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& ste
     for (int64_t i = 0; i < n; i += kPart) parts.push_back({&slot, i, std::min(n, i + kPart)});
     elements += n;
   }
-  const AdamWFactors factors = factors_of(step, scalars, clipped_scale(scalars[kGradScale], norm, step.max_grad_norm));
+  const AdamWFactors factors = factors_of(step, scalars, clipped_scale(step, scalars));
   parallel_for(int64_t(parts.size()), elements, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const auto& [slot, first, last] = parts[size_t(i)];
@@ -141,8 +171,12 @@ void CpuBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& ste
        slot->grad.as<float>() + first, last - first);
     }
   });
-  for (const AdamWSlot& slot : slots)
+  const float t = scalars[kSteps], decay = std::min(step.average_decay, (1 + t) / (10 + t));
+  for (const AdamWSlot& slot : slots) {
+    if (slot.average) move_towards(*this, slot.average, slot.param, 1 - decay);
     if (slot.copy) copy(slot.copy, slot.param);
+  }
+  end_step(step, scalars);
 }
 
 void CpuBackend::sum_of_squares(View total, const std::vector<View>& tensors) {

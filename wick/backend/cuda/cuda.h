@@ -95,6 +95,8 @@ class CudaBackend final : public Backend {
   void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
 
+  std::unique_ptr<Replay> capture(const std::function<void()>& work) override;  // as a CUDA graph
+
  private:
   int device_, capability_ = 0, multiprocessors_ = 0;
   std::string name_;

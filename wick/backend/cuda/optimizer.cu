@@ -12,25 +12,48 @@ struct Slot {
   float* param;
   const float* grad;
   float *m, *v;
+  float* average;  // may be null
   AnyFloats copy;  // data may be null
   int64_t numel;
 };
 
 // What a step's kernels share, made on the device from its scalars.
 struct Factors {
-  float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, inverse_correction2, eps, step_size;
+  float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, inverse_correction2, eps, step_size, average_share;
   bool update;
 };
 
+// What AdamWStep::scales_loss means; true where there is an update.
+__device__ bool next_scalars(float* scalars, bool scales_loss) {
+  constexpr float kPatience = 2000, kLargest = 65536;
+  if (scalars[kHalted] != 0) return false;
+  const bool finite = isfinite(scalars[kGradNorm]);
+  if (!finite) {
+    scalars[kGoodSteps] = 0;
+    if (scales_loss && scalars[kLossScale] > 1)
+      scalars[kLossScale] /= 2;
+    else
+      scalars[kHalted] = 1;
+    return false;
+  }
+  scalars[kSteps] += 1;
+  if (scales_loss && ++scalars[kGoodSteps] >= kPatience) {
+    scalars[kGoodSteps] = 0;
+    scalars[kLossScale] = fminf(2 * scalars[kLossScale], kLargest);
+  }
+  return true;
+}
+
 // By one thread, before all others: it changes the scalars.
 __global__ void begin_step(Factors* factors, float* scalars, const AdamWStep step) {
-  const float norm = scalars[kGradNorm] = scalars[kGradScale] * sqrtf(scalars[kSumOfSquares]);
-  factors->update = isfinite(norm);
+  const float scale = scalars[kGradScale] / scalars[kLossScale], norm = scale * sqrtf(scalars[kSumOfSquares]);
+  if (scalars[kHalted] == 0) scalars[kGradNorm] = norm;
+  factors->update = next_scalars(scalars, step.scales_loss);
   if (!factors->update) return;
   const bool clip = step.max_grad_norm > 0 && norm > step.max_grad_norm;  // as PyTorch's clip_grad_norm_ does
-  const float steps = scalars[kSteps] += 1;
+  const float steps = scalars[kSteps];
   const double beta1 = step.beta1, beta2 = step.beta2, lr = scalars[kLr];
-  factors->grad_scale = clip ? scalars[kGradScale] * (step.max_grad_norm / (norm + 1e-6f)) : scalars[kGradScale];
+  factors->grad_scale = clip ? scale * (step.max_grad_norm / (norm + 1e-6f)) : scale;
   factors->decay = float(1 - lr * double(step.weight_decay));
   factors->one_minus_beta1 = float(1 - beta1);
   factors->beta2 = step.beta2;
@@ -38,6 +61,7 @@ __global__ void begin_step(Factors* factors, float* scalars, const AdamWStep ste
   factors->inverse_correction2 = float(1 / sqrt(1 - pow(beta2, double(steps))));
   factors->eps = step.eps;
   factors->step_size = float(lr / (1 - pow(beta1, double(steps))));
+  factors->average_share = 1 - fminf(step.average_decay, (1 + steps) / (10 + steps));
 }
 
 __device__ __forceinline__ void update(const Factors& s, float grad, float& param, float& m, float& v) {
@@ -46,6 +70,10 @@ __device__ __forceinline__ void update(const Factors& s, float grad, float& para
   v = fmaf(g * g, s.one_minus_beta2, v * s.beta2);
   const float denominator = fmaf(sqrtf(v), s.inverse_correction2, s.eps);
   param = param * s.decay - m * s.step_size / denominator;
+}
+
+__device__ __forceinline__ void follow(const Factors& s, float& average, float param) {
+  average = fmaf(param - average, s.average_share, average);
 }
 
 template <class T>
@@ -66,6 +94,12 @@ __device__ __forceinline__ void update_four(const Factors& s, const Slot& slot, 
   *reinterpret_cast<Four*>(slot.param + i) = param;
   *reinterpret_cast<Four*>(slot.m + i) = m;
   *reinterpret_cast<Four*>(slot.v + i) = v;
+  if (slot.average) {
+    Four average = *reinterpret_cast<const Four*>(slot.average + i);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) follow(s, average.value[k], param.value[k]);
+    *reinterpret_cast<Four*>(slot.average + i) = average;
+  }
   if (!slot.copy.data) return;
   if (slot.copy.dtype == DType::bf16)
     store_copy<bf16>(slot.copy.data, i, param.value);
@@ -81,12 +115,15 @@ __device__ __forceinline__ void update_one(const Factors& s, const Slot& slot, i
   slot.param[i] = param;
   slot.m[i] = m;
   slot.v[i] = v;
+  if (slot.average) follow(s, slot.average[i], param);
   if (slot.copy.data) slot.copy.store(i, param);
 }
 
 __device__ __forceinline__ bool aligned(const Slot& slot) {
   const auto bits = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  return ((bits(slot.param) | bits(slot.grad) | bits(slot.m) | bits(slot.v) | bits(slot.copy.data)) & 15) == 0;
+  return ((bits(slot.param) | bits(slot.grad) | bits(slot.m) | bits(slot.v) | bits(slot.average) |
+           bits(slot.copy.data)) &
+          15) == 0;
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -109,7 +146,7 @@ void CudaBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& st
   all.reserve(slots.size());
   for (const AdamWSlot& slot : slots)
     all.push_back({slot.param.as<float>(), slot.grad.as<const float>(), slot.m.as<float>(), slot.v.as<float>(),
-                   AnyFloats(slot.copy), slot.param.numel()});
+                   slot.average.as<float>(), AnyFloats(slot.copy), slot.param.numel()});
   in_tables(all, [&](const SlotTable<Slot>& table) {
     adamw_parts<<<table.blocks, kThreads, 0, stream_>>>(factors.as<const Factors>(), table);
     cuda_launched("adamw");

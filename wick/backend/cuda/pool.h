@@ -32,6 +32,7 @@ class Pool final : public Memory {
   bool on_host() const override { return false; }
   void write(void* to, const void* host, size_t bytes) override;
   void read(void* host, const void* from, size_t bytes) override;
+  std::unique_ptr<Readback> read_later(const void* from, size_t bytes) override;
   MemoryStats stats() const override;
   void trim() override;
   void enter_arena() override { arena_ = true; }
