@@ -1,0 +1,156 @@
+// Sums along the positions of [images, positions, channels], in two stages and a fixed order: a block sums over a chunk
+// of consecutive positions of one image, for a tile of neighbouring channels; another kernel sums over the chunks.
+// A thread owns one pack of N channels and every rows-th position of its chunk.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "wick/backend/cuda/device/rows.cuh"
+
+namespace wick {
+
+inline constexpr int kTileThreads = 512;
+inline constexpr int kTileBlocks = 2;    // on a multiprocessor at once, so 64 registers a thread
+inline constexpr int kTileColumns = 32;  // threads across a tile, at most: 512 bytes of a row
+inline constexpr int kTileRows = 64;     // threads down, at most
+
+struct Tiling {
+  int64_t images, positions, chunks;
+  int64_t chunk_positions, longer;  // of each chunk; this many at the front have one more
+  int channels, tile_channels, tiles;
+  int columns, rows;  // of threads
+
+  // As many blocks as the device runs at once: more chunks would only make the second stage longer.
+  Tiling(const CudaBackend& cuda, int64_t image_count, int64_t position_count, int64_t channel_count, int pack)
+      : images(image_count), positions(position_count), channels(int(channel_count)) {
+    const int packs = channels / pack, fewest = (packs + kTileColumns - 1) / kTileColumns;
+    tiles = fewest;
+    while (packs % tiles != 0 && tiles < 2 * fewest) ++tiles;
+    if (packs % tiles != 0) tiles = fewest;  // then the last one is narrower
+    columns = (packs + tiles - 1) / tiles;
+    tiles = (packs + columns - 1) / columns;
+    tile_channels = columns * pack;
+    rows = std::min(kTileThreads / columns, kTileRows);
+    const int64_t most = (positions + rows - 1) / rows;
+    chunks = std::clamp<int64_t>(kTileBlocks * cuda.multiprocessors() / (images * tiles), 1, most);
+    chunk_positions = positions / chunks;
+    longer = positions % chunks;
+  }
+  unsigned blocks() const { return unsigned(images * chunks * tiles); }
+  unsigned threads() const { return unsigned(columns * rows + 31) / 32 * 32; }
+};
+
+// Where a thread works.
+struct TilePlace {
+  int64_t image, chunk;
+  int64_t first, count;  // positions of the chunk, counted over all images
+  int tile, column, row;
+  int begin, end;  // the tile's channels
+  int channel;     // the thread's first
+  int turns;       // positions that the thread works on; 0 beyond the end of the tile
+
+  __device__ TilePlace(const Tiling& t, int pack) {
+    const unsigned chunks = unsigned(t.chunks), tiles = unsigned(t.tiles);
+    tile = int(blockIdx.x % tiles);
+    chunk = blockIdx.x / tiles % chunks;
+    image = blockIdx.x / tiles / chunks;
+    column = int(threadIdx.x) % t.columns;
+    row = int(threadIdx.x) / t.columns;
+    begin = tile * t.tile_channels;
+    end = min(begin + t.tile_channels, t.channels);
+    channel = begin + column * pack;
+    first = image * t.positions + chunk * t.chunk_positions + min(chunk, t.longer);
+    count = t.chunk_positions + (chunk < t.longer);
+    turns = row < t.rows && channel < end ? int((count - row + t.rows - 1) / t.rows) : 0;
+  }
+};
+
+// `Batch` packs, `step` elements apart, all on their way before the first is used. The last of them may be absent.
+template <class T, int N, int Batch>
+class PackBatch {
+ public:
+  __device__ __forceinline__ void load(const T* x, int64_t step, int present, const PackWords<T, N>& absent = {}) {
+#pragma unroll
+    for (int u = 0; u < Batch; ++u) held_[u] = u < present ? PackWords<T, N>::load(x + u * step) : absent;
+  }
+  __device__ __forceinline__ void store(T* y, int64_t step, int present) const {
+#pragma unroll
+    for (int u = 0; u < Batch; ++u)
+      if (u < present) held_[u].store(y + u * step);
+  }
+  __device__ __forceinline__ Pack<T, N>& operator[](int u) { return held_[u].pack(); }
+
+ private:
+  PackWords<T, N> held_[Batch];
+};
+
+// Adds up two sums a channel over the block's rows of threads. All threads call it.
+template <int N>
+struct TileSums {
+  float partial[2 * N * kTileThreads];
+  float totals[2][N * kTileColumns];  // by channel of the tile
+
+  __device__ void add_up(const Tiling& t, const TilePlace& at, const float (&first)[N], const float (&second)[N]) {
+    if (at.row < t.rows && at.channel < at.end) {
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        partial[(j * t.rows + at.row) * t.columns + at.column] = first[j];
+        partial[((N + j) * t.rows + at.row) * t.columns + at.column] = second[j];
+      }
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = int(threadIdx.x); i < 2 * N * t.columns; i += int(blockDim.x)) {
+      const int j = i / t.columns, column = i % t.columns;
+      float sum = 0;
+      for (int row = 0; row < t.rows; ++row) sum += partial[(j * t.rows + row) * t.columns + column];
+      totals[j / N][column * N + j % N] = sum;
+    }
+    __syncthreads();
+  }
+};
+
+// What the channels of a norm get, summed over a chunk of positions, as [images, chunks, channels]: of the gradient
+// behind weight and bias, and of that times the normalised x.
+struct ChannelSums {
+  float plain, scaled;
+};
+
+inline constexpr int kFinishColumns = 32, kFinishRows = 16;
+
+// db and dw, from these sums; each may be null.
+struct ChannelGradients {
+  float *dw, *db;
+};
+template <class = void>
+__global__ void __launch_bounds__(kFinishColumns* kFinishRows)
+    finish_channels(const ChannelGradients out, const ChannelSums* sums, int64_t count, int channels) {
+  __shared__ double partial[2][kFinishRows][kFinishColumns];
+  const int column = int(threadIdx.x), row = int(threadIdx.y), channel = int(blockIdx.x) * kFinishColumns + column;
+  double plain = 0, scaled = 0;
+#pragma unroll 4
+  for (int64_t i = row; channel < channels && i < count; i += kFinishRows) {
+    const ChannelSums s = sums[i * channels + channel];
+    plain += double(s.plain);
+    scaled += double(s.scaled);
+  }
+  partial[0][row][column] = plain;
+  partial[1][row][column] = scaled;
+  __syncthreads();
+  float* const to = row == 0 ? out.db : row == 1 ? out.dw : nullptr;
+  if (!to || channel >= channels) return;
+  double total = 0;
+  for (int r = 0; r < kFinishRows; ++r) total += partial[row][r][column];
+  to[channel] = float(total);
+}
+
+inline void finish_channel_sums(const CudaBackend& cuda, const ChannelGradients& out, const ChannelSums* sums,
+                                const Tiling& t) {
+  const unsigned blocks = unsigned((t.channels + kFinishColumns - 1) / kFinishColumns);
+  finish_channels<>
+      <<<blocks, dim3(kFinishColumns, kFinishRows), 0, cuda.stream()>>>(out, sums, t.images * t.chunks, t.channels);
+  cuda_launched("finish_channels");
+}
+
+}  // namespace wick
