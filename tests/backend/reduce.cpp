@@ -121,7 +121,7 @@ TEST(SumOfSquares, of_thousands_of_tensors) {
   std::vector<Tensor> tensors;
   std::vector<View> views;
   double want = 0;
-  for (int64_t i = between(4000, 5000); i > 0; --i) {
+  for (int64_t i = between(2000, 2500); i > 0; --i) {
     tensors.push_back(random({between(0, 40)}));
     views.push_back(tensors.back());
     for (double v : doubles(tensors.back())) want += v * v;

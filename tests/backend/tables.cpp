@@ -86,7 +86,7 @@ TEST(Random, words_of_philox_in_order) {
       wrong += uniform.data<float>()[i] != bits_to_uniform(bits[j]);
       // Libraries of a device may round a double's last bit otherwise, which moves a float to its neighbour.
       const float want = bits_to_normals(bits[j & 2], bits[j | 1])[j & 1], got = normal.data<float>()[i];
-      wrong += got != want && (on_cpu() || got != std::nextafter(want, got));
+      wrong += got != want && (test::memory().on_host() || got != std::nextafter(want, got));
     }
     EXPECT_EQ(wrong, 0);
   }
