@@ -47,16 +47,16 @@ double seconds_of(const F& call) {
 struct Set {
   Tensor a, b, y;
 };
-std::vector<Set> sets_of(const Shape& in, const Shape& out, DType dtype) {
+std::vector<Set> sets_of(const Shape& shape, DType dtype) {
   std::vector<Set> sets;
   for (int i = 0; i < kSets; ++i)
-    sets.push_back({on_device(in, dtype), on_device(in, dtype), Tensor::empty(out, dtype, device()->memory())});
+    sets.push_back({on_device(shape, dtype), on_device(shape, dtype), on_device(shape, dtype)});
   return sets;
 }
 
 double copy_rate() {
   static const double rate = [] {
-    const auto sets = sets_of({kBytes / 4}, {kBytes / 4}, DType::f32);
+    const auto sets = sets_of({kBytes / 4}, DType::f32);
     const auto copy = [&](int i) { device()->copy(sets[size_t(i)].y, sets[size_t(i)].a); };
     seconds_of(copy);
     return 2 * double(kBytes) / seconds_of(copy);
@@ -76,44 +76,44 @@ void measure(benchmark::State& state, double bytes, const F& call) {
   state.counters["of_copy"] = bytes / seconds / copy_rate();
 }
 
+// op(set) reads and writes `tensors` whole tensors.
 template <class F>
-void rows(benchmark::State& state, DType dtype, int64_t in_parts, int64_t inputs, const F& op) {
+void rows(benchmark::State& state, DType dtype, double tensors, const F& op) {
   if (!device()) return state.SkipWithError("no CUDA device");
   const int64_t columns = 5120, height = kBytes / int64_t(size_of(dtype)) / columns;
-  const auto sets = sets_of({height, columns}, {height, columns / in_parts}, dtype);
-  const double in = double(height * columns) * double(size_of(dtype));
-  measure(state, in * double(inputs) + in / double(in_parts), [&](int i) { op(sets[size_t(i)]); });
+  const auto sets = sets_of({height, columns}, dtype);
+  measure(state, tensors * double(height * columns) * double(size_of(dtype)), [&](int i) { op(sets[size_t(i)]); });
 }
 
 void copy(benchmark::State& state, DType dtype) {
-  rows(state, dtype, 1, 1, [](const Set& s) { device()->copy(s.y, s.a); });
-}
-void add(benchmark::State& state, DType dtype) {
-  rows(state, dtype, 1, 2, [](const Set& s) { device()->binary(Binary::add, s.y, s.a, s.b); });
-}
-// The same vector to each row.
-void add_vector(benchmark::State& state, DType dtype) {
-  rows(state, dtype, 1, 1, [](const Set& s) {
-    device()->binary(Binary::add, s.y, s.a, s.b.window(s.a.shape(), {0, 1}));
-  });
-}
-void silu(benchmark::State& state, DType dtype) {
-  rows(state, dtype, 1, 1, [](const Set& s) { device()->unary(Unary::silu, s.y, s.a); });
-}
-void silu_backward(benchmark::State& state, DType dtype) {
-  rows(state, dtype, 1, 2, [](const Set& s) { device()->unary_backward(Unary::silu, s.y, s.a, s.b); });
-}
-void geglu(benchmark::State& state, DType dtype) {
-  rows(state, dtype, 2, 1, [](const Set& s) { device()->geglu(s.y, s.a); });
-}
-void sum_rows(benchmark::State& state, DType dtype) {  // to one row
-  rows(state, dtype, 1, 1, [](const Set& s) { device()->sum(s.y.window({1, s.y.dim(1)}, s.y.stride()), s.a); });
+  rows(state, dtype, 2, [](const Set& s) { device()->copy(s.y, s.a); });
 }
 void transpose(benchmark::State& state, DType dtype) {
-  rows(state, dtype, 1, 1, [](const Set& s) {
+  rows(state, dtype, 2, [](const Set& s) {
     const int64_t height = s.a.dim(0), width = s.a.dim(1);
     device()->copy(s.y.window({width, height}, {height, 1}), s.a.window({width, height}, {1, width}));
   });
+}
+void add(benchmark::State& state, DType dtype) {
+  rows(state, dtype, 3, [](const Set& s) { device()->binary(Binary::add, s.y, s.a, s.b); });
+}
+void add_row(benchmark::State& state, DType dtype) {  // the same to each
+  rows(state, dtype, 2, [](const Set& s) { device()->binary(Binary::add, s.y, s.a, s.b.window(s.a.shape(), {0, 1})); });
+}
+void silu(benchmark::State& state, DType dtype) {
+  rows(state, dtype, 2, [](const Set& s) { device()->unary(Unary::silu, s.y, s.a); });
+}
+void silu_backward(benchmark::State& state, DType dtype) {
+  rows(state, dtype, 3, [](const Set& s) { device()->unary_backward(Unary::silu, s.y, s.a, s.b); });
+}
+void geglu(benchmark::State& state, DType dtype) {
+  rows(state, dtype, 1.5, [](const Set& s) {
+    const int64_t height = s.a.dim(0), width = s.a.dim(1) / 2;
+    device()->geglu(s.y.window({height, width}, {width, 1}), s.a);
+  });
+}
+void sum_to_row(benchmark::State& state, DType dtype) {
+  rows(state, dtype, 1, [](const Set& s) { device()->sum(s.y.window({1, s.y.dim(1)}, s.y.stride()), s.a); });
 }
 
 // The factors of a LoRA on the 722 linears of SDXL's transformers.
@@ -165,13 +165,13 @@ void medians(benchmark::internal::Benchmark* b) {
   BENCHMARK_CAPTURE(op, cuda_f32, DType::f32)->Apply(medians); \
   BENCHMARK_CAPTURE(op, cuda_bf16, DType::bf16)->Apply(medians)
 WICK_BENCH_ROW(copy);
+WICK_BENCH_ROW(transpose);
 WICK_BENCH_ROW(add);
-WICK_BENCH_ROW(add_vector);
+WICK_BENCH_ROW(add_row);
 WICK_BENCH_ROW(silu);
 WICK_BENCH_ROW(silu_backward);
 WICK_BENCH_ROW(geglu);
-WICK_BENCH_ROW(sum_rows);
-WICK_BENCH_ROW(transpose);
+WICK_BENCH_ROW(sum_to_row);
 BENCHMARK_CAPTURE(adamw_step, cuda_f32, false)->Apply(medians);
 BENCHMARK_CAPTURE(adamw_step, cuda_bf16_copies, true)->Apply(medians);
 
