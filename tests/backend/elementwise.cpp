@@ -1,4 +1,6 @@
 // Elementwise kernels against double precision: every op, layout, dtype and way of broadcasting.
+#include <algorithm>
+
 #include "backend/probe.h"
 
 namespace wick {
@@ -52,7 +54,10 @@ constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
 
 double epsilon(DType dtype) { return dtype == DType::f32 ? kEps : dtype == DType::f16 ? 0x1p-10 : 0x1p-7; }
 
-Shape random_shape() { return {between(1, 3), between(1, 9), between(1, 70)}; }
+// Half of the rows divide into packs of 16 bytes.
+int64_t random_width(int64_t most) { return between(0, 1) ? between(1, most) : 8 * between(1, (most + 7) / 8); }
+
+Shape random_shape() { return {between(1, 3), between(1, 9), random_width(70)}; }
 
 TEST(Elementwise, unary) {
   for (Unary op : kUnary)
@@ -135,10 +140,11 @@ TEST(Elementwise, binary_broadcasts) {
   for (Binary op : {Binary::add, Binary::sub, Binary::mul})
     for (unsigned mask_a = 0; mask_a < 16; ++mask_a)
       for (unsigned mask_b = 0; mask_b < 16; ++mask_b) {
-        const Shape shape{between(1, 3), between(1, 5), between(1, 5), between(1, 200)};
-        const Tensor a = broadcast(shape, mask_a, kFloats[between(0, 2)]);
-        const Tensor b = broadcast(shape, mask_b, DType::f32);
-        const Tensor y = poisoned(shape, kLayouts[between(0, 3)]);
+        const Shape shape{between(1, 3), between(1, 5), between(1, 5), random_width(200)};
+        const DType dtype = kFloats[between(0, 2)];
+        const Tensor a = broadcast(shape, mask_a, dtype);
+        const Tensor b = broadcast(shape, mask_b, between(0, 1) ? dtype : DType::f32);
+        const Tensor y = poisoned(shape, kLayouts[between(0, 3)], between(0, 1) ? dtype : DType::f32);
         backend().binary(op, y, a, b);
         std::vector<double> want = doubles(a);
         const std::vector<double> right = doubles(b);
@@ -149,9 +155,9 @@ TEST(Elementwise, binary_broadcasts) {
 
 // Large enough for several blocks and threads.
 TEST(Elementwise, large_and_the_same_bits) {
-  const Shape shape{2, between(60, 70), between(30, 40), between(30, 50)};
-  const Tensor a = random(shape), b = broadcast(shape, 0b0110, DType::f32);
-  const Tensor y = poisoned(shape), again = poisoned(shape);
+  const Shape shape{2, between(60, 70), between(30, 40), random_width(50)};
+  const Tensor a = input(shape), b = broadcast(shape, 0b0110, activations());
+  const Tensor y = output(shape), again = output(shape);
   backend().binary(Binary::mul, y, a, b);
   backend().binary(Binary::mul, again, a, b);
   std::vector<double> want = doubles(a);
@@ -175,14 +181,37 @@ TEST(Elementwise, affine_and_accumulate) {
     }
 }
 
+TEST(Elementwise, clamp) {
+  for (Layout layout : kLayouts)
+    for (DType dtype : kFloats) {
+      const Shape shape = random_shape();
+      const Tensor x = random(shape, layout, dtype), dy = random(shape, Layout::packed, dtype);
+      const Tensor y = poisoned(shape, layout, dtype), dx = poisoned(shape, Layout::packed, dtype);
+      backend().clamp(y, x, -0.25f, 0.5f);
+      backend().clamp_backward(dx, dy, x, -0.25f, 0.5f);
+      std::vector<double> want = doubles(x), want_dx = doubles(dy);
+      for (size_t i = 0; i < want.size(); ++i) {
+        if (want[i] < -0.25 || want[i] > 0.5) want_dx[i] = 0;
+        want[i] = std::clamp(want[i], -0.25, 0.5);
+      }
+      expect_close(y, want, 0, "clamp");
+      expect_close(dx, want_dx, 0, "clamp_backward");
+    }
+  const Tensor x = Tensor::of(std::vector<float>{NAN, -INFINITY, INFINITY}, {3}), y = poisoned({3});
+  backend().clamp(y, x, -1, 1);
+  EXPECT_TRUE(std::isnan(y.data<float>()[0]));
+  EXPECT_EQ(y.data<float>()[1], -1);
+  EXPECT_EQ(y.data<float>()[2], 1);
+}
+
 TEST(Elementwise, in_place) {
   for (Layout layout : kLayouts) {
-    const Tensor x = random(random_shape(), layout);
+    const Tensor x = input(random_shape(), layout);
     std::vector<double> want = doubles(x);
     for (double& v : want) v = 2 * v * v + 1;
     backend().unary(Unary::square, x, x);
     backend().affine(x, x, 2, 1);
-    expect_close(x, want, 4 * kEps, "in place");
+    expect_close(x, want, 4 * unit_roundoff(activations()), "in place");
   }
 }
 
