@@ -1,5 +1,7 @@
 #include "wick/backend/cuda/lora_factors.h"
 
+#include <algorithm>
+
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/mma.cuh"
 
@@ -17,97 +19,61 @@ constexpr int kMaxCluster = 8;
 struct Steps {
   int begin, end;
 };
-__device__ __forceinline__ Steps part_of(int64_t extent, int rank, int count) {
-  const int steps = int((extent + kDepth - 1) / kDepth);
+__device__ __forceinline__ Steps part_of(int64_t extent, int depth, int rank, int count) {
+  const int steps = int((extent + depth - 1) / depth);
   return {steps * rank / count, steps * (rank + 1) / count};
 }
 
-// What a thread copies of each tile [kRows, kCols] of a matrix: 16 bytes in some rows; zeros beyond the matrix.
-template <class T, int kRows, int kCols>
+// What a thread copies of each tile [kRows, kCols] of a matrix: 16 bytes in some rows; zeros beyond the matrix, whose
+// rows are 16-byte aligned. kLd is the tile's.
+template <class T, int kRows, int kCols, int kLd>
 struct TileCopy {
-  static constexpr int kLd = kCols + kPad, kElements = kRows * kLd;
-  static constexpr int kPerRow = kCols / 8, kRowStep = kThreads / kPerRow, kCopies = kRows / kRowStep;
-  static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
+  static constexpr int kChunk = 16 / sizeof(T), kPerRow = kCols / kChunk;
+  static constexpr int kRowStep = kThreads / kPerRow, kCopies = (kRows + kRowStep - 1) / kRowStep;
+  static_assert(kThreads % kPerRow == 0);
   const T* at;
-  int64_t row_step;
-  int64_t rows_left, cols_left;  // of the matrix, from the thread's first element
-  int place;                     // in the tile
+  int64_t ld, rows_left, cols_left;  // of the matrix, from the thread's first element
+  int place;                         // in the tile
+  bool idle;                         // a small tile has less than one copy a thread
 
-  __device__ __forceinline__ TileCopy(const T* x, int64_t ld, int64_t row, int64_t col, int64_t rows, int64_t cols) {
-    const int r = threadIdx.x / kPerRow, c = threadIdx.x % kPerRow * 8;
+  __device__ __forceinline__ TileCopy(const T* x, int64_t ld, int64_t row, int64_t col, int64_t rows, int64_t cols)
+      : ld(ld) {
+    const int r = threadIdx.x / kPerRow, c = threadIdx.x % kPerRow * kChunk;
     at = x + (row + r) * ld + col + c;
-    row_step = kRowStep * ld;
     rows_left = rows - row - r;
     cols_left = cols - col - c;
     place = r * kLd + c;
+    idle = r >= kRows;
   }
   __device__ __forceinline__ void start(T* tile) const {
+    if (idle) return;
     const T* from = at;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       copy_async(tile + place + i * kRowStep * kLd, from, cols_left > 0 && rows_left > i * kRowStep);
-      from += row_step;
+      from += kRowStep * ld;
     }
   }
   __device__ __forceinline__ void next_cols() {
     at += kCols;
     cols_left -= kCols;
   }
-  __device__ __forceinline__ void next_rows(int64_t ld) {
+  __device__ __forceinline__ void next_rows() {
     at += kRows * ld;
     rows_left -= kRows;
   }
-};
-
-// A thread's part of each tile of a factor on its way through registers, where it becomes 16-bit. In shared memory it
-// lies as in global memory: [kRank][kDepth + kPad] for down, [kDepth][kRank + kPad] for up.
-template <class T, class F, int kRank, bool kUp>
-struct FactorTile {
-  static constexpr int kRows = kUp ? kDepth : kRank, kCols = kUp ? kRank : kDepth, kLd = kCols + kPad;
-  static constexpr int kPerRow = kCols / 4, kRowStep = kThreads / kPerRow, kGroups = kRows / kRowStep;
-  static_assert(kThreads % kPerRow == 0 && kRows % kRowStep == 0);
-  const F* at;
-  int64_t ld;
-  int64_t rows_left, cols_left;
-  int place;
-  bool wide;
-  Pack<F, 4> group[kGroups];
-
-  __device__ __forceinline__ FactorTile(const F* f, int64_t ld, bool wide, int64_t row, int64_t col, int64_t rows,
-                                        int64_t cols)
-      : ld(ld), wide(wide) {
-    const int r = threadIdx.x / kPerRow, c = threadIdx.x % kPerRow * 4;
-    at = f + (row + r) * ld + col + c;
-    rows_left = rows - row - r;
-    cols_left = cols - col - c;
-    place = r * kLd + c;
-  }
-  __device__ __forceinline__ void load() {
-    if (wide) {
-      const F* from = at;
+  // The thread's part of a tile, which it has copied itself, into a tile of 16-bit elements.
+  template <int kToLd, class To>
+  __device__ __forceinline__ void convert(To* to, const T* tile) const {
+    if (idle) return;
+    const int from = place / kLd * kToLd + place % kLd;
 #pragma unroll
-      for (int i = 0; i < kGroups; ++i) {
-        group[i] = {};
-        if (cols_left > 0 && rows_left > i * kRowStep) group[i] = *reinterpret_cast<const Pack<F, 4>*>(from);
-        from += kRowStep * ld;
-      }
-    } else {
+    for (int i = 0; i < kCopies; ++i) {
+      const Pack<T> x = *reinterpret_cast<const Pack<T>*>(tile + place + i * kRowStep * kLd);
+      Pack<To, kChunk> converted;
 #pragma unroll
-      for (int i = 0; i < kGroups; ++i)
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          group[i].value[j] = cols_left > j && rows_left > i * kRowStep ? at[i * kRowStep * ld + j] : from_float<F>(0);
-    }
-    at += kUp ? kDepth * ld : kDepth;
-    (kUp ? rows_left : cols_left) -= kDepth;
-  }
-  __device__ __forceinline__ void store(T* tile) const {
-#pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      Pack<T, 4> converted;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) converted.value[j] = from_float<T>(to_float(group[i].value[j]));
-      *reinterpret_cast<Pack<T, 4>*>(tile + place + i * kRowStep * kLd) = converted;
+      for (int j = 0; j < kChunk; ++j) converted.value[j] = from_float<To>(to_float(x.value[j]));
+      *reinterpret_cast<Pack<To, kChunk>*>(to + from + i * kRowStep * kToLd) = converted;
     }
   }
 };
@@ -182,8 +148,7 @@ struct ProjectionArguments {
   int64_t x_ld, f_ld, out_ld, depth;
   int out_cols;
   float scale;
-  bool up;    // f is [depth, rank], else [rank, depth]
-  bool wide;  // f may be read four elements at a time
+  bool up;  // f is [depth, rank], else [rank, depth]
 };
 template <class T, class F>
 struct ProjectionPair {
@@ -192,16 +157,21 @@ struct ProjectionPair {
   int rank, rank_tiles;
 };
 
-template <class T, int kRank, int kRowWarps>
+// f lies in shared memory as in global memory: [kRank, kDepth] for down, [kDepth, kRank] for up. In f32 it comes
+// through tiles of its own, from which each thread converts what it has copied.
+template <class T, class F, int kRank, int kRowWarps>
 struct ProjectKernel {
+  static constexpr bool kConvert = !std::is_same_v<T, F>;
   static constexpr int kRows = 16 * kRowWarps, kCopies = kWarps / kRowWarps;
-  static constexpr int kStages = 4;
-  static constexpr int kFactor = kDepth * (kRank + kPad);  // elements of the larger of both tiles
-  using Copy = TileCopy<T, kRows, kDepth>;
+  static constexpr int kDepth = kRowWarps == 8 ? 32 : 64, kStages = kRowWarps == 8 ? 5 : 6;
+  static constexpr int kXLd = kDepth + kPad, kXTile = kRows * kXLd;
+  static constexpr int kFactorTile = std::max(kDepth * (kRank + kPad), kRank*(kDepth + kPad));
+  static constexpr int kRawTile = kConvert ? kDepth * kRank : 0;
   using Sums = Partial<kRows, kRank>;
-  static constexpr size_t kPipeline = (kStages * Copy::kElements + 2 * kFactor) * sizeof(T);
+  static constexpr size_t kPipeline =
+      (kStages * kXTile + (kConvert ? 2 : kStages) * kFactorTile) * sizeof(T) + size_t(kStages) * kRawTile * sizeof(F);
   static constexpr size_t kReduction = size_t(kCopies) * Sums::kFloats * sizeof(float);
-  static constexpr size_t kSharedBytes = kPipeline > kReduction ? kPipeline : kReduction;
+  static constexpr size_t kSharedBytes = std::max(kPipeline, kReduction);
 };
 
 // sum += x f over some steps of the reduction, for a warp's rows.
@@ -209,53 +179,66 @@ template <class T, class F, int kRank, int kRowWarps, bool kUp>
 __device__ __forceinline__ void project_steps(float (&sum)[kRank / 8][4], const ProjectionArguments<T, F>& p,
                                               int64_t rows, int rank, int64_t first_row, int first_rank, Steps steps,
                                               char* shared) {
-  using Kernel = ProjectKernel<T, kRank, kRowWarps>;
-  using Copy = typename Kernel::Copy;
-  using Factor = FactorTile<T, F, kRank, kUp>;
-  static_assert(Factor::kRows * Factor::kLd <= Kernel::kFactor);
-  constexpr int kStages = Kernel::kStages;
-  T* const tiles = reinterpret_cast<T*>(shared);
-  T* const factors = tiles + kStages * Copy::kElements;
+  using Kernel = ProjectKernel<T, F, kRank, kRowWarps>;
+  constexpr int kStages = Kernel::kStages, kDepth = Kernel::kDepth, kXLd = Kernel::kXLd;
+  constexpr bool kConvert = Kernel::kConvert;
+  constexpr int kFactorRows = kUp ? kDepth : kRank, kFactorCols = kUp ? kRank : kDepth, kFactorLd = kFactorCols + kPad;
+  using FactorCopy = TileCopy<F, kFactorRows, kFactorCols, kConvert ? kFactorCols : kFactorLd>;
+  T* const x_tiles = reinterpret_cast<T*>(shared);
+  T* const factors = x_tiles + kStages * Kernel::kXTile;
+  F* const raw = reinterpret_cast<F*>(factors + (kConvert ? 2 : 0) * Kernel::kFactorTile);
+  constexpr int kRawTile = kConvert ? Kernel::kRawTile : Kernel::kFactorTile;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row_warp = warp % kRowWarps, depth_warp = warp / kRowWarps;
   const int64_t depth = int64_t(steps.begin) * kDepth;
   const int count = steps.end - steps.begin;
 
-  Copy copy(p.x, p.x_ld, first_row, depth, rows, p.depth);
-  Factor factor = kUp ? Factor(p.f, p.f_ld, p.wide, depth, first_rank, p.depth, rank)
-                      : Factor(p.f, p.f_ld, p.wide, first_rank, depth, rank, p.depth);
-  int loaded = 0;
-  const auto load_x = [&] {
-    if (loaded < count) copy.start(tiles + loaded % kStages * Copy::kElements);
-    copy.next_cols();
+  TileCopy<T, Kernel::kRows, kDepth, kXLd> x_copy(p.x, p.x_ld, first_row, depth, rows, p.depth);
+  FactorCopy f_copy(p.f, p.f_ld, kUp ? depth : first_rank, kUp ? first_rank : depth, kUp ? p.depth : rank,
+                    kUp ? rank : p.depth);
+  int loaded = 0, load_stage = 0, stage = 0;
+  const auto next = [](int s) { return s + 1 == kStages ? 0 : s + 1; };
+  const auto load = [&] {
+    if (loaded < count) {
+      x_copy.start(x_tiles + load_stage * Kernel::kXTile);
+      f_copy.start(raw + load_stage * kRawTile);
+    }
+    x_copy.next_cols();
+    kUp ? f_copy.next_rows() : f_copy.next_cols();
     copy_async_commit();
     ++loaded;
+    load_stage = next(load_stage);
+  };
+  const auto convert = [&](int step, int from) {
+    if constexpr (kConvert)
+      f_copy.template convert<kFactorLd>(factors + step % 2 * Kernel::kFactorTile, raw + from * kRawTile);
   };
 #pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) load_x();
-  factor.load();
-  factor.store(factors);
-  if (count > 1) factor.load();
-
-  for (int step = 0; step < count; ++step) {
+  for (int i = 0; i < kStages - 1; ++i) load();
+  if (kConvert) {
     copy_async_wait<kStages - 2>();
+    convert(0, 0);
+  }
+  for (int step = 0; step < count; ++step) {
+    copy_async_wait<kStages - (kConvert ? 3 : 2)>();
     __syncthreads();
-    load_x();
-    factor.store(factors + (step + 1) % 2 * Kernel::kFactor);
-    if (step + 2 < count) factor.load();
-    const T* x = tiles + step % kStages * Copy::kElements + row_warp * 16 * Copy::kLd + depth_warp * 16;
-    const T* f = factors + step % 2 * Kernel::kFactor + depth_warp * 16 * (kUp ? Factor::kLd : 1);
+    load();
+    if (step + 1 < count) convert(step + 1, next(stage));
+    const T* x = x_tiles + stage * Kernel::kXTile + row_warp * 16 * kXLd + depth_warp * 16;
+    const T* f =
+        factors + (kConvert ? step % 2 : stage) * Kernel::kFactorTile + depth_warp * 16 * (kUp ? kFactorLd : 1);
+    stage = next(stage);
     // A warp's steps of 16, their operands read one step ahead.
     constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
     uint32_t a[2][4], b[2][kRank / 16][4];
     const auto read = [&](int i) {
-      load_a(a[i % 2], x + i * kApart, Copy::kLd, lane);
+      load_a(a[i % 2], x + i * kApart, kXLd, lane);
 #pragma unroll
       for (int n = 0; n < kRank / 16; ++n) {
         if (kUp)
-          load_b(b[i % 2][n], f + i * kApart * Factor::kLd + n * 16, Factor::kLd, lane);
+          load_b(b[i % 2][n], f + i * kApart * kFactorLd + n * 16, kFactorLd, lane);
         else
-          load_b_transposed(b[i % 2][n], f + n * 16 * Factor::kLd + i * kApart, Factor::kLd, lane);
+          load_b_transposed(b[i % 2][n], f + n * 16 * kFactorLd + i * kApart, kFactorLd, lane);
       }
     };
     read(0);
@@ -275,16 +258,16 @@ __device__ __forceinline__ void project_steps(float (&sum)[kRank / 8][4], const 
 
 // Blocks along x share the reduction, along y the rows; z is the rank's tile of one of the products.
 template <class T, class F, int kRank, int kRowWarps>
-__global__ void __launch_bounds__(kThreads) project_kernel(const ProjectionPair<T, F> pair, int cluster) {
+__global__ void __launch_bounds__(kThreads, 2) project_kernel(const ProjectionPair<T, F> pair, int cluster) {
 #if __CUDA_ARCH__ >= 800
-  using Kernel = ProjectKernel<T, kRank, kRowWarps>;
+  using Kernel = ProjectKernel<T, F, kRank, kRowWarps>;
   extern __shared__ __align__(128) char shared[];
   launch_dependents();
 
   const ProjectionArguments<T, F> p = pair.of[blockIdx.z / pair.rank_tiles];
   const int first_rank = int(blockIdx.z) % pair.rank_tiles * kRank;
   const int64_t first_row = int64_t(blockIdx.y) * Kernel::kRows;
-  const Steps steps = part_of(p.depth, int(blockIdx.x), cluster);
+  const Steps steps = part_of(p.depth, Kernel::kDepth, int(blockIdx.x), cluster);
   float sum[kRank / 8][4] = {};
   if (p.up)
     project_steps<T, F, kRank, kRowWarps, true>(sum, p, pair.rows, pair.rank, first_row, first_rank, steps, shared);
@@ -328,57 +311,47 @@ struct GradientPair {
 template <class T, int kRank, int kColWarps, int kFragments>
 struct GradientKernel {
   static constexpr int kCols = 16 * kFragments * kColWarps, kCopies = kWarps / kColWarps;
-  static constexpr int kStages = kCols > 128 ? 2 : 4;
-  using Copy = TileCopy<T, kDepth, kCols>;
-  static constexpr int kSPerRow = kRank / 8, kSLd = kRank + kPad, kSTile = kDepth * kSLd;
+  static constexpr int kStages = 4;
+  static constexpr int kXLd = kCols + kPad, kXTile = kDepth * kXLd;
+  static constexpr int kSLd = kRank + kPad, kSTile = kDepth * kSLd;
   using Sums = Partial<kCols, kRank>;
-  static constexpr size_t kPipeline = size_t(kStages) * (Copy::kElements + kSTile) * sizeof(T);
+  static constexpr size_t kPipeline = size_t(kStages) * (kXTile + kSTile) * sizeof(T);
   static constexpr size_t kReduction = size_t(kCopies) * Sums::kFloats * sizeof(float);
   static constexpr size_t kSharedBytes = kPipeline > kReduction ? kPipeline : kReduction;
 };
 
 // Blocks along x share the reduction over the rows, along y the columns of both products; z is the rank's tile.
 template <class T, int kRank, int kColWarps, int kFragments>
-__global__ void __launch_bounds__(kThreads) gradient_kernel(const GradientPair<T> pair, int cluster) {
+__global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const GradientPair<T> pair, int cluster) {
 #if __CUDA_ARCH__ >= 800
   using Kernel = GradientKernel<T, kRank, kColWarps, kFragments>;
-  using Copy = typename Kernel::Copy;
-  constexpr int kStages = Kernel::kStages, kSLd = Kernel::kSLd;
+  constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kSLd = Kernel::kSLd;
   extern __shared__ __align__(128) char shared[];
   T* const x_tiles = reinterpret_cast<T*>(shared);
-  T* const s_tiles = x_tiles + kStages * Copy::kElements;
+  T* const s_tiles = x_tiles + kStages * Kernel::kXTile;
   launch_dependents();
 
   const bool second = blockIdx.y >= pair.of[0].tiles;
   const GradientArguments<T> p = pair.of[second];
   const int64_t first_col = (int64_t(blockIdx.y) - (second ? pair.of[0].tiles : 0)) * Kernel::kCols;
   const int first_rank = int(blockIdx.z) * kRank;
-  const Steps steps = part_of(pair.rows, int(blockIdx.x), cluster);
+  const Steps steps = part_of(pair.rows, kDepth, int(blockIdx.x), cluster);
   const int count = steps.end - steps.begin;
   const int64_t first_row = int64_t(steps.begin) * kDepth;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int col_warp = warp % kColWarps, row_warp = warp / kColWarps;
 
-  Copy copy(p.x, p.x_ld, first_row, first_col, pair.rows, p.cols);
+  TileCopy<T, kDepth, Kernel::kCols, kXLd> x_copy(p.x, p.x_ld, first_row, first_col, pair.rows, p.cols);
+  TileCopy<T, kDepth, kRank, kSLd> s_copy(p.s, p.s_ld, first_row, first_rank, pair.rows, pair.rank);
   int x_loaded = 0, s_loaded = 0;
   const auto load_x = [&] {
-    if (x_loaded < count) copy.start(x_tiles + x_loaded % kStages * Copy::kElements);
-    copy.next_rows(p.x_ld);
+    if (x_loaded < count) x_copy.start(x_tiles + x_loaded % kStages * Kernel::kXTile);
+    x_copy.next_rows();
     ++x_loaded;
   };
-  const int s_row = threadIdx.x / Kernel::kSPerRow, s_col = threadIdx.x % Kernel::kSPerRow * 8;
-  const bool s_valid = first_rank + s_col < pair.rank;
   const auto load_s = [&] {
-    constexpr int kRowStep = kThreads / Kernel::kSPerRow;
-    if (s_loaded < count) {
-      T* tile = s_tiles + s_loaded % kStages * Kernel::kSTile + s_row * kSLd + s_col;
-#pragma unroll
-      for (int r = 0; r < kDepth; r += kRowStep) {
-        if (kRowStep > kDepth && s_row >= kDepth) break;
-        const int64_t row = first_row + s_loaded * kDepth + s_row + r;
-        copy_async(tile + r * kSLd, p.s + row * p.s_ld + first_rank + s_col, s_valid && row < pair.rows);
-      }
-    }
+    if (s_loaded < count) s_copy.start(s_tiles + s_loaded % kStages * Kernel::kSTile);
+    s_copy.next_rows();
     copy_async_commit();
     ++s_loaded;
   };
@@ -395,14 +368,13 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const GradientPair<T
     __syncthreads();
     load_x();
     load_s();
-    const T* x = x_tiles + step % kStages * Copy::kElements + row_warp * 16 * Copy::kLd + col_warp * 16 * kFragments;
+    const T* x = x_tiles + step % kStages * Kernel::kXTile + row_warp * 16 * kXLd + col_warp * 16 * kFragments;
     const T* s = s_tiles + step % kStages * Kernel::kSTile + row_warp * 16 * kSLd;
     constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
     uint32_t a[2][kFragments][4], b[2][kRank / 16][4];
     const auto read = [&](int i) {
 #pragma unroll
-      for (int m = 0; m < kFragments; ++m)
-        load_a_transposed(a[i % 2][m], x + i * kApart * Copy::kLd + 16 * m, Copy::kLd, lane);
+      for (int m = 0; m < kFragments; ++m) load_a_transposed(a[i % 2][m], x + i * kApart * kXLd + 16 * m, kXLd, lane);
 #pragma unroll
       for (int n = 0; n < kRank / 16; ++n) load_b(b[i % 2][n], s + i * kApart * kSLd + 16 * n, kSLd, lane);
     };
@@ -466,10 +438,10 @@ void with_rank(int64_t rank, const G& g) {
 
 template <class T, class F, int kRank, int kRowWarps>
 void launch_project(CudaBackend& cuda, const ProjectionPair<T, F>& pair, int count, int64_t depth) {
-  using Kernel = ProjectKernel<T, kRank, kRowWarps>;
+  using Kernel = ProjectKernel<T, F, kRank, kRowWarps>;
   const int64_t panels = (pair.rows + Kernel::kRows - 1) / Kernel::kRows;
-  const int cluster =
-      split(cuda, panels * count * pair.rank_tiles, (depth + kDepth - 1) / kDepth, 1, 2 * cuda.multiprocessors());
+  const int cluster = split(cuda, panels * count * pair.rank_tiles, (depth + Kernel::kDepth - 1) / Kernel::kDepth, 2,
+                            2 * cuda.multiprocessors());
   launch("project", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(panels), unsigned(count * pair.rank_tiles)), dim3(kThreads),
           Kernel::kSharedBytes, cluster},
@@ -495,8 +467,7 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
                   p.x.cols,
                   int(p.out.cols),
                   p.scale,
-                  !p.f.transposed,
-                  f.ld % 4 == 0 && f.cols % 4 == 0 && reinterpret_cast<uintptr_t>(f.data) % (4 * sizeof(F)) == 0};
+                  !p.f.transposed};
     depth = std::max(depth, p.x.cols);
   }
   constexpr int64_t kFewRows = 512;
@@ -545,7 +516,7 @@ void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count,
   const bool large = pair.rows >= 1024 && cols >= 4096;
   with_rank(pair.rank, [&](auto rank) {
     if (large)
-      launch_gradients<T, rank, 8, 2>(cuda, pair, count, follows);
+      launch_gradients<T, rank, 8, 1>(cuda, pair, count, follows);
     else
       launch_gradients<T, rank, 4, 1>(cuda, pair, count, follows);
   });
