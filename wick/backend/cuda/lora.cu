@@ -48,10 +48,39 @@ void fused_gradients(CudaBackend& cuda, const View& ddown, const View& dup, cons
 
 constexpr int64_t padded(int64_t rank) { return (rank + 7) / 8 * 8; }
 
-// A factor as the kernels read it: f32, or a copy in the dtype that they compute with.
-MatrixInput factor_of(CudaBackend& cuda, const View& factor, DType dtype) {
-  return MatrixInput(cuda, factor, factor && factor.dtype == dtype ? dtype : DType::f32);
+bool rows_aligned(const DeviceMatrix& m) {
+  const int64_t elements = 16 / int64_t(size_of(m.dtype));
+  return m.ld % elements == 0 && (m.transposed ? m.rows : m.cols) % elements == 0 &&
+         reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
 }
+
+// Both factors as the kernels read them: of one dtype, which is f32 or the one they compute with, and with rows that
+// are 16-byte aligned.
+bool readable(const View& factor, DType dtype) {
+  const auto matrix = as_matrix(factor);
+  return matrix && rows_aligned(*matrix) && (factor.dtype == DType::f32 || factor.dtype == dtype);
+}
+
+class Factor {
+ public:
+  Factor(CudaBackend& cuda, const View& factor, const View& other, DType dtype) {
+    if (readable(factor, dtype) && readable(other, dtype) && factor.dtype == other.dtype) {
+      matrix_ = *as_matrix(factor);
+      return;
+    }
+    copy_.emplace(cuda, dtype, factor.shape[0], padded(factor.shape[1]));
+    cuda.fill((**copy_).view(), 0);
+    matrix_ = **copy_;
+    matrix_.cols = factor.shape[1];
+    cuda.copy(matrix_.view(), factor);
+  }
+  const DeviceMatrix& operator*() const { return matrix_; }
+  const DeviceMatrix* operator->() const { return &matrix_; }
+
+ private:
+  std::optional<WorkMatrix> copy_;
+  DeviceMatrix matrix_;
+};
 
 }  // namespace
 
@@ -100,7 +129,7 @@ void CudaBackend::lora_backward(View ddown, View dup, View dy, View x, View down
   const MatrixInput grad(*this, dy, dy.dtype), input(*this, x, dy.dtype);
   const DType dtype = dy.dtype;
   if (factors_fit(*this, *grad) && factors_fit(*this, *input)) {
-    const MatrixInput a = factor_of(*this, down, dtype), b = factor_of(*this, up, a->dtype);
+    const Factor a(*this, down, up, dtype), b(*this, up, down, dtype);
     const WorkMatrix s(*this, dtype, grad->rows, padded(a->rows)), ds(*this, dtype, grad->rows, padded(a->rows));
     Projection projections[2];
     int count = 0;

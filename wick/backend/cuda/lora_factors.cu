@@ -1,5 +1,7 @@
 #include "wick/backend/cuda/lora_factors.h"
 
+#include <algorithm>
+
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/mma.cuh"
 
@@ -10,80 +12,74 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kDepth = 64;  // of the reduction, a step of the pipeline
 constexpr int kPad = 8;     // elements behind each row of a tile, so that eight rows lie in different banks
-constexpr int kStages = 4;
 constexpr int kMaxRankTile = 64;
+constexpr int kMaxCluster = 8;
 
+// Part `rank` of `count` of the steps along a reduction.
 struct Steps {
   int begin, end;
 };
-// Part `rank` of `count` of the steps along a reduction.
-__device__ __forceinline__ Steps part_of(int64_t extent, int rank, int count) {
-  const int64_t steps = (extent + kDepth - 1) / kDepth;
-  return {int(steps * rank / count), int(steps * (rank + 1) / count)};
+__device__ __forceinline__ Steps part_of(int64_t extent, int depth, int rank, int count) {
+  const int steps = int((extent + depth - 1) / depth);
+  return {steps * rank / count, steps * (rank + 1) / count};
 }
 
-// Starts copying rows [row, row + kRows) and columns [col, col + kCols) of a matrix into a tile; zeros beyond its ends.
-template <int kRows, int kCols, class T>
-__device__ __forceinline__ void load_tile(T* tile, const T* x, int64_t ld, int64_t row, int64_t col, int64_t rows,
-                                          int64_t cols) {
-  constexpr int kChunk = 8, kPerRow = kCols / kChunk;
-  static_assert(kRows * kPerRow % kThreads == 0 || kRows * kPerRow < kThreads);
-#pragma unroll
-  for (int i = threadIdx.x; i < kRows * kPerRow; i += kThreads) {
-    const int r = i / kPerRow, c = i % kPerRow * kChunk;
-    const bool valid = row + r < rows && col + c < cols;
-    copy_async(tile + r * (kCols + kPad) + c, valid ? x + (row + r) * ld + col + c : x, valid);
-  }
-}
+// What a thread copies of each tile [kRows, kCols] of a matrix: 16 bytes in some rows; zeros beyond the matrix, whose
+// rows are 16-byte aligned. kLd is the tile's.
+template <class T, int kRows, int kCols, int kLd>
+struct TileCopy {
+  static constexpr int kChunk = 16 / sizeof(T), kPerRow = kCols / kChunk;
+  static constexpr int kRowStep = kThreads / kPerRow, kCopies = (kRows + kRowStep - 1) / kRowStep;
+  static_assert(kThreads % kPerRow == 0);
+  const T* at;
+  int64_t ld, rows_left, cols_left;  // of the matrix, from the thread's first element
+  int place;                         // in the tile
+  bool idle;                         // a small tile has less than one copy a thread
 
-// A tile of a factor on its way from global memory through registers, where it becomes 16-bit. In shared memory it
-// lies as in global memory: [kRank][kDepth + kPad] for down, [kDepth][kRank + kPad] for up.
-template <class T, class F, int kRank>
-struct FactorTile {
-  static constexpr int kElements = kDepth * (kRank + kPad);  // the larger of both
-  static constexpr int kGroups = kDepth * kRank / 4 / kThreads;
-  Pack<F, 4> group[kGroups];
-
-  struct Place {
-    int row, col;  // in the tile
-  };
-  static __device__ __forceinline__ Place place(int i, bool up) {
-    const int at = threadIdx.x + i * kThreads, per_row = (up ? kRank : kDepth) / 4;
-    return {at / per_row, at % per_row * 4};
+  __device__ __forceinline__ TileCopy(const T* x, int64_t ld, int64_t row, int64_t col, int64_t rows, int64_t cols)
+      : ld(ld) {
+    const int r = threadIdx.x / kPerRow, c = threadIdx.x % kPerRow * kChunk;
+    at = x + (row + r) * ld + col + c;
+    rows_left = rows - row - r;
+    cols_left = cols - col - c;
+    place = r * kLd + c;
+    idle = r >= kRows;
   }
-  __device__ __forceinline__ void load(const F* f, int64_t ld, bool up, bool wide, int64_t depth, int64_t depth_end,
-                                       int64_t rank, int64_t rank_end) {
+  __device__ __forceinline__ void start(T* tile) const {
+    if (idle) return;
+    const T* from = at;
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      const Place p = place(i, up);
-      const int64_t row = (up ? depth : rank) + p.row, col = (up ? rank : depth) + p.col;
-      const int64_t rows = up ? depth_end : rank_end, cols = up ? rank_end : depth_end;
-      const F* from = f + row * ld + col;
-      group[i] = {};
-      if (row >= rows) continue;
-      if (wide && col + 4 <= cols) {
-        group[i] = *reinterpret_cast<const Pack<F, 4>*>(from);
-      } else {
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          if (col + j < cols) group[i].value[j] = from[j];
-      }
+    for (int i = 0; i < kCopies; ++i) {
+      copy_async(tile + place + i * kRowStep * kLd, from, cols_left > 0 && rows_left > i * kRowStep);
+      from += kRowStep * ld;
     }
   }
-  __device__ __forceinline__ void store(T* tile, bool up) const {
+  __device__ __forceinline__ void next_cols() {
+    at += kCols;
+    cols_left -= kCols;
+  }
+  __device__ __forceinline__ void next_rows() {
+    at += kRows * ld;
+    rows_left -= kRows;
+  }
+  // The thread's part of a tile, which it has copied itself, into a tile of 16-bit elements.
+  template <int kToLd, class To>
+  __device__ __forceinline__ void convert(To* to, const T* tile) const {
+    if (idle) return;
+    const int from = place / kLd * kToLd + place % kLd;
 #pragma unroll
-    for (int i = 0; i < kGroups; ++i) {
-      const Place p = place(i, up);
-      Pack<T, 4> converted;
+    for (int i = 0; i < kCopies; ++i) {
+      const Pack<T> x = *reinterpret_cast<const Pack<T>*>(tile + place + i * kRowStep * kLd);
+      Pack<To, kChunk> converted;
 #pragma unroll
-      for (int j = 0; j < 4; ++j) converted.value[j] = from_float<T>(to_float(group[i].value[j]));
-      *reinterpret_cast<Pack<T, 4>*>(tile + p.row * ((up ? kRank : kDepth) + kPad) + p.col) = converted;
+      for (int j = 0; j < kChunk; ++j) converted.value[j] = from_float<To>(to_float(x.value[j]));
+      *reinterpret_cast<Pack<To, kChunk>*>(to + from + i * kRowStep * kToLd) = converted;
     }
   }
 };
 
 // Sums what the warps of a block, and the blocks of a cluster, have of the same [kRows, kRank] result, in that order.
-// Each block of the cluster gets some of the rows, and calls store(row, column, sum) for their elements.
+// Each block of the cluster gets some of the rows, and calls store(row, column, sums) for four columns at a time.
 template <int kRows, int kRank>
 struct Partial {
   static constexpr int kLd = kRank + kPad;
@@ -99,28 +95,44 @@ struct Partial {
             make_float2(sum[n][2 * half], sum[n][2 * half + 1]);
   }
 
+  static __device__ __forceinline__ void add(float4& total, const float4& part) {
+    total.x += part.x;
+    total.y += part.y;
+    total.z += part.z;
+    total.w += part.w;
+  }
+
+  // Neighbouring threads get neighbouring rows, or else columns. The cluster's size is a power of two.
   template <int kCopies, class Store>
   static __device__ __forceinline__ void reduce(float* partials, int rank, int cluster, bool rows_fastest,
                                                 const Store& store) {
-    __syncthreads();
-    if (kCopies > 1) {
-      for (int i = threadIdx.x; i < kFloats; i += kThreads) {
-        float total = partials[i];
-#pragma unroll
-        for (int copy = 1; copy < kCopies; ++copy) total += partials[copy * kFloats + i];
-        partials[i] = total;
-      }
+    constexpr int kGroups = kRank / 4;
+    const int share = kRows / cluster, shift = 31 - __clz(share);
+    if (cluster > 1)
+      cluster_sync();
+    else
       __syncthreads();
-    }
-    if (cluster > 1) cluster_sync();
-    const int share = (kRows + cluster - 1) / cluster, begin = rank * share;
-    const int mine = min(share, kRows - begin);
-    for (int i = threadIdx.x; i < mine * kRank; i += kThreads) {
-      const int row = begin + (rows_fastest ? i % mine : i / kRank), col = rows_fastest ? i / mine : i % kRank;
-      float total = 0;
-      for (int peer = 0; peer < cluster; ++peer)
-        total += (cluster > 1 ? cluster_map(partials, peer) : partials)[row * kLd + col];
-      store(row, col, total);
+    for (int i = threadIdx.x; i < share * kGroups; i += kThreads) {
+      const int row = rank * share + (rows_fastest ? i & (share - 1) : i / kGroups);
+      const int col = (rows_fastest ? i >> shift : i % kGroups) * 4;
+      const float* at = partials + row * kLd + col;
+      float4 part[kMaxCluster][kCopies];
+#pragma unroll
+      for (int peer = 0; peer < kMaxCluster; ++peer)
+#pragma unroll
+        for (int copy = 0; copy < kCopies; ++copy) {
+          part[peer][copy] = {};
+          const float* there = at + copy * kFloats;
+          if (peer < cluster)
+            part[peer][copy] = *reinterpret_cast<const float4*>(cluster > 1 ? cluster_map(there, peer) : there);
+        }
+      float4 total{};
+#pragma unroll
+      for (int peer = 0; peer < kMaxCluster; ++peer)
+#pragma unroll
+        for (int copy = 0; copy < kCopies; ++copy) add(total, part[peer][copy]);
+      const float sums[4] = {total.x, total.y, total.z, total.w};
+      store(row, col, sums);
     }
     if (cluster > 1) cluster_sync();  // nobody leaves while its shared memory is read
   }
@@ -136,8 +148,7 @@ struct ProjectionArguments {
   int64_t x_ld, f_ld, out_ld, depth;
   int out_cols;
   float scale;
-  bool up;    // f is [depth, rank], else [rank, depth]
-  bool wide;  // f may be read four elements at a time
+  bool up;  // f is [depth, rank], else [rank, depth]
 };
 template <class T, class F>
 struct ProjectionPair {
@@ -146,87 +157,135 @@ struct ProjectionPair {
   int rank, rank_tiles;
 };
 
+// f lies in shared memory as in global memory: [kRank, kDepth] for down, [kDepth, kRank] for up. In f32 it comes
+// through tiles of its own, from which each thread converts what it has copied.
 template <class T, class F, int kRank, int kRowWarps>
 struct ProjectKernel {
+  static constexpr bool kConvert = !std::is_same_v<T, F>;
   static constexpr int kRows = 16 * kRowWarps, kCopies = kWarps / kRowWarps;
-  static constexpr int kTile = kRows * (kDepth + kPad);
-  using Factor = FactorTile<T, F, kRank>;
+  static constexpr int kDepth = kRowWarps == 8 ? 32 : 64, kStages = kRowWarps == 8 ? 5 : 6;
+  static constexpr int kXLd = kDepth + kPad, kXTile = kRows * kXLd;
+  static constexpr int kFactorTile = std::max(kDepth * (kRank + kPad), kRank*(kDepth + kPad));
+  static constexpr int kRawTile = kConvert ? kDepth * kRank : 0;
   using Sums = Partial<kRows, kRank>;
-  static constexpr size_t kPipeline = (kStages * kTile + 2 * Factor::kElements) * sizeof(T);
+  static constexpr size_t kPipeline =
+      (kStages * kXTile + (kConvert ? 2 : kStages) * kFactorTile) * sizeof(T) + size_t(kStages) * kRawTile * sizeof(F);
   static constexpr size_t kReduction = size_t(kCopies) * Sums::kFloats * sizeof(float);
-  static constexpr size_t kSharedBytes = kPipeline > kReduction ? kPipeline : kReduction;
+  static constexpr size_t kSharedBytes = std::max(kPipeline, kReduction);
 };
 
-// Blocks along x share the reduction, along y the rows; z is the rank's tile of one of the products.
-template <class T, class F, int kRank, int kRowWarps>
-__global__ void __launch_bounds__(kThreads) project_kernel(const ProjectionPair<T, F> pair, int cluster) {
-#if __CUDA_ARCH__ >= 800
+// sum += x f over some steps of the reduction, for a warp's rows.
+template <class T, class F, int kRank, int kRowWarps, bool kUp>
+__device__ __forceinline__ void project_steps(float (&sum)[kRank / 8][4], const ProjectionArguments<T, F>& p,
+                                              int64_t rows, int rank, int64_t first_row, int first_rank, Steps steps,
+                                              char* shared) {
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps>;
-  extern __shared__ __align__(128) char shared[];
-  T* const tiles = reinterpret_cast<T*>(shared);
-  T* const factors = tiles + kStages * Kernel::kTile;
-  launch_dependents();
-
-  const ProjectionArguments<T, F> p = pair.of[blockIdx.z / pair.rank_tiles];
-  const int first_rank = int(blockIdx.z) % pair.rank_tiles * kRank;
-  const int64_t first_row = int64_t(blockIdx.y) * Kernel::kRows;
-  const Steps steps = part_of(p.depth, int(blockIdx.x), cluster);
+  constexpr int kStages = Kernel::kStages, kDepth = Kernel::kDepth, kXLd = Kernel::kXLd;
+  constexpr bool kConvert = Kernel::kConvert;
+  constexpr int kFactorRows = kUp ? kDepth : kRank, kFactorCols = kUp ? kRank : kDepth, kFactorLd = kFactorCols + kPad;
+  using FactorCopy = TileCopy<F, kFactorRows, kFactorCols, kConvert ? kFactorCols : kFactorLd>;
+  T* const x_tiles = reinterpret_cast<T*>(shared);
+  T* const factors = x_tiles + kStages * Kernel::kXTile;
+  F* const raw = reinterpret_cast<F*>(factors + (kConvert ? 2 : 0) * Kernel::kFactorTile);
+  constexpr int kRawTile = kConvert ? Kernel::kRawTile : Kernel::kFactorTile;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row_warp = warp % kRowWarps, depth_warp = warp / kRowWarps;
+  const int64_t depth = int64_t(steps.begin) * kDepth;
+  const int count = steps.end - steps.begin;
 
-  const auto load_x = [&](int step) {
-    if (step < steps.end)
-      load_tile<Kernel::kRows, kDepth>(tiles + (step - steps.begin) % kStages * Kernel::kTile, p.x, p.x_ld, first_row,
-                                       int64_t(step) * kDepth, pair.rows, p.depth);
+  TileCopy<T, Kernel::kRows, kDepth, kXLd> x_copy(p.x, p.x_ld, first_row, depth, rows, p.depth);
+  FactorCopy f_copy(p.f, p.f_ld, kUp ? depth : first_rank, kUp ? first_rank : depth, kUp ? p.depth : rank,
+                    kUp ? rank : p.depth);
+  int loaded = 0, load_stage = 0, stage = 0;
+  const auto next = [](int s) { return s + 1 == kStages ? 0 : s + 1; };
+  const auto load = [&] {
+    if (loaded < count) {
+      x_copy.start(x_tiles + load_stage * Kernel::kXTile);
+      f_copy.start(raw + load_stage * kRawTile);
+    }
+    x_copy.next_cols();
+    kUp ? f_copy.next_rows() : f_copy.next_cols();
     copy_async_commit();
+    ++loaded;
+    load_stage = next(load_stage);
   };
-  typename Kernel::Factor factor;
-  const auto load_factor = [&](int step) {
-    if (step < steps.end)
-      factor.load(p.f, p.f_ld, p.up, p.wide, int64_t(step) * kDepth, p.depth, first_rank, pair.rank);
+  const auto convert = [&](int step, int from) {
+    if constexpr (kConvert)
+      f_copy.template convert<kFactorLd>(factors + step % 2 * Kernel::kFactorTile, raw + from * kRawTile);
   };
-  const auto factor_tile = [&](int step) { return factors + (step - steps.begin) % 2 * Kernel::Factor::kElements; };
-
 #pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) load_x(steps.begin + i);
-  load_factor(steps.begin);
-  factor.store(factor_tile(steps.begin), p.up);
-  load_factor(steps.begin + 1);
-
-  float sum[kRank / 8][4] = {};
-  for (int step = steps.begin; step < steps.end; ++step) {
+  for (int i = 0; i < kStages - 1; ++i) load();
+  if (kConvert) {
     copy_async_wait<kStages - 2>();
+    convert(0, 0);
+  }
+  for (int step = 0; step < count; ++step) {
+    copy_async_wait<kStages - (kConvert ? 3 : 2)>();
     __syncthreads();
-    load_x(step + kStages - 1);
-    factor.store(factor_tile(step + 1), p.up);
-    load_factor(step + 2);
-    const T* x = tiles + (step - steps.begin) % kStages * Kernel::kTile + row_warp * 16 * (kDepth + kPad);
-    const T* f = factor_tile(step);
+    load();
+    if (step + 1 < count) convert(step + 1, next(stage));
+    const T* x = x_tiles + stage * Kernel::kXTile + row_warp * 16 * kXLd + depth_warp * 16;
+    const T* f =
+        factors + (kConvert ? step % 2 : stage) * Kernel::kFactorTile + depth_warp * 16 * (kUp ? kFactorLd : 1);
+    stage = next(stage);
+    // A warp's steps of 16, their operands read one step ahead.
+    constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
+    uint32_t a[2][4], b[2][kRank / 16][4];
+    const auto read = [&](int i) {
+      load_a(a[i % 2], x + i * kApart, kXLd, lane);
 #pragma unroll
-    for (int k = depth_warp * 16; k < kDepth; k += 16 * Kernel::kCopies) {
-      uint32_t a[4], b[4];
-      load_a(a, x + k, kDepth + kPad, lane);
-#pragma unroll
-      for (int n = 0; n < kRank; n += 16) {
-        if (p.up)
-          load_b(b, f + k * (kRank + kPad) + n, kRank + kPad, lane);
+      for (int n = 0; n < kRank / 16; ++n) {
+        if (kUp)
+          load_b(b[i % 2][n], f + i * kApart * kFactorLd + n * 16, kFactorLd, lane);
         else
-          load_b_transposed(b, f + n * (kDepth + kPad) + k, kDepth + kPad, lane);
-        mma<T>(sum[n / 8], a, b[0], b[1]);
-        mma<T>(sum[n / 8 + 1], a, b[2], b[3]);
+          load_b_transposed(b[i % 2][n], f + n * 16 * kFactorLd + i * kApart, kFactorLd, lane);
+      }
+    };
+    read(0);
+#pragma unroll
+    for (int i = 0; i < kInner; ++i) {
+      if (i + 1 < kInner) read(i + 1);
+#pragma unroll
+      for (int n = 0; n < kRank / 16; ++n) {
+        mma<T>(sum[2 * n], a[i % 2], b[i % 2][n][0], b[i % 2][n][1]);
+        mma<T>(sum[2 * n + 1], a[i % 2], b[i % 2][n][2], b[i % 2][n][3]);
       }
     }
   }
   copy_async_wait<0>();
   __syncthreads();
+}
 
+// Blocks along x share the reduction, along y the rows; z is the rank's tile of one of the products.
+template <class T, class F, int kRank, int kRowWarps>
+__global__ void __launch_bounds__(kThreads, 2) project_kernel(const ProjectionPair<T, F> pair, int cluster) {
+#if __CUDA_ARCH__ >= 800
+  using Kernel = ProjectKernel<T, F, kRank, kRowWarps>;
+  extern __shared__ __align__(128) char shared[];
+  launch_dependents();
+
+  const ProjectionArguments<T, F> p = pair.of[blockIdx.z / pair.rank_tiles];
+  const int first_rank = int(blockIdx.z) % pair.rank_tiles * kRank;
+  const int64_t first_row = int64_t(blockIdx.y) * Kernel::kRows;
+  const Steps steps = part_of(p.depth, Kernel::kDepth, int(blockIdx.x), cluster);
+  float sum[kRank / 8][4] = {};
+  if (p.up)
+    project_steps<T, F, kRank, kRowWarps, true>(sum, p, pair.rows, pair.rank, first_row, first_rank, steps, shared);
+  else
+    project_steps<T, F, kRank, kRowWarps, false>(sum, p, pair.rows, pair.rank, first_row, first_rank, steps, shared);
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const partials = reinterpret_cast<float*>(shared);
-  Kernel::Sums::put(partials + depth_warp * Kernel::Sums::kFloats, sum, row_warp * 16, lane);
-  Kernel::Sums::template reduce<Kernel::kCopies>(
-      partials, int(blockIdx.x), cluster, false, [&](int row, int col, float total) {
-        if (first_row + row < pair.rows && first_rank + col < p.out_cols)
-          p.out[(first_row + row) * p.out_ld + first_rank + col] = from_float<T>(p.scale * total);
-      });
+  Kernel::Sums::put(partials + warp / kRowWarps * Kernel::Sums::kFloats, sum, warp % kRowWarps * 16, lane);
+  Kernel::Sums::template reduce<Kernel::kCopies>(partials, int(blockIdx.x), cluster, false,
+                                                 [&](int row, int col, const float(&total)[4]) {
+                                                   if (first_row + row >= pair.rows) return;
+                                                   T* out = p.out + (first_row + row) * p.out_ld + first_rank + col;
+#pragma unroll
+                                                   for (int j = 0; j < 4; ++j)
+                                                     if (first_rank + col + j < p.out_cols)
+                                                       out[j] = from_float<T>(p.scale * total[j]);
+                                                 });
 #endif
 }
 
@@ -252,75 +311,84 @@ struct GradientPair {
 template <class T, int kRank, int kColWarps, int kFragments>
 struct GradientKernel {
   static constexpr int kCols = 16 * kFragments * kColWarps, kCopies = kWarps / kColWarps;
-  static constexpr int kStages = kCols > 128 ? 3 : 4;
-  static constexpr int kTile = kDepth * (kCols + kPad), kSTile = kDepth * (kRank + kPad);
+  static constexpr int kStages = 4;
+  static constexpr int kXLd = kCols + kPad, kXTile = kDepth * kXLd;
+  static constexpr int kSLd = kRank + kPad, kSTile = kDepth * kSLd;
   using Sums = Partial<kCols, kRank>;
-  static constexpr size_t kPipeline = size_t(kStages) * (kTile + kSTile) * sizeof(T);
+  static constexpr size_t kPipeline = size_t(kStages) * (kXTile + kSTile) * sizeof(T);
   static constexpr size_t kReduction = size_t(kCopies) * Sums::kFloats * sizeof(float);
   static constexpr size_t kSharedBytes = kPipeline > kReduction ? kPipeline : kReduction;
 };
 
 // Blocks along x share the reduction over the rows, along y the columns of both products; z is the rank's tile.
 template <class T, int kRank, int kColWarps, int kFragments>
-__global__ void __launch_bounds__(kThreads) gradient_kernel(const GradientPair<T> pair, int cluster) {
+__global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const GradientPair<T> pair, int cluster) {
 #if __CUDA_ARCH__ >= 800
   using Kernel = GradientKernel<T, kRank, kColWarps, kFragments>;
-  constexpr int kXLd = Kernel::kCols + kPad, kSLd = kRank + kPad;
+  constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kSLd = Kernel::kSLd;
   extern __shared__ __align__(128) char shared[];
   T* const x_tiles = reinterpret_cast<T*>(shared);
-  T* const s_tiles = x_tiles + Kernel::kStages * Kernel::kTile;
+  T* const s_tiles = x_tiles + kStages * Kernel::kXTile;
   launch_dependents();
 
   const bool second = blockIdx.y >= pair.of[0].tiles;
   const GradientArguments<T> p = pair.of[second];
   const int64_t first_col = (int64_t(blockIdx.y) - (second ? pair.of[0].tiles : 0)) * Kernel::kCols;
   const int first_rank = int(blockIdx.z) * kRank;
-  const int rank_end = (pair.rank + 7) / 8 * 8;
-  const Steps steps = part_of(pair.rows, int(blockIdx.x), cluster);
+  const Steps steps = part_of(pair.rows, kDepth, int(blockIdx.x), cluster);
+  const int count = steps.end - steps.begin;
+  const int64_t first_row = int64_t(steps.begin) * kDepth;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int col_warp = warp % kColWarps, row_warp = warp / kColWarps;
 
-  const auto load_x = [&](int step) {
-    if (step < steps.end)
-      load_tile<kDepth, Kernel::kCols>(x_tiles + (step - steps.begin) % Kernel::kStages * Kernel::kTile, p.x, p.x_ld,
-                                       int64_t(step) * kDepth, first_col, pair.rows, p.cols);
+  TileCopy<T, kDepth, Kernel::kCols, kXLd> x_copy(p.x, p.x_ld, first_row, first_col, pair.rows, p.cols);
+  TileCopy<T, kDepth, kRank, kSLd> s_copy(p.s, p.s_ld, first_row, first_rank, pair.rows, pair.rank);
+  int x_loaded = 0, s_loaded = 0;
+  const auto load_x = [&] {
+    if (x_loaded < count) x_copy.start(x_tiles + x_loaded % kStages * Kernel::kXTile);
+    x_copy.next_rows();
+    ++x_loaded;
   };
-  const auto load_s = [&](int step) {
-    if (step < steps.end)
-      load_tile<kDepth, kRank>(s_tiles + (step - steps.begin) % Kernel::kStages * Kernel::kSTile, p.s, p.s_ld,
-                               int64_t(step) * kDepth, first_rank, pair.rows, rank_end);
+  const auto load_s = [&] {
+    if (s_loaded < count) s_copy.start(s_tiles + s_loaded % kStages * Kernel::kSTile);
+    s_copy.next_rows();
     copy_async_commit();
+    ++s_loaded;
   };
   // x was there before the kernel that computes s.
 #pragma unroll
-  for (int i = 0; i < Kernel::kStages - 1; ++i) load_x(steps.begin + i);
+  for (int i = 0; i < kStages - 1; ++i) load_x();
   wait_for_previous();
 #pragma unroll
-  for (int i = 0; i < Kernel::kStages - 1; ++i) load_s(steps.begin + i);
+  for (int i = 0; i < kStages - 1; ++i) load_s();
 
   float sum[kFragments][kRank / 8][4] = {};
-  for (int step = steps.begin; step < steps.end; ++step) {
-    copy_async_wait<Kernel::kStages - 2>();
+  for (int step = 0; step < count; ++step) {
+    copy_async_wait<kStages - 2>();
     __syncthreads();
-    load_x(step + Kernel::kStages - 1);
-    load_s(step + Kernel::kStages - 1);
-    const int stage = (step - steps.begin) % Kernel::kStages;
-    const T* x = x_tiles + stage * Kernel::kTile + col_warp * 16 * kFragments;
-    const T* s = s_tiles + stage * Kernel::kSTile;
+    load_x();
+    load_s();
+    const T* x = x_tiles + step % kStages * Kernel::kXTile + row_warp * 16 * kXLd + col_warp * 16 * kFragments;
+    const T* s = s_tiles + step % kStages * Kernel::kSTile + row_warp * 16 * kSLd;
+    constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
+    uint32_t a[2][kFragments][4], b[2][kRank / 16][4];
+    const auto read = [&](int i) {
 #pragma unroll
-    for (int k = row_warp * 16; k < kDepth; k += 16 * Kernel::kCopies) {
-      uint32_t a[kFragments][4], b[4];
+      for (int m = 0; m < kFragments; ++m) load_a_transposed(a[i % 2][m], x + i * kApart * kXLd + 16 * m, kXLd, lane);
 #pragma unroll
-      for (int i = 0; i < kFragments; ++i) load_a_transposed(a[i], x + k * kXLd + 16 * i, kXLd, lane);
+      for (int n = 0; n < kRank / 16; ++n) load_b(b[i % 2][n], s + i * kApart * kSLd + 16 * n, kSLd, lane);
+    };
+    read(0);
 #pragma unroll
-      for (int n = 0; n < kRank; n += 16) {
-        load_b(b, s + k * kSLd + n, kSLd, lane);
+    for (int i = 0; i < kInner; ++i) {
+      if (i + 1 < kInner) read(i + 1);
 #pragma unroll
-        for (int i = 0; i < kFragments; ++i) {
-          mma<T>(sum[i][n / 8], a[i], b[0], b[1]);
-          mma<T>(sum[i][n / 8 + 1], a[i], b[2], b[3]);
+      for (int n = 0; n < kRank / 16; ++n)
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          mma<T>(sum[m][2 * n], a[i % 2][m], b[i % 2][n][0], b[i % 2][n][1]);
+          mma<T>(sum[m][2 * n + 1], a[i % 2][m], b[i % 2][n][2], b[i % 2][n][3]);
         }
-      }
     }
   }
   copy_async_wait<0>();
@@ -328,12 +396,21 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const GradientPair<T
 
   float* const partials = reinterpret_cast<float*>(shared);
 #pragma unroll
-  for (int i = 0; i < kFragments; ++i)
-    Kernel::Sums::put(partials + row_warp * Kernel::Sums::kFloats, sum[i], (col_warp * kFragments + i) * 16, lane);
+  for (int m = 0; m < kFragments; ++m)
+    Kernel::Sums::put(partials + row_warp * Kernel::Sums::kFloats, sum[m], (col_warp * kFragments + m) * 16, lane);
   Kernel::Sums::template reduce<Kernel::kCopies>(
-      partials, int(blockIdx.x), cluster, p.col_step == 1, [&](int col, int r, float total) {
-        if (first_col + col < p.cols && first_rank + r < pair.rank)
-          p.out[(first_col + col) * p.col_step + (first_rank + r) * p.rank_step] = p.scale * total;
+      partials, int(blockIdx.x), cluster, p.col_step == 1, [&](int col, int r, const float(&total)[4]) {
+        if (first_col + col >= p.cols) return;
+        float* out = p.out + (first_col + col) * p.col_step + (first_rank + r) * p.rank_step;
+        const bool whole = p.rank_step == 1 && first_rank + r + 4 <= pair.rank && p.col_step % 4 == 0;
+        if (whole && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
+          *reinterpret_cast<float4*>(out) =
+              make_float4(p.scale * total[0], p.scale * total[1], p.scale * total[2], p.scale * total[3]);
+          return;
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          if (first_rank + r + j < pair.rank) out[j * p.rank_step] = p.scale * total[j];
       });
 #endif
 }
@@ -344,7 +421,7 @@ __global__ void __launch_bounds__(kThreads) gradient_kernel(const GradientPair<T
 int split(const CudaBackend& cuda, int64_t units, int64_t steps, int64_t least, int64_t blocks) {
   int parts = 1;
   if (cuda.capability() < 90) return parts;
-  while (parts < 8 && units * parts * 2 <= blocks && steps >= parts * 2 * least) parts *= 2;
+  while (parts < kMaxCluster && units * parts * 2 <= blocks && steps >= parts * 2 * least) parts *= 2;
   return parts;
 }
 
@@ -363,8 +440,8 @@ template <class T, class F, int kRank, int kRowWarps>
 void launch_project(CudaBackend& cuda, const ProjectionPair<T, F>& pair, int count, int64_t depth) {
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps>;
   const int64_t panels = (pair.rows + Kernel::kRows - 1) / Kernel::kRows;
-  const int cluster =
-      split(cuda, panels * count * pair.rank_tiles, (depth + kDepth - 1) / kDepth, 1, 2 * cuda.multiprocessors());
+  const int cluster = split(cuda, panels * count * pair.rank_tiles, (depth + Kernel::kDepth - 1) / Kernel::kDepth, 2,
+                            2 * cuda.multiprocessors());
   launch("project", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(panels), unsigned(count * pair.rank_tiles)), dim3(kThreads),
           Kernel::kSharedBytes, cluster},
@@ -390,8 +467,7 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
                   p.x.cols,
                   int(p.out.cols),
                   p.scale,
-                  !p.f.transposed,
-                  f.ld % 4 == 0 && reinterpret_cast<uintptr_t>(f.data) % (4 * sizeof(F)) == 0};
+                  !p.f.transposed};
     depth = std::max(depth, p.x.cols);
   }
   constexpr int64_t kFewRows = 512;
@@ -421,7 +497,7 @@ template <class T>
 void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count, bool follows) {
   GradientPair<T> pair{};
   pair.rows = gradients[0].x.rows;
-  pair.rank = int(gradients[0].s.cols);
+  pair.rank = int(gradients[0].out.cols);
   int64_t cols = 0;
   for (int i = 0; i < count; ++i) {
     const FactorGradient& g = gradients[i];
@@ -440,7 +516,7 @@ void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count,
   const bool large = pair.rows >= 1024 && cols >= 4096;
   with_rank(pair.rank, [&](auto rank) {
     if (large)
-      launch_gradients<T, rank, 8, 2>(cuda, pair, count, follows);
+      launch_gradients<T, rank, 8, 1>(cuda, pair, count, follows);
     else
       launch_gradients<T, rank, 4, 1>(cuda, pair, count, follows);
   });
