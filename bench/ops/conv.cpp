@@ -7,9 +7,9 @@ namespace {
 struct Layer {
   int64_t batch, side, in, out;
   Conv2d conv;
-  Tensor x = normal({batch, side, side, in}), w = normal({out, 3, 3, in}), bias = normal({out});
+  Tensor x = activation({batch, side, side, in}), w = activation({out, 3, 3, in}), bias = normal({out});
   Tensor y = conv2d(x, w, bias, conv);
-  Tensor dy = normal(y.shape());
+  Tensor dy = activation(y.shape()), dw = normal(w.shape()), dbias = normal({out});
 
   explicit Layer(const benchmark::State& s)
       : batch(s.range(0)), side(s.range(1)), in(s.range(2)), out(s.range(3)), conv{int(s.range(4)), 1, 1, 1, 1} {}
@@ -18,7 +18,7 @@ struct Layer {
 template <class F>
 void time(benchmark::State& state, const F& f) {
   const Layer l(state);
-  for (auto _ : state) f(l);
+  repeat(state, [&] { f(l); });
   const double flops = 18.0 * double(l.dy.numel()) * double(l.in);
   state.counters["FLOP/s"] = benchmark::Counter(flops, benchmark::Counter::kIsIterationInvariantRate);
 }
@@ -32,7 +32,7 @@ void conv_backward_input(benchmark::State& state) {
 }
 
 void conv_backward_weight(benchmark::State& state) {
-  time(state, [](const Layer& l) { l.y.backend().conv2d_backward_weight(l.w, l.bias, l.dy, l.x, l.conv); });
+  time(state, [](const Layer& l) { l.y.backend().conv2d_backward_weight(l.dw, l.dbias, l.dy, l.x, l.conv); });
 }
 
 void shapes(benchmark::internal::Benchmark* b) {
@@ -40,6 +40,8 @@ void shapes(benchmark::internal::Benchmark* b) {
   b->Args({1, 32, 160, 160, 1})->Args({1, 16, 320, 320, 1})->Args({1, 8, 640, 640, 1})->Args({1, 8, 1280, 640, 1});
   b->Args({1, 32, 160, 160, 2})->Args({1, 32, 4, 160, 1})->Args({1, 32, 160, 4, 1})->Args({1, 64, 320, 320, 1});
   b->Args({4, 16, 32, 32, 1})->Args({4, 8, 48, 48, 1})->Args({4, 4, 64, 64, 1});
+  b->Args({1, 128, 320, 320, 1})->Args({1, 64, 640, 640, 1})->Args({1, 32, 1280, 1280, 1});  // SDXL at 1024 x 1024
+  b->Args({1, 128, 4, 320, 1})->Args({1, 128, 320, 4, 1})->Args({1, 128, 320, 320, 2});
   b->Unit(benchmark::kMicrosecond)->UseRealTime()->MinWarmUpTime(0.05);
 }
 

@@ -119,6 +119,45 @@ TEST(Conv2d, BackwardWeightAndEachOutputUnwanted) {
     }
 }
 
+// Some elements of the sizes that SDXL has at 1024 x 1024, where the device chooses other kernels than for small
+// images.
+TEST(Conv2d, SampledAtFullSize) {
+  if (test::memory().on_host()) GTEST_SKIP() << "for devices";
+  const Conv2d same{1, 1, 1, 1, 1};
+  for (const Case& c : {Case{1, 128, 128, 320, 320, 3, 3, same}, Case{1, 64, 64, 640, 640, 3, 3, same},
+                        Case{1, 32, 32, 1280, 1280, 3, 3, same}, Case{1, 128, 128, 320, 320, 3, 3, {2, 1, 1, 1, 1}},
+                        Case{1, 128, 128, 4, 320, 3, 3, same}, Case{1, 128, 128, 320, 4, 3, 3, same}}) {
+    const Tensor x = input(c.x_shape()), w = input(c.w_shape()), bias = random({c.out}), dy = input(c.y_shape());
+    const Tensor y = output(c.y_shape()), dx = output(c.x_shape()), dw = poisoned(c.w_shape());
+    backend().conv2d(y, x, w, bias, c.conv);
+    backend().conv2d_backward_input(dx, dy, w, c.conv);
+    backend().conv2d_backward_weight(dw, {}, dy, x, c.conv);
+    const auto at = [](const Tensor& t, int64_t i, int64_t j, int64_t k, int64_t l) {
+      return double(t.window({1}, {1}, ((i * t.dim(1) + j) * t.dim(2) + k) * t.dim(3) + l).to_vector()[0]);
+    };
+    for (int sample = 0; sample < 40; ++sample) {
+      const int64_t o = between(0, c.out - 1), n = between(0, c.in - 1), p = between(0, 2), q = between(0, 2);
+      const int64_t i = between(0, c.out_height - 1), j = between(0, c.out_width - 1);
+      const int64_t h = between(0, c.height - 1), k = between(0, c.width - 1);
+      double want_y = bias.data<float>()[o], want_dx = 0, want_dw = 0;
+      for_each_product({1, c.height, c.width, 1, 1, 3, 3, c.conv}, [&](size_t xi, size_t wi, size_t yi) {
+        const int64_t xh = int64_t(xi) / c.width, xw = int64_t(xi) % c.width, wp = int64_t(wi) / 3,
+                      wq = int64_t(wi) % 3, yh = int64_t(yi) / c.out_width, yw = int64_t(yi) % c.out_width;
+        if (yh == i && yw == j)
+          for (int64_t m = 0; m < c.in; ++m) want_y += at(x, 0, xh, xw, m) * at(w, o, wp, wq, m);
+        if (xh == h && xw == k)
+          for (int64_t m = 0; m < c.out; ++m) want_dx += at(dy, 0, yh, yw, m) * at(w, m, wp, wq, n);
+        if (wp == p && wq == q) want_dw += at(x, 0, xh, xw, n) * at(dy, 0, yh, yw, o);
+      });
+      const auto one = [](const Tensor& t, int64_t offset) { return t.window({1}, {1}, offset); };
+      expect_close(one(y, (i * c.out_width + j) * c.out + o), {want_y}, tolerance(9 * c.in), "y");
+      expect_close(one(dx, (h * c.width + k) * c.in + n), {want_dx}, tolerance(9 * c.out), "dx");
+      expect_close(one(dw, ((o * 3 + p) * 3 + q) * c.in + n), {want_dw}, tolerance(c.out_height * c.out_width) / 4,
+                   "dw");
+    }
+  }
+}
+
 TEST(Conv2d, EmptyBatch) {
   const Conv2d conv{1, 1, 1, 1, 1};
   const Tensor x = Tensor::empty({0, 5, 5, 3}), y = Tensor::empty({0, 5, 5, 4}), w = random({4, 3, 3, 3});

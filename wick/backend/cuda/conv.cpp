@@ -13,10 +13,14 @@ namespace wick {
 namespace {
 
 constexpr int64_t kColumnBytes = int64_t{64} << 20;  // of gathered columns at a time
+constexpr int64_t kLargeWindow = 7;  // beyond it, columns: such windows cut images into patches, and cuDNN 9.14
+                                     // and 9.19 were seen giving a wrong gradient of 14x14 weights
 
 bool is_linear(const View& w, const Conv2d& c) {
   return w.shape[1] == 1 && w.shape[2] == 1 && c.stride == 1 && !c.top && !c.left && !c.bottom && !c.right;
 }
+
+bool suits_cudnn(const View& w) { return std::max(w.shape[1], w.shape[2]) <= kLargeWindow; }
 
 View linear_weight(const View& w) { return {w.data, w.dtype, {w.shape[0], w.shape[3]}, {w.stride[0], w.stride[3]}}; }
 
@@ -125,10 +129,16 @@ void forward_by_columns(CudaBackend& cuda, const View& y, const View& x, const V
   const DenseOutput result(cuda, y);
   const View weights = contiguous_view(weight.view().data, x.dtype, {w.shape[0], w.numel() / w.shape[0]});
   const View out = matrix(result.view());
-  for_column_blocks(cuda, image.view(), forward_columns(x.shape, y.shape, w.shape, conv), out.shape[0],
-                    [&](const View& columns, int64_t first, int64_t rows) {
-                      cuda.linear(rows_from(out, first, rows), columns, weights, bias);
-                    });
+  for_column_blocks(
+      cuda, image.view(), forward_columns(x.shape, y.shape, w.shape, conv), out.shape[0],
+      [&](const View& columns, int64_t first, int64_t rows) {
+        const View y_rows = rows_from(out, first, rows);
+        if (!bias) return cuda.matmul(y_rows, columns, transposed(weights), 1, 0);
+        const Scratch memory(cuda, size_t(y_rows.numel()) * sizeof(float));
+        const View product = contiguous_view(memory.as<void>(), DType::f32, y_rows.shape);
+        cuda.matmul(product, columns, transposed(weights), 1, 0);
+        cuda.binary(Binary::add, y_rows, product, {bias.data, bias.dtype, y_rows.shape, {0, bias.stride[0]}});
+      });
   result.finish();
 }
 
@@ -163,8 +173,8 @@ void backward_weight_by_columns(CudaBackend& cuda, const View& dw, const View& d
 void CudaBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
   if (y.numel() == 0) return;
   if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias);
-  const Padding p(x.shape, y.shape, w.shape, conv, x.dtype);
-  {
+  if (suits_cudnn(w)) {
+    const Padding p(x.shape, y.shape, w.shape, conv, x.dtype);
     const PaddedInput image(*this, x, x.dtype, p.x, p.image), weight(*this, w, x.dtype, p.w, p.none),
         shift(*this, bias, DType::f32, {p.y[3]}, {0});
     const PaddedOutput result(*this, y, x.dtype, p.y, p.none);
@@ -183,8 +193,8 @@ void CudaBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {
     matmul(result->view(), grad->view(), linear_weight(w), 1, 0);
     return result.finish();
   }
-  const Padding p(dx.shape, dy.shape, w.shape, conv, dy.dtype);
-  {
+  if (suits_cudnn(w)) {
+    const Padding p(dx.shape, dy.shape, w.shape, conv, dy.dtype);
     const PaddedInput grad(*this, dy, dy.dtype, p.y, p.none), weight(*this, w, dy.dtype, p.w, p.none);
     const PaddedOutput result(*this, dx, dy.dtype, p.x, p.image);
     if (cudnn().convolution_backward_input(*this, result.view(), grad.view(), weight.view(), p.conv))
@@ -202,8 +212,8 @@ void CudaBackend::conv2d_backward_weight(View dw, View dbias, View dy, View x, C
     const MatrixInput grad(*this, dy, dy.dtype), image(*this, x, dy.dtype);
     return matmul(linear_weight(dw), grad->t().view(), image->view(), 1, 0);
   }
-  const Padding p(x.shape, dy.shape, dw.shape, conv, dy.dtype);
-  {
+  if (suits_cudnn(dw)) {
+    const Padding p(x.shape, dy.shape, dw.shape, conv, dy.dtype);
     const PaddedInput grad(*this, dy, dy.dtype, p.y, p.none), image(*this, x, dy.dtype, p.x, p.image);
     const PaddedOutput result(*this, dw, DType::f32, p.w, p.none);
     if (cudnn().convolution_backward_weight(*this, result.view(), grad.view(), image.view(), p.conv))

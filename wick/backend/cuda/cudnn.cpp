@@ -67,11 +67,11 @@ void output(const Tensor4& tensor, int64_t place, const View& v, const int (&axe
   tensor->set_output(true);
 }
 
-View statistics(const View& lse) {  // [B, H, T] as [B, T, H, 1], like the views it belongs to
-  return {lse.data,
-          lse.dtype,
-          {lse.shape[0], lse.shape[2], lse.shape[1], 1},
-          {lse.shape[1] * lse.shape[2], 1, lse.shape[2], 1}};
+// lse [B, H, T] as [B, H, T, 1]. Exactly packed, or cuDNN refuses it.
+void describe_statistics(const Tensor4& tensor, int64_t place, const View& lse) {
+  const Shape& n = lse.shape;
+  tensor->set_uid(place).set_data_type(data_type(lse.dtype)).set_dim({n[0], n[1], n[2], 1});
+  tensor->set_stride({n[1] * n[2], n[2], 1, 1});
 }
 
 View bias_image(const View& bias) { return contiguous_view(bias.data, bias.dtype, {1, 1, 1, bias.shape[0]}); }
@@ -217,7 +217,8 @@ bool Cudnn::attention(CudaBackend& cuda, View y, View lse, View q, View k, View 
     const auto [result, stats] =
         g.sdpa(input(g, 2, q, kHeadsSecond), input(g, 3, k, kHeadsSecond), input(g, 4, v, kHeadsSecond), attributes);
     output(result, 0, y, kHeadsSecond);
-    output(stats, 1, statistics(lse), kHeadsSecond);
+    describe_statistics(stats, 1, lse);
+    stats->set_output(true);
   });
   if (p) execute(cuda, *p, {y.data, lse.data, q.data, k.data, v.data});
   return p;
@@ -241,10 +242,11 @@ bool Cudnn::attention_backward(CudaBackend& cuda, View dq, View dk, View dv, Vie
     auto attributes = fe::graph::SDPA_backward_attributes().set_attn_scale(scale).set_deterministic_algorithm(true);
     if (causal) attributes.set_causal_mask(true);
     if (lengths) attributes.set_padding_mask(true).set_seq_len_q(length(g, 9)).set_seq_len_kv(length(g, 10));
+    const auto stats = g.tensor(fe::graph::Tensor_attributes());
+    describe_statistics(stats, 5, lse);
     const auto [grad_q, grad_k, grad_v] =
         g.sdpa_backward(input(g, 6, q, kHeadsSecond), input(g, 7, k, kHeadsSecond), input(g, 8, v, kHeadsSecond),
-                        input(g, 4, y, kHeadsSecond), input(g, 3, dy, kHeadsSecond),
-                        input(g, 5, statistics(lse), kHeadsSecond), attributes);
+                        input(g, 4, y, kHeadsSecond), input(g, 3, dy, kHeadsSecond), stats, attributes);
     output(grad_q, 0, dq, kHeadsSecond);
     output(grad_k, 1, dk, kHeadsSecond);
     output(grad_v, 2, dv, kHeadsSecond);
