@@ -110,6 +110,19 @@ TEST(TimestepEmbedding, sines_of_angles_in_f32) {
   }
 }
 
+Tensor adamw_scalars(float lr, float grad_scale, float steps, float sum_of_squares) {
+  const Tensor scalars = poisoned({kAdamWScalars});
+  float* values = scalars.data<float>();
+  values[kLr] = lr;
+  values[kGradScale] = grad_scale;
+  values[kLossScale] = 1;
+  values[kGoodSteps] = 0;
+  values[kSteps] = steps;
+  values[kSumOfSquares] = sum_of_squares;
+  values[kHalted] = 0;
+  return scalars;
+}
+
 // torch.optim.AdamW for one tensor, in double precision.
 TEST(AdamW, follows_the_formulas) {
   std::vector<AdamWSlot> slots;
@@ -125,7 +138,7 @@ TEST(AdamW, follows_the_formulas) {
     want_m.emplace_back(size_t(n), 0.0);
     want_v.emplace_back(size_t(n), 0.0);
   }
-  const Tensor scalars = Tensor::of(std::vector<float>{1e-2f, 0.5f, 1, 0, 0, 4.0f, NAN, 0}, {kAdamWScalars});
+  const Tensor scalars = adamw_scalars(1e-2f, 0.5f, 0, 4.0f);
   const AdamWStep s{.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f};
   for (int64_t step = 1; step <= 5; ++step) {
     backend().adamw(slots, s, scalars);
@@ -169,7 +182,7 @@ TEST(AdamW, clips_the_norm_of_many_tensors) {
     };
     twins.push_back({twin(slot.param), slot.grad, twin(slot.m), twin(slot.v), {}});
   }
-  const Tensor scalars = Tensor::of(std::vector<float>{1e-2f, 0.25f, 6, 0, NAN}, {kAdamWScalars});
+  const Tensor scalars = adamw_scalars(1e-2f, 0.25f, 6, 0);
   float* values = scalars.data<float>();
   backend().sum_of_squares(scalars.window({1}, {1}, kSumOfSquares), grads);
   const float norm = 0.25f * std::sqrt(values[kSumOfSquares]);
@@ -181,7 +194,7 @@ TEST(AdamW, clips_the_norm_of_many_tensors) {
   // The same without clipping, of gradients that are as much smaller.
   step.max_grad_norm = 0;
   const float scale = 0.25f * (norm / 3 / (norm + 1e-6f));
-  const Tensor scaled = Tensor::of(std::vector<float>{1e-2f, scale, 6, values[kSumOfSquares], NAN}, {kAdamWScalars});
+  const Tensor scaled = adamw_scalars(1e-2f, scale, 6, values[kSumOfSquares]);
   backend().adamw(twins, step, scaled);
   for (size_t k = 0; k < slots.size(); ++k)
     for (int64_t i = 0; i < slots[k].param.numel(); ++i) {
@@ -198,9 +211,9 @@ TEST(AdamW, leaves_all_as_it_is_where_the_sum_is_not_finite) {
     const Tensor x = random({100}), v = random({100}), before = poisoned({100}), copy = poisoned({100});
     backend().copy(before, x);
     backend().copy(copy, x);
-    const Tensor scalars = Tensor::of(std::vector<float>{1, 1, 3, bad, 0}, {kAdamWScalars});
+    const Tensor scalars = adamw_scalars(1, 1, 3, bad);
     const AdamWStep step{.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .max_grad_norm = 1};
-    backend().adamw({{x, random({100}), x, v, copy}}, step, scalars);
+    backend().adamw({{x, random({100}), x, v, {}, copy}}, step, scalars);
     expect_same_bits(x, before, "param");
     expect_same_bits(copy, before, "copy");
     EXPECT_EQ(scalars.data<float>()[kSteps], 3);

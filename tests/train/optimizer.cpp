@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "device.h"
 #include "wick/ops/ops.h"
 
 namespace wick {
@@ -23,7 +24,7 @@ struct Scalar {  // AdamW of one number
   }
 };
 
-Tensor vector(const std::vector<float>& values) { return Tensor::of(values, {int64_t(values.size())}); }
+Tensor vector(const std::vector<float>& values) { return Tensor::of(values, {int64_t(values.size())}, test::memory()); }
 
 Grads gradient_of(const Tensor& parameter, const std::vector<float>& values) {
   Grads grads;

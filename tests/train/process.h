@@ -27,7 +27,8 @@ class Process {
   // `largest_file` in bytes stands in for a full disk; 0 sets no limit.
   Process(const std::vector<std::string>& arguments, const std::filesystem::path& scratch, rlim_t largest_file = 0)
       : out_(scratch / "stdout"), err_(scratch / "stderr") {
-    std::vector<char*> argv{const_cast<char*>(WICK_BINARY)};
+    const char* elsewhere = std::getenv("WICK_BINARY");  // of a build that was carried
+    std::vector<char*> argv{const_cast<char*>(elsewhere ? elsewhere : WICK_BINARY)};
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
     pid_ = fork();

@@ -9,6 +9,7 @@
 #include <sstream>
 #include <thread>
 
+#include "device.h"
 #include "source_dir.h"
 #include "train/process.h"
 #include "wick/io/image.h"
@@ -60,7 +61,9 @@ class RunTest : public testing::Test {
                                     "--resolution",
                                     "64",
                                     "--save-every",
-                                    "2"};
+                                    "2",
+                                    "--device",
+                                    std::string(test::backend().name())};
     for (const std::string& a : more) {
       const auto given = a.starts_with("--") ? std::find(all.begin(), all.end(), a) : all.end();
       if (given != all.end()) all.erase(given, given + 2);  // replaced
