@@ -154,8 +154,7 @@ void save_safetensors(const std::filesystem::path& path, const std::map<std::str
                       const std::map<std::string, std::string>& metadata) {
   for (const auto& [name, tensor] : tensors) {
     check(name != kMetadataKey, "{}: cannot write the file: no tensor may be called {}", path.string(), kMetadataKey);
-    check(bool(tensor), "{}: cannot write the file: tensor {} holds nothing",
-          path.string(), quote(name));
+    check(bool(tensor), "{}: cannot write the file: tensor {} holds nothing", path.string(), quote(name));
   }
   const auto order = in_file_order(tensors);
   const std::string header = header_json(path, order, metadata);

@@ -44,9 +44,9 @@ Sdxl Sdxl::load(const fs::path& folder, const SdxlOptions& options) {
   };
   // The VAE of SDXL overflows in f16.
   const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
-  const Weights unet = Weights::open(folder / "unet", {.dtype = options.dtype,
-                                                       .trainable = options.train_unet,
-                                                       .place = Residence::on(backend, options.dtype)});
+  const Weights unet = Weights::open(
+      folder / "unet",
+      {.dtype = options.dtype, .trainable = options.train_unet, .place = Residence::on(backend, options.dtype)});
   Sdxl model{config,
              backend.memory(),
              unet,

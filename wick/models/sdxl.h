@@ -38,8 +38,8 @@ struct SdxlOptions {
 };
 
 struct TextConditioning {  // f32
-  Tensor context;  // [B, 77, hidden + hidden_2]: the penultimate states side by side
-  Tensor pooled;   // [B, projection]
+  Tensor context;          // [B, 77, hidden + hidden_2]: the penultimate states side by side
+  Tensor pooled;           // [B, projection]
 };
 
 struct Sdxl {

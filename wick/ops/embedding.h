@@ -5,7 +5,8 @@
 
 namespace wick {
 
-// table [V, D], ids i64 [...] -> [..., D] in `dtype`. Ids on the host are range-checked, and move to the table's device.
+// table [V, D], ids i64 [...] -> [..., D] in `dtype`. Ids on the host are range-checked, and move to the table's
+// device.
 Tensor embedding(const Tensor& table, const Tensor& ids, DType dtype = DType::f32);
 
 // Sinusoidal embedding of t [N] (Vaswani et al., 2017) -> [N, dim], f32: cosines then sines, as diffusers'
