@@ -162,32 +162,35 @@ __device__ __forceinline__ void consume(GemmShared<T, kCols>& shared, const Gemm
   Ring ring;
   for (int index = first; index < shape.row_pairs * shape.col_tiles; index += stride) {
     float sum[kCols / 2] = {};
-    int before = -1;
-    const auto multiply = [&](int k16) {
+    // The other consumer multiplies while this one waits.
+    for (int step = 0; step < shape.steps; ++step) {
       barrier_wait(&shared.full[ring.stage], ring.phase);
       const uint64_t a = wgmma_operand(shared.x[ring.stage] + consumer * 64 * kDepth, true);
       const uint64_t b = wgmma_operand(shared.w[ring.stage], !kTransposed);
       wgmma_fence();
-      if (k16 == kDepth / 16) {
 #pragma unroll
-        for (int k = 0; k < kDepth / 16; ++k)
-          wgmma<T, kTransposed, kCols>(sum, a + uint64_t(k) * wgmma_step(true),
-                                       b + uint64_t(k) * wgmma_step(!kTransposed));
-      } else {
-        for (int k = 0; k < k16; ++k)
-          wgmma<T, kTransposed, kCols>(sum, a + uint64_t(k) * wgmma_step(true),
-                                       b + uint64_t(k) * wgmma_step(!kTransposed));
-      }
+      for (int k = 0; k < kDepth / 16; ++k)
+        wgmma<T, kTransposed, kCols>(sum, a + uint64_t(k) * wgmma_step(true),
+                                     b + uint64_t(k) * wgmma_step(!kTransposed));
       wgmma_commit();
-      wgmma_wait<1>();  // the step before is done with its tiles
-      if (before >= 0) release(before);
-      before = ring.stage;
+      wgmma_wait<0>();
+      release(ring.stage);
       ring.advance<Shared::kStages>();
-    };
-    for (int step = 0; step < shape.steps; ++step) multiply(kDepth / 16);
-    for (int step = 0; step < shape.tail_steps; ++step) multiply(min(kDepth / 16, shape.tail_k16 - step * kDepth / 16));
-    wgmma_wait<0>();
-    release(before);
+    }
+    for (int k16 = 0; k16 < shape.tail_k16; ++k16) {
+      const int k = k16 % (kDepth / 16);
+      if (k == 0) barrier_wait(&shared.full[ring.stage], ring.phase);
+      const uint64_t a = wgmma_operand(shared.x[ring.stage] + consumer * 64 * kDepth, true);
+      const uint64_t b = wgmma_operand(shared.w[ring.stage], !kTransposed);
+      wgmma_fence();
+      wgmma<T, kTransposed, kCols>(sum, a + uint64_t(k) * wgmma_step(true), b + uint64_t(k) * wgmma_step(!kTransposed));
+      wgmma_commit();
+      wgmma_wait<0>();
+      if (k + 1 == kDepth / 16 || k16 + 1 == shape.tail_k16) {
+        release(ring.stage);
+        ring.advance<Shared::kStages>();
+      }
+    }
     store_tile<T, kCols>(sum, shared.out[consumer], maps.y, shape, tile_at(index, shape, kCols, rank), consumer);
   }
   if (threadIdx.x % 128 == 0) tma_store_wait_read<0>();
@@ -277,7 +280,8 @@ void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, bool follows) {
   shape.bias = g.bias;
   const int clusters = std::min(cuda.multiprocessors() / kCluster, shape.row_pairs * shape.col_tiles);
   launch("LoRA product", cuda.stream(),
-         {dim3(unsigned(clusters * kCluster)), dim3(kThreads), sizeof(GemmShared<T, kCols>) + 1024, kCluster, follows},
+         {dim3(unsigned(clusters * kCluster)), dim3(kThreads), sizeof(GemmShared<T, kCols>) + 1024, kCluster,
+          follows && !getenv("NOPDL")},
          gemm_kernel<T, kCols, kTransposed>, maps, shape);
 }
 
