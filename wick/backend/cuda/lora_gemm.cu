@@ -281,7 +281,7 @@ void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, bool follows) {
   const int clusters = std::min(cuda.multiprocessors() / kCluster, shape.row_pairs * shape.col_tiles);
   launch("LoRA product", cuda.stream(),
          {dim3(unsigned(clusters * kCluster)), dim3(kThreads), sizeof(GemmShared<T, kCols>) + 1024, kCluster,
-          follows && !getenv("NOPDL")},
+          follows},
          gemm_kernel<T, kCols, kTransposed>, maps, shape);
 }
 

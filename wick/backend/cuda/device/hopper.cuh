@@ -106,7 +106,7 @@ __device__ __forceinline__ void wgmma_wait() {
 // K-major: a row is 64 elements along the reduction. Else a row is 64 elements of the other side, 64 rows make a chunk
 // of 8 KB, and the next 64 elements of that side are the next chunk.
 __device__ __forceinline__ uint64_t wgmma_operand(const void* tile, bool k_major) {
-  const uint64_t address = shared_address(tile) >> 4;
+  const uint64_t address = (shared_address(tile) & 0x3ffff) >> 4;  // without the block's rank in its cluster
   const uint64_t leading = k_major ? 1 : 8192 >> 4, stride = 1024 >> 4;
   return address | leading << 16 | stride << 32 | uint64_t{1} << 62;
 }
