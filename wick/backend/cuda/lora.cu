@@ -2,6 +2,7 @@
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
 #include "wick/backend/cuda/cublaslt.h"
 #include "wick/backend/cuda/lora_factors.h"
+#include "wick/backend/cuda/lora_gemm.h"
 
 namespace wick {
 
@@ -41,7 +42,7 @@ void fused_gradients(CudaBackend& cuda, const View& ddown, const View& dup, cons
   int count = 0;
   if (dup) gradients[count++] = {*grad_up, dy, s, scale};
   if (ddown) gradients[count++] = {grad_down->t(), x, ds, 1};
-  factor_gradients(cuda, gradients, count, follows);
+  if (count > 0) factor_gradients(cuda, gradients, count, follows);
   grad_down.finish();
   grad_up.finish();
 }
@@ -53,6 +54,28 @@ bool rows_aligned(const DeviceMatrix& m) {
   return m.ld % elements == 0 && (m.transposed ? m.rows : m.cols) % elements == 0 &&
          reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
 }
+
+// A factor in the dtype of the activations, with 16-byte aligned rows: itself, or a copy.
+class HalfFactor {
+ public:
+  HalfFactor(CudaBackend& cuda, const View& factor, DType dtype) {
+    if (const auto direct = as_matrix(factor); direct && rows_aligned(*direct) && factor.dtype == dtype) {
+      matrix_ = *direct;
+      return;
+    }
+    copy_.emplace(cuda, dtype, factor.shape[0], padded(factor.shape[1]));
+    matrix_ = **copy_;
+    if (matrix_.cols != factor.shape[1]) cuda.fill(matrix_.view(), 0);
+    matrix_.cols = factor.shape[1];
+    cuda.copy(matrix_.view(), factor);
+  }
+  const DeviceMatrix& operator*() const { return matrix_; }
+  const DeviceMatrix* operator->() const { return &matrix_; }
+
+ private:
+  std::optional<WorkMatrix> copy_;
+  DeviceMatrix matrix_;
+};
 
 // Both factors as the kernels read them: of one dtype, which is f32 or the one they compute with, and with rows that
 // are 16-byte aligned.
@@ -84,11 +107,63 @@ class Factor {
 
 }  // namespace
 
+namespace {
+
+constexpr int64_t kManyRows = 1024;  // from here on the one large product is worth a kernel before it
+
+// y = x w^T + bias + scale * s up^T in two launches, if the shapes fit.
+bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& w, const View& bias,
+                   const View& down, const View& up, float scale) {
+  const auto product = as_rows(y), input = as_rows(x), weight = as_matrix(w);
+  const auto saved = s ? as_rows(s) : DeviceMatrix{};
+  const bool dense_bias = !bias || (bias.dtype == DType::f32 && bias.contiguous());
+  if (!product || !input || !weight || !saved || !dense_bias || input->rows < kManyRows || !factors_fit(cuda, *input))
+    return false;
+  if (s && (s.dtype != x.dtype || saved->transposed)) return false;
+  ExtendedGemm g{*product, *input, weight->t(), {}, {}, bias.as<float>()};
+  if (!g.w.transposed || !extended_gemm_fits(cuda, g)) return false;
+  const HalfFactor a(cuda, down, x.dtype), b(cuda, up, x.dtype);
+  if (a->transposed || b->transposed) return false;
+  const WorkMatrix low(cuda, x.dtype, input->rows, padded(a->rows));
+  const Projection projection{*saved, *input, a->t(), 1, *low, scale};
+  project(cuda, &projection, 1);
+  g.low = *low;
+  g.f = b->t();
+  extended_gemm(cuda, g, true);
+  return true;
+}
+
+// dx = dy w + ds down, and the factors' gradients, in three launches, if the shapes fit.
+bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const View& dup, const View& dy,
+                    const View& x, const View& s, const View& w, const View& down, const View& up, float scale) {
+  const auto grad = as_rows(dy), weight = as_matrix(w), out = dx ? as_rows(dx) : DeviceMatrix{};
+  const auto input = ddown ? as_rows(x) : DeviceMatrix{}, saved = dup ? as_rows(s) : DeviceMatrix{};
+  if (!grad || !weight || !out || !input || !saved || grad->rows < kManyRows || !factors_fit(cuda, *grad)) return false;
+  if (ddown && (x.dtype != dy.dtype || !factors_fit(cuda, *input))) return false;
+  if (dup && (s.dtype != dy.dtype || saved->transposed || !rows_aligned(*saved))) return false;
+  ExtendedGemm g{*out, *grad, *weight, {}, {}, nullptr};
+  if (dx && (g.w.transposed || !extended_gemm_fits(cuda, g))) return false;
+  const HalfFactor a(cuda, down, dy.dtype), b(cuda, up, dy.dtype);
+  if (a->transposed || b->transposed) return false;
+  const WorkMatrix ds(cuda, dy.dtype, grad->rows, padded(a->rows));
+  const Projection projection{*ds, *grad, *b, scale, {}, 1};
+  project(cuda, &projection, 1);
+  fused_gradients(cuda, ddown, dup, *ds, *grad, *input, *saved, scale, true);
+  if (!dx) return true;
+  g.low = *ds;
+  g.f = *a;
+  extended_gemm(cuda, g, true);
+  return true;
+}
+
+}  // namespace
+
 void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) {
   if (x.numel() == 0 || down.numel() == 0 || y.numel() == 0) {
     zero(*this, s);
     return linear(y, x, w, bias);
   }
+  if (fused_forward(*this, y, s, x, w, bias, down, up, scale)) return;
   const MatrixInput input(*this, x, x.dtype), a(*this, down, x.dtype), b(*this, up, x.dtype);
   const MatrixOutput product(*this, y, x.dtype), saved(*this, s, x.dtype);
   std::optional<WorkMatrix> own;
@@ -108,6 +183,7 @@ void CudaBackend::lora_linear_backward(View dx, View ddown, View dup, View dy, V
     if (dx && dx.numel() > 0) matmul(dx, dy, w, 1, 0);
     return;
   }
+  if (fused_backward(*this, dx, ddown, dup, dy, x, s, w, down, up, scale)) return;
   const MatrixInput grad(*this, dy, dy.dtype), a(*this, dx ? down : View(), dy.dtype), b(*this, up, dy.dtype),
       input(*this, ddown ? x : View(), dy.dtype), saved(*this, dup ? s : View(), dy.dtype);
   const WorkMatrix ds(*this, dy.dtype, grad->rows, b->cols);

@@ -134,7 +134,7 @@ struct Partial {
       const float sums[4] = {total.x, total.y, total.z, total.w};
       store(row, col, sums);
     }
-    if (cluster > 1) cluster_sync();  // nobody leaves while its shared memory is read
+    if (cluster > 1) cluster_leave();  // nobody leaves while its shared memory is read
   }
 };
 
@@ -148,6 +148,10 @@ struct ProjectionArguments {
   int64_t x_ld, f_ld, out_ld, depth;
   int out_cols;
   float scale;
+  T* scaled;
+  int64_t scaled_ld;
+  int scaled_cols;
+  float scaled_by;
   bool up;  // f is [depth, rank], else [rank, depth]
 };
 template <class T, class F>
@@ -159,11 +163,12 @@ struct ProjectionPair {
 
 // f lies in shared memory as in global memory: [kRank, kDepth] for down, [kDepth, kRank] for up. In f32 it comes
 // through tiles of its own, from which each thread converts what it has copied.
-template <class T, class F, int kRank, int kRowWarps>
+template <class T, class F, int kRank, int kRowWarps, int kFragments>
 struct ProjectKernel {
   static constexpr bool kConvert = !std::is_same_v<T, F>;
-  static constexpr int kRows = 16 * kRowWarps, kCopies = kWarps / kRowWarps;
-  static constexpr int kDepth = kRowWarps == 8 ? 32 : 64, kStages = kRowWarps == 8 ? 5 : 6;
+  static constexpr int kRows = 16 * kFragments * kRowWarps, kCopies = kWarps / kRowWarps;
+  static constexpr bool kLarge = kRows == 128;  // then two blocks share a multiprocessor
+  static constexpr int kDepth = kLarge && kConvert ? 32 : 64, kStages = !kLarge ? 6 : kConvert ? 5 : 4;
   static constexpr int kXLd = kDepth + kPad, kXTile = kRows * kXLd;
   static constexpr int kFactorTile = std::max(kDepth * (kRank + kPad), kRank*(kDepth + kPad));
   static constexpr int kRawTile = kConvert ? kDepth * kRank : 0;
@@ -175,11 +180,11 @@ struct ProjectKernel {
 };
 
 // sum += x f over some steps of the reduction, for a warp's rows.
-template <class T, class F, int kRank, int kRowWarps, bool kUp>
-__device__ __forceinline__ void project_steps(float (&sum)[kRank / 8][4], const ProjectionArguments<T, F>& p,
-                                              int64_t rows, int rank, int64_t first_row, int first_rank, Steps steps,
-                                              char* shared) {
-  using Kernel = ProjectKernel<T, F, kRank, kRowWarps>;
+template <class T, class F, int kRank, int kRowWarps, int kFragments, bool kUp>
+__device__ __forceinline__ void project_steps(float (&sum)[kFragments][kRank / 8][4],
+                                              const ProjectionArguments<T, F>& p, int64_t rows, int rank,
+                                              int64_t first_row, int first_rank, Steps steps, char* shared) {
+  using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
   constexpr int kStages = Kernel::kStages, kDepth = Kernel::kDepth, kXLd = Kernel::kXLd;
   constexpr bool kConvert = Kernel::kConvert;
   constexpr int kFactorRows = kUp ? kDepth : kRank, kFactorCols = kUp ? kRank : kDepth, kFactorLd = kFactorCols + kPad;
@@ -224,15 +229,16 @@ __device__ __forceinline__ void project_steps(float (&sum)[kRank / 8][4], const 
     __syncthreads();
     load();
     if (step + 1 < count) convert(step + 1, next(stage));
-    const T* x = x_tiles + stage * Kernel::kXTile + row_warp * 16 * kXLd + depth_warp * 16;
+    const T* x = x_tiles + stage * Kernel::kXTile + row_warp * 16 * kFragments * kXLd + depth_warp * 16;
     const T* f =
         factors + (kConvert ? step % 2 : stage) * Kernel::kFactorTile + depth_warp * 16 * (kUp ? kFactorLd : 1);
     stage = next(stage);
     // A warp's steps of 16, their operands read one step ahead.
     constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
-    uint32_t a[2][4], b[2][kRank / 16][4];
+    uint32_t a[2][kFragments][4], b[2][kRank / 16][4];
     const auto read = [&](int i) {
-      load_a(a[i % 2], x + i * kApart, kXLd, lane);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m) load_a(a[i % 2][m], x + i * kApart + 16 * m * kXLd, kXLd, lane);
 #pragma unroll
       for (int n = 0; n < kRank / 16; ++n) {
         if (kUp)
@@ -246,10 +252,12 @@ __device__ __forceinline__ void project_steps(float (&sum)[kRank / 8][4], const 
     for (int i = 0; i < kInner; ++i) {
       if (i + 1 < kInner) read(i + 1);
 #pragma unroll
-      for (int n = 0; n < kRank / 16; ++n) {
-        mma<T>(sum[2 * n], a[i % 2], b[i % 2][n][0], b[i % 2][n][1]);
-        mma<T>(sum[2 * n + 1], a[i % 2], b[i % 2][n][2], b[i % 2][n][3]);
-      }
+      for (int n = 0; n < kRank / 16; ++n)
+#pragma unroll
+        for (int m = 0; m < kFragments; ++m) {
+          mma<T>(sum[m][2 * n], a[i % 2][m], b[i % 2][n][0], b[i % 2][n][1]);
+          mma<T>(sum[m][2 * n + 1], a[i % 2][m], b[i % 2][n][2], b[i % 2][n][3]);
+        }
     }
   }
   copy_async_wait<0>();
@@ -257,10 +265,10 @@ __device__ __forceinline__ void project_steps(float (&sum)[kRank / 8][4], const 
 }
 
 // Blocks along x share the reduction, along y the rows; z is the rank's tile of one of the products.
-template <class T, class F, int kRank, int kRowWarps>
+template <class T, class F, int kRank, int kRowWarps, int kFragments>
 __global__ void __launch_bounds__(kThreads, 2) project_kernel(const ProjectionPair<T, F> pair, int cluster) {
 #if __CUDA_ARCH__ >= 800
-  using Kernel = ProjectKernel<T, F, kRank, kRowWarps>;
+  using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
   extern __shared__ __align__(128) char shared[];
   launch_dependents();
 
@@ -268,23 +276,33 @@ __global__ void __launch_bounds__(kThreads, 2) project_kernel(const ProjectionPa
   const int first_rank = int(blockIdx.z) % pair.rank_tiles * kRank;
   const int64_t first_row = int64_t(blockIdx.y) * Kernel::kRows;
   const Steps steps = part_of(p.depth, Kernel::kDepth, int(blockIdx.x), cluster);
-  float sum[kRank / 8][4] = {};
+  float sum[kFragments][kRank / 8][4] = {};
   if (p.up)
-    project_steps<T, F, kRank, kRowWarps, true>(sum, p, pair.rows, pair.rank, first_row, first_rank, steps, shared);
+    project_steps<T, F, kRank, kRowWarps, kFragments, true>(sum, p, pair.rows, pair.rank, first_row, first_rank, steps,
+                                                            shared);
   else
-    project_steps<T, F, kRank, kRowWarps, false>(sum, p, pair.rows, pair.rank, first_row, first_rank, steps, shared);
+    project_steps<T, F, kRank, kRowWarps, kFragments, false>(sum, p, pair.rows, pair.rank, first_row, first_rank, steps,
+                                                             shared);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const partials = reinterpret_cast<float*>(shared);
-  Kernel::Sums::put(partials + warp / kRowWarps * Kernel::Sums::kFloats, sum, warp % kRowWarps * 16, lane);
+#pragma unroll
+  for (int m = 0; m < kFragments; ++m)
+    Kernel::Sums::put(partials + warp / kRowWarps * Kernel::Sums::kFloats, sum[m],
+                      (warp % kRowWarps * kFragments + m) * 16, lane);
   Kernel::Sums::template reduce<Kernel::kCopies>(partials, int(blockIdx.x), cluster, false,
                                                  [&](int row, int col, const float(&total)[4]) {
                                                    if (first_row + row >= pair.rows) return;
-                                                   T* out = p.out + (first_row + row) * p.out_ld + first_rank + col;
+                                                   const auto write = [&](T* out, int64_t ld, int cols, float scale) {
+                                                     out += (first_row + row) * ld + first_rank + col;
 #pragma unroll
-                                                   for (int j = 0; j < 4; ++j)
-                                                     if (first_rank + col + j < p.out_cols)
-                                                       out[j] = from_float<T>(p.scale * total[j]);
+                                                     for (int j = 0; j < 4; ++j)
+                                                       if (first_rank + col + j < cols)
+                                                         out[j] = from_float<T>(scale * total[j]);
+                                                   };
+                                                   if (p.out) write(p.out, p.out_ld, p.out_cols, p.scale);
+                                                   if (p.scaled)
+                                                     write(p.scaled, p.scaled_ld, p.scaled_cols, p.scale * p.scaled_by);
                                                  });
 #endif
 }
@@ -436,16 +454,16 @@ void with_rank(int64_t rank, const G& g) {
     g(std::integral_constant<int, kMaxRankTile>());
 }
 
-template <class T, class F, int kRank, int kRowWarps>
+template <class T, class F, int kRank, int kRowWarps, int kFragments>
 void launch_project(CudaBackend& cuda, const ProjectionPair<T, F>& pair, int count, int64_t depth) {
-  using Kernel = ProjectKernel<T, F, kRank, kRowWarps>;
+  using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
   const int64_t panels = (pair.rows + Kernel::kRows - 1) / Kernel::kRows;
   const int cluster = split(cuda, panels * count * pair.rank_tiles, (depth + Kernel::kDepth - 1) / Kernel::kDepth, 2,
                             2 * cuda.multiprocessors());
   launch("project", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(panels), unsigned(count * pair.rank_tiles)), dim3(kThreads),
           Kernel::kSharedBytes, cluster},
-         project_kernel<T, F, kRank, kRowWarps>, pair, cluster);
+         project_kernel<T, F, kRank, kRowWarps, kFragments>, pair, cluster);
 }
 
 template <class T, class F>
@@ -467,6 +485,10 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
                   p.x.cols,
                   int(p.out.cols),
                   p.scale,
+                  static_cast<T*>(p.scaled.data),
+                  p.scaled.ld,
+                  int(p.scaled.cols),
+                  p.scaled_by,
                   !p.f.transposed};
     depth = std::max(depth, p.x.cols);
   }
@@ -474,9 +496,9 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
   with_rank(pair.rank, [&](auto rank) {
     pair.rank_tiles = (pair.rank + rank - 1) / rank;
     if (pair.rows <= kFewRows)
-      launch_project<T, F, rank, 2>(cuda, pair, count, depth);
+      launch_project<T, F, rank, 2, 1>(cuda, pair, count, depth);
     else
-      launch_project<T, F, rank, 8>(cuda, pair, count, depth);
+      launch_project<T, F, rank, 4, 2>(cuda, pair, count, depth);
   });
 }
 
@@ -486,7 +508,7 @@ void launch_gradients(CudaBackend& cuda, GradientPair<T>& pair, int count, bool 
   const int rank_tiles = (pair.rank + kRank - 1) / kRank;
   int64_t tiles = 0;
   for (int i = 0; i < count; ++i) tiles += pair.of[i].tiles = (pair.of[i].cols + Kernel::kCols - 1) / Kernel::kCols;
-  const int cluster = split(cuda, tiles * rank_tiles, (pair.rows + kDepth - 1) / kDepth, 2, 2 * cuda.multiprocessors());
+  const int cluster = split(cuda, tiles * rank_tiles, (pair.rows + kDepth - 1) / kDepth, 4, 2 * cuda.multiprocessors());
   launch("factor gradients", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(tiles), unsigned(rank_tiles)), dim3(kThreads), Kernel::kSharedBytes, cluster,
           follows && cuda.capability() >= 90},
@@ -516,7 +538,7 @@ void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count,
   const bool large = pair.rows >= 1024 && cols >= 4096;
   with_rank(pair.rank, [&](auto rank) {
     if (large)
-      launch_gradients<T, rank, 8, 1>(cuda, pair, count, follows);
+      launch_gradients<T, rank, 4, 2>(cuda, pair, count, follows);
     else
       launch_gradients<T, rank, 4, 1>(cuda, pair, count, follows);
   });

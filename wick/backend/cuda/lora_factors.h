@@ -10,6 +10,8 @@ namespace wick {
 struct Projection {
   DeviceMatrix out, x, f;
   float scale = 1;
+  DeviceMatrix scaled;  // if wanted: out times scaled_by, rounded once
+  float scaled_by = 1;
 };
 
 // out [C, R] = scale * x [M, C]^T s [M, R], in f32; out may be transposed. Rows of s are 16-byte aligned, and zero up

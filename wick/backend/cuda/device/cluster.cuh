@@ -14,6 +14,13 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
+// The same without any promise about memory: the others are done reading.
+__device__ __forceinline__ void cluster_leave() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
 // `local`, an address of this block's shared memory, as it lies in block `rank` of the cluster.
 template <class T>
 __device__ __forceinline__ const T* cluster_map(const T* local, int rank) {
