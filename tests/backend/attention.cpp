@@ -252,5 +252,20 @@ TEST(Attention, SameBitsTwice) {
   expect_same_bits(dv[0], dv[1], "dv");
 }
 
+TEST(Attention, ReplaysTheSameBits) {
+  const Shape s{1, 256, 2, 64}, context{1, 77, 2, 64};
+  Memory& memory = test::memory();
+  const Tensor q = input(s).to(memory), k = input(context).to(memory), v = input(context).to(memory),
+               dy = input(s).to(memory);
+  const Tensor y = output(s).to(memory), lse = poisoned({1, 2, 256}).to(memory);
+  const Tensor dq = output(s).to(memory), dk = output(context).to(memory), dv = output(context).to(memory);
+  expect_replay(
+      [&] {
+        test::backend().attention(y, lse, q, k, v, 0.125f, false);
+        test::backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, 0.125f, false);
+      },
+      {y, lse, dq, dk, dv});
+}
+
 }  // namespace
 }  // namespace wick

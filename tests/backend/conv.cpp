@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "backend/probe.h"
 
 namespace wick {
@@ -83,8 +85,11 @@ TEST(Conv2d, ForwardInEveryWeightTypeAndLayout) {
         for (size_t i = 0; i < want.size(); ++i) want[i] = bias.data<float>()[i % size_t(c.out)];
       const Doubles dx = doubles(x), dw = weights(w);
       for_each_product(c, [&](size_t xi, size_t wi, size_t yi) { want[yi] += dx[xi] * dw[wi]; });
-      const double bias_roundoff = bias ? unit_roundoff(activations()) : 0;  // a bias may be added in their dtype
-      expect_close(y, want, tolerance(c.in * c.kh * c.kw) + bias_roundoff, "conv2d");
+      // A bias may be added in the dtype of the activations, to a product that was rounded to it.
+      const double roundoff = activations() == DType::f32 || !bias ? 0 : unit_roundoff(activations());
+      double largest = 0;
+      for (double value : want) largest = std::max(largest, std::abs(value));
+      expect_close(y, want, tolerance(c.in * c.kh * c.kw) + (largest + 2) * roundoff, "conv2d");
     }
 }
 
@@ -124,6 +129,7 @@ TEST(Conv2d, BackwardWeightAndEachOutputUnwanted) {
 TEST(Conv2d, SampledAtFullSize) {
   if (test::memory().on_host()) GTEST_SKIP() << "for devices";
   const Conv2d same{1, 1, 1, 1, 1};
+  const double slack = activations() == DType::f32 ? 0.25 : 3;  // sums on tensor cores are cut off, not rounded
   for (const Case& c : {Case{1, 128, 128, 320, 320, 3, 3, same}, Case{1, 64, 64, 640, 640, 3, 3, same},
                         Case{1, 32, 32, 1280, 1280, 3, 3, same}, Case{1, 128, 128, 320, 320, 3, 3, {2, 1, 1, 1, 1}},
                         Case{1, 128, 128, 4, 320, 3, 3, same}, Case{1, 128, 128, 320, 4, 3, 3, same}}) {
@@ -135,7 +141,7 @@ TEST(Conv2d, SampledAtFullSize) {
     const auto at = [](const Tensor& t, int64_t i, int64_t j, int64_t k, int64_t l) {
       return double(t.window({1}, {1}, ((i * t.dim(1) + j) * t.dim(2) + k) * t.dim(3) + l).to_vector()[0]);
     };
-    for (int sample = 0; sample < 40; ++sample) {
+    for (int sample = 0; sample < 12; ++sample) {
       const int64_t o = between(0, c.out - 1), n = between(0, c.in - 1), p = between(0, 2), q = between(0, 2);
       const int64_t i = between(0, c.out_height - 1), j = between(0, c.out_width - 1);
       const int64_t h = between(0, c.height - 1), k = between(0, c.width - 1);
@@ -152,7 +158,7 @@ TEST(Conv2d, SampledAtFullSize) {
       const auto one = [](const Tensor& t, int64_t offset) { return t.window({1}, {1}, offset); };
       expect_close(one(y, (i * c.out_width + j) * c.out + o), {want_y}, tolerance(9 * c.in), "y");
       expect_close(one(dx, (h * c.width + k) * c.in + n), {want_dx}, tolerance(9 * c.out), "dx");
-      expect_close(one(dw, ((o * 3 + p) * 3 + q) * c.in + n), {want_dw}, tolerance(c.out_height * c.out_width) / 4,
+      expect_close(one(dw, ((o * 3 + p) * 3 + q) * c.in + n), {want_dw}, tolerance(c.out_height * c.out_width) * slack,
                    "dw");
     }
   }
@@ -182,6 +188,22 @@ TEST(Conv2d, SameBitsTwice) {
   expect_same_bits(y[0], y[1], "y");
   expect_same_bits(dx[0], dx[1], "dx");
   expect_same_bits(dw[0], dw[1], "dw");
+}
+
+TEST(Conv2d, ReplaysTheSameBits) {
+  const Conv2d conv{2, 0, 0, 1, 1};
+  Memory& memory = test::memory();
+  const Tensor x = input({2, 16, 16, 20}).to(memory), w = input({30, 3, 3, 20}).to(memory),
+               bias = random({30}).to(memory), dy = input({2, 8, 8, 30}).to(memory);
+  const Tensor y = output(dy.shape()).to(memory), dx = output(x.shape()).to(memory);
+  const Tensor dw = poisoned(w.shape()).to(memory), dbias = poisoned({30}).to(memory);
+  expect_replay(
+      [&] {
+        test::backend().conv2d(y, x, w, bias, conv);
+        test::backend().conv2d_backward_input(dx, dy, w, conv);
+        test::backend().conv2d_backward_weight(dw, dbias, dy, x, conv);
+      },
+      {y, dx, dw, dbias});
 }
 
 }  // namespace

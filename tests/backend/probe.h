@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <random>
 #include <vector>
@@ -133,6 +134,21 @@ inline void expect_close(const Tensor& got, const std::vector<double>& want, dou
 inline void expect_same_bits(const Tensor& a, const Tensor& b, const char* what) {
   const std::vector<float> x = a.to_vector(), y = b.to_vector();
   EXPECT_EQ(std::memcmp(x.data(), y.data(), x.size() * sizeof(float)), 0) << what;
+}
+
+// work() on the device's own tensors gives the same bits when it is recorded and replayed.
+inline void expect_replay(const std::function<void()>& work, const std::vector<Tensor>& outputs) {
+  Memory& memory = test::memory();
+  work();  // plans are made on a first call
+  std::vector<Tensor> want;
+  for (const Tensor& t : outputs) want.push_back(t.to(host_memory()));
+  memory.enter_arena();
+  const auto replay = test::backend().capture(work);
+  memory.leave_arena();
+  if (!replay) GTEST_SKIP() << "nothing is recorded here";
+  for (const Tensor& t : outputs) test::backend().fill(t, std::numeric_limits<float>::quiet_NaN());
+  replay->run();
+  for (size_t i = 0; i < outputs.size(); ++i) expect_same_bits(outputs[i].to(host_memory()), want[i], "replayed");
 }
 
 inline constexpr double kEps = std::numeric_limits<float>::epsilon();

@@ -84,6 +84,9 @@ Attributes convolution_attributes(const Conv2d& c) {
   return attributes;
 }
 
+// Kernels of f32 weight gradients that want more transform the images first, and lose two digits by that.
+constexpr int64_t kDirectWorkspace = int64_t{16} << 20;
+
 enum Operation : int64_t { kConvolution, kBackwardInput, kBackwardWeight, kAttention, kAttentionBackward };
 
 void add(std::vector<int64_t>& key, const View& v) {
@@ -202,6 +205,7 @@ bool Cudnn::convolution_backward_input(CudaBackend& cuda, View dx, View dy, View
 
 bool Cudnn::convolution_backward_weight(CudaBackend& cuda, View dw, View dy, View x, Conv2d conv) {
   Plan* const p = plan(key_of(kBackwardWeight, {dw, dy, x}, conv), dy.dtype, [&](fe::graph::Graph& g) {
+    if (dy.dtype == DType::f32) g.deselect_workspace_greater_than(kDirectWorkspace);
     const auto grad = input(g, 1, dy, kChannelsSecond), image = input(g, 2, x, kChannelsSecond);
     output(g.conv_wgrad(grad, image, convolution_attributes<fe::graph::Conv_wgrad_attributes>(conv)), 0, dw,
            kChannelsSecond);
