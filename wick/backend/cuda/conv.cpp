@@ -20,7 +20,9 @@ bool is_linear(const View& w, const Conv2d& c) {
   return w.shape[1] == 1 && w.shape[2] == 1 && c.stride == 1 && !c.top && !c.left && !c.bottom && !c.right;
 }
 
-bool suits_cudnn(const View& w) { return std::max(w.shape[1], w.shape[2]) <= kLargeWindow; }
+bool suits_cudnn(CudaBackend& cuda, const View& w) {
+  return cuda.cudnn().available() && std::max(w.shape[1], w.shape[2]) <= kLargeWindow;
+}
 
 View linear_weight(const View& w) { return {w.data, w.dtype, {w.shape[0], w.shape[3]}, {w.stride[0], w.stride[3]}}; }
 
@@ -173,7 +175,7 @@ void backward_weight_by_columns(CudaBackend& cuda, const View& dw, const View& d
 void CudaBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
   if (y.numel() == 0) return;
   if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias);
-  if (suits_cudnn(w)) {
+  if (suits_cudnn(*this, w)) {
     const Padding p(x.shape, y.shape, w.shape, conv, x.dtype);
     const PaddedInput image(*this, x, x.dtype, p.x, p.image), weight(*this, w, x.dtype, p.w, p.none),
         shift(*this, bias, DType::f32, {p.y[3]}, {0});
@@ -193,7 +195,7 @@ void CudaBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {
     matmul(result->view(), grad->view(), linear_weight(w), 1, 0);
     return result.finish();
   }
-  if (suits_cudnn(w)) {
+  if (suits_cudnn(*this, w)) {
     const Padding p(dx.shape, dy.shape, w.shape, conv, dy.dtype);
     const PaddedInput grad(*this, dy, dy.dtype, p.y, p.none), weight(*this, w, dy.dtype, p.w, p.none);
     const PaddedOutput result(*this, dx, dy.dtype, p.x, p.image);
@@ -212,7 +214,7 @@ void CudaBackend::conv2d_backward_weight(View dw, View dbias, View dy, View x, C
     const MatrixInput grad(*this, dy, dy.dtype), image(*this, x, dy.dtype);
     return matmul(linear_weight(dw), grad->t().view(), image->view(), 1, 0);
   }
-  if (suits_cudnn(dw)) {
+  if (suits_cudnn(*this, dw)) {
     const Padding p(x.shape, dy.shape, dw.shape, conv, dy.dtype);
     const PaddedInput grad(*this, dy, dy.dtype, p.y, p.none), image(*this, x, dy.dtype, p.x, p.image);
     const PaddedOutput result(*this, dw, DType::f32, p.w, p.none);

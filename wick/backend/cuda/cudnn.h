@@ -26,6 +26,7 @@ class Cudnn {
   Cudnn(const Cudnn&) = delete;
   Cudnn& operator=(const Cudnn&) = delete;
 
+  bool available() const { return handle_ != nullptr; }
   static std::string describe();  // for `wick doctor`: the version, or why there is none
 
   // Contiguous, 16-byte aligned views of one dtype, but bias, which is f32; padding is the same on opposite sides.
