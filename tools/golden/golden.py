@@ -23,9 +23,9 @@ LORA_TE = ROOT / "lora_te.safetensors"
 LORA_LOCON = ROOT / "lora_locon.safetensors"
 
 
-def rng(name):
+def rng(name, device="cpu"):
     """A generator of its own for each purpose, so that adding one golden leaves the others as they were."""
-    return torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return torch.Generator(device).manual_seed(zlib.crc32(name.encode()))
 
 
 def randn(name, *shape):

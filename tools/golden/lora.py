@@ -69,7 +69,11 @@ def apply(model, component, path):
     prefix = {"unet": "lora_unet_", "text_encoder": "lora_te1_", "text_encoder_2": "lora_te2_"}[component]
     file = {k: v for k, v in file.items() if k.startswith(prefix)}
     targets = {LORA_UNET: UNET_TARGETS, LORA_TE: TE_TARGETS, LORA_LOCON: LOCON_TARGETS}[path]
-    model = inject(model, targets)
+    return fill(inject(model, targets), component, file)
+
+
+def fill(model, component, file):
+    """Gives the injected adapter the values of a file's tensors and makes exactly them trainable."""
     mine = tensors(model, component)
     assert mine.keys() == file.keys()
     with torch.no_grad():
@@ -84,17 +88,28 @@ def apply(model, component, path):
     return model
 
 
-def random_file(path, models, metadata):
+def random_tensors(model, component, seed):
+    """Values for every tensor of the injected adapter, which may be on the meta device."""
+    out = {}
+    for name, t in tensors(model, component).items():
+        if not name.endswith(".alpha"):
+            # Small beside the base weights, as in real files; a strong one makes the gradients ill-conditioned.
+            gain = 0.25 if name.endswith("up.weight") else 1
+            t = torch.randn(t.shape, generator=rng(f"{seed} {name}")) * gain * t[0].numel() ** -0.5
+        out[name] = t
+    return out
+
+
+def metadata(rank, alpha):
+    return {"ss_base_model_version": "sdxl_base_v1-0", "ss_network_module": "networks.lora",
+            "ss_network_dim": str(rank), "ss_network_alpha": str(alpha), "ss_v2": "False"}
+
+
+def random_file(path, models, more_metadata):
     out = {}
     for component, model in models.items():
-        for name, t in tensors(model, component).items():
-            if not name.endswith(".alpha"):
-                # Small beside the base weights, as in real files; a strong one makes the gradients ill-conditioned.
-                gain = 0.25 if name.endswith("up.weight") else 1
-                t = torch.randn(t.shape, generator=rng(f"{path.name} {name}")) * gain * t[0].numel() ** -0.5
-            out[name] = t
-    save(path, out, {"ss_base_model_version": "sdxl_base_v1-0", "ss_network_module": "networks.lora",
-                     "ss_network_dim": str(RANK), "ss_network_alpha": str(ALPHA), "ss_v2": "False"} | metadata)
+        out |= random_tensors(model, component, path.name)
+    save(path, out, metadata(RANK, ALPHA) | more_metadata)
 
 
 if __name__ == "__main__":

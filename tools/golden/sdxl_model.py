@@ -62,10 +62,10 @@ BRANCH_ENDS = tuple(s + ".weight" for s in ("conv2", "to_out.0", "net.2", "proj_
 
 def randomise(model, seed):
     """Every parameter drawn anew, none of them zero or one, each layer keeping the size of its input about the same."""
-    generator = rng(seed)
+    generator = rng(seed, model.device)
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            noise = torch.randn(p.shape, generator=generator)
+            noise = torch.randn(p.shape, generator=generator, device=model.device)
             if p.dim() == 1:
                 p.copy_(1 + 0.2 * noise if name.endswith("weight") else 0.1 * noise)  # norms; biases
             elif "token_embedding" in name:

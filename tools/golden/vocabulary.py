@@ -8,7 +8,7 @@ import collections
 import json
 
 import regex
-from transformers.models.clip.tokenization_clip import bytes_to_unicode
+from transformers.convert_slow_tokenizer import bytes_to_unicode
 
 MERGES = 300
 

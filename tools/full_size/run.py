@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""`wick train` and `wick generate` on what write.py wrote: do they run, how fast, and in how much memory?
+
+    tools/full_size/run.py DIR [--wick build/release/bin/wick] [--side 1024]
+
+A line of each, "ok: what: result" or "FAILED: …", and 1 if any failed. Memory is the largest that nvidia-smi saw taken
+on the whole device while the program ran, above what was taken before: weights, context, libraries and all.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 6
+BAR_GIB = {False: 20, True: 10}  # batch 1, by whether activations are checkpointed
+
+
+class DeviceMemory:
+    """The most MiB taken while the block runs, above what was taken when it began."""
+
+    QUERY = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+
+    def __enter__(self):
+        self.before = self.peak = int(subprocess.check_output(self.QUERY, text=True))
+        self.watcher = subprocess.Popen(self.QUERY + ["--loop-ms=20"], stdout=subprocess.PIPE, text=True)
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        return self
+
+    def read(self):
+        for number in self.watcher.stdout:
+            self.peak = max(self.peak, int(number))
+
+    def __exit__(self, *_):
+        self.watcher.terminate()
+        self.reader.join()
+
+    def gib(self):
+        return (self.peak - self.before) / 1024
+
+
+def line(ok, text):
+    print(f"{'ok' if ok else 'FAILED'}: {text}", flush=True)
+    return ok
+
+
+def run(what, command):
+    """What the program printed, and GiB; None if it failed."""
+    print("$", *command, flush=True)
+    with DeviceMemory() as memory:
+        done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    print(done.stdout, flush=True)
+    if done.returncode:
+        line(False, f"{what}: ended with {done.returncode}: {(done.stdout.strip().splitlines() or ['nothing said'])[-1]}")
+        return None
+    return done.stdout, memory.gib()
+
+
+def own_words(output):
+    """What the program itself says of its peak."""
+    said = [text.strip() for text in output.splitlines() if re.search(r"peak", text, re.IGNORECASE)]
+    return f"; it says: {said[-1]}" if said else ""
+
+
+def train(args, checkpointing):
+    what = f"train {args.side}x{args.side}, batch 1{', gradient checkpointing' if checkpointing else ''}"
+    output = args.dir / ("train-checkpointing" if checkpointing else "train")
+    command = [args.wick, "train", "--model", args.dir / "sdxl", "--dataset", ROOT / "data" / "tiny-style", "--rank", 32,
+               "--steps", STEPS, "--bf16", "--resolution", args.side, "--device", args.device, "--output", output]
+    ran = run(what, command + (["--gradient-checkpointing"] if checkpointing else []))
+    if not ran:
+        return False
+    steps = [json.loads(text) for text in (output / "metrics.jsonl").read_text().splitlines()]
+    seconds = statistics.median(step["seconds"] for step in steps[2:])
+    bar = BAR_GIB[checkpointing]
+    return line(len(steps) == STEPS and ran[1] < bar,
+                f"{what}: {STEPS} steps, {seconds * 1e3:.0f} ms a step, loss {steps[-1]['loss']:.3f}, "
+                f"{ran[1]:.1f} GiB (bar {bar}){own_words(ran[0])}")
+
+
+def generate(args):
+    what = f"generate {args.side}x{args.side}, 4 steps"
+    picture = args.dir / "picture.png"
+    ran = run(what, [args.wick, "generate", "--model", args.dir / "sdxl", "--prompt", "a red circle", "--steps", 4,
+                     "--width", args.side, "--height", args.side, "--bf16", "--device", args.device, "--out", picture])
+    if not ran:
+        return False
+    rate = re.findall(r"[\d.]+ (?:steps/s|s/step)", ran[0])
+    return line(picture.stat().st_size > 0,
+                f"{what}: {rate[-1] if rate else ''}, {picture.stat().st_size >> 10} KiB of PNG, {ran[1]:.1f} GiB")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("dir", type=Path)
+    parser.add_argument("--wick", type=Path, default=ROOT / "build" / "release" / "bin" / "wick")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--side", type=int, default=1024)
+    args = parser.parse_args()
+    sys.exit(not all([train(args, False), train(args, True), generate(args)]))
+
+
+if __name__ == "__main__":
+    main()
