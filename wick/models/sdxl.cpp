@@ -50,9 +50,9 @@ Sdxl Sdxl::load(const fs::path& folder, const SdxlOptions& options) {
   Sdxl model{config,
              backend.memory(),
              unet,
-             ClipText(scope("text_encoder", options.dtype), config.text_encoder),
-             ClipText(scope("text_encoder_2", options.dtype), config.text_encoder_2),
              SdxlUNet(Scope(unet, "unet", options.adapter), config.unet, options.checkpointing),
+             std::make_unique<ClipText>(scope("text_encoder", options.dtype), config.text_encoder),
+             std::make_unique<ClipText>(scope("text_encoder_2", options.dtype), config.text_encoder_2),
              nullptr,
              nullptr};
   if (options.vae_encoder) model.vae_encoder = std::make_unique<VaeEncoder>(scope("vae", vae_dtype), config.vae);
@@ -62,7 +62,8 @@ Sdxl Sdxl::load(const fs::path& folder, const SdxlOptions& options) {
 }
 
 TextConditioning Sdxl::encode_text(const Tensor& ids, const Tensor& ids_2) const {
-  const ClipOutput first = text_encoder(ids), second = text_encoder_2(ids_2);
+  check(text_encoder && text_encoder_2, "encode_text: the model's text encoders were dropped");
+  const ClipOutput first = (*text_encoder)(ids), second = (*text_encoder_2)(ids_2);
   return {cat({first.penultimate, second.penultimate}, 2), second.pooled};
 }
 

@@ -46,8 +46,8 @@ struct Sdxl {
   SdxlConfig config;
   Memory& memory;  // where its inputs belong, but for token ids
   Weights unet_weights;
-  ClipText text_encoder, text_encoder_2;
   SdxlUNet unet;
+  std::unique_ptr<ClipText> text_encoder, text_encoder_2;  // parts that are not needed any more may be reset
   std::unique_ptr<VaeEncoder> vae_encoder;
   std::unique_ptr<VaeDecoder> vae_decoder;
 

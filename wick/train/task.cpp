@@ -59,7 +59,7 @@ class DenoisingTask : public Task {
   }
 
  protected:
-  // The VAE is needed for the cache only.
+  // The VAE, and text encoders that are frozen, are needed for the cache only.
   void load(SdxlOptions options, const Dataset& dataset, const Progress& progress) {
     options.dtype = config_.dtype;
     options.backend = &open_backend(config_.device);
@@ -74,7 +74,13 @@ class DenoisingTask : public Task {
                                      .caption_dropout = config_.caption_dropout,
                                      .encode_text = !trains_text,
                                      .progress = report});
+    // Room for the UNet's activations: what the cache holds is not computed again.
     sdxl_->vae_encoder.reset();
+    if (!trains_text) {
+      sdxl_->text_encoder.reset();
+      sdxl_->text_encoder_2.reset();
+    }
+    sdxl_->memory.trim();
   }
 
   TrainConfig config_;
