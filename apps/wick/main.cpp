@@ -32,6 +32,7 @@ int run(int argc, char** argv) {
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
   wick::add_train_command(app);
+  wick::add_plan_command(app);
   wick::add_generate_command(app);
   wick::add_inspect_command(app);
   wick::add_forward_command(app);
@@ -41,7 +42,7 @@ int run(int argc, char** argv) {
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
       return report(kWrongUsage,
-                    "expected a command: train, generate, inspect, forward or doctor (wick --help lists them)");
+                    "expected a command: train, plan, generate, inspect, forward or doctor (wick --help lists them)");
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);

@@ -25,6 +25,16 @@ TEST(Commands, HelpAndVersion) {
                {"--model", "--lora", "--prompt", "--negative", "--steps", "--cfg", "--seed", "--sampler", "--width"});
 }
 
+TEST(Commands, PlanSaysWhatATrainingRunWouldTake) {
+  const std::string plan = "plan --model '" + kModel + "' --rank 8 --batch-size 16 ";
+  expect_words(run_well(plan + "--device cpu").out,
+               {"LoRA of rank 8", "batches of 16, 128x128 pixels", "on cpu", "weights", "adapter", "optimizer",
+                "activations", "total", "are free", "with --gradient-checkpointing", "with --batch-size 1"});
+  expect_words(run_well(plan + "--device cuda --bf16 --gradient-checkpointing").out, {"bf16, on cuda:0", "context"});
+  expect_words(run_well(plan + "--device cpu --train vae").out, {"The VAE"});
+  EXPECT_NE(run_well(plan + "--device cpu").out, run_well(plan + "--device cpu --resolution 256").out);
+}
+
 int largest_difference(const Image& a, const Image& b) {
   if (a.rgb.size() != b.rgb.size()) return 255;
   int largest = 0;

@@ -15,6 +15,7 @@ struct Wrong {
 const std::string kGenerate = "generate --model $M --prompt x --out $T/x.png ";
 const std::string kForward = "forward --model $M --component unet --in $G/cases/unet.in.safetensors --out $T/x ";
 
+const std::string kPlan = "plan --model $M ";
 const std::string kTrain = "train --model $M --dataset $D --output $T/out --steps 1 ";
 
 const std::vector<Wrong> kWrong = {
@@ -86,6 +87,18 @@ const std::vector<Wrong> kWrong = {
     {"train --model $M --dataset $T --output $T/out", {"$T"}},
     {"train --model $M --dataset $T/none --output $T/out", {"$T/none"}},
     {"train --model $M --dataset $D --output $M/model_index.json --steps 1", {"model_index.json"}},
+
+    {kTrain + "--device cpu --batch-size 65536 --resolution 4096",
+     {"would need", "on cpu", "are free", "--batch-size 1", "save"}},
+
+    {"plan", {"--model"}},
+    {kPlan + "--nonsense", {"--nonsense"}},
+    {kPlan + "--rank 0", {"--rank", "'0'", "1"}},
+    {kPlan + "--resolution 8", {"--resolution", "8"}},
+    {kPlan + "--device tpu", {"--device", "'tpu'"}},
+    {kPlan + "--bf16 --fp16", {"--bf16", "--fp16"}},
+    {kPlan + "--targets nothing*", {"nothing*"}},
+    {"plan --model $T/none", {"--model", "$T/none"}},
 
     {"inspect", {"file", "required"}},
     {"inspect $T/none", {"$T/none", "no such file"}},

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "source_dir.h"
+#include "wick/backend/counting.h"
 #include "wick/io/json.h"
 #include "wick/models/sdxl.h"
 
@@ -46,8 +47,11 @@ Found find_targets(const SdxlConfig& config, std::vector<std::string> targets) {
     if (!all.empty()) found.spellings[all.front()] = all;
     return all;
   };
+  CountingBackend counting(device_kind("cpu"));
   Adapter adapter({.rank = 1, .targets = std::move(targets)}, recording);
-  const auto scope = [&](const char* component) { return Scope(Weights::outline(), component, &adapter); };
+  const auto scope = [&](const char* component) {
+    return Scope(Weights::outline({.place = Residence::on(counting, DType::f32)}), component, &adapter);
+  };
   const ClipText text_encoder(scope("text_encoder"), config.text_encoder);
   const ClipText text_encoder_2(scope("text_encoder_2"), config.text_encoder_2);
   const SdxlUNet unet(scope("unet"), config.unet);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "io/files.h"
+#include "wick/backend/counting.h"
 #include "wick/io/file.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/layers.h"
@@ -106,7 +107,8 @@ TEST(Weights, TrainableOnesAreLeavesAndAreSavedAsTheyWere) {
 }
 
 TEST(Weights, AnOutlineHasShapesAndNoMemory) {
-  const Weights outline = Weights::outline({.dtype = DType::bf16});
+  CountingBackend backend(device_kind("cpu"));
+  const Weights outline = Weights::outline({.dtype = DType::bf16, .place = Residence::on(backend, DType::bf16)});
   const size_t before = host_memory().in_use();
   const Tensor w = outline.load_conv("anything", {1 << 12, 1 << 12, 3, 3});
   EXPECT_EQ(w.shape(), (Shape{1 << 12, 3, 3, 1 << 12}));

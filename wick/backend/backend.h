@@ -69,6 +69,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;  // "cpu", "cuda:0"
   virtual Memory& memory() = 0;
+  // The dtype of activations for weights that are kept so: a device computes in it, the CPU always in f32.
+  virtual DType computes_in(DType weights) const { return weights; }
 
   // ---- moving and making data
   // y = x, converting between dtypes (floats among themselves, integers among themselves). x may have stride 0.

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 
 namespace wick {
 namespace {
@@ -92,6 +93,19 @@ Backend& open_backend(const std::string& device) {
         count == 1 ? "is one CUDA device" : fmt::format("are {} CUDA devices", count),
         count == 1 ? "" : fmt::format(" to cuda:{}", count - 1));
   return cuda().module->open(index);
+}
+
+std::optional<size_t> free_memory(std::string_view device) {
+  if (device != "cpu") {
+    for (const DeviceReport& d : cuda_report().devices)
+      if (d.name == device && d.problem.empty()) return d.free_bytes;
+    return {};
+  }
+  std::ifstream meminfo("/proc/meminfo");
+  size_t kibibytes = 0;
+  for (std::string key, rest; meminfo >> key; std::getline(meminfo, rest))
+    if (key == "MemAvailable:" && meminfo >> kibibytes) return kibibytes * 1024;
+  return {};
 }
 
 BackendReport cuda_report() {

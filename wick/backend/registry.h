@@ -2,6 +2,7 @@
 // beside the program, in ../lib next to it, or where WICK_CUDA_MODULE says.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "wick/backend/module.h"
@@ -14,6 +15,10 @@ Backend& open_backend(const std::string& device);
 
 // "cpu", "auto", "cuda" or "cuda:N"?
 bool is_device_name(const std::string& device);
+
+// Bytes that can still be had where a device computes ("cpu", "cuda:N"): on the CPU what the kernel calls available, on
+// CUDA what the driver calls free. None where that is not known.
+std::optional<size_t> free_memory(std::string_view device);
 
 // The module's report; where there is no module its `problem` says so.
 BackendReport cuda_report();

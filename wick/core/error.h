@@ -17,6 +17,12 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// No room where it was asked for. What would need less is left to whoever knows what is run.
+class OutOfMemory : public Error {
+ public:
+  using Error::Error;
+};
+
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> message, Args&&... args) {
   throw Error(fmt::format(message, std::forward<Args>(args)...));

@@ -8,6 +8,36 @@
 #include "wick/core/error.h"
 
 namespace wick {
+namespace {
+thread_local Purpose current_purpose = Purpose::activations;
+}
+
+const char* name_of(Purpose purpose) {
+  constexpr const char* kNames[kPurposes] = {"activations", "weights", "adapter", "optimizer", "data"};
+  return kNames[size_t(purpose)];
+}
+
+MemoryScope::MemoryScope(Purpose purpose) : outer_(current_purpose) { current_purpose = purpose; }
+MemoryScope::~MemoryScope() { current_purpose = outer_; }
+Purpose MemoryScope::current() { return current_purpose; }
+
+std::string readable_bytes(size_t bytes) {
+  const char* unit = "B";
+  double value = double(bytes);
+  for (const char* larger : {"KiB", "MiB", "GiB"})
+    if (value >= 1000) {
+      value /= 1024;
+      unit = larger;
+    }
+  return fmt::format("{:.{}f} {}", value, *unit == 'B' ? 0 : 1, unit);
+}
+
+std::string Memory::holdings() const {
+  std::string text;
+  for (const Purpose p : {Purpose::weights, Purpose::adapter, Purpose::optimizer, Purpose::activations, Purpose::data})
+    if (held(p) > 0) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name_of(p), readable_bytes(held(p)));
+  return text.empty() ? "nothing" : text;
+}
 
 void Memory::count(size_t bytes) {
   const size_t now = in_use_ += bytes;
@@ -31,7 +61,9 @@ class HostMemory final : public Memory {
   void* allocate(size_t bytes) override {
     const size_t rounded = (bytes + 63) / 64 * 64;
     void* data = std::aligned_alloc(64, rounded ? rounded : 64);
-    check(data != nullptr, "out of memory: the CPU could not give {} bytes ({} in use)", bytes, in_use());
+    if (data == nullptr)
+      throw OutOfMemory(
+          fmt::format("out of memory: the CPU could not give {}; in use: {}", readable_bytes(bytes), holdings()));
     count(bytes);
     return data;
   }

@@ -1,10 +1,12 @@
 // Where tensors live: one Memory a device, which allocates and counts.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 
 namespace wick {
 
@@ -23,10 +25,29 @@ class Readback {
   virtual const void* data() = 0;
 };
 
+// What a tensor is held for: the purpose of the MemoryScope that was alive when its memory was allocated.
+enum class Purpose : uint8_t { activations, weights, adapter, optimizer, data };
+inline constexpr size_t kPurposes = 5;
+const char* name_of(Purpose purpose);
+
+class MemoryScope {
+ public:
+  explicit MemoryScope(Purpose purpose);  // of this thread, until the scope ends
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+  static Purpose current();  // activations where there is none
+
+ private:
+  Purpose outer_;
+};
+
+std::string readable_bytes(size_t bytes);  // "18.4 GiB", "12.0 MiB", "640 B"
+
 class Memory {
  public:
   virtual ~Memory() = default;
-  virtual void* allocate(size_t bytes) = 0;  // at least 64-byte aligned; throws Error when there is no room
+  virtual void* allocate(size_t bytes) = 0;  // at least 64-byte aligned; throws OutOfMemory when there is no room
   virtual void release(void* data, size_t bytes) noexcept = 0;
   virtual bool on_host() const = 0;  // the CPU may read and write it
 
@@ -49,6 +70,12 @@ class Memory {
   size_t peak() const { return peak_; }
   void reset_peak() { peak_ = in_use_.load(); }
 
+  // Bytes of the tensors held for a purpose. What is in use beyond them all is scratch of kernels.
+  size_t held(Purpose purpose) const { return held_[size_t(purpose)]; }
+  std::string holdings() const;  // "weights 6.5 GiB, activations 3.2 GiB", for errors
+  void hold(Purpose purpose, size_t bytes) { held_[size_t(purpose)] += bytes; }  // by Tensor alone
+  void let_go(Purpose purpose, size_t bytes) noexcept { held_[size_t(purpose)] -= bytes; }
+
   Backend* backend = nullptr;  // computes on this memory; set when the backend is created
 
  protected:
@@ -57,6 +84,7 @@ class Memory {
 
  private:
   std::atomic<size_t> in_use_{0}, peak_{0};
+  std::array<std::atomic<size_t>, kPurposes> held_{};
 };
 
 Memory& host_memory();

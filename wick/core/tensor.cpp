@@ -9,10 +9,14 @@ namespace wick {
 struct Tensor::Storage {
   Memory& memory;
   size_t bytes;
+  Purpose purpose = MemoryScope::current();
   void* data;
 
-  Storage(Memory& m, size_t n) : memory(m), bytes(n), data(m.allocate(n)) {}
-  ~Storage() { memory.release(data, bytes); }
+  Storage(Memory& m, size_t n) : memory(m), bytes(n), data(m.allocate(n)) { memory.hold(purpose, bytes); }
+  ~Storage() {
+    memory.let_go(purpose, bytes);
+    memory.release(data, bytes);
+  }
   Storage(const Storage&) = delete;
   Storage& operator=(const Storage&) = delete;
 };

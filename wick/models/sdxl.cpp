@@ -38,15 +38,16 @@ SdxlConfig SdxlConfig::read(const fs::path& folder) {
 Sdxl Sdxl::load(const fs::path& folder, const SdxlOptions& options) {
   const SdxlConfig config = SdxlConfig::read(folder);
   Backend& backend = options.backend ? *options.backend : cpu_backend();
+  const auto weights = [&](const char* component, DType dtype, bool trainable = false) {
+    const WeightsOptions w{.dtype = dtype, .trainable = trainable, .place = Residence::on(backend, dtype)};
+    return options.outline ? Weights::outline(w) : Weights::open(folder / component, w);
+  };
   const auto scope = [&](const char* component, DType dtype) {
-    const WeightsOptions frozen{.dtype = dtype, .place = Residence::on(backend, dtype)};
-    return Scope(Weights::open(folder / component, frozen), component, options.adapter);
+    return Scope(weights(component, dtype), component, options.adapter);
   };
   // The VAE of SDXL overflows in f16.
   const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
-  const Weights unet = Weights::open(
-      folder / "unet",
-      {.dtype = options.dtype, .trainable = options.train_unet, .place = Residence::on(backend, options.dtype)});
+  const Weights unet = weights("unet", options.dtype, options.train_unet);
   Sdxl model{config,
              backend.memory(),
              unet,

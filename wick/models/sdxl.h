@@ -35,6 +35,7 @@ struct SdxlOptions {
   Backend* backend = nullptr;  // where the model runs: the CPU unless given
   bool checkpointing = false;
   bool vae_encoder = true, vae_decoder = true;
+  bool outline = false;  // weights of the right shapes without values: nothing but configs is read
 };
 
 struct TextConditioning {  // f32

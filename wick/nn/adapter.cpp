@@ -188,13 +188,13 @@ bool Adapter::targeted(const std::string& path) {
   return wanted;
 }
 
-Adapter::Module Adapter::fresh(const std::string& name, const LoraTarget& target) const {
+Adapter::Module Adapter::fresh(const std::string& name, const LoraTarget& target, Memory& memory) const {
   const int64_t rank = config_->rank;
   const float bound = 1 / std::sqrt(float(target.in * target.kernel * target.kernel));
   Rng rng(config_->seed ^ hash_of(name), Stream::init);
   Module module{name, target, {}, config_->alpha.value_or(float(rank))};
-  module.lora.down = affine(random_uniform(down_in_memory(target, rank), rng), 2 * bound, -bound).trainable();
-  module.lora.up = zeros({target.out, rank}).trainable();
+  module.lora.down = affine(random_uniform(down_in_memory(target, rank), rng, memory), 2 * bound, -bound).trainable();
+  module.lora.up = zeros({target.out, rank}, DType::f32, memory).trainable();
   module.lora.scale = module.alpha / float(rank);
   return module;
 }
@@ -234,12 +234,13 @@ void Adapter::place(Lora& lora, Memory& memory) {
 
 std::optional<Lora> Adapter::match(const std::string& path, const LoraTarget& target, Memory& memory) {
   if (const auto known = modules_.find(path); known != modules_.end()) return known->second.lora;
+  const MemoryScope scope(Purpose::adapter);
   const std::vector<std::string> names = names_(path);
   if (names.empty()) return std::nullopt;
   std::optional<Module> module = from_files(names, target);
   if (config_ && targeted(path)) {
     check(!module, "LoRA: {} is to be trained, but a LoRA file holds it too", path);
-    module = fresh(names.front(), target);
+    module = fresh(names.front(), target, memory);
   }
   if (!module) return std::nullopt;
   place(module->lora, memory);

@@ -89,7 +89,7 @@ class Adapter {
   struct Module;
   struct Source;
 
-  Module fresh(const std::string& name, const LoraTarget& target) const;
+  Module fresh(const std::string& name, const LoraTarget& target, Memory& memory) const;
   bool targeted(const std::string& path);
   static void place(Lora& lora, Memory& memory);
   std::optional<Module> from_files(const std::vector<std::string>& names, const LoraTarget& target);

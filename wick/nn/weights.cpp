@@ -14,25 +14,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Memory that is only counted.
-class OutlineMemory final : public Memory {
- public:
-  void* allocate(size_t bytes) override {
-    count(bytes);
-    return this;
-  }
-  void release(void*, size_t bytes) noexcept override { uncount(bytes); }
-  bool on_host() const override { return false; }
-  void write(void*, const void*, size_t) override {}
-  void read(void*, const void*, size_t) override { assert(false && "an outline has no data"); }
-  std::unique_ptr<Readback> read_later(const void*, size_t) override { return nullptr; }
-};
-
-OutlineMemory& outline_memory() {
-  static auto* memory = new OutlineMemory;  // outlives every static tensor
-  return *memory;
-}
-
 const std::vector<int> kFileToMemory = {0, 2, 3, 1};  // [O, I, KH, KW] -> [O, KH, KW, I]
 const std::vector<int> kMemoryToFile = {0, 3, 1, 2};
 
@@ -101,6 +82,7 @@ Tensor Weights::State::read(const std::string& name) const {
 
 Tensor Weights::State::load(const std::string& name, const Shape& shape, bool conv) {
   const DType dtype = options.trainable || shape.rank() == 1 ? DType::f32 : options.dtype;
+  const MemoryScope scope(Purpose::weights);
   const auto place = [&](const Tensor& x) { return conv ? contiguous(permute(x, kFileToMemory)) : x; };
   if (const auto found = loaded.find(name); found != loaded.end()) return found->second.value;
 
@@ -108,7 +90,7 @@ Tensor Weights::State::load(const std::string& name, const Shape& shape, bool co
   Shape file_shape = shape;
   if (outline) {
     const Shape memory_shape = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
-    value = Tensor::empty(memory_shape, dtype, outline_memory());
+    value = Tensor::empty(memory_shape, dtype, *options.place.memory);
   } else {
     file_shape = stored_shape(name);
     check(file_shape == shape || is_pointwise(file_shape, shape), "{}: \"{}\" should have shape {}, found {}", source,
@@ -162,6 +144,7 @@ Weights Weights::of(std::map<std::string, Tensor> tensors, Options options) {
 }
 
 Weights Weights::outline(Options options) {
+  assert(!options.place.memory->on_host() && "values that nobody has should not take memory");
   Weights weights(std::make_shared<State>());
   weights.state_->options = options;
   weights.state_->source = "outline";
@@ -169,9 +152,7 @@ Weights Weights::outline(Options options) {
   return weights;
 }
 
-Residence Residence::on(Backend& backend, DType weights) {
-  return {&backend.memory(), backend.memory().on_host() ? DType::f32 : weights};
-}
+Residence Residence::on(Backend& backend, DType weights) { return {&backend.memory(), backend.computes_in(weights)}; }
 
 const Residence& Weights::place() const { return state_->options.place; }
 

@@ -44,9 +44,10 @@ class Weights {
   // shards with their index.json).
   static Weights open(const std::filesystem::path& path, Options options = {});
   static Weights of(std::map<std::string, Tensor> tensors, Options options = {});
-  // No weights at all: every name is there in whatever shape a layer asks for, in memory that nobody may touch. What a
-  // model consists of (its modules, their sizes) is found by constructing it on these.
-  static Weights outline(Options options = {});
+  // No weights at all: every name is there in whatever shape a layer asks for, and the values are anything. What a
+  // model consists of (its modules, their sizes) and what it takes are found by constructing it on these, in the memory
+  // of a CountingBackend.
+  static Weights outline(Options options);
 
   bool has(const std::string& name) const;
   // The tensor under `name`, converted to the options' dtype (f32 for rank 1). Another shape in the file is an error

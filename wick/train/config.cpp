@@ -281,9 +281,9 @@ std::string to_toml(const TrainConfig& config) {
   return text;
 }
 
-void resolve(TrainConfig& config) {
+void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (const TrainOption& option : train_options())
-    if (option.key == "model" || option.key == "dataset" || option.key == "output")
+    if (std::find(needed.begin(), needed.end(), option.key) != needed.end())
       check(option.toml(config) != "\"\"", "{} is missing: {}", option.flag(), option.help);
   if (config.name.empty()) config.name = config.train == TrainMode::lora ? "lora" : "model";
   check(config.name.find('/') == std::string::npos && config.name != "." && config.name != "..",
@@ -292,7 +292,9 @@ void resolve(TrainConfig& config) {
   check(config.train == TrainMode::lora || config.targets.empty(), "--targets: only a LoRA has targets; --train is {}",
         kModes[size_t(config.train)]);
   check(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
-  const auto absolute = [](std::string& path) { path = std::filesystem::absolute(path).lexically_normal().string(); };
+  const auto absolute = [](std::string& path) {
+    if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
+  };
   absolute(config.dataset);
   absolute(config.output);
   std::error_code ignored;

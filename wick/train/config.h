@@ -75,7 +75,8 @@ void read_toml(TrainConfig& config, const std::filesystem::path& file);
 // All settings but `resume`, so that `--config` with this file is the same run again.
 std::string to_toml(const TrainConfig& config);
 
-// Fills in what follows from other settings, makes paths absolute and checks what one setting demands of another.
-void resolve(TrainConfig& config);
+// Fills in what follows from other settings, makes paths absolute and checks what one setting demands of another, and
+// that those that are `needed` are there.
+void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
 
 }  // namespace wick

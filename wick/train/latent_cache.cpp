@@ -9,6 +9,11 @@
 namespace wick {
 namespace {
 
+Tensor make_table(const Shape& shape) {
+  const MemoryScope scope(Purpose::data);
+  return Tensor::empty(shape);
+}
+
 // Row `index` of a table [N, ...], to be written to.
 Tensor row(const Tensor& table, int64_t index) {
   const int64_t width = table.numel() / table.dim(0);
@@ -58,8 +63,8 @@ void LatentCache::encode_images(const Sdxl& sdxl, const std::function<void(size_
       if (i == 0) {
         const Shape& shape = posterior.mean.shape();
         bucket.shape = {shape[1], shape[2], shape[3]};
-        bucket.mean = Tensor::empty({int64_t(examples.size()), bucket.shape.numel()});
-        bucket.deviation = Tensor::empty(bucket.mean.shape());
+        bucket.mean = make_table({int64_t(examples.size()), bucket.shape.numel()});
+        bucket.deviation = make_table(bucket.mean.shape());
       }
       write_row(bucket.mean, int64_t(i),
                 affine(posterior.mean, vae.scaling_factor, -vae.shift_factor * vae.scaling_factor));
@@ -91,8 +96,8 @@ void LatentCache::encode_captions(const Sdxl& sdxl, const std::filesystem::path&
     const TextConditioning text = sdxl.encode_text(ids_tensor(ids_, {i}), ids_tensor(ids_2_, {i}));
     if (i == 0) {
       context_shape_ = {text.context.dim(1), text.context.dim(2)};
-      context_ = Tensor::empty({count, context_shape_.numel()});
-      pooled_ = Tensor::empty({count, text.pooled.dim(1)});
+      context_ = make_table({count, context_shape_.numel()});
+      pooled_ = make_table({count, text.pooled.dim(1)});
     }
     write_row(context_, i, text.context);
     write_row(pooled_, i, text.pooled);
@@ -133,6 +138,26 @@ void LatentCache::add_text(Batch& batch, const std::vector<size_t>& examples, Rn
   const Tensor index = Tensor::of(rows, {int64_t(rows.size())});
   batch.text = {.context = with_batch(embedding(context_, index), context_shape_).to(memory_),
                 .pooled = embedding(pooled_, index).to(memory_)};
+}
+
+Batch blank_batch(const Sdxl& sdxl, Size size, int64_t count, bool encode_text) {
+  const TapePause frozen;
+  Memory& memory = sdxl.memory;
+  const auto ids = [&](int64_t rows) {
+    const int64_t length = sdxl.config.text_encoder.positions;
+    return Tensor::of(std::vector<int64_t>(size_t(rows * length)), {rows, length});
+  };
+  Batch batch{.time_ids = zeros({count, kTimeIds}, DType::f32, memory)};
+  if (encode_text) {
+    const TextConditioning one = sdxl.encode_text(ids(1), ids(1));
+    batch.text = {.context = zeros({count, one.context.dim(1), one.context.dim(2)}, DType::f32, memory),
+                  .pooled = zeros({count, one.pooled.dim(1)}, DType::f32, memory)};
+  } else {
+    batch.ids = batch.ids_2 = ids(count);
+  }
+  const Shape one = (*sdxl.vae_encoder)(zeros({1, size.height, size.width, 3}, DType::f32, memory)).mean.shape();
+  batch.latents = zeros({count, one[1], one[2], one[3]}, DType::f32, memory);
+  return batch;
 }
 
 BucketOptions sdxl_buckets(const std::filesystem::path& model, int64_t resolution, bool upscale) {

@@ -60,6 +60,10 @@ class LatentCache {
   Tensor context_, pooled_;
 };
 
+// A batch as a LatentCache gives it, of blank pictures without captions, and encoded as one encodes: on memory that
+// only counts, what that takes is then known (train/plan.h).
+Batch blank_batch(const Sdxl& sdxl, Size size, int64_t count, bool encode_text);
+
 // Buckets for a model: its native resolution unless `resolution` is given, in steps that its latents divide into.
 BucketOptions sdxl_buckets(const std::filesystem::path& model, int64_t resolution = 0, bool upscale = true);
 

@@ -9,6 +9,7 @@ namespace wick {
 AdamW::AdamW(std::vector<Parameter> parameters, AdamWOptions options)
     : parameters_(std::move(parameters)), options_(options) {
   check(!parameters_.empty(), "AdamW: there is no parameter to train");
+  const MemoryScope scope(Purpose::optimizer);
   for (const Parameter& p : parameters_) {
     check(p.value.tracked() && p.value.contiguous() && p.value.dtype() == DType::f32,
           "AdamW: {} should be a trainable, contiguous f32 tensor, found {} {}", p.name, name_of(p.value.dtype()),

@@ -61,6 +61,7 @@ TrainStep::TrainStep(Task& task, AdamW& optimizer, int64_t accumulate, bool grap
       graph_(graph),
       backend_(optimizer.parameters().front().value.backend()) {
   Memory& memory = backend_.memory();
+  const MemoryScope scope(Purpose::optimizer);
   loss_ = zeros({1}, DType::f32, memory);
   report_ = zeros({1 + kAdamWScalars}, DType::f32, memory);
   if (accumulate > 1) sums_ = zeros({numel(optimizer.parameters())}, DType::f32, memory);

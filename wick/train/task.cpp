@@ -6,7 +6,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "wick/backend/registry.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
@@ -27,6 +26,17 @@ std::string millions(const std::vector<Parameter>& parameters) {
   return fmt::format("{:.2f} M parameters", count / 1e6);
 }
 
+// Where a task runs and what it is made of: a data set, or in an outline blank pictures.
+struct Source {
+  Backend& backend;
+  const Dataset* dataset = nullptr;
+  BucketOptions buckets = {};
+  Progress progress = {};
+  Size blank = {};  // used where there is no data set
+
+  bool outline() const { return dataset == nullptr; }
+};
+
 // The UNet learns to find noise; what of it is trained is left open.
 class DenoisingTask : public Task {
  public:
@@ -36,7 +46,7 @@ class DenoisingTask : public Task {
   BatchSampler& batches() override { return data_->batches(); }
 
   std::vector<NamedTensor> next_batch(TrainRng& rng) override {
-    const NoisedBatch batch = noised(schedule_, data_->next(rng), rng);
+    const NoisedBatch batch = noised(schedule_, data_ ? data_->next(rng) : blank_, rng);
     std::vector<NamedTensor> inputs{{"the batch's noised latents", batch.sample},
                                     {"the noise", batch.noise},
                                     {"the timesteps", batch.timesteps},
@@ -60,23 +70,28 @@ class DenoisingTask : public Task {
 
  protected:
   // The VAE, and text encoders that are frozen, are needed for the cache only.
-  void load(SdxlOptions options, const Dataset& dataset, const Progress& progress) {
+  void load(SdxlOptions options, const Source& source) {
     options.dtype = config_.dtype;
-    options.backend = &open_backend(config_.device);
+    options.backend = &source.backend;
     options.checkpointing = config_.gradient_checkpointing;
     options.vae_decoder = false;
+    options.outline = source.outline();
     sdxl_.emplace(Sdxl::load(model_, options));
-    const bool trains_text = options.adapter && options.adapter->covers("text_encoder");
-    const auto report = [&](size_t done, size_t total) { progress("Encoding pictures", done, total); };
-    data_.emplace(*sdxl_, model_, dataset,
-                  LatentCacheOptions{.batch_size = config_.batch_size,
-                                     .seed = uint64_t(config_.seed),
-                                     .caption_dropout = config_.caption_dropout,
-                                     .encode_text = !trains_text,
-                                     .progress = report});
+    const bool encode_text = !(options.adapter && options.adapter->covers("text_encoder"));
+    if (source.outline()) {
+      blank_ = blank_batch(*sdxl_, source.blank, config_.batch_size, encode_text);
+    } else {
+      const auto report = [&](size_t done, size_t total) { source.progress("Encoding pictures", done, total); };
+      data_.emplace(*sdxl_, model_, *source.dataset,
+                    LatentCacheOptions{.batch_size = config_.batch_size,
+                                       .seed = uint64_t(config_.seed),
+                                       .caption_dropout = config_.caption_dropout,
+                                       .encode_text = encode_text,
+                                       .progress = report});
+    }
     // Room for the UNet's activations: what the cache holds is not computed again.
     sdxl_->vae_encoder.reset();
-    if (!trains_text) {
+    if (encode_text) {
       sdxl_->text_encoder.reset();
       sdxl_->text_encoder_2.reset();
     }
@@ -89,19 +104,19 @@ class DenoisingTask : public Task {
   NoiseSchedule schedule_;
   std::optional<Sdxl> sdxl_;
   std::optional<LatentCache> data_;
+  Batch blank_;  // in an outline
 };
 
 class LoraTask final : public DenoisingTask {
  public:
-  LoraTask(const TrainConfig& config, const fs::path& model, const Dataset& dataset, const BucketOptions& buckets,
-           const Progress& progress)
-      : DenoisingTask(config, model, buckets),
+  LoraTask(const TrainConfig& config, const fs::path& model, const Source& source)
+      : DenoisingTask(config, model, source.buckets),
         lora_({.rank = int(config.rank),
                .alpha = float(config.alpha),
                .targets = config.targets.empty() ? sdxl_default_targets() : config.targets,
                .seed = uint64_t(config.seed)},
               sdxl_module_names(UNetConfig::read(model / "unet"))) {
-    load({.adapter = &lora_}, dataset, progress);
+    load({.adapter = &lora_}, source);
   }
 
   std::vector<Parameter> parameters() const override { return lora_.parameters(); }
@@ -130,10 +145,9 @@ class LoraTask final : public DenoisingTask {
 
 class UNetTask final : public DenoisingTask {
  public:
-  UNetTask(const TrainConfig& config, const fs::path& model, const Dataset& dataset, const BucketOptions& buckets,
-           const Progress& progress)
-      : DenoisingTask(config, model, buckets) {
-    load({.train_unet = true}, dataset, progress);
+  UNetTask(const TrainConfig& config, const fs::path& model, const Source& source)
+      : DenoisingTask(config, model, source.buckets) {
+    load({.train_unet = true}, source);
   }
 
   std::vector<Parameter> parameters() const override { return sdxl_->unet_weights.parameters(); }
@@ -150,26 +164,28 @@ class UNetTask final : public DenoisingTask {
 
 class VaeTask final : public Task {
  public:
-  VaeTask(const TrainConfig& config, const fs::path& model, const Dataset& dataset, const Progress& progress)
+  VaeTask(const TrainConfig& config, const fs::path& model, const Source& source)
       : config_(config),
         model_(model),
-        dataset_(dataset),
-        backend_(open_backend(config.device)),
-        weights_(Weights::open(model / "vae", {.trainable = true, .place = Residence::on(backend_, config.dtype)})),
+        memory_(source.backend.memory()),
+        weights_(open(model / "vae", {.trainable = true, .place = Residence::on(source.backend, config.dtype)},
+                      source.outline())),
         encoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
         decoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
-        sampler_(dataset.buckets(), config.batch_size, uint64_t(config.seed)) {
-    for (const Example& example : dataset_.examples) {
+        blank_{config.batch_size, source.blank.height, source.blank.width, 3} {
+    if (source.outline()) return;
+    sampler_.emplace(source.dataset->buckets(), config.batch_size, uint64_t(config.seed));
+    for (const Example& example : source.dataset->examples) {
       pictures_.push_back(load_image(example));
-      progress("Reading pictures", pictures_.size(), dataset_.examples.size());
+      source.progress("Reading pictures", pictures_.size(), source.dataset->examples.size());
     }
   }
 
   std::vector<Parameter> parameters() const override { return weights_.parameters(); }
-  BatchSampler& batches() override { return sampler_; }
+  BatchSampler& batches() override { return *sampler_; }
 
   std::vector<NamedTensor> next_batch(TrainRng& rng) override {
-    const Tensor pictures = stacked(sampler_.next());
+    const Tensor pictures = sampler_ ? stacked(sampler_->next()) : zeros(blank_, DType::f32, memory_);
     const VaeConfig vae = VaeConfig::read(model_ / "vae");
     const Shape latent{pictures.dim(0), pictures.dim(1) / vae.factor(), pictures.dim(2) / vae.factor(),
                        vae.latent_channels};
@@ -193,13 +209,17 @@ class VaeTask final : public Task {
   std::string describe() const override { return fmt::format("The VAE, {}", millions(parameters())); }
 
  private:
+  static Weights open(const fs::path& folder, const WeightsOptions& options, bool outline) {
+    return outline ? Weights::outline(options) : Weights::open(folder, options);
+  }
+
   Tensor stacked(const std::vector<size_t>& examples) const {
     std::vector<Tensor> images;
     for (const size_t i : examples) {
       const Tensor image = image_to_tensor(pictures_[i]);
       images.push_back(reshape(image, {1, image.dim(0), image.dim(1), image.dim(2)}));
     }
-    return cat(images, 0).to(backend_.memory());
+    return cat(images, 0).to(memory_);
   }
 
   // Of all latents of the dataset: their inverse brings latents to unit variance, which diffusion expects.
@@ -217,28 +237,36 @@ class VaeTask final : public Task {
 
   TrainConfig config_;
   fs::path model_;
-  Dataset dataset_;
-  Backend& backend_;
+  Memory& memory_;
   Weights weights_;
   VaeEncoder encoder_;
   VaeDecoder decoder_;
-  BatchSampler sampler_;
+  Shape blank_;  // of a batch in an outline
+  std::optional<BatchSampler> sampler_;
   std::vector<Image> pictures_;
 };
 
-}  // namespace
-
-std::unique_ptr<Task> make_task(const TrainConfig& config, const fs::path& model, const Dataset& dataset,
-                                const BucketOptions& buckets, const Progress& progress) {
+std::unique_ptr<Task> task_of(const TrainConfig& config, const fs::path& model, const Source& source) {
   switch (config.train) {
     case TrainMode::lora:
-      return std::make_unique<LoraTask>(config, model, dataset, buckets, progress);
+      return std::make_unique<LoraTask>(config, model, source);
     case TrainMode::full:
-      return std::make_unique<UNetTask>(config, model, dataset, buckets, progress);
+      return std::make_unique<UNetTask>(config, model, source);
     case TrainMode::vae:
-      return std::make_unique<VaeTask>(config, model, dataset, progress);
+      return std::make_unique<VaeTask>(config, model, source);
   }
   fail("--train: unknown mode");
+}
+
+}  // namespace
+
+std::unique_ptr<Task> make_task(const TrainConfig& config, const fs::path& model, Backend& backend,
+                                const Dataset& dataset, const BucketOptions& buckets, const Progress& progress) {
+  return task_of(config, model, {.backend = backend, .dataset = &dataset, .buckets = buckets, .progress = progress});
+}
+
+std::unique_ptr<Task> outline_task(const TrainConfig& config, const fs::path& model, Backend& backend, Size size) {
+  return task_of(config, model, {.backend = backend, .blank = size});
 }
 
 }  // namespace wick

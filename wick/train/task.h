@@ -37,7 +37,12 @@ class Task {
 
 using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
 
-std::unique_ptr<Task> make_task(const TrainConfig& config, const std::filesystem::path& model, const Dataset& dataset,
-                                const BucketOptions& buckets, const Progress& progress);
+std::unique_ptr<Task> make_task(const TrainConfig& config, const std::filesystem::path& model, Backend& backend,
+                                const Dataset& dataset, const BucketOptions& buckets, const Progress& progress);
+// The same task on blank pictures of `size` and on weights without values, for which nothing but the model's configs is
+// read. It has parameters(), next_batch(), loss() and describe(); what they allocate is what a run
+// allocates.
+std::unique_ptr<Task> outline_task(const TrainConfig& config, const std::filesystem::path& model, Backend& backend,
+                                   Size size);
 
 }  // namespace wick

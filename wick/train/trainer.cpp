@@ -14,6 +14,7 @@
 #include "wick/train/interrupt.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/model_folder.h"
+#include "wick/train/plan.h"
 #include "wick/train/progress.h"
 #include "wick/train/run_log.h"
 #include "wick/train/state.h"
@@ -37,11 +38,16 @@ double unix_time() {
 class Run {
  public:
   Run(TrainConfig config, const fs::path& model)
-      : config_(std::move(config)), model_(model), output_(config_.output), rng_(uint64_t(config_.seed)) {}
+      : config_(std::move(config)),
+        model_(model),
+        output_(config_.output),
+        backend_(open_backend(config_.device)),
+        rng_(uint64_t(config_.seed)) {}
 
   RunResult operator()();
 
  private:
+  void plan();
   void open_output();
   bool is_finished();
   void prepare();
@@ -57,7 +63,7 @@ class Run {
   TrainState state() const;
   void seek(const TrainState& state);
   std::map<std::string, std::string> fingerprint() const;
-  bool on_device() const { return !open_backend(config_.device).memory().on_host(); }
+  bool on_device() const { return !backend_.memory().on_host(); }
   fs::path state_file() const { return output_ / "state" / "state.safetensors"; }
 
   void report_setup(const std::string& what, size_t done, size_t total);
@@ -65,11 +71,14 @@ class Run {
 
   TrainConfig config_;
   fs::path model_, output_;
+  Backend& backend_;
   TrainRng rng_;
   BucketOptions buckets_;
   Dataset dataset_;
   std::map<std::string, std::string> fingerprint_;
   std::optional<SavedState> resumed_;
+  std::optional<MemoryPlan> plan_;
+  std::optional<size_t> free_;  // memory of the device before the run
 
   std::unique_ptr<Task> task_;
   std::optional<AdamW> optimizer_;
@@ -97,6 +106,7 @@ class Run {
 RunResult Run::operator()() try {
   buckets_ = sdxl_buckets(model_, config_.resolution, !config_.no_upscale);
   dataset_ = Dataset::scan(config_.dataset, buckets_);
+  plan();
   fingerprint_ = fingerprint();
   open_output();
   if (is_finished()) return RunResult::finished;
@@ -105,6 +115,20 @@ RunResult Run::operator()() try {
 } catch (const Interrupted&) {
   progress_.say("Stopped before the first step.");
   return RunResult::interrupted;
+} catch (const OutOfMemory& e) {
+  progress_.close();
+  fail("{}; {}", e.what(), plan_ ? savings(config_, model_, *plan_) : "it was still reading the data set");
+}
+
+// Refuses a run whose largest bucket needs more memory than there is, before anything is written.
+void Run::plan() {
+  const std::map<Size, std::vector<size_t>> buckets = dataset_.buckets();
+  Size largest;
+  for (const auto& [size, examples] : buckets)
+    if (!examples.empty() && size.width * size.height > largest.width * largest.height) largest = size;
+  plan_ = plan_memory(config_, model_, device_kind(backend_.name()), largest);
+  free_ = free_memory(backend_.name());
+  if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
 }
 
 // A run that does not continue another removes that one's state, so that no later --resume mistakes it for its own.
@@ -131,8 +155,11 @@ bool Run::is_finished() {
 }
 
 void Run::prepare() {
+  progress_.say(fmt::format("Memory on {}: {} needed, {} of them for activations{}.", backend_.name(),
+                            readable_bytes(plan_->total()), readable_bytes(plan_->activations),
+                            free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
   const auto report = [this](const std::string& what, size_t done, size_t total) { report_setup(what, done, total); };
-  task_ = make_task(config_, model_, dataset_, buckets_, report);
+  task_ = make_task(config_, model_, backend_, dataset_, buckets_, report);
   optimizer_.emplace(task_->parameters(), AdamWOptions{.lr = float(config_.lr),
                                                        .weight_decay = float(config_.weight_decay),
                                                        .max_grad_norm = float(config_.max_grad_norm),

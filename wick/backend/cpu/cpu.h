@@ -10,6 +10,7 @@ class CpuBackend final : public Backend {
  public:
   std::string_view name() const override { return "cpu"; }
   Memory& memory() override { return host_memory(); }
+  DType computes_in(DType) const override { return DType::f32; }
 
   // moving and making data
   void copy(View y, View x) override;

@@ -28,8 +28,6 @@ bool fits(size_t block, size_t bytes) {
   return block > kSmallSegment || bytes <= kSmallSegment;
 }
 
-std::string mebibytes(size_t bytes) { return fmt::format("{:.1f} MiB", double(bytes) / (1 << 20)); }
-
 }  // namespace
 
 Pool::~Pool() {
@@ -193,11 +191,12 @@ void Pool::out_of_memory(size_t bytes) {
   size_t free = 0, total = 0;
   cudaMemGetInfo(&free, &total);
   const size_t reserved = general_.reserved + arena_heap_.reserved;
-  fail(
-      "out of memory on cuda:{}: {} were asked for, {} of {} are free; Wick holds {} in tensors and keeps {} more, "
-      "others hold {}; --gradient-checkpointing, a lower --resolution or a smaller --batch-size need less",
-      device_, mebibytes(bytes), mebibytes(free), mebibytes(total), mebibytes(in_use()),
-      mebibytes(reserved - std::min(reserved, in_use())), mebibytes(total - free - std::min(total - free, reserved)));
+  throw OutOfMemory(fmt::format(
+      "out of memory on cuda:{}: {} were asked for, {} of {} are free; Wick holds {} ({}) and keeps {} more, others "
+      "hold {}",
+      device_, readable_bytes(bytes), readable_bytes(free), readable_bytes(total), readable_bytes(in_use()), holdings(),
+      readable_bytes(reserved - std::min(reserved, in_use())),
+      readable_bytes(total - free - std::min(total - free, reserved))));
 }
 
 }  // namespace wick

@@ -1,0 +1,47 @@
+#include "train_flags.h"
+
+#include <fmt/format.h>
+
+#include "wick/core/error.h"
+
+namespace wick::cli {
+
+void TrainFlags::add(CLI::App& command, const TrainOption& option) {
+  static const TrainConfig defaults;
+  std::string help(option.help);
+  const std::string value = option.toml(defaults);
+  if (help.back() != ']' && value != "\"\"" && !option.is_switch()) help += fmt::format(" [{}]", value);
+  if (option.is_switch()) {
+    command.add_flag_callback(
+        option.flag(), [this, key = option.key] { words_[key] = {"true"}; }, help);
+    return;
+  }
+  const auto remember = [this, key = option.key](const std::vector<std::string>& words) { words_[key] = words; };
+  CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), remember, help);
+  flag->type_name(std::string(option.type()))->type_size(1)->expected(1, option.is_list() ? 4096 : 1);
+  flag->allow_extra_args(option.is_list());
+  flag->multi_option_policy(option.is_list() ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
+}
+
+void TrainFlags::add_to(CLI::App& command) {
+  command.add_option("--config", config_file_, "TOML file of settings, as config.toml of a run; flags win")
+      ->type_name("FILE");
+  for (const TrainOption& option : train_options()) add(command, option);
+  command.add_flag("--bf16", bf16_, "Frozen weights in bf16, and on a device all arithmetic on them");
+  command.add_flag("--fp16", fp16_, "Likewise in fp16");
+}
+
+TrainConfig TrainFlags::config() {
+  check(!(bf16_ && fp16_), "--bf16 and --fp16: expected one of them");
+  if (bf16_ || fp16_) {
+    check(!words_.contains("dtype"), "--dtype: expected it, --bf16 or --fp16, found two of them");
+    words_["dtype"] = {bf16_ ? "bf16" : "f16"};
+  }
+  TrainConfig config;
+  if (!config_file_.empty()) read_toml(config, config_file_);
+  for (const TrainOption& option : train_options())
+    if (const auto given = words_.find(option.key); given != words_.end()) option.set(config, given->second);
+  return config;
+}
+
+}  // namespace wick::cli

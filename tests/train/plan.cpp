@@ -1,0 +1,119 @@
+// The plan of a run against what the run takes, on the golden model.
+#include "wick/train/plan.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "device.h"
+#include "source_dir.h"
+#include "wick/train/latent_cache.h"
+#include "wick/train/step.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kModel = test::source_dir() / "tests/golden/sdxl";
+const fs::path kPictures = test::source_dir() / "data/tiny-style";
+
+struct Measured {
+  size_t weights, adapter, optimizer, encoding, step;
+};
+
+// As many pictures of one bucket as a batch has.
+Dataset one_batch(const TrainConfig& config, const BucketOptions& buckets, Size bucket) {
+  Dataset dataset = Dataset::scan(kPictures, buckets);
+  dataset.examples.resize(size_t(config.batch_size));
+  for (Example& e : dataset.examples) e.placement = {.bucket = bucket, .scaled = bucket};
+  return dataset;
+}
+
+// The encoded data set is no part of a plan: it lies on the host, and on the CPU counts beside the rest.
+Measured measure(const TrainConfig& config, Size bucket) {
+  Memory& memory = test::memory();
+  const size_t before = memory.in_use();
+  const auto peak = [&] { return memory.peak() - before - memory.held(Purpose::data); };
+  const BucketOptions buckets = sdxl_buckets(kModel, config.resolution);
+  const Dataset dataset = one_batch(config, buckets, bucket);
+
+  memory.reset_peak();
+  const auto task =
+      make_task(config, kModel, test::backend(), dataset, buckets, [](const std::string&, size_t, size_t) {});
+  Measured measured{.encoding = peak()};
+  AdamW optimizer(task->parameters(), {.average = float(config.ema)});
+  TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);
+  TrainRng rng(1);
+  memory.reset_peak();
+  for (int i = 0; i < 3; ++i) EXPECT_FALSE(step(rng, 1e-4f).wait().halted);
+  measured.step = peak();
+  measured.weights = memory.held(Purpose::weights);
+  measured.adapter = memory.held(Purpose::adapter);
+  measured.optimizer = memory.held(Purpose::optimizer);
+  return measured;
+}
+
+void expect_close(size_t planned, size_t measured, size_t allowance, const char* what) {
+  std::printf("  %-10s planned %8.3f MiB, measured %8.3f MiB: %+.1f %%\n", what, double(planned) / (1 << 20),
+              double(measured) / (1 << 20), 100 * (double(planned) / double(measured) - 1));
+  EXPECT_GE(double(planned + allowance), 0.9 * double(measured)) << what;
+  EXPECT_LE(double(planned), 1.1 * double(measured)) << what;
+}
+
+void expect_planned(TrainConfig config) {
+  config.model = kModel;
+  config.resolution = config.resolution > 0 ? config.resolution : 128;
+  const DeviceKind& kind = device_kind(test::backend().name());
+  const MemoryPlan plan = plan_memory(config, kModel, kind);
+  const Measured measured = measure(config, plan.bucket);
+  EXPECT_EQ(plan.weights, measured.weights);
+  EXPECT_EQ(plan.adapter, measured.adapter);
+  EXPECT_EQ(plan.optimizer, measured.optimizer);
+  expect_close(plan.encoding, measured.encoding, kind.workspace, "encoding");
+  expect_close(plan.step(), measured.step, kind.workspace, "step");
+}
+
+TEST(Plan, ALora) { expect_planned({.rank = 4, .alpha = 4}); }
+TEST(Plan, ALargerRank) { expect_planned({.rank = 64, .alpha = 64}); }
+TEST(Plan, Batches) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 4}); }
+TEST(Plan, AHigherResolution) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .resolution = 256}); }
+TEST(Plan, WeightsInBf16) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .dtype = DType::bf16}); }
+TEST(Plan, MicroBatchesAndAverages) {
+  expect_planned({.rank = 16, .alpha = 16, .batch_size = 2, .accumulate = 4, .ema = 0.9});
+}
+TEST(Plan, Checkpointing) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 4, .gradient_checkpointing = true}); }
+TEST(Plan, ATextEncoderToo) {
+  expect_planned({.targets = {"text_encoder.*q_proj", "unet.*attn1.to_q"}, .rank = 4, .alpha = 4, .batch_size = 2});
+}
+TEST(Plan, TheWholeUNet) { expect_planned({.train = TrainMode::full, .batch_size = 2}); }
+TEST(Plan, TheVae) { expect_planned({.train = TrainMode::vae, .batch_size = 2}); }
+
+TEST(Plan, WhatSavesMemoryIsFound) {
+  const TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .batch_size = 64};
+  const MemoryPlan plan = plan_memory(config, kModel, device_kind("cuda"));
+  const std::vector<Alternative> found = alternatives(config, kModel, plan);
+  ASSERT_EQ(found.size(), 4u);
+  for (const Alternative& a : found) EXPECT_LT(a.total, plan.total()) << a.flags;
+  EXPECT_LE(found.back().total, found.front().total) << "all together";
+
+  EXPECT_NO_THROW(check_fits(config, kModel, plan, "cuda:0", plan.total()));
+  try {
+    check_fits(config, kModel, plan, "cuda:0", plan.total() - 1);
+    FAIL() << "it does not fit";
+  } catch (const Error& e) {
+    for (const char* word :
+         {"cuda:0", "would need", "are free", "--gradient-checkpointing", "--batch-size 1", "--bf16"})
+      EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
+  }
+}
+
+TEST(Plan, NothingCanBeReadFromMemoryThatOnlyCounts) {
+  CountingBackend backend(device_kind("cuda"));
+  const Tensor x = Tensor::of(std::vector<float>{1, 2}, {2}, backend.memory());
+  EXPECT_EQ(backend.memory().in_use(), 512u);
+  EXPECT_THROW(x.to_vector(), Error);
+}
+
+}  // namespace
+}  // namespace wick

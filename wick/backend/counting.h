@@ -1,0 +1,93 @@
+// A backend on which nothing happens but that memory is counted. Models, tapes and optimizers run on it as they are,
+// and what its Memory has counted then is what they take on a device. Nothing can be read from it.
+#pragma once
+
+#include <string_view>
+
+#include "wick/backend/backend.h"
+
+namespace wick {
+
+// What is known of a kind of device without having one. The constants stand in counting.cpp, with where they are from.
+struct DeviceKind {
+  std::string_view name;        // "cpu", "cuda"
+  bool computes_in_f32;         // whatever weights are kept in
+  size_t granule;               // its Memory counts in multiples of it
+  size_t workspace;             // the most that kernels take of its Memory beside the tensors of a step, an allowance
+  size_t context;               // taken past its Memory: by the driver, libraries and threads
+  std::string_view context_of;  // in words
+};
+
+// Of "cpu", "cuda" or "cuda:N".
+const DeviceKind& device_kind(std::string_view device);
+
+class CountingMemory final : public Memory {
+ public:
+  explicit CountingMemory(size_t granule) : granule_(granule) {}
+
+  void* allocate(size_t bytes) override;
+  void release(void*, size_t bytes) noexcept override { uncount(counted(bytes)); }
+  bool on_host() const override { return false; }
+  void write(void*, const void*, size_t) override {}
+  void read(void*, const void*, size_t) override;                      // throws: there is nothing
+  std::unique_ptr<Readback> read_later(const void*, size_t) override;  // and so does its data()
+
+ private:
+  size_t counted(size_t bytes) const { return (bytes + granule_ - 1) / granule_ * granule_; }
+  size_t granule_;
+};
+
+class CountingBackend final : public Backend {
+ public:
+  explicit CountingBackend(const DeviceKind& kind) : kind_(kind), memory_(kind.granule) { memory_.backend = this; }
+
+  std::string_view name() const override { return kind_.name; }
+  Memory& memory() override { return memory_; }
+  DType computes_in(DType weights) const override { return kind_.computes_in_f32 ? DType::f32 : weights; }
+
+  void copy(View, View) override {}
+  void fill(View, float) override {}
+  void fill_uniform(View, uint64_t, uint32_t, uint64_t) override {}
+  void fill_normal(View, uint64_t, uint32_t, uint64_t) override {}
+  void unary(Unary, View, View) override {}
+  void unary_backward(Unary, View, View, View) override {}
+  void binary(Binary, View, View, View) override {}
+  void affine(View, View, float, float) override {}
+  void clamp(View, View, float, float) override {}
+  void clamp_backward(View, View, View, float, float) override {}
+  void accumulate(View, View, float) override {}
+  void sum(View, View) override {}
+  void matmul(View, View, View, float, float) override {}
+  void linear(View, View, View, View) override {}
+  void lora_linear(View, View, View, View, View, View, View, float) override {}
+  void lora_linear_backward(View, View, View, View, View, View, View, View, View, float) override {}
+  void lora_backward(View, View, View, View, View, View, float) override {}
+  void conv2d(View, View, View, View, Conv2d) override {}
+  void conv2d_backward_input(View, View, View, Conv2d) override {}
+  void conv2d_backward_weight(View, View, View, View, Conv2d) override {}
+  void upsample_nearest(View, View) override {}
+  void upsample_nearest_backward(View, View) override {}
+  void group_norm(View, View, View, View, View, View, int, float, bool) override {}
+  void group_norm_backward(View, View, View, View, View, View, View, View, View, int, bool) override {}
+  void layer_norm(View, View, View, View, View, View, float) override {}
+  void layer_norm_backward(View, View, View, View, View, View, View, View) override {}
+  void attention(View, View, View, View, View, float, bool) override {}
+  void attention_backward(View, View, View, View, View, View, View, View, View, float, bool) override {}
+  void softmax(View, View) override {}
+  void softmax_backward(View, View, View) override {}
+  void geglu(View, View) override {}
+  void geglu_backward(View, View, View) override {}
+  void embedding(View, View, View) override {}
+  void embedding_backward(View, View, View) override {}
+  void timestep_embedding(View, View, float) override {}
+  void mse(View, View, View) override {}
+  void mse_backward(View, View, View, View) override {}
+  void adamw(const std::vector<AdamWSlot>&, const AdamWStep&, View) override {}
+  void sum_of_squares(View, const std::vector<View>&) override {}
+
+ private:
+  DeviceKind kind_;
+  CountingMemory memory_;
+};
+
+}  // namespace wick

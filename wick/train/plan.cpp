@@ -1,0 +1,107 @@
+#include "wick/train/plan.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <utility>
+
+#include "wick/train/latent_cache.h"
+#include "wick/train/step.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMicroBatches = 2;  // more than one takes room for the sum of gradients; more than two take no more
+
+Size largest_bucket(const TrainConfig& config, const fs::path& model) {
+  const std::vector<Size> sizes = bucket_sizes(sdxl_buckets(model, config.resolution, !config.no_upscale));
+  const auto area_then_square = [](Size s) { return std::pair(s.width * s.height, std::min(s.width, s.height)); };
+  return *std::max_element(sizes.begin(), sizes.end(),
+                           [&](Size a, Size b) { return area_then_square(a) < area_then_square(b); });
+}
+
+struct Change {
+  std::string flag;
+  std::function<bool(TrainConfig&)> apply;  // false where there is nothing to change
+};
+
+template <class T>
+bool assign(T& setting, T value) {
+  if (setting == value) return false;
+  setting = value;
+  return true;
+}
+
+const std::vector<Change>& changes() {
+  static const std::vector<Change> all = {
+      {"--gradient-checkpointing", [](TrainConfig& c) { return assign(c.gradient_checkpointing, true); }},
+      {"--bf16", [](TrainConfig& c) { return c.dtype == DType::f32 && assign(c.dtype, DType::bf16); }},
+      {"--batch-size 1", [](TrainConfig& c) { return assign(c.batch_size, int64_t{1}); }}};
+  return all;
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const TrainConfig& config, const fs::path& model, const DeviceKind& device,
+                       std::optional<Size> bucket) {
+  CountingBackend backend(device);
+  const Memory& memory = backend.memory();
+  MemoryPlan plan{.bucket = bucket ? *bucket : largest_bucket(config, model), .device = device};
+
+  const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket);
+  plan.encoding = memory.peak();
+  plan.what = task->describe();
+
+  AdamW optimizer(task->parameters(), {.average = float(config.ema)});
+  TrainStep step(*task, optimizer, std::min(config.accumulate, kMicroBatches), /*graph=*/false);
+  backend.memory().reset_peak();
+  TrainRng rng(0);
+  step(rng, 0);
+
+  plan.weights = memory.held(Purpose::weights);
+  plan.adapter = memory.held(Purpose::adapter);
+  plan.optimizer = memory.held(Purpose::optimizer);
+  plan.activations = memory.peak() - plan.weights - plan.adapter - plan.optimizer;
+  return plan;
+}
+
+std::vector<Alternative> alternatives(const TrainConfig& config, const fs::path& model, const MemoryPlan& plan) {
+  std::vector<Alternative> found;
+  TrainConfig all = config;
+  std::vector<std::string> flags;
+  for (const Change& change : changes()) {
+    TrainConfig changed = config;
+    if (!change.apply(changed)) continue;
+    const size_t total = plan_memory(changed, model, plan.device, plan.bucket).total();
+    if (total + plan.peak() / 100 >= plan.total()) continue;  // not worth a line
+    found.push_back({change.flag, total});
+    change.apply(all);
+    flags.push_back(change.flag);
+  }
+  std::sort(found.begin(), found.end(), [](const Alternative& a, const Alternative& b) { return a.total < b.total; });
+  if (found.size() > 1)
+    found.push_back(
+        {fmt::format("{}", fmt::join(flags, " ")), plan_memory(all, model, plan.device, plan.bucket).total()});
+  return found;
+}
+
+std::string savings(const TrainConfig& config, const fs::path& model, const MemoryPlan& plan) {
+  std::string text;
+  for (const Alternative& a : alternatives(config, model, plan))
+    text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", a.flags, text.empty() ? "would save " : "",
+                        readable_bytes(plan.total() - a.total));
+  return text.empty() ? "a lower --resolution would need less" : text;
+}
+
+void check_fits(const TrainConfig& config, const fs::path& model, const MemoryPlan& plan, std::string_view device,
+                size_t available) {
+  if (plan.total() <= available) return;
+  fail("this run would need {} of memory on {}, where {} are free; {}", readable_bytes(plan.total()), device,
+       readable_bytes(available), savings(config, model, plan));
+}
+
+}  // namespace wick

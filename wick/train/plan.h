@@ -1,0 +1,51 @@
+// What memory a training run takes, before anything is loaded: the run itself, its model, tape and optimizer, takes one
+// step on a backend that only counts.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "wick/backend/counting.h"
+#include "wick/train/buckets.h"
+#include "wick/train/config.h"
+
+namespace wick {
+
+struct MemoryPlan {  // bytes
+  std::string what;  // as the run describes itself: "A LoRA of rank 32 on 722 modules, 42.6 M parameters"
+  Size bucket;
+  DeviceKind device;
+
+  size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of --accumulate
+  size_t activations;                  // what a step adds to them at its peak, gradients among it
+  size_t encoding;  // the peak before the first step, while the frozen encoders run: everything together
+
+  size_t step() const { return weights + adapter + optimizer + activations; }
+  // The peak of the device's Memory, and with what is taken past it.
+  size_t peak() const { return std::max(step(), encoding) + device.workspace; }
+  size_t total() const { return peak() + device.context; }
+};
+
+// For batches of the largest bucket that the resolution allows, or of `bucket`. config.device is left alone.
+MemoryPlan plan_memory(const TrainConfig& config, const std::filesystem::path& model, const DeviceKind& device,
+                       std::optional<Size> bucket = {});
+
+// The same run with one setting changed that saves memory, and what it then takes; the most saving first. Where there
+// are several, the last row has all of them together.
+struct Alternative {
+  std::string flags;  // "--gradient-checkpointing"
+  size_t total;
+};
+std::vector<Alternative> alternatives(const TrainConfig& config, const std::filesystem::path& model,
+                                      const MemoryPlan& plan);
+// "--gradient-checkpointing would save 9.6 GiB, --batch-size 1 4.1 GiB", for errors; or that nothing would.
+std::string savings(const TrainConfig& config, const std::filesystem::path& model, const MemoryPlan& plan);
+
+// Throws Error where `available` bytes are too few for the plan. `device` is its name: "cuda:0".
+void check_fits(const TrainConfig& config, const std::filesystem::path& model, const MemoryPlan& plan,
+                std::string_view device, size_t available);
+
+}  // namespace wick
