@@ -1,13 +1,11 @@
 // Wick's side of the LoRA linear on a GPU, every row of issue 3's table: one line of JSON a row, microseconds, medians
 // of graph replays. bench/peers/lora_cuda.py prints the same rows for PyTorch; frozen layers are cuBLASLt's in both.
-#include <cuda_runtime.h>
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <functional>
-#include <vector>
 
-#include "wick/backend/cuda/cuda.h"
+#include "timing.h"
+#include "wick/backend/registry.h"
 
 namespace wick::bench {
 namespace {
@@ -15,41 +13,29 @@ namespace {
 class Bench {
  public:
   Tensor normal(const Shape& shape, DType dtype) {
-    const Tensor x = Tensor::empty(shape, DType::f32, cuda_.memory()), y = Tensor::empty(shape, dtype, cuda_.memory());
-    cuda_.fill_normal(x, 1, ++streams_, 0);
-    cuda_.copy(y, x);
+    const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
+                 y = Tensor::empty(shape, dtype, device_.memory());
+    device_.fill_normal(x, 1, ++streams_, 0);
+    device_.copy(y, x);
     return y;
   }
 
-  // Median microseconds of f(), launched `calls` times in one graph.
+  // Median microseconds of f(), of which a graph holds `calls`. The wait at the end of some replays counts too.
   double time(const std::function<void()>& f, int calls = 20) {
-    f();  // what is made on first use, and the memory that the graph will find free
-    cudaGraph_t graph;
-    cudaGraphExec_t replay;
-    cuda_check(cudaStreamBeginCapture(cuda_.stream(), cudaStreamCaptureModeThreadLocal), "capturing");
-    for (int i = 0; i < calls; ++i) f();
-    cuda_check(cudaStreamEndCapture(cuda_.stream(), &graph), "capturing");
-    cuda_check(cudaGraphInstantiate(&replay, graph, 0), "making a graph");
-    cudaEvent_t start, end;
-    cudaEventCreate(&start);
-    cudaEventCreate(&end);
-    std::vector<float> times;
-    constexpr int kWarmUp = 5, kReplays = 30;
-    for (int i = 0; i < kWarmUp + kReplays; ++i) {
-      cudaEventRecord(start, cuda_.stream());
-      cuda_check(cudaGraphLaunch(replay, cuda_.stream()), "a replay");
-      cudaEventRecord(end, cuda_.stream());
-      cuda_check(cudaEventSynchronize(end), "a replay");
-      float ms = 0;
-      cudaEventElapsedTime(&ms, start, end);
-      if (i >= kWarmUp) times.push_back(ms * 1000 / float(calls));
+    f();  // what is made on first use
+    const auto graph = device_.capture([&] {
+      for (int i = 0; i < calls; ++i) f();
+    });
+    constexpr int kWarmUp = 3, kRuns = 25, kReplays = 10;
+    std::vector<double> times;
+    for (int run = 0; run < kWarmUp + kRuns; ++run) {
+      const double ms = time_ms([&] {
+        for (int i = 0; i < kReplays; ++i) graph->run();
+        flag_.item();
+      });
+      if (run >= kWarmUp) times.push_back(ms * 1000 / (calls * kReplays));
     }
-    cudaEventDestroy(start);
-    cudaEventDestroy(end);
-    cudaGraphExecDestroy(replay);
-    cudaGraphDestroy(graph);
-    std::nth_element(times.begin(), times.begin() + kReplays / 2, times.end());
-    return times[kReplays / 2];
+    return median(times);
   }
 
   // The gradients of both factors, which are f32, from dy and x.
@@ -57,7 +43,7 @@ class Bench {
     const Tensor x = normal({tokens, width}, DType::bf16), dy = normal({tokens, width}, DType::bf16);
     const Tensor down = normal({rank, width}, DType::f32), up = normal({width, rank}, DType::f32);
     const Tensor ddown = normal({rank, width}, DType::f32), dup = normal({width, rank}, DType::f32);
-    const double us = time([&] { cuda_.lora_backward(ddown, dup, dy, x, down, up, 0.5f); });
+    const double us = time([&] { device_.lora_backward(ddown, dup, dy, x, down, up, 0.5f); });
     fmt::print("{{\"row\": \"gradients {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
   }
 
@@ -69,15 +55,15 @@ class Bench {
     const Tensor y = normal({tokens, out}, t), s = normal({tokens, rank}, t), dx = normal({tokens, in}, t);
     const Tensor ddown = normal({rank, in}, DType::f32), dup = normal({out, rank}, DType::f32);
     const int calls = double(tokens) * double(in) * double(out) > 1e10 ? 4 : 20;
-    const auto frozen = [&] { cuda_.linear(y, x, w, {}); };
+    const auto frozen = [&] { device_.linear(y, x, w, {}); };
     const auto frozen_both = [&] {
-      cuda_.linear(y, x, w, {});
-      cuda_.matmul(dx, dy, w, 1, 0);
+      device_.linear(y, x, w, {});
+      device_.matmul(dx, dy, w, 1, 0);
     };
-    const auto lora = [&] { cuda_.lora_linear(y, s, x, w, {}, down, up, 0.5f); };
+    const auto lora = [&] { device_.lora_linear(y, s, x, w, {}, down, up, 0.5f); };
     const auto lora_both = [&] {
-      cuda_.lora_linear(y, s, x, w, {}, down, up, 0.5f);
-      cuda_.lora_linear_backward(dx, ddown, dup, dy, x, s, w, down, up, 0.5f);
+      device_.lora_linear(y, s, x, w, {}, down, up, 0.5f);
+      device_.lora_linear_backward(dx, ddown, dup, dy, x, s, w, down, up, 0.5f);
     };
     fmt::print(
         "{{\"row\": \"linear {}x{}->{} r{}\", \"frozen\": {:.2f}, \"frozen_both\": {:.2f}, \"lora\": {:.2f}, "
@@ -87,8 +73,9 @@ class Bench {
   }
 
  private:
-  CudaBackend cuda_{0};
+  Backend& device_ = open_backend("cuda");
   uint32_t streams_ = 0;
+  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
 };
 
 void run() {

@@ -202,7 +202,7 @@ void CudaBackend::lora_backward(View ddown, View dup, View dy, View x, View down
   const MatrixInput grad(*this, dy, dy.dtype), input(*this, x, dy.dtype);
   const DType dtype = dy.dtype;
   // At many rows and a high rank the products are large enough for cuBLASLt's, which then are faster.
-  constexpr int64_t kManyRows = 2048, kHighRank = 48;
+  constexpr int64_t kManyRows = 2048, kHighRank = 32;
   const bool large = grad->rows >= kManyRows && down.shape[0] >= kHighRank;
   if (!large && factors_fit(*this, *grad) && factors_fit(*this, *input)) {
     const Factor a(*this, down, up, dtype), b(*this, up, down, dtype);
