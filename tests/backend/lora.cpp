@@ -89,6 +89,69 @@ TEST(LoraLinear, BackwardAndEachOutputUnwanted) {
     }
 }
 
+// Distance of a whole tensor from the reference, relative to it; NaN is far away.
+void expect_near(const Tensor& got, const Doubles& want, double tolerance, const char* what) {
+  const std::vector<float> values = got.to_vector();
+  ASSERT_EQ(values.size(), want.size()) << what;
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    error += (values[i] - want[i]) * (values[i] - want[i]);
+    norm += want[i] * want[i];
+  }
+  EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(norm)) << what << " " << to_string(got.shape());
+}
+
+// What 16-bit activations meet: extents that the copy engine likes and others, each rank, rows apart, factors in f32
+// and in the dtype of the activations. WICK_CUDA_CAPABILITY=80 and 75 take the ways of older devices.
+TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) {
+  const DType dtype = activations();
+  const double tolerance = std::max(2 * unit_roundoff(dtype), 3e-6);
+  for (int round = 0; round < (on_cpu() ? 10 : 150); ++round) {
+    const int64_t step = round % 3 == 0 ? 1 : round % 3 == 1 ? 8 : 64;
+    const auto extent = [&](int64_t most) { return (between(1, most) + step - 1) / step * step; };
+    const int64_t m = between(1, round % 10 == 9 ? 600 : 150), k = extent(200), n = extent(200);
+    const int64_t r = round % 7 == 6 ? between(65, 256) : round % 3 ? (between(1, 64) + 7) / 8 * 8 : between(1, 64);
+    const Layout layout = round % 4 == 3 ? Layout::gapped : Layout::packed;
+    const DType factors = round % 2 ? dtype : DType::f32;
+    const float scale = 0.75f;
+    SCOPED_TRACE(::testing::Message() << "m " << m << " k " << k << " n " << n << " rank " << r);
+    const Tensor x = input({m, k}, layout), dy = input({m, n}, layout), w = random({n, k}, Layout::packed, dtype);
+    const Tensor down = random({r, k}, Layout::packed, factors), up = random({n, r}, Layout::packed, factors);
+    const Tensor bias = round % 5 ? Tensor() : random({n});
+    const auto product = [&](Doubles out, const Doubles& low) {
+      for (size_t i = 0; i < out.size(); ++i) out[i] += low[i];
+      return out;
+    };
+    const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
+    const Doubles dlow = times(doubles(dy), false, doubles(up), false, m, r, n, scale);
+    Doubles want_y = product(times(doubles(x), false, doubles(w), true, m, n, k),
+                             times(low, false, doubles(up), true, m, n, r, scale));
+    const Doubles shift = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
+    for (size_t i = 0; i < want_y.size(); ++i) want_y[i] += shift[i % size_t(n)];
+    const Doubles want_dx = product(times(doubles(dy), false, doubles(w), false, m, k, n),
+                                    times(dlow, false, doubles(down), false, m, k, r));
+    const Doubles want_ddown = times(dlow, true, doubles(x), false, r, k, m);
+    const Doubles want_dup = times(doubles(dy), true, low, false, n, r, m, scale);
+
+    const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
+    backend().lora_linear(y, s, x, w, bias, down, up, scale);
+    expect_near(y, want_y, tolerance, "y");
+    expect_near(s, low, tolerance, "s");
+    const Tensor dx = poisoned({m, k}, layout, dtype), ddown = poisoned({r, k}), dup = poisoned({n, r});
+    backend().lora_linear_backward(dx, ddown, dup, dy, x, s, w, down, up, scale);
+    expect_near(dx, want_dx, tolerance, "dx");
+    expect_near(ddown, want_ddown, tolerance, "ddown");
+    expect_near(dup, want_dup, tolerance, "dup");
+    const Tensor again = poisoned({m, k}, layout, dtype);
+    backend().lora_linear_backward(again, {}, {}, dy, x, s, w, down, up, scale);
+    expect_same_bits(again, dx, "dx alone");
+    const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});
+    backend().lora_backward(alone_ddown, alone_dup, dy, x, down, up, scale);
+    expect_near(alone_ddown, want_ddown, tolerance, "ddown, from x");
+    expect_near(alone_dup, want_dup, tolerance, "dup, from x");
+  }
+}
+
 TEST(LoraBackward, AnyBatchAndStride) {
   for (int round = 0; round < 16; ++round) {
     const Case c = random_case();

@@ -95,6 +95,8 @@ class Backend {
   virtual void matmul(View c, View a, View b, float alpha, float beta) = 0;  // c = alpha * a b + beta * c
   virtual void linear(View y, View x, View w, View bias) = 0;                // y [..., N] = x [..., K] w[N, K]^T + bias
   // LoRA linear: s = x down^T is saved for backward; y = x w^T + bias + scale * s up^T.  down [R, K], up [N, R].
+  // The factors are f32 or, on CUDA, in the dtype of the activations (AdamWSlot::copy), which saves converting them;
+  // their gradients are f32.
   virtual void lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) = 0;
   // ds = scale * dy up; dup = scale * dy^T s; ddown = ds^T x; dx = dy w + ds down.  Each output may be unwanted.
   virtual void lora_linear_backward(View dx, View ddown, View dup, View dy, View x, View s, View w, View down, View up,

@@ -109,16 +109,13 @@ class Factor {
 
 namespace {
 
-constexpr int64_t kManyRows = 1024;  // from here on the one large product is worth a kernel before it
-
 // y = x w^T + bias + scale * s up^T in two launches, if the shapes fit.
 bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& w, const View& bias,
                    const View& down, const View& up, float scale) {
   const auto product = as_rows(y), input = as_rows(x), weight = as_matrix(w);
   const auto saved = s ? as_rows(s) : DeviceMatrix{};
   const bool dense_bias = !bias || (bias.dtype == DType::f32 && bias.contiguous());
-  if (!product || !input || !weight || !saved || !dense_bias || input->rows < kManyRows || !factors_fit(cuda, *input))
-    return false;
+  if (!product || !input || !weight || !saved || !dense_bias || !factors_fit(cuda, *input)) return false;
   if (s && (s.dtype != x.dtype || saved->transposed)) return false;
   ExtendedGemm g{*product, *input, weight->t(), {}, {}, bias.as<float>()};
   if (!g.w.transposed || !extended_gemm_fits(cuda, g)) return false;
@@ -138,7 +135,7 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
                     const View& x, const View& s, const View& w, const View& down, const View& up, float scale) {
   const auto grad = as_rows(dy), weight = as_matrix(w), out = dx ? as_rows(dx) : DeviceMatrix{};
   const auto input = ddown ? as_rows(x) : DeviceMatrix{}, saved = dup ? as_rows(s) : DeviceMatrix{};
-  if (!grad || !weight || !out || !input || !saved || grad->rows < kManyRows || !factors_fit(cuda, *grad)) return false;
+  if (!grad || !weight || !out || !input || !saved || !factors_fit(cuda, *grad)) return false;
   if (ddown && (x.dtype != dy.dtype || !factors_fit(cuda, *input))) return false;
   if (dup && (s.dtype != dy.dtype || saved->transposed || !rows_aligned(*saved))) return false;
   ExtendedGemm g{*out, *grad, *weight, {}, {}, nullptr};
@@ -204,7 +201,10 @@ void CudaBackend::lora_backward(View ddown, View dup, View dy, View x, View down
   }
   const MatrixInput grad(*this, dy, dy.dtype), input(*this, x, dy.dtype);
   const DType dtype = dy.dtype;
-  if (factors_fit(*this, *grad) && factors_fit(*this, *input)) {
+  // At many rows and a high rank the products are large enough for cuBLASLt's, which then are faster.
+  constexpr int64_t kManyRows = 2048, kHighRank = 32;
+  const bool large = grad->rows >= kManyRows && down.shape[0] >= kHighRank;
+  if (!large && factors_fit(*this, *grad) && factors_fit(*this, *input)) {
     const Factor a(*this, down, up, dtype), b(*this, up, down, dtype);
     const WorkMatrix s(*this, dtype, grad->rows, padded(a->rows)), ds(*this, dtype, grad->rows, padded(a->rows));
     Projection projections[2];

@@ -168,7 +168,10 @@ struct ProjectKernel {
   static constexpr bool kConvert = !std::is_same_v<T, F>;
   static constexpr int kRows = 16 * kFragments * kRowWarps, kCopies = kWarps / kRowWarps;
   static constexpr bool kLarge = kRows == 128;  // then two blocks share a multiprocessor
-  static constexpr int kDepth = kLarge && kConvert ? 32 : 64, kStages = !kLarge ? 6 : kConvert ? 5 : 4;
+  static constexpr int kDepth = kLarge && kConvert ? 32 : 64,
+                       kStages = !kLarge    ? (kConvert && kRank == kMaxRankTile ? 4 : 6)
+                                 : kConvert ? 5
+                                            : 4;
   static constexpr int kXLd = kDepth + kPad, kXTile = kRows * kXLd;
   static constexpr int kFactorTile = std::max(kDepth * (kRank + kPad), kRank*(kDepth + kPad));
   static constexpr int kRawTile = kConvert ? kDepth * kRank : 0;
@@ -435,11 +438,12 @@ __global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const GradientPai
 
 // ---- launches
 
-// The largest power of two up to `most` that leaves each block `least` steps and does not make more than `blocks`.
-int split(const CudaBackend& cuda, int64_t units, int64_t steps, int64_t least, int64_t blocks) {
+// How many blocks share a reduction of some steps: the largest power of two up to `most` that leaves each of them
+// `least` steps and does not make more than `blocks` of the units of work.
+int split(const CudaBackend& cuda, int64_t units, int64_t steps, int64_t least, int most, int64_t blocks) {
   int parts = 1;
   if (cuda.capability() < 90) return parts;
-  while (parts < kMaxCluster && units * parts * 2 <= blocks && steps >= parts * 2 * least) parts *= 2;
+  while (parts < most && units * parts * 2 <= blocks && steps >= parts * 2 * least) parts *= 2;
   return parts;
 }
 
@@ -458,7 +462,7 @@ template <class T, class F, int kRank, int kRowWarps, int kFragments>
 void launch_project(CudaBackend& cuda, const ProjectionPair<T, F>& pair, int count, int64_t depth) {
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
   const int64_t panels = (pair.rows + Kernel::kRows - 1) / Kernel::kRows;
-  const int cluster = split(cuda, panels * count * pair.rank_tiles, (depth + Kernel::kDepth - 1) / Kernel::kDepth, 2,
+  const int cluster = split(cuda, panels * count * pair.rank_tiles, (depth + Kernel::kDepth - 1) / Kernel::kDepth, 2, 4,
                             2 * cuda.multiprocessors());
   launch("project", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(panels), unsigned(count * pair.rank_tiles)), dim3(kThreads),
@@ -492,10 +496,11 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
                   !p.f.transposed};
     depth = std::max(depth, p.x.cols);
   }
-  constexpr int64_t kFewRows = 512;
+  // Measured on an H100: panels of 32 rows for few rows, and where a panel's reduction is short; else of 128.
+  constexpr int64_t kFewRows = 512, kShort = 1024;
   with_rank(pair.rank, [&](auto rank) {
     pair.rank_tiles = (pair.rank + rank - 1) / rank;
-    if (pair.rows <= kFewRows)
+    if (pair.rows <= kFewRows || depth <= kShort)
       launch_project<T, F, rank, 2, 1>(cuda, pair, count, depth);
     else
       launch_project<T, F, rank, 4, 2>(cuda, pair, count, depth);
@@ -508,7 +513,8 @@ void launch_gradients(CudaBackend& cuda, GradientPair<T>& pair, int count, bool 
   const int rank_tiles = (pair.rank + kRank - 1) / kRank;
   int64_t tiles = 0;
   for (int i = 0; i < count; ++i) tiles += pair.of[i].tiles = (pair.of[i].cols + Kernel::kCols - 1) / Kernel::kCols;
-  const int cluster = split(cuda, tiles * rank_tiles, (pair.rows + kDepth - 1) / kDepth, 4, 2 * cuda.multiprocessors());
+  const int cluster =
+      split(cuda, tiles * rank_tiles, (pair.rows + kDepth - 1) / kDepth, 4, kMaxCluster, cuda.multiprocessors());
   launch("factor gradients", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(tiles), unsigned(rank_tiles)), dim3(kThreads), Kernel::kSharedBytes, cluster,
           follows && cuda.capability() >= 90},

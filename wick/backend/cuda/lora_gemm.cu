@@ -32,7 +32,7 @@ struct GemmShape {
 // A block's shared memory. Tiles of the copy engine lie at multiples of 1024 bytes.
 template <class T, int kCols>
 struct GemmShared {
-  static constexpr int kStages = kCols == 256 ? 4 : 6;
+  static constexpr int kStages = kCols == 64 ? 6 : 4;
   static constexpr int kXTile = kRows * kDepth, kWTile = kCols * kDepth, kOutTile = 64 * 64;
   T x[kStages][kXTile];
   T w[kStages][kWTile];
@@ -70,13 +70,11 @@ template <class T, int kCols, bool kTransposed>
 __device__ __forceinline__ void load_shared_tile(T* tile, const CUtensorMap& map, uint64_t* full, int step, int col,
                                                  int rank) {
   constexpr uint16_t kBoth = 3;
-  if constexpr (kTransposed) {  // chunks of 64 columns
-    constexpr int kChunks = kCols / 64 / kCluster;
+  if constexpr (kTransposed) {  // chunks of 64 columns in turn
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) {
-      const int chunk = rank * kChunks + i;
-      tma_load(tile + chunk * 64 * kDepth, map, full, col + chunk * 64, step * kDepth, kBoth);
-    }
+    for (int chunk = 0; chunk < kCols / 64; ++chunk)
+      if (chunk % kCluster == rank)
+        tma_load(tile + chunk * 64 * kDepth, map, full, col + chunk * 64, step * kDepth, kBoth);
   } else {
     constexpr int kHalf = kCols / kCluster;
     tma_load(tile + rank * kHalf * kDepth, map, full, step * kDepth, col + rank * kHalf, kBoth);
@@ -280,8 +278,7 @@ void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, bool follows) {
   shape.bias = g.bias;
   const int clusters = std::min(cuda.multiprocessors() / kCluster, shape.row_pairs * shape.col_tiles);
   launch("LoRA product", cuda.stream(),
-         {dim3(unsigned(clusters * kCluster)), dim3(kThreads), sizeof(GemmShared<T, kCols>) + 1024, kCluster,
-          follows},
+         {dim3(unsigned(clusters * kCluster)), dim3(kThreads), sizeof(GemmShared<T, kCols>) + 1024, kCluster, follows},
          gemm_kernel<T, kCols, kTransposed>, maps, shape);
 }
 
@@ -299,16 +296,32 @@ bool extended_gemm_fits(const CudaBackend& cuda, const ExtendedGemm& g) {
 }
 
 void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, bool follows) {
-  const auto launch_as = [&]<class T>(Type<T>) {
+  // The width of tiles with which the busiest cluster has the least to do; a tile's end costs about as much as some
+  // columns of its own.
+  constexpr int kEnd = 32;
+  const int64_t pairs = (g.y.rows + kCluster * kRows - 1) / (kCluster * kRows);
+  const auto cost = [&](int cols) {
+    const int64_t tiles = pairs * ((g.y.cols + cols - 1) / cols), clusters = cuda.multiprocessors() / kCluster;
+    return (tiles + clusters - 1) / clusters * (cols + kEnd);
+  };
+  const auto launch_as = [&]<class T, int kCols>(Type<T>, std::integral_constant<int, kCols>) {
     if (g.w.transposed)
-      launch_gemm<T, 256, false>(cuda, g, follows);
+      launch_gemm<T, kCols, false>(cuda, g, follows);
     else
-      launch_gemm<T, 256, true>(cuda, g, follows);
+      launch_gemm<T, kCols, true>(cuda, g, follows);
+  };
+  const auto with_width = [&](auto type) {
+    if (cost(64) < cost(192) && cost(64) < cost(256))
+      launch_as(type, std::integral_constant<int, 64>());
+    else if (cost(192) < cost(256))
+      launch_as(type, std::integral_constant<int, 192>());
+    else
+      launch_as(type, std::integral_constant<int, 256>());
   };
   if (g.y.dtype == DType::bf16)
-    launch_as(Type<bf16>());
+    with_width(Type<bf16>());
   else
-    launch_as(Type<f16>());
+    with_width(Type<f16>());
 }
 
 }  // namespace wick

@@ -1,0 +1,109 @@
+// Wick's side of the LoRA linear on a GPU, every row of issue 3's table: one line of JSON a row, microseconds, medians
+// of graph replays. bench/peers/lora_cuda.py prints the same rows for PyTorch; frozen layers are cuBLASLt's in both.
+#include <fmt/core.h>
+
+#include <functional>
+
+#include "timing.h"
+#include "wick/backend/registry.h"
+
+namespace wick::bench {
+namespace {
+
+class Bench {
+ public:
+  Tensor normal(const Shape& shape, DType dtype) {
+    const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
+                 y = Tensor::empty(shape, dtype, device_.memory());
+    device_.fill_normal(x, 1, ++streams_, 0);
+    device_.copy(y, x);
+    return y;
+  }
+
+  // Median microseconds of f(), of which a graph holds `calls`. The wait at the end of some replays counts too.
+  double time(const std::function<void()>& f, int calls = 20) {
+    f();  // what is made on first use
+    const auto graph = device_.capture([&] {
+      for (int i = 0; i < calls; ++i) f();
+    });
+    constexpr int kWarmUp = 3, kRuns = 25, kReplays = 10;
+    std::vector<double> times;
+    for (int run = 0; run < kWarmUp + kRuns; ++run) {
+      const double ms = time_ms([&] {
+        for (int i = 0; i < kReplays; ++i) graph->run();
+        flag_.item();
+      });
+      if (run >= kWarmUp) times.push_back(ms * 1000 / (calls * kReplays));
+    }
+    return median(times);
+  }
+
+  // The gradients of both factors, which are f32, from dy and x.
+  void gradients(int64_t tokens, int64_t width, int64_t rank) {
+    const Tensor x = normal({tokens, width}, DType::bf16), dy = normal({tokens, width}, DType::bf16);
+    const Tensor down = normal({rank, width}, DType::f32), up = normal({width, rank}, DType::f32);
+    const Tensor ddown = normal({rank, width}, DType::f32), dup = normal({width, rank}, DType::f32);
+    const double us = time([&] { device_.lora_backward(ddown, dup, dy, x, down, up, 0.5f); });
+    fmt::print("{{\"row\": \"gradients {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
+  }
+
+  // The LoRA linear beside the frozen one. The kernels get the copies of the factors that the optimizer refreshes.
+  void tax(int64_t tokens, int64_t in, int64_t out, int64_t rank) {
+    const DType t = DType::bf16;
+    const Tensor x = normal({tokens, in}, t), dy = normal({tokens, out}, t), w = normal({out, in}, t);
+    const Tensor down = normal({rank, in}, t), up = normal({out, rank}, t);
+    const Tensor y = normal({tokens, out}, t), s = normal({tokens, rank}, t), dx = normal({tokens, in}, t);
+    const Tensor ddown = normal({rank, in}, DType::f32), dup = normal({out, rank}, DType::f32);
+    const int calls = double(tokens) * double(in) * double(out) > 1e10 ? 4 : 20;
+    const auto frozen = [&] { device_.linear(y, x, w, {}); };
+    const auto frozen_both = [&] {
+      device_.linear(y, x, w, {});
+      device_.matmul(dx, dy, w, 1, 0);
+    };
+    const auto lora = [&] { device_.lora_linear(y, s, x, w, {}, down, up, 0.5f); };
+    const auto lora_both = [&] {
+      device_.lora_linear(y, s, x, w, {}, down, up, 0.5f);
+      device_.lora_linear_backward(dx, ddown, dup, dy, x, s, w, down, up, 0.5f);
+    };
+    fmt::print(
+        "{{\"row\": \"linear {}x{}->{} r{}\", \"frozen\": {:.2f}, \"frozen_both\": {:.2f}, \"lora\": {:.2f}, "
+        "\"lora_both\": {:.2f}}}\n",
+        tokens, in, out, rank, time(frozen, calls), time(frozen_both, calls), time(lora, calls),
+        time(lora_both, calls));
+  }
+
+ private:
+  Backend& device_ = open_backend("cuda");
+  uint32_t streams_ = 0;
+  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
+};
+
+void run() {
+  Bench bench;
+  bench.gradients(77, 768, 16);
+  bench.gradients(256, 1536, 32);
+  bench.gradients(256, 3072, 64);
+  bench.gradients(4096, 1280, 32);
+  bench.gradients(4608, 3072, 64);
+  bench.tax(77, 768, 768, 16);
+  bench.tax(256, 1536, 1536, 32);
+  bench.tax(256, 3072, 3072, 64);
+  bench.tax(4096, 640, 640, 32);
+  bench.tax(4608, 3072, 3072, 16);
+  bench.tax(4096, 4096, 4096, 16);
+  bench.tax(4608, 3072, 9216, 16);
+  bench.tax(4096, 4096, 14336, 16);
+  bench.tax(4096, 14336, 4096, 16);
+}
+
+}  // namespace
+}  // namespace wick::bench
+
+int main() {
+  try {
+    wick::bench::run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
