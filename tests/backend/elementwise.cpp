@@ -215,27 +215,6 @@ TEST(Elementwise, in_place) {
   }
 }
 
-TEST(Elementwise, geglu) {
-  for (Layout layout : kLayouts)
-    for (DType dtype : kFloats) {
-      const int64_t width = between(1, 150);
-      const Shape shape{between(1, 3), between(1, 40), width}, wide{shape[0], shape[1], 2 * width};
-      const Tensor x = random(wide, layout, dtype), dy = random(shape, layout);
-      const Tensor y = poisoned(shape, layout), dx = poisoned(wide, layout);
-      backend().geglu(y, x);
-      backend().geglu_backward(dx, dy, x);
-      std::vector<double> in = doubles(x), want = doubles(dy), want_dx = in;
-      for (size_t i = 0; i < want.size(); ++i) {
-        const size_t v = i / size_t(width) * 2 * size_t(width) + i % size_t(width), g = v + size_t(width);
-        want_dx[v] = want[i] * value(Unary::gelu, in[g]);
-        want_dx[g] = want[i] * in[v] * slope(Unary::gelu, in[g]);
-        want[i] = in[v] * value(Unary::gelu, in[g]);
-      }
-      expect_close(y, want, 4 * kEps, "geglu");
-      expect_close(dx, want_dx, 8 * kEps, "geglu_backward");
-    }
-}
-
 TEST(Elementwise, empty_tensors_and_single_elements) {
   const Tensor none = Tensor::empty({0, 3}), one = Tensor::of(std::vector<float>{3}, {1});
   backend().unary(Unary::exp, none, none);

@@ -65,11 +65,18 @@ class Mirror final : public Backend {
                            bool silu) override {
     run(&Backend::group_norm_backward, dx, dw, db, dy, x, w, b, mean, rstd, groups, silu);
   }
-  void layer_norm(View y, View mean, View rstd, View x, View w, View b, float eps) override {
-    run(&Backend::layer_norm, y, mean, rstd, x, w, b, eps);
+  void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) override {
+    run(&Backend::layer_norm, y, mean, rstd, x, w, b, m, eps);
   }
-  void layer_norm_backward(View dx, View dw, View db, View dy, View x, View w, View mean, View rstd) override {
-    run(&Backend::layer_norm_backward, dx, dw, db, dy, x, w, mean, rstd);
+  void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b, Modulation m,
+                           View mean, View rstd) override {
+    run(&Backend::layer_norm_backward, dx, dw, db, dm, dy, x, w, b, m, mean, rstd);
+  }
+  void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) override {
+    run(&Backend::rms_norm, y, rstd, x, w, m, eps);
+  }
+  void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) override {
+    run(&Backend::rms_norm_backward, dx, dw, dm, dy, x, w, m, rstd);
   }
   void attention(View y, View lse, View q, View k, View v, float scale, bool causal) override {
     run(&Backend::attention, y, lse, q, k, v, scale, causal);
@@ -80,8 +87,13 @@ class Mirror final : public Backend {
   }
   void softmax(View y, View x) override { run(&Backend::softmax, y, x); }
   void softmax_backward(View dx, View dy, View y) override { run(&Backend::softmax_backward, dx, dy, y); }
+  void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) override {
+    run(&Backend::rope, y, x, cos, sin, pairs, inverse);
+  }
   void geglu(View y, View x) override { run(&Backend::geglu, y, x); }
   void geglu_backward(View dx, View dy, View x) override { run(&Backend::geglu_backward, dx, dy, x); }
+  void swiglu(View y, View x) override { run(&Backend::swiglu, y, x); }
+  void swiglu_backward(View dx, View dy, View x) override { run(&Backend::swiglu_backward, dx, dy, x); }
   void embedding(View y, View table, View ids) override { run(&Backend::embedding, y, table, ids); }
   void embedding_backward(View dtable, View dy, View ids) override {
     run(&Backend::embedding_backward, dtable, dy, ids);
@@ -126,6 +138,9 @@ class Mirror final : public Backend {
     for (int d = 0; d < v.rank(); ++d) last += (v.shape[d] - 1) * v.stride[d];
     regions.push_back({v.as<char>(), v.as<char>() + (last + 1) * int64_t(size_of(v.dtype)), {}});
   }
+  static void collect(std::vector<Region>& regions, const Modulation& m) {
+    for (const View& v : {m.scale, m.shift}) collect(regions, v);
+  }
   static void collect(std::vector<Region>& regions, const std::vector<View>& views) {
     for (const View& v : views) collect(regions, v);
   }
@@ -157,6 +172,9 @@ class Mirror final : public Backend {
         break;
       }
     return v;
+  }
+  static Modulation moved(const std::vector<Region>& regions, const Modulation& m) {
+    return {moved(regions, m.scale), moved(regions, m.shift)};
   }
   static std::vector<View> moved(const std::vector<Region>& regions, const std::vector<View>& views) {
     std::vector<View> result;

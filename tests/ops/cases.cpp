@@ -1,5 +1,7 @@
 // The rows. Sizes are odd on purpose.
+#include <cmath>
 #include "device.h"
+
 #include "ops/harness.h"
 
 namespace wick::test {
@@ -9,6 +11,14 @@ using In = std::vector<Tensor>;
 
 Tensor ids(std::vector<int64_t> values) {
   const Shape shape{int64_t(values.size())};
+  return Tensor::of(values, shape);
+}
+
+// Cosines (0) or sines (1) of some angles.
+Tensor angles(const Shape& shape, int which) {
+  std::vector<float> values;
+  for (int64_t i = 0; i < shape.numel(); ++i)
+    values.push_back(which ? std::sin(0.7f * float(i)) : std::cos(0.7f * float(i)));
   return Tensor::of(values, shape);
 }
 
@@ -39,6 +49,7 @@ std::vector<OpCase> make_cases() {
   row("exp", "exp", {{3, 37}}, [](const In& x) { return exp(x[0]); });
   row("square", "square", {{3, 37}}, [](const In& x) { return square(x[0]); });
   row("geglu", "geglu", {{3, 5, 14}}, [](const In& x) { return geglu(x[0]); });
+  row("swiglu", "swiglu", {{3, 5, 14}}, [](const In& x) { return swiglu(x[0]); });
   row("sum_to", "sum", {{3, 5, 7}}, [](const In& x) { return sum(x[0]); });
   row("sum_to", "sum_to_rows", {{3, 5, 7}}, [](const In& x) { return sum_to(x[0], {5, 1}); });
   row("sum_to", "mean", {{3, 5}}, [](const In& x) { return mean(x[0]); });
@@ -75,12 +86,33 @@ std::vector<OpCase> make_cases() {
       [](const In& x) { return group_norm(x[0], x[1], x[2], 2, 1e-6f, true); });
   row("layer_norm", "layer_norm", {{3, 5, 17}, {17}, {17}},
       [](const In& x) { return layer_norm(x[0], x[1], x[2], 1e-5f); });
+  row("layer_norm", "layer_norm_modulated", {{2, 3, 17}, {17}, {17}, {2, 17}, {2, 17}}, [](const In& x) {
+    return layer_norm(x[0], x[1], x[2], 1e-5f, {x[3], x[4]});
+  });
+  row("layer_norm", "layer_norm_modulated_alone", {{3, 2, 2, 9}, {3, 9}, {3, 9}}, [](const In& x) {
+    return layer_norm(x[0], {}, {}, 1e-6f, {x[1], x[2]});
+  });
+  row("rms_norm", "rms_norm", {{3, 5, 17}, {17}}, [](const In& x) { return rms_norm(x[0], x[1], 1e-5f); });
+  row("rms_norm", "rms_norm_plain", {{5, 9}}, [](const In& x) { return rms_norm(x[0], {}, 1e-5f); });
+  row("rms_norm", "rms_norm_modulated", {{2, 3, 17}, {17}, {2, 17}, {2, 17}}, [](const In& x) {
+    return rms_norm(x[0], x[1], 1e-5f, {x[2], x[3]});
+  });
+  row("rms_norm", "rms_norm_scaled", {{2, 3, 7}, {2, 7}}, [](const In& x) {
+    return rms_norm(x[0], {}, 1e-5f, {x[1], {}});
+  });
   row("softmax", "softmax", {{3, 5, 17}}, [](const In& x) { return softmax(x[0]); });
 
   row("attention", "attention", {{2, 5, 3, 8}, {2, 7, 3, 8}, {2, 7, 3, 8}},
       [](const In& x) { return attention(x[0], x[1], x[2]); });
   row("attention", "attention_causal", {{1, 9, 2, 5}, {1, 9, 2, 5}, {1, 9, 2, 5}},
       [](const In& x) { return attention(x[0], x[1], x[2], true, 0.3f); });
+
+  row("rope", "rope_neighbours", {{2, 5, 3, 14}}, [](const In& x) {
+    return rope(x[0], angles({5, 7}, 0), angles({5, 7}, 1), RopePairs::neighbours);
+  });
+  row("rope", "rope_halves", {{2, 5, 3, 6}}, [](const In& x) {
+    return rope(x[0], angles({2, 5, 3}, 0), angles({2, 5, 3}, 1), RopePairs::halves);
+  });
 
   row("embedding", "embedding", {{9, 5}}, [](const In& x) { return embedding(x[0], ids({3, 0, 8, 3})); });
   row("mse_loss", "mse_loss", {{3, 5}}, [](const In& x) {

@@ -31,6 +31,15 @@ struct Conv2d {  // padding is in pixels on each side, so that the VAE's (0, 1, 
   int top = 0, left = 0, bottom = 0, right = 0;
 };
 
+// Follows a norm of rows: y * (1 + scale) + shift with scale and shift [B, D], of any float dtype, one row of each for
+// all of x[b] (the AdaLN of diffusion transformers). Either may be empty.
+struct Modulation {
+  View scale, shift;
+};
+
+// Which of a head's features turn together: 2i and 2i + 1 (FLUX), or i and i + D/2 (Llama).
+enum class RopePairs : uint8_t { neighbours, halves };
+
 // One tensor of an optimizer step; all are contiguous, and f32 but for the copy.
 struct AdamWSlot {
   View param, grad, m, v;
@@ -111,13 +120,18 @@ class Backend {
   virtual void upsample_nearest(View y, View x) = 0;  // by the integer factors that the shapes give
   virtual void upsample_nearest_backward(View dx, View dy) = 0;
 
-  // ---- norms. mean and rstd (f32) are saved: [B, G] for groups of channels, one a row for layer_norm.
+  // ---- norms. mean and rstd (f32) are saved: [B, G] for groups of channels, one a row for norms of rows.
   // x is [B, ..., C]; y = act((x - mean) * rstd * w + b) with act = silu if asked.
   virtual void group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) = 0;
   virtual void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd,
                                    int groups, bool silu) = 0;
-  virtual void layer_norm(View y, View mean, View rstd, View x, View w, View b, float eps) = 0;
-  virtual void layer_norm_backward(View dx, View dw, View db, View dy, View x, View w, View mean, View rstd) = 0;
+  // Rows of x [B, ..., D]: y = x_hat * w + b, modulated if asked; w and b may be empty. x_hat is (x - mean) * rstd, or
+  // x * rstd with rstd = 1 / sqrt(mean(x^2) + eps) (Zhang & Sennrich, 2019).
+  virtual void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) = 0;
+  virtual void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
+                                   Modulation m, View mean, View rstd) = 0;
+  virtual void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) = 0;
+  virtual void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) = 0;
 
   // ---- attention over [B, T, H, D] views (any strides with D contiguous); lse [B, H, T] f32 is saved.
   // y = softmax(scale * q k^T [+ causal mask]) v
@@ -127,9 +141,16 @@ class Backend {
   virtual void softmax(View y, View x) = 0;  // over the last axis
   virtual void softmax_backward(View dx, View dy, View y) = 0;
 
-  // ---- gated activation: x [..., 2D] holds value and gate; y [..., D] = value * gelu(gate), gelu with erf
+  // ---- rotary positions (Su et al., 2021): each pair (a, b) of x [B, T, H, D] becomes (a cos - b sin, a sin + b cos),
+  // with cos and sin f32, [T, D/2] or [B, T, D/2]. `inverse` turns back, which is the gradient.
+  virtual void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) = 0;
+
+  // ---- gated activations: x [..., 2D] to y [..., D]. geglu: value and gate, y = value * gelu(gate), gelu with erf.
+  // swiglu: gate and value, as fused gate and up projections of Llamas have them, y = silu(gate) * value.
   virtual void geglu(View y, View x) = 0;
   virtual void geglu_backward(View dx, View dy, View x) = 0;
+  virtual void swiglu(View y, View x) = 0;
+  virtual void swiglu_backward(View dx, View dy, View x) = 0;
 
   // ---- tables: ids i64 of any shape, y = ids' shape + [D]. Ids were range-checked when they came from outside.
   virtual void embedding(View y, View table, View ids) = 0;

@@ -9,7 +9,7 @@ namespace {
 
 const Op kAdd("add"), kSub("sub"), kMul("mul"), kAffine("affine"), kClamp("clamp");
 const Op kSilu("silu"), kGelu("gelu"), kGeluTanh("gelu_tanh"), kQuickGelu("quick_gelu"), kExp("exp"), kSquare("square");
-const Op kGeglu("geglu"), kSumTo("sum_to");
+const Op kSumTo("sum_to");
 
 Shape broadcast(const char* op, const Shape& a, const Shape& b) {
   Shape shape = a.rank() >= b.rank() ? a : b;
@@ -115,19 +115,6 @@ Tensor gelu_tanh(const Tensor& x) { return unary(kGeluTanh, Unary::gelu_tanh, x)
 Tensor quick_gelu(const Tensor& x) { return unary(kQuickGelu, Unary::quick_gelu, x); }
 Tensor exp(const Tensor& x) { return unary(kExp, Unary::exp, x); }
 Tensor square(const Tensor& x) { return unary(kSquare, Unary::square, x); }
-
-Tensor geglu(const Tensor& x) {
-  check(x.rank() > 0 && x.dim(-1) % 2 == 0, "geglu: the last axis of {} does not split into value and gate", x.shape());
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] /= 2;
-  Tensor y = Tensor::empty(shape, x.dtype(), x.memory());
-  x.backend().geglu(y, x);
-  return record(kGeglu, y, {x}, [=](const Tensor& dy, Grads& grads) {
-    Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    x.backend().geglu_backward(dx, dy, x);
-    grads.add(x, dx);
-  });
-}
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   check(broadcast("sum_to", shape, x.shape()) == x.shape(), "sum_to: {} does not broadcast to {}", shape, x.shape());

@@ -18,8 +18,6 @@ Tensor quick_gelu(const Tensor& x);  // x * sigmoid(1.702 x), CLIP-L's
 Tensor exp(const Tensor& x);
 Tensor square(const Tensor& x);
 
-Tensor geglu(const Tensor& x);  // [..., 2D] -> [..., D]: first half * gelu(second half)
-
 Tensor sum(const Tensor& x);                         // all elements, to shape [1]
 Tensor sum_to(const Tensor& x, const Shape& shape);  // the inverse of broadcasting to x's shape
 Tensor mean(const Tensor& x);

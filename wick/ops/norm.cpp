@@ -3,18 +3,31 @@
 namespace wick {
 namespace {
 
-const Op kGroupNorm("group_norm"), kLayerNorm("layer_norm"), kSoftmax("softmax");
+const Op kGroupNorm("group_norm"), kLayerNorm("layer_norm"), kRmsNorm("rms_norm"), kSoftmax("softmax");
 
 void check_vectors(const char* op, const Tensor& x, const Tensor& w, const Tensor& b) {
-  check(x.rank() >= 2 && w.rank() == 1 && b.rank() == 1 && w.dim(0) == x.dim(-1) && b.dim(0) == x.dim(-1),
-        "{}: weight {} and bias {} do not fit input {}", op, w.shape(), b.shape(), x.shape());
+  for (const Tensor& v : {w, b})
+    check(x.rank() >= 2 && (!v || (v.rank() == 1 && v.dim(0) == x.dim(-1))),
+          "{}: weight {} and bias {} do not fit input {}", op, w.shape(), b.shape(), x.shape());
+}
+
+void check_modulation(const char* op, const Tensor& x, const Modulated& m) {
+  for (const Tensor& v : {m.scale, m.shift})
+    check(!v || v.shape() == Shape{x.dim(0), x.dim(-1)}, "{}: scale {} and shift {} do not fit input {}", op,
+          m.scale.shape(), m.shift.shape(), x.shape());
 }
 
 Tensor gradient_of(const Tensor& x) { return x.tracked() ? Input(x).empty() : Tensor(); }
 
+// The identity of an optional input: `x`, whose own is dropped, stands in for none.
+Input identity(const Tensor& optional, const Tensor& x) { return optional ? optional : x.detached(); }
+
+Modulation views(const Modulated& m) { return {m.scale, m.shift}; }
+
 }  // namespace
 
 Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups, float eps, bool silu) {
+  check(w && b, "group_norm: weight or bias is missing");
   check_vectors("group_norm", x, w, b);
   check(groups > 0 && x.dim(-1) % groups == 0, "group_norm: {} channels do not split into {} groups", x.dim(-1),
         groups);
@@ -31,18 +44,42 @@ Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups,
   });
 }
 
-Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps) {
+Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, const Modulated& m) {
   check_vectors("layer_norm", x, w, b);
+  check_modulation("layer_norm", x, m);
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
   const Shape rows(x.shape().begin(), x.shape().end() - 1);
   Tensor mean = Tensor::empty(rows, DType::f32, x.memory()), rstd = Tensor::empty(rows, DType::f32, x.memory());
-  x.backend().layer_norm(y, mean, rstd, x, w, b, eps);
-  return record(kLayerNorm, y, {x, w, b}, [=](const Tensor& dy, Grads& grads) {
+  x.backend().layer_norm(y, mean, rstd, x, w, b, views(m), eps);
+  const Input of_w = identity(w, x), of_b = identity(b, x), of_scale = identity(m.scale, x),
+              of_shift = identity(m.shift, x);
+  return record(kLayerNorm, y, {x, of_w, of_b, of_scale, of_shift}, [=](const Tensor& dy, Grads& grads) {
     const Tensor dx = gradient_of(x), dw = gradient_of(w), db = gradient_of(b);
-    dy.backend().layer_norm_backward(dx, dw, db, dy, x, w, mean, rstd);
+    const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
+    dy.backend().layer_norm_backward(dx, dw, db, views(dm), dy, x, w, b, views(m), mean, rstd);
     grads.add(x, dx);
-    grads.add(w, dw);
-    grads.add(b, db);
+    grads.add(of_w, dw);
+    grads.add(of_b, db);
+    grads.add(of_scale, dm.scale);
+    grads.add(of_shift, dm.shift);
+  });
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m) {
+  check_vectors("rms_norm", x, w, {});
+  check_modulation("rms_norm", x, m);
+  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+  Tensor rstd = Tensor::empty(Shape(x.shape().begin(), x.shape().end() - 1), DType::f32, x.memory());
+  x.backend().rms_norm(y, rstd, x, w, views(m), eps);
+  const Input of_w = identity(w, x), of_scale = identity(m.scale, x), of_shift = identity(m.shift, x);
+  return record(kRmsNorm, y, {x, of_w, of_scale, of_shift}, [=](const Tensor& dy, Grads& grads) {
+    const Tensor dx = gradient_of(x), dw = gradient_of(w);
+    const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
+    dy.backend().rms_norm_backward(dx, dw, views(dm), dy, x, w, views(m), rstd);
+    grads.add(x, dx);
+    grads.add(of_w, dw);
+    grads.add(of_scale, dm.scale);
+    grads.add(of_shift, dm.shift);
   });
 }
 

@@ -8,7 +8,15 @@ namespace wick {
 // x [B, ..., C]: statistics over the inner positions and C/groups channels (Wu & He, 2018). `silu` fuses the
 // activation.
 Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups, float eps, bool silu = false);
-Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps);  // over the last axis
-Tensor softmax(const Tensor& x);                                                  // over the last axis
+
+// y * (1 + scale) + shift after a norm, [B, C] each: the AdaLN of diffusion transformers. Either may be empty.
+struct Modulated {
+  Tensor scale, shift;
+};
+
+// Over the last axis of x [B, ..., C]; w and b may be empty.
+Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, const Modulated& m = {});
+Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m = {});
+Tensor softmax(const Tensor& x);
 
 }  // namespace wick

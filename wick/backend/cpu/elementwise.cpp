@@ -92,10 +92,6 @@ struct Accumulate {
   HWY_INLINE FloatVec operator()(FloatVec y, FloatVec x) const { return hn::MulAdd(scale, x, y); }
 };
 
-struct Geglu {
-  HWY_INLINE FloatVec operator()(FloatVec value, FloatVec gate) const { return hn::Mul(value, gelu(gate)); }
-};
-
 void UnaryBlock(Unary op, float* y, const float* x, int64_t n) {
   switch (op) {
     case Unary::silu:
@@ -155,30 +151,6 @@ void AccumulateBlock(float* sum, const float* y, const float* x, float scale, in
   map(Accumulate{set(scale)}, sum, n, y, x);
 }
 
-void GegluBlock(float* y, const float* value, const float* gate, int64_t n) { map(Geglu(), y, n, value, gate); }
-
-HWY_INLINE void geglu_slopes(FloatVec dy, FloatVec value, FloatVec gate, FloatVec& dvalue, FloatVec& dgate) {
-  const Normal normal = normal_distribution(gate);
-  dvalue = hn::Mul(dy, hn::Mul(gate, normal.cdf));
-  dgate = hn::Mul(hn::Mul(dy, value), hn::MulAdd(gate, normal.pdf, normal.cdf));
-}
-
-void GegluBackwardBlock(float* dvalue, float* dgate, const float* dy, const float* value, const float* gate,
-                        int64_t n) {
-  const int64_t step = lanes();
-  FloatVec a, b;
-  int64_t i = 0;
-  for (; i + step <= n; i += step) {
-    geglu_slopes(load(dy + i), load(value + i), load(gate + i), a, b);
-    store(a, dvalue + i);
-    store(b, dgate + i);
-  }
-  if (i == n) return;
-  geglu_slopes(load_first(dy + i, n - i), load_first(value + i, n - i), load_first(gate + i, n - i), a, b);
-  store_first(a, dvalue + i, n - i);
-  store_first(b, dgate + i, n - i);
-}
-
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace wick
@@ -194,8 +166,6 @@ HWY_EXPORT(AffineBlock);
 HWY_EXPORT(ClampBlock);
 HWY_EXPORT(ClampBackwardBlock);
 HWY_EXPORT(AccumulateBlock);
-HWY_EXPORT(GegluBlock);
-HWY_EXPORT(GegluBackwardBlock);
 
 using Pointers = BlockLoop::Pointers;
 
@@ -238,31 +208,6 @@ void CpuBackend::clamp_backward(View dx, View dy, View x, float min, float max) 
 void CpuBackend::accumulate(View y, View x, float scale) {
   BlockLoop({y}, {y, x}).run([=](const Pointers& p, int64_t n, int64_t) {
     HWY_DYNAMIC_DISPATCH(AccumulateBlock)(p[0], p[1], p[2], scale, n);
-  });
-}
-
-namespace {
-
-// One half of the last axis of [..., 2D].
-View half(const View& x, int index) {
-  View h = x;
-  const int last = x.rank() - 1;
-  h.shape[last] /= 2;
-  h.data = x.as<char>() + index * h.shape[last] * x.stride[last] * int64_t(size_of(x.dtype));
-  return h;
-}
-
-}  // namespace
-
-void CpuBackend::geglu(View y, View x) {
-  BlockLoop({y}, {half(x, 0), half(x, 1)}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(GegluBlock)(p[0], p[1], p[2], n);
-  });
-}
-
-void CpuBackend::geglu_backward(View dx, View dy, View x) {
-  BlockLoop({half(dx, 0), half(dx, 1)}, {dy, half(x, 0), half(x, 1)}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(GegluBackwardBlock)(p[0], p[1], p[2], p[3], p[4], n);
   });
 }
 

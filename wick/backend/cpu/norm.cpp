@@ -1,22 +1,16 @@
-// Group and layer normalisation, forward and backward.
+// Group normalisation, forward and backward.
 //
-// group_norm sees an image [B, ..., C] as positions x channels and never gathers a group: all sums are taken per
+// It sees an image [B, ..., C] as positions x channels and never gathers a group: all sums are taken per
 // channel, along the rows as they lie in memory, and channels are joined into groups afterwards.
+#include "wick/backend/cpu/channel_sums.h"
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/dense.h"
-#include "wick/backend/cpu/parallel.h"
 #include "wick/backend/cpu/targets.h"
 
 #ifndef WICK_BACKEND_CPU_NORM_TYPES
 #define WICK_BACKEND_CPU_NORM_TYPES
 namespace wick {
 namespace {
-
-// Per-channel sums of one image or a part of it, with room for a whole vector after the last channel.
-struct ChannelSums {
-  double* first;   // forward: x;   backward: dz, the gradient before the activation
-  double* second;  // forward: x^2; backward: dz times the normalised x
-};
 
 // y = act((x - mean) * scale + shift), per channel.
 struct ChannelAffine {
@@ -124,72 +118,6 @@ void GroupInputGradient(float* dx, const float* dz, const float* x, int64_t rows
     });
 }
 
-struct Value {
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
-};
-
-// (x - mean)^2, with the mean in two floats.
-struct SquaredDistance {
-  FloatVec mean, rest;
-  HWY_INLINE FloatVec operator()(FloatVec x) const {
-    const FloatVec d = hn::Sub(hn::Sub(x, mean), rest);
-    return hn::Mul(d, d);
-  }
-};
-
-void LayerNormRow(float* y, float* mean, float* rstd, const float* x, const float* w, const float* b, int64_t n,
-                  float eps) {
-  const double m = sum_of(Value(), n, x) / double(n);
-  const float high = float(m), low = float(m - double(high));
-  const int64_t whole = n / lanes() * lanes();  // what fills the last vector is not at a distance of 0
-  double variance = sum_of(SquaredDistance{set(high), set(low)}, whole, x);
-  for (int64_t i = whole; i < n; ++i) variance += (double(x[i]) - m) * (double(x[i]) - m);
-  const float r = float(1 / __builtin_sqrt(variance / double(n) + double(eps)));
-  if (mean) *mean = high;
-  if (rstd) *rstd = r;
-  for_columns(n, [&](auto at) HWY_ATTR {
-    const FloatVec d = hn::Sub(hn::Sub(at.of(x), set(high)), set(low));
-    at.put(hn::MulAdd(hn::Mul(d, set(r)), at.of(w), at.of(b)), y);
-  });
-}
-
-// dx = rstd * (dy w - mean(dy w) - x_hat mean(dy w x_hat)).
-void LayerNormBackwardRow(float* dx, const float* dy, const float* x, const float* w, float mean, float rstd,
-                          int64_t n) {
-  FloatVec first = set(0), second = first;
-  for_columns(n, [&](auto at) HWY_ATTR {  // lanes past the row's end hold dz = 0, and add nothing
-    const FloatVec dz = hn::Mul(at.of(dy), at.of(w));
-    first = hn::Add(first, dz);
-    second = hn::MulAdd(dz, hn::Sub(at.of(x), set(mean)), second);
-  });
-  WideSum a = WideSum::zero(), b = a;
-  a.add(first);
-  b.add(second);
-  const double r = double(rstd);
-  const FloatVec offset = set(float(a.total() / double(n) * r)), slope = set(float(b.total() / double(n) * r * r * r));
-  for_columns(n, [&](auto at) HWY_ATTR {
-    const FloatVec dz = hn::Mul(at.of(dy), at.of(w)), d = hn::Sub(at.of(x), set(mean));
-    at.put(hn::NegMulAdd(d, slope, hn::MulSub(dz, set(rstd), offset)), dx);
-  });
-}
-
-// Adds the rows' sums of dy and of dy x_hat.
-void LayerNormWeightGradients(const ChannelSums& sums, const float* dy, const float* x, const float* mean,
-                              const float* rstd, int64_t rows, int64_t n) {
-  for_columns(n, [&](auto at) HWY_ATTR {
-    FloatVec first = set(0), second = first;
-    for (int64_t r = 0; r < rows; ++r) {
-      prefetch(x + (rows + r) * n + at.first);
-      prefetch(dy + (rows + r) * n + at.first);
-      const FloatVec g = at.of(dy + r * n);
-      first = hn::Add(first, g);
-      second = hn::MulAdd(g, hn::Mul(hn::Sub(at.of(x + r * n), set(mean[r])), set(rstd[r])), second);
-    }
-    add_to(sums.first + at.first, first);
-    add_to(sums.second + at.first, second);
-  });
-}
-
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace wick
@@ -206,98 +134,15 @@ HWY_EXPORT(GroupStatistics);
 HWY_EXPORT(GroupNormalise);
 HWY_EXPORT(GroupGradientSums);
 HWY_EXPORT(GroupInputGradient);
-HWY_EXPORT(LayerNormRow);
-HWY_EXPORT(LayerNormBackwardRow);
-HWY_EXPORT(LayerNormWeightGradients);
 
 namespace {
 
-// The rows of a batch of images, in blocks that stay in the L1 cache while they are read twice, and in at most kParts
-// parts an image, which are summed by one thread each and then in order.
-struct RowBlocks {
-  static constexpr int64_t kBlock = 8192, kPart = 1 << 15, kParts = 64;
-
-  int64_t batch, rows, channels;
-  int64_t block_rows, parts;
-
-  RowBlocks(int64_t batch_size, int64_t row_count, int64_t channel_count)
-      : batch(batch_size),
-        rows(row_count),
-        channels(channel_count),
-        block_rows(std::max<int64_t>(4, kBlock / channels)),
-        parts(std::clamp<int64_t>(rows * channels / kPart, 1, kParts)) {}
-
-  // Calls body(image, first row, rows, part of the batch) for each block, the blocks of a part in order.
-  template <class Body>
-  void run(const Body& body) const {
-    parallel_for(batch * parts, batch * rows * channels, [&](int64_t begin, int64_t end) {
-      for (int64_t part = begin; part < end; ++part) {
-        const int64_t last = rows * (part % parts + 1) / parts;
-        for (int64_t row = rows * (part % parts) / parts; row < last; row += block_rows)
-          body(part / parts, row, std::min(block_rows, last - row), part);
-      }
-    });
-  }
-};
-
-// Sums per part, and in the end per image.
-class PartialSums {
- public:
-  explicit PartialSums(const RowBlocks& blocks)
-      : parts_(blocks.parts),
-        padded_(blocks.channels + kWidestVector),
-        sums_(size_t(blocks.batch * parts_ * 2 * padded_)) {}
-
-  ChannelSums part(int64_t index) {
-    double* first = sums_.data() + index * 2 * padded_;
-    return {first, first + padded_};
-  }
-  // The sum over an image's parts. Call once for each image.
-  ChannelSums image(int64_t index) {
-    const ChannelSums total = part(index * parts_);
-    for (int64_t p = 1; p < parts_; ++p) {
-      const ChannelSums more = part(index * parts_ + p);
-      for (int64_t c = 0; c < 2 * padded_; ++c) total.first[c] += more.first[c];
-    }
-    return total;
-  }
-
- private:
-  int64_t parts_, padded_;
-  std::vector<double> sums_;
-};
-
-// A vector of C floats as an array; an empty view reads as `value`.
-std::vector<float> channel_vector(const View& v, int64_t channels, float value) {
-  std::vector<float> values(size_t(channels), value);
-  if (!v) return values;
-  const View dense{values.data(), DType::f32, v.shape, contiguous_strides(v.shape)};
-  cpu_backend().copy(dense, v);
-  return values;
-}
-
 float& at(const View& v, int64_t i, int64_t j) { return v.as<float>()[i * v.stride[0] + j * v.stride[1]]; }
-
-void store_sums(const View& to, const std::vector<double>& sums) {
-  if (!to) return;
-  const std::vector<float> rounded(sums.begin(), sums.end());
-  const View dense{const_cast<float*>(rounded.data()), DType::f32, to.shape, contiguous_strides(to.shape)};
-  cpu_backend().copy(to, dense);
-}
 
 RowBlocks image_rows(const View& x) {
   const int64_t batch = x.dim(0), channels = x.dim(-1);
   return {batch, x.numel() / std::max<int64_t>(1, batch * channels), channels};
 }
-
-// What a batch of images needs per channel, one image after another.
-struct ChannelTable {
-  int64_t channels;
-  std::vector<float> values;
-  ChannelTable(int64_t batch, int64_t channel_count) : channels(channel_count), values(size_t(batch * channels)) {}
-  float* image(int64_t index) { return values.data() + index * channels; }
-  const float* image(int64_t index) const { return values.data() + index * channels; }
-};
 
 struct GradientTables {
   ChannelTable mean, rstd, gain, slope, offset;
@@ -354,7 +199,7 @@ void CpuBackend::group_norm(View y, View mean, View rstd, View x, View w, View b
     HWY_DYNAMIC_DISPATCH(GroupStatistics)(sums.part(part), input.data() + i * image + row * channels, rows, channels);
   });
 
-  const std::vector<float> weight = channel_vector(w, channels, 1), bias = channel_vector(b, channels, 0);
+  const std::vector<float> weight = floats_of(w, channels, 1), bias = floats_of(b, channels, 0);
   ChannelTable means(blocks.batch, channels), scales(blocks.batch, channels), shifts(blocks.batch, channels);
   for (int64_t i = 0; i < blocks.batch; ++i) {
     const ChannelSums total = sums.image(i);
@@ -388,7 +233,7 @@ void CpuBackend::group_norm_backward(View dx, View dw, View db, View dy, View x,
   const int64_t channels = blocks.channels, width = channels / groups, image = blocks.rows * channels;
   const DenseInput input(x), gradient(dy);
   const DenseOutput output(dx);
-  const std::vector<float> weight = channel_vector(w, channels, 1), bias = channel_vector(b, channels, 0);
+  const std::vector<float> weight = floats_of(w, channels, 1), bias = floats_of(b, channels, 0);
   GradientTables tables(blocks.batch, channels);
   tables.spread_statistics(mean, rstd, groups);
   PartialSums sums(blocks);
@@ -417,48 +262,6 @@ void CpuBackend::group_norm_backward(View dx, View dw, View db, View dy, View x,
     (output.data() + offset, dz + offset, input.data() + offset, rows, channels, tables.image(i, weight, bias, silu));
   });
   output.finish();
-}
-
-void CpuBackend::layer_norm(View y, View mean, View rstd, View x, View w, View b, float eps) {
-  const int64_t n = x.dim(-1);
-  if (x.numel() == 0) return;
-  const DenseInput input(x);
-  const DenseOutput output(y), means(mean), rstds(rstd);
-  const std::vector<float> weight = channel_vector(w, n, 1), bias = channel_vector(b, n, 0);
-  parallel_for(x.numel() / n, x.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(LayerNormRow)
-    (output.data() + row * n, means.data() ? means.data() + row : nullptr, rstds.data() ? rstds.data() + row : nullptr,
-     input.data() + row * n, weight.data(), bias.data(), n, eps);
-  });
-  output.finish();
-  means.finish();
-  rstds.finish();
-}
-
-void CpuBackend::layer_norm_backward(View dx, View dw, View db, View dy, View x, View w, View mean, View rstd) {
-  const int64_t n = x.dim(-1);
-  const DenseInput input(x), gradient(dy), means(mean), rstds(rstd);
-  if (dx) {
-    const DenseOutput output(dx);
-    const std::vector<float> weight = channel_vector(w, n, 1);
-    parallel_for(x.numel() / std::max<int64_t>(1, n), x.numel(), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(LayerNormBackwardRow)
-      (output.data() + row * n, gradient.data() + row * n, input.data() + row * n, weight.data(), means.data()[row],
-       rstds.data()[row], n);
-    });
-    output.finish();
-  }
-  if (!dw && !db) return;
-  const RowBlocks blocks(1, x.numel() / std::max<int64_t>(1, n), n);
-  PartialSums sums(blocks);
-  blocks.run([&](int64_t, int64_t row, int64_t rows, int64_t part) {
-    HWY_DYNAMIC_DISPATCH(LayerNormWeightGradients)
-    (sums.part(part), gradient.data() + row * n, input.data() + row * n, means.data() + row, rstds.data() + row, rows,
-     n);
-  });
-  const ChannelSums total = sums.image(0);
-  store_sums(db, {total.first, total.first + n});
-  store_sums(dw, {total.second, total.second + n});
 }
 
 }  // namespace wick

@@ -68,8 +68,11 @@ class CudaBackend final : public Backend {
   void group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) override;
   void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd, int groups,
                            bool silu) override;
-  void layer_norm(View y, View mean, View rstd, View x, View w, View b, float eps) override;
-  void layer_norm_backward(View dx, View dw, View db, View dy, View x, View w, View mean, View rstd) override;
+  void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) override;
+  void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b, Modulation m,
+                           View mean, View rstd) override;
+  void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) override;
+  void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) override;
 
   // attention, softmax
   void attention(View y, View lse, View q, View k, View v, float scale, bool causal) override;
@@ -78,9 +81,14 @@ class CudaBackend final : public Backend {
   void softmax(View y, View x) override;
   void softmax_backward(View dx, View dy, View y) override;
 
-  // gated activation
+  // rotary positions
+  void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) override;
+
+  // gated activations
   void geglu(View y, View x) override;
   void geglu_backward(View dx, View dy, View x) override;
+  void swiglu(View y, View x) override;
+  void swiglu_backward(View dx, View dy, View x) override;
 
   // tables of embeddings
   void embedding(View y, View table, View ids) override;

@@ -7,13 +7,22 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// x holds two packs for each of y: the value at [0, D), the gate at [D, 2D).
+// Each gate's function, both that and its derivative, and which half of x it takes.
 struct GeluGate {
-  __device__ static float act(float gate) { return gate * normal_distribution(gate).cdf; }
-  // The activation and its derivative.
-  __device__ static float2 act_and_slope(float gate) {
-    const Normal normal = normal_distribution(gate);
-    return {gate * normal.cdf, fmaf(gate, normal.pdf, normal.cdf)};
+  static constexpr int kGate = 1, kValue = 0;
+  __device__ static float act(float x) { return x * normal_distribution(x).cdf; }
+  __device__ static float2 act_and_slope(float x) {
+    const Normal normal = normal_distribution(x);
+    return {x * normal.cdf, fmaf(x, normal.pdf, normal.cdf)};
+  }
+};
+
+struct SiluGate {
+  static constexpr int kGate = 0, kValue = 1;
+  __device__ static float act(float x) { return x * sigmoid(x); }
+  __device__ static float2 act_and_slope(float x) {
+    const float s = sigmoid(x);
+    return {x * s, gated_slope(x, s, 1)};
   }
 };
 
@@ -35,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) gated(const RowsOf<T> y, const RowsO
   const Place at = this_place<N>(rows, width);
   if (!at.inside) return;
   const T* const from = x[at.row] + at.first;
-  const Pack<T, N> value = load_pack<N>(from), gate = load_pack<N>(from + width);
+  const Pack<T, N> value = load_pack<N>(from + Gate::kValue * width), gate = load_pack<N>(from + Gate::kGate * width);
   Pack<T, N> out;
 #pragma unroll
   for (int j = 0; j < N; ++j)
@@ -49,7 +58,7 @@ __global__ void __launch_bounds__(kThreads)
   const Place at = this_place<N>(rows, width);
   if (!at.inside) return;
   const T* const from = x[at.row] + at.first;
-  const Pack<T, N> value = load_pack<N>(from), gate = load_pack<N>(from + width);
+  const Pack<T, N> value = load_pack<N>(from + Gate::kValue * width), gate = load_pack<N>(from + Gate::kGate * width);
   const Pack<T, N> gradient = load_pack<N>(dy[at.row] + at.first);
   Pack<T, N> dvalue, dgate;
 #pragma unroll
@@ -60,8 +69,8 @@ __global__ void __launch_bounds__(kThreads)
     dgate.value[j] = from_float<T>(g * to_float(value.value[j]) * a.y);
   }
   T* const to = dx[at.row] + at.first;
-  store_pack(to, dvalue);
-  store_pack(to + width, dgate);
+  store_pack(to + Gate::kValue * width, dvalue);
+  store_pack(to + Gate::kGate * width, dgate);
 }
 
 struct Grid {
@@ -114,5 +123,8 @@ void backward(CudaBackend& cuda, const char* name, const View& dx, const View& d
 
 void CudaBackend::geglu(View y, View x) { forward<GeluGate>(*this, "geglu", y, x); }
 void CudaBackend::geglu_backward(View dx, View dy, View x) { backward<GeluGate>(*this, "geglu_backward", dx, dy, x); }
+
+void CudaBackend::swiglu(View y, View x) { forward<SiluGate>(*this, "swiglu", y, x); }
+void CudaBackend::swiglu_backward(View dx, View dy, View x) { backward<SiluGate>(*this, "swiglu_backward", dx, dy, x); }
 
 }  // namespace wick

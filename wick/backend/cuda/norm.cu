@@ -102,9 +102,16 @@ __device__ __forceinline__ void for_channels(const ChannelTable<N>& table, const
   for (int j = 0; j < N; ++j) f(j, table.of(t, at, j));
 }
 
-// Sums of x and x^2. Distances are taken from the chunk's first position, so that no digits are lost when the mean is
-// large against the deviation (by a pivot of k deviations a chunk of n can lose k^2 n eps, of a group with more than
-// k^2 elements); the rest is done in double precision.
+// What sums of a group's values are distances from: any of them would do.
+template <class T>
+__device__ __forceinline__ double group_pivot(const RowsOf<const T>& x, const GroupTiling& t, int64_t image,
+                                              int group) {
+  return double(to_float(x[image * t.positions][group * t.width]));
+}
+
+// Sums of distances and of their squares. In f32 they are taken from the chunk's first position, in double precision
+// from the group's pivot, so that no digits are lost when the mean is large against the deviation. (By a pivot k
+// deviations away a chunk of n positions can lose k^2 n eps, but then its group has more than k^2 elements.)
 template <class T, int N>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     group_statistics(double2* partial, const RowsOf<const T> x, const GroupTiling t) {
@@ -132,9 +139,10 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   }
   sums.add_up(t, at, first, second);
   store_group_sums(partial, t, at, [&](int channel) {
-    const double n = double(at.count), pivot = double(to_float(x[at.first][at.begin + channel]));
+    const double n = double(at.count), moved = double(to_float(x[at.first][at.begin + channel])) -
+                                               group_pivot(x, t, at.image, (at.begin + channel) / t.width);
     const double distance = double(sums.totals[0][channel]), square = double(sums.totals[1][channel]);
-    return double2{n * pivot + distance, square + pivot * (2 * distance + n * pivot)};
+    return double2{n * moved + distance, square + moved * (2 * distance + n * moved)};
   });
 }
 
@@ -157,7 +165,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   wait_for_previous();
   for_groups(t, at, [&](int group) {
     const double2 sum = group_total(partial, t, at.image, group);
-    const double m = sum.x * t.inverse_elements, variance = fmax(0.0, sum.y * t.inverse_elements - m * m);
+    const double distance = sum.x * t.inverse_elements, m = group_pivot(x, t, at.image, group) + distance;
+    const double variance = fmax(0.0, sum.y * t.inverse_elements - distance * distance);
     const float high = float(m), r = 1 / sqrtf(float(variance) + eps);
     if (threadIdx.x % 32 > 0) return;
     statistics[group - first_group] = {high, float(m - double(high)), r};

@@ -1,28 +1,10 @@
-// Norms of rows: layer_norm, forward and backward. A row stays in registers between its statistics and its use; the
-// sums over rows behind the gradients of weights and modulations are taken apart (device/tiles.cuh).
+// Norms of rows, layer_norm and rms_norm, forward and backward. A row stays in registers between its statistics and its
+// use; the sums over rows behind the gradients of weights and modulations are taken apart (device/tiles.cuh).
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/device/tiles.cuh"
 
 namespace wick {
 namespace {
-
-template <int N>
-__device__ __forceinline__ void load_floats(float (&to)[N], const float* from, int first, float otherwise) {
-  constexpr int kPack = N % 4 == 0 ? 4 : 1;
-#pragma unroll
-  for (int j = 0; j < N; j += kPack) {
-    const auto pack = from ? load_pack<kPack>(from + first + j) : Pack<float, kPack>();
-#pragma unroll
-    for (int k = 0; k < kPack; ++k) to[j + k] = from ? pack.value[k] : otherwise;
-  }
-}
-
-template <class T, int N>
-__device__ __forceinline__ void load_floats(float (&to)[N], const T* from, int first) {
-  const auto pack = from ? load_pack<N>(from + first) : Pack<T, N>();
-#pragma unroll
-  for (int j = 0; j < N; ++j) to[j] = from ? to_float(pack.value[j]) : 0;
-}
 
 // What follows the normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image. Pointers
 // may be null.
@@ -46,7 +28,7 @@ class AffineOf {
   __device__ __forceinline__ void load_gain(float (&gain)[N], int first) const {
     float scale[N];
     load_floats(gain, w_, first, 1);
-    load_floats(scale, scale_, first);
+    load_floats(scale, scale_, first, 0);
 #pragma unroll
     for (int j = 0; j < N; ++j) gain[j] = fmaf(gain[j], scale[j], gain[j]);
   }
@@ -54,8 +36,8 @@ class AffineOf {
   __device__ __forceinline__ void load_offset(float (&offset)[N], int first) const {
     float scale[N], shift[N];
     load_floats(offset, b_, first, 0);
-    load_floats(scale, scale_, first);
-    load_floats(shift, shift_, first);
+    load_floats(scale, scale_, first, 0);
+    load_floats(shift, shift_, first, 0);
 #pragma unroll
     for (int j = 0; j < N; ++j) offset[j] = fmaf(offset[j], scale[j], offset[j]) + shift[j];
   }
@@ -188,23 +170,87 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
                                                                                         sums.totals[1][channel]};
 }
 
-}  // namespace
+template <class T>
+struct AffineGradients {
+  float *dw, *db;
+  RowsOf<T> dscale, dshift;
+};
 
-void CudaBackend::layer_norm(View y, View mean, View rstd, View x, View w, View b, float eps) {
+// All gradients of a modulated norm from the sums of each image's chunks.
+template <class T>
+__global__ void __launch_bounds__(kFinishColumns* kFinishRows)
+    finish_modulated(const AffineGradients<T> out, const ChannelSums* sums, const RowAffine<T> a, const Tiling t) {
+  __shared__ double partial[2][kFinishRows][kFinishColumns];
+  const int column = int(threadIdx.x), row = int(threadIdx.y), channel = int(blockIdx.x) * kFinishColumns + column;
+  const bool inside = channel < t.channels;
+  const float w = inside && a.w ? a.w[channel] : 1, b = inside && a.b ? a.b[channel] : 0;
+  double dw = 0, db = 0;
+  for (int64_t image = 0; image < t.images; ++image) {
+    double plain = 0, scaled = 0;
+    for (int64_t i = row; inside && i < t.chunks; i += kFinishRows) {
+      const ChannelSums s = sums[(image * t.chunks + i) * t.channels + channel];
+      plain += double(s.plain);
+      scaled += double(s.scaled);
+    }
+    partial[0][row][column] = plain;
+    partial[1][row][column] = scaled;
+    __syncthreads();
+    if (row == 0 && inside) {
+      for (int r = 1; r < kFinishRows; ++r) {
+        plain += partial[0][r][column];
+        scaled += partial[1][r][column];
+      }
+      const double factor = a.scale.data ? 1 + double(to_float(a.scale[image][channel])) : 1;
+      dw += factor * scaled;
+      db += factor * plain;
+      if (out.dscale.data) out.dscale[image][channel] = from_float<T>(float(w * scaled + b * plain));
+      if (out.dshift.data) out.dshift[image][channel] = from_float<T>(float(plain));
+    }
+    __syncthreads();
+  }
+  if (row > 0 || !inside) return;
+  if (out.dw) out.dw[channel] = float(dw);
+  if (out.db) out.db[channel] = float(db);
+}
+
+// What follows the normalisation, brought into the layout and dtype that kernels want. Without a modulation all rows
+// are one image.
+struct AffineInput {
+  bool modulated;
+  int64_t images, image_rows;
+  DenseInput w, b;
+  RowInput scale, shift;
+
+  AffineInput(CudaBackend& cuda, const View& x, const View& weight, const View& bias, const Modulation& m, DType dtype)
+      : modulated(m.scale || m.shift),
+        images(modulated ? x.dim(0) : 1),
+        image_rows(x.numel() / x.dim(-1) / images),
+        w(cuda, weight, DType::f32),
+        b(cuda, bias, DType::f32),
+        scale(cuda, m.scale, dtype),
+        shift(cuda, m.shift, dtype) {}
+  template <class T>
+  RowAffine<T> of() const {
+    return {w.as<float>(), b.as<float>(), scale.rows<const T>(), shift.rows<const T>(), image_rows};
+  }
+  bool packs() const { return aligned(w.view().data) && aligned(b.view().data) && scale.packs() && shift.packs(); }
+};
+
+void forward(CudaBackend& cuda, const View& y, const View& mean, const View& rstd, const View& x, const View& w,
+             const View& b, const Modulation& m, float eps, bool centred) {
   if (x.numel() == 0) return;
-  const DType dtype = common_dtype({x, y});
-  const RowInput input(*this, x, dtype);
-  const RowOutput output(*this, y, dtype);
-  const DenseInput weight(*this, w, DType::f32), bias(*this, b, DType::f32);
-  const DenseOutput means(*this, mean, DType::f32), rstds(*this, rstd, DType::f32);
+  const DType dtype = common_dtype({x, y, m.scale, m.shift});
+  const RowInput input(cuda, x, dtype);
+  const RowOutput output(cuda, y, dtype);
+  const AffineInput affine(cuda, x, w, b, m, dtype);
+  const DenseOutput means(cuda, mean, DType::f32), rstds(cuda, rstd, DType::f32);
   const int64_t width = x.dim(-1), rows = x.numel() / width;
-  const bool packs = input.packs() && output.packs() && aligned(weight.view().data) && aligned(bias.view().data);
-  dispatch_packs(dtype, packs, [&](auto type, auto pack) {
+  dispatch_packs(dtype, input.packs() && output.packs() && affine.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     const dim3 threads = row_threads(width / pack.value);
-    row_norm<T, pack.value><<<row_blocks(rows, threads), threads, 0, stream_>>>(
-        output.rows<T>(), means.as<float>(), rstds.as<float>(), input.rows<const T>(),
-        RowAffine<T>{weight.as<float>(), bias.as<float>(), {}, {}, rows}, rows, int(width), eps, true);
+    row_norm<T, pack.value><<<row_blocks(rows, threads), threads, 0, cuda.stream()>>>(
+        output.rows<T>(), means.as<float>(), rstds.as<float>(), input.rows<const T>(), affine.of<T>(), rows, int(width),
+        eps, centred);
     cuda_launched("row_norm");
   });
   output.finish();
@@ -212,42 +258,71 @@ void CudaBackend::layer_norm(View y, View mean, View rstd, View x, View w, View 
   rstds.finish();
 }
 
-void CudaBackend::layer_norm_backward(View dx, View dw, View db, View dy, View x, View w, View mean, View rstd) {
+// Without a mean x was not centred.
+void backward(CudaBackend& cuda, const View& dx, const View& dw, const View& db, const Modulation& dm, const View& dy,
+              const View& x, const View& w, const View& b, const Modulation& m, const View& mean, const View& rstd) {
+  const bool sums_wanted = dw || db || dm.scale || dm.shift;
   if (x.numel() == 0) {
-    for (const View& v : {dw, db})
-      if (v) fill(v, 0);
+    for (const View& v : {dw, db, dm.scale, dm.shift})
+      if (v) cuda.fill(v, 0);
     return;
   }
-  const DType dtype = common_dtype({x, dy, dx});
-  const RowInput input(*this, x, dtype), gradient(*this, dy, dtype);
-  const RowOutput output(*this, dx, dtype);
-  const DenseInput weight(*this, w, DType::f32), means(*this, mean, DType::f32), rstds(*this, rstd, DType::f32);
-  const DenseOutput dweight(*this, dw, DType::f32), dbias(*this, db, DType::f32);
+  const DType dtype = common_dtype({x, dy, dx, m.scale, m.shift, dm.scale, dm.shift});
+  const RowInput input(cuda, x, dtype), gradient(cuda, dy, dtype);
+  const RowOutput output(cuda, dx, dtype), dscale(cuda, dm.scale, dtype), dshift(cuda, dm.shift, dtype);
+  const AffineInput affine(cuda, x, w, b, m, dtype);
+  const DenseInput means(cuda, mean, DType::f32), rstds(cuda, rstd, DType::f32);
+  const DenseOutput dweight(cuda, dw, DType::f32), dbias(cuda, db, DType::f32);
   const int64_t width = x.dim(-1), rows = x.numel() / width;
-  const bool packs = input.packs() && gradient.packs() && output.packs() && aligned(weight.view().data);
+  const bool packs = input.packs() && gradient.packs() && output.packs() && affine.packs();
   dispatch_packs(dtype, packs, [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = pack.value;
     if (dx) {
       const dim3 threads = row_threads(width / N);
-      row_norm_gradient<T, N><<<row_blocks(rows, threads), threads, 0, stream_>>>(
-          output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(),
-          RowAffine<T>{weight.as<float>(), nullptr, {}, {}, rows}, means.as<float>(), rstds.as<float>(), rows,
-          int(width));
+      row_norm_gradient<T, N><<<row_blocks(rows, threads), threads, 0, cuda.stream()>>>(
+          output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(), affine.of<T>(), means.as<float>(),
+          rstds.as<float>(), rows, int(width));
       cuda_launched("row_norm_gradient");
     }
-    if (!dw && !db) return;
-    const Tiling t(*this, 1, rows, width, N);
-    const Scratch sums(*this, size_t(t.chunks * width) * sizeof(ChannelSums));
-    row_gradient_sums<T, N><<<t.blocks(), t.threads(), 0, stream_>>>(sums.as<ChannelSums>(), gradient.rows<const T>(),
-                                                                     input.rows<const T>(), means.as<float>(),
-                                                                     rstds.as<float>(), t);
+    if (!sums_wanted) return;
+    const Tiling t(cuda, affine.images, affine.image_rows, width, N);
+    const Scratch sums(cuda, size_t(t.images * t.chunks * width) * sizeof(ChannelSums));
+    row_gradient_sums<T, N>
+        <<<t.blocks(), t.threads(), 0, cuda.stream()>>>(sums.as<ChannelSums>(), gradient.rows<const T>(),
+                                                        input.rows<const T>(), means.as<float>(), rstds.as<float>(), t);
     cuda_launched("row_gradient_sums");
-    finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums.as<ChannelSums>(), t);
+    if (!affine.modulated)
+      return finish_channel_sums(cuda, {dweight.as<float>(), dbias.as<float>()}, sums.as<ChannelSums>(), t);
+    finish_modulated<T><<<finish_blocks(t), dim3(kFinishColumns, kFinishRows), 0, cuda.stream()>>>(
+        {dweight.as<float>(), dbias.as<float>(), dscale.rows<T>(), dshift.rows<T>()}, sums.as<ChannelSums>(),
+        affine.of<T>(), t);
+    cuda_launched("finish_modulated");
   });
   output.finish();
+  dscale.finish();
+  dshift.finish();
   dweight.finish();
   dbias.finish();
+}
+
+}  // namespace
+
+void CudaBackend::layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) {
+  forward(*this, y, mean, rstd, x, w, b, m, eps, true);
+}
+
+void CudaBackend::layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
+                                      Modulation m, View mean, View rstd) {
+  backward(*this, dx, dw, db, dm, dy, x, w, b, m, mean, rstd);
+}
+
+void CudaBackend::rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) {
+  forward(*this, y, {}, rstd, x, w, {}, m, eps, false);
+}
+
+void CudaBackend::rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) {
+  backward(*this, dx, dw, {}, dm, dy, x, w, {}, m, {}, rstd);
 }
 
 }  // namespace wick

@@ -28,6 +28,18 @@ __device__ __forceinline__ void store_pack(T* y, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(y) = pack;
 }
 
+// N elements from `from + first`, in packs, or N times `otherwise` if there are none.
+template <int N, class T>
+__device__ __forceinline__ void load_floats(float (&to)[N], const T* from, int64_t first, float otherwise) {
+  constexpr int kPack = N < Pack<T>::kSize ? N : Pack<T>::kSize;
+#pragma unroll
+  for (int j = 0; j < N; j += kPack) {
+    const auto pack = from ? load_pack<kPack>(from + first + j) : Pack<T, kPack>();
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) to[j + k] = from ? to_float(pack.value[k]) : otherwise;
+  }
+}
+
 // A pack as the words that it came in, for keeping: elements kept apart would take twice the registers.
 template <class T, int N>
 struct alignas(sizeof(T) * N) PackWords {

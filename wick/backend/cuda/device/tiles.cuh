@@ -145,11 +145,12 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
   to[channel] = float(total);
 }
 
+inline unsigned finish_blocks(const Tiling& t) { return unsigned((t.channels + kFinishColumns - 1) / kFinishColumns); }
+
 inline void finish_channel_sums(const CudaBackend& cuda, const ChannelGradients& out, const ChannelSums* sums,
                                 const Tiling& t) {
-  const unsigned blocks = unsigned((t.channels + kFinishColumns - 1) / kFinishColumns);
-  finish_channels<>
-      <<<blocks, dim3(kFinishColumns, kFinishRows), 0, cuda.stream()>>>(out, sums, t.images * t.chunks, t.channels);
+  finish_channels<><<<finish_blocks(t), dim3(kFinishColumns, kFinishRows), 0, cuda.stream()>>>(
+      out, sums, t.images * t.chunks, t.channels);
   cuda_launched("finish_channels");
 }
 

@@ -1,0 +1,164 @@
+// Norms of rows against double precision, with and without weights and modulation.
+#include "backend/probe.h"
+
+namespace wick {
+namespace {
+
+using namespace probe;
+using Doubles = std::vector<double>;
+
+struct Problem {
+  int64_t batch, tokens, width;
+  double eps;
+  bool centred;
+  Tensor x, dy, w, b, scale, shift;  // the last four may be empty
+};
+
+struct Reference {
+  Doubles y, mean, rstd, dx, dw, db, dscale, dshift;
+  double worst = 1;  // the largest rstd: rows of few elements can have a tiny deviation
+};
+
+Doubles doubles_or(const Tensor& t, int64_t count, double otherwise) {
+  return t ? doubles(t) : Doubles(size_t(count), otherwise);
+}
+
+Reference reference(const Problem& p) {
+  const size_t n = size_t(p.width);
+  const Doubles x = doubles(p.x), dy = doubles(p.dy);
+  const Doubles w = doubles_or(p.w, p.width, 1), b = doubles_or(p.b, p.width, 0);
+  const Doubles scale = doubles_or(p.scale, p.batch * p.width, 0), shift = doubles_or(p.shift, p.batch * p.width, 0);
+  Reference r{x, {}, {}, x, Doubles(n), Doubles(n), Doubles(scale.size()), Doubles(scale.size())};
+  for (size_t row = 0; row < x.size() / n; ++row) {
+    const size_t first = row * n, image = row / size_t(p.tokens) * n;
+    double mean = 0, square = 0, sum_g = 0, sum_gx = 0;
+    for (size_t i = 0; i < n && p.centred; ++i) mean += x[first + i] / double(n);
+    for (size_t i = 0; i < n; ++i) square += (x[first + i] - mean) * (x[first + i] - mean) / double(n);
+    const double rstd = 1 / std::sqrt(square + p.eps);
+    for (size_t i = 0; i < n; ++i) {
+      const double x_hat = (x[first + i] - mean) * rstd, normed = x_hat * w[i] + b[i], m = 1 + scale[image + i];
+      const double g = dy[first + i] * m;
+      r.y[first + i] = normed * m + shift[image + i];
+      r.dw[i] += g * x_hat;
+      r.db[i] += g;
+      r.dscale[image + i] += dy[first + i] * normed;
+      r.dshift[image + i] += dy[first + i];
+      sum_g += g * w[i] / double(n);
+      sum_gx += g * w[i] * x_hat / double(n);
+    }
+    for (size_t i = 0; i < n; ++i)
+      r.dx[first + i] = rstd * (dy[first + i] * (1 + scale[image + i]) * w[i] - (p.centred ? sum_g : 0) -
+                                (x[first + i] - mean) * rstd * sum_gx);
+    r.mean.push_back(mean);
+    r.rstd.push_back(rstd);
+    r.worst = std::max(r.worst, rstd);
+  }
+  return r;
+}
+
+struct Outputs {
+  Tensor y, mean, rstd, dx, dw, db, dscale, dshift;
+};
+
+Outputs run(const Problem& p, Layout layout) {
+  const Shape shape{p.batch, p.tokens, p.width}, rows{p.batch, p.tokens}, vector{p.width}, images{p.batch, p.width};
+  const auto like = [&](const Tensor& t) { return t ? poisoned(t.shape(), layout, t.dtype()) : Tensor(); };
+  Outputs o{output(shape, layout),
+            p.centred ? poisoned(rows, layout) : Tensor(),
+            poisoned(rows, layout),
+            output(shape, layout),
+            like(p.w),
+            like(p.b),
+            like(p.scale),
+            like(p.shift)};
+  const Modulation m{p.scale, p.shift}, dm{o.dscale, o.dshift};
+  if (p.centred) {
+    backend().layer_norm(o.y, o.mean, o.rstd, p.x, p.w, p.b, m, float(p.eps));
+    backend().layer_norm_backward(o.dx, o.dw, o.db, dm, p.dy, p.x, p.w, p.b, m, o.mean, o.rstd);
+  } else {
+    backend().rms_norm(o.y, o.rstd, p.x, p.w, m, float(p.eps));
+    backend().rms_norm_backward(o.dx, o.dw, dm, p.dy, p.x, p.w, m, o.rstd);
+  }
+  return o;
+}
+
+void expect_right(const Problem& p, const Outputs& o) {
+  const Reference r = reference(p);
+  const double worst = r.worst, terms = std::sqrt(double(p.batch * p.tokens));
+  expect_close(o.y, r.y, 32 * kEps * worst, "y");
+  if (o.mean) expect_close(o.mean, r.mean, 2 * kEps, "mean");
+  expect_close(o.rstd, r.rstd, 8 * kEps * worst * worst, "rstd");
+  expect_close(o.dx, r.dx, 64 * kEps * worst * worst * worst, "dx");
+  if (o.dw) expect_close(o.dw, r.dw, 64 * kEps * worst * worst * terms, "dw");
+  if (o.db) expect_close(o.db, r.db, 64 * kEps * terms, "db");
+  if (o.dscale) expect_close(o.dscale, r.dscale, 64 * kEps * worst * worst * terms, "dscale");
+  if (o.dshift) expect_close(o.dshift, r.dshift, 64 * kEps * terms, "dshift");
+}
+
+Problem problem(int64_t width, bool centred, int with, Layout layout) {
+  Problem p{between(1, 3), between(1, 90), width, double(1e-5f), centred, {}, {}, {}, {}, {}, {}};
+  const Shape shape{p.batch, p.tokens, width}, images{p.batch, width};
+  p.x = input(shape, layout);
+  p.dy = input(shape, layout);
+  if (with & 1) p.w = random({width}, layout);
+  if (with & 2 && centred) p.b = random({width}, layout);
+  if (with & 4) p.scale = input(images, layout);
+  if (with & 8) p.shift = input(images, layout);
+  return p;
+}
+
+TEST(RowNorm, every_combination_and_layout) {
+  for (bool centred : {true, false})
+    for (Layout layout : kLayouts)
+      for (int with = 0; with < 16; ++with) {
+        const Problem p = problem(with % 3 ? between(3, 70) : 8 * between(1, 60), centred, with, layout);
+        expect_right(p, run(p, layout));
+      }
+}
+
+TEST(RowNorm, widths) {
+  for (bool centred : {true, false})
+    for (int64_t width : {int64_t{2}, int64_t{640}, int64_t{1280}, between(500, 1300), int64_t{3072}, int64_t{8192}}) {
+      Problem p = problem(width, centred, width > 2000 ? 13 : 3, Layout::packed);
+      expect_right(p, run(p, Layout::packed));
+    }
+}
+
+// Longer than what any block can keep of a row.
+TEST(RowNorm, one_very_long_row) {
+  for (int64_t width : {40000, 9001}) {
+    Problem p{1, 1, width, double(1e-6f), true, input({1, 1, width}), input({1, 1, width}), {}, {}, {}, {}};
+    expect_right(p, run(p, Layout::packed));
+  }
+}
+
+TEST(RowNorm, unwanted_outputs_and_the_same_bits) {
+  const Problem p = problem(between(100, 200), true, 15, Layout::packed);
+  const Outputs all = run(p, Layout::packed), again = run(p, Layout::packed);
+  expect_same_bits(all.dx, again.dx, "dx");
+  expect_same_bits(all.dw, again.dw, "dw");
+  expect_same_bits(all.dscale, again.dscale, "dscale");
+  const Modulation m{p.scale, p.shift};
+  const Tensor y = output(p.x.shape()), dx = output(p.x.shape()), dshift = output(p.shift.shape());
+  backend().layer_norm(y, {}, {}, p.x, p.w, p.b, m, float(p.eps));
+  backend().layer_norm_backward(dx, {}, {}, {}, p.dy, p.x, p.w, p.b, m, all.mean, all.rstd);
+  backend().layer_norm_backward({}, {}, {}, {{}, dshift}, p.dy, p.x, p.w, p.b, m, all.mean, all.rstd);
+  expect_same_bits(y, all.y, "y");
+  expect_same_bits(dx, all.dx, "dx");
+  expect_same_bits(dshift, all.dshift, "dshift");
+}
+
+TEST(RowNorm, large_mean) {
+  const int64_t width = between(600, 700);
+  Problem p{1, 50, width, double(1e-6f), true, input({1, 50, width}), input({1, 50, width}), {}, {}, {}, {}};
+  backend().affine(p.x, p.x, std::sqrt(3.0f), 1000);
+  p.w = random({width});
+  p.b = random({width});
+  const Outputs o = run(p, Layout::packed);
+  const Reference r = reference(p);
+  expect_close(o.y, r.y, 1e-6, "y");
+  for (size_t i = 0; i < 50; ++i) EXPECT_NEAR(o.rstd.data<float>()[i], r.rstd[i], 1e-6 * r.rstd[i]);
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,86 @@
+// Rotary positions: pairs of features turned by given angles.
+#include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/dense.h"
+#include "wick/backend/cpu/parallel.h"
+#include "wick/backend/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "wick/backend/cpu/rope.cpp"
+#include "hwy/foreach_target.h"
+#include "wick/backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick {
+namespace HWY_NAMESPACE {
+namespace {
+
+HWY_INLINE void turn(FloatVec a, FloatVec b, FloatVec cos, FloatVec sin, FloatVec& first, FloatVec& second) {
+  first = hn::NegMulAdd(b, sin, hn::Mul(a, cos));
+  second = hn::MulAdd(a, sin, hn::Mul(b, cos));
+}
+
+// `half` pairs; direction is 1 or -1.
+HWY_INLINE void turn_halves(float* y, const float* x, const float* cos, const float* sin, int64_t half,
+                            float direction) {
+  for_columns(half, [&](auto at) HWY_ATTR {
+    FloatVec first, second;
+    turn(at.of(x), at.of(x + half), at.of(cos), hn::Mul(at.of(sin), set(direction)), first, second);
+    at.put(first, y);
+    at.put(second, y + half);
+  });
+}
+
+HWY_INLINE void turn_neighbours(float* y, const float* x, const float* cos, const float* sin, int64_t half,
+                                float direction) {
+  const Floats d;
+  int64_t i = 0;
+  for (; i + lanes() <= half; i += lanes()) {
+    FloatVec a, b, first, second;
+    hn::LoadInterleaved2(d, x + 2 * i, a, b);
+    turn(a, b, load(cos + i), hn::Mul(load(sin + i), set(direction)), first, second);
+    hn::StoreInterleaved2(first, second, d, y + 2 * i);
+  }
+  for (; i < half; ++i) {
+    const float a = x[2 * i], b = x[2 * i + 1], s = sin[i] * direction;
+    y[2 * i] = a * cos[i] - b * s;
+    y[2 * i + 1] = a * s + b * cos[i];
+  }
+}
+
+// All heads of a token.
+void TurnToken(RopePairs pairs, float* y, const float* x, const float* cos, const float* sin, int64_t heads,
+               int64_t half, float direction) {
+  for (int64_t head = 0; head < heads; ++head, y += 2 * half, x += 2 * half)
+    pairs == RopePairs::halves ? turn_halves(y, x, cos, sin, half, direction)
+                               : turn_neighbours(y, x, cos, sin, half, direction);
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace wick
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace wick {
+
+HWY_EXPORT(TurnToken);
+
+void CpuBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) {
+  if (x.numel() == 0) return;
+  const DenseInput input(x), cosines(cos), sines(sin);
+  const DenseOutput output(y);
+  const int64_t tokens = x.dim(1), heads = x.dim(2), half = x.dim(3) / 2;
+  const float direction = inverse ? -1 : 1;
+  parallel_for(x.dim(0) * tokens, x.numel(), [&](int64_t begin, int64_t end) {
+    for (int64_t token = begin; token < end; ++token) {
+      const int64_t angle = (cos.rank() == 3 ? token : token % tokens) * half, at = token * heads * 2 * half;
+      HWY_DYNAMIC_DISPATCH(TurnToken)
+      (pairs, output.data() + at, input.data() + at, cosines.data() + angle, sines.data() + angle, heads, half,
+       direction);
+    }
+  });
+  output.finish();
+}
+
+}  // namespace wick
+#endif  // HWY_ONCE

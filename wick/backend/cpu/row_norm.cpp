@@ -1,0 +1,208 @@
+// Norms of rows, layer_norm and rms_norm, forward and backward. A modulation makes another weight and bias for each
+// image: w * (1 + scale) and b * (1 + scale) + shift.
+#include "wick/backend/cpu/channel_sums.h"
+#include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/dense.h"
+#include "wick/backend/cpu/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "wick/backend/cpu/row_norm.cpp"
+#include "hwy/foreach_target.h"
+#include "wick/backend/cpu/simd-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace wick {
+namespace HWY_NAMESPACE {
+namespace {
+
+struct Value {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
+};
+
+// (x - mean)^2, with the mean in two floats.
+struct SquaredDistance {
+  FloatVec mean, rest;
+  HWY_INLINE FloatVec operator()(FloatVec x) const {
+    const FloatVec d = hn::Sub(hn::Sub(x, mean), rest);
+    return hn::Mul(d, d);
+  }
+};
+
+// Without `centred` the mean counts as 0.
+void NormaliseRow(float* y, float* mean, float* rstd, const float* x, const float* w, const float* b, int64_t n,
+                  float eps, bool centred) {
+  const double m = centred ? sum_of(Value(), n, x) / double(n) : 0;
+  const float high = float(m), low = float(m - double(high));
+  const int64_t whole = n / lanes() * lanes();  // what fills the last vector is not at a distance of 0
+  double variance = sum_of(SquaredDistance{set(high), set(low)}, whole, x);
+  for (int64_t i = whole; i < n; ++i) variance += (double(x[i]) - m) * (double(x[i]) - m);
+  const float r = float(1 / __builtin_sqrt(variance / double(n) + double(eps)));
+  if (mean) *mean = high;
+  if (rstd) *rstd = r;
+  for_columns(n, [&](auto at) HWY_ATTR {
+    const FloatVec d = hn::Sub(hn::Sub(at.of(x), set(high)), set(low));
+    at.put(hn::MulAdd(hn::Mul(d, set(r)), at.of(w), at.of(b)), y);
+  });
+}
+
+// dx = rstd * (dy w - mean(dy w) - x_hat mean(dy w x_hat)); without a mean of x, none of dy w either.
+void NormaliseRowBackward(float* dx, const float* dy, const float* x, const float* w, float mean, float rstd, int64_t n,
+                          bool centred) {
+  FloatVec first = set(0), second = first;
+  for_columns(n, [&](auto at) HWY_ATTR {  // lanes past the row's end hold dz = 0, and add nothing
+    const FloatVec dz = hn::Mul(at.of(dy), at.of(w));
+    first = hn::Add(first, dz);
+    second = hn::MulAdd(dz, hn::Sub(at.of(x), set(mean)), second);
+  });
+  WideSum a = WideSum::zero(), b = a;
+  a.add(first);
+  b.add(second);
+  const double r = double(rstd);
+  const FloatVec offset = set(centred ? float(a.total() / double(n) * r) : 0);
+  const FloatVec slope = set(float(b.total() / double(n) * r * r * r));
+  for_columns(n, [&](auto at) HWY_ATTR {
+    const FloatVec dz = hn::Mul(at.of(dy), at.of(w)), d = hn::Sub(at.of(x), set(mean));
+    at.put(hn::NegMulAdd(d, slope, hn::MulSub(dz, set(rstd), offset)), dx);
+  });
+}
+
+// Adds the rows' sums of dy and of dy x_hat.
+void RowGradientSums(const ChannelSums& sums, const float* dy, const float* x, const float* mean, const float* rstd,
+                     int64_t rows, int64_t n) {
+  for_columns(n, [&](auto at) HWY_ATTR {
+    FloatVec first = set(0), second = first;
+    for (int64_t r = 0; r < rows; ++r) {
+      prefetch(x + (rows + r) * n + at.first);
+      prefetch(dy + (rows + r) * n + at.first);
+      const FloatVec g = at.of(dy + r * n), m = set(mean ? mean[r] : 0);
+      first = hn::Add(first, g);
+      second = hn::MulAdd(g, hn::Mul(hn::Sub(at.of(x + r * n), m), set(rstd[r])), second);
+    }
+    add_to(sums.first + at.first, first);
+    add_to(sums.second + at.first, second);
+  });
+}
+
+}  // namespace
+}  // namespace HWY_NAMESPACE
+}  // namespace wick
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace wick {
+
+HWY_EXPORT(NormaliseRow);
+HWY_EXPORT(NormaliseRowBackward);
+HWY_EXPORT(RowGradientSums);
+
+namespace {
+
+// Weight and bias of each image; without a modulation all rows are one image.
+struct RowAffine {
+  int64_t width, images, image_rows;
+  std::vector<float> weight, bias, factor;  // factor = 1 + scale, [images, width]
+  ChannelTable gain, offset;
+
+  RowAffine(const View& x, const View& w, const View& b, const Modulation& m)
+      : width(x.dim(-1)),
+        images(m.scale || m.shift ? x.dim(0) : 1),
+        image_rows(x.numel() / std::max<int64_t>(1, width * images)),
+        weight(floats_of(w, width, 1)),
+        bias(floats_of(b, width, 0)),
+        factor(floats_of(m.scale, images * width, 0)),
+        gain(images, width),
+        offset(images, width) {
+    const std::vector<float> shift = floats_of(m.shift, images * width, 0);
+    for (size_t i = 0; i < factor.size(); ++i) {
+      const size_t c = i % size_t(width);
+      factor[i] += 1;
+      gain.values[i] = weight[c] * factor[i];
+      offset.values[i] = bias[c] * factor[i] + shift[i];
+    }
+  }
+};
+
+void forward(const View& y, const View& mean, const View& rstd, const View& x, const RowAffine& a, float eps,
+             bool centred) {
+  if (x.numel() == 0) return;
+  const DenseInput input(x);
+  const DenseOutput output(y), means(mean), rstds(rstd);
+  parallel_for(a.images * a.image_rows, x.numel(), [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(NormaliseRow)
+    (output.data() + row * a.width, means.data() ? means.data() + row : nullptr,
+     rstds.data() ? rstds.data() + row : nullptr, input.data() + row * a.width, a.gain.image(row / a.image_rows),
+     a.offset.image(row / a.image_rows), a.width, eps, centred);
+  });
+  output.finish();
+  means.finish();
+  rstds.finish();
+}
+
+// From the sums of dy and dy x_hat over each image's rows.
+void store_affine_gradients(const View& dw, const View& db, const Modulation& dm, const RowAffine& a,
+                            PartialSums& sums) {
+  std::vector<double> dweight(size_t(a.width), 0.0), dbias = dweight;
+  std::vector<double> dscale(a.factor.size()), dshift = dscale;
+  for (int64_t i = 0; i < a.images; ++i) {
+    const ChannelSums total = sums.image(i);
+    for (int64_t c = 0; c < a.width; ++c) {
+      const size_t to = size_t(c), at = size_t(i * a.width + c);
+      dweight[to] += total.second[c] * double(a.factor[at]);
+      dbias[to] += total.first[c] * double(a.factor[at]);
+      dscale[at] = total.second[c] * double(a.weight[to]) + total.first[c] * double(a.bias[to]);
+      dshift[at] = total.first[c];
+    }
+  }
+  store_sums(dw, dweight);
+  store_sums(db, dbias);
+  store_sums(dm.scale, dscale);
+  store_sums(dm.shift, dshift);
+}
+
+// Without a mean x was not centred.
+void backward(const View& dx, const View& dw, const View& db, const Modulation& dm, const View& dy, const View& x,
+              const RowAffine& a, const View& mean, const View& rstd) {
+  const DenseInput input(x), gradient(dy), means(mean), rstds(rstd);
+  const int64_t n = a.width;
+  if (dx) {
+    const DenseOutput output(dx);
+    parallel_for(a.images * a.image_rows, x.numel(), [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(NormaliseRowBackward)
+      (output.data() + row * n, gradient.data() + row * n, input.data() + row * n, a.gain.image(row / a.image_rows),
+       mean ? means.data()[row] : 0, rstds.data()[row], n, bool(mean));
+    });
+    output.finish();
+  }
+  if (!dw && !db && !dm.scale && !dm.shift) return;
+  const RowBlocks blocks(a.images, a.image_rows, n);
+  PartialSums sums(blocks);
+  blocks.run([&](int64_t image, int64_t first, int64_t rows, int64_t part) {
+    const int64_t row = image * a.image_rows + first;
+    HWY_DYNAMIC_DISPATCH(RowGradientSums)
+    (sums.part(part), gradient.data() + row * n, input.data() + row * n, mean ? means.data() + row : nullptr,
+     rstds.data() + row, rows, n);
+  });
+  store_affine_gradients(dw, db, dm, a, sums);
+}
+
+}  // namespace
+
+void CpuBackend::layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) {
+  forward(y, mean, rstd, x, RowAffine(x, w, b, m), eps, true);
+}
+
+void CpuBackend::layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
+                                     Modulation m, View mean, View rstd) {
+  backward(dx, dw, db, dm, dy, x, RowAffine(x, w, b, m), mean, rstd);
+}
+
+void CpuBackend::rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) {
+  forward(y, {}, rstd, x, RowAffine(x, w, {}, m), eps, false);
+}
+
+void CpuBackend::rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) {
+  backward(dx, dw, {}, dm, dy, x, RowAffine(x, w, {}, m), {}, rstd);
+}
+
+}  // namespace wick
+#endif  // HWY_ONCE

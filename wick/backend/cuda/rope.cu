@@ -1,0 +1,119 @@
+// Rotary positions: pairs of features turned by given angles. A block turns all heads of a token, and a thread the same
+// pairs of several heads, so that it reads their angles once.
+#include "wick/backend/cuda/device/rows.cuh"
+
+namespace wick {
+namespace {
+
+constexpr int kThreads = 256;
+
+template <class T>
+struct HeadsOf {
+  T* data;
+  int64_t image, token, head;  // strides
+
+  __device__ __forceinline__ T* at(int64_t i, int64_t t, int64_t h) const {
+    return data + i * image + t * token + h * head;
+  }
+};
+
+struct Angles {
+  const float *cos, *sin;
+  int64_t image;  // elements from one image's to the next's; 0 if they share them
+  float direction;
+};
+
+// The first elements of the two packs that hold N pairs, the first of which is `pair`.
+template <int N, bool kHalves>
+__device__ __forceinline__ int2 places(int pair, int half) {
+  return kHalves ? int2{pair, half + pair} : int2{2 * pair, 2 * pair + N};
+}
+
+// An element of either half, or of the two packs as one.
+template <int N, bool kHalves, class T>
+__device__ __forceinline__ T& element(Pack<T, N> (&packs)[2], int pair, int second) {
+  return kHalves ? packs[second].value[pair] : packs[(2 * pair + second) / N].value[(2 * pair + second) % N];
+}
+
+template <class T, int N, bool kHalves>
+__global__ void __launch_bounds__(kThreads)
+    turn(const HeadsOf<T> y, const HeadsOf<const T> x, const Angles angles, int tokens, int heads, int half) {
+  const int image = int(blockIdx.x) / tokens, token = int(blockIdx.x) % tokens;
+  const int64_t angle = image * angles.image + int64_t(token) * half;
+  for (int pair = int(threadIdx.x) * N; pair < half; pair += int(blockDim.x) * N) {
+    float cos[N], sin[N];
+    load_floats(cos, angles.cos, angle + pair, 1);
+    load_floats(sin, angles.sin, angle + pair, 0);
+#pragma unroll
+    for (int j = 0; j < N; ++j) sin[j] *= angles.direction;
+    const int2 place = places<N, kHalves>(pair, half);
+#pragma unroll 2
+    for (int head = int(threadIdx.y); head < heads; head += int(blockDim.y)) {
+      const T* const from = x.at(image, token, head);
+      Pack<T, N> packs[2] = {load_pack<N>(from + place.x), load_pack<N>(from + place.y)};
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        T &first = element<N, kHalves>(packs, j, 0), &second = element<N, kHalves>(packs, j, 1);
+        const float a = to_float(first), b = to_float(second);
+        first = from_float<T>(fmaf(a, cos[j], -b * sin[j]));
+        second = from_float<T>(fmaf(a, sin[j], b * cos[j]));
+      }
+      T* const to = y.at(image, token, head);
+      store_pack(to + place.x, packs[0]);
+      store_pack(to + place.y, packs[1]);
+    }
+  }
+}
+
+// A view [B, T, H, D] with features side by side, in place where it is one, else dense.
+template <class Dense>
+class HeadsView {
+ public:
+  HeadsView(CudaBackend& cuda, const View& v, DType dtype)
+      : direct_(v.dtype == dtype && (v.stride[3] == 1 || v.dim(3) == 1)), dense_(cuda, direct_ ? View{} : v, dtype) {
+    view_ = direct_ ? v : dense_.view();
+  }
+  template <class T>
+  HeadsOf<T> of() const {
+    return {view_.as<T>(), view_.stride[0], view_.stride[1], view_.stride[2]};
+  }
+  bool packs() const {
+    const int64_t width = int64_t(16 / size_of(view_.dtype));
+    bool fit = aligned(view_.data);
+    for (int d = 0; d < 3; ++d) fit = fit && (view_.shape[d] == 1 || view_.stride[d] % width == 0);
+    return fit && view_.dim(3) / 2 % width == 0;
+  }
+  void finish() const { dense_.finish(); }
+
+ private:
+  bool direct_;
+  Dense dense_;
+  View view_;
+};
+
+}  // namespace
+
+void CudaBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) {
+  if (x.numel() == 0) return;
+  const DType dtype = common_dtype({x, y});
+  const HeadsView<DenseInput> input(*this, x, dtype);
+  const HeadsView<DenseOutput> output(*this, y, dtype);
+  const DenseInput cosines(*this, cos, DType::f32), sines(*this, sin, DType::f32);
+  const int64_t tokens = x.dim(1), heads = x.dim(2), half = x.dim(3) / 2;
+  const Angles angles{cosines.as<float>(), sines.as<float>(), cos.rank() == 3 ? tokens * half : 0,
+                      inverse ? -1.f : 1.f};
+  const bool packs = input.packs() && output.packs() && aligned(angles.cos) && aligned(angles.sin);
+  dispatch_packs(dtype, packs, [&](auto type, auto pack) {
+    using T = typename decltype(type)::type;
+    constexpr int N = pack.value;
+    const auto kernel = pairs == RopePairs::halves ? turn<T, N, true> : turn<T, N, false>;
+    const int64_t across = std::min<int64_t>(half / N, kThreads);
+    const dim3 threads(unsigned(across), unsigned(std::min(heads, kThreads / across)));
+    kernel<<<unsigned(x.dim(0) * tokens), threads, 0, stream_>>>(output.of<T>(), input.of<const T>(), angles,
+                                                                 int(tokens), int(heads), int(half));
+    cuda_launched("rope");
+  });
+  output.finish();
+}
+
+}  // namespace wick

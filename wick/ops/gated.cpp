@@ -1,0 +1,28 @@
+#include "wick/ops/gated.h"
+
+namespace wick {
+namespace {
+
+const Op kGeglu("geglu"), kSwiglu("swiglu");
+
+Tensor gated(const Op& op, void (Backend::*forward)(View, View), void (Backend::*backward)(View, View, View),
+             const Tensor& x) {
+  check(x.rank() > 0 && x.dim(-1) % 2 == 0, "{}: the last axis of {} does not split into value and gate", op.name(),
+        x.shape());
+  Shape shape = x.shape();
+  shape[shape.rank() - 1] /= 2;
+  Tensor y = Tensor::empty(shape, x.dtype(), x.memory());
+  (x.backend().*forward)(y, x);
+  return record(op, y, {x}, [=](const Tensor& dy, Grads& grads) {
+    Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    (x.backend().*backward)(dx, dy, x);
+    grads.add(x, dx);
+  });
+}
+
+}  // namespace
+
+Tensor geglu(const Tensor& x) { return gated(kGeglu, &Backend::geglu, &Backend::geglu_backward, x); }
+Tensor swiglu(const Tensor& x) { return gated(kSwiglu, &Backend::swiglu, &Backend::swiglu_backward, x); }
+
+}  // namespace wick
