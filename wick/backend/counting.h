@@ -69,14 +69,19 @@ class CountingBackend final : public Backend {
   void upsample_nearest_backward(View, View) override {}
   void group_norm(View, View, View, View, View, View, int, float, bool) override {}
   void group_norm_backward(View, View, View, View, View, View, View, View, View, int, bool) override {}
-  void layer_norm(View, View, View, View, View, View, float) override {}
-  void layer_norm_backward(View, View, View, View, View, View, View, View) override {}
+  void layer_norm(View, View, View, View, View, View, Modulation, float) override {}
+  void layer_norm_backward(View, View, View, Modulation, View, View, View, View, Modulation, View, View) override {}
+  void rms_norm(View, View, View, View, Modulation, float) override {}
+  void rms_norm_backward(View, View, Modulation, View, View, View, Modulation, View) override {}
+  void rope(View, View, View, View, RopePairs, bool) override {}
   void attention(View, View, View, View, View, float, bool) override {}
   void attention_backward(View, View, View, View, View, View, View, View, View, float, bool) override {}
   void softmax(View, View) override {}
   void softmax_backward(View, View, View) override {}
   void geglu(View, View) override {}
   void geglu_backward(View, View, View) override {}
+  void swiglu(View, View) override {}
+  void swiglu_backward(View, View, View) override {}
   void embedding(View, View, View) override {}
   void embedding_backward(View, View, View) override {}
   void timestep_embedding(View, View, float) override {}
