@@ -19,7 +19,7 @@ constexpr int kMaxCluster = 8;
 struct Steps {
   int begin, end;
 };
-__device__ __forceinline__ Steps part_of(int64_t extent, int depth, int rank, int count) {
+[[maybe_unused]] __device__ __forceinline__ Steps part_of(int64_t extent, int depth, int rank, int count) {
   const int steps = int((extent + depth - 1) / depth);
   return {steps * rank / count, steps * (rank + 1) / count};
 }

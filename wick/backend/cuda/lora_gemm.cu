@@ -40,6 +40,8 @@ struct GemmShared {
   uint64_t full[kStages], empty[kStages];
 };
 
+#ifdef WICK_SM90A
+
 struct Tile {
   int row, col;  // of its first element
 };
@@ -50,8 +52,6 @@ __device__ __forceinline__ Tile tile_at(int index, const GemmShape& shape, int c
   const int height = min(kPanels, shape.row_pairs - panel * kPanels);
   return {((panel * kPanels + within % height) * kCluster + rank) * kRows, within / height * cols};
 }
-
-#ifdef WICK_SM90A
 
 struct Ring {  // the stage that comes next, and how often the ring went round
   int stage = 0;
@@ -160,7 +160,7 @@ __device__ __forceinline__ void consume(GemmShared<T, kCols>& shared, const Gemm
   Ring ring;
   for (int index = first; index < shape.row_pairs * shape.col_tiles; index += stride) {
     float sum[kCols / 2] = {};
-    // The other consumer multiplies while this one waits.
+    int before = 0;
     for (int step = 0; step < shape.steps; ++step) {
       barrier_wait(&shared.full[ring.stage], ring.phase);
       const uint64_t a = wgmma_operand(shared.x[ring.stage] + consumer * 64 * kDepth, true);
@@ -171,10 +171,13 @@ __device__ __forceinline__ void consume(GemmShared<T, kCols>& shared, const Gemm
         wgmma<T, kTransposed, kCols>(sum, a + uint64_t(k) * wgmma_step(true),
                                      b + uint64_t(k) * wgmma_step(!kTransposed));
       wgmma_commit();
-      wgmma_wait<0>();
-      release(ring.stage);
+      wgmma_wait<1>();  // the step before is done with its tiles
+      if (step > 0) release(before);
+      before = ring.stage;
       ring.advance<Shared::kStages>();
     }
+    wgmma_wait<0>();
+    release(before);
     for (int k16 = 0; k16 < shape.tail_k16; ++k16) {
       const int k = k16 % (kDepth / 16);
       if (k == 0) barrier_wait(&shared.full[ring.stage], ring.phase);
