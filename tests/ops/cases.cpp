@@ -19,7 +19,7 @@ Tensor angles(const Shape& shape, int which) {
   std::vector<float> values;
   for (int64_t i = 0; i < shape.numel(); ++i)
     values.push_back(which ? std::sin(0.7f * float(i)) : std::cos(0.7f * float(i)));
-  return Tensor::of(values, shape);
+  return Tensor::of(values, shape, memory());
 }
 
 std::vector<OpCase> make_cases() {
