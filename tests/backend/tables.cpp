@@ -106,7 +106,8 @@ TEST(TimestepEmbedding, sines_of_angles_in_f32) {
       want[at] = std::cos(double(angle));
       want[at + size_t(half)] = std::sin(double(angle));
     }
-    expect_close(y, want, 2 * kEps, "timestep_embedding");
+    // Frequencies may be off by their last bit, and angles go up to 1000.
+    expect_close(y, want, 1000 * kEps, "timestep_embedding");
   }
 }
 
