@@ -1,11 +1,12 @@
-// One LoRA training step of an SDXL UNet on the CPU, f32: forward, backward, AdamW. The same as
-// bench/peers/train_step.py with the same arguments, and the same line of JSON: milliseconds a step, peak memory, and
-// what was measured.
+// One LoRA training step of an SDXL UNet: forward, backward, AdamW. On the CPU in f32 the same as
+// bench/peers/train_step.py with the same arguments, on a GPU what bench/peers/sdxl_step.py does; and a line of JSON:
+// milliseconds a step, peak memory, and what was measured.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
 
 #include "timing.h"
+#include "wick/backend/registry.h"
 #include "wick/models/sdxl.h"
 #include "wick/pipelines/noise_schedule.h"
 #include "wick/train/optimizer.h"
@@ -19,34 +20,42 @@ struct Options {
   int64_t batch = 1, height = 32, width = 32;  // of the latents
   int64_t steps = 10, warmup = 2;
   int rank = 32;
-  bool checkpoint = false, on_request = false;
+  bool checkpoint = false, on_request = false, bf16 = false;
+  std::string device = "cpu";
+
+  DType dtype() const { return bf16 ? DType::bf16 : DType::f32; }
 };
 
 class TrainingStep {
  public:
   explicit TrainingStep(const Options& o)
-      : config_(UNetConfig::read(o.model / "unet")),
+      : memory_(open_backend(o.device).memory()),
+        config_(UNetConfig::read(o.model / "unet")),
         schedule_(NoiseSchedule::read(o.model / "scheduler")),
         adapter_({.rank = o.rank, .targets = sdxl_default_targets()}, sdxl_module_names(config_)),
-        unet_(Scope(Weights::open(o.model / "unet"), "unet", &adapter_), config_, o.checkpoint),
+        unet_(Scope(Weights::open(o.model / "unet",
+                                  {.dtype = o.dtype(), .place = Residence::on(open_backend(o.device), o.dtype())}),
+                    "unet", &adapter_),
+              config_, o.checkpoint),
         optimizer_(adapter_.parameters(), {.lr = 1e-4f, .weight_decay = 1e-2f}),
-        latents_(random_normal({o.batch, o.height, o.width, config_.in_channels}, rng_)) {
+        latents_(random_normal({o.batch, o.height, o.width, config_.in_channels}, rng_, memory_)) {
     adapter_.check_complete();
     const auto h = float(8 * o.height), w = float(8 * o.width);
-    context_ = random_normal({o.batch, 77, config_.cross_attention_dim}, rng_);
-    pooled_ = random_normal({o.batch, config_.added_dim - kTimeIds * config_.time_ids_dim}, rng_);
-    time_ids_ =
-        contiguous(expand(Tensor::of(std::vector<float>{h, w, 0, 0, h, w}, {1, kTimeIds}), {o.batch, kTimeIds}));
+    context_ = random_normal({o.batch, 77, config_.cross_attention_dim}, rng_, memory_);
+    pooled_ = random_normal({o.batch, config_.added_dim - kTimeIds * config_.time_ids_dim}, rng_, memory_);
+    const Tensor time_ids = Tensor::of(std::vector<float>{h, w, 0, 0, h, w}, {1, kTimeIds}, memory_);
+    time_ids_ = contiguous(expand(time_ids, {o.batch, kTimeIds}));
   }
 
+  // The loss; reading it waits for all that the step gave the device to do.
   float operator()() {
-    const Tensor noise = random_normal(latents_.shape(), rng_);
+    const Tensor noise = random_normal(latents_.shape(), rng_, memory_);
     std::vector<int64_t> t;
     for (int64_t i = 0; i < latents_.dim(0); ++i) t.push_back(int64_t(rng_.below(uint64_t(schedule_.train_steps()))));
     const Tensor timesteps = Tensor::of(t, {latents_.dim(0)});
     Tape tape;
     const Tensor predicted = unet_({.sample = schedule_.add_noise(latents_, noise, timesteps),
-                                    .timestep = Tensor::of(timesteps.to_vector(), timesteps.shape()),
+                                    .timestep = Tensor::of(timesteps.to_vector(), timesteps.shape(), memory_),
                                     .context = context_,
                                     .text_embeds = pooled_,
                                     .time_ids = time_ids_});
@@ -55,6 +64,8 @@ class TrainingStep {
     return loss.item();
   }
 
+  Memory& memory() { return memory_; }
+
   int64_t lora_parameters() const {
     int64_t count = 0;
     for (const Parameter& p : optimizer_.parameters()) count += p.value.numel();
@@ -62,6 +73,7 @@ class TrainingStep {
   }
 
  private:
+  Memory& memory_;
   UNetConfig config_;
   NoiseSchedule schedule_;
   Adapter adapter_;
@@ -71,18 +83,19 @@ class TrainingStep {
   Tensor latents_, context_, pooled_, time_ids_;
 };
 
-void report(const Options& o, const TrainingStep& step, const std::vector<double>& ms) {
+void report(const Options& o, TrainingStep& step, const std::vector<double>& ms) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
+  const MemoryStats memory = step.memory().stats();
   fmt::print(
-      "{{\"bench\": \"train_step\", \"peer\": \"wick\", \"model\": \"{}\", \"device\": \"cpu\", \"dtype\": "
-      "\"float32\", "
+      "{{\"bench\": \"train_step\", \"peer\": \"wick\", \"model\": \"{}\", \"device\": \"{}\", \"dtype\": \"{}\", "
       "\"threads\": {}, \"batch\": {}, \"height\": {}, \"width\": {}, \"rank\": {}, \"checkpoint\": {}, "
       "\"lora_parameters\": {}, \"steps\": {}, \"median_ms\": {:.3f}, \"min_ms\": {:.3f}, \"max_ms\": {:.3f}, "
-      "\"peak_rss_mib\": {}, \"peak_tensors_mib\": {}}}\n",
-      (o.model / "").parent_path().filename().string(), omp_get_max_threads(), o.batch, o.height, o.width, o.rank,
-      o.checkpoint, step.lora_parameters(), o.steps, bench::median(ms), *std::min_element(ms.begin(), ms.end()),
-      *std::max_element(ms.begin(), ms.end()), usage.ru_maxrss / 1024, host_memory().peak() >> 20);
+      "\"peak_rss_mib\": {}, \"peak_tensors_mib\": {}, \"reserved_mib\": {}}}\n",
+      (o.model / "").parent_path().filename().string(), step.memory().backend->name(), o.bf16 ? "bfloat16" : "float32",
+      omp_get_max_threads(), o.batch, o.height, o.width, o.rank, o.checkpoint, step.lora_parameters(), o.steps,
+      bench::median(ms), *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
+      usage.ru_maxrss / 1024, memory.peak >> 20, memory.reserved >> 20);
 }
 
 std::vector<double> measure(TrainingStep& step, int64_t count) {
@@ -93,7 +106,7 @@ std::vector<double> measure(TrainingStep& step, int64_t count) {
 
 void run(const Options& o) {
   TrainingStep step(o);
-  host_memory().reset_peak();
+  step.memory().reset_peak();
   measure(step, o.warmup);
   if (o.on_request)
     bench::serve([&](int64_t steps) { return std::vector<bench::Row>{{"train_step", measure(step, steps)}}; });
@@ -114,6 +127,8 @@ int main(int argc, char** argv) {
   app.add_option("--warmup", o.warmup);
   app.add_option("--rank", o.rank);
   app.add_flag("--checkpoint", o.checkpoint, "gradient checkpointing");
+  app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N");
+  app.add_flag("--bf16", o.bf16, "frozen weights in bf16, and on a device all arithmetic on them");
   app.add_flag("--on-request", o.on_request, "for each number on stdin, print the times of so many steps");
   CLI11_PARSE(app, argc, argv);
   try {
