@@ -4,12 +4,12 @@
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
+#include <deque>
 
 #include "timing.h"
 #include "wick/backend/registry.h"
-#include "wick/models/sdxl.h"
-#include "wick/pipelines/noise_schedule.h"
-#include "wick/train/optimizer.h"
+#include "wick/train/objective.h"
+#include "wick/train/step.h"
 
 namespace {
 
@@ -18,53 +18,74 @@ using namespace wick;
 struct Options {
   std::filesystem::path model;
   int64_t batch = 1, height = 32, width = 32;  // of the latents
-  int64_t steps = 10, warmup = 2;
+  int64_t steps = 10, warmup = 3;              // the second step of a device is recorded
   int rank = 32;
-  bool checkpoint = false, on_request = false, bf16 = false;
+  bool checkpoint = false, on_request = false, bf16 = false, no_graph = false;
   std::string device = "cpu";
 
   DType dtype() const { return bf16 ? DType::bf16 : DType::f32; }
 };
 
-class TrainingStep {
+// What the trainer trains, without its text encoders, its VAE and its data.
+class UNetLora final : public Task {
  public:
-  explicit TrainingStep(const Options& o)
-      : memory_(open_backend(o.device).memory()),
+  explicit UNetLora(const Options& o)
+      : backend_(open_backend(o.device)),
         config_(UNetConfig::read(o.model / "unet")),
         schedule_(NoiseSchedule::read(o.model / "scheduler")),
         adapter_({.rank = o.rank, .targets = sdxl_default_targets()}, sdxl_module_names(config_)),
-        unet_(Scope(Weights::open(o.model / "unet",
-                                  {.dtype = o.dtype(), .place = Residence::on(open_backend(o.device), o.dtype())}),
+        unet_(Scope(Weights::open(o.model / "unet", {.dtype = o.dtype(), .place = Residence::on(backend_, o.dtype())}),
                     "unet", &adapter_),
-              config_, o.checkpoint),
-        optimizer_(adapter_.parameters(), {.lr = 1e-4f, .weight_decay = 1e-2f}),
-        latents_(random_normal({o.batch, o.height, o.width, config_.in_channels}, rng_, memory_)) {
+              config_, o.checkpoint) {
     adapter_.check_complete();
+    Rng rng(0);
+    const auto normal = [&](const Shape& shape) { return random_normal(shape, rng, memory()); };
     const auto h = float(8 * o.height), w = float(8 * o.width);
-    context_ = random_normal({o.batch, 77, config_.cross_attention_dim}, rng_, memory_);
-    pooled_ = random_normal({o.batch, config_.added_dim - kTimeIds * config_.time_ids_dim}, rng_, memory_);
-    const Tensor time_ids = Tensor::of(std::vector<float>{h, w, 0, 0, h, w}, {1, kTimeIds}, memory_);
-    time_ids_ = contiguous(expand(time_ids, {o.batch, kTimeIds}));
+    const Tensor time_ids = Tensor::of(std::vector<float>{h, w, 0, 0, h, w}, {1, kTimeIds}, memory());
+    batch_ = {.latents = normal({o.batch, o.height, o.width, config_.in_channels}),
+              .text = {.context = normal({o.batch, 77, config_.cross_attention_dim}),
+                       .pooled = normal({o.batch, config_.added_dim - kTimeIds * config_.time_ids_dim})},
+              .time_ids = contiguous(expand(time_ids, {o.batch, kTimeIds}))};
   }
 
-  // The loss; reading it waits for all that the step gave the device to do.
-  float operator()() {
-    const Tensor noise = random_normal(latents_.shape(), rng_, memory_);
-    std::vector<int64_t> t;
-    for (int64_t i = 0; i < latents_.dim(0); ++i) t.push_back(int64_t(rng_.below(uint64_t(schedule_.train_steps()))));
-    const Tensor timesteps = Tensor::of(t, {latents_.dim(0)});
-    Tape tape;
-    const Tensor predicted = unet_({.sample = schedule_.add_noise(latents_, noise, timesteps),
-                                    .timestep = Tensor::of(timesteps.to_vector(), timesteps.shape(), memory_),
-                                    .context = context_,
-                                    .text_embeds = pooled_,
-                                    .time_ids = time_ids_});
-    const Tensor loss = mse_loss(predicted, noise);
-    optimizer_.step(tape.backward(loss));
-    return loss.item();
+  Memory& memory() const { return backend_.memory(); }
+  std::vector<Parameter> parameters() const override { return adapter_.parameters(); }
+
+  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
+    const NoisedBatch in = noised(schedule_, batch_, rng);
+    return {{"sample", in.sample},     {"noise", in.noise},          {"timesteps", in.timesteps},
+            {"time ids", in.time_ids}, {"context", in.text.context}, {"pooled", in.text.pooled}};
   }
 
-  Memory& memory() { return memory_; }
+  Tensor loss(const std::vector<NamedTensor>& in) override {
+    const Tensor predicted = unet_({.sample = in[0].value,
+                                    .timestep = in[2].value,
+                                    .context = in[4].value,
+                                    .text_embeds = in[5].value,
+                                    .time_ids = in[3].value});
+    return mse_loss(predicted, in[1].value);
+  }
+
+  std::string describe() const override { return "a LoRA"; }
+  BatchSampler& batches() override { fail("there is no data"); }
+  std::filesystem::path save(const std::filesystem::path&, int64_t) override { fail("nothing is to be saved"); }
+
+ private:
+  Backend& backend_;
+  UNetConfig config_;
+  NoiseSchedule schedule_;
+  Adapter adapter_;
+  SdxlUNet unet_;
+  Batch batch_;
+};
+
+class TrainingStep {
+ public:
+  explicit TrainingStep(const Options& o)
+      : task_(o), optimizer_(task_.parameters(), {.weight_decay = 1e-2f}), step_(task_, optimizer_, 1, !o.no_graph) {}
+
+  StepReport operator()() { return step_(rng_, 1e-4f); }
+  Memory& memory() const { return task_.memory(); }
 
   int64_t lora_parameters() const {
     int64_t count = 0;
@@ -73,34 +94,40 @@ class TrainingStep {
   }
 
  private:
-  Memory& memory_;
-  UNetConfig config_;
-  NoiseSchedule schedule_;
-  Adapter adapter_;
-  SdxlUNet unet_;
+  UNetLora task_;
   AdamW optimizer_;
-  Rng rng_{0};
-  Tensor latents_, context_, pooled_, time_ids_;
+  TrainStep step_;
+  TrainRng rng_{0};
 };
 
-void report(const Options& o, TrainingStep& step, const std::vector<double>& ms) {
+void report(const Options& o, const TrainingStep& step, const std::vector<double>& ms) {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   const MemoryStats memory = step.memory().stats();
   fmt::print(
       "{{\"bench\": \"train_step\", \"peer\": \"wick\", \"model\": \"{}\", \"device\": \"{}\", \"dtype\": \"{}\", "
       "\"threads\": {}, \"batch\": {}, \"height\": {}, \"width\": {}, \"rank\": {}, \"checkpoint\": {}, "
-      "\"lora_parameters\": {}, \"steps\": {}, \"median_ms\": {:.3f}, \"min_ms\": {:.3f}, \"max_ms\": {:.3f}, "
+      "\"graph\": {}, \"lora_parameters\": {}, \"steps\": {}, \"median_ms\": {:.3f}, \"min_ms\": {:.3f}, \"max_ms\": "
+      "{:.3f}, "
       "\"peak_rss_mib\": {}, \"peak_tensors_mib\": {}, \"reserved_mib\": {}}}\n",
       (o.model / "").parent_path().filename().string(), step.memory().backend->name(), o.bf16 ? "bfloat16" : "float32",
-      omp_get_max_threads(), o.batch, o.height, o.width, o.rank, o.checkpoint, step.lora_parameters(), o.steps,
-      bench::median(ms), *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
+      omp_get_max_threads(), o.batch, o.height, o.width, o.rank, o.checkpoint, !o.no_graph, step.lora_parameters(),
+      o.steps, bench::median(ms), *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
       usage.ru_maxrss / 1024, memory.peak >> 20, memory.reserved >> 20);
 }
 
+// Milliseconds from the end of one step to the end of the next. As in the trainer, a device gets its next step before
+// the one at hand is waited for.
 std::vector<double> measure(TrainingStep& step, int64_t count) {
+  const int64_t ahead = step.memory().on_host() ? 0 : 1;
+  std::deque<StepReport> begun;
   std::vector<double> ms;
-  for (int64_t i = 0; i < count; ++i) ms.push_back(bench::time_ms([&] { step(); }));
+  for (int64_t i = 0, started = 0; i < count; ++i)
+    ms.push_back(bench::time_ms([&] {
+      for (; started < std::min(count, i + 1 + ahead); ++started) begun.push_back(step());
+      begun.front().wait();
+      begun.pop_front();
+    }));
   return ms;
 }
 
@@ -129,6 +156,7 @@ int main(int argc, char** argv) {
   app.add_flag("--checkpoint", o.checkpoint, "gradient checkpointing");
   app.add_option("--device", o.device, "auto, cpu, cuda or cuda:N");
   app.add_flag("--bf16", o.bf16, "frozen weights in bf16, and on a device all arithmetic on them");
+  app.add_flag("--no-graph", o.no_graph, "give the device every step call by call");
   app.add_flag("--on-request", o.on_request, "for each number on stdin, print the times of so many steps");
   CLI11_PARSE(app, argc, argv);
   try {
