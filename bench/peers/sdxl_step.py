@@ -84,7 +84,7 @@ class Step:
             self.model = torch.compile(self.unet, **how)
         for module in self.unet.modules() if self.args.scope == "blocks" else []:
             if type(module).__name__ in BLOCKS:
-                module.compile(fullgraph=True, **how)
+                module.compile(**how)
 
     def prepare(self, batch, checkpoint, lora, layout):
         """Everything anew but the frozen weights and what is compiled."""

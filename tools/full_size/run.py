@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 import threading
+from datetime import datetime
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -22,27 +23,33 @@ BAR_GIB = {False: 20, True: 10}  # batch 1, by whether activations are checkpoin
 
 
 class DeviceMemory:
-    """The most MiB taken while the block runs, above what was taken when it began."""
+    """What is taken while the block runs, above what was taken when it began."""
 
-    QUERY = ["nvidia-smi", "--id=0", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
+    QUERY = ["nvidia-smi", "--id=0", "--query-gpu=timestamp,memory.used", "--format=csv,noheader,nounits"]
 
     def __enter__(self):
-        self.before = self.peak = int(subprocess.check_output(self.QUERY, text=True))
+        self.readings = []  # seconds since 1970, MiB
+        self.before = self.reading(subprocess.check_output(self.QUERY, text=True))[1]
         self.watcher = subprocess.Popen(self.QUERY + ["--loop-ms=20"], stdout=subprocess.PIPE, text=True)
         self.reader = threading.Thread(target=self.read)
         self.reader.start()
         return self
 
+    @staticmethod
+    def reading(text):
+        at, mib = text.split(", ")
+        return datetime.strptime(at, "%Y/%m/%d %H:%M:%S.%f").timestamp(), int(mib)
+
     def read(self):
-        for number in self.watcher.stdout:
-            self.peak = max(self.peak, int(number))
+        self.readings.extend(self.reading(text) for text in self.watcher.stdout)
 
     def __exit__(self, *_):
         self.watcher.terminate()
         self.reader.join()
 
-    def gib(self):
-        return (self.peak - self.before) / 1024
+    def peak(self, since=0.0):
+        """GiB"""
+        return (max((mib for at, mib in self.readings if at >= since), default=self.before) - self.before) / 1024
 
 
 def line(ok, text):
@@ -51,7 +58,7 @@ def line(ok, text):
 
 
 def run(what, command):
-    """What the program printed, and GiB; None if it failed."""
+    """What the program printed, and the memory that it took; None if it failed."""
     print("$", *command, flush=True)
     with DeviceMemory() as memory:
         done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -59,13 +66,7 @@ def run(what, command):
     if done.returncode:
         line(False, f"{what}: ended with {done.returncode}: {(done.stdout.strip().splitlines() or ['nothing said'])[-1]}")
         return None
-    return done.stdout, memory.gib()
-
-
-def own_words(output):
-    """What the program itself says of its peak."""
-    said = [text.strip() for text in output.splitlines() if re.search(r"peak", text, re.IGNORECASE)]
-    return f"; it says: {said[-1]}" if said else ""
+    return done.stdout, memory
 
 
 def train(args, checkpointing):
@@ -76,12 +77,15 @@ def train(args, checkpointing):
     ran = run(what, command + (["--gradient-checkpointing"] if checkpointing else []))
     if not ran:
         return False
+    words, memory = ran
     steps = [json.loads(text) for text in (output / "metrics.jsonl").read_text().splitlines()]
     seconds = statistics.median(step["seconds"] for step in steps[2:])
+    planned = re.search(r"([\d.]+ GiB) needed", words)
     bar = BAR_GIB[checkpointing]
-    return line(len(steps) == STEPS and ran[1] < bar,
+    return line(len(steps) == STEPS and memory.peak() < bar,
                 f"{what}: {STEPS} steps, {seconds * 1e3:.0f} ms a step, loss {steps[-1]['loss']:.3f}, "
-                f"{ran[1]:.1f} GiB (bar {bar}){own_words(ran[0])}")
+                f"{memory.peak():.1f} GiB (bar {bar}), from the first step's end on {memory.peak(steps[0]['time']):.1f}"
+                f"{f', {planned[1]} planned' if planned else ''}")
 
 
 def generate(args):
@@ -91,9 +95,11 @@ def generate(args):
                      "--width", args.side, "--height", args.side, "--bf16", "--device", args.device, "--out", picture])
     if not ran:
         return False
-    rate = re.findall(r"[\d.]+ (?:steps/s|s/step)", ran[0])
+    words, memory = ran
+    rate = re.findall(r"[\d.]+ (?:steps/s|s/step)", words)
     return line(picture.stat().st_size > 0,
-                f"{what}: {rate[-1] if rate else ''}, {picture.stat().st_size >> 10} KiB of PNG, {ran[1]:.1f} GiB")
+                f"{what}: {rate[-1] if rate else ''}, {picture.stat().st_size >> 10} KiB of PNG, "
+                f"{memory.peak():.1f} GiB")
 
 
 def main():
