@@ -147,13 +147,14 @@ class Step:
 
 
 def peaks():
-    return {"peak_mib": torch.cuda.max_memory_allocated() >> 20, "peak_reserved_mib": torch.cuda.max_memory_reserved() >> 20}
+    return {"peak_mib": torch.cuda.max_memory_allocated() >> 20,
+            "peak_reserved_mib": torch.cuda.max_memory_reserved() >> 20}
 
 
 def measure(step, args, batch, checkpoint, lora, layout):
     """A line for the step, and one for it as a graph; a failure is a line too."""
-    how = {"bench": "sdxl_step", "mode": args.mode, "scope": args.scope, "batch": batch, "checkpoint": checkpoint, "lora": lora,
-           "layout": layout, "side": args.side, "rank": args.rank}
+    how = {"bench": "sdxl_step", "mode": args.mode, "scope": args.scope, "batch": batch, "checkpoint": checkpoint,
+           "lora": lora, "layout": layout, "side": args.side, "rank": args.rank}
     try:
         begin = time.monotonic()
         step.prepare(batch, checkpoint, lora, layout)

@@ -6,8 +6,8 @@
 A line of each comparison, "ok: what: result" or "FAILED: …", and 1 if any failed. Distances are ‖a - b‖ / ‖b‖.
   f32   Wick's distance from PyTorch in f32 (no TF32, plain attention): at most 1e-3
   bf16  Wick's distance from that f32 result, beside PyTorch's own in bf16; for the UNet it must be no larger.
-PyTorch's bf16 is that of diffusers' training scripts for the UNet (bf16 weights, an f32 LoRA, autocast), with everything
-in bf16, the LoRA too, shown beside; the other components have no LoRA here and are in bf16.
+PyTorch's bf16 is for the UNet that of diffusers' training scripts (bf16 weights, an f32 LoRA, autocast); everything in
+bf16, the LoRA too, is shown beside. The other components have no LoRA here and are in bf16.
 """
 
 import argparse

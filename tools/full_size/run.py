@@ -59,12 +59,14 @@ def line(ok, text):
 
 def run(what, command):
     """What the program printed, and the memory that it took; None if it failed."""
-    print("$", *command, flush=True)
+    words = [str(word) for word in command]
+    print("$", *words, flush=True)
     with DeviceMemory() as memory:
-        done = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     print(done.stdout, flush=True)
     if done.returncode:
-        line(False, f"{what}: ended with {done.returncode}: {(done.stdout.strip().splitlines() or ['nothing said'])[-1]}")
+        last = (done.stdout.strip().splitlines() or ["nothing said"])[-1]
+        line(False, f"{what}: ended with {done.returncode}: {last}")
         return None
     return done.stdout, memory
 
@@ -72,8 +74,9 @@ def run(what, command):
 def train(args, checkpointing):
     what = f"train {args.side}x{args.side}, batch 1{', gradient checkpointing' if checkpointing else ''}"
     output = args.dir / ("train-checkpointing" if checkpointing else "train")
-    command = [args.wick, "train", "--model", args.dir / "sdxl", "--dataset", ROOT / "data" / "tiny-style", "--rank", 32,
-               "--steps", STEPS, "--bf16", "--resolution", args.side, "--device", args.device, "--output", output]
+    command = [args.wick, "train", "--model", args.dir / "sdxl", "--dataset", ROOT / "data" / "tiny-style",
+               "--rank", 32, "--steps", STEPS, "--bf16", "--resolution", args.side, "--device", args.device,
+               "--output", output]
     ran = run(what, command + (["--gradient-checkpointing"] if checkpointing else []))
     if not ran:
         return False
