@@ -96,7 +96,10 @@ void TrainStep::run(const std::string& what, const std::vector<NamedTensor>& inp
     for (const NamedTensor& input : inputs) step.buffers.push_back({input.name, clone(input.value)});
     step.replay = backend_.capture([&] { compute(step.buffers); });
     graph_ = step.replay != nullptr;
-    if (!graph_) return compute(inputs);
+    if (!graph_) {  // this backend never will
+      recorded_.clear();
+      return compute(inputs);
+    }
   } else {
     for (size_t i = 0; i < inputs.size(); ++i) backend_.copy(step.buffers[i].value, inputs[i].value);
   }
