@@ -7,8 +7,9 @@ namespace {
 using namespace probe;
 
 double sigmoid(double x) { return 1 / (1 + std::exp(-x)); }
-double gelu(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }
-double gelu_slope(double x) { return gelu(x) / x + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI); }
+double normal_cdf(double x) { return 0.5 * std::erfc(-x / std::sqrt(2.0)); }
+double gelu(double x) { return x * normal_cdf(x); }
+double gelu_slope(double x) { return normal_cdf(x) + x * std::exp(-x * x / 2) / std::sqrt(2 * M_PI); }
 double silu(double x) { return x * sigmoid(x); }
 double silu_slope(double x) { return sigmoid(x) * (1 + x * (1 - sigmoid(x))); }
 

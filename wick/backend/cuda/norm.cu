@@ -17,26 +17,31 @@ struct GroupTiling : Tiling {
   int groups, width;
   int64_t slots;            // at most, a group
   double inverse_elements;  // of a group
+  Divisor by_width, by_tile_channels;
 
   GroupTiling(const CudaBackend& cuda, const View& x, int group_count, int pack)
       : Tiling(cuda, x.dim(0), x.numel() / (x.dim(0) * x.dim(-1)), x.dim(-1), pack),
         groups(group_count),
         width(channels / group_count),
-        inverse_elements(1 / (double(positions) * width)) {
+        inverse_elements(1 / (double(positions) * width)),
+        by_width(width),
+        by_tile_channels(tile_channels) {
     const int pieces = tile_channels % width == 0 ? 1 : (width + tile_channels - 2) / tile_channels + 1;
     slots = pieces * chunks;
   }
   size_t sum_bytes() const { return size_t(images * groups * slots) * sizeof(double2); }
 
-  __device__ int first_tile(int group) const { return group * width / tile_channels; }
-  __device__ int last_tile(int group) const { return ((group + 1) * width - 1) / tile_channels; }
+  __device__ __forceinline__ int group(int channel) const { return int(by_width.divide(unsigned(channel))); }
+  __device__ __forceinline__ int tile_of(int channel) const { return int(by_tile_channels.divide(unsigned(channel))); }
+  __device__ __forceinline__ int first_tile(int group) const { return tile_of(group * width); }
+  __device__ __forceinline__ int last_tile(int group) const { return tile_of((group + 1) * width - 1); }
 };
 
 // Calls f(group) for the groups of a tile, each on a warp of its own.
 template <class F>
 __device__ __forceinline__ void for_groups(const GroupTiling& t, const TilePlace& at, const F& f) {
 #pragma unroll 1
-  for (int group = at.begin / t.width + int(threadIdx.x / 32); group * t.width < at.end; group += int(blockDim.x / 32))
+  for (int group = t.group(at.begin) + int(threadIdx.x / 32); group * t.width < at.end; group += int(blockDim.x / 32))
     f(group);
 }
 
@@ -62,32 +67,31 @@ __device__ __forceinline__ void store_group_sums(double2* partial, const GroupTi
 
 // The sums of a group over the whole image. All lanes of a warp call it and get them.
 __device__ __forceinline__ double2 group_total(const double2* partial, const GroupTiling& t, int64_t image, int group) {
-  const int64_t count = (t.last_tile(group) - t.first_tile(group) + 1) * t.chunks;
+  const int count = (t.last_tile(group) - t.first_tile(group) + 1) * int(t.chunks);
   const double2* sums = partial + (image * t.groups + group) * t.slots;
+  constexpr int kFew = 2;  // on their way at once
   double2 total{0, 0};
-#pragma unroll 4
-  for (int64_t slot = threadIdx.x % 32; slot < count; slot += 32) {
-    const double2 sum = sums[slot];
-    total.x += sum.x;
-    total.y += sum.y;
+  for (int first = int(threadIdx.x % 32); first < count; first += kFew * 32) {
+    double2 few[kFew] = {};
+#pragma unroll
+    for (int u = 0; u < kFew; ++u)
+      if (first + u * 32 < count) few[u] = sums[first + u * 32];
+#pragma unroll
+    for (int u = 0; u < kFew; ++u) total = {total.x + few[u].x, total.y + few[u].y};
   }
   return {warp_sum(total.x), warp_sum(total.y)};
 }
 
-// What a kernel knows of each channel of its tile, so that lanes of neighbouring columns find theirs side by side.
+// What a kernel knows of each channel of its tile, so that lanes of neighbouring columns find theirs side by side. Each
+// of the first threads fills the entry of one channel.
 template <int N>
 struct ChannelTable {
   float4 values[N * kTileColumns];
 
-  // entry(channel) for all channels of the tile. All threads call it.
-  template <class F>
-  __device__ __forceinline__ void fill(const GroupTiling& t, const TilePlace& at, const F& entry) {
-#pragma unroll 1
-    for (int i = int(threadIdx.x); i < N * t.columns; i += int(blockDim.x)) {
-      const int channel = at.begin + i % t.columns * N + i / t.columns;
-      if (channel < at.end) values[i] = entry(channel);
-    }
-    __syncthreads();
+  // The thread's channel, or -1 if it has none.
+  static __device__ __forceinline__ int own_channel(const GroupTiling& t, const TilePlace& at) {
+    const int channel = at.begin + at.column * N + at.row;
+    return at.row < N && channel < at.end ? channel : -1;
   }
   __device__ __forceinline__ float4 of(const GroupTiling& t, const TilePlace& at, int j) const {
     return values[j * t.columns + at.column];
@@ -100,6 +104,14 @@ __device__ __forceinline__ void for_channels(const ChannelTable<N>& table, const
                                              const F& f) {
 #pragma unroll
   for (int j = 0; j < N; ++j) f(j, table.of(t, at, j));
+}
+
+// For a number that was rounded itself: exp2 of a product loses no more digits than that rounding did.
+__device__ __forceinline__ float quick_sigmoid(float x) {
+  float e, s;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(x * -1.442695041f));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(s) : "f"(1 + e));
+  return s;
 }
 
 // What sums of a group's values are distances from: any of them would do.
@@ -117,8 +129,12 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     group_statistics(double2* partial, const RowsOf<const T> x, const GroupTiling t) {
   constexpr int kBatch = 4;
   __shared__ TileSums<N> sums;
+  __shared__ double moved[N * kTileColumns];  // from the group's pivot to the chunk's, by channel of the tile
   launch_dependents();
   const TilePlace at(t, N);
+  const int own = at.begin + int(threadIdx.x);
+  const T own_pivot = x[at.first][min(own, at.end - 1)];
+  const double own_group_pivot = group_pivot(x, t, at.image, t.group(min(own, at.end - 1)));
   float first[N] = {}, second[N] = {};
   if (at.turns > 0) {
     const auto pivot = PackWords<T, N>::load(x[at.first] + at.channel);
@@ -126,23 +142,25 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     const T* from = x[at.first + at.row] + at.channel;
     for (int left = at.turns; left > 0; left -= kBatch, from += kBatch * step) {
       PackBatch<T, N, kBatch> batch;
-      batch.load(from, step, left, pivot);
+      batch.load(from, step, left);
+      for_present<kBatch>(left, [&](int u, auto count) {
 #pragma unroll
-      for (int j = 0; j < N; ++j)
+        for (int j = 0; j < N; ++j)
 #pragma unroll
-        for (int u = 0; u < kBatch; ++u) {
-          const float distance = to_float(batch[u].value[j]) - to_float(pivot.pack().value[j]);
-          first[j] += distance;
-          second[j] = fmaf(distance, distance, second[j]);
-        }
+          for (int v = u; v < u + count.value; ++v) {
+            const float distance = to_float(batch[v].value[j]) - to_float(pivot.pack().value[j]);
+            first[j] += distance;
+            second[j] = fmaf(distance, distance, second[j]);
+          }
+      });
     }
   }
+  if (own < at.end) moved[threadIdx.x] = double(to_float(own_pivot)) - own_group_pivot;
   sums.add_up(t, at, first, second);
   store_group_sums(partial, t, at, [&](int channel) {
-    const double n = double(at.count), moved = double(to_float(x[at.first][at.begin + channel])) -
-                                               group_pivot(x, t, at.image, (at.begin + channel) / t.width);
+    const double n = double(at.count), shift = moved[channel];
     const double distance = double(sums.totals[0][channel]), square = double(sums.totals[1][channel]);
-    return double2{n * moved + distance, square + moved * (2 * distance + n * moved)};
+    return double2{n * shift + distance, square + shift * (2 * distance + n * shift)};
   });
 }
 
@@ -155,17 +173,20 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   __shared__ float3 statistics[N * kTileColumns];  // by group of the tile: mean, what its rounding lost, rstd
   __shared__ ChannelTable<N> table;
   const TilePlace at(t, N);
-  const int first_group = at.begin / t.width;
+  const int first_group = t.group(at.begin);
   const int64_t x_step = -t.rows * x.stride, y_step = -t.rows * y.stride;
   const T* from = x[at.first + at.count - 1 - at.row] + at.channel;
   T* to = y[at.first + at.count - 1 - at.row] + at.channel;
   PackBatch<T, N, kBatch> batch;
   batch.load(from, x_step, at.turns);
+  const int own = ChannelTable<N>::own_channel(t, at);
+  const float own_w = own >= 0 && w ? w[own] : 1, own_b = own >= 0 && b ? b[own] : 0;
 
   wait_for_previous();
   for_groups(t, at, [&](int group) {
+    const double pivot = group_pivot(x, t, at.image, group);
     const double2 sum = group_total(partial, t, at.image, group);
-    const double distance = sum.x * t.inverse_elements, m = group_pivot(x, t, at.image, group) + distance;
+    const double distance = sum.x * t.inverse_elements, m = pivot + distance;
     const double variance = fmax(0.0, sum.y * t.inverse_elements - distance * distance);
     const float high = float(m), r = 1 / sqrtf(float(variance) + eps);
     if (threadIdx.x % 32 > 0) return;
@@ -175,19 +196,22 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     if (rstd) rstd[at.image * t.groups + group] = r;
   });
   __syncthreads();
-  table.fill(t, at, [&](int channel) {
-    const float3 s = statistics[channel / t.width - first_group];
-    const float scale = w ? s.z * w[channel] : s.z;
-    return float4{s.x, scale, fmaf(-s.y, scale, b ? b[channel] : 0), 0};
-  });
+  if (own >= 0) {
+    const float3 s = statistics[t.group(own) - first_group];
+    const float scale = s.z * own_w;
+    table.values[threadIdx.x] = {s.x, scale, fmaf(-s.y, scale, own_b), 0};
+  }
+  __syncthreads();
 
   for (int left = at.turns; left > 0; left -= kBatch) {
-    for_channels(table, t, at, [&](int j, const float4& c) {
+    for_present<kBatch>(left, [&](int u, auto count) {
+      for_channels(table, t, at, [&](int j, const float4& c) {
 #pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        const float z = fmaf(to_float(batch[u].value[j]) - c.x, c.y, c.z);
-        batch[u].value[j] = from_float<T>(kSilu ? z * sigmoid(z) : z);
-      }
+        for (int v = u; v < u + count.value; ++v) {
+          const float z = fmaf(to_float(batch[v].value[j]) - c.x, c.y, c.z);
+          batch[v].value[j] = from_float<T>(kSilu ? z * quick_sigmoid(z) : z);
+        }
+      });
     });
     batch.store(to, y_step, left);
     batch.load(from += kBatch * x_step, x_step, left - kBatch);
@@ -200,7 +224,7 @@ template <bool kSilu>
 __device__ __forceinline__ float gradient_before_activation(float dy, float distance, const float4& c) {
   if (!kSilu) return dy;
   const float z = fmaf(distance, c.y, c.z);
-  return dy * gated_slope(z, sigmoid(z), 1);
+  return dy * gated_slope(z, quick_sigmoid(z), 1);
 }
 
 struct GroupStatistics {
@@ -208,7 +232,7 @@ struct GroupStatistics {
 
   // mean, scale, shift, and room for one more
   __device__ __forceinline__ float4 channel(const GroupTiling& t, int64_t image, int channel) const {
-    const int64_t group = image * t.groups + channel / t.width;
+    const int64_t group = image * t.groups + t.group(channel);
     return {mean[group], rstd[group] * (w ? w[channel] : 1), b ? b[channel] : 0, 0};
   }
 };
@@ -224,7 +248,9 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   __shared__ ChannelTable<N> table;
   launch_dependents();
   const TilePlace at(t, N);
-  table.fill(t, at, [&](int channel) { return s.channel(t, at.image, channel); });
+  const int own = ChannelTable<N>::own_channel(t, at);
+  if (own >= 0) table.values[threadIdx.x] = s.channel(t, at.image, own);
+  __syncthreads();
   float first[N] = {}, second[N] = {};
   const int64_t x_step = t.rows * x.stride, dy_step = t.rows * dy.stride;
   const T *x_from = x[at.first + at.row] + at.channel, *dy_from = dy[at.first + at.row] + at.channel;
@@ -232,18 +258,20 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     PackBatch<T, N, kBatch> xs, dys;
     xs.load(x_from, x_step, left);
     dys.load(dy_from, dy_step, left);
-    for_channels(table, t, at, [&](int j, const float4& c) {
+    for_present<kBatch>(left, [&](int u, auto count) {
+      for_channels(table, t, at, [&](int j, const float4& c) {
 #pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        const float distance = to_float(xs[u].value[j]) - c.x;
-        const float dz = gradient_before_activation<kSilu>(to_float(dys[u].value[j]), distance, c);
-        first[j] += dz;
-        second[j] = fmaf(dz, distance, second[j]);
-      }
+        for (int v = u; v < u + count.value; ++v) {
+          const float distance = to_float(xs[v].value[j]) - c.x;
+          const float dz = gradient_before_activation<kSilu>(to_float(dys[v].value[j]), distance, c);
+          first[j] += dz;
+          second[j] = fmaf(dz, distance, second[j]);
+        }
+      });
     });
   }
   sums.add_up(t, at, first, second);
-  const auto rstd = [&](int channel) { return s.rstd[at.image * t.groups + (at.begin + channel) / t.width]; };
+  const auto rstd = [&](int channel) { return s.rstd[at.image * t.groups + t.group(at.begin + channel)]; };
   store_group_sums(partial, t, at, [&](int channel) {
     const double w = s.w ? double(s.w[at.begin + channel]) : 1;
     return double2{w * double(sums.totals[0][channel]), w * double(rstd(channel)) * double(sums.totals[1][channel])};
@@ -264,7 +292,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   __shared__ float offsets[N * kTileColumns];  // by channel, as in the table
   __shared__ ChannelTable<N> table;
   const TilePlace at(t, N);
-  const int first_group = at.begin / t.width;
+  const int first_group = t.group(at.begin);
   const int64_t last = at.first + at.count - 1 - at.row;
   const int64_t x_step = -t.rows * x.stride, dy_step = -t.rows * dy.stride, dx_step = -t.rows * dx.stride;
   const T *x_from = x[last] + at.channel, *dy_from = dy[last] + at.channel;
@@ -272,6 +300,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   PackBatch<T, N, kBatch> xs, dys;
   xs.load(x_from, x_step, at.turns);
   dys.load(dy_from, dy_step, at.turns);
+  const int own = ChannelTable<N>::own_channel(t, at);
+  const float4 own_entry = own >= 0 ? s.channel(t, at.image, own) : float4{};
 
   wait_for_previous();
   for_groups(t, at, [&](int group) {
@@ -281,24 +311,24 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     if (threadIdx.x % 32 == 0) slopes[group - first_group] = {r * r * mean_dz_x, r * mean_dz};
   });
   __syncthreads();
-  table.fill(t, at, [&](int channel) {
-    const float2 slope = slopes[channel / t.width - first_group];
-    float4 c = s.channel(t, at.image, channel);
-    c.w = slope.x;
-    const int place = channel - at.begin;
-    offsets[place % N * t.columns + place / N] = slope.y;
-    return c;
-  });
+  if (own >= 0) {
+    const float2 slope = slopes[t.group(own) - first_group];
+    table.values[threadIdx.x] = {own_entry.x, own_entry.y, own_entry.z, slope.x};
+    offsets[threadIdx.x] = slope.y;
+  }
+  __syncthreads();
 
   for (int left = at.turns; left > 0; left -= kBatch) {
-    for_channels(table, t, at, [&](int j, const float4& c) {
-      const float offset = offsets[j * t.columns + at.column];
+    for_present<kBatch>(left, [&](int u, auto count) {
+      for_channels(table, t, at, [&](int j, const float4& c) {
+        const float offset = offsets[j * t.columns + at.column];
 #pragma unroll
-      for (int u = 0; u < kBatch; ++u) {
-        const float distance = to_float(xs[u].value[j]) - c.x;
-        const float dz = gradient_before_activation<kSilu>(to_float(dys[u].value[j]), distance, c);
-        dys[u].value[j] = from_float<T>(fmaf(dz, c.y, -fmaf(distance, c.w, offset)));
-      }
+        for (int v = u; v < u + count.value; ++v) {
+          const float distance = to_float(xs[v].value[j]) - c.x;
+          const float dz = gradient_before_activation<kSilu>(to_float(dys[v].value[j]), distance, c);
+          dys[v].value[j] = from_float<T>(fmaf(dz, c.y, -fmaf(distance, c.w, offset)));
+        }
+      });
     });
     dys.store(to, dx_step, left);
     xs.load(x_from += kBatch * x_step, x_step, left - kBatch);

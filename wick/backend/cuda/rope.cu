@@ -1,11 +1,12 @@
-// Rotary positions: pairs of features turned by given angles. A block turns all heads of a token, and a thread the same
-// pairs of several heads, so that it reads their angles once.
+// Rotary positions: pairs of features turned by given angles. A block turns all heads of some tokens, and a thread the
+// same pairs of several heads, so that it reads their angles once.
 #include "wick/backend/cuda/device/rows.cuh"
 
 namespace wick {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int kHeads = 4;  // of a thread, all loaded before the first is used
 
 template <class T>
 struct HeadsOf {
@@ -36,31 +37,45 @@ __device__ __forceinline__ T& element(Pack<T, N> (&packs)[2], int pair, int seco
 }
 
 template <class T, int N, bool kHalves>
-__global__ void __launch_bounds__(kThreads)
-    turn(const HeadsOf<T> y, const HeadsOf<const T> x, const Angles angles, int tokens, int heads, int half) {
-  const int image = int(blockIdx.x) / tokens, token = int(blockIdx.x) % tokens;
-  const int64_t angle = image * angles.image + int64_t(token) * half;
+__global__ void __launch_bounds__(kThreads) turn(const HeadsOf<T> y, const HeadsOf<const T> x, const Angles angles,
+                                                 int64_t all_tokens, int tokens, int heads, int half) {
+  const int64_t number = int64_t(blockIdx.x) * blockDim.z + threadIdx.z;
+  if (number >= all_tokens) return;
+  const int64_t image = number / tokens, token = number - image * tokens, angle = image * angles.image + token * half;
   for (int pair = int(threadIdx.x) * N; pair < half; pair += int(blockDim.x) * N) {
     float cos[N], sin[N];
-    load_floats(cos, angles.cos, angle + pair, 1);
-    load_floats(sin, angles.sin, angle + pair, 0);
+    load_floats(cos, angles.cos, angle + pair);
+    load_floats(sin, angles.sin, angle + pair);
 #pragma unroll
     for (int j = 0; j < N; ++j) sin[j] *= angles.direction;
     const int2 place = places<N, kHalves>(pair, half);
-#pragma unroll 2
-    for (int head = int(threadIdx.y); head < heads; head += int(blockDim.y)) {
-      const T* const from = x.at(image, token, head);
-      Pack<T, N> packs[2] = {load_pack<N>(from + place.x), load_pack<N>(from + place.y)};
+    for (int first = int(threadIdx.y); first < heads; first += kHeads * int(blockDim.y)) {
+      PackWords<T, N> words[kHeads][2];
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        T &first = element<N, kHalves>(packs, j, 0), &second = element<N, kHalves>(packs, j, 1);
-        const float a = to_float(first), b = to_float(second);
-        first = from_float<T>(fmaf(a, cos[j], -b * sin[j]));
-        second = from_float<T>(fmaf(a, sin[j], b * cos[j]));
+      for (int u = 0; u < kHeads; ++u) {
+        const int head = first + u * int(blockDim.y);
+        if (head >= heads) break;
+        const T* const from = x.at(image, token, head);
+        words[u][0] = PackWords<T, N>::load(from + place.x);
+        words[u][1] = PackWords<T, N>::load(from + place.y);
       }
-      T* const to = y.at(image, token, head);
-      store_pack(to + place.x, packs[0]);
-      store_pack(to + place.y, packs[1]);
+#pragma unroll
+      for (int u = 0; u < kHeads; ++u) {
+        const int head = first + u * int(blockDim.y);
+        if (head >= heads) break;
+        Pack<T, N> packs[2] = {words[u][0].unpack(), words[u][1].unpack()};
+#pragma unroll
+        for (int j = 0; j < N; ++j) {
+          T &a = element<N, kHalves>(packs, j, 0), &b = element<N, kHalves>(packs, j, 1);
+          const float2 turned{fmaf(to_float(a), cos[j], -to_float(b) * sin[j]),
+                              fmaf(to_float(a), sin[j], to_float(b) * cos[j])};
+          a = from_float<T>(turned.x);
+          b = from_float<T>(turned.y);
+        }
+        T* const to = y.at(image, token, head);
+        store_pack(to + place.x, packs[0]);
+        store_pack(to + place.y, packs[1]);
+      }
     }
   }
 }
@@ -107,10 +122,11 @@ void CudaBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool
     using T = typename decltype(type)::type;
     constexpr int N = pack.value;
     const auto kernel = pairs == RopePairs::halves ? turn<T, N, true> : turn<T, N, false>;
-    const int64_t across = std::min<int64_t>(half / N, kThreads);
-    const dim3 threads(unsigned(across), unsigned(std::min(heads, kThreads / across)));
-    kernel<<<unsigned(x.dim(0) * tokens), threads, 0, stream_>>>(output.of<T>(), input.of<const T>(), angles,
-                                                                 int(tokens), int(heads), int(half));
+    const int64_t all_tokens = x.dim(0) * tokens, across = std::min<int64_t>(half / N, kThreads);
+    const int64_t down = std::min((heads + kHeads - 1) / kHeads, kThreads / across);
+    const dim3 threads(unsigned(across), unsigned(down), unsigned(std::min<int64_t>(kThreads / (across * down), 64)));
+    kernel<<<unsigned((all_tokens + threads.z - 1) / threads.z), threads, 0, stream_>>>(
+        output.of<T>(), input.of<const T>(), angles, all_tokens, int(tokens), int(heads), int(half));
     cuda_launched("rope");
   });
   output.finish();

@@ -1,6 +1,5 @@
 // Norms of rows, layer_norm and rms_norm, forward and backward. A row stays in registers between its statistics and its
 // use; the sums over rows behind the gradients of weights and modulations are taken apart (device/tiles.cuh).
-#include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/device/tiles.cuh"
 
 namespace wick {
@@ -15,7 +14,7 @@ struct RowAffine {
   int64_t image_rows;
 };
 
-// The same for one row: x_hat * gain + offset.
+// The same for one row. Each step is skipped by all threads or by none.
 template <class T>
 class AffineOf {
  public:
@@ -24,25 +23,44 @@ class AffineOf {
     scale_ = a.scale.data ? a.scale[image] : nullptr;
     shift_ = a.shift.data ? a.shift[image] : nullptr;
   }
+  // From x_hat to y.
   template <int N>
-  __device__ __forceinline__ void load_gain(float (&gain)[N], int first) const {
-    float scale[N];
-    load_floats(gain, w_, first, 1);
-    load_floats(scale, scale_, first, 0);
-#pragma unroll
-    for (int j = 0; j < N; ++j) gain[j] = fmaf(gain[j], scale[j], gain[j]);
+  __device__ __forceinline__ void apply(float (&x)[N], int first) const {
+    if (w_) multiply(x, w_, first);
+    if (b_) add(x, b_, first);
+    if (scale_) modulate(x, first);
+    if (shift_) add(x, shift_, first);
   }
+  // From dy to the gradient at x_hat.
   template <int N>
-  __device__ __forceinline__ void load_offset(float (&offset)[N], int first) const {
-    float scale[N], shift[N];
-    load_floats(offset, b_, first, 0);
-    load_floats(scale, scale_, first, 0);
-    load_floats(shift, shift_, first, 0);
-#pragma unroll
-    for (int j = 0; j < N; ++j) offset[j] = fmaf(offset[j], scale[j], offset[j]) + shift[j];
+  __device__ __forceinline__ void apply_back(float (&dy)[N], int first) const {
+    if (w_) multiply(dy, w_, first);
+    if (scale_) modulate(dy, first);
   }
 
  private:
+  template <int N>
+  __device__ __forceinline__ static void multiply(float (&x)[N], const float* by, int first) {
+    float factor[N];
+    load_floats(factor, by, first);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] *= factor[j];
+  }
+  template <int N, class V>
+  __device__ __forceinline__ static void add(float (&x)[N], const V* what, int first) {
+    float summand[N];
+    load_floats(summand, what, first);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] += summand[j];
+  }
+  template <int N>
+  __device__ __forceinline__ void modulate(float (&x)[N], int first) const {
+    float scale[N];
+    load_floats(scale, scale_, first);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = fmaf(x[j], scale[j], x[j]);
+  }
+
   const float *w_, *b_;
   const T *scale_, *shift_;
 };
@@ -52,8 +70,7 @@ template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const RowAffine<T> a, int64_t rows,
              int width, float eps, bool centred) {
-  const int64_t row = this_row();
-  if (row >= rows) return;
+  const int64_t row = this_row(rows);
   const HeldRows<T, N, 1> held({x[row]}, width);
   const float inverse_width = 1 / float(width);
   float pivot = 0;  // the mean, but for rounding, which the distances from it show
@@ -64,7 +81,7 @@ __global__ void __launch_bounds__(kRowThreads)
       for (int j = 0; j < N; ++j) part += to_float(pack[0].value[j]);
       pivot += part;
     });
-    pivot = block_reduce<Sum>(pivot) * inverse_width;
+    pivot = row_reduce<Sum>(pivot) * inverse_width;
   }
   float sums[2] = {};
   held.each([&](int, const Pack<T, N>(&pack)[1]) {
@@ -78,7 +95,7 @@ __global__ void __launch_bounds__(kRowThreads)
     sums[0] += distance;
     sums[1] += square;
   });
-  block_reduce<Sum>(sums);
+  row_reduce<Sum>(sums);
   const float rest = centred ? sums[0] * inverse_width : 0;
   const float r = 1 / sqrtf(fmaf(-rest, rest, sums[1] * inverse_width) + eps);
   if (threadIdx.x == 0 && mean) mean[row] = pivot + rest;
@@ -86,15 +103,13 @@ __global__ void __launch_bounds__(kRowThreads)
   T* const to = y[row];
   const AffineOf<T> affine(a, row);
   held.each([&](int first, const Pack<T, N>(&pack)[1]) {
-    float gain[N], offset[N];
-    affine.load_gain(gain, first);
-    affine.load_offset(offset, first);
+    float values[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) values[j] = fmaf(to_float(pack[0].value[j]) - pivot, r, -rest * r);
+    affine.apply(values, first);
     Pack<T, N> out;
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const float x_hat = (to_float(pack[0].value[j]) - pivot - rest) * r;
-      out.value[j] = from_float<T>(fmaf(x_hat, gain[j], offset[j]));
-    }
+    for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(values[j]);
     store_pack(to + first, out);
   });
 }
@@ -104,34 +119,37 @@ template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     row_norm_gradient(const RowsOf<T> dx, const RowsOf<const T> dy, const RowsOf<const T> x, const RowAffine<T> a,
                       const float* mean, const float* rstd, int64_t rows, int width) {
-  const int64_t row = this_row();
-  if (row >= rows) return;
+  const int64_t row = this_row(rows);
   const HeldRows<T, N, 2> held({dy[row], x[row]}, width);
   const AffineOf<T> affine(a, row);
   const float m = mean ? mean[row] : 0, r = rstd[row];
+  const auto load_gradient = [&](float(&g)[N], const Pack<T, N>& dy_pack, int first) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) g[j] = to_float(dy_pack.value[j]);
+    affine.apply_back(g, first);
+  };
   float sums[2] = {};
   held.each([&](int first, const Pack<T, N>(&packs)[2]) {
-    float gain[N];
-    affine.load_gain(gain, first);
+    float g[N], plain = 0, scaled = 0;
+    load_gradient(g, packs[0], first);
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float g = to_float(packs[0].value[j]) * gain[j];
-      sums[0] += g;
-      sums[1] = fmaf(g, to_float(packs[1].value[j]) - m, sums[1]);
+      plain += g[j];
+      scaled = fmaf(g[j], to_float(packs[1].value[j]) - m, scaled);
     }
+    sums[0] += plain;
+    sums[1] += scaled;
   });
-  block_reduce<Sum>(sums);
+  row_reduce<Sum>(sums);
   const float offset = mean ? r * sums[0] / float(width) : 0, slope = r * r * r * (sums[1] / float(width));
   T* const to = dx[row];
   held.each([&](int first, const Pack<T, N>(&packs)[2]) {
-    float gain[N];
-    affine.load_gain(gain, first);
+    float g[N];
+    load_gradient(g, packs[0], first);
     Pack<T, N> out;
 #pragma unroll
-    for (int j = 0; j < N; ++j) {
-      const float g = to_float(packs[0].value[j]) * gain[j], distance = to_float(packs[1].value[j]) - m;
-      out.value[j] = from_float<T>(fmaf(g, r, -fmaf(distance, slope, offset)));
-    }
+    for (int j = 0; j < N; ++j)
+      out.value[j] = from_float<T>(fmaf(g[j], r, -fmaf(to_float(packs[1].value[j]) - m, slope, offset)));
     store_pack(to + first, out);
   });
 }

@@ -1,5 +1,4 @@
 // Softmax over rows, which stay in registers between their reductions and their use.
-#include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/device/rows.cuh"
 
 namespace wick {
@@ -8,15 +7,14 @@ namespace {
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     softmax_rows(const RowsOf<T> y, const RowsOf<const T> x, int64_t rows, int width) {
-  const int64_t row = this_row();
-  if (row >= rows) return;
+  const int64_t row = this_row(rows);
   const HeldRows<T, N, 1> held({x[row]}, width);
   float maximum = -INFINITY;
   held.each([&](int, const Pack<T, N>(&pack)[1]) {
 #pragma unroll
     for (int j = 0; j < N; ++j) maximum = fmaxf(maximum, to_float(pack[0].value[j]));
   });
-  maximum = block_reduce<Max>(maximum);
+  maximum = row_reduce<Max>(maximum);
   float sum = 0;
   held.each([&](int, const Pack<T, N>(&pack)[1]) {
     float part = 0;
@@ -24,7 +22,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int j = 0; j < N; ++j) part += expf(to_float(pack[0].value[j]) - maximum);
     sum += part;
   });
-  const float scale = 1 / block_reduce<Sum>(sum);
+  const float scale = 1 / row_reduce<Sum>(sum);
   T* const to = y[row];
   held.each([&](int first, const Pack<T, N>(&pack)[1]) {
     Pack<T, N> out;
@@ -38,8 +36,7 @@ __global__ void __launch_bounds__(kRowThreads)
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     softmax_gradient(const RowsOf<T> dx, const RowsOf<const T> dy, const RowsOf<const T> y, int64_t rows, int width) {
-  const int64_t row = this_row();
-  if (row >= rows) return;
+  const int64_t row = this_row(rows);
   const HeldRows<T, N, 2> held({dy[row], y[row]}, width);
   float sum = 0;
   held.each([&](int, const Pack<T, N>(&packs)[2]) {
@@ -48,7 +45,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int j = 0; j < N; ++j) part = fmaf(to_float(packs[0].value[j]), to_float(packs[1].value[j]), part);
     sum += part;
   });
-  sum = block_reduce<Sum>(sum);
+  sum = row_reduce<Sum>(sum);
   T* const to = dx[row];
   held.each([&](int first, const Pack<T, N>(&packs)[2]) {
     Pack<T, N> out;

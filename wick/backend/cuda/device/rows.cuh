@@ -7,6 +7,7 @@
 
 #include "wick/backend/cuda/dense.h"
 #include "wick/backend/cuda/device/numbers.cuh"
+#include "wick/backend/cuda/device/reduce.cuh"
 
 namespace wick {
 
@@ -28,15 +29,15 @@ __device__ __forceinline__ void store_pack(T* y, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(y) = pack;
 }
 
-// N elements from `from + first`, in packs, or N times `otherwise` if there are none.
+// N elements from `from + first`, in packs.
 template <int N, class T>
-__device__ __forceinline__ void load_floats(float (&to)[N], const T* from, int64_t first, float otherwise) {
+__device__ __forceinline__ void load_floats(float (&to)[N], const T* from, int64_t first) {
   constexpr int kPack = N < Pack<T>::kSize ? N : Pack<T>::kSize;
 #pragma unroll
   for (int j = 0; j < N; j += kPack) {
-    const auto pack = from ? load_pack<kPack>(from + first + j) : Pack<T, kPack>();
+    const auto pack = load_pack<kPack>(from + first + j);
 #pragma unroll
-    for (int k = 0; k < kPack; ++k) to[j + k] = from ? to_float(pack.value[k]) : otherwise;
+    for (int k = 0; k < kPack; ++k) to[j + k] = to_float(pack.value[k]);
   }
 }
 
@@ -108,18 +109,39 @@ void dispatch_packs(DType dtype, bool packs, F&& f) {
   });
 }
 
-// Rows that blockDim.x threads share, blockDim.y rows a block; a warp has a row, or a block has one.
-inline constexpr int kRowThreads = 512;
+// Rows that blockDim.x threads share, blockDim.y rows a block: a few lanes of a warp, so that each has several packs
+// to make its share of the reductions worth while, or a whole block.
+inline constexpr int kRowThreads = 512, kFewRowThreads = 128;
 inline constexpr int kHeldPacks = 8;  // that a thread keeps of a row
 
 inline dim3 row_threads(int64_t packs) {
-  if (packs <= 32 * kHeldPacks) return dim3(32, 4);
+  unsigned lanes = 4;
+  while (lanes < 32 && packs > lanes * kHeldPacks) lanes *= 2;
+  if (packs <= lanes * kHeldPacks) return dim3(lanes, kFewRowThreads / lanes);
   const int64_t halves = (packs + kHeldPacks / 2 - 1) / (kHeldPacks / 2);
   return dim3(unsigned(std::min<int64_t>((halves + 31) / 32 * 32, kRowThreads)));
 }
 inline unsigned row_blocks(int64_t rows, dim3 threads) { return unsigned((rows + threads.y - 1) / threads.y); }
 
-__device__ __forceinline__ int64_t this_row() { return int64_t(blockIdx.x) * blockDim.y + threadIdx.y; }
+// What is left over of the last block does the last row once more, to the same bits.
+__device__ __forceinline__ int64_t this_row(int64_t rows) {
+  return min(int64_t(blockIdx.x) * blockDim.y + threadIdx.y, rows - 1);
+}
+
+// All threads of a row get the results.
+template <class Op, int N>
+__device__ __forceinline__ void row_reduce(float (&x)[N]) {
+  if (blockDim.x > 32) return block_reduce<Op>(x);
+  for (unsigned lane = blockDim.x / 2; lane > 0; lane /= 2)
+#pragma unroll
+    for (int n = 0; n < N; ++n) x[n] = Op::of(x[n], __shfl_xor_sync(0xffffffffu, x[n], int(lane)));
+}
+template <class Op>
+__device__ __forceinline__ float row_reduce(float x) {
+  float one[1] = {x};
+  row_reduce<Op>(one);
+  return one[0];
+}
 
 // This thread's packs of a row of each of `Count` matrices: read at once and kept. What is too long is read anew.
 template <class T, int N, int Count>

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "wick/backend/cuda/device/rows.cuh"
+#include "wick/backend/cuda/device/walk.cuh"
 
 namespace wick {
 
@@ -20,6 +21,7 @@ struct Tiling {
   int64_t chunk_positions, longer;  // of each chunk; this many at the front have one more
   int channels, tile_channels, tiles;
   int columns, rows;  // of threads
+  Divisor by_columns, by_rows, by_tiles, by_chunks;
 
   // As many blocks as the device runs at once: more chunks would only make the second stage longer.
   Tiling(const CudaBackend& cuda, int64_t image_count, int64_t position_count, int64_t channel_count, int pack)
@@ -36,6 +38,10 @@ struct Tiling {
     chunks = std::clamp<int64_t>(kTileBlocks * cuda.multiprocessors() / (images * tiles), 1, most);
     chunk_positions = positions / chunks;
     longer = positions % chunks;
+    by_columns = Divisor(columns);
+    by_rows = Divisor(rows);
+    by_tiles = Divisor(tiles);
+    by_chunks = Divisor(chunks);
   }
   unsigned blocks() const { return unsigned(images * chunks * tiles); }
   unsigned threads() const { return unsigned(columns * rows + 31) / 32 * 32; }
@@ -51,28 +57,29 @@ struct TilePlace {
   int turns;       // positions that the thread works on; 0 beyond the end of the tile
 
   __device__ TilePlace(const Tiling& t, int pack) {
-    const unsigned chunks = unsigned(t.chunks), tiles = unsigned(t.tiles);
-    tile = int(blockIdx.x % tiles);
-    chunk = blockIdx.x / tiles % chunks;
-    image = blockIdx.x / tiles / chunks;
-    column = int(threadIdx.x) % t.columns;
-    row = int(threadIdx.x) / t.columns;
+    const unsigned chunk_of_all = t.by_tiles.divide(blockIdx.x), image_number = t.by_chunks.divide(chunk_of_all);
+    tile = int(blockIdx.x - chunk_of_all * unsigned(t.tiles));
+    chunk = chunk_of_all - image_number * unsigned(t.chunks);
+    image = image_number;
+    row = int(t.by_columns.divide(threadIdx.x));
+    column = int(threadIdx.x) - row * t.columns;
     begin = tile * t.tile_channels;
     end = min(begin + t.tile_channels, t.channels);
     channel = begin + column * pack;
     first = image * t.positions + chunk * t.chunk_positions + min(chunk, t.longer);
     count = t.chunk_positions + (chunk < t.longer);
-    turns = row < t.rows && channel < end ? int((count - row + t.rows - 1) / t.rows) : 0;
+    turns = row < t.rows && channel < end ? int(t.by_rows.divide(unsigned(count + t.rows - 1 - row))) : 0;
   }
 };
 
-// `Batch` packs, `step` elements apart, all on their way before the first is used. The last of them may be absent.
+// `Batch` packs, `step` elements apart, all on their way before the first is used. Only the first `present` are there.
 template <class T, int N, int Batch>
 class PackBatch {
  public:
-  __device__ __forceinline__ void load(const T* x, int64_t step, int present, const PackWords<T, N>& absent = {}) {
+  __device__ __forceinline__ void load(const T* x, int64_t step, int present) {
 #pragma unroll
-    for (int u = 0; u < Batch; ++u) held_[u] = u < present ? PackWords<T, N>::load(x + u * step) : absent;
+    for (int u = 0; u < Batch; ++u)
+      if (u < present) held_[u] = PackWords<T, N>::load(x + u * step);
   }
   __device__ __forceinline__ void store(T* y, int64_t step, int present) const {
 #pragma unroll
@@ -84,6 +91,15 @@ class PackBatch {
  private:
   PackWords<T, N> held_[Batch];
 };
+
+// Calls f(first, a constant count) with the present ones of `Batch`: with all of them, or one by one.
+template <int Batch, class F>
+__device__ __forceinline__ void for_present(int present, const F& f) {
+  if (present >= Batch) return f(0, std::integral_constant<int, Batch>());
+#pragma unroll
+  for (int u = 0; u < Batch - 1; ++u)
+    if (u < present) f(u, std::integral_constant<int, 1>());
+}
 
 // Adds up two sums a channel over the block's rows of threads. All threads call it.
 template <int N>
@@ -100,12 +116,13 @@ struct TileSums {
       }
     }
     __syncthreads();
-#pragma unroll 1
-    for (int i = int(threadIdx.x); i < 2 * N * t.columns; i += int(blockDim.x)) {
-      const int j = i / t.columns, column = i % t.columns;
+    // There are more rows of threads than sums of a column.
+    static_assert(kTileThreads / kTileColumns >= 2 * N && kTileRows >= 2 * N);
+    if (at.row < 2 * N) {
       float sum = 0;
-      for (int row = 0; row < t.rows; ++row) sum += partial[(j * t.rows + row) * t.columns + column];
-      totals[j / N][column * N + j % N] = sum;
+#pragma unroll 8
+      for (int row = 0; row < t.rows; ++row) sum += partial[(at.row * t.rows + row) * t.columns + at.column];
+      totals[at.row / N][at.column * N + at.row % N] = sum;
     }
     __syncthreads();
   }

@@ -1,0 +1,192 @@
+// Norms, softmax, gated activations and rotary positions on a GPU: one line of JSON a row, microseconds (medians of
+// graph replays), and the part of a copy's rate at which the bytes move that must (each input read once, each output
+// written once). Several sets of tensors take turns, so that the L2 cache does not hold them from call to call.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "timing.h"
+#include "wick/backend/registry.h"
+
+namespace wick::bench {
+namespace {
+
+constexpr DType kHalf = DType::bf16, kFull = DType::f32;
+
+class Bench {
+ public:
+  Tensor normal(const Shape& shape, DType dtype) {
+    const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
+                 y = Tensor::empty(shape, dtype, device_.memory());
+    device_.fill_normal(x, 1, ++streams_, 0);
+    device_.copy(y, x);
+    return y;
+  }
+
+  void copy() {
+    const Shape shape{int64_t{1} << 25};
+    const Tensors x = several(shape, kFull, 2), y = several(shape, kFull, 2);
+    const double bytes = 2.0 * 4 * double(shape[0]), us = time(x.size(), [&](size_t i) { device_.copy(y[i], x[i]); });
+    copy_rate_ = bytes / us;
+    print("copy 128 MiB", bytes, us);
+  }
+
+  // 32 groups, with SiLU.
+  void group_norm(const Shape& shape, DType t) {
+    const Tensors x = several(shape, t, 3), y = several(shape, t, 3), dy = several(shape, t, 3);
+    const Shape channels{shape.back()}, groups{shape[0], 32};
+    const Tensor w = normal(channels, kFull), b = normal(channels, kFull), dw = normal(channels, kFull),
+                 db = normal(channels, kFull), mean = normal(groups, kFull), rstd = normal(groups, kFull);
+    const std::string name = fmt::format("group_norm {} {}", name_of(t), to_string(shape));
+    print(name, bytes(x, 2),
+          time(x.size(), [&](size_t i) { device_.group_norm(y[i], mean, rstd, x[i], w, b, 32, 1e-5f, true); }));
+    const auto backward = [&](size_t i, const View& to_w, const View& to_b) {
+      device_.group_norm_backward(y[i], to_w, to_b, dy[i], x[i], w, b, mean, rstd, 32, true);
+    };
+    print(name + " dx", bytes(x, 3), time(x.size(), [&](size_t i) { backward(i, {}, {}); }));
+    print(name + " dx dw db", bytes(x, 3), time(x.size(), [&](size_t i) { backward(i, dw, db); }));
+  }
+
+  void layer_norm(const Shape& shape, DType t, bool modulated) {
+    const Tensors x = several(shape, t, 3), y = several(shape, t, 3), dy = several(shape, t, 3);
+    const Shape width{shape.back()}, rows{shape[0], shape[1]}, images{shape[0], shape.back()};
+    const Tensor w = normal(width, kFull), b = normal(width, kFull), dw = normal(width, kFull),
+                 db = normal(width, kFull), mean = normal(rows, kFull), rstd = normal(rows, kFull);
+    const Tensor scale = normal(images, t), shift = normal(images, t), dscale = normal(images, t),
+                 dshift = normal(images, t);
+    const Modulation none, m = modulated ? Modulation{scale, shift} : none;
+    const View of_w = modulated ? View{} : w.view(), of_b = modulated ? View{} : b.view();
+    const std::string name =
+        fmt::format("layer_norm{} {} {}", modulated ? " modulated" : "", name_of(t), to_string(shape));
+    print(name, bytes(x, 2),
+          time(x.size(), [&](size_t i) { device_.layer_norm(y[i], mean, rstd, x[i], of_w, of_b, m, 1e-6f); }));
+    print(name + " dx", bytes(x, 3), time(x.size(), [&](size_t i) {
+            device_.layer_norm_backward(y[i], {}, {}, {}, dy[i], x[i], of_w, of_b, m, mean, rstd);
+          }));
+    print(name + " all gradients", bytes(x, 3), time(x.size(), [&](size_t i) {
+            if (modulated)
+              device_.layer_norm_backward(y[i], {}, {}, {dscale, dshift}, dy[i], x[i], {}, {}, m, mean, rstd);
+            else
+              device_.layer_norm_backward(y[i], dw, db, {}, dy[i], x[i], w, b, {}, mean, rstd);
+          }));
+  }
+
+  void rms_norm(const Shape& shape, DType t) {
+    const Tensors x = several(shape, t, 3), y = several(shape, t, 3), dy = several(shape, t, 3);
+    const Tensor w = normal({shape.back()}, kFull), rstd = normal({shape[0], shape[1]}, kFull);
+    const std::string name = fmt::format("rms_norm {} {}", name_of(t), to_string(shape));
+    print(name, bytes(x, 2), time(x.size(), [&](size_t i) { device_.rms_norm(y[i], rstd, x[i], w, {}, 1e-6f); }));
+    print(name + " dx", bytes(x, 3),
+          time(x.size(), [&](size_t i) { device_.rms_norm_backward(y[i], {}, {}, dy[i], x[i], w, {}, rstd); }));
+  }
+
+  void softmax(const Shape& shape, DType t) {
+    const Tensors x = several(shape, t, 3), y = several(shape, t, 3), dy = several(shape, t, 3);
+    const std::string name = fmt::format("softmax {} {}", name_of(t), to_string(shape));
+    print(name, bytes(x, 2), time(x.size(), [&](size_t i) { device_.softmax(y[i], x[i]); }));
+    print(name + " dx", bytes(x, 3), time(x.size(), [&](size_t i) { device_.softmax_backward(y[i], dy[i], x[i]); }));
+  }
+
+  // rows of x have 2 * shape.back() elements
+  void gated(const Shape& shape, DType t) {
+    Shape wide = shape;
+    wide[wide.rank() - 1] *= 2;
+    const Tensors x = several(wide, t, 2.5), y = several(shape, t, 5), dx = several(wide, t, 2.5);
+    const std::string at = fmt::format("{} {}", name_of(t), to_string(shape));
+    const size_t n = x.size();
+    print("geglu " + at, bytes(y, 3), time(n, [&](size_t i) { device_.geglu(y[i], x[i]); }));
+    print("geglu " + at + " dx", bytes(y, 5), time(n, [&](size_t i) { device_.geglu_backward(dx[i], y[i], x[i]); }));
+    print("swiglu " + at, bytes(y, 3), time(n, [&](size_t i) { device_.swiglu(y[i], x[i]); }));
+    print("swiglu " + at + " dx", bytes(y, 5), time(n, [&](size_t i) { device_.swiglu_backward(dx[i], y[i], x[i]); }));
+  }
+
+  void rope(const Shape& shape, DType t, RopePairs pairs) {
+    const Tensors x = several(shape, t, 2), y = several(shape, t, 2);
+    const Shape table{shape[1], shape[3] / 2};
+    const Tensor cos = normal(table, kFull), sin = normal(table, kFull);
+    print(fmt::format("rope {} {} {}", pairs == RopePairs::halves ? "halves" : "neighbours", name_of(t),
+                      to_string(shape)),
+          bytes(x, 2) + 8 * double(table.numel()),
+          time(x.size(), [&](size_t i) { device_.rope(y[i], x[i], cos, sin, pairs, false); }));
+  }
+
+ private:
+  using Tensors = std::vector<Tensor>;
+
+  // As many as it takes for calls that move `tensors` of them to move 150 MB before they come back to the first.
+  Tensors several(const Shape& shape, DType t, double tensors) {
+    const double once = tensors * double(shape.numel()) * double(size_of(t));
+    Tensors all(size_t(std::clamp(150e6 / once + 1, 2.0, 16.0)));
+    for (Tensor& x : all) x = normal(shape, t);
+    return all;
+  }
+  static double bytes(const Tensors& x, double tensors) {
+    return tensors * double(x[0].numel()) * double(size_of(x[0].dtype()));
+  }
+
+  // Median microseconds of call(i) with i going round `sets`.
+  double time(size_t sets, const std::function<void(size_t)>& call) {
+    for (size_t i = 0; i < sets; ++i) call(i);  // what is made on first use
+    constexpr int kCalls = 24, kWarmUp = 2, kRuns = 11;
+    const auto graph = device_.capture([&] {
+      for (int i = 0; i < kCalls; ++i) call(size_t(i) % sets);
+    });
+    std::vector<double> times;
+    for (int run = 0; run < kWarmUp + kRuns; ++run) {
+      constexpr int kReplays = 8;
+      const double ms = time_ms([&] {
+        for (int i = 0; i < kReplays; ++i) graph->run();
+        flag_.item();
+      });
+      if (run >= kWarmUp) times.push_back(ms * 1000 / (kCalls * kReplays));
+    }
+    return median(times);
+  }
+
+  void print(const std::string& row, double bytes, double us) const {
+    fmt::print("{{\"row\": \"{}\", \"MB\": {:.1f}, \"us\": {:.2f}, \"of_copy\": {:.3f}}}\n", row, bytes * 1e-6, us,
+               bytes / us / copy_rate_);
+  }
+
+  Backend& device_ = open_backend("cuda");
+  uint32_t streams_ = 0;
+  double copy_rate_ = 0;                   // bytes a microsecond
+  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
+};
+
+void run() {
+  Bench bench;
+  bench.copy();
+  for (const Shape& shape : {Shape{1, 16384, 320}, {1, 4096, 640}, {1, 1024, 1280}, {1, 16384, 960}, {4, 16384, 320}})
+    bench.group_norm(shape, kHalf);
+  bench.group_norm({1, 262144, 512}, kHalf);
+  bench.group_norm({1, 1048576, 128}, kHalf);
+  bench.group_norm({1, 16384, 320}, kFull);
+  for (const Shape& shape : {Shape{1, 16384, 1280}, {1, 4096, 1280}, {4, 4096, 640}, {1, 16384, 320}, {1, 77, 768}})
+    bench.layer_norm(shape, kHalf, false);
+  bench.layer_norm({1, 16384, 1280}, kFull, false);
+  bench.layer_norm({4, 4608, 3072}, kHalf, true);
+  bench.rms_norm({1, 4096, 4096}, kHalf);
+  bench.rms_norm({1, 8192, 4096}, kHalf);
+  bench.softmax({16384, 4096}, kHalf);
+  bench.softmax({8192, 4096}, kFull);
+  bench.gated({4096, 2560}, kHalf);
+  bench.gated({4096, 14336}, kHalf);
+  bench.rope({1, 4608, 24, 128}, kHalf, RopePairs::neighbours);
+  bench.rope({2, 4096, 32, 128}, kHalf, RopePairs::halves);
+}
+
+}  // namespace
+}  // namespace wick::bench
+
+int main() {
+  try {
+    wick::bench::run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
