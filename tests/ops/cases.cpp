@@ -62,12 +62,12 @@ std::vector<OpCase> make_cases() {
   row("lora_linear", "lora_linear", {{3, 5, 7}, {4, 7}, {11, 4}}, [](const In& x) {
     Rng rng(3);
     static const Tensor w = random_normal({11, 7}, rng, memory()), bias = random_normal({11}, rng, memory());
-    return lora_linear(x[0], w, bias, x[1], x[2], 0.625f);
+    return lora_linear(x[0], w, bias, Lora::of(x[1], x[2], 0.625f));
   });
   row("lora_linear", "lora_linear_rank_1", {{1, 7}, {1, 7}, {3, 1}}, [](const In& x) {
     Rng rng(4);
     static const Tensor w = random_normal({3, 7}, rng, memory());
-    return lora_linear(x[0], w, {}, x[1], x[2], 2.0f);
+    return lora_linear(x[0], w, {}, Lora::of(x[1], x[2], 2.0f));
   });
 
   row("conv2d", "conv2d_3x3", {{2, 5, 7, 3}, {4, 3, 3, 3}, {4}}, [](const In& x) {

@@ -73,7 +73,7 @@ std::string first_few(const std::vector<std::string>& names) {
 struct Adapter::Module {
   std::string name;  // base name in the file that is written
   LoraTarget target;
-  Lora lora;
+  Factors lora;
   float alpha = 0;
   std::string down_key = name + ".lora_down.weight", up_key = name + ".lora_up.weight";  // in the file it came from
 
@@ -224,8 +224,8 @@ std::optional<Adapter::Module> Adapter::from_files(const std::vector<std::string
 }
 
 // In `memory`; trainable factors become leaves there.
-void Adapter::place(Lora& lora, Memory& memory) {
-  for (Tensor* factor : {&lora.down, &lora.up}) {
+void Adapter::place(Factors& factors, Memory& memory) {
+  for (Tensor* factor : {&factors.down, &factors.up}) {
     if (&factor->memory() == &memory) continue;
     const Tensor moved = factor->to(memory);
     *factor = factor->tracked() ? moved.trainable() : moved;
@@ -233,7 +233,8 @@ void Adapter::place(Lora& lora, Memory& memory) {
 }
 
 std::optional<Lora> Adapter::match(const std::string& path, const LoraTarget& target, Memory& memory) {
-  if (const auto known = modules_.find(path); known != modules_.end()) return known->second.lora;
+  const auto lora_of = [](const Module& m) { return Lora::of(m.lora.down, m.lora.up, m.lora.scale); };
+  if (const auto known = modules_.find(path); known != modules_.end()) return lora_of(known->second);
   const MemoryScope scope(Purpose::adapter);
   const std::vector<std::string> names = names_(path);
   if (names.empty()) return std::nullopt;
@@ -244,7 +245,7 @@ std::optional<Lora> Adapter::match(const std::string& path, const LoraTarget& ta
   }
   if (!module) return std::nullopt;
   place(module->lora, memory);
-  return modules_.emplace(path, std::move(*module)).first->second.lora;
+  return lora_of(modules_.emplace(path, std::move(*module)).first->second);
 }
 
 void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {

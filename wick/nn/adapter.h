@@ -16,16 +16,9 @@
 #include "wick/autograd/tape.h"
 #include "wick/core/tensor.h"
 #include "wick/nn/weights.h"
+#include "wick/ops/lora.h"
 
 namespace wick {
-
-// The factors of one module, f32. Those of a convolution wider than one pixel have a down [r, KH, KW, in], which runs
-// with the module's stride and padding.
-struct Lora {
-  Tensor down;  // [r, in]
-  Tensor up;    // [out, r], f32
-  float scale;  // alpha / r, times the strength
-};
 
 struct LoraTarget {  // the module that asks
   int64_t in, out;
@@ -86,12 +79,16 @@ class Adapter {
   std::map<std::string, Tensor> gradients(const Grads& grads) const;
 
  private:
+  struct Factors {
+    Tensor down, up;
+    float scale = 1;
+  };
   struct Module;
   struct Source;
 
   Module fresh(const std::string& name, const LoraTarget& target, Memory& memory) const;
   bool targeted(const std::string& path);
-  static void place(Lora& lora, Memory& memory);
+  static void place(Factors& factors, Memory& memory);
   std::optional<Module> from_files(const std::vector<std::string>& names, const LoraTarget& target);
 
   std::optional<LoraConfig> config_;

@@ -20,7 +20,7 @@ Linear Linear::pointwise(const Scope& s, int64_t in, int64_t out) {
 
 Tensor Linear::operator()(const Tensor& x) const {
   if (!lora_) return linear(x, weight_, bias_);
-  return lora_linear(x, weight_, bias_, lora_->down, lora_->up, lora_->scale);
+  return lora_linear(x, weight_, bias_, *lora_);
 }
 
 Conv::Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv)
@@ -33,7 +33,7 @@ Tensor Conv::operator()(const Tensor& x) const {
   const Tensor y = conv2d(x, weight_, bias_, conv_);
   if (!lora_) return y;
   const Tensor low = conv2d(x, lora_->down, {}, conv_);  // [B, H', W', r]
-  return y + lora_->scale * linear(low, lora_->up);
+  return y + lora_->parts.front().scale * linear(low, lora_->parts.front().up_values);
 }
 
 GroupNorm::GroupNorm(const Scope& s, int64_t channels, int group_count, float epsilon)

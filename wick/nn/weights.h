@@ -19,6 +19,7 @@ namespace wick {
 struct Parameter {
   std::string name;  // as in the file
   Tensor value;      // f32, trainable
+  Tensor copy = {};  // of the value, in the dtype that kernels compute with; whoever changes one refreshes the other
 };
 
 // Where a model lives and what it computes in.
