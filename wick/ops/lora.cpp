@@ -2,12 +2,13 @@
 
 #include <algorithm>
 
+#include "wick/ops/conv.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
 
-const Op kLoraLinear("lora_linear");
+const Op kLoraLinear("lora_linear"), kLoraConv2d("lora_conv2d");
 
 void check_factors(const char* op, const Tensor& x, int64_t out, const Lora& lora) {
   check(x.rank() >= 1 && lora.down.rank() == 2 && lora.down.dim(1) == x.dim(-1),
@@ -96,6 +97,74 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
     grads.add(x, dx);
     factors.add_to(grads, lora);
   });
+}
+
+namespace {
+
+// [..., C] as [rows, C].
+Tensor rows(const Tensor& x) { return reshape(x.detached(), {-1, x.dim(-1)}); }
+
+Tensor dropped(const Tensor& x, const Lora& lora) {
+  if (lora.dropout.p == 0) return x.detached();
+  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+  y.backend().dropout(y, x, views(lora).dropout, false);
+  return y;
+}
+
+// The up of a convolution's LoRA: a linear of each pixel, of low [B, H, W, R] or its rows that do not only pad.
+struct PixelUp {
+  const Lora& lora;
+  const LoraPart& part = lora.parts.front();
+
+  Tensor used(const Tensor& low) const { return slice(rows(low), 1, part.row, part.row + part.up.shape[1]); }
+  // y += scale * low up^T
+  void forward(const Tensor& y, const Tensor& low) const {
+    y.backend().matmul(rows(y), used(low), transpose(part.up_values.detached(), 0, 1), part.scale, 1);
+  }
+  // scale * dy up
+  Tensor backward(const Tensor& dy, const Shape& shape) const {
+    Tensor dlow = Tensor::empty(shape, dy.dtype(), dy.memory());
+    if (part.up.shape[1] < shape.back()) dy.backend().fill(dlow, 0);
+    dy.backend().matmul(used(dlow), rows(dy), part.up_values, part.scale, 0);
+    return dlow;
+  }
+  // scale * dy^T low
+  void gradient(const Tensor& dup, const Tensor& dy, const Tensor& low) const {
+    dy.backend().matmul(dup, transpose(rows(dy), 0, 1), used(low), part.scale, 0);
+  }
+};
+
+}  // namespace
+
+Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& lora) {
+  check(!w.tracked() && !(bias && bias.tracked()), "lora_conv2d: the weight under a LoRA is frozen");
+  const Tensor y = conv2d(x.detached(), w, bias, conv);
+  check(lora.parts.size() == 1 && lora.down.rank() == 4 && lora.parts[0].up.shape[0] == w.dim(0),
+        "lora_conv2d: lora_down {} does not fit weight {}", lora.down.shape(), w.shape());
+  const Tensor low = conv2d(dropped(x, lora), lora.down.detached(), {}, conv);
+  PixelUp{lora}.forward(y, low);
+
+  const bool trained = trains_down(lora) || trains_up(lora);
+  if (!Tape::active() || !(x.tracked() || trained)) return y;
+  const Tensor saved_x = trains_down(lora) ? x.detached() : Tensor(), saved_low = trains_up(lora) ? low : Tensor();
+  return Tape::active()->push(
+      kLoraConv2d, y, [=, x = Input(x), low_shape = low.shape()](const Tensor& dy, Grads& grads) {
+        const FactorGrads factors(lora);
+        const PixelUp up{lora};
+        if (saved_low) up.gradient(factors.ups.front(), dy, saved_low);
+        const Tensor dlow = up.backward(dy, low_shape);
+        if (saved_x) dy.backend().conv2d_backward_weight(factors.down, {}, dlow, dropped(saved_x, lora), conv);
+        factors.add_to(grads, lora);
+        if (!grads.wants(x)) return;
+        const Tensor dx = x.empty(), through_low = x.empty();
+        dy.backend().conv2d_backward_input(dx, dy, w, conv);
+        dy.backend().conv2d_backward_input(through_low, dlow, lora.down, conv);
+        if (lora.dropout.p > 0)
+          dy.backend().dropout(dx, through_low, views(lora).dropout, true);
+        else
+          dy.backend().accumulate(dx, through_low, 1);
+        grads.add(x, dx);
+      });
 }
 
 LoraGrads lora_backward(const Tensor& grad_output, const Tensor& input, const Tensor& lora_down, const Tensor& lora_up,

@@ -1,4 +1,5 @@
-// The LoRA linear (Hu et al., 2021): y = x w^T + bias + scale * (x down^T) up^T, scale = alpha / rank.
+// LoRA (Hu et al., 2021): y = x w^T + bias + scale * (x down^T) up^T with scale = alpha / rank, and the same for
+// convolutions.
 #pragma once
 
 #include <vector>
@@ -30,6 +31,10 @@ struct Lora {
 
 // x [..., K], w [N, K]. Saves x if a down is trained, and s = dropout(x) down^T if an up is.
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora);
+
+// y = conv2d(x, w, bias) + scale * low up^T of each pixel, with low = conv2d(dropout(x), down): down [R, KH, KW, I] is
+// a convolution of the same stride and padding. Saves x if down is trained, and low if up is.
+Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& lora);
 
 struct LoraGrads {
   Tensor grad_down;  // [R, K]
