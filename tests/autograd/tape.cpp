@@ -137,5 +137,30 @@ TEST_F(TapeTest, CheckpointingKeepsInputsOnly) {
   EXPECT_LE(again, 64);
 }
 
+// Norms and gates keep their input; what follows them need not keep their output as well.
+TEST_F(TapeTest, OutputsThatAreMadeAgainAreNotKept) {
+  const Tensor x = normal({32, 64}).trainable(), w = normal({8, 64}).trainable(), v = normal({8, 32}).trainable();
+  const Tensor one = normal({64}), zero = normal({64});
+  const auto through = [&](const Tensor& h) { return linear(h, h.dim(-1) == 64 ? w : v); };
+  const int64_t kept = saved_bytes([&] { return through(silu(x)); });
+  const int64_t h = 32 * 64 * int64_t(sizeof(float));
+  EXPECT_GE(kept, h);
+  EXPECT_LT(saved_bytes([&] { return through(layer_norm(x, one, zero, 1e-5f)); }), h);
+  EXPECT_LT(saved_bytes([&] { return through(rms_norm(x, one, 1e-5f)); }), h);
+  EXPECT_LT(saved_bytes([&] { return through(geglu(x)); }), h / 2);
+}
+
+TEST_F(TapeTest, WhatIsMadeAgainHasTheSameBits) {
+  const Tensor x = normal({2, 3, 8}).trainable(), w = normal({4, 8}).trainable();
+  const Tensor one = normal({8}), zero = normal({8});
+  const auto gradient = [&](bool again) {
+    Tape tape;
+    const Tensor h = layer_norm(x, one, zero, 1e-5f);
+    // + 0 is an operation that leaves no word of how it is made again
+    return tape.backward(sum(square(linear(again ? h : h + 0.0f, w))))[w].to_vector();
+  };
+  EXPECT_EQ(gradient(true), gradient(false));
+}
+
 }  // namespace
 }  // namespace wick

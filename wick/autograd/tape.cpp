@@ -60,9 +60,10 @@ Tape::Tape() : outer_(active_tape) { active_tape = this; }
 Tape::~Tape() { active_tape = outer_; }
 Tape* Tape::active() { return active_tape; }
 
-Tensor Tape::push(const Op& op, const Tensor& y, Backward backward) {
+Tensor Tape::push(const Op& op, const Tensor& y, Backward backward, Remake remake) {
   if (observer_) observer_(op, y);
   Tensor tracked = y.trainable();
+  if (remake) remakes_[tracked.id()] = std::make_shared<const Remake>(std::move(remake));
   entries_.push_back({&op, tracked.id(), std::move(backward)});
   return tracked;
 }
@@ -82,8 +83,16 @@ void Tape::backward(const Tensor& y, const Tensor& dy, Grads& grads) {
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
+    remakes_.erase(entry.id);
     if (Tensor grad = grads.take(entry.id)) entry.backward(grad, grads);
   }
+}
+
+Saved::Saved(const Tensor& x) {
+  const Tape* tape = Tape::active();
+  if (tape)
+    if (const auto found = tape->remakes_.find(x.id()); found != tape->remakes_.end()) remake_ = found->second;
+  if (!remake_) kept_ = x.detached();
 }
 
 TapePause::TapePause() : paused_(active_tape) { active_tape = nullptr; }

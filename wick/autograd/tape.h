@@ -5,11 +5,12 @@
 // that saved tensors die as early as they can. Gradients are a value (Grads), not hidden state of tensors.
 //
 // What a closure captures is what is saved: capture `Input` (an identity without data) where only the gradient's
-// address is needed, a Tensor only where its values are.
+// address is needed, a `Saved` only where its values are.
 #pragma once
 
 #include <functional>
 #include <initializer_list>
+#include <memory>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -67,6 +68,8 @@ class Grads {
 };
 
 using Backward = std::function<void(const Tensor& dy, Grads& grads)>;
+// Computes an operation's output again, to the same bits, from what its Backward keeps anyway.
+using Remake = std::function<Tensor()>;
 
 class Tape {
  public:
@@ -81,22 +84,39 @@ class Tape {
   // Continues into `grads` from dy, the gradient of y.
   void backward(const Tensor& y, const Tensor& dy, Grads& grads);
 
-  // Records how y's gradient flows on; returns y with an identity. Called by record() below.
-  Tensor push(const Op& op, const Tensor& y, Backward backward);
+  // Records how y's gradient flows on, and perhaps how y is made again; returns y with an identity. Called by record()
+  // below.
+  Tensor push(const Op& op, const Tensor& y, Backward backward, Remake remake = {});
   size_t size() const { return entries_.size(); }
   // Shows `observer` the output of every operation as it is recorded: to find where a NaN comes from.
   void observe(std::function<void(const Op& op, const Tensor& y)> observer) { observer_ = std::move(observer); }
 
  private:
   friend class TapePause;
+  friend class Saved;
   struct Entry {
     const Op* op;
     uint64_t id;
     Backward backward;
   };
   std::vector<Entry> entries_;
+  std::unordered_map<uint64_t, std::shared_ptr<const Remake>> remakes_;  // by identity of what they make
   std::function<void(const Op&, const Tensor&)> observer_;
   Tape* outer_;
+};
+
+// A tensor that a closure keeps for its values: itself, or only how it is made again, where the operation that made it
+// is cheap and said so. (Sublinear memory for norms and gates, whose outputs are as large as the inputs they keep.)
+class Saved {
+ public:
+  Saved() = default;
+  explicit Saved(const Tensor& x);
+  explicit operator bool() const { return kept_ || remake_; }
+  Tensor operator()() const { return remake_ ? (*remake_)() : kept_; }
+
+ private:
+  Tensor kept_;
+  std::shared_ptr<const Remake> remake_;
 };
 
 // Recording stops while one is alive.
@@ -123,6 +143,12 @@ Tensor record(const Op& op, const Tensor& y, std::initializer_list<Input> inputs
   Tape* tape = Tape::active();
   if (!tape || !any_tracked(inputs)) return y;
   return tape->push(op, y, std::forward<F>(backward));
+}
+template <class F, class R>
+Tensor record(const Op& op, const Tensor& y, std::initializer_list<Input> inputs, F&& backward, R&& remake) {
+  Tape* tape = Tape::active();
+  if (!tape || !any_tracked(inputs)) return y;
+  return tape->push(op, y, std::forward<F>(backward), std::forward<R>(remake));
 }
 
 }  // namespace wick

@@ -14,7 +14,7 @@ Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d
   Tensor y = Tensor::empty({x.dim(0), h / conv.stride + 1, v / conv.stride + 1, w.dim(0)}, x.dtype(), x.memory());
   x.backend().conv2d(y, x, w, bias ? bias.view() : View{}, conv);
 
-  const Tensor saved_x = w.tracked() ? x.detached() : Tensor();
+  const Saved saved_x = w.tracked() ? Saved(x) : Saved();
   const Tensor b = bias ? bias : w.detached();  // a constant stands in for no bias
   return record(kConv2d, y, {x, w, b}, [=, x = Input(x), b = Input(b)](const Tensor& dy, Grads& grads) {
     if (grads.wants(x)) {
@@ -25,7 +25,7 @@ Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d
     if (!w.tracked() && !b.tracked()) return;
     const Tensor dw = w.tracked() ? Tensor::empty(w.shape(), DType::f32, w.memory()) : Tensor();
     const Tensor db = b.tracked() ? b.empty() : Tensor();
-    dy.backend().conv2d_backward_weight(dw, db, dy, saved_x, conv);
+    dy.backend().conv2d_backward_weight(dw, db, dy, saved_x(), conv);
     grads.add(w, dw);
     grads.add(b, db);
   });

@@ -11,13 +11,17 @@ Tensor gated(const Op& op, void (Backend::*forward)(View, View), void (Backend::
         x.shape());
   Shape shape = x.shape();
   shape[shape.rank() - 1] /= 2;
-  Tensor y = Tensor::empty(shape, x.dtype(), x.memory());
-  (x.backend().*forward)(y, x);
-  return record(op, y, {x}, [=](const Tensor& dy, Grads& grads) {
+  const auto compute = [=, of = x.detached()] {
+    Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
+    (of.backend().*forward)(y, of);
+    return y;
+  };
+  const auto gradient = [=](const Tensor& dy, Grads& grads) {
     Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.memory());
     (x.backend().*backward)(dx, dy, x);
     grads.add(x, dx);
-  });
+  };
+  return record(op, compute(), {x}, gradient, compute);
 }
 
 }  // namespace

@@ -89,11 +89,12 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
 
   const bool trained = trains_down(lora) || trains_up(lora);
   if (!Tape::active() || !(x.tracked() || trained)) return y;
-  const Tensor saved_x = trains_down(lora) ? x.detached() : Tensor(), saved_s = trains_up(lora) ? s : Tensor();
+  const Saved saved_x = trains_down(lora) ? Saved(x) : Saved();
+  const Tensor saved_s = trains_up(lora) ? s : Tensor();
   return Tape::active()->push(kLoraLinear, y, [=, x = Input(x)](const Tensor& dy, Grads& grads) {
     const Tensor dx = grads.wants(x) ? x.empty() : Tensor();
     const FactorGrads factors(lora);
-    dy.backend().lora_linear_backward(dx, factors.down, factors.up_views(), dy, saved_x, saved_s, w, views(lora));
+    dy.backend().lora_linear_backward(dx, factors.down, factors.up_views(), dy, saved_x(), saved_s, w, views(lora));
     grads.add(x, dx);
     factors.add_to(grads, lora);
   });
@@ -146,14 +147,15 @@ Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const C
 
   const bool trained = trains_down(lora) || trains_up(lora);
   if (!Tape::active() || !(x.tracked() || trained)) return y;
-  const Tensor saved_x = trains_down(lora) ? x.detached() : Tensor(), saved_low = trains_up(lora) ? low : Tensor();
+  const Saved saved_x = trains_down(lora) ? Saved(x) : Saved();
+  const Tensor saved_low = trains_up(lora) ? low : Tensor();
   return Tape::active()->push(
       kLoraConv2d, y, [=, x = Input(x), low_shape = low.shape()](const Tensor& dy, Grads& grads) {
         const FactorGrads factors(lora);
         const PixelUp up{lora};
         if (saved_low) up.gradient(factors.ups.front(), dy, saved_low);
         const Tensor dlow = up.backward(dy, low_shape);
-        if (saved_x) dy.backend().conv2d_backward_weight(factors.down, {}, dlow, dropped(saved_x, lora), conv);
+        if (saved_x) dy.backend().conv2d_backward_weight(factors.down, {}, dlow, dropped(saved_x(), lora), conv);
         factors.add_to(grads, lora);
         if (!grads.wants(x)) return;
         const Tensor dx = x.empty(), through_low = x.empty();

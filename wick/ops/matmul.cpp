@@ -48,7 +48,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
   Tensor y = Tensor::empty(shape, x.dtype(), x.memory());
   x.backend().linear(y, x, w, bias ? bias.view() : View{});
 
-  const Tensor saved_x = w.tracked() ? x.detached() : Tensor();
+  const Saved saved_x = w.tracked() ? Saved(x) : Saved();
   const Tensor b = bias ? bias : w.detached();  // a constant stands in for no bias
   return record(kLinear, y, {x, w, b}, [=, x = Input(x), b = Input(b)](const Tensor& dy, Grads& grads) {
     const Tensor dy2 = rows(dy);
@@ -59,7 +59,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
     }
     if (grads.wants(w)) {
       Tensor dw = Tensor::empty(w.shape(), DType::f32, w.memory());
-      dw.backend().matmul(dw, transpose(dy2, 0, 1), rows(saved_x), 1, 0);
+      dw.backend().matmul(dw, transpose(dy2, 0, 1), rows(saved_x()), 1, 0);
       grads.add(w, dw);
     }
     if (grads.wants(b)) grads.add(b, sum_to(dy2, b.shape));

@@ -35,13 +35,19 @@ Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups,
   Tensor mean = Tensor::empty({x.dim(0), groups}, DType::f32, x.memory());
   Tensor rstd = Tensor::empty({x.dim(0), groups}, DType::f32, x.memory());
   x.backend().group_norm(y, mean, rstd, x, w, b, groups, eps, silu);
-  return record(kGroupNorm, y, {x, w, b}, [=](const Tensor& dy, Grads& grads) {
+  const auto gradient = [=](const Tensor& dy, Grads& grads) {
     const Tensor dx = gradient_of(x), dw = gradient_of(w), db = gradient_of(b);
     dy.backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, groups, silu);
     grads.add(x, dx);
     grads.add(w, dw);
     grads.add(b, db);
-  });
+  };
+  const auto again = [=] {
+    Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    y.backend().group_norm(y, {}, {}, x, w, b, groups, eps, silu);
+    return y;
+  };
+  return record(kGroupNorm, y, {x, w, b}, gradient, again);
 }
 
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, const Modulated& m) {
@@ -53,7 +59,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, 
   x.backend().layer_norm(y, mean, rstd, x, w, b, views(m), eps);
   const Input of_w = identity(w, x), of_b = identity(b, x), of_scale = identity(m.scale, x),
               of_shift = identity(m.shift, x);
-  return record(kLayerNorm, y, {x, of_w, of_b, of_scale, of_shift}, [=](const Tensor& dy, Grads& grads) {
+  const auto gradient = [=](const Tensor& dy, Grads& grads) {
     const Tensor dx = gradient_of(x), dw = gradient_of(w), db = gradient_of(b);
     const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
     dy.backend().layer_norm_backward(dx, dw, db, views(dm), dy, x, w, b, views(m), mean, rstd);
@@ -62,7 +68,13 @@ Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, 
     grads.add(of_b, db);
     grads.add(of_scale, dm.scale);
     grads.add(of_shift, dm.shift);
-  });
+  };
+  const auto again = [=] {
+    Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    y.backend().layer_norm(y, {}, {}, x, w, b, views(m), eps);
+    return y;
+  };
+  return record(kLayerNorm, y, {x, of_w, of_b, of_scale, of_shift}, gradient, again);
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m) {
@@ -72,7 +84,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m)
   Tensor rstd = Tensor::empty(Shape(x.shape().begin(), x.shape().end() - 1), DType::f32, x.memory());
   x.backend().rms_norm(y, rstd, x, w, views(m), eps);
   const Input of_w = identity(w, x), of_scale = identity(m.scale, x), of_shift = identity(m.shift, x);
-  return record(kRmsNorm, y, {x, of_w, of_scale, of_shift}, [=](const Tensor& dy, Grads& grads) {
+  const auto gradient = [=](const Tensor& dy, Grads& grads) {
     const Tensor dx = gradient_of(x), dw = gradient_of(w);
     const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
     dy.backend().rms_norm_backward(dx, dw, views(dm), dy, x, w, views(m), rstd);
@@ -80,7 +92,13 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m)
     grads.add(of_w, dw);
     grads.add(of_scale, dm.scale);
     grads.add(of_shift, dm.shift);
-  });
+  };
+  const auto again = [=] {
+    Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    y.backend().rms_norm(y, {}, x, w, views(m), eps);
+    return y;
+  };
+  return record(kRmsNorm, y, {x, of_w, of_scale, of_shift}, gradient, again);
 }
 
 Tensor softmax(const Tensor& x) {
