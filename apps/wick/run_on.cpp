@@ -11,6 +11,7 @@ void RunOn::add_flags(CLI::App& command) {
       ->check(CLI::Validator([=](std::string& device) -> std::string { return known(device); }, ""));
   CLI::Option* bf16 = command.add_flag("--bf16", bf16_, "Weights in bfloat16, and on a device all arithmetic on them");
   command.add_flag("--fp16", fp16_, "Likewise in float16")->excludes(bf16);
+  command.add_flag("--tf32", tf32_, "Lets a GPU round the factors of f32 products to 10 bits, which is faster");
 }
 
 }  // namespace wick::cli

@@ -49,6 +49,19 @@ TEST(Matmul, EveryLayoutScaleAndSize) {
       }
 }
 
+TEST(Matmul, RoundsToTf32OnlyWhereAllowed) {
+  const int64_t m = 48, n = 64, k = 256;
+  const Tensor a = random({1, m, k}), b = random({1, k, n});
+  const Doubles want = reference(doubles(a), doubles(b), {}, 1, m, n, k, 1, 0);
+  const double tf32 = std::ldexp(1, -10);  // both factors to 11 digits
+  for (const bool allowed : {true, false}) {
+    const Tensor c = poisoned({1, m, n});
+    backend().allow_tf32(allowed);
+    backend().matmul(c, a, b, 1, 0);
+    expect_close(c, want, tolerance(k) + (allowed ? tf32 : 0), "matmul");
+  }
+}
+
 TEST(Matmul, BroadcastBatches) {
   const Tensor a = random({2, 1, 7, 5}), b = random({3, 5, 4}, Layout::spread), c = poisoned({2, 3, 7, 4});
   const Tensor a2 = a.window({2, 3, 7, 5}, {35, 0, 5, 1});

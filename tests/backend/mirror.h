@@ -17,6 +17,7 @@ class Mirror final : public Backend {
   explicit Mirror(Backend& device) : device_(device) {}
 
   std::string_view name() const override { return device_.name(); }
+  void allow_tf32(bool allow) override { device_.allow_tf32(allow); }
   Memory& memory() override { return host_memory(); }
 
   void copy(View y, View x) override { run(&Backend::copy, y, x); }

@@ -102,6 +102,9 @@ class Backend {
   virtual Memory& memory() = 0;
   // The dtype of activations for weights that are kept so: a device computes in it, the CPU always in f32.
   virtual DType computes_in(DType weights) const { return weights; }
+  // Products and convolutions of f32 may round their factors to TF32 (10 bits of mantissa), where a device has units for
+  // it; they do not unless asked.
+  virtual void allow_tf32(bool) {}
 
   // ---- moving and making data
   // y = x, converting between dtypes (floats among themselves, integers among themselves). x may have stride 0.

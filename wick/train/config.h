@@ -43,6 +43,7 @@ struct TrainConfig {
   bool gradient_checkpointing = false;
   std::string device = "auto";
   bool no_graph = false;
+  bool tf32 = false;
   int64_t save_every = 0;  // 0: at the end only
   bool resume = false;
 };

@@ -42,7 +42,9 @@ class Run {
         model_(model),
         output_(config_.output),
         backend_(open_backend(config_.device)),
-        rng_(uint64_t(config_.seed)) {}
+        rng_(uint64_t(config_.seed)) {
+    backend_.allow_tf32(config_.tf32);
+  }
 
   RunResult operator()();
 

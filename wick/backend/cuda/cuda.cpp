@@ -30,13 +30,25 @@ CudaBackend::~CudaBackend() {
 }
 
 Cublas& CudaBackend::cublas() {
-  if (!cublas_) cublas_ = std::make_unique<Cublas>(stream_, capability_);
+  if (!cublas_) {
+    cublas_ = std::make_unique<Cublas>(stream_, capability_);
+    cublas_->allow_tf32(tf32_);
+  }
   return *cublas_;
 }
 
 Cudnn& CudaBackend::cudnn() {
-  if (!cudnn_) cudnn_ = std::make_unique<Cudnn>(stream_);
+  if (!cudnn_) {
+    cudnn_ = std::make_unique<Cudnn>(stream_);
+    cudnn_->allow_tf32(tf32_);
+  }
   return *cudnn_;
+}
+
+void CudaBackend::allow_tf32(bool allow) {
+  tf32_ = allow;
+  if (cublas_) cublas_->allow_tf32(allow);
+  if (cudnn_) cudnn_->allow_tf32(allow);
 }
 
 }  // namespace wick

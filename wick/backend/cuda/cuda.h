@@ -30,6 +30,7 @@ class CudaBackend final : public Backend {
   cudaStream_t stream() const { return stream_; }
   int capability() const { return capability_; }  // 90 for 9.0; WICK_CUDA_CAPABILITY lowers it, to test other paths
   int multiprocessors() const { return multiprocessors_; }
+  void allow_tf32(bool allow) override;
   Cublas& cublas();  // loaded on first use
   Cudnn& cudnn();
 
@@ -108,6 +109,7 @@ class CudaBackend final : public Backend {
 
  private:
   int device_, capability_ = 0, multiprocessors_ = 0;
+  bool tf32_ = false;
   std::string name_;
   cudaStream_t stream_ = nullptr;
   std::unique_ptr<Pool> pool_;

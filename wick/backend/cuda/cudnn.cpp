@@ -141,13 +141,13 @@ Cudnn::~Cudnn() {
   if (handle_) fe::detail::destroy_handle(static_cast<cudnnHandle_t>(handle_));
 }
 
-// Chooses a kernel. f32 stays f32: no tensor cores (TF32), no Winograd or FFT.
+// Chooses a kernel. f32 stays f32: no tensor cores unless TF32 is allowed, no Winograd or FFT.
 bool Cudnn::finish(Plan& plan, DType dtype) {
   using Note = fe::NumericalNote_t;
   std::vector<Note> refused{
       Note::NONDETERMINISTIC,  Note::REDUCED_PRECISION_REDUCTION, Note::WINOGRAD, Note::WINOGRAD_TILE_4x4,
       Note::WINOGRAD_TILE_6x6, Note::WINOGRAD_TILE_13x13,         Note::FFT};
-  if (dtype == DType::f32) refused.insert(refused.end(), {Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS});
+  if (dtype == DType::f32 && !tf32_) refused.insert(refused.end(), {Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS});
   fe::graph::Graph& graph = plan.graph;
   const auto handle = static_cast<cudnnHandle_t>(handle_);
   if (graph.validate().is_bad() || graph.build_operation_graph(handle).is_bad()) return false;
@@ -160,6 +160,7 @@ bool Cudnn::finish(Plan& plan, DType dtype) {
 template <class Build>
 Cudnn::Plan* Cudnn::plan(Key key, DType dtype, const Build& build) {
   if (!handle_) return nullptr;
+  if (dtype == DType::f32) key.push_back(tf32_);
   const auto [at, created] = plans_.try_emplace(std::move(key));
   if (!created) return at->second.get();
   auto plan = std::make_unique<Plan>();

@@ -29,6 +29,8 @@ class Cudnn {
   bool available() const { return handle_ != nullptr; }
   static std::string describe();  // for `wick doctor`: the version, or why there is none
 
+  void allow_tf32(bool allow) { tf32_ = allow; }  // for convolutions of f32; off unless the user asks
+
   // Contiguous, 16-byte aligned views of one dtype, but bias, which is f32; padding is the same on opposite sides.
   // In 16 bits the numbers of channels are multiples of 8.
   bool convolution(CudaBackend& cuda, View y, View x, View w, View bias, Conv2d conv);
@@ -51,6 +53,7 @@ class Cudnn {
 
   void* handle_ = nullptr;
   int capability_ = 0;
+  bool tf32_ = false;
   std::map<Key, std::unique_ptr<Plan>> plans_;
 };
 
