@@ -43,6 +43,8 @@ struct Tiling {
     by_tiles = Divisor(tiles);
     by_chunks = Divisor(chunks);
   }
+  // Of the thread that has the most.
+  __host__ __device__ int most_turns() const { return int((chunk_positions + (longer > 0) + rows - 1) / rows); }
   unsigned blocks() const { return unsigned(images * chunks * tiles); }
   unsigned threads() const { return unsigned(columns * rows + 31) / 32 * 32; }
 };
@@ -101,28 +103,31 @@ __device__ __forceinline__ void for_present(int present, const F& f) {
     if (u < present) f(u, std::integral_constant<int, 1>());
 }
 
-// Adds up two sums a channel over the block's rows of threads. All threads call it.
+// Adds up two sums a channel over the block's rows of threads, one after the other. All threads call it.
 template <int N>
 struct TileSums {
-  float partial[2 * N * kTileThreads];
+  float partial[N * kTileThreads];
   float totals[2][N * kTileColumns];  // by channel of the tile
 
   __device__ void add_up(const Tiling& t, const TilePlace& at, const float (&first)[N], const float (&second)[N]) {
+    add_up_one(t, at, first, totals[0]);
+    add_up_one(t, at, second, totals[1]);
+  }
+
+ private:
+  __device__ void add_up_one(const Tiling& t, const TilePlace& at, const float (&sums)[N], float* total) {
     if (at.row < t.rows && at.channel < at.end) {
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        partial[(j * t.rows + at.row) * t.columns + at.column] = first[j];
-        partial[((N + j) * t.rows + at.row) * t.columns + at.column] = second[j];
-      }
+      for (int j = 0; j < N; ++j) partial[(j * t.rows + at.row) * t.columns + at.column] = sums[j];
     }
     __syncthreads();
     // There are more rows of threads than sums of a column.
-    static_assert(kTileThreads / kTileColumns >= 2 * N && kTileRows >= 2 * N);
-    if (at.row < 2 * N) {
+    static_assert(kTileThreads / kTileColumns >= N && kTileRows >= N);
+    if (at.row < N) {
       float sum = 0;
 #pragma unroll 8
       for (int row = 0; row < t.rows; ++row) sum += partial[(at.row * t.rows + row) * t.columns + at.column];
-      totals[at.row / N][at.column * N + at.row % N] = sum;
+      total[at.column * N + at.row] = sum;
     }
     __syncthreads();
   }
