@@ -9,6 +9,7 @@
 
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
+#include "wick/backend/cuda/device/mma.cuh"
 #include "wick/backend/cuda/device/tiles.cuh"
 #include "wick/backend/cuda/device/total.cuh"
 
@@ -30,12 +31,67 @@ __device__ __forceinline__ Strand<T> from_end(const RowsOf<T>& x, const Tiling& 
   return {x[at.first + at.count - 1 - at.row] + at.channel, -t.rows * x.stride};
 }
 
+// Fewer blocks do with fewer sums; copies that need no registers keep the memory busy all the same.
+constexpr int kHeldBlocks = 1;
+
 // A block's own packs of one input, in dynamic shared memory. Each thread reads what it has written itself.
 template <class T, int N>
 __device__ __forceinline__ Strand<T> held_packs(const Tiling& t, int input) {
   extern __shared__ __align__(16) char held[];
   T* const packs = reinterpret_cast<T*>(held) + int64_t(input) * t.most_turns() * blockDim.x * N;
   return {packs + threadIdx.x * N, int64_t(blockDim.x) * N};
+}
+
+// Calls f with 0 to kCount - 1 as constants.
+template <int kCount, class F>
+__device__ __forceinline__ void unroll(const F& f) {
+  [&]<int... kNumbers>(std::integer_sequence<int, kNumbers...>) { (f(std::integral_constant<int, kNumbers>()), ...); }
+  (std::make_integer_sequence<int, kCount>());
+}
+
+// Calls f(batches, first, a constant count) with packs of the thread, one batch of each input. Where `keep` names
+// shared memory they stay there, and many are on their way at once.
+template <int kBatch, int N, class T, int kInputs, class F>
+__device__ __forceinline__ void for_packs(Strand<const T> (&from)[kInputs], Strand<T> (&keep)[kInputs], int turns,
+                                          const F& f) {
+  if (!keep[0].at) {
+    PackBatch<T, N, kBatch> batches[kInputs];
+    for (int left = turns; left > 0; left -= kBatch) {
+#pragma unroll
+      for (int c = 0; c < kInputs; ++c) {
+        batches[c].load(from[c].at, from[c].step, left);
+        from[c].at += kBatch * from[c].step;
+      }
+      for_present<kBatch>(left, [&](int u, auto count) { f(batches, u, count); });
+    }
+    return;
+  }
+  constexpr int kHeldBatch = 2, kFlight = 5;
+  for (int left = turns; left > 0; left -= kFlight * kHeldBatch) {
+#pragma unroll
+    for (int b = 0; b < kFlight; ++b) {
+#pragma unroll
+      for (int u = b * kHeldBatch; u < (b + 1) * kHeldBatch; ++u)
+#pragma unroll
+        for (int c = 0; c < kInputs; ++c)
+          if (u < left) copy_async(keep[c].at + u * keep[c].step, from[c].at + u * from[c].step, true);
+      copy_async_commit();
+    }
+    unroll<kFlight>([&](auto number) {
+      constexpr int kBefore = decltype(number)::value * kHeldBatch;
+      copy_async_wait<kFlight - 1 - decltype(number)::value>();
+      PackBatch<T, N, kHeldBatch> batches[kInputs];
+#pragma unroll
+      for (int c = 0; c < kInputs; ++c)
+        batches[c].load(keep[c].at + kBefore * keep[c].step, keep[c].step, left - kBefore);
+      for_present<kHeldBatch>(left - kBefore, [&](int u, auto count) { f(batches, u, count); });
+    });
+#pragma unroll
+    for (int c = 0; c < kInputs; ++c) {
+      from[c].at += kFlight * kHeldBatch * from[c].step;
+      keep[c].at += kFlight * kHeldBatch * keep[c].step;
+    }
+  }
 }
 
 // A group's channels may lie in several tiles; each tile and chunk leaves one pair of sums for it.
@@ -45,8 +101,8 @@ struct GroupTiling : Tiling {
   double inverse_elements;  // of a group
   Divisor by_width, by_tile_channels;
 
-  GroupTiling(const CudaBackend& cuda, const View& x, int group_count, int pack)
-      : Tiling(cuda, x.dim(0), x.numel() / (x.dim(0) * x.dim(-1)), x.dim(-1), pack),
+  GroupTiling(const CudaBackend& cuda, const View& x, int group_count, int pack, int blocks = kTileBlocks)
+      : Tiling(cuda, x.dim(0), x.numel() / (x.dim(0) * x.dim(-1)), x.dim(-1), pack, blocks),
         groups(group_count),
         width(channels / group_count),
         inverse_elements(1 / (double(positions) * width)),
@@ -95,7 +151,7 @@ __device__ __forceinline__ void store_group_sums(double2* partial, const GroupTi
 __device__ __forceinline__ double2 group_total(const double2* partial, const GroupTiling& t, int64_t image, int group) {
   const int count = (t.last_tile(group) - t.first_tile(group) + 1) * int(t.chunks);
   const double2* sums = partial + (image * t.groups + group) * t.slots;
-  constexpr int kFew = 2;  // on their way at once
+  constexpr int kFew = 5;  // on their way at once
   double2 total{0, 0};
   for (int first = int(threadIdx.x % 32); first < count; first += kFew * 32) {
     double2 few[kFew] = {};
@@ -157,7 +213,7 @@ struct StatisticsShared {
 // from the group's pivot, so that no digits are lost when the mean is large against the deviation. (By a pivot k
 // deviations away a chunk of n positions can lose k^2 n eps, but then its group has more than k^2 elements.)
 template <class T, int N>
-__device__ __forceinline__ void sum_distances(double2* partial, const RowsOf<const T>& x, Strand<T> keep,
+__device__ __forceinline__ void sum_distances(double2* partial, const RowsOf<const T>& x, Strand<T> (&keep)[1],
                                               const GroupTiling& t, const TilePlace& at, StatisticsShared<N>& shared) {
   constexpr int kBatch = 4;
   const int own = at.begin + int(threadIdx.x);
@@ -166,24 +222,17 @@ __device__ __forceinline__ void sum_distances(double2* partial, const RowsOf<con
   float first[N] = {}, second[N] = {};
   if (at.turns > 0) {
     const auto pivot = PackWords<T, N>::load(x[at.first] + at.channel);
-    Strand<const T> from = from_begin(x, t, at);
-    for (int left = at.turns; left > 0; left -= kBatch, from.at += kBatch * from.step) {
-      PackBatch<T, N, kBatch> batch;
-      batch.load(from.at, from.step, left);
-      for_present<kBatch>(left, [&](int u, auto count) {
+    Strand<const T> from[] = {from_begin(x, t, at)};
+    for_packs<kBatch, N>(from, keep, at.turns, [&](auto& batches, int u, auto count) {
 #pragma unroll
-        for (int j = 0; j < N; ++j)
+      for (int j = 0; j < N; ++j)
 #pragma unroll
-          for (int v = u; v < u + count.value; ++v) {
-            const float distance = to_float(batch[v].value[j]) - to_float(pivot.pack().value[j]);
-            first[j] += distance;
-            second[j] = fmaf(distance, distance, second[j]);
-          }
-      });
-      if (!keep.at) continue;
-      batch.store(keep.at, keep.step, left);
-      keep.at += kBatch * keep.step;
-    }
+        for (int v = u; v < u + count.value; ++v) {
+          const float distance = to_float(batches[0][v].value[j]) - to_float(pivot.pack().value[j]);
+          first[j] += distance;
+          second[j] = fmaf(distance, distance, second[j]);
+        }
+    });
   }
   if (own < at.end) shared.moved[threadIdx.x] = double(to_float(own_pivot)) - own_group_pivot;
   shared.sums.add_up(t, at, first, second);
@@ -264,7 +313,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     group_statistics(const GroupNormCall<T> call, const GroupTiling t) {
   __shared__ StatisticsShared<N> shared;
   launch_dependents();
-  sum_distances<T, N>(call.partial, call.x, {}, t, TilePlace(t, N), shared);
+  Strand<T> nowhere[1] = {};
+  sum_distances<T, N>(call.partial, call.x, nowhere, t, TilePlace(t, N), shared);
 }
 
 template <class T, int N, bool kSilu>
@@ -277,7 +327,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 
 // Both phases, of an image that is held in between.
 template <class T, int N, bool kSilu>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+__global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
     group_norm_held(const RowsOf<T> y, const GroupNormCall<T> call, const GroupTiling t) {
   __shared__ union {
     StatisticsShared<N> first;
@@ -285,7 +335,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   } shared;
   const TilePlace at(t, N);
   const Strand<T> held = held_packs<T, N>(t, 0);
-  sum_distances<T, N>(call.partial, call.x, held, t, at, shared.first);
+  Strand<T> keep[] = {held};
+  sum_distances<T, N>(call.partial, call.x, keep, t, at, shared.first);
   normalise<kSilu>(from_begin(y, t, at), {held.at, held.step}, call, t, at, shared.second,
                    [] { cooperative_groups::this_grid().sync(); });
 }
@@ -326,7 +377,7 @@ struct GroupGradientCall {
 // Sums of dz * w and dz * w * x_hat, where dz is the gradient before the activation; for dw and db also those of each
 // channel, without w.
 template <bool kSilu, int N, class T>
-__device__ __forceinline__ void sum_gradients(const GroupGradientCall<T>& call, Strand<T> keep_dy, Strand<T> keep_x,
+__device__ __forceinline__ void sum_gradients(const GroupGradientCall<T>& call, Strand<T> (&keep)[2],
                                               const GroupTiling& t, const TilePlace& at,
                                               GradientSumsShared<N>& shared) {
   constexpr int kBatch = 2;
@@ -335,28 +386,18 @@ __device__ __forceinline__ void sum_gradients(const GroupGradientCall<T>& call, 
   if (own >= 0) shared.table.values[threadIdx.x] = s.channel(t, at.image, own);
   __syncthreads();
   float first[N] = {}, second[N] = {};
-  Strand<const T> x = from_begin(call.x, t, at), dy = from_begin(call.dy, t, at);
-  for (int left = at.turns; left > 0; left -= kBatch, x.at += kBatch * x.step, dy.at += kBatch * dy.step) {
-    PackBatch<T, N, kBatch> xs, dys;
-    xs.load(x.at, x.step, left);
-    dys.load(dy.at, dy.step, left);
-    for_present<kBatch>(left, [&](int u, auto count) {
-      for_channels(shared.table, t, at, [&](int j, const float4& c) {
+  Strand<const T> from[] = {from_begin(call.dy, t, at), from_begin(call.x, t, at)};
+  for_packs<kBatch, N>(from, keep, at.turns, [&](auto& batches, int u, auto count) {
+    for_channels(shared.table, t, at, [&](int j, const float4& c) {
 #pragma unroll
-        for (int v = u; v < u + count.value; ++v) {
-          const float distance = to_float(xs[v].value[j]) - c.x;
-          const float dz = gradient_before_activation<kSilu>(to_float(dys[v].value[j]), distance, c);
-          first[j] += dz;
-          second[j] = fmaf(dz, distance, second[j]);
-        }
-      });
+      for (int v = u; v < u + count.value; ++v) {
+        const float distance = to_float(batches[1][v].value[j]) - c.x;
+        const float dz = gradient_before_activation<kSilu>(to_float(batches[0][v].value[j]), distance, c);
+        first[j] += dz;
+        second[j] = fmaf(dz, distance, second[j]);
+      }
     });
-    if (!keep_x.at) continue;
-    xs.store(keep_x.at, keep_x.step, left);
-    dys.store(keep_dy.at, keep_dy.step, left);
-    keep_x.at += kBatch * keep_x.step;
-    keep_dy.at += kBatch * keep_dy.step;
-  }
+  });
   const TileSums<N>& sums = shared.sums;
   shared.sums.add_up(t, at, first, second);
   const auto rstd = [&](int channel) { return s.rstd[at.image * t.groups + t.group(at.begin + channel)]; };
@@ -431,7 +472,8 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     group_gradient_sums(const GroupGradientCall<T> call, const GroupTiling t) {
   __shared__ GradientSumsShared<N> shared;
   launch_dependents();
-  sum_gradients<kSilu>(call, Strand<T>{}, Strand<T>{}, t, TilePlace(t, N), shared);
+  Strand<T> nowhere[2] = {};
+  sum_gradients<kSilu>(call, nowhere, t, TilePlace(t, N), shared);
 }
 
 template <class T, int N, bool kSilu>
@@ -444,7 +486,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 }
 
 template <class T, int N, bool kSilu>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+__global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
     group_gradient_held(const RowsOf<T> dx, const GroupGradientCall<T> call, const GroupTiling t) {
   __shared__ union {
     GradientSumsShared<N> first;
@@ -452,19 +494,33 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   } shared;
   const TilePlace at(t, N);
   const Strand<T> dy = held_packs<T, N>(t, 0), x = held_packs<T, N>(t, 1);
-  sum_gradients<kSilu>(call, dy, x, t, at, shared.first);
+  Strand<T> keep[] = {dy, x};
+  sum_gradients<kSilu>(call, keep, t, at, shared.first);
   input_gradient<kSilu>(from_begin(dx, t, at), Strand<const T>{dy.at, dy.step}, Strand<const T>{x.at, x.step}, call, t,
                         at, shared.second, [] { cooperative_groups::this_grid().sync(); });
 }
 
-// The launch of a kernel that holds `inputs` inputs.
-template <class T, int N>
-Launch held_launch(const GroupTiling& t, int inputs) {
-  return {.grid = t.blocks(),
-          .block = t.threads(),
-          .shared_bytes = size_t(t.most_turns()) * t.threads() * N * sizeof(T) * size_t(inputs),
-          .cooperative = true};
-}
+// Only whole packs are held.
+template <class T>
+constexpr int kHeldPack = Pack<T>::kSize;
+
+// Whether the blocks can hold `inputs` inputs of packs of `pack` elements, and how the image is cut up then, or else.
+struct HeldPlan {
+  GroupTiling tiling;
+  Launch launch;
+  bool fits;
+
+  template <class Kernel>
+  HeldPlan(const CudaBackend& cuda, const View& x, int groups, Kernel kernel, int pack, int element_bytes, int inputs)
+      : tiling(cuda, x, groups, pack, kHeldBlocks),
+        launch{.grid = tiling.blocks(),
+               .block = tiling.threads(),
+               .shared_bytes = size_t(tiling.most_turns()) * tiling.threads() * size_t(pack * element_bytes * inputs),
+               .cooperative = true},
+        fits(pack > 1 && cuda.capability() >= 80 && all_at_once(cuda, kernel, launch)) {
+    if (!fits) tiling = GroupTiling(cuda, x, groups, pack);
+  }
+};
 
 template <class F>
 void dispatch_silu(bool silu, F&& f) {
@@ -483,22 +539,19 @@ void CudaBackend::group_norm(View y, View mean, View rstd, View x, View w, View 
   dispatch_packs(dtype, input.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(pack)::value;
-    const GroupTiling t(*this, x, groups, N);
-    const Scratch partial(*this, t.sum_bytes());
-    const GroupNormCall<T> call{means.as<float>(),
-                                rstds.as<float>(),
-                                partial.as<double2>(),
-                                input.rows<const T>(),
-                                weight.as<float>(),
-                                bias.as<float>(),
-                                eps};
     dispatch_silu(silu, [&](auto activated) {
-      if constexpr (N > 1) {
-        const auto whole = group_norm_held<T, N, activated.value>;
-        const Launch held = held_launch<T, N>(t, 1);
-        if (all_at_once(*this, whole, held))
-          return launch("group_norm", stream_, held, whole, output.rows<T>(), call, t);
-      }
+      const auto whole = group_norm_held<T, kHeldPack<T>, activated.value>;
+      const HeldPlan plan(*this, x, groups, whole, N, int(sizeof(T)), 1);
+      const GroupTiling& t = plan.tiling;
+      const Scratch partial(*this, t.sum_bytes());
+      const GroupNormCall<T> call{means.as<float>(),
+                                  rstds.as<float>(),
+                                  partial.as<double2>(),
+                                  input.rows<const T>(),
+                                  weight.as<float>(),
+                                  bias.as<float>(),
+                                  eps};
+      if (plan.fits) return launch("group_norm", stream_, plan.launch, whole, output.rows<T>(), call, t);
       launch("group_statistics", stream_, {.grid = t.blocks(), .block = t.threads()}, group_statistics<T, N>, call, t);
       launch("group_normalise", stream_, {.grid = t.blocks(), .block = t.threads(), .overlap = capability_ >= 90},
              group_normalise<T, N, activated.value>, output.rows<T>(), call, t);
@@ -526,27 +579,27 @@ void CudaBackend::group_norm_backward(View dx, View dw, View db, View dy, View x
   dispatch_packs(dtype, input.packs() && gradient.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(pack)::value;
-    const GroupTiling t(*this, x, groups, N);
-    const Scratch partial(*this, t.sum_bytes());
-    const Scratch channel_sums(*this, dw || db ? size_t(t.images * t.chunks * t.channels) * sizeof(ChannelSums) : 0);
-    ChannelSums* const sums = dw || db ? channel_sums.as<ChannelSums>() : nullptr;
-    const GroupGradientCall<T> call{partial.as<double2>(), sums, gradient.rows<const T>(), input.rows<const T>(),
-                                    statistics};
     dispatch_silu(silu, [&](auto activated) {
-      if constexpr (N > 1) {
-        const auto whole = group_gradient_held<T, N, activated.value>;
-        const Launch held = held_launch<T, N>(t, 2);
-        if (dx && all_at_once(*this, whole, held))
-          return launch("group_norm_backward", stream_, held, whole, output.rows<T>(), call, t);
+      const auto whole = group_gradient_held<T, kHeldPack<T>, activated.value>;
+      const HeldPlan plan(*this, x, groups, whole, N, int(sizeof(T)), 2);
+      const GroupTiling& t = plan.tiling;
+      const Scratch partial(*this, t.sum_bytes());
+      const Scratch channel_sums(*this, dw || db ? size_t(t.images * t.chunks * t.channels) * sizeof(ChannelSums) : 0);
+      ChannelSums* const sums = dw || db ? channel_sums.as<ChannelSums>() : nullptr;
+      const GroupGradientCall<T> call{partial.as<double2>(), sums, gradient.rows<const T>(), input.rows<const T>(),
+                                      statistics};
+      if (dx && plan.fits) {
+        launch("group_norm_backward", stream_, plan.launch, whole, output.rows<T>(), call, t);
+      } else {
+        launch("group_gradient_sums", stream_, {.grid = t.blocks(), .block = t.threads()},
+               group_gradient_sums<T, N, activated.value>, call, t);
+        if (dx)
+          launch("group_input_gradient", stream_,
+                 {.grid = t.blocks(), .block = t.threads(), .overlap = capability_ >= 90},
+                 group_input_gradient<T, N, activated.value>, output.rows<T>(), call, t);
       }
-      launch("group_gradient_sums", stream_, {.grid = t.blocks(), .block = t.threads()},
-             group_gradient_sums<T, N, activated.value>, call, t);
-      if (dx)
-        launch("group_input_gradient", stream_,
-               {.grid = t.blocks(), .block = t.threads(), .overlap = capability_ >= 90},
-               group_input_gradient<T, N, activated.value>, output.rows<T>(), call, t);
+      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t);
     });
-    if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t);
   });
   output.finish();
   dweight.finish();

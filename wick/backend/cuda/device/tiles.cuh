@@ -24,7 +24,8 @@ struct Tiling {
   Divisor by_columns, by_rows, by_tiles, by_chunks;
 
   // As many blocks as the device runs at once: more chunks would only make the second stage longer.
-  Tiling(const CudaBackend& cuda, int64_t image_count, int64_t position_count, int64_t channel_count, int pack)
+  Tiling(const CudaBackend& cuda, int64_t image_count, int64_t position_count, int64_t channel_count, int pack,
+         int blocks_at_once = kTileBlocks)
       : images(image_count), positions(position_count), channels(int(channel_count)) {
     const int packs = channels / pack, fewest = (packs + kTileColumns - 1) / kTileColumns;
     tiles = fewest;
@@ -35,7 +36,7 @@ struct Tiling {
     tile_channels = columns * pack;
     rows = std::min(kTileThreads / columns, kTileRows);
     const int64_t most = (positions + rows - 1) / rows;
-    chunks = std::clamp<int64_t>(kTileBlocks * cuda.multiprocessors() / (images * tiles), 1, most);
+    chunks = std::clamp<int64_t>(blocks_at_once * cuda.multiprocessors() / (images * tiles), 1, most);
     chunk_positions = positions / chunks;
     longer = positions % chunks;
     by_columns = Divisor(columns);
