@@ -41,10 +41,22 @@ class Bench {
   // The gradients of both factors, which are f32, from dy and x.
   void gradients(int64_t tokens, int64_t width, int64_t rank) {
     const Tensor x = normal({tokens, width}, DType::bf16), dy = normal({tokens, width}, DType::bf16);
-    const Tensor down = normal({rank, width}, DType::f32), up = normal({width, rank}, DType::f32);
     const Tensor ddown = normal({rank, width}, DType::f32), dup = normal({width, rank}, DType::f32);
-    const double us = time([&] { device_.lora_backward(ddown, dup, dy, x, down, up, 0.5f); });
-    fmt::print("{{\"row\": \"gradients {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
+    const auto with_factors = [&](DType dtype) {
+      const Tensor down = normal({rank, width}, dtype), up = normal({width, rank}, dtype);
+      return time([&] { device_.lora_backward(ddown, dup, dy, x, down, up, 0.5f); });
+    };
+    fmt::print("{{\"row\": \"gradients {}x{} r{}\", \"us\": {:.2f}, \"us_16_bit_factors\": {:.2f}}}\n", tokens, width,
+               rank, with_factors(DType::f32), with_factors(DType::bf16));
+  }
+
+  // The adapter alone, added to what a layer gave: an LLM's decode step with an adapter that is not merged.
+  void adapter(int64_t tokens, int64_t width, int64_t rank) {
+    const DType t = DType::bf16;
+    const Tensor x = normal({tokens, width}, t), y = normal({tokens, width}, t);
+    const Tensor down = normal({rank, width}, t), up = normal({width, rank}, t);
+    const double us = time([&] { device_.lora_linear(y, {}, x, {}, {}, down, up, 1e-6f); });
+    fmt::print("{{\"row\": \"adapter {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
   }
 
   // The LoRA linear beside the frozen one. The kernels get the copies of the factors that the optimizer refreshes.
@@ -85,6 +97,8 @@ void run() {
   bench.gradients(256, 3072, 64);
   bench.gradients(4096, 1280, 32);
   bench.gradients(4608, 3072, 64);
+  for (const int64_t tokens : {1, 32})
+    for (const int64_t width : {512, 1024, 2048, 4096}) bench.adapter(tokens, width, 8);
   bench.tax(77, 768, 768, 16);
   bench.tax(256, 1536, 1536, 32);
   bench.tax(256, 3072, 3072, 64);
