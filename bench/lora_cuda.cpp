@@ -10,6 +10,8 @@
 namespace wick::bench {
 namespace {
 
+LoraFactors factors(const Tensor& down, const Tensor& up) { return {down, {{up, 0, 0, 0.5f}}}; }
+
 class Bench {
  public:
   Tensor normal(const Shape& shape, DType dtype) {
@@ -44,7 +46,7 @@ class Bench {
     const Tensor ddown = normal({rank, width}, DType::f32), dup = normal({width, rank}, DType::f32);
     const auto with_factors = [&](DType dtype) {
       const Tensor down = normal({rank, width}, dtype), up = normal({width, rank}, dtype);
-      return time([&] { device_.lora_backward(ddown, dup, dy, x, down, up, 0.5f); });
+      return time([&] { device_.lora_backward(ddown, {dup}, dy, x, factors(down, up)); });
     };
     fmt::print("{{\"row\": \"gradients {}x{} r{}\", \"us\": {:.2f}, \"us_16_bit_factors\": {:.2f}}}\n", tokens, width,
                rank, with_factors(DType::f32), with_factors(DType::bf16));
@@ -55,7 +57,7 @@ class Bench {
     const DType t = DType::bf16;
     const Tensor x = normal({tokens, width}, t), y = normal({tokens, width}, t);
     const Tensor down = normal({rank, width}, t), up = normal({width, rank}, t);
-    const double us = time([&] { device_.lora_linear(y, {}, x, {}, {}, down, up, 1e-6f); });
+    const double us = time([&] { device_.lora_linear(y, {}, x, {}, {}, {down, {{up, 0, 0, 1e-6f}}}); });
     fmt::print("{{\"row\": \"adapter {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
   }
 
@@ -72,10 +74,10 @@ class Bench {
       device_.linear(y, x, w, {});
       device_.matmul(dx, dy, w, 1, 0);
     };
-    const auto lora = [&] { device_.lora_linear(y, s, x, w, {}, down, up, 0.5f); };
+    const auto lora = [&] { device_.lora_linear(y, s, x, w, {}, factors(down, up)); };
     const auto lora_both = [&] {
-      device_.lora_linear(y, s, x, w, {}, down, up, 0.5f);
-      device_.lora_linear_backward(dx, ddown, dup, dy, x, s, w, down, up, 0.5f);
+      device_.lora_linear(y, s, x, w, {}, factors(down, up));
+      device_.lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, factors(down, up));
     };
     fmt::print(
         "{{\"row\": \"linear {}x{}->{} r{}\", \"frozen\": {:.2f}, \"frozen_both\": {:.2f}, \"lora\": {:.2f}, "

@@ -20,6 +20,8 @@ Doubles times(const Doubles& a, bool ta, const Doubles& b, bool tb, int64_t m, i
   return c;
 }
 
+LoraFactors factors(const Tensor& down, const Tensor& up, float scale) { return {down, {{up, 0, 0, scale}}}; }
+
 struct Case {
   int64_t batch, tokens, n, k, rank;
   Layout layout;
@@ -30,6 +32,7 @@ struct Case {
   Tensor w = random({n, k}, Layout::packed, weights), bias = random({n});
   Tensor down = random({rank, k}, layout), up = random({n, rank}, layout);
   int64_t m = batch * tokens;
+  LoraFactors lora() const { return factors(down, up, scale); }
 
   Doubles s() const { return times(doubles(x), false, doubles(down), true, m, rank, k); }
   Doubles ds() const { return times(doubles(dy), false, doubles(up), false, m, rank, n, scale); }
@@ -64,11 +67,11 @@ TEST(LoraLinear, Forward) {
       const Case c = random_case(dtype);
       const Tensor y = poisoned({c.batch, c.tokens, c.n}, c.layout),
                    s = poisoned({c.batch, c.tokens, c.rank}, c.layout);
-      backend().lora_linear(y, s, c.x, c.w, c.bias, c.down, c.up, c.scale);
+      backend().lora_linear(y, s, c.x, c.w, c.bias, c.lora());
       expect_close(y, c.y(), c.tolerance(c.k, c.rank), "y");
       expect_close(s, c.s(), c.tolerance(c.k, 0), "s");
       const Tensor unsaved = poisoned({c.batch, c.tokens, c.n});
-      backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.down, c.up, c.scale);
+      backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.lora());
       expect_close(unsaved, c.y(), c.tolerance(c.k, c.rank), "y without s");
     }
 }
@@ -78,11 +81,11 @@ TEST(LoraLinear, BackwardAndEachOutputUnwanted) {
     for (int wanted = 0; wanted < 8; ++wanted) {
       const Case c = random_case(dtype);
       const Tensor s = poisoned({c.batch, c.tokens, c.rank}), y = poisoned({c.batch, c.tokens, c.n});
-      backend().lora_linear(y, s, c.x, c.w, {}, c.down, c.up, c.scale);
+      backend().lora_linear(y, s, c.x, c.w, {}, c.lora());
       const Tensor dx = wanted & 1 ? poisoned({c.batch, c.tokens, c.k}, c.layout) : Tensor();
       const Tensor ddown = wanted & 2 ? poisoned({c.rank, c.k}, c.layout) : Tensor();
       const Tensor dup = wanted & 4 ? poisoned({c.n, c.rank}, c.layout) : Tensor();
-      backend().lora_linear_backward(dx, ddown, dup, c.dy, c.x, s, c.w, c.down, c.up, c.scale);
+      backend().lora_linear_backward(dx, ddown, {dup}, c.dy, c.x, s, c.w, c.lora());
       if (dx) expect_close(dx, c.dx(), c.tolerance(c.n, c.rank), "dx");
       if (ddown) expect_close(ddown, c.ddown(), c.tolerance(c.n, c.m), "ddown");
       if (dup) expect_close(dup, c.dup(), c.tolerance(c.k, c.m), "dup");
@@ -112,11 +115,11 @@ TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) {
     const int64_t m = between(1, round % 10 == 9 ? 600 : 150), k = extent(200), n = extent(200);
     const int64_t r = round % 7 == 6 ? between(65, 256) : round % 3 ? (between(1, 64) + 7) / 8 * 8 : between(1, 64);
     const Layout layout = round % 4 == 3 ? Layout::gapped : Layout::packed;
-    const DType factors = round % 2 ? dtype : DType::f32;
+    const DType factor_dtype = round % 2 ? dtype : DType::f32;
     const float scale = 0.75f;
     SCOPED_TRACE(::testing::Message() << "m " << m << " k " << k << " n " << n << " rank " << r);
     const Tensor x = input({m, k}, layout), dy = input({m, n}, layout), w = random({n, k}, Layout::packed, dtype);
-    const Tensor down = random({r, k}, Layout::packed, factors), up = random({n, r}, Layout::packed, factors);
+    const Tensor down = random({r, k}, Layout::packed, factor_dtype), up = random({n, r}, Layout::packed, factor_dtype);
     const Tensor bias = round % 5 ? Tensor() : random({n});
     const auto product = [&](Doubles out, const Doubles& low) {
       for (size_t i = 0; i < out.size(); ++i) out[i] += low[i];
@@ -134,24 +137,24 @@ TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) {
     const Doubles want_dup = times(doubles(dy), true, low, false, n, r, m, scale);
 
     const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
-    backend().lora_linear(y, s, x, w, bias, down, up, scale);
+    backend().lora_linear(y, s, x, w, bias, factors(down, up, scale));
     expect_near(y, want_y, tolerance, "y");
     expect_near(s, low, tolerance, "s");
     const Tensor dx = poisoned({m, k}, layout, dtype), ddown = poisoned({r, k}), dup = poisoned({n, r});
-    backend().lora_linear_backward(dx, ddown, dup, dy, x, s, w, down, up, scale);
+    backend().lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, factors(down, up, scale));
     expect_near(dx, want_dx, tolerance, "dx");
     expect_near(ddown, want_ddown, tolerance, "ddown");
     expect_near(dup, want_dup, tolerance, "dup");
     const Tensor again = poisoned({m, k}, layout, dtype), ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
-    backend().lora_linear_backward(again, ddown_again, dup_again, dy, x, s, w, down, up, scale);
+    backend().lora_linear_backward(again, ddown_again, {dup_again}, dy, x, s, w, factors(down, up, scale));
     expect_same_bits(again, dx, "dx");
     expect_same_bits(ddown_again, ddown, "ddown");
     expect_same_bits(dup_again, dup, "dup");
     // What is wanted may choose another way to the same numbers.
-    backend().lora_linear_backward(again, {}, {}, dy, x, s, w, down, up, scale);
+    backend().lora_linear_backward(again, {}, {}, dy, x, s, w, factors(down, up, scale));
     expect_near(again, want_dx, tolerance, "dx alone");
     const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});
-    backend().lora_backward(alone_ddown, alone_dup, dy, x, down, up, scale);
+    backend().lora_backward(alone_ddown, {alone_dup}, dy, x, factors(down, up, scale));
     expect_near(alone_ddown, want_ddown, tolerance, "ddown, from x");
     expect_near(alone_dup, want_dup, tolerance, "dup, from x");
   }
@@ -189,27 +192,26 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
     const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
     const Doubles dlow = times(doubles(dy), false, doubles(up), false, m, r, n, scale);
     const Tensor ddown = poisoned({r, k}), dup = poisoned({n, r});
-    backend().lora_backward(ddown, dup, dy, x, down, up, scale);
+    backend().lora_backward(ddown, {dup}, dy, x, factors(down, up, scale));
     expect_near(ddown, times(dlow, true, doubles(x), false, r, k, m), tolerance, "ddown");
     expect_near(dup, times(doubles(dy), true, low, false, n, r, m, scale), tolerance, "dup");
     for (int again = 0; again < 3; ++again) {
       const Tensor ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
-      backend().lora_backward(ddown_again, dup_again, dy, x, down, up, scale);
+      backend().lora_backward(ddown_again, {dup_again}, dy, x, factors(down, up, scale));
       expect_same_bits(ddown_again, ddown, "ddown");
       expect_same_bits(dup_again, dup, "dup");
     }
     const Tensor one = poisoned({r, k});
-    backend().lora_backward(one, {}, dy, x, down, up, scale);
+    backend().lora_backward(one, {View()}, dy, x, factors(down, up, scale));
     expect_near(one, times(dlow, true, doubles(x), false, r, k, m), tolerance, "ddown alone");
   }
 }
 
 // y += scale * (x down^T) up^T.
 TEST(LoraLinear, AdapterAlone) {
-  if (on_cpu()) GTEST_SKIP() << "an op of the CUDA backend";
   const DType dtype = activations();
   const double tolerance = std::max(3 * unit_roundoff(dtype), 3e-6);
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < (on_cpu() ? 6 : 40); ++round) {
     const int64_t step = round % 4 == 3 ? 1 : 8;
     const auto extent = [&](int64_t most) { return (between(1, most) + step - 1) / step * step; };
     const int64_t m = round % 3 == 0 ? 1 : between(1, round % 8 == 7 ? 100 : 32);
@@ -227,31 +229,194 @@ TEST(LoraLinear, AdapterAlone) {
     const Doubles base = doubles(before);
     for (size_t i = 0; i < want.size(); ++i) want[i] += base[i];
     backend().copy(y, before);
-    backend().lora_linear(y, s, x, {}, {}, down, up, scale);
+    backend().lora_linear(y, s, x, {}, {}, factors(down, up, scale));
     expect_near(y, want, tolerance, "y");
     expect_near(s, low, tolerance, "s");
     backend().copy(y, before);
-    backend().lora_linear(y, {}, x, {}, {}, down, up, scale);
+    backend().lora_linear(y, {}, x, {}, {}, factors(down, up, scale));
     expect_near(y, want, tolerance, "y without s");
   }
 }
+
+// By the definition of the mask, one element at a time.
+Doubles with_mask(Doubles x, float p, uint64_t seed, int64_t draw) {
+  for (size_t i = 0; i < x.size(); ++i) {
+    const uint32_t word = philox(seed, uint32_t(Stream::dropout), uint64_t(draw) << 32 | i / 4)[i % 4];
+    x[i] = word >= uint64_t(double(p) * 0x1p32) ? x[i] / (1 - double(p)) : 0;
+  }
+  return x;
+}
+
+TEST(Dropout, HasTheMaskOfItsDefinition) {
+  for (const float p : {0.0f, 0.1f, 0.5f, 0.9f})
+    for (const int64_t width : {1, 7, 8, 64}) {
+      const int64_t draw = between(0, (int64_t{1} << 32) - 1);
+      const uint64_t seed = uint64_t(rng().below(uint64_t{1} << 62)) << 2;
+      const Tensor counter = Tensor::of(std::vector<int64_t>{draw}, {1});
+      const Dropout dropout{p, seed, counter};
+      const Shape shape{between(1, 4), between(1, 30), width};
+      const Tensor x = input(shape, kLayouts[rng().below(4)]), y = output(shape, kLayouts[rng().below(4)]);
+      const Doubles want = with_mask(doubles(x), p, seed, draw);
+      backend().dropout(y, x, dropout, false);
+      expect_close(y, want, 4 * kEps / (1 - double(p)), "y");
+      const Tensor sum = input(shape);
+      Doubles total = doubles(sum);
+      for (size_t i = 0; i < total.size(); ++i) total[i] += want[i];
+      backend().dropout(sum, x, dropout, true);
+      expect_close(sum, total, 4 * kEps / (1 - double(p)), "sum");
+      const Tensor place = input(shape);
+      const Doubles in_place = with_mask(doubles(place), p, seed, draw);
+      backend().dropout(place, place, dropout, false);
+      expect_close(place, in_place, 4 * kEps / (1 - double(p)), "in place");
+    }
+}
+
+// Linears side by side: blocks of their own width, rank and scale with padding between their ranks, outputs that have
+// no LoRA, and dropout or none.
+struct Group {
+  int64_t m = between(1, 70), k = between(1, 100), n = 0, rank = 0;
+  DType dtype = activations();
+  std::vector<Tensor> ups;
+  LoraFactors lora;
+  Tensor x, dy, w, bias, down, draw = Tensor::of(std::vector<int64_t>{between(0, 1 << 30)}, {1});
+
+  explicit Group(float p, int64_t step) {
+    k = (k + step - 1) / step * step;
+    const DType factors = between(0, 1) ? dtype : DType::f32;
+    for (int64_t count = between(1, 4); count > 0; --count) {
+      const int64_t width = (between(1, 60) + step - 1) / step * step, r = between(1, 20);
+      if (count == 1 || between(0, 3)) {
+        ups.push_back(random({width, r}, Layout::packed, factors));
+        lora.blocks.push_back({ups.back(), n, rank, 0.25f * float(between(1, 4))});
+        rank += (r + step - 1) / step * step;
+      }
+      n += width;
+    }
+    x = input({m, k}, between(0, 1) ? Layout::packed : Layout::gapped);
+    dy = input({m, n}), w = random({n, k}, Layout::packed, dtype), bias = random({n});
+    down = poisoned({rank, k}, Layout::packed, factors);
+    cpu_backend().fill(down, 0);
+    for (const LoraBlock& b : lora.blocks) {
+      const Tensor rows = down.window({b.up.shape[1], k}, {k, 1}, b.row * k);
+      cpu_backend().copy(rows, random(rows.shape(), Layout::packed, factors));
+    }
+    lora.down = down;
+    if (p > 0) lora.dropout = {p, rng().below(1 << 30) << 20, draw};
+  }
+
+  Doubles dropped(Doubles v) const {
+    const Dropout& d = lora.dropout;
+    return d.p > 0 ? with_mask(std::move(v), d.p, d.seed, draw.data<int64_t>()[0]) : v;
+  }
+  Doubles columns(const Doubles& a, int64_t width, int64_t first, int64_t count) const {
+    Doubles part;
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < count; ++j) part.push_back(a[size_t(i * width + first + j)]);
+    return part;
+  }
+  // a's columns from `first` on += part
+  void add(Doubles& a, int64_t width, int64_t first, int64_t count, const Doubles& part) const {
+    for (int64_t i = 0; i < m; ++i)
+      for (int64_t j = 0; j < count; ++j) a[size_t(i * width + first + j)] += part[size_t(i * count + j)];
+  }
+
+  Doubles s() const { return times(dropped(doubles(x)), false, doubles(down), true, m, rank, k); }
+  Doubles ds() const {
+    Doubles all(size_t(m * rank), 0.0);
+    for (size_t g = 0; g < ups.size(); ++g) {
+      const LoraBlock& b = lora.blocks[g];
+      const int64_t width = ups[g].dim(0), r = ups[g].dim(1);
+      add(all, rank, b.row, r,
+          times(columns(doubles(dy), n, b.column, width), false, doubles(ups[g]), false, m, r, width, b.scale));
+    }
+    return all;
+  }
+  Doubles dup(size_t g) const {
+    const LoraBlock& b = lora.blocks[g];
+    const int64_t width = ups[g].dim(0), r = ups[g].dim(1);
+    return times(columns(doubles(dy), n, b.column, width), true, columns(s(), rank, b.row, r), false, width, r, m,
+                 b.scale);
+  }
+  Doubles ddown() const { return times(ds(), true, dropped(doubles(x)), false, rank, k, m); }
+  Doubles plus_adapter(Doubles y) const {
+    const Doubles low = s();
+    for (size_t g = 0; g < ups.size(); ++g) {
+      const LoraBlock& b = lora.blocks[g];
+      const int64_t width = ups[g].dim(0), r = ups[g].dim(1);
+      add(y, n, b.column, width,
+          times(columns(low, rank, b.row, r), false, doubles(ups[g]), true, m, width, r, b.scale));
+    }
+    return y;
+  }
+  Doubles frozen() const {
+    Doubles y = times(doubles(x), false, doubles(w), true, m, n, k);
+    for (size_t i = 0; i < y.size(); ++i) y[i] += doubles(bias)[i % size_t(n)];
+    return y;
+  }
+  Doubles plus_adapter_backward(Doubles dx) const {
+    add(dx, k, 0, k, dropped(times(ds(), false, doubles(down), false, m, k, rank)));
+    return dx;
+  }
+};
+
+class LoraGroup : public testing::TestWithParam<float> {};
+
+TEST_P(LoraGroup, ForwardAndBackward) {
+  const double tolerance = std::max(2 * unit_roundoff(activations()), 3e-6);
+  for (int round = 0; round < (on_cpu() ? 12 : 40); ++round) {
+    const Group c(GetParam(), round % 2 ? 8 : 1);
+    SCOPED_TRACE(testing::Message() << "m " << c.m << " k " << c.k << " n " << c.n << " rank " << c.rank << " blocks "
+                                    << c.ups.size());
+    const Tensor y = output({c.m, c.n}), s = output({c.m, c.rank}), dx = output({c.m, c.k});
+    const Tensor ddown = poisoned({c.rank, c.k});
+    std::vector<Tensor> dups;
+    for (const Tensor& up : c.ups) dups.push_back(poisoned(up.shape()));
+    const std::vector<View> dup_views(dups.begin(), dups.end());
+    const auto expect_gradients = [&] {
+      expect_near(ddown, c.ddown(), tolerance, "ddown");
+      for (size_t g = 0; g < dups.size(); ++g) expect_near(dups[g], c.dup(g), tolerance, "dup");
+    };
+    backend().lora_linear(y, s, c.x, c.w, c.bias, c.lora);
+    expect_near(y, c.plus_adapter(c.frozen()), tolerance, "y");
+    expect_near(s, c.s(), tolerance, "s");
+    backend().lora_linear_backward(dx, ddown, dup_views, c.dy, c.x, s, c.w, c.lora);
+    expect_near(dx, c.plus_adapter_backward(times(doubles(c.dy), false, doubles(c.w), false, c.m, c.k, c.n)), tolerance,
+                "dx");
+    expect_gradients();
+    backend().lora_backward(ddown, dup_views, c.dy, c.x, c.lora);
+    expect_gradients();
+
+    // The adapter alone, added to what is there.
+    const Tensor sum = input({c.m, c.n}), dsum = input({c.m, c.k});
+    const Doubles want = c.plus_adapter(doubles(sum)), want_backward = c.plus_adapter_backward(doubles(dsum));
+    backend().lora_linear(sum, s, c.x, {}, {}, c.lora);
+    expect_near(sum, want, tolerance, "y without w");
+    backend().lora_linear_backward(dsum, ddown, dup_views, c.dy, c.x, s, {}, c.lora);
+    expect_near(dsum, want_backward, tolerance, "dx without w");
+    expect_gradients();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Dropout, LoraGroup, testing::Values(0.0f, 0.25f),
+                         [](const auto& instance) { return instance.param > 0 ? "on" : "off"; });
 
 TEST(LoraBackward, AnyBatchAndStride) {
   for (int round = 0; round < 16; ++round) {
     const Case c = random_case();
     const Tensor ddown = poisoned({c.rank, c.k}), dup = poisoned({c.n, c.rank}, c.layout);
-    backend().lora_backward(ddown, dup, c.dy, c.x, c.down, c.up, c.scale);
+    backend().lora_backward(ddown, {dup}, c.dy, c.x, c.lora());
     expect_close(ddown, c.ddown(), c.tolerance(c.n, c.m), "ddown");
     expect_close(dup, c.dup(), c.tolerance(c.k, c.m), "dup");
     const Tensor alone = poisoned({c.rank, c.k});
-    backend().lora_backward(alone, {}, c.dy, c.x, c.down, c.up, c.scale);
+    backend().lora_backward(alone, {}, c.dy, c.x, c.lora());
     expect_same_bits(alone, ddown, "ddown alone");
   }
 }
 
 TEST(LoraBackward, NoTokensGiveZeroGradients) {
   const Tensor ddown = poisoned({4, 9}), dup = poisoned({7, 4});
-  backend().lora_backward(ddown, dup, Tensor::empty({0, 7}), Tensor::empty({0, 9}), random({4, 9}), random({7, 4}), 1);
+  backend().lora_backward(ddown, {dup}, Tensor::empty({0, 7}), Tensor::empty({0, 9}),
+                          factors(random({4, 9}), random({7, 4}), 1));
   expect_close(ddown, Doubles(36, 0.0), 0, "ddown");
   expect_close(dup, Doubles(28, 0.0), 0, "dup");
 }
@@ -262,7 +427,7 @@ TEST(LoraBackward, SameBitsTwice) {
   for (int i = 0; i < 2; ++i) {
     ddown[i] = poisoned({32, 768});
     dup[i] = poisoned({320, 32});
-    backend().lora_backward(ddown[i], dup[i], c.dy, c.x, c.down, c.up, c.scale);
+    backend().lora_backward(ddown[i], {dup[i]}, c.dy, c.x, c.lora());
   }
   expect_same_bits(ddown[0], ddown[1], "ddown");
   expect_same_bits(dup[0], dup[1], "dup");

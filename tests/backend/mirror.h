@@ -39,15 +39,18 @@ class Mirror final : public Backend {
   void sum(View y, View x) override { run(&Backend::sum, y, x); }
   void matmul(View c, View a, View b, float alpha, float beta) override { run(&Backend::matmul, c, a, b, alpha, beta); }
   void linear(View y, View x, View w, View bias) override { run(&Backend::linear, y, x, w, bias); }
-  void lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) override {
-    run(&Backend::lora_linear, y, s, x, w, bias, down, up, scale);
+  void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora) override {
+    run(&Backend::lora_linear, y, s, x, w, bias, lora);
   }
-  void lora_linear_backward(View dx, View ddown, View dup, View dy, View x, View s, View w, View down, View up,
-                            float scale) override {
-    run(&Backend::lora_linear_backward, dx, ddown, dup, dy, x, s, w, down, up, scale);
+  void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
+                            const LoraFactors& lora) override {
+    run(&Backend::lora_linear_backward, dx, ddown, dups, dy, x, s, w, lora);
   }
-  void lora_backward(View ddown, View dup, View dy, View x, View down, View up, float scale) override {
-    run(&Backend::lora_backward, ddown, dup, dy, x, down, up, scale);
+  void lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) override {
+    run(&Backend::lora_backward, ddown, dups, dy, x, lora);
+  }
+  void dropout(View y, View x, const Dropout& dropout, bool add) override {
+    run(&Backend::dropout, y, x, dropout, add);
   }
   void conv2d(View y, View x, View w, View bias, Conv2d conv) override { run(&Backend::conv2d, y, x, w, bias, conv); }
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override {
@@ -149,6 +152,13 @@ class Mirror final : public Backend {
       for (const View& v : {s.param, s.grad, s.m, s.v, s.average, s.copy}) collect(regions, v);
   }
 
+  static void collect(std::vector<Region>& regions, const Dropout& dropout) { collect(regions, dropout.draw); }
+  static void collect(std::vector<Region>& regions, const LoraFactors& lora) {
+    collect(regions, lora.down);
+    collect(regions, lora.dropout);
+    for (const LoraBlock& block : lora.blocks) collect(regions, block.up);
+  }
+
   static void merge(std::vector<Region>& regions) {
     std::sort(regions.begin(), regions.end(), [](const Region& a, const Region& b) { return a.begin < b.begin; });
     std::vector<Region> merged;
@@ -187,6 +197,16 @@ class Mirror final : public Backend {
       result.push_back({moved(regions, s.param), moved(regions, s.grad), moved(regions, s.m), moved(regions, s.v),
                         moved(regions, s.average), moved(regions, s.copy)});
     return result;
+  }
+
+  static Dropout moved(const std::vector<Region>& regions, const Dropout& d) {
+    return {d.p, d.seed, moved(regions, d.draw)};
+  }
+  static LoraFactors moved(const std::vector<Region>& regions, LoraFactors lora) {
+    lora.down = moved(regions, lora.down);
+    lora.dropout = moved(regions, lora.dropout);
+    for (LoraBlock& block : lora.blocks) block.up = moved(regions, block.up);
+    return lora;
   }
 
   Backend& device_;

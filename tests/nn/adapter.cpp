@@ -213,9 +213,9 @@ TEST(Adapter, FreshFactorsDependOnSeedAndNameAlone) {
   Adapter adapter(config, file_names), again(config, file_names),
       other({.rank = 3, .targets = {"*"}, .seed = 43}, file_names);
   make_net(&adapter);
-  again.match("net.c", {3, 2, 1, true});  // another order
-  again.match("net.b", {3, 2, 3, true});
-  again.match("net.a", {5, 4});
+  again.match({{"net.c", {3, 2, 1, true}}});  // another order
+  again.match({{"net.b", {3, 2, 3, true}}});
+  again.match({{"net.a", {5, 4}}});
   make_net(&other);
 
   const auto tensors = adapter.tensors(), same = again.tensors(), different = other.tensors();
@@ -296,6 +296,136 @@ TEST(Adapter, GradientsComeUnderTheNamesOfTheFile) {
   EXPECT_EQ(gradients.size(), 4u);  // nothing flowed to a
   EXPECT_EQ(gradients.at("lora_b.lora_down.weight").shape(), (Shape{2, 3, 3, 3}));
   EXPECT_EQ(gradients.at("lora_b.lora_up.weight").shape(), (Shape{2, 2, 1, 1}));
+}
+
+// Three linears of one input, of which "b" may have no LoRA, and the same ones apart.
+struct Together {
+  Scope s;
+  Linear all = Linear::side_by_side(s, 6, {{"a", 4}, {"b", 3}, {"c", 5}});
+};
+struct Apart {
+  Scope s;
+  Linear a{s / "a", 6, 4}, b{s / "b", 6, 3}, c{s / "c", 6, 5};
+  Tensor operator()(const Tensor& x) const { return cat({a(x), b(x), c(x)}, -1); }
+};
+
+std::map<std::string, Tensor> three_weights() {
+  std::map<std::string, Tensor> weights;
+  uint64_t seed = 60;
+  for (const auto& [name, width] : {std::pair{"a", 4}, {"b", 3}, {"c", 5}}) {
+    weights[std::string(name) + ".weight"] = random({width, 6}, ++seed);
+    weights[std::string(name) + ".bias"] = random({width}, ++seed);
+  }
+  return weights;
+}
+
+void expect_same_training(const std::vector<std::string>& targets) {
+  const LoraConfig config{.rank = 3, .alpha = 2.0f, .targets = targets, .seed = 5};
+  Adapter adapters[2] = {{config, file_names}, {config, file_names}};
+  const Together together{Scope(Weights::of(three_weights()), "net", &adapters[0])};
+  const Apart apart{Scope(Weights::of(three_weights()), "net", &adapters[1])};
+  std::map<std::string, Tensor> fresh = adapters[0].tensors(), same = adapters[1].tensors();
+  ASSERT_EQ(fresh.size(), same.size());
+  for (const auto& [name, tensor] : fresh) EXPECT_EQ(tensor.to_vector(), same.at(name).to_vector()) << name;
+
+  for (Adapter& adapter : adapters) {
+    uint64_t seed = 80;
+    for (const Parameter& p : adapter.parameters()) p.value.backend().copy(p.value, random(p.value.shape(), ++seed));
+  }
+  const Tensor x = random({2, 3, 6}, 70), dy = random({2, 3, 12}, 71);
+  std::vector<std::map<std::string, Tensor>> gradients;
+  std::vector<Tensor> dx;
+  const auto run = [&](const auto& net, const Adapter& adapter) {
+    Tape tape;
+    const Tensor input = x.trainable(), y = net(input);
+    expect_near(y, apart(x));
+    Grads grads;
+    tape.backward(y, dy, grads);
+    gradients.push_back(adapter.gradients(grads));
+    dx.push_back(grads[input]);
+  };
+  run(together.all, adapters[0]);
+  run(apart, adapters[1]);
+  expect_near(dx[0], dx[1]);
+  ASSERT_EQ(gradients[0].size(), adapters[1].parameters().size());
+  for (const auto& [name, gradient] : gradients[0]) expect_near(gradient, gradients[1].at(name));
+}
+
+TEST(Linear, SideBySideIsTheSameAsApart) {
+  expect_same_training({"*"});
+  expect_same_training({"*", "-*.b"});
+  expect_same_training({"*.b"});
+  const Together together{Scope(Weights::of(three_weights()), "net")};
+  const Apart apart{Scope(Weights::of(three_weights()), "net")};
+  expect_near(together.all(random({4, 6}, 1)), apart(random({4, 6}, 1)));
+}
+
+TEST(Linear, SideBySideTrainsEachWeight) {
+  const Weights weights = Weights::of(three_weights(), {.trainable = true});
+  const Together together{Scope(weights, "net")};
+  ASSERT_EQ(weights.parameters().size(), 6u);
+  const Tensor x = random({4, 6}, 1);
+  Tape tape;
+  const Grads grads = tape.backward(sum(together.all(x)));
+  for (const Parameter& p : weights.parameters()) {
+    ASSERT_TRUE(grads[p.value]) << p.name;
+    EXPECT_EQ(grads[p.value].shape(), p.value.shape());
+    if (p.value.rank() == 1) EXPECT_EQ(grads[p.value].to_vector(), std::vector<float>(size_t(p.value.dim(0)), 4));
+    EXPECT_EQ(p.value.to_vector(), three_weights().at(p.name).to_vector());
+  }
+}
+
+TEST(Adapter, FilesOfSeveralRanksServeOneGroup) {
+  const TemporaryDirectory folder;
+  save_safetensors(folder / "l.safetensors", {{"a.lora_A.weight", random({2, 6}, 1)},
+                                              {"a.lora_B.weight", random({4, 2}, 2)},
+                                              {"c.lora_A.weight", random({5, 6}, 3)},
+                                              {"c.lora_B.weight", random({5, 5}, 4)},
+                                              {"c.alpha", full({}, 2)}});
+  Adapter one(file_names), other(file_names);
+  for (Adapter* adapter : {&one, &other}) adapter->add_file(folder / "l.safetensors", 0.5f);
+  const Together together{Scope(Weights::of(three_weights()), "net", &one)};
+  const Apart apart{Scope(Weights::of(three_weights()), "net", &other)};
+  expect_near(together.all(random({4, 6}, 7)), apart(random({4, 6}, 7)));
+}
+
+// Where a device computes in 16 bits, it gets copies: rows of 16 bytes, each rank a multiple of them, zeros between.
+TEST(Adapter, CopiesAreAligned) {
+  const LoraConfig config{.rank = 3, .targets = {"*", "-*.b"}, .seed = 5};
+  Adapter adapter(config, file_names);
+  const Residence half{.activations = DType::bf16};
+  const auto lora = adapter.match({{"net.a", {8, 4}}, {"net.b", {8, 3}}, {"net.c", {8, 5}}}, half);
+  ASSERT_TRUE(lora);
+  EXPECT_EQ(lora->down.shape(), (Shape{16, 8}));
+  ASSERT_EQ(lora->parts.size(), 2u);
+  EXPECT_EQ(lora->parts[1].row, 8);
+  EXPECT_EQ(lora->parts[1].column, 7);
+  for (const LoraPart& part : lora->parts) EXPECT_EQ(part.up_values.stride()[0], 8);
+
+  const std::vector<Parameter> parameters = adapter.parameters();
+  ASSERT_EQ(parameters.size(), 4u);
+  for (const Parameter& p : parameters) {
+    EXPECT_EQ(p.copy.dtype(), DType::bf16);
+    EXPECT_EQ(p.copy.to_vector(), cast(p.value, DType::bf16).to_vector()) << p.name;
+  }
+  const std::vector<float> down = lora->down.to_vector();
+  for (size_t i = 0; i < down.size(); ++i)
+    if (i / 8 % 8 >= 3) EXPECT_EQ(down[i], 0) << i;
+}
+
+TEST(Adapter, DropoutHasAMaskForEachDraw) {
+  Adapter adapter({.rank = 2, .targets = {"*.a"}, .seed = 5, .dropout = 0.5f}, file_names);
+  const Net net = make_net(&adapter);
+  for (const Parameter& p : adapter.parameters()) p.value.backend().copy(p.value, random(p.value.shape(), 3));
+  const Tensor x = random({4, 5}, 1);
+  const auto at = [&](int64_t draw) {
+    adapter.set_draw(draw);
+    return net.a(x).to_vector();
+  };
+  const std::vector<float> first = at(0), second = at(1);
+  EXPECT_NE(first, second);
+  EXPECT_EQ(at(0), first);
+  expect_error([] { Adapter({.rank = 4, .dropout = 1.0f}, file_names); }, {"dropout", "1"});
 }
 
 }  // namespace

@@ -22,6 +22,24 @@ Tensor angles(const Shape& shape, int which) {
   return Tensor::of(values, shape, memory());
 }
 
+// Two linears of the same input with a LoRA each, of ranks 2 and 3, and between them one without; a row pads the first.
+// down is x[1] and x[3], up x[2] and x[4].
+Lora side_by_side(const In& x) {
+  const Tensor pad = zeros({1, x[1].dim(1)}, DType::f32, memory());
+  return {cat({x[1].detached(), pad, x[3].detached()}, 0),
+          {{x[1], x[2], x[2], 0, 0, 0.5f}, {x[3], x[4], x[4], x[2].dim(0) + 4, x[1].dim(0) + 1, -1.5f}}};
+}
+
+Lora dropping(Lora lora) {
+  lora.dropout = {0.4f, 17, Tensor::of(std::vector<int64_t>{5}, {1}, memory())};
+  return lora;
+}
+
+Tensor constant(const Shape& shape) {
+  Rng rng(3);
+  return random_normal(shape, rng, memory());
+}
+
 std::vector<OpCase> make_cases() {
   std::vector<OpCase> rows;
   auto row = [&](const char* op, const char* name, std::vector<Shape> inputs, auto f, float scale = 1,
@@ -62,12 +80,29 @@ std::vector<OpCase> make_cases() {
   row("lora_linear", "lora_linear", {{3, 5, 7}, {4, 7}, {11, 4}}, [](const In& x) {
     Rng rng(3);
     static const Tensor w = random_normal({11, 7}, rng, memory()), bias = random_normal({11}, rng, memory());
-    return lora_linear(x[0], w, bias, x[1], x[2], 0.625f);
+    return lora_linear(x[0], w, bias, Lora::of(x[1], x[2], 0.625f));
   });
   row("lora_linear", "lora_linear_rank_1", {{1, 7}, {1, 7}, {3, 1}}, [](const In& x) {
     Rng rng(4);
     static const Tensor w = random_normal({3, 7}, rng, memory());
-    return lora_linear(x[0], w, {}, x[1], x[2], 2.0f);
+    return lora_linear(x[0], w, {}, Lora::of(x[1], x[2], 2.0f));
+  });
+
+  row("lora_linear", "lora_linear_side_by_side", {{2, 3, 7}, {2, 7}, {5, 2}, {3, 7}, {6, 3}}, [](const In& x) {
+    static const Tensor w = constant({15, 7}), bias = constant({15});
+    return lora_linear(x[0], w, bias, side_by_side(x));
+  });
+  row("lora_linear", "lora_linear_dropout", {{2, 3, 7}, {2, 7}, {5, 2}, {3, 7}, {6, 3}}, [](const In& x) {
+    static const Tensor w = constant({15, 7});
+    return lora_linear(x[0], w, {}, dropping(side_by_side(x)));
+  });
+  row("lora_conv2d", "lora_conv2d", {{2, 5, 6, 3}, {2, 3, 3, 3}, {4, 2}}, [](const In& x) {
+    static const Tensor w = constant({4, 3, 3, 3}), bias = constant({4});
+    return lora_conv2d(x[0], w, bias, {2, 1, 0, 0, 1}, Lora::of(x[1], x[2], 0.75f));
+  });
+  row("lora_conv2d", "lora_conv2d_dropout", {{1, 4, 5, 3}, {3, 3, 3, 3}, {4, 3}}, [](const In& x) {
+    static const Tensor w = constant({4, 3, 3, 3});
+    return lora_conv2d(x[0], w, {}, {1, 1, 1, 1, 1}, dropping(Lora::of(x[1], x[2], 2.0f)));
   });
 
   row("conv2d", "conv2d_3x3", {{2, 5, 7, 3}, {4, 3, 3, 3}, {4}}, [](const In& x) {
@@ -107,6 +142,12 @@ std::vector<OpCase> make_cases() {
   row("attention", "attention_causal", {{1, 9, 2, 5}, {1, 9, 2, 5}, {1, 9, 2, 5}},
       [](const In& x) { return attention(x[0], x[1], x[2], true, 0.3f); });
 
+  row("self_attention", "self_attention", {{2, 5, 3 * 3 * 4}}, [](const In& x) { return self_attention(x[0], 3); });
+  row("self_attention", "self_attention_causal", {{1, 6, 3 * 2 * 5}},
+      [](const In& x) { return self_attention(x[0], 2, true, 0.3f); });
+  row("cross_attention", "cross_attention", {{2, 5, 3 * 4}, {2, 7, 2 * 3 * 4}},
+      [](const In& x) { return cross_attention(x[0], x[1], 3); });
+
   row("rope", "rope_neighbours", {{2, 5, 3, 14}}, [](const In& x) {
     return rope(x[0], angles({5, 7}, 0), angles({5, 7}, 1), RopePairs::neighbours);
   });
@@ -124,6 +165,9 @@ std::vector<OpCase> make_cases() {
   row("permute", "heads", {{2, 5, 12}}, [](const In& x) { return merge_heads(transpose(heads(x[0], 3), 1, 3)); });
   row("slice", "slice", {{3, 7, 5}}, [](const In& x) { return slice(x[0], 1, 2, 6); });
   row("cat", "cat", {{3, 2, 5}, {3, 4, 5}, {3, 1, 5}}, [](const In& x) { return cat({x[0], x[1], x[2]}, 1); });
+  row("stacked", "stacked", {{2, 5}, {3, 5}}, [](const In& x) {
+    return stacked(cat({x[0].detached(), x[1].detached()}, 0), {x[0], x[1]});
+  });
   row("contiguous", "contiguous", {{3, 5}}, [](const In& x) { return contiguous(transpose(x[0], 0, 1)); });
   row("expand", "expand", {{3, 1, 5}}, [](const In& x) { return expand(x[0], {2, 3, 4, 5}); });
   row("checkpoint", "checkpoint", {{3, 5}, {4, 5}}, [](const In& x) {

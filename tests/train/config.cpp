@@ -40,6 +40,7 @@ TEST(TrainConfig, WrongNumbersAreRefused) {
     expect_error([&] { set("lr", word); }, {"--lr", "expected a number above 0", word});
   expect_error([&] { set("caption_dropout", "1.01"); }, {"--caption-dropout", "from 0 to 1"});
   expect_error([&] { set("ema", "1"); }, {"--ema"});
+  expect_error([&] { set("lora_dropout", "1"); }, {"--lora-dropout", "from 0 to 0.999"});
   expect_error([&] { set("steps", "0"); }, {"--steps", "at least 1"});
   expect_error([&] { set("lr_schedule", "cosinus"); }, {"--lr-schedule", "constant, linear, cosine", "cosinus"});
 }

@@ -108,6 +108,31 @@ TEST(AdamW, AveragesFollowAndSwap) {
   EXPECT_EQ(p.item(), moved);
 }
 
+// In the update's own pass where they are dense, after it where rows are padded.
+TEST(AdamW, CopiesFollow) {
+  Memory& memory = test::memory();
+  Rng rng(3);
+  std::vector<Parameter> parameters;
+  for (const int64_t padding : {0, 5}) {
+    const Tensor room = zeros({7, 3 + padding}, DType::bf16, memory);
+    const std::string name = "padded by " + std::to_string(padding);
+    parameters.push_back({name, random_normal({7, 3}, rng, memory).trainable(), room.window({7, 3}, {3 + padding, 1})});
+  }
+  const auto expect_copies = [&] {
+    for (const Parameter& p : parameters)
+      EXPECT_EQ(p.copy.to_vector(), cast(p.value, DType::bf16).to_vector()) << p.name;
+  };
+  AdamW optimizer(parameters, {.lr = 0.1f, .average = 0.5f});
+  Grads grads;
+  for (const Parameter& p : parameters) grads.add(p.value, random_normal({7, 3}, rng, memory));
+  const std::vector<float> before = parameters[0].value.to_vector();
+  optimizer.step(grads);
+  EXPECT_NE(parameters[0].value.to_vector(), before);
+  expect_copies();
+  optimizer.swap_averages();
+  expect_copies();
+}
+
 TEST(AdamW, LossScalingSkipsAndHalves) {
   const Tensor p = vector({1}).trainable(), plain = vector({1}).trainable();
   AdamW scaled({{"p", p}}, {.lr = 0.1f, .scale_loss = true}), other({{"p", plain}}, {.lr = 0.1f});

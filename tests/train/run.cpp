@@ -134,6 +134,22 @@ TEST_F(RunTest, IsAFunctionOfItsInputsAndSettings) {
   EXPECT_EQ(losses("a"), losses("d")) << "recomputing gives the same bits";
 }
 
+TEST_F(RunTest, DropoutIsDrawnForEachBatchAndGoesOnWhereItWas) {
+  const std::vector<std::string> dropout = {"--lora-dropout", "0.3"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), dropout.begin(), dropout.end());
+    return more;
+  };
+  ASSERT_EQ(train("whole", dropout).code, 0);
+  ASSERT_EQ(train("plain").code, 0);
+  EXPECT_NE(losses("whole"), losses("plain"));
+  ASSERT_EQ(train("again", with({"--gradient-checkpointing"})).code, 0);
+  EXPECT_EQ(losses("whole"), losses("again")) << "the mask of a recomputed block is the same";
+  ASSERT_EQ(train("halves", with({"--steps", "3"})).code, 0);
+  ASSERT_EQ(train("halves", with({"--resume"})).code, 0);
+  EXPECT_EQ(result("whole"), result("halves"));
+}
+
 TEST_F(RunTest, KilledAtTwentyMomentsItEndsTheSame) {
   const auto begin = Clock::now();
   ASSERT_EQ(train("whole").code, 0);

@@ -37,6 +37,28 @@ struct Modulation {
   View scale, shift;
 };
 
+// Dropout (Srivastava et al., 2014), here of what reaches a LoRA: element i (row-major over x's shape) is kept where
+// word i % 4 of philox(seed, Stream::dropout, draw << 32 | i / 4) is at least p * 2^32, and divided by 1 - p; the
+// others are zero. The mask is never stored: backward makes it again.
+struct Dropout {
+  float p = 0;        // 0 keeps x as it is
+  uint64_t seed = 0;  // of the layer
+  View draw;  // one i64 on the device, below 2^32: another for each batch, also when a captured step is replayed
+};
+// The LoRA of a linear, or of several that share x and lie side by side in one: block g makes columns
+// [column, column + N_g) of y from columns [row, row + R_g) of s = dropout(x) down^T. Blocks overlap nowhere. Columns
+// of y without one have no LoRA. Rows of down without one are zero: they pad R, and ddown is zero there too.
+struct LoraBlock {
+  View up;  // [N_g, R_g]
+  int64_t column = 0, row = 0;
+  float scale = 1;
+};
+struct LoraFactors {
+  View down;  // [R, K], the rows of all blocks
+  std::vector<LoraBlock> blocks;
+  Dropout dropout = {};
+};
+
 // Which of a head's features turn together: 2i and 2i + 1 (FLUX), or i and i + D/2 (Llama).
 enum class RopePairs : uint8_t { neighbours, halves };
 
@@ -103,15 +125,21 @@ class Backend {
   // ---- matrix products. a [..., M, K] times b [..., K, N]; batch dims may have stride 0.
   virtual void matmul(View c, View a, View b, float alpha, float beta) = 0;  // c = alpha * a b + beta * c
   virtual void linear(View y, View x, View w, View bias) = 0;                // y [..., N] = x [..., K] w[N, K]^T + bias
-  // LoRA linear: s = x down^T is saved for backward; y = x w^T + bias + scale * s up^T.  down [R, K], up [N, R].
+  // LoRA linear: s = dropout(x) down^T is saved for backward; y = x w^T + bias, and each block g adds
+  // scale_g * s_g up_g^T to its columns. Without w the adapter alone is added to what y holds (and there is no bias).
   // The factors are f32 or, on CUDA, in the dtype of the activations (AdamWSlot::copy), which saves converting them;
   // their gradients are f32.
-  virtual void lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) = 0;
-  // ds = scale * dy up; dup = scale * dy^T s; ddown = ds^T x; dx = dy w + ds down.  Each output may be unwanted.
-  virtual void lora_linear_backward(View dx, View ddown, View dup, View dy, View x, View s, View w, View down, View up,
-                                    float scale) = 0;
-  // The adapter's two gradients alone, from x: as above with s computed here.
-  virtual void lora_backward(View ddown, View dup, View dy, View x, View down, View up, float scale) = 0;
+  virtual void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora) = 0;
+  // ds_g = scale_g * dy_g up_g; dup_g = scale_g * dy_g^T s_g; ddown = ds^T dropout(x);
+  // dx = dy w + dropout(ds down), with x's mask; without w only the second, added to what dx holds.
+  // Each output may be unwanted; `dups` has one for each block, or none at all.
+  virtual void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
+                                    const LoraFactors& lora) = 0;
+  // The adapter's gradients alone, from x: as above with s computed here.
+  virtual void lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) = 0;
+
+  // y = dropout(x) of one shape, or y += dropout(x). y may be x.
+  virtual void dropout(View y, View x, const Dropout& dropout, bool add) = 0;
 
   // ---- convolution
   virtual void conv2d(View y, View x, View w, View bias, Conv2d conv) = 0;

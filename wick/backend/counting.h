@@ -59,9 +59,11 @@ class CountingBackend final : public Backend {
   void sum(View, View) override {}
   void matmul(View, View, View, float, float) override {}
   void linear(View, View, View, View) override {}
-  void lora_linear(View, View, View, View, View, View, View, float) override {}
-  void lora_linear_backward(View, View, View, View, View, View, View, View, View, float) override {}
-  void lora_backward(View, View, View, View, View, View, float) override {}
+  void lora_linear(View, View, View, View, View, const LoraFactors&) override {}
+  void lora_linear_backward(View, View, const std::vector<View>&, View, View, View, View, const LoraFactors&) override {
+  }
+  void lora_backward(View, const std::vector<View>&, View, View, const LoraFactors&) override {}
+  void dropout(View, View, const Dropout&, bool) override {}
   void conv2d(View, View, View, View, Conv2d) override {}
   void conv2d_backward_input(View, View, View, Conv2d) override {}
   void conv2d_backward_weight(View, View, View, View, Conv2d) override {}

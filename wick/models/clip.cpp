@@ -17,14 +17,11 @@ struct SelfAttention {
   Scope s;
   int64_t dim;
   int head_count;
-  Linear q_proj{s / "q_proj", dim, dim};
-  Linear k_proj{s / "k_proj", dim, dim};
-  Linear v_proj{s / "v_proj", dim, dim};
+  Linear qkv_proj = Linear::side_by_side(s, dim, {{"q_proj", dim}, {"k_proj", dim}, {"v_proj", dim}});
   Linear out_proj{s / "out_proj", dim, dim};
 
   Tensor operator()(const Tensor& x) const {
-    const Tensor q = heads(q_proj(x), head_count), k = heads(k_proj(x), head_count), v = heads(v_proj(x), head_count);
-    return out_proj(merge_heads(attention(q, k, v, /*causal=*/true)));
+    return out_proj(self_attention(qkv_proj(x), head_count, /*causal=*/true));
   }
 };
 

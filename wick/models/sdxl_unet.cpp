@@ -46,17 +46,24 @@ struct Resnet {
   }
 };
 
-struct Attention {  // of x to the context: to itself in attn1, to the text in attn2
+struct SelfAttention {
+  Scope s;
+  int64_t dim, head_count;
+  Linear to_qkv = Linear::side_by_side(s, dim, {{"to_q", dim}, {"to_k", dim}, {"to_v", dim}}, /*bias=*/false);
+  Linear to_out{s / "to_out.0", dim, dim};
+
+  Tensor operator()(const Tensor& x) const { return to_out(self_attention(to_qkv(x), head_count)); }
+};
+
+struct CrossAttention {  // to the text
   Scope s;
   int64_t dim, context_dim, head_count;
   Linear to_q{s / "to_q", dim, dim, /*bias=*/false};
-  Linear to_k{s / "to_k", context_dim, dim, /*bias=*/false};
-  Linear to_v{s / "to_v", context_dim, dim, /*bias=*/false};
+  Linear to_kv = Linear::side_by_side(s, context_dim, {{"to_k", dim}, {"to_v", dim}}, /*bias=*/false);
   Linear to_out{s / "to_out.0", dim, dim};
 
   Tensor operator()(const Tensor& x, const Tensor& context) const {
-    const Tensor q = heads(to_q(x), head_count), k = heads(to_k(context), head_count);
-    return to_out(merge_heads(attention(q, k, heads(to_v(context), head_count))));
+    return to_out(cross_attention(to_q(x), to_kv(context), head_count));
   }
 };
 
@@ -73,15 +80,14 @@ struct TransformerBlock {
   Scope s;
   int64_t dim, context_dim, head_count;
   LayerNorm norm1{s / "norm1", dim};
-  Attention attn1{s / "attn1", dim, dim, head_count};
+  SelfAttention attn1{s / "attn1", dim, head_count};
   LayerNorm norm2{s / "norm2", dim};
-  Attention attn2{s / "attn2", dim, context_dim, head_count};
+  CrossAttention attn2{s / "attn2", dim, context_dim, head_count};
   LayerNorm norm3{s / "norm3", dim};
   FeedForward ff{s / "ff", dim};
 
   Tensor operator()(Tensor x, const Tensor& context) const {
-    const Tensor n = norm1(x);
-    x = x + attn1(n, n);
+    x = x + attn1(norm1(x));
     x = x + attn2(norm2(x), context);
     return x + ff(norm3(x));
   }

@@ -40,15 +40,14 @@ struct Attention {  // one head over all positions
   int groups;
   bool old_names = !s.has("to_q.weight") && s.has("query.weight");  // from before diffusers 0.18
   GroupNorm norm{s / "group_norm", dim, groups, kEps};
-  Linear to_q{s / (old_names ? "query" : "to_q"), dim, dim};
-  Linear to_k{s / (old_names ? "key" : "to_k"), dim, dim};
-  Linear to_v{s / (old_names ? "value" : "to_v"), dim, dim};
+  Linear to_qkv = Linear::side_by_side(
+      s, dim,
+      {{old_names ? "query" : "to_q", dim}, {old_names ? "key" : "to_k", dim}, {old_names ? "value" : "to_v", dim}});
   Linear to_out{s / (old_names ? "proj_attn" : "to_out.0"), dim, dim};
 
   Tensor operator()(const Tensor& x) const {
     const Tensor n = reshape(norm(x), {x.dim(0), x.dim(1) * x.dim(2), dim});
-    const Tensor y = attention(heads(to_q(n), 1), heads(to_k(n), 1), heads(to_v(n), 1));
-    return x + reshape(to_out(merge_heads(y)), x.shape());
+    return x + reshape(to_out(self_attention(to_qkv(n), 1)), x.shape());
   }
 };
 

@@ -73,8 +73,9 @@ std::string first_few(const std::vector<std::string>& names) {
 struct Adapter::Module {
   std::string name;  // base name in the file that is written
   LoraTarget target;
-  Lora lora;
+  Factors lora;
   float alpha = 0;
+  Tensor down_copy = {}, up_copy = {};  // in the dtype of the activations, where that is not f32
   std::string down_key = name + ".lora_down.weight", up_key = name + ".lora_up.weight";  // in the file it came from
 
   int64_t rank() const { return lora.up.dim(1); }
@@ -164,6 +165,8 @@ Adapter::Adapter(LoraConfig config, ModuleNames names)
   check(config_->rank > 0, "LoRA: the rank should be at least 1, found {}", config_->rank);
   const float alpha = config_->alpha.value_or(float(config_->rank));
   check(std::isfinite(alpha) && alpha > 0, "LoRA: alpha should be a positive number, found {}", alpha);
+  check(config_->dropout >= 0 && config_->dropout < 1, "LoRA: dropout should be from 0 to below 1, found {}",
+        config_->dropout);
 }
 
 Adapter::Adapter(ModuleNames names) : names_(std::move(names)) {}
@@ -224,27 +227,109 @@ std::optional<Adapter::Module> Adapter::from_files(const std::vector<std::string
 }
 
 // In `memory`; trainable factors become leaves there.
-void Adapter::place(Lora& lora, Memory& memory) {
-  for (Tensor* factor : {&lora.down, &lora.up}) {
+void Adapter::place(Factors& factors, Memory& memory) {
+  for (Tensor* factor : {&factors.down, &factors.up}) {
     if (&factor->memory() == &memory) continue;
     const Tensor moved = factor->to(memory);
     *factor = factor->tracked() ? moved.trainable() : moved;
   }
 }
 
-std::optional<Lora> Adapter::match(const std::string& path, const LoraTarget& target, Memory& memory) {
-  if (const auto known = modules_.find(path); known != modules_.end()) return known->second.lora;
-  const MemoryScope scope(Purpose::adapter);
-  const std::vector<std::string> names = names_(path);
-  if (names.empty()) return std::nullopt;
-  std::optional<Module> module = from_files(names, target);
-  if (config_ && targeted(path)) {
-    check(!module, "LoRA: {} is to be trained, but a LoRA file holds it too", path);
-    module = fresh(names.front(), target, memory);
+Adapter::Module* Adapter::module_at(const LoraSite& site, Memory& memory) {
+  check(!modules_.contains(site.path), "LoRA: {} was asked for before, in other company", site.path);
+  const std::vector<std::string> names = names_(site.path);
+  if (names.empty()) return nullptr;
+  std::optional<Module> module = from_files(names, site.target);
+  if (config_ && targeted(site.path)) {
+    check(!module, "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
+    module = fresh(names.front(), site.target, memory);
   }
-  if (!module) return std::nullopt;
-  place(module->lora, memory);
-  return modules_.emplace(path, std::move(*module)).first->second.lora;
+  return module ? &modules_.emplace(site.path, std::move(*module)).first->second : nullptr;
+}
+
+std::optional<Lora> Adapter::match(const std::vector<LoraSite>& sites, const Residence& place) {
+  const std::string& first = sites.front().path;
+  if (const auto known = loras_.find(first); known != loras_.end()) return known->second;
+  const MemoryScope scope(Purpose::adapter);
+  std::vector<Placed> parts;
+  int64_t outputs = 0;
+  for (const LoraSite& site : sites) {
+    if (Module* module = module_at(site, *place.memory)) parts.push_back({module, outputs});
+    outputs += site.target.out;
+  }
+  if (parts.empty()) return std::nullopt;
+  Lora lora = place.activations == DType::f32 ? joined(parts, *place.memory) : copied(parts, outputs, place);
+  lora.dropout = dropout(parts, *place.memory);
+  return loras_.emplace(first, std::move(lora)).first->second;
+}
+
+// Computes with the factors themselves: several downs become rows of one tensor.
+Lora Adapter::joined(const std::vector<Placed>& parts, Memory& memory) {
+  Shape shape = parts.front().module->lora.down.shape();
+  shape[0] = 0;
+  for (const Placed& part : parts) shape[0] += part.module->rank();
+  Lora lora;
+  if (parts.size() > 1) lora.down = Tensor::empty(shape, DType::f32, memory);
+  int64_t row = 0;
+  for (const auto& [module, column] : parts) {
+    Factors& factors = module->lora;
+    place(factors, memory);
+    if (!lora.down) {
+      lora.down = factors.down;
+    } else {
+      const Shape& down = factors.down.shape();
+      const Tensor rows = lora.down.window(down, contiguous_strides(down), row * lora.down.stride()[0]);
+      rows.backend().copy(rows, factors.down);
+      factors.down = factors.down.tracked() ? rows.trainable() : rows;
+    }
+    lora.parts.push_back({factors.down, factors.up, factors.up, column, row, factors.scale});
+    row += module->rank();
+  }
+  return lora;
+}
+
+// Computes with copies. The kernels want rows of 16 bytes: each down begins at a multiple of so many rows, and each up
+// is padded to so many columns, with zeros. The ups lie one above the other, as their outputs do.
+Lora Adapter::copied(const std::vector<Placed>& parts, int64_t outputs, const Residence& place) {
+  const int64_t unit = 16 / int64_t(size_of(place.activations));
+  const auto padded = [unit](int64_t rank) { return (rank + unit - 1) / unit * unit; };
+  Shape shape = parts.front().module->lora.down.shape();
+  shape[0] = 0;
+  int64_t widest = 0;
+  for (const Placed& part : parts) {
+    shape[0] += padded(part.module->rank());
+    widest = std::max(widest, padded(part.module->rank()));
+  }
+  Lora lora{zeros(shape, place.activations, *place.memory), {}};
+  const Tensor ups = zeros({outputs, widest}, place.activations, *place.memory);
+  int64_t row = 0;
+  for (const auto& [module, column] : parts) {
+    Factors& factors = module->lora;
+    if (factors.up.tracked()) Adapter::place(factors, *place.memory);  // what is not trained is done with
+    const Shape& down = factors.down.shape();
+    module->down_copy = lora.down.window(down, contiguous_strides(down), row * lora.down.stride()[0]);
+    module->up_copy = ups.window(factors.up.shape(), ups.stride(), column * widest);
+    module->down_copy.backend().copy(module->down_copy, factors.down.to(*place.memory));
+    module->up_copy.backend().copy(module->up_copy, factors.up.to(*place.memory));
+    lora.parts.push_back({factors.down, factors.up, module->up_copy, column, row, factors.scale});
+    row += padded(module->rank());
+  }
+  return lora;
+}
+
+// One mask for linears that share their input.
+LoraDropout Adapter::dropout(const std::vector<Placed>& parts, Memory& memory) {
+  if (!config_ || config_->dropout == 0) return {};
+  for (const Placed& part : parts)
+    check(part.module->lora.up.tracked(), "LoRA: dropout in {}, which is not trained", part.module->name);
+  if (!draw_) draw_ = Tensor::of(std::vector<int64_t>{0}, {1}, memory);
+  return {config_->dropout, config_->seed ^ hash_of(parts.front().module->name), draw_};
+}
+
+void Adapter::set_draw(int64_t draw) {
+  if (!draw_) return;
+  check(draw >= 0 && draw < int64_t{1} << 32, "LoRA: dropout has no mask of number {}", draw);
+  draw_.memory().write(draw_.view().data, &draw, sizeof draw);
 }
 
 void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {
@@ -277,8 +362,8 @@ std::vector<Parameter> Adapter::parameters() const {
   std::vector<Parameter> all;
   for (const auto& [path, module] : modules_) {
     if (!module.lora.up.tracked()) continue;
-    all.push_back({module.down_key, module.lora.down});
-    all.push_back({module.up_key, module.lora.up});
+    all.push_back({module.down_key, module.lora.down, module.down_copy});
+    all.push_back({module.up_key, module.lora.up, module.up_copy});
   }
   std::sort(all.begin(), all.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
   return all;

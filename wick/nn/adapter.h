@@ -16,21 +16,19 @@
 #include "wick/autograd/tape.h"
 #include "wick/core/tensor.h"
 #include "wick/nn/weights.h"
+#include "wick/ops/lora.h"
 
 namespace wick {
-
-// The factors of one module, f32. Those of a convolution wider than one pixel have a down [r, KH, KW, in], which runs
-// with the module's stride and padding.
-struct Lora {
-  Tensor down;  // [r, in]
-  Tensor up;    // [out, r], f32
-  float scale;  // alpha / r, times the strength
-};
 
 struct LoraTarget {  // the module that asks
   int64_t in, out;
   int kernel = 1;
   bool conv = false;  // written with 4-D factors
+};
+
+struct LoraSite {  // where it stands
+  std::string path;
+  LoraTarget target;
 };
 
 struct LoraFile {  // as the command line names it: FILE[:STRENGTH]
@@ -48,6 +46,7 @@ struct LoraConfig {
   std::vector<std::string> targets;  // globs on module paths: * matches anything, dots included; a leading "-"
                                      // excludes; later ones win
   uint64_t seed = 0;
+  float dropout = 0;  // share of its inputs that a module does not see, others at each draw
 };
 
 class Adapter {
@@ -64,8 +63,12 @@ class Adapter {
   Adapter& operator=(const Adapter&) = delete;
   void add_file(const std::filesystem::path& file, float strength = 1, bool trainable = false);
 
-  // Called by layers; the factors are placed in `memory`. A module that asks again gets the same ones.
-  std::optional<Lora> match(const std::string& path, const LoraTarget& target, Memory& memory = host_memory());
+  // Called by layers, for one module or for several linears that share their input and lie side by side. The factors
+  // are placed beside the model; where that computes in 16 bits, they are copied to its dtype once (Parameter::copy).
+  // Who asks again gets the same ones.
+  std::optional<Lora> match(const std::vector<LoraSite>& sites, const Residence& place = {});
+  // The number of the mask of dropout from here on, below 2^32. Enqueued: what was enqueued before sees the last one.
+  void set_draw(int64_t draw);
 
   // After the model is constructed: throws if a file holds a module that no layer asked for, or if a file or a target
   // pattern matched nothing. Modules whose names start with one of `elsewhere` belong to components that are not
@@ -86,18 +89,33 @@ class Adapter {
   std::map<std::string, Tensor> gradients(const Grads& grads) const;
 
  private:
+  struct Factors {
+    Tensor down, up;
+    float scale = 1;
+  };
   struct Module;
   struct Source;
 
+  struct Placed {
+    Module* module;
+    int64_t column;  // of its first output
+  };
+
+  Module* module_at(const LoraSite& site, Memory& memory);
   Module fresh(const std::string& name, const LoraTarget& target, Memory& memory) const;
   bool targeted(const std::string& path);
-  static void place(Lora& lora, Memory& memory);
+  static void place(Factors& factors, Memory& memory);
+  static Lora joined(const std::vector<Placed>& parts, Memory& memory);
+  static Lora copied(const std::vector<Placed>& parts, int64_t outputs, const Residence& place);
+  LoraDropout dropout(const std::vector<Placed>& parts, Memory& memory);
   std::optional<Module> from_files(const std::vector<std::string>& names, const LoraTarget& target);
 
   std::optional<LoraConfig> config_;
   ModuleNames names_;
   std::vector<bool> pattern_used_;                // one a target pattern
   std::map<std::string, Module> modules_;         // by module path
+  std::map<std::string, Lora> loras_;             // what was handed out, by the path of the first of its modules
+  Tensor draw_;                                   // i64 [1]; none without dropout
   std::vector<std::unique_ptr<Source>> sources_;  // files
 };
 

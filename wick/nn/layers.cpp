@@ -7,33 +7,48 @@ namespace wick {
 Linear::Linear(const Scope& s, int64_t in, int64_t out, bool bias) : Linear(s, LoraTarget{in, out}, bias) {}
 
 Linear::Linear(const Scope& s, const LoraTarget& target, bool bias)
-    : weight_(s.load("weight", {target.out, target.in})),
-      bias_(bias ? s.load("bias", {target.out}) : Tensor()),
-      lora_(s.adapt(target)) {}
+    : Linear(s.load("weight", {target.out, target.in}), bias ? s.load("bias", {target.out}) : Tensor(),
+             s.adapt(target)) {}
 
 Linear::Linear(Tensor weight, Tensor bias, std::optional<Lora> lora)
+    : Linear(StackedTensor{std::move(weight), {}}, StackedTensor{std::move(bias), {}}, std::move(lora)) {}
+
+Linear::Linear(StackedTensor weight, StackedTensor bias, std::optional<Lora> lora)
     : weight_(std::move(weight)), bias_(std::move(bias)), lora_(std::move(lora)) {}
 
 Linear Linear::pointwise(const Scope& s, int64_t in, int64_t out) {
   return Linear(s, LoraTarget{in, out, 1, /*conv=*/true}, /*bias=*/true);
 }
 
+Linear Linear::side_by_side(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias) {
+  std::vector<std::string> weights, biases;
+  std::vector<Shape> matrices, vectors;
+  std::vector<LoraSite> sites;
+  for (const auto& [name, width] : outputs) {
+    weights.push_back(name + ".weight");
+    matrices.push_back({width, in});
+    biases.push_back(name + ".bias");
+    vectors.push_back({width});
+    sites.push_back({(s / name).path(), {in, width}});
+  }
+  return Linear(s.load_stacked(weights, matrices), bias ? s.load_stacked(biases, vectors) : StackedTensor(),
+                s.adapt(sites));
+}
+
 Tensor Linear::operator()(const Tensor& x) const {
-  if (!lora_) return linear(x, weight_, bias_);
-  return lora_linear(x, weight_, bias_, lora_->down, lora_->up, lora_->scale);
+  const auto joined = [](const StackedTensor& t) { return t.parts.empty() ? t.whole : stacked(t.whole, t.parts); };
+  const Tensor weight = joined(weight_), bias = joined(bias_);
+  return lora_ ? lora_linear(x, weight, bias, *lora_) : linear(x, weight, bias);
 }
 
 Conv::Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv)
     : weight_(s.load_conv("weight", {out, in, kernel, kernel})),
       bias_(s.load("bias", {out})),
       conv_(conv),
-      lora_(s.adapt({in, out, kernel, /*conv=*/true})) {}
+      lora_(s.adapt(LoraTarget{in, out, kernel, /*conv=*/true})) {}
 
 Tensor Conv::operator()(const Tensor& x) const {
-  const Tensor y = conv2d(x, weight_, bias_, conv_);
-  if (!lora_) return y;
-  const Tensor low = conv2d(x, lora_->down, {}, conv_);  // [B, H', W', r]
-  return y + lora_->scale * linear(low, lora_->up);
+  return lora_ ? lora_conv2d(x, weight_, bias_, conv_, *lora_) : conv2d(x, weight_, bias_, conv_);
 }
 
 GroupNorm::GroupNorm(const Scope& s, int64_t channels, int group_count, float epsilon)

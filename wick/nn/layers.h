@@ -12,15 +12,23 @@ namespace wick {
 // trainable weights.
 class Linear {
  public:
+  struct Output {  // of one of several linears
+    std::string name;
+    int64_t width;
+  };
+
   Linear(const Scope& s, int64_t in, int64_t out, bool bias = true);
   Linear(Tensor weight, Tensor bias, std::optional<Lora> lora = {});  // without a checkpoint
   // A 1x1 convolution: on channels-last images it is a linear, and only files know the difference.
   static Linear pointwise(const Scope& s, int64_t in, int64_t out);
+  // The linears of these names, which have the same input: one, with their outputs side by side.
+  static Linear side_by_side(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias = true);
   Tensor operator()(const Tensor& x) const;
 
  private:
   Linear(const Scope& s, const LoraTarget& target, bool bias);
-  Tensor weight_, bias_;
+  Linear(StackedTensor weight, StackedTensor bias, std::optional<Lora> lora);
+  StackedTensor weight_, bias_;
   std::optional<Lora> lora_;
 };
 

@@ -26,8 +26,14 @@ Tensor Scope::load_conv(const std::string& name, const Shape& file_shape) const 
 
 Tensor Scope::activation(const Tensor& x) const { return cast(x, place().activations); }
 
-std::optional<Lora> Scope::adapt(const LoraTarget& target) const {
-  return adapter_ ? adapter_->match(path_, target, *place().memory) : std::nullopt;
+StackedTensor Scope::load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const {
+  std::vector<std::string> full;
+  for (const std::string& name : names) full.push_back(prefix_ + name);
+  return weights_.load_stacked(full, shapes);
+}
+
+std::optional<Lora> Scope::adapt(const std::vector<LoraSite>& sites) const {
+  return adapter_ ? adapter_->match(sites, place()) : std::nullopt;
 }
 
 }  // namespace wick

@@ -25,12 +25,14 @@ class Scope {
 
   bool has(const std::string& name) const;
   Tensor load(const std::string& name, const Shape& shape) const;
+  StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;
   // x in the dtype that this model computes in: what every model does to its inputs.
   Tensor activation(const Tensor& x) const;
   const Residence& place() const { return weights_.place(); }
-  // What an adapter adds to the module at this path, if one does.
-  std::optional<Lora> adapt(const LoraTarget& target) const;
+  // What an adapter adds to the module at this path, if one does, or to several that share their input.
+  std::optional<Lora> adapt(const LoraTarget& target) const { return adapt({LoraSite{path_, target}}); }
+  std::optional<Lora> adapt(const std::vector<LoraSite>& sites) const;
 
  private:
   Weights weights_;

@@ -36,13 +36,18 @@ struct Weights::State {
   bool outline = false;
 
   std::map<std::string, Loaded> loaded;
+  std::map<std::string, StackedTensor> stacks;  // by the first name in them
   std::vector<Parameter> parameters;
 
   void add_file(const fs::path& path);
   void add_shards(const fs::path& index);
   Shape stored_shape(const std::string& name) const;
   Tensor read(const std::string& name) const;
+  DType dtype_of(const Shape& shape) const;
+  Tensor converted(const std::string& name, const Shape& shape, bool conv) const;
+  Tensor keep(const std::string& name, Tensor value, const Shape& shape);
   Tensor load(const std::string& name, const Shape& shape, bool conv);
+  StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
 };
 
 void Weights::State::add_file(const fs::path& path) {
@@ -80,35 +85,65 @@ Tensor Weights::State::read(const std::string& name) const {
   return file != files.end() ? file->second->load(name) : tensors.at(name);
 }
 
-Tensor Weights::State::load(const std::string& name, const Shape& shape, bool conv) {
-  const DType dtype = options.trainable || shape.rank() == 1 ? DType::f32 : options.dtype;
-  const MemoryScope scope(Purpose::weights);
-  const auto place = [&](const Tensor& x) { return conv ? contiguous(permute(x, kFileToMemory)) : x; };
-  if (const auto found = loaded.find(name); found != loaded.end()) return found->second.value;
+DType Weights::State::dtype_of(const Shape& shape) const {
+  return options.trainable || shape.rank() == 1 ? DType::f32 : options.dtype;
+}
 
-  Tensor value;
-  Shape file_shape = shape;
-  if (outline) {
-    const Shape memory_shape = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
-    value = Tensor::empty(memory_shape, dtype, *options.place.memory);
-  } else {
-    file_shape = stored_shape(name);
-    check(file_shape == shape || is_pointwise(file_shape, shape), "{}: \"{}\" should have shape {}, found {}", source,
-          name, shape, file_shape);
-    const Tensor stored = read(name);
-    check(is_float(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source, name,
-          name_of(stored.dtype()));
-    value = cast(place(reshape(stored, shape)), dtype);
-    // A map's tensors stay the caller's: training must not write into them.
-    if (options.trainable && tensors.contains(name)) value = clone(value);
-    value = contiguous(value).to(*options.place.memory);
-  }
+// In host memory, as layers see it.
+Tensor Weights::State::converted(const std::string& name, const Shape& shape, bool conv) const {
+  const Shape file_shape = stored_shape(name);
+  check(file_shape == shape || is_pointwise(file_shape, shape), "{}: \"{}\" should have shape {}, found {}", source,
+        name, shape, file_shape);
+  const Tensor stored = read(name);
+  check(is_float(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source, name,
+        name_of(stored.dtype()));
+  const Tensor x = reshape(stored, shape);
+  return contiguous(cast(conv ? contiguous(permute(x, kFileToMemory)) : x, dtype_of(shape)));
+}
+
+// Hands out `value`, which is the tensor of this name.
+Tensor Weights::State::keep(const std::string& name, Tensor value, const Shape& shape) {
   if (options.trainable) {
     value = value.trainable();
     parameters.push_back({name, value});
   }
-  loaded[name] = {value, file_shape};
+  loaded[name] = {value, outline ? shape : stored_shape(name)};
   return value;
+}
+
+Tensor Weights::State::load(const std::string& name, const Shape& shape, bool conv) {
+  if (const auto found = loaded.find(name); found != loaded.end()) return found->second.value;
+  const MemoryScope scope(Purpose::weights);
+  if (outline) {
+    const Shape memory_shape = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
+    return keep(name, Tensor::empty(memory_shape, dtype_of(shape), *options.place.memory), shape);
+  }
+  Tensor value = converted(name, shape, conv);
+  // A map's tensors stay the caller's: training must not write into them.
+  if (options.trainable && tensors.contains(name)) value = clone(value);
+  return keep(name, value.to(*options.place.memory), shape);
+}
+
+StackedTensor Weights::State::load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
+  if (names.size() == 1) return {load(names.front(), shapes.front(), false), {}};
+  if (const auto found = stacks.find(names.front()); found != stacks.end()) return found->second;
+  const MemoryScope scope(Purpose::weights);
+  Shape all = shapes.front();
+  for (size_t i = 1; i < shapes.size(); ++i) all[0] += shapes[i][0];
+  StackedTensor stack{Tensor::empty(all, dtype_of(all), *options.place.memory), {}};
+  int64_t begin = 0;
+  for (size_t i = 0; i < names.size(); ++i) {
+    check(!loaded.contains(names[i]), "{}: \"{}\" is loaded already, apart from {}", source, names[i], names.front());
+    const Tensor rows = stack.whole.window(shapes[i], stack.whole.stride(), begin);
+    begin += shapes[i].numel();
+    if (!outline) {
+      const Tensor value = converted(names[i], shapes[i], false);
+      rows.memory().write(rows.view().data, value.data<void>(), size_t(value.numel()) * size_of(value.dtype()));
+    }
+    const Tensor kept = keep(names[i], rows, shapes[i]);
+    if (options.trainable) stack.parts.push_back(kept);
+  }
+  return stacks[names.front()] = stack;
 }
 
 Weights::Weights(std::shared_ptr<State> state) : state_(std::move(state)) {}
@@ -161,6 +196,10 @@ bool Weights::has(const std::string& name) const {
 }
 
 Tensor Weights::load(const std::string& name, const Shape& shape) const { return state_->load(name, shape, false); }
+
+StackedTensor Weights::load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const {
+  return state_->load_stacked(names, shapes);
+}
 
 Tensor Weights::load_conv(const std::string& name, const Shape& file_shape) const {
   assert(file_shape.rank() == 4);

@@ -19,6 +19,13 @@ namespace wick {
 struct Parameter {
   std::string name;  // as in the file
   Tensor value;      // f32, trainable
+  Tensor copy = {};  // of the value, in the dtype that kernels compute with; whoever changes one refreshes the other
+};
+
+// Tensors of a checkpoint one above the other: the whole, whose rows are theirs.
+struct StackedTensor {
+  Tensor whole;
+  std::vector<Tensor> parts;  // the leaves in trainable weights of more than one tensor, else none
 };
 
 // Where a model lives and what it computes in.
@@ -54,6 +61,8 @@ class Weights {
   // that names file and tensor; only a matrix [out, in] may also be stored as a 1x1 convolution [out, in, 1, 1]. A name
   // that is loaded twice gives the same tensor.
   Tensor load(const std::string& name, const Shape& shape) const;
+  // Several, which are converted and checked likewise. They cannot be loaded in other company too.
+  StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   // A convolution's weight: [O, I, KH, KW] in the file, [O, KH, KW, I] in memory.
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;
 

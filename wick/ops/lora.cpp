@@ -1,18 +1,27 @@
 #include "wick/ops/lora.h"
 
+#include <algorithm>
+
+#include "wick/ops/conv.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
 
-const Op kLoraLinear("lora_linear");
+const Op kLoraLinear("lora_linear"), kLoraConv2d("lora_conv2d");
 
-void check_factors(const char* op, const Tensor& x, int64_t out, const Tensor& down, const Tensor& up) {
-  check(down.rank() == 2 && up.rank() == 2 && down.dim(0) == up.dim(1),
-        "{}: lora_down {} and lora_up {} differ in rank", op, down.shape(), up.shape());
-  check(x.rank() >= 1 && down.dim(1) == x.dim(-1) && up.dim(0) == out,
-        "{}: lora_down {} and lora_up {} do not fit input {} and {} outputs", op, down.shape(), up.shape(), x.shape(),
-        out);
+void check_factors(const char* op, const Tensor& x, int64_t out, const Lora& lora) {
+  check(x.rank() >= 1 && lora.down.rank() == 2 && lora.down.dim(1) == x.dim(-1),
+        "{}: lora_down {} does not fit input {}", op, lora.down.shape(), x.shape());
+  check(lora.dropout.p >= 0 && lora.dropout.p < 1, "{}: a dropout of {}", op, lora.dropout.p);
+  for (const LoraPart& part : lora.parts) {
+    const Shape &down = part.down.shape, &up = part.up.shape;
+    check(up.rank() == 2 && down[0] == up[1] && part.up_values.shape() == up,
+          "{}: lora_down {} and lora_up {} differ in rank", op, down, up);
+    check(part.row >= 0 && part.row + up[1] <= lora.down.dim(0) && part.column >= 0 && part.column + up[0] <= out,
+          "{}: lora_down {} at {} and lora_up {} at {} do not fit {} rows and {} outputs", op, down, part.row, up,
+          part.column, lora.down.dim(0), out);
+  }
 }
 
 Shape with_last(Shape shape, int64_t last) {
@@ -20,39 +29,155 @@ Shape with_last(Shape shape, int64_t last) {
   return shape;
 }
 
+LoraFactors views(const Lora& lora) {
+  LoraFactors factors{lora.down, {}, {}};
+  for (const LoraPart& part : lora.parts) factors.blocks.push_back({part.up_values, part.column, part.row, part.scale});
+  if (lora.dropout.p > 0) factors.dropout = {lora.dropout.p, lora.dropout.seed, lora.dropout.draw};
+  return factors;
+}
+
+bool trains_down(const Lora& lora) {
+  return std::any_of(lora.parts.begin(), lora.parts.end(), [](const LoraPart& p) { return p.down.tracked(); });
+}
+bool trains_up(const Lora& lora) {
+  return std::any_of(lora.parts.begin(), lora.parts.end(), [](const LoraPart& p) { return p.up.tracked(); });
+}
+
+// Room for the gradients of both kinds of factors; those of the ups lie one after the other.
+struct FactorGrads {
+  Tensor down;
+  std::vector<Tensor> ups;
+
+  explicit FactorGrads(const Lora& lora) {
+    if (trains_down(lora)) down = Tensor::empty(lora.down.shape(), DType::f32, lora.down.memory());
+    if (!trains_up(lora)) return;
+    int64_t size = 0, begin = 0;
+    for (const LoraPart& part : lora.parts) size += part.up.shape.numel();
+    const Tensor all = Tensor::empty({size}, DType::f32, lora.down.memory());
+    for (const LoraPart& part : lora.parts) {
+      const Shape& shape = part.up.shape;
+      ups.push_back(part.up.tracked() ? all.window(shape, contiguous_strides(shape), begin) : Tensor());
+      begin += shape.numel();
+    }
+  }
+
+  std::vector<View> up_views() const { return {ups.begin(), ups.end()}; }
+
+  void add_to(Grads& grads, const Lora& lora) const {
+    for (size_t g = 0; g < lora.parts.size(); ++g) {
+      const LoraPart& part = lora.parts[g];
+      if (part.down.tracked())
+        grads.add(part.down, down.window(part.down.shape, contiguous_strides(part.down.shape),
+                                         part.row * contiguous_strides(lora.down.shape())[0]));
+      if (part.up.tracked()) grads.add(part.up, ups[g]);
+    }
+  }
+};
+
 }  // namespace
 
-Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& down, const Tensor& up,
-                   float scale) {
+Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora) {
   check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "lora_linear: weight {} does not fit input {}",
         w.shape(), x.shape());
   check(!bias || (bias.rank() == 1 && bias.dim(0) == w.dim(0)), "lora_linear: bias does not fit weight {}", w.shape());
   check(!w.tracked() && !(bias && bias.tracked()), "lora_linear: the weight under a LoRA is frozen");
-  check_factors("lora_linear", x, w.dim(0), down, up);
+  check_factors("lora_linear", x, w.dim(0), lora);
 
   Tensor y = Tensor::empty(with_last(x.shape(), w.dim(0)), x.dtype(), x.memory());
-  Tensor s = Tensor::empty(with_last(x.shape(), down.dim(0)), x.dtype(), x.memory());
-  x.backend().lora_linear(y, s, x, w, bias ? bias.view() : View{}, down, up, scale);
+  Tensor s = Tensor::empty(with_last(x.shape(), lora.down.dim(0)), x.dtype(), x.memory());
+  x.backend().lora_linear(y, s, x, w, bias ? bias.view() : View{}, views(lora));
 
-  const Tensor saved_x = down.tracked() ? x.detached() : Tensor(), saved_s = up.tracked() ? s : Tensor();
-  return record(kLoraLinear, y, {x, down, up}, [=, x = Input(x)](const Tensor& dy, Grads& grads) {
+  const bool trained = trains_down(lora) || trains_up(lora);
+  if (!Tape::active() || !(x.tracked() || trained)) return y;
+  const Tensor saved_x = trains_down(lora) ? x.detached() : Tensor(), saved_s = trains_up(lora) ? s : Tensor();
+  return Tape::active()->push(kLoraLinear, y, [=, x = Input(x)](const Tensor& dy, Grads& grads) {
     const Tensor dx = grads.wants(x) ? x.empty() : Tensor();
-    const Tensor ddown = grads.wants(down) ? Input(down).empty() : Tensor();
-    const Tensor dup = grads.wants(up) ? Input(up).empty() : Tensor();
-    dy.backend().lora_linear_backward(dx, ddown, dup, dy, saved_x, saved_s, w, down, up, scale);
+    const FactorGrads factors(lora);
+    dy.backend().lora_linear_backward(dx, factors.down, factors.up_views(), dy, saved_x, saved_s, w, views(lora));
     grads.add(x, dx);
-    grads.add(down, ddown);
-    grads.add(up, dup);
+    factors.add_to(grads, lora);
   });
+}
+
+namespace {
+
+// [..., C] as [rows, C].
+Tensor rows(const Tensor& x) { return reshape(x.detached(), {-1, x.dim(-1)}); }
+
+Tensor dropped(const Tensor& x, const Lora& lora) {
+  if (lora.dropout.p == 0) return x.detached();
+  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+  y.backend().dropout(y, x, views(lora).dropout, false);
+  return y;
+}
+
+// The up of a convolution's LoRA: a linear of each pixel, of low [B, H, W, R] or its rows that do not only pad.
+struct PixelUp {
+  const Lora& lora;
+  const LoraPart& part = lora.parts.front();
+
+  Tensor used(const Tensor& low) const { return slice(rows(low), 1, part.row, part.row + part.up.shape[1]); }
+  // y += scale * low up^T
+  void forward(const Tensor& y, const Tensor& low) const {
+    y.backend().matmul(rows(y), used(low), transpose(part.up_values.detached(), 0, 1), part.scale, 1);
+  }
+  // scale * dy up
+  Tensor backward(const Tensor& dy, const Shape& shape) const {
+    Tensor dlow = Tensor::empty(shape, dy.dtype(), dy.memory());
+    if (part.up.shape[1] < shape.back()) dy.backend().fill(dlow, 0);
+    dy.backend().matmul(used(dlow), rows(dy), part.up_values, part.scale, 0);
+    return dlow;
+  }
+  // scale * dy^T low
+  void gradient(const Tensor& dup, const Tensor& dy, const Tensor& low) const {
+    dy.backend().matmul(dup, transpose(rows(dy), 0, 1), used(low), part.scale, 0);
+  }
+};
+
+}  // namespace
+
+Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& lora) {
+  check(!w.tracked() && !(bias && bias.tracked()), "lora_conv2d: the weight under a LoRA is frozen");
+  const Tensor y = conv2d(x.detached(), w, bias, conv);
+  check(lora.parts.size() == 1 && lora.down.rank() == 4 && lora.parts[0].up.shape[0] == w.dim(0),
+        "lora_conv2d: lora_down {} does not fit weight {}", lora.down.shape(), w.shape());
+  const Tensor low = conv2d(dropped(x, lora), lora.down.detached(), {}, conv);
+  PixelUp{lora}.forward(y, low);
+
+  const bool trained = trains_down(lora) || trains_up(lora);
+  if (!Tape::active() || !(x.tracked() || trained)) return y;
+  const Tensor saved_x = trains_down(lora) ? x.detached() : Tensor(), saved_low = trains_up(lora) ? low : Tensor();
+  return Tape::active()->push(
+      kLoraConv2d, y, [=, x = Input(x), low_shape = low.shape()](const Tensor& dy, Grads& grads) {
+        const FactorGrads factors(lora);
+        const PixelUp up{lora};
+        if (saved_low) up.gradient(factors.ups.front(), dy, saved_low);
+        const Tensor dlow = up.backward(dy, low_shape);
+        if (saved_x) dy.backend().conv2d_backward_weight(factors.down, {}, dlow, dropped(saved_x, lora), conv);
+        factors.add_to(grads, lora);
+        if (!grads.wants(x)) return;
+        const Tensor dx = x.empty(), through_low = x.empty();
+        dy.backend().conv2d_backward_input(dx, dy, w, conv);
+        dy.backend().conv2d_backward_input(through_low, dlow, lora.down, conv);
+        if (lora.dropout.p > 0)
+          dy.backend().dropout(dx, through_low, views(lora).dropout, true);
+        else
+          dy.backend().accumulate(dx, through_low, 1);
+        grads.add(x, dx);
+      });
 }
 
 LoraGrads lora_backward(const Tensor& grad_output, const Tensor& input, const Tensor& lora_down, const Tensor& lora_up,
                         float scale) {
   check(grad_output.rank() >= 1 && grad_output.shape() == with_last(input.shape(), grad_output.dim(-1)),
         "lora_backward: grad_output {} and input {} differ in their batch", grad_output.shape(), input.shape());
-  check_factors("lora_backward", input, grad_output.dim(-1), lora_down, lora_up);
-  LoraGrads grads{Input(lora_down).empty(), Input(lora_up).empty()};
-  input.backend().lora_backward(grads.grad_down, grads.grad_up, grad_output, input, lora_down, lora_up, scale);
+  const Lora lora = Lora::of(lora_down, lora_up, scale);
+  check_factors("lora_backward", input, grad_output.dim(-1), lora);
+  check(lora_up.dim(0) == grad_output.dim(-1), "lora_backward: lora_up {} does not fit grad_output {}", lora_up.shape(),
+        grad_output.shape());
+  LoraGrads grads{Tensor::empty(lora_down.shape(), DType::f32, lora_down.memory()),
+                  Tensor::empty(lora_up.shape(), DType::f32, lora_up.memory())};
+  input.backend().lora_backward(grads.grad_down, {grads.grad_up}, grad_output, input, views(lora));
   return grads;
 }
 

@@ -1,13 +1,40 @@
-// The LoRA linear (Hu et al., 2021): y = x w^T + bias + scale * (x down^T) up^T, scale = alpha / rank.
+// LoRA (Hu et al., 2021): y = x w^T + bias + scale * (x down^T) up^T with scale = alpha / rank, and the same for
+// convolutions.
 #pragma once
+
+#include <vector>
 
 #include "wick/autograd/tape.h"
 
 namespace wick {
 
-// x [..., K], w [N, K], down [R, K], up [N, R] (both f32). Saves x and s = x down^T if the factors are tracked.
-Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& down, const Tensor& up,
-                   float scale);
+// The LoRA of one linear, or of several that share x and lie side by side in one: see LoraFactors in backend.h. What is
+// computed with may be a copy of a factor in another dtype; the gradient is the factor's, in f32.
+struct LoraPart {
+  Input down, up;    // the factors [R, ...] and [N, R]: where gradients go
+  Tensor up_values;  // [N, R]; those of down are rows of Lora::down
+  int64_t column = 0, row = 0;
+  float scale = 1;
+};
+struct LoraDropout {
+  float p = 0;
+  uint64_t seed = 0;
+  Tensor draw;  // i64 [1] beside the factors; whoever trains writes it
+};
+struct Lora {
+  Tensor down;  // [R, K]
+  std::vector<LoraPart> parts;
+  LoraDropout dropout = {};
+
+  static Lora of(const Tensor& down, const Tensor& up, float scale) { return {down, {{down, up, up, 0, 0, scale}}}; }
+};
+
+// x [..., K], w [N, K]. Saves x if a down is trained, and s = dropout(x) down^T if an up is.
+Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora);
+
+// y = conv2d(x, w, bias) + scale * low up^T of each pixel, with low = conv2d(dropout(x), down): down [R, KH, KW, I] is
+// a convolution of the same stride and padding. Saves x if down is trained, and low if up is.
+Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& lora);
 
 struct LoraGrads {
   Tensor grad_down;  // [R, K]

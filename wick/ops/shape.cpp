@@ -6,7 +6,7 @@ namespace wick {
 namespace {
 
 const Op kReshape("reshape"), kPermute("permute"), kSlice("slice"), kCat("cat"), kContiguous("contiguous");
-const Op kCast("cast"), kExpand("expand");
+const Op kCast("cast"), kExpand("expand"), kStacked("stacked");
 
 int axis_of(const char* op, int axis, int rank) {
   const int positive = axis < 0 ? axis + rank : axis;
@@ -149,6 +149,25 @@ Tensor cat(const std::vector<Tensor>& parts, int axis) {
         for (const Input& x : inputs) {
           grads.add(x, sliced(dy, axis, at, at + x.shape[axis]));
           at += x.shape[axis];
+        }
+      });
+}
+
+Tensor stacked(const Tensor& whole, const std::vector<Tensor>& parts) {
+  int64_t rows = 0;
+  bool tracked = false;
+  for (const Tensor& part : parts) {
+    rows += part.dim(0);
+    tracked |= part.tracked();
+  }
+  check(rows == whole.dim(0), "stacked: the parts have {} rows, the whole is {}", rows, whole.shape());
+  if (!tracked || !Tape::active()) return whole;
+  return Tape::active()->push(
+      kStacked, whole, [inputs = std::vector<Input>(parts.begin(), parts.end())](const Tensor& dy, Grads& grads) {
+        int64_t at = 0;
+        for (const Input& x : inputs) {
+          grads.add(x, sliced(dy, 0, at, at + x.shape[0]));
+          at += x.shape[0];
         }
       });
 }

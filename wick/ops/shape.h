@@ -12,6 +12,8 @@ Tensor permute(const Tensor& x, const std::vector<int>& order);
 Tensor transpose(const Tensor& x, int a, int b);
 Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end);  // a view of [begin, end)
 Tensor cat(const std::vector<Tensor>& parts, int axis);
+// `whole`, whose rows are those of the parts one after the other in the same memory; its gradient is theirs.
+Tensor stacked(const Tensor& whole, const std::vector<Tensor>& parts);
 Tensor contiguous(const Tensor& x);                  // x itself if it is
 Tensor cast(const Tensor& x, DType dtype);           // x itself if it is
 Tensor expand(const Tensor& x, const Shape& shape);  // broadcast as a view

@@ -209,6 +209,10 @@ const std::vector<TrainOption>& train_options() {
        .help = "Modules that get a LoRA: * matches anything, a leading - excludes, later patterns win [kohya's]"},
       {.key = "rank", .member = &C::rank, .help = "Rank of the LoRA", .min = 1, .max = 4096},
       {.key = "alpha", .member = &C::alpha, .help = "The LoRA's scale is alpha / rank [the rank]"},
+      {.key = "lora_dropout",
+       .member = &C::lora_dropout,
+       .help = "Share of its inputs that a LoRA does not see, drawn anew for each batch",
+       .max = 0.999},
       {.key = "steps", .member = &C::steps, .help = "Optimizer steps", .min = 1, .fixed = false},
       {.key = "batch_size", .member = &C::batch_size, .help = "Pictures a batch", .min = 1, .max = 65536},
       {.key = "accumulate", .member = &C::accumulate, .help = "Batches a step", .min = 1, .max = 65536},
@@ -290,6 +294,8 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
         "--name: expected a file name without '/', found '{}'", config.name);
   if (config.alpha == 0) config.alpha = double(config.rank);
   check(config.train == TrainMode::lora || config.targets.empty(), "--targets: only a LoRA has targets; --train is {}",
+        kModes[size_t(config.train)]);
+  check(config.train == TrainMode::lora || config.lora_dropout == 0, "--lora-dropout: there is no LoRA; --train is {}",
         kModes[size_t(config.train)]);
   check(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
   const auto absolute = [](std::string& path) {

@@ -25,6 +25,7 @@ struct TrainConfig {
   std::vector<std::string> targets;  // the family's default unless given
   int64_t rank = 16;
   double alpha = 0;  // 0: the rank
+  double lora_dropout = 0;
 
   int64_t steps = 1000, batch_size = 1, accumulate = 1;
   double lr = 1e-4;

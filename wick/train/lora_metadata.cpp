@@ -104,6 +104,7 @@ Metadata dataset_metadata(const LoraRun& run) {
       {"ss_max_bucket_reso", fmt::format("{}", side * 2)},
       {"ss_resolution", fmt::format("({}, {})", side, side)},
       {"ss_cache_latents", "True"},
+      {"ss_network_dropout", fmt::format("{}", run.config.lora_dropout)},
       {"ss_caption_dropout_rate", fmt::format("{}", run.config.caption_dropout)},
   };
 }

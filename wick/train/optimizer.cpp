@@ -5,6 +5,12 @@
 #include "wick/ops/shape.h"
 
 namespace wick {
+namespace {
+
+// Written in the pass that updates the parameter; others, which pad their rows, are copied afterwards.
+bool is_dense(const Tensor& copy) { return copy && copy.contiguous(); }
+
+}  // namespace
 
 AdamW::AdamW(std::vector<Parameter> parameters, AdamWOptions options)
     : parameters_(std::move(parameters)), options_(options) {
@@ -48,6 +54,12 @@ void AdamW::swap_averages() {
     value.backend().copy(parameters_[i].value, averages_[i]);
     value.backend().copy(averages_[i], value);
   }
+  refresh_copies();
+}
+
+void AdamW::refresh_copies() const {
+  for (const Parameter& p : parameters_)
+    if (p.copy) p.copy.backend().copy(p.copy, p.value);
 }
 
 void AdamW::update(const Grads& grads) {
@@ -59,8 +71,9 @@ void AdamW::update(const Grads& grads) {
     if (!grad) continue;
     kept.push_back(contiguous(grad));
     views.push_back(kept.back());
-    slots.push_back(
-        {parameters_[i].value, kept.back(), m_[i], v_[i], averages_.empty() ? View{} : averages_[i].view(), View{}});
+    const Parameter& p = parameters_[i];
+    slots.push_back({p.value, kept.back(), m_[i], v_[i], averages_.empty() ? View{} : averages_[i].view(),
+                     is_dense(p.copy) ? p.copy.view() : View{}});
   }
   check(!slots.empty(), "AdamW: no parameter has a gradient; is the loss computed from them?");
 
@@ -75,6 +88,8 @@ void AdamW::update(const Grads& grads) {
                  .average_decay = options_.average,
                  .scales_loss = options_.scale_loss},
                 scalars_);
+  for (const Parameter& p : parameters_)
+    if (p.copy && !is_dense(p.copy)) backend.copy(p.copy, p.value);
 }
 
 void GradientAccumulator::add(const std::vector<Parameter>& parameters, const Grads& grads) {

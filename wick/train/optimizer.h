@@ -39,6 +39,8 @@ class AdamW {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // Averages of the parameters, in their order; empty without AdamWOptions::average.
   const std::vector<Tensor>& averages() const { return averages_; }
+  // Brings the parameters' copies up to date; update() and swap_averages() have done so themselves.
+  void refresh_copies() const;
   void go_on();          // after a norm that was not finite: updates count again
   void swap_averages();  // exchanges them for the parameters' values, and back when called again
 

@@ -105,6 +105,7 @@ void SavedState::restore(AdamW& optimizer) const {
     if (!optimizer.averages().empty()) read_into(optimizer.averages()[i], "ema." + name);
   }
   read_into(optimizer.scalars(), kScalars);
+  optimizer.refresh_copies();
 }
 
 }  // namespace wick

@@ -114,12 +114,18 @@ class LoraTask final : public DenoisingTask {
         lora_({.rank = int(config.rank),
                .alpha = float(config.alpha),
                .targets = config.targets.empty() ? sdxl_default_targets() : config.targets,
-               .seed = uint64_t(config.seed)},
+               .seed = uint64_t(config.seed),
+               .dropout = float(config.lora_dropout)},
               sdxl_module_names(UNetConfig::read(model / "unet"))) {
     load({.adapter = &lora_}, source);
   }
 
   std::vector<Parameter> parameters() const override { return lora_.parameters(); }
+
+  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
+    lora_.set_draw(int64_t(rng.dropout.reserve(1)));
+    return DenoisingTask::next_batch(rng);
+  }
 
   fs::path save(const fs::path& stem, int64_t step) override {
     const fs::path file = stem.string() + ".safetensors";

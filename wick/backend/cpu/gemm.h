@@ -16,6 +16,7 @@ struct Matrix {
   int64_t ld = 1;
   bool transposed = false;
 
+  float& at(int64_t i, int64_t j) const { return data[transposed ? j * ld + i : i * ld + j]; }
   Matrix t() const { return {data, cols, rows, ld, !transposed}; }
   Matrix row_range(int64_t begin, int64_t end) const {
     return {data + begin * (transposed ? 1 : ld), end - begin, cols, ld, transposed};

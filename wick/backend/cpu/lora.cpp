@@ -1,4 +1,5 @@
-// The LoRA linear (Hu et al., 2021): y = x w^T + bias + scale * s up^T with s = x down^T.
+// The LoRA linear (Hu et al., 2021): y = x w^T + bias, and each block of y's columns has its scale * s up^T added, with
+// s = dropout(x) down^T.
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
 #include <omp.h>
 
@@ -21,60 +22,128 @@ struct Part {
   }
 };
 
-// The gradients of both factors by way of ds = scale * dy up, which stays in `ds`. Either view may be unwanted.
+// A block, and its columns of y and of s.
+struct Block {
+  Operand up;
+  int64_t column, row;
+  float scale;
+
+  explicit Block(const LoraBlock& b) : up(b.up), column(b.column), row(b.row), scale(b.scale) {}
+  Matrix outputs(const Matrix& y) const { return y.col_range(column, column + up->rows); }
+  Matrix low(const Matrix& s) const { return s.col_range(row, row + up->cols); }
+};
+
+std::vector<Block> blocks_of(const LoraFactors& lora) { return {lora.blocks.begin(), lora.blocks.end()}; }
+
+// dropout(x) to read as a matrix.
+class DroppedInput {
+ public:
+  DroppedInput(const View& x, const Dropout& dropout) : input_(x), matrix_(*input_) {
+    if (!x || dropout.p == 0) return;
+    copy_ = Scratch(x.numel());
+    matrix_ = row_major(copy_.data(), matrix_.rows, matrix_.cols);
+    cpu_backend().dropout(contiguous_view(copy_.data(), x.shape), x, dropout, false);
+  }
+  const Matrix& operator*() const { return matrix_; }
+  const Matrix* operator->() const { return &matrix_; }
+
+ private:
+  Operand input_;
+  Scratch copy_;
+  Matrix matrix_;
+};
+
+View view_of(const Matrix& m) {
+  return {m.data, DType::f32, {m.rows, m.cols}, m.transposed ? Shape{1, m.ld} : Shape{m.ld, 1}};
+}
+
+// The gradients of all factors by way of ds_g = scale * dy_g up_g, which stays in `ds`. Any view may be unwanted.
 // All in one parallel region: the products are small, and each would pay for a fork and a join of its own.
-void factor_gradients(const View& ddown, const View& dup, const Matrix& ds, const Matrix& dy, const View& x,
-                      const Matrix& s, const Matrix& up, float scale) {
-  const Result grad_down(ddown), grad_up(dup);
-  const Operand input(ddown ? x : View());
+void factor_gradients(const View& ddown, const std::vector<View>& dups, const Matrix& ds, const Matrix& dy,
+                      const Matrix& x, const Matrix& s, const std::vector<Block>& blocks) {
+  const Result grad_down(ddown);
+  std::vector<Result> grad_ups(dups.begin(), dups.end());
+  int64_t rank = 0;
+  for (const Block& block : blocks) rank += block.up->cols;
+  if (rank < ds.cols) std::fill_n(ds.data, ds.rows * ds.cols, 0.0f);  // rows of down that only pad
 #pragma omp parallel if (dy.rows * dy.cols > 4096)
   {
-    const Part outputs(dy.cols);
-    if (dup)
-      gemm(grad_up->row_range(outputs.begin, outputs.end), dy.col_range(outputs.begin, outputs.end).t(), s, scale);
-    const Part rows(dy.rows);
-    gemm(ds.row_range(rows.begin, rows.end), dy.row_range(rows.begin, rows.end), up, scale);
+    for (size_t g = 0; g < blocks.size(); ++g) {
+      const Block& block = blocks[g];
+      const Matrix grad = block.outputs(dy);
+      const Part outputs(grad.cols), rows(grad.rows);
+      if (!dups.empty() && dups[g])
+        gemm(grad_ups[g]->row_range(outputs.begin, outputs.end), grad.col_range(outputs.begin, outputs.end).t(),
+             block.low(s), block.scale);
+      gemm(block.low(ds).row_range(rows.begin, rows.end), grad.row_range(rows.begin, rows.end), *block.up, block.scale);
+    }
 #pragma omp barrier
-    const Part inputs(input->cols);
-    if (ddown) gemm(grad_down->col_range(inputs.begin, inputs.end), ds.t(), input->col_range(inputs.begin, inputs.end));
+    const Part inputs(x.cols);
+    if (ddown) gemm(grad_down->col_range(inputs.begin, inputs.end), ds.t(), x.col_range(inputs.begin, inputs.end));
   }
   grad_down.store();
-  grad_up.store();
+  for (const Result& grad : grad_ups) grad.store();
 }
+
+// What a call adds to y: y itself, or without a weight a matrix of zeros.
+class Sum {
+ public:
+  Sum(const View& y, bool adds) : adds_(adds), view_(y), result_(adds ? View() : y), matrix_(*result_) {
+    if (!adds || !y) return;
+    work_ = Scratch(y.numel());
+    std::fill_n(work_.data(), y.numel(), 0.0f);
+    matrix_ = row_major(work_.data(), y.numel() / std::max<int64_t>(y.shape.back(), 1), y.shape.back());
+  }
+  const Matrix& operator*() const { return matrix_; }
+  void store() const {
+    if (work_) return cpu_backend().accumulate(view_, contiguous_view(work_.data(), view_.shape), 1);
+    result_.store();
+  }
+
+ private:
+  bool adds_;
+  View view_;
+  Result result_;
+  Scratch work_;
+  Matrix matrix_;
+};
 
 }  // namespace
 
-void CpuBackend::lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) {
-  const Operand input(x), a(down), b(up);
+void CpuBackend::lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora) {
+  const Operand input(x), a(lora.down);
   const Scratch own_s(s ? 0 : input->rows * a->rows);
   const Result saved(s ? s : contiguous_view(own_s.data(), {input->rows, a->rows}));
-  const Result product(y);
-  linear_into(*saved, *input, *a, {});
-  linear_into(*product, *input, w, bias);
-  gemm(*product, *saved, b->t(), scale, 1);
+  const Sum product(y, !w);
+  linear_into(*saved, *DroppedInput(x, lora.dropout), *a, nullptr);
+  if (w) linear_into(*product, *input, w, bias);
+  for (const Block& block : blocks_of(lora))
+    gemm(block.outputs(*product), block.low(*saved), block.up->t(), block.scale, 1);
   saved.store();
   product.store();
 }
 
-void CpuBackend::lora_linear_backward(View dx, View ddown, View dup, View dy, View x, View s, View w, View down,
-                                      View up, float scale) {
-  const Operand grad(dy), a(down), b(up), saved(dup ? s : View());
-  const Scratch work(grad->rows * b->cols);
-  const Matrix ds = row_major(work.data(), grad->rows, b->cols);
-  factor_gradients(ddown, dup, ds, *grad, x, *saved, *b, scale);
+void CpuBackend::lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s,
+                                      View w, const LoraFactors& lora) {
+  const Operand grad(dy), a(lora.down), saved(dups.empty() ? View() : s);
+  const Scratch work(grad->rows * a->rows);
+  const Matrix ds = row_major(work.data(), grad->rows, a->rows);
+  factor_gradients(ddown, dups, ds, *grad, *DroppedInput(ddown ? x : View(), lora.dropout), *saved, blocks_of(lora));
   if (!dx) return;
-  const Result out(dx);
+  const Sum out(dx, !w);
   gemm(*out, ds, *a);
-  gemm_weight(*out, *grad, w, 1);
+  if (lora.dropout.p > 0) dropout(view_of(*out), view_of(*out), lora.dropout, false);
+  if (w) gemm_weight(*out, *grad, w, 1);
   out.store();
 }
 
-void CpuBackend::lora_backward(View ddown, View dup, View dy, View x, View down, View up, float scale) {
-  const Operand grad(dy), input(x), a(down), b(up);
+void CpuBackend::lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) {
+  const Operand grad(dy), a(lora.down);
+  const DroppedInput input(x, lora.dropout);
   const Scratch work(2 * grad->rows * a->rows);
   const Matrix s = row_major(work.data(), grad->rows, a->rows), ds = {s.data + s.rows * s.cols, s.rows, s.cols, s.cols};
-  if (dup) linear_into(s, *input, *a, {});
-  factor_gradients(ddown, dup, ds, *grad, x, s, *b, scale);
+  if (!dups.empty()) linear_into(s, *input, *a, nullptr);
+  factor_gradients(ddown, dups, ds, *grad, *input, s, blocks_of(lora));
 }
 
 }  // namespace wick

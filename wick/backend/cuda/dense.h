@@ -77,7 +77,8 @@ class DenseInput {
   View view_;
 };
 
-// A contiguous output of a given dtype; finish() once the kernels that write it are launched.
+// A contiguous output of a given dtype; finish() once the kernels that write it are launched. load() first where they
+// add to what it holds.
 class DenseOutput {
  public:
   DenseOutput(CudaBackend& cuda, const View& view, DType dtype) : cuda_(cuda), target_(view), view_(view) {
@@ -90,6 +91,9 @@ class DenseOutput {
   template <class T>
   T* as() const {
     return view_.as<T>();
+  }
+  void load() const {
+    if (scratch_) cuda_.copy(view_, target_);
   }
   void finish() const {
     if (scratch_) cuda_.copy(target_, view_);

@@ -1,4 +1,5 @@
-// The LoRA linear (Hu et al., 2021): y = x w^T + bias + scale * s up^T with s = x down^T.
+// The LoRA linear (Hu et al., 2021): y = x w^T + bias, and each block of y's columns has its scale * s up^T added, with
+// s = dropout(x) down^T.
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
 #include "wick/backend/cuda/cublaslt.h"
 #include "wick/backend/cuda/lora_factors.h"
@@ -25,17 +26,67 @@ void zero(CudaBackend& cuda, const View& v) {
   if (v && v.numel() > 0) cuda.fill(v, 0);
 }
 
-// dup = scale * dy^T s and ddown = ds^T x; either may be unwanted.
-void compose_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& ds,
-                       const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, float scale) {
-  const MatrixOutput grad_down(cuda, ddown, DType::f32), grad_up(cuda, dup, DType::f32);
-  if (dup) cuda.cublas().gemm(*grad_up, dy.t(), s, scale);
-  if (ddown) cuda.cublas().gemm(*grad_down, ds.t(), x);
-  grad_down.finish();
-  grad_up.finish();
+void zero_all(CudaBackend& cuda, const View& ddown, const std::vector<View>& dups) {
+  zero(cuda, ddown);
+  for (const View& dup : dups) zero(cuda, dup);
 }
 
-// The same by our own kernels, in one launch.
+// dropout(x) to read: x itself where nothing is dropped.
+class DroppedInput {
+ public:
+  DroppedInput(CudaBackend& cuda, const DeviceMatrix& x, const Dropout& dropout) : matrix_(x) {
+    if (dropout.p == 0 || !x.data) return;
+    matrix_ = *copy_.emplace(cuda, x.dtype, x.rows, x.cols);
+    cuda.dropout(matrix_.view(), x.view(), dropout, false);
+  }
+  const DeviceMatrix& operator*() const { return matrix_; }
+
+ private:
+  std::optional<WorkMatrix> copy_;
+  DeviceMatrix matrix_;
+};
+
+// A block's columns of y and of s.
+DeviceMatrix outputs_of(const LoraBlock& block, const DeviceMatrix& y) {
+  return y.col_range(block.column, block.up.shape[0]);
+}
+DeviceMatrix low_of(const LoraBlock& block, const DeviceMatrix& s) { return s.col_range(block.row, block.up.shape[1]); }
+
+// ds_g = scale_g * dy_g up_g, and zero where down only pads.
+void compose_ds(CudaBackend& cuda, const DeviceMatrix& ds, const DeviceMatrix& dy, const LoraFactors& lora) {
+  int64_t rank = 0;
+  for (const LoraBlock& block : lora.blocks) rank += block.up.shape[1];
+  if (rank < ds.cols) cuda.fill(ds.view(), 0);
+  for (const LoraBlock& block : lora.blocks) {
+    const MatrixInput up(cuda, block.up, dy.dtype);
+    cuda.cublas().gemm(low_of(block, ds), outputs_of(block, dy), *up, block.scale);
+  }
+}
+
+// dup_g = scale_g * dy_g^T s_g and ddown = ds^T x; any may be unwanted. x has had its dropout.
+void compose_gradients(CudaBackend& cuda, const View& ddown, const std::vector<View>& dups, const DeviceMatrix& ds,
+                       const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, const LoraFactors& lora) {
+  for (size_t g = 0; g < dups.size(); ++g) {
+    if (!dups[g]) continue;
+    const LoraBlock& block = lora.blocks[g];
+    const MatrixOutput grad(cuda, dups[g], DType::f32);
+    cuda.cublas().gemm(*grad, outputs_of(block, dy).t(), low_of(block, s), block.scale);
+    grad.finish();
+  }
+  if (!ddown) return;
+  const MatrixOutput grad(cuda, ddown, DType::f32);
+  cuda.cublas().gemm(*grad, ds.t(), x);
+  grad.finish();
+}
+
+// One LoRA on all outputs and nothing else, which is what the fused kernels are made for.
+bool one_block(const LoraFactors& lora, int64_t outputs) {
+  if (lora.blocks.size() != 1 || lora.dropout.p > 0) return false;
+  const LoraBlock& block = lora.blocks.front();
+  return block.up.shape[0] == outputs && block.up.shape[1] == lora.down.shape[0];
+}
+
+// dup = scale * dy^T s and ddown = ds^T x by our own kernels, in one launch; either may be unwanted.
 void fused_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& ds,
                      const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, float scale,
                      Follows follows) {
@@ -179,83 +230,86 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
   return true;
 }
 
-// y += scale * s up^T: the adapter alone.
-void adapter(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& down, const View& up,
-             float scale) {
-  if (fused_adapter(cuda, y, s, x, down, up, scale)) return;
-  const DType dtype = x.dtype;
-  const MatrixInput input(cuda, x, dtype), a(cuda, down, dtype), b(cuda, up, dtype);
-  const MatrixOutput saved(cuda, s, dtype);
-  std::optional<WorkMatrix> own;
-  const DeviceMatrix& low = s ? *saved : *own.emplace(cuda, dtype, input->rows, a->rows);
-  cuda.cublas().gemm(low, *input, a->t());
-  if (const auto product = as_rows(y); product && y.dtype == dtype) {
-    cuda.cublas().gemm(*product, low, b->t(), scale, 1);
-  } else {
-    const Scratch memory(cuda, size_t(y.numel()) * size_of(dtype));
-    const View added = contiguous_view(memory.as<void>(), dtype, y.shape);
-    cuda.cublas().gemm(dense_rows(added), low, b->t(), scale);
-    cuda.accumulate(y, added, 1);
-  }
-  saved.finish();
-}
-
 }  // namespace
 
-void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, View down, View up, float scale) {
-  if (x.numel() == 0 || down.numel() == 0 || y.numel() == 0) {
+void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora) {
+  if (x.numel() == 0 || lora.down.numel() == 0 || y.numel() == 0) {
     zero(*this, s);
-    return linear(y, x, w, bias);
+    if (w) linear(y, x, w, bias);
+    return;
   }
-  if (!w) return adapter(*this, y, s, x, down, up, scale);
-  if (fused_forward(*this, y, s, x, w, bias, down, up, scale)) return;
-  const MatrixInput input(*this, x, x.dtype), a(*this, down, x.dtype), b(*this, up, x.dtype);
+  if (one_block(lora, y.dim(-1))) {
+    const LoraBlock& block = lora.blocks.front();
+    if (w ? fused_forward(*this, y, s, x, w, bias, lora.down, block.up, block.scale)
+          : fused_adapter(*this, y, s, x, lora.down, block.up, block.scale))
+      return;
+  }
+  const MatrixInput input(*this, x, x.dtype), a(*this, lora.down, x.dtype);
   const MatrixOutput product(*this, y, x.dtype), saved(*this, s, x.dtype);
   std::optional<WorkMatrix> own;
   const DeviceMatrix& low = s ? *saved : *own.emplace(*this, x.dtype, input->rows, a->rows);
-  cublas().gemm(low, *input, a->t());
-  linear(product->view(), input->view(), w, bias);
-  cublas().gemm(*product, low, b->t(), scale, 1);
+  cublas().gemm(low, *DroppedInput(*this, *input, lora.dropout), a->t());
+  if (w)
+    linear(product->view(), input->view(), w, bias);
+  else
+    product.load();
+  for (const LoraBlock& block : lora.blocks) {
+    const MatrixInput up(*this, block.up, x.dtype);
+    cublas().gemm(outputs_of(block, *product), low_of(block, low), up->t(), block.scale, 1);
+  }
   saved.finish();
   product.finish();
 }
 
-void CudaBackend::lora_linear_backward(View dx, View ddown, View dup, View dy, View x, View s, View w, View down,
-                                       View up, float scale) {
-  if (dy.numel() == 0 || x.numel() == 0 || down.numel() == 0) {
-    zero(*this, ddown);
-    zero(*this, dup);
-    if (dx && dx.numel() > 0) matmul(dx, dy, w, 1, 0);
+void CudaBackend::lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s,
+                                       View w, const LoraFactors& lora) {
+  if (dy.numel() == 0 || x.numel() == 0 || lora.down.numel() == 0) {
+    zero_all(*this, ddown, dups);
+    if (dx && w && dx.numel() > 0) matmul(dx, dy, w, 1, 0);
     return;
   }
-  if (fused_backward(*this, dx, ddown, dup, dy, x, s, w, down, up, scale)) return;
-  const MatrixInput grad(*this, dy, dy.dtype), a(*this, dx ? down : View(), dy.dtype), b(*this, up, dy.dtype),
-      input(*this, ddown ? x : View(), dy.dtype), saved(*this, dup ? s : View(), dy.dtype);
-  const WorkMatrix ds(*this, dy.dtype, grad->rows, b->cols);
-  if (dx || ddown) cublas().gemm(*ds, *grad, *b, scale);
-  compose_gradients(*this, ddown, dup, *ds, *grad, *input, *saved, scale);
+  const View dup = dups.empty() ? View() : dups.front();
+  if (w && one_block(lora, w.shape[0])) {
+    const LoraBlock& block = lora.blocks.front();
+    if (fused_backward(*this, dx, ddown, dup, dy, x, s, w, lora.down, block.up, block.scale)) return;
+  }
+  const MatrixInput grad(*this, dy, dy.dtype), a(*this, dx ? lora.down : View(), dy.dtype),
+      input(*this, ddown ? x : View(), dy.dtype), saved(*this, dups.empty() ? View() : s, dy.dtype);
+  const WorkMatrix ds(*this, dy.dtype, grad->rows, lora.down.shape[0]);
+  if (dx || ddown) compose_ds(*this, *ds, *grad, lora);
+  compose_gradients(*this, ddown, dups, *ds, *grad, *DroppedInput(*this, *input, lora.dropout), *saved, lora);
   if (!dx) return;
   const MatrixOutput out(*this, dx, dy.dtype);
-  matmul(out->view(), grad->view(), w, 1, 0);
-  cublas().gemm(*out, *ds, *a, 1, 1);
+  if (w)
+    matmul(out->view(), grad->view(), w, 1, 0);
+  else
+    out.load();
+  if (lora.dropout.p > 0) {
+    const WorkMatrix low(*this, dy.dtype, out->rows, out->cols);
+    cublas().gemm(*low, *ds, *a);
+    dropout(out->view(), (*low).view(), lora.dropout, true);
+  } else {
+    cublas().gemm(*out, *ds, *a, 1, 1);
+  }
   out.finish();
 }
 
-void CudaBackend::lora_backward(View ddown, View dup, View dy, View x, View down, View up, float scale) {
-  if (dy.numel() == 0 || x.numel() == 0 || down.numel() == 0) {
-    zero(*this, ddown);
-    zero(*this, dup);
-    return;
-  }
-  if (!ddown && !dup) return;
+void CudaBackend::lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) {
+  if (dy.numel() == 0 || x.numel() == 0 || lora.down.numel() == 0) return zero_all(*this, ddown, dups);
+  if (!ddown && dups.empty()) return;
   const DType dtype = dy.dtype;
   const MatrixInput grad(*this, dy, dtype), input(*this, x, dtype);
-  if (fused_adapter_gradients(*this, ddown, dup, *grad, *input, down, up, scale)) return;
-  const MatrixInput a(*this, down, dtype), b(*this, up, dtype);
+  if (one_block(lora, grad->cols)) {
+    const LoraBlock& block = lora.blocks.front();
+    const View dup = dups.empty() ? View() : dups.front();
+    if (fused_adapter_gradients(*this, ddown, dup, *grad, *input, lora.down, block.up, block.scale)) return;
+  }
+  const MatrixInput a(*this, lora.down, dtype);
+  const DroppedInput dropped(*this, *input, lora.dropout);
   const WorkMatrix s(*this, dtype, grad->rows, a->rows), ds(*this, dtype, grad->rows, a->rows);
-  if (dup) cublas().gemm(*s, *input, a->t());
-  if (ddown) cublas().gemm(*ds, *grad, *b, scale);
-  compose_gradients(*this, ddown, dup, *ds, *grad, *input, *s, scale);
+  if (!dups.empty()) cublas().gemm(*s, *dropped, a->t());
+  if (ddown) compose_ds(*this, *ds, *grad, lora);
+  compose_gradients(*this, ddown, dups, *ds, *grad, *dropped, *s, lora);
 }
 
 }  // namespace wick

@@ -15,6 +15,10 @@ struct DeviceMatrix {
   bool transposed = false;
 
   DeviceMatrix t() const { return {data, dtype, cols, rows, ld, !transposed}; }
+  DeviceMatrix col_range(int64_t first, int64_t count) const {
+    const int64_t offset = first * (transposed ? ld : 1);
+    return {static_cast<char*>(data) + offset * int64_t(size_of(dtype)), dtype, rows, count, ld, transposed};
+  }
   View view() const { return {data, dtype, {rows, cols}, transposed ? Shape{1, ld} : Shape{ld, 1}}; }
 };
 
@@ -62,7 +66,7 @@ class MatrixInput {
   DeviceMatrix matrix_;
 };
 
-// [..., D] to write as a matrix [rows, D] of a given dtype; finish() once the kernels that write it are launched.
+// [..., D] to write as a matrix [rows, D] of a given dtype; load() and finish() are DenseOutput's.
 class MatrixOutput {
  public:
   MatrixOutput(CudaBackend& cuda, const View& v, DType dtype) {
@@ -76,6 +80,9 @@ class MatrixOutput {
   }
   const DeviceMatrix& operator*() const { return matrix_; }
   const DeviceMatrix* operator->() const { return &matrix_; }
+  void load() const {
+    if (copy_) copy_->load();
+  }
   void finish() const {
     if (copy_) copy_->finish();
   }
