@@ -184,6 +184,7 @@ bool fused_adapter_gradients(CudaBackend& cuda, const View& ddown, const View& d
                              const DeviceMatrix& input, const View& down, const View& up, float scale) {
   // At many rows and a high rank the products are large enough for cuBLASLt's, which then are faster.
   constexpr int64_t kManyRows = 2048, kHighRank = 32;
+  if (!ddown && !dup) return true;
   if (!factors_fit(cuda, grad) || !factors_fit(cuda, input)) return false;
   if (grad.rows >= kManyRows && down.shape[0] >= kHighRank) return false;
   const DType dtype = factors_dtype(down, up, grad.dtype);

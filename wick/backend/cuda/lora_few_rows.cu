@@ -17,7 +17,7 @@ namespace wick {
 namespace {
 
 constexpr int kThreads = 512, kWarps = kThreads / 32;
-constexpr int kCluster = 8, kSmallestCluster = 2;
+constexpr int kClusterShift = 3, kCluster = 1 << kClusterShift;
 constexpr int kRows = 32, kRanks = 16;  // that a warp multiplies
 constexpr int kStep = 32;               // of a reduction: 8 elements of 16 bits a thread, four threads along it
 constexpr int kMostRanks = 64;
@@ -100,26 +100,6 @@ struct LowStep {
   }
 };
 
-// sum += x f for rows [row, row + 32), ranks [first, first + 16) and some steps along the reduction. Lane l holds the
-// ranks 4 (l % 4) + 2 e + n of the rows 16 m + 8 h + l / 4, in sum[m][n][2 h + e].
-template <bool kUp, class T, class F>
-__device__ __forceinline__ void low_steps(float (&sum)[2][2][4], const LowOperands<T, F>& p, int row, int rows,
-                                          int first, int rank, int begin, int end, int stride) {
-  const int lane = threadIdx.x % 32, k = lane % 4 * 8;
-  first += lane / 4 * 2;
-  row += lane / 4;
-  const T* const x_row = p.x + row * p.x_ld;
-  const F* const f_row = kUp ? p.f + first : p.f + first * p.f_ld;
-  LowStep<T, F, kUp> step, next;
-  if (begin < end) next.load(p, x_row, f_row, rows - row, rank - first, begin * kStep + k);
-#pragma unroll 1
-  for (int i = begin; i < end; i += stride) {
-    step = next;
-    if (i + stride < end) next.load(p, x_row, f_row, rows - row, rank - first, (i + stride) * kStep + k);
-    step.multiply(sum);
-  }
-}
-
 // Each warp's part of 16 ranks by 32 rows.
 constexpr int kPartialLd = kRows + 4;
 using Partials = float[kWarps][kRanks][kPartialLd];
@@ -135,35 +115,72 @@ __device__ __forceinline__ void put_partial(Partials& partials, const float (&su
       for (int i = 0; i < 4; ++i) to[(i % 2 * 2 + n) * kPartialLd + 16 * m + i / 2 * 8] = sum[m][n][i];
 }
 
-// x f by a cluster: warps share the ranks, and warps and blocks the reduction. What a block's warps have of four rows
-// of a rank goes to deliver(rank, row, sums, i) for i below `times`, by as many threads.
-template <class T, class F, class Deliver>
-__device__ __forceinline__ void cluster_low(Partials& partials, const LowOperands<T, F>& p, int row, int rows, int rank,
-                                            int rank_tiles, int quads, int part, int cluster, int times,
-                                            const Deliver& deliver) {
-  const int groups = kWarps / rank_tiles;  // of warps, along the reduction
-  const int warp = threadIdx.x / 32, tile = warp % rank_tiles, group = warp / rank_tiles;
-  const int steps = (p.depth + kStep - 1) / kStep, begin = steps * part / cluster, end = steps * (part + 1) / cluster;
-  if (group < groups && group < end - begin) {
+// x f for 32 rows by a cluster: warps share the ranks, and warps and blocks the reduction. What can be worked out
+// before the operands are there happens in the constructor.
+template <class T, class F>
+class LowProduct {
+ public:
+  // 2^tile_shift tiles of ranks, 2^cluster_shift blocks of which this is number `part`.
+  __device__ __forceinline__ LowProduct(const LowOperands<T, F>& p, int row, int rows, int rank, int tile_shift,
+                                        int part, int cluster_shift)
+      : p_(p), tile_shift_(tile_shift) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = warp & ((1 << tile_shift) - 1);
+    const int first = tile * kRanks + lane / 4 * 2, steps = (p.depth + kStep - 1) / kStep;
+    const int begin = steps * part >> cluster_shift, end = steps * (part + 1) >> cluster_shift;
+    row += lane / 4;
+    x_ = p.x + row * p.x_ld;
+    f_ = p.f + (p.up ? first : first * p.f_ld);
+    rows_left_ = rows - row;
+    ranks_left_ = rank - first;
+    k_ = (begin + (warp >> tile_shift)) * kStep + lane % 4 * 8;
+    end_ = end * kStep;
+    busy_ = min(kWarps >> tile_shift, end - begin);
+  }
+
+  // The warp's part of the sums.
+  __device__ __forceinline__ void multiply(Partials& partials) const {
+    if (k_ >= end_) return;
     float sum[2][2][4] = {};
-    if (p.up)
-      low_steps<true>(sum, p, row, rows, tile * kRanks, rank, begin + group, end, groups);
+    if (p_.up)
+      steps<true>(sum);
     else
-      low_steps<false>(sum, p, row, rows, tile * kRanks, rank, begin + group, end, groups);
+      steps<false>(sum);
     put_partial(partials, sum);
   }
-  __syncthreads();
-  const int busy = min(groups, end - begin);
-#pragma unroll 1
-  for (int i = threadIdx.x; i < rank_tiles * kRanks * quads * times; i += kThreads) {
-    const int r = i % kRanks, rest = i / kRanks, quad = rest % quads, of_tile = rest / quads % rank_tiles;
-    float4 total{};
+  // What the block has of four rows of a rank goes to deliver(rank, rows / 4, sums).
+  template <class Deliver>
+  __device__ __forceinline__ void deliver(const Partials& partials, const Deliver& deliver) const {
+    constexpr int kQuads = kRows / 4;
+    for (int i = threadIdx.x; i < kRanks * kQuads << tile_shift_; i += kThreads) {
+      const int r = i / kQuads, quad = i % kQuads;
+      float4 total{};
 #pragma unroll 4
-    for (int g = 0; g < busy; ++g)
-      add(total, *reinterpret_cast<const float4*>(&partials[g * rank_tiles + of_tile][r][quad * 4]));
-    deliver(of_tile * kRanks + r, quad, total, rest / quads / rank_tiles);
+      for (int g = 0; g < busy_; ++g)
+        add(total, *reinterpret_cast<const float4*>(&partials[(g << tile_shift_) + r / kRanks][r % kRanks][quad * 4]));
+      deliver(r, quad, total);
+    }
   }
-}
+
+ private:
+  // Lane l holds the ranks 4 (l % 4) + 2 e + n of the rows 16 m + 8 h + l / 4, in sum[m][n][2 h + e].
+  template <bool kUp>
+  __device__ __forceinline__ void steps(float (&sum)[2][2][4]) const {
+    const int stride = (kWarps >> tile_shift_) * kStep;
+    LowStep<T, F, kUp> step, next;
+    next.load(p_, x_, f_, rows_left_, ranks_left_, k_);
+#pragma unroll 1
+    for (int k = k_; k < end_; k += stride) {
+      step = next;
+      if (k + stride < end_) next.load(p_, x_, f_, rows_left_, ranks_left_, k + stride);
+      step.multiply(sum);
+    }
+  }
+
+  const LowOperands<T, F>& p_;
+  const T* x_;
+  const F* f_;
+  int tile_shift_, rows_left_, ranks_left_, k_, end_, busy_;
+};
 
 // ---- y += scale * x down^T up^T
 
@@ -174,7 +191,7 @@ struct ProductArguments {
   const F* up;
   T* saved;
   int64_t y_ld, up_ld, saved_ld;
-  int rows, cols, rank;
+  int rows, cols, rank, tile_shift;
   float scale;
 };
 
@@ -185,22 +202,29 @@ constexpr int kGroup = 32;  // columns of y that a warp computes together
 template <class T, class F>
 struct ProductGroup {
   const ProductArguments<T, F>& p;
-  int col, rows_left;  // of the thread's first element
-  int up_row;
+  T* y_at;
+  const F* up_at;
+  int rows_left, cols_left;  // of y and of up's rows, from the thread's first element
   uint4 y[4];
   uint32_t b[4][2];  // of the first 16 ranks
 
   __device__ __forceinline__ explicit ProductGroup(const ProductArguments<T, F>& p) : p(p) {}
 
-  __device__ __forceinline__ T* place(int i) const { return p.y + (p.rows - rows_left + i * 8) * p.y_ld + col; }
-  __device__ __forceinline__ void load_up(uint32_t (&b)[4][2], int rank) const {
-    rank += threadIdx.x % 4 * 4;
+  __device__ __forceinline__ void choose(int first_col) {
+    const int lane = threadIdx.x % 32, col = first_col + lane % 4 * 8;
+    const int up_row = first_col + lane / 8 * 8 + lane / 4 % 2;
+    y_at = p.y + lane / 4 * p.y_ld + col;
+    up_at = p.up + up_row * p.up_ld + lane % 4 * 4;
+    rows_left = col < p.cols ? p.rows - lane / 4 : 0;
+    cols_left = p.cols - up_row;
+  }
+  __device__ __forceinline__ void load_up(int rank) {
+    const bool inside = rank + int(threadIdx.x) % 4 * 4 < p.rank;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       using Four = std::conditional_t<std::is_same_v<T, F>, uint2, float4>;
       Four four{};
-      if (up_row + 2 * n < p.cols && rank < p.rank)
-        four = __ldg(reinterpret_cast<const Four*>(p.up + (up_row + 2 * n) * p.up_ld + rank));
+      if (inside && 2 * n < cols_left) four = __ldg(reinterpret_cast<const Four*>(up_at + 2 * n * p.up_ld + rank));
       if constexpr (std::is_same_v<T, F>) {
         b[n][0] = four.x;
         b[n][1] = four.y;
@@ -210,17 +234,13 @@ struct ProductGroup {
       }
     }
   }
-  __device__ __forceinline__ void load(int first_col) {
-    const int lane = threadIdx.x % 32;
-    col = first_col + lane % 4 * 8;
-    up_row = first_col + lane / 8 * 8 + lane / 4 % 2;
-    rows_left = col < p.cols ? p.rows - lane / 4 : INT_MIN;
+  __device__ __forceinline__ void load() {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       y[i] = {};
-      if (i * 8 < rows_left) y[i] = *reinterpret_cast<const uint4*>(place(i));
+      if (i * 8 < rows_left) y[i] = *reinterpret_cast<const uint4*>(y_at + i * 8 * p.y_ld);
     }
-    load_up(b, 0);
+    load_up(0);
   }
   // s [32, R] lies in shared memory.
   __device__ __forceinline__ void multiply_and_store(const T* s, int s_ld) {
@@ -237,7 +257,7 @@ struct ProductGroup {
         for (int n = 0; n < 4; ++n) mma<T>(sum[m][n], a, b[n][0], b[n][1]);
       }
       if ((k += kRanks) >= p.rank) break;
-      load_up(b, k);
+      load_up(k);
     }
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -248,7 +268,8 @@ struct ProductGroup {
         const float* added = &sum[i / 2][n][i % 2 * 2];
         words[n] = pair<T>(to_float(before.value[0]) + added[0], to_float(before.value[1]) + added[1]);
       }
-      if (i * 8 < rows_left) *reinterpret_cast<uint4*>(place(i)) = make_uint4(words[0], words[1], words[2], words[3]);
+      if (i * 8 < rows_left)
+        *reinterpret_cast<uint4*>(y_at + i * 8 * p.y_ld) = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
 };
@@ -269,28 +290,33 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const __grid_const
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<ProductShared<T>*>(memory);
   constexpr int kSLd = ProductShared<T>::kSLd;
-  const int warp = threadIdx.x / 32, part = int(blockIdx.x) % kCluster;
-  const int ranks = (p.rank + kRanks - 1) / kRanks * kRanks, quads = (p.rows + 3) / 4;
+  const int part = int(blockIdx.x) % kCluster, ranks = kRanks << p.tile_shift, quads = (p.rows + 3) / 4;
   launch_dependents();
   if (threadIdx.x == 0) {
     transaction_barrier_init(&shared.arrived);
     transaction_barrier_expect(&shared.arrived, kCluster * ranks * quads * int(sizeof(float4)));
   }
   cluster_arrive();
+  int col = (int(blockIdx.x) + int(threadIdx.x) / 32 * int(gridDim.x)) * kGroup;
+  const LowProduct<T, F> low(p.low, 0, p.rows, p.rank, p.tile_shift, part, kClusterShift);
+  ProductGroup<T, F> group(p);
+  group.choose(col);
+  cluster_wait();  // the other blocks' barriers are there
   wait_for_previous();
 
-  int col = (int(blockIdx.x) + warp * int(gridDim.x)) * kGroup;
-  ProductGroup<T, F> group(p);
-  if (col < p.cols) group.load(col);
-  cluster_wait();  // the other blocks' barriers are there
-  cluster_low(shared.partials, p.low, 0, p.rows, p.rank, ranks / kRanks, quads, part, kCluster, kCluster,
-              [&](int r, int quad, const float4& sums, int peer) {
-                push(&shared.inbox[part][r][quad].x, sums, &shared.arrived, peer);
-              });
+  group.load();
+  low.multiply(shared.partials);
+  __syncthreads();
+  low.deliver(shared.partials, [&](int r, int quad, const float4& sums) {
+    if (quad >= quads) return;
+#pragma unroll
+    for (int peer = 0; peer < kCluster; ++peer) push(&shared.inbox[part][r][quad].x, sums, &shared.arrived, peer);
+  });
   transaction_barrier_wait(&shared.arrived);
 #pragma unroll 1
-  for (int i = threadIdx.x; i < ranks * quads; i += kThreads) {
-    const int r = i / quads, quad = i % quads;
+  for (int i = threadIdx.x; i < ranks * (kRows / 4); i += kThreads) {
+    const int r = i / (kRows / 4), quad = i % (kRows / 4);
+    if (quad >= quads) continue;
     float4 total{};
 #pragma unroll
     for (int peer = 0; peer < kCluster; ++peer) add(total, shared.inbox[peer][r][quad]);
@@ -307,8 +333,9 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const __grid_const
 #pragma unroll 1
   while (col < p.cols) {
     group.multiply_and_store(shared.s, kSLd);
-    col += kWarps * int(gridDim.x) * kGroup;
-    if (col < p.cols) group.load(col);
+    if ((col += kWarps * int(gridDim.x) * kGroup) >= p.cols) break;
+    group.choose(col);
+    group.load();
   }
 #endif
 }
@@ -330,7 +357,7 @@ struct GradientArguments {
   float low_scale[2];
   GradientTask<T> task[2];  // dup, then ddown
   T* low_t;                 // [2][ranks][padded_rows]: s^T and ds^T
-  int rows, padded_rows, rank, ranks, count, row_tiles;
+  int rows, padded_rows, rank, tile_shift, count, row_tiles, cluster_shift;
 };
 
 constexpr int kColumns = 64;  // of a block's tile of the gradients
@@ -383,38 +410,41 @@ __device__ __forceinline__ void add_chunk(float (&sum)[8][4], const uint4 (&s)[2
 template <class T, class F>
 struct GradientTile {
   const GradientArguments<T, F>& p;
-  const int rank_tiles, groups, rank_tile, group;
+  const int tile_shift, ranks, groups, rank_tile, group;
   bool second;
-  int first_col;
+  int first_col, rows_left;  // rows from the thread's first
+  const T* x_at;
   uint4 x[kPrefetch][8];
 
   __device__ __forceinline__ explicit GradientTile(const GradientArguments<T, F>& p)
       : p(p),
-        rank_tiles(p.ranks / kRanks),
-        groups(kWarps / rank_tiles),
-        rank_tile(int(threadIdx.x) / 32 % rank_tiles),
-        group(int(threadIdx.x) / 32 / rank_tiles) {}
+        tile_shift(p.tile_shift),
+        ranks(kRanks << tile_shift),
+        groups(kWarps >> tile_shift),
+        rank_tile(int(threadIdx.x) / 32 & ((1 << tile_shift) - 1)),
+        group(int(threadIdx.x) / 32 >> tile_shift) {}
 
   __device__ __forceinline__ void choose(int tile) {
     second = tile >= p.task[0].tiles;
     first_col = (second ? tile - p.task[0].tiles : tile) * kColumns;
+    const GradientTask<T>& task = p.task[second];
+    const int row = group * 32 + threadIdx.x % 4 * 8, col = first_col + threadIdx.x % 32 / 4 * 8;
+    x_at = task.x + row * task.x_ld + col;
+    rows_left = col < task.cols ? p.rows - row : 0;
   }
   // Its chunks are the warp's i-th and following ones.
   __device__ __forceinline__ void load(int i) {
-    const GradientTask<T>& task = p.task[second];
-    const int lane = threadIdx.x % 32, col = first_col + lane / 4 * 8;
+    const int64_t ld = p.task[second].x_ld;
 #pragma unroll
     for (int c = 0; c < kPrefetch; ++c) {
-      const int row = (group + (i + c) * groups) * 32 + lane % 4 * 8;
-      const T* const from = task.x + row * task.x_ld + col;
-      const int left = col < task.cols && group < groups ? p.rows - row : 0;
+      const int rows = (i + c) * groups * 32;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) x[c][j] = load_16_bytes(from + j * task.x_ld, j < left);
+      for (int j = 0; j < 8; ++j) x[c][j] = load_16_bytes(x_at + (rows + j) * ld, rows + j < rows_left);
     }
   }
   __device__ __forceinline__ void multiply(float (&sum)[8][4], int i) const {
     const int lane = threadIdx.x % 32;
-    const T* const low = p.low_t + (int64_t(second) * p.ranks + rank_tile * kRanks + lane / 4) * p.padded_rows;
+    const T* const low = p.low_t + (int64_t(second) * ranks + rank_tile * kRanks + lane / 4) * p.padded_rows;
     uint4 s[kPrefetch][2];
 #pragma unroll
     for (int c = 0; c < kPrefetch; ++c) {
@@ -445,14 +475,14 @@ struct GradientTile {
     const GradientTask<T>& task = p.task[second];
     const bool by_column = task.rank_step == 1;  // neighbouring threads get neighbouring ranks, or else columns
 #pragma unroll 1
-    for (int i = threadIdx.x; i < p.ranks * (kColumns / 4); i += kThreads) {
-      const int r = by_column ? i % p.ranks : i / (kColumns / 4);
-      const int c = (by_column ? i / p.ranks : i % (kColumns / 4)) * 4;
+    for (int i = threadIdx.x; i < ranks * (kColumns / 4); i += kThreads) {
+      const int r = by_column ? i & (ranks - 1) : i / (kColumns / 4);
+      const int c = (by_column ? i >> (tile_shift + 4) : i % (kColumns / 4)) * 4;
       if (r >= p.rank || first_col + c >= task.cols) continue;  // in eights, so all four are inside
       float4 total{};
 #pragma unroll 4
       for (int g = 0; g < min(groups, p.row_tiles); ++g)
-        add(total, *reinterpret_cast<const float4*>(&sums[g * rank_tiles + r / kRanks][r % kRanks][c]));
+        add(total, *reinterpret_cast<const float4*>(&sums[(g << tile_shift) + r / kRanks][r % kRanks][c]));
       const float4 out =
           make_float4(task.scale * total.x, task.scale * total.y, task.scale * total.z, task.scale * total.w);
       float* const to = task.out + (first_col + c) * task.col_step + r * task.rank_step;
@@ -470,48 +500,49 @@ struct GradientTile {
 
 // s and ds, by the first clusters; then, after all blocks have met, the tiles of both gradients.
 template <class T, class F>
-__global__ void __launch_bounds__(kThreads, 1)
-    gradients_kernel(const __grid_constant__ GradientArguments<T, F> p, const int cluster) {
+__global__ void __launch_bounds__(kThreads, 1) gradients_kernel(const __grid_constant__ GradientArguments<T, F> p) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<GradientShared*>(memory);
-  const int part = int(blockIdx.x) % cluster, unit = int(blockIdx.x) / cluster;
+  const int unit = int(blockIdx.x) >> p.cluster_shift, part = int(blockIdx.x) & ((1 << p.cluster_shift) - 1);
   const bool computes_low = unit < p.count * p.row_tiles, second = unit >= p.row_tiles;
   const int row_tile = second ? unit - p.row_tiles : unit;
-  const int share = kRows / 4 / cluster;  // how many times four rows each block of the cluster adds up
-  const int tiles = p.task[0].tiles + p.task[1].tiles;
+  const int share_shift = 3 - p.cluster_shift;  // each block of the cluster adds up so many times four rows
+  const int tiles = p.task[0].tiles + p.task[1].tiles, ranks = kRanks << p.tile_shift;
+  static_assert(kRows / 4 == 1 << 3);
   launch_dependents();
   if (threadIdx.x == 0) {
     transaction_barrier_init(&shared.arrived);
-    transaction_barrier_expect(&shared.arrived, kRows / 4 * p.ranks * int(sizeof(float4)));
+    transaction_barrier_expect(&shared.arrived, kRows / 4 * ranks * int(sizeof(float4)));
   }
   cluster_arrive();
+  const LowProduct<T, F> low(p.low[second], row_tile * kRows, p.rows, p.rank, p.tile_shift, part, p.cluster_shift);
+  GradientTile<T, F> t(p);
+  t.choose(int(blockIdx.x));
+  cluster_wait();  // the other blocks' barriers are there
   wait_for_previous();
   const uint32_t met_before = grid_barrier_value();
 
-  cluster_wait();  // the other blocks' barriers are there
-  if (computes_low)
-    cluster_low(shared.partials, p.low[second], row_tile * kRows, p.rows, p.rank, p.ranks / kRanks, kRows / 4, part,
-                cluster, 1, [&](int r, int quad, const float4& sums, int) {
-                  push(&shared.inbox[part * share + quad % share][r].x, sums, &shared.arrived, quad / share);
-                });
-  // The first rows of the first tile, on their way while s is completed.
-  GradientTile<T, F> t(p);
-  t.choose(int(blockIdx.x));
-  t.load(0);
-
+  if (computes_low) {
+    low.multiply(shared.partials);
+    __syncthreads();
+    low.deliver(shared.partials, [&](int r, int quad, const float4& sums) {
+      const int place = quad & ((1 << share_shift) - 1);
+      push(&shared.inbox[(part << share_shift) + place][r].x, sums, &shared.arrived, quad >> share_shift);
+    });
+  }
+  t.load(0);  // the first rows of the first tile are on their way while s is completed
   if (computes_low) {
     transaction_barrier_wait(&shared.arrived);
     const float scale = p.low_scale[second];
-#pragma unroll 1
-    for (int i = threadIdx.x; i < share * p.ranks; i += kThreads) {
-      const int r = i % p.ranks, place = i / p.ranks;
+    for (int i = threadIdx.x; i < ranks << share_shift; i += kThreads) {
+      const int r = i & (ranks - 1), place = i >> (p.tile_shift + 4);
       float4 total{};
 #pragma unroll 4
-      for (int peer = 0; peer < cluster; ++peer) add(total, shared.inbox[peer * share + place][r]);
-      const int64_t at =
-          (int64_t(second) * p.ranks + r) * p.padded_rows + row_tile * kRows + (part * share + place) * 4;
-      *reinterpret_cast<uint2*>(p.low_t + at) =
+      for (int peer = 0; peer < 1 << p.cluster_shift; ++peer)
+        add(total, shared.inbox[(peer << share_shift) + place][r]);
+      const int row = row_tile * kRows + ((part << share_shift) + place) * 4;
+      *reinterpret_cast<uint2*>(p.low_t + (int64_t(second) * ranks + r) * p.padded_rows + row) =
           make_uint2(pair<T>(scale * total.x, scale * total.y), pair<T>(scale * total.z, scale * total.w));
     }
   }
@@ -529,10 +560,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     float sum[8][4] = {};
 #pragma unroll 1
     for (int i = 0; i < most; i += kPrefetch) {
-      if (i > 0 || tile != int(blockIdx.x)) {
-        t.choose(tile);
-        t.load(i);
-      }
+      if (tile != int(blockIdx.x) && i == 0) t.choose(tile);
+      if (tile != int(blockIdx.x) || i > 0) t.load(i);
       t.multiply(sum, i);
     }
     __syncthreads();  // the tile before has been read
@@ -558,24 +587,25 @@ LowOperands<T, F> operands(const DeviceMatrix& x, const DeviceMatrix& f) {
   return {static_cast<const T*>(x.data), static_cast<const F*>(f.data), x.ld, f.ld, int(x.cols), !f.transposed};
 }
 
-int padded_rank(int64_t rank) {  // a power of two of tiles, among which the warps can be divided
-  int ranks = kRanks;
-  while (ranks < rank) ranks *= 2;
-  return ranks;
-}
+// Tiles of ranks: a power of two, so that the warps can be divided among them.
+int tile_shift(int64_t rank) { return rank <= kRanks ? 0 : rank <= 2 * kRanks ? 1 : 2; }
+static_assert(kMostRanks == kRanks << 2);
 
 // A little below what is there, so that clusters fit however the multiprocessors are grouped.
 int blocks_at_once(const CudaBackend& cuda) { return cuda.multiprocessors() * 31 / 32; }
 
 int row_tiles(int64_t rows) { return int((rows + kRows - 1) / kRows); }
 
-// How many blocks share a reduction, so that all run at once and about half of the warps have a step to do.
-int cluster_size(const CudaBackend& cuda, int units, int64_t depth, int ranks) {
-  const int64_t warps = kWarps / (ranks / kRanks);  // along the reduction
-  int size = kCluster;
-  while (size > kSmallestCluster && (units * size > blocks_at_once(cuda) || depth < size * warps / 2 * kStep))
-    size /= 2;
-  return size;
+constexpr int kSmallestClusterShift = 1;
+
+// How many blocks share a reduction: all run at once, and about half of the warps have a step to do.
+int cluster_shift(const CudaBackend& cuda, int units, int64_t depth, int tile_shift) {
+  const auto too_large = [&](int shift) {
+    return units << shift > blocks_at_once(cuda) || depth < int64_t((kWarps >> tile_shift) / 2 * kStep) << shift;
+  };
+  int shift = kClusterShift;
+  while (shift > kSmallestClusterShift && too_large(shift)) --shift;
+  return shift;
 }
 
 }  // namespace
@@ -588,7 +618,7 @@ bool few_rows_fit(const CudaBackend& cuda, const AdapterProduct& p, int64_t rank
 
 bool few_rows_fit(const CudaBackend& cuda, int64_t rows, int64_t rank) {
   return cuda.capability() == 90 && rank <= kMostRanks &&
-         2 * kSmallestCluster * row_tiles(rows) <= blocks_at_once(cuda);
+         2 * row_tiles(rows) << kSmallestClusterShift <= blocks_at_once(cuda);
 }
 
 void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
@@ -603,6 +633,7 @@ void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
                                            int(p.x.rows),
                                            int(p.y.cols),
                                            int(p.down.rows),
+                                           tile_shift(p.down.rows),
                                            p.scale};
     // Half of a block's warps get columns; more clusters would only compute s more often.
     const int64_t columns = kCluster * kWarps / 2 * kGroup;
@@ -620,8 +651,8 @@ void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
     p.row_tiles = row_tiles(p.rows);
     p.padded_rows = p.row_tiles * kRows;
     p.rank = int(g.down.rows);
-    p.ranks = padded_rank(p.rank);
-    const Scratch low(cuda, size_t(2 * p.ranks * p.padded_rows) * sizeof(T));
+    p.tile_shift = tile_shift(p.rank);
+    const Scratch low(cuda, size_t(2 * kRanks << p.tile_shift) * size_t(p.padded_rows) * sizeof(T));
     p.low_t = low.as<T>();
     const auto add = [&](const LowOperands<T, F>& from, float low_scale, const DeviceMatrix& x, const DeviceMatrix& out,
                          float scale) {
@@ -639,13 +670,13 @@ void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
     if (g.dup.data) add(operands<T, F>(g.x, g.down.t()), 1, g.dy, g.dup, g.scale);
     if (g.ddown.data) add(operands<T, F>(g.dy, g.up), g.scale, g.x, g.ddown.t(), 1);
     const int units = p.count * p.row_tiles;
-    const int cluster = cluster_size(cuda, units, std::max(g.x.cols, g.dy.cols), p.ranks);
+    p.cluster_shift = cluster_shift(cuda, units, std::max(g.x.cols, g.dy.cols), p.tile_shift);
+    const int cluster = 1 << p.cluster_shift, most = blocks_at_once(cuda) / cluster * cluster;
     const int wanted = std::max(units * cluster, p.task[0].tiles + p.task[1].tiles);
-    const int most = blocks_at_once(cuda) / cluster * cluster;
-    const int blocks = std::min(most, (wanted + cluster - 1) / cluster * cluster);
     launch("adapter gradients", cuda.stream(),
-           {dim3(unsigned(blocks)), dim3(kThreads), sizeof(GradientShared), cluster, true}, gradients_kernel<T, F>, p,
-           cluster);
+           {dim3(unsigned(std::min(most, (wanted + cluster - 1) / cluster * cluster))), dim3(kThreads),
+            sizeof(GradientShared), cluster, true},
+           gradients_kernel<T, F>, p);
   });
 }
 
