@@ -1,5 +1,6 @@
 // Wick's side of the LoRA linear on a GPU, every row of issue 3's table: one line of JSON a row, microseconds, medians
-// of graph replays. bench/peers/lora_cuda.py prints the same rows for PyTorch; frozen layers are cuBLASLt's in both.
+// of graph replays; --once runs each row once, for a profiler. bench/peers/lora_cuda.py prints the same rows for
+// PyTorch; frozen layers are cuBLASLt's in both.
 #include <fmt/core.h>
 
 #include <functional>
@@ -14,6 +15,8 @@ LoraFactors factors(const Tensor& down, const Tensor& up) { return {down, {{up, 
 
 class Bench {
  public:
+  explicit Bench(bool once) : once_(once) {}
+
   Tensor normal(const Shape& shape, DType dtype) {
     const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
                  y = Tensor::empty(shape, dtype, device_.memory());
@@ -25,6 +28,7 @@ class Bench {
   // Median microseconds of f(), of which a graph holds `calls`. The wait at the end of some replays counts too.
   double time(const std::function<void()>& f, int calls = 20) {
     f();  // what is made on first use
+    if (once_) return 0;
     const auto graph = device_.capture([&] {
       for (int i = 0; i < calls; ++i) f();
     });
@@ -88,12 +92,13 @@ class Bench {
 
  private:
   Backend& device_ = open_backend("cuda");
+  bool once_;
   uint32_t streams_ = 0;
   Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
 };
 
-void run() {
-  Bench bench;
+void run(bool once) {
+  Bench bench(once);
   bench.gradients(77, 768, 16);
   bench.gradients(256, 1536, 32);
   bench.gradients(256, 3072, 64);
@@ -115,9 +120,9 @@ void run() {
 }  // namespace
 }  // namespace wick::bench
 
-int main() {
+int main(int count, char** arguments) {
   try {
-    wick::bench::run();
+    wick::bench::run(count > 1 && arguments[1] == std::string("--once"));
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
