@@ -105,6 +105,12 @@ std::vector<OpCase> make_cases() {
     return lora_conv2d(x[0], w, {}, {1, 1, 1, 1, 1}, dropping(Lora::of(x[1], x[2], 2.0f)));
   });
 
+  row("lora_conv2d", "lora_conv2d_padded", {{1, 4, 5, 3}, {2, 3, 3, 3}, {4, 2}}, [](const In& x) {
+    static const Tensor w = constant({4, 3, 3, 3});
+    const Tensor down = cat({x[1].detached(), zeros({6, 3, 3, 3}, DType::f32, memory())}, 0);
+    return lora_conv2d(x[0], w, {}, {1, 1, 1, 1, 1}, {down, {{x[1], x[2], x[2], 0, 0, 0.75f}}});
+  });
+
   row("conv2d", "conv2d_3x3", {{2, 5, 7, 3}, {4, 3, 3, 3}, {4}}, [](const In& x) {
     return conv2d(x[0], x[1], x[2], {1, 1, 1, 1, 1});
   });

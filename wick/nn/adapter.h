@@ -46,7 +46,8 @@ struct LoraConfig {
   std::vector<std::string> targets;  // globs on module paths: * matches anything, dots included; a leading "-"
                                      // excludes; later ones win
   uint64_t seed = 0;
-  float dropout = 0;  // share of its inputs that a module does not see, others at each draw
+  float dropout = 0;  // share of its inputs that a module does not see, others at each draw; modules that share their
+                      // input share what they do not see
 };
 
 class Adapter {

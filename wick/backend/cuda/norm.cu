@@ -1,16 +1,98 @@
 // Group normalisation, forward and backward.
 //
 // An image [B, ..., C] is positions x channels and no group is ever gathered: all sums are taken per channel along the
-// rows as they lie in memory (device/tiles.cuh), and channels are joined into groups afterwards. Two launches each:
-// sums of chunks, then what is done with their totals. The second goes through the image from its end, where the first
-// left it in the L2 cache, and starts while the first still runs.
+// rows as they lie in memory (device/tiles.cuh), and channels are joined into groups afterwards. Two phases each: sums
+// of chunks, then what is done with their totals. An image that the multiprocessors' shared memory holds is read once,
+// in one launch whose blocks wait for each other between the phases. Of a larger one each phase is a launch; the second
+// goes through the image from its end, where the first left it in the L2 cache, and starts while the first still runs.
+#include <cooperative_groups.h>
+
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
+#include "wick/backend/cuda/device/mma.cuh"
 #include "wick/backend/cuda/device/tiles.cuh"
 #include "wick/backend/cuda/device/total.cuh"
 
 namespace wick {
 namespace {
+
+// The packs that a thread works on, in turn: the first, and the elements from one to the next.
+template <class T>
+struct Strand {
+  T* at;
+  int64_t step;
+};
+template <class T>
+__device__ __forceinline__ Strand<T> from_begin(const RowsOf<T>& x, const Tiling& t, const TilePlace& at) {
+  return {x[at.first + at.row] + at.channel, t.rows * x.stride};
+}
+template <class T>
+__device__ __forceinline__ Strand<T> from_end(const RowsOf<T>& x, const Tiling& t, const TilePlace& at) {
+  return {x[at.first + at.count - 1 - at.row] + at.channel, -t.rows * x.stride};
+}
+
+// Fewer blocks do with fewer sums; copies that need no registers keep the memory busy all the same.
+constexpr int kHeldBlocks = 1;
+
+// A block's own packs of one input, in dynamic shared memory. Each thread reads what it has written itself.
+template <class T, int N>
+__device__ __forceinline__ Strand<T> held_packs(const Tiling& t, int input) {
+  extern __shared__ __align__(16) char held[];
+  T* const packs = reinterpret_cast<T*>(held) + int64_t(input) * t.most_turns() * blockDim.x * N;
+  return {packs + threadIdx.x * N, int64_t(blockDim.x) * N};
+}
+
+// Calls f with 0 to kCount - 1 as constants.
+template <int kCount, class F>
+__device__ __forceinline__ void unroll(const F& f) {
+  [&]<int... kNumbers>(std::integer_sequence<int, kNumbers...>) { (f(std::integral_constant<int, kNumbers>()), ...); }
+  (std::make_integer_sequence<int, kCount>());
+}
+
+// Calls f(batches, first, a constant count) with packs of the thread, one batch of each input. Where `keep` names
+// shared memory they stay there, and many are on their way at once.
+template <int kBatch, int N, class T, int kInputs, class F>
+__device__ __forceinline__ void for_packs(Strand<const T> (&from)[kInputs], Strand<T> (&keep)[kInputs], int turns,
+                                          const F& f) {
+  if (!keep[0].at) {
+    PackBatch<T, N, kBatch> batches[kInputs];
+    for (int left = turns; left > 0; left -= kBatch) {
+#pragma unroll
+      for (int c = 0; c < kInputs; ++c) {
+        batches[c].load(from[c].at, from[c].step, left);
+        from[c].at += kBatch * from[c].step;
+      }
+      for_present<kBatch>(left, [&](int u, auto count) { f(batches, u, count); });
+    }
+    return;
+  }
+  constexpr int kHeldBatch = 2, kFlight = 5;
+  for (int left = turns; left > 0; left -= kFlight * kHeldBatch) {
+#pragma unroll
+    for (int b = 0; b < kFlight; ++b) {
+#pragma unroll
+      for (int u = b * kHeldBatch; u < (b + 1) * kHeldBatch; ++u)
+#pragma unroll
+        for (int c = 0; c < kInputs; ++c)
+          if (u < left) copy_async(keep[c].at + u * keep[c].step, from[c].at + u * from[c].step, true);
+      copy_async_commit();
+    }
+    unroll<kFlight>([&](auto number) {
+      constexpr int kBefore = decltype(number)::value * kHeldBatch;
+      copy_async_wait<kFlight - 1 - decltype(number)::value>();
+      PackBatch<T, N, kHeldBatch> batches[kInputs];
+#pragma unroll
+      for (int c = 0; c < kInputs; ++c)
+        batches[c].load(keep[c].at + kBefore * keep[c].step, keep[c].step, left - kBefore);
+      for_present<kHeldBatch>(left - kBefore, [&](int u, auto count) { f(batches, u, count); });
+    });
+#pragma unroll
+    for (int c = 0; c < kInputs; ++c) {
+      from[c].at += kFlight * kHeldBatch * from[c].step;
+      keep[c].at += kFlight * kHeldBatch * keep[c].step;
+    }
+  }
+}
 
 // A group's channels may lie in several tiles; each tile and chunk leaves one pair of sums for it.
 struct GroupTiling : Tiling {
@@ -19,8 +101,8 @@ struct GroupTiling : Tiling {
   double inverse_elements;  // of a group
   Divisor by_width, by_tile_channels;
 
-  GroupTiling(const CudaBackend& cuda, const View& x, int group_count, int pack)
-      : Tiling(cuda, x.dim(0), x.numel() / (x.dim(0) * x.dim(-1)), x.dim(-1), pack),
+  GroupTiling(const CudaBackend& cuda, const View& x, int group_count, int pack, int blocks = kTileBlocks)
+      : Tiling(cuda, x.dim(0), x.numel() / (x.dim(0) * x.dim(-1)), x.dim(-1), pack, blocks),
         groups(group_count),
         width(channels / group_count),
         inverse_elements(1 / (double(positions) * width)),
@@ -69,7 +151,7 @@ __device__ __forceinline__ void store_group_sums(double2* partial, const GroupTi
 __device__ __forceinline__ double2 group_total(const double2* partial, const GroupTiling& t, int64_t image, int group) {
   const int count = (t.last_tile(group) - t.first_tile(group) + 1) * int(t.chunks);
   const double2* sums = partial + (image * t.groups + group) * t.slots;
-  constexpr int kFew = 2;  // on their way at once
+  constexpr int kFew = 5;  // on their way at once
   double2 total{0, 0};
   for (int first = int(threadIdx.x % 32); first < count; first += kFew * 32) {
     double2 few[kFew] = {};
@@ -121,91 +203,98 @@ __device__ __forceinline__ double group_pivot(const RowsOf<const T>& x, const Gr
   return double(to_float(x[image * t.positions][group * t.width]));
 }
 
+template <int N>
+struct StatisticsShared {
+  TileSums<N> sums;
+  double moved[N * kTileColumns];  // from the group's pivot to the chunk's, by channel of the tile
+};
+
 // Sums of distances and of their squares. In f32 they are taken from the chunk's first position, in double precision
 // from the group's pivot, so that no digits are lost when the mean is large against the deviation. (By a pivot k
 // deviations away a chunk of n positions can lose k^2 n eps, but then its group has more than k^2 elements.)
 template <class T, int N>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    group_statistics(double2* partial, const RowsOf<const T> x, const GroupTiling t) {
+__device__ __forceinline__ void sum_distances(double2* partial, const RowsOf<const T>& x, Strand<T> (&keep)[1],
+                                              const GroupTiling& t, const TilePlace& at, StatisticsShared<N>& shared) {
   constexpr int kBatch = 4;
-  __shared__ TileSums<N> sums;
-  __shared__ double moved[N * kTileColumns];  // from the group's pivot to the chunk's, by channel of the tile
-  launch_dependents();
-  const TilePlace at(t, N);
   const int own = at.begin + int(threadIdx.x);
   const T own_pivot = x[at.first][min(own, at.end - 1)];
   const double own_group_pivot = group_pivot(x, t, at.image, t.group(min(own, at.end - 1)));
   float first[N] = {}, second[N] = {};
   if (at.turns > 0) {
     const auto pivot = PackWords<T, N>::load(x[at.first] + at.channel);
-    const int64_t step = t.rows * x.stride;
-    const T* from = x[at.first + at.row] + at.channel;
-    for (int left = at.turns; left > 0; left -= kBatch, from += kBatch * step) {
-      PackBatch<T, N, kBatch> batch;
-      batch.load(from, step, left);
-      for_present<kBatch>(left, [&](int u, auto count) {
+    Strand<const T> from[] = {from_begin(x, t, at)};
+    for_packs<kBatch, N>(from, keep, at.turns, [&](auto& batches, int u, auto count) {
 #pragma unroll
-        for (int j = 0; j < N; ++j)
+      for (int j = 0; j < N; ++j)
 #pragma unroll
-          for (int v = u; v < u + count.value; ++v) {
-            const float distance = to_float(batch[v].value[j]) - to_float(pivot.pack().value[j]);
-            first[j] += distance;
-            second[j] = fmaf(distance, distance, second[j]);
-          }
-      });
-    }
+        for (int v = u; v < u + count.value; ++v) {
+          const float distance = to_float(batches[0][v].value[j]) - to_float(pivot.pack().value[j]);
+          first[j] += distance;
+          second[j] = fmaf(distance, distance, second[j]);
+        }
+    });
   }
-  if (own < at.end) moved[threadIdx.x] = double(to_float(own_pivot)) - own_group_pivot;
-  sums.add_up(t, at, first, second);
+  if (own < at.end) shared.moved[threadIdx.x] = double(to_float(own_pivot)) - own_group_pivot;
+  shared.sums.add_up(t, at, first, second);
   store_group_sums(partial, t, at, [&](int channel) {
-    const double n = double(at.count), shift = moved[channel];
-    const double distance = double(sums.totals[0][channel]), square = double(sums.totals[1][channel]);
+    const double n = double(at.count), shift = shared.moved[channel];
+    const double distance = double(shared.sums.totals[0][channel]), square = double(shared.sums.totals[1][channel]);
     return double2{n * shift + distance, square + shift * (2 * distance + n * shift)};
   });
 }
 
-// y = act((x - mean) * scale + shift), per channel.
-template <class T, int N, bool kSilu>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    group_normalise(const RowsOf<T> y, float* mean, float* rstd, const double2* partial, const RowsOf<const T> x,
-                    const float* w, const float* b, const GroupTiling t, float eps) {
-  constexpr int kBatch = 4;
-  __shared__ float3 statistics[N * kTileColumns];  // by group of the tile: mean, what its rounding lost, rstd
-  __shared__ ChannelTable<N> table;
-  const TilePlace at(t, N);
-  const int first_group = t.group(at.begin);
-  const int64_t x_step = -t.rows * x.stride, y_step = -t.rows * y.stride;
-  const T* from = x[at.first + at.count - 1 - at.row] + at.channel;
-  T* to = y[at.first + at.count - 1 - at.row] + at.channel;
-  PackBatch<T, N, kBatch> batch;
-  batch.load(from, x_step, at.turns);
-  const int own = ChannelTable<N>::own_channel(t, at);
-  const float own_w = own >= 0 && w ? w[own] : 1, own_b = own >= 0 && b ? b[own] : 0;
+template <int N>
+struct NormaliseShared {
+  float3 statistics[N * kTileColumns];  // by group of the tile: mean, what its rounding lost, rstd
+  ChannelTable<N> table;
+};
 
-  wait_for_previous();
+// What a forward pass takes and leaves, but for y.
+template <class T>
+struct GroupNormCall {
+  float *mean, *rstd;
+  double2* partial;
+  RowsOf<const T> x;
+  const float *w, *b;
+  float eps;
+};
+
+// y = act((x - mean) * scale + shift), per channel. wait() returns when the sums of all chunks are there.
+template <bool kSilu, int N, class T, class Wait>
+__device__ __forceinline__ void normalise(Strand<T> to, Strand<const T> from, const GroupNormCall<T>& call,
+                                          const GroupTiling& t, const TilePlace& at, NormaliseShared<N>& shared,
+                                          const Wait& wait) {
+  constexpr int kBatch = 4;
+  const int first_group = t.group(at.begin);
+  PackBatch<T, N, kBatch> batch;
+  batch.load(from.at, from.step, at.turns);
+  const int own = ChannelTable<N>::own_channel(t, at);
+  const float own_w = own >= 0 && call.w ? call.w[own] : 1, own_b = own >= 0 && call.b ? call.b[own] : 0;
+
+  wait();
   for_groups(t, at, [&](int group) {
-    const double pivot = group_pivot(x, t, at.image, group);
-    const double2 sum = group_total(partial, t, at.image, group);
+    const double pivot = group_pivot(call.x, t, at.image, group);
+    const double2 sum = group_total(call.partial, t, at.image, group);
     const double distance = sum.x * t.inverse_elements, m = pivot + distance;
     const double variance = fmax(0.0, sum.y * t.inverse_elements - distance * distance);
-    const float high = float(m), r = 1 / sqrtf(float(variance) + eps);
+    const float high = float(m), r = 1 / sqrtf(float(variance) + call.eps);
     if (threadIdx.x % 32 > 0) return;
-    statistics[group - first_group] = {high, float(m - double(high)), r};
+    shared.statistics[group - first_group] = {high, float(m - double(high)), r};
     if (at.chunk > 0 || at.tile != t.first_tile(group)) return;
-    if (mean) mean[at.image * t.groups + group] = high;
-    if (rstd) rstd[at.image * t.groups + group] = r;
+    if (call.mean) call.mean[at.image * t.groups + group] = high;
+    if (call.rstd) call.rstd[at.image * t.groups + group] = r;
   });
   __syncthreads();
   if (own >= 0) {
-    const float3 s = statistics[t.group(own) - first_group];
+    const float3 s = shared.statistics[t.group(own) - first_group];
     const float scale = s.z * own_w;
-    table.values[threadIdx.x] = {s.x, scale, fmaf(-s.y, scale, own_b), 0};
+    shared.table.values[threadIdx.x] = {s.x, scale, fmaf(-s.y, scale, own_b), 0};
   }
   __syncthreads();
 
   for (int left = at.turns; left > 0; left -= kBatch) {
     for_present<kBatch>(left, [&](int u, auto count) {
-      for_channels(table, t, at, [&](int j, const float4& c) {
+      for_channels(shared.table, t, at, [&](int j, const float4& c) {
 #pragma unroll
         for (int v = u; v < u + count.value; ++v) {
           const float z = fmaf(to_float(batch[v].value[j]) - c.x, c.y, c.z);
@@ -213,10 +302,43 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
         }
       });
     });
-    batch.store(to, y_step, left);
-    batch.load(from += kBatch * x_step, x_step, left - kBatch);
-    to += kBatch * y_step;
+    batch.store(to.at, to.step, left);
+    batch.load(from.at += kBatch * from.step, from.step, left - kBatch);
+    to.at += kBatch * to.step;
   }
+}
+
+template <class T, int N>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    group_statistics(const GroupNormCall<T> call, const GroupTiling t) {
+  __shared__ StatisticsShared<N> shared;
+  launch_dependents();
+  Strand<T> nowhere[1] = {};
+  sum_distances<T, N>(call.partial, call.x, nowhere, t, TilePlace(t, N), shared);
+}
+
+template <class T, int N, bool kSilu>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    group_normalise(const RowsOf<T> y, const GroupNormCall<T> call, const GroupTiling t) {
+  __shared__ NormaliseShared<N> shared;
+  const TilePlace at(t, N);
+  normalise<kSilu>(from_end(y, t, at), from_end(call.x, t, at), call, t, at, shared, [] { wait_for_previous(); });
+}
+
+// Both phases, of an image that is held in between.
+template <class T, int N, bool kSilu>
+__global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
+    group_norm_held(const RowsOf<T> y, const GroupNormCall<T> call, const GroupTiling t) {
+  __shared__ union {
+    StatisticsShared<N> first;
+    NormaliseShared<N> second;
+  } shared;
+  const TilePlace at(t, N);
+  const Strand<T> held = held_packs<T, N>(t, 0);
+  Strand<T> keep[] = {held};
+  sum_distances<T, N>(call.partial, call.x, keep, t, at, shared.first);
+  normalise<kSilu>(from_begin(y, t, at), {held.at, held.step}, call, t, at, shared.second,
+                   [] { cooperative_groups::this_grid().sync(); });
 }
 
 // Of one channel: mean, scale = rstd * w and shift give z = (x - mean) * scale + shift.
@@ -237,91 +359,99 @@ struct GroupStatistics {
   }
 };
 
+template <int N>
+struct GradientSumsShared {
+  TileSums<N> sums;
+  ChannelTable<N> table;
+};
+
+// What a backward pass takes and leaves, but for dx. channel_sums may be null.
+template <class T>
+struct GroupGradientCall {
+  double2* partial;
+  ChannelSums* channel_sums;
+  RowsOf<const T> dy, x;
+  GroupStatistics statistics;
+};
+
 // Sums of dz * w and dz * w * x_hat, where dz is the gradient before the activation; for dw and db also those of each
 // channel, without w.
-template <class T, int N, bool kSilu>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    group_gradient_sums(double2* partial, ChannelSums* channel_sums, const RowsOf<const T> dy, const RowsOf<const T> x,
-                        const GroupStatistics s, const GroupTiling t) {
+template <bool kSilu, int N, class T>
+__device__ __forceinline__ void sum_gradients(const GroupGradientCall<T>& call, Strand<T> (&keep)[2],
+                                              const GroupTiling& t, const TilePlace& at,
+                                              GradientSumsShared<N>& shared) {
   constexpr int kBatch = 2;
-  __shared__ TileSums<N> sums;
-  __shared__ ChannelTable<N> table;
-  launch_dependents();
-  const TilePlace at(t, N);
+  const GroupStatistics& s = call.statistics;
   const int own = ChannelTable<N>::own_channel(t, at);
-  if (own >= 0) table.values[threadIdx.x] = s.channel(t, at.image, own);
+  if (own >= 0) shared.table.values[threadIdx.x] = s.channel(t, at.image, own);
   __syncthreads();
   float first[N] = {}, second[N] = {};
-  const int64_t x_step = t.rows * x.stride, dy_step = t.rows * dy.stride;
-  const T *x_from = x[at.first + at.row] + at.channel, *dy_from = dy[at.first + at.row] + at.channel;
-  for (int left = at.turns; left > 0; left -= kBatch, x_from += kBatch * x_step, dy_from += kBatch * dy_step) {
-    PackBatch<T, N, kBatch> xs, dys;
-    xs.load(x_from, x_step, left);
-    dys.load(dy_from, dy_step, left);
-    for_present<kBatch>(left, [&](int u, auto count) {
-      for_channels(table, t, at, [&](int j, const float4& c) {
+  Strand<const T> from[] = {from_begin(call.dy, t, at), from_begin(call.x, t, at)};
+  for_packs<kBatch, N>(from, keep, at.turns, [&](auto& batches, int u, auto count) {
+    for_channels(shared.table, t, at, [&](int j, const float4& c) {
 #pragma unroll
-        for (int v = u; v < u + count.value; ++v) {
-          const float distance = to_float(xs[v].value[j]) - c.x;
-          const float dz = gradient_before_activation<kSilu>(to_float(dys[v].value[j]), distance, c);
-          first[j] += dz;
-          second[j] = fmaf(dz, distance, second[j]);
-        }
-      });
+      for (int v = u; v < u + count.value; ++v) {
+        const float distance = to_float(batches[1][v].value[j]) - c.x;
+        const float dz = gradient_before_activation<kSilu>(to_float(batches[0][v].value[j]), distance, c);
+        first[j] += dz;
+        second[j] = fmaf(dz, distance, second[j]);
+      }
     });
-  }
-  sums.add_up(t, at, first, second);
+  });
+  const TileSums<N>& sums = shared.sums;
+  shared.sums.add_up(t, at, first, second);
   const auto rstd = [&](int channel) { return s.rstd[at.image * t.groups + t.group(at.begin + channel)]; };
-  store_group_sums(partial, t, at, [&](int channel) {
+  store_group_sums(call.partial, t, at, [&](int channel) {
     const double w = s.w ? double(s.w[at.begin + channel]) : 1;
     return double2{w * double(sums.totals[0][channel]), w * double(rstd(channel)) * double(sums.totals[1][channel])};
   });
-  if (!channel_sums) return;
+  if (!call.channel_sums) return;
   for (int channel = int(threadIdx.x); channel < at.end - at.begin; channel += int(blockDim.x))
-    channel_sums[(at.image * t.chunks + at.chunk) * t.channels + at.begin + channel] = {
+    call.channel_sums[(at.image * t.chunks + at.chunk) * t.channels + at.begin + channel] = {
         sums.totals[0][channel], rstd(channel) * sums.totals[1][channel]};
 }
 
+template <int N>
+struct InputGradientShared {
+  float2 slopes[N * kTileColumns];  // by group of the tile: slope, offset
+  float offsets[N * kTileColumns];  // by channel, as in the table
+  ChannelTable<N> table;
+};
+
 // dx = rstd * (dz * w - mean(dz * w) - x_hat * mean(dz * w * x_hat)) = dz * scale - (x - mean) * slope - offset.
-template <class T, int N, bool kSilu>
-__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
-    group_input_gradient(const RowsOf<T> dx, const double2* partial, const RowsOf<const T> dy, const RowsOf<const T> x,
-                         const GroupStatistics s, const GroupTiling t) {
+// wait() returns when the sums of all chunks are there.
+template <bool kSilu, int N, class T, class Wait>
+__device__ __forceinline__ void input_gradient(Strand<T> to, Strand<const T> dy, Strand<const T> x,
+                                               const GroupGradientCall<T>& call, const GroupTiling& t,
+                                               const TilePlace& at, InputGradientShared<N>& shared, const Wait& wait) {
   constexpr int kBatch = 2;
-  __shared__ float2 slopes[N * kTileColumns];  // by group of the tile: slope, offset
-  __shared__ float offsets[N * kTileColumns];  // by channel, as in the table
-  __shared__ ChannelTable<N> table;
-  const TilePlace at(t, N);
+  const GroupStatistics& s = call.statistics;
   const int first_group = t.group(at.begin);
-  const int64_t last = at.first + at.count - 1 - at.row;
-  const int64_t x_step = -t.rows * x.stride, dy_step = -t.rows * dy.stride, dx_step = -t.rows * dx.stride;
-  const T *x_from = x[last] + at.channel, *dy_from = dy[last] + at.channel;
-  T* to = dx[last] + at.channel;
   PackBatch<T, N, kBatch> xs, dys;
-  xs.load(x_from, x_step, at.turns);
-  dys.load(dy_from, dy_step, at.turns);
+  xs.load(x.at, x.step, at.turns);
+  dys.load(dy.at, dy.step, at.turns);
   const int own = ChannelTable<N>::own_channel(t, at);
   const float4 own_entry = own >= 0 ? s.channel(t, at.image, own) : float4{};
 
-  wait_for_previous();
+  wait();
   for_groups(t, at, [&](int group) {
-    const double2 sum = group_total(partial, t, at.image, group);
+    const double2 sum = group_total(call.partial, t, at.image, group);
     const float r = s.rstd[at.image * t.groups + group];
     const float mean_dz = float(sum.x * t.inverse_elements), mean_dz_x = float(sum.y * t.inverse_elements);
-    if (threadIdx.x % 32 == 0) slopes[group - first_group] = {r * r * mean_dz_x, r * mean_dz};
+    if (threadIdx.x % 32 == 0) shared.slopes[group - first_group] = {r * r * mean_dz_x, r * mean_dz};
   });
   __syncthreads();
   if (own >= 0) {
-    const float2 slope = slopes[t.group(own) - first_group];
-    table.values[threadIdx.x] = {own_entry.x, own_entry.y, own_entry.z, slope.x};
-    offsets[threadIdx.x] = slope.y;
+    const float2 slope = shared.slopes[t.group(own) - first_group];
+    shared.table.values[threadIdx.x] = {own_entry.x, own_entry.y, own_entry.z, slope.x};
+    shared.offsets[threadIdx.x] = slope.y;
   }
   __syncthreads();
 
   for (int left = at.turns; left > 0; left -= kBatch) {
     for_present<kBatch>(left, [&](int u, auto count) {
-      for_channels(table, t, at, [&](int j, const float4& c) {
-        const float offset = offsets[j * t.columns + at.column];
+      for_channels(shared.table, t, at, [&](int j, const float4& c) {
+        const float offset = shared.offsets[j * t.columns + at.column];
 #pragma unroll
         for (int v = u; v < u + count.value; ++v) {
           const float distance = to_float(xs[v].value[j]) - c.x;
@@ -330,12 +460,67 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
         }
       });
     });
-    dys.store(to, dx_step, left);
-    xs.load(x_from += kBatch * x_step, x_step, left - kBatch);
-    dys.load(dy_from += kBatch * dy_step, dy_step, left - kBatch);
-    to += kBatch * dx_step;
+    dys.store(to.at, to.step, left);
+    xs.load(x.at += kBatch * x.step, x.step, left - kBatch);
+    dys.load(dy.at += kBatch * dy.step, dy.step, left - kBatch);
+    to.at += kBatch * to.step;
   }
 }
+
+template <class T, int N, bool kSilu>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    group_gradient_sums(const GroupGradientCall<T> call, const GroupTiling t) {
+  __shared__ GradientSumsShared<N> shared;
+  launch_dependents();
+  Strand<T> nowhere[2] = {};
+  sum_gradients<kSilu>(call, nowhere, t, TilePlace(t, N), shared);
+}
+
+template <class T, int N, bool kSilu>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    group_input_gradient(const RowsOf<T> dx, const GroupGradientCall<T> call, const GroupTiling t) {
+  __shared__ InputGradientShared<N> shared;
+  const TilePlace at(t, N);
+  input_gradient<kSilu>(from_end(dx, t, at), from_end(call.dy, t, at), from_end(call.x, t, at), call, t, at, shared,
+                        [] { wait_for_previous(); });
+}
+
+template <class T, int N, bool kSilu>
+__global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
+    group_gradient_held(const RowsOf<T> dx, const GroupGradientCall<T> call, const GroupTiling t) {
+  __shared__ union {
+    GradientSumsShared<N> first;
+    InputGradientShared<N> second;
+  } shared;
+  const TilePlace at(t, N);
+  const Strand<T> dy = held_packs<T, N>(t, 0), x = held_packs<T, N>(t, 1);
+  Strand<T> keep[] = {dy, x};
+  sum_gradients<kSilu>(call, keep, t, at, shared.first);
+  input_gradient<kSilu>(from_begin(dx, t, at), Strand<const T>{dy.at, dy.step}, Strand<const T>{x.at, x.step}, call, t,
+                        at, shared.second, [] { cooperative_groups::this_grid().sync(); });
+}
+
+// Only whole packs are held.
+template <class T>
+constexpr int kHeldPack = Pack<T>::kSize;
+
+// Whether the blocks can hold `inputs` inputs of packs of `pack` elements, and how the image is cut up then, or else.
+struct HeldPlan {
+  GroupTiling tiling;
+  Launch launch;
+  bool fits;
+
+  template <class Kernel>
+  HeldPlan(const CudaBackend& cuda, const View& x, int groups, Kernel kernel, int pack, int element_bytes, int inputs)
+      : tiling(cuda, x, groups, pack, kHeldBlocks),
+        launch{.grid = tiling.blocks(),
+               .block = tiling.threads(),
+               .shared_bytes = size_t(tiling.most_turns()) * tiling.threads() * size_t(pack * element_bytes * inputs),
+               .cooperative = true},
+        fits(pack > 1 && cuda.capability() >= 80 && all_at_once(cuda, kernel, launch)) {
+    if (!fits) tiling = GroupTiling(cuda, x, groups, pack);
+  }
+};
 
 template <class F>
 void dispatch_silu(bool silu, F&& f) {
@@ -354,15 +539,22 @@ void CudaBackend::group_norm(View y, View mean, View rstd, View x, View w, View 
   dispatch_packs(dtype, input.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(pack)::value;
-    const GroupTiling t(*this, x, groups, N);
-    const Scratch partial(*this, t.sum_bytes());
-    group_statistics<T, N><<<t.blocks(), t.threads(), 0, stream_>>>(partial.as<double2>(), input.rows<const T>(), t);
-    cuda_launched("group_statistics");
-    const Launch second{.grid = t.blocks(), .block = t.threads(), .overlap = capability_ >= 90};
     dispatch_silu(silu, [&](auto activated) {
-      launch("group_normalise", stream_, second, group_normalise<T, N, activated.value>, output.rows<T>(),
-             means.as<float>(), rstds.as<float>(), partial.as<double2>(), input.rows<const T>(), weight.as<float>(),
-             bias.as<float>(), t, eps);
+      const auto whole = group_norm_held<T, kHeldPack<T>, activated.value>;
+      const HeldPlan plan(*this, x, groups, whole, N, int(sizeof(T)), 1);
+      const GroupTiling& t = plan.tiling;
+      const Scratch partial(*this, t.sum_bytes());
+      const GroupNormCall<T> call{means.as<float>(),
+                                  rstds.as<float>(),
+                                  partial.as<double2>(),
+                                  input.rows<const T>(),
+                                  weight.as<float>(),
+                                  bias.as<float>(),
+                                  eps};
+      if (plan.fits) return launch("group_norm", stream_, plan.launch, whole, output.rows<T>(), call, t);
+      launch("group_statistics", stream_, {.grid = t.blocks(), .block = t.threads()}, group_statistics<T, N>, call, t);
+      launch("group_normalise", stream_, {.grid = t.blocks(), .block = t.threads(), .overlap = capability_ >= 90},
+             group_normalise<T, N, activated.value>, output.rows<T>(), call, t);
     });
   });
   output.finish();
@@ -387,20 +579,27 @@ void CudaBackend::group_norm_backward(View dx, View dw, View db, View dy, View x
   dispatch_packs(dtype, input.packs() && gradient.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(pack)::value;
-    const GroupTiling t(*this, x, groups, N);
-    const Scratch partial(*this, t.sum_bytes());
-    const Scratch channel_sums(*this, dw || db ? size_t(t.images * t.chunks * t.channels) * sizeof(ChannelSums) : 0);
-    ChannelSums* const sums = dw || db ? channel_sums.as<ChannelSums>() : nullptr;
-    const Launch first{.grid = t.blocks(), .block = t.threads()},
-        second{t.blocks(), t.threads(), 0, 1, capability_ >= 90};
     dispatch_silu(silu, [&](auto activated) {
-      launch("group_gradient_sums", stream_, first, group_gradient_sums<T, N, activated.value>, partial.as<double2>(),
-             sums, gradient.rows<const T>(), input.rows<const T>(), statistics, t);
-      if (dx)
-        launch("group_input_gradient", stream_, second, group_input_gradient<T, N, activated.value>, output.rows<T>(),
-               partial.as<double2>(), gradient.rows<const T>(), input.rows<const T>(), statistics, t);
+      const auto whole = group_gradient_held<T, kHeldPack<T>, activated.value>;
+      const HeldPlan plan(*this, x, groups, whole, N, int(sizeof(T)), 2);
+      const GroupTiling& t = plan.tiling;
+      const Scratch partial(*this, t.sum_bytes());
+      const Scratch channel_sums(*this, dw || db ? size_t(t.images * t.chunks * t.channels) * sizeof(ChannelSums) : 0);
+      ChannelSums* const sums = dw || db ? channel_sums.as<ChannelSums>() : nullptr;
+      const GroupGradientCall<T> call{partial.as<double2>(), sums, gradient.rows<const T>(), input.rows<const T>(),
+                                      statistics};
+      if (dx && plan.fits) {
+        launch("group_norm_backward", stream_, plan.launch, whole, output.rows<T>(), call, t);
+      } else {
+        launch("group_gradient_sums", stream_, {.grid = t.blocks(), .block = t.threads()},
+               group_gradient_sums<T, N, activated.value>, call, t);
+        if (dx)
+          launch("group_input_gradient", stream_,
+                 {.grid = t.blocks(), .block = t.threads(), .overlap = capability_ >= 90},
+                 group_input_gradient<T, N, activated.value>, output.rows<T>(), call, t);
+      }
+      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t);
     });
-    if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t);
   });
   output.finish();
   dweight.finish();

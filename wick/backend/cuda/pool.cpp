@@ -148,38 +148,8 @@ void Pool::read(void* host, const void* from, size_t bytes) {
   cuda_check(cudaStreamSynchronize(stream_), "waiting for the device");
 }
 
-namespace {
-
-// Page-locked, or the copy would wait for the device.
-class Pinned final : public Readback {
- public:
-  Pinned(cudaStream_t stream, const void* from, size_t bytes) {
-    cuda_check(cudaMallocHost(&data_, bytes), "cudaMallocHost");
-    cuda_check(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "cudaEventCreate");
-    cuda_check(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
-    cuda_check(cudaEventRecord(arrived_, stream), "cudaEventRecord");
-  }
-  ~Pinned() override {
-    cudaEventSynchronize(arrived_);
-    cudaEventDestroy(arrived_);
-    cudaFreeHost(data_);
-  }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
-  const void* data() override {
-    cuda_check(cudaEventSynchronize(arrived_), "waiting for the device");
-    return data_;
-  }
-
- private:
-  void* data_ = nullptr;
-  cudaEvent_t arrived_ = nullptr;
-};
-
-}  // namespace
-
 std::unique_ptr<Readback> Pool::read_later(const void* from, size_t bytes) {
-  return std::make_unique<Pinned>(stream_, from, bytes);
+  return readbacks_.start(from, bytes, stream_);
 }
 
 MemoryStats Pool::stats() const {

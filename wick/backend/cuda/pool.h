@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "wick/backend/cuda/readback.h"
 #include "wick/core/memory.h"
 
 namespace wick {
@@ -68,6 +69,7 @@ class Pool final : public Memory {
   mutable std::mutex mutex_;
   Heap general_, arena_heap_;
   bool arena_ = false;
+  Readbacks readbacks_;
   uint64_t requests_ = 0, hits_ = 0;
 };
 

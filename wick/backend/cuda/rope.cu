@@ -24,10 +24,25 @@ struct Angles {
   float direction;
 };
 
-// The first elements of the two packs that hold N pairs, the first of which is `pair`.
+// A thread has N pairs in two packs, one in each half of the features, so that lanes read side by side: the halves of N
+// pairs, or N / 2 pairs of neighbours each. The first elements of the packs, where `pair` counts N a thread:
 template <int N, bool kHalves>
 __device__ __forceinline__ int2 places(int pair, int half) {
-  return kHalves ? int2{pair, half + pair} : int2{2 * pair, 2 * pair + N};
+  return kHalves || N > 1 ? int2{pair, half + pair} : int2{2 * pair, 2 * pair + 1};
+}
+
+// And its pairs' angles.
+template <int N, bool kHalves>
+__device__ __forceinline__ void load_angles(float (&to)[N], const float* table, int pair, int half) {
+  if constexpr (kHalves || N == 1) {
+    load_floats(to, table, pair);
+  } else {
+    float parts[2][N / 2];
+    load_floats(parts[0], table, pair / 2);
+    load_floats(parts[1], table, (half + pair) / 2);
+#pragma unroll
+    for (int j = 0; j < N; ++j) to[j] = parts[j / (N / 2)][j % (N / 2)];
+  }
 }
 
 // An element of either half, or of the two packs as one.
@@ -44,8 +59,8 @@ __global__ void __launch_bounds__(kThreads) turn(const HeadsOf<T> y, const Heads
   const int64_t image = number / tokens, token = number - image * tokens, angle = image * angles.image + token * half;
   for (int pair = int(threadIdx.x) * N; pair < half; pair += int(blockDim.x) * N) {
     float cos[N], sin[N];
-    load_floats(cos, angles.cos, angle + pair);
-    load_floats(sin, angles.sin, angle + pair);
+    load_angles<N, kHalves>(cos, angles.cos + angle, pair, half);
+    load_angles<N, kHalves>(sin, angles.sin + angle, pair, half);
 #pragma unroll
     for (int j = 0; j < N; ++j) sin[j] *= angles.direction;
     const int2 place = places<N, kHalves>(pair, half);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "wick/backend/cuda/check.h"
+#include "wick/backend/cuda/cuda.h"
 
 namespace wick {
 
@@ -102,15 +102,29 @@ __device__ __forceinline__ void wait_for_previous() {
 struct Launch {
   dim3 grid, block;
   size_t shared_bytes = 0;
-  int cluster = 1;       // blocks along x
-  bool overlap = false;  // may start before the kernel before it has ended
+  int cluster = 1;           // blocks along x
+  bool overlap = false;      // may start before the kernel before it has ended
+  bool cooperative = false;  // all blocks run at once, and may wait for each other
 };
+
+// Whether the device can run all blocks of a cooperative launch at once.
+template <class... Parameters>
+bool all_at_once(const CudaBackend& cuda, void (*kernel)(Parameters...), const Launch& l) {
+  int blocks = 0;
+  const bool fits =
+      (l.shared_bytes <= 48 * 1024 ||
+       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(l.shared_bytes)) == cudaSuccess) &&
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, int(l.block.x * l.block.y), l.shared_bytes) ==
+          cudaSuccess;
+  if (!fits) cudaGetLastError();  // too much shared memory; no launch has to report it
+  return fits && int64_t(blocks) * cuda.multiprocessors() >= int64_t(l.grid.x) * l.grid.y;
+}
 
 template <class... Parameters, class... Args>
 void launch(const char* name, cudaStream_t stream, const Launch& l, void (*kernel)(Parameters...), Args&&... args) {
   if (l.shared_bytes > 48 * 1024)
     cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(l.shared_bytes)), name);
-  cudaLaunchAttribute attributes[2];
+  cudaLaunchAttribute attributes[3];
   cudaLaunchConfig_t config{};
   config.gridDim = l.grid;
   config.blockDim = l.block;
@@ -126,6 +140,11 @@ void launch(const char* name, cudaStream_t stream, const Launch& l, void (*kerne
   if (l.overlap) {
     attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
+    ++config.numAttrs;
+  }
+  if (l.cooperative) {
+    attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
+    attributes[config.numAttrs].val.cooperative = 1;
     ++config.numAttrs;
   }
   cuda_check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);

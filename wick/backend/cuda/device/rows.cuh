@@ -111,7 +111,7 @@ void dispatch_packs(DType dtype, bool packs, F&& f) {
 
 // Rows that blockDim.x threads share, blockDim.y rows a block: a few lanes of a warp, so that each has several packs
 // to make its share of the reductions worth while, or a whole block.
-inline constexpr int kRowThreads = 512, kFewRowThreads = 128;
+inline constexpr int kRowThreads = 512, kFewRowThreads = 64;
 inline constexpr int kHeldPacks = 8;  // that a thread keeps of a row
 
 inline dim3 row_threads(int64_t packs) {

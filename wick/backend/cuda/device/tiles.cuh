@@ -24,7 +24,8 @@ struct Tiling {
   Divisor by_columns, by_rows, by_tiles, by_chunks;
 
   // As many blocks as the device runs at once: more chunks would only make the second stage longer.
-  Tiling(const CudaBackend& cuda, int64_t image_count, int64_t position_count, int64_t channel_count, int pack)
+  Tiling(const CudaBackend& cuda, int64_t image_count, int64_t position_count, int64_t channel_count, int pack,
+         int blocks_at_once = kTileBlocks)
       : images(image_count), positions(position_count), channels(int(channel_count)) {
     const int packs = channels / pack, fewest = (packs + kTileColumns - 1) / kTileColumns;
     tiles = fewest;
@@ -35,7 +36,7 @@ struct Tiling {
     tile_channels = columns * pack;
     rows = std::min(kTileThreads / columns, kTileRows);
     const int64_t most = (positions + rows - 1) / rows;
-    chunks = std::clamp<int64_t>(kTileBlocks * cuda.multiprocessors() / (images * tiles), 1, most);
+    chunks = std::clamp<int64_t>(blocks_at_once * cuda.multiprocessors() / (images * tiles), 1, most);
     chunk_positions = positions / chunks;
     longer = positions % chunks;
     by_columns = Divisor(columns);
@@ -43,6 +44,8 @@ struct Tiling {
     by_tiles = Divisor(tiles);
     by_chunks = Divisor(chunks);
   }
+  // Of the thread that has the most.
+  __host__ __device__ int most_turns() const { return int((chunk_positions + (longer > 0) + rows - 1) / rows); }
   unsigned blocks() const { return unsigned(images * chunks * tiles); }
   unsigned threads() const { return unsigned(columns * rows + 31) / 32 * 32; }
 };
@@ -101,28 +104,31 @@ __device__ __forceinline__ void for_present(int present, const F& f) {
     if (u < present) f(u, std::integral_constant<int, 1>());
 }
 
-// Adds up two sums a channel over the block's rows of threads. All threads call it.
+// Adds up two sums a channel over the block's rows of threads, one after the other. All threads call it.
 template <int N>
 struct TileSums {
-  float partial[2 * N * kTileThreads];
+  float partial[N * kTileThreads];
   float totals[2][N * kTileColumns];  // by channel of the tile
 
   __device__ void add_up(const Tiling& t, const TilePlace& at, const float (&first)[N], const float (&second)[N]) {
+    add_up_one(t, at, first, totals[0]);
+    add_up_one(t, at, second, totals[1]);
+  }
+
+ private:
+  __device__ void add_up_one(const Tiling& t, const TilePlace& at, const float (&sums)[N], float* total) {
     if (at.row < t.rows && at.channel < at.end) {
 #pragma unroll
-      for (int j = 0; j < N; ++j) {
-        partial[(j * t.rows + at.row) * t.columns + at.column] = first[j];
-        partial[((N + j) * t.rows + at.row) * t.columns + at.column] = second[j];
-      }
+      for (int j = 0; j < N; ++j) partial[(j * t.rows + at.row) * t.columns + at.column] = sums[j];
     }
     __syncthreads();
     // There are more rows of threads than sums of a column.
-    static_assert(kTileThreads / kTileColumns >= 2 * N && kTileRows >= 2 * N);
-    if (at.row < 2 * N) {
+    static_assert(kTileThreads / kTileColumns >= N && kTileRows >= N);
+    if (at.row < N) {
       float sum = 0;
 #pragma unroll 8
       for (int row = 0; row < t.rows; ++row) sum += partial[(at.row * t.rows + row) * t.columns + at.column];
-      totals[at.row / N][at.column * N + at.row % N] = sum;
+      total[at.column * N + at.row] = sum;
     }
     __syncthreads();
   }
