@@ -1,7 +1,9 @@
 #include "wick/backend/cuda/pool.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
+#include <string_view>
 
 #include "wick/backend/cuda/check.h"
 
@@ -30,6 +32,11 @@ bool fits(size_t block, size_t bytes) {
 
 }  // namespace
 
+Pool::Pool(int device, cudaStream_t stream) : device_(device), stream_(stream) {
+  const char* pool = std::getenv("WICK_CUDA_POOL");
+  off_ = pool && pool == std::string_view("off");
+}
+
 Pool::~Pool() {
   cudaStreamSynchronize(stream_);
   for (Heap* heap : {&general_, &arena_heap_})
@@ -40,13 +47,14 @@ Pool::~Pool() {
 void* Pool::allocate(size_t bytes) {
   const std::lock_guard lock(mutex_);
   Heap& heap = arena_ ? arena_heap_ : general_;
-  const size_t size = rounded(bytes, kAlign);
+  const bool exact = off_ && !arena_;
+  const size_t size = rounded(bytes, exact ? 1 : kAlign);
   ++requests_;
-  Block* block = find(heap, size);
+  Block* block = exact ? nullptr : find(heap, size);
   if (block)
     ++hits_;
   else
-    block = grow(heap, size);
+    block = grow(heap, size, exact ? size : segment_for(size));
   heap.free.erase(block);
   split(heap, *block, size);
   block->free = false;
@@ -61,8 +69,7 @@ Pool::Block* Pool::find(Heap& heap, size_t bytes) {
   return nullptr;
 }
 
-Pool::Block* Pool::grow(Heap& heap, size_t bytes) {
-  const size_t segment = segment_for(bytes);
+Pool::Block* Pool::grow(Heap& heap, size_t bytes, size_t segment) {
   void* data = nullptr;
   cudaError_t status = cudaMalloc(&data, segment);
   if (status == cudaErrorMemoryAllocation) {  // what is kept may be in the way
@@ -117,6 +124,7 @@ void Pool::release(void* data, size_t) noexcept {
     }
   }
   heap.free.insert(&it->second);
+  if (off_) trim(general_);
 }
 
 void Pool::trim() {

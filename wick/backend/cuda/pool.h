@@ -6,6 +6,10 @@
 //
 // Inside an Arena (below) blocks come from segments of the arena's own. A captured CUDA graph holds addresses of
 // blocks that are free between its replays; nothing that lives on may ever be placed there.
+//
+// For compute-sanitizer, which knows only of what the driver handed out, WICK_CUDA_POOL=off passes every request
+// outside an arena on to the driver: then it sees where each tensor ends, and what of it was written since it was
+// allocated.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -25,7 +29,7 @@ namespace wick {
 
 class Pool final : public Memory {
  public:
-  Pool(int device, cudaStream_t stream) : device_(device), stream_(stream) {}
+  Pool(int device, cudaStream_t stream);
   ~Pool() override;
 
   void* allocate(size_t bytes) override;  // 512-byte aligned
@@ -59,13 +63,14 @@ class Pool final : public Memory {
   };
 
   Block* find(Heap& heap, size_t bytes);
-  Block* grow(Heap& heap, size_t bytes);
+  Block* grow(Heap& heap, size_t bytes, size_t segment);
   void split(Heap& heap, Block& block, size_t bytes);
   void trim(Heap& heap);
   [[noreturn]] void out_of_memory(size_t bytes);
 
   int device_;
   cudaStream_t stream_;
+  bool off_;
   mutable std::mutex mutex_;
   Heap general_, arena_heap_;
   bool arena_ = false;
