@@ -29,10 +29,15 @@ struct Weights::State {
     Shape file_shape;
   };
 
+  struct Stored {
+    std::shared_ptr<SafetensorsFile> file;
+    std::string name;  // there
+  };
+
   Options options;
-  std::string source;                                                       // the file or folder, for errors
-  std::unordered_map<std::string, std::shared_ptr<SafetensorsFile>> files;  // tensor name -> the file that holds it
-  std::map<std::string, Tensor> tensors;                                    // those in memory
+  std::string source;                             // the file or folder, for errors
+  std::unordered_map<std::string, Stored> files;  // by the tensors' names
+  std::map<std::string, Tensor> tensors;          // those in memory
   bool outline = false;
 
   std::map<std::string, Loaded> loaded;
@@ -40,14 +45,15 @@ struct Weights::State {
 
   void add_file(const fs::path& path);
   void add_shards(const fs::path& index);
+  void add(const std::string& name, const std::shared_ptr<SafetensorsFile>& file);
   Shape stored_shape(const std::string& name) const;
-  Tensor read(const std::string& name) const;
+  Tensor read(const std::string& name) const;  // what is in a file, where it belongs: that is where it is converted
   Tensor load(const std::string& name, const Shape& shape, bool conv);
 };
 
 void Weights::State::add_file(const fs::path& path) {
   const auto file = std::make_shared<SafetensorsFile>(SafetensorsFile::open(path));
-  for (const auto& [name, info] : file->tensors()) files[name] = file;
+  for (const auto& [name, info] : file->tensors()) add(name, file);
 }
 
 // {"weight_map": {tensor name: file beside the index}}
@@ -64,20 +70,29 @@ void Weights::State::add_shards(const fs::path& index) {
     if (!shard) shard = std::make_shared<SafetensorsFile>(SafetensorsFile::open(index.parent_path() / file_name));
     check(shard->has(name), "{}: has no tensor \"{}\", which {} says is there", shard->path().string(), name,
           index.filename().string());
-    files[name] = shard;
+    add(name, shard);
   }
 }
 
+// transformers 5 writes CLIPTextModel without the prefix that its names had before: they are found with it too.
+void Weights::State::add(const std::string& name, const std::shared_ptr<SafetensorsFile>& file) {
+  files[name] = {file, name};
+  for (const char* part : {"embeddings.", "encoder.", "final_layer_norm."})
+    if (name.starts_with(part)) files.try_emplace("text_model." + name, Stored{file, name});
+}
+
 Shape Weights::State::stored_shape(const std::string& name) const {
-  if (const auto file = files.find(name); file != files.end()) return file->second->tensors().at(name).shape;
+  if (const auto found = files.find(name); found != files.end())
+    return found->second.file->tensors().at(found->second.name).shape;
   const auto found = tensors.find(name);
   check(found != tensors.end(), "{}: has no tensor \"{}\"", source, name);
   return found->second.shape();
 }
 
 Tensor Weights::State::read(const std::string& name) const {
-  const auto file = files.find(name);
-  return file != files.end() ? file->second->load(name) : tensors.at(name);
+  const auto found = files.find(name);
+  if (found == files.end()) return tensors.at(name);
+  return found->second.file->load(found->second.name, *options.place.memory);
 }
 
 Tensor Weights::State::load(const std::string& name, const Shape& shape, bool conv) {
@@ -101,7 +116,7 @@ Tensor Weights::State::load(const std::string& name, const Shape& shape, bool co
     value = cast(place(reshape(stored, shape)), dtype);
     // A map's tensors stay the caller's: training must not write into them.
     if (options.trainable && tensors.contains(name)) value = clone(value);
-    value = contiguous(value).to(*options.place.memory);
+    value = contiguous(value.to(*options.place.memory));
   }
   if (options.trainable) {
     value = value.trainable();
