@@ -1,6 +1,7 @@
 // `wick doctor`: what this machine has for Wick. Ends with 0 whatever it finds.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "commands.h"
@@ -23,7 +24,12 @@ void doctor() {
   for (const DeviceReport& d : cuda.devices) {
     print_row(d.name, fmt::format("{}, compute capability {}, {} of {} free", d.model, d.architecture,
                                   gibibytes(d.free_bytes), gibibytes(d.total_bytes)));
-    print_row("", d.problem.empty() ? d.kernels : d.problem);
+    if (!d.problem.empty()) print_row("", d.problem);
+    for (size_t begin = 0; d.problem.empty() && begin < d.kernels.size();) {
+      const size_t end = std::min(d.kernels.find("; ", begin), d.kernels.size());
+      print_row("", d.kernels.substr(begin, end - begin));
+      begin = end + 2;
+    }
   }
   if (!cuda.problem.empty()) print_row("cuda", "not used: " + cuda.problem);
   print_row("--device", fmt::format("auto takes {}", open_backend("auto").name()));

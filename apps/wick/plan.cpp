@@ -22,13 +22,16 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
   print_row("weights", plan.weights);
   print_row("adapter", plan.adapter);
   print_row("optimizer", plan.optimizer);
-  print_row("activations", plan.activations, "forward and backward, gradients among them");
-  print_row("workspace", plan.device.workspace, "allowance for the kernels");
-  print_row("peak", plan.peak(),
-            plan.encoding > plan.step() ? "while the pictures are encoded, before the first step" : "in a step");
-  print_row("beside it", plan.device.context, std::string(plan.device.context_of));
+  print_row("activations", plan.activations, "forward and backward, gradients and scratch among them");
+  if (plan.encoding > plan.step())
+    print_row("encoding", plan.encoding, "the pictures, before the first step, which takes less");
+  if (plan.gaps() > 0) print_row("gaps", plan.gaps(), "between tensors");
+  if (plan.device.workspace > 0) print_row("workspace", plan.device.workspace, "allowance for the kernels");
+  print_row("beside them", plan.device.context, std::string(plan.device.context_of));
   const std::optional<size_t> free = free_memory(device);
-  print_row("total", plan.total(), free ? readable_bytes(*free) + " are free" : "no such device here");
+  print_row("total", plan.total(),
+            fmt::format("{}; {}", plan.device.is_device ? "what nvidia-smi shows at the peak" : "of the process",
+                        free ? readable_bytes(*free) + " are free" : "no such device here"));
 }
 
 void run_plan(cli::TrainFlags& flags) {

@@ -252,6 +252,30 @@ TEST(Attention, SameBitsTwice) {
   expect_same_bits(dv[0], dv[1], "dv");
 }
 
+// Of these two entries, and then of these heads, each is computed on its own: they take too much scratch together.
+TEST(Attention, InPartsAtFullSize) {
+  if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "nothing is computed in parts";
+  Memory& memory = test::memory();
+  for (const Shape& s : {Shape{2, 4096, 10, 64}, {1, 6144, 24, 64}}) {
+    const Tensor q = input(s).to(memory), k = input(s).to(memory), v = input(s).to(memory), dy = input(s).to(memory);
+    const Tensor y = output(s).to(memory), lse = poisoned({s[0], s[2], s[1]}).to(memory);
+    const Tensor dq = output(s).to(memory), dk = output(s).to(memory), dv = output(s).to(memory);
+    Backend& device = test::backend();
+    device.attention(y, lse, q, k, v, 0.125f, false);
+    device.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, 0.125f, false);
+    // The last head of the last entry, alone.
+    const int64_t b = s[0] - 1, h = s[2] - 1;
+    const Shape one{1, s[1], 1, 64};
+    const auto last = [&](const Tensor& t) { return t.window(one, t.stride(), b * t.stride()[0] + h * t.stride()[2]); };
+    const Tensor last_lse = lse.window({1, 1, s[1]}, {s[1], s[1], 1}, (b * s[2] + h) * s[1]);
+    const Tensor dq1 = output(one).to(memory), dk1 = output(one).to(memory), dv1 = output(one).to(memory);
+    device.attention_backward(dq1, dk1, dv1, last(dy), last(y), last_lse, last(q), last(k), last(v), 0.125f, false);
+    expect_same_bits(last(dq).to(host_memory()), dq1.to(host_memory()), "dq");
+    expect_same_bits(last(dk).to(host_memory()), dk1.to(host_memory()), "dk");
+    expect_same_bits(last(dv).to(host_memory()), dv1.to(host_memory()), "dv");
+  }
+}
+
 TEST(Attention, ReplaysTheSameBits) {
   const Shape s{1, 256, 2, 64}, context{1, 77, 2, 64};
   Memory& memory = test::memory();

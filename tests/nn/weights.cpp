@@ -54,6 +54,20 @@ TEST(Weights, ReadsShards) {
   expect_error([&] { Weights::open(folder.path()); }, {"model.safetensors.index.json", "weight_map"});
 }
 
+TEST(Weights, FindsATextModelThatWasSavedWithoutItsPrefix) {
+  const TemporaryDirectory folder;
+  const std::string name = "encoder.layers.0.self_attn.q_proj.weight";
+  save_safetensors(folder / "new.safetensors", {{name, counting({2, 3})}});
+  save_safetensors(folder / "old.safetensors", {{"text_model." + name, counting({2, 3})}});
+  for (const char* file : {"new.safetensors", "old.safetensors"}) {
+    const Weights weights = Weights::open(folder / file);
+    EXPECT_TRUE(weights.has("text_model." + name)) << file;
+    EXPECT_EQ(weights.load("text_model." + name, {2, 3}).to_vector(), counting({2, 3}).to_vector()) << file;
+  }
+  EXPECT_TRUE(Weights::open(folder / "new.safetensors").has(name));
+  EXPECT_FALSE(Weights::open(folder / "old.safetensors").has(name));
+}
+
 TEST(Weights, SaysWhatIsWrongWithATensor) {
   const TemporaryDirectory folder;
   save_safetensors(folder / "m.safetensors",

@@ -70,6 +70,9 @@ TEST_F(SmallTokenizer, StartsEndsAndPads) {
 TEST_F(SmallTokenizer, KeepsTheEndWhenItTruncates) {
   EXPECT_EQ(encode("a a a a a a cat"), (Ids{11, 5, 5, 5, 5, 5, 5, 12}));
   EXPECT_EQ(encode("a a a a a catcac"), (Ids{11, 5, 5, 5, 5, 5, 10, 12}));
+  EXPECT_EQ(load().length("a a a a a a cat"), 9);
+  EXPECT_EQ(load().length("a a a a a catcac"), 11);
+  EXPECT_EQ(load().length(""), 2);
 }
 
 TEST_F(SmallTokenizer, MergesTheLowestRankFirst) {

@@ -72,6 +72,8 @@ void expect_planned(TrainConfig config) {
   EXPECT_EQ(plan.optimizer, measured.optimizer);
   expect_close(plan.encoding, measured.encoding, kind.workspace, "encoding");
   expect_close(plan.step(), measured.step, kind.workspace, "step");
+  EXPECT_GE(plan.taken, std::max(plan.step(), plan.encoding));
+  EXPECT_EQ(plan.total(), plan.taken + kind.workspace + kind.context);
 }
 
 TEST(Plan, ALora) { expect_planned({.rank = 4, .alpha = 4}); }
@@ -90,7 +92,7 @@ TEST(Plan, TheWholeUNet) { expect_planned({.train = TrainMode::full, .batch_size
 TEST(Plan, TheVae) { expect_planned({.train = TrainMode::vae, .batch_size = 2}); }
 
 TEST(Plan, WhatSavesMemoryIsFound) {
-  const TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .batch_size = 64};
+  const TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .batch_size = 4096};
   const MemoryPlan plan = plan_memory(config, kModel, device_kind("cuda"));
   const std::vector<Alternative> found = alternatives(config, kModel, plan);
   ASSERT_EQ(found.size(), 4u);
@@ -106,6 +108,23 @@ TEST(Plan, WhatSavesMemoryIsFound) {
          {"cuda:0", "would need", "are free", "--gradient-checkpointing", "--batch-size 1", "--bf16"})
       EXPECT_NE(std::string(e.what()).find(word), std::string::npos) << e.what();
   }
+}
+
+TEST(Plan, TensorsOfADeviceHaveGapsBetweenThem) {
+  CountingMemory memory(device_kind("cuda"));
+  constexpr size_t kUnit = Segments::kUnit;
+  void* const first = memory.allocate(kUnit / 2);
+  void* const second = memory.allocate(kUnit);
+  EXPECT_EQ(memory.in_use(), kUnit + kUnit / 2);
+  EXPECT_EQ(memory.most_taken(), 2 * kUnit);
+  memory.release(second, kUnit);
+  memory.trim();
+  memory.enter_arena();
+  memory.release(memory.allocate(kUnit + 1), kUnit + 1);
+  memory.leave_arena();
+  memory.release(first, kUnit / 2);
+  EXPECT_EQ(memory.in_use(), 0u);
+  EXPECT_EQ(memory.most_taken(), 3 * kUnit) << "the first's, and two in the arena";
 }
 
 TEST(Plan, NothingCanBeReadFromMemoryThatOnlyCounts) {

@@ -225,6 +225,28 @@ TEST_F(RunTest, AFullDiskIsOneLineAndLeavesNoHalfFile) {
   ASSERT_EQ(train("out", {"--resume"}).code, 0) << "with room again";
 }
 
+TEST_F(RunTest, TwoAtOnceDoNotShareAFolder) {
+  const Process first(arguments("out", {"--steps", "600", "--save-every", "0"}), folder_.path());
+  while (lines("out") < 1) std::this_thread::sleep_for(milliseconds(5));
+  const TemporaryDirectory scratch;
+  expect_one_line(Process(arguments("out"), scratch.path()).wait(), {(folder_ / "out").string(), "another run"});
+  first.signal(SIGKILL);
+  first.wait();
+  EXPECT_EQ(train("out").code, 0) << "the lock went with the run that was killed";
+}
+
+TEST_F(RunTest, ACaptionThatIsCutIsNamed) {
+  std::string caption;
+  for (int i = 0; i < 80; ++i) caption += "a ";
+  write_plain(folder_ / "pictures/0002.txt", caption);
+  write_plain(folder_ / "pictures/0009.txt", caption);
+  const Outcome outcome = train("out", {"--steps", "1"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"0002.txt", "80 tokens", "last 5", "likewise 1 other"})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out << part;
+  EXPECT_EQ(outcome.out.find("0009.txt"), std::string::npos) << "one line is enough";
+}
+
 // The golden model with one number of one tensor replaced.
 void spoil(const fs::path& model, const fs::path& file, const std::string& tensor) {
   fs::copy(kModel, model, fs::copy_options::recursive);

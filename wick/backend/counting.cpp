@@ -1,5 +1,8 @@
 #include "wick/backend/counting.h"
 
+#include <algorithm>
+
+#include "wick/backend/attention_parts.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -8,22 +11,16 @@ namespace {
 constexpr size_t kMiB = size_t{1} << 20;
 
 // Kernels of the CPU keep scratch of their own, up to 128 MiB a thread but little in practice.
-constexpr DeviceKind kCpu{.name = "cpu",
-                          .computes_in_f32 = true,
-                          .granule = 1,
-                          .workspace = 0,
-                          .context = 256 * kMiB,
-                          .context_of = "scratch of the kernels"};
+constexpr DeviceKind kCpu{
+    .name = "cpu", .is_device = false, .workspace = 0, .context = 256 * kMiB, .context_of = "scratch of the kernels"};
 
-// Scratch comes from the pool, which hands out multiples of 512 bytes: the plans of cuDNN's convolutions and attention
-// and dense copies of strided operands. Past the pool there are cuBLASLt's workspace (32 MiB), the context and the
-// kernels of the libraries.
+// Measured on an H100 (bench/results/plan-h100-2026-11-21.md): the context with our kernels takes 528 MiB, cuBLASLt's
+// workspace 32, the libraries' kernels 50, and the graph of each shape of batches some 60.
 constexpr DeviceKind kCuda{.name = "cuda",
-                           .computes_in_f32 = false,
-                           .granule = 512,
-                           .workspace = 128 * kMiB,
-                           .context = 544 * kMiB,
-                           .context_of = "CUDA's context, cuBLASLt's workspace"};
+                           .is_device = true,
+                           .workspace = 0,
+                           .context = 720 * kMiB,
+                           .context_of = "CUDA's context, libraries and graphs"};
 
 [[noreturn]] void fail_reading() { fail("memory that only counts was read: it has no values to give"); }
 
@@ -36,11 +33,41 @@ struct Nothing final : Readback {
 const DeviceKind& device_kind(std::string_view device) { return device.starts_with("cuda") ? kCuda : kCpu; }
 
 void* CountingMemory::allocate(size_t bytes) {
-  count(counted(bytes));
-  return this;  // an address that is not null; nobody follows it
+  if (!in_segments_) {
+    count(bytes);
+    most_taken_ = std::max(most_taken_, in_use());
+    return this;  // an address that is not null
+  }
+  Segments& segments = arena_ ? arena_segments_ : general_;
+  std::optional<size_t> address = segments.allocate(bytes);
+  if (!address) {
+    segments.add(next_address_, Segments::segment_for(bytes));
+    next_address_ += Segments::segment_for(bytes);
+    address = segments.allocate(bytes);
+  }
+  count(segments.size_of(*address));
+  most_taken_ = std::max(most_taken_, general_.taken() + arena_segments_.taken());
+  return reinterpret_cast<void*>(*address);
 }
+
+void CountingMemory::release(void* data, size_t bytes) noexcept {
+  if (!in_segments_) return uncount(bytes);
+  const size_t address = reinterpret_cast<size_t>(data);
+  Segments& segments = general_.holds(address) ? general_ : arena_segments_;
+  uncount(segments.size_of(address));
+  segments.release(address);
+}
+
+void CountingMemory::trim() { general_.trim(); }
 
 void CountingMemory::read(void*, const void*, size_t) { fail_reading(); }
 std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { return std::make_unique<Nothing>(); }
+
+// The one scratch that weighs.
+void CountingBackend::attention_backward(View, View, View, View, View, View, View q, View k, View, float, bool) {
+  if (!kind_.is_device || q.dtype == DType::f32 || q.numel() == 0) return;
+  const size_t bytes = AttentionParts(q.shape, k.shape[1]).scratch;
+  memory_.release(memory_.allocate(bytes), bytes);
+}
 
 }  // namespace wick

@@ -5,15 +5,15 @@
 #include <string_view>
 
 #include "wick/backend/backend.h"
+#include "wick/core/segments.h"
 
 namespace wick {
 
 // What is known of a kind of device without having one. The constants stand in counting.cpp, with where they are from.
 struct DeviceKind {
   std::string_view name;        // "cpu", "cuda"
-  bool computes_in_f32;         // whatever weights are kept in
-  size_t granule;               // its Memory counts in multiples of it
-  size_t workspace;             // the most that kernels take of its Memory beside the tensors of a step, an allowance
+  bool is_device;               // its Memory is cut out of segments, and it computes in the dtype of the weights
+  size_t workspace;             // what kernels take of its Memory beside tensors and what is counted here: an allowance
   size_t context;               // taken past its Memory: by the driver, libraries and threads
   std::string_view context_of;  // in words
 };
@@ -23,27 +23,36 @@ const DeviceKind& device_kind(std::string_view device);
 
 class CountingMemory final : public Memory {
  public:
-  explicit CountingMemory(size_t granule) : granule_(granule) {}
+  explicit CountingMemory(const DeviceKind& kind) : in_segments_(kind.is_device) {}
 
   void* allocate(size_t bytes) override;
-  void release(void*, size_t bytes) noexcept override { uncount(counted(bytes)); }
+  void release(void* data, size_t bytes) noexcept override;
   bool on_host() const override { return false; }
   void write(void*, const void*, size_t) override {}
   void read(void*, const void*, size_t) override;                      // throws: there is nothing
   std::unique_ptr<Readback> read_later(const void*, size_t) override;  // and so does its data()
+  void trim() override;
+  void enter_arena() override { arena_ = true; }
+  void leave_arena() override { arena_ = false; }
+
+  // The most that was taken from a device, gaps between tensors among it.
+  size_t most_taken() const { return most_taken_; }
 
  private:
-  size_t counted(size_t bytes) const { return (bytes + granule_ - 1) / granule_ * granule_; }
-  size_t granule_;
+  // Laid out as a device's are, so that the gaps are those of a device.
+  Segments general_, arena_segments_;
+  bool in_segments_, arena_ = false;
+  size_t next_address_ = Segments::kUnit;  // of a new segment; nobody follows it
+  size_t most_taken_ = 0;
 };
 
 class CountingBackend final : public Backend {
  public:
-  explicit CountingBackend(const DeviceKind& kind) : kind_(kind), memory_(kind.granule) { memory_.backend = this; }
+  explicit CountingBackend(const DeviceKind& kind) : kind_(kind), memory_(kind) { memory_.backend = this; }
 
   std::string_view name() const override { return kind_.name; }
-  Memory& memory() override { return memory_; }
-  DType computes_in(DType weights) const override { return kind_.computes_in_f32 ? DType::f32 : weights; }
+  CountingMemory& memory() override { return memory_; }
+  DType computes_in(DType weights) const override { return kind_.is_device ? weights : DType::f32; }
 
   void copy(View, View) override {}
   void fill(View, float) override {}
@@ -77,7 +86,8 @@ class CountingBackend final : public Backend {
   void rms_norm_backward(View, View, Modulation, View, View, View, Modulation, View) override {}
   void rope(View, View, View, View, RopePairs, bool) override {}
   void attention(View, View, View, View, View, float, bool) override {}
-  void attention_backward(View, View, View, View, View, View, View, View, View, float, bool) override {}
+  void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
+                          bool causal) override;
   void softmax(View, View) override {}
   void softmax_backward(View, View, View) override {}
   void geglu(View, View) override {}

@@ -39,6 +39,13 @@ std::string Memory::holdings() const {
   return text.empty() ? "nothing" : text;
 }
 
+void Memory::fill(void* to, size_t bytes, const Source& source) {
+  if (on_host()) return source(to, 0, bytes);
+  std::vector<char> all(bytes);
+  source(all.data(), 0, bytes);
+  write(to, all.data(), bytes);
+}
+
 void Memory::count(size_t bytes) {
   const size_t now = in_use_ += bytes;
   for (size_t seen = peak_; seen < now && !peak_.compare_exchange_weak(seen, now);) {

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -14,7 +15,8 @@ class Backend;
 
 struct MemoryStats {  // bytes, and requests served since the start
   size_t in_use = 0, peak = 0;
-  size_t reserved = 0;              // taken from the system or the driver, in use or kept for reuse
+  size_t reserved = 0;  // taken from the system or the driver, in use or kept for reuse
+  size_t most_reserved = 0;
   uint64_t requests = 0, hits = 0;  // hits were served from what was kept
 };
 
@@ -55,11 +57,15 @@ class Memory {
   // waits for all work that was enqueued before it.
   virtual void write(void* to, const void* host, size_t bytes) = 0;
   virtual void read(void* host, const void* from, size_t bytes) = 0;
+  // Bytes of a file: source(host, begin, n) reads the n of them from `begin` on, and may be called from several threads
+  // at once. All has been read when fill() returns.
+  using Source = std::function<void(void* host, size_t begin, size_t bytes)>;
+  virtual void fill(void* to, size_t bytes, const Source& source);
 
   // A read that is enqueued now and waited for later.
   virtual std::unique_ptr<Readback> read_later(const void* from, size_t bytes) = 0;
 
-  virtual MemoryStats stats() const { return {in_use(), peak(), in_use(), 0, 0}; }
+  virtual MemoryStats stats() const { return {in_use(), peak(), in_use(), peak(), 0, 0}; }
   virtual void trim() {}  // gives back what is kept but not used
   // Between the two, what is allocated comes from a part of its own that nothing outside shares: a captured step holds
   // addresses of memory that is free between its replays. All captured steps share that one part.

@@ -142,11 +142,11 @@ Tensor SafetensorsFile::load(const std::string& name, Memory& memory) const {
   const TensorInfo& info = found->second;
   check(info.dtype.has_value(), "{}: tensor {} is {}, which Wick does not compute with; convert it to F32, BF16 or F16",
         path_.string(), quote(name), info.dtype_name);
-  check(memory.on_host(), "{}: tensor {}: files are read to host memory", path_.string(), quote(name));
   Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
-  const size_t bytes = size_t(info.end - info.begin);
-  check(file_->read_at(data_offset_ + info.begin, tensor.data<void>(), bytes) == bytes,
-        "{}: tensor {}: the file shrank while it was in use", path_.string(), quote(name));
+  memory.fill(tensor.view().data, size_t(info.end - info.begin), [&](void* host, size_t begin, size_t bytes) {
+    check(file_->read_at(data_offset_ + info.begin + begin, host, bytes) == bytes,
+          "{}: tensor {}: the file shrank while it was in use", path_.string(), quote(name));
+  });
   return tensor;
 }
 

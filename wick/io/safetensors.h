@@ -50,8 +50,8 @@ class SafetensorsFile {
   const std::filesystem::path& path() const { return path_; }
   bool has(const std::string& name) const { return header_.tensors.contains(name); }
 
-  // The tensor in the file's own dtype, in memory that the host can write. Reads, never maps, so that a file that
-  // shrinks meanwhile is an Error. Throws Error for an unknown name or a dtype that Wick does not compute with.
+  // The tensor in the file's own dtype, in any memory. Reads, never maps, so that a file that shrinks meanwhile is an
+  // Error. Throws Error for an unknown name or a dtype that Wick does not compute with.
   Tensor load(const std::string& name, Memory& memory = host_memory()) const;
 
  private:

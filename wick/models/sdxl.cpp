@@ -15,6 +15,14 @@ PartConfig read_part(const fs::path& folder, const char* component) {
   return PartConfig::read(folder / component);
 }
 
+Backend& backend_of(const SdxlOptions& options) { return options.backend ? *options.backend : cpu_backend(); }
+
+Weights weights_of(const fs::path& folder, const char* component, const SdxlOptions& options, DType dtype,
+                   bool trainable = false) {
+  const WeightsOptions w{.dtype = dtype, .trainable = trainable, .place = Residence::on(backend_of(options), dtype)};
+  return options.outline ? Weights::outline(w) : Weights::open(folder / component, w);
+}
+
 }  // namespace
 
 SdxlConfig SdxlConfig::read(const fs::path& folder) {
@@ -37,29 +45,30 @@ SdxlConfig SdxlConfig::read(const fs::path& folder) {
 
 Sdxl Sdxl::load(const fs::path& folder, const SdxlOptions& options) {
   const SdxlConfig config = SdxlConfig::read(folder);
-  Backend& backend = options.backend ? *options.backend : cpu_backend();
-  const auto weights = [&](const char* component, DType dtype, bool trainable = false) {
-    const WeightsOptions w{.dtype = dtype, .trainable = trainable, .place = Residence::on(backend, dtype)};
-    return options.outline ? Weights::outline(w) : Weights::open(folder / component, w);
-  };
-  const auto scope = [&](const char* component, DType dtype) {
-    return Scope(weights(component, dtype), component, options.adapter);
-  };
   // The VAE of SDXL overflows in f16.
   const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
-  const Weights unet = weights("unet", options.dtype, options.train_unet);
-  Sdxl model{config,
-             backend.memory(),
-             unet,
-             SdxlUNet(Scope(unet, "unet", options.adapter), config.unet, options.checkpointing),
-             std::make_unique<ClipText>(scope("text_encoder", options.dtype), config.text_encoder),
-             std::make_unique<ClipText>(scope("text_encoder_2", options.dtype), config.text_encoder_2),
-             nullptr,
-             nullptr};
+  const auto scope = [&](const char* component, DType dtype) {
+    return Scope(weights_of(folder, component, options, dtype), component, options.adapter);
+  };
+  Sdxl model{
+      .config = config,
+      .memory = backend_of(options).memory(),
+      .text_encoder = std::make_unique<ClipText>(scope("text_encoder", options.dtype), config.text_encoder),
+      .text_encoder_2 = std::make_unique<ClipText>(scope("text_encoder_2", options.dtype), config.text_encoder_2),
+      .vae_encoder = nullptr,
+      .vae_decoder = nullptr,
+      .unet_weights = {},
+      .unet = nullptr};
   if (options.vae_encoder) model.vae_encoder = std::make_unique<VaeEncoder>(scope("vae", vae_dtype), config.vae);
   if (options.vae_decoder) model.vae_decoder = std::make_unique<VaeDecoder>(scope("vae", vae_dtype), config.vae);
-  if (options.adapter) options.adapter->check_complete();
+  if (options.unet) model.load_unet(folder, options);
   return model;
+}
+
+void Sdxl::load_unet(const fs::path& folder, const SdxlOptions& options) {
+  unet_weights = weights_of(folder, "unet", options, options.dtype, options.train_unet);
+  unet = std::make_unique<SdxlUNet>(Scope(*unet_weights, "unet", options.adapter), config.unet, options.checkpointing);
+  if (options.adapter) options.adapter->check_complete();
 }
 
 TextConditioning Sdxl::encode_text(const Tensor& ids, const Tensor& ids_2) const {

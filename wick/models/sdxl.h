@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,7 @@ struct SdxlOptions {
   bool train_unet = false;     // full training instead of LoRA
   Backend* backend = nullptr;  // where the model runs: the CPU unless given
   bool checkpointing = false;
-  bool vae_encoder = true, vae_decoder = true;
+  bool unet = true, vae_encoder = true, vae_decoder = true;  // what is loaded at once, beside the text encoders
   bool outline = false;  // weights of the right shapes without values: nothing but configs is read
 };
 
@@ -46,13 +47,16 @@ struct TextConditioning {  // f32
 struct Sdxl {
   SdxlConfig config;
   Memory& memory;  // where its inputs belong, but for token ids
-  Weights unet_weights;
-  SdxlUNet unet;
-  std::unique_ptr<ClipText> text_encoder, text_encoder_2;  // parts that are not needed any more may be reset
+  // Parts that are not needed any more may be reset.
+  std::unique_ptr<ClipText> text_encoder, text_encoder_2;
   std::unique_ptr<VaeEncoder> vae_encoder;
   std::unique_ptr<VaeDecoder> vae_decoder;
+  std::optional<Weights> unet_weights;
+  std::unique_ptr<SdxlUNet> unet;
 
   static Sdxl load(const std::filesystem::path& folder, const SdxlOptions& options = {});
+  // Where options.unet was false: with the same arguments, once what stood in the UNet's place is not needed any more.
+  void load_unet(const std::filesystem::path& folder, const SdxlOptions& options);
   TextConditioning encode_text(const Tensor& ids, const Tensor& ids_2) const;  // [B, 77] each
 };
 

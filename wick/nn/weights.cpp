@@ -29,10 +29,15 @@ struct Weights::State {
     Shape file_shape;
   };
 
+  struct Stored {
+    std::shared_ptr<SafetensorsFile> file;
+    std::string name;  // there
+  };
+
   Options options;
-  std::string source;                                                       // the file or folder, for errors
-  std::unordered_map<std::string, std::shared_ptr<SafetensorsFile>> files;  // tensor name -> the file that holds it
-  std::map<std::string, Tensor> tensors;                                    // those in memory
+  std::string source;                             // the file or folder, for errors
+  std::unordered_map<std::string, Stored> files;  // by the tensors' names
+  std::map<std::string, Tensor> tensors;          // those in memory
   bool outline = false;
 
   std::map<std::string, Loaded> loaded;
@@ -41,8 +46,9 @@ struct Weights::State {
 
   void add_file(const fs::path& path);
   void add_shards(const fs::path& index);
+  void add(const std::string& name, const std::shared_ptr<SafetensorsFile>& file);
   Shape stored_shape(const std::string& name) const;
-  Tensor read(const std::string& name) const;
+  Tensor read(const std::string& name) const;  // what is in a file, where it belongs: that is where it is converted
   DType dtype_of(const Shape& shape) const;
   Tensor converted(const std::string& name, const Shape& shape, bool conv) const;
   Tensor keep(const std::string& name, Tensor value, const Shape& shape);
@@ -52,7 +58,7 @@ struct Weights::State {
 
 void Weights::State::add_file(const fs::path& path) {
   const auto file = std::make_shared<SafetensorsFile>(SafetensorsFile::open(path));
-  for (const auto& [name, info] : file->tensors()) files[name] = file;
+  for (const auto& [name, info] : file->tensors()) add(name, file);
 }
 
 // {"weight_map": {tensor name: file beside the index}}
@@ -69,27 +75,36 @@ void Weights::State::add_shards(const fs::path& index) {
     if (!shard) shard = std::make_shared<SafetensorsFile>(SafetensorsFile::open(index.parent_path() / file_name));
     check(shard->has(name), "{}: has no tensor \"{}\", which {} says is there", shard->path().string(), name,
           index.filename().string());
-    files[name] = shard;
+    add(name, shard);
   }
 }
 
+// transformers 5 writes CLIPTextModel without the prefix that its names had before: they are found with it too.
+void Weights::State::add(const std::string& name, const std::shared_ptr<SafetensorsFile>& file) {
+  files[name] = {file, name};
+  for (const char* part : {"embeddings.", "encoder.", "final_layer_norm."})
+    if (name.starts_with(part)) files.try_emplace("text_model." + name, Stored{file, name});
+}
+
 Shape Weights::State::stored_shape(const std::string& name) const {
-  if (const auto file = files.find(name); file != files.end()) return file->second->tensors().at(name).shape;
+  if (const auto found = files.find(name); found != files.end())
+    return found->second.file->tensors().at(found->second.name).shape;
   const auto found = tensors.find(name);
   check(found != tensors.end(), "{}: has no tensor \"{}\"", source, name);
   return found->second.shape();
 }
 
 Tensor Weights::State::read(const std::string& name) const {
-  const auto file = files.find(name);
-  return file != files.end() ? file->second->load(name) : tensors.at(name);
+  const auto found = files.find(name);
+  if (found == files.end()) return tensors.at(name);
+  return found->second.file->load(found->second.name, *options.place.memory);
 }
 
 DType Weights::State::dtype_of(const Shape& shape) const {
   return options.trainable || shape.rank() == 1 ? DType::f32 : options.dtype;
 }
 
-// In host memory, as layers see it.
+// As layers see it, where it belongs.
 Tensor Weights::State::converted(const std::string& name, const Shape& shape, bool conv) const {
   const Shape file_shape = stored_shape(name);
   check(file_shape == shape || is_pointwise(file_shape, shape), "{}: \"{}\" should have shape {}, found {}", source,
@@ -98,7 +113,8 @@ Tensor Weights::State::converted(const std::string& name, const Shape& shape, bo
   check(is_float(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source, name,
         name_of(stored.dtype()));
   const Tensor x = reshape(stored, shape);
-  return contiguous(cast(conv ? contiguous(permute(x, kFileToMemory)) : x, dtype_of(shape)));
+  const Tensor value = cast(conv ? contiguous(permute(x, kFileToMemory)) : x, dtype_of(shape));
+  return contiguous(value.to(*options.place.memory));
 }
 
 // Hands out `value`, which is the tensor of this name.
@@ -121,7 +137,7 @@ Tensor Weights::State::load(const std::string& name, const Shape& shape, bool co
   Tensor value = converted(name, shape, conv);
   // A map's tensors stay the caller's: training must not write into them.
   if (options.trainable && tensors.contains(name)) value = clone(value);
-  return keep(name, value.to(*options.place.memory), shape);
+  return keep(name, value, shape);
 }
 
 StackedTensor Weights::State::load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
@@ -136,10 +152,7 @@ StackedTensor Weights::State::load_stacked(const std::vector<std::string>& names
     check(!loaded.contains(names[i]), "{}: \"{}\" is loaded already, apart from {}", source, names[i], names.front());
     const Tensor rows = stack.whole.window(shapes[i], stack.whole.stride(), begin);
     begin += shapes[i].numel();
-    if (!outline) {
-      const Tensor value = converted(names[i], shapes[i], false);
-      rows.memory().write(rows.view().data, value.data<void>(), size_t(value.numel()) * size_of(value.dtype()));
-    }
+    if (!outline) rows.backend().copy(rows, converted(names[i], shapes[i], false));
     const Tensor kept = keep(names[i], rows, shapes[i]);
     if (options.trainable) stack.parts.push_back(kept);
   }

@@ -76,11 +76,11 @@ Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
   Tensor x = noise * sampler.initial_scale;
   for (size_t i = 0; i < sampler.steps.size(); ++i) {
     const SamplerStep& step = sampler.steps[i];
-    const Tensor predicted = sdxl_.unet({.sample = contiguous(expand(x * step.input_scale, twice)),
-                                         .timestep = full({batch}, step.timestep, DType::f32, sdxl_.memory),
-                                         .context = text.context,
-                                         .text_embeds = text.pooled,
-                                         .time_ids = sizes});
+    const Tensor predicted = (*sdxl_.unet)({.sample = contiguous(expand(x * step.input_scale, twice)),
+                                            .timestep = full({batch}, step.timestep, DType::f32, sdxl_.memory),
+                                            .context = text.context,
+                                            .text_embeds = text.pooled,
+                                            .time_ids = sizes});
     Tensor epsilon = predicted;
     if (guided) {
       const Tensor negative = slice(predicted, 0, 0, 1), positive = slice(predicted, 0, 1, 2);

@@ -202,30 +202,34 @@ void ClipTokenizer::load_merges(const fs::path& path, const Vocabulary& vocabula
 }
 
 std::vector<int64_t> ClipTokenizer::encode(std::string_view text) const {
+  std::vector<int64_t> ids = tokens(text, size_t(max_length_ - 1));
+  ids.push_back(eos_);
+  ids.resize(size_t(max_length_), pad_);
+  return ids;
+}
+
+std::vector<int64_t> ClipTokenizer::tokens(std::string_view text, size_t most) const {
   check(text.size() <= kMaxTextBytes, "text: expected at most {} bytes, found {}", kMaxTextBytes, text.size());
   const size_t invalid = invalid_utf8(text);
   check(invalid == text.npos, "text: expected UTF-8, found an invalid byte at {}; save it as UTF-8", invalid);
 
   const std::string normal = lower_case(normalize_nfc(text));
   const std::string_view all = normal;
-  const size_t room = size_t(max_length_ - 1);
   std::vector<int64_t> ids{bos_};
   size_t start = 0;  // of the words since the last special token
-  for (size_t at = 0; at < all.size() && ids.size() < room;) {
+  for (size_t at = 0; at < all.size() && ids.size() < most;) {
     const auto* special = special_at(all.substr(at));
     if (!special) {
       ++at;
       continue;
     }
-    encode_words(all.substr(start, at - start), ids);
+    encode_words(all.substr(start, at - start), most, ids);
     ids.push_back(special->second);
     at += special->first.size();
     start = at;
   }
-  encode_words(all.substr(start), ids);
-  ids.resize(std::min(ids.size(), room));
-  ids.push_back(eos_);
-  ids.resize(size_t(max_length_), pad_);
+  encode_words(all.substr(start), most, ids);
+  ids.resize(std::min(ids.size(), most));
   return ids;
 }
 
@@ -235,11 +239,11 @@ const std::pair<std::string, int64_t>* ClipTokenizer::special_at(std::string_vie
   return nullptr;
 }
 
-void ClipTokenizer::encode_words(std::string_view text, std::vector<int64_t>& ids) const {
+void ClipTokenizer::encode_words(std::string_view text, size_t most, std::vector<int64_t>& ids) const {
   static const Regex words(kWords);
   words.each_match(text, [&](std::string_view word) {
-    if (ids.size() < size_t(max_length_)) encode_word(word, ids);
-    return ids.size() < size_t(max_length_);
+    if (ids.size() < most) encode_word(word, ids);
+    return ids.size() < most;
   });
 }
 

@@ -27,6 +27,8 @@ class ClipTokenizer {
   // Exactly max_length() ids: start, the text's tokens as far as there is room, end, padding. Special tokens written
   // out in the text become their ids, the padding token among them: SDXL's second tokenizer pads with "!".
   std::vector<int64_t> encode(std::string_view text) const;
+  // How many ids that would be without padding and if there were room for all: what is beyond max_length() is cut.
+  int64_t length(std::string_view text) const { return int64_t(tokens(text, kMaxTextBytes).size()) + 1; }
 
   int64_t size() const { return size_; }  // ids are below this
   int64_t max_length() const { return max_length_; }
@@ -45,7 +47,8 @@ class ClipTokenizer {
   void load_specials(const std::filesystem::path& folder, const Vocabulary& vocabulary);
   void load_merges(const std::filesystem::path& path, const Vocabulary& vocabulary);
   const std::pair<std::string, int64_t>* special_at(std::string_view text) const;
-  void encode_words(std::string_view text, std::vector<int64_t>& ids) const;
+  std::vector<int64_t> tokens(std::string_view text, size_t most) const;  // from the start on, without the end
+  void encode_words(std::string_view text, size_t most, std::vector<int64_t>& ids) const;
   void encode_word(std::string_view word, std::vector<int64_t>& ids) const;
   void merge_pairs(std::vector<Symbol>& symbols) const;
 

@@ -1,5 +1,7 @@
 #include "wick/train/latent_cache.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -72,6 +74,7 @@ void LatentCache::encode_images(const Sdxl& sdxl, const std::function<void(size_
       rows_[examples[i]] = {size, int64_t(i)};
       if (progress) progress(++done, dataset_.examples.size());
     }
+    sdxl.memory.trim();  // the next pictures are of another size
   }
 }
 
@@ -102,6 +105,24 @@ void LatentCache::encode_captions(const Sdxl& sdxl, const std::filesystem::path&
     write_row(context_, i, text.context);
     write_row(pooled_, i, text.pooled);
   }
+}
+
+std::string cut_captions(const Dataset& dataset, const std::filesystem::path& model) {
+  const ClipTokenizer tokenizer = ClipTokenizer::load(model / "tokenizer");
+  std::string first;
+  size_t others = 0;
+  for (const Example& example : dataset.examples) {
+    const int64_t length = tokenizer.length(example.caption), cut = length - tokenizer.max_length();
+    if (cut <= 0) continue;
+    if (first.empty())
+      first = fmt::format("{}: the caption takes {} tokens; the last {} of them are cut, since the model reads {}",
+                          std::filesystem::path(example.image).replace_extension(".txt").string(), length - 2, cut,
+                          tokenizer.max_length() - 2);
+    else
+      ++others;
+  }
+  if (others > 0) first += fmt::format("; likewise {} other{}", others, others == 1 ? "" : "s");
+  return first;
 }
 
 Batch LatentCache::next(TrainRng& rng) {

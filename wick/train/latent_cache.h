@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "wick/train/batches.h"
@@ -59,6 +60,10 @@ class LatentCache {
   Shape context_shape_;  // T, D
   Tensor context_, pooled_;
 };
+
+// What to tell of captions that the tokenizers of `model` cut: the first of them, how much of it, and how many others.
+// Empty where all captions fit.
+std::string cut_captions(const Dataset& dataset, const std::filesystem::path& model);
 
 // A batch as a LatentCache gives it, of blank pictures without captions, and encoded as one encodes: on memory that
 // only counts, what that takes is then known (train/plan.h).

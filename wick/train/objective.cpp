@@ -30,7 +30,7 @@ NoisedBatch noised(const NoiseSchedule& schedule, const Batch& batch, TrainRng& 
 
 Tensor noise_prediction_loss(const Sdxl& sdxl, const NoisedBatch& batch) {
   const TextConditioning text = batch.ids ? sdxl.encode_text(batch.ids, batch.ids_2) : batch.text;
-  const Tensor predicted = sdxl.unet({.sample = batch.sample,
+  const Tensor predicted = (*sdxl.unet)({.sample = batch.sample,
                                       .timestep = batch.timesteps,
                                       .context = text.context,
                                       .text_embeds = text.pooled,

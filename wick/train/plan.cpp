@@ -49,7 +49,7 @@ const std::vector<Change>& changes() {
 MemoryPlan plan_memory(const TrainConfig& config, const fs::path& model, const DeviceKind& device,
                        std::optional<Size> bucket) {
   CountingBackend backend(device);
-  const Memory& memory = backend.memory();
+  CountingMemory& memory = backend.memory();
   MemoryPlan plan{.bucket = bucket ? *bucket : largest_bucket(config, model), .device = device};
 
   const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket);
@@ -58,7 +58,7 @@ MemoryPlan plan_memory(const TrainConfig& config, const fs::path& model, const D
 
   AdamW optimizer(task->parameters(), {.average = float(config.ema)});
   TrainStep step(*task, optimizer, std::min(config.accumulate, kMicroBatches), /*graph=*/false);
-  backend.memory().reset_peak();
+  memory.reset_peak();
   TrainRng rng(0);
   step(rng, 0);
 
@@ -66,6 +66,7 @@ MemoryPlan plan_memory(const TrainConfig& config, const fs::path& model, const D
   plan.adapter = memory.held(Purpose::adapter);
   plan.optimizer = memory.held(Purpose::optimizer);
   plan.activations = memory.peak() - plan.weights - plan.adapter - plan.optimizer;
+  plan.taken = memory.most_taken();
   return plan;
 }
 

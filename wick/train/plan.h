@@ -19,13 +19,16 @@ struct MemoryPlan {  // bytes
   Size bucket;
   DeviceKind device;
 
+  // Tensors, and the scratch of kernels where that weighs.
   size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of --accumulate
   size_t activations;                  // what a step adds to them at its peak, gradients among it
   size_t encoding;  // the peak before the first step, while the frozen encoders run: everything together
+  size_t taken;     // by the device's Memory at the most: the larger of the two, and the gaps between tensors
 
   size_t step() const { return weights + adapter + optimizer + activations; }
-  // The peak of the device's Memory, and with what is taken past it.
-  size_t peak() const { return std::max(step(), encoding) + device.workspace; }
+  size_t gaps() const { return taken - std::min(taken, std::max(step(), encoding)); }
+  // The peak of the device's Memory, and with what is taken past it: on CUDA, what nvidia-smi shows.
+  size_t peak() const { return taken + device.workspace; }
   size_t total() const { return peak() + device.context; }
 };
 

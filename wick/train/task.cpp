@@ -69,33 +69,37 @@ class DenoisingTask : public Task {
   }
 
  protected:
-  // The VAE, and text encoders that are frozen, are needed for the cache only.
+  // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the UNet comes.
   void load(SdxlOptions options, const Source& source) {
     options.dtype = config_.dtype;
     options.backend = &source.backend;
     options.checkpointing = config_.gradient_checkpointing;
-    options.vae_decoder = false;
+    options.unet = options.vae_decoder = false;
     options.outline = source.outline();
     sdxl_.emplace(Sdxl::load(model_, options));
     const bool encode_text = !(options.adapter && options.adapter->covers("text_encoder"));
-    if (source.outline()) {
-      blank_ = blank_batch(*sdxl_, source.blank, config_.batch_size, encode_text);
-    } else {
-      const auto report = [&](size_t done, size_t total) { source.progress("Encoding pictures", done, total); };
-      data_.emplace(*sdxl_, model_, *source.dataset,
-                    LatentCacheOptions{.batch_size = config_.batch_size,
-                                       .seed = uint64_t(config_.seed),
-                                       .caption_dropout = config_.caption_dropout,
-                                       .encode_text = encode_text,
-                                       .progress = report});
-    }
-    // Room for the UNet's activations: what the cache holds is not computed again.
+    encode(source, encode_text);
     sdxl_->vae_encoder.reset();
     if (encode_text) {
       sdxl_->text_encoder.reset();
       sdxl_->text_encoder_2.reset();
     }
     sdxl_->memory.trim();
+    sdxl_->load_unet(model_, options);
+  }
+
+  void encode(const Source& source, bool encode_text) {
+    if (source.outline()) {
+      blank_ = blank_batch(*sdxl_, source.blank, config_.batch_size, encode_text);
+      return;
+    }
+    const auto report = [&](size_t done, size_t total) { source.progress("Encoding pictures", done, total); };
+    data_.emplace(*sdxl_, model_, *source.dataset,
+                  LatentCacheOptions{.batch_size = config_.batch_size,
+                                     .seed = uint64_t(config_.seed),
+                                     .caption_dropout = config_.caption_dropout,
+                                     .encode_text = encode_text,
+                                     .progress = report});
   }
 
   TrainConfig config_;
@@ -135,7 +139,9 @@ class LoraTask final : public DenoisingTask {
                       .step = step,
                       .epoch = batches().epoch(),
                       .batches_per_epoch = batches().batches_per_epoch()};
-    const std::map<std::string, Tensor> tensors = lora_.tensors(config_.save_dtype);
+    // Converted on the host: a device that training has filled may have no room for copies.
+    std::map<std::string, Tensor> tensors = lora_.tensors();
+    for (auto& [name, tensor] : tensors) tensor = cast(tensor.to(host_memory()), config_.save_dtype);
     save_safetensors(file, tensors, sdxl_lora_metadata(run, tensors));
     return file;
   }
@@ -156,11 +162,11 @@ class UNetTask final : public DenoisingTask {
     load({.train_unet = true}, source);
   }
 
-  std::vector<Parameter> parameters() const override { return sdxl_->unet_weights.parameters(); }
+  std::vector<Parameter> parameters() const override { return sdxl_->unet_weights->parameters(); }
 
   fs::path save(const fs::path& stem, int64_t) override {
     write_model_folder(model_, stem, "unet", [&](const fs::path& folder) {
-      sdxl_->unet_weights.save(folder / kWeightFile, config_.save_dtype);
+      sdxl_->unet_weights->save(folder / kWeightFile, config_.save_dtype);
     });
     return stem;
   }

@@ -14,6 +14,7 @@
 #include "wick/train/interrupt.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/model_folder.h"
+#include "wick/train/output_lock.h"
 #include "wick/train/plan.h"
 #include "wick/train/progress.h"
 #include "wick/train/run_log.h"
@@ -68,6 +69,8 @@ class Run {
   bool on_device() const { return !backend_.memory().on_host(); }
   fs::path state_file() const { return output_ / "state" / "state.safetensors"; }
 
+  // As the plan counts it: with what is taken past the device's Memory.
+  size_t most_taken() const { return backend_.memory().stats().most_reserved + plan_->device.context; }
   void report_setup(const std::string& what, size_t done, size_t total);
   void report_step(const StepRecord& record);
 
@@ -81,6 +84,7 @@ class Run {
   std::optional<SavedState> resumed_;
   std::optional<MemoryPlan> plan_;
   std::optional<size_t> free_;  // memory of the device before the run
+  std::optional<OutputLock> lock_;
 
   std::unique_ptr<Task> task_;
   std::optional<AdamW> optimizer_;
@@ -136,6 +140,7 @@ void Run::plan() {
 // A run that does not continue another removes that one's state, so that no later --resume mistakes it for its own.
 void Run::open_output() {
   make_directories(output_ / "state");
+  lock_.emplace(output_ / "state");
   if (config_.resume && fs::exists(state_file())) {
     resumed_ = SavedState::open(state_file());
     resumed_->check_same_run(fingerprint_);
@@ -160,6 +165,8 @@ void Run::prepare() {
   progress_.say(fmt::format("Memory on {}: {} needed, {} of them for activations{}.", backend_.name(),
                             readable_bytes(plan_->total()), readable_bytes(plan_->activations),
                             free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
+  if (config_.train != TrainMode::vae)
+    if (const std::string cut = cut_captions(dataset_, model_); !cut.empty()) progress_.say(cut + ".");
   const auto report = [this](const std::string& what, size_t done, size_t total) { report_setup(what, done, total); };
   task_ = make_task(config_, model_, backend_, dataset_, buckets_, report);
   optimizer_.emplace(task_->parameters(), AdamWOptions{.lr = float(config_.lr),
@@ -202,9 +209,10 @@ RunResult Run::loop() {
   const fs::path result = save_result(output_ / config_.name);
   save_state_of(state());
   log_->draw_plot();
-  progress_.say(fmt::format("Trained {} in {}.\nLoss curve: {} and {}", result.string(),
-                            duration(seconds_since(loop_began_)), (output_ / "loss.png").string(),
-                            (output_ / "logs").string()));
+  progress_.say(fmt::format("Trained {} in {}.\nLoss curve: {} and {}\nMemory on {}: {} at the peak, {} of them in use",
+                            result.string(), duration(seconds_since(loop_began_)), (output_ / "loss.png").string(),
+                            (output_ / "logs").string(), backend_.name(), readable_bytes(most_taken()),
+                            readable_bytes(backend_.memory().peak())));
   return RunResult::finished;
 }
 

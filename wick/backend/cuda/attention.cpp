@@ -1,6 +1,7 @@
 // Which attention runs where: cuDNN's for 16-bit activations, else our own (attention_own.h).
 #include <algorithm>
 
+#include "wick/backend/attention_parts.h"
 #include "wick/backend/cuda/attention_own.h"
 #include "wick/backend/cuda/cudnn.h"
 #include "wick/backend/cuda/dense.h"
@@ -49,6 +50,16 @@ class Output {
   View view_;
 };
 
+// Entries and heads of [B, T, H, D], or of statistics [B, H, T], from `entry` and `head` on.
+View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_t heads) {
+  View part = v;
+  const int axis = v.rank() == 4 ? 2 : 1;
+  part.data = v.as<char>() + (entry * v.stride[0] + head * v.stride[axis]) * int64_t(size_of(v.dtype));
+  part.shape[0] = entries;
+  part.shape[axis] = heads;
+  return part;
+}
+
 }  // namespace
 
 void CudaBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal) {
@@ -80,10 +91,17 @@ void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y,
   if (suits_cudnn(*this, q, k, {dy, y, q, k, v})) {
     const Output grad_q(*this, dq, q.dtype, q.shape), grad_k(*this, dk, q.dtype, k.shape),
         grad_v(*this, dv, q.dtype, k.shape);
-    if (suits_cudnn(*this, q, k, {grad_q.view(), grad_k.view(), grad_v.view()}) &&
-        cudnn().attention_backward(*this, grad_q.view(), grad_k.view(), grad_v.view(), dy, y, s, q, k, v, scale,
-                                   causal))
-      return;
+    const AttentionParts parts(q.shape, k.shape[1]);
+    bool done = suits_cudnn(*this, q, k, {grad_q.view(), grad_k.view(), grad_v.view()});
+    for (int64_t b = 0; done && b < q.shape[0]; b += parts.entries)
+      for (int64_t h = 0; done && h < q.shape[2]; h += parts.heads) {
+        const auto part = [&](const View& view) {
+          return part_of(view, b, std::min(parts.entries, q.shape[0] - b), h, std::min(parts.heads, q.shape[2] - h));
+        };
+        done = cudnn().attention_backward(*this, part(grad_q.view()), part(grad_k.view()), part(grad_v.view()),
+                                          part(dy), part(y), part(s), part(q), part(k), part(v), scale, causal);
+      }
+    if (done) return;
   }
   const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
   const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);

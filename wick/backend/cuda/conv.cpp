@@ -177,11 +177,13 @@ void CudaBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
   if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias);
   if (suits_cudnn(*this, w)) {
     const Padding p(x.shape, y.shape, w.shape, conv, x.dtype);
-    const PaddedInput image(*this, x, x.dtype, p.x, p.image), weight(*this, w, x.dtype, p.w, p.none),
-        shift(*this, bias, DType::f32, {p.y[3]}, {0});
+    const PaddedInput image(*this, x, x.dtype, p.x, p.image), weight(*this, w, x.dtype, p.w, p.none);
     const PaddedOutput result(*this, y, x.dtype, p.y, p.none);
-    if (cudnn().convolution(*this, result.view(), image.view(), weight.view(), shift.view(), p.conv))
-      return result.finish();
+    if (cudnn().convolution(*this, result.view(), image.view(), weight.view(), p.conv)) {
+      result.finish();
+      if (bias) binary(Binary::add, y, y, {bias.data, bias.dtype, y.shape, {0, 0, 0, bias.stride[0]}});
+      return;
+    }
   }
   forward_by_columns(*this, y, x, w, bias, conv);
 }

@@ -27,13 +27,15 @@ class Cudnn {
   Cudnn& operator=(const Cudnn&) = delete;
 
   bool available() const { return handle_ != nullptr; }
+  static bool found();
   static std::string describe();  // for `wick doctor`: the version, or why there is none
 
   void allow_tf32(bool allow) { tf32_ = allow; }  // for convolutions of f32; off unless the user asks
 
-  // Contiguous, 16-byte aligned views of one dtype, but bias, which is f32; padding is the same on opposite sides.
-  // In 16 bits the numbers of channels are multiples of 8.
-  bool convolution(CudaBackend& cuda, View y, View x, View w, View bias, Conv2d conv);
+  // Contiguous, 16-byte aligned views of one dtype; padding is the same on opposite sides. In 16 bits the numbers of
+  // channels are multiples of 8. There is no bias: with one cuDNN compiles a kernel for each shape, 50 ms each time
+  // that a program runs and 150 the first time, where a pass over y takes microseconds.
+  bool convolution(CudaBackend& cuda, View y, View x, View w, Conv2d conv);
   bool convolution_backward_input(CudaBackend& cuda, View dx, View dy, View w, Conv2d conv);
   bool convolution_backward_weight(CudaBackend& cuda, View dw, View dy, View x, Conv2d conv);  // dw may be f32
 

@@ -1,6 +1,8 @@
 // The one thing that libwick-cuda.so exports.
 #include "wick/backend/module.h"
 
+#include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -40,10 +42,20 @@ Backend& open(int device) {
   return *opened[size_t(device)];
 }
 
-std::string kernels_for(const cudaDeviceProp& p) {
-  const bool hopper = p.major == 9;
-  return fmt::format("LoRA linear: {}; attention: {}", hopper ? "wgmma and TMA" : "mma.sync and cuBLASLt",
-                     p.major >= 8 ? "cuDNN and our own" : "our own");
+// What activations of 16 bits run on; those of f32 are in the last row.
+std::string kernels_for(int capability) {
+  if (const char* lower = std::getenv("WICK_CUDA_CAPABILITY")) capability = std::min(capability, std::atoi(lower));
+  const bool cudnn = Cudnn::found();
+  std::string lora = capability == 90   ? "our own on wgmma and TMA"
+                     : capability >= 80 ? "cuBLASLt, our own on mma.sync for the factors"
+                                        : "cuBLASLt";
+  std::string attention = cudnn && capability >= 80 ? fmt::format("cuDNN (our own for heads over {} and short rows)",
+                                                                  capability == 90 ? 256 : 128)
+                                                    : "our own, on cuBLASLt";
+  return fmt::format(
+      "LoRA linear: {}; attention: {}; convolution: {}; norms, gated activations, rope, AdamW: our own; in f32: "
+      "cuBLASLt{} without TF32, and our own attention",
+      lora, attention, cudnn ? "cuDNN" : "cuBLASLt over gathered columns", cudnn ? " and cuDNN" : "");
 }
 
 BackendReport report() {
@@ -60,7 +72,7 @@ BackendReport report() {
                         .architecture = fmt::format("{}.{}", p.major, p.minor),
                         .total_bytes = p.totalGlobalMem,
                         .free_bytes = 0,
-                        .kernels = kernels_for(p),
+                        .kernels = kernels_for(10 * p.major + p.minor),
                         .problem = ""};
     if (p.major * 10 + p.minor < 75) device.problem = "Wick needs compute capability 7.5 or newer";
     size_t total = 0;

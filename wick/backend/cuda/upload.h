@@ -1,0 +1,61 @@
+// Files to the device: several threads read pieces into page-locked memory, from where the copy engine takes them while
+// the next ones are read.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "wick/core/memory.h"
+
+namespace wick {
+
+class Upload {
+ public:
+  Upload(int device, cudaStream_t stream);
+  ~Upload();
+  Upload(const Upload&) = delete;
+  Upload& operator=(const Upload&) = delete;
+
+  // In the order of the stream. Returns once everything was read.
+  void operator()(void* to, size_t bytes, const Memory::Source& source);
+
+ private:
+  struct Buffer {
+    void* data = nullptr;
+    cudaEvent_t taken = nullptr;  // by the copy engine, which is done with it then
+  };
+  struct Reader {  // one reads while the other is copied
+    Buffer buffers[2];
+    int next = 0;
+  };
+  struct Job {
+    char* to = nullptr;
+    size_t bytes = 0;
+    const Memory::Source* source = nullptr;
+    std::atomic<size_t> next{0};
+  };
+
+  void work(Reader& reader);
+  void read_pieces(Reader& reader);
+
+  int device_;
+  cudaStream_t stream_;
+  std::vector<Reader> readers_;  // the first is the caller's
+  std::vector<std::thread> threads_;
+
+  Job job_;
+  std::mutex mutex_;
+  std::condition_variable begin_, end_;
+  uint64_t jobs_ = 0;
+  size_t busy_ = 0;
+  bool stop_ = false;
+  std::exception_ptr error_;
+};
+
+}  // namespace wick
