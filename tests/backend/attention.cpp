@@ -1,3 +1,5 @@
+#include <cstdlib>
+
 #include "backend/probe.h"
 
 namespace wick {
@@ -47,7 +49,7 @@ Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Dou
       for (int64_t t = 0; t < c.queries; ++t) {
         const size_t qi = size_t(((b * c.queries + t) * c.heads + h) * d);
         const auto ki = [&](int64_t s) { return size_t(((b * c.keys + s) * c.heads + h) * d); };
-        const int64_t n = c.causal ? t + 1 : c.keys;
+        const int64_t n = c.causal ? std::min(t + 1, c.keys) : c.keys;
         Doubles p(size_t(n), 0.0), dp(size_t(n), 0.0);
         double total = 0, mean = 0;
         for (int64_t s = 0; s < n; ++s) {
@@ -93,6 +95,26 @@ std::vector<Case> large_cases() {
                         {1, 300, 300, 2, 96, true},  {1, 16, 2000, 1, 64, false}};
   if (!test::memory().on_host()) all.push_back({1, 16500, 2100, 1, 2, false});  // more scores than fit at a time
   return all;
+}
+
+// Every edge of tiles: of queries, keys and features, and where keys are so few that blocks share them.
+std::vector<Case> tensor_core_cases() {
+  return {{2, 130, 77, 3, 64, false},
+          {1, 257, 300, 2, 128, false},
+          {1, 200, 200, 2, 72, true},
+          {1, 100, 300, 1, 128, true},
+          {1, 300, 100, 2, 64, true},
+          {1, 5, 7, 2, 64, false},
+          {1, 1500, 77, 2, 64, false},
+          {1, 1500, 90, 1, 120, false},
+          {1, 1, 400, 1, 8, false},
+          {2, 97, 129, 2, 40, false},
+          {1, 64, 64, 2, 64, true},
+          {1, 700, 700, 3, 64, true},
+          {1, 128, 96, 1, 128, false},
+          {1, 384, 384, 2, 64, false},
+          {2, between(1, 300), between(1, 300), 2, 64, false},
+          {1, between(1, 300), between(1, 300), 2, 8 * between(1, 16), true}};
 }
 
 double tolerance(const Case& c, int64_t terms) { return kEps * double(terms + c.features + 16); }
@@ -154,6 +176,22 @@ TEST(Attention, Large) {
     check_forward(c);
     check_backward(c, 7);
   }
+}
+
+// Of the ways on tensor cores only one, whatever the device would choose.
+TEST(Attention, EveryWayOnTensorCores) {
+  if (test::memory().on_host()) GTEST_SKIP() << "for devices";
+  for (const char* way : {"cudnn", "wgmma", "mma"}) {
+    SCOPED_TRACE(way);
+    setenv("WICK_CUDA_ATTENTION", way, 1);
+    for (const Case& c : tensor_core_cases()) {
+      SCOPED_TRACE(fmt::format("{} x {} queries, {} keys, {} heads of {}{}", c.batch, c.queries, c.keys, c.heads,
+                               c.features, c.causal ? ", causal" : ""));
+      check_forward(c);
+      for (const int wanted : {7, int(between(1, 6))}) check_backward(c, wanted);
+    }
+  }
+  unsetenv("WICK_CUDA_ATTENTION");
 }
 
 // Some rows of the sizes that SDXL has at 1024 x 1024, where the device chooses other kernels than for short rows.
@@ -237,19 +275,21 @@ TEST(Attention, NoKeysAndNoQueries) {
 }
 
 TEST(Attention, SameBitsTwice) {
-  const Shape s{1, 256, 2, 64};
-  const Tensor q = input(s), k = input(s), v = input(s), dy = input(s);
-  Tensor y[2], dq[2], dk[2], dv[2];
-  for (int i = 0; i < 2; ++i) {
-    const Tensor lse = poisoned({1, 2, 256});
-    y[i] = output(s), dq[i] = output(s), dk[i] = output(s), dv[i] = output(s);
-    backend().attention(y[i], lse, q, k, v, 0.125f, false);
-    backend().attention_backward(dq[i], dk[i], dv[i], dy, y[i], lse, q, k, v, 0.125f, false);
+  for (const auto& [keys, features] : {std::pair{256, 64}, {77, 64}, {300, 128}}) {
+    const Shape s{1, 1000, 2, features}, context{1, keys, 2, features};
+    const Tensor q = input(s), k = input(context), v = input(context), dy = input(s);
+    Tensor y[2], dq[2], dk[2], dv[2];
+    for (int i = 0; i < 2; ++i) {
+      const Tensor lse = poisoned({1, 2, 1000});
+      y[i] = output(s), dq[i] = output(s), dk[i] = output(context), dv[i] = output(context);
+      backend().attention(y[i], lse, q, k, v, 0.125f, false);
+      backend().attention_backward(dq[i], dk[i], dv[i], dy, y[i], lse, q, k, v, 0.125f, false);
+    }
+    expect_same_bits(y[0], y[1], "y");
+    expect_same_bits(dq[0], dq[1], "dq");
+    expect_same_bits(dk[0], dk[1], "dk");
+    expect_same_bits(dv[0], dv[1], "dv");
   }
-  expect_same_bits(y[0], y[1], "y");
-  expect_same_bits(dq[0], dq[1], "dq");
-  expect_same_bits(dk[0], dk[1], "dk");
-  expect_same_bits(dv[0], dv[1], "dv");
 }
 
 // Of these two entries, and then of these heads, each is computed on its own: they take too much scratch together.

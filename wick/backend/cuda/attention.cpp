@@ -1,5 +1,8 @@
-// Which attention runs where: cuDNN's for 16-bit activations, else our own (attention_own.h).
+// Which attention runs where: for 16-bit activations cuDNN's or our own on tensor cores, else tiles or rows
+// (attention_own.h).
 #include <algorithm>
+#include <cstdlib>
+#include <string_view>
 
 #include "wick/backend/attention_parts.h"
 #include "wick/backend/cuda/attention_own.h"
@@ -18,12 +21,36 @@ bool aligned(const View& v) {
   return all;
 }
 
+// WICK_CUDA_ATTENTION = cudnn, wgmma or mma leaves only that one of the three, for tests and timings.
+bool allowed(std::string_view way) {
+  const char* const only = std::getenv("WICK_CUDA_ATTENTION");
+  return !only || !*only || only == way;
+}
+
+// Empty views are outputs that nobody wants.
+bool all_aligned(const View& q, std::initializer_list<View> views) {
+  return std::all_of(views.begin(), views.end(),
+                     [&](const View& v) { return !v || (v.dtype == q.dtype && aligned(v)); });
+}
+
 // What cuDNN's attention promises to take; whether it really does, its plan says.
 bool suits_cudnn(const CudaBackend& cuda, const View& q, const View& k, std::initializer_list<View> views) {
   const int64_t features = q.shape[3], widest = cuda.capability() == 90 ? 256 : 128;
   if (cuda.capability() < 80 || q.dtype == DType::f32 || features % 8 != 0 || features > widest) return false;
-  if (std::min(q.shape[1], k.shape[1]) < kShort) return false;
-  return std::all_of(views.begin(), views.end(), [&](const View& v) { return v.dtype == q.dtype && aligned(v); });
+  return std::min(q.shape[1], k.shape[1]) >= kShort && all_aligned(q, views) && allowed("cudnn");
+}
+
+bool suits_mma(const CudaBackend& cuda, const View& q, float scale, std::initializer_list<View> views) {
+  const int64_t features = q.shape[3];
+  return cuda.capability() >= 80 && q.dtype != DType::f32 && features % 8 == 0 && features <= kAttentionMmaFeatures &&
+         scale > 0 && all_aligned(q, views);
+}
+
+// Where our own go before cuDNN's. Measured on 9.0 (docs/kernels/attention_and_convolution.md): backward at every shape
+// there, by 1.02 to 3.5 times, and forward where keys are few; elsewhere cuDNN's forward is faster by up to 1.36 times.
+bool prefers_own(const CudaBackend& cuda, const View& k, bool backward) {
+  if (cuda.capability() != 90) return cuda.capability() < 90;
+  return backward || k.shape[1] <= 128;
 }
 
 // Tiles win where a launch costs more than the arithmetic, and in f32 where there are enough of them: there is no
@@ -73,9 +100,17 @@ void CudaBackend::attention(View y, View lse, View q, View k, View v, float scal
   const Output kept(*this, lse, DType::f32, rows);
   const DenseOutput statistics(*this, kept.view());
   const View s = statistics.view();
-  const bool done = suits_cudnn(*this, q, k, {y, q, k, v}) && cudnn().attention(*this, y, s, q, k, v, scale, causal);
-  if (!done)
-    (suits_tiles(*this, q, k, false) ? attention_by_tiles : attention_by_rows)(*this, y, s, q, k, v, scale, causal);
+  const auto by_cudnn = [&] {
+    return suits_cudnn(*this, q, k, {y, q, k, v}) && cudnn().attention(*this, y, s, q, k, v, scale, causal);
+  };
+  const bool tensor_cores = suits_mma(*this, q, scale, {y, q, k, v});
+  const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
+  if (!((wgmma || mma) && prefers_own(*this, k, false)) && by_cudnn()) return statistics.finish();
+  const auto way = wgmma                             ? attention_by_wgmma
+                   : mma                             ? attention_by_mma
+                   : suits_tiles(*this, q, k, false) ? attention_by_tiles
+                                                     : attention_by_rows;
+  way(*this, y, s, q, k, v, scale, causal);
   statistics.finish();
 }
 
@@ -88,11 +123,14 @@ void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y,
   }
   const DenseInput statistics(*this, lse);
   const View s = statistics.view();
-  if (suits_cudnn(*this, q, k, {dy, y, q, k, v})) {
+  const bool tensor_cores = suits_mma(*this, q, scale, {dq, dk, dv, dy, y, q, k, v});
+  const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
+  const auto by_cudnn = [&] {
+    if (!suits_cudnn(*this, q, k, {dy, y, q, k, v})) return false;
     const Output grad_q(*this, dq, q.dtype, q.shape), grad_k(*this, dk, q.dtype, k.shape),
         grad_v(*this, dv, q.dtype, k.shape);
     const AttentionParts parts(q.shape, k.shape[1]);
-    bool done = suits_cudnn(*this, q, k, {grad_q.view(), grad_k.view(), grad_v.view()});
+    bool done = all_aligned(q, {grad_q.view(), grad_k.view(), grad_v.view()});
     for (int64_t b = 0; done && b < q.shape[0]; b += parts.entries)
       for (int64_t h = 0; done && h < q.shape[2]; h += parts.heads) {
         const auto part = [&](const View& view) {
@@ -101,13 +139,17 @@ void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y,
         done = cudnn().attention_backward(*this, part(grad_q.view()), part(grad_k.view()), part(grad_v.view()),
                                           part(dy), part(y), part(s), part(q), part(k), part(v), scale, causal);
       }
-    if (done) return;
-  }
+    return done;
+  };
+  if (!((wgmma || mma) && prefers_own(*this, k, true)) && by_cudnn()) return;
   const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
   const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
   attention_delta(*this, delta, dy, y);
-  (suits_tiles(*this, q, k, true) ? attention_by_tiles_backward : attention_by_rows_backward)(
-      *this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal);
+  const auto way = wgmma                            ? attention_by_wgmma_backward
+                   : mma                            ? attention_by_mma_backward
+                   : suits_tiles(*this, q, k, true) ? attention_by_tiles_backward
+                                                    : attention_by_rows_backward;
+  way(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal);
 }
 
 }  // namespace wick

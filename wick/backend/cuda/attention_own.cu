@@ -4,6 +4,7 @@
 // of queries (dq), so that every output has one writer and a fixed order of sums.
 #include "wick/backend/cuda/attention_own.h"
 
+#include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/numbers.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
 
@@ -297,20 +298,23 @@ __global__ __launch_bounds__(kThreads, 2) void backward_by_tiles(Backward a) {
     store_tile(a.grad_partner, base(a.grad_partner), first, mine, a.p.features, grad_partner, one);
 }
 
-// One warp a row.
-__global__ __launch_bounds__(kThreads) void row_products(float* delta, Heads dy, Heads y, int64_t heads, int64_t tokens,
-                                                         int features, int64_t rows) {
-  const int64_t row = (blockIdx.x * int64_t(kThreads) + threadIdx.x) / 32;
-  if (row >= rows) return;
-  const int64_t token = row % tokens, h = row / tokens % heads, b = row / tokens / heads;
+// kLanes of a warp a row.
+template <int kLanes>
+__global__ __launch_bounds__(kThreads) void row_products(float* delta, Heads dy, Heads y, int heads, int tokens,
+                                                         int features, int rows) {
+  launch_dependents();
+  const int row = int((blockIdx.x * kThreads + threadIdx.x) / kLanes), lane = int(threadIdx.x) % kLanes;
+  const bool there = row < rows;
+  const int token = row % tokens, h = row / tokens % heads, b = row / tokens / heads;
   const auto base = [&](const Heads& x) { return b * x.batch + h * x.head + token * x.token; };
   float sum = 0;
-  for (int d = 4 * (int(threadIdx.x) % 32); d < features; d += 128) {
+  for (int d = 4 * lane; there && d < features; d += 4 * kLanes) {
     const float4 u = load_four(dy, base(dy) + d, features - d), v = load_four(y, base(y) + d, features - d);
     sum += u.x * v.x + u.y * v.y + u.z * v.z + u.w * v.w;
   }
-  sum = warp_reduce<Sum>(sum);
-  if (threadIdx.x % 32 == 0) delta[row] = sum;
+#pragma unroll
+  for (int other = kLanes / 2; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
+  if (there && lane == 0) delta[row] = sum;
 }
 
 Problem problem(const View& q, const View& k, float scale, bool causal) {
@@ -353,9 +357,11 @@ void attention_by_tiles_backward(CudaBackend& cuda, View dq, View dk, View dv, V
 }
 
 void attention_delta(CudaBackend& cuda, View delta, View dy, View y) {
-  const int64_t rows = delta.numel(), blocks = (rows * 32 + kThreads - 1) / kThreads;
-  row_products<<<unsigned(blocks), kThreads, 0, cuda.stream()>>>(delta.as<float>(), heads_of(dy), heads_of(y),
-                                                                 y.shape[2], y.shape[1], int(y.shape[3]), rows);
+  const bool narrow = y.shape[3] <= 64;
+  const int64_t rows = delta.numel(), per_block = kThreads / (narrow ? 16 : 32);
+  (narrow ? row_products<16>
+          : row_products<32>)<<<unsigned((rows + per_block - 1) / per_block), kThreads, 0, cuda.stream()>>>(
+      delta.as<float>(), heads_of(dy), heads_of(y), int(y.shape[2]), int(y.shape[1]), int(y.shape[3]), int(rows));
   cuda_launched("attention_delta");
 }
 

@@ -1,4 +1,4 @@
-// Attention without cuDNN, in two ways. Views are [B, T, H, D] of any float dtype with D contiguous; statistics are
+// Attention without cuDNN, in several ways. Views are [B, T, H, D] of any float dtype with D contiguous; statistics are
 // contiguous f32 [B, H, T]. Nothing is empty. Outputs of backward may be unwanted.
 #pragma once
 
@@ -10,6 +10,18 @@ namespace wick {
 inline constexpr int kAttentionTileFeatures = 64;
 void attention_by_tiles(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
 void attention_by_tiles_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
+                                 View k, View v, float scale, bool causal);
+
+// Tensor cores by mma.sync, from 8.0 on: views of one 16-bit dtype, 16-byte aligned, D a multiple of 8 up to 128, and a
+// positive scale.
+inline constexpr int kAttentionMmaFeatures = 128;
+void attention_by_mma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
+void attention_by_mma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
+                               View k, View v, float scale, bool causal);
+
+// The same on 9.0 by wgmma.
+void attention_by_wgmma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
+void attention_by_wgmma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
                                  View k, View v, float scale, bool causal);
 
 // Matrix products and a softmax, with the scores of some rows at a time in memory. Any D.

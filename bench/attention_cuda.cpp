@@ -1,0 +1,150 @@
+// Attention on CUDA, forward and backward, by each way that takes 16-bit heads, in CUDA graphs. Prints one JSON object
+// a row: the products of the mathematics (two forward, five backward) in GFLOP, the median microseconds of each way,
+// and how far each is from f32 arithmetic on the same inputs, relative to the norm of the result.
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "timing.h"
+#include "wick/backend/registry.h"
+
+namespace wick::bench {
+namespace {
+
+struct Problem {
+  const char* name;
+  int64_t batch, queries, keys, heads, features;
+  bool causal = false;
+
+  Shape of_queries() const { return {batch, queries, heads, features}; }
+  Shape of_keys() const { return {batch, keys, heads, features}; }
+  float scale() const { return 1 / std::sqrt(float(features)); }
+  double product() const {  // GFLOP of one
+    return 2e-9 * double(batch * heads * queries * keys * features) * (causal ? 0.5 : 1);
+  }
+};
+
+class Bench {
+ public:
+  explicit Bench(bool once) : once_(once) {}
+
+  void attention(const Problem& p, DType t, bool errors) {
+    const Tensor q = normal(p.of_queries(), t), k = normal(p.of_keys(), t), v = normal(p.of_keys(), t),
+                 dy = normal(p.of_queries(), t);
+    Outputs reference;
+    if (errors) reference = run(p, wide(q), wide(k), wide(v), wide(dy));
+    for (const bool backward : {false, true}) {
+      std::string row = fmt::format("{{\"row\": \"{} {} {}\", \"GFLOP\": {:.1f}", p.name, name_of(t),
+                                    backward ? "backward" : "forward", p.product() * (backward ? 5 : 2));
+      for (const char* way : {"cudnn", "wgmma", "mma"}) {
+        setenv("WICK_CUDA_ATTENTION", way, 1);
+        const Outputs o = run(p, q, k, v, dy);
+        const double us = time([&] { backward ? gradients(p, o, q, k, v, dy) : forward(p, o, q, k, v); });
+        row += fmt::format(", \"{}\": {:.1f}", way, us);
+        if (!errors) continue;
+        if (backward)
+          row += fmt::format(", \"{} dq dk dv\": [{:.2e}, {:.2e}, {:.2e}]", way, error(o.dq, reference.dq),
+                             error(o.dk, reference.dk), error(o.dv, reference.dv));
+        else
+          row += fmt::format(", \"{} y\": {:.2e}", way, error(o.y, reference.y));
+      }
+      unsetenv("WICK_CUDA_ATTENTION");
+      fmt::print("{}}}\n", row);
+      std::fflush(stdout);
+    }
+  }
+
+ private:
+  struct Outputs {
+    Tensor y, lse, dq, dk, dv;
+  };
+
+  Tensor empty(const Shape& shape, DType t) { return Tensor::empty(shape, t, device_.memory()); }
+  Tensor normal(const Shape& shape, DType t) {
+    const Tensor x = empty(shape, DType::f32), y = empty(shape, t);
+    device_.fill_normal(x, 1, ++streams_, 0);
+    device_.copy(y, x);
+    return y;
+  }
+  Tensor wide(const Tensor& x) {
+    const Tensor y = empty(x.shape(), DType::f32);
+    device_.copy(y, x);
+    return y;
+  }
+
+  void forward(const Problem& p, const Outputs& o, const Tensor& q, const Tensor& k, const Tensor& v) {
+    device_.attention(o.y, o.lse, q, k, v, p.scale(), p.causal);
+  }
+  void gradients(const Problem& p, const Outputs& o, const Tensor& q, const Tensor& k, const Tensor& v,
+                 const Tensor& dy) {
+    device_.attention_backward(o.dq, o.dk, o.dv, dy, o.y, o.lse, q, k, v, p.scale(), p.causal);
+  }
+  Outputs run(const Problem& p, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dy) {
+    const DType t = q.dtype();
+    const Outputs o{empty(p.of_queries(), t), empty({p.batch, p.heads, p.queries}, DType::f32),
+                    empty(p.of_queries(), t), empty(p.of_keys(), t), empty(p.of_keys(), t)};
+    forward(p, o, q, k, v);
+    gradients(p, o, q, k, v, dy);
+    return o;
+  }
+
+  // ||x - reference|| / ||reference||
+  double error(const Tensor& x, const Tensor& reference) {
+    const Tensor difference = wide(x), sums = empty({2}, DType::f32);
+    device_.binary(Binary::sub, difference, difference, reference);
+    const auto one = [&](int64_t i) { return sums.window({1}, {1}, i); };
+    device_.sum_of_squares(one(0), {difference});
+    device_.sum_of_squares(one(1), {reference});
+    return std::sqrt(double(one(0).item()) / double(one(1).item()));
+  }
+
+  double time(const std::function<void()>& call) {
+    if (once_) return 0;
+    constexpr int kCalls = 8, kWarmUp = 2, kRuns = 9;
+    const auto graph = device_.capture([&] {
+      for (int i = 0; i < kCalls; ++i) call();
+    });
+    std::vector<double> times;
+    for (int run = 0; run < kWarmUp + kRuns; ++run) {
+      const double ms = time_ms([&] {
+        for (int i = 0; i < 2; ++i) graph->run();
+        flag_.item();
+      });
+      if (run >= kWarmUp) times.push_back(ms * 1000 / (2 * kCalls));
+    }
+    return median(times);
+  }
+
+  const bool once_;
+  Backend& device_ = open_backend("cuda");
+  uint32_t streams_ = 0;
+  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
+};
+
+void run(bool once) {
+  Bench bench(once);
+  constexpr DType kHalf = DType::bf16;
+  bench.attention({"SDXL 10 x 4096 x 4096 of 64", 1, 4096, 4096, 10, 64}, kHalf, true);
+  bench.attention({"SDXL 20 x 1024 x 1024 of 64", 1, 1024, 1024, 20, 64}, kHalf, true);
+  bench.attention({"SDXL 10 x 4096 x 77 of 64", 1, 4096, 77, 10, 64}, kHalf, true);
+  bench.attention({"SDXL 20 x 1024 x 77 of 64", 1, 1024, 77, 20, 64}, kHalf, true);
+  bench.attention({"SDXL, batch 4, 20 x 1024 x 1024 of 64", 4, 1024, 1024, 20, 64}, kHalf, false);
+  bench.attention({"SDXL, batch 4, 20 x 1024 x 77 of 64", 4, 1024, 77, 20, 64}, kHalf, false);
+  bench.attention({"SD 1.5 8 x 4096 x 4096 of 40", 1, 4096, 4096, 8, 40}, kHalf, false);
+  bench.attention({"FLUX 24 x 4608 x 4608 of 128", 1, 4608, 4608, 24, 128}, kHalf, false);
+  bench.attention({"LLM 32 x 2048 x 2048 of 128, causal", 1, 2048, 2048, 32, 128, true}, kHalf, true);
+  bench.attention({"SDXL 20 x 1024 x 1024 of 64", 1, 1024, 1024, 20, 64}, DType::f16, true);
+}
+
+}  // namespace
+}  // namespace wick::bench
+
+int main(int arguments, char**) {
+  try {
+    wick::bench::run(arguments > 1);
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,90 @@
+// What the attention kernels of 9.0 share. One warp asks the copy engine for tiles of the other side; two warpgroups
+// hold 64 tokens of their own side each and multiply. Scores come out of one product as the next one takes them, in
+// registers, so that nothing but the inputs passes through shared memory.
+#pragma once
+
+#include "wick/backend/cuda/attention_device.cuh"
+#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/wgmma_fragments.cuh"
+#include "wick/backend/cuda/heads_map.h"
+
+namespace wick {
+
+constexpr int kOwn = 128, kConsumers = 2, kThreads = 128 * (1 + kConsumers);
+constexpr int kWarps = 4 * kConsumers;  // that consume
+constexpr int kStages = 4;
+
+#ifdef WICK_SM90A
+
+template <int kSize>
+struct Ring {  // the place that comes next, and how often the ring went round
+  int place = 0;
+  uint32_t phase = 0;
+  __device__ __forceinline__ void advance() {
+    if (++place == kSize) {
+      place = 0;
+      phase ^= 1;
+    }
+  }
+};
+// A box of one head, [tokens, 64], at (feature, token).
+__device__ __forceinline__ void tma_load_head(void* to, const CUtensorMap& map, uint64_t* barrier, int feature,
+                                              int token, int head, int batch) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
+      "[%2];" ::"r"(shared_address(to)),
+      "l"(&map), "r"(shared_address(barrier)), "r"(feature), "r"(token), "r"(head), "r"(batch)
+      : "memory");
+}
+
+// kTokens tokens from `first` on, 64 features after 64.
+template <int kD, int kTokens, class T>
+__device__ __forceinline__ void load_tokens(T* to, const CUtensorMap& map, uint64_t* full, int first, int head,
+                                            int batch) {
+#pragma unroll
+  for (int feature = 0; feature < kD; feature += 64)
+#pragma unroll
+    for (int token = 0; token < kTokens; token += kHeadsBox)
+      tma_load_head(to + feature * kTokens + token * 64, map, full, feature, first + token, head, batch);
+}
+
+// s [64, 8 kFragments] = a b^T over kD features; from one 64 features of each to the next `a_chunk` and `b_chunk`
+// bytes.
+template <class T, int kD, int kFragments>
+__device__ __forceinline__ void multiply_rows(float (&s)[kFragments][4], uint64_t a, int a_chunk, uint64_t b,
+                                              int b_chunk) {
+  wgmma_rows<T, false>(s, a, b);
+#pragma unroll
+  for (int k = 1; k < kD / 16; ++k)
+    wgmma_rows<T, true>(s, a + uint64_t(k / 4 * (a_chunk >> 4) + k % 4 * 2),
+                        b + uint64_t(k / 4 * (b_chunk >> 4) + k % 4 * 2));
+  wgmma_commit();
+}
+// sum [64, kD] += weights b.
+template <class T, int kSums, int kFragments>
+__device__ __forceinline__ void add_product(float (&sum)[kSums][4], const float (&weights)[kFragments][4], uint64_t b) {
+  uint32_t packed[kFragments / 2][4];
+#pragma unroll
+  for (int n = 0; n < kFragments / 2; ++n) pack<T>(packed[n], weights[2 * n], weights[2 * n + 1]);
+  wgmma_fence();
+#pragma unroll
+  for (int n = 0; n < kFragments / 2; ++n) wgmma_fragments<T>(sum, packed[n], b + uint64_t(n) * wgmma_step(false));
+  wgmma_commit();
+}
+
+// A warp's 16 x kD elements of the 64 rows that its warpgroup owns, once nobody reads them.
+template <int kD, class T>
+__device__ __forceinline__ T* staging_of(T* own, int consumer, int warp) {
+  const int at = warp * 16 * kD;
+  return own + at / (64 * 64) * kOwn * 64 + consumer * 64 * 64 + at % (64 * 64);
+}
+
+// The parts of a block of a persistent grid, back and forth over the list, so that who got a long one gets a short one.
+__device__ __forceinline__ int part_at(int round) {
+  const int blocks = int(gridDim.x), block = int(blockIdx.x);
+  return round * blocks + (round % 2 ? blocks - 1 - block : block);
+}
+
+#endif  // WICK_SM90A
+
+}  // namespace wick

@@ -1,0 +1,250 @@
+// Attention's backward pass on 9.0 by wgmma.
+#include "wick/backend/cuda/attention_wgmma.cuh"
+
+namespace wick {
+namespace {
+
+// Tokens of the other side at a time, as many as the registers hold beside the sums; and whether they also hold the
+// scores of the tile that comes next, which the tensor cores then make while the exponentials of this one are taken.
+template <bool kKeys, int kD>
+constexpr int kOther = 64;
+template <int kD>
+constexpr int kRounds = kD == 64 ? 1 << 30 : 1;  // parts of a block: wide heads leave no registers to count them
+template <bool kKeys, int kD>
+constexpr bool kAhead = !kKeys || kD == 64;
+
+struct Maps {
+  CUtensorMap q, k, v, dy;  // boxes of kHeadsBox tokens
+};
+
+// Tiles of the copy engine lie at multiples of 1024 bytes; 64 features after 64.
+template <class T, int kD>
+struct Shared {
+  static constexpr int kOwnTiles = kD == 64 ? 2 : 1;  // the next one comes while this one is worked on
+  static constexpr int kOthers = kOther<false, kD>;
+  T own[kOwnTiles][2][kOwn * kD];
+  T other[kStages][2][kOthers * kD];
+  float lse[kStages][kOthers], delta[kStages][kOthers];
+  uint64_t own_full[kOwnTiles], own_empty[kOwnTiles], full[kStages], empty[kStages];
+};
+
+#ifdef WICK_SM90A
+
+template <class T, int kD>
+struct Rings {
+  Ring<Shared<T, kD>::kOwnTiles> own;
+  Ring<kStages> other;
+};
+
+template <bool kKeys, class T, int kD>
+__device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps, const AttentionBackward<T>& a,
+                                        int index, Rings<T, kD>& rings) {
+  constexpr int kN = kOther<kKeys, kD>;
+  const BackwardPart part = backward_part<kKeys>(a, index, kOwn, kN);
+  const CUtensorMap &own = kKeys ? maps.k : maps.q, &own_partner = kKeys ? maps.v : maps.dy;
+  const CUtensorMap &other = kKeys ? maps.q : maps.k, &other_partner = kKeys ? maps.dy : maps.v;
+  const int lane = int(threadIdx.x), head = part.head % a.shape.heads, batch = part.head / a.shape.heads;
+  barrier_wait(&shared.own_empty[rings.own.place], rings.own.phase ^ 1);
+  if (lane == 0) {
+    auto& tiles = shared.own[rings.own.place];
+    uint64_t* const full = &shared.own_full[rings.own.place];
+    barrier_expect(full, int(sizeof tiles));
+    load_tokens<kD, kOwn>(tiles[0], own, full, part.tile * kOwn, head, batch);
+    load_tokens<kD, kOwn>(tiles[1], own_partner, full, part.tile * kOwn, head, batch);
+  }
+  rings.own.advance();
+  const int64_t statistics = int64_t(part.head) * a.shape.queries;
+  for (int tile = part.begin; tile < part.end; ++tile) {
+    const int stage = rings.other.place;
+    barrier_wait(&shared.empty[stage], rings.other.phase ^ 1);
+    uint64_t* const full = &shared.full[stage];
+    if (lane == 0) {
+      auto& tiles = shared.other[stage];
+      barrier_expect(full, 2 * kN * kD * int(sizeof(T)));
+      load_tokens<kD, kN>(tiles[0], other, full, tile * kN, head, batch);
+      load_tokens<kD, kN>(tiles[1], other_partner, full, tile * kN, head, batch);
+    }
+    if (kKeys) {
+      if (tile == part.begin) wait_for_previous();
+      for (int i = lane; i < kN; i += 32) {
+        const int query = tile * kN + i;
+        const bool there = query < a.shape.queries;
+        shared.lse[stage][i] = saved_lse(a.lse, statistics + query, there);
+        shared.delta[stage][i] = there ? a.delta[statistics + query] : 0;
+      }
+    }
+    barrier_arrive(full, 0);
+    rings.other.advance();
+  }
+}
+
+// One block's part, 64 rows of it. With kAhead products of four kinds are under way at a time and end in this order:
+// dp, the next scores, and the two that add to the sums.
+template <bool kKeys, class T, int kD>
+__device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBackward<T>& a, int index,
+                                        Rings<T, kD>& rings) {
+  constexpr int kN = kOther<kKeys, kD>, kAdding = kKeys ? 2 : 1;
+  constexpr bool kLooks = kAhead<kKeys, kD>;
+  const AttentionShape& s = a.shape;
+  const BackwardPart part = backward_part<kKeys>(a, index, kOwn, kN);
+  const int consumer = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) % 128 / 32, lane = int(threadIdx.x) % 32;
+  const int row = part.tile * kOwn + consumer * 64 + warp * 16;
+  auto& tiles = shared.own[rings.own.place];
+  const uint64_t own = wgmma_operand(tiles[0] + consumer * 64 * 64, true),
+                 own_partner = wgmma_operand(tiles[1] + consumer * 64 * 64, true);
+  RowStatistics of_rows;
+  if constexpr (!kKeys)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = row + lane / 4 + 8 * r;
+      const int64_t at = int64_t(part.head) * s.queries + query;
+      of_rows.lse[r] = saved_lse(a.lse, at, query < s.queries);
+      of_rows.delta[r] = query < s.queries ? a.delta[at] : 0;
+    }
+
+  float grad[kD / 8][4] = {}, grad_partner[kD / 8][4] = {};
+  float p[kN / 8][4], dp[kN / 8][4], next[kLooks ? kN / 8 : 8][4];
+  Ring<kStages>& ring = rings.other;
+  const auto arrived = [&] { barrier_wait(&shared.full[ring.place], ring.phase); };
+  const auto release = [&](int stage) {
+    if (lane == 0) barrier_arrive(&shared.empty[stage], 0);
+  };
+  const auto scores = [&](auto& to) {
+    wgmma_fence();
+    multiply_rows<T, kD>(to, own, kOwn * 128, wgmma_operand(shared.other[ring.place][0], true), kN * 128);
+  };
+  int before = 0;
+  barrier_wait(&shared.own_full[rings.own.place], rings.own.phase);
+  if (kLooks && part.begin < part.end) {
+    arrived();
+    scores(p);
+    wgmma_wait<0>();
+    wgmma_arrived(p);
+  }
+  for (int tile = part.begin; tile < part.end; ++tile) {
+    const int stage = ring.place;
+    const T *const x = shared.other[stage][0], *const x_partner = shared.other[stage][1];
+    const Place place{row + lane / 4, tile * kN + lane % 4 * 2};
+    const bool mask = masked<kKeys>(s, row, 16, tile * kN, kN);
+    if constexpr (!kLooks) {
+      arrived();
+      scores(p);
+    }
+    wgmma_fence();
+    multiply_rows<T, kD>(dp, own_partner, kOwn * 128, wgmma_operand(x_partner, true), kN * 128);
+    ring.advance();
+    const auto in_between = [&](const auto& statistics) {
+      if constexpr (!kLooks) {
+        wgmma_wait<1>();
+        wgmma_arrived(p);
+      }
+      probabilities<kKeys>(p, statistics, s.scale * kLog2E, s, place, mask);
+      if constexpr (kLooks) {
+        wgmma_wait<1>();  // the sums of the tile before
+        if (tile > part.begin) release(before);
+        if (tile + 1 < part.end) arrived();
+        scores(next);  // of whatever lies there after the last tile: a branch around it would end the overlap
+        if constexpr (kKeys) add_product<T>(grad_partner, p, wgmma_operand(x_partner, false));
+        wgmma_wait<kAdding>();
+      } else {
+        wgmma_wait<0>();
+      }
+      wgmma_arrived(dp);
+      score_gradients<kKeys>(dp, p, statistics);
+    };
+    if constexpr (kKeys)
+      in_between(ColumnStatistics{shared.lse[stage], shared.delta[stage], lane % 4 * 2});
+    else
+      in_between(of_rows);
+    if constexpr (kKeys && !kLooks) add_product<T>(grad_partner, p, wgmma_operand(x_partner, false));
+    add_product<T>(grad, dp, wgmma_operand(x, false));
+    if constexpr (kLooks) {
+      wgmma_wait<kAdding>();
+      wgmma_arrived(next);
+#pragma unroll
+      for (int j = 0; j < kN / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p[j][i] = next[j][i];
+    } else {
+      wgmma_wait<0>();
+      release(stage);
+    }
+    before = stage;
+  }
+  wgmma_wait<0>();
+  wgmma_arrived(grad);
+  wgmma_arrived(grad_partner);
+  if (kLooks && part.begin < part.end) release(before);
+  named_barrier(1 + consumer, 128);  // all four warps are done with their rows of the tile, which become room to store
+  store_gradients<kKeys, T, kD>(a, part, staging_of<kD>(tiles[0], consumer, warp), grad, grad_partner, row, lane);
+  fence_async();  // before the copy engine writes there again
+  __syncwarp();
+  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place], 0);
+  rings.own.advance();
+}
+
+#endif  // WICK_SM90A
+
+template <class T, int kD>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ AttentionBackward<T> a, int parts) {
+#ifdef WICK_SM90A
+  extern __shared__ char memory[];
+  // Aligned by a sum, so that the compiler still sees shared memory.
+  auto& shared = *reinterpret_cast<Shared<T, kD>*>(memory + (1024 - shared_address(memory) % 1024) % 1024);
+  launch_dependents();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shared<T, kD>::kOwnTiles; ++i) {
+      barrier_init(&shared.own_full[i], 1);
+      barrier_init(&shared.own_empty[i], kWarps);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(&shared.full[i], 33);  // the producer's lanes, and once more the one that expects the tiles
+      barrier_init(&shared.empty[i], kWarps);
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  Rings<T, kD> rings;
+  if (threadIdx.x < 128) {
+    registers_shrink<kD == 64 ? 40 : 24>();
+    if (threadIdx.x < 32)
+      for (int round = 0, part; (part = part_at(round)) < parts && round < kRounds<kD>; ++round)
+        part < a.key_blocks ? produce<true>(shared, maps, a, part, rings)
+                            : produce<false>(shared, maps, a, part, rings);
+  } else {
+    registers_grow<kD == 64 ? 232 : 240>();
+    wait_for_previous();
+    for (int round = 0, part; (part = part_at(round)) < parts && round < kRounds<kD>; ++round)
+      part < a.key_blocks ? consume<true>(shared, a, part, rings) : consume<false>(shared, a, part, rings);
+  }
+#endif
+}
+
+template <class T, int kD>
+void launch_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q, View k,
+                     View v, float scale, bool causal) {
+  const int processors = cuda.multiprocessors();
+  const AttentionBackwardCall<T> call(cuda, dq, dk, dv, dy, lse, delta, q, k, v, scale, causal, kOwn, kOther<true, kD>,
+                                      processors);
+  const int parts = call.blocks();
+  if (parts == 0) return;
+  const unsigned blocks = unsigned(kRounds<kD> > 1 ? std::min(parts, processors) : parts);
+  launch("attention_backward", cuda.stream(), {dim3(blocks), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
+         backward_by_wgmma<T, kD>, Maps{heads_map(q), heads_map(k), heads_map(v), heads_map(dy)}, call.arguments(),
+         parts);
+  call.finish();
+}
+
+}  // namespace
+
+void attention_by_wgmma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
+                                 View k, View v, float scale, bool causal) {
+  const auto run = [&]<class T>(Type<T>) {
+    (q.shape[3] <= 64 ? launch_backward<T, 64> : launch_backward<T, 128>)(cuda, dq, dk, dv, dy, lse, delta, q, k, v,
+                                                                          scale, causal);
+  };
+  q.dtype == DType::bf16 ? run(Type<bf16>()) : run(Type<f16>());
+}
+
+}  // namespace wick
