@@ -148,7 +148,7 @@ bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& 
   const bool dense_bias = !bias || (bias.dtype == DType::f32 && bias.contiguous());
   if (!product || !input || !weight || !saved || !dense_bias || !factors_fit(cuda, *input)) return false;
   if (s && (s.dtype != x.dtype || saved->transposed)) return false;
-  ExtendedGemm g{*product, *input, weight->t(), {}, {}, bias.as<float>()};
+  ExtendedGemm g{.y = *product, .x = *input, .w = weight->t(), .bias = bias.as<float>()};
   if (!g.w.transposed || !extended_gemm_fits(cuda, g)) return false;
   const Factor a(cuda, down, x.dtype), b(cuda, up, x.dtype);
   if (a->transposed || b->transposed) return false;
@@ -156,7 +156,7 @@ bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& 
   const Projection projection{*saved, *input, a->t(), 1, *low, scale};
   project(cuda, &projection, 1);
   g.low = *low;
-  g.f = b->t();
+  g.groups[g.group_count++] = {b->t()};
   extended_gemm(cuda, g, true);
   return true;
 }
@@ -214,7 +214,7 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
   if (!grad || !weight || !out || !input || !saved || !factors_fit(cuda, *grad)) return false;
   if (ddown && (x.dtype != dy.dtype || !factors_fit(cuda, *input))) return false;
   if (dup && (s.dtype != dy.dtype || saved->transposed || !rows_aligned(*saved))) return false;
-  ExtendedGemm g{*out, *grad, *weight, {}, {}, nullptr};
+  ExtendedGemm g{.y = *out, .x = *grad, .w = *weight};
   if (dx && (g.w.transposed || !extended_gemm_fits(cuda, g))) return false;
   const Factor a(cuda, down, dy.dtype), b(cuda, up, dy.dtype);
   if (a->transposed || b->transposed) return false;
@@ -223,7 +223,7 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
   project(cuda, &projection, 1);
   if (dx) {
     g.low = *ds;
-    g.f = *a;
+    g.groups[g.group_count++] = {*a};
     extended_gemm(cuda, g, true);
   }
   // Behind the product, for which they need not wait, they fill the multiprocessors that it leaves idle.

@@ -1,20 +1,40 @@
 // The large product of the LoRA linear on 9.0, with the rank appended to its reduction.
 #pragma once
 
+#include <array>
+
 #include "wick/backend/cuda/matrix.h"
 
 namespace wick {
 
 // y [M, N] = x [M, K] w [K, N] + low [M, R] f [R, N] + bias, in one f32 sum: forward with w, f the transposes of the
 // weight and of up; for dx with the weight and down as they are. All but the bias have one 16-bit dtype.
+// Groups: layers that share x have their weights one below the other, and each its own columns of y and of low.
 struct ExtendedGemm {
-  DeviceMatrix y, x, w, low, f;
+  static constexpr int kMostGroups = 4;
+  struct Group {
+    DeviceMatrix f;      // [R of the group, N of the group]
+    int64_t low_at = 0;  // its first column of low
+  };
+  DeviceMatrix y{}, x{}, w{}, low{};
+  std::array<Group, kMostGroups> groups{};
+  int group_count = 0;  // 0: the plain product
   const float* bias = nullptr;
+};
+
+// How y is cut: rows by 64 for each of a block's consumers; `wide_tiles` tiles of `wide` columns, the rest in tiles of
+// `narrow`.
+struct GemmPlan {
+  int consumers = 2;
+  int wide = 256, wide_tiles = 0, narrow = 96;
+  int panel = 8;  // pairs of row tiles that are worked on together, so that w stays in the L2
 };
 
 // Whether the kernel is there and the copy engine can read these: w and f laid out alike, rows 16-byte aligned.
 bool extended_gemm_fits(const CudaBackend& cuda, const ExtendedGemm& g);
+GemmPlan plan_gemm(const CudaBackend& cuda, const ExtendedGemm& g);
 // `follows`: low is written by the launch before this one, and everything else was there before that.
 void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, bool follows);
+void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, bool follows, const GemmPlan& plan);
 
 }  // namespace wick

@@ -16,28 +16,27 @@ namespace wick {
 
 #ifdef WICK_SM90A
 
-// ---- barriers in shared memory
+// ---- barriers in shared memory, by their addresses there
 
-__device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
+__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
-__device__ __forceinline__ void barrier_expect(uint64_t* barrier, int bytes) {  // and arrives
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
-               : "memory");
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes) {  // and arrives
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 // In block `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier, int rank) {
+__device__ __forceinline__ void barrier_arrive(uint32_t barrier, int rank) {
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(shared_address(barrier)),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
-__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred done;\nWAIT:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra WAIT;\n}" ::"r"(shared_address(barrier)),
+      "@!done bra WAIT;\n}" ::"r"(barrier),
       "r"(parity)
       : "memory");
 }
@@ -51,30 +50,20 @@ __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.
 // ---- the copy engine
 
 // A box of a matrix into shared memory of each block in `blocks`, a bit mask; at (column, row) of its first element.
-__device__ __forceinline__ void tma_load(void* to, const CUtensorMap& map, uint64_t* barrier, int column, int row,
+__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int row,
                                          uint16_t blocks) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(blocks)
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row), "h"(blocks)
       : "memory");
 }
-__device__ __forceinline__ void tma_load(void* to, const CUtensorMap& map, uint64_t* barrier, int column, int row) {
+__device__ __forceinline__ void tma_load(uint32_t to, const CUtensorMap& map, uint32_t barrier, int column, int row) {
   asm volatile(
       "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-          shared_address(to)),
-      "l"(&map), "r"(shared_address(barrier)), "r"(column), "r"(row)
+          to),
+      "l"(&map), "r"(barrier), "r"(column), "r"(row)
       : "memory");
-}
-__device__ __forceinline__ void tma_store(const CUtensorMap& map, const void* from, int column, int row) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(&map),
-               "r"(shared_address(from)), "r"(column), "r"(row)
-               : "memory");
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
-template <int kPending>  // stores that may still read shared memory
-__device__ __forceinline__ void tma_store_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
 __device__ __forceinline__ void tma_prefetch(const CUtensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
@@ -102,16 +91,24 @@ __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
 }
 
-// Operands in shared memory as the copy engine lays them down: rows of 128 bytes, swizzled in groups of eight rows.
-// K-major: a row is 64 elements along the reduction. Else a row is 64 elements of the other side, 64 rows make a chunk
-// of 8 KB, and the next 64 elements of that side are the next chunk.
-__device__ __forceinline__ uint64_t wgmma_operand(const void* tile, bool k_major) {
-  const uint64_t address = (shared_address(tile) & 0x3ffff) >> 4;  // without the block's rank in its cluster
-  const uint64_t leading = k_major ? 1 : 8192 >> 4, stride = 1024 >> 4;
-  return address | leading << 16 | stride << 32 | uint64_t{1} << 62;
-}
-// From one 16-element step of the reduction to the next.
-__device__ constexpr uint64_t wgmma_step(bool k_major) { return (k_major ? 32 : 2048) >> 4; }
+// An operand in shared memory as the copy engine lays it down: rows of 128 bytes or less, swizzled in groups of eight.
+// K-major: a row is 64 elements along the reduction. Else a row is kRow elements of the other side (64, 32 or 16), 64
+// rows make a chunk, and what follows on that side is the next chunk. Only the lower half of the descriptor depends on
+// the address.
+template <bool kKMajor, int kRow = 64>
+struct WgmmaOperand {
+  static constexpr uint32_t kSwizzle = kRow == 64 ? 1 : kRow == 32 ? 2 : 3, kGroup = 8 * kRow * 2 >> 4;
+  static constexpr uint32_t kLeading = kKMajor ? 1 : 64 * kRow * 2 >> 4, kStep = kKMajor ? 32 >> 4 : 2 * kGroup;
+  static_assert(!kKMajor || kRow == 64);
+  uint32_t low;
+
+  // From this block's shared memory on, without the block's rank in its cluster.
+  __device__ __forceinline__ explicit WgmmaOperand(uint32_t address) : low((address & 0x3ffff) >> 4 | kLeading << 16) {}
+  // `bytes` further, and k 16-element steps of the reduction.
+  __device__ __forceinline__ uint64_t at(int bytes, int k) const {
+    return uint64_t{kGroup | kSwizzle << 30} << 32 | (low + uint32_t(bytes >> 4) + uint32_t(k) * kStep);
+  }
+};
 
 // Four 8x8 matrices of 16-bit elements to shared memory; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void store_matrices(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {

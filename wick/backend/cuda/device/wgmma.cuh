@@ -9,88 +9,101 @@ namespace wick {
 
 #ifdef WICK_SM90A
 
-// The instruction names each register, so its text cannot come from a template.
-#define WICK_WGMMA_64(type)                                                                                            \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32." type "." type                                             \
-               " "                                                                                                     \
-               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-               "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "                                                   \
-               "%32, %33, 1, 1, 1, 0, %34;"                                                                            \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),       \
-                 "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                 "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),            \
-                 "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),            \
-                 "+f"(d[30]), "+f"(d[31])                                                                              \
+// The instruction names each register, so its text cannot come from a template. Names and operands by eights:
+#define WICK_NAMES_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define WICK_NAMES_16 WICK_NAMES_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define WICK_NAMES_24 WICK_NAMES_16 ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define WICK_NAMES_32 WICK_NAMES_24 ", %24, %25, %26, %27, %28, %29, %30, %31"
+#define WICK_NAMES_40 WICK_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define WICK_NAMES_48 WICK_NAMES_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define WICK_NAMES_56 WICK_NAMES_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
+#define WICK_NAMES_64 WICK_NAMES_56 ", %56, %57, %58, %59, %60, %61, %62, %63"
+#define WICK_NAMES_72 WICK_NAMES_64 ", %64, %65, %66, %67, %68, %69, %70, %71"
+#define WICK_NAMES_80 WICK_NAMES_72 ", %72, %73, %74, %75, %76, %77, %78, %79"
+#define WICK_NAMES_88 WICK_NAMES_80 ", %80, %81, %82, %83, %84, %85, %86, %87"
+#define WICK_NAMES_96 WICK_NAMES_88 ", %88, %89, %90, %91, %92, %93, %94, %95"
+#define WICK_NAMES_104 WICK_NAMES_96 ", %96, %97, %98, %99, %100, %101, %102, %103"
+#define WICK_NAMES_112 WICK_NAMES_104 ", %104, %105, %106, %107, %108, %109, %110, %111"
+#define WICK_NAMES_120 WICK_NAMES_112 ", %112, %113, %114, %115, %116, %117, %118, %119"
+#define WICK_NAMES_128 WICK_NAMES_120 ", %120, %121, %122, %123, %124, %125, %126, %127"
+#define WICK_EIGHT(i)                                                                                         \
+  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), \
+      "+f"(d[i + 7])
+#define WICK_SUMS_8 WICK_EIGHT(0)
+#define WICK_SUMS_16 WICK_SUMS_8, WICK_EIGHT(8)
+#define WICK_SUMS_24 WICK_SUMS_16, WICK_EIGHT(16)
+#define WICK_SUMS_32 WICK_SUMS_24, WICK_EIGHT(24)
+#define WICK_SUMS_40 WICK_SUMS_32, WICK_EIGHT(32)
+#define WICK_SUMS_48 WICK_SUMS_40, WICK_EIGHT(40)
+#define WICK_SUMS_56 WICK_SUMS_48, WICK_EIGHT(48)
+#define WICK_SUMS_64 WICK_SUMS_56, WICK_EIGHT(56)
+#define WICK_SUMS_72 WICK_SUMS_64, WICK_EIGHT(64)
+#define WICK_SUMS_80 WICK_SUMS_72, WICK_EIGHT(72)
+#define WICK_SUMS_88 WICK_SUMS_80, WICK_EIGHT(80)
+#define WICK_SUMS_96 WICK_SUMS_88, WICK_EIGHT(88)
+#define WICK_SUMS_104 WICK_SUMS_96, WICK_EIGHT(96)
+#define WICK_SUMS_112 WICK_SUMS_104, WICK_EIGHT(104)
+#define WICK_SUMS_120 WICK_SUMS_112, WICK_EIGHT(112)
+#define WICK_SUMS_128 WICK_SUMS_120, WICK_EIGHT(120)
+// n: of N; r: registers of a thread, half of it; a, b, t: the numbers of the operands that follow them.
+#define WICK_WGMMA(type, n, r, a_at, b_at, t_at)                                                   \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" WICK_NAMES_##r \
+               "}, %" #a_at ", %" #b_at ", 1, 1, 1, 0, %" #t_at ";"                                \
+               : WICK_SUMS_##r                                                                     \
                : "l"(a), "l"(b), "n"(int(kTransposed)))
-#define WICK_WGMMA_192(type)                                                                                        \
-  asm volatile(                                                                                                     \
-      "wgmma.mma_async.sync.aligned.m64n192k16.f32." type "." type                                                  \
-      " "                                                                                                           \
-      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, "       \
-      "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "        \
-      "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "        \
-      "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "        \
-      "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "                                     \
-      "%96, %97, 1, 1, 1, 0, %98;"                                                                                  \
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), \
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),      \
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),     \
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),     \
-        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),     \
-        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),     \
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),     \
-        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]),     \
-        "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),     \
-        "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]),     \
-        "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]),     \
-        "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95])                   \
-      : "l"(a), "l"(b), "n"(int(kTransposed)))
-#define WICK_WGMMA_256(type)                                                                                           \
-  asm volatile("wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type                                            \
-               " "                                                                                                     \
-               "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, " \
-               "%22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, "  \
-               "%42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "  \
-               "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, "  \
-               "%82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, "      \
-               "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, "      \
-               "%117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127}, "                                   \
-               "%128, %129, 1, 1, 1, 0, %130;"                                                                         \
-               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]),       \
-                 "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), \
-                 "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]),            \
-                 "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]),            \
-                 "+f"(d[30]), "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]),            \
-                 "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]), "+f"(d[41]), "+f"(d[42]), "+f"(d[43]),            \
-                 "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]), "+f"(d[49]), "+f"(d[50]),            \
-                 "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]), "+f"(d[57]),            \
-                 "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]),            \
-                 "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]),            \
-                 "+f"(d[72]), "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]),            \
-                 "+f"(d[79]), "+f"(d[80]), "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]),            \
-                 "+f"(d[86]), "+f"(d[87]), "+f"(d[88]), "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]),            \
-                 "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]), "+f"(d[97]), "+f"(d[98]), "+f"(d[99]),            \
-                 "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]), "+f"(d[105]), "+f"(d[106]),     \
-                 "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]), "+f"(d[113]),     \
-                 "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),     \
-                 "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])      \
-               : "l"(a), "l"(b), "n"(int(kTransposed)))
+#define WICK_WGMMA_OF(n, r, a_at, b_at, t_at)                                                   \
+  if constexpr (kN == n && std::is_same_v<T, bf16>) WICK_WGMMA("bf16", n, r, a_at, b_at, t_at); \
+  if constexpr (kN == n && std::is_same_v<T, f16>) WICK_WGMMA("f16", n, r, a_at, b_at, t_at)
 
 // kTransposed: b is not K-major.
 template <class T, bool kTransposed, int kN>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b) {
-  constexpr bool kBf16 = std::is_same_v<T, bf16>;
-  if constexpr (kN == 64 && kBf16) WICK_WGMMA_64("bf16");
-  if constexpr (kN == 64 && !kBf16) WICK_WGMMA_64("f16");
-  if constexpr (kN == 192 && kBf16) WICK_WGMMA_192("bf16");
-  if constexpr (kN == 192 && !kBf16) WICK_WGMMA_192("f16");
-  if constexpr (kN == 256 && kBf16) WICK_WGMMA_256("bf16");
-  if constexpr (kN == 256 && !kBf16) WICK_WGMMA_256("f16");
+  WICK_WGMMA_OF(16, 8, 8, 9, 10);
+  WICK_WGMMA_OF(32, 16, 16, 17, 18);
+  WICK_WGMMA_OF(64, 32, 32, 33, 34);
+  WICK_WGMMA_OF(96, 48, 48, 49, 50);
+  WICK_WGMMA_OF(128, 64, 64, 65, 66);
+  WICK_WGMMA_OF(160, 80, 80, 81, 82);
+  WICK_WGMMA_OF(192, 96, 96, 97, 98);
+  WICK_WGMMA_OF(224, 112, 112, 113, 114);
+  WICK_WGMMA_OF(256, 128, 128, 129, 130);
 }
 
-#undef WICK_WGMMA_64
-#undef WICK_WGMMA_192
-#undef WICK_WGMMA_256
+#undef WICK_NAMES_8
+#undef WICK_NAMES_16
+#undef WICK_NAMES_24
+#undef WICK_NAMES_32
+#undef WICK_NAMES_40
+#undef WICK_NAMES_48
+#undef WICK_NAMES_56
+#undef WICK_NAMES_64
+#undef WICK_NAMES_72
+#undef WICK_NAMES_80
+#undef WICK_NAMES_88
+#undef WICK_NAMES_96
+#undef WICK_NAMES_104
+#undef WICK_NAMES_112
+#undef WICK_NAMES_120
+#undef WICK_NAMES_128
+#undef WICK_SUMS_8
+#undef WICK_SUMS_16
+#undef WICK_SUMS_24
+#undef WICK_SUMS_32
+#undef WICK_SUMS_40
+#undef WICK_SUMS_48
+#undef WICK_SUMS_56
+#undef WICK_SUMS_64
+#undef WICK_SUMS_72
+#undef WICK_SUMS_80
+#undef WICK_SUMS_88
+#undef WICK_SUMS_96
+#undef WICK_SUMS_104
+#undef WICK_SUMS_112
+#undef WICK_SUMS_120
+#undef WICK_SUMS_128
+#undef WICK_EIGHT
+#undef WICK_WGMMA
+#undef WICK_WGMMA_OF
 
 #endif  // WICK_SM90A
 

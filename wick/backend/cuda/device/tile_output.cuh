@@ -1,0 +1,78 @@
+// From the accumulators of a warpgroup (wgmma.cuh) to rows of a 16-bit matrix.
+#pragma once
+
+#include "wick/backend/cuda/device/hopper.cuh"
+
+namespace wick {
+
+struct TileOutput {
+  void* data;
+  int64_t ld;
+  int rows, cols;     // cols is a multiple of 8
+  const float* bias;  // [cols], or null
+};
+
+inline constexpr int kWarpOutBytes = 16 * 64 * 2;  // of shared memory that a warp needs to store
+
+#ifdef WICK_SM90A
+
+template <class T>
+__device__ __forceinline__ uint32_t pack(float a, float b) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  } else {
+    const __half2 both = __floats2half2_rn(a, b);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  }
+}
+
+// Without a branch, around which the compiler would move the sums.
+__device__ __forceinline__ void store_if(bool wanted, void* to, uint4 value) {
+  asm volatile(
+      "{\n.reg .pred wanted;\nsetp.ne.b32 wanted, %0, 0;\n"
+      "@wanted st.global.v4.b32 [%1], {%2, %3, %4, %5};\n}" ::"r"(int(wanted)),
+      "l"(to), "r"(value.x), "r"(value.y), "r"(value.z), "r"(value.w)
+      : "memory");
+}
+
+// The 64 rows of a warpgroup from `first_row` on. Each warp turns its 16 rows about in its own part of shared memory,
+// 64 columns at a time, and stores whole lines.
+template <class T, int kCols>
+__device__ __forceinline__ void store_rows(float (&sum)[kCols / 2], char* out, const TileOutput& y, int first_row,
+                                           int first_col) {
+  const int lane = threadIdx.x % 32, warp_row = first_row + threadIdx.x % 128 / 32 * 16;
+  if (y.bias) {
+#pragma unroll
+    for (int i = 0; i < kCols / 4; ++i) {
+      const int col = first_col + i / 2 * 8 + lane % 4 * 2 + i % 2;
+      const float b = col < y.cols ? y.bias[col] : 0;
+      sum[i / 2 * 4 + i % 2] += b;
+      sum[i / 2 * 4 + i % 2 + 2] += b;
+    }
+  }
+#pragma unroll
+  for (int col = 0; col < kCols; col += 64) {
+    constexpr int kLast = kCols % 64 ? kCols % 64 : 64;
+    const int eights = (col + 64 > kCols ? kLast : 64) / 8, row = lane % 16;
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < eights; j += 2) {
+      const float* d = &sum[col / 2 + j * 4];
+      store_matrices(out + row * 128 + ((j + lane / 16) ^ (row % 8)) * 16, pack<T>(d[0], d[1]), pack<T>(d[2], d[3]),
+                     pack<T>(d[4], d[5]), pack<T>(d[6], d[7]));
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < eights / 2; ++i) {
+      const int line = (i * 32 + lane) / eights, eight = lane % eights;
+      const int y_row = warp_row + line, y_col = first_col + col + eight * 8;
+      store_if(y_row < y.rows && y_col < y.cols, static_cast<T*>(y.data) + y_row * y.ld + y_col,
+               *reinterpret_cast<const uint4*>(out + line * 128 + (eight ^ (line % 8)) * 16));
+    }
+  }
+}
+
+#endif  // WICK_SM90A
+
+}  // namespace wick
