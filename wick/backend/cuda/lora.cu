@@ -1,6 +1,9 @@
 // The LoRA linear (Hu et al., 2021): y = x w^T + bias, and each block of y's columns has its scale * s up^T added, with
 // s = dropout(x) down^T.
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
+#include <array>
+#include <deque>
+
 #include "wick/backend/cuda/cublaslt.h"
 #include "wick/backend/cuda/lora_factors.h"
 #include "wick/backend/cuda/lora_few_rows.h"
@@ -79,25 +82,41 @@ void compose_gradients(CudaBackend& cuda, const View& ddown, const std::vector<V
   grad.finish();
 }
 
-// One LoRA on all outputs and nothing else, which is what the fused kernels are made for.
-bool one_block(const LoraFactors& lora, int64_t outputs) {
-  if (lora.blocks.size() != 1 || lora.dropout.p > 0) return false;
-  const LoraBlock& block = lora.blocks.front();
-  return block.up.shape[0] == outputs && block.up.shape[1] == lora.down.shape[0];
+// Whether the LoRAs are what the fused kernels are made for: of one rank and scale, side by side on all outputs.
+bool side_by_side(const LoraFactors& lora, int64_t outputs) {
+  if (lora.dropout.p > 0 || lora.blocks.empty() || lora.blocks.size() > kMostLayers) return false;
+  const LoraBlock& first = lora.blocks.front();
+  const int64_t rank = first.up.shape[1];
+  int64_t row = 0, column = 0;
+  for (const LoraBlock& block : lora.blocks) {
+    if (block.up.shape[1] != rank || block.scale != first.scale || block.row != row || block.column != column)
+      return false;
+    row += rank;
+    column += block.up.shape[0];
+    if (lora.blocks.size() > 1 && (rank % 8 != 0 || column % 8 != 0)) return false;
+  }
+  return row == lora.down.shape[0] && column == outputs;
 }
 
-// dup = scale * dy^T s and ddown = ds^T x by our own kernels, in one launch; either may be unwanted.
-void fused_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& ds,
-                     const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, float scale,
+// dup_g = scale * dy_g^T s_g and ddown_g = ds_g^T x by our own kernels, in one launch; any may be unwanted.
+void fused_gradients(CudaBackend& cuda, const View& ddown, const std::vector<View>& dups, const DeviceMatrix& ds,
+                     const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, const LoraFactors& lora,
                      Follows follows) {
-  const MatrixOutput grad_down(cuda, ddown, DType::f32), grad_up(cuda, dup, DType::f32);
-  FactorGradient gradients[2];
+  const MatrixOutput grad_down(cuda, ddown, DType::f32);
+  std::array<std::optional<MatrixOutput>, kMostLayers> grad_ups;
+  std::array<FactorGradient, 2 * kMostLayers> gradients;
   int count = 0;
-  if (dup) gradients[count++] = {*grad_up, dy, s, scale};
-  if (ddown) gradients[count++] = {grad_down->t(), x, ds, 1};
-  if (count > 0) factor_gradients(cuda, gradients, count, follows);
+  for (size_t g = 0; g < lora.blocks.size(); ++g) {
+    const LoraBlock& block = lora.blocks[g];
+    if (g < dups.size() && dups[g])
+      gradients[size_t(count++)] = {*grad_ups[g].emplace(cuda, dups[g], DType::f32), outputs_of(block, dy),
+                                    low_of(block, s), block.scale};
+    if (ddown) gradients[size_t(count++)] = {low_of(block, grad_down->t()), x, low_of(block, ds), 1};
+  }
+  if (count > 0) factor_gradients(cuda, gradients.data(), count, follows);
   grad_down.finish();
-  grad_up.finish();
+  for (const auto& grad : grad_ups)
+    if (grad) grad->finish();
 }
 
 constexpr int64_t padded(int64_t rank) { return (rank + 7) / 8 * 8; }
@@ -140,9 +159,24 @@ class Factor {
   DeviceMatrix matrix_;
 };
 
-// y = x w^T + bias + scale * s up^T in two launches, if the shapes fit.
+// The ups as the kernels read them; none may lie transposed.
+class Ups {
+ public:
+  Ups(CudaBackend& cuda, const LoraFactors& lora, DType dtype) {
+    for (const LoraBlock& block : lora.blocks) factors_.emplace_back(cuda, block.up, dtype);
+  }
+  bool transposed() const {
+    return std::any_of(factors_.begin(), factors_.end(), [](const Factor& f) { return f->transposed; });
+  }
+  const DeviceMatrix& operator[](size_t g) const { return *factors_[g]; }
+
+ private:
+  std::deque<Factor> factors_;  // they stay where they are
+};
+
+// y = x w^T + bias + scale * s_g up_g^T in two launches, if the shapes fit.
 bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& w, const View& bias,
-                   const View& down, const View& up, float scale) {
+                   const LoraFactors& lora) {
   const auto product = as_rows(y), input = as_rows(x), weight = as_matrix(w);
   const auto saved = s ? as_rows(s) : DeviceMatrix{};
   const bool dense_bias = !bias || (bias.dtype == DType::f32 && bias.contiguous());
@@ -150,13 +184,14 @@ bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& 
   if (s && (s.dtype != x.dtype || saved->transposed)) return false;
   ExtendedGemm g{.y = *product, .x = *input, .w = weight->t(), .bias = bias.as<float>()};
   if (!g.w.transposed || !extended_gemm_fits(cuda, g)) return false;
-  const Factor a(cuda, down, x.dtype), b(cuda, up, x.dtype);
-  if (a->transposed || b->transposed) return false;
+  const Factor a(cuda, lora.down, x.dtype);
+  const Ups ups(cuda, lora, x.dtype);
+  if (a->transposed || ups.transposed()) return false;
   const WorkMatrix low(cuda, x.dtype, input->rows, padded(a->rows));
-  const Projection projection{*saved, *input, a->t(), 1, *low, scale};
+  const Projection projection{*saved, *input, a->t(), 1, *low, lora.blocks.front().scale};
   project(cuda, &projection, 1);
   g.low = *low;
-  g.groups[g.group_count++] = {b->t()};
+  for (size_t i = 0; i < lora.blocks.size(); ++i) g.groups[size_t(g.group_count++)] = {ups[i].t(), lora.blocks[i].row};
   extended_gemm(cuda, g, true);
   return true;
 }
@@ -202,13 +237,14 @@ bool fused_adapter_gradients(CudaBackend& cuda, const View& ddown, const View& d
   if (dup) projections[count++] = {*s, input, a->t(), 1, {}, 1};
   if (ddown) projections[count++] = {*ds, grad, *b, scale, {}, 1};
   project(cuda, projections, count);
-  fused_gradients(cuda, ddown, dup, *ds, grad, input, *s, scale, Follows::projection);
+  fused_gradients(cuda, ddown, {dup}, *ds, grad, input, *s, {down, {{up, 0, 0, scale}}, {}}, Follows::projection);
   return true;
 }
 
 // dx = dy w + ds down, and the factors' gradients, in three launches, if the shapes fit.
-bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const View& dup, const View& dy,
-                    const View& x, const View& s, const View& w, const View& down, const View& up, float scale) {
+bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const std::vector<View>& dups, const View& dy,
+                    const View& x, const View& s, const View& w, const LoraFactors& lora) {
+  const bool dup = std::any_of(dups.begin(), dups.end(), [](const View& v) { return bool(v); });
   const auto grad = as_rows(dy), weight = as_matrix(w), out = dx ? as_rows(dx) : DeviceMatrix{};
   const auto input = ddown ? as_rows(x) : DeviceMatrix{}, saved = dup ? as_rows(s) : DeviceMatrix{};
   if (!grad || !weight || !out || !input || !saved || !factors_fit(cuda, *grad)) return false;
@@ -216,18 +252,24 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
   if (dup && (s.dtype != dy.dtype || saved->transposed || !rows_aligned(*saved))) return false;
   ExtendedGemm g{.y = *out, .x = *grad, .w = *weight};
   if (dx && (g.w.transposed || !extended_gemm_fits(cuda, g))) return false;
-  const Factor a(cuda, down, dy.dtype), b(cuda, up, dy.dtype);
-  if (a->transposed || b->transposed) return false;
+  const Factor a(cuda, lora.down, dy.dtype);
+  const Ups ups(cuda, lora, dy.dtype);
+  if (a->transposed || ups.transposed()) return false;
   const WorkMatrix ds(cuda, dy.dtype, grad->rows, padded(a->rows));
-  const Projection projection{*ds, *grad, *b, scale, {}, 1};
-  project(cuda, &projection, 1);
+  std::array<Projection, kMostLayers> projections;
+  const size_t layers = lora.blocks.size();
+  for (size_t i = 0; i < layers; ++i) {
+    const LoraBlock& block = lora.blocks[i];
+    projections[i] = {layers == 1 ? *ds : low_of(block, *ds), outputs_of(block, *grad), ups[i], block.scale, {}, 1};
+  }
+  project(cuda, projections.data(), int(layers));
   if (dx) {
     g.low = *ds;
     g.groups[g.group_count++] = {*a};
     extended_gemm(cuda, g, true);
   }
   // Behind the product, for which they need not wait, they fill the multiprocessors that it leaves idle.
-  fused_gradients(cuda, ddown, dup, *ds, *grad, *input, *saved, scale, dx ? Follows::product : Follows::projection);
+  fused_gradients(cuda, ddown, dups, *ds, *grad, *input, *saved, lora, dx ? Follows::product : Follows::projection);
   return true;
 }
 
@@ -239,11 +281,10 @@ void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, const L
     if (w) linear(y, x, w, bias);
     return;
   }
-  if (one_block(lora, y.dim(-1))) {
-    const LoraBlock& block = lora.blocks.front();
-    if (w ? fused_forward(*this, y, s, x, w, bias, lora.down, block.up, block.scale)
-          : fused_adapter(*this, y, s, x, lora.down, block.up, block.scale))
-      return;
+  if (side_by_side(lora, y.dim(-1))) {
+    const LoraBlock& first = lora.blocks.front();
+    if (w && fused_forward(*this, y, s, x, w, bias, lora)) return;
+    if (!w && lora.blocks.size() == 1 && fused_adapter(*this, y, s, x, lora.down, first.up, first.scale)) return;
   }
   const MatrixInput input(*this, x, x.dtype), a(*this, lora.down, x.dtype);
   const MatrixOutput product(*this, y, x.dtype), saved(*this, s, x.dtype);
@@ -269,11 +310,7 @@ void CudaBackend::lora_linear_backward(View dx, View ddown, const std::vector<Vi
     if (dx && w && dx.numel() > 0) matmul(dx, dy, w, 1, 0);
     return;
   }
-  const View dup = dups.empty() ? View() : dups.front();
-  if (w && one_block(lora, w.shape[0])) {
-    const LoraBlock& block = lora.blocks.front();
-    if (fused_backward(*this, dx, ddown, dup, dy, x, s, w, lora.down, block.up, block.scale)) return;
-  }
+  if (w && side_by_side(lora, w.shape[0]) && fused_backward(*this, dx, ddown, dups, dy, x, s, w, lora)) return;
   const MatrixInput grad(*this, dy, dy.dtype), a(*this, dx ? lora.down : View(), dy.dtype),
       input(*this, ddown ? x : View(), dy.dtype), saved(*this, dups.empty() ? View() : s, dy.dtype);
   const WorkMatrix ds(*this, dy.dtype, grad->rows, lora.down.shape[0]);
@@ -300,7 +337,7 @@ void CudaBackend::lora_backward(View ddown, const std::vector<View>& dups, View 
   if (!ddown && dups.empty()) return;
   const DType dtype = dy.dtype;
   const MatrixInput grad(*this, dy, dtype), input(*this, x, dtype);
-  if (one_block(lora, grad->cols)) {
+  if (lora.blocks.size() == 1 && side_by_side(lora, grad->cols)) {
     const LoraBlock& block = lora.blocks.front();
     const View dup = dups.empty() ? View() : dups.front();
     if (fused_adapter_gradients(*this, ddown, dup, *grad, *input, lora.down, block.up, block.scale)) return;

@@ -155,8 +155,8 @@ struct ProjectionArguments {
   bool up;  // f is [depth, rank], else [rank, depth]
 };
 template <class T, class F>
-struct ProjectionPair {
-  ProjectionArguments<T, F> of[2];
+struct Projections {
+  ProjectionArguments<T, F> of[kMostLayers];
   int64_t rows;
   int rank, rank_tiles;
 };
@@ -269,22 +269,22 @@ __device__ __forceinline__ void project_steps(float (&sum)[kFragments][kRank / 8
 
 // Blocks along x share the reduction, along y the rows; z is the rank's tile of one of the products.
 template <class T, class F, int kRank, int kRowWarps, int kFragments>
-__global__ void __launch_bounds__(kThreads, 2) project_kernel(const ProjectionPair<T, F> pair, int cluster) {
+__global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections<T, F> all, int cluster) {
 #if __CUDA_ARCH__ >= 800
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
   extern __shared__ __align__(128) char shared[];
   launch_dependents();
 
-  const ProjectionArguments<T, F> p = pair.of[blockIdx.z / pair.rank_tiles];
-  const int first_rank = int(blockIdx.z) % pair.rank_tiles * kRank;
+  const ProjectionArguments<T, F> p = all.of[blockIdx.z / all.rank_tiles];
+  const int first_rank = int(blockIdx.z) % all.rank_tiles * kRank;
   const int64_t first_row = int64_t(blockIdx.y) * Kernel::kRows;
   const Steps steps = part_of(p.depth, Kernel::kDepth, int(blockIdx.x), cluster);
   float sum[kFragments][kRank / 8][4] = {};
   if (p.up)
-    project_steps<T, F, kRank, kRowWarps, kFragments, true>(sum, p, pair.rows, pair.rank, first_row, first_rank, steps,
+    project_steps<T, F, kRank, kRowWarps, kFragments, true>(sum, p, all.rows, all.rank, first_row, first_rank, steps,
                                                             shared);
   else
-    project_steps<T, F, kRank, kRowWarps, kFragments, false>(sum, p, pair.rows, pair.rank, first_row, first_rank, steps,
+    project_steps<T, F, kRank, kRowWarps, kFragments, false>(sum, p, all.rows, all.rank, first_row, first_rank, steps,
                                                              shared);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -295,7 +295,7 @@ __global__ void __launch_bounds__(kThreads, 2) project_kernel(const ProjectionPa
                       (warp % kRowWarps * kFragments + m) * 16, lane);
   Kernel::Sums::template reduce<Kernel::kCopies>(partials, int(blockIdx.x), cluster, false,
                                                  [&](int row, int col, const float(&total)[4]) {
-                                                   if (first_row + row >= pair.rows) return;
+                                                   if (first_row + row >= all.rows) return;
                                                    const auto write = [&](T* out, int64_t ld, int cols, float scale) {
                                                      out += (first_row + row) * ld + first_rank + col;
 #pragma unroll
@@ -323,8 +323,8 @@ struct GradientArguments {
   float scale;
 };
 template <class T>
-struct GradientPair {
-  GradientArguments<T> of[2];
+struct Gradients {
+  GradientArguments<T> of[2 * kMostLayers];
   int64_t rows;
   int rank;
 };
@@ -343,8 +343,7 @@ struct GradientKernel {
 
 // Blocks along x share the reduction over the rows, along y the columns of both products; z is the rank's tile.
 template <class T, int kRank, int kColWarps, int kFragments>
-__global__ void __launch_bounds__(kThreads, 2)
-    gradient_kernel(const GradientPair<T> pair, int cluster, Follows follows) {
+__global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const Gradients<T> all, int cluster, Follows follows) {
 #if __CUDA_ARCH__ >= 800
   using Kernel = GradientKernel<T, kRank, kColWarps, kFragments>;
   constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kSLd = Kernel::kSLd;
@@ -353,18 +352,20 @@ __global__ void __launch_bounds__(kThreads, 2)
   T* const s_tiles = x_tiles + kStages * Kernel::kXTile;
   launch_dependents();
 
-  const bool second = blockIdx.y >= pair.of[0].tiles;
-  const GradientArguments<T> p = pair.of[second];
-  const int64_t first_col = (int64_t(blockIdx.y) - (second ? pair.of[0].tiles : 0)) * Kernel::kCols;
+  int which = 0;
+  int64_t tile = blockIdx.y;
+  while (tile >= all.of[which].tiles) tile -= all.of[which++].tiles;
+  const GradientArguments<T> p = all.of[which];
+  const int64_t first_col = tile * Kernel::kCols;
   const int first_rank = int(blockIdx.z) * kRank;
-  const Steps steps = part_of(pair.rows, kDepth, int(blockIdx.x), cluster);
+  const Steps steps = part_of(all.rows, kDepth, int(blockIdx.x), cluster);
   const int count = steps.end - steps.begin;
   const int64_t first_row = int64_t(steps.begin) * kDepth;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int col_warp = warp % kColWarps, row_warp = warp / kColWarps;
 
-  TileCopy<T, kDepth, Kernel::kCols, kXLd> x_copy(p.x, p.x_ld, first_row, first_col, pair.rows, p.cols);
-  TileCopy<T, kDepth, kRank, kSLd> s_copy(p.s, p.s_ld, first_row, first_rank, pair.rows, pair.rank);
+  TileCopy<T, kDepth, Kernel::kCols, kXLd> x_copy(p.x, p.x_ld, first_row, first_col, all.rows, p.cols);
+  TileCopy<T, kDepth, kRank, kSLd> s_copy(p.s, p.s_ld, first_row, first_rank, all.rows, all.rank);
   int x_loaded = 0, s_loaded = 0;
   const auto load_x = [&] {
     if (x_loaded < count) x_copy.start(x_tiles + x_loaded % kStages * Kernel::kXTile);
@@ -424,7 +425,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       partials, int(blockIdx.x), cluster, p.col_step == 1, [&](int col, int r, const float(&total)[4]) {
         if (first_col + col >= p.cols) return;
         float* out = p.out + (first_col + col) * p.col_step + (first_rank + r) * p.rank_step;
-        const bool whole = p.rank_step == 1 && first_rank + r + 4 <= pair.rank && p.col_step % 4 == 0;
+        const bool whole = p.rank_step == 1 && first_rank + r + 4 <= all.rank && p.col_step % 4 == 0;
         if (whole && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
           *reinterpret_cast<float4*>(out) =
               make_float4(p.scale * total[0], p.scale * total[1], p.scale * total[2], p.scale * total[3]);
@@ -432,7 +433,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         }
 #pragma unroll
         for (int j = 0; j < 4; ++j)
-          if (first_rank + r + j < pair.rank) out[j * p.rank_step] = p.scale * total[j];
+          if (first_rank + r + j < all.rank) out[j * p.rank_step] = p.scale * total[j];
       });
   if (follows == Follows::product) wait_for_previous();  // so that whoever waits for this kernel waits for both
 #endif
@@ -461,94 +462,94 @@ void with_rank(int64_t rank, const G& g) {
 }
 
 template <class T, class F, int kRank, int kRowWarps, int kFragments>
-void launch_project(CudaBackend& cuda, const ProjectionPair<T, F>& pair, int count, int64_t depth) {
+void launch_project(CudaBackend& cuda, const Projections<T, F>& all, int count, int64_t depth) {
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
-  const int64_t panels = (pair.rows + Kernel::kRows - 1) / Kernel::kRows;
-  const int cluster = split(cuda, panels * count * pair.rank_tiles, (depth + Kernel::kDepth - 1) / Kernel::kDepth, 2, 4,
+  const int64_t panels = (all.rows + Kernel::kRows - 1) / Kernel::kRows;
+  const int cluster = split(cuda, panels * count * all.rank_tiles, (depth + Kernel::kDepth - 1) / Kernel::kDepth, 2, 4,
                             2 * cuda.multiprocessors());
   launch("project", cuda.stream(),
-         {dim3(unsigned(cluster), unsigned(panels), unsigned(count * pair.rank_tiles)), dim3(kThreads),
+         {dim3(unsigned(cluster), unsigned(panels), unsigned(count * all.rank_tiles)), dim3(kThreads),
           Kernel::kSharedBytes, cluster},
-         project_kernel<T, F, kRank, kRowWarps, kFragments>, pair, cluster);
+         project_kernel<T, F, kRank, kRowWarps, kFragments>, all, cluster);
 }
 
 template <class T, class F>
 void project_as(CudaBackend& cuda, const Projection* projections, int count) {
-  ProjectionPair<T, F> pair{};
+  Projections<T, F> all{};
   const Projection& first = projections[0];
-  pair.rows = first.x.rows;
-  pair.rank = int(first.f.cols);
+  all.rows = first.x.rows;
+  all.rank = int(first.f.cols);
   int64_t depth = 0;
   for (int i = 0; i < count; ++i) {
     const Projection& p = projections[i];
     const DeviceMatrix f = p.f.transposed ? p.f.t() : p.f;
-    pair.of[i] = {static_cast<const T*>(p.x.data),
-                  static_cast<const F*>(f.data),
-                  static_cast<T*>(p.out.data),
-                  p.x.ld,
-                  f.ld,
-                  p.out.ld,
-                  p.x.cols,
-                  int(p.out.cols),
-                  p.scale,
-                  static_cast<T*>(p.scaled.data),
-                  p.scaled.ld,
-                  int(p.scaled.cols),
-                  p.scaled_by,
-                  !p.f.transposed};
+    all.of[i] = {static_cast<const T*>(p.x.data),
+                 static_cast<const F*>(f.data),
+                 static_cast<T*>(p.out.data),
+                 p.x.ld,
+                 f.ld,
+                 p.out.ld,
+                 p.x.cols,
+                 int(p.out.cols),
+                 p.scale,
+                 static_cast<T*>(p.scaled.data),
+                 p.scaled.ld,
+                 int(p.scaled.cols),
+                 p.scaled_by,
+                 !p.f.transposed};
     depth = std::max(depth, p.x.cols);
   }
   // Measured on an H100: panels of 32 rows for few rows, and where a panel's reduction is short; else of 128.
   constexpr int64_t kFewRows = 512, kShort = 1024;
-  with_rank(pair.rank, [&](auto rank) {
-    pair.rank_tiles = (pair.rank + rank - 1) / rank;
-    if (pair.rows <= kFewRows || depth <= kShort)
-      launch_project<T, F, rank, 2, 1>(cuda, pair, count, depth);
+  with_rank(all.rank, [&](auto rank) {
+    all.rank_tiles = (all.rank + rank - 1) / rank;
+    if (all.rows <= kFewRows || depth <= kShort)
+      launch_project<T, F, rank, 2, 1>(cuda, all, count, depth);
     else
-      launch_project<T, F, rank, 4, 2>(cuda, pair, count, depth);
+      launch_project<T, F, rank, 4, 2>(cuda, all, count, depth);
   });
 }
 
 template <class T, int kRank, int kColWarps, int kFragments>
-void launch_gradients(CudaBackend& cuda, GradientPair<T>& pair, int count, Follows follows) {
+void launch_gradients(CudaBackend& cuda, Gradients<T>& all, int count, Follows follows) {
   using Kernel = GradientKernel<T, kRank, kColWarps, kFragments>;
-  const int rank_tiles = (pair.rank + kRank - 1) / kRank;
+  const int rank_tiles = (all.rank + kRank - 1) / kRank;
   int64_t tiles = 0;
-  for (int i = 0; i < count; ++i) tiles += pair.of[i].tiles = (pair.of[i].cols + Kernel::kCols - 1) / Kernel::kCols;
+  for (int i = 0; i < count; ++i) tiles += all.of[i].tiles = (all.of[i].cols + Kernel::kCols - 1) / Kernel::kCols;
   const int cluster =
-      split(cuda, tiles * rank_tiles, (pair.rows + kDepth - 1) / kDepth, 4, kMaxCluster, cuda.multiprocessors());
+      split(cuda, tiles * rank_tiles, (all.rows + kDepth - 1) / kDepth, 4, kMaxCluster, cuda.multiprocessors());
   launch("factor gradients", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(tiles), unsigned(rank_tiles)), dim3(kThreads), Kernel::kSharedBytes, cluster,
           follows != Follows::other && cuda.capability() >= 90},
-         gradient_kernel<T, kRank, kColWarps, kFragments>, pair, cluster, follows);
+         gradient_kernel<T, kRank, kColWarps, kFragments>, all, cluster, follows);
 }
 
 template <class T>
 void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows) {
-  GradientPair<T> pair{};
-  pair.rows = gradients[0].x.rows;
-  pair.rank = int(gradients[0].out.cols);
+  Gradients<T> all{};
+  all.rows = gradients[0].x.rows;
+  all.rank = int(gradients[0].out.cols);
   int64_t cols = 0;
   for (int i = 0; i < count; ++i) {
     const FactorGradient& g = gradients[i];
-    pair.of[i] = {static_cast<const T*>(g.x.data),
-                  static_cast<const T*>(g.s.data),
-                  static_cast<float*>(g.out.data),
-                  g.x.ld,
-                  g.s.ld,
-                  g.x.cols,
-                  g.out.transposed ? 1 : g.out.ld,
-                  g.out.transposed ? g.out.ld : 1,
-                  0,
-                  g.scale};
+    all.of[i] = {static_cast<const T*>(g.x.data),
+                 static_cast<const T*>(g.s.data),
+                 static_cast<float*>(g.out.data),
+                 g.x.ld,
+                 g.s.ld,
+                 g.x.cols,
+                 g.out.transposed ? 1 : g.out.ld,
+                 g.out.transposed ? g.out.ld : 1,
+                 0,
+                 g.scale};
     cols += g.x.cols;
   }
-  const bool large = pair.rows >= 1024 && cols >= 4096;
-  with_rank(pair.rank, [&](auto rank) {
+  const bool large = all.rows >= 1024 && cols >= 4096;
+  with_rank(all.rank, [&](auto rank) {
     if (large)
-      launch_gradients<T, rank, 4, 2>(cuda, pair, count, follows);
+      launch_gradients<T, rank, 4, 2>(cuda, all, count, follows);
     else
-      launch_gradients<T, rank, 4, 1>(cuda, pair, count, follows);
+      launch_gradients<T, rank, 4, 1>(cuda, all, count, follows);
   });
 }
 

@@ -24,11 +24,12 @@ struct FactorGradient {
 // Whether project() and factor_gradients() can work on these: 16-bit x whose rows are 16-byte aligned.
 bool factors_fit(const CudaBackend& cuda, const DeviceMatrix& x);
 
-// Up to two at a time, with the same M and R and dtypes.
+// Layers that share their input go together: so many at a time, with the same M and R and dtypes.
+constexpr int kMostLayers = 4;
 void project(CudaBackend& cuda, const Projection* projections, int count);
 // What the launch before this one was. The others' inputs were there before project(), and the product lets this kernel
 // start only once project() has ended.
 enum class Follows { other, projection, product };
-void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows);
+void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows);  // two a layer
 
 }  // namespace wick
