@@ -299,14 +299,17 @@ struct Group {
   LoraFactors lora;
   Tensor x, dy, w, bias, down, draw = Tensor::of(std::vector<int64_t>{between(0, 1 << 30)}, {1});
 
-  explicit Group(float p, int64_t step) {
+  // `alike`: LoRAs of one rank and scale on all outputs, as those of q, k and v.
+  Group(float p, int64_t step, bool alike) {
     k = (k + step - 1) / step * step;
     const DType factors = between(0, 1) ? dtype : DType::f32;
+    const int64_t common_rank = step * between(1, 9);
     for (int64_t count = between(1, 4); count > 0; --count) {
-      const int64_t width = (between(1, 60) + step - 1) / step * step, r = between(1, 20);
-      if (count == 1 || between(0, 3)) {
+      const int64_t width = (between(1, alike ? 300 : 60) + step - 1) / step * step;
+      const int64_t r = alike ? common_rank : between(1, 20);
+      if (alike || count == 1 || between(0, 3)) {
         ups.push_back(random({width, r}, Layout::packed, factors));
-        lora.blocks.push_back({ups.back(), n, rank, 0.25f * float(between(1, 4))});
+        lora.blocks.push_back({ups.back(), n, rank, alike ? 0.5f : 0.25f * float(between(1, 4))});
         rank += (r + step - 1) / step * step;
       }
       n += width;
@@ -393,7 +396,7 @@ class LoraGroup : public testing::TestWithParam<float> {};
 TEST_P(LoraGroup, ForwardAndBackward) {
   const double tolerance = std::max(2 * unit_roundoff(activations()), 3e-6);
   for (int round = 0; round < (on_cpu() ? 12 : 40); ++round) {
-    const Group c(GetParam(), round % 2 ? 8 : 1), squares = c.squares();
+    const Group c(GetParam(), round % 2 ? 8 : 1, round % 4 > 1), squares = c.squares();
     SCOPED_TRACE(testing::Message() << "m " << c.m << " k " << c.k << " n " << c.n << " rank " << c.rank << " blocks "
                                     << c.ups.size());
     const auto expect = [&](const Tensor& got, const char* what, auto f) {
