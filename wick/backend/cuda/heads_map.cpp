@@ -1,30 +1,9 @@
 #include "wick/backend/cuda/heads_map.h"
 
 #include "wick/backend/cuda/check.h"
+#include "wick/backend/cuda/tensor_map.h"
 
 namespace wick {
-namespace {
-
-// The driver's encoder; the library that holds it is not linked.
-decltype(&cuTensorMapEncodeTiled) encoder() {
-  static const auto found = [] {
-    void* function = nullptr;
-    cudaDriverEntryPointQueryResult status{};
-#if CUDART_VERSION >= 12050
-    cuda_check(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &status),
-               "finding cuTensorMapEncodeTiled");
-#else
-    cuda_check(cudaGetDriverEntryPoint("cuTensorMapEncodeTiled", &function, cudaEnableDefault, &status),
-               "finding cuTensorMapEncodeTiled");
-#endif
-    check(function != nullptr, "CUDA: the driver has no cuTensorMapEncodeTiled; a newer driver helps");
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(function);
-  }();
-  return found;
-}
-
-}  // namespace
-
 CUtensorMap heads_map(const View& v) {
   constexpr int kAxes[4] = {3, 1, 2, 0};
   cuuint64_t extent[4], pitch[3];
@@ -34,10 +13,10 @@ CUtensorMap heads_map(const View& v) {
   }
   const cuuint32_t box[4] = {64, kHeadsBox, 1, 1}, step[4] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult status =
-      encoder()(&map, v.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4,
-                v.data, extent, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-                CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = tensor_map_encoder()(
+      &map, v.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 4, v.data,
+      extent, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   check(status == CUDA_SUCCESS, "CUDA: no tensor map for heads {} of {} (error {})", to_string(v.shape),
         name_of(v.dtype), int(status));
   return map;

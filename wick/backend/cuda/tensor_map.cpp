@@ -2,10 +2,7 @@
 
 namespace wick {
 
-namespace {
-
-// The driver's encoder; the library that holds it is not linked.
-decltype(&cuTensorMapEncodeTiled) encoder() {
+decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
   static const auto found = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult status{};
@@ -22,8 +19,6 @@ decltype(&cuTensorMapEncodeTiled) encoder() {
   return found;
 }
 
-}  // namespace
-
 CUtensorMap tensor_map(const DeviceMatrix& m, int rows, int cols) {
   const int64_t m_rows = m.transposed ? m.cols : m.rows, m_cols = m.transposed ? m.rows : m.cols;
   const cuuint64_t extent[2] = {cuuint64_t(m_cols), cuuint64_t(m_rows)}, pitch[1] = {cuuint64_t(m.ld) * 2};
@@ -33,8 +28,9 @@ CUtensorMap tensor_map(const DeviceMatrix& m, int rows, int cols) {
                        : cols == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
                                     : CU_TENSOR_MAP_SWIZZLE_32B;
   CUtensorMap map;
-  const CUresult status = encoder()(&map, type, 2, m.data, extent, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-                                    swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      tensor_map_encoder()(&map, type, 2, m.data, extent, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   check(status == CUDA_SUCCESS, "CUDA: no tensor map for {} x {} of {} with rows of {} (error {})", m_rows, m_cols,
         name_of(m.dtype), m.ld, int(status));
   return map;

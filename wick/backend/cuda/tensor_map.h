@@ -7,6 +7,9 @@
 
 namespace wick {
 
+// The driver's, by name: the library that holds it is not linked.
+decltype(&cuTensorMapEncodeTiled) tensor_map_encoder();
+
 // Boxes of rows x cols of a 16-bit matrix as it lies in memory, for cols of 64, 32 or 16; a row of the box is swizzled.
 // Zeros are read beyond the ends of the matrix.
 CUtensorMap tensor_map(const DeviceMatrix& m, int rows, int cols);

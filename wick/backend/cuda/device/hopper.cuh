@@ -40,6 +40,19 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       "r"(parity)
       : "memory");
 }
+// The same by pointer.
+__device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
+  barrier_init(shared_address(barrier), arrivals);
+}
+__device__ __forceinline__ void barrier_expect(uint64_t* barrier, int bytes) {
+  barrier_expect(shared_address(barrier), bytes);
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier, int rank) {
+  barrier_arrive(shared_address(barrier), rank);
+}
+__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
+  barrier_wait(shared_address(barrier), parity);
+}
 __device__ __forceinline__ void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -109,6 +122,16 @@ struct WgmmaOperand {
     return uint64_t{kGroup | kSwizzle << 30} << 32 | (low + uint32_t(bytes >> 4) + uint32_t(k) * kStep);
   }
 };
+
+// The operand that begins where a tile of rows of 128 bytes does, and what a 16-element step of the reduction adds to
+// it.
+__device__ __forceinline__ uint64_t wgmma_operand(const void* tile, bool k_major) {
+  const uint32_t address = shared_address(tile);
+  return k_major ? WgmmaOperand<true>(address).at(0, 0) : WgmmaOperand<false>(address).at(0, 0);
+}
+__device__ constexpr uint64_t wgmma_step(bool k_major) {
+  return k_major ? WgmmaOperand<true>::kStep : WgmmaOperand<false>::kStep;
+}
 
 // Four 8x8 matrices of 16-bit elements to shared memory; lane i gives the address of row i % 8 of matrix i / 8.
 __device__ __forceinline__ void store_matrices(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
