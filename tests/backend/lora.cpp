@@ -203,11 +203,11 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
   for (size_t i = 0; i < cases.size(); ++i) {
     const auto [m, k, n, r] = cases[i];
     SCOPED_TRACE(::testing::Message() << "m " << m << " k " << k << " n " << n << " rank " << r);
-    const DType factors = i % 2 ? dtype : DType::f32;
+    const DType stored = i % 2 ? dtype : DType::f32;
     const float scale = 0.75f;
     const Layout layout = i % 3 == 2 ? Layout::gapped : Layout::packed;
     const Tensor x = input({m, k}, layout), dy = input({m, n}, layout);
-    const Tensor down = random({r, k}, Layout::packed, factors), up = random({n, r}, Layout::packed, factors);
+    const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
     const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
     const Doubles dlow = times(doubles(dy), false, doubles(up), false, m, r, n, scale);
     const Tensor ddown = poisoned({r, k}), dup = poisoned({n, r});
@@ -237,11 +237,11 @@ TEST(LoraLinear, AdapterAlone) {
     const int64_t k = extent(4096), n = extent(round % 5 == 4 ? 9000 : 4096);
     const int64_t r = round % 7 == 6 ? between(65, 128) : round % 2 ? 8 : between(1, 64);
     const Layout layout = round % 4 == 2 ? Layout::gapped : Layout::packed;
-    const DType factors = round % 3 ? dtype : DType::f32;
+    const DType stored = round % 3 ? dtype : DType::f32;
     SCOPED_TRACE(::testing::Message() << "m " << m << " k " << k << " n " << n << " rank " << r);
     const float scale = 0.75f;
     const Tensor x = input({m, k}, layout), before = input({m, n});
-    const Tensor down = random({r, k}, Layout::packed, factors), up = random({n, r}, Layout::packed, factors);
+    const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
     const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
     const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
     Doubles want = times(low, false, doubles(up), true, m, n, r, scale);
