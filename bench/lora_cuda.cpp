@@ -1,5 +1,6 @@
 // Wick's side of the LoRA linear on a GPU, every row of issue 3's table: one line of JSON a row, microseconds, medians
-// of graph replays. bench/peers/lora_cuda.py prints the same rows for PyTorch; frozen layers are cuBLASLt's in both.
+// of graph replays; --once runs each row once, for a profiler. bench/peers/lora_cuda.py prints the same rows for
+// PyTorch; frozen layers are cuBLASLt's in both.
 #include <fmt/core.h>
 
 #include <functional>
@@ -14,6 +15,8 @@ LoraFactors factors(const Tensor& down, const Tensor& up) { return {down, {{up, 
 
 class Bench {
  public:
+  explicit Bench(bool once) : once_(once) {}
+
   Tensor normal(const Shape& shape, DType dtype) {
     const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
                  y = Tensor::empty(shape, dtype, device_.memory());
@@ -25,6 +28,7 @@ class Bench {
   // Median microseconds of f(), of which a graph holds `calls`. The wait at the end of some replays counts too.
   double time(const std::function<void()>& f, int calls = 20) {
     f();  // what is made on first use
+    if (once_) return 0;
     const auto graph = device_.capture([&] {
       for (int i = 0; i < calls; ++i) f();
     });
@@ -43,10 +47,22 @@ class Bench {
   // The gradients of both factors, which are f32, from dy and x.
   void gradients(int64_t tokens, int64_t width, int64_t rank) {
     const Tensor x = normal({tokens, width}, DType::bf16), dy = normal({tokens, width}, DType::bf16);
-    const Tensor down = normal({rank, width}, DType::f32), up = normal({width, rank}, DType::f32);
     const Tensor ddown = normal({rank, width}, DType::f32), dup = normal({width, rank}, DType::f32);
-    const double us = time([&] { device_.lora_backward(ddown, {dup}, dy, x, factors(down, up)); });
-    fmt::print("{{\"row\": \"gradients {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
+    const auto with_factors = [&](DType dtype) {
+      const Tensor down = normal({rank, width}, dtype), up = normal({width, rank}, dtype);
+      return time([&] { device_.lora_backward(ddown, {dup}, dy, x, factors(down, up)); });
+    };
+    fmt::print("{{\"row\": \"gradients {}x{} r{}\", \"us\": {:.2f}, \"us_16_bit_factors\": {:.2f}}}\n", tokens, width,
+               rank, with_factors(DType::f32), with_factors(DType::bf16));
+  }
+
+  // The adapter alone, added to what a layer gave: an LLM's decode step with an adapter that is not merged.
+  void adapter(int64_t tokens, int64_t width, int64_t rank) {
+    const DType t = DType::bf16;
+    const Tensor x = normal({tokens, width}, t), y = normal({tokens, width}, t);
+    const Tensor down = normal({rank, width}, t), up = normal({width, rank}, t);
+    const double us = time([&] { device_.lora_linear(y, {}, x, {}, {}, {down, {{up, 0, 0, 1e-6f}}}); });
+    fmt::print("{{\"row\": \"adapter {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
   }
 
   // The LoRA linear beside the frozen one. The kernels get the copies of the factors that the optimizer refreshes.
@@ -76,17 +92,20 @@ class Bench {
 
  private:
   Backend& device_ = open_backend("cuda");
+  bool once_;
   uint32_t streams_ = 0;
   Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
 };
 
-void run() {
-  Bench bench;
+void run(bool once) {
+  Bench bench(once);
   bench.gradients(77, 768, 16);
   bench.gradients(256, 1536, 32);
   bench.gradients(256, 3072, 64);
   bench.gradients(4096, 1280, 32);
   bench.gradients(4608, 3072, 64);
+  for (const int64_t tokens : {1, 32})
+    for (const int64_t width : {512, 1024, 2048, 4096}) bench.adapter(tokens, width, 8);
   bench.tax(77, 768, 768, 16);
   bench.tax(256, 1536, 1536, 32);
   bench.tax(256, 3072, 3072, 64);
@@ -101,9 +120,9 @@ void run() {
 }  // namespace
 }  // namespace wick::bench
 
-int main() {
+int main(int count, char** arguments) {
   try {
-    wick::bench::run();
+    wick::bench::run(count > 1 && arguments[1] == std::string("--once"));
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

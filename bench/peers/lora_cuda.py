@@ -11,6 +11,7 @@ import statistics
 import torch
 
 GRADIENTS = [(77, 768, 16), (256, 1536, 32), (256, 3072, 64), (4096, 1280, 32), (4608, 3072, 64)]
+ADAPTERS = [(tokens, width, 8) for tokens in (1, 32) for width in (512, 1024, 2048, 4096)]
 LINEARS = [
     (77, 768, 768, 16),
     (256, 1536, 1536, 32),
@@ -61,6 +62,12 @@ def gradients(tokens, width, rank):
     print(json.dumps({"row": f"gradients {tokens}x{width} r{rank}", "us": round(time_us(f), 2)}), flush=True)
 
 
+def adapter(tokens, width, rank):
+    x, y, down, up = normal(tokens, width), normal(tokens, width), normal(rank, width), normal(width, rank)
+    us = time_us(lambda: y.addmm_(x @ down.T, up.T, alpha=1e-6))
+    print(json.dumps({"row": f"adapter {tokens}x{width} r{rank}", "us": round(us, 2)}), flush=True)
+
+
 def linear(tokens, inputs, outputs, rank):
     x, dy, w = normal(tokens, inputs), normal(tokens, outputs), normal(outputs, inputs)
     down, up = normal(rank, inputs), normal(outputs, rank)
@@ -87,5 +94,7 @@ def linear(tokens, inputs, outputs, rank):
 if __name__ == "__main__":
     for shape in GRADIENTS:
         gradients(*shape)
+    for shape in ADAPTERS:
+        adapter(*shape)
     for shape in LINEARS:
         linear(*shape)

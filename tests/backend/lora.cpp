@@ -179,6 +179,84 @@ TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) {
   }
 }
 
+// Rows enough for one launch or too many, reductions long enough to be shared, columns apart from those of a tile.
+TEST(LoraBackward, AtTheWidthsOfModels) {
+  const DType dtype = activations();
+  const double tolerance = std::max(2 * unit_roundoff(dtype), 3e-6);
+  struct Extents {
+    int64_t m, k, n, r;
+  };
+  std::vector<Extents> cases = {{77, 768, 768, 16}, {1, 1024, 320, 8}};
+  if (!on_cpu()) {
+    for (const Extents& more : std::vector<Extents>{{256, 1536, 1536, 32},
+                                                    {256, 3072, 3072, 64},
+                                                    {193, 2048, 264, 40},
+                                                    {600, 640, 640, 24},
+                                                    {2500, 328, 320, 12},
+                                                    {4096, 640, 1280, 32},
+                                                    {33, 4096, 4096, 4},
+                                                    {2048, 1024, 1024, 64}})
+      cases.push_back(more);
+    for (int round = 0; round < 12; ++round)
+      cases.push_back({between(1, 700), between(1, 200) * 8, between(1, 200) * 8, between(1, 64)});
+  }
+  for (size_t i = 0; i < cases.size(); ++i) {
+    const auto [m, k, n, r] = cases[i];
+    SCOPED_TRACE(::testing::Message() << "m " << m << " k " << k << " n " << n << " rank " << r);
+    const DType stored = i % 2 ? dtype : DType::f32;
+    const float scale = 0.75f;
+    const Layout layout = i % 3 == 2 ? Layout::gapped : Layout::packed;
+    const Tensor x = input({m, k}, layout), dy = input({m, n}, layout);
+    const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
+    const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
+    const Doubles dlow = times(doubles(dy), false, doubles(up), false, m, r, n, scale);
+    const Tensor ddown = poisoned({r, k}), dup = poisoned({n, r});
+    backend().lora_backward(ddown, {dup}, dy, x, factors(down, up, scale));
+    expect_near(ddown, times(dlow, true, doubles(x), false, r, k, m), tolerance, "ddown");
+    expect_near(dup, times(doubles(dy), true, low, false, n, r, m, scale), tolerance, "dup");
+    for (int again = 0; again < 3; ++again) {
+      const Tensor ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
+      backend().lora_backward(ddown_again, {dup_again}, dy, x, factors(down, up, scale));
+      expect_same_bits(ddown_again, ddown, "ddown");
+      expect_same_bits(dup_again, dup, "dup");
+    }
+    const Tensor one = poisoned({r, k});
+    backend().lora_backward(one, {View()}, dy, x, factors(down, up, scale));
+    expect_near(one, times(dlow, true, doubles(x), false, r, k, m), tolerance, "ddown alone");
+  }
+}
+
+// y += scale * (x down^T) up^T.
+TEST(LoraLinear, AdapterAlone) {
+  const DType dtype = activations();
+  const double tolerance = std::max(3 * unit_roundoff(dtype), 3e-6);
+  for (int round = 0; round < (on_cpu() ? 6 : 40); ++round) {
+    const int64_t step = round % 4 == 3 ? 1 : 8;
+    const auto extent = [&](int64_t most) { return (between(1, most) + step - 1) / step * step; };
+    const int64_t m = round % 3 == 0 ? 1 : between(1, round % 8 == 7 ? 100 : 32);
+    const int64_t k = extent(4096), n = extent(round % 5 == 4 ? 9000 : 4096);
+    const int64_t r = round % 7 == 6 ? between(65, 128) : round % 2 ? 8 : between(1, 64);
+    const Layout layout = round % 4 == 2 ? Layout::gapped : Layout::packed;
+    const DType stored = round % 3 ? dtype : DType::f32;
+    SCOPED_TRACE(::testing::Message() << "m " << m << " k " << k << " n " << n << " rank " << r);
+    const float scale = 0.75f;
+    const Tensor x = input({m, k}, layout), before = input({m, n});
+    const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
+    const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
+    const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
+    Doubles want = times(low, false, doubles(up), true, m, n, r, scale);
+    const Doubles base = doubles(before);
+    for (size_t i = 0; i < want.size(); ++i) want[i] += base[i];
+    backend().copy(y, before);
+    backend().lora_linear(y, s, x, {}, {}, factors(down, up, scale));
+    expect_near(y, want, tolerance, "y");
+    expect_near(s, low, tolerance, "s");
+    backend().copy(y, before);
+    backend().lora_linear(y, {}, x, {}, {}, factors(down, up, scale));
+    expect_near(y, want, tolerance, "y without s");
+  }
+}
+
 // By the definition of the mask, one element at a time.
 Doubles with_mask(Doubles x, float p, uint64_t seed, int64_t draw) {
   for (size_t i = 0; i < x.size(); ++i) {

@@ -3,6 +3,7 @@
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
 #include "wick/backend/cuda/cublaslt.h"
 #include "wick/backend/cuda/lora_factors.h"
+#include "wick/backend/cuda/lora_few_rows.h"
 #include "wick/backend/cuda/lora_gemm.h"
 
 namespace wick {
@@ -87,7 +88,8 @@ bool one_block(const LoraFactors& lora, int64_t outputs) {
 
 // dup = scale * dy^T s and ddown = ds^T x by our own kernels, in one launch; either may be unwanted.
 void fused_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& ds,
-                     const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, float scale, bool follows) {
+                     const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, float scale,
+                     Follows follows) {
   const MatrixOutput grad_down(cuda, ddown, DType::f32), grad_up(cuda, dup, DType::f32);
   FactorGradient gradients[2];
   int count = 0;
@@ -106,12 +108,22 @@ bool rows_aligned(const DeviceMatrix& m) {
          reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
 }
 
-// A factor in the dtype of the activations, with 16-byte aligned rows: itself, or a copy.
-class HalfFactor {
+bool lies_ready(const View& factor, DType dtype) {
+  const auto matrix = as_matrix(factor);
+  return matrix && factor.dtype == dtype && rows_aligned(*matrix);
+}
+
+// In which dtype the thin kernels read both factors: f32 where both lie ready in it, else that of the activations.
+DType factors_dtype(const View& down, const View& up, DType activations) {
+  return lies_ready(down, DType::f32) && lies_ready(up, DType::f32) ? DType::f32 : activations;
+}
+
+// A factor in a dtype, with 16-byte aligned rows: itself, or a copy.
+class Factor {
  public:
-  HalfFactor(CudaBackend& cuda, const View& factor, DType dtype) {
-    if (const auto direct = as_matrix(factor); direct && rows_aligned(*direct) && factor.dtype == dtype) {
-      matrix_ = *direct;
+  Factor(CudaBackend& cuda, const View& factor, DType dtype) {
+    if (lies_ready(factor, dtype)) {
+      matrix_ = *as_matrix(factor);
       return;
     }
     copy_.emplace(cuda, dtype, factor.shape[0], padded(factor.shape[1]));
@@ -128,38 +140,6 @@ class HalfFactor {
   DeviceMatrix matrix_;
 };
 
-// Both factors as the kernels read them: of one dtype, which is f32 or the one they compute with, and with rows that
-// are 16-byte aligned.
-bool readable(const View& factor, DType dtype) {
-  const auto matrix = as_matrix(factor);
-  return matrix && rows_aligned(*matrix) && (factor.dtype == DType::f32 || factor.dtype == dtype);
-}
-
-class Factor {
- public:
-  Factor(CudaBackend& cuda, const View& factor, const View& other, DType dtype) {
-    if (readable(factor, dtype) && readable(other, dtype) && factor.dtype == other.dtype) {
-      matrix_ = *as_matrix(factor);
-      return;
-    }
-    copy_.emplace(cuda, dtype, factor.shape[0], padded(factor.shape[1]));
-    cuda.fill((**copy_).view(), 0);
-    matrix_ = **copy_;
-    matrix_.cols = factor.shape[1];
-    cuda.copy(matrix_.view(), factor);
-  }
-  const DeviceMatrix& operator*() const { return matrix_; }
-  const DeviceMatrix* operator->() const { return &matrix_; }
-
- private:
-  std::optional<WorkMatrix> copy_;
-  DeviceMatrix matrix_;
-};
-
-}  // namespace
-
-namespace {
-
 // y = x w^T + bias + scale * s up^T in two launches, if the shapes fit.
 bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& w, const View& bias,
                    const View& down, const View& up, float scale) {
@@ -170,7 +150,7 @@ bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& 
   if (s && (s.dtype != x.dtype || saved->transposed)) return false;
   ExtendedGemm g{*product, *input, weight->t(), {}, {}, bias.as<float>()};
   if (!g.w.transposed || !extended_gemm_fits(cuda, g)) return false;
-  const HalfFactor a(cuda, down, x.dtype), b(cuda, up, x.dtype);
+  const Factor a(cuda, down, x.dtype), b(cuda, up, x.dtype);
   if (a->transposed || b->transposed) return false;
   const WorkMatrix low(cuda, x.dtype, input->rows, padded(a->rows));
   const Projection projection{*saved, *input, a->t(), 1, *low, scale};
@@ -178,6 +158,51 @@ bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& 
   g.low = *low;
   g.f = b->t();
   extended_gemm(cuda, g, true);
+  return true;
+}
+
+// y += scale * s up^T in one launch, if the shapes fit.
+bool fused_adapter(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& down, const View& up,
+                   float scale) {
+  const auto product = as_rows(y), input = as_rows(x);
+  const auto saved = s ? as_rows(s) : DeviceMatrix{};
+  if (!product || !input || !saved || y.dtype != x.dtype || !factors_fit(cuda, *input)) return false;
+  if (s && (s.dtype != x.dtype || saved->transposed)) return false;
+  const DType dtype = factors_dtype(down, up, x.dtype);
+  AdapterProduct p{*product, *input, {}, {}, *saved, scale};
+  if (!few_rows_fit(cuda, p, down.shape[0])) return false;
+  const Factor a(cuda, down, dtype), b(cuda, up, dtype);
+  if (b->transposed) return false;
+  p.down = *a;
+  p.up = *b;
+  few_rows_product(cuda, p);
+  return true;
+}
+
+// The adapter's gradients from x and dy, in one launch at few rows and in two at more, if the shapes fit.
+bool fused_adapter_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& grad,
+                             const DeviceMatrix& input, const View& down, const View& up, float scale) {
+  // At many rows and a high rank the products are large enough for cuBLASLt's, which then are faster.
+  constexpr int64_t kManyRows = 2048, kHighRank = 32;
+  if (!ddown && !dup) return true;
+  if (!factors_fit(cuda, grad) || !factors_fit(cuda, input)) return false;
+  if (grad.rows >= kManyRows && down.shape[0] >= kHighRank) return false;
+  const DType dtype = factors_dtype(down, up, grad.dtype);
+  const Factor a(cuda, down, dtype), b(cuda, up, dtype);
+  if (few_rows_fit(cuda, grad.rows, a->rows)) {
+    const MatrixOutput grad_down(cuda, ddown, DType::f32), grad_up(cuda, dup, DType::f32);
+    few_rows_gradients(cuda, {*grad_down, *grad_up, grad, input, *a, *b, scale});
+    grad_down.finish();
+    grad_up.finish();
+    return true;
+  }
+  const WorkMatrix s(cuda, grad.dtype, grad.rows, padded(a->rows)), ds(cuda, grad.dtype, grad.rows, padded(a->rows));
+  Projection projections[2];
+  int count = 0;
+  if (dup) projections[count++] = {*s, input, a->t(), 1, {}, 1};
+  if (ddown) projections[count++] = {*ds, grad, *b, scale, {}, 1};
+  project(cuda, projections, count);
+  fused_gradients(cuda, ddown, dup, *ds, grad, input, *s, scale, Follows::projection);
   return true;
 }
 
@@ -191,16 +216,18 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
   if (dup && (s.dtype != dy.dtype || saved->transposed || !rows_aligned(*saved))) return false;
   ExtendedGemm g{*out, *grad, *weight, {}, {}, nullptr};
   if (dx && (g.w.transposed || !extended_gemm_fits(cuda, g))) return false;
-  const HalfFactor a(cuda, down, dy.dtype), b(cuda, up, dy.dtype);
+  const Factor a(cuda, down, dy.dtype), b(cuda, up, dy.dtype);
   if (a->transposed || b->transposed) return false;
   const WorkMatrix ds(cuda, dy.dtype, grad->rows, padded(a->rows));
   const Projection projection{*ds, *grad, *b, scale, {}, 1};
   project(cuda, &projection, 1);
-  fused_gradients(cuda, ddown, dup, *ds, *grad, *input, *saved, scale, true);
-  if (!dx) return true;
-  g.low = *ds;
-  g.f = *a;
-  extended_gemm(cuda, g, true);
+  if (dx) {
+    g.low = *ds;
+    g.f = *a;
+    extended_gemm(cuda, g, true);
+  }
+  // Behind the product, for which they need not wait, they fill the multiprocessors that it leaves idle.
+  fused_gradients(cuda, ddown, dup, *ds, *grad, *input, *saved, scale, dx ? Follows::product : Follows::projection);
   return true;
 }
 
@@ -212,9 +239,11 @@ void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, const L
     if (w) linear(y, x, w, bias);
     return;
   }
-  if (w && one_block(lora, w.shape[0])) {
+  if (one_block(lora, y.dim(-1))) {
     const LoraBlock& block = lora.blocks.front();
-    if (fused_forward(*this, y, s, x, w, bias, lora.down, block.up, block.scale)) return;
+    if (w ? fused_forward(*this, y, s, x, w, bias, lora.down, block.up, block.scale)
+          : fused_adapter(*this, y, s, x, lora.down, block.up, block.scale))
+      return;
   }
   const MatrixInput input(*this, x, x.dtype), a(*this, lora.down, x.dtype);
   const MatrixOutput product(*this, y, x.dtype), saved(*this, s, x.dtype);
@@ -267,27 +296,16 @@ void CudaBackend::lora_linear_backward(View dx, View ddown, const std::vector<Vi
 }
 
 void CudaBackend::lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) {
-  const View down = lora.down;
-  if (dy.numel() == 0 || x.numel() == 0 || down.numel() == 0) return zero_all(*this, ddown, dups);
-  const MatrixInput grad(*this, dy, dy.dtype), input(*this, x, dy.dtype);
+  if (dy.numel() == 0 || x.numel() == 0 || lora.down.numel() == 0) return zero_all(*this, ddown, dups);
+  if (!ddown && dups.empty()) return;
   const DType dtype = dy.dtype;
-  // At many rows and a high rank the products are large enough for cuBLASLt's, which then are faster.
-  constexpr int64_t kManyRows = 2048, kHighRank = 32;
-  const bool large = grad->rows >= kManyRows && down.shape[0] >= kHighRank;
-  if (!large && one_block(lora, grad->cols) && factors_fit(*this, *grad) && factors_fit(*this, *input)) {
-    const View up = lora.blocks.front().up;
-    const float scale = lora.blocks.front().scale;
+  const MatrixInput grad(*this, dy, dtype), input(*this, x, dtype);
+  if (one_block(lora, grad->cols)) {
+    const LoraBlock& block = lora.blocks.front();
     const View dup = dups.empty() ? View() : dups.front();
-    const Factor a(*this, down, up, dtype), b(*this, up, down, dtype);
-    const WorkMatrix s(*this, dtype, grad->rows, padded(a->rows)), ds(*this, dtype, grad->rows, padded(a->rows));
-    Projection projections[2];
-    int count = 0;
-    if (dup) projections[count++] = {*s, *input, a->t(), 1};
-    if (ddown) projections[count++] = {*ds, *grad, *b, scale};
-    project(*this, projections, count);
-    return fused_gradients(*this, ddown, dup, *ds, *grad, *input, *s, scale, true);
+    if (fused_adapter_gradients(*this, ddown, dup, *grad, *input, lora.down, block.up, block.scale)) return;
   }
-  const MatrixInput a(*this, down, dtype);
+  const MatrixInput a(*this, lora.down, dtype);
   const DroppedInput dropped(*this, *input, lora.dropout);
   const WorkMatrix s(*this, dtype, grad->rows, a->rows), ds(*this, dtype, grad->rows, a->rows);
   if (!dups.empty()) cublas().gemm(*s, *dropped, a->t());

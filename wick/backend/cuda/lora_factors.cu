@@ -343,7 +343,8 @@ struct GradientKernel {
 
 // Blocks along x share the reduction over the rows, along y the columns of both products; z is the rank's tile.
 template <class T, int kRank, int kColWarps, int kFragments>
-__global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const GradientPair<T> pair, int cluster) {
+__global__ void __launch_bounds__(kThreads, 2)
+    gradient_kernel(const GradientPair<T> pair, int cluster, Follows follows) {
 #if __CUDA_ARCH__ >= 800
   using Kernel = GradientKernel<T, kRank, kColWarps, kFragments>;
   constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kSLd = Kernel::kSLd;
@@ -379,7 +380,7 @@ __global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const GradientPai
   // x was there before the kernel that computes s.
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) load_x();
-  wait_for_previous();
+  if (follows != Follows::product) wait_for_previous();
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) load_s();
 
@@ -433,6 +434,7 @@ __global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const GradientPai
         for (int j = 0; j < 4; ++j)
           if (first_rank + r + j < pair.rank) out[j * p.rank_step] = p.scale * total[j];
       });
+  if (follows == Follows::product) wait_for_previous();  // so that whoever waits for this kernel waits for both
 #endif
 }
 
@@ -508,7 +510,7 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
 }
 
 template <class T, int kRank, int kColWarps, int kFragments>
-void launch_gradients(CudaBackend& cuda, GradientPair<T>& pair, int count, bool follows) {
+void launch_gradients(CudaBackend& cuda, GradientPair<T>& pair, int count, Follows follows) {
   using Kernel = GradientKernel<T, kRank, kColWarps, kFragments>;
   const int rank_tiles = (pair.rank + kRank - 1) / kRank;
   int64_t tiles = 0;
@@ -517,12 +519,12 @@ void launch_gradients(CudaBackend& cuda, GradientPair<T>& pair, int count, bool 
       split(cuda, tiles * rank_tiles, (pair.rows + kDepth - 1) / kDepth, 4, kMaxCluster, cuda.multiprocessors());
   launch("factor gradients", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(tiles), unsigned(rank_tiles)), dim3(kThreads), Kernel::kSharedBytes, cluster,
-          follows && cuda.capability() >= 90},
-         gradient_kernel<T, kRank, kColWarps, kFragments>, pair, cluster);
+          follows != Follows::other && cuda.capability() >= 90},
+         gradient_kernel<T, kRank, kColWarps, kFragments>, pair, cluster, follows);
 }
 
 template <class T>
-void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count, bool follows) {
+void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows) {
   GradientPair<T> pair{};
   pair.rows = gradients[0].x.rows;
   pair.rank = int(gradients[0].out.cols);
@@ -566,7 +568,7 @@ void project(CudaBackend& cuda, const Projection* projections, int count) {
   });
 }
 
-void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, bool follows) {
+void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows) {
   dispatch_float(gradients[0].x.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     if constexpr (!std::is_same_v<T, float>) gradients_as<T>(cuda, gradients, count, follows);

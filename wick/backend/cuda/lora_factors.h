@@ -26,7 +26,9 @@ bool factors_fit(const CudaBackend& cuda, const DeviceMatrix& x);
 
 // Up to two at a time, with the same M and R and dtypes.
 void project(CudaBackend& cuda, const Projection* projections, int count);
-// `follows`: project() was the launch before this one, and everything else that is read was there before that.
-void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, bool follows);
+// What the launch before this one was. The others' inputs were there before project(), and the product lets this kernel
+// start only once project() has ended.
+enum class Follows { other, projection, product };
+void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows);
 
 }  // namespace wick

@@ -98,6 +98,7 @@ __device__ __forceinline__ void produce(GemmShared<T, kCols>& shared, const Gemm
       const int at = tail ? step - shape.steps : step;
       if (tail && !waited) {
         wait_for_previous();
+        launch_dependents();  // what starts now may read what the launch before this one wrote
         waited = true;
       }
       tma_load(shared.x[ring.stage], tail ? maps.low : maps.x, full, at * kDepth, tile.row);
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ char memory[];
   Shared& shared = *reinterpret_cast<Shared*>((reinterpret_cast<uintptr_t>(memory) + 1023) & ~uintptr_t{1023});
   const int rank = int(blockIdx.x) % kCluster, first = int(blockIdx.x) / kCluster, stride = int(gridDim.x) / kCluster;
-  launch_dependents();
+  if (shape.tail_steps == 0) launch_dependents();
   if (threadIdx.x == 0) {
     for (int i = 0; i < Shared::kStages; ++i) {
       barrier_init(&shared.full[i], 1);
@@ -279,7 +280,8 @@ void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, bool follows) {
   shape.row_pairs = int((g.y.rows + kCluster * kRows - 1) / (kCluster * kRows));
   shape.col_tiles = int((g.y.cols + kCols - 1) / kCols);
   shape.bias = g.bias;
-  const int clusters = std::min(cuda.multiprocessors() / kCluster, shape.row_pairs * shape.col_tiles);
+  const int tiles = shape.row_pairs * shape.col_tiles, most = std::min(cuda.multiprocessors() / kCluster, tiles);
+  const int waves = (tiles + most - 1) / most, clusters = (tiles + waves - 1) / waves;
   launch("LoRA product", cuda.stream(),
          {dim3(unsigned(clusters * kCluster)), dim3(kThreads), sizeof(GemmShared<T, kCols>) + 1024, kCluster, follows},
          gemm_kernel<T, kCols, kTransposed>, maps, shape);

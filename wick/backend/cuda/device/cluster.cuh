@@ -21,6 +21,59 @@ __device__ __forceinline__ void cluster_leave() {
 #endif
 }
 
+// cluster_sync() in two halves: what lies between them need not wait.
+__device__ __forceinline__ void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+
+// Values that travel by themselves: a block waits, once, until some number of bytes has arrived in its shared memory.
+// All blocks of the cluster must meet between the first two calls, by one thread, and the first push().
+__device__ __forceinline__ void transaction_barrier_init(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
+                   uint32_t(__cvta_generic_to_shared(barrier)))
+               : "memory");
+#endif
+}
+__device__ __forceinline__ void transaction_barrier_expect(uint64_t* barrier, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(uint32_t(__cvta_generic_to_shared(barrier))),
+      "r"(bytes)
+      : "memory");
+#endif
+}
+__device__ __forceinline__ void transaction_barrier_wait(uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred done;\nWAIT:\n"
+      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+      "@!done bra WAIT;\n}" ::"r"(uint32_t(__cvta_generic_to_shared(barrier)))
+      : "memory");
+#endif
+}
+// To `local` as it lies in block `rank` of the cluster, whose barrier counts the bytes.
+__device__ __forceinline__ void push(float* local, const float4& value, uint64_t* barrier, int rank) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .b32 to, counter;\n"
+      "mapa.shared::cluster.u32 to, %0, %2;\n"
+      "mapa.shared::cluster.u32 counter, %1, %2;\n"
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [to], {%3, %4, %5, %6}, [counter];\n}" ::"r"(
+          uint32_t(__cvta_generic_to_shared(local))),
+      "r"(uint32_t(__cvta_generic_to_shared(barrier))), "r"(rank), "r"(__float_as_uint(value.x)),
+      "r"(__float_as_uint(value.y)), "r"(__float_as_uint(value.z)), "r"(__float_as_uint(value.w))
+      : "memory");
+#endif
+}
+
 // `local`, an address of this block's shared memory, as it lies in block `rank` of the cluster.
 template <class T>
 __device__ __forceinline__ const T* cluster_map(const T* local, int rank) {
