@@ -35,7 +35,8 @@ void lora_linear_forward(benchmark::State& state) {
 void lora_linear_both(benchmark::State& state) {
   const Layer l(state);
   both(
-      state, [&] { return lora_linear(l.x, l.w, l.bias, Lora::of(l.down, l.up, 1)); }, 2 * l.product() + 3 * l.factors());
+      state, [&] { return lora_linear(l.x, l.w, l.bias, Lora::of(l.down, l.up, 1)); },
+      2 * l.product() + 3 * l.factors());
 }
 
 void lora_backward_alone(benchmark::State& state) {

@@ -102,8 +102,8 @@ class Backend {
   virtual Memory& memory() = 0;
   // The dtype of activations for weights that are kept so: a device computes in it, the CPU always in f32.
   virtual DType computes_in(DType weights) const { return weights; }
-  // Products and convolutions of f32 may round their factors to TF32 (10 bits of mantissa), where a device has units for
-  // it; they do not unless asked.
+  // Products and convolutions of f32 may round their factors to TF32 (10 bits of mantissa), where a device has units
+  // for it; they do not unless asked.
   virtual void allow_tf32(bool) {}
 
   // ---- moving and making data

@@ -31,10 +31,10 @@ NoisedBatch noised(const NoiseSchedule& schedule, const Batch& batch, TrainRng& 
 Tensor noise_prediction_loss(const Sdxl& sdxl, const NoisedBatch& batch) {
   const TextConditioning text = batch.ids ? sdxl.encode_text(batch.ids, batch.ids_2) : batch.text;
   const Tensor predicted = (*sdxl.unet)({.sample = batch.sample,
-                                      .timestep = batch.timesteps,
-                                      .context = text.context,
-                                      .text_embeds = text.pooled,
-                                      .time_ids = batch.time_ids});
+                                         .timestep = batch.timesteps,
+                                         .context = text.context,
+                                         .text_embeds = text.pooled,
+                                         .time_ids = batch.time_ids});
   return mse_loss(predicted, batch.noise);
 }
 
