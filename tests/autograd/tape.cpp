@@ -1,6 +1,8 @@
 // The tape: order, accumulation, checkpointing, and what is saved.
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "wick/ops/ops.h"
 
 namespace wick {
@@ -137,7 +139,7 @@ TEST_F(TapeTest, CheckpointingKeepsInputsOnly) {
   EXPECT_LE(again, 64);
 }
 
-// Norms and gates keep their input; what follows them need not keep their output as well.
+// Norms, gates and products keep their input; what follows them need not keep their output as well.
 TEST_F(TapeTest, OutputsThatAreMadeAgainAreNotKept) {
   const Tensor x = normal({32, 64}).trainable(), w = normal({8, 64}).trainable(), v = normal({8, 32}).trainable();
   const Tensor one = normal({64}), zero = normal({64});
@@ -148,18 +150,20 @@ TEST_F(TapeTest, OutputsThatAreMadeAgainAreNotKept) {
   EXPECT_LT(saved_bytes([&] { return through(layer_norm(x, one, zero, 1e-5f)); }), h);
   EXPECT_LT(saved_bytes([&] { return through(rms_norm(x, one, 1e-5f)); }), h);
   EXPECT_LT(saved_bytes([&] { return through(geglu(x)); }), h / 2);
+  const Tensor wide = normal({256, 64}).trainable(), back = normal({8, 128}).trainable();
+  EXPECT_LT(saved_bytes([&] { return linear(geglu(linear(layer_norm(x, one, zero, 1e-5f), wide)), back); }), h);
 }
 
 TEST_F(TapeTest, WhatIsMadeAgainHasTheSameBits) {
-  const Tensor x = normal({2, 3, 8}).trainable(), w = normal({4, 8}).trainable();
+  const Tensor x = normal({2, 3, 8}).trainable(), w = normal({12, 8}).trainable(), v = normal({4, 6}).trainable();
   const Tensor one = normal({8}), zero = normal({8});
-  const auto gradient = [&](bool again) {
-    Tape tape;
-    const Tensor h = layer_norm(x, one, zero, 1e-5f);
-    // + 0 is an operation that leaves no word of how it is made again
-    return tape.backward(sum(square(linear(again ? h : h + 0.0f, w))))[w].to_vector();
+  const auto gradients = [&](Tape::Keep keep) {
+    Tape tape(keep);
+    const Tensor y = linear(geglu(linear(layer_norm(x, one, zero, 1e-5f), w)), v);
+    const Grads grads = tape.backward(sum(square(y)));
+    return std::array{grads[x].to_vector(), grads[w].to_vector(), grads[v].to_vector()};
   };
-  EXPECT_EQ(gradient(true), gradient(false));
+  EXPECT_EQ(gradients(Tape::Keep::needed), gradients(Tape::Keep::all));
 }
 
 }  // namespace

@@ -370,7 +370,9 @@ TEST(Linear, SideBySideTrainsEachWeight) {
   for (const Parameter& p : weights.parameters()) {
     ASSERT_TRUE(grads[p.value]) << p.name;
     EXPECT_EQ(grads[p.value].shape(), p.value.shape());
-    if (p.value.rank() == 1) EXPECT_EQ(grads[p.value].to_vector(), std::vector<float>(size_t(p.value.dim(0)), 4));
+    if (p.value.rank() == 1) {
+      EXPECT_EQ(grads[p.value].to_vector(), std::vector<float>(size_t(p.value.dim(0)), 4));
+    }
     EXPECT_EQ(p.value.to_vector(), three_weights().at(p.name).to_vector());
   }
 }
@@ -409,8 +411,7 @@ TEST(Adapter, CopiesAreAligned) {
     EXPECT_EQ(p.copy.to_vector(), cast(p.value, DType::bf16).to_vector()) << p.name;
   }
   const std::vector<float> down = lora->down.to_vector();
-  for (size_t i = 0; i < down.size(); ++i)
-    if (i / 8 % 8 >= 3) EXPECT_EQ(down[i], 0) << i;
+  for (size_t i = 0; i < down.size(); ++i) EXPECT_TRUE(i / 8 % 8 < 3 || down[i] == 0) << i;
 }
 
 TEST(Adapter, DropoutHasAMaskForEachDraw) {

@@ -20,7 +20,7 @@ Tensor checkpoint(const F& f, const Inputs&... x) {
   }();
   // Tracked even if no input is: trainable parameters may hide inside f.
   return tape->push(kCheckpoint, y, [=](const Tensor& dy, Grads& grads) {
-    Tape inner;
+    Tape inner(Tape::Keep::all);  // once more is enough
     const Tensor again = f(x...);
     inner.backward(again, dy, grads);
   });

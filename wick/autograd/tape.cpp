@@ -56,14 +56,14 @@ void Grads::scale_all(float factor) {
   }
 }
 
-Tape::Tape() : outer_(active_tape) { active_tape = this; }
+Tape::Tape(Keep keep) : keep_(keep), outer_(active_tape) { active_tape = this; }
 Tape::~Tape() { active_tape = outer_; }
 Tape* Tape::active() { return active_tape; }
 
 Tensor Tape::push(const Op& op, const Tensor& y, Backward backward, Remake remake) {
   if (observer_) observer_(op, y);
   Tensor tracked = y.trainable();
-  if (remake) remakes_[tracked.id()] = std::make_shared<const Remake>(std::move(remake));
+  if (remake && keep_ == Keep::needed) agains_[tracked.id()] = std::make_shared<Again>(Again{std::move(remake), {}});
   entries_.push_back({&op, tracked.id(), std::move(backward)});
   return tracked;
 }
@@ -83,7 +83,10 @@ void Tape::backward(const Tensor& y, const Tensor& dy, Grads& grads) {
   while (!entries_.empty()) {
     Entry entry = std::move(entries_.back());
     entries_.pop_back();
-    remakes_.erase(entry.id);
+    if (const auto again = agains_.find(entry.id); again != agains_.end()) {
+      again->second->made = {};
+      agains_.erase(again);
+    }
     if (Tensor grad = grads.take(entry.id)) entry.backward(grad, grads);
   }
 }
@@ -91,8 +94,14 @@ void Tape::backward(const Tensor& y, const Tensor& dy, Grads& grads) {
 Saved::Saved(const Tensor& x) {
   const Tape* tape = Tape::active();
   if (tape)
-    if (const auto found = tape->remakes_.find(x.id()); found != tape->remakes_.end()) remake_ = found->second;
-  if (!remake_) kept_ = x.detached();
+    if (const auto found = tape->agains_.find(x.id()); found != tape->agains_.end()) again_ = found->second;
+  if (!again_) kept_ = x.detached();
+}
+
+Tensor Saved::operator()() const {
+  if (!again_) return kept_;
+  if (!again_->made) again_->made = again_->make();
+  return again_->made;
 }
 
 TapePause::TapePause() : paused_(active_tape) { active_tape = nullptr; }

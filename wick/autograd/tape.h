@@ -73,8 +73,9 @@ using Remake = std::function<Tensor()>;
 
 class Tape {
  public:
-  Tape();   // becomes the active tape of this thread
-  ~Tape();  // restores the outer one
+  enum class Keep { needed, all };          // all: nothing is made again
+  explicit Tape(Keep keep = Keep::needed);  // becomes the active tape of this thread
+  ~Tape();                                  // restores the outer one
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
   static Tape* active();
@@ -100,23 +101,30 @@ class Tape {
     Backward backward;
   };
   std::vector<Entry> entries_;
-  std::unordered_map<uint64_t, std::shared_ptr<const Remake>> remakes_;  // by identity of what they make
+  // An output that is made again: from its first use in backward until the turn of its operation.
+  struct Again {
+    Remake make;
+    Tensor made;
+  };
+  Keep keep_;
+  std::unordered_map<uint64_t, std::shared_ptr<Again>> agains_;  // by identity of what they make
   std::function<void(const Op&, const Tensor&)> observer_;
   Tape* outer_;
 };
 
 // A tensor that a closure keeps for its values: itself, or only how it is made again, where the operation that made it
-// is cheap and said so. (Sublinear memory for norms and gates, whose outputs are as large as the inputs they keep.)
+// said so: norms and gates, whose outputs are as large as the inputs they keep, and products.
 class Saved {
  public:
   Saved() = default;
   explicit Saved(const Tensor& x);
-  explicit operator bool() const { return kept_ || remake_; }
-  Tensor operator()() const { return remake_ ? (*remake_)() : kept_; }
+  explicit operator bool() const { return kept_ || again_; }
+  bool is_made_again() const { return bool(again_); }
+  Tensor operator()() const;
 
  private:
   Tensor kept_;
-  std::shared_ptr<const Remake> remake_;
+  std::shared_ptr<Tape::Again> again_;
 };
 
 // Recording stops while one is alive.

@@ -11,17 +11,18 @@ Tensor gated(const Op& op, void (Backend::*forward)(View, View), void (Backend::
         x.shape());
   Shape shape = x.shape();
   shape[shape.rank() - 1] /= 2;
-  const auto compute = [=, of = x.detached()] {
+  const auto compute = [=](const Tensor& of) {
     Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
     (of.backend().*forward)(y, of);
     return y;
   };
-  const auto gradient = [=](const Tensor& dy, Grads& grads) {
-    Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    (x.backend().*backward)(dx, dy, x);
+  const Saved saved(x);
+  const auto gradient = [=, x = Input(x)](const Tensor& dy, Grads& grads) {
+    Tensor dx = x.empty();
+    (dx.backend().*backward)(dx, dy, saved());
     grads.add(x, dx);
   };
-  return record(op, compute(), {x}, gradient, compute);
+  return record(op, compute(x), {x}, gradient, [=] { return compute(saved()); });
 }
 
 }  // namespace

@@ -83,21 +83,26 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
   check(!w.tracked() && !(bias && bias.tracked()), "lora_linear: the weight under a LoRA is frozen");
   check_factors("lora_linear", x, w.dim(0), lora);
 
-  Tensor y = Tensor::empty(with_last(x.shape(), w.dim(0)), x.dtype(), x.memory());
-  Tensor s = Tensor::empty(with_last(x.shape(), lora.down.dim(0)), x.dtype(), x.memory());
-  x.backend().lora_linear(y, s, x, w, bias ? bias.view() : View{}, views(lora));
+  const auto compute = [=](const Tensor& of, const View& s) {
+    Tensor y = Tensor::empty(with_last(of.shape(), w.dim(0)), of.dtype(), of.memory());
+    y.backend().lora_linear(y, s, of, w, bias ? bias.view() : View{}, views(lora));
+    return y;
+  };
+  const Tensor s = Tensor::empty(with_last(x.shape(), lora.down.dim(0)), x.dtype(), x.memory()), y = compute(x, s);
 
   const bool trained = trains_down(lora) || trains_up(lora);
   if (!Tape::active() || !(x.tracked() || trained)) return y;
-  const Saved saved_x = trains_down(lora) ? Saved(x) : Saved();
+  const Saved input(x), saved_x = trains_down(lora) ? input : Saved();
   const Tensor saved_s = trains_up(lora) ? s : Tensor();
-  return Tape::active()->push(kLoraLinear, y, [=, x = Input(x)](const Tensor& dy, Grads& grads) {
+  const auto gradient = [=, x = Input(x)](const Tensor& dy, Grads& grads) {
     const Tensor dx = grads.wants(x) ? x.empty() : Tensor();
     const FactorGrads factors(lora);
     dy.backend().lora_linear_backward(dx, factors.down, factors.up_views(), dy, saved_x(), saved_s, w, views(lora));
     grads.add(x, dx);
     factors.add_to(grads, lora);
-  });
+  };
+  if (!saved_x && !input.is_made_again()) return Tape::active()->push(kLoraLinear, y, gradient);
+  return Tape::active()->push(kLoraLinear, y, gradient, [=] { return compute(input(), {}); });
 }
 
 namespace {

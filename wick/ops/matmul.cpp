@@ -45,12 +45,15 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
   check(!bias || (bias.rank() == 1 && bias.dim(0) == w.dim(0)), "linear: bias does not fit weight {}", w.shape());
   Shape shape = x.shape();
   shape[shape.rank() - 1] = w.dim(0);
-  Tensor y = Tensor::empty(shape, x.dtype(), x.memory());
-  x.backend().linear(y, x, w, bias ? bias.view() : View{});
-
-  const Saved saved_x = w.tracked() ? Saved(x) : Saved();
+  const auto compute = [=](const Tensor& of) {
+    Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
+    y.backend().linear(y, of, w, bias ? bias.view() : View{});
+    return y;
+  };
+  const Saved saved_x(x);
   const Tensor b = bias ? bias : w.detached();  // a constant stands in for no bias
-  return record(kLinear, y, {x, w, b}, [=, x = Input(x), b = Input(b)](const Tensor& dy, Grads& grads) {
+  const auto gradient = [=, x = Input(x), b = Input(b), saved_x = w.tracked() ? saved_x : Saved()](const Tensor& dy,
+                                                                                                   Grads& grads) {
     const Tensor dy2 = rows(dy);
     if (grads.wants(x)) {
       Tensor dx = x.empty();
@@ -63,7 +66,9 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
       grads.add(w, dw);
     }
     if (grads.wants(b)) grads.add(b, sum_to(dy2, b.shape));
-  });
+  };
+  if (!w.tracked() && !saved_x.is_made_again()) return record(kLinear, compute(x), {x, w, b}, gradient);
+  return record(kLinear, compute(x), {x, w, b}, gradient, [=] { return compute(saved_x()); });
 }
 
 }  // namespace wick

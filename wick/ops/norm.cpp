@@ -43,9 +43,9 @@ Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups,
     grads.add(b, db);
   };
   const auto again = [=] {
-    Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    y.backend().group_norm(y, {}, {}, x, w, b, groups, eps, silu);
-    return y;
+    Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    made.backend().group_norm(made, {}, {}, x, w, b, groups, eps, silu);
+    return made;
   };
   return record(kGroupNorm, y, {x, w, b}, gradient, again);
 }
@@ -70,9 +70,9 @@ Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, 
     grads.add(of_shift, dm.shift);
   };
   const auto again = [=] {
-    Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    y.backend().layer_norm(y, {}, {}, x, w, b, views(m), eps);
-    return y;
+    Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    made.backend().layer_norm(made, {}, {}, x, w, b, views(m), eps);
+    return made;
   };
   return record(kLayerNorm, y, {x, of_w, of_b, of_scale, of_shift}, gradient, again);
 }
@@ -94,9 +94,9 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m)
     grads.add(of_shift, dm.shift);
   };
   const auto again = [=] {
-    Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    y.backend().rms_norm(y, {}, x, w, views(m), eps);
-    return y;
+    Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    made.backend().rms_norm(made, {}, x, w, views(m), eps);
+    return made;
   };
   return record(kRmsNorm, y, {x, of_w, of_scale, of_shift}, gradient, again);
 }
