@@ -103,16 +103,6 @@ __device__ __forceinline__ float fast_exp2(float x) {
   return y;
 }
 
-template <class T>
-__device__ __forceinline__ uint32_t pack(float a, float b) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
-    return *reinterpret_cast<const uint32_t*>(&both);
-  } else {
-    const __half2 both = __floats2half2_rn(a, b);
-    return *reinterpret_cast<const uint32_t*>(&both);
-  }
-}
 // Columns 16 k to 16 k + 15 of fragments as operand a.
 template <class T>
 __device__ __forceinline__ void pack(uint32_t (&a)[4], const float (&left)[4], const float (&right)[4]) {

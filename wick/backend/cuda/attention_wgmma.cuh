@@ -17,7 +17,7 @@ constexpr int kStages = 4;
 #ifdef WICK_SM90A
 
 template <int kSize>
-struct Ring {  // the place that comes next, and how often the ring went round
+struct RingPlace {  // the place that comes next, and how often the ring went round
   int place = 0;
   uint32_t phase = 0;
   __device__ __forceinline__ void advance() {

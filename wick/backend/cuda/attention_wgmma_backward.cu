@@ -32,8 +32,8 @@ struct Shared {
 
 template <class T, int kD>
 struct Rings {
-  Ring<Shared<T, kD>::kOwnTiles> own;
-  Ring<kStages> other;
+  RingPlace<Shared<T, kD>::kOwnTiles> own;
+  RingPlace<kStages> other;
 };
 
 template <bool kKeys, class T, int kD>
@@ -104,7 +104,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBa
 
   float grad[kD / 8][4] = {}, grad_partner[kD / 8][4] = {};
   float p[kN / 8][4], dp[kN / 8][4], next[kLooks ? kN / 8 : 8][4];
-  Ring<kStages>& ring = rings.other;
+  RingPlace<kStages>& ring = rings.other;
   const auto arrived = [&] { barrier_wait(&shared.full[ring.place], ring.phase); };
   const auto release = [&](int stage) {
     if (lane == 0) barrier_arrive(&shared.empty[stage], 0);

@@ -24,8 +24,8 @@ struct Shared {
 
 template <class T, int kD>
 struct Rings {
-  Ring<Shared<T, kD>::kOwnTiles> own;
-  Ring<kStages> other;
+  RingPlace<Shared<T, kD>::kOwnTiles> own;
+  RingPlace<kStages> other;
 };
 
 struct Part {
@@ -73,7 +73,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionFo
   const int row = part.first + consumer * 64 + warp * 16;
   T* const queries = shared.own[rings.own.place];
   const uint64_t own = wgmma_operand(queries + consumer * 64 * 64, true);
-  Ring<kStages>& ring = rings.other;
+  RingPlace<kStages>& ring = rings.other;
   const auto arrived = [&] { barrier_wait(&shared.full[ring.place], ring.phase); };
   const auto release = [&](int stage) {
     if (lane == 0) barrier_arrive(&shared.empty[stage], 0);

@@ -8,6 +8,18 @@
 
 namespace wick {
 
+// Two neighbours of an operand's or result's fragment, rounded.
+template <class T>
+__device__ __forceinline__ uint32_t pack(float a, float b) {
+  if constexpr (std::is_same_v<T, bf16>) {
+    const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  } else {
+    const __half2 both = __floats2half2_rn(a, b);
+    return *reinterpret_cast<const uint32_t*>(&both);
+  }
+}
+
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
 // 16 bytes from global to shared memory, both 16-byte aligned; zeros where not `valid`, and then nothing is read.

@@ -16,17 +16,6 @@ inline constexpr int kWarpOutBytes = 16 * 64 * 2;  // of shared memory that a wa
 
 #ifdef WICK_SM90A
 
-template <class T>
-__device__ __forceinline__ uint32_t pack(float a, float b) {
-  if constexpr (std::is_same_v<T, bf16>) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
-    return *reinterpret_cast<const uint32_t*>(&both);
-  } else {
-    const __half2 both = __floats2half2_rn(a, b);
-    return *reinterpret_cast<const uint32_t*>(&both);
-  }
-}
-
 // Without a branch, around which the compiler would move the sums.
 __device__ __forceinline__ void store_if(bool wanted, void* to, uint4 value) {
   asm volatile(
