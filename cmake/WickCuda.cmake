@@ -47,6 +47,9 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 find_package(CUDAToolkit 12 REQUIRED)
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
+# Where cuBLASLt and cuDNN are looked for before the system's places: beside the toolkit and the headers in use.
+cmake_path(GET WICK_CUDNN PARENT_PATH cudnn)
+list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} ${cudnn}/lib)
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/wick/backend/cuda/*.cpp ${CMAKE_SOURCE_DIR}/wick/backend/cuda/*.cu)
 if(WICK_CUDA STREQUAL STATIC)
