@@ -2,10 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "commands.h"
 #include "wick/backend/registry.h"
+#include "wick/core/cpus.h"
 
 namespace wick {
 namespace {
@@ -16,7 +16,7 @@ void print_row(const std::string& name, const std::string& value) { fmt::print("
 
 void doctor() {
   print_row("wick", WICK_VERSION);
-  print_row("cpu", fmt::format("{} threads", std::thread::hardware_concurrency()));
+  print_row("cpu", fmt::format("{} threads", usable_cpus()));
   const BackendReport cuda = cuda_report();
   print_row("cuda module", cuda_module_path());
   print_row("driver", cuda.driver.empty() ? "none" : cuda.driver);

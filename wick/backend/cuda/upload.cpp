@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "wick/backend/cuda/check.h"
+#include "wick/core/cpus.h"
 
 namespace wick {
 namespace {
@@ -12,7 +13,7 @@ constexpr unsigned kMostReaders = 8;
 }  // namespace
 
 Upload::Upload(int device, cudaStream_t stream) : device_(device), stream_(stream) {
-  readers_.resize(std::clamp(std::thread::hardware_concurrency() / 2, 1u, kMostReaders));
+  readers_.resize(std::clamp(unsigned(usable_cpus()) / 2, 1u, kMostReaders));
   for (Reader& reader : readers_)
     for (Buffer& buffer : reader.buffers) {
       cuda_check(cudaMallocHost(&buffer.data, kPiece), "cudaMallocHost");

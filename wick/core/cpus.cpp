@@ -1,0 +1,41 @@
+#include "wick/core/cpus.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <fstream>
+#include <string>
+
+namespace wick {
+namespace {
+
+// quota / period, rounded up; 0 where there is no quota, which both versions say in words or numbers below 1.
+int cpus_of(const std::string& quota, const std::string& period) {
+  const double time = std::atof(quota.c_str()), every = std::atof(period.c_str());
+  return time > 0 && every > 0 ? int(time / every + 0.999) : 0;
+}
+
+std::string word(std::ifstream file) {
+  std::string found;
+  file >> found;
+  return found;
+}
+
+int quota(const std::filesystem::path& root) {
+  std::ifstream second(root / "cpu.max");  // "max 100000" or "200000 100000", microseconds
+  std::string time, every;
+  if (second >> time >> every) return cpus_of(time, every);
+  const auto first = [&](const char* name) { return word(std::ifstream(root / "cpu" / name)); };
+  return cpus_of(first("cpu.cfs_quota_us"), first("cpu.cfs_period_us"));
+}
+
+}  // namespace
+
+int usable_cpus(const std::filesystem::path& root) {
+  cpu_set_t allowed;
+  const int count = sched_getaffinity(0, sizeof(allowed), &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
+  const int paid = quota(root);
+  return std::max(1, paid > 0 ? std::min(count, paid) : count);
+}
+
+}  // namespace wick
