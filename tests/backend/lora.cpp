@@ -123,69 +123,98 @@ Tensor squared(const Tensor& t) {
   return Tensor::of(values, t.shape());
 }
 
-// What 16-bit activations meet: extents that the copy engine likes and others, each rank, rows apart, factors in f32
-// and in the dtype of the activations. WICK_CUDA_CAPABILITY=80 and 75 take the ways of older devices.
-TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) {
+struct Extents {
+  int64_t m, k, n, r;
+};
+
+// Everything there is of one linear, in the dtype of the activations.
+void check_linear(const Extents& extents, Layout layout, DType factor_dtype, bool biased) {
   const DType dtype = activations();
   const double tolerance = std::max(2 * unit_roundoff(dtype), 3e-6);
-  for (int round = 0; round < (on_cpu() ? 10 : 150); ++round) {
+  const auto [m, k, n, r] = extents;
+  const float scale = 0.75f;
+  SCOPED_TRACE(::testing::Message() << "m " << m << " k " << k << " n " << n << " rank " << r);
+  const Tensor x = input({m, k}, layout), dy = input({m, n}, layout), w = random({n, k}, Layout::packed, dtype);
+  const Tensor down = random({r, k}, Layout::packed, factor_dtype), up = random({n, r}, Layout::packed, factor_dtype);
+  const Tensor bias = biased ? random({n}) : Tensor();
+  const auto product = [&](Doubles out, const Doubles& low) {
+    for (size_t i = 0; i < out.size(); ++i) out[i] += low[i];
+    return out;
+  };
+  const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
+  const Doubles dlow = times(doubles(dy), false, doubles(up), false, m, r, n, scale);
+  Doubles want_y = product(times(doubles(x), false, doubles(w), true, m, n, k),
+                           times(low, false, doubles(up), true, m, n, r, scale));
+  const Doubles shift = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
+  for (size_t i = 0; i < want_y.size(); ++i) want_y[i] += shift[i % size_t(n)];
+  const Doubles want_dx =
+      product(times(doubles(dy), false, doubles(w), false, m, k, n), times(dlow, false, doubles(down), false, m, k, r));
+  const Doubles want_ddown = times(dlow, true, doubles(x), false, r, k, m);
+  const Doubles want_dup = times(doubles(dy), true, low, false, n, r, m, scale);
+
+  const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
+  backend().lora_linear(y, s, x, w, bias, factors(down, up, scale));
+  expect_near(y, want_y, tolerance, "y");
+  expect_near(s, low, tolerance, "s");
+  const Tensor y_again = poisoned({m, n}, layout, dtype);
+  backend().lora_linear(y_again, s, x, w, bias, factors(down, up, scale));
+  expect_same_bits(y_again, y, "y");
+  const Tensor dx = poisoned({m, k}, layout, dtype), ddown = poisoned({r, k}), dup = poisoned({n, r});
+  backend().lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, factors(down, up, scale));
+  expect_near(dx, want_dx, tolerance, "dx");
+  expect_near(ddown, want_ddown, tolerance, "ddown");
+  expect_near(dup, want_dup, tolerance, "dup");
+  const Tensor again = poisoned({m, k}, layout, dtype), ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
+  backend().lora_linear_backward(again, ddown_again, {dup_again}, dy, x, s, w, factors(down, up, scale));
+  expect_same_bits(again, dx, "dx");
+  expect_same_bits(ddown_again, ddown, "ddown");
+  expect_same_bits(dup_again, dup, "dup");
+  // What is wanted may choose another way to the same numbers.
+  backend().lora_linear_backward(again, {}, {}, dy, x, s, w, factors(down, up, scale));
+  expect_near(again, want_dx, tolerance, "dx alone");
+  const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});
+  backend().lora_backward(alone_ddown, {alone_dup}, dy, x, factors(down, up, scale));
+  expect_near(alone_ddown, want_ddown, tolerance, "ddown, from x");
+  expect_near(alone_dup, want_dup, tolerance, "dup, from x");
+}
+
+// What 16-bit activations meet: extents that the copy engine likes and others, each rank, rows apart, factors in f32
+// and in the dtype of the activations.
+void check_every_shape(int rounds) {
+  for (int round = 0; round < rounds; ++round) {
     const int64_t step = round % 3 == 0 ? 1 : round % 3 == 1 ? 8 : 64;
     const auto extent = [&](int64_t most) { return (between(1, most) + step - 1) / step * step; };
     const int64_t m = between(1, round % 10 == 9 ? 600 : 150), k = extent(200), n = extent(200);
     const int64_t r = round % 7 == 6 ? between(65, 256) : round % 3 ? (between(1, 64) + 7) / 8 * 8 : between(1, 64);
-    const Layout layout = round % 4 == 3 ? Layout::gapped : Layout::packed;
-    const DType factor_dtype = round % 2 ? dtype : DType::f32;
-    const float scale = 0.75f;
-    SCOPED_TRACE(::testing::Message() << "m " << m << " k " << k << " n " << n << " rank " << r);
-    const Tensor x = input({m, k}, layout), dy = input({m, n}, layout), w = random({n, k}, Layout::packed, dtype);
-    const Tensor down = random({r, k}, Layout::packed, factor_dtype), up = random({n, r}, Layout::packed, factor_dtype);
-    const Tensor bias = round % 5 ? Tensor() : random({n});
-    const auto product = [&](Doubles out, const Doubles& low) {
-      for (size_t i = 0; i < out.size(); ++i) out[i] += low[i];
-      return out;
-    };
-    const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
-    const Doubles dlow = times(doubles(dy), false, doubles(up), false, m, r, n, scale);
-    Doubles want_y = product(times(doubles(x), false, doubles(w), true, m, n, k),
-                             times(low, false, doubles(up), true, m, n, r, scale));
-    const Doubles shift = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
-    for (size_t i = 0; i < want_y.size(); ++i) want_y[i] += shift[i % size_t(n)];
-    const Doubles want_dx = product(times(doubles(dy), false, doubles(w), false, m, k, n),
-                                    times(dlow, false, doubles(down), false, m, k, r));
-    const Doubles want_ddown = times(dlow, true, doubles(x), false, r, k, m);
-    const Doubles want_dup = times(doubles(dy), true, low, false, n, r, m, scale);
-
-    const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
-    backend().lora_linear(y, s, x, w, bias, factors(down, up, scale));
-    expect_near(y, want_y, tolerance, "y");
-    expect_near(s, low, tolerance, "s");
-    const Tensor dx = poisoned({m, k}, layout, dtype), ddown = poisoned({r, k}), dup = poisoned({n, r});
-    backend().lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, factors(down, up, scale));
-    expect_near(dx, want_dx, tolerance, "dx");
-    expect_near(ddown, want_ddown, tolerance, "ddown");
-    expect_near(dup, want_dup, tolerance, "dup");
-    const Tensor again = poisoned({m, k}, layout, dtype), ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
-    backend().lora_linear_backward(again, ddown_again, {dup_again}, dy, x, s, w, factors(down, up, scale));
-    expect_same_bits(again, dx, "dx");
-    expect_same_bits(ddown_again, ddown, "ddown");
-    expect_same_bits(dup_again, dup, "dup");
-    // What is wanted may choose another way to the same numbers.
-    backend().lora_linear_backward(again, {}, {}, dy, x, s, w, factors(down, up, scale));
-    expect_near(again, want_dx, tolerance, "dx alone");
-    const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});
-    backend().lora_backward(alone_ddown, {alone_dup}, dy, x, factors(down, up, scale));
-    expect_near(alone_ddown, want_ddown, tolerance, "ddown, from x");
-    expect_near(alone_dup, want_dup, tolerance, "dup, from x");
+    check_linear({m, k, n, r}, round % 4 == 3 ? Layout::gapped : Layout::packed, round % 2 ? activations() : DType::f32,
+                 round % 5 == 0);
   }
+}
+
+// WICK_CUDA_CAPABILITY=80 and 75 take the ways of older devices.
+TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) { check_every_shape(on_cpu() ? 10 : 150); }
+
+// The ways of the large products, and the tiles of those on mma.sync.
+constexpr const char* kProductWays[] = {"wgmma",      "composed",  "mma",      "mma128x256",
+                                        "mma128x128", "mma64x128", "mma64x64", "mma32x64"};
+
+// One way, whatever the device would choose.
+TEST(LoraLinear, EveryWayOfTheProduct) {
+  if (on_cpu()) GTEST_SKIP() << "for devices";
+  for (const char* way : kProductWays) {
+    SCOPED_TRACE(way);
+    setenv("WICK_CUDA_LORA", way, 1);
+    check_every_shape(30);
+    for (const Extents& many_tiles : {Extents{300, 264, 520, 20}, {1500, 72, 600, 100}})
+      check_linear(many_tiles, Layout::packed, activations(), true);
+  }
+  unsetenv("WICK_CUDA_LORA");
 }
 
 // Rows enough for one launch or too many, reductions long enough to be shared, columns apart from those of a tile.
 TEST(LoraBackward, AtTheWidthsOfModels) {
   const DType dtype = activations();
   const double tolerance = std::max(2 * unit_roundoff(dtype), 3e-6);
-  struct Extents {
-    int64_t m, k, n, r;
-  };
   std::vector<Extents> cases = {{77, 768, 768, 16}, {1, 1024, 320, 8}};
   if (!on_cpu()) {
     for (const Extents& more : std::vector<Extents>{{256, 1536, 1536, 32},
@@ -391,12 +420,10 @@ struct Group {
   }
 };
 
-class LoraGroup : public testing::TestWithParam<float> {};
-
-TEST_P(LoraGroup, ForwardAndBackward) {
+void check_groups(float dropout, int rounds) {
   const double tolerance = std::max(2 * unit_roundoff(activations()), 3e-6);
-  for (int round = 0; round < (on_cpu() ? 12 : 40); ++round) {
-    const Group c(GetParam(), round % 2 ? 8 : 1, round % 4 > 1), squares = c.squares();
+  for (int round = 0; round < rounds; ++round) {
+    const Group c(dropout, round % 2 ? 8 : 1, round % 4 > 1), squares = c.squares();
     SCOPED_TRACE(testing::Message() << "m " << c.m << " k " << c.k << " n " << c.n << " rank " << c.rank << " blocks "
                                     << c.ups.size());
     const auto expect = [&](const Tensor& got, const char* what, auto f) {
@@ -431,6 +458,20 @@ TEST_P(LoraGroup, ForwardAndBackward) {
     expect_near(dsum, want_backward, spread_backward, tolerance, "dx without w");
     expect_gradients();
   }
+}
+
+class LoraGroup : public testing::TestWithParam<float> {};
+
+TEST_P(LoraGroup, ForwardAndBackward) { check_groups(GetParam(), on_cpu() ? 12 : 40); }
+
+TEST(LoraGroups, EveryWayOfTheProduct) {
+  if (on_cpu()) GTEST_SKIP() << "for devices";
+  for (const char* way : kProductWays) {
+    SCOPED_TRACE(way);
+    setenv("WICK_CUDA_LORA", way, 1);
+    check_groups(0, 12);
+  }
+  unsetenv("WICK_CUDA_LORA");
 }
 
 INSTANTIATE_TEST_SUITE_P(Dropout, LoraGroup, testing::Values(0.0f, 0.25f),

@@ -7,7 +7,7 @@
 #include "wick/backend/cuda/cublaslt.h"
 #include "wick/backend/cuda/lora_factors.h"
 #include "wick/backend/cuda/lora_few_rows.h"
-#include "wick/backend/cuda/lora_gemm.h"
+#include "wick/backend/cuda/lora_product.h"
 
 namespace wick {
 
@@ -174,6 +174,31 @@ class Ups {
   std::deque<Factor> factors_;  // they stay where they are
 };
 
+// Whether blocks can share a long reduction of few columns, through the memory of a cluster; elsewhere cuBLASLt, which
+// splits it, is faster.
+bool thin_kernels_share(const CudaBackend& cuda) { return cuda.capability() >= 90; }
+
+// The low of an extended product, scale * x down^T; s, if wanted, gets x down^T, and may then be low itself.
+DeviceMatrix project_low(CudaBackend& cuda, const WorkMatrix& own, const DeviceMatrix& s, const DeviceMatrix& x,
+                         const DeviceMatrix& down, float scale) {
+  if (thin_kernels_share(cuda)) {
+    const Projection projection{s, x, down.t(), 1, *own, scale};
+    project(cuda, &projection, 1);
+    return *own;
+  }
+  const bool is_low = s.data && scale == 1 && rows_aligned(s);
+  const DeviceMatrix& low = is_low ? s : *own;
+  const DeviceMatrix columns = low.col_range(0, down.rows);
+  if (low.cols > down.rows) cuda.fill(low.view(), 0);
+  if (!s.data || is_low) {
+    cuda.cublas().gemm(columns, x, down.t(), scale);
+  } else {
+    cuda.cublas().gemm(s, x, down.t());
+    cuda.affine(columns.view(), s.view(), scale, 0);
+  }
+  return low;
+}
+
 // y = x w^T + bias + scale * s_g up_g^T in two launches, if the shapes fit.
 bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& w, const View& bias,
                    const LoraFactors& lora) {
@@ -183,16 +208,14 @@ bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& 
   if (!product || !input || !weight || !saved || !dense_bias || !factors_fit(cuda, *input)) return false;
   if (s && (s.dtype != x.dtype || saved->transposed)) return false;
   ExtendedGemm g{.y = *product, .x = *input, .w = weight->t(), .bias = bias.as<float>()};
-  if (!g.w.transposed || !extended_gemm_fits(cuda, g)) return false;
+  if (!g.w.transposed || !lora_product_fits(cuda, g)) return false;
   const Factor a(cuda, lora.down, x.dtype);
   const Ups ups(cuda, lora, x.dtype);
   if (a->transposed || ups.transposed()) return false;
   const WorkMatrix low(cuda, x.dtype, input->rows, padded(a->rows));
-  const Projection projection{*saved, *input, a->t(), 1, *low, lora.blocks.front().scale};
-  project(cuda, &projection, 1);
-  g.low = *low;
+  g.low = project_low(cuda, low, *saved, *input, *a, lora.blocks.front().scale);
   for (size_t i = 0; i < lora.blocks.size(); ++i) g.groups[size_t(g.group_count++)] = {ups[i].t(), lora.blocks[i].row};
-  extended_gemm(cuda, g, true);
+  lora_product(cuda, g, true);
   return true;
 }
 
@@ -251,7 +274,7 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
   if (ddown && (x.dtype != dy.dtype || !factors_fit(cuda, *input))) return false;
   if (dup && (s.dtype != dy.dtype || saved->transposed || !rows_aligned(*saved))) return false;
   ExtendedGemm g{.y = *out, .x = *grad, .w = *weight};
-  if (dx && (g.w.transposed || !extended_gemm_fits(cuda, g))) return false;
+  if (dx && (g.w.transposed || !lora_product_fits(cuda, g))) return false;
   const Factor a(cuda, lora.down, dy.dtype);
   const Ups ups(cuda, lora, dy.dtype);
   if (a->transposed || ups.transposed()) return false;
@@ -262,14 +285,20 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
     const LoraBlock& block = lora.blocks[i];
     projections[i] = {layers == 1 ? *ds : low_of(block, *ds), outputs_of(block, *grad), ups[i], block.scale, {}, 1};
   }
-  project(cuda, projections.data(), int(layers));
+  if (thin_kernels_share(cuda))
+    project(cuda, projections.data(), int(layers));
+  else
+    compose_ds(cuda, *ds, *grad, lora);
   if (dx) {
     g.low = *ds;
     g.groups[g.group_count++] = {*a};
-    extended_gemm(cuda, g, true);
+    lora_product(cuda, g, true);
   }
   // Behind the product, for which they need not wait, they fill the multiprocessors that it leaves idle.
-  fused_gradients(cuda, ddown, dups, *ds, *grad, *input, *saved, lora, dx ? Follows::product : Follows::projection);
+  if (thin_kernels_share(cuda))
+    fused_gradients(cuda, ddown, dups, *ds, *grad, *input, *saved, lora, dx ? Follows::product : Follows::projection);
+  else
+    compose_gradients(cuda, ddown, dups, (*ds).col_range(0, a->rows), *grad, *input, *saved, lora);
   return true;
 }
 
