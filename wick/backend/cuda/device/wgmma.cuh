@@ -45,28 +45,28 @@ namespace wick {
 #define WICK_SUMS_112 WICK_SUMS_104, WICK_EIGHT(104)
 #define WICK_SUMS_120 WICK_SUMS_112, WICK_EIGHT(112)
 #define WICK_SUMS_128 WICK_SUMS_120, WICK_EIGHT(120)
-// n: of N; r: registers of a thread, half of it; a, b, t: the numbers of the operands that follow them.
-#define WICK_WGMMA(type, n, r, a_at, b_at, t_at)                                                   \
+// n: of N; r: registers of a thread, half of it; a, b, ta, tb: the numbers of the operands that follow them.
+#define WICK_WGMMA(type, n, r, a_at, b_at, ta_at, tb_at)                                           \
   asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" WICK_NAMES_##r \
-               "}, %" #a_at ", %" #b_at ", 1, 1, 1, 0, %" #t_at ";"                                \
+               "}, %" #a_at ", %" #b_at ", 1, 1, 1, %" #ta_at ", %" #tb_at ";"                     \
                : WICK_SUMS_##r                                                                     \
-               : "l"(a), "l"(b), "n"(int(kTransposed)))
-#define WICK_WGMMA_OF(n, r, a_at, b_at, t_at)                                                   \
-  if constexpr (kN == n && std::is_same_v<T, bf16>) WICK_WGMMA("bf16", n, r, a_at, b_at, t_at); \
-  if constexpr (kN == n && std::is_same_v<T, f16>) WICK_WGMMA("f16", n, r, a_at, b_at, t_at)
+               : "l"(a), "l"(b), "n"(int(kTransposedA)), "n"(int(kTransposed)))
+#define WICK_WGMMA_OF(n, r, a_at, b_at, ta_at, tb_at)                                                   \
+  if constexpr (kN == n && std::is_same_v<T, bf16>) WICK_WGMMA("bf16", n, r, a_at, b_at, ta_at, tb_at); \
+  if constexpr (kN == n && std::is_same_v<T, f16>) WICK_WGMMA("f16", n, r, a_at, b_at, ta_at, tb_at)
 
-// kTransposed: b is not K-major.
-template <class T, bool kTransposed, int kN>
+// kTransposed: b is not K-major; kTransposedA: nor is a.
+template <class T, bool kTransposed, int kN, bool kTransposedA = false>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b) {
-  WICK_WGMMA_OF(16, 8, 8, 9, 10);
-  WICK_WGMMA_OF(32, 16, 16, 17, 18);
-  WICK_WGMMA_OF(64, 32, 32, 33, 34);
-  WICK_WGMMA_OF(96, 48, 48, 49, 50);
-  WICK_WGMMA_OF(128, 64, 64, 65, 66);
-  WICK_WGMMA_OF(160, 80, 80, 81, 82);
-  WICK_WGMMA_OF(192, 96, 96, 97, 98);
-  WICK_WGMMA_OF(224, 112, 112, 113, 114);
-  WICK_WGMMA_OF(256, 128, 128, 129, 130);
+  WICK_WGMMA_OF(16, 8, 8, 9, 10, 11);
+  WICK_WGMMA_OF(32, 16, 16, 17, 18, 19);
+  WICK_WGMMA_OF(64, 32, 32, 33, 34, 35);
+  WICK_WGMMA_OF(96, 48, 48, 49, 50, 51);
+  WICK_WGMMA_OF(128, 64, 64, 65, 66, 67);
+  WICK_WGMMA_OF(160, 80, 80, 81, 82, 83);
+  WICK_WGMMA_OF(192, 96, 96, 97, 98, 99);
+  WICK_WGMMA_OF(224, 112, 112, 113, 114, 115);
+  WICK_WGMMA_OF(256, 128, 128, 129, 130, 131);
 }
 
 #undef WICK_NAMES_8
