@@ -127,6 +127,9 @@ __global__ void __launch_bounds__(kRowThreads)
   });
 }
 
+// Of each of its two rows a thread of the gradient keeps fewer packs: more rows at a time are worth more.
+constexpr int kGradientPacks = 3;
+
 // dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * gain; without a mean of x, none of g either.
 // Where the kernel before is one of this call whose results are not needed here (`beside`), it goes on meanwhile.
 template <class T, int N>
@@ -136,7 +139,7 @@ __global__ void __launch_bounds__(kRowThreads)
   const int64_t row = this_row(rows);
   launch_dependents();
   if (!beside) wait_for_row<T, N, 2>({dy[row], x[row]}, width);
-  const HeldRows<T, N, 2> held({dy[row], x[row]}, width);
+  const HeldRows<T, N, 2, kGradientPacks> held({dy[row], x[row]}, width);
   const AffineOf<T> affine(a, row);
   const float m = mean ? mean[row] : 0, r = rstd[row];
   const auto load_gradient = [&](float(&g)[N], const Pack<T, N>& dy_pack, int first) {
@@ -332,7 +335,7 @@ void backward(CudaBackend& cuda, const View& dx, const View& dw, const View& db,
       }
     }
     if (!dx) return;
-    const dim3 threads = row_threads(width / N);
+    const dim3 threads = row_threads(width / N, kGradientPacks);
     launch("row_norm_gradient", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads),
            row_norm_gradient<T, N>, output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(), affine.of<T>(),
            means.as<float>(), rstds.as<float>(), rows, int(width), sums_wanted);

@@ -136,11 +136,11 @@ void dispatch_packs(DType dtype, bool packs, F&& f) {
 inline constexpr int kRowThreads = 512, kFewRowThreads = 64;
 inline constexpr int kHeldPacks = 5;  // that a thread keeps of a row: 320, 640 and 1280 elements then come out even
 
-inline dim3 row_threads(int64_t packs) {
+inline dim3 row_threads(int64_t packs, int held = kHeldPacks) {
   unsigned lanes = 4;
-  while (lanes < 32 && packs > lanes * kHeldPacks) lanes *= 2;
-  if (packs <= lanes * kHeldPacks) return dim3(lanes, kFewRowThreads / lanes);
-  const int64_t threads = (packs + kHeldPacks - 1) / kHeldPacks;
+  while (lanes < 32 && packs > lanes * held) lanes *= 2;
+  if (packs <= lanes * held) return dim3(lanes, kFewRowThreads / lanes);
+  const int64_t threads = (packs + held - 1) / held;
   return dim3(unsigned(std::min<int64_t>((threads + 31) / 32 * 32, kRowThreads)));
 }
 inline unsigned row_blocks(int64_t rows, dim3 threads) { return unsigned((rows + threads.y - 1) / threads.y); }
@@ -166,14 +166,14 @@ __device__ __forceinline__ float row_reduce(float x) {
 }
 
 // This thread's packs of a row of each of `Count` matrices: read at once and kept. What is too long is read anew.
-template <class T, int N, int Count>
+template <class T, int N, int Count, int kHeld = kHeldPacks>
 class HeldRows {
  public:
   __device__ __forceinline__ HeldRows(const T* const (&rows)[Count], int length) : packs_(length / N) {
 #pragma unroll
     for (int c = 0; c < Count; ++c) rows_[c] = rows[c];
 #pragma unroll
-    for (int k = 0; k < kHeldPacks; ++k) {
+    for (int k = 0; k < kHeld; ++k) {
       const int i = int(threadIdx.x + k * blockDim.x);
 #pragma unroll
       for (int c = 0; c < Count; ++c)
@@ -185,12 +185,12 @@ class HeldRows {
   template <class F>
   __device__ __forceinline__ void each(const F& f) const {
 #pragma unroll
-    for (int k = 0; k < kHeldPacks; ++k) {
+    for (int k = 0; k < kHeld; ++k) {
       const int i = int(threadIdx.x + k * blockDim.x);
       if (i < packs_) visit(i, held_[k], f);
     }
 #pragma unroll 1
-    for (int i = int(threadIdx.x + kHeldPacks * blockDim.x); i < packs_; i += int(blockDim.x)) {
+    for (int i = int(threadIdx.x + kHeld * blockDim.x); i < packs_; i += int(blockDim.x)) {
       PackWords<T, N> words[Count];
 #pragma unroll
       for (int c = 0; c < Count; ++c) words[c] = PackWords<T, N>::load(rows_[c] + i * N);
@@ -209,7 +209,7 @@ class HeldRows {
 
   int packs_;
   const T* rows_[Count];
-  PackWords<T, N> held_[kHeldPacks][Count];
+  PackWords<T, N> held_[kHeld][Count];
 };
 
 }  // namespace wick
