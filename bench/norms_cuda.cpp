@@ -1,10 +1,15 @@
 // Norms, softmax, gated activations and rotary positions on a GPU: one line of JSON a row, microseconds (medians of
-// graph replays), and the part of a copy's rate at which the bytes move that must (each input read once, each output
-// written once). Several sets of tensors take turns, so that the L2 cache does not hold them from call to call.
+// graph replays), and the rate at which bytes move as a part of a copy's:
+//   of_copy       each input once and each output once; a copy of 128 MiB
+//   counted       what two passes read twice counts twice; the same copy
+//   of_like_copy  each input once and each output once; a copy that moves just as many bytes
+// Several sets of tensors take turns, so that the L2 cache does not hold them from call to call. Arguments name the
+// rows wanted, or parts of names.
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,22 +21,29 @@ namespace {
 
 constexpr DType kHalf = DType::bf16, kFull = DType::f32;
 
+// Bytes of a call: each tensor once, and what a second pass over inputs reads again.
+struct Moved {
+  Moved(double once_bytes, double again_bytes = 0) : once(once_bytes), again(again_bytes) {}
+  double once, again;
+};
+
+// What the shared memory of an H100 holds; group norm reads inputs twice that together are larger, or part of them.
+constexpr double kHeldBytes = 27e6;
+
 class Bench {
  public:
+  explicit Bench(std::vector<std::string> names) : names_(std::move(names)) {
+    constexpr double kBytes = 2 << 27;
+    copy_rate_ = kBytes / copy_us(kBytes);
+    print("copy 128 MiB", kBytes, copy_us(kBytes));
+  }
+
   Tensor normal(const Shape& shape, DType dtype) {
     const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
                  y = Tensor::empty(shape, dtype, device_.memory());
     device_.fill_normal(x, 1, ++streams_, 0);
     device_.copy(y, x);
     return y;
-  }
-
-  void copy() {
-    const Shape shape{int64_t{1} << 25};
-    const Tensors x = several(shape, kFull, 2), y = several(shape, kFull, 2);
-    const double bytes = 2.0 * 4 * double(shape[0]), us = time(x.size(), [&](size_t i) { device_.copy(y[i], x[i]); });
-    copy_rate_ = bytes / us;
-    print("copy 128 MiB", bytes, us);
   }
 
   // 32 groups, with SiLU.
@@ -41,13 +53,13 @@ class Bench {
     const Tensor w = normal(channels, kFull), b = normal(channels, kFull), dw = normal(channels, kFull),
                  db = normal(channels, kFull), mean = normal(groups, kFull), rstd = normal(groups, kFull);
     const std::string name = fmt::format("group_norm {} {}", name_of(t), to_string(shape));
-    print(name, bytes(x, 2),
-          time(x.size(), [&](size_t i) { device_.group_norm(y[i], mean, rstd, x[i], w, b, 32, 1e-5f, true); }));
+    row(name, grouped(x, 1), x.size(),
+        [&](size_t i) { device_.group_norm(y[i], mean, rstd, x[i], w, b, 32, 1e-5f, true); });
     const auto backward = [&](size_t i, const View& to_w, const View& to_b) {
       device_.group_norm_backward(y[i], to_w, to_b, dy[i], x[i], w, b, mean, rstd, 32, true);
     };
-    print(name + " dx", bytes(x, 3), time(x.size(), [&](size_t i) { backward(i, {}, {}); }));
-    print(name + " dx dw db", bytes(x, 3), time(x.size(), [&](size_t i) { backward(i, dw, db); }));
+    row(name + " dx", grouped(x, 2), x.size(), [&](size_t i) { backward(i, {}, {}); });
+    row(name + " dx dw db", grouped(x, 2), x.size(), [&](size_t i) { backward(i, dw, db); });
   }
 
   void layer_norm(const Shape& shape, DType t, bool modulated) {
@@ -61,33 +73,32 @@ class Bench {
     const View of_w = modulated ? View{} : w.view(), of_b = modulated ? View{} : b.view();
     const std::string name =
         fmt::format("layer_norm{} {} {}", modulated ? " modulated" : "", name_of(t), to_string(shape));
-    print(name, bytes(x, 2),
-          time(x.size(), [&](size_t i) { device_.layer_norm(y[i], mean, rstd, x[i], of_w, of_b, m, 1e-6f); }));
-    print(name + " dx", bytes(x, 3), time(x.size(), [&](size_t i) {
-            device_.layer_norm_backward(y[i], {}, {}, {}, dy[i], x[i], of_w, of_b, m, mean, rstd);
-          }));
-    print(name + " all gradients", bytes(x, 3), time(x.size(), [&](size_t i) {
-            if (modulated)
-              device_.layer_norm_backward(y[i], {}, {}, {dscale, dshift}, dy[i], x[i], {}, {}, m, mean, rstd);
-            else
-              device_.layer_norm_backward(y[i], dw, db, {}, dy[i], x[i], w, b, {}, mean, rstd);
-          }));
+    row(name, bytes(x, 2), x.size(),
+        [&](size_t i) { device_.layer_norm(y[i], mean, rstd, x[i], of_w, of_b, m, 1e-6f); });
+    row(name + " dx", bytes(x, 3), x.size(),
+        [&](size_t i) { device_.layer_norm_backward(y[i], {}, {}, {}, dy[i], x[i], of_w, of_b, m, mean, rstd); });
+    row(name + " all gradients", {bytes(x, 3), bytes(x, 2)}, x.size(), [&](size_t i) {
+      if (modulated)
+        device_.layer_norm_backward(y[i], {}, {}, {dscale, dshift}, dy[i], x[i], {}, {}, m, mean, rstd);
+      else
+        device_.layer_norm_backward(y[i], dw, db, {}, dy[i], x[i], w, b, {}, mean, rstd);
+    });
   }
 
   void rms_norm(const Shape& shape, DType t) {
     const Tensors x = several(shape, t, 3), y = several(shape, t, 3), dy = several(shape, t, 3);
     const Tensor w = normal({shape.back()}, kFull), rstd = normal({shape[0], shape[1]}, kFull);
     const std::string name = fmt::format("rms_norm {} {}", name_of(t), to_string(shape));
-    print(name, bytes(x, 2), time(x.size(), [&](size_t i) { device_.rms_norm(y[i], rstd, x[i], w, {}, 1e-6f); }));
-    print(name + " dx", bytes(x, 3),
-          time(x.size(), [&](size_t i) { device_.rms_norm_backward(y[i], {}, {}, dy[i], x[i], w, {}, rstd); }));
+    row(name, bytes(x, 2), x.size(), [&](size_t i) { device_.rms_norm(y[i], rstd, x[i], w, {}, 1e-6f); });
+    row(name + " dx", bytes(x, 3), x.size(),
+        [&](size_t i) { device_.rms_norm_backward(y[i], {}, {}, dy[i], x[i], w, {}, rstd); });
   }
 
   void softmax(const Shape& shape, DType t) {
     const Tensors x = several(shape, t, 3), y = several(shape, t, 3), dy = several(shape, t, 3);
     const std::string name = fmt::format("softmax {} {}", name_of(t), to_string(shape));
-    print(name, bytes(x, 2), time(x.size(), [&](size_t i) { device_.softmax(y[i], x[i]); }));
-    print(name + " dx", bytes(x, 3), time(x.size(), [&](size_t i) { device_.softmax_backward(y[i], dy[i], x[i]); }));
+    row(name, bytes(x, 2), x.size(), [&](size_t i) { device_.softmax(y[i], x[i]); });
+    row(name + " dx", bytes(x, 3), x.size(), [&](size_t i) { device_.softmax_backward(y[i], dy[i], x[i]); });
   }
 
   // rows of x have 2 * shape.back() elements
@@ -97,20 +108,20 @@ class Bench {
     const Tensors x = several(wide, t, 2.5), y = several(shape, t, 5), dx = several(wide, t, 2.5);
     const std::string at = fmt::format("{} {}", name_of(t), to_string(shape));
     const size_t n = x.size();
-    print("geglu " + at, bytes(y, 3), time(n, [&](size_t i) { device_.geglu(y[i], x[i]); }));
-    print("geglu " + at + " dx", bytes(y, 5), time(n, [&](size_t i) { device_.geglu_backward(dx[i], y[i], x[i]); }));
-    print("swiglu " + at, bytes(y, 3), time(n, [&](size_t i) { device_.swiglu(y[i], x[i]); }));
-    print("swiglu " + at + " dx", bytes(y, 5), time(n, [&](size_t i) { device_.swiglu_backward(dx[i], y[i], x[i]); }));
+    row("geglu " + at, bytes(y, 3), n, [&](size_t i) { device_.geglu(y[i], x[i]); });
+    row("geglu " + at + " dx", bytes(y, 5), n, [&](size_t i) { device_.geglu_backward(dx[i], y[i], x[i]); });
+    row("swiglu " + at, bytes(y, 3), n, [&](size_t i) { device_.swiglu(y[i], x[i]); });
+    row("swiglu " + at + " dx", bytes(y, 5), n, [&](size_t i) { device_.swiglu_backward(dx[i], y[i], x[i]); });
   }
 
   void rope(const Shape& shape, DType t, RopePairs pairs) {
     const Tensors x = several(shape, t, 2), y = several(shape, t, 2);
     const Shape table{shape[1], shape[3] / 2};
     const Tensor cos = normal(table, kFull), sin = normal(table, kFull);
-    print(fmt::format("rope {} {} {}", pairs == RopePairs::halves ? "halves" : "neighbours", name_of(t),
-                      to_string(shape)),
-          bytes(x, 2) + 8 * double(table.numel()),
-          time(x.size(), [&](size_t i) { device_.rope(y[i], x[i], cos, sin, pairs, false); }));
+    row(fmt::format("rope {} {} {}", pairs == RopePairs::halves ? "halves" : "neighbours", name_of(t),
+                    to_string(shape)),
+        bytes(x, 2) + 8 * double(table.numel()), x.size(),
+        [&](size_t i) { device_.rope(y[i], x[i], cos, sin, pairs, false); });
   }
 
  private:
@@ -125,6 +136,11 @@ class Bench {
   }
   static double bytes(const Tensors& x, double tensors) {
     return tensors * double(x[0].numel()) * double(size_of(x[0].dtype()));
+  }
+
+  static Moved grouped(const Tensors& x, double inputs) {
+    const double read = bytes(x, inputs);
+    return {read + bytes(x, 1), read > kHeldBytes ? read : 0};
   }
 
   // Median microseconds of call(i) with i going round `sets`.
@@ -146,20 +162,40 @@ class Bench {
     return median(times);
   }
 
-  void print(const std::string& row, double bytes, double us) const {
-    fmt::print("{{\"row\": \"{}\", \"MB\": {:.1f}, \"us\": {:.2f}, \"of_copy\": {:.3f}}}\n", row, bytes * 1e-6, us,
-               bytes / us / copy_rate_);
+  // Of a copy that reads half of these bytes and writes the other half.
+  double copy_us(double bytes) {
+    double& us = copy_us_[bytes];
+    if (us > 0) return us;
+    const Shape shape{int64_t(bytes / 2 / double(size_of(kHalf)))};
+    const Tensors x = several(shape, kHalf, 2), y = several(shape, kHalf, 2);
+    return us = time(x.size(), [&](size_t i) { device_.copy(y[i], x[i]); });
+  }
+
+  bool wanted(const std::string& row) const {
+    return names_.empty() ||
+           std::any_of(names_.begin(), names_.end(), [&](auto& name) { return row.find(name) != row.npos; });
+  }
+  void row(const std::string& name, const Moved& moved, size_t sets, const std::function<void(size_t)>& call) {
+    if (wanted(name)) print(name, moved, time(sets, call));
+  }
+  void print(const std::string& row, const Moved& moved, double us) {
+    fmt::print(
+        "{{\"row\": \"{}\", \"MB\": {:.1f}, \"us\": {:.2f}, \"of_copy\": {:.3f}, \"counted\": {:.3f}, "
+        "\"of_like_copy\": {:.3f}}}\n",
+        row, moved.once * 1e-6, us, moved.once / us / copy_rate_, (moved.once + moved.again) / us / copy_rate_,
+        copy_us(moved.once) / us);
   }
 
   Backend& device_ = open_backend("cuda");
   uint32_t streams_ = 0;
-  double copy_rate_ = 0;                   // bytes a microsecond
+  std::vector<std::string> names_;
+  double copy_rate_ = 0;                   // bytes a microsecond, of 128 MiB
+  std::map<double, double> copy_us_;       // by bytes
   Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
 };
 
-void run() {
-  Bench bench;
-  bench.copy();
+void run(std::vector<std::string> names) {
+  Bench bench(std::move(names));
   for (const Shape& shape : {Shape{1, 16384, 320}, {1, 4096, 640}, {1, 1024, 1280}, {1, 16384, 960}, {4, 16384, 320}})
     bench.group_norm(shape, kHalf);
   bench.group_norm({1, 262144, 512}, kHalf);
@@ -182,9 +218,9 @@ void run() {
 }  // namespace
 }  // namespace wick::bench
 
-int main() {
+int main(int count, char** arguments) {
   try {
-    wick::bench::run();
+    wick::bench::run({arguments + 1, arguments + count});
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;

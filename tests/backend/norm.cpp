@@ -27,6 +27,7 @@ NormReference reference(const NormProblem& p, const Tensor& x_tensor, const Tens
   NormReference r{x, {}, {}, x, std::vector<double>(w.size()), std::vector<double>(w.size())};
   const int64_t width = p.channels / p.groups;
   const double n = double(p.positions * width);
+  std::vector<double> dz(x.size());
   for (int64_t i = 0; i < p.batch; ++i)
     for (int g = 0; g < p.groups; ++g) {
       const auto each = [&](auto f) {
@@ -38,7 +39,6 @@ NormReference reference(const NormProblem& p, const Tensor& x_tensor, const Tens
       each([&](size_t j, size_t) { mean += x[j] / n; });
       each([&](size_t j, size_t) { variance += (x[j] - mean) * (x[j] - mean) / n; });
       const double rstd = 1 / std::sqrt(variance + p.eps);
-      std::vector<double> dz(x.size());
       each([&](size_t j, size_t c) {
         const double x_hat = (x[j] - mean) * rstd, z = x_hat * w[c] + b[c], s = sigmoid(z);
         r.y[j] = p.silu ? z * s : z;
@@ -122,6 +122,29 @@ TEST(GroupNorm, shapes_of_models) {
   }
 }
 
+// Images that the shared memory of a large device holds, or a part of them: forward, backward, or both.
+TEST(GroupNorm, images_of_many_megabytes) {
+  for (const NormProblem& p : {NormProblem{1, between(29000, 31000), 320, 32, 1e-5, true},
+                               NormProblem{2, between(2400, 2600), 960, 32, 1e-5, true},
+                               NormProblem{1, between(3900, 4300), 1280, 1, 1e-5, false}}) {
+    const Shape shape{p.batch, p.positions, p.channels}, statistics{p.batch, p.groups};
+    const Tensor x = input(shape), dy = input(shape), w = random({p.channels}), b = random({p.channels});
+    const Tensor y = output(shape), dx = output(shape), dx_again = output(shape);
+    const Tensor mean = poisoned(statistics), rstd = poisoned(statistics);
+    const Tensor dw = poisoned({p.channels}), db = poisoned({p.channels});
+    backend().group_norm(y, mean, rstd, x, w, b, p.groups, float(p.eps), p.silu);
+    backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, p.groups, p.silu);
+    backend().group_norm_backward(dx_again, {}, {}, dy, x, w, b, mean, rstd, p.groups, p.silu);
+    const NormReference r = reference(p, x, w, b, dy);
+    expect_close(y, r.y, 16 * kEps, "y");
+    expect_close(rstd, r.rstd, 8 * kEps, "rstd");
+    expect_close(dx, r.dx, 32 * kEps, "dx");
+    expect_close(dw, r.dw, 32 * kEps * std::sqrt(double(p.batch * p.positions)), "dw");
+    expect_close(db, r.db, 32 * kEps * std::sqrt(double(p.batch * p.positions)), "db");
+    expect_same_bits(dx, dx_again, "dx");
+  }
+}
+
 // Statistics to 1e-6 although the mean is a thousand deviations away.
 TEST(GroupNorm, large_mean) {
   const NormProblem p{2, 1111, 64, 8, 1e-6, false};
@@ -151,6 +174,43 @@ TEST(GroupNorm, unwanted_outputs) {
   backend().group_norm_backward({}, dw_alone, {}, y, x, w, b, mean, rstd, 4, true);
   expect_same_bits(dx, dx_alone, "dx");
   expect_same_bits(dw, dw_alone, "dw");
+}
+
+// Kernels start beside the end of the one before; what reads another's output gets all of it. First with a read of the
+// device between any two calls, then in one go.
+TEST(GroupNorm, chains_of_norms_of_all_kinds) {
+  const int64_t positions = between(2500, 3500), channels = 640;
+  const Shape shape{2, positions, channels}, rows{2, positions}, groups{2, 32}, width{channels};
+  Memory& memory = test::memory();
+  const auto on_device = [&](const Tensor& t) { return t.to(memory); };
+  const Tensor x = on_device(input(shape)), w = on_device(random(width)), b = on_device(random(width));
+  std::vector<Tensor> t, g, s;
+  for (int i = 0; i < 7; ++i) t.push_back(on_device(output(shape)));
+  for (int i = 0; i < 4; ++i) g.push_back(on_device(poisoned(width)));
+  for (const Shape& of : {rows, rows, rows, groups, groups}) s.push_back(on_device(poisoned(of)));
+  bool apart = true;
+  Backend& device = test::backend();
+  const auto work = [&] {
+    const std::function<void()> calls[] = {
+        [&] { device.copy(t[0], x); },
+        [&] { device.layer_norm(t[1], s[0], s[1], t[0], w, b, {}, 1e-5f); },
+        [&] { device.rms_norm(t[2], s[2], t[1], w, {}, 1e-5f); },
+        [&] { device.group_norm(t[3], s[3], s[4], t[2], w, b, 32, 1e-5f, true); },
+        [&] { device.group_norm_backward(t[4], g[0], g[1], t[3], t[2], w, b, s[3], s[4], 32, true); },
+        [&] { device.rms_norm_backward(t[5], {}, {}, t[4], t[1], w, {}, s[2]); },
+        [&] { device.layer_norm_backward(t[6], g[2], g[3], {}, t[5], t[0], w, b, {}, s[0], s[1]); },
+        [&] { device.group_norm(t[5], s[3], s[4], t[6], w, b, 32, 1e-5f, true); },
+        [&] { device.layer_norm(t[4], s[0], s[1], t[5], w, b, {}, 1e-5f); }};
+    for (const auto& call : calls) {
+      call();
+      if (apart) s[0].to(host_memory());
+    }
+    apart = false;
+  };
+  std::vector<Tensor> outputs = t;
+  outputs.insert(outputs.end(), g.begin(), g.end());
+  outputs.insert(outputs.end(), s.begin(), s.end());
+  expect_replay(work, outputs);
 }
 
 }  // namespace

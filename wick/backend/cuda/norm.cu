@@ -2,9 +2,10 @@
 //
 // An image [B, ..., C] is positions x channels and no group is ever gathered: all sums are taken per channel along the
 // rows as they lie in memory (device/tiles.cuh), and channels are joined into groups afterwards. Two phases each: sums
-// of chunks, then what is done with their totals. An image that the multiprocessors' shared memory holds is read once,
-// in one launch whose blocks wait for each other between the phases. Of a larger one each phase is a launch; the second
-// goes through the image from its end, where the first left it in the L2 cache, and starts while the first still runs.
+// of chunks, then what is done with their totals. Of an image that the multiprocessors' shared memory holds, or half of
+// it, what is held is read once, in one launch whose blocks wait for each other between the phases. Else each phase is
+// a launch; the second starts while the first still runs. The second phase goes backwards through what it reads again:
+// the first left the end of it in the L2 cache.
 #include <cooperative_groups.h>
 
 #include "wick/backend/cuda/device/cluster.cuh"
@@ -28,19 +29,11 @@ __device__ __forceinline__ Strand<T> from_begin(const RowsOf<T>& x, const Tiling
 }
 template <class T>
 __device__ __forceinline__ Strand<T> from_end(const RowsOf<T>& x, const Tiling& t, const TilePlace& at) {
-  return {x[at.first + at.count - 1 - at.row] + at.channel, -t.rows * x.stride};
+  return {x[at.first + at.row + (at.turns - 1) * t.rows] + at.channel, -t.rows * x.stride};
 }
 
 // Fewer blocks do with fewer sums; copies that need no registers keep the memory busy all the same.
 constexpr int kHeldBlocks = 1;
-
-// A block's own packs of one input, in dynamic shared memory. Each thread reads what it has written itself.
-template <class T, int N>
-__device__ __forceinline__ Strand<T> held_packs(const Tiling& t, int input) {
-  extern __shared__ __align__(16) char held[];
-  T* const packs = reinterpret_cast<T*>(held) + int64_t(input) * t.most_turns() * blockDim.x * N;
-  return {packs + threadIdx.x * N, int64_t(blockDim.x) * N};
-}
 
 // Calls f with 0 to kCount - 1 as constants.
 template <int kCount, class F>
@@ -49,47 +42,51 @@ __device__ __forceinline__ void unroll(const F& f) {
   (std::make_integer_sequence<int, kCount>());
 }
 
-// Calls f(batches, first, a constant count) with packs of the thread, one batch of each input. Where `keep` names
-// shared memory they stay there, and many are on their way at once.
+// Calls f(batches, first, a constant count) with packs of the thread, one batch of each input.
 template <int kBatch, int N, class T, int kInputs, class F>
-__device__ __forceinline__ void for_packs(Strand<const T> (&from)[kInputs], Strand<T> (&keep)[kInputs], int turns,
-                                          const F& f) {
-  if (!keep[0].at) {
-    PackBatch<T, N, kBatch> batches[kInputs];
-    for (int left = turns; left > 0; left -= kBatch) {
+__device__ __forceinline__ void for_packs(Strand<const T> (&from)[kInputs], int turns, const F& f) {
+  PackBatch<T, N, kBatch> batches[kInputs];
+  for (int left = turns; left > 0; left -= kBatch) {
 #pragma unroll
-      for (int c = 0; c < kInputs; ++c) {
-        batches[c].load(from[c].at, from[c].step, left);
-        from[c].at += kBatch * from[c].step;
-      }
-      for_present<kBatch>(left, [&](int u, auto count) { f(batches, u, count); });
+    for (int c = 0; c < kInputs; ++c) {
+      batches[c].load(from[c].at, from[c].step, left);
+      from[c].at += kBatch * from[c].step;
     }
-    return;
+    for_present<kBatch>(left, [&](int u, auto count) { f(batches, u, count); });
   }
-  constexpr int kHeldBatch = 2, kFlight = 5;
-  for (int left = turns; left > 0; left -= kFlight * kHeldBatch) {
+}
+
+// The same with packs that are kept in shared memory, many of them on their way at once.
+template <int N, class T, int kInputs, class F>
+__device__ __forceinline__ void for_packs_kept(Strand<const T> (&from)[kInputs], const Strand<T> (&kept)[kInputs],
+                                               int turns, const F& f) {
+  constexpr int kBatch = 2, kFlight = 5;
+  Strand<T> keep[kInputs];
+#pragma unroll
+  for (int c = 0; c < kInputs; ++c) keep[c] = kept[c];
+  for (int left = turns; left > 0; left -= kFlight * kBatch) {
 #pragma unroll
     for (int b = 0; b < kFlight; ++b) {
 #pragma unroll
-      for (int u = b * kHeldBatch; u < (b + 1) * kHeldBatch; ++u)
+      for (int u = b * kBatch; u < (b + 1) * kBatch; ++u)
 #pragma unroll
         for (int c = 0; c < kInputs; ++c)
           if (u < left) copy_async(keep[c].at + u * keep[c].step, from[c].at + u * from[c].step, true);
       copy_async_commit();
     }
     unroll<kFlight>([&](auto number) {
-      constexpr int kBefore = decltype(number)::value * kHeldBatch;
+      constexpr int kBefore = decltype(number)::value * kBatch;
       copy_async_wait<kFlight - 1 - decltype(number)::value>();
-      PackBatch<T, N, kHeldBatch> batches[kInputs];
+      PackBatch<T, N, kBatch> batches[kInputs];
 #pragma unroll
       for (int c = 0; c < kInputs; ++c)
         batches[c].load(keep[c].at + kBefore * keep[c].step, keep[c].step, left - kBefore);
-      for_present<kHeldBatch>(left - kBefore, [&](int u, auto count) { f(batches, u, count); });
+      for_present<kBatch>(left - kBefore, [&](int u, auto count) { f(batches, u, count); });
     });
 #pragma unroll
     for (int c = 0; c < kInputs; ++c) {
-      from[c].at += kFlight * kHeldBatch * from[c].step;
-      keep[c].at += kFlight * kHeldBatch * keep[c].step;
+      from[c].at += min(left, kFlight * kBatch) * from[c].step;
+      keep[c].at += kFlight * kBatch * keep[c].step;
     }
   }
 }
@@ -100,6 +97,7 @@ struct GroupTiling : Tiling {
   int64_t slots;            // at most, a group
   double inverse_elements;  // of a group
   Divisor by_width, by_tile_channels;
+  int kept = 0;  // turns of each thread whose packs stay in shared memory
 
   GroupTiling(const CudaBackend& cuda, const View& x, int group_count, int pack, int blocks = kTileBlocks)
       : Tiling(cuda, x.dim(0), x.numel() / (x.dim(0) * x.dim(-1)), x.dim(-1), pack, blocks),
@@ -125,6 +123,14 @@ __device__ __forceinline__ void for_groups(const GroupTiling& t, const TilePlace
 #pragma unroll 1
   for (int group = t.group(at.begin) + int(threadIdx.x / 32); group * t.width < at.end; group += int(blockDim.x / 32))
     f(group);
+}
+
+// A block's own packs of one input, in dynamic shared memory. Each thread reads what it has written itself.
+template <class T, int N>
+__device__ __forceinline__ Strand<T> kept_packs(const GroupTiling& t, int input) {
+  extern __shared__ __align__(16) char held[];
+  T* const packs = reinterpret_cast<T*>(held) + int64_t(input) * t.kept * blockDim.x * N;
+  return {packs + threadIdx.x * N, int64_t(blockDim.x) * N};
 }
 
 // Adds up sums(channel of the tile) over the channels of each group.
@@ -212,9 +218,9 @@ struct StatisticsShared {
 // Sums of distances and of their squares. In f32 they are taken from the chunk's first position, in double precision
 // from the group's pivot, so that no digits are lost when the mean is large against the deviation. (By a pivot k
 // deviations away a chunk of n positions can lose k^2 n eps, but then its group has more than k^2 elements.)
-template <class T, int N>
-__device__ __forceinline__ void sum_distances(double2* partial, const RowsOf<const T>& x, Strand<T> (&keep)[1],
-                                              const GroupTiling& t, const TilePlace& at, StatisticsShared<N>& shared) {
+template <bool kKeeps, class T, int N>
+__device__ __forceinline__ void sum_distances(double2* partial, const RowsOf<const T>& x, const GroupTiling& t,
+                                              const TilePlace& at, StatisticsShared<N>& shared) {
   constexpr int kBatch = 4;
   const int own = at.begin + int(threadIdx.x);
   const T own_pivot = x[at.first][min(own, at.end - 1)];
@@ -223,16 +229,19 @@ __device__ __forceinline__ void sum_distances(double2* partial, const RowsOf<con
   if (at.turns > 0) {
     const auto pivot = PackWords<T, N>::load(x[at.first] + at.channel);
     Strand<const T> from[] = {from_begin(x, t, at)};
-    for_packs<kBatch, N>(from, keep, at.turns, [&](auto& batches, int u, auto count) {
+    const auto sum = [&](auto& batches, int u, auto count) {
 #pragma unroll
       for (int j = 0; j < N; ++j)
 #pragma unroll
         for (int v = u; v < u + count.value; ++v) {
-          const float distance = to_float(batches[0][v].value[j]) - to_float(pivot.pack().value[j]);
+          const float distance = element(batches[0][v], j) - element(pivot.pack(), j);
           first[j] += distance;
           second[j] = fmaf(distance, distance, second[j]);
         }
-    });
+    };
+    const int kept = kKeeps ? min(at.turns, t.kept) : 0;
+    if (kKeeps) for_packs_kept<N>(from, {kept_packs<T, N>(t, 0)}, kept, sum);
+    for_packs<kBatch, N>(from, at.turns - kept, sum);
   }
   if (own < at.end) shared.moved[threadIdx.x] = double(to_float(own_pivot)) - own_group_pivot;
   shared.sums.add_up(t, at, first, second);
@@ -259,15 +268,16 @@ struct GroupNormCall {
   float eps;
 };
 
-// y = act((x - mean) * scale + shift), per channel. wait() returns when the sums of all chunks are there.
-template <bool kSilu, int N, class T, class Wait>
-__device__ __forceinline__ void normalise(Strand<T> to, Strand<const T> from, const GroupNormCall<T>& call,
-                                          const GroupTiling& t, const TilePlace& at, NormaliseShared<N>& shared,
-                                          const Wait& wait) {
+// y = act((x - mean) * scale + shift), per channel; first where x is not kept, backwards. wait() returns when the sums
+// of all chunks are there.
+template <bool kSilu, bool kKeeps, int N, class T, class Wait>
+__device__ __forceinline__ void normalise(const RowsOf<T>& y, const GroupNormCall<T>& call, const GroupTiling& t,
+                                          const TilePlace& at, NormaliseShared<N>& shared, const Wait& wait) {
   constexpr int kBatch = 4;
-  const int first_group = t.group(at.begin);
+  const int first_group = t.group(at.begin), kept = kKeeps ? min(at.turns, t.kept) : 0;
+  Strand<const T> from = from_end(call.x, t, at);
   PackBatch<T, N, kBatch> batch;
-  batch.load(from.at, from.step, at.turns);
+  batch.load(from.at, from.step, at.turns - kept);
   const int own = ChannelTable<N>::own_channel(t, at);
   const float own_w = own >= 0 && call.w ? call.w[own] : 1, own_b = own >= 0 && call.b ? call.b[own] : 0;
 
@@ -292,29 +302,39 @@ __device__ __forceinline__ void normalise(Strand<T> to, Strand<const T> from, co
   }
   __syncthreads();
 
-  for (int left = at.turns; left > 0; left -= kBatch) {
-    for_present<kBatch>(left, [&](int u, auto count) {
-      for_channels(shared.table, t, at, [&](int j, const float4& c) {
+  const auto pass = [&](Strand<T> to, int turns) {
+    for (int left = turns; left > 0; left -= kBatch) {
+      for_present<kBatch>(left, [&](int u, auto count) {
+        for_channels(shared.table, t, at, [&](int j, const float4& c) {
 #pragma unroll
-        for (int v = u; v < u + count.value; ++v) {
-          const float z = fmaf(to_float(batch[v].value[j]) - c.x, c.y, c.z);
-          batch[v].value[j] = from_float<T>(kSilu ? z * quick_sigmoid(z) : z);
-        }
+          for (int v = u; v < u + count.value; ++v) {
+            const float z = fmaf(element(batch[v], j) - c.x, c.y, c.z);
+            batch[v].value[j] = from_float<T>(kSilu ? z * quick_sigmoid(z) : z);
+          }
+        });
       });
-    });
-    batch.store(to.at, to.step, left);
-    batch.load(from.at += kBatch * from.step, from.step, left - kBatch);
-    to.at += kBatch * to.step;
-  }
+      batch.store(to.at, to.step, left);
+      batch.load(from.at += kBatch * from.step, from.step, left - kBatch);
+      to.at += kBatch * to.step;
+    }
+  };
+  pass(from_end(y, t, at), at.turns - kept);
+  if (!kKeeps) return;
+  const Strand<T> here = kept_packs<T, N>(t, 0);
+  from = {here.at, here.step};
+  batch.load(from.at, from.step, kept);
+  pass(from_begin(y, t, at), kept);
 }
 
 template <class T, int N>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     group_statistics(const GroupNormCall<T> call, const GroupTiling t) {
   __shared__ StatisticsShared<N> shared;
-  launch_dependents();
-  Strand<T> nowhere[1] = {};
-  sum_distances<T, N>(call.partial, call.x, nowhere, t, TilePlace(t, N), shared);
+  const TilePlace at(t, N);
+  if (N > 1) prefetch_tile(call.x, at);
+  wait_for_previous();
+  launch_dependents();  // now: the kernel that follows takes x for written
+  sum_distances<false>(call.partial, call.x, t, at, shared);
 }
 
 template <class T, int N, bool kSilu>
@@ -322,10 +342,11 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     group_normalise(const RowsOf<T> y, const GroupNormCall<T> call, const GroupTiling t) {
   __shared__ NormaliseShared<N> shared;
   const TilePlace at(t, N);
-  normalise<kSilu>(from_end(y, t, at), from_end(call.x, t, at), call, t, at, shared, [] { wait_for_previous(); });
+  launch_dependents();
+  normalise<kSilu, false>(y, call, t, at, shared, [] { wait_for_previous(); });
 }
 
-// Both phases, of an image that is held in between.
+// Both phases, of an image of which t.kept turns are held in between.
 template <class T, int N, bool kSilu>
 __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
     group_norm_held(const RowsOf<T> y, const GroupNormCall<T> call, const GroupTiling t) {
@@ -334,11 +355,11 @@ __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
     NormaliseShared<N> second;
   } shared;
   const TilePlace at(t, N);
-  const Strand<T> held = held_packs<T, N>(t, 0);
-  Strand<T> keep[] = {held};
-  sum_distances<T, N>(call.partial, call.x, keep, t, at, shared.first);
-  normalise<kSilu>(from_begin(y, t, at), {held.at, held.step}, call, t, at, shared.second,
-                   [] { cooperative_groups::this_grid().sync(); });
+  prefetch_tile(call.x, at, kTileThreads);
+  wait_for_previous();
+  launch_dependents();
+  sum_distances<true>(call.partial, call.x, t, at, shared.first);
+  normalise<kSilu, true>(y, call, t, at, shared.second, [] { cooperative_groups::this_grid().sync(); });
 }
 
 // Of one channel: mean, scale = rstd * w and shift give z = (x - mean) * scale + shift.
@@ -376,10 +397,9 @@ struct GroupGradientCall {
 
 // Sums of dz * w and dz * w * x_hat, where dz is the gradient before the activation; for dw and db also those of each
 // channel, without w.
-template <bool kSilu, int N, class T>
-__device__ __forceinline__ void sum_gradients(const GroupGradientCall<T>& call, Strand<T> (&keep)[2],
-                                              const GroupTiling& t, const TilePlace& at,
-                                              GradientSumsShared<N>& shared) {
+template <bool kSilu, bool kKeeps, int N, class T>
+__device__ __forceinline__ void sum_gradients(const GroupGradientCall<T>& call, const GroupTiling& t,
+                                              const TilePlace& at, GradientSumsShared<N>& shared) {
   constexpr int kBatch = 2;
   const GroupStatistics& s = call.statistics;
   const int own = ChannelTable<N>::own_channel(t, at);
@@ -387,17 +407,20 @@ __device__ __forceinline__ void sum_gradients(const GroupGradientCall<T>& call, 
   __syncthreads();
   float first[N] = {}, second[N] = {};
   Strand<const T> from[] = {from_begin(call.dy, t, at), from_begin(call.x, t, at)};
-  for_packs<kBatch, N>(from, keep, at.turns, [&](auto& batches, int u, auto count) {
+  const auto sum = [&](auto& batches, int u, auto count) {
     for_channels(shared.table, t, at, [&](int j, const float4& c) {
 #pragma unroll
       for (int v = u; v < u + count.value; ++v) {
-        const float distance = to_float(batches[1][v].value[j]) - c.x;
-        const float dz = gradient_before_activation<kSilu>(to_float(batches[0][v].value[j]), distance, c);
+        const float distance = element(batches[1][v], j) - c.x;
+        const float dz = gradient_before_activation<kSilu>(element(batches[0][v], j), distance, c);
         first[j] += dz;
         second[j] = fmaf(dz, distance, second[j]);
       }
     });
-  });
+  };
+  const int kept = kKeeps ? min(at.turns, t.kept) : 0;
+  if (kKeeps) for_packs_kept<N>(from, {kept_packs<T, N>(t, 0), kept_packs<T, N>(t, 1)}, kept, sum);
+  for_packs<kBatch, N>(from, at.turns - kept, sum);
   const TileSums<N>& sums = shared.sums;
   shared.sums.add_up(t, at, first, second);
   const auto rstd = [&](int channel) { return s.rstd[at.image * t.groups + t.group(at.begin + channel)]; };
@@ -419,17 +442,18 @@ struct InputGradientShared {
 };
 
 // dx = rstd * (dz * w - mean(dz * w) - x_hat * mean(dz * w * x_hat)) = dz * scale - (x - mean) * slope - offset.
-// wait() returns when the sums of all chunks are there.
-template <bool kSilu, int N, class T, class Wait>
-__device__ __forceinline__ void input_gradient(Strand<T> to, Strand<const T> dy, Strand<const T> x,
-                                               const GroupGradientCall<T>& call, const GroupTiling& t,
-                                               const TilePlace& at, InputGradientShared<N>& shared, const Wait& wait) {
+// In the order of normalise(). wait() returns when the sums of all chunks are there.
+template <bool kSilu, bool kKeeps, int N, class T, class Wait>
+__device__ __forceinline__ void input_gradient(const RowsOf<T>& dx, const GroupGradientCall<T>& call,
+                                               const GroupTiling& t, const TilePlace& at,
+                                               InputGradientShared<N>& shared, const Wait& wait) {
   constexpr int kBatch = 2;
   const GroupStatistics& s = call.statistics;
-  const int first_group = t.group(at.begin);
+  const int first_group = t.group(at.begin), kept = kKeeps ? min(at.turns, t.kept) : 0;
+  Strand<const T> dy = from_end(call.dy, t, at), x = from_end(call.x, t, at);
   PackBatch<T, N, kBatch> xs, dys;
-  xs.load(x.at, x.step, at.turns);
-  dys.load(dy.at, dy.step, at.turns);
+  xs.load(x.at, x.step, at.turns - kept);
+  dys.load(dy.at, dy.step, at.turns - kept);
   const int own = ChannelTable<N>::own_channel(t, at);
   const float4 own_entry = own >= 0 ? s.channel(t, at.image, own) : float4{};
 
@@ -448,32 +472,44 @@ __device__ __forceinline__ void input_gradient(Strand<T> to, Strand<const T> dy,
   }
   __syncthreads();
 
-  for (int left = at.turns; left > 0; left -= kBatch) {
-    for_present<kBatch>(left, [&](int u, auto count) {
-      for_channels(shared.table, t, at, [&](int j, const float4& c) {
-        const float offset = shared.offsets[j * t.columns + at.column];
+  const auto pass = [&](Strand<T> to, int turns) {
+    for (int left = turns; left > 0; left -= kBatch) {
+      for_present<kBatch>(left, [&](int u, auto count) {
+        for_channels(shared.table, t, at, [&](int j, const float4& c) {
+          const float offset = shared.offsets[j * t.columns + at.column];
 #pragma unroll
-        for (int v = u; v < u + count.value; ++v) {
-          const float distance = to_float(xs[v].value[j]) - c.x;
-          const float dz = gradient_before_activation<kSilu>(to_float(dys[v].value[j]), distance, c);
-          dys[v].value[j] = from_float<T>(fmaf(dz, c.y, -fmaf(distance, c.w, offset)));
-        }
+          for (int v = u; v < u + count.value; ++v) {
+            const float distance = element(xs[v], j) - c.x;
+            const float dz = gradient_before_activation<kSilu>(element(dys[v], j), distance, c);
+            dys[v].value[j] = from_float<T>(fmaf(dz, c.y, -fmaf(distance, c.w, offset)));
+          }
+        });
       });
-    });
-    dys.store(to.at, to.step, left);
-    xs.load(x.at += kBatch * x.step, x.step, left - kBatch);
-    dys.load(dy.at += kBatch * dy.step, dy.step, left - kBatch);
-    to.at += kBatch * to.step;
-  }
+      dys.store(to.at, to.step, left);
+      xs.load(x.at += kBatch * x.step, x.step, left - kBatch);
+      dys.load(dy.at += kBatch * dy.step, dy.step, left - kBatch);
+      to.at += kBatch * to.step;
+    }
+  };
+  pass(from_end(dx, t, at), at.turns - kept);
+  if (!kKeeps) return;
+  const Strand<T> here[] = {kept_packs<T, N>(t, 0), kept_packs<T, N>(t, 1)};
+  dy = {here[0].at, here[0].step};
+  x = {here[1].at, here[1].step};
+  xs.load(x.at, x.step, kept);
+  dys.load(dy.at, dy.step, kept);
+  pass(from_begin(dx, t, at), kept);
 }
 
 template <class T, int N, bool kSilu>
 __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     group_gradient_sums(const GroupGradientCall<T> call, const GroupTiling t) {
   __shared__ GradientSumsShared<N> shared;
-  launch_dependents();
-  Strand<T> nowhere[2] = {};
-  sum_gradients<kSilu>(call, nowhere, t, TilePlace(t, N), shared);
+  const TilePlace at(t, N);
+  if (N > 1) prefetch_tile(call.dy, at), prefetch_tile(call.x, at);
+  wait_for_previous();
+  launch_dependents();  // now: the kernel that follows takes x and dy for written
+  sum_gradients<kSilu, false>(call, t, at, shared);
 }
 
 template <class T, int N, bool kSilu>
@@ -481,8 +517,10 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
     group_input_gradient(const RowsOf<T> dx, const GroupGradientCall<T> call, const GroupTiling t) {
   __shared__ InputGradientShared<N> shared;
   const TilePlace at(t, N);
-  input_gradient<kSilu>(from_end(dx, t, at), from_end(call.dy, t, at), from_end(call.x, t, at), call, t, at, shared,
-                        [] { wait_for_previous(); });
+  input_gradient<kSilu, false>(dx, call, t, at, shared, [] {
+    wait_for_previous();
+    launch_dependents();  // now: finish_channels takes the sums for written
+  });
 }
 
 template <class T, int N, bool kSilu>
@@ -493,32 +531,56 @@ __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
     InputGradientShared<N> second;
   } shared;
   const TilePlace at(t, N);
-  const Strand<T> dy = held_packs<T, N>(t, 0), x = held_packs<T, N>(t, 1);
-  Strand<T> keep[] = {dy, x};
-  sum_gradients<kSilu>(call, keep, t, at, shared.first);
-  input_gradient<kSilu>(from_begin(dx, t, at), Strand<const T>{dy.at, dy.step}, Strand<const T>{x.at, x.step}, call, t,
-                        at, shared.second, [] { cooperative_groups::this_grid().sync(); });
+  prefetch_tile(call.dy, at, kTileThreads);
+  prefetch_tile(call.x, at, kTileThreads);
+  wait_for_previous();
+  sum_gradients<kSilu, true>(call, t, at, shared.first);
+  input_gradient<kSilu, true>(dx, call, t, at, shared.second, [] {
+    cooperative_groups::this_grid().sync();
+    launch_dependents();  // now: finish_channels takes the sums for written
+  });
 }
 
 // Only whole packs are held.
 template <class T>
 constexpr int kHeldPack = Pack<T>::kSize;
 
-// Whether the blocks can hold `inputs` inputs of packs of `pack` elements, and how the image is cut up then, or else.
+// Bytes that a block holds, at least: of smaller images the L2 cache holds everything, and no block has to wait for
+// all.
+constexpr size_t kWorthHolding = 64 << 10;
+
+// Whether the blocks are to hold what they can of `inputs` inputs of packs of `pack` elements, and how the image is cut
+// up then, or else.
 struct HeldPlan {
   GroupTiling tiling;
   Launch launch;
-  bool fits;
+  bool holds;
 
   template <class Kernel>
   HeldPlan(const CudaBackend& cuda, const View& x, int groups, Kernel kernel, int pack, int element_bytes, int inputs)
-      : tiling(cuda, x, groups, pack, kHeldBlocks),
-        launch{.grid = tiling.blocks(),
-               .block = tiling.threads(),
-               .shared_bytes = size_t(tiling.most_turns()) * tiling.threads() * size_t(pack * element_bytes * inputs),
-               .cooperative = true},
-        fits(pack > 1 && cuda.capability() >= 80 && all_at_once(cuda, kernel, launch)) {
-    if (!fits) tiling = GroupTiling(cuda, x, groups, pack);
+      : tiling(cuda, x, groups, pack, kHeldBlocks) {
+    const size_t turn_bytes = size_t(tiling.threads()) * size_t(pack * element_bytes * inputs);
+    tiling.kept = std::min(tiling.most_turns(), int(shared_room(kernel) / turn_bytes));
+    launch = {.grid = tiling.blocks(),
+              .block = tiling.threads(),
+              .shared_bytes = size_t(tiling.kept) * turn_bytes,
+              .overlap = cuda.capability() >= 90,
+              .cooperative = true};
+    holds = pack > 1 && cuda.capability() >= 80 && 2 * tiling.kept >= tiling.most_turns() &&
+            launch.shared_bytes >= kWorthHolding && all_at_once(cuda, kernel, launch);
+    if (!holds) tiling = GroupTiling(cuda, x, groups, pack);
+  }
+
+  // Shared memory that a block may have besides the kernel's own.
+  template <class Kernel>
+  static size_t shared_room(Kernel kernel) {
+    int device = 0, most = 0;
+    cudaFuncAttributes own{};
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "cudaDeviceGetAttribute");
+    cuda_check(cudaFuncGetAttributes(&own, kernel), "cudaFuncGetAttributes");
+    return size_t(most) - own.sharedSizeBytes;
   }
 };
 
@@ -551,10 +613,10 @@ void CudaBackend::group_norm(View y, View mean, View rstd, View x, View w, View 
                                   weight.as<float>(),
                                   bias.as<float>(),
                                   eps};
-      if (plan.fits) return launch("group_norm", stream_, plan.launch, whole, output.rows<T>(), call, t);
-      launch("group_statistics", stream_, {.grid = t.blocks(), .block = t.threads()}, group_statistics<T, N>, call, t);
-      launch("group_normalise", stream_, {.grid = t.blocks(), .block = t.threads(), .overlap = capability_ >= 90},
-             group_normalise<T, N, activated.value>, output.rows<T>(), call, t);
+      if (plan.holds) return launch("group_norm", stream_, plan.launch, whole, output.rows<T>(), call, t);
+      const Launch phase = overlapped(*this, t.blocks(), t.threads());
+      launch("group_statistics", stream_, phase, group_statistics<T, N>, call, t);
+      launch("group_normalise", stream_, phase, group_normalise<T, N, activated.value>, output.rows<T>(), call, t);
     });
   });
   output.finish();
@@ -588,17 +650,16 @@ void CudaBackend::group_norm_backward(View dx, View dw, View db, View dy, View x
       ChannelSums* const sums = dw || db ? channel_sums.as<ChannelSums>() : nullptr;
       const GroupGradientCall<T> call{partial.as<double2>(), sums, gradient.rows<const T>(), input.rows<const T>(),
                                       statistics};
-      if (dx && plan.fits) {
+      if (dx && plan.holds) {
         launch("group_norm_backward", stream_, plan.launch, whole, output.rows<T>(), call, t);
       } else {
-        launch("group_gradient_sums", stream_, {.grid = t.blocks(), .block = t.threads()},
-               group_gradient_sums<T, N, activated.value>, call, t);
+        const Launch phase = overlapped(*this, t.blocks(), t.threads());
+        launch("group_gradient_sums", stream_, phase, group_gradient_sums<T, N, activated.value>, call, t);
         if (dx)
-          launch("group_input_gradient", stream_,
-                 {.grid = t.blocks(), .block = t.threads(), .overlap = capability_ >= 90},
-                 group_input_gradient<T, N, activated.value>, output.rows<T>(), call, t);
+          launch("group_input_gradient", stream_, phase, group_input_gradient<T, N, activated.value>, output.rows<T>(),
+                 call, t);
       }
-      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t);
+      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t, bool(dx));
     });
   });
   output.finish();

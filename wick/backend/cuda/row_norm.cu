@@ -1,5 +1,6 @@
 // Norms of rows, layer_norm and rms_norm, forward and backward. A row stays in registers between its statistics and its
 // use; the sums over rows behind the gradients of weights and modulations are taken apart (device/tiles.cuh).
+#include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/tiles.cuh"
 
 namespace wick {
@@ -65,12 +66,24 @@ class AffineOf {
   const T *scale_, *shift_;
 };
 
+// A row that the kernel before may still be writing: on its way by the time that it may be read.
+template <class T, int N, int Count>
+__device__ __forceinline__ void wait_for_row(const T* const (&rows)[Count], int width) {
+  if constexpr (N > 1)
+    if (threadIdx.x == 0)
+#pragma unroll
+      for (int c = 0; c < Count; ++c) prefetch(rows[c], width);
+  wait_for_previous();
+}
+
 // Without `centred` the mean counts as 0.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const RowAffine<T> a, int64_t rows,
              int width, float eps, bool centred) {
   const int64_t row = this_row(rows);
+  launch_dependents();
+  wait_for_row<T, N, 1>({x[row]}, width);
   const HeldRows<T, N, 1> held({x[row]}, width);
   const float inverse_width = 1 / float(width);
   float pivot = 0;  // the mean, but for rounding, which the distances from it show
@@ -78,7 +91,7 @@ __global__ void __launch_bounds__(kRowThreads)
     held.each([&](int, const Pack<T, N>(&pack)[1]) {
       float part = 0;
 #pragma unroll
-      for (int j = 0; j < N; ++j) part += to_float(pack[0].value[j]);
+      for (int j = 0; j < N; ++j) part += element(pack[0], j);
       pivot += part;
     });
     pivot = row_reduce<Sum>(pivot) * inverse_width;
@@ -88,7 +101,7 @@ __global__ void __launch_bounds__(kRowThreads)
     float distance = 0, square = 0;
 #pragma unroll
     for (int j = 0; j < N; ++j) {
-      const float d = to_float(pack[0].value[j]) - pivot;
+      const float d = element(pack[0], j) - pivot;
       distance += d;
       square = fmaf(d, d, square);
     }
@@ -105,7 +118,7 @@ __global__ void __launch_bounds__(kRowThreads)
   held.each([&](int first, const Pack<T, N>(&pack)[1]) {
     float values[N];
 #pragma unroll
-    for (int j = 0; j < N; ++j) values[j] = fmaf(to_float(pack[0].value[j]) - pivot, r, -rest * r);
+    for (int j = 0; j < N; ++j) values[j] = fmaf(element(pack[0], j) - pivot, r, -rest * r);
     affine.apply(values, first);
     Pack<T, N> out;
 #pragma unroll
@@ -114,18 +127,24 @@ __global__ void __launch_bounds__(kRowThreads)
   });
 }
 
+// Of each of its two rows a thread of the gradient keeps fewer packs: more rows at a time are worth more.
+constexpr int kGradientPacks = 3;
+
 // dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * gain; without a mean of x, none of g either.
+// Where the kernel before is one of this call whose results are not needed here (`beside`), it goes on meanwhile.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     row_norm_gradient(const RowsOf<T> dx, const RowsOf<const T> dy, const RowsOf<const T> x, const RowAffine<T> a,
-                      const float* mean, const float* rstd, int64_t rows, int width) {
+                      const float* mean, const float* rstd, int64_t rows, int width, bool beside) {
   const int64_t row = this_row(rows);
-  const HeldRows<T, N, 2> held({dy[row], x[row]}, width);
+  launch_dependents();
+  if (!beside) wait_for_row<T, N, 2>({dy[row], x[row]}, width);
+  const HeldRows<T, N, 2, kGradientPacks> held({dy[row], x[row]}, width);
   const AffineOf<T> affine(a, row);
   const float m = mean ? mean[row] : 0, r = rstd[row];
   const auto load_gradient = [&](float(&g)[N], const Pack<T, N>& dy_pack, int first) {
 #pragma unroll
-    for (int j = 0; j < N; ++j) g[j] = to_float(dy_pack.value[j]);
+    for (int j = 0; j < N; ++j) g[j] = element(dy_pack, j);
     affine.apply_back(g, first);
   };
   float sums[2] = {};
@@ -135,7 +154,7 @@ __global__ void __launch_bounds__(kRowThreads)
 #pragma unroll
     for (int j = 0; j < N; ++j) {
       plain += g[j];
-      scaled = fmaf(g[j], to_float(packs[1].value[j]) - m, scaled);
+      scaled = fmaf(g[j], element(packs[1], j) - m, scaled);
     }
     sums[0] += plain;
     sums[1] += scaled;
@@ -149,9 +168,10 @@ __global__ void __launch_bounds__(kRowThreads)
     Pack<T, N> out;
 #pragma unroll
     for (int j = 0; j < N; ++j)
-      out.value[j] = from_float<T>(fmaf(g[j], r, -fmaf(to_float(packs[1].value[j]) - m, slope, offset)));
+      out.value[j] = from_float<T>(fmaf(g[j], r, -fmaf(element(packs[1], j) - m, slope, offset)));
     store_pack(to + first, out);
   });
+  if (beside) wait_for_previous();  // so that whoever waits for this kernel waits for both
 }
 
 // Sums of dy and of dy * x_hat over the rows of each chunk.
@@ -162,6 +182,9 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   constexpr int kBatch = 2;
   __shared__ TileSums<N> sums;
   const TilePlace at(t, N);
+  if (N > 1) prefetch_tile(dy, at), prefetch_tile(x, at);
+  wait_for_previous();
+  launch_dependents();  // now: row_norm_gradient does not wait for what lies before this
   float first[N] = {}, second[N] = {};
   const int64_t x_step = t.rows * x.stride, dy_step = t.rows * dy.stride;
   int64_t row = at.first + at.row;
@@ -176,9 +199,9 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
       const float m = mean ? mean[row] : 0, r = rstd[row];
 #pragma unroll
       for (int j = 0; j < N; ++j) {
-        const float g = to_float(dys[u].value[j]);
+        const float g = element(dys[u], j);
         first[j] += g;
-        second[j] = fmaf(g, (to_float(xs[u].value[j]) - m) * r, second[j]);
+        second[j] = fmaf(g, (element(xs[u], j) - m) * r, second[j]);
       }
     }
   }
@@ -199,6 +222,8 @@ template <class T>
 __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
     finish_modulated(const AffineGradients<T> out, const ChannelSums* sums, const RowAffine<T> a, const Tiling t) {
   __shared__ double partial[2][kFinishRows][kFinishColumns];
+  launch_dependents();
+  wait_for_previous();
   const int column = int(threadIdx.x), row = int(threadIdx.y), channel = int(blockIdx.x) * kFinishColumns + column;
   const bool inside = channel < t.channels;
   const float w = inside && a.w ? a.w[channel] : 1, b = inside && a.b ? a.b[channel] : 0;
@@ -266,10 +291,9 @@ void forward(CudaBackend& cuda, const View& y, const View& mean, const View& rst
   dispatch_packs(dtype, input.packs() && output.packs() && affine.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     const dim3 threads = row_threads(width / pack.value);
-    row_norm<T, pack.value><<<row_blocks(rows, threads), threads, 0, cuda.stream()>>>(
-        output.rows<T>(), means.as<float>(), rstds.as<float>(), input.rows<const T>(), affine.of<T>(), rows, int(width),
-        eps, centred);
-    cuda_launched("row_norm");
+    launch("row_norm", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads), row_norm<T, pack.value>,
+           output.rows<T>(), means.as<float>(), rstds.as<float>(), input.rows<const T>(), affine.of<T>(), rows,
+           int(width), eps, centred);
   });
   output.finish();
   means.finish();
@@ -296,26 +320,25 @@ void backward(CudaBackend& cuda, const View& dx, const View& dw, const View& db,
   dispatch_packs(dtype, packs, [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = pack.value;
-    if (dx) {
-      const dim3 threads = row_threads(width / N);
-      row_norm_gradient<T, N><<<row_blocks(rows, threads), threads, 0, cuda.stream()>>>(
-          output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(), affine.of<T>(), means.as<float>(),
-          rstds.as<float>(), rows, int(width));
-      cuda_launched("row_norm_gradient");
+    if (sums_wanted) {
+      const Tiling t(cuda, affine.images, affine.image_rows, width, N);
+      const Scratch sums(cuda, size_t(t.images * t.chunks * width) * sizeof(ChannelSums));
+      launch("row_gradient_sums", cuda.stream(), overlapped(cuda, t.blocks(), t.threads()), row_gradient_sums<T, N>,
+             sums.as<ChannelSums>(), gradient.rows<const T>(), input.rows<const T>(), means.as<float>(),
+             rstds.as<float>(), t);
+      if (affine.modulated) {
+        const AffineGradients<T> gradients{dweight.as<float>(), dbias.as<float>(), dscale.rows<T>(), dshift.rows<T>()};
+        launch("finish_modulated", cuda.stream(), overlapped(cuda, finish_blocks(t), dim3(kFinishColumns, kFinishRows)),
+               finish_modulated<T>, gradients, sums.as<ChannelSums>(), affine.of<T>(), t);
+      } else {
+        finish_channel_sums(cuda, {dweight.as<float>(), dbias.as<float>()}, sums.as<ChannelSums>(), t);
+      }
     }
-    if (!sums_wanted) return;
-    const Tiling t(cuda, affine.images, affine.image_rows, width, N);
-    const Scratch sums(cuda, size_t(t.images * t.chunks * width) * sizeof(ChannelSums));
-    row_gradient_sums<T, N>
-        <<<t.blocks(), t.threads(), 0, cuda.stream()>>>(sums.as<ChannelSums>(), gradient.rows<const T>(),
-                                                        input.rows<const T>(), means.as<float>(), rstds.as<float>(), t);
-    cuda_launched("row_gradient_sums");
-    if (!affine.modulated)
-      return finish_channel_sums(cuda, {dweight.as<float>(), dbias.as<float>()}, sums.as<ChannelSums>(), t);
-    finish_modulated<T><<<finish_blocks(t), dim3(kFinishColumns, kFinishRows), 0, cuda.stream()>>>(
-        {dweight.as<float>(), dbias.as<float>(), dscale.rows<T>(), dshift.rows<T>()}, sums.as<ChannelSums>(),
-        affine.of<T>(), t);
-    cuda_launched("finish_modulated");
+    if (!dx) return;
+    const dim3 threads = row_threads(width / N, kGradientPacks);
+    launch("row_norm_gradient", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads),
+           row_norm_gradient<T, N>, output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(), affine.of<T>(),
+           means.as<float>(), rstds.as<float>(), rows, int(width), sums_wanted);
   });
   output.finish();
   dscale.finish();

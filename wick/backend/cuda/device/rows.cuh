@@ -29,18 +29,6 @@ __device__ __forceinline__ void store_pack(T* y, const Pack<T, N>& pack) {
   *reinterpret_cast<Pack<T, N>*>(y) = pack;
 }
 
-// N elements from `from + first`, in packs.
-template <int N, class T>
-__device__ __forceinline__ void load_floats(float (&to)[N], const T* from, int64_t first) {
-  constexpr int kPack = N < Pack<T>::kSize ? N : Pack<T>::kSize;
-#pragma unroll
-  for (int j = 0; j < N; j += kPack) {
-    const auto pack = load_pack<kPack>(from + first + j);
-#pragma unroll
-    for (int k = 0; k < kPack; ++k) to[j + k] = to_float(pack.value[k]);
-  }
-}
-
 // A pack as the words that it came in, for keeping: elements kept apart would take twice the registers.
 template <class T, int N>
 struct alignas(sizeof(T) * N) PackWords {
@@ -60,6 +48,40 @@ struct alignas(sizeof(T) * N) PackWords {
     return words.pack();
   }
 };
+
+// Element j, a constant. Of bf16 a word's halves are one instruction each, where the compiler takes three for two.
+template <class T, int N>
+__device__ __forceinline__ float element(const Pack<T, N>& pack, int j) {
+  if constexpr (std::is_same_v<T, bf16> && N > 1) {
+    const uint32_t word = reinterpret_cast<const PackWords<T, N>&>(pack).words[j / 2];
+    return __uint_as_float(j % 2 == 0 ? word << 16 : word & 0xffff0000u);
+  } else {
+    return to_float(pack.value[j]);
+  }
+}
+
+// N elements from `from + first`, in packs.
+template <int N, class T>
+__device__ __forceinline__ void load_floats(float (&to)[N], const T* from, int64_t first) {
+  constexpr int kPack = N < Pack<T>::kSize ? N : Pack<T>::kSize;
+#pragma unroll
+  for (int j = 0; j < N; j += kPack) {
+    const auto pack = load_pack<kPack>(from + first + j);
+#pragma unroll
+    for (int k = 0; k < kPack; ++k) to[j + k] = element(pack, k);
+  }
+}
+
+// Part of a row, of whole packs, on its way into the L2 cache. It may be called for before the kernel before has
+// written it: that arrives there too.
+template <class T>
+__device__ __forceinline__ void prefetch(const T* from, int count) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(__cvta_generic_to_global(from)),
+               "r"(count * int(sizeof(T)))
+               : "memory");
+#endif
+}
 
 inline bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 
@@ -112,14 +134,14 @@ void dispatch_packs(DType dtype, bool packs, F&& f) {
 // Rows that blockDim.x threads share, blockDim.y rows a block: a few lanes of a warp, so that each has several packs
 // to make its share of the reductions worth while, or a whole block.
 inline constexpr int kRowThreads = 512, kFewRowThreads = 64;
-inline constexpr int kHeldPacks = 8;  // that a thread keeps of a row
+inline constexpr int kHeldPacks = 5;  // that a thread keeps of a row: 320, 640 and 1280 elements then come out even
 
-inline dim3 row_threads(int64_t packs) {
+inline dim3 row_threads(int64_t packs, int held = kHeldPacks) {
   unsigned lanes = 4;
-  while (lanes < 32 && packs > lanes * kHeldPacks) lanes *= 2;
-  if (packs <= lanes * kHeldPacks) return dim3(lanes, kFewRowThreads / lanes);
-  const int64_t halves = (packs + kHeldPacks / 2 - 1) / (kHeldPacks / 2);
-  return dim3(unsigned(std::min<int64_t>((halves + 31) / 32 * 32, kRowThreads)));
+  while (lanes < 32 && packs > lanes * held) lanes *= 2;
+  if (packs <= lanes * held) return dim3(lanes, kFewRowThreads / lanes);
+  const int64_t threads = (packs + held - 1) / held;
+  return dim3(unsigned(std::min<int64_t>((threads + 31) / 32 * 32, kRowThreads)));
 }
 inline unsigned row_blocks(int64_t rows, dim3 threads) { return unsigned((rows + threads.y - 1) / threads.y); }
 
@@ -144,14 +166,14 @@ __device__ __forceinline__ float row_reduce(float x) {
 }
 
 // This thread's packs of a row of each of `Count` matrices: read at once and kept. What is too long is read anew.
-template <class T, int N, int Count>
+template <class T, int N, int Count, int kHeld = kHeldPacks>
 class HeldRows {
  public:
   __device__ __forceinline__ HeldRows(const T* const (&rows)[Count], int length) : packs_(length / N) {
 #pragma unroll
     for (int c = 0; c < Count; ++c) rows_[c] = rows[c];
 #pragma unroll
-    for (int k = 0; k < kHeldPacks; ++k) {
+    for (int k = 0; k < kHeld; ++k) {
       const int i = int(threadIdx.x + k * blockDim.x);
 #pragma unroll
       for (int c = 0; c < Count; ++c)
@@ -163,12 +185,12 @@ class HeldRows {
   template <class F>
   __device__ __forceinline__ void each(const F& f) const {
 #pragma unroll
-    for (int k = 0; k < kHeldPacks; ++k) {
+    for (int k = 0; k < kHeld; ++k) {
       const int i = int(threadIdx.x + k * blockDim.x);
       if (i < packs_) visit(i, held_[k], f);
     }
 #pragma unroll 1
-    for (int i = int(threadIdx.x + kHeldPacks * blockDim.x); i < packs_; i += int(blockDim.x)) {
+    for (int i = int(threadIdx.x + kHeld * blockDim.x); i < packs_; i += int(blockDim.x)) {
       PackWords<T, N> words[Count];
 #pragma unroll
       for (int c = 0; c < Count; ++c) words[c] = PackWords<T, N>::load(rows_[c] + i * N);
@@ -187,7 +209,7 @@ class HeldRows {
 
   int packs_;
   const T* rows_[Count];
-  PackWords<T, N> held_[kHeldPacks][Count];
+  PackWords<T, N> held_[kHeld][Count];
 };
 
 }  // namespace wick

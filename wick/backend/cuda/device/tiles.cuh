@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/rows.cuh"
 #include "wick/backend/cuda/device/walk.cuh"
 
@@ -75,6 +76,13 @@ struct TilePlace {
   }
 };
 
+// The first rows of the block's tile, for a kernel that must yet wait before it may read them.
+template <class T>
+__device__ __forceinline__ void prefetch_tile(const RowsOf<const T>& x, const TilePlace& at, int most = 128) {
+  const int i = int(threadIdx.x);
+  if (i < most && i < at.count) prefetch(x[at.first + i] + at.begin, at.end - at.begin);
+}
+
 // `Batch` packs, `step` elements apart, all on their way before the first is used. Only the first `present` are there.
 template <class T, int N, int Batch>
 class PackBatch {
@@ -142,14 +150,21 @@ struct ChannelSums {
 
 inline constexpr int kFinishColumns = 32, kFinishRows = 16;
 
+inline Launch overlapped(const CudaBackend& cuda, dim3 grid, dim3 block) {
+  return {.grid = grid, .block = block, .overlap = cuda.capability() >= 90};
+}
+
 // db and dw, from these sums; each may be null.
 struct ChannelGradients {
   float *dw, *db;
 };
+// `beside`: the kernel before only started after the sums were there, and goes on meanwhile.
 template <class = void>
 __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
-    finish_channels(const ChannelGradients out, const ChannelSums* sums, int64_t count, int channels) {
+    finish_channels(const ChannelGradients out, const ChannelSums* sums, int64_t count, int channels, bool beside) {
   __shared__ double partial[2][kFinishRows][kFinishColumns];
+  launch_dependents();
+  if (!beside) wait_for_previous();
   const int column = int(threadIdx.x), row = int(threadIdx.y), channel = int(blockIdx.x) * kFinishColumns + column;
   double plain = 0, scaled = 0;
 #pragma unroll 4
@@ -161,6 +176,7 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
   partial[0][row][column] = plain;
   partial[1][row][column] = scaled;
   __syncthreads();
+  wait_for_previous();
   float* const to = row == 0 ? out.db : row == 1 ? out.dw : nullptr;
   if (!to || channel >= channels) return;
   double total = 0;
@@ -171,10 +187,9 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
 inline unsigned finish_blocks(const Tiling& t) { return unsigned((t.channels + kFinishColumns - 1) / kFinishColumns); }
 
 inline void finish_channel_sums(const CudaBackend& cuda, const ChannelGradients& out, const ChannelSums* sums,
-                                const Tiling& t) {
-  finish_channels<><<<finish_blocks(t), dim3(kFinishColumns, kFinishRows), 0, cuda.stream()>>>(
-      out, sums, t.images * t.chunks, t.channels);
-  cuda_launched("finish_channels");
+                                const Tiling& t, bool beside = false) {
+  launch("finish_channels", cuda.stream(), overlapped(cuda, finish_blocks(t), dim3(kFinishColumns, kFinishRows)),
+         finish_channels<>, out, sums, t.images * t.chunks, t.channels, beside);
 }
 
 }  // namespace wick
