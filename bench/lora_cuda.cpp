@@ -65,29 +65,38 @@ class Bench {
     fmt::print("{{\"row\": \"adapter {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
   }
 
-  // The LoRA linear beside the frozen one. The kernels get the copies of the factors that the optimizer refreshes.
-  void tax(int64_t tokens, int64_t in, int64_t out, int64_t rank) {
+  // The LoRA linear beside the frozen one, or `layers` of them that share their input. The kernels get the copies of
+  // the factors that the optimizer refreshes.
+  void tax(int64_t tokens, int64_t in, int64_t width, int64_t rank, int64_t layers = 1) {
     const DType t = DType::bf16;
+    const int64_t out = width * layers, ranks = rank * layers;
     const Tensor x = normal({tokens, in}, t), dy = normal({tokens, out}, t), w = normal({out, in}, t);
-    const Tensor down = normal({rank, in}, t), up = normal({out, rank}, t);
-    const Tensor y = normal({tokens, out}, t), s = normal({tokens, rank}, t), dx = normal({tokens, in}, t);
-    const Tensor ddown = normal({rank, in}, DType::f32), dup = normal({out, rank}, DType::f32);
+    const Tensor down = normal({ranks, in}, t), ddown = normal({ranks, in}, DType::f32);
+    const Tensor y = normal({tokens, out}, t), s = normal({tokens, ranks}, t), dx = normal({tokens, in}, t);
+    LoraFactors factors{down, {}};
+    std::vector<Tensor> ups, dups;
+    for (int64_t i = 0; i < layers; ++i) {
+      ups.push_back(normal({width, rank}, t));
+      dups.push_back(normal({width, rank}, DType::f32));
+      factors.blocks.push_back({ups.back(), width * i, rank * i, 0.5f});
+    }
+    const std::vector<View> dup_views(dups.begin(), dups.end());
     const int calls = double(tokens) * double(in) * double(out) > 1e10 ? 4 : 20;
     const auto frozen = [&] { device_.linear(y, x, w, {}); };
     const auto frozen_both = [&] {
       device_.linear(y, x, w, {});
       device_.matmul(dx, dy, w, 1, 0);
     };
-    const auto lora = [&] { device_.lora_linear(y, s, x, w, {}, factors(down, up)); };
+    const auto lora = [&] { device_.lora_linear(y, s, x, w, {}, factors); };
     const auto lora_both = [&] {
-      device_.lora_linear(y, s, x, w, {}, factors(down, up));
-      device_.lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, factors(down, up));
+      device_.lora_linear(y, s, x, w, {}, factors);
+      device_.lora_linear_backward(dx, ddown, dup_views, dy, x, s, w, factors);
     };
     fmt::print(
-        "{{\"row\": \"linear {}x{}->{} r{}\", \"frozen\": {:.2f}, \"frozen_both\": {:.2f}, \"lora\": {:.2f}, "
+        "{{\"row\": \"linear {}x{}->{}{} r{}\", \"frozen\": {:.2f}, \"frozen_both\": {:.2f}, \"lora\": {:.2f}, "
         "\"lora_both\": {:.2f}}}\n",
-        tokens, in, out, rank, time(frozen, calls), time(frozen_both, calls), time(lora, calls),
-        time(lora_both, calls));
+        tokens, in, layers > 1 ? fmt::format("{}x", layers) : "", width, rank, time(frozen, calls),
+        time(frozen_both, calls), time(lora, calls), time(lora_both, calls));
   }
 
  private:
@@ -110,6 +119,11 @@ void run(bool once) {
   bench.tax(256, 1536, 1536, 32);
   bench.tax(256, 3072, 3072, 64);
   bench.tax(4096, 640, 640, 32);
+  bench.tax(4096, 640, 640, 32, 3);
+  bench.tax(1024, 1280, 1280, 32);
+  bench.tax(1024, 1280, 1280, 32, 3);
+  bench.tax(1024, 1280, 10240, 32);
+  bench.tax(1024, 5120, 1280, 32);
   bench.tax(4608, 3072, 3072, 16);
   bench.tax(4096, 4096, 4096, 16);
   bench.tax(4608, 3072, 9216, 16);

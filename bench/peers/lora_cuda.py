@@ -17,6 +17,11 @@ LINEARS = [
     (256, 1536, 1536, 32),
     (256, 3072, 3072, 64),
     (4096, 640, 640, 32),
+    (4096, 640, 640, 32, 3),
+    (1024, 1280, 1280, 32),
+    (1024, 1280, 1280, 32, 3),
+    (1024, 1280, 10240, 32),
+    (1024, 5120, 1280, 32),
     (4608, 3072, 3072, 16),
     (4096, 4096, 4096, 16),
     (4608, 3072, 9216, 16),
@@ -68,21 +73,26 @@ def adapter(tokens, width, rank):
     print(json.dumps({"row": f"adapter {tokens}x{width} r{rank}", "us": round(us, 2)}), flush=True)
 
 
-def linear(tokens, inputs, outputs, rank):
+def linear(tokens, inputs, width, rank, layers=1):
+    outputs = width * layers
     x, dy, w = normal(tokens, inputs), normal(tokens, outputs), normal(outputs, inputs)
-    down, up = normal(rank, inputs), normal(outputs, rank)
+    down, ups = normal(rank * layers, inputs), [normal(width, rank) for _ in range(layers)]
     calls = 4 if tokens * inputs * outputs > 1e10 else 20
 
     def forward():
-        s = x @ down.T
-        return torch.addmm(x @ w.T, s, up.T, alpha=SCALE), s
+        s, y = x @ down.T, x @ w.T
+        for columns, low, up in zip(y.split(width, 1), s.split(rank, 1), ups):
+            columns.addmm_(low, up.T, alpha=SCALE)
+        return y, s
 
     def backward(s):
-        ds = torch.mul(dy @ up, SCALE)
-        return torch.addmm(dy @ w, ds, down), ds.T @ x, SCALE * (dy.T @ s)
+        parts = list(zip(dy.split(width, 1), s.split(rank, 1), ups))
+        each = [torch.mul(columns @ up, SCALE) for columns, _, up in parts]
+        ds = torch.cat(each, 1) if layers > 1 else each[0]
+        return torch.addmm(dy @ w, ds, down), ds.T @ x, [SCALE * (columns.T @ low) for columns, low, _ in parts]
 
     row = {
-        "row": f"linear {tokens}x{inputs}->{outputs} r{rank}",
+        "row": f"linear {tokens}x{inputs}->{f'{layers}x' if layers > 1 else ''}{width} r{rank}",
         "frozen": time_us(lambda: x @ w.T, calls),
         "frozen_both": time_us(lambda: (x @ w.T, dy @ w), calls),
         "lora": time_us(forward, calls),

@@ -1,3 +1,5 @@
+#include <fmt/core.h>
+
 #include "backend/probe.h"
 
 namespace wick {
@@ -328,7 +330,7 @@ TEST(Dropout, HasTheMaskOfItsDefinition) {
 // no LoRA, and dropout or none.
 struct Group {
   int64_t m, k = between(1, 100), n = 0, rank = 0;
-  DType dtype = activations();
+  DType dtype = activations(), factors = between(0, 1) ? dtype : DType::f32;
   std::vector<Tensor> ups;
   LoraFactors lora;
   Tensor x, dy, w, bias, down, draw = Tensor::of(std::vector<int64_t>{between(0, 1 << 30)}, {1});
@@ -336,18 +338,35 @@ struct Group {
   // `alike`: LoRAs of one rank and scale on all outputs, as those of q, k and v.
   Group(int64_t rows, float p, int64_t step, bool alike) : m(rows) {
     k = (k + step - 1) / step * step;
-    const DType factors = between(0, 1) ? dtype : DType::f32;
     const int64_t common_rank = step * between(1, 9);
     for (int64_t count = between(1, 4); count > 0; --count) {
       const int64_t width = (between(1, alike ? 300 : 60) + step - 1) / step * step;
       const int64_t r = alike ? common_rank : between(1, 20);
       if (alike || count == 1 || between(0, 3)) {
-        ups.push_back(random({width, r}, Layout::packed, factors));
-        lora.blocks.push_back({ups.back(), n, rank, alike ? 0.5f : 0.25f * float(between(1, 4))});
-        rank += (r + step - 1) / step * step;
+        add_block(width, r, alike ? 0.5f : 0.25f * float(between(1, 4)));
+        rank += (r + step - 1) / step * step - r;
       }
       n += width;
     }
+    fill();
+    if (p > 0) lora.dropout = {p, rng().below(1 << 30) << 20, draw};
+  }
+  // LoRAs of one rank on outputs of these widths.
+  Group(int64_t rows, int64_t inputs, const std::vector<int64_t>& widths, int64_t r) : m(rows), k(inputs) {
+    for (const int64_t width : widths) {
+      add_block(width, r, 0.5f);
+      n += width;
+    }
+    fill();
+    x = input({m, k});
+  }
+
+  void add_block(int64_t width, int64_t r, float scale) {
+    ups.push_back(random({width, r}, Layout::packed, factors));
+    lora.blocks.push_back({ups.back(), n, rank, scale});
+    rank += r;
+  }
+  void fill() {
     x = input({m, k}, between(0, 1) ? Layout::packed : Layout::gapped);
     dy = input({m, n}), w = random({n, k}, Layout::packed, dtype), bias = random({n});
     down = poisoned({rank, k}, Layout::packed, factors);
@@ -357,7 +376,6 @@ struct Group {
       cpu_backend().copy(rows, random(rows.shape(), Layout::packed, factors));
     }
     lora.down = down;
-    if (p > 0) lora.dropout = {p, rng().below(1 << 30) << 20, draw};
   }
 
   // Each number squared: what it gives is the sum of squares of the terms of what this one gives.
@@ -425,44 +443,60 @@ struct Group {
   }
 };
 
-void check_groups(float dropout, int rounds) {
-  const double tolerance = std::max(2 * unit_roundoff(activations()), 3e-6);
-  for (int round = 0; round < rounds; ++round) {
-    const int64_t rows = !on_cpu() && round % 16 == 7 ? between(2048, 2200) : between(1, 70);
-    const Group c(rows, dropout, round % 2 ? 8 : 1, round % 4 > 1), squares = c.squares();
-    SCOPED_TRACE(testing::Message() << "m " << c.m << " k " << c.k << " n " << c.n << " rank " << c.rank << " blocks "
-                                    << c.ups.size());
-    const auto expect = [&](const Tensor& got, const char* what, auto f) {
-      expect_near(got, f(c), f(squares), tolerance, what);
-    };
-    const Tensor y = output({c.m, c.n}), s = output({c.m, c.rank}), dx = output({c.m, c.k});
-    const Tensor ddown = poisoned({c.rank, c.k});
-    std::vector<Tensor> dups;
+// A group's results beside what they should be.
+class GroupCheck {
+ public:
+  explicit GroupCheck(const Group& group) : c(group) {
     for (const Tensor& up : c.ups) dups.push_back(poisoned(up.shape()));
-    const std::vector<View> dup_views(dups.begin(), dups.end());
-    const auto expect_gradients = [&] {
-      expect(ddown, "ddown", [](const Group& g) { return g.ddown(); });
-      for (size_t i = 0; i < dups.size(); ++i) expect(dups[i], "dup", [i](const Group& g) { return g.dup(i); });
-    };
+  }
+
+  const Group& c;
+  const Group squares = c.squares();
+  const double tolerance = std::max(2 * unit_roundoff(activations()), 3e-6);
+  Tensor y = output({c.m, c.n}), s = output({c.m, c.rank}), dx = output({c.m, c.k}), ddown = poisoned({c.rank, c.k});
+  std::vector<Tensor> dups;
+  std::vector<View> dup_views() const { return {dups.begin(), dups.end()}; }
+
+  template <class F>
+  void expect(const Tensor& got, const char* what, F f) const {
+    expect_near(got, f(c), f(squares), tolerance, what);
+  }
+  void expect_gradients() const {
+    expect(ddown, "ddown", [](const Group& g) { return g.ddown(); });
+    for (size_t i = 0; i < dups.size(); ++i) expect(dups[i], "dup", [i](const Group& g) { return g.dup(i); });
+  }
+  void forward_and_backward() const {
     backend().lora_linear(y, s, c.x, c.w, c.bias, c.lora);
     expect(y, "y", [](const Group& g) { return g.plus_adapter(g.frozen()); });
     expect(s, "s", [](const Group& g) { return g.s(); });
-    backend().lora_linear_backward(dx, ddown, dup_views, c.dy, c.x, s, c.w, c.lora);
+    backend().lora_linear_backward(dx, ddown, dup_views(), c.dy, c.x, s, c.w, c.lora);
     expect(dx, "dx", [](const Group& g) { return g.plus_adapter_backward(g.frozen_backward()); });
     expect_gradients();
-    backend().lora_backward(ddown, dup_views, c.dy, c.x, c.lora);
-    expect_gradients();
+  }
+};
+
+void check_groups(float dropout, int rounds) {
+  for (int round = 0; round < rounds; ++round) {
+    const int64_t rows = !on_cpu() && round % 16 == 7 ? between(2048, 2200) : between(1, 70);
+    const Group c(rows, dropout, round % 2 ? 8 : 1, round % 4 > 1);
+    SCOPED_TRACE(testing::Message() << "m " << c.m << " k " << c.k << " n " << c.n << " rank " << c.rank << " blocks "
+                                    << c.ups.size());
+    const GroupCheck check(c);
+    const Group& squares = check.squares;
+    check.forward_and_backward();
+    backend().lora_backward(check.ddown, check.dup_views(), c.dy, c.x, c.lora);
+    check.expect_gradients();
 
     // The adapter alone, added to what is there.
     const Tensor sum = input({c.m, c.n}), dsum = input({c.m, c.k});
     const Doubles want = c.plus_adapter(doubles(sum)), want_backward = c.plus_adapter_backward(doubles(dsum));
     const Doubles spread = squares.plus_adapter(doubles(squared(sum))),
                   spread_backward = squares.plus_adapter_backward(doubles(squared(dsum)));
-    backend().lora_linear(sum, s, c.x, {}, {}, c.lora);
-    expect_near(sum, want, spread, tolerance, "y without w");
-    backend().lora_linear_backward(dsum, ddown, dup_views, c.dy, c.x, s, {}, c.lora);
-    expect_near(dsum, want_backward, spread_backward, tolerance, "dx without w");
-    expect_gradients();
+    backend().lora_linear(sum, check.s, c.x, {}, {}, c.lora);
+    expect_near(sum, want, spread, check.tolerance, "y without w");
+    backend().lora_linear_backward(dsum, check.ddown, check.dup_views(), c.dy, c.x, check.s, {}, c.lora);
+    expect_near(dsum, want_backward, spread_backward, check.tolerance, "dx without w");
+    check.expect_gradients();
   }
 }
 
@@ -478,6 +512,40 @@ TEST(LoraGroups, EveryWayOfTheProduct) {
     check_groups(0, 12);
   }
   unsetenv("WICK_CUDA_LORA");
+}
+
+// Each way in which CUDA's extended product may cut its tiles (lora_gemm.h), at extents where it can.
+TEST(LoraLinear, EveryPlanOfTheProduct) {
+  if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
+  const auto check = [](int slice, int parts, int consumers, int wide) {
+    const int narrow = consumers == 3 ? 128 : std::min(wide, int(between(1, 3)) * 64);
+    const int64_t layers = slice && between(0, 1) ? between(2, 4) : 1, most = slice ? slice : 256;
+    const int64_t wide_tiles = layers == 1 ? between(0, 2) : 0;
+    const int64_t rank = layers == 1 && between(0, 3) == 0 ? between(1, most) : between(1, most / 8) * 8;
+    const auto extent = [&] { return wide * wide_tiles + narrow * between(wide_tiles ? 0 : 1, 2) - 8 * between(0, 3); };
+    // Groups end where tiles and steps of the reduction do.
+    const std::vector<int64_t> widths(size_t(layers), layers == 1 ? extent() : narrow % 64 ? 2 * narrow : narrow);
+    const std::string plan = fmt::format("{} {} {} {} {} {}", slice, parts, consumers, wide, wide_tiles, narrow);
+    setenv("WICK_CUDA_LORA_PLAN", plan.c_str(), 1);
+    const int64_t k = extent(), n = layers * widths[0];
+    const Group c(between(1, std::clamp<int64_t>(12'000'000 / (k * n), 16, 400)), k, widths, rank);
+    SCOPED_TRACE(testing::Message() << "plan " << plan << " m " << c.m << " k " << c.k << " n " << c.n << " rank "
+                                    << rank << " layers " << layers);
+    const GroupCheck results(c);
+    results.forward_and_backward();
+    const Tensor y = output({c.m, c.n}), dx = output({c.m, c.k});
+    backend().lora_linear(y, {}, c.x, c.w, c.bias, c.lora);
+    results.expect(y, "y without s", [](const Group& g) { return g.plus_adapter(g.frozen()); });
+    backend().lora_linear_backward(dx, {}, {}, c.dy, c.x, {}, c.w, c.lora);
+    results.expect(dx, "dx alone", [](const Group& g) { return g.plus_adapter_backward(g.frozen_backward()); });
+  };
+  for (const int wide : {64, 96, 128, 160, 192, 224, 256}) check(0, 1, 2, wide);
+  for (const int wide : {128, 192}) check(0, 1, 3, wide);
+  for (const int slice : {16, 32, 64})
+    for (const int wide : {64, 96, 128, 160, 192})
+      for (const int parts : {1, 2, 4})
+        if (wide % (16 * parts) == 0) check(slice, parts, 2, wide);
+  unsetenv("WICK_CUDA_LORA_PLAN");
 }
 
 INSTANTIATE_TEST_SUITE_P(Dropout, LoraGroup, testing::Values(0.0f, 0.25f),

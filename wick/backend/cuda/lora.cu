@@ -200,7 +200,7 @@ DeviceMatrix project_low(CudaBackend& cuda, const WorkMatrix& own, const DeviceM
   return low;
 }
 
-// y = x w^T + bias + scale * s_g up_g^T in two launches, if the shapes fit.
+// y = x w^T + bias + scale * s_g up_g^T in one launch or two, if the shapes fit.
 bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& w, const View& bias,
                    const LoraFactors& lora) {
   const auto product = as_rows(y), input = as_rows(x), weight = as_matrix(w);
@@ -213,10 +213,18 @@ bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& 
   const Factor a(cuda, lora.down, x.dtype);
   const Ups ups(cuda, lora, x.dtype);
   if (a->transposed || ups.transposed()) return false;
-  const WorkMatrix low(cuda, x.dtype, input->rows, padded(a->rows));
-  g.low = project_low(cuda, low, *saved, *input, *a, lora.blocks.front().scale);
-  for (size_t i = 0; i < lora.blocks.size(); ++i) g.groups[size_t(g.group_count++)] = {ups[i].t(), lora.blocks[i].row};
-  lora_product(cuda, g, true);
+  for (size_t i = 0; i < lora.blocks.size(); ++i) {
+    const LoraBlock& block = lora.blocks[i];
+    g.groups[size_t(g.group_count++)] = {ups[i].t(), block.row, low_of(block, a->t())};
+  }
+  g.s = *saved;
+  g.low_scale = lora.blocks.front().scale;
+  const ProductPlan plan = plan_lora_product(cuda, g);
+  std::optional<WorkMatrix> low;
+  if (!plan.makes_low())
+    g.low =
+        project_low(cuda, low.emplace(cuda, x.dtype, input->rows, padded(a->rows)), *saved, *input, *a, g.low_scale);
+  lora_product(cuda, g, plan);
   return true;
 }
 
@@ -282,7 +290,8 @@ void stream_dy(CudaBackend& cuda, const std::array<Projection, kMostLayers>& pro
   }
 }
 
-// dx = dy w + ds down, and the factors' gradients, if the shapes fit: in three launches, or in five at many rows.
+// dx = dy w + ds down, and the factors' gradients, if the shapes fit: in two launches or three, or in five at many
+// rows.
 bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const std::vector<View>& dups, const View& dy,
                     const View& x, const View& s, const View& w, const LoraFactors& lora) {
   const auto wanted = [](const View& v) { return bool(v); };
@@ -308,19 +317,21 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
   PartialGradients gradients(cuda);
   std::array<std::optional<MatrixOutput>, kMostLayers> grad_ups;
   const bool shared = thin_kernels_share(cuda), streamed = all && many_rows(cuda, *grad, *input, a->rows);
+  g.groups[size_t(g.group_count++)] = {*a};
+  if (shared && !streamed && layers == 1) g.groups[0].p = ups[0];
+  if (ddown) g.s = *ds;
+  g.s_scale = g.low_scale = lora.blocks.front().scale;
+  g.low = *ds;
+  const ProductPlan plan = dx ? plan_lora_product(cuda, g) : ProductPlan{};
   if (streamed)
     stream_dy(cuda, projections, *saved, lora, grad_ups, dups, gradients);
-  else if (shared)
-    project(cuda, projections.data(), int(layers));
-  else
+  else if (!shared)
     compose_ds(cuda, *ds, *grad, lora);
-  if (dx) {
-    g.low = *ds;
-    g.groups[g.group_count++] = {*a};
-    lora_product(cuda, g, true);
-  }
-  // Behind the product, for which they need not wait, they fill the multiprocessors that it leaves idle.
-  const Follows follows = dx ? Follows::product : Follows::projection;
+  else if (!plan.makes_low())
+    project(cuda, projections.data(), int(layers));
+  if (dx) lora_product(cuda, g, plan);
+  // Behind a product that did not make ds they need not wait for it: they fill the multiprocessors that it leaves idle.
+  const Follows follows = dx && !plan.makes_low() ? Follows::product : Follows::projection;
   if (streamed) {
     const MatrixOutput grad_down(cuda, ddown, DType::f32);
     stream(cuda, nullptr, {grad_down->t(), *input, *ds, 1}, gradients, follows);

@@ -295,8 +295,8 @@ MmaShape make_shape(const ExtendedGemm& g) {
   shape.group_count = g.group_count;
   int64_t begin = 0;
   for (int i = 0; i < g.group_count; ++i) {
-    const auto& [f, low_at] = g.groups[size_t(i)];
-    shape.groups[i] = {f.data, f.ld, int(begin), int(begin + f.cols), int(low_at), int(f.rows)};
+    const DeviceMatrix& f = g.groups[size_t(i)].f;
+    shape.groups[i] = {f.data, f.ld, int(begin), int(begin + f.cols), int(g.groups[size_t(i)].low_at), int(f.rows)};
     begin += f.cols;
   }
   return shape;

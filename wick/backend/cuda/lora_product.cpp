@@ -45,19 +45,14 @@ void compose(CudaBackend& cuda, const ExtendedGemm& g) {
   cuda.linear(g.y.view(), g.x.view(), g.w.t().view(), bias);
   int64_t column = 0;
   for (int i = 0; i < g.group_count; ++i) {
-    const auto& [f, low_at] = g.groups[size_t(i)];
-    cuda.cublas().gemm(g.y.col_range(column, f.cols), g.low.col_range(low_at, f.rows), f, 1, 1);
+    const DeviceMatrix& f = g.groups[size_t(i)].f;
+    const DeviceMatrix low = g.low.col_range(g.groups[size_t(i)].low_at, f.rows);
+    cuda.cublas().gemm(g.y.col_range(column, f.cols), low, f, 1, 1);
     column += f.cols;
   }
 }
 
-}  // namespace
-
-bool lora_product_fits(const CudaBackend& cuda, const ExtendedGemm& g) {
-  return extended_gemm_fits(cuda, g) || mma_gemm_fits(cuda, g);
-}
-
-ProductWay lora_product_way(const CudaBackend& cuda, const ExtendedGemm& g) {
+ProductWay product_way(const CudaBackend& cuda, const ExtendedGemm& g) {
   const bool wgmma = extended_gemm_fits(cuda, g), mma = mma_gemm_fits(cuda, g);
   if (preference() == "composed") return ProductWay::composed;
   if (mma && preference().substr(0, 3) == "mma") return ProductWay::mma;
@@ -66,10 +61,21 @@ ProductWay lora_product_way(const CudaBackend& cuda, const ExtendedGemm& g) {
   return plan_mma_gemm(cuda, g).microseconds < composed_microseconds(cuda, g) ? ProductWay::mma : ProductWay::composed;
 }
 
-void lora_product(CudaBackend& cuda, const ExtendedGemm& g, bool follows) {
-  switch (lora_product_way(cuda, g)) {
+}  // namespace
+
+bool lora_product_fits(const CudaBackend& cuda, const ExtendedGemm& g) {
+  return extended_gemm_fits(cuda, g) || mma_gemm_fits(cuda, g);
+}
+
+ProductPlan plan_lora_product(const CudaBackend& cuda, const ExtendedGemm& g) {
+  const ProductWay way = product_way(cuda, g);
+  return {way, way == ProductWay::wgmma ? plan_gemm(cuda, g) : GemmPlan{}};
+}
+
+void lora_product(CudaBackend& cuda, const ExtendedGemm& g, const ProductPlan& plan) {
+  switch (plan.way) {
     case ProductWay::wgmma:
-      return extended_gemm(cuda, g, follows);
+      return extended_gemm(cuda, g, plan.gemm);
     case ProductWay::mma:
       return mma_gemm(cuda, g, mma_tile(cuda, g));
     case ProductWay::composed:

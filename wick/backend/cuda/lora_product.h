@@ -13,10 +13,16 @@ enum class ProductWay {
 
 // Whether a kernel of ours can take it; then so can all ways that its device has. Groups need not be there yet.
 bool lora_product_fits(const CudaBackend& cuda, const ExtendedGemm& g);
-// By shape and device alone, so that every run of a training goes the same way to the same bits.
-// For tests and timings WICK_CUDA_LORA = wgmma, mma or composed prefers that one, and mma128x256 and its like one tile.
-ProductWay lora_product_way(const CudaBackend& cuda, const ExtendedGemm& g);
-// `follows`: low is written by the launch before this one, and everything else was there before that.
-void lora_product(CudaBackend& cuda, const ExtendedGemm& g, bool follows);
+struct ProductPlan {
+  ProductWay way;
+  GemmPlan gemm;  // for wgmma
+  bool makes_low() const { return way == ProductWay::wgmma && gemm.slice > 0; }
+};
+// By shape and device alone, so that every run of a training goes the same way to the same bits. g.low need not be
+// there. For tests and timings WICK_CUDA_LORA = wgmma, mma or composed prefers that one, and mma128x256 and its like
+// one tile.
+ProductPlan plan_lora_product(const CudaBackend& cuda, const ExtendedGemm& g);
+// Unless the plan makes low, it is written by the launch before this one; everything else was there before that.
+void lora_product(CudaBackend& cuda, const ExtendedGemm& g, const ProductPlan& plan);
 
 }  // namespace wick

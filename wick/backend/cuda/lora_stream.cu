@@ -66,7 +66,10 @@ struct Rings {
 template <class P, bool kProject>
 __device__ __forceinline__ void produce(Rings rings, const PassMaps& maps, const PassShape& shape, int first_chunk,
                                         int chunks, int first_tile, int tiles) {
-  if (shape.wait) wait_for_previous();
+  if (shape.wait) {
+    wait_for_previous();
+    launch_dependents();  // only now: the product that follows ds takes dy for written
+  }
   if (kProject) {
     barrier_expect(rings.factors_full, chunks * P::kFactorBytes);
     for (int c = 0; c < chunks; ++c)
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
   extern __shared__ char unaligned[];
   __shared__ uint64_t full[P::kStages], empty[P::kStages], low_full[P::kLowStages], low_empty[P::kLowStages],
       factors_full;
-  launch_dependents();
+  if (!shape.wait) launch_dependents();
   char* const memory = unaligned + (-shared_address(unaligned) & 1023);
   const uint32_t first = shared_address(memory);
   const Rings rings{{first, shared_address(full), shared_address(empty), P::kStages, kTileBytes},

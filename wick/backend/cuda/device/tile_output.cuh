@@ -28,8 +28,7 @@ __device__ __forceinline__ void store_if(bool wanted, void* to, uint4 value) {
 // The 64 rows of a warpgroup from `first_row` on. Each warp turns its 16 rows about in its own part of shared memory,
 // 64 columns at a time, and stores whole lines.
 template <class T, int kCols>
-__device__ __forceinline__ void store_rows(float (&sum)[kCols / 2], char* out, const TileOutput& y, int first_row,
-                                           int first_col) {
+__device__ __forceinline__ void store_rows(float* sum, char* out, const TileOutput& y, int first_row, int first_col) {
   const int lane = threadIdx.x % 32, warp_row = first_row + threadIdx.x % 128 / 32 * 16;
   if (y.bias) {
 #pragma unroll
@@ -54,7 +53,7 @@ __device__ __forceinline__ void store_rows(float (&sum)[kCols / 2], char* out, c
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < eights / 2; ++i) {
-      const int line = (i * 32 + lane) / eights, eight = lane % eights;
+      const int line = (i * 32 + lane) / eights, eight = (i * 32 + lane) % eights;
       const int y_row = warp_row + line, y_col = first_col + col + eight * 8;
       store_if(y_row < y.rows && y_col < y.cols, static_cast<T*>(y.data) + y_row * y.ld + y_col,
                *reinterpret_cast<const uint4*>(out + line * 128 + (eight ^ (line % 8)) * 16));

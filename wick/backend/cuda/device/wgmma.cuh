@@ -1,6 +1,6 @@
 // wgmma with f32 accumulators: d [64, N] += a [64, 16] b [16, N], by the four warps of a warpgroup. Warp w holds rows
-// 16 w to 16 w + 15 of d as mma's accumulators (mma.cuh), eight columns after eight. `a` and `b` are descriptors
-// (hopper.cuh).
+// 16 w to 16 w + 15 of d as mma's accumulators (mma.cuh), eight columns after eight. `b` is a descriptor (hopper.cuh),
+// `a` too, or registers: mma's operand, which is what 16 columns of accumulators are once they are packed.
 #pragma once
 
 #include "wick/backend/cuda/device/hopper.cuh"
@@ -55,18 +55,41 @@ namespace wick {
   if constexpr (kN == n && std::is_same_v<T, bf16>) WICK_WGMMA("bf16", n, r, a_at, b_at, ta_at, tb_at); \
   if constexpr (kN == n && std::is_same_v<T, f16>) WICK_WGMMA("f16", n, r, a_at, b_at, ta_at, tb_at)
 
-// kTransposed: b is not K-major; kTransposedA: nor is a.
+// The same with `a` in four registers, whose numbers are a0 to a3.
+#define WICK_WGMMA_REGISTERS(type, n, r, a0, a1, a2, a3, b_at, t_at)                               \
+  asm volatile("wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." type "." type " {" WICK_NAMES_##r \
+               "}, {%" #a0 ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b_at ", 1, 1, 1, %" #t_at ";"     \
+               : WICK_SUMS_##r                                                                     \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "n"(int(kTransposed)))
+#define WICK_WGMMA_REGISTERS_OF(n, r, a0, a1, a2, a3, b_at, t_at)                                                   \
+  if constexpr (kN == n && std::is_same_v<T, bf16>) WICK_WGMMA_REGISTERS("bf16", n, r, a0, a1, a2, a3, b_at, t_at); \
+  if constexpr (kN == n && std::is_same_v<T, f16>) WICK_WGMMA_REGISTERS("f16", n, r, a0, a1, a2, a3, b_at, t_at)
+
+// kTransposed: b is not K-major; kTransposedA: nor is a. d: kN / 2 accumulators of this thread.
 template <class T, bool kTransposed, int kN, bool kTransposedA = false>
-__device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b) {
+__device__ __forceinline__ void wgmma(float* d, uint64_t a, uint64_t b) {
   WICK_WGMMA_OF(16, 8, 8, 9, 10, 11);
   WICK_WGMMA_OF(32, 16, 16, 17, 18, 19);
   WICK_WGMMA_OF(64, 32, 32, 33, 34, 35);
+  WICK_WGMMA_OF(80, 40, 40, 41, 42, 43);
   WICK_WGMMA_OF(96, 48, 48, 49, 50, 51);
+  WICK_WGMMA_OF(112, 56, 56, 57, 58, 59);
   WICK_WGMMA_OF(128, 64, 64, 65, 66, 67);
+  WICK_WGMMA_OF(144, 72, 72, 73, 74, 75);
   WICK_WGMMA_OF(160, 80, 80, 81, 82, 83);
+  WICK_WGMMA_OF(176, 88, 88, 89, 90, 91);
   WICK_WGMMA_OF(192, 96, 96, 97, 98, 99);
+  WICK_WGMMA_OF(208, 104, 104, 105, 106, 107);
   WICK_WGMMA_OF(224, 112, 112, 113, 114, 115);
   WICK_WGMMA_OF(256, 128, 128, 129, 130, 131);
+}
+template <class T, bool kTransposed, int kN>
+__device__ __forceinline__ void wgmma(float* d, const uint32_t (&a)[4], uint64_t b) {
+  WICK_WGMMA_REGISTERS_OF(64, 32, 32, 33, 34, 35, 36, 37);
+  WICK_WGMMA_REGISTERS_OF(96, 48, 48, 49, 50, 51, 52, 53);
+  WICK_WGMMA_REGISTERS_OF(128, 64, 64, 65, 66, 67, 68, 69);
+  WICK_WGMMA_REGISTERS_OF(160, 80, 80, 81, 82, 83, 84, 85);
+  WICK_WGMMA_REGISTERS_OF(192, 96, 96, 97, 98, 99, 100, 101);
 }
 
 #undef WICK_NAMES_8
@@ -104,6 +127,8 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a, uint64_t b
 #undef WICK_EIGHT
 #undef WICK_WGMMA
 #undef WICK_WGMMA_OF
+#undef WICK_WGMMA_REGISTERS
+#undef WICK_WGMMA_REGISTERS_OF
 
 #endif  // WICK_SM90A
 
