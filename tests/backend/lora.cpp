@@ -185,8 +185,8 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
 
 // What 16-bit activations meet: extents that the copy engine likes and others, each rank, rows apart, factors in f32
 // and in the dtype of the activations.
-void check_every_shape(int rounds) {
-  for (int round = 0; round < rounds; ++round) {
+void check_every_shape(int count) {
+  for (int round = 0; round < count; ++round) {
     const int64_t step = round % 3 == 0 ? 1 : round % 3 == 1 ? 8 : 64;
     const auto extent = [&](int64_t most) { return (between(1, most) + step - 1) / step * step; };
     const bool many = !on_cpu() && round % 15 == 7;  // what passes over large operands once
@@ -199,7 +199,7 @@ void check_every_shape(int rounds) {
 }
 
 // WICK_CUDA_CAPABILITY=80 and 75 take the ways of older devices.
-TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) { check_every_shape(on_cpu() ? 10 : 150); }
+TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) { check_every_shape(rounds(on_cpu() ? 10 : 150)); }
 
 // The ways of the large products, and the tiles of those on mma.sync.
 constexpr const char* kProductWays[] = {"wgmma",      "composed",  "mma",      "mma128x256",
@@ -211,7 +211,7 @@ TEST(LoraLinear, EveryWayOfTheProduct) {
   for (const char* way : kProductWays) {
     SCOPED_TRACE(way);
     setenv("WICK_CUDA_LORA", way, 1);
-    check_every_shape(30);
+    check_every_shape(rounds(30));
     for (const Extents& many_tiles : {Extents{300, 264, 520, 20}, {1500, 72, 600, 100}})
       check_linear(many_tiles, Layout::packed, activations(), true);
   }
@@ -233,7 +233,7 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
                                                     {33, 4096, 4096, 4},
                                                     {2048, 1024, 1024, 64}})
       cases.push_back(more);
-    for (int round = 0; round < 12; ++round)
+    for (int round = 0; round < rounds(12); ++round)
       cases.push_back({between(1, 700), between(1, 200) * 8, between(1, 200) * 8, between(1, 64)});
   }
   for (size_t i = 0; i < cases.size(); ++i) {
@@ -266,7 +266,7 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
 TEST(LoraLinear, AdapterAlone) {
   const DType dtype = activations();
   const double tolerance = std::max(3 * unit_roundoff(dtype), 3e-6);
-  for (int round = 0; round < (on_cpu() ? 6 : 40); ++round) {
+  for (int round = 0; round < rounds(on_cpu() ? 6 : 40); ++round) {
     const int64_t step = round % 4 == 3 ? 1 : 8;
     const auto extent = [&](int64_t most) { return (between(1, most) + step - 1) / step * step; };
     const int64_t m = round % 3 == 0 ? 1 : between(1, round % 8 == 7 ? 100 : 32);
@@ -475,8 +475,8 @@ class GroupCheck {
   }
 };
 
-void check_groups(float dropout, int rounds) {
-  for (int round = 0; round < rounds; ++round) {
+void check_groups(float dropout, int count) {
+  for (int round = 0; round < count; ++round) {
     const int64_t rows = !on_cpu() && round % 16 == 7 ? between(2048, 2200) : between(1, 70);
     const Group c(rows, dropout, round % 2 ? 8 : 1, round % 4 > 1);
     SCOPED_TRACE(testing::Message() << "m " << c.m << " k " << c.k << " n " << c.n << " rank " << c.rank << " blocks "
@@ -502,14 +502,14 @@ void check_groups(float dropout, int rounds) {
 
 class LoraGroup : public testing::TestWithParam<float> {};
 
-TEST_P(LoraGroup, ForwardAndBackward) { check_groups(GetParam(), on_cpu() ? 12 : 40); }
+TEST_P(LoraGroup, ForwardAndBackward) { check_groups(GetParam(), rounds(on_cpu() ? 12 : 40)); }
 
 TEST(LoraGroups, EveryWayOfTheProduct) {
   if (on_cpu()) GTEST_SKIP() << "for devices";
   for (const char* way : kProductWays) {
     SCOPED_TRACE(way);
     setenv("WICK_CUDA_LORA", way, 1);
-    check_groups(0, 12);
+    check_groups(0, rounds(12));
   }
   unsetenv("WICK_CUDA_LORA");
 }
@@ -518,6 +518,7 @@ TEST(LoraGroups, EveryWayOfTheProduct) {
 TEST(LoraLinear, EveryPlanOfTheProduct) {
   if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
   const auto check = [](int slice, int parts, int consumers, int wide) {
+    if (between(0, 99) >= rounds(100)) return;
     const int narrow = consumers == 3 ? 128 : std::min(wide, int(between(1, 3)) * 64);
     const int64_t layers = slice && between(0, 1) ? between(2, 4) : 1, most = slice ? slice : 256;
     const int64_t wide_tiles = layers == 1 ? between(0, 2) : 0;

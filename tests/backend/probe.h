@@ -91,6 +91,12 @@ void for_each_offset(const Tensor& t, F f) {
   }
 }
 
+// Of `all` rounds of fresh inputs, how many to go: WICK_TEST_PERCENT of them, for tools that make everything slow.
+inline int rounds(int all) {
+  const char* const percent = std::getenv("WICK_TEST_PERCENT");
+  return percent ? std::max(1, all * std::atoi(percent) / 100) : all;
+}
+
 // Uniform in [-1, 1).
 inline Tensor random(const Shape& shape, Layout layout = Layout::packed, DType dtype = DType::f32) {
   Tensor t = poisoned(shape, layout, dtype);
