@@ -8,8 +8,8 @@ const std::string kNoGpu = "CUDA_VISIBLE_DEVICES=";  // hides those that there a
 
 std::string train_on(const std::string& device, const TemporaryDirectory& folder) {
   const std::string data = (test::source_dir() / "data/tiny-style").string();
-  return "train --model tiny --dataset '" + data + "' --output '" + (folder / "out").string() + "' --steps 1 --device " +
-         device;
+  return "train --model tiny --dataset '" + data + "' --output '" + (folder / "out").string() +
+         "' --steps 1 --device " + device;
 }
 
 // Asking for CUDA is one line that says `why`; `doctor` says it too, and that the CPU serves; nothing is written.
