@@ -52,21 +52,26 @@ cmake_path(GET WICK_CUDNN PARENT_PATH cudnn)
 list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} ${cudnn}/lib)
 
 file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/wick/backend/cuda/*.cpp ${CMAKE_SOURCE_DIR}/wick/backend/cuda/*.cu)
+# Compiled once, for the module (or the programs) and for test_cuda, which plans without a device.
+add_library(wick_cuda_objects OBJECT ${sources})
+set_target_properties(wick_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
 if(WICK_CUDA STREQUAL STATIC)
-  add_library(wick_cuda STATIC ${sources})
+  add_library(wick_cuda STATIC)
   target_compile_definitions(wick_backend PRIVATE WICK_CUDA_STATIC)
   target_link_libraries(wick_backend PUBLIC wick_cuda)
 else()
-  add_library(wick_cuda MODULE ${sources})
+  add_library(wick_cuda MODULE)
   set_target_properties(wick_cuda PROPERTIES OUTPUT_NAME wick-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   target_link_options(wick_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
 endif()
-target_include_directories(wick_cuda PRIVATE ${CMAKE_SOURCE_DIR})
-target_include_directories(wick_cuda SYSTEM PRIVATE ${WICK_CUDNN_FRONTEND} ${WICK_CUDNN})
+set_target_properties(wick_cuda PROPERTIES LINKER_LANGUAGE CXX)
+target_link_libraries(wick_cuda PRIVATE wick_cuda_objects)
+target_include_directories(wick_cuda_objects PRIVATE ${CMAKE_SOURCE_DIR})
+target_include_directories(wick_cuda_objects SYSTEM PRIVATE ${WICK_CUDNN_FRONTEND} ${WICK_CUDNN})
 # cuBLASLt and cuDNN are opened on first use, so only their headers are needed here.
-target_compile_definitions(wick_cuda PRIVATE WICK_BUILD_ID="${WICK_BUILD_ID}" NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+target_compile_definitions(wick_cuda_objects PRIVATE WICK_BUILD_ID="${WICK_BUILD_ID}" NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
   $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)  # which fmt 9 would not use under nvcc
-target_link_libraries(wick_cuda PRIVATE wick::core CUDA::cudart_static ${CMAKE_DL_LIBS})
-target_compile_options(wick_cuda PRIVATE
+target_link_libraries(wick_cuda_objects PUBLIC wick::core CUDA::cudart_static ${CMAKE_DL_LIBS})
+target_compile_options(wick_cuda_objects PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<BOOL:${WICK_WERROR}>:-Werror>>
   $<$<COMPILE_LANGUAGE:CUDA>:-Xcompiler=-Wall,-Wextra>)

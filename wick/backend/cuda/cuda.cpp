@@ -17,6 +17,7 @@ CudaBackend::CudaBackend(int device) : device_(device), name_(fmt::format("cuda:
         properties.name, properties.major, properties.minor);
   if (const char* lower = std::getenv("WICK_CUDA_CAPABILITY")) capability_ = std::min(capability_, std::atoi(lower));
   multiprocessors_ = properties.multiProcessorCount;
+  shared_bytes_ = int(properties.sharedMemPerMultiprocessor);
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   pool_ = std::make_unique<Pool>(device, stream_);
   pool_->backend = this;

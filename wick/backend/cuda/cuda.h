@@ -12,6 +12,7 @@
 
 #include "wick/backend/backend.h"
 #include "wick/backend/cuda/check.h"
+#include "wick/backend/cuda/gpu.h"
 #include "wick/backend/cuda/pool.h"
 
 namespace wick {
@@ -19,7 +20,7 @@ namespace wick {
 class Cublas;  // cublaslt.h
 class Cudnn;   // cudnn.h
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public Gpu {
  public:
   explicit CudaBackend(int device);
   ~CudaBackend() override;
@@ -28,8 +29,6 @@ class CudaBackend final : public Backend {
   Memory& memory() override { return *pool_; }
 
   cudaStream_t stream() const { return stream_; }
-  int capability() const { return capability_; }  // 90 for 9.0; WICK_CUDA_CAPABILITY lowers it, to test other paths
-  int multiprocessors() const { return multiprocessors_; }
   void allow_tf32(bool allow) override;
   Cublas& cublas();  // loaded on first use
   Cudnn& cudnn();
@@ -108,7 +107,7 @@ class CudaBackend final : public Backend {
   std::unique_ptr<Replay> capture(const std::function<void()>& work) override;  // as a CUDA graph
 
  private:
-  int device_, capability_ = 0, multiprocessors_ = 0;
+  int device_;
   bool tf32_ = false;
   std::string name_;
   cudaStream_t stream_ = nullptr;

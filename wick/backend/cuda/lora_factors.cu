@@ -555,8 +555,8 @@ void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count,
 
 }  // namespace
 
-bool factors_fit(const CudaBackend& cuda, const DeviceMatrix& x) {
-  return cuda.capability() >= 80 && x.dtype != DType::f32 && !x.transposed && x.cols % 8 == 0 && x.ld % 8 == 0 &&
+bool factors_fit(const Gpu& gpu, const DeviceMatrix& x) {
+  return gpu.capability() >= 80 && x.dtype != DType::f32 && !x.transposed && x.cols % 8 == 0 && x.ld % 8 == 0 &&
          reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
 }
 

@@ -22,7 +22,7 @@ struct FactorGradient {
 };
 
 // Whether project() and factor_gradients() can work on these: 16-bit x whose rows are 16-byte aligned.
-bool factors_fit(const CudaBackend& cuda, const DeviceMatrix& x);
+bool factors_fit(const Gpu& gpu, const DeviceMatrix& x);
 
 // Layers that share their input go together: so many at a time, with the same M and R and dtypes.
 constexpr int kMostLayers = 4;

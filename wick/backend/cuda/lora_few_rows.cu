@@ -575,7 +575,7 @@ LowOperands<F> operands(const DeviceMatrix& x, const DeviceMatrix& f) {
 constexpr int64_t kAdapterRows = 32, kTileRows = 32;
 
 // A little below what is there, so that clusters fit however the multiprocessors are grouped.
-int blocks_at_once(const CudaBackend& cuda) { return cuda.multiprocessors() * 31 / 32; }
+int blocks_at_once(const Gpu& gpu) { return gpu.multiprocessors() * 31 / 32; }
 
 int row_tiles(int64_t rows) { return int((rows + kTileRows - 1) / kTileRows); }
 
@@ -588,13 +588,13 @@ int cluster_size(const CudaBackend& cuda, int units, int64_t depth) {
 
 }  // namespace
 
-bool few_rows_fit(const CudaBackend& cuda, const AdapterProduct& p, int64_t rank) {
-  return cuda.capability() == 90 && p.x.rows <= kAdapterRows && rank <= kMostRanks && !p.y.transposed &&
+bool few_rows_fit(const Gpu& gpu, const AdapterProduct& p, int64_t rank) {
+  return gpu.capability() == 90 && p.x.rows <= kAdapterRows && rank <= kMostRanks && !p.y.transposed &&
          p.y.ld % 8 == 0 && p.y.cols % 8 == 0 && reinterpret_cast<uintptr_t>(p.y.data) % 16 == 0;
 }
 
-bool few_rows_fit(const CudaBackend& cuda, int64_t rows, int64_t rank) {
-  return cuda.capability() == 90 && rank <= kMostRanks && 2 * row_tiles(rows) <= blocks_at_once(cuda);
+bool few_rows_fit(const Gpu& gpu, int64_t rows, int64_t rank) {
+  return gpu.capability() == 90 && rank <= kMostRanks && 2 * row_tiles(rows) <= blocks_at_once(gpu);
 }
 
 void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {

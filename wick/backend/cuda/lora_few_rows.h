@@ -21,8 +21,8 @@ struct AdapterGradients {
 
 // Activations as factors_fit() wants them (lora_factors.h), factors of one dtype, f32 or theirs, with 16-byte aligned
 // rows.
-bool few_rows_fit(const CudaBackend& cuda, const AdapterProduct& p, int64_t rank);  // without the factors
-bool few_rows_fit(const CudaBackend& cuda, int64_t rows, int64_t rank);             // for the gradients
+bool few_rows_fit(const Gpu& gpu, const AdapterProduct& p, int64_t rank);  // without the factors
+bool few_rows_fit(const Gpu& gpu, int64_t rows, int64_t rank);             // for the gradients
 void few_rows_product(CudaBackend& cuda, const AdapterProduct& p);
 void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g);
 

@@ -475,15 +475,15 @@ GemmShape make_shape(const ExtendedGemm& g, const GemmPlan& plan) {
 
 // Clusters that run at once. Those of more than two blocks leave multiprocessors over in each of the device's
 // partitions: on an H100 there is room for 28 of four and 12 of eight.
-int64_t most_clusters(const CudaBackend& cuda, const GemmPlan& plan) {
-  const int64_t pairs = cuda.multiprocessors() / kCluster;
+int64_t most_clusters(const Gpu& gpu, const GemmPlan& plan) {
+  const int64_t pairs = gpu.multiprocessors() / kCluster;
   return plan.parts == 1 ? pairs : plan.parts == 2 ? pairs * 14 / 33 : pairs * 2 / 11;
 }
 
 // No more clusters than the rounds need: what runs beside the product gets the rest. A cluster of several parts has one
 // tile.
-int64_t clusters_of(const CudaBackend& cuda, const GemmShape& shape, const GemmPlan& plan) {
-  const int64_t most = most_clusters(cuda, plan), wide = shape.row_pairs * shape.wide_tiles,
+int64_t clusters_of(const Gpu& gpu, const GemmShape& shape, const GemmPlan& plan) {
+  const int64_t most = most_clusters(gpu, plan), wide = shape.row_pairs * shape.wide_tiles,
                 all = wide + shape.row_pairs * shape.narrow_tiles;
   if (plan.parts > 1) return all;
   if (wide > 0 && all > wide) return std::min(most, all);
@@ -521,16 +521,16 @@ double tile_cycles(const ExtendedGemm& g, const GemmPlan& plan, int width) {
 }
 
 // The launch that makes low, unless it runs on multiprocessors that the product leaves to it.
-double projection_cycles(const CudaBackend& cuda, const ExtendedGemm& g, int64_t clusters) {
-  const int64_t idle = cuda.multiprocessors() - kCluster * clusters;
+double projection_cycles(const Gpu& gpu, const ExtendedGemm& g, int64_t clusters) {
+  const int64_t idle = gpu.multiprocessors() - kCluster * clusters;
   if (g.x.rows <= 20 * idle) return 0;
   const double rows = double(g.x.rows), rank = double(g.groups[0].f.rows * g.group_count);
   return (3700 + 1.67 * rows + 1.67e-3 * rows * double(g.x.cols)) * (1 + 0.35 * std::ceil(rank / 32 - 1));
 }
 
 // What the busiest cluster has to do: the first, or the first that has a tile less.
-double plan_cycles(const CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan) {
-  const int64_t pairs = pairs_of(g.y.rows, plan), clusters = most_clusters(cuda, plan);
+double plan_cycles(const Gpu& gpu, const ExtendedGemm& g, const GemmPlan& plan) {
+  const int64_t pairs = pairs_of(g.y.rows, plan), clusters = most_clusters(gpu, plan);
   const int64_t wide = pairs * plan.wide_tiles, all = wide + pairs * narrow_tiles(g.y.cols, plan);
   const double wide_cycles = tile_cycles(g, plan, plan.wide), narrow_cycles = tile_cycles(g, plan, plan.narrow);
   double most = 0;
@@ -540,7 +540,7 @@ double plan_cycles(const CudaBackend& cuda, const ExtendedGemm& g, const GemmPla
     most = std::max(most, double(wides) * wide_cycles + double(narrows) * narrow_cycles);
   }
   if (g.group_count == 0) return most;
-  return plan.slice ? 1.2 * most + 1700 : most + 4800 + projection_cycles(cuda, g, std::min(all, clusters));
+  return plan.slice ? 1.2 * most + 1700 : most + 4800 + projection_cycles(gpu, g, std::min(all, clusters));
 }
 
 bool has_width(const GemmPlan& plan, int width) {
@@ -579,9 +579,9 @@ bool plan_fits(const ExtendedGemm& g, const GemmPlan& plan) {
 
 // All ways to cut the columns with as many consumers, such a slice and such parts.
 template <class Consider>
-void cut_columns(const CudaBackend& cuda, const ExtendedGemm& g, GemmPlan plan, const Consider& consider) {
+void cut_columns(const Gpu& gpu, const ExtendedGemm& g, GemmPlan plan, const Consider& consider) {
   constexpr int kStep = 32, kWidest = 256;
-  const int64_t pairs = pairs_of(g.y.rows, plan), clusters = most_clusters(cuda, plan);
+  const int64_t pairs = pairs_of(g.y.rows, plan), clusters = most_clusters(gpu, plan);
   for (plan.wide = 2 * kStep; plan.wide <= kWidest; plan.wide += kStep) {
     const int64_t tiles = ceil_div(g.y.cols, plan.wide);
     plan.wide_tiles = int(tiles);
@@ -612,8 +612,8 @@ struct Forced {
 
 }  // namespace
 
-bool extended_gemm_fits(const CudaBackend& cuda, const ExtendedGemm& g) {
-  if (cuda.capability() != 90 || g.y.cols % 8 || g.y.transposed || g.x.transposed || g.low.transposed) return false;
+bool extended_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
+  if (gpu.capability() != 90 || g.y.cols % 8 || g.y.transposed || g.x.transposed || g.low.transposed) return false;
   const auto fits = [&](const DeviceMatrix& m) { return !m.data || (m.dtype == g.y.dtype && tensor_map_fits(m)); };
   for (const DeviceMatrix& m : {g.y, g.x, g.w, g.low})
     if (!fits(m)) return false;
@@ -623,7 +623,7 @@ bool extended_gemm_fits(const CudaBackend& cuda, const ExtendedGemm& g) {
   return true;
 }
 
-GemmPlan plan_gemm(const CudaBackend& cuda, const ExtendedGemm& g) {
+GemmPlan plan_gemm(const Gpu& gpu, const ExtendedGemm& g) {
   Forced forced;
   if (forced.whole()) {
     forced.plan.wide_tiles = int(std::min<int64_t>(forced.plan.wide_tiles, ceil_div(g.y.cols, forced.plan.wide)));
@@ -633,15 +633,15 @@ GemmPlan plan_gemm(const CudaBackend& cuda, const ExtendedGemm& g) {
   double least = std::numeric_limits<double>::infinity();
   const auto consider = [&](const GemmPlan& plan) {
     if (!forced.allows(plan) || !plan_fits(g, plan)) return;
-    const double cycles = plan_cycles(cuda, g, plan);
+    const double cycles = plan_cycles(gpu, g, plan);
     if (cycles < least) best = plan;
     least = std::min(least, cycles);
   };
-  for (const int consumers : {2, 3}) cut_columns(cuda, g, {.consumers = consumers}, consider);
+  for (const int consumers : {2, 3}) cut_columns(gpu, g, {.consumers = consumers}, consider);
   const int64_t rank = g.group_count ? g.groups[0].f.rows : 0;
   if (rank == 0 || rank > kMostSlice) return best;
   const int slice = rank <= 16 ? 16 : rank <= 32 ? 32 : 64;
-  for (int parts = 1; parts <= kMostParts; parts *= 2) cut_columns(cuda, g, {.slice = slice, .parts = parts}, consider);
+  for (int parts = 1; parts <= kMostParts; parts *= 2) cut_columns(gpu, g, {.slice = slice, .parts = parts}, consider);
   return best;
 }
 

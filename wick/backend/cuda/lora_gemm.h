@@ -37,10 +37,10 @@ struct GemmPlan {
 };
 
 // Whether the kernel is there and the copy engine can read these: w, p and f laid out alike, rows 16-byte aligned.
-bool extended_gemm_fits(const CudaBackend& cuda, const ExtendedGemm& g);
+bool extended_gemm_fits(const Gpu& gpu, const ExtendedGemm& g);
 // The fastest by a count of cycles. WICK_CUDA_LORA_PLAN="slice parts consumers wide wide_tiles narrow", or "slice"
 // alone, forces one where it can be, for tests and timings.
-GemmPlan plan_gemm(const CudaBackend& cuda, const ExtendedGemm& g);
+GemmPlan plan_gemm(const Gpu& gpu, const ExtendedGemm& g);
 // A plan without a slice follows the launch that writes low; everything else was there before that one.
 void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan);
 

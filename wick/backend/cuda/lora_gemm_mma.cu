@@ -333,24 +333,17 @@ void with_tiling(MmaTile tile, const F& f) {
   }
 }
 
-int64_t shared_bytes_of_multiprocessor() {
-  int device = 0, bytes = 0;
-  cuda_check(cudaGetDevice(&device), "finding the device");
-  cuda_check(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerMultiprocessor, device), "its shared memory");
-  return bytes;
-}
-
 // What the busiest multiprocessor takes for its tiles: all their steps, or those of as many blocks in turn as it has no
 // room for at once.
 template <class Tile>
-double microseconds(const CudaBackend& cuda, const ExtendedGemm& g, const TileCost& cost) {
+double microseconds(const Gpu& gpu, const ExtendedGemm& g, const TileCost& cost) {
   constexpr double kLaunch = 3;
   constexpr int64_t kReserved = 1024;  // of shared memory, for each block
   const int64_t rank = g.group_count ? g.groups[0].f.rows : 0;
-  const int64_t room = shared_bytes_of_multiprocessor() / (Tile::kSharedBytes + kReserved);
+  const int64_t room = gpu.shared_bytes() / (Tile::kSharedBytes + kReserved);
   const int64_t at_once = std::clamp<int64_t>(room, 1, Tile::kBlocks);
   const int64_t tiles =
-      ceil_div(ceil_div(g.y.rows, Tile::kRows) * ceil_div(g.y.cols, Tile::kCols), cuda.multiprocessors());
+      ceil_div(ceil_div(g.y.rows, Tile::kRows) * ceil_div(g.y.cols, Tile::kCols), gpu.multiprocessors());
   const double steps = double((ceil_div(g.x.cols, Tile::kDepth) + ceil_div(rank, Tile::kDepth)) * Tile::kDepth) / 32;
   return kLaunch + std::max(double(tiles) * steps * cost.shared,
                             double(ceil_div(tiles, at_once)) * (steps * cost.alone + cost.ends));
@@ -358,8 +351,8 @@ double microseconds(const CudaBackend& cuda, const ExtendedGemm& g, const TileCo
 
 }  // namespace
 
-bool mma_gemm_fits(const CudaBackend& cuda, const ExtendedGemm& g) {
-  if (cuda.capability() < 80 || g.y.dtype == DType::f32 || g.y.transposed || g.x.transposed || g.low.transposed)
+bool mma_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
+  if (gpu.capability() < 80 || g.y.dtype == DType::f32 || g.y.transposed || g.x.transposed || g.low.transposed)
     return false;
   const auto fits = [&](const DeviceMatrix& m) {
     return !m.data || (m.dtype == g.y.dtype && m.ld % 8 == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0);
@@ -376,11 +369,11 @@ std::string_view name_of(MmaTile tile) {
   return kNames[size_t(tile)];
 }
 
-MmaPlan plan_mma_gemm(const CudaBackend& cuda, const ExtendedGemm& g) {
+MmaPlan plan_mma_gemm(const Gpu& gpu, const ExtendedGemm& g) {
   MmaPlan best{MmaTile::rows128_cols128, std::numeric_limits<double>::infinity()};
   for (const MmaTile tile : kMmaTiles)
     with_tiling(tile, [&](auto tiling, const TileCost& cost) {
-      const double expected = microseconds<decltype(tiling)>(cuda, g, cost);
+      const double expected = microseconds<decltype(tiling)>(gpu, g, cost);
       if (expected < best.microseconds) best = {tile, expected};
     });
   return best;

@@ -21,8 +21,8 @@ struct MmaPlan {
 
 // Whether the kernel is there and can read these: w and f laid out alike, rows 16-byte aligned. Where there are several
 // groups, their columns and their ranks are multiples of 8.
-bool mma_gemm_fits(const CudaBackend& cuda, const ExtendedGemm& g);
-MmaPlan plan_mma_gemm(const CudaBackend& cuda, const ExtendedGemm& g);
+bool mma_gemm_fits(const Gpu& gpu, const ExtendedGemm& g);
+MmaPlan plan_mma_gemm(const Gpu& gpu, const ExtendedGemm& g);
 void mma_gemm(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile);
 
 }  // namespace wick

@@ -17,22 +17,22 @@ std::string_view preference() {
   return way ? way : "";
 }
 
-MmaTile mma_tile(const CudaBackend& cuda, const ExtendedGemm& g) {
+MmaTile mma_tile(const Gpu& gpu, const ExtendedGemm& g) {
   for (const MmaTile tile : kMmaTiles)
     if (preference() == name_of(tile)) return tile;
-  return plan_mma_gemm(cuda, g).tile;
+  return plan_mma_gemm(gpu, g).tile;
 }
 
 // What a device before 9.0 is expected to take for the composition: measured on an H100 with cuBLASLt's kernels
 // for 8.x, the fastest of their tiles and splits. The busiest multiprocessor's share of y counts, in tiles of 64 x 64.
-double composed_microseconds(const CudaBackend& cuda, const ExtendedGemm& g) {
+double composed_microseconds(const Gpu& gpu, const ExtendedGemm& g) {
   constexpr int64_t kFewRows = 600;  // cuBLASLt splits reductions up to there
   const auto tiles = [&](int64_t side) { return (g.y.rows + side - 1) / side * ((g.y.cols + side - 1) / side); };
   double share = std::numeric_limits<double>::infinity();
   for (const int64_t split : {1, 2, 4}) {
     if (split > 1 && g.y.rows > kFewRows) break;
     const auto busiest = [&](int64_t count) {
-      return double((count * split + cuda.multiprocessors() - 1) / cuda.multiprocessors()) / double(split);
+      return double((count * split + gpu.multiprocessors() - 1) / gpu.multiprocessors()) / double(split);
     };
     share = std::min({share, 4 * busiest(tiles(128)), 1.25 * busiest(tiles(64))});
   }
@@ -52,24 +52,24 @@ void compose(CudaBackend& cuda, const ExtendedGemm& g) {
   }
 }
 
-ProductWay product_way(const CudaBackend& cuda, const ExtendedGemm& g) {
-  const bool wgmma = extended_gemm_fits(cuda, g), mma = mma_gemm_fits(cuda, g);
+ProductWay product_way(const Gpu& gpu, const ExtendedGemm& g) {
+  const bool wgmma = extended_gemm_fits(gpu, g), mma = mma_gemm_fits(gpu, g);
   if (preference() == "composed") return ProductWay::composed;
   if (mma && preference().substr(0, 3) == "mma") return ProductWay::mma;
   if (wgmma) return ProductWay::wgmma;
-  if (!mma || cuda.capability() >= 90) return ProductWay::composed;
-  return plan_mma_gemm(cuda, g).microseconds < composed_microseconds(cuda, g) ? ProductWay::mma : ProductWay::composed;
+  if (!mma || gpu.capability() >= 90) return ProductWay::composed;
+  return plan_mma_gemm(gpu, g).microseconds < composed_microseconds(gpu, g) ? ProductWay::mma : ProductWay::composed;
 }
 
 }  // namespace
 
-bool lora_product_fits(const CudaBackend& cuda, const ExtendedGemm& g) {
-  return extended_gemm_fits(cuda, g) || mma_gemm_fits(cuda, g);
+bool lora_product_fits(const Gpu& gpu, const ExtendedGemm& g) {
+  return extended_gemm_fits(gpu, g) || mma_gemm_fits(gpu, g);
 }
 
-ProductPlan plan_lora_product(const CudaBackend& cuda, const ExtendedGemm& g) {
-  const ProductWay way = product_way(cuda, g);
-  return {way, way == ProductWay::wgmma ? plan_gemm(cuda, g) : GemmPlan{}};
+ProductPlan plan_lora_product(const Gpu& gpu, const ExtendedGemm& g) {
+  const ProductWay way = product_way(gpu, g);
+  return {way, way == ProductWay::wgmma ? plan_gemm(gpu, g) : GemmPlan{}};
 }
 
 void lora_product(CudaBackend& cuda, const ExtendedGemm& g, const ProductPlan& plan) {

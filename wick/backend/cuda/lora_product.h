@@ -12,7 +12,7 @@ enum class ProductWay {
 };
 
 // Whether a kernel of ours can take it; then so can all ways that its device has. Groups need not be there yet.
-bool lora_product_fits(const CudaBackend& cuda, const ExtendedGemm& g);
+bool lora_product_fits(const Gpu& gpu, const ExtendedGemm& g);
 struct ProductPlan {
   ProductWay way;
   GemmPlan gemm;  // for wgmma
@@ -21,7 +21,7 @@ struct ProductPlan {
 // By shape and device alone, so that every run of a training goes the same way to the same bits. g.low need not be
 // there. For tests and timings WICK_CUDA_LORA = wgmma, mma or composed prefers that one, and mma128x256 and its like
 // one tile.
-ProductPlan plan_lora_product(const CudaBackend& cuda, const ExtendedGemm& g);
+ProductPlan plan_lora_product(const Gpu& gpu, const ExtendedGemm& g);
 // Unless the plan makes low, it is written by the launch before this one; everything else was there before that.
 void lora_product(CudaBackend& cuda, const ExtendedGemm& g, const ProductPlan& plan);
 

@@ -422,8 +422,8 @@ void PartialGradients::finish() {
          gradient_kernel, tasks);
 }
 
-bool stream_fits(const CudaBackend& cuda, const DeviceMatrix& x, int64_t rank) {
-  return cuda.capability() == 90 && rank <= 64 && x.dtype != DType::f32 && !x.transposed && tensor_map_fits(x);
+bool stream_fits(const Gpu& gpu, const DeviceMatrix& x, int64_t rank) {
+  return gpu.capability() == 90 && rank <= 64 && x.dtype != DType::f32 && !x.transposed && tensor_map_fits(x);
 }
 
 void stream(CudaBackend& cuda, const Projection* p, const FactorGradient& g, PartialGradients& gradients,

@@ -32,7 +32,7 @@ class PartialGradients {
 };
 
 // Whether stream() can take this x with factors of this rank.
-bool stream_fits(const CudaBackend& cuda, const DeviceMatrix& x, int64_t rank);
+bool stream_fits(const Gpu& gpu, const DeviceMatrix& x, int64_t rank);
 
 // One pass over g.x, which is p.x as well, with p.f = up and no p.scaled; p may be null. p's result is there when the
 // launch ends, g's after gradients.finish(). `follows`: which launch before this one computes g.s.
