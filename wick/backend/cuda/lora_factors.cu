@@ -4,6 +4,7 @@
 
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/mma.cuh"
+#include "wick/backend/cuda/lora_rank.h"
 
 namespace wick {
 
@@ -12,7 +13,6 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kDepth = 64;  // of the reduction, a step of the pipeline
 constexpr int kPad = 8;     // elements behind each row of a tile, so that eight rows lie in different banks
-constexpr int kMaxRankTile = 64;
 constexpr int kMaxCluster = 8;
 
 // Part `rank` of `count` of the steps along a reduction.
@@ -169,7 +169,7 @@ struct ProjectKernel {
   static constexpr int kRows = 16 * kFragments * kRowWarps, kCopies = kWarps / kRowWarps;
   static constexpr bool kLarge = kRows == 128;  // then two blocks share a multiprocessor
   static constexpr int kDepth = kLarge && kConvert ? 32 : 64,
-                       kStages = !kLarge    ? (kConvert && kRank == kMaxRankTile ? 4 : 6)
+                       kStages = !kLarge    ? (kConvert && kRank == kWidestRankTile ? 4 : 6)
                                  : kConvert ? 5
                                             : 4;
   static constexpr int kXLd = kDepth + kPad, kXTile = kRows * kXLd;
@@ -450,17 +450,6 @@ int split(const CudaBackend& cuda, int64_t units, int64_t steps, int64_t least, 
   return parts;
 }
 
-// Calls f with the rank's tile as a constant: the smallest of 16, 32 and 64 that holds it, or tiles of 64.
-template <class G>
-void with_rank(int64_t rank, const G& g) {
-  if (rank <= 16)
-    g(std::integral_constant<int, 16>());
-  else if (rank <= 32)
-    g(std::integral_constant<int, 32>());
-  else
-    g(std::integral_constant<int, kMaxRankTile>());
-}
-
 template <class T, class F, int kRank, int kRowWarps, int kFragments>
 void launch_project(CudaBackend& cuda, const Projections<T, F>& all, int count, int64_t depth) {
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
@@ -501,7 +490,7 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
   }
   // Measured on an H100: panels of 32 rows for few rows, and where a panel's reduction is short; else of 128.
   constexpr int64_t kFewRows = 512, kShort = 1024;
-  with_rank(all.rank, [&](auto rank) {
+  with_rank_tile(all.rank, [&](auto rank) {
     all.rank_tiles = (all.rank + rank - 1) / rank;
     if (all.rows <= kFewRows || depth <= kShort)
       launch_project<T, F, rank, 2, 1>(cuda, all, count, depth);
@@ -545,7 +534,7 @@ void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count,
     cols += g.x.cols;
   }
   const bool large = all.rows >= 1024 && cols >= 4096;
-  with_rank(all.rank, [&](auto rank) {
+  with_rank_tile(all.rank, [&](auto rank) {
     if (large)
       launch_gradients<T, rank, 4, 2>(cuda, all, count, follows);
     else

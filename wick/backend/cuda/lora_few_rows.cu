@@ -9,6 +9,7 @@
 
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/mma.cuh"
+#include "wick/backend/cuda/lora_rank.h"
 
 namespace wick {
 
@@ -17,7 +18,6 @@ namespace {
 constexpr int kThreads = 256, kWarps = kThreads / 32;
 constexpr int kCluster = 8;
 constexpr int kStep = 32;  // of a reduction: 8 elements of 16 bits a thread, four threads along it
-constexpr int kMostRanks = 64;
 
 [[maybe_unused]] __device__ __forceinline__ uint4 load_16_bytes(const void* from, bool valid) {
   return valid ? __ldg(static_cast<const uint4*>(from)) : uint4{};
@@ -179,7 +179,7 @@ struct ProductArguments {
 
 constexpr int kGroup = 32;  // columns that a warp computes together, and how many such
 template <int kRank>
-constexpr int kGroups = kRank == kMostRanks ? 1 : 2;
+constexpr int kGroups = kRank == kWidestRankTile ? 1 : 2;
 
 // up [N, R] as mma's b for 32 columns from `col` on: column j of fragment n is column 8 (j / 2) + 2 n + j % 2, so that
 // a thread gets eight neighbours of y.
@@ -549,16 +549,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 // ---- launches
 
-template <class G>
-void with_rank(int64_t rank, const G& g) {
-  if (rank <= 16)
-    g(std::integral_constant<int, 16>());
-  else if (rank <= 32)
-    g(std::integral_constant<int, 32>());
-  else
-    g(std::integral_constant<int, kMostRanks>());
-}
-
 // Calls g with the types of the activations and of the factors.
 template <class G>
 void with_types(DType activations, DType factors, const G& g) {
@@ -589,12 +579,12 @@ int cluster_size(const CudaBackend& cuda, int units, int64_t depth) {
 }  // namespace
 
 bool few_rows_fit(const Gpu& gpu, const AdapterProduct& p, int64_t rank) {
-  return gpu.capability() == 90 && p.x.rows <= kAdapterRows && rank <= kMostRanks && !p.y.transposed &&
+  return gpu.capability() == 90 && p.x.rows <= kAdapterRows && rank <= kWidestRankTile && !p.y.transposed &&
          p.y.ld % 8 == 0 && p.y.cols % 8 == 0 && reinterpret_cast<uintptr_t>(p.y.data) % 16 == 0;
 }
 
 bool few_rows_fit(const Gpu& gpu, int64_t rows, int64_t rank) {
-  return gpu.capability() == 90 && rank <= kMostRanks && 2 * row_tiles(rows) <= blocks_at_once(gpu);
+  return gpu.capability() == 90 && rank <= kWidestRankTile && 2 * row_tiles(rows) <= blocks_at_once(gpu);
 }
 
 void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
@@ -610,7 +600,7 @@ void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
                                            p.y.cols,
                                            int(p.down.rows),
                                            p.scale};
-    with_rank(p.down.rows, [&](auto rank) {
+    with_rank_tile(p.down.rows, [&](auto rank) {
       constexpr int64_t kClusterColumns = kCluster * kWarps * kGroups<rank> * kGroup;
       const int64_t clusters = (p.y.cols + kClusterColumns - 1) / kClusterColumns;
       const bool few = p.x.rows <= 16;
@@ -624,7 +614,7 @@ void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
 
 void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
   with_types(g.x.dtype, g.down.dtype, [&]<class T, class F>(Type<T>, Type<F>) {
-    with_rank(g.down.rows, [&](auto rank) {
+    with_rank_tile(g.down.rows, [&](auto rank) {
       constexpr int kRows = int(kTileRows);
       GradientArguments<T, F> p{};
       p.rows = g.dy.rows;
