@@ -73,7 +73,7 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
         shared.delta[stage][i] = there ? a.delta[statistics + query] : 0;
       }
     }
-    barrier_arrive(full, 0);
+    barrier_arrive(full);
     rings.other.advance();
   }
 }
@@ -106,9 +106,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBa
   float p[kN / 8][4], dp[kN / 8][4], next[kLooks ? kN / 8 : 8][4];
   RingPlace<kStages>& ring = rings.other;
   const auto arrived = [&] { barrier_wait(&shared.full[ring.place], ring.phase); };
-  const auto release = [&](int stage) {
-    if (lane == 0) barrier_arrive(&shared.empty[stage], 0);
-  };
+  const auto release = [&](int stage) { barrier_arrive(&shared.empty[stage]); };
   const auto scores = [&](auto& to) {
     wgmma_fence();
     multiply_rows<T, kD>(to, own, kOwn * 128, wgmma_operand(shared.other[ring.place][0], true), kN * 128);
@@ -179,7 +177,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBa
   store_gradients<kKeys, T, kD>(a, part, staging_of<kD>(tiles[0], consumer, warp), grad, grad_partner, row, lane);
   fence_async();  // before the copy engine writes there again
   __syncwarp();
-  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place], 0);
+  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place]);
   rings.own.advance();
 }
 
@@ -200,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     for (int i = 0; i < kStages; ++i) {
       barrier_init(&shared.full[i], 33);  // the producer's lanes, and once more the one that expects the tiles
-      barrier_init(&shared.empty[i], kWarps);
+      barrier_init(&shared.empty[i], 32 * kWarps);  // each lane, when it has read its statistics
     }
     barrier_init_done();
   }

@@ -76,7 +76,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionFo
   RingPlace<kStages>& ring = rings.other;
   const auto arrived = [&] { barrier_wait(&shared.full[ring.place], ring.phase); };
   const auto release = [&](int stage) {
-    if (lane == 0) barrier_arrive(&shared.empty[stage], 0);
+    if (lane == 0) barrier_arrive(&shared.empty[stage]);
   };
   const auto scores = [&](auto& to) {
     wgmma_fence();
@@ -116,7 +116,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionFo
                     a.y.token, row, s.queries, s.features, lane);
   fence_async();  // before the copy engine writes there again
   __syncwarp();
-  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place], 0);
+  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place]);
   rings.own.advance();
 }
 

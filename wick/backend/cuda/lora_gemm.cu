@@ -253,7 +253,7 @@ __device__ __forceinline__ void share_parts(const Consumer& me, const GemmShape&
   store_rows<T, kSlice>(whole, me.out, s, tile.row + me.index * 64, low_at);
 }
 
-template <class T, int kCols, bool kTransposed, int kSlice>
+template <class T, int kCols, bool kTransposed, int kSlice, bool kInParts>
 __device__ __forceinline__ void consume_tile(Consumer& me, const GemmShape& shape, Tile tile) {
   Ring& ring = me.ring;
   const WgmmaOperand<true> x(ring.first + uint32_t(me.index * 64 * kLineBytes));
@@ -280,6 +280,7 @@ __device__ __forceinline__ void consume_tile(Consumer& me, const GemmShape& shap
       ring.advance();
     }
     wgmma_wait<0>();
+    wgmma_arrived(sum);
     if (before >= 0) me.release(before);
   };
   if constexpr (kSlice == 0) multiply(0, shape.steps);
@@ -303,6 +304,7 @@ __device__ __forceinline__ void consume_tile(Consumer& me, const GemmShape& shap
       for (int k = 0; k < kSlice / 16; ++k) wgmma<T, kTransposed, kCols>(sum, a[k], w.at(ring.offset(), k));
       wgmma_commit();
       wgmma_wait<0>();
+      wgmma_arrived(sum);
       me.release(ring.stage);
       ring.advance();
       stores_s = shape.s.data && tile.col == group.begin;
@@ -328,20 +330,20 @@ __device__ __forceinline__ void consume_tile(Consumer& me, const GemmShape& shap
       }
     }
   }
-  if constexpr (kSlice > 0 && kCols % 32 == 0)
+  if constexpr (kInParts && kCols % 32 == 0)
     if (shape.parts == 2) return share_parts<T, kCols, kSlice, 2>(me, shape, tile, sum, s, low_at, stores_s);
-  if constexpr (kSlice > 0 && kCols % 64 == 0)
+  if constexpr (kInParts && kCols % 64 == 0)
     if (shape.parts == 4) return share_parts<T, kCols, kSlice, 4>(me, shape, tile, sum, s, low_at, stores_s);
   store_rows<T, kCols>(sum, me.out, shape.y, tile.row + me.index * 64, tile.col);
 }
 
-template <class T, bool kTransposed, int kSlice, int... kCols>
+template <class T, bool kTransposed, int kSlice, bool kInParts, int... kCols>
 __device__ __forceinline__ void consume(Consumer me, const GemmShape& shape, int first, int stride,
                                         std::integer_sequence<int, kCols...>) {
   for (int index = first; index < shape.row_pairs * (shape.wide_tiles + shape.narrow_tiles); index += stride) {
     const Tile tile = tile_at(index, shape, me.place.half);
     const int cols = tile.narrow ? shape.narrow : shape.wide;
-    ((cols == kCols ? consume_tile<T, kCols, kTransposed, kSlice>(me, shape, tile) : void()), ...);
+    ((cols == kCols ? consume_tile<T, kCols, kTransposed, kSlice, kInParts>(me, shape, tile) : void()), ...);
   }
 }
 
@@ -357,7 +359,9 @@ __device__ __forceinline__ void prefetch_maps(const GemmMaps& maps, const GemmSh
 
 #endif  // WICK_SM90A
 
-template <class T, bool kTransposed, int kConsumers, int kSlice>
+// kInParts: blocks may share a reduction. A kernel of its own, since ptxas lets the products of one that could
+// exchange parts wait for each other (C7514).
+template <class T, bool kTransposed, int kConsumers, int kSlice, bool kInParts>
 __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
     gemm_kernel(const __grid_constant__ GemmMaps maps, const __grid_constant__ GemmShape shape) {
 #ifdef WICK_SM90A
@@ -385,7 +389,7 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
     registers_shrink<kConsumers == 2 ? 40 : 32>();
     if (threadIdx.x == 0 || threadIdx.x == 32)
       produce<kTransposed, kSlice>(ring, maps, shape, threadIdx.x == 0, place, first, stride);
-    if (kSlice > 0 && shape.parts > 1) {  // with the consumers, when they exchange parts
+    if constexpr (kInParts) {  // with the consumers, when they exchange parts
       __syncwarp();
       cluster_leave();
     }
@@ -395,7 +399,7 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
     const Consumer me{
         group - 1, ring, aligned + (threadIdx.x / 32 - 4) * kWarpOutBytes, place, reinterpret_cast<float4*>(tiles),
         &arrived};
-    consume<T, kTransposed, kSlice>(me, shape, first, stride, Widths<kConsumers, kSlice>());
+    consume<T, kTransposed, kSlice, kInParts>(me, shape, first, stride, Widths<kConsumers, kSlice>());
   }
   cluster_leave();  // the others may still arrive at our barriers
 #endif
@@ -497,7 +501,9 @@ void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan)
   const size_t bytes = size_t(out_bytes(plan) + shape.stages * shape.stage_bytes);
   const dim3 grid(unsigned(clusters_of(cuda, shape, plan) * cluster)), block(128 * (kConsumers + 1));
   launch("LoRA product", cuda.stream(), {grid, block, bytes, cluster, shape.follows || kSlice > 0},
-         gemm_kernel<T, kTransposed, kConsumers, kSlice>, make_maps(g, plan), shape);
+         plan.parts > 1 ? gemm_kernel<T, kTransposed, kConsumers, kSlice, (kSlice > 0)>
+                        : gemm_kernel<T, kTransposed, kConsumers, kSlice, false>,
+         make_maps(g, plan), shape);
 }
 
 // ---- plans
@@ -517,7 +523,7 @@ double tile_cycles(const ExtendedGemm& g, const GemmPlan& plan, int width) {
   const double memory = consumers * (128.0 + cols) + loaded + slice_loaded;
   const double step = 1.1 * std::max(2.0 * consumers * cols, memory) + (whole_chunks ? 30 : 420);
   const double steps = double(g.x.cols) / kDepth / plan.parts + 1;
-  return steps * step + (plan.parts == 1 ? 8.5 * consumers * width : 1900 + 20.0 * width + 700 * plan.parts);
+  return steps * step + (plan.parts == 1 ? 8.5 * consumers * width : 1900 + 20.0 * width + 900 * plan.parts);
 }
 
 // The launch that makes low, unless it runs on multiprocessors that the product leaves to it.

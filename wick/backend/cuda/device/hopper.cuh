@@ -47,8 +47,8 @@ __device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
 __device__ __forceinline__ void barrier_expect(uint64_t* barrier, int bytes) {
   barrier_expect(shared_address(barrier), bytes);
 }
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier, int rank) {
-  barrier_arrive(shared_address(barrier), rank);
+__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {  // of this block
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
   barrier_wait(shared_address(barrier), parity);
@@ -102,6 +102,13 @@ __device__ __forceinline__ void wgmma_commit() { asm volatile("wgmma.commit_grou
 template <int kPending>
 __device__ __forceinline__ void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+}
+// After the wait for a product: nothing that reads its sums may move before it, or ptxas lets products wait for each
+// other.
+template <int kCount>
+__device__ __forceinline__ void wgmma_arrived(float (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
 // An operand in shared memory as the copy engine lays it down: rows of 128 bytes or less, swizzled in groups of eight.

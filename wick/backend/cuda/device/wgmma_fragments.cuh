@@ -78,7 +78,6 @@ __device__ __forceinline__ void wgmma_fragments(float (&d)[kFragments][4], const
 #undef WICK_WGMMA_ROWS
 #undef WICK_WGMMA_FRAGMENTS
 
-// After the wait for a product: nothing that reads its sums may move before it.
 template <int kFragments>
 __device__ __forceinline__ void wgmma_arrived(float (&d)[kFragments][4]) {
 #pragma unroll

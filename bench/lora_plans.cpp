@@ -1,0 +1,120 @@
+// Every plan of the LoRA product on 9.0 (WICK_CUDA_LORA_PLAN), fastest first, beside the one that is chosen: what the
+// constants of plan_gemm are fitted to. Microseconds, medians of graph replays.
+#include <fmt/core.h>
+
+#include <cstdlib>
+#include <functional>
+
+#include "timing.h"
+#include "wick/backend/registry.h"
+
+namespace wick::bench {
+namespace {
+
+class Sweep {
+ public:
+  // `layers` linears that share x [tokens, in], each `width` wide.
+  void shape(int64_t tokens, int64_t in, int64_t width, int64_t rank, int64_t layers = 1) {
+    const DType t = DType::bf16;
+    const int64_t out = width * layers, ranks = rank * layers;
+    const Tensor x = normal({tokens, in}, t), dy = normal({tokens, out}, t), w = normal({out, in}, t);
+    const Tensor down = normal({ranks, in}, t), y = normal({tokens, out}, t), s = normal({tokens, ranks}, t);
+    const Tensor dx = normal({tokens, in}, t);
+    LoraFactors factors{down, {}};
+    std::vector<Tensor> ups;
+    for (int64_t i = 0; i < layers; ++i) {
+      ups.push_back(normal({width, rank}, t));
+      factors.blocks.push_back({ups.back(), width * i, rank * i, 0.5f});
+    }
+    calls_ = double(tokens) * double(in) * double(out) > 5e9 ? 4 : 20;
+    const std::string name = fmt::format("{}x{}->{}x{} r{}", tokens, in, layers, width, rank);
+    plans("forward " + name, out, rank, [&] { device_.lora_linear(y, s, x, w, {}, factors); });
+    plans("dx " + name, in, rank, [&] { device_.lora_linear_backward(dx, {}, {}, dy, x, s, w, factors); });
+  }
+
+ private:
+  Tensor normal(const Shape& shape, DType dtype) {
+    const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
+                 y = Tensor::empty(shape, dtype, device_.memory());
+    device_.fill_normal(x, 1, ++streams_, 0);
+    device_.copy(y, x);
+    return y;
+  }
+
+  double time(const std::function<void()>& f) {
+    f();  // what is made on first use
+    const auto graph = device_.capture([&] {
+      for (int i = 0; i < calls_; ++i) f();
+    });
+    constexpr int kWarmUp = 2, kRuns = 5, kReplays = 3;
+    std::vector<double> times;
+    for (int run = 0; run < kWarmUp + kRuns; ++run) {
+      const double ms = time_ms([&] {
+        for (int i = 0; i < kReplays; ++i) graph->run();
+        flag_.item();
+      });
+      if (run >= kWarmUp) times.push_back(ms * 1000 / (calls_ * kReplays));
+    }
+    return median(times);
+  }
+
+  // One that cannot be is replaced by the chosen one.
+  void plans(const std::string& what, int64_t cols, int64_t rank, const std::function<void()>& f) {
+    fmt::print("{}: {:.2f} us", what, time(f));
+    std::vector<std::pair<double, std::string>> rows;
+    const auto add = [&](int slice, int parts, int consumers, int wide) {
+      const auto plan = fmt::format("{} {} {} {} {} {}", slice, parts, consumers, wide, (cols + wide - 1) / wide, wide);
+      setenv("WICK_CUDA_LORA_PLAN", plan.c_str(), 1);
+      rows.push_back({time(f), plan});
+    };
+    const int own = rank <= 16 ? 16 : rank <= 32 ? 32 : 64;
+    for (int wide = 64; wide <= 256; wide += 32) {
+      add(0, 1, 2, wide);
+      if (wide == 128 || wide == 192) add(0, 1, 3, wide);
+      for (int parts = 1; parts <= 4 && wide <= 192; parts *= 2)
+        if (parts == 1 || wide % (16 * parts) == 0) add(own, parts, 2, wide);
+    }
+    unsetenv("WICK_CUDA_LORA_PLAN");
+    std::sort(rows.begin(), rows.end());
+    for (const auto& [us, plan] : rows) fmt::print(" | {} {:.2f}", plan, us);
+    fmt::print("\n");
+    std::fflush(stdout);
+  }
+
+  Backend& device_ = open_backend("cuda");
+  uint32_t streams_ = 0;
+  int calls_ = 20;
+  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
+};
+
+void run() {
+  Sweep sweep;
+  sweep.shape(77, 768, 768, 16);
+  sweep.shape(256, 1536, 1536, 32);
+  sweep.shape(256, 3072, 3072, 64);
+  sweep.shape(77, 2048, 1280, 32, 2);
+  sweep.shape(1024, 1280, 1280, 32);
+  sweep.shape(1024, 1280, 1280, 32, 3);
+  sweep.shape(1024, 1280, 10240, 32);
+  sweep.shape(1024, 5120, 1280, 32);
+  sweep.shape(4096, 640, 640, 32);
+  sweep.shape(4096, 640, 640, 32, 3);
+  sweep.shape(4096, 640, 5120, 32);
+  sweep.shape(4096, 2560, 640, 32);
+  sweep.shape(4096, 1280, 1280, 32);
+  sweep.shape(4096, 1280, 1280, 32, 3);
+  sweep.shape(4608, 3072, 3072, 16);
+  sweep.shape(4096, 4096, 4096, 16);
+}
+
+}  // namespace
+}  // namespace wick::bench
+
+int main() {
+  try {
+    wick::bench::run();
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
