@@ -113,6 +113,7 @@ std::vector<Case> tensor_core_cases() {
           {1, 700, 700, 3, 64, true},
           {1, 128, 96, 1, 128, false},
           {1, 384, 384, 2, 64, false},
+          {2, 55, 1, 2, 64, false},
           {2, between(1, 300), between(1, 300), 2, 64, false},
           {1, between(1, 300), between(1, 300), 2, 8 * between(1, 16), true}};
 }
@@ -124,14 +125,17 @@ void expect_near(const Tensor& got, const Doubles& want, double tolerance, const
   if (got.dtype() == DType::f32) return expect_close(got, want, tolerance, what);
   const Doubles values = doubles(got);
   double error = 0, norm = 0;
+  size_t worst = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     error += (values[i] - want[i]) * (values[i] - want[i]);
     norm += want[i] * want[i];
+    if (!(std::abs(values[i] - want[i]) <= std::abs(values[worst] - want[worst]))) worst = i;
   }
   const double rounding = got.dtype() == DType::f16 ? 0x1p-24 : 0;  // of subnormal numbers
   EXPECT_LE(std::sqrt(error),
             3 * unit_roundoff(got.dtype()) * std::sqrt(norm) + (tolerance + rounding) * std::sqrt(double(want.size())))
-      << what << " " << to_string(got.shape());
+      << what << " " << to_string(got.shape()) << ", worst at element " << worst << ": " << values[worst] << ", not "
+      << want[worst];
 }
 
 void check_forward(const Case& c) {

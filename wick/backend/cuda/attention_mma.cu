@@ -79,6 +79,11 @@ __device__ __forceinline__ void add_product(float (&sum)[kM][kD / 8][4], const f
 
 constexpr int kM = 2, kQueries = 16 * kM * kWarps, kKeyTile = 64;
 
+// nvcc 13 gives initial values only to the first row of a two-dimensional array of these.
+struct SumsOfTile {
+  RowSum of[2];
+};
+
 template <class T, int kD>
 __global__ __launch_bounds__(kThreads) void forward_by_mma(const __grid_constant__ AttentionForward<T> a) {
   extern __shared__ uint4 memory[];
@@ -94,7 +99,7 @@ __global__ __launch_bounds__(kThreads) void forward_by_mma(const __grid_constant
   copy_async_commit();
 
   float sum[kM][kD / 8][4] = {};
-  RowSum rows[kM][2];
+  SumsOfTile rows[kM];
   const float scale2 = s.scale * kLog2E;
   const int end = s.causal ? min(s.keys, first + kQueries) : s.keys;
   for (int start = 0; start < end; start += kKeyTile) {
@@ -108,7 +113,7 @@ __global__ __launch_bounds__(kThreads) void forward_by_mma(const __grid_constant
 #pragma unroll
     for (int m = 0; m < kM; ++m) {
       float shrink[2];
-      exponentials(scores[m], rows[m], shrink, scale2, s, {row + 16 * m + lane / 4, start + lane % 4 * 2}, mask);
+      exponentials(scores[m], rows[m].of, shrink, scale2, s, {row + 16 * m + lane / 4, start + lane % 4 * 2}, mask);
       rescale(sum[m], shrink);
     }
     copy_async_wait<0>();
@@ -120,7 +125,7 @@ __global__ __launch_bounds__(kThreads) void forward_by_mma(const __grid_constant
 #pragma unroll
   for (int m = 0; m < kM; ++m) {
     float inverse[2];
-    finish_rows(inverse, rows[m], a.lse + int64_t(head) * s.queries, row + 16 * m, s, lane);
+    finish_rows(inverse, rows[m].of, a.lse + int64_t(head) * s.queries, row + 16 * m, s, lane);
     store_rows<T, kD>(q + (warp * kM + m) * 16 * kPitch<kD>, sum[m], inverse[0], inverse[1], a.y.at(head, s.heads),
                       a.y.token, row + 16 * m, s.queries, s.features, lane);
   }
