@@ -223,10 +223,7 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArgum
   T* const s = shared.s;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = int(blockIdx.x) % kCluster;
   launch_dependents();
-  if (threadIdx.x == 0) {
-    transaction_barrier_init(&shared.inbox.arrived);
-    transaction_barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
-  }
+  if (threadIdx.x == 0) transaction_barrier_init(&shared.inbox.arrived);
   cluster_arrive();
   wait_for_previous();
 
@@ -260,6 +257,7 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArgum
   put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
   cluster_wait();  // the other blocks' barriers are there
   __syncthreads();
+  if (threadIdx.x == 0) transaction_barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
   for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
     const int row = i / (kRank / 4), col = i % (kRank / 4) * 4;
     const float4 total = block_sum<kRows, kRank>(shared.partials, row, col);
@@ -414,10 +412,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int share = kRows / cluster;  // rows that each block of the cluster adds up
   launch_dependents();
   if (cluster > 1) {
-    if (threadIdx.x == 0) {
-      transaction_barrier_init(&shared.inbox.arrived);
-      transaction_barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
-    }
+    if (threadIdx.x == 0) transaction_barrier_init(&shared.inbox.arrived);
     cluster_arrive();
   }
   wait_for_previous();
@@ -449,6 +444,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
     if (cluster > 1) cluster_wait();  // the other blocks' barriers are there
     __syncthreads();
+    if (cluster > 1 && threadIdx.x == 0)
+      transaction_barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
     for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
       const int row = i / (kRank / 4), col = i % (kRank / 4) * 4, owner = row / share;
       const float4 total = block_sum<kRows, kRank>(shared.partials, row, col);

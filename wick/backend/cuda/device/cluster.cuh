@@ -34,7 +34,8 @@ __device__ __forceinline__ void cluster_wait() {
 }
 
 // Values that travel by themselves: a block waits, once, until some number of bytes has arrived in its shared memory.
-// All blocks of the cluster must meet between the first two calls, by one thread, and the first push().
+// All blocks of the cluster must meet between init, by one thread, and the first push(); the bytes may come before they
+// are expected.
 __device__ __forceinline__ void transaction_barrier_init(uint64_t* barrier) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
