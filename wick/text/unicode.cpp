@@ -4,10 +4,12 @@
 #include <pcre2.h>
 #include <utf8proc.h>
 
+#include <algorithm>
+#include <array>
 #include <cassert>
-#include <cstdlib>
 #include <memory>
 #include <new>
+#include <vector>
 
 #include "wick/core/error.h"
 
@@ -22,27 +24,156 @@ void append_utf8(std::string& out, utf8proc_int32_t character) {
   out.append(reinterpret_cast<const char*>(encoded), size_t(length));
 }
 
+void append_decomposed(std::vector<utf8proc_int32_t>& out, utf8proc_int32_t character, utf8proc_option_t options) {
+  constexpr size_t kLongest = 18;  // U+FDFA's compatibility decomposition
+  const size_t size = out.size();
+  out.resize(size + kLongest);
+  const auto count = utf8proc_decompose_char(character, out.data() + size, kLongest, options, nullptr);
+  assert(count > 0 && size_t(count) <= kLongest);
+  out.resize(size + size_t(count));
+}
+
+// utf8proc_map() would do it all, but it puts marks in order by swapping neighbours: quadratic in the length of a run.
+std::string normalize(std::string_view text, int compatibility) {
+  if (std::all_of(text.begin(), text.end(), [](char c) { return uint8_t(c) < 0x80; })) return std::string(text);
+  const auto options = utf8proc_option_t(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | compatibility);
+  std::vector<utf8proc_int32_t> characters;
+  characters.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    utf8proc_int32_t character;
+    at += size_t(utf8proc_iterate(bytes(text) + at, utf8proc_ssize_t(text.size() - at), &character));
+    append_decomposed(characters, character, options);
+  }
+
+  const auto order = [](utf8proc_int32_t c) { return utf8proc_get_property(c)->combining_class; };
+  const auto is_mark = [&](utf8proc_int32_t c) { return order(c) != 0; };
+  const auto less = [&](utf8proc_int32_t a, utf8proc_int32_t b) { return order(a) < order(b); };
+  for (auto at = characters.begin(); at != characters.end();) {
+    const auto marks = std::find_if(at, characters.end(), is_mark);
+    at = std::find_if_not(marks, characters.end(), is_mark);
+    if (at - marks > 1) std::stable_sort(marks, at, less);
+  }
+
+  const auto composed = utf8proc_option_t(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+  const auto count = utf8proc_normalize_utf32(characters.data(), utf8proc_ssize_t(characters.size()), composed);
+  assert(count >= 0);
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < size_t(count); ++i) append_utf8(out, characters[i]);
+  return out;
+}
+
+// Of the bytes at `at`, which are not a character: how many could start one, at least 1.
+size_t invalid_length(std::string_view text, size_t at) {
+  const uint8_t lead = uint8_t(text[at]);
+  const size_t whole = lead >= 0xc2 && lead <= 0xdf   ? 2
+                       : (lead & 0xf0) == 0xe0        ? 3
+                       : lead >= 0xf0 && lead <= 0xf4 ? 4
+                                                      : 1;
+  // What the second byte may be is narrower behind some: no surrogates, no longer spelling, nothing beyond U+10FFFF.
+  uint8_t low = 0x80, high = 0xbf;
+  if (lead == 0xe0) low = 0xa0;
+  if (lead == 0xed) high = 0x9f;
+  if (lead == 0xf0) low = 0x90;
+  if (lead == 0xf4) high = 0x8f;
+  size_t length = 1;
+  while (length < whole && at + length < text.size()) {
+    const uint8_t next = uint8_t(text[at + length]);
+    if (next < low || next > high) break;
+    low = 0x80, high = 0xbf;
+    ++length;
+  }
+  return length;
+}
+
+uint8_t classes_of(utf8proc_int32_t character) {
+  using enum Character::Class;
+  switch (utf8proc_category(character)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT:
+      return kLetter | kUpper;
+    case UTF8PROC_CATEGORY_LL:
+      return kLetter | kLower;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+      return kLetter | kUpper | kLower;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME:
+      return kSymbol | kUpper | kLower;
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_NO:
+      return kNumber;
+    case UTF8PROC_CATEGORY_ZS:
+    case UTF8PROC_CATEGORY_ZL:
+    case UTF8PROC_CATEGORY_ZP:
+      return kSpace;
+    default:
+      if (character == '\r' || character == '\n') return kSpace | kNewline;
+      return (character >= '\t' && character <= '\r') || character == 0x85 ? kSpace : kSymbol;
+  }
+}
+
 }  // namespace
+
+size_t utf8_length(std::string_view text, size_t at) {
+  utf8proc_int32_t character;
+  const auto length = utf8proc_iterate(bytes(text) + at, utf8proc_ssize_t(text.size() - at), &character);
+  return length > 0 ? size_t(length) : 0;
+}
 
 size_t invalid_utf8(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
-    utf8proc_int32_t character;
-    const auto length = utf8proc_iterate(bytes(text) + at, utf8proc_ssize_t(text.size() - at), &character);
-    if (length <= 0) return at;
-    at += size_t(length);
+    const size_t length = utf8_length(text, at);
+    if (length == 0) return at;
+    at += length;
   }
   return std::string_view::npos;
 }
 
-std::string normalize_nfc(std::string_view text) {
-  utf8proc_uint8_t* out = nullptr;
-  const auto options = utf8proc_option_t(UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-  const auto length = utf8proc_map(bytes(text), utf8proc_ssize_t(text.size()), &out, options);
-  if (length == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
-  assert(length >= 0);
-  const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(out, &std::free);
-  return {reinterpret_cast<const char*>(out), size_t(length)};
+std::string replace_invalid_utf8(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_length(text, at);
+    if (length > 0)
+      out += text.substr(at, length);
+    else
+      out += "\ufffd";
+    at += length > 0 ? length : invalid_length(text, at);
+  }
+  return out;
 }
+
+size_t incomplete_utf8(std::string_view text) {
+  for (size_t size = 1; size <= std::min<size_t>(3, text.size()); ++size) {
+    const size_t at = text.size() - size;
+    const uint8_t byte = uint8_t(text[at]);
+    if ((byte & 0xc0) == 0x80) continue;  // not the first of its character
+    const size_t whole = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
+    return whole > size && invalid_length(text, at) == size ? size : 0;
+  }
+  return 0;
+}
+
+Character character_at(std::string_view text, size_t at) {
+  static const auto ascii = [] {
+    std::array<uint8_t, 128> classes;
+    for (int c = 0; c < 128; ++c) classes[size_t(c)] = classes_of(c);
+    return classes;
+  }();
+  const uint8_t first = uint8_t(text[at]);
+  if (first < 128) return {ascii[first], 1};
+  utf8proc_int32_t character;
+  const auto length = utf8proc_iterate(bytes(text) + at, utf8proc_ssize_t(text.size() - at), &character);
+  assert(length > 0);
+  return {classes_of(character), uint8_t(length)};
+}
+
+std::string normalize_nfc(std::string_view text) { return normalize(text, 0); }
+
+std::string normalize_nfkc(std::string_view text) { return normalize(text, UTF8PROC_COMPAT); }
 
 std::string lower_case(std::string_view text) {
   std::string lower;

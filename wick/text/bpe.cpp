@@ -1,0 +1,175 @@
+#include "wick/text/bpe.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "wick/text/unicode.h"
+
+namespace wick {
+
+Bpe::Bpe(const TokenizerSpec& spec, const std::vector<std::string>& spellings) : spec_(spec), spellings_(spellings) {
+  std::vector<std::pair<std::string, int32_t>> user_defined;
+  pieces_.reserve(spec.tokens.size());
+  byte_ids_.fill(Symbol::kNone);
+  for (int32_t id = 0; id < int32_t(spec.tokens.size()); ++id) {
+    const Token& token = spec.tokens[size_t(id)];
+    const std::string& spelling = spellings[size_t(id)];
+    if (!token.is_piece || spelling.empty()) continue;
+    pieces_.emplace(spelling, id);
+    longest_ = std::max(longest_, spelling.size());
+    if (spec.by_scores && token.type == TokenType::kUserDefined) user_defined.emplace_back(spelling, id);
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    const std::string one(1, char(byte)), name = fmt::format("<0x{:02X}>", byte);
+    if (spec.is_byte_level) byte_ids_[size_t(byte)] = find(one);
+    if (spec.byte_fallback) byte_ids_[size_t(byte)] = find(name);
+  }
+  if (spec.byte_fallback && spec.by_scores) {
+    // Bytes are no pieces: text that spells "<0x0A>" is not that byte.
+    for (int32_t id = 0; id < int32_t(spec.tokens.size()); ++id)
+      if (spec.tokens[size_t(id)].type == TokenType::kByte) pieces_.erase(spec.tokens[size_t(id)].text);
+  }
+  user_defined_ = TokenMatcher(std::move(user_defined));
+  if (spec.by_scores) rank_scores();
+  merges_.reserve(spec.merges.size());
+  for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
+    const MergeRule& rule = spec.merges[rank];
+    merges_.add(rule.left, rule.right, {int32_t(rank), rule.merged});
+  }
+}
+
+int32_t Bpe::find(std::string_view piece) const {
+  const auto found = pieces_.find(piece);
+  return found == pieces_.end() ? Symbol::kNone : found->second;
+}
+
+// Equal scores have equal ranks: the leftmost of such pairs is merged first.
+void Bpe::rank_scores() {
+  std::vector<float> scores;
+  for (const Token& token : spec_.tokens) scores.push_back(token.score);
+  std::sort(scores.begin(), scores.end(), std::greater<>());
+  scores.erase(std::unique(scores.begin(), scores.end()), scores.end());
+  for (const Token& token : spec_.tokens) {
+    const auto at = std::lower_bound(scores.begin(), scores.end(), token.score, std::greater<>());
+    ranks_.push_back(int32_t(at - scores.begin()));
+  }
+}
+
+void Bpe::encode(std::string_view word, std::vector<int64_t>& ids) const {
+  if (word.empty()) return;
+  if (spec_.by_scores)
+    encode_by_scores(word, ids);
+  else
+    encode_by_merges(word, ids);
+}
+
+void Bpe::encode_by_merges(std::string_view word, std::vector<int64_t>& ids) const {
+  if (spec_.ignore_merges) {
+    if (const int32_t id = find(word); id != Symbol::kNone) {
+      ids.push_back(id);
+      return;
+    }
+  }
+  std::vector<Symbol> symbols = symbols_to_merge(word);
+  if (symbols.empty()) return;
+  merge_symbols(symbols, [&](const Symbol& left, const Symbol& right) { return merges_.find(left.id, right.id); });
+  for (int32_t i = 0; i != Symbol::kNone; i = symbols[size_t(i)].next) ids.push_back(symbols[size_t(i)].id);
+}
+
+// As HF tokenizers' BPE does it, also in that unknown characters are held back until a known one comes.
+std::vector<Symbol> Bpe::symbols_to_merge(std::string_view word) const {
+  std::vector<Symbol> symbols;
+  symbols.reserve(word.size());
+  int32_t unknown_start = 0, unknown_size = 0;
+  const auto flush_unknown = [&] {
+    if (unknown_size > 0) push_symbol(symbols, int32_t(*spec_.unknown), unknown_start, unknown_size);
+    unknown_size = 0;
+  };
+  for (size_t at = 0; at < word.size();) {
+    const size_t size = spec_.is_byte_level ? 1 : utf8_length(word, at);
+    const std::string_view character = word.substr(at, size);
+    const int32_t start = int32_t(at);
+    const int32_t id = spec_.is_byte_level ? byte_ids_[uint8_t(word[at])] : find(character);
+    at += size;
+    if (id != Symbol::kNone) {
+      flush_unknown();
+      push_symbol(symbols, id, start, int32_t(size));
+    } else if (!push_bytes(character, start, symbols) && spec_.unknown) {
+      if (!spec_.fuse_unknown) flush_unknown();
+      if (unknown_size == 0) unknown_start = start;
+      unknown_size += int32_t(size);
+    }
+  }
+  flush_unknown();
+  return symbols;
+}
+
+// False if the vocabulary lacks one of the bytes: then none of them stands for the character.
+bool Bpe::push_bytes(std::string_view character, int32_t start, std::vector<Symbol>& symbols) const {
+  const auto id_of = [&](char byte) { return byte_ids_[uint8_t(byte)]; };
+  const auto has_id = [&](char byte) { return id_of(byte) != Symbol::kNone; };
+  if (!spec_.byte_fallback || !std::all_of(character.begin(), character.end(), has_id)) return false;
+  for (char byte : character) push_symbol(symbols, id_of(byte), start++, 1);
+  return true;
+}
+
+// Unused pieces that came up in merging, and of what: they are taken apart again.
+struct Bpe::Pieces {
+  std::unordered_map<std::string_view, std::pair<std::string_view, std::string_view>> parts;
+};
+
+void Bpe::encode_by_scores(std::string_view word, std::vector<int64_t>& ids) const {
+  constexpr int32_t kFree = 0, kFrozen = 1;  // Symbol::id: user-defined pieces are not merged
+  std::vector<Symbol> symbols;
+  symbols.reserve(word.size());
+  for (size_t at = 0; at < word.size();) {
+    const auto fixed = user_defined_.longest(word, at, [](int32_t) { return true; });
+    const size_t size = fixed.size > 0 ? fixed.size : utf8_length(word, at);
+    push_symbol(symbols, fixed.size > 0 ? kFrozen : kFree, int32_t(at), int32_t(size));
+    at += size;
+  }
+  const auto text_of = [&](const Symbol& symbol) { return word.substr(size_t(symbol.start), size_t(symbol.size)); };
+  Pieces split;
+  merge_symbols(symbols, [&](const Symbol& left, const Symbol& right) -> std::optional<Merge> {
+    const size_t size = size_t(left.size) + size_t(right.size);
+    if (left.id == kFrozen || right.id == kFrozen || size > longest_) return std::nullopt;
+    const std::string_view both = word.substr(size_t(left.start), size);
+    const int32_t id = find(both);
+    if (id == Symbol::kNone) return std::nullopt;
+    if (spec_.tokens[size_t(id)].type == TokenType::kUnused) split.parts[both] = {text_of(left), text_of(right)};
+    return Merge{ranks_[size_t(id)], kFree};
+  });
+  const size_t first = ids.size();
+  for (int32_t i = 0; i != Symbol::kNone; i = symbols[size_t(i)].next)
+    emit_piece(text_of(symbols[size_t(i)]), split, ids);
+  if (!spec_.unknown || spec_.byte_fallback) return;
+  const auto is_repeated = [&](int64_t a, int64_t b) { return a == b && a == *spec_.unknown; };
+  ids.erase(std::unique(ids.begin() + ptrdiff_t(first), ids.end(), is_repeated), ids.end());
+}
+
+void Bpe::emit_piece(std::string_view piece, const Pieces& split, std::vector<int64_t>& ids) const {
+  const int32_t id = find(piece);
+  if (id == Symbol::kNone) return emit_unknown(piece, ids);
+  if (spec_.tokens[size_t(id)].type == TokenType::kUnused) {
+    if (const auto parts = split.parts.find(piece); parts != split.parts.end()) {
+      emit_piece(parts->second.first, split, ids);
+      emit_piece(parts->second.second, split, ids);
+      return;
+    }
+  }
+  ids.push_back(id);
+}
+
+void Bpe::emit_unknown(std::string_view piece, std::vector<int64_t>& ids) const {
+  std::vector<Symbol> bytes;
+  if (push_bytes(piece, 0, bytes)) {
+    for (const Symbol& byte : bytes) ids.push_back(byte.id);
+  } else if (spec_.unknown) {
+    ids.push_back(*spec_.unknown);
+  }
+}
+
+}  // namespace wick

@@ -1,0 +1,49 @@
+// A word to ids, by byte-pair encoding (Sennrich et al., 2016) in its two variants: merges learnt as a list of pairs
+// (HF tokenizers), and pieces with scores (SentencePiece, Kudo and Richardson, 2018).
+#pragma once
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "wick/text/merge.h"
+#include "wick/text/token_matcher.h"
+#include "wick/text/tokenizer_spec.h"
+
+namespace wick {
+
+class Bpe {
+ public:
+  // `spellings`: by id, how the text to be encoded spells each token. Both must live as long as this.
+  Bpe(const TokenizerSpec& spec, const std::vector<std::string>& spellings);
+  Bpe(const Bpe&) = delete;
+  Bpe& operator=(const Bpe&) = delete;
+
+  // `word`: bytes if byte-level, else UTF-8.
+  void encode(std::string_view word, std::vector<int64_t>& ids) const;
+
+ private:
+  struct Pieces;
+
+  int32_t find(std::string_view piece) const;  // Symbol::kNone if there is none
+  void rank_scores();
+  void encode_by_merges(std::string_view word, std::vector<int64_t>& ids) const;
+  std::vector<Symbol> symbols_to_merge(std::string_view word) const;
+  bool push_bytes(std::string_view character, int32_t start, std::vector<Symbol>& symbols) const;
+  void encode_by_scores(std::string_view word, std::vector<int64_t>& ids) const;
+  void emit_piece(std::string_view piece, const Pieces& split, std::vector<int64_t>& ids) const;
+  void emit_unknown(std::string_view piece, std::vector<int64_t>& ids) const;
+
+  const TokenizerSpec& spec_;
+  const std::vector<std::string>& spellings_;
+  std::unordered_map<std::string_view, int32_t> pieces_;
+  std::array<int32_t, 256> byte_ids_{};  // of "<0x00>" and so on; byte level: of the byte's character
+  MergeTable merges_;
+  std::vector<int32_t> ranks_;  // by id, from the scores
+  size_t longest_ = 0;          // bytes of the longest piece
+  TokenMatcher user_defined_;   // these are never cut or merged
+};
+
+}  // namespace wick

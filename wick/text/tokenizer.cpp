@@ -1,0 +1,305 @@
+#include "wick/text/tokenizer.h"
+
+#include <algorithm>
+#include <array>
+#include <unordered_map>
+#include <utility>
+
+#include "wick/core/error.h"
+#include "wick/text/bpe.h"
+#include "wick/text/byte_characters.h"
+#include "wick/text/token_matcher.h"
+#include "wick/text/tokenizer_spec.h"
+#include "wick/text/unicode.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string replace_all(std::string text, std::string_view from, std::string_view to) {
+  std::string out;
+  size_t start = 0;
+  for (size_t at; (at = text.find(from, start)) != text.npos; start = at + from.size()) {
+    out.append(text, start, at - start);
+    out += to;
+  }
+  if (start == 0) return text;
+  return out.append(text, start);
+}
+
+std::string replace_each_invalid_byte(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = utf8_length(text, at);
+    out += length > 0 ? text.substr(at, length) : "\ufffd";
+    at += std::max<size_t>(length, 1);
+  }
+  return out;
+}
+
+// What each token stands for in a text.
+std::vector<std::string> token_bytes(const TokenizerSpec& spec) {
+  std::vector<std::string> all;
+  for (const Token& token : spec.tokens) {
+    if (token.type == TokenType::kByte)
+      all.emplace_back(1, char(std::stoi(token.text.substr(3, 2), nullptr, 16)));
+    else if (spec.is_byte_level && token.is_piece)
+      all.push_back(bytes_of_characters(token.text).value_or(token.text));
+    else if (spec.is_byte_level || token.type == TokenType::kControl)
+      all.push_back(token.text);
+    else
+      all.push_back(replace_all(token.text, kSpacePiece, " "));
+  }
+  return all;
+}
+
+// How the text that reaches the model spells each token.
+std::vector<std::string> token_spellings(const TokenizerSpec& spec) {
+  std::vector<std::string> all;
+  for (const Token& token : spec.tokens)
+    all.push_back(spec.is_byte_level ? bytes_of_characters(token.text).value_or("") : token.text);
+  return all;
+}
+
+// Calls `found` with each word that the patterns, one after the other, cut out of `text`.
+template <class Found>
+void each_word(std::string_view text, std::span<const WordPattern> patterns, const Found& found) {
+  if (patterns.empty()) return found(text);
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = word_end(patterns[0], text, at);
+    each_word(text.substr(at, end - at), patterns.subspan(1), found);
+    at = end;
+  }
+}
+
+bool is_space(std::string_view text, size_t at) { return character_at(text, at).classes & Character::kSpace; }
+
+}  // namespace
+
+class Tokenizer::Model {
+ public:
+  explicit Model(TokenizerSpec spec);
+
+  void encode(std::span<const TextPart> parts, bool at_start, std::vector<int64_t>& ids) const;
+
+  const TokenizerSpec spec_;
+  const std::vector<std::string> bytes_;
+
+ private:
+  struct Text;
+
+  std::string normalized(std::string_view text, bool with_prefix) const;
+  void encode_between(std::string_view text, bool is_first, bool at_start, std::vector<int64_t>& ids) const;
+  void encode_plain(std::string text, bool is_first, std::vector<int64_t>& ids) const;
+  void encode_metaspace(std::string text, bool is_first, std::vector<int64_t>& ids) const;
+
+  const std::vector<std::string> spellings_;
+  const Bpe bpe_;
+  TokenMatcher added_, added_normalized_;  // values are indices into spec_.added
+};
+
+Tokenizer::Model::Model(TokenizerSpec spec)
+    : spec_(std::move(spec)), bytes_(token_bytes(spec_)), spellings_(token_spellings(spec_)), bpe_(spec_, spellings_) {
+  std::vector<std::pair<std::string, int32_t>> added, added_normalized;
+  for (size_t i = 0; i < spec_.added.size(); ++i) {
+    const AddedToken& token = spec_.added[i];
+    if (token.is_normalized && !token.is_control)
+      added_normalized.emplace_back(normalized(token.text, true), int32_t(i));
+    else
+      added.emplace_back(token.text, int32_t(i));
+  }
+  added_ = TokenMatcher(std::move(added));
+  added_normalized_ = TokenMatcher(std::move(added_normalized));
+}
+
+// The parts as one valid text, and where control tokens may stand in it.
+struct Tokenizer::Model::Text {
+  Text(std::span<const TextPart> parts, bool replaces_each_byte) {
+    for (const TextPart& part : parts) {
+      const bool is_valid = invalid_utf8(part.text) == part.text.npos;
+      if (is_valid)
+        text += part.text;
+      else
+        text += replaces_each_byte ? replace_each_invalid_byte(part.text) : replace_invalid_utf8(part.text);
+      ends.emplace_back(text.size(), part.parse_special);
+    }
+  }
+
+  // Whether all of [start, start + size) is of parts with control tokens.
+  bool allows(size_t start, size_t size) const {
+    const auto ends_behind = [&](const auto& end) { return end.first <= start; };
+    auto part = std::partition_point(ends.begin(), ends.end(), ends_behind);
+    while (part != ends.end() && part->second && part->first < start + size) ++part;
+    return part != ends.end() && part->second;
+  }
+
+  std::string text;
+  std::vector<std::pair<size_t, bool>> ends;  // of each part, and its parse_special
+};
+
+void Tokenizer::Model::encode(std::span<const TextPart> parts, bool at_start, std::vector<int64_t>& ids) const {
+  const Text text(parts, spec_.replaces_each_byte);
+  const std::string_view all = text.text;
+  size_t start = 0;  // of what comes behind the last added token
+  for (size_t at = 0; at < all.size() && !added_.empty();) {
+    const auto match = added_.longest(all, at, [&](int32_t i) {
+      const AddedToken& token = spec_.added[size_t(i)];
+      return !token.is_control || text.allows(at, token.text.size());
+    });
+    if (match.size == 0) {
+      ++at;
+      continue;
+    }
+    const AddedToken& token = spec_.added[size_t(match.value)];
+    size_t first = at, last = at + match.size;
+    while (token.strip_left && first > start) {
+      size_t before = first - 1;
+      while ((all[before] & 0xc0) == 0x80) --before;
+      if (!is_space(all, before)) break;
+      first = before;
+    }
+    while (token.strip_right && last < all.size() && is_space(all, last)) last += character_at(all, last).bytes;
+    encode_between(all.substr(start, first - start), start == 0, at_start, ids);
+    ids.push_back(token.id);
+    start = at = last;
+  }
+  encode_between(all.substr(start), start == 0, at_start, ids);
+}
+
+std::string Tokenizer::Model::normalized(std::string_view text, bool with_prefix) const {
+  std::string out(text);
+  for (const NormalizerStep& step : spec_.normalizer) {
+    if (step.kind == NormalizerStep::kNfc) out = normalize_nfc(out);
+    if (step.kind == NormalizerStep::kNfkc) out = normalize_nfkc(out);
+    if (step.kind == NormalizerStep::kPrepend && with_prefix && !out.empty()) out.insert(0, step.to);
+    if (step.kind == NormalizerStep::kReplace) out = replace_all(std::move(out), step.from, step.to);
+  }
+  return out;
+}
+
+// Text between added tokens; `is_first` if none stands before it.
+void Tokenizer::Model::encode_between(std::string_view text, bool is_first, bool at_start,
+                                      std::vector<int64_t>& ids) const {
+  if (text.empty()) return;
+  const std::string all = normalized(text, !is_first || at_start);
+  size_t start = 0;
+  for (size_t at = 0; at < all.size() && !added_normalized_.empty();) {
+    const auto match = added_normalized_.longest(all, at, [](int32_t) { return true; });
+    if (match.size == 0) {
+      ++at;
+      continue;
+    }
+    encode_plain(all.substr(start, at - start), is_first && at_start && start == 0, ids);
+    ids.push_back(spec_.added[size_t(match.value)].id);
+    start = at += match.size;
+  }
+  encode_plain(all.substr(start), is_first && at_start && start == 0, ids);
+}
+
+void Tokenizer::Model::encode_plain(std::string text, bool is_first, std::vector<int64_t>& ids) const {
+  if (text.empty()) return;
+  if (spec_.is_metaspace) return encode_metaspace(std::move(text), is_first, ids);
+  if (spec_.add_prefix_space && text[0] != ' ') text.insert(0, 1, ' ');
+  each_word(text, spec_.patterns, [&](std::string_view word) { bpe_.encode(word, ids); });
+}
+
+void Tokenizer::Model::encode_metaspace(std::string text, bool is_first, std::vector<int64_t>& ids) const {
+  text = replace_all(std::move(text), " ", kSpacePiece);
+  const bool wants_prefix =
+      spec_.space_prefix == SpacePrefix::kAlways || (spec_.space_prefix == SpacePrefix::kFirst && is_first);
+  if (wants_prefix && !text.starts_with(kSpacePiece)) text.insert(0, kSpacePiece);
+  if (!spec_.splits_at_spaces) return bpe_.encode(text, ids);
+  const std::string_view all = text;
+  for (size_t start = 0; start < all.size();) {
+    const size_t end = std::min(all.find(kSpacePiece, start + 1), all.size());
+    bpe_.encode(all.substr(start, end - start), ids);
+    start = end;
+  }
+}
+
+Tokenizer::Tokenizer(TokenizerSpec spec) : model_(std::make_shared<const Model>(std::move(spec))) {}
+
+Tokenizer Tokenizer::load(const fs::path& folder) {
+  TokenizerSpec spec = read_tokenizer_folder(folder);
+  return Tokenizer(std::move(spec));
+}
+
+Tokenizer Tokenizer::from_arrays(const TokenizerArrays& arrays, const std::string& source) {
+  return Tokenizer(spec_of_arrays(arrays, source));
+}
+
+std::vector<int64_t> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
+  const TextPart part{text, options.parse_special};
+  return encode(std::span(&part, 1), options);
+}
+
+std::vector<int64_t> Tokenizer::encode(std::span<const TextPart> parts, const EncodeOptions& options) const {
+  size_t total = 0;
+  for (const TextPart& part : parts) total += part.text.size();
+  check(total <= kMaxTextBytes, "text: expected at most {} bytes, found {}; cut it up", kMaxTextBytes, total);
+  const TokenizerSpec& spec = model_->spec_;
+  std::vector<int64_t> ids;
+  if (options.add_special) ids = spec.before;
+  model_->encode(parts, options.at_start, ids);
+  if (options.add_special) ids.insert(ids.end(), spec.after.begin(), spec.after.end());
+  return ids;
+}
+
+std::string Tokenizer::decode(std::span<const int64_t> ids, const DecodeOptions& options) const {
+  TokenStream stream(*this, options);
+  std::string text;
+  for (int64_t id : ids) text += stream.push(id);
+  return text + stream.finish();
+}
+
+std::string TokenStream::push(int64_t id) {
+  if (options_.skip_special && tokenizer_.is_control(id)) return "";
+  std::string bytes = tokenizer_.bytes(id);
+  if (!bytes.empty() && std::exchange(options_.at_start, false)) {
+    const bool strips = tokenizer_.model_->spec_.strips_leading_space;
+    if (strips && bytes[0] == ' ') bytes.erase(0, 1);
+  }
+  held_ += bytes;
+  const std::string_view held = held_;
+  const size_t whole = held.size() - incomplete_utf8(held);
+  const std::string text = replace_invalid_utf8(held.substr(0, whole));
+  held_.erase(0, whole);
+  return text;
+}
+
+std::string TokenStream::finish() { return replace_invalid_utf8(std::exchange(held_, "")); }
+
+int64_t Tokenizer::size() const { return int64_t(model_->spec_.tokens.size()); }
+
+std::optional<int64_t> Tokenizer::id_of(std::string_view piece) const {
+  const auto& tokens = model_->spec_.tokens;
+  const auto found = std::find_if(tokens.begin(), tokens.end(), [&](const Token& t) { return t.text == piece; });
+  return found == tokens.end() || piece.empty() ? std::nullopt : std::optional(int64_t(found - tokens.begin()));
+}
+
+std::string_view Tokenizer::piece(int64_t id) const {
+  check(id >= 0 && id < kMaxTokens, "token {}: expected an id from 0 to {}", id, kMaxTokens - 1);
+  return id < size() ? std::string_view(model_->spec_.tokens[size_t(id)].text) : std::string_view();
+}
+
+std::string Tokenizer::bytes(int64_t id) const { return piece(id).empty() ? "" : model_->bytes_[size_t(id)]; }
+
+bool Tokenizer::is_control(int64_t id) const {
+  return !piece(id).empty() && model_->spec_.tokens[size_t(id)].type == TokenType::kControl;
+}
+
+std::optional<int64_t> Tokenizer::bos_id() const { return model_->spec_.bos; }
+std::optional<int64_t> Tokenizer::eos_id() const { return model_->spec_.eos; }
+const std::vector<int64_t>& Tokenizer::stop_ids() const { return model_->spec_.stops; }
+
+bool Tokenizer::is_stop(int64_t id) const {
+  const auto& stops = stop_ids();
+  return std::find(stops.begin(), stops.end(), id) != stops.end();
+}
+
+const std::string& Tokenizer::chat_template() const { return model_->spec_.chat_template; }
+TokenizerArrays Tokenizer::arrays() const { return arrays_of_spec(model_->spec_); }
+
+}  // namespace wick

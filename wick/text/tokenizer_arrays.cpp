@@ -1,0 +1,228 @@
+// The arrays of a GGUF file to a TokenizerSpec and back.
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "wick/core/error.h"
+#include "wick/io/quote.h"
+#include "wick/text/tokenizer_spec.h"
+#include "wick/text/unicode.h"
+
+namespace wick {
+namespace {
+
+// What `tokenizer.ggml.pre` stands for. Of two names for one thing the first is written.
+struct PreTokenizer {
+  const char* name;
+  std::vector<WordPattern> patterns;
+  bool ignore_merges, nfc, add_bos;
+};
+
+const std::vector<PreTokenizer>& pre_tokenizers() {
+  using enum WordPattern;
+  static const std::vector<PreTokenizer> all{
+      {"llama-bpe", {kLlama3}, true, false, true},        {"llama3", {kLlama3}, true, false, true},
+      {"llama-v3", {kLlama3}, true, false, true},         {"qwen2", {kQwen2}, false, true, false},
+      {"deepseek-r1-qwen", {kQwen2}, false, true, false}, {"tekken", {kTekken}, true, false, true},
+      {"smollm", {kDigits, kGpt2}, false, false, false},  {"gpt-2", {kGpt2}, false, false, false},
+  };
+  return all;
+}
+
+const PreTokenizer& pre_tokenizer(const std::string& name, const std::string& source) {
+  std::string known;
+  for (const PreTokenizer& each : pre_tokenizers()) {
+    if (each.name == name) return each;
+    known += fmt::format("{}{}", known.empty() ? "" : ", ", each.name);
+  }
+  fail("{}: tokenizer.ggml.pre {} is not supported; Wick knows {}", source, quote(name), known);
+}
+
+void read_tokens(TokenizerSpec& spec, const TokenizerArrays& arrays) {
+  const size_t count = arrays.tokens.size();
+  check(count > 0 && int64_t(count) <= kMaxTokens, "{}: expected 1 to {} tokens, found {}", spec.source, kMaxTokens,
+        count);
+  const auto check_size = [&](const char* key, size_t size) {
+    check(size == count, "{}: {} {} for {} tokens", spec.source, size, key, count);
+  };
+  if (spec.by_scores) check_size("scores", arrays.scores.size());
+  if (!arrays.token_type.empty()) check_size("token types", arrays.token_type.size());
+  spec.tokens.resize(count);
+  for (size_t id = 0; id < count; ++id) {
+    Token& token = spec.tokens[id];
+    token.text = arrays.tokens[id];
+    check(invalid_utf8(token.text) == std::string::npos, "{}: token {}: expected UTF-8", spec.source, id);
+    const int32_t type = arrays.token_type.empty() ? 1 : arrays.token_type[id];
+    check(type >= 1 && type <= 6, "{}: token {}: expected a type from 1 to 6, found {}", spec.source, id, type);
+    token.type = TokenType(type);
+    if (spec.by_scores) token.score = arrays.scores[id];
+    check(std::isfinite(token.score), "{}: token {}: the score is not finite", spec.source, id);
+  }
+}
+
+bool is_byte_name(const std::string& text) {
+  unsigned value;
+  char close;
+  return text.size() == 6 && std::sscanf(text.c_str(), "<0x%2X%c", &value, &close) == 2 && close == '>';
+}
+
+void mark_tokens(TokenizerSpec& spec) {
+  for (size_t id = 0; id < spec.tokens.size(); ++id) {
+    Token& token = spec.tokens[id];
+    const bool is_control = token.type == TokenType::kControl;
+    const bool is_added = is_control || (!spec.by_scores && token.type == TokenType::kUserDefined);
+    if (is_added && !token.text.empty()) spec.added.push_back({int64_t(id), token.text, is_control});
+    token.is_piece = !is_added && token.type != TokenType::kUnknown;
+    if (token.type != TokenType::kByte) continue;
+    check(is_byte_name(token.text), "{}: token {}: expected a byte as <0x0A>, found {}", spec.source, id,
+          quote(token.text));
+    spec.byte_fallback = true;
+  }
+}
+
+void read_special_ids(TokenizerSpec& spec, const TokenizerArrays& arrays, bool add_bos) {
+  const auto checked = [&](std::optional<int64_t> id, const char* key) {
+    if (id)
+      check(*id >= 0 && *id < int64_t(spec.tokens.size()), "{}: {}: no token has the id {}", spec.source, key, *id);
+    return id;
+  };
+  spec.bos = checked(arrays.bos_token_id, "bos_token_id");
+  spec.eos = checked(arrays.eos_token_id, "eos_token_id");
+  spec.unknown = checked(arrays.unknown_token_id, "unknown_token_id");
+  if (spec.eos) spec.stops.push_back(*spec.eos);
+  if (const auto eot = checked(arrays.eot_token_id, "eot_token_id")) spec.stops.push_back(*eot);
+  if (spec.bos && arrays.add_bos_token.value_or(add_bos)) spec.before = {*spec.bos};
+  if (spec.eos && arrays.add_eos_token.value_or(false)) spec.after = {*spec.eos};
+}
+
+void read_arrays_merges(TokenizerSpec& spec, const TokenizerArrays& arrays) {
+  std::unordered_map<std::string_view, int32_t> ids;
+  for (size_t id = 0; id < spec.tokens.size(); ++id) ids.emplace(spec.tokens[id].text, int32_t(id));
+  const auto id_of = [&](std::string_view text) {
+    const auto found = ids.find(text);
+    if (found == ids.end()) fail("{}: merges: {} is not among the tokens", spec.source, quote(text));
+    return found->second;
+  };
+  for (const std::string& merge : arrays.merges) {
+    const size_t space = merge.find(' ', 1);
+    if (merge.empty() || space == merge.npos || space + 1 == merge.size())
+      fail("{}: merges: expected two tokens, found {}", spec.source, quote(merge));
+    const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
+    spec.merges.push_back({id_of(left), id_of(right), id_of(left + right)});
+  }
+}
+
+void read_sentencepiece_arrays(TokenizerSpec& spec, const TokenizerArrays& arrays) {
+  spec.by_scores = true;
+  spec.replaces_each_byte = true;
+  const bool has_prefix = arrays.add_space_prefix.value_or(true);
+  if (has_prefix) spec.normalizer.push_back({NormalizerStep::kPrepend, "", std::string(kSpacePiece)});
+  spec.normalizer.push_back({NormalizerStep::kReplace, " ", std::string(kSpacePiece)});
+  spec.strips_leading_space = has_prefix;
+  read_tokens(spec, arrays);
+  mark_tokens(spec);
+  read_special_ids(spec, arrays, true);
+}
+
+void read_byte_level_arrays(TokenizerSpec& spec, const TokenizerArrays& arrays) {
+  const PreTokenizer& pre = pre_tokenizer(arrays.pre, spec.source);
+  spec.is_byte_level = true;
+  spec.patterns = pre.patterns;
+  spec.ignore_merges = pre.ignore_merges;
+  if (pre.nfc) spec.normalizer.push_back({NormalizerStep::kNfc, "", ""});
+  read_tokens(spec, arrays);
+  mark_tokens(spec);
+  spec.byte_fallback = false;
+  read_arrays_merges(spec, arrays);
+  read_special_ids(spec, arrays, pre.add_bos);
+}
+
+std::string pre_of_spec(const TokenizerSpec& spec) {
+  const bool is_nfc = spec.normalizer.size() == 1 && spec.normalizer[0].kind == NormalizerStep::kNfc;
+  for (const PreTokenizer& each : pre_tokenizers()) {
+    if (each.patterns == spec.patterns && each.ignore_merges == spec.ignore_merges && each.nfc == is_nfc &&
+        is_nfc == !spec.normalizer.empty() && !spec.add_prefix_space)
+      return each.name;
+  }
+  fail("{}: GGUF has no name for the way in which it cuts words", spec.source);
+}
+
+// Scores that merge as the list of pairs does: less by one for each new token. There are such if all pairs that make a
+// token stand side by side, and every way to make it of two tokens is among them.
+std::vector<float> scores_of_merges(const TokenizerSpec& spec) {
+  std::vector<float> scores(spec.tokens.size(), 0);
+  std::unordered_map<std::string_view, int32_t> ids;
+  for (size_t id = 0; id < spec.tokens.size(); ++id)
+    if (spec.tokens[id].is_piece) ids.emplace(spec.tokens[id].text, int32_t(id));
+  std::vector<int32_t> ways(spec.tokens.size(), 0);
+  float score = 0;
+  for (size_t i = 0; i < spec.merges.size(); ++i) {
+    const auto made = size_t(spec.merges[i].merged);
+    const bool is_next = i == 0 || spec.merges[i - 1].merged != spec.merges[i].merged;
+    check(!is_next || ways[made] == 0, "{}: its merges cannot be written as scores; use a tokenizer.model",
+          spec.source);
+    if (is_next) scores[made] = -++score;
+    ++ways[made];
+  }
+  for (size_t id = 0; id < spec.tokens.size(); ++id) {
+    const std::string_view text = spec.tokens[id].text;
+    if (!spec.tokens[id].is_piece || ways[id] == 0) continue;
+    for (size_t at = 1; at < text.size(); ++at) ways[id] -= ids.count(text.substr(0, at)) && ids.count(text.substr(at));
+    check(ways[id] == 0, "{}: its merges cannot be written as scores; use a tokenizer.model", spec.source);
+  }
+  return scores;
+}
+
+}  // namespace
+
+TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& source) {
+  TokenizerSpec spec;
+  spec.source = source;
+  spec.chat_template = arrays.chat_template;
+  if (arrays.model == "llama")
+    read_sentencepiece_arrays(spec, arrays);
+  else if (arrays.model == "gpt2")
+    read_byte_level_arrays(spec, arrays);
+  else
+    fail("{}: tokenizer.ggml.model {} is not supported; Wick knows llama and gpt2", source, quote(arrays.model));
+  complete_stops(spec);
+  return spec;
+}
+
+TokenizerArrays arrays_of_spec(const TokenizerSpec& spec) {
+  TokenizerArrays arrays;
+  arrays.model = spec.is_byte_level ? "gpt2" : "llama";
+  if (spec.is_byte_level) arrays.pre = pre_of_spec(spec);
+  for (size_t id = 0; id < spec.tokens.size(); ++id) {
+    const Token& token = spec.tokens[id];
+    // GGUF wants a text for every id.
+    arrays.tokens.push_back(token.text.empty() ? fmt::format("[PAD{}]", id) : token.text);
+    const bool is_unknown = spec.unknown == int64_t(id) && !spec.is_byte_level;
+    arrays.token_type.push_back(int32_t(is_unknown ? TokenType::kUnknown : token.type));
+    if (spec.by_scores) arrays.scores.push_back(token.score);
+  }
+  if (spec.is_byte_level) {
+    for (const MergeRule& rule : spec.merges)
+      arrays.merges.push_back(spec.tokens[size_t(rule.left)].text + " " + spec.tokens[size_t(rule.right)].text);
+  } else {
+    if (!spec.by_scores) arrays.scores = scores_of_merges(spec);
+    const auto is_prefix = [](const NormalizerStep& step) { return step.kind == NormalizerStep::kPrepend; };
+    arrays.add_space_prefix = spec.space_prefix != SpacePrefix::kNever ||
+                              std::any_of(spec.normalizer.begin(), spec.normalizer.end(), is_prefix);
+  }
+  arrays.bos_token_id = spec.bos;
+  arrays.eos_token_id = spec.eos;
+  arrays.unknown_token_id = spec.unknown;
+  for (const int64_t stop : spec.stops)
+    if (stop != spec.eos && !arrays.eot_token_id) arrays.eot_token_id = stop;
+  arrays.add_bos_token = spec.bos && std::find(spec.before.begin(), spec.before.end(), *spec.bos) != spec.before.end();
+  arrays.add_eos_token = spec.eos && std::find(spec.after.begin(), spec.after.end(), *spec.eos) != spec.after.end();
+  arrays.chat_template = spec.chat_template;
+  return arrays;
+}
+
+}  // namespace wick

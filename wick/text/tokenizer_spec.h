@@ -1,0 +1,100 @@
+// What the files of a tokenizer say, in one form for all of them: readers fill it, Tokenizer runs it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "wick/text/merge.h"
+#include "wick/text/tokenizer.h"
+#include "wick/text/words.h"
+
+namespace wick {
+
+inline constexpr int64_t kMaxTokens = 1 << 20;
+inline constexpr std::string_view kSpacePiece = "\u2581";  // SentencePiece's space
+
+// SentencePiece's numbers, and GGUF's.
+enum class TokenType : uint8_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
+
+struct Token {
+  std::string text;  // as spelt in the file; empty where no token has the id
+  TokenType type = TokenType::kUnused;
+  bool is_piece = false;  // of the model: merges may make it. Not so are tokens that were added beside it
+  float score = 0;
+};
+
+// A token that is found in the text before anything else is done to it.
+struct AddedToken {
+  int64_t id = 0;
+  std::string text;
+  bool is_control = false;
+  bool is_normalized = false;                    // found in the normalised text
+  bool strip_left = false, strip_right = false;  // takes the white space on that side along
+};
+
+struct NormalizerStep {
+  enum Kind { kNfc, kNfkc, kPrepend, kReplace } kind;
+  std::string from, to;  // kPrepend uses `to`
+};
+
+// Where a space is put before text (Metaspace's prepend_scheme): not, at the start of a text, or behind control tokens
+// too.
+enum class SpacePrefix { kNever, kFirst, kAlways };
+
+// An entry of `merges`: the pair of ids and what it becomes; its rank is its index.
+struct MergeRule {
+  int32_t left, right, merged;
+};
+
+struct TokenizerSpec {
+  std::string source;  // the file, for messages
+  std::vector<Token> tokens;
+  std::vector<AddedToken> added;
+
+  // Before the model.
+  std::vector<NormalizerStep> normalizer;
+  bool is_metaspace = false;  // spaces become U+2581, one more is put before by space_prefix
+  SpacePrefix space_prefix = SpacePrefix::kNever;
+  bool splits_at_spaces = false;  // Metaspace: a word starts at each U+2581
+  std::vector<WordPattern> patterns;
+  bool is_byte_level = false;
+  bool add_prefix_space = false;  // byte level: a plain space, unless there is one
+
+  // The model: merges by rank, or by the score of what they make.
+  bool by_scores = false;
+  std::vector<MergeRule> merges;
+  bool ignore_merges = false;  // a word that is a token needs no merging
+  bool byte_fallback = false, fuse_unknown = false;
+  std::optional<int64_t> unknown;
+  bool replaces_each_byte = false;  // U+FFFD for each byte that is not UTF-8
+
+  // Around and after it.
+  std::vector<int64_t> before, after;  // control tokens around a text
+  bool strips_leading_space = false;   // decoding
+  std::optional<int64_t> bos, eos;
+  std::vector<int64_t> stops;
+  std::string chat_template;
+};
+
+// Readers. They check ids, sizes and UTF-8; Error names the file.
+TokenizerSpec parse_tokenizer_json(std::string_view text, const std::string& source);
+TokenizerSpec parse_sentencepiece(std::string_view bytes, const std::string& source);
+TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& source);
+TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder);
+
+TokenizerArrays arrays_of_spec(const TokenizerSpec& spec);
+
+// For the readers. The token of an id, which must be from 0 to kMaxTokens and free.
+void put_token(TokenizerSpec& spec, int64_t id, Token token);
+// From tokenizer.json's added_tokens or tokenizer_config.json's added_tokens_decoder.
+void add_token(TokenizerSpec& spec, int64_t id, const nlohmann::json& json, const std::string& where);
+// Control tokens that end a turn or a text by their well-known names end an answer too; sorts spec.stops.
+void complete_stops(TokenizerSpec& spec);
+
+}  // namespace wick
