@@ -90,6 +90,9 @@ class Tokenizer::Model {
  private:
   struct Text;
 
+  template <class Accepts, class Between, class Found>
+  void split(std::string_view all, const TokenMatcher& matcher, const Accepts& accepts, const Between& between,
+             const Found& found) const;
   std::string normalized(std::string_view text, bool with_prefix) const;
   void encode_between(std::string_view text, bool is_first, bool at_start, std::vector<int64_t>& ids) const;
   void encode_plain(std::string text, bool is_first, std::vector<int64_t>& ids) const;
@@ -105,10 +108,9 @@ Tokenizer::Model::Model(TokenizerSpec spec)
   std::vector<std::pair<std::string, int32_t>> added, added_normalized;
   for (size_t i = 0; i < spec_.added.size(); ++i) {
     const AddedToken& token = spec_.added[i];
-    if (token.is_normalized && !token.is_control)
-      added_normalized.emplace_back(normalized(token.text, true), int32_t(i));
-    else
-      added.emplace_back(token.text, int32_t(i));
+    const bool is_late = token.is_normalized && !token.is_control;
+    const std::string text = is_late ? normalized(token.text, true) : token.text;
+    if (!text.empty()) (is_late ? added_normalized : added).emplace_back(text, int32_t(i));
   }
   added_ = TokenMatcher(std::move(added));
   added_normalized_ = TokenMatcher(std::move(added_normalized));
@@ -139,15 +141,14 @@ struct Tokenizer::Model::Text {
   std::vector<std::pair<size_t, bool>> ends;  // of each part, and its parse_special
 };
 
-void Tokenizer::Model::encode(std::span<const TextPart> parts, bool at_start, std::vector<int64_t>& ids) const {
-  const Text text(parts, spec_.replaces_each_byte);
-  const std::string_view all = text.text;
-  size_t start = 0;  // of what comes behind the last added token
-  for (size_t at = 0; at < all.size() && !added_.empty();) {
-    const auto match = added_.longest(all, at, [&](int32_t i) {
-      const AddedToken& token = spec_.added[size_t(i)];
-      return !token.is_control || text.allows(at, token.text.size());
-    });
+// Cuts `all` at the tokens of `matcher` for which accepts(index, start) holds: calls between(text, start) and
+// found(id).
+template <class Accepts, class Between, class Found>
+void Tokenizer::Model::split(std::string_view all, const TokenMatcher& matcher, const Accepts& accepts,
+                             const Between& between, const Found& found) const {
+  size_t start = 0;  // of what comes behind the last token
+  for (size_t at = 0; at < all.size() && !matcher.empty();) {
+    const auto match = matcher.longest(all, at, [&](int32_t index) { return accepts(index, at); });
     if (match.size == 0) {
       ++at;
       continue;
@@ -161,11 +162,23 @@ void Tokenizer::Model::encode(std::span<const TextPart> parts, bool at_start, st
       first = before;
     }
     while (token.strip_right && last < all.size() && is_space(all, last)) last += character_at(all, last).bytes;
-    encode_between(all.substr(start, first - start), start == 0, at_start, ids);
-    ids.push_back(token.id);
+    between(all.substr(start, first - start), start);
+    found(token.id);
     start = at = last;
   }
-  encode_between(all.substr(start), start == 0, at_start, ids);
+  between(all.substr(start), start);
+}
+
+void Tokenizer::Model::encode(std::span<const TextPart> parts, bool at_start, std::vector<int64_t>& ids) const {
+  const Text text(parts, spec_.replaces_each_byte);
+  const auto accepts = [&](int32_t index, size_t start) {
+    const AddedToken& token = spec_.added[size_t(index)];
+    return !token.is_control || text.allows(start, token.text.size());
+  };
+  split(
+      text.text, added_, accepts,
+      [&](std::string_view between, size_t start) { encode_between(between, start == 0, at_start, ids); },
+      [&](int64_t id) { ids.push_back(id); });
 }
 
 std::string Tokenizer::Model::normalized(std::string_view text, bool with_prefix) const {
@@ -184,18 +197,12 @@ void Tokenizer::Model::encode_between(std::string_view text, bool is_first, bool
                                       std::vector<int64_t>& ids) const {
   if (text.empty()) return;
   const std::string all = normalized(text, !is_first || at_start);
-  size_t start = 0;
-  for (size_t at = 0; at < all.size() && !added_normalized_.empty();) {
-    const auto match = added_normalized_.longest(all, at, [](int32_t) { return true; });
-    if (match.size == 0) {
-      ++at;
-      continue;
-    }
-    encode_plain(all.substr(start, at - start), is_first && at_start && start == 0, ids);
-    ids.push_back(spec_.added[size_t(match.value)].id);
-    start = at += match.size;
-  }
-  encode_plain(all.substr(start), is_first && at_start && start == 0, ids);
+  split(
+      all, added_normalized_, [](int32_t, size_t) { return true; },
+      [&](std::string_view plain, size_t start) {
+        encode_plain(std::string(plain), is_first && at_start && start == 0, ids);
+      },
+      [&](int64_t id) { ids.push_back(id); });
 }
 
 void Tokenizer::Model::encode_plain(std::string text, bool is_first, std::vector<int64_t>& ids) const {

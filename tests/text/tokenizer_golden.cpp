@@ -1,0 +1,105 @@
+// Ten thousand lines through every family's tokenizer: the ids of HF tokenizers and of SentencePiece
+// (tools/golden/llm_tokenizers.py).
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <functional>
+
+#include "text/lines.h"
+#include "wick/text/tokenizer.h"
+#include "wick/text/unicode.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+using Ids = std::vector<int64_t>;
+
+class Fnv1a {
+ public:
+  void add(std::string_view bytes) {
+    for (char byte : bytes) value_ = (value_ ^ uint8_t(byte)) * 0x01000193u;
+  }
+  void add(const Ids& ids) {
+    for (int64_t id : ids) add_id(int32_t(id));
+    add_id(-1);
+  }
+  std::string hex() const { return fmt::format("{:08x}", value_); }
+
+ private:
+  void add_id(int32_t id) {
+    for (int shift = 0; shift < 32; shift += 8) value_ = (value_ ^ (uint32_t(id) >> shift & 0xff)) * 0x01000193u;
+  }
+  uint32_t value_ = 0x811c9dc5;
+};
+
+const std::vector<std::string>& lines() {
+  static const auto all = test::Lines::all();
+  return all;
+}
+
+// How many groups of ten lines differ from their hash, and which is the first.
+std::string differences(const std::string& golden, const std::function<void(const std::string&, Fnv1a&)>& add) {
+  size_t count = 0, first = 0;
+  EXPECT_EQ(golden.size(), lines().size() / 10 * 8);
+  for (size_t group = 0; group < lines().size() / 10; ++group) {
+    Fnv1a hash;
+    for (size_t i = 0; i < 10; ++i) add(lines()[group * 10 + i], hash);
+    if (hash.hex() == golden.substr(group * 8, 8)) continue;
+    if (count++ == 0) first = group;
+  }
+  return count == 0 ? "" : fmt::format("{} of {}, first lines {}0 to {}9", count, lines().size() / 10, first, first);
+}
+
+void expect_golden(const Tokenizer& tokenizer, const fs::path& path, bool parses_special) {
+  const auto golden = nlohmann::json::parse(std::ifstream(path));
+  const EncodeOptions with_special{.parse_special = parses_special}, plain{.add_special = false};
+  for (const auto& row : golden.at("lines")) {
+    const std::string& line = lines()[row[0].get<size_t>()];
+    EXPECT_EQ(tokenizer.encode(line, with_special), row[1].get<Ids>()) << path << ": line " << row[0] << ": " << line;
+    EXPECT_EQ(tokenizer.encode(line, plain), row[2].get<Ids>()) << path << ": line " << row[0] << ": " << line;
+  }
+  EXPECT_EQ("", differences(golden.at("special"), [&](const std::string& line,
+                                                      Fnv1a& hash) { hash.add(tokenizer.encode(line, with_special)); }))
+      << path;
+  EXPECT_EQ("", differences(golden.at("plain"),
+                            [&](const std::string& line, Fnv1a& hash) { hash.add(tokenizer.encode(line, plain)); }))
+      << path;
+  EXPECT_EQ("", differences(golden.at("decoded"),
+                            [&](const std::string& line, Fnv1a& hash) {
+                              hash.add(tokenizer.decode(tokenizer.encode(line, plain)) + '\0');
+                            }))
+      << path;
+}
+
+fs::path family(const std::string& name) { return test::source_dir() / "tests/golden/tokenizers" / name; }
+
+class TokenizerJson : public testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerJson, GivesTheIdsOfHfTokenizers) {
+  expect_golden(Tokenizer::load(family(GetParam())), family(GetParam()) / "ids.json", true);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TokenizerJson,
+                         testing::Values("llama2", "mistral3", "llama3", "qwen3", "tekken", "smollm"),
+                         [](const auto& each) { return std::string(each.param); });
+
+class TokenizerModel : public testing::TestWithParam<const char*> {};
+
+TEST_P(TokenizerModel, GivesTheIdsOfSentencePiece) {
+  const fs::path folder = fs::path(testing::TempDir()) / fmt::format("wick-{}-{}", GetParam(), getpid());
+  fs::create_directories(folder);
+  for (const char* name : {"tokenizer.model", "tokenizer_config.json"})
+    fs::copy_file(family(GetParam()) / name, folder / name, fs::copy_options::overwrite_existing);
+  expect_golden(Tokenizer::load(folder), family(GetParam()) / "ids_model.json", false);
+  fs::remove_all(folder);
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, TokenizerModel, testing::Values("llama2", "mistral3"),
+                         [](const auto& each) { return std::string(each.param); });
+
+}  // namespace
+}  // namespace wick
