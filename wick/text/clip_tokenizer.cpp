@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <queue>
-#include <tuple>
+#include <unordered_map>
 
 #include "wick/core/error.h"
+#include "wick/text/byte_characters.h"
 #include "wick/text/unicode.h"
 
 namespace wick {
@@ -81,23 +80,6 @@ int64_t read_max_length(const Json& config, const fs::path& path) {
   return found->get<double>() > kMaxLength ? kDefaultLength : found->get<int64_t>();
 }
 
-// GPT-2's printable stand-in for a byte: itself if Latin-1 prints it, else the next unused character from U+0100 on.
-std::array<std::string, 256> byte_tokens() {
-  std::array<std::string, 256> tokens;
-  int unused = 0x100;
-  for (int byte = 0; byte < 256; ++byte) {
-    const bool prints = (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad);
-    const int character = prints ? byte : unused++;
-    if (character < 0x80)
-      tokens[size_t(byte)] = {char(character)};
-    else
-      tokens[size_t(byte)] = {char(0xc0 | character >> 6), char(0x80 | (character & 0x3f))};
-  }
-  return tokens;
-}
-
-uint64_t pair_key(int32_t left, int32_t right) { return uint64_t(uint32_t(left)) << 32 | uint32_t(right); }
-
 }  // namespace
 
 // vocab.json, while the files are being read.
@@ -167,7 +149,7 @@ void ClipTokenizer::load_specials(const fs::path& folder, const Vocabulary& voca
             [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
   max_length_ = read_max_length(config, config_path);
 
-  const auto tokens = byte_tokens();
+  const auto& tokens = byte_characters();
   for (size_t byte = 0; byte < tokens.size(); ++byte) {
     inner_byte_[byte] = vocabulary.find(tokens[byte]).value_or(int32_t(unknown));
     last_byte_[byte] = vocabulary.find(tokens[byte] + "</w>").value_or(int32_t(unknown));
@@ -194,9 +176,8 @@ void ClipTokenizer::load_merges(const fs::path& path, const Vocabulary& vocabula
       return *id;
     };
     const std::string left(line.substr(0, space)), right(line.substr(space + 1));
-    const uint64_t key = pair_key(id_of(left), id_of(right));
-    const Merge merge{int32_t(merges_.size()), id_of(left + right)};
-    if (!merges_.emplace(key, merge).second)
+    const int32_t left_id = id_of(left), right_id = id_of(right);
+    if (!merges_.add(left_id, right_id, {int32_t(merges_.size()), id_of(left + right)}))
       fail("{}: line {}: the pair {} stands there twice", path.string(), line_number, in_quotes(line));
   }
 }
@@ -247,54 +228,15 @@ void ClipTokenizer::encode_words(std::string_view text, size_t most, std::vector
   });
 }
 
-// A piece of a word, linked to its neighbours by index. A piece that was merged into its left neighbour keeps its place
-// but loses its id.
-struct ClipTokenizer::Symbol {
-  static constexpr int32_t kNone = -1;
-  int32_t id, previous, next;
-};
-
 void ClipTokenizer::encode_word(std::string_view word, std::vector<int64_t>& ids) const {
-  const int32_t count = int32_t(word.size());
-  std::vector<Symbol> symbols(word.size());
-  for (int32_t i = 0; i < count; ++i) {
-    const bool is_last = i + 1 == count;
-    const auto& byte_ids = is_last ? last_byte_ : inner_byte_;
-    symbols[size_t(i)] = {byte_ids[uint8_t(word[size_t(i)])], i - 1, is_last ? Symbol::kNone : i + 1};
+  std::vector<Symbol> symbols;
+  symbols.reserve(word.size());
+  for (size_t i = 0; i < word.size(); ++i) {
+    const auto& byte_ids = i + 1 == word.size() ? last_byte_ : inner_byte_;
+    push_symbol(symbols, byte_ids[uint8_t(word[i])], int32_t(i), 1);
   }
-  merge_pairs(symbols);
+  merge_symbols(symbols, [&](const Symbol& left, const Symbol& right) { return merges_.find(left.id, right.id); });
   for (int32_t i = 0; i != Symbol::kNone; i = symbols[size_t(i)].next) ids.push_back(symbols[size_t(i)].id);
-}
-
-// Merges the pair of lowest rank, and of those the leftmost, until none is left. The queue holds every pair that came
-// up, and those whose symbols have changed since are passed over: O(n log n) for a word of n bytes.
-void ClipTokenizer::merge_pairs(std::vector<Symbol>& symbols) const {
-  struct Candidate {
-    int32_t rank, left, left_id, right_id, merged_id;
-    bool operator>(const Candidate& other) const { return std::tie(rank, left) > std::tie(other.rank, other.left); }
-  };
-  std::priority_queue<Candidate, std::vector<Candidate>, std::greater<>> candidates;
-  const auto at = [&](int32_t i) -> Symbol& { return symbols[size_t(i)]; };
-  const auto consider = [&](int32_t left) {
-    if (left == Symbol::kNone || at(left).next == Symbol::kNone) return;
-    const int32_t left_id = at(left).id, right_id = at(at(left).next).id;
-    if (const auto merge = merges_.find(pair_key(left_id, right_id)); merge != merges_.end())
-      candidates.push({merge->second.rank, left, left_id, right_id, merge->second.id});
-  };
-
-  for (int32_t i = 0; i < int32_t(symbols.size()); ++i) consider(i);
-  while (!candidates.empty()) {
-    const Candidate best = candidates.top();
-    candidates.pop();
-    Symbol& left = at(best.left);
-    if (left.id != best.left_id || left.next == Symbol::kNone || at(left.next).id != best.right_id) continue;
-    Symbol& right = at(left.next);
-    left = {best.merged_id, left.previous, right.next};
-    if (right.next != Symbol::kNone) at(right.next).previous = best.left;
-    right.id = Symbol::kNone;
-    consider(left.previous);
-    consider(best.left);
-  }
 }
 
 }  // namespace wick

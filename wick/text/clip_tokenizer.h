@@ -12,9 +12,10 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "wick/text/merge.h"
 
 namespace wick {
 
@@ -37,10 +38,6 @@ class ClipTokenizer {
   int64_t pad_id() const { return pad_; }
 
  private:
-  struct Merge {
-    int32_t rank, id;
-  };
-  struct Symbol;
   class Vocabulary;
 
   ClipTokenizer() = default;
@@ -50,10 +47,9 @@ class ClipTokenizer {
   std::vector<int64_t> tokens(std::string_view text, size_t most) const;  // from the start on, without the end
   void encode_words(std::string_view text, size_t most, std::vector<int64_t>& ids) const;
   void encode_word(std::string_view word, std::vector<int64_t>& ids) const;
-  void merge_pairs(std::vector<Symbol>& symbols) const;
 
-  std::array<int32_t, 256> inner_byte_{}, last_byte_{};    // a byte's id within a word, and at its end
-  std::unordered_map<uint64_t, Merge> merges_;             // (left id, right id) -> what they become, and how soon
+  std::array<int32_t, 256> inner_byte_{}, last_byte_{};  // a byte's id within a word, and at its end
+  MergeTable merges_;
   std::vector<std::pair<std::string, int64_t>> specials_;  // longest first
   int64_t size_ = 0, max_length_ = 77, bos_ = 0, eos_ = 0, pad_ = 0;
 };

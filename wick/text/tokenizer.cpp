@@ -82,7 +82,7 @@ class Tokenizer::Model {
  public:
   explicit Model(TokenizerSpec spec);
 
-  void encode(std::span<const TextPart> parts, bool at_start, std::vector<int64_t>& ids) const;
+  void encode(std::span<const TextPart> parts, Preceding preceding, std::vector<int64_t>& ids) const;
 
   const TokenizerSpec spec_;
   const std::vector<std::string> bytes_;
@@ -94,9 +94,9 @@ class Tokenizer::Model {
   void split(std::string_view all, const TokenMatcher& matcher, const Accepts& accepts, const Between& between,
              const Found& found) const;
   std::string normalized(std::string_view text, bool with_prefix) const;
-  void encode_between(std::string_view text, bool is_first, bool at_start, std::vector<int64_t>& ids) const;
-  void encode_plain(std::string text, bool is_first, std::vector<int64_t>& ids) const;
-  void encode_metaspace(std::string text, bool is_first, std::vector<int64_t>& ids) const;
+  void encode_between(std::string_view text, Preceding preceding, std::vector<int64_t>& ids) const;
+  void encode_plain(std::string text, Preceding preceding, std::vector<int64_t>& ids) const;
+  void encode_metaspace(std::string text, Preceding preceding, std::vector<int64_t>& ids) const;
 
   const std::vector<std::string> spellings_;
   const Bpe bpe_;
@@ -169,7 +169,7 @@ void Tokenizer::Model::split(std::string_view all, const TokenMatcher& matcher, 
   between(all.substr(start), start);
 }
 
-void Tokenizer::Model::encode(std::span<const TextPart> parts, bool at_start, std::vector<int64_t>& ids) const {
+void Tokenizer::Model::encode(std::span<const TextPart> parts, Preceding preceding, std::vector<int64_t>& ids) const {
   const Text text(parts, spec_.replaces_each_byte);
   const auto accepts = [&](int32_t index, size_t start) {
     const AddedToken& token = spec_.added[size_t(index)];
@@ -177,7 +177,9 @@ void Tokenizer::Model::encode(std::span<const TextPart> parts, bool at_start, st
   };
   split(
       text.text, added_, accepts,
-      [&](std::string_view between, size_t start) { encode_between(between, start == 0, at_start, ids); },
+      [&](std::string_view between, size_t start) {
+        encode_between(between, start == 0 ? preceding : Preceding::kControl, ids);
+      },
       [&](int64_t id) { ids.push_back(id); });
 }
 
@@ -192,30 +194,30 @@ std::string Tokenizer::Model::normalized(std::string_view text, bool with_prefix
   return out;
 }
 
-// Text between added tokens; `is_first` if none stands before it.
-void Tokenizer::Model::encode_between(std::string_view text, bool is_first, bool at_start,
-                                      std::vector<int64_t>& ids) const {
+// Text between added tokens.
+void Tokenizer::Model::encode_between(std::string_view text, Preceding preceding, std::vector<int64_t>& ids) const {
   if (text.empty()) return;
-  const std::string all = normalized(text, !is_first || at_start);
+  const std::string all = normalized(text, preceding != Preceding::kText);
   split(
       all, added_normalized_, [](int32_t, size_t) { return true; },
       [&](std::string_view plain, size_t start) {
-        encode_plain(std::string(plain), is_first && at_start && start == 0, ids);
+        encode_plain(std::string(plain), start == 0 ? preceding : Preceding::kControl, ids);
       },
       [&](int64_t id) { ids.push_back(id); });
 }
 
-void Tokenizer::Model::encode_plain(std::string text, bool is_first, std::vector<int64_t>& ids) const {
+void Tokenizer::Model::encode_plain(std::string text, Preceding preceding, std::vector<int64_t>& ids) const {
   if (text.empty()) return;
-  if (spec_.is_metaspace) return encode_metaspace(std::move(text), is_first, ids);
-  if (spec_.add_prefix_space && text[0] != ' ') text.insert(0, 1, ' ');
+  if (spec_.is_metaspace) return encode_metaspace(std::move(text), preceding, ids);
+  if (spec_.add_prefix_space && preceding != Preceding::kText && text[0] != ' ') text.insert(0, 1, ' ');
   each_word(text, spec_.patterns, [&](std::string_view word) { bpe_.encode(word, ids); });
 }
 
-void Tokenizer::Model::encode_metaspace(std::string text, bool is_first, std::vector<int64_t>& ids) const {
+void Tokenizer::Model::encode_metaspace(std::string text, Preceding preceding, std::vector<int64_t>& ids) const {
   text = replace_all(std::move(text), " ", kSpacePiece);
-  const bool wants_prefix =
-      spec_.space_prefix == SpacePrefix::kAlways || (spec_.space_prefix == SpacePrefix::kFirst && is_first);
+  const SpacePrefix prefix = spec_.space_prefix;
+  const bool wants_prefix = (prefix == SpacePrefix::kAlways && preceding != Preceding::kText) ||
+                            (prefix == SpacePrefix::kFirst && preceding == Preceding::kNothing);
   if (wants_prefix && !text.starts_with(kSpacePiece)) text.insert(0, kSpacePiece);
   if (!spec_.splits_at_spaces) return bpe_.encode(text, ids);
   const std::string_view all = text;
@@ -249,7 +251,7 @@ std::vector<int64_t> Tokenizer::encode(std::span<const TextPart> parts, const En
   const TokenizerSpec& spec = model_->spec_;
   std::vector<int64_t> ids;
   if (options.add_special) ids = spec.before;
-  model_->encode(parts, options.at_start, ids);
+  model_->encode(parts, options.preceding, ids);
   if (options.add_special) ids.insert(ids.end(), spec.after.begin(), spec.after.end());
   return ids;
 }

@@ -42,10 +42,13 @@ struct TextPart {
   bool parse_special = false;
 };
 
+// What ids stand before a text that is encoded by itself: tells whether a space is put before it.
+enum class Preceding { kNothing, kControl, kText };
+
 struct EncodeOptions {
   bool add_special = true;     // what the model's files put around a text, mostly <s> before it
   bool parse_special = false;  // as in TextPart
-  bool at_start = true;        // false for text that goes on from other ids: no space is put before it
+  Preceding preceding = Preceding::kNothing;
 };
 
 struct DecodeOptions {

@@ -1,0 +1,91 @@
+// Chat templates: messages to the text that a model was trained on, and to ids.
+//
+// Models carry a template in Jinja. Wick does not run it: it recognises the family by what stands in it and takes from
+// it what differs within a family (spaces around [INST], the default system prompt, whether there is thinking). For
+// messages of the roles system, user and assistant the text is the one that transformers' apply_chat_template gives;
+// tools are not supported.
+//
+// What messages hold is text: a "<|im_end|>" in it is not the control token of that name. (Llama 2 and Mistral before
+// v0.3 mark turns with "[INST]" as plain text, which no tokenizer can tell from a user's.)
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "wick/text/tokenizer.h"
+
+namespace wick {
+
+struct ChatMessage {
+  std::string role, content;  // role: "system", "user" or "assistant"
+};
+
+struct ChatOptions {
+  bool add_generation_prompt = true;  // what stands before an answer, at the end
+  bool enable_thinking = true;        // Qwen 3: else the answer starts behind an empty thought
+  std::string date;                   // Llama 3.1's system prompt names it: "26 Jul 2024"; empty: the template's own
+};
+
+// A stretch of the text. Only `is_template` ones hold control tokens. `is_reply` is what the model says: an answer with
+// the token that ends it, the part that fine-tuning learns.
+struct ChatPart {
+  std::string text;
+  bool is_template = false, is_reply = false;
+};
+
+struct ChatIds {
+  std::vector<int64_t> ids;
+  std::vector<bool> is_reply;  // of each id
+};
+
+class ChatTemplate {
+ public:
+  // By a template in Jinja. Throws Error naming `source` if there is none or it is of no known family.
+  static ChatTemplate recognize(std::string_view jinja, const std::string& source);
+  // The family's own, for models without one: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3.
+  static ChatTemplate named(std::string_view name);
+
+  // `bos` and `eos`: the tokenizer's, as text. Throws Error if the roles are not what the family can say.
+  std::vector<ChatPart> render(std::span<const ChatMessage> messages, const ChatOptions& options, std::string_view bos,
+                               std::string_view eos) const;
+
+  std::string text(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                   const ChatOptions& options = {}) const;
+  // The ids of that text. An answer starts a word of its own, as it does when it is generated.
+  ChatIds encode(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                 const ChatOptions& options = {}) const;
+
+ private:
+  enum class Family { kLlama2, kMistral, kLlama3, kChatMl };
+  enum class Thinking { kNone, kOptional, kAlways };
+  class Writer;
+
+  static ChatTemplate llama2(std::string_view jinja);
+  static ChatTemplate mistral(std::string_view jinja);
+  static ChatTemplate llama3(std::string_view jinja);
+  static ChatTemplate chatml(std::string_view jinja);
+  void write_inst(Writer& writer, std::span<const ChatMessage> messages) const;
+  std::string inst_content(std::span<const ChatMessage> messages, size_t at, const std::string* system) const;
+  void write_llama3(Writer& writer, std::span<const ChatMessage> messages, const ChatOptions& options) const;
+  void write_chatml(Writer& writer, std::span<const ChatMessage> messages, const ChatOptions& options) const;
+  void write_thought(Writer& writer, std::string_view content, bool is_open, bool is_last,
+                     const ChatOptions& options) const;
+
+  Family family_ = Family::kChatMl;
+  // Llama 2 and Mistral.
+  std::string open_, close_;                // around what the user says: "[INST] ", " [/INST]"
+  std::string reply_open_, reply_close_;    // around an answer: " ", and behind its end token
+  std::string system_open_, system_close_;  // around a system prompt, within a user's message
+  bool bos_at_each_turn_ = false, strips_ = false, strips_reply_ = false, system_is_last_ = false;
+  // Llama 3.
+  bool has_dates_ = false, dates_are_today_ = false;
+  std::string date_;
+  // ChatML.
+  std::string default_system_;
+  Thinking thinking_ = Thinking::kNone;
+};
+
+}  // namespace wick
