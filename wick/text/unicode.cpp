@@ -63,13 +63,16 @@ std::string normalize(std::string_view text, int compatibility) {
   return out;
 }
 
+// How many bytes a character with this first byte has; 1 also if there is no such character.
+size_t whole_length(uint8_t lead) {
+  if (lead < 0xc2 || lead > 0xf4) return 1;
+  return lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
+}
+
 // Of the bytes at `at`, which are not a character: how many could start one, at least 1.
 size_t invalid_length(std::string_view text, size_t at) {
   const uint8_t lead = uint8_t(text[at]);
-  const size_t whole = lead >= 0xc2 && lead <= 0xdf   ? 2
-                       : (lead & 0xf0) == 0xe0        ? 3
-                       : lead >= 0xf0 && lead <= 0xf4 ? 4
-                                                      : 1;
+  const size_t whole = whole_length(lead);
   // What the second byte may be is narrower behind some: no surrogates, no longer spelling, nothing beyond U+10FFFF.
   uint8_t low = 0x80, high = 0xbf;
   if (lead == 0xe0) low = 0xa0;
@@ -151,8 +154,7 @@ size_t incomplete_utf8(std::string_view text) {
     const size_t at = text.size() - size;
     const uint8_t byte = uint8_t(text[at]);
     if ((byte & 0xc0) == 0x80) continue;  // not the first of its character
-    const size_t whole = byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
-    return whole > size && invalid_length(text, at) == size ? size : 0;
+    return whole_length(byte) > size && invalid_length(text, at) == size ? size : 0;
   }
   return 0;
 }

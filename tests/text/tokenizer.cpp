@@ -1,0 +1,429 @@
+#include "wick/text/tokenizer.h"
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "source_dir.h"
+#include "text/lines.h"
+#include "wick/core/error.h"
+#include "wick/text/unicode.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using Ids = std::vector<int64_t>;
+
+fs::path family(const std::string& name) { return test::source_dir() / "tests/golden/tokenizers" / name; }
+
+const std::vector<const char*> kFamilies{"llama2", "mistral3", "llama3", "qwen3", "tekken", "smollm"};
+
+bool is_utf8(const std::string& text) { return invalid_utf8(text) == text.npos; }
+
+// A folder to write files into.
+class TokenizerFolder : public testing::Test {
+ protected:
+  TokenizerFolder() { fs::create_directories(folder_); }
+  ~TokenizerFolder() override { fs::remove_all(folder_); }
+
+  void write(const char* name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+  }
+  void copy(const std::string& name, const char* file) const {
+    fs::copy_file(family(name) / file, folder_ / file, fs::copy_options::overwrite_existing);
+  }
+  Tokenizer load() const { return Tokenizer::load(folder_); }
+
+  // What load() says, without the folder's name.
+  std::string complaint() const {
+    try {
+      load();
+    } catch (const Error& error) {
+      std::string message = error.what();
+      EXPECT_EQ(message.find('\n'), message.npos) << "one line";
+      for (size_t at; (at = message.find(folder_.string() + "/")) != message.npos;)
+        message.erase(at, folder_.string().size() + 1);
+      return message;
+    }
+    return "nothing";
+  }
+  std::string complaint_about(const json& tokenizer) const {
+    write("tokenizer.json", tokenizer.dump());
+    return complaint();
+  }
+
+  const fs::path folder_ =
+      fs::path(testing::TempDir()) /
+      fmt::format("wick-{}-{}", testing::UnitTest::GetInstance()->current_test_info()->name(), getpid());
+};
+
+// Byte-level BPE of a few letters.
+json small() {
+  return json::parse(R"({
+    "added_tokens": [{"id": 7, "content": "<s>", "special": true}, {"id": 8, "content": "<t>", "special": false}],
+    "normalizer": null,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "use_regex": true},
+    "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}},
+        {"Sequence": {"id": "A", "type_id": 0}}], "special_tokens": {"<s>": {"id": "<s>", "ids": [7], "tokens": ["<s>"]}}},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "abc": 4, "\u0120": 5, "bc": 6},
+              "merges": ["a b", ["ab", "c"], "b c"]}})");
+}
+
+TEST_F(TokenizerFolder, ControlTokensCountOnlyWhereTheyMay) {
+  write("tokenizer.json", small().dump());
+  const Tokenizer tokenizer = load();
+  EXPECT_EQ(tokenizer.encode("abc bc"), (Ids{7, 4, 5, 6}));
+  EXPECT_EQ(tokenizer.encode("a<s>b", {.add_special = false, .parse_special = true}), (Ids{0, 7, 1}));
+  EXPECT_EQ(tokenizer.encode("a<t>b<s>", {.add_special = false}), (Ids{0, 8, 1})) << "<, s and > are no tokens here";
+  const auto parts = [&](std::vector<TextPart> all) { return tokenizer.encode(all, {.add_special = false}); };
+  EXPECT_EQ(parts({{"<s>", true}, {"a", false}, {"bc<s>", false}, {"<s>", true}}), (Ids{7, 4, 7}));
+  EXPECT_EQ(parts({{"<s", true}, {">a", false}}), (Ids{0})) << "not across the border";
+  EXPECT_EQ(parts({{"<s", true}, {">a", true}}), (Ids{7, 0})) << "both are the template's";
+}
+
+TEST_F(TokenizerFolder, PiecesBytesAndIds) {
+  write("tokenizer.json", small().dump());
+  const Tokenizer tokenizer = load();
+  EXPECT_EQ(tokenizer.size(), 9);
+  EXPECT_EQ(tokenizer.piece(5), "\u0120");
+  EXPECT_EQ(tokenizer.bytes(5), " ");
+  EXPECT_EQ(tokenizer.id_of("abc"), 4);
+  EXPECT_EQ(tokenizer.id_of("x"), std::nullopt);
+  EXPECT_TRUE(tokenizer.is_control(7));
+  EXPECT_FALSE(tokenizer.is_control(8));
+  EXPECT_EQ(tokenizer.decode(Ids{7, 4, 8, 5, 100, 3}), "abc<t> ab") << "an id beyond the tokens gives nothing";
+  EXPECT_EQ(tokenizer.decode(Ids{7, 4}, {.skip_special = false}), "<s>abc");
+  EXPECT_THROW(tokenizer.decode(Ids{-1}), Error);
+  EXPECT_THROW(tokenizer.decode(Ids{1 << 20}), Error);
+}
+
+TEST_F(TokenizerFolder, TheFilesBesideItSayWhatEndsAnAnswer) {
+  write("tokenizer.json", small().dump());
+  EXPECT_EQ(load().bos_id(), std::nullopt);
+  EXPECT_TRUE(load().stop_ids().empty());
+  write("special_tokens_map.json", R"({"bos_token": {"content": "<s>"}, "eos_token": "abc"})");
+  EXPECT_EQ(load().bos_id(), 7);
+  EXPECT_EQ(load().eos_id(), 4);
+  write("tokenizer_config.json", R"({"bos_token": null, "eos_token": "ab", "chat_template": "{{ x }}",
+      "added_tokens_decoder": {"9": {"content": "<|eot_id|>", "special": true}}})");
+  EXPECT_EQ(load().bos_id(), std::nullopt) << "null is an answer";
+  EXPECT_EQ(load().stop_ids(), (Ids{3, 9})) << "<|eot_id|> always ends a turn";
+  EXPECT_EQ(load().chat_template(), "{{ x }}");
+  write("generation_config.json", R"({"eos_token_id": [3, 5]})");
+  EXPECT_EQ(load().stop_ids(), (Ids{3, 5, 9}));
+  write("generation_config.json", R"({"eos_token_id": 2})");
+  EXPECT_EQ(load().stop_ids(), (Ids{2, 3, 9}));
+  EXPECT_TRUE(load().is_stop(2));
+  EXPECT_FALSE(load().is_stop(4));
+  write("chat_template.jinja", "{{ y }}\n");
+  EXPECT_EQ(load().chat_template(), "{{ y }}\n");
+}
+
+TEST_F(TokenizerFolder, LlamaTokenizersPutBosByTheirConfiguration) {
+  write("tokenizer.json", small().dump());
+  const char* config = R"({{"tokenizer_class": "{}", "bos_token": "<s>", "eos_token": "c", "{}": {}}})";
+  const auto encoded = [&](const char* kind, const char* key, bool value) {
+    write("tokenizer_config.json", fmt::format(fmt::runtime(config), kind, key, value));
+    return load().encode("a");
+  };
+  EXPECT_EQ(encoded("LlamaTokenizer", "add_bos_token", true), (Ids{7, 0}));
+  EXPECT_EQ(encoded("LlamaTokenizerFast", "add_bos_token", false), (Ids{0}));
+  EXPECT_EQ(encoded("LlamaTokenizer", "add_eos_token", true), (Ids{7, 0, 2}));
+  EXPECT_EQ(encoded("PreTrainedTokenizerFast", "add_bos_token", false), (Ids{7, 0})) << "the post_processor's";
+}
+
+TEST_F(TokenizerFolder, NamesWhatItDoesNotKnow) {
+  const auto with = [&](const char* pointer, const char* value) {
+    json tokenizer = small();
+    tokenizer[json::json_pointer(pointer)] = json::parse(value);
+    return complaint_about(tokenizer);
+  };
+  EXPECT_EQ(with("/normalizer", R"({"type": "Lowercase"})"),
+            "tokenizer.json: normalizer: \"Lowercase\" is not supported; Wick knows NFC, NFKC, Prepend, Replace and "
+            "Sequence");
+  EXPECT_EQ(with("/normalizer", R"({"type": "Replace", "pattern": {"Regex": " +"}, "content": ""})"),
+            "tokenizer.json: normalizer: a Replace of a pattern is not supported; Wick knows Strings");
+  EXPECT_EQ(with("/pre_tokenizer", R"({"type": "Whitespace"})"),
+            "tokenizer.json: pre_tokenizer: \"Whitespace\" is not supported; Wick knows ByteLevel, Digits, Metaspace, "
+            "Split and Sequence");
+  EXPECT_EQ(
+      with("/pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"})"),
+      "tokenizer.json: pre_tokenizer: the pattern \"(a+)+$\" is not supported; Wick knows those of GPT-2, Llama 3 "
+      "(and GPT-4), Qwen 2 and Tekken");
+  EXPECT_EQ(with("/model/type", R"("Unigram")"), "tokenizer.json: model: \"Unigram\" is not supported; Wick knows BPE");
+  EXPECT_EQ(with("/model/end_of_word_suffix", R"("</w>")"),
+            "tokenizer.json: model: end_of_word_suffix is not supported; Wick knows BPE without it");
+  EXPECT_EQ(with("/post_processor", R"({"type": "RobertaProcessing"})"),
+            "tokenizer.json: post_processor: \"RobertaProcessing\" is not supported; Wick knows ByteLevel, "
+            "TemplateProcessing and Sequence");
+  EXPECT_EQ(with("/decoder", R"({"type": "WordPiece"})"),
+            "tokenizer.json: decoder: \"WordPiece\" is not supported; Wick knows ByteFallback, ByteLevel, Fuse, "
+            "Metaspace, Replace, Strip and Sequence");
+}
+
+TEST_F(TokenizerFolder, SaysWhatIsWrongWithTheFile) {
+  EXPECT_EQ(complaint(),
+            folder_.string() + ": no tokenizer.json or tokenizer.model there; expected a transformers folder");
+  write("tokenizer.json", "{\"model\": ");
+  EXPECT_EQ(complaint().substr(0, 31), "tokenizer.json: not valid JSON:");
+  EXPECT_EQ(complaint_about(json::array()), "tokenizer.json: expected a JSON object, found a list");
+  EXPECT_EQ(complaint_about(json::object()), "tokenizer.json: the key \"model\" is missing");
+  const auto with = [&](const char* pointer, const json& value) {
+    json tokenizer = small();
+    tokenizer[json::json_pointer(pointer)] = value;
+    return complaint_about(tokenizer);
+  };
+  EXPECT_EQ(with("/model/vocab/a", -1), "tokenizer.json: token \"a\": expected an id from 0 to 1048575, found -1");
+  EXPECT_EQ(with("/model/vocab/b", 0), "tokenizer.json: tokens \"a\" and \"b\" share the id 0");
+  EXPECT_EQ(with("/model/merges/0", "a d"), "tokenizer.json: model.merges: \"d\" is not in the vocabulary");
+  EXPECT_EQ(with("/model/merges/0", "ab"), "tokenizer.json: model.merges: expected two tokens, found \"ab\"");
+  EXPECT_EQ(with("/model/unk_token", "?"), "tokenizer.json: model.unk_token: \"?\" is not in the vocabulary");
+  EXPECT_EQ(with("/added_tokens/0/id", 3), "tokenizer.json: tokens \"ab\" and \"<s>\" share the id 3");
+  EXPECT_EQ(with("/post_processor/special_tokens/<s>/ids/0", 50),
+            "tokenizer.json: post_processor: \"<s>\": no token has the id 50");
+  json deep = {{"type", "NFC"}};
+  for (int i = 0; i < 1000; ++i) deep = {{"type", "Sequence"}, {"normalizers", {deep}}};
+  EXPECT_EQ(with("/normalizer", deep), "tokenizer.json: normalizer: sequences within sequences, more than 8 deep");
+
+  write("tokenizer.json", small().dump());
+  write("tokenizer_config.json", R"({"eos_token": "dog"})");
+  EXPECT_EQ(complaint(), "tokenizer_config.json: eos_token: \"dog\" is not a token of tokenizer.json");
+}
+
+TEST_F(TokenizerFolder, SaysWhatIsWrongWithASentencePieceModel) {
+  copy("llama2", "tokenizer.model");
+  std::string model;
+  {
+    std::ifstream file(folder_ / "tokenizer.model", std::ios::binary);
+    model.assign(std::istreambuf_iterator<char>(file), {});
+  }
+  EXPECT_EQ(load().size(), 1400);
+  write("tokenizer.model", model.substr(0, model.size() - 1));
+  EXPECT_EQ(complaint(), "tokenizer.model: not a SentencePiece model, or cut short; copy the file again");
+  write("tokenizer.model", "");
+  EXPECT_EQ(complaint(),
+            "tokenizer.model: expected pieces, a trainer_spec and a normalizer_spec; is it a SentencePiece model?");
+  const auto with = [&](const std::string& more) {
+    write("tokenizer.model", model + more);
+    return complaint();
+  };
+  EXPECT_EQ(with("\x12\x02\x18\x01"), "tokenizer.model: a unigram model is not supported; Wick knows BPE models");
+  EXPECT_EQ(with(std::string("\x1a\x0d\x0a\x08nmt_nfkc\x12\x01x", 15)),
+            "tokenizer.model: the normalizer \"nmt_nfkc\" is not supported; Wick knows identity");
+  EXPECT_EQ(with(std::string("\x0a\x05\x0a\x01x\x18\x07", 7)),
+            "tokenizer.model: piece \"x\": expected a type from 1 to 6, found 7");
+  EXPECT_EQ(with(std::string("\x0a\x08\x0a\x01x\x15\x00\x00\xc0\x7f", 10)),
+            "tokenizer.model: token 1400: the score is not finite");
+}
+
+// The arrays of every family's tokenizer, as a GGUF would hold them, give the same ids again.
+TEST(TokenizerArrays, GiveTheSameIds) {
+  const auto lines = test::Lines::all();
+  for (const std::string name : kFamilies) {
+    if (name == "mistral3") continue;  // below
+    const Tokenizer one = Tokenizer::load(family(name));
+    const Tokenizer other = Tokenizer::from_arrays(one.arrays(), "arrays.gguf");
+    EXPECT_EQ(one.bos_id(), other.bos_id());
+    EXPECT_EQ(one.stop_ids(), other.stop_ids());
+    size_t count = 0;
+    for (const std::string& line : lines) {
+      // Flags of added tokens are not in a GGUF; SentencePiece replaces bytes that are not UTF-8 one by one.
+      if (name == "qwen3" && line.find("<tool>") != line.npos) continue;
+      if (name == "llama2" && !is_utf8(line)) continue;
+      EXPECT_EQ(one.encode(line, {.parse_special = true}), other.encode(line, {.parse_special = true})) << line;
+      EXPECT_EQ(one.decode(one.encode(line)), other.decode(one.encode(line))) << line;
+      ++count;
+    }
+    EXPECT_GT(count, lines.size() / 2);
+  }
+}
+
+// A tokenizer.model's own scores, and those that are made of a tokenizer.json's merges, merge alike.
+TEST_F(TokenizerFolder, ScoresOfMergesMergeAlike) {
+  for (const char* name : {"llama2", "mistral3"}) {
+    copy(name, "tokenizer.model");
+    const Tokenizer model = Tokenizer::from_arrays(load().arrays(), "model.gguf");
+    const Tokenizer made = Tokenizer::from_arrays(Tokenizer::load(family(name)).arrays(), "json.gguf");
+    for (const std::string& line : test::Lines::all()) {
+      EXPECT_EQ(model.encode(line), made.encode(line)) << line;
+      if (HasFailure()) return;
+    }
+  }
+}
+
+TEST(TokenizerArrays, SayWhatIsWrong) {
+  const auto complaint = [](const TokenizerArrays& arrays) -> std::string {
+    try {
+      Tokenizer::from_arrays(arrays, "m.gguf");
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  const TokenizerArrays good{.model = "gpt2", .pre = "qwen2", .tokens = {"a", "b", "ab"}, .merges = {"a b"}};
+  EXPECT_EQ(complaint(good), "nothing");
+  auto bad = good;
+  bad.model = "bert";
+  EXPECT_EQ(complaint(bad), "m.gguf: tokenizer.ggml.model \"bert\" is not supported; Wick knows llama and gpt2");
+  bad = good;
+  bad.pre = "default";
+  EXPECT_EQ(complaint(bad),
+            "m.gguf: tokenizer.ggml.pre \"default\" is not supported; Wick knows llama-bpe, llama3, llama-v3, qwen2, "
+            "deepseek-r1-qwen, tekken, smollm, gpt-2");
+  bad = good;
+  bad.tokens = {};
+  EXPECT_EQ(complaint(bad), "m.gguf: expected 1 to 1048576 tokens, found 0");
+  bad = good;
+  bad.token_type = {1, 1};
+  EXPECT_EQ(complaint(bad), "m.gguf: 2 token types for 3 tokens");
+  bad.token_type = {1, 1, 7};
+  EXPECT_EQ(complaint(bad), "m.gguf: token 2: expected a type from 1 to 6, found 7");
+  bad = good;
+  bad.tokens[1] = "\xff";
+  EXPECT_EQ(complaint(bad), "m.gguf: token 1: expected UTF-8");
+  bad = good;
+  bad.merges = {"a c"};
+  EXPECT_EQ(complaint(bad), "m.gguf: merges: \"c\" is not among the tokens");
+  bad.merges = {"ab"};
+  EXPECT_EQ(complaint(bad), "m.gguf: merges: expected two tokens, found \"ab\"");
+  bad = good;
+  bad.eos_token_id = 3;
+  EXPECT_EQ(complaint(bad), "m.gguf: eos_token_id: no token has the id 3");
+  bad = good;
+  bad.model = "llama";
+  EXPECT_EQ(complaint(bad), "m.gguf: 0 scores for 3 tokens");
+  bad.scores = {0, 0, std::numeric_limits<float>::quiet_NaN()};
+  EXPECT_EQ(complaint(bad), "m.gguf: token 2: the score is not finite");
+  bad.scores = {0, 0, 0};
+  bad.token_type = {1, 6, 1};
+  EXPECT_EQ(complaint(bad), "m.gguf: token 1: expected a byte as <0x0A>, found \"b\"");
+}
+
+// SentencePiece's rules that the trained models do not reach.
+TEST(SentencePieceScores, MergeTheHighestFirstAndKeepUserDefinedPiecesWhole) {
+  const auto encode = [](TokenizerArrays arrays, const char* text) {
+    arrays.model = "llama";
+    arrays.add_space_prefix = false;
+    arrays.scores.resize(arrays.tokens.size());
+    return Tokenizer::from_arrays(arrays, "m").encode(text);
+  };
+  TokenizerArrays arrays{.tokens = {"<unk>", "a", "b", "c", "ab", "bc", "abc"},
+                         .scores = {0, 0, 0, 0, -2, -1, -3},
+                         .token_type = {2, 1, 1, 1, 1, 1, 1},
+                         .unknown_token_id = 0};
+  EXPECT_EQ(encode(arrays, "abc"), (Ids{6})) << "bc, then abc";
+  EXPECT_EQ(encode(arrays, "abx?c"), (Ids{4, 0, 3})) << "unknown ones side by side are one";
+  arrays.token_type[6] = 5;
+  EXPECT_EQ(encode(arrays, "abc"), (Ids{1, 5})) << "an unused piece is taken apart as it was made";
+  arrays.token_type[6] = 1;
+  arrays.token_type[4] = 4;
+  EXPECT_EQ(encode(arrays, "abc"), (Ids{4, 3})) << "a user-defined piece is not merged on";
+  arrays.scores = {0, 0, 0, 0, 5, 5, -1};
+  arrays.token_type[4] = 1;
+  EXPECT_EQ(encode(arrays, "abc"), (Ids{6})) << "of equal scores the leftmost";
+}
+
+TEST(Tokenizer, GivesTheTextBack) {
+  for (const std::string name : {"llama2", "llama3", "tekken", "smollm"}) {
+    const Tokenizer tokenizer = Tokenizer::load(family(name));
+    for (const std::string& line : test::Lines::all()) {
+      const Ids ids = tokenizer.encode(line);
+      // What was a token of U+2581 comes back as a space.
+      if (name == "llama2" && line.find("\u2581") != line.npos) continue;
+      ASSERT_EQ(tokenizer.decode(ids), replace_invalid_utf8(line)) << name;
+    }
+  }
+}
+
+TEST(Tokenizer, StreamsWholeCharacters) {
+  for (const std::string name : kFamilies) {
+    const Tokenizer tokenizer = Tokenizer::load(family(name));
+    for (size_t i = 0; i < 1000; ++i) {
+      static const auto lines = test::Lines::all();
+      const Ids ids = tokenizer.encode(lines[i]);
+      TokenStream stream(tokenizer);
+      std::string text;
+      for (int64_t id : ids) {
+        const std::string more = stream.push(id);
+        ASSERT_TRUE(is_utf8(more));
+        text += more;
+      }
+      ASSERT_EQ(text + stream.finish(), tokenizer.decode(ids)) << name << ": " << lines[i];
+    }
+  }
+}
+
+TEST(Tokenizer, HoldsBackACharacterUntilItIsWhole) {
+  const Tokenizer tokenizer = Tokenizer::load(family("llama2"));
+  const auto byte = [&](int value) { return *tokenizer.id_of(fmt::format("<0x{:02X}>", value)); };
+  TokenStream stream(tokenizer, {.at_start = false});
+  EXPECT_EQ(stream.push(byte(0xf0)), "");
+  EXPECT_EQ(stream.push(byte(0x9f)), "");
+  EXPECT_EQ(stream.push(byte(0x98)), "");
+  EXPECT_EQ(stream.push(byte(0x80)), "\U0001f600");
+  EXPECT_EQ(stream.push(byte(0xe2)), "");
+  EXPECT_EQ(stream.push(byte('a')), "\ufffda");
+  EXPECT_EQ(stream.push(byte(0xff)), "\ufffd");
+  EXPECT_EQ(stream.push(byte(0xc3)), "");
+  EXPECT_EQ(stream.finish(), "\ufffd");
+  EXPECT_EQ(stream.finish(), "");
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("the"), {.at_start = false}), " the");
+}
+
+// These would take hours if anything were quadratic in the length of a text.
+TEST(Tokenizer, LongTextsTakeNoLongerThanTheirLength) {
+  constexpr size_t kBytes = size_t{1} << 18;
+  const auto repeated = [](std::string_view text) {
+    std::string all;
+    while (all.size() < kBytes) all += text;
+    return all;
+  };
+  for (const std::string name : kFamilies) {
+    const Tokenizer tokenizer = Tokenizer::load(family(name));
+    for (const char* text :
+         {" ", "a", "\n", " \n", "A", "\u4e00", "\u0301\u0323", "\u0f73", "<|im_start|", "\xff", "'", "1"}) {
+      const std::string all = repeated(text);
+      const Ids ids = tokenizer.encode(all);
+      EXPECT_FALSE(ids.empty());
+      if (name == "llama3") {
+        EXPECT_EQ(tokenizer.decode(ids), replace_invalid_utf8(all));
+      }
+    }
+  }
+}
+
+TEST(Unicode, ReplacesWhatIsNotUtf8AsPythonDoes) {
+  const std::vector<std::pair<std::string, std::string>> cases{
+      {"a\xff"
+       "b",
+       "a?b"},
+      {"\xc3", "?"},
+      {"\xc3(", "?("},
+      {"\xc0\xaf", "??"},
+      {"\xe2\x82", "?"},
+      {"\xe2\x82(", "?("},
+      {"\xe2(\x82", "?(?"},
+      {"\xed\xa0\x80", "???"},
+      {"\xf0\x9f\x98", "?"},
+      {"\xf0\x9f\x98\xf0", "??"},
+      {"\xf0\x80\x80\xaf", "????"},
+      {"\xf4\x90\x80\x80", "????"},
+      {"\xf5\x80", "??"},
+      {"\xe2\x82\xc3\xa9", "?\u00e9"},
+  };
+  for (const auto& [text, expected] : cases) {
+    std::string spelt;
+    for (char c : expected) spelt += c == '?' ? "\ufffd" : std::string(1, c);
+    EXPECT_EQ(replace_invalid_utf8(text), spelt) << text;
+  }
+}
+
+}  // namespace
+}  // namespace wick
