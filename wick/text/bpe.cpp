@@ -3,9 +3,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <numeric>
+#include <limits>
 #include <utility>
 
+#include "wick/core/error.h"
 #include "wick/text/unicode.h"
 
 namespace wick {
@@ -33,6 +34,7 @@ Bpe::Bpe(const TokenizerSpec& spec, const std::vector<std::string>& spellings) :
       if (spec.tokens[size_t(id)].type == TokenType::kByte) pieces_.erase(spec.tokens[size_t(id)].text);
   }
   user_defined_ = TokenMatcher(std::move(user_defined));
+  cuts_at_spaces_ = !spec.is_byte_level && pieces_end_at_spaces();
   if (spec.by_scores) rank_scores();
   merges_.reserve(spec.merges.size());
   for (size_t rank = 0; rank < spec.merges.size(); ++rank) {
@@ -44,6 +46,16 @@ Bpe::Bpe(const TokenizerSpec& spec, const std::vector<std::string>& spellings) :
 int32_t Bpe::find(std::string_view piece) const {
   const auto found = pieces_.find(piece);
   return found == pieces_.end() ? Symbol::kNone : found->second;
+}
+
+// Whether U+2581 is a piece and in all others comes first, alone or in a row.
+bool Bpe::pieces_end_at_spaces() const {
+  const auto goes_on = [](std::string_view piece) {
+    while (piece.starts_with(kSpacePiece)) piece.remove_prefix(kSpacePiece.size());
+    return piece.find(kSpacePiece) != piece.npos;
+  };
+  return find(kSpacePiece) != Symbol::kNone &&
+         std::none_of(pieces_.begin(), pieces_.end(), [&](const auto& entry) { return goes_on(entry.first); });
 }
 
 // Equal scores have equal ranks: the leftmost of such pairs is merged first.
@@ -59,6 +71,18 @@ void Bpe::rank_scores() {
 }
 
 void Bpe::encode(std::string_view word, std::vector<int64_t>& ids) const {
+  check(word.size() <= size_t(std::numeric_limits<int32_t>::max()), "text: too long to be one word; cut it up");
+  if (!cuts_at_spaces_ || spec_.ignore_merges) return encode_word(word, ids);
+  for (size_t start = 0; start < word.size();) {
+    size_t end = start;
+    while (word.substr(end).starts_with(kSpacePiece)) end += kSpacePiece.size();
+    end = std::min(word.find(kSpacePiece, end), word.size());
+    encode_word(word.substr(start, end - start), ids);
+    start = end;
+  }
+}
+
+void Bpe::encode_word(std::string_view word, std::vector<int64_t>& ids) const {
   if (word.empty()) return;
   if (spec_.by_scores)
     encode_by_scores(word, ids);

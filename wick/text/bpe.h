@@ -28,7 +28,9 @@ class Bpe {
   struct Pieces;
 
   int32_t find(std::string_view piece) const;  // Symbol::kNone if there is none
+  bool pieces_end_at_spaces() const;
   void rank_scores();
+  void encode_word(std::string_view word, std::vector<int64_t>& ids) const;
   void encode_by_merges(std::string_view word, std::vector<int64_t>& ids) const;
   std::vector<Symbol> symbols_to_merge(std::string_view word) const;
   bool push_bytes(std::string_view character, int32_t start, std::vector<Symbol>& symbols) const;
@@ -41,9 +43,10 @@ class Bpe {
   std::unordered_map<std::string_view, int32_t> pieces_;
   std::array<int32_t, 256> byte_ids_{};  // of "<0x00>" and so on; byte level: of the byte's character
   MergeTable merges_;
-  std::vector<int32_t> ranks_;  // by id, from the scores
-  size_t longest_ = 0;          // bytes of the longest piece
-  TokenMatcher user_defined_;   // these are never cut or merged
+  std::vector<int32_t> ranks_;   // by id, from the scores
+  size_t longest_ = 0;           // bytes of the longest piece
+  TokenMatcher user_defined_;    // these are never cut or merged
+  bool cuts_at_spaces_ = false;  // no piece goes on behind a word: words can be merged one by one
 };
 
 }  // namespace wick

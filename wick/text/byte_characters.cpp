@@ -25,10 +25,8 @@ const std::array<std::string, 256>& byte_characters() {
     for (int character = 0; character < kEnd; ++character) {
       if (bytes[size_t(character)] < 0) continue;
       std::string& utf8 = all[size_t(bytes[size_t(character)])];
-      if (character < 0x80)
-        utf8 = {char(character)};
-      else
-        utf8 = {char(0xc0 | character >> 6), char(0x80 | (character & 0x3f))};
+      if (character >= 0x80) utf8 += char(0xc0 | character >> 6);
+      utf8 += char(character < 0x80 ? character : 0x80 | (character & 0x3f));
     }
     return all;
   }();

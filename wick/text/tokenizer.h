@@ -66,6 +66,7 @@ class Tokenizer {
   static Tokenizer load(const std::filesystem::path& folder);
   // `source` names the GGUF file in messages.
   static Tokenizer from_arrays(const TokenizerArrays& arrays, const std::string& source);
+  explicit Tokenizer(TokenizerSpec spec);  // of a reader: text/tokenizer_spec.h
 
   // Throws Error if there are more than kMaxTextBytes.
   std::vector<int64_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
@@ -96,7 +97,6 @@ class Tokenizer {
  private:
   friend class TokenStream;
   class Model;
-  explicit Tokenizer(TokenizerSpec spec);
 
   std::shared_ptr<const Model> model_;  // immutable: copies share it, threads too
 };

@@ -23,12 +23,12 @@ struct PreTokenizer {
 };
 
 const std::vector<PreTokenizer>& pre_tokenizers() {
-  using enum WordPattern;
+  using P = WordPattern;
   static const std::vector<PreTokenizer> all{
-      {"llama-bpe", {kLlama3}, true, false, true},        {"llama3", {kLlama3}, true, false, true},
-      {"llama-v3", {kLlama3}, true, false, true},         {"qwen2", {kQwen2}, false, true, false},
-      {"deepseek-r1-qwen", {kQwen2}, false, true, false}, {"tekken", {kTekken}, true, false, true},
-      {"smollm", {kDigits, kGpt2}, false, false, false},  {"gpt-2", {kGpt2}, false, false, false},
+      {"llama-bpe", {P::kLlama3}, true, false, true},          {"llama3", {P::kLlama3}, true, false, true},
+      {"llama-v3", {P::kLlama3}, true, false, true},           {"qwen2", {P::kQwen2}, false, true, false},
+      {"deepseek-r1-qwen", {P::kQwen2}, false, true, false},   {"tekken", {P::kTekken}, true, false, true},
+      {"smollm", {P::kDigits, P::kGpt2}, false, false, false}, {"gpt-2", {P::kGpt2}, false, false, false},
   };
   return all;
 }

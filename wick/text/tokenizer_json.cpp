@@ -151,7 +151,8 @@ Ids read_vocabulary(TokenizerSpec& spec, const Json& model, const std::string& w
   ids.reserve(vocab.size());
   spec.tokens.reserve(std::min<size_t>(vocab.size() + 512, size_t(kMaxTokens)));
   for (const auto& [text, value] : vocab.items()) {
-    const auto id = as<int64_t>(value, where + ".vocab: " + quote(text));
+    if (!value.is_number_integer()) fail_json(where + ".vocab: " + quote(text), "an id", value);
+    const auto id = as<int64_t>(value, where);
     const bool is_byte = spec.byte_fallback && is_byte_name(text);
     put_token(spec, id, {text, is_byte ? TokenType::kByte : TokenType::kNormal, true});
     if (!text.empty()) ids.emplace(text, int32_t(id));

@@ -90,31 +90,31 @@ size_t invalid_length(std::string_view text, size_t at) {
 }
 
 uint8_t classes_of(utf8proc_int32_t character) {
-  using enum Character::Class;
+  using C = Character;
   switch (utf8proc_category(character)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LT:
-      return kLetter | kUpper;
+      return C::kLetter | C::kUpper;
     case UTF8PROC_CATEGORY_LL:
-      return kLetter | kLower;
+      return C::kLetter | C::kLower;
     case UTF8PROC_CATEGORY_LM:
     case UTF8PROC_CATEGORY_LO:
-      return kLetter | kUpper | kLower;
+      return C::kLetter | C::kUpper | C::kLower;
     case UTF8PROC_CATEGORY_MN:
     case UTF8PROC_CATEGORY_MC:
     case UTF8PROC_CATEGORY_ME:
-      return kSymbol | kUpper | kLower;
+      return C::kSymbol | C::kUpper | C::kLower;
     case UTF8PROC_CATEGORY_ND:
     case UTF8PROC_CATEGORY_NL:
     case UTF8PROC_CATEGORY_NO:
-      return kNumber;
+      return C::kNumber;
     case UTF8PROC_CATEGORY_ZS:
     case UTF8PROC_CATEGORY_ZL:
     case UTF8PROC_CATEGORY_ZP:
-      return kSpace;
+      return C::kSpace;
     default:
-      if (character == '\r' || character == '\n') return kSpace | kNewline;
-      return (character >= '\t' && character <= '\r') || character == 0x85 ? kSpace : kSymbol;
+      if (character == '\r' || character == '\n') return C::kSpace | C::kNewline;
+      return (character >= '\t' && character <= '\r') || character == 0x85 ? C::kSpace : C::kSymbol;
   }
 }
 

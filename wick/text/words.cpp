@@ -8,7 +8,9 @@
 namespace wick {
 namespace {
 
-using enum Character::Class;
+constexpr int kLetter = Character::kLetter, kNumber = Character::kNumber, kSpace = Character::kSpace,
+              kSymbol = Character::kSymbol, kNewline = Character::kNewline, kUpper = Character::kUpper,
+              kLower = Character::kLower;
 
 // The end of the run of characters of these classes.
 size_t run_end(std::string_view text, size_t at, int classes) {

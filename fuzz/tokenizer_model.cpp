@@ -1,0 +1,7 @@
+#include "tokenizer.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
+  wick::read_and_run([&] { return wick::parse_sentencepiece(bytes, "tokenizer.model"); });
+  return 0;
+}
