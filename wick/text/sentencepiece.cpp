@@ -17,7 +17,6 @@ enum Piece : Tag { kText = 1, kScore = 2, kType = 3 };
 enum TrainerSpec : Tag {
   kModelType = 3,
   kTreatWhitespaceAsSuffix = 24,
-  kByteFallback = 35,
   kUnknownId = 40,
   kBosId = 41,
   kEosId = 42,
@@ -30,15 +29,26 @@ enum NormalizerSpec : Tag {
   kEscapeWhitespaces = 5,
 };
 
+// A field of this number in another encoding is a field that nobody knows, as in protobuf's own readers.
+bool at(const protozero::pbf_reader& reader, Tag tag, protozero::pbf_wire_type type) {
+  return reader.tag_and_type() == protozero::tag_and_type(tag, type);
+}
+bool at_bytes(const protozero::pbf_reader& reader, Tag tag) {
+  return at(reader, tag, protozero::pbf_wire_type::length_delimited);
+}
+bool at_number(const protozero::pbf_reader& reader, Tag tag) {
+  return at(reader, tag, protozero::pbf_wire_type::varint);
+}
+
 Token read_piece(protozero::pbf_reader reader) {
   Token token;
   int32_t type = int32_t(TokenType::kNormal);
   while (reader.next()) {
-    if (reader.tag() == kText)
+    if (at_bytes(reader, kText))
       token.text = reader.get_string();
-    else if (reader.tag() == kScore)
+    else if (at(reader, kScore, protozero::pbf_wire_type::fixed32))
       token.score = reader.get_float();
-    else if (reader.tag() == kType)
+    else if (at_number(reader, kType))
       type = reader.get_enum();
     else
       reader.skip();
@@ -58,16 +68,15 @@ void read_trainer_spec(TokenizerArrays& arrays, protozero::pbf_reader reader) {
     return value < 0 ? std::nullopt : std::optional<int64_t>(value);
   };
   while (reader.next()) {
-    const Tag tag = reader.tag();
-    if (tag == kModelType)
+    if (at_number(reader, kModelType))
       type = reader.get_enum();
-    else if (tag == kTreatWhitespaceAsSuffix)
+    else if (at_number(reader, kTreatWhitespaceAsSuffix))
       check(!reader.get_bool(), "treat_whitespace_as_suffix is not supported");
-    else if (tag == kUnknownId)
+    else if (at_number(reader, kUnknownId))
       arrays.unknown_token_id = id();
-    else if (tag == kBosId)
+    else if (at_number(reader, kBosId))
       arrays.bos_token_id = id();
-    else if (tag == kEosId)
+    else if (at_number(reader, kEosId))
       arrays.eos_token_id = id();
     else
       reader.skip();
@@ -81,16 +90,15 @@ void read_normalizer_spec(TokenizerArrays& arrays, protozero::pbf_reader reader)
   bool is_identity = true, removes_spaces = true, escapes_spaces = true;
   arrays.add_space_prefix = true;
   while (reader.next()) {
-    const Tag tag = reader.tag();
-    if (tag == kName)
+    if (at_bytes(reader, kName))
       name = reader.get_string();
-    else if (tag == kPrecompiledCharsmap)
+    else if (at_bytes(reader, kPrecompiledCharsmap))
       is_identity = reader.get_view().empty();
-    else if (tag == kAddDummyPrefix)
+    else if (at_number(reader, kAddDummyPrefix))
       arrays.add_space_prefix = reader.get_bool();
-    else if (tag == kRemoveExtraWhitespaces)
+    else if (at_number(reader, kRemoveExtraWhitespaces))
       removes_spaces = reader.get_bool();
-    else if (tag == kEscapeWhitespaces)
+    else if (at_number(reader, kEscapeWhitespaces))
       escapes_spaces = reader.get_bool();
     else
       reader.skip();
@@ -106,16 +114,16 @@ TokenizerArrays read_model(std::string_view bytes) {
   bool has_trainer = false, has_normalizer = false;
   protozero::pbf_reader reader(bytes.data(), bytes.size());
   while (reader.next()) {
-    if (reader.tag() == kPieces) {
+    if (at_bytes(reader, kPieces)) {
       const Token piece = read_piece(reader.get_message());
       arrays.tokens.push_back(piece.text);
       arrays.scores.push_back(piece.score);
       arrays.token_type.push_back(int32_t(piece.type));
       check(int64_t(arrays.tokens.size()) <= kMaxTokens, "more than {} pieces", kMaxTokens);
-    } else if (reader.tag() == kTrainerSpec) {
+    } else if (at_bytes(reader, kTrainerSpec)) {
       read_trainer_spec(arrays, reader.get_message());
       has_trainer = true;
-    } else if (reader.tag() == kNormalizerSpec) {
+    } else if (at_bytes(reader, kNormalizerSpec)) {
       read_normalizer_spec(arrays, reader.get_message());
       has_normalizer = true;
     } else {
