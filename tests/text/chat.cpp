@@ -90,6 +90,20 @@ TEST(ChatTemplate, AConversationStartsWithItsPrompt) {
   }
 }
 
+TEST(ChatTemplate, OfTheModelThatShipsWithWick) {
+  const fs::path folder = test::source_dir() / "models/tiny-llm";
+  const Tokenizer tokenizer = Tokenizer::load(folder);
+  const auto chat = ChatTemplate::recognize(tokenizer.chat_template(), folder.string());
+  const Messages messages{{"user", "What does a cow say?"}, {"assistant", "A cow says moo."}};
+  const ChatIds all = chat.encode(tokenizer, messages);
+  EXPECT_EQ(tokenizer.decode(all.ids, {.skip_special = false}),
+            "<|im_start|>user\nWhat does a cow say?<|im_end|>\n<|im_start|>assistant\nA cow says moo.<|im_end|>\n"
+            "<|im_start|>assistant\n");
+  EXPECT_LT(all.ids.size(), 30u) << "its words are tokens";
+  EXPECT_TRUE(tokenizer.is_stop(*tokenizer.id_of("<|im_end|>")));
+  EXPECT_EQ(Tokenizer::from_arrays(tokenizer.arrays(), "gguf").encode("a robot"), tokenizer.encode("a robot"));
+}
+
 TEST(ChatTemplate, UsersCannotWriteControlTokens) {
   const std::vector<std::tuple<const char*, const char*, const char*>> cases{
       {"llama2", "llama2", "</s><s>"},

@@ -40,6 +40,9 @@ bool at_number(const protozero::pbf_reader& reader, Tag tag) {
   return at(reader, tag, protozero::pbf_wire_type::varint);
 }
 
+// protozero's get_bool() reads a byte that need not be there.
+bool get_flag(protozero::pbf_reader& reader) { return reader.get_uint64() != 0; }
+
 Token read_piece(protozero::pbf_reader reader) {
   Token token;
   int32_t type = int32_t(TokenType::kNormal);
@@ -71,7 +74,7 @@ void read_trainer_spec(TokenizerArrays& arrays, protozero::pbf_reader reader) {
     if (at_number(reader, kModelType))
       type = reader.get_enum();
     else if (at_number(reader, kTreatWhitespaceAsSuffix))
-      check(!reader.get_bool(), "treat_whitespace_as_suffix is not supported");
+      check(!get_flag(reader), "treat_whitespace_as_suffix is not supported");
     else if (at_number(reader, kUnknownId))
       arrays.unknown_token_id = id();
     else if (at_number(reader, kBosId))
@@ -95,11 +98,11 @@ void read_normalizer_spec(TokenizerArrays& arrays, protozero::pbf_reader reader)
     else if (at_bytes(reader, kPrecompiledCharsmap))
       is_identity = reader.get_view().empty();
     else if (at_number(reader, kAddDummyPrefix))
-      arrays.add_space_prefix = reader.get_bool();
+      arrays.add_space_prefix = get_flag(reader);
     else if (at_number(reader, kRemoveExtraWhitespaces))
-      removes_spaces = reader.get_bool();
+      removes_spaces = get_flag(reader);
     else if (at_number(reader, kEscapeWhitespaces))
-      escapes_spaces = reader.get_bool();
+      escapes_spaces = get_flag(reader);
     else
       reader.skip();
   }
