@@ -12,7 +12,7 @@ import json
 import pathlib
 import sys
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SIZE = 2048
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
@@ -32,6 +32,7 @@ def texts(paths):
 def main():
     folder, sources = pathlib.Path(sys.argv[1]), sys.argv[2:]
     tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
         pre_tokenizers.Split(Regex(WORDS), "isolated"), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     tokenizer.decoder = decoders.ByteLevel()
