@@ -29,7 +29,39 @@ HWY_INLINE IntVec low_bits(IntVec v, int count) { return hn::And(v, hn::Set(Ints
 HWY_INLINE FloatVec floats(IntVec v) { return hn::ConvertTo(Floats(), v); }
 HWY_INLINE FloatVec floats_less(IntVec v, int offset) { return floats(hn::Sub(v, hn::Set(Ints(), offset))); }
 
+// Rows of floats, cut alike.
+struct F32Block {
+  static constexpr int kElements = 32;
+  float x[32];
+};
+struct Bf16Block {
+  static constexpr int kElements = 32;
+  uint16_t x[32];
+};
+struct F16Block {
+  static constexpr int kElements = 32;
+  uint16_t x[32];
+};
+
 // decode(block, f) calls f(i, the vector of elements from i on) for all of a block; i counts no further than the block.
+HWY_INLINE void decode(const F32Block& b, const auto& f) {
+  for (int i = 0; i < 32; i += int(lanes())) f(i, load(b.x + i));
+}
+HWY_INLINE void decode(const Bf16Block& b, const auto& f) {
+  const hn::RebindToUnsigned<Floats> words;
+  for (int i = 0; i < 32; i += int(lanes())) {
+    const auto bits = hn::PromoteTo(words, hn::LoadU(hn::Rebind<uint16_t, Floats>(), b.x + i));
+    f(i, hn::BitCast(Floats(), hn::ShiftLeft<16>(bits)));
+  }
+}
+HWY_INLINE void decode(const F16Block& b, const auto& f) {
+  const hn::Rebind<hwy::float16_t, Floats> halves;
+  for (int i = 0; i < 32; i += int(lanes())) {
+    const auto bits = hn::LoadU(hn::Rebind<uint16_t, Floats>(), b.x + i);
+    f(i, hn::PromoteTo(Floats(), hn::BitCast(halves, bits)));
+  }
+}
+
 HWY_INLINE void decode(const Q8Block& b, const auto& f) {
   const FloatVec d = f16(b.d);
   for (int i = 0; i < 32; i += int(lanes())) f(i, hn::Mul(d, floats(bytes(b.q + i))));
@@ -91,7 +123,8 @@ HWY_INLINE void decode(const Q6KBlock& b, const auto& f) {
 template <class Block>
 void DecodeAll(float* y, const Block* x, int64_t blocks) {
   for (int64_t i = 0; i < blocks; ++i, y += Block::kElements)
-    decode(x[i], [y](int at, FloatVec v) HWY_ATTR { store(v, y + at); });
+    decode(
+        x[i], [y](int at, FloatVec v) HWY_ATTR __attribute__((always_inline)) { store(v, y + at); });
 }
 
 void DecodeBlocks(float* y, const void* x, DType dtype, int64_t n) {
@@ -99,46 +132,38 @@ void DecodeBlocks(float* y, const void* x, DType dtype, int64_t n) {
       dtype, [&]<class Block>(Block*) HWY_ATTR { DecodeAll(y, static_cast<const Block*>(x), n / Block::kElements); });
 }
 
-// kRows rows of the weight times kInputs of the activations. The weight is decoded once for all inputs.
-template <int kRows, int kInputs, class Block>
-HWY_INLINE void product(const Matrix& y, const Matrix& x, int64_t first, const Block* w, int64_t row_blocks,
-                        const float* bias) {
-  FloatVec sums[kRows][kInputs];
-  for (auto& row : sums)
-    for (FloatVec& sum : row) sum = hn::Zero(Floats());
-  const int64_t blocks = x.cols / Block::kElements;
-  for (int64_t b = 0; b < blocks; ++b)
-    for (int r = 0; r < kRows; ++r)
-      decode(w[r * row_blocks + b], [&, from = x.data + b * Block::kElements](int at, FloatVec v) HWY_ATTR {
-        for (int m = 0; m < kInputs; ++m) sums[r][m] = hn::MulAdd(v, load(from + m * x.ld + at), sums[r][m]);
-      });
-  for (int r = 0; r < kRows; ++r)
-    for (int m = 0; m < kInputs; ++m)
-      y.at(m, first + r) = hn::GetLane(hn::SumOfLanes(Floats(), sums[r][m])) + (bias ? bias[first + r] : 0);
-}
-
-template <int kInputs, class Block>
-void RowsTimesBlocks(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
-  constexpr int kRows = kInputs == 1 ? 4 : 2;
-  const int64_t row_blocks = w.stride[0] / Block::kElements;
+// One row of the weight after the other, as memory likes it, in two sums that do not wait for each other.
+template <class Block>
+void RowTimesBlocks(const Matrix& y, const Matrix& x, const View& w, const float* bias, Block*) {
+  const int64_t blocks = x.cols / Block::kElements, row_blocks = w.stride[0] / Block::kElements;
   parallel_for(w.shape[0], w.numel(), [&](int64_t begin, int64_t end) HWY_ATTR {
-    int64_t n = begin;
-    const auto* rows = w.as<const Block>() + begin * row_blocks;
-    for (; n + kRows <= end; n += kRows, rows += kRows * row_blocks)
-      product<kRows, kInputs>(y, x, n, rows, row_blocks, bias);
-    for (; n < end; ++n, rows += row_blocks) product<1, kInputs>(y, x, n, rows, row_blocks, bias);
+    for (int64_t n = begin; n < end; ++n) {
+      const Block* row = w.as<const Block>() + n * row_blocks;
+      FloatVec sums[2] = {hn::Zero(Floats()), hn::Zero(Floats())};
+      for (int64_t b = 0; b < blocks; ++b)
+        decode(
+            row[b],
+            [&, from = x.data + b * Block::kElements ](int at, FloatVec v) HWY_ATTR __attribute__((always_inline)) {
+              FloatVec& sum = sums[at / lanes() % 2];
+              sum = hn::MulAdd(v, load(from + at), sum);
+            });
+      y.at(0, n) = hn::GetLane(hn::SumOfLanes(Floats(), hn::Add(sums[0], sums[1]))) + (bias ? bias[n] : 0);
+    }
   });
 }
 
-template <int kInputs = kFewRowsOfBlocks, class Block>
-void ChooseInputs(const Matrix& y, const Matrix& x, const View& w, const float* bias, Block* block) {
-  if constexpr (kInputs > 1)
-    if (x.rows < kInputs) return ChooseInputs<kInputs - 1>(y, x, w, bias, block);
-  RowsTimesBlocks<kInputs, Block>(y, x, w, bias);
-}
-
-void FewRowsTimesBlocks(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
-  for_block_type(w.dtype, [&](auto* block) HWY_ATTR { ChooseInputs(y, x, w, bias, block); });
+void OneRow(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
+  const auto multiply = [&](auto* block) HWY_ATTR { RowTimesBlocks(y, x, w, bias, block); };
+  switch (w.dtype) {
+    case DType::f32:
+      return multiply(static_cast<F32Block*>(nullptr));
+    case DType::bf16:
+      return multiply(static_cast<Bf16Block*>(nullptr));
+    case DType::f16:
+      return multiply(static_cast<F16Block*>(nullptr));
+    default:
+      return for_block_type(w.dtype, multiply);
+  }
 }
 
 }  // namespace
@@ -150,16 +175,17 @@ HWY_AFTER_NAMESPACE();
 namespace wick {
 
 HWY_EXPORT(DecodeBlocks);
-HWY_EXPORT(FewRowsTimesBlocks);
+HWY_EXPORT(OneRow);
 
 void decode_blocks(float* y, const void* x, DType dtype, int64_t n) {
   assert(n % block_of(dtype).elements == 0);
   HWY_DYNAMIC_DISPATCH(DecodeBlocks)(y, x, dtype, n);
 }
 
-void few_rows_times_blocks(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
-  assert(!x.transposed && x.rows <= kFewRowsOfBlocks && w.stride[1] == 1);
-  if (x.rows > 0) HWY_DYNAMIC_DISPATCH(FewRowsTimesBlocks)(y, x, w, bias);
+bool linear_one_row(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
+  if (x.rows != 1 || x.transposed || w.stride[1] != 1 || w.shape[1] % 32 != 0 || w.stride[0] % 32 != 0) return false;
+  HWY_DYNAMIC_DISPATCH(OneRow)(y, x, w, bias);
+  return true;
 }
 
 }  // namespace wick

@@ -101,8 +101,7 @@ void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float*
 
 void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bias) {
   const DenseInput b(bias);
-  if (is_block(w.dtype) && x.rows <= kFewRowsOfBlocks && !x.transposed && w.stride[1] == 1)
-    return few_rows_times_blocks(y, x, w, b.data());
+  if (linear_int8(y, x, w, b.data()) || linear_one_row(y, x, w, b.data())) return;
   for_each_panel(w, [&](int64_t begin, const Matrix& panel) {
     linear_into(y.col_range(begin, begin + panel.rows), x, panel, bias ? b.data() + begin : nullptr);
   });
