@@ -16,6 +16,10 @@
 
 #include <immintrin.h>
 
+#if HWY_COMPILER_GCC_ACTUAL  // finds what its own header leaves undefined on purpose (GCC's bug 105593)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
+
 // Highway 1.0.3 has no such product, nor a target that allows it: so these are intrinsics, and what a thread runs is
 // called by lambdas that have none.
 HWY_PUSH_ATTRIBUTES("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
@@ -62,8 +66,8 @@ struct Rounded {
 };
 
 // What is not finite makes its block's scale NaN.
-void round_row(const Rounded& to, int64_t row, const float* x, int offset) {
-  for (int64_t b = 0; b < to.blocks(); ++b) {
+void round_row(const Rounded& to, int64_t row, const float* x, int64_t n, int offset) {
+  for (int64_t b = 0; b < n / 32; ++b) {
     const __m512 first = _mm512_loadu_ps(x + b * 32), second = _mm512_loadu_ps(x + b * 32 + 16);
     const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
     const __m512 zero = _mm512_setzero_ps();
@@ -101,7 +105,7 @@ HWY_INLINE __m512 add_pair(__m512 sum, const Rounded& x, int64_t b, const Block&
 // Columns [begin, end) of y.
 template <class Block>
 void dot_products(const Matrix& y, const Rounded& x, const View& w, const float* bias, int64_t begin, int64_t end) {
-  const int64_t blocks = x.blocks(), row_blocks = w.stride[0] / 32;
+  const int64_t blocks = w.shape[1] / 32, row_blocks = w.stride[0] / 32;
   for (int64_t n = begin; n < end; ++n) {
     const Block* row = w.as<const Block>() + n * row_blocks;
     __m512 even = _mm512_setzero_ps(), odd = even;
@@ -111,7 +115,7 @@ void dot_products(const Matrix& y, const Rounded& x, const View& w, const float*
       odd = add_pair(odd, x, b + 2, row[b + 2], row[b + 3]);
     }
     for (; b + 2 <= blocks; b += 2) even = add_pair(even, x, b, row[b], row[b + 1]);
-    if (b < blocks) even = add_pair(even, x, b, row[b], Block{});  // what stands behind x has no weight
+    if (b < blocks) even = add_pair(even, x, b, row[b], Block{});
     y.at(0, n) = _mm512_reduce_add_ps(_mm512_add_ps(even, odd)) + (bias ? bias[n] : 0);
   }
 }
@@ -212,13 +216,15 @@ void panel_products(const Matrix& y, const Rounded& x, const View& w, const floa
 
 template <class Block>
 void linear(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
-  const int64_t starts = x.rows == 1 ? 8 : 1, pad = 16;  // the last pair of blocks may be half there
-  const Scratch memory(Rounded::floats(x.rows, x.cols, starts) + pad);
-  const Rounded rounded(x.rows, x.cols, starts, memory);
+  const bool one = x.rows == 1;  // whose blocks go in pairs
+  const int64_t width = one ? (x.cols + 63) / 64 * 64 : x.cols, starts = one ? 8 : 1;
+  const Scratch memory(Rounded::floats(x.rows, width, starts));
+  if (width > x.cols) std::fill_n(memory.data(), Rounded::floats(x.rows, width, starts), 0.0f);
+  const Rounded rounded(x.rows, width, starts, memory);
   parallel_for(x.rows, x.rows * x.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m) round_row(rounded, m, x.data + m * x.ld, kOffset<Block>);
+    for (int64_t m = begin; m < end; ++m) round_row(rounded, m, x.data + m * x.ld, x.cols, kOffset<Block>);
   });
-  if (x.rows == 1)
+  if (one)
     parallel_for(w.shape[0], w.numel(),
                  [&](int64_t begin, int64_t end) { dot_products<Block>(y, rounded, w, bias, begin, end); });
   else
