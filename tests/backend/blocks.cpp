@@ -4,6 +4,7 @@
 #include <omp.h>
 
 #include "backend/probe.h"
+#include "wick/backend/cpu/blocks.h"
 
 namespace wick {
 namespace {
@@ -140,6 +141,16 @@ TEST_F(Blocks, OneRowOfFloatsIsExact) {
       backend().linear(y, x, w, bias);
       Product(x, w, bias, false).expect(y, std::string(name_of(dtype)));
     }
+}
+
+// The way for processors without products of bytes.
+TEST_F(Blocks, OneRowInFloatsIsExact) {
+  for (const DType dtype : kBlockTypes) {
+    const int64_t n = between(1, 40), k = width_of(dtype, 3);
+    const Tensor w = random_blocks({n, k}, dtype, 1), x = random({1, k}), y = poisoned({1, n});
+    ASSERT_TRUE(linear_one_row(row_major(y.data<float>(), 1, n), row_major(x.data<float>(), 1, k), w, nullptr));
+    Product(x, w, {}, false).expect(y, std::string(name_of(dtype)));
+  }
 }
 
 // The mean of the rounding is far below its bound, and without a trend: an offset that is not taken back would show.
