@@ -1,39 +1,42 @@
 #include "wick/core/dtype.h"
 
+#include <iterator>
+
+#include "wick/core/error.h"
+
 namespace wick {
 
+namespace {
+
+struct Facts {
+  std::string_view name;
+  BlockSize block;
+};
+
+// In the order of the enumeration.
+constexpr Facts kFacts[] = {
+    {"f32", {1, 4}},      {"bf16", {1, 2}},     {"f16", {1, 2}},      {"i32", {1, 4}},
+    {"i64", {1, 8}},      {"u8", {1, 1}},       {"q8_0", {32, 34}},   {"q4_0", {32, 18}},
+    {"q4_k", {256, 144}}, {"q5_k", {256, 176}}, {"q6_k", {256, 210}},
+};
+static_assert(std::size(kFacts) == size_t(DType::q6_k) + 1);
+
+}  // namespace
+
+BlockSize block_of(DType dtype) { return kFacts[size_t(dtype)].block; }
+std::string_view name_of(DType dtype) { return kFacts[size_t(dtype)].name; }
+
 size_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-    case DType::i32:
-      return 4;
-    case DType::bf16:
-    case DType::f16:
-      return 2;
-    case DType::i64:
-      return 8;
-    case DType::u8:
-      return 1;
-  }
-  return 0;
+  check(!is_block(dtype), "{} is for the weights of linear layers and tables: another operation was asked to read it",
+        name_of(dtype));
+  return size_t(block_of(dtype).bytes);
 }
 
-std::string_view name_of(DType dtype) {
-  switch (dtype) {
-    case DType::f32:
-      return "f32";
-    case DType::bf16:
-      return "bf16";
-    case DType::f16:
-      return "f16";
-    case DType::i32:
-      return "i32";
-    case DType::i64:
-      return "i64";
-    case DType::u8:
-      return "u8";
-  }
-  return "?";
+int64_t bytes_of(DType dtype, int64_t elements) {
+  const BlockSize block = block_of(dtype);
+  check(elements % block.elements == 0, "{} keeps {} elements in a block: {} are not whole blocks", name_of(dtype),
+        block.elements, elements);
+  return elements / block.elements * block.bytes;
 }
 
 float f16_to_f32(uint16_t bits) {

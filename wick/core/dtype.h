@@ -1,4 +1,8 @@
 // Element types, and conversions of the 16-bit floats (round to nearest even, as IEEE 754 asks).
+//
+// The types that are called q are not of elements but of blocks of a row, which share a scale: weights of frozen
+// matrices, in the layouts of GGUF (core/blocks.h). Strides count elements there too, rows are whole blocks, and what
+// is asked for by element (size_of, a window that starts inside a block) is an Error.
 #pragma once
 
 #include <bit>
@@ -8,10 +12,17 @@
 
 namespace wick {
 
-enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8 };
+enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8, q8_0, q4_0, q4_k, q5_k, q6_k };
 
-size_t size_of(DType dtype);            // bytes an element
+size_t size_of(DType dtype);            // bytes an element; throws Error for blocks, which have no such thing
 std::string_view name_of(DType dtype);  // "f32", "bf16", ...
+constexpr bool is_block(DType dtype) { return dtype >= DType::q8_0; }
+
+struct BlockSize {
+  int64_t elements, bytes;
+};
+BlockSize block_of(DType dtype);                  // one element where there are no blocks
+int64_t bytes_of(DType dtype, int64_t elements);  // throws Error unless they are whole blocks
 constexpr bool is_float(DType dtype) { return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16; }
 
 inline float bf16_to_f32(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }

@@ -1,5 +1,7 @@
 #include "wick/core/memory.h"
 
+#include <sys/mman.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -63,14 +65,20 @@ class Copied final : public Readback {
   std::vector<char> bytes_;
 };
 
+constexpr size_t kHugePage = size_t{2} << 20;
+
 class HostMemory final : public Memory {
  public:
   void* allocate(size_t bytes) override {
-    const size_t rounded = (bytes + 63) / 64 * 64;
-    void* data = std::aligned_alloc(64, rounded ? rounded : 64);
+    // Large weights lie on huge pages where the system has them: what reads all of them for every token need not look
+    // up an address every 4 KiB.
+    const bool huge = bytes >= 2 * kHugePage && MemoryScope::current() == Purpose::weights;
+    const size_t alignment = huge ? kHugePage : 64, rounded = (std::max<size_t>(bytes, 1) + 63) / 64 * 64;
+    void* data = std::aligned_alloc(alignment, rounded);
     if (data == nullptr)
       throw OutOfMemory(
           fmt::format("out of memory: the CPU could not give {}; in use: {}", readable_bytes(bytes), holdings()));
+    if (huge) ::madvise(data, rounded, MADV_HUGEPAGE);
     count(bytes);
     return data;
   }

@@ -4,6 +4,8 @@
 #include <cassert>
 #include <cstring>
 
+#include "wick/core/blocks.h"
+
 namespace wick {
 
 struct Tensor::Storage {
@@ -32,8 +34,12 @@ bool View::contiguous() const {
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Memory& memory) {
   for (int64_t d : shape) check(d >= 0, "tensor: shape {} has a negative extent", shape);
+  const int64_t block = block_of(dtype).elements;
+  check(block == 1 || (!shape.empty() && shape.back() % block == 0),
+        "tensor: {} keeps {} elements of a row in a block, and the rows of {} are not whole blocks", name_of(dtype),
+        block, shape);
   Tensor t;
-  t.storage_ = std::make_shared<Storage>(memory, size_t(shape.numel()) * size_of(dtype));
+  t.storage_ = std::make_shared<Storage>(memory, size_t(bytes_of(dtype, shape.numel())));
   t.view_ = {t.storage_->data, dtype, shape, contiguous_strides(shape)};
   return t;
 }
@@ -69,8 +75,9 @@ float load_as_float(const void* data, DType dtype, int64_t i) {
       return float(static_cast<const int64_t*>(data)[i]);
     case DType::u8:
       return float(static_cast<const uint8_t*>(data)[i]);
+    default:
+      return block_element(data, dtype, i);
   }
-  return 0;
 }
 
 uint64_t next_id() {
@@ -96,7 +103,7 @@ Tensor Tensor::window(const Shape& shape, const Shape& stride, int64_t offset) c
   Tensor t = *this;
   t.view_.shape = shape;
   t.view_.stride = stride;
-  t.view_.data = static_cast<char*>(view_.data) + offset * int64_t(size_of(dtype()));
+  t.view_.data = static_cast<char*>(view_.data) + bytes_of(dtype(), offset);
   t.id_ = 0;
   return t;
 }
@@ -112,12 +119,12 @@ Tensor Tensor::to(Memory& other) const {
   // Devices talk through the host. What the view spans travels as it lies.
   Tensor host = memory().on_host() ? *this : empty({spanned_elements(view_)}, dtype());
   if (!memory().on_host()) {
-    memory().read(host.view_.data, view_.data, size_t(host.numel()) * size_of(dtype()));
+    memory().read(host.view_.data, view_.data, size_t(bytes_of(dtype(), host.numel())));
     host = host.window(shape(), stride());
   }
   if (other.on_host()) return host;
   Tensor flat = empty({spanned_elements(view_)}, dtype(), other);
-  other.write(flat.view_.data, host.view_.data, size_t(flat.numel()) * size_of(dtype()));
+  other.write(flat.view_.data, host.view_.data, size_t(bytes_of(dtype(), flat.numel())));
   return flat.window(shape(), stride());
 }
 
@@ -135,6 +142,7 @@ std::vector<float> Tensor::to_vector() const {
 }
 
 Tensor Tensor::trainable() const {
+  check(!is_block(dtype()), "tensor: {} holds frozen weights, nothing that is trained", name_of(dtype()));
   Tensor t = *this;
   t.id_ = next_id();
   return t;

@@ -155,6 +155,8 @@ void save_safetensors(const std::filesystem::path& path, const std::map<std::str
   for (const auto& [name, tensor] : tensors) {
     check(name != kMetadataKey, "{}: cannot write the file: no tensor may be called {}", path.string(), kMetadataKey);
     check(bool(tensor), "{}: cannot write the file: tensor {} holds nothing", path.string(), quote(name));
+    check(!is_block(tensor.dtype()), "{}: cannot write the file: tensor {} is {}, which only GGUF files hold",
+          path.string(), quote(name), name_of(tensor.dtype()));
   }
   const auto order = in_file_order(tensors);
   const std::string header = header_json(path, order, metadata);

@@ -31,11 +31,25 @@ Linear Linear::side_by_side(const Scope& s, int64_t in, const std::vector<Output
     vectors.push_back({width});
     sites.push_back({(s / name).path(), {in, width}});
   }
+  const auto stacks = [&](size_t i) {
+    return s.dtype_of(weights[i], matrices[i]) == s.dtype_of(weights[0], matrices[0]);
+  };
+  for (size_t i = 1; i < outputs.size(); ++i)
+    if (!stacks(i)) return Linear(s, in, outputs, bias);
   return Linear(s.load_stacked(weights, matrices), bias ? s.load_stacked(biases, vectors) : StackedTensor(),
                 s.adapt(sites));
 }
 
+Linear::Linear(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias) {
+  for (const auto& [name, width] : outputs) parts_.push_back(Linear(s / name, in, width, bias));
+}
+
 Tensor Linear::operator()(const Tensor& x) const {
+  if (!parts_.empty()) {
+    std::vector<Tensor> outputs;
+    for (const Linear& part : parts_) outputs.push_back(part(x));
+    return cat(outputs, -1);
+  }
   const auto joined = [](const StackedTensor& t) { return t.parts.empty() ? t.whole : stacked(t.whole, t.parts); };
   const Tensor weight = joined(weight_), bias = joined(bias_);
   return lora_ ? lora_linear(x, weight, bias, *lora_) : linear(x, weight, bias);

@@ -21,15 +21,18 @@ class Linear {
   Linear(Tensor weight, Tensor bias, std::optional<Lora> lora = {});  // without a checkpoint
   // A 1x1 convolution: on channels-last images it is a linear, and only files know the difference.
   static Linear pointwise(const Scope& s, int64_t in, int64_t out);
-  // The linears of these names, which have the same input: one, with their outputs side by side.
+  // The linears of these names, which have the same input: one, with their outputs side by side. (Where their weights
+  // are kept in different types, as in some GGUF files, it is several in one.)
   static Linear side_by_side(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias = true);
   Tensor operator()(const Tensor& x) const;
 
  private:
   Linear(const Scope& s, const LoraTarget& target, bool bias);
+  Linear(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias);
   Linear(StackedTensor weight, StackedTensor bias, std::optional<Lora> lora);
   StackedTensor weight_, bias_;
   std::optional<Lora> lora_;
+  std::vector<Linear> parts_;  // instead of all that, where they do not stack
 };
 
 class Conv {  // 3x3 and wider

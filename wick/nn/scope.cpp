@@ -18,6 +18,10 @@ Scope Scope::operator/(const std::string& name) const {
 
 bool Scope::has(const std::string& name) const { return weights_.has(prefix_ + name); }
 
+DType Scope::dtype_of(const std::string& name, const Shape& shape) const {
+  return weights_.dtype_of(prefix_ + name, shape);
+}
+
 Tensor Scope::load(const std::string& name, const Shape& shape) const { return weights_.load(prefix_ + name, shape); }
 
 Tensor Scope::load_conv(const std::string& name, const Shape& file_shape) const {

@@ -24,6 +24,7 @@ class Scope {
   const std::string& path() const { return path_; }  // "unet.down_blocks.1.attentions.0.proj_in"
 
   bool has(const std::string& name) const;
+  DType dtype_of(const std::string& name, const Shape& shape) const;
   Tensor load(const std::string& name, const Shape& shape) const;
   StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;

@@ -1,11 +1,15 @@
 #include "wick/nn/weights.h"
 
 #include <cassert>
+#include <functional>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 
+#include "wick/core/blocks.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/nn/gguf_model.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
@@ -29,9 +33,10 @@ struct Weights::State {
     Shape file_shape;
   };
 
-  struct Stored {
-    std::shared_ptr<SafetensorsFile> file;
-    std::string name;  // there
+  struct Stored {  // in a file
+    Shape shape;
+    std::optional<DType> dtype;  // none of one that cannot be loaded
+    std::function<Tensor(Memory&)> load;
   };
 
   Options options;
@@ -46,10 +51,12 @@ struct Weights::State {
 
   void add_file(const fs::path& path);
   void add_shards(const fs::path& index);
+  void add_gguf(const fs::path& path);
   void add(const std::string& name, const std::shared_ptr<SafetensorsFile>& file);
   Shape stored_shape(const std::string& name) const;
   Tensor read(const std::string& name) const;  // what is in a file, where it belongs: that is where it is converted
-  DType dtype_of(const Shape& shape) const;
+  DType dtype_of(const std::string& name, const Shape& shape) const;
+  void check_quantizable(const std::string& name, const Tensor& stored, DType dtype) const;
   Tensor converted(const std::string& name, const Shape& shape, bool conv) const;
   Tensor keep(const std::string& name, Tensor value, const Shape& shape);
   Tensor load(const std::string& name, const Shape& shape, bool conv);
@@ -81,14 +88,29 @@ void Weights::State::add_shards(const fs::path& index) {
 
 // transformers 5 writes CLIPTextModel without the prefix that its names had before: they are found with it too.
 void Weights::State::add(const std::string& name, const std::shared_ptr<SafetensorsFile>& file) {
-  files[name] = {file, name};
+  const TensorInfo& info = file->tensors().at(name);
+  const Stored stored{info.shape, info.dtype, [=](Memory& memory) { return file->load(name, memory); }};
+  files[name] = stored;
   for (const char* part : {"embeddings.", "encoder.", "final_layer_norm."})
-    if (name.starts_with(part)) files.try_emplace("text_model." + name, Stored{file, name});
+    if (name.starts_with(part)) files.try_emplace("text_model." + name, stored);
+}
+
+// Those that transformers has a name for, with their rows in its order.
+void Weights::State::add_gguf(const fs::path& path) {
+  const auto file = std::make_shared<GgufFile>(GgufFile::open(path));
+  for (const auto& [gguf_name, info] : file->tensors()) {
+    const std::string name = transformers_name(gguf_name);
+    if (name.empty()) continue;
+    const int64_t heads = heads_of_pairs(file->metadata(), gguf_name);
+    files[name] = {info.shape, info.dtype, [=, here = gguf_name](Memory& memory) {
+                     if (heads == 0) return file->load(here, memory);
+                     return pairs_to_halves(file->load(here), heads).to(memory);
+                   }};
+  }
 }
 
 Shape Weights::State::stored_shape(const std::string& name) const {
-  if (const auto found = files.find(name); found != files.end())
-    return found->second.file->tensors().at(found->second.name).shape;
+  if (const auto found = files.find(name); found != files.end()) return found->second.shape;
   const auto found = tensors.find(name);
   check(found != tensors.end(), "{}: has no tensor \"{}\"", source, name);
   return found->second.shape();
@@ -97,11 +119,23 @@ Shape Weights::State::stored_shape(const std::string& name) const {
 Tensor Weights::State::read(const std::string& name) const {
   const auto found = files.find(name);
   if (found == files.end()) return tensors.at(name);
-  return found->second.file->load(found->second.name, *options.place.memory);
+  return found->second.load(*options.place.memory);
 }
 
-DType Weights::State::dtype_of(const Shape& shape) const {
-  return options.trainable || shape.rank() == 1 ? DType::f32 : options.dtype;
+DType Weights::State::dtype_of(const std::string& name, const Shape& shape) const {
+  if (options.trainable || shape.rank() == 1) return DType::f32;
+  const auto stored = files.find(name);
+  if (options.as_stored && stored != files.end() && stored->second.dtype) return *stored->second.dtype;
+  return is_block(options.dtype) && shape.rank() != 2 ? DType::f32 : options.dtype;
+}
+
+void Weights::State::check_quantizable(const std::string& name, const Tensor& stored, DType dtype) const {
+  if (!is_block(dtype) || stored.dtype() == dtype) return;
+  check(can_quantize_to(dtype), "{}: \"{}\" is {}; Wick quantises to q8_0 and q4_0, and reads {}", source, name,
+        name_of(stored.dtype()), name_of(dtype));
+  const int64_t width = stored.dim(1), block = block_of(dtype).elements;
+  check(width % block == 0, "{}: \"{}\" has rows of {} elements, which are not whole blocks of {}: it cannot be {}",
+        source, name, width, block, name_of(dtype));
 }
 
 // As layers see it, where it belongs.
@@ -110,10 +144,12 @@ Tensor Weights::State::converted(const std::string& name, const Shape& shape, bo
   check(file_shape == shape || is_pointwise(file_shape, shape), "{}: \"{}\" should have shape {}, found {}", source,
         name, shape, file_shape);
   const Tensor stored = read(name);
-  check(is_float(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source, name,
-        name_of(stored.dtype()));
+  check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source,
+        name, name_of(stored.dtype()));
+  const DType dtype = dtype_of(name, shape);
+  check_quantizable(name, stored, dtype);
   const Tensor x = reshape(stored, shape);
-  const Tensor value = cast(conv ? contiguous(permute(x, kFileToMemory)) : x, dtype_of(shape));
+  const Tensor value = cast(conv ? contiguous(permute(x, kFileToMemory)) : x, dtype);
   return contiguous(value.to(*options.place.memory));
 }
 
@@ -132,7 +168,7 @@ Tensor Weights::State::load(const std::string& name, const Shape& shape, bool co
   const MemoryScope scope(Purpose::weights);
   if (outline) {
     const Shape memory_shape = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
-    return keep(name, Tensor::empty(memory_shape, dtype_of(shape), *options.place.memory), shape);
+    return keep(name, Tensor::empty(memory_shape, dtype_of(name, shape), *options.place.memory), shape);
   }
   Tensor value = converted(name, shape, conv);
   // A map's tensors stay the caller's: training must not write into them.
@@ -146,10 +182,12 @@ StackedTensor Weights::State::load_stacked(const std::vector<std::string>& names
   const MemoryScope scope(Purpose::weights);
   Shape all = shapes.front();
   for (size_t i = 1; i < shapes.size(); ++i) all[0] += shapes[i][0];
-  StackedTensor stack{Tensor::empty(all, dtype_of(all), *options.place.memory), {}};
+  StackedTensor stack{Tensor::empty(all, dtype_of(names.front(), all), *options.place.memory), {}};
   int64_t begin = 0;
   for (size_t i = 0; i < names.size(); ++i) {
     check(!loaded.contains(names[i]), "{}: \"{}\" is loaded already, apart from {}", source, names[i], names.front());
+    check(dtype_of(names[i], shapes[i]) == stack.whole.dtype(), "{}: \"{}\" is {}, and {} is {}: they do not stack",
+          source, names[i], name_of(dtype_of(names[i], shapes[i])), names.front(), name_of(stack.whole.dtype()));
     const Tensor rows = stack.whole.window(shapes[i], stack.whole.stride(), begin);
     begin += shapes[i].numel();
     if (!outline) rows.backend().copy(rows, converted(names[i], shapes[i], false));
@@ -167,7 +205,7 @@ Weights Weights::open(const fs::path& path, Options options) {
   state.options = options;
   state.source = path.string();
   if (!fs::is_directory(path)) {
-    state.add_file(path);
+    GgufFile::is_gguf(path) ? state.add_gguf(path) : state.add_file(path);
     return weights;
   }
   for (const std::string stem : {"diffusion_pytorch_model", "model"})
@@ -207,6 +245,8 @@ const Residence& Weights::place() const { return state_->options.place; }
 bool Weights::has(const std::string& name) const {
   return state_->outline || state_->files.contains(name) || state_->tensors.contains(name);
 }
+
+DType Weights::dtype_of(const std::string& name, const Shape& shape) const { return state_->dtype_of(name, shape); }
 
 Tensor Weights::load(const std::string& name, const Shape& shape) const { return state_->load(name, shape, false); }
 

@@ -1,4 +1,5 @@
-// Named tensors of one component of a model: a safetensors file, a folder of them (sharded or not), or a map in memory.
+// Named tensors of one component of a model: a safetensors file, a folder of them (sharded or not), a GGUF file of a
+// language model under transformers' names, or a map in memory.
 //
 // Layers ask for tensors by name and shape while they are constructed, so constructing a model is loading it. In
 // trainable Weights every tensor handed out is a leaf of the tape and listed in parameters(); save() writes them back
@@ -38,8 +39,11 @@ struct Residence {
 };
 
 struct WeightsOptions {
-  DType dtype = DType::f32;  // matrices, tables and convolutions are kept so; vectors (norms, biases) always in f32
-  bool trainable = false;    // everything handed out is f32 and a leaf
+  // Matrices, tables and convolutions are kept so; vectors (norms, biases) always in f32. A block type (core/blocks.h)
+  // is for matrices and tables: q8_0 and q4_0 quantise what is stored otherwise; convolutions are f32 then.
+  DType dtype = DType::f32;
+  bool as_stored = false;  // matrices and tables stay in the file's own type instead, whichever each is of
+  bool trainable = false;  // everything handed out is f32 and a leaf
   Residence place = {};
 };
 
@@ -47,8 +51,8 @@ class Weights {
  public:
   using Options = WeightsOptions;
 
-  // `path` is a safetensors file, or a folder that holds one (diffusion_pytorch_model / model[.fp16].safetensors, or
-  // shards with their index.json).
+  // `path` is a safetensors or GGUF file, or a folder that holds one (diffusion_pytorch_model /
+  // model[.fp16].safetensors, or shards with their index.json).
   static Weights open(const std::filesystem::path& path, Options options = {});
   static Weights of(std::map<std::string, Tensor> tensors, Options options = {});
   // No weights at all: every name is there in whatever shape a layer asks for, and the values are anything. What a
@@ -57,6 +61,7 @@ class Weights {
   static Weights outline(Options options);
 
   bool has(const std::string& name) const;
+  DType dtype_of(const std::string& name, const Shape& shape) const;  // in which load() hands it out
   // The tensor under `name`, converted to the options' dtype (f32 for rank 1). Another shape in the file is an error
   // that names file and tensor; only a matrix [out, in] may also be stored as a 1x1 convolution [out, in, 1, 1]. A name
   // that is loaded twice gives the same tensor.

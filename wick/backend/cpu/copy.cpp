@@ -4,8 +4,11 @@
 #include <cstring>
 
 #include "wick/backend/cpu/block_loop.h"
+#include "wick/backend/cpu/blocks.h"
 #include "wick/backend/cpu/convert.h"
 #include "wick/backend/cpu/cpu.h"
+#include "wick/backend/cpu/dense.h"
+#include "wick/core/blocks.h"
 
 namespace wick {
 namespace {
@@ -137,9 +140,46 @@ bool transposes(const View& y, const View& x) {
   return std::abs(axes.stride[1][size_t(axes.rank - 1)]) > 1;
 }
 
+// Calls f(row of y, row of x) for all rows, which both lie dense, on all threads.
+template <class F>
+void for_rows(const View& y, const View& x, const F& f) {
+  for (const View* v : {&y, &x})
+    check(v->stride.back() == 1, "{} of shape {} can be read and written along its rows only",
+          name_of(is_block(v->dtype) ? v->dtype : (v == &y ? x : y).dtype), v->shape);
+  const auto row = [](const View& v, int64_t index) {
+    int64_t offset = 0;
+    for (int d = v.rank() - 2; d >= 0; index /= v.shape[d], --d) offset += index % v.shape[d] * v.stride[d];
+    return v.as<char>() + bytes_of(v.dtype, offset);
+  };
+  const int64_t rows = x.numel() / std::max<int64_t>(x.shape.back(), 1);
+  parallel_for(rows, x.numel(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) f(row(y, i), row(x, i));
+  });
+}
+
+void copy_blocks(const View& y, const View& x) {
+  const int64_t width = x.shape.back();
+  if (y.dtype == x.dtype) {
+    const size_t bytes = size_t(bytes_of(x.dtype, width));
+    return for_rows(y, x, [=](char* to, const char* from) { std::memcpy(to, from, bytes); });
+  }
+  if (is_block(y.dtype)) {
+    check(can_quantize_to(y.dtype), "Wick quantises to q8_0 and q4_0; {} can only be read", name_of(y.dtype));
+    const DenseInput dense(x);
+    return for_rows(y, contiguous_view(const_cast<float*>(dense.data()), x.shape), [&](char* to, const char* from) {
+      quantize_blocks(to, y.dtype, reinterpret_cast<const float*>(from), width);
+    });
+  }
+  const DenseOutput dense(y);
+  for_rows(contiguous_view(dense.data(), y.shape), x,
+           [&](char* to, const char* from) { decode_blocks(reinterpret_cast<float*>(to), from, x.dtype, width); });
+  dense.finish();
+}
+
 }  // namespace
 
 void CpuBackend::copy(View y, View x) {
+  if (is_block(y.dtype) || is_block(x.dtype)) return copy_blocks(y, x);
   assert(y.shape == x.shape && is_float(y.dtype) == is_float(x.dtype));
   if (y.dtype == x.dtype) return copy_same(y, x);
   if (is_float(y.dtype)) {
@@ -159,6 +199,7 @@ void CpuBackend::copy(View y, View x) {
 }
 
 void CpuBackend::fill(View y, float value) {
+  check(!is_block(y.dtype), "fill: {} is not filled", name_of(y.dtype));
   alignas(8) std::array<char, 8> element{};
   const auto put = [&](auto v) { std::memcpy(element.data(), &v, sizeof v); };
   switch (y.dtype) {

@@ -23,7 +23,7 @@ std::vector<int64_t> ids_of(const View& ids) {
 void CpuBackend::embedding(View y, View table, View ids) {
   const std::vector<int64_t> rows = ids_of(ids);
   const int64_t width = table.dim(1), n = int64_t(rows.size());
-  const int64_t row_bytes = table.stride[0] * int64_t(size_of(table.dtype));
+  const int64_t row_bytes = bytes_of(table.dtype, table.stride[0]);
   const DenseOutput output(y);
   parallel_for(n, n * width, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

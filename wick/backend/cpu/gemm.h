@@ -90,7 +90,7 @@ void for_each_panel(const View& w, F f) {
   const int64_t rows = w.shape[0], step = std::max<int64_t>(64, kPanelFloats / std::max<int64_t>(w.shape[1], 1));
   for (int64_t begin = 0; begin < rows; begin += step) {
     View panel = w;
-    panel.data = w.as<char>() + begin * w.stride[0] * int64_t(size_of(w.dtype));
+    panel.data = w.as<char>() + bytes_of(w.dtype, begin * w.stride[0]);
     panel.shape[0] = std::min(step, rows - begin);
     f(begin, *Operand(panel));
   }

@@ -3,6 +3,7 @@
 
 #include <cassert>
 
+#include "wick/backend/cpu/blocks.h"
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/dense.h"
 #include "wick/backend/cpu/gemm.h"
@@ -100,6 +101,7 @@ void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float*
 
 void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bias) {
   const DenseInput b(bias);
+  if (linear_int8(y, x, w, b.data()) || linear_one_row(y, x, w, b.data())) return;
   for_each_panel(w, [&](int64_t begin, const Matrix& panel) {
     linear_into(y.col_range(begin, begin + panel.rows), x, panel, bias ? b.data() + begin : nullptr);
   });

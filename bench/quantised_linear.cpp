@@ -1,0 +1,58 @@
+// Wick's side of bench/quantised_linear: for each line "RUNS TYPE M K N COPIES" on stdin, prints the milliseconds of a
+// product y [M, N] = x [M, K] w[N, K]^T as a list, one entry a run, which goes through COPIES weights: together they
+// are larger than the caches, as those of a model are.
+#include <fmt/ranges.h>
+
+#include <cstring>
+#include <ctime>
+
+#include "timing.h"
+#include "wick/core/blocks.h"
+#include "wick/ops/ops.h"
+
+namespace {
+
+using namespace wick;
+
+DType dtype_named(const std::string& name) {
+  for (const DType dtype : {DType::q8_0, DType::q4_0, DType::q4_k, DType::q5_k, DType::q6_k, DType::bf16, DType::f16})
+    if (name_of(dtype) == name) return dtype;
+  return DType::f32;
+}
+
+// Milliseconds: of the clock, or of a lone thread's processor, which others that use it do not slow down.
+double now() {
+  timespec time{};
+  clock_gettime(omp_get_max_threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return double(time.tv_sec) * 1e3 + double(time.tv_nsec) * 1e-6;
+}
+
+}  // namespace
+
+int main() {
+  cpu_backend();
+  fmt::print("{}\n", bench::libraries());
+  std::fflush(stdout);
+  std::string type;
+  for (int64_t runs, m, k, n, copies; std::cin >> runs >> type >> m >> k >> n >> copies;) {
+    Rng rng(1);
+    const Tensor x = random_normal({m, k}, rng), values = random_normal({n, k}, rng);
+    std::vector<Tensor> weights;
+    for (int64_t i = 0; i < copies; ++i) {
+      const MemoryScope scope(Purpose::weights);
+      weights.push_back(Tensor::empty({n, k}, dtype_named(type)));
+      if (is_block(weights.back().dtype()) && !can_quantize_to(weights.back().dtype()))  // any numbers take as long
+        std::memset(weights.back().data<void>(), 0x11, size_t(bytes_of(weights.back().dtype(), n * k)));
+      else
+        cpu_backend().copy(weights.back(), values);
+    }
+    std::vector<double> ms;
+    for (int64_t i = -1; i < runs; ++i) {  // the first warms up
+      const double start = now();
+      for (const Tensor& w : weights) linear(x, w, {});
+      if (i >= 0) ms.push_back((now() - start) / double(copies));
+    }
+    fmt::print("[{:.6f}]\n", fmt::join(ms, ", "));
+    std::fflush(stdout);
+  }
+}

@@ -1,0 +1,295 @@
+#include "wick/io/gguf.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "wick/core/error.h"
+#include "wick/io/descriptor.h"
+#include "wick/io/gguf_format.h"
+#include "wick/io/quote.h"
+
+namespace wick {
+
+static_assert(std::endian::native == std::endian::little, "the format is little-endian, and so are we");
+
+namespace {
+
+constexpr const char* kTypeNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                      "bool", "string", "array", "u64", "i64", "f64"};
+static_assert(std::size(kTypeNames) == std::variant_size_v<GgufValue> &&
+              std::size(kTypeNames) == std::variant_size_v<GgufArray>);
+
+// Calls f(static_cast<T*>(nullptr)) with alternative `index` of a variant.
+template <class Variant, class F, size_t... I>
+void for_alternative(size_t index, const F& f, std::index_sequence<I...>) {
+  (void)((I == index && (f(static_cast<std::variant_alternative_t<I, Variant>*>(nullptr)), true)) || ...);
+}
+template <class Variant, class F>
+void for_alternative(size_t index, const F& f) {
+  for_alternative<Variant>(index, f, std::make_index_sequence<std::variant_size_v<Variant>>());
+}
+
+const GgufType* find_type(uint32_t id) {
+  const auto* found = std::ranges::find(kGgufTypes, id, &GgufType::id);
+  return found == std::end(kGgufTypes) ? nullptr : found;
+}
+
+// Reads a file from front to back through a small window; a claim to more than is left of it is an error.
+class Window {
+ public:
+  explicit Window(const FileDescriptor& file) : file_(file), source_(file.path().string()) {}
+
+  uint64_t position() const { return position_; }
+  uint64_t left() const { return file_.size() - position_; }
+  const std::string& source() const { return source_; }
+
+  void read(void* to, size_t bytes, std::string_view what) {
+    check(bytes <= left(),
+          "{}: the file is truncated: {} should take {} bytes at byte {}, and {} are left; fetch it again", source_,
+          what, bytes, position_, left());
+    auto* out = static_cast<char*>(to);
+    while (bytes > 0) {
+      if (position_ < begin_ || position_ >= begin_ + filled_) refill();
+      const size_t n = std::min<size_t>(bytes, size_t(begin_ + filled_ - position_));
+      std::memcpy(out, buffer_.data() + (position_ - begin_), n);
+      out += n;
+      position_ += n;
+      bytes -= n;
+    }
+  }
+
+  template <class T>
+  T number(std::string_view what) {
+    T value;
+    read(&value, sizeof value, what);
+    return value;
+  }
+
+  std::string string(std::string_view what) {
+    const auto length = number<uint64_t>(what);
+    check(length <= left(), "{}: {} should have {} bytes at byte {}, and {} are left: the file is damaged or truncated",
+          source_, what, length, position_, left());
+    std::string text(size_t(length), '\0');
+    read(text.data(), text.size(), what);
+    return text;
+  }
+
+  // How many there are of something that takes at least `least` bytes each.
+  uint64_t count(std::string_view what, uint64_t least) { return checked_count(number<uint64_t>(what), what, least); }
+  uint64_t checked_count(uint64_t n, std::string_view what, uint64_t least) const {
+    check(n <= left() / least, "{}: {} cannot be {}: {} bytes are left of the file; it is damaged or truncated",
+          source_, what, n, left());
+    return n;
+  }
+
+ private:
+  void refill() {
+    begin_ = position_;
+    filled_ = file_.read_at(begin_, buffer_.data(), buffer_.size());
+    check(filled_ > 0, "{}: the file shrank while it was read", source_);
+  }
+
+  const FileDescriptor& file_;
+  std::string source_;
+  std::vector<char> buffer_ = std::vector<char>(size_t{1} << 16);
+  uint64_t position_ = 0, begin_ = 0;
+  size_t filled_ = 0;
+};
+
+}  // namespace
+
+class GgufReader {
+ public:
+  explicit GgufReader(const std::filesystem::path& path) {
+    file_.path_ = path;
+    file_.file_ = std::make_shared<FileDescriptor>(path);
+  }
+
+  GgufFile read() {
+    Window in(*file_.file_);
+    read_version(in);
+    const uint64_t tensors = in.count("the number of tensors", kLeastTensor);
+    const uint64_t entries = in.count("the number of metadata entries", kLeastEntry);
+    read_metadata(in, entries);
+    for (uint64_t i = 0; i < tensors; ++i) read_tensor(in, i);
+    place_tensors(in);
+    return std::move(file_);
+  }
+
+ private:
+  static constexpr uint64_t kLeastEntry = 8 + 4 + 1, kLeastTensor = 8 + 4 + 4 + 8;
+
+  std::string source() const { return file_.path_.string(); }
+
+  void read_version(Window& in) {
+    std::array<char, 4> magic{};
+    file_.file_->read_at(0, magic.data(), magic.size());
+    check(std::string_view(magic.data(), magic.size()) == kGgufMagic,
+          "{}: expected a GGUF file, found something else: it does not start with {}", source(), kGgufMagic);
+    in.number<uint32_t>("the magic number");
+    file_.version_ = in.number<uint32_t>("the version");
+    check((file_.version_ & 0xffff) != 0, "{}: the file is big-endian, which Wick does not read; convert it", source());
+    check(file_.version_ == 2 || file_.version_ == 3,
+          "{}: expected GGUF version 2 or 3, found version {}; convert the model again with a present llama.cpp",
+          source(), file_.version_);
+  }
+
+  void read_metadata(Window& in, uint64_t count) {
+    GgufMetadata::Entries entries;
+    for (uint64_t i = 0; i < count; ++i) {
+      std::string key = in.string(fmt::format("the key of metadata entry {}", i));
+      const auto type = in.number<uint32_t>("a metadata type");
+      entries.emplace_back(key, read_value(in, type, key));
+    }
+    file_.metadata_ = GgufMetadata(source(), std::move(entries));
+  }
+
+  GgufValue read_value(Window& in, uint32_t type, const std::string& key) {
+    check(type < std::variant_size_v<GgufValue>, "{}: metadata {} has the unknown type {}", source(), quote(key), type);
+    GgufValue value;
+    for_alternative<GgufValue>(type, [&]<class T>(T*) {
+      if constexpr (std::is_same_v<T, GgufArray>)
+        value.emplace<GgufArray>(read_array(in, key));
+      else
+        value.emplace<T>(read_one<T>(in, key));
+    });
+    return value;
+  }
+
+  template <class T>
+  T read_one(Window& in, const std::string& key) {
+    const auto what = [&] { return "metadata " + quote(key); };
+    if constexpr (std::is_same_v<T, std::string>) return in.string(what());
+    if constexpr (std::is_same_v<T, bool>) {
+      const auto byte = in.number<uint8_t>(what());
+      check(byte <= 1, "{}: {}: expected a bool, 0 or 1, found {}", source(), what(), byte);
+      return byte == 1;
+    }
+    if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, bool>) return in.number<T>(what());
+  }
+
+  GgufArray read_array(Window& in, const std::string& key) {
+    const std::string what = "metadata " + quote(key);
+    const auto type = in.number<uint32_t>(what);
+    check(type < std::variant_size_v<GgufArray>, "{}: {} is an array of the unknown type {}", source(), what, type);
+    const auto count = in.number<uint64_t>(what);
+    GgufArray array;
+    for_alternative<GgufArray>(type, [&]<class T>(T*) {
+      if constexpr (std::is_same_v<T, std::monostate>)
+        fail("{}: {} is an array of arrays, which Wick does not read", source(), what);
+      else
+        array.emplace<T>(read_elements<typename T::value_type>(in, key, what, count));
+    });
+    return array;
+  }
+
+  template <class T>
+  std::vector<T> read_elements(Window& in, const std::string& key, const std::string& what, uint64_t count) {
+    constexpr bool plain = !std::is_same_v<T, std::string> && !std::is_same_v<T, bool>;
+    in.checked_count(count, "the length of " + what, std::is_same_v<T, std::string> ? 8 : sizeof(T));
+    std::vector<T> values;
+    if constexpr (plain) {
+      values.resize(size_t(count));
+      in.read(values.data(), values.size() * sizeof(T), what);
+    } else {
+      values.reserve(size_t(count));
+      for (uint64_t i = 0; i < count; ++i) values.push_back(read_one<T>(in, key));
+    }
+    return values;
+  }
+
+  void read_tensor(Window& in, uint64_t index) {
+    const std::string name = in.string(fmt::format("the name of tensor {}", index));
+    const std::string what = "tensor " + quote(name);
+    const auto rank = in.number<uint32_t>(what);
+    check(rank <= kGgufMaxRank, "{}: {} has {} dimensions, more than {}", source(), what, rank, kGgufMaxRank);
+    std::array<uint64_t, kGgufMaxRank> extents{};
+    in.read(extents.data(), rank * sizeof(uint64_t), what);
+    const auto id = in.number<uint32_t>(what);
+    const GgufType* type = find_type(id);
+    GgufTensor tensor{type ? std::string(type->name) : fmt::format("type {}", id), type ? type->dtype : std::nullopt};
+    // Empty extents count as one in `span`, so that strides of an empty tensor cannot overflow either.
+    uint64_t span = type ? uint64_t(type->block.bytes) : 1, elements = 1;
+    for (uint32_t d = rank; d-- > 0;) {
+      const uint64_t extent = extents[d];
+      check(extent <= INT64_MAX && !__builtin_mul_overflow(span, std::max<uint64_t>(extent, 1), &span) &&
+                span <= INT64_MAX,
+            "{}: {}: a shape of {} is larger than any memory", source(), what,
+            fmt::join(extents.begin(), extents.begin() + rank, " x "));
+      elements *= extent;
+      tensor.shape.push_back(int64_t(extent));
+    }
+    if (type) {
+      check(rank == 0 ? type->block.elements == 1 : extents[0] % uint64_t(type->block.elements) == 0,
+            "{}: {}: rows of {} elements are not whole blocks of {}, of {} elements", source(), what,
+            rank ? extents[0] : 1, type->name, type->block.elements);
+      tensor.bytes = elements / uint64_t(type->block.elements) * uint64_t(type->block.bytes);
+    }
+    tensor.begin = in.number<uint64_t>(what);
+    check(file_.tensors_.emplace(name, std::move(tensor)).second, "{}: {} stands twice", source(), what);
+  }
+
+  // Turns offsets in the data into places in the file, and checks that each tensor lies there and alone.
+  void place_tensors(const Window& in) {
+    const auto alignment = uint64_t(file_.metadata_.integer_or(kGgufAlignmentKey, kGgufAlignment, {1, 1 << 30}));
+    check(std::has_single_bit(alignment), "{}: {} should be a power of two, found {}", source(), kGgufAlignmentKey,
+          alignment);
+    const uint64_t size = file_.file_->size();
+    const uint64_t start = (in.position() + alignment - 1) / alignment * alignment;
+    std::vector<const std::pair<const std::string, GgufTensor>*> order;
+    for (auto& entry : file_.tensors_) {
+      auto& [name, tensor] = entry;
+      const uint64_t bytes = tensor.bytes.value_or(0), left = size - std::min(size, start);
+      check(tensor.begin % alignment == 0, "{}: tensor {} begins at byte {} of the data, not at a multiple of {}",
+            source(), quote(name), tensor.begin, alignment);
+      check(tensor.begin <= left && bytes <= left - tensor.begin,
+            "{}: the file is truncated: tensor {} takes {} bytes from byte {} of the data on, of which there are {}; "
+            "fetch "
+            "it again",
+            source(), quote(name), bytes, tensor.begin, left);
+      tensor.begin += start;
+      if (bytes > 0) order.push_back(&entry);
+    }
+    std::ranges::sort(order, {}, [](const auto* entry) { return entry->second.begin; });
+    for (size_t i = 1; i < order.size(); ++i)
+      check(order[i - 1]->second.begin + *order[i - 1]->second.bytes <= order[i]->second.begin,
+            "{}: tensor {} overlaps tensor {}", source(), quote(order[i]->first), quote(order[i - 1]->first));
+  }
+
+  GgufFile file_;
+};
+
+GgufFile GgufFile::open(const std::filesystem::path& path) { return GgufReader(path).read(); }
+
+bool GgufFile::is_gguf(const std::filesystem::path& path) {
+  if (!std::filesystem::is_regular_file(path)) return false;
+  std::array<char, 4> magic{};
+  FileDescriptor(path).read_at(0, magic.data(), magic.size());
+  return std::string_view(magic.data(), magic.size()) == kGgufMagic;
+}
+
+Tensor GgufFile::load(const std::string& name, Memory& memory) const {
+  const auto found = tensors_.find(name);
+  check(found != tensors_.end(), "{}: there is no tensor {} among its {}", path_.string(), quote(name),
+        tensors_.size());
+  const GgufTensor& info = found->second;
+  check(
+      info.dtype.has_value(),
+      "{}: tensor {} is {}, which Wick does not compute with; use a file of F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or "
+      "Q6_K",
+      path_.string(), quote(name), info.type_name);
+  Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
+  memory.fill(tensor.view().data, size_t(*info.bytes), [&](void* host, size_t begin, size_t bytes) {
+    check(file_->read_at(info.begin + begin, host, bytes) == bytes,
+          "{}: tensor {}: the file shrank while it was in use", path_.string(), quote(name));
+  });
+  return tensor;
+}
+
+}  // namespace wick

@@ -1,0 +1,121 @@
+// The GGUF format (ggml-org/ggml, docs/gguf.md), versions 2 and 3, little-endian:
+//
+//   "GGUF", u32 version, u64 tensors, u64 metadata entries
+//   metadata   each: key, u32 type, value. A string is u64 bytes and UTF-8; an array u32 type, u64 count, values
+//   tensors    each: name, u32 rank, u64 extents (the innermost first), u32 type, u64 offset from the start of the data
+//   the data   begin at the next multiple of general.alignment (32), as every tensor's offset is one
+//
+// Nothing in a file is believed: each breach is one Error that names the file, what was expected and what was found.
+// What is read takes memory in proportion to the file. Shapes are turned to Wick's order, outermost first.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "wick/core/tensor.h"
+#include "wick/io/config.h"
+
+namespace wick {
+
+class FileDescriptor;
+
+// The index of an alternative is the number of its type in the file. Arrays do not nest (nor do they in llama.cpp).
+using GgufArray = std::variant<std::vector<uint8_t>, std::vector<int8_t>, std::vector<uint16_t>, std::vector<int16_t>,
+                               std::vector<uint32_t>, std::vector<int32_t>, std::vector<float>, std::vector<bool>,
+                               std::vector<std::string>, std::monostate, std::vector<uint64_t>, std::vector<int64_t>,
+                               std::vector<double>>;
+using GgufValue = std::variant<uint8_t, int8_t, uint16_t, int16_t, uint32_t, int32_t, float, bool, std::string,
+                               GgufArray, uint64_t, int64_t, double>;
+
+std::string to_string(const GgufValue& value);  // one line; of arrays how many of what they hold
+
+// What a file says of its model, asked for by key and type. Every getter throws one Error that names the file and the
+// key, what was expected and what was found; integers of every width are integers, floats of both are numbers.
+class GgufMetadata {
+ public:
+  using Entries = std::vector<std::pair<std::string, GgufValue>>;  // in the file's order
+
+  GgufMetadata() = default;
+  GgufMetadata(std::string source, Entries entries);  // keys are different
+
+  const std::string& source() const { return source_; }
+  const Entries& entries() const { return entries_; }
+  bool has(const std::string& key) const { return index_.contains(key); }
+
+  int64_t integer(const std::string& key, IntegerRange range = {}) const;
+  int64_t integer_or(const std::string& key, int64_t fallback, IntegerRange range = {}) const;
+  double number(const std::string& key) const;  // finite; integers count as numbers
+  double number_or(const std::string& key, double fallback) const;
+  bool boolean_or(const std::string& key, bool fallback) const;
+  const std::string& text(const std::string& key) const;
+  std::string text_or(const std::string& key, const std::string& fallback) const;
+
+  // Arrays, as a tokenizer has them. Strings are the file's bytes: tokens need not be UTF-8.
+  const std::vector<std::string>& texts(const std::string& key) const;
+  std::vector<float> numbers(const std::string& key) const;
+  std::vector<int64_t> integers(const std::string& key, IntegerRange range = {}) const;
+
+ private:
+  const GgufValue& value(const std::string& key) const;
+  [[noreturn]] void fail_value(const std::string& key, std::string_view expected) const;
+
+  std::string source_;
+  Entries entries_;
+  std::map<std::string, size_t> index_;
+};
+
+struct GgufTensor {
+  std::string type_name;       // "Q4_K", "IQ4_XS", or "type 99"
+  std::optional<DType> dtype;  // none where Wick cannot load it
+  Shape shape;
+  uint64_t begin = 0;             // bytes from the start of the file
+  std::optional<uint64_t> bytes;  // none where the type is not known
+};
+
+// An open file. Copies share it, and load() may be called from several threads.
+class GgufFile {
+ public:
+  static GgufFile open(const std::filesystem::path& path);  // reads and checks all but the data
+  static bool is_gguf(const std::filesystem::path& path);   // by its first bytes; false if there is no such file
+
+  const std::filesystem::path& path() const { return path_; }
+  uint32_t version() const { return version_; }
+  const GgufMetadata& metadata() const { return metadata_; }
+  const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
+
+  // The tensor in the file's own type, in any memory. Reads, never maps (docs/decisions/002). Throws Error for an
+  // unknown name or a type that Wick does not compute with.
+  Tensor load(const std::string& name, Memory& memory = host_memory()) const;
+
+ private:
+  friend class GgufReader;
+  std::filesystem::path path_;
+  uint32_t version_ = 0;
+  GgufMetadata metadata_;
+  std::map<std::string, GgufTensor> tensors_;
+  std::shared_ptr<const FileDescriptor> file_;
+};
+
+// A tensor to be written: made when its turn comes, so that no more than one need be held.
+struct GgufEntry {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::function<Tensor()> make;
+};
+
+// Version 3, atomically; the bytes depend only on the arguments. Tensors stand in the order given.
+void save_gguf(const std::filesystem::path& path, const GgufMetadata::Entries& metadata,
+               const std::vector<GgufEntry>& tensors);
+
+}  // namespace wick

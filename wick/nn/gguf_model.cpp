@@ -1,0 +1,203 @@
+#include "wick/nn/gguf_model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <numbers>
+
+#include "wick/core/error.h"
+#include "wick/io/quote.h"
+
+namespace wick {
+namespace {
+
+struct Names {
+  std::string_view gguf, transformers;
+};
+
+constexpr Names kOfModel[] = {
+    {"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}};
+constexpr Names kOfBlock[] = {{"attn_norm", "input_layernorm"},    {"attn_q", "self_attn.q_proj"},
+                              {"attn_k", "self_attn.k_proj"},      {"attn_v", "self_attn.v_proj"},
+                              {"attn_output", "self_attn.o_proj"}, {"attn_q_norm", "self_attn.q_norm"},
+                              {"attn_k_norm", "self_attn.k_norm"}, {"ffn_norm", "post_attention_layernorm"},
+                              {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
+                              {"ffn_down", "mlp.down_proj"}};
+
+using Column = std::string_view Names::*;
+
+// PREFIX + N. + module + (.weight or .bias), with the names of one column turned to those of the other.
+std::string translated(std::string_view name, Column from, Column to, std::string_view prefix, std::string_view other) {
+  const size_t dot = name.rfind('.');
+  if (dot == name.npos || (name.substr(dot) != ".weight" && name.substr(dot) != ".bias")) return "";
+  const std::string_view suffix = name.substr(dot);
+  std::string_view module = name.substr(0, dot);
+  for (const Names& row : kOfModel)
+    if (row.*from == module) return fmt::format("{}{}", row.*to, suffix);
+  if (!module.starts_with(prefix)) return "";
+  module.remove_prefix(prefix.size());
+  const size_t digits = std::min(module.find_first_not_of("0123456789"), module.size());
+  if (digits == 0 || digits == module.size() || module[digits] != '.') return "";
+  for (const Names& row : kOfBlock)
+    if (row.*from == module.substr(digits + 1))
+      return fmt::format("{}{}.{}{}", other, module.substr(0, digits), row.*to, suffix);
+  return "";
+}
+
+constexpr std::string_view kGgufBlock = "blk.", kTransformersBlock = "model.layers.";
+constexpr const char* kArchitecture = "general.architecture";
+
+// Copies row to_row(head, i) of each head of the result from row i of w's.
+template <class F>
+Tensor with_rows(const Tensor& w, int64_t heads, const F& to_row) {
+  check(heads > 0 && w.rank() >= 1 && w.dim(0) % (2 * heads) == 0, "the rows of {} are not {} heads of an even width",
+        w.shape(), heads);
+  const Tensor from = w.to(host_memory()), to = Tensor::empty(w.shape(), w.dtype());
+  const int64_t width = w.dim(0) / heads;
+  const auto row_bytes = size_t(bytes_of(w.dtype(), w.numel()) / w.dim(0));
+  for (int64_t row = 0; row < w.dim(0); ++row)
+    std::memcpy(to.data<char>() + size_t(row / width * width + to_row(row % width, width)) * row_bytes,
+                from.data<char>() + size_t(row) * row_bytes, row_bytes);
+  return to.to(w.memory());
+}
+
+// The facts of one file, under its architecture's prefix.
+class Facts {
+ public:
+  explicit Facts(const GgufFile& file)
+      : file_(file), metadata_(file.metadata()), architecture_(metadata_.text(kArchitecture)) {
+    check(architecture_ == "llama" || architecture_ == "qwen2" || architecture_ == "qwen3",
+          "{}: the model's architecture is {}; Wick supports llama, qwen2 and qwen3", metadata_.source(),
+          quote(architecture_));
+    check(metadata_.integer_or(key("expert_count"), 0) == 0, "{}: the model has experts, which Wick does not support",
+          metadata_.source());
+  }
+
+  nlohmann::ordered_json config() const {
+    const bool windowed = architecture_ == "llama" && metadata_.integer_or(key("attention.sliding_window"), 0) > 0;
+    const std::string type = windowed ? "mistral" : architecture_;
+    const int64_t heads = positive("attention.head_count"), hidden = positive("embedding_length");
+    const int64_t head_dim = metadata_.integer_or(key("attention.key_length"), hidden / heads, kPositive);
+    nlohmann::ordered_json json{
+        {"model_type", type},
+        {"vocab_size", vocabulary()},
+        {"hidden_size", hidden},
+        {"intermediate_size", positive("feed_forward_length")},
+        {"num_hidden_layers", positive("block_count")},
+        {"num_attention_heads", heads},
+        {"num_key_value_heads", metadata_.integer_or(key("attention.head_count_kv"), heads, kPositive)},
+        {"head_dim", head_dim},
+        {"max_position_embeddings", positive("context_length")},
+        {"rms_norm_eps", metadata_.number(key("attention.layer_norm_rms_epsilon"))},
+        {"rope_theta", theta()},
+        {"hidden_act", "silu"},
+        {"tie_word_embeddings", !file_.tensors().contains("output.weight")}};
+    const int64_t turned = metadata_.integer_or(key("rope.dimension_count"), head_dim, kPositive);
+    if (turned != head_dim) json["partial_rotary_factor"] = double(turned) / double(head_dim);
+    if (windowed) json["sliding_window"] = positive("attention.sliding_window");
+    if (const auto scaling = rope_scaling(head_dim); !scaling.is_null()) json["rope_scaling"] = scaling;
+    if (type == "llama" || type == "qwen3") json["attention_bias"] = file_.tensors().contains("blk.0.attn_q.bias");
+    if (type == "llama") json["mlp_bias"] = file_.tensors().contains("blk.0.ffn_gate.bias");
+    add_ids(json);
+    return json;
+  }
+
+ private:
+  std::string key(std::string_view name) const { return fmt::format("{}.{}", architecture_, name); }
+  int64_t positive(std::string_view name) const { return metadata_.integer(key(name), kPositive); }
+  double theta() const { return metadata_.number_or(key("rope.freq_base"), 10000); }
+
+  int64_t vocabulary() const {
+    const auto found = file_.tensors().find("token_embd.weight");
+    check(found != file_.tensors().end() && found->second.shape.rank() == 2,
+          "{}: expected a language model, found a file without a matrix \"token_embd.weight\"", metadata_.source());
+    return found->second.shape[0];
+  }
+
+  // What stretches positions: factors of frequencies in a tensor (Llama 3), or a kind that is named.
+  nlohmann::ordered_json rope_scaling(int64_t head_dim) const {
+    if (file_.tensors().contains("rope_freqs.weight")) return llama3_scaling(head_dim);
+    const std::string kind = metadata_.text_or(key("rope.scaling.type"), "none");
+    if (kind == "none") return {};
+    nlohmann::ordered_json scaling{{"rope_type", kind}};
+    if (metadata_.has(key("rope.scaling.factor"))) scaling["factor"] = metadata_.number(key("rope.scaling.factor"));
+    return scaling;
+  }
+
+  // The converter writes the factors and not what they come from. They depend on the four numbers of a Llama 3 config
+  // only by three, and all published models have three of the four in common; the fourth is found, and all are checked.
+  nlohmann::ordered_json llama3_scaling(int64_t head_dim) const {
+    constexpr double kLow = 1, kHigh = 4, kPositions = 8192;
+    const std::vector<float> factors = file_.load("rope_freqs.weight").to_vector();
+    const auto smooth = [&](size_t i) {
+      const double wavelength = 2 * std::numbers::pi * std::pow(theta(), 2.0 * double(i) / double(head_dim));
+      return std::clamp((kPositions / wavelength - kLow) / (kHigh - kLow), 0.0, 1.0);
+    };
+    const auto largest = std::max_element(factors.begin(), factors.end());
+    check(int64_t(factors.size()) == head_dim / 2 && *largest >= 1, "{}: \"rope_freqs.weight\" should hold {} factors",
+          metadata_.source(), head_dim / 2);
+    if (*largest == 1) return {};
+    const double s = smooth(size_t(largest - factors.begin()));
+    const double exact = (1 - s) / (1 / double(*largest) - s), factor = std::round(exact * 1024) / 1024;
+    for (size_t i = 0; i < factors.size(); ++i) {
+      const double expected = 1 / ((1 - smooth(i)) / factor + smooth(i));
+      check(std::abs(factors[i] - expected) <= 1e-4 * expected,
+            "{}: factor {} in \"rope_freqs.weight\" is {}, where Llama 3's scaling by {} has {}; Wick knows no other",
+            metadata_.source(), i, factors[i], factor, expected);
+    }
+    return {{"rope_type", "llama3"},
+            {"factor", factor},
+            {"low_freq_factor", kLow},
+            {"high_freq_factor", kHigh},
+            {"original_max_position_embeddings", int64_t(kPositions)}};
+  }
+
+  void add_ids(nlohmann::ordered_json& json) const {
+    const IntegerRange ids{0, vocabulary() - 1};
+    const auto id = [&](const char* name) { return metadata_.integer_or(name, -1, ids); };
+    if (const int64_t bos = id("tokenizer.ggml.bos_token_id"); bos >= 0) json["bos_token_id"] = bos;
+    std::vector<int64_t> ends;
+    for (const char* name : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"})
+      if (const int64_t end = id(name); end >= 0 && std::find(ends.begin(), ends.end(), end) == ends.end())
+        ends.push_back(end);
+    if (ends.size() == 1) json["eos_token_id"] = ends.front();
+    if (ends.size() > 1) json["eos_token_id"] = ends;
+  }
+
+  const GgufFile& file_;
+  const GgufMetadata& metadata_;
+  std::string architecture_;
+};
+
+}  // namespace
+
+std::string transformers_name(const std::string& name) {
+  return translated(name, &Names::gguf, &Names::transformers, kGgufBlock, kTransformersBlock);
+}
+std::string gguf_name(const std::string& name) {
+  return translated(name, &Names::transformers, &Names::gguf, kTransformersBlock, kGgufBlock);
+}
+
+std::string config_json(const GgufFile& file) { return Facts(file).config().dump(2); }
+
+int64_t heads_of_pairs(const GgufMetadata& metadata, const std::string& name) {
+  if (!name.starts_with(kGgufBlock) || metadata.text_or(kArchitecture, "") != "llama") return 0;
+  const bool q = name.ends_with(".attn_q.weight") || name.ends_with(".attn_q.bias");
+  const bool k = name.ends_with(".attn_k.weight") || name.ends_with(".attn_k.bias");
+  if (!q && !k) return 0;
+  const int64_t heads = metadata.integer("llama.attention.head_count", kPositive);
+  return q ? heads : metadata.integer_or("llama.attention.head_count_kv", heads, kPositive);
+}
+
+Tensor pairs_to_halves(const Tensor& w, int64_t heads) {
+  return with_rows(w, heads, [](int64_t i, int64_t width) { return i / 2 + i % 2 * (width / 2); });
+}
+Tensor halves_to_pairs(const Tensor& w, int64_t heads) {
+  return with_rows(w, heads, [](int64_t i, int64_t width) { return i % (width / 2) * 2 + i / (width / 2); });
+}
+
+}  // namespace wick
