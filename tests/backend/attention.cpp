@@ -14,9 +14,22 @@ struct Case {
   int64_t batch, queries, keys, heads, features;
   bool causal;
   float scale = 0.3f;
+  int64_t shared = 1;                // heads that read the same keys
+  std::vector<int64_t> bounds = {};  // of the keys that each query sees, [batch, queries, 2]
 
   Shape q_shape() const { return {batch, queries, heads, features}; }
-  Shape k_shape() const { return {batch, keys, heads, features}; }
+  Shape k_shape() const { return {batch, keys, heads / shared, features}; }
+  std::pair<int64_t, int64_t> range(int64_t b, int64_t t) const {
+    if (bounds.empty()) return {0, causal ? std::min(t + 1, keys) : keys};
+    const size_t at = size_t(2 * (b * queries + t));
+    return {bounds[at], bounds[at + 1]};
+  }
+  Tensor ranges() const {
+    if (bounds.empty()) return {};
+    const Tensor narrow = Tensor::empty({batch, queries, 2}, DType::i32);
+    cpu_backend().copy(narrow, Tensor::of(bounds, narrow.shape()));
+    return narrow;
+  }
 };
 
 // [B, T, H, D] windows: packed; a slice of a wider projection; stored by head.
@@ -48,17 +61,18 @@ Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Dou
     for (int64_t h = 0; h < c.heads; ++h)
       for (int64_t t = 0; t < c.queries; ++t) {
         const size_t qi = size_t(((b * c.queries + t) * c.heads + h) * d);
-        const auto ki = [&](int64_t s) { return size_t(((b * c.keys + s) * c.heads + h) * d); };
-        const int64_t n = c.causal ? std::min(t + 1, c.keys) : c.keys;
-        Doubles p(size_t(n), 0.0), dp(size_t(n), 0.0);
+        const int64_t groups = c.heads / c.shared;
+        const auto ki = [&](int64_t s) { return size_t(((b * c.keys + s) * groups + h / c.shared) * d); };
+        const auto [first, last] = c.range(b, t);
+        Doubles p(size_t(c.keys), 0.0), dp(size_t(c.keys), 0.0);
         double total = 0, mean = 0;
-        for (int64_t s = 0; s < n; ++s) {
+        for (int64_t s = first; s < last; ++s) {
           double score = 0;
           for (size_t i = 0; i < size_t(d); ++i) score += q[qi + i] * k[ki(s) + i];
           total += p[size_t(s)] = std::exp(c.scale * score);
         }
         r.lse[size_t((b * c.heads + h) * c.queries + t)] = std::log(total);
-        for (int64_t s = 0; s < n; ++s) {
+        for (int64_t s = first; s < last; ++s) {
           p[size_t(s)] /= total;
           for (size_t i = 0; i < size_t(d); ++i) {
             r.y[qi + i] += p[size_t(s)] * v[ki(s) + i];
@@ -66,7 +80,7 @@ Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Dou
           }
           mean += p[size_t(s)] * dp[size_t(s)];
         }
-        for (int64_t s = 0; s < n; ++s)
+        for (int64_t s = first; s < last; ++s)
           for (size_t i = 0; i < size_t(d); ++i) {
             const double ds = c.scale * p[size_t(s)] * (dp[size_t(s)] - mean);
             r.dq[qi + i] += ds * k[ki(s) + i];
@@ -138,27 +152,51 @@ void expect_near(const Tensor& got, const Doubles& want, double tolerance, const
       << want[worst];
 }
 
+// Keys or values; what no query reaches holds NaN.
+Tensor make_keys(const Case& c) {
+  const Tensor x = make(c.k_shape(), true);
+  for (int64_t b = 0; b < c.batch; ++b)
+    for (int64_t s = 0; s < c.keys; ++s) {
+      if (c.range(b, 0).first <= s && s < c.range(b, c.queries - 1).second) continue;
+      const Tensor row = x.window({c.heads / c.shared, c.features}, {x.stride()[2], x.stride()[3]},
+                                  b * x.stride()[0] + s * x.stride()[1]);
+      cpu_backend().fill(row, std::numeric_limits<float>::quiet_NaN());
+    }
+  return x;
+}
+
+// Zeroes the statistics of queries that see nothing, which may be anything.
+template <class T>
+void forget_blind(const Case& c, T* lse) {
+  for (int64_t b = 0; b < c.batch; ++b)
+    for (int64_t h = 0; h < c.heads; ++h)
+      for (int64_t t = 0; t < c.queries; ++t)
+        if (c.range(b, t).first == c.range(b, t).second) lse[(b * c.heads + h) * c.queries + t] = 0;
+}
+
 void check_forward(const Case& c) {
-  const Tensor q = make(c.q_shape(), true), k = make(c.k_shape(), true), v = make(c.k_shape(), true);
+  const Tensor q = make(c.q_shape(), true), k = make_keys(c), v = make_keys(c), ranges = c.ranges();
   const Tensor y = make(c.q_shape(), false), lse = poisoned({c.batch, c.heads, c.queries});
-  const Reference want = reference(c, doubles(q), doubles(k), doubles(v), Doubles(size_t(q.numel())));
-  backend().attention(y, lse, q, k, v, c.scale, c.causal);
+  Reference want = reference(c, doubles(q), doubles(k), doubles(v), Doubles(size_t(q.numel())));
+  backend().attention(y, lse, q, k, v, c.scale, c.causal, ranges);
   expect_near(y, want.y, tolerance(c, c.keys), "y");
+  forget_blind(c, want.lse.data());
+  forget_blind(c, lse.data<float>());
   expect_close(lse, want.lse, tolerance(c, c.keys), "lse");
   const Tensor alone = output(c.q_shape());
-  backend().attention(alone, {}, q, k, v, c.scale, c.causal);
+  backend().attention(alone, {}, q, k, v, c.scale, c.causal, ranges);
   if (alone.stride() == y.stride()) expect_same_bits(alone, y, "y without lse");
   expect_near(alone, want.y, tolerance(c, c.keys), "y without lse");
 }
 
 void check_backward(const Case& c, int wanted) {
-  const Tensor q = make(c.q_shape(), true), k = make(c.k_shape(), true), v = make(c.k_shape(), true);
+  const Tensor q = make(c.q_shape(), true), k = make_keys(c), v = make_keys(c), ranges = c.ranges();
   const Tensor dy = make(c.q_shape(), true), y = output(c.q_shape()), lse = poisoned({c.batch, c.heads, c.queries});
-  backend().attention(y, lse, q, k, v, c.scale, c.causal);
+  backend().attention(y, lse, q, k, v, c.scale, c.causal, ranges);
   const Tensor dq = wanted & 1 ? make(c.q_shape(), false) : Tensor();
   const Tensor dk = wanted & 2 ? make(c.k_shape(), false) : Tensor();
   const Tensor dv = wanted & 4 ? make(c.k_shape(), false) : Tensor();
-  backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, c.scale, c.causal);
+  backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, c.scale, c.causal, ranges);
   const Reference want = reference(c, doubles(q), doubles(k), doubles(v), doubles(dy));
   if (dq) expect_near(dq, want.dq, tolerance(c, c.keys), "dq");
   if (dk) expect_near(dk, want.dk, tolerance(c, c.queries), "dk");
@@ -168,6 +206,55 @@ void check_backward(const Case& c, int wanted) {
 TEST(Attention, ForwardInEveryLayout) {
   for (int round = 0; round < 3; ++round)
     for (const Case& c : cases()) check_forward(c);
+}
+
+// What language models ask for. `first` and `last` are functions of entry and query.
+template <class First, class Last>
+Case ranged(Case c, int64_t shared, First first, Last last) {
+  c.shared = shared;
+  for (int64_t b = 0; b < c.batch; ++b)
+    for (int64_t t = 0; t < c.queries; ++t) {
+      c.bounds.push_back(first(b, t));
+      c.bounds.push_back(last(b, t));
+    }
+  return c;
+}
+
+std::vector<Case> language_cases() {
+  const auto zero = [](int64_t, int64_t) { return int64_t{0}; };
+  const auto next = [](int64_t, int64_t t) { return t + 1; };
+  const auto window = [](int64_t w) { return [w](int64_t, int64_t t) { return std::max<int64_t>(t + 1 - w, 0); }; };
+  const auto document = [](int64_t, int64_t t) { return t < 37 ? 0 : t < 150 ? 37 : 150; };
+  const auto padded = [](int64_t b, int64_t t) { return std::min(t + 1, 40 + 100 * b); };
+  const auto cached = [](int64_t b, int64_t t) { return 30 + 9 * b + t + 1; };
+  std::vector<Case> all{
+      ranged({1, 77, 77, 4, 16, false}, 1, zero, next),         ranged({1, 300, 300, 6, 8, false}, 3, zero, next),
+      ranged({1, 310, 310, 4, 24, false}, 4, window(50), next), ranged({1, 300, 300, 4, 16, false}, 2, document, next),
+      ranged({2, 290, 290, 2, 16, false}, 2, zero, padded),     ranged({2, 150, 260, 4, 16, false}, 2, zero, cached),
+      ranged({3, 1, 90, 6, 16, false}, 3, zero, cached),        ranged({3, 1, 90, 4, 16, false}, 1, window(0), cached)};
+  Case blind{1, 5, 9, 2, 4, false};  // queries that see nothing: the first, the last and one between
+  blind.bounds = {0, 0, 0, 2, 2, 2, 2, 5, 7, 7};
+  all.push_back(blind);
+  Case random{between(1, 2), between(1, 90), between(1, 90), 4, between(1, 40), false};
+  random.shared = 2;
+  for (int64_t b = 0; b < random.batch; ++b)
+    for (int64_t t = 0, first = 0, last = 0; t < random.queries; ++t) {
+      last = std::min(last + between(0, 3), random.keys);
+      first = std::min(first + between(0, 3), last);
+      random.bounds.insert(random.bounds.end(), {first, last});
+    }
+  all.push_back(random);
+  return all;
+}
+
+TEST(Attention, SharedHeadsAndRangesOfKeys) {
+  if (!on_cpu()) GTEST_SKIP() << "the CPU's alone so far";
+  for (const Case& c : language_cases()) {
+    SCOPED_TRACE(
+        fmt::format("{} x {} queries, {} keys, {} heads of {}", c.batch, c.queries, c.keys, c.heads, c.features));
+    check_forward(c);
+    for (int wanted = 1; wanted < 8; ++wanted) check_backward(c, wanted);
+  }
 }
 
 TEST(Attention, BackwardAndEachOutputUnwanted) {

@@ -82,12 +82,12 @@ class Mirror final : public Backend {
   void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) override {
     run(&Backend::rms_norm_backward, dx, dw, dm, dy, x, w, m, rstd);
   }
-  void attention(View y, View lse, View q, View k, View v, float scale, bool causal) override {
-    run(&Backend::attention, y, lse, q, k, v, scale, causal);
+  void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) override {
+    run(&Backend::attention, y, lse, q, k, v, scale, causal, ranges);
   }
   void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
-                          bool causal) override {
-    run(&Backend::attention_backward, dq, dk, dv, dy, y, lse, q, k, v, scale, causal);
+                          bool causal, View ranges) override {
+    run(&Backend::attention_backward, dq, dk, dv, dy, y, lse, q, k, v, scale, causal, ranges);
   }
   void softmax(View y, View x) override { run(&Backend::softmax, y, x); }
   void softmax_backward(View dx, View dy, View y) override { run(&Backend::softmax_backward, dx, dy, y); }
@@ -104,6 +104,10 @@ class Mirror final : public Backend {
   }
   void timestep_embedding(View y, View t, float max_period) override {
     run(&Backend::timestep_embedding, y, t, max_period);
+  }
+  void scatter_rows(View y, View x, View rows) override { run(&Backend::scatter_rows, y, x, rows); }
+  void cross_entropy(View loss, View dlogits, View logits, View targets) override {
+    run(&Backend::cross_entropy, loss, dlogits, logits, targets);
   }
   void mse(View loss, View a, View b) override { run(&Backend::mse, loss, a, b); }
   void mse_backward(View da, View dloss, View a, View b) override { run(&Backend::mse_backward, da, dloss, a, b); }

@@ -115,6 +115,12 @@ inline Tensor output(const Shape& shape, Layout layout = Layout::packed) {
   return poisoned(shape, layout, activations());
 }
 
+inline Tensor random_ids(const Shape& shape, int64_t rows) {
+  std::vector<int64_t> ids(size_t(shape.numel()));
+  for (int64_t& id : ids) id = between(0, rows - 1);
+  return Tensor::of(ids, shape);
+}
+
 inline std::vector<double> doubles(const Tensor& t) {
   const std::vector<float> values = t.to_vector();
   return {values.begin(), values.end()};

@@ -1,4 +1,6 @@
 // Sums over any axes, softmax, the squared error and the sum of squares, against double precision.
+#include <algorithm>
+
 #include "backend/probe.h"
 
 namespace wick {
@@ -103,6 +105,46 @@ TEST(Mse, loss_and_gradient) {
       backend().mse_backward(da, Tensor::of(std::vector<float>{dloss}, {1}), a, b);
       expect_close(da, want, 16 * kEps / double(want.size()), "mse_backward");
     }
+}
+
+TEST(CrossEntropy, loss_and_gradient) {
+  if (!on_cpu()) GTEST_SKIP() << "the CPU's alone so far";
+  for (const Layout layout : {Layout::packed, Layout::gapped, Layout::spread})
+    for (const int64_t classes : {int64_t{1}, between(2, 40), between(900, 40000)}) {
+      const int64_t rows = between(2, 9);
+      const Tensor small = random({rows, classes}), logits = poisoned({rows, classes}, layout),
+                   slopes = poisoned({rows, classes}, layout);
+      const Tensor ids = random_ids({rows}, classes), loss = poisoned({rows}), alone = poisoned({rows});
+      ids.data<int64_t>()[1] = -100;
+      cpu_backend().affine(logits, small, 30, 5);  // probabilities from almost 0 to almost 1
+      std::vector<double> want = doubles(logits), losses;
+      for (int64_t i = 0; i < rows; ++i) {
+        double* row = want.data() + i * classes;
+        const double highest = *std::max_element(row, row + classes);
+        double sum = 0;
+        for (int64_t j = 0; j < classes; ++j) sum += std::exp(row[j] - highest);
+        const int64_t id = ids.data<int64_t>()[i];
+        losses.push_back(id < 0 ? 0 : highest + std::log(sum) - row[id]);
+        for (int64_t j = 0; j < classes; ++j)
+          row[j] = id < 0 ? 0 : std::exp(row[j] - highest) / sum - (j == id ? 1 : 0);
+      }
+      backend().cross_entropy(loss, slopes, logits, ids);
+      backend().cross_entropy(alone, {}, logits, ids);
+      // Logits of up to 35 are rounded to f32, and so is their log-sum-exp.
+      expect_close(loss, losses, 35 * kEps, "loss");
+      expect_same_bits(loss, alone, "loss");
+      expect_close(slopes, want, 64 * kEps, "gradient");
+      backend().cross_entropy(loss, logits, logits, ids);
+      expect_same_bits(logits, slopes, "gradient in place");
+    }
+}
+
+TEST(CrossEntropy, large_logits_and_nan) {
+  if (!on_cpu()) GTEST_SKIP() << "the CPU's alone so far";
+  const Tensor logits = Tensor::of(std::vector<float>{1e30f, -1e30f, NAN, 0}, {2, 2}), loss = poisoned({2});
+  backend().cross_entropy(loss, {}, logits, Tensor::of(std::vector<int64_t>{0, 1}, {2}));
+  EXPECT_EQ(loss.data<float>()[0], 0);
+  EXPECT_TRUE(std::isnan(loss.data<float>()[1]));
 }
 
 TEST(SumOfSquares, several_tensors) {

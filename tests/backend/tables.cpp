@@ -8,12 +8,6 @@ namespace {
 
 using namespace probe;
 
-Tensor random_ids(const Shape& shape, int64_t rows) {
-  std::vector<int64_t> ids(size_t(shape.numel()));
-  for (int64_t& id : ids) id = between(0, rows - 1);
-  return Tensor::of(ids, shape);
-}
-
 TEST(Embedding, looks_up_and_scatters) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (Layout layout : {Layout::packed, Layout::gapped}) {
@@ -47,6 +41,23 @@ TEST(Embedding, strided_ids) {
   for (int64_t i = 0; i < 6; ++i)
     for (int64_t j = 0; j < 8; ++j)
       EXPECT_EQ(y.data<float>()[(i * 8 + j) * 3], table.data<float>()[ids.data<int64_t>()[j * 6 + i] * 3]);
+}
+
+TEST(ScatterRows, go_where_they_belong_and_leave_the_rest) {
+  if (!on_cpu()) GTEST_SKIP() << "the CPU's alone so far";
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const Layout layout : {Layout::packed, Layout::gapped}) {
+      const Tensor x = random({2, 3, 4, 5}, layout), y = random({2, 7, 4, 5}, layout, dtype);
+      std::vector<double> want = doubles(y);
+      const Tensor rows = Tensor::empty({2, 3}, DType::i32);
+      const std::vector<int32_t> places = {6, -1, 0, 2, 3, -7};
+      std::copy(places.begin(), places.end(), rows.data<int32_t>());
+      for (size_t i = 0; i < 6; ++i)
+        for (size_t d = 0; d < 20; ++d)
+          if (places[i] >= 0) want[(i / 3 * 7 + size_t(places[i])) * 20 + d] = doubles(x)[i * 20 + d];
+      backend().scatter_rows(y, x, rows);
+      expect_close(y, want, 0, "scatter_rows");
+    }
 }
 
 TEST(Upsample, nearest_and_its_gradient) {

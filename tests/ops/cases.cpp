@@ -14,6 +14,10 @@ Tensor ids(std::vector<int64_t> values) {
   return Tensor::of(values, shape);
 }
 
+Tensor ranges(const std::vector<int64_t>& bounds, const Shape& shape) {
+  return cast(Tensor::of(bounds, shape), DType::i32).to(memory());
+}
+
 // Cosines (0) or sines (1) of some angles.
 Tensor angles(const Shape& shape, int which) {
   std::vector<float> values;
@@ -148,6 +152,12 @@ std::vector<OpCase> make_cases() {
   row("attention", "attention_causal", {{1, 9, 2, 5}, {1, 9, 2, 5}, {1, 9, 2, 5}},
       [](const In& x) { return attention(x[0], x[1], x[2], true, 0.3f); });
 
+  row("attention", "attention_grouped", {{2, 5, 6, 8}, {2, 7, 2, 8}, {2, 7, 2, 8}}, [](const In& x) {
+    return attention(x[0], x[1], x[2], ranges({0, 3, 0, 7, 1, 7, 4, 7, 5, 7, 0, 0, 0, 2, 1, 3, 3, 3, 3, 4}, {2, 5, 2}));
+  });
+  row("attention", "attention_one_query", {{2, 1, 4, 5}, {2, 6, 2, 5}, {2, 6, 2, 5}}, [](const In& x) {
+    return attention(x[0], x[1], x[2], ranges({0, 6, 2, 3}, {2, 1, 2}), 0.7f);
+  });
   row("self_attention", "self_attention", {{2, 5, 3 * 3 * 4}}, [](const In& x) { return self_attention(x[0], 3); });
   row("self_attention", "self_attention_causal", {{1, 6, 3 * 2 * 5}},
       [](const In& x) { return self_attention(x[0], 2, true, 0.3f); });
@@ -162,6 +172,12 @@ std::vector<OpCase> make_cases() {
   });
 
   row("embedding", "embedding", {{9, 5}}, [](const In& x) { return embedding(x[0], ids({3, 0, 8, 3})); });
+  row("cross_entropy", "cross_entropy", {{2, 4, 37}}, [](const In& x) {
+    return cross_entropy(x[0], TokenTargets::mean(ids({3, 36, -100, 0, 3, 7, -1, 20}), 37, memory()));
+  });
+  row("linear_cross_entropy", "linear_cross_entropy", {{2, 4, 5}, {19, 5}}, [](const In& x) {
+    return linear_cross_entropy(x[0], x[1], TokenTargets::mean(ids({3, 18, -100, 0, 3, 7, -1, 11}), 19, memory()), 3);
+  });
   row("mse_loss", "mse_loss", {{3, 5}}, [](const In& x) {
     return mse_loss(x[0], zeros({3, 5}, DType::f32, memory()));
   });
@@ -170,6 +186,10 @@ std::vector<OpCase> make_cases() {
   row("permute", "permute", {{3, 4, 5}}, [](const In& x) { return permute(x[0], {2, 0, 1}); });
   row("permute", "heads", {{2, 5, 12}}, [](const In& x) { return merge_heads(transpose(heads(x[0], 3), 1, 3)); });
   row("slice", "slice", {{3, 7, 5}}, [](const In& x) { return slice(x[0], 1, 2, 6); });
+  row("split", "split", {{3, 9, 5}}, [](const In& x) {
+    const std::vector<Tensor> parts = split(x[0], 1, {4, 3, 2});
+    return square(parts[0]) * sum(parts[2]);
+  });
   row("cat", "cat", {{3, 2, 5}, {3, 4, 5}, {3, 1, 5}}, [](const In& x) { return cat({x[0], x[1], x[2]}, 1); });
   row("stacked", "stacked", {{2, 5}, {3, 5}}, [](const In& x) {
     return stacked(cat({x[0].detached(), x[1].detached()}, 0), {x[0], x[1]});

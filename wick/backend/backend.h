@@ -164,11 +164,17 @@ class Backend {
   virtual void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) = 0;
   virtual void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) = 0;
 
-  // ---- attention over [B, T, H, D] views (any strides with D contiguous); lse [B, H, T] f32 is saved.
-  // y = softmax(scale * q k^T [+ causal mask]) v
-  virtual void attention(View y, View lse, View q, View k, View v, float scale, bool causal) = 0;
+  // ---- attention: y = softmax(scale * q k^T) v over views of any strides with D contiguous; lse [B, H, T] f32 is
+  // saved. q [B, T, H, D]; k and v [B, S, G, D], where G divides H and head h reads keys and values h / (H / G)
+  // (Ainslie et al., "GQA", 2023). A query sees all keys; or, `causal`, those up to its own place (T = S); or, with
+  // `ranges` i32 [B, T, 2], keys first <= s < last; none where first = last, and then y is 0. Neither bound falls as t
+  // grows within an entry, so that a tile of queries sees a range of keys and a tile of keys is seen by a range of
+  // queries. Ranges say causal, a sliding window, packed documents, padding, and how far a cache is filled: keys and
+  // values that no query of an entry reaches, before its first and after its last, may hold anything. They lie on the
+  // device, and a captured step reads those of its time.
+  virtual void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges = {}) = 0;
   virtual void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
-                                  float scale, bool causal) = 0;
+                                  float scale, bool causal, View ranges = {}) = 0;
   virtual void softmax(View y, View x) = 0;  // over the last axis
   virtual void softmax_backward(View dx, View dy, View y) = 0;
 
@@ -189,7 +195,15 @@ class Backend {
   // t [N] -> y [N, D]: cos in the first half and sin in the second, of t * max_period^(-i / (D/2)), computed in f32.
   virtual void timestep_embedding(View y, View t, float max_period) = 0;
 
-  // ---- loss: mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel
+  // y [B, S, ...] gets the rows of x [B, T, ...]: y[b, rows[b, t]] = x[b, t], converted as copy() does; rows i32 [B, T]
+  // are all different within an entry, or negative: those tokens go nowhere. The rest of y stays as it is.
+  virtual void scatter_rows(View y, View x, View rows) = 0;
+
+  // ---- losses. Cross-entropy of rows: logits [N, V], targets i64 [N] below V; loss f32 [N] is
+  // log(sum(exp(row))) - row[target], and its gradient softmax(row) - onehot(target) goes to dlogits, which may be
+  // unwanted or logits itself. Where a target is negative, both are 0.
+  virtual void cross_entropy(View loss, View dlogits, View logits, View targets) = 0;
+  // mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel
   virtual void mse(View loss, View a, View b) = 0;
   virtual void mse_backward(View da, View dloss, View a, View b) = 0;
 

@@ -64,7 +64,7 @@ void CountingMemory::read(void*, const void*, size_t) { fail_reading(); }
 std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { return std::make_unique<Nothing>(); }
 
 // The one scratch that weighs.
-void CountingBackend::attention_backward(View, View, View, View, View, View, View q, View k, View, float, bool) {
+void CountingBackend::attention_backward(View, View, View, View, View, View, View q, View k, View, float, bool, View) {
   if (!kind_.is_device || q.dtype == DType::f32 || q.numel() == 0) return;
   const size_t bytes = AttentionParts(q.shape, k.shape[1]).scratch;
   memory_.release(memory_.allocate(bytes), bytes);

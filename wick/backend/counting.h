@@ -85,9 +85,9 @@ class CountingBackend final : public Backend {
   void rms_norm(View, View, View, View, Modulation, float) override {}
   void rms_norm_backward(View, View, Modulation, View, View, View, Modulation, View) override {}
   void rope(View, View, View, View, RopePairs, bool) override {}
-  void attention(View, View, View, View, View, float, bool) override {}
+  void attention(View, View, View, View, View, float, bool, View) override {}
   void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
-                          bool causal) override;
+                          bool causal, View ranges) override;
   void softmax(View, View) override {}
   void softmax_backward(View, View, View) override {}
   void geglu(View, View) override {}
@@ -97,6 +97,8 @@ class CountingBackend final : public Backend {
   void embedding(View, View, View) override {}
   void embedding_backward(View, View, View) override {}
   void timestep_embedding(View, View, float) override {}
+  void scatter_rows(View, View, View) override {}
+  void cross_entropy(View, View, View, View) override {}
   void mse(View, View, View) override {}
   void mse_backward(View, View, View, View) override {}
   void adamw(const std::vector<AdamWSlot>&, const AdamWStep&, View) override {}

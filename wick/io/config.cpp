@@ -61,6 +61,8 @@ bool Config::has(const std::string& key) const {
   return found != value_->object.end() && !found->is_null();
 }
 
+bool Config::mentions(const std::string& key) const { return value_->object.contains(key); }
+
 int64_t Config::integer(const std::string& key, IntegerRange range) const {
   return checked_integer(present(value_->object, key, where(key)), where(key), range);
 }
@@ -87,6 +89,11 @@ std::string Config::text_or(const std::string& key, const std::string& fallback)
 std::vector<int64_t> Config::integers(const std::string& key, IntegerRange range) const {
   return checked_integers(checked_list(present(value_->object, key, where(key)), where(key), "a list of integers"),
                           where(key), range);
+}
+
+std::vector<int64_t> Config::integer_or_list(const std::string& key, IntegerRange range) const {
+  if (!present(value_->object, key, where(key)).is_array()) return {integer(key, range)};
+  return integers(key, range);
 }
 
 std::vector<std::string> Config::texts(const std::string& key) const {

@@ -26,7 +26,8 @@ class Config {
   static Config parse(std::string_view json, const std::string& source);  // `source` names the file in errors
 
   const std::string& source() const { return source_; }
-  bool has(const std::string& key) const;  // present and not null
+  bool has(const std::string& key) const;       // present and not null
+  bool mentions(const std::string& key) const;  // present, be it null
 
   int64_t integer(const std::string& key, IntegerRange range = {}) const;
   int64_t integer_or(const std::string& key, int64_t fallback, IntegerRange range = {}) const;
@@ -38,6 +39,8 @@ class Config {
   std::string text_or(const std::string& key, const std::string& fallback) const;
 
   std::vector<int64_t> integers(const std::string& key, IntegerRange range = {}) const;
+  // A list of integers, or one alone (the `eos_token_id` of transformers).
+  std::vector<int64_t> integer_or_list(const std::string& key, IntegerRange range = {}) const;
   std::vector<std::string> texts(const std::string& key) const;
   // A list of `count` integers, or one integer that stands for all of them (diffusers' `attention_head_dim`).
   std::vector<int64_t> integers_or_repeated(const std::string& key, size_t count, IntegerRange range = {}) const;

@@ -71,6 +71,8 @@ GroupNorm::GroupNorm(const Scope& s, int64_t channels, int group_count, float ep
 LayerNorm::LayerNorm(const Scope& s, int64_t dim, float epsilon)
     : weight(s.load("weight", {dim})), bias(s.load("bias", {dim})), eps(epsilon) {}
 
+RmsNorm::RmsNorm(const Scope& s, int64_t dim, float epsilon) : weight(s.load("weight", {dim})), eps(epsilon) {}
+
 Embedding::Embedding(const Scope& s, int64_t count, int64_t dim)
     : table(s.load("weight", {count, dim})), activations(s.place().activations) {}
 

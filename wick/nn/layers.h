@@ -67,6 +67,13 @@ struct LayerNorm {
   Tensor operator()(const Tensor& x) const { return layer_norm(x, weight, bias, eps); }
 };
 
+struct RmsNorm {
+  Tensor weight;
+  float eps;
+  RmsNorm(const Scope& s, int64_t dim, float eps);
+  Tensor operator()(const Tensor& x) const { return rms_norm(x, weight, eps); }
+};
+
 struct Embedding {
   Tensor table;
   DType activations;

@@ -27,34 +27,52 @@ void check_heads(const char* op, const Tensor& x, int64_t heads, int count) {
 
 // Attention computed, with what backward needs of it.
 struct Attended {
-  Tensor q, k, v;
+  Tensor q, k, v, ranges;
   bool causal;
   float scale;
   Tensor y = Tensor::empty(q.shape(), q.dtype(), q.memory());
   Tensor lse = Tensor::empty({q.dim(0), q.dim(2), q.dim(1)}, DType::f32, q.memory());
 
-  Attended(Tensor queries, Tensor keys, Tensor values, bool is_causal, float scaled_by)
-      : q(std::move(queries)), k(std::move(keys)), v(std::move(values)), causal(is_causal), scale(scaled_by) {
+  Attended(Tensor queries, Tensor keys, Tensor values, bool is_causal, float scaled_by, Tensor key_ranges = {})
+      : q(std::move(queries)),
+        k(std::move(keys)),
+        v(std::move(values)),
+        ranges(std::move(key_ranges)),
+        causal(is_causal),
+        scale(scaled_by) {
     check(!causal || q.dim(1) == k.dim(1), "attention: a causal mask needs as many keys as queries, got {} and {}",
           k.dim(1), q.dim(1));
     check(k.dim(1) > 0 && q.dim(3) > 0, "attention: there is nothing to attend to in {}", k.shape());
     if (scale == 0) scale = 1.0f / std::sqrt(float(q.dim(3)));
-    q.backend().attention(y, lse, q, k, v, scale, causal);
+    q.backend().attention(y, lse, q, k, v, scale, causal, ranges);
   }
 
   void backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy) const {
-    q.backend().attention_backward(dq, dk, dv, dense_heads(dy), y, lse, q, k, v, scale, causal);
+    q.backend().attention_backward(dq, dk, dv, dense_heads(dy), y, lse, q, k, v, scale, causal, ranges);
   }
 };
 
-}  // namespace
+void check_ranges(const Tensor& ranges, const Tensor& q, int64_t keys) {
+  const Shape shape{q.dim(0), q.dim(1), 2};
+  check(ranges.shape() == shape && ranges.dtype() == DType::i32, "attention: ranges should be i32 {}, found {} {}",
+        shape, name_of(ranges.dtype()), ranges.shape());
+  if (!ranges.memory().on_host()) return;  // they reach a device through a checked host tensor
+  check(ranges.contiguous(), "attention: ranges should be contiguous");
+  for (int64_t b = 0; b < shape[0]; ++b) {
+    int64_t first = 0, last = 0;  // of the query before
+    for (int64_t t = 0; t < shape[1]; ++t) {
+      const int32_t* bounds = ranges.data<int32_t>() + 2 * (b * shape[1] + t);
+      check(first <= bounds[0] && last <= bounds[1] && bounds[0] <= bounds[1] && bounds[1] <= keys,
+            "attention: query {} of entry {} sees keys [{}, {}) of {}, the query before it [{}, {})", t, b, bounds[0],
+            bounds[1], keys, first, last);
+      first = bounds[0], last = bounds[1];
+    }
+  }
+}
 
-Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, float scale) {
-  check(q.rank() == 4 && k.rank() == 4 && k.shape() == v.shape() && q.dim(0) == k.dim(0) && q.dim(2) == k.dim(2) &&
-            q.dim(3) == k.dim(3),
-        "attention: q {}, k {}, v {} do not fit [B, T, H, D], [B, S, H, D], [B, S, H, D]", q.shape(), k.shape(),
-        v.shape());
-  const Attended a(dense_heads(q.detached()), dense_heads(k.detached()), dense_heads(v.detached()), causal, scale);
+Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, const Tensor& ranges, float scale) {
+  const Attended a(dense_heads(q.detached()), dense_heads(k.detached()), dense_heads(v.detached()), causal, scale,
+                   ranges);
   return record(kAttention, a.y, {q, k, v},
                 [a, q = Input(q), k = Input(k), v = Input(v)](const Tensor& dy, Grads& grads) {
                   const auto room = [&](const Input& x) { return grads.wants(x) ? x.empty() : Tensor(); };
@@ -64,6 +82,25 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal,
                   grads.add(k, dk);
                   grads.add(v, dv);
                 });
+}
+
+}  // namespace
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, float scale) {
+  check(q.rank() == 4 && k.rank() == 4 && k.shape() == v.shape() && q.dim(0) == k.dim(0) && q.dim(2) == k.dim(2) &&
+            q.dim(3) == k.dim(3),
+        "attention: q {}, k {}, v {} do not fit [B, T, H, D], [B, S, H, D], [B, S, H, D]", q.shape(), k.shape(),
+        v.shape());
+  return attend(q, k, v, causal, {}, scale);
+}
+
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& ranges, float scale) {
+  check(q.rank() == 4 && k.rank() == 4 && k.shape() == v.shape() && q.dim(0) == k.dim(0) && q.dim(3) == k.dim(3) &&
+            k.dim(2) > 0 && q.dim(2) % k.dim(2) == 0,
+        "attention: q {}, k {}, v {} do not fit [B, T, H, D], [B, S, G, D], [B, S, G, D] where G divides H", q.shape(),
+        k.shape(), v.shape());
+  check_ranges(ranges, q, k.dim(1));
+  return attend(q, k, v, false, ranges, scale);
 }
 
 Tensor self_attention(const Tensor& qkv, int64_t heads, bool causal, float scale) {

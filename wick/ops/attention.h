@@ -8,6 +8,10 @@ namespace wick {
 // q [B, T, H, D], k and v [B, S, H, D] -> [B, T, H, D]; scale is 1/sqrt(D) unless given. causal needs T = S.
 Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, bool causal = false, float scale = 0);
 
+// q [B, T, H, D], k and v [B, S, G, D] where G divides H, ranges i32 [B, T, 2]: the keys that each query sees, and how
+// heads share them, are in backend.h. Ranges on the host are checked.
+Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& ranges, float scale = 0);
+
 // The same where one linear gave queries, keys and values side by side, qkv [B, T, 3 H D] -> [B, T, H D], or keys and
 // values, q [B, T, H D] and kv [B, S, 2 H D]. They are read, and their gradients written, where they lie.
 Tensor self_attention(const Tensor& qkv, int64_t heads, bool causal = false, float scale = 0);

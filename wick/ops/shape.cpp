@@ -1,11 +1,13 @@
 #include "wick/ops/shape.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace wick {
 namespace {
 
-const Op kReshape("reshape"), kPermute("permute"), kSlice("slice"), kCat("cat"), kContiguous("contiguous");
+const Op kReshape("reshape"), kPermute("permute"), kSlice("slice"), kCat("cat"), kContiguous("contiguous"),
+    kSplit("split");
 const Op kCast("cast"), kExpand("expand"), kStacked("stacked");
 
 int axis_of(const char* op, int axis, int rank) {
@@ -119,6 +121,31 @@ Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end) {
                   dx.backend().copy(sliced(dx, axis, begin, end), dy);
                   grads.add(x, dx);
                 });
+}
+
+std::vector<Tensor> split(const Tensor& x, int axis, const std::vector<int64_t>& widths) {
+  axis = axis_of("split", axis, x.rank());
+  check(std::accumulate(widths.begin(), widths.end(), int64_t{0}) == x.dim(axis),
+        "split: the widths do not add up to axis {} of {}", axis, x.shape());
+  const Tensor whole = record(kSplit, x.window(x.shape(), x.stride()), {x},
+                              [x = Input(x)](const Tensor& dy, Grads& grads) { grads.add(x, dy); });
+  std::vector<Tensor> parts;
+  int64_t begin = 0;
+  for (const int64_t width : widths) {
+    const int64_t end = begin + width;
+    parts.push_back(record(kSplit, sliced(whole, axis, begin, end), {whole},
+                           [whole = Input(whole), axis, begin, end](const Tensor& dy, Grads& grads) {
+                             Tensor all = grads.take(whole.id);
+                             if (!all) {
+                               all = whole.empty();
+                               all.backend().fill(all, 0);
+                             }
+                             all.backend().copy(sliced(all, axis, begin, end), dy);
+                             grads.add(whole, all);
+                           }));
+    begin = end;
+  }
+  return parts;
 }
 
 Tensor cat(const std::vector<Tensor>& parts, int axis) {

@@ -11,6 +11,9 @@ Tensor reshape(const Tensor& x, const Shape& shape);  // one extent may be -1; c
 Tensor permute(const Tensor& x, const std::vector<int>& order);
 Tensor transpose(const Tensor& x, int a, int b);
 Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end);  // a view of [begin, end)
+// Parts of these widths, one after the other, as views. Their gradients meet in one tensor, in which each has its
+// place.
+std::vector<Tensor> split(const Tensor& x, int axis, const std::vector<int64_t>& widths);
 Tensor cat(const std::vector<Tensor>& parts, int axis);
 // `whole`, whose rows are those of the parts one after the other in the same memory; its gradient is theirs.
 Tensor stacked(const Tensor& whole, const std::vector<Tensor>& parts);

@@ -1,7 +1,7 @@
 // Attention, a block of queries at a time: scores, softmax and the sum of values stay in one core's cache, and nothing
 // of size T x S is kept (Dao et al., "FlashAttention", 2022). Backward computes the probabilities again from the saved
 // log-sum-exp of each row.
-// B batch, T queries, S keys, H heads, D features.
+// B batch, T queries, S keys, H heads of queries, G of keys and values, D features.
 #include <omp.h>
 
 #include <cassert>
@@ -142,28 +142,56 @@ struct RowStatistic {
   float& operator[](int64_t i) const { return data[i * stride]; }
 };
 
-struct Rule {
-  float scale;
-  bool causal;
-
-  // How many of the keys count for query t.
-  int64_t visible(int64_t t, int64_t keys) const { return causal ? std::min(t + 1, keys) : keys; }
+struct Range {
+  int64_t begin, end;
+  int64_t size() const { return end - begin; }
 };
 
+// Which keys the queries of one entry see.
+struct Sight {
+  int64_t keys;
+  bool causal;
+  const int32_t* ranges;  // of the entry, or null
+  int64_t query_stride, bound_stride;
+
+  Sight(const View& v, int64_t entry, int64_t key_count, bool is_causal)
+      : keys(key_count),
+        causal(is_causal),
+        ranges(v ? v.as<int32_t>() + entry * v.stride[0] : nullptr),
+        query_stride(v ? v.stride[1] : 0),
+        bound_stride(v ? v.stride[2] : 0) {}
+
+  Range of(int64_t query) const {
+    if (!ranges) return {0, causal ? std::min(query + 1, keys) : keys};
+    const int32_t* bounds = ranges + query * query_stride;
+    assert(0 <= bounds[0] && bounds[0] <= bounds[bound_stride] && bounds[bound_stride] <= keys);
+    return {bounds[0], bounds[bound_stride]};
+  }
+  // Of queries [first, last): neither bound falls, so theirs are those of the ends.
+  Range of(int64_t first, int64_t last) const { return {of(first).begin, of(last - 1).end}; }
+};
+
+// Zeroes of a row of scores [seen.begin, seen.end) what its own range leaves out.
+void clear_outside(float* scores, const Range& own, const Range& seen) {
+  std::fill(scores, scores + own.begin - seen.begin, 0.0f);
+  std::fill(scores + own.end - seen.begin, scores + seen.size(), 0.0f);
+}
+
 void forward_block(const Matrix& y, const RowStatistic& lse, const Matrix& q, const Matrix& k, const Matrix& v,
-                   const Rule& rule, int64_t first, int64_t last, float* work) {
-  const int64_t keys = rule.visible(last - 1, k.rows), rows = last - first;
-  const Matrix p = row_major(work, rows, keys), out = y.row_range(first, last);
-  float* sums = work + rows * keys;
-  gemm(p, q.row_range(first, last), k.row_range(0, keys).t(), rule.scale);
+                   const Sight& sight, float scale, int64_t first, int64_t last, float* work) {
+  const Range seen = sight.of(first, last);
+  const int64_t rows = last - first;
+  const Matrix p = row_major(work, rows, seen.size()), out = y.row_range(first, last);
+  float* sums = work + rows * seen.size();
+  gemm(p, q.row_range(first, last), k.row_range(seen.begin, seen.end).t(), scale);
   for (int64_t i = 0; i < rows; ++i) {
-    const int64_t n = rule.visible(first + i, keys);
+    const Range own = sight.of(first + i);
     float maximum;
-    sums[i] = HWY_DYNAMIC_DISPATCH(ExpRow)(row(p, i), n, &maximum);
-    std::fill(row(p, i) + n, row(p, i) + keys, 0.0f);
+    sums[i] = HWY_DYNAMIC_DISPATCH(ExpRow)(row(p, i) + own.begin - seen.begin, own.size(), &maximum);
+    clear_outside(row(p, i), own, seen);
     if (lse.data) lse[first + i] = maximum + std::log(sums[i]);
   }
-  gemm(out, p, v.row_range(0, keys));
+  gemm(out, p, v.row_range(seen.begin, seen.end));
   for (int64_t i = 0; i < rows; ++i)
     HWY_DYNAMIC_DISPATCH(ScaleRow)(row(out, i), out.cols, sums[i] == 0 ? 0 : 1 / sums[i]);
 }
@@ -172,24 +200,28 @@ struct HeadGradients {
   Matrix dq, dk, dv;  // no data: not wanted. dk and dv are added to.
   Matrix dy, y, q, k, v;
   RowStatistic lse;
-  Rule rule;
+  Sight sight;
+  float scale;
 
   void add_block(int64_t first, int64_t last, float* work) const {
-    const int64_t keys = rule.visible(last - 1, k.rows), rows = last - first;
-    const Matrix p = row_major(work, rows, keys), ds = row_major(work + rows * keys, rows, keys);
+    const Range seen = sight.of(first, last);
+    const int64_t rows = last - first, size = rows * seen.size();
+    const Matrix p = row_major(work, rows, seen.size()), ds = row_major(work + size, rows, seen.size());
     const Matrix queries = q.row_range(first, last), grads = dy.row_range(first, last);
-    gemm(p, queries, k.row_range(0, keys).t(), rule.scale);
-    gemm(ds, grads, v.row_range(0, keys).t());
+    const Matrix keys = k.row_range(seen.begin, seen.end);
+    gemm(p, queries, keys.t(), scale);
+    gemm(ds, grads, v.row_range(seen.begin, seen.end).t());
     for (int64_t i = 0; i < rows; ++i) {
-      const int64_t n = rule.visible(first + i, keys);
+      const Range own = sight.of(first + i);
+      const int64_t skip = own.begin - seen.begin;
       const float mean = HWY_DYNAMIC_DISPATCH(DotRow)(row(grads, i), row(y, first + i), y.cols);
-      HWY_DYNAMIC_DISPATCH(ScoreGradientRow)(row(p, i), row(ds, i), n, lse[first + i], mean);
-      std::fill(row(p, i) + n, row(p, i) + keys, 0.0f);
-      std::fill(row(ds, i) + n, row(ds, i) + keys, 0.0f);
+      HWY_DYNAMIC_DISPATCH(ScoreGradientRow)(row(p, i) + skip, row(ds, i) + skip, own.size(), lse[first + i], mean);
+      clear_outside(row(p, i), own, seen);
+      clear_outside(row(ds, i), own, seen);
     }
-    if (dv.data) gemm(dv.row_range(0, keys), p.t(), grads, 1, 1);
-    if (dk.data) gemm(dk.row_range(0, keys), ds.t(), queries, rule.scale, 1);
-    if (dq.data) gemm(dq.row_range(first, last), ds, k.row_range(0, keys), rule.scale);
+    if (dv.data) gemm(dv.row_range(seen.begin, seen.end), p.t(), grads, 1, 1);
+    if (dk.data) gemm(dk.row_range(seen.begin, seen.end), ds.t(), queries, scale, 1);
+    if (dq.data) gemm(dq.row_range(first, last), ds, keys, scale);
   }
 };
 
@@ -197,8 +229,9 @@ void clear(const Matrix& m) {
   for (int64_t i = 0; i < m.rows; ++i) std::fill_n(row(m, i), m.cols, 0.0f);
 }
 
-// The gradients of keys and values, which every block of queries adds to. So that more threads than heads have work and
-// the bits stay the same, the blocks of a head are split into parts with a sum each, added up in order.
+// The gradients of keys and values, which every block of queries adds to, of all heads that read them. So that more
+// threads than heads have work and the bits stay the same, the blocks are split into parts with a sum each, added up in
+// order.
 class PartialSums {
  public:
   PartialSums(const View& total, int64_t heads, int64_t parts)
@@ -244,48 +277,75 @@ void parallel_tasks(int64_t count, int64_t floats, const Task& task) {
   for (int64_t i = 0; i < count; ++i) task(i, work.data() + omp_get_thread_num() * floats);
 }
 
+// A step of generation: the heads that read the same keys become the queries of one head.
+void attention_of_one_query(CpuBackend& cpu, View y, View lse, View q, View k, View v, float scale, View ranges) {
+  const int64_t groups = k.shape[2], shared = q.shape[2] / groups;
+  const auto grouped = [&](const View& x) -> View {
+    return {x.data,
+            x.dtype,
+            {x.shape[0], shared, groups, x.shape[3]},
+            {x.stride[0], x.stride[2], shared * x.stride[2], x.stride[3]}};
+  };
+  if (lse) {
+    lse.shape = {lse.shape[0], groups, shared};
+    lse.stride = {lse.stride[0], shared * lse.stride[1], lse.stride[1]};
+  }
+  if (ranges) {
+    ranges.shape[1] = shared;
+    ranges.stride[1] = 0;
+  }
+  cpu.attention(grouped(y), lse, grouped(q), k, v, scale, false, ranges);
+}
+
 }  // namespace
 
-void CpuBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal) {
+void CpuBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) {
+  if (q.shape[1] == 1 && k.shape[2] < q.shape[2]) return attention_of_one_query(*this, y, lse, q, k, v, scale, ranges);
   const int64_t heads = q.shape[0] * q.shape[2], queries = q.shape[1], keys = k.shape[1];
   const MatrixBatch out(by_head(y), MatrixBatch::write), query(by_head(q), MatrixBatch::read),
       key(by_head(k), MatrixBatch::read), value(by_head(v), MatrixBatch::read);
   const Blocks blocks(heads, queries, keys);
-  const Rule rule{scale, causal};
+  const int64_t shared = q.shape[2] / k.shape[2];
   parallel_tasks(heads * blocks.count, blocks.rows * (keys + 1), [&](int64_t task, float* work) {
     const int64_t head = task / blocks.count, first = task % blocks.count * blocks.rows;
-    forward_block(out[head], RowStatistic(lse, head), query[head], key[head], value[head], rule, first,
-                  std::min(first + blocks.rows, queries), work);
+    const Sight sight(ranges, head / q.shape[2], keys, causal);
+    forward_block(out[head], RowStatistic(lse, head), query[head], key[head / shared], value[head / shared], sight,
+                  scale, first, std::min(first + blocks.rows, queries), work);
   });
   out.store();
 }
 
 void CpuBackend::attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
-                                    float scale, bool causal) {
-  const int64_t heads = q.shape[0] * q.shape[2], queries = q.shape[1], keys = k.shape[1];
+                                    float scale, bool causal, View ranges) {
+  const int64_t heads = k.shape[0] * k.shape[2], queries = q.shape[1], keys = k.shape[1];
+  const int64_t shared = q.shape[2] / k.shape[2];
   const MatrixBatch grad_q(by_head(dq), MatrixBatch::write), grad(by_head(dy), MatrixBatch::read),
       out(by_head(y), MatrixBatch::read), query(by_head(q), MatrixBatch::read), key(by_head(k), MatrixBatch::read),
       value(by_head(v), MatrixBatch::read);
-  const Blocks blocks(heads, queries, keys);
-  const int64_t tasks_wanted = 4 * omp_get_max_threads();
+  const Blocks blocks(heads * shared, queries, keys);
+  const int64_t tasks_wanted = 4 * omp_get_max_threads(), all_blocks = shared * blocks.count;
   const int64_t parts =
-      std::clamp<int64_t>(tasks_wanted / std::max<int64_t>(heads, 1), 1, std::max<int64_t>(blocks.count, 1));
+      std::clamp<int64_t>(tasks_wanted / std::max<int64_t>(heads, 1), 1, std::max<int64_t>(all_blocks, 1));
   const PartialSums grad_k(dk, heads, parts), grad_v(dv, heads, parts);
   parallel_tasks(heads * parts, 2 * blocks.rows * keys, [&](int64_t task, float* work) {
-    const int64_t head = task / parts, part = task % parts;
-    const HeadGradients gradients{dq ? grad_q[head] : Matrix(),
-                                  grad_k.cleared(head, part),
-                                  grad_v.cleared(head, part),
-                                  grad[head],
-                                  out[head],
-                                  query[head],
-                                  key[head],
-                                  value[head],
-                                  RowStatistic(lse, head),
-                                  {scale, causal}};
-    const int64_t begin = blocks.count * part / parts, end = blocks.count * (part + 1) / parts;
-    for (int64_t block = begin; block < end; ++block)
-      gradients.add_block(block * blocks.rows, std::min((block + 1) * blocks.rows, queries), work);
+    const int64_t group = task / parts, part = task % parts;
+    const Matrix sum_k = grad_k.cleared(group, part), sum_v = grad_v.cleared(group, part);
+    const int64_t begin = all_blocks * part / parts, end = all_blocks * (part + 1) / parts;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t head = group * shared + i / blocks.count, first = i % blocks.count * blocks.rows;
+      const HeadGradients gradients{dq ? grad_q[head] : Matrix(),
+                                    sum_k,
+                                    sum_v,
+                                    grad[head],
+                                    out[head],
+                                    query[head],
+                                    key[group],
+                                    value[group],
+                                    RowStatistic(lse, head),
+                                    Sight(ranges, head / q.shape[2], keys, causal),
+                                    scale};
+      gradients.add_block(first, std::min(first + blocks.rows, queries), work);
+    }
   });
   grad_q.store();
   grad_k.add_up();

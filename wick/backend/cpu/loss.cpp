@@ -1,4 +1,6 @@
-// Mean squared error.
+// Mean squared error and cross-entropy.
+#include <cmath>
+
 #include "wick/backend/cpu/block_loop.h"
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/targets.h"
@@ -31,19 +33,53 @@ void MseBackwardBlock(float* da, float scale, const float* a, const float* b, in
   map(ScaledDifference{set(scale)}, da, n, a, b);
 }
 
+struct ExpShifted {
+  FloatVec shift;
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(hn::Sub(x, shift)); }
+};
+
+HWY_INLINE float maximum_of(const float* x, int64_t n) {
+  FloatVec maximum = set(x[0]);
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) maximum = hn::Max(maximum, load(x + i));
+  float result = hn::GetLane(hn::MaxOfLanes(Floats(), maximum));
+  for (; i < n; ++i) result = HWY_MAX(result, x[i]);
+  return result;
+}
+
+// log(sum(exp(x)))
+double LogSumExpRow(const float* x, int64_t n) {
+  const float maximum = maximum_of(x, n);
+  const ExpShifted shifted{set(maximum)};
+  WideSum sum = WideSum::zero();
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) sum.add(shifted(load(x + i)));
+  double rest = 0;
+  for (; i < n; ++i) rest += std::exp(double(x[i]) - maximum);
+  return maximum + std::log(sum.total() + rest);
+}
+
+void SoftmaxByLseRow(float* y, const float* x, int64_t n, float lse) { map(ExpShifted{set(lse)}, y, n, x); }
+
 }  // namespace
 }  // namespace HWY_NAMESPACE
 }  // namespace wick
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include <cassert>
 #include <numeric>
 #include <vector>
+
+#include "wick/backend/cpu/dense.h"
+#include "wick/backend/cpu/parallel.h"
 
 namespace wick {
 
 HWY_EXPORT(MseBlock);
 HWY_EXPORT(MseBackwardBlock);
+HWY_EXPORT(LogSumExpRow);
+HWY_EXPORT(SoftmaxByLseRow);
 
 void CpuBackend::mse(View loss, View a, View b) {
   const BlockLoop loop({}, {a, b});
@@ -59,6 +95,33 @@ void CpuBackend::mse_backward(View da, View dloss, View a, View b) {
   BlockLoop({da}, {a, b}).run([=](const BlockLoop::Pointers& p, int64_t n, int64_t) {
     HWY_DYNAMIC_DISPATCH(MseBackwardBlock)(p[0], scale, p[1], p[2], n);
   });
+}
+
+void CpuBackend::cross_entropy(View loss, View dlogits, View logits, View targets) {
+  const int64_t classes = logits.dim(1);
+  const DenseInput input(logits);
+  const DenseOutput gradient(dlogits), losses(loss);
+  const auto entropy_of = [&](int64_t i) {
+    const float* const row = input.data() + i * classes;
+    float* const slope = gradient.data() ? gradient.data() + i * classes : nullptr;
+    const int64_t target = targets.as<int64_t>()[i * targets.stride[0]];
+    assert(target < classes);
+    losses.data()[i] = 0;
+    if (target < 0) {
+      if (slope) std::fill_n(slope, classes, 0.0f);
+      return;
+    }
+    const double lse = HWY_DYNAMIC_DISPATCH(LogSumExpRow)(row, classes);
+    losses.data()[i] = float(lse - row[target]);
+    if (!slope) return;
+    HWY_DYNAMIC_DISPATCH(SoftmaxByLseRow)(slope, row, classes, float(lse));
+    slope[target] -= 1;
+  };
+  parallel_for(logits.dim(0), logits.numel(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) entropy_of(i);
+  });
+  gradient.finish();
+  losses.finish();
 }
 
 }  // namespace wick

@@ -87,9 +87,15 @@ View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_
   return part;
 }
 
+void check_supported(const View& q, const View& k, const View& ranges) {
+  check(!ranges && q.shape[2] == k.shape[2],
+        "attention of language models (shared heads, ranges of keys) does not run on CUDA yet: use --device cpu");
+}
+
 }  // namespace
 
-void CudaBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal) {
+void CudaBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) {
+  check_supported(q, k, ranges);
   if (y.numel() == 0) return;
   if (k.shape[1] == 0) {
     fill(y, 0);
@@ -115,7 +121,8 @@ void CudaBackend::attention(View y, View lse, View q, View k, View v, float scal
 }
 
 void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
-                                     float scale, bool causal) {
+                                     float scale, bool causal, View ranges) {
+  check_supported(q, k, ranges);
   if (q.numel() == 0 || k.numel() == 0) {
     for (const View& unreached : {dq, dk, dv})
       if (unreached && unreached.numel() > 0) fill(unreached, 0);

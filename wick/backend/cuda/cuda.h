@@ -76,9 +76,9 @@ class CudaBackend final : public Backend, public Gpu {
   void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) override;
 
   // attention, softmax
-  void attention(View y, View lse, View q, View k, View v, float scale, bool causal) override;
+  void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) override;
   void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
-                          bool causal) override;
+                          bool causal, View ranges) override;
   void softmax(View y, View x) override;
   void softmax_backward(View dx, View dy, View y) override;
 
@@ -95,8 +95,10 @@ class CudaBackend final : public Backend, public Gpu {
   void embedding(View y, View table, View ids) override;
   void embedding_backward(View dtable, View dy, View ids) override;
   void timestep_embedding(View y, View t, float max_period) override;
+  void scatter_rows(View y, View x, View rows) override;
 
-  // loss
+  // losses
+  void cross_entropy(View loss, View dlogits, View logits, View targets) override;
   void mse(View loss, View a, View b) override;
   void mse_backward(View da, View dloss, View a, View b) override;
 

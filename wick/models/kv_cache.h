@@ -1,0 +1,66 @@
+// Keys and values of the tokens that a language model has seen, and where the tokens of a batch stand.
+//
+// Sliding windows are ranges of keys, not a ring: all tokens are kept, so that a prompt in chunks, ragged batches and
+// going back (truncate) work alike for every layer, at the price of a full context's memory where a model has windows.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "wick/models/llama_config.h"
+#include "wick/nn/weights.h"
+
+namespace wick {
+
+// Tokens [begin, end) of a row of a batch: one sequence, of which `past` tokens came before and lie in a cache.
+struct TokenRun {
+  int64_t row, begin, end, past = 0;
+};
+
+// Where the tokens [B, T] of a batch stand: how their positions turn queries and keys, which keys each sees, and where
+// a cache keeps theirs. All of it lies on the device, so that a captured step reads what holds at its time. What
+// belongs to no run is padding: it sees nothing, and its outputs are finite and mean nothing.
+struct TokenPlan {
+  Tensor cos, sin;         // f32 [B, T, head_dim / 2]; a sequence's first token has position 0
+  Tensor ranges;           // i32 [B, T, 2], as Backend::attention has them
+  Tensor windowed_ranges;  // the same within config.window; empty without one
+  Tensor cache_rows;       // i32 [B, T], as Backend::scatter_rows has them; empty without a cache
+
+  // Runs of a row stand one behind the other. Without a cache, keys are the tokens of the batch, of any number of runs
+  // a row (packed documents); with one, keys are what it holds, of one run a row.
+  TokenPlan(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config, bool cached,
+            Memory& memory);
+
+  // [B, T] without padding, and from transformers' attention_mask i64 [B, T], whose ones must stand together in a row.
+  static TokenPlan dense(int64_t batch, int64_t tokens, const LlamaConfig& config, Memory& memory = host_memory());
+  static TokenPlan masked(const Tensor& mask, const LlamaConfig& config, Memory& memory = host_memory());
+};
+
+class KvCache {
+ public:
+  // In the dtype that the model computes in: f32 on the CPU.
+  KvCache(const LlamaConfig& config, int64_t batch, int64_t capacity, const Residence& place);
+
+  int64_t capacity() const { return capacity_; }
+  int64_t length(int64_t row) const { return lengths_[size_t(row)]; }  // tokens kept of a sequence
+  // Forgets what came behind.
+  void truncate(int64_t row, int64_t length);
+
+  // Takes in `counts` more tokens of each sequence, the first of a row of [B, max(counts)]: the plan for running them.
+  // Throws Error, and takes in nothing, if one does not fit.
+  TokenPlan extend(const std::vector<int64_t>& counts);
+
+  // For layers: puts k and v [B, T, G, D] in their places; all keys and values, [B, capacity, G, D] each.
+  std::pair<Tensor, Tensor> append(int layer, const Tensor& k, const Tensor& v, const TokenPlan& plan);
+
+ private:
+  LlamaConfig config_;
+  int64_t capacity_;
+  std::vector<int64_t> lengths_;
+  std::vector<std::pair<Tensor, Tensor>> layers_;
+};
+
+// Bytes that a KvCache takes, from a config alone.
+size_t estimate_kv_cache_memory(const LlamaConfig& config, int64_t batch, int64_t capacity, DType dtype);
+
+}  // namespace wick

@@ -1,0 +1,159 @@
+// Shapes: B batch, T tokens, D hidden, H heads of queries, G of keys and values, V vocabulary. Reference: transformers,
+// LlamaForCausalLM and its kin. Parameter names match their checkpoints.
+#include "wick/models/llama.h"
+
+#include <tuple>
+#include <utility>
+
+#include "wick/backend/counting.h"
+
+namespace wick {
+namespace {
+
+std::optional<RmsNorm> head_norm(const Scope& s, const LlamaConfig& c) {
+  return c.qk_norm ? std::optional(RmsNorm(s, c.head_dim, c.eps)) : std::nullopt;
+}
+
+struct GroupedAttention {
+  Scope s;
+  LlamaConfig c;
+  int layer;
+  Linear qkv_proj = Linear::side_by_side(
+      s, c.hidden, {{"q_proj", c.query_width()}, {"k_proj", c.kv_width()}, {"v_proj", c.kv_width()}}, c.qkv_bias);
+  std::optional<RmsNorm> q_norm = head_norm(s / "q_norm", c), k_norm = head_norm(s / "k_norm", c);
+  Linear o_proj{s / "o_proj", c.query_width(), c.hidden, c.output_bias};
+
+  Tensor operator()(const Tensor& x, const TokenPlan& plan, KvCache* cache) const {
+    const auto qkv = split(heads(qkv_proj(x), c.heads + 2 * c.kv_heads), 2, {c.heads, c.kv_heads, c.kv_heads});
+    const auto turned = [&](const Tensor& part, const std::optional<RmsNorm>& norm) {
+      return rope(norm ? (*norm)(part) : part, plan.cos, plan.sin, RopePairs::halves);
+    };
+    const Tensor q = turned(qkv[0], q_norm);
+    Tensor k = turned(qkv[1], k_norm), v = qkv[2];
+    if (cache) std::tie(k, v) = cache->append(layer, k, v, plan);
+    const Tensor& ranges = c.windowed[size_t(layer)] ? plan.windowed_ranges : plan.ranges;
+    return o_proj(merge_heads(attention(q, k, v, ranges)));
+  }
+};
+
+struct FeedForward {
+  Scope s;
+  LlamaConfig c;
+  Linear gate_up_proj =
+      Linear::side_by_side(s, c.hidden, {{"gate_proj", c.intermediate}, {"up_proj", c.intermediate}}, c.mlp_bias);
+  Linear down_proj{s / "down_proj", c.intermediate, c.hidden, c.mlp_bias};
+
+  Tensor operator()(const Tensor& x) const { return down_proj(swiglu(gate_up_proj(x))); }
+};
+
+struct Layer {
+  Scope s;
+  LlamaConfig c;
+  int number;
+  RmsNorm input_layernorm{s / "input_layernorm", c.hidden, c.eps};
+  GroupedAttention self_attn{s / "self_attn", c, number};
+  RmsNorm post_attention_layernorm{s / "post_attention_layernorm", c.hidden, c.eps};
+  FeedForward mlp{s / "mlp", c};
+
+  Tensor operator()(Tensor x, const TokenPlan& plan, KvCache* cache) const {
+    x = x + self_attn(input_layernorm(x), plan, cache);
+    return x + mlp(post_attention_layernorm(x));
+  }
+};
+
+std::vector<Layer> decoder_layers(const Scope& s, const LlamaConfig& c) {
+  std::vector<Layer> all;
+  all.reserve(size_t(c.layers));
+  for (int i = 0; i < c.layers; ++i) all.push_back({s / i, c, i});
+  return all;
+}
+
+}  // namespace
+
+struct Llama::Model {
+  Scope root;
+  LlamaConfig c;
+  bool checkpointing;
+  Scope s = root / "model";
+  Embedding embed_tokens{s / "embed_tokens", c.vocab, c.hidden};
+  std::vector<Layer> layers = decoder_layers(s / "layers", c);
+  RmsNorm norm{s / "norm", c.hidden, c.eps};
+  Tensor head = c.tied ? embed_tokens.table : (root / "lm_head").load("weight", {c.vocab, c.hidden});
+  std::optional<Lora> head_lora = (root / "lm_head").adapt(LoraTarget{c.hidden, c.vocab});
+
+  Tensor operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache) const {
+    check(ids.rank() == 2 && plan.ranges.shape() == Shape{ids.dim(0), ids.dim(1), 2},
+          "{}: token ids {} are not those of a plan {}", root.path(), ids.shape(), plan.ranges.shape());
+    Tensor x = embed_tokens(ids);
+    for (const Layer& layer : layers) {
+      const auto run = [&layer, plan, cache](const Tensor& h) { return layer(h, plan, cache); };
+      x = checkpointing ? checkpoint(run, x) : run(x);
+    }
+    return norm(x);
+  }
+
+  Tensor logits(const Tensor& x) const { return head_lora ? lora_linear(x, head, {}, *head_lora) : linear(x, head); }
+
+  // A LoRA on the head is rare: its logits are computed once more in backward.
+  Tensor adapted_loss(const Tensor& x, const TokenTargets& targets) const {
+    constexpr int64_t kChunk = 256;
+    const Tensor rows = reshape(x, {-1, c.hidden});
+    Tensor loss;
+    for (int64_t begin = 0; begin < rows.dim(0); begin += kChunk) {
+      const int64_t end = std::min(begin + kChunk, rows.dim(0));
+      const TokenTargets part{slice(targets.ids, 0, begin, end), slice(targets.weights, 0, begin, end)};
+      const auto of = [this, part](const Tensor& h) { return cross_entropy(logits(h), part); };
+      const Tensor term = checkpoint(of, slice(rows, 0, begin, end));
+      loss = loss ? loss + term : term;
+    }
+    return loss;
+  }
+};
+
+Llama::Llama(Scope s, const LlamaConfig& config, bool checkpointing)
+    : model_(new Model{std::move(s), config, checkpointing}) {}
+Llama::~Llama() = default;
+Llama::Llama(Llama&&) noexcept = default;
+
+const LlamaConfig& Llama::config() const { return model_->c; }
+const Residence& Llama::place() const { return model_->s.place(); }
+
+Tensor Llama::operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache) const {
+  return (*model_)(ids, plan, cache);
+}
+
+Tensor Llama::logits(const Tensor& hidden) const { return cast(model_->logits(hidden), DType::f32); }
+
+Tensor Llama::loss(const Tensor& hidden, const TokenTargets& targets) const {
+  return model_->head_lora ? model_->adapted_loss(hidden, targets)
+                           : linear_cross_entropy(hidden, model_->head, targets);
+}
+
+Llama Llama::load(const std::filesystem::path& folder, const LlamaOptions& options) {
+  const LlamaConfig config = LlamaConfig::read(folder);
+  Backend& backend = options.backend ? *options.backend : cpu_backend();
+  const WeightsOptions weights{
+      .dtype = options.dtype, .trainable = options.trainable, .place = Residence::on(backend, options.dtype)};
+  Llama model(
+      Scope(options.outline ? Weights::outline(weights) : Weights::open(folder, weights), "llama", options.adapter),
+      config, options.checkpointing);
+  if (options.adapter) options.adapter->check_complete();
+  return model;
+}
+
+ModuleNames llama_module_names() {
+  return [](const std::string& path) -> std::vector<std::string> {
+    return {"base_model.model." + path.substr(path.find('.') + 1)};
+  };
+}
+
+std::vector<std::string> llama_default_targets() { return {"*.layers.*_proj"}; }
+
+size_t estimate_model_memory(const LlamaConfig& config, DType dtype, std::string_view device) {
+  CountingBackend counting(device_kind(device));
+  const Llama model(Scope(Weights::outline({.dtype = dtype, .place = Residence::on(counting, dtype)}), "llama"),
+                    config);
+  return counting.memory().in_use();
+}
+
+}  // namespace wick

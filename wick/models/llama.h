@@ -1,0 +1,56 @@
+// Decoder language models of the Llama kind (Touvron et al., 2023), and what Mistral (Jiang et al., 2023) and Qwen 2
+// and 3 (Yang et al., 2024 and 2025) add to them: sliding windows, biases, norms of queries and keys.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+
+#include "wick/models/kv_cache.h"
+#include "wick/models/llama_config.h"
+#include "wick/nn/layers.h"
+
+namespace wick {
+
+// PEFT's base names of a module: base_model.model.model.layers.0.self_attn.q_proj.
+ModuleNames llama_module_names();
+// Every linear of the layers, which is PEFT's "all-linear".
+std::vector<std::string> llama_default_targets();
+
+struct LlamaOptions {
+  DType dtype = DType::f32;    // storage of frozen matrices
+  Adapter* adapter = nullptr;  // outlives the model
+  bool trainable = false;      // full training instead of LoRA
+  Backend* backend = nullptr;  // where the model runs: the CPU unless given
+  bool checkpointing = false;
+  bool outline = false;  // weights of the right shapes without values: nothing but the config is read
+};
+
+class Llama {
+ public:
+  Llama(Scope s, const LlamaConfig& config, bool checkpointing = false);
+  ~Llama();
+  Llama(Llama&&) noexcept;
+
+  // A transformers folder, sharded or not.
+  static Llama load(const std::filesystem::path& folder, const LlamaOptions& options = {});
+
+  const LlamaConfig& config() const;
+  const Residence& place() const;
+
+  // ids i64 [B, T] on the host, or range-checked on the model's device -> [B, T, hidden] after the final norm. With a
+  // cache, `plan` is from its extend().
+  Tensor operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache = nullptr) const;
+  Tensor logits(const Tensor& hidden) const;  // [..., hidden] -> f32 [..., vocab]
+  // cross_entropy() of the logits, which never exist as a whole.
+  Tensor loss(const Tensor& hidden, const TokenTargets& targets) const;
+
+ private:
+  struct Model;
+  std::unique_ptr<Model> model_;
+};
+
+// Bytes that the weights take on a kind of device ("cpu", "cuda"), from a config alone.
+size_t estimate_model_memory(const LlamaConfig& config, DType dtype, std::string_view device = "cpu");
+
+}  // namespace wick

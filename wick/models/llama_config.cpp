@@ -1,0 +1,181 @@
+#include "wick/models/llama_config.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "wick/io/quote.h"
+#include "wick/models/supported.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What the families differ in where their configs do not say so.
+struct Family {
+  const char *model_type, *architecture;
+  bool qkv_bias;    // always; else attention_bias tells, if the family has it
+  bool has_biases;  // attention_bias
+  bool qk_norm;
+  int64_t head_dim;  // unless given; 0: hidden_size / num_attention_heads
+};
+
+constexpr Family kFamilies[] = {
+    {"llama", "LlamaForCausalLM", false, true, false, 0},
+    {"mistral", "MistralForCausalLM", false, false, false, 0},
+    {"qwen2", "Qwen2ForCausalLM", true, false, false, 0},
+    {"qwen3", "Qwen3ForCausalLM", false, true, true, 128},
+};
+
+const Family& family_of(const Config& config) {
+  const std::string type = config.text_or("model_type", "");
+  const auto found =
+      std::find_if(std::begin(kFamilies), std::end(kFamilies), [&](const Family& f) { return type == f.model_type; });
+  check(found != std::end(kFamilies), "{}: model_type is {}; Wick supports llama, mistral, qwen2 and qwen3",
+        config.source(), quote(type));
+  if (config.has("architectures")) {
+    const std::vector<std::string> names = config.texts("architectures");
+    check(names.size() == 1 && names.front() == found->architecture, "{}: architectures holds {}; Wick supports {}",
+          config.source(), names.empty() ? "nothing" : quote(names.front()), found->architecture);
+  }
+  return *found;
+}
+
+double positive(const Config& config, const std::string& key, double value) {
+  check(value > 0, "{}: {} should be above 0, found {}", config.source(), key, value);
+  return value;
+}
+
+RopeScaling read_scaling(const Config& config, int64_t positions) {
+  RopeScaling scaling;
+  const std::string kind = config.has("rope_type") ? config.text("rope_type") : config.text_or("type", "default");
+  if (kind == "default") return scaling;
+  check(kind == "linear" || kind == "llama3",
+        "{}: the rope scaling is {}; Wick supports \"linear\" and \"llama3\" (and none)", config.source(), quote(kind));
+  scaling.factor = positive(config, "the factor of rope_scaling", config.number("factor"));
+  scaling.kind = RopeScaling::Kind::linear;
+  if (kind == "linear") return scaling;
+  scaling.kind = RopeScaling::Kind::llama3;
+  scaling.low_frequency = positive(config, "low_freq_factor", config.number("low_freq_factor"));
+  scaling.high_frequency = config.number("high_freq_factor");
+  check(scaling.high_frequency > scaling.low_frequency, "{}: high_freq_factor {} should be above low_freq_factor {}",
+        config.source(), scaling.high_frequency, scaling.low_frequency);
+  scaling.original_positions = double(config.integer_or("original_max_position_embeddings", positions, kPositive));
+  return scaling;
+}
+
+// transformers 5 writes rope_parameters, which holds rope_theta too; before it was rope_scaling beside rope_theta.
+void read_rope(LlamaConfig& c, const Config& config) {
+  only(config, "partial_rotary_factor", 1.0);
+  const bool merged = config.has("rope_parameters");
+  const char* key = merged ? "rope_parameters" : "rope_scaling";
+  c.rope_theta = merged ? config.section(key).number("rope_theta") : config.number_or("rope_theta", 10000);
+  positive(config, "rope_theta", c.rope_theta);
+  if (config.has(key)) c.rope_scaling = read_scaling(config.section(key), c.positions);
+}
+
+// Which layers see a window. Mistral's are all or none; those of Qwen are listed, or begin at a layer.
+void read_windows(LlamaConfig& c, const Config& config) {
+  const bool mistral = c.model_type == "mistral", qwen = c.model_type.starts_with("qwen");
+  const int64_t window = mistral && !config.mentions("sliding_window")
+                             ? 4096  // as transformers has it
+                             : config.integer_or("sliding_window", 0, {0, kPositive.max});
+  c.windowed.assign(size_t(c.layers), mistral && window > 0);
+  if (qwen && config.boolean_or("use_sliding_window", false) && window > 0) {
+    const int64_t full = config.integer_or("max_window_layers", 28, {0, kPositive.max});
+    for (int i = 0; i < c.layers; ++i) c.windowed[size_t(i)] = i >= full;
+    if (config.has("layer_types")) {
+      const std::vector<std::string> types = config.texts("layer_types");
+      check(types.size() == c.windowed.size(), "{}: layer_types should hold {} kinds of layers, found {}",
+            config.source(), c.layers, types.size());
+      for (size_t i = 0; i < types.size(); ++i) {
+        c.windowed[i] = types[i] == "sliding_attention";
+        check(c.windowed[i] || types[i] == "full_attention",
+              "{}: layer_types[{}] is {}; Wick supports full_attention and sliding_attention", config.source(), i,
+              quote(types[i]));
+      }
+    }
+  }
+  if (std::find(c.windowed.begin(), c.windowed.end(), true) != c.windowed.end()) c.window = window;
+}
+
+void read_attention(LlamaConfig& c, const Config& config, const Family& family) {
+  c.heads = int(config.integer("num_attention_heads", kPositive));
+  c.kv_heads = int(config.integer_or("num_key_value_heads", c.heads, kPositive));
+  check(c.heads % c.kv_heads == 0, "{}: num_key_value_heads {} does not divide num_attention_heads {}", config.source(),
+        c.kv_heads, c.heads);
+  if (!config.has("head_dim") && family.head_dim == 0)
+    check(c.hidden % c.heads == 0, "{}: num_attention_heads {} does not divide hidden_size {}", config.source(),
+          c.heads, c.hidden);
+  c.head_dim = config.integer_or("head_dim", family.head_dim > 0 ? family.head_dim : c.hidden / c.heads, {2, 1 << 16});
+  check(c.head_dim % 2 == 0, "{}: head_dim should be even, found {}", config.source(), c.head_dim);
+  const bool biases = family.has_biases && config.boolean_or("attention_bias", false);
+  c.qkv_bias = family.qkv_bias || biases;
+  c.output_bias = biases;
+  c.qk_norm = family.qk_norm;
+}
+
+void add_ids(std::vector<int64_t>& ids, const Config& config, const std::string& key, int64_t vocab) {
+  if (!config.has(key)) return;
+  for (const int64_t id : config.integer_or_list(key, {0, vocab - 1}))
+    if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
+}
+
+}  // namespace
+
+LlamaConfig LlamaConfig::parse(const Config& config) {
+  const Family& family = family_of(config);
+  only_absent(config, "quantization_config");
+  only(config, "hidden_act", "silu");
+  only(config, "attention_dropout", 0.0);
+  LlamaConfig c{};
+  c.model_type = family.model_type;
+  c.vocab = config.integer("vocab_size", kPositive);
+  c.hidden = config.integer("hidden_size", kPositive);
+  c.intermediate = config.integer("intermediate_size", kPositive);
+  c.layers = int(config.integer("num_hidden_layers", {1, 1 << 16}));
+  c.positions = config.integer_or("max_position_embeddings", 2048, kPositive);
+  c.eps = float(config.number_or("rms_norm_eps", 1e-6));
+  c.mlp_bias = c.model_type == "llama" && config.boolean_or("mlp_bias", false);
+  c.tied = config.boolean_or("tie_word_embeddings", false);
+  read_attention(c, config, family);
+  read_rope(c, config);
+  read_windows(c, config);
+  add_ids(c.bos_ids, config, "bos_token_id", c.vocab);
+  add_ids(c.eos_ids, config, "eos_token_id", c.vocab);
+  return c;
+}
+
+LlamaConfig LlamaConfig::read(const fs::path& folder) {
+  LlamaConfig c = parse(Config::read(folder / "config.json"));
+  const fs::path generation = folder / "generation_config.json";
+  if (fs::exists(generation)) add_ids(c.eos_ids, Config::read(generation), "eos_token_id", c.vocab);
+  return c;
+}
+
+bool LlamaConfig::is_here(const fs::path& folder) {
+  std::error_code ignored;
+  return fs::is_regular_file(folder / "config.json", ignored) &&
+         !fs::is_regular_file(folder / "model_index.json", ignored) &&
+         Config::read(folder / "config.json").has("model_type");
+}
+
+std::vector<float> LlamaConfig::rope_frequencies() const {
+  std::vector<float> frequencies;
+  const RopeScaling& s = rope_scaling;
+  for (int64_t i = 0; i < head_dim; i += 2) {
+    double frequency = 1 / std::pow(float(rope_theta), float(i) / float(head_dim));
+    // llama3: waves longer than the original context are stretched by the factor, short ones stay, in between it mixes.
+    double stretched = 1;
+    if (s.kind == RopeScaling::Kind::llama3) {
+      const double waves = s.original_positions * frequency / (2 * std::numbers::pi);
+      stretched = 1 - std::clamp((waves - s.low_frequency) / (s.high_frequency - s.low_frequency), 0.0, 1.0);
+    }
+    if (s.kind != RopeScaling::Kind::none) frequency *= stretched / s.factor + (1 - stretched);
+    frequencies.push_back(float(frequency));
+  }
+  return frequencies;
+}
+
+}  // namespace wick
