@@ -6,6 +6,7 @@
 #include "model_path.h"
 #include "run_on.h"
 #include "validators.h"
+#include "wick/models/llama_config.h"
 
 namespace wick {
 namespace {
@@ -19,9 +20,16 @@ struct ForwardArguments {
 
 void forward(const ForwardArguments& a) {
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
+  const std::filesystem::path model = cli::resolve_model(a.model);
+  if (!LlamaConfig::is_here(model)) {
+    std::string name = a.component;
+    const std::string problem =
+        cli::one_of({"text_encoder", "text_encoder_2", "vae.encoder", "vae.decoder", "unet"})(name);
+    check(problem.empty(), "--component: {}", problem);
+  }
   cli::check_input_file(a.in, "--in");
   cli::check_output_file(a.out, "--out");
-  run_forward(cli::resolve_model(a.model), a.component, a.in, a.out,
+  run_forward(model, a.component, a.in, a.out,
               {.loras = loras, .grad = a.grad, .backend = &a.run_on.backend(), .dtype = a.run_on.dtype()});
 }
 
@@ -30,19 +38,23 @@ void forward(const ForwardArguments& a) {
 void add_forward_command(CLI::App& app) {
   const auto a = std::make_shared<ForwardArguments>();
   CLI::App* command = app.add_subcommand("forward", "Run one component of a model on given tensors");
-  command->add_option("--model", a->model, "Diffusers folder, or a name: tiny, sdxl")->required()->type_name("MODEL");
-  command->add_option("--component", a->component, "text_encoder, text_encoder_2, vae.encoder, vae.decoder or unet")
+  command->add_option("--model", a->model, "Diffusers or transformers folder, or a name: tiny, sdxl")
       ->required()
-      ->type_name("NAME")
-      ->check(cli::one_of({"text_encoder", "text_encoder_2", "vae.encoder", "vae.decoder", "unet"}));
-  command->add_option("--in", a->in, "Safetensors file with the inputs, named as in diffusers")
+      ->type_name("MODEL");
+  command
+      ->add_option("--component", a->component,
+                   "text_encoder, text_encoder_2, vae.encoder, vae.decoder or unet; a language model is but one")
+      ->type_name("NAME");
+  command->add_option("--in", a->in, "Safetensors file with the inputs, named as in diffusers and transformers")
       ->required()
       ->type_name("FILE");
   command->add_option("--out", a->out, "Safetensors file to write")->required()->type_name("FILE");
   command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->allow_extra_args(false);
-  command->add_flag("--grad", a->grad, "Also write the gradients of the mean-squared error to the input `target`");
+  command->add_flag(
+      "--grad", a->grad,
+      "Also write the gradients of the error to the input `target`: mean-squared, or cross-entropy of ids");
   a->run_on.add_flags(*command);
   command->callback([a] { forward(*a); });
 }

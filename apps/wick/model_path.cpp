@@ -9,15 +9,17 @@
 
 #include "wick/core/error.h"
 #include "wick/io/file.h"
+#include "wick/models/llama_config.h"
 
 namespace wick::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool is_diffusers_folder(const fs::path& path) {
+// Of diffusers, or of transformers.
+bool is_model_folder(const fs::path& path) {
   std::error_code ignored;
-  return fs::is_regular_file(path / "model_index.json", ignored);
+  return fs::is_regular_file(path / "model_index.json", ignored) || LlamaConfig::is_here(path);
 }
 
 std::string environment(const char* name) {
@@ -41,7 +43,7 @@ fs::path find_shipped(const std::string& name) {
   tried.push_back(folder.parent_path() / "share/wick/models" / name);
   for (int up = 0; up < 4 && folder.has_relative_path(); ++up, folder = folder.parent_path())
     tried.push_back(folder / "models" / name);
-  const auto found = std::find_if(tried.begin(), tried.end(), is_diffusers_folder);
+  const auto found = std::find_if(tried.begin(), tried.end(), is_model_folder);
   if (found == tried.end()) fail_not_found(name, tried);
   return *found;
 }
@@ -63,7 +65,7 @@ fs::path find_in_hub_cache(const std::string& model, std::string repository) {
   std::string commit = read_file(ref, 1024);
   commit.erase(commit.find_last_not_of(" \r\n") + 1);
   const fs::path folder = root / "snapshots" / commit;
-  if (!is_diffusers_folder(folder)) fail_not_found(model, {folder / "model_index.json"});
+  if (!is_model_folder(folder)) fail_not_found(model, {folder / "model_index.json", folder / "config.json"});
   return folder;
 }
 
@@ -72,15 +74,16 @@ fs::path find_in_hub_cache(const std::string& model, std::string repository) {
 fs::path resolve_model(const std::string& model) {
   if (model == "tiny") return find_shipped(model);
   if (model == "sdxl") return find_in_hub_cache(model, "stabilityai/stable-diffusion-xl-base-1.0");
-  if (is_diffusers_folder(model)) return model;
+  if (is_model_folder(model)) return model;
   std::error_code ignored;
-  const char* expected = "expected a diffusers folder with a model_index.json";
-  check(!fs::is_directory(model, ignored), "--model {}: {}, found a folder without one", model, expected);
+  const char* expected =
+      "expected a diffusers folder with a model_index.json or a transformers folder with a config.json";
+  check(!fs::is_directory(model, ignored), "--model {}: {}, found a folder without either", model, expected);
   check(!fs::exists(model, ignored), "--model {}: {}, found a file", model, expected);
   const bool hub_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
                         model.front() != '.' && model.back() != '/';
   if (hub_name) return find_in_hub_cache(model, model);
-  fail("--model {}: no such folder; expected a diffusers folder, 'tiny' or 'sdxl'", model);
+  fail("--model {}: no such folder; expected a diffusers or transformers folder, 'tiny' or 'sdxl'", model);
 }
 
 }  // namespace wick::cli

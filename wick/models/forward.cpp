@@ -10,6 +10,7 @@
 
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/models/llama.h"
 #include "wick/models/sdxl.h"
 
 namespace wick {
@@ -38,6 +39,7 @@ class Inputs {
   // Numbers without a gradient, as f32; integers will do.
   Tensor constant(const std::string& name, const std::vector<Extent>& shape);
   Tensor ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary);
+  Tensor targets(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary);
   Tensor timestep(int64_t batch);
 
   bool has(const std::string& name) const { return file_.has(name); }
@@ -47,6 +49,7 @@ class Inputs {
  private:
   const TensorInfo& info(const std::string& name) const;
   Tensor load(const std::string& name, const std::vector<Extent>& shape);
+  Tensor integers(const std::string& name, const std::vector<Extent>& shape);
   Tensor finite(const std::string& name, const Tensor& x) const;
 
   SafetensorsFile file_;
@@ -103,15 +106,31 @@ Tensor Inputs::constant(const std::string& name, const std::vector<Extent>& shap
   return finite(name, Tensor::of(x.to_vector(), x.shape())).to(memory_);
 }
 
-Tensor Inputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
+Tensor Inputs::integers(const std::string& name, const std::vector<Extent>& shape) {
   const auto dtype = info(name).dtype;
   check(dtype == DType::i64 || dtype == DType::i32, "{}: \"{}\" should be I64 or I32, found {}", file_.path().string(),
         name, info(name).dtype_name);
-  const Tensor ids = cast(load(name, shape), DType::i64);
+  return cast(load(name, shape), DType::i64);
+}
+
+Tensor Inputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
+  const Tensor ids = integers(name, shape);
   for (int64_t i = 0; i < ids.numel(); ++i) {
     const int64_t id = ids.data<int64_t>()[i];
     check(0 <= id && id < vocabulary, "{}: \"{}\" should hold ids from 0 to {}, found {}", file_.path().string(), name,
           vocabulary - 1, id);
+  }
+  return ids;
+}
+
+// Ids, or -100 where nothing is asked for.
+Tensor Inputs::targets(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
+  constexpr int64_t kIgnored = -100;
+  const Tensor ids = integers(name, shape);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const int64_t id = ids.data<int64_t>()[i];
+    check(id == kIgnored || (0 <= id && id < vocabulary), "{}: \"{}\" should hold ids from 0 to {}, or {}, found {}",
+          file_.path().string(), name, vocabulary - 1, kIgnored, id);
   }
   return ids;
 }
@@ -131,11 +150,16 @@ Tensors Inputs::gradients(const Grads& grads) const {
   return all;
 }
 
-// What a component put out; `main` is what a target is compared with.
+// What a component put out, and the loss that the input `target` makes of it.
 struct Outputs {
   Tensors tensors;
-  std::string main;
+  std::function<Tensor(Inputs&)> loss;
 };
+
+// Of an output and a target of its shape.
+std::function<Tensor(Inputs&)> squared_error(const Tensor& y) {
+  return [y](Inputs& in) { return mse_loss(y, in.constant("target", {y.shape().begin(), y.shape().end()})); };
+}
 
 struct Folder {
   fs::path path;
@@ -155,7 +179,7 @@ Run load_text_encoder(const Folder& folder, const std::string& component) {
   return [=](Inputs& in) -> Outputs {
     const ClipOutput y = (*model)(in.ids("input_ids", {"B", "T"}, config.vocab));
     return {{{"last_hidden_state", y.last}, {"penultimate_hidden_state", y.penultimate}, {"pooled", y.pooled}},
-            "last_hidden_state"};
+            squared_error(y.last)};
   };
 }
 
@@ -165,7 +189,8 @@ Run load_vae_encoder(const Folder& folder) {
   return [=](Inputs& in) -> Outputs {
     const Tensor x = in.variable("sample", {"B", config.in_channels, {"H", config.factor()}, {"W", config.factor()}});
     const Gaussian y = (*model)(to_channels_last(x));
-    return {{{"mean", to_channels_first(y.mean)}, {"logvar", to_channels_first(y.logvar)}}, "mean"};
+    const Tensor mean = to_channels_first(y.mean);
+    return {{{"mean", mean}, {"logvar", to_channels_first(y.logvar)}}, squared_error(mean)};
   };
 }
 
@@ -174,7 +199,8 @@ Run load_vae_decoder(const Folder& folder) {
   const auto model = std::make_shared<VaeDecoder>(folder.scope("vae"), config);
   return [=](Inputs& in) -> Outputs {
     const Tensor z = in.variable("latent", {"B", config.latent_channels, "h", "w"});
-    return {{{"sample", to_channels_first((*model)(to_channels_last(z)))}}, "sample"};
+    const Tensor sample = to_channels_first((*model)(to_channels_last(z)));
+    return {{{"sample", sample}}, squared_error(sample)};
   };
 }
 
@@ -188,7 +214,28 @@ Run load_unet(const Folder& folder) {
     x.context = in.variable("encoder_hidden_states", {"B", "T", config.cross_attention_dim});
     x.text_embeds = in.variable("text_embeds", {"B", config.added_dim - kTimeIds * config.time_ids_dim});
     x.time_ids = in.constant("time_ids", {"B", kTimeIds});
-    return {{{"sample", to_channels_first((*model)(x))}}, "sample"};
+    const Tensor sample = to_channels_first((*model)(x));
+    return {{{"sample", sample}}, squared_error(sample)};
+  };
+}
+
+// A language model has but one component. The mask is optional: without one all tokens count.
+Run load_language_model(const fs::path& folder, const LlamaOptions& options) {
+  const auto model = std::make_shared<Llama>(Llama::load(folder, options));
+  return [=](Inputs& in) -> Outputs {
+    const LlamaConfig& c = model->config();
+    Memory& memory = *model->place().memory;
+    const Tensor ids = in.ids("input_ids", {"B", "T"}, c.vocab);
+    const TokenPlan plan = in.has("attention_mask")
+                               ? TokenPlan::masked(in.ids("attention_mask", {"B", "T"}, 2), c, memory)
+                               : TokenPlan::dense(ids.dim(0), ids.dim(1), c, memory);
+    const Tensor hidden = (*model)(ids, plan);
+    const auto loss = [model, hidden](Inputs& given) {
+      const int64_t vocab = model->config().vocab;
+      const Tensor target = given.targets("target", {"B", "T"}, vocab);
+      return model->loss(hidden, TokenTargets::mean(target, vocab, hidden.memory()));
+    };
+    return {{{"logits", model->logits(hidden)}}, loss};
   };
 }
 
@@ -201,10 +248,9 @@ Run load(const Folder& folder, const std::string& component) {
   return load_text_encoder(folder, component);
 }
 
-std::unique_ptr<Adapter> open_adapter(const fs::path& model, const std::vector<LoraFile>& loras, bool trainable) {
-  if (loras.empty()) return nullptr;
-  auto adapter = std::make_unique<Adapter>(sdxl_module_names(UNetConfig::read(model / "unet")));
-  for (const LoraFile& lora : loras) adapter->add_file(lora.path, lora.strength, trainable);
+std::unique_ptr<Adapter> open_adapter(const ModuleNames& names, const ForwardOptions& options) {
+  auto adapter = std::make_unique<Adapter>(names);
+  for (const LoraFile& lora : options.loras) adapter->add_file(lora.path, lora.strength, /*trainable=*/options.grad);
   return adapter;
 }
 
@@ -217,6 +263,31 @@ std::vector<std::string> elsewhere(const std::string& component) {
   return prefixes;
 }
 
+// A component and its adapter, which lives as long.
+struct Loaded {
+  std::unique_ptr<Adapter> adapter;
+  Run run;
+};
+
+Loaded load_component(const fs::path& model, const std::string& component, const ForwardOptions& options,
+                      Backend& backend) {
+  Loaded loaded;
+  if (LlamaConfig::is_here(model)) {
+    if (!options.loras.empty()) loaded.adapter = open_adapter(llama_module_names(), options);
+    loaded.run =
+        load_language_model(model, {.dtype = options.dtype, .adapter = loaded.adapter.get(), .backend = &backend});
+    return loaded;
+  }
+  check(std::find(kComponents.begin(), kComponents.end(), component) != kComponents.end(),
+        "there is no component {}; the components are {}", quote(component), fmt::join(kComponents, ", "));
+  if (!options.loras.empty())
+    loaded.adapter = open_adapter(sdxl_module_names(UNetConfig::read(model / "unet")), options);
+  const WeightsOptions weights{.dtype = options.dtype, .place = Residence::on(backend, options.dtype)};
+  loaded.run = load({model, loaded.adapter.get(), weights}, component);
+  if (loaded.adapter) loaded.adapter->check_complete(elsewhere(component));
+  return loaded;
+}
+
 void add_gradients(Tensors& out, const Tensors& gradients) {
   for (const auto& [name, gradient] : gradients) out["grad." + name] = gradient;
 }
@@ -225,26 +296,20 @@ void add_gradients(Tensors& out, const Tensors& gradients) {
 
 void run_forward(const fs::path& model, const std::string& component, const fs::path& in, const fs::path& out,
                  const ForwardOptions& options) {
-  check(std::find(kComponents.begin(), kComponents.end(), component) != kComponents.end(),
-        "there is no component {}; the components are {}", quote(component), fmt::join(kComponents, ", "));
   Backend& backend = options.backend ? *options.backend : cpu_backend();
   const bool grad = options.grad;
   Inputs inputs(in, grad, backend.memory());
-  const std::unique_ptr<Adapter> adapter = open_adapter(model, options.loras, grad);
-  const WeightsOptions weights{.dtype = options.dtype, .place = Residence::on(backend, options.dtype)};
-  const Run run = load({model, adapter.get(), weights}, component);
-  if (adapter) adapter->check_complete(elsewhere(component));
+  const Loaded loaded = load_component(model, component, options, backend);
 
   std::optional<Tape> tape;
   if (grad) tape.emplace();
-  auto [tensors, main] = run(inputs);
+  auto [tensors, loss_of] = loaded.run(inputs);
   if (grad) {
-    const Tensor& y = tensors.at(main);
-    const Tensor loss = mse_loss(y, inputs.constant("target", {y.shape().begin(), y.shape().end()}));
+    const Tensor loss = loss_of(inputs);
     const Grads grads = tape->backward(loss);
     tensors["loss"] = reshape(loss.detached(), {});
     add_gradients(tensors, inputs.gradients(grads));
-    if (adapter) add_gradients(tensors, adapter->gradients(grads));
+    if (loaded.adapter) add_gradients(tensors, loaded.adapter->gradients(grads));
   }
   save_safetensors(out, tensors);
 }

@@ -5,6 +5,9 @@
 //   vae.encoder                    sample -> mean, logvar
 //   vae.decoder                    latent -> sample
 //   unet                           sample, timestep, encoder_hidden_states, text_embeds, time_ids -> sample
+//
+// A language model is one component, whatever it is called:
+//                                  input_ids [B, T], perhaps attention_mask [B, T] -> logits [B, T, vocabulary]
 #pragma once
 
 #include <filesystem>
@@ -25,6 +28,10 @@ struct ForwardOptions {
 // With `grad`, `in` also holds `target`, in the shape of the first output. `out` then also holds `loss`, the
 // mean-squared error of that output to the target, and grad.NAME for each float input and each LoRA tensor but .alpha,
 // under its name in the LoRA file. The numbers `timestep` and `time_ids` enter through sinusoids and get no gradient.
+//
+// The target of a language model is integers [B, T]: target[b, t] is the id that logits[b, t] should foretell (for
+// text, input_ids one place further on: nothing is shifted here), or -100 where none is asked for. The loss is the mean
+// cross-entropy over those that are asked for.
 void run_forward(const std::filesystem::path& model, const std::string& component, const std::filesystem::path& in,
                  const std::filesystem::path& out, const ForwardOptions& options = {});
 

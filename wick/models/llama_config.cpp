@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "wick/core/error.h"
 #include "wick/io/quote.h"
 #include "wick/models/supported.h"
 

@@ -11,6 +11,7 @@
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/lora_keys.h"
+#include "wick/nn/peft.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
 #include "wick/ops/shape.h"
@@ -91,6 +92,7 @@ struct Adapter::Source {
   SafetensorsFile file;
   float strength;
   bool trainable;
+  std::optional<PeftConfig> peft = {};        // where the file is one of PEFT's
   std::map<std::string, Entry> entries = {};  // by base name
 
   std::string name() const { return file.path().string(); }
@@ -143,7 +145,10 @@ Adapter::Module Adapter::Source::read(const std::string& module_name, const Entr
   Module module{module_name, target, {}};
   module.down_key = entry.down;
   module.up_key = entry.up;
-  module.alpha = float(rank);
+  constexpr std::string_view kPeftPrefix = "base_model.model.";
+  module.alpha =
+      peft ? peft->alpha_of(module_name.substr(module_name.starts_with(kPeftPrefix) ? kPeftPrefix.size() : 0), rank)
+           : float(rank);
   if (!entry.alpha.empty()) {
     const Tensor alpha = read_f32(entry.alpha);
     check(alpha.numel() == 1 && std::isfinite(alpha.item()), "{}: {} should be one finite number", name(),
@@ -172,10 +177,14 @@ Adapter::Adapter(LoraConfig config, ModuleNames names)
 Adapter::Adapter(ModuleNames names) : names_(std::move(names)) {}
 Adapter::~Adapter() = default;
 
-void Adapter::add_file(const std::filesystem::path& file, float strength, bool trainable) {
-  check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", file.string(), strength);
+void Adapter::add_file(const std::filesystem::path& path, float strength, bool trainable) {
+  check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", path.string(), strength);
+  const std::filesystem::path file = std::filesystem::is_directory(path) ? path / "adapter_model.safetensors" : path;
   auto source = std::make_unique<Source>(Source{SafetensorsFile::open(file), strength, trainable});
   source->index();
+  const std::filesystem::path config = file.parent_path() / "adapter_config.json";
+  if (file.filename() == "adapter_model.safetensors" && std::filesystem::exists(config))
+    source->peft = PeftConfig::read(config);
   sources_.push_back(std::move(source));
 }
 

@@ -31,7 +31,7 @@ struct LoraSite {  // where it stands
   LoraTarget target;
 };
 
-struct LoraFile {  // as the command line names it: FILE[:STRENGTH]
+struct LoraFile {  // a file, or a folder of PEFT's, as the command line names it: FILE[:STRENGTH]
   std::filesystem::path path;
   float strength = 1;
 };
@@ -62,7 +62,8 @@ class Adapter {
   ~Adapter();
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
-  void add_file(const std::filesystem::path& file, float strength = 1, bool trainable = false);
+  // A LoRA file or a folder of PEFT's: adapter_model.safetensors, with adapter_config.json that tells the alphas.
+  void add_file(const std::filesystem::path& path, float strength = 1, bool trainable = false);
 
   // Called by layers, for one module or for several linears that share their input and lie side by side. The factors
   // are placed beside the model; where that computes in 16 bits, they are copied to its dtype once (Parameter::copy).
