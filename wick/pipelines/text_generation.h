@@ -1,0 +1,76 @@
+// Text from a language model, a token at a time.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "wick/models/llama.h"
+#include "wick/pipelines/token_sampler.h"
+
+namespace wick {
+
+// What a tokenizer makes of ids, one after the other: text as soon as its characters are whole, and at the end the
+// rest.
+struct TextStream {
+  std::function<std::string(int64_t id)> push;
+  std::function<std::string()> finish;
+};
+
+struct TextRequest {
+  std::vector<int64_t> prompt;  // ids, at least one
+  int64_t max_tokens = 256;     // prompt and these fit into the context, or it is an Error,
+  bool until_full = false;      // unless a full context is to end the answer
+  Sampling sampling;
+  std::vector<int64_t> stop_ids;   // end the answer, and are no part of it
+  std::vector<std::string> stops;  // likewise, wherever they appear in the text
+};
+
+enum class Finish : uint8_t { stop_id, stop_text, max_tokens, full_context, caller };
+const char* name_of(Finish finish);  // "stop", "length" or "cancelled", as servers call them
+
+struct TextAnswer {
+  std::vector<int64_t> ids;  // that were drawn, without the one that ended it
+  std::string text;
+  Finish finish = Finish::max_tokens;
+  int64_t reused = 0;  // tokens of the prompt that were in the cache already
+  double prompt_seconds = 0, answer_seconds = 0;
+};
+
+// Finds strings in a text that comes in pieces, and holds back what may become one of them.
+class StopFilter {
+ public:
+  explicit StopFilter(std::vector<std::string> stops);
+  std::string push(std::string_view text);  // what certainly stands before any of them
+  std::string finish();                     // what was held back
+  bool found() const { return found_; }     // and then nothing comes any more
+
+ private:
+  std::vector<std::string> stops_;
+  std::string held_;
+  bool found_ = false;
+};
+
+class Generator {
+ public:
+  // `context` tokens at most are seen at once, no more than the model has positions. The model is borrowed.
+  Generator(const Llama& model, int64_t context);
+
+  // Called with each piece of the answer's text; false ends it.
+  using OnText = std::function<bool(std::string_view text)>;
+  // What a prompt has in common with the text before it is not computed again.
+  TextAnswer operator()(const TextRequest& request, const TextStream& stream, const OnText& on_text = {});
+
+  int64_t context() const { return cache_.capacity(); }
+
+ private:
+  std::vector<float> read(const std::vector<int64_t>& prompt, TextAnswer& answer);
+  std::vector<float> next_logits(const std::vector<int64_t>& ids);
+
+  const Llama& model_;
+  KvCache cache_;
+  std::vector<int64_t> seen_;  // what the cache holds
+};
+
+}  // namespace wick

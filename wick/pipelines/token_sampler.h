@@ -1,0 +1,37 @@
+// Which token comes next: a draw from the model's logits.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "wick/core/rng.h"
+
+namespace wick {
+
+// Applied in this order, as transformers does. Of equals the token of the lower id comes first.
+struct Sampling {
+  float repetition_penalty = 1;  // logits of tokens that the text has: divided by it if positive, else multiplied
+                                 // (Keskar et al., 2019)
+  float temperature = 0.8f;      // divides the logits; 0 takes the likeliest token, and nothing below counts
+  int64_t top_k = 0;             // only so many of the likeliest; 0: all
+  float top_p = 1;               // only the fewest likeliest that have this share together (Holtzman et al., 2020)
+  float min_p = 0;               // only those with this share of the likeliest one's probability
+  uint64_t seed = 0;
+
+  void check() const;  // throws Error naming what is out of range
+};
+
+class TokenSampler {
+ public:
+  explicit TokenSampler(const Sampling& sampling) : sampling_(sampling), rng_(sampling.seed, Stream::sampler) {}
+
+  // `text` are the ids so far. Throws Error if the logits are not numbers.
+  int64_t operator()(std::vector<float> logits, std::span<const int64_t> text);
+
+ private:
+  Sampling sampling_;
+  Rng rng_;
+};
+
+}  // namespace wick
