@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "generate_text.h"
 #include "model_path.h"
 #include "run_on.h"
 #include "validators.h"
@@ -24,6 +25,8 @@ struct GenerateArguments {
   float cfg = 5;
   cli::RunOn run_on;
   bool compare = false;
+  TextArguments text;
+  std::vector<std::string> picture_flags, text_flags;  // names of those that are for one kind of model alone
 };
 
 // Steps done of all pictures, on one line of a terminal; elsewhere a line a picture.
@@ -99,12 +102,11 @@ void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, 
   }
 }
 
-void generate(GenerateArguments a) {
-  if (a.seeds.empty()) a.seeds.push_back(0);
+void generate_pictures(const GenerateArguments& a, const std::filesystem::path& folder) {
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
   check(!a.compare || !loras.empty(), "--compare: expected a --lora to compare with, found none");
+  check(!a.out.empty(), "--out is required: the PNG file to write");
   cli::check_output_file(a.out, "--out");
-  const std::filesystem::path folder = cli::resolve_model(a.model);
   const ImageRequest request = request_of(a, folder);
   check_request(request, folder);
 
@@ -118,39 +120,69 @@ void generate(GenerateArguments a) {
   fmt::print("{}\n", a.out);
 }
 
+void refuse(const CLI::App& command, const std::vector<std::string>& flags, const std::string& model,
+            const char* kind) {
+  for (const std::string& flag : flags) check(command.count(flag) == 0, "{}: {} is a model of {}", flag, model, kind);
+}
+
+void generate(const CLI::App& command, GenerateArguments a) {
+  if (a.seeds.empty()) a.seeds.push_back(0);
+  const std::filesystem::path folder = cli::resolve_model(a.model);
+  if (!LlamaConfig::is_here(folder)) {
+    refuse(command, a.text_flags, a.model, "pictures");
+    return generate_pictures(a, folder);
+  }
+  refuse(command, a.picture_flags, a.model, "language");
+  check(a.prompts.size() == 1 && a.seeds.size() == 1, "expected one --prompt and one --seed, found {} and {}",
+        a.prompts.size(), a.seeds.size());
+  generate_text(folder, a.prompts.front(), a.seeds.front(), a.loras, a.run_on, a.text);
+}
+
 }  // namespace
 
 void add_generate_command(CLI::App& app) {
   const auto a = std::make_shared<GenerateArguments>();
-  CLI::App* command = app.add_subcommand("generate", "Draw pictures from text");
-  command->add_option("--model", a->model, "Diffusers folder, or a name: tiny, sdxl")->required()->type_name("MODEL");
-  command->add_option("--prompt", a->prompts, "What to draw; with several prompts or seeds, --out is a labelled grid")
+  CLI::App* command = app.add_subcommand("generate", "Draw pictures from text, or complete it");
+  command->add_option("--model", a->model, "Diffusers or transformers folder, or a name: tiny, sdxl")
+      ->required()
+      ->type_name("MODEL");
+  command
+      ->add_option("--prompt", a->prompts,
+                   "What to draw (with several prompts or seeds, --out is a labelled grid) or the text to complete")
       ->required()
       ->type_name("TEXT")
       ->allow_extra_args(false);
-  command->add_option("--out", a->out, "PNG file to write")->required()->type_name("FILE");
+  const auto picture = [&](CLI::Option* option) {
+    a->picture_flags.push_back(option->get_name());
+    return option->group("Pictures");
+  };
+  picture(command->add_option("--out", a->out, "PNG file to write"))->type_name("FILE");
   command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->allow_extra_args(false);
-  command->add_flag("--compare", a->compare, "Draw everything without the LoRAs too, above");
-  command->add_option("--negative", a->negative, "What not to draw")->type_name("TEXT");
-  command->add_option("--seed", a->seeds, "Seed of the noise (0); may be repeated")
+  picture(command->add_flag("--compare", a->compare, "Draw everything without the LoRAs too, above"));
+  picture(command->add_option("--negative", a->negative, "What not to draw"))->type_name("TEXT");
+  command->add_option("--seed", a->seeds, "Seed of what is drawn by chance (0); may be repeated for pictures")
       ->type_name("INT")
       ->allow_extra_args(false)
       ->check(cli::seed_number());
-  command->add_option("--steps", a->steps, "Denoising steps (30)")->type_name("INT")->check(cli::positive_integer());
-  command->add_option("--cfg", a->cfg, "Guidance scale (5); 1 is without guidance")
-      ->type_name("NUMBER")
-      ->check(cli::number_in(1, 100));
-  command->add_option("--sampler", a->sampler, "euler (default) or ddim")
-      ->type_name("NAME")
-      ->check(cli::one_of({"euler", "ddim"}));
-  command->add_option("--width", a->width, "In pixels; unless given, what the model was made for")
+  picture(command->add_option("--steps", a->steps, "Denoising steps (30)"))
       ->type_name("INT")
       ->check(cli::positive_integer());
-  command->add_option("--height", a->height, "Likewise")->type_name("INT")->check(cli::positive_integer());
+  picture(command->add_option("--cfg", a->cfg, "Guidance scale (5); 1 is without guidance"))
+      ->type_name("NUMBER")
+      ->check(cli::number_in(1, 100));
+  picture(command->add_option("--sampler", a->sampler, "euler (default) or ddim"))
+      ->type_name("NAME")
+      ->check(cli::one_of({"euler", "ddim"}));
+  picture(command->add_option("--width", a->width, "In pixels; unless given, what the model was made for"))
+      ->type_name("INT")
+      ->check(cli::positive_integer());
+  picture(command->add_option("--height", a->height, "Likewise"))->type_name("INT")->check(cli::positive_integer());
+  a->text_flags = a->text.add_to(*command);
+  for (const std::string& flag : a->text_flags) command->get_option(flag)->group("Text");
   a->run_on.add_flags(*command);
-  command->callback([a] { generate(*a); });
+  command->callback([a, command] { generate(*command, *a); });
 }
 
 }  // namespace wick

@@ -88,15 +88,25 @@ void check_input_file(const fs::path& path, const char* flag) {
   check(!fs::is_directory(path, ignored), "{} {}: expected a file, found a directory", flag, path.string());
 }
 
+namespace {
+
+// A file, or a folder of PEFT's.
+void check_lora(const fs::path& path) {
+  std::error_code ignored;
+  if (!fs::exists(path / "adapter_model.safetensors", ignored)) check_input_file(path, "--lora");
+}
+
+}  // namespace
+
 LoraFile parse_lora(const std::string& argument) {
   std::error_code ignored;
   const size_t colon = argument.rfind(':');
   if (colon == std::string::npos || fs::exists(argument, ignored)) {
-    check_input_file(argument, "--lora");
+    check_lora(argument);
     return {.path = argument};
   }
   const std::string file = argument.substr(0, colon), strength = argument.substr(colon + 1);
-  check_input_file(file, "--lora");
+  check_lora(file);
   const std::optional<float> value = parse<float>(strength);
   check(value && std::isfinite(*value), "--lora {}: expected FILE:STRENGTH with a finite number, found '{}'", argument,
         strength);

@@ -4,7 +4,8 @@
 
 A folder a family: the transformers folder (config.json, model.safetensors), adapter/ (a PEFT folder), and cases in the
 layout of `wick forward`: NAME.in.safetensors with input_ids, perhaps attention_mask and target; NAME.out.safetensors with
-logits and, for the case `grad`, which runs with the adapter, loss and grad.NAME of each of its tensors.
+logits and, for the case `grad`, which runs with the adapter, loss and grad.NAME of each of its tensors. text/ is a model
+for the tokenizers beside it in tests/golden/tokenizers, and text.json what transformers completes greedily.
 """
 
 import json
@@ -12,8 +13,9 @@ import shutil
 
 import torch
 from peft import LoraConfig, get_peft_model
+from sentencepiece import SentencePieceProcessor
 from transformers import LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM
-from transformers import Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from golden import ROOT, rng, save
 
@@ -143,10 +145,44 @@ def write(family):
     save(folder / "grad.out.safetensors", out)
 
 
+def decode(family, tokenizer, ids):
+    """HF tokenizers makes several U+FFFD of bytes among which one character is whole; SentencePiece does not."""
+    file = ROOT / "tokenizers" / family / "tokenizer.model"
+    if file.exists():
+        model = SentencePieceProcessor(model_file=str(file))
+        return model.decode([i for i in ids if i < model.vocab_size()])
+    return tokenizer.decode(ids, skip_special_tokens=True)
+
+
+def write_text():
+    folder = OUT / "text"
+    config = LlamaConfig(**SIZES | dict(vocab_size=1410, hidden_size=24, eos_token_id=None), num_key_value_heads=2)
+    model = randomise(LlamaForCausalLM(config), "text")
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    completions = []
+    for family, prompt in [("qwen3", "Once upon a time"), ("qwen3", "<|im_start|>user\nWhat is 7\u00d78?<|im_end|>\n"),
+                           ("llama2", "The capital of France is"), ("llama2", "  \u00fcber 12")]:
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(ROOT / "tokenizers" / family / "tokenizer.json"))
+        prompt_ids = tokenizer(prompt, return_tensors="pt").input_ids
+        out = model.generate(prompt_ids, max_new_tokens=24, do_sample=False, return_dict_in_generate=True,
+                             output_scores=True)
+        for scores in out.scores:  # no draw so close that rounding decides it
+            best = scores[0].topk(2).values
+            assert best[0] - best[1] > 1e-3, (prompt, best)
+        new = out.sequences[0, prompt_ids.shape[1]:]
+        before, after = (decode(family, tokenizer, i.tolist()) for i in (prompt_ids[0], out.sequences[0]))
+        assert after.startswith(before)
+        completions.append({"tokenizer": family, "prompt": prompt, "ids": new.tolist(), "text": after[len(before):]})
+    (folder / "text.json").write_text(
+        "[\n" + ",\n".join("  " + json.dumps(c) for c in completions) + "\n]\n", encoding="utf-8")
+
+
 def main():
     shutil.rmtree(OUT, ignore_errors=True)
     for family in FAMILIES:
         write(family)
+    write_text()
 
 
 if __name__ == "__main__":

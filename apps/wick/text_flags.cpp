@@ -1,0 +1,84 @@
+#include "text_flags.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "validators.h"
+
+namespace wick::cli {
+
+std::vector<std::string> TextFlags::add_to(CLI::App& command) {
+  std::vector<std::string> names;
+  const auto add = [&](const char* name, auto& value, const std::string& help, const char* type) {
+    names.emplace_back(name);
+    return command.add_option(name, value, help)->type_name(type);
+  };
+  add("--max-tokens", max_tokens, "Tokens of an answer, at most (256)", "INT")->check(positive_integer());
+  add("--context", context, "Tokens that the model sees at once; prompt and answer must fit", "INT")
+      ->check(positive_integer());
+  add("--temperature", sampling.temperature, "Divides the logits (0.8); 0 takes the likeliest token", "NUMBER")
+      ->check(number_in(0, 100));
+  add("--top-k", sampling.top_k, "Draw from so many of the likeliest tokens; 0 (default): from all", "INT")
+      ->check(integer_in(0, std::numeric_limits<int32_t>::max()));
+  add("--top-p", sampling.top_p, "Draw from the fewest likeliest that have this probability together (1)", "NUMBER")
+      ->check(number_in(0, 1));
+  add("--min-p", sampling.min_p, "Draw from those with this share of the likeliest one's probability (0)", "NUMBER")
+      ->check(number_in(0, 1));
+  add("--repetition-penalty", sampling.repetition_penalty,
+      "Lowers the logits of tokens that the text has (1: does not)", "NUMBER")
+      ->check(number_in(0.01, 100));
+  add("--stop", stops, "Text that ends an answer, and is no part of it; may be repeated", "TEXT")
+      ->allow_extra_args(false);
+  names.emplace_back("--verbose");
+  command.add_flag("--verbose", verbose, "Say on standard error how long it took, and what memory is in use");
+  return names;
+}
+
+TextRequest TextFlags::request(const LanguageModel& language) const {
+  TextRequest request;
+  request.max_tokens = max_tokens;
+  request.sampling = sampling;
+  request.stops = stops;
+  request.stop_ids = language.stop_ids();
+  return request;
+}
+
+OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vector<std::string>& loras,
+                              const RunOn& run_on) {
+  const std::vector<LoraFile> files = parse_loras(loras);
+  auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names());
+  for (const LoraFile& file : files) adapter->add_file(file.path, file.strength);
+  LanguageModel language =
+      LanguageModel::load(path, {.dtype = run_on.dtype(), .adapter = adapter.get(), .backend = &run_on.backend()});
+  return {std::move(adapter), std::move(language)};
+}
+
+void print_text(std::string_view text) {
+  std::string shown(text);
+  if (isatty(STDOUT_FILENO)) {
+    std::erase_if(shown, [](unsigned char c) { return (c < ' ' && c != '\n' && c != '\t') || c == 0x7f; });
+    // U+0080 to U+009F, of which one also begins an escape sequence
+    for (size_t at = 0; (at = shown.find('\xc2', at)) != shown.npos; ++at)
+      if (at + 1 < shown.size() && uint8_t(shown[at + 1]) < 0xa0) shown[at + 1] = '\xb7';
+  }
+  std::fwrite(shown.data(), 1, shown.size(), stdout);
+  std::fflush(stdout);
+}
+
+void print_statistics(const TextAnswer& answer, size_t prompt, const OpenedModel& opened) {
+  const auto rate = [](size_t tokens, double seconds) { return double(tokens) / std::max(seconds, 1e-9); };
+  const size_t read = prompt - size_t(answer.reused);
+  fmt::print(stderr, "prompt: {} tokens ({} of them known), {:.1f} tokens/s\n", prompt, answer.reused,
+             rate(read, answer.prompt_seconds));
+  fmt::print(stderr, "answer: {} tokens, {:.1f} tokens/s, ended by {}\n", answer.ids.size(),
+             rate(answer.ids.size(), answer.answer_seconds), name_of(answer.finish));
+  const Memory& memory = *opened.language.model.place().memory;
+  const MemoryStats stats = memory.stats();
+  fmt::print(stderr, "memory: {}; {} in use, {} at most, {} reserved, {} requests, {} of them from the pool\n",
+             memory.holdings(), readable_bytes(stats.in_use), readable_bytes(stats.peak),
+             readable_bytes(stats.reserved), stats.requests, stats.hits);
+}
+
+}  // namespace wick::cli

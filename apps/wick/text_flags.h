@@ -1,0 +1,41 @@
+// The flags that say how a language model writes, the same for `generate` and `chat`, and the model opened by them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "run_on.h"
+#include "wick/pipelines/language_model.h"
+
+namespace wick::cli {
+
+struct TextFlags {
+  int64_t max_tokens = 256, context = 0;  // a context of 0: as the command has it
+  Sampling sampling;
+  std::vector<std::string> stops;
+  bool verbose = false;
+
+  // Adds all but the seed; returns their names.
+  std::vector<std::string> add_to(CLI::App& command);
+  TextRequest request(const LanguageModel& language) const;
+};
+
+// A model with the LoRAs of the command line.
+struct OpenedModel {
+  std::unique_ptr<Adapter> adapter;
+  LanguageModel language;
+
+  static OpenedModel open(const std::filesystem::path& path, const std::vector<std::string>& loras,
+                          const RunOn& run_on);
+};
+
+// Puts out a piece of an answer at once, on a terminal without control characters, which could drive it.
+void print_text(std::string_view text);
+
+// What an answer took, and what memory holds, on standard error.
+void print_statistics(const TextAnswer& answer, size_t prompt, const OpenedModel& opened);
+
+}  // namespace wick::cli

@@ -1,0 +1,139 @@
+// Language models from outside, on tiny random ones.
+#include <nlohmann/json.hpp>
+
+#include "cli/program.h"
+#include "wick/io/json.h"
+#include "wick/io/safetensors.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kModels = kGolden / "llama";
+
+std::string quoted(const std::string& text) { return "'" + text + "'"; }
+
+// A model with one of the tokenizers.
+class Language : public testing::Test {
+ protected:
+  std::string model(const std::string& tokenizer = "qwen3") {
+    const fs::path path = folder / tokenizer;
+    if (!fs::exists(path)) {
+      fs::copy(kModels / "text", path);
+      for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+        fs::copy(kGolden / "tokenizers" / tokenizer / file, path / file);
+    }
+    return quoted(path.string());
+  }
+  std::string complete(const std::string& flags, const std::string& prompt = "Once upon a time") {
+    const Outcome outcome = run_wick("generate --model " + model() + " --prompt " + quoted(prompt) + " " + flags);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.err, "");
+    return outcome.out;
+  }
+  void refuse(const std::string& arguments, const std::vector<std::string>& words) {
+    expect_one_line(run_wick(arguments), words);
+  }
+  const TemporaryDirectory folder;
+};
+
+TEST_F(Language, CompletesAsTransformersDoes) {
+  for (const nlohmann::json& row : read_json(kModels / "text/text.json")) {
+    const std::string command = "generate --model " + model(row.at("tokenizer")) + " --prompt " +
+                                quoted(row.at("prompt")) + " --temperature 0 --max-tokens 24 --device cpu ";
+    EXPECT_EQ(run_wick(command).out, row.at("text").get<std::string>() + "\n");
+    const nlohmann::json told = parse_json(run_wick(command + "--json").out, "standard output");
+    EXPECT_EQ(told.at("text"), row.at("text"));
+    EXPECT_EQ(told.at("ids"), row.at("ids"));
+    EXPECT_EQ(told.at("tokens"), 24);
+    EXPECT_EQ(told.at("finish_reason"), "length");
+  }
+}
+
+TEST_F(Language, FlagsSayWhatIsDrawn) {
+  const std::string greedy = complete("--temperature 0 --max-tokens 20");
+  EXPECT_EQ(complete("--top-k 1 --max-tokens 20 --seed 9"), greedy);
+  EXPECT_EQ(complete("--top-p 0 --max-tokens 20"), greedy);
+  EXPECT_EQ(complete("--min-p 1 --max-tokens 20"), greedy);
+  const std::string drawn = complete("--temperature 1.5 --max-tokens 20");
+  EXPECT_NE(drawn, greedy);
+  EXPECT_EQ(complete("--temperature 1.5 --max-tokens 20 --seed 0"), drawn);
+  EXPECT_NE(complete("--temperature 1.5 --max-tokens 20 --seed 1"), drawn);
+  EXPECT_NE(complete("--temperature 0 --repetition-penalty 5 --max-tokens 20"), greedy);
+  EXPECT_NE(complete("--temperature 0 --max-tokens 20 --bf16"), "");
+}
+
+TEST_F(Language, StopsAtText) {
+  const std::string whole = complete("--temperature 0 --max-tokens 24");
+  const size_t at = whole.find("capital");
+  ASSERT_NE(at, std::string::npos);
+  EXPECT_EQ(complete("--temperature 0 --max-tokens 24 --stop xyz --stop capital"), whole.substr(0, at) + "\n");
+  EXPECT_NE(complete("--temperature 0 --max-tokens 24 --stop capital --json").find("\"finish_reason\":\"stop\""),
+            std::string::npos);
+}
+
+TEST_F(Language, AFullContextIsAnErrorOrAChoice) {
+  const std::string base = "generate --model " + model() + " --prompt 'Once upon a time' --temperature 0 ";
+  refuse(base + "--max-tokens 119", {"10 tokens", "119 more", "128"});
+  refuse(base + "--max-tokens 20 --context 29", {"20 more", "29"});
+  refuse(base + "--context 129", {"1 to 128", "129"});
+  EXPECT_EQ(run_wick(base + "--max-tokens 20 --context 30").code, 0);
+  const nlohmann::json told =
+      parse_json(run_wick(base + "--max-tokens 900 --until-full --json").out, "standard output");
+  EXPECT_EQ(told.at("tokens"), 119);  // the last one is drawn from a full context
+  EXPECT_EQ(told.at("finish_reason"), "length");
+}
+
+TEST_F(Language, VerboseTellsRatesAndMemory) {
+  const Outcome outcome = run_wick("generate --model " + model() + " --prompt x --max-tokens 3 --verbose");
+  for (const char* word : {"prompt: 1 tokens", "answer: 3 tokens", "tokens/s", "weights", "in use"})
+    EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
+}
+
+TEST_F(Language, WrongInputsAreOneLine) {
+  const std::string base = "generate --model " + model() + " --prompt x ";
+  refuse(base + "--out x.png", {"--out", "language"});
+  refuse(base + "--steps 3", {"--steps", "language"});
+  refuse(base + "--prompt y", {"one --prompt", "2"});
+  refuse(base + "--temperature -1", {"--temperature", "'-1'"});
+  refuse(base + "--temperature nan", {"--temperature", "'nan'"});
+  refuse(base + "--top-p 1.5", {"--top-p", "'1.5'"});
+  refuse(base + "--max-tokens 0", {"--max-tokens", "'0'"});
+  refuse(base + "--lora " + quoted((kModels / "llama2/adapter").string()), {"adapter_model.safetensors", "shape"});
+  refuse(base + "--lora " + quoted((folder / "nothing").string()), {"--lora", "nothing"});
+  refuse("generate --model " + quoted((kModels / "llama2").string()) + " --prompt x", {"llama2", "tokenizer"});
+  refuse("generate --model " + quoted(kModel) + " --prompt x --out x.png --top-k 3", {"--top-k", "pictures"});
+  refuse("train --model " + model() + " --dataset x --output y", {"qwen3"});
+}
+
+TEST_F(Language, ADamagedModelIsOneLine) {
+  const std::string base = "generate --model " + model() + " --prompt x ";
+  const fs::path path = folder / "qwen3";
+  const std::string config = read_plain(path / "config.json"), weights = read_plain(path / "model.safetensors");
+  write_plain(path / "config.json", "{\"model_type\": \"mamba\"}");
+  refuse(base, {"config.json", "mamba", "mistral"});
+  write_plain(path / "config.json", config.substr(0, config.size() / 2));
+  refuse(base, {"config.json"});
+  write_plain(path / "config.json", config);
+  write_plain(path / "model.safetensors", weights.substr(0, weights.size() - 100));
+  refuse(base, {"model.safetensors"});
+  fs::remove(path / "model.safetensors");
+  refuse(base, {"qwen3", "model.safetensors"});
+}
+
+TEST_F(Language, ForwardNeedsNoComponent) {
+  const std::string out = (folder / "out.safetensors").string();
+  const Outcome outcome =
+      run_wick("forward --model " + quoted((kModels / "mistral").string()) + " --grad --lora " +
+               quoted((kModels / "mistral/adapter").string()) + " --in " +
+               quoted((kModels / "mistral/grad.in.safetensors").string()) + " --out " + quoted(out));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  const SafetensorsFile file = SafetensorsFile::open(out);
+  EXPECT_EQ(file.tensors().at("logits").shape, (Shape{3, 19, 97}));
+  EXPECT_TRUE(file.has("loss"));
+  EXPECT_TRUE(file.has("grad.base_model.model.model.layers.2.mlp.down_proj.lora_B.weight"));
+}
+
+}  // namespace
+}  // namespace wick
