@@ -8,6 +8,7 @@ namespace wick {
 void add_train_command(CLI::App& app);
 void add_plan_command(CLI::App& app);
 void add_generate_command(CLI::App& app);
+void add_chat_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_forward_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);

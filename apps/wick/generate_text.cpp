@@ -26,9 +26,11 @@ void generate_text(const std::filesystem::path& model, const std::string& prompt
   // Whoever writes a prompt for a completion may write control tokens, as with transformers.
   request.prompt = language.tokenizer.encode(prompt, {.parse_special = true});
 
-  const int64_t positions = language.model.config().positions;
-  const int64_t all = std::min(positions, int64_t(request.prompt.size()) + request.max_tokens);
-  Generator generator(language.model, arguments.flags.context > 0 ? arguments.flags.context : all);
+  const LlamaConfig& config = language.model.config();
+  const int64_t context = arguments.flags.context_of(config, config.positions);
+  arguments.flags.fit(request, context);
+  // The cache is no larger than what is asked for.
+  Generator generator(language.model, std::min(context, int64_t(request.prompt.size()) + request.max_tokens));
   const TextAnswer answer = generator(request, language.stream(), [&](std::string_view text) {
     if (!arguments.json) cli::print_text(text);
     return true;

@@ -27,13 +27,15 @@ int report(int code, std::string message) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Wick trains LoRA adapters for diffusion models, and runs what it trained.", "wick"};
+  CLI::App app{"Wick trains LoRA adapters for diffusion models, and runs what it trained, and language models.",
+               "wick"};
   app.set_version_flag("--version", "wick " WICK_VERSION);
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);
   wick::add_train_command(app);
   wick::add_plan_command(app);
   wick::add_generate_command(app);
+  //  wick::add_chat_command(app);
   wick::add_inspect_command(app);
   wick::add_forward_command(app);
   wick::add_doctor_command(app);
@@ -41,8 +43,9 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
-      return report(kWrongUsage,
-                    "expected a command: train, plan, generate, inspect, forward or doctor (wick --help lists them)");
+      return report(
+          kWrongUsage,
+          "expected a command: train, plan, generate, chat, inspect, forward or doctor (wick --help lists them)");
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);

@@ -1,4 +1,4 @@
-// `wick plan`: what memory `wick train` would take with the same flags.
+// `wick plan`: what memory `wick train` would take with the same flags, or `wick generate` with a language model.
 #include <fmt/format.h>
 
 #include <memory>
@@ -6,7 +6,9 @@
 #include "commands.h"
 #include "model_path.h"
 #include "train_flags.h"
+#include "validators.h"
 #include "wick/backend/registry.h"
+#include "wick/pipelines/text_plan.h"
 #include "wick/train/plan.h"
 
 namespace wick {
@@ -14,6 +16,13 @@ namespace {
 
 void print_row(std::string_view name, size_t bytes, const std::string& note = "") {
   fmt::print("  {:<12} {:>10}{}\n", name, readable_bytes(bytes), note.empty() ? "" : "  " + note);
+}
+
+void print_total(size_t total, const DeviceKind& kind, const std::string& device) {
+  const std::optional<size_t> free = free_memory(device);
+  print_row("total", total,
+            fmt::format("{}; {}", kind.is_device ? "what nvidia-smi shows at the peak" : "of the process",
+                        free ? readable_bytes(*free) + " are free" : "no such device here"));
 }
 
 void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::string& device) {
@@ -28,13 +37,23 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
   if (plan.gaps() > 0) print_row("gaps", plan.gaps(), "between tensors");
   if (plan.device.workspace > 0) print_row("workspace", plan.device.workspace, "allowance for the kernels");
   print_row("beside them", plan.device.context, std::string(plan.device.context_of));
-  const std::optional<size_t> free = free_memory(device);
-  print_row("total", plan.total(),
-            fmt::format("{}; {}", plan.device.is_device ? "what nvidia-smi shows at the peak" : "of the process",
-                        free ? readable_bytes(*free) + " are free" : "no such device here"));
+  print_total(plan.total(), plan.device, device);
 }
 
-void run_plan(cli::TrainFlags& flags) {
+void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, const std::string& device) {
+  check(context <= model.positions, "--context: expected at most {}, the positions that the model has, found {}",
+        model.positions, context);
+  if (context == 0) context = std::min<int64_t>(model.positions, 4096);
+  const TextPlan plan = plan_text(model, dtype, context, device_kind(device));
+  fmt::print("Text of up to {} tokens; {}, on {}\n", context, name_of(dtype), device);
+  print_row("weights", plan.weights);
+  print_row("cache", plan.cache, "keys and values of all tokens");
+  print_row("activations", plan.activations, "while a prompt is read");
+  print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
+  print_total(plan.total(), plan.device, device);
+}
+
+void run_plan(cli::TrainFlags& flags, int64_t context) {
   TrainConfig config = flags.config();
   resolve(config, {"model"});
   const std::filesystem::path model = cli::resolve_model(config.model);
@@ -42,6 +61,8 @@ void run_plan(cli::TrainFlags& flags) {
   const std::string device = config.device == "auto"   ? std::string(open_backend("auto").name())
                              : config.device == "cuda" ? "cuda:0"
                                                        : config.device;
+  if (LlamaConfig::is_here(model)) return print_text_plan(LlamaConfig::read(model), config.dtype, context, device);
+  check(context == 0, "--context: {} is a model of pictures", config.model);
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   print_plan(plan, config, device);
   for (const Alternative& a : alternatives(config, model, plan))
@@ -53,9 +74,15 @@ void run_plan(cli::TrainFlags& flags) {
 void add_plan_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("plan", "Show what memory a training run would take, without loading it");
   const auto flags = std::make_shared<cli::TrainFlags>();
+  const auto context = std::make_shared<int64_t>(0);
   flags->add_to(*command);
-  command->footer("Takes the flags of `wick train`; --model is enough. Nothing is written.");
-  command->callback([flags] { run_plan(*flags); });
+  command->add_option("--context", *context, "Of a language model: tokens seen at once (4096, or its positions)")
+      ->type_name("INT")
+      ->check(cli::positive_integer());
+  command->footer(
+      "Takes the flags of `wick train`; --model is enough. Of a language model it tells what generating text takes.\n"
+      "Nothing is written.");
+  command->callback([flags, context] { run_plan(*flags, *context); });
 }
 
 }  // namespace wick

@@ -15,7 +15,8 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
     names.emplace_back(name);
     return command.add_option(name, value, help)->type_name(type);
   };
-  add("--max-tokens", max_tokens, "Tokens of an answer, at most (256)", "INT")->check(positive_integer());
+  add("--max-tokens", max_tokens, "Tokens of an answer, at most, which must fit (256, or what does)", "INT")
+      ->check(positive_integer());
   add("--context", context, "Tokens that the model sees at once; prompt and answer must fit", "INT")
       ->check(positive_integer());
   add("--temperature", sampling.temperature, "Divides the logits (0.8); 0 takes the likeliest token", "NUMBER")
@@ -36,13 +37,24 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
   return names;
 }
 
+int64_t TextFlags::context_of(const LlamaConfig& config, int64_t fallback) const {
+  check(context <= config.positions, "--context: expected at most {}, the positions that the model has, found {}",
+        config.positions, context);
+  return context > 0 ? context : std::min(fallback, config.positions);
+}
+
 TextRequest TextFlags::request(const LanguageModel& language) const {
   TextRequest request;
-  request.max_tokens = max_tokens;
   request.sampling = sampling;
   request.stops = stops;
   request.stop_ids = language.stop_ids();
   return request;
+}
+
+void TextFlags::fit(TextRequest& request, int64_t room) const {
+  const int64_t left = room - int64_t(request.prompt.size());
+  request.max_tokens = max_tokens > 0 ? max_tokens : std::clamp<int64_t>(left, 1, kMaxTokens);
+  request.check(room);
 }
 
 OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vector<std::string>& loras,

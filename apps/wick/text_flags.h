@@ -13,14 +13,19 @@
 namespace wick::cli {
 
 struct TextFlags {
-  int64_t max_tokens = 256, context = 0;  // a context of 0: as the command has it
+  int64_t max_tokens = 0, context = 0;  // 0: as many as there is room for, up to kMaxTokens; as the command has it
+  static constexpr int64_t kMaxTokens = 256;
   Sampling sampling;
   std::vector<std::string> stops;
   bool verbose = false;
 
   // Adds all but the seed; returns their names.
   std::vector<std::string> add_to(CLI::App& command);
-  TextRequest request(const LanguageModel& language) const;
+  // Throws Error if the model does not have so many positions; `fallback` where none are asked for.
+  int64_t context_of(const LlamaConfig& config, int64_t fallback) const;
+  TextRequest request(const LanguageModel& language) const;  // but for prompt, seed and length
+  // Sets the length of an answer in a context of `room` tokens. Throws Error if what was asked for does not fit.
+  void fit(TextRequest& request, int64_t room) const;
 };
 
 // A model with the LoRAs of the command line.

@@ -17,20 +17,18 @@ int64_t checked_context(int64_t context, const LlamaConfig& config) {
   return context;
 }
 
-void check_request(const TextRequest& request, int64_t context, const LlamaConfig& config) {
-  request.sampling.check();
-  check(!request.prompt.empty(), "the prompt has no tokens");
-  check(request.max_tokens >= 1, "at least 1 token should be asked for, found {}", request.max_tokens);
-  for (const int64_t id : request.prompt)
-    check(0 <= id && id < config.vocab, "the prompt has id {}, beyond the model's vocabulary of {}", id, config.vocab);
-  const int64_t prompt = int64_t(request.prompt.size()), wanted = request.until_full ? 1 : request.max_tokens;
-  check(prompt <= context - wanted,
-        "the prompt has {} tokens, and {} more do not fit into the context of {}: shorten it, ask for fewer, or take a "
-        "larger context",
-        prompt, wanted, context);
-}
-
 }  // namespace
+
+void TextRequest::check(int64_t context) const {
+  sampling.check();
+  wick::check(!prompt.empty(), "the prompt has no tokens");
+  wick::check(max_tokens >= 1, "at least 1 token should be asked for, found {}", max_tokens);
+  const int64_t tokens = int64_t(prompt.size()), wanted = until_full ? 1 : max_tokens;
+  wick::check(tokens <= context - wanted,
+              "the prompt has {} tokens, and {} more do not fit into the context of {}: shorten it, ask for fewer, or "
+              "take a larger context",
+              tokens, wanted, context);
+}
 
 const char* name_of(Finish finish) {
   switch (finish) {
@@ -74,15 +72,13 @@ std::string StopFilter::finish() { return std::exchange(held_, ""); }
 Generator::Generator(const Llama& model, int64_t context)
     : model_(model), cache_(model.config(), 1, checked_context(context, model.config()), model.place()) {}
 
-// Runs `ids` and gives the logits behind the last of them. A long text goes through in pieces, which bounds what its
-// activations take.
+// Runs `ids` and gives the logits behind the last of them.
 std::vector<float> Generator::next_logits(const std::vector<int64_t>& ids) {
-  constexpr size_t kPiece = 2048;
+  const int64_t all = int64_t(ids.size());
   Tensor hidden;
-  for (size_t begin = 0; begin < ids.size(); begin += kPiece) {
-    const std::vector<int64_t> piece(ids.begin() + long(begin),
-                                     ids.begin() + long(std::min(begin + kPiece, ids.size())));
-    const int64_t tokens = int64_t(piece.size());
+  for (int64_t begin = 0; begin < all; begin += kPiece) {
+    const int64_t tokens = std::min(kPiece, all - begin);
+    const std::vector<int64_t> piece(ids.begin() + begin, ids.begin() + begin + tokens);
     const TokenPlan plan = cache_.extend({tokens});
     hidden = model_(Tensor::of(piece, {1, tokens}), plan, &cache_);
     seen_.insert(seen_.end(), piece.begin(), piece.end());
@@ -104,7 +100,10 @@ std::vector<float> Generator::read(const std::vector<int64_t>& prompt, TextAnswe
 }
 
 TextAnswer Generator::operator()(const TextRequest& request, const TextStream& stream, const OnText& on_text) {
-  check_request(request, context(), model_.config());
+  request.check(context());
+  const int64_t vocab = model_.config().vocab;
+  for (const int64_t id : request.prompt)
+    check(0 <= id && id < vocab, "the prompt has id {}, beyond the model's vocabulary of {}", id, vocab);
   TextAnswer answer;
   std::vector<float> logits = read(request.prompt, answer);
   const Clock::time_point start = Clock::now();

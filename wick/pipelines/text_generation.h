@@ -25,6 +25,8 @@ struct TextRequest {
   Sampling sampling;
   std::vector<int64_t> stop_ids;   // end the answer, and are no part of it
   std::vector<std::string> stops;  // likewise, wherever they appear in the text
+
+  void check(int64_t context) const;  // throws Error naming what is out of range, or that it does not fit
 };
 
 enum class Finish : uint8_t { stop_id, stop_text, max_tokens, full_context, caller };
@@ -54,6 +56,8 @@ class StopFilter {
 
 class Generator {
  public:
+  static constexpr int64_t kPiece = 2048;  // tokens of a prompt at a time, which bounds what its activations take
+
   // `context` tokens at most are seen at once, no more than the model has positions. The model is borrowed.
   Generator(const Llama& model, int64_t context);
 

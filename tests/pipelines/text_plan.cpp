@@ -1,0 +1,33 @@
+#include "wick/pipelines/text_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "source_dir.h"
+#include "wick/pipelines/text_generation.h"
+
+namespace wick {
+namespace {
+
+// What a plan says is what a run takes on the host, where memory is counted too.
+TEST(TextPlan, IsWhatARunTakes) {
+  Memory& host = cpu_backend().memory();
+  const std::filesystem::path folder = test::source_dir() / "tests/golden/llama/llama3";
+  const LlamaConfig config = LlamaConfig::read(folder);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const TextPlan plan = plan_text(config, dtype, 100, device_kind("cpu"));
+    const size_t before = host.in_use();
+    const Llama model = Llama::load(folder, {.dtype = dtype});
+    Generator generator(model, 100);
+    EXPECT_EQ(host.in_use() - before, plan.weights + plan.cache);
+    host.reset_peak();
+    TextRequest request;
+    request.prompt.assign(99, 7);
+    request.max_tokens = 1;
+    generator(request, {[](int64_t) { return std::string(); }, [] { return std::string(); }});
+    const double measured = double(host.peak() - before), planned = double(plan.taken);
+    EXPECT_NEAR(planned, measured, 0.05 * measured);
+  }
+}
+
+}  // namespace
+}  // namespace wick
