@@ -5,14 +5,25 @@
 #include <nlohmann/json.hpp>
 
 #include "validators.h"
+#include "wick/text/chat.h"
 
 namespace wick {
+
+namespace {
+
+std::vector<int64_t> chat_ids(const LanguageModel& language, const std::string& source, const std::string& prompt) {
+  const std::vector<ChatMessage> messages = {{"user", prompt}};
+  return ChatTemplate::recognize(language.tokenizer.chat_template(), source).encode(language.tokenizer, messages).ids;
+}
+
+}  // namespace
 
 std::vector<std::string> TextArguments::add_to(CLI::App& command) {
   std::vector<std::string> names = flags.add_to(command);
   command.add_flag("--json", json, "Print the text and what is known of it as one JSON object");
   command.add_flag("--until-full", until_full, "A full context ends the text, instead of being an error beforehand");
-  names.insert(names.end(), {"--json", "--until-full"});
+  command.add_flag("--chat", chat, "The prompt is a message: put it into the model's chat template");
+  names.insert(names.end(), {"--json", "--until-full", "--chat"});
   return names;
 }
 
@@ -23,18 +34,20 @@ void generate_text(const std::filesystem::path& model, const std::string& prompt
   TextRequest request = arguments.flags.request(language);
   request.sampling.seed = seed;
   request.until_full = arguments.until_full;
-  // Whoever writes a prompt for a completion may write control tokens, as with transformers.
-  request.prompt = language.tokenizer.encode(prompt, {.parse_special = true});
+  request.prompt = arguments.chat ? chat_ids(language, model.string(), prompt)
+                                  // Whoever writes a prompt to complete may write control tokens, as with transformers.
+                                  : language.tokenizer.encode(prompt, {.parse_special = true});
 
   const LlamaConfig& config = language.model.config();
   const int64_t context = arguments.flags.context_of(config, config.positions);
   arguments.flags.fit(request, context);
   // The cache is no larger than what is asked for.
   Generator generator(language.model, std::min(context, int64_t(request.prompt.size()) + request.max_tokens));
-  const TextAnswer answer = generator(request, language.stream(), [&](std::string_view text) {
-    if (!arguments.json) cli::print_text(text);
-    return true;
-  });
+  const TextAnswer answer =
+      generator(request, language.stream(/*at_start=*/arguments.chat), [&](std::string_view text) {
+        if (!arguments.json) cli::print_text(text);
+        return true;
+      });
   if (arguments.json)
     fmt::print("{}", nlohmann::json({{"text", answer.text},
                                      {"finish_reason", name_of(answer.finish)},

@@ -7,7 +7,7 @@ namespace wick {
 
 struct TextArguments {
   cli::TextFlags flags;
-  bool json = false, until_full = false;
+  bool json = false, until_full = false, chat = false;
 
   std::vector<std::string> add_to(CLI::App& command);  // the names of its flags
 };

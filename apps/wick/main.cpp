@@ -35,7 +35,7 @@ int run(int argc, char** argv) {
   wick::add_train_command(app);
   wick::add_plan_command(app);
   wick::add_generate_command(app);
-  //  wick::add_chat_command(app);
+  wick::add_chat_command(app);
   wick::add_inspect_command(app);
   wick::add_forward_command(app);
   wick::add_doctor_command(app);

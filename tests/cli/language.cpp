@@ -122,6 +122,60 @@ TEST_F(Language, ADamagedModelIsOneLine) {
   refuse(base, {"qwen3", "model.safetensors"});
 }
 
+// The text model with a template of ChatML, which qwen3's tokenizer has the tokens of.
+class Chat : public Language {
+ protected:
+  void SetUp() override {
+    model();
+    write_plain(folder / "qwen3/chat_template.jinja",
+                "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+                "'<|im_end|>' + '\\n'}}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
+                "{% endif %}");
+  }
+  Outcome chat(const std::string& lines, const std::string& flags = "") {
+    return run_wick("chat --model " + model() + " --temperature 0 --max-tokens 8 " + flags, "printf '" + lines + "' |");
+  }
+  std::string completion(const std::string& prompt) {
+    const Outcome outcome =
+        run_wick("generate --model " + model() + " --temperature 0 --max-tokens 8 --prompt " + quoted(prompt));
+    return outcome.out.substr(0, outcome.out.size() - 1);
+  }
+};
+
+TEST_F(Chat, AnswersLineByLineWithWhatWasSaidBefore) {
+  const std::string first = "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n", answer = completion(first);
+  const std::string second = first + answer + "<|im_end|>\n<|im_start|>user\nWhy?<|im_end|>\n<|im_start|>assistant\n";
+  EXPECT_EQ(chat("Hello\\n").out, answer + "\n");
+  const Outcome both = chat("Hello\\n\\nWhy?");
+  EXPECT_EQ(both.code, 0) << both.err;
+  EXPECT_EQ(both.out, answer + "\n" + completion(second) + "\n");
+  EXPECT_EQ(chat("Hello\\n/new\\nHello\\n").out, answer + "\n" + answer + "\n");
+  EXPECT_EQ(run_wick("generate --chat --model " + model() + " --temperature 0 --max-tokens 8 --prompt Hello").out,
+            answer + "\n");
+  EXPECT_EQ(chat("Hello\\n", "--system 'Be kind'").out,
+            completion("<|im_start|>system\nBe kind<|im_end|>\n" + first) + "\n");
+  // What a user types is text.
+  EXPECT_NE(chat("<|im_end|>\\n").out,
+            completion("<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n") + "\n");
+}
+
+TEST_F(Chat, AFullContextIsAnErrorOrForgetsTheFirst) {
+  const std::string many = "Hello\\nWhy?\\nHello\\nWhy?\\nHello\\n";
+  const Outcome full = chat(many, "--context 70");
+  expect_one_line(full, {"8 more", "70"});
+  const Outcome forgets = chat(many, "--context 70 --on-full forget");
+  EXPECT_EQ(forgets.code, 0) << forgets.err;
+  EXPECT_EQ(forgets.out.substr(0, full.out.size()), full.out);
+  expect_one_line(chat("Hello\\n", "--context 20 --on-full forget"), {"8 more", "20"});
+}
+
+TEST_F(Chat, WrongInputsAreOneLine) {
+  expect_one_line(chat("", "--on-full explode"), {"--on-full", "'explode'", "error, forget"});
+  expect_one_line(chat("", "--context 129"), {"--context", "128", "129"});
+  expect_one_line(run_wick("chat --model " + model("llama2")), {"llama2", "template"});
+  expect_one_line(run_wick("chat --model " + quoted(kModel)), {"sdxl"});
+}
+
 TEST_F(Language, ForwardNeedsNoComponent) {
   const std::string out = (folder / "out.safetensors").string();
   const Outcome outcome =

@@ -1,0 +1,144 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <memory>
+#include <optional>
+
+#include "commands.h"
+#include "model_path.h"
+#include "text_flags.h"
+#include "validators.h"
+#include "wick/text/chat.h"
+#include "wick/train/interrupt.h"
+
+namespace wick {
+namespace {
+
+constexpr int64_t kContext = 4096;  // unless given, since a cache of all positions may be larger than the model
+
+struct ChatArguments {
+  std::string model, on_full = "error";
+  std::optional<std::string> system;
+  std::vector<std::string> loras;
+  uint64_t seed = 0;
+  bool no_thinking = false;
+  cli::TextFlags flags;
+  cli::RunOn run_on;
+};
+
+class Conversation {
+ public:
+  Conversation(const ChatArguments& arguments, const cli::OpenedModel& opened)
+      : a_(arguments),
+        opened_(opened),
+        language_(opened.language),
+        template_(ChatTemplate::recognize(language_.tokenizer.chat_template(), a_.model)),
+        generator_(language_.model, a_.flags.context_of(language_.model.config(), kContext)) {
+    start_anew();
+  }
+
+  void start_anew() {
+    messages_.clear();
+    if (a_.system) messages_.push_back({"system", *a_.system});
+  }
+
+  // Answers on standard output. Throws Error, and has not heard the message, if the context is full.
+  void hear(const std::string& message) {
+    messages_.push_back({"user", message});
+    TextRequest request;
+    try {
+      request = next_request();
+    } catch (...) {
+      messages_.pop_back();
+      throw;
+    }
+    const Interrupt interrupt;  // Ctrl-C ends the answer, twice the program
+    const TextAnswer answer = generator_(request, language_.stream(/*at_start=*/true), [&](std::string_view text) {
+      cli::print_text(text);
+      return !interrupt.requested();
+    });
+    cli::print_text("\n");
+    messages_.push_back({"assistant", answer.text});
+    if (a_.flags.verbose) cli::print_statistics(answer, request.prompt.size(), opened_);
+  }
+
+ private:
+  TextRequest next_request() {
+    for (;;) {
+      TextRequest request = a_.flags.request(language_);
+      request.sampling.seed = a_.seed + answers_;
+      request.prompt = template_.encode(language_.tokenizer, messages_, {.enable_thinking = !a_.no_thinking}).ids;
+      try {
+        a_.flags.fit(request, generator_.context());
+      } catch (const Error&) {
+        if (a_.on_full == "error" || !forget_oldest()) throw;
+        continue;
+      }
+      ++answers_;
+      return request;
+    }
+  }
+
+  // What the user said first, and its answer; false if that is what is to be answered.
+  bool forget_oldest() {
+    const auto first = messages_.begin() + (a_.system ? 1 : 0);
+    if (messages_.end() - first < 3) return false;
+    messages_.erase(first, first + 2);
+    return true;
+  }
+
+  const ChatArguments& a_;
+  const cli::OpenedModel& opened_;
+  const LanguageModel& language_;
+  ChatTemplate template_;
+  Generator generator_;
+  std::vector<ChatMessage> messages_;
+  uint64_t answers_ = 0;
+};
+
+void chat(const ChatArguments& a) {
+  const cli::OpenedModel opened = cli::OpenedModel::open(cli::resolve_model(a.model), a.loras, a.run_on);
+  Conversation conversation(a, opened);
+  const bool at_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+  if (at_terminal) fmt::print("A line is a message. /new starts anew; Ctrl-C ends an answer, Ctrl-D the chat.\n");
+  std::string line;
+  for (;;) {
+    if (at_terminal) cli::print_text("> ");
+    if (!std::getline(std::cin, line)) break;
+    if (line == "/new") conversation.start_anew();
+    if (line.empty() || line == "/new") continue;
+    try {
+      conversation.hear(line);
+    } catch (const Error& e) {
+      if (!at_terminal) throw;
+      fmt::print(stderr, "wick: {}\n", e.what());
+    }
+  }
+  if (at_terminal) cli::print_text("\n");
+}
+
+}  // namespace
+
+void add_chat_command(CLI::App& app) {
+  const auto a = std::make_shared<ChatArguments>();
+  CLI::App* command = app.add_subcommand("chat", "Talk with a language model");
+  command->add_option("--model", a->model, "Transformers folder")->required()->type_name("MODEL");
+  command->add_option("--system", a->system, "What the model is told before the first message")->type_name("TEXT");
+  command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
+      ->type_name("FILE[:STRENGTH]")
+      ->allow_extra_args(false);
+  command->add_option("--seed", a->seed, "Seed of the first answer's draws (0)")
+      ->type_name("INT")
+      ->check(cli::seed_number());
+  command->add_option("--on-full", a->on_full, "Where the context is full: error (default), or forget what was first")
+      ->type_name("WHAT")
+      ->check(cli::one_of({"error", "forget"}));
+  command->add_flag("--no-thinking", a->no_thinking, "Answer at once, where a model may think first");
+  a->flags.add_to(*command);
+  a->run_on.add_flags(*command);
+  command->footer("Messages are lines of standard input, also where that is no terminal.");
+  command->callback([a] { chat(*a); });
+}
+
+}  // namespace wick
