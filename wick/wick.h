@@ -3,6 +3,7 @@
 
 #include "wick/models/sdxl.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/language_model.h"
 #include "wick/pipelines/noise_schedule.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/lr_schedule.h"
