@@ -9,6 +9,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/file.h"
+#include "wick/io/gguf.h"
 #include "wick/models/llama_config.h"
 
 namespace wick::cli {
@@ -74,16 +75,17 @@ fs::path find_in_hub_cache(const std::string& model, std::string repository) {
 fs::path resolve_model(const std::string& model) {
   if (model == "tiny") return find_shipped(model);
   if (model == "sdxl") return find_in_hub_cache(model, "stabilityai/stable-diffusion-xl-base-1.0");
-  if (is_model_folder(model)) return model;
+  if (is_model_folder(model) || GgufFile::is_gguf(model)) return model;
   std::error_code ignored;
   const char* expected =
-      "expected a diffusers folder with a model_index.json or a transformers folder with a config.json";
+      "expected a GGUF file, a diffusers folder with a model_index.json or a transformers folder with a config.json";
   check(!fs::is_directory(model, ignored), "--model {}: {}, found a folder without either", model, expected);
   check(!fs::exists(model, ignored), "--model {}: {}, found a file", model, expected);
   const bool hub_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
                         model.front() != '.' && model.back() != '/';
   if (hub_name) return find_in_hub_cache(model, model);
-  fail("--model {}: no such folder; expected a diffusers folder, a transformers folder, 'tiny' or 'sdxl'", model);
+  fail("--model {}: no such folder; expected a diffusers folder, a transformers folder, a GGUF file, 'tiny' or 'sdxl'",
+       model);
 }
 
 }  // namespace wick::cli

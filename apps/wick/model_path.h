@@ -6,8 +6,8 @@
 
 namespace wick::cli {
 
-// A path to a folder of diffusers, or of transformers for language models; `tiny`, the model that ships with Wick;
-// `sdxl` or ORGANISATION/NAME, found in the Hugging Face cache. Throws Error that says where it looked.
+// A path to a folder of diffusers, or of transformers or a GGUF file for language models; `tiny`, the model that ships
+// with Wick; `sdxl` or ORGANISATION/NAME, found in the Hugging Face cache. Throws Error that says where it looked.
 std::filesystem::path resolve_model(const std::string& model);
 
 }  // namespace wick::cli

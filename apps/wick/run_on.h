@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 
 #include "wick/backend/registry.h"
@@ -16,7 +17,10 @@ class RunOn {
     opened.allow_tf32(tf32_);
     return opened;
   }
-  DType dtype() const { return bf16_ ? DType::bf16 : fp16_ ? DType::f16 : DType::f32; }
+  DType dtype() const { return asked_dtype().value_or(DType::f32); }
+  std::optional<DType> asked_dtype() const {  // none where no flag says
+    return bf16_ ? std::optional(DType::bf16) : fp16_ ? std::optional(DType::f16) : std::nullopt;
+  }
 
  private:
   std::string device_ = "auto";

@@ -62,8 +62,8 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   const std::vector<LoraFile> files = parse_loras(loras);
   auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names());
   for (const LoraFile& file : files) adapter->add_file(file.path, file.strength);
-  LanguageModel language =
-      LanguageModel::load(path, {.dtype = run_on.dtype(), .adapter = adapter.get(), .backend = &run_on.backend()});
+  LanguageModel language = LanguageModel::load(
+      path, {.dtype = run_on.asked_dtype(), .adapter = adapter.get(), .backend = &run_on.backend()});
   return {std::move(adapter), std::move(language)};
 }
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "wick/backend/counting.h"
+#include "wick/io/gguf.h"
 
 namespace wick {
 namespace {
@@ -129,13 +130,19 @@ Tensor Llama::loss(const Tensor& hidden, const TokenTargets& targets) const {
                            : linear_cross_entropy(hidden, model_->head, targets);
 }
 
-Llama Llama::load(const std::filesystem::path& folder, const LlamaOptions& options) {
-  const LlamaConfig config = LlamaConfig::read(folder);
+Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options) {
+  const LlamaConfig config = LlamaConfig::read(path);
   Backend& backend = options.backend ? *options.backend : cpu_backend();
-  const WeightsOptions weights{
-      .dtype = options.dtype, .trainable = options.trainable, .place = Residence::on(backend, options.dtype)};
+  const bool as_stored = !options.dtype && GgufFile::is_gguf(path);
+  const DType dtype = options.dtype.value_or(DType::f32);
+  // A device computes in bf16 with blocks, and with whatever a file mixes.
+  const DType computes = as_stored || is_block(dtype) ? DType::bf16 : dtype;
+  const WeightsOptions weights{.dtype = dtype,
+                               .as_stored = as_stored,
+                               .trainable = options.trainable,
+                               .place = Residence::on(backend, computes)};
   Llama model(
-      Scope(options.outline ? Weights::outline(weights) : Weights::open(folder, weights), "llama", options.adapter),
+      Scope(options.outline ? Weights::outline(weights) : Weights::open(path, weights), "llama", options.adapter),
       config, options.checkpointing);
   if (options.adapter) options.adapter->check_complete();
   return model;

@@ -18,7 +18,7 @@ ModuleNames llama_module_names();
 std::vector<std::string> llama_default_targets();
 
 struct LlamaOptions {
-  DType dtype = DType::f32;    // storage of frozen matrices
+  std::optional<DType> dtype;  // storage of frozen matrices: unless given f32, or as a GGUF file has each
   Adapter* adapter = nullptr;  // outlives the model
   bool trainable = false;      // full training instead of LoRA
   Backend* backend = nullptr;  // where the model runs: the CPU unless given
@@ -32,8 +32,8 @@ class Llama {
   ~Llama();
   Llama(Llama&&) noexcept;
 
-  // A transformers folder, sharded or not.
-  static Llama load(const std::filesystem::path& folder, const LlamaOptions& options = {});
+  // A transformers folder, sharded or not, or a GGUF file.
+  static Llama load(const std::filesystem::path& path, const LlamaOptions& options = {});
 
   const LlamaConfig& config() const;
   const Residence& place() const;

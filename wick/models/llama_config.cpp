@@ -7,6 +7,7 @@
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
 #include "wick/models/supported.h"
+#include "wick/nn/gguf_model.h"
 
 namespace wick {
 namespace {
@@ -148,18 +149,20 @@ LlamaConfig LlamaConfig::parse(const Config& config) {
   return c;
 }
 
-LlamaConfig LlamaConfig::read(const fs::path& folder) {
-  LlamaConfig c = parse(Config::read(folder / "config.json"));
-  const fs::path generation = folder / "generation_config.json";
+LlamaConfig LlamaConfig::read(const fs::path& path) {
+  if (GgufFile::is_gguf(path)) return parse(Config::parse(config_json(GgufFile::open(path)), path.string()));
+  LlamaConfig c = parse(Config::read(path / "config.json"));
+  const fs::path generation = path / "generation_config.json";
   if (fs::exists(generation)) add_ids(c.eos_ids, Config::read(generation), "eos_token_id", c.vocab);
   return c;
 }
 
-bool LlamaConfig::is_here(const fs::path& folder) {
+bool LlamaConfig::is_here(const fs::path& path) {
   std::error_code ignored;
-  return fs::is_regular_file(folder / "config.json", ignored) &&
-         !fs::is_regular_file(folder / "model_index.json", ignored) &&
-         Config::read(folder / "config.json").has("model_type");
+  if (!fs::is_directory(path, ignored)) return GgufFile::is_gguf(path);
+  return fs::is_regular_file(path / "config.json", ignored) &&
+         !fs::is_regular_file(path / "model_index.json", ignored) &&
+         Config::read(path / "config.json").has("model_type");
 }
 
 std::vector<float> LlamaConfig::rope_frequencies() const {

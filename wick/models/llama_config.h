@@ -1,4 +1,5 @@
-// What a decoder language model consists of, from transformers' config.json: Mistral, Llama 2 and 3, Qwen 2, 2.5 and 3.
+// What a decoder language model consists of, from transformers' config.json or a GGUF file: Mistral, Llama 2 and 3,
+// Qwen 2, 2.5 and 3.
 #pragma once
 
 #include <cstdint>
@@ -36,10 +37,10 @@ struct LlamaConfig {
 
   // Throws Error that names the first key of which Wick does not know the value, or the architecture.
   static LlamaConfig parse(const Config& config);
-  // folder/config.json; folder/generation_config.json may name more ids that end an answer.
-  static LlamaConfig read(const std::filesystem::path& folder);
-  // Whether a folder holds a transformers model of text to text, of whatever architecture.
-  static bool is_here(const std::filesystem::path& folder);
+  // Of a transformers folder, where generation_config.json may name more ids that end an answer, or of a GGUF file.
+  static LlamaConfig read(const std::filesystem::path& path);
+  // Whether that is a transformers folder or a GGUF file, of whatever architecture.
+  static bool is_here(const std::filesystem::path& path);
 
   int64_t query_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }

@@ -13,7 +13,7 @@ struct LanguageModel {
   Llama model;
   Tokenizer tokenizer;
 
-  // A transformers folder.
+  // A transformers folder, or a GGUF file.
   static LanguageModel load(const std::filesystem::path& path, const LlamaOptions& options = {});
 
   // The ids that end an answer: those of the tokenizer's files and of the model's config.
