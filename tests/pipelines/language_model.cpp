@@ -64,7 +64,7 @@ TEST(LanguageModel, AGgufFileSaysWhatAFolderSays) {
   for (const char* family : {"llama2", "llama3"}) {
     const TemporaryDirectory folder;
     for (const fs::path& from : {kGolden / "llama/text", kGolden / "tokenizers" / family})
-      fs::copy(from, folder.path(), fs::copy_options::overwrite_existing);
+      fs::copy(from, folder.path(), fs::copy_options::recursive | fs::copy_options::overwrite_existing);
     write_gguf(folder / "model.gguf", Tokenizer::load(folder.path()));
     const LanguageModel from_folder = LanguageModel::load(folder.path());
     const LanguageModel from_gguf = LanguageModel::load(folder / "model.gguf");

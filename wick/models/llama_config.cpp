@@ -14,6 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// So that no product of sizes overflows, whatever a file says.
+constexpr IntegerRange kCount{1, 1 << 16}, kWidth{1, 1 << 24};
+
 // What the families differ in where their configs do not say so.
 struct Family {
   const char *model_type, *architecture;
@@ -103,14 +106,15 @@ void read_windows(LlamaConfig& c, const Config& config) {
 }
 
 void read_attention(LlamaConfig& c, const Config& config, const Family& family) {
-  c.heads = int(config.integer("num_attention_heads", kPositive));
-  c.kv_heads = int(config.integer_or("num_key_value_heads", c.heads, kPositive));
+  c.heads = int(config.integer("num_attention_heads", kCount));
+  c.kv_heads = int(config.integer_or("num_key_value_heads", c.heads, kCount));
   check(c.heads % c.kv_heads == 0, "{}: num_key_value_heads {} does not divide num_attention_heads {}", config.source(),
         c.kv_heads, c.heads);
   if (!config.has("head_dim") && family.head_dim == 0)
     check(c.hidden % c.heads == 0, "{}: num_attention_heads {} does not divide hidden_size {}", config.source(),
           c.heads, c.hidden);
-  c.head_dim = config.integer_or("head_dim", family.head_dim > 0 ? family.head_dim : c.hidden / c.heads, {2, 1 << 16});
+  c.head_dim =
+      config.integer_or("head_dim", family.head_dim > 0 ? family.head_dim : c.hidden / c.heads, {2, kCount.max});
   check(c.head_dim % 2 == 0, "{}: head_dim should be even, found {}", config.source(), c.head_dim);
   const bool biases = family.has_biases && config.boolean_or("attention_bias", false);
   c.qkv_bias = family.qkv_bias || biases;
@@ -134,9 +138,9 @@ LlamaConfig LlamaConfig::parse(const Config& config) {
   LlamaConfig c{};
   c.model_type = family.model_type;
   c.vocab = config.integer("vocab_size", kPositive);
-  c.hidden = config.integer("hidden_size", kPositive);
-  c.intermediate = config.integer("intermediate_size", kPositive);
-  c.layers = int(config.integer("num_hidden_layers", {1, 1 << 16}));
+  c.hidden = config.integer("hidden_size", kWidth);
+  c.intermediate = config.integer("intermediate_size", kWidth);
+  c.layers = int(config.integer("num_hidden_layers", kCount));
   c.positions = config.integer_or("max_position_embeddings", 2048, kPositive);
   c.eps = float(config.number_or("rms_norm_eps", 1e-6));
   c.mlp_bias = c.model_type == "llama" && config.boolean_or("mlp_bias", false);

@@ -57,6 +57,7 @@ struct Weights::State {
   Tensor read(const std::string& name) const;  // what is in a file, where it belongs: that is where it is converted
   DType dtype_of(const std::string& name, const Shape& shape) const;
   void check_quantizable(const std::string& name, const Tensor& stored, DType dtype) const;
+  void check_shape(const std::string& name, const Shape& shape) const;
   Tensor converted(const std::string& name, const Shape& shape, bool conv) const;
   Tensor keep(const std::string& name, Tensor value, const Shape& shape);
   Tensor load(const std::string& name, const Shape& shape, bool conv);
@@ -138,11 +139,15 @@ void Weights::State::check_quantizable(const std::string& name, const Tensor& st
         source, name, width, block, name_of(dtype));
 }
 
-// As layers see it, where it belongs.
-Tensor Weights::State::converted(const std::string& name, const Shape& shape, bool conv) const {
+void Weights::State::check_shape(const std::string& name, const Shape& shape) const {
   const Shape file_shape = stored_shape(name);
   check(file_shape == shape || is_pointwise(file_shape, shape), "{}: \"{}\" should have shape {}, found {}", source,
         name, shape, file_shape);
+}
+
+// As layers see it, where it belongs.
+Tensor Weights::State::converted(const std::string& name, const Shape& shape, bool conv) const {
+  check_shape(name, shape);
   const Tensor stored = read(name);
   check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source,
         name, name_of(stored.dtype()));
@@ -179,6 +184,8 @@ Tensor Weights::State::load(const std::string& name, const Shape& shape, bool co
 StackedTensor Weights::State::load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
   if (names.size() == 1) return {load(names.front(), shapes.front(), false), {}};
   if (const auto found = stacks.find(names.front()); found != stacks.end()) return found->second;
+  // What a config asks for is not allocated before the files are known to hold it.
+  for (size_t i = 0; i < names.size() && !outline; ++i) check_shape(names[i], shapes[i]);
   const MemoryScope scope(Purpose::weights);
   Shape all = shapes.front();
   for (size_t i = 1; i < shapes.size(); ++i) all[0] += shapes[i][0];

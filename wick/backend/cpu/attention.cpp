@@ -6,7 +6,6 @@
 
 #include <cassert>
 #include <cmath>
-#include <limits>
 
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/gemm.h"
@@ -35,17 +34,6 @@ struct ExpShifted {
   FloatVec shift;
   HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(hn::Sub(x, shift)); }
 };
-
-// Skips NaN, which the exponentials then bring back.
-HWY_INLINE float maximum_of(const float* x, int64_t n) {
-  const float lowest = -std::numeric_limits<float>::infinity();
-  FloatVec maximum = set(lowest);
-  int64_t i = 0;
-  for (; i + lanes() <= n; i += lanes()) maximum = hn::Max(load(x + i), maximum);
-  float result = hn::GetLane(hn::MaxOfLanes(Floats(), maximum));
-  for (; i < n; ++i) result = x[i] > result ? x[i] : result;
-  return result;
-}
 
 HWY_INLINE float sum_of_floats(const float* x, int64_t n) {
   FloatVec even = set(0), odd = set(0);

@@ -38,15 +38,6 @@ struct ExpShifted {
   HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(hn::Sub(x, shift)); }
 };
 
-HWY_INLINE float maximum_of(const float* x, int64_t n) {
-  FloatVec maximum = set(x[0]);
-  int64_t i = 0;
-  for (; i + lanes() <= n; i += lanes()) maximum = hn::Max(maximum, load(x + i));
-  float result = hn::GetLane(hn::MaxOfLanes(Floats(), maximum));
-  for (; i < n; ++i) result = HWY_MAX(result, x[i]);
-  return result;
-}
-
 // log(sum(exp(x)))
 double LogSumExpRow(const float* x, int64_t n) {
   const float maximum = maximum_of(x, n);

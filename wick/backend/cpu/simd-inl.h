@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <limits>
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
@@ -97,6 +98,17 @@ struct WideSum {
   }
   HWY_INLINE double total() const { return hn::GetLane(hn::SumOfLanes(Doubles(), hn::Add(sums[0], sums[1]))); }
 };
+
+// For softmax: skips NaN, which the exponentials then bring back.
+HWY_INLINE float maximum_of(const float* x, int64_t n) {
+  const float lowest = -std::numeric_limits<float>::infinity();
+  FloatVec maximum = set(lowest);
+  int64_t i = 0;
+  for (; i + lanes() <= n; i += lanes()) maximum = hn::Max(load(x + i), maximum);
+  float result = hn::GetLane(hn::MaxOfLanes(Floats(), maximum));
+  for (; i < n; ++i) result = x[i] > result ? x[i] : result;
+  return result;
+}
 
 // Sums f(x[i]...), which must be zero where all x are.
 template <class F, class... In>

@@ -37,16 +37,6 @@ struct SoftmaxSlope {
   HWY_INLINE FloatVec operator()(FloatVec dy, FloatVec y) const { return hn::Mul(y, hn::Sub(dy, mean)); }
 };
 
-HWY_INLINE float maximum_of(const float* x, int64_t n) {
-  const int64_t step = lanes();
-  FloatVec maximum = set(x[0]);
-  int64_t i = 0;
-  for (; i + step <= n; i += step) maximum = hn::Max(maximum, load(x + i));
-  float result = hn::GetLane(hn::MaxOfLanes(Floats(), maximum));
-  for (; i < n; ++i) result = HWY_MAX(result, x[i]);
-  return result;
-}
-
 void SoftmaxRow(float* y, const float* x, int64_t n) {
   map(ExpShifted{set(maximum_of(x, n))}, y, n, x);
   map(Scaled{set(float(1 / sum_of(Same(), n, y)))}, y, n, y);
