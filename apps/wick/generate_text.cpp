@@ -29,7 +29,7 @@ std::vector<std::string> TextArguments::add_to(CLI::App& command) {
 
 void generate_text(const std::filesystem::path& model, const std::string& prompt, uint64_t seed,
                    const std::vector<std::string>& loras, const cli::RunOn& run_on, const TextArguments& arguments) {
-  const cli::OpenedModel opened = cli::OpenedModel::open(model, loras, run_on);
+  const cli::OpenedModel opened = cli::OpenedModel::open(model, loras, arguments.flags, run_on);
   const LanguageModel& language = opened.language;
   TextRequest request = arguments.flags.request(language);
   request.sampling.seed = seed;

@@ -32,6 +32,8 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
       ->check(number_in(0.01, 100));
   add("--stop", stops, "Text that ends an answer, and is no part of it; may be repeated", "TEXT")
       ->allow_extra_args(false);
+  add("--quantize", quantize, "Keep the matrices in blocks of 8 or 4 bits: q8_0 or q4_0", "TYPE")
+      ->check(one_of({"q8_0", "q4_0"}));
   names.emplace_back("--verbose");
   command.add_flag("--verbose", verbose, "Say on standard error how long it took, and what memory is in use");
   return names;
@@ -58,12 +60,15 @@ void TextFlags::fit(TextRequest& request, int64_t room) const {
 }
 
 OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vector<std::string>& loras,
-                              const RunOn& run_on) {
+                              const TextFlags& flags, const RunOn& run_on) {
   const std::vector<LoraFile> files = parse_loras(loras);
   auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names());
   for (const LoraFile& file : files) adapter->add_file(file.path, file.strength);
-  LanguageModel language = LanguageModel::load(
-      path, {.dtype = run_on.asked_dtype(), .adapter = adapter.get(), .backend = &run_on.backend()});
+  std::optional<DType> dtype = run_on.asked_dtype();
+  check(!dtype || flags.quantize.empty(), "--quantize: expected it, --bf16 or --fp16, found two of them");
+  if (!flags.quantize.empty()) dtype = flags.quantize == "q8_0" ? DType::q8_0 : DType::q4_0;
+  LanguageModel language =
+      LanguageModel::load(path, {.dtype = dtype, .adapter = adapter.get(), .backend = &run_on.backend()});
   return {std::move(adapter), std::move(language)};
 }
 

@@ -17,6 +17,7 @@ struct TextFlags {
   static constexpr int64_t kMaxTokens = 256;
   Sampling sampling;
   std::vector<std::string> stops;
+  std::string quantize;  // empty: weights stay as they are
   bool verbose = false;
 
   // Adds all but the seed; returns their names.
@@ -34,7 +35,7 @@ struct OpenedModel {
   LanguageModel language;
 
   static OpenedModel open(const std::filesystem::path& path, const std::vector<std::string>& loras,
-                          const RunOn& run_on);
+                          const TextFlags& flags, const RunOn& run_on);
 };
 
 // Puts out a piece of an answer at once, on a terminal without control characters, which could drive it.
