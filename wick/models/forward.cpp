@@ -114,7 +114,7 @@ Tensor Inputs::integers(const std::string& name, const std::vector<Extent>& shap
 }
 
 Tensor Inputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
-  const Tensor ids = integers(name, shape);
+  Tensor ids = integers(name, shape);
   for (int64_t i = 0; i < ids.numel(); ++i) {
     const int64_t id = ids.data<int64_t>()[i];
     check(0 <= id && id < vocabulary, "{}: \"{}\" should hold ids from 0 to {}, found {}", file_.path().string(), name,
@@ -126,7 +126,7 @@ Tensor Inputs::ids(const std::string& name, const std::vector<Extent>& shape, in
 // Ids, or -100 where nothing is asked for.
 Tensor Inputs::targets(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
   constexpr int64_t kIgnored = -100;
-  const Tensor ids = integers(name, shape);
+  Tensor ids = integers(name, shape);
   for (int64_t i = 0; i < ids.numel(); ++i) {
     const int64_t id = ids.data<int64_t>()[i];
     check(id == kIgnored || (0 <= id && id < vocabulary), "{}: \"{}\" should hold ids from 0 to {}, or {}, found {}",

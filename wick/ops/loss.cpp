@@ -21,13 +21,13 @@ void check_targets(const char* op, const Tensor& x, const TokenTargets& t) {
 }
 
 Tensor product(const Tensor& a, const Tensor& b, DType dtype) {
-  const Tensor y = Tensor::empty(a.shape(), dtype, a.memory());
+  Tensor y = Tensor::empty(a.shape(), dtype, a.memory());
   y.backend().binary(Binary::mul, y, a, expand(b, a.shape()));
   return y;
 }
 
 Tensor total(const Tensor& losses, const Tensor& weights) {
-  const Tensor loss = Tensor::empty({1}, DType::f32, losses.memory());
+  Tensor loss = Tensor::empty({1}, DType::f32, losses.memory());
   loss.backend().sum(loss, product(losses, weights, DType::f32));
   return loss;
 }

@@ -116,7 +116,7 @@ TextAnswer Generator::operator()(const TextRequest& request, const TextStream& s
     if (!piece.empty() && on_text && !on_text(piece)) finish = Finish::caller;
   };
   while (!finish) {
-    const int64_t id = sampler(std::move(logits), text);
+    const int64_t id = sampler(std::exchange(logits, {}), text);
     if (std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end()) {
       finish = Finish::stop_id;
       break;
