@@ -73,7 +73,7 @@ fs::path find_in_hub_cache(const std::string& model, std::string repository) {
 }  // namespace
 
 fs::path resolve_model(const std::string& model) {
-  if (model == "tiny") return find_shipped(model);
+  if (model == "tiny" || model == "tiny-llm") return find_shipped(model);
   if (model == "sdxl") return find_in_hub_cache(model, "stabilityai/stable-diffusion-xl-base-1.0");
   if (is_model_folder(model) || GgufFile::is_gguf(model)) return model;
   std::error_code ignored;
