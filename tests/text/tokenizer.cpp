@@ -379,7 +379,7 @@ TEST(Tokenizer, HoldsBackACharacterUntilItIsWhole) {
 
 // These would take hours if anything were quadratic in the length of a text.
 TEST(Tokenizer, LongTextsTakeNoLongerThanTheirLength) {
-  constexpr size_t kBytes = size_t{1} << 18;
+  constexpr size_t kBytes = size_t{1} << 16;
   const auto repeated = [](std::string_view text) {
     std::string all;
     while (all.size() < kBytes) all += text;

@@ -11,7 +11,7 @@
 
 namespace wick {
 
-Bpe::Bpe(const TokenizerSpec& spec, const std::vector<std::string>& spellings) : spec_(spec), spellings_(spellings) {
+Bpe::Bpe(const TokenizerSpec& spec, const std::vector<std::string>& spellings) : spec_(spec) {
   std::vector<std::pair<std::string, int32_t>> user_defined;
   pieces_.reserve(spec.tokens.size());
   byte_ids_.fill(Symbol::kNone);

@@ -16,7 +16,7 @@ namespace wick {
 
 class Bpe {
  public:
-  // `spellings`: by id, how the text to be encoded spells each token. Both must live as long as this.
+  // `spellings`: by id, how the text to be encoded spells each token. Both must live as long as this does.
   Bpe(const TokenizerSpec& spec, const std::vector<std::string>& spellings);
   Bpe(const Bpe&) = delete;
   Bpe& operator=(const Bpe&) = delete;
@@ -39,7 +39,6 @@ class Bpe {
   void emit_unknown(std::string_view piece, std::vector<int64_t>& ids) const;
 
   const TokenizerSpec& spec_;
-  const std::vector<std::string>& spellings_;
   std::unordered_map<std::string_view, int32_t> pieces_;
   std::array<int32_t, 256> byte_ids_{};  // of "<0x00>" and so on; byte level: of the byte's character
   MergeTable merges_;

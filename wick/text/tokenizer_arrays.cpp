@@ -76,7 +76,8 @@ void mark_tokens(TokenizerSpec& spec) {
     const bool is_control = token.type == TokenType::kControl;
     const bool is_added = is_control || (!spec.by_scores && token.type == TokenType::kUserDefined);
     if (is_added && !token.text.empty()) spec.added.push_back({int64_t(id), token.text, is_control});
-    token.is_piece = !is_added && token.type != TokenType::kUnknown;
+    const bool is_filler = !spec.by_scores && token.type == TokenType::kUnused;
+    token.is_piece = !is_added && !is_filler && token.type != TokenType::kUnknown;
     if (token.type != TokenType::kByte) continue;
     check(is_byte_name(token.text), "{}: token {}: expected a byte as <0x0A>, found {}", spec.source, id,
           quote(token.text));
