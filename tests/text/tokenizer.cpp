@@ -233,15 +233,17 @@ TEST(TokenizerArrays, GiveTheSameIds) {
     EXPECT_EQ(one.bos_id(), other.bos_id());
     EXPECT_EQ(one.stop_ids(), other.stop_ids());
     size_t count = 0;
-    for (const std::string& line : lines) {
+    for (size_t i = 0; i < lines.size(); i += 5) {
+      const std::string& line = lines[i];
       // Flags of added tokens are not in a GGUF; SentencePiece replaces bytes that are not UTF-8 one by one.
       if (name == "qwen3" && line.find("<tool>") != line.npos) continue;
       if (name == "llama2" && !is_utf8(line)) continue;
-      EXPECT_EQ(one.encode(line, {.parse_special = true}), other.encode(line, {.parse_special = true})) << line;
-      EXPECT_EQ(one.decode(one.encode(line)), other.decode(one.encode(line))) << line;
+      const Ids ids = one.encode(line, {.parse_special = true});
+      EXPECT_EQ(ids, other.encode(line, {.parse_special = true})) << line;
+      EXPECT_EQ(one.decode(ids), other.decode(ids)) << line;
       ++count;
     }
-    EXPECT_GT(count, lines.size() / 2);
+    EXPECT_GT(count, lines.size() / 10);
   }
 }
 
@@ -379,7 +381,7 @@ TEST(Tokenizer, HoldsBackACharacterUntilItIsWhole) {
 
 // These would take hours if anything were quadratic in the length of a text.
 TEST(Tokenizer, LongTextsTakeNoLongerThanTheirLength) {
-  constexpr size_t kBytes = size_t{1} << 16;
+  constexpr size_t kBytes = size_t{1} << 15;
   const auto repeated = [](std::string_view text) {
     std::string all;
     while (all.size() < kBytes) all += text;
