@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "file_family.h"
 #include "wick/io/config.h"
+#include "wick/io/gguf.h"
 #include "wick/io/quote.h"
 #include "wick/nn/lora_keys.h"
 
@@ -36,18 +37,38 @@ std::string grouped(uint64_t n) {  // 2,567,463,684
   return text;
 }
 
+struct Listed {
+  std::string name, type;
+  Shape shape;
+  uint64_t bytes;
+};
+
+std::vector<Listed> tensors_of(const SafetensorsFile& file) {
+  std::vector<Listed> tensors;
+  for (const auto& [name, info] : file.tensors())
+    tensors.push_back({name, info.dtype_name, info.shape, info.end - info.begin});
+  return tensors;
+}
+
+std::vector<Listed> tensors_of(const GgufFile& file) {
+  std::vector<Listed> tensors;
+  for (const auto& [name, info] : file.tensors())
+    tensors.push_back({name, info.type_name, info.shape, info.bytes.value_or(0)});
+  return tensors;
+}
+
 // "3,722,884 parameters in 512 tensors: F16 7.4 MB, I64 8 B"
-std::string contents(const SafetensorsFile& file) {
+std::string contents(const std::vector<Listed>& tensors) {
   uint64_t parameters = 0;
   std::map<std::string, uint64_t> bytes;
-  for (const auto& [name, info] : file.tensors()) {
-    parameters += uint64_t(info.shape.numel());
-    bytes[info.dtype_name] += info.end - info.begin;
+  for (const Listed& tensor : tensors) {
+    parameters += uint64_t(tensor.shape.numel());
+    bytes[tensor.type] += tensor.bytes;
   }
-  std::string text = fmt::format("{} parameters in {} tensors", grouped(parameters), file.tensors().size());
+  std::string text = fmt::format("{} parameters in {} tensors", grouped(parameters), tensors.size());
   const char* separator = ": ";
-  for (const auto& [dtype, size] : bytes) {
-    text += fmt::format("{}{} {}", separator, dtype, bytes_text(size));
+  for (const auto& [type, size] : bytes) {
+    text += fmt::format("{}{} {}", separator, type, bytes_text(size));
     separator = ", ";
   }
   return text;
@@ -89,26 +110,42 @@ void print_lora(const SafetensorsFile& file) {
   }
 }
 
-void print_metadata(const SafetensorsFile& file) {
-  if (file.metadata().empty()) return;
+void print_metadata(const std::vector<std::pair<std::string, std::string>>& metadata) {
+  if (metadata.empty()) return;
   fmt::print("\nmetadata\n");
-  for (const auto& [key, value] : file.metadata()) fmt::print("  {} = {}\n", printable(key), printable(value));
+  for (const auto& [key, value] : metadata) fmt::print("  {} = {}\n", printable(key), printable(value));
 }
 
-void print_tensors(const SafetensorsFile& file) {
+void print_tensors(const std::vector<Listed>& tensors) {
   fmt::print("\ntensors\n");
-  for (const auto& [name, info] : file.tensors())
-    fmt::print("  {:<5} {:<24} {:>10}  {}\n", info.dtype_name, to_string(info.shape), bytes_text(info.end - info.begin),
-               printable(name));
+  for (const Listed& tensor : tensors)
+    fmt::print("  {:<5} {:<24} {:>10}  {}\n", tensor.type, to_string(tensor.shape), bytes_text(tensor.bytes),
+               printable(tensor.name));
+}
+
+void inspect_gguf(const fs::path& path, bool tensors) {
+  const GgufFile file = GgufFile::open(path);
+  const auto& entries = file.metadata().entries();
+  const bool known = std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
+    return entry.first == "general.architecture" && std::holds_alternative<std::string>(entry.second);
+  });
+  fmt::print("{}\n{}, GGUF version {}\n{}\n", path.string(),
+             known ? printable(file.metadata().text("general.architecture")) + " model" : "a model of an unknown kind",
+             file.version(), contents(tensors_of(file)));
+  std::vector<std::pair<std::string, std::string>> metadata;
+  for (const auto& [key, value] : entries) metadata.emplace_back(key, to_string(value));
+  print_metadata(metadata);
+  if (tensors) print_tensors(tensors_of(file));
 }
 
 void inspect_file(const fs::path& path, bool tensors) {
+  if (GgufFile::is_gguf(path)) return inspect_gguf(path, tensors);
   const SafetensorsFile file = SafetensorsFile::open(path);
   const FileFamily family = family_of(file);
-  fmt::print("{}\n{}\n{}\n", path.string(), family.name, contents(file));
+  fmt::print("{}\n{}\n{}\n", path.string(), family.name, contents(tensors_of(file)));
   if (family.lora) print_lora(file);
-  print_metadata(file);
-  if (tensors) print_tensors(file);
+  print_metadata({file.metadata().begin(), file.metadata().end()});
+  if (tensors) print_tensors(tensors_of(file));
 }
 
 void inspect_folder(const fs::path& folder, bool tensors) {
@@ -126,8 +163,9 @@ void inspect_folder(const fs::path& folder, bool tensors) {
                printable(Config::read(folder / "model_index.json").text_or("_class_name", "an unnamed pipeline")));
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
-    fmt::print("\n{}\n  {}\n  {}\n", fs::relative(path, folder).string(), family_of(file).name, contents(file));
-    if (tensors) print_tensors(file);
+    fmt::print("\n{}\n  {}\n  {}\n", fs::relative(path, folder).string(), family_of(file).name,
+               contents(tensors_of(file)));
+    if (tensors) print_tensors(tensors_of(file));
   }
 }
 
@@ -149,7 +187,9 @@ void inspect(const InspectArguments& a) {
 void add_inspect_command(CLI::App& app) {
   const auto a = std::make_shared<InspectArguments>();
   CLI::App* command = app.add_subcommand("inspect", "Show what a LoRA, a checkpoint or a model folder is and holds");
-  command->add_option("file", a->path, "Safetensors file, or a folder of them")->required()->type_name("FILE");
+  command->add_option("file", a->path, "Safetensors or GGUF file, or a folder of safetensors")
+      ->required()
+      ->type_name("FILE");
   command->add_flag("--tensors", a->tensors, "List every tensor");
   command->callback([a] { inspect(*a); });
 }

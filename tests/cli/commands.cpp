@@ -95,6 +95,9 @@ TEST(Inspect, TellsLorasAndModels) {
                {"LoRA for SDXL", "unet", "192", "2.5", "ss_network_dim = 4"});
   expect_words(run_well("inspect " + (kGolden / "lora_te.safetensors").string()).out,
                {"LoRA for SDXL", "text_encoder ", "text_encoder_2"});
+  expect_words(run_well("inspect --tensors " + (kGolden / "gguf/model.gguf").string()).out,
+               {"llama model, GGUF version 3", "Q4_K 432 B", "general.architecture = llama", "test.strings = 3 strings",
+                "[3, 256]", "Q2_K"});
   expect_words(run_well("inspect " + kModel).out,
                {"StableDiffusionXLPipeline", "SDXL UNet", "VAE", "CLIP text encoder with projection", "parameters"});
   expect_words(run_well("inspect --tensors " + kModel + "/unet").out, {"conv_in.weight", "[", "F32"});
