@@ -6,8 +6,8 @@
 //    as an output "not wanted". Outputs do not overlap inputs unless said otherwise.
 //  - Activations are f32, or (on CUDA) bf16/f16; weights `w` may have another float dtype than the activations; vectors
 //    of norms, biases, statistics, losses and LoRA factors are f32. Sums are accumulated in f32 or better.
-//  - On the CPU `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h), along their rows; copy()
-//    decodes them, and quantises to q8_0 and q4_0. linear() may then round x to 8 bits in blocks of 32.
+//  - On the CPU `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h), along their rows, which
+//    copy() decodes and (q8_0, q4_0) makes. linear() may then round x to 8 bits in blocks of 32.
 //  - The same call with the same arguments gives the same bits.
 //  - Nothing here waits for the host: a step made of these calls can be captured.
 //
