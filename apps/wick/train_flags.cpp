@@ -10,7 +10,8 @@ void TrainFlags::add(CLI::App& command, const TrainOption& option) {
   static const TrainConfig defaults;
   std::string help(option.help);
   const std::string value = option.toml(defaults);
-  if (help.back() != ']' && value != "\"\"" && !option.is_switch()) help += fmt::format(" [{}]", value);
+  if (help.back() != ']' && value != "\"\"" && value != "[]" && !option.is_switch())
+    help += fmt::format(" [{}]", value);
   if (option.is_switch()) {
     command.add_flag_callback(
         option.flag(), [this, key = option.key] { words_[key] = {"true"}; }, help);

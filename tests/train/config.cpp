@@ -48,7 +48,7 @@ TEST(TrainConfig, WrongNumbersAreRefused) {
 TEST(TrainConfig, TomlSaysTheSameAsFlags) {
   const TemporaryDirectory folder;
   TrainConfig config;
-  config.model = "tiny", config.dataset = "/pictures \"x\"\n", config.output = "out", config.name = "cat";
+  config.model = "tiny", config.dataset = {"/pictures \"x\"\n"}, config.output = "out", config.name = "cat";
   config.targets = {"unet.*", "-*.ff.*"};
   config.lr = 1, config.seed = 9007199254740993, config.no_upscale = true, config.train = TrainMode::vae;
   write_plain(folder / "a.toml", to_toml(config));
@@ -86,11 +86,11 @@ TEST(TrainConfig, WrongTomlIsOneLine) {
 TEST(TrainConfig, ResolvingChecksAndFillsIn) {
   TrainConfig config;
   expect_error([&] { resolve(config); }, {"--model"});
-  config.model = "tiny", config.dataset = "pictures", config.output = "out";
+  config.model = "tiny", config.dataset = {"pictures"}, config.output = "out";
   resolve(config);
   EXPECT_EQ(config.name, "lora");
   EXPECT_EQ(config.alpha, 16);
-  EXPECT_TRUE(config.dataset.starts_with('/'));
+  EXPECT_TRUE(config.dataset.front().starts_with('/'));
   EXPECT_EQ(config.model, "tiny");
   config.name = "a/b";
   expect_error([&] { resolve(config); }, {"--name", "a/b"});

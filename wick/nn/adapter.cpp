@@ -332,7 +332,7 @@ LoraDropout Adapter::dropout(const std::vector<Placed>& parts, Memory& memory) {
   for (const Placed& part : parts)
     check(part.module->lora.up.tracked(), "LoRA: dropout in {}, which is not trained", part.module->name);
   if (!draw_) draw_ = Tensor::of(std::vector<int64_t>{0}, {1}, memory);
-  return {config_->dropout, config_->seed ^ hash_of(parts.front().module->name), draw_};
+  return {config_->dropout, config_->seed ^ hash_of(parts.front().module->name), draw_, dropout_paused_};
 }
 
 void Adapter::set_draw(int64_t draw) {

@@ -71,6 +71,7 @@ class Adapter {
   std::optional<Lora> match(const std::vector<LoraSite>& sites, const Residence& place = {});
   // The number of the mask of dropout from here on, below 2^32. Enqueued: what was enqueued before sees the last one.
   void set_draw(int64_t draw);
+  void pause_dropout(bool paused) { *dropout_paused_ = paused; }
 
   // After the model is constructed: throws if a file holds a module that no layer asked for, or if a file or a target
   // pattern matched nothing. Modules whose names start with one of `elsewhere` belong to components that are not
@@ -114,10 +115,11 @@ class Adapter {
 
   std::optional<LoraConfig> config_;
   ModuleNames names_;
-  std::vector<bool> pattern_used_;                // one a target pattern
-  std::map<std::string, Module> modules_;         // by module path
-  std::map<std::string, Lora> loras_;             // what was handed out, by the path of the first of its modules
-  Tensor draw_;                                   // i64 [1]; none without dropout
+  std::vector<bool> pattern_used_;         // one a target pattern
+  std::map<std::string, Module> modules_;  // by module path
+  std::map<std::string, Lora> loras_;      // what was handed out, by the path of the first of its modules
+  Tensor draw_;                            // i64 [1]; none without dropout
+  std::shared_ptr<bool> dropout_paused_ = std::make_shared<bool>(false);
   std::vector<std::unique_ptr<Source>> sources_;  // files
 };
 

@@ -1,9 +1,12 @@
 #include "wick/nn/peft.h"
 
 #include <cmath>
+#include <vector>
 
+#include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/quote.h"
+#include "wick/io/safetensors.h"
 
 namespace wick {
 namespace {
@@ -23,6 +26,21 @@ constexpr const char* kOff[] = {"use_dora",
                                 "alora_invocation_tokens"};
 
 bool is_off(const nlohmann::json& value) { return value == false || value == "none" || value.empty(); }
+
+constexpr std::string_view kPrefix = "base_model.model.", kDown = ".lora_down.weight", kUp = ".lora_up.weight";
+
+// "q_proj" where every layer's is there, else "model.layers.3.self_attn.q_proj".
+std::vector<std::string> target_modules(const std::vector<std::string>& modules, int64_t layers) {
+  const auto kind = [](const std::string& module) { return module.substr(module.rfind('.') + 1); };
+  std::map<std::string, int64_t> counts;
+  for (const std::string& module : modules) ++counts[kind(module)];
+  std::vector<std::string> targets;
+  for (const std::string& module : modules)
+    if (counts.at(kind(module)) != layers) targets.push_back(module);
+  for (const auto& [name, count] : counts)
+    if (count == layers) targets.push_back(name);
+  return targets;
+}
 
 }  // namespace
 
@@ -56,6 +74,36 @@ float PeftConfig::alpha_of(std::string_view module, int64_t rank) const {
   for (const auto& [name, value] : patterns)
     if (module == name || module.ends_with("." + name)) found = value;
   return float(rslora ? found * std::sqrt(double(rank)) : found);
+}
+
+void write_peft(const std::filesystem::path& folder, const std::map<std::string, Tensor>& tensors,
+                const PeftExport& adapter) {
+  std::map<std::string, Tensor> renamed;
+  std::vector<std::string> modules;
+  for (const auto& [name, tensor] : tensors) {
+    if (name.ends_with(kDown)) {
+      const std::string module = name.substr(0, name.size() - kDown.size());
+      renamed[module + ".lora_A.weight"] = tensor;
+      modules.push_back(module.substr(kPrefix.size()));
+    } else if (name.ends_with(kUp)) {
+      renamed[name.substr(0, name.size() - kUp.size()) + ".lora_B.weight"] = tensor;
+    }
+  }
+  const nlohmann::json config = {{"peft_type", "LORA"},
+                                 {"task_type", "CAUSAL_LM"},
+                                 {"base_model_name_or_path", adapter.base_model},
+                                 {"inference_mode", true},
+                                 {"r", adapter.rank},
+                                 {"lora_alpha", adapter.alpha},
+                                 {"lora_dropout", adapter.dropout},
+                                 {"target_modules", target_modules(modules, adapter.layers)},
+                                 {"bias", "none"},
+                                 {"fan_in_fan_out", false},
+                                 {"use_rslora", false},
+                                 {"use_dora", false}};
+  make_directories(folder);
+  save_safetensors(folder / "adapter_model.safetensors", renamed, {{"format", "pt"}});
+  write_file_atomically(folder / "adapter_config.json", config.dump(2) + "\n");
 }
 
 }  // namespace wick

@@ -1,4 +1,4 @@
-// PEFT's adapter_config.json: what its adapter_model.safetensors, which holds no alphas, leaves out.
+// PEFT's adapters: adapter_model.safetensors, and adapter_config.json with what that leaves out, alphas among it.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,8 @@
 #include <map>
 #include <string>
 #include <string_view>
+
+#include "wick/core/tensor.h"
 
 namespace wick {
 
@@ -19,5 +21,16 @@ struct PeftConfig {
   // Of a module ("model.layers.0.mlp.up_proj") with this rank: what divided by the rank is its scale.
   float alpha_of(std::string_view module, int64_t rank) const;
 };
+
+struct PeftExport {
+  std::string base_model;  // where it was trained from: a note
+  int64_t rank = 0;
+  double alpha = 0, dropout = 0;
+  int64_t layers = 0;  // of the model: a kind of module that all of them have is named once
+};
+// Writes a folder that PEFT and Adapter::add_file load: `tensors` as Adapter::tensors() gives them, under names that
+// begin with "base_model.model.". Each file is written whole, adapter_config.json last.
+void write_peft(const std::filesystem::path& folder, const std::map<std::string, Tensor>& tensors,
+                const PeftExport& adapter);
 
 }  // namespace wick

@@ -32,7 +32,7 @@ Shape with_last(Shape shape, int64_t last) {
 LoraFactors views(const Lora& lora) {
   LoraFactors factors{lora.down, {}, {}};
   for (const LoraPart& part : lora.parts) factors.blocks.push_back({part.up_values, part.column, part.row, part.scale});
-  if (lora.dropout.p > 0) factors.dropout = {lora.dropout.p, lora.dropout.seed, lora.dropout.draw};
+  if (lora.dropout.is_on()) factors.dropout = {lora.dropout.p, lora.dropout.seed, lora.dropout.draw};
   return factors;
 }
 
@@ -111,7 +111,7 @@ namespace {
 Tensor rows(const Tensor& x) { return reshape(x.detached(), {-1, x.dim(-1)}); }
 
 Tensor dropped(const Tensor& x, const Lora& lora) {
-  if (lora.dropout.p == 0) return x.detached();
+  if (!lora.dropout.is_on()) return x.detached();
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
   y.backend().dropout(y, x, views(lora).dropout, false);
   return y;
@@ -166,7 +166,7 @@ Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const C
         const Tensor dx = x.empty(), through_low = x.empty();
         dy.backend().conv2d_backward_input(dx, dy, w, conv);
         dy.backend().conv2d_backward_input(through_low, dlow, lora.down, conv);
-        if (lora.dropout.p > 0)
+        if (lora.dropout.is_on())
           dy.backend().dropout(dx, through_low, views(lora).dropout, true);
         else
           dy.backend().accumulate(dx, through_low, 1);

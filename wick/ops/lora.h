@@ -2,6 +2,7 @@
 // convolutions.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "wick/autograd/tape.h"
@@ -19,7 +20,10 @@ struct LoraPart {
 struct LoraDropout {
   float p = 0;
   uint64_t seed = 0;
-  Tensor draw;  // i64 [1] beside the factors; whoever trains writes it
+  Tensor draw;                              // i64 [1] beside the factors; whoever trains writes it
+  std::shared_ptr<const bool> paused = {};  // none is dropped while it is true; whoever validates sets it
+
+  bool is_on() const { return p > 0 && !(paused && *paused); }
 };
 struct Lora {
   Tensor down;  // [R, K]

@@ -40,12 +40,12 @@ TokenizerArrays read_arrays(const GgufMetadata& metadata) {
   return arrays;
 }
 
+}  // namespace
+
 Tokenizer load_tokenizer(const std::filesystem::path& path) {
   if (!GgufFile::is_gguf(path)) return Tokenizer::load(path);
   return Tokenizer::from_arrays(read_arrays(GgufFile::open(path).metadata()), path.string());
 }
-
-}  // namespace
 
 LanguageModel LanguageModel::load(const std::filesystem::path& path, const LlamaOptions& options) {
   Tokenizer tokenizer = load_tokenizer(path);  // first: it is quickly told if something is wrong with it

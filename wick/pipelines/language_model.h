@@ -9,6 +9,9 @@
 
 namespace wick {
 
+// Of a transformers folder, or that which a GGUF file carries.
+Tokenizer load_tokenizer(const std::filesystem::path& path);
+
 struct LanguageModel {
   Llama model;
   Tokenizer tokenizer;

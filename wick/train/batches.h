@@ -4,32 +4,52 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
+#include "wick/core/rng.h"
 #include "wick/train/buckets.h"
 
 namespace wick {
 
-// Epochs of shuffled batches. A batch lies within one bucket; the last of a bucket may be smaller. The order of epoch e
-// depends on seed and e alone, so two numbers say where a run stands.
-class BatchSampler {
+// Epochs of batches. The order of epoch e depends on seed and e alone, so two numbers say where a run stands.
+class Batches {
+ public:
+  explicit Batches(uint64_t seed) : seed_(seed) {}
+  virtual ~Batches() = default;
+
+  int64_t epoch() const { return epoch_; }
+  int64_t batch() const { return batch_; }        // batches of this epoch that are used up
+  virtual int64_t batches_per_epoch() const = 0;  // of this one
+  void seek(int64_t epoch, int64_t batch);
+
+ protected:
+  virtual void shuffle(Rng rng) = 0;  // arranges the batches of an epoch anew
+  size_t advance();                   // the number of the batch that is next, in an epoch of its own if need be
+
+ private:
+  uint64_t seed_;
+  int64_t epoch_ = 0, batch_ = 0;
+};
+
+template <class T>
+void fisher_yates(std::vector<T>& items, Rng& rng) {
+  for (size_t left = items.size(); left > 1; --left) std::swap(items[left - 1], items[rng.below(left)]);
+}
+
+// Shuffled batches, each within one bucket; the last of a bucket may be smaller.
+class BatchSampler final : public Batches {
  public:
   BatchSampler(const std::map<Size, std::vector<size_t>>& buckets, int64_t batch_size, uint64_t seed);
 
-  const std::vector<size_t>& next();  // indices of examples
-
-  int64_t epoch() const { return epoch_; }
-  int64_t batch() const { return batch_; }  // batches of this epoch that are used up
-  int64_t batches_per_epoch() const { return int64_t(batches_.size()); }
-  void seek(int64_t epoch, int64_t batch);
+  const std::vector<size_t>& next() { return batches_[advance()]; }  // indices of examples
+  int64_t batches_per_epoch() const override { return int64_t(batches_.size()); }
 
  private:
-  void shuffle();
+  void shuffle(Rng rng) override;
 
   std::vector<std::vector<size_t>> buckets_, batches_;
   size_t batch_size_;
-  uint64_t seed_;
-  int64_t epoch_ = 0, batch_ = 0;
 };
 
 }  // namespace wick

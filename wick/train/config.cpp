@@ -20,18 +20,24 @@ namespace {
 constexpr std::string_view kModes[] = {"lora", "full", "vae"};
 constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine"};
 constexpr std::string_view kDtypes[] = {"f32", "bf16", "f16"};
+constexpr std::string_view kLongDocuments[] = {"error", "cut", "split"};
+constexpr std::string_view kQuantize[] = {"none", "q8_0", "q4_0"};
 std::span<const std::string_view> names_of(TrainMode) { return kModes; }
 std::span<const std::string_view> names_of(LrSchedule) { return kSchedules; }
 std::span<const std::string_view> names_of(DType) { return kDtypes; }
+std::span<const std::string_view> names_of(LongDocuments) { return kLongDocuments; }
+std::span<const std::string_view> names_of(Quantize) { return kQuantize; }
 
 constexpr std::string_view kModeList = "lora|full|vae", kScheduleList = "constant|linear|cosine",
                            kDtypeList = "f32|bf16|f16";
 std::string_view list_of(TrainMode) { return kModeList; }
 std::string_view list_of(LrSchedule) { return kScheduleList; }
 std::string_view list_of(DType) { return kDtypeList; }
+std::string_view list_of(LongDocuments) { return "error|cut|split"; }
+std::string_view list_of(Quantize) { return "none|q8_0|q4_0"; }
 
 template <class T>
-constexpr bool is_enum = std::is_same_v<T, TrainMode> || std::is_same_v<T, LrSchedule> || std::is_same_v<T, DType>;
+constexpr bool is_enum = std::is_enum_v<T>;
 
 // The value's type and the setting's place, whatever it is: f(config.*member).
 template <class Config, class F>
@@ -116,9 +122,10 @@ void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::n
     const std::string text = checked(node);
     return visit_member(config, option.member, [&](auto& value) { set_value(value, option, text, where); });
   }
-  check(node.is_array(), "{}: expected a list of strings", where);
+  check(node.is_array() || option.key == "dataset", "{}: expected a list of strings", where);
   auto& list = config.*std::get<std::vector<std::string> TrainConfig::*>(option.member);
   list.clear();
+  if (!node.is_array()) return list.push_back(checked(node));
   for (const toml::node& item : *node.as_array()) list.push_back(checked(item));
 }
 
@@ -160,7 +167,7 @@ std::string TrainOption::flag() const {
 
 std::string_view TrainOption::type() const {
   static const TrainConfig any;
-  return visit_member(any, member, [](const auto& value) -> std::string_view {
+  return visit_member(any, member, [this](const auto& value) -> std::string_view {
     using T = std::decay_t<decltype(value)>;
     if constexpr (is_enum<T>)
       return list_of(value);
@@ -173,7 +180,7 @@ std::string_view TrainOption::type() const {
     else if constexpr (std::is_same_v<T, std::string>)
       return "TEXT";
     else
-      return "PATTERN ...";
+      return item;
   });
 }
 
@@ -196,17 +203,25 @@ void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words
 const std::vector<TrainOption>& train_options() {
   using C = TrainConfig;
   static const std::vector<TrainOption> options = {
-      {.key = "model", .member = &C::model, .help = "Diffusers folder, or the name of a model: tiny, sdxl"},
+      {.key = "model",
+       .member = &C::model,
+       .help = "Diffusers folder, transformers folder or GGUF file, or the name of a model: tiny, sdxl"},
       {.key = "dataset",
        .member = &C::dataset,
-       .help = "Folder of pictures, each with its caption beside it in a .txt",
-       .fixed = false},
+       .help = "Folder of pictures, each with its caption beside it in a .txt; for language models files of JSON lines",
+       .fixed = false,
+       .item = "PATH ..."},
       {.key = "output", .member = &C::output, .help = "Folder for what the run leaves", .fixed = false},
-      {.key = "name", .member = &C::name, .help = "Name of what is trained: NAME.safetensors [lora]", .fixed = false},
+      {.key = "name",
+       .member = &C::name,
+       .help = "Name of what is trained: NAME.safetensors, or a folder [lora]",
+       .fixed = false},
       {.key = "train", .member = &C::train, .help = "A LoRA, every weight of the UNet, or the VAE"},
       {.key = "targets",
        .member = &C::targets,
-       .help = "Modules that get a LoRA: * matches anything, a leading - excludes, later patterns win [kohya's]"},
+       .help = "Modules that get a LoRA: * matches anything, a leading - excludes, later patterns win [kohya's; of a "
+               "language model every linear of its layers]",
+       .item = "PATTERN ..."},
       {.key = "rank", .member = &C::rank, .help = "Rank of the LoRA", .min = 1, .max = 4096},
       {.key = "alpha", .member = &C::alpha, .help = "The LoRA's scale is alpha / rank [the rank]"},
       {.key = "lora_dropout",
@@ -214,7 +229,15 @@ const std::vector<TrainOption>& train_options() {
        .help = "Share of its inputs that a LoRA does not see, drawn anew for each batch",
        .max = 0.999},
       {.key = "steps", .member = &C::steps, .help = "Optimizer steps", .min = 1, .fixed = false},
-      {.key = "batch_size", .member = &C::batch_size, .help = "Pictures a batch", .min = 1, .max = 65536},
+      {.key = "epochs",
+       .member = &C::epochs,
+       .help = "Passes over the data set; 0: as many as --steps take",
+       .fixed = false},
+      {.key = "batch_size",
+       .member = &C::batch_size,
+       .help = "Pictures, or rows of text, a batch",
+       .min = 1,
+       .max = 65536},
       {.key = "accumulate", .member = &C::accumulate, .help = "Batches a step", .min = 1, .max = 65536},
       {.key = "lr", .member = &C::lr, .help = "Learning rate", .max = 1e38, .above_min = true},
       {.key = "lr_schedule", .member = &C::lr_schedule, .help = "How the learning rate falls after its warm-up"},
@@ -225,13 +248,52 @@ const std::vector<TrainOption>& train_options() {
        .member = &C::ema,
        .help = "Saves an average of the weights that decays so, as 0.999; 0: does not",
        .max = 0.999999},
-      {.key = "caption_dropout", .member = &C::caption_dropout, .help = "Share of captions left empty", .max = 1},
-      {.key = "kl_weight", .member = &C::kl_weight, .help = "Weight of the KL term of --train vae", .max = 1000},
+      {.key = "caption_dropout",
+       .member = &C::caption_dropout,
+       .help = "Share of captions left empty",
+       .max = 1,
+       .kind = ModelKind::pictures},
+      {.key = "kl_weight",
+       .member = &C::kl_weight,
+       .help = "Weight of the KL term of --train vae",
+       .max = 1000,
+       .kind = ModelKind::pictures},
       {.key = "resolution",
        .member = &C::resolution,
        .help = "Side of a square bucket in pixels [the model's]",
-       .max = 16384},
-      {.key = "no_upscale", .member = &C::no_upscale, .help = "Never scale pictures up; small ones get small buckets"},
+       .max = 16384,
+       .kind = ModelKind::pictures},
+      {.key = "no_upscale",
+       .member = &C::no_upscale,
+       .help = "Never scale pictures up; small ones get small buckets",
+       .kind = ModelKind::pictures},
+      {.key = "sequence_length",
+       .member = &C::sequence_length,
+       .help = "Tokens of a row, into which documents are packed [2048, or the model's positions]",
+       .kind = ModelKind::text},
+      {.key = "long_documents",
+       .member = &C::long_documents,
+       .help = "What becomes of documents of more tokens: refused, cut at the end, or split into several",
+       .kind = ModelKind::text},
+      {.key = "no_packing",
+       .member = &C::no_packing,
+       .help = "A row holds one document, and is as long as the longest of its batch",
+       .kind = ModelKind::text},
+      {.key = "val",
+       .member = &C::val,
+       .help = "Files of JSON lines whose loss is told too",
+       .fixed = false,
+       .kind = ModelKind::text,
+       .item = "FILE ..."},
+      {.key = "val_every",
+       .member = &C::val_every,
+       .help = "Steps from one validation to the next; 0: when something is saved",
+       .fixed = false,
+       .kind = ModelKind::text},
+      {.key = "quantize",
+       .member = &C::quantize,
+       .help = "Keep frozen matrices in blocks of 8 or 4 bits",
+       .kind = ModelKind::text},
       {.key = "seed",
        .member = &C::seed,
        .help = "Seed of all random numbers",
@@ -291,7 +353,8 @@ std::string to_toml(const TrainConfig& config) {
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (const TrainOption& option : train_options())
     if (std::find(needed.begin(), needed.end(), option.key) != needed.end())
-      check(option.toml(config) != "\"\"", "{} is missing: {}", option.flag(), option.help);
+      check(option.toml(config) != "\"\"" && option.toml(config) != "[]", "{} is missing: {}", option.flag(),
+            option.help);
   if (config.name.empty()) config.name = config.train == TrainMode::lora ? "lora" : "model";
   check(config.name.find('/') == std::string::npos && config.name != "." && config.name != "..",
         "--name: expected a file name without '/', found '{}'", config.name);
@@ -304,10 +367,19 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   const auto absolute = [](std::string& path) {
     if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
   };
-  absolute(config.dataset);
+  for (auto* paths : {&config.dataset, &config.val})
+    for (std::string& path : *paths) absolute(path);
   absolute(config.output);
   std::error_code ignored;
-  if (std::filesystem::is_directory(config.model, ignored)) absolute(config.model);
+  if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
+}
+
+void check_kind(const TrainConfig& config, ModelKind kind) {
+  static const TrainConfig defaults;
+  for (const TrainOption& option : train_options())
+    check(!option.kind || option.kind == kind || option.toml(config) == option.toml(defaults),
+          "{}: {} is a model of {}, which has no such setting", option.flag(), config.model,
+          kind == ModelKind::text ? "text" : "pictures");
 }
 
 }  // namespace wick

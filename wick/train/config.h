@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -16,9 +17,13 @@
 namespace wick {
 
 enum class TrainMode { lora, full, vae };
+enum class LongDocuments { error, cut, split };
+enum class Quantize { none, q8_0, q4_0 };
+enum class ModelKind { pictures, text };
 
 struct TrainConfig {
-  std::string model, dataset, output;
+  std::string model, output;
+  std::vector<std::string> dataset;
   std::string name;  // "lora", or "model" for full and vae, unless given
   TrainMode train = TrainMode::lora;
 
@@ -28,6 +33,7 @@ struct TrainConfig {
   double lora_dropout = 0;
 
   int64_t steps = 1000, batch_size = 1, accumulate = 1;
+  int64_t epochs = 0;  // 0: as many as the steps take
   double lr = 1e-4;
   LrSchedule lr_schedule = LrSchedule::constant;
   int64_t warmup = 0;
@@ -38,6 +44,14 @@ struct TrainConfig {
 
   int64_t resolution = 0;  // 0: what the model was made for
   bool no_upscale = false;
+
+  int64_t sequence_length = 0;  // 0: 2048, or the model's positions
+  LongDocuments long_documents = LongDocuments::error;
+  bool no_packing = false;
+  std::vector<std::string> val;
+  int64_t val_every = 0;  // 0: when something is saved
+  Quantize quantize = Quantize::none;
+
   int64_t seed = 0;
   DType dtype = DType::f32, save_dtype = DType::f16;
   bool gradient_checkpointing = false;
@@ -49,16 +63,19 @@ struct TrainConfig {
 };
 
 struct TrainOption {
-  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
-                              bool TrainConfig::*, std::vector<std::string> TrainConfig::*, TrainMode TrainConfig::*,
-                              LrSchedule TrainConfig::*, DType TrainConfig::*>;
+  using Member =
+      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
+                   std::vector<std::string> TrainConfig::*, TrainMode TrainConfig::*, LrSchedule TrainConfig::*,
+                   DType TrainConfig::*, LongDocuments TrainConfig::*, Quantize TrainConfig::*>;
 
   std::string_view key;
   Member member;
   std::string_view help;
   double min = 0, max = std::numeric_limits<int32_t>::max();
-  bool above_min = false;  // min itself is excluded
-  bool fixed = true;       // --resume demands the same value
+  bool above_min = false;              // min itself is excluded
+  bool fixed = true;                   // --resume demands the same value
+  std::optional<ModelKind> kind = {};  // of models that have it: all unless given
+  std::string_view item = "";          // what a list holds
 
   std::string flag() const;                           // "--batch-size"
   std::string_view type() const;                      // "INT", "NUMBER", "lora|full|vae", ...
@@ -80,5 +97,7 @@ std::string to_toml(const TrainConfig& config);
 // Fills in what follows from other settings, makes paths absolute and checks what one setting demands of another, and
 // that those that are `needed` are there.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
+// Throws Error naming a setting that only the other kind of models has.
+void check_kind(const TrainConfig& config, ModelKind kind);
 
 }  // namespace wick

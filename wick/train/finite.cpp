@@ -37,7 +37,7 @@ bool is_finite(const Tensor& tensor) {
 std::string not_finite_in_files(const fs::path& model) {
   std::vector<fs::path> files;
   std::error_code ignored;
-  for (const char* component : {"text_encoder", "text_encoder_2", "unet", "vae"})
+  for (const char* component : {"", "text_encoder", "text_encoder_2", "unet", "vae"})
     for (const auto& entry : fs::directory_iterator(model / component, ignored))
       if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
   std::sort(files.begin(), files.end());

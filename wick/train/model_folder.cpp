@@ -27,7 +27,8 @@ std::vector<fs::path> files_of(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string extension = entry->path().extension().string();
-    if (extension == ".json" || extension == ".txt" || extension == ".safetensors") files.push_back(entry->path());
+    for (const char* kept : {".json", ".txt", ".safetensors", ".model", ".jinja"})
+      if (extension == kept) files.push_back(entry->path());
   }
   check(!error, "{}: cannot be read: {}", folder.string(), error.message());
   std::sort(files.begin(), files.end());
@@ -85,14 +86,21 @@ void write_model_folder(const fs::path& from, const fs::path& to, const std::str
   copy_whole(from / kIndex, to / kIndex);
 }
 
-std::string model_fingerprint(const fs::path& folder) {
+std::string model_fingerprint(const fs::path& model) {
   Sha256 hash;
-  for (const std::string part : kComponents)
-    for (const fs::path& file : files_of(folder / part)) {
+  const auto add = [&](const std::string& part, const std::vector<fs::path>& files) {
+    for (const fs::path& file : files) {
       const std::string name = part + '/' + file.filename().string() + '\n';
       hash.update(name.data(), name.size());
       hash_sampled(hash, file);
     }
+  };
+  if (!fs::is_directory(model))
+    add("", {model});
+  else if (fs::exists(model / kIndex))
+    for (const char* part : kComponents) add(part, files_of(model / part));
+  else
+    add("", files_of(model));
   return hash.hex();
 }
 

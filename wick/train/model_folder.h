@@ -1,4 +1,4 @@
-// Diffusers folders in which one component is new.
+// Folders of models: diffusers' in which one component is new, and what tells models apart.
 #pragma once
 
 #include <filesystem>
@@ -16,6 +16,7 @@ void write_model_folder(const std::filesystem::path& from, const std::filesystem
 
 // SHA-256 over the names and contents of the model's configs and weights. Of files larger than 64 MiB, samples stand
 // for the rest: it tells models apart, it does not certify them.
-std::string model_fingerprint(const std::filesystem::path& folder);
+// `model` is a diffusers folder, a transformers folder or a GGUF file.
+std::string model_fingerprint(const std::filesystem::path& model);
 
 }  // namespace wick

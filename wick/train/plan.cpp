@@ -9,6 +9,7 @@
 
 #include "wick/train/latent_cache.h"
 #include "wick/train/step.h"
+#include "wick/train/text_task.h"
 
 namespace wick {
 namespace {
@@ -18,6 +19,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kMicroBatches = 2;  // more than one takes room for the sum of gradients; more than two take no more
 
 Size largest_bucket(const TrainConfig& config, const fs::path& model) {
+  if (LlamaConfig::is_here(model)) return {.width = sequence_length(config, LlamaConfig::read(model)), .height = 1};
   const std::vector<Size> sizes = bucket_sizes(sdxl_buckets(model, config.resolution, !config.no_upscale));
   const auto area_then_square = [](Size s) { return std::pair(s.width * s.height, std::min(s.width, s.height)); };
   return *std::max_element(sizes.begin(), sizes.end(),
@@ -95,7 +97,8 @@ std::string savings(const TrainConfig& config, const fs::path& model, const Memo
   for (const Alternative& a : alternatives(config, model, plan))
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", a.flags, text.empty() ? "would save " : "",
                         readable_bytes(plan.total() - a.total));
-  return text.empty() ? "a lower --resolution would need less" : text;
+  if (!text.empty()) return text;
+  return fmt::format("a lower {} would need less", LlamaConfig::is_here(model) ? "--sequence-length" : "--resolution");
 }
 
 void check_fits(const TrainConfig& config, const fs::path& model, const MemoryPlan& plan, std::string_view device,

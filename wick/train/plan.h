@@ -16,7 +16,7 @@ namespace wick {
 
 struct MemoryPlan {  // bytes
   std::string what;  // as the run describes itself: "A LoRA of rank 32 on 722 modules, 42.6 M parameters"
-  Size bucket;
+  Size bucket;       // of pictures, or a row of text: its tokens x 1
   DeviceKind device;
 
   // Tensors, and the scratch of kernels where that weighs.

@@ -21,15 +21,19 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string metrics_line(const StepRecord& r) {
-  const nlohmann::ordered_json line = {{"step", r.step},           {"loss", r.loss},       {"lr", r.lr},
-                                       {"grad_norm", r.grad_norm}, {"seconds", r.seconds}, {"time", r.time}};
+  nlohmann::ordered_json line = {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}};
+  if (r.val_loss) line["val_loss"] = *r.val_loss;
+  line["seconds"] = r.seconds;
+  line["time"] = r.time;
   return line.dump() + "\n";
 }
 
 std::string event_record(const StepRecord& r) {
-  return scalar_record({.wall_time = r.time,
-                        .step = r.step,
-                        .scalars = {{"loss", float(r.loss)}, {"lr", float(r.lr)}, {"grad_norm", float(r.grad_norm)}}});
+  ScalarEvent event{.wall_time = r.time,
+                    .step = r.step,
+                    .scalars = {{"loss", float(r.loss)}, {"lr", float(r.lr)}, {"grad_norm", float(r.grad_norm)}}};
+  if (r.val_loss) event.scalars.emplace_back("val_loss", float(*r.val_loss));
+  return scalar_record(event);
 }
 
 // The unbroken row of steps 1, 2, ... `last`; a line that a killed run left unfinished ends it.
@@ -48,6 +52,7 @@ std::vector<StepRecord> read_metrics(const fs::path& file, int64_t last) {
                        .grad_norm = number("grad_norm"),
                        .seconds = number("seconds"),
                        .time = number("time")});
+    if (json.contains("val_loss")) records.back().val_loss = number("val_loss");
   }
   return records;
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -14,8 +15,9 @@ namespace wick {
 struct StepRecord {
   int64_t step = 0;  // counts from 1
   double loss = 0, lr = 0, grad_norm = 0;
-  double seconds = 0;  // that the step took
-  double time = 0;     // when it ended, seconds since 1970
+  double seconds = 0;                   // that the step took
+  double time = 0;                      // when it ended, seconds since 1970
+  std::optional<double> val_loss = {};  // after the step, where that was asked for
 };
 
 class AppendedFile {

@@ -12,6 +12,7 @@
 #include "wick/train/latent_cache.h"
 #include "wick/train/lora_metadata.h"
 #include "wick/train/model_folder.h"
+#include "wick/train/text_task.h"
 
 namespace wick {
 namespace {
@@ -19,12 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kWeightFile = "diffusion_pytorch_model.safetensors";
-
-std::string millions(const std::vector<Parameter>& parameters) {
-  double count = 0;
-  for (const Parameter& p : parameters) count += double(p.value.numel());
-  return fmt::format("{:.2f} M parameters", count / 1e6);
-}
 
 // Where a task runs and what it is made of: a data set, or in an outline blank pictures.
 struct Source {
@@ -43,7 +38,7 @@ class DenoisingTask : public Task {
   DenoisingTask(const TrainConfig& config, const fs::path& model, const BucketOptions& buckets)
       : config_(config), model_(model), buckets_(buckets), schedule_(NoiseSchedule::read(model / "scheduler")) {}
 
-  BatchSampler& batches() override { return data_->batches(); }
+  Batches& batches() override { return data_->batches(); }
 
   std::vector<NamedTensor> next_batch(TrainRng& rng) override {
     const NoisedBatch batch = noised(schedule_, data_ ? data_->next(rng) : blank_, rng);
@@ -194,7 +189,7 @@ class VaeTask final : public Task {
   }
 
   std::vector<Parameter> parameters() const override { return weights_.parameters(); }
-  BatchSampler& batches() override { return *sampler_; }
+  Batches& batches() override { return *sampler_; }
 
   std::vector<NamedTensor> next_batch(TrainRng& rng) override {
     const Tensor pictures = sampler_ ? stacked(sampler_->next()) : zeros(blank_, DType::f32, memory_);
@@ -271,6 +266,12 @@ std::unique_ptr<Task> task_of(const TrainConfig& config, const fs::path& model, 
 }
 
 }  // namespace
+
+std::string millions(const std::vector<Parameter>& parameters) {
+  double count = 0;
+  for (const Parameter& p : parameters) count += double(p.value.numel());
+  return fmt::format("{:.2f} M parameters", count / 1e6);
+}
 
 std::unique_ptr<Task> make_task(const TrainConfig& config, const fs::path& model, Backend& backend,
                                 const Dataset& dataset, const BucketOptions& buckets, const Progress& progress) {

@@ -12,7 +12,7 @@
 #include "wick/io/file.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
-#include "wick/train/latent_cache.h"
+#include "wick/train/job.h"
 #include "wick/train/model_folder.h"
 #include "wick/train/output_lock.h"
 #include "wick/train/plan.h"
@@ -20,7 +20,6 @@
 #include "wick/train/run_log.h"
 #include "wick/train/state.h"
 #include "wick/train/step.h"
-#include "wick/train/task.h"
 
 namespace wick {
 namespace {
@@ -29,6 +28,8 @@ namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
 struct Interrupted {};  // before the first step
+
+int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
@@ -57,6 +58,8 @@ class Run {
   RunResult loop();
   void begin_step();
   void end_step();
+  bool is_validated(int64_t step) const;
+  std::optional<double> validation_loss();
   [[noreturn]] void stop_at_nan(const TrainState& before);
   std::string first_not_finite(const TrainState& before);
 
@@ -71,15 +74,14 @@ class Run {
 
   // As the plan counts it: with what is taken past the device's Memory.
   size_t most_taken() const { return backend_.memory().stats().most_reserved + plan_->device.context; }
-  void report_setup(const std::string& what, size_t done, size_t total);
+  Progress setup_progress();
   void report_step(const StepRecord& record);
 
   TrainConfig config_;
   fs::path model_, output_;
   Backend& backend_;
   TrainRng rng_;
-  BucketOptions buckets_;
-  Dataset dataset_;
+  std::unique_ptr<Job> job_;
   std::map<std::string, std::string> fingerprint_;
   std::optional<SavedState> resumed_;
   std::optional<MemoryPlan> plan_;
@@ -110,8 +112,8 @@ class Run {
 };
 
 RunResult Run::operator()() try {
-  buckets_ = sdxl_buckets(model_, config_.resolution, !config_.no_upscale);
-  dataset_ = Dataset::scan(config_.dataset, buckets_);
+  job_ = open_job(config_, model_, setup_progress());
+  if (config_.epochs > 0) config_.steps = divided_up(job_->batches(config_.epochs), config_.accumulate);
   plan();
   fingerprint_ = fingerprint();
   open_output();
@@ -126,13 +128,9 @@ RunResult Run::operator()() try {
   fail("{}; {}", e.what(), plan_ ? savings(config_, model_, *plan_) : "it was still reading the data set");
 }
 
-// Refuses a run whose largest bucket needs more memory than there is, before anything is written.
+// Refuses a run whose largest batches need more memory than there is, before anything is written.
 void Run::plan() {
-  const std::map<Size, std::vector<size_t>> buckets = dataset_.buckets();
-  Size largest;
-  for (const auto& [size, examples] : buckets)
-    if (!examples.empty() && size.width * size.height > largest.width * largest.height) largest = size;
-  plan_ = plan_memory(config_, model_, device_kind(backend_.name()), largest);
+  plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
   free_ = free_memory(backend_.name());
   if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
 }
@@ -165,10 +163,8 @@ void Run::prepare() {
   progress_.say(fmt::format("Memory on {}: {} needed, {} of them for activations{}.", backend_.name(),
                             readable_bytes(plan_->total()), readable_bytes(plan_->activations),
                             free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
-  if (config_.train != TrainMode::vae)
-    if (const std::string cut = cut_captions(dataset_, model_); !cut.empty()) progress_.say(cut + ".");
-  const auto report = [this](const std::string& what, size_t done, size_t total) { report_setup(what, done, total); };
-  task_ = make_task(config_, model_, backend_, dataset_, buckets_, report);
+  for (const std::string& remark : job_->remarks()) progress_.say(remark);
+  task_ = job_->load(backend_, setup_progress());
   optimizer_.emplace(task_->parameters(), AdamWOptions{.lr = float(config_.lr),
                                                        .weight_decay = float(config_.weight_decay),
                                                        .max_grad_norm = float(config_.max_grad_norm),
@@ -182,9 +178,7 @@ void Run::prepare() {
     step_ = saved.step;
   }
   log_.emplace(output_, step_);
-  const size_t buckets = dataset_.buckets().size();
-  progress_.say(fmt::format("{}; {} pictures in {} bucket{}; {} steps of {} x {}{}.", task_->describe(),
-                            dataset_.examples.size(), buckets, buckets == 1 ? "" : "s", config_.steps,
+  progress_.say(fmt::format("{}; {}; {} steps of {} x {}{}.", task_->describe(), job_->describe(), config_.steps,
                             config_.accumulate, config_.batch_size,
                             resumed_ ? fmt::format(", going on after step {}", step_) : ""));
 }
@@ -196,7 +190,7 @@ RunResult Run::loop() {
     begin_step();
     const bool due = config_.save_every > 0 && step_ % config_.save_every == 0;
     const bool stop = interrupt_.requested() && step_ < config_.steps;
-    if (due || stop || step_ == config_.steps) end_step();
+    if (due || stop || is_validated(step_)) end_step();
     if (due) save_checkpoint();
     if (stop) {
       if (!due) save_state_of(state());
@@ -236,14 +230,32 @@ void Run::end_step() {
     progress_.say(fmt::format("step {}: the gradients overflow f16; skipped, the loss is scaled by {} from now on",
                               begun.step, outcome.loss_scale));
   const auto now = Clock::now();
-  const StepRecord record{.step = begun.step,
-                          .loss = double(outcome.loss),
-                          .lr = begun.lr,
-                          .grad_norm = skipped ? 0 : double(outcome.grad_norm),
-                          .seconds = std::chrono::duration<double>(now - std::exchange(last_ended_, now)).count(),
-                          .time = unix_time()};
+  StepRecord record{.step = begun.step,
+                    .loss = double(outcome.loss),
+                    .lr = begun.lr,
+                    .grad_norm = skipped ? 0 : double(outcome.grad_norm),
+                    .seconds = std::chrono::duration<double>(now - std::exchange(last_ended_, now)).count(),
+                    .time = unix_time()};
+  if (is_validated(record.step)) {
+    record.val_loss = validation_loss();
+    last_ended_ = Clock::now();
+  }
   log_->add(record);
   report_step(record);
+}
+
+// The last step is, and so are those after which something is saved, unless --val-every says which.
+bool Run::is_validated(int64_t step) const {
+  const int64_t every = config_.val_every > 0 ? config_.val_every : config_.save_every;
+  return step == config_.steps || (!config_.val.empty() && every > 0 && step % every == 0);
+}
+
+// Of what would be saved.
+std::optional<double> Run::validation_loss() {
+  optimizer_->swap_averages();
+  const std::optional<double> loss = task_->validation_loss();
+  optimizer_->swap_averages();
+  return loss;
 }
 
 // Neither that step nor one that was enqueued after it has changed anything, so the state before is still at hand.
@@ -289,7 +301,7 @@ void Run::save_state_of(const TrainState& state) {
 }
 
 TrainState Run::state() const {
-  BatchSampler& batches = task_->batches();
+  Batches& batches = task_->batches();
   return {.step = step_,
           .epoch = batches.epoch(),
           .batch = batches.batch(),
@@ -304,7 +316,7 @@ void Run::seek(const TrainState& state) {
 
 // What decides the bits of a run. The number of steps does where the learning rate follows it.
 std::map<std::string, std::string> Run::fingerprint() const {
-  std::map<std::string, std::string> all{{"dataset contents", dataset_.sha256},
+  std::map<std::string, std::string> all{{"dataset contents", job_->data_hash()},
                                          {"model contents", model_fingerprint(model_)}};
   for (const TrainOption& option : train_options())
     if (option.fixed || (option.key == "steps" && config_.lr_schedule != LrSchedule::constant))
@@ -312,20 +324,26 @@ std::map<std::string, std::string> Run::fingerprint() const {
   return all;
 }
 
-void Run::report_setup(const std::string& what, size_t done, size_t total) {
-  if (interrupt_.requested()) throw Interrupted{};
-  progress_.show(fmt::format("{}: {} of {}", what, done, total));
+Progress Run::setup_progress() {
+  return [this](const std::string& what, size_t done, size_t total) {
+    if (interrupt_.requested()) throw Interrupted{};
+    progress_.show(fmt::format("{}: {} of {}", what, done, total));
+  };
 }
 
 void Run::report_step(const StepRecord& record) {
   constexpr double kKeep = 0.98;
   average_loss_ = kKeep * average_loss_ + record.loss;
   average_weight_ = kKeep * average_weight_ + 1;
-  const double rate = double(record.step - loop_first_step_) / seconds_since(loop_began_);
-  progress_.show(fmt::format("step {}/{}  loss {:.4f} (average {:.4f})  {:.2f} steps/s  {} left", record.step,
-                             config_.steps, record.loss, average_loss_ / average_weight_, rate,
-                             duration(double(config_.steps - record.step) / rate)),
-                 record.step == config_.steps || record.step == loop_first_step_ + 1);
+  const double seconds = seconds_since(loop_began_), rate = double(record.step - loop_first_step_) / seconds;
+  const std::string speed = task_->tokens() > 0 ? fmt::format("{:.0f} tokens/s", double(task_->tokens()) / seconds)
+                                                : fmt::format("{:.2f} steps/s", rate);
+  const std::string line = fmt::format("step {}/{}  loss {:.4f} (average {:.4f}){}  {}  {} left", record.step,
+                                       config_.steps, record.loss, average_loss_ / average_weight_,
+                                       record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "",
+                                       speed, duration(double(config_.steps - record.step) / rate));
+  if (record.val_loss) return progress_.say(line);
+  progress_.show(line, record.step == config_.steps || record.step == loop_first_step_ + 1);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // A training run from a configuration to the files it leaves in `output`:
 //
-//   NAME.safetensors, NAME-000100.safetensors …   what was trained (folders, for --train full and vae)
+//   NAME.safetensors, NAME-000100.safetensors …   what was trained (folders, for --train full and vae, and PEFT's for
+//                                                 language models)
 //   config.toml                                   the settings, to do it again
 //   metrics.jsonl, logs/, loss.png                how it went
 //   state/state.safetensors                       where it stands, for --resume
@@ -14,7 +15,7 @@ namespace wick {
 
 enum class RunResult { finished, interrupted };
 
-// `model` is the diffusers folder that config.model stands for. Throws Error where the run cannot start or go on.
+// `model` is the folder or file that config.model stands for. Throws Error where the run cannot start or go on.
 RunResult train(TrainConfig config, const std::filesystem::path& model);
 
 }  // namespace wick

@@ -1,0 +1,135 @@
+#include "wick/train/job.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "wick/train/latent_cache.h"
+#include "wick/train/text_task.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+class PictureJob final : public Job {
+ public:
+  PictureJob(const TrainConfig& config, const fs::path& model)
+      : config_(config), model_(model), buckets_(sdxl_buckets(model, config.resolution, !config.no_upscale)) {
+    check_kind(config, ModelKind::pictures);
+    check(config.dataset.size() == 1, "--dataset: expected one folder of pictures, found {}", config.dataset.size());
+    dataset_ = Dataset::scan(config.dataset.front(), buckets_);
+  }
+
+  Size largest() const override {
+    Size largest;
+    for (const auto& [size, examples] : dataset_.buckets())
+      if (!examples.empty() && size.width * size.height > largest.width * largest.height) largest = size;
+    return largest;
+  }
+
+  std::string data_hash() const override { return dataset_.sha256; }
+
+  std::string describe() const override {
+    const size_t buckets = dataset_.buckets().size();
+    return fmt::format("{} pictures in {} bucket{}", dataset_.examples.size(), buckets, buckets == 1 ? "" : "s");
+  }
+
+  std::vector<std::string> remarks() const override {
+    if (config_.train == TrainMode::vae) return {};
+    const std::string cut = cut_captions(dataset_, model_);
+    return cut.empty() ? std::vector<std::string>{} : std::vector{cut + "."};
+  }
+
+  int64_t batches(int64_t epochs) const override {
+    return epochs * BatchSampler(dataset_.buckets(), config_.batch_size, uint64_t(config_.seed)).batches_per_epoch();
+  }
+
+  std::unique_ptr<Task> load(Backend& backend, const Progress& progress) const override {
+    return make_task(config_, model_, backend, dataset_, buckets_, progress);
+  }
+
+ private:
+  TrainConfig config_;
+  fs::path model_;
+  BucketOptions buckets_;
+  Dataset dataset_;
+};
+
+class TextJob final : public Job {
+ public:
+  TextJob(const TrainConfig& config, const fs::path& model, const Progress& progress)
+      : config_(checked(config)), model_(model) {
+    const TextEncoder encoder(model);
+    const int64_t length = sequence_length(config, LlamaConfig::read(model));
+    train_ = TextDataset::read(config.dataset, encoder, length, config.long_documents, progress);
+    if (!config.val.empty())
+      validation_ = TextDataset::read(config.val, encoder, length, config.long_documents, progress);
+    // All of a small data set may fit in less than a row.
+    row_length_ = config.no_packing ? 0 : std::min(length, train_.tokens);
+    has_end_ = encoder.has_end();
+  }
+
+  Size largest() const override {
+    return {.width = std::max({row_length_, train_.longest, validation_.longest}), .height = 1};
+  }
+  std::string data_hash() const override { return train_.sha256; }
+
+  std::string describe() const override {
+    const PackedBatches batches = order();
+    const int64_t rows = batches.rows_per_epoch();
+    if (row_length_ == 0) return fmt::format("{} rows of a document each, up to {} tokens", rows, train_.longest);
+    return fmt::format("{} rows of {} tokens, {:.1f} % of them padding", rows, row_length_,
+                       100 - 100 * double(train_.tokens) / double(rows * row_length_));
+  }
+
+  std::vector<std::string> remarks() const override {
+    std::vector<std::string> all{"Text: " + train_.describe() + "."};
+    if (!config_.val.empty()) all.push_back("Validation: " + validation_.describe() + ".");
+    if (!has_end_) all.push_back("The tokenizer has no token that ends a text: texts and completions end without one.");
+    return all;
+  }
+
+  int64_t batches(int64_t epochs) const override {
+    PackedBatches batches = order();
+    int64_t count = 0;
+    for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+      batches.seek(epoch, 0);
+      count += batches.batches_per_epoch();
+    }
+    return count;
+  }
+
+  std::unique_ptr<Task> load(Backend& backend, const Progress&) const override {
+    return make_text_task(
+        config_, model_, backend,
+        {.train = &train_, .validation = config_.val.empty() ? nullptr : &validation_, .row_length = row_length_});
+  }
+
+ private:
+  static const TrainConfig& checked(const TrainConfig& config) {
+    check_kind(config, ModelKind::text);
+    check(config.train == TrainMode::lora, "--train: {} is a language model, of which Wick trains a LoRA",
+          config.model);
+    check(config.quantize == Quantize::none || config.dtype == DType::f32,
+          "--quantize: expected it, --bf16 or --fp16, found two of them");
+    return config;
+  }
+
+  PackedBatches order() const { return {train_.lengths(), row_length_, config_.batch_size, uint64_t(config_.seed)}; }
+
+  TrainConfig config_;
+  fs::path model_;
+  TextDataset train_, validation_;
+  int64_t row_length_ = 0;
+  bool has_end_ = true;
+};
+
+}  // namespace
+
+std::unique_ptr<Job> open_job(const TrainConfig& config, const fs::path& model, const Progress& progress) {
+  if (LlamaConfig::is_here(model)) return std::make_unique<TextJob>(config, model, progress);
+  return std::make_unique<PictureJob>(config, model);
+}
+
+}  // namespace wick

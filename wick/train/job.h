@@ -1,0 +1,31 @@
+// What a run has to do: a model and the data that it is to learn from, read and checked before anything is loaded.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "wick/train/plan.h"
+#include "wick/train/task.h"
+
+namespace wick {
+
+class Job {
+ public:
+  virtual ~Job() = default;
+
+  virtual Size largest() const = 0;                                // of a batch's items, as a MemoryPlan has it
+  virtual std::string data_hash() const = 0;                       // of what is trained on
+  virtual std::string describe() const = 0;                        // "12 pictures in 3 buckets"
+  virtual std::vector<std::string> remarks() const { return {}; }  // what a user should know before the run
+  virtual int64_t batches(int64_t epochs) const = 0;               // that so many epochs have
+  // The job outlives its task.
+  virtual std::unique_ptr<Task> load(Backend& backend, const Progress& progress) const = 0;
+};
+
+// Of a language model where `model` is a transformers folder or a GGUF file, else of SDXL.
+std::unique_ptr<Job> open_job(const TrainConfig& config, const std::filesystem::path& model, const Progress& progress);
+
+}  // namespace wick

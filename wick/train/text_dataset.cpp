@@ -1,0 +1,222 @@
+#include "wick/train/text_dataset.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "wick/io/file.h"
+#include "wick/io/json.h"
+#include "wick/io/quote.h"
+#include "wick/io/sha256.h"
+#include "wick/models/llama_config.h"
+#include "wick/pipelines/language_model.h"
+
+namespace wick {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMostBytes = size_t{64} << 30;  // of a file
+constexpr const char* kForms = "\"messages\", \"prompt\" and \"completion\", or \"text\"";
+
+// Keys that would change what is learnt are not passed over in silence.
+std::vector<ChatMessage> messages_of(const json& list, const std::string& where) {
+  if (!list.is_array()) fail_json(where + ": \"messages\"", "a list", list);
+  std::vector<ChatMessage> messages;
+  for (const json& item : list) {
+    const std::string which = fmt::format("{}: message {}", where, messages.size() + 1);
+    messages.push_back({get<std::string>(item, "role", which), get<std::string>(item, "content", which)});
+    for (const auto& [key, value] : item.items())
+      check(key == "role" || key == "content" || value.empty(), "{}: expected \"role\" and \"content\", found {} too",
+            which, quote(key));
+  }
+  return messages;
+}
+
+enum class Form { chat, completion, text };
+
+Form form_of(const json& object, const std::string& where) {
+  check(object.is_object(), "{}: expected an object with {}, found {}", where, kForms, object.type_name());
+  const bool chat = object.contains("messages"), text = object.contains("text");
+  const bool completion = object.contains("prompt") || object.contains("completion");
+  if (int(chat) + int(text) + int(completion) != 1) {
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : object.items())
+      if (keys.size() < 5) keys.push_back(quote(key));
+    fail("{}: expected one of {}, found the keys {}", where, kForms,
+         keys.empty() ? "of none" : fmt::format("{}", fmt::join(keys, ", ")));
+  }
+  return chat ? Form::chat : text ? Form::text : Form::completion;
+}
+
+std::optional<int64_t> end_of_text(const Tokenizer& tokenizer, const LlamaConfig& config) {
+  if (tokenizer.eos_id()) return tokenizer.eos_id();
+  return config.eos_ids.empty() ? std::nullopt : std::optional(config.eos_ids.front());
+}
+
+const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
+
+}  // namespace
+
+int64_t TextDocument::counted() const { return std::count(counts.begin(), counts.end(), true); }
+
+TextEncoder::TextEncoder(const std::filesystem::path& model)
+    : model_(model.string()), tokenizer_(load_tokenizer(model)) {
+  const LlamaConfig config = LlamaConfig::read(model);
+  end_ = end_of_text(tokenizer_, config);
+  vocabulary_ = config.vocab;
+  positions_ = config.positions;
+  try {
+    template_ = ChatTemplate::recognize(tokenizer_.chat_template(), model_);
+  } catch (const Error& e) {
+    no_template_ = e.what();
+  }
+}
+
+TextDocument TextEncoder::encode(std::string_view line, const std::string& where) const {
+  const json object = parse_json(line, where);
+  TextDocument document;
+  const auto text_at = [&](const char* key) { return get<std::string>(object, key, where); };
+  switch (form_of(object, where)) {
+    case Form::chat: {
+      const std::vector<ChatMessage> messages = messages_of(object.at("messages"), where);
+      try {
+        document = chat(messages);
+      } catch (const Error& e) {
+        fail("{}: {}", where, e.what());
+      }
+      break;
+    }
+    case Form::completion:
+      document = completion(text_at("prompt"), text_at("completion"));
+      break;
+    case Form::text:
+      document = text(text_at("text"));
+      check(document.size() > 0, "{}: the text is empty", where);
+  }
+  for (const int64_t id : document.ids)
+    check(id < vocabulary_, "{}: the tokenizer gives the id {}, but the model has {} tokens", where, id, vocabulary_);
+  if (!document.counts.empty()) document.counts.front() = false;
+  return document;
+}
+
+TextDocument TextEncoder::chat(const std::vector<ChatMessage>& messages) const {
+  check(template_.has_value(), "{}", no_template_);
+  check(std::any_of(messages.begin(), messages.end(), [](const ChatMessage& m) { return m.role == "assistant"; }),
+        "expected a message of the role \"assistant\" to learn from, found none");
+  ChatIds chat = template_->encode(tokenizer_, messages, {.add_generation_prompt = false});
+  return {std::move(chat.ids), std::move(chat.is_reply)};
+}
+
+// What stands before a text, and the text; not what some tokenizers put behind it.
+std::vector<int64_t> TextEncoder::opening(const std::string& text) const {
+  std::vector<int64_t> ids = tokenizer_.encode(text);
+  if (!ids.empty() && ids.back() == tokenizer_.eos_id()) ids.pop_back();
+  return ids;
+}
+
+// The prompt's ids are those that it has by itself, as when an answer to it is generated.
+TextDocument TextEncoder::completion(const std::string& prompt, const std::string& completion) const {
+  TextDocument document{opening(prompt), {}};
+  document.counts.resize(document.ids.size(), false);
+  const Preceding preceding = document.ids.empty() ? Preceding::kNothing
+                              : prompt.empty()     ? Preceding::kControl
+                                                   : Preceding::kText;
+  for (const int64_t id : tokenizer_.encode(completion, {.add_special = false, .preceding = preceding}))
+    document.ids.push_back(id);
+  if (end_) document.ids.push_back(*end_);
+  document.counts.resize(document.ids.size(), true);
+  return document;
+}
+
+TextDocument TextEncoder::text(const std::string& text) const {
+  if (text.empty()) return {};
+  TextDocument document{opening(text), {}};
+  if (end_) document.ids.push_back(*end_);
+  document.counts.resize(document.ids.size(), true);
+  return document;
+}
+
+TextDataset TextDataset::read(const std::vector<std::string>& files, const TextEncoder& encoder,
+                              int64_t sequence_length, LongDocuments long_documents, const Progress& progress) {
+  TextDataset dataset;
+  Sha256 hash;
+  for (const std::string& file : files) {
+    const std::string contents = read_file(file, kMostBytes);
+    hash.update(contents.data(), contents.size());
+    std::string_view rest = contents;
+    if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);  // a byte-order mark
+    const size_t before = dataset.documents.size();
+    for (int64_t number = 1; !rest.empty(); ++number) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+      if (line.find_first_not_of(" \t\r") == line.npos) continue;
+      const std::string where = fmt::format("{}: line {}", file, number);
+      dataset.add(encoder.encode(line, where), sequence_length, long_documents, where);
+      if (progress) progress("Reading text, bytes", contents.size() - rest.size(), contents.size());
+    }
+    check(dataset.documents.size() > before, "{}: expected JSON lines with {}, found no document to learn from", file,
+          kForms);
+  }
+  dataset.sha256 = hash.hex();
+  return dataset;
+}
+
+void TextDataset::add(TextDocument document, int64_t sequence_length, LongDocuments long_documents,
+                      const std::string& where) {
+  const int64_t over = document.size() - sequence_length;
+  if (over <= 0) return keep(std::move(document));
+  switch (long_documents) {
+    case LongDocuments::error:
+      fail("{}: {} tokens do not fit in --sequence-length {}; choose --long-documents cut or split, or a longer one",
+           where, document.size(), sequence_length);
+    case LongDocuments::cut:
+      ++cut;
+      cut_tokens += over;
+      document.ids.resize(size_t(sequence_length));
+      document.counts.resize(size_t(sequence_length));
+      return keep(std::move(document));
+    case LongDocuments::split:
+      ++split;
+      for (int64_t begin = 0; begin < document.size(); begin += sequence_length) {
+        const int64_t end = std::min(document.size(), begin + sequence_length);
+        TextDocument piece{{document.ids.begin() + begin, document.ids.begin() + end},
+                           {document.counts.begin() + begin, document.counts.begin() + end}};
+        piece.counts.front() = false;
+        keep(std::move(piece));
+      }
+  }
+}
+
+void TextDataset::keep(TextDocument document) {
+  const int64_t count = document.counted();
+  if (count == 0) {
+    ++left_out;
+    return;
+  }
+  tokens += document.size();
+  counted += count;
+  longest = std::max(longest, document.size());
+  documents.push_back(std::move(document));
+}
+
+std::vector<int64_t> TextDataset::lengths() const {
+  std::vector<int64_t> all;
+  for (const TextDocument& d : documents) all.push_back(d.size());
+  return all;
+}
+
+std::string TextDataset::describe() const {
+  const int64_t count = int64_t(documents.size());
+  std::string text = fmt::format("{} document{}, {} tokens, {:.1f} % of them in the loss", count, plural(count), tokens,
+                                 100 * double(counted) / double(tokens));
+  if (cut > 0) text += fmt::format("; {} were cut and lost {} tokens", cut, cut_tokens);
+  if (split > 0) text += fmt::format("; {} were split", split);
+  if (left_out > 0) text += fmt::format("; {} left out, in which nothing counts", left_out);
+  return text;
+}
+
+}  // namespace wick

@@ -1,0 +1,79 @@
+// Text to learn from: files of JSON lines, an object a document, of one of these forms; other keys are ignored.
+//
+//   {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
+//   {"prompt": "...", "completion": "..."}
+//   {"text": "..."}
+//
+// The loss counts what the model says: an assistant's turns with the tokens that end them, a completion with its end of
+// text, and of plain text everything. The first token of a document never counts, since nothing predicts it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "wick/text/chat.h"
+#include "wick/text/tokenizer.h"
+#include "wick/train/config.h"
+
+namespace wick {
+
+struct TextDocument {
+  std::vector<int64_t> ids;
+  std::vector<bool> counts;  // in the loss, of each id
+
+  int64_t size() const { return int64_t(ids.size()); }
+  int64_t counted() const;
+};
+
+// Lines to documents, as a model's own files have it.
+class TextEncoder {
+ public:
+  // The tokenizer and the config of a transformers folder or a GGUF file.
+  explicit TextEncoder(const std::filesystem::path& model);
+
+  // Throws Error: "`where`: expected …, found …".
+  TextDocument encode(std::string_view line, const std::string& where) const;
+  bool has_end() const { return end_.has_value(); }  // a token that ends a text
+  int64_t positions() const { return positions_; }   // that the model has
+
+ private:
+  TextDocument chat(const std::vector<ChatMessage>& messages) const;
+  TextDocument completion(const std::string& prompt, const std::string& completion) const;
+  TextDocument text(const std::string& text) const;
+  std::vector<int64_t> opening(const std::string& text) const;
+
+  std::string model_;
+  Tokenizer tokenizer_;
+  std::optional<ChatTemplate> template_;  // none if the model has none that Wick knows:
+  std::string no_template_;               // why
+  std::optional<int64_t> end_;
+  int64_t vocabulary_, positions_;
+};
+
+struct TextDataset {
+  std::vector<TextDocument> documents;  // in the order of the files, none longer than asked
+  std::string sha256;                   // of the files' contents
+  int64_t tokens = 0, counted = 0;
+  int64_t longest = 0;
+  // What became of long ones, and how many documents, or pieces, were left out since nothing of them counts.
+  int64_t cut = 0, cut_tokens = 0, split = 0, left_out = 0;
+
+  using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
+  static TextDataset read(const std::vector<std::string>& files, const TextEncoder& encoder, int64_t sequence_length,
+                          LongDocuments long_documents, const Progress& progress = {});
+
+  std::vector<int64_t> lengths() const;
+  // "120 documents, 34567 tokens, 41 % of them in the loss; 3 were cut and lost 210 tokens"
+  std::string describe() const;
+
+ private:
+  void add(TextDocument document, int64_t sequence_length, LongDocuments long_documents, const std::string& where);
+  void keep(TextDocument document);
+};
+
+}  // namespace wick

@@ -1,0 +1,204 @@
+#include "wick/train/text_task.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <numeric>
+#include <utility>
+
+#include "wick/io/gguf.h"
+#include "wick/nn/peft.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kIgnored = -100;
+
+// What of documents counts in the loss.
+int64_t counted(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows) {
+  int64_t count = 0;
+  for (const PackedRow& row : rows)
+    for (const size_t i : row) count += documents[i].counted();
+  return count;
+}
+
+class TextTask final : public Task {
+ public:
+  TextTask(const TrainConfig& config, const fs::path& model, Backend& backend, const TextData& data)
+      : config_(config),
+        data_(data),
+        memory_(backend.memory()),
+        lora_({.rank = int(config.rank),
+               .alpha = float(config.alpha),
+               .targets = config.targets.empty() ? llama_default_targets() : config.targets,
+               .seed = uint64_t(config.seed),
+               .dropout = float(config.lora_dropout)},
+              llama_module_names()),
+        llama_(Llama::load(model, {.dtype = text_dtype(config, model),
+                                   .adapter = &lora_,
+                                   .backend = &backend,
+                                   .checkpointing = config.gradient_checkpointing,
+                                   .outline = data.train == nullptr})) {
+    if (data.train) batches_.emplace(data.train->lengths(), data.row_length, config.batch_size, uint64_t(config.seed));
+  }
+
+  std::vector<Parameter> parameters() const override { return lora_.parameters(); }
+  Batches& batches() override { return *batches_; }
+
+  // The loss of a step is the mean over all that counts in it, in whichever of its batches.
+  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
+    lora_.set_draw(int64_t(rng.dropout.reserve(1)));
+    if (!batches_) return inputs(blank());
+    const std::vector<TextDocument>& documents = data_.train->documents;
+    if (ahead_.empty()) {
+      int64_t count = 0;
+      for (int64_t i = 0; i < config_.accumulate; ++i) {
+        ahead_.push_back(batches_->next());
+        count += counted(documents, ahead_.back());
+      }
+      weight_ = float(double(config_.accumulate) / double(count));
+    }
+    const std::vector<PackedRow> rows = std::move(ahead_.front());
+    ahead_.pop_front();
+    for (const PackedRow& row : rows)
+      for (const size_t i : row) tokens_ += documents[i].size();
+    return inputs(pack(documents, rows, data_.row_length, weight_, llama_.config(), memory_));
+  }
+
+  Tensor loss(const std::vector<NamedTensor>& in) override {
+    TokenPlan plan = *plan_;
+    plan.cos = in[1].value, plan.sin = in[2].value, plan.ranges = in[3].value;
+    if (in.size() > 6) plan.windowed_ranges = in[6].value;
+    return llama_.loss(llama_(in[0].value, plan), {in[4].value, in[5].value});
+  }
+
+  fs::path save(const fs::path& stem, int64_t) override {
+    std::map<std::string, Tensor> tensors = lora_.tensors();
+    for (auto& [name, tensor] : tensors) tensor = cast(tensor.to(host_memory()), config_.save_dtype);
+    write_peft(stem, tensors,
+               {.base_model = config_.model,
+                .rank = config_.rank,
+                .alpha = config_.alpha,
+                .dropout = config_.lora_dropout,
+                .layers = llama_.config().layers});
+    return stem;
+  }
+
+  std::string describe() const override {
+    return fmt::format("A LoRA of rank {} on {} modules, {}", config_.rank, lora_.module_count(),
+                       millions(parameters()));
+  }
+
+  int64_t tokens() const override { return tokens_; }
+
+  // In the order of the files, without dropout.
+  std::optional<double> validation_loss() override {
+    if (!data_.validation) return {};
+    const TextDataset& validation = *data_.validation;
+    std::vector<size_t> order(validation.documents.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    const int64_t width = std::max(data_.row_length, validation.longest);
+    const std::vector<PackedRow> rows = first_fit(order, validation.lengths(), width);
+    lora_.pause_dropout(true);
+    double sum = 0;
+    for (size_t begin = 0; begin < rows.size(); begin += size_t(config_.batch_size)) {
+      const size_t end = std::min(rows.size(), begin + size_t(config_.batch_size));
+      const std::vector<PackedRow> some(rows.begin() + std::ptrdiff_t(begin), rows.begin() + std::ptrdiff_t(end));
+      const PackedBatch batch = pack(validation.documents, some, width, 1, llama_.config(), memory_);
+      sum += double(llama_.loss(llama_(batch.ids, batch.plan), batch.targets).item());
+    }
+    lora_.pause_dropout(false);
+    return sum / double(validation.counted);
+  }
+
+ private:
+  std::vector<NamedTensor> inputs(const PackedBatch& batch) {
+    plan_ = batch.plan;
+    std::vector<NamedTensor> all{{"the batch's tokens", batch.ids},      {"the cosines of positions", plan_->cos},
+                                 {"the sines of positions", plan_->sin}, {"the ranges of keys", plan_->ranges},
+                                 {"the targets", batch.targets.ids},     {"their weights", batch.targets.weights}};
+    if (plan_->windowed_ranges) all.push_back({"the windows of keys", plan_->windowed_ranges});
+    return all;
+  }
+
+  PackedBatch blank() const {
+    const std::vector<TextDocument> documents{
+        {std::vector<int64_t>(size_t(data_.row_length), 0), std::vector<bool>(size_t(data_.row_length), true)}};
+    return pack(documents, std::vector<PackedRow>(size_t(config_.batch_size), {0}), data_.row_length, 1,
+                llama_.config(), memory_);
+  }
+
+  TrainConfig config_;
+  TextData data_;
+  Memory& memory_;
+  Adapter lora_;
+  Llama llama_;
+  std::optional<PackedBatches> batches_;      // none in an outline
+  std::deque<std::vector<PackedRow>> ahead_;  // batches of the step that is under way
+  float weight_ = 1;
+  int64_t tokens_ = 0;
+  std::optional<TokenPlan> plan_;  // of the last batch
+};
+
+}  // namespace
+
+PackedBatch pack(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows, int64_t row_length,
+                 float weight, const LlamaConfig& config, Memory& memory) {
+  const auto length_of = [&](const PackedRow& row) {
+    return std::accumulate(row.begin(), row.end(), int64_t{0},
+                           [&](int64_t sum, size_t i) { return sum + documents[i].size(); });
+  };
+  int64_t width = row_length;
+  for (const PackedRow& row : rows) width = std::max(width, length_of(row));
+  const int64_t count = int64_t(rows.size()) * width;
+  std::vector<int64_t> ids(size_t(count), 0), targets(size_t(count), kIgnored);
+  std::vector<float> weights(size_t(count), 0);
+  std::vector<TokenRun> runs;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    int64_t begin = 0;
+    for (const size_t i : rows[row]) {
+      const TextDocument& document = documents[i];
+      const size_t at = row * size_t(width) + size_t(begin);
+      for (size_t t = 0; t < document.ids.size(); ++t) {
+        ids[at + t] = document.ids[t];
+        if (t > 0 && document.counts[t]) targets[at + t - 1] = document.ids[t], weights[at + t - 1] = weight;
+      }
+      runs.push_back({int64_t(row), begin, begin + document.size()});
+      begin += document.size();
+    }
+  }
+  const Shape shape{int64_t(rows.size()), width};
+  return {Tensor::of(ids, shape, memory),
+          TokenPlan(shape[0], width, runs, config, /*cached=*/false, memory),
+          {Tensor::of(targets, {count}, memory), Tensor::of(weights, {count}, memory)}};
+}
+
+std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
+                                     const TextData& data) {
+  return std::make_unique<TextTask>(config, model, backend, data);
+}
+
+std::unique_ptr<Task> outline_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
+                                        int64_t row_length) {
+  return std::make_unique<TextTask>(config, model, backend,
+                                    TextData{.train = nullptr, .validation = nullptr, .row_length = row_length});
+}
+
+int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model) {
+  constexpr int64_t kDefault = 2048;
+  check(config.sequence_length <= model.positions,
+        "--sequence-length: expected at most {}, the positions that the model has, found {}", model.positions,
+        config.sequence_length);
+  return config.sequence_length > 0 ? config.sequence_length : std::min(kDefault, model.positions);
+}
+
+std::optional<DType> text_dtype(const TrainConfig& config, const fs::path& model) {
+  if (config.quantize != Quantize::none) return config.quantize == Quantize::q8_0 ? DType::q8_0 : DType::q4_0;
+  if (GgufFile::is_gguf(model) && config.dtype == DType::f32) return {};
+  return config.dtype;
+}
+
+}  // namespace wick
