@@ -279,6 +279,7 @@ std::unique_ptr<Task> make_task(const TrainConfig& config, const fs::path& model
 }
 
 std::unique_ptr<Task> outline_task(const TrainConfig& config, const fs::path& model, Backend& backend, Size size) {
+  if (LlamaConfig::is_here(model)) return outline_text_task(config, model, backend, size.width);
   return task_of(config, model, {.backend = backend, .blank = size});
 }
 

@@ -20,6 +20,7 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMostBytes = size_t{64} << 30;  // of a file
+constexpr int64_t kReported = 1000;              // lines
 constexpr const char* kForms = "\"messages\", \"prompt\" and \"completion\", or \"text\"";
 
 // Keys that would change what is learnt are not passed over in silence.
@@ -156,7 +157,8 @@ TextDataset TextDataset::read(const std::vector<std::string>& files, const TextE
       if (line.find_first_not_of(" \t\r") == line.npos) continue;
       const std::string where = fmt::format("{}: line {}", file, number);
       dataset.add(encoder.encode(line, where), sequence_length, long_documents, where);
-      if (progress) progress("Reading text, bytes", contents.size() - rest.size(), contents.size());
+      if (progress && number % kReported == 0)
+        progress("Reading text, KiB", (contents.size() - rest.size()) >> 10, contents.size() >> 10);
     }
     check(dataset.documents.size() > before, "{}: expected JSON lines with {}, found no document to learn from", file,
           kForms);

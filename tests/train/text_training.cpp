@@ -1,0 +1,179 @@
+// Training of language models against PyTorch's (tools/golden/llm_training.py), and packed against unpacked.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "device.h"
+#include "source_dir.h"
+#include "wick/io/safetensors.h"
+#include "wick/train/optimizer.h"
+#include "wick/train/text_task.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = test::source_dir() / "tests/golden";
+
+// Documents of one step of the golden.
+std::vector<TextDocument> documents_of(const SafetensorsFile& in, int64_t step) {
+  const Tensor ids = in.load("ids"), labels = in.load("labels"), lengths = in.load("lengths");
+  const int64_t count = ids.dim(1), width = ids.dim(2);
+  std::vector<TextDocument> documents;
+  for (int64_t d = 0; d < count; ++d) {
+    TextDocument document;
+    const int64_t at = (step * count + d) * width;
+    for (int64_t t = 0; t < lengths.data<int64_t>()[step * count + d]; ++t) {
+      document.ids.push_back(ids.data<int64_t>()[at + t]);
+      document.counts.push_back(t > 0 && labels.data<int64_t>()[at + t] >= 0);
+    }
+    documents.push_back(std::move(document));
+  }
+  return documents;
+}
+
+// The loss is the mean over what counts, however documents lie in rows.
+Tensor loss_of(const Llama& model, const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows,
+               int64_t row_length) {
+  int64_t count = 0;
+  for (const TextDocument& d : documents) count += d.counted();
+  const PackedBatch batch =
+      pack(documents, rows, row_length, float(1 / double(count)), model.config(), test::memory());
+  return model.loss(model(batch.ids, batch.plan), batch.targets);
+}
+
+const std::vector<PackedRow> kUnpacked = {{0}, {1}, {2}, {3}};
+const std::vector<PackedRow> kPacked = {{2, 0}, {3, 1}};  // any order
+
+struct Trained {
+  Adapter lora{llama_module_names()};
+  Llama model;
+
+  explicit Trained(const std::string& family, bool checkpointing = false) : model(load(family, checkpointing)) {}
+  Llama load(const std::string& family, bool checkpointing) {
+    lora.add_file(kGolden / "llama" / family / "adapter", 1, true);
+    return Llama::load(kGolden / "llama" / family,
+                       {.adapter = &lora, .backend = &test::backend(), .checkpointing = checkpointing});
+  }
+};
+
+void expect_curve(const std::vector<PackedRow>& rows, int64_t row_length) {
+  const SafetensorsFile in = SafetensorsFile::open(kGolden / "train/text.in.safetensors");
+  const SafetensorsFile out = SafetensorsFile::open(kGolden / "train/text.out.safetensors");
+  const auto number = [&](const char* key) { return std::stof(in.metadata().at(key)); };
+  Trained t("llama3");
+  AdamW optimizer(t.lora.parameters(), {.lr = number("lr"),
+                                        .beta1 = number("beta1"),
+                                        .beta2 = number("beta2"),
+                                        .eps = number("eps"),
+                                        .weight_decay = number("weight_decay"),
+                                        .max_grad_norm = number("max_grad_norm")});
+  const Tensor losses = out.load("losses"), norms = out.load("grad_norms");
+  double farthest = 0;
+  for (int64_t i = 0; i < losses.numel(); ++i) {
+    Tape tape;
+    const Tensor loss = loss_of(t.model, documents_of(in, i), rows, row_length);
+    const float norm = optimizer.step(tape.backward(loss));
+    const double distance = std::abs(loss.item() / losses.data<float>()[i] - 1);
+    farthest = std::max(farthest, distance);
+    EXPECT_LT(distance, 1e-4) << "step " << i + 1;
+    EXPECT_NEAR(norm / norms.data<float>()[i], 1, 1e-3) << "step " << i + 1;
+  }
+  std::printf("  losses differ by %.1e at the most\n", farthest);
+  for (const Parameter& p : optimizer.parameters()) {
+    const std::vector<float> x = p.value.to_vector(), y = out.load(p.name).to_vector();
+    ASSERT_EQ(x.size(), y.size());
+    for (size_t k = 0; k < x.size(); ++k) ASSERT_NEAR(x[k], y[k], 1e-3) << p.name;
+  }
+}
+
+TEST(TextTraining, TenStepsAreThoseOfTransformersAndPeft) { expect_curve(kUnpacked, 0); }
+TEST(TextTraining, TenPackedStepsAreTheSame) { expect_curve(kPacked, 48); }
+
+std::map<std::string, std::vector<float>> gradients(const Trained& t, const std::vector<PackedRow>& rows,
+                                                    int64_t row_length) {
+  const SafetensorsFile in = SafetensorsFile::open(kGolden / "train/text.in.safetensors");
+  Tape tape;
+  const Grads grads = tape.backward(loss_of(t.model, documents_of(in, 0), rows, row_length));
+  std::map<std::string, std::vector<float>> all;
+  for (const auto& [name, tensor] : t.lora.gradients(grads)) all[name] = tensor.to_vector();
+  return all;
+}
+
+// Of every family: with biases, norms of heads, windows shorter than the documents, a tied head.
+TEST(TextTraining, PackedGradientsAreThoseOfSingleRows) {
+  for (const char* family : {"mistral", "llama2", "llama3", "llama_linear", "qwen2", "qwen3"}) {
+    const Trained t(family);
+    const auto alone = gradients(t, kUnpacked, 0), packed = gradients(t, kPacked, 48);
+    const auto one_row = gradients(t, {{1, 3, 0, 2}}, 90);
+    ASSERT_EQ(alone.size(), t.lora.parameters().size());
+    for (const auto& [name, wanted] : alone) {
+      double size = 0;
+      for (const float x : wanted) size = std::max(size, double(std::abs(x)));
+      ASSERT_GT(size, 0) << name;
+      for (size_t i = 0; i < wanted.size(); ++i) {
+        ASSERT_NEAR(packed.at(name)[i], wanted[i], 1e-5 * size) << family << ' ' << name;
+        ASSERT_NEAR(one_row.at(name)[i], wanted[i], 1e-5 * size) << family << ' ' << name;
+      }
+    }
+  }
+}
+
+TEST(TextTraining, RecomputedGradientsAreTheSameBits) {
+  EXPECT_EQ(gradients(Trained("qwen3"), kPacked, 48), gradients(Trained("qwen3", /*checkpointing=*/true), kPacked, 48));
+}
+
+TEST(Packing, FirstFitFillsTheFirstRowWithRoom) {
+  const std::vector<int64_t> lengths = {5, 7, 3, 4, 1, 8};
+  const std::vector<PackedRow> rows = first_fit({0, 1, 2, 3, 4, 5}, lengths, 8);
+  EXPECT_EQ(rows, (std::vector<PackedRow>{{0, 2}, {1, 4}, {3}, {5}}));
+  EXPECT_THROW(first_fit({0}, {9}, 8), Error);
+}
+
+TEST(Packing, EachEpochHasEveryDocumentOnceAndAnOrderOfItsOwn) {
+  std::vector<int64_t> lengths;
+  for (int64_t i = 0; i < 101; ++i) lengths.push_back(1 + i * 37 % 20);
+  const auto epoch = [&](PackedBatches& batches) {
+    std::vector<size_t> seen;
+    for (int64_t count = batches.batches_per_epoch(); count > 0; --count) {
+      const auto& rows = batches.next();
+      EXPECT_LE(rows.size(), 3u);
+      for (const PackedRow& row : rows) {
+        int64_t length = 0;
+        for (const size_t d : row) length += lengths[d], seen.push_back(d);
+        EXPECT_LE(length, 32);
+      }
+    }
+    return seen;
+  };
+  PackedBatches batches(lengths, 32, 3, 7);
+  std::vector<size_t> first = epoch(batches);
+  batches.next();
+  batches.seek(1, 0);
+  std::vector<size_t> second = epoch(batches);
+  EXPECT_NE(first, second);
+  PackedBatches again(lengths, 32, 3, 7);
+  again.seek(1, 0);
+  EXPECT_EQ(epoch(again), second);
+  for (auto* seen : {&first, &second}) {
+    std::sort(seen->begin(), seen->end());
+    ASSERT_EQ(seen->size(), lengths.size());
+    for (size_t i = 0; i < seen->size(); ++i) EXPECT_EQ((*seen)[i], i);
+  }
+}
+
+TEST(Packing, WhatIsLeftOfARowDoesNotCount) {
+  const std::vector<TextDocument> documents = {{{5, 6, 7}, {false, false, true}}, {{8, 9}, {false, true}}};
+  const LlamaConfig config = LlamaConfig::read(kGolden / "llama/mistral");
+  const PackedBatch batch = pack(documents, {{1, 0}}, 7, 0.5f, config, host_memory());
+  const auto ids = [](const Tensor& t) {
+    return std::vector<int64_t>(t.data<int64_t>(), t.data<int64_t>() + t.numel());
+  };
+  EXPECT_EQ(ids(batch.ids), (std::vector<int64_t>{8, 9, 5, 6, 7, 0, 0}));
+  EXPECT_EQ(ids(batch.targets.ids), (std::vector<int64_t>{9, -100, -100, 7, -100, -100, -100}));
+  EXPECT_EQ(batch.targets.weights.to_vector(), (std::vector<float>{0.5f, 0, 0, 0.5f, 0, 0, 0}));
+}
+
+}  // namespace
+}  // namespace wick
