@@ -36,6 +36,8 @@ int run(int argc, char** argv) {
   wick::add_plan_command(app);
   wick::add_generate_command(app);
   wick::add_chat_command(app);
+  wick::add_eval_command(app);
+  wick::add_merge_command(app);
   wick::add_inspect_command(app);
   wick::add_forward_command(app);
   wick::add_doctor_command(app);
@@ -45,7 +47,7 @@ int run(int argc, char** argv) {
     if (app.get_subcommands().empty())
       return report(
           kWrongUsage,
-          "expected a command: train, plan, generate, chat, inspect, forward or doctor (wick --help lists them)");
+          "expected a command: train, plan, generate, chat, eval, merge, inspect, forward or doctor (wick --help lists them)");
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);

@@ -1,4 +1,4 @@
-// `wick plan`: what memory `wick train` would take with the same flags, or `wick generate` with a language model.
+// `wick plan`: what memory `wick train` would take with the same flags, and `wick generate` with a language model.
 #include <fmt/format.h>
 
 #include <memory>
@@ -10,6 +10,7 @@
 #include "wick/backend/registry.h"
 #include "wick/pipelines/text_plan.h"
 #include "wick/train/plan.h"
+#include "wick/train/text_task.h"
 
 namespace wick {
 namespace {
@@ -25,9 +26,11 @@ void print_total(size_t total, const DeviceKind& kind, const std::string& device
                         free ? readable_bytes(*free) + " are free" : "no such device here"));
 }
 
-void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::string& device) {
-  fmt::print("{}; batches of {}, {}x{} pixels; {}, on {}\n", plan.what, config.batch_size, plan.bucket.width,
-             plan.bucket.height, name_of(config.dtype), device);
+void print_plan(const MemoryPlan& plan, const TrainConfig& config, DType dtype, const std::string& device) {
+  const Size size = plan.bucket;
+  const std::string items =
+      size.height == 1 ? fmt::format("{} tokens", size.width) : fmt::format("{}x{} pixels", size.width, size.height);
+  fmt::print("{}; batches of {}, {}; {}, on {}\n", plan.what, config.batch_size, items, name_of(dtype), device);
   print_row("weights", plan.weights);
   print_row("adapter", plan.adapter);
   print_row("optimizer", plan.optimizer);
@@ -61,10 +64,13 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   const std::string device = config.device == "auto"   ? std::string(open_backend("auto").name())
                              : config.device == "cuda" ? "cuda:0"
                                                        : config.device;
-  if (LlamaConfig::is_here(model)) return print_text_plan(LlamaConfig::read(model), config.dtype, context, device);
-  check(context == 0, "--context: {} is a model of pictures", config.model);
+  const bool is_text = LlamaConfig::is_here(model);
+  check_kind(config, is_text ? ModelKind::text : ModelKind::pictures);
+  const DType dtype = is_text ? planned_dtype(config, model) : config.dtype;
+  if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
+  check(is_text || context == 0, "--context: {} is a model of pictures", config.model);
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
-  print_plan(plan, config, device);
+  print_plan(plan, config, dtype, device);
   for (const Alternative& a : alternatives(config, model, plan))
     fmt::print("with {}: {}\n", a.flags, readable_bytes(a.total));
 }
@@ -80,7 +86,8 @@ void add_plan_command(CLI::App& app) {
       ->type_name("INT")
       ->check(cli::positive_integer());
   command->footer(
-      "Takes the flags of `wick train`; --model is enough. Of a language model it tells what generating text takes.\n"
+      "Takes the flags of `wick train`; --model is enough. Of a language model it tells what generating text takes "
+      "too.\n"
       "Nothing is written.");
   command->callback([flags, context] { run_plan(*flags, *context); });
 }

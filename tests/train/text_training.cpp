@@ -38,8 +38,7 @@ Tensor loss_of(const Llama& model, const std::vector<TextDocument>& documents, c
                int64_t row_length) {
   int64_t count = 0;
   for (const TextDocument& d : documents) count += d.counted();
-  const PackedBatch batch =
-      pack(documents, rows, row_length, float(1 / double(count)), model.config(), test::memory());
+  const PackedBatch batch = pack(documents, rows, row_length, float(1 / double(count)), model.config(), test::memory());
   return model.loss(model(batch.ids, batch.plan), batch.targets);
 }
 
@@ -173,6 +172,25 @@ TEST(Packing, WhatIsLeftOfARowDoesNotCount) {
   EXPECT_EQ(ids(batch.ids), (std::vector<int64_t>{8, 9, 5, 6, 7, 0, 0}));
   EXPECT_EQ(ids(batch.targets.ids), (std::vector<int64_t>{9, -100, -100, 7, -100, -100, -100}));
   EXPECT_EQ(batch.targets.weights.to_vector(), (std::vector<float>{0.5f, 0, 0, 0.5f, 0, 0, 0}));
+}
+
+// Every token but the first is foretold once, with at least length - stride tokens before it where there are so many.
+TEST(TextTraining, WindowsCountEachTokenOnce) {
+  TextDocument document;
+  for (int64_t t = 0; t < 23; ++t) document.ids.push_back(t), document.counts.push_back(t > 0 && t % 5 != 4);
+  for (const auto& [length, stride] : {std::pair<int64_t, int64_t>{8, 3}, {8, 7}, {2, 1}, {23, 11}, {40, 20}}) {
+    std::vector<int> seen(23, 0);
+    for (const TextDocument& piece : windows(document, length, stride)) {
+      EXPECT_LE(piece.size(), length);
+      EXPECT_FALSE(piece.counts.front());
+      for (size_t i = 0; i < piece.ids.size(); ++i)
+        if (piece.counts[i]) {
+          ++seen[size_t(piece.ids[i])];
+          EXPECT_GE(int64_t(i), std::min(piece.ids[i], length - stride));
+        }
+    }
+    for (int64_t t = 0; t < 23; ++t) EXPECT_EQ(seen[size_t(t)], int(document.counts[size_t(t)])) << t;
+  }
 }
 
 }  // namespace

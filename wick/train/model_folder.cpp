@@ -86,6 +86,21 @@ void write_model_folder(const fs::path& from, const fs::path& to, const std::str
   copy_whole(from / kIndex, to / kIndex);
 }
 
+std::vector<fs::path> weight_files(const fs::path& folder) {
+  std::vector<fs::path> files;
+  for (const fs::path& file : files_of(folder))
+    if (file.extension() == ".safetensors" && file.filename().string().starts_with("model")) files.push_back(file);
+  check(!files.empty(), "{}: expected model.safetensors or its shards, found neither", folder.string());
+  return files;
+}
+
+void copy_model_files(const fs::path& from, const fs::path& to) {
+  constexpr const char* kConfig = "config.json";
+  for (const fs::path& file : files_of(from))
+    if (file.extension() != ".safetensors" && file.filename() != kConfig) copy_whole(file, to / file.filename());
+  copy_whole(from / kConfig, to / kConfig);
+}
+
 std::string model_fingerprint(const fs::path& model) {
   Sha256 hash;
   const auto add = [&](const std::string& part, const std::vector<fs::path>& files) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace wick {
 
@@ -13,6 +14,11 @@ namespace wick {
 void write_model_folder(const std::filesystem::path& from, const std::filesystem::path& to,
                         const std::string& component,
                         const std::function<void(const std::filesystem::path& folder)>& write);
+
+// Of a transformers folder: the files that hold its weights, in order of their names, and all else that belongs to the
+// model copied, config.json last, so that a folder that has one is whole.
+std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
+void copy_model_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // SHA-256 over the names and contents of the model's configs and weights. Of files larger than 64 MiB, samples stand
 // for the rest: it tells models apart, it does not certify them.

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <deque>
-#include <numeric>
+#include <map>
 #include <utility>
 
 #include "wick/io/gguf.h"
@@ -14,8 +14,6 @@ namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int64_t kIgnored = -100;
 
 // What of documents counts in the loss.
 int64_t counted(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows) {
@@ -37,7 +35,7 @@ class TextTask final : public Task {
                .seed = uint64_t(config.seed),
                .dropout = float(config.lora_dropout)},
               llama_module_names()),
-        llama_(Llama::load(model, {.dtype = text_dtype(config, model),
+        llama_(Llama::load(model, {.dtype = data.train ? text_dtype(config, model) : planned_dtype(config, model),
                                    .adapter = &lora_,
                                    .backend = &backend,
                                    .checkpointing = config.gradient_checkpointing,
@@ -98,18 +96,9 @@ class TextTask final : public Task {
   std::optional<double> validation_loss() override {
     if (!data_.validation) return {};
     const TextDataset& validation = *data_.validation;
-    std::vector<size_t> order(validation.documents.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    const int64_t width = std::max(data_.row_length, validation.longest);
-    const std::vector<PackedRow> rows = first_fit(order, validation.lengths(), width);
     lora_.pause_dropout(true);
-    double sum = 0;
-    for (size_t begin = 0; begin < rows.size(); begin += size_t(config_.batch_size)) {
-      const size_t end = std::min(rows.size(), begin + size_t(config_.batch_size));
-      const std::vector<PackedRow> some(rows.begin() + std::ptrdiff_t(begin), rows.begin() + std::ptrdiff_t(end));
-      const PackedBatch batch = pack(validation.documents, some, width, 1, llama_.config(), memory_);
-      sum += double(llama_.loss(llama_(batch.ids, batch.plan), batch.targets).item());
-    }
+    const double sum =
+        total_loss(llama_, validation.documents, std::max(data_.row_length, validation.longest), config_.batch_size);
     lora_.pause_dropout(false);
     return sum / double(validation.counted);
   }
@@ -145,37 +134,6 @@ class TextTask final : public Task {
 
 }  // namespace
 
-PackedBatch pack(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows, int64_t row_length,
-                 float weight, const LlamaConfig& config, Memory& memory) {
-  const auto length_of = [&](const PackedRow& row) {
-    return std::accumulate(row.begin(), row.end(), int64_t{0},
-                           [&](int64_t sum, size_t i) { return sum + documents[i].size(); });
-  };
-  int64_t width = row_length;
-  for (const PackedRow& row : rows) width = std::max(width, length_of(row));
-  const int64_t count = int64_t(rows.size()) * width;
-  std::vector<int64_t> ids(size_t(count), 0), targets(size_t(count), kIgnored);
-  std::vector<float> weights(size_t(count), 0);
-  std::vector<TokenRun> runs;
-  for (size_t row = 0; row < rows.size(); ++row) {
-    int64_t begin = 0;
-    for (const size_t i : rows[row]) {
-      const TextDocument& document = documents[i];
-      const size_t at = row * size_t(width) + size_t(begin);
-      for (size_t t = 0; t < document.ids.size(); ++t) {
-        ids[at + t] = document.ids[t];
-        if (t > 0 && document.counts[t]) targets[at + t - 1] = document.ids[t], weights[at + t - 1] = weight;
-      }
-      runs.push_back({int64_t(row), begin, begin + document.size()});
-      begin += document.size();
-    }
-  }
-  const Shape shape{int64_t(rows.size()), width};
-  return {Tensor::of(ids, shape, memory),
-          TokenPlan(shape[0], width, runs, config, /*cached=*/false, memory),
-          {Tensor::of(targets, {count}, memory), Tensor::of(weights, {count}, memory)}};
-}
-
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
                                      const TextData& data) {
   return std::make_unique<TextTask>(config, model, backend, data);
@@ -199,6 +157,16 @@ std::optional<DType> text_dtype(const TrainConfig& config, const fs::path& model
   if (config.quantize != Quantize::none) return config.quantize == Quantize::q8_0 ? DType::q8_0 : DType::q4_0;
   if (GgufFile::is_gguf(model) && config.dtype == DType::f32) return {};
   return config.dtype;
+}
+
+DType planned_dtype(const TrainConfig& config, const fs::path& model) {
+  if (const auto dtype = text_dtype(config, model)) return *dtype;
+  std::map<DType, uint64_t> bytes;
+  for (const auto& [name, tensor] : GgufFile::open(model).tensors())
+    if (tensor.dtype && tensor.bytes) bytes[*tensor.dtype] += *tensor.bytes;
+  check(!bytes.empty(), "{}: holds no tensor that Wick knows", model.string());
+  return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })
+      ->first;
 }
 
 }  // namespace wick

@@ -3,10 +3,8 @@
 
 #include <memory>
 
-#include "wick/models/llama.h"
-#include "wick/train/packing.h"
 #include "wick/train/task.h"
-#include "wick/train/text_dataset.h"
+#include "wick/train/text_batch.h"
 
 namespace wick {
 
@@ -16,18 +14,6 @@ struct TextData {
   const TextDataset* validation;  // null without --val
   int64_t row_length;             // tokens
 };
-
-// Rows of documents as a model takes them in. Documents do not see each other, positions restart with each, and what
-// is left of a row is padding that does not count.
-struct PackedBatch {
-  Tensor ids;  // i64 [B, T]
-  TokenPlan plan;
-  TokenTargets targets;  // each id that counts, at the token before it
-};
-
-// A row is row_length tokens wide, or as wide as the longest one where that is 0; what counts weighs `weight`.
-PackedBatch pack(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows, int64_t row_length,
-                 float weight, const LlamaConfig& config, Memory& memory);
 
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const std::filesystem::path& model, Backend& backend,
                                      const TextData& data);
@@ -39,5 +25,7 @@ int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model);
 
 // How the frozen model is kept: as the settings say, or, of a GGUF file, as that has it.
 std::optional<DType> text_dtype(const TrainConfig& config, const std::filesystem::path& model);
+// The same for a plan: of what a file mixes, the type that most of its bytes have.
+DType planned_dtype(const TrainConfig& config, const std::filesystem::path& model);
 
 }  // namespace wick

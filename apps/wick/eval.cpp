@@ -1,0 +1,96 @@
+// `wick eval`: how well a language model foretells texts.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "commands.h"
+#include "model_path.h"
+#include "text_flags.h"
+#include "validators.h"
+#include "wick/train/text_batch.h"
+
+namespace wick {
+namespace {
+
+struct EvalArguments {
+  std::string model, quantize;
+  std::vector<std::string> dataset, loras;
+  int64_t context = 0, stride = 0, batch_size = 1;
+  bool json = false;
+  cli::RunOn run_on;
+};
+
+void print_result(const EvalArguments& a, double loss, int64_t counted, int64_t tokens, size_t documents) {
+  if (a.json) {
+    const nlohmann::ordered_json line = {{"perplexity", std::exp(loss)},
+                                         {"loss", loss},
+                                         {"counted", counted},
+                                         {"tokens", tokens},
+                                         {"documents", documents}};
+    fmt::print("{}\n", line.dump());
+  } else {
+    fmt::print("perplexity {:.4f}, loss {:.5f} a token, of {} of {} tokens in {} documents\n", std::exp(loss), loss,
+               counted, tokens, documents);
+  }
+}
+
+void run_eval(const EvalArguments& a) {
+  constexpr int64_t kContext = 2048;
+  const std::filesystem::path path = cli::resolve_model(a.model);
+  check(LlamaConfig::is_here(path), "--model {}: expected a language model, found one of pictures", a.model);
+  const LlamaConfig config = LlamaConfig::read(path);
+  check(a.context <= config.positions, "--context: expected at most {}, the positions that the model has, found {}",
+        config.positions, a.context);
+  const int64_t context = a.context > 0 ? a.context : std::min(kContext, config.positions);
+  const int64_t stride = a.stride > 0 ? a.stride : context / 2;
+  check(stride > 0 && stride < context, "--stride: expected less than the {} tokens of --context, found {}", context,
+        stride);
+  const TextDataset data =
+      TextDataset::read(a.dataset, TextEncoder(path), std::numeric_limits<int64_t>::max(), LongDocuments::error);
+  std::vector<TextDocument> pieces;
+  for (const TextDocument& document : data.documents)
+    for (TextDocument& piece : windows(document, context, stride))
+      if (piece.counted() > 0) pieces.push_back(std::move(piece));
+
+  cli::TextFlags flags;
+  flags.quantize = a.quantize;
+  const cli::OpenedModel opened = cli::OpenedModel::open(path, a.loras, flags, a.run_on);
+  const double sum = total_loss(opened.language.model, pieces, std::min(context, data.longest), a.batch_size);
+  print_result(a, sum / double(data.counted), data.counted, data.tokens, data.documents.size());
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("eval", "Tell the perplexity of texts for a language model");
+  const auto a = std::make_shared<EvalArguments>();
+  command->add_option("--model", a->model, "Transformers folder or GGUF file")->type_name("MODEL")->required();
+  command->add_option("--dataset", a->dataset, "Files of JSON lines, as `wick train` takes them")
+      ->type_name("FILE ...")
+      ->required();
+  command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
+      ->type_name("FILE[:STRENGTH]");
+  command->add_option("--context", a->context, "Tokens that the model sees at once (2048, or its positions)")
+      ->type_name("INT")
+      ->check(cli::positive_integer());
+  command->add_option("--stride", a->stride, "Tokens from one window of a longer text to the next (half the context)")
+      ->type_name("INT")
+      ->check(cli::positive_integer());
+  command->add_option("--batch-size", a->batch_size, "Rows of --context tokens at once (1)")
+      ->type_name("INT")
+      ->check(cli::integer_in(1, 65536));
+  command->add_option("--quantize", a->quantize, "Keep the matrices in blocks of 8 or 4 bits: q8_0 or q4_0")
+      ->type_name("TYPE")
+      ->check(cli::one_of({"q8_0", "q4_0"}));
+  command->add_flag("--json", a->json, "Print the result as one JSON object");
+  a->run_on.add_flags(*command);
+  command->footer(
+      "Of chats and of prompts with completions only what the model says counts. Each token of a text that is longer\n"
+      "than the context is foretold in the first window that holds it.");
+  command->callback([a] { run_eval(*a); });
+}
+
+}  // namespace wick

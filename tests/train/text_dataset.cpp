@@ -1,0 +1,144 @@
+// Files of JSON lines: what becomes of each form, and what is refused.
+#include "wick/train/text_dataset.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+#include "source_dir.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kGolden = test::source_dir() / "tests/golden";
+
+class TextDatasetTest : public testing::Test {
+ protected:
+  fs::path model(const std::string& tokenizer = "qwen3") {
+    const fs::path path = folder_ / tokenizer;
+    if (!fs::exists(path)) {
+      fs::copy(kGolden / "llama/text", path);
+      for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+        fs::copy(kGolden / "tokenizers" / tokenizer / file, path / file);
+      fs::remove(path / "chat_template.jinja");
+      if (tokenizer == "qwen3")
+        write_plain(path / "chat_template.jinja",
+                    "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\\n' + message['content'] + "
+                    "'<|im_end|>' + '\\n'}}{% endfor %}");
+    }
+    return path;
+  }
+  TextDataset read(const std::string& lines, int64_t length = 128, LongDocuments how = LongDocuments::error) {
+    write_plain(folder_ / "a.jsonl", lines);
+    return TextDataset::read({(folder_ / "a.jsonl").string()}, TextEncoder(model()), length, how);
+  }
+  // What counts, as text.
+  std::string counted(const TextDocument& document, const std::string& tokenizer = "qwen3") {
+    std::vector<int64_t> ids;
+    for (size_t i = 0; i < document.ids.size(); ++i)
+      if (document.counts[i]) ids.push_back(document.ids[i]);
+    return Tokenizer::load(model(tokenizer)).decode(ids, {.skip_special = false, .at_start = false});
+  }
+  void refuse(const std::string& lines, std::initializer_list<std::string_view> parts) {
+    expect_error([&] { read(lines); }, parts);
+  }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(TextDatasetTest, WhatTheModelSaysCounts) {
+  const TextDataset data = read(
+      "\xef\xbb\xbf{\"prompt\": \"What is 2?\", \"completion\": \" A number.\", \"id\": 7}\r\n"
+      "\n"
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi <|im_end|>\"}, {\"role\": \"assistant\", \"content\": "
+      "\"Hello\"}, {\"role\": \"user\", \"content\": \"Bye\"}, {\"role\": \"assistant\", \"content\": \"Ciao\"}]}\n"
+      "{\"text\": \"Once upon a time\"}");
+  ASSERT_EQ(data.documents.size(), 3u);
+  EXPECT_EQ(counted(data.documents[0]), " A number.<|im_end|>");
+  EXPECT_EQ(counted(data.documents[1]), "Hello<|im_end|>Ciao<|im_end|>");
+  EXPECT_TRUE(std::string("Once upon a time<|im_end|>").ends_with(counted(data.documents[2])));
+  EXPECT_EQ(data.documents[2].counted(), data.documents[2].size() - 1);
+  EXPECT_FALSE(data.documents[2].counts.front());
+
+  const Tokenizer tokenizer = Tokenizer::load(model());
+  const auto prompt = tokenizer.encode("What is 2?");
+  EXPECT_TRUE(std::equal(prompt.begin(), prompt.end(), data.documents[0].ids.begin()))
+      << "a prompt's ids are those that it has by itself";
+  EXPECT_EQ(data.tokens, data.documents[0].size() + data.documents[1].size() + data.documents[2].size());
+  EXPECT_NE(data.describe().find("3 documents"), std::string::npos);
+}
+
+TEST_F(TextDatasetTest, ABeginOfTextStandsBeforeIt) {
+  write_plain(folder_ / "a.jsonl", "{\"text\": \"Once upon\"}\n{\"prompt\": \"Once\", \"completion\": \"upon\"}\n");
+  const TextEncoder encoder(model("llama2"));
+  const Tokenizer tokenizer = Tokenizer::load(model("llama2"));
+  const TextDataset data = TextDataset::read({(folder_ / "a.jsonl").string()}, encoder, 64, LongDocuments::error);
+  for (const TextDocument& d : data.documents) {
+    EXPECT_EQ(d.ids.front(), *tokenizer.bos_id());
+    EXPECT_EQ(d.ids.back(), *tokenizer.eos_id());
+  }
+  EXPECT_EQ(counted(data.documents[1], "llama2"), "upon</s>");
+}
+
+TEST_F(TextDatasetTest, LongDocumentsAreAChoice) {
+  const std::string line = "{\"prompt\": \"one two three four five six\", \"completion\": \" seven eight nine ten\"}\n";
+  const TextDataset whole = read(line);
+  const int64_t length = whole.documents[0].size(), limit = length - 3;
+  expect_error([&] { read("{\"text\": \"a b\"}\n" + line, limit); },
+               {"a.jsonl: line 2", std::to_string(length), std::to_string(limit), "cut or split"});
+
+  const TextDataset cut = read(line, limit, LongDocuments::cut);
+  ASSERT_EQ(cut.documents.size(), 1u);
+  EXPECT_EQ(cut.documents[0].size(), limit);
+  EXPECT_EQ(cut.cut, 1);
+  EXPECT_EQ(cut.cut_tokens, 3);
+  EXPECT_NE(cut.describe().find("1 were cut and lost 3 tokens"), std::string::npos) << cut.describe();
+
+  const TextDataset split = read(line, limit, LongDocuments::split);
+  ASSERT_EQ(split.documents.size(), 2u);
+  EXPECT_EQ(split.documents[1].size(), 3);
+  EXPECT_EQ(split.split, 1);
+  EXPECT_EQ(split.counted, whole.counted - 1) << "the first of a piece does not count";
+
+  const TextDataset none = read(line + "{\"text\": \"a b\"}", 4, LongDocuments::cut);
+  EXPECT_EQ(none.left_out, 1) << "only its prompt was left";
+}
+
+TEST_F(TextDatasetTest, WhatIsWrongIsNamedWithItsLine) {
+  refuse("{\"text\": \"a b\"}\n{\"text\": \"b\"", {"a.jsonl: line 2", "JSON"});
+  refuse("[1]", {"line 1", "an object", "array"});
+  refuse("{\"txt\": \"a\"}", {"line 1", "\"messages\"", "\"completion\"", "\"txt\""});
+  refuse("{}", {"line 1", "of none"});
+  refuse("{\"text\": \"a\", \"prompt\": \"b\", \"completion\": \"c\"}", {"line 1", "\"text\"", "\"prompt\""});
+  refuse("{\"prompt\": \"a\"}", {"line 1", "\"completion\"", "missing"});
+  refuse("{\"prompt\": [1], \"completion\": \"a\"}", {"line 1: prompt", "a string", "a list"});
+  refuse("{\"text\": 3}", {"line 1: text", "a string", "3"});
+  refuse("{\"text\": \"\"}", {"line 1", "empty"});
+  refuse("{\"text\": \"\xff\"}", {"line 1", "JSON"});
+  refuse("{\"messages\": {}}", {"line 1", "a list"});
+  refuse("{\"messages\": []}", {"line 1", "assistant"});
+  refuse("{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}", {"line 1", "\"assistant\"", "none"});
+  refuse("{\"messages\": [{\"role\": \"tool\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"a\"}]}",
+         {"line 1", "\"tool\""});
+  refuse("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [1]}]}",
+         {"line 1: message 1", "tool_calls"});
+  refuse("{\"messages\": [{\"role\": \"assistant\"}]}", {"line 1: message 1", "content", "missing"});
+  refuse("", {"a.jsonl", "JSON lines", "no document"});
+  refuse(" \n\n", {"a.jsonl", "no document"});
+  refuse(std::string(100'000, '['), {"line 1", "JSON"});
+  expect_error([&] { TextDataset::read({"nothing.jsonl"}, TextEncoder(model()), 64, LongDocuments::cut); },
+               {"nothing.jsonl"});
+}
+
+TEST_F(TextDatasetTest, ModelsWithoutATemplateTakeTheOtherForms) {
+  fs::copy(model(), folder_ / "plain", fs::copy_options::recursive);
+  fs::remove(folder_ / "plain/chat_template.jinja");
+  const TextEncoder encoder(folder_ / "plain");
+  EXPECT_GT(encoder.encode("{\"text\": \"a b\"}", "x").size(), 1);
+  expect_error([&] { encoder.encode("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}", "f: line 1"); },
+               {"f: line 1", "chat template"});
+}
+
+}  // namespace
+}  // namespace wick

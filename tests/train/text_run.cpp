@@ -1,0 +1,215 @@
+// Whole runs of `wick train` on a tiny language model.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <sstream>
+#include <thread>
+
+#include "device.h"
+#include "source_dir.h"
+#include "train/process.h"
+#include "wick/io/safetensors.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/random.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+using std::chrono::duration;
+using Clock = std::chrono::steady_clock;
+
+const fs::path kGolden = test::source_dir() / "tests/golden";
+
+// Of the Llama kind, with a tokenizer, and with rows of whole quantised blocks.
+void write_model(const fs::path& folder) {
+  fs::create_directory(folder);
+  for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
+    fs::copy(kGolden / "tokenizers/qwen3" / file, folder / file);
+  write_plain(folder / "config.json", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 1410, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+    "hidden_act": "silu", "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2})");
+  Rng rng(3);
+  std::map<std::string, Tensor> tensors;
+  const auto draw = [&](const std::string& name, const Shape& shape) {
+    tensors[name] = random_normal(shape, rng) * 0.18f;
+  };
+  draw("model.embed_tokens.weight", {1410, 32});
+  tensors["model.norm.weight"] = full({32}, 1);
+  for (const std::string layer : {"model.layers.0.", "model.layers.1."}) {
+    for (const char* norm : {"input_layernorm.weight", "post_attention_layernorm.weight"})
+      tensors[layer + norm] = full({32}, 1);
+    draw(layer + "self_attn.q_proj.weight", {32, 32});
+    draw(layer + "self_attn.k_proj.weight", {16, 32});
+    draw(layer + "self_attn.v_proj.weight", {16, 32});
+    draw(layer + "self_attn.o_proj.weight", {32, 32});
+    draw(layer + "mlp.gate_proj.weight", {64, 32});
+    draw(layer + "mlp.up_proj.weight", {64, 32});
+    draw(layer + "mlp.down_proj.weight", {32, 64});
+  }
+  save_safetensors(folder / "model.safetensors", tensors);
+}
+
+class TextRunTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    write_model(folder_ / "model");
+    std::string lines;
+    for (int i = 0; i < 15; ++i) {
+      lines += "{\"text\": \"Once upon a time there was a number " + std::to_string(i) + ".\"}\n";
+      lines += "{\"prompt\": \"What is it?\", \"completion\": \" It is " + std::to_string(i * i) + ".\"}\n";
+    }
+    write_plain(folder_ / "a.jsonl", lines);
+    write_plain(folder_ / "b.jsonl", "{\"text\": \"There was a second file.\"}\n");
+    write_plain(folder_ / "val.jsonl", "{\"text\": \"Once upon a time there was a number 33.\"}\n");
+  }
+
+  std::vector<std::string> arguments(const std::string& output, const std::vector<std::string>& more = {}) const {
+    std::vector<std::string> all = {"train", "--model", "model", "--dataset", "a.jsonl", "--output", output};
+    for (const char* a : {"--steps", "8", "--rank", "4", "--lr", "1e-2", "--batch-size", "2", "--accumulate", "2",
+                          "--sequence-length", "48", "--save-every", "2"})
+      all.emplace_back(a);
+    all.insert(all.end(), {"--device", std::string(test::backend().name())});
+    for (const std::string& a : more) {
+      const auto given = a.starts_with("--") ? std::find(all.begin(), all.end(), a) : all.end();
+      if (given != all.end()) all.erase(given, given + 2);  // replaced
+    }
+    all.insert(all.end(), more.begin(), more.end());
+    for (std::string& a : all)
+      if (a == "model" || a == output || a.ends_with(".jsonl")) a = (folder_ / a).string();
+    return all;
+  }
+  Outcome train(const std::string& output, const std::vector<std::string>& more = {}) const {
+    return Process(arguments(output, more), folder_.path()).wait();
+  }
+  std::string result(const std::string& output) const {
+    return read_plain(folder_ / output / "lora/adapter_model.safetensors");
+  }
+  std::vector<std::string> losses(const std::string& output) const {
+    std::vector<std::string> all;
+    std::istringstream text(read_plain(folder_ / output / "metrics.jsonl"));
+    for (std::string line; std::getline(text, line);) all.push_back(line.substr(0, line.find(",\"seconds\"")));
+    return all;
+  }
+
+  TemporaryDirectory folder_;
+};
+
+void expect_one_line(const Outcome& outcome, std::initializer_list<std::string_view> parts) {
+  EXPECT_GE(outcome.code, 1) << outcome.out;
+  EXPECT_LE(outcome.code, 127) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  for (const std::string_view part : parts) EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err << part;
+}
+
+void expect_told(const Outcome& outcome, std::initializer_list<std::string_view> parts) {
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const std::string_view part : parts) EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out << part;
+}
+
+TEST_F(TextRunTest, LeavesAnAdapterThatGenerateTakes) {
+  const Outcome outcome = train("out", {"--dataset", "a.jsonl", "b.jsonl", "--val", "val.jsonl", "--val-every", "3"});
+  expect_told(outcome, {"31 documents", "in the loss", "rows of 48 tokens", "padding", "Memory on", "tokens/s",
+                        "validation loss", "A LoRA of rank 4 on 14 modules"});
+  for (const char* folder : {"lora", "lora-000002", "lora-000008"})
+    for (const char* file : {"adapter_model.safetensors", "adapter_config.json"})
+      EXPECT_TRUE(fs::exists(folder_ / "out" / folder / file)) << folder << file;
+  const SafetensorsFile adapter = SafetensorsFile::open(folder_ / "out/lora/adapter_model.safetensors");
+  EXPECT_EQ(adapter.tensors().size(), 28u);
+  EXPECT_EQ(adapter.load("base_model.model.model.layers.1.mlp.down_proj.lora_A.weight").shape(), (Shape{4, 64}));
+
+  const std::vector<std::string> lines = losses("out");
+  ASSERT_EQ(lines.size(), 8u);
+  for (const size_t step : {3, 6, 8}) EXPECT_NE(lines[step - 1].find("val_loss"), std::string::npos) << step;
+  for (const size_t step : {1, 2, 7}) EXPECT_EQ(lines[step - 1].find("val_loss"), std::string::npos) << step;
+
+  const std::vector<std::string> base = {"generate", "--model",       (folder_ / "model").string(),
+                                         "--prompt", "What is it?",   "--max-tokens",
+                                         "12",       "--temperature", "0"};
+  std::vector<std::string> with = base;
+  with.insert(with.end(), {"--lora", (folder_ / "out/lora").string()});
+  const Outcome before = Process(base, folder_.path()).wait(), after = Process(with, folder_.path()).wait();
+  EXPECT_EQ(after.code, 0) << after.err;
+  EXPECT_NE(before.out, after.out);
+  with.back() = (kGolden / "llama/llama2/adapter").string();
+  expect_one_line(Process(with, folder_.path()).wait(), {"adapter_model.safetensors", "shape"});
+}
+
+TEST_F(TextRunTest, IsAFunctionOfItsInputsAndSettings) {
+  ASSERT_EQ(train("a").code, 0);
+  ASSERT_EQ(train("b", {"--val", "val.jsonl", "--gradient-checkpointing"}).code, 0);
+  EXPECT_EQ(result("a"), result("b")) << "recomputing and validating change nothing";
+  ASSERT_EQ(train("c", {"--seed", "1"}).code, 0);
+  EXPECT_NE(result("a"), result("c"));
+}
+
+TEST_F(TextRunTest, KilledAtAnyMomentItEndsTheSame) {
+  const std::vector<std::string> dropout = {"--lora-dropout", "0.2", "--val", "val.jsonl"};
+  const auto begin = Clock::now();
+  ASSERT_EQ(train("whole", dropout).code, 0);
+  const double length = duration<double>(Clock::now() - begin).count();
+  std::vector<std::string> resumed = dropout;
+  resumed.emplace_back("--resume");
+  std::mt19937 random(5);
+  for (int i = 0; i < 8; ++i) {
+    fs::remove_all(folder_ / "cut");
+    const Process victim(arguments("cut", dropout), folder_.path());
+    std::this_thread::sleep_for(duration<double>(length * std::uniform_real_distribution(0.1, 0.99)(random)));
+    victim.signal(SIGKILL);
+    victim.wait();
+    const Outcome outcome = train("cut", resumed);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(result("cut"), result("whole"));
+    EXPECT_EQ(losses("cut"), losses("whole"));
+  }
+}
+
+TEST_F(TextRunTest, EpochsAreCountedInSteps) {
+  expect_told(train("a", {"--epochs", "2", "--no-packing", "--batch-size", "3", "--accumulate", "1"}),
+              {"30 rows of a document each", "20 steps of 1 x 3"});
+  ASSERT_EQ(train("b", {"--epochs", "1", "--no-packing", "--batch-size", "3", "--accumulate", "1"}).code, 0);
+  ASSERT_EQ(train("b", {"--epochs", "2", "--no-packing", "--batch-size", "3", "--accumulate", "1", "--resume"}).code,
+            0);
+  EXPECT_EQ(result("a"), result("b"));
+}
+
+TEST_F(TextRunTest, QuantisedWeightsTrainAlmostTheSame) {
+  const auto last = [&](const std::string& output) {
+    const std::string line = losses(output).back();
+    return std::stod(line.substr(line.find("\"loss\":") + 7));
+  };
+  ASSERT_EQ(train("f32").code, 0);
+  for (const char* type : {"q8_0", "q4_0"}) {
+    const std::string output = std::string("out_") + type;
+    ASSERT_EQ(train(output, {"--quantize", type}).code, 0);
+    EXPECT_NEAR(last(output), last("f32"), 0.1 * last("f32")) << type;
+    EXPECT_NE(last(output), last("f32")) << type;
+  }
+}
+
+TEST_F(TextRunTest, WrongInputIsOneLine) {
+  write_plain(folder_ / "bad.jsonl", "{\"text\": \"a b\"}\n{\"txt\": 1}\n");
+  expect_one_line(train("out", {"--dataset", "bad.jsonl"}), {"bad.jsonl: line 2", "txt"});
+  expect_one_line(train("out", {"--val", "bad.jsonl"}), {"bad.jsonl: line 2", "txt"});
+  expect_one_line(train("out", {"--dataset", "none.jsonl"}), {"none.jsonl"});
+  expect_one_line(train("out", {"--sequence-length", "8"}), {"a.jsonl: line", "--long-documents cut or split"});
+  expect_one_line(train("out", {"--sequence-length", "65"}), {"--sequence-length", "64", "65"});
+  expect_one_line(train("out", {"--resolution", "512"}), {"--resolution", "text"});
+  expect_one_line(train("out", {"--caption-dropout", "0.5"}), {"--caption-dropout", "text"});
+  expect_one_line(train("out", {"--train", "full"}), {"--train", "LoRA"});
+  expect_one_line(train("out", {"--quantize", "q8_0", "--bf16"}), {"--quantize", "--bf16"});
+  expect_one_line(train("out", {"--targets", "*nothing*"}), {"nothing"});
+  expect_one_line(train("out", {"--long-documents", "drop"}), {"--long-documents", "cut", "drop"});
+  expect_one_line(train("out", {"--model", (kGolden / "sdxl").string(), "--val", "val.jsonl"}),
+                  {"--sequence-length", "pictures"});
+  ASSERT_EQ(train("out").code, 0);
+  write_plain(folder_ / "a.jsonl", "{\"text\": \"something else\"}\n");
+  expect_one_line(train("out", {"--resume"}), {"dataset"});
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,74 @@
+#include "wick/train/text_batch.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace wick {
+namespace {
+
+constexpr int64_t kIgnored = -100;
+
+}  // namespace
+
+PackedBatch pack(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows, int64_t row_length,
+                 float weight, const LlamaConfig& config, Memory& memory) {
+  const auto length_of = [&](const PackedRow& row) {
+    return std::accumulate(row.begin(), row.end(), int64_t{0},
+                           [&](int64_t sum, size_t i) { return sum + documents[i].size(); });
+  };
+  int64_t width = row_length;
+  for (const PackedRow& row : rows) width = std::max(width, length_of(row));
+  const int64_t count = int64_t(rows.size()) * width;
+  std::vector<int64_t> ids(size_t(count), 0), targets(size_t(count), kIgnored);
+  std::vector<float> weights(size_t(count), 0);
+  std::vector<TokenRun> runs;
+  for (size_t row = 0; row < rows.size(); ++row) {
+    int64_t begin = 0;
+    for (const size_t i : rows[row]) {
+      const TextDocument& document = documents[i];
+      const size_t at = row * size_t(width) + size_t(begin);
+      for (size_t t = 0; t < document.ids.size(); ++t) {
+        ids[at + t] = document.ids[t];
+        if (t > 0 && document.counts[t]) targets[at + t - 1] = document.ids[t], weights[at + t - 1] = weight;
+      }
+      runs.push_back({int64_t(row), begin, begin + document.size()});
+      begin += document.size();
+    }
+  }
+  const Shape shape{int64_t(rows.size()), width};
+  return {Tensor::of(ids, shape, memory),
+          TokenPlan(shape[0], width, runs, config, /*cached=*/false, memory),
+          {Tensor::of(targets, {count}, memory), Tensor::of(weights, {count}, memory)}};
+}
+
+double total_loss(const Llama& model, const std::vector<TextDocument>& documents, int64_t row_length,
+                  int64_t batch_size) {
+  std::vector<int64_t> lengths;
+  for (const TextDocument& d : documents) lengths.push_back(d.size());
+  std::vector<size_t> order(documents.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const std::vector<PackedRow> rows = first_fit(order, lengths, row_length);
+  double sum = 0;
+  for (size_t begin = 0; begin < rows.size(); begin += size_t(batch_size)) {
+    const size_t end = std::min(rows.size(), begin + size_t(batch_size));
+    const std::vector<PackedRow> some(rows.begin() + std::ptrdiff_t(begin), rows.begin() + std::ptrdiff_t(end));
+    const PackedBatch batch = pack(documents, some, row_length, 1, model.config(), *model.place().memory);
+    sum += double(model.loss(model(batch.ids, batch.plan), batch.targets).item());
+  }
+  return sum;
+}
+
+std::vector<TextDocument> windows(const TextDocument& document, int64_t length, int64_t stride) {
+  check(0 < stride && stride < length, "windows of {} tokens, {} apart", length, stride);
+  std::vector<TextDocument> pieces;
+  for (int64_t begin = 0, counted = 0; counted < document.size(); begin += stride) {
+    const int64_t end = std::min(document.size(), begin + length);
+    TextDocument piece{{document.ids.begin() + begin, document.ids.begin() + end}, {}};
+    for (int64_t t = begin; t < end; ++t) piece.counts.push_back(t >= counted && document.counts[size_t(t)]);
+    pieces.push_back(std::move(piece));
+    counted = end;
+  }
+  return pieces;
+}
+
+}  // namespace wick
