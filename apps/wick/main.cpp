@@ -45,9 +45,9 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     if (app.get_subcommands().empty())
-      return report(
-          kWrongUsage,
-          "expected a command: train, plan, generate, chat, eval, merge, inspect, forward or doctor (wick --help lists them)");
+      return report(kWrongUsage,
+                    "expected a command: train, plan, generate, chat, eval, merge, inspect, forward or doctor (wick "
+                    "--help lists them)");
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);

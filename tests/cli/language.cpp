@@ -107,7 +107,7 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse(base + "--lora " + quoted((folder / "nothing").string()), {"--lora", "nothing"});
   refuse("generate --model " + quoted((kModels / "llama2").string()) + " --prompt x", {"llama2", "tokenizer"});
   refuse("generate --model " + quoted(kModel) + " --prompt x --out x.png --top-k 3", {"--top-k", "pictures"});
-  refuse("train --model " + model() + " --dataset x --output y", {"qwen3"});
+  refuse("train --model " + model() + " --dataset nothing.jsonl --output y", {"nothing.jsonl"});
 }
 
 TEST_F(Language, ADamagedModelIsOneLine) {

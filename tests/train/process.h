@@ -2,14 +2,19 @@
 #pragma once
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <initializer_list>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -60,5 +65,30 @@ class Process {
   std::filesystem::path out_, err_;
   pid_t pid_ = 0;
 };
+
+// The first arguments, those of which that `more` has too replaced, and then the others.
+inline std::vector<std::string> with_flags(std::vector<std::string> all, const std::vector<std::string>& more) {
+  for (const std::string& a : more) {
+    const auto given = a.starts_with("--") ? std::find(all.begin(), all.end(), a) : all.end();
+    if (given != all.end()) all.erase(given, given + 2);
+  }
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+// The lines of a run's metrics.jsonl, without what differs from run to run.
+inline std::vector<std::string> logged(const std::filesystem::path& output) {
+  std::vector<std::string> all;
+  std::istringstream text(read_plain(output / "metrics.jsonl"));
+  for (std::string line; std::getline(text, line);) all.push_back(line.substr(0, line.find(",\"seconds\"")));
+  return all;
+}
+
+inline void expect_one_line(const Outcome& outcome, std::initializer_list<std::string_view> parts) {
+  EXPECT_GE(outcome.code, 1) << outcome.out;
+  EXPECT_LE(outcome.code, 127) << outcome.err;
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
+  for (const std::string_view part : parts) EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err << part;
+}
 
 }  // namespace wick

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <limits>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "device.h"
@@ -64,12 +63,7 @@ class RunTest : public testing::Test {
                                     "2",
                                     "--device",
                                     std::string(test::backend().name())};
-    for (const std::string& a : more) {
-      const auto given = a.starts_with("--") ? std::find(all.begin(), all.end(), a) : all.end();
-      if (given != all.end()) all.erase(given, given + 2);  // replaced
-    }
-    all.insert(all.end(), more.begin(), more.end());
-    return all;
+    return with_flags(all, more);
   }
   Outcome train(const std::string& output, const std::vector<std::string>& more = {}, rlim_t largest_file = 0) const {
     return Process(arguments(output, more), folder_.path(), largest_file).wait();
@@ -79,22 +73,10 @@ class RunTest : public testing::Test {
     const std::string text = read_plain(folder_ / output / "metrics.jsonl");
     return std::count(text.begin(), text.end(), '\n');
   }
-  std::vector<std::string> losses(const std::string& output) const {
-    std::vector<std::string> all;
-    std::istringstream text(read_plain(folder_ / output / "metrics.jsonl"));
-    for (std::string line; std::getline(text, line);) all.push_back(line.substr(0, line.find(",\"seconds\"")));
-    return all;
-  }
+  std::vector<std::string> losses(const std::string& output) const { return logged(folder_ / output); }
 
   TemporaryDirectory folder_;
 };
-
-void expect_one_line(const Outcome& outcome, std::initializer_list<std::string_view> parts) {
-  EXPECT_GE(outcome.code, 1) << outcome.out;
-  EXPECT_LE(outcome.code, 127) << outcome.err;
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  for (const std::string_view part : parts) EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err << part;
-}
 
 TEST_F(RunTest, LeavesEverythingItPromises) {
   const Outcome outcome = train("out");

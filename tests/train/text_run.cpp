@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <random>
-#include <sstream>
 #include <thread>
 
 #include "device.h"
@@ -74,11 +73,7 @@ class TextRunTest : public testing::Test {
                           "--sequence-length", "48", "--save-every", "2"})
       all.emplace_back(a);
     all.insert(all.end(), {"--device", std::string(test::backend().name())});
-    for (const std::string& a : more) {
-      const auto given = a.starts_with("--") ? std::find(all.begin(), all.end(), a) : all.end();
-      if (given != all.end()) all.erase(given, given + 2);  // replaced
-    }
-    all.insert(all.end(), more.begin(), more.end());
+    all = with_flags(all, more);
     for (std::string& a : all)
       if (a == "model" || a == output || a.ends_with(".jsonl")) a = (folder_ / a).string();
     return all;
@@ -89,22 +84,10 @@ class TextRunTest : public testing::Test {
   std::string result(const std::string& output) const {
     return read_plain(folder_ / output / "lora/adapter_model.safetensors");
   }
-  std::vector<std::string> losses(const std::string& output) const {
-    std::vector<std::string> all;
-    std::istringstream text(read_plain(folder_ / output / "metrics.jsonl"));
-    for (std::string line; std::getline(text, line);) all.push_back(line.substr(0, line.find(",\"seconds\"")));
-    return all;
-  }
+  std::vector<std::string> losses(const std::string& output) const { return logged(folder_ / output); }
 
   TemporaryDirectory folder_;
 };
-
-void expect_one_line(const Outcome& outcome, std::initializer_list<std::string_view> parts) {
-  EXPECT_GE(outcome.code, 1) << outcome.out;
-  EXPECT_LE(outcome.code, 127) << outcome.err;
-  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
-  for (const std::string_view part : parts) EXPECT_NE(outcome.err.find(part), std::string::npos) << outcome.err << part;
-}
 
 void expect_told(const Outcome& outcome, std::initializer_list<std::string_view> parts) {
   EXPECT_EQ(outcome.code, 0) << outcome.err;
@@ -137,6 +120,38 @@ TEST_F(TextRunTest, LeavesAnAdapterThatGenerateTakes) {
   EXPECT_NE(before.out, after.out);
   with.back() = (kGolden / "llama/llama2/adapter").string();
   expect_one_line(Process(with, folder_.path()).wait(), {"adapter_model.safetensors", "shape"});
+}
+
+TEST_F(TextRunTest, EvalAndMergeTakeWhatItLeaves) {
+  ASSERT_EQ(train("out").code, 0);
+  const auto run = [&](std::vector<std::string> words, const std::string& model) {
+    words.insert(words.end(), {"--model", (folder_ / model).string()});
+    return Process(words, folder_.path()).wait();
+  };
+  const auto perplexity = [&](const std::string& model, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"eval", "--dataset", (folder_ / "a.jsonl").string(), "--json"});
+    const Outcome outcome = run(more, model);
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("\"documents\":30"), std::string::npos) << outcome.out;
+    return std::stod(outcome.out.substr(outcome.out.find(':') + 1));
+  };
+  const std::string lora = (folder_ / "out/lora").string();
+  const double base = perplexity("model"), trained = perplexity("model", {"--lora", lora});
+  EXPECT_LT(trained, 0.7 * base);
+  EXPECT_NEAR(perplexity("model", {"--lora", lora, "--batch-size", "4"}), trained, 1e-3 * trained);
+  const double windowed = perplexity("model", {"--lora", lora, "--context", "10", "--stride", "4"});
+  EXPECT_GT(windowed, 0.2 * trained);
+  EXPECT_NE(windowed, trained);
+
+  const Outcome merged = run({"merge", "--lora", lora, "--output", (folder_ / "merged").string()}, "model");
+  EXPECT_EQ(merged.code, 0) << merged.err;
+  EXPECT_NEAR(perplexity("merged"), trained, 1e-3 * trained);
+  expect_one_line(run({"merge", "--lora", lora, "--output", (folder_ / "model").string()}, "model"), {"--output"});
+  expect_one_line(run({"eval", "--dataset", (folder_ / "a.jsonl").string(), "--stride", "64"}, "model"), {"--stride"});
+  expect_one_line(run({"eval", "--dataset", (folder_ / "a.jsonl").string(), "--context", "65"}, "model"),
+                  {"--context", "64", "65"});
+  const Outcome plan = run({"plan", "--rank", "4", "--batch-size", "3"}, "model");
+  expect_told(plan, {"Text of up to 64 tokens", "A LoRA of rank 4 on 14 modules", "batches of 3, 64 tokens"});
 }
 
 TEST_F(TextRunTest, IsAFunctionOfItsInputsAndSettings) {

@@ -59,8 +59,10 @@ DType checked_dtype(DType stored, std::optional<DType> asked, const Shape& shape
 
 void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
   const std::vector<fs::path> files = weight_files(from);
-  for (const fs::path& path : files)
-    for (const auto& [name, info] : SafetensorsFile::open(path).tensors()) changes.look_at(name, info.shape);
+  for (const fs::path& path : files) {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const auto& [name, info] : file.tensors()) changes.look_at(name, info.shape);
+  }
   changes.check_complete();
   check(!dtype || !is_block(*dtype), "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
         dtype ? name_of(*dtype) : "");

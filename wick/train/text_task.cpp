@@ -162,7 +162,8 @@ std::optional<DType> text_dtype(const TrainConfig& config, const fs::path& model
 DType planned_dtype(const TrainConfig& config, const fs::path& model) {
   if (const auto dtype = text_dtype(config, model)) return *dtype;
   std::map<DType, uint64_t> bytes;
-  for (const auto& [name, tensor] : GgufFile::open(model).tensors())
+  const GgufFile file = GgufFile::open(model);
+  for (const auto& [name, tensor] : file.tensors())
     if (tensor.dtype && tensor.bytes) bytes[*tensor.dtype] += *tensor.bytes;
   check(!bytes.empty(), "{}: holds no tensor that Wick knows", model.string());
   return std::max_element(bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; })

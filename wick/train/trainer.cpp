@@ -252,6 +252,7 @@ bool Run::is_validated(int64_t step) const {
 
 // Of what would be saved.
 std::optional<double> Run::validation_loss() {
+  if (config_.val.empty()) return {};
   optimizer_->swap_averages();
   const std::optional<double> loss = task_->validation_loss();
   optimizer_->swap_averages();
