@@ -6,8 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "timing.h"
-#include "wick/backend/registry.h"
+#include "device_clock.h"
 
 namespace wick::bench {
 namespace {
@@ -61,12 +60,7 @@ class Bench {
   };
 
   Tensor empty(const Shape& shape, DType t) { return Tensor::empty(shape, t, device_.memory()); }
-  Tensor normal(const Shape& shape, DType t) {
-    const Tensor x = empty(shape, DType::f32), y = empty(shape, t);
-    device_.fill_normal(x, 1, ++streams_, 0);
-    device_.copy(y, x);
-    return y;
-  }
+  Tensor normal(const Shape& shape, DType t) { return clock_.normal(shape, t); }
   Tensor wide(const Tensor& x) {
     const Tensor y = empty(x.shape(), DType::f32);
     device_.copy(y, x);
@@ -100,26 +94,12 @@ class Bench {
   }
 
   double time(const std::function<void()>& call) {
-    if (once_) return 0;
-    constexpr int kCalls = 8, kWarmUp = 2, kRuns = 9;
-    const auto graph = device_.capture([&] {
-      for (int i = 0; i < kCalls; ++i) call();
-    });
-    std::vector<double> times;
-    for (int run = 0; run < kWarmUp + kRuns; ++run) {
-      const double ms = time_ms([&] {
-        for (int i = 0; i < 2; ++i) graph->run();
-        flag_.item();
-      });
-      if (run >= kWarmUp) times.push_back(ms * 1000 / (2 * kCalls));
-    }
-    return median(times);
+    return once_ ? 0 : clock_.time([&](int) { call(); }, {.calls = 8, .replays = 2, .runs = 9, .warm_up = 2});
   }
 
   const bool once_;
-  Backend& device_ = open_backend("cuda");
-  uint32_t streams_ = 0;
-  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
+  DeviceClock clock_;
+  Backend& device_ = clock_.device;
 };
 
 void run(bool once) {

@@ -5,8 +5,7 @@
 
 #include <functional>
 
-#include "timing.h"
-#include "wick/backend/registry.h"
+#include "device_clock.h"
 
 namespace wick::bench {
 namespace {
@@ -17,31 +16,12 @@ class Bench {
  public:
   explicit Bench(bool once) : once_(once) {}
 
-  Tensor normal(const Shape& shape, DType dtype) {
-    const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
-                 y = Tensor::empty(shape, dtype, device_.memory());
-    device_.fill_normal(x, 1, ++streams_, 0);
-    device_.copy(y, x);
-    return y;
-  }
+  Tensor normal(const Shape& shape, DType dtype) { return clock_.normal(shape, dtype); }
 
-  // Median microseconds of f(), of which a graph holds `calls`. The wait at the end of some replays counts too.
+  // Median microseconds of f(), of which a graph holds `calls`.
   double time(const std::function<void()>& f, int calls = 20) {
     f();  // what is made on first use
-    if (once_) return 0;
-    const auto graph = device_.capture([&] {
-      for (int i = 0; i < calls; ++i) f();
-    });
-    constexpr int kWarmUp = 3, kRuns = 25, kReplays = 10;
-    std::vector<double> times;
-    for (int run = 0; run < kWarmUp + kRuns; ++run) {
-      const double ms = time_ms([&] {
-        for (int i = 0; i < kReplays; ++i) graph->run();
-        flag_.item();
-      });
-      if (run >= kWarmUp) times.push_back(ms * 1000 / (calls * kReplays));
-    }
-    return median(times);
+    return once_ ? 0 : clock_.time([&](int) { f(); }, {.calls = calls, .replays = 10, .runs = 25, .warm_up = 3});
   }
 
   // The gradients of both factors, which are f32, from dy and x.
@@ -100,10 +80,9 @@ class Bench {
   }
 
  private:
-  Backend& device_ = open_backend("cuda");
+  DeviceClock clock_;
+  Backend& device_ = clock_.device;
   bool once_;
-  uint32_t streams_ = 0;
-  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
 };
 
 void run(bool once) {

@@ -5,8 +5,7 @@
 #include <cstdlib>
 #include <functional>
 
-#include "timing.h"
-#include "wick/backend/registry.h"
+#include "device_clock.h"
 
 namespace wick::bench {
 namespace {
@@ -33,29 +32,11 @@ class Sweep {
   }
 
  private:
-  Tensor normal(const Shape& shape, DType dtype) {
-    const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
-                 y = Tensor::empty(shape, dtype, device_.memory());
-    device_.fill_normal(x, 1, ++streams_, 0);
-    device_.copy(y, x);
-    return y;
-  }
+  Tensor normal(const Shape& shape, DType dtype) { return clock_.normal(shape, dtype); }
 
   double time(const std::function<void()>& f) {
     f();  // what is made on first use
-    const auto graph = device_.capture([&] {
-      for (int i = 0; i < calls_; ++i) f();
-    });
-    constexpr int kWarmUp = 2, kRuns = 5, kReplays = 3;
-    std::vector<double> times;
-    for (int run = 0; run < kWarmUp + kRuns; ++run) {
-      const double ms = time_ms([&] {
-        for (int i = 0; i < kReplays; ++i) graph->run();
-        flag_.item();
-      });
-      if (run >= kWarmUp) times.push_back(ms * 1000 / (calls_ * kReplays));
-    }
-    return median(times);
+    return clock_.time([&](int) { f(); }, {.calls = calls_, .replays = 3, .runs = 5, .warm_up = 2});
   }
 
   // One that cannot be is replaced by the chosen one.
@@ -81,10 +62,9 @@ class Sweep {
     std::fflush(stdout);
   }
 
-  Backend& device_ = open_backend("cuda");
-  uint32_t streams_ = 0;
+  DeviceClock clock_;
+  Backend& device_ = clock_.device;
   int calls_ = 20;
-  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
 };
 
 void run() {

@@ -13,8 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "timing.h"
-#include "wick/backend/registry.h"
+#include "device_clock.h"
 
 namespace wick::bench {
 namespace {
@@ -38,13 +37,7 @@ class Bench {
     print("copy 128 MiB", kBytes, copy_us(kBytes));
   }
 
-  Tensor normal(const Shape& shape, DType dtype) {
-    const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
-                 y = Tensor::empty(shape, dtype, device_.memory());
-    device_.fill_normal(x, 1, ++streams_, 0);
-    device_.copy(y, x);
-    return y;
-  }
+  Tensor normal(const Shape& shape, DType dtype) { return clock_.normal(shape, dtype); }
 
   // 32 groups, with SiLU.
   void group_norm(const Shape& shape, DType t) {
@@ -146,20 +139,7 @@ class Bench {
   // Median microseconds of call(i) with i going round `sets`.
   double time(size_t sets, const std::function<void(size_t)>& call) {
     for (size_t i = 0; i < sets; ++i) call(i);  // what is made on first use
-    constexpr int kCalls = 24, kWarmUp = 2, kRuns = 11;
-    const auto graph = device_.capture([&] {
-      for (int i = 0; i < kCalls; ++i) call(size_t(i) % sets);
-    });
-    std::vector<double> times;
-    for (int run = 0; run < kWarmUp + kRuns; ++run) {
-      constexpr int kReplays = 8;
-      const double ms = time_ms([&] {
-        for (int i = 0; i < kReplays; ++i) graph->run();
-        flag_.item();
-      });
-      if (run >= kWarmUp) times.push_back(ms * 1000 / (kCalls * kReplays));
-    }
-    return median(times);
+    return clock_.time([&](int i) { call(size_t(i) % sets); }, {.calls = 24, .replays = 8, .runs = 11, .warm_up = 2});
   }
 
   // Of a copy that reads half of these bytes and writes the other half.
@@ -186,12 +166,11 @@ class Bench {
         copy_us(moved.once) / us);
   }
 
-  Backend& device_ = open_backend("cuda");
-  uint32_t streams_ = 0;
+  DeviceClock clock_;
+  Backend& device_ = clock_.device;
   std::vector<std::string> names_;
-  double copy_rate_ = 0;                   // bytes a microsecond, of 128 MiB
-  std::map<double, double> copy_us_;       // by bytes
-  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
+  double copy_rate_ = 0;              // bytes a microsecond, of 128 MiB
+  std::map<double, double> copy_us_;  // by bytes
 };
 
 void run(std::vector<std::string> names) {

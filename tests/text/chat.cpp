@@ -148,13 +148,12 @@ TEST(ChatTemplate, SaysWhatItCannotDo) {
     }
     return "nothing";
   };
-  EXPECT_EQ(
-      complaint([] { ChatTemplate::recognize("", "m/tokenizer_config.json"); }),
-      "m/tokenizer_config.json: no chat template there: name one (llama2, llama3, mistral-v3, chatml, ...) or give "
-      "a plain prompt");
+  EXPECT_EQ(complaint([] { ChatTemplate::recognize("", "m/tokenizer_config.json"); }),
+            "m/tokenizer_config.json: no chat template there: take the model's instruction-tuned variant, or text "
+            "without roles (a plain prompt)");
   EXPECT_EQ(complaint([] { ChatTemplate::recognize("{{ '<|user|>' }}\n", "m"); }),
             "m: the chat template \"{{ '<|user|>' }}\\x0a\" is of no family that Wick knows (Llama 2 and 3, Mistral, "
-            "ChatML): name one of them or give a plain prompt");
+            "ChatML): use text without roles (a plain prompt)");
   EXPECT_EQ(complaint([] { ChatTemplate::named("alpaca"); }),
             "chat template \"alpaca\": expected one of llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, "
             "qwen3");

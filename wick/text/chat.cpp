@@ -85,16 +85,17 @@ class ChatTemplate::Writer {
 };
 
 ChatTemplate ChatTemplate::recognize(std::string_view jinja, const std::string& source) {
-  check(!jinja.empty(),
-        "{}: no chat template there: name one (llama2, llama3, mistral-v3, chatml, ...) or give a plain prompt",
-        source);
+  check(
+      !jinja.empty(),
+      "{}: no chat template there: take the model's instruction-tuned variant, or text without roles (a plain prompt)",
+      source);
   if (has(jinja, "[INST]") && has(jinja, "<<SYS>>")) return llama2(jinja);
   if (has(jinja, "[INST]") && !has(jinja, "[SYSTEM_PROMPT]")) return mistral(jinja);
   if (has(jinja, "<|start_header_id|>") && has(jinja, "<|end_header_id|>")) return llama3(jinja);
   if (has(jinja, "<|im_start|>") && has(jinja, "<|im_end|>")) return chatml(jinja);
   fail(
-      "{}: the chat template {} is of no family that Wick knows (Llama 2 and 3, Mistral, ChatML): name one of them or "
-      "give a plain prompt",
+      "{}: the chat template {} is of no family that Wick knows (Llama 2 and 3, Mistral, ChatML): use text without "
+      "roles (a plain prompt)",
       source, quote(jinja.substr(0, 60)));
 }
 
