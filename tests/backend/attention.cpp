@@ -244,11 +244,27 @@ std::vector<Case> language_cases() {
       random.bounds.insert(random.bounds.end(), {first, last});
     }
   all.push_back(random);
+  Case shared{1, 130, 130, 4, 64, true};  // without ranges
+  shared.shared = 2;
+  all.push_back(shared);
+  if (on_cpu()) return all;
+  // What decides between kernels, and where their tiles end: wide heads, long caches, queries that see nothing first.
+  const auto later = [](int64_t, int64_t t) { return t < 70 ? 0 : t - 60; };
+  const auto cache = [](int64_t b, int64_t t) { return 2900 + 47 * b + t + 1; };
+  for (const int64_t width : {64, 72, 128}) {
+    all.push_back(ranged({1, 400, 400, 8, width, false}, 4, zero, next));
+    all.push_back(ranged({1, 330, 330, 4, width, false}, 2, window(70), next));
+    all.push_back(ranged({2, 200, 200, 2, width, false}, 1, zero, later));
+    all.push_back(ranged({2, 4, 3000, 8, width, false}, 4, zero, cache));
+    all.push_back(ranged({1, 1, 3000, 4, width, false}, 1, zero, cache));
+    all.push_back(ranged(
+        {1, 8, 3000, 16, width, false}, 8, [=](int64_t b, int64_t t) { return cache(b, t) - 75; }, cache));
+    all.push_back(ranged({1, 1600, 1600, 2, width, false}, 2, document, next));
+  }
   return all;
 }
 
 TEST(Attention, SharedHeadsAndRangesOfKeys) {
-  if (!on_cpu()) GTEST_SKIP() << "the CPU's alone so far";
   for (const Case& c : language_cases()) {
     SCOPED_TRACE(
         fmt::format("{} x {} queries, {} keys, {} heads of {}", c.batch, c.queries, c.keys, c.heads, c.features));

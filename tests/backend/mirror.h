@@ -144,7 +144,7 @@ class Mirror final : public Backend {
     if (!v || v.numel() == 0) return;
     int64_t last = 0;
     for (int d = 0; d < v.rank(); ++d) last += (v.shape[d] - 1) * v.stride[d];
-    regions.push_back({v.as<char>(), v.as<char>() + (last + 1) * int64_t(size_of(v.dtype)), {}});
+    regions.push_back({v.as<char>(), v.as<char>() + bytes_of(v.dtype, last + 1), {}});
   }
   static void collect(std::vector<Region>& regions, const Modulation& m) {
     for (const View& v : {m.scale, m.shift}) collect(regions, v);

@@ -44,20 +44,22 @@ TEST(Embedding, strided_ids) {
 }
 
 TEST(ScatterRows, go_where_they_belong_and_leave_the_rest) {
-  if (!on_cpu()) GTEST_SKIP() << "the CPU's alone so far";
-  for (const DType dtype : {DType::f32, DType::bf16})
-    for (const Layout layout : {Layout::packed, Layout::gapped}) {
-      const Tensor x = random({2, 3, 4, 5}, layout), y = random({2, 7, 4, 5}, layout, dtype);
-      std::vector<double> want = doubles(y);
-      const Tensor rows = Tensor::empty({2, 3}, DType::i32);
-      const std::vector<int32_t> places = {6, -1, 0, 2, 3, -7};
-      std::copy(places.begin(), places.end(), rows.data<int32_t>());
-      for (size_t i = 0; i < 6; ++i)
-        for (size_t d = 0; d < 20; ++d)
-          if (places[i] >= 0) want[(i / 3 * 7 + size_t(places[i])) * 20 + d] = doubles(x)[i * 20 + d];
-      backend().scatter_rows(y, x, rows);
-      expect_close(y, want, 0, "scatter_rows");
-    }
+  for (const auto& [from, dtype] :
+       {std::pair{DType::f32, DType::f32}, {DType::f32, DType::bf16}, {DType::bf16, DType::bf16}})
+    for (const Layout layout : {Layout::packed, Layout::gapped, Layout::swapped})
+      for (const int64_t width : {5, 8, 24}) {
+        const Tensor x = random({2, 3, 4, width}, layout, from), y = random({2, 7, 4, width}, layout, dtype);
+        std::vector<double> want = doubles(y);
+        const Tensor rows = Tensor::empty({2, 3}, DType::i32);
+        const std::vector<int32_t> places = {6, -1, 0, 2, 3, -7};
+        std::copy(places.begin(), places.end(), rows.data<int32_t>());
+        for (size_t i = 0; i < 6; ++i)
+          for (size_t d = 0; d < 4 * size_t(width); ++d)
+            if (places[i] >= 0)
+              want[(i / 3 * 7 + size_t(places[i])) * 4 * size_t(width) + d] = doubles(x)[i * 4 * size_t(width) + d];
+        backend().scatter_rows(y, x, rows);
+        expect_close(y, want, 0, "scatter_rows");
+      }
 }
 
 TEST(Upsample, nearest_and_its_gradient) {

@@ -6,6 +6,7 @@
 
 #include "wick/backend/attention_parts.h"
 #include "wick/backend/cuda/attention_own.h"
+#include "wick/backend/cuda/attention_ranges.h"
 #include "wick/backend/cuda/cudnn.h"
 #include "wick/backend/cuda/dense.h"
 
@@ -87,15 +88,12 @@ View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_
   return part;
 }
 
-void check_supported(const View& q, const View& k, const View& ranges) {
-  check(!ranges && q.shape[2] == k.shape[2],
-        "attention of language models (shared heads, ranges of keys) does not run on CUDA yet: use --device cpu");
-}
+// What only language models ask for.
+bool of_language(const View& q, const View& k, const View& ranges) { return ranges || q.shape[2] != k.shape[2]; }
 
 }  // namespace
 
 void CudaBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) {
-  check_supported(q, k, ranges);
   if (y.numel() == 0) return;
   if (k.shape[1] == 0) {
     fill(y, 0);
@@ -106,23 +104,29 @@ void CudaBackend::attention(View y, View lse, View q, View k, View v, float scal
   const Output kept(*this, lse, DType::f32, rows);
   const DenseOutput statistics(*this, kept.view());
   const View s = statistics.view();
+  const bool tensor_cores = suits_mma(*this, q, scale, {y, q, k, v});
+  if (of_language(q, k, ranges)) {
+    const DenseInput seen(*this, ranges);
+    const auto way = !tensor_cores               ? attention_by_rows
+                     : q.shape[1] <= kFewQueries ? attention_of_few_queries
+                                                 : attention_of_ranges;
+    way(*this, y, s, q, k, v, scale, causal, seen.view());
+    return statistics.finish();
+  }
   const auto by_cudnn = [&] {
     return suits_cudnn(*this, q, k, {y, q, k, v}) && cudnn().attention(*this, y, s, q, k, v, scale, causal);
   };
-  const bool tensor_cores = suits_mma(*this, q, scale, {y, q, k, v});
   const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
   if (!((wgmma || mma) && prefers_own(*this, k, false)) && by_cudnn()) return statistics.finish();
-  const auto way = wgmma                             ? attention_by_wgmma
-                   : mma                             ? attention_by_mma
-                   : suits_tiles(*this, q, k, false) ? attention_by_tiles
-                                                     : attention_by_rows;
-  way(*this, y, s, q, k, v, scale, causal);
+  if (wgmma || mma || suits_tiles(*this, q, k, false))
+    (wgmma ? attention_by_wgmma : mma ? attention_by_mma : attention_by_tiles)(*this, y, s, q, k, v, scale, causal);
+  else
+    attention_by_rows(*this, y, s, q, k, v, scale, causal, {});
   statistics.finish();
 }
 
 void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
                                      float scale, bool causal, View ranges) {
-  check_supported(q, k, ranges);
   if (q.numel() == 0 || k.numel() == 0) {
     for (const View& unreached : {dq, dk, dv})
       if (unreached && unreached.numel() > 0) fill(unreached, 0);
@@ -148,15 +152,21 @@ void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y,
       }
     return done;
   };
-  if (!((wgmma || mma) && prefers_own(*this, k, true)) && by_cudnn()) return;
+  const bool language = of_language(q, k, ranges);
+  if (!language && !((wgmma || mma) && prefers_own(*this, k, true)) && by_cudnn()) return;
   const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
   const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
   attention_delta(*this, delta, dy, y);
-  const auto way = wgmma                            ? attention_by_wgmma_backward
-                   : mma                            ? attention_by_mma_backward
-                   : suits_tiles(*this, q, k, true) ? attention_by_tiles_backward
-                                                    : attention_by_rows_backward;
-  way(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal);
+  const DenseInput seen(*this, ranges);
+  if (language)
+    (tensor_cores ? attention_of_ranges_backward : attention_by_rows_backward)(*this, dq, dk, dv, dy, s, delta, q, k, v,
+                                                                               scale, causal, seen.view());
+  else if (wgmma || mma || suits_tiles(*this, q, k, true))
+    (wgmma ? attention_by_wgmma_backward
+     : mma ? attention_by_mma_backward
+           : attention_by_tiles_backward)(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal);
+  else
+    attention_by_rows_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, {});
 }
 
 }  // namespace wick

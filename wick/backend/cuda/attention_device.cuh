@@ -134,8 +134,9 @@ struct RowSum {  // of one row; `total` of this lane's elements alone
   float peak = -INFINITY, total = 0;
 };
 
-// Scores of a lane's two rows to exp(scale (s - peak)); what was summed before shrinks by `shrink`.
-template <int kFragments>
+// Scores of a lane's two rows to exp(scale (s - peak)); what was summed before shrinks by `shrink`. With kBlind rows
+// may have seen nothing so far.
+template <bool kBlind = false, int kFragments>
 __device__ __forceinline__ void exponentials(float (&s)[kFragments][4], RowSum (&rows)[2], float (&shrink)[2],
                                              float scale2, const AttentionShape& shape, Place place, bool mask) {
   if (mask)
@@ -152,8 +153,8 @@ __device__ __forceinline__ void exponentials(float (&s)[kFragments][4], RowSum (
       peak = fmaxf(peak, fmaxf(s[j][2 * r], s[j][2 * r + 1]));  // skips NaN, which the exponential brings back
     peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 1));
     peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, 2));
-    const float shift = peak * scale2;
-    shrink[r] = fast_exp2((rows[r].peak - peak) * scale2);
+    const float from = kBlind && peak == -INFINITY ? 0 : peak, shift = from * scale2;
+    shrink[r] = fast_exp2((rows[r].peak - from) * scale2);
     float total = rows[r].total * shrink[r];
 #pragma unroll
     for (int j = 0; j < kFragments; ++j)
@@ -169,7 +170,8 @@ __device__ __forceinline__ void rescale(float (&sum)[kFragments][4], const float
 #pragma unroll
     for (int i = 0; i < 4; ++i) sum[j][i] *= shrink[i / 2];
 }
-// The factors that make sums averages; saves the log-sum-exp of a head's rows from `first` on.
+// The factors that make sums averages, zero of rows that saw nothing; saves the log-sum-exp of a head's rows from
+// `first` on.
 __device__ __forceinline__ void finish_rows(float (&inverse)[2], const RowSum (&rows)[2], float* lse, int first,
                                             const AttentionShape& shape, int lane) {
 #pragma unroll
@@ -179,7 +181,7 @@ __device__ __forceinline__ void finish_rows(float (&inverse)[2], const RowSum (&
     total += __shfl_xor_sync(0xffffffffu, total, 2);
     const int query = first + lane / 4 + 8 * r;
     if (lane % 4 == 0 && query < shape.queries) lse[query] = rows[r].peak * shape.scale + logf(total);
-    inverse[r] = 1 / total;
+    inverse[r] = total == 0 ? 0 : 1 / total;
   }
 }
 

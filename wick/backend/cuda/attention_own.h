@@ -24,10 +24,12 @@ void attention_by_wgmma(CudaBackend& cuda, View y, View lse, View q, View k, Vie
 void attention_by_wgmma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
                                  View k, View v, float scale, bool causal);
 
-// Matrix products and a softmax, with the scores of some rows at a time in memory. Any D.
-void attention_by_rows(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
+// Matrix products and a softmax, with the scores of some rows at a time in memory. Any D, heads that share keys, and
+// ranges (contiguous i32 [B, T, 2], or empty).
+void attention_by_rows(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
+                       View ranges);
 void attention_by_rows_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                View k, View v, float scale, bool causal);
+                                View k, View v, float scale, bool causal, View ranges);
 
 // delta [B, H, T] = the sum over D of dy * y, which both backward passes want.
 void attention_delta(CudaBackend& cuda, View delta, View dy, View y);

@@ -2,6 +2,7 @@
 #include <bit>
 #include <cassert>
 
+#include "wick/backend/cuda/blocks.h"
 #include "wick/backend/cuda/device/map.cuh"
 
 namespace wick {
@@ -272,6 +273,7 @@ uint4 repeated(DType dtype, float value) {
 }  // namespace
 
 void CudaBackend::copy(View to, View from) {
+  if (is_block(to.dtype) || is_block(from.dtype)) return copy_blocks(*this, to, from);
   assert(to.shape == from.shape && is_float(to.dtype) == is_float(from.dtype));
   in_pieces(Pair{to, from}, [&](const Pair& views) {
     const auto index = memory_order(views);
@@ -286,6 +288,7 @@ void CudaBackend::copy(View to, View from) {
 }
 
 void CudaBackend::fill(View to, float value) {
+  check(!is_block(to.dtype), "fill: {} is not filled", name_of(to.dtype));
   const uint4 bits = repeated(to.dtype, value);
   in_pieces(std::array{to}, [&](const std::array<View, 1>& views) {
     auto index = memory_order(views);

@@ -46,14 +46,6 @@ Cudnn& CudaBackend::cudnn() {
   return *cudnn_;
 }
 
-void CudaBackend::scatter_rows(View, View, View) {
-  fail("the cache of language models does not run on CUDA yet: use --device cpu");
-}
-
-void CudaBackend::cross_entropy(View, View, View, View) {
-  fail("the loss of language models does not run on CUDA yet: use --device cpu");
-}
-
 void CudaBackend::allow_tf32(bool allow) {
   tf32_ = allow;
   if (cublas_) cublas_->allow_tf32(allow);

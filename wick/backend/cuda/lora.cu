@@ -354,6 +354,10 @@ void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, const L
     if (w) linear(y, x, w, bias);
     return;
   }
+  if (w && is_block(w.dtype)) {
+    linear(y, x, w, bias);
+    return lora_linear(y, s, x, {}, {}, lora);
+  }
   if (side_by_side(lora, y.dim(-1))) {
     const LoraBlock& first = lora.blocks.front();
     if (w && fused_forward(*this, y, s, x, w, bias, lora)) return;
@@ -382,6 +386,10 @@ void CudaBackend::lora_linear_backward(View dx, View ddown, const std::vector<Vi
     zero_all(*this, ddown, dups);
     if (dx && w && dx.numel() > 0) matmul(dx, dy, w, 1, 0);
     return;
+  }
+  if (w && is_block(w.dtype)) {
+    if (dx) matmul(dx, dy, w, 1, 0);
+    return lora_linear_backward(dx, ddown, dups, dy, x, s, {}, lora);
   }
   if (w && side_by_side(lora, w.shape[0]) && fused_backward(*this, dx, ddown, dups, dy, x, s, w, lora)) return;
   const MatrixInput grad(*this, dy, dy.dtype), a(*this, dx ? lora.down : View(), dy.dtype),

@@ -1,7 +1,10 @@
-// Matrix products and linear layers, by cuBLASLt.
+// Matrix products and linear layers, by cuBLASLt; weights in blocks are decoded for it a slice at a time.
+#include <algorithm>
 #include <array>
 
+#include "wick/backend/cuda/blocks.h"
 #include "wick/backend/cuda/cublaslt.h"
+#include "wick/backend/cuda/linear_few_rows.h"
 
 namespace wick {
 
@@ -96,10 +99,59 @@ void gemm_batch(Cublas& cublas, const View& c, const View& a, const View& b, flo
   }
 }
 
+// Calls f(first, count) for parts of `all` lines of `length` elements, whole multiples of `unit`: so many at a time
+// that what they are decoded to stays in a large L2 cache until the product has read it.
+template <class F>
+void for_slices(int64_t all, int64_t length, int64_t unit, const F& f) {
+  constexpr int64_t kElements = int64_t{1} << 24;
+  const int64_t most = std::max(kElements / std::max<int64_t>(length, 1) / unit * unit, unit);
+  for (int64_t first = 0; first < all; first += most) f(first, std::min(most, all - first));
+}
+
+// c = alpha * a b + beta * c for b of blocks, some of its columns at a time, so that no sum is split.
+void matmul_blocks(CudaBackend& cuda, const View& c, const View& a, const View& b, float alpha, float beta) {
+  check(b.rank() == 2, "matmul: {} of shape {} should be a matrix", name_of(b.dtype), to_string(b.shape));
+  for_slices(b.shape[1], b.shape[0], block_of(b.dtype).elements, [&](int64_t first, int64_t count) {
+    const DenseInput part(cuda, block_columns(b, first, count), a.dtype);
+    View out = c;
+    out.data = c.as<char>() + first * c.stride.back() * int64_t(size_of(c.dtype));
+    out.shape[c.rank() - 1] = count;
+    cuda.matmul(out, a, part.view(), alpha, beta);
+  });
+}
+
+// y = x w^T + bias, for w of any dtype.
+void linear_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
+  const auto start_from_bias = [&] {
+    View every_row{bias.data, bias.dtype, {y.rows, y.cols}, {0, bias.stride[0]}};
+    cuda.copy(y.view(), every_row);
+  };
+  if (x.cols == 0) return bias ? start_from_bias() : cuda.fill(y.view(), 0);
+  const MatrixInput weight(cuda, w, x.dtype);
+  if (!bias) {
+    cuda.cublas().gemm(y, x, weight->t());
+    return;
+  }
+  const DenseInput shift(cuda, bias, x.dtype);
+  if (y.transposed || !cuda.cublas().gemm(y, x, weight->t(), 1, 0, shift.as<void>())) {
+    start_from_bias();
+    cuda.cublas().gemm(y, x, weight->t(), 1, 1);
+  }
+}
+
+View part_of(const View& vector, int64_t first, int64_t count) {
+  if (!vector) return {};
+  return {vector.as<char>() + first * vector.stride[0] * int64_t(size_of(vector.dtype)),
+          vector.dtype,
+          {count},
+          vector.stride};
+}
+
 }  // namespace
 
 void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
   if (c.numel() == 0) return;
+  if (is_block(b.dtype)) return matmul_blocks(*this, c, a, b, alpha, beta);
   if (a.dim(-1) == 0 || alpha == 0) return beta == 0 ? fill(c, 0) : affine(c, c, beta, 0);
   const Shape batch(c.shape.begin(), c.shape.end() - 2);
   a = with_batch(a, batch);
@@ -125,22 +177,16 @@ void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
 
 void CudaBackend::linear(View y, View x, View w, View bias) {
   if (y.numel() == 0) return;
-  const MatrixInput input(*this, x, x.dtype), weight(*this, w, x.dtype);
+  const MatrixInput input(*this, x, x.dtype);
   const MatrixOutput product(*this, y, x.dtype);
-  const auto start_from_bias = [&] {
-    View every_row{bias.data, bias.dtype, {product->rows, product->cols}, {0, bias.stride[0]}};
-    copy(product->view(), every_row);
-  };
-  if (input->cols == 0) {
-    bias ? start_from_bias() : fill(product->view(), 0);
-  } else if (!bias) {
-    cublas().gemm(*product, *input, weight->t());
-  } else {
-    const DenseInput shift(*this, bias, x.dtype);
-    if (product->transposed || !cublas().gemm(*product, *input, weight->t(), 1, 0, shift.as<void>())) {
-      start_from_bias();
-      cublas().gemm(*product, *input, weight->t(), 1, 1);
-    }
+  if (!linear_few_rows(*this, *product, *input, w, bias)) {
+    if (!is_block(w.dtype))
+      linear_product(*this, *product, *input, w, bias);
+    else
+      for_slices(w.shape[0], w.shape[1], 1, [&](int64_t first, int64_t count) {
+        linear_product(*this, product->col_range(first, count), *input, block_rows(w, first, count),
+                       part_of(bias, first, count));
+      });
   }
   product.finish();
 }

@@ -1,0 +1,230 @@
+// A block makes 16 columns of y for up to eight tokens: its warps share the chunks of 16 rows of the weight, each with
+// a ring of its own in shared memory that asynchronous copies fill, and multiply them on tensor cores, where eight
+// tokens cost what one does. Their sums are added in a fixed order.
+#include "wick/backend/cuda/linear_few_rows.h"
+
+#include "wick/backend/cuda/device/any_float.cuh"
+#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/weight_chunks.cuh"
+
+namespace wick {
+namespace {
+
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
+constexpr int kRows = 16, kTokens = 8;        // of a block
+constexpr int64_t kMostTokens = 4 * kTokens;  // of blocks; beyond, they are decoded for all tokens at once
+
+template <class T>
+struct Arguments {
+  const char* w;
+  int64_t w_row;  // bytes
+  const T* x;
+  T* y;
+  int64_t x_row, y_row;
+  AnyFloats bias;  // no data: none
+  int64_t bias_step;
+  int rows, chunks, tokens;  // rows of w
+};
+
+template <class Weights>
+constexpr int kStageBytes = kRows* Weights::kPitch;
+
+// 16 rows of a chunk, all of them there: rows beyond the last one repeat it. Pieces of 16 bytes hold no whole byte that
+// is not the weight's or beside it in one piece.
+template <class Weights, class T>
+__device__ __forceinline__ void load_chunk(char* stage, const Arguments<T>& a, int first, int chunk, int lane) {
+  constexpr int kPieces = (Weights::kBytes + 15) / 16;
+#pragma unroll
+  for (int i = lane; i < kRows * kPieces; i += 32) {
+    const int row = i / kPieces, piece = i % kPieces;
+    const char* from = a.w + min(first + row, a.rows - 1) * a.w_row + int64_t(chunk) * Weights::kBytes;
+    if constexpr (!Weights::kAligned) from -= uintptr_t(from) % 16;
+    copy_async(stage + row * Weights::kPitch + 16 * piece, from + 16 * piece, true);
+  }
+}
+
+// Activations of one chunk: fours of a token, in the order of the steps. Lanes beyond the last token have zeros.
+template <int kSteps, class T>
+struct Activations {
+  uint2 four[kSteps];
+
+  __device__ __forceinline__ Activations(const Arguments<T>& a, int chunk, int lane) {
+    const int token = lane / 4;
+    const T* const from = a.x + token * a.x_row + int64_t(chunk) * kSteps * 16 + lane % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i)
+      four[i] = token < a.tokens ? *reinterpret_cast<const uint2*>(from + 16 * i) : uint2{0, 0};
+  }
+};
+
+// sum += one group's product times its scales.
+template <int j, class Block, class T>
+__device__ __forceinline__ void add_group(float (&sum)[4], const uint2 (&x)[2], const char* const (&row)[2], int q) {
+  using Weights = Chunk<Block>;
+  uint32_t numbers[2][2];  // rows, steps
+#pragma unroll
+  for (int r = 0; r < 2; ++r) Weights::template bytes<j>(numbers[r], row[r], q);
+  float part[4] = {}, of_ones[4] = {};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    uint32_t upper[2], lower[2];
+    floats_of<T, Weights::kOffset>(upper, numbers[0][i]);
+    floats_of<T, Weights::kOffset>(lower, numbers[1][i]);
+    const uint32_t a[4] = {upper[0], lower[0], upper[1], lower[1]};
+    const uint32_t b[2] = {__byte_perm(x[i].x, x[i].y, 0x5410), __byte_perm(x[i].x, x[i].y, 0x7632)};
+    mma<T>(part, a, b[0], b[1]);
+    if constexpr (Weights::kMinimum) {
+      constexpr uint32_t kOnes = std::is_same_v<T, bf16> ? 0x3f803f80 : 0x3c003c00;
+      const uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
+      mma<T>(of_ones, ones, b[0], b[1]);
+    }
+    if (Weights::kScaleOfStep || i == 1) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float scale = Weights::template scale<j>(row[r], i);
+#pragma unroll
+        for (int n = 2 * r; n < 2 * r + 2; ++n) {
+          sum[n] = fmaf(scale, part[n], sum[n]);
+          part[n] = 0;
+        }
+      }
+    }
+  }
+  if constexpr (Weights::kMinimum)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float minimum = Weights::template minimum<j>(row[r]);
+#pragma unroll
+      for (int n = 2 * r; n < 2 * r + 2; ++n) sum[n] = fmaf(-minimum, of_ones[n], sum[n]);
+    }
+}
+
+// A warp's chunk; Weights is Chunk<Block> or FloatChunk<T>.
+template <class Weights>
+struct Product;
+template <class Block>
+struct Product<Chunk<Block>> {
+  static constexpr int kSteps = 16;
+  template <class T>
+  static __device__ __forceinline__ void add(float (&sum)[4], const Activations<kSteps, T>& x, const char* stage,
+                                             const Arguments<T>& a, int first, int chunk, int lane) {
+    const char* rows[2];
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = lane / 4 + 8 * r;
+      rows[r] = stage + row * Chunk<Block>::kPitch;
+      if constexpr (!Chunk<Block>::kAligned)
+        rows[r] += uintptr_t(a.w + min(first + row, a.rows - 1) * a.w_row + int64_t(chunk) * Chunk<Block>::kBytes) % 16;
+    }
+    const auto group = [&]<int j>(std::integral_constant<int, j>) {
+      const uint2 both[2] = {x.four[2 * j], x.four[2 * j + 1]};
+      add_group<j, Block, T>(sum, both, rows, lane % 4);
+    };
+    [&]<int... j>(std::integer_sequence<int, j...>) { (group(std::integral_constant<int, j>()), ...); }
+    (std::make_integer_sequence<int, 8>());
+  }
+};
+template <class T>
+struct Product<FloatChunk<T>> {
+  static constexpr int kSteps = 8;
+  static __device__ __forceinline__ void add(float (&sum)[4], const Activations<kSteps, T>& x, const char* stage,
+                                             const Arguments<T>&, int, int, int lane) {
+    constexpr int kLd = FloatChunk<T>::kPitch / int(sizeof(T));
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      // Lane q holds elements 4q to 4q + 3 of the 16, as it does of the activations.
+      const T* const tile = reinterpret_cast<const T*>(stage) + 16 * i + lane % 4 * 4;
+      const uint2 upper = *reinterpret_cast<const uint2*>(tile + lane / 4 * kLd);
+      const uint2 lower = *reinterpret_cast<const uint2*>(tile + (lane / 4 + 8) * kLd);
+      const uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y};
+      mma<T>(sum, a, x.four[i].x, x.four[i].y);
+    }
+  }
+};
+
+template <class Weights, class T>
+__global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ Arguments<T> a) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ uint4 memory[];
+  constexpr int kStages = Weights::kStages, kSteps = Product<Weights>::kSteps;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, first = int(blockIdx.x) * kRows;
+  char* const ring = reinterpret_cast<char*>(memory) + warp * kStages * kStageBytes<Weights>;
+  launch_dependents();
+  wait_for_previous();
+  const auto load = [&](int chunk, int stage) {
+    if (chunk < a.chunks) load_chunk<Weights>(ring + stage * kStageBytes<Weights>, a, first, chunk, lane);
+    copy_async_commit();
+  };
+#pragma unroll
+  for (int s = 0; s < kStages; ++s) load(warp + s * kWarps, s);
+  float sum[4] = {};
+  int stage = 0;
+  for (int chunk = warp; chunk < a.chunks; chunk += kWarps) {
+    const Activations<kSteps, T> x(a, chunk, lane);
+    copy_async_wait<kStages - 1>();
+    __syncwarp();
+    Product<Weights>::add(sum, x, ring + stage * kStageBytes<Weights>, a, first, chunk, lane);
+    __syncwarp();
+    load(chunk + kStages * kWarps, stage);
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+
+  __syncthreads();  // the rings become room for the warps' sums [16, 8]
+  float* const sums = reinterpret_cast<float*>(memory);
+#pragma unroll
+  for (int n = 0; n < 4; ++n) sums[(warp * kRows + lane / 4 + n / 2 * 8) * kTokens + lane % 4 * 2 + n % 2] = sum[n];
+  __syncthreads();
+  const int row = int(threadIdx.x) % kRows, token = int(threadIdx.x) / kRows, column = first + row;
+  if (token >= a.tokens || column >= a.rows) return;
+  float total = a.bias.data ? a.bias.load(column * a.bias_step) : 0;
+#pragma unroll
+  for (int w = 0; w < kWarps; ++w) total += sums[(w * kRows + row) * kTokens + token];
+  a.y[token * a.y_row + column] = from_float<T>(total);
+#endif
+}
+
+template <class Weights, class T>
+bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
+  constexpr int64_t kElements = 16 * Product<Weights>::kSteps;
+  const int64_t w_row = bytes_of(w.dtype, w.stride[0]);
+  if (x.cols == 0 || x.cols % kElements != 0) return false;
+  if (Weights::kAligned && (uintptr_t(w.data) % 16 != 0 || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
+  for (int64_t token = 0; token < x.rows; token += kTokens) {
+    Arguments<T> a{w.as<const char>(),
+                   w_row,
+                   static_cast<const T*>(x.data) + token * x.ld,
+                   static_cast<T*>(y.data) + token * y.ld,
+                   x.ld,
+                   y.ld,
+                   bias ? AnyFloats(bias) : AnyFloats(),
+                   bias ? bias.stride[0] : 0,
+                   int(w.shape[0]),
+                   int(x.cols / kElements),
+                   int(std::min<int64_t>(x.rows - token, kTokens))};
+    if (!bias) a.bias.data = nullptr;
+    launch("linear_few_rows", cuda.stream(),
+           {dim3(unsigned((a.rows + kRows - 1) / kRows)), dim3(kThreads),
+            size_t(kWarps * Weights::kStages * kStageBytes<Weights>), 1, cuda.capability() >= 90},
+           few_rows<Weights, T>, a);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
+  const bool floats = w.dtype == x.dtype;
+  if (cuda.capability() < 80 || x.dtype == DType::f32 || y.dtype != x.dtype || !(floats || is_block(w.dtype)))
+    return false;
+  if (x.rows > (floats ? kTokens : kMostTokens) || x.transposed || y.transposed || w.stride[1] != 1) return false;
+  if (uintptr_t(x.data) % 8 != 0 || (x.rows > 1 && x.ld % 4 != 0)) return false;
+  const auto of_type = [&]<class T>(Type<T>) {
+    if (floats) return run<FloatChunk<T>, T>(cuda, y, x, w, bias);
+    bool done = false;
+    for_block_type(w.dtype, [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias); });
+    return done;
+  };
+  return x.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
+}
+
+}  // namespace wick
