@@ -29,19 +29,35 @@ struct Arguments {
 template <class Weights>
 constexpr int kStageBytes = kRows* Weights::kPitch;
 
-// 16 rows of a chunk, all of them there: rows beyond the last one repeat it. Pieces of 16 bytes hold no whole byte that
-// is not the weight's or beside it in one piece.
-template <class Weights, class T>
-__device__ __forceinline__ void load_chunk(char* stage, const Arguments<T>& a, int first, int chunk, int lane) {
-  constexpr int kPieces = (Weights::kBytes + 15) / 16;
+// What a lane loads, and multiplies: rows lane / 4 and eight below of the block's 16, in pieces of 16 bytes, every
+// fourth of them. Rows beyond the last one repeat it. A piece reaches at most to the multiple of 16 that ends the row's
+// bytes.
+template <class Weights>
+struct LaneRows {
+  const char* row[2];
+  int lane;
+
+  template <class T>
+  __device__ __forceinline__ LaneRows(const Arguments<T>& a, int first, int lane) : lane(lane) {
 #pragma unroll
-  for (int i = lane; i < kRows * kPieces; i += 32) {
-    const int row = i / kPieces, piece = i % kPieces;
-    const char* from = a.w + min(first + row, a.rows - 1) * a.w_row + int64_t(chunk) * Weights::kBytes;
-    if constexpr (!Weights::kAligned) from -= uintptr_t(from) % 16;
-    copy_async(stage + row * Weights::kPitch + 16 * piece, from + 16 * piece, true);
+    for (int r = 0; r < 2; ++r) row[r] = a.w + min(first + lane / 4 + 8 * r, a.rows - 1) * a.w_row;
   }
-}
+  // How far beyond a multiple of 16 a chunk begins.
+  __device__ __forceinline__ int beyond(int r, int chunk) const {
+    return Weights::kAligned ? 0 : int((uintptr_t(row[r]) + uint32_t(chunk * Weights::kBytes)) % 16);
+  }
+  __device__ __forceinline__ void load(char* stage, int chunk) const {
+    constexpr int kPieces = (Weights::kBytes + 15) / 16;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const char* const from = row[r] + int64_t(chunk) * Weights::kBytes - beyond(r, chunk) + lane % 4 * 16;
+      char* const to = stage + (lane / 4 + 8 * r) * Weights::kPitch + lane % 4 * 16;
+#pragma unroll
+      for (int i = 0; i < (kPieces + 3) / 4; ++i)
+        if (4 * i + lane % 4 < kPieces) copy_async(to + 64 * i, from + 64 * i, true);
+    }
+  }
+};
 
 // Activations of one chunk: fours of a token, in the order of the steps. Lanes beyond the last token have zeros.
 template <int kSteps, class T>
@@ -107,18 +123,14 @@ struct Product<Chunk<Block>> {
   static constexpr int kSteps = 16;
   template <class T>
   static __device__ __forceinline__ void add(float (&sum)[4], const Activations<kSteps, T>& x, const char* stage,
-                                             const Arguments<T>& a, int first, int chunk, int lane) {
-    const char* rows[2];
+                                             const LaneRows<Chunk<Block>>& rows, int chunk) {
+    const int lane = rows.lane;
+    const char* row[2];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row = lane / 4 + 8 * r;
-      rows[r] = stage + row * Chunk<Block>::kPitch;
-      if constexpr (!Chunk<Block>::kAligned)
-        rows[r] += uintptr_t(a.w + min(first + row, a.rows - 1) * a.w_row + int64_t(chunk) * Chunk<Block>::kBytes) % 16;
-    }
+    for (int r = 0; r < 2; ++r) row[r] = stage + (lane / 4 + 8 * r) * Chunk<Block>::kPitch + rows.beyond(r, chunk);
     const auto group = [&]<int j>(std::integral_constant<int, j>) {
       const uint2 both[2] = {x.four[2 * j], x.four[2 * j + 1]};
-      add_group<j, Block, T>(sum, both, rows, lane % 4);
+      add_group<j, Block, T>(sum, both, row, lane % 4);
     };
     [&]<int... j>(std::integer_sequence<int, j...>) { (group(std::integral_constant<int, j>()), ...); }
     (std::make_integer_sequence<int, 8>());
@@ -128,14 +140,14 @@ template <class T>
 struct Product<FloatChunk<T>> {
   static constexpr int kSteps = 8;
   static __device__ __forceinline__ void add(float (&sum)[4], const Activations<kSteps, T>& x, const char* stage,
-                                             const Arguments<T>&, int, int, int lane) {
-    constexpr int kLd = FloatChunk<T>::kPitch / int(sizeof(T));
+                                             const LaneRows<FloatChunk<T>>& rows, int) {
+    const int lane = rows.lane;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       // Lane q holds elements 4q to 4q + 3 of the 16, as it does of the activations.
-      const T* const tile = reinterpret_cast<const T*>(stage) + 16 * i + lane % 4 * 4;
-      const uint2 upper = *reinterpret_cast<const uint2*>(tile + lane / 4 * kLd);
-      const uint2 lower = *reinterpret_cast<const uint2*>(tile + (lane / 4 + 8) * kLd);
+      const char* const at = stage + lane / 4 * FloatChunk<T>::kPitch + 32 * i + lane % 4 * 8;
+      const uint2 upper = *reinterpret_cast<const uint2*>(at);
+      const uint2 lower = *reinterpret_cast<const uint2*>(at + 8 * FloatChunk<T>::kPitch);
       const uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y};
       mma<T>(sum, a, x.four[i].x, x.four[i].y);
     }
@@ -151,8 +163,9 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
   char* const ring = reinterpret_cast<char*>(memory) + warp * kStages * kStageBytes<Weights>;
   launch_dependents();
   wait_for_previous();
+  const LaneRows<Weights> rows(a, first, lane);
   const auto load = [&](int chunk, int stage) {
-    if (chunk < a.chunks) load_chunk<Weights>(ring + stage * kStageBytes<Weights>, a, first, chunk, lane);
+    if (chunk < a.chunks) rows.load(ring + stage * kStageBytes<Weights>, chunk);
     copy_async_commit();
   };
 #pragma unroll
@@ -163,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
     const Activations<kSteps, T> x(a, chunk, lane);
     copy_async_wait<kStages - 1>();
     __syncwarp();
-    Product<Weights>::add(sum, x, ring + stage * kStageBytes<Weights>, a, first, chunk, lane);
+    Product<Weights>::add(sum, x, ring + stage * kStageBytes<Weights>, rows, chunk);
     __syncwarp();
     load(chunk + kStages * kWarps, stage);
     stage = stage + 1 == kStages ? 0 : stage + 1;
