@@ -55,8 +55,8 @@ __device__ __forceinline__ void load_rows(T* tile, int features, const T* any, i
 template <class T, int kD>
 __global__ __launch_bounds__(kThreads) void sums_of_parts(const __grid_constant__ FewQueries<T> a) {
   extern __shared__ uint4 memory[];
-  launch_dependents();
   wait_for_previous();
+  launch_dependents();
   const RangedShape& s = a.shape;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   auto& tiles = reinterpret_cast<WarpTiles<T, kD>*>(memory)[warp];
@@ -132,8 +132,8 @@ __global__ __launch_bounds__(kThreads) void sums_of_parts(const __grid_constant_
 // A block has one row, a thread two features.
 template <class T>
 __global__ __launch_bounds__(kAddThreads) void add_parts(const __grid_constant__ FewQueries<T> a) {
-  launch_dependents();
   wait_for_previous();
+  launch_dependents();
   const RangedShape& s = a.shape;
   const Parts& p = a.parts;
   const int key_head = int(blockIdx.x) / p.rows, r = int(blockIdx.x) % p.rows, feature = int(threadIdx.x) * 2;

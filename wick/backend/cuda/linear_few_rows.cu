@@ -161,8 +161,8 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
   constexpr int kStages = Weights::kStages, kSteps = Product<Weights>::kSteps;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, first = int(blockIdx.x) * kRows;
   char* const ring = reinterpret_cast<char*>(memory) + warp * kStages * kStageBytes<Weights>;
-  launch_dependents();
   wait_for_previous();
+  launch_dependents();
   const LaneRows<Weights> rows(a, first, lane);
   const auto load = [&](int chunk, int stage) {
     if (chunk < a.chunks) rows.load(ring + stage * kStageBytes<Weights>, chunk);
