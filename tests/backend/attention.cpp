@@ -442,5 +442,34 @@ TEST(Attention, ReplaysTheSameBits) {
       {y, lse, dq, dk, dv});
 }
 
+// As a cache fills: the same recorded step, with other ranges.
+TEST(Attention, ARecordedStepReadsTheRangesOfItsTime) {
+  if (on_cpu()) GTEST_SKIP() << "for devices";
+  Memory& memory = test::memory();
+  for (const int64_t queries : {1, 8, 40}) {
+    const Shape s{1, queries, 8, 64}, context{1, 300, 2, 64};
+    const Tensor q = input(s).to(memory), k = input(context).to(memory), v = input(context).to(memory);
+    const Tensor y = output(s).to(memory), lse = poisoned({1, 8, queries}).to(memory);
+    const Tensor ranges = Tensor::empty({1, queries, 2}, DType::i32, memory);
+    const auto fill_to = [&](int64_t length) {
+      std::vector<int32_t> bounds;
+      for (int64_t t = 0; t < queries; ++t) bounds.insert(bounds.end(), {0, int32_t(length + t + 1)});
+      memory.write(ranges.view().data, bounds.data(), bounds.size() * sizeof(int32_t));
+    };
+    const auto step = [&] { test::backend().attention(y, lse, q, k, v, 0.125f, false, ranges); };
+    fill_to(100);
+    step();  // plans are made on a first call
+    memory.enter_arena();
+    const auto replay = test::backend().capture(step);
+    memory.leave_arena();
+    if (!replay) GTEST_SKIP() << "nothing is recorded here";
+    fill_to(250);
+    replay->run();
+    const Tensor got = y.to(host_memory());
+    step();
+    expect_same_bits(got, y.to(host_memory()), "replayed");
+  }
+}
+
 }  // namespace
 }  // namespace wick

@@ -102,8 +102,9 @@ class Backend {
   virtual ~Backend() = default;
   virtual std::string_view name() const = 0;  // "cpu", "cuda:0"
   virtual Memory& memory() = 0;
-  // The dtype of activations for weights that are kept so: a device computes in it, the CPU always in f32.
-  virtual DType computes_in(DType weights) const { return weights; }
+  // The dtype of activations for weights that are kept so: a device computes in it, and in bf16 where they are blocks;
+  // the CPU always in f32.
+  virtual DType computes_in(DType weights) const { return is_block(weights) ? DType::bf16 : weights; }
   // Products and convolutions of f32 may round their factors to TF32 (10 bits of mantissa), where a device has units
   // for it; they do not unless asked.
   virtual void allow_tf32(bool) {}

@@ -52,7 +52,9 @@ class CountingBackend final : public Backend {
 
   std::string_view name() const override { return kind_.name; }
   CountingMemory& memory() override { return memory_; }
-  DType computes_in(DType weights) const override { return kind_.is_device ? weights : DType::f32; }
+  DType computes_in(DType weights) const override {
+    return kind_.is_device ? Backend::computes_in(weights) : DType::f32;
+  }
 
   void copy(View, View) override {}
   void fill(View, float) override {}

@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kEntropyThreads, 2)
   }
   const float of_target = to_float(x[target]);  // before anything is written there
   ExpSum sum;
-#pragma unroll 4
+#pragma unroll 2
   for (int i = first; i < width; i += kStep) {
     const auto pack = load_pack<N>(x + i);
     float values[N];
@@ -94,7 +94,7 @@ __global__ void __launch_bounds__(kEntropyThreads, 2)
   if (threadIdx.x == 0) loss[row * loss_step] = sum.peak - of_target + logf(sum.total);
   if (!y) return;
   const float factor = 1 / sum.total;
-#pragma unroll 4
+#pragma unroll 2
   for (int i = first; i < width; i += kStep) {
     const auto pack = load_pack<N>(x + i);
     Pack<T, N> out;
