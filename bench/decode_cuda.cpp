@@ -1,0 +1,181 @@
+// What a step of a language model is made of, on a GPU: one line of JSON a row, microseconds (medians of graph
+// replays), and the rate at which bytes move as a part of a copy's of 128 MiB. Shapes are Mistral 7B's. Several weights
+// and caches take turns, so that the L2 cache does not hold them from call to call. Arguments name the rows wanted, or
+// parts of names.
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "timing.h"
+#include "wick/backend/registry.h"
+#include "wick/core/blocks.h"
+
+namespace wick::bench {
+namespace {
+
+constexpr DType kHalf = DType::bf16;
+
+class Bench {
+ public:
+  explicit Bench(std::vector<std::string> names) : names_(std::move(names)) {
+    const Shape half{int64_t{1} << 25};  // 64 MiB
+    const Tensor x = normal(half), y = normal(half);
+    constexpr double kBytes = 2 << 26;
+    copy_rate_ = kBytes / time(1, [&](size_t) { device_.copy(y, x); });
+    fmt::print("{{\"row\": \"copy 128 MiB\", \"TB/s\": {:.3f}}}\n", copy_rate_ * 1e-6);
+  }
+
+  void linear(int64_t outputs, int64_t inputs, DType dtype, int64_t tokens) {
+    const double bytes = double(bytes_of(dtype, outputs * inputs));
+    row(fmt::format("linear {} {}x{}, {} tokens", name_of(dtype), outputs, inputs, tokens), bytes, [&] {
+      const Tensor x = normal({tokens, inputs}), y = normal({tokens, outputs});
+      const auto w = several(bytes, [&] { return weight({outputs, inputs}, dtype); });
+      return time(w.size(), [&](size_t i) { device_.linear(y, x, w[i], {}); });
+    });
+  }
+
+  // One layer's, of `filled` keys in a cache of `capacity`.
+  void attention(int64_t queries, int64_t heads, int64_t key_heads, int64_t filled, int64_t capacity) {
+    const double bytes = 4.0 * double(filled * key_heads * 128);
+    row(fmt::format("attention {} queries, {} heads over {}, {} of {} keys", queries, heads, key_heads, filled,
+                    capacity),
+        bytes, [&] {
+          const Tensor q = normal({1, queries, heads, 128}), y = normal(q.shape());
+          const Tensor lse = Tensor::empty({1, heads, queries}, DType::f32, device_.memory());
+          const Tensor ranges = causal(queries, filled);
+          const Shape cache{1, capacity, key_heads, 128};
+          const auto k = several(2 * bytes, [&] { return normal(cache); });
+          const auto v = several(2 * bytes, [&] { return normal(cache); });
+          return time(k.size(), [&](size_t i) { device_.attention(y, lse, q, k[i], v[i], 0.088f, false, ranges); });
+        });
+  }
+
+  void attention_backward(int64_t tokens, int64_t heads, int64_t key_heads) {
+    const Shape wide{1, tokens, heads, 128}, narrow{1, tokens, key_heads, 128};
+    row(fmt::format("attention_backward {} tokens, {} heads over {}", tokens, heads, key_heads),
+        2.0 * 128 * double(tokens * (4 * heads + 4 * key_heads)), [&] {
+          const Tensor q = normal(wide), k = normal(narrow), v = normal(narrow), y = normal(wide), dy = normal(wide);
+          const Tensor dq = normal(wide), dk = normal(narrow), dv = normal(narrow), ranges = causal(tokens, tokens);
+          const Tensor lse = Tensor::empty({1, heads, tokens}, DType::f32, device_.memory());
+          device_.attention(y, lse, q, k, v, 0.088f, false, ranges);
+          return time(
+              1, [&](size_t) { device_.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, 0.088f, false, ranges); });
+        });
+  }
+
+  void cross_entropy(int64_t tokens, int64_t vocabulary) {
+    row(fmt::format("cross_entropy {} x {}", tokens, vocabulary), 4.0 * double(tokens * vocabulary), [&] {
+      const Tensor loss = Tensor::empty({tokens}, DType::f32, device_.memory());
+      const Tensor ids = Tensor::of(std::vector<int64_t>(size_t(tokens), 7), {tokens}, device_.memory());
+      const auto logits = several(2.0 * double(tokens * vocabulary), [&] { return normal({tokens, vocabulary}); });
+      return time(logits.size(), [&](size_t i) { device_.cross_entropy(loss, logits[i], logits[i], ids); });
+    });
+  }
+
+ private:
+  Tensor normal(const Shape& shape, DType dtype = kHalf) {
+    const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
+                 y = Tensor::empty(shape, dtype, device_.memory());
+    device_.fill_normal(x, 1, ++streams_, 0);
+    device_.copy(y, x);
+    return y;
+  }
+  // Of the k types, which are not made here, any numbers with small scales.
+  Tensor weight(const Shape& shape, DType dtype) {
+    if (!is_block(dtype) || can_quantize_to(dtype)) return normal(shape, dtype);
+    const Tensor w = Tensor::empty(shape, dtype);
+    uint32_t word = 1;
+    for_block_type(dtype, [&]<class Block>(Block*) {
+      for (int64_t i = 0; i < shape.numel() / Block::kElements; ++i) {
+        Block& block = w.data<Block>()[i];
+        for (size_t byte = 0; byte < sizeof(Block); ++byte)
+          reinterpret_cast<uint8_t*>(&block)[byte] = uint8_t((word = word * 1664525 + 1013904223) >> 24);
+        block.d = f32_to_f16(1e-3f);
+        if constexpr (requires { block.dmin; }) block.dmin = f32_to_f16(1e-3f);
+      }
+    });
+    return w.to(device_.memory());
+  }
+  Tensor causal(int64_t queries, int64_t keys) {
+    const Tensor ranges = Tensor::empty({1, queries, 2}, DType::i32);
+    for (int64_t t = 0; t < queries; ++t) {
+      ranges.data<int32_t>()[2 * t] = 0;
+      ranges.data<int32_t>()[2 * t + 1] = int32_t(keys - queries + t + 1);
+    }
+    return ranges.to(device_.memory());
+  }
+  // As many as it takes to move 150 MB before the first comes again.
+  static std::vector<Tensor> several(double bytes, const std::function<Tensor()>& make) {
+    std::vector<Tensor> all(size_t(std::clamp(150e6 / bytes + 1, 2.0, 16.0)));
+    for (Tensor& x : all) x = make();
+    return all;
+  }
+
+  // Median microseconds of call(i) with i going round `sets`.
+  double time(size_t sets, const std::function<void(size_t)>& call) {
+    for (size_t i = 0; i < sets; ++i) call(i);  // what is made on first use
+    constexpr int kCalls = 24, kReplays = 4, kWarmUp = 2, kRuns = 9;
+    device_.memory().enter_arena();
+    const auto graph = device_.capture([&] {
+      for (int i = 0; i < kCalls; ++i) call(size_t(i) % sets);
+    });
+    device_.memory().leave_arena();
+    std::vector<double> times;
+    for (int run = 0; run < kWarmUp + kRuns; ++run) {
+      const double ms = time_ms([&] {
+        for (int i = 0; i < kReplays; ++i) graph->run();
+        flag_.item();
+      });
+      if (run >= kWarmUp) times.push_back(ms * 1000 / (kCalls * kReplays));
+    }
+    return median(times);
+  }
+
+  void row(const std::string& name, double bytes, const std::function<double()>& measure) {
+    const auto asked = [&](const std::string& part) { return name.find(part) != name.npos; };
+    if (!names_.empty() && std::none_of(names_.begin(), names_.end(), asked)) return;
+    const double us = measure();
+    fmt::print("{{\"row\": \"{}\", \"MB\": {:.1f}, \"us\": {:.2f}, \"of_copy\": {:.3f}}}\n", name, bytes * 1e-6, us,
+               bytes / us / copy_rate_);
+  }
+
+  Backend& device_ = open_backend("cuda");
+  uint32_t streams_ = 0;
+  std::vector<std::string> names_;
+  double copy_rate_ = 0;                   // bytes a microsecond
+  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
+};
+
+void run(std::vector<std::string> names) {
+  Bench bench(std::move(names));
+  for (const DType dtype : {DType::bf16, DType::q8_0, DType::q4_0, DType::q4_k, DType::q6_k})
+    for (const auto& [outputs, inputs] : {std::pair{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}})
+      bench.linear(outputs, inputs, dtype, 1);
+  for (const DType dtype : {DType::bf16, DType::q8_0, DType::q4_0}) {
+    bench.linear(32000, 4096, dtype, 1);
+    for (const int64_t tokens : {8, 16, 512}) bench.linear(28672, 4096, dtype, tokens);
+  }
+  for (const int64_t filled : {512, 4096, 32768}) bench.attention(1, 32, 8, filled, filled + 512);
+  bench.attention(1, 32, 32, 512, 1024);
+  bench.attention(1, 32, 8, 512, 32768);
+  for (const int64_t tokens : {512, 2048, 4096}) bench.attention(tokens, 32, 8, tokens, tokens);
+  bench.attention_backward(2048, 32, 8);
+  bench.cross_entropy(512, 32000);
+  bench.cross_entropy(256, 152064);
+}
+
+}  // namespace
+}  // namespace wick::bench
+
+int main(int count, char** arguments) {
+  try {
+    wick::bench::run({arguments + 1, arguments + count});
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}\n", error.what());
+    return 1;
+  }
+}
