@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "device.h"
 #include "io/files.h"
 #include "source_dir.h"
 #include "wick/io/safetensors.h"
@@ -50,7 +51,8 @@ void check_forward(const std::string& family, const std::string& name, bool grad
   const fs::path in = kGolden / family / (name + ".in.safetensors");
   std::vector<LoraFile> loras;
   if (grad) loras.push_back({kGolden / family / "adapter"});
-  run_forward(kGolden / family, "", in, folder / "out.safetensors", {.loras = loras, .grad = grad});
+  run_forward(kGolden / family, "", in, folder / "out.safetensors",
+              {.loras = loras, .grad = grad, .backend = &test::backend()});
   const SafetensorsFile inputs = SafetensorsFile::open(in), found = SafetensorsFile::open(folder / "out.safetensors");
   const SafetensorsFile want = SafetensorsFile::open(kGolden / family / (name + ".out.safetensors"));
   EXPECT_EQ(found.tensors().size(), want.tensors().size());
@@ -81,7 +83,7 @@ TEST_P(LlamaGolden, LoraGradients) { check_forward(GetParam(), "grad", true); }
 
 // Two sequences whose prompts differ in length, then in pieces of several tokens, one, and none.
 TEST_P(LlamaGolden, StepByStep) {
-  const Llama model = Llama::load(kGolden / GetParam());
+  const Llama model = Llama::load(kGolden / GetParam(), {.backend = &test::backend()});
   const Tensor ids = golden(GetParam(), "prefill.in", "input_ids"), want = golden(GetParam(), "prefill.out", "logits");
   KvCache cache(model.config(), 2, 40, model.place());
   for (const std::vector<int64_t>& counts :
@@ -95,7 +97,8 @@ TEST_P(LlamaGolden, StepByStep) {
         batch[size_t(b * tokens + t)] = ids.data<int64_t>()[b * ids.dim(1) + begin[b] + t];
     }
     const TokenPlan plan = cache.extend(counts);
-    const Tensor logits = model.logits(model(Tensor::of(batch, {2, tokens}), plan, &cache));
+    const Tensor on_device = Tensor::of(batch, {2, tokens}, test::memory());
+    const Tensor logits = model.logits(model(on_device, plan, &cache)).to(host_memory());
     for (int64_t b : {0, 1}) {
       const int64_t count = counts[size_t(b)];
       if (count == 0) continue;

@@ -27,12 +27,11 @@ void expect_near(const std::vector<float>& a, const std::vector<float>& b, float
 }
 
 TEST(LinearCrossEntropy, IsThatOfAllLogitsWhateverTheChunk) {
-  if (!memory().on_host()) GTEST_SKIP() << "the CPU's alone so far";
   Rng rng(11);
-  const Tensor x = random_normal({3, 7, 19}, rng), w = random_normal({41, 19}, rng);
+  const Tensor x = random_normal({3, 7, 19}, rng).to(memory()), w = random_normal({41, 19}, rng).to(memory());
   std::vector<int64_t> ids;
   for (int64_t i = 0; i < 21; ++i) ids.push_back(i % 4 == 1 ? -100 : int64_t(rng.below(41)));
-  const TokenTargets targets = TokenTargets::mean(Tensor::of(ids, {3, 7}), 41);
+  const TokenTargets targets = TokenTargets::mean(Tensor::of(ids, {3, 7}), 41, memory());
   const Differentiated all =
       differentiate(x, w, [&](const Tensor& a, const Tensor& b) { return cross_entropy(linear(a, b), targets); });
   for (const int64_t chunk : {1, 2, 5, 20, 21, 100, 0}) {
@@ -50,7 +49,7 @@ TEST(LinearCrossEntropy, IsThatOfAllLogitsWhateverTheChunk) {
 
 // What it takes beside its inputs and gradients is a chunk of logits.
 TEST(LinearCrossEntropy, HoldsAChunk) {
-  if (!memory().on_host()) GTEST_SKIP() << "the CPU's alone so far";
+  if (!memory().on_host()) GTEST_SKIP() << "counted on the host";
   const int64_t tokens = 512, width = 8, vocabulary = 4000, chunk = 16;
   const Tensor x = zeros({tokens, width}).trainable(), w = zeros({vocabulary, width});
   const TokenTargets targets = TokenTargets::mean(zeros({tokens}, DType::i64), vocabulary);

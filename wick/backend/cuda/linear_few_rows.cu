@@ -203,18 +203,17 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
   if (x.cols == 0 || x.cols % kElements != 0) return false;
   if (Weights::kAligned && (uintptr_t(w.data) % 16 != 0 || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
   for (int64_t token = 0; token < x.rows; token += kTokens) {
-    Arguments<T> a{w.as<const char>(),
-                   w_row,
-                   static_cast<const T*>(x.data) + token * x.ld,
-                   static_cast<T*>(y.data) + token * y.ld,
-                   x.ld,
-                   y.ld,
-                   bias ? AnyFloats(bias) : AnyFloats(),
-                   bias ? bias.stride[0] : 0,
-                   int(w.shape[0]),
-                   int(x.cols / kElements),
-                   int(std::min<int64_t>(x.rows - token, kTokens))};
-    if (!bias) a.bias.data = nullptr;
+    const Arguments<T> a{w.as<const char>(),
+                         w_row,
+                         static_cast<const T*>(x.data) + token * x.ld,
+                         static_cast<T*>(y.data) + token * y.ld,
+                         x.ld,
+                         y.ld,
+                         bias ? AnyFloats(bias) : AnyFloats(),
+                         bias ? bias.stride[0] : 0,
+                         int(w.shape[0]),
+                         int(x.cols / kElements),
+                         int(std::min<int64_t>(x.rows - token, kTokens))};
     launch("linear_few_rows", cuda.stream(),
            {dim3(unsigned((a.rows + kRows - 1) / kRows)), dim3(kThreads),
             size_t(kWarps * Weights::kStages * kStageBytes<Weights>), 1, cuda.capability() >= 90},
