@@ -41,11 +41,11 @@ struct WarpTiles {
   T q[kRows * kPitch<kD>], k[kKeyTile * kPitch<kD>], v[kKeyTile * kPitch<kD>];
 };
 
-// kTokens rows, of which row i comes from `from(i)`, null for zeros; by one warp.
-template <int kTokens, int kD, class T, class From>
-__device__ __forceinline__ void load_rows(T* tile, int features, const T* any, int lane, const From& from) {
-#pragma unroll
-  for (int i = lane; i < kTokens * kD / 8; i += 32) {
+// The tile's queries, of which row i comes from `from(i)`, null for zeros; by one warp.
+template <int kD, class T, class From>
+__device__ __forceinline__ void load_queries(T* tile, int features, const T* any, int lane, const From& from) {
+#pragma unroll 1
+  for (int i = lane; i < kRows * kD / 8; i += 32) {
     const int row = i / (kD / 8), column = i % (kD / 8) * 8;
     const T* const start = column < features ? from(row) : nullptr;
     copy_async(tile + row * kPitch<kD> + column, start ? start + column : any, start != nullptr);
@@ -75,13 +75,17 @@ __global__ __launch_bounds__(kThreads) void sums_of_parts(const __grid_constant_
 
   const T *const keys = a.k.at(key_head, s.key_heads()), *const values = a.v.at(key_head, s.key_heads());
   const auto load_keys = [&](T* tile, const T* tokens, int64_t stride, int start) {
-    if (start < to)
-      load_rows<kKeyTile, kD>(tile, s.features, tokens, lane, [=](int row) -> const T* {
-        return start + row < to ? tokens + (start + row) * stride : nullptr;
-      });
+    constexpr int kStep = 32 / (kD / 8);  // tokens at a time
+    const int row = lane / (kD / 8), column = lane % (kD / 8) * 8;
+    const T* next = tokens + (start + row) * stride + column;
+#pragma unroll 4
+    for (int i = start < to ? row : kKeyTile; i < kKeyTile; i += kStep, next += kStep * stride) {
+      const bool there = start + i < to && column < s.features;
+      copy_async(tile + i * kPitch<kD> + column, there ? next : tokens, there);
+    }
     copy_async_commit();
   };
-  load_rows<kRows, kD>(tiles.q, s.features, keys, lane, [&](int row) -> const T* {
+  load_queries<kD>(tiles.q, s.features, keys, lane, [&](int row) -> const T* {
     const int r = first + row, head = key_head * s.shared + r % s.shared;
     return r < a.parts.rows ? a.q.at(head, s.heads) + r / s.shared * a.q.token : nullptr;
   });
