@@ -10,8 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "timing.h"
-#include "wick/backend/registry.h"
+#include "device_clock.h"
 #include "wick/core/blocks.h"
 
 namespace wick::bench {
@@ -77,13 +76,7 @@ class Bench {
   }
 
  private:
-  Tensor normal(const Shape& shape, DType dtype = kHalf) {
-    const Tensor x = Tensor::empty(shape, DType::f32, device_.memory()),
-                 y = Tensor::empty(shape, dtype, device_.memory());
-    device_.fill_normal(x, 1, ++streams_, 0);
-    device_.copy(y, x);
-    return y;
-  }
+  Tensor normal(const Shape& shape, DType dtype = kHalf) { return clock_.normal(shape, dtype); }
   // Of the k types, which are not made here, any numbers with small scales.
   Tensor weight(const Shape& shape, DType dtype) {
     if (!is_block(dtype) || can_quantize_to(dtype)) return normal(shape, dtype);
@@ -118,21 +111,7 @@ class Bench {
   // Median microseconds of call(i) with i going round `sets`.
   double time(size_t sets, const std::function<void(size_t)>& call) {
     for (size_t i = 0; i < sets; ++i) call(i);  // what is made on first use
-    constexpr int kCalls = 24, kReplays = 4, kWarmUp = 2, kRuns = 9;
-    device_.memory().enter_arena();
-    const auto graph = device_.capture([&] {
-      for (int i = 0; i < kCalls; ++i) call(size_t(i) % sets);
-    });
-    device_.memory().leave_arena();
-    std::vector<double> times;
-    for (int run = 0; run < kWarmUp + kRuns; ++run) {
-      const double ms = time_ms([&] {
-        for (int i = 0; i < kReplays; ++i) graph->run();
-        flag_.item();
-      });
-      if (run >= kWarmUp) times.push_back(ms * 1000 / (kCalls * kReplays));
-    }
-    return median(times);
+    return clock_.time([&](int i) { call(size_t(i) % sets); }, {.calls = 24, .replays = 4, .runs = 9, .warm_up = 2});
   }
 
   void row(const std::string& name, double bytes, const std::function<double()>& measure) {
@@ -143,11 +122,10 @@ class Bench {
                bytes / us / copy_rate_);
   }
 
-  Backend& device_ = open_backend("cuda");
-  uint32_t streams_ = 0;
+  DeviceClock clock_;
+  Backend& device_ = clock_.device;
   std::vector<std::string> names_;
-  double copy_rate_ = 0;                   // bytes a microsecond
-  Tensor flag_ = normal({1}, DType::f32);  // reading it waits for the device
+  double copy_rate_ = 0;  // bytes a microsecond
 };
 
 void run(std::vector<std::string> names) {
