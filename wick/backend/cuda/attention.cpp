@@ -107,9 +107,10 @@ void CudaBackend::attention(View y, View lse, View q, View k, View v, float scal
   const bool tensor_cores = suits_mma(*this, q, scale, {y, q, k, v});
   if (of_language(q, k, ranges)) {
     const DenseInput seen(*this, ranges);
-    const auto way = !tensor_cores               ? attention_by_rows
-                     : q.shape[1] <= kFewQueries ? attention_of_few_queries
-                                                 : attention_of_ranges;
+    const auto way = !tensor_cores                            ? attention_by_rows
+                     : q.shape[1] <= kFewQueries              ? attention_of_few_queries
+                     : capability() == 90 && allowed("wgmma") ? attention_by_wgmma
+                                                              : attention_of_ranges;
     way(*this, y, s, q, k, v, scale, causal, seen.view());
     return statistics.finish();
   }
@@ -118,10 +119,10 @@ void CudaBackend::attention(View y, View lse, View q, View k, View v, float scal
   };
   const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
   if (!((wgmma || mma) && prefers_own(*this, k, false)) && by_cudnn()) return statistics.finish();
-  if (wgmma || mma || suits_tiles(*this, q, k, false))
-    (wgmma ? attention_by_wgmma : mma ? attention_by_mma : attention_by_tiles)(*this, y, s, q, k, v, scale, causal);
+  if (!wgmma && (mma || suits_tiles(*this, q, k, false)))
+    (mma ? attention_by_mma : attention_by_tiles)(*this, y, s, q, k, v, scale, causal);
   else
-    attention_by_rows(*this, y, s, q, k, v, scale, causal, {});
+    (wgmma ? attention_by_wgmma : attention_by_rows)(*this, y, s, q, k, v, scale, causal, {});
   statistics.finish();
 }
 

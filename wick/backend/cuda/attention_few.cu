@@ -4,6 +4,7 @@
 // second kernel adds it in the order of the parts.
 #include <algorithm>
 
+#include "wick/backend/cuda/attention_mma.cuh"
 #include "wick/backend/cuda/attention_ranges.cuh"
 #include "wick/backend/cuda/attention_ranges.h"
 #include "wick/backend/cuda/device/cluster.cuh"

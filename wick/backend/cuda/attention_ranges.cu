@@ -2,6 +2,7 @@
 // Keys and values beyond what a tile of queries sees are never read: they become zeros, since they may hold anything.
 #include <algorithm>
 
+#include "wick/backend/cuda/attention_mma.cuh"
 #include "wick/backend/cuda/attention_ranges.cuh"
 #include "wick/backend/cuda/attention_ranges.h"
 #include "wick/backend/cuda/device/cluster.cuh"

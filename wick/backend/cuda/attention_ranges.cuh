@@ -1,7 +1,7 @@
 // What the kernels for language models share: which keys a query sees, and which heads read the same ones.
 #pragma once
 
-#include "wick/backend/cuda/attention_mma.cuh"
+#include "wick/backend/cuda/attention_device.cuh"
 
 namespace wick {
 
