@@ -154,4 +154,10 @@ Tensor Tensor::detached() const {
   return t;
 }
 
+Tensor Tensor::constant() const {
+  Tensor t = *this;
+  t.view_.constant = true;
+  return t;
+}
+
 }  // namespace wick

@@ -163,6 +163,8 @@ Tensor Weights::State::keep(const std::string& name, Tensor value, const Shape& 
   if (options.trainable) {
     value = value.trainable();
     parameters.push_back({name, value});
+  } else {
+    value = value.constant();
   }
   loaded[name] = {value, outline ? shape : stored_shape(name)};
   return value;
@@ -201,6 +203,7 @@ StackedTensor Weights::State::load_stacked(const std::vector<std::string>& names
     const Tensor kept = keep(names[i], rows, shapes[i]);
     if (options.trainable) stack.parts.push_back(kept);
   }
+  if (!options.trainable) stack.whole = stack.whole.constant();
   return stacks[names.front()] = stack;
 }
 

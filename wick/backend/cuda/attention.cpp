@@ -159,15 +159,15 @@ void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y,
   const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
   attention_delta(*this, delta, dy, y);
   const DenseInput seen(*this, ranges);
-  if (language)
-    (tensor_cores ? attention_of_ranges_backward : attention_by_rows_backward)(*this, dq, dk, dv, dy, s, delta, q, k, v,
-                                                                               scale, causal, seen.view());
-  else if (wgmma || mma || suits_tiles(*this, q, k, true))
-    (wgmma ? attention_by_wgmma_backward
-     : mma ? attention_by_mma_backward
-           : attention_by_tiles_backward)(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal);
+  if (wgmma)
+    attention_by_wgmma_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());
+  else if (language && tensor_cores)
+    attention_of_ranges_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());
+  else if (!language && (mma || suits_tiles(*this, q, k, true)))
+    (mma ? attention_by_mma_backward : attention_by_tiles_backward)(*this, dq, dk, dv, dy, s, delta, q, k, v, scale,
+                                                                    causal);
   else
-    attention_by_rows_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, {});
+    attention_by_rows_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());
 }
 
 }  // namespace wick

@@ -233,8 +233,8 @@ __device__ __forceinline__ void probabilities(float (&s)[kFragments][4], const S
       if (!visible<kKeys>(shape, place.row + i / 2 * 8, place.column + 8 * j + i % 2)) s[j][i] = 0;
 }
 
-// Gradients of probabilities to those of scores, without the factor `scale`.
-template <bool kKeys, int kFragments, class Statistics>
+// Gradients of probabilities to those of scores, without the factor `scale`. With kAnything dp may be NaN where p is 0.
+template <bool kKeys, bool kAnything = false, int kFragments, class Statistics>
 __device__ __forceinline__ void score_gradients(float (&dp)[kFragments][4], const float (&p)[kFragments][4],
                                                 const Statistics& statistics) {
 #pragma unroll
@@ -242,7 +242,10 @@ __device__ __forceinline__ void score_gradients(float (&dp)[kFragments][4], cons
     float delta[4];
     statistics.delta_at(j, delta);
 #pragma unroll
-    for (int i = 0; i < 4; ++i) dp[j][i] = p[j][i] * (dp[j][i] - delta[i]);
+    for (int i = 0; i < 4; ++i) {
+      const float gradient = p[j][i] * (dp[j][i] - delta[i]);
+      dp[j][i] = kAnything && p[j][i] == 0 ? 0 : gradient;
+    }
   }
 }
 

@@ -14,7 +14,7 @@ namespace {
 
 constexpr int kRows = 16, kKeyTile = 32;
 constexpr int kMostParts = 128;
-constexpr int kAddThreads = 64;
+constexpr int kAddWarps = 8, kAddThreads = 32 * kAddWarps;
 
 // Row r of the heads that share keys is query r / shared of the head r % shared of them.
 struct Parts {
@@ -134,37 +134,62 @@ __global__ __launch_bounds__(kThreads) void sums_of_parts(const __grid_constant_
   }
 }
 
-// A block has one row, a thread two features.
+// A block has one row: first what each part weighs, then a warp every kAddWarps-th part, a lane four features.
 template <class T>
 __global__ __launch_bounds__(kAddThreads) void add_parts(const __grid_constant__ FewQueries<T> a) {
+  __shared__ float weights[kMostParts];
+  __shared__ float4 sums[kAddWarps][32];
   wait_for_previous();
   launch_dependents();
   const RangedShape& s = a.shape;
   const Parts& p = a.parts;
-  const int key_head = int(blockIdx.x) / p.rows, r = int(blockIdx.x) % p.rows, feature = int(threadIdx.x) * 2;
+  const int key_head = int(blockIdx.x) / p.rows, r = int(blockIdx.x) % p.rows;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, feature = lane * 4;
   const int64_t first = p.at(key_head, r / kRows, 0) + r % kRows;
-  const float scale2 = s.scale * kLog2E;
-  float peak = -INFINITY;
-  for (int part = 0; part < p.parts; ++part) peak = fmaxf(peak, p.statistics[first + part * kRows].x);
-  const float from = peak == -INFINITY ? 0 : peak;
-  float total = 0;
-  float2 sum = {0, 0};
-  for (int part = 0; part < p.parts; ++part) {
-    const int64_t at = first + part * kRows;
-    const float2 statistic = p.statistics[at];
-    if (statistic.y == 0) continue;  // it saw nothing, and has left no sums
-    const float weight = fast_exp2((statistic.x - from) * scale2);
-    total = fmaf(weight, statistic.y, total);
-    if (feature >= s.features) continue;
-    const float2 x = *reinterpret_cast<const float2*>(p.sums + at * s.features + feature);
-    sum = {fmaf(weight, x.x, sum.x), fmaf(weight, x.y, sum.y)};
+
+  // Every warp for itself: the largest score of all, and the sum of exponentials.
+  float2 of_lane[kMostParts / 32];
+  float peak = -INFINITY, total = 0;
+#pragma unroll
+  for (int i = 0; i < kMostParts / 32; ++i) {
+    const int part = lane + 32 * i;
+    of_lane[i] = part < p.parts ? p.statistics[first + part * kRows] : float2{-INFINITY, 0};
+    peak = fmaxf(peak, of_lane[i].x);
+  }
+  for (int step = 16; step > 0; step /= 2) peak = fmaxf(peak, __shfl_xor_sync(0xffffffffu, peak, step));
+  const float from = peak == -INFINITY ? 0 : peak, scale2 = s.scale * kLog2E;
+#pragma unroll
+  for (int i = 0; i < kMostParts / 32; ++i) {
+    // What saw nothing has left no sums.
+    const float weight = of_lane[i].y == 0 ? 0 : fast_exp2((of_lane[i].x - from) * scale2);
+    total = fmaf(weight, of_lane[i].y, total);
+    if (warp == 0) weights[lane + 32 * i] = weight;
+  }
+  for (int step = 16; step > 0; step /= 2) total += __shfl_xor_sync(0xffffffffu, total, step);
+  __syncthreads();
+
+  float4 sum = {0, 0, 0, 0};
+  if (feature < s.features)
+#pragma unroll 4
+    for (int part = warp; part < p.parts; part += kAddWarps) {
+      const float weight = weights[part];
+      if (weight == 0) continue;
+      const float4 x = *reinterpret_cast<const float4*>(p.sums + (first + part * kRows) * s.features + feature);
+      sum = {fmaf(weight, x.x, sum.x), fmaf(weight, x.y, sum.y), fmaf(weight, x.z, sum.z), fmaf(weight, x.w, sum.w)};
+    }
+  sums[warp][lane] = sum;
+  __syncthreads();
+  if (warp != 0) return;
+  for (int w = 1; w < kAddWarps; ++w) {
+    const float4 x = sums[w][lane];
+    sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
   }
   const int head = key_head * s.shared + r % s.shared, query = r / s.shared;
-  if (threadIdx.x == 0) a.lse[int64_t(head) * s.queries + query] = peak * s.scale + logf(total);
+  if (lane == 0) a.lse[int64_t(head) * s.queries + query] = peak * s.scale + logf(total);
   const float inverse = total == 0 ? 0 : 1 / total;
   if (feature < s.features)
-    *reinterpret_cast<uint32_t*>(a.y.at(head, s.heads) + query * a.y.token + feature) =
-        pack<T>(sum.x * inverse, sum.y * inverse);
+    *reinterpret_cast<uint2*>(a.y.at(head, s.heads) + query * a.y.token + feature) = {
+        pack<T>(sum.x * inverse, sum.y * inverse), pack<T>(sum.z * inverse, sum.w * inverse)};
 }
 
 }  // namespace

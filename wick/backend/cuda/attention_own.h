@@ -19,11 +19,11 @@ void attention_by_mma(CudaBackend& cuda, View y, View lse, View q, View k, View 
 void attention_by_mma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
                                View k, View v, float scale, bool causal);
 
-// The same on 9.0 by wgmma; forward also with heads that share keys, and ranges (contiguous i32 [B, T, 2], or empty).
+// The same on 9.0 by wgmma, also with heads that share keys, and ranges (contiguous i32 [B, T, 2], or empty).
 void attention_by_wgmma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
                         View ranges);
 void attention_by_wgmma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                 View k, View v, float scale, bool causal);
+                                 View k, View v, float scale, bool causal, View ranges);
 
 // Matrix products and a softmax, with the scores of some rows at a time in memory. Any D, heads that share keys, and
 // ranges (contiguous i32 [B, T, 2], or empty).

@@ -86,19 +86,6 @@ constexpr int kOwn = 16 * kWarps;
 template <int kD>
 constexpr int kOther = kD == 64 ? 64 : 32;  // tokens of the other side at a time
 
-// Blocks below `key_blocks` make dk and dv of some keys: they walk the queries that see them, of one head after the
-// other of those that share them. The others make dq of some queries. Where keys are few, `splits` blocks share a walk
-// and leave f32 partial sums.
-template <class T>
-struct Backward {
-  HeadsOf<const T> q, k, v, dy;
-  HeadsOf<T> dq, dk, dv;
-  const float *lse, *delta;  // [B, H, T]
-  float* partial;            // [splits, 2, B, H / shared, S, D]
-  RangedShape shape;
-  int splits, key_blocks;
-};
-
 template <class T, int kD>
 struct BackwardShared {
   T own[2][kOwn * kPitch<kD>];
@@ -107,90 +94,11 @@ struct BackwardShared {
   int2 seen[2][kOther<kD>];
 };
 
-// The first query of an entry for which `f` of its range holds, given that it holds for all after it; all warps search
-// alike, 32 queries at a time.
-template <class F>
-__device__ __forceinline__ int first_query(const RangedShape& s, int entry, const F& f) {
-  const int lane = int(threadIdx.x) % 32;
-  int low = 0, high = s.queries;  // it is one of low .. high
-  while (low < high) {
-    const int step = (high - low + 31) / 32, at = low + lane * step;
-    const bool holds = at >= high || f(s.seen(entry, at));
-    const int before = __popc(__ballot_sync(0xffffffffu, !holds));  // these lanes, from the first on, are before it
-    if (before == 0) break;
-    high = min(high, low + before * step);
-    low += (before - 1) * step + 1;
-  }
-  return low;
-}
-
-// What a block walks: steps begin .. end, `tiles` of them for each head from `head` on, at tokens from `origin`.
-struct BackwardWalk {
-  int own_head, own_tile, split;
-  int entry, head, origin, last;  // of the other side; tokens from `last` on are not seen
-  int tiles, begin, end;
-};
-template <bool kKeys, class T>
-__device__ __forceinline__ BackwardWalk walk_of(const Backward<T>& a, int index, int other) {
-  const RangedShape& s = a.shape;
-  BackwardWalk w;
-  if constexpr (kKeys) {
-    const int heads = s.entries * s.key_heads(), of_tile = heads * a.splits;
-    w.split = index % a.splits;
-    w.own_head = index % of_tile / a.splits;
-    w.own_tile = index / of_tile;
-    w.entry = w.own_head / s.key_heads();
-    w.head = w.own_head * s.shared;
-    const int first = w.own_tile * kOwn, last = min(first + kOwn, s.keys);
-    w.origin = first_query(s, w.entry, [=](int2 seen) { return seen.y > first; });
-    w.last = first_query(s, w.entry, [=](int2 seen) { return seen.x >= last; });
-    w.tiles = (max(w.last - w.origin, 0) + other - 1) / other;
-    const int all = w.tiles * s.shared, share = (all + a.splits - 1) / a.splits;
-    w.begin = min(w.split * share, all);
-    w.end = min(w.begin + share, all);
-  } else {
-    const int heads = s.entries * s.heads, tiles = (s.queries + kOwn - 1) / kOwn;
-    w.split = 0;
-    w.own_head = (index - a.key_blocks) % heads;
-    w.own_tile = tiles - 1 - (index - a.key_blocks) / heads;
-    w.entry = w.own_head / s.heads;
-    w.head = w.own_head / s.shared;
-    w.origin = s.seen(w.entry, w.own_tile * kOwn).x;
-    w.last = s.seen(w.entry, w.own_tile * kOwn + kOwn - 1).y;
-    w.begin = 0;
-    w.end = w.tiles = (max(w.last - w.origin, 0) + other - 1) / other;
-  }
-  return w;
-}
-
-// Where a warp's two sums go: dk and dv, or dq and nothing.
-template <bool kKeys, class T, int kD>
-__device__ __forceinline__ void store_gradients(const Backward<T>& a, const BackwardWalk& w, T* staging,
-                                                const float (&grad)[kD / 8][4], const float (&grad_partner)[kD / 8][4],
-                                                int first, int lane) {
-  const RangedShape& s = a.shape;
-  const int tokens = kKeys ? s.keys : s.queries, heads = kKeys ? s.key_heads() : s.heads;
-  if (kKeys && a.splits > 1) {
-    const int64_t head_size = int64_t(s.keys) * s.features, side = int64_t(s.entries) * heads * head_size;
-    float* const to = a.partial + 2 * w.split * side + w.own_head * head_size;
-    if (a.dk.data) store_partial<kD>(grad, to, first, tokens, s.features, lane);
-    if (a.dv.data) store_partial<kD>(grad_partner, to + side, first, tokens, s.features, lane);
-    return;
-  }
-  const HeadsOf<T>& target = kKeys ? a.dk : a.dq;
-  if (target.data)
-    store_rows<T, kD>(staging, grad, s.scale, s.scale, target.at(w.own_head, heads), target.token, first, tokens,
-                      s.features, lane);
-  if (kKeys && a.dv.data)
-    store_rows<T, kD>(staging, grad_partner, 1, 1, a.dv.at(w.own_head, heads), a.dv.token, first, tokens, s.features,
-                      lane);
-}
-
 template <bool kKeys, int kD, class T>
-__device__ __forceinline__ void backward_side(BackwardShared<T, kD>& shared, const Backward<T>& a) {
+__device__ __forceinline__ void backward_side(BackwardShared<T, kD>& shared, const RangedBackward<T>& a) {
   constexpr int kN = kOther<kD>;
   const RangedShape& s = a.shape;
-  const BackwardWalk w = walk_of<kKeys>(a, int(blockIdx.x), kN);
+  const BackwardWalk w = walk_of<kKeys>(a, int(blockIdx.x), kOwn, kN);
   const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
   const int first = w.own_tile * kOwn, row = first + warp * 16;
   const int own_heads = kKeys ? s.key_heads() : s.heads, other_heads = kKeys ? s.heads : s.key_heads();
@@ -288,7 +196,7 @@ __device__ __forceinline__ void backward_side(BackwardShared<T, kD>& shared, con
 }
 
 template <class T, int kD>
-__global__ __launch_bounds__(kThreads, 2) void backward_of_ranges(const __grid_constant__ Backward<T> a) {
+__global__ __launch_bounds__(kThreads, 2) void backward_of_ranges(const __grid_constant__ RangedBackward<T> a) {
   extern __shared__ uint4 memory[];
   auto& shared = *reinterpret_cast<BackwardShared<T, kD>*>(memory);
   if (int(blockIdx.x) < a.key_blocks)
@@ -314,33 +222,14 @@ void attention_of_ranges(CudaBackend& cuda, View y, View lse, View q, View k, Vi
 void attention_of_ranges_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
                                   View k, View v, float scale, bool causal, View ranges) {
   dispatch_heads(q, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) {
-    const RangedShape s = ranged_shape(q, k, scale, causal, ranges);
-    const int key_heads = s.entries * int(k.shape[2]), key_tiles = (s.keys + kOwn - 1) / kOwn;
-    constexpr int kShare = 4;  // tiles of queries that are worth a partial sum
-    const int walk = s.shared * ((s.queries + kOther<kD> - 1) / kOther<kD>);
-    const int splits =
-        std::clamp(2 * cuda.multiprocessors() / (key_heads * key_tiles), 1, (walk + kShare - 1) / kShare);
-    const bool keys_wanted = dk || dv;
-    std::optional<Scratch> partial;
-    if (keys_wanted && splits > 1) partial.emplace(cuda, size_t(2 * splits) * size_t(k.numel()) * sizeof(float));
-    const Backward<T> a{HeadsOf<const T>(q),
-                        HeadsOf<const T>(k),
-                        HeadsOf<const T>(v),
-                        HeadsOf<const T>(dy),
-                        HeadsOf<T>(dq),
-                        HeadsOf<T>(dk),
-                        HeadsOf<T>(dv),
-                        lse.as<float>(),
-                        delta.as<float>(),
-                        partial ? partial->template as<float>() : nullptr,
-                        s,
-                        splits,
-                        keys_wanted ? key_heads * key_tiles * splits : 0};
-    const int blocks = a.key_blocks + (dq ? s.entries * s.heads * ((s.queries + kOwn - 1) / kOwn) : 0);
-    if (blocks == 0) return;
-    launch("attention_backward", cuda.stream(), {dim3(unsigned(blocks)), dim3(kThreads), sizeof(BackwardShared<T, kD>)},
-           backward_of_ranges<T, kD>, a);
-    if (partial) attention_add_partials(cuda, dk, dv, a.partial, splits, scale);
+    const RangedBackwardCall<T> call(cuda, dq, dk, dv, dy, lse, delta, q, k, v,
+                                     ranged_shape(q, k, scale, causal, ranges), kOwn, kOther<kD>,
+                                     2 * cuda.multiprocessors());
+    if (call.blocks() == 0) return;
+    launch("attention_backward", cuda.stream(),
+           {dim3(unsigned(call.blocks())), dim3(kThreads), sizeof(BackwardShared<T, kD>)}, backward_of_ranges<T, kD>,
+           call.arguments());
+    call.finish();
   });
 }
 

@@ -79,6 +79,18 @@ __device__ __forceinline__ T* staging_of(T* own, int consumer, int warp) {
   return own + at / (64 * 64) * kOwn * 64 + consumer * 64 * 64 + at % (64 * 64);
 }
 
+// What follows row `first` of a tile becomes zeros, by both warpgroups: keys and values that nobody sees may hold
+// anything, and zero times NaN would show. (Their scores are hidden, whatever they are.)
+template <int kD, int kN, class T>
+__device__ __forceinline__ void clear_rows(T* tile, int first) {
+  for (int i = int(threadIdx.x) - 128; i < (kN - first) * (kD / 8); i += 128 * kConsumers) {
+    const int row = first + i / (kD / 8), piece = i % (kD / 8);
+    *reinterpret_cast<uint4*>(tile + (piece / 8 * kN + row) * 64 + piece % 8 * 8) = {};
+  }
+  fence_async();
+  named_barrier(1 + kConsumers, 128 * kConsumers);
+}
+
 // The parts of a block of a persistent grid, back and forth over the list, so that who got a long one gets a short one.
 __device__ __forceinline__ int part_at(int round) {
   const int blocks = int(gridDim.x), block = int(blockIdx.x);

@@ -74,18 +74,6 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
   }
 }
 
-// Values from row `first` of a tile on become zeros, by both warpgroups: what nobody sees may hold anything, and zero
-// times NaN would show. (Scores of such keys are hidden, whatever they are.)
-template <int kD, int kN, class T>
-__device__ __forceinline__ void clear_rows(T* tile, int first) {
-  for (int i = int(threadIdx.x) - 128; i < (kN - first) * (kD / 8); i += 128 * kConsumers) {
-    const int row = first + i / (kD / 8), piece = i % (kD / 8);
-    *reinterpret_cast<uint4*>(tile + (piece / 8 * kN + row) * 64 + piece % 8 * 8) = {};
-  }
-  fence_async();
-  named_barrier(1 + kConsumers, 128 * kConsumers);
-}
-
 // One block's part, 64 rows of it. While exponentials are taken the tensor cores make the next scores and end the sums
 // of the tile before.
 template <class T, int kD, bool kRanged>

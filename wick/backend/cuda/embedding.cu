@@ -6,6 +6,7 @@
 #include "wick/backend/cuda/dense.h"
 #include "wick/backend/cuda/device/any_float.cuh"
 #include "wick/backend/cuda/device/blocks.cuh"
+#include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/walk.cuh"
 
 namespace wick {
@@ -44,6 +45,8 @@ struct Scatter {
 template <class Move>
 __device__ __forceinline__ void scatter(const Scatter& s, const Walk<2>& walk, const Move& move) {
   const int64_t token = blockIdx.x % s.tokens, batch = blockIdx.x / s.tokens;
+  launch_dependents();
+  wait_for_previous();
   const int32_t row = s.rows[batch * s.row_batch + token * s.row_token];
   const uint32_t item = blockIdx.y * kThreads + threadIdx.x;
   if (row < 0 || item >= walk.count) return;
@@ -157,11 +160,11 @@ void CudaBackend::scatter_rows(View y, View x, View rows) {
   for (auto& strides : walk.stride)
     for (int d = 0; d <= walk.last; ++d) strides[d] /= unit;
   const dim3 blocks(unsigned(x.shape[0] * x.shape[1]), blocks_for(walk.count, kThreads));
+  const Launch shape{blocks, dim3(kThreads), 0, 1, capability() >= 90};
   if (units)
-    scatter_units<<<blocks, kThreads, 0, stream_>>>(y.as<uint4>(), x.as<const uint4>(), s, walk);
+    launch("scatter_rows", stream_, shape, scatter_units, y.as<uint4>(), x.as<const uint4>(), s, walk);
   else
-    scatter_elements<<<blocks, kThreads, 0, stream_>>>(AnyFloats(y), AnyFloats(x), s, walk);
-  cuda_launched("scatter_rows");
+    launch("scatter_rows", stream_, shape, scatter_elements, AnyFloats(y), AnyFloats(x), s, walk);
 }
 
 void CudaBackend::timestep_embedding(View y, View t, float max_period) {

@@ -1,4 +1,5 @@
 // Gated activations: one half of a row times a function of the other.
+#include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
 #include "wick/backend/cuda/device/rows.cuh"
 
@@ -42,6 +43,8 @@ __device__ __forceinline__ Place this_place(int64_t rows, int width) {
 template <class Gate, class T, int N>
 __global__ void __launch_bounds__(kThreads) gated(const RowsOf<T> y, const RowsOf<const T> x, int64_t rows, int width) {
   const Place at = this_place<N>(rows, width);
+  launch_dependents();
+  wait_for_previous();
   if (!at.inside) return;
   const T* const from = x[at.row] + at.first;
   const Pack<T, N> value = load_pack<N>(from + Gate::kValue * width), gate = load_pack<N>(from + Gate::kGate * width);
@@ -94,9 +97,8 @@ void forward(CudaBackend& cuda, const char* name, const View& y, const View& x) 
   dispatch_packs(dtype, input.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     const Grid grid(rows, width / pack.value);
-    gated<Gate, T, pack.value>
-        <<<grid.blocks, grid.threads, 0, cuda.stream()>>>(output.rows<T>(), input.rows<const T>(), rows, int(width));
-    cuda_launched(name);
+    launch(name, cuda.stream(), {grid.blocks, grid.threads, 0, 1, cuda.capability() >= 90}, gated<Gate, T, pack.value>,
+           output.rows<T>(), input.rows<const T>(), rows, int(width));
   });
   output.finish();
 }

@@ -24,6 +24,7 @@ struct Arguments {
   AnyFloats bias;  // no data: none
   int64_t bias_step;
   int rows, chunks, tokens;  // rows of w
+  bool constant;             // w, which is asked for before the kernel that makes x has ended
 };
 
 template <class Weights>
@@ -161,8 +162,7 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
   constexpr int kStages = Weights::kStages, kSteps = Product<Weights>::kSteps;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, first = int(blockIdx.x) * kRows;
   char* const ring = reinterpret_cast<char*>(memory) + warp * kStages * kStageBytes<Weights>;
-  wait_for_previous();
-  launch_dependents();
+  if (!a.constant) wait_for_previous();
   const LaneRows<Weights> rows(a, first, lane);
   const auto load = [&](int chunk, int stage) {
     if (chunk < a.chunks) rows.load(ring + stage * kStageBytes<Weights>, chunk);
@@ -170,6 +170,8 @@ __global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ 
   };
 #pragma unroll
   for (int s = 0; s < kStages; ++s) load(warp + s * kWarps, s);
+  if (a.constant) wait_for_previous();
+  launch_dependents();
   float sum[4] = {};
   int stage = 0;
   for (int chunk = warp; chunk < a.chunks; chunk += kWarps) {
@@ -213,7 +215,8 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
                          bias ? bias.stride[0] : 0,
                          int(w.shape[0]),
                          int(x.cols / kElements),
-                         int(std::min<int64_t>(x.rows - token, kTokens))};
+                         int(std::min<int64_t>(x.rows - token, kTokens)),
+                         w.constant};
     launch("linear_few_rows", cuda.stream(),
            {dim3(unsigned((a.rows + kRows - 1) / kRows)), dim3(kThreads),
             size_t(kWarps * Weights::kStages * kStageBytes<Weights>), 1, cuda.capability() >= 90},

@@ -55,6 +55,8 @@ template <class T, int N, bool kHalves>
 __global__ void __launch_bounds__(kThreads) turn(const HeadsOf<T> y, const HeadsOf<const T> x, const Angles angles,
                                                  int64_t all_tokens, int tokens, int heads, int half) {
   const int64_t number = int64_t(blockIdx.x) * blockDim.z + threadIdx.z;
+  launch_dependents();
+  wait_for_previous();
   if (number >= all_tokens) return;
   const int64_t image = number / tokens, token = number - image * tokens, angle = image * angles.image + token * half;
   for (int pair = int(threadIdx.x) * N; pair < half; pair += int(blockDim.x) * N) {
@@ -140,9 +142,9 @@ void CudaBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool
     const int64_t all_tokens = x.dim(0) * tokens, across = std::min<int64_t>(half / N, kThreads);
     const int64_t down = std::min((heads + kHeads - 1) / kHeads, kThreads / across);
     const dim3 threads(unsigned(across), unsigned(down), unsigned(std::min<int64_t>(kThreads / (across * down), 64)));
-    kernel<<<unsigned((all_tokens + threads.z - 1) / threads.z), threads, 0, stream_>>>(
-        output.of<T>(), input.of<const T>(), angles, all_tokens, int(tokens), int(heads), int(half));
-    cuda_launched("rope");
+    launch("rope", stream_,
+           {dim3(unsigned((all_tokens + threads.z - 1) / threads.z)), threads, 0, 1, capability() >= 90}, kernel,
+           output.of<T>(), input.of<const T>(), angles, all_tokens, int(tokens), int(heads), int(half));
   });
   output.finish();
 }

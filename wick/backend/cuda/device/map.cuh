@@ -3,6 +3,7 @@
 
 #include "wick/backend/cuda/cuda.h"
 #include "wick/backend/cuda/device/any_float.cuh"
+#include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/walk.cuh"
 
 namespace wick {
@@ -59,6 +60,8 @@ template <class F, class T, int N>
 __global__ void __launch_bounds__(kMapThreads)
     map_packs(const F f, T* y, const MapInputs<N> x, const __grid_constant__ Walk<N + 1> walk) {
   const uint32_t first = blockIdx.x * (kMapThreads * kMapPacks) + threadIdx.x;
+  launch_dependents();
+  wait_for_previous();
   RawPack<T> in[kMapPacks][N];
   int64_t at[kMapPacks][N + 1];
 #pragma unroll
@@ -105,7 +108,7 @@ __global__ void __launch_bounds__(kMapThreads)
 
 // views: y, then the inputs.
 template <class F, class T, size_t Views>
-void launch_map_packs(CudaBackend& cuda, const F& f, const std::array<View, Views>& views,
+void launch_map_packs(CudaBackend& cuda, const char* name, const F& f, const std::array<View, Views>& views,
                       const Walk<int(Views)>& walk) {
   constexpr int N = int(Views) - 1;
   MapInputs<N> x;
@@ -113,8 +116,9 @@ void launch_map_packs(CudaBackend& cuda, const F& f, const std::array<View, View
     x.data[n] = views[size_t(n) + 1].data;
     x.f32[n] = views[size_t(n) + 1].dtype == DType::f32;
   }
-  map_packs<F, T, N><<<blocks_for(walk.count, kMapThreads * kMapPacks), kMapThreads, 0, cuda.stream()>>>(
-      f, views[0].template as<T>(), x, walk);
+  launch(name, cuda.stream(),
+         {dim3(blocks_for(walk.count, kMapThreads * kMapPacks)), dim3(kMapThreads), 0, 1, cuda.capability() >= 90},
+         map_packs<F, T, N>, f, views[0].template as<T>(), x, walk);
 }
 
 template <class F, size_t Views>
@@ -140,7 +144,7 @@ void map(CudaBackend& cuda, const char* name, const F& f, const std::array<View,
     }
     if (in_packs)
       dispatch_float(views[0].dtype, [&](auto type) {
-        launch_map_packs<F, typename decltype(type)::type>(cuda, f, views, Walk(index, width));
+        launch_map_packs<F, typename decltype(type)::type>(cuda, name, f, views, Walk(index, width));
       });
     else
       launch_map_elements(cuda, f, views, Walk(index));
