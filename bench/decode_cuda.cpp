@@ -32,7 +32,7 @@ class Bench {
     const double bytes = double(bytes_of(dtype, outputs * inputs));
     row(fmt::format("linear {} {}x{}, {} tokens", name_of(dtype), outputs, inputs, tokens), bytes, [&] {
       const Tensor x = normal({tokens, inputs}), y = normal({tokens, outputs});
-      const auto w = several(bytes, [&] { return weight({outputs, inputs}, dtype); });
+      const auto w = several(bytes, [&] { return weight({outputs, inputs}, dtype).constant(); });
       return time(w.size(), [&](size_t i) { device_.linear(y, x, w[i], {}); });
     });
   }

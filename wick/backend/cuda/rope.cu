@@ -1,5 +1,6 @@
 // Rotary positions: pairs of features turned by given angles. A block turns all heads of some tokens, and a thread the
 // same pairs of several heads, so that it reads their angles once.
+#include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/rows.cuh"
 
 namespace wick {
