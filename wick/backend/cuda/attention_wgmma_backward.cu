@@ -51,8 +51,8 @@ __device__ __forceinline__ BackwardWalk walk_of(const AttentionBackward<T>& a, i
   const BackwardPart part = backward_part<kKeys>(a, index, own, other);
   BackwardWalk w{part.head, part.tile, part.split};
   w.head = part.head;
-  w.begin = w.begin;
-  w.end = w.end;
+  w.begin = part.begin;
+  w.end = part.end;
   return w;
 }
 template <bool kKeys, class T, int kD>
