@@ -270,7 +270,7 @@ TEST(Attention, SharedHeadsAndRangesOfKeys) {
     SCOPED_TRACE(
         fmt::format("{} x {} queries, {} keys, {} heads of {}", c.batch, c.queries, c.keys, c.heads, c.features));
     check_forward(c);
-    for (int wanted = 1; wanted < 8; ++wanted) check_backward(c, wanted);
+    for (const int wanted : {7, int(between(1, 6))}) check_backward(c, wanted);
   }
 }
 
