@@ -117,6 +117,7 @@ class Mirror final : public Backend {
   void sum_of_squares(View total, const std::vector<View>& tensors) override {
     run(&Backend::sum_of_squares, total, tensors);
   }
+  void argmax(View ids, View largest, View x) override { run(&Backend::argmax, ids, largest, x); }
 
  private:
   // A range of host bytes that views of one call share, and its twin on the device.

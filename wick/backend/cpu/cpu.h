@@ -84,6 +84,9 @@ class CpuBackend final : public Backend {
   // optimizer
   void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
+
+  // the likeliest
+  void argmax(View ids, View largest, View x) override;
 };
 
 }  // namespace wick

@@ -106,6 +106,9 @@ class CudaBackend final : public Backend, public Gpu {
   void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
 
+  // the likeliest
+  void argmax(View ids, View largest, View x) override;
+
   std::unique_ptr<Replay> capture(const std::function<void()>& work) override;  // as a CUDA graph
 
  private:
