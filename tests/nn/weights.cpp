@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "device.h"
 #include "io/files.h"
 #include "wick/backend/counting.h"
 #include "wick/io/file.h"
@@ -118,6 +119,39 @@ TEST(Weights, TrainableOnesAreLeavesAndAreSavedAsTheyWere) {
   EXPECT_EQ(saved.load("conv").to_vector(), tensors.at("conv").to_vector());
   EXPECT_EQ(saved.tensors().at("pointwise").shape, (Shape{2, 3, 1, 1}));
   EXPECT_EQ(saved.load("linear").data<float>()[0], 77);
+}
+
+// What the file holds as it is wanted comes at once, the rest where it is asked for; on a device through page-locked
+// memory.
+TEST(Weights, DeferredOnesAreReadTogether) {
+  const TemporaryDirectory folder;
+  const Tensor large = cast(reshape(counting({3, 1 << 21}), {3 << 11, 1 << 10}), DType::bf16);
+  save_safetensors(folder / "x.safetensors", {{"a", counting({2, 3})},
+                                              {"b", counting({4, 3})},
+                                              {"c", cast(counting({5, 3}), DType::f16)},
+                                              {"large", large},
+                                              {"v", cast(counting({7}), DType::bf16)}});
+  const Weights weights = Weights::open(folder / "x.safetensors", {.deferred = true});
+  const StackedTensor stack = weights.load_stacked({"a", "b", "c"}, {{2, 3}, {4, 3}, {5, 3}});
+  EXPECT_EQ(weights.load("v", {7}).to_vector(), counting({7}).to_vector());
+  weights.read_deferred();
+  std::vector<float> want;
+  for (const int64_t rows : {2, 4, 5})
+    for (const float x : counting({rows, 3}).to_vector()) want.push_back(x);
+  EXPECT_EQ(stack.whole.to_vector(), want);
+  EXPECT_EQ(weights.load("a", {2, 3}).to_vector(), counting({2, 3}).to_vector());
+
+  const Weights half =
+      Weights::open(folder / "x.safetensors",
+                    {.dtype = DType::bf16, .deferred = true, .place = Residence::on(test::backend(), DType::bf16)});
+  const Tensor read = half.load("large", large.shape());
+  half.read_deferred();
+  EXPECT_EQ(read.to_vector(), large.to_vector());
+
+  const Weights cut = Weights::open(folder / "x.safetensors", {.deferred = true});
+  cut.load("b", {4, 3});
+  std::filesystem::resize_file(folder / "x.safetensors", 600);
+  expect_error([&] { cut.read_deferred(); }, {"x.safetensors", "shrank"});
 }
 
 TEST(Weights, AnOutlineHasShapesAndNoMemory) {

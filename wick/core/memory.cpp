@@ -42,11 +42,16 @@ std::string Memory::holdings() const {
   return text.empty() ? "nothing" : text;
 }
 
-void Memory::fill(void* to, size_t bytes, const Source& source) {
-  if (on_host()) return source(to, 0, bytes);
-  std::vector<char> all(bytes);
-  source(all.data(), 0, bytes);
-  write(to, all.data(), bytes);
+void Memory::fill(const std::vector<Filling>& fillings) {
+  for (const auto& [to, bytes, source] : fillings) {
+    if (on_host()) {
+      source(to, 0, bytes);
+      continue;
+    }
+    std::vector<char> all(bytes);
+    source(all.data(), 0, bytes);
+    write(to, all.data(), bytes);
+  }
 }
 
 void Memory::count(size_t bytes) {

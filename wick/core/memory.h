@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace wick {
 
@@ -58,9 +59,14 @@ class Memory {
   virtual void write(void* to, const void* host, size_t bytes) = 0;
   virtual void read(void* host, const void* from, size_t bytes) = 0;
   // Bytes of a file: source(host, begin, n) reads the n of them from `begin` on, and may be called from several threads
-  // at once. All has been read when fill() returns.
+  // at once. All has been read when fill() returns. Many tensors at once keep the readers busy from one to the next.
   using Source = std::function<void(void* host, size_t begin, size_t bytes)>;
-  virtual void fill(void* to, size_t bytes, const Source& source);
+  struct Filling {
+    void* to;
+    size_t bytes;
+    Source source;
+  };
+  virtual void fill(const std::vector<Filling>& fillings);
 
   // A read that is enqueued now and waited for later.
   virtual std::unique_ptr<Readback> read_later(const void* from, size_t bytes) = 0;

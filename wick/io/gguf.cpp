@@ -285,11 +285,17 @@ Tensor GgufFile::load(const std::string& name, Memory& memory) const {
       "Q6_K",
       path_.string(), quote(name), info.type_name);
   Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
-  memory.fill(tensor.view().data, size_t(*info.bytes), [&](void* host, size_t begin, size_t bytes) {
-    check(file_->read_at(info.begin + begin, host, bytes) == bytes,
-          "{}: tensor {}: the file shrank while it was in use", path_.string(), quote(name));
-  });
+  memory.fill({filling(name, tensor)});
   return tensor;
+}
+
+Memory::Filling GgufFile::filling(const std::string& name, const View& to) const {
+  const GgufTensor& info = tensors_.at(name);
+  return {to.data, size_t(*info.bytes),
+          [file = file_, first = info.begin, name](void* host, size_t begin, size_t bytes) {
+            check(file->read_at(first + begin, host, bytes) == bytes,
+                  "{}: tensor {}: the file shrank while it was in use", file->path().string(), quote(name));
+          }};
 }
 
 }  // namespace wick

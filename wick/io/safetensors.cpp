@@ -143,11 +143,17 @@ Tensor SafetensorsFile::load(const std::string& name, Memory& memory) const {
   check(info.dtype.has_value(), "{}: tensor {} is {}, which Wick does not compute with; convert it to F32, BF16 or F16",
         path_.string(), quote(name), info.dtype_name);
   Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
-  memory.fill(tensor.view().data, size_t(info.end - info.begin), [&](void* host, size_t begin, size_t bytes) {
-    check(file_->read_at(data_offset_ + info.begin + begin, host, bytes) == bytes,
-          "{}: tensor {}: the file shrank while it was in use", path_.string(), quote(name));
-  });
+  memory.fill({filling(name, tensor)});
   return tensor;
+}
+
+Memory::Filling SafetensorsFile::filling(const std::string& name, const View& to) const {
+  const TensorInfo& info = header_.tensors.at(name);
+  return {to.data, size_t(info.end - info.begin),
+          [file = file_, first = data_offset_ + info.begin, name](void* host, size_t begin, size_t bytes) {
+            check(file->read_at(first + begin, host, bytes) == bytes,
+                  "{}: tensor {}: the file shrank while it was in use", file->path().string(), quote(name));
+          }};
 }
 
 void save_safetensors(const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors,

@@ -53,6 +53,8 @@ class SafetensorsFile {
   // The tensor in the file's own dtype, in any memory. Reads, never maps, so that a file that shrinks meanwhile is an
   // Error. Throws Error for an unknown name or a dtype that Wick does not compute with.
   Tensor load(const std::string& name, Memory& memory = host_memory()) const;
+  // How to read its bytes into `to`, which is contiguous and as large: for Memory::fill(), as long as that lives.
+  Memory::Filling filling(const std::string& name, const View& to) const;
 
  private:
   std::filesystem::path path_;

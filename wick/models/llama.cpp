@@ -140,11 +140,12 @@ Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options
   const WeightsOptions weights{.dtype = dtype,
                                .as_stored = as_stored,
                                .trainable = options.trainable,
+                               .deferred = !options.outline,
                                .place = Residence::on(backend, computes)};
-  Llama model(
-      Scope(options.outline ? Weights::outline(weights) : Weights::open(path, weights), "llama", options.adapter),
-      config, options.checkpointing);
-  if (options.adapter) options.adapter->check_complete();
+  const Weights files = options.outline ? Weights::outline(weights) : Weights::open(path, weights);
+  Llama model(Scope(files, "llama", options.adapter), config, options.checkpointing);
+  if (options.adapter) options.adapter->check_complete();  // before what takes long
+  files.read_deferred();
   return model;
 }
 

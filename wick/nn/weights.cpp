@@ -37,6 +37,7 @@ struct Weights::State {
     Shape shape;
     std::optional<DType> dtype;  // none of one that cannot be loaded
     std::function<Tensor(Memory&)> load;
+    std::function<Memory::Filling(const View&)> filling;  // none where load() changes what the file has
   };
 
   Options options;
@@ -48,6 +49,7 @@ struct Weights::State {
   std::map<std::string, Loaded> loaded;
   std::map<std::string, StackedTensor> stacks;  // by the first name in them
   std::vector<Parameter> parameters;
+  std::vector<Memory::Filling> deferred;  // into tensors that were handed out
 
   void add_file(const fs::path& path);
   void add_shards(const fs::path& index);
@@ -59,6 +61,8 @@ struct Weights::State {
   void check_quantizable(const std::string& name, const Tensor& stored, DType dtype) const;
   void check_shape(const std::string& name, const Shape& shape) const;
   Tensor converted(const std::string& name, const Shape& shape, bool conv) const;
+  bool defers(const std::string& name, const Shape& shape) const;
+  void read_into(const Tensor& rows, const std::string& name);
   Tensor keep(const std::string& name, Tensor value, const Shape& shape);
   Tensor load(const std::string& name, const Shape& shape, bool conv);
   StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
@@ -90,7 +94,8 @@ void Weights::State::add_shards(const fs::path& index) {
 // transformers 5 writes CLIPTextModel without the prefix that its names had before: they are found with it too.
 void Weights::State::add(const std::string& name, const std::shared_ptr<SafetensorsFile>& file) {
   const TensorInfo& info = file->tensors().at(name);
-  const Stored stored{info.shape, info.dtype, [=](Memory& memory) { return file->load(name, memory); }};
+  const Stored stored{info.shape, info.dtype, [=](Memory& memory) { return file->load(name, memory); },
+                      [=](const View& to) { return file->filling(name, to); }};
   files[name] = stored;
   for (const char* part : {"embeddings.", "encoder.", "final_layer_norm."})
     if (name.starts_with(part)) files.try_emplace("text_model." + name, stored);
@@ -103,10 +108,13 @@ void Weights::State::add_gguf(const fs::path& path) {
     const std::string name = transformers_name(gguf_name);
     if (name.empty()) continue;
     const int64_t heads = heads_of_pairs(file->metadata(), gguf_name);
-    files[name] = {info.shape, info.dtype, [=, here = gguf_name](Memory& memory) {
+    files[name] = {info.shape, info.dtype,
+                   [=, here = gguf_name](Memory& memory) {
                      if (heads == 0) return file->load(here, memory);
                      return pairs_to_halves(file->load(here), heads).to(memory);
-                   }};
+                   },
+                   nullptr};
+    if (heads == 0) files[name].filling = [=, here = gguf_name](const View& to) { return file->filling(here, to); };
   }
 }
 
@@ -158,6 +166,21 @@ Tensor Weights::State::converted(const std::string& name, const Shape& shape, bo
   return contiguous(value.to(*options.place.memory));
 }
 
+// Does the file hold it as it is wanted?
+bool Weights::State::defers(const std::string& name, const Shape& shape) const {
+  const auto stored = files.find(name);
+  return options.deferred && !options.trainable && stored != files.end() && stored->second.filling &&
+         stored->second.dtype == dtype_of(name, shape);
+}
+
+// Into contiguous rows of what is handed out: now or later.
+void Weights::State::read_into(const Tensor& rows, const std::string& name) {
+  if (defers(name, rows.shape()))
+    deferred.push_back(files.at(name).filling(rows));
+  else
+    rows.backend().copy(rows, converted(name, rows.shape(), false));
+}
+
 // Hands out `value`, which is the tensor of this name.
 Tensor Weights::State::keep(const std::string& name, Tensor value, const Shape& shape) {
   if (options.trainable) {
@@ -176,6 +199,12 @@ Tensor Weights::State::load(const std::string& name, const Shape& shape, bool co
   if (outline) {
     const Shape memory_shape = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
     return keep(name, Tensor::empty(memory_shape, dtype_of(name, shape), *options.place.memory), shape);
+  }
+  if (!conv && defers(name, shape)) {
+    check_shape(name, shape);
+    const Tensor later = Tensor::empty(shape, dtype_of(name, shape), *options.place.memory);
+    read_into(later, name);
+    return keep(name, later, shape);
   }
   Tensor value = converted(name, shape, conv);
   // A map's tensors stay the caller's: training must not write into them.
@@ -199,7 +228,7 @@ StackedTensor Weights::State::load_stacked(const std::vector<std::string>& names
           source, names[i], name_of(dtype_of(names[i], shapes[i])), names.front(), name_of(stack.whole.dtype()));
     const Tensor rows = stack.whole.window(shapes[i], stack.whole.stride(), begin);
     begin += shapes[i].numel();
-    if (!outline) rows.backend().copy(rows, converted(names[i], shapes[i], false));
+    if (!outline) read_into(rows, names[i]);
     const Tensor kept = keep(names[i], rows, shapes[i]);
     if (options.trainable) stack.parts.push_back(kept);
   }
@@ -249,6 +278,8 @@ Weights Weights::outline(Options options) {
 }
 
 Residence Residence::on(Backend& backend, DType weights) { return {&backend.memory(), backend.computes_in(weights)}; }
+
+void Weights::read_deferred() const { state_->options.place.memory->fill(std::exchange(state_->deferred, {})); }
 
 const Residence& Weights::place() const { return state_->options.place; }
 

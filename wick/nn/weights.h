@@ -44,6 +44,9 @@ struct WeightsOptions {
   DType dtype = DType::f32;
   bool as_stored = false;  // matrices and tables stay in the file's own type instead, whichever each is of
   bool trainable = false;  // everything handed out is f32 and a leaf
+  // What a file holds as it is wanted is read at once by read_deferred(), and until then is not there: for models that
+  // compute nothing of their weights while they are constructed.
+  bool deferred = false;
   Residence place = {};
 };
 
@@ -71,6 +74,7 @@ class Weights {
   // A convolution's weight: [O, I, KH, KW] in the file, [O, KH, KW, I] in memory.
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;
 
+  void read_deferred() const;
   const Residence& place() const;
   const std::vector<Parameter>& parameters() const;  // of trainable Weights, in the order in which they were loaded
   // Every loaded tensor under its name, in the file's layout and in `dtype`. Atomic.

@@ -98,9 +98,9 @@ void Pool::write(void* to, const void* host, size_t bytes) {
   cuda_check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_), "copying to the device");
 }
 
-void Pool::fill(void* to, size_t bytes, const Source& source) {
+void Pool::fill(const std::vector<Filling>& fillings) {
   if (!upload_) upload_ = std::make_unique<Upload>(device_, stream_);
-  (*upload_)(to, bytes, source);
+  (*upload_)(fillings);
 }
 
 void Pool::read(void* host, const void* from, size_t bytes) {

@@ -3,7 +3,7 @@
 // All work runs on one stream, so a block may be handed out again as soon as it is released: whoever gets it is
 // enqueued after whoever had it. Segments are kept; trim() gives back those that no block lies in.
 //
-// Inside an Arena (train/step.cpp) blocks come from segments of the arena's own. A captured CUDA graph holds addresses
+// Inside an Arena (core/memory.h) blocks come from segments of the arena's own. A captured CUDA graph holds addresses
 // of blocks that are free between its replays; nothing that lives on may ever be placed there, and it is never trimmed.
 //
 // For compute-sanitizer, which knows only of what the driver handed out, WICK_CUDA_POOL=off passes every request
@@ -36,7 +36,7 @@ class Pool final : public Memory {
   bool on_host() const override { return false; }
   void write(void* to, const void* host, size_t bytes) override;
   void read(void* host, const void* from, size_t bytes) override;
-  void fill(void* to, size_t bytes, const Source& source) override;
+  void fill(const std::vector<Filling>& fillings) override;
   std::unique_ptr<Readback> read_later(const void* from, size_t bytes) override;
   MemoryStats stats() const override;
   void trim() override;

@@ -23,10 +23,10 @@ class Upload {
   Upload& operator=(const Upload&) = delete;
 
   // In the order of the stream. Returns once everything was read.
-  void operator()(void* to, size_t bytes, const Memory::Source& source);
+  void operator()(const std::vector<Memory::Filling>& fillings);
 
  private:
-  struct Buffer {
+  struct Buffer {  // made by who first reads into it: locking pages takes as long as reading them
     void* data = nullptr;
     cudaEvent_t taken = nullptr;  // by the copy engine, which is done with it then
   };
@@ -34,11 +34,9 @@ class Upload {
     Buffer buffers[2];
     int next = 0;
   };
-  struct Job {
-    char* to = nullptr;
-    size_t bytes = 0;
-    const Memory::Source* source = nullptr;
-    std::atomic<size_t> next{0};
+  struct Piece {
+    const Memory::Filling* of;
+    size_t begin;
   };
 
   void work(Reader& reader);
@@ -49,7 +47,8 @@ class Upload {
   std::vector<Reader> readers_;  // the first is the caller's
   std::vector<std::thread> threads_;
 
-  Job job_;
+  std::vector<Piece> pieces_;  // of what is being read
+  std::atomic<size_t> next_{0};
   std::mutex mutex_;
   std::condition_variable begin_, end_;
   uint64_t jobs_ = 0;
