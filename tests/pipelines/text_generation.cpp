@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "device.h"
 #include "io/files.h"
 #include "source_dir.h"
 
@@ -25,18 +26,18 @@ std::string text_of(const std::vector<int64_t>& ids) {
   return text;
 }
 
+Llama loaded(const std::string& family) { return Llama::load(kGolden / family, {.backend = &test::backend()}); }
+
 // The likeliest next token, from the whole text at once.
 int64_t likeliest(const Llama& model, const std::vector<int64_t>& ids) {
   const int64_t tokens = int64_t(ids.size());
-  const Tensor hidden = model(Tensor::of(ids, {1, tokens}), TokenPlan::dense(1, tokens, model.config()));
+  const Tensor hidden =
+      model(Tensor::of(ids, {1, tokens}), TokenPlan::dense(1, tokens, model.config(), test::memory()));
   const std::vector<float> logits = model.logits(slice(hidden, 1, tokens - 1, tokens)).to_vector();
   return std::max_element(logits.begin(), logits.end()) - logits.begin();
 }
 
-class TextGeneration : public testing::TestWithParam<std::string> {
- protected:
-  static void SetUpTestSuite() { cpu_backend(); }
-};
+class TextGeneration : public testing::TestWithParam<std::string> {};
 
 INSTANTIATE_TEST_SUITE_P(Families, TextGeneration, testing::Values("mistral", "llama3", "qwen2"),
                          [](const auto& i) { return i.param; });
@@ -50,7 +51,7 @@ TextRequest greedy(std::vector<int64_t> prompt, int64_t tokens) {
 }
 
 TEST_P(TextGeneration, GreedyIsWhatTheWholeTextGives) {
-  const Llama model = Llama::load(kGolden / GetParam());
+  const Llama model = loaded(GetParam());
   Generator generator(model, 64);
   std::vector<int64_t> text = {5, 90, 17, 3};
   const TextAnswer answer = generator(greedy(text, 30), letters());
@@ -74,7 +75,7 @@ TEST_P(TextGeneration, GreedyIsWhatTheWholeTextGives) {
 }
 
 TEST_P(TextGeneration, StopsAtTextAndAtIds) {
-  const Llama model = Llama::load(kGolden / GetParam());
+  const Llama model = loaded(GetParam());
   Generator generator(model, 64);
   TextRequest request = greedy({9, 8, 7}, 20);
   const TextAnswer all = generator(request, letters());
@@ -102,8 +103,7 @@ TEST_P(TextGeneration, StopsAtTextAndAtIds) {
 }
 
 TEST(Generator, AFullContextIsAnErrorOrAChoice) {
-  cpu_backend();
-  const Llama model = Llama::load(kGolden / "mistral");
+  const Llama model = loaded("mistral");
   Generator generator(model, 10);
   expect_error([&] { generator(greedy({1, 2, 3, 4}, 7), letters()); }, {"4 tokens", "7 more", "10"});
   EXPECT_EQ(generator(greedy({1, 2, 3, 4}, 6), letters()).ids.size(), 6u);
@@ -120,8 +120,7 @@ TEST(Generator, AFullContextIsAnErrorOrAChoice) {
 }
 
 TEST(Generator, SamplingRepeatsItself) {
-  cpu_backend();
-  const Llama model = Llama::load(kGolden / "qwen3");
+  const Llama model = loaded("qwen3");
   const auto drawn = [&](uint64_t seed) {
     TextRequest request = greedy({4, 2}, 25);
     request.sampling = {.temperature = 1.5f, .top_k = 40, .top_p = 0.95f, .min_p = 0.01f, .seed = seed};

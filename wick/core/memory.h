@@ -99,6 +99,18 @@ class Memory {
   std::array<std::atomic<size_t>, kPurposes> held_{};
 };
 
+// What is allocated while it lives comes from the arena.
+class Arena {
+ public:
+  explicit Arena(Memory& memory) : memory_(memory) { memory_.enter_arena(); }
+  ~Arena() { memory_.leave_arena(); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+
+ private:
+  Memory& memory_;
+};
+
 Memory& host_memory();
 
 }  // namespace wick

@@ -108,6 +108,16 @@ Tensor Tensor::window(const Shape& shape, const Shape& stride, int64_t offset) c
   return t;
 }
 
+Tensor Tensor::part(int64_t byte, DType dtype, const Shape& shape) const {
+  check(view_.dtype == DType::u8 && contiguous() && byte >= 0 && byte + bytes_of(dtype, shape.numel()) <= numel(),
+        "tensor: {} {} from byte {} on is no part of {} {}", name_of(dtype), shape, byte, name_of(view_.dtype),
+        view_.shape);
+  Tensor t = *this;
+  t.view_ = {view_.as<char>() + byte, dtype, shape, contiguous_strides(shape)};
+  t.id_ = 0;
+  return t;
+}
+
 float Tensor::item() const {
   check(numel() == 1, "item: the tensor has shape {}, not one element", shape());
   return to_vector().front();

@@ -55,6 +55,9 @@ class Tensor {
   operator const View&() const { return view_; }  // so that an op hands its tensors to the backend as they are
   // Same storage, another window. `offset` counts elements from this tensor's first. Untracked.
   Tensor window(const Shape& shape, const Shape& stride, int64_t offset = 0) const;
+  // Of a contiguous tensor of bytes (u8): what lies from `byte` on, as a contiguous tensor of another type. So several
+  // small tensors travel as one.
+  Tensor part(int64_t byte, DType dtype, const Shape& shape) const;
 
   // Host tensors only.
   template <class T>

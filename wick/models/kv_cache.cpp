@@ -2,45 +2,54 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "wick/backend/backend.h"
-#include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
 
-Tensor on_device(const std::vector<int64_t>& values, const Shape& shape, DType dtype, Memory& memory) {
-  return cast(Tensor::of(values, shape), dtype).to(memory);
-}
-
-// Angles in f32, as transformers computes them.
-void set_rotation(TokenPlan& plan, const std::vector<int64_t>& positions, const Shape& shape,
-                  const std::vector<float>& frequencies, Memory& memory) {
+// A plan's numbers.
+struct Places {
   std::vector<float> cos, sin;
-  cos.reserve(positions.size() * frequencies.size());
-  sin.reserve(cos.capacity());
-  for (const int64_t position : positions)
-    for (const float frequency : frequencies) {
-      cos.push_back(std::cos(float(position) * frequency));
-      sin.push_back(std::sin(float(position) * frequency));
-    }
-  const Shape table{shape[0], shape[1], int64_t(frequencies.size())};
-  plan.cos = Tensor::of(cos, table, memory);
-  plan.sin = Tensor::of(sin, table, memory);
-}
+  std::vector<int32_t> rows, bounds, windows;
 
-}  // namespace
+  Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config, bool cached);
+};
 
-TokenPlan::TokenPlan(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config,
-                     bool cached, Memory& memory) {
+// The same one behind the other, each where a vector load may begin.
+struct PackedPlaces {
+  std::vector<char> bytes;
+  int64_t cos, sin, rows, bounds, windows;  // where they begin
+
+  explicit PackedPlaces(const Places& p)
+      : cos(append(p.cos)),
+        sin(append(p.sin)),
+        rows(append(p.rows)),
+        bounds(append(p.bounds)),
+        windows(append(p.windows)) {}
+
+ private:
+  template <class T>
+  int64_t append(const std::vector<T>& values) {
+    const size_t begin = (bytes.size() + 63) / 64 * 64, size = values.size() * sizeof(T);
+    bytes.resize(begin + size);
+    if (size > 0) std::memcpy(bytes.data() + begin, values.data(), size);
+    return int64_t(begin);
+  }
+};
+
+Places::Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config,
+               bool cached) {
   const size_t count = size_t(batch * tokens);
-  std::vector<int64_t> positions(count, 0), rows(count, -1), bounds(2 * count, 0);
+  std::vector<int64_t> positions(count, 0);
+  rows.assign(count, -1), bounds.assign(2 * count, 0);
   std::vector<int64_t> filled(size_t(batch), 0), reached(size_t(batch), 0);  // of each row: tokens, and keys
   // Padding sees nothing, from where the tokens before it saw last.
   const auto pad = [&](int64_t row, int64_t end) {
     for (int64_t& t = filled[size_t(row)]; t < end; ++t)
-      for (size_t bound : {0, 1}) bounds[2 * size_t(row * tokens + t) + bound] = reached[size_t(row)];
+      for (size_t bound : {0, 1}) bounds[2 * size_t(row * tokens + t) + bound] = int32_t(reached[size_t(row)]);
   };
   for (const TokenRun& run : runs) {
     check(0 <= run.row && run.row < batch && run.begin <= run.end && run.end <= tokens && run.past >= 0 &&
@@ -52,8 +61,8 @@ TokenPlan::TokenPlan(int64_t batch, int64_t tokens, const std::vector<TokenRun>&
     for (int64_t t = run.begin; t < run.end; ++t) {
       const size_t at = size_t(run.row * tokens + t);
       positions[at] = run.past + t - run.begin;
-      rows[at] = first + positions[at];
-      bounds[2 * at] = first;
+      rows[at] = int32_t(first + positions[at]);
+      bounds[2 * at] = int32_t(first);
       bounds[2 * at + 1] = rows[at] + 1;
     }
     filled[size_t(run.row)] = run.end;
@@ -61,12 +70,41 @@ TokenPlan::TokenPlan(int64_t batch, int64_t tokens, const std::vector<TokenRun>&
   }
   for (int64_t row = 0; row < batch; ++row) pad(row, tokens);
 
-  set_rotation(*this, positions, {batch, tokens}, config.rope_frequencies(), memory);
-  ranges = on_device(bounds, {batch, tokens, 2}, DType::i32, memory);
-  if (cached) cache_rows = on_device(rows, {batch, tokens}, DType::i32, memory);
+  // Angles in f32, as transformers computes them. A device waits for those of a prompt.
+  const std::vector<float> frequencies = config.rope_frequencies();
+  const size_t pairs = frequencies.size();
+  cos.resize(count * pairs), sin.resize(count * pairs);
+#pragma omp parallel for if (count > 64)
+  for (size_t i = 0; i < count; ++i)
+    for (size_t j = 0; j < pairs; ++j) {
+      cos[i * pairs + j] = std::cos(float(positions[i]) * frequencies[j]);
+      sin[i * pairs + j] = std::sin(float(positions[i]) * frequencies[j]);
+    }
+  if (!cached) rows.clear();
   if (config.window == 0) return;
-  for (size_t i = 0; i < bounds.size(); i += 2) bounds[i] = std::max(bounds[i], bounds[i + 1] - config.window);
-  windowed_ranges = on_device(bounds, {batch, tokens, 2}, DType::i32, memory);
+  windows = bounds;
+  for (size_t i = 0; i < windows.size(); i += 2)
+    windows[i] = int32_t(std::max<int64_t>(windows[i], windows[i + 1] - config.window));
+}
+
+}  // namespace
+
+TokenPlan::TokenPlan(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config,
+                     bool cached, Memory& memory) {
+  const PackedPlaces places(Places(batch, tokens, runs, config, cached));
+  all_ = Tensor::empty({int64_t(places.bytes.size())}, DType::u8, memory);
+  memory.write(all_.view().data, places.bytes.data(), places.bytes.size());
+  const Shape angles{batch, tokens, config.head_dim / 2}, pairs{batch, tokens, 2};
+  cos = all_.part(places.cos, DType::f32, angles);
+  sin = all_.part(places.sin, DType::f32, angles);
+  ranges = all_.part(places.bounds, DType::i32, pairs);
+  if (config.window > 0) windowed_ranges = all_.part(places.windows, DType::i32, pairs);
+  if (cached) cache_rows = all_.part(places.rows, DType::i32, {batch, tokens});
+}
+
+void TokenPlan::move_to(const std::vector<TokenRun>& runs, const LlamaConfig& config) {
+  const PackedPlaces places(Places(ranges.dim(0), ranges.dim(1), runs, config, bool(cache_rows)));
+  all_.memory().write(all_.view().data, places.bytes.data(), places.bytes.size());
 }
 
 TokenPlan TokenPlan::dense(int64_t batch, int64_t tokens, const LlamaConfig& config, Memory& memory) {
@@ -108,20 +146,32 @@ void KvCache::truncate(int64_t row, int64_t length) {
   lengths_[size_t(row)] = length;
 }
 
-TokenPlan KvCache::extend(const std::vector<int64_t>& counts) {
+std::vector<TokenRun> KvCache::runs_of(const std::vector<int64_t>& counts) const {
   check(counts.size() == lengths_.size(), "KvCache: of {} sequences {} are told", lengths_.size(), counts.size());
   std::vector<TokenRun> runs;
-  int64_t tokens = 0;
   for (size_t row = 0; row < counts.size(); ++row) {
     check(lengths_[row] + counts[row] <= capacity_, "the context is full: {} tokens and {} more do not fit in {}",
           lengths_[row], counts[row], capacity_);
     runs.push_back({int64_t(row), 0, counts[row], lengths_[row]});
-    tokens = std::max(tokens, counts[row]);
   }
-  Memory& memory = layers_.front().first.memory();
-  TokenPlan plan(int64_t(counts.size()), tokens, runs, config_, /*cached=*/true, memory);
+  return runs;
+}
+
+void KvCache::count_in(const std::vector<int64_t>& counts) {
   for (size_t row = 0; row < counts.size(); ++row) lengths_[row] += counts[row];
+}
+
+TokenPlan KvCache::extend(const std::vector<int64_t>& counts) {
+  const std::vector<TokenRun> runs = runs_of(counts);
+  TokenPlan plan(int64_t(counts.size()), *std::max_element(counts.begin(), counts.end()), runs, config_,
+                 /*cached=*/true, layers_.front().first.memory());
+  count_in(counts);
   return plan;
+}
+
+void KvCache::extend(const std::vector<int64_t>& counts, TokenPlan& plan) {
+  plan.move_to(runs_of(counts), config_);
+  count_in(counts);
 }
 
 std::pair<Tensor, Tensor> KvCache::append(int layer, const Tensor& k, const Tensor& v, const TokenPlan& plan) {

@@ -34,6 +34,13 @@ struct TokenPlan {
   // [B, T] without padding, and from transformers' attention_mask i64 [B, T], whose ones must stand together in a row.
   static TokenPlan dense(int64_t batch, int64_t tokens, const LlamaConfig& config, Memory& memory = host_memory());
   static TokenPlan masked(const Tensor& mask, const LlamaConfig& config, Memory& memory = host_memory());
+
+ private:
+  friend class KvCache;
+  // Where other tokens [B, T] stand, in the place of these. Nobody waits for the device.
+  void move_to(const std::vector<TokenRun>& runs, const LlamaConfig& config);
+
+  Tensor all_;  // bytes, of which the others are parts: they go to a device as one
 };
 
 class KvCache {
@@ -49,11 +56,16 @@ class KvCache {
   // Takes in `counts` more tokens of each sequence, the first of a row of [B, max(counts)]: the plan for running them.
   // Throws Error, and takes in nothing, if one does not fit.
   TokenPlan extend(const std::vector<int64_t>& counts);
+  // The same, into the tensors of a plan that extend() gave for as many: a captured step then runs these tokens.
+  void extend(const std::vector<int64_t>& counts, TokenPlan& plan);
 
   // For layers: puts k and v [B, T, G, D] in their places; all keys and values, [B, capacity, G, D] each.
   std::pair<Tensor, Tensor> append(int layer, const Tensor& k, const Tensor& v, const TokenPlan& plan);
 
  private:
+  std::vector<TokenRun> runs_of(const std::vector<int64_t>& counts) const;
+  void count_in(const std::vector<int64_t>& counts);
+
   LlamaConfig config_;
   int64_t capacity_;
   std::vector<int64_t> lengths_;

@@ -11,12 +11,6 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-int64_t checked_context(int64_t context, const LlamaConfig& config) {
-  check(context >= 1 && context <= config.positions, "the context should be from 1 to {} tokens, found {}",
-        config.positions, context);
-  return context;
-}
-
 }  // namespace
 
 void TextRequest::check(int64_t context) const {
@@ -69,34 +63,44 @@ std::string StopFilter::push(std::string_view text) {
 
 std::string StopFilter::finish() { return std::exchange(held_, ""); }
 
-Generator::Generator(const Llama& model, int64_t context)
-    : model_(model), cache_(model.config(), 1, checked_context(context, model.config()), model.place()) {}
+// The tokens of an answer, one after the other. A device goes on with the likeliest before anybody knows it.
+class Generator::Draws {
+ public:
+  Draws(TextDecoder& decoder, const Sampling& sampling, bool ahead)
+      : decoder_(decoder), sampler_(sampling), greedy_(sampling.greedy()), ahead_(ahead && greedy_) {}
 
-// Runs `ids` and gives the logits behind the last of them.
-std::vector<float> Generator::next_logits(const std::vector<int64_t>& ids) {
-  const int64_t all = int64_t(ids.size());
-  Tensor hidden;
-  for (int64_t begin = 0; begin < all; begin += kPiece) {
-    const int64_t tokens = std::min(kPiece, all - begin);
-    const std::vector<int64_t> piece(ids.begin() + begin, ids.begin() + begin + tokens);
-    const TokenPlan plan = cache_.extend({tokens});
-    hidden = model_(Tensor::of(piece, {1, tokens}), plan, &cache_);
-    seen_.insert(seen_.end(), piece.begin(), piece.end());
+  // `more`: another may follow, unless this one ends the answer.
+  int64_t next(std::span<const int64_t> text, bool more) {
+    if (!greedy_) return sampler_(decoder_.logits(), text);
+    const TextDecoder::Pending pending = decoder_.likeliest();
+    if (ahead_ && more) decoder_.step();
+    const auto [id, logit] = pending.wait();
+    TokenSampler::check_highest(logit);
+    return id;
   }
-  return model_.logits(slice(hidden, 1, hidden.dim(1) - 1, hidden.dim(1))).to_vector();
-}
+  // What next() gave is run.
+  void go_on(int64_t id) {
+    if (ahead_) return;
+    if (!greedy_) decoder_.put(id);
+    decoder_.step();
+  }
 
-// Keeps what the prompt has in common with the text before, and runs the rest of it: the logits behind its end.
-std::vector<float> Generator::read(const std::vector<int64_t>& prompt, TextAnswer& answer) {
+ private:
+  TextDecoder& decoder_;
+  TokenSampler sampler_;
+  bool greedy_, ahead_;
+};
+
+// Keeps what the prompt has in common with the text before, and runs the rest of it: how much was kept.
+int64_t Generator::read(const std::vector<int64_t>& prompt) {
   // At least the last token runs, for its logits.
   const auto common = std::mismatch(prompt.begin(), prompt.end() - 1, seen_.begin(), seen_.end());
-  answer.reused = common.first - prompt.begin();
-  seen_.resize(size_t(answer.reused));
-  cache_.truncate(0, answer.reused);
-  const Clock::time_point start = Clock::now();
-  std::vector<float> logits = next_logits({common.first, prompt.end()});
-  answer.prompt_seconds = seconds_since(start);
-  return logits;
+  const int64_t reused = common.first - prompt.begin();
+  seen_.resize(size_t(reused));
+  decoder_.truncate(reused);
+  decoder_.read({common.first, prompt.end()});
+  seen_ = prompt;
+  return reused;
 }
 
 TextAnswer Generator::operator()(const TextRequest& request, const TextStream& stream, const OnText& on_text) {
@@ -105,10 +109,10 @@ TextAnswer Generator::operator()(const TextRequest& request, const TextStream& s
   for (const int64_t id : request.prompt)
     check(0 <= id && id < vocab, "the prompt has id {}, beyond the model's vocabulary of {}", id, vocab);
   TextAnswer answer;
-  std::vector<float> logits = read(request.prompt, answer);
-  const Clock::time_point start = Clock::now();
+  Clock::time_point start = Clock::now();
+  answer.reused = read(request.prompt);
   std::vector<int64_t> text = request.prompt;
-  TokenSampler sampler(request.sampling);
+  Draws draws(decoder_, request.sampling, /*ahead=*/!model_.place().memory->on_host());
   StopFilter filter(request.stops);
   std::optional<Finish> finish;
   const auto emit = [&](const std::string& piece) {
@@ -116,7 +120,9 @@ TextAnswer Generator::operator()(const TextRequest& request, const TextStream& s
     if (!piece.empty() && on_text && !on_text(piece)) finish = Finish::caller;
   };
   while (!finish) {
-    const int64_t id = sampler(std::exchange(logits, {}), text);
+    const bool last = int64_t(answer.ids.size()) + 1 == request.max_tokens, full = int64_t(seen_.size()) == context();
+    const int64_t id = draws.next(text, /*more=*/!last && !full);
+    if (answer.ids.empty()) answer.prompt_seconds = seconds_since(std::exchange(start, Clock::now()));
     if (std::find(request.stop_ids.begin(), request.stop_ids.end(), id) != request.stop_ids.end()) {
       finish = Finish::stop_id;
       break;
@@ -125,15 +131,18 @@ TextAnswer Generator::operator()(const TextRequest& request, const TextStream& s
     text.push_back(id);
     emit(filter.push(stream.push(id)));
     if (finish) break;
-    if (filter.found())
+    if (filter.found()) {
       finish = Finish::stop_text;
-    else if (int64_t(answer.ids.size()) == request.max_tokens)
+    } else if (last) {
       finish = Finish::max_tokens;
-    else if (int64_t(seen_.size()) == context())
+    } else if (full) {
       finish = Finish::full_context;
-    else
-      logits = next_logits({id});
+    } else {
+      draws.go_on(id);
+      seen_.push_back(id);
+    }
   }
+  decoder_.truncate(int64_t(seen_.size()));
   answer.finish = *finish;
   if (answer.finish != Finish::caller) {
     emit(filter.push(stream.finish()));

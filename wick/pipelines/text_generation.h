@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "wick/models/llama.h"
+#include "wick/pipelines/text_decoder.h"
 #include "wick/pipelines/token_sampler.h"
 
 namespace wick {
@@ -36,8 +36,8 @@ struct TextAnswer {
   std::vector<int64_t> ids;  // that were drawn, without the one that ended it
   std::string text;
   Finish finish = Finish::max_tokens;
-  int64_t reused = 0;  // tokens of the prompt that were in the cache already
-  double prompt_seconds = 0, answer_seconds = 0;
+  int64_t reused = 0;                             // tokens of the prompt that were in the cache already
+  double prompt_seconds = 0, answer_seconds = 0;  // until its first token is known, and from then on
 };
 
 // Finds strings in a text that comes in pieces, and holds back what may become one of them.
@@ -56,25 +56,23 @@ class StopFilter {
 
 class Generator {
  public:
-  static constexpr int64_t kPiece = 2048;  // tokens of a prompt at a time, which bounds what its activations take
-
   // `context` tokens at most are seen at once, no more than the model has positions. The model is borrowed.
-  Generator(const Llama& model, int64_t context);
+  Generator(const Llama& model, int64_t context) : model_(model), decoder_(model, context) {}
 
   // Called with each piece of the answer's text; false ends it.
   using OnText = std::function<bool(std::string_view text)>;
   // What a prompt has in common with the text before it is not computed again.
   TextAnswer operator()(const TextRequest& request, const TextStream& stream, const OnText& on_text = {});
 
-  int64_t context() const { return cache_.capacity(); }
+  int64_t context() const { return decoder_.context(); }
 
  private:
-  std::vector<float> read(const std::vector<int64_t>& prompt, TextAnswer& answer);
-  std::vector<float> next_logits(const std::vector<int64_t>& ids);
+  class Draws;
+  int64_t read(const std::vector<int64_t>& prompt);
 
   const Llama& model_;
-  KvCache cache_;
-  std::vector<int64_t> seen_;  // what the cache holds
+  TextDecoder decoder_;
+  std::vector<int64_t> seen_;  // what the decoder has read
 };
 
 }  // namespace wick

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "wick/models/llama.h"
-#include "wick/pipelines/text_generation.h"
+#include "wick/pipelines/text_decoder.h"
 
 namespace wick {
 
@@ -12,12 +12,11 @@ TextPlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, cons
   CountingMemory& memory = backend.memory();
   const WeightsOptions options{.dtype = dtype, .place = Residence::on(backend, dtype)};
   const Llama model(Scope(Weights::outline(options), "llama"), config);
-  KvCache cache(config, 1, context, model.place());
+  TextDecoder decoder(model, context);
   const size_t weights = memory.held(Purpose::weights), held = weights + memory.held(Purpose::data);
-
-  const int64_t tokens = std::min(context, Generator::kPiece);
-  const Tensor hidden = model(zeros({1, tokens}, DType::i64), cache.extend({tokens}), &cache);
-  model.logits(slice(hidden, 1, tokens - 1, tokens));
+  decoder.read(std::vector<int64_t>(size_t(std::min(context, TextDecoder::kPiece)), 0));
+  decoder.truncate(0);
+  decoder.step();
   return {.device = device,
           .weights = weights,
           .cache = held - weights,

@@ -83,19 +83,28 @@ void Sampling::check() const {
   wick::check(top_k >= 0, "top-k: expected 0 or more, found {}", top_k);
 }
 
+void TokenSampler::check_highest(float logit) {
+  wick::check(!std::isnan(logit), "the model's logits are not numbers");
+  wick::check(std::isfinite(logit), "the model's logits are not finite");
+}
+
 int64_t TokenSampler::operator()(std::vector<float> logits, std::span<const int64_t> text) {
   const float penalty = sampling_.repetition_penalty;
   if (penalty != 1)
     for (const int64_t id : std::unordered_set<int64_t>(text.begin(), text.end()))
       logits[size_t(id)] *= logits[size_t(id)] > 0 ? 1 / penalty : penalty;
 
-  for (const float logit : logits) check(!std::isnan(logit), "the model's logits are not numbers");
+  for (const float logit : logits)
+    if (std::isnan(logit)) check_highest(logit);
   const auto likeliest = std::max_element(logits.begin(), logits.end());
   const float highest = *likeliest;
-  check(std::isfinite(highest), "the model's logits are not finite");
+  check_highest(highest);
   if (sampling_.temperature == 0) return likeliest - logits.begin();
 
-  for (float& logit : logits) logit = std::exp((logit - highest) / sampling_.temperature);
+  // A device waits for this.
+  const float temperature = sampling_.temperature;
+#pragma omp parallel for if (logits.size() >= 16384)
+  for (float& logit : logits) logit = std::exp((logit - highest) / temperature);
   Candidates candidates(logits);
   if (sampling_.top_k > 0) candidates.keep_most_likely(size_t(sampling_.top_k));
   if (sampling_.top_p < 1) candidates.keep_share(sampling_.top_p);

@@ -19,6 +19,7 @@ struct Sampling {
   float min_p = 0;               // only those with this share of the likeliest one's probability
   uint64_t seed = 0;
 
+  bool greedy() const { return temperature == 0 && repetition_penalty == 1; }  // always the likeliest token
   void check() const;  // throws Error naming what is out of range
 };
 
@@ -28,6 +29,8 @@ class TokenSampler {
 
   // `text` are the ids so far. Throws Error if the logits are not numbers.
   int64_t operator()(std::vector<float> logits, std::span<const int64_t> text);
+  // Throws that Error by the highest of them, where NaN counts as higher than anything.
+  static void check_highest(float logit);
 
  private:
   Sampling sampling_;

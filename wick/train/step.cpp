@@ -15,18 +15,6 @@ namespace {
 // More shapes of batches than this, and the one that was not used for longest is forgotten.
 constexpr size_t kMostRecorded = 32;
 
-// What a step allocates lies apart from what outlives it.
-class Arena {
- public:
-  explicit Arena(Memory& memory) : memory_(memory) { memory_.enter_arena(); }
-  ~Arena() { memory_.leave_arena(); }
-  Arena(const Arena&) = delete;
-  Arena& operator=(const Arena&) = delete;
-
- private:
-  Memory& memory_;
-};
-
 int64_t numel(const std::vector<Parameter>& parameters) {
   int64_t sum = 0;
   for (const Parameter& p : parameters) sum += p.value.numel();
@@ -86,7 +74,7 @@ StepReport TrainStep::operator()(TrainRng& rng, float lr) {
 
 void TrainStep::run(const std::string& what, const std::vector<NamedTensor>& inputs, const Body& body) {
   const auto compute = [&](const std::vector<NamedTensor>& on) {
-    const Arena arena(backend_.memory());
+    const Arena arena(backend_.memory());  // what a step allocates lies apart from what outlives it
     body(on);
   };
   if (!graph_ || !all_in(backend_.memory(), inputs)) return compute(inputs);
