@@ -3,11 +3,27 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <cstdio>
+#include <future>
 
 #include "validators.h"
 
 namespace wick::cli {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+void print_start(double device, double all, double weights, const Memory& memory) {
+  const size_t bytes = memory.held(Purpose::weights);
+  fmt::print(stderr,
+             "start: {:.3f} s to open the device, {:.3f} s more for the tokenizer, {:.3f} s for {} of weights\n",
+             device, all - weights - device, weights, readable_bytes(bytes));
+}
+
+}  // namespace
 
 std::vector<std::string> TextFlags::add_to(CLI::App& command) {
   std::vector<std::string> names;
@@ -67,9 +83,16 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   std::optional<DType> dtype = run_on.asked_dtype();
   check(!dtype || flags.quantize.empty(), "--quantize: expected it, --bf16 or --fp16, found two of them");
   if (!flags.quantize.empty()) dtype = flags.quantize == "q8_0" ? DType::q8_0 : DType::q4_0;
-  LanguageModel language =
-      LanguageModel::load(path, {.dtype = dtype, .adapter = adapter.get(), .backend = &run_on.backend()});
-  return {std::move(adapter), std::move(language)};
+  const Clock::time_point start = Clock::now();
+  // While a device is opened, which takes as long.
+  std::future<Tokenizer> tokenizer = std::async(std::launch::async, load_tokenizer, path);
+  Backend& backend = run_on.backend();
+  const double device_seconds = seconds_since(start);
+  Tokenizer read = tokenizer.get();  // it is quickly told if something is wrong with it
+  const Clock::time_point begin = Clock::now();
+  Llama model = Llama::load(path, {.dtype = dtype, .adapter = adapter.get(), .backend = &backend});
+  if (flags.verbose) print_start(device_seconds, seconds_since(start), seconds_since(begin), backend.memory());
+  return {std::move(adapter), {std::move(model), std::move(read)}};
 }
 
 void print_text(std::string_view text) {
@@ -87,8 +110,8 @@ void print_text(std::string_view text) {
 void print_statistics(const TextAnswer& answer, size_t prompt, const OpenedModel& opened) {
   const auto rate = [](size_t tokens, double seconds) { return double(tokens) / std::max(seconds, 1e-9); };
   const size_t read = prompt - size_t(answer.reused);
-  fmt::print(stderr, "prompt: {} tokens ({} of them known), {:.1f} tokens/s\n", prompt, answer.reused,
-             rate(read, answer.prompt_seconds));
+  fmt::print(stderr, "prompt: {} tokens ({} of them known), {:.1f} tokens/s, {:.3f} s to the first of the answer\n",
+             prompt, answer.reused, rate(read, answer.prompt_seconds), answer.prompt_seconds);
   fmt::print(stderr, "answer: {} tokens, {:.1f} tokens/s, ended by {}\n", answer.ids.size(),
              rate(answer.ids.size(), answer.answer_seconds), name_of(answer.finish));
   const Memory& memory = *opened.language.model.place().memory;

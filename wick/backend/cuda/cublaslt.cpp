@@ -137,6 +137,13 @@ Cublas::~Cublas() {
   lt().destroy(static_cast<cublasLtHandle_t>(handle_));
 }
 
+void Cublas::open_library() noexcept {
+  try {
+    lt();
+  } catch (const Error&) {  // whoever needs it is told
+  }
+}
+
 std::string Cublas::describe() {
   try {
     const size_t v = lt().version();

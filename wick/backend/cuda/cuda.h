@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "wick/backend/backend.h"
 #include "wick/backend/cuda/check.h"
@@ -119,6 +120,7 @@ class CudaBackend final : public Backend, public Gpu {
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Cublas> cublas_;
   std::unique_ptr<Cudnn> cudnn_;
+  std::thread opening_;
 };
 
 }  // namespace wick
