@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 
 
 def rows_of(command):
@@ -9,6 +10,22 @@ def rows_of(command):
     out = subprocess.run([str(word) for word in command], stdout=subprocess.PIPE, text=True, check=True).stdout
     print(out, flush=True)
     return {row["row"]: row for row in map(json.loads, out.splitlines())}
+
+
+def lines_of(command, limit):
+    """The lines of JSON that a program prints in so many seconds, and what went wrong or None."""
+    print("$", *command, flush=True)
+    process = subprocess.Popen([str(word) for word in command], stdout=subprocess.PIPE, text=True)
+    timer = threading.Timer(limit, process.kill)
+    timer.start()
+    rows = []
+    for text in process.stdout:
+        print(text, end="", flush=True)
+        if text.startswith("{"):
+            rows.append(json.loads(text))
+    code, late = process.wait(), not timer.is_alive()
+    timer.cancel()
+    return rows, f"not done in {limit:.0f} s" if late else f"ended with {code}" if code else None
 
 
 def write(path, mine, theirs):

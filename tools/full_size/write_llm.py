@@ -1,0 +1,117 @@
+#!/usr/bin/env python3
+"""A language model of Mistral 7B's shape with random weights, for benchmarks: a transformers folder in bf16 (14.5 GB).
+
+    tools/full_size/write_llm.py OUT [--tiny]
+
+Weights are seeded normals of 0.02, norms 1, as a new model has them; the tokenizer is byte-level BPE with 32000 tokens, of
+which the words are made up. Three shards are written by several threads straight to OUT, best a folder in memory. With
+--tiny it is a model of 2 small layers, to try what reads it on a CPU. Needs torch, transformers and tokenizers; on a GPU
+it takes as long as the writing.
+"""
+
+import argparse
+import itertools
+import json
+import math
+import os
+import string
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import MistralConfig, MistralForCausalLM
+
+SHARDS, THREADS, DEVIATION = 3, 8, 0.02
+FULL = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000}
+TINY = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
+        "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 2048}
+
+
+def shapes(config):
+    with torch.device("meta"):
+        model = MistralForCausalLM(config)
+    return {name: list(t.shape) for name, t in model.state_dict().items()}
+
+
+def values(shape, generator, device):
+    if len(shape) == 1:
+        return torch.ones(shape, dtype=torch.bfloat16)
+    x = torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0, DEVIATION, generator=generator)
+    return x.cpu()
+
+
+def write_shard(path, names, all_shapes, generator, device, pool):
+    """safetensors: the length of a header, a header that says where tensors lie, and the tensors."""
+    header, at = {"__metadata__": {"format": "pt"}}, 0
+    for name in names:
+        end = at + 2 * math.prod(all_shapes[name])
+        header[name] = {"dtype": "BF16", "shape": all_shapes[name], "data_offsets": [at, end]}
+        at = end
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
+    os.pwrite(file, len(text).to_bytes(8, "little") + text, 0)
+    pending = []
+    for name in names:
+        data = memoryview(values(all_shapes[name], generator, device).view(torch.int16).numpy()).cast("B")
+        first, step = 8 + len(text) + header[name]["data_offsets"][0], -(-len(data) // THREADS)
+        pending += [pool.submit(os.pwrite, file, data[i:i + step], first + i) for i in range(0, len(data), step)]
+        while len(pending) > 4 * THREADS:  # what waits is held in memory
+            pending.pop(0).result()
+    for write in pending:
+        write.result()
+    os.close(file)
+
+
+def write_weights(out, config, device):
+    all_shapes = shapes(config)
+    names, total = list(all_shapes), 2 * sum(math.prod(s) for s in all_shapes.values())
+    generator = torch.Generator(device).manual_seed(0)
+    weight_map, shard, bytes_so_far = {}, 0, 0
+    for name in names:
+        shard = min(bytes_so_far * SHARDS // total, SHARDS - 1)
+        weight_map[name] = f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
+        bytes_so_far += 2 * math.prod(all_shapes[name])
+    with ThreadPoolExecutor(THREADS) as pool:
+        for file in dict.fromkeys(weight_map.values()):
+            write_shard(out / file, [n for n in names if weight_map[n] == file], all_shapes, generator, device, pool)
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (out / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    print(f"{total / 1e9:.2f} GB in {SHARDS} files", flush=True)
+
+
+def write_tokenizer(file, size):
+    """Words of two, three and four letters, each made of a shorter one and a letter."""
+    vocabulary = ["<unk>", "<s>", "</s>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    merges, letters = [], string.ascii_lowercase
+    words = ("".join(w) for n in (2, 3, 4) for w in itertools.product(letters, repeat=n))
+    for word in itertools.islice(words, size - len(vocabulary)):
+        merges.append((word[:-1], word[-1]))
+        vocabulary.append(word)
+    model = models.BPE(vocab={word: i for i, word in enumerate(vocabulary)}, merges=merges)
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<unk>", "<s>", "</s>"])
+    tokenizer.save(str(file))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--tiny", action="store_true")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    args = parser.parse_args()
+    config = MistralConfig(**(TINY if args.tiny else FULL), max_position_embeddings=32768, sliding_window=None,
+                           rope_theta=1e6, tie_word_embeddings=False, dtype="bfloat16",
+                           architectures=["MistralForCausalLM"])
+    args.out.mkdir(parents=True, exist_ok=True)
+    config.save_pretrained(args.out)
+    write_tokenizer(args.out / "tokenizer.json", config.vocab_size)
+    write_weights(args.out, config, args.device)
+
+
+if __name__ == "__main__":
+    main()
