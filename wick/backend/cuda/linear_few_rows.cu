@@ -3,6 +3,8 @@
 // tokens cost what one does. Their sums are added in a fixed order.
 #include "wick/backend/cuda/linear_few_rows.h"
 
+#include <algorithm>
+
 #include "wick/backend/cuda/device/any_float.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/weight_chunks.cuh"
@@ -30,34 +32,52 @@ struct Arguments {
 template <class Weights>
 constexpr int kStageBytes = kRows* Weights::kPitch;
 
-// What a lane loads, and multiplies: rows lane / 4 and eight below of the block's 16, in pieces of 16 bytes, every
-// fourth of them. Rows beyond the last one repeat it. A piece reaches at most to the multiple of 16 that ends the row's
+// What a lane loads of a chunk of 16 rows: pieces of 16 bytes, row by row, so that a warp asks for stretches as long as
+// they are. Rows beyond the last one repeat it. A piece reaches at most to the multiple of 16 that ends the row's
 // bytes.
 template <class Weights>
-struct LaneRows {
-  const char* row[2];
-  int lane;
-
+class Rows {
+ public:
   template <class T>
-  __device__ __forceinline__ LaneRows(const Arguments<T>& a, int first, int lane) : lane(lane) {
+  __device__ __forceinline__ Rows(const Arguments<T>& a, int first, int lane)
+      : lane_(lane), last_(min(kRows, a.rows - first) - 1), row_(a.w_row), data_(a.w + first * a.w_row) {
 #pragma unroll
-    for (int r = 0; r < 2; ++r) row[r] = a.w + min(first + lane / 4 + 8 * r, a.rows - 1) * a.w_row;
-  }
-  // How far beyond a multiple of 16 a chunk begins.
-  __device__ __forceinline__ int beyond(int r, int chunk) const {
-    return Weights::kAligned ? 0 : int((uintptr_t(row[r]) + uint32_t(chunk * Weights::kBytes)) % 16);
+    for (int i = 0; i < kCount; ++i)
+      offset_[i] = uint32_t(min(piece(i) / kPieces, last_)) * uint32_t(row_) + uint32_t(kAligned ? column(i) : 0);
   }
   __device__ __forceinline__ void load(char* stage, int chunk) const {
-    constexpr int kPieces = (Weights::kBytes + 15) / 16;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const char* const from = row[r] + int64_t(chunk) * Weights::kBytes - beyond(r, chunk) + lane % 4 * 16;
-      char* const to = stage + (lane / 4 + 8 * r) * Weights::kPitch + lane % 4 * 16;
-#pragma unroll
-      for (int i = 0; i < (kPieces + 3) / 4; ++i)
-        if (4 * i + lane % 4 < kPieces) copy_async(to + 64 * i, from + 64 * i, true);
+    for (int i = 0; i < kCount; ++i) {
+      if ((i + 1) * 32 > kRows * kPieces && piece(i) >= kRows * kPieces) continue;
+      const char* from = data_ + offset_[i] + int64_t(chunk) * Weights::kBytes;
+      if (!kAligned) from += column(i) - int(uintptr_t(from) % 16);
+      const int to = kDense ? piece(i) * 16 : piece(i) / kPieces * Weights::kPitch + column(i);
+      copy_async(stage + to, from, true);
     }
   }
+  // Where this lane's row r of a fragment, lane / 4 and eight below, begins in a stage: as far beyond a multiple of 16
+  // as in memory.
+  __device__ __forceinline__ const char* fragment(const char* stage, int r, int chunk) const {
+    const int row = lane_ / 4 + 8 * r;
+    const char* const at = stage + row * Weights::kPitch;
+    if (kAligned) return at;
+    return at + (uint32_t(uintptr_t(data_)) + uint32_t(min(row, last_)) * uint32_t(row_) +
+                 uint32_t(chunk * Weights::kBytes)) %
+                    16;
+  }
+  __device__ __forceinline__ int lane() const { return lane_; }
+
+ private:
+  static constexpr bool kAligned = Weights::kAligned;
+  static constexpr int kPieces = (Weights::kBytes + 15) / 16, kCount = (kRows * kPieces + 31) / 32;
+  static constexpr bool kDense = Weights::kPitch == 16 * kPieces;
+  __device__ __forceinline__ int piece(int i) const { return lane_ + 32 * i; }
+  __device__ __forceinline__ int column(int i) const { return piece(i) % kPieces * 16; }
+
+  int lane_, last_;
+  int64_t row_;
+  const char* data_;
+  uint32_t offset_[kCount];
 };
 
 // Activations of one chunk: fours of a token, in the order of the steps. Lanes beyond the last token have zeros.
@@ -124,11 +144,9 @@ struct Product<Chunk<Block>> {
   static constexpr int kSteps = 16;
   template <class T>
   static __device__ __forceinline__ void add(float (&sum)[4], const Activations<kSteps, T>& x, const char* stage,
-                                             const LaneRows<Chunk<Block>>& rows, int chunk) {
-    const int lane = rows.lane;
-    const char* row[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) row[r] = stage + (lane / 4 + 8 * r) * Chunk<Block>::kPitch + rows.beyond(r, chunk);
+                                             const Rows<Chunk<Block>>& rows, int chunk) {
+    const int lane = rows.lane();
+    const char* const row[2] = {rows.fragment(stage, 0, chunk), rows.fragment(stage, 1, chunk)};
     const auto group = [&]<int j>(std::integral_constant<int, j>) {
       const uint2 both[2] = {x.four[2 * j], x.four[2 * j + 1]};
       add_group<j, Block, T>(sum, both, row, lane % 4);
@@ -141,8 +159,8 @@ template <class T>
 struct Product<FloatChunk<T>> {
   static constexpr int kSteps = 8;
   static __device__ __forceinline__ void add(float (&sum)[4], const Activations<kSteps, T>& x, const char* stage,
-                                             const LaneRows<FloatChunk<T>>& rows, int) {
-    const int lane = rows.lane;
+                                             const Rows<FloatChunk<T>>& rows, int) {
+    const int lane = rows.lane();
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       // Lane q holds elements 4q to 4q + 3 of the 16, as it does of the activations.
@@ -156,14 +174,14 @@ struct Product<FloatChunk<T>> {
 };
 
 template <class Weights, class T>
-__global__ void __launch_bounds__(kThreads, 2) few_rows(const __grid_constant__ Arguments<T> a) {
+__global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ Arguments<T> a) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 memory[];
   constexpr int kStages = Weights::kStages, kSteps = Product<Weights>::kSteps;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, first = int(blockIdx.x) * kRows;
   char* const ring = reinterpret_cast<char*>(memory) + warp * kStages * kStageBytes<Weights>;
   if (!a.constant) wait_for_previous();
-  const LaneRows<Weights> rows(a, first, lane);
+  const Rows<Weights> rows(a, first, lane);
   const auto load = [&](int chunk, int stage) {
     if (chunk < a.chunks) rows.load(ring + stage * kStageBytes<Weights>, chunk);
     copy_async_commit();
@@ -204,6 +222,11 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
   const int64_t w_row = bytes_of(w.dtype, w.stride[0]);
   if (x.cols == 0 || x.cols % kElements != 0) return false;
   if (Weights::kAligned && (uintptr_t(w.data) % 16 != 0 || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
+  // As many blocks as two a multiprocessor have room for should not gather in threes where they have long to go.
+  const int64_t blocks = (w.shape[0] + kRows - 1) / kRows;
+  size_t shared_bytes = size_t(kWarps * Weights::kStages * kStageBytes<Weights>);
+  if (cuda.capability() == 90 && blocks <= 2 * cuda.multiprocessors() && x.cols >= 4 * kWarps * kElements)
+    shared_bytes = std::max(shared_bytes, size_t{80} << 10);
   for (int64_t token = 0; token < x.rows; token += kTokens) {
     const Arguments<T> a{w.as<const char>(),
                          w_row,
@@ -218,9 +241,7 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
                          int(std::min<int64_t>(x.rows - token, kTokens)),
                          w.constant};
     launch("linear_few_rows", cuda.stream(),
-           {dim3(unsigned((a.rows + kRows - 1) / kRows)), dim3(kThreads),
-            size_t(kWarps * Weights::kStages * kStageBytes<Weights>), 1, cuda.capability() >= 90},
-           few_rows<Weights, T>, a);
+           {dim3(unsigned(blocks)), dim3(kThreads), shared_bytes, 1, cuda.capability() >= 90}, few_rows<Weights, T>, a);
   }
   return true;
 }
