@@ -3,13 +3,14 @@
 
     tools/full_size/write_llm.py OUT [--tiny]
 
-Weights are seeded normals of 0.02, norms 1, as a new model has them; the tokenizer is byte-level BPE with 32000 tokens, of
-which the words are made up. Three shards are written by several threads straight to OUT, best a folder in memory. With
---tiny it is a model of 2 small layers, to try what reads it on a CPU. Needs torch, transformers and tokenizers; on a GPU
-it takes as long as the writing.
+Weights are seeded normals of 0.02, the same ones for all matrices of a shape, and norms 1; the tokenizer is byte-level BPE
+with 32000 tokens, of which the words are made up. Three shards are written by several threads straight to OUT, best a
+folder in memory. With --tiny it is a model of 2 small layers, to try what reads it on a CPU. Needs torch, transformers and
+tokenizers.
 """
 
 import argparse
+import functools
 import itertools
 import json
 import math
@@ -35,14 +36,17 @@ def shapes(config):
     return {name: list(t.shape) for name, t in model.state_dict().items()}
 
 
-def values(shape, generator, device):
-    if len(shape) == 1:
-        return torch.ones(shape, dtype=torch.bfloat16)
-    x = torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(0, DEVIATION, generator=generator)
-    return x.cpu()
+@functools.cache
+def values(shape):
+    """Its bytes in bf16."""
+    x = torch.ones(shape)
+    if len(shape) > 1:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+        x = torch.empty(shape, device=device).normal_(0, DEVIATION, generator=torch.Generator(device).manual_seed(0))
+    return memoryview(x.bfloat16().cpu().view(torch.int16).numpy()).cast("B")
 
 
-def write_shard(path, names, all_shapes, generator, device, pool):
+def write_shard(path, names, all_shapes, pool):
     """safetensors: the length of a header, a header that says where tensors lie, and the tensors."""
     header, at = {"__metadata__": {"format": "pt"}}, 0
     for name in names:
@@ -55,20 +59,17 @@ def write_shard(path, names, all_shapes, generator, device, pool):
     os.pwrite(file, len(text).to_bytes(8, "little") + text, 0)
     pending = []
     for name in names:
-        data = memoryview(values(all_shapes[name], generator, device).view(torch.int16).numpy()).cast("B")
+        data = values(tuple(all_shapes[name]))
         first, step = 8 + len(text) + header[name]["data_offsets"][0], -(-len(data) // THREADS)
         pending += [pool.submit(os.pwrite, file, data[i:i + step], first + i) for i in range(0, len(data), step)]
-        while len(pending) > 4 * THREADS:  # what waits is held in memory
-            pending.pop(0).result()
     for write in pending:
         write.result()
     os.close(file)
 
 
-def write_weights(out, config, device):
+def write_weights(out, config):
     all_shapes = shapes(config)
     names, total = list(all_shapes), 2 * sum(math.prod(s) for s in all_shapes.values())
-    generator = torch.Generator(device).manual_seed(0)
     weight_map, shard, bytes_so_far = {}, 0, 0
     for name in names:
         shard = min(bytes_so_far * SHARDS // total, SHARDS - 1)
@@ -76,7 +77,7 @@ def write_weights(out, config, device):
         bytes_so_far += 2 * math.prod(all_shapes[name])
     with ThreadPoolExecutor(THREADS) as pool:
         for file in dict.fromkeys(weight_map.values()):
-            write_shard(out / file, [n for n in names if weight_map[n] == file], all_shapes, generator, device, pool)
+            write_shard(out / file, [n for n in names if weight_map[n] == file], all_shapes, pool)
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (out / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     print(f"{total / 1e9:.2f} GB in {SHARDS} files", flush=True)
@@ -102,7 +103,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--tiny", action="store_true")
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     args = parser.parse_args()
     config = MistralConfig(**(TINY if args.tiny else FULL), max_position_embeddings=32768, sliding_window=None,
                            rope_theta=1e6, tie_word_embeddings=False, dtype="bfloat16",
@@ -110,7 +110,7 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(args.out)
     write_tokenizer(args.out / "tokenizer.json", config.vocab_size)
-    write_weights(args.out, config, args.device)
+    write_weights(args.out, config)
 
 
 if __name__ == "__main__":
