@@ -11,9 +11,9 @@ namespace wick {
 
 namespace {
 
-std::vector<int64_t> chat_ids(const LanguageModel& language, const std::string& source, const std::string& prompt) {
+std::vector<int64_t> chat_ids(const Tokenizer& tokenizer, const std::string& source, const std::string& prompt) {
   const std::vector<ChatMessage> messages = {{"user", prompt}};
-  return ChatTemplate::recognize(language.tokenizer.chat_template(), source).encode(language.tokenizer, messages).ids;
+  return ChatTemplate::recognize(tokenizer.chat_template(), source).encode(tokenizer, messages).ids;
 }
 
 }  // namespace
@@ -29,14 +29,20 @@ std::vector<std::string> TextArguments::add_to(CLI::App& command) {
 
 void generate_text(const std::filesystem::path& model, const std::string& prompt, uint64_t seed,
                    const std::vector<std::string>& loras, const cli::RunOn& run_on, const TextArguments& arguments) {
-  const cli::OpenedModel opened = cli::OpenedModel::open(model, loras, arguments.flags, run_on);
+  const auto ids_of = [&](const Tokenizer& tokenizer) {
+    return arguments.chat ? chat_ids(tokenizer, model.string(), prompt)
+                          // Whoever writes a prompt to complete may write control tokens, as with transformers.
+                          : tokenizer.encode(prompt, {.parse_special = true});
+  };
+  const cli::OpenedModel opened = cli::OpenedModel::open(model, loras, arguments.flags, run_on,
+                                                         [&](const Llama& unread, const Tokenizer& tokenizer) {
+                                                           TextDecoder::rehearse(unread, ids_of(tokenizer).size());
+                                                         });
   const LanguageModel& language = opened.language;
   TextRequest request = arguments.flags.request(language);
   request.sampling.seed = seed;
   request.until_full = arguments.until_full;
-  request.prompt = arguments.chat ? chat_ids(language, model.string(), prompt)
-                                  // Whoever writes a prompt to complete may write control tokens, as with transformers.
-                                  : language.tokenizer.encode(prompt, {.parse_special = true});
+  request.prompt = ids_of(language.tokenizer);
 
   const LlamaConfig& config = language.model.config();
   const int64_t context = arguments.flags.context_of(config, config.positions);

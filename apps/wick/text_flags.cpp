@@ -76,7 +76,7 @@ void TextFlags::fit(TextRequest& request, int64_t room) const {
 }
 
 OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vector<std::string>& loras,
-                              const TextFlags& flags, const RunOn& run_on) {
+                              const TextFlags& flags, const RunOn& run_on, const Rehearse& rehearse) {
   const std::vector<LoraFile> files = parse_loras(loras);
   auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names());
   for (const LoraFile& file : files) adapter->add_file(file.path, file.strength);
@@ -90,7 +90,9 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   const double device_seconds = seconds_since(start);
   Tokenizer read = tokenizer.get();  // it is quickly told if something is wrong with it
   const Clock::time_point begin = Clock::now();
-  Llama model = Llama::load(path, {.dtype = dtype, .adapter = adapter.get(), .backend = &backend});
+  LlamaOptions options{.dtype = dtype, .adapter = adapter.get(), .backend = &backend};
+  if (rehearse) options.rehearse = [&](const Llama& unread) { rehearse(unread, read); };
+  Llama model = Llama::load(path, options);
   if (flags.verbose) print_start(device_seconds, seconds_since(start), seconds_since(begin), backend.memory());
   return {std::move(adapter), {std::move(model), std::move(read)}};
 }

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -34,8 +35,10 @@ struct OpenedModel {
   std::unique_ptr<Adapter> adapter;
   LanguageModel language;
 
+  // `rehearse` is LlamaOptions's, and has the tokenizer too.
+  using Rehearse = std::function<void(const Llama& model, const Tokenizer& tokenizer)>;
   static OpenedModel open(const std::filesystem::path& path, const std::vector<std::string>& loras,
-                          const TextFlags& flags, const RunOn& run_on);
+                          const TextFlags& flags, const RunOn& run_on, const Rehearse& rehearse = {});
 };
 
 // Puts out a piece of an answer at once, on a terminal without control characters, which could drive it.

@@ -2,6 +2,7 @@
 // LlamaForCausalLM and its kin. Parameter names match their checkpoints.
 #include "wick/models/llama.h"
 
+#include <future>
 #include <tuple>
 #include <utility>
 
@@ -145,7 +146,11 @@ Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options
   const Weights files = options.outline ? Weights::outline(weights) : Weights::open(path, weights);
   Llama model(Scope(files, "llama", options.adapter), config, options.checkpointing);
   if (options.adapter) options.adapter->check_complete();  // before what takes long
-  files.read_deferred();
+  const bool rehearses = options.rehearse && !backend.memory().on_host();
+  std::future<void> reading =
+      std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { files.read_deferred(); });
+  if (rehearses) options.rehearse(model);
+  reading.get();
   return model;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 
@@ -17,6 +18,8 @@ ModuleNames llama_module_names();
 // Every linear of the layers, which is PEFT's "all-linear".
 std::vector<std::string> llama_default_targets();
 
+class Llama;
+
 struct LlamaOptions {
   std::optional<DType> dtype;  // storage of frozen matrices: unless given f32, or as a GGUF file has each
   Adapter* adapter = nullptr;  // outlives the model
@@ -24,6 +27,9 @@ struct LlamaOptions {
   Backend* backend = nullptr;  // where the model runs: the CPU unless given
   bool checkpointing = false;
   bool outline = false;  // weights of the right shapes without values: nothing but the config is read
+  // Called while the weights are on their way to a device: what the model computes then is nonsense, but kernels and
+  // libraries are loaded by it. Not called on the CPU.
+  std::function<void(const Llama&)> rehearse = {};
 };
 
 class Llama {

@@ -28,6 +28,12 @@ TextDecoder::TextDecoder(const Llama& model, int64_t context)
   put(0);
 }
 
+void TextDecoder::rehearse(const Llama& model, size_t tokens) {
+  constexpr int64_t kMost = 512;  // more would hold up the weights
+  const int64_t count = std::clamp<int64_t>(int64_t(tokens), 1, std::min(kMost, model.config().positions));
+  TextDecoder(model, count).read(std::vector<int64_t>(size_t(count), 0));
+}
+
 // What it allocates lies apart from what outlives it, so that a captured step may have it again.
 void TextDecoder::compute(const Tensor& ids, const TokenPlan& plan, bool wants_logits) {
   const Arena arena(memory_);

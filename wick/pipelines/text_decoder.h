@@ -22,6 +22,9 @@ class TextDecoder {
   // `context` tokens at most. The model is borrowed.
   TextDecoder(const Llama& model, int64_t context);
 
+  // What LlamaOptions::rehearse may do before a prompt of so many tokens.
+  static void rehearse(const Llama& model, size_t tokens);
+
   int64_t context() const { return cache_.capacity(); }
   int64_t length() const { return cache_.length(0); }  // tokens that were run
   void truncate(int64_t length) { cache_.truncate(0, length); }
