@@ -13,8 +13,6 @@ the steps by CUDA events, and the peak of what PyTorch's allocator gave out.
 """
 
 import argparse
-import itertools
-import json
 import statistics
 import time
 
@@ -24,22 +22,9 @@ import transformers
 from peft import LoraConfig, get_peft_model
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from rows import emit, timed
+
 TARGETS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-
-
-def emit(**row):
-    print(json.dumps(row), flush=True)
-
-
-def timed(f, runs):
-    """Milliseconds of each run, on the device."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
-        f()
-        mark.record()
-    torch.cuda.synchronize()
-    return [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
 
 
 def products(config, lengths):

@@ -19,7 +19,6 @@ import argparse
 import functools
 import gc
 import itertools
-import json
 import statistics
 import time
 from pathlib import Path
@@ -31,26 +30,13 @@ from diffusers import UNet2DConditionModel
 from peft import LoraConfig, inject_adapter_in_model
 from torch.utils.flop_counter import FlopCounterMode
 
+from rows import emit, timed
+
 # kohya's default targets: every Linear inside Transformer2DModel.
 TARGETS = r".*\.attentions\.\d+\.(proj_in|proj_out|.*\.(to_q|to_k|to_v|to_out\.0|net\.0\.proj|net\.2))"
 MODES = ["eager", "default", "reduce-overhead", "max-autotune-no-cudagraphs"]
 BLOCKS = {"BasicTransformerBlock", "ResnetBlock2D", "GroupNorm"}  # nearly all that a UNet does
 LAYOUTS = {"channels_first": torch.contiguous_format, "channels_last": torch.channels_last}
-
-
-def emit(**row):
-    print(json.dumps(row), flush=True)
-
-
-def timed(f, runs):
-    """Milliseconds of each run, on the device."""
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(runs + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
-        f()
-        mark.record()
-    torch.cuda.synchronize()
-    return [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
 
 
 def gemm_ceiling():
