@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <cstring>
-#include <ctime>
 
 #include "timing.h"
 #include "wick/core/blocks.h"
@@ -18,13 +17,6 @@ DType dtype_named(const std::string& name) {
   for (const DType dtype : {DType::q8_0, DType::q4_0, DType::q4_k, DType::q5_k, DType::q6_k, DType::bf16, DType::f16})
     if (name_of(dtype) == name) return dtype;
   return DType::f32;
-}
-
-// Milliseconds: of the clock, or of a lone thread's processor, which others that use it do not slow down.
-double now() {
-  timespec time{};
-  clock_gettime(omp_get_max_threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
-  return double(time.tv_sec) * 1e3 + double(time.tv_nsec) * 1e-6;
 }
 
 }  // namespace
@@ -48,9 +40,9 @@ int main() {
     }
     std::vector<double> ms;
     for (int64_t i = -1; i < runs; ++i) {  // the first warms up
-      const double start = now();
+      const double start = bench::now();
       for (const Tensor& w : weights) linear(x, w, {});
-      if (i >= 0) ms.push_back((now() - start) / double(copies));
+      if (i >= 0) ms.push_back((bench::now() - start) / double(copies));
     }
     fmt::print("[{:.6f}]\n", fmt::join(ms, ", "));
     std::fflush(stdout);

@@ -1,8 +1,28 @@
-"""Two programs that print the same rows, Wick's and a peer's: a line of JSON each, with its name in "row"."""
+"""Two programs that print the same rows, Wick's and a peer's: a line of JSON each, with its name in "row"; or programs that
+are asked for one row after the other."""
 
 import json
+import os
 import subprocess
 import threading
+
+
+class Side:
+    """A program that says what it is, then answers each line with a list of times."""
+
+    def __init__(self, command, threads):
+        self.process = subprocess.Popen([str(word) for word in command], env=os.environ | {"OMP_NUM_THREADS": str(threads)},
+                                        text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL)
+        self.name = self.process.stdout.readline().strip()
+
+    def measure(self, row):
+        print(*row, file=self.process.stdin, flush=True)
+        return json.loads(self.process.stdout.readline())
+
+    def close(self):
+        self.process.stdin.close()
+        self.process.wait()
 
 
 def rows_of(command):

@@ -8,12 +8,20 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <iostream>
 #include <string>
 #include <utility>
 #include <vector>
 
 namespace wick::bench {
+
+// Milliseconds: of the clock, or of a lone thread's processor, which others that use it do not slow down.
+inline double now() {
+  timespec time{};
+  clock_gettime(omp_get_max_threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
+  return double(time.tv_sec) * 1e3 + double(time.tv_nsec) * 1e-6;
+}
 
 // Milliseconds that f() takes.
 template <class F>

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <ctime>
 #include <iostream>
+#include <map>
 #include <random>
 #include <string>
 #include <vector>
@@ -108,8 +109,10 @@ int main(int argc, char** argv) {
   std::fflush(stdout);
   std::string type;
   for (int64_t runs, m, k, n, copies; std::cin >> runs >> type >> m >> k >> n >> copies;) {
-    const ggml_type kind = type == "q8_0" ? GGML_TYPE_Q8_0 : type == "q4_0" ? GGML_TYPE_Q4_0 : GGML_TYPE_F32;
-    const Row row(cpu, kind, m, k, n, copies, repack);
+    const std::map<std::string, ggml_type> kinds{{"q8_0", GGML_TYPE_Q8_0}, {"q4_0", GGML_TYPE_Q4_0},
+                                                 {"q4_k", GGML_TYPE_Q4_K}, {"q5_k", GGML_TYPE_Q5_K},
+                                                 {"q6_k", GGML_TYPE_Q6_K}, {"f32", GGML_TYPE_F32}};
+    const Row row(cpu, kinds.at(type), m, k, n, copies, repack);
     std::string times;
     if (row.runs()) row.ms();
     for (int64_t i = 0; row.runs() && i < runs; ++i) times += (i ? ", " : "") + std::to_string(row.ms());

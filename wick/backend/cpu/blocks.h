@@ -14,8 +14,8 @@ void decode_blocks(float* y, const void* x, DType dtype, int64_t n);
 // In f32, for M = 1 and weights of floats or blocks whose rows are whole 32s: nothing but f32's rounding. (For more
 // rows it pays to decode the weight for all of them at once.)
 bool linear_one_row(const Matrix& y, const Matrix& x, const View& w, const float* bias);
-// For q8_0 and q4_0 and any M, with x rounded to 8 bits in blocks of 32: each is off by at most 1/254 of the largest in
-// its block, and nothing else is beside f32's rounding.
+// For blocks and any M, with x rounded to 8 bits in blocks of 32: each is off by at most 1/254 of the largest in its
+// block, and nothing else is beside f32's rounding. By AVX-512 VNNI or AVX2. The same bits on any number of threads.
 bool linear_int8(const Matrix& y, const Matrix& x, const View& w, const float* bias);
 
 }  // namespace wick

@@ -1,58 +1,42 @@
-// Products of activations and q8_0 or q4_0 weights by dot products of bytes (AVX-512 VNNI: vpdpbusd, which multiplies
-// unsigned with signed). The activations are rounded to 8 bits with a scale for 32 of them. The weights' numbers are
-// made unsigned by an offset, 128 or 8, and what it adds to a sum is where the sum starts, with the other sign.
-#include <algorithm>
-#include <cstring>
+// Products of activations and quantised weights by dot products of bytes, for AVX-512 VNNI and AVX2. The activations
+// are rounded to 8 bits with a scale for 32 of them.
 #include <limits>
-#include <type_traits>
-
-#include <hwy/base.h>
 
 #include "wick/backend/cpu/blocks.h"
 #include "wick/backend/cpu/parallel.h"
-#include "wick/core/blocks.h"
+#include "wick/backend/cpu/targets.h"
 
-#if HWY_ARCH_X86
-
-#include <immintrin.h>
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "wick/backend/cpu/blocks_int8.cpp"
+#include "hwy/foreach_target.h"
+#include "wick/backend/cpu/simd-inl.h"
 
 #if HWY_COMPILER_GCC_ACTUAL  // finds what its own header leaves undefined on purpose (GCC's bug 105593)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-// Highway 1.0.3 has no such product, nor a target that allows it: so these are intrinsics, and what a thread runs is
-// called by lambdas that have none.
-HWY_PUSH_ATTRIBUTES("avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX2
 
+#include "wick/backend/cpu/blocks_int8-inl.h"
+
+#if HWY_TARGET == HWY_AVX3
+HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni")
+#else
+HWY_BEFORE_NAMESPACE();
+#endif
 namespace wick {
+namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int kPanel = 16;  // rows of the weight that are multiplied together, one a lane
-constexpr int kTile = 8;    // rows of activations that share what is loaded of them
-
-template <class Block>
-constexpr int kOffset = std::is_same_v<Block, Q8Block> ? 128 : 8;
-
-// Numbers of two blocks, as unsigned bytes in the order of their elements.
-HWY_INLINE __m512i unsigned_numbers(const Q8Block& a, const Q8Block& b) {
-  const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a.q));
-  const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b.q));
-  return _mm512_xor_si512(_mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1), _mm512_set1_epi8(-128));
-}
-HWY_INLINE __m512i unsigned_numbers(const Q4Block& a, const Q4Block& b) {
-  const __m256i first = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(a.q)));
-  const __m256i second = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(b.q)));
-  const __m512i twice = _mm512_inserti64x4(_mm512_castsi256_si512(first), second, 1);
-  const __m512i high = _mm512_mask_srli_epi16(twice, 0xff00ff00u, twice, 4);  // in every other 16 bytes
-  return _mm512_and_si512(high, _mm512_set1_epi8(15));
-}
+constexpr int kTile = kLanes / 2;  // rows of activations that share what is loaded of the weight
 
 // Activations in 8 bits: x[m][k] is about d[m][k / 32] * q[m][k].
 struct Rounded {
-  int64_t rows, width, starts;  // of `start` a block: one, or one for each four elements
+  int64_t rows, width, starts;  // `starts` a block: one for each four elements, or for each group of the weight
   int8_t* q;
   float* d;
-  int32_t* start;
+  float* sum;      // d times the sum of a block's q
+  int32_t* start;  // of sums of products with a weight that has an offset
 
   Rounded(int64_t m, int64_t k, int64_t starts_a_block, const Scratch& memory)
       : rows(m),
@@ -60,164 +44,220 @@ struct Rounded {
         starts(starts_a_block),
         q(reinterpret_cast<int8_t*>(memory.data())),
         d(memory.data() + m * k / 4),
-        start(reinterpret_cast<int32_t*>(d + m * k / 32)) {}
-  static int64_t floats(int64_t m, int64_t k, int64_t starts) { return m * (k / 4 + k / 32 + k / 32 * starts); }
+        sum(d + m * k / 32),
+        start(reinterpret_cast<int32_t*>(sum + m * k / 32)) {}
+  static int64_t floats(int64_t m, int64_t k, int64_t starts) { return m * (k / 4 + k / 32 * (2 + starts)); }
   int64_t blocks() const { return width / 32; }
 };
 
 // What is not finite makes its block's scale NaN.
 void round_row(const Rounded& to, int64_t row, const float* x, int64_t n, int offset) {
-  for (int64_t b = 0; b < n / 32; ++b) {
-    const __m512 first = _mm512_loadu_ps(x + b * 32), second = _mm512_loadu_ps(x + b * 32 + 16);
-    const float largest = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(first), _mm512_abs_ps(second)));
-    const __m512 zero = _mm512_setzero_ps();
-    const __mmask16 finite = _mm512_cmp_ps_mask(_mm512_mul_ps(first, zero), zero, _CMP_EQ_OQ) &
-                             _mm512_cmp_ps_mask(_mm512_mul_ps(second, zero), zero, _CMP_EQ_OQ);
-    const __m512 inverse = _mm512_set1_ps(largest > 1e-36f ? 127 / largest : 0);
-    const __m128i low = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(first, inverse)));
-    const __m128i high = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(_mm512_mul_ps(second, inverse)));
-    const __m256i q = _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-    const int64_t at = row * to.blocks() + b;
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.q + at * 32), q);
-    to.d[at] = finite == 0xffff ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
-    const __m256i sums = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(char(offset)), q);
-    const __m256i start = _mm256_sub_epi32(_mm256_setzero_si256(), sums);
+  const hn::Rebind<int8_t, Floats> bytes;
+  for (int64_t at = row * to.blocks(), b = 0; b < n / 32; ++b, ++at) {
+    FloatVec maximum = set(0), zeros = maximum;
+    for (int i = 0; i < 32; i += kLanes) {
+      const FloatVec v = load(x + b * 32 + i);
+      maximum = hn::Max(maximum, hn::Abs(v));
+      zeros = hn::MulAdd(v, set(0), zeros);
+    }
+    const float largest = hn::GetLane(hn::MaxOfLanes(Floats(), maximum));
+    const bool finite = hn::AllTrue(Floats(), hn::Eq(zeros, set(0)));
+    const FloatVec inverse = set(largest > 1e-36f ? 127 / largest : 0);
+    for (int i = 0; i < 32; i += kLanes) {
+      const IntVec nearest = hn::NearestInt(hn::Mul(load(x + b * 32 + i), inverse));
+      hn::StoreU(hn::DemoteTo(bytes, nearest), bytes, to.q + at * 32 + i);
+    }
+    to.d[at] = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
+    const __m256i two = _mm256_maddubs_epi16(_mm256_set1_epi8(1), load32(to.q + at * 32));
+    alignas(32) int32_t sums[8];  // of four
+    _mm256_store_si256(reinterpret_cast<__m256i*>(sums), _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
+    const int first = sums[0] + sums[1] + sums[2] + sums[3], second = sums[4] + sums[5] + sums[6] + sums[7];
+    to.sum[at] = to.d[at] * float(first + second);
+    int32_t* start = to.start + at * to.starts;
     if (to.starts == 8)
-      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to.start + at * 8), start);
+      for (int i = 0; i < 8; ++i) start[i] = -offset * sums[i];
+    else if (to.starts == 2)
+      start[0] = -offset * first, start[1] = -offset * second;
     else
-      to.start[at] = _mm512_reduce_add_epi32(_mm512_zextsi256_si512(start));
+      start[0] = -offset * (first + second);
   }
 }
 
-// ---- One row of activations: as many dot products as the weight has rows. Two blocks go together.
+// ---- One row of activations: as many dot products as the weight has rows.
 
+// Of chunk c of the activations, with a chunk of the weight's row.
 template <class Block>
-HWY_INLINE __m512 add_pair(__m512 sum, const Rounded& x, int64_t b, const Block& first, const Block& second) {
-  const __m512i numbers = _mm512_loadu_si512(x.q + b * 32), start = _mm512_loadu_si512(x.start + b * 8);
-  const __m512i dots = _mm512_dpbusd_epi32(start, unsigned_numbers(first, second), numbers);
-  const __m128 scales = _mm_mul_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(int(first.d | uint32_t{second.d} << 16))),
-                                   _mm_castpd_ps(_mm_load_sd(reinterpret_cast<const double*>(x.d + b))));
-  const __m512i halves = _mm512_set_epi32(1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0);
-  const __m512 scale = _mm512_permutexvar_ps(halves, _mm512_castps128_ps512(scales));
-  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, sum);
+HWY_INLINE FloatVec dots(const Rounded& x, int64_t c, Bytes weight) {
+  const IntVec start = kOffset<Block> == 0 ? hn::Zero(Ints()) : hn::LoadU(Ints(), x.start + c * kLanes);
+  return hn::ConvertTo(Floats(), add_dots<Block>(start, weight, load_bytes(x.q + c * 4 * kLanes)));
+}
+
+HWY_INLINE float total(FloatVec a, FloatVec b) { return hn::GetLane(hn::SumOfLanes(Floats(), hn::Add(a, b))); }
+
+// Blocks of 32, of which a chunk has one or two.
+template <class Block>
+HWY_INLINE float dot_product(const Rounded& x, const Block* row, int64_t blocks) {
+  constexpr int kBlocks = kLanes / 8;
+  FloatVec sums[2] = {set(0), set(0)};
+  const auto add = [&](FloatVec & sum, const Block* from, int64_t at, int64_t c) __attribute__((always_inline)) {
+    sum = hn::MulAdd(dots<Block>(x, c, chunk(from, at)), chunk_scales(from + at * kBlocks, x.d + c * kBlocks), sum);
+  };
+  const int64_t chunks = blocks / kBlocks;
+  int64_t c = 0;
+  for (; c + 2 <= chunks; c += 2) {
+    add(sums[0], row, c, c);
+    add(sums[1], row, c + 1, c + 1);
+  }
+  for (; c < chunks; ++c) add(sums[0], row, c, c);
+  if (blocks % kBlocks != 0) {
+    const Block last[2] = {row[blocks - 1], Block{}};
+    add(sums[0], last, 0, c);
+  }
+  return total(sums[0], sums[1]);
+}
+
+// Blocks of 256.
+template <class Block>
+requires(Block::kElements == 256) HWY_INLINE float dot_product(const Rounded& x, const Block* row, int64_t blocks) {
+  constexpr int kChunks = 64 / kLanes, kLanesLog = kGroup<Block> == 32 ? 3 : 2;  // lanes that share a scale
+  FloatVec sums[2] = {set(0), set(0)}, minima = set(0);
+  for (int64_t b = 0; b < blocks; ++b) {
+    Factors factors;
+    set_factors(factors, row[b]);
+    multiply_factors<Block>(factors, x.d + b * 8, x.sum + b * 8);
+    if constexpr (kHasMinimum<Block>) minima = hn::Add(minima, last_eight(factors));
+    for (int c = 0; c < kChunks; ++c) {
+      const int group = c * kLanes >> kLanesLog;
+      const auto lane = hn::Add(hn::ShiftRight<kLanesLog>(hn::Iota(Ints(), 0)), hn::Set(Ints(), group % kLanes));
+      const FloatVec scales = hn::TableLookupLanes(factors[group / kLanes], hn::IndicesFromVec(Floats(), lane));
+      sums[c % 2] = hn::MulAdd(dots<Block>(x, b * kChunks + c, chunk(row + b, c)), scales, sums[c % 2]);
+    }
+  }
+  return total(hn::Add(sums[0], sums[1]), minima);
 }
 
 // Columns [begin, end) of y.
 template <class Block>
 void dot_products(const Matrix& y, const Rounded& x, const View& w, const float* bias, int64_t begin, int64_t end) {
-  const int64_t blocks = w.shape[1] / 32, row_blocks = w.stride[0] / 32;
-  for (int64_t n = begin; n < end; ++n) {
-    const Block* row = w.as<const Block>() + n * row_blocks;
-    __m512 even = _mm512_setzero_ps(), odd = even;
-    int64_t b = 0;
-    for (; b + 4 <= blocks; b += 4) {
-      even = add_pair(even, x, b, row[b], row[b + 1]);
-      odd = add_pair(odd, x, b + 2, row[b + 2], row[b + 3]);
-    }
-    for (; b + 2 <= blocks; b += 2) even = add_pair(even, x, b, row[b], row[b + 1]);
-    if (b < blocks) even = add_pair(even, x, b, row[b], Block{});
-    y.at(0, n) = _mm512_reduce_add_ps(_mm512_add_ps(even, odd)) + (bias ? bias[n] : 0);
-  }
+  const int64_t blocks = w.shape[1] / Block::kElements, row_blocks = w.stride[0] / Block::kElements;
+  for (int64_t n = begin; n < end; ++n)
+    y.at(0, n) = dot_product(x, w.as<const Block>() + n * row_blocks, blocks) + (bias ? bias[n] : 0);
 }
 
-// ---- Several rows: sixteen of the weight are turned so that each has a lane, four elements at a time.
+// ---- Several rows: as many of the weight as a vector has lanes are turned so that each has one.
+
+template <class Block>
+constexpr int kScales = 32 / kGroup<Block>;  // of 32 elements
 
 struct Panel {
-  __m512i* numbers;  // 8 a block: bytes 4g to 4g + 3 of each row
-  __m512* scales;    // one a block
+  Bytes* numbers;             // 8 for 32 elements: bytes 4i to 4i + 3 of each row
+  FloatVec *scales, *minima;  // kScales for 32 elements, and one
+
+  template <class Block>
+  static int64_t vectors(int64_t blocks) {
+    return blocks * (8 + kScales<Block> + kHasMinimum<Block>);
+  }
+  template <class Block>
+  static Panel in(const Scratch& memory, int64_t blocks) {
+    auto* numbers = reinterpret_cast<Bytes*>(memory.data());
+    auto* scales = reinterpret_cast<FloatVec*>(numbers + blocks * 8);
+    return {numbers, scales, scales + blocks * kScales<Block>};
+  }
 };
 
-// The numbers of row r of a panel are dwords of numbers[0..7]: transposes 8 x 8 dwords in both halves at once.
-HWY_INLINE void transpose(__m512i* to, const __m512i* rows) {
-  __m512i pairs[8], fours[8];
-  for (int i = 0; i < 8; i += 2) {
-    pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  for (int i = 0; i < 8; i += 4)
-    for (int j = 0; j < 2; ++j) {
-      fours[i + 2 * j] = _mm512_unpacklo_epi64(pairs[i + j], pairs[i + 2 + j]);
-      fours[i + 2 * j + 1] = _mm512_unpackhi_epi64(pairs[i + j], pairs[i + 2 + j]);
+template <class Block>
+HWY_INLINE void fill_scales(const Panel& panel, const Block* const* rows, int64_t block) {
+  if constexpr (Block::kElements == 32) {
+    alignas(32) uint16_t scales[kLanes];
+    for (int r = 0; r < kLanes; ++r) scales[r] = rows[r][block].d;
+    const hn::Rebind<uint16_t, Floats> bits;
+    const auto halves = hn::BitCast(hn::Rebind<hwy::float16_t, Floats>(), hn::Load(bits, scales));
+    panel.scales[block] = hn::PromoteTo(Floats(), halves);
+  } else {
+    auto* scales = reinterpret_cast<float*>(panel.scales + block * 8 * kScales<Block>);
+    auto* minima = reinterpret_cast<float*>(panel.minima + block * 8);
+    for (int r = 0; r < kLanes; ++r) {
+      Factors factors;
+      set_factors(factors, rows[r][block]);
+      alignas(64) float of_row[kFactors];
+      for (int i = 0; i < kFactors / kLanes; ++i) store(factors[i], of_row + i * kLanes);
+      for (int g = 0; g < 8 * kScales<Block>; ++g) scales[g * kLanes + r] = of_row[g];
+      if constexpr (kHasMinimum<Block>)
+        for (int g = 0; g < 8; ++g) minima[g * kLanes + r] = of_row[8 + g];
     }
-  for (int i = 0; i < 4; ++i) {
-    _mm512_store_si512(to + i, _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0x88));
-    _mm512_store_si512(to + i + 4, _mm512_shuffle_i32x4(fours[i], fours[i + 4], 0xdd));
   }
 }
 
 template <class Block>
 void fill_panel(const Panel& panel, const View& w, int64_t first, int64_t blocks) {
-  const Block* rows[kPanel];
-  for (int r = 0; r < kPanel; ++r)  // rows past the last stand for it, and are not stored
-    rows[r] = w.as<const Block>() + std::min(first + r, w.shape[0] - 1) * (w.stride[0] / 32);
+  constexpr int kParts = Block::kElements / 32;
+  const Block* rows[kLanes];
+  for (int r = 0; r < kLanes; ++r)  // rows past the last stand for it, and are not stored
+    rows[r] = w.as<const Block>() + std::min(first + r, w.shape[0] - 1) * (w.stride[0] / Block::kElements);
   for (int64_t b = 0; b < blocks; ++b) {
-    __m512i numbers[8];
-    alignas(32) uint16_t scales[kPanel];
-    for (int i = 0; i < 8; ++i) {
-      const int r = i < 4 ? i : i + 4;  // so that the rows come out in their order
-      numbers[i] = unsigned_numbers(rows[r][b], rows[r + 4][b]);
+    fill_scales(panel, rows, b);
+    for (int part = 0; part < kParts; ++part) {
+      Bytes numbers[8];
+      for (int i = 0; i < 8; ++i) numbers[i] = panel_part(rows, b, part, i);
+      transpose(panel.numbers + (b * kParts + part) * 8, numbers);
     }
-    for (int r = 0; r < kPanel; ++r) scales[r] = rows[r][b].d;
-    transpose(panel.numbers + b * 8, numbers);
-    panel.scales[b] = _mm512_cvtph_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(scales)));
   }
 }
 
-template <int kRows>
-HWY_INLINE void tile_times_panel(float* y, int64_t ld, const Rounded& x, int64_t m, const Panel& panel, __m512 bias,
-                                 __mmask16 columns) {
+template <class Block, int kRows>
+HWY_INLINE void tile_times_panel(float* y, int64_t ld, const Rounded& x, int64_t m, const Panel& panel, FloatVec bias,
+                                 int64_t columns) {
+  constexpr int kQuads = 8 / kScales<Block>;
   const int64_t blocks = x.blocks();
   const int8_t* q = x.q + m * x.width;
-  const float* d = x.d + m * blocks;
-  const int32_t* start = x.start + m * blocks;
-  __m512 sums[kRows];
-  for (__m512& sum : sums) sum = bias;
+  const float *d = x.d + m * blocks, *sum = x.sum + m * blocks;
+  const int32_t* start = x.start + m * blocks * kScales<Block>;
+  FloatVec sums[kRows];
+  for (FloatVec& v : sums) v = bias;
   for (int64_t b = 0; b < blocks; ++b) {
-    const __m512i* numbers = panel.numbers + b * 8;
-    const __m512 scale = panel.scales[b];
-    __m512i dots[kRows];
-    for (int i = 0; i < kRows; ++i) dots[i] = _mm512_set1_epi32(start[i * blocks + b]);
-    for (int g = 0; g < 8; ++g)
-      for (int i = 0; i < kRows; ++i) {
-        int32_t four;
-        std::memcpy(&four, q + i * x.width + b * 32 + g * 4, sizeof four);
-        dots[i] = _mm512_dpbusd_epi32(dots[i], numbers[g], _mm512_set1_epi32(four));
-      }
-    for (int i = 0; i < kRows; ++i)
-      sums[i] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots[i]), _mm512_mul_ps(scale, _mm512_set1_ps(d[i * blocks + b])),
-                                sums[i]);
+    for (int g = 0; g < kScales<Block>; ++g) {
+      IntVec dots[kRows];
+      for (int i = 0; i < kRows; ++i)
+        dots[i] = hn::Set(Ints(), kOffset<Block> == 0 ? 0 : start[(i * blocks + b) * kScales<Block> + g]);
+      add_quads<Block, kQuads>(dots, panel.numbers + b * 8 + g * kQuads, q + b * 32 + g * kQuads * 4, x.width);
+      const FloatVec scale = panel.scales[b * kScales<Block> + g];
+      for (int i = 0; i < kRows; ++i)
+        sums[i] = hn::MulAdd(hn::ConvertTo(Floats(), dots[i]), hn::Mul(scale, set(d[i * blocks + b])), sums[i]);
+    }
+    if constexpr (kHasMinimum<Block>)
+      for (int i = 0; i < kRows; ++i) sums[i] = hn::MulAdd(panel.minima[b], set(sum[i * blocks + b]), sums[i]);
   }
-  for (int i = 0; i < kRows; ++i) _mm512_mask_storeu_ps(y + i * ld, columns, sums[i]);
+  for (int i = 0; i < kRows; ++i)
+    columns == kLanes ? store(sums[i], y + i * ld) : store_first(sums[i], y + i * ld, columns);
 }
 
-template <int kRows = kTile>
+template <class Block, int kRows = kTile>
 void any_tile_times_panel(int64_t rows, float* y, int64_t ld, const Rounded& x, int64_t m, const Panel& panel,
-                          __m512 bias, __mmask16 columns) {
+                          FloatVec bias, int64_t columns) {
   if constexpr (kRows > 1)
-    if (rows < kRows) return any_tile_times_panel<kRows - 1>(rows, y, ld, x, m, panel, bias, columns);
-  tile_times_panel<kRows>(y, ld, x, m, panel, bias, columns);
+    if (rows < kRows) return any_tile_times_panel<Block, kRows - 1>(rows, y, ld, x, m, panel, bias, columns);
+  tile_times_panel<Block, kRows>(y, ld, x, m, panel, bias, columns);
 }
 
 // The columns of y that panels [begin, end) make.
 template <class Block>
 void panel_products(const Matrix& y, const Rounded& x, const View& w, const float* bias, int64_t begin, int64_t end) {
-  const int64_t blocks = x.blocks();
-  const Scratch memory(blocks * 9 * kPanel);
-  const Panel panel{reinterpret_cast<__m512i*>(memory.data()),
-                    reinterpret_cast<__m512*>(memory.data() + blocks * 8 * kPanel)};
-  for (int64_t n = begin * kPanel; n < std::min(end * kPanel, w.shape[0]); n += kPanel) {
-    const auto columns = __mmask16((1u << std::min<int64_t>(kPanel, w.shape[0] - n)) - 1);
-    const __m512 shift = bias ? _mm512_maskz_loadu_ps(columns, bias + n) : _mm512_setzero_ps();
-    fill_panel<Block>(panel, w, n, blocks);
+  const Scratch memory(Panel::vectors<Block>(x.blocks()) * kLanes);
+  const Panel panel = Panel::in<Block>(memory, x.blocks());
+  for (int64_t n = begin * kLanes; n < std::min(end * kLanes, w.shape[0]); n += kLanes) {
+    const int64_t columns = std::min<int64_t>(kLanes, w.shape[0] - n);
+    const FloatVec shift = !bias ? set(0) : columns == kLanes ? load(bias + n) : load_first(bias + n, columns);
+    fill_panel<Block>(panel, w, n, w.shape[1] / Block::kElements);
     for (int64_t m = 0; m < x.rows; m += kTile)
-      any_tile_times_panel(x.rows - m, y.data + m * y.ld + n, y.ld, x, m, panel, shift, columns);
+      any_tile_times_panel<Block>(x.rows - m, y.data + m * y.ld + n, y.ld, x, m, panel, shift, columns);
   }
 }
 
 template <class Block>
 void linear(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
-  const bool one = x.rows == 1;  // whose blocks go in pairs
-  const int64_t width = one ? (x.cols + 63) / 64 * 64 : x.cols, starts = one ? 8 : 1;
+  const bool one = x.rows == 1;  // whose chunks are whole
+  const int64_t chunk = 4 * kLanes, width = one ? (x.cols + chunk - 1) / chunk * chunk : x.cols;
+  const int64_t starts = one ? 8 : kScales<Block>;
   const Scratch memory(Rounded::floats(x.rows, width, starts));
   if (width > x.cols) std::fill_n(memory.data(), Rounded::floats(x.rows, width, starts), 0.0f);
   const Rounded rounded(x.rows, width, starts, memory);
@@ -228,34 +268,50 @@ void linear(const Matrix& y, const Matrix& x, const View& w, const float* bias) 
     parallel_for(w.shape[0], w.numel(),
                  [&](int64_t begin, int64_t end) { dot_products<Block>(y, rounded, w, bias, begin, end); });
   else
-    parallel_for((w.shape[0] + kPanel - 1) / kPanel, w.numel() * x.rows,
+    parallel_for((w.shape[0] + kLanes - 1) / kLanes, w.numel() * x.rows,
                  [&](int64_t begin, int64_t end) { panel_products<Block>(y, rounded, w, bias, begin, end); });
 }
 
-}  // namespace
-}  // namespace wick
-
-HWY_POP_ATTRIBUTES
-
-namespace wick {
-
-bool linear_int8(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
-  static const bool has_unit = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
-                               __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  if (!has_unit || (w.dtype != DType::q8_0 && w.dtype != DType::q4_0)) return false;
-  if (x.transposed || y.transposed || w.stride[1] != 1 || x.rows == 0 || x.cols == 0) return false;
-  w.dtype == DType::q8_0 ? linear<Q8Block>(y, x, w, bias) : linear<Q4Block>(y, x, w, bias);
+bool LinearInt8(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
+#if HWY_TARGET == HWY_AVX3
+  static const bool has_products = __builtin_cpu_supports("avx512vnni");
+#if HWY_TARGETS & HWY_AVX2
+  if (!has_products) return N_AVX2::LinearInt8(y, x, w, bias);
+#else
+  if (!has_products) return false;
+#endif
+#endif
+  for_block_type(w.dtype, [&]<class Block>(Block*) { linear<Block>(y, x, w, bias); });
   return true;
 }
 
+}  // namespace
+}  // namespace HWY_NAMESPACE
 }  // namespace wick
+HWY_AFTER_NAMESPACE();
 
 #else
 
 namespace wick {
-
-bool linear_int8(const Matrix&, const Matrix&, const View&, const float*) { return false; }
-
+namespace HWY_NAMESPACE {
+namespace {
+bool LinearInt8(const Matrix&, const Matrix&, const View&, const float*) { return false; }
+}  // namespace
+}  // namespace HWY_NAMESPACE
 }  // namespace wick
 
 #endif
+
+#if HWY_ONCE
+namespace wick {
+
+HWY_EXPORT(LinearInt8);
+
+bool linear_int8(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
+  if (!is_block(w.dtype) || x.transposed || y.transposed || w.stride[1] != 1 || x.rows == 0 || x.cols == 0)
+    return false;
+  return HWY_DYNAMIC_DISPATCH(LinearInt8)(y, x, w, bias);
+}
+
+}  // namespace wick
+#endif  // HWY_ONCE
