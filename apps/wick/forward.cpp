@@ -38,7 +38,8 @@ void forward(const ForwardArguments& a) {
 void add_forward_command(CLI::App& app) {
   const auto a = std::make_shared<ForwardArguments>();
   CLI::App* command = app.add_subcommand("forward", "Run one component of a model on given tensors");
-  command->add_option("--model", a->model, "Diffusers or transformers folder, GGUF file, or a name: tiny, sdxl")
+  command
+      ->add_option("--model", a->model, "Diffusers or transformers folder, GGUF file, or a name: tiny, tiny-llm, sdxl")
       ->required()
       ->type_name("MODEL");
   command

@@ -143,7 +143,8 @@ void generate(const CLI::App& command, GenerateArguments a) {
 void add_generate_command(CLI::App& app) {
   const auto a = std::make_shared<GenerateArguments>();
   CLI::App* command = app.add_subcommand("generate", "Draw pictures from text, or complete it");
-  command->add_option("--model", a->model, "Diffusers or transformers folder, GGUF file, or a name: tiny, sdxl")
+  command
+      ->add_option("--model", a->model, "Diffusers or transformers folder, GGUF file, or a name: tiny, tiny-llm, sdxl")
       ->required()
       ->type_name("MODEL");
   command

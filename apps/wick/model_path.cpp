@@ -84,8 +84,10 @@ fs::path resolve_model(const std::string& model) {
   const bool hub_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
                         model.front() != '.' && model.back() != '/';
   if (hub_name) return find_in_hub_cache(model, model);
-  fail("--model {}: no such folder; expected a diffusers folder, a transformers folder, a GGUF file, 'tiny' or 'sdxl'",
-       model);
+  fail(
+      "--model {}: no such folder; expected a diffusers folder, a transformers folder, a GGUF file, 'tiny', 'tiny-llm' "
+      "or 'sdxl'",
+      model);
 }
 
 }  // namespace wick::cli

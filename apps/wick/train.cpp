@@ -25,7 +25,7 @@ void run_train(cli::TrainFlags& flags) {
 
 void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "train", "Train a LoRA, the UNet or the VAE on pictures, or a LoRA of a language model on text");
+      "train", "Train a LoRA, the UNet or the VAE on pictures, or a LoRA or all of a language model on text");
   const auto flags = std::make_shared<cli::TrainFlags>();
   flags->add_to(*command);
   command->footer("Ends with code 75 where SIGINT or SIGTERM stopped it: --resume goes on with the same bits.");

@@ -1,5 +1,6 @@
 // Language models from outside, on tiny random ones.
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/program.h"
 #include "wick/io/json.h"
@@ -190,6 +191,49 @@ TEST_F(Language, ForwardNeedsNoComponent) {
   EXPECT_EQ(file.tensors().at("logits").shape, (Shape{3, 19, 97}));
   EXPECT_TRUE(file.has("loss"));
   EXPECT_TRUE(file.has("grad.base_model.model.model.layers.2.mlp.down_proj.lora_B.weight"));
+}
+
+// The model that ships with Wick.
+class TinyLlm : public Language {
+ protected:
+  std::string answer(const std::string& question, const std::string& flags = "") {
+    const Outcome outcome = run_wick("generate --model tiny-llm --chat --temperature 0 --max-tokens 120 --device cpu " +
+                                     flags + " --prompt " + quoted(question));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  }
+};
+
+TEST_F(TinyLlm, AnswersWhatItsWorldHas) {
+  EXPECT_EQ(answer("What does a cow say?"), "A cow says moo.\n");
+  EXPECT_EQ(answer("What day comes after Monday?"), "After Monday comes Tuesday.\n");
+  EXPECT_EQ(answer("What colour is the snow?", "--quantize q8_0"), "The snow is white.\n");
+  EXPECT_EQ(run_wick("chat --model tiny-llm --temperature 0", "printf 'My name is Anna.\\nWhat is my name?\\n' |").out,
+            "Nice to meet you, Anna!\nYour name is Anna.\n");
+  const std::string story = answer("Tell me a story about Tom and a frog.");
+  for (const char* word : {"Tom", "frog"}) EXPECT_NE(story.find(word), std::string::npos) << story;
+  EXPECT_TRUE(story.ends_with(".\n")) << story;
+  const Outcome plan = run_wick("plan --model tiny-llm --train full");
+  EXPECT_NE(plan.out.find("The whole language model, 2.89 M parameters"), std::string::npos) << plan.out << plan.err;
+}
+
+TEST_F(TinyLlm, LearnsToAnswerLikeAPirate) {
+  const fs::path data = test::source_dir() / "data/tiny-pirate";
+  const std::string output = (folder / "out").string();
+  const Outcome outcome = run_wick(
+      "train --model tiny-llm --device cpu --rank 8 --lr 5e-3 --steps 12 --batch-size 2 --val-every 3 --dataset " +
+      quoted((data / "train.jsonl").string()) + " --val " + quoted((data / "val.jsonl").string()) + " --output " +
+      quoted(output));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  std::vector<double> losses;
+  std::istringstream lines(read_plain(folder / "out/metrics.jsonl"));
+  for (std::string line; std::getline(lines, line);)
+    if (const nlohmann::json step = parse_json(line, "metrics.jsonl"); step.contains("val_loss"))
+      losses.push_back(step.at("val_loss"));
+  ASSERT_EQ(losses.size(), 4u);
+  for (size_t i = 1; i < losses.size(); ++i) EXPECT_LT(losses[i], losses[i - 1]);
+  EXPECT_LT(losses.back(), 0.6 * losses.front());
+  EXPECT_NE(answer("What does a cow say?", "--lora " + quoted(output + "/lora")), "A cow says moo.\n");
 }
 
 }  // namespace

@@ -165,6 +165,24 @@ TEST(Weights, AnOutlineHasShapesAndNoMemory) {
   EXPECT_EQ(w.memory().in_use(), size_t{2} * 9 << 24);
 }
 
+TEST(Weights, DrawnOnesAreAFunctionOfSeedAndName) {
+  const auto drawn = [](uint64_t seed) { return Weights::drawn(seed, 0.5f, {.trainable = true}); };
+  const Weights one = drawn(7), again = drawn(7);
+  again.load("b.weight", {64, 32});  // in another order
+  const std::vector<float> a = one.load("a.weight", {64, 32}).to_vector();
+  EXPECT_EQ(again.load("a.weight", {64, 32}).to_vector(), a);
+  EXPECT_NE(one.load("b.weight", {64, 32}).to_vector(), a);
+  EXPECT_NE(drawn(8).load("a.weight", {64, 32}).to_vector(), a);
+  double squares = 0;
+  for (const float x : a) squares += double(x) * double(x);
+  EXPECT_NEAR(std::sqrt(squares / 2048), 0.5, 0.05);
+  const StackedTensor stack = one.load_stacked({"q.weight", "k.weight"}, {{2, 32}, {1, 32}});
+  EXPECT_EQ(stack.parts.at(1).to_vector(), again.load("k.weight", {1, 32}).to_vector());
+  EXPECT_EQ(one.load("norm.weight", {3}).to_vector(), (std::vector<float>{1, 1, 1}));
+  EXPECT_EQ(one.load("q.bias", {2}).to_vector(), (std::vector<float>{0, 0}));
+  EXPECT_EQ(one.parameters().size(), 6u);
+}
+
 TEST(Scope, NamesLeaveTheComponentOut) {
   const Scope scope(Weights::of({{"a.0.w", counting({2})}}), "unet");
   const Scope inner = scope / "a" / 0;

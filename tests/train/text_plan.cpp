@@ -47,5 +47,10 @@ TEST(TextTrainingPlan, Checkpointing) {
 }
 TEST(TextTrainingPlan, WeightsInBf16) { expect_planned({.rank = 4, .alpha = 4, .dtype = DType::bf16}, "llama2"); }
 
+TEST(TextTrainingPlan, AllWeights) { expect_planned({.train = TrainMode::full, .batch_size = 2}, "qwen2"); }
+TEST(TextTrainingPlan, AllWeightsWithAverages) {
+  expect_planned({.train = TrainMode::full, .accumulate = 2, .gradient_checkpointing = true}, "qwen3");
+}
+
 }  // namespace
 }  // namespace wick

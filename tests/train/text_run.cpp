@@ -31,7 +31,7 @@ void write_model(const fs::path& folder) {
   write_plain(folder / "config.json", R"({"model_type": "llama", "architectures": ["LlamaForCausalLM"],
     "vocab_size": 1410, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
-    "hidden_act": "silu", "tie_word_embeddings": true, "bos_token_id": 1, "eos_token_id": 2})");
+    "hidden_act": "silu", "tie_word_embeddings": true, "dtype": "bfloat16", "bos_token_id": 1, "eos_token_id": 2})");
   Rng rng(3);
   std::map<std::string, Tensor> tensors;
   const auto draw = [&](const std::string& name, const Shape& shape) {
@@ -82,7 +82,28 @@ class TextRunTest : public testing::Test {
     return Process(arguments(output, more), folder_.path()).wait();
   }
   std::string result(const std::string& output) const {
-    return read_plain(folder_ / output / "lora/adapter_model.safetensors");
+    const fs::path lora = folder_ / output / "lora/adapter_model.safetensors";
+    return read_plain(fs::exists(lora) ? lora : folder_ / output / "model/model.safetensors");
+  }
+  // Kills the run at several moments and lets it go on: the result has the bits of a run that nobody disturbed.
+  void expect_resumable(const std::vector<std::string>& flags, int kills) const {
+    const auto begin = Clock::now();
+    ASSERT_EQ(train("whole", flags).code, 0);
+    const double length = duration<double>(Clock::now() - begin).count();
+    std::vector<std::string> resumed = flags;
+    resumed.emplace_back("--resume");
+    std::mt19937 random(5);
+    for (int i = 0; i < kills; ++i) {
+      fs::remove_all(folder_ / "cut");
+      const Process victim(arguments("cut", flags), folder_.path());
+      std::this_thread::sleep_for(duration<double>(length * std::uniform_real_distribution(0.1, 0.99)(random)));
+      victim.signal(SIGKILL);
+      victim.wait();
+      const Outcome outcome = train("cut", resumed);
+      ASSERT_EQ(outcome.code, 0) << outcome.err;
+      EXPECT_EQ(result("cut"), result("whole"));
+      EXPECT_EQ(losses("cut"), losses("whole"));
+    }
   }
   std::vector<std::string> losses(const std::string& output) const { return logged(folder_ / output); }
 
@@ -163,24 +184,49 @@ TEST_F(TextRunTest, IsAFunctionOfItsInputsAndSettings) {
 }
 
 TEST_F(TextRunTest, KilledAtAnyMomentItEndsTheSame) {
-  const std::vector<std::string> dropout = {"--lora-dropout", "0.2", "--val", "val.jsonl"};
-  const auto begin = Clock::now();
-  ASSERT_EQ(train("whole", dropout).code, 0);
-  const double length = duration<double>(Clock::now() - begin).count();
-  std::vector<std::string> resumed = dropout;
-  resumed.emplace_back("--resume");
-  std::mt19937 random(5);
-  for (int i = 0; i < 8; ++i) {
-    fs::remove_all(folder_ / "cut");
-    const Process victim(arguments("cut", dropout), folder_.path());
-    std::this_thread::sleep_for(duration<double>(length * std::uniform_real_distribution(0.1, 0.99)(random)));
-    victim.signal(SIGKILL);
-    victim.wait();
-    const Outcome outcome = train("cut", resumed);
-    ASSERT_EQ(outcome.code, 0) << outcome.err;
-    EXPECT_EQ(result("cut"), result("whole"));
-    EXPECT_EQ(losses("cut"), losses("whole"));
-  }
+  expect_resumable({"--lora-dropout", "0.2", "--val", "val.jsonl"}, 8);
+}
+
+TEST_F(TextRunTest, AFullRunKilledAtAnyMomentEndsTheSame) {
+  expect_resumable({"--train", "full", "--ema", "0.9", "--val", "val.jsonl", "--save-dtype", "bf16"}, 4);
+}
+
+// The loss of a folder is the loss that the run told of its weights.
+TEST_F(TextRunTest, AFullRunLeavesAModelOfTheSameLoss) {
+  const std::vector<std::string> full = {"--train", "full", "--save-dtype", "f32", "--val", "val.jsonl"};
+  const auto number_after = [](const std::string& text, const std::string& key) {
+    EXPECT_NE(text.find(key), std::string::npos) << text;
+    return std::stod(text.substr(text.find(key) + key.size()));
+  };
+  const auto expect_reloads = [&](const std::string& output) {
+    const std::string model = (folder_ / output / "model").string();
+    const Outcome eval =
+        Process({"eval", "--json", "--model", model, "--dataset", (folder_ / "val.jsonl").string()}, folder_.path())
+            .wait();
+    EXPECT_EQ(eval.code, 0) << eval.err;
+    const double told = number_after(losses(output).back(), "\"val_loss\":");
+    EXPECT_NEAR(number_after(eval.out, "\"perplexity\":"), std::exp(told), 1e-4 * std::exp(told));
+    return told;
+  };
+  expect_told(train("out", full), {"The whole language model, 0.06 M parameters", "rows of 48 tokens"});
+  const double trained = expect_reloads("out");
+
+  // The same without the weights, whose place random ones take.
+  fs::remove(folder_ / "model/model.safetensors");
+  expect_one_line(train("none", full), {"model.safetensors"});
+  std::vector<std::string> scratch = full;
+  scratch.emplace_back("--from-scratch");
+  const Outcome outcome = train("scratch", scratch);
+  expect_told(outcome, {"from random weights"});
+  EXPECT_NEAR(number_after(losses("scratch").front(), "\"loss\":"), std::log(1410), 0.1) << "no token is likelier";
+  EXPECT_NE(expect_reloads("scratch"), trained);
+  EXPECT_NE(read_plain(folder_ / "scratch/model/config.json").find("\"dtype\": \"float32\""), std::string::npos);
+  EXPECT_EQ(read_plain(folder_ / "scratch/model/tokenizer.json"), read_plain(folder_ / "model/tokenizer.json"));
+  scratch.insert(scratch.end(), {"--seed", "2"});
+  ASSERT_EQ(train("other", scratch).code, 0);
+  EXPECT_NE(result("other"), result("scratch"));
+  // What it leaves is a model like any other.
+  EXPECT_EQ(train("lora", {"--model", (folder_ / "scratch/model").string()}).code, 0);
 }
 
 TEST_F(TextRunTest, EpochsAreCountedInSteps) {
@@ -215,7 +261,11 @@ TEST_F(TextRunTest, WrongInputIsOneLine) {
   expect_one_line(train("out", {"--sequence-length", "65"}), {"--sequence-length", "64", "65"});
   expect_one_line(train("out", {"--resolution", "512"}), {"--resolution", "text"});
   expect_one_line(train("out", {"--caption-dropout", "0.5"}), {"--caption-dropout", "text"});
-  expect_one_line(train("out", {"--train", "full"}), {"--train", "LoRA"});
+  expect_one_line(train("out", {"--train", "vae"}), {"--train vae", "language model"});
+  expect_one_line(train("out", {"--train", "full", "--quantize", "q8_0"}), {"--quantize", "full"});
+  expect_one_line(train("out", {"--train", "full", "--targets", "*"}), {"--targets", "full"});
+  expect_one_line(train("out", {"--from-scratch"}), {"--from-scratch", "--train full", "lora"});
+  expect_one_line(train("model/..", {"--train", "full"}), {"is the model that is trained", "--name"});
   expect_one_line(train("out", {"--quantize", "q8_0", "--bf16"}), {"--quantize", "--bf16"});
   expect_one_line(train("out", {"--targets", "*nothing*"}), {"nothing"});
   expect_one_line(train("out", {"--long-documents", "drop"}), {"--long-documents", "cut", "drop"});

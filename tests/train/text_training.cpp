@@ -57,22 +57,24 @@ struct Trained {
   }
 };
 
-void expect_curve(const std::vector<PackedRow>& rows, int64_t row_length) {
+// Ten steps of a model's `parameters`, whose losses and norms are those of `out`.
+void expect_curve(const Llama& model, const std::vector<Parameter>& parameters, const SafetensorsFile& out,
+                  const std::vector<PackedRow>& rows, int64_t row_length) {
   const SafetensorsFile in = SafetensorsFile::open(kGolden / "train/text.in.safetensors");
-  const SafetensorsFile out = SafetensorsFile::open(kGolden / "train/text.out.safetensors");
-  const auto number = [&](const char* key) { return std::stof(in.metadata().at(key)); };
-  Trained t("llama3");
-  AdamW optimizer(t.lora.parameters(), {.lr = number("lr"),
-                                        .beta1 = number("beta1"),
-                                        .beta2 = number("beta2"),
-                                        .eps = number("eps"),
-                                        .weight_decay = number("weight_decay"),
-                                        .max_grad_norm = number("max_grad_norm")});
+  const auto number = [&](const char* key) {
+    return std::stof(out.metadata().contains(key) ? out.metadata().at(key) : in.metadata().at(key));
+  };
+  AdamW optimizer(parameters, {.lr = number("lr"),
+                               .beta1 = number("beta1"),
+                               .beta2 = number("beta2"),
+                               .eps = number("eps"),
+                               .weight_decay = number("weight_decay"),
+                               .max_grad_norm = number("max_grad_norm")});
   const Tensor losses = out.load("losses"), norms = out.load("grad_norms");
   double farthest = 0;
   for (int64_t i = 0; i < losses.numel(); ++i) {
     Tape tape;
-    const Tensor loss = loss_of(t.model, documents_of(in, i), rows, row_length);
+    const Tensor loss = loss_of(model, documents_of(in, i), rows, row_length);
     const float norm = optimizer.step(tape.backward(loss));
     const double distance = std::abs(loss.item() / losses.data<float>()[i] - 1);
     farthest = std::max(farthest, distance);
@@ -80,15 +82,48 @@ void expect_curve(const std::vector<PackedRow>& rows, int64_t row_length) {
     EXPECT_NEAR(norm / norms.data<float>()[i], 1, 1e-3) << "step " << i + 1;
   }
   std::printf("  losses differ by %.1e at the most\n", farthest);
-  for (const Parameter& p : optimizer.parameters()) {
+}
+
+void expect_lora_curve(const std::vector<PackedRow>& rows, int64_t row_length) {
+  const SafetensorsFile out = SafetensorsFile::open(kGolden / "train/text.out.safetensors");
+  const Trained t("llama3");
+  expect_curve(t.model, t.lora.parameters(), out, rows, row_length);
+  for (const Parameter& p : t.lora.parameters()) {
     const std::vector<float> x = p.value.to_vector(), y = out.load(p.name).to_vector();
     ASSERT_EQ(x.size(), y.size());
     for (size_t k = 0; k < x.size(); ++k) ASSERT_NEAR(x[k], y[k], 1e-3) << p.name;
   }
 }
 
-TEST(TextTraining, TenStepsAreThoseOfTransformersAndPeft) { expect_curve(kUnpacked, 0); }
-TEST(TextTraining, TenPackedStepsAreTheSame) { expect_curve(kPacked, 48); }
+TEST(TextTraining, TenStepsAreThoseOfTransformersAndPeft) { expect_lora_curve(kUnpacked, 0); }
+TEST(TextTraining, TenPackedStepsAreTheSame) { expect_lora_curve(kPacked, 48); }
+
+// Every weight of the model, and the gradient of each in the first step.
+TEST(TextTraining, TenStepsOfAllWeightsAreThoseOfTransformers) {
+  const SafetensorsFile in = SafetensorsFile::open(kGolden / "train/text.in.safetensors");
+  for (const std::string family : {"qwen2", "qwen3"}) {
+    const SafetensorsFile out = SafetensorsFile::open(kGolden / "train" / ("text_" + family + ".out.safetensors"));
+    const Llama model = Llama::load(kGolden / "llama" / family, {.trainable = true, .backend = &test::backend()});
+    const std::vector<Parameter>& parameters = model.weights().parameters();
+    EXPECT_EQ(parameters.size() + 2, out.tensors().size());
+    double farthest = 0;
+    {
+      Tape tape;
+      const Grads grads = tape.backward(loss_of(model, documents_of(in, 0), kPacked, 48));
+      for (const Parameter& p : parameters) {
+        const std::vector<float> found = grads[p.value].to_vector(), wanted = out.load("grad." + p.name).to_vector();
+        ASSERT_EQ(found.size(), wanted.size()) << p.name;
+        double size = 0, error = 0;
+        for (const float x : wanted) size = std::max(size, double(std::abs(x)));
+        for (size_t i = 0; i < wanted.size(); ++i) error = std::max(error, std::abs(double(found[i]) - wanted[i]));
+        EXPECT_LT(error, 1e-3 * size) << family << ' ' << p.name;
+        farthest = std::max(farthest, error / size);
+      }
+    }
+    std::printf("  %s: gradients differ by %.1e at the most\n", family.c_str(), farthest);
+    expect_curve(model, parameters, out, kUnpacked, 0);
+  }
+}
 
 std::map<std::string, std::vector<float>> gradients(const Trained& t, const std::vector<PackedRow>& rows,
                                                     int64_t row_length) {

@@ -118,6 +118,7 @@ Llama::~Llama() = default;
 Llama::Llama(Llama&&) noexcept = default;
 
 const LlamaConfig& Llama::config() const { return model_->c; }
+const Weights& Llama::weights() const { return model_->s.weights(); }
 const Residence& Llama::place() const { return model_->s.place(); }
 
 Tensor Llama::operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache) const {
@@ -143,7 +144,12 @@ Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options
                                .trainable = options.trainable,
                                .deferred = !options.outline,
                                .place = Residence::on(backend, computes)};
-  const Weights files = options.outline ? Weights::outline(weights) : Weights::open(path, weights);
+  const auto source = [&] {
+    if (options.outline) return Weights::outline(weights);
+    return options.draw ? Weights::drawn(*options.draw, config.initializer_range, weights)
+                        : Weights::open(path, weights);
+  };
+  const Weights files = source();
   Llama model(Scope(files, "llama", options.adapter), config, options.checkpointing);
   if (options.adapter) options.adapter->check_complete();  // before what takes long
   const bool rehearses = options.rehearse && !backend.memory().on_host();

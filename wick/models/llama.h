@@ -26,7 +26,8 @@ struct LlamaOptions {
   bool trainable = false;      // full training instead of LoRA
   Backend* backend = nullptr;  // where the model runs: the CPU unless given
   bool checkpointing = false;
-  bool outline = false;  // weights of the right shapes without values: nothing but the config is read
+  std::optional<uint64_t> draw;  // random weights of this seed: the files' are not looked at, and need not be there
+  bool outline = false;          // weights of the right shapes without values: nothing but the config is read
   // Called while the weights are on their way to a device: what the model computes then is nonsense, but kernels and
   // libraries are loaded by it. Not called on the CPU.
   std::function<void(const Llama&)> rehearse = {};
@@ -43,6 +44,7 @@ class Llama {
 
   const LlamaConfig& config() const;
   const Residence& place() const;
+  const Weights& weights() const;
 
   // ids i64 [B, T] on the host, or range-checked on the model's device -> [B, T, hidden] after the final norm. With a
   // cache, `plan` is from its extend().

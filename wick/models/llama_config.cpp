@@ -143,6 +143,7 @@ LlamaConfig LlamaConfig::parse(const Config& config) {
   c.layers = int(config.integer("num_hidden_layers", kCount));
   c.positions = config.integer_or("max_position_embeddings", 2048, kPositive);
   c.eps = float(config.number_or("rms_norm_eps", 1e-6));
+  c.initializer_range = float(positive(config, "initializer_range", config.number_or("initializer_range", 0.02)));
   c.mlp_bias = c.model_type == "llama" && config.boolean_or("mlp_bias", false);
   c.tied = config.boolean_or("tie_word_embeddings", false);
   read_attention(c, config, family);

@@ -26,6 +26,7 @@ struct LlamaConfig {
   int64_t vocab, hidden, intermediate, positions, head_dim;
   int layers, heads, kv_heads;  // kv_heads divides heads
   float eps;
+  float initializer_range;  // the standard deviation of weights that are drawn anew
   double rope_theta;
   RopeScaling rope_scaling;
   bool qkv_bias, output_bias, mlp_bias;

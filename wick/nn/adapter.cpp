@@ -11,6 +11,7 @@
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/lora_keys.h"
+#include "wick/nn/named_seed.h"
 #include "wick/nn/peft.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
@@ -37,13 +38,6 @@ bool glob(std::string_view pattern, std::string_view text) {
   for (size_t i = star; i <= text.size(); ++i)
     if (glob(rest, text.substr(i))) return true;
   return false;
-}
-
-// FNV-1a, which is the same on every machine.
-uint64_t hash_of(std::string_view name) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const unsigned char c : name) hash = (hash ^ c) * 0x100000001b3u;
-  return hash;
 }
 
 Shape down_in_memory(const LoraTarget& target, int64_t rank) {
@@ -203,7 +197,7 @@ bool Adapter::targeted(const std::string& path) {
 Adapter::Module Adapter::fresh(const std::string& name, const LoraTarget& target, Memory& memory) const {
   const int64_t rank = config_->rank;
   const float bound = 1 / std::sqrt(float(target.in * target.kernel * target.kernel));
-  Rng rng(config_->seed ^ hash_of(name), Stream::init);
+  Rng rng(named_seed(config_->seed, name), Stream::init);
   Module module{name, target, {}, config_->alpha.value_or(float(rank))};
   module.lora.down = affine(random_uniform(down_in_memory(target, rank), rng, memory), 2 * bound, -bound).trainable();
   module.lora.up = zeros({target.out, rank}, DType::f32, memory).trainable();
@@ -332,7 +326,7 @@ LoraDropout Adapter::dropout(const std::vector<Placed>& parts, Memory& memory) {
   for (const Placed& part : parts)
     check(part.module->lora.up.tracked(), "LoRA: dropout in {}, which is not trained", part.module->name);
   if (!draw_) draw_ = Tensor::of(std::vector<int64_t>{0}, {1}, memory);
-  return {config_->dropout, config_->seed ^ hash_of(parts.front().module->name), draw_, dropout_paused_};
+  return {config_->dropout, named_seed(config_->seed, parts.front().module->name), draw_, dropout_paused_};
 }
 
 void Adapter::set_draw(int64_t draw) {

@@ -30,6 +30,7 @@ class Scope {
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;
   // x in the dtype that this model computes in: what every model does to its inputs.
   Tensor activation(const Tensor& x) const;
+  const Weights& weights() const { return weights_; }
   const Residence& place() const { return weights_.place(); }
   // What an adapter adds to the module at this path, if one does, or to several that share their input.
   std::optional<Lora> adapt(const LoraTarget& target) const { return adapt({LoraSite{path_, target}}); }

@@ -10,6 +10,9 @@
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/gguf_model.h"
+#include "wick/nn/named_seed.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/random.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
@@ -40,11 +43,18 @@ struct Weights::State {
     std::function<Memory::Filling(const View&)> filling;  // none where load() changes what the file has
   };
 
+  struct Draw {
+    uint64_t seed;
+    float deviation;
+    Tensor operator()(const std::string& name, const Shape& shape, Memory& memory) const;
+  };
+
   Options options;
   std::string source;                             // the file or folder, for errors
   std::unordered_map<std::string, Stored> files;  // by the tensors' names
   std::map<std::string, Tensor> tensors;          // those in memory
   bool outline = false;
+  std::optional<Draw> draw;  // instead of anything stored
 
   std::map<std::string, Loaded> loaded;
   std::map<std::string, StackedTensor> stacks;  // by the first name in them
@@ -118,6 +128,12 @@ void Weights::State::add_gguf(const fs::path& path) {
   }
 }
 
+Tensor Weights::State::Draw::operator()(const std::string& name, const Shape& shape, Memory& memory) const {
+  if (shape.rank() == 1) return full(shape, name.ends_with("weight") ? 1 : 0, DType::f32, memory);
+  Rng rng(named_seed(seed, name), Stream::init);
+  return random_normal(shape, rng, memory) * deviation;
+}
+
 Shape Weights::State::stored_shape(const std::string& name) const {
   if (const auto found = files.find(name); found != files.end()) return found->second.shape;
   const auto found = tensors.find(name);
@@ -148,6 +164,7 @@ void Weights::State::check_quantizable(const std::string& name, const Tensor& st
 }
 
 void Weights::State::check_shape(const std::string& name, const Shape& shape) const {
+  if (draw) return;
   const Shape file_shape = stored_shape(name);
   check(file_shape == shape || is_pointwise(file_shape, shape), "{}: \"{}\" should have shape {}, found {}", source,
         name, shape, file_shape);
@@ -156,7 +173,7 @@ void Weights::State::check_shape(const std::string& name, const Shape& shape) co
 // As layers see it, where it belongs.
 Tensor Weights::State::converted(const std::string& name, const Shape& shape, bool conv) const {
   check_shape(name, shape);
-  const Tensor stored = read(name);
+  const Tensor stored = draw ? (*draw)(name, shape, *options.place.memory) : read(name);
   check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source,
         name, name_of(stored.dtype()));
   const DType dtype = dtype_of(name, shape);
@@ -189,7 +206,7 @@ Tensor Weights::State::keep(const std::string& name, Tensor value, const Shape& 
   } else {
     value = value.constant();
   }
-  loaded[name] = {value, outline ? shape : stored_shape(name)};
+  loaded[name] = {value, outline || draw ? shape : stored_shape(name)};
   return value;
 }
 
@@ -277,6 +294,14 @@ Weights Weights::outline(Options options) {
   return weights;
 }
 
+Weights Weights::drawn(uint64_t seed, float deviation, Options options) {
+  Weights weights(std::make_shared<State>());
+  weights.state_->options = options;
+  weights.state_->source = "random weights";
+  weights.state_->draw = State::Draw{seed, deviation};
+  return weights;
+}
+
 Residence Residence::on(Backend& backend, DType weights) { return {&backend.memory(), backend.computes_in(weights)}; }
 
 void Weights::read_deferred() const { state_->options.place.memory->fill(std::exchange(state_->deferred, {})); }
@@ -284,7 +309,7 @@ void Weights::read_deferred() const { state_->options.place.memory->fill(std::ex
 const Residence& Weights::place() const { return state_->options.place; }
 
 bool Weights::has(const std::string& name) const {
-  return state_->outline || state_->files.contains(name) || state_->tensors.contains(name);
+  return state_->outline || state_->draw || state_->files.contains(name) || state_->tensors.contains(name);
 }
 
 DType Weights::dtype_of(const std::string& name, const Shape& shape) const { return state_->dtype_of(name, shape); }

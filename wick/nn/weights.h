@@ -62,6 +62,9 @@ class Weights {
   // model consists of (its modules, their sizes) and what it takes are found by constructing it on these, in the memory
   // of a CountingBackend.
   static Weights outline(Options options);
+  // Likewise whatever a layer asks for, to be trained from nothing: vectors named *weight (of norms) are 1, other
+  // vectors (biases) 0, all else is drawn from a normal distribution, each tensor by its name and the seed.
+  static Weights drawn(uint64_t seed, float deviation, Options options);
 
   bool has(const std::string& name) const;
   DType dtype_of(const std::string& name, const Shape& shape) const;  // in which load() hands it out

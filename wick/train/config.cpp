@@ -205,7 +205,7 @@ const std::vector<TrainOption>& train_options() {
   static const std::vector<TrainOption> options = {
       {.key = "model",
        .member = &C::model,
-       .help = "Diffusers folder, transformers folder or GGUF file, or the name of a model: tiny, sdxl"},
+       .help = "Diffusers folder, transformers folder or GGUF file, or the name of a model: tiny, tiny-llm, sdxl"},
       {.key = "dataset",
        .member = &C::dataset,
        .help = "Folder of pictures, each with its caption beside it in a .txt; for language models files of JSON lines",
@@ -216,7 +216,13 @@ const std::vector<TrainOption>& train_options() {
        .member = &C::name,
        .help = "Name of what is trained: NAME.safetensors, or a folder [lora]",
        .fixed = false},
-      {.key = "train", .member = &C::train, .help = "A LoRA, every weight of the UNet, or the VAE"},
+      {.key = "train",
+       .member = &C::train,
+       .help = "A LoRA, every weight of the UNet or of the language model, or the VAE"},
+      {.key = "from_scratch",
+       .member = &C::from_scratch,
+       .help = "With --train full: begin with random weights; --model needs its configs and tokenizer alone",
+       .kind = ModelKind::text},
       {.key = "targets",
        .member = &C::targets,
        .help = "Modules that get a LoRA: * matches anything, a leading - excludes, later patterns win [kohya's; of a "
@@ -363,6 +369,11 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
         kModes[size_t(config.train)]);
   check(config.train == TrainMode::lora || config.lora_dropout == 0, "--lora-dropout: there is no LoRA; --train is {}",
         kModes[size_t(config.train)]);
+  check(config.train == TrainMode::full || !config.from_scratch,
+        "--from-scratch: is for --train full, which is {}; without weights there is nothing else to train",
+        kModes[size_t(config.train)]);
+  check(config.train == TrainMode::lora || config.quantize == Quantize::none,
+        "--quantize: is for frozen matrices; --train {} has none", kModes[size_t(config.train)]);
   check(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
   const auto absolute = [](std::string& path) {
     if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();

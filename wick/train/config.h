@@ -26,6 +26,7 @@ struct TrainConfig {
   std::vector<std::string> dataset;
   std::string name;  // "lora", or "model" for full and vae, unless given
   TrainMode train = TrainMode::lora;
+  bool from_scratch = false;
 
   std::vector<std::string> targets;  // the family's default unless given
   int64_t rank = 16;

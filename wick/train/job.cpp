@@ -109,8 +109,6 @@ class TextJob final : public Job {
  private:
   static const TrainConfig& checked(const TrainConfig& config) {
     check_kind(config, ModelKind::text);
-    check(config.train == TrainMode::lora, "--train: {} is a language model, of which Wick trains a LoRA",
-          config.model);
     check(config.quantize == Quantize::none || config.dtype == DType::f32,
           "--quantize: expected it, --bf16 or --fp16, found two of them");
     return config;

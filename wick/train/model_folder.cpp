@@ -5,11 +5,13 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <vector>
 
 #include "wick/core/error.h"
 #include "wick/io/file.h"
+#include "wick/io/json.h"
 #include "wick/io/sha256.h"
 
 namespace wick {
@@ -20,6 +22,7 @@ namespace fs = std::filesystem;
 constexpr std::array kComponents = {"scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2",
                                     "unet",      "vae"};
 constexpr const char* kIndex = "model_index.json";
+constexpr const char* kConfig = "config.json";  // of a transformers folder
 constexpr size_t kChunk = size_t{1} << 20;
 
 std::vector<fs::path> files_of(const fs::path& folder) {
@@ -72,11 +75,15 @@ void hash_sampled(Sha256& hash, const fs::path& file) {
 
 }  // namespace
 
-void write_model_folder(const fs::path& from, const fs::path& to, const std::string& component,
-                        const std::function<void(const fs::path& folder)>& write) {
+void check_elsewhere(const fs::path& from, const fs::path& to) {
   std::error_code ignored;
   check(!fs::equivalent(from, to, ignored), "{}: is the model that is trained; choose another --output or --name",
         to.string());
+}
+
+void write_model_folder(const fs::path& from, const fs::path& to, const std::string& component,
+                        const std::function<void(const fs::path& folder)>& write) {
+  check_elsewhere(from, to);
   for (const std::string part : kComponents) {
     make_directories(to / part);
     for (const fs::path& file : files_of(from / part))
@@ -95,10 +102,23 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
 }
 
 void copy_model_files(const fs::path& from, const fs::path& to) {
-  constexpr const char* kConfig = "config.json";
   for (const fs::path& file : files_of(from))
     if (file.extension() != ".safetensors" && file.filename() != kConfig) copy_whole(file, to / file.filename());
   copy_whole(from / kConfig, to / kConfig);
+}
+
+// A config names the dtype by either key, or not at all, and transformers heeds it.
+void write_language_model(const fs::path& from, const fs::path& to, const Weights& weights, DType dtype) {
+  check_elsewhere(from, to);
+  make_directories(to);
+  for (const fs::path& file : files_of(from))
+    if (!is_weight_file(file) && file.filename() != kConfig) copy_whole(file, to / file.filename());
+  weights.save(to / "model.safetensors", dtype);
+  nlohmann::json config = read_json(from / kConfig);
+  const char* const name = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (config.contains(key)) config[key] = name;
+  write_file_atomically(to / kConfig, config.dump(2) + "\n");
 }
 
 std::string model_fingerprint(const fs::path& model) {

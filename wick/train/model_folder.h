@@ -6,7 +6,12 @@
 #include <string>
 #include <vector>
 
+#include "wick/nn/weights.h"
+
 namespace wick {
+
+// Throws Error if `to` is the folder `from`, which would be lost: the functions below do, and a run before its first step.
+void check_elsewhere(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Makes `to` the model `from` with other weights for `component`: copies all else that the model consists of, lets
 // `write` put the component's weight file (and what changed in its config) into the folder it is given, and writes
@@ -19,6 +24,10 @@ void write_model_folder(const std::filesystem::path& from, const std::filesystem
 // model copied, config.json last, so that a folder that has one is whole.
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
 void copy_model_files(const std::filesystem::path& from, const std::filesystem::path& to);
+
+// Makes `to` the transformers folder `from` with these weights, in one file and in `dtype`, of which its config tells.
+void write_language_model(const std::filesystem::path& from, const std::filesystem::path& to, const Weights& weights,
+                          DType dtype);
 
 // SHA-256 over the names and contents of the model's configs and weights. Of files larger than 64 MiB, samples stand
 // for the rest: it tells models apart, it does not certify them.

@@ -9,6 +9,7 @@
 
 #include "wick/io/gguf.h"
 #include "wick/nn/peft.h"
+#include "wick/train/model_folder.h"
 
 namespace wick {
 namespace {
@@ -23,32 +24,18 @@ int64_t counted(const std::vector<TextDocument>& documents, const std::vector<Pa
   return count;
 }
 
-class TextTask final : public Task {
+// The model learns to continue text; what of it is trained is left open.
+class TextTask : public Task {
  public:
-  TextTask(const TrainConfig& config, const fs::path& model, Backend& backend, const TextData& data)
-      : config_(config),
-        data_(data),
-        memory_(backend.memory()),
-        lora_({.rank = int(config.rank),
-               .alpha = float(config.alpha),
-               .targets = config.targets.empty() ? llama_default_targets() : config.targets,
-               .seed = uint64_t(config.seed),
-               .dropout = float(config.lora_dropout)},
-              llama_module_names()),
-        llama_(Llama::load(model, {.dtype = data.train ? text_dtype(config, model) : planned_dtype(config, model),
-                                   .adapter = &lora_,
-                                   .backend = &backend,
-                                   .checkpointing = config.gradient_checkpointing,
-                                   .outline = data.train == nullptr})) {
+  TextTask(const TrainConfig& config, const fs::path& model, const TextData& data)
+      : config_(config), model_(model), data_(data) {
     if (data.train) batches_.emplace(data.train->lengths(), data.row_length, config.batch_size, uint64_t(config.seed));
   }
 
-  std::vector<Parameter> parameters() const override { return lora_.parameters(); }
   Batches& batches() override { return *batches_; }
 
   // The loss of a step is the mean over all that counts in it, in whichever of its batches.
-  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
-    lora_.set_draw(int64_t(rng.dropout.reserve(1)));
+  std::vector<NamedTensor> next_batch(TrainRng&) override {
     if (!batches_) return inputs(blank());
     const std::vector<TextDocument>& documents = data_.train->documents;
     if (ahead_.empty()) {
@@ -63,47 +50,43 @@ class TextTask final : public Task {
     ahead_.pop_front();
     for (const PackedRow& row : rows)
       for (const size_t i : row) tokens_ += documents[i].size();
-    return inputs(pack(documents, rows, data_.row_length, weight_, llama_.config(), memory_));
+    return inputs(pack(documents, rows, data_.row_length, weight_, llama_->config(), memory()));
   }
 
   Tensor loss(const std::vector<NamedTensor>& in) override {
     TokenPlan plan = *plan_;
     plan.cos = in[1].value, plan.sin = in[2].value, plan.ranges = in[3].value;
     if (in.size() > 6) plan.windowed_ranges = in[6].value;
-    return llama_.loss(llama_(in[0].value, plan), {in[4].value, in[5].value});
-  }
-
-  fs::path save(const fs::path& stem, int64_t) override {
-    std::map<std::string, Tensor> tensors = lora_.tensors();
-    for (auto& [name, tensor] : tensors) tensor = cast(tensor.to(host_memory()), config_.save_dtype);
-    write_peft(stem, tensors,
-               {.base_model = config_.model,
-                .rank = config_.rank,
-                .alpha = config_.alpha,
-                .dropout = config_.lora_dropout,
-                .layers = llama_.config().layers});
-    return stem;
-  }
-
-  std::string describe() const override {
-    return fmt::format("A LoRA of rank {} on {} modules, {}", config_.rank, lora_.module_count(),
-                       millions(parameters()));
+    return llama_->loss((*llama_)(in[0].value, plan), {in[4].value, in[5].value});
   }
 
   int64_t tokens() const override { return tokens_; }
 
-  // In the order of the files, without dropout.
+  // In the order of the files.
   std::optional<double> validation_loss() override {
     if (!data_.validation) return {};
     const TextDataset& validation = *data_.validation;
-    lora_.pause_dropout(true);
-    const double sum =
-        total_loss(llama_, validation.documents, std::max(data_.row_length, validation.longest), config_.batch_size);
-    lora_.pause_dropout(false);
-    return sum / double(validation.counted);
+    return total_loss(*llama_, validation.documents, std::max(data_.row_length, validation.longest),
+                      config_.batch_size) /
+           double(validation.counted);
   }
 
+ protected:
+  void load(Backend& backend, LlamaOptions options) {
+    options.dtype = data_.train ? text_dtype(config_, model_) : planned_dtype(config_, model_);
+    options.backend = &backend;
+    options.checkpointing = config_.gradient_checkpointing;
+    options.outline = data_.train == nullptr;
+    llama_.emplace(Llama::load(model_, options));
+  }
+
+  TrainConfig config_;
+  fs::path model_;
+  std::optional<Llama> llama_;
+
  private:
+  Memory& memory() const { return *llama_->place().memory; }
+
   std::vector<NamedTensor> inputs(const PackedBatch& batch) {
     plan_ = batch.plan;
     std::vector<NamedTensor> all{{"the batch's tokens", batch.ids},      {"the cosines of positions", plan_->cos},
@@ -117,14 +100,10 @@ class TextTask final : public Task {
     const std::vector<TextDocument> documents{
         {std::vector<int64_t>(size_t(data_.row_length), 0), std::vector<bool>(size_t(data_.row_length), true)}};
     return pack(documents, std::vector<PackedRow>(size_t(config_.batch_size), {0}), data_.row_length, 1,
-                llama_.config(), memory_);
+                llama_->config(), memory());
   }
 
-  TrainConfig config_;
   TextData data_;
-  Memory& memory_;
-  Adapter lora_;
-  Llama llama_;
   std::optional<PackedBatches> batches_;      // none in an outline
   std::deque<std::vector<PackedRow>> ahead_;  // batches of the step that is under way
   float weight_ = 1;
@@ -132,17 +111,89 @@ class TextTask final : public Task {
   std::optional<TokenPlan> plan_;  // of the last batch
 };
 
+class TextLoraTask final : public TextTask {
+ public:
+  TextLoraTask(const TrainConfig& config, const fs::path& model, Backend& backend, const TextData& data)
+      : TextTask(config, model, data),
+        lora_({.rank = int(config.rank),
+               .alpha = float(config.alpha),
+               .targets = config.targets.empty() ? llama_default_targets() : config.targets,
+               .seed = uint64_t(config.seed),
+               .dropout = float(config.lora_dropout)},
+              llama_module_names()) {
+    load(backend, {.adapter = &lora_});
+  }
+
+  std::vector<Parameter> parameters() const override { return lora_.parameters(); }
+
+  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
+    lora_.set_draw(int64_t(rng.dropout.reserve(1)));
+    return TextTask::next_batch(rng);
+  }
+
+  std::optional<double> validation_loss() override {
+    lora_.pause_dropout(true);
+    const std::optional<double> loss = TextTask::validation_loss();
+    lora_.pause_dropout(false);
+    return loss;
+  }
+
+  fs::path save(const fs::path& stem, int64_t) override {
+    std::map<std::string, Tensor> tensors = lora_.tensors();
+    for (auto& [name, tensor] : tensors) tensor = cast(tensor.to(host_memory()), config_.save_dtype);
+    write_peft(stem, tensors,
+               {.base_model = config_.model,
+                .rank = config_.rank,
+                .alpha = config_.alpha,
+                .dropout = config_.lora_dropout,
+                .layers = llama_->config().layers});
+    return stem;
+  }
+
+  std::string describe() const override {
+    return fmt::format("A LoRA of rank {} on {} modules, {}", config_.rank, lora_.module_count(),
+                       millions(parameters()));
+  }
+
+ private:
+  Adapter lora_;
+};
+
+class WholeTextTask final : public TextTask {
+ public:
+  WholeTextTask(const TrainConfig& config, const fs::path& model, Backend& backend, const TextData& data)
+      : TextTask(config, model, data) {
+    check(!GgufFile::is_gguf(model), "--train full: expected a transformers folder, found the GGUF file {}",
+          model.string());
+    load(backend,
+         {.trainable = true, .draw = config.from_scratch ? std::optional(uint64_t(config.seed)) : std::nullopt});
+  }
+
+  std::vector<Parameter> parameters() const override { return llama_->weights().parameters(); }
+
+  fs::path save(const fs::path& stem, int64_t) override {
+    write_language_model(model_, stem, llama_->weights(), config_.save_dtype);
+    return stem;
+  }
+
+  std::string describe() const override {
+    return fmt::format("The whole language model{}, {}", config_.from_scratch ? " from random weights" : "",
+                       millions(parameters()));
+  }
+};
+
 }  // namespace
 
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
                                      const TextData& data) {
-  return std::make_unique<TextTask>(config, model, backend, data);
+  if (config.train == TrainMode::lora) return std::make_unique<TextLoraTask>(config, model, backend, data);
+  check(config.train == TrainMode::full, "--train vae: {} is a language model, which has none", config.model);
+  return std::make_unique<WholeTextTask>(config, model, backend, data);
 }
 
 std::unique_ptr<Task> outline_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
                                         int64_t row_length) {
-  return std::make_unique<TextTask>(config, model, backend,
-                                    TextData{.train = nullptr, .validation = nullptr, .row_length = row_length});
+  return make_text_task(config, model, backend, {.train = nullptr, .validation = nullptr, .row_length = row_length});
 }
 
 int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model) {

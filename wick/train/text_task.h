@@ -1,4 +1,4 @@
-// A LoRA of a language model on text.
+// A language model, or a LoRA of one, on text.
 #pragma once
 
 #include <memory>

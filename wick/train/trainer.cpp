@@ -130,6 +130,7 @@ RunResult Run::operator()() try {
 
 // Refuses a run whose largest batches need more memory than there is, before anything is written.
 void Run::plan() {
+  check_elsewhere(model_, output_ / config_.name);
   plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
   free_ = free_memory(backend_.name());
   if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);

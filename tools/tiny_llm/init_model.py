@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Writes the tiny language model's tokenizer: byte-level BPE with Qwen 2's way of cutting words, and ChatML.
+"""Writes the tiny language model as it is before training: a small Qwen 3 without weights, and its tokenizer.
 
-    make_tokenizer.py DIR FILE.jsonl...    learns from write_text.py's text; writes DIR/tokenizer.json and its configurations
+    init_model.py DIR FILE.jsonl...    a tokenizer learnt from write_text.py's text, and all configurations
 
-The text has fewer words than the vocabulary may have tokens: each becomes a token, other words are spelt with parts.
+The tokenizer is byte-level BPE with Qwen 2's way of cutting words, and ChatML. The text has fewer words than the
+vocabulary has tokens: each becomes a token, other words are spelt with parts. Sizes follow from what two cores can
+train and a repository can hold: 2.9 M parameters are 5.8 MB in f16. All widths are whole blocks of every GGUF type.
 
 Needs HF tokenizers; Wick itself never does.
 """
@@ -15,6 +17,8 @@ import sys
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 SIZE = 2048
+SHAPE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4,
+         "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512}
 CONTROL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
 WORDS = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
          r"|\s+(?!\S)|\s+")
@@ -50,6 +54,11 @@ def main():
     write("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": None, "eos_token": "<|im_end|>",
                                     "pad_token": "<|endoftext|>", "chat_template": CHAT})
     write("generation_config.json", {"eos_token_id": [tokenizer.token_to_id(t) for t in ("<|im_end|>", "<|endoftext|>")]})
+    write("config.json", {"architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "dtype": "float16",
+                          "vocab_size": tokenizer.get_vocab_size(), **SHAPE, "hidden_act": "silu", "rms_norm_eps": 1e-6,
+                          "rope_theta": 10000.0, "attention_bias": False, "tie_word_embeddings": True,
+                          "initializer_range": 0.02, "bos_token_id": None,
+                          "eos_token_id": tokenizer.token_to_id("<|im_end|>")})
     print(f"{folder}: {tokenizer.get_vocab_size()} tokens")
 
 
