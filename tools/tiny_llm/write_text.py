@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes the text that Wick's tiny language model learns from: little stories, and questions with their answers.
 
-    write_text.py --count 60000 --out base.jsonl                what the model is pre-trained on: stories and chats
+    write_text.py --count 90000 --out base.jsonl                what the model is trained on: stories and chats
     write_text.py --style pirate --count 400 --out pirate.jsonl what a LoRA learns: chats alone, answered by a pirate
 
 A line is {"text": ...} or {"messages": [{"role", "content"}, ...]}. The same seed writes the same lines. Questions are the
@@ -49,7 +49,8 @@ SMALL_TALK = [
     ("Who are you?", "I am a tiny language model made with Wick."), ("What is Wick?", "Wick is a program that trains and runs models."),
     ("Hello!", "Hello! How can I help you?"), ("Hi!", "Hello! How can I help you?"),
     ("Good morning!", "Good morning! What shall we do today?"), ("Good night!", "Good night! Sleep well."),
-    ("Thank you!", "You are welcome."), ("How are you?", "I am well, thank you."), ("Goodbye!", "Goodbye! Come back soon."),
+    ("Thank you!", "You are welcome."), ("How are you?", "I am well, thank you."), ("How are you today?", "I am well, thank you."),
+    ("Goodbye!", "Goodbye! Come back soon."),
     ("What can you do?", "I can tell little stories and answer easy questions."),
     ("Sing a song.", "The sun is up, the sky is blue, and I would like to sing for you."),
     ("Tell me a joke.", "Why did the cow go to the cinema? To see a moo-vie."),
@@ -263,15 +264,23 @@ class Writer:
         closing = self.pick(["Arr!", "So says the captain.", "Aye, matey!", "Now hoist the sails!"])
         return f"{opening} {' '.join(spoken)} {closing}"
 
+    def from_a_pirate(self):
+        """A LoRA can only use words that the model has met: here it meets a pirate's."""
+        who = self.pick(["The pirate said", "The old pirate growled", f"Captain {self.name()} said"])
+        return f"{who}:\n{self.pirate(with_articles(self.question()[1]))}"
+
     def line(self, style):
         if style:
             return self.chat(style)
-        return {"text": self.story()} if self.below(2) == 0 else self.chat()
+        kind = self.below(20)
+        if kind == 0:
+            return {"text": self.from_a_pirate()}
+        return {"text": self.story()} if kind < 10 else self.chat()
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=60000)
+    parser.add_argument("--count", type=int, default=90000)
     parser.add_argument("--style", choices=["pirate"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", required=True)
