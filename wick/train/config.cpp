@@ -370,8 +370,7 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   check(config.train == TrainMode::lora || config.lora_dropout == 0, "--lora-dropout: there is no LoRA; --train is {}",
         kModes[size_t(config.train)]);
   check(config.train == TrainMode::full || !config.from_scratch,
-        "--from-scratch: is for --train full, which is {}; without weights there is nothing else to train",
-        kModes[size_t(config.train)]);
+        "--from-scratch: only --train full begins with random weights; --train is {}", kModes[size_t(config.train)]);
   check(config.train == TrainMode::lora || config.quantize == Quantize::none,
         "--quantize: is for frozen matrices; --train {} has none", kModes[size_t(config.train)]);
   check(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
