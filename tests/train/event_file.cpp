@@ -42,5 +42,25 @@ TEST(EventFile, WhatIsWrittenParsesBack) {
   expect_error([&] { parse_event_file(bytes, "events"); }, {"events", "checksum"});
 }
 
+std::string record_of(const std::string& message) {
+  const auto bytes = [](auto value) { return std::string(reinterpret_cast<const char*>(&value), sizeof value); };
+  const std::string length = bytes(uint64_t(message.size()));
+  return length + bytes(masked_crc32c(length)) + message + bytes(masked_crc32c(message));
+}
+
+TEST(EventFile, AFieldInAnotherEncodingIsPassedOver) {
+  // wall_time (1) as a varint, step (2) as a string, the summary (5) as a fixed32, and then a true summary whose
+  // value (1) is a varint first; its tag (1) is a varint first, its simple_value (2) a string first.
+  const std::string value = std::string("\x08\x07\x12\x02zz", 6) + std::string("\x0a\x01x\x15\0\0\x80\x3f", 8);
+  const std::string summary = std::string("\x08\x01\x0a", 3) + char(value.size()) + value;
+  const std::string event = std::string("\x08\x05\x12\x02zz\x2d\0\0\0\0\x2a", 12) + char(summary.size()) + summary;
+  const auto events = parse_event_file(record_of(event), "test");
+  ASSERT_EQ(events.size(), 1u);
+  EXPECT_EQ(events[0].scalars, (std::vector<std::pair<std::string, float>>{{"x", 1.0f}}));
+  EXPECT_EQ(events[0].wall_time, 0);
+  for (const char* cut : {"\x2a\x7f", "\x10", "\x09\x01", "\x07\x01"})
+    expect_error([&] { parse_event_file(record_of(cut), "events"); }, {"events", "byte 0"});
+}
+
 }  // namespace
 }  // namespace wick

@@ -1,9 +1,9 @@
 // tokenizer.model: SentencePiece's ModelProto (sentencepiece_model.proto), the fields that BPE models need.
 
 #include <cmath>
-#include <protozero/pbf_reader.hpp>
 
 #include "wick/core/error.h"
+#include "wick/io/protobuf.h"
 #include "wick/io/quote.h"
 #include "wick/text/tokenizer_spec.h"
 #include "wick/text/unicode.h"
@@ -29,27 +29,13 @@ enum NormalizerSpec : Tag {
   kEscapeWhitespaces = 5,
 };
 
-// A field of this number in another encoding is a field that nobody knows, as in protobuf's own readers.
-bool at(const protozero::pbf_reader& reader, Tag tag, protozero::pbf_wire_type type) {
-  return reader.tag_and_type() == protozero::tag_and_type(tag, type);
-}
-bool at_bytes(const protozero::pbf_reader& reader, Tag tag) {
-  return at(reader, tag, protozero::pbf_wire_type::length_delimited);
-}
-bool at_number(const protozero::pbf_reader& reader, Tag tag) {
-  return at(reader, tag, protozero::pbf_wire_type::varint);
-}
-
-// protozero's get_bool() reads a byte that need not be there.
-bool get_flag(protozero::pbf_reader& reader) { return reader.get_uint64() != 0; }
-
 Token read_piece(protozero::pbf_reader reader) {
   Token token;
   int32_t type = int32_t(TokenType::kNormal);
   while (reader.next()) {
     if (at_bytes(reader, kText))
       token.text = reader.get_string();
-    else if (at(reader, kScore, protozero::pbf_wire_type::fixed32))
+    else if (at_float(reader, kScore))
       token.score = reader.get_float();
     else if (at_number(reader, kType))
       type = reader.get_enum();

@@ -2,10 +2,10 @@
 
 #include <array>
 #include <cstring>
-#include <protozero/pbf_reader.hpp>
 #include <protozero/pbf_writer.hpp>
 
 #include "wick/core/error.h"
+#include "wick/io/protobuf.h"
 
 namespace wick {
 namespace {
@@ -51,9 +51,9 @@ std::string framed(std::string_view message) {
 std::pair<std::string, float> parse_value(protozero::pbf_reader value) {
   std::pair<std::string, float> scalar;
   while (value.next()) {
-    if (value.tag() == kTag)
+    if (at_bytes(value, kTag))
       scalar.first = value.get_string();
-    else if (value.tag() == kSimpleValue)
+    else if (at_float(value, kSimpleValue))
       scalar.second = value.get_float();
     else
       value.skip();
@@ -65,13 +65,14 @@ ScalarEvent parse_event(std::string_view message) {
   ScalarEvent event;
   protozero::pbf_reader reader(message.data(), message.size());
   while (reader.next()) {
-    if (reader.tag() == kWallTime) {
+    if (at_double(reader, kWallTime)) {
       event.wall_time = reader.get_double();
-    } else if (reader.tag() == kStep) {
+    } else if (at_number(reader, kStep)) {
       event.step = reader.get_int64();
-    } else if (reader.tag() == kSummary) {
+    } else if (at_bytes(reader, kSummary)) {
       protozero::pbf_reader summary = reader.get_message();
-      while (summary.next(kValue)) event.scalars.push_back(parse_value(summary.get_message()));
+      while (summary.next(kValue, protozero::pbf_wire_type::length_delimited))
+        event.scalars.push_back(parse_value(summary.get_message()));
     } else {
       reader.skip();
     }
@@ -124,8 +125,12 @@ std::vector<ScalarEvent> parse_event_file(std::string_view bytes, const std::str
     const std::string_view message = bytes.substr(begin, length);
     check(masked_crc32c(message) == read_at<uint32_t>(bytes, begin + length),
           "{}: the record at byte {} does not fit its checksum", source, offset);
-    ScalarEvent event = parse_event(message);
-    if (!event.scalars.empty()) events.push_back(std::move(event));
+    try {
+      ScalarEvent event = parse_event(message);
+      if (!event.scalars.empty()) events.push_back(std::move(event));
+    } catch (const protozero::exception& e) {
+      fail("{}: the record at byte {} is no event: {}", source, offset, e.what());
+    }
     offset = begin + length + kCrcBytes;
   }
   return events;
