@@ -143,7 +143,7 @@ class LoraTask final : public DenoisingTask {
 
   std::string describe() const override {
     return fmt::format("A LoRA of rank {} on {} modules, {}", config_.rank, lora_.module_count(),
-                       millions(parameters()));
+                       parameter_count(parameters()));
   }
 
  private:
@@ -166,7 +166,7 @@ class UNetTask final : public DenoisingTask {
     return stem;
   }
 
-  std::string describe() const override { return fmt::format("The whole UNet, {}", millions(parameters())); }
+  std::string describe() const override { return fmt::format("The whole UNet, {}", parameter_count(parameters())); }
 };
 
 class VaeTask final : public Task {
@@ -213,7 +213,7 @@ class VaeTask final : public Task {
     return stem;
   }
 
-  std::string describe() const override { return fmt::format("The VAE, {}", millions(parameters())); }
+  std::string describe() const override { return fmt::format("The VAE, {}", parameter_count(parameters())); }
 
  private:
   static Weights open(const fs::path& folder, const WeightsOptions& options, bool outline) {
@@ -267,10 +267,11 @@ std::unique_ptr<Task> task_of(const TrainConfig& config, const fs::path& model, 
 
 }  // namespace
 
-std::string millions(const std::vector<Parameter>& parameters) {
-  double count = 0;
-  for (const Parameter& p : parameters) count += double(p.value.numel());
-  return fmt::format("{:.2f} M parameters", count / 1e6);
+std::string parameter_count(const std::vector<Parameter>& parameters) {
+  int64_t count = 0;
+  for (const Parameter& p : parameters) count += p.value.numel();
+  return count < 1'000'000 ? fmt::format("{} parameters", count)
+                           : fmt::format("{:.2f} M parameters", double(count) / 1e6);
 }
 
 std::unique_ptr<Task> make_task(const TrainConfig& config, const fs::path& model, Backend& backend,

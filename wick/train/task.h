@@ -40,7 +40,7 @@ class Task {
   virtual std::optional<double> validation_loss() { return {}; }
 };
 
-std::string millions(const std::vector<Parameter>& parameters);  // "42.60 M parameters"
+std::string parameter_count(const std::vector<Parameter>& parameters);  // "9216 parameters", "42.60 M parameters"
 
 using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
 

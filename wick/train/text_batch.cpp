@@ -41,6 +41,13 @@ PackedBatch pack(const std::vector<TextDocument>& documents, const std::vector<P
           {Tensor::of(targets, {count}, memory), Tensor::of(weights, {count}, memory)}};
 }
 
+int64_t counted(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows) {
+  int64_t count = 0;
+  for (const PackedRow& row : rows)
+    for (const size_t i : row) count += documents[i].counted();
+  return count;
+}
+
 double total_loss(const Llama& model, const std::vector<TextDocument>& documents, int64_t row_length,
                   int64_t batch_size) {
   std::vector<int64_t> lengths;

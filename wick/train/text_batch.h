@@ -22,6 +22,9 @@ struct PackedBatch {
 PackedBatch pack(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows, int64_t row_length,
                  float weight, const LlamaConfig& config, Memory& memory);
 
+// How many tokens of the rows count in the loss.
+int64_t counted(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows);
+
 // The sum of the cross-entropies of all that counts, in nats, in rows of row_length tokens and batches of so many.
 double total_loss(const Llama& model, const std::vector<TextDocument>& documents, int64_t row_length,
                   int64_t batch_size);

@@ -16,14 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What of documents counts in the loss.
-int64_t counted(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows) {
-  int64_t count = 0;
-  for (const PackedRow& row : rows)
-    for (const size_t i : row) count += documents[i].counted();
-  return count;
-}
-
 // The model learns to continue text; what of it is trained is left open.
 class TextTask : public Task {
  public:
@@ -152,7 +144,7 @@ class TextLoraTask final : public TextTask {
 
   std::string describe() const override {
     return fmt::format("A LoRA of rank {} on {} modules, {}", config_.rank, lora_.module_count(),
-                       millions(parameters()));
+                       parameter_count(parameters()));
   }
 
  private:
@@ -178,7 +170,7 @@ class WholeTextTask final : public TextTask {
 
   std::string describe() const override {
     return fmt::format("The whole language model{}, {}", config_.from_scratch ? " from random weights" : "",
-                       millions(parameters()));
+                       parameter_count(parameters()));
   }
 };
 
