@@ -149,14 +149,22 @@ TEST(ChatTemplate, SaysWhatItCannotDo) {
     return "nothing";
   };
   EXPECT_EQ(complaint([] { ChatTemplate::recognize("", "m/tokenizer_config.json"); }),
-            "m/tokenizer_config.json: no chat template there: take the model's instruction-tuned variant, or text "
-            "without roles (a plain prompt)");
+            "m/tokenizer_config.json: no chat template there: choose one by --chat-template, take the model's "
+            "instruction-tuned variant, or text without roles (a plain prompt)");
   EXPECT_EQ(complaint([] { ChatTemplate::recognize("{{ '<|user|>' }}\n", "m"); }),
             "m: the chat template \"{{ '<|user|>' }}\\x0a\" is of no family that Wick knows (Llama 2 and 3, Mistral, "
-            "ChatML): use text without roles (a plain prompt)");
-  EXPECT_EQ(complaint([] { ChatTemplate::named("alpaca"); }),
-            "chat template \"alpaca\": expected one of llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, "
-            "qwen3");
+            "ChatML): choose one by --chat-template, or use text without roles (a plain prompt)");
+  EXPECT_EQ(
+      complaint([] { ChatTemplate::named("alpaca"); }),
+      "--chat-template \"alpaca\": expected one of llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, "
+      "qwen3");
+  EXPECT_EQ(complaint([] {
+              ChatTemplate::of(Tokenizer::load(test::source_dir() / "tests/golden/tokenizers/llama2"), "chatml", "m");
+            }),
+            "--chat-template chatml: it marks turns with \"<|im_start|>\", which is no control token of m");
+  EXPECT_TRUE(complaint([] {
+                ChatTemplate::of(Tokenizer::load(test::source_dir() / "tests/golden/tokenizers/llama2"), "", "m");
+              }).starts_with("m: no chat template there"));
   const auto render = [&](const char* name, const Messages& messages) {
     return complaint([&] { ChatTemplate::named(name).render(messages, {}, "<s>", "</s>"); });
   };

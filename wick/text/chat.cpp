@@ -87,15 +87,16 @@ class ChatTemplate::Writer {
 ChatTemplate ChatTemplate::recognize(std::string_view jinja, const std::string& source) {
   check(
       !jinja.empty(),
-      "{}: no chat template there: take the model's instruction-tuned variant, or text without roles (a plain prompt)",
+      "{}: no chat template there: choose one by --chat-template, take the model's instruction-tuned variant, or text "
+      "without roles (a plain prompt)",
       source);
   if (has(jinja, "[INST]") && has(jinja, "<<SYS>>")) return llama2(jinja);
   if (has(jinja, "[INST]") && !has(jinja, "[SYSTEM_PROMPT]")) return mistral(jinja);
   if (has(jinja, "<|start_header_id|>") && has(jinja, "<|end_header_id|>")) return llama3(jinja);
   if (has(jinja, "<|im_start|>") && has(jinja, "<|im_end|>")) return chatml(jinja);
   fail(
-      "{}: the chat template {} is of no family that Wick knows (Llama 2 and 3, Mistral, ChatML): use text without "
-      "roles (a plain prompt)",
+      "{}: the chat template {} is of no family that Wick knows (Llama 2 and 3, Mistral, ChatML): choose one "
+      "by --chat-template, or use text without roles (a plain prompt)",
       source, quote(jinja.substr(0, 60)));
 }
 
@@ -114,7 +115,21 @@ ChatTemplate ChatTemplate::named(std::string_view name) {
     if (each == name) return recognize(marks, std::string(name));
     names += fmt::format("{}{}", names.empty() ? "" : ", ", each);
   }
-  fail("chat template {}: expected one of {}", quote(name), names);
+  fail("--chat-template {}: expected one of {}", quote(name), names);
+}
+
+ChatTemplate ChatTemplate::of(const Tokenizer& tokenizer, std::string_view name, const std::string& source) {
+  if (name.empty()) return recognize(tokenizer.chat_template(), source);
+  const ChatTemplate made = named(name);
+  std::vector<const char*> marks;
+  if (made.family_ == Family::kChatMl) marks = {"<|im_start|>", "<|im_end|>"};
+  if (made.family_ == Family::kLlama3) marks = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+  for (const char* mark : marks) {
+    const auto id = tokenizer.id_of(mark);
+    check(id && tokenizer.is_control(*id),
+          "--chat-template {}: it marks turns with {}, which is no control token of {}", name, quote(mark), source);
+  }
+  return made;
 }
 
 ChatTemplate ChatTemplate::llama2(std::string_view jinja) {
