@@ -1,57 +1,23 @@
 #include "wick/train/text_dataset.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
 #include <utility>
 
 #include "wick/io/file.h"
-#include "wick/io/json.h"
 #include "wick/io/quote.h"
 #include "wick/io/sha256.h"
 #include "wick/models/llama_config.h"
 #include "wick/pipelines/language_model.h"
+#include "wick/text/text_line.h"
 
 namespace wick {
 namespace {
 
-using nlohmann::json;
-
 constexpr size_t kMostBytes = size_t{64} << 30;  // of a file
 constexpr int64_t kReported = 1000;              // lines
-constexpr const char* kForms = "\"messages\", \"prompt\" and \"completion\", or \"text\"";
-
-// Keys that would change what is learnt are not passed over in silence.
-std::vector<ChatMessage> messages_of(const json& list, const std::string& where) {
-  if (!list.is_array()) fail_json(where + ": \"messages\"", "a list", list);
-  std::vector<ChatMessage> messages;
-  for (const json& item : list) {
-    const std::string which = fmt::format("{}: message {}", where, messages.size() + 1);
-    messages.push_back({get<std::string>(item, "role", which), get<std::string>(item, "content", which)});
-    for (const auto& [key, value] : item.items())
-      check(key == "role" || key == "content" || value.empty(), "{}: expected \"role\" and \"content\", found {} too",
-            which, quote(key));
-  }
-  return messages;
-}
-
-enum class Form { chat, completion, text };
-
-Form form_of(const json& object, const std::string& where) {
-  check(object.is_object(), "{}: expected an object with {}, found {}", where, kForms, object.type_name());
-  const bool chat = object.contains("messages"), text = object.contains("text");
-  const bool completion = object.contains("prompt") || object.contains("completion");
-  if (int(chat) + int(text) + int(completion) != 1) {
-    std::vector<std::string> keys;
-    for (const auto& [key, value] : object.items())
-      if (keys.size() < 5) keys.push_back(quote(key));
-    fail("{}: expected one of {}, found the keys {}", where, kForms,
-         keys.empty() ? "of none" : fmt::format("{}", fmt::join(keys, ", ")));
-  }
-  return chat ? Form::chat : text ? Form::text : Form::completion;
-}
 
 std::optional<int64_t> end_of_text(const Tokenizer& tokenizer, const LlamaConfig& config) {
   if (tokenizer.eos_id()) return tokenizer.eos_id();
@@ -64,39 +30,34 @@ const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
 
 int64_t TextDocument::counted() const { return std::count(counts.begin(), counts.end(), true); }
 
-TextEncoder::TextEncoder(const std::filesystem::path& model)
+TextEncoder::TextEncoder(const std::filesystem::path& model, const std::string& chat_template)
     : model_(model.string()), tokenizer_(load_tokenizer(model)) {
   const LlamaConfig config = LlamaConfig::read(model);
   end_ = end_of_text(tokenizer_, config);
   vocabulary_ = config.vocab;
   positions_ = config.positions;
   try {
-    template_ = ChatTemplate::recognize(tokenizer_.chat_template(), model_);
+    template_ = ChatTemplate::of(tokenizer_, chat_template, model_);
   } catch (const Error& e) {
+    if (!chat_template.empty()) throw;
     no_template_ = e.what();
   }
 }
 
 TextDocument TextEncoder::encode(std::string_view line, const std::string& where) const {
-  const json object = parse_json(line, where);
+  const TextLine parsed = parse_text_line(line, where);
   TextDocument document;
-  const auto text_at = [&](const char* key) { return get<std::string>(object, key, where); };
-  switch (form_of(object, where)) {
-    case Form::chat: {
-      const std::vector<ChatMessage> messages = messages_of(object.at("messages"), where);
-      try {
-        document = chat(messages);
-      } catch (const Error& e) {
-        fail("{}: {}", where, e.what());
-      }
-      break;
+  if (const auto* messages = std::get_if<std::vector<ChatMessage>>(&parsed)) {
+    try {
+      document = chat(*messages);
+    } catch (const Error& e) {
+      fail("{}: {}", where, e.what());
     }
-    case Form::completion:
-      document = completion(text_at("prompt"), text_at("completion"));
-      break;
-    case Form::text:
-      document = text(text_at("text"));
-      check(document.size() > 0, "{}: the text is empty", where);
+  } else if (const auto* pair = std::get_if<TextCompletion>(&parsed)) {
+    document = completion(pair->prompt, pair->completion);
+  } else {
+    document = text(std::get<std::string>(parsed));
+    check(document.size() > 0, "{}: the text is empty", where);
   }
   for (const int64_t id : document.ids)
     check(id < vocabulary_, "{}: the tokenizer gives the id {}, but the model has {} tokens", where, id, vocabulary_);
@@ -161,7 +122,7 @@ TextDataset TextDataset::read(const std::vector<std::string>& files, const TextE
         progress("Reading text, KiB", (contents.size() - rest.size()) >> 10, contents.size() >> 10);
     }
     check(dataset.documents.size() > before, "{}: expected JSON lines with {}, found no document to learn from", file,
-          kForms);
+          kTextLineForms);
   }
   dataset.sha256 = hash.hex();
   return dataset;

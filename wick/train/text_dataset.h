@@ -1,8 +1,4 @@
-// Text to learn from: files of JSON lines, an object a document, of one of these forms; other keys are ignored.
-//
-//   {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}
-//   {"prompt": "...", "completion": "..."}
-//   {"text": "..."}
+// Text to learn from: files of JSON lines, a document each (text/text_line.h).
 //
 // The loss counts what the model says: an assistant's turns with the tokens that end them, a completion with its end of
 // text, and of plain text everything. The first token of a document never counts, since nothing predicts it.
@@ -33,8 +29,8 @@ struct TextDocument {
 // Lines to documents, as a model's own files have it.
 class TextEncoder {
  public:
-  // The tokenizer and the config of a transformers folder or a GGUF file.
-  explicit TextEncoder(const std::filesystem::path& model);
+  // The tokenizer and the config of a transformers folder or a GGUF file; with a chat template by name, or its own.
+  explicit TextEncoder(const std::filesystem::path& model, const std::string& chat_template = "");
 
   // Throws Error: "`where`: expected …, found …".
   TextDocument encode(std::string_view line, const std::string& where) const;

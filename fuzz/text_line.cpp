@@ -1,0 +1,42 @@
+// A line of training text of unknown origin, and what becomes of the messages and texts in it: ids that are the
+// tokenizer's, marked one by one. Errors are of one line.
+#include "wick/text/text_line.h"
+
+#include "tokenizer.h"
+
+namespace {
+
+using namespace wick;
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer made = Tokenizer::load(WICK_SOURCE_DIR "/tests/golden/tokenizers/qwen3");
+  return made;
+}
+
+void look_at(const std::vector<int64_t>& ids) {
+  for (const int64_t id : ids) expect(id >= 0 && id < tokenizer().size());
+}
+
+void encode(const TextLine& line) {
+  if (const auto* text = std::get_if<std::string>(&line)) return look_at(tokenizer().encode(*text));
+  if (const auto* pair = std::get_if<TextCompletion>(&line)) {
+    look_at(tokenizer().encode(pair->prompt));
+    return look_at(tokenizer().encode(pair->completion, {.add_special = false, .preceding = Preceding::kText}));
+  }
+  for (const char* name : {"chatml", "qwen3", "llama3", "mistral-v3", "llama2"}) {
+    const ChatIds chat = ChatTemplate::named(name).encode(tokenizer(), std::get<std::vector<ChatMessage>>(line));
+    expect(chat.ids.size() == chat.is_reply.size());
+    look_at(chat.ids);
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  try {
+    encode(parse_text_line({reinterpret_cast<const char*>(data), size}, "a.jsonl: line 1"));
+  } catch (const Error& error) {
+    expect(std::string_view(error.what()).find('\n') == std::string_view::npos);
+  }
+  return 0;
+}
