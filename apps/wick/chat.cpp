@@ -33,7 +33,7 @@ class Conversation {
       : a_(arguments),
         opened_(opened),
         language_(opened.language),
-        template_(ChatTemplate::recognize(language_.tokenizer.chat_template(), a_.model)),
+        template_(ChatTemplate::of(language_.tokenizer, a_.flags.chat_template, a_.model)),
         generator_(language_.model, a_.flags.context_of(language_.model.config(), kContext)) {
     start_anew();
   }

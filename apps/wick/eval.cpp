@@ -16,7 +16,7 @@ namespace wick {
 namespace {
 
 struct EvalArguments {
-  std::string model, quantize;
+  std::string model, quantize, chat_template;
   std::vector<std::string> dataset, loras;
   int64_t context = 0, stride = 0, batch_size = 1;
   bool json = false;
@@ -48,8 +48,8 @@ void run_eval(const EvalArguments& a) {
   const int64_t stride = a.stride > 0 ? a.stride : context / 2;
   check(stride > 0 && stride < context, "--stride: expected less than the {} tokens of --context, found {}", context,
         stride);
-  const TextDataset data =
-      TextDataset::read(a.dataset, TextEncoder(path), std::numeric_limits<int64_t>::max(), LongDocuments::error);
+  const TextDataset data = TextDataset::read(a.dataset, TextEncoder(path, a.chat_template),
+                                             std::numeric_limits<int64_t>::max(), LongDocuments::error);
   std::vector<TextDocument> pieces;
   for (const TextDocument& document : data.documents)
     for (TextDocument& piece : windows(document, context, stride))
@@ -85,6 +85,7 @@ void add_eval_command(CLI::App& app) {
   command->add_option("--quantize", a->quantize, "Keep the matrices in blocks of 8 or 4 bits: q8_0 or q4_0")
       ->type_name("TYPE")
       ->check(cli::one_of({"q8_0", "q4_0"}));
+  cli::add_chat_template(*command, a->chat_template);
   command->add_flag("--json", a->json, "Print the result as one JSON object");
   a->run_on.add_flags(*command);
   command->footer(

@@ -11,9 +11,10 @@ namespace wick {
 
 namespace {
 
-std::vector<int64_t> chat_ids(const Tokenizer& tokenizer, const std::string& source, const std::string& prompt) {
+std::vector<int64_t> chat_ids(const Tokenizer& tokenizer, const std::string& name, const std::string& source,
+                              const std::string& prompt) {
   const std::vector<ChatMessage> messages = {{"user", prompt}};
-  return ChatTemplate::recognize(tokenizer.chat_template(), source).encode(tokenizer, messages).ids;
+  return ChatTemplate::of(tokenizer, name, source).encode(tokenizer, messages).ids;
 }
 
 }  // namespace
@@ -29,8 +30,9 @@ std::vector<std::string> TextArguments::add_to(CLI::App& command) {
 
 void generate_text(const std::filesystem::path& model, const std::string& prompt, uint64_t seed,
                    const std::vector<std::string>& loras, const cli::RunOn& run_on, const TextArguments& arguments) {
+  check(arguments.chat || arguments.flags.chat_template.empty(), "--chat-template: expected --chat with it");
   const auto ids_of = [&](const Tokenizer& tokenizer) {
-    return arguments.chat ? chat_ids(tokenizer, model.string(), prompt)
+    return arguments.chat ? chat_ids(tokenizer, arguments.flags.chat_template, model.string(), prompt)
                           // Whoever writes a prompt to complete may write control tokens, as with transformers.
                           : tokenizer.encode(prompt, {.parse_special = true});
   };

@@ -50,9 +50,17 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
       ->allow_extra_args(false);
   add("--quantize", quantize, "Keep the matrices in blocks of 8 or 4 bits: q8_0 or q4_0", "TYPE")
       ->check(one_of({"q8_0", "q4_0"}));
-  names.emplace_back("--verbose");
+  names.insert(names.end(), {"--chat-template", "--verbose"});
+  add_chat_template(command, chat_template);
   command.add_flag("--verbose", verbose, "Say on standard error how long it took, and what memory is in use");
   return names;
+}
+
+void add_chat_template(CLI::App& command, std::string& name) {
+  command
+      .add_option("--chat-template", name,
+                  "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3 (the model's own)")
+      ->type_name("NAME");
 }
 
 int64_t TextFlags::context_of(const LlamaConfig& config, int64_t fallback) const {

@@ -18,7 +18,8 @@ struct TextFlags {
   static constexpr int64_t kMaxTokens = 256;
   Sampling sampling;
   std::vector<std::string> stops;
-  std::string quantize;  // empty: weights stay as they are
+  std::string quantize;       // empty: weights stay as they are
+  std::string chat_template;  // empty: the model's own
   bool verbose = false;
 
   // Adds all but the seed; returns their names.
@@ -29,6 +30,8 @@ struct TextFlags {
   // Sets the length of an answer in a context of `room` tokens. Throws Error if what was asked for does not fit.
   void fit(TextRequest& request, int64_t room) const;
 };
+
+void add_chat_template(CLI::App& command, std::string& name);
 
 // A model with the LoRAs of the command line.
 struct OpenedModel {

@@ -60,7 +60,7 @@ class TextJob final : public Job {
  public:
   TextJob(const TrainConfig& config, const fs::path& model, const Progress& progress)
       : config_(checked(config)), model_(model) {
-    const TextEncoder encoder(model);
+    const TextEncoder encoder(model, config.chat_template);
     const int64_t length = sequence_length(config, LlamaConfig::read(model));
     train_ = TextDataset::read(config.dataset, encoder, length, config.long_documents, progress);
     if (!config.val.empty())
