@@ -2,10 +2,14 @@
 #pragma once
 
 #include "wick/models/sdxl.h"
+#include "wick/nn/peft.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/convert.h"
 #include "wick/pipelines/language_model.h"
 #include "wick/pipelines/noise_schedule.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/lr_schedule.h"
+#include "wick/train/merge.h"
 #include "wick/train/objective.h"
 #include "wick/train/optimizer.h"
+#include "wick/train/text_batch.h"

@@ -11,6 +11,7 @@ void add_generate_command(CLI::App& app);
 void add_chat_command(CLI::App& app);
 void add_eval_command(CLI::App& app);
 void add_merge_command(CLI::App& app);
+void add_convert_command(CLI::App& app);
 void add_inspect_command(CLI::App& app);
 void add_forward_command(CLI::App& app);
 void add_doctor_command(CLI::App& app);

@@ -39,8 +39,7 @@ void print_result(const EvalArguments& a, double loss, int64_t counted, int64_t 
 
 void run_eval(const EvalArguments& a) {
   constexpr int64_t kContext = 2048;
-  const std::filesystem::path path = cli::resolve_model(a.model);
-  check(LlamaConfig::is_here(path), "--model {}: expected a language model, found one of pictures", a.model);
+  const std::filesystem::path path = cli::resolve_language_model(a.model);
   const LlamaConfig config = LlamaConfig::read(path);
   check(a.context <= config.positions, "--context: expected at most {}, the positions that the model has, found {}",
         config.positions, a.context);

@@ -2,6 +2,7 @@
 // itself is wrong, 1 for everything else.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -9,7 +10,9 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
+#include <vector>
 
 #include "commands.h"
 #include "wick/core/error.h"
@@ -26,6 +29,22 @@ int report(int code, std::string message) {
   return code;
 }
 
+// To CLI11 every word with a dash before it is a flag. Behind --targets it is a pattern that excludes: each of its
+// words gets the flag. The last comes first, as CLI11 wants them.
+std::vector<std::string> words_of(int argc, char** argv) {
+  const auto is_flag = [](std::string_view word) { return word.starts_with("--") || word == "-h"; };
+  std::vector<std::string> words;
+  bool in_targets = false;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (is_flag(word)) in_targets = word == "--targets" && i + 1 < argc && !is_flag(argv[i + 1]);
+    if (in_targets && is_flag(word)) continue;
+    words.push_back(in_targets ? "--targets=" + word : word);
+  }
+  std::reverse(words.begin(), words.end());
+  return words;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Wick trains LoRA adapters for diffusion models, and runs what it trained, and language models.",
                "wick"};
@@ -38,16 +57,17 @@ int run(int argc, char** argv) {
   wick::add_chat_command(app);
   wick::add_eval_command(app);
   wick::add_merge_command(app);
+  wick::add_convert_command(app);
   wick::add_inspect_command(app);
   wick::add_forward_command(app);
   wick::add_doctor_command(app);
   app.footer("`wick COMMAND --help` lists a command's flags.");
   try {
-    app.parse(argc, argv);
+    app.parse(words_of(argc, argv));
     if (app.get_subcommands().empty())
       return report(kWrongUsage,
-                    "expected a command: train, plan, generate, chat, eval, merge, inspect, forward or doctor (wick "
-                    "--help lists them)");
+                    "expected a command: train, plan, generate, chat, eval, merge, convert, inspect, forward or doctor "
+                    "(wick --help lists them)");
     return 0;
   } catch (const CLI::Success& e) {  // --help, --version
     return app.exit(e);

@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <map>
 #include <memory>
 
 #include "commands.h"
@@ -14,20 +13,15 @@
 namespace wick {
 namespace {
 
-const std::map<std::string, DType> kDtypes = {
-    {"f32", DType::f32}, {"f16", DType::f16}, {"bf16", DType::bf16}, {"q8_0", DType::q8_0}, {"q4_0", DType::q4_0}};
-
 struct MergeArguments {
   std::string model, output, dtype;
   std::vector<std::string> loras;
 };
 
 void run_merge(const MergeArguments& a) {
-  const std::filesystem::path model = cli::resolve_model(a.model);
-  check(LlamaConfig::is_here(model), "--model {}: expected a language model, found one of pictures", a.model);
+  const std::filesystem::path model = cli::resolve_language_model(a.model);
   LlamaConfig::read(model);  // of a kind that Wick knows
-  merge_loras(model, cli::parse_loras(a.loras), a.output,
-              a.dtype.empty() ? std::nullopt : std::optional(kDtypes.at(a.dtype)));
+  merge_loras(model, cli::parse_loras(a.loras), a.output, cli::parse_dtype(a.dtype));
   fmt::print("Merged {}\n", a.output);
 }
 
@@ -40,14 +34,14 @@ void add_merge_command(CLI::App& app) {
   command->add_option("--lora", a->loras, "LoRA, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->required();
-  command->add_option("--output", a->output, "Folder or GGUF file to write, as --model is one")
+  command->add_option("--output", a->output, "Folder to write, or GGUF file: one named so, or of one")
       ->type_name("PATH")
       ->required();
   command
       ->add_option("--dtype", a->dtype,
-                   "Of the matrices that change: f32, f16, bf16, and in a GGUF q8_0 or q4_0 (theirs)")
+                   "Of the matrices: f32, f16, bf16, and in a GGUF q8_0 or q4_0 (as the model has each)")
       ->type_name("TYPE")
-      ->check(cli::one_of({"f32", "f16", "bf16", "q8_0", "q4_0"}));
+      ->check(cli::written_dtype());
   command->callback([a] { run_merge(*a); });
 }
 

@@ -90,4 +90,10 @@ fs::path resolve_model(const std::string& model) {
       model);
 }
 
+fs::path resolve_language_model(const std::string& model) {
+  const fs::path path = resolve_model(model);
+  check(LlamaConfig::is_here(path), "--model {}: expected a language model, found one of pictures", model);
+  return path;
+}
+
 }  // namespace wick::cli

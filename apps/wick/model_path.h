@@ -9,5 +9,7 @@ namespace wick::cli {
 // A path to a folder of diffusers, or of transformers or a GGUF file for language models; `tiny`, the model that ships
 // with Wick; `sdxl` or ORGANISATION/NAME, found in the Hugging Face cache. Throws Error that says where it looked.
 std::filesystem::path resolve_model(const std::string& model);
+// The same, where only a language model will do.
+std::filesystem::path resolve_language_model(const std::string& model);
 
 }  // namespace wick::cli

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -68,6 +69,24 @@ CLI::Validator one_of(const std::vector<std::string>& names) {
   return CLI::Validator(validate, "");
 }
 
+namespace {
+
+constexpr std::array kWritten = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0};
+
+}  // namespace
+
+CLI::Validator written_dtype() {
+  std::vector<std::string> names;
+  for (const DType dtype : kWritten) names.emplace_back(name_of(dtype));
+  return one_of(names);
+}
+
+std::optional<DType> parse_dtype(const std::string& name) {
+  const auto found =
+      std::find_if(kWritten.begin(), kWritten.end(), [&](DType dtype) { return name_of(dtype) == name; });
+  return found == kWritten.end() ? std::nullopt : std::optional(*found);
+}
+
 void check_output_file(const fs::path& path, const char* flag) {
   std::error_code ignored;
   check(!path.filename().empty() && !fs::is_directory(path, ignored), "{} {}: expected a file, found a directory", flag,
@@ -80,6 +99,12 @@ void check_output_file(const fs::path& path, const char* flag) {
         folder.string());
   check(access(folder.c_str(), W_OK) == 0, "{} {}: the folder {} is not writable", flag, path.string(),
         folder.string());
+}
+
+void check_new_file(const fs::path& path, const char* flag) {
+  check_output_file(path, flag);
+  std::error_code ignored;
+  check(!fs::exists(path, ignored), "{} {}: the file exists; choose another name, or remove it", flag, path.string());
 }
 
 void check_input_file(const fs::path& path, const char* flag) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,8 +22,13 @@ inline CLI::Validator seed_number() { return integer_in(0, std::numeric_limits<i
 
 CLI::Validator one_of(const std::vector<std::string>& names);
 
+// The types in which Wick writes matrices: f32, f16, bf16, q8_0, q4_0.
+CLI::Validator written_dtype();
+std::optional<DType> parse_dtype(const std::string& name);  // none if there is no name
+
 // Throw Error before long work starts, where writing would fail after it. `flag` names the argument.
 void check_output_file(const std::filesystem::path& path, const char* flag);
+void check_new_file(const std::filesystem::path& path, const char* flag);  // there may be nothing yet
 void check_input_file(const std::filesystem::path& path, const char* flag);
 
 // FILE or FILE:STRENGTH; a file whose own name ends so is found first.

@@ -111,6 +111,55 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse("train --model " + model() + " --dataset nothing.jsonl --output y", {"nothing.jsonl"});
 }
 
+// A GGUF file of a folder completes as the folder does.
+TEST_F(Language, ConvertWritesWhatGenerateReads) {
+  const std::string file = quoted((folder / "model.gguf").string()),
+                    flags = " --max-tokens 20 --temperature 0 --prompt ";
+  const Outcome made = run_wick("convert --model " + model() + " --output " + file);
+  EXPECT_EQ(made.code, 0) << made.err;
+  EXPECT_NE(made.out.find("model.gguf, "), std::string::npos) << made.out;
+  EXPECT_EQ(run_wick("generate --model " + file + flags + "'Once upon a time'").out,
+            complete("--temperature 0 --max-tokens 20"));
+  const std::string inspected = run_wick("inspect " + file).out;
+  for (const char* word : {"llama model", "general.file_type = 0", "tokenizer.ggml.pre = qwen2"})
+    EXPECT_NE(inspected.find(word), std::string::npos) << word;
+
+  const std::string base = "convert --model " + model() + " --output ";
+  const std::string other = quoted((folder / "other.gguf").string());
+  refuse(base + file, {"--output", "model.gguf", "exists"});
+  refuse(base + quoted(folder.path().string()), {"--output", "directory"});
+  refuse(base + quoted((folder / "no/x.gguf").string()), {"--output", "does not exist"});
+  refuse(base + other + " --dtype q2_k", {"--dtype", "'q2_k'", "q8_0"});
+  refuse(base + other + " --dtype q8_0", {"model.safetensors", "24", "q8_0"});
+  refuse("convert --model " + model(), {"--output", "required"});
+  refuse("convert --model " + quoted(kModel) + " --output " + other, {"--model", "pictures"});
+  refuse("convert --model " + quoted((kModels / "llama2").string()) + " --output " + other, {"tokenizer.json"});
+  // A limit on the size of a file stands for the full disk.
+  expect_one_line(run_wick(base + other, "ulimit -f 100;"), {"other.gguf"});
+  EXPECT_EQ(folder.entries(), 2u);  // the folder of the model, and the first file
+}
+
+TEST_F(Language, MergeWritesAGgufFileOfAFolder) {
+  const fs::path lora = folder / "out/lora", merged = folder / "merged.gguf";
+  write_plain(folder / "lines.jsonl", "{\"text\": \"Once upon a time there was a small house.\"}\n");
+  const Outcome trained =
+      run_wick("train --model " + model() + " --dataset " + quoted((folder / "lines.jsonl").string()) + " --output " +
+               quoted((folder / "out").string()) +
+               " --steps 12 --lr 0.02 --rank 4 --targets '*_proj' '-*k_proj' --sequence-length 32");
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_NE(trained.out.find("of rank 4 on 18 modules, "), std::string::npos) << trained.out;
+  EXPECT_EQ(trained.out.find("0.00 M"), std::string::npos) << trained.out;
+  const std::string with_lora = complete("--temperature 0 --max-tokens 20 --lora " + quoted(lora.string()));
+  EXPECT_NE(with_lora, complete("--temperature 0 --max-tokens 20"));
+  const std::string merge = "merge --model " + model() + " --lora " + quoted(lora.string()) + " --output ";
+  EXPECT_EQ(run_wick(merge + quoted(merged.string())).code, 0);
+  EXPECT_EQ(run_wick("generate --model " + quoted(merged.string()) +
+                     " --temperature 0 --max-tokens 20 --prompt 'Once upon a time'")
+                .out,
+            with_lora);
+  refuse(merge + quoted((folder / "q.gguf").string()) + " --dtype q8_0", {"24", "q8_0"});
+}
+
 TEST_F(Language, ADamagedModelIsOneLine) {
   const std::string base = "generate --model " + model() + " --prompt x ";
   const fs::path path = folder / "qwen3";
@@ -176,8 +225,31 @@ TEST_F(Chat, AFullContextIsAnErrorOrForgetsTheFirst) {
 TEST_F(Chat, WrongInputsAreOneLine) {
   expect_one_line(chat("", "--on-full explode"), {"--on-full", "'explode'", "error, forget"});
   expect_one_line(chat("", "--context 129"), {"--context", "128", "129"});
-  expect_one_line(run_wick("chat --model " + model("llama2")), {"llama2", "template"});
+  expect_one_line(run_wick("chat --model " + model("llama2")), {"llama2", "--chat-template"});
+  expect_one_line(run_wick("chat --model " + model("llama2") + " --chat-template chatml"), {"chatml", "<|im_start|>"});
+  expect_one_line(run_wick("chat --model " + model("llama2") + " --chat-template alpaca"), {"alpaca", "mistral-v1"});
   expect_one_line(run_wick("chat --model " + quoted(kModel)), {"sdxl"});
+}
+
+TEST_F(Language, AChatTemplateByNameServesAModelWithoutOne) {
+  const std::string base = "generate --model " + model() + " --temperature 0 --max-tokens 8 ";
+  expect_one_line(run_wick(base + "--chat --prompt Hello"), {"qwen3", "--chat-template"});
+  const Outcome named = run_wick(base + "--chat --chat-template chatml --prompt Hello");
+  EXPECT_EQ(named.code, 0) << named.err;
+  EXPECT_EQ(named.out, run_wick(base + "--prompt '<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n'").out);
+  expect_one_line(run_wick(base + "--chat-template chatml --prompt Hello"), {"--chat-template", "--chat"});
+
+  write_plain(
+      folder / "chats.jsonl",
+      "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, {\"role\": \"assistant\", \"content\": \"Yo\"}]}\n");
+  const std::string eval = "eval --model " + model() + " --dataset " + quoted((folder / "chats.jsonl").string());
+  expect_one_line(run_wick(eval), {"chats.jsonl: line 1", "--chat-template"});
+  EXPECT_EQ(run_wick(eval + " --chat-template chatml").code, 0);
+  const std::string train = "train --steps 1 --model " + model() + " --dataset " +
+                            quoted((folder / "chats.jsonl").string()) + " --output " +
+                            quoted((folder / "out").string());
+  EXPECT_EQ(run_wick(train + " --chat-template chatml --sequence-length 32").code, 0);
+  expect_one_line(run_wick(train + " --chat-template llama3 --sequence-length 32"), {"llama3", "<|start_header_id|>"});
 }
 
 TEST_F(Language, ForwardNeedsNoComponent) {

@@ -5,14 +5,15 @@
 
 #include <cmath>
 
-#include "io/files.h"
-#include "source_dir.h"
+#include "engine_model.h"
+#include "wick/core/rng.h"
 #include "wick/io/gguf.h"
-#include "wick/io/safetensors.h"
-#include "wick/models/llama.h"
-#include "wick/nn/gguf_model.h"
+#include "wick/nn/peft.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/random.h"
 #include "wick/ops/shape.h"
-#include "wick/train/model_folder.h"
+#include "wick/pipelines/convert.h"
+#include "wick/pipelines/language_model.h"
 
 namespace wick {
 namespace {
@@ -51,54 +52,41 @@ TEST(Merge, AFolderSaysWhatModelAndLorasSay) {
   }
 }
 
-// llama2 of the goldens as a GGUF file.
-void write_gguf(const fs::path& path, DType dtype) {
-  const fs::path model = kModels / "llama2";
-  const LlamaConfig c = LlamaConfig::read(model);
-  const auto number = [](int64_t n) { return GgufValue(uint32_t(n)); };
-  std::vector<std::string> tokens;
-  for (int64_t i = 0; i < c.vocab; ++i) tokens.push_back(std::to_string(i));
-  const GgufMetadata::Entries metadata = {
-      {"general.architecture", std::string("llama")},        {"llama.block_count", number(c.layers)},
-      {"llama.context_length", number(c.positions)},         {"llama.embedding_length", number(c.hidden)},
-      {"llama.feed_forward_length", number(c.intermediate)}, {"llama.attention.head_count", number(c.heads)},
-      {"llama.attention.head_count_kv", number(c.kv_heads)}, {"llama.attention.layer_norm_rms_epsilon", c.eps},
-      {"tokenizer.ggml.tokens", GgufArray(tokens)},
-  };
-  const GgufMetadata facts("facts", metadata);
-  std::vector<GgufEntry> entries;
-  for (const fs::path& file : weight_files(model)) {
-    const SafetensorsFile weights = SafetensorsFile::open(file);
-    for (const auto& [name, info] : weights.tensors()) {
-      const int64_t heads = heads_of_pairs(facts, gguf_name(name));
-      const DType kept = info.shape.rank() == 2 && info.shape[1] % 32 == 0 ? dtype : DType::f32;
-      entries.push_back({gguf_name(name), kept, info.shape, [=, name = name] {
-                           const Tensor w = weights.load(name);
-                           return cast(heads > 0 ? halves_to_pairs(w, heads) : w, kept);
-                         }});
-    }
-  }
-  save_gguf(path, metadata, entries);
+// Of every linear of the layers, with factors of which none is zero.
+void write_lora(const fs::path& model, const fs::path& to) {
+  Adapter adapter({.rank = 4, .targets = llama_default_targets()}, llama_module_names());
+  const Llama llama = Llama::load(model, {.adapter = &adapter});
+  std::map<std::string, Tensor> tensors = adapter.tensors();
+  Rng rng(5);
+  for (auto& [name, tensor] : tensors)
+    if (name.ends_with(".lora_up.weight")) tensor = 0.2f * random_normal(tensor.shape(), rng);
+  write_peft(to, tensors, {.rank = 4, .alpha = 6, .layers = llama.config().layers});
 }
 
 TEST(Merge, AGgufFileSaysWhatModelAndLoraSay) {
   const TemporaryDirectory folder;
-  const std::vector<LoraFile> loras = {{kModels / "llama2/adapter", 1}};
-  write_gguf(folder / "f32.gguf", DType::f32);
-  merge_loras(folder / "f32.gguf", loras, folder / "merged.gguf");
-  EXPECT_LT(distance(logits(folder / "merged.gguf"), logits(kModels / "llama2", loras)), 1e-5);
+  const fs::path model = folder / "llama3", f32 = folder / "f32.gguf", q8 = folder / "q8_0.gguf";
+  test::write_engine_model(model, "llama3");
+  write_lora(model, folder / "lora");
+  const std::vector<LoraFile> loras = {{folder / "lora", 1}};
+  convert_to_gguf(model, f32, {.dtype = DType::f32});
+  convert_to_gguf(model, q8, {.dtype = DType::q8_0});
+  // Of a folder, and of a file.
+  merge_loras(model, loras, folder / "merged.gguf", DType::f32);
+  EXPECT_LT(distance(logits(folder / "merged.gguf"), logits(model, loras)), 1e-5);
+  EXPECT_GT(distance(logits(model), logits(model, loras)), 1e-2);
+  merge_loras(f32, loras, folder / "again.gguf");
+  EXPECT_EQ(logits(folder / "again.gguf"), logits(folder / "merged.gguf"));
+  EXPECT_EQ(load_tokenizer(folder / "again.gguf").encode("A house."), load_tokenizer(model).encode("A house."));
 
   // In f32 only the model was rounded, and that in both.
-  write_gguf(folder / "q8_0.gguf", DType::q8_0);
-  merge_loras(folder / "q8_0.gguf", loras, folder / "wide.gguf", DType::f32);
-  EXPECT_LT(distance(logits(folder / "wide.gguf", {}, DType::f32), logits(folder / "q8_0.gguf", loras, DType::f32)),
-            1e-5);
+  merge_loras(q8, loras, folder / "wide.gguf", DType::f32);
+  EXPECT_LT(distance(logits(folder / "wide.gguf", {}, DType::f32), logits(q8, loras, DType::f32)), 1e-5);
 
   // Blocks of the merged: half a step, of which there are 127 to the largest of a block, whose scale is an f16.
-  merge_loras(folder / "q8_0.gguf", loras, folder / "blocks.gguf");
+  merge_loras(q8, loras, folder / "blocks.gguf");
   const GgufFile wide = GgufFile::open(folder / "wide.gguf"), blocks = GgufFile::open(folder / "blocks.gguf");
-  EXPECT_EQ(blocks.metadata().entries().size(), wide.metadata().entries().size());
-  for (const char* name : {"blk.0.attn_q.weight", "blk.2.ffn_up.weight"}) {
+  for (const char* name : {"blk.0.attn_q.weight", "blk.1.ffn_up.weight"}) {
     EXPECT_EQ(wide.tensors().at(name).dtype, DType::f32);
     EXPECT_EQ(blocks.tensors().at(name).dtype, DType::q8_0);
     const std::vector<float> x = wide.load(name).to_vector(), y = cast(blocks.load(name), DType::f32).to_vector();

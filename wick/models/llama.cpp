@@ -168,6 +168,16 @@ ModuleNames llama_module_names() {
 
 std::vector<std::string> llama_default_targets() { return {"*.layers.*_proj"}; }
 
+std::vector<std::pair<std::string, Shape>> llama_tensors(const LlamaConfig& config) {
+  CountingBackend counting(device_kind("cpu"));
+  const Weights outline =
+      Weights::outline({.trainable = true, .place = Residence::on(counting, DType::f32)});  // which lists what it gave
+  const Llama model(Scope(outline, "llama"), config);
+  std::vector<std::pair<std::string, Shape>> tensors;
+  for (const Parameter& parameter : outline.parameters()) tensors.emplace_back(parameter.name, parameter.value.shape());
+  return tensors;
+}
+
 size_t estimate_model_memory(const LlamaConfig& config, DType dtype, std::string_view device) {
   CountingBackend counting(device_kind(device));
   const Llama model(Scope(Weights::outline({.dtype = dtype, .place = Residence::on(counting, dtype)}), "llama"),

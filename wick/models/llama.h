@@ -58,6 +58,9 @@ class Llama {
   std::unique_ptr<Model> model_;
 };
 
+// The tensors of its checkpoint, by transformers' names, and their shapes: in the order of the layers.
+std::vector<std::pair<std::string, Shape>> llama_tensors(const LlamaConfig& config);
+
 // Bytes that the weights take on a kind of device ("cpu", "cuda"), from a config alone.
 size_t estimate_model_memory(const LlamaConfig& config, DType dtype, std::string_view device = "cpu");
 

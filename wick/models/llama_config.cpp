@@ -128,6 +128,22 @@ void add_ids(std::vector<int64_t>& ids, const Config& config, const std::string&
     if (std::find(ids.begin(), ids.end(), id) == ids.end()) ids.push_back(id);
 }
 
+std::vector<double> plain_frequencies(const LlamaConfig& c) {
+  std::vector<double> frequencies;
+  for (int64_t i = 0; i < c.head_dim; i += 2)
+    frequencies.push_back(1 / std::pow(float(c.rope_theta), float(i) / float(c.head_dim)));
+  return frequencies;
+}
+
+// llama3: waves longer than the original context are stretched by the factor, short ones stay, in between it mixes.
+double scale_of(const RopeScaling& s, double frequency) {
+  if (s.kind == RopeScaling::Kind::none) return 1;
+  if (s.kind == RopeScaling::Kind::linear) return 1 / s.factor;
+  const double waves = s.original_positions * frequency / (2 * std::numbers::pi);
+  const double stretched = 1 - std::clamp((waves - s.low_frequency) / (s.high_frequency - s.low_frequency), 0.0, 1.0);
+  return stretched / s.factor + (1 - stretched);
+}
+
 }  // namespace
 
 LlamaConfig LlamaConfig::parse(const Config& config) {
@@ -172,19 +188,17 @@ bool LlamaConfig::is_here(const fs::path& path) {
 
 std::vector<float> LlamaConfig::rope_frequencies() const {
   std::vector<float> frequencies;
-  const RopeScaling& s = rope_scaling;
-  for (int64_t i = 0; i < head_dim; i += 2) {
-    double frequency = 1 / std::pow(float(rope_theta), float(i) / float(head_dim));
-    // llama3: waves longer than the original context are stretched by the factor, short ones stay, in between it mixes.
-    double stretched = 1;
-    if (s.kind == RopeScaling::Kind::llama3) {
-      const double waves = s.original_positions * frequency / (2 * std::numbers::pi);
-      stretched = 1 - std::clamp((waves - s.low_frequency) / (s.high_frequency - s.low_frequency), 0.0, 1.0);
-    }
-    if (s.kind != RopeScaling::Kind::none) frequency *= stretched / s.factor + (1 - stretched);
-    frequencies.push_back(float(frequency));
-  }
+  for (const double frequency : plain_frequencies(*this))
+    frequencies.push_back(float(frequency * scale_of(rope_scaling, frequency)));
   return frequencies;
+}
+
+std::vector<float> LlamaConfig::rope_factors() const {
+  std::vector<float> factors;
+  if (rope_scaling.kind != RopeScaling::Kind::llama3) return factors;
+  for (const double frequency : plain_frequencies(*this))
+    factors.push_back(float(1 / scale_of(rope_scaling, frequency)));
+  return factors;
 }
 
 }  // namespace wick

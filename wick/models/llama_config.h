@@ -47,6 +47,8 @@ struct LlamaConfig {
   int64_t kv_width() const { return kv_heads * head_dim; }
   // Radians a position, of each pair of a head's features: head_dim / 2 of them, rounded to f32 as transformers does.
   std::vector<float> rope_frequencies() const;
+  // What llama3's scaling divides each of them by, from 1 to its factor; empty of another kind.
+  std::vector<float> rope_factors() const;
 };
 
 }  // namespace wick

@@ -128,14 +128,19 @@ class Facts {
     return scaling;
   }
 
-  // The converter writes the factors and not what they come from. They depend on the four numbers of a Llama 3 config
-  // only by three, and all published models have three of the four in common; the fourth is found, and all are checked.
+  // What the factors come from. llama.cpp's converter leaves it out, Wick writes three numbers of the four that a Llama
+  // 3 config has; in all published models these are the defaults here. The fourth is found, and all factors are
+  // checked.
   nlohmann::ordered_json llama3_scaling(int64_t head_dim) const {
-    constexpr double kLow = 1, kHigh = 4, kPositions = 8192;
+    const double low = metadata_.number_or(key(kLowFrequencyKey), 1);
+    const double high = metadata_.number_or(key(kHighFrequencyKey), 4);
+    const int64_t positions = metadata_.integer_or(key(kOriginalPositionsKey), 8192, kPositive);
+    check(low > 0 && high > low, "{}: {} {} should be above {} {}, and that above 0", metadata_.source(),
+          key(kHighFrequencyKey), high, key(kLowFrequencyKey), low);
     const std::vector<float> factors = file_.load("rope_freqs.weight").to_vector();
     const auto smooth = [&](size_t i) {
       const double wavelength = 2 * std::numbers::pi * std::pow(theta(), 2.0 * double(i) / double(head_dim));
-      return std::clamp((kPositions / wavelength - kLow) / (kHigh - kLow), 0.0, 1.0);
+      return std::clamp((double(positions) / wavelength - low) / (high - low), 0.0, 1.0);
     };
     const auto largest = std::max_element(factors.begin(), factors.end());
     check(int64_t(factors.size()) == head_dim / 2 && *largest >= 1, "{}: \"rope_freqs.weight\" should hold {} factors",
@@ -151,9 +156,9 @@ class Facts {
     }
     return {{"rope_type", "llama3"},
             {"factor", factor},
-            {"low_freq_factor", kLow},
-            {"high_freq_factor", kHigh},
-            {"original_max_position_embeddings", int64_t(kPositions)}};
+            {"low_freq_factor", low},
+            {"high_freq_factor", high},
+            {"original_max_position_embeddings", positions}};
   }
 
   void add_ids(nlohmann::ordered_json& json) const {
@@ -161,7 +166,8 @@ class Facts {
     const auto id = [&](const char* name) { return metadata_.integer_or(name, -1, ids); };
     if (const int64_t bos = id("tokenizer.ggml.bos_token_id"); bos >= 0) json["bos_token_id"] = bos;
     std::vector<int64_t> ends;
-    for (const char* name : {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id"})
+    for (const char* name :
+         {"tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id"})
       if (const int64_t end = id(name); end >= 0 && std::find(ends.begin(), ends.end(), end) == ends.end())
         ends.push_back(end);
     if (ends.size() == 1) json["eos_token_id"] = ends.front();

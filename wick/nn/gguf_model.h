@@ -17,6 +17,12 @@ std::string gguf_name(const std::string& transformers_name);
 // a scaling of positions or experts that Wick does not know.
 std::string config_json(const GgufFile& file);
 
+// Keys behind the architecture and a dot: what the factors in "rope_freqs.weight" (Llama 3) come from. llama.cpp asks
+// for the first where it serves another kind of scaling, and for none of the others.
+inline constexpr const char *kOriginalPositionsKey = "rope.scaling.original_context_length",
+                            *kLowFrequencyKey = "rope.scaling.low_freq_factor",
+                            *kHighFrequencyKey = "rope.scaling.high_freq_factor";
+
 // Rotary positions turn features 2i and 2i + 1 of a head in llama files, but i and i + D/2 in transformers: the rows of
 // q and k stand in the order of pairs there, of halves here. How many heads' rows of this tensor do; 0 of others.
 int64_t heads_of_pairs(const GgufMetadata& metadata, const std::string& gguf_name);

@@ -38,6 +38,7 @@ struct Weights::State {
 
   struct Stored {  // in a file
     Shape shape;
+    std::string dtype_name;
     std::optional<DType> dtype;  // none of one that cannot be loaded
     std::function<Tensor(Memory&)> load;
     std::function<Memory::Filling(const View&)> filling;  // none where load() changes what the file has
@@ -68,7 +69,7 @@ struct Weights::State {
   Shape stored_shape(const std::string& name) const;
   Tensor read(const std::string& name) const;  // what is in a file, where it belongs: that is where it is converted
   DType dtype_of(const std::string& name, const Shape& shape) const;
-  void check_quantizable(const std::string& name, const Tensor& stored, DType dtype) const;
+  void check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const;
   void check_shape(const std::string& name, const Shape& shape) const;
   Tensor converted(const std::string& name, const Shape& shape, bool conv) const;
   bool defers(const std::string& name, const Shape& shape) const;
@@ -104,7 +105,7 @@ void Weights::State::add_shards(const fs::path& index) {
 // transformers 5 writes CLIPTextModel without the prefix that its names had before: they are found with it too.
 void Weights::State::add(const std::string& name, const std::shared_ptr<SafetensorsFile>& file) {
   const TensorInfo& info = file->tensors().at(name);
-  const Stored stored{info.shape, info.dtype, [=](Memory& memory) { return file->load(name, memory); },
+  const Stored stored{info.shape, info.dtype_name, info.dtype, [=](Memory& memory) { return file->load(name, memory); },
                       [=](const View& to) { return file->filling(name, to); }};
   files[name] = stored;
   for (const char* part : {"embeddings.", "encoder.", "final_layer_norm."})
@@ -118,7 +119,7 @@ void Weights::State::add_gguf(const fs::path& path) {
     const std::string name = transformers_name(gguf_name);
     if (name.empty()) continue;
     const int64_t heads = heads_of_pairs(file->metadata(), gguf_name);
-    files[name] = {info.shape, info.dtype,
+    files[name] = {info.shape, info.type_name, info.dtype,
                    [=, here = gguf_name](Memory& memory) {
                      if (heads == 0) return file->load(here, memory);
                      return pairs_to_halves(file->load(here), heads).to(memory);
@@ -154,11 +155,11 @@ DType Weights::State::dtype_of(const std::string& name, const Shape& shape) cons
   return is_block(options.dtype) && shape.rank() != 2 ? DType::f32 : options.dtype;
 }
 
-void Weights::State::check_quantizable(const std::string& name, const Tensor& stored, DType dtype) const {
-  if (!is_block(dtype) || stored.dtype() == dtype) return;
+void Weights::State::check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const {
+  if (!is_block(dtype) || stored == dtype) return;
   check(can_quantize_to(dtype), "{}: \"{}\" is {}; Wick quantises to q8_0 and q4_0, and reads {}", source, name,
-        name_of(stored.dtype()), name_of(dtype));
-  const int64_t width = stored.dim(1), block = block_of(dtype).elements;
+        name_of(stored), name_of(dtype));
+  const int64_t width = shape[1], block = block_of(dtype).elements;
   check(width % block == 0, "{}: \"{}\" has rows of {} elements, which are not whole blocks of {}: it cannot be {}",
         source, name, width, block, name_of(dtype));
 }
@@ -177,7 +178,7 @@ Tensor Weights::State::converted(const std::string& name, const Shape& shape, bo
   check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source,
         name, name_of(stored.dtype()));
   const DType dtype = dtype_of(name, shape);
-  check_quantizable(name, stored, dtype);
+  check_quantizable(name, stored.dtype(), stored.shape(), dtype);
   const Tensor x = reshape(stored, shape);
   const Tensor value = cast(conv ? contiguous(permute(x, kFileToMemory)) : x, dtype);
   return contiguous(value.to(*options.place.memory));
@@ -313,6 +314,26 @@ bool Weights::has(const std::string& name) const {
 }
 
 DType Weights::dtype_of(const std::string& name, const Shape& shape) const { return state_->dtype_of(name, shape); }
+
+DType Weights::stored_dtype(const std::string& name, const Shape& shape) const {
+  state_->check_shape(name, shape);
+  const auto stored = state_->files.find(name);
+  if (stored == state_->files.end()) return state_->tensors.at(name).dtype();
+  const auto& [stored_shape, type, dtype, load] = stored->second;
+  check(dtype && (is_float(*dtype) || is_block(*dtype)), "{}: \"{}\" is {}, which Wick does not compute with",
+        state_->source, name, type);
+  return *dtype;
+}
+
+void Weights::check_storable(const std::string& name, const Shape& shape, DType dtype) const {
+  state_->check_quantizable(name, stored_dtype(name, shape), shape, dtype);
+}
+
+Tensor Weights::read(const std::string& name, const Shape& shape) const {
+  state_->check_shape(name, shape);
+  const auto stored = state_->files.find(name);
+  return reshape(stored == state_->files.end() ? state_->tensors.at(name) : stored->second.load(host_memory()), shape);
+}
 
 Tensor Weights::load(const std::string& name, const Shape& shape) const { return state_->load(name, shape, false); }
 

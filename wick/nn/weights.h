@@ -68,6 +68,11 @@ class Weights {
 
   bool has(const std::string& name) const;
   DType dtype_of(const std::string& name, const Shape& shape) const;  // in which load() hands it out
+  // For who passes tensors on instead of running a model: one as its file has it, on the host and in its own dtype, and
+  // not kept; and that dtype, from the file's header alone.
+  Tensor read(const std::string& name, const Shape& shape) const;
+  DType stored_dtype(const std::string& name, const Shape& shape) const;
+  void check_storable(const std::string& name, const Shape& shape, DType dtype) const;  // throws if it cannot be such
   // The tensor under `name`, converted to the options' dtype (f32 for rank 1). Another shape in the file is an error
   // that names file and tensor; only a matrix [out, in] may also be stored as a 1x1 convolution [out, in, 1, 1]. A name
   // that is loaded twice gives the same tensor.

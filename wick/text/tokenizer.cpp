@@ -309,6 +309,6 @@ bool Tokenizer::is_stop(int64_t id) const {
 }
 
 const std::string& Tokenizer::chat_template() const { return model_->spec_.chat_template; }
-TokenizerArrays Tokenizer::arrays() const { return arrays_of_spec(model_->spec_); }
+TokenizerArrays Tokenizer::arrays(int64_t rows) const { return arrays_of_spec(model_->spec_, rows); }
 
 }  // namespace wick

@@ -30,7 +30,8 @@ struct TokenizerArrays {
   std::vector<float> scores;        // of "llama": the highest is merged first
   std::vector<int32_t> token_type;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; may be empty
   std::vector<std::string> merges;  // of "gpt2": "left right", the first to be applied first
-  std::optional<int64_t> bos_token_id, eos_token_id, eot_token_id, unknown_token_id, padding_token_id;
+  std::optional<int64_t> bos_token_id, eos_token_id, unknown_token_id, padding_token_id;
+  std::optional<int64_t> eot_token_id, eom_token_id;  // end a turn, a message: stop an answer as eos does
   std::optional<bool> add_bos_token, add_eos_token, add_space_prefix;
   std::string chat_template;
 };
@@ -90,9 +91,11 @@ class Tokenizer {
 
   const std::string& chat_template() const;  // Jinja, empty if the files have none (text/chat.h)
 
-  // The tokenizer as a GGUF file holds it. Throws Error if a GGUF cannot: SentencePiece merges that no scores give,
-  // a way of cutting words that has no name there.
-  TokenizerArrays arrays() const;
+  // The tokenizer as a GGUF file holds it, with a token for each of so many rows of the model's table. Throws Error if
+  // a GGUF cannot: more tokens than rows, SentencePiece merges that no scores give, a way of cutting words that has no
+  // name there.
+  TokenizerArrays arrays(int64_t rows) const;
+  TokenizerArrays arrays() const { return arrays(size()); }
 
  private:
   friend class TokenStream;

@@ -96,6 +96,7 @@ void read_special_ids(TokenizerSpec& spec, const TokenizerArrays& arrays, bool a
   spec.unknown = checked(arrays.unknown_token_id, "unknown_token_id");
   if (spec.eos) spec.stops.push_back(*spec.eos);
   if (const auto eot = checked(arrays.eot_token_id, "eot_token_id")) spec.stops.push_back(*eot);
+  if (const auto eom = checked(arrays.eom_token_id, "eom_token_id")) spec.stops.push_back(*eom);
   if (spec.bos && arrays.add_bos_token.value_or(add_bos)) spec.before = {*spec.bos};
   if (spec.eos && arrays.add_eos_token.value_or(false)) spec.after = {*spec.eos};
 }
@@ -194,15 +195,19 @@ TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& s
   return spec;
 }
 
-TokenizerArrays arrays_of_spec(const TokenizerSpec& spec) {
+TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows) {
+  const auto count = int64_t(spec.tokens.size());
+  check(rows <= kMaxTokens, "{}: the model has {} rows of tokens, more than {}", spec.source, rows, kMaxTokens);
+  check(count <= rows, "{}: expected {} tokens or fewer, as the model has rows, found {}", spec.source, rows, count);
   TokenizerArrays arrays;
   arrays.model = spec.is_byte_level ? "gpt2" : "llama";
   if (spec.is_byte_level) arrays.pre = pre_of_spec(spec);
-  for (size_t id = 0; id < spec.tokens.size(); ++id) {
-    const Token& token = spec.tokens[id];
+  if (!spec.is_byte_level && !spec.by_scores) arrays.scores = scores_of_merges(spec);
+  for (int64_t id = 0; id < rows; ++id) {
+    const Token& token = id < count ? spec.tokens[size_t(id)] : Token{};
     // GGUF wants a text for every id.
     arrays.tokens.push_back(token.text.empty() ? fmt::format("[PAD{}]", id) : token.text);
-    const bool is_unknown = spec.unknown == int64_t(id) && !spec.is_byte_level;
+    const bool is_unknown = spec.unknown == id && !spec.is_byte_level;
     arrays.token_type.push_back(int32_t(is_unknown ? TokenType::kUnknown : token.type));
     if (spec.by_scores) arrays.scores.push_back(token.score);
   }
@@ -210,7 +215,7 @@ TokenizerArrays arrays_of_spec(const TokenizerSpec& spec) {
     for (const MergeRule& rule : spec.merges)
       arrays.merges.push_back(spec.tokens[size_t(rule.left)].text + " " + spec.tokens[size_t(rule.right)].text);
   } else {
-    if (!spec.by_scores) arrays.scores = scores_of_merges(spec);
+    arrays.scores.resize(size_t(rows), 0);
     const auto is_prefix = [](const NormalizerStep& step) { return step.kind == NormalizerStep::kPrepend; };
     arrays.add_space_prefix = spec.space_prefix != SpacePrefix::kNever ||
                               std::any_of(spec.normalizer.begin(), spec.normalizer.end(), is_prefix);
@@ -218,8 +223,11 @@ TokenizerArrays arrays_of_spec(const TokenizerSpec& spec) {
   arrays.bos_token_id = spec.bos;
   arrays.eos_token_id = spec.eos;
   arrays.unknown_token_id = spec.unknown;
-  for (const int64_t stop : spec.stops)
-    if (stop != spec.eos && !arrays.eot_token_id) arrays.eot_token_id = stop;
+  for (const int64_t stop : spec.stops) {
+    if (stop == spec.eos) continue;
+    auto& key = arrays.eot_token_id ? arrays.eom_token_id : arrays.eot_token_id;
+    if (!key) key = stop;
+  }
   arrays.add_bos_token = spec.bos && std::find(spec.before.begin(), spec.before.end(), *spec.bos) != spec.before.end();
   arrays.add_eos_token = spec.eos && std::find(spec.after.begin(), spec.after.end(), *spec.eos) != spec.after.end();
   arrays.chat_template = spec.chat_template;

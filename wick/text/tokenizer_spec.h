@@ -88,7 +88,7 @@ TokenizerSpec parse_sentencepiece(std::string_view bytes, const std::string& sou
 TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& source);
 TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder);
 
-TokenizerArrays arrays_of_spec(const TokenizerSpec& spec);
+TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows);
 
 // For the readers. The token of an id, which must be from 0 to kMaxTokens and free.
 void put_token(TokenizerSpec& spec, int64_t id, Token token);

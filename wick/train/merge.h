@@ -9,8 +9,8 @@
 
 namespace wick {
 
-// `from` is a transformers folder, and `to` becomes one, with all else that belongs to the model; or `from` is a GGUF
-// file, and `to` becomes one. Matrices that change are stored as `dtype`, or else as they were; the others stay. Sums
+// `from` is a transformers folder or a GGUF file. `to` becomes a GGUF file if its name ends in .gguf or `from` is one;
+// else a folder, with all else that belongs to the model. Matrices are stored as `dtype`, or else as they were. Sums
 // are in f32. Throws Error, before anything is written, if a LoRA does not fit the model.
 void merge_loras(const std::filesystem::path& from, const std::vector<LoraFile>& loras, const std::filesystem::path& to,
                  std::optional<DType> dtype = {});

@@ -1,0 +1,45 @@
+// `wick convert`: a language model to a GGUF file.
+#include "wick/pipelines/convert.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+
+#include "commands.h"
+#include "model_path.h"
+#include "validators.h"
+#include "wick/core/memory.h"
+
+namespace wick {
+namespace {
+
+struct ConvertArguments {
+  std::string model, output, dtype;
+};
+
+void run_convert(const ConvertArguments& a) {
+  const std::filesystem::path model = cli::resolve_language_model(a.model);
+  cli::check_new_file(a.output, "--output");
+  convert_to_gguf(model, a.output, {.dtype = cli::parse_dtype(a.dtype)});
+  fmt::print("Wrote {}, {}\n", a.output, readable_bytes(std::filesystem::file_size(a.output)));
+}
+
+}  // namespace
+
+void add_convert_command(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("convert", "Write a language model as a GGUF file, quantised if asked");
+  const auto a = std::make_shared<ConvertArguments>();
+  command->add_option("--model", a->model, "Transformers folder or GGUF file")->type_name("MODEL")->required();
+  command->add_option("--output", a->output, "GGUF file to write, which must not be there yet")
+      ->type_name("FILE")
+      ->required();
+  command->add_option("--dtype", a->dtype, "Of the matrices: f32, f16, bf16, q8_0 or q4_0 (as the model has each)")
+      ->type_name("TYPE")
+      ->check(cli::written_dtype());
+  command->footer(
+      "The file holds the tokenizer and the chat template too, and is what llama.cpp reads. Norms and biases are f32.\n"
+      "A sliding window of Mistral stands in it, but llama.cpp does not heed that.");
+  command->callback([a] { run_convert(*a); });
+}
+
+}  // namespace wick

@@ -1,0 +1,26 @@
+// Folders of the models in tests/golden/gguf_engine, of which llama.cpp's ids are known (tools/golden/gguf_engine.py).
+#pragma once
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "io/files.h"
+#include "source_dir.h"
+#include "wick/io/json.h"
+
+namespace wick::test {
+
+inline const std::filesystem::path kEngine = source_dir() / "tests/golden/gguf_engine";
+
+inline void write_engine_model(const std::filesystem::path& folder, const std::string& family) {
+  namespace fs = std::filesystem;
+  const nlohmann::json facts = read_json(kEngine / "families.json").at(family);
+  fs::copy(kEngine.parent_path() / "tokenizers" / facts.at("tokenizer").get<std::string>(), folder,
+           fs::copy_options::recursive);
+  fs::remove(folder / "tokenizer.model");
+  fs::copy(kEngine / "model.safetensors", folder);
+  write_plain(folder / "config.json", facts.at("config").dump());
+}
+
+}  // namespace wick::test

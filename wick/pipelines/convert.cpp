@@ -1,0 +1,195 @@
+#include "wick/pipelines/convert.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "wick/core/blocks.h"
+#include "wick/io/gguf.h"
+#include "wick/models/llama.h"
+#include "wick/nn/gguf_model.h"
+#include "wick/ops/shape.h"
+#include "wick/pipelines/gguf_tokenizer.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+using Entries = GgufMetadata::Entries;
+
+constexpr const char *kFileType = "general.file_type", *kQuantizationVersion = "general.quantization_version";
+constexpr const char* kRopeFactors = "rope_freqs.weight";
+
+GgufValue number(int64_t n) { return uint32_t(n); }
+
+Entries facts_of(const LlamaConfig& c, const std::string& name) {
+  const std::string architecture = c.model_type == "mistral" ? "llama" : c.model_type;
+  const auto key = [&](const char* fact) { return fmt::format("{}.{}", architecture, fact); };
+  Entries entries{{"general.architecture", architecture},
+                  {"general.type", std::string("model")},
+                  {"general.name", name},
+                  {key("vocab_size"), number(c.vocab)},
+                  {key("context_length"), number(c.positions)},
+                  {key("embedding_length"), number(c.hidden)},
+                  {key("block_count"), number(c.layers)},
+                  {key("feed_forward_length"), number(c.intermediate)},
+                  {key("attention.head_count"), number(c.heads)},
+                  {key("attention.head_count_kv"), number(c.kv_heads)},
+                  {key("attention.key_length"), number(c.head_dim)},
+                  {key("attention.value_length"), number(c.head_dim)},
+                  {key("attention.layer_norm_rms_epsilon"), c.eps},
+                  {key("rope.dimension_count"), number(c.head_dim)},
+                  {key("rope.freq_base"), float(c.rope_theta)}};
+  if (c.window > 0) entries.emplace_back(key("attention.sliding_window"), number(c.window));
+  const RopeScaling& s = c.rope_scaling;
+  if (s.kind == RopeScaling::Kind::linear) {
+    entries.emplace_back(key("rope.scaling.type"), std::string("linear"));
+    entries.emplace_back(key("rope.scaling.factor"), float(s.factor));
+  } else if (s.kind == RopeScaling::Kind::llama3) {
+    entries.emplace_back(key(kOriginalPositionsKey), number(int64_t(s.original_positions)));
+    entries.emplace_back(key(kLowFrequencyKey), float(s.low_frequency));
+    entries.emplace_back(key(kHighFrequencyKey), float(s.high_frequency));
+  }
+  return entries;
+}
+
+// The tokenizer, and the ids that end an answer by the model's config alone.
+TokenizerArrays arrays_of(const fs::path& folder, const LlamaConfig& config) {
+  TokenizerArrays arrays = Tokenizer::load(folder).arrays(config.vocab);
+  for (const int64_t id : config.eos_ids) {
+    std::optional<int64_t>* const keys[] = {&arrays.eos_token_id, &arrays.eot_token_id, &arrays.eom_token_id};
+    if (std::ranges::any_of(keys, [&](const auto* key) { return *key == id; })) continue;
+    const auto free = std::ranges::find_if(keys, [](const auto* key) { return !key->has_value(); });
+    if (free != std::end(keys)) **free = id;
+  }
+  return arrays;
+}
+
+Entries metadata_of_folder(const fs::path& folder, const LlamaConfig& config) {
+  check(config.window == 0 || config.model_type == "mistral",
+        "{}: the model has layers with a sliding window, for which a GGUF file of {} has no place", folder.string(),
+        config.model_type);
+  Entries entries = facts_of(config, fs::canonical(folder).filename().string());
+  for (auto& entry : tokenizer_entries(arrays_of(folder, config))) entries.push_back(std::move(entry));
+  return entries;
+}
+
+// But for what is about the file, not the model.
+Entries metadata_of_gguf(const GgufFile& file) {
+  Entries entries;
+  for (const auto& entry : file.metadata().entries())
+    if (entry.first != "general.alignment" && !entry.first.starts_with("split.")) entries.push_back(entry);
+  return entries;
+}
+
+template <class Block>
+bool has_infinite_scale(const Tensor& w) {
+  const auto* blocks = w.data<Block>();
+  return std::any_of(blocks, blocks + w.numel() / Block::kElements,
+                     [](const Block& block) { return (block.d & 0x7c00) == 0x7c00; });
+}
+
+// The f16 numbers in it, which are the scales of blocks, may not have become infinite.
+void check_finite(const Tensor& w, const std::string& where) {
+  bool is_infinite = false;
+  if (w.dtype() == DType::f16)
+    is_infinite = std::any_of(w.data<uint16_t>(), w.data<uint16_t>() + w.numel(),
+                              [](uint16_t bits) { return (bits & 0x7c00) == 0x7c00; });
+  else if (is_block(w.dtype()))
+    for_block_type(w.dtype(), [&]<class Block>(Block*) { is_infinite = has_infinite_scale<Block>(w); });
+  check(!is_infinite, "{}: has values that are not finite, or too large for {}; choose f32 or bf16", where,
+        name_of(w.dtype()));
+}
+
+// In the file's number of types (llama.h, enum llama_ftype): that of most elements of matrices.
+uint32_t file_type(const std::vector<GgufEntry>& tensors) {
+  std::map<DType, int64_t> elements;
+  for (const GgufEntry& tensor : tensors)
+    if (tensor.shape.rank() == 2) elements[tensor.dtype] += tensor.shape.numel();
+  const auto most = std::ranges::max_element(elements, {}, [](const auto& entry) { return entry.second; });
+  static const std::map<DType, uint32_t> kTypes = {{DType::f32, 0},   {DType::f16, 1},  {DType::bf16, 32},
+                                                   {DType::q8_0, 7},  {DType::q4_0, 2}, {DType::q4_k, 15},
+                                                   {DType::q5_k, 17}, {DType::q6_k, 18}};
+  return kTypes.at(most->first);
+}
+
+class Conversion {
+ public:
+  Conversion(fs::path from, const ConvertOptions& options)
+      : from_(std::move(from)), options_(options), config_(LlamaConfig::read(from_)), weights_(Weights::open(from_)) {
+    if (GgufFile::is_gguf(from_)) gguf_ = GgufFile::open(from_);
+    if (const auto factors = rope_factors()) tensors_.push_back(*factors);
+    for (const auto& [name, shape] : llama_tensors(config_)) {
+      const DType dtype = dtype_of(name, shape);
+      weights_.check_storable(name, shape, dtype);
+      tensors_.push_back({gguf_name(name), dtype, shape,
+                          [=, this, name = name, shape = shape] { return tensor(name, shape, dtype); }});
+    }
+  }
+
+  void write(const fs::path& to) {
+    Entries entries = gguf_ ? metadata_of_gguf(*gguf_) : metadata_of_folder(from_, config_);
+    facts_ = GgufMetadata(from_.string(), entries);
+    const auto put = [&](const char* key, uint32_t value) {
+      std::erase_if(entries, [&](const auto& entry) { return entry.first == key; });
+      entries.insert(entries.begin() + 1, {key, value});
+    };
+    if (!gguf_ || options_.dtype) put(kFileType, file_type(tensors_));
+    if (std::ranges::any_of(tensors_, [](const GgufEntry& e) { return is_block(e.dtype); }))
+      put(kQuantizationVersion, 2);
+    save_gguf(to, entries, tensors_);
+  }
+
+ private:
+  DType dtype_of(const std::string& name, const Shape& shape) const {
+    const DType stored = weights_.stored_dtype(name, shape);
+    if (shape.rank() == 1) return DType::f32;
+    const DType dtype = options_.dtype.value_or(stored);
+    check(!options_.edits.contains(name) || !is_block(dtype) || can_quantize_to(dtype),
+          "{}: {} is {}, to which Wick does not quantise; choose another --dtype", from_.string(), name,
+          name_of(dtype));
+    return dtype;
+  }
+
+  Tensor tensor(const std::string& name, const Shape& shape, DType dtype) const {
+    Tensor w = weights_.read(name, shape);
+    if (const auto edit = options_.edits.find(name); edit != options_.edits.end())
+      w = edit->second(cast(w, DType::f32));
+    if (w.dtype() != dtype) {
+      w = cast(w, dtype);
+      check_finite(w, fmt::format("{}: {}", from_.string(), name));
+    }
+    const int64_t heads = heads_of_pairs(facts_, gguf_name(name));
+    return heads > 0 ? halves_to_pairs(w, heads) : w;
+  }
+
+  // As a GGUF file has them, or of a Llama 3 config.
+  std::optional<GgufEntry> rope_factors() const {
+    if (gguf_ && gguf_->tensors().contains(kRopeFactors)) {
+      const Tensor factors = cast(gguf_->load(kRopeFactors), DType::f32);
+      return GgufEntry{kRopeFactors, DType::f32, factors.shape(), [factors] { return factors; }};
+    }
+    const std::vector<float> factors = config_.rope_factors();
+    if (factors.empty()) return {};
+    const Shape shape{int64_t(factors.size())};
+    return GgufEntry{kRopeFactors, DType::f32, shape, [=] { return Tensor::of(factors, shape); }};
+  }
+
+  fs::path from_;
+  const ConvertOptions& options_;
+  LlamaConfig config_;
+  Weights weights_;
+  std::optional<GgufFile> gguf_;
+  std::vector<GgufEntry> tensors_;
+  GgufMetadata facts_;  // of what is written
+};
+
+}  // namespace
+
+void convert_to_gguf(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+  Conversion(from, options).write(to);
+}
+
+}  // namespace wick
