@@ -317,12 +317,12 @@ DType Weights::dtype_of(const std::string& name, const Shape& shape) const { ret
 
 DType Weights::stored_dtype(const std::string& name, const Shape& shape) const {
   state_->check_shape(name, shape);
-  const auto stored = state_->files.find(name);
-  if (stored == state_->files.end()) return state_->tensors.at(name).dtype();
-  const auto& [stored_shape, type, dtype, load] = stored->second;
-  check(dtype && (is_float(*dtype) || is_block(*dtype)), "{}: \"{}\" is {}, which Wick does not compute with",
-        state_->source, name, type);
-  return *dtype;
+  const auto found = state_->files.find(name);
+  if (found == state_->files.end()) return state_->tensors.at(name).dtype();
+  const State::Stored& stored = found->second;
+  check(stored.dtype && (is_float(*stored.dtype) || is_block(*stored.dtype)),
+        "{}: \"{}\" is {}, which Wick does not compute with", state_->source, name, stored.dtype_name);
+  return *stored.dtype;
 }
 
 void Weights::check_storable(const std::string& name, const Shape& shape, DType dtype) const {
