@@ -16,7 +16,7 @@ namespace wick {
 namespace {
 
 struct EvalArguments {
-  std::string model, quantize, chat_template;
+  std::string model, quantize, chat_template = ChatTemplate::kAuto;
   std::vector<std::string> dataset, loras;
   int64_t context = 0, stride = 0, batch_size = 1;
   bool json = false;

@@ -30,7 +30,8 @@ std::vector<std::string> TextArguments::add_to(CLI::App& command) {
 
 void generate_text(const std::filesystem::path& model, const std::string& prompt, uint64_t seed,
                    const std::vector<std::string>& loras, const cli::RunOn& run_on, const TextArguments& arguments) {
-  check(arguments.chat || arguments.flags.chat_template.empty(), "--chat-template: expected --chat with it");
+  check(arguments.chat || arguments.flags.chat_template == ChatTemplate::kAuto,
+        "--chat-template: expected --chat with it");
   const auto ids_of = [&](const Tokenizer& tokenizer) {
     return arguments.chat ? chat_ids(tokenizer, arguments.flags.chat_template, model.string(), prompt)
                           // Whoever writes a prompt to complete may write control tokens, as with transformers.

@@ -59,7 +59,7 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
 void add_chat_template(CLI::App& command, std::string& name) {
   command
       .add_option("--chat-template", name,
-                  "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3 (the model's own)")
+                  "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3 (auto: the model's)")
       ->type_name("NAME");
 }
 

@@ -10,6 +10,7 @@
 
 #include "run_on.h"
 #include "wick/pipelines/language_model.h"
+#include "wick/text/chat.h"
 
 namespace wick::cli {
 
@@ -18,8 +19,8 @@ struct TextFlags {
   static constexpr int64_t kMaxTokens = 256;
   Sampling sampling;
   std::vector<std::string> stops;
-  std::string quantize;       // empty: weights stay as they are
-  std::string chat_template;  // empty: the model's own
+  std::string quantize;  // empty: weights stay as they are
+  std::string chat_template = ChatTemplate::kAuto;
   bool verbose = false;
 
   // Adds all but the seed; returns their names.

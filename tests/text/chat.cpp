@@ -163,7 +163,7 @@ TEST(ChatTemplate, SaysWhatItCannotDo) {
             }),
             "--chat-template chatml: it marks turns with \"<|im_start|>\", which is no control token of m");
   EXPECT_TRUE(complaint([] {
-                ChatTemplate::of(Tokenizer::load(test::source_dir() / "tests/golden/tokenizers/llama2"), "", "m");
+                ChatTemplate::of(Tokenizer::load(test::source_dir() / "tests/golden/tokenizers/llama2"), "auto", "m");
               }).starts_with("m: no chat template there"));
   const auto render = [&](const char* name, const Messages& messages) {
     return complaint([&] { ChatTemplate::named(name).render(messages, {}, "<s>", "</s>"); });

@@ -119,7 +119,7 @@ ChatTemplate ChatTemplate::named(std::string_view name) {
 }
 
 ChatTemplate ChatTemplate::of(const Tokenizer& tokenizer, std::string_view name, const std::string& source) {
-  if (name.empty()) return recognize(tokenizer.chat_template(), source);
+  if (name == kAuto) return recognize(tokenizer.chat_template(), source);
   const ChatTemplate made = named(name);
   std::vector<const char*> marks;
   if (made.family_ == Family::kChatMl) marks = {"<|im_start|>", "<|im_end|>"};

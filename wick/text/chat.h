@@ -47,8 +47,9 @@ class ChatTemplate {
   static ChatTemplate recognize(std::string_view jinja, const std::string& source);
   // The family's own, for models without one: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3.
   static ChatTemplate named(std::string_view name);
-  // By name, or without one as the tokenizer's files have it; `source` names them. Throws Error if the tokenizer lacks
-  // a control token that a named one marks turns with.
+  // By name, or kAuto: as the tokenizer's files have it, which `source` names. Throws Error if the tokenizer lacks a
+  // control token that a named one marks turns with.
+  static constexpr const char* kAuto = "auto";
   static ChatTemplate of(const Tokenizer& tokenizer, std::string_view name, const std::string& source);
 
   // `bos` and `eos`: the tokenizer's, as text. Throws Error if the roles are not what the family can say.

@@ -287,7 +287,7 @@ const std::vector<TrainOption>& train_options() {
        .kind = ModelKind::text},
       {.key = "chat_template",
        .member = &C::chat_template,
-       .help = "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml or qwen3 [the model's own]",
+       .help = "Of chats: the model's own, or llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3",
        .kind = ModelKind::text},
       {.key = "val",
        .member = &C::val,

@@ -49,7 +49,7 @@ struct TrainConfig {
   int64_t sequence_length = 0;  // 0: 2048, or the model's positions
   LongDocuments long_documents = LongDocuments::error;
   bool no_packing = false;
-  std::string chat_template;  // its name; empty: the model's own
+  std::string chat_template = "auto";  // the model's own, or a name
   std::vector<std::string> val;
   int64_t val_every = 0;  // 0: when something is saved
   Quantize quantize = Quantize::none;

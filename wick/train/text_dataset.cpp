@@ -39,7 +39,7 @@ TextEncoder::TextEncoder(const std::filesystem::path& model, const std::string& 
   try {
     template_ = ChatTemplate::of(tokenizer_, chat_template, model_);
   } catch (const Error& e) {
-    if (!chat_template.empty()) throw;
+    if (chat_template != ChatTemplate::kAuto) throw;
     no_template_ = e.what();
   }
 }

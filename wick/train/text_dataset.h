@@ -30,7 +30,7 @@ struct TextDocument {
 class TextEncoder {
  public:
   // The tokenizer and the config of a transformers folder or a GGUF file; with a chat template by name, or its own.
-  explicit TextEncoder(const std::filesystem::path& model, const std::string& chat_template = "");
+  explicit TextEncoder(const std::filesystem::path& model, const std::string& chat_template = ChatTemplate::kAuto);
 
   // Throws Error: "`where`: expected …, found …".
   TextDocument encode(std::string_view line, const std::string& where) const;
