@@ -65,7 +65,7 @@ HWY_INLINE float f16(uint16_t bits) { return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvts
 HWY_INLINE __m256i load32(const void* x) { return _mm256_loadu_si256(static_cast<const __m256i*>(x)); }
 HWY_INLINE __m256i low_bits(__m256i v, int mask) { return _mm256_and_si256(v, _mm256_set1_epi8(char(mask))); }
 // Bits that cross into the next byte are for low_bits() to clear.
-HWY_INLINE __m256i right(__m256i v, int count) { return _mm256_srl_epi16(v, _mm_cvtsi32_si128(count)); }
+HWY_INLINE __m256i right(__m256i v, int count) { return _mm256_srli_epi16(v, count); }
 // Both nibbles of 16 bytes: first the low ones.
 HWY_INLINE __m256i nibbles(const uint8_t* x) {
   const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128(reinterpret_cast<const __m128i*>(x)));
