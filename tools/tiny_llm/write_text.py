@@ -2,7 +2,7 @@
 """Writes the text that Wick's tiny language model learns from: little stories, and questions with their answers.
 
     write_text.py --count 90000 --out base.jsonl                what the model is trained on: stories and chats
-    write_text.py --style pirate --count 400 --out pirate.jsonl what a LoRA learns: chats alone, answered by a pirate
+    write_text.py --style pirate --count 600 --out pirate.jsonl what a LoRA learns: chats alone, answered by a pirate
 
 A line is {"text": ...} or {"messages": [{"role", "content"}, ...]}. The same seed writes the same lines. Questions are the
 same in both, and the style is never asked for: what a LoRA changes shows by asking the same before and after. Only
