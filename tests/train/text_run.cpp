@@ -208,7 +208,7 @@ TEST_F(TextRunTest, AFullRunLeavesAModelOfTheSameLoss) {
     EXPECT_NEAR(number_after(eval.out, "\"perplexity\":"), std::exp(told), 1e-4 * std::exp(told));
     return told;
   };
-  expect_told(train("out", full), {"The whole language model, 0.06 M parameters", "rows of 48 tokens"});
+  expect_told(train("out", full), {"The whole language model, 63712 parameters", "rows of 48 tokens"});
   const double trained = expect_reloads("out");
 
   // The same without the weights, whose place random ones take.
