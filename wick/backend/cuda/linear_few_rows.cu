@@ -33,8 +33,7 @@ template <class Weights>
 constexpr int kStageBytes = kRows* Weights::kPitch;
 
 // What a lane loads of a chunk of 16 rows: pieces of 16 bytes, row by row, so that a warp asks for stretches as long as
-// they are. Rows beyond the last one repeat it. A piece reaches at most to the multiple of 16 that ends the row's
-// bytes.
+// they are. Rows beyond the last one repeat it.
 template <class Weights>
 class Rows {
  public:
@@ -50,9 +49,14 @@ class Rows {
     for (int i = 0; i < kCount; ++i) {
       if ((i + 1) * 32 > kRows * kPieces && piece(i) >= kRows * kPieces) continue;
       const char* from = data_ + offset_[i] + int64_t(chunk) * Weights::kBytes;
-      if (!kAligned) from += column(i) - int(uintptr_t(from) % 16);
+      int bytes = 16;
+      if constexpr (!kAligned) {  // from the multiple of 16 below the chunk to its end
+        const int beyond = int(uintptr_t(from) % 16);
+        from += column(i) - beyond;
+        bytes = min(bytes, beyond + Weights::kBytes - column(i));
+      }
       const int to = kDense ? piece(i) * 16 : piece(i) / kPieces * Weights::kPitch + column(i);
-      copy_async(stage + to, from, true);
+      copy_async(stage + to, from, bytes);
     }
   }
   // Where this lane's row r of a fragment, lane / 4 and eight below, begins in a stage: as far beyond a multiple of 16
