@@ -216,8 +216,8 @@ class Backend {
   virtual void sum_of_squares(View total,
                               const std::vector<View>& tensors) = 0;  // total: one f32 (not finite if any is)
 
-  // ---- the likeliest. ids i64 [N]: the column of the largest of each row of x [N, V], the first of equals; largest f32
-  // [N]: its value, and may be unwanted. NaN counts as larger than anything.
+  // ---- the likeliest. ids i64 [N]: the column of the largest of each row of x [N, V], the first of equals; largest
+  // f32 [N]: its value, and may be unwanted. NaN counts as larger than anything.
   virtual void argmax(View ids, View largest, View x) = 0;
 
   // ---- replay. Records what `work` enqueues instead of running it; null where a backend cannot, and then `work` was

@@ -101,7 +101,8 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
     grads.add(x, dx);
     factors.add_to(grads, lora);
   };
-  if ((!saved_x && !input.is_made_again()) || x.dim(-1) > kWidestMadeAgain) return Tape::active()->push(kLoraLinear, y, gradient);
+  if ((!saved_x && !input.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
+    return Tape::active()->push(kLoraLinear, y, gradient);
   return Tape::active()->push(kLoraLinear, y, gradient, [=] { return compute(input(), {}); });
 }
 

@@ -67,7 +67,8 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
     }
     if (grads.wants(b)) grads.add(b, sum_to(dy2, b.shape));
   };
-  if ((!w.tracked() && !saved_x.is_made_again()) || x.dim(-1) > kWidestMadeAgain) return record(kLinear, compute(x), {x, w, b}, gradient);
+  if ((!w.tracked() && !saved_x.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
+    return record(kLinear, compute(x), {x, w, b}, gradient);
   return record(kLinear, compute(x), {x, w, b}, gradient, [=] { return compute(saved_x()); });
 }
 

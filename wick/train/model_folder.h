@@ -10,7 +10,8 @@
 
 namespace wick {
 
-// Throws Error if `to` is the folder `from`, which would be lost: the functions below do, and a run before its first step.
+// Throws Error if `to` is the folder `from`, which would be lost: the functions below do, and a run before its first
+// step.
 void check_elsewhere(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Makes `to` the model `from` with other weights for `component`: copies all else that the model consists of, lets
