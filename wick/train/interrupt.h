@@ -3,8 +3,9 @@
 
 namespace wick {
 
-// While one is alive the first such signal is remembered, and the second ends the program as usual. Writes beyond a
-// file size limit fail with an error instead of a signal.
+// While one is alive the first such signal is remembered, and a second one ends the program as usual, but for those of
+// the same moment: `timeout` and terminals may send two. Writes beyond a file size limit fail with an error instead of
+// a signal. Made by the main thread, which is where the system delivers signals.
 class Interrupt {
  public:
   Interrupt();
