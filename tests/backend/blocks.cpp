@@ -76,16 +76,18 @@ TEST(Blocks, QuantiseRowsOfAnyLayout) {
       }
 }
 
-// x w^T + bias in f64, and how far f32's rounding and activations of 8 bits may be off.
+// x w^T + bias + residual in f64, and how far f32's rounding and activations of 8 bits may be off.
 struct Product {
   Doubles values, tolerances;
 
-  Product(const Tensor& x, const Tensor& w, const Tensor& bias, bool rounded) {
+  Product(const Tensor& x, const Tensor& w, const Tensor& bias, bool rounded, const Tensor& residual = {}) {
     const Doubles a = doubles(x), b = doubles(w), shift = bias ? doubles(bias) : Doubles(size_t(w.dim(0)), 0.0);
     const size_t k = size_t(w.dim(1)), rows = a.size() / k;
+    const Doubles start = residual ? doubles(residual) : Doubles(rows * shift.size(), 0.0);
     for (size_t m = 0; m < rows; ++m)
       for (size_t n = 0; n < size_t(w.dim(0)); ++n) {
-        double sum = shift[n], sizes = std::abs(sum), rounding = 0;
+        const double begin = start[m * shift.size() + n];
+        double sum = shift[n] + begin, sizes = std::abs(shift[n]) + std::abs(begin), rounding = 0;
         for (size_t block = 0; block < k; block += 32) {
           double largest = 0, weights = 0;
           for (size_t i = block; i < block + 32; ++i) {
@@ -124,8 +126,10 @@ TEST(Blocks, LinearIsWithinWhatItsRoundingExplains) {
         const Tensor w = random_blocks({n, k}, dtype, between(0, 1));
         const Tensor x = random({m, k}, kLayouts[rng().below(4)]), y = poisoned({m, n}, kLayouts[rng().below(4)]);
         const Tensor bias = rng().below(2) ? random({n}) : Tensor();
-        backend().linear(y, x, w, bias ? bias.view() : View());
-        Product(x, w, bias, may_round(dtype)).expect(y, std::string(name_of(dtype)) + " M " + std::to_string(m));
+        const Tensor residual = rng().below(2) ? random({m, n}, kLayouts[rng().below(4)]) : Tensor();
+        backend().linear(y, x, w, bias, residual);
+        Product(x, w, bias, may_round(dtype), residual)
+            .expect(y, std::string(name_of(dtype)) + " M " + std::to_string(m));
       }
 }
 
@@ -167,10 +171,12 @@ TEST(Blocks, FewTokensOf16BitsAreExact) {
                                          : random({n, k}, Layout::packed, dtype);
         const Tensor x = random({m, k}, Layout::packed, activations), bias = between(0, 1) ? random({n}) : Tensor();
         const Tensor y = poisoned({m, n}, between(0, 1) ? Layout::packed : Layout::gapped, activations);
+        const Tensor residual = between(0, 1) ? random({m, n}, Layout::gapped, activations) : Tensor();
         const int64_t bad = between(0, m - 1);  // this token shows nowhere else
         if (m > 1) x.data<uint16_t>()[bad * k + 77] = 0x7fff;
-        backend().linear(y, x, w, bias ? bias.view() : View());
+        backend().linear(y, x, w, bias, residual);
         const Doubles a = doubles(x), b = doubles(w), shift = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
+        const Doubles start = residual ? doubles(residual) : Doubles(size_t(m * n), 0.0);
         const std::vector<float> got = y.to_vector();
         const double roundoff = unit_roundoff(activations);
         const bool exact = m <= (is_block(dtype) ? 32 : 8) && !std::getenv("WICK_CUDA_CAPABILITY");
@@ -179,7 +185,8 @@ TEST(Blocks, FewTokensOf16BitsAreExact) {
             ASSERT_TRUE(std::isnan(got[size_t(i)])) << name_of(dtype) << " token " << bad;
             continue;
           }
-          double sum = shift[size_t(i % n)], sizes = std::abs(sum);
+          const double begin = start[size_t(i)];
+          double sum = shift[size_t(i % n)] + begin, sizes = std::abs(shift[size_t(i % n)]) + std::abs(begin);
           for (size_t j = 0; j < size_t(k); ++j) {
             const double product = a[size_t(i / n * k) + j] * b[size_t(i % n * k) + j];
             sum += product;

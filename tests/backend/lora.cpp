@@ -63,6 +63,11 @@ Case random_case(DType weights = DType::f32) {
           between(1, 20), kLayouts[rng().below(4)], weights};
 }
 
+Doubles sum_of(Doubles a, const Doubles& b) {
+  for (size_t i = 0; i < a.size(); ++i) a[i] += b[i];
+  return a;
+}
+
 TEST(LoraLinear, Forward) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (int round = 0; round < 6; ++round) {
@@ -75,6 +80,9 @@ TEST(LoraLinear, Forward) {
       const Tensor unsaved = poisoned({c.batch, c.tokens, c.n});
       backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.lora());
       expect_close(unsaved, c.y(), c.tolerance(c.k, c.rank), "y without s");
+      const Tensor residual = random({c.batch, c.tokens, c.n}, c.layout);
+      backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.lora(), residual);
+      expect_close(unsaved, sum_of(c.y(), doubles(residual)), c.tolerance(c.k, c.rank), "y with a residual");
     }
 }
 
@@ -139,18 +147,14 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   const Tensor x = input({m, k}, layout), dy = input({m, n}, layout), w = random({n, k}, Layout::packed, dtype);
   const Tensor down = random({r, k}, Layout::packed, factor_dtype), up = random({n, r}, Layout::packed, factor_dtype);
   const Tensor bias = biased ? random({n}) : Tensor();
-  const auto product = [&](Doubles out, const Doubles& low) {
-    for (size_t i = 0; i < out.size(); ++i) out[i] += low[i];
-    return out;
-  };
   const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
   const Doubles dlow = times(doubles(dy), false, doubles(up), false, m, r, n, scale);
-  Doubles want_y = product(times(doubles(x), false, doubles(w), true, m, n, k),
-                           times(low, false, doubles(up), true, m, n, r, scale));
+  Doubles want_y =
+      sum_of(times(doubles(x), false, doubles(w), true, m, n, k), times(low, false, doubles(up), true, m, n, r, scale));
   const Doubles shift = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
   for (size_t i = 0; i < want_y.size(); ++i) want_y[i] += shift[i % size_t(n)];
   const Doubles want_dx =
-      product(times(doubles(dy), false, doubles(w), false, m, k, n), times(dlow, false, doubles(down), false, m, k, r));
+      sum_of(times(doubles(dy), false, doubles(w), false, m, k, n), times(dlow, false, doubles(down), false, m, k, r));
   const Doubles want_ddown = times(dlow, true, doubles(x), false, r, k, m);
   const Doubles want_dup = times(doubles(dy), true, low, false, n, r, m, scale);
 
@@ -161,6 +165,9 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   const Tensor y_again = poisoned({m, n}, layout, dtype);
   backend().lora_linear(y_again, s, x, w, bias, factors(down, up, scale));
   expect_same_bits(y_again, y, "y");
+  const Tensor residual = input({m, n}, layout);
+  backend().lora_linear(y_again, {}, x, w, bias, factors(down, up, scale), residual);
+  expect_near(y_again, sum_of(want_y, doubles(residual)), tolerance, "y with a residual");
   const Tensor dx = poisoned({m, k}, layout, dtype), ddown = poisoned({r, k}), dup = poisoned({n, r});
   backend().lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, factors(down, up, scale));
   expect_near(dx, want_dx, tolerance, "dx");

@@ -104,12 +104,14 @@ TEST(Linear, EveryLayoutAndWeight) {
         const int64_t batch = between(1, 4), t = between(1, 30), n = between(1, 90), k = between(1, 150);
         const Tensor x = random({batch, t, k}, lx), w = random({n, k}, kLayouts[rng().below(4)], dtype);
         const Tensor bias = rng().below(3) ? random({n}, rng().below(2) ? Layout::packed : Layout::spread) : Tensor();
+        const Tensor residual = rng().below(2) ? random({batch, t, n}, kLayouts[rng().below(4)]) : Tensor();
         const Tensor y = poisoned({batch, t, n}, ly);
-        backend().linear(y, x, w, bias);
+        backend().linear(y, x, w, bias, residual);
         const Doubles want = [&] {
           Doubles product = reference(doubles(x), transposed(doubles(w), n, k), {}, 1, batch * t, n, k, 1, 0);
           const Doubles b = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
-          for (size_t i = 0; i < product.size(); ++i) product[i] += b[i % size_t(n)];
+          const Doubles start = residual ? doubles(residual) : Doubles(product.size(), 0.0);
+          for (size_t i = 0; i < product.size(); ++i) product[i] += b[i % size_t(n)] + start[i];
           return product;
         }();
         expect_close(y, want, tolerance(k), "linear");
@@ -135,7 +137,10 @@ TEST(Linear, EmptySides) {
   const Tensor y = poisoned({5, 3}), bias = random({3});
   backend().linear(y, Tensor::empty({5, 0}), Tensor::empty({3, 0}), bias);
   for (int64_t i = 0; i < 5; ++i) expect_close(y.window({3}, {1}, 3 * i), doubles(bias), 0, "K = 0 leaves the bias");
-  backend().linear(Tensor::empty({0, 3}), Tensor::empty({0, 4}), random({3, 4}), bias);
+  const Tensor residual = random({5, 3});
+  backend().linear(y, Tensor::empty({5, 0}), Tensor::empty({3, 0}), {}, residual);
+  expect_close(y, doubles(residual), 0, "K = 0 leaves the residual");
+  backend().linear(Tensor::empty({0, 3}), Tensor::empty({0, 4}), random({3, 4}), bias, Tensor::empty({0, 3}));
 }
 
 TEST(Linear, SameBitsTwice) {

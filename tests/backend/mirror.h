@@ -39,9 +39,11 @@ class Mirror final : public Backend {
   void accumulate(View y, View x, float scale) override { run(&Backend::accumulate, y, x, scale); }
   void sum(View y, View x) override { run(&Backend::sum, y, x); }
   void matmul(View c, View a, View b, float alpha, float beta) override { run(&Backend::matmul, c, a, b, alpha, beta); }
-  void linear(View y, View x, View w, View bias) override { run(&Backend::linear, y, x, w, bias); }
-  void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora) override {
-    run(&Backend::lora_linear, y, s, x, w, bias, lora);
+  void linear(View y, View x, View w, View bias, View residual) override {
+    run(&Backend::linear, y, x, w, bias, residual);
+  }
+  void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) override {
+    run(&Backend::lora_linear, y, s, x, w, bias, lora, residual);
   }
   void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
                             const LoraFactors& lora) override {

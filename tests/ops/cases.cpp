@@ -81,6 +81,13 @@ std::vector<OpCase> make_cases() {
   row("matmul", "matmul_broadcast", {{3, 5, 7}, {7, 4}}, [](const In& x) { return matmul(x[0], x[1]); });
   row("linear", "linear", {{3, 5, 7}, {11, 7}, {11}}, [](const In& x) { return linear(x[0], x[1], x[2]); });
   row("linear", "linear_no_bias", {{5, 7}, {3, 7}}, [](const In& x) { return linear(x[0], x[1]); });
+  row("linear", "linear_residual", {{3, 5, 7}, {11, 7}, {11}, {3, 5, 11}},
+      [](const In& x) { return linear(x[0], x[1], x[2], x[3]); });
+  row("linear", "linear_onto_itself", {{3, 5, 7}, {7, 7}}, [](const In& x) { return linear(x[0], x[1], {}, x[0]); });
+  row("lora_linear", "lora_linear_residual", {{3, 5, 7}, {4, 7}, {11, 4}, {3, 5, 11}}, [](const In& x) {
+    static const Tensor w = constant({11, 7});
+    return lora_linear(x[0], w, {}, Lora::of(x[1], x[2], 0.625f), x[3]);
+  });
   row("lora_linear", "lora_linear", {{3, 5, 7}, {4, 7}, {11, 4}}, [](const In& x) {
     Rng rng(3);
     static const Tensor w = random_normal({11, 7}, rng, memory()), bias = random_normal({11}, rng, memory());

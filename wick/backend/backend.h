@@ -130,12 +130,14 @@ class Backend {
 
   // ---- matrix products. a [..., M, K] times b [..., K, N]; batch dims may have stride 0.
   virtual void matmul(View c, View a, View b, float alpha, float beta) = 0;  // c = alpha * a b + beta * c
-  virtual void linear(View y, View x, View w, View bias) = 0;                // y [..., N] = x [..., K] w[N, K]^T + bias
-  // LoRA linear: s = dropout(x) down^T is saved for backward; y = x w^T + bias, and each block g adds
-  // scale_g * s_g up_g^T to its columns. Without w the adapter alone is added to what y holds (and there is no bias).
+  // y [..., N] = x [..., K] w[N, K]^T + bias [N] + residual [..., N]. The last two may be missing.
+  virtual void linear(View y, View x, View w, View bias, View residual = {}) = 0;
+  // LoRA linear: s = dropout(x) down^T is saved for backward; y = x w^T + bias + residual, and each block g adds
+  // scale_g * s_g up_g^T to its columns. Without w the adapter alone is added to what y holds (and there is neither
+  // bias nor residual).
   // The factors are f32 or, on CUDA, in the dtype of the activations (AdamWSlot::copy), which saves converting them;
   // their gradients are f32.
-  virtual void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora) = 0;
+  virtual void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual = {}) = 0;
   // ds_g = scale_g * dy_g up_g; dup_g = scale_g * dy_g^T s_g; ddown = ds^T dropout(x);
   // dx = dy w + dropout(ds down), with x's mask; without w only the second, added to what dx holds.
   // Each output may be unwanted; `dups` has one for each block, or none at all.

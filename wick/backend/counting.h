@@ -69,8 +69,8 @@ class CountingBackend final : public Backend {
   void accumulate(View, View, float) override {}
   void sum(View, View) override {}
   void matmul(View, View, View, float, float) override {}
-  void linear(View, View, View, View) override {}
-  void lora_linear(View, View, View, View, View, const LoraFactors&) override {}
+  void linear(View, View, View, View, View) override {}
+  void lora_linear(View, View, View, View, View, const LoraFactors&, View) override {}
   void lora_linear_backward(View, View, const std::vector<View>&, View, View, View, View, const LoraFactors&) override {
   }
   void lora_backward(View, const std::vector<View>&, View, View, const LoraFactors&) override {}

@@ -20,8 +20,8 @@ struct SelfAttention {
   Linear qkv_proj = Linear::side_by_side(s, dim, {{"q_proj", dim}, {"k_proj", dim}, {"v_proj", dim}});
   Linear out_proj{s / "out_proj", dim, dim};
 
-  Tensor operator()(const Tensor& x) const {
-    return out_proj(self_attention(qkv_proj(x), head_count, /*causal=*/true));
+  Tensor operator()(const Tensor& x, const Tensor& residual) const {
+    return out_proj(self_attention(qkv_proj(x), head_count, /*causal=*/true), residual);
   }
 };
 
@@ -35,9 +35,9 @@ struct Layer {
   Linear fc2{s / "mlp.fc2", c.intermediate, c.hidden};
 
   Tensor operator()(Tensor x) const {
-    x = x + self_attn(layer_norm1(x));
+    x = self_attn(layer_norm1(x), x);
     const Tensor h = fc1(layer_norm2(x));
-    return x + fc2(c.quick_gelu ? quick_gelu(h) : gelu(h));
+    return fc2(c.quick_gelu ? quick_gelu(h) : gelu(h), x);
   }
 };
 

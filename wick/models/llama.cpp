@@ -25,7 +25,7 @@ struct GroupedAttention {
   std::optional<RmsNorm> q_norm = head_norm(s / "q_norm", c), k_norm = head_norm(s / "k_norm", c);
   Linear o_proj{s / "o_proj", c.query_width(), c.hidden, c.output_bias};
 
-  Tensor operator()(const Tensor& x, const TokenPlan& plan, KvCache* cache) const {
+  Tensor operator()(const Tensor& x, const Tensor& residual, const TokenPlan& plan, KvCache* cache) const {
     const auto qkv = split(heads(qkv_proj(x), c.heads + 2 * c.kv_heads), 2, {c.heads, c.kv_heads, c.kv_heads});
     const auto turned = [&](const Tensor& part, const std::optional<RmsNorm>& norm) {
       return rope(norm ? (*norm)(part) : part, plan.cos, plan.sin, RopePairs::halves);
@@ -34,7 +34,7 @@ struct GroupedAttention {
     Tensor k = turned(qkv[1], k_norm), v = qkv[2];
     if (cache) std::tie(k, v) = cache->append(layer, k, v, plan);
     const Tensor& ranges = c.windowed[size_t(layer)] ? plan.windowed_ranges : plan.ranges;
-    return o_proj(merge_heads(attention(q, k, v, ranges)));
+    return o_proj(merge_heads(attention(q, k, v, ranges)), residual);
   }
 };
 
@@ -45,7 +45,9 @@ struct FeedForward {
       Linear::side_by_side(s, c.hidden, {{"gate_proj", c.intermediate}, {"up_proj", c.intermediate}}, c.mlp_bias);
   Linear down_proj{s / "down_proj", c.intermediate, c.hidden, c.mlp_bias};
 
-  Tensor operator()(const Tensor& x) const { return down_proj(swiglu(gate_up_proj(x))); }
+  Tensor operator()(const Tensor& x, const Tensor& residual) const {
+    return down_proj(swiglu(gate_up_proj(x)), residual);
+  }
 };
 
 struct Layer {
@@ -58,8 +60,8 @@ struct Layer {
   FeedForward mlp{s / "mlp", c};
 
   Tensor operator()(Tensor x, const TokenPlan& plan, KvCache* cache) const {
-    x = x + self_attn(input_layernorm(x), plan, cache);
-    return x + mlp(post_attention_layernorm(x));
+    x = self_attn(input_layernorm(x), x, plan, cache);
+    return mlp(post_attention_layernorm(x), x);
   }
 };
 

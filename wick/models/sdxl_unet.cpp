@@ -52,7 +52,9 @@ struct SelfAttention {
   Linear to_qkv = Linear::side_by_side(s, dim, {{"to_q", dim}, {"to_k", dim}, {"to_v", dim}}, /*bias=*/false);
   Linear to_out{s / "to_out.0", dim, dim};
 
-  Tensor operator()(const Tensor& x) const { return to_out(self_attention(to_qkv(x), head_count)); }
+  Tensor operator()(const Tensor& x, const Tensor& residual) const {
+    return to_out(self_attention(to_qkv(x), head_count), residual);
+  }
 };
 
 struct CrossAttention {  // to the text
@@ -62,8 +64,8 @@ struct CrossAttention {  // to the text
   Linear to_kv = Linear::side_by_side(s, context_dim, {{"to_k", dim}, {"to_v", dim}}, /*bias=*/false);
   Linear to_out{s / "to_out.0", dim, dim};
 
-  Tensor operator()(const Tensor& x, const Tensor& context) const {
-    return to_out(cross_attention(to_q(x), to_kv(context), head_count));
+  Tensor operator()(const Tensor& x, const Tensor& context, const Tensor& residual) const {
+    return to_out(cross_attention(to_q(x), to_kv(context), head_count), residual);
   }
 };
 
@@ -73,7 +75,7 @@ struct FeedForward {
   Linear proj{s / "net.0.proj", dim, 8 * dim};  // value and gate, each 4 dim wide
   Linear out{s / "net.2", 4 * dim, dim};
 
-  Tensor operator()(const Tensor& x) const { return out(geglu(proj(x))); }
+  Tensor operator()(const Tensor& x, const Tensor& residual) const { return out(geglu(proj(x)), residual); }
 };
 
 struct TransformerBlock {
@@ -87,9 +89,9 @@ struct TransformerBlock {
   FeedForward ff{s / "ff", dim};
 
   Tensor operator()(Tensor x, const Tensor& context) const {
-    x = x + attn1(norm1(x));
-    x = x + attn2(norm2(x), context);
-    return x + ff(norm3(x));
+    x = attn1(norm1(x), x);
+    x = attn2(norm2(x), context, x);
+    return ff(norm3(x), x);
   }
 };
 
@@ -106,7 +108,7 @@ struct Transformer {  // every position of the latent is a token
   Tensor operator()(const Tensor& x, const Tensor& context) const {  // [B, H, W, C]
     Tensor h = proj_in(reshape(norm(x), {x.dim(0), x.dim(1) * x.dim(2), dim}));
     for (const TransformerBlock& block : blocks) h = block(h, context);
-    return x + reshape(proj_out(h), x.shape());
+    return reshape(proj_out(h, reshape(x, h.shape())), x.shape());
   }
 };
 

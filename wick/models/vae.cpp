@@ -47,7 +47,7 @@ struct Attention {  // one head over all positions
 
   Tensor operator()(const Tensor& x) const {
     const Tensor n = reshape(norm(x), {x.dim(0), x.dim(1) * x.dim(2), dim});
-    return x + reshape(to_out(self_attention(to_qkv(n), 1)), x.shape());
+    return reshape(to_out(self_attention(to_qkv(n), 1), reshape(x, n.shape())), x.shape());
   }
 };
 

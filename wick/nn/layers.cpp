@@ -44,15 +44,16 @@ Linear::Linear(const Scope& s, int64_t in, const std::vector<Output>& outputs, b
   for (const auto& [name, width] : outputs) parts_.push_back(Linear(s / name, in, width, bias));
 }
 
-Tensor Linear::operator()(const Tensor& x) const {
+Tensor Linear::operator()(const Tensor& x, const Tensor& residual) const {
   if (!parts_.empty()) {
     std::vector<Tensor> outputs;
     for (const Linear& part : parts_) outputs.push_back(part(x));
-    return cat(outputs, -1);
+    const Tensor y = cat(outputs, -1);
+    return residual ? y + residual : y;
   }
   const auto joined = [](const StackedTensor& t) { return t.parts.empty() ? t.whole : stacked(t.whole, t.parts); };
   const Tensor weight = joined(weight_), bias = joined(bias_);
-  return lora_ ? lora_linear(x, weight, bias, *lora_) : linear(x, weight, bias);
+  return lora_ ? lora_linear(x, weight, bias, *lora_, residual) : linear(x, weight, bias, residual);
 }
 
 Conv::Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv)

@@ -8,8 +8,8 @@
 
 namespace wick {
 
-// y [..., out] = x [..., in] W^T + b, plus the LoRA that the Scope's adapter has for it. One Linear serves frozen and
-// trainable weights.
+// y [..., out] = x [..., in] W^T + b + residual [..., out], plus the LoRA that the Scope's adapter has for it. One
+// Linear serves frozen and trainable weights.
 class Linear {
  public:
   struct Output {  // of one of several linears
@@ -24,7 +24,7 @@ class Linear {
   // The linears of these names, which have the same input: one, with their outputs side by side. (Where their weights
   // are kept in different types, as in some GGUF files, it is several in one.)
   static Linear side_by_side(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias = true);
-  Tensor operator()(const Tensor& x) const;
+  Tensor operator()(const Tensor& x, const Tensor& residual = {}) const;
 
  private:
   Linear(const Scope& s, const LoraTarget& target, bool bias);

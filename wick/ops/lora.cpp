@@ -76,32 +76,36 @@ struct FactorGrads {
 
 }  // namespace
 
-Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora) {
+Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora, const Tensor& residual) {
   check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "lora_linear: weight {} does not fit input {}",
         w.shape(), x.shape());
   check(!bias || (bias.rank() == 1 && bias.dim(0) == w.dim(0)), "lora_linear: bias does not fit weight {}", w.shape());
   check(!w.tracked() && !(bias && bias.tracked()), "lora_linear: the weight under a LoRA is frozen");
   check_factors("lora_linear", x, w.dim(0), lora);
+  const Shape shape = with_last(x.shape(), w.dim(0));
+  check(!residual || residual.shape() == shape, "lora_linear: residual {} does not fit output {}", residual.shape(),
+        shape);
 
   const auto compute = [=](const Tensor& of, const View& s) {
-    Tensor y = Tensor::empty(with_last(of.shape(), w.dim(0)), of.dtype(), of.memory());
-    y.backend().lora_linear(y, s, of, w, bias ? bias.view() : View{}, views(lora));
+    Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
+    y.backend().lora_linear(y, s, of, w, bias, views(lora), residual);
     return y;
   };
   const Tensor s = Tensor::empty(with_last(x.shape(), lora.down.dim(0)), x.dtype(), x.memory()), y = compute(x, s);
 
   const bool trained = trains_down(lora) || trains_up(lora);
-  if (!Tape::active() || !(x.tracked() || trained)) return y;
+  if (!Tape::active() || !(x.tracked() || trained || (residual && residual.tracked()))) return y;
   const Saved input(x), saved_x = trains_down(lora) ? input : Saved();
   const Tensor saved_s = trains_up(lora) ? s : Tensor();
-  const auto gradient = [=, x = Input(x)](const Tensor& dy, Grads& grads) {
+  const auto gradient = [=, x = Input(x), r = Input(residual ? residual : w)](const Tensor& dy, Grads& grads) {
+    grads.add(r, dy);
     const Tensor dx = grads.wants(x) ? x.empty() : Tensor();
     const FactorGrads factors(lora);
     dy.backend().lora_linear_backward(dx, factors.down, factors.up_views(), dy, saved_x(), saved_s, w, views(lora));
     grads.add(x, dx);
     factors.add_to(grads, lora);
   };
-  if ((!saved_x && !input.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
+  if (residual || (!saved_x && !input.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
     return Tape::active()->push(kLoraLinear, y, gradient);
   return Tape::active()->push(kLoraLinear, y, gradient, [=] { return compute(input(), {}); });
 }

@@ -39,21 +39,23 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   });
 }
 
-Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual) {
   check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "linear: weight {} does not fit input {}", w.shape(),
         x.shape());
   check(!bias || (bias.rank() == 1 && bias.dim(0) == w.dim(0)), "linear: bias does not fit weight {}", w.shape());
   Shape shape = x.shape();
   shape[shape.rank() - 1] = w.dim(0);
+  check(!residual || residual.shape() == shape, "linear: residual {} does not fit output {}", residual.shape(), shape);
   const auto compute = [=](const Tensor& of) {
     Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
-    y.backend().linear(y, of, w, bias ? bias.view() : View{});
+    y.backend().linear(y, of, w, bias, residual);
     return y;
   };
   const Saved saved_x(x);
-  const Tensor b = bias ? bias : w.detached();  // a constant stands in for no bias
-  const auto gradient = [=, x = Input(x), b = Input(b), saved_x = w.tracked() ? saved_x : Saved()](const Tensor& dy,
-                                                                                                   Grads& grads) {
+  const Tensor none = w.detached();  // a constant stands in for what is not there
+  const Input b(bias ? bias : none), r(residual ? residual : none);
+  const auto gradient = [=, x = Input(x), saved_x = w.tracked() ? saved_x : Saved()](const Tensor& dy, Grads& grads) {
+    grads.add(r, dy);
     const Tensor dy2 = rows(dy);
     if (grads.wants(x)) {
       Tensor dx = x.empty();
@@ -67,8 +69,8 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
     }
     if (grads.wants(b)) grads.add(b, sum_to(dy2, b.shape));
   };
-  if ((!w.tracked() && !saved_x.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
-    return record(kLinear, compute(x), {x, w, b}, gradient);
+  if (residual || (!w.tracked() && !saved_x.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
+    return record(kLinear, compute(x), {x, w, b, r}, gradient);
   return record(kLinear, compute(x), {x, w, b}, gradient, [=] { return compute(saved_x()); });
 }
 

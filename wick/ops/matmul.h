@@ -7,8 +7,8 @@ namespace wick {
 
 Tensor matmul(const Tensor& a, const Tensor& b);  // [..., M, K] x [..., K, N] -> [..., M, N]
 
-// y [..., N] = x [..., K] w[N, K]^T + bias [N]. bias may be empty. A frozen w gets no gradient, and then x is not
-// saved.
-Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias = {});
+// y [..., N] = x [..., K] w[N, K]^T + bias [N] + residual [..., N]. bias and residual may be empty. A frozen w gets no
+// gradient, and then x is not saved.
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias = {}, const Tensor& residual = {});
 
 }  // namespace wick

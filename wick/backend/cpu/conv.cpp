@@ -134,7 +134,7 @@ void backward_input_as_forward(const View& dx, const View& dy, const View& w, co
 
 void CpuBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
   if (y.numel() == 0) return;
-  if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias);
+  if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias, {});
   const Descriptions d(x, y, w, conv);
   const auto chosen = d.forward(bool(bias));
   const DenseInput image(x), shift(bias);

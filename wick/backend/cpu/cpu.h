@@ -30,8 +30,8 @@ class CpuBackend final : public Backend {
 
   // matrix products
   void matmul(View c, View a, View b, float alpha, float beta) override;
-  void linear(View y, View x, View w, View bias) override;
-  void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora) override;
+  void linear(View y, View x, View w, View bias, View residual) override;
+  void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) override;
   void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
                             const LoraFactors& lora) override;
   void lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) override;

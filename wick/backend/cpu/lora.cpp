@@ -110,7 +110,7 @@ class Sum {
 
 }  // namespace
 
-void CpuBackend::lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora) {
+void CpuBackend::lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) {
   const Operand input(x), a(lora.down);
   const Scratch own_s(s ? 0 : input->rows * a->rows);
   const Result saved(s ? s : contiguous_view(own_s.data(), {input->rows, a->rows}));
@@ -121,6 +121,7 @@ void CpuBackend::lora_linear(View y, View s, View x, View w, View bias, const Lo
     gemm(block.outputs(*product), block.low(*saved), block.up->t(), block.scale, 1);
   saved.store();
   product.store();
+  if (residual) accumulate(y, residual, 1);
 }
 
 void CpuBackend::lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s,

@@ -107,10 +107,11 @@ void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bi
   });
 }
 
-void CpuBackend::linear(View y, View x, View w, View bias) {
+void CpuBackend::linear(View y, View x, View w, View bias, View residual) {
   const Result product(y);
   linear_into(*product, *Operand(x), w, bias);
   product.store();
+  if (residual) accumulate(y, residual, 1);
 }
 
 }  // namespace wick

@@ -174,7 +174,7 @@ void backward_weight_by_columns(CudaBackend& cuda, const View& dw, const View& d
 
 void CudaBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
   if (y.numel() == 0) return;
-  if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias);
+  if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias, {});
   if (suits_cudnn(*this, w)) {
     const Padding p(x.shape, y.shape, w.shape, conv, x.dtype);
     const PaddedInput image(*this, x, x.dtype, p.x, p.image), weight(*this, w, x.dtype, p.w, p.none);

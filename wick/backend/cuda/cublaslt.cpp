@@ -112,13 +112,13 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
 // One product: c^T = b^T a^T by columns, so that our b is cuBLASLt's first operand.
 struct Cublas::Plan {
   cublasLtMatmulDesc_t desc = nullptr;
-  cublasLtMatrixLayout_t first = nullptr, second = nullptr, result = nullptr;
+  cublasLtMatrixLayout_t first = nullptr, second = nullptr, start = nullptr, result = nullptr;
   cublasLtMatmulHeuristicResult_t chosen{};
   bool found = false;
 
   ~Plan() {
     if (desc) lt().desc_destroy(desc);
-    for (cublasLtMatrixLayout_t layout : {first, second, result})
+    for (cublasLtMatrixLayout_t layout : {first, second, start, result})
       if (layout) lt().layout_destroy(layout);
   }
 };
@@ -153,8 +153,8 @@ std::string Cublas::describe() {
   }
 }
 
-std::unique_ptr<Cublas::Plan> Cublas::make_plan(const DeviceMatrix& c, const DeviceMatrix& a, const DeviceMatrix& b,
-                                                const GemmBatch& batch, const void* bias) const {
+std::unique_ptr<Cublas::Plan> Cublas::make_plan(const Product& p) const {
+  const auto& [d, a, b, c, alpha, beta, bias, batch] = p;
   auto plan = std::make_unique<Plan>();
   const bool tf32 = tf32_ && a.dtype == DType::f32;
   lt_check(lt().desc_create(&plan->desc, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -167,7 +167,8 @@ std::unique_ptr<Cublas::Plan> Cublas::make_plan(const DeviceMatrix& c, const Dev
   }
   plan->first = layout_of(b, batch.count, batch.b);
   plan->second = layout_of(a, batch.count, batch.a);
-  plan->result = layout_of(c, batch.count, batch.c);
+  plan->start = layout_of(c, batch.count, batch.c);
+  plan->result = layout_of(d, batch.count, batch.c);
 
   cublasLtMatmulPreference_t preference;
   lt_check(lt().preference_create(&preference), "asking for an algorithm");
@@ -179,37 +180,46 @@ std::unique_ptr<Cublas::Plan> Cublas::make_plan(const DeviceMatrix& c, const Dev
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b.data));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a.data));
   set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c.data));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(c.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d.data));
   int count = 0;
   const cublasStatus_t status =
-      lt().heuristic(static_cast<cublasLtHandle_t>(handle_), plan->desc, plan->first, plan->second, plan->result,
+      lt().heuristic(static_cast<cublasLtHandle_t>(handle_), plan->desc, plan->first, plan->second, plan->start,
                      plan->result, preference, 1, &plan->chosen, &count);
   plan->found = status == CUBLAS_STATUS_SUCCESS && count > 0 && plan->chosen.state == CUBLAS_STATUS_SUCCESS;
-  check(plan->found || bias, "cuBLASLt: no algorithm for {} x {} x {} in {} (batch {})", c.rows, c.cols, a.cols,
-        name_of(a.dtype), batch.count);
   return plan;
 }
 
-bool Cublas::gemm(const DeviceMatrix& c, const DeviceMatrix& a, const DeviceMatrix& b, float alpha, float beta,
-                  const void* bias, const GemmBatch& batch) {
-  if (c.transposed && !bias)
-    return gemm(c.t(), b.t(), a.t(), alpha, beta, bias, {batch.count, batch.c, batch.b, batch.a});
-  check(a.dtype == b.dtype && (c.dtype == a.dtype || c.dtype == DType::f32) && !c.transposed,
-        "cuBLASLt: no product of {} and {} into {}", name_of(a.dtype), name_of(b.dtype), name_of(c.dtype));
-  const uint64_t aligned = uint64_t{alignment(a.data)} << 30 | uint64_t{alignment(b.data)} << 20 |
-                           uint64_t{alignment(c.data)} << 10 | alignment(bias);
-  const Key key{a.dtype, c.dtype, c.rows,       c.cols,          a.cols,      c.ld,
-                a.ld,    b.ld,    a.transposed, b.transposed,    batch.count, batch.c,
-                batch.a, batch.b, aligned,      bias != nullptr, beta != 0,   tf32_};
+bool Cublas::run(const Product& p) {
+  const auto& [d, a, b, c, alpha, beta, bias, batch] = p;
+  check(a.dtype == b.dtype && (d.dtype == a.dtype || d.dtype == DType::f32) && !d.transposed,
+        "cuBLASLt: no product of {} and {} into {}", name_of(a.dtype), name_of(b.dtype), name_of(d.dtype));
+  const uint64_t aligned = uint64_t{alignment(c.data)} << 40 | uint64_t{alignment(a.data)} << 30 |
+                           uint64_t{alignment(b.data)} << 20 | uint64_t{alignment(d.data)} << 10 | alignment(bias);
+  const Key key{a.dtype, d.dtype, d.rows,          d.cols,       a.cols,      d.ld,    c.ld,
+                a.ld,    b.ld,    a.transposed,    b.transposed, batch.count, batch.c, batch.a,
+                batch.b, aligned, bias != nullptr, beta != 0,    tf32_};
   std::unique_ptr<Plan>& plan = plans_[key];
-  if (!plan) plan = make_plan(c, a, b, batch, bias);
+  if (!plan) plan = make_plan(p);
   if (!plan->found) return false;
   if (bias) set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   lt_check(lt().matmul(static_cast<cublasLtHandle_t>(handle_), plan->desc, &alpha, b.data, plan->first, a.data,
-                       plan->second, &beta, c.data, plan->result, c.data, plan->result, &plan->chosen.algo, workspace_,
+                       plan->second, &beta, c.data, plan->start, d.data, plan->result, &plan->chosen.algo, workspace_,
                        workspace_bytes_, stream_),
            "a product");
   return true;
+}
+
+void Cublas::gemm(const DeviceMatrix& c, const DeviceMatrix& a, const DeviceMatrix& b, float alpha, float beta,
+                  const GemmBatch& batch) {
+  if (c.transposed) return gemm(c.t(), b.t(), a.t(), alpha, beta, {batch.count, batch.c, batch.b, batch.a});
+  check(run({c, a, b, c, alpha, beta, nullptr, batch}), "cuBLASLt: no algorithm for {} x {} x {} in {} (batch {})",
+        c.rows, c.cols, a.cols, name_of(a.dtype), batch.count);
+}
+
+bool Cublas::linear(const DeviceMatrix& y, const DeviceMatrix& x, const DeviceMatrix& w, const void* bias,
+                    const DeviceMatrix& residual) {
+  if (y.transposed || residual.transposed || (residual.data && residual.dtype != y.dtype)) return false;
+  return residual.data ? run({y, x, w, residual, 1, 1, bias, {}}) : run({y, x, w, y, 1, 0, bias, {}});
 }
 
 }  // namespace wick

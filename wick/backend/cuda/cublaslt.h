@@ -30,19 +30,27 @@ class Cublas {
   void allow_tf32(bool allow) { tf32_ = allow; }
 
   // c = alpha * a b + beta * c, accumulated in f32. a and b have one dtype; c has it too, or f32. No side is 0.
-  // A bias [c.cols] of c's dtype may be added where c is not transposed: false if cuBLASLt cannot, and then nothing
-  // was done; without a bias the answer is true.
-  bool gemm(const DeviceMatrix& c, const DeviceMatrix& a, const DeviceMatrix& b, float alpha = 1, float beta = 0,
-            const void* bias = nullptr, const GemmBatch& batch = {});
+  void gemm(const DeviceMatrix& c, const DeviceMatrix& a, const DeviceMatrix& b, float alpha = 1, float beta = 0,
+            const GemmBatch& batch = {});
+  // y = x w + bias [y.cols] + residual [y.rows, y.cols], in one sum. The last two have y's dtype and may be missing.
+  // False if cuBLASLt cannot, and then nothing was done.
+  bool linear(const DeviceMatrix& y, const DeviceMatrix& x, const DeviceMatrix& w, const void* bias,
+              const DeviceMatrix& residual);
 
  private:
   struct Plan;
   // Everything that the choice of an algorithm depends on.
-  using Key = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool, int64_t,
-                         int64_t, int64_t, int64_t, uint64_t, bool, bool, bool>;
-
-  std::unique_ptr<Plan> make_plan(const DeviceMatrix& c, const DeviceMatrix& a, const DeviceMatrix& b,
-                                  const GemmBatch& batch, const void* bias) const;
+  using Key = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool,
+                         int64_t, int64_t, int64_t, int64_t, uint64_t, bool, bool, bool>;
+  // d = alpha * a b + beta * c + bias; none of d and c is transposed.
+  struct Product {
+    const DeviceMatrix &d, &a, &b, &c;
+    float alpha, beta;
+    const void* bias;
+    const GemmBatch& batch;
+  };
+  bool run(const Product& p);
+  std::unique_ptr<Plan> make_plan(const Product& p) const;
 
   cudaStream_t stream_;
   void* handle_ = nullptr;

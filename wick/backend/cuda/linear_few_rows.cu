@@ -25,6 +25,8 @@ struct Arguments {
   int64_t x_row, y_row;
   AnyFloats bias;  // no data: none
   int64_t bias_step;
+  const T* residual;  // laid out like y, with a row's length of its own; null: none
+  int64_t residual_row;
   int rows, chunks, tokens;  // rows of w
   bool constant;             // w, which is asked for before the kernel that makes x has ended
 };
@@ -39,7 +41,11 @@ class Rows {
  public:
   template <class T>
   __device__ __forceinline__ Rows(const Arguments<T>& a, int first, int lane)
-      : lane_(lane), last_(min(kRows, a.rows - first) - 1), row_(a.w_row), data_(a.w + first * a.w_row) {
+      : lane_(lane),
+        last_(min(kRows, a.rows - first) - 1),
+        row_(a.w_row),
+        data_(a.w + first * a.w_row),
+        end_(a.w + int64_t(a.rows - 1) * a.w_row + int64_t(a.chunks) * Weights::kBytes) {
 #pragma unroll
     for (int i = 0; i < kCount; ++i)
       offset_[i] = uint32_t(min(piece(i) / kPieces, last_)) * uint32_t(row_) + uint32_t(kAligned ? column(i) : 0);
@@ -49,14 +55,13 @@ class Rows {
     for (int i = 0; i < kCount; ++i) {
       if ((i + 1) * 32 > kRows * kPieces && piece(i) >= kRows * kPieces) continue;
       const char* from = data_ + offset_[i] + int64_t(chunk) * Weights::kBytes;
-      int bytes = 16;
-      if constexpr (!kAligned) {  // from the multiple of 16 below the chunk to its end
-        const int beyond = int(uintptr_t(from) % 16);
-        from += column(i) - beyond;
-        bytes = min(bytes, beyond + Weights::kBytes - column(i));
-      }
-      const int to = kDense ? piece(i) * 16 : piece(i) / kPieces * Weights::kPitch + column(i);
-      copy_async(stage + to, from, bytes);
+      if constexpr (!kAligned) from += column(i) - int(uintptr_t(from) % 16);  // whole pieces that hold the chunk
+      char* const to = stage + (kDense ? piece(i) * 16 : piece(i) / kPieces * Weights::kPitch + column(i));
+      if (kAligned || from + 16 <= end_)
+        copy_async(to, from, true);
+      else  // nothing lies behind the weight's end
+        for (int at = 0; from + at < end_; at += 2)
+          *reinterpret_cast<uint16_t*>(to + at) = *reinterpret_cast<const uint16_t*>(from + at);
     }
   }
   // Where this lane's row r of a fragment, lane / 4 and eight below, begins in a stage: as far beyond a multiple of 16
@@ -80,7 +85,7 @@ class Rows {
 
   int lane_, last_;
   int64_t row_;
-  const char* data_;
+  const char *data_, *end_;
   uint32_t offset_[kCount];
 };
 
@@ -102,16 +107,13 @@ struct Activations {
 template <int j, class Block, class T>
 __device__ __forceinline__ void add_group(float (&sum)[4], const uint2 (&x)[2], const char* const (&row)[2], int q) {
   using Weights = Chunk<Block>;
-  uint32_t numbers[2][2];  // rows, steps
+  uint32_t numbers[2][2][2];  // rows, steps, pairs
 #pragma unroll
-  for (int r = 0; r < 2; ++r) Weights::template bytes<j>(numbers[r], row[r], q);
+  for (int r = 0; r < 2; ++r) Weights::template floats<j, T>(numbers[r], row[r], q);
   float part[4] = {}, of_ones[4] = {};
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    uint32_t upper[2], lower[2];
-    floats_of<T, Weights::kOffset>(upper, numbers[0][i]);
-    floats_of<T, Weights::kOffset>(lower, numbers[1][i]);
-    const uint32_t a[4] = {upper[0], lower[0], upper[1], lower[1]};
+    const uint32_t a[4] = {numbers[0][i][0], numbers[1][i][0], numbers[0][i][1], numbers[1][i][1]};
     const uint32_t b[2] = {__byte_perm(x[i].x, x[i].y, 0x5410), __byte_perm(x[i].x, x[i].y, 0x7632)};
     mma<T>(part, a, b[0], b[1]);
     if constexpr (Weights::kMinimum) {
@@ -214,6 +216,7 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ 
   const int row = int(threadIdx.x) % kRows, token = int(threadIdx.x) / kRows, column = first + row;
   if (token >= a.tokens || column >= a.rows) return;
   float total = a.bias.data ? a.bias.load(column * a.bias_step) : 0;
+  if (a.residual) total += to_float(a.residual[token * a.residual_row + column]);
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) total += sums[(w * kRows + row) * kTokens + token];
   a.y[token * a.y_row + column] = from_float<T>(total);
@@ -221,7 +224,8 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ 
 }
 
 template <class Weights, class T>
-bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
+bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
+         const DeviceMatrix& residual) {
   constexpr int64_t kElements = 16 * Product<Weights>::kSteps;
   const int64_t w_row = bytes_of(w.dtype, w.stride[0]);
   if (x.cols == 0 || x.cols % kElements != 0) return false;
@@ -240,6 +244,8 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
                          y.ld,
                          bias ? AnyFloats(bias) : AnyFloats(),
                          bias ? bias.stride[0] : 0,
+                         residual.data ? static_cast<const T*>(residual.data) + token * residual.ld : nullptr,
+                         residual.ld,
                          int(w.shape[0]),
                          int(x.cols / kElements),
                          int(std::min<int64_t>(x.rows - token, kTokens)),
@@ -252,16 +258,19 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
 
 }  // namespace
 
-bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
+bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
+                     const DeviceMatrix& residual) {
   const bool floats = w.dtype == x.dtype;
   if (cuda.capability() < 80 || x.dtype == DType::f32 || y.dtype != x.dtype || !(floats || is_block(w.dtype)))
     return false;
-  if (x.rows > (floats ? kTokens : kMostTokens) || x.transposed || y.transposed || w.stride[1] != 1) return false;
+  if (x.rows > (floats ? kTokens : kMostTokens) || x.transposed || y.transposed || residual.transposed ||
+      w.stride[1] != 1)
+    return false;
   if (uintptr_t(x.data) % 8 != 0 || (x.rows > 1 && x.ld % 4 != 0)) return false;
   const auto of_type = [&]<class T>(Type<T>) {
-    if (floats) return run<FloatChunk<T>, T>(cuda, y, x, w, bias);
+    if (floats) return run<FloatChunk<T>, T>(cuda, y, x, w, bias, residual);
     bool done = false;
-    for_block_type(w.dtype, [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias); });
+    for_block_type(w.dtype, [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias, residual); });
     return done;
   };
   return x.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());

@@ -6,8 +6,9 @@
 
 namespace wick {
 
-// y [M, N] = x [M, K] w[N, K]^T + bias, for weights in x's 16-bit dtype or in blocks. False, and nothing done, where it
-// is not made for the sizes, the layouts or the device, or where cuBLASLt is faster.
-bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias);
+// y [M, N] = x [M, K] w[N, K]^T + bias + residual, for weights in x's 16-bit dtype or in blocks. False, and nothing
+// done, where it is not made for the sizes, the layouts or the device, or where cuBLASLt is faster.
+bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
+                     const DeviceMatrix& residual);
 
 }  // namespace wick

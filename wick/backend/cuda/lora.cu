@@ -200,15 +200,16 @@ DeviceMatrix project_low(CudaBackend& cuda, const WorkMatrix& own, const DeviceM
   return low;
 }
 
-// y = x w^T + bias + scale * s_g up_g^T in one launch or two, if the shapes fit.
+// y = x w^T + bias + scale * s_g up_g^T + residual in one launch or two, if the shapes fit.
 bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& w, const View& bias,
-                   const LoraFactors& lora) {
+                   const LoraFactors& lora, const DeviceMatrix& residual) {
   const auto product = as_rows(y), input = as_rows(x), weight = as_matrix(w);
   const auto saved = s ? as_rows(s) : DeviceMatrix{};
   const bool dense_bias = !bias || (bias.dtype == DType::f32 && bias.contiguous());
   if (!product || !input || !weight || !saved || !dense_bias || !factors_fit(cuda, *input)) return false;
   if (s && (s.dtype != x.dtype || saved->transposed)) return false;
-  ExtendedGemm g{.y = *product, .x = *input, .w = weight->t(), .bias = bias.as<float>()};
+  if (residual.data && (residual.transposed || !rows_aligned(residual))) return false;
+  ExtendedGemm g{.y = *product, .x = *input, .w = weight->t(), .bias = bias.as<float>(), .residual = residual};
   if (!g.w.transposed || !lora_product_fits(cuda, g)) return false;
   const Factor a(cuda, lora.down, x.dtype);
   const Ups ups(cuda, lora, x.dtype);
@@ -348,19 +349,20 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
 
 }  // namespace
 
-void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora) {
+void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) {
   if (x.numel() == 0 || lora.down.numel() == 0 || y.numel() == 0) {
     zero(*this, s);
-    if (w) linear(y, x, w, bias);
+    if (w) linear(y, x, w, bias, residual);
     return;
   }
   if (w && is_block(w.dtype)) {
-    linear(y, x, w, bias);
-    return lora_linear(y, s, x, {}, {}, lora);
+    linear(y, x, w, bias, residual);
+    return lora_linear(y, s, x, {}, {}, lora, {});
   }
+  const MatrixInput start(*this, residual, x.dtype);
   if (side_by_side(lora, y.dim(-1))) {
     const LoraBlock& first = lora.blocks.front();
-    if (w && fused_forward(*this, y, s, x, w, bias, lora)) return;
+    if (w && fused_forward(*this, y, s, x, w, bias, lora, *start)) return;
     if (!w && lora.blocks.size() == 1 && fused_adapter(*this, y, s, x, lora.down, first.up, first.scale)) return;
   }
   const MatrixInput input(*this, x, x.dtype), a(*this, lora.down, x.dtype);
@@ -369,7 +371,7 @@ void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, const L
   const DeviceMatrix& low = s ? *saved : *own.emplace(*this, x.dtype, input->rows, a->rows);
   cublas().gemm(low, *DroppedInput(*this, *input, lora.dropout), a->t());
   if (w)
-    linear(product->view(), input->view(), w, bias);
+    linear(product->view(), input->view(), w, bias, residual ? start->view() : View());
   else
     product.load();
   for (const LoraBlock& block : lora.blocks) {

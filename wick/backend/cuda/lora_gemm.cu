@@ -446,7 +446,7 @@ int stage_bytes(const ExtendedGemm& g, const GemmPlan& plan) {
 
 GemmShape make_shape(const ExtendedGemm& g, const GemmPlan& plan) {
   GemmShape shape{};
-  shape.y = {g.y.data, g.y.ld, int(g.y.rows), int(g.y.cols), g.bias};
+  shape.y = {g.y.data, g.y.ld, int(g.y.rows), int(g.y.cols), g.bias, g.residual.data, g.residual.ld};
   shape.s = {g.s.data, g.s.ld, int(g.y.rows), int(g.s.cols), nullptr};
   shape.s_scale = g.s_scale;
   shape.low_scale = g.low_scale;

@@ -7,8 +7,9 @@
 
 namespace wick {
 
-// y [M, N] = x [M, K] w [K, N] + low [M, R] f [R, N] + bias, in one f32 sum: forward with w, f the transposes of the
-// weight and of up; for dx with the weight and down as they are. All but the bias have one 16-bit dtype.
+// y [M, N] = x [M, K] w [K, N] + low [M, R] f [R, N] + bias, in one f32 sum, which is rounded, + residual: forward with
+// w, f the transposes of the weight and of up; for dx with the weight and down as they are. All but the bias have one
+// 16-bit dtype.
 // low = low_scale * x p comes from the launch before, or the product makes it itself (GemmPlan::slice).
 // Groups: layers that share x have their weights one below the other, and each its own columns of y and of low.
 struct ExtendedGemm {
@@ -22,7 +23,8 @@ struct ExtendedGemm {
   std::array<Group, kMostGroups> groups{};
   int group_count = 0;  // 0: the plain product
   const float* bias = nullptr;
-  DeviceMatrix s{};  // if wanted, s_scale * x p; the product writes it where it makes low itself
+  DeviceMatrix residual{};  // if there is one: like y, rows 16-byte aligned
+  DeviceMatrix s{};         // if wanted, s_scale * x p; the product writes it where it makes low itself
   float s_scale = 1, low_scale = 1;
 };
 

@@ -10,6 +10,7 @@
 #include <limits>
 
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/eights.cuh"
 #include "wick/backend/cuda/device/mma.cuh"
 
 namespace wick {
@@ -29,6 +30,8 @@ struct MmaShape {
   const void *x, *w, *low;
   int64_t y_ld, x_ld, w_ld, low_ld;
   const float* bias;
+  const void* residual;
+  int64_t residual_ld;
   int rows, cols, depth;
   int row_tiles, col_tiles;
   int group_count;
@@ -211,9 +214,12 @@ struct Warp {
     for (int i = 0; i < Tile::kWarpRows * kChunks / 32; ++i) {
       const int line = (i * 32 + lane) / kChunks, chunk = lane % kChunks;
       const int y_row = first_row + row + line, y_col = first_col + col + chunk * 8;
-      if (y_row < shape.rows && y_col < shape.cols)
-        *reinterpret_cast<uint4*>(static_cast<T*>(shape.y) + y_row * shape.y_ld + y_col) =
-            *reinterpret_cast<const uint4*>(out + chunk_at<Tile::kWarpCols>(line, chunk));
+      if (y_row >= shape.rows || y_col >= shape.cols) continue;
+      uint4 sums = *reinterpret_cast<const uint4*>(out + chunk_at<Tile::kWarpCols>(line, chunk));
+      if (shape.residual)
+        sums = sum_of_eights<T>(sums, *reinterpret_cast<const uint4*>(static_cast<const T*>(shape.residual) +
+                                                                      y_row * shape.residual_ld + y_col));
+      *reinterpret_cast<uint4*>(static_cast<T*>(shape.y) + y_row * shape.y_ld + y_col) = sums;
     }
   }
 };
@@ -287,6 +293,8 @@ MmaShape make_shape(const ExtendedGemm& g) {
   shape.w_ld = g.w.ld;
   shape.low_ld = g.low.ld;
   shape.bias = g.bias;
+  shape.residual = g.residual.data;
+  shape.residual_ld = g.residual.ld;
   shape.rows = int(g.y.rows);
   shape.cols = int(g.y.cols);
   shape.depth = int(g.x.cols);

@@ -42,7 +42,7 @@ double composed_microseconds(const Gpu& gpu, const ExtendedGemm& g) {
 
 void compose(CudaBackend& cuda, const ExtendedGemm& g) {
   const View bias = g.bias ? View{const_cast<float*>(g.bias), DType::f32, {g.y.cols}, {1}} : View();
-  cuda.linear(g.y.view(), g.x.view(), g.w.t().view(), bias);
+  cuda.linear(g.y.view(), g.x.view(), g.w.t().view(), bias, g.residual.data ? g.residual.view() : View());
   int64_t column = 0;
   for (int i = 0; i < g.group_count; ++i) {
     const DeviceMatrix& f = g.groups[size_t(i)].f;

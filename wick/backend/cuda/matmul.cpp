@@ -95,7 +95,7 @@ void gemm_batch(Cublas& cublas, const View& c, const View& a, const View& b, flo
     int64_t rest = call;
     for (size_t d = inner; d-- > 0; rest /= dims.extent[d])
       for (size_t n = 0; n < 3; ++n) at[n] += rest % dims.extent[d] * dims.step[d][n];
-    cublas.gemm(moved(c, at[0]), moved(a, at[1]), moved(b, at[2]), alpha, beta, nullptr, batch);
+    cublas.gemm(moved(c, at[0]), moved(a, at[1]), moved(b, at[2]), alpha, beta, batch);
   }
 }
 
@@ -120,23 +120,21 @@ void matmul_blocks(CudaBackend& cuda, const View& c, const View& a, const View& 
   });
 }
 
-// y = x w^T + bias, for w of any dtype.
-void linear_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
-  const auto start_from_bias = [&] {
-    View every_row{bias.data, bias.dtype, {y.rows, y.cols}, {0, bias.stride[0]}};
-    cuda.copy(y.view(), every_row);
-  };
-  if (x.cols == 0) return bias ? start_from_bias() : cuda.fill(y.view(), 0);
+// y = x w^T + bias + residual, for w of any dtype.
+void linear_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
+                    const DeviceMatrix& residual) {
   const MatrixInput weight(cuda, w, x.dtype);
-  if (!bias) {
-    cuda.cublas().gemm(y, x, weight->t());
-    return;
-  }
   const DenseInput shift(cuda, bias, x.dtype);
-  if (y.transposed || !cuda.cublas().gemm(y, x, weight->t(), 1, 0, shift.as<void>())) {
-    start_from_bias();
-    cuda.cublas().gemm(y, x, weight->t(), 1, 1);
-  }
+  if (x.cols > 0 && cuda.cublas().linear(y, x, weight->t(), shift.as<void>(), residual)) return;
+  const View every_row = bias ? View{bias.data, bias.dtype, {y.rows, y.cols}, {0, bias.stride[0]}} : View();
+  if (residual.data)
+    cuda.copy(y.view(), residual.view());
+  else if (bias)
+    cuda.copy(y.view(), every_row);
+  else
+    cuda.fill(y.view(), 0);
+  if (residual.data && bias) cuda.binary(Binary::add, y.view(), y.view(), every_row);
+  if (x.cols > 0) cuda.cublas().gemm(y, x, weight->t(), 1, 1);
 }
 
 View part_of(const View& vector, int64_t first, int64_t count) {
@@ -175,17 +173,17 @@ void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
   copy(c, product);
 }
 
-void CudaBackend::linear(View y, View x, View w, View bias) {
+void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
   if (y.numel() == 0) return;
-  const MatrixInput input(*this, x, x.dtype);
+  const MatrixInput input(*this, x, x.dtype), start(*this, residual, x.dtype);
   const MatrixOutput product(*this, y, x.dtype);
-  if (!linear_few_rows(*this, *product, *input, w, bias)) {
+  if (!linear_few_rows(*this, *product, *input, w, bias, *start)) {
     if (!is_block(w.dtype))
-      linear_product(*this, *product, *input, w, bias);
+      linear_product(*this, *product, *input, w, bias, *start);
     else
       for_slices(w.shape[0], w.shape[1], 1, [&](int64_t first, int64_t count) {
         linear_product(*this, product->col_range(first, count), *input, block_rows(w, first, count),
-                       part_of(bias, first, count));
+                       part_of(bias, first, count), residual ? start->col_range(first, count) : DeviceMatrix{});
       });
   }
   product.finish();

@@ -22,15 +22,12 @@ __device__ __forceinline__ uint32_t pack(float a, float b) {
 
 __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint32_t(__cvta_generic_to_shared(p)); }
 
-// 16 bytes to shared memory: `bytes` of them from global memory, both 16-byte aligned, and zeros. No more is read.
-__device__ __forceinline__ void copy_async(void* shared, const void* global, int bytes) {
+// 16 bytes from global to shared memory, both 16-byte aligned; zeros if not valid, and then nothing is read.
+__device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(bytes)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid ? 16 : 0)
                : "memory");
 #endif
-}
-__device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid) {
-  copy_async(shared, global, valid ? 16 : 0);
 }
 __device__ __forceinline__ void copy_async_commit() {
 #if __CUDA_ARCH__ >= 800

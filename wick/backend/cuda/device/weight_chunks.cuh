@@ -30,67 +30,72 @@ __device__ __forceinline__ uint32_t word_at(const char* at) {
 }
 __device__ __forceinline__ float f16_at(const char* at) { return scale_of(*reinterpret_cast<const uint16_t*>(at)); }
 
-// Four numbers, a byte each, to 16-bit floats less `kOffset`: the pairs 0, 2 and 1, 3.
+// Two 16-bit floats a - b, as bits.
+template <class T>
+__device__ __forceinline__ uint32_t difference(uint32_t a, uint32_t b) {
+  using Two = std::conditional_t<std::is_same_v<T, bf16>, __nv_bfloat162, __half2>;
+  const Two less = __hsub2(reinterpret_cast<const Two&>(a), reinterpret_cast<const Two&>(b));
+  return reinterpret_cast<const uint32_t&>(less);
+}
+// The float whose last bit counts one, twice: small numbers lie below its leading one.
+template <class T>
+constexpr uint32_t kOnesCount = std::is_same_v<T, bf16> ? 0x43004300 : 0x64006400;  // 128, 1024
+// Two numbers of 7 bits (10 in f16), each in 16, to floats less `kOffset`.
 template <class T, int kOffset>
-__device__ __forceinline__ void floats_of(uint32_t (&pairs)[2], uint32_t bytes) {
-#if __CUDA_ARCH__ >= 800
-  if constexpr (std::is_same_v<T, f16> || kOffset < 128) {
-    // Below the leading one of a float whose last bit counts one.
-    constexpr uint32_t kBits = std::is_same_v<T, f16> ? 0x64006400 : 0x43004300;
-    constexpr float kLeading = std::is_same_v<T, f16> ? 1024 : 128;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const uint32_t both = (bytes >> 8 * i & 0x00ff00ff) | kBits;
-      if constexpr (std::is_same_v<T, f16>) {
-        const __half2 less = __hsub2(reinterpret_cast<const __half2&>(both), __float2half2_rn(kLeading + kOffset));
-        pairs[i] = reinterpret_cast<const uint32_t&>(less);
-      } else {
-        const __nv_bfloat162 less =
-            __hsub2(reinterpret_cast<const __nv_bfloat162&>(both), __float2bfloat162_rn(kLeading + kOffset));
-        pairs[i] = reinterpret_cast<const uint32_t&>(less);
-      }
-    }
-  } else {  // eight bits are one too many for that in bf16: through f32, whose upper half holds them
-    float f[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      f[i] = __uint_as_float(__byte_perm(bytes, 0x4b000000, 0x7440 + i)) - (8388608.0f + kOffset);
-#pragma unroll
-    for (int i = 0; i < 2; ++i) pairs[i] = __byte_perm(__float_as_uint(f[i]), __float_as_uint(f[i + 2]), 0x7632);
-  }
-#endif
+__device__ __forceinline__ uint32_t floats_of(uint32_t numbers) {
+  constexpr uint32_t kBoth = uint32_t{kOffset} << 16 | kOffset;
+  static_assert(kOffset < 128);
+  return difference<T>(numbers | kOnesCount<T>, kOnesCount<T> | kBoth);
 }
 
 // Chunks of 256 elements as they lie in a row: kBytes of them, in shared memory kPitch from row to row (an odd multiple
-// of 16, so that the rows of a fragment lie in different banks). Of group j, bytes() gives numbers of a lane's two
-// fours; scale() what they count for, in the units of step j * 2 + i. kAligned: chunks begin at multiples of 16 bytes.
+// of 16, so that the rows of a fragment lie in different banks). Of group j, floats() gives a lane's two fours, each as
+// the pairs 0, 2 and 1, 3; scale() what they count for, in the units of step j * 2 + i. kAligned: chunks begin at
+// multiples of 16 bytes.
 template <class Block>
 struct Chunk;
 
 template <>
 struct Chunk<Q8Block> {
-  static constexpr int kBytes = 272, kPitch = 272, kStages = 2, kOffset = 128;
+  static constexpr int kBytes = 272, kPitch = 272, kStages = 2;
   static constexpr bool kAligned = true, kMinimum = false, kScaleOfStep = false;
-  template <int j>
-  static __device__ __forceinline__ void bytes(uint32_t (&n)[2], const char* row, int q) {
+  template <int j, class T>
+  static __device__ __forceinline__ void floats(uint32_t (&n)[2][2], const char* row, int q) {
 #pragma unroll
-    for (int i = 0; i < 2; ++i) n[i] = word_at<j % 2 == 1>(row + 34 * j + 2 + 16 * i + 4 * q) ^ 0x80808080;
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t word = word_at<j % 2 == 1>(row + 34 * j + 2 + 16 * i + 4 * q);
+#pragma unroll
+      for (int p = 0; p < 2; ++p) n[i][p] = of_signed_bytes<T>(word >> 8 * p);
+    }
   }
   template <int j>
   static __device__ __forceinline__ float scale(const char* row, int) {
     return f16_at(row + 34 * j);
   }
+
+ private:
+  // Bytes 0 and 2. In bf16 a byte is a bit too long to lie below the leading one: the sign bit, which counts -128,
+  // makes 256 of the 128 that is subtracted.
+  template <class T>
+  static __device__ __forceinline__ uint32_t of_signed_bytes(uint32_t word) {
+    if constexpr (std::is_same_v<T, bf16>)
+      return difference<T>((word & 0x007f007f) | 0x43004300, (word & 0x00800080) | 0x43004300);
+    else
+      return difference<T>((word & 0x00ff00ff) ^ 0x64806480, 0x64806480);
+  }
 };
 
 template <>
 struct Chunk<Q4Block> {
-  static constexpr int kBytes = 144, kPitch = 144, kStages = 3, kOffset = 8;
+  static constexpr int kBytes = 144, kPitch = 144, kStages = 3;
   static constexpr bool kAligned = true, kMinimum = false, kScaleOfStep = false;
-  template <int j>
-  static __device__ __forceinline__ void bytes(uint32_t (&n)[2], const char* row, int q) {
-    const uint32_t both = word_at<j % 2 == 1>(row + 18 * j + 2 + 4 * q);
-    n[0] = both & 0x0f0f0f0f;
-    n[1] = both >> 4 & 0x0f0f0f0f;
+  template <int j, class T>
+  static __device__ __forceinline__ void floats(uint32_t (&n)[2][2], const char* row, int q) {
+    const uint32_t word = word_at<j % 2 == 1>(row + 18 * j + 2 + 4 * q);
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+#pragma unroll
+      for (int p = 0; p < 2; ++p) n[i][p] = floats_of<T, 8>(word >> (4 * i + 8 * p) & 0x000f000f);
   }
   template <int j>
   static __device__ __forceinline__ float scale(const char* row, int) {
@@ -101,17 +106,19 @@ struct Chunk<Q4Block> {
 // q4_k and q5_k: one block is a chunk.
 template <class Block>
 struct ChunkOfGroups {
-  static constexpr int kBytes = int(sizeof(Block)), kPitch = kBytes, kStages = 3, kOffset = 0;
+  static constexpr int kBytes = int(sizeof(Block)), kPitch = kBytes, kStages = 3;
   static constexpr bool kAligned = true, kMinimum = true, kScaleOfStep = false;
   static_assert(kPitch % 32 == 16);
-  template <int j>
-  static __device__ __forceinline__ void bytes(uint32_t (&n)[2], const char* row, int q) {
+  template <int j, class T>
+  static __device__ __forceinline__ void floats(uint32_t (&n)[2][2], const char* row, int q) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const char* const at = row + 16 * i + 4 * q;
-      n[i] = word_at<true>(at + offsetof(Block, q) + j / 2 * 32) >> j % 2 * 4 & 0x0f0f0f0f;
+      uint32_t bytes = word_at<true>(at + offsetof(Block, q) + j / 2 * 32) >> j % 2 * 4 & 0x0f0f0f0f;
       if constexpr (std::is_same_v<Block, Q5KBlock>)
-        n[i] |= (word_at<true>(at + offsetof(Q5KBlock, high)) >> j & 0x01010101) << 4;
+        bytes |= (word_at<true>(at + offsetof(Q5KBlock, high)) >> j & 0x01010101) << 4;
+#pragma unroll
+      for (int p = 0; p < 2; ++p) n[i][p] = floats_of<T, 0>(bytes >> 8 * p & 0x00ff00ff);
     }
   }
   // Word 0 of the twelve bytes of GroupScales has the scales of groups 0 to 3, word 1 the minima, word 2 low bits of
@@ -144,16 +151,18 @@ struct Chunk<Q5KBlock> : ChunkOfGroups<Q5KBlock> {};
 
 template <>
 struct Chunk<Q6KBlock> {  // lies at any even address, and lies in shared memory as far from a multiple of 16
-  static constexpr int kBytes = 210, kPitch = 240, kStages = 2, kOffset = 32;
+  static constexpr int kBytes = 210, kPitch = 240, kStages = 2;
   static constexpr bool kAligned = false, kMinimum = false, kScaleOfStep = true;
-  template <int j>
-  static __device__ __forceinline__ void bytes(uint32_t (&n)[2], const char* row, int q) {
+  template <int j, class T>
+  static __device__ __forceinline__ void floats(uint32_t (&n)[2][2], const char* row, int q) {
     constexpr int kHalf = j / 4, kGroup = j % 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const char* const at = row + 16 * i + 4 * q;
-      n[i] = (even_word(at + kHalf * 64 + kGroup % 2 * 32) >> kGroup / 2 * 4 & 0x0f0f0f0f) |
-             (even_word(at + offsetof(Q6KBlock, high) + kHalf * 32) >> 2 * kGroup & 0x03030303) << 4;
+      const uint32_t bytes = (even_word(at + kHalf * 64 + kGroup % 2 * 32) >> kGroup / 2 * 4 & 0x0f0f0f0f) |
+                             (even_word(at + offsetof(Q6KBlock, high) + kHalf * 32) >> 2 * kGroup & 0x03030303) << 4;
+#pragma unroll
+      for (int p = 0; p < 2; ++p) n[i][p] = floats_of<T, 32>(bytes >> 8 * p & 0x00ff00ff);
     }
   }
   template <int j>
