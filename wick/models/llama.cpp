@@ -25,8 +25,9 @@ struct GroupedAttention {
   std::optional<RmsNorm> q_norm = head_norm(s / "q_norm", c), k_norm = head_norm(s / "k_norm", c);
   Linear o_proj{s / "o_proj", c.query_width(), c.hidden, c.output_bias};
 
-  Tensor operator()(const Tensor& x, const Tensor& residual, const TokenPlan& plan, KvCache* cache) const {
-    const auto qkv = split(heads(qkv_proj(x), c.heads + 2 * c.kv_heads), 2, {c.heads, c.kv_heads, c.kv_heads});
+  Tensor operator()(const Tensor& x, const RmsNorm& before, const TokenPlan& plan, KvCache* cache) const {
+    const auto qkv =
+        split(heads(qkv_proj.after(before, x), c.heads + 2 * c.kv_heads), 2, {c.heads, c.kv_heads, c.kv_heads});
     const auto turned = [&](const Tensor& part, const std::optional<RmsNorm>& norm) {
       return rope(norm ? (*norm)(part) : part, plan.cos, plan.sin, RopePairs::halves);
     };
@@ -34,7 +35,7 @@ struct GroupedAttention {
     Tensor k = turned(qkv[1], k_norm), v = qkv[2];
     if (cache) std::tie(k, v) = cache->append(layer, k, v, plan);
     const Tensor& ranges = c.windowed[size_t(layer)] ? plan.windowed_ranges : plan.ranges;
-    return o_proj(merge_heads(attention(q, k, v, ranges)), residual);
+    return o_proj(merge_heads(attention(q, k, v, ranges)), x);
   }
 };
 
@@ -45,8 +46,8 @@ struct FeedForward {
       Linear::side_by_side(s, c.hidden, {{"gate_proj", c.intermediate}, {"up_proj", c.intermediate}}, c.mlp_bias);
   Linear down_proj{s / "down_proj", c.intermediate, c.hidden, c.mlp_bias};
 
-  Tensor operator()(const Tensor& x, const Tensor& residual) const {
-    return down_proj(swiglu(gate_up_proj(x)), residual);
+  Tensor operator()(const Tensor& x, const RmsNorm& before) const {
+    return down_proj(gate_up_proj.after(before, x, /*gated=*/true), x);
   }
 };
 
@@ -60,8 +61,8 @@ struct Layer {
   FeedForward mlp{s / "mlp", c};
 
   Tensor operator()(Tensor x, const TokenPlan& plan, KvCache* cache) const {
-    x = self_attn(input_layernorm(x), x, plan, cache);
-    return mlp(post_attention_layernorm(x), x);
+    x = self_attn(x, input_layernorm, plan, cache);
+    return mlp(x, post_attention_layernorm);
   }
 };
 

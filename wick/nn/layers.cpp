@@ -56,6 +56,13 @@ Tensor Linear::operator()(const Tensor& x, const Tensor& residual) const {
   return lora_ ? lora_linear(x, weight, bias, *lora_, residual) : linear(x, weight, bias, residual);
 }
 
+Tensor Linear::after(const RmsNorm& norm, const Tensor& x, bool gated) const {
+  if (!Tape::active() && !lora_ && parts_.empty() && weight_.parts.empty())
+    return fused_linear(x, weight_.whole, bias_.whole, norm.weight, norm.eps, gated);
+  const Tensor y = (*this)(norm(x));
+  return gated ? swiglu(y) : y;
+}
+
 Conv::Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv)
     : weight_(s.load_conv("weight", {out, in, kernel, kernel})),
       bias_(s.load("bias", {out})),

@@ -8,6 +8,8 @@
 
 namespace wick {
 
+struct RmsNorm;
+
 // y [..., out] = x [..., in] W^T + b + residual [..., out], plus the LoRA that the Scope's adapter has for it. One
 // Linear serves frozen and trainable weights.
 class Linear {
@@ -25,6 +27,8 @@ class Linear {
   // are kept in different types, as in some GGUF files, it is several in one.)
   static Linear side_by_side(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias = true);
   Tensor operator()(const Tensor& x, const Tensor& residual = {}) const;
+  // Of norm(x), and with `gated` swiglu of that: in one kernel where no gradients are wanted and no LoRA is on.
+  Tensor after(const RmsNorm& norm, const Tensor& x, bool gated = false) const;
 
  private:
   Linear(const Scope& s, const LoraTarget& target, bool bias);

@@ -11,4 +11,8 @@ Tensor matmul(const Tensor& a, const Tensor& b);  // [..., M, K] x [..., K, N] -
 // gradient, and then x is not saved.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias = {}, const Tensor& residual = {});
 
+// For inference: linear(rms_norm(x, norm, eps), w, bias), or of x itself where norm is empty; with `gated` swiglu of
+// that.
+Tensor fused_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& norm, float eps, bool gated);
+
 }  // namespace wick

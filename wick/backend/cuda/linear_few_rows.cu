@@ -1,25 +1,35 @@
-// A block makes 16 columns of y for up to eight tokens: its warps share the chunks of 16 rows of the weight, each with
-// a ring of its own in shared memory that asynchronous copies fill, and multiply them on tensor cores, where eight
-// tokens cost what one does. Their sums are added in a fixed order.
+// A block makes 16 columns of x w^T for up to eight tokens: its warps share the chunks of 16 rows of the weight, each
+// with a ring of its own in shared memory that asynchronous copies fill, and multiply them on tensor cores, where eight
+// tokens cost what one does. Their sums are added in a fixed order. A norm before them costs nothing: each block makes
+// that of its one token while its first weights are on their way; nor does SwiGLU, whose gate and value lie in one
+// block.
 #include "wick/backend/cuda/linear_few_rows.h"
 
 #include <algorithm>
 
 #include "wick/backend/cuda/device/any_float.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/functions.cuh"
+#include "wick/backend/cuda/device/reduce.cuh"
+#include "wick/backend/cuda/device/rows.cuh"
 #include "wick/backend/cuda/device/weight_chunks.cuh"
 
 namespace wick {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRows = 16, kTokens = 8;        // of a block
-constexpr int64_t kMostTokens = 4 * kTokens;  // of blocks; beyond, they are decoded for all tokens at once
+constexpr int kRows = 16, kTokens = 8;                // of a block
+constexpr int64_t kMostTokens = 4 * kTokens;          // of blocks; beyond, they are decoded for all tokens at once
+constexpr int64_t kWidestNorm = 8192;                 // which leaves room in shared memory for a second block
+constexpr int64_t kFarthestValue = int64_t{1} << 30;  // elements from a gate to its value, in 32 bits of bytes
 
 template <class T>
 struct Arguments {
-  const char* w;
-  int64_t w_row;  // bytes
+  const char *w, *w_end;
+  int64_t w_row;      // bytes
+  int64_t gated;      // SwiGLU: bytes from a column's gate in w to its value; 0: none
+  const float* norm;  // [K]: of the one token's rms_norm; null: none
+  float eps;
   const T* x;
   T* y;
   int64_t x_row, y_row;
@@ -27,28 +37,36 @@ struct Arguments {
   int64_t bias_step;
   const T* residual;  // laid out like y, with a row's length of its own; null: none
   int64_t residual_row;
-  int rows, chunks, tokens;  // rows of w
-  bool constant;             // w, which is asked for before the kernel that makes x has ended
+  int columns, chunks, tokens;
+  bool constant;  // w, which is asked for before the kernel that makes x has ended
 };
 
 template <class Weights>
 constexpr int kStageBytes = kRows* Weights::kPitch;
 
+template <class Weights>
+constexpr int kRingBytes = kWarps* Weights::kStages* kStageBytes<Weights>;
+
+template <class T>
+__host__ __device__ constexpr int columns_of_block(const Arguments<T>& a) {
+  return a.gated ? kRows / 2 : kRows;
+}
+
 // What a lane loads of a chunk of 16 rows: pieces of 16 bytes, row by row, so that a warp asks for stretches as long as
-// they are. Rows beyond the last one repeat it.
+// they are. Rows beyond the last one repeat it. With SwiGLU they are the gates of eight columns and their values.
 template <class Weights>
 class Rows {
  public:
   template <class T>
   __device__ __forceinline__ Rows(const Arguments<T>& a, int first, int lane)
       : lane_(lane),
-        last_(min(kRows, a.rows - first) - 1),
+        last_(min(columns_of_block(a), a.columns - first) - 1),
         row_(a.w_row),
+        gated_(uint32_t(a.gated)),
         data_(a.w + first * a.w_row),
-        end_(a.w + int64_t(a.rows - 1) * a.w_row + int64_t(a.chunks) * Weights::kBytes) {
+        end_(a.w_end) {
 #pragma unroll
-    for (int i = 0; i < kCount; ++i)
-      offset_[i] = uint32_t(min(piece(i) / kPieces, last_)) * uint32_t(row_) + uint32_t(kAligned ? column(i) : 0);
+    for (int i = 0; i < kCount; ++i) offset_[i] = row_at(piece(i) / kPieces) + uint32_t(kAligned ? column(i) : 0);
   }
   __device__ __forceinline__ void load(char* stage, int chunk) const {
 #pragma unroll
@@ -70,9 +88,7 @@ class Rows {
     const int row = lane_ / 4 + 8 * r;
     const char* const at = stage + row * Weights::kPitch;
     if (kAligned) return at;
-    return at + (uint32_t(uintptr_t(data_)) + uint32_t(min(row, last_)) * uint32_t(row_) +
-                 uint32_t(chunk * Weights::kBytes)) %
-                    16;
+    return at + (uint32_t(uintptr_t(data_)) + row_at(row) + uint32_t(chunk * Weights::kBytes)) % 16;
   }
   __device__ __forceinline__ int lane() const { return lane_; }
 
@@ -80,11 +96,16 @@ class Rows {
   static constexpr bool kAligned = Weights::kAligned;
   static constexpr int kPieces = (Weights::kBytes + 15) / 16, kCount = (kRows * kPieces + 31) / 32;
   static constexpr bool kDense = Weights::kPitch == 16 * kPieces;
+  __device__ __forceinline__ uint32_t row_at(int i) const {
+    const bool value = gated_ && i >= kRows / 2;
+    return uint32_t(min(value ? i - kRows / 2 : i, last_)) * uint32_t(row_) + (value ? gated_ : 0);
+  }
   __device__ __forceinline__ int piece(int i) const { return lane_ + 32 * i; }
   __device__ __forceinline__ int column(int i) const { return piece(i) % kPieces * 16; }
 
   int lane_, last_;
   int64_t row_;
+  uint32_t gated_;
   const char *data_, *end_;
   uint32_t offset_[kCount];
 };
@@ -94,14 +115,35 @@ template <int kSteps, class T>
 struct Activations {
   uint2 four[kSteps];
 
-  __device__ __forceinline__ Activations(const Arguments<T>& a, int chunk, int lane) {
+  __device__ __forceinline__ Activations(const T* x, int64_t row, int tokens, int chunk, int lane) {
     const int token = lane / 4;
-    const T* const from = a.x + token * a.x_row + int64_t(chunk) * kSteps * 16 + lane % 4 * 4;
+    const T* const from = x + token * row + int64_t(chunk) * kSteps * 16 + lane % 4 * 4;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i)
-      four[i] = token < a.tokens ? *reinterpret_cast<const uint2*>(from + 16 * i) : uint2{0, 0};
+      four[i] = token < tokens ? *reinterpret_cast<const uint2*>(from + 16 * i) : uint2{0, 0};
   }
 };
+
+// rms_norm of the one token into shared memory, by all threads.
+template <class T>
+__device__ __forceinline__ void normalise(T* to, const Arguments<T>& a, int width) {
+  constexpr int kPack = 8;
+  const int first = int(threadIdx.x) * kPack;
+  float squares = 0;
+  for (int i = first; i < width; i += kThreads * kPack) {
+    const Pack<T> x = load_pack<kPack>(a.x + i);
+#pragma unroll
+    for (const T& v : x.value) squares = fmaf(to_float(v), to_float(v), squares);
+  }
+  const float rstd = rsqrtf(block_reduce<Sum>(squares) / float(width) + a.eps);
+  for (int i = first; i < width; i += kThreads * kPack) {
+    Pack<T> x = load_pack<kPack>(a.x + i);
+#pragma unroll
+    for (int j = 0; j < kPack; ++j) x.value[j] = from_float<T>(to_float(x.value[j]) * rstd * a.norm[i + j]);
+    store_pack(to + i, x);
+  }
+  __syncthreads();
+}
 
 // sum += one group's product times its scales.
 template <int j, class Block, class T>
@@ -179,12 +221,13 @@ struct Product<FloatChunk<T>> {
   }
 };
 
-template <class Weights, class T>
+template <class Weights, class T, bool kNormed>
 __global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ Arguments<T> a) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 memory[];
   constexpr int kStages = Weights::kStages, kSteps = Product<Weights>::kSteps;
-  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, first = int(blockIdx.x) * kRows;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int first = int(blockIdx.x) * columns_of_block(a);
   char* const ring = reinterpret_cast<char*>(memory) + warp * kStages * kStageBytes<Weights>;
   if (!a.constant) wait_for_previous();
   const Rows<Weights> rows(a, first, lane);
@@ -194,12 +237,15 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ 
   };
 #pragma unroll
   for (int s = 0; s < kStages; ++s) load(warp + s * kWarps, s);
+  if (kNormed && threadIdx.x == 0) prefetch(a.norm, a.chunks * kSteps * 16);
   if (a.constant) wait_for_previous();
   launch_dependents();
+  T* const normed = reinterpret_cast<T*>(reinterpret_cast<char*>(memory) + kRingBytes<Weights>);
+  if constexpr (kNormed) normalise(normed, a, a.chunks * kSteps * 16);
   float sum[4] = {};
   int stage = 0;
   for (int chunk = warp; chunk < a.chunks; chunk += kWarps) {
-    const Activations<kSteps, T> x(a, chunk, lane);
+    const Activations<kSteps, T> x(kNormed ? normed : a.x, a.x_row, a.tokens, chunk, lane);
     copy_async_wait<kStages - 1>();
     __syncwarp();
     Product<Weights>::add(sum, x, ring + stage * kStageBytes<Weights>, rows, chunk);
@@ -213,31 +259,42 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ 
 #pragma unroll
   for (int n = 0; n < 4; ++n) sums[(warp * kRows + lane / 4 + n / 2 * 8) * kTokens + lane % 4 * 2 + n % 2] = sum[n];
   __syncthreads();
-  const int row = int(threadIdx.x) % kRows, token = int(threadIdx.x) / kRows, column = first + row;
-  if (token >= a.tokens || column >= a.rows) return;
-  float total = a.bias.data ? a.bias.load(column * a.bias_step) : 0;
-  if (a.residual) total += to_float(a.residual[token * a.residual_row + column]);
+  const int row = int(threadIdx.x) % kRows, token = int(threadIdx.x) / kRows;
+  const bool value = a.gated && row >= kRows / 2;  // of SwiGLU
+  const int column = first + (value ? row - kRows / 2 : row);
+  const bool inside = token < a.tokens && column < a.columns;
+  float total = 0;
+  if (inside && a.bias.data) total = a.bias.load((value ? a.columns + column : column) * a.bias_step);
+  if (inside && a.residual) total += to_float(a.residual[token * a.residual_row + column]);
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) total += sums[(w * kRows + row) * kTokens + token];
-  a.y[token * a.y_row + column] = from_float<T>(total);
+  if (a.gated) {  // of gate and value as they would be stored
+    total = to_float(from_float<T>(total));
+    total = total * sigmoid(total) * __shfl_down_sync(0xffffffff, total, kRows / 2);
+  }
+  if (inside && !value) a.y[token * a.y_row + column] = from_float<T>(total);
 #endif
 }
 
 template <class Weights, class T>
 bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
-         const DeviceMatrix& residual) {
+         const DeviceMatrix& residual, const FewRowsFusion& fusion) {
   constexpr int64_t kElements = 16 * Product<Weights>::kSteps;
   const int64_t w_row = bytes_of(w.dtype, w.stride[0]);
   if (x.cols == 0 || x.cols % kElements != 0) return false;
   if (Weights::kAligned && (uintptr_t(w.data) % 16 != 0 || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
   // As many blocks as two a multiprocessor have room for should not gather in threes where they have long to go.
-  const int64_t blocks = (w.shape[0] + kRows - 1) / kRows;
-  size_t shared_bytes = size_t(kWarps * Weights::kStages * kStageBytes<Weights>);
+  const int64_t columns_each = fusion.swiglu ? kRows / 2 : kRows, blocks = (y.cols + columns_each - 1) / columns_each;
+  size_t shared_bytes = kRingBytes<Weights> + (fusion.norm ? size_t(x.cols) * sizeof(T) : 0);
   if (cuda.capability() == 90 && blocks <= 2 * cuda.multiprocessors() && x.cols >= 4 * kWarps * kElements)
     shared_bytes = std::max(shared_bytes, size_t{80} << 10);
   for (int64_t token = 0; token < x.rows; token += kTokens) {
     const Arguments<T> a{w.as<const char>(),
+                         w.as<const char>() + (w.shape[0] - 1) * w_row + x.cols / kElements * Weights::kBytes,
                          w_row,
+                         fusion.swiglu ? y.cols * w_row : 0,
+                         fusion.norm.as<const float>(),
+                         fusion.eps,
                          static_cast<const T*>(x.data) + token * x.ld,
                          static_cast<T*>(y.data) + token * y.ld,
                          x.ld,
@@ -246,12 +303,13 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
                          bias ? bias.stride[0] : 0,
                          residual.data ? static_cast<const T*>(residual.data) + token * residual.ld : nullptr,
                          residual.ld,
-                         int(w.shape[0]),
+                         int(y.cols),
                          int(x.cols / kElements),
                          int(std::min<int64_t>(x.rows - token, kTokens)),
                          w.constant};
     launch("linear_few_rows", cuda.stream(),
-           {dim3(unsigned(blocks)), dim3(kThreads), shared_bytes, 1, cuda.capability() >= 90}, few_rows<Weights, T>, a);
+           {dim3(unsigned(blocks)), dim3(kThreads), shared_bytes, 1, cuda.capability() >= 90},
+           fusion.norm ? few_rows<Weights, T, true> : few_rows<Weights, T, false>, a);
   }
   return true;
 }
@@ -259,7 +317,7 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
 }  // namespace
 
 bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
-                     const DeviceMatrix& residual) {
+                     const DeviceMatrix& residual, const FewRowsFusion& fusion) {
   const bool floats = w.dtype == x.dtype;
   if (cuda.capability() < 80 || x.dtype == DType::f32 || y.dtype != x.dtype || !(floats || is_block(w.dtype)))
     return false;
@@ -267,10 +325,15 @@ bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatri
       w.stride[1] != 1)
     return false;
   if (uintptr_t(x.data) % 8 != 0 || (x.rows > 1 && x.ld % 4 != 0)) return false;
+  const View& norm = fusion.norm;
+  if (norm && (x.rows > 1 || x.cols > kWidestNorm || norm.dtype != DType::f32 || !norm.contiguous())) return false;
+  if (norm && !(aligned(x.data) && aligned(norm.data))) return false;
+  if (fusion.swiglu && y.cols * w.stride[0] > kFarthestValue) return false;
   const auto of_type = [&]<class T>(Type<T>) {
-    if (floats) return run<FloatChunk<T>, T>(cuda, y, x, w, bias, residual);
+    if (floats) return run<FloatChunk<T>, T>(cuda, y, x, w, bias, residual, fusion);
     bool done = false;
-    for_block_type(w.dtype, [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias, residual); });
+    for_block_type(w.dtype,
+                   [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias, residual, fusion); });
     return done;
   };
   return x.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
