@@ -53,6 +53,31 @@ class Bench {
         });
   }
 
+  void rms_norm(int64_t tokens, int64_t width) {
+    row(fmt::format("rms_norm {} x {}", tokens, width), 4.0 * double(tokens * width), [&] {
+      const Tensor x = normal({tokens, width}), y = normal({tokens, width});
+      const Tensor rstd = Tensor::empty({tokens}, DType::f32, device_.memory());
+      const auto w = several(4.0 * double(width), [&] { return normal({width}, DType::f32).constant(); });
+      return time(w.size(), [&](size_t i) { device_.rms_norm(y, rstd, x, w[i], {}, 1e-5f); });
+    });
+  }
+
+  void rope_into_cache(int64_t tokens, int64_t heads, int64_t key_heads) {
+    row(fmt::format("rope_into_cache {} tokens, {} heads over {}", tokens, heads, key_heads),
+        4.0 * 128 * double(tokens * (heads + 2 * key_heads)), [&] {
+          const Tensor q = normal({1, tokens, heads, 128}), k = normal({1, tokens, key_heads, 128}),
+                       v = normal(k.shape());
+          const Tensor turned = normal(q.shape()), cos = normal({1, tokens, 64}, DType::f32).constant();
+          const Tensor keys = normal({1, tokens, key_heads, 128}), values = normal(keys.shape());
+          const Tensor rows = Tensor::empty({1, tokens}, DType::i32);
+          for (int64_t t = 0; t < tokens; ++t) rows.data<int32_t>()[t] = int32_t(t);
+          const Tensor there = rows.to(device_.memory()).constant();
+          return time(1, [&](size_t) {
+            device_.rope_into_cache(turned, keys, values, q, k, v, cos, cos, RopePairs::halves, there);
+          });
+        });
+  }
+
   void attention_backward(int64_t tokens, int64_t heads, int64_t key_heads) {
     const Shape wide{1, tokens, heads, 128}, narrow{1, tokens, key_heads, 128};
     row(fmt::format("attention_backward {} tokens, {} heads over {}", tokens, heads, key_heads),
@@ -99,7 +124,7 @@ class Bench {
       ranges.data<int32_t>()[2 * t] = 0;
       ranges.data<int32_t>()[2 * t + 1] = int32_t(keys - queries + t + 1);
     }
-    return ranges.to(device_.memory());
+    return ranges.to(device_.memory()).constant();
   }
   // As many as it takes to move 150 MB before the first comes again.
   static std::vector<Tensor> several(double bytes, const std::function<Tensor()>& make) {
@@ -140,6 +165,8 @@ void run(std::vector<std::string> names) {
   for (const int64_t filled : {512, 4096, 32768}) bench.attention(1, 32, 8, filled, filled + 512);
   bench.attention(1, 32, 32, 512, 1024);
   bench.attention(1, 32, 8, 512, 32768);
+  for (const int64_t tokens : {1, 8, 512}) bench.rms_norm(tokens, 4096);
+  for (const int64_t tokens : {1, 8, 512}) bench.rope_into_cache(tokens, 32, 8);
   for (const int64_t tokens : {512, 2048, 4096}) bench.attention(tokens, 32, 8, tokens, tokens);
   bench.attention_backward(2048, 32, 8);
   bench.cross_entropy(512, 32000);

@@ -111,6 +111,10 @@ class Mirror final : public Backend {
     run(&Backend::timestep_embedding, y, t, max_period);
   }
   void scatter_rows(View y, View x, View rows) override { run(&Backend::scatter_rows, y, x, rows); }
+  void rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin, RopePairs pairs,
+                       View rows) override {
+    run(&Backend::rope_into_cache, turned, keys, values, q, k, v, cos, sin, pairs, rows);
+  }
   void cross_entropy(View loss, View dlogits, View logits, View targets) override {
     run(&Backend::cross_entropy, loss, dlogits, logits, targets);
   }

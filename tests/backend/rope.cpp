@@ -55,5 +55,49 @@ TEST(Rope, a_window_of_a_fused_projection) {
   expect_close(y, reference(x, cos, sin, RopePairs::halves, false), 2 * kEps, "rope");
 }
 
+// Of tokens [B, T] of a fused projection; rows say where keys and values go.
+void check_into_cache(const Shape& q_shape, int64_t key_heads, DType kept, bool constant) {
+  const int64_t batch = q_shape[0], tokens = q_shape[1], heads = q_shape[2], width = q_shape[3], capacity = tokens + 5;
+  const int64_t all_heads = heads + 2 * key_heads;
+  const Tensor qkv = input({batch, tokens, all_heads * width});
+  const auto part = [&](int64_t first, int64_t count) {
+    return qkv.window({batch, tokens, count, width}, {tokens * all_heads * width, all_heads * width, width, 1},
+                      first * width);
+  };
+  const Tensor q = part(0, heads), k = part(heads, key_heads), v = part(heads + key_heads, key_heads);
+  const Tensor cos = random({batch, tokens, width / 2}), sin = random(cos.shape()), turned = output(q_shape);
+  const Shape cache{batch, capacity, key_heads, width};
+  const Tensor keys = random(cache, Layout::packed, kept), values = random(cache, Layout::packed, kept);
+  const Tensor rows = Tensor::empty({batch, tokens}, DType::i32);
+  std::vector<double> want_keys = doubles(keys), want_values = doubles(values);
+  const std::vector<double> turned_keys = reference(k, cos, sin, RopePairs::halves, false), given = doubles(v);
+  for (int64_t i = 0; i < batch * tokens; ++i) {  // the last token of an entry goes nowhere, unless it is alone
+    const int64_t t = i % tokens, row = tokens > 1 && t == tokens - 1 ? -1 : (3 + i / tokens + t) % capacity;
+    rows.data<int32_t>()[i] = int32_t(row);
+    for (int64_t d = 0; d < key_heads * width && row >= 0; ++d) {
+      const size_t to = size_t((i / tokens * capacity + row) * key_heads * width + d);
+      want_keys[to] = turned_keys[size_t(i * key_heads * width + d)];
+      want_values[to] = given[size_t(i * key_heads * width + d)];
+    }
+  }
+  const auto given_as = [&](const Tensor& t) { return constant ? t.constant() : t; };
+  backend().rope_into_cache(turned, keys, values, q, k, v, given_as(cos), given_as(sin), RopePairs::halves,
+                            given_as(rows));
+  expect_close(turned, reference(q, cos, sin, RopePairs::halves, false), 2 * kEps, "turned");
+  // Through a tensor of the activations' dtype where the cache's is another.
+  expect_close(keys, want_keys, 2 * kEps + (keys.dtype() == q.dtype() ? 0 : 2 * unit_roundoff(q.dtype())), "keys");
+  expect_close(values, want_values, 0, "values");
+}
+
+TEST(Rope, into_a_cache) {
+  for (const bool constant : {false, true})
+    for (const int64_t tokens : {int64_t{1}, between(2, 9), between(100, 200)})
+      for (const int64_t width : {int64_t{64}, int64_t{128}, 2 * between(1, 40)})
+        for (const auto& [heads, key_heads] : {std::pair{32, 8}, {6, 2}, {3, 3}})
+          check_into_cache({tokens > 9 ? 1 : between(1, 3), tokens, heads, width}, key_heads, activations(), constant);
+  check_into_cache({2, 3, 4, 64}, 2, DType::f32, true);
+  check_into_cache({2, 0, 4, 64}, 2, activations(), true);
+}
+
 }  // namespace
 }  // namespace wick

@@ -124,6 +124,24 @@ TEST(RowNorm, widths) {
     }
 }
 
+// What a step of decoding asks for: all is latency there.
+TEST(RowNorm, of_few_rows_with_a_constant_weight) {
+  for (int64_t width : {1296, 2048, 4096, 5120, 8192, 4104})
+    for (bool constant : {false, true}) {
+      const int64_t rows = between(1, 8);
+      const Tensor x = input({1, rows, width}), y = output(x.shape()), rstd = poisoned({1, rows});
+      const Tensor w = random({width});
+      backend().rms_norm(y, rstd, x, constant ? w.constant() : w, {}, 1e-5f);
+      const Reference r = reference({1, rows, width, double(1e-5f), false, x, input(x.shape()), w, {}, {}, {}});
+      expect_close(y, r.y, 32 * kEps * r.worst, "y");
+      expect_close(rstd, r.rstd, 8 * kEps * r.worst * r.worst, "rstd");
+      const Tensor bare = output(x.shape());
+      backend().rms_norm(bare, {}, x, {}, {}, 1e-5f);
+      expect_close(bare, reference({1, rows, width, double(1e-5f), false, x, input(x.shape()), {}, {}, {}, {}}).y,
+                   32 * kEps * r.worst, "y without a weight");
+    }
+}
+
 // Longer than what any block can keep of a row.
 TEST(RowNorm, one_very_long_row) {
   for (int64_t width : {40000, 9001}) {

@@ -207,6 +207,16 @@ class Backend {
   // y [B, S, ...] gets the rows of x [B, T, ...]: y[b, rows[b, t]] = x[b, t], converted as copy() does; rows i32 [B, T]
   // are all different within an entry, or negative: those tokens go nowhere. The rest of y stays as it is.
   virtual void scatter_rows(View y, View x, View rows) = 0;
+  // What attention over a cache needs of a few new tokens: turned = rope(q); keys[b, rows[b, t]] = rope(k)[b, t] and
+  // values[b, rows[b, t]] = v[b, t]. q [B, T, H, D]; k and v [B, T, G, D]; keys and values [B, S, G, D].
+  virtual void rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin,
+                               RopePairs pairs, View rows) {
+    const Tensor turned_keys = Tensor::empty(k.shape, k.dtype, memory());
+    rope(turned, q, cos, sin, pairs, false);
+    rope(turned_keys, k, cos, sin, pairs, false);
+    scatter_rows(keys, turned_keys, rows);
+    scatter_rows(values, v, rows);
+  }
 
   // ---- losses. Cross-entropy of rows: logits [N, V], targets i64 [N] below V; loss f32 [N] is
   // log(sum(exp(row))) - row[target], and its gradient softmax(row) - onehot(target) goes to dlogits, which may be

@@ -18,7 +18,7 @@ struct View {
   void* data = nullptr;
   DType dtype = DType::f32;
   Shape shape, stride;
-  bool constant = false;  // nobody writes to it any more: a kernel may read it while those before it still run
+  bool constant = false;  // no kernel writes to it any more: one may read it while those before it still run
 
   int rank() const { return shape.rank(); }
   int64_t numel() const { return shape.numel(); }
@@ -75,7 +75,7 @@ class Tensor {
   bool tracked() const { return id_ != 0; }
   Tensor trainable() const;  // the same data with a new identity: a leaf that gets a gradient
   Tensor detached() const;   // the same data without one
-  Tensor constant() const;   // the same data, to which nobody will write any more: frozen weights
+  Tensor constant() const;   // the same data, to which no kernel will write any more: frozen weights, plans
 
  private:
   struct Storage;

@@ -95,11 +95,12 @@ TokenPlan::TokenPlan(int64_t batch, int64_t tokens, const std::vector<TokenRun>&
   all_ = Tensor::empty({int64_t(places.bytes.size())}, DType::u8, memory);
   memory.write(all_.view().data, places.bytes.data(), places.bytes.size());
   const Shape angles{batch, tokens, config.head_dim / 2}, pairs{batch, tokens, 2};
-  cos = all_.part(places.cos, DType::f32, angles);
-  sin = all_.part(places.sin, DType::f32, angles);
-  ranges = all_.part(places.bounds, DType::i32, pairs);
-  if (config.window > 0) windowed_ranges = all_.part(places.windows, DType::i32, pairs);
-  if (cached) cache_rows = all_.part(places.rows, DType::i32, {batch, tokens});
+  const auto part = [&](int64_t at, DType dtype, const Shape& shape) { return all_.part(at, dtype, shape).constant(); };
+  cos = part(places.cos, DType::f32, angles);
+  sin = part(places.sin, DType::f32, angles);
+  ranges = part(places.bounds, DType::i32, pairs);
+  if (config.window > 0) windowed_ranges = part(places.windows, DType::i32, pairs);
+  if (cached) cache_rows = part(places.rows, DType::i32, {batch, tokens});
 }
 
 void TokenPlan::move_to(const std::vector<TokenRun>& runs, const LlamaConfig& config) {
@@ -174,13 +175,14 @@ void KvCache::extend(const std::vector<int64_t>& counts, TokenPlan& plan) {
   count_in(counts);
 }
 
-std::pair<Tensor, Tensor> KvCache::append(int layer, const Tensor& k, const Tensor& v, const TokenPlan& plan) {
-  const auto& kept = layers_[size_t(layer)];
+std::tuple<Tensor, Tensor, Tensor> KvCache::append(int layer, const Tensor& q, const Tensor& k, const Tensor& v,
+                                                   const TokenPlan& plan) {
+  const auto& [keys, values] = layers_[size_t(layer)];
   check(plan.cache_rows && k.dim(0) == int64_t(lengths_.size()), "KvCache: keys {} of a plan without a cache",
         k.shape());
-  kept.first.backend().scatter_rows(kept.first, k, plan.cache_rows);
-  kept.second.backend().scatter_rows(kept.second, v, plan.cache_rows);
-  return kept;
+  const Tensor turned = Tensor::empty(q.shape(), q.dtype(), q.memory());
+  keys.backend().rope_into_cache(turned, keys, values, q, k, v, plan.cos, plan.sin, RopePairs::halves, plan.cache_rows);
+  return {turned, keys, values};
 }
 
 size_t estimate_kv_cache_memory(const LlamaConfig& config, int64_t batch, int64_t capacity, DType dtype) {

@@ -4,6 +4,7 @@
 // going back (truncate) work alike for every layer, at the price of a full context's memory where a model has windows.
 #pragma once
 
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -59,8 +60,10 @@ class KvCache {
   // The same, into the tensors of a plan that extend() gave for as many: a captured step then runs these tokens.
   void extend(const std::vector<int64_t>& counts, TokenPlan& plan);
 
-  // For layers: puts k and v [B, T, G, D] in their places; all keys and values, [B, capacity, G, D] each.
-  std::pair<Tensor, Tensor> append(int layer, const Tensor& k, const Tensor& v, const TokenPlan& plan);
+  // For layers: turns q [B, T, H, D] and k [B, T, G, D] to their positions, and puts k and v in their places. Gives q,
+  // and all keys and values, [B, capacity, G, D] each.
+  std::tuple<Tensor, Tensor, Tensor> append(int layer, const Tensor& q, const Tensor& k, const Tensor& v,
+                                            const TokenPlan& plan);
 
  private:
   std::vector<TokenRun> runs_of(const std::vector<int64_t>& counts) const;

@@ -28,12 +28,13 @@ struct GroupedAttention {
   Tensor operator()(const Tensor& x, const RmsNorm& before, const TokenPlan& plan, KvCache* cache) const {
     const auto qkv =
         split(heads(qkv_proj.after(before, x), c.heads + 2 * c.kv_heads), 2, {c.heads, c.kv_heads, c.kv_heads});
-    const auto turned = [&](const Tensor& part, const std::optional<RmsNorm>& norm) {
-      return rope(norm ? (*norm)(part) : part, plan.cos, plan.sin, RopePairs::halves);
-    };
-    const Tensor q = turned(qkv[0], q_norm);
-    Tensor k = turned(qkv[1], k_norm), v = qkv[2];
-    if (cache) std::tie(k, v) = cache->append(layer, k, v, plan);
+    Tensor q = q_norm ? (*q_norm)(qkv[0]) : qkv[0], k = k_norm ? (*k_norm)(qkv[1]) : qkv[1], v = qkv[2];
+    if (cache) {
+      std::tie(q, k, v) = cache->append(layer, q, k, v, plan);
+    } else {
+      q = rope(q, plan.cos, plan.sin, RopePairs::halves);
+      k = rope(k, plan.cos, plan.sin, RopePairs::halves);
+    }
     const Tensor& ranges = c.windowed[size_t(layer)] ? plan.windowed_ranges : plan.ranges;
     return o_proj(merge_heads(attention(q, k, v, ranges)), x);
   }

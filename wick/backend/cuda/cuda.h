@@ -86,6 +86,8 @@ class CudaBackend final : public Backend, public Gpu {
 
   // rotary positions
   void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) override;
+  void rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin, RopePairs pairs,
+                       View rows) override;
 
   // gated activations
   void geglu(View y, View x) override;

@@ -52,6 +52,51 @@ __device__ __forceinline__ T& element(Pack<T, N> (&packs)[2], int pair, int seco
   return kHalves ? packs[second].value[pair] : packs[(2 * pair + second) / N].value[(2 * pair + second) % N];
 }
 
+// Where a head of a token comes from and goes to (null: nowhere), and whether it turns.
+template <class T>
+struct Way {
+  const T* from;
+  T* to;
+  bool turns;
+};
+
+// N pairs of each of this thread's heads of a token, from `pair` on.
+template <class T, int N, bool kHalves, class WayOf>
+__device__ __forceinline__ void turn_heads(const float (&cos)[N], const float (&sin)[N], int pair, int half, int heads,
+                                           const WayOf& way_of) {
+  const int2 at = places<N, kHalves>(pair, half);
+  const int step = int(blockDim.y * gridDim.y);
+  for (int first = int(blockIdx.y * blockDim.y + threadIdx.y); first < heads; first += kHeads * step) {
+    PackWords<T, N> words[kHeads][2];
+#pragma unroll
+    for (int u = 0; u < kHeads; ++u) {
+      const int head = first + u * step;
+      if (head >= heads) break;
+      const T* const from = way_of(head).from;
+      words[u][0] = PackWords<T, N>::load(from + at.x);
+      words[u][1] = PackWords<T, N>::load(from + at.y);
+    }
+#pragma unroll
+    for (int u = 0; u < kHeads; ++u) {
+      const int head = first + u * step;
+      if (head >= heads) break;
+      const Way<T> way = way_of(head);
+      if (!way.to) continue;
+      Pack<T, N> packs[2] = {words[u][0].unpack(), words[u][1].unpack()};
+#pragma unroll
+      for (int j = 0; j < N && way.turns; ++j) {
+        T &a = element<N, kHalves>(packs, j, 0), &b = element<N, kHalves>(packs, j, 1);
+        const float2 turned{fmaf(to_float(a), cos[j], -to_float(b) * sin[j]),
+                            fmaf(to_float(a), sin[j], to_float(b) * cos[j])};
+        a = from_float<T>(turned.x);
+        b = from_float<T>(turned.y);
+      }
+      store_pack(way.to + at.x, packs[0]);
+      store_pack(way.to + at.y, packs[1]);
+    }
+  }
+}
+
 template <class T, int N, bool kHalves>
 __global__ void __launch_bounds__(kThreads) turn(const HeadsOf<T> y, const HeadsOf<const T> x, const Angles angles,
                                                  int64_t all_tokens, int tokens, int heads, int half) {
@@ -66,36 +111,60 @@ __global__ void __launch_bounds__(kThreads) turn(const HeadsOf<T> y, const Heads
     load_angles<N, kHalves>(sin, angles.sin + angle, pair, half);
 #pragma unroll
     for (int j = 0; j < N; ++j) sin[j] *= angles.direction;
-    const int2 place = places<N, kHalves>(pair, half);
-    for (int first = int(threadIdx.y); first < heads; first += kHeads * int(blockDim.y)) {
-      PackWords<T, N> words[kHeads][2];
-#pragma unroll
-      for (int u = 0; u < kHeads; ++u) {
-        const int head = first + u * int(blockDim.y);
-        if (head >= heads) break;
-        const T* const from = x.at(image, token, head);
-        words[u][0] = PackWords<T, N>::load(from + place.x);
-        words[u][1] = PackWords<T, N>::load(from + place.y);
-      }
-#pragma unroll
-      for (int u = 0; u < kHeads; ++u) {
-        const int head = first + u * int(blockDim.y);
-        if (head >= heads) break;
-        Pack<T, N> packs[2] = {words[u][0].unpack(), words[u][1].unpack()};
-#pragma unroll
-        for (int j = 0; j < N; ++j) {
-          T &a = element<N, kHalves>(packs, j, 0), &b = element<N, kHalves>(packs, j, 1);
-          const float2 turned{fmaf(to_float(a), cos[j], -to_float(b) * sin[j]),
-                              fmaf(to_float(a), sin[j], to_float(b) * cos[j])};
-          a = from_float<T>(turned.x);
-          b = from_float<T>(turned.y);
-        }
-        T* const to = y.at(image, token, head);
-        store_pack(to + place.x, packs[0]);
-        store_pack(to + place.y, packs[1]);
-      }
-    }
+    turn_heads<T, N, kHalves>(cos, sin, pair, half, heads, [&](int head) {
+      return Way<T>{x.at(image, token, head), y.at(image, token, head), true};
+    });
   }
+}
+
+// A token's queries to `turned`, and its keys and values to the rows of a cache.
+template <class T>
+struct IntoCache {
+  HeadsOf<const T> q, k, v;
+  HeadsOf<T> turned, keys, values;
+  const int32_t* rows;
+  int64_t row_image, row_token;
+  int heads, key_heads;
+  bool constant;  // rows and angles
+};
+template <class T, int N, bool kHalves>
+__global__ void __launch_bounds__(kThreads) turn_into_cache(const __grid_constant__ IntoCache<T> a, const Angles angles,
+                                                            int64_t all_tokens, int tokens, int half) {
+  const int64_t number = int64_t(blockIdx.x) * blockDim.z + threadIdx.z;
+  launch_dependents();
+  if (!a.constant) wait_for_previous();
+  const int64_t image = min(number, all_tokens - 1) / tokens, token = min(number, all_tokens - 1) - image * tokens;
+  const int64_t angle = image * angles.image + token * half;
+  const int32_t row = a.rows[image * a.row_image + token * a.row_token];
+  for (int pair = int(threadIdx.x) * N; pair < half; pair += int(blockDim.x) * N) {
+    float cos[N], sin[N];
+    load_angles<N, kHalves>(cos, angles.cos + angle, pair, half);
+    load_angles<N, kHalves>(sin, angles.sin + angle, pair, half);
+    wait_for_previous();
+    const auto way_of = [&](int head) {
+      const int key = head - a.heads, value = key - a.key_heads;
+      if (key < 0) return Way<T>{a.q.at(image, token, head), a.turned.at(image, token, head), true};
+      const auto& cache = value < 0 ? a.keys : a.values;
+      const int kept = value < 0 ? key : value;
+      return Way<T>{(value < 0 ? a.k : a.v).at(image, token, kept), row < 0 ? nullptr : cache.at(image, row, kept),
+                    value < 0};
+    };
+    if (number < all_tokens) turn_heads<T, N, kHalves>(cos, sin, pair, half, a.heads + 2 * a.key_heads, way_of);
+  }
+}
+
+// Of a view [B, T, H, D].
+template <class T>
+HeadsOf<T> heads_of(const View& v) {
+  return {v.as<T>(), v.stride[0], v.stride[1], v.stride[2]};
+}
+bool side_by_side(const View& v) { return v.stride[3] == 1 || v.dim(3) == 1; }
+// May heads be read and written in packs of 16 bytes?
+bool packs_heads(const View& v) {
+  const int64_t width = int64_t(16 / size_of(v.dtype));
+  bool fit = side_by_side(v) && aligned(v.data);
+  for (int d = 0; d < 3; ++d) fit = fit && (v.shape[d] == 1 || v.stride[d] % width == 0);
+  return fit && v.dim(3) / 2 % width == 0;
 }
 
 // A view [B, T, H, D] with features side by side, in place where it is one, else dense.
@@ -103,19 +172,14 @@ template <class Dense>
 class HeadsView {
  public:
   HeadsView(CudaBackend& cuda, const View& v, DType dtype)
-      : direct_(v.dtype == dtype && (v.stride[3] == 1 || v.dim(3) == 1)), dense_(cuda, direct_ ? View{} : v, dtype) {
+      : direct_(v.dtype == dtype && side_by_side(v)), dense_(cuda, direct_ ? View{} : v, dtype) {
     view_ = direct_ ? v : dense_.view();
   }
   template <class T>
   HeadsOf<T> of() const {
-    return {view_.as<T>(), view_.stride[0], view_.stride[1], view_.stride[2]};
+    return heads_of<T>(view_);
   }
-  bool packs() const {
-    const int64_t width = int64_t(16 / size_of(view_.dtype));
-    bool fit = aligned(view_.data);
-    for (int d = 0; d < 3; ++d) fit = fit && (view_.shape[d] == 1 || view_.stride[d] % width == 0);
-    return fit && view_.dim(3) / 2 % width == 0;
-  }
+  bool packs() const { return packs_heads(view_); }
   void finish() const { dense_.finish(); }
 
  private:
@@ -123,6 +187,18 @@ class HeadsView {
   Dense dense_;
   View view_;
 };
+
+// A block's threads: pairs of packs, heads, tokens; and its blocks. Of few tokens every head has threads of its own, a
+// warp a block, for which there is room beside the blocks of the kernel before.
+Launch shape_of(const CudaBackend& cuda, int64_t tokens, int64_t heads, int64_t packs) {
+  const int64_t across = std::min<int64_t>(packs, kThreads);
+  const bool few = tokens * heads * across < int64_t(cuda.multiprocessors()) * kThreads;
+  const int64_t most = std::max<int64_t>((few ? 32 : kThreads) / across, 1);
+  const int64_t down = std::min(few ? heads : (heads + kHeads - 1) / kHeads, most);
+  const dim3 threads(unsigned(across), unsigned(down), unsigned(few ? 1 : std::min<int64_t>(most / down, 64)));
+  const dim3 blocks(unsigned((tokens + threads.z - 1) / threads.z), unsigned(few ? (heads + down - 1) / down : 1));
+  return {blocks, threads, 0, 1, cuda.capability() >= 90};
+}
 
 }  // namespace
 
@@ -140,14 +216,42 @@ void CudaBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool
     using T = typename decltype(type)::type;
     constexpr int N = pack.value;
     const auto kernel = pairs == RopePairs::halves ? turn<T, N, true> : turn<T, N, false>;
-    const int64_t all_tokens = x.dim(0) * tokens, across = std::min<int64_t>(half / N, kThreads);
-    const int64_t down = std::min((heads + kHeads - 1) / kHeads, kThreads / across);
-    const dim3 threads(unsigned(across), unsigned(down), unsigned(std::min<int64_t>(kThreads / (across * down), 64)));
-    launch("rope", stream_,
-           {dim3(unsigned((all_tokens + threads.z - 1) / threads.z)), threads, 0, 1, capability() >= 90}, kernel,
-           output.of<T>(), input.of<const T>(), angles, all_tokens, int(tokens), int(heads), int(half));
+    const int64_t all_tokens = x.dim(0) * tokens;
+    launch("rope", stream_, shape_of(*this, all_tokens, heads, half / N), kernel, output.of<T>(), input.of<const T>(),
+           angles, all_tokens, int(tokens), int(heads), int(half));
   });
   output.finish();
+}
+
+void CudaBackend::rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin,
+                                  RopePairs pairs, View rows) {
+  if (q.numel() == 0) return;
+  const std::initializer_list<View> all{turned, keys, values, q, k, v};
+  const bool direct =
+      std::all_of(all.begin(), all.end(), [&](const View& x) { return x.dtype == q.dtype && packs_heads(x); });
+  if (!direct || !cos.contiguous() || !sin.contiguous() || !aligned(cos.data) || !aligned(sin.data))
+    return Backend::rope_into_cache(turned, keys, values, q, k, v, cos, sin, pairs, rows);
+  const int64_t tokens = q.dim(1), all_tokens = q.dim(0) * tokens, half = q.dim(3) / 2;
+  const Angles angles{cos.as<const float>(), sin.as<const float>(), cos.rank() == 3 ? tokens * half : 0, 1};
+  dispatch_float(q.dtype, [&](auto type) {
+    using T = typename decltype(type)::type;
+    constexpr int N = Pack<T>::kSize;
+    const IntoCache<T> a{heads_of<const T>(q),
+                         heads_of<const T>(k),
+                         heads_of<const T>(v),
+                         heads_of<T>(turned),
+                         heads_of<T>(keys),
+                         heads_of<T>(values),
+                         rows.as<const int32_t>(),
+                         rows.stride[0],
+                         rows.stride[1],
+                         int(q.dim(2)),
+                         int(k.dim(2)),
+                         cos.constant && sin.constant && rows.constant};
+    const auto kernel = pairs == RopePairs::halves ? turn_into_cache<T, N, true> : turn_into_cache<T, N, false>;
+    launch("rope_into_cache", stream_, shape_of(*this, all_tokens, a.heads + 2 * a.key_heads, half / N), kernel, a,
+           angles, all_tokens, int(tokens), int(half));
+  });
 }
 
 }  // namespace wick

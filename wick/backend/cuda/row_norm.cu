@@ -127,6 +127,37 @@ __global__ void __launch_bounds__(kRowThreads)
   });
 }
 
+// RMS norm of a few rows, between two products of a few tokens, is all latency: a thread has one pack, and where the
+// weight is constant what it needs of it by the time that the row is there. w may be null.
+constexpr int kFewRowsThreads = 1024;
+
+template <class T, int N>
+__global__ void __launch_bounds__(kFewRowsThreads)
+    rms_norm_of_few_rows(const RowsOf<T> y, float* rstd, const RowsOf<const T> x, const float* w, bool constant,
+                         int width, float eps) {
+  launch_dependents();
+  const int row = int(blockIdx.x), first = int(threadIdx.x) * N;
+  const bool inside = first < width;
+  float weight[N], values[N], sum = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) weight[j] = 1;
+  if (!constant) wait_for_previous();
+  if (inside && w) load_floats(weight, w, first);
+  if (constant) wait_for_previous();
+#pragma unroll
+  for (int j = 0; j < N; ++j) values[j] = 0;
+  if (inside) load_floats(values, x[row], first);
+#pragma unroll
+  for (int j = 0; j < N; ++j) sum = fmaf(values[j], values[j], sum);
+  const float r = 1 / sqrtf(block_reduce<Sum>(sum) / float(width) + eps);
+  if (threadIdx.x == 0 && rstd) rstd[row] = r;
+  if (!inside) return;
+  Pack<T, N> out;
+#pragma unroll
+  for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(values[j] * r * weight[j]);
+  store_pack(y[row] + first, out);
+}
+
 // Of each of its two rows a thread of the gradient keeps fewer packs: more rows at a time are worth more.
 constexpr int kGradientPacks = 3;
 
@@ -291,6 +322,14 @@ void forward(CudaBackend& cuda, const View& y, const View& mean, const View& rst
   dispatch_packs(dtype, input.packs() && output.packs() && affine.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     const dim3 threads = row_threads(width / pack.value);
+    if constexpr (pack.value > 1) {
+      const bool plain = !centred && !b && !m.scale && !m.shift, few = rows <= cuda.multiprocessors();
+      if (plain && few && threads.y == 1 && width / pack.value <= kFewRowsThreads)
+        return launch("rms_norm_of_few_rows", cuda.stream(),
+                      overlapped(cuda, unsigned(rows), unsigned((width / pack.value + 31) / 32 * 32)),
+                      rms_norm_of_few_rows<T, pack.value>, output.rows<T>(), rstds.as<float>(), input.rows<const T>(),
+                      affine.w.as<float>(), !affine.w.view() || affine.w.view().constant, int(width), eps);
+    }
     launch("row_norm", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads), row_norm<T, pack.value>,
            output.rows<T>(), means.as<float>(), rstds.as<float>(), input.rows<const T>(), affine.of<T>(), rows,
            int(width), eps, centred);
