@@ -25,13 +25,22 @@ struct GroupedAttention {
   std::optional<RmsNorm> q_norm = head_norm(s / "q_norm", c), k_norm = head_norm(s / "k_norm", c);
   Linear o_proj{s / "o_proj", c.query_width(), c.hidden, c.output_bias};
 
-  Tensor operator()(const Tensor& x, const TokenPlan& plan, KvCache* cache) const {
-    const auto qkv = split(heads(qkv_proj(x), c.heads + 2 * c.kv_heads), 2, {c.heads, c.kv_heads, c.kv_heads});
-    const auto turned = [&](const Tensor& part, const std::optional<RmsNorm>& norm) {
-      return rope(norm ? (*norm)(part) : part, plan.cos, plan.sin, RopePairs::halves);
+  // Queries, keys and values, the first two turned: as one and in place, unless each has its norm.
+  std::vector<Tensor> turned_parts(const Tensor& x, const TokenPlan& plan) const {
+    const auto turn = [&](Tensor part, int64_t count) {
+      return rope(std::move(part), plan.cos, plan.sin, RopePairs::halves, count);
     };
-    const Tensor q = turned(qkv[0], q_norm);
-    Tensor k = turned(qkv[1], k_norm), v = qkv[2];
+    Tensor qkv = heads(qkv_proj(x), c.heads + 2 * c.kv_heads);
+    if (!c.qk_norm) qkv = turn(std::move(qkv), c.heads + c.kv_heads);
+    std::vector<Tensor> parts = split(qkv, 2, {c.heads, c.kv_heads, c.kv_heads});
+    if (c.qk_norm) parts = {turn((*q_norm)(parts[0]), c.heads), turn((*k_norm)(parts[1]), c.kv_heads), parts[2]};
+    return parts;
+  }
+
+  Tensor operator()(const Tensor& x, const TokenPlan& plan, KvCache* cache) const {
+    const std::vector<Tensor> parts = turned_parts(x, plan);
+    const Tensor& q = parts[0];
+    Tensor k = parts[1], v = parts[2];
     if (cache) std::tie(k, v) = cache->append(layer, k, v, plan);
     const Tensor& ranges = c.windowed[size_t(layer)] ? plan.windowed_ranges : plan.ranges;
     return o_proj(merge_heads(attention(q, k, v, ranges)));
