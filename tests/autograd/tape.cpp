@@ -166,5 +166,19 @@ TEST_F(TapeTest, WhatIsMadeAgainHasTheSameBits) {
   EXPECT_EQ(gradients(Tape::Keep::needed), gradients(Tape::Keep::all));
 }
 
+TEST_F(TapeTest, AGateOverwritesOnlyWhatNobodyElseHolds) {
+  const Tensor x = normal({5, 6}).trainable(), w = normal({8, 6});
+  const auto gradient = [&](bool held) {
+    Tape tape;
+    const Tensor values = linear(x, w);
+    const std::vector<float> before = values.to_vector();
+    const Tensor y = sum(square(swiglu(held ? values : linear(x, w))));
+    const Grads grads = tape.backward(y);
+    EXPECT_EQ(values.to_vector(), before);
+    return grads[x].to_vector();
+  };
+  EXPECT_EQ(gradient(false), gradient(true));
+}
+
 }  // namespace
 }  // namespace wick

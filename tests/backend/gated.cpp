@@ -39,6 +39,10 @@ void check_gate(const Gate& gate, const Tensor& x, const Tensor& dy, Layout layo
   }
   expect_close(y, want, 4 * kEps, "gated");
   expect_close(dx, want_dx, 8 * kEps, "gated backward");
+  const Tensor in_place = poisoned(x.shape(), layout, x.dtype());
+  backend().copy(in_place, x);
+  (backend().*gate.backward)(in_place, dy, in_place);
+  expect_same_bits(in_place, dx, "gated backward in place");
 }
 
 TEST(Gated, every_layout_and_dtype) {

@@ -78,14 +78,15 @@ class Mirror final : public Backend {
     run(&Backend::layer_norm, y, mean, rstd, x, w, b, m, eps);
   }
   void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b, Modulation m,
-                           View mean, View rstd) override {
-    run(&Backend::layer_norm_backward, dx, dw, db, dm, dy, x, w, b, m, mean, rstd);
+                           View mean, View rstd, View residual) override {
+    run(&Backend::layer_norm_backward, dx, dw, db, dm, dy, x, w, b, m, mean, rstd, residual);
   }
   void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) override {
     run(&Backend::rms_norm, y, rstd, x, w, m, eps);
   }
-  void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) override {
-    run(&Backend::rms_norm_backward, dx, dw, dm, dy, x, w, m, rstd);
+  void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
+                         View residual) override {
+    run(&Backend::rms_norm_backward, dx, dw, dm, dy, x, w, m, rstd, residual);
   }
   void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) override {
     run(&Backend::attention, y, lse, q, k, v, scale, causal, ranges);

@@ -32,6 +32,10 @@ void check_rope(const Shape& shape, Layout layout, bool table_per_image) {
       const Tensor y = output(shape, layout);
       backend().rope(y, x, cos, sin, pairs, inverse);
       expect_close(y, reference(x, cos, sin, pairs, inverse), 2 * kEps, "rope");
+      const Tensor in_place = output(shape, layout);
+      backend().copy(in_place, x);
+      backend().rope(in_place, in_place, cos, sin, pairs, inverse);
+      expect_same_bits(in_place, y, "rope in place");
     }
 }
 

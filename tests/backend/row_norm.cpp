@@ -12,6 +12,7 @@ struct Problem {
   double eps;
   bool centred;
   Tensor x, dy, w, b, scale, shift;  // the last four may be empty
+  Tensor residual = {};              // and this, which is added to dx
 };
 
 struct Reference {
@@ -28,6 +29,7 @@ Reference reference(const Problem& p) {
   const Doubles x = doubles(p.x), dy = doubles(p.dy);
   const Doubles w = doubles_or(p.w, p.width, 1), b = doubles_or(p.b, p.width, 0);
   const Doubles scale = doubles_or(p.scale, p.batch * p.width, 0), shift = doubles_or(p.shift, p.batch * p.width, 0);
+  const Doubles residual = doubles_or(p.residual, int64_t(x.size()), 0);
   Reference r{x, {}, {}, x, Doubles(n), Doubles(n), Doubles(scale.size()), Doubles(scale.size())};
   for (size_t row = 0; row < x.size() / n; ++row) {
     const size_t first = row * n, image = row / size_t(p.tokens) * n;
@@ -48,7 +50,8 @@ Reference reference(const Problem& p) {
     }
     for (size_t i = 0; i < n; ++i)
       r.dx[first + i] = rstd * (dy[first + i] * (1 + scale[image + i]) * w[i] - (p.centred ? sum_g : 0) -
-                                (x[first + i] - mean) * rstd * sum_gx);
+                                (x[first + i] - mean) * rstd * sum_gx) +
+                        residual[first + i];
     r.mean.push_back(mean);
     r.rstd.push_back(rstd);
     r.worst = std::max(r.worst, rstd);
@@ -74,10 +77,10 @@ Outputs run(const Problem& p, Layout layout) {
   const Modulation m{p.scale, p.shift}, dm{o.dscale, o.dshift};
   if (p.centred) {
     backend().layer_norm(o.y, o.mean, o.rstd, p.x, p.w, p.b, m, float(p.eps));
-    backend().layer_norm_backward(o.dx, o.dw, o.db, dm, p.dy, p.x, p.w, p.b, m, o.mean, o.rstd);
+    backend().layer_norm_backward(o.dx, o.dw, o.db, dm, p.dy, p.x, p.w, p.b, m, o.mean, o.rstd, p.residual);
   } else {
     backend().rms_norm(o.y, o.rstd, p.x, p.w, m, float(p.eps));
-    backend().rms_norm_backward(o.dx, o.dw, dm, p.dy, p.x, p.w, m, o.rstd);
+    backend().rms_norm_backward(o.dx, o.dw, dm, p.dy, p.x, p.w, m, o.rstd, p.residual);
   }
   return o;
 }
@@ -104,13 +107,14 @@ Problem problem(int64_t width, bool centred, int with, Layout layout) {
   if (with & 2 && centred) p.b = random({width}, layout);
   if (with & 4) p.scale = input(images, layout);
   if (with & 8) p.shift = input(images, layout);
+  if (with & 16) p.residual = input(shape, layout);
   return p;
 }
 
 TEST(RowNorm, every_combination_and_layout) {
   for (bool centred : {true, false})
     for (Layout layout : kLayouts)
-      for (int with = 0; with < 16; ++with) {
+      for (int with = 0; with < 32; ++with) {
         const Problem p = problem(with % 3 ? between(3, 70) : 8 * between(1, 60), centred, with, layout);
         expect_right(p, run(p, layout));
       }
@@ -119,7 +123,7 @@ TEST(RowNorm, every_combination_and_layout) {
 TEST(RowNorm, widths) {
   for (bool centred : {true, false})
     for (int64_t width : {int64_t{2}, int64_t{640}, int64_t{1280}, between(500, 1300), int64_t{3072}, int64_t{8192}}) {
-      Problem p = problem(width, centred, width > 2000 ? 13 : 3, Layout::packed);
+      Problem p = problem(width, centred, width > 2000 ? 29 : 3, Layout::packed);
       expect_right(p, run(p, Layout::packed));
     }
 }

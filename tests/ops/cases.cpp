@@ -144,6 +144,10 @@ std::vector<OpCase> make_cases() {
   row("layer_norm", "layer_norm_modulated_alone", {{3, 2, 2, 9}, {3, 9}, {3, 9}}, [](const In& x) {
     return layer_norm(x[0], {}, {}, 1e-6f, {x[1], x[2]});
   });
+  row("layer_norm", "layer_norm_beside", {{2, 3, 17}, {17}, {17}}, [](const In& x) {
+    const Tensor y = layer_norm(x[0], x[1], x[2], 1e-5f);
+    return y + square(x[0]);  // whose gradient is there first
+  });
   row("rms_norm", "rms_norm", {{3, 5, 17}, {17}}, [](const In& x) { return rms_norm(x[0], x[1], 1e-5f); });
   row("rms_norm", "rms_norm_plain", {{5, 9}}, [](const In& x) { return rms_norm(x[0], {}, 1e-5f); });
   row("rms_norm", "rms_norm_modulated", {{2, 3, 17}, {17}, {2, 17}, {2, 17}}, [](const In& x) {
@@ -151,6 +155,10 @@ std::vector<OpCase> make_cases() {
   });
   row("rms_norm", "rms_norm_scaled", {{2, 3, 7}, {2, 7}}, [](const In& x) {
     return rms_norm(x[0], {}, 1e-5f, {x[1], {}});
+  });
+  row("rms_norm", "rms_norm_beside", {{2, 3, 17}, {17}}, [](const In& x) {
+    const Tensor y = rms_norm(x[0], x[1], 1e-5f);
+    return y + square(x[0]);
   });
   row("softmax", "softmax", {{3, 5, 17}}, [](const In& x) { return softmax(x[0]); });
 
@@ -177,6 +185,13 @@ std::vector<OpCase> make_cases() {
   row("rope", "rope_halves", {{2, 5, 3, 6}}, [](const In& x) {
     return rope(x[0], angles({2, 5, 3}, 0), angles({2, 5, 3}, 1), RopePairs::halves);
   });
+  row("rope", "rope_of_some_heads", {{2, 5, 3, 6}}, [](const In& x) {
+    return rope(x[0], angles({5, 3}, 0), angles({5, 3}, 1), RopePairs::halves, 2);
+  });
+  row("rope", "rope_in_place", {{2, 5, 3, 6}}, [](const In& x) {
+    const Tensor y = rope(square(x[0]), angles({5, 3}, 0), angles({5, 3}, 1), RopePairs::halves, 2);
+    return y + square(y);
+  });
 
   row("embedding", "embedding", {{9, 5}}, [](const In& x) { return embedding(x[0], ids({3, 0, 8, 3})); });
   row("cross_entropy", "cross_entropy", {{2, 4, 37}}, [](const In& x) {
@@ -196,6 +211,15 @@ std::vector<OpCase> make_cases() {
   row("split", "split", {{3, 9, 5}}, [](const In& x) {
     const std::vector<Tensor> parts = split(x[0], 1, {4, 3, 2});
     return square(parts[0]) * sum(parts[2]);
+  });
+  row("split", "split_in_place", {{2, 4, 8, 6}}, [](const In& x) {  // gradients of parts are made within the whole
+    const std::vector<Tensor> parts = split(square(x[0]), 2, {4, 2, 2});
+    const auto turned = [](const Tensor& part) {
+      return rope(part, angles({4, 3}, 0), angles({4, 3}, 1), RopePairs::halves);
+    };
+    const Tensor seen = ranges({0, 1, 0, 2, 0, 3, 0, 4, 0, 2, 0, 2, 2, 4, 2, 4}, {2, 4, 2});
+    const Tensor y = attention(turned(parts[0]), turned(parts[1]), parts[2], seen);
+    return y + turned(parts[0]) + sum(rms_norm(parts[2], {}, 1e-5f));
   });
   row("cat", "cat", {{3, 2, 5}, {3, 4, 5}, {3, 1, 5}}, [](const In& x) { return cat({x[0], x[1], x[2]}, 1); });
   row("stacked", "stacked", {{2, 5}, {3, 5}}, [](const In& x) {

@@ -20,6 +20,17 @@ std::vector<const Op*>& op_list() {
 Op::Op(const char* name, Kind kind) : name_(name), kind_(kind) { op_list().push_back(this); }
 const std::vector<const Op*>& Op::all() { return op_list(); }
 
+Input::Input(const Tensor& x) : id(x.id()), shape(x.shape()), dtype(x.dtype()), memory(&x.memory()) {
+  const Tape* tape = Tape::active();
+  if (!tape) return;
+  if (const auto found = tape->rooms_.find(id); found != tape->rooms_.end()) room_ = found->second;
+}
+
+Tensor Input::room() const {
+  const Room once = room_ ? std::exchange(*room_, {}) : Room();
+  return once ? once() : empty();
+}
+
 void Grads::add(const Input& x, Tensor dx) {
   if (!x.tracked() || !dx) return;
   assert(dx.shape() == x.shape);
@@ -68,6 +79,8 @@ Tensor Tape::push(const Op& op, const Tensor& y, Backward backward, Remake remak
   return tracked;
 }
 
+void Tape::set_room(const Tensor& y, Room room) { rooms_[y.id()] = std::make_shared<Room>(std::move(room)); }
+
 Grads Tape::backward(const Tensor& loss) {
   check(loss.numel() == 1, "backward: the loss has shape {}, not one element", loss.shape());
   Tensor one = Tensor::empty(loss.shape(), loss.dtype(), loss.memory());
@@ -103,6 +116,8 @@ Tensor Saved::operator()() const {
   if (!again_->made) again_->made = again_->make();
   return again_->made;
 }
+
+Tensor Saved::take() { return again_ ? (*this)() : std::exchange(kept_, {}); }
 
 TapePause::TapePause() : paused_(active_tape) { active_tape = nullptr; }
 TapePause::~TapePause() { active_tape = paused_; }

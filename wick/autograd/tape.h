@@ -35,17 +35,25 @@ class Op {
   Kind kind_;
 };
 
+// Gives where a tensor's gradient is best made. It is asked once.
+using Room = std::function<Tensor()>;
+
 // The identity, shape and place of a tensor, without its data.
 class Input {
  public:
-  Input(const Tensor& x) : id(x.id()), shape(x.shape()), dtype(x.dtype()), memory(&x.memory()) {}  // NOLINT: implicit
+  Input(const Tensor& x);  // NOLINT: implicit
   bool tracked() const { return id != 0; }
   Tensor empty() const { return Tensor::empty(shape, dtype, *memory); }  // room for its gradient
+  // The same for an operation that can write to any strides: within a larger gradient where the tape knows of one.
+  Tensor room() const;
 
   uint64_t id;
   Shape shape;
   DType dtype;
   Memory* memory;
+
+ private:
+  std::shared_ptr<Room> room_;
 };
 
 class Grads {
@@ -88,6 +96,7 @@ class Tape {
   // Records how y's gradient flows on, and perhaps how y is made again; returns y with an identity. Called by record()
   // below.
   Tensor push(const Op& op, const Tensor& y, Backward backward, Remake remake = {});
+  void set_room(const Tensor& y, Room room);  // for the gradient of y
   size_t size() const { return entries_.size(); }
   // Shows `observer` the output of every operation as it is recorded: to find where a NaN comes from.
   void observe(std::function<void(const Op& op, const Tensor& y)> observer) { observer_ = std::move(observer); }
@@ -95,6 +104,7 @@ class Tape {
  private:
   friend class TapePause;
   friend class Saved;
+  friend class Input;
   struct Entry {
     const Op* op;
     uint64_t id;
@@ -108,6 +118,7 @@ class Tape {
   };
   Keep keep_;
   std::unordered_map<uint64_t, std::shared_ptr<Again>> agains_;  // by identity of what they make
+  std::unordered_map<uint64_t, std::shared_ptr<Room>> rooms_;    // by identity of whose gradient they are for
   std::function<void(const Op&, const Tensor&)> observer_;
   Tape* outer_;
 };
@@ -126,6 +137,7 @@ class Saved {
   explicit operator bool() const { return kept_ || again_; }
   bool is_made_again() const { return bool(again_); }
   Tensor operator()() const;
+  Tensor take();  // for the last time: what is nobody else's then may be overwritten
 
  private:
   Tensor kept_;

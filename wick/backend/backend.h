@@ -166,12 +166,14 @@ class Backend {
   virtual void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd,
                                    int groups, bool silu) = 0;
   // Rows of x [B, ..., D]: y = x_hat * w + b, modulated if asked; w and b may be empty. x_hat is (x - mean) * rstd, or
-  // x * rstd with rstd = 1 / sqrt(mean(x^2) + eps) (Zhang & Sennrich, 2019).
+  // x * rstd with rstd = 1 / sqrt(mean(x^2) + eps) (Zhang & Sennrich, 2019). Backward adds `residual` to dx: what
+  // reached x by other ways.
   virtual void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) = 0;
   virtual void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
-                                   Modulation m, View mean, View rstd) = 0;
+                                   Modulation m, View mean, View rstd, View residual = {}) = 0;
   virtual void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) = 0;
-  virtual void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) = 0;
+  virtual void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
+                                 View residual = {}) = 0;
 
   // ---- attention: y = softmax(scale * q k^T) v over views of any strides with D contiguous; lse [B, H, T] f32 is
   // saved. q [B, T, H, D]; k and v [B, S, G, D], where G divides H and head h reads keys and values h / (H / G)
@@ -189,10 +191,11 @@ class Backend {
 
   // ---- rotary positions (Su et al., 2021): each pair (a, b) of x [B, T, H, D] becomes (a cos - b sin, a sin + b cos),
   // with cos and sin f32, [T, D/2] or [B, T, D/2]. `inverse` turns back, which is the gradient.
+  // y may be x.
   virtual void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) = 0;
 
   // ---- gated activations: x [..., 2D] to y [..., D]. geglu: value and gate, y = value * gelu(gate), gelu with erf.
-  // swiglu: gate and value, as fused gate and up projections of Llamas have them, y = silu(gate) * value.
+  // swiglu: gate and value, as fused gate and up projections of Llamas have them, y = silu(gate) * value. dx may be x.
   virtual void geglu(View y, View x) = 0;
   virtual void geglu_backward(View dx, View dy, View x) = 0;
   virtual void swiglu(View y, View x) = 0;

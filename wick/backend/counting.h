@@ -83,9 +83,10 @@ class CountingBackend final : public Backend {
   void group_norm(View, View, View, View, View, View, int, float, bool) override {}
   void group_norm_backward(View, View, View, View, View, View, View, View, View, int, bool) override {}
   void layer_norm(View, View, View, View, View, View, Modulation, float) override {}
-  void layer_norm_backward(View, View, View, Modulation, View, View, View, View, Modulation, View, View) override {}
+  void layer_norm_backward(View, View, View, Modulation, View, View, View, View, Modulation, View, View,
+                           View) override {}
   void rms_norm(View, View, View, View, Modulation, float) override {}
-  void rms_norm_backward(View, View, Modulation, View, View, View, Modulation, View) override {}
+  void rms_norm_backward(View, View, Modulation, View, View, View, Modulation, View, View) override {}
   void rope(View, View, View, View, RopePairs, bool) override {}
   void attention(View, View, View, View, View, float, bool, View) override {}
   void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,

@@ -51,6 +51,8 @@ class Tensor {
   Memory& memory() const;
   Backend& backend() const { return *memory().backend; }
 
+  bool is_sole() const { return storage_.use_count() == 1; }  // no other tensor shares its storage
+
   const View& view() const { return view_; }
   operator const View&() const { return view_; }  // so that an op hands its tensors to the backend as they are
   // Same storage, another window. `offset` counts elements from this tensor's first. Untracked.

@@ -25,16 +25,27 @@ struct GroupedAttention {
   std::optional<RmsNorm> q_norm = head_norm(s / "q_norm", c), k_norm = head_norm(s / "k_norm", c);
   Linear o_proj{s / "o_proj", c.query_width(), c.hidden, c.output_bias};
 
+  // Queries, keys and values, with their norms if they have any.
+  std::vector<Tensor> parts_of(const Tensor& qkv) const {
+    std::vector<Tensor> parts = split(qkv, 2, {c.heads, c.kv_heads, c.kv_heads});
+    if (c.qk_norm) parts = {(*q_norm)(parts[0]), (*k_norm)(parts[1]), parts[2]};
+    return parts;
+  }
+  // The same with the first two turned: as one and in place, unless each has its norm.
+  std::vector<Tensor> turned_parts_of(Tensor qkv, const TokenPlan& plan) const {
+    const auto turn = [&](Tensor part, int64_t count) {
+      return rope(std::move(part), plan.cos, plan.sin, RopePairs::halves, count);
+    };
+    if (!c.qk_norm) return parts_of(turn(std::move(qkv), c.heads + c.kv_heads));
+    std::vector<Tensor> parts = parts_of(qkv);
+    return {turn(std::move(parts[0]), c.heads), turn(std::move(parts[1]), c.kv_heads), parts[2]};
+  }
+
   Tensor operator()(const Tensor& x, const RmsNorm& before, const TokenPlan& plan, KvCache* cache) const {
-    const auto qkv =
-        split(heads(qkv_proj.after(before, x), c.heads + 2 * c.kv_heads), 2, {c.heads, c.kv_heads, c.kv_heads});
-    Tensor q = q_norm ? (*q_norm)(qkv[0]) : qkv[0], k = k_norm ? (*k_norm)(qkv[1]) : qkv[1], v = qkv[2];
-    if (cache) {
-      std::tie(q, k, v) = cache->append(layer, q, k, v, plan);
-    } else {
-      q = rope(q, plan.cos, plan.sin, RopePairs::halves);
-      k = rope(k, plan.cos, plan.sin, RopePairs::halves);
-    }
+    Tensor qkv = heads(qkv_proj.after(before, x), c.heads + 2 * c.kv_heads);
+    const std::vector<Tensor> parts = cache ? parts_of(qkv) : turned_parts_of(std::move(qkv), plan);
+    Tensor q = parts[0], k = parts[1], v = parts[2];
+    if (cache) std::tie(q, k, v) = cache->append(layer, q, k, v, plan);
     const Tensor& ranges = c.windowed[size_t(layer)] ? plan.windowed_ranges : plan.ranges;
     return o_proj(merge_heads(attention(q, k, v, ranges)), x);
   }

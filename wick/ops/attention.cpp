@@ -75,7 +75,7 @@ Tensor attend(const Tensor& q, const Tensor& k, const Tensor& v, bool causal, co
                    ranges);
   return record(kAttention, a.y, {q, k, v},
                 [a, q = Input(q), k = Input(k), v = Input(v)](const Tensor& dy, Grads& grads) {
-                  const auto room = [&](const Input& x) { return grads.wants(x) ? x.empty() : Tensor(); };
+                  const auto room = [&](const Input& x) { return grads.wants(x) ? x.room() : Tensor(); };
                   const Tensor dq = room(q), dk = room(k), dv = room(v);
                   a.backward(dq, dk, dv, dy);
                   grads.add(q, dq);

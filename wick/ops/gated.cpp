@@ -17,9 +17,10 @@ Tensor gated(const Op& op, void (Backend::*forward)(View, View), void (Backend::
     return y;
   };
   const Saved saved(x);
-  const auto gradient = [=, x = Input(x)](const Tensor& dy, Grads& grads) {
-    Tensor dx = x.empty();
-    (dx.backend().*backward)(dx, dy, saved());
+  const auto gradient = [=, saved = saved, x = Input(x)](const Tensor& dy, Grads& grads) mutable {
+    const Tensor values = saved.take();
+    const Tensor dx = values.is_sole() && values.contiguous() ? values : x.empty();
+    (dx.backend().*backward)(dx, dy, values);
     grads.add(x, dx);
   };
   return record(op, compute(x), {x}, gradient, [=] { return compute(saved()); });

@@ -18,6 +18,7 @@ void check_modulation(const char* op, const Tensor& x, const Modulated& m) {
 }
 
 Tensor gradient_of(const Tensor& x) { return x.tracked() ? Input(x).empty() : Tensor(); }
+Tensor gradient_of(const Input& x) { return x.tracked() ? x.room() : Tensor(); }
 
 // The identity of an optional input: `x`, whose own is dropped, stands in for none.
 Input identity(const Tensor& optional, const Tensor& x) { return optional ? optional : x.detached(); }
@@ -57,13 +58,13 @@ Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, 
   const Shape rows(x.shape().begin(), x.shape().end() - 1);
   Tensor mean = Tensor::empty(rows, DType::f32, x.memory()), rstd = Tensor::empty(rows, DType::f32, x.memory());
   x.backend().layer_norm(y, mean, rstd, x, w, b, views(m), eps);
-  const Input of_w = identity(w, x), of_b = identity(b, x), of_scale = identity(m.scale, x),
+  const Input of_x = x, of_w = identity(w, x), of_b = identity(b, x), of_scale = identity(m.scale, x),
               of_shift = identity(m.shift, x);
   const auto gradient = [=](const Tensor& dy, Grads& grads) {
-    const Tensor dx = gradient_of(x), dw = gradient_of(w), db = gradient_of(b);
+    const Tensor residual = grads.take(of_x.id), dx = gradient_of(of_x), dw = gradient_of(w), db = gradient_of(b);
     const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
-    dy.backend().layer_norm_backward(dx, dw, db, views(dm), dy, x, w, b, views(m), mean, rstd);
-    grads.add(x, dx);
+    dy.backend().layer_norm_backward(dx, dw, db, views(dm), dy, x, w, b, views(m), mean, rstd, residual);
+    grads.add(of_x, dx);
     grads.add(of_w, dw);
     grads.add(of_b, db);
     grads.add(of_scale, dm.scale);
@@ -74,7 +75,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, 
     made.backend().layer_norm(made, {}, {}, x, w, b, views(m), eps);
     return made;
   };
-  return record(kLayerNorm, y, {x, of_w, of_b, of_scale, of_shift}, gradient, again);
+  return record(kLayerNorm, y, {of_x, of_w, of_b, of_scale, of_shift}, gradient, again);
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m) {
@@ -83,12 +84,12 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m)
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
   Tensor rstd = Tensor::empty(Shape(x.shape().begin(), x.shape().end() - 1), DType::f32, x.memory());
   x.backend().rms_norm(y, rstd, x, w, views(m), eps);
-  const Input of_w = identity(w, x), of_scale = identity(m.scale, x), of_shift = identity(m.shift, x);
+  const Input of_x = x, of_w = identity(w, x), of_scale = identity(m.scale, x), of_shift = identity(m.shift, x);
   const auto gradient = [=](const Tensor& dy, Grads& grads) {
-    const Tensor dx = gradient_of(x), dw = gradient_of(w);
+    const Tensor residual = grads.take(of_x.id), dx = gradient_of(of_x), dw = gradient_of(w);
     const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
-    dy.backend().rms_norm_backward(dx, dw, views(dm), dy, x, w, views(m), rstd);
-    grads.add(x, dx);
+    dy.backend().rms_norm_backward(dx, dw, views(dm), dy, x, w, views(m), rstd, residual);
+    grads.add(of_x, dx);
     grads.add(of_w, dw);
     grads.add(of_scale, dm.scale);
     grads.add(of_shift, dm.shift);
@@ -98,7 +99,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m)
     made.backend().rms_norm(made, {}, x, w, views(m), eps);
     return made;
   };
-  return record(kRmsNorm, y, {x, of_w, of_scale, of_shift}, gradient, again);
+  return record(kRmsNorm, y, {of_x, of_w, of_scale, of_shift}, gradient, again);
 }
 
 Tensor softmax(const Tensor& x) {

@@ -1,12 +1,15 @@
 // Rotary position embedding (Su et al., 2021).
 #pragma once
 
+#include <optional>
+
 #include "wick/autograd/tape.h"
 
 namespace wick {
 
 // x [B, T, H, D]: each pair (a, b) of features becomes (a cos - b sin, a sin + b cos). cos and sin are f32, [T, D/2] or
-// [B, T, D/2], and get no gradient. backend.h says which features make a pair.
-Tensor rope(const Tensor& x, const Tensor& cos, const Tensor& sin, RopePairs pairs);
+// [B, T, D/2], and get no gradient. backend.h says which features make a pair. With `heads` that many of H, the first,
+// are turned and the others left as they are. An x that is moved here and nobody else's is turned in place.
+Tensor rope(Tensor x, const Tensor& cos, const Tensor& sin, RopePairs pairs, std::optional<int64_t> heads = {});
 
 }  // namespace wick

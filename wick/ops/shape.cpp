@@ -1,7 +1,9 @@
 #include "wick/ops/shape.h"
 
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <utility>
 
 namespace wick {
 namespace {
@@ -123,27 +125,67 @@ Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end) {
                 });
 }
 
+namespace {
+
+// The gradient of a tensor that was split. Those of its parts are made there where operations ask for room, or copied.
+class Gathered {
+ public:
+  Gathered(const Tensor& whole, int axis, const std::vector<int64_t>& widths) : whole_(whole), axis_(axis) {
+    int64_t begin = 0;
+    for (const int64_t width : widths) {
+      parts_.push_back({begin, begin + width});
+      begin += width;
+    }
+  }
+  Tensor room(size_t i) { return window(parts_[i]); }
+  void put(size_t i, const Tensor& dpart) {
+    const Tensor to = window(parts_[i]);
+    if (dpart.view().data != to.view().data) to.backend().copy(to, dpart);
+    parts_[i].has_come = true;
+  }
+  const Tensor& so_far() const { return gradient_; }
+  Tensor take() {
+    for (const Part& part : parts_)
+      if (!part.has_come) gradient_.backend().fill(window(part), 0);
+    return std::exchange(gradient_, {});
+  }
+
+ private:
+  struct Part {
+    int64_t begin, end;
+    bool has_come = false;
+  };
+  Tensor window(const Part& part) {
+    if (!gradient_) gradient_ = whole_.empty();
+    return sliced(gradient_, axis_, part.begin, part.end);
+  }
+
+  Input whole_;
+  int axis_;
+  std::vector<Part> parts_;
+  Tensor gradient_;
+};
+
+}  // namespace
+
 std::vector<Tensor> split(const Tensor& x, int axis, const std::vector<int64_t>& widths) {
   axis = axis_of("split", axis, x.rank());
   check(std::accumulate(widths.begin(), widths.end(), int64_t{0}) == x.dim(axis),
         "split: the widths do not add up to axis {} of {}", axis, x.shape());
-  const Tensor whole = record(kSplit, x.window(x.shape(), x.stride()), {x},
-                              [x = Input(x)](const Tensor& dy, Grads& grads) { grads.add(x, dy); });
+  const auto gathered = std::make_shared<Gathered>(x, axis, widths);
+  const Tensor whole =
+      record(kSplit, x.window(x.shape(), x.stride()), {x},
+             [gathered, x = Input(x)](const Tensor&, Grads& grads) { grads.add(x, gathered->take()); });
   std::vector<Tensor> parts;
   int64_t begin = 0;
-  for (const int64_t width : widths) {
-    const int64_t end = begin + width;
-    parts.push_back(record(kSplit, sliced(whole, axis, begin, end), {whole},
-                           [whole = Input(whole), axis, begin, end](const Tensor& dy, Grads& grads) {
-                             Tensor all = grads.take(whole.id);
-                             if (!all) {
-                               all = whole.empty();
-                               all.backend().fill(all, 0);
-                             }
-                             all.backend().copy(sliced(all, axis, begin, end), dy);
-                             grads.add(whole, all);
+  for (size_t i = 0; i < widths.size(); ++i) {
+    parts.push_back(record(kSplit, sliced(whole, axis, begin, begin + widths[i]), {whole},
+                           [gathered, i, whole = Input(whole)](const Tensor& dy, Grads& grads) {
+                             gathered->put(i, dy);
+                             if (!grads.at(whole.id)) grads.add(whole, gathered->so_far());
                            }));
-    begin = end;
+    if (parts[i].tracked()) Tape::active()->set_room(parts[i], [gathered, i] { return gathered->room(i); });
+    begin += widths[i];
   }
   return parts;
 }

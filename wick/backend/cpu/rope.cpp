@@ -1,4 +1,6 @@
 // Rotary positions: pairs of features turned by given angles.
+#include <utility>
+
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/dense.h"
 #include "wick/backend/cpu/parallel.h"
@@ -65,18 +67,43 @@ namespace wick {
 
 HWY_EXPORT(TurnToken);
 
+namespace {
+
+// The tokens of a view [B, T, H, D], each one row of f32: in place where they are that, else through a copy.
+template <class Dense>
+class Tokens {
+ public:
+  explicit Tokens(const View& v)
+      : in_place_(v.dtype == DType::f32 && v.stride[3] == 1 && v.stride[2] == v.shape[3]),
+        dense_(in_place_ ? View{} : v),
+        data_(in_place_ ? v.as<float>() : dense_.data()),
+        tokens_(v.shape[1]),
+        token_(in_place_ ? v.stride[1] : v.shape[2] * v.shape[3]),
+        image_(in_place_ ? v.stride[0] : tokens_ * token_) {}
+  auto operator[](int64_t i) const { return data_ + i / tokens_ * image_ + i % tokens_ * token_; }
+  void finish() const { dense_.finish(); }
+
+ private:
+  bool in_place_;
+  Dense dense_;
+  decltype(std::declval<const Dense&>().data()) data_;
+  int64_t tokens_, token_, image_;  // strides, the last two
+};
+
+}  // namespace
+
 void CpuBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) {
   if (x.numel() == 0) return;
-  const DenseInput input(x), cosines(cos), sines(sin);
-  const DenseOutput output(y);
+  const Tokens<DenseInput> input(x);
+  const Tokens<DenseOutput> output(y);
+  const DenseInput cosines(cos), sines(sin);
   const int64_t tokens = x.dim(1), heads = x.dim(2), half = x.dim(3) / 2;
   const float direction = inverse ? -1 : 1;
   parallel_for(x.dim(0) * tokens, x.numel(), [&](int64_t begin, int64_t end) {
     for (int64_t token = begin; token < end; ++token) {
-      const int64_t angle = (cos.rank() == 3 ? token : token % tokens) * half, at = token * heads * 2 * half;
+      const int64_t angle = (cos.rank() == 3 ? token : token % tokens) * half;
       HWY_DYNAMIC_DISPATCH(TurnToken)
-      (pairs, output.data() + at, input.data() + at, cosines.data() + angle, sines.data() + angle, heads, half,
-       direction);
+      (pairs, output[token], input[token], cosines.data() + angle, sines.data() + angle, heads, half, direction);
     }
   });
   output.finish();

@@ -45,9 +45,10 @@ void NormaliseRow(float* y, float* mean, float* rstd, const float* x, const floa
   });
 }
 
-// dx = rstd * (dy w - mean(dy w) - x_hat mean(dy w x_hat)); without a mean of x, none of dy w either.
-void NormaliseRowBackward(float* dx, const float* dy, const float* x, const float* w, float mean, float rstd, int64_t n,
-                          bool centred) {
+// dx = rstd * (dy w - mean(dy w) - x_hat mean(dy w x_hat)) + residual, which may be null; without a mean of x, none of
+// dy w either.
+void NormaliseRowBackward(float* dx, const float* dy, const float* x, const float* w, const float* residual, float mean,
+                          float rstd, int64_t n, bool centred) {
   FloatVec first = set(0), second = first;
   for_columns(n, [&](auto at) HWY_ATTR {  // lanes past the row's end hold dz = 0, and add nothing
     const FloatVec dz = hn::Mul(at.of(dy), at.of(w));
@@ -62,7 +63,8 @@ void NormaliseRowBackward(float* dx, const float* dy, const float* x, const floa
   const FloatVec slope = set(float(b.total() / double(n) * r * r * r));
   for_columns(n, [&](auto at) HWY_ATTR {
     const FloatVec dz = hn::Mul(at.of(dy), at.of(w)), d = hn::Sub(at.of(x), set(mean));
-    at.put(hn::NegMulAdd(d, slope, hn::MulSub(dz, set(rstd), offset)), dx);
+    const FloatVec more = residual ? at.of(residual) : set(0);
+    at.put(hn::Add(hn::NegMulAdd(d, slope, hn::MulSub(dz, set(rstd), offset)), more), dx);
   });
 }
 
@@ -161,15 +163,15 @@ void store_affine_gradients(const View& dw, const View& db, const Modulation& dm
 
 // Without a mean x was not centred.
 void backward(const View& dx, const View& dw, const View& db, const Modulation& dm, const View& dy, const View& x,
-              const RowAffine& a, const View& mean, const View& rstd) {
-  const DenseInput input(x), gradient(dy), means(mean), rstds(rstd);
+              const RowAffine& a, const View& mean, const View& rstd, const View& residual) {
+  const DenseInput input(x), gradient(dy), means(mean), rstds(rstd), more(residual);
   const int64_t n = a.width;
   if (dx) {
     const DenseOutput output(dx);
     parallel_for(a.images * a.image_rows, x.numel(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(NormaliseRowBackward)
       (output.data() + row * n, gradient.data() + row * n, input.data() + row * n, a.gain.image(row / a.image_rows),
-       mean ? means.data()[row] : 0, rstds.data()[row], n, bool(mean));
+       residual ? more.data() + row * n : nullptr, mean ? means.data()[row] : 0, rstds.data()[row], n, bool(mean));
     });
     output.finish();
   }
@@ -192,16 +194,17 @@ void CpuBackend::layer_norm(View y, View mean, View rstd, View x, View w, View b
 }
 
 void CpuBackend::layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
-                                     Modulation m, View mean, View rstd) {
-  backward(dx, dw, db, dm, dy, x, RowAffine(x, w, b, m), mean, rstd);
+                                     Modulation m, View mean, View rstd, View residual) {
+  backward(dx, dw, db, dm, dy, x, RowAffine(x, w, b, m), mean, rstd, residual);
 }
 
 void CpuBackend::rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) {
   forward(y, {}, rstd, x, RowAffine(x, w, {}, m), eps, false);
 }
 
-void CpuBackend::rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) {
-  backward(dx, dw, {}, dm, dy, x, RowAffine(x, w, {}, m), {}, rstd);
+void CpuBackend::rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
+                                   View residual) {
+  backward(dx, dw, {}, dm, dy, x, RowAffine(x, w, {}, m), {}, rstd, residual);
 }
 
 }  // namespace wick

@@ -157,7 +157,7 @@ void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y,
   if (!language && !((wgmma || mma) && prefers_own(*this, k, true)) && by_cudnn()) return;
   const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
   const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
-  attention_delta(*this, delta, dy, y);
+  (tensor_cores ? attention_packed_delta : attention_delta)(*this, delta, dy, y);
   const DenseInput seen(*this, ranges);
   if (wgmma)
     attention_by_wgmma_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());

@@ -6,6 +6,7 @@
 #include "wick/backend/cuda/attention_mma.cuh"
 #include "wick/backend/cuda/attention_own.h"
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/rows.cuh"
 
 namespace wick {
 namespace {
@@ -170,23 +171,75 @@ __global__ __launch_bounds__(kThreads, 2) void backward_by_mma(const __grid_cons
 
 // ---- partial sums
 
-// Four features a thread; z = 0 for dk, 1 for dv.
+constexpr int kAddThreads = 128, kAdded = 4;  // a thread's fours of features, on their way together
+
+// z = 0 for dk, 1 for dv.
 template <class T>
-__global__ void add_partials(HeadsOf<T> dk, HeadsOf<T> dv, const float* partial, int splits, float scale, int heads,
-                             int all_heads, int keys, int features) {
+__global__ __launch_bounds__(kAddThreads) void add_partials(HeadsOf<T> dk, HeadsOf<T> dv, const float* partial,
+                                                            int splits, float scale, int heads, int all_heads, int keys,
+                                                            int features) {
   const HeadsOf<T>& target = blockIdx.z ? dv : dk;
   wait_for_previous();
-  const int head_size = keys * features, at = 4 * int(blockIdx.x * blockDim.x + threadIdx.x), head = int(blockIdx.y);
-  if (!target.data || at >= head_size) return;
-  const float* from = partial + (int64_t(blockIdx.z) * all_heads + head) * head_size + at;
-  float4 sum = {0, 0, 0, 0};
+  const int head_size = keys * features, head = int(blockIdx.y);
+  const int first = 4 * int(blockIdx.x * kAdded * kAddThreads + threadIdx.x);
+  if (!target.data) return;
+  const float* from = partial + (int64_t(blockIdx.z) * all_heads + head) * head_size + first;
+  float4 sum[kAdded] = {};
+#pragma unroll 2
   for (int i = 0; i < splits; ++i, from += int64_t(2) * all_heads * head_size) {
-    const float4 x = *reinterpret_cast<const float4*>(from);
-    sum = {sum.x + x.x, sum.y + x.y, sum.z + x.z, sum.w + x.w};
+#pragma unroll
+    for (int k = 0; k < kAdded; ++k) {
+      if (first + 4 * k * kAddThreads >= head_size) continue;
+      const float4 x = *reinterpret_cast<const float4*>(from + 4 * k * kAddThreads);
+      sum[k] = {sum[k].x + x.x, sum[k].y + x.y, sum[k].z + x.z, sum[k].w + x.w};
+    }
   }
   const float factor = blockIdx.z ? 1 : scale;
-  *reinterpret_cast<uint2*>(target.at(head, heads) + at / features * target.token + at % features) = {
-      pack<T>(sum.x * factor, sum.y * factor), pack<T>(sum.z * factor, sum.w * factor)};
+#pragma unroll
+  for (int k = 0; k < kAdded; ++k) {
+    const int at = first + 4 * k * kAddThreads;
+    if (at >= head_size) continue;
+    *reinterpret_cast<uint2*>(target.at(head, heads) + at / features * target.token + at % features) = {
+        pack<T>(sum[k].x * factor, sum[k].y * factor), pack<T>(sum[k].z * factor, sum[k].w * factor)};
+  }
+}
+
+// ---- delta
+
+constexpr int kDeltaThreads = 256, kDeltaLanes = 16;  // of a row
+constexpr int kDeltaRows = 4;                         // of a thread, on their way together
+
+// The heads of a token follow each other, as they do in memory.
+template <class T>
+__global__ __launch_bounds__(kDeltaThreads) void packed_row_products(float* delta, HeadsOf<const T> dy,
+                                                                     HeadsOf<const T> y, int heads, int tokens,
+                                                                     int features, int rows) {
+  constexpr int kStep = kDeltaThreads / kDeltaLanes;
+  launch_dependents();
+  const int first = int(blockIdx.x) * kDeltaRows * kStep + int(threadIdx.x) / kDeltaLanes;
+  const int lane = int(threadIdx.x) % kDeltaLanes;
+  PackWords<T, 8> u[kDeltaRows] = {}, v[kDeltaRows] = {};
+#pragma unroll
+  for (int r = 0; r < kDeltaRows; ++r) {
+    const int row = first + r * kStep, all_token = row / heads, entry = all_token / tokens;
+    if (row >= rows || 8 * lane >= features) break;
+    const auto place = [&](const HeadsOf<const T>& x) {
+      return x.at(entry * heads + row - all_token * heads, heads) + (all_token - entry * tokens) * x.token + 8 * lane;
+    };
+    u[r] = PackWords<T, 8>::load(place(dy));
+    v[r] = PackWords<T, 8>::load(place(y));
+  }
+#pragma unroll
+  for (int r = 0; r < kDeltaRows; ++r) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) sum = fmaf(element(u[r].pack(), j), element(v[r].pack(), j), sum);
+#pragma unroll
+    for (int other = kDeltaLanes / 2; other > 0; other /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, other);
+    const int row = first + r * kStep, all_token = row / heads, entry = all_token / tokens;
+    if (lane == 0 && row < rows)
+      delta[(entry * heads + row - all_token * heads) * tokens + all_token - entry * tokens] = sum;
+  }
 }
 
 }  // namespace
@@ -195,13 +248,24 @@ void attention_add_partials(CudaBackend& cuda, View dk, View dv, const float* pa
   const View& any = dk ? dk : dv;
   const int heads = int(any.shape[2]), all_heads = int(any.shape[0]) * heads, keys = int(any.shape[1]),
             features = int(any.shape[3]);
-  constexpr int kAddThreads = 128;
-  const dim3 blocks(unsigned(keys * features / 4 + kAddThreads - 1) / kAddThreads, unsigned(all_heads), 2);
+  constexpr int kBlock = 4 * kAdded * kAddThreads;
+  const dim3 blocks(unsigned((keys * features + kBlock - 1) / kBlock), unsigned(all_heads), 2);
   const auto add = [&]<class T>(Type<T>) {
     launch("attention_add_partials", cuda.stream(), {blocks, dim3(kAddThreads), 0, 1, cuda.capability() >= 90},
            add_partials<T>, HeadsOf<T>(dk), HeadsOf<T>(dv), partial, splits, scale, heads, all_heads, keys, features);
   };
   any.dtype == DType::bf16 ? add(Type<bf16>()) : add(Type<f16>());
+}
+
+void attention_packed_delta(CudaBackend& cuda, View delta, View dy, View y) {
+  const int rows = int(delta.numel());
+  constexpr int kBlock = kDeltaRows * kDeltaThreads / kDeltaLanes;
+  const auto run = [&]<class T>(Type<T>) {
+    launch("attention_delta", cuda.stream(), {dim3(unsigned((rows + kBlock - 1) / kBlock)), dim3(kDeltaThreads)},
+           packed_row_products<T>, delta.as<float>(), HeadsOf<const T>(dy), HeadsOf<const T>(y), int(y.shape[2]),
+           int(y.shape[1]), int(y.shape[3]), rows);
+  };
+  y.dtype == DType::bf16 ? run(Type<bf16>()) : run(Type<f16>());
 }
 
 void attention_by_mma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal) {

@@ -34,5 +34,7 @@ void attention_by_rows_backward(CudaBackend& cuda, View dq, View dk, View dv, Vi
 
 // delta [B, H, T] = the sum over D of dy * y, which both backward passes want.
 void attention_delta(CudaBackend& cuda, View delta, View dy, View y);
+// The same of what the tensor cores' kernels take.
+void attention_packed_delta(CudaBackend& cuda, View delta, View dy, View y);
 
 }  // namespace wick

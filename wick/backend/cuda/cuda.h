@@ -73,9 +73,10 @@ class CudaBackend final : public Backend, public Gpu {
                            bool silu) override;
   void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) override;
   void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b, Modulation m,
-                           View mean, View rstd) override;
+                           View mean, View rstd, View residual) override;
   void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) override;
-  void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) override;
+  void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
+                         View residual) override;
 
   // attention, softmax
   void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) override;

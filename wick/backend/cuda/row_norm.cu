@@ -15,6 +15,14 @@ struct RowAffine {
   int64_t image_rows;
 };
 
+template <int N, class V>
+__device__ __forceinline__ void add(float (&x)[N], const V* what, int first) {
+  float summand[N];
+  load_floats(summand, what, first);
+#pragma unroll
+  for (int j = 0; j < N; ++j) x[j] += summand[j];
+}
+
 // The same for one row. Each step is skipped by all threads or by none.
 template <class T>
 class AffineOf {
@@ -47,13 +55,6 @@ class AffineOf {
 #pragma unroll
     for (int j = 0; j < N; ++j) x[j] *= factor[j];
   }
-  template <int N, class V>
-  __device__ __forceinline__ static void add(float (&x)[N], const V* what, int first) {
-    float summand[N];
-    load_floats(summand, what, first);
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] += summand[j];
-  }
   template <int N>
   __device__ __forceinline__ void modulate(float (&x)[N], int first) const {
     float scale[N];
@@ -66,13 +67,14 @@ class AffineOf {
   const T *scale_, *shift_;
 };
 
-// A row that the kernel before may still be writing: on its way by the time that it may be read.
+// Rows that the kernel before may still be writing: on their way by the time that they may be read. One may be null.
 template <class T, int N, int Count>
 __device__ __forceinline__ void wait_for_row(const T* const (&rows)[Count], int width) {
   if constexpr (N > 1)
     if (threadIdx.x == 0)
 #pragma unroll
-      for (int c = 0; c < Count; ++c) prefetch(rows[c], width);
+      for (int c = 0; c < Count; ++c)
+        if (rows[c]) prefetch(rows[c], width);
   wait_for_previous();
 }
 
@@ -161,15 +163,18 @@ __global__ void __launch_bounds__(kFewRowsThreads)
 // Of each of its two rows a thread of the gradient keeps fewer packs: more rows at a time are worth more.
 constexpr int kGradientPacks = 3;
 
-// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) with g = dy * gain; without a mean of x, none of g either.
+// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) + residual with g = dy * gain; without a mean of x, none of g
+// either. The residual may be null.
 // Where the kernel before is one of this call whose results are not needed here (`beside`), it goes on meanwhile.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
-    row_norm_gradient(const RowsOf<T> dx, const RowsOf<const T> dy, const RowsOf<const T> x, const RowAffine<T> a,
-                      const float* mean, const float* rstd, int64_t rows, int width, bool beside) {
+    row_norm_gradient(const RowsOf<T> dx, const RowsOf<const T> dy, const RowsOf<const T> x,
+                      const RowsOf<const T> residual, const RowAffine<T> a, const float* mean, const float* rstd,
+                      int64_t rows, int width, bool beside) {
   const int64_t row = this_row(rows);
+  const T* const more = residual.data ? residual[row] : nullptr;
   launch_dependents();
-  if (!beside) wait_for_row<T, N, 2>({dy[row], x[row]}, width);
+  if (!beside) wait_for_row<T, N, 3>({dy[row], x[row], more}, width);
   const HeldRows<T, N, 2, kGradientPacks> held({dy[row], x[row]}, width);
   const AffineOf<T> affine(a, row);
   const float m = mean ? mean[row] : 0, r = rstd[row];
@@ -196,10 +201,12 @@ __global__ void __launch_bounds__(kRowThreads)
   held.each([&](int first, const Pack<T, N>(&packs)[2]) {
     float g[N];
     load_gradient(g, packs[0], first);
+#pragma unroll
+    for (int j = 0; j < N; ++j) g[j] = fmaf(g[j], r, -fmaf(element(packs[1], j) - m, slope, offset));
+    if (more) add(g, more, first);
     Pack<T, N> out;
 #pragma unroll
-    for (int j = 0; j < N; ++j)
-      out.value[j] = from_float<T>(fmaf(g[j], r, -fmaf(element(packs[1], j) - m, slope, offset)));
+    for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(g[j]);
     store_pack(to + first, out);
   });
   if (beside) wait_for_previous();  // so that whoever waits for this kernel waits for both
@@ -341,21 +348,22 @@ void forward(CudaBackend& cuda, const View& y, const View& mean, const View& rst
 
 // Without a mean x was not centred.
 void backward(CudaBackend& cuda, const View& dx, const View& dw, const View& db, const Modulation& dm, const View& dy,
-              const View& x, const View& w, const View& b, const Modulation& m, const View& mean, const View& rstd) {
+              const View& x, const View& w, const View& b, const Modulation& m, const View& mean, const View& rstd,
+              const View& residual) {
   const bool sums_wanted = dw || db || dm.scale || dm.shift;
   if (x.numel() == 0) {
     for (const View& v : {dw, db, dm.scale, dm.shift})
       if (v) cuda.fill(v, 0);
     return;
   }
-  const DType dtype = common_dtype({x, dy, dx, m.scale, m.shift, dm.scale, dm.shift});
-  const RowInput input(cuda, x, dtype), gradient(cuda, dy, dtype);
+  const DType dtype = common_dtype({x, dy, dx, residual, m.scale, m.shift, dm.scale, dm.shift});
+  const RowInput input(cuda, x, dtype), gradient(cuda, dy, dtype), more(cuda, residual, dtype);
   const RowOutput output(cuda, dx, dtype), dscale(cuda, dm.scale, dtype), dshift(cuda, dm.shift, dtype);
   const AffineInput affine(cuda, x, w, b, m, dtype);
   const DenseInput means(cuda, mean, DType::f32), rstds(cuda, rstd, DType::f32);
   const DenseOutput dweight(cuda, dw, DType::f32), dbias(cuda, db, DType::f32);
   const int64_t width = x.dim(-1), rows = x.numel() / width;
-  const bool packs = input.packs() && gradient.packs() && output.packs() && affine.packs();
+  const bool packs = input.packs() && gradient.packs() && more.packs() && output.packs() && affine.packs();
   dispatch_packs(dtype, packs, [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = pack.value;
@@ -376,8 +384,8 @@ void backward(CudaBackend& cuda, const View& dx, const View& dw, const View& db,
     if (!dx) return;
     const dim3 threads = row_threads(width / N, kGradientPacks);
     launch("row_norm_gradient", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads),
-           row_norm_gradient<T, N>, output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(), affine.of<T>(),
-           means.as<float>(), rstds.as<float>(), rows, int(width), sums_wanted);
+           row_norm_gradient<T, N>, output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(),
+           more.rows<const T>(), affine.of<T>(), means.as<float>(), rstds.as<float>(), rows, int(width), sums_wanted);
   });
   output.finish();
   dscale.finish();
@@ -393,16 +401,17 @@ void CudaBackend::layer_norm(View y, View mean, View rstd, View x, View w, View 
 }
 
 void CudaBackend::layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
-                                      Modulation m, View mean, View rstd) {
-  backward(*this, dx, dw, db, dm, dy, x, w, b, m, mean, rstd);
+                                      Modulation m, View mean, View rstd, View residual) {
+  backward(*this, dx, dw, db, dm, dy, x, w, b, m, mean, rstd, residual);
 }
 
 void CudaBackend::rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) {
   forward(*this, y, {}, rstd, x, w, {}, m, eps, false);
 }
 
-void CudaBackend::rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd) {
-  backward(*this, dx, dw, {}, dm, dy, x, w, {}, m, {}, rstd);
+void CudaBackend::rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
+                                    View residual) {
+  backward(*this, dx, dw, {}, dm, dy, x, w, {}, m, {}, rstd, residual);
 }
 
 }  // namespace wick
