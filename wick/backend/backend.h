@@ -213,13 +213,7 @@ class Backend {
   // What attention over a cache needs of a few new tokens: turned = rope(q); keys[b, rows[b, t]] = rope(k)[b, t] and
   // values[b, rows[b, t]] = v[b, t]. q [B, T, H, D]; k and v [B, T, G, D]; keys and values [B, S, G, D].
   virtual void rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin,
-                               RopePairs pairs, View rows) {
-    const Tensor turned_keys = Tensor::empty(k.shape, k.dtype, memory());
-    rope(turned, q, cos, sin, pairs, false);
-    rope(turned_keys, k, cos, sin, pairs, false);
-    scatter_rows(keys, turned_keys, rows);
-    scatter_rows(values, v, rows);
-  }
+                               RopePairs pairs, View rows);
 
   // ---- losses. Cross-entropy of rows: logits [N, V], targets i64 [N] below V; loss f32 [N] is
   // log(sum(exp(row))) - row[target], and its gradient softmax(row) - onehot(target) goes to dlogits, which may be
