@@ -104,6 +104,12 @@ class TextRunTest : public testing::Test {
       EXPECT_EQ(result("cut"), result("whole"));
       EXPECT_EQ(losses("cut"), losses("whole"));
     }
+    // Killed while the result was written, which ends with its config.
+    const bool full = fs::exists(folder_ / "cut/model");
+    fs::remove(folder_ / (full ? "cut/model/config.json" : "cut/lora/adapter_config.json"));
+    write_plain(folder_ / (full ? "cut/model/model.safetensors" : "cut/lora/adapter_model.safetensors"), "half");
+    ASSERT_EQ(train("cut", resumed).code, 0);
+    EXPECT_EQ(result("cut"), result("whole"));
   }
   std::vector<std::string> losses(const std::string& output) const { return logged(folder_ / output); }
 
