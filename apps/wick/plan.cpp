@@ -78,7 +78,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
 }  // namespace
 
 void add_plan_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("plan", "Show what memory a training run would take, without loading it");
+  CLI::App* command = app.add_subcommand("plan", "Show what memory training or text generation would take, without loading the model");
   const auto flags = std::make_shared<cli::TrainFlags>();
   const auto context = std::make_shared<int64_t>(0);
   flags->add_to(*command);
