@@ -23,6 +23,15 @@ struct Case {
     const size_t at = size_t(2 * (b * queries + t));
     return {bounds[at], bounds[at + 1]};
   }
+  // From the first to the last that some of these queries see.
+  std::pair<int64_t, int64_t> seen(int64_t b, int64_t t, int64_t count) const {
+    int64_t first = keys, last = 0;
+    for (int64_t i = t; i < t + count; ++i) {
+      const auto [begin, end] = range(b, i);
+      if (begin < end) first = std::min(first, begin), last = std::max(last, end);
+    }
+    return {std::min(first, last), last};
+  }
   Tensor ranges() const {
     if (bounds.empty()) return {};
     const Tensor narrow = Tensor::empty({batch, queries, 2}, DType::i32);
@@ -52,7 +61,7 @@ struct Reference {
   Doubles y, lse, dq, dk, dv;
 };
 
-// `dy` may be empty. A block of queries at a time meets the keys between the first and the last that one of them sees.
+// `dy` may be empty. A block of queries at a time meets the keys that one of them sees.
 Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& dy) {
   Reference r{Doubles(q.size()), Doubles(size_t(c.batch * c.heads * c.queries)), Doubles(dy.size()), {}, {}};
   if (!dy.empty()) r.dk.resize(k.size()), r.dv.resize(k.size());
@@ -62,12 +71,7 @@ Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Dou
     for (int64_t h = 0; h < c.heads; ++h)
       for (int64_t t = 0; t < c.queries; t += block) {
         const int64_t rows = std::min(block, c.queries - t);
-        int64_t first = c.keys, last = 0;
-        for (int64_t i = 0; i < rows; ++i) {
-          const auto [begin, end] = c.range(b, t + i);
-          if (begin < end) first = std::min(first, begin), last = std::max(last, end);
-        }
-        const int64_t keys = std::max<int64_t>(last - first, 0);
+        const int64_t first = c.seen(b, t, rows).first, keys = c.seen(b, t, rows).second - first;
         const int64_t qi = ((b * c.queries + t) * c.heads + h) * c.features,
                       ki = ((b * c.keys + first) * groups + h / c.shared) * c.features;
         const auto queries_of = [&](const Doubles& x) { return Matrix{x.data() + qi, rows, c.features, q_stride, 1}; };
@@ -75,10 +79,11 @@ Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Dou
         Doubles p = times(queries_of(q), keys_of(k).transposed(), c.scale);
         for (int64_t i = 0; i < rows; ++i) {
           const auto [begin, end] = c.range(b, t + i);
-          double* const row = p.data() + i * keys - first;
+          double* const row = p.data() + i * keys;
           double total = 0;
-          for (int64_t s = first; s < last; ++s) total += row[s] = s < begin || s >= end ? 0 : std::exp(row[s]);
-          for (int64_t s = begin; s < end; ++s) row[s] /= total;
+          for (int64_t s = 0; s < keys; ++s)
+            total += row[s] = first + s < begin || first + s >= end ? 0 : std::exp(row[s]);
+          for (int64_t s = 0; s < keys && total > 0; ++s) row[s] /= total;
           r.lse[size_t((b * c.heads + h) * c.queries + t + i)] = std::log(total);
         }
         add_product(r.y.data() + qi, q_stride, by_rows(p, rows, keys), keys_of(v));

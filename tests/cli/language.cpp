@@ -112,6 +112,9 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse("train --model " + model() + " --dataset nothing.jsonl --output y", {"nothing.jsonl"});
   refuse("eval --model " + model() + " --dataset nothing.jsonl --context 1", {"--context", "2", "'1'"});
   refuse("chat --model " + quoted(kModel), {"--model", "pictures"});
+  const Outcome planned = run_wick("plan --model " + model() + " --sequence-length 999");
+  expect_one_line(planned, {"--sequence-length", "128", "999"});
+  EXPECT_EQ(planned.out, "");
 }
 
 // A GGUF file of a folder completes as the folder does.
