@@ -98,7 +98,8 @@ class Conversation {
 };
 
 void chat(const ChatArguments& a) {
-  const cli::OpenedModel opened = cli::OpenedModel::open(cli::resolve_model(a.model), a.loras, a.flags, a.run_on);
+  const cli::OpenedModel opened =
+      cli::OpenedModel::open(cli::resolve_language_model(a.model), a.loras, a.flags, a.run_on);
   Conversation conversation(a, opened);
   const bool at_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   if (at_terminal) fmt::print("A line is a message. /new starts anew; Ctrl-C ends an answer, Ctrl-D the chat.\n");

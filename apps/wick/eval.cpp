@@ -74,7 +74,7 @@ void add_eval_command(CLI::App& app) {
       ->type_name("FILE[:STRENGTH]");
   command->add_option("--context", a->context, "Tokens that the model sees at once (2048, or its positions)")
       ->type_name("INT")
-      ->check(cli::positive_integer());
+      ->check(cli::integer_in(2, std::numeric_limits<int32_t>::max()));
   command->add_option("--stride", a->stride, "Tokens from one window of a longer text to the next (half the context)")
       ->type_name("INT")
       ->check(cli::positive_integer());

@@ -46,8 +46,7 @@ std::vector<std::string> words_of(int argc, char** argv) {
 }
 
 int run(int argc, char** argv) {
-  CLI::App app{"Wick trains LoRA adapters for diffusion models, and runs what it trained, and language models.",
-               "wick"};
+  CLI::App app{"Wick trains LoRA adapters for diffusion models and language models, and runs them.", "wick"};
   app.set_version_flag("--version", "wick " WICK_VERSION);
   app.require_subcommand(0, 1);
   app.get_formatter()->column_width(34);

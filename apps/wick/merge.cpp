@@ -21,6 +21,7 @@ struct MergeArguments {
 void run_merge(const MergeArguments& a) {
   const std::filesystem::path model = cli::resolve_language_model(a.model);
   LlamaConfig::read(model);  // of a kind that Wick knows
+  cli::check_new_path(a.output, "--output");
   merge_loras(model, cli::parse_loras(a.loras), a.output, cli::parse_dtype(a.dtype));
   fmt::print("Merged {}\n", a.output);
 }
@@ -34,7 +35,7 @@ void add_merge_command(CLI::App& app) {
   command->add_option("--lora", a->loras, "LoRA, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->required();
-  command->add_option("--output", a->output, "Folder to write, or GGUF file: one named so, or of one")
+  command->add_option("--output", a->output, "Folder to write, or GGUF file: one named so, or of one; not there yet")
       ->type_name("PATH")
       ->required();
   command

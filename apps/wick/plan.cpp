@@ -67,9 +67,9 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   const bool is_text = LlamaConfig::is_here(model);
   check_kind(config, is_text ? ModelKind::text : ModelKind::pictures);
   const DType dtype = is_text ? planned_dtype(config, model) : config.dtype;
-  if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
   check(is_text || context == 0, "--context: {} is a model of pictures", config.model);
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
+  if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
   print_plan(plan, config, dtype, device);
   for (const Alternative& a : alternatives(config, model, plan))
     fmt::print("with {}: {}\n", a.flags, readable_bytes(a.total));
@@ -78,7 +78,8 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
 }  // namespace
 
 void add_plan_command(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("plan", "Show what memory a training run would take, without loading it");
+  CLI::App* command =
+      app.add_subcommand("plan", "Show what memory training or text generation would take, without loading the model");
   const auto flags = std::make_shared<cli::TrainFlags>();
   const auto context = std::make_shared<int64_t>(0);
   flags->add_to(*command);

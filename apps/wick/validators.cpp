@@ -103,8 +103,14 @@ void check_output_file(const fs::path& path, const char* flag) {
 
 void check_new_file(const fs::path& path, const char* flag) {
   check_output_file(path, flag);
+  check_new_path(path, flag);
+}
+
+void check_new_path(const fs::path& path, const char* flag) {
   std::error_code ignored;
-  check(!fs::exists(path, ignored), "{} {}: the file exists; choose another name, or remove it", flag, path.string());
+  const bool folder = fs::is_directory(path, ignored);
+  check(!fs::exists(path, ignored) || (folder && fs::is_empty(path, ignored)),
+        "{} {}: the {} exists; choose another name, or remove it", flag, path.string(), folder ? "folder" : "file");
 }
 
 void check_input_file(const fs::path& path, const char* flag) {
@@ -117,8 +123,12 @@ namespace {
 
 // A file, or a folder of PEFT's.
 void check_lora(const fs::path& path) {
+  constexpr const char* kAdapter = "adapter_model.safetensors";
   std::error_code ignored;
-  if (!fs::exists(path / "adapter_model.safetensors", ignored)) check_input_file(path, "--lora");
+  check(fs::exists(path, ignored), "--lora {}: no such file or folder", path.string());
+  if (!fs::is_directory(path, ignored) || fs::exists(path / kAdapter, ignored)) return;
+  fail("--lora {}: expected a LoRA's file or folder, found a folder without {}{}", path.string(), kAdapter,
+       fs::exists(path / "lora" / kAdapter, ignored) ? "; its folder `lora` has one" : "");
 }
 
 }  // namespace

@@ -29,6 +29,8 @@ std::optional<DType> parse_dtype(const std::string& name);  // none if there is 
 // Throw Error before long work starts, where writing would fail after it. `flag` names the argument.
 void check_output_file(const std::filesystem::path& path, const char* flag);
 void check_new_file(const std::filesystem::path& path, const char* flag);  // there may be nothing yet
+// For what will be a file or a folder: there may be nothing yet, or an empty folder.
+void check_new_path(const std::filesystem::path& path, const char* flag);
 void check_input_file(const std::filesystem::path& path, const char* flag);
 
 // FILE or FILE:STRENGTH; a file whose own name ends so is found first.

@@ -1,4 +1,5 @@
 #include <cstdlib>
+#include <numeric>
 
 #include "backend/probe.h"
 
@@ -6,8 +7,6 @@ namespace wick {
 namespace {
 
 using namespace probe;
-
-using Doubles = std::vector<double>;
 
 // One random call, in any layout that keeps D contiguous.
 struct Case {
@@ -23,6 +22,15 @@ struct Case {
     if (bounds.empty()) return {0, causal ? std::min(t + 1, keys) : keys};
     const size_t at = size_t(2 * (b * queries + t));
     return {bounds[at], bounds[at + 1]};
+  }
+  // From the first to the last that some of these queries see.
+  std::pair<int64_t, int64_t> seen(int64_t b, int64_t t, int64_t count) const {
+    int64_t first = keys, last = 0;
+    for (int64_t i = t; i < t + count; ++i) {
+      const auto [begin, end] = range(b, i);
+      if (begin < end) first = std::min(first, begin), last = std::max(last, end);
+    }
+    return {std::min(first, last), last};
   }
   Tensor ranges() const {
     if (bounds.empty()) return {};
@@ -53,40 +61,43 @@ struct Reference {
   Doubles y, lse, dq, dk, dv;
 };
 
+// `dy` may be empty. A block of queries at a time meets the keys that one of them sees.
 Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& dy) {
-  Reference r{Doubles(q.size()), Doubles(size_t(c.batch * c.heads * c.queries)), Doubles(q.size()), Doubles(k.size()),
-              Doubles(k.size())};
-  const int64_t d = c.features;
+  Reference r{Doubles(q.size()), Doubles(size_t(c.batch * c.heads * c.queries)), Doubles(dy.size()), {}, {}};
+  if (!dy.empty()) r.dk.resize(k.size()), r.dv.resize(k.size());
+  const int64_t block = 64, groups = c.heads / c.shared, q_stride = c.heads * c.features,
+                k_stride = groups * c.features;
   for (int64_t b = 0; b < c.batch; ++b)
     for (int64_t h = 0; h < c.heads; ++h)
-      for (int64_t t = 0; t < c.queries; ++t) {
-        const size_t qi = size_t(((b * c.queries + t) * c.heads + h) * d);
-        const int64_t groups = c.heads / c.shared;
-        const auto ki = [&](int64_t s) { return size_t(((b * c.keys + s) * groups + h / c.shared) * d); };
-        const auto [first, last] = c.range(b, t);
-        Doubles p(size_t(c.keys), 0.0), dp(size_t(c.keys), 0.0);
-        double total = 0, mean = 0;
-        for (int64_t s = first; s < last; ++s) {
-          double score = 0;
-          for (size_t i = 0; i < size_t(d); ++i) score += q[qi + i] * k[ki(s) + i];
-          total += p[size_t(s)] = std::exp(c.scale * score);
+      for (int64_t t = 0; t < c.queries; t += block) {
+        const int64_t rows = std::min(block, c.queries - t);
+        const int64_t first = c.seen(b, t, rows).first, keys = c.seen(b, t, rows).second - first;
+        const int64_t qi = ((b * c.queries + t) * c.heads + h) * c.features,
+                      ki = ((b * c.keys + first) * groups + h / c.shared) * c.features;
+        const auto queries_of = [&](const Doubles& x) { return Matrix{x.data() + qi, rows, c.features, q_stride, 1}; };
+        const auto keys_of = [&](const Doubles& x) { return Matrix{x.data() + ki, keys, c.features, k_stride, 1}; };
+        Doubles p = times(queries_of(q), keys_of(k).transposed(), c.scale);
+        for (int64_t i = 0; i < rows; ++i) {
+          const auto [begin, end] = c.range(b, t + i);
+          double* const row = p.data() + i * keys;
+          double total = 0;
+          for (int64_t s = 0; s < keys; ++s)
+            total += row[s] = first + s < begin || first + s >= end ? 0 : std::exp(row[s]);
+          for (int64_t s = 0; s < keys && total > 0; ++s) row[s] /= total;
+          r.lse[size_t((b * c.heads + h) * c.queries + t + i)] = std::log(total);
         }
-        r.lse[size_t((b * c.heads + h) * c.queries + t)] = std::log(total);
-        for (int64_t s = first; s < last; ++s) {
-          p[size_t(s)] /= total;
-          for (size_t i = 0; i < size_t(d); ++i) {
-            r.y[qi + i] += p[size_t(s)] * v[ki(s) + i];
-            dp[size_t(s)] += dy[qi + i] * v[ki(s) + i];
-          }
-          mean += p[size_t(s)] * dp[size_t(s)];
+        add_product(r.y.data() + qi, q_stride, by_rows(p, rows, keys), keys_of(v));
+        if (dy.empty()) continue;
+        Doubles ds = times(queries_of(dy), keys_of(v).transposed());
+        for (int64_t i = 0; i < rows; ++i) {
+          double* const slope = ds.data() + i * keys;
+          const double* const row = p.data() + i * keys;
+          const double mean = std::inner_product(row, row + keys, slope, 0.0);
+          for (int64_t s = 0; s < keys; ++s) slope[s] = c.scale * row[s] * (slope[s] - mean);
         }
-        for (int64_t s = first; s < last; ++s)
-          for (size_t i = 0; i < size_t(d); ++i) {
-            const double ds = c.scale * p[size_t(s)] * (dp[size_t(s)] - mean);
-            r.dq[qi + i] += ds * k[ki(s) + i];
-            r.dk[ki(s) + i] += ds * q[qi + i];
-            r.dv[ki(s) + i] += p[size_t(s)] * dy[qi + i];
-          }
+        add_product(r.dq.data() + qi, q_stride, by_rows(ds, rows, keys), keys_of(k));
+        add_product(r.dk.data() + ki, k_stride, by_rows(ds, rows, keys).transposed(), queries_of(q));
+        add_product(r.dv.data() + ki, k_stride, by_rows(p, rows, keys).transposed(), queries_of(dy));
       }
   return r;
 }
@@ -178,7 +189,7 @@ void forget_blind(const Case& c, T* lse) {
 void check_forward(const Case& c) {
   const Tensor q = make(c.q_shape(), true), k = make_keys(c), v = make_keys(c), ranges = c.ranges();
   const Tensor y = make(c.q_shape(), false), lse = poisoned({c.batch, c.heads, c.queries});
-  Reference want = reference(c, doubles(q), doubles(k), doubles(v), Doubles(size_t(q.numel())));
+  Reference want = reference(c, doubles(q), doubles(k), doubles(v), {});
   backend().attention(y, lse, q, k, v, c.scale, c.causal, ranges);
   expect_near(y, want.y, tolerance(c, c.keys), "y");
   forget_blind(c, want.lse.data());

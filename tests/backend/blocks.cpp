@@ -12,8 +12,6 @@ namespace {
 
 using namespace probe;
 
-using Doubles = std::vector<double>;
-
 constexpr DType kBlockTypes[] = {DType::q8_0, DType::q4_0, DType::q4_k, DType::q5_k, DType::q6_k};
 
 // Any numbers, with scales that make values of about one.

@@ -7,8 +7,6 @@ namespace {
 
 using namespace probe;
 
-using Doubles = std::vector<double>;
-
 struct Case {
   int64_t batch, height, width, in, out, kh, kw;
   Conv2d conv;

@@ -7,22 +7,37 @@ namespace {
 
 using namespace probe;
 
-using Doubles = std::vector<double>;
-
-// a [M, K] b [K, N], each given by rows or transposed.
-Doubles times(const Doubles& a, bool ta, const Doubles& b, bool tb, int64_t m, int64_t n, int64_t k, double scale = 1) {
-  Doubles c(size_t(m * n));
-  for (int64_t i = 0; i < m; ++i)
-    for (int64_t j = 0; j < n; ++j) {
-      double total = 0;
-      for (int64_t p = 0; p < k; ++p)
-        total += a[size_t(ta ? p * m + i : i * k + p)] * b[size_t(tb ? j * k + p : p * n + j)];
-      c[size_t(i * n + j)] = scale * total;
-    }
-  return c;
-}
-
 LoraFactors factors(const Tensor& down, const Tensor& up, float scale) { return {down, {{up, 0, 0, scale}}}; }
+
+struct Extents {
+  int64_t m, k, n, r;
+};
+
+// A linear with LoRA in double precision: x [m, k], dy [m, n], w [n, k] and bias, which may be empty, down [r, k], up
+// [n, r].
+struct Results {
+  Doubles y, s, dx, ddown, dup;
+
+  Results(const Extents& extents, const Tensor& x, const Tensor& dy, const Tensor& w, const Tensor& bias,
+          const Tensor& down, const Tensor& up, double scale) {
+    const auto [m, k, n, r] = extents;
+    const Doubles xs = doubles(x), dys = doubles(dy), downs = doubles(down), ups = doubles(up);
+    const Matrix a = by_rows(xs, m, k), da = by_rows(dys, m, n), d = by_rows(downs, r, k), u = by_rows(ups, n, r);
+    s = times(a, d.transposed());
+    const Doubles ds = times(da, u, scale);
+    y = times(by_rows(s, m, r), u.transposed(), scale);
+    dx = times(by_rows(ds, m, r), d);
+    ddown = times(by_rows(ds, m, r).transposed(), a);
+    dup = times(da.transposed(), by_rows(s, m, r), scale);
+    if (w) {
+      const Doubles ws = doubles(w);
+      add_product(y.data(), n, a, by_rows(ws, n, k).transposed());
+      add_product(dx.data(), k, da, by_rows(ws, n, k));
+    }
+    const Doubles shift = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
+    for (size_t i = 0; i < y.size(); ++i) y[i] += shift[i % size_t(n)];
+  }
+};
 
 struct Case {
   int64_t batch, tokens, n, k, rank;
@@ -36,22 +51,7 @@ struct Case {
   int64_t m = batch * tokens;
   LoraFactors lora() const { return factors(down, up, scale); }
 
-  Doubles s() const { return times(doubles(x), false, doubles(down), true, m, rank, k); }
-  Doubles ds() const { return times(doubles(dy), false, doubles(up), false, m, rank, n, scale); }
-  Doubles dup() const { return times(doubles(dy), true, s(), false, n, rank, m, scale); }
-  Doubles ddown() const { return times(ds(), true, doubles(x), false, rank, k, m); }
-  Doubles y() const {
-    Doubles out = times(doubles(x), false, doubles(w), true, m, n, k);
-    const Doubles low = times(s(), false, doubles(up), true, m, n, rank, scale), b = doubles(bias);
-    for (size_t i = 0; i < out.size(); ++i) out[i] += low[i] + b[i % size_t(n)];
-    return out;
-  }
-  Doubles dx() const {
-    Doubles out = times(doubles(dy), false, doubles(w), false, m, k, n);
-    const Doubles low = times(ds(), false, doubles(down), false, m, k, rank);
-    for (size_t i = 0; i < out.size(); ++i) out[i] += low[i];
-    return out;
-  }
+  Results results() const { return {{m, k, n, rank}, x, dy, w, bias, down, up, scale}; }
   // Two products in a row, the inner one of a length L: its error grows into the outer sum of length O.
   double tolerance(int64_t inner, int64_t outer) const {
     return kEps * double(inner + outer + 8) * std::sqrt(double(inner + outer));
@@ -74,15 +74,16 @@ TEST(LoraLinear, Forward) {
       const Case c = random_case(dtype);
       const Tensor y = poisoned({c.batch, c.tokens, c.n}, c.layout),
                    s = poisoned({c.batch, c.tokens, c.rank}, c.layout);
+      const Results want = c.results();
       backend().lora_linear(y, s, c.x, c.w, c.bias, c.lora());
-      expect_close(y, c.y(), c.tolerance(c.k, c.rank), "y");
-      expect_close(s, c.s(), c.tolerance(c.k, 0), "s");
+      expect_close(y, want.y, c.tolerance(c.k, c.rank), "y");
+      expect_close(s, want.s, c.tolerance(c.k, 0), "s");
       const Tensor unsaved = poisoned({c.batch, c.tokens, c.n});
       backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.lora());
-      expect_close(unsaved, c.y(), c.tolerance(c.k, c.rank), "y without s");
+      expect_close(unsaved, want.y, c.tolerance(c.k, c.rank), "y without s");
       const Tensor residual = random({c.batch, c.tokens, c.n}, c.layout);
       backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.lora(), residual);
-      expect_close(unsaved, sum_of(c.y(), doubles(residual)), c.tolerance(c.k, c.rank), "y with a residual");
+      expect_close(unsaved, sum_of(want.y, doubles(residual)), c.tolerance(c.k, c.rank), "y with a residual");
     }
 }
 
@@ -96,9 +97,10 @@ TEST(LoraLinear, BackwardAndEachOutputUnwanted) {
       const Tensor ddown = wanted & 2 ? poisoned({c.rank, c.k}, c.layout) : Tensor();
       const Tensor dup = wanted & 4 ? poisoned({c.n, c.rank}, c.layout) : Tensor();
       backend().lora_linear_backward(dx, ddown, {dup}, c.dy, c.x, s, c.w, c.lora());
-      if (dx) expect_close(dx, c.dx(), c.tolerance(c.n, c.rank), "dx");
-      if (ddown) expect_close(ddown, c.ddown(), c.tolerance(c.n, c.m), "ddown");
-      if (dup) expect_close(dup, c.dup(), c.tolerance(c.k, c.m), "dup");
+      const Results want = c.results();
+      if (dx) expect_close(dx, want.dx, c.tolerance(c.n, c.rank), "dx");
+      if (ddown) expect_close(ddown, want.ddown, c.tolerance(c.n, c.m), "ddown");
+      if (dup) expect_close(dup, want.dup, c.tolerance(c.k, c.m), "dup");
     }
 }
 
@@ -133,10 +135,6 @@ Tensor squared(const Tensor& t) {
   return Tensor::of(values, t.shape());
 }
 
-struct Extents {
-  int64_t m, k, n, r;
-};
-
 // Everything there is of one linear, in the dtype of the activations.
 void check_linear(const Extents& extents, Layout layout, DType factor_dtype, bool biased) {
   const DType dtype = activations();
@@ -147,32 +145,22 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   const Tensor x = input({m, k}, layout), dy = input({m, n}, layout), w = random({n, k}, Layout::packed, dtype);
   const Tensor down = random({r, k}, Layout::packed, factor_dtype), up = random({n, r}, Layout::packed, factor_dtype);
   const Tensor bias = biased ? random({n}) : Tensor();
-  const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
-  const Doubles dlow = times(doubles(dy), false, doubles(up), false, m, r, n, scale);
-  Doubles want_y =
-      sum_of(times(doubles(x), false, doubles(w), true, m, n, k), times(low, false, doubles(up), true, m, n, r, scale));
-  const Doubles shift = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
-  for (size_t i = 0; i < want_y.size(); ++i) want_y[i] += shift[i % size_t(n)];
-  const Doubles want_dx =
-      sum_of(times(doubles(dy), false, doubles(w), false, m, k, n), times(dlow, false, doubles(down), false, m, k, r));
-  const Doubles want_ddown = times(dlow, true, doubles(x), false, r, k, m);
-  const Doubles want_dup = times(doubles(dy), true, low, false, n, r, m, scale);
-
+  const Results want(extents, x, dy, w, bias, down, up, scale);
   const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
   backend().lora_linear(y, s, x, w, bias, factors(down, up, scale));
-  expect_near(y, want_y, tolerance, "y");
-  expect_near(s, low, tolerance, "s");
+  expect_near(y, want.y, tolerance, "y");
+  expect_near(s, want.s, tolerance, "s");
   const Tensor y_again = poisoned({m, n}, layout, dtype);
   backend().lora_linear(y_again, s, x, w, bias, factors(down, up, scale));
   expect_same_bits(y_again, y, "y");
   const Tensor residual = input({m, n}, layout);
   backend().lora_linear(y_again, {}, x, w, bias, factors(down, up, scale), residual);
-  expect_near(y_again, sum_of(want_y, doubles(residual)), tolerance, "y with a residual");
+  expect_near(y_again, sum_of(want.y, doubles(residual)), tolerance, "y with a residual");
   const Tensor dx = poisoned({m, k}, layout, dtype), ddown = poisoned({r, k}), dup = poisoned({n, r});
   backend().lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, factors(down, up, scale));
-  expect_near(dx, want_dx, tolerance, "dx");
-  expect_near(ddown, want_ddown, tolerance, "ddown");
-  expect_near(dup, want_dup, tolerance, "dup");
+  expect_near(dx, want.dx, tolerance, "dx");
+  expect_near(ddown, want.ddown, tolerance, "ddown");
+  expect_near(dup, want.dup, tolerance, "dup");
   const Tensor again = poisoned({m, k}, layout, dtype), ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
   backend().lora_linear_backward(again, ddown_again, {dup_again}, dy, x, s, w, factors(down, up, scale));
   expect_same_bits(again, dx, "dx");
@@ -180,14 +168,14 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   expect_same_bits(dup_again, dup, "dup");
   // What is wanted may choose another way to the same numbers.
   backend().lora_linear_backward(again, {}, {}, dy, x, s, w, factors(down, up, scale));
-  expect_near(again, want_dx, tolerance, "dx alone");
+  expect_near(again, want.dx, tolerance, "dx alone");
   const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});
   backend().lora_linear_backward({}, alone_ddown, {alone_dup}, dy, x, s, w, factors(down, up, scale));
-  expect_near(alone_ddown, want_ddown, tolerance, "ddown without dx");
-  expect_near(alone_dup, want_dup, tolerance, "dup without dx");
+  expect_near(alone_ddown, want.ddown, tolerance, "ddown without dx");
+  expect_near(alone_dup, want.dup, tolerance, "dup without dx");
   backend().lora_backward(alone_ddown, {alone_dup}, dy, x, factors(down, up, scale));
-  expect_near(alone_ddown, want_ddown, tolerance, "ddown, from x");
-  expect_near(alone_dup, want_dup, tolerance, "dup, from x");
+  expect_near(alone_ddown, want.ddown, tolerance, "ddown, from x");
+  expect_near(alone_dup, want.dup, tolerance, "dup, from x");
 }
 
 // What 16-bit activations meet: extents that the copy engine likes and others, each rank, rows apart, factors in f32
@@ -251,12 +239,11 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
     const Layout layout = i % 3 == 2 ? Layout::gapped : Layout::packed;
     const Tensor x = input({m, k}, layout), dy = input({m, n}, layout);
     const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
-    const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
-    const Doubles dlow = times(doubles(dy), false, doubles(up), false, m, r, n, scale);
+    const Results want(cases[i], x, dy, {}, {}, down, up, scale);
     const Tensor ddown = poisoned({r, k}), dup = poisoned({n, r});
     backend().lora_backward(ddown, {dup}, dy, x, factors(down, up, scale));
-    expect_near(ddown, times(dlow, true, doubles(x), false, r, k, m), tolerance, "ddown");
-    expect_near(dup, times(doubles(dy), true, low, false, n, r, m, scale), tolerance, "dup");
+    expect_near(ddown, want.ddown, tolerance, "ddown");
+    expect_near(dup, want.dup, tolerance, "dup");
     for (int again = 0; again < 3; ++again) {
       const Tensor ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
       backend().lora_backward(ddown_again, {dup_again}, dy, x, factors(down, up, scale));
@@ -265,7 +252,7 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
     }
     const Tensor one = poisoned({r, k});
     backend().lora_backward(one, {View()}, dy, x, factors(down, up, scale));
-    expect_near(one, times(dlow, true, doubles(x), false, r, k, m), tolerance, "ddown alone");
+    expect_near(one, want.ddown, tolerance, "ddown alone");
   }
 }
 
@@ -286,10 +273,9 @@ TEST(LoraLinear, AdapterAlone) {
     const Tensor x = input({m, k}, layout), before = input({m, n});
     const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
     const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
-    const Doubles low = times(doubles(x), false, doubles(down), true, m, r, k);
-    Doubles want = times(low, false, doubles(up), true, m, n, r, scale);
-    const Doubles base = doubles(before);
-    for (size_t i = 0; i < want.size(); ++i) want[i] += base[i];
+    const Doubles low = times(by_rows(doubles(x), m, k), by_rows(doubles(down), r, k).transposed());
+    Doubles want = doubles(before);
+    add_product(want.data(), n, by_rows(low, m, r), by_rows(doubles(up), n, r).transposed(), scale);
     backend().copy(y, before);
     backend().lora_linear(y, s, x, {}, {}, factors(down, up, scale));
     expect_near(y, want, tolerance, "y");
@@ -300,11 +286,12 @@ TEST(LoraLinear, AdapterAlone) {
   }
 }
 
-// By the definition of the mask, one element at a time.
+// By the definition of the mask: four words of a block are those of four elements.
 Doubles with_mask(Doubles x, float p, uint64_t seed, int64_t draw) {
+  std::array<uint32_t, 4> words{};
   for (size_t i = 0; i < x.size(); ++i) {
-    const uint32_t word = philox(seed, uint32_t(Stream::dropout), uint64_t(draw) << 32 | i / 4)[i % 4];
-    x[i] = word >= uint64_t(double(p) * 0x1p32) ? x[i] / (1 - double(p)) : 0;
+    if (i % 4 == 0) words = philox(seed, uint32_t(Stream::dropout), uint64_t(draw) << 32 | i / 4);
+    x[i] = words[i % 4] >= uint64_t(double(p) * 0x1p32) ? x[i] / (1 - double(p)) : 0;
   }
   return x;
 }
@@ -332,6 +319,12 @@ TEST(Dropout, HasTheMaskOfItsDefinition) {
       expect_close(place, in_place, 4 * kEps / (1 - double(p)), "in place");
     }
 }
+
+// What a group gives, in double precision.
+struct GroupResults {
+  Doubles y, dx, s, ddown, adapter, dadapter;  // y and dx with w; what LoRA adds to them
+  std::vector<Doubles> dups;
+};
 
 // Linears side by side: blocks of their own width, rank and scale with padding between their ranks, outputs that have
 // no LoRA, and dropout or none.
@@ -398,55 +391,30 @@ struct Group {
     const Dropout& d = lora.dropout;
     return d.p > 0 ? with_mask(std::move(v), d.p, d.seed, draw.data<int64_t>()[0]) : v;
   }
-  Doubles columns(const Doubles& a, int64_t width, int64_t first, int64_t count) const {
-    Doubles part;
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = 0; j < count; ++j) part.push_back(a[size_t(i * width + first + j)]);
-    return part;
-  }
-  // a's columns from `first` on += part
-  void add(Doubles& a, int64_t width, int64_t first, int64_t count, const Doubles& part) const {
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = 0; j < count; ++j) a[size_t(i * width + first + j)] += part[size_t(i * count + j)];
-  }
-
-  Doubles s() const { return times(dropped(doubles(x)), false, doubles(down), true, m, rank, k); }
-  Doubles ds() const {
-    Doubles all(size_t(m * rank), 0.0);
+  GroupResults results() const {
+    const Doubles seen = doubles(x), dys = doubles(dy), ws = doubles(w), shift = doubles(bias), downs = doubles(down),
+                  dropped_x = dropped(seen);
+    GroupResults r;
+    Doubles ds(size_t(m * rank));
+    r.s = times(by_rows(dropped_x, m, k), by_rows(downs, rank, k).transposed());
+    r.adapter.resize(size_t(m * n));
     for (size_t g = 0; g < ups.size(); ++g) {
       const LoraBlock& b = lora.blocks[g];
-      const int64_t width = ups[g].dim(0), r = ups[g].dim(1);
-      add(all, rank, b.row, r,
-          times(columns(doubles(dy), n, b.column, width), false, doubles(ups[g]), false, m, r, width, b.scale));
+      const int64_t width = ups[g].dim(0), rows = ups[g].dim(1);
+      const Doubles up = doubles(ups[g]);
+      const Matrix block_up = by_rows(up, width, rows), block_dy{dys.data() + b.column, m, width, n, 1},
+                   block_s{r.s.data() + b.row, m, rows, rank, 1};
+      add_product(ds.data() + b.row, rank, block_dy, block_up, b.scale);
+      add_product(r.adapter.data() + b.column, n, block_s, block_up.transposed(), b.scale);
+      r.dups.push_back(times(block_dy.transposed(), block_s, b.scale));
     }
-    return all;
-  }
-  Doubles dup(size_t g) const {
-    const LoraBlock& b = lora.blocks[g];
-    const int64_t width = ups[g].dim(0), r = ups[g].dim(1);
-    return times(columns(doubles(dy), n, b.column, width), true, columns(s(), rank, b.row, r), false, width, r, m,
-                 b.scale);
-  }
-  Doubles ddown() const { return times(ds(), true, dropped(doubles(x)), false, rank, k, m); }
-  Doubles plus_adapter(Doubles y) const {
-    const Doubles low = s();
-    for (size_t g = 0; g < ups.size(); ++g) {
-      const LoraBlock& b = lora.blocks[g];
-      const int64_t width = ups[g].dim(0), r = ups[g].dim(1);
-      add(y, n, b.column, width,
-          times(columns(low, rank, b.row, r), false, doubles(ups[g]), true, m, width, r, b.scale));
-    }
-    return y;
-  }
-  Doubles frozen() const {
-    Doubles y = times(doubles(x), false, doubles(w), true, m, n, k);
-    for (size_t i = 0; i < y.size(); ++i) y[i] += doubles(bias)[i % size_t(n)];
-    return y;
-  }
-  Doubles frozen_backward() const { return times(doubles(dy), false, doubles(w), false, m, k, n); }
-  Doubles plus_adapter_backward(Doubles dx) const {
-    add(dx, k, 0, k, dropped(times(ds(), false, doubles(down), false, m, k, rank)));
-    return dx;
+    r.ddown = times(by_rows(ds, m, rank).transposed(), by_rows(dropped_x, m, k));
+    r.dadapter = dropped(times(by_rows(ds, m, rank), by_rows(downs, rank, k)));
+    r.y = r.adapter, r.dx = r.dadapter;
+    for (size_t i = 0; i < r.y.size(); ++i) r.y[i] += shift[i % size_t(n)];
+    add_product(r.y.data(), n, by_rows(seen, m, k), by_rows(ws, n, k).transposed());
+    add_product(r.dx.data(), k, by_rows(dys, m, n), by_rows(ws, n, k));
+    return r;
   }
 };
 
@@ -458,26 +426,30 @@ class GroupCheck {
   }
 
   const Group& c;
-  const Group squares = c.squares();
+  const GroupResults want = c.results(), squares = c.squares().results();
   const double tolerance = std::max(2 * unit_roundoff(activations()), 3e-6);
   Tensor y = output({c.m, c.n}), s = output({c.m, c.rank}), dx = output({c.m, c.k}), ddown = poisoned({c.rank, c.k});
   std::vector<Tensor> dups;
   std::vector<View> dup_views() const { return {dups.begin(), dups.end()}; }
 
-  template <class F>
-  void expect(const Tensor& got, const char* what, F f) const {
-    expect_near(got, f(c), f(squares), tolerance, what);
+  void expect(const Tensor& got, const char* what, Doubles GroupResults::*result) const {
+    expect_near(got, want.*result, squares.*result, tolerance, what);
+  }
+  // What LoRA adds to what `before` holds.
+  void expect_added(const Tensor& got, const Tensor& before, const char* what, Doubles GroupResults::*added) const {
+    expect_near(got, sum_of(doubles(before), want.*added), sum_of(doubles(squared(before)), squares.*added), tolerance,
+                what);
   }
   void expect_gradients() const {
-    expect(ddown, "ddown", [](const Group& g) { return g.ddown(); });
-    for (size_t i = 0; i < dups.size(); ++i) expect(dups[i], "dup", [i](const Group& g) { return g.dup(i); });
+    expect(ddown, "ddown", &GroupResults::ddown);
+    for (size_t i = 0; i < dups.size(); ++i) expect_near(dups[i], want.dups[i], squares.dups[i], tolerance, "dup");
   }
   void forward_and_backward() const {
     backend().lora_linear(y, s, c.x, c.w, c.bias, c.lora);
-    expect(y, "y", [](const Group& g) { return g.plus_adapter(g.frozen()); });
-    expect(s, "s", [](const Group& g) { return g.s(); });
+    expect(y, "y", &GroupResults::y);
+    expect(s, "s", &GroupResults::s);
     backend().lora_linear_backward(dx, ddown, dup_views(), c.dy, c.x, s, c.w, c.lora);
-    expect(dx, "dx", [](const Group& g) { return g.plus_adapter_backward(g.frozen_backward()); });
+    expect(dx, "dx", &GroupResults::dx);
     expect_gradients();
   }
 };
@@ -489,20 +461,19 @@ void check_groups(float dropout, int count) {
     SCOPED_TRACE(testing::Message() << "m " << c.m << " k " << c.k << " n " << c.n << " rank " << c.rank << " blocks "
                                     << c.ups.size());
     const GroupCheck check(c);
-    const Group& squares = check.squares;
     check.forward_and_backward();
     backend().lora_backward(check.ddown, check.dup_views(), c.dy, c.x, c.lora);
     check.expect_gradients();
 
     // The adapter alone, added to what is there.
-    const Tensor sum = input({c.m, c.n}), dsum = input({c.m, c.k});
-    const Doubles want = c.plus_adapter(doubles(sum)), want_backward = c.plus_adapter_backward(doubles(dsum));
-    const Doubles spread = squares.plus_adapter(doubles(squared(sum))),
-                  spread_backward = squares.plus_adapter_backward(doubles(squared(dsum)));
+    const Tensor before = input({c.m, c.n}), dbefore = input({c.m, c.k}), sum = output({c.m, c.n}),
+                 dsum = output({c.m, c.k});
+    backend().copy(sum, before);
+    backend().copy(dsum, dbefore);
     backend().lora_linear(sum, check.s, c.x, {}, {}, c.lora);
-    expect_near(sum, want, spread, check.tolerance, "y without w");
+    check.expect_added(sum, before, "y without w", &GroupResults::adapter);
     backend().lora_linear_backward(dsum, check.ddown, check.dup_views(), c.dy, c.x, check.s, {}, c.lora);
-    expect_near(dsum, want_backward, spread_backward, check.tolerance, "dx without w");
+    check.expect_added(dsum, dbefore, "dx without w", &GroupResults::dadapter);
     check.expect_gradients();
   }
 }
@@ -543,9 +514,9 @@ TEST(LoraLinear, EveryPlanOfTheProduct) {
     results.forward_and_backward();
     const Tensor y = output({c.m, c.n}), dx = output({c.m, c.k});
     backend().lora_linear(y, {}, c.x, c.w, c.bias, c.lora);
-    results.expect(y, "y without s", [](const Group& g) { return g.plus_adapter(g.frozen()); });
+    results.expect(y, "y without s", &GroupResults::y);
     backend().lora_linear_backward(dx, {}, {}, c.dy, c.x, {}, c.w, c.lora);
-    results.expect(dx, "dx alone", [](const Group& g) { return g.plus_adapter_backward(g.frozen_backward()); });
+    results.expect(dx, "dx alone", &GroupResults::dx);
   };
   for (const int wide : {64, 96, 128, 160, 192, 224, 256}) check(0, 1, 2, wide);
   for (const int wide : {128, 192}) check(0, 1, 3, wide);
@@ -564,8 +535,9 @@ TEST(LoraBackward, AnyBatchAndStride) {
     const Case c = random_case();
     const Tensor ddown = poisoned({c.rank, c.k}), dup = poisoned({c.n, c.rank}, c.layout);
     backend().lora_backward(ddown, {dup}, c.dy, c.x, c.lora());
-    expect_close(ddown, c.ddown(), c.tolerance(c.n, c.m), "ddown");
-    expect_close(dup, c.dup(), c.tolerance(c.k, c.m), "dup");
+    const Results want = c.results();
+    expect_close(ddown, want.ddown, c.tolerance(c.n, c.m), "ddown");
+    expect_close(dup, want.dup, c.tolerance(c.k, c.m), "dup");
     const Tensor alone = poisoned({c.rank, c.k});
     backend().lora_backward(alone, {}, c.dy, c.x, c.lora());
     expect_same_bits(alone, ddown, "ddown alone");

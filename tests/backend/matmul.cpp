@@ -5,22 +5,18 @@ namespace {
 
 using namespace probe;
 
-using Doubles = std::vector<double>;
-
 // c [batch, M, N] = alpha * a b + beta * c; a batch of 1 is shared.
 Doubles reference(const Doubles& a, const Doubles& b, const Doubles& c, int64_t batch, int64_t m, int64_t n, int64_t k,
                   double alpha, double beta) {
   Doubles out(size_t(batch * m * n));
   const int64_t shared_a = int64_t(a.size()) == m * k ? 0 : 1, shared_b = int64_t(b.size()) == k * n ? 0 : 1;
-  for (int64_t z = 0; z < batch; ++z)
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = 0; j < n; ++j) {
-        double total = 0;
-        for (int64_t p = 0; p < k; ++p)
-          total += a[size_t((z * shared_a * m + i) * k + p)] * b[size_t((z * shared_b * k + p) * n + j)];
-        const size_t at = size_t((z * m + i) * n + j);
-        out[at] = alpha * total + (beta == 0 ? 0 : beta * c[at]);
-      }
+  for (int64_t z = 0; z < batch; ++z) {
+    double* const product = out.data() + z * m * n;
+    add_product(product, n, {a.data() + z * shared_a * m * k, m, k, k, 1},
+                {b.data() + z * shared_b * k * n, k, n, n, 1}, alpha);
+    if (beta == 0) continue;
+    for (int64_t i = 0; i < m * n; ++i) product[i] += beta * c[size_t(z * m * n + i)];
+  }
   return out;
 }
 

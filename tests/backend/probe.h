@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "backend/mirror.h"
+#include "backend/products.h"
 #include "device.h"
 #include "wick/core/rng.h"
 
@@ -84,10 +86,12 @@ inline Tensor poisoned(const Shape& shape, Layout layout = Layout::packed, DType
 // Calls f(offset) for every element, in row-major order.
 template <class F>
 void for_each_offset(const Tensor& t, F f) {
-  for (int64_t i = 0; i < t.numel(); ++i) {
-    int64_t rest = i, offset = 0;
-    for (int d = t.rank() - 1; d >= 0; rest /= t.dim(d), --d) offset += rest % t.dim(d) * t.stride()[d];
-    f(offset);
+  if (t.numel() == 0) return;
+  const int64_t width = t.dim(-1), step = t.stride()[t.rank() - 1];
+  for (int64_t row = 0; row < t.numel() / width; ++row) {
+    int64_t rest = row, offset = 0;
+    for (int d = t.rank() - 2; d >= 0; rest /= t.dim(d), --d) offset += rest % t.dim(d) * t.stride()[d];
+    for (int64_t i = 0; i < width; ++i) f(offset + i * step);
   }
 }
 
@@ -97,11 +101,18 @@ inline int rounds(int all) {
   return percent ? std::max(1, all * std::atoi(percent) / 100) : all;
 }
 
-// Uniform in [-1, 1).
+// Uniform in [-1, 1), four of a block of bits.
 inline Tensor random(const Shape& shape, Layout layout = Layout::packed, DType dtype = DType::f32) {
   Tensor t = poisoned(shape, layout, dtype);
+  uint64_t position = rng().reserve(uint64_t(t.numel() + 3) / 4);
+  std::array<uint32_t, 4> bits{};
+  size_t used = bits.size();
   for_each_offset(t, [&](int64_t offset) {
-    const float value = 2 * rng().uniform() - 1;
+    if (used == bits.size()) {
+      bits = philox(rng().seed(), rng().stream(), position++);
+      used = 0;
+    }
+    const float value = 2 * bits_to_uniform(bits[used++]) - 1;
     if (dtype == DType::f32) t.data<float>()[offset] = value;
     if (dtype == DType::bf16) t.data<uint16_t>()[offset] = f32_to_bf16(value);
     if (dtype == DType::f16) t.data<uint16_t>()[offset] = f32_to_f16(value);
@@ -121,14 +132,14 @@ inline Tensor random_ids(const Shape& shape, int64_t rows) {
   return Tensor::of(ids, shape);
 }
 
-inline std::vector<double> doubles(const Tensor& t) {
+inline Doubles doubles(const Tensor& t) {
   const std::vector<float> values = t.to_vector();
   return {values.begin(), values.end()};
 }
 
 // tolerance is absolute and that of arithmetic in f32; what is stored in 16 bits may be off by one more rounding. NaN
 // is never close.
-inline void expect_close(const Tensor& got, const std::vector<double>& want, double tolerance, const char* what) {
+inline void expect_close(const Tensor& got, const Doubles& want, double tolerance, const char* what) {
   const double roundoff = got.dtype() == DType::f32 ? 0 : unit_roundoff(got.dtype());
   const double smallest = got.dtype() == DType::f16 ? 0x1p-25 : 0;  // half a unit of f16's subnormal numbers
   const std::vector<float> values = got.to_vector();

@@ -5,8 +5,6 @@ namespace wick {
 namespace {
 
 using namespace probe;
-using Doubles = std::vector<double>;
-
 struct Problem {
   int64_t batch, tokens, width;
   double eps;

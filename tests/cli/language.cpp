@@ -106,9 +106,15 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse(base + "--max-tokens 0", {"--max-tokens", "'0'"});
   refuse(base + "--lora " + quoted((kModels / "llama2/adapter").string()), {"adapter_model.safetensors", "shape"});
   refuse(base + "--lora " + quoted((folder / "nothing").string()), {"--lora", "nothing"});
+  refuse(base + "--lora " + model(), {"--lora", "qwen3", "folder without adapter_model.safetensors"});
   refuse("generate --model " + quoted((kModels / "llama2").string()) + " --prompt x", {"llama2", "tokenizer"});
   refuse("generate --model " + quoted(kModel) + " --prompt x --out x.png --top-k 3", {"--top-k", "pictures"});
   refuse("train --model " + model() + " --dataset nothing.jsonl --output y", {"nothing.jsonl"});
+  refuse("eval --model " + model() + " --dataset nothing.jsonl --context 1", {"--context", "2", "'1'"});
+  refuse("chat --model " + quoted(kModel), {"--model", "pictures"});
+  const Outcome planned = run_wick("plan --model " + model() + " --sequence-length 999");
+  expect_one_line(planned, {"--sequence-length", "128", "999"});
+  EXPECT_EQ(planned.out, "");
 }
 
 // A GGUF file of a folder completes as the folder does.
@@ -158,6 +164,11 @@ TEST_F(Language, MergeWritesAGgufFileOfAFolder) {
                 .out,
             with_lora);
   refuse(merge + quoted((folder / "q.gguf").string()) + " --dtype q8_0", {"24", "q8_0"});
+  // Nothing that is there is written over, nor mixed with.
+  refuse(merge + quoted(merged.string()), {"--output", "merged.gguf", "file exists"});
+  refuse(merge + quoted((folder / "out").string()), {"--output", "folder exists"});
+  refuse("generate --model " + model() + " --prompt x --lora " + quoted((folder / "out").string()),
+         {"--lora", "its folder `lora`"});
 }
 
 TEST_F(Language, ADamagedModelIsOneLine) {

@@ -66,7 +66,7 @@ const std::vector<Wrong> kWrong = {
     {"generate --model $M --prompt x --out /dev/full", {"--out", "/dev/full", "regular"}},
 
     {kGenerate + "--lora $T/none.safetensors", {"--lora", "$T/none.safetensors", "no such file"}},
-    {kGenerate + "--lora $T", {"--lora", "$T", "directory"}},
+    {kGenerate + "--lora $T", {"--lora", "$T", "folder"}},
     {kGenerate + "--lora $G/lora_unet.safetensors:strong", {"--lora", "'strong'", "finite number"}},
     {kGenerate + "--lora $G/lora_unet.safetensors:nan", {"--lora", "'nan'", "finite number"}},
     {kGenerate + "--lora $G/lora_unet.safetensors:", {"--lora", "''", "finite number"}},

@@ -13,7 +13,7 @@ namespace {
 
 uint64_t fresh_seed() {
   static const uint64_t seed =
-      std::getenv("WICK_SEED") ? std::stoull(std::getenv("WICK_SEED")) : std::random_device{}();
+      std::getenv("WICK_TEST_SEED") ? std::stoull(std::getenv("WICK_TEST_SEED")) : std::random_device{}();
   return seed;
 }
 
@@ -43,7 +43,7 @@ double weighted_sum(const Tensor& y, const std::vector<float>& weights) {
 }
 
 void check_gradients(const OpCase& row, Layout layout) {
-  SCOPED_TRACE("WICK_SEED=" + std::to_string(fresh_seed()));
+  SCOPED_TRACE("WICK_TEST_SEED=" + std::to_string(fresh_seed()));
   Rng rng(fresh_seed());
   std::vector<Tensor> inputs;
   for (const Shape& shape : row.inputs) inputs.push_back(random_input(shape, layout, row, rng).trainable());

@@ -4,10 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "engine_model.h"
 #include "wick/core/rng.h"
 #include "wick/io/gguf.h"
+#include "wick/io/json.h"
 #include "wick/nn/peft.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
@@ -49,7 +51,17 @@ TEST(Merge, AFolderSaysWhatModelAndLorasSay) {
     const std::vector<float> wanted = logits(model, loras);
     EXPECT_LT(distance(logits(to), wanted), 1e-5) << family;
     EXPECT_GT(distance(logits(model), wanted), 1e-2) << family;
+    EXPECT_EQ(read_json(to / "config.json"), read_json(model / "config.json"));
   }
+}
+
+// transformers loads in the dtype that the config tells.
+TEST(Merge, AFolderTellsOfItsDtype) {
+  const TemporaryDirectory folder;
+  const fs::path model = kModels / "qwen3", to = folder / "merged";
+  merge_loras(model, {{model / "adapter", 1}}, to, DType::bf16);
+  EXPECT_EQ(read_json(to / "config.json").at("dtype"), "bfloat16");
+  EXPECT_LT(distance(logits(to), logits(model, {{model / "adapter", 1}})), 0x1p-5);
 }
 
 // Of every linear of the layers, with factors of which none is zero.

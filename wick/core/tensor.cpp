@@ -141,12 +141,14 @@ Tensor Tensor::to(Memory& other) const {
 std::vector<float> Tensor::to_vector() const {
   if (!memory().on_host()) return to(host_memory()).to_vector();
   std::vector<float> values(static_cast<size_t>(numel()));
-  std::array<int64_t, kMaxRank> index{};
-  for (float& value : values) {
+  const int last = rank() - 1;
+  const int64_t width = rank() > 0 ? shape()[last] : 1, step = rank() > 0 ? stride()[last] : 0;
+  std::array<int64_t, kMaxRank> index{};  // of a row
+  for (size_t row = 0; row < values.size(); row += size_t(width)) {
     int64_t offset = 0;
-    for (int d = 0; d < rank(); ++d) offset += index[size_t(d)] * stride()[d];
-    value = load_as_float(view_.data, dtype(), offset);
-    for (int d = rank() - 1; d >= 0 && ++index[size_t(d)] == shape()[d]; --d) index[size_t(d)] = 0;
+    for (int d = 0; d < last; ++d) offset += index[size_t(d)] * stride()[d];
+    for (int64_t i = 0; i < width; ++i) values[row + size_t(i)] = load_as_float(view_.data, dtype(), offset + i * step);
+    for (int d = last - 1; d >= 0 && ++index[size_t(d)] == shape()[d]; --d) index[size_t(d)] = 0;
   }
   return values;
 }

@@ -237,7 +237,7 @@ const std::vector<TrainOption>& train_options() {
       {.key = "steps", .member = &C::steps, .help = "Optimizer steps", .min = 1, .fixed = false},
       {.key = "epochs",
        .member = &C::epochs,
-       .help = "Passes over the data set; 0: as many as --steps take",
+       .help = "Passes over the data set, whatever --steps says; 0: as many as --steps take",
        .fixed = false},
       {.key = "batch_size",
        .member = &C::batch_size,

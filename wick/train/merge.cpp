@@ -74,7 +74,7 @@ void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, st
     }
     save_safetensors(to / path.filename(), tensors, file.metadata());
   }
-  copy_model_files(from, to);
+  copy_model_files(from, to, dtype);
 }
 
 void merge_to_gguf(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {

@@ -59,6 +59,16 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   out.commit();
 }
 
+// A config names the dtype by either key, or not at all, and transformers heeds it.
+void copy_config(const fs::path& from, const fs::path& to, std::optional<DType> dtype) {
+  if (!dtype) return copy_whole(from / kConfig, to / kConfig);
+  nlohmann::json config = read_json(from / kConfig);
+  const char* const name = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
+  for (const char* key : {"dtype", "torch_dtype"})
+    if (config.contains(key)) config[key] = name;
+  write_file_atomically(to / kConfig, config.dump(2) + "\n");
+}
+
 void hash_sampled(Sha256& hash, const fs::path& file) {
   constexpr uint64_t kWhole = uint64_t{64} << 20;
   const uint64_t bytes = fs::file_size(file);
@@ -101,24 +111,19 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
   return files;
 }
 
-void copy_model_files(const fs::path& from, const fs::path& to) {
+void copy_model_files(const fs::path& from, const fs::path& to, std::optional<DType> dtype) {
   for (const fs::path& file : files_of(from))
     if (file.extension() != ".safetensors" && file.filename() != kConfig) copy_whole(file, to / file.filename());
-  copy_whole(from / kConfig, to / kConfig);
+  copy_config(from, to, dtype);
 }
 
-// A config names the dtype by either key, or not at all, and transformers heeds it.
 void write_language_model(const fs::path& from, const fs::path& to, const Weights& weights, DType dtype) {
   check_elsewhere(from, to);
   make_directories(to);
   for (const fs::path& file : files_of(from))
     if (!is_weight_file(file) && file.filename() != kConfig) copy_whole(file, to / file.filename());
   weights.save(to / "model.safetensors", dtype);
-  nlohmann::json config = read_json(from / kConfig);
-  const char* const name = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
-  for (const char* key : {"dtype", "torch_dtype"})
-    if (config.contains(key)) config[key] = name;
-  write_file_atomically(to / kConfig, config.dump(2) + "\n");
+  copy_config(from, to, dtype);
 }
 
 std::string model_fingerprint(const fs::path& model) {

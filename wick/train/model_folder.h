@@ -1,8 +1,9 @@
-// Folders of models: diffusers' in which one component is new, and what tells models apart.
+// Folders of models with other weights in them, diffusers' and transformers', and what tells models apart.
 #pragma once
 
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,17 +23,18 @@ void write_model_folder(const std::filesystem::path& from, const std::filesystem
                         const std::function<void(const std::filesystem::path& folder)>& write);
 
 // Of a transformers folder: the files that hold its weights, in order of their names, and all else that belongs to the
-// model copied, config.json last, so that a folder that has one is whole.
+// model copied, config.json last, so that a folder that has one is whole. It tells of `dtype`, if given.
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
-void copy_model_files(const std::filesystem::path& from, const std::filesystem::path& to);
+void copy_model_files(const std::filesystem::path& from, const std::filesystem::path& to,
+                      std::optional<DType> dtype = {});
 
 // Makes `to` the transformers folder `from` with these weights, in one file and in `dtype`, of which its config tells.
 void write_language_model(const std::filesystem::path& from, const std::filesystem::path& to, const Weights& weights,
                           DType dtype);
 
 // SHA-256 over the names and contents of the model's configs and weights. Of files larger than 64 MiB, samples stand
-// for the rest: it tells models apart, it does not certify them.
-// `model` is a diffusers folder, a transformers folder or a GGUF file.
+// for the rest: it tells models apart, it does not certify them. `model` is a diffusers folder, a transformers folder
+// or a GGUF file.
 std::string model_fingerprint(const std::filesystem::path& model);
 
 }  // namespace wick
