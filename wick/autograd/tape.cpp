@@ -1,6 +1,7 @@
 #include "wick/autograd/tape.h"
 
 #include <cassert>
+#include <limits>
 
 namespace wick {
 
@@ -121,5 +122,13 @@ Tensor Saved::take() { return again_ ? (*this)() : std::exchange(kept_, {}); }
 
 TapePause::TapePause() : paused_(active_tape) { active_tape = nullptr; }
 TapePause::~TapePause() { active_tape = paused_; }
+
+Tensor unread(const Shape& shape, const Tensor& like) {
+  const Tensor nan = Tensor::empty({1}, like.dtype(), like.memory());
+  nan.backend().fill(nan, std::numeric_limits<float>::quiet_NaN());
+  Shape strides = shape;
+  for (int i = 0; i < shape.rank(); ++i) strides[i] = 0;
+  return nan.window(shape, strides);
+}
 
 }  // namespace wick

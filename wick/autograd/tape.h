@@ -81,12 +81,14 @@ using Remake = std::function<Tensor()>;
 
 class Tape {
  public:
-  enum class Keep { needed, all };          // all: nothing is made again
+  enum class Keep { needed, all };          // all, for a block that runs again: nothing is made once more
   explicit Tape(Keep keep = Keep::needed);  // becomes the active tape of this thread
   ~Tape();                                  // restores the outer one
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
   static Tape* active();
+  // Of a block under checkpoint(), whose outputs nobody reads any more: only gradients are wanted.
+  static bool runs_again() { return active() && active()->keep_ == Keep::all; }
 
   // d loss / d leaves, for a loss of one element. Leaves are the tensors made trainable().
   Grads backward(const Tensor& loss);
@@ -155,6 +157,9 @@ class TapePause {
  private:
   Tape* paused_;
 };
+
+// Stands for what is not computed because nobody reads it: NaN of one address.
+Tensor unread(const Shape& shape, const Tensor& like);
 
 inline bool any_tracked(std::initializer_list<Input> inputs) {
   for (const Input& x : inputs)

@@ -59,7 +59,7 @@ struct FeedForward {
   Linear down_proj{s / "down_proj", c.intermediate, c.hidden, c.mlp_bias};
 
   Tensor operator()(const Tensor& x, const RmsNorm& before) const {
-    return down_proj(gate_up_proj.after(before, x, /*gated=*/true), x);
+    return down_proj.last(gate_up_proj.after(before, x, /*gated=*/true), x);
   }
 };
 

@@ -44,7 +44,7 @@ Linear::Linear(const Scope& s, int64_t in, const std::vector<Output>& outputs, b
   for (const auto& [name, width] : outputs) parts_.push_back(Linear(s / name, in, width, bias));
 }
 
-Tensor Linear::operator()(const Tensor& x, const Tensor& residual) const {
+Tensor Linear::apply(const Tensor& x, const Tensor& residual, bool ends_block) const {
   if (!parts_.empty()) {
     std::vector<Tensor> outputs;
     for (const Linear& part : parts_) outputs.push_back(part(x));
@@ -53,7 +53,8 @@ Tensor Linear::operator()(const Tensor& x, const Tensor& residual) const {
   }
   const auto joined = [](const StackedTensor& t) { return t.parts.empty() ? t.whole : stacked(t.whole, t.parts); };
   const Tensor weight = joined(weight_), bias = joined(bias_);
-  return lora_ ? lora_linear(x, weight, bias, *lora_, residual) : linear(x, weight, bias, residual);
+  return lora_ ? lora_linear(x, weight, bias, *lora_, residual, ends_block)
+               : linear(x, weight, bias, residual, ends_block);
 }
 
 Tensor Linear::after(const RmsNorm& norm, const Tensor& x, bool gated) const {

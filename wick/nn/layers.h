@@ -26,11 +26,14 @@ class Linear {
   // The linears of these names, which have the same input: one, with their outputs side by side. (Where their weights
   // are kept in different types, as in some GGUF files, it is several in one.)
   static Linear side_by_side(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias = true);
-  Tensor operator()(const Tensor& x, const Tensor& residual = {}) const;
+  Tensor operator()(const Tensor& x, const Tensor& residual = {}) const { return apply(x, residual, false); }
+  // The same as the end of a block under checkpoint(), which does not need it when it runs again.
+  Tensor last(const Tensor& x, const Tensor& residual) const { return apply(x, residual, /*ends_block=*/true); }
   // Of norm(x), and with `gated` swiglu of that: in one kernel where no gradients are wanted and no LoRA is on.
   Tensor after(const RmsNorm& norm, const Tensor& x, bool gated = false) const;
 
  private:
+  Tensor apply(const Tensor& x, const Tensor& residual, bool ends_block) const;
   Linear(const Scope& s, const LoraTarget& target, bool bias);
   Linear(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias);
   Linear(StackedTensor weight, StackedTensor bias, std::optional<Lora> lora);

@@ -36,6 +36,13 @@ LoraFactors views(const Lora& lora) {
   return factors;
 }
 
+Tensor dropped(const Tensor& x, const Lora& lora) {
+  if (!lora.dropout.is_on()) return x.detached();
+  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+  y.backend().dropout(y, x, views(lora).dropout, false);
+  return y;
+}
+
 bool trains_down(const Lora& lora) {
   return std::any_of(lora.parts.begin(), lora.parts.end(), [](const LoraPart& p) { return p.down.tracked(); });
 }
@@ -76,7 +83,8 @@ struct FactorGrads {
 
 }  // namespace
 
-Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora, const Tensor& residual) {
+Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora, const Tensor& residual,
+                   bool ends_block) {
   check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "lora_linear: weight {} does not fit input {}",
         w.shape(), x.shape());
   check(!bias || (bias.rank() == 1 && bias.dim(0) == w.dim(0)), "lora_linear: bias does not fit weight {}", w.shape());
@@ -91,7 +99,10 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
     y.backend().lora_linear(y, s, of, w, bias, views(lora), residual);
     return y;
   };
-  const Tensor s = Tensor::empty(with_last(x.shape(), lora.down.dim(0)), x.dtype(), x.memory()), y = compute(x, s);
+  const bool is_unread = ends_block && Tape::runs_again();
+  const Tensor s = Tensor::empty(with_last(x.shape(), lora.down.dim(0)), x.dtype(), x.memory());
+  if (is_unread) s.backend().linear(s, dropped(x, lora), lora.down, {});
+  const Tensor y = is_unread ? unread(shape, x) : compute(x, s);
 
   const bool trained = trains_down(lora) || trains_up(lora);
   if (!Tape::active() || !(x.tracked() || trained || (residual && residual.tracked()))) return y;
@@ -105,7 +116,7 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
     grads.add(x, dx);
     factors.add_to(grads, lora);
   };
-  if (residual || (!saved_x && !input.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
+  if (residual || is_unread || (!saved_x && !input.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
     return Tape::active()->push(kLoraLinear, y, gradient);
   return Tape::active()->push(kLoraLinear, y, gradient, [=] { return compute(input(), {}); });
 }
@@ -114,13 +125,6 @@ namespace {
 
 // [..., C] as [rows, C].
 Tensor rows(const Tensor& x) { return reshape(x.detached(), {-1, x.dim(-1)}); }
-
-Tensor dropped(const Tensor& x, const Lora& lora) {
-  if (!lora.dropout.is_on()) return x.detached();
-  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
-  y.backend().dropout(y, x, views(lora).dropout, false);
-  return y;
-}
 
 // The up of a convolution's LoRA: a linear of each pixel, of low [B, H, W, R] or its rows that do not only pad.
 struct PixelUp {

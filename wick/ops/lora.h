@@ -33,9 +33,10 @@ struct Lora {
   static Lora of(const Tensor& down, const Tensor& up, float scale) { return {down, {{down, up, up, 0, 0, scale}}}; }
 };
 
-// x [..., K], w [N, K]; residual [..., N] is added and may be empty. Saves x if a down is trained, and
-// s = dropout(x) down^T if an up is.
-Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora, const Tensor& residual = {});
+// x [..., K], w [N, K]; residual [..., N] is added and may be empty; ends_block as for linear(). Saves x if a down is
+// trained, and s = dropout(x) down^T if an up is.
+Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora, const Tensor& residual = {},
+                   bool ends_block = false);
 
 // y = conv2d(x, w, bias) + scale * low up^T of each pixel, with low = conv2d(dropout(x), down): down [R, KH, KW, I] is
 // a convolution of the same stride and padding. Saves x if down is trained, and low if up is.

@@ -39,7 +39,7 @@ Tensor matmul(const Tensor& a, const Tensor& b) {
   });
 }
 
-Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual) {
+Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual, bool ends_block) {
   check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "linear: weight {} does not fit input {}", w.shape(),
         x.shape());
   check(!bias || (bias.rank() == 1 && bias.dim(0) == w.dim(0)), "linear: bias does not fit weight {}", w.shape());
@@ -69,6 +69,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor
     }
     if (grads.wants(b)) grads.add(b, sum_to(dy2, b.shape));
   };
+  if (ends_block && Tape::runs_again()) return record(kLinear, unread(shape, x), {x, w, b, r}, gradient);
   if (residual || (!w.tracked() && !saved_x.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
     return record(kLinear, compute(x), {x, w, b, r}, gradient);
   return record(kLinear, compute(x), {x, w, b}, gradient, [=] { return compute(saved_x()); });

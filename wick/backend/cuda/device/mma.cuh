@@ -25,7 +25,8 @@ __device__ __forceinline__ uint32_t shared_address(const void* p) { return uint3
 // 16 bytes from global to shared memory, both 16-byte aligned; zeros if not valid, and then nothing is read.
 __device__ __forceinline__ void copy_async(void* shared, const void* global, bool valid) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global), "r"(valid ? 16 : 0)
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(shared)), "l"(global),
+               "r"(valid ? 16 : 0)
                : "memory");
 #endif
 }
