@@ -42,9 +42,7 @@ class Mirror final : public Backend {
   void linear(View y, View x, View w, View bias, View residual) override {
     run(&Backend::linear, y, x, w, bias, residual);
   }
-  void fused_linear(View y, View x, View w, View bias, View norm, float eps, bool gated) override {
-    run(&Backend::fused_linear, y, x, w, bias, norm, eps, gated);
-  }
+  void gated_linear(View y, View x, View w, View bias) override { run(&Backend::gated_linear, y, x, w, bias); }
   void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) override {
     run(&Backend::lora_linear, y, s, x, w, bias, lora, residual);
   }

@@ -132,10 +132,8 @@ class Backend {
   virtual void matmul(View c, View a, View b, float alpha, float beta) = 0;  // c = alpha * a b + beta * c
   // y [..., N] = x [..., K] w[N, K]^T + bias [N] + residual [..., N]. The last two may be missing.
   virtual void linear(View y, View x, View w, View bias, View residual = {}) = 0;
-  // y = x' w^T + bias for inference, where nobody wants what lies in between: x' is rms_norm(x, norm, eps), or x
-  // without a norm [K]; with `gated`, y [..., N/2] is swiglu of that. Made of the other calls where a backend knows
-  // nothing better.
-  virtual void fused_linear(View y, View x, View w, View bias, View norm, float eps, bool gated);
+  // y [..., N/2] = swiglu(x w^T + bias), for inference, where nobody wants what lies in between.
+  virtual void gated_linear(View y, View x, View w, View bias);
   // LoRA linear: s = dropout(x) down^T is saved for backward; y = x w^T + bias + residual, and each block g adds
   // scale_g * s_g up_g^T to its columns. Without w the adapter alone is added to what y holds (and there is neither
   // bias nor residual).

@@ -41,13 +41,13 @@ struct GroupedAttention {
     return {turn(std::move(parts[0]), c.heads), turn(std::move(parts[1]), c.kv_heads), parts[2]};
   }
 
-  Tensor operator()(const Tensor& x, const RmsNorm& before, const TokenPlan& plan, KvCache* cache) const {
-    Tensor qkv = heads(qkv_proj.after(before, x), c.heads + 2 * c.kv_heads);
+  Tensor operator()(const Tensor& x, const Tensor& residual, const TokenPlan& plan, KvCache* cache) const {
+    Tensor qkv = heads(qkv_proj(x), c.heads + 2 * c.kv_heads);
     const std::vector<Tensor> parts = cache ? parts_of(qkv) : turned_parts_of(std::move(qkv), plan);
     Tensor q = parts[0], k = parts[1], v = parts[2];
     if (cache) std::tie(q, k, v) = cache->append(layer, q, k, v, plan);
     const Tensor& ranges = c.windowed[size_t(layer)] ? plan.windowed_ranges : plan.ranges;
-    return o_proj(merge_heads(attention(q, k, v, ranges)), x);
+    return o_proj(merge_heads(attention(q, k, v, ranges)), residual);
   }
 };
 
@@ -58,8 +58,8 @@ struct FeedForward {
       Linear::side_by_side(s, c.hidden, {{"gate_proj", c.intermediate}, {"up_proj", c.intermediate}}, c.mlp_bias);
   Linear down_proj{s / "down_proj", c.intermediate, c.hidden, c.mlp_bias};
 
-  Tensor operator()(const Tensor& x, const RmsNorm& before) const {
-    return down_proj.last(gate_up_proj.after(before, x, /*gated=*/true), x);
+  Tensor operator()(const Tensor& x, const Tensor& residual) const {
+    return down_proj.last(gate_up_proj.gated(x), residual);
   }
 };
 
@@ -73,8 +73,8 @@ struct Layer {
   FeedForward mlp{s / "mlp", c};
 
   Tensor operator()(Tensor x, const TokenPlan& plan, KvCache* cache) const {
-    x = self_attn(x, input_layernorm, plan, cache);
-    return mlp(x, post_attention_layernorm);
+    x = self_attn(input_layernorm(x), x, plan, cache);
+    return mlp(post_attention_layernorm(x), x);
   }
 };
 

@@ -57,11 +57,9 @@ Tensor Linear::apply(const Tensor& x, const Tensor& residual, bool ends_block) c
                : linear(x, weight, bias, residual, ends_block);
 }
 
-Tensor Linear::after(const RmsNorm& norm, const Tensor& x, bool gated) const {
-  if (!Tape::active() && !lora_ && parts_.empty() && weight_.parts.empty())
-    return fused_linear(x, weight_.whole, bias_.whole, norm.weight, norm.eps, gated);
-  const Tensor y = (*this)(norm(x));
-  return gated ? swiglu(y) : y;
+Tensor Linear::gated(const Tensor& x) const {
+  const bool plain = !lora_ && parts_.empty() && weight_.parts.empty();
+  return plain && !Tape::active() ? gated_linear(x, weight_.whole, bias_.whole) : swiglu((*this)(x));
 }
 
 Conv::Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv)

@@ -8,8 +8,6 @@
 
 namespace wick {
 
-struct RmsNorm;
-
 // y [..., out] = x [..., in] W^T + b + residual [..., out], plus the LoRA that the Scope's adapter has for it. One
 // Linear serves frozen and trainable weights.
 class Linear {
@@ -29,8 +27,8 @@ class Linear {
   Tensor operator()(const Tensor& x, const Tensor& residual = {}) const { return apply(x, residual, false); }
   // The same as the end of a block under checkpoint(), which does not need it when it runs again.
   Tensor last(const Tensor& x, const Tensor& residual) const { return apply(x, residual, /*ends_block=*/true); }
-  // Of norm(x), and with `gated` swiglu of that: in one kernel where no gradients are wanted and no LoRA is on.
-  Tensor after(const RmsNorm& norm, const Tensor& x, bool gated = false) const;
+  // swiglu of it: in one kernel where no gradients are wanted and no LoRA is on.
+  Tensor gated(const Tensor& x) const;
 
  private:
   Tensor apply(const Tensor& x, const Tensor& residual, bool ends_block) const;

@@ -75,14 +75,14 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor
   return record(kLinear, compute(x), {x, w, b}, gradient, [=] { return compute(saved_x()); });
 }
 
-Tensor fused_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& norm, float eps, bool gated) {
-  check(!Tape::active(), "fused_linear keeps nothing for gradients");
-  check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "fused_linear: weight {} does not fit input {}",
+Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
+  check(!Tape::active(), "gated_linear keeps nothing for gradients");
+  check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "gated_linear: weight {} does not fit input {}",
         w.shape(), x.shape());
   Shape shape = x.shape();
-  shape[shape.rank() - 1] = gated ? w.dim(0) / 2 : w.dim(0);
+  shape[shape.rank() - 1] = w.dim(0) / 2;
   Tensor y = Tensor::empty(shape, x.dtype(), x.memory());
-  y.backend().fused_linear(y, x, w, bias, norm, eps, gated);
+  y.backend().gated_linear(y, x, w, bias);
   return y;
 }
 

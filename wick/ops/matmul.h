@@ -13,8 +13,7 @@ Tensor matmul(const Tensor& a, const Tensor& b);  // [..., M, K] x [..., K, N] -
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias = {}, const Tensor& residual = {},
               bool ends_block = false);
 
-// For inference: linear(rms_norm(x, norm, eps), w, bias), or of x itself where norm is empty; with `gated` swiglu of
-// that.
-Tensor fused_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& norm, float eps, bool gated);
+// swiglu(linear(x, w, bias)), for inference.
+Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias);
 
 }  // namespace wick

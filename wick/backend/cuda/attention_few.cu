@@ -187,13 +187,15 @@ __device__ __forceinline__ void add_up(const FewQueries<T>& a, const OneHead& he
     if (a.of_block) {
       const int64_t of_all = (int64_t(blockIdx.z) * a.rows + first + row) * kColumns + column;
       a.of_block[(of_all << a.block_bits) + block] = part;
+    } else if (blocks == 1) {  // no cluster
+      if (column * 4 < a.shape.features) store_total(a, head, part, first + row, column);
     } else {
       Part* const there = inbox + (unit >> a.block_bits << a.block_bits) + block;
       push(&there->sum.x, part.sum, arrived, unit & (blocks - 1));
       push(&there->peak, {part.peak, part.total, 0, 0}, arrived, unit & (blocks - 1));
     }
   }
-  if (a.of_block) return;
+  if (a.of_block || blocks == 1) return;
   if (thread == 0) transaction_barrier_expect(arrived, units * int(sizeof(Part)));
   for (int unit = thread << a.block_bits; unit < units; unit += int(blockDim.x) << a.block_bits) {
     transaction_barrier_wait(arrived);

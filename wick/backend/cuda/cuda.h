@@ -53,7 +53,7 @@ class CudaBackend final : public Backend, public Gpu {
   // matrix products
   void matmul(View c, View a, View b, float alpha, float beta) override;
   void linear(View y, View x, View w, View bias, View residual) override;
-  void fused_linear(View y, View x, View w, View bias, View norm, float eps, bool gated) override;
+  void gated_linear(View y, View x, View w, View bias) override;
   void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) override;
   void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
                             const LoraFactors& lora) override;

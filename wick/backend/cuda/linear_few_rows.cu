@@ -1,8 +1,6 @@
 // A block makes 16 columns of x w^T for up to eight tokens: its warps share the chunks of 16 rows of the weight, each
 // with a ring of its own in shared memory that asynchronous copies fill, and multiply them on tensor cores, where eight
-// tokens cost what one does. Their sums are added in a fixed order. A norm before them costs nothing: each block makes
-// that of its one token while its first weights are on their way; nor does SwiGLU, whose gate and value lie in one
-// block.
+// tokens cost what one does. Their sums are added in a fixed order. SwiGLU's gate and value lie in one block.
 #include "wick/backend/cuda/linear_few_rows.h"
 
 #include <algorithm>
@@ -10,8 +8,6 @@
 #include "wick/backend/cuda/device/any_float.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
-#include "wick/backend/cuda/device/reduce.cuh"
-#include "wick/backend/cuda/device/rows.cuh"
 #include "wick/backend/cuda/device/weight_chunks.cuh"
 
 namespace wick {
@@ -20,16 +16,13 @@ namespace {
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kRows = 16, kTokens = 8;                // of a block
 constexpr int64_t kMostTokens = 4 * kTokens;          // of blocks; beyond, they are decoded for all tokens at once
-constexpr int64_t kWidestNorm = 8192;                 // which leaves room in shared memory for a second block
 constexpr int64_t kFarthestValue = int64_t{1} << 30;  // elements from a gate to its value, in 32 bits of bytes
 
 template <class T>
 struct Arguments {
   const char *w, *w_end;
-  int64_t w_row;      // bytes
-  int64_t gated;      // SwiGLU: bytes from a column's gate in w to its value; 0: none
-  const float* norm;  // [K]: of the one token's rms_norm; null: none
-  float eps;
+  int64_t w_row;  // bytes
+  int64_t gated;  // SwiGLU: bytes from a column's gate in w to its value; 0: none
   const T* x;
   T* y;
   int64_t x_row, y_row;
@@ -43,9 +36,6 @@ struct Arguments {
 
 template <class Weights>
 constexpr int kStageBytes = kRows* Weights::kPitch;
-
-template <class Weights>
-constexpr int kRingBytes = kWarps* Weights::kStages* kStageBytes<Weights>;
 
 template <class T>
 __host__ __device__ constexpr int columns_of_block(const Arguments<T>& a) {
@@ -115,35 +105,14 @@ template <int kSteps, class T>
 struct Activations {
   uint2 four[kSteps];
 
-  __device__ __forceinline__ Activations(const T* x, int64_t row, int tokens, int chunk, int lane) {
+  __device__ __forceinline__ Activations(const Arguments<T>& a, int chunk, int lane) {
     const int token = lane / 4;
-    const T* const from = x + token * row + int64_t(chunk) * kSteps * 16 + lane % 4 * 4;
+    const T* const from = a.x + token * a.x_row + int64_t(chunk) * kSteps * 16 + lane % 4 * 4;
 #pragma unroll
     for (int i = 0; i < kSteps; ++i)
-      four[i] = token < tokens ? *reinterpret_cast<const uint2*>(from + 16 * i) : uint2{0, 0};
+      four[i] = token < a.tokens ? *reinterpret_cast<const uint2*>(from + 16 * i) : uint2{0, 0};
   }
 };
-
-// rms_norm of the one token into shared memory, by all threads.
-template <class T>
-__device__ __forceinline__ void normalise(T* to, const Arguments<T>& a, int width) {
-  constexpr int kPack = 8;
-  const int first = int(threadIdx.x) * kPack;
-  float squares = 0;
-  for (int i = first; i < width; i += kThreads * kPack) {
-    const Pack<T> x = load_pack<kPack>(a.x + i);
-#pragma unroll
-    for (const T& v : x.value) squares = fmaf(to_float(v), to_float(v), squares);
-  }
-  const float rstd = rsqrtf(block_reduce<Sum>(squares) / float(width) + a.eps);
-  for (int i = first; i < width; i += kThreads * kPack) {
-    Pack<T> x = load_pack<kPack>(a.x + i);
-#pragma unroll
-    for (int j = 0; j < kPack; ++j) x.value[j] = from_float<T>(to_float(x.value[j]) * rstd * a.norm[i + j]);
-    store_pack(to + i, x);
-  }
-  __syncthreads();
-}
 
 // sum += one group's product times its scales.
 template <int j, class Block, class T>
@@ -221,7 +190,7 @@ struct Product<FloatChunk<T>> {
   }
 };
 
-template <class Weights, class T, bool kNormed>
+template <class Weights, class T>
 __global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ Arguments<T> a) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 memory[];
@@ -237,15 +206,12 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ 
   };
 #pragma unroll
   for (int s = 0; s < kStages; ++s) load(warp + s * kWarps, s);
-  if (kNormed && threadIdx.x == 0) prefetch(a.norm, a.chunks * kSteps * 16);
   if (a.constant) wait_for_previous();
   launch_dependents();
-  T* const normed = reinterpret_cast<T*>(reinterpret_cast<char*>(memory) + kRingBytes<Weights>);
-  if constexpr (kNormed) normalise(normed, a, a.chunks * kSteps * 16);
   float sum[4] = {};
   int stage = 0;
   for (int chunk = warp; chunk < a.chunks; chunk += kWarps) {
-    const Activations<kSteps, T> x(kNormed ? normed : a.x, a.x_row, a.tokens, chunk, lane);
+    const Activations<kSteps, T> x(a, chunk, lane);
     copy_async_wait<kStages - 1>();
     __syncwarp();
     Product<Weights>::add(sum, x, ring + stage * kStageBytes<Weights>, rows, chunk);
@@ -278,23 +244,21 @@ __global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ 
 
 template <class Weights, class T>
 bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
-         const DeviceMatrix& residual, const FewRowsFusion& fusion) {
+         const DeviceMatrix& residual, bool gated) {
   constexpr int64_t kElements = 16 * Product<Weights>::kSteps;
   const int64_t w_row = bytes_of(w.dtype, w.stride[0]);
   if (x.cols == 0 || x.cols % kElements != 0) return false;
   if (Weights::kAligned && (uintptr_t(w.data) % 16 != 0 || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
   // As many blocks as two a multiprocessor have room for should not gather in threes where they have long to go.
-  const int64_t columns_each = fusion.swiglu ? kRows / 2 : kRows, blocks = (y.cols + columns_each - 1) / columns_each;
-  size_t shared_bytes = kRingBytes<Weights> + (fusion.norm ? size_t(x.cols) * sizeof(T) : 0);
+  const int64_t columns_each = gated ? kRows / 2 : kRows, blocks = (y.cols + columns_each - 1) / columns_each;
+  size_t shared_bytes = size_t(kWarps * Weights::kStages * kStageBytes<Weights>);
   if (cuda.capability() == 90 && blocks <= 2 * cuda.multiprocessors() && x.cols >= 4 * kWarps * kElements)
     shared_bytes = std::max(shared_bytes, size_t{80} << 10);
   for (int64_t token = 0; token < x.rows; token += kTokens) {
     const Arguments<T> a{w.as<const char>(),
                          w.as<const char>() + (w.shape[0] - 1) * w_row + x.cols / kElements * Weights::kBytes,
                          w_row,
-                         fusion.swiglu ? y.cols * w_row : 0,
-                         fusion.norm.as<const float>(),
-                         fusion.eps,
+                         gated ? y.cols * w_row : 0,
                          static_cast<const T*>(x.data) + token * x.ld,
                          static_cast<T*>(y.data) + token * y.ld,
                          x.ld,
@@ -308,8 +272,7 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
                          int(std::min<int64_t>(x.rows - token, kTokens)),
                          w.constant};
     launch("linear_few_rows", cuda.stream(),
-           {dim3(unsigned(blocks)), dim3(kThreads), shared_bytes, 1, cuda.capability() >= 90},
-           fusion.norm ? few_rows<Weights, T, true> : few_rows<Weights, T, false>, a);
+           {dim3(unsigned(blocks)), dim3(kThreads), shared_bytes, 1, cuda.capability() >= 90}, few_rows<Weights, T>, a);
   }
   return true;
 }
@@ -317,7 +280,7 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
 }  // namespace
 
 bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
-                     const DeviceMatrix& residual, const FewRowsFusion& fusion) {
+                     const DeviceMatrix& residual, bool gated) {
   const bool floats = w.dtype == x.dtype;
   if (cuda.capability() < 80 || x.dtype == DType::f32 || y.dtype != x.dtype || !(floats || is_block(w.dtype)))
     return false;
@@ -325,15 +288,12 @@ bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatri
       w.stride[1] != 1)
     return false;
   if (uintptr_t(x.data) % 8 != 0 || (x.rows > 1 && x.ld % 4 != 0)) return false;
-  const View& norm = fusion.norm;
-  if (norm && (x.rows > 1 || x.cols > kWidestNorm || norm.dtype != DType::f32 || !norm.contiguous())) return false;
-  if (norm && !(aligned(x.data) && aligned(norm.data))) return false;
-  if (fusion.swiglu && y.cols * w.stride[0] > kFarthestValue) return false;
+  if (gated && y.cols * w.stride[0] > kFarthestValue) return false;
   const auto of_type = [&]<class T>(Type<T>) {
-    if (floats) return run<FloatChunk<T>, T>(cuda, y, x, w, bias, residual, fusion);
+    if (floats) return run<FloatChunk<T>, T>(cuda, y, x, w, bias, residual, gated);
     bool done = false;
     for_block_type(w.dtype,
-                   [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias, residual, fusion); });
+                   [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias, residual, gated); });
     return done;
   };
   return x.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());

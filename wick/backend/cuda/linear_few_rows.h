@@ -6,16 +6,10 @@
 
 namespace wick {
 
-// What else may be done on the way (Backend::fused_linear).
-struct FewRowsFusion {
-  View norm{};
-  float eps = 0;
-  bool swiglu = false;
-};
-
-// y [M, N] = x [M, K] w[N, K]^T + bias + residual, for weights in x's 16-bit dtype or in blocks. False, and nothing
-// done, where it is not made for the sizes, the layouts or the device, or where cuBLASLt is faster.
+// y [M, N] = x [M, K] w[N, K]^T + bias + residual, for weights in x's 16-bit dtype or in blocks; y [M, N/2] is swiglu
+// of that if `gated`. False, and nothing done, where it is not made for the sizes, the layouts or the device, or where
+// cuBLASLt is faster.
 bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
-                     const DeviceMatrix& residual, const FewRowsFusion& fusion = {});
+                     const DeviceMatrix& residual, bool gated = false);
 
 }  // namespace wick

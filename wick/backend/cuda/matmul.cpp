@@ -189,11 +189,11 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
   product.finish();
 }
 
-void CudaBackend::fused_linear(View y, View x, View w, View bias, View norm, float eps, bool gated) {
+void CudaBackend::gated_linear(View y, View x, View w, View bias) {
   const auto input = as_rows(x), product = as_rows(y);
   const bool fits = y.numel() > 0 && input && product;
-  if (fits && linear_few_rows(*this, *product, *input, w, bias, {}, {norm, eps, gated})) return;
-  Backend::fused_linear(y, x, w, bias, norm, eps, gated);
+  if (!fits || !linear_few_rows(*this, *product, *input, w, bias, {}, /*gated=*/true))
+    Backend::gated_linear(y, x, w, bias);
 }
 
 }  // namespace wick
