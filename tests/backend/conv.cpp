@@ -130,7 +130,7 @@ TEST(Conv2d, BackwardWeightAndEachOutputUnwanted) {
 TEST(Conv2d, SampledAtFullSize) {
   if (test::memory().on_host()) GTEST_SKIP() << "for devices";
   const Conv2d same{1, 1, 1, 1, 1};
-  const double slack = activations() == DType::f32 ? 0.25 : 3;  // sums on tensor cores are cut off, not rounded
+  const double slack = activations() == DType::f32 ? 1 : 3;  // sums on tensor cores are cut off, not rounded
   for (const Case& c : {Case{1, 128, 128, 320, 320, 3, 3, same}, Case{1, 64, 64, 640, 640, 3, 3, same},
                         Case{1, 32, 32, 1280, 1280, 3, 3, same}, Case{1, 128, 128, 320, 320, 3, 3, {2, 1, 1, 1, 1}},
                         Case{1, 128, 128, 4, 320, 3, 3, same}, Case{1, 128, 128, 320, 4, 3, 3, same}}) {

@@ -1,4 +1,6 @@
 // Group norm against double precision, with and without the fused SiLU.
+#include <cmath>
+
 #include "backend/probe.h"
 
 namespace wick {
@@ -75,7 +77,8 @@ TEST(GroupNorm, forward_and_backward) {
         for (double v : r.rstd) worst = std::max(worst, v);
         const double terms = double(p.batch * p.positions);
         expect_close(y, r.y, 16 * kEps * worst, "y");
-        expect_close(mean, r.mean, 2 * kEps, "mean");
+        // A tree of sums may lose half a bit of elements about 1 at each of its levels.
+        expect_close(mean, r.mean, kEps * (2 + std::log2(double(p.positions * width)) / 2), "mean");
         expect_close(rstd, r.rstd, 8 * kEps * worst, "rstd");
         expect_close(dx, r.dx, 32 * kEps * worst * worst * worst, "dx");
         expect_close(dw, r.dw, 16 * kEps * worst * worst * terms, "dw");
