@@ -230,6 +230,17 @@ std::vector<OpCase> make_cases() {
   row("checkpoint", "checkpoint", {{3, 5}, {4, 5}}, [](const In& x) {
     return checkpoint([](const Tensor& a, const Tensor& w) { return silu(linear(a, w)); }, x[0], x[1]);
   });
+  row("checkpoint", "checkpoint_that_ends_with_a_linear", {{3, 7}, {7, 7}}, [](const In& x) {
+    const auto block = [](const Tensor& a, const Tensor& w) { return linear(silu(a), w, {}, a, /*ends_block=*/true); };
+    return checkpoint(block, x[0], x[1]);
+  });
+  row("checkpoint", "checkpoint_that_ends_with_a_lora", {{3, 7}, {2, 7}, {7, 2}}, [](const In& x) {
+    static const Tensor w = constant({7, 7});
+    const auto block = [](const Tensor& a, const Tensor& down, const Tensor& up) {
+      return lora_linear(silu(a), w, {}, Lora::of(down, up, 0.5f), a, /*ends_block=*/true);
+    };
+    return checkpoint(block, x[0], x[1], x[2]);
+  });
   return rows;
 }
 
