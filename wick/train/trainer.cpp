@@ -296,7 +296,8 @@ std::string Run::first_not_finite(const TrainState& before) {
 fs::path Run::save_result(const fs::path& stem) {
   check(not_finite_in_values(optimizer_->parameters()).empty(),
         "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
-  for (const char* last : kWrittenLast) fs::remove(stem / last);
+  std::error_code ignored;  // where there is none, or no folder
+  for (const char* last : kWrittenLast) fs::remove(stem / last, ignored);
   optimizer_->swap_averages();
   const fs::path written = task_->save(stem, step_);
   optimizer_->swap_averages();
