@@ -111,6 +111,21 @@ TEST_P(LlamaGolden, StepByStep) {
   EXPECT_EQ(cache.length(0), 29);
 }
 
+// What the last layer leaves out of a prompt's first piece is missed by nobody.
+TEST_P(LlamaGolden, LastTokenOfPieces) {
+  const Llama model = Llama::load(kGolden / GetParam(), {.backend = &test::backend()});
+  const Tensor ids = golden(GetParam(), "prefill.in", "input_ids"), want = golden(GetParam(), "prefill.out", "logits");
+  KvCache cache(model.config(), 2, 40, model.place());
+  for (const auto& [begin, end] : {std::pair{0, 20}, {20, 28}, {28, 29}}) {
+    const TokenPlan plan = cache.extend({end - begin, end - begin});
+    const Tensor hidden = model.last(contiguous(slice(ids, 1, begin, end)), plan, &cache);
+    EXPECT_LE(relative_error(model.logits(hidden).to(host_memory()).to_vector(),
+                             contiguous(slice(want, 1, end - 1, end)).to_vector()),
+              1e-4)
+        << "token " << end - 1;
+  }
+}
+
 // Each document of a packed row gives what it gives alone, and the gradients of their sum.
 TEST_P(LlamaGolden, PackedDocumentsDoNotSeeEachOther) {
   Adapter lora(llama_module_names());

@@ -16,6 +16,9 @@ std::optional<RmsNorm> head_norm(const Scope& s, const LlamaConfig& c) {
   return c.qk_norm ? std::optional(RmsNorm(s, c.head_dim, c.eps)) : std::nullopt;
 }
 
+// Tokens [first, T) of x [B, T, ...].
+Tensor from(const Tensor& x, int64_t first) { return first == 0 ? x : slice(x, 1, first, x.dim(1)); }
+
 struct GroupedAttention {
   Scope s;
   LlamaConfig c;
@@ -41,13 +44,15 @@ struct GroupedAttention {
     return {turn(std::move(parts[0]), c.heads), turn(std::move(parts[1]), c.kv_heads), parts[2]};
   }
 
-  Tensor operator()(const Tensor& x, const Tensor& residual, const TokenPlan& plan, KvCache* cache) const {
+  // Of the tokens from `first` on; the others leave keys and values.
+  Tensor operator()(const Tensor& x, const Tensor& residual, const TokenPlan& plan, KvCache* cache,
+                    int64_t first) const {
     Tensor qkv = heads(qkv_proj(x), c.heads + 2 * c.kv_heads);
     const std::vector<Tensor> parts = cache ? parts_of(qkv) : turned_parts_of(std::move(qkv), plan);
     Tensor q = parts[0], k = parts[1], v = parts[2];
     if (cache) std::tie(q, k, v) = cache->append(layer, q, k, v, plan);
     const Tensor& ranges = c.windowed[size_t(layer)] ? plan.windowed_ranges : plan.ranges;
-    return o_proj(merge_heads(attention(q, k, v, ranges)), residual);
+    return o_proj(merge_heads(attention(from(q, first), k, v, contiguous(from(ranges, first)))), residual);
   }
 };
 
@@ -72,8 +77,9 @@ struct Layer {
   RmsNorm post_attention_layernorm{s / "post_attention_layernorm", c.hidden, c.eps};
   FeedForward mlp{s / "mlp", c};
 
-  Tensor operator()(Tensor x, const TokenPlan& plan, KvCache* cache) const {
-    x = self_attn(input_layernorm(x), x, plan, cache);
+  // Of the tokens from `first` on.
+  Tensor operator()(Tensor x, const TokenPlan& plan, KvCache* cache, int64_t first) const {
+    x = self_attn(input_layernorm(x), from(x, first), plan, cache, first);
     return mlp(post_attention_layernorm(x), x);
   }
 };
@@ -98,12 +104,14 @@ struct Llama::Model {
   Tensor head = c.tied ? embed_tokens.table : (root / "lm_head").load("weight", {c.vocab, c.hidden});
   std::optional<Lora> head_lora = (root / "lm_head").adapt(LoraTarget{c.hidden, c.vocab});
 
-  Tensor operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache) const {
+  // Of the tokens from `first` on: the last layer makes nothing of the others but keys and values.
+  Tensor operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache, int64_t first) const {
     check(ids.rank() == 2 && plan.ranges.shape() == Shape{ids.dim(0), ids.dim(1), 2},
           "{}: token ids {} are not those of a plan {}", root.path(), ids.shape(), plan.ranges.shape());
     Tensor x = embed_tokens(ids);
     for (const Layer& layer : layers) {
-      const auto run = [&layer, plan, cache](const Tensor& h) { return layer(h, plan, cache); };
+      const int64_t begin = &layer == &layers.back() ? first : 0;
+      const auto run = [&layer, plan, cache, begin](const Tensor& h) { return layer(h, plan, cache, begin); };
       x = checkpointing ? checkpoint(run, x) : run(x);
     }
     return norm(x);
@@ -137,7 +145,11 @@ const Weights& Llama::weights() const { return model_->s.weights(); }
 const Residence& Llama::place() const { return model_->s.place(); }
 
 Tensor Llama::operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache) const {
-  return (*model_)(ids, plan, cache);
+  return (*model_)(ids, plan, cache, 0);
+}
+
+Tensor Llama::last(const Tensor& ids, const TokenPlan& plan, KvCache* cache) const {
+  return (*model_)(ids, plan, cache, ids.dim(1) - 1);
 }
 
 Tensor Llama::logits(const Tensor& hidden) const { return cast(model_->logits(hidden), DType::f32); }

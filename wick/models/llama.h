@@ -49,6 +49,8 @@ class Llama {
   // ids i64 [B, T] on the host, or range-checked on the model's device -> [B, T, hidden] after the final norm. With a
   // cache, `plan` is from its extend().
   Tensor operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache = nullptr) const;
+  // Of each row's last token alone, [B, 1, hidden]: the last layer makes only keys and values of the others.
+  Tensor last(const Tensor& ids, const TokenPlan& plan, KvCache* cache = nullptr) const;
   Tensor logits(const Tensor& hidden) const;  // [..., hidden] -> f32 [..., vocab]
   // cross_entropy() of the logits, which never exist as a whole.
   Tensor loss(const Tensor& hidden, const TokenTargets& targets) const;

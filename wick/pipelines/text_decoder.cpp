@@ -37,9 +37,8 @@ void TextDecoder::rehearse(const Llama& model, size_t tokens) {
 // What it allocates lies apart from what outlives it, so that a captured step may have it again.
 void TextDecoder::compute(const Tensor& ids, const TokenPlan& plan, bool wants_logits) {
   const Arena arena(memory_);
-  const Tensor hidden = model_(ids, plan, &cache_);
+  const Tensor last = model_.last(ids, plan, &cache_);
   if (!wants_logits) return;
-  const Tensor last = slice(hidden, 1, hidden.dim(1) - 1, hidden.dim(1));
   Backend& backend = logits_.backend();
   backend.copy(logits_, reshape(model_.logits(last), logits_.shape()));
   backend.argmax(reshape(id_, {1}), largest_, logits_);

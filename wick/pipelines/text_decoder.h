@@ -17,7 +17,7 @@ namespace wick {
 // on the record is replayed. The bits are the same.
 class TextDecoder {
  public:
-  static constexpr int64_t kPiece = 2048;  // tokens of a prompt at a time, which bounds what its activations take
+  static constexpr int64_t kPiece = 4096;  // tokens of a prompt at a time, which bounds what its activations take
 
   // `context` tokens at most. The model is borrowed.
   TextDecoder(const Llama& model, int64_t context);
