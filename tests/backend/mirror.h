@@ -98,6 +98,9 @@ class Mirror final : public Backend {
   void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) override {
     run(&Backend::rope, y, x, cos, sin, pairs, inverse);
   }
+  void rope_angles(View cos, View sin, View positions, View frequencies) override {
+    run(&Backend::rope_angles, cos, sin, positions, frequencies);
+  }
   void geglu(View y, View x) override { run(&Backend::geglu, y, x); }
   void geglu_backward(View dx, View dy, View x) override { run(&Backend::geglu_backward, dx, dy, x); }
   void swiglu(View y, View x) override { run(&Backend::swiglu, y, x); }

@@ -49,6 +49,23 @@ TEST(Rope, heads_of_models) {
   for (int64_t width : {64, 128, 72}) check_rope({2, between(20, 40), 24, width}, Layout::packed, width == 64);
 }
 
+// As far as models go, where an angle's f32 has many turns.
+TEST(Rope, angles) {
+  const int64_t tokens = between(1, 300), pairs = between(1, 70);
+  const Tensor positions = Tensor::empty({tokens}, DType::i32), frequencies = random({pairs});
+  for (int64_t i = 0; i < tokens; ++i) positions.data<int32_t>()[i] = int32_t(between(0, i % 2 ? 131072 : 20));
+  const Tensor cos = poisoned({tokens, pairs}), sin = poisoned({tokens, pairs});
+  backend().rope_angles(cos, sin, positions, frequencies);
+  Doubles want_cos, want_sin;
+  for (int64_t i = 0; i < tokens * pairs; ++i) {
+    const float angle = float(positions.data<int32_t>()[i / pairs]) * frequencies.data<float>()[i % pairs];
+    want_cos.push_back(std::cos(double(angle)));
+    want_sin.push_back(std::sin(double(angle)));
+  }
+  expect_close(cos, want_cos, 2 * kEps, "cosines");
+  expect_close(sin, want_sin, 2 * kEps, "sines");
+}
+
 // Queries lie between keys and values.
 TEST(Rope, a_window_of_a_fused_projection) {
   const int64_t heads = 3, width = 16, tokens = 7;

@@ -88,6 +88,7 @@ class CountingBackend final : public Backend {
   void rms_norm(View, View, View, View, Modulation, float) override {}
   void rms_norm_backward(View, View, Modulation, View, View, View, Modulation, View, View) override {}
   void rope(View, View, View, View, RopePairs, bool) override {}
+  void rope_angles(View, View, View, View) override {}
   void attention(View, View, View, View, View, float, bool, View) override {}
   void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
                           bool causal, View ranges) override;

@@ -12,39 +12,69 @@ namespace {
 
 // A plan's numbers.
 struct Places {
-  std::vector<float> cos, sin;
-  std::vector<int32_t> rows, bounds, windows;
+  std::vector<int32_t> positions, rows, bounds, windows;
 
   Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config, bool cached);
 };
 
-// The same one behind the other, each where a vector load may begin.
-struct PackedPlaces {
+// cos and sin f32 [B, T, head_dim / 2] of positions i32 [B, T], on their device; as transformers computes them.
+std::pair<Tensor, Tensor> angles_of(const Tensor& positions, const Tensor& frequencies) {
+  const auto table = [&] {
+    return Tensor::empty({positions.dim(0), positions.dim(1), frequencies.numel()}, DType::f32, positions.memory());
+  };
+  const Tensor cos = table(), sin = table();
+  positions.backend().rope_angles(cos, sin, positions, frequencies);
+  return {cos, sin};
+}
+
+// Arrays one behind the other, each where a vector load may begin: they go to a device as one.
+struct Packed {
   std::vector<char> bytes;
-  int64_t cos, sin, rows, bounds, windows;  // where they begin
 
-  explicit PackedPlaces(const Places& p)
-      : cos(append(p.cos)),
-        sin(append(p.sin)),
-        rows(append(p.rows)),
-        bounds(append(p.bounds)),
-        windows(append(p.windows)) {}
-
- private:
-  template <class T>
-  int64_t append(const std::vector<T>& values) {
-    const size_t begin = (bytes.size() + 63) / 64 * 64, size = values.size() * sizeof(T);
+  // Where it begins.
+  int64_t append(const void* values, size_t size) {
+    const size_t begin = (bytes.size() + 63) / 64 * 64;
     bytes.resize(begin + size);
-    if (size > 0) std::memcpy(bytes.data() + begin, values.data(), size);
+    if (size > 0) std::memcpy(bytes.data() + begin, values, size);
     return int64_t(begin);
   }
+  template <class T>
+  int64_t append(const std::vector<T>& values) {
+    return append(values.data(), values.size() * sizeof(T));
+  }
+};
+
+// A plan's arrays, and where they begin. Of few tokens their angles are among them, so that a step's kernels can have
+// them early; of many, what a device makes them of.
+struct PackedPlaces : Packed {
+  bool few;
+  int64_t cos = 0, sin = 0, positions = 0, frequencies = 0, rows, bounds, windows;
+
+  PackedPlaces(const Places& p, const LlamaConfig& config) : few(p.positions.size() <= kFewTokens) {
+    const std::vector<float> per_position = config.rope_frequencies();
+    if (few) {
+      const Tensor all = Tensor::empty({1, int64_t(p.positions.size())}, DType::i32);
+      std::copy(p.positions.begin(), p.positions.end(), all.data<int32_t>());
+      const auto [c, s] = angles_of(all, Tensor::of(per_position, {int64_t(per_position.size())}));
+      cos = append(c.data<float>(), size_t(c.numel()) * sizeof(float));
+      sin = append(s.data<float>(), size_t(s.numel()) * sizeof(float));
+    } else {
+      positions = append(p.positions);
+      frequencies = append(per_position);
+    }
+    rows = append(p.rows);
+    bounds = append(p.bounds);
+    windows = append(p.windows);
+  }
+
+ private:
+  static constexpr size_t kFewTokens = 64;
 };
 
 Places::Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config,
                bool cached) {
   const size_t count = size_t(batch * tokens);
-  std::vector<int64_t> positions(count, 0);
-  rows.assign(count, -1), bounds.assign(2 * count, 0);
+  positions.assign(count, 0), rows.assign(count, -1), bounds.assign(2 * count, 0);
   std::vector<int64_t> filled(size_t(batch), 0), reached(size_t(batch), 0);  // of each row: tokens, and keys
   // Padding sees nothing, from where the tokens before it saw last.
   const auto pad = [&](int64_t row, int64_t end) {
@@ -60,8 +90,8 @@ Places::Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs,
     pad(run.row, run.begin);
     for (int64_t t = run.begin; t < run.end; ++t) {
       const size_t at = size_t(run.row * tokens + t);
-      positions[at] = run.past + t - run.begin;
-      rows[at] = int32_t(first + positions[at]);
+      positions[at] = int32_t(run.past + t - run.begin);
+      rows[at] = int32_t(first) + positions[at];
       bounds[2 * at] = int32_t(first);
       bounds[2 * at + 1] = rows[at] + 1;
     }
@@ -70,16 +100,6 @@ Places::Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs,
   }
   for (int64_t row = 0; row < batch; ++row) pad(row, tokens);
 
-  // Angles in f32, as transformers computes them. A device waits for those of a prompt.
-  const std::vector<float> frequencies = config.rope_frequencies();
-  const size_t pairs = frequencies.size();
-  cos.resize(count * pairs), sin.resize(count * pairs);
-#pragma omp parallel for if (count > 64)
-  for (size_t i = 0; i < count; ++i)
-    for (size_t j = 0; j < pairs; ++j) {
-      cos[i * pairs + j] = std::cos(float(positions[i]) * frequencies[j]);
-      sin[i * pairs + j] = std::sin(float(positions[i]) * frequencies[j]);
-    }
   if (!cached) rows.clear();
   if (config.window == 0) return;
   windows = bounds;
@@ -91,20 +111,25 @@ Places::Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs,
 
 TokenPlan::TokenPlan(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config,
                      bool cached, Memory& memory) {
-  const PackedPlaces places(Places(batch, tokens, runs, config, cached));
+  const PackedPlaces places(Places(batch, tokens, runs, config, cached), config);
   all_ = Tensor::empty({int64_t(places.bytes.size())}, DType::u8, memory);
   memory.write(all_.view().data, places.bytes.data(), places.bytes.size());
-  const Shape angles{batch, tokens, config.head_dim / 2}, pairs{batch, tokens, 2};
+  const int64_t turned = config.head_dim / 2;
+  const Shape all{batch, tokens}, angles{batch, tokens, turned}, pairs{batch, tokens, 2};
   const auto part = [&](int64_t at, DType dtype, const Shape& shape) { return all_.part(at, dtype, shape).constant(); };
-  cos = part(places.cos, DType::f32, angles);
-  sin = part(places.sin, DType::f32, angles);
+  if (places.few)
+    cos = part(places.cos, DType::f32, angles), sin = part(places.sin, DType::f32, angles);
+  else
+    std::tie(cos, sin) =
+        angles_of(part(places.positions, DType::i32, all), part(places.frequencies, DType::f32, {turned}));
   ranges = part(places.bounds, DType::i32, pairs);
   if (config.window > 0) windowed_ranges = part(places.windows, DType::i32, pairs);
-  if (cached) cache_rows = part(places.rows, DType::i32, {batch, tokens});
+  if (cached) cache_rows = part(places.rows, DType::i32, all);
 }
 
 void TokenPlan::move_to(const std::vector<TokenRun>& runs, const LlamaConfig& config) {
-  const PackedPlaces places(Places(ranges.dim(0), ranges.dim(1), runs, config, bool(cache_rows)));
+  const PackedPlaces places(Places(ranges.dim(0), ranges.dim(1), runs, config, bool(cache_rows)), config);
+  check(places.few, "TokenPlan: a plan of {} tokens cannot move", ranges.numel() / 2);
   all_.memory().write(all_.view().data, places.bytes.data(), places.bytes.size());
 }
 

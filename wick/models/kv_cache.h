@@ -38,7 +38,7 @@ struct TokenPlan {
 
  private:
   friend class KvCache;
-  // Where other tokens [B, T] stand, in the place of these. Nobody waits for the device.
+  // Where other tokens [B, T], few of them, stand, in the place of these. Nobody waits for the device.
   void move_to(const std::vector<TokenRun>& runs, const LlamaConfig& config);
 
   Tensor all_;  // bytes, of which the others are parts: they go to a device as one
@@ -57,7 +57,8 @@ class KvCache {
   // Takes in `counts` more tokens of each sequence, the first of a row of [B, max(counts)]: the plan for running them.
   // Throws Error, and takes in nothing, if one does not fit.
   TokenPlan extend(const std::vector<int64_t>& counts);
-  // The same, into the tensors of a plan that extend() gave for as many: a captured step then runs these tokens.
+  // The same, into the tensors of a plan that extend() gave for as many, at most 64 of all rows: a captured step then
+  // runs these tokens.
   void extend(const std::vector<int64_t>& counts, TokenPlan& plan);
 
   // For layers: turns q [B, T, H, D] and k [B, T, G, D] to their positions, and puts k and v in their places. Gives q,

@@ -64,6 +64,7 @@ class CpuBackend final : public Backend {
 
   // rotary positions
   void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) override;
+  void rope_angles(View cos, View sin, View positions, View frequencies) override;
 
   // gated activations
   void geglu(View y, View x) override;

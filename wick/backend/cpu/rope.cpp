@@ -1,4 +1,5 @@
 // Rotary positions: pairs of features turned by given angles.
+#include <cmath>
 #include <utility>
 
 #include "wick/backend/cpu/cpu.h"
@@ -107,6 +108,21 @@ void CpuBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool 
     }
   });
   output.finish();
+}
+
+void CpuBackend::rope_angles(View cos, View sin, View positions, View frequencies) {
+  const int64_t pairs = frequencies.numel();
+  const int32_t* const position = positions.as<const int32_t>();
+  const float* const frequency = frequencies.as<const float>();
+  constexpr int64_t kWork = 8;  // of an angle, in elements of simpler operations
+  parallel_for(positions.numel(), kWork * cos.numel(), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      for (int64_t j = 0; j < pairs; ++j) {
+        const float angle = float(position[i]) * frequency[j];
+        cos.as<float>()[i * pairs + j] = std::cos(angle);
+        sin.as<float>()[i * pairs + j] = std::sin(angle);
+      }
+  });
 }
 
 }  // namespace wick

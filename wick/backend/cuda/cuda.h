@@ -87,6 +87,7 @@ class CudaBackend final : public Backend, public Gpu {
 
   // rotary positions
   void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) override;
+  void rope_angles(View cos, View sin, View positions, View frequencies) override;
   void rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin, RopePairs pairs,
                        View rows) override;
 

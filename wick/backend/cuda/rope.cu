@@ -153,6 +153,12 @@ __global__ void __launch_bounds__(kThreads) turn_into_cache(const __grid_constan
   }
 }
 
+__global__ void __launch_bounds__(kThreads)
+    angles_of(float* cos, float* sin, const int32_t* positions, const float* frequencies, int64_t count, int pairs) {
+  const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (i < count) sincosf(float(positions[i / pairs]) * frequencies[i % pairs], sin + i, cos + i);
+}
+
 // Of a view [B, T, H, D].
 template <class T>
 HeadsOf<T> heads_of(const View& v) {
@@ -221,6 +227,15 @@ void CudaBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool
            angles, all_tokens, int(tokens), int(heads), int(half));
   });
   output.finish();
+}
+
+void CudaBackend::rope_angles(View cos, View sin, View positions, View frequencies) {
+  const int64_t count = cos.numel();
+  if (count == 0) return;
+  angles_of<<<unsigned((count + kThreads - 1) / kThreads), kThreads, 0, stream_>>>(
+      cos.as<float>(), sin.as<float>(), positions.as<const int32_t>(), frequencies.as<const float>(), count,
+      int(frequencies.numel()));
+  cuda_launched("rope_angles");
 }
 
 void CudaBackend::rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin,
