@@ -1,11 +1,13 @@
-// A block makes 16 columns of x w^T for up to eight tokens: its warps share the chunks of 16 rows of the weight, each
-// with a ring of its own in shared memory that asynchronous copies fill, and multiply them on tensor cores, where eight
-// tokens cost what one does. Their sums are added in a fixed order. SwiGLU's gate and value lie in one block.
+// A block makes tiles of 16 columns of x w^T for up to eight tokens. One warp copies 16 rows of the weight into a ring
+// in shared memory, from tile to tile without a break; the others take turns at their chunks and multiply them on
+// tensor cores, where eight tokens cost what one does. Their sums are added in a fixed order. SwiGLU's gate and value
+// lie in one tile.
 #include "wick/backend/cuda/linear_few_rows.h"
 
 #include <algorithm>
 
 #include "wick/backend/cuda/device/any_float.cuh"
+#include "wick/backend/cuda/device/arrivals.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
 #include "wick/backend/cuda/device/weight_chunks.cuh"
@@ -13,8 +15,8 @@
 namespace wick {
 namespace {
 
-constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kRows = 16, kTokens = 8;                // of a block
+constexpr int kFewWarps = 8, kManyWarps = 12;         // that multiply; three or two such blocks share a multiprocessor
+constexpr int kRows = 16, kTokens = 8;                // of a tile
 constexpr int64_t kMostTokens = 4 * kTokens;          // of blocks; beyond, they are decoded for all tokens at once
 constexpr int64_t kFarthestValue = int64_t{1} << 30;  // elements from a gate to its value, in 32 bits of bytes
 
@@ -32,85 +34,149 @@ struct Arguments {
   int64_t residual_row;
   int columns, chunks, tokens;
   bool constant;  // w, which is asked for before the kernel that makes x has ended
+  bool bulk;      // rows are copied as a whole, by the copy engine (9.0 on)
 };
 
+// Bytes from row to row of a stage, which has a chunk for each warp: fragments' rows must lie in different banks, and
+// rows that do not begin at multiples of 16 need room for that.
 template <class Weights>
-constexpr int kStageBytes = kRows* Weights::kPitch;
+__host__ __device__ constexpr int pitch_of(int warps) {
+  const int pieces = (warps * Weights::kBytes + (Weights::kAligned ? 0 : 14) + 15) / 16;
+  return 16 * (pieces + (Weights::kFloats ? 2 : 1 - pieces % 2));
+}
+template <class Weights>
+__host__ __device__ constexpr int ring_bytes(int warps) {
+  return Weights::kStages * kRows * pitch_of<Weights>(warps);
+}
 
 template <class T>
-__host__ __device__ constexpr int columns_of_block(const Arguments<T>& a) {
+__host__ __device__ constexpr int columns_of_tile(const Arguments<T>& a) {
   return a.gated ? kRows / 2 : kRows;
 }
 
-// What a lane loads of a chunk of 16 rows: pieces of 16 bytes, row by row, so that a warp asks for stretches as long as
-// they are. Rows beyond the last one repeat it. With SwiGLU they are the gates of eight columns and their values.
+// Bytes from a tile's first row to its row i; rows beyond the last one repeat it. With SwiGLU they are the gates of
+// eight columns and their values.
+template <class T>
+__device__ __forceinline__ uint32_t row_at(const Arguments<T>& a, int first, int i) {
+  const bool value = a.gated && i >= kRows / 2;
+  const int last = min(columns_of_tile(a), a.columns - first) - 1;
+  return uint32_t(min(value ? i - kRows / 2 : i, last)) * uint32_t(a.w_row) + (value ? uint32_t(a.gated) : 0);
+}
+
+// The stages of a block, and for each a barrier that it is full and one that it is empty.
 template <class Weights>
-class Rows {
+class Ring {
  public:
-  template <class T>
-  __device__ __forceinline__ Rows(const Arguments<T>& a, int first, int lane)
-      : lane_(lane),
-        last_(min(columns_of_block(a), a.columns - first) - 1),
-        row_(a.w_row),
-        gated_(uint32_t(a.gated)),
-        data_(a.w + first * a.w_row),
-        end_(a.w_end) {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) offset_[i] = row_at(piece(i) / kPieces) + uint32_t(kAligned ? column(i) : 0);
-  }
-  __device__ __forceinline__ void load(char* stage, int chunk) const {
-#pragma unroll
-    for (int i = 0; i < kCount; ++i) {
-      if ((i + 1) * 32 > kRows * kPieces && piece(i) >= kRows * kPieces) continue;
-      const char* from = data_ + offset_[i] + int64_t(chunk) * Weights::kBytes;
-      if constexpr (!kAligned) from += column(i) - int(uintptr_t(from) % 16);  // whole pieces that hold the chunk
-      char* const to = stage + (kDense ? piece(i) * 16 : piece(i) / kPieces * Weights::kPitch + column(i));
-      if (kAligned || from + 16 <= end_)
-        copy_async(to, from, true);
-      else  // nothing lies behind the weight's end
-        for (int at = 0; from + at < end_; at += 2)
-          *reinterpret_cast<uint16_t*>(to + at) = *reinterpret_cast<const uint16_t*>(from + at);
+  __device__ __forceinline__ Ring(char* stages, uint64_t* barriers, int warps)
+      : stages_(stages), barriers_(barriers), pitch_(pitch_of<Weights>(warps)) {}
+  __device__ __forceinline__ void init(int copiers, int warps) const {
+    for (int i = 0; i < kStages; ++i) {
+      arrivals_init(barriers_ + i, copiers);
+      arrivals_init(barriers_ + kStages + i, warps);
     }
   }
-  // Where this lane's row r of a fragment, lane / 4 and eight below, begins in a stage: as far beyond a multiple of 16
-  // as in memory.
-  __device__ __forceinline__ const char* fragment(const char* stage, int r, int chunk) const {
-    const int row = lane_ / 4 + 8 * r;
-    const char* const at = stage + row * Weights::kPitch;
-    if (kAligned) return at;
-    return at + (uint32_t(uintptr_t(data_)) + row_at(row) + uint32_t(chunk * Weights::kBytes)) % 16;
+  __device__ __forceinline__ uint64_t* full() const { return barriers_ + stage_; }
+  __device__ __forceinline__ uint64_t* empty() const { return barriers_ + kStages + stage_; }
+  __device__ __forceinline__ void wait_full() const { arrivals_wait(full(), phase_); }
+  __device__ __forceinline__ void wait_empty() const { arrivals_wait(empty(), phase_ ^ 1); }
+  __device__ __forceinline__ char* row(int i) const { return stages_ + (stage_ * kRows + i) * pitch_; }
+  __device__ __forceinline__ void advance() {
+    if (++stage_ == kStages) {
+      stage_ = 0;
+      phase_ ^= 1;
+    }
   }
-  __device__ __forceinline__ int lane() const { return lane_; }
 
  private:
-  static constexpr bool kAligned = Weights::kAligned;
-  static constexpr int kPieces = (Weights::kBytes + 15) / 16, kCount = (kRows * kPieces + 31) / 32;
-  static constexpr bool kDense = Weights::kPitch == 16 * kPieces;
-  __device__ __forceinline__ uint32_t row_at(int i) const {
-    const bool value = gated_ && i >= kRows / 2;
-    return uint32_t(min(value ? i - kRows / 2 : i, last_)) * uint32_t(row_) + (value ? gated_ : 0);
-  }
-  __device__ __forceinline__ int piece(int i) const { return lane_ + 32 * i; }
-  __device__ __forceinline__ int column(int i) const { return piece(i) % kPieces * 16; }
-
-  int lane_, last_;
-  int64_t row_;
-  uint32_t gated_;
-  const char *data_, *end_;
-  uint32_t offset_[kCount];
+  static constexpr int kStages = Weights::kStages;
+  char* stages_;
+  uint64_t* barriers_;
+  int pitch_, stage_ = 0;
+  uint32_t phase_ = 0;
 };
 
-// Activations of one chunk: fours of a token, in the order of the steps. Lanes beyond the last token have zeros.
-template <int kSteps, class T>
+// A part of a row as it is copied: the 16s that hold it, as far as the weight goes, and two bytes after two behind
+// them.
+template <class Weights>
+struct Stretch {
+  const char* from;
+  int bytes, rest = 0;
+
+  __device__ __forceinline__ Stretch(const char* begin, int size, const char* end) : from(begin), bytes(size) {
+    if constexpr (!Weights::kAligned) {
+      const int before = int(uintptr_t(begin) % 16);
+      from -= before;
+      bytes = (before + size + 15) / 16 * 16;
+      if (from + bytes > end) {
+        bytes -= 16;
+        rest = int(end - from) - bytes;
+      }
+    }
+  }
+  __device__ __forceinline__ void copy_rest(char* to) const {
+    for (int i = bytes; i < bytes + rest; i += 2)
+      *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
+  }
+};
+
+// A warp fills the ring: of a tile's rows `warps` chunks a stage.
+template <class Weights, class T>
+__device__ __forceinline__ void fill(const Arguments<T>& a, Ring<Weights> ring, int warps, int lane) {
+  const int tile_step = int(gridDim.x) * columns_of_tile(a);
+  for (int first = int(blockIdx.x) * columns_of_tile(a); first < a.columns; first += tile_step)
+    for (int chunk = 0; chunk < a.chunks; chunk += warps) {
+      const char* const begin = a.w + first * a.w_row + int64_t(chunk) * Weights::kBytes;
+      const int size = min(warps, a.chunks - chunk) * Weights::kBytes;
+      ring.wait_empty();
+      if (a.bulk && lane < kRows) {
+        const Stretch<Weights> row(begin + row_at(a, first, lane), size, a.w_end);
+        row.copy_rest(ring.row(lane));
+        copy_bulk(ring.row(lane), row.from, row.bytes, ring.full());
+      }
+      if (!a.bulk) {
+        for (int i = 0; i < kRows; ++i) {
+          const Stretch<Weights> row(begin + row_at(a, first, i), size, a.w_end);
+          for (int at = 16 * lane; at < row.bytes; at += 16 * 32) copy_async(ring.row(i) + at, row.from + at, true);
+          if (lane == 0) row.copy_rest(ring.row(i));
+        }
+        __threadfence_block();
+        arrivals_add_copies(ring.full());
+      }
+      ring.advance();
+    }
+}
+
+// A chunk in shared memory, as a lane multiplies it: its two rows of a fragment, lane / 4 and eight below. They begin
+// as far beyond a multiple of 16 as in memory.
+template <class Weights>
+struct Fragment {
+  const char* row[2];
+
+  template <class T>
+  __device__ __forceinline__ Fragment(const Arguments<T>& a, int first, int chunk, const Ring<Weights>& ring, int warp,
+                                      int lane) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = lane / 4 + 8 * r;
+      row[r] = ring.row(i) + warp * Weights::kBytes;
+      if constexpr (!Weights::kAligned) {
+        const char* const begin = a.w + first * a.w_row + int64_t(chunk - warp) * Weights::kBytes;
+        row[r] += uintptr_t(begin + row_at(a, first, i)) % 16;
+      }
+    }
+  }
+};
+
+// Activations of a part of a chunk: fours of a token, in the order of the steps. Lanes beyond the last token repeat it.
+constexpr int kSteps = 8;  // of 16 elements
+template <class T>
 struct Activations {
   uint2 four[kSteps];
 
-  __device__ __forceinline__ Activations(const Arguments<T>& a, int chunk, int lane) {
-    const int token = lane / 4;
-    const T* const from = a.x + token * a.x_row + int64_t(chunk) * kSteps * 16 + lane % 4 * 4;
+  __device__ __forceinline__ Activations(const Arguments<T>& a, int part, int lane) {
+    const T* const from = a.x + min(lane / 4, a.tokens - 1) * a.x_row + int64_t(part) * kSteps * 16 + lane % 4 * 4;
 #pragma unroll
-    for (int i = 0; i < kSteps; ++i)
-      four[i] = token < a.tokens ? *reinterpret_cast<const uint2*>(from + 16 * i) : uint2{0, 0};
+    for (int i = 0; i < kSteps; ++i) four[i] = *reinterpret_cast<const uint2*>(from + 16 * i);
   }
 };
 
@@ -125,12 +191,11 @@ __device__ __forceinline__ void add_group(float (&sum)[4], const uint2 (&x)[2], 
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const uint32_t a[4] = {numbers[0][i][0], numbers[1][i][0], numbers[0][i][1], numbers[1][i][1]};
-    const uint32_t b[2] = {__byte_perm(x[i].x, x[i].y, 0x5410), __byte_perm(x[i].x, x[i].y, 0x7632)};
-    mma<T>(part, a, b[0], b[1]);
+    mma<T>(part, a, x[i].x, x[i].y);
     if constexpr (Weights::kMinimum) {
       constexpr uint32_t kOnes = std::is_same_v<T, bf16> ? 0x3f803f80 : 0x3c003c00;
       const uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
-      mma<T>(of_ones, ones, b[0], b[1]);
+      mma<T>(of_ones, ones, x[i].x, x[i].y);
     }
     if (Weights::kScaleOfStep || i == 1) {
 #pragma unroll
@@ -153,107 +218,159 @@ __device__ __forceinline__ void add_group(float (&sum)[4], const uint2 (&x)[2], 
     }
 }
 
-// A warp's chunk; Weights is Chunk<Block> or FloatChunk<T>.
+// A part of a warp's chunk; Weights is Chunk<Block> or FloatChunk<T>.
 template <class Weights>
 struct Product;
 template <class Block>
 struct Product<Chunk<Block>> {
-  static constexpr int kSteps = 16;
-  template <class T>
-  static __device__ __forceinline__ void add(float (&sum)[4], const Activations<kSteps, T>& x, const char* stage,
-                                             const Rows<Chunk<Block>>& rows, int chunk) {
-    const int lane = rows.lane();
-    const char* const row[2] = {rows.fragment(stage, 0, chunk), rows.fragment(stage, 1, chunk)};
+  static constexpr int kParts = 2;
+  template <int kPart, class T>
+  static __device__ __forceinline__ void add(float (&sum)[4], const Activations<T>& x, const Fragment<Chunk<Block>>& w,
+                                             int lane) {
     const auto group = [&]<int j>(std::integral_constant<int, j>) {
       const uint2 both[2] = {x.four[2 * j], x.four[2 * j + 1]};
-      add_group<j, Block, T>(sum, both, row, lane % 4);
+      add_group<kPart * kSteps / 2 + j, Block, T>(sum, both, w.row, lane % 4);
     };
     [&]<int... j>(std::integer_sequence<int, j...>) { (group(std::integral_constant<int, j>()), ...); }
-    (std::make_integer_sequence<int, 8>());
+    (std::make_integer_sequence<int, kSteps / 2>());
   }
 };
 template <class T>
 struct Product<FloatChunk<T>> {
-  static constexpr int kSteps = 8;
-  static __device__ __forceinline__ void add(float (&sum)[4], const Activations<kSteps, T>& x, const char* stage,
-                                             const Rows<FloatChunk<T>>& rows, int) {
-    const int lane = rows.lane();
+  static constexpr int kParts = 1;
+  template <int kPart>
+  static __device__ __forceinline__ void add(float (&sum)[4], const Activations<T>& x, const Fragment<FloatChunk<T>>& w,
+                                             int lane) {
 #pragma unroll
     for (int i = 0; i < kSteps; ++i) {
       // Lane q holds elements 4q to 4q + 3 of the 16, as it does of the activations.
-      const char* const at = stage + lane / 4 * FloatChunk<T>::kPitch + 32 * i + lane % 4 * 8;
-      const uint2 upper = *reinterpret_cast<const uint2*>(at);
-      const uint2 lower = *reinterpret_cast<const uint2*>(at + 8 * FloatChunk<T>::kPitch);
+      const uint2 upper = *reinterpret_cast<const uint2*>(w.row[0] + 32 * i + lane % 4 * 8);
+      const uint2 lower = *reinterpret_cast<const uint2*>(w.row[1] + 32 * i + lane % 4 * 8);
       const uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y};
       mma<T>(sum, a, x.four[i].x, x.four[i].y);
     }
   }
 };
 
-template <class Weights, class T>
-__global__ void __launch_bounds__(kThreads, 3) few_rows(const __grid_constant__ Arguments<T> a) {
-#if __CUDA_ARCH__ >= 800
-  extern __shared__ uint4 memory[];
-  constexpr int kStages = Weights::kStages, kSteps = Product<Weights>::kSteps;
-  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
-  const int first = int(blockIdx.x) * columns_of_block(a);
-  char* const ring = reinterpret_cast<char*>(memory) + warp * kStages * kStageBytes<Weights>;
-  if (!a.constant) wait_for_previous();
-  const Rows<Weights> rows(a, first, lane);
-  const auto load = [&](int chunk, int stage) {
-    if (chunk < a.chunks) rows.load(ring + stage * kStageBytes<Weights>, chunk);
-    copy_async_commit();
-  };
-#pragma unroll
-  for (int s = 0; s < kStages; ++s) load(warp + s * kWarps, s);
-  if (a.constant) wait_for_previous();
-  launch_dependents();
-  float sum[4] = {};
-  int stage = 0;
-  for (int chunk = warp; chunk < a.chunks; chunk += kWarps) {
-    const Activations<kSteps, T> x(a, chunk, lane);
-    copy_async_wait<kStages - 1>();
-    __syncwarp();
-    Product<Weights>::add(sum, x, ring + stage * kStageBytes<Weights>, rows, chunk);
-    __syncwarp();
-    load(chunk + kStages * kWarps, stage);
-    stage = stage + 1 == kStages ? 0 : stage + 1;
+// A column and a token of a tile, one a thread: what its sum begins with, and how it ends.
+template <class T>
+class Output {
+ public:
+  __device__ __forceinline__ Output(const Arguments<T>& a, int first) : a_(a) {
+    const int row = int(threadIdx.x) % kRows;
+    token_ = int(threadIdx.x) / kRows;
+    value_ = a.gated && row >= kRows / 2;
+    column_ = first + (value_ ? row - kRows / 2 : row);
+    inside_ = token_ < a.tokens && column_ < a.columns;
+    if (inside_ && a.bias.data) total_ = a.bias.load((value_ ? a.columns + column_ : column_) * a.bias_step);
+    if (inside_ && a.residual) total_ += to_float(a.residual[token_ * a.residual_row + column_]);
+  }
+  // sums [warps, 16, tokens]. By whole warps.
+  __device__ __forceinline__ void finish(const float* sums, int warps) {
+    if (inside_)
+      for (int w = 0; w < warps; ++w) total_ += sums[(w * kRows + int(threadIdx.x) % kRows) * a_.tokens + token_];
+    if (a_.gated) {  // of gate and value as they would be stored
+      total_ = to_float(from_float<T>(total_));
+      total_ = total_ * sigmoid(total_) * __shfl_down_sync(0xffffffff, total_, kRows / 2);
+    }
+    if (inside_ && !value_) a_.y[token_ * a_.y_row + column_] = from_float<T>(total_);
   }
 
-  __syncthreads();  // the rings become room for the warps' sums [16, 8]
-  float* const sums = reinterpret_cast<float*>(memory);
+ private:
+  const Arguments<T>& a_;
+  int token_, column_;
+  bool value_, inside_;  // a value of SwiGLU; one of the columns and tokens there are
+  float total_ = 0;
+};
+
+template <class Weights, class T>
+__device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ring, float* sums, int warps, int warp,
+                                         int lane) {
+  const int tile_step = int(gridDim.x) * columns_of_tile(a);
+  float* other_sums = sums + warps * kRows * a.tokens;
+  for (int first = int(blockIdx.x) * columns_of_tile(a); first < a.columns; first += tile_step) {
+    Output<T> output(a, first);
+    float sum[4] = {};
+    for (int chunk = warp; chunk - warp < a.chunks; chunk += warps) {
+      if (chunk < a.chunks) {
+        constexpr int kParts = Product<Weights>::kParts;
+        const Activations<T> x(a, chunk * kParts, lane);
+        const Fragment<Weights> w(a, first, chunk, ring, warp, lane);
+        ring.wait_full();
+        Product<Weights>::template add<0>(sum, x, w, lane);
+        if constexpr (kParts == 2)
+          Product<Weights>::template add<1>(sum, Activations<T>(a, chunk * kParts + 1, lane), w, lane);
+        __syncwarp();
+      }
+      if (lane == 0) arrivals_add(ring.empty());
+      ring.advance();
+    }
 #pragma unroll
-  for (int n = 0; n < 4; ++n) sums[(warp * kRows + lane / 4 + n / 2 * 8) * kTokens + lane % 4 * 2 + n % 2] = sum[n];
-  __syncthreads();
-  const int row = int(threadIdx.x) % kRows, token = int(threadIdx.x) / kRows;
-  const bool value = a.gated && row >= kRows / 2;  // of SwiGLU
-  const int column = first + (value ? row - kRows / 2 : row);
-  const bool inside = token < a.tokens && column < a.columns;
-  float total = 0;
-  if (inside && a.bias.data) total = a.bias.load((value ? a.columns + column : column) * a.bias_step);
-  if (inside && a.residual) total += to_float(a.residual[token * a.residual_row + column]);
-#pragma unroll
-  for (int w = 0; w < kWarps; ++w) total += sums[(w * kRows + row) * kTokens + token];
-  if (a.gated) {  // of gate and value as they would be stored
-    total = to_float(from_float<T>(total));
-    total = total * sigmoid(total) * __shfl_down_sync(0xffffffff, total, kRows / 2);
+    for (int n = 0; n < 4; ++n) {
+      const int token = lane % 4 * 2 + n % 2;
+      if (token < a.tokens) sums[(warp * kRows + lane / 4 + n / 2 * 8) * a.tokens + token] = sum[n];
+    }
+    threads_meet(1, 32 * warps);  // and everybody has left the other sums
+    if (threadIdx.x < kRows * kTokens) output.finish(sums, warps);
+    float* const others = other_sums;
+    other_sums = sums;
+    sums = others;
   }
-  if (inside && !value) a.y[token * a.y_row + column] = from_float<T>(total);
+}
+
+template <class Weights, class T>
+__global__ void __launch_bounds__(32 * (kManyWarps + 1), 2) few_rows(const __grid_constant__ Arguments<T> a) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ uint4 memory[];
+  const int warps = int(blockDim.x) / 32 - 1, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  char* const stages = reinterpret_cast<char*>(memory);
+  auto* const barriers = reinterpret_cast<uint64_t*>(stages + ring_bytes<Weights>(warps));
+  const Ring<Weights> ring(stages, barriers, warps);
+  if (threadIdx.x == 0) {
+    ring.init(a.bulk ? kRows : 32, warps);
+    arrivals_init_done();
+  }
+  __syncthreads();
+  if (warp == warps) {
+    if (!a.constant) wait_for_previous();
+    launch_dependents();
+    fill(a, ring, warps, lane);
+  } else {
+    wait_for_previous();
+    launch_dependents();
+    multiply(a, ring, reinterpret_cast<float*>(barriers + 2 * Weights::kStages), warps, warp, lane);
+  }
 #endif
+}
+
+template <class Weights, class T>
+Launch shape_of(const CudaBackend& cuda, const Arguments<T>& a) {
+  const int tiles = (a.columns + columns_of_tile(a) - 1) / columns_of_tile(a);
+  const auto of = [&](int warps) {
+    const int sums = 2 * warps * kRows * a.tokens, barriers = 2 * Weights::kStages;
+    const int bytes = ring_bytes<Weights>(warps) + sums * int(sizeof(float)) + barriers * int(sizeof(uint64_t));
+    const Launch shape{dim3(unsigned(tiles)), dim3(unsigned(32 * (warps + 1))), size_t(bytes), 1,
+                       cuda.capability() >= 90};
+    return std::pair(shape, blocks_at_once(cuda, few_rows<Weights, T>, shape));
+  };
+  const auto rounds = [&](int warps) { return (a.chunks + warps - 1) / warps; };
+  auto [shape, blocks] = of(kFewWarps);
+  // Where there are few tiles, more warps share each, if that saves them a round.
+  if (tiles <= 2 * cuda.multiprocessors() && rounds(kManyWarps) < rounds(kFewWarps)) {
+    const auto [wide, wide_blocks] = of(kManyWarps);
+    if (wide_blocks >= 2 * cuda.multiprocessors()) return wide;
+  }
+  shape.grid.x = unsigned(std::min(tiles, blocks));
+  return shape;
 }
 
 template <class Weights, class T>
 bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
          const DeviceMatrix& residual, bool gated) {
-  constexpr int64_t kElements = 16 * Product<Weights>::kSteps;
+  constexpr int64_t kElements = 16 * kSteps * Product<Weights>::kParts;
   const int64_t w_row = bytes_of(w.dtype, w.stride[0]);
   if (x.cols == 0 || x.cols % kElements != 0) return false;
   if (Weights::kAligned && (uintptr_t(w.data) % 16 != 0 || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
-  // As many blocks as two a multiprocessor have room for should not gather in threes where they have long to go.
-  const int64_t columns_each = gated ? kRows / 2 : kRows, blocks = (y.cols + columns_each - 1) / columns_each;
-  size_t shared_bytes = size_t(kWarps * Weights::kStages * kStageBytes<Weights>);
-  if (cuda.capability() == 90 && blocks <= 2 * cuda.multiprocessors() && x.cols >= 4 * kWarps * kElements)
-    shared_bytes = std::max(shared_bytes, size_t{80} << 10);
   for (int64_t token = 0; token < x.rows; token += kTokens) {
     const Arguments<T> a{w.as<const char>(),
                          w.as<const char>() + (w.shape[0] - 1) * w_row + x.cols / kElements * Weights::kBytes,
@@ -270,9 +387,9 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
                          int(y.cols),
                          int(x.cols / kElements),
                          int(std::min<int64_t>(x.rows - token, kTokens)),
-                         w.constant};
-    launch("linear_few_rows", cuda.stream(),
-           {dim3(unsigned(blocks)), dim3(kThreads), shared_bytes, 1, cuda.capability() >= 90}, few_rows<Weights, T>, a);
+                         w.constant,
+                         cuda.capability() >= 90};
+    launch("linear_few_rows", cuda.stream(), shape_of<Weights>(cuda, a), few_rows<Weights, T>, a);
   }
   return true;
 }

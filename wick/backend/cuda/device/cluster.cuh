@@ -108,9 +108,9 @@ struct Launch {
   bool cooperative = false;  // all blocks run at once, and may wait for each other
 };
 
-// Whether the device can run all blocks of a cooperative launch at once.
+// How many blocks of a launch the device can run at once.
 template <class... Parameters>
-bool all_at_once(const CudaBackend& cuda, void (*kernel)(Parameters...), const Launch& l) {
+int blocks_at_once(const CudaBackend& cuda, void (*kernel)(Parameters...), const Launch& l) {
   int blocks = 0;
   const bool fits =
       (l.shared_bytes <= 48 * 1024 ||
@@ -118,7 +118,12 @@ bool all_at_once(const CudaBackend& cuda, void (*kernel)(Parameters...), const L
       cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, int(l.block.x * l.block.y), l.shared_bytes) ==
           cudaSuccess;
   if (!fits) cudaGetLastError();  // too much shared memory; no launch has to report it
-  return fits && int64_t(blocks) * cuda.multiprocessors() >= int64_t(l.grid.x) * l.grid.y;
+  return fits ? blocks * cuda.multiprocessors() : 0;
+}
+// Whether that is all of them.
+template <class... Parameters>
+bool all_at_once(const CudaBackend& cuda, void (*kernel)(Parameters...), const Launch& l) {
+  return blocks_at_once(cuda, kernel, l) >= int64_t(l.grid.x) * l.grid.y;
 }
 
 template <class... Parameters, class... Args>
