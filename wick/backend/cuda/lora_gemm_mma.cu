@@ -287,7 +287,11 @@ constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 template <class Tile>
 MmaShape make_shape(const ExtendedGemm& g) {
-  MmaShape shape{.y = g.y.data, .x = g.x.data, .w = g.w.data, .low = g.low.data};
+  MmaShape shape{};
+  shape.y = g.y.data;
+  shape.x = g.x.data;
+  shape.w = g.w.data;
+  shape.low = g.low.data;
   shape.y_ld = g.y.ld;
   shape.x_ld = g.x.ld;
   shape.w_ld = g.w.ld;
