@@ -104,9 +104,10 @@ class TextRunTest : public testing::Test {
       EXPECT_EQ(result("cut"), result("whole"));
       EXPECT_EQ(losses("cut"), losses("whole"));
     }
-    // Killed while the result was written, which ends with its config.
+    // Killed while the result was written, which ends with its config; that of another kind of result is none.
     const bool full = fs::exists(folder_ / "cut/model");
     fs::remove(folder_ / (full ? "cut/model/config.json" : "cut/lora/adapter_config.json"));
+    write_plain(folder_ / (full ? "cut/model/adapter_config.json" : "cut/lora/config.json"), "{}");
     write_plain(folder_ / (full ? "cut/model/model.safetensors" : "cut/lora/adapter_model.safetensors"), "half");
     ASSERT_EQ(train("cut", resumed).code, 0);
     EXPECT_EQ(result("cut"), result("whole"));

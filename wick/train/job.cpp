@@ -4,7 +4,9 @@
 
 #include <algorithm>
 
+#include "wick/nn/peft.h"
 #include "wick/train/latent_cache.h"
+#include "wick/train/model_folder.h"
 #include "wick/train/text_task.h"
 
 namespace wick {
@@ -39,6 +41,10 @@ class PictureJob final : public Job {
     if (config_.train == TrainMode::vae) return {};
     const std::string cut = cut_captions(dataset_, model_);
     return cut.empty() ? std::vector<std::string>{} : std::vector{cut + "."};
+  }
+
+  fs::path last_file(const fs::path& stem) const override {
+    return config_.train == TrainMode::lora ? fs::path(stem.string() + ".safetensors") : stem / kDiffusersLast;
   }
 
   int64_t batches(int64_t epochs) const override {
@@ -88,6 +94,10 @@ class TextJob final : public Job {
     if (!config_.val.empty()) all.push_back("Validation: " + validation_.describe() + ".");
     if (!has_end_) all.push_back("The tokenizer has no token that ends a text: texts and completions end without one.");
     return all;
+  }
+
+  fs::path last_file(const fs::path& stem) const override {
+    return stem / (config_.train == TrainMode::lora ? kPeftLast : kTransformersLast);
   }
 
   int64_t batches(int64_t epochs) const override {

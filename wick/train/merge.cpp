@@ -61,7 +61,7 @@ void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, st
   changes.check_complete();
   check(!dtype || !is_block(*dtype), "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
         dtype ? name_of(*dtype) : "");
-  make_directories(to);
+  begin_folder(to, kTransformersLast);
   const auto edits = changes.edits();
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);

@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -28,15 +26,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-// Of the folders that a run leaves, an adapter's, a language model's and diffusers', the file that is written last.
-constexpr const char* kWrittenLast[] = {"adapter_config.json", "config.json", "model_index.json"};
-
-bool is_whole(const fs::path& stem) {
-  const auto exists = [&](const char* last) { return fs::exists(stem / last); };
-  return fs::exists(stem.string() + ".safetensors") ||
-         std::any_of(std::begin(kWrittenLast), std::end(kWrittenLast), exists);
-}
 
 struct Interrupted {};  // before the first step
 
@@ -164,7 +153,7 @@ void Run::open_output() {
 
 bool Run::is_finished() {
   if (!resumed_ || resumed_->state().step < config_.steps) return false;
-  if (!is_whole(output_ / config_.name)) return false;
+  if (!fs::exists(job_->last_file(output_ / config_.name))) return false;
   progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
                             output_.string(), resumed_->state().step, config_.steps));
   return true;
@@ -296,8 +285,6 @@ std::string Run::first_not_finite(const TrainState& before) {
 fs::path Run::save_result(const fs::path& stem) {
   check(not_finite_in_values(optimizer_->parameters()).empty(),
         "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
-  std::error_code ignored;  // where there is none, or no folder
-  for (const char* last : kWrittenLast) fs::remove(stem / last, ignored);
   optimizer_->swap_averages();
   const fs::path written = task_->save(stem, step_);
   optimizer_->swap_averages();
