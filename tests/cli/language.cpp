@@ -260,7 +260,8 @@ TEST_F(Language, AChatTemplateByNameServesAModelWithoutOne) {
                             quoted((folder / "chats.jsonl").string()) + " --output " +
                             quoted((folder / "out").string());
   EXPECT_EQ(run_wick(train + " --chat-template chatml --sequence-length 32").code, 0);
-  expect_one_line(run_wick(train + " --chat-template llama3 --sequence-length 32"), {"llama3", "<|start_header_id|>"});
+  expect_one_line(run_wick(train + "/other --chat-template llama3 --sequence-length 32"),
+                  {"llama3", "<|start_header_id|>"});
 }
 
 TEST_F(Language, ForwardNeedsNoComponent) {

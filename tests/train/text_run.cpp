@@ -279,6 +279,7 @@ TEST_F(TextRunTest, WrongInputIsOneLine) {
   expect_one_line(train("out", {"--model", (kGolden / "sdxl").string(), "--val", "val.jsonl"}),
                   {"--sequence-length", "pictures"});
   ASSERT_EQ(train("out").code, 0);
+  expect_one_line(train("out"), {"--output", "out", "holds an earlier run (lora, lora-000002, ", "--resume"});
   write_plain(folder_ / "a.jsonl", "{\"text\": \"something else\"}\n");
   expect_one_line(train("out", {"--resume"}), {"dataset"});
 }

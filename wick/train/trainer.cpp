@@ -14,7 +14,7 @@
 #include "wick/train/interrupt.h"
 #include "wick/train/job.h"
 #include "wick/train/model_folder.h"
-#include "wick/train/output_lock.h"
+#include "wick/train/output_folder.h"
 #include "wick/train/plan.h"
 #include "wick/train/progress.h"
 #include "wick/train/run_log.h"
@@ -130,23 +130,20 @@ RunResult Run::operator()() try {
 
 // Refuses a run whose largest batches need more memory than there is, before anything is written.
 void Run::plan() {
-  check_elsewhere(model_, output_ / config_.name);
   plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
   free_ = free_memory(backend_.name());
   if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
 }
 
-// A run that does not continue another removes that one's state, so that no later --resume mistakes it for its own.
 void Run::open_output() {
   make_directories(output_ / "state");
   lock_.emplace(output_ / "state");
+  check_output(config_);  // again: another run may have been there while the data were read
   if (config_.resume && fs::exists(state_file())) {
     resumed_ = SavedState::open(state_file());
     resumed_->check_same_run(fingerprint_);
   } else if (config_.resume) {
     progress_.say(fmt::format("No state in {}: starting from the beginning.", state_file().parent_path().string()));
-  } else {
-    fs::remove(state_file());
   }
   write_file_atomically(output_ / "config.toml", to_toml(config_));
 }
@@ -351,6 +348,9 @@ void Run::report_step(const StepRecord& record) {
 
 RunResult train(TrainConfig config, const fs::path& model) {
   resolve(config);
+  check_elsewhere(model, fs::path(config.output) / config.name);
+  check_not_written(config.output);
+  check_output(config);
   return Run(std::move(config), model)();
 }
 
