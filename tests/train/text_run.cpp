@@ -74,6 +74,7 @@ class TextRunTest : public testing::Test {
       all.emplace_back(a);
     all.insert(all.end(), {"--device", std::string(test::backend().name())});
     all = with_flags(all, more);
+    if (std::find(more.begin(), more.end(), "--epochs") != more.end()) all = without(all, "--steps");
     for (std::string& a : all)
       if (a == "model" || a == output || a.ends_with(".jsonl")) a = (folder_ / a).string();
     return all;
@@ -243,6 +244,19 @@ TEST_F(TextRunTest, EpochsAreCountedInSteps) {
   ASSERT_EQ(train("b", {"--epochs", "2", "--no-packing", "--batch-size", "3", "--accumulate", "1", "--resume"}).code,
             0);
   EXPECT_EQ(result("a"), result("b"));
+
+  std::vector<std::string> both = arguments("c");
+  both.insert(both.end(), {"--epochs", "2"});
+  expect_one_line(Process(both, folder_.path()).wait(), {"--steps", "--epochs", "8 and 2"});
+  // A flag wins over what the file says of the other.
+  const auto again = [&](const std::string& output, const char* flag) {
+    return Process({"train", "--config", (folder_ / "b/config.toml").string(), "--output", (folder_ / output).string(),
+                    flag, "1"},
+                   folder_.path())
+        .wait();
+  };
+  expect_told(again("d", "--steps"), {"1 steps of 1 x 3"});
+  expect_told(again("e", "--epochs"), {"10 steps of 1 x 3"});
 }
 
 TEST_F(TextRunTest, QuantisedWeightsTrainAlmostTheSame) {
