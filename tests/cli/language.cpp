@@ -88,7 +88,7 @@ TEST_F(Language, AFullContextIsAnErrorOrAChoice) {
 
 TEST_F(Language, VerboseTellsRatesAndMemory) {
   const Outcome outcome = run_wick("generate --model " + model() + " --prompt x --max-tokens 3 --verbose");
-  for (const char* word : {"prompt: 1 tokens", "answer: 3 tokens", "tokens/s", "weights", "in use"})
+  for (const char* word : {"prompt: 1 token ", "answer: 3 tokens", "tokens/s", "weights", "in use"})
     EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
 }
 

@@ -255,7 +255,7 @@ TEST_F(TextRunTest, EpochsAreCountedInSteps) {
                    folder_.path())
         .wait();
   };
-  expect_told(again("d", "--steps"), {"1 steps of 1 x 3"});
+  expect_told(again("d", "--steps"), {"; 1 step of 1 x 3"});
   expect_told(again("e", "--epochs"), {"10 steps of 1 x 3"});
 }
 

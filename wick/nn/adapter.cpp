@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/lora_keys.h"
@@ -345,10 +346,10 @@ void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {
       else if (!starts_with_any(name, elsewhere))
         unknown.push_back(quote(name));
     }
-    check(unknown.empty(), "{}: {} of its {} modules fit no layer of this model: {}", source->name(), unknown.size(),
-          source->entries.size(), first_few(unknown));
-    check(used > 0, "{}: none of its {} modules is in the component that was loaded", source->name(),
-          source->entries.size());
+    check(unknown.empty(), "{}: {} of its {} fit no layer of this model: {}", source->name(), unknown.size(),
+          count_of(source->entries.size(), "module"), first_few(unknown));
+    check(used > 0, "{}: none of its {} is in the component that was loaded", source->name(),
+          count_of(source->entries.size(), "module"));
   }
   if (!config_) return;
   for (size_t i = 0; i < pattern_used_.size(); ++i)

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "wick/io/count.h"
 #include "wick/nn/peft.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/model_folder.h"
@@ -33,8 +34,8 @@ class PictureJob final : public Job {
   std::string data_hash() const override { return dataset_.sha256; }
 
   std::string describe() const override {
-    const size_t buckets = dataset_.buckets().size();
-    return fmt::format("{} pictures in {} bucket{}", dataset_.examples.size(), buckets, buckets == 1 ? "" : "s");
+    return fmt::format("{} in {}", count_of(dataset_.examples.size(), "picture"),
+                       count_of(dataset_.buckets().size(), "bucket"));
   }
 
   std::vector<std::string> remarks() const override {
@@ -84,8 +85,9 @@ class TextJob final : public Job {
   std::string describe() const override {
     const PackedBatches batches = order();
     const int64_t rows = batches.rows_per_epoch();
-    if (row_length_ == 0) return fmt::format("{} rows of a document each, up to {} tokens", rows, train_.longest);
-    return fmt::format("{} rows of {} tokens, {:.1f} % of them padding", rows, row_length_,
+    if (row_length_ == 0)
+      return fmt::format("{} of a document each, up to {}", count_of(rows, "row"), count_of(train_.longest, "token"));
+    return fmt::format("{} of {}, {:.1f} % of them padding", count_of(rows, "row"), count_of(row_length_, "token"),
                        100 - 100 * double(train_.tokens) / double(rows * row_length_));
   }
 

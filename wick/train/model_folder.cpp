@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/sha256.h"
@@ -76,7 +77,7 @@ void hash_sampled(Sha256& hash, const fs::path& file) {
   for (uint64_t offset = 0; offset < bytes; offset += stride) {
     in.seekg(std::streamoff(offset));
     in.read(chunk.data(), std::streamsize(std::min<uint64_t>(kChunk, bytes - offset)));
-    check(in.good(), "{}: ends before its {} bytes", file.string(), bytes);
+    check(in.good(), "{}: ends before its {}", file.string(), count_of(bytes, "byte"));
     hash.update(chunk.data(), size_t(in.gcount()));
   }
 }

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "wick/backend/registry.h"
+#include "wick/io/count.h"
 #include "wick/io/file.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
@@ -175,8 +176,8 @@ void Run::prepare() {
     step_ = saved.step;
   }
   log_.emplace(output_, step_);
-  progress_.say(fmt::format("{}; {}; {} steps of {} x {}{}.", task_->describe(), job_->describe(), config_.steps,
-                            config_.accumulate, config_.batch_size,
+  progress_.say(fmt::format("{}; {}; {} of {} x {}{}.", task_->describe(), job_->describe(),
+                            count_of(config_.steps, "step"), config_.accumulate, config_.batch_size,
                             resumed_ ? fmt::format(", going on after step {}", step_) : ""));
 }
 
