@@ -123,7 +123,8 @@ void generate_pictures(const GenerateArguments& a, const std::filesystem::path& 
 
 void refuse(const CLI::App& command, const std::vector<std::string>& flags, const std::string& model,
             const char* kind) {
-  for (const std::string& flag : flags) check(command.count(flag) == 0, "{}: {} is a model of {}", flag, model, kind);
+  for (const std::string& flag : flags)
+    check(command.count(flag) == 0, "{}: {} is a model of {}, which has no such flag", flag, model, kind);
 }
 
 void generate(const CLI::App& command, GenerateArguments a) {

@@ -68,7 +68,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   const bool is_text = LlamaConfig::is_here(model);
   check_kind(config, is_text ? ModelKind::text : ModelKind::pictures);
   const DType dtype = is_text ? planned_dtype(config, model) : config.dtype;
-  check(is_text || context == 0, "--context: {} is a model of pictures", config.model);
+  check(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", config.model);
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
   print_plan(plan, config, dtype, device);

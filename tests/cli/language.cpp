@@ -102,7 +102,7 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse(base + "--top-p 1.5", {"--top-p", "'1.5'"});
   refuse(base + "--quantize q2_k", {"--quantize", "'q2_k'", "q8_0, q4_0"});
   refuse(base + "--quantize q8_0 --bf16", {"--quantize", "--bf16"});
-  refuse(base + "--quantize q8_0", {"model.safetensors", "24", "32"});  // rows that are not whole blocks
+  refuse(base + "--quantize q8_0", {"--model ", "model.safetensors", "24", "32"});  // rows that are not whole blocks
   refuse(base + "--max-tokens 0", {"--max-tokens", "'0'"});
   refuse(base + "--lora " + quoted((kModels / "llama2/adapter").string()), {"adapter_model.safetensors", "shape"});
   refuse(base + "--lora " + quoted((folder / "nothing").string()), {"--lora", "nothing"});

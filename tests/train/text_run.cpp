@@ -276,8 +276,8 @@ TEST_F(TextRunTest, QuantisedWeightsTrainAlmostTheSame) {
 TEST_F(TextRunTest, WrongInputIsOneLine) {
   write_plain(folder_ / "bad.jsonl", "{\"text\": \"a b\"}\n{\"txt\": 1}\n");
   expect_one_line(train("out", {"--dataset", "bad.jsonl"}), {"bad.jsonl: line 2", "txt"});
-  expect_one_line(train("out", {"--val", "bad.jsonl"}), {"bad.jsonl: line 2", "txt"});
-  expect_one_line(train("out", {"--dataset", "none.jsonl"}), {"none.jsonl"});
+  expect_one_line(train("out", {"--val", "bad.jsonl"}), {"--val ", "bad.jsonl: line 2", "txt"});
+  expect_one_line(train("out", {"--dataset", "none.jsonl"}), {"--dataset ", "none.jsonl"});
   expect_one_line(train("out", {"--sequence-length", "8"}), {"a.jsonl: line", "--long-documents cut or split"});
   expect_one_line(train("out", {"--sequence-length", "65"}), {"--sequence-length", "64", "65"});
   expect_one_line(train("out", {"--resolution", "512"}), {"--resolution", "text"});
@@ -288,7 +288,8 @@ TEST_F(TextRunTest, WrongInputIsOneLine) {
   expect_one_line(train("out", {"--from-scratch"}), {"--from-scratch", "--train full", "lora"});
   expect_one_line(train("model/..", {"--train", "full"}), {"is the model that is trained", "--name"});
   expect_one_line(train("out", {"--quantize", "q8_0", "--bf16"}), {"--quantize", "--bf16"});
-  expect_one_line(train("out", {"--targets", "*nothing*"}), {"nothing"});
+  expect_one_line(train("out", {"--targets", "*nothing*"}),
+                  {"--targets", "nothing", "it has llama.*.mlp.down_proj, llama.*.mlp.gate_proj", "self_attn.v_proj"});
   expect_one_line(train("out", {"--long-documents", "drop"}), {"--long-documents", "cut", "drop"});
   expect_one_line(train("out", {"--model", (kGolden / "sdxl").string(), "--val", "val.jsonl"}),
                   {"--sequence-length", "pictures"});

@@ -27,6 +27,17 @@ bool is_there(const fs::path& path) {
 // The lock of every run that has been there, under way or not.
 bool had_a_run(const fs::path& output) { return is_there(output / "state" / "lock"); }
 
+// Where there is no such folder yet, the one in which it will be made.
+void check_writable(const fs::path& output) {
+  fs::path there = output;
+  while (!is_there(there) && there.has_relative_path()) there = there.parent_path();
+  std::error_code ignored;
+  check(fs::is_directory(there, ignored), "--output {}: expected a folder, found the file {}", output.string(),
+        there.string());
+  check(::access(there.c_str(), W_OK) == 0, "--output {}: the folder {} is not writable", output.string(),
+        there.string());
+}
+
 // NAME or NAME-000100, with an extension or without.
 bool is_result(std::string_view file, std::string_view name) {
   constexpr std::string_view kExtension = ".safetensors";
@@ -75,6 +86,7 @@ OutputLock::~OutputLock() { ::close(fd_); }
 
 void check_output(const TrainConfig& config) {
   const fs::path output = config.output;
+  check_writable(output);
   const bool resumable = had_a_run(output) || is_there(output / "state" / "state.safetensors");
   if (config.resume && resumable) return;
   const std::vector<std::string> found = written_over(output, config.name);
