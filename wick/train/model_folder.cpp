@@ -48,6 +48,18 @@ std::ifstream open_binary(const fs::path& file) {
   return in;
 }
 
+// Of the shards that an index names none may be missing.
+void check_shards(const fs::path& folder) {
+  const fs::path index = folder / "model.safetensors.index.json";
+  if (fs::exists(folder / "model.safetensors") || !fs::exists(index)) return;
+  const nlohmann::json json = read_json(index);
+  for (const auto& [tensor, shard] : member(json, "weight_map", index.string()).items()) {
+    const fs::path file = folder / as<std::string>(shard, index.string() + ": weight_map");
+    check(fs::exists(file), "{}: no such file, but {} names it; fetch it again", file.string(),
+          index.filename().string());
+  }
+}
+
 void copy_whole(const fs::path& from, const fs::path& to) {
   std::ifstream in = open_binary(from);
   AtomicFile out(to);
@@ -104,6 +116,7 @@ void write_model_folder(const fs::path& from, const fs::path& to, const std::str
 }
 
 std::vector<fs::path> weight_files(const fs::path& folder) {
+  check_shards(folder);
   std::vector<fs::path> files;
   for (const fs::path& file : files_of(folder))
     if (file.extension() == ".safetensors" && file.filename().string().starts_with("model")) files.push_back(file);
