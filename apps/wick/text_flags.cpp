@@ -48,7 +48,8 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
       "Lowers the logits of tokens that the text has (1: does not)", "NUMBER")
       ->check(number_in(0.01, 100));
   add("--stop", stops, "Text that ends an answer, and is no part of it; may be repeated", "TEXT")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check(not_empty());
   add("--quantize", quantize, "Keep the matrices in blocks of 8 or 4 bits: q8_0 or q4_0", "TYPE")
       ->check(one_of({"q8_0", "q4_0"}));
   names.insert(names.end(), {"--chat-template", "--verbose"});

@@ -76,6 +76,7 @@ TEST_F(Language, StopsAtText) {
 
 TEST_F(Language, AFullContextIsAnErrorOrAChoice) {
   const std::string base = "generate --model " + model() + " --prompt 'Once upon a time' --temperature 0 ";
+  refuse(base + "--context 10", {"prompt has 10 tokens, more than go into the context of 10"});
   refuse(base + "--max-tokens 119", {"10 tokens", "119 more", "128"});
   refuse(base + "--max-tokens 20 --context 29", {"20 more", "29"});
   refuse(base + "--context 129", {"--context", "128", "129"});
@@ -104,6 +105,7 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse(base + "--quantize q8_0 --bf16", {"--quantize", "--bf16"});
   refuse(base + "--quantize q8_0", {"--model ", "model.safetensors", "24", "32"});  // rows that are not whole blocks
   refuse(base + "--max-tokens 0", {"--max-tokens", "'0'"});
+  refuse(base + "--stop ''", {"--stop", "found none"});
   refuse(base + "--lora " + quoted((kModels / "llama2/adapter").string()), {"adapter_model.safetensors", "shape"});
   refuse(base + "--lora " + quoted((folder / "nothing").string()), {"--lora", "nothing"});
   refuse(base + "--lora " + model(), {"--lora", "qwen3", "folder without adapter_model.safetensors"});
