@@ -67,9 +67,11 @@ void run_eval(const EvalArguments& a) {
 void add_eval_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Tell the perplexity of texts for a language model");
   const auto a = std::make_shared<EvalArguments>();
-  command->add_option("--model", a->model, "Transformers folder or GGUF file")->type_name("MODEL")->required();
+  command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
+      ->type_name("MODEL")
+      ->required();
   command->add_option("--dataset", a->dataset, "Files of JSON lines, as `wick train` takes them")
-      ->type_name("FILE ...")
+      ->type_name("FILE")
       ->required();
   command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]");
