@@ -72,6 +72,7 @@ void add_eval_command(CLI::App& app) {
       ->required();
   command->add_option("--dataset", a->dataset, "Files of JSON lines, as `wick train` takes them")
       ->type_name("FILE")
+      ->check(cli::not_empty())
       ->required();
   command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]");

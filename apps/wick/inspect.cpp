@@ -7,6 +7,7 @@
 
 #include "commands.h"
 #include "file_family.h"
+#include "validators.h"
 #include "wick/core/memory.h"
 #include "wick/io/config.h"
 #include "wick/io/count.h"
@@ -184,7 +185,8 @@ void add_inspect_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("inspect", "Show what a LoRA, a checkpoint or a model folder is and holds");
   command->add_option("file", a->path, "Safetensors or GGUF file, or a folder of safetensors")
       ->required()
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(cli::not_empty());
   command->add_flag("--tensors", a->tensors, "List every tensor");
   command->callback([a] { inspect(*a); });
 }

@@ -88,6 +88,7 @@ const std::vector<Wrong> kWrong = {
     {kTrain + "--config $T/none.toml", {"--config $T/none.toml", "No such file"}},
     {"train --model $T/none --dataset $D --output $T/out", {"--model", "$T/none"}},
     {"train --model $M --dataset $T --output $T/out", {"--dataset $T"}},
+    {"train --model $M --dataset '' --output $T/out", {"--dataset", "''"}},
     {"train --model $M --dataset $T/none --output $T/out", {"--dataset $T/none"}},
     {"train --model $M --dataset $D/none --output $M/model_index.json",
      {"--output", "found the file $M/model_index.json"}},
@@ -107,6 +108,7 @@ const std::vector<Wrong> kWrong = {
     {"plan --model $T/none", {"--model", "$T/none"}},
 
     {"inspect", {"file", "required"}},
+    {"inspect ''", {"file", "found none"}},
     {"inspect $T/none", {"$T/none", "no such file"}},
     {"inspect $T", {"$T", "safetensors"}},
     {"inspect $M/model_index.json", {"model_index.json"}},

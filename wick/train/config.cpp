@@ -193,6 +193,7 @@ std::string TrainOption::toml(const TrainConfig& config) const {
 
 void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words) const {
   if (is_list()) {
+    for (const std::string& word : words) check(!word.empty(), "{}: expected {}, found ''", flag(), item);
     config.*std::get<std::vector<std::string> TrainConfig::*>(member) = words;
     return;
   }
