@@ -50,7 +50,9 @@ std::vector<std::string> words_of(int argc, char** argv) {
 // Whether a message is about a file or folder, or about what is in it.
 bool is_about(std::string_view message, std::string_view path) {
   while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
-  return !path.empty() && message.starts_with(path) && (message[path.size()] == ':' || message[path.size()] == '/');
+  if (path.empty() || !message.starts_with(path)) return false;
+  message.remove_prefix(path.size());
+  return message.starts_with(':') || message.starts_with('/');
 }
 
 // As a flag had it, or a setting that was made absolute; FILE:STRENGTH stands for its file.
