@@ -124,7 +124,9 @@ void chat(const ChatArguments& a) {
 void add_chat_command(CLI::App& app) {
   const auto a = std::make_shared<ChatArguments>();
   CLI::App* command = app.add_subcommand("chat", "Talk with a language model");
-  command->add_option("--model", a->model, "Transformers folder or GGUF file")->required()->type_name("MODEL");
+  command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
+      ->required()
+      ->type_name("MODEL");
   command->add_option("--system", a->system, "What the model is told before the first message")->type_name("TEXT");
   command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")

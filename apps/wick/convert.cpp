@@ -29,7 +29,9 @@ void run_convert(const ConvertArguments& a) {
 void add_convert_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("convert", "Write a language model as a GGUF file, quantised if asked");
   const auto a = std::make_shared<ConvertArguments>();
-  command->add_option("--model", a->model, "Transformers folder or GGUF file")->type_name("MODEL")->required();
+  command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
+      ->type_name("MODEL")
+      ->required();
   command->add_option("--output", a->output, "GGUF file to write, which must not be there yet")
       ->type_name("FILE")
       ->required();

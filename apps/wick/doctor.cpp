@@ -6,24 +6,24 @@
 #include "commands.h"
 #include "wick/backend/registry.h"
 #include "wick/core/cpus.h"
+#include "wick/core/memory.h"
+#include "wick/io/count.h"
 
 namespace wick {
 namespace {
-
-std::string gibibytes(size_t bytes) { return fmt::format("{:.1f} GiB", double(bytes) / double(size_t{1} << 30)); }
 
 void print_row(const std::string& name, const std::string& value) { fmt::print("{:<12} {}\n", name, value); }
 
 void doctor() {
   print_row("wick", WICK_VERSION);
-  print_row("cpu", fmt::format("{} threads", usable_cpus()));
+  print_row("cpu", fmt::format("{}", count_of(usable_cpus(), "thread")));
   const BackendReport cuda = cuda_report();
   print_row("cuda module", cuda_module_path());
   print_row("driver", cuda.driver.empty() ? "none" : cuda.driver);
   for (const std::string& library : cuda.libraries) print_row("library", library);
   for (const DeviceReport& d : cuda.devices) {
     print_row(d.name, fmt::format("{}, compute capability {}, {} of {} free", d.model, d.architecture,
-                                  gibibytes(d.free_bytes), gibibytes(d.total_bytes)));
+                                  readable_bytes(d.free_bytes), readable_bytes(d.total_bytes)));
     if (!d.problem.empty()) print_row("", d.problem);
     for (size_t begin = 0; d.problem.empty() && begin < d.kernels.size();) {
       const size_t end = std::min(d.kernels.find("; ", begin), d.kernels.size());

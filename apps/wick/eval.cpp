@@ -10,6 +10,7 @@
 #include "model_path.h"
 #include "text_flags.h"
 #include "validators.h"
+#include "wick/io/count.h"
 #include "wick/train/text_batch.h"
 
 namespace wick {
@@ -32,8 +33,8 @@ void print_result(const EvalArguments& a, double loss, int64_t counted, int64_t 
                                          {"documents", documents}};
     fmt::print("{}\n", line.dump());
   } else {
-    fmt::print("perplexity {:.4f}, loss {:.5f} a token, of {} of {} tokens in {} documents\n", std::exp(loss), loss,
-               counted, tokens, documents);
+    fmt::print("perplexity {:.4f}, loss {:.5f} a token, of {} of {} in {}\n", std::exp(loss), loss, counted,
+               count_of(tokens, "token"), count_of(documents, "document"));
   }
 }
 
@@ -45,8 +46,8 @@ void run_eval(const EvalArguments& a) {
         config.positions, a.context);
   const int64_t context = a.context > 0 ? a.context : std::min(kContext, config.positions);
   const int64_t stride = a.stride > 0 ? a.stride : context / 2;
-  check(stride > 0 && stride < context, "--stride: expected less than the {} tokens of --context, found {}", context,
-        stride);
+  check(stride > 0 && stride < context, "--stride: expected less than the {} of --context, found {}",
+        count_of(context, "token"), stride);
   const TextDataset data = TextDataset::read(a.dataset, TextEncoder(path, a.chat_template),
                                              std::numeric_limits<int64_t>::max(), LongDocuments::error);
   std::vector<TextDocument> pieces;
@@ -66,9 +67,12 @@ void run_eval(const EvalArguments& a) {
 void add_eval_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Tell the perplexity of texts for a language model");
   const auto a = std::make_shared<EvalArguments>();
-  command->add_option("--model", a->model, "Transformers folder or GGUF file")->type_name("MODEL")->required();
+  command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
+      ->type_name("MODEL")
+      ->required();
   command->add_option("--dataset", a->dataset, "Files of JSON lines, as `wick train` takes them")
-      ->type_name("FILE ...")
+      ->type_name("FILE")
+      ->check(cli::not_empty())
       ->required();
   command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]");

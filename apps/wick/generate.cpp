@@ -10,6 +10,7 @@
 #include "model_path.h"
 #include "run_on.h"
 #include "validators.h"
+#include "wick/io/count.h"
 #include "wick/pipelines/image_grid.h"
 #include "wick/pipelines/text_to_image.h"
 
@@ -40,7 +41,7 @@ class Progress {
       fmt::print("\r{}/{}  step {}/{}  {}  {:.0f} s left ", picture_, pictures_, step, steps_, rate(),
                  seconds() / double(done_) * double(pictures_ * steps_ - done_));
     else if (step == steps_)
-      fmt::print("picture {} of {}: {} steps, {}\n", picture_, pictures_, steps_, rate());
+      fmt::print("picture {} of {}: {}, {}\n", picture_, pictures_, count_of(steps_, "step"), rate());
     if (step == steps_) ++picture_;
     std::fflush(stdout);
   }
@@ -122,7 +123,8 @@ void generate_pictures(const GenerateArguments& a, const std::filesystem::path& 
 
 void refuse(const CLI::App& command, const std::vector<std::string>& flags, const std::string& model,
             const char* kind) {
-  for (const std::string& flag : flags) check(command.count(flag) == 0, "{}: {} is a model of {}", flag, model, kind);
+  for (const std::string& flag : flags)
+    check(command.count(flag) == 0, "{}: {} is a model of {}, which has no such flag", flag, model, kind);
 }
 
 void generate(const CLI::App& command, GenerateArguments a) {

@@ -7,7 +7,10 @@
 
 #include "commands.h"
 #include "file_family.h"
+#include "validators.h"
+#include "wick/core/memory.h"
 #include "wick/io/config.h"
+#include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/io/quote.h"
 #include "wick/nn/lora_keys.h"
@@ -21,14 +24,6 @@ namespace fs = std::filesystem;
 std::string printable(const std::string& text) {
   const std::string quoted = quote(text);
   return quoted.substr(1, quoted.size() - 2);
-}
-
-std::string bytes_text(uint64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
-  double value = double(bytes);
-  size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < std::size(kUnits); ++unit) value /= 1000;
-  return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 std::string grouped(uint64_t n) {  // 2,567,463,684
@@ -57,7 +52,7 @@ std::vector<Listed> tensors_of(const GgufFile& file) {
   return tensors;
 }
 
-// "3,722,884 parameters in 512 tensors: F16 7.4 MB, I64 8 B"
+// "3,722,884 parameters in 512 tensors: F16 7.1 MiB, I64 8 B"
 std::string contents(const std::vector<Listed>& tensors) {
   uint64_t parameters = 0;
   std::map<std::string, uint64_t> bytes;
@@ -65,10 +60,11 @@ std::string contents(const std::vector<Listed>& tensors) {
     parameters += uint64_t(tensor.shape.numel());
     bytes[tensor.type] += tensor.bytes;
   }
-  std::string text = fmt::format("{} parameters in {} tensors", grouped(parameters), tensors.size());
+  std::string text = fmt::format("{} {} in {}", grouped(parameters), noun_of(parameters, "parameter"),
+                                 count_of(tensors.size(), "tensor"));
   const char* separator = ": ";
   for (const auto& [type, size] : bytes) {
-    text += fmt::format("{}{} {}", separator, type, bytes_text(size));
+    text += fmt::format("{}{} {}", separator, type, readable_bytes(size));
     separator = ", ";
   }
   return text;
@@ -119,7 +115,7 @@ void print_metadata(const std::vector<std::pair<std::string, std::string>>& meta
 void print_tensors(const std::vector<Listed>& tensors) {
   fmt::print("\ntensors\n");
   for (const Listed& tensor : tensors)
-    fmt::print("  {:<5} {:<24} {:>10}  {}\n", tensor.type, to_string(tensor.shape), bytes_text(tensor.bytes),
+    fmt::print("  {:<5} {:<24} {:>10}  {}\n", tensor.type, to_string(tensor.shape), readable_bytes(tensor.bytes),
                printable(tensor.name));
 }
 
@@ -189,7 +185,8 @@ void add_inspect_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("inspect", "Show what a LoRA, a checkpoint or a model folder is and holds");
   command->add_option("file", a->path, "Safetensors or GGUF file, or a folder of safetensors")
       ->required()
-      ->type_name("FILE");
+      ->type_name("FILE")
+      ->check(cli::not_empty());
   command->add_flag("--tensors", a->tensors, "List every tensor");
   command->callback([a] { inspect(*a); });
 }

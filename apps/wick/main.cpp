@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <new>
 #include <string>
 #include <string_view>
@@ -46,6 +47,39 @@ std::vector<std::string> words_of(int argc, char** argv) {
   return words;
 }
 
+// Whether a message is about a file or folder, or about what is in it.
+bool is_about(std::string_view message, std::string_view path) {
+  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  if (path.empty() || !message.starts_with(path)) return false;
+  message.remove_prefix(path.size());
+  return message.starts_with(':') || message.starts_with('/');
+}
+
+// As a flag had it, or a setting that was made absolute; FILE:STRENGTH stands for its file.
+bool is_about_word(std::string_view message, const std::string& word) {
+  for (const std::string& path : {word, word.substr(0, word.rfind(':'))}) {
+    std::error_code error;
+    if (is_about(message, path) ||
+        is_about(message, absolute(std::filesystem::path(path), error).lexically_normal().string()))
+      return true;
+  }
+  return false;
+}
+
+// Where a message begins with a path that a flag gave, it is told with the flag: "--val b.jsonl: line 2: …".
+std::string with_flag(const CLI::App& app, const std::string& message) {
+  std::string flag;
+  size_t longest = 0;
+  for (const CLI::App* command : app.get_subcommands())
+    for (const CLI::Option* option : command->get_options())
+      for (const std::string& word : option->results())
+        if (word.size() > longest && option->get_name().starts_with("--") && is_about_word(message, word)) {
+          flag = option->get_name() + " ";
+          longest = word.size();
+        }
+  return flag + message;
+}
+
 int run(int argc, char** argv) {
   CLI::App app{"Wick trains LoRA adapters for diffusion models and language models, and runs them.", "wick"};
   app.set_version_flag("--version", "wick " WICK_VERSION);
@@ -76,7 +110,7 @@ int run(int argc, char** argv) {
     const std::string help = commands.empty() ? "wick --help" : "wick " + commands.front()->get_name() + " --help";
     return report(kWrongUsage, fmt::format("{} (see {})", e.what(), help));
   } catch (const wick::Error& e) {
-    return report(kFailed, e.what());
+    return report(kFailed, with_flag(app, e.what()));
   } catch (const std::system_error& e) {
     if (e.code().value() == EPIPE) return 0;  // whoever read our output has read enough
     return report(kFailed, e.what());

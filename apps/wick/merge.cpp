@@ -31,7 +31,9 @@ void run_merge(const MergeArguments& a) {
 void add_merge_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("merge", "Put LoRAs into the weights of a language model");
   const auto a = std::make_shared<MergeArguments>();
-  command->add_option("--model", a->model, "Transformers folder or GGUF file")->type_name("MODEL")->required();
+  command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
+      ->type_name("MODEL")
+      ->required();
   command->add_option("--lora", a->loras, "LoRA, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->required();

@@ -80,7 +80,7 @@ fs::path resolve_model(const std::string& model) {
   const char* expected =
       "expected a GGUF file, a diffusers folder with a model_index.json or a transformers folder with a config.json";
   check(!fs::is_directory(model, ignored), "--model {}: {}, found a folder without either", model, expected);
-  check(!fs::exists(model, ignored), "--model {}: {}, found a file", model, expected);
+  check(!fs::exists(model, ignored), "--model {}: {}, found a file of another kind", model, expected);
   const bool hub_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
                         model.front() != '.' && model.back() != '/';
   if (hub_name) return find_in_hub_cache(model, model);

@@ -8,6 +8,7 @@
 #include "train_flags.h"
 #include "validators.h"
 #include "wick/backend/registry.h"
+#include "wick/io/count.h"
 #include "wick/pipelines/text_plan.h"
 #include "wick/train/plan.h"
 #include "wick/train/text_task.h"
@@ -28,8 +29,8 @@ void print_total(size_t total, const DeviceKind& kind, const std::string& device
 
 void print_plan(const MemoryPlan& plan, const TrainConfig& config, DType dtype, const std::string& device) {
   const Size size = plan.bucket;
-  const std::string items =
-      size.height == 1 ? fmt::format("{} tokens", size.width) : fmt::format("{}x{} pixels", size.width, size.height);
+  const std::string items = size.height == 1 ? fmt::format("{}", count_of(size.width, "token"))
+                                             : fmt::format("{}x{} pixels", size.width, size.height);
   fmt::print("{}; batches of {}, {}; {}, on {}\n", plan.what, config.batch_size, items, name_of(dtype), device);
   print_row("weights", plan.weights);
   print_row("adapter", plan.adapter);
@@ -48,7 +49,7 @@ void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, con
         model.positions, context);
   if (context == 0) context = std::min<int64_t>(model.positions, 4096);
   const TextPlan plan = plan_text(model, dtype, context, device_kind(device));
-  fmt::print("Text of up to {} tokens; {}, on {}\n", context, name_of(dtype), device);
+  fmt::print("Text of up to {}; {}, on {}\n", count_of(context, "token"), name_of(dtype), device);
   print_row("weights", plan.weights);
   print_row("cache", plan.cache, "keys and values of all tokens");
   print_row("activations", plan.activations, "while a prompt is read");
@@ -67,7 +68,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   const bool is_text = LlamaConfig::is_here(model);
   check_kind(config, is_text ? ModelKind::text : ModelKind::pictures);
   const DType dtype = is_text ? planned_dtype(config, model) : config.dtype;
-  check(is_text || context == 0, "--context: {} is a model of pictures", config.model);
+  check(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", config.model);
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
   print_plan(plan, config, dtype, device);

@@ -8,6 +8,7 @@
 #include <future>
 
 #include "validators.h"
+#include "wick/io/count.h"
 
 namespace wick::cli {
 namespace {
@@ -47,7 +48,8 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
       "Lowers the logits of tokens that the text has (1: does not)", "NUMBER")
       ->check(number_in(0.01, 100));
   add("--stop", stops, "Text that ends an answer, and is no part of it; may be repeated", "TEXT")
-      ->allow_extra_args(false);
+      ->allow_extra_args(false)
+      ->check(not_empty());
   add("--quantize", quantize, "Keep the matrices in blocks of 8 or 4 bits: q8_0 or q4_0", "TYPE")
       ->check(one_of({"q8_0", "q4_0"}));
   names.insert(names.end(), {"--chat-template", "--verbose"});
@@ -120,15 +122,15 @@ void print_text(std::string_view text) {
 void print_statistics(const TextAnswer& answer, size_t prompt, const OpenedModel& opened) {
   const auto rate = [](size_t tokens, double seconds) { return double(tokens) / std::max(seconds, 1e-9); };
   const size_t read = prompt - size_t(answer.reused);
-  fmt::print(stderr, "prompt: {} tokens ({} of them known), {:.1f} tokens/s, {:.3f} s to the first of the answer\n",
-             prompt, answer.reused, rate(read, answer.prompt_seconds), answer.prompt_seconds);
-  fmt::print(stderr, "answer: {} tokens, {:.1f} tokens/s, ended by {}\n", answer.ids.size(),
+  fmt::print(stderr, "prompt: {} ({} of them known), {:.1f} tokens/s, {:.3f} s to the first of the answer\n",
+             count_of(prompt, "token"), answer.reused, rate(read, answer.prompt_seconds), answer.prompt_seconds);
+  fmt::print(stderr, "answer: {}, {:.1f} tokens/s, ended by {}\n", count_of(answer.ids.size(), "token"),
              rate(answer.ids.size(), answer.answer_seconds), name_of(answer.finish));
   const Memory& memory = *opened.language.model.place().memory;
   const MemoryStats stats = memory.stats();
-  fmt::print(stderr, "memory: {}; {} in use, {} at most, {} reserved, {} requests, {} of them from the pool\n",
+  fmt::print(stderr, "memory: {}; {} in use, {} at most, {} reserved, {}, {} of them from the pool\n",
              memory.holdings(), readable_bytes(stats.in_use), readable_bytes(stats.peak),
-             readable_bytes(stats.reserved), stats.requests, stats.hits);
+             readable_bytes(stats.reserved), count_of(stats.requests, "request"), stats.hits);
 }
 
 }  // namespace wick::cli

@@ -40,6 +40,9 @@ TrainConfig TrainFlags::config() {
   }
   TrainConfig config;
   if (!config_file_.empty()) read_toml(config, config_file_);
+  // Of the two that exclude each other, the one that is given wins over the file's other.
+  if (words_.contains("steps")) config.epochs = 0;
+  if (words_.contains("epochs")) config.steps = 0;
   for (const TrainOption& option : train_options())
     if (const auto given = words_.find(option.key); given != words_.end()) option.set(config, given->second);
   return config;

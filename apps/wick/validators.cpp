@@ -61,6 +61,13 @@ CLI::Validator number_above(double min, double max) {
                         [=](double value) { return std::isfinite(value) && min < value && value <= max; });
 }
 
+CLI::Validator not_empty() {
+  const auto validate = [](std::string& text) -> std::string {
+    return text.empty() ? "expected a text, found none" : "";
+  };
+  return CLI::Validator(validate, "");
+}
+
 CLI::Validator one_of(const std::vector<std::string>& names) {
   const auto validate = [=](std::string& text) -> std::string {
     if (std::find(names.begin(), names.end(), text) != names.end()) return {};

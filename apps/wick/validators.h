@@ -20,6 +20,7 @@ CLI::Validator number_above(double min, double max = std::numeric_limits<double>
 inline CLI::Validator positive_integer() { return integer_in(1, std::numeric_limits<int32_t>::max()); }
 inline CLI::Validator seed_number() { return integer_in(0, std::numeric_limits<int64_t>::max()); }
 
+CLI::Validator not_empty();
 CLI::Validator one_of(const std::vector<std::string>& names);
 
 // The types in which Wick writes matrices: f32, f16, bf16, q8_0, q4_0.

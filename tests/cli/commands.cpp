@@ -101,6 +101,8 @@ TEST(Inspect, TellsLorasAndModels) {
   expect_words(run_well("inspect " + kModel).out,
                {"StableDiffusionXLPipeline", "SDXL UNet", "VAE", "CLIP text encoder with projection", "parameters"});
   expect_words(run_well("inspect --tensors " + kModel + "/unet").out, {"conv_in.weight", "[", "F32"});
+  // Bytes as everywhere.
+  expect_words(run_well("inspect " + kModel + "/unet").out, {"F32 ", " KiB"});
 }
 
 TEST(Inspect, KeepsControlCharactersOffTheTerminal) {

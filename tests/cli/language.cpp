@@ -76,6 +76,7 @@ TEST_F(Language, StopsAtText) {
 
 TEST_F(Language, AFullContextIsAnErrorOrAChoice) {
   const std::string base = "generate --model " + model() + " --prompt 'Once upon a time' --temperature 0 ";
+  refuse(base + "--context 10", {"prompt has 10 tokens, more than go into the context of 10"});
   refuse(base + "--max-tokens 119", {"10 tokens", "119 more", "128"});
   refuse(base + "--max-tokens 20 --context 29", {"20 more", "29"});
   refuse(base + "--context 129", {"--context", "128", "129"});
@@ -88,7 +89,7 @@ TEST_F(Language, AFullContextIsAnErrorOrAChoice) {
 
 TEST_F(Language, VerboseTellsRatesAndMemory) {
   const Outcome outcome = run_wick("generate --model " + model() + " --prompt x --max-tokens 3 --verbose");
-  for (const char* word : {"prompt: 1 tokens", "answer: 3 tokens", "tokens/s", "weights", "in use"})
+  for (const char* word : {"prompt: 1 token ", "answer: 3 tokens", "tokens/s", "weights", "in use"})
     EXPECT_NE(outcome.err.find(word), std::string::npos) << word << " in " << outcome.err;
 }
 
@@ -102,8 +103,9 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse(base + "--top-p 1.5", {"--top-p", "'1.5'"});
   refuse(base + "--quantize q2_k", {"--quantize", "'q2_k'", "q8_0, q4_0"});
   refuse(base + "--quantize q8_0 --bf16", {"--quantize", "--bf16"});
-  refuse(base + "--quantize q8_0", {"model.safetensors", "24", "32"});  // rows that are not whole blocks
+  refuse(base + "--quantize q8_0", {"--model ", "model.safetensors", "24", "32"});  // rows that are not whole blocks
   refuse(base + "--max-tokens 0", {"--max-tokens", "'0'"});
+  refuse(base + "--stop ''", {"--stop", "found none"});
   refuse(base + "--lora " + quoted((kModels / "llama2/adapter").string()), {"adapter_model.safetensors", "shape"});
   refuse(base + "--lora " + quoted((folder / "nothing").string()), {"--lora", "nothing"});
   refuse(base + "--lora " + model(), {"--lora", "qwen3", "folder without adapter_model.safetensors"});
@@ -260,7 +262,8 @@ TEST_F(Language, AChatTemplateByNameServesAModelWithoutOne) {
                             quoted((folder / "chats.jsonl").string()) + " --output " +
                             quoted((folder / "out").string());
   EXPECT_EQ(run_wick(train + " --chat-template chatml --sequence-length 32").code, 0);
-  expect_one_line(run_wick(train + " --chat-template llama3 --sequence-length 32"), {"llama3", "<|start_header_id|>"});
+  expect_one_line(run_wick(train + "/other --chat-template llama3 --sequence-length 32"),
+                  {"llama3", "<|start_header_id|>"});
 }
 
 TEST_F(Language, ForwardNeedsNoComponent) {

@@ -196,7 +196,7 @@ TEST(Safetensors, RefusesHolesOverlapsAndLeftovers) {
   expect_bad_header(two("1,5", "5,9"), 9, {"tensor \"a\" begins at byte 1", "hole"});
   expect_bad_header(two("0,4", "3,7"), 7, {"tensor \"b\" begins at byte 3", "overlaps"});
   expect_bad_header(two("0,4", "0,4"), 4, {"overlaps"});
-  expect_bad_header(two("0,4", "4,8"), 9, {"1 bytes follow the last tensor"});
+  expect_bad_header(two("0,4", "4,8"), 9, {"1 byte after the last tensor"});
   expect_bad_header(two("0,4", "4,8"), 7, {"truncated", "declares 8 bytes", "found 7"});
 }
 

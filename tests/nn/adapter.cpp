@@ -254,7 +254,7 @@ TEST(Adapter, TargetsAreGlobsAndLaterOnesWin) {
 
   Adapter adapter({.rank = 1, .targets = {"*.a", "*.attn.*"}}, file_names);
   make_net(&adapter);
-  expect_error([&] { adapter.check_complete(); }, {"*.attn.*", "matches no module"});
+  expect_error([&] { adapter.check_complete(); }, {"*.attn.*", "matches no module", "it has net.a, net.b, net.c"});
   Adapter none({.rank = 1, .targets = {"*", "-*"}}, file_names);
   make_net(&none);
   expect_error([&] { none.check_complete(); }, {"no module to train"});

@@ -39,5 +39,13 @@ TEST(PeftConfig, NamesWhatIsNotSupported) {
   refuse(R"(["LORA"])", {"adapter_config.json", "peft_type"});
 }
 
+TEST(Peft, AFolderThatIsWrittenOverIsNotWholeUntilItsEnd) {
+  const TemporaryDirectory folder;
+  write_plain(folder / kPeftLast, "{}");
+  std::filesystem::create_directory(folder / "adapter_model.safetensors");  // so that writing fails
+  expect_error([&] { write_peft(folder.path(), {}, {}); }, {"adapter_model.safetensors"});
+  EXPECT_FALSE(std::filesystem::exists(folder / kPeftLast));
+}
+
 }  // namespace
 }  // namespace wick

@@ -83,6 +83,23 @@ TEST(TrainConfig, WrongTomlIsOneLine) {
       {"none.toml"});
 }
 
+TEST(TrainConfig, StepsOrEpochs) {
+  const TemporaryDirectory folder;
+  const auto resolved = [&](const char* text) {
+    write_plain(folder / "c.toml", text);
+    TrainConfig config;
+    read_toml(config, folder / "c.toml");
+    resolve(config, {});
+    return config;
+  };
+  EXPECT_EQ(resolved("").steps, 1000);
+  EXPECT_EQ(resolved("steps = 7").steps, 7);
+  expect_error([&] { resolved("steps = 7\nepochs = 2"); }, {"--steps", "--epochs", "7 and 2"});
+  TrainConfig config = resolved("epochs = 2");
+  config.model = "tiny", config.output = "out", config.steps = 31;  // as a run counts them
+  EXPECT_EQ(resolved(to_toml(config).c_str()).epochs, 2);
+}
+
 TEST(TrainConfig, ResolvingChecksAndFillsIn) {
   TrainConfig config;
   expect_error([&] { resolve(config); }, {"--model"});

@@ -117,6 +117,14 @@ TEST(Merge, NothingIsWrittenWhereItCannotBe) {
   expect_error([&] { merge_loras(model, {{model / "adapter"}}, model); }, {"llama2", "--output"});
   expect_error([&] { merge_loras(model, {{model / "adapter"}}, to, DType::q8_0); }, {"--dtype", "q8_0"});
   EXPECT_FALSE(fs::exists(to));
+
+  const fs::path sharded = folder / "sharded";
+  fs::copy(kModels / "qwen3", sharded, fs::copy_options::recursive);
+  fs::create_directory(sharded / "x.txt");  // cannot be copied, once the weights are written
+  expect_error([&] { merge_loras(sharded, {{sharded / "adapter"}}, to); }, {"x.txt"});
+  EXPECT_FALSE(fs::exists(to)) << "half a model";
+  fs::remove(sharded / "model-00003-of-00003.safetensors");
+  expect_error([&] { merge_loras(sharded, {{sharded / "adapter"}}, to); }, {"model-00003", "index.json names it"});
 }
 
 }  // namespace

@@ -66,12 +66,17 @@ class Process {
   pid_t pid_ = 0;
 };
 
+// All but a flag and its one value.
+inline std::vector<std::string> without(std::vector<std::string> all, const std::string& flag) {
+  const auto given = std::find(all.begin(), all.end(), flag);
+  if (given != all.end()) all.erase(given, given + 2);
+  return all;
+}
+
 // The first arguments, those of which that `more` has too replaced, and then the others.
 inline std::vector<std::string> with_flags(std::vector<std::string> all, const std::vector<std::string>& more) {
-  for (const std::string& a : more) {
-    const auto given = a.starts_with("--") ? std::find(all.begin(), all.end(), a) : all.end();
-    if (given != all.end()) all.erase(given, given + 2);
-  }
+  for (const std::string& a : more)
+    if (a.starts_with("--")) all = without(all, a);
   all.insert(all.end(), more.begin(), more.end());
   return all;
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <random>
 #include <thread>
 
@@ -207,6 +208,47 @@ TEST_F(RunTest, AFullDiskIsOneLineAndLeavesNoHalfFile) {
   ASSERT_EQ(train("out", {"--resume"}).code, 0) << "with room again";
 }
 
+// Of all files, by their names.
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> all;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) all[entry.path().string()] = read_plain(entry.path());
+  return all;
+}
+
+TEST_F(RunTest, AnEarlierRunIsNotWrittenOver) {
+  ASSERT_EQ(train("out", {"--steps", "3"}).code, 0);
+  const auto before = contents(folder_ / "out");
+  const std::initializer_list<std::string_view> parts = {"--output", "out", "holds an earlier run", "lora.safetensors",
+                                                         "--resume"};
+  expect_one_line(train("out"), parts);
+  expect_one_line(train("out", {"--name", "other"}), {"out", "metrics.jsonl", "--resume"});
+  // Before anything is read.
+  expect_one_line(train("out", {"--dataset", (folder_ / "none").string()}), parts);
+  fs::remove(folder_ / "out/state/state.safetensors");
+  expect_one_line(train("out"), parts);
+  write_plain(folder_ / "out/state/state.safetensors", before.at(folder_ / "out/state/state.safetensors"));
+  EXPECT_EQ(contents(folder_ / "out"), before);
+  EXPECT_EQ(train("out", {"--resume"}).code, 0);
+}
+
+TEST_F(RunTest, FilesOfOthersAreNotWrittenOver) {
+  for (const char* file : {"config.toml", "loss.png", "lora.safetensors", "lora-000002.safetensors"})
+    for (const bool resume : {false, true}) {
+      fs::remove_all(folder_ / "out");
+      fs::create_directory(folder_ / "out");
+      write_plain(folder_ / "out" / file, "mine");
+      expect_one_line(train("out", resume ? std::vector<std::string>{"--resume"} : std::vector<std::string>{}),
+                      {"--output", "would write over", file});
+      EXPECT_EQ(contents(folder_ / "out").size(), 1u);
+    }
+  fs::remove_all(folder_ / "out");
+  fs::create_directory(folder_ / "out");
+  write_plain(folder_ / "out/lora-notes.txt", "mine");
+  EXPECT_EQ(train("out", {"--steps", "1"}).code, 0);
+  EXPECT_EQ(read_plain(folder_ / "out/lora-notes.txt"), "mine");
+}
+
 TEST_F(RunTest, TwoAtOnceDoNotShareAFolder) {
   const Process first(arguments("out", {"--steps", "600", "--save-every", "0"}), folder_.path());
   while (lines("out") < 1) std::this_thread::sleep_for(milliseconds(5));
@@ -214,7 +256,7 @@ TEST_F(RunTest, TwoAtOnceDoNotShareAFolder) {
   expect_one_line(Process(arguments("out"), scratch.path()).wait(), {(folder_ / "out").string(), "another run"});
   first.signal(SIGKILL);
   first.wait();
-  EXPECT_EQ(train("out").code, 0) << "the lock went with the run that was killed";
+  EXPECT_EQ(train("out", {"--resume"}).code, 0) << "the lock went with the run that was killed";
 }
 
 TEST_F(RunTest, ACaptionThatIsCutIsNamed) {
@@ -244,6 +286,7 @@ TEST_F(RunTest, ANanStopsTheRunAndIsNamed) {
   spoil(folder_ / "model", "unet/diffusion_pytorch_model.safetensors", tensor);
   expect_one_line(train("out", {"--model", (folder_ / "model").string()}), {"step 1", tensor, "no state"});
   EXPECT_FALSE(fs::exists(folder_ / "out/lora.safetensors"));
+  EXPECT_EQ(train("out").code, 0) << "a run that did no step left nothing that would be lost";
 }
 
 TEST_F(RunTest, ARunThatBlowsUpKeepsItsLastGoodState) {

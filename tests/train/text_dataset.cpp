@@ -93,7 +93,7 @@ TEST_F(TextDatasetTest, LongDocumentsAreAChoice) {
   EXPECT_EQ(cut.documents[0].size(), limit);
   EXPECT_EQ(cut.cut, 1);
   EXPECT_EQ(cut.cut_tokens, 3);
-  EXPECT_NE(cut.describe().find("1 were cut and lost 3 tokens"), std::string::npos) << cut.describe();
+  EXPECT_NE(cut.describe().find("1 cut, which lost 3 tokens"), std::string::npos) << cut.describe();
 
   const TextDataset split = read(line, limit, LongDocuments::split);
   ASSERT_EQ(split.documents.size(), 2u);

@@ -74,6 +74,7 @@ class TextRunTest : public testing::Test {
       all.emplace_back(a);
     all.insert(all.end(), {"--device", std::string(test::backend().name())});
     all = with_flags(all, more);
+    if (std::find(more.begin(), more.end(), "--epochs") != more.end()) all = without(all, "--steps");
     for (std::string& a : all)
       if (a == "model" || a == output || a.ends_with(".jsonl")) a = (folder_ / a).string();
     return all;
@@ -104,9 +105,10 @@ class TextRunTest : public testing::Test {
       EXPECT_EQ(result("cut"), result("whole"));
       EXPECT_EQ(losses("cut"), losses("whole"));
     }
-    // Killed while the result was written, which ends with its config.
+    // Killed while the result was written, which ends with its config; that of another kind of result is none.
     const bool full = fs::exists(folder_ / "cut/model");
     fs::remove(folder_ / (full ? "cut/model/config.json" : "cut/lora/adapter_config.json"));
+    write_plain(folder_ / (full ? "cut/model/adapter_config.json" : "cut/lora/config.json"), "{}");
     write_plain(folder_ / (full ? "cut/model/model.safetensors" : "cut/lora/adapter_model.safetensors"), "half");
     ASSERT_EQ(train("cut", resumed).code, 0);
     EXPECT_EQ(result("cut"), result("whole"));
@@ -242,6 +244,19 @@ TEST_F(TextRunTest, EpochsAreCountedInSteps) {
   ASSERT_EQ(train("b", {"--epochs", "2", "--no-packing", "--batch-size", "3", "--accumulate", "1", "--resume"}).code,
             0);
   EXPECT_EQ(result("a"), result("b"));
+
+  std::vector<std::string> both = arguments("c");
+  both.insert(both.end(), {"--epochs", "2"});
+  expect_one_line(Process(both, folder_.path()).wait(), {"--steps", "--epochs", "8 and 2"});
+  // A flag wins over what the file says of the other.
+  const auto again = [&](const std::string& output, const char* flag) {
+    return Process({"train", "--config", (folder_ / "b/config.toml").string(), "--output", (folder_ / output).string(),
+                    flag, "1"},
+                   folder_.path())
+        .wait();
+  };
+  expect_told(again("d", "--steps"), {"; 1 step of 1 x 3"});
+  expect_told(again("e", "--epochs"), {"10 steps of 1 x 3"});
 }
 
 TEST_F(TextRunTest, QuantisedWeightsTrainAlmostTheSame) {
@@ -261,8 +276,8 @@ TEST_F(TextRunTest, QuantisedWeightsTrainAlmostTheSame) {
 TEST_F(TextRunTest, WrongInputIsOneLine) {
   write_plain(folder_ / "bad.jsonl", "{\"text\": \"a b\"}\n{\"txt\": 1}\n");
   expect_one_line(train("out", {"--dataset", "bad.jsonl"}), {"bad.jsonl: line 2", "txt"});
-  expect_one_line(train("out", {"--val", "bad.jsonl"}), {"bad.jsonl: line 2", "txt"});
-  expect_one_line(train("out", {"--dataset", "none.jsonl"}), {"none.jsonl"});
+  expect_one_line(train("out", {"--val", "bad.jsonl"}), {"--val ", "bad.jsonl: line 2", "txt"});
+  expect_one_line(train("out", {"--dataset", "none.jsonl"}), {"--dataset ", "none.jsonl"});
   expect_one_line(train("out", {"--sequence-length", "8"}), {"a.jsonl: line", "--long-documents cut or split"});
   expect_one_line(train("out", {"--sequence-length", "65"}), {"--sequence-length", "64", "65"});
   expect_one_line(train("out", {"--resolution", "512"}), {"--resolution", "text"});
@@ -273,11 +288,13 @@ TEST_F(TextRunTest, WrongInputIsOneLine) {
   expect_one_line(train("out", {"--from-scratch"}), {"--from-scratch", "--train full", "lora"});
   expect_one_line(train("model/..", {"--train", "full"}), {"is the model that is trained", "--name"});
   expect_one_line(train("out", {"--quantize", "q8_0", "--bf16"}), {"--quantize", "--bf16"});
-  expect_one_line(train("out", {"--targets", "*nothing*"}), {"nothing"});
+  expect_one_line(train("out", {"--targets", "*nothing*"}),
+                  {"--targets", "nothing", "it has llama.*.mlp.down_proj, llama.*.mlp.gate_proj", "self_attn.v_proj"});
   expect_one_line(train("out", {"--long-documents", "drop"}), {"--long-documents", "cut", "drop"});
   expect_one_line(train("out", {"--model", (kGolden / "sdxl").string(), "--val", "val.jsonl"}),
                   {"--sequence-length", "pictures"});
   ASSERT_EQ(train("out").code, 0);
+  expect_one_line(train("out"), {"--output", "out", "holds an earlier run (lora, lora-000002, ", "--resume"});
   write_plain(folder_ / "a.jsonl", "{\"text\": \"something else\"}\n");
   expect_one_line(train("out", {"--resume"}), {"dataset"});
 }

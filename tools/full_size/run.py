@@ -10,6 +10,7 @@ on the whole device while the program ran, above what was taken before: weights,
 import argparse
 import json
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -76,6 +77,7 @@ def run(what, command):
 def train(args, batch, checkpointing, bar):
     what = f"train {args.side}x{args.side}, batch {batch}{', gradient checkpointing' if checkpointing else ''}"
     output = args.dir / f"train-{batch}{'-checkpointing' if checkpointing else ''}"
+    shutil.rmtree(output, ignore_errors=True)  # of an earlier call: a run writes over none
     command = [args.wick, "train", "--model", args.dir / "sdxl", "--dataset", ROOT / "data" / "tiny-style",
                "--rank", 32, "--steps", STEPS, "--bf16", "--resolution", args.side, "--batch-size", batch,
                "--device", args.device, "--output", output]

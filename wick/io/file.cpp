@@ -127,6 +127,13 @@ void make_directories(const fs::path& path) {
         error ? error.message() : "there is a file of that name", advice_for(error.value()));
 }
 
+void begin_folder(const fs::path& folder, const char* last) {
+  make_directories(folder);
+  std::error_code error;
+  fs::remove(folder / last, error);
+  check(!error, "{}: cannot be written anew: {}", (folder / last).string(), error.message());
+}
+
 AtomicFile::AtomicFile(fs::path target) : target_(resolve_target(target)), temporary_(target_) {
   temporary_ += ".tmp-wick";
   fd_ = open_locked(temporary_);

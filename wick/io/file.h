@@ -15,6 +15,10 @@ std::string read_file(const std::filesystem::path& path, size_t max_bytes = size
 // Creates the directory and its parents. Throws Error if one of them is a file or cannot be made.
 void make_directories(const std::filesystem::path& path);
 
+// Makes the folder for what is several files and is whole once it has the one that is written `last`, which is taken
+// away if it is there from before.
+void begin_folder(const std::filesystem::path& folder, const char* last);
+
 // Writes beside the target, then puts the new file in its place: write, fsync, rename, fsync of the directory.
 //
 // Until commit() returns the target is untouched, and whatever fails (a full disk, a missing folder, a target that is

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/descriptor.h"
 #include "wick/io/gguf_format.h"
 #include "wick/io/quote.h"
@@ -50,9 +51,8 @@ class Window {
   const std::string& source() const { return source_; }
 
   void read(void* to, size_t bytes, std::string_view what) {
-    check(bytes <= left(),
-          "{}: the file is truncated: {} should take {} bytes at byte {}, and {} are left; fetch it again", source_,
-          what, bytes, position_, left());
+    check(bytes <= left(), "{}: the file is truncated: {} should take {} at byte {}, found {}; fetch it again", source_,
+          what, count_of(bytes, "byte"), position_, left());
     auto* out = static_cast<char*>(to);
     while (bytes > 0) {
       if (position_ < begin_ || position_ >= begin_ + filled_) refill();
@@ -73,8 +73,8 @@ class Window {
 
   std::string string(std::string_view what) {
     const auto length = number<uint64_t>(what);
-    check(length <= left(), "{}: {} should have {} bytes at byte {}, and {} are left: the file is damaged or truncated",
-          source_, what, length, position_, left());
+    check(length <= left(), "{}: {} should have {} at byte {}, found {}: the file is damaged or truncated", source_,
+          what, count_of(length, "byte"), position_, left());
     std::string text(size_t(length), '\0');
     read(text.data(), text.size(), what);
     return text;
@@ -83,8 +83,8 @@ class Window {
   // How many there are of something that takes at least `least` bytes each.
   uint64_t count(std::string_view what, uint64_t least) { return checked_count(number<uint64_t>(what), what, least); }
   uint64_t checked_count(uint64_t n, std::string_view what, uint64_t least) const {
-    check(n <= left() / least, "{}: {} cannot be {}: {} bytes are left of the file; it is damaged or truncated",
-          source_, what, n, left());
+    check(n <= left() / least, "{}: {} cannot be {}: the file ends after {} more; it is damaged or truncated", source_,
+          what, n, count_of(left(), "byte"));
     return n;
   }
 
@@ -227,8 +227,8 @@ class GgufReader {
     }
     if (type) {
       check(rank == 0 ? type->block.elements == 1 : extents[0] % uint64_t(type->block.elements) == 0,
-            "{}: {}: rows of {} elements are not whole blocks of {}, of {} elements", source(), what,
-            rank ? extents[0] : 1, type->name, type->block.elements);
+            "{}: {}: rows of {} are not whole blocks of {}, of {}", source(), what,
+            count_of(rank ? extents[0] : 1, "element"), type->name, count_of(type->block.elements, "element"));
       tensor.bytes = elements / uint64_t(type->block.elements) * uint64_t(type->block.bytes);
     }
     tensor.begin = in.number<uint64_t>(what);
@@ -249,10 +249,9 @@ class GgufReader {
       check(tensor.begin % alignment == 0, "{}: tensor {} begins at byte {} of the data, not at a multiple of {}",
             source(), quote(name), tensor.begin, alignment);
       check(tensor.begin <= left && bytes <= left - tensor.begin,
-            "{}: the file is truncated: tensor {} takes {} bytes from byte {} of the data on, of which there are {}; "
-            "fetch "
-            "it again",
-            source(), quote(name), bytes, tensor.begin, left);
+            "{}: the file is truncated: tensor {} takes {} from byte {} of the data on, of which there are {}; "
+            "fetch it again",
+            source(), quote(name), count_of(bytes, "byte"), tensor.begin, left);
       tensor.begin += start;
       if (bytes > 0) order.push_back(&entry);
     }

@@ -5,6 +5,7 @@
 #include <type_traits>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/io/quote.h"
 
@@ -51,11 +52,10 @@ std::string to_string(const GgufValue& value) {
                 if constexpr (std::is_void_v<E>)
                   return "nothing";
                 else
-                  return fmt::format("{} {}", array.size(),
-                                     std::is_same_v<E, std::string> ? "strings"
-                                     : std::is_same_v<E, bool>      ? "bools"
-                                     : is_integer<E>                ? "integers"
-                                                                    : "numbers");
+                  return fmt::format("{}", count_of(array.size(), std::is_same_v<E, std::string> ? "string"
+                                                                  : std::is_same_v<E, bool>      ? "bool"
+                                                                  : is_integer<E>                ? "integer"
+                                                                                                 : "number"));
               },
               v);
         else

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/image_codec.h"
 
 namespace wick {
@@ -105,7 +106,8 @@ void read_webp_size(const ImageSource& source, std::string_view type, uint64_t d
 ImageHeader read_webp_header(const ImageSource& source) {
   ImageHeader header{ImageFormat::webp};
   const uint64_t end = 8 + uint64_t{little_endian(source.read(4, 4).data(), 4)};
-  check(end <= source.size, "{}: the WebP is truncated: expected {} bytes, found {}", source.name, end, source.size);
+  check(end <= source.size, "{}: the WebP is truncated: expected {}, found {}", source.name, count_of(end, "byte"),
+        source.size);
   for (uint64_t offset = 12; offset + 8 <= end;) {
     const auto chunk = source.read(offset, 8);
     const std::string_view type = text_of(chunk).substr(0, 4);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/descriptor.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
@@ -120,14 +121,14 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   const FileDescriptor& in = *file.file_;
   uint64_t length = 0;
   if (in.read_at(0, &length, sizeof length) < sizeof length)
-    fail_foreign(in, fmt::format("it has {} bytes", in.size()));
+    fail_foreign(in, fmt::format("it has {}", count_of(in.size(), "byte")));
   if (length > kMaxSafetensorsHeader)
     fail_foreign(in,
                  fmt::format("its header would take {} bytes, over the limit of {}", length, kMaxSafetensorsHeader));
   file.data_offset_ = sizeof length + length;
   check(file.data_offset_ <= in.size(),
-        "{}: the file is truncated: the header alone takes {} bytes, the file has {}; fetch or write it again",
-        path.string(), file.data_offset_, in.size());
+        "{}: the file is truncated: the header alone takes {}, the file has {}; fetch or write it again", path.string(),
+        count_of(file.data_offset_, "byte"), in.size());
   std::string json(length, '\0');
   check(in.read_at(sizeof length, json.data(), length) == length, "{}: the file shrank while it was read",
         path.string());

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/json.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
@@ -195,8 +196,8 @@ void HeaderReader::finish_tensor() {
   }
   const uint64_t bits = elements * dtype->bits;
   check(bits % 8 == 0 && bits / 8 == info.end - info.begin,
-        "{}: {}: shape {} of {} takes {} bytes, but data_offsets [{}, {}] give it {}", source_, name, info.shape,
-        dtype->name, (bits + 7) / 8, info.begin, info.end, info.end - info.begin);
+        "{}: {}: shape {} of {} takes {}, but data_offsets [{}, {}] give it {}", source_, name, info.shape, dtype->name,
+        count_of((bits + 7) / 8, "byte"), info.begin, info.end, info.end - info.begin);
   header_.tensors.emplace(name_, std::move(info));
 }
 
@@ -207,8 +208,8 @@ void check_coverage(const SafetensorsHeader& header, uint64_t data_bytes, const 
   std::ranges::sort(order, {}, [](const auto* entry) { return std::pair(entry->second.begin, entry->second.end); });
   const uint64_t declared = order.empty() ? 0 : order.back()->second.end;
   check(declared <= data_bytes,
-        "{}: the file is truncated: the header declares {} bytes of tensors, found {}; fetch or write it again", source,
-        declared, data_bytes);
+        "{}: the file is truncated: the header declares {} of tensors, found {}; fetch or write it again", source,
+        count_of(declared, "byte"), data_bytes);
   uint64_t end = 0;
   for (const auto* entry : order) {
     const auto& [name, info] = *entry;
@@ -216,8 +217,8 @@ void check_coverage(const SafetensorsHeader& header, uint64_t data_bytes, const 
           info.begin, end, info.begin < end ? "it overlaps another tensor" : "there is a hole before it");
     end = info.end;
   }
-  check(end == data_bytes, "{}: {} bytes follow the last tensor; the file is damaged or not safetensors", source,
-        data_bytes - end);
+  check(end == data_bytes, "{}: the file goes on for {} after the last tensor; it is damaged or not safetensors",
+        source, count_of(data_bytes - end, "byte"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "wick/backend/backend.h"
+#include "wick/io/count.h"
 
 namespace wick {
 namespace {
@@ -158,7 +159,8 @@ TokenPlan TokenPlan::masked(const Tensor& mask, const LlamaConfig& config, Memor
 
 KvCache::KvCache(const LlamaConfig& config, int64_t batch, int64_t capacity, const Residence& place)
     : config_(config), capacity_(capacity), lengths_(size_t(batch), 0) {
-  check(capacity > 0 && capacity <= std::numeric_limits<int32_t>::max(), "KvCache: a capacity of {} tokens", capacity);
+  check(capacity > 0 && capacity <= std::numeric_limits<int32_t>::max(), "KvCache: a capacity of {}",
+        count_of(capacity, "token"));
   const Shape shape{batch, capacity, config.kv_heads, config.head_dim};
   const MemoryScope scope(Purpose::data);
   for (int layer = 0; layer < config.layers; ++layer)
@@ -167,17 +169,18 @@ KvCache::KvCache(const LlamaConfig& config, int64_t batch, int64_t capacity, con
 }
 
 void KvCache::truncate(int64_t row, int64_t length) {
-  check(0 <= length && length <= lengths_[size_t(row)], "KvCache: sequence {} has {} tokens, not {}", row,
-        lengths_[size_t(row)], length);
+  check(0 <= length && length <= lengths_[size_t(row)], "KvCache: sequence {} has {}, not {}", row,
+        count_of(lengths_[size_t(row)], "token"), length);
   lengths_[size_t(row)] = length;
 }
 
 std::vector<TokenRun> KvCache::runs_of(const std::vector<int64_t>& counts) const {
-  check(counts.size() == lengths_.size(), "KvCache: of {} sequences {} are told", lengths_.size(), counts.size());
+  check(counts.size() == lengths_.size(), "KvCache: of {} {} are told", count_of(lengths_.size(), "sequence"),
+        counts.size());
   std::vector<TokenRun> runs;
   for (size_t row = 0; row < counts.size(); ++row) {
-    check(lengths_[row] + counts[row] <= capacity_, "the context is full: {} tokens and {} more do not fit in {}",
-          lengths_[row], counts[row], capacity_);
+    check(lengths_[row] + counts[row] <= capacity_, "the context is full: {} and {} more do not fit in {}",
+          count_of(lengths_[row], "token"), counts[row], capacity_);
     runs.push_back({int64_t(row), 0, counts[row], lengths_[row]});
   }
   return runs;

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/lora_keys.h"
@@ -57,8 +58,21 @@ bool starts_with_any(std::string_view name, const std::vector<std::string>& pref
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& p) { return name.starts_with(p); });
 }
 
-std::string first_few(const std::vector<std::string>& names) {
-  const size_t shown = std::min(names.size(), size_t{3});
+// Of a module's path a pattern that its kind has: "unet.*.attn1.to_q" of "unet.down_blocks.1.attentions.0.attn1.to_q".
+std::string kind_of(const std::string& path) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0; begin <= path.size(); begin += parts.back().size() + 1)
+    parts.push_back(path.substr(begin, path.find('.', begin) - begin));
+  const auto is_number = [](const std::string& part) { return part.find_first_not_of("0123456789") == part.npos; };
+  size_t tail = parts.size();  // its last two names, and numbers among them
+  for (int names = 0; tail > 1 && names < 2;) names += is_number(parts[--tail]) ? 0 : 1;
+  std::string kind = parts.front() + (tail > 1 ? ".*" : "");
+  for (size_t i = std::max<size_t>(tail, 1); i < parts.size(); ++i) kind += is_number(parts[i]) ? ".*" : "." + parts[i];
+  return kind;
+}
+
+std::string first_few(const std::vector<std::string>& names, size_t few = 3) {
+  const size_t shown = std::min(names.size(), few);
   return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + long(shown), ", "),
                      shown < names.size() ? ", …" : "");
 }
@@ -132,9 +146,11 @@ Adapter::Module Adapter::Source::read(const std::string& module_name, const Entr
   const int64_t rank = up.rank() >= 2 ? up.dim(1) : 0;
   const Shape matrix{rank, target.in}, convolution{rank, target.in, kernel, kernel};
   check(rank > 0 && (up.shape() == Shape{target.out, rank} || up.shape() == Shape{target.out, rank, 1, 1}),
-        "{}: {} should have shape [{}, rank], found {}", name(), quote(entry.up), target.out, up.shape());
-  check(down.shape() == convolution || (kernel == 1 && down.shape() == matrix), "{}: {} should have shape {}, found {}",
-        name(), quote(entry.down), target.conv ? convolution : matrix, down.shape());
+        "{}: {} should have shape [{}, rank] for this model, found {}", name(), quote(entry.up), target.out,
+        up.shape());
+  check(down.shape() == convolution || (kernel == 1 && down.shape() == matrix),
+        "{}: {} should have shape {} for this model, found {}", name(), quote(entry.down),
+        target.conv ? convolution : matrix, down.shape());
 
   Module module{module_name, target, {}};
   module.down_key = entry.down;
@@ -183,6 +199,7 @@ void Adapter::add_file(const std::filesystem::path& path, float strength, bool t
 }
 
 bool Adapter::targeted(const std::string& path) {
+  ++kinds_[kind_of(path)];
   bool wanted = false;
   for (size_t i = 0; i < config_->targets.size(); ++i) {
     const std::string_view pattern = config_->targets[i];
@@ -345,15 +362,24 @@ void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {
       else if (!starts_with_any(name, elsewhere))
         unknown.push_back(quote(name));
     }
-    check(unknown.empty(), "{}: {} of its {} modules fit no layer of this model: {}", source->name(), unknown.size(),
-          source->entries.size(), first_few(unknown));
-    check(used > 0, "{}: none of its {} modules is in the component that was loaded", source->name(),
-          source->entries.size());
+    check(unknown.empty(), "{}: {} of its {} fit no layer of this model: {}", source->name(), unknown.size(),
+          count_of(source->entries.size(), "module"), first_few(unknown));
+    check(used > 0, "{}: none of its {} is in the component that was loaded", source->name(),
+          count_of(source->entries.size(), "module"));
   }
   if (!config_) return;
   for (size_t i = 0; i < pattern_used_.size(); ++i)
-    check(pattern_used_[i], "LoRA: the target pattern {} matches no module of this model", quote(config_->targets[i]));
+    if (!pattern_used_[i])
+      fail("--targets: {} matches no module of this model; it has {}", quote(config_->targets[i]), commonest_kinds());
   check(!modules_.empty(), "LoRA: the target patterns leave no module to train");
+}
+
+std::string Adapter::commonest_kinds() const {
+  std::vector<std::pair<std::string, int64_t>> kinds(kinds_.begin(), kinds_.end());
+  std::stable_sort(kinds.begin(), kinds.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::vector<std::string> names;
+  for (const auto& [kind, count] : kinds) names.push_back(kind);
+  return first_few(names, 8);
 }
 
 bool Adapter::covers(const std::string& path_prefix) const {

@@ -107,6 +107,7 @@ class Adapter {
   Module* module_at(const LoraSite& site, Memory& memory);
   Module fresh(const std::string& name, const LoraTarget& target, Memory& memory) const;
   bool targeted(const std::string& path);
+  std::string commonest_kinds() const;
   static void place(Factors& factors, Memory& memory);
   static Lora joined(const std::vector<Placed>& parts, Memory& memory);
   static Lora copied(const std::vector<Placed>& parts, int64_t outputs, const Residence& place);
@@ -116,6 +117,7 @@ class Adapter {
   std::optional<LoraConfig> config_;
   ModuleNames names_;
   std::vector<bool> pattern_used_;         // one a target pattern
+  std::map<std::string, int64_t> kinds_;   // modules that patterns were held against: how many of each kind
   std::map<std::string, Module> modules_;  // by module path
   std::map<std::string, Lora> loras_;      // what was handed out, by the path of the first of its modules
   Tensor draw_;                            // i64 [1]; none without dropout

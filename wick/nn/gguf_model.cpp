@@ -10,6 +10,7 @@
 #include <numbers>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/quote.h"
 
 namespace wick {
@@ -54,8 +55,8 @@ constexpr const char* kArchitecture = "general.architecture";
 // Copies row to_row(head, i) of each head of the result from row i of w's.
 template <class F>
 Tensor with_rows(const Tensor& w, int64_t heads, const F& to_row) {
-  check(heads > 0 && w.rank() >= 1 && w.dim(0) % (2 * heads) == 0, "the rows of {} are not {} heads of an even width",
-        w.shape(), heads);
+  check(heads > 0 && w.rank() >= 1 && w.dim(0) % (2 * heads) == 0, "the rows of {} are not {} of an even width",
+        w.shape(), count_of(heads, "head"));
   const Tensor from = w.to(host_memory()), to = Tensor::empty(w.shape(), w.dtype());
   const int64_t width = w.dim(0) / heads;
   const auto row_bytes = size_t(bytes_of(w.dtype(), w.numel()) / w.dim(0));
@@ -143,8 +144,8 @@ class Facts {
       return std::clamp((double(positions) / wavelength - low) / (high - low), 0.0, 1.0);
     };
     const auto largest = std::max_element(factors.begin(), factors.end());
-    check(int64_t(factors.size()) == head_dim / 2 && *largest >= 1, "{}: \"rope_freqs.weight\" should hold {} factors",
-          metadata_.source(), head_dim / 2);
+    check(int64_t(factors.size()) == head_dim / 2 && *largest >= 1, "{}: \"rope_freqs.weight\" should hold {}",
+          metadata_.source(), count_of(head_dim / 2, "factor"));
     if (*largest == 1) return {};
     const double s = smooth(size_t(largest - factors.begin()));
     const double exact = (1 - s) / (1 / double(*largest) - s), factor = std::round(exact * 1024) / 1024;

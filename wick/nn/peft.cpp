@@ -101,9 +101,9 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
                                  {"fan_in_fan_out", false},
                                  {"use_rslora", false},
                                  {"use_dora", false}};
-  make_directories(folder);
+  begin_folder(folder, kPeftLast);
   save_safetensors(folder / "adapter_model.safetensors", renamed, {{"format", "pt"}});
-  write_file_atomically(folder / "adapter_config.json", config.dump(2) + "\n");
+  write_file_atomically(folder / kPeftLast, config.dump(2) + "\n");
 }
 
 }  // namespace wick

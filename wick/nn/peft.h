@@ -22,6 +22,8 @@ struct PeftConfig {
   float alpha_of(std::string_view module, int64_t rank) const;
 };
 
+inline constexpr const char* kPeftLast = "adapter_config.json";  // is written last: a folder that has it is whole
+
 struct PeftExport {
   std::string base_model;  // where it was trained from: a note
   int64_t rank = 0;
@@ -29,7 +31,7 @@ struct PeftExport {
   int64_t layers = 0;  // of the model: a kind of module that all of them have is named once
 };
 // Writes a folder that PEFT and Adapter::add_file load: `tensors` as Adapter::tensors() gives them, under names that
-// begin with "base_model.model.". Each file is written whole, adapter_config.json last.
+// begin with "base_model.model.". Each file is written whole, kPeftLast last.
 void write_peft(const std::filesystem::path& folder, const std::map<std::string, Tensor>& tensors,
                 const PeftExport& adapter);
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "wick/core/blocks.h"
+#include "wick/io/count.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/gguf_model.h"
@@ -160,8 +161,8 @@ void Weights::State::check_quantizable(const std::string& name, DType stored, co
   check(can_quantize_to(dtype), "{}: \"{}\" is {}; Wick quantises to q8_0 and q4_0, and reads {}", source, name,
         name_of(stored), name_of(dtype));
   const int64_t width = shape[1], block = block_of(dtype).elements;
-  check(width % block == 0, "{}: \"{}\" has rows of {} elements, which are not whole blocks of {}: it cannot be {}",
-        source, name, width, block, name_of(dtype));
+  check(width % block == 0, "{}: \"{}\" has rows of {}, which are not whole blocks of {}: it cannot be {}", source,
+        name, count_of(width, "element"), block, name_of(dtype));
 }
 
 void Weights::State::check_shape(const std::string& name, const Shape& shape) const {

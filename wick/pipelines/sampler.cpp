@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 
 namespace wick {
 namespace {
@@ -11,8 +12,8 @@ namespace {
 // The training timesteps to visit, from noise to picture.
 std::vector<double> timesteps(const NoiseSchedule& schedule, TimestepSpacing spacing, int64_t steps) {
   const int64_t train_steps = schedule.train_steps();
-  check(1 <= steps && steps <= train_steps, "sampler: expected 1 to {} steps (num_train_timesteps of {}), found {}",
-        train_steps, schedule.source, steps);
+  check(1 <= steps && steps <= train_steps, "sampler: expected 1 to {} (num_train_timesteps of {}), found {}",
+        count_of(train_steps, "step"), schedule.source, steps);
   std::vector<double> ts;
   for (int64_t i = 0; i < steps; ++i) {
     const int64_t from_end = steps - 1 - i;
@@ -65,8 +66,8 @@ Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps) {
   Sampler sampler{1, {}};
   for (const double spaced : timesteps(schedule, schedule.spacing.value_or(TimestepSpacing::leading), steps)) {
     const int64_t t = std::llrint(spaced);
-    check(t < schedule.train_steps(), "ddim: {} steps with steps_offset {} start past timestep {}; take fewer steps",
-          steps, schedule.steps_offset, schedule.train_steps() - 1);
+    check(t < schedule.train_steps(), "ddim: {} with steps_offset {} start past timestep {}; take fewer steps",
+          count_of(steps, "step"), schedule.steps_offset, schedule.train_steps() - 1);
     const double alpha = schedule.alpha_cumprod(t);
     const double next = t >= stride ? schedule.alpha_cumprod(t - stride) : final_alpha;
     // x = sqrt(alpha) x0 + sqrt(1 - alpha) epsilon, solved for x0 and put together again at the next timestep.

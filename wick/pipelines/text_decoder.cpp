@@ -3,14 +3,16 @@
 #include <algorithm>
 #include <cstring>
 
+#include "wick/io/count.h"
+
 namespace wick {
 namespace {
 
 constexpr int64_t kIdBytes = sizeof(int64_t), kNextBytes = kIdBytes + int64_t(sizeof(float));
 
 int64_t checked_context(int64_t context, const LlamaConfig& config) {
-  check(context >= 1 && context <= config.positions, "the context should be from 1 to {} tokens, found {}",
-        config.positions, context);
+  check(context >= 1 && context <= config.positions, "the context should be from 1 to {}, found {}",
+        count_of(config.positions, "token"), context);
   return context;
 }
 

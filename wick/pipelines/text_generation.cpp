@@ -4,6 +4,8 @@
 #include <chrono>
 #include <utility>
 
+#include "wick/io/count.h"
+
 namespace wick {
 namespace {
 
@@ -15,13 +17,16 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 void TextRequest::check(int64_t context) const {
   sampling.check();
-  wick::check(!prompt.empty(), "the prompt has no tokens");
+  wick::check(!prompt.empty(), "the prompt has no tokens: there is nothing to go on from");
   wick::check(max_tokens >= 1, "at least 1 token should be asked for, found {}", max_tokens);
   const int64_t tokens = int64_t(prompt.size()), wanted = until_full ? 1 : max_tokens;
+  wick::check(tokens < context,
+              "the prompt has {}, more than go into the context of {}: shorten it, or take a larger context",
+              count_of(tokens, "token"), context);
   wick::check(tokens <= context - wanted,
-              "the prompt has {} tokens, and {} more do not fit into the context of {}: shorten it, ask for fewer, or "
+              "the prompt has {}, and {} more do not fit into the context of {}: shorten it, ask for fewer, or "
               "take a larger context",
-              tokens, wanted, context);
+              count_of(tokens, "token"), wanted, context);
 }
 
 const char* name_of(Finish finish) {

@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/text/tokenizer_spec.h"
 #include "wick/text/unicode.h"
@@ -47,7 +48,7 @@ void read_tokens(TokenizerSpec& spec, const TokenizerArrays& arrays) {
   check(count > 0 && int64_t(count) <= kMaxTokens, "{}: expected 1 to {} tokens, found {}", spec.source, kMaxTokens,
         count);
   const auto check_size = [&](const char* key, size_t size) {
-    check(size == count, "{}: {} {} for {} tokens", spec.source, size, key, count);
+    check(size == count, "{}: {} {} for {}", spec.source, size, key, count_of(count, "token"));
   };
   if (spec.by_scores) check_size("scores", arrays.scores.size());
   if (!arrays.token_type.empty()) check_size("token types", arrays.token_type.size());
@@ -197,8 +198,10 @@ TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& s
 
 TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows) {
   const auto count = int64_t(spec.tokens.size());
-  check(rows <= kMaxTokens, "{}: the model has {} rows of tokens, more than {}", spec.source, rows, kMaxTokens);
-  check(count <= rows, "{}: expected {} tokens or fewer, as the model has rows, found {}", spec.source, rows, count);
+  check(rows <= kMaxTokens, "{}: the model has {} of tokens, more than {}", spec.source, count_of(rows, "row"),
+        kMaxTokens);
+  check(count <= rows, "{}: expected {} or fewer, as the model has rows, found {}", spec.source,
+        count_of(rows, "token"), count);
   TokenizerArrays arrays;
   arrays.model = spec.is_byte_level ? "gpt2" : "llama";
   if (spec.is_byte_level) arrays.pre = pre_of_spec(spec);

@@ -193,6 +193,7 @@ std::string TrainOption::toml(const TrainConfig& config) const {
 
 void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words) const {
   if (is_list()) {
+    for (const std::string& word : words) check(!word.empty(), "{}: expected {}, found ''", flag(), item);
     config.*std::get<std::vector<std::string> TrainConfig::*>(member) = words;
     return;
   }
@@ -211,7 +212,10 @@ const std::vector<TrainOption>& train_options() {
        .help = "Folder of pictures, each with its caption beside it in a .txt; for language models files of JSON lines",
        .fixed = false,
        .item = "PATH ..."},
-      {.key = "output", .member = &C::output, .help = "Folder for what the run leaves", .fixed = false},
+      {.key = "output",
+       .member = &C::output,
+       .help = "Folder for what the run leaves; one that holds a run is only taken up with --resume",
+       .fixed = false},
       {.key = "name",
        .member = &C::name,
        .help = "Name of what is trained: NAME.safetensors, or a folder [lora]",
@@ -234,10 +238,14 @@ const std::vector<TrainOption>& train_options() {
        .member = &C::lora_dropout,
        .help = "Share of its inputs that a LoRA does not see, drawn anew for each batch",
        .max = 0.999},
-      {.key = "steps", .member = &C::steps, .help = "Optimizer steps", .min = 1, .fixed = false},
+      {.key = "steps",
+       .member = &C::steps,
+       .help = "Optimizer steps [1000, or as many as --epochs have]",
+       .min = 1,
+       .fixed = false},
       {.key = "epochs",
        .member = &C::epochs,
-       .help = "Passes over the data set, whatever --steps says; 0: as many as --steps take",
+       .help = "Passes over the data set, in place of --steps [as many as those take]",
        .fixed = false},
       {.key = "batch_size",
        .member = &C::batch_size,
@@ -355,8 +363,10 @@ void read_toml(TrainConfig& config, const std::filesystem::path& file) {
 
 std::string to_toml(const TrainConfig& config) {
   std::string text;
+  const bool by_epochs = config.steps == 0 || config.epochs > 0;
   for (const TrainOption& option : train_options())
-    if (option.key != "resume") text += fmt::format("{} = {}\n", option.key, option.toml(config));
+    if (option.key != "resume" && !(option.key == "steps" && by_epochs))
+      text += fmt::format("{} = {}\n", option.key, option.toml(config));
   return text;
 }
 
@@ -368,6 +378,9 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   if (config.name.empty()) config.name = config.train == TrainMode::lora ? "lora" : "model";
   check(config.name.find('/') == std::string::npos && config.name != "." && config.name != "..",
         "--name: expected a file name without '/', found '{}'", config.name);
+  check(config.steps == 0 || config.epochs == 0, "--steps and --epochs: expected one of them, found {} and {}",
+        config.steps, config.epochs);
+  if (config.epochs == 0 && config.steps == 0) config.steps = TrainConfig::kSteps;
   if (config.alpha == 0) config.alpha = double(config.rank);
   check(config.train == TrainMode::lora || config.targets.empty(), "--targets: only a LoRA has targets; --train is {}",
         kModes[size_t(config.train)]);

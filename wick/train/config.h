@@ -33,8 +33,10 @@ struct TrainConfig {
   double alpha = 0;  // 0: the rank
   double lora_dropout = 0;
 
-  int64_t steps = 1000, batch_size = 1, accumulate = 1;
+  int64_t steps = 0;   // 0: kSteps, or as many as the epochs have
   int64_t epochs = 0;  // 0: as many as the steps take
+  static constexpr int64_t kSteps = 1000;
+  int64_t batch_size = 1, accumulate = 1;
   double lr = 1e-4;
   LrSchedule lr_schedule = LrSchedule::constant;
   int64_t warmup = 0;
@@ -93,7 +95,8 @@ const std::vector<TrainOption>& train_options();
 
 // Sets what the file says; unknown keys, wrong types and numbers out of range are Errors that name file and key.
 void read_toml(TrainConfig& config, const std::filesystem::path& file);
-// All settings but `resume`, so that `--config` with this file is the same run again.
+// All settings but `resume`, and `steps` where the epochs tell it, so that `--config` with this file is the same run
+// again.
 std::string to_toml(const TrainConfig& config);
 
 // Fills in what follows from other settings, makes paths absolute and checks what one setting demands of another, and

@@ -4,7 +4,10 @@
 
 #include <algorithm>
 
+#include "wick/io/count.h"
+#include "wick/nn/peft.h"
 #include "wick/train/latent_cache.h"
+#include "wick/train/model_folder.h"
 #include "wick/train/text_task.h"
 
 namespace wick {
@@ -31,14 +34,18 @@ class PictureJob final : public Job {
   std::string data_hash() const override { return dataset_.sha256; }
 
   std::string describe() const override {
-    const size_t buckets = dataset_.buckets().size();
-    return fmt::format("{} pictures in {} bucket{}", dataset_.examples.size(), buckets, buckets == 1 ? "" : "s");
+    return fmt::format("{} in {}", count_of(dataset_.examples.size(), "picture"),
+                       count_of(dataset_.buckets().size(), "bucket"));
   }
 
   std::vector<std::string> remarks() const override {
     if (config_.train == TrainMode::vae) return {};
     const std::string cut = cut_captions(dataset_, model_);
     return cut.empty() ? std::vector<std::string>{} : std::vector{cut + "."};
+  }
+
+  fs::path last_file(const fs::path& stem) const override {
+    return config_.train == TrainMode::lora ? fs::path(stem.string() + ".safetensors") : stem / kDiffusersLast;
   }
 
   int64_t batches(int64_t epochs) const override {
@@ -78,8 +85,9 @@ class TextJob final : public Job {
   std::string describe() const override {
     const PackedBatches batches = order();
     const int64_t rows = batches.rows_per_epoch();
-    if (row_length_ == 0) return fmt::format("{} rows of a document each, up to {} tokens", rows, train_.longest);
-    return fmt::format("{} rows of {} tokens, {:.1f} % of them padding", rows, row_length_,
+    if (row_length_ == 0)
+      return fmt::format("{} of a document each, up to {}", count_of(rows, "row"), count_of(train_.longest, "token"));
+    return fmt::format("{} of {}, {:.1f} % of them padding", count_of(rows, "row"), count_of(row_length_, "token"),
                        100 - 100 * double(train_.tokens) / double(rows * row_length_));
   }
 
@@ -88,6 +96,10 @@ class TextJob final : public Job {
     if (!config_.val.empty()) all.push_back("Validation: " + validation_.describe() + ".");
     if (!has_end_) all.push_back("The tokenizer has no token that ends a text: texts and completions end without one.");
     return all;
+  }
+
+  fs::path last_file(const fs::path& stem) const override {
+    return stem / (config_.train == TrainMode::lora ? kPeftLast : kTransformersLast);
   }
 
   int64_t batches(int64_t epochs) const override {

@@ -20,7 +20,10 @@ class Job {
   virtual std::string data_hash() const = 0;                       // of what is trained on
   virtual std::string describe() const = 0;                        // "12 pictures in 3 buckets"
   virtual std::vector<std::string> remarks() const { return {}; }  // what a user should know before the run
-  virtual int64_t batches(int64_t epochs) const = 0;               // that so many epochs have
+  // Of the files of a result at `stem` (NAME, or NAME-000100) the one that is written last: with it the result is
+  // whole.
+  virtual std::filesystem::path last_file(const std::filesystem::path& stem) const = 0;
+  virtual int64_t batches(int64_t epochs) const = 0;  // that so many epochs have
   // The job outlives its task.
   virtual std::unique_ptr<Task> load(Backend& backend, const Progress& progress) const = 0;
 };

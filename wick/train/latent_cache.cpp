@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "wick/io/count.h"
 #include "wick/text/clip_tokenizer.h"
 
 namespace wick {
@@ -115,13 +116,13 @@ std::string cut_captions(const Dataset& dataset, const std::filesystem::path& mo
     const int64_t length = tokenizer.length(example.caption), cut = length - tokenizer.max_length();
     if (cut <= 0) continue;
     if (first.empty())
-      first = fmt::format("{}: the caption takes {} tokens; the last {} of them are cut, since the model reads {}",
-                          std::filesystem::path(example.image).replace_extension(".txt").string(), length - 2, cut,
-                          tokenizer.max_length() - 2);
+      first = fmt::format("{}: the caption takes {}; the last {} of them are cut, since the model reads {}",
+                          std::filesystem::path(example.image).replace_extension(".txt").string(),
+                          count_of(length - 2, "token"), cut, tokenizer.max_length() - 2);
     else
       ++others;
   }
-  if (others > 0) first += fmt::format("; likewise {} other{}", others, others == 1 ? "" : "s");
+  if (others > 0) first += fmt::format("; likewise {}", count_of(others, "other"));
   return first;
 }
 

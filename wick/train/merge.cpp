@@ -52,16 +52,9 @@ class Changes {
   std::map<std::string, Lora> loras_;
 };
 
-void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
-  const std::vector<fs::path> files = weight_files(from);
-  for (const fs::path& path : files) {
-    const SafetensorsFile file = SafetensorsFile::open(path);
-    for (const auto& [name, info] : file.tensors()) changes.look_at(name, info.shape);
-  }
-  changes.check_complete();
-  check(!dtype || !is_block(*dtype), "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
-        dtype ? name_of(*dtype) : "");
-  make_directories(to);
+void write_merged(const fs::path& from, const std::vector<fs::path>& files, const Changes& changes, const fs::path& to,
+                  std::optional<DType> dtype) {
+  begin_folder(to, kTransformersLast);
   const auto edits = changes.edits();
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
@@ -75,6 +68,25 @@ void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, st
     save_safetensors(to / path.filename(), tensors, file.metadata());
   }
   copy_model_files(from, to, dtype);
+}
+
+void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
+  const std::vector<fs::path> files = weight_files(from);
+  for (const fs::path& path : files) {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const auto& [name, info] : file.tensors()) changes.look_at(name, info.shape);
+  }
+  changes.check_complete();
+  check(!dtype || !is_block(*dtype), "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
+        dtype ? name_of(*dtype) : "");
+  const bool is_new = !fs::exists(to) || (fs::is_directory(to) && fs::is_empty(to));
+  try {
+    write_merged(from, files, changes, to, dtype);
+  } catch (...) {
+    std::error_code ignored;
+    if (is_new) fs::remove_all(to, ignored);  // half a model
+    throw;
+  }
 }
 
 void merge_to_gguf(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/sha256.h"
@@ -21,8 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr std::array kComponents = {"scheduler", "text_encoder", "text_encoder_2", "tokenizer", "tokenizer_2",
                                     "unet",      "vae"};
-constexpr const char* kIndex = "model_index.json";
-constexpr const char* kConfig = "config.json";  // of a transformers folder
 constexpr size_t kChunk = size_t{1} << 20;
 
 std::vector<fs::path> files_of(const fs::path& folder) {
@@ -49,6 +48,18 @@ std::ifstream open_binary(const fs::path& file) {
   return in;
 }
 
+// Of the shards that an index names none may be missing.
+void check_shards(const fs::path& folder) {
+  const fs::path index = folder / "model.safetensors.index.json";
+  if (fs::exists(folder / "model.safetensors") || !fs::exists(index)) return;
+  const nlohmann::json json = read_json(index);
+  for (const auto& [tensor, shard] : member(json, "weight_map", index.string()).items()) {
+    const fs::path file = folder / as<std::string>(shard, index.string() + ": weight_map");
+    check(fs::exists(file), "{}: no such file, but {} names it; fetch it again", file.string(),
+          index.filename().string());
+  }
+}
+
 void copy_whole(const fs::path& from, const fs::path& to) {
   std::ifstream in = open_binary(from);
   AtomicFile out(to);
@@ -61,12 +72,12 @@ void copy_whole(const fs::path& from, const fs::path& to) {
 
 // A config names the dtype by either key, or not at all, and transformers heeds it.
 void copy_config(const fs::path& from, const fs::path& to, std::optional<DType> dtype) {
-  if (!dtype) return copy_whole(from / kConfig, to / kConfig);
-  nlohmann::json config = read_json(from / kConfig);
+  if (!dtype) return copy_whole(from / kTransformersLast, to / kTransformersLast);
+  nlohmann::json config = read_json(from / kTransformersLast);
   const char* const name = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = name;
-  write_file_atomically(to / kConfig, config.dump(2) + "\n");
+  write_file_atomically(to / kTransformersLast, config.dump(2) + "\n");
 }
 
 void hash_sampled(Sha256& hash, const fs::path& file) {
@@ -78,7 +89,7 @@ void hash_sampled(Sha256& hash, const fs::path& file) {
   for (uint64_t offset = 0; offset < bytes; offset += stride) {
     in.seekg(std::streamoff(offset));
     in.read(chunk.data(), std::streamsize(std::min<uint64_t>(kChunk, bytes - offset)));
-    check(in.good(), "{}: ends before its {} bytes", file.string(), bytes);
+    check(in.good(), "{}: ends before its {}", file.string(), count_of(bytes, "byte"));
     hash.update(chunk.data(), size_t(in.gcount()));
   }
 }
@@ -94,16 +105,18 @@ void check_elsewhere(const fs::path& from, const fs::path& to) {
 void write_model_folder(const fs::path& from, const fs::path& to, const std::string& component,
                         const std::function<void(const fs::path& folder)>& write) {
   check_elsewhere(from, to);
+  begin_folder(to, kDiffusersLast);
   for (const std::string part : kComponents) {
     make_directories(to / part);
     for (const fs::path& file : files_of(from / part))
       if (part != component || !is_weight_file(file)) copy_whole(file, to / part / file.filename());
   }
   write(to / component);
-  copy_whole(from / kIndex, to / kIndex);
+  copy_whole(from / kDiffusersLast, to / kDiffusersLast);
 }
 
 std::vector<fs::path> weight_files(const fs::path& folder) {
+  check_shards(folder);
   std::vector<fs::path> files;
   for (const fs::path& file : files_of(folder))
     if (file.extension() == ".safetensors" && file.filename().string().starts_with("model")) files.push_back(file);
@@ -113,15 +126,16 @@ std::vector<fs::path> weight_files(const fs::path& folder) {
 
 void copy_model_files(const fs::path& from, const fs::path& to, std::optional<DType> dtype) {
   for (const fs::path& file : files_of(from))
-    if (file.extension() != ".safetensors" && file.filename() != kConfig) copy_whole(file, to / file.filename());
+    if (file.extension() != ".safetensors" && file.filename() != kTransformersLast)
+      copy_whole(file, to / file.filename());
   copy_config(from, to, dtype);
 }
 
 void write_language_model(const fs::path& from, const fs::path& to, const Weights& weights, DType dtype) {
   check_elsewhere(from, to);
-  make_directories(to);
+  begin_folder(to, kTransformersLast);
   for (const fs::path& file : files_of(from))
-    if (!is_weight_file(file) && file.filename() != kConfig) copy_whole(file, to / file.filename());
+    if (!is_weight_file(file) && file.filename() != kTransformersLast) copy_whole(file, to / file.filename());
   weights.save(to / "model.safetensors", dtype);
   copy_config(from, to, dtype);
 }
@@ -137,7 +151,7 @@ std::string model_fingerprint(const fs::path& model) {
   };
   if (!fs::is_directory(model))
     add("", {model});
-  else if (fs::exists(model / kIndex))
+  else if (fs::exists(model / kDiffusersLast))
     for (const char* part : kComponents) add(part, files_of(model / part));
   else
     add("", files_of(model));

@@ -11,19 +11,21 @@
 
 namespace wick {
 
+// The files of diffusers' and of transformers' folders that are written last: a folder that has its own is whole.
+inline constexpr const char *kDiffusersLast = "model_index.json", *kTransformersLast = "config.json";
+
 // Throws Error if `to` is the folder `from`, which would be lost: the functions below do, and a run before its first
 // step.
 void check_elsewhere(const std::filesystem::path& from, const std::filesystem::path& to);
 
 // Makes `to` the model `from` with other weights for `component`: copies all else that the model consists of, lets
-// `write` put the component's weight file (and what changed in its config) into the folder it is given, and writes
-// model_index.json last, so that a folder that has one is whole.
+// `write` put the component's weight file (and what changed in its config) into the folder it is given.
 void write_model_folder(const std::filesystem::path& from, const std::filesystem::path& to,
                         const std::string& component,
                         const std::function<void(const std::filesystem::path& folder)>& write);
 
 // Of a transformers folder: the files that hold its weights, in order of their names, and all else that belongs to the
-// model copied, config.json last, so that a folder that has one is whole. It tells of `dtype`, if given.
+// model copied, with a config that tells of `dtype`, if given, last.
 std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
 void copy_model_files(const std::filesystem::path& from, const std::filesystem::path& to,
                       std::optional<DType> dtype = {});

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "wick/io/count.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
@@ -142,7 +143,7 @@ class LoraTask final : public DenoisingTask {
   }
 
   std::string describe() const override {
-    return fmt::format("A LoRA of rank {} on {} modules, {}", config_.rank, lora_.module_count(),
+    return fmt::format("A LoRA of rank {} on {}, {}", config_.rank, count_of(lora_.module_count(), "module"),
                        parameter_count(parameters()));
   }
 
@@ -270,7 +271,7 @@ std::unique_ptr<Task> task_of(const TrainConfig& config, const fs::path& model, 
 std::string parameter_count(const std::vector<Parameter>& parameters) {
   int64_t count = 0;
   for (const Parameter& p : parameters) count += p.value.numel();
-  return count < 1'000'000 ? fmt::format("{} parameters", count)
+  return count < 1'000'000 ? fmt::format("{}", count_of(count, "parameter"))
                            : fmt::format("{:.2f} M parameters", double(count) / 1e6);
 }
 

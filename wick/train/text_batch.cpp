@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "wick/io/count.h"
+
 namespace wick {
 namespace {
 
@@ -66,7 +68,7 @@ double total_loss(const Llama& model, const std::vector<TextDocument>& documents
 }
 
 std::vector<TextDocument> windows(const TextDocument& document, int64_t length, int64_t stride) {
-  check(0 < stride && stride < length, "windows of {} tokens, {} apart", length, stride);
+  check(0 < stride && stride < length, "windows of {}, {} apart", count_of(length, "token"), stride);
   std::vector<TextDocument> pieces;
   for (int64_t begin = 0, counted = 0; counted < document.size(); begin += stride) {
     const int64_t end = std::min(document.size(), begin + length);

@@ -6,6 +6,7 @@
 #include <array>
 #include <utility>
 
+#include "wick/io/count.h"
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
 #include "wick/io/sha256.h"
@@ -23,8 +24,6 @@ std::optional<int64_t> end_of_text(const Tokenizer& tokenizer, const LlamaConfig
   if (tokenizer.eos_id()) return tokenizer.eos_id();
   return config.eos_ids.empty() ? std::nullopt : std::optional(config.eos_ids.front());
 }
-
-const char* plural(int64_t count) { return count == 1 ? "" : "s"; }
 
 }  // namespace
 
@@ -60,7 +59,8 @@ TextDocument TextEncoder::encode(std::string_view line, const std::string& where
     check(document.size() > 0, "{}: the text is empty", where);
   }
   for (const int64_t id : document.ids)
-    check(id < vocabulary_, "{}: the tokenizer gives the id {}, but the model has {} tokens", where, id, vocabulary_);
+    check(id < vocabulary_, "{}: the tokenizer gives the id {}, but the model has {}", where, id,
+          count_of(vocabulary_, "token"));
   if (!document.counts.empty()) document.counts.front() = false;
   return document;
 }
@@ -134,8 +134,8 @@ void TextDataset::add(TextDocument document, int64_t sequence_length, LongDocume
   if (over <= 0) return keep(std::move(document));
   switch (long_documents) {
     case LongDocuments::error:
-      fail("{}: {} tokens do not fit in --sequence-length {}; choose --long-documents cut or split, or a longer one",
-           where, document.size(), sequence_length);
+      fail("{}: {} do not fit in --sequence-length {}; choose --long-documents cut or split, or a longer one", where,
+           count_of(document.size(), "token"), sequence_length);
     case LongDocuments::cut:
       ++cut;
       cut_tokens += over;
@@ -173,11 +173,10 @@ std::vector<int64_t> TextDataset::lengths() const {
 }
 
 std::string TextDataset::describe() const {
-  const int64_t count = int64_t(documents.size());
-  std::string text = fmt::format("{} document{}, {} tokens, {:.1f} % of them in the loss", count, plural(count), tokens,
-                                 100 * double(counted) / double(tokens));
-  if (cut > 0) text += fmt::format("; {} were cut and lost {} tokens", cut, cut_tokens);
-  if (split > 0) text += fmt::format("; {} were split", split);
+  std::string text = fmt::format("{}, {}, {:.1f} % of them in the loss", count_of(documents.size(), "document"),
+                                 count_of(tokens, "token"), 100 * double(counted) / double(tokens));
+  if (cut > 0) text += fmt::format("; {} cut, which lost {}", cut, count_of(cut_tokens, "token"));
+  if (split > 0) text += fmt::format("; {} split", split);
   if (left_out > 0) text += fmt::format("; {} left out, in which nothing counts", left_out);
   return text;
 }

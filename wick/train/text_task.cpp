@@ -7,6 +7,7 @@
 #include <map>
 #include <utility>
 
+#include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/nn/peft.h"
 #include "wick/train/model_folder.h"
@@ -143,7 +144,7 @@ class TextLoraTask final : public TextTask {
   }
 
   std::string describe() const override {
-    return fmt::format("A LoRA of rank {} on {} modules, {}", config_.rank, lora_.module_count(),
+    return fmt::format("A LoRA of rank {} on {}, {}", config_.rank, count_of(lora_.module_count(), "module"),
                        parameter_count(parameters()));
   }
 

@@ -2,21 +2,20 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <iterator>
 #include <memory>
 #include <optional>
 #include <utility>
 
 #include "wick/backend/registry.h"
+#include "wick/io/count.h"
 #include "wick/io/file.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
 #include "wick/train/job.h"
 #include "wick/train/model_folder.h"
-#include "wick/train/output_lock.h"
+#include "wick/train/output_folder.h"
 #include "wick/train/plan.h"
 #include "wick/train/progress.h"
 #include "wick/train/run_log.h"
@@ -28,15 +27,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
-
-// Of the folders that a run leaves, an adapter's, a language model's and diffusers', the file that is written last.
-constexpr const char* kWrittenLast[] = {"adapter_config.json", "config.json", "model_index.json"};
-
-bool is_whole(const fs::path& stem) {
-  const auto exists = [&](const char* last) { return fs::exists(stem / last); };
-  return fs::exists(stem.string() + ".safetensors") ||
-         std::any_of(std::begin(kWrittenLast), std::end(kWrittenLast), exists);
-}
 
 struct Interrupted {};  // before the first step
 
@@ -141,30 +131,27 @@ RunResult Run::operator()() try {
 
 // Refuses a run whose largest batches need more memory than there is, before anything is written.
 void Run::plan() {
-  check_elsewhere(model_, output_ / config_.name);
   plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
   free_ = free_memory(backend_.name());
   if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
 }
 
-// A run that does not continue another removes that one's state, so that no later --resume mistakes it for its own.
 void Run::open_output() {
   make_directories(output_ / "state");
   lock_.emplace(output_ / "state");
+  check_output(config_);  // again: another run may have been there while the data were read
   if (config_.resume && fs::exists(state_file())) {
     resumed_ = SavedState::open(state_file());
     resumed_->check_same_run(fingerprint_);
   } else if (config_.resume) {
     progress_.say(fmt::format("No state in {}: starting from the beginning.", state_file().parent_path().string()));
-  } else {
-    fs::remove(state_file());
   }
   write_file_atomically(output_ / "config.toml", to_toml(config_));
 }
 
 bool Run::is_finished() {
   if (!resumed_ || resumed_->state().step < config_.steps) return false;
-  if (!is_whole(output_ / config_.name)) return false;
+  if (!fs::exists(job_->last_file(output_ / config_.name))) return false;
   progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
                             output_.string(), resumed_->state().step, config_.steps));
   return true;
@@ -189,8 +176,8 @@ void Run::prepare() {
     step_ = saved.step;
   }
   log_.emplace(output_, step_);
-  progress_.say(fmt::format("{}; {}; {} steps of {} x {}{}.", task_->describe(), job_->describe(), config_.steps,
-                            config_.accumulate, config_.batch_size,
+  progress_.say(fmt::format("{}; {}; {} of {} x {}{}.", task_->describe(), job_->describe(),
+                            count_of(config_.steps, "step"), config_.accumulate, config_.batch_size,
                             resumed_ ? fmt::format(", going on after step {}", step_) : ""));
 }
 
@@ -296,8 +283,6 @@ std::string Run::first_not_finite(const TrainState& before) {
 fs::path Run::save_result(const fs::path& stem) {
   check(not_finite_in_values(optimizer_->parameters()).empty(),
         "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
-  std::error_code ignored;  // where there is none, or no folder
-  for (const char* last : kWrittenLast) fs::remove(stem / last, ignored);
   optimizer_->swap_averages();
   const fs::path written = task_->save(stem, step_);
   optimizer_->swap_averages();
@@ -364,6 +349,9 @@ void Run::report_step(const StepRecord& record) {
 
 RunResult train(TrainConfig config, const fs::path& model) {
   resolve(config);
+  check_elsewhere(model, fs::path(config.output) / config.name);
+  check_not_written(config.output);
+  check_output(config);
   return Run(std::move(config), model)();
 }
 

@@ -5,6 +5,8 @@
 //   config.toml                                   the settings, to do it again
 //   metrics.jsonl, logs/, loss.png                how it went
 //   state/state.safetensors                       where it stands, for --resume
+//
+// A folder that holds a run takes no other one, but is taken up with --resume.
 #pragma once
 
 #include <filesystem>
