@@ -10,11 +10,11 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// What processes took past their tensors: 52 to 165 MiB, with language models of 100M to 1.1B weights.
+// What processes took past their tensors: 23 to 137 MiB, with language models of 100M to 1.1B weights.
 constexpr DeviceKind kCpu{.name = "cpu",
                           .is_device = false,
                           .workspace = 0,
-                          .context = 96 * kMiB,
+                          .context = 80 * kMiB,
                           .context_of = "the program, and scratch of the kernels"};
 
 // Measured on an H100 (bench/results/plan-h100-2026-11-21.md): 590 MiB for the context with our kernels, cuBLASLt's

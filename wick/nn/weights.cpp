@@ -189,12 +189,14 @@ void Weights::State::read_rows(const Tensor& to, const std::string& name) const 
   check_quantizable(name, *stored.dtype, stored.shape, to.dtype());
   const int64_t rows = to.shape()[0], width = to.shape()[1], bytes = bytes_of(*stored.dtype, width);
   const int64_t most = std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(bytes, 1), 1, std::max<int64_t>(rows, 1));
-  const Tensor piece = Tensor::empty({most, width}, *stored.dtype, *options.place.memory);
-  const Memory::Filling filling = stored.filling(piece);
+  // Not a tensor: chunks of malloc's own alignment fit again where the last one was, so that they leave no holes.
+  std::vector<char> piece(size_t(most * bytes));
+  const Memory::Source read_file = stored.filling({}).source;
   for (int64_t begin = 0; begin < rows; begin += most) {
     const Shape part{std::min(most, rows - begin), width};
-    filling.source(filling.to, size_t(begin * bytes), size_t(part[0] * bytes));
-    to.backend().copy(to.window(part, to.stride(), begin * width), piece.window(part, piece.stride()));
+    read_file(piece.data(), size_t(begin * bytes), size_t(part[0] * bytes));
+    to.backend().copy(to.window(part, to.stride(), begin * width),
+                      {piece.data(), *stored.dtype, part, contiguous_strides(part)});
   }
 }
 
