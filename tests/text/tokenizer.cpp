@@ -269,6 +269,28 @@ TEST_F(TokenizerFolder, ScoresOfMergesMergeAlike) {
   }
 }
 
+// The converters of today sort merges of one score by their lengths, as with real models' runs of spaces.
+TEST_F(TokenizerFolder, ScoresAreThoseOfTheModelBeside) {
+  json tokenizer = json::parse(std::ifstream(family("mistral3") / "tokenizer.json"));
+  json& merges = tokenizer["model"]["merges"];
+  const auto made = [&](size_t i) { return merges[i][0].get<std::string>() + merges[i][1].get<std::string>(); };
+  size_t second = 1;
+  while (made(second) != made(second - 1)) ++second;
+  merges.push_back(merges[second]);
+  merges.erase(merges.begin() + ptrdiff_t(second));
+  write("tokenizer.json", tokenizer.dump());
+  EXPECT_THROW(Tokenizer::load(folder_, true).arrays(), Error);
+
+  copy("mistral3", "tokenizer.model");
+  EXPECT_THROW(load().arrays(), Error);
+  const std::vector<float> scores = Tokenizer::load(folder_, true).arrays().scores;
+  tokenizer["model"]["vocab"]["of another model"] = tokenizer["model"]["vocab"].size();
+  write("tokenizer.json", tokenizer.dump());
+  EXPECT_THROW(Tokenizer::load(folder_, true).arrays(), Error);
+  fs::remove(folder_ / "tokenizer.json");
+  EXPECT_EQ(scores, load().arrays().scores);
+}
+
 TEST(TokenizerArrays, SayWhatIsWrong) {
   const auto complaint = [](const TokenizerArrays& arrays) -> std::string {
     try {

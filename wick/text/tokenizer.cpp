@@ -231,8 +231,8 @@ void Tokenizer::Model::encode_metaspace(std::string text, Preceding preceding, s
 
 Tokenizer::Tokenizer(TokenizerSpec spec) : model_(std::make_shared<const Model>(std::move(spec))) {}
 
-Tokenizer Tokenizer::load(const fs::path& folder) {
-  TokenizerSpec spec = read_tokenizer_folder(folder);
+Tokenizer Tokenizer::load(const fs::path& folder, bool with_scores) {
+  TokenizerSpec spec = read_tokenizer_folder(folder, with_scores);
   return Tokenizer(std::move(spec));
 }
 

@@ -65,8 +65,9 @@ class Tokenizer {
 
   // A transformers folder: tokenizer.json, else tokenizer.model; beside it, as far as they are there,
   // tokenizer_config.json, special_tokens_map.json, generation_config.json and chat_template.jinja. Throws Error naming
-  // the file, also for a component that is not supported.
-  static Tokenizer load(const std::filesystem::path& folder);
+  // the file, also for a component that is not supported. `with_scores`: arrays() of a tokenizer.json has the scores of
+  // the tokenizer.model beside it, where their pieces are the same; merges can not always be written as scores.
+  static Tokenizer load(const std::filesystem::path& folder, bool with_scores = false);
   // `source` names the GGUF file in messages.
   static Tokenizer from_arrays(const TokenizerArrays& arrays, const std::string& source);
   explicit Tokenizer(TokenizerSpec spec);  // of a reader: text/tokenizer_spec.h
