@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// What processes took past their tensors: 23 to 137 MiB, with language models of 100M to 1.1B weights.
+// What processes take past their tensors (bench/results/plan-cpu-2026-11-21.md): 41 to 153 MiB with language models.
 constexpr DeviceKind kCpu{.name = "cpu",
                           .is_device = false,
                           .workspace = 0,
