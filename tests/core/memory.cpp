@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "wick/core/tensor.h"
 
 namespace wick {
@@ -37,6 +39,32 @@ TEST(Memory, AnImpossibleRequestSaysWhoHoldsWhat) {
   } catch (const OutOfMemory& e) {
     EXPECT_NE(std::string(e.what()).find("activations 3.9 KiB"), std::string::npos) << e.what();
   }
+}
+
+// Whatever purpose is current when they go.
+TEST(Memory, LargeWeightsComeAndGo) {
+  Memory& memory = host_memory();
+  const size_t before = memory.in_use();
+  for (const int64_t bytes : {(4 << 20) - 1, 4 << 20, (5 << 20) + 1}) {
+    Tensor weights, others;
+    {
+      const MemoryScope scope(Purpose::weights);
+      weights = Tensor::empty({bytes}, DType::u8);
+    }
+    others = Tensor::empty({bytes}, DType::u8);
+    for (const Tensor& tensor : {weights, others}) {
+      std::memset(tensor.data<uint8_t>(), 1, size_t(bytes));
+      EXPECT_EQ(reinterpret_cast<size_t>(tensor.data<uint8_t>()) % 64, 0u);
+    }
+    if (bytes >= 4 << 20) {
+      EXPECT_EQ(reinterpret_cast<size_t>(weights.data<uint8_t>()) % (2 << 20), 0u);
+    }
+    const MemoryScope scope(Purpose::weights);
+    others = {};
+    EXPECT_EQ(memory.in_use(), before + size_t(bytes));
+  }
+  memory.trim();
+  EXPECT_EQ(memory.in_use(), before);
 }
 
 TEST(Memory, BytesAreReadable) {

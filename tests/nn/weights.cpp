@@ -154,6 +154,28 @@ TEST(Weights, DeferredOnesAreReadTogether) {
   expect_error([&] { cut.read_deferred(); }, {"x.safetensors", "shrank"});
 }
 
+// A few rows of the file at a time: beside a large matrix there is no copy of it in the file's type or in f32.
+TEST(Weights, ConvertedOnesTakeLittleBesideThem) {
+  const TemporaryDirectory folder;
+  Rng rng(5, Stream::init);
+  const Shape shape{8191, 1024};
+  const Tensor a = cast(random_normal(shape, rng), DType::bf16), b = cast(random_normal(shape, rng), DType::bf16);
+  save_safetensors(folder / "model.safetensors", {{"a", a}, {"b", b}, {"c", a}});
+  Memory& memory = host_memory();
+  for (const DType dtype : {DType::f32, DType::f16, DType::q8_0, DType::q4_0}) {
+    const Weights weights = Weights::open(folder.path(), {.dtype = dtype});
+    const size_t before = memory.in_use();
+    memory.reset_peak();
+    const Tensor c = weights.load("c", shape), both = weights.load_stacked({"a", "b"}, {shape, shape}).whole;
+    const size_t taken = memory.in_use() - before;
+    EXPECT_EQ(taken, size_t(bytes_of(dtype, 3 * shape.numel())));
+    EXPECT_LE(memory.peak() - before, taken + (size_t{7} << 20)) << name_of(dtype);
+    EXPECT_EQ(cast(c, DType::f32).to_vector(), cast(cast(a, dtype), DType::f32).to_vector()) << name_of(dtype);
+    EXPECT_EQ(cast(both, DType::f32).to_vector(), cast(cast(cat({a, b}, 0), dtype), DType::f32).to_vector())
+        << name_of(dtype);
+  }
+}
+
 TEST(Weights, AnOutlineHasShapesAndNoMemory) {
   CountingBackend backend(device_kind("cpu"));
   const Weights outline = Weights::outline({.dtype = DType::bf16, .place = Residence::on(backend, DType::bf16)});

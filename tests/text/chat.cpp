@@ -90,6 +90,22 @@ TEST(ChatTemplate, AConversationStartsWithItsPrompt) {
   }
 }
 
+// Templates of Mistral write the space that SentencePiece puts before a text by itself. mistral_common has one there,
+// as a tokenizer.json of the newer kind does.
+TEST(ChatTemplate, SentencePieceArraysGiveMistralOneSpace) {
+  const auto chat = ChatTemplate::named("mistral-v3");
+  const Tokenizer& json = tokenizer_of("mistral3");
+  const Tokenizer arrays = Tokenizer::from_arrays(json.arrays(), "gguf");
+  const Messages messages{{"system", "Be brief."}, {"user", "Hello"}, {"assistant", "Paris"}, {"user", "  And?"}};
+  const ChatIds want = chat.encode(json, messages), got = chat.encode(arrays, messages);
+  EXPECT_EQ(got.ids, want.ids);
+  EXPECT_EQ(got.is_reply, want.is_reply);
+
+  const Tokenizer llama = Tokenizer::from_arrays(tokenizer_of("llama2").arrays(), "gguf");
+  EXPECT_EQ(ChatTemplate::named("mistral-v1").encode(llama, Messages{{"user", "Hello"}}).ids,
+            llama.encode("[INST] Hello [/INST]"));
+}
+
 TEST(ChatTemplate, OfTheModelThatShipsWithWick) {
   const fs::path folder = test::source_dir() / "models/tiny-llm";
   const Tokenizer tokenizer = Tokenizer::load(folder);

@@ -10,9 +10,12 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// Kernels of the CPU keep scratch of their own, up to 128 MiB a thread but little in practice.
-constexpr DeviceKind kCpu{
-    .name = "cpu", .is_device = false, .workspace = 0, .context = 256 * kMiB, .context_of = "scratch of the kernels"};
+// What processes take past their tensors (bench/results/plan-cpu-2026-11-21.md): 41 to 153 MiB with language models.
+constexpr DeviceKind kCpu{.name = "cpu",
+                          .is_device = false,
+                          .workspace = 0,
+                          .context = 80 * kMiB,
+                          .context_of = "the program, and scratch of the kernels"};
 
 // Measured on an H100 (bench/results/plan-h100-2026-11-21.md): 590 MiB for the context with our kernels, cuBLASLt's
 // workspace, the libraries' kernels and the graphs of three shapes of batches.

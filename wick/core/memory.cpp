@@ -1,10 +1,15 @@
 #include "wick/core/memory.h"
 
 #include <sys/mman.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -76,29 +81,64 @@ constexpr size_t kHugePage = size_t{2} << 20;
 class HostMemory final : public Memory {
  public:
   void* allocate(size_t bytes) override {
-    // Large weights lie on huge pages where the system has them: what reads all of them for every token need not look
-    // up an address every 4 KiB.
-    const bool huge = bytes >= 2 * kHugePage && MemoryScope::current() == Purpose::weights;
-    const size_t alignment = huge ? kHugePage : 64, rounded = (std::max<size_t>(bytes, 1) + 63) / 64 * 64;
-    void* data = std::aligned_alloc(alignment, rounded);
+    const bool is_large = bytes >= kLarge && MemoryScope::current() == Purpose::weights;
+    void* data = is_large ? map(bytes) : std::aligned_alloc(64, rounded_up(std::max<size_t>(bytes, 1), 64));
     if (data == nullptr)
       throw OutOfMemory(
           fmt::format("out of memory: the CPU could not give {}; in use: {}", readable_bytes(bytes), holdings()));
-    if (huge) ::madvise(data, rounded, MADV_HUGEPAGE);
     count(bytes);
     return data;
   }
   void release(void* data, size_t bytes) noexcept override {
-    std::free(data);
+    if (bytes < kLarge || !unmap(data, bytes)) std::free(data);
     uncount(bytes);
   }
   bool on_host() const override { return true; }
+  // Holes that loading left between the weights would stay the process's: hundreds of MiB of a large model.
+  void trim() override {
+#ifdef __GLIBC__
+    ::malloc_trim(0);
+#endif
+  }
   void write(void* to, const void* host, size_t bytes) override { std::memcpy(to, host, bytes); }
   void read(void* host, const void* from, size_t bytes) override { std::memcpy(host, from, bytes); }
   std::unique_ptr<Readback> read_later(const void* from, size_t bytes) override {
     const char* begin = static_cast<const char*>(from);
     return std::make_unique<Copied>(std::vector<char>(begin, begin + bytes));
   }
+
+ private:
+  static constexpr size_t kLarge = 2 * kHugePage;
+
+  static size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
+
+  // Large weights have pages of their own, which leave no holes among other tensors: huge ones where the system has
+  // them, so that what reads all of them for every token need not look up an address every 4 KiB.
+  void* map(size_t bytes) {
+    const size_t all = rounded_up(bytes, kHugePage) + kHugePage;
+    void* const begin = ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (begin == MAP_FAILED) return nullptr;
+    const size_t before = (kHugePage - reinterpret_cast<size_t>(begin) % kHugePage) % kHugePage;
+    char* const data = static_cast<char*>(begin) + before;
+    if (before > 0) ::munmap(begin, before);
+    ::munmap(data + all - kHugePage, kHugePage - before);
+    ::madvise(data, bytes, MADV_HUGEPAGE);
+    const std::lock_guard lock(mutex_);
+    mapped_.insert(data);
+    return data;
+  }
+
+  bool unmap(void* data, size_t bytes) noexcept {
+    {
+      const std::lock_guard lock(mutex_);
+      if (mapped_.erase(data) == 0) return false;
+    }
+    ::munmap(data, rounded_up(bytes, kHugePage));
+    return true;
+  }
+
+  std::mutex mutex_;
+  std::unordered_set<void*> mapped_;  // of those that map() gave
 };
 
 }  // namespace

@@ -184,6 +184,7 @@ Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options
       std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { files.read_deferred(); });
   if (rehearses) options.rehearse(model);
   reading.get();
+  host_memory().trim();
   return model;
 }
 

@@ -69,6 +69,7 @@ void Sdxl::load_unet(const fs::path& folder, const SdxlOptions& options) {
   unet_weights = weights_of(folder, "unet", options, options.dtype, options.train_unet);
   unet = std::make_unique<SdxlUNet>(Scope(*unet_weights, "unet", options.adapter), config.unet, options.checkpointing);
   if (options.adapter) options.adapter->check_complete();
+  host_memory().trim();
 }
 
 TextConditioning Sdxl::encode_text(const Tensor& ids, const Tensor& ids_2) const {

@@ -25,6 +25,8 @@ namespace fs = std::filesystem;
 const std::vector<int> kFileToMemory = {0, 2, 3, 1};  // [O, I, KH, KW] -> [O, KH, KW, I]
 const std::vector<int> kMemoryToFile = {0, 3, 1, 2};
 
+constexpr int64_t kPieceBytes = 2 << 20;  // of a file, read at once to be converted
+
 bool is_pointwise(const Shape& stored, const Shape& matrix) {
   return matrix.rank() == 2 && stored == Shape{matrix[0], matrix[1], 1, 1};
 }
@@ -73,6 +75,8 @@ struct Weights::State {
   void check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const;
   void check_shape(const std::string& name, const Shape& shape) const;
   Tensor converted(const std::string& name, const Shape& shape, bool conv) const;
+  bool converts_rows(const std::string& name, const Shape& shape) const;
+  void read_rows(const Tensor& to, const std::string& name) const;
   bool defers(const std::string& name, const Shape& shape) const;
   void read_into(const Tensor& rows, const std::string& name);
   Tensor keep(const std::string& name, Tensor value, const Shape& shape);
@@ -172,9 +176,40 @@ void Weights::State::check_shape(const std::string& name, const Shape& shape) co
         name, shape, file_shape);
 }
 
+// Is it a matrix of a file, on the host, that is wanted in another type?
+bool Weights::State::converts_rows(const std::string& name, const Shape& shape) const {
+  const auto stored = files.find(name);
+  if (draw || stored == files.end() || !stored->second.filling || !options.place.memory->on_host()) return false;
+  const std::optional<DType>& dtype = stored->second.dtype;
+  return shape.rank() == 2 && dtype && (is_float(*dtype) || is_block(*dtype)) && dtype != dtype_of(name, shape);
+}
+
+// A few rows at a time: no copy of all of them, as they are in the file or in f32, lies beside what is made of them.
+void Weights::State::read_rows(const Tensor& to, const std::string& name) const {
+  const Stored& stored = files.at(name);
+  check_quantizable(name, *stored.dtype, stored.shape, to.dtype());
+  const int64_t rows = to.shape()[0], width = to.shape()[1], bytes = bytes_of(*stored.dtype, width);
+  const int64_t most = std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(bytes, 1), 1, std::max<int64_t>(rows, 1));
+  // Not a tensor: chunks of malloc's own alignment fit again where the last one was, so that they leave no holes.
+  std::vector<char> piece(size_t(most * bytes));
+  const Memory::Source read_file = stored.filling({}).source;
+  for (int64_t begin = 0; begin < rows; begin += most) {
+    const Shape part{std::min(most, rows - begin), width};
+    read_file(piece.data(), size_t(begin * bytes), size_t(part[0] * bytes));
+    to.backend().copy(to.window(part, to.stride(), begin * width),
+                      {piece.data(), *stored.dtype, part, contiguous_strides(part)});
+  }
+}
+
 // As layers see it, where it belongs.
 Tensor Weights::State::converted(const std::string& name, const Shape& shape, bool conv) const {
   check_shape(name, shape);
+  if (!conv && converts_rows(name, shape)) {
+    check_quantizable(name, *files.at(name).dtype, shape, dtype_of(name, shape));
+    const Tensor rows = Tensor::empty(shape, dtype_of(name, shape), *options.place.memory);
+    read_rows(rows, name);
+    return rows;
+  }
   const Tensor stored = draw ? (*draw)(name, shape, *options.place.memory) : read(name);
   check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}", source,
         name, name_of(stored.dtype()));
@@ -196,6 +231,8 @@ bool Weights::State::defers(const std::string& name, const Shape& shape) const {
 void Weights::State::read_into(const Tensor& rows, const std::string& name) {
   if (defers(name, rows.shape()))
     deferred.push_back(files.at(name).filling(rows));
+  else if (converts_rows(name, rows.shape()))
+    read_rows(rows, name);
   else
     rows.backend().copy(rows, converted(name, rows.shape(), false));
 }

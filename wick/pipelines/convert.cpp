@@ -57,7 +57,7 @@ Entries facts_of(const LlamaConfig& c, const std::string& name) {
 
 // The tokenizer, and the ids that end an answer by the model's config alone.
 TokenizerArrays arrays_of(const fs::path& folder, const LlamaConfig& config) {
-  TokenizerArrays arrays = Tokenizer::load(folder).arrays(config.vocab);
+  TokenizerArrays arrays = Tokenizer::load(folder, /*with_scores=*/true).arrays(config.vocab);
   for (const int64_t id : config.eos_ids) {
     std::optional<int64_t>* const keys[] = {&arrays.eos_token_id, &arrays.eot_token_id, &arrays.eom_token_id};
     if (std::ranges::any_of(keys, [&](const auto* key) { return *key == id; })) continue;

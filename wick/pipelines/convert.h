@@ -1,7 +1,7 @@
 // A language model as a GGUF file, with its tokenizer in it, as llama.cpp and its kin read them.
 //
-// Of SentencePiece's tokenizers such a file has one rule for the space before a text: it is put there and behind
-// control tokens, whether or not the text begins with one. A tokenizer.json may say otherwise (Mistral's of version 0.3
+// Of SentencePiece's tokenizers such a file has one rule for the space before a text: it is put there, whether or not
+// the text begins with one, and behind control tokens. A tokenizer.json may say otherwise (Mistral's of version 0.3
 // does); then texts that begin with a space have other ids there than here.
 #pragma once
 

@@ -124,9 +124,18 @@ TokenizerArrays read_model(std::string_view bytes) {
   return arrays;
 }
 
+// Lines of a token in base64 and its rank: what Llama 3 calls tokenizer.model.
+bool is_tiktoken(std::string_view bytes) {
+  constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
+  const size_t end = bytes.find_first_not_of(kBase64);
+  return end != bytes.npos && end > 0 && bytes[end] == ' ' && bytes.substr(end + 1, 2) == "0\n";
+}
+
 }  // namespace
 
 TokenizerSpec parse_sentencepiece(std::string_view bytes, const std::string& source) {
+  check(!is_tiktoken(bytes), "{}: a tiktoken vocabulary is not supported; take the tokenizer.json of the same model",
+        source);
   TokenizerArrays arrays;
   try {
     arrays = read_model(bytes);

@@ -197,7 +197,8 @@ std::string Tokenizer::Model::normalized(std::string_view text, bool with_prefix
 // Text between added tokens.
 void Tokenizer::Model::encode_between(std::string_view text, Preceding preceding, std::vector<int64_t>& ids) const {
   if (text.empty()) return;
-  const std::string all = normalized(text, preceding != Preceding::kText);
+  const bool has_space = spec_.by_scores && preceding == Preceding::kControl && text[0] == ' ';
+  const std::string all = normalized(text, preceding != Preceding::kText && !has_space);
   split(
       all, added_normalized_, [](int32_t, size_t) { return true; },
       [&](std::string_view plain, size_t start) {
@@ -230,8 +231,8 @@ void Tokenizer::Model::encode_metaspace(std::string text, Preceding preceding, s
 
 Tokenizer::Tokenizer(TokenizerSpec spec) : model_(std::make_shared<const Model>(std::move(spec))) {}
 
-Tokenizer Tokenizer::load(const fs::path& folder) {
-  TokenizerSpec spec = read_tokenizer_folder(folder);
+Tokenizer Tokenizer::load(const fs::path& folder, bool with_scores) {
+  TokenizerSpec spec = read_tokenizer_folder(folder, with_scores);
   return Tokenizer(std::move(spec));
 }
 

@@ -3,7 +3,9 @@
 // Two kinds. SentencePiece's (Llama 2, Mistral 0.x) writes spaces as U+2581 and characters without a piece as bytes;
 // byte-level BPE (GPT-2, Llama 3, Qwen, Mistral's Tekken) cuts text into words and merges their bytes. Ids are those of
 // HF tokenizers 0.22 where a tokenizer.json is read, and of SentencePiece 0.2 where a tokenizer.model or GGUF's "llama"
-// arrays are; encoding takes O(n log n) for n bytes of any text.
+// arrays are; encoding takes O(n log n) for n bytes of any text. SentencePiece knows no control tokens in a text:
+// behind one, what follows gets its space as at the start of a text, but not a second one: Mistral's "[INST] Hello" is
+// [INST], "▁Hello".
 //
 // Text that is not UTF-8 is encoded as if U+FFFD stood in its place: one for each maximal subpart, as Python decodes
 // with errors="replace", but one for each byte where SentencePiece's rules hold, since it does so itself.
@@ -63,8 +65,9 @@ class Tokenizer {
 
   // A transformers folder: tokenizer.json, else tokenizer.model; beside it, as far as they are there,
   // tokenizer_config.json, special_tokens_map.json, generation_config.json and chat_template.jinja. Throws Error naming
-  // the file, also for a component that is not supported.
-  static Tokenizer load(const std::filesystem::path& folder);
+  // the file, also for a component that is not supported. `with_scores`: arrays() of a tokenizer.json has the scores of
+  // the tokenizer.model beside it, where their pieces are the same; merges can not always be written as scores.
+  static Tokenizer load(const std::filesystem::path& folder, bool with_scores = false);
   // `source` names the GGUF file in messages.
   static Tokenizer from_arrays(const TokenizerArrays& arrays, const std::string& source);
   explicit Tokenizer(TokenizerSpec spec);  // of a reader: text/tokenizer_spec.h

@@ -205,14 +205,15 @@ TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows) {
   TokenizerArrays arrays;
   arrays.model = spec.is_byte_level ? "gpt2" : "llama";
   if (spec.is_byte_level) arrays.pre = pre_of_spec(spec);
-  if (!spec.is_byte_level && !spec.by_scores) arrays.scores = scores_of_merges(spec);
+  const bool has_scores = spec.by_scores || spec.has_scores;
+  if (!spec.is_byte_level && !has_scores) arrays.scores = scores_of_merges(spec);
   for (int64_t id = 0; id < rows; ++id) {
     const Token& token = id < count ? spec.tokens[size_t(id)] : Token{};
     // GGUF wants a text for every id.
     arrays.tokens.push_back(token.text.empty() ? fmt::format("[PAD{}]", id) : token.text);
     const bool is_unknown = spec.unknown == id && !spec.is_byte_level;
     arrays.token_type.push_back(int32_t(is_unknown ? TokenType::kUnknown : token.type));
-    if (spec.by_scores) arrays.scores.push_back(token.score);
+    if (has_scores) arrays.scores.push_back(token.score);
   }
   if (spec.is_byte_level) {
     for (const MergeRule& rule : spec.merges)

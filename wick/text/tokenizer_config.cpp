@@ -112,15 +112,27 @@ void read_config(TokenizerSpec& spec, const fs::path& folder, bool is_sentencepi
   spec.chat_template = read_chat_template(config, folder);
 }
 
+// Those of the tokenizer.model that the tokenizer.json was made of.
+void read_scores(TokenizerSpec& spec, const fs::path& path) {
+  const TokenizerSpec model = parse_sentencepiece(read_file(path, kMaxFileBytes), path.string());
+  for (size_t id = 0; id < spec.tokens.size(); ++id)
+    if (spec.tokens[id].is_piece && (id >= model.tokens.size() || model.tokens[id].text != spec.tokens[id].text))
+      return;
+  for (size_t id = 0; id < std::min(spec.tokens.size(), model.tokens.size()); ++id)
+    spec.tokens[id].score = model.tokens[id].score;
+  spec.has_scores = true;
+}
+
 }  // namespace
 
-TokenizerSpec read_tokenizer_folder(const fs::path& folder) {
+TokenizerSpec read_tokenizer_folder(const fs::path& folder, bool with_scores) {
   const fs::path json = folder / "tokenizer.json", model = folder / "tokenizer.model";
   const bool is_json = fs::exists(json);
   check(is_json || fs::exists(model), "{}: no tokenizer.json or tokenizer.model there; expected a transformers folder",
         folder.string());
   TokenizerSpec spec = is_json ? parse_tokenizer_json(read_file(json, kMaxFileBytes), json.string())
                                : parse_sentencepiece(read_file(model, kMaxFileBytes), model.string());
+  if (is_json && with_scores && !spec.is_byte_level && fs::exists(model)) read_scores(spec, model);
   read_config(spec, folder, !is_json);
   complete_stops(spec);
   return spec;

@@ -68,6 +68,7 @@ struct TokenizerSpec {
 
   // The model: merges by rank, or by the score of what they make.
   bool by_scores = false;
+  bool has_scores = false;  // which its merges do not need: for a GGUF file
   std::vector<MergeRule> merges;
   bool ignore_merges = false;  // a word that is a token needs no merging
   bool byte_fallback = false, fuse_unknown = false;
@@ -86,7 +87,7 @@ struct TokenizerSpec {
 TokenizerSpec parse_tokenizer_json(std::string_view text, const std::string& source);
 TokenizerSpec parse_sentencepiece(std::string_view bytes, const std::string& source);
 TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& source);
-TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder);
+TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder, bool with_scores);
 
 TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows);
 
