@@ -41,20 +41,24 @@ __device__ __forceinline__ uint4 load_if(bool wanted, const void* from) {
   return value;
 }
 
+// To the accumulators of columns from `first_col` on.
+template <int kCols>
+__device__ __forceinline__ void add_bias(float* sum, const float* bias, int first_col, int cols) {
+#pragma unroll
+  for (int i = 0; i < kCols / 4; ++i) {
+    const int col = first_col + i / 2 * 8 + threadIdx.x % 4 * 2 + i % 2;
+    const float b = col < cols ? bias[col] : 0;
+    sum[i / 2 * 4 + i % 2] += b;
+    sum[i / 2 * 4 + i % 2 + 2] += b;
+  }
+}
+
 // The 64 rows of a warpgroup from `first_row` on. Each warp turns its 16 rows about in its own part of shared memory,
 // 64 columns at a time, and stores whole lines.
 template <class T, int kCols>
 __device__ __forceinline__ void store_rows(float* sum, char* out, const TileOutput& y, int first_row, int first_col) {
   const int lane = threadIdx.x % 32, warp_row = first_row + threadIdx.x % 128 / 32 * 16;
-  if (y.bias) {
-#pragma unroll
-    for (int i = 0; i < kCols / 4; ++i) {
-      const int col = first_col + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const float b = col < y.cols ? y.bias[col] : 0;
-      sum[i / 2 * 4 + i % 2] += b;
-      sum[i / 2 * 4 + i % 2 + 2] += b;
-    }
-  }
+  if (y.bias) add_bias<kCols>(sum, y.bias, first_col, y.cols);
   // Lanes take eights of columns, line after line.
   constexpr int kLast = kCols % 64 ? kCols % 64 : 64;
   const auto eights_from = [](int col) { return (col + 64 > kCols ? kLast : 64) / 8; };
