@@ -29,9 +29,6 @@ struct ExtendedGemm {
   bool gated = false;  // y [M, N/2] = swiglu of that; without groups, s and residual, for w the transpose of a weight
 };
 
-// Rows that two blocks work on together where y is gated.
-constexpr int64_t kGatedTileRows = 256;
-
 // How y is cut: rows by 64 for each of a block's consumers; `wide_tiles` tiles of `wide` columns, the rest in tiles of
 // `narrow`.
 struct GemmPlan {

@@ -146,12 +146,13 @@ View part_of(const View& vector, int64_t first, int64_t count) {
           vector.stride};
 }
 
-// y = swiglu(x w^T + bias) of many tokens in one kernel. False, and nothing done, where there is none, or where it is
-// slower than cuBLASLt, whose tiles of rows are smaller: those of this kernel end some way behind the last token.
+// y = swiglu(x w^T + bias) of many tokens in one kernel. False, and nothing done, where there is none, or where too
+// much of its last rows of tiles would lie beyond the tokens: cuBLASLt's may be half as high.
 bool gated_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
-  const int64_t tile = kGatedTileRows, beyond = (x.rows + tile - 1) / tile * tile - x.rows;
+  constexpr int64_t kTile = 256;
+  const int64_t beyond = (x.rows + kTile - 1) / kTile * kTile - x.rows;
   const auto weight = is_block(w.dtype) ? std::nullopt : as_matrix(w);
-  if (!weight || beyond > std::max<int64_t>(x.rows / 7, 64)) return false;
+  if (!weight || beyond > x.rows / 7) return false;
   ExtendedGemm g{.y = y, .x = x, .w = weight->t(), .gated = true};
   if (!extended_gemm_fits(cuda, g)) return false;
   const DenseInput shift(cuda, bias, DType::f32);
