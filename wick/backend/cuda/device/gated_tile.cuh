@@ -27,8 +27,8 @@ class GatedTile {
   __device__ __forceinline__ void take(float* sum, const TileOutput& y, int row, int col) {
     const int lane = threadIdx.x % 32;
     if (y.bias) {
-      add_bias<kCols / 2>(sum, y.bias, col, y.cols);
-      add_bias<kCols / 2>(sum + kCols / 4, y.bias + y.cols, col, y.cols);
+      add_bias<kCols / 2>(sum, y, col);
+      add_bias<kCols / 2>(sum + kCols / 4, y, col, y.cols);
     }
 #pragma unroll
     for (int i = 0; i < kCols / 4; ++i) packed_[i] = pack<T>(sum[2 * i], sum[2 * i + 1]);
