@@ -37,6 +37,15 @@ class Bench {
     });
   }
 
+  void gated_linear(int64_t outputs, int64_t inputs, int64_t tokens) {
+    const double bytes = 2.0 * double(outputs * inputs);
+    row(fmt::format("gated_linear {}x{}, {} tokens", outputs, inputs, tokens), bytes, [&] {
+      const Tensor x = normal({tokens, inputs}), y = normal({tokens, outputs / 2});
+      const auto w = several(bytes, [&] { return normal({outputs, inputs}).constant(); });
+      return time(w.size(), [&](size_t i) { device_.gated_linear(y, x, w[i], {}); });
+    });
+  }
+
   // One layer's, of `filled` keys in a cache of `capacity`.
   void attention(int64_t queries, int64_t heads, int64_t key_heads, int64_t filled, int64_t capacity) {
     const double bytes = 4.0 * double(filled * key_heads * 128);
@@ -162,6 +171,7 @@ void run(std::vector<std::string> names) {
     bench.linear(32000, 4096, dtype, 1);
     for (const int64_t tokens : {8, 16, 512}) bench.linear(28672, 4096, dtype, tokens);
   }
+  for (const int64_t tokens : {1, 512, 4096}) bench.gated_linear(28672, 4096, tokens);
   for (const int64_t filled : {512, 4096, 32768}) bench.attention(1, 32, 8, filled, filled + 512);
   bench.attention(1, 32, 32, 512, 1024);
   bench.attention(1, 32, 8, 512, 32768);

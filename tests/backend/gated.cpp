@@ -1,4 +1,8 @@
 // Gated activations against double precision.
+#include <fmt/core.h>
+
+#include <algorithm>
+
 #include "backend/probe.h"
 
 namespace wick {
@@ -61,6 +65,76 @@ TEST(Gated, wide_rows) {
       const Shape shape{2, between(1, 20), width}, wide{2, shape[1], 2 * width};
       check_gate(gate, input(wide), input(shape), Layout::packed);
     }
+}
+
+// y [m, f] = swiglu of a linear with k inputs, by rows that are aligned to 16 bytes, with gaps between them.
+void check_gated_linear(int64_t m, int64_t f, int64_t k) {
+  const DType dtype = activations();
+  const auto rows_of = [](const Tensor& t, int64_t cols) { return t.window({t.dim(0), cols}, t.stride()); };
+  const auto with_gap = [](int64_t cols) { return (cols + 7) / 8 * 8 + 8 * between(0, 2); };
+  const Tensor x = rows_of(random({m, with_gap(k)}, Layout::packed, dtype), k);
+  const Tensor w = rows_of(random({2 * f, with_gap(k)}, Layout::packed, dtype), k);
+  const Tensor y = rows_of(output({m, with_gap(f)}), f);
+  const Tensor bias = between(0, 1) ? random({2 * f}, Layout::packed, between(0, 1) ? dtype : DType::f32) : Tensor();
+  SCOPED_TRACE(testing::Message() << "m " << m << " f " << f << " k " << k << " bias " << bool(bias));
+  const int64_t bad = between(0, m - 1);  // this token shows nowhere else
+  if (dtype != DType::f32) x.data<uint16_t>()[bad * x.stride()[0]] = 0x7fff;
+  backend().gated_linear(y, x, w, bias);
+
+  Doubles in = doubles(x);
+  if (dtype != DType::f32) std::fill_n(in.begin() + bad * k, k, 0.0);
+  const Doubles weight = doubles(w), shift = bias ? doubles(bias) : Doubles(size_t(2 * f), 0.0);
+  const Doubles sums = times(by_rows(in, m, k), by_rows(weight, 2 * f, k).transposed());
+  const std::vector<float> got = y.to_vector();
+  // Of a sum of k products below 1. Both halves are rounded; if there is a bias, so is that, and what it is added to.
+  const double roundoff = dtype == DType::f32 ? 0 : unit_roundoff(dtype), sum_error = kEps * double(k + 1) * 2;
+  const auto half_error = [&](double sum, double b) {
+    const double before = bias ? std::abs(sum) + std::abs(b) : 0;
+    return sum_error + roundoff * (std::abs(sum + b) + before + 2 * sum_error + 2 * roundoff * before);
+  };
+  size_t wrong = 0;
+  for (int64_t i = 0; i < m * f; ++i) {
+    const int64_t row = i / f, col = i % f;
+    if (dtype != DType::f32 && row == bad) {
+      wrong += !std::isnan(got[size_t(i)]);
+      continue;
+    }
+    const size_t of_gate = size_t(row * 2 * f + col), of_value = of_gate + size_t(f);
+    const double gate = sums[of_gate] + shift[size_t(col)], value = sums[of_value] + shift[size_t(f + col)];
+    const double want = silu(gate) * value;
+    const double gate_error = 1.1 * half_error(sums[of_gate], shift[size_t(col)]) + 8 * kEps * std::abs(silu(gate));
+    const double value_error = half_error(sums[of_value], shift[size_t(f + col)]);
+    const double error =
+        gate_error * (std::abs(value) + value_error) + std::abs(silu(gate)) * value_error + roundoff * std::abs(want);
+    const bool close = std::abs(got[size_t(i)] - want) <= error * (1 + roundoff) + 0x1p-24;
+    if (!close && ++wrong <= 3)
+      ADD_FAILURE() << "token " << row << " column " << col << ": got " << got[size_t(i)] << ", want " << want
+                    << ", tolerance " << error;
+  }
+  EXPECT_EQ(wrong, 0u);
+}
+
+TEST(GatedLinear, OfManyTokens) {
+  for (int round = 0; round < rounds(16); ++round) {
+    const int64_t k = between(0, 1) ? 8 * between(60, 100) : between(450, 700), f = 8 * between(1, 90);
+    check_gated_linear(256 * between(1, 3) - between(0, 32), f, k);
+    if (round % 4 == 0) check_gated_linear(between(1600, 1800), 8 * between(1, 40), k);
+    check_gated_linear(between(1, 400), f, between(1, 300));
+  }
+}
+
+// Each way in which CUDA's kernel may cut its tiles (lora_gemm.h), with several tiles for a block.
+TEST(GatedLinear, EveryPlan) {
+  if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
+  for (const int wide : {128, 160, 192, 224, 256}) {
+    const int narrow = 32 * int(between(4, wide / 32)), wide_tiles = int(between(0, rounds(40)));
+    const std::string plan = fmt::format("0 1 2 {} {} {}", wide, wide_tiles, narrow);
+    SCOPED_TRACE(plan);
+    setenv("WICK_CUDA_LORA_PLAN", plan.c_str(), 1);
+    const int64_t f = (wide * wide_tiles + narrow * between(1, 3)) / 2 - 8 * between(0, 3);
+    check_gated_linear(256 * between(2, 3) - between(0, 64), f, 8 * between(57, 80));
+  }
+  unsetenv("WICK_CUDA_LORA_PLAN");
 }
 
 }  // namespace

@@ -98,6 +98,32 @@ TEST_F(Plans, TilesCoverTheColumns) {
   }
 }
 
+// SwiGLU has fewer widths to choose from; half of the columns are y's.
+TEST_F(Plans, TilesOfGatesAndValuesCoverTheColumns) {
+  for (int round = 0; round < 100; ++round) {
+    const int64_t m = between(1, 5000), k = 8 * between(57, 600), f = 8 * between(1, 2000);
+    SCOPED_TRACE(testing::Message() << "m " << m << " k " << k << " f " << f);
+    const ExtendedGemm g{.y = matrix(m, f), .x = matrix(m, k), .w = matrix(2 * f, k).t(), .gated = true};
+    ASSERT_TRUE(extended_gemm_fits(kHopper, g));
+    const GemmPlan plan = plan_gemm(kHopper, g);
+    EXPECT_EQ(std::tuple(plan.slice, plan.parts, plan.consumers), std::tuple(0, 1, 2));
+    EXPECT_LT(int64_t(plan.wide) * (plan.wide_tiles - 1), 2 * f);
+    EXPECT_GE(plan.narrow, 128);
+    EXPECT_LE(plan.narrow, plan.wide);
+  }
+}
+
+TEST_F(Plans, GatesAndValuesThatNoKernelTakes) {
+  const ExtendedGemm g{.y = matrix(512, 256), .x = matrix(512, 512), .w = matrix(512, 512).t(), .gated = true};
+  EXPECT_TRUE(extended_gemm_fits(kHopper, g));
+  ExtendedGemm by_columns = g, short_sums = g;
+  by_columns.w = matrix(512, 512);
+  short_sums.x = matrix(512, 448);
+  short_sums.w = matrix(512, 448).t();
+  for (const ExtendedGemm& other : {by_columns, short_sums}) EXPECT_FALSE(extended_gemm_fits(kHopper, other));
+  EXPECT_FALSE(extended_gemm_fits(kAda, g));
+}
+
 // One launch instead of two where a launch is what costs.
 TEST_F(Plans, SmallProductsMakeTheirOwnLow) {
   EXPECT_TRUE(plan_lora_product(kHopper, forward(77, 768, 768, 16)).makes_low());

@@ -3,6 +3,9 @@
 // share each tile of w. The last steps of the reduction take their tiles from `low` and `f` instead of x and w, and
 // multiply as many of the tile's columns as the rank needs.
 //
+// For SwiGLU one block of a cluster asks for the weights of gates and the other for those of their values, so that a
+// thread has both among its sums. It stores them while the tensor cores are busy with the next tile.
+//
 // With a slice there is no launch for low: p's columns lie beside those of w in a stage, so that the same instructions
 // give x p as further accumulators. Packed, they are an operand of wgmma as they stand. Where there are too few tiles
 // for the device, clusters of two or four pairs share a reduction: each pair has its part of the steps, and multiplies
@@ -20,6 +23,7 @@
 #include <utility>
 
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/gated_tile.cuh"
 #include "wick/backend/cuda/device/ring.cuh"
 #include "wick/backend/cuda/device/tile_output.cuh"
 #include "wick/backend/cuda/device/wgmma.cuh"
@@ -36,12 +40,19 @@ constexpr int kLineBytes = kDepth * 2;  // a row of x or a column of w in a step
 constexpr int kGroups = ExtendedGemm::kMostGroups;
 constexpr int kMostParts = 4, kMostSlice = 64;
 constexpr int kPartColBytes = 512;  // of a column of y, or of x p, in the exchange of parts: two consumers' rows in f32
+// What becomes of a tile's sums: they are stored, or added to those of other parts, or halves of them go through
+// SwiGLU. Kernels of their own, since ptxas lets the products of one that could exchange parts wait for each other
+// (C7514).
+enum class Form { whole, parts, gated };
 // Of tiles, with two consumers in a block and with three.
 template <int kConsumers, int kSlice>
 using Widths =
     std::conditional_t<kConsumers == 3, std::integer_sequence<int, 128, 192>,
                        std::conditional_t<kSlice == 0, std::integer_sequence<int, 64, 96, 128, 160, 192, 224, 256>,
                                           std::integer_sequence<int, 64, 96, 128, 160, 192>>>;
+
+using GatedWidths = std::integer_sequence<int, 128, 160, 192, 224, 256>;  // gates and values
+constexpr int kGatedSteps = 256 / 32;  // of the reduction, in which the tile before is stored
 
 struct GemmMaps {
   CUtensorMap x, low;
@@ -107,16 +118,16 @@ __device__ __forceinline__ Steps steps_of(const GemmShape& shape, const Place& p
   return {shape.steps * place.part / shape.parts, shape.steps * (place.part + 1) / shape.parts};
 }
 
-// Half of a tile of w, or of f, to both blocks.
+// Half of a tile of w, or of f, to both blocks; the second half begins `apart` columns behind the first.
 template <bool kTransposed>
 __device__ __forceinline__ void load_shared_tile(uint32_t tile, const CUtensorMap& map, uint32_t full, int depth,
-                                                 int col, int cols, const Place& place) {
+                                                 int col, int cols, int apart, const Place& place) {
   if constexpr (kTransposed) {  // chunks of 64 columns in turn
     for (int at = place.half * 64; at < cols; at += kCluster * 64)
       tma_load(tile + uint32_t(at * kLineBytes), map, full, col + at, depth, place.both());
   } else {
     const int half = cols / kCluster;
-    tma_load(tile + uint32_t(place.half * half * kLineBytes), map, full, depth, col + place.half * half, place.both());
+    tma_load(tile + uint32_t(place.half * half * kLineBytes), map, full, depth, col + place.half * apart, place.both());
   }
 }
 
@@ -126,10 +137,11 @@ constexpr int kSliceBytes = (kTransposed ? 64 : kSlice) * kLineBytes;
 
 // A thread asks for the tiles of x and low, another for those of w, p and f: one alone would be too slow for narrow
 // tiles.
-template <bool kTransposed, int kSlice>
+template <bool kTransposed, int kSlice, Form kForm>
 __device__ __forceinline__ void produce(Ring ring, const GemmMaps& maps, const GemmShape& shape, bool is_x,
                                         const Place& place, int first, int stride) {
-  if constexpr (kSlice > 0) {
+  constexpr bool kGated = kForm == Form::gated;
+  if constexpr (kSlice > 0 || kGated) {
     wait_for_previous();
     launch_dependents();
   }
@@ -147,7 +159,8 @@ __device__ __forceinline__ void produce(Ring ring, const GemmMaps& maps, const G
       } else {
         const uint32_t p_bytes = kSlice && p ? kSliceBytes<kTransposed, kSlice> : 0;
         barrier_expect(ring.full_barrier(), int((x ? x_bytes : 0) + w_bytes + p_bytes));
-        load_shared_tile<kTransposed>(ring.tiles() + x_bytes, w, ring.full_barrier(), w_at, col, cols, place);
+        load_shared_tile<kTransposed>(ring.tiles() + x_bytes, w, ring.full_barrier(), w_at, col, cols,
+                                      kGated ? shape.y.cols : cols / kCluster, place);
         if constexpr (kSlice > 0) {
           if (p && ring.stage % kCluster == place.half)  // in turns, since it is small
             tma_load(ring.tiles() + x_bytes + w_bytes, *p, ring.full_barrier(), kTransposed ? 0 : w_at,
@@ -157,7 +170,7 @@ __device__ __forceinline__ void produce(Ring ring, const GemmMaps& maps, const G
       ring.advance();
     };
     const auto load_step = [&](int step, const CUtensorMap* p = nullptr) {
-      load(&maps.x, step * kDepth, maps.w[tile.narrow], step * kDepth, tile.col, p);
+      load(&maps.x, step * kDepth, maps.w[tile.narrow], step * kDepth, kGated ? tile.col / 2 : tile.col, p);
     };
     if constexpr (kSlice == 0) {
       for (int step = 0; step < shape.steps; ++step) load_step(step);
@@ -253,7 +266,7 @@ __device__ __forceinline__ void share_parts(const Consumer& me, const GemmShape&
   store_rows<T, kSlice>(whole, me.out, s, tile.row + me.index * 64, low_at);
 }
 
-template <class T, int kCols, bool kTransposed, int kSlice, bool kInParts>
+template <class T, int kCols, bool kTransposed, int kSlice, Form kForm>
 __device__ __forceinline__ void consume_tile(Consumer& me, const GemmShape& shape, Tile tile) {
   Ring& ring = me.ring;
   const WgmmaOperand<true> x(ring.first + uint32_t(me.index * 64 * kLineBytes));
@@ -330,20 +343,67 @@ __device__ __forceinline__ void consume_tile(Consumer& me, const GemmShape& shap
       }
     }
   }
-  if constexpr (kInParts && kCols % 32 == 0)
+  if constexpr (kForm == Form::parts && kCols % 32 == 0)
     if (shape.parts == 2) return share_parts<T, kCols, kSlice, 2>(me, shape, tile, sum, s, low_at, stores_s);
-  if constexpr (kInParts && kCols % 64 == 0)
+  if constexpr (kForm == Form::parts && kCols % 64 == 0)
     if (shape.parts == 4) return share_parts<T, kCols, kSlice, 4>(me, shape, tile, sum, s, low_at, stores_s);
   store_rows<T, kCols>(sum, me.out, shape.y, tile.row + me.index * 64, tile.col);
 }
 
-template <class T, bool kTransposed, int kSlice, bool kInParts, int... kCols>
+template <class T, bool kTransposed, int kSlice, Form kForm, int... kCols>
 __device__ __forceinline__ void consume(Consumer me, const GemmShape& shape, int first, int stride,
                                         std::integer_sequence<int, kCols...>) {
   for (int index = first; index < shape.row_pairs * (shape.wide_tiles + shape.narrow_tiles); index += stride) {
     const Tile tile = tile_at(index, shape, me.place.half);
     const int cols = tile.narrow ? shape.narrow : shape.wide;
-    ((cols == kCols ? consume_tile<T, kCols, kTransposed, kSlice, kInParts>(me, shape, tile) : void()), ...);
+    ((cols == kCols ? consume_tile<T, kCols, kTransposed, kSlice, kForm>(me, shape, tile) : void()), ...);
+  }
+}
+
+// Tiles from `index` to `end`, all of kCols columns; the index of the one that follows.
+template <class T, int kCols>
+__device__ __forceinline__ int consume_gated(Consumer& me, const GemmShape& shape, int index, int end, int stride) {
+  Ring& ring = me.ring;
+  const WgmmaOperand<true> x(ring.first + uint32_t(me.index * 64 * kLineBytes)),
+      w(ring.first + uint32_t(shape.rows * kLineBytes));
+  GatedTile<T, kCols> last;
+  for (; index < end; index += stride) {
+    float sum[kCols / 2] = {};
+    int before = -1;
+    const auto multiply = [&](auto&& meanwhile) {
+      ring.wait_full();
+      const int at = ring.offset();
+      wgmma_fence();
+#pragma unroll
+      for (int k = 0; k < kDepth / 16; ++k) wgmma<T, false, kCols>(sum, x.at(at, k), w.at(at, k));
+      wgmma_commit();
+      meanwhile();
+      wgmma_wait<1>();
+      if (before >= 0) me.release(before);
+      before = ring.stage;
+      ring.advance();
+    };
+#pragma unroll
+    for (int part = 0; part < last.kParts; ++part) multiply([&] { last.store(part, me.out); });
+    for (int step = last.kParts; step < shape.steps; ++step) multiply([] {});
+    const Tile tile = tile_at(index, shape, me.place.half);
+    wgmma_wait<0>();
+    wgmma_arrived(sum);
+    me.release(before);
+    last.take(sum, shape.y, tile.row + me.index * 64, tile.col / 2);
+  }
+#pragma unroll
+  for (int part = 0; part < last.kParts; ++part) last.store(part, me.out);
+  return index;
+}
+
+template <class T, int... kCols>
+__device__ __forceinline__ void consume_gated(Consumer me, const GemmShape& shape, int index, int stride,
+                                              std::integer_sequence<int, kCols...>) {
+  for (int narrow = 0; narrow < 2; ++narrow) {
+    const int cols = narrow ? shape.narrow : shape.wide,
+              end = shape.row_pairs * (shape.wide_tiles + (narrow ? shape.narrow_tiles : 0));
+    ((cols == kCols ? void(index = consume_gated<T, kCols>(me, shape, index, end, stride)) : void()), ...);
   }
 }
 
@@ -359,9 +419,7 @@ __device__ __forceinline__ void prefetch_maps(const GemmMaps& maps, const GemmSh
 
 #endif  // WICK_SM90A
 
-// kInParts: blocks may share a reduction. A kernel of its own, since ptxas lets the products of one that could
-// exchange parts wait for each other (C7514).
-template <class T, bool kTransposed, int kConsumers, int kSlice, bool kInParts>
+template <class T, bool kTransposed, int kConsumers, int kSlice, Form kForm>
 __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
     gemm_kernel(const __grid_constant__ GemmMaps maps, const __grid_constant__ GemmShape shape) {
 #ifdef WICK_SM90A
@@ -373,7 +431,7 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
   const Place place(int(blockIdx.x) % cluster);
   const Ring ring{shared_address(aligned) + kConsumers * 4 * kWarpOutBytes, shared_address(full), shared_address(empty),
                   shape.stages, shape.stage_bytes};
-  if (kSlice == 0 && !shape.follows) launch_dependents();
+  if (kSlice == 0 && kForm == Form::whole && !shape.follows) launch_dependents();
   if (threadIdx.x >= 32 && threadIdx.x < 64) prefetch_maps<kSlice>(maps, shape, threadIdx.x - 32);
   if (threadIdx.x == 0) {
     for (int i = 0; i < shape.stages; ++i) {
@@ -388,8 +446,8 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
   if (group == 0) {
     registers_shrink<kConsumers == 2 ? 40 : 32>();
     if (threadIdx.x == 0 || threadIdx.x == 32)
-      produce<kTransposed, kSlice>(ring, maps, shape, threadIdx.x == 0, place, first, stride);
-    if constexpr (kInParts) {  // with the consumers, when they exchange parts
+      produce<kTransposed, kSlice, kForm>(ring, maps, shape, threadIdx.x == 0, place, first, stride);
+    if constexpr (kForm == Form::parts) {  // with the consumers, when they exchange parts
       __syncwarp();
       cluster_leave();
     }
@@ -399,7 +457,10 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
     const Consumer me{
         group - 1, ring, aligned + (threadIdx.x / 32 - 4) * kWarpOutBytes, place, reinterpret_cast<float4*>(tiles),
         &arrived};
-    consume<T, kTransposed, kSlice, kInParts>(me, shape, first, stride, Widths<kConsumers, kSlice>());
+    if constexpr (kForm == Form::gated)
+      consume_gated<T>(me, shape, first, stride, GatedWidths());
+    else
+      consume<T, kTransposed, kSlice, kForm>(me, shape, first, stride, Widths<kConsumers, kSlice>());
   }
   cluster_leave();  // the others may still arrive at our barriers
 #endif
@@ -456,7 +517,7 @@ GemmShape make_shape(const ExtendedGemm& g, const GemmPlan& plan) {
   shape.wide = plan.wide;
   shape.wide_tiles = plan.wide_tiles;
   shape.narrow = plan.narrow;
-  shape.narrow_tiles = int(narrow_tiles(g.y.cols, plan));
+  shape.narrow_tiles = int(narrow_tiles(g.w.cols, plan));
   shape.panel = plan.panel;
   shape.parts = plan.parts;
   shape.stage_bytes = stage_bytes(g, plan);
@@ -494,16 +555,23 @@ int64_t clusters_of(const Gpu& gpu, const GemmShape& shape, const GemmPlan& plan
   return ceil_div(all, ceil_div(all, most));
 }
 
-template <class T, bool kTransposed, int kConsumers, int kSlice>
-void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan) {
+using GemmKernel = void (*)(GemmMaps, GemmShape);
+
+void launch_kernel(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan, GemmKernel kernel) {
   const GemmShape shape = make_shape(g, plan);
   const int cluster = kCluster * plan.parts;
   const size_t bytes = size_t(out_bytes(plan) + shape.stages * shape.stage_bytes);
-  const dim3 grid(unsigned(clusters_of(cuda, shape, plan) * cluster)), block(128 * (kConsumers + 1));
-  launch("LoRA product", cuda.stream(), {grid, block, bytes, cluster, shape.follows || kSlice > 0},
-         plan.parts > 1 ? gemm_kernel<T, kTransposed, kConsumers, kSlice, (kSlice > 0)>
-                        : gemm_kernel<T, kTransposed, kConsumers, kSlice, false>,
-         make_maps(g, plan), shape);
+  const dim3 grid(unsigned(clusters_of(cuda, shape, plan) * cluster)), block(128 * (unsigned(plan.consumers) + 1));
+  const bool overlap = shape.follows || plan.slice > 0 || g.gated;
+  launch("LoRA product", cuda.stream(), {grid, block, bytes, cluster, overlap}, kernel, make_maps(g, plan), shape);
+}
+
+template <class T, bool kTransposed, int kConsumers, int kSlice>
+void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan) {
+  constexpr Form kParts = kSlice > 0 ? Form::parts : Form::whole;
+  launch_kernel(cuda, g, plan,
+                plan.parts > 1 ? gemm_kernel<T, kTransposed, kConsumers, kSlice, kParts>
+                               : gemm_kernel<T, kTransposed, kConsumers, kSlice, Form::whole>);
 }
 
 // ---- plans
@@ -517,7 +585,7 @@ double tile_cycles(const ExtendedGemm& g, const GemmPlan& plan, int width) {
     const int64_t rank = g.group_count ? g.groups[0].f.rows : 0;
     const double copies = 130.0 * consumers + 2.0 * loaded + (whole_chunks ? 0 : 80);
     return (double(g.x.cols) + double(rank)) / kDepth * std::max(2.0 * consumers * width, copies) +
-           4.5 * consumers * width + 1900;
+           (g.gated ? 600 : 4.5 * consumers * width + 1900);
   }
   const int cols = width + plan.slice, slice_loaded = g.w.transposed ? plan.slice : 64;
   const double memory = consumers * (128.0 + cols) + loaded + slice_loaded;
@@ -537,7 +605,7 @@ double projection_cycles(const Gpu& gpu, const ExtendedGemm& g, int64_t clusters
 // What the busiest cluster has to do: the first, or the first that has a tile less.
 double plan_cycles(const Gpu& gpu, const ExtendedGemm& g, const GemmPlan& plan) {
   const int64_t pairs = pairs_of(g.y.rows, plan), clusters = most_clusters(gpu, plan);
-  const int64_t wide = pairs * plan.wide_tiles, all = wide + pairs * narrow_tiles(g.y.cols, plan);
+  const int64_t wide = pairs * plan.wide_tiles, all = wide + pairs * narrow_tiles(g.w.cols, plan);
   const double wide_cycles = tile_cycles(g, plan, plan.wide), narrow_cycles = tile_cycles(g, plan, plan.narrow);
   double most = 0;
   for (const int64_t c : {int64_t{0}, wide % clusters, all % clusters}) {
@@ -573,6 +641,7 @@ bool slices_fit(const ExtendedGemm& g, const GemmPlan& plan) {
 }
 
 bool plan_fits(const ExtendedGemm& g, const GemmPlan& plan) {
+  if (g.gated && (plan.consumers == 3 || plan.narrow < 128)) return false;  // GatedWidths
   if (!has_width(plan, plan.wide) || !has_width(plan, plan.narrow) || plan.narrow > plan.wide) return false;
   if (!plan.slice) return plan.parts == 1;
   if (plan.parts > 1) {
@@ -589,7 +658,7 @@ void cut_columns(const Gpu& gpu, const ExtendedGemm& g, GemmPlan plan, const Con
   constexpr int kStep = 32, kWidest = 256;
   const int64_t pairs = pairs_of(g.y.rows, plan), clusters = most_clusters(gpu, plan);
   for (plan.wide = 2 * kStep; plan.wide <= kWidest; plan.wide += kStep) {
-    const int64_t tiles = ceil_div(g.y.cols, plan.wide);
+    const int64_t tiles = ceil_div(g.w.cols, plan.wide);
     plan.wide_tiles = int(tiles);
     plan.narrow = plan.wide;
     consider(plan);
@@ -620,6 +689,7 @@ struct Forced {
 
 bool extended_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
   if (gpu.capability() != 90 || g.y.cols % 8 || g.y.transposed || g.x.transposed || g.low.transposed) return false;
+  if (g.gated && (!g.w.transposed || g.x.cols <= (kGatedSteps - 1) * kDepth)) return false;
   const auto fits = [&](const DeviceMatrix& m) { return !m.data || (m.dtype == g.y.dtype && tensor_map_fits(m)); };
   for (const DeviceMatrix& m : {g.y, g.x, g.w, g.low})
     if (!fits(m)) return false;
@@ -632,7 +702,7 @@ bool extended_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
 GemmPlan plan_gemm(const Gpu& gpu, const ExtendedGemm& g) {
   Forced forced;
   if (forced.whole()) {
-    forced.plan.wide_tiles = int(std::min<int64_t>(forced.plan.wide_tiles, ceil_div(g.y.cols, forced.plan.wide)));
+    forced.plan.wide_tiles = int(std::min<int64_t>(forced.plan.wide_tiles, ceil_div(g.w.cols, forced.plan.wide)));
     if (plan_fits(g, forced.plan)) return forced.plan;
   }
   GemmPlan best;
@@ -660,6 +730,8 @@ void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& pla
       launch_gemm<T, true, kConsumers, kSlice>(cuda, g, plan);
   };
   const auto with_type = [&](auto type) {
+    using T = typename decltype(type)::type;
+    if (g.gated) return launch_kernel(cuda, g, plan, gemm_kernel<T, false, 2, 0, Form::gated>);
     const std::integral_constant<int, 2> two;
     if (plan.slice == 16) return launch_as(type, two, std::integral_constant<int, 16>());
     if (plan.slice == 32) return launch_as(type, two, std::integral_constant<int, 32>());

@@ -26,6 +26,7 @@ struct ExtendedGemm {
   DeviceMatrix residual{};  // if there is one: like y, rows 16-byte aligned
   DeviceMatrix s{};         // if wanted, s_scale * x p; the product writes it where it makes low itself
   float s_scale = 1, low_scale = 1;
+  bool gated = false;  // y [M, N/2] = swiglu of that; without groups, s and residual, for w the transpose of a weight
 };
 
 // How y is cut: rows by 64 for each of a block's consumers; `wide_tiles` tiles of `wide` columns, the rest in tiles of

@@ -5,6 +5,7 @@
 #include "wick/backend/cuda/blocks.h"
 #include "wick/backend/cuda/cublaslt.h"
 #include "wick/backend/cuda/linear_few_rows.h"
+#include "wick/backend/cuda/lora_gemm.h"
 
 namespace wick {
 
@@ -145,6 +146,21 @@ View part_of(const View& vector, int64_t first, int64_t count) {
           vector.stride};
 }
 
+// y = swiglu(x w^T + bias) of many tokens in one kernel. False, and nothing done, where there is none, or where too
+// much of its last rows of tiles would lie beyond the tokens: cuBLASLt's may be half as high.
+bool gated_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
+  constexpr int64_t kTile = 256;
+  const int64_t beyond = (x.rows + kTile - 1) / kTile * kTile - x.rows;
+  const auto weight = is_block(w.dtype) ? std::nullopt : as_matrix(w);
+  if (!weight || beyond > x.rows / 7) return false;
+  ExtendedGemm g{.y = y, .x = x, .w = weight->t(), .gated = true};
+  if (!extended_gemm_fits(cuda, g)) return false;
+  const DenseInput shift(cuda, bias, DType::f32);
+  g.bias = shift.as<float>();
+  extended_gemm(cuda, g, plan_gemm(cuda, g));
+  return true;
+}
+
 }  // namespace
 
 void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
@@ -192,8 +208,9 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
 void CudaBackend::gated_linear(View y, View x, View w, View bias) {
   const auto input = as_rows(x), product = as_rows(y);
   const bool fits = y.numel() > 0 && input && product;
-  if (!fits || !linear_few_rows(*this, *product, *input, w, bias, {}, /*gated=*/true))
-    Backend::gated_linear(y, x, w, bias);
+  if (fits && linear_few_rows(*this, *product, *input, w, bias, {}, /*gated=*/true)) return;
+  if (fits && gated_product(*this, *product, *input, w, bias)) return;
+  Backend::gated_linear(y, x, w, bias);
 }
 
 }  // namespace wick

@@ -8,6 +8,15 @@ namespace wick {
 // The fast division is good to 2 ulp, and gives 0 where 1 + exp(-x) is beyond 2^126.
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1, 1 + expf(-x)); }
 
+// To 2^-20, where |x| < 20; half of the instructions.
+__device__ __forceinline__ float fast_sigmoid(float x) {
+  constexpr float kLog2E = 1.44269504f;
+  float power, inverse;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(power) : "f"(x * -kLog2E));
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(1 + power));
+  return inverse;
+}
+
 // The derivative of x sigmoid(v(x)), given s = sigmoid(v) and v's derivative.
 __device__ __forceinline__ float gated_slope(float x, float s, float v_slope) {
   return fmaf(x * v_slope * s, 1 - s, s);

@@ -10,7 +10,7 @@ struct TileOutput {
   void* data;
   int64_t ld;
   int rows, cols;     // cols is a multiple of 8
-  const float* bias;  // [cols], or null
+  const float* bias;  // [cols], or null; twice as many where there are gates and values
   const void* residual = nullptr;
   int64_t residual_ld = 0;
 };
@@ -41,20 +41,26 @@ __device__ __forceinline__ uint4 load_if(bool wanted, const void* from) {
   return value;
 }
 
+// To the accumulators of y's columns from `first_col` on; of a bias with several for a column the one that lies so far
+// `behind`.
+template <int kCols>
+__device__ __forceinline__ void add_bias(float* sum, const TileOutput& y, int first_col, int behind = 0) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < kCols / 4; ++i) {
+    const int col = first_col + i / 2 * 8 + lane % 4 * 2 + i % 2;
+    const float b = col < y.cols ? y.bias[col + behind] : 0;
+    sum[i / 2 * 4 + i % 2] += b;
+    sum[i / 2 * 4 + i % 2 + 2] += b;
+  }
+}
+
 // The 64 rows of a warpgroup from `first_row` on. Each warp turns its 16 rows about in its own part of shared memory,
 // 64 columns at a time, and stores whole lines.
 template <class T, int kCols>
 __device__ __forceinline__ void store_rows(float* sum, char* out, const TileOutput& y, int first_row, int first_col) {
   const int lane = threadIdx.x % 32, warp_row = first_row + threadIdx.x % 128 / 32 * 16;
-  if (y.bias) {
-#pragma unroll
-    for (int i = 0; i < kCols / 4; ++i) {
-      const int col = first_col + i / 2 * 8 + lane % 4 * 2 + i % 2;
-      const float b = col < y.cols ? y.bias[col] : 0;
-      sum[i / 2 * 4 + i % 2] += b;
-      sum[i / 2 * 4 + i % 2 + 2] += b;
-    }
-  }
+  if (y.bias) add_bias<kCols>(sum, y, first_col);
   // Lanes take eights of columns, line after line.
   constexpr int kLast = kCols % 64 ? kCols % 64 : 64;
   const auto eights_from = [](int col) { return (col + 64 > kCols ? kLast : 64) / 8; };
