@@ -275,6 +275,7 @@ std::vector<Case> language_cases() {
     all.push_back(ranged(
         {1, 8, 3000, 16, width, false}, 8, [=](int64_t b, int64_t t) { return cache(b, t) - 75; }, cache));
     all.push_back(ranged({1, 1600, 1600, 2, width, false}, 2, document, next));
+    all.push_back(ranged({1, 150, 150, 80, width, false}, 4, zero, next));  // more tiles than multiprocessors
   }
   return all;
 }

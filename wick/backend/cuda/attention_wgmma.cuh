@@ -48,6 +48,12 @@ __device__ __forceinline__ void load_tokens(T* to, const CUtensorMap& map, uint6
       tma_load_head(to + feature * kTokens + token * 64, map, full, feature, first + token, head, batch);
 }
 
+// An operand that is the same in all lanes, from a reduction, which leaves it where products read it. Else each step's
+// is moved there, once the step before has read its own.
+__device__ __forceinline__ uint64_t uniform(uint64_t operand) {
+  return operand >> 32 << 32 | __reduce_or_sync(0xffffffffu, uint32_t(operand));
+}
+
 // s [64, 8 kFragments] = a b^T over kD features; from one 64 features of each to the next `a_chunk` and `b_chunk`
 // bytes.
 template <class T, int kD, int kFragments>
@@ -60,16 +66,32 @@ __device__ __forceinline__ void multiply_rows(float (&s)[kFragments][4], uint64_
                         b + uint64_t(k / 4 * (b_chunk >> 4) + k % 4 * 2));
   wgmma_commit();
 }
-// sum [64, kD] += weights b.
+// Fragments as operand a.
+template <class T, int kFragments>
+__device__ __forceinline__ void pack_rows(uint32_t (&packed)[kFragments / 2][4], const float (&x)[kFragments][4]) {
+#pragma unroll
+  for (int n = 0; n < kFragments / 2; ++n) pack<T>(packed[n], x[2 * n], x[2 * n + 1]);
+}
+// sum [64, kD] += weights b, where b holds its tokens 64 after 64.
+template <class T, int kSums, int kSteps>
+__device__ __forceinline__ void add_product(float (&sum)[kSums][4], const uint32_t (&weights)[kSteps][4], uint64_t b) {
+  constexpr uint64_t kBlock = 64 * 8 * kSums * sizeof(T) >> 4;
+  wgmma_fence();
+#pragma unroll
+  for (int n = 0; n < kSteps; ++n)
+    wgmma_fragments<T>(sum, weights[n], b + uint64_t(n / 4) * kBlock + uint64_t(n % 4) * wgmma_step(false));
+  wgmma_commit();
+}
 template <class T, int kSums, int kFragments>
 __device__ __forceinline__ void add_product(float (&sum)[kSums][4], const float (&weights)[kFragments][4], uint64_t b) {
   uint32_t packed[kFragments / 2][4];
-#pragma unroll
-  for (int n = 0; n < kFragments / 2; ++n) pack<T>(packed[n], weights[2 * n], weights[2 * n + 1]);
-  wgmma_fence();
-#pragma unroll
-  for (int n = 0; n < kFragments / 2; ++n) wgmma_fragments<T>(sum, packed[n], b + uint64_t(n) * wgmma_step(false));
-  wgmma_commit();
+  pack_rows<T>(packed, weights);
+  add_product<T>(sum, packed, b);
+}
+
+// Lets those go on that wait for this many threads at a named barrier.
+__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 // A warp's 16 x kD elements of the 64 rows that its warpgroup owns, once nobody reads them.
@@ -79,16 +101,18 @@ __device__ __forceinline__ T* staging_of(T* own, int consumer, int warp) {
   return own + at / (64 * 64) * kOwn * 64 + consumer * 64 * 64 + at % (64 * 64);
 }
 
-// What follows row `first` of a tile becomes zeros, by both warpgroups: keys and values that nobody sees may hold
-// anything, and zero times NaN would show. (Their scores are hidden, whatever they are.)
+// What follows row `first` of a tile, with its tokens 64 after 64, becomes zeros, by both warpgroups, or by the only
+// one that needs them: keys and values that nobody sees may hold anything, and zero times NaN would show. (Their scores
+// are hidden, whatever they are.)
 template <int kD, int kN, class T>
-__device__ __forceinline__ void clear_rows(T* tile, int first) {
-  for (int i = int(threadIdx.x) - 128; i < (kN - first) * (kD / 8); i += 128 * kConsumers) {
+__device__ __forceinline__ void clear_rows(T* tile, int first, bool both = true) {
+  const int threads = both ? 128 * kConsumers : 128;
+  for (int i = int(threadIdx.x) % threads; i < (kN - first) * (kD / 8); i += threads) {
     const int row = first + i / (kD / 8), piece = i % (kD / 8);
-    *reinterpret_cast<uint4*>(tile + (piece / 8 * kN + row) * 64 + piece % 8 * 8) = {};
+    *reinterpret_cast<uint4*>(tile + row / 64 * 64 * kD + (piece / 8 * 64 + row % 64) * 64 + piece % 8 * 8) = {};
   }
   fence_async();
-  named_barrier(1 + kConsumers, 128 * kConsumers);
+  named_barrier(both ? 1 + kConsumers : int(threadIdx.x) / 128, threads);
 }
 
 // The parts of a block of a persistent grid, back and forth over the list, so that who got a long one gets a short one.
