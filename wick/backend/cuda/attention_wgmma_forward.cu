@@ -232,12 +232,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (!a.constant) wait_for_previous();
   Rings<T, kD> rings;
   if (threadIdx.x < 128) {
-    registers_shrink<24>();
+    registers_shrink<40>();
     if (threadIdx.x == 0)
       for (int round = 0, part; (part = part_at(round)) < parts; ++round)
         produce<T, kD, kRanged>(shared, maps, a, part, rings);
   } else {
-    registers_grow<240>();
+    registers_grow<232>();
     if (threadIdx.x >= 256) named_barrier_arrive(kTurn, 128 * kConsumers);  // the first turn is the other's
     for (int round = 0, part; (part = part_at(round)) < parts; ++round) consume<T, kD, kRanged>(shared, a, part, rings);
   }
