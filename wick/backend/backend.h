@@ -191,7 +191,7 @@ class Backend {
   // with cos and sin f32, [T, D/2] or [B, T, D/2]. `inverse` turns back, which is the gradient.
   // y may be x.
   virtual void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) = 0;
-  // cos and sin f32 [..., D/2] of the angles positions i32 [...] times frequencies f32 [D/2], rounded to f32. All packed.
+  // cos and sin f32 [..., D/2] of angles: positions i32 [...] times frequencies f32 [D/2], rounded to f32. All packed.
   virtual void rope_angles(View cos, View sin, View positions, View frequencies) = 0;
 
   // ---- gated activations: x [..., 2D] to y [..., D]. geglu: value and gate, y = value * gelu(gate), gelu with erf.

@@ -127,11 +127,9 @@ struct IntoCache {
   int heads, key_heads;
   bool constant;  // rows and angles
 };
-// No more than 80 registers: a warp finds room beside the blocks of the linear before (linear_few_rows.cu).
 template <class T, int N, bool kHalves>
-__global__ void __launch_bounds__(kThreads, 3)
-    turn_into_cache(const __grid_constant__ IntoCache<T> a, const Angles angles, int64_t all_tokens, int tokens,
-                    int half) {
+__global__ void __launch_bounds__(kThreads) turn_into_cache(const __grid_constant__ IntoCache<T> a, const Angles angles,
+                                                            int64_t all_tokens, int tokens, int half) {
   const int64_t number = int64_t(blockIdx.x) * blockDim.z + threadIdx.z;
   launch_dependents();
   if (!a.constant) wait_for_previous();
