@@ -171,7 +171,8 @@ TEST(ChatTemplate, SaysWhatItCannotDo) {
             "m: the chat template \"{{ '<|user|>' }}\\x0a\" is of no family that Wick knows (Llama 2 and 3, Mistral, "
             "ChatML, Qwen 3): choose one by --chat-template, or use text without roles (a plain prompt)");
   // QwQ's, which strips the thoughts of earlier answers alone.
-  EXPECT_THROW(ChatTemplate::recognize("'<|im_start|>' '<|im_end|>' content.split('</think>')[-1]", "m"), Error);
+  EXPECT_THROW(
+      ChatTemplate::recognize("enable_thinking '<|im_start|>' '<|im_end|>' content.split('</think>')[-1]", "m"), Error);
   EXPECT_EQ(
       complaint([] { ChatTemplate::named("alpaca"); }),
       "--chat-template \"alpaca\": expected one of llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, "

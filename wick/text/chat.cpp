@@ -93,7 +93,8 @@ ChatTemplate ChatTemplate::recognize(std::string_view jinja, const std::string& 
   if (has(jinja, "[INST]") && has(jinja, "<<SYS>>")) return llama2(jinja);
   if (has(jinja, "[INST]") && !has(jinja, "[SYSTEM_PROMPT]")) return mistral(jinja);
   if (has(jinja, "<|start_header_id|>") && has(jinja, "<|end_header_id|>")) return llama3(jinja);
-  const bool knows_thoughts = !has(jinja, "</think>") || has(jinja, "reasoning_content");  // other models' go elsewhere
+  // Qwen 3 shows the thoughts of answers behind the last question; other models' go elsewhere.
+  const bool knows_thoughts = !has(jinja, "</think>") || has(jinja, "last_query_index");
   if (has(jinja, "<|im_start|>") && has(jinja, "<|im_end|>") && knows_thoughts) return chatml(jinja);
   fail(
       "{}: the chat template {} is of no family that Wick knows (Llama 2 and 3, Mistral, ChatML, Qwen 3): choose one "
@@ -109,7 +110,7 @@ ChatTemplate ChatTemplate::named(std::string_view name) {
       {"mistral-v3", "'[INST] ' + '[/INST]' ' ' + message['content']|trim loop.last and system_message"},
       {"mistral-tekken", "'[INST]' '[/INST]' loop.last and system_message"},
       {"chatml", "<|im_start|><|im_end|>"},
-      {"qwen3", "<|im_start|><|im_end|> enable_thinking reasoning_content </think>"},
+      {"qwen3", "<|im_start|><|im_end|> enable_thinking last_query_index </think>"},
   }};
   std::string names;
   for (const auto& [each, marks] : known) {
