@@ -28,26 +28,11 @@ std::pair<Tensor, Tensor> angles_of(const Tensor& positions, const Tensor& frequ
   return {cos, sin};
 }
 
-// Arrays one behind the other, each where a vector load may begin: they go to a device as one.
-struct Packed {
+// A plan's arrays one behind the other, each where a vector load may begin, and where that is: they go to a device as
+// one. Of few tokens their angles are among them, so that a step's kernels can have them early; of many, what a device
+// makes them of.
+struct PackedPlaces {
   std::vector<char> bytes;
-
-  // Where it begins.
-  int64_t append(const void* values, size_t size) {
-    const size_t begin = (bytes.size() + 63) / 64 * 64;
-    bytes.resize(begin + size);
-    if (size > 0) std::memcpy(bytes.data() + begin, values, size);
-    return int64_t(begin);
-  }
-  template <class T>
-  int64_t append(const std::vector<T>& values) {
-    return append(values.data(), values.size() * sizeof(T));
-  }
-};
-
-// A plan's arrays, and where they begin. Of few tokens their angles are among them, so that a step's kernels can have
-// them early; of many, what a device makes them of.
-struct PackedPlaces : Packed {
   bool few;
   int64_t cos = 0, sin = 0, positions = 0, frequencies = 0, rows, bounds, windows;
 
@@ -57,8 +42,8 @@ struct PackedPlaces : Packed {
       const Tensor all = Tensor::empty({1, int64_t(p.positions.size())}, DType::i32);
       std::copy(p.positions.begin(), p.positions.end(), all.data<int32_t>());
       const auto [c, s] = angles_of(all, Tensor::of(per_position, {int64_t(per_position.size())}));
-      cos = append(c.data<float>(), size_t(c.numel()) * sizeof(float));
-      sin = append(s.data<float>(), size_t(s.numel()) * sizeof(float));
+      cos = append(c.to_vector());
+      sin = append(s.to_vector());
     } else {
       positions = append(p.positions);
       frequencies = append(per_position);
@@ -70,6 +55,14 @@ struct PackedPlaces : Packed {
 
  private:
   static constexpr size_t kFewTokens = 64;
+
+  template <class T>
+  int64_t append(const std::vector<T>& values) {
+    const size_t begin = (bytes.size() + 63) / 64 * 64, size = values.size() * sizeof(T);
+    bytes.resize(begin + size);
+    if (size > 0) std::memcpy(bytes.data() + begin, values.data(), size);
+    return int64_t(begin);
+  }
 };
 
 Places::Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config,
