@@ -12,66 +12,16 @@ import json
 import re
 import shutil
 import statistics
-import subprocess
 import sys
-import threading
-from datetime import datetime
 from pathlib import Path
+
+from watched import line, run
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 6
 # Batch, whether activations are checkpointed, and the most GiB that it may take.
 TRAINED = [(1, False, 20), (1, True, 10), (4, False, None)]
 PLAN_SHARE = 0.1  # how far what was planned may be from what was taken
-
-
-class DeviceMemory:
-    """What is taken while the block runs, above what was taken when it began."""
-
-    QUERY = ["nvidia-smi", "--id=0", "--query-gpu=timestamp,memory.used", "--format=csv,noheader,nounits"]
-
-    def __enter__(self):
-        self.readings = []  # seconds since 1970, MiB
-        self.before = self.reading(subprocess.check_output(self.QUERY, text=True))[1]
-        self.watcher = subprocess.Popen(self.QUERY + ["--loop-ms=20"], stdout=subprocess.PIPE, text=True)
-        self.reader = threading.Thread(target=self.read)
-        self.reader.start()
-        return self
-
-    @staticmethod
-    def reading(text):
-        at, mib = text.split(", ")
-        return datetime.strptime(at, "%Y/%m/%d %H:%M:%S.%f").timestamp(), int(mib)
-
-    def read(self):
-        self.readings.extend(self.reading(text) for text in self.watcher.stdout)
-
-    def __exit__(self, *_):
-        self.watcher.terminate()
-        self.reader.join()
-
-    def peak(self, since=0.0):
-        """GiB"""
-        return (max((mib for at, mib in self.readings if at >= since), default=self.before) - self.before) / 1024
-
-
-def line(ok, text):
-    print(f"{'ok' if ok else 'FAILED'}: {text}", flush=True)
-    return ok
-
-
-def run(what, command):
-    """What the program printed, and the memory that it took; None if it failed."""
-    words = [str(word) for word in command]
-    print("$", *words, flush=True)
-    with DeviceMemory() as memory:
-        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    print(done.stdout, flush=True)
-    if done.returncode:
-        last = (done.stdout.strip().splitlines() or ["nothing said"])[-1]
-        line(False, f"{what}: ended with {done.returncode}: {last}")
-        return None
-    return done.stdout, memory
 
 
 def train(args, batch, checkpointing, bar):

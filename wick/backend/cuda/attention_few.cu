@@ -9,6 +9,7 @@
 #include "wick/backend/cuda/attention_mma.cuh"
 #include "wick/backend/cuda/attention_ranges.cuh"
 #include "wick/backend/cuda/attention_ranges.h"
+#include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 
 namespace wick {
@@ -196,9 +197,9 @@ __device__ __forceinline__ void add_up(const FewQueries<T>& a, const OneHead& he
     }
   }
   if (a.of_block || blocks == 1) return;
-  if (thread == 0) transaction_barrier_expect(arrived, units * int(sizeof(Part)));
+  if (thread == 0) barrier_expect(arrived, units * int(sizeof(Part)));
   for (int unit = thread << a.block_bits; unit < units; unit += int(blockDim.x) << a.block_bits) {
-    transaction_barrier_wait(arrived);
+    barrier_wait_cluster(arrived, 0);
     const Part total = add_parts(blocks, scale2, [&](int b) { return inbox[unit + b]; });
     const int mine = unit + block;
     if (mine % kColumns * 4 < a.shape.features) store_total(a, head, total, first + mine / kColumns, mine % kColumns);
@@ -216,7 +217,10 @@ __global__ __launch_bounds__(32 * kMostWarps) void few_queries(const __grid_cons
   auto* const tiles = reinterpret_cast<WarpTiles<T, kD>*>(queries + kRows * kPitch<kD>);
   T *const tile_k = tiles[warp].k, *const tile_v = tiles[warp].v;
   launch_dependents();
-  if (threadIdx.x == 0 && !a.of_block) transaction_barrier_init(&arrived);
+  if (threadIdx.x == 0 && !a.of_block) {
+    barrier_init(&arrived, 1);
+    barrier_init_done();
+  }
   cluster_arrive();
   if (!a.constant) wait_for_previous();
   const int first = int(blockIdx.y) * kRows, here = min(kRows, a.rows - first);

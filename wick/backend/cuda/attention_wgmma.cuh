@@ -89,11 +89,6 @@ __device__ __forceinline__ void add_product(float (&sum)[kSums][4], const float 
   add_product<T>(sum, packed, b);
 }
 
-// Lets those go on that wait for this many threads at a named barrier.
-__device__ __forceinline__ void named_barrier_arrive(int id, int threads) {
-  asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
-}
-
 // A warp's 16 x kD elements of the 64 rows that its warpgroup owns, once nobody reads them.
 template <int kD, class T>
 __device__ __forceinline__ T* staging_of(T* own, int consumer, int warp) {

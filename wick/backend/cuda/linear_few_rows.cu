@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "wick/backend/cuda/device/any_float.cuh"
-#include "wick/backend/cuda/device/arrivals.cuh"
+#include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
 #include "wick/backend/cuda/device/weight_chunks.cuh"
@@ -71,14 +71,14 @@ class Ring {
       : stages_(stages), barriers_(barriers), pitch_(pitch_of<Weights>(warps)) {}
   __device__ __forceinline__ void init(int copiers, int warps) const {
     for (int i = 0; i < kStages; ++i) {
-      arrivals_init(barriers_ + i, copiers);
-      arrivals_init(barriers_ + kStages + i, warps);
+      barrier_init(barriers_ + i, copiers);
+      barrier_init(barriers_ + kStages + i, warps);
     }
   }
   __device__ __forceinline__ uint64_t* full() const { return barriers_ + stage_; }
   __device__ __forceinline__ uint64_t* empty() const { return barriers_ + kStages + stage_; }
-  __device__ __forceinline__ void wait_full() const { arrivals_wait(full(), phase_); }
-  __device__ __forceinline__ void wait_empty() const { arrivals_wait(empty(), phase_ ^ 1); }
+  __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase_); }
+  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase_ ^ 1); }
   __device__ __forceinline__ char* row(int i) const { return stages_ + (stage_ * kRows + i) * pitch_; }
   __device__ __forceinline__ void advance() {
     if (++stage_ == kStages) {
@@ -140,7 +140,7 @@ __device__ __forceinline__ void fill(const Arguments<T>& a, Ring<Weights> ring, 
           if (lane == 0) row.copy_rest(ring.row(i));
         }
         __threadfence_block();
-        arrivals_add_copies(ring.full());
+        barrier_arrive_after_copies(ring.full());
       }
       ring.advance();
     }
@@ -301,8 +301,10 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ri
         if constexpr (kParts == 2)
           Product<Weights>::template add<1>(sum, Activations<T>(a, chunk * kParts + 1, lane), w, lane);
         __syncwarp();
+      } else {  // or it would arrive for those who still read what was in the stage before
+        ring.wait_full();
       }
-      if (lane == 0) arrivals_add(ring.empty());
+      if (lane == 0) barrier_arrive(ring.empty());
       ring.advance();
     }
 #pragma unroll
@@ -310,7 +312,7 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ri
       const int token = lane % 4 * 2 + n % 2;
       if (token < a.tokens) sums[(warp * kRows + lane / 4 + n / 2 * 8) * a.tokens + token] = sum[n];
     }
-    threads_meet(1, 32 * warps);  // and everybody has left the other sums
+    named_barrier(1, 32 * warps);  // and everybody has left the other sums
     if (threadIdx.x < kRows * kTokens) output.finish(sums, warps);
     float* const others = other_sums;
     other_sums = sums;
@@ -328,7 +330,7 @@ __global__ void __launch_bounds__(32 * (kManyWarps + 1), 2) few_rows(const __gri
   const Ring<Weights> ring(stages, barriers, warps);
   if (threadIdx.x == 0) {
     ring.init(a.bulk ? kRows : 32, warps);
-    arrivals_init_done();
+    barrier_init_done();
   }
   __syncthreads();
   if (warp == warps) {

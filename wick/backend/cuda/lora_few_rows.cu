@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/mma.cuh"
 #include "wick/backend/cuda/lora_rank.h"
@@ -131,6 +132,11 @@ template <int kRows, int kRank>
 struct alignas(16) Inbox {  // what the cluster's blocks send
   float from[kRows][kRank];
   uint64_t arrived;
+
+  __device__ __forceinline__ void open() {  // by one thread, before the cluster meets
+    barrier_init(&arrived, 1);
+    barrier_init_done();
+  }
 };
 
 template <int kRows, int kRank>
@@ -223,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArgum
   T* const s = shared.s;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = int(blockIdx.x) % kCluster;
   launch_dependents();
-  if (threadIdx.x == 0) transaction_barrier_init(&shared.inbox.arrived);
+  if (threadIdx.x == 0) shared.inbox.open();
   cluster_arrive();
   wait_for_previous();
 
@@ -257,14 +263,14 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArgum
   put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
   cluster_wait();  // the other blocks' barriers are there
   __syncthreads();
-  if (threadIdx.x == 0) transaction_barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
+  if (threadIdx.x == 0) barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
   for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
     const int row = i / (kRank / 4), col = i % (kRank / 4) * 4;
     const float4 total = block_sum<kRows, kRank>(shared.partials, row, col);
     for (int peer = 0; peer < kCluster; ++peer)
       push(&shared.inbox.from[part * kRows + row][col], total, &shared.inbox.arrived, peer);
   }
-  transaction_barrier_wait(&shared.inbox.arrived);
+  barrier_wait_cluster(&shared.inbox.arrived, 0);
   for (int i = threadIdx.x; i < kRows * kRank; i += kThreads) {
     const int row = i / kRank, r = i % kRank;
     float total = 0;
@@ -412,7 +418,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int share = kRows / cluster;  // rows that each block of the cluster adds up
   launch_dependents();
   if (cluster > 1) {
-    if (threadIdx.x == 0) transaction_barrier_init(&shared.inbox.arrived);
+    if (threadIdx.x == 0) shared.inbox.open();
     cluster_arrive();
   }
   wait_for_previous();
@@ -445,7 +451,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (cluster > 1) cluster_wait();  // the other blocks' barriers are there
     __syncthreads();
     if (cluster > 1 && threadIdx.x == 0)
-      transaction_barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
+      barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
     for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
       const int row = i / (kRank / 4), col = i % (kRank / 4) * 4, owner = row / share;
       const float4 total = block_sum<kRows, kRank>(shared.partials, row, col);
@@ -456,7 +462,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         *reinterpret_cast<float4*>(to) = total;
     }
     if (cluster > 1)
-      transaction_barrier_wait(&shared.inbox.arrived);
+      barrier_wait_cluster(&shared.inbox.arrived, 0);
     else
       __syncthreads();
     const float scale = p.low_scale[unit / p.row_tiles];

@@ -236,7 +236,7 @@ __device__ __forceinline__ void share_parts(const Consumer& me, const GemmShape&
          part * kCluster + place.half);
   };
   if (threadIdx.x == 128)
-    transaction_barrier_expect(me.arrived, (kCols + (stores_s && first ? (kParts - 1) * kSlice : 0)) * kPartColBytes);
+    barrier_expect(me.arrived, (kCols + (stores_s && first ? (kParts - 1) * kSlice : 0)) * kPartColBytes);
   cluster_leave();  // all are done with their tiles
 #pragma unroll
   for (int j = 0; j < kCols / 8; ++j)
@@ -245,7 +245,7 @@ __device__ __forceinline__ void share_parts(const Consumer& me, const GemmShape&
 #pragma unroll
     for (int j = 0; j < kLowEights; ++j) send(part_at<kLowEights>(lows, place.part - 1, j), low + j * 4, 0);
   }
-  transaction_barrier_wait(me.arrived);
+  barrier_wait_cluster(me.arrived, 0);
   float own[kCols / kParts / 2] = {};
 #pragma unroll
   for (int part = 0; part < kParts; ++part)
@@ -438,7 +438,7 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
       barrier_init(ring.full + 8 * i, 1);
       barrier_init(ring.empty + 8 * i, kConsumers * kCluster);
     }
-    transaction_barrier_init(&arrived);
+    barrier_init(&arrived, 1);
     barrier_init_done();
   }
   cluster_leave();  // the barriers are there

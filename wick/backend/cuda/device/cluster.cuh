@@ -33,34 +33,8 @@ __device__ __forceinline__ void cluster_wait() {
 #endif
 }
 
-// Values that travel by themselves: a block waits, once, until some number of bytes has arrived in its shared memory.
-// All blocks of the cluster must meet between init, by one thread, and the first push(); the bytes may come before they
-// are expected.
-__device__ __forceinline__ void transaction_barrier_init(uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;\nfence.mbarrier_init.release.cluster;" ::"r"(
-                   uint32_t(__cvta_generic_to_shared(barrier)))
-               : "memory");
-#endif
-}
-__device__ __forceinline__ void transaction_barrier_expect(uint64_t* barrier, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(uint32_t(__cvta_generic_to_shared(barrier))),
-      "r"(bytes)
-      : "memory");
-#endif
-}
-__device__ __forceinline__ void transaction_barrier_wait(uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .pred done;\nWAIT:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-      "@!done bra WAIT;\n}" ::"r"(uint32_t(__cvta_generic_to_shared(barrier)))
-      : "memory");
-#endif
-}
-// To `local` as it lies in block `rank` of the cluster, whose barrier counts the bytes.
+// Values that travel by themselves, to `local` as it lies in block `rank` of the cluster, whose barrier (barriers.cuh)
+// counts the bytes. All blocks of the cluster must meet between the barrier's init and the first push().
 __device__ __forceinline__ void push(float* local, const float4& value, uint64_t* barrier, int rank) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

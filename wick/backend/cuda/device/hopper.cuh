@@ -1,4 +1,4 @@
-// What 9.0 adds: barriers that count bytes, the bulk tensor copy engine (TMA), and warpgroup matrix products (wgmma).
+// What 9.0 adds: the bulk tensor copy engine (TMA), and warpgroup matrix products (wgmma).
 // Compiled only for sm_90a; elsewhere WICK_SM90A is not defined and callers leave their kernels empty.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "wick/backend/cuda/device/mma.cuh"
+#include "wick/backend/cuda/device/barriers.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define WICK_SM90A 1
@@ -15,47 +15,6 @@
 namespace wick {
 
 #ifdef WICK_SM90A
-
-// ---- barriers in shared memory, by their addresses there
-
-__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes) {  // and arrives
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-// In block `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier, int rank) {
-  asm volatile(
-      "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred done;\nWAIT:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra WAIT;\n}" ::"r"(barrier),
-      "r"(parity)
-      : "memory");
-}
-// The same by pointer.
-__device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
-  barrier_init(shared_address(barrier), arrivals);
-}
-__device__ __forceinline__ void barrier_expect(uint64_t* barrier, int bytes) {
-  barrier_expect(shared_address(barrier), bytes);
-}
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) {  // of this block
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
-  barrier_wait(shared_address(barrier), parity);
-}
-__device__ __forceinline__ void barrier_init_done() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
 
 // Ordinary writes to shared memory become visible to the copy engine and the tensor cores.
 __device__ __forceinline__ void fence_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
@@ -91,10 +50,6 @@ __device__ __forceinline__ void registers_grow() {
 template <int kRegisters>
 __device__ __forceinline__ void registers_shrink() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-// Barrier `id` among `threads` threads.
-__device__ __forceinline__ void named_barrier(int id, int threads) {
-  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 __device__ __forceinline__ void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
