@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -128,11 +127,6 @@ int main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);
   const int code = run(argc, argv);
-  if (code == kFailed) {
-    // Without what runs at exit: a library that the backend's thread is still opening would lose its globals.
-    std::fflush(nullptr);
-    std::_Exit(code);
-  }
   if (std::fflush(stdout) == 0 || errno == EPIPE || code != 0) return code;
   return report(kFailed, fmt::format("standard output: {}", std::strerror(errno)));
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <thread>
 
 #include "wick/backend/cuda/check.h"
 
@@ -137,11 +138,15 @@ Cublas::~Cublas() {
   lt().destroy(static_cast<cublasLtHandle_t>(handle_));
 }
 
-void Cublas::open_library() noexcept {
-  try {
-    lt();
-  } catch (const Error&) {  // whoever needs it is told
-  }
+void Cublas::open_early() {
+  // A program that ends soon takes the globals away from what is still being opened; but before them, and after main(),
+  // it destroys what is its thread's own.
+  thread_local const std::jthread opening([] {
+    try {
+      lt();
+    } catch (const Error&) {  // whoever needs it is told
+    }
+  });
 }
 
 std::string Cublas::describe() {

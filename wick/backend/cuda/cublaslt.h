@@ -24,8 +24,8 @@ class Cublas {
   Cublas(cudaStream_t stream, int capability);
   ~Cublas();
 
-  static void open_library() noexcept;  // ahead of its use, on any thread: it is large
-  static std::string describe();        // "cuBLASLt 13.1.0", or why there is none
+  static void open_early();       // ahead of its use, on another thread: it is large
+  static std::string describe();  // "cuBLASLt 13.1.0", or why there is none
   // TF32 for f32 products; off unless the user asks.
   void allow_tf32(bool allow) { tf32_ = allow; }
 

@@ -21,11 +21,10 @@ CudaBackend::CudaBackend(int device) : device_(device), name_(fmt::format("cuda:
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");
   pool_ = std::make_unique<Pool>(device, stream_);
   pool_->backend = this;
-  opening_ = std::thread(Cublas::open_library);  // while weights are read
+  Cublas::open_early();  // while weights are read
 }
 
 CudaBackend::~CudaBackend() {
-  opening_.join();
   cudnn_.reset();
   cublas_.reset();
   pool_.reset();

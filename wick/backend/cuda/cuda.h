@@ -9,7 +9,6 @@
 
 #include <memory>
 #include <string>
-#include <thread>
 
 #include "wick/backend/backend.h"
 #include "wick/backend/cuda/check.h"
@@ -125,7 +124,6 @@ class CudaBackend final : public Backend, public Gpu {
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Cublas> cublas_;
   std::unique_ptr<Cudnn> cudnn_;
-  std::thread opening_;
 };
 
 }  // namespace wick

@@ -72,7 +72,7 @@ class Ring {
   __device__ __forceinline__ void init(int copiers, int warps) const {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(barriers_ + i, copiers);
-      barrier_init(barriers_ + kStages + i, warps);
+      barrier_init(barriers_ + kStages + i, 32 * warps);
     }
   }
   __device__ __forceinline__ uint64_t* full() const { return barriers_ + stage_; }
@@ -300,11 +300,10 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ri
         Product<Weights>::template add<0>(sum, x, w, lane);
         if constexpr (kParts == 2)
           Product<Weights>::template add<1>(sum, Activations<T>(a, chunk * kParts + 1, lane), w, lane);
-        __syncwarp();
       } else {  // or it would arrive for those who still read what was in the stage before
         ring.wait_full();
       }
-      if (lane == 0) barrier_arrive(ring.empty());
+      barrier_arrive(ring.empty());  // each lane: racecheck knows of no other way
       ring.advance();
     }
 #pragma unroll
