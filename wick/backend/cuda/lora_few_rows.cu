@@ -450,8 +450,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
     if (cluster > 1) cluster_wait();  // the other blocks' barriers are there
     __syncthreads();
-    if (cluster > 1 && threadIdx.x == 0)
-      barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
+    if (cluster > 1 && threadIdx.x == 0) barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
     for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
       const int row = i / (kRank / 4), col = i % (kRank / 4) * 4, owner = row / share;
       const float4 total = block_sum<kRows, kRank>(shared.partials, row, col);

@@ -1,5 +1,6 @@
-// Barriers in shared memory that count who arrives and which bytes have come (8.0 on; bytes from 9.0 on). A phase ends when
-// all have arrived and all bytes that they told are there; phases are odd and even in turn. By address or by pointer.
+// Barriers in shared memory that count who arrives and which bytes have come (8.0 on; bytes from 9.0 on). A phase ends
+// when all have arrived and all bytes that they told are there; phases are odd and even in turn. By address or by
+// pointer.
 #pragma once
 
 #include <cstdint>
