@@ -4,7 +4,7 @@
 // Our own invariants are asserts. Header-only, so that a backend module throws the type its host catches.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <stdexcept>
 #include <string>

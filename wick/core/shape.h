@@ -1,7 +1,7 @@
 // Extents or strides of a tensor, by value and without allocation. Outermost first.
 #pragma once
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
