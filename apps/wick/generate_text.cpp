@@ -66,7 +66,7 @@ void generate_text(const std::filesystem::path& model, const std::string& prompt
                                      {"prompt_seconds", answer.prompt_seconds},
                                      {"seconds", answer.answer_seconds}})
                          .dump());
-  fmt::print("\n");
+  cli::print_text("\n");
   if (arguments.flags.verbose) cli::print_statistics(answer, request.prompt.size(), opened);
 }
 
