@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <future>
+#include <system_error>
 
 #include "validators.h"
 #include "wick/io/count.h"
@@ -115,8 +117,8 @@ void print_text(std::string_view text) {
     for (size_t at = 0; (at = shown.find('\xc2', at)) != shown.npos; ++at)
       if (at + 1 < shown.size() && uint8_t(shown[at + 1]) < 0xa0) shown[at + 1] = '\xb7';
   }
-  std::fwrite(shown.data(), 1, shown.size(), stdout);
-  std::fflush(stdout);
+  if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() || std::fflush(stdout) != 0)
+    throw std::system_error(errno, std::generic_category(), "standard output");
 }
 
 void print_statistics(const TextAnswer& answer, size_t prompt, const OpenedModel& opened) {

@@ -181,8 +181,9 @@ TEST(WrongInputs, AFullDiskIsOneLine) {
   expect_one_line(limited, {out});
   EXPECT_EQ(folder.entries(), size_t{0});
 
-  const Outcome full = run_wick("inspect " + kModel + " >/dev/full");
-  expect_one_line(full, {"standard output"});
+  const std::string text = "generate --model tiny-llm --prompt x --max-tokens 2";
+  for (const std::string& command : {"inspect " + kModel, text, text + " --json", std::string("chat --model tiny-llm")})
+    expect_one_line(run_wick(command + " >/dev/full", "echo hello |"), {"standard output"});
 }
 
 TEST(WrongInputs, AReaderThatStopsEarlyIsNone) {
