@@ -108,6 +108,8 @@ int run(int argc, char** argv) {
     const auto commands = app.get_subcommands();
     const std::string help = commands.empty() ? "wick --help" : "wick " + commands.front()->get_name() + " --help";
     return report(kWrongUsage, fmt::format("{} (see {})", e.what(), help));
+  } catch (const wick::UsageError& e) {
+    return report(kWrongUsage, with_flag(app, e.what()));
   } catch (const wick::Error& e) {
     return report(kFailed, with_flag(app, e.what()));
   } catch (const std::system_error& e) {
