@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "commands.h"
+#include "wait_policy.h"
 #include "wick/backend/registry.h"
 #include "wick/core/cpus.h"
 #include "wick/core/memory.h"
@@ -16,7 +17,7 @@ void print_row(const std::string& name, const std::string& value) { fmt::print("
 
 void doctor() {
   print_row("wick", WICK_VERSION);
-  print_row("cpu", fmt::format("{}", count_of(usable_cpus(), "thread")));
+  print_row("cpu", fmt::format("{}, which wait by {}", count_of(usable_cpus(), "thread"), cli::wait_policy()));
   const BackendReport cuda = cuda_report();
   print_row("cuda module", cuda_module_path());
   print_row("driver", cuda.driver.empty() ? "none" : cuda.driver);

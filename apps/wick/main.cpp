@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "commands.h"
+#include "wait_policy.h"
 #include "wick/core/error.h"
 
 namespace {
@@ -125,6 +126,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  wick::cli::wait_briefly(argv);
   // A closed pipe and a limit on file sizes show as failed writes; a training run outlives its reader.
   std::signal(SIGPIPE, SIG_IGN);
   std::signal(SIGXFSZ, SIG_IGN);

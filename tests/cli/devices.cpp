@@ -47,6 +47,15 @@ TEST(Devices, AModuleOfAnotherBuild) {
   expect_no_cuda("WICK_CUDA_MODULE='" WICK_OTHER_MODULE "'", "belongs to another build of wick");
 }
 
+// Whoever runs it need not know of the variables, and is heeded if he does.
+TEST(Devices, ThreadsWaitBrieflyUnlessToldOtherwise) {
+  const std::string unset = "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; ";
+  const auto waits_by = [&](const std::string& prefix) { return run_wick("doctor", unset + prefix + kNoGpu).out; };
+  EXPECT_NE(waits_by("").find("wait by GOMP_SPINCOUNT=10000\n"), std::string::npos);
+  EXPECT_NE(waits_by("OMP_WAIT_POLICY=active ").find("wait by OMP_WAIT_POLICY=active\n"), std::string::npos);
+  EXPECT_NE(waits_by("GOMP_SPINCOUNT=7 ").find("wait by GOMP_SPINCOUNT=7\n"), std::string::npos);
+}
+
 TEST(Devices, NamesThatAreNone) {
   const TemporaryDirectory folder;
   for (const std::string name : {"gpu", "cuda:", "cuda:-1", "cuda:x", "CUDA"})

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <unordered_set>
 
+#include "wick/backend/cpu/parallel.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -103,8 +104,10 @@ int64_t TokenSampler::operator()(std::vector<float> logits, std::span<const int6
 
   // A device waits for this.
   const float temperature = sampling_.temperature;
-#pragma omp parallel for if (logits.size() >= 16384)
-  for (float& logit : logits) logit = std::exp((logit - highest) / temperature);
+  constexpr int64_t kWork = 2;  // of an exponential, in that of a copy
+  parallel_for(int64_t(logits.size()), kWork * int64_t(logits.size()), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) logits[size_t(i)] = std::exp((logits[size_t(i)] - highest) / temperature);
+  });
   Candidates candidates(logits);
   if (sampling_.top_k > 0) candidates.keep_most_likely(size_t(sampling_.top_k));
   if (sampling_.top_p < 1) candidates.keep_share(sampling_.top_p);

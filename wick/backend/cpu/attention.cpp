@@ -9,6 +9,7 @@
 
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/gemm.h"
+#include "wick/backend/cpu/parallel.h"
 #include "wick/backend/cpu/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -236,16 +237,19 @@ class PartialSums {
 
   void add_up() const {
     if (!total_) return;
-#pragma omp parallel for schedule(static) if (parts_ > 1)
-    for (int64_t head = 0; head < heads_; ++head)
-      for (int64_t part = 1; part < parts_; ++part) {
-        const Matrix sum = total_[head], term = at(head, part);
-        for (int64_t i = 0; i < sum.rows; ++i) HWY_DYNAMIC_DISPATCH(AddRow)(row(sum, i), row(term, i), sum.cols);
-      }
+    if (parts_ > 1) parallel_tasks(heads_, [&](int64_t head, int64_t) { add_parts(head); });
     total_.store();
   }
 
  private:
+  void add_parts(int64_t head) const {
+    const Matrix sum = total_[head];
+    for (int64_t part = 1; part < parts_; ++part) {
+      const Matrix term = at(head, part);
+      for (int64_t i = 0; i < sum.rows; ++i) HWY_DYNAMIC_DISPATCH(AddRow)(row(sum, i), row(term, i), sum.cols);
+    }
+  }
+
   Matrix at(int64_t head, int64_t part) const {
     const Matrix sum = total_[head];
     if (part == 0) return sum;
@@ -259,10 +263,9 @@ class PartialSums {
 
 // Calls task(index, work) for every index below `count`, with `floats` of scratch for each thread.
 template <class Task>
-void parallel_tasks(int64_t count, int64_t floats, const Task& task) {
+void scratch_tasks(int64_t count, int64_t floats, const Task& task) {
   const Scratch work(omp_get_max_threads() * floats);
-#pragma omp parallel for schedule(dynamic) if (count > 1)
-  for (int64_t i = 0; i < count; ++i) task(i, work.data() + omp_get_thread_num() * floats);
+  parallel_tasks(count, [&](int64_t i, int64_t thread) { task(i, work.data() + thread * floats); });
 }
 
 // A step of generation: the heads that read the same keys become the queries of one head.
@@ -294,7 +297,7 @@ void CpuBackend::attention(View y, View lse, View q, View k, View v, float scale
       key(by_head(k), MatrixBatch::read), value(by_head(v), MatrixBatch::read);
   const Blocks blocks(heads, queries, keys);
   const int64_t shared = q.shape[2] / k.shape[2];
-  parallel_tasks(heads * blocks.count, blocks.rows * (keys + 1), [&](int64_t task, float* work) {
+  scratch_tasks(heads * blocks.count, blocks.rows * (keys + 1), [&](int64_t task, float* work) {
     const int64_t head = task / blocks.count, first = task % blocks.count * blocks.rows;
     const Sight sight(ranges, head / q.shape[2], keys, causal);
     forward_block(out[head], RowStatistic(lse, head), query[head], key[head / shared], value[head / shared], sight,
@@ -315,7 +318,7 @@ void CpuBackend::attention_backward(View dq, View dk, View dv, View dy, View y, 
   const int64_t parts =
       std::clamp<int64_t>(tasks_wanted / std::max<int64_t>(heads, 1), 1, std::max<int64_t>(all_blocks, 1));
   const PartialSums grad_k(dk, heads, parts), grad_v(dv, heads, parts);
-  parallel_tasks(heads * parts, 2 * blocks.rows * keys, [&](int64_t task, float* work) {
+  scratch_tasks(heads * parts, 2 * blocks.rows * keys, [&](int64_t task, float* work) {
     const int64_t group = task / parts, part = task % parts;
     const Matrix sum_k = grad_k.cleared(group, part), sum_v = grad_v.cleared(group, part);
     const int64_t begin = all_blocks * part / parts, end = all_blocks * (part + 1) / parts;

@@ -1,24 +1,23 @@
 // The LoRA linear (Hu et al., 2021): y = x w^T + bias, and each block of y's columns has its scale * s up^T added, with
 // s = dropout(x) down^T.
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
-#include <omp.h>
-
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/gemm.h"
+#include "wick/backend/cpu/parallel.h"
 
 namespace wick {
 
 namespace {
 
-// This thread's part of [0, extent) inside a parallel region.
+// A thread's part of [0, extent), in whole vectors.
 struct Part {
   int64_t begin, end;
 
-  explicit Part(int64_t extent) {
-    constexpr int64_t kGrain = 16;  // a vector of floats
-    const int64_t tiles = (extent + kGrain - 1) / kGrain, threads = omp_get_num_threads(), me = omp_get_thread_num();
-    begin = std::min(extent, tiles * me / threads * kGrain);
-    end = std::min(extent, tiles * (me + 1) / threads * kGrain);
+  Part(const TeamMember& me, int64_t extent) {
+    constexpr int64_t kGrain = 16;  // floats
+    const int64_t tiles = (extent + kGrain - 1) / kGrain;
+    begin = std::min(extent, me.begin(tiles) * kGrain);
+    end = std::min(extent, me.end(tiles) * kGrain);
   }
 };
 
@@ -58,7 +57,7 @@ View view_of(const Matrix& m) {
 }
 
 // The gradients of all factors by way of ds_g = scale * dy_g up_g, which stays in `ds`. Any view may be unwanted.
-// All in one parallel region: the products are small, and each would pay for a fork and a join of its own.
+// The products are small, and each would pay for a fork and a join of its own: they share two.
 void factor_gradients(const View& ddown, const std::vector<View>& dups, const Matrix& ds, const Matrix& dy,
                       const Matrix& x, const Matrix& s, const std::vector<Block>& blocks) {
   const Result grad_down(ddown);
@@ -66,21 +65,23 @@ void factor_gradients(const View& ddown, const std::vector<View>& dups, const Ma
   int64_t rank = 0;
   for (const Block& block : blocks) rank += block.up->cols;
   if (rank < ds.cols) std::fill_n(ds.data, ds.rows * ds.cols, 0.0f);  // rows of down that only pad
-#pragma omp parallel if (dy.rows * dy.cols > 4096)
-  {
+  const bool worthwhile = dy.rows * dy.cols > 4096;
+  with_team(worthwhile, [&](const TeamMember& me) {
     for (size_t g = 0; g < blocks.size(); ++g) {
       const Block& block = blocks[g];
       const Matrix grad = block.outputs(dy);
-      const Part outputs(grad.cols), rows(grad.rows);
+      const Part outputs(me, grad.cols), rows(me, grad.rows);
       if (!dups.empty() && dups[g])
         gemm(grad_ups[g]->row_range(outputs.begin, outputs.end), grad.col_range(outputs.begin, outputs.end).t(),
              block.low(s), block.scale);
       gemm(block.low(ds).row_range(rows.begin, rows.end), grad.row_range(rows.begin, rows.end), *block.up, block.scale);
     }
-#pragma omp barrier
-    const Part inputs(x.cols);
-    if (ddown) gemm(grad_down->col_range(inputs.begin, inputs.end), ds.t(), x.col_range(inputs.begin, inputs.end));
-  }
+  });
+  if (ddown)
+    with_team(worthwhile, [&](const TeamMember& me) {
+      const Part inputs(me, x.cols);
+      gemm(grad_down->col_range(inputs.begin, inputs.end), ds.t(), x.col_range(inputs.begin, inputs.end));
+    });
   grad_down.store();
   for (const Result& grad : grad_ups) grad.store();
 }

@@ -1,6 +1,4 @@
 // Matrix products and linear layers.
-#include <omp.h>
-
 #include <cassert>
 
 #include "wick/backend/cpu/blocks.h"
@@ -8,6 +6,7 @@
 #include "wick/backend/cpu/dense.h"
 #include "wick/backend/cpu/gemm.h"
 #include "wick/backend/cpu/onednn.h"
+#include "wick/backend/cpu/parallel.h"
 
 namespace wick {
 
@@ -36,12 +35,10 @@ bool same_for_all(const View& v) {
 void gemm_batch(const MatrixBatch& c, const MatrixBatch& a, const MatrixBatch& b, int64_t count, double flops,
                 float alpha, float beta) {
   constexpr double kLargeFlops = 1e8;
-  if (count >= omp_get_max_threads() && flops < kLargeFlops && flops * double(count) > 1e5) {
-#pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < count; ++i) gemm(c[i], a[i], b[i], alpha, beta);
-  } else {
-    for (int64_t i = 0; i < count; ++i) gemm(c[i], a[i], b[i], alpha, beta);
-  }
+  const bool shared = count >= omp_get_max_threads() && flops < kLargeFlops && flops * double(count) > 1e5;
+  with_team(shared, [&](const TeamMember& me) {
+    for (int64_t i = me.begin(count); i < me.end(count); ++i) gemm(c[i], a[i], b[i], alpha, beta);
+  });
 }
 
 void set_rows(const Matrix& y, const float* bias) {

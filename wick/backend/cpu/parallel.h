@@ -1,26 +1,62 @@
-// Work shared among OpenMP's threads.
+// Work shared among OpenMP's threads: the only file that opens parallel regions. A region always has the whole team.
+// One of a single thread would not count as parallel, so that a oneDNN product in it would open another, for which
+// libgomp starts threads and ends them again; work that is too little runs without a region instead.
 #pragma once
 
 #include <omp.h>
 
+#include <atomic>
 #include <cstdint>
+#include <exception>
 
 namespace wick {
 
 inline constexpr int64_t kParallelElements = 1 << 15;  // with fewer, waking a second thread costs more than it brings
 
+// A thread's place among those that share some work.
+class TeamMember {
+ public:
+  TeamMember(int64_t thread, int64_t threads) : thread_(thread), threads_(threads) {}
+
+  int64_t thread() const { return thread_; }
+  int64_t begin(int64_t tasks) const { return tasks * thread_ / threads_; }  // of its part of [0, tasks)
+  int64_t end(int64_t tasks) const { return tasks * (thread_ + 1) / threads_; }
+
+ private:
+  int64_t thread_, threads_;
+};
+
+// Calls body(member) on every thread, or on this one alone where sharing is not `worthwhile`. What a body throws first
+// is thrown on, when all have ended.
+template <class Body>
+void with_team(bool worthwhile, const Body& body) {
+  if (!worthwhile || omp_get_max_threads() == 1 || omp_in_parallel()) return body(TeamMember(0, 1));
+  std::exception_ptr problem;
+#pragma omp parallel
+  try {
+    body(TeamMember(omp_get_thread_num(), omp_get_num_threads()));
+  } catch (...) {
+#pragma omp critical(wick_problem)
+    if (!problem) problem = std::current_exception();
+  }
+  if (problem) std::rethrow_exception(problem);
+}
+
 // Calls body(begin, end) on consecutive parts of [0, tasks), one part a thread. `elements` is the work in all of them.
 template <class Body>
 void parallel_for(int64_t tasks, int64_t elements, const Body& body) {
-  if (tasks < 2 || elements < kParallelElements) {
-    if (tasks > 0) body(int64_t{0}, tasks);
-    return;
-  }
-#pragma omp parallel
-  {
-    const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
-    body(tasks * thread / threads, tasks * (thread + 1) / threads);
-  }
+  if (tasks <= 0) return;
+  with_team(tasks > 1 && elements >= kParallelElements,
+            [&](const TeamMember& me) { body(me.begin(tasks), me.end(tasks)); });
+}
+
+// Calls task(index, thread) for every index below `count`, each on whichever thread is free.
+template <class Task>
+void parallel_tasks(int64_t count, const Task& task) {
+  std::atomic<int64_t> next{0};
+  with_team(count > 1, [&](const TeamMember& me) {
+    for (int64_t i = next++; i < count; i = next++) task(i, me.thread());
+  });
 }
 
 }  // namespace wick
