@@ -6,7 +6,7 @@ set(WICK_CUDA AUTO CACHE STRING "AUTO, MODULE, STATIC or OFF")
 set(WICK_CUDA_ARCHITECTURES "75-real;80-real;86-real;89-real;90a-real;90-virtual" CACHE STRING "Architectures of the kernels")
 
 # A module works with a program only if both were built against the same contract.
-file(GLOB contract CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/wick/core/*.h ${CMAKE_SOURCE_DIR}/wick/backend/*.h)
+file(GLOB contract CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/wick/core/*.h ${PROJECT_SOURCE_DIR}/wick/backend/*.h)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${contract})
 set(digests ${PROJECT_VERSION} ${CMAKE_CXX_COMPILER_ID}-${CMAKE_CXX_COMPILER_VERSION})
 foreach(header IN LISTS contract)
@@ -20,7 +20,7 @@ if(WICK_CUDA STREQUAL OFF)
   return()
 endif()
 include(CheckLanguage)
-set(wheels ${CMAKE_SOURCE_DIR}/build/wheels)  # where scripts/setup-cuda puts what it gets
+set(wheels ${PROJECT_SOURCE_DIR}/build/wheels)  # where scripts/setup-cuda puts what it gets
 if(NOT CMAKE_CUDA_COMPILER AND EXISTS ${wheels}/nvidia/cu13/bin/nvcc)
   set(CMAKE_CUDA_COMPILER ${wheels}/nvidia/cu13/bin/nvcc)
 endif()
@@ -51,7 +51,7 @@ set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 cmake_path(GET WICK_CUDNN PARENT_PATH cudnn)
 list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} ${cudnn}/lib)
 
-file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/wick/backend/cuda/*.cpp ${CMAKE_SOURCE_DIR}/wick/backend/cuda/*.cu)
+file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cpp ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cu)
 # Compiled once, for the module (or the programs) and for test_cuda, which plans without a device.
 add_library(wick_cuda_objects OBJECT ${sources})
 set_target_properties(wick_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)
@@ -61,13 +61,13 @@ if(WICK_CUDA STREQUAL STATIC)
   target_link_libraries(wick_backend PUBLIC wick_cuda)
 else()
   add_library(wick_cuda MODULE wick/backend/backend.cpp)  # which programs have in wick_backend
-  target_include_directories(wick_cuda PRIVATE ${CMAKE_SOURCE_DIR})
+  target_include_directories(wick_cuda PRIVATE ${PROJECT_SOURCE_DIR})
   set_target_properties(wick_cuda PROPERTIES OUTPUT_NAME wick-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   target_link_options(wick_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
 endif()
 set_target_properties(wick_cuda PROPERTIES LINKER_LANGUAGE CXX)
 target_link_libraries(wick_cuda PRIVATE wick_cuda_objects)
-target_include_directories(wick_cuda_objects PRIVATE ${CMAKE_SOURCE_DIR})
+target_include_directories(wick_cuda_objects PRIVATE ${PROJECT_SOURCE_DIR})
 target_include_directories(wick_cuda_objects SYSTEM PRIVATE ${WICK_CUDNN_FRONTEND} ${WICK_CUDNN})
 # cuBLASLt and cuDNN are opened on first use, so only their headers are needed here.
 target_compile_definitions(wick_cuda_objects PRIVATE WICK_BUILD_ID="${WICK_BUILD_ID}" NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING

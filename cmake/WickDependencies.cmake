@@ -1,4 +1,6 @@
 # Everything Wick stands on, all from Debian's packages (scripts/setup installs them; docs/dependencies.md has licences).
+# Global, since whoever links Wick links them, be it from another folder.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(fmt 9 REQUIRED)
 find_package(Threads REQUIRED)
 find_package(OpenMP REQUIRED)
@@ -8,9 +10,9 @@ find_package(tomlplusplus REQUIRED)
 find_package(CLI11 REQUIRED)
 find_package(OpenSSL REQUIRED COMPONENTS Crypto)
 find_package(PkgConfig REQUIRED)
-pkg_check_modules(hwy REQUIRED IMPORTED_TARGET libhwy)
-pkg_check_modules(codecs REQUIRED IMPORTED_TARGET libjpeg libpng libwebp)
-pkg_check_modules(unicode REQUIRED IMPORTED_TARGET libpcre2-8 libutf8proc)
+pkg_check_modules(hwy REQUIRED IMPORTED_TARGET GLOBAL libhwy)
+pkg_check_modules(codecs REQUIRED IMPORTED_TARGET GLOBAL libjpeg libpng libwebp)
+pkg_check_modules(unicode REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8 libutf8proc)
 find_path(STB_INCLUDE_DIR stb/stb_image_resize.h REQUIRED)
 find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_writer.hpp REQUIRED)
 
@@ -23,7 +25,7 @@ target_include_directories(wick_image_codecs SYSTEM INTERFACE ${STB_INCLUDE_DIR}
 add_library(wick_unicode INTERFACE)
 target_link_libraries(wick_unicode INTERFACE PkgConfig::unicode)
 
-add_library(protozero::protozero INTERFACE IMPORTED)
+add_library(protozero::protozero INTERFACE IMPORTED GLOBAL)
 target_include_directories(protozero::protozero SYSTEM INTERFACE ${PROTOZERO_INCLUDE_DIR})
 
 if(WICK_TESTS)

@@ -1,11 +1,16 @@
 // Completes a text, a piece at a time:   generate_text MODEL PROMPT TOKENS [LORA]
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 
 #include "wick/wick.h"
 using namespace wick;
 
-int main(int argc, char** argv) {
+int main(int argc, char** argv) try {
+  if (argc < 4) {
+    std::fputs("usage: generate_text MODEL PROMPT TOKENS [LORA]\n", stderr);
+    return 2;
+  }
   Adapter lora(llama_module_names());
   if (argc > 4) lora.add_file(argv[4]);
   const LanguageModel language = LanguageModel::load(argv[1], {.adapter = &lora});
@@ -21,4 +26,7 @@ int main(int argc, char** argv) {
     return true;
   });
   std::printf("\n%zu tokens, %s\n", answer.ids.size(), name_of(answer.finish));
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "generate_text: %s\n", e.what());
+  return 1;
 }

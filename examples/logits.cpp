@@ -1,11 +1,16 @@
 // A language model by hand: a prompt, then token by token with a cache.   logits MODEL
 #include <algorithm>
 #include <cstdio>
+#include <exception>
 
 #include "wick/wick.h"
 using namespace wick;
 
-int main(int, char** argv) {
+int main(int argc, char** argv) try {
+  if (argc < 2) {
+    std::fputs("usage: logits MODEL\n", stderr);
+    return 2;
+  }
   const Llama model = Llama::load(argv[1]);
   KvCache cache(model.config(), /*batch=*/1, /*capacity=*/32, model.place());
   std::vector<int64_t> ids = {1, 5, 9};
@@ -19,4 +24,7 @@ int main(int, char** argv) {
   }
   std::printf("weights %zu bytes, cache %zu\n", estimate_model_memory(model.config(), DType::f32),
               estimate_kv_cache_memory(model.config(), 1, 32, DType::f32));
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "logits: %s\n", e.what());
+  return 1;
 }

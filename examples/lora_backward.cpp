@@ -1,11 +1,12 @@
 // A LoRA's gradients by hand, without a model and without a tape: lora_backward() for micro-batches of any shape,
 // summed by a GradientAccumulator, applied by AdamW. It fits up·down to a matrix of rank 2.
 #include <cstdio>
+#include <exception>
 
 #include "wick/wick.h"
 using namespace wick;
 
-int main() {
+int main() try {
   Rng rng(7);
   const int64_t in = 24, out = 16, rank = 2;
   const Tensor wanted = matmul(random_normal({in, rank}, rng), random_normal({rank, out}, rng));
@@ -26,4 +27,7 @@ int main() {
     optimizer.step(gradients.take(), 1.0f / 4);
     if (step == 1 || step % 100 == 0) std::printf("%4d  loss %.6f\n", step, double(loss));
   }
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "lora_backward: %s\n", e.what());
+  return 1;
 }

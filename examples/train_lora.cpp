@@ -1,11 +1,16 @@
 // Trains a LoRA on a folder of captioned pictures:   train_lora MODEL PICTURES LORA.safetensors STEPS
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 
 #include "wick/wick.h"
 using namespace wick;
 
-int main(int, char** argv) {
+int main(int argc, char** argv) try {
+  if (argc < 5) {
+    std::fputs("usage: train_lora MODEL PICTURES LORA.safetensors STEPS\n", stderr);
+    return 2;
+  }
   const std::filesystem::path model = argv[1];
   Adapter lora({.rank = 16, .targets = sdxl_default_targets()}, sdxl_module_names(UNetConfig::read(model / "unet")));
   const Sdxl sdxl = Sdxl::load(model, {.adapter = &lora});
@@ -21,4 +26,7 @@ int main(int, char** argv) {
     if (step % 5 == 0) std::printf("%4d  loss %.4f\n", step, double(loss.item()));
   }
   lora.save(argv[3], {});
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "train_lora: %s\n", e.what());
+  return 1;
 }

@@ -2,11 +2,16 @@
 //   train_text_lora MODEL LINES.jsonl OUTPUT STEPS
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 
 #include "wick/wick.h"
 using namespace wick;
 
-int main(int, char** argv) {
+int main(int argc, char** argv) try {
+  if (argc < 5) {
+    std::fputs("usage: train_text_lora MODEL LINES.jsonl OUTPUT STEPS\n", stderr);
+    return 2;
+  }
   const std::filesystem::path model = argv[1], output = argv[3];
   Adapter lora({.rank = 8, .targets = llama_default_targets()}, llama_module_names());
   const Llama llama = Llama::load(model, {.adapter = &lora});
@@ -25,4 +30,7 @@ int main(int, char** argv) {
   }
   write_peft(output / "lora", lora.tensors(), {.rank = 8, .alpha = 8, .layers = llama.config().layers});
   merge_loras(model, {{output / "lora"}}, output / "merged.gguf", DType::bf16);
+} catch (const std::exception& e) {
+  std::fprintf(stderr, "train_text_lora: %s\n", e.what());
+  return 1;
 }

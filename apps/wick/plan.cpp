@@ -33,7 +33,7 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, DType dtype, 
                                              : fmt::format("{}x{} pixels", size.width, size.height);
   fmt::print("{}; batches of {}, {}; {}, on {}\n", plan.what, config.batch_size, items, name_of(dtype), device);
   print_row("weights", plan.weights);
-  print_row("adapter", plan.adapter);
+  if (plan.adapter > 0) print_row("adapter", plan.adapter);
   print_row("optimizer", plan.optimizer);
   print_row("activations", plan.activations, "forward and backward, gradients and scratch among them");
   if (plan.encoding > plan.step())

@@ -251,6 +251,10 @@ TEST(Adapter, TargetsAreGlobsAndLaterOnesWin) {
   EXPECT_EQ(matched({"*", "-net.*", "net.b"}), "b");
   EXPECT_EQ(matched({"n*t.*"}), "abc");
   EXPECT_EQ(matched({"net"}), "");
+  EXPECT_EQ(matched({"*e*.*a*", "**b"}), "ab");
+  EXPECT_EQ(matched({"net.c*", "*net.b", "net.*a*"}), "abc");
+  EXPECT_EQ(matched({"*a*b"}), "");
+  EXPECT_EQ(matched({std::string(100000, '*') + "q", "*n*e*t*.*q*", "-" + std::string(64, '*') + "q", "net.a"}), "a");
 
   Adapter adapter({.rank = 1, .targets = {"*.a", "*.attn.*"}}, file_names);
   make_net(&adapter);

@@ -30,15 +30,24 @@ LoraKey checked_key(std::string_view key, const std::string& file) {
        quote(key));
 }
 
-// Whether `text` fits a pattern in which * stands for any characters.
+// Whether `text` fits a pattern in which * stands for any characters. Only the last star may have to take more: what
+// fitted before it goes on fitting.
 bool glob(std::string_view pattern, std::string_view text) {
-  const size_t star = pattern.find('*');
-  if (star == pattern.npos) return pattern == text;
-  if (!text.starts_with(pattern.substr(0, star))) return false;
-  const std::string_view rest = pattern.substr(star + 1);
-  for (size_t i = star; i <= text.size(); ++i)
-    if (glob(rest, text.substr(i))) return true;
-  return false;
+  size_t p = 0, t = 0, star = pattern.npos, taken = 0;
+  while (t < text.size()) {
+    if (p < pattern.size() && pattern[p] == '*') {
+      star = p++;
+      taken = t;
+    } else if (p < pattern.size() && pattern[p] == text[t]) {
+      ++p, ++t;
+    } else if (star != pattern.npos) {
+      p = star + 1;
+      t = ++taken;
+    } else {
+      return false;
+    }
+  }
+  return pattern.find_first_not_of('*', p) == pattern.npos;
 }
 
 Shape down_in_memory(const LoraTarget& target, int64_t rank) {
