@@ -218,52 +218,61 @@ void check_scaled(const fs::path& image, const Size& picture, const Size& scaled
         picture.width, picture.height);
 }
 
-Example examine(const fs::path& image, const fs::path& folder, const std::vector<Size>& buckets,
-                const BucketOptions& options) {
+// Fills in what the picture's header tells.
+void examine(Example& example, const fs::path& folder, const std::vector<Size>& buckets, const BucketOptions& options) {
+  const fs::path& image = example.image;
   const std::string extension = lower_extension(image);
   check(is_one_of(extension, kReadable), "{}: {} is not a format Wick reads; convert it to PNG, JPEG or WebP",
         image.string(), extension);
   const ImageInfo info = readable([&] { return probe_image(image); });
-  Example example{
-      .image = image, .name = image.lexically_relative(folder).generic_string(), .size = {info.width, info.height}};
+  example.name = image.lexically_relative(folder).generic_string();
+  example.size = {info.width, info.height};
   try {
     example.placement = place(example.size, buckets, options);
   } catch (const Error& e) {
     fail("{}: {}; remove the picture or lower --resolution", image.string(), e.what());
   }
   check_scaled(image, example.size, example.placement.scaled);
-  return example;
 }
 
 }  // namespace
 
-Dataset Dataset::scan(const fs::path& folder, const BucketOptions& options) {
+Dataset Dataset::scan(const fs::path& folder, const BucketOptions& options, const Progress& progress) {
   const std::vector<Size> buckets = bucket_sizes(options);
   Dataset dataset{.folder = folder};
   check_is_folder(folder);
   Sha256 hash;
   Faults faults;
-  for (const auto& [image, repeats] : shown_pictures(scan_folder(folder), dataset)) {
-    Example example;
+  const auto pictures = shown_pictures(scan_folder(folder), dataset);
+  size_t done = 0;
+  for (const auto& [image, repeats] : pictures) {
+    if (progress) progress("Looking at pictures", done++, pictures.size());
+    Example example{.image = image, .repeats = repeats};
     Caption caption;
-    faults.collect([&, &image = image] { example = examine(image, folder, buckets, options); });
-    faults.collect([&, &image = image] { caption = read_caption(image, folder); });
-    if (!faults.empty()) continue;
+    const bool is_picture = faults.collect([&] { examine(example, folder, buckets, options); });
+    if (!faults.collect([&] { caption = read_caption(example.image, folder); }) || !is_picture) continue;
     example.caption = caption.text;
-    example.repeats = repeats;
-    dataset.files.push_back({example.name, sha256_hex_of_file(image)});
-    dataset.files.push_back(caption.file);
-    std::string parts =
-        example.name + '\0' + dataset.files[dataset.files.size() - 2].sha256 + '\0' + caption.text + '\0';
+    const std::string picture_hash = sha256_hex_of_file(image);
+    dataset.files.insert(dataset.files.end(), {{example.name, picture_hash}, caption.file});
+    std::string parts = example.name + '\0' + picture_hash + '\0' + caption.text + '\0';
     if (repeats != 1) parts += fmt::format("{}", repeats) + '\0';
     hash.update(parts.data(), parts.size());
     dataset.examples.push_back(std::move(example));
   }
-  faults.check(folder.string());
-  check(!dataset.examples.empty(),
-        "--dataset {}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt)", folder.string());
+  dataset.check_pictures(faults, progress);
   dataset.sha256 = hash.hex();
   return dataset;
+}
+
+// Where something is wrong, pictures are decoded too, so that those whose headers are right are told at the same time.
+void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
+  for (size_t i = 0; i < examples.size() && !faults.empty(); ++i) {
+    if (progress) progress("Decoding pictures", i, examples.size());
+    faults.collect([&] { readable([&] { return read_image(examples[i].image); }); });
+  }
+  faults.check(folder.string());
+  check(!examples.empty(), "--dataset {}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt)",
+        folder.string());
 }
 
 std::map<Size, std::vector<size_t>> Dataset::buckets() const {

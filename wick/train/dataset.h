@@ -7,6 +7,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@
 #include "wick/train/data_files.h"
 
 namespace wick {
+
+class Faults;
 
 struct Example {
   std::filesystem::path image;
@@ -36,13 +39,17 @@ struct Dataset {
 
   // Checks every picture's header and every caption, and sorts the pictures into buckets. What is wrong with any of
   // them is one Error with the files' names and the way out.
-  static Dataset scan(const std::filesystem::path& folder, const BucketOptions& options);
+  using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
+  static Dataset scan(const std::filesystem::path& folder, const BucketOptions& options, const Progress& progress = {});
   // Indices of examples, by size: each once, and as often as an epoch shows it.
   std::map<Size, std::vector<size_t>> buckets() const;
   std::map<Size, std::vector<size_t>> shown() const;
   // Indices of examples by their folder of repeats; without such, all under the data set's own name.
   std::map<std::string, std::vector<size_t>> subsets() const;
   size_t shown_count() const;  // pictures an epoch shows
+
+ private:
+  void check_pictures(Faults& faults, const Progress& progress) const;
 };
 
 // The picture, upright, scaled and cropped to its bucket.

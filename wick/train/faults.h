@@ -12,15 +12,17 @@ namespace wick {
 
 class Faults {
  public:
-  // Does it; an Error is kept for check().
+  // Does it, and returns whether it went well; an Error is kept for check().
   template <class Action>
-  void collect(Action&& action) {
+  bool collect(Action&& action) {
     try {
       std::forward<Action>(action)();
+      return true;
     } catch (const OutOfMemory&) {
       throw;
     } catch (const Error& e) {
       add(e.what());
+      return false;
     }
   }
   bool empty() const { return count_ == 0; }

@@ -17,11 +17,11 @@ namespace fs = std::filesystem;
 
 class PictureJob final : public Job {
  public:
-  PictureJob(const TrainConfig& config, const fs::path& model)
+  PictureJob(const TrainConfig& config, const fs::path& model, const Progress& progress)
       : config_(config), model_(model), buckets_(sdxl_buckets(model, config.resolution, !config.no_upscale)) {
     check_kind(config, ModelKind::pictures);
     check(config.dataset.size() == 1, "--dataset: expected one folder of pictures, found {}", config.dataset.size());
-    dataset_ = Dataset::scan(config.dataset.front(), buckets_);
+    dataset_ = Dataset::scan(config.dataset.front(), buckets_, progress);
   }
 
   Size largest() const override {
@@ -144,7 +144,7 @@ class TextJob final : public Job {
 
 std::unique_ptr<Job> open_job(const TrainConfig& config, const fs::path& model, const Progress& progress) {
   if (LlamaConfig::is_here(model)) return std::make_unique<TextJob>(config, model, progress);
-  return std::make_unique<PictureJob>(config, model);
+  return std::make_unique<PictureJob>(config, model, progress);
 }
 
 }  // namespace wick

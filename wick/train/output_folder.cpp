@@ -156,14 +156,13 @@ void check_output(const TrainConfig& config) {
 
 void check_apart(const TrainConfig& config, const fs::path& model) {
   const fs::path output = real_path(config.output);
-  for (const auto* paths : {&config.dataset, &config.val})
+  for (const auto& [flag, paths] : {std::pair{"--dataset", &config.dataset}, {"--val", &config.val}})
     for (const std::string& path : *paths) {
       std::error_code ignored;
       check(!fs::is_directory(path, ignored) || !path_within(output, real_path(path)),
-            "--output {}: lies in the data set {}, of which the run's pictures and texts would be part; choose one "
-            "elsewhere",
-            config.output, path);
-      check_not_a_result(config, "the data set", path);
+            "--output {}: lies in {} {}, of which the run's pictures and texts would be part; choose one elsewhere",
+            config.output, flag, path);
+      check_not_a_result(config, flag, path);
     }
   std::vector<fs::path> parts{model};
   std::error_code error;  // a model's folder may be a link, and so may those in it
@@ -171,9 +170,9 @@ void check_apart(const TrainConfig& config, const fs::path& model) {
     if (std::error_code ignored; entry->is_directory(ignored)) parts.push_back(entry->path());
   for (const fs::path& part : parts)
     check(!path_within(output, real_path(part)),
-          "--output {}: lies in the model {}, of which the run's files would be part; choose one elsewhere",
+          "--output {}: lies in --model {}, of which the run's files would be part; choose one elsewhere",
           config.output, model.string());
-  check_not_a_result(config, "the model", model);
+  check_not_a_result(config, "--model", model);
 }
 
 std::optional<uint64_t> free_disk(const fs::path& folder) {

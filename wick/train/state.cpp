@@ -221,7 +221,7 @@ std::optional<SavedState> StateFolder::open_newest(const std::function<void(cons
       damaged.emplace_back(e.what());
     }
   }
-  check(damaged.empty(), "{}; there is no other state to go on from: begin anew in another --output",
+  check(damaged.empty(), "{}; no other state is whole: begin anew in another --output",
         damaged.empty() ? "" : damaged.front());
   return {};
 }

@@ -391,8 +391,9 @@ void Run::save_state_in_time() {
   };
   const std::optional<uint64_t> free = free_disk(output_);
   last_saved_ = Clock::now();
-  if (free && *free < state_bytes() + kHeader)
-    return tell(fmt::format("a state takes {}, and {} are free in {}", readable_bytes(state_bytes()),
+  const uint64_t needed = state_bytes() + kHeader;
+  if (free && *free < needed)
+    return tell(fmt::format("a state takes up to {}, and {} are free in {}", readable_bytes(needed),
                             readable_bytes(*free), output_.string()));
   try {
     save_state_of(state());
@@ -462,8 +463,8 @@ RunResult train(TrainConfig config, const fs::path& model) {
   resolve(config);
   check_elsewhere(model, fs::path(config.output) / config.name);
   check_not_written(config.output);
-  check_apart(config, model);
   check_output(config);
+  check_apart(config, model);
   return Run(std::move(config), model)();
 }
 
