@@ -105,6 +105,9 @@ const std::vector<Wrong> kWrong = {
     {"", kOut + "--quantize q8_0 --bf16", 2, {"--quantize", "--bf16"}},
     {"", kOut + "--device tpu", 2, {"--device", "'tpu'"}},
     {"", kOut + "--name a/b", 2, {"--name", "'a/b'"}},
+    {"", kOut + "--name state", 2, {"--name", "'state'"}},
+    {"", kOut + "--name loss.png", 2, {"--name", "'loss.png'"}},
+    {"", kOut + "--name " + std::string(250, 'x'), 2, {"--name", "at most 200 bytes, found 250"}},
     {"", "train", 2, {"--model is missing"}},
 };
 

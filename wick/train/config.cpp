@@ -176,6 +176,17 @@ std::string toml_value(const std::vector<std::string>& list) {
 template <class T>
 requires is_enum<T> std::string toml_value(T value) { return toml_string(std::string(names_of(value)[size_t(value)])); }
 
+void check_name(const std::string& name) {
+  check_usage(name.find('/') == std::string::npos && name != "." && name != "..",
+              "--name: expected a file name without '/', found '{}'", name);
+  // What stands beside the result, and room for what is put behind its name.
+  constexpr size_t kLongestName = 200;
+  static constexpr std::string_view kTaken[] = {"state", "logs", "config.toml", "metrics.jsonl", "loss.png"};
+  check_usage(std::find(std::begin(kTaken), std::end(kTaken), name) == std::end(kTaken),
+              "--name: '{}' is what a run calls another of its files; choose another", name);
+  check_usage(name.size() <= kLongestName, "--name: expected at most {} bytes, found {}", kLongestName, name.size());
+}
+
 }  // namespace
 
 std::string TrainOption::flag() const {
@@ -405,8 +416,7 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
       check_usage(option.toml(config) != "\"\"" && option.toml(config) != "[]", "{} is missing: {}", option.flag(),
                   option.help);
   if (config.name.empty()) config.name = config.train == TrainMode::lora ? "lora" : "model";
-  check_usage(config.name.find('/') == std::string::npos && config.name != "." && config.name != "..",
-              "--name: expected a file name without '/', found '{}'", config.name);
+  check_name(config.name);
   check_usage(config.steps == 0 || config.epochs == 0, "--steps and --epochs: expected one of them, found {} and {}",
               config.steps, config.epochs);
   if (config.epochs == 0 && config.steps == 0) config.steps = TrainConfig::kSteps;

@@ -158,7 +158,9 @@ TextDataset TextDataset::read(const std::vector<std::string>& files, const TextE
       if (progress && number % kReported == 0) progress("Reading text, KiB", done >> 10, file.size() >> 10);
       if (line.find_first_not_of(" \t\r") == line.npos) return;
       const std::string where = fmt::format("{}: line {}", path, number);
-      faults.collect([&] { dataset.add(encoder.encode(line, where), sequence_length, long_documents, where); });
+      TextDocument document;
+      faults.collect([&] { document = encoder.encode(line, where); });
+      if (faults.empty()) dataset.add(std::move(document), sequence_length, long_documents, where);
     });
     dataset.files.push_back({short_name(path, dataset.files), file_hash});
     if (faults.empty())
