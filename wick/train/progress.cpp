@@ -55,6 +55,11 @@ void ProgressLine::close() {
   open_ = false;
 }
 
+void ProgressLine::clear() {
+  if (open_) put("\r\x1b[K");
+  open_ = false;
+}
+
 std::string fitted(std::string text, size_t columns) {
   const auto width = [&] { return size_t(std::count_if(text.begin(), text.end(), begins_character)); };
   for (size_t end; width() > columns && (end = text.rfind("  ")) != text.npos;) text.resize(end);

@@ -17,6 +17,7 @@ class ProgressLine {
   void show(const std::string& text, bool always = false);
   void say(const std::string& text);  // a line that stays
   void close();                       // what follows starts on a new line
+  void clear();                       // what was shown last goes from the terminal
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -127,6 +127,7 @@ class Run {
 
 RunResult Run::operator()() try {
   job_ = open_job(config_, model_, setup_progress());
+  progress_.clear();
   if (config_.epochs > 0) config_.steps = divided_up(job_->batches(config_.epochs), config_.accumulate);
   plan();
   fingerprint_ = fingerprint();
