@@ -28,7 +28,7 @@ void add_train_command(CLI::App& app) {
       "train", "Train a LoRA, the UNet or the VAE on pictures, or a LoRA or all of a language model on text");
   const auto flags = std::make_shared<cli::TrainFlags>();
   flags->add_to(*command);
-  command->footer("Ends with code 75 where SIGINT or SIGTERM stopped it: --resume goes on with the same bits.");
+  command->footer("Ends with code 75 where SIGINT, SIGTERM or SIGHUP stopped it: --resume goes on with the same bits.");
   command->callback([flags] { run_train(*flags); });
 }
 

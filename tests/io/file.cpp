@@ -73,16 +73,63 @@ TEST(AtomicFile, LeavesNothingWhenItIsNotCommitted) {
   EXPECT_EQ(dir.entries(), 1u);
 }
 
-TEST(AtomicFile, KeepsPermissionsAndSymbolicLinks) {
+TEST(AtomicFile, KeepsPermissions) {
   TemporaryDirectory dir;
-  fs::create_directory(dir / "elsewhere");
-  write_plain(dir / "elsewhere/f", "old");
-  fs::permissions(dir / "elsewhere/f", fs::perms::owner_read | fs::perms::owner_write);
-  fs::create_symlink(dir / "elsewhere/f", dir / "link");
-  write_file_atomically(dir / "link", "new");
-  EXPECT_TRUE(fs::is_symlink(dir / "link"));
-  EXPECT_EQ(read_plain(dir / "elsewhere/f"), "new");
-  EXPECT_EQ(fs::status(dir / "elsewhere/f").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  write_plain(dir / "f", "old");
+  fs::permissions(dir / "f", fs::perms::owner_read | fs::perms::owner_write);
+  write_file_atomically(dir / "f", "new");
+  EXPECT_EQ(read_plain(dir / "f"), "new");
+  EXPECT_EQ(fs::status(dir / "f").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+}
+
+TEST(AtomicFile, ReplacesLinksAndNeverWritesThroughThem) {
+  for (const char* name : {"f", "f.tmp-wick"})
+    for (const bool symbolic : {true, false}) {
+      SCOPED_TRACE(std::string(name) + (symbolic ? ", symbolic" : ", hard"));
+      TemporaryDirectory dir;
+      write_plain(dir / "victim", "old");
+      symbolic ? fs::create_symlink(dir / "victim", dir / name) : fs::create_hard_link(dir / "victim", dir / name);
+      write_file_atomically(dir / "f", "new");
+      EXPECT_EQ(read_plain(dir / "victim"), "old");
+      EXPECT_EQ(read_plain(dir / "f"), "new");
+      EXPECT_FALSE(fs::is_symlink(dir / "f"));
+      EXPECT_EQ(dir.entries(), 2u);
+    }
+  TemporaryDirectory dir;
+  fs::create_symlink(dir / "nowhere", dir / "dangling");
+  write_file_atomically(dir / "dangling", "new");
+  EXPECT_EQ(read_plain(dir / "dangling"), "new");
+  EXPECT_FALSE(fs::exists(dir / "nowhere"));
+  fs::create_directory(dir / "folder");
+  fs::create_directory_symlink(dir / "folder", dir / "by");
+  write_file_atomically(dir / "by/f", "new");
+  EXPECT_TRUE(fs::is_symlink(dir / "by")) << "folders on the way may be links";
+  EXPECT_EQ(read_plain(dir / "folder/f"), "new");
+  expect_error([&] { write_file_atomically(dir / "by", ""); }, {"/by: cannot write", "directory of that name"});
+  fs::create_symlink("/dev/null", dir / "device");
+  expect_error([&] { write_file_atomically(dir / "device", "x"); }, {"/device: cannot replace"});
+  EXPECT_TRUE(fs::is_symlink(dir / "device"));
+}
+
+TEST(AtomicFile, APipeOfTheTemporarysNameIsRefused) {
+  TemporaryDirectory dir;
+  ASSERT_EQ(mkfifo((dir / "f.tmp-wick").c_str(), 0600), 0);
+  expect_error([&] { write_file_atomically(dir / "f", "x"); }, {"/f: cannot create the file"});
+  EXPECT_EQ(dir.entries(), 1u);
+}
+
+TEST(AtomicFile, TemporariesOfTheDeadAreRemoved) {
+  TemporaryDirectory dir;
+  write_plain(dir / "victim", "old");
+  write_plain(dir / "dead.tmp-wick", "half");
+  fs::create_symlink(dir / "victim", dir / "link.tmp-wick");
+  AtomicFile alive(dir / "alive");
+  remove_stale_temporaries(dir.path());
+  EXPECT_FALSE(fs::exists(dir / "dead.tmp-wick"));
+  EXPECT_TRUE(fs::exists(dir / "alive.tmp-wick"));
+  EXPECT_EQ(read_plain(dir / "victim"), "old");
+  alive.commit();
+  remove_stale_temporaries(dir / "none");
 }
 
 TEST(AtomicFile, WritesByRelativeName) {

@@ -68,11 +68,14 @@ TEST(TrainConfig, WrongTomlIsOneLine) {
   };
   expect_error([&] { read("rnak = 3"); }, {"c.toml", "rnak", "no such setting"});
   expect_error([&] { read("rank = 0"); }, {"c.toml: rank", "from 1", "'0'"});
-  expect_error([&] { read("rank = \"8\""); }, {"c.toml: rank", "INT"});
+  expect_error([&] { read("rank = \"8\""); }, {"c.toml: rank", "an integer", "the string \"8\""});
   expect_error([&] { read("rank = 1.5"); }, {"c.toml: rank", "an integer"});
   expect_error([&] { read("lr = nan"); }, {"c.toml: lr", "a number above 0"});
   expect_error([&] { read("targets = \"x\""); }, {"c.toml: targets", "list"});
-  expect_error([&] { read("name = 3"); }, {"c.toml: name", "string"});
+  expect_error([&] { read("name = 3"); }, {"c.toml: name", "a string", "the integer 3"});
+  expect_error([&] { read("targets = [1]"); }, {"c.toml: targets", "a string", "the integer 1"});
+  expect_error([&] { read("no_upscale = \"yes\""); }, {"c.toml: no_upscale", "true or false", "the string \"yes\""});
+  expect_error([&] { read("lr = 1979-05-27"); }, {"c.toml: lr", "a number", "a date"});
   expect_error([&] { read("rank = \n"); }, {"c.toml", "line 1"});
   expect_error([&] { read("[rank]\nx = 1"); }, {"c.toml: rank", "table"});
   expect_error(
@@ -81,6 +84,20 @@ TEST(TrainConfig, WrongTomlIsOneLine) {
         read_toml(config, folder / "none.toml");
       },
       {"none.toml"});
+}
+
+TEST(TrainConfig, StatesInTimeAreLeftOutOfFullTrainingUnlessAsked) {
+  const auto minutes = [](TrainMode mode, double given) {
+    TrainConfig config;
+    config.train = mode, config.state_every_minutes = given;
+    resolve(config, {});
+    return config.state_every_minutes;
+  };
+  EXPECT_EQ(minutes(TrainMode::lora, -1), 10);
+  EXPECT_EQ(minutes(TrainMode::vae, -1), 10);
+  EXPECT_EQ(minutes(TrainMode::full, -1), 0);
+  EXPECT_EQ(minutes(TrainMode::full, 5), 5);
+  EXPECT_EQ(minutes(TrainMode::lora, 0), 0);
 }
 
 TEST(TrainConfig, StepsOrEpochs) {

@@ -37,6 +37,8 @@ TEST_F(DatasetTest, IsReadInTheOrderOfNames) {
   EXPECT_EQ(dataset.examples[1].caption, "two words");
   EXPECT_EQ(dataset.buckets().size(), 2u);
   EXPECT_EQ(dataset.sha256, scan().sha256);
+  ASSERT_EQ(dataset.files.size(), 6u);
+  EXPECT_EQ(dataset.files[5].name, "sub/a.txt");
   write_plain(folder_ / "a.txt", "another");
   EXPECT_NE(dataset.sha256, scan().sha256);
 }
@@ -69,10 +71,102 @@ TEST_F(DatasetTest, FaultsNameTheFileAndTheWayOut) {
   EXPECT_EQ(scan().examples.size(), 1u);
 }
 
+TEST_F(DatasetTest, AllFaultsAreToldAtOnce) {
+  for (const char* name : {"a", "b", "c", "d", "e"}) add(name, 64, 64);
+  EXPECT_EQ(scan().examples.size(), 5u);
+  std::string png = read_plain(folder_ / "a.png");
+  png[60] = char(~png[60]);  // behind its header, which is whole
+  write_plain(folder_ / "a.png", png);
+  write_plain(folder_ / "b.png", "not a picture");
+  fs::remove(folder_ / "c.txt");
+  write_plain(folder_ / "d.txt", "");
+  add("long", 20000, 1);
+  expect_error([&] { scan(); },
+               {folder_.path().string() + ": 5 faults: (1) b.png: expected a JPEG, PNG or WebP image",
+                "c.png: no caption", "d.txt: the caption is empty", "long.png: 20000x1 pixels", "(5) a.png: "});
+  write_plain(folder_ / "e.txt", "\xff");
+  add("z", 1, 20000);
+  expect_error([&] { scan(); }, {": 7 faults: ", " and 2 others"});
+}
+
+TEST_F(DatasetTest, FoldersSayHowOftenAnEpochShowsTheirPictures) {
+  add("3_cat/a", 64, 64);
+  add("3_cat/b", 128, 64);
+  add("1_dog/a", 64, 64);
+  add("0_left/a", 64, 64);
+  add("3_cat/within/a", 64, 64);
+  add("beside", 64, 64);
+  add(".hidden/a", 64, 64);
+  const Dataset dataset = scan();
+  ASSERT_EQ(dataset.examples.size(), 3u);
+  EXPECT_EQ(dataset.examples[0].name, "1_dog/a.png");
+  EXPECT_EQ(dataset.examples[0].repeats, 1);
+  EXPECT_EQ(dataset.examples[1].repeats, 3);
+  EXPECT_EQ(dataset.shown_count(), 7u);
+  // As kohya's buckets: 1 + 3 squares and 3 wide ones are 2 and 2 batches of two.
+  EXPECT_EQ(BatchSampler(dataset.shown(), 2, 1).batches_per_epoch(), 4);
+  EXPECT_EQ(dataset.subsets().at("3_cat").size(), 2u);
+  ASSERT_EQ(dataset.remarks.size(), 3u);
+  EXPECT_EQ(dataset.remarks[0], "1_dog: 1 picture × 1");
+  EXPECT_EQ(dataset.remarks[1], "3_cat: 2 pictures × 3");
+  EXPECT_TRUE(dataset.remarks[2].starts_with("3 pictures left out")) << dataset.remarks[2];
+
+  fs::create_directory(folder_ / "other");
+  const Dataset plain = scan();
+  EXPECT_EQ(plain.examples.size(), 6u);
+  EXPECT_EQ(plain.shown_count(), 6u);
+  ASSERT_EQ(plain.remarks.size(), 1u);
+  EXPECT_NE(plain.remarks[0].find("0_left counts once"), std::string::npos) << plain.remarks[0];
+  EXPECT_EQ(plain.subsets().size(), 1u);
+  fs::remove(folder_ / "other");
+  EXPECT_NE(scan().sha256, plain.sha256);
+}
+
+TEST_F(DatasetTest, RepeatsHaveALimit) {
+  add("1000_cat/a", 64, 64);
+  EXPECT_EQ(scan().shown_count(), 1000u);
+  for (const char* name : {"1001_x", "2024_holiday", "99999999999999999999_x"}) {
+    fs::create_directory(folder_ / name);
+    expect_error([&] { scan(); }, {"--dataset", name, "at most 1000"});
+    fs::remove(folder_ / name);
+  }
+  for (const char* name : {"cat", "7", "_7", "-3_x", "+3_x", "3x_y"}) {  // are no N_name
+    fs::create_directory(folder_ / name);
+    EXPECT_EQ(scan().shown_count(), 1u) << name;
+    fs::remove(folder_ / name);
+  }
+  fs::rename(folder_ / "1000_cat", folder_ / "0_cat");
+  expect_error([&] { scan(); }, {"--dataset", "no picture"});
+}
+
+TEST_F(DatasetTest, ALinkToAFolderIsToldAndNotRead) {
+  add("a", 64, 64);
+  fs::create_directory_symlink(folder_.path(), folder_ / "loop");
+  const Dataset dataset = scan();
+  EXPECT_EQ(dataset.examples.size(), 1u);
+  ASSERT_EQ(dataset.remarks.size(), 1u);
+  EXPECT_NE(dataset.remarks[0].find("loop is a link"), std::string::npos);
+}
+
+TEST(DataFiles, TellWhatChanged) {
+  const TemporaryDirectory folder;
+  const std::string a(64, 'a'), b(64, 'b');
+  write_data_files(folder / "list", {{"same", a}, {"other", a}, {"gone", a}});
+  EXPECT_EQ(read_plain(folder / "list").substr(0, 71), a + "  same\n");
+  EXPECT_EQ(changes_of(read_data_files(folder / "list"), {{"same", a}, {"other", b}, {"new", b}}),
+            "gone is gone, new is new, other changed");
+  EXPECT_TRUE(read_data_files(folder / "none").empty());
+  std::vector<DataFile> many;
+  for (int i = 0; i < 9; ++i) many.push_back({std::to_string(i), a});
+  EXPECT_EQ(changes_of({}, many), "0 is new, 1 is new, 2 is new, 3 is new, 4 is new and 4 others");
+}
+
 TEST_F(DatasetTest, AMissingFolderOrAFileIsRefused) {
   expect_error([&] { Dataset::scan(folder_ / "none", {}); }, {"--dataset", "none", "no such folder"});
   write_plain(folder_ / "file", "x");
   expect_error([&] { Dataset::scan(folder_ / "file", {}); }, {"--dataset", "expected a folder"});
+  write_plain(folder_ / "file", "PK\x03\x04");
+  expect_error([&] { Dataset::scan(folder_ / "file", {}); }, {"--dataset", "expected a folder", "ZIP", "unpack"});
 }
 
 TEST_F(DatasetTest, AnAbsurdlyLargePictureIsRefusedByItsHeader) {

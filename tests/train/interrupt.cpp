@@ -15,12 +15,32 @@ namespace wick {
 namespace {
 
 TEST(Interrupt, IsRequestedBySignals) {
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     const Interrupt interrupt;
     EXPECT_FALSE(interrupt.requested());
     std::raise(number);
     EXPECT_TRUE(interrupt.requested());
     std::raise(number);  // at the same moment: still alive
+  }
+}
+
+TEST(Interrupt, AHangupIsHeededUnlessItWasIgnored) {
+  std::signal(SIGHUP, SIG_IGN);  // as nohup does
+  {
+    const Interrupt interrupt;
+    std::raise(SIGHUP);
+    EXPECT_FALSE(interrupt.requested());
+  }
+  EXPECT_EQ(std::signal(SIGHUP, SIG_DFL), SIG_IGN) << "and is left as it was";
+}
+
+TEST(Interrupt, AHangupIsNeverTheSecondSignal) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    const Interrupt interrupt;
+    std::raise(number);
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    std::raise(SIGHUP);
+    EXPECT_TRUE(interrupt.requested());
   }
 }
 

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <initializer_list>
+#include <map>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -19,6 +20,7 @@
 #include <vector>
 
 #include "io/files.h"
+#include "wick/io/safetensors.h"
 
 namespace wick {
 
@@ -88,6 +90,17 @@ inline std::vector<std::string> logged(const std::filesystem::path& output) {
   for (std::string line; std::getline(text, line);) all.push_back(line.substr(0, line.find(",\"seconds\"")));
   return all;
 }
+
+// What "the same bits" are of: metadata tell of times.
+inline std::string tensors_of(const std::filesystem::path& path) {
+  const SafetensorsFile file = SafetensorsFile::open(path);
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) tensors[name] = file.load(name);
+  return sha256_of_tensors(tensors);
+}
+
+// Whether a run that was killed had come to its folder: only then there is something to --resume.
+inline bool has_run(const std::filesystem::path& output) { return std::filesystem::exists(output / "state/lock"); }
 
 inline void expect_one_line(const Outcome& outcome, std::initializer_list<std::string_view> parts) {
   EXPECT_GE(outcome.code, 1) << outcome.out;

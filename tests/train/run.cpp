@@ -15,6 +15,7 @@
 #include "wick/io/image.h"
 #include "wick/io/safetensors.h"
 #include "wick/train/event_file.h"
+#include "wick/train/state.h"
 
 namespace wick {
 namespace {
@@ -26,6 +27,14 @@ using Clock = std::chrono::steady_clock;
 
 const fs::path kSource = test::source_dir();
 const fs::path kModel = kSource / "tests/golden/sdxl";
+
+// Of all files, by their names.
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> all;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file()) all[entry.path().string()] = read_plain(entry.path());
+  return all;
+}
 
 class RunTest : public testing::Test {
  protected:
@@ -69,12 +78,21 @@ class RunTest : public testing::Test {
   Outcome train(const std::string& output, const std::vector<std::string>& more = {}, rlim_t largest_file = 0) const {
     return Process(arguments(output, more), folder_.path(), largest_file).wait();
   }
-  std::string result(const std::string& output) const { return read_plain(folder_ / output / "lora.safetensors"); }
+  std::string result(const std::string& output) const { return tensors_of(folder_ / output / "lora.safetensors"); }
   int64_t lines(const std::string& output) const {
     const std::string text = read_plain(folder_ / output / "metrics.jsonl");
     return std::count(text.begin(), text.end(), '\n');
   }
   std::vector<std::string> losses(const std::string& output) const { return logged(folder_ / output); }
+  std::vector<std::string> states(const std::string& output) const {
+    std::vector<std::string> names;
+    for (const fs::path& file : state_files(folder_ / output / "state")) names.push_back(file.filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+  void expect_nothing_left_over(const std::string& output) const {
+    for (const auto& [file, bytes] : contents(folder_ / output)) EXPECT_FALSE(file.ends_with(".tmp-wick")) << file;
+  }
 
   TemporaryDirectory folder_;
 };
@@ -84,7 +102,8 @@ TEST_F(RunTest, LeavesEverythingItPromises) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   const fs::path out = folder_ / "out";
   for (const char* file : {"lora.safetensors", "lora-000002.safetensors", "lora-000004.safetensors",
-                           "lora-000006.safetensors", "config.toml", "metrics.jsonl", "state/state.safetensors"})
+                           "lora-000006.safetensors", "config.toml", "metrics.jsonl", "state/state-000004.safetensors",
+                           "state/state-000006.safetensors", "state/dataset.sha256"})
     EXPECT_TRUE(fs::exists(out / file)) << file;
   EXPECT_EQ(lines("out"), 6);
   EXPECT_GT(read_image(out / "loss.png").width, 400);
@@ -145,15 +164,43 @@ TEST_F(RunTest, KilledAtTwentyMomentsItEndsTheSame) {
     victim.signal(SIGKILL);
     victim.wait();
     const int64_t before = lines("cut");
-    const Outcome outcome = train("cut", {"--resume"});
+    const Outcome outcome =
+        train("cut", has_run(folder_ / "cut") ? std::vector<std::string>{"--resume"} : std::vector<std::string>{});
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(result("cut"), result("whole")) << "killed after " << before << " steps";
     EXPECT_EQ(losses("cut"), losses("whole"));
+    expect_nothing_left_over("cut");
   }
 }
 
+TEST_F(RunTest, StatesAreSavedByTimeToo) {
+  const std::vector<std::string> flags = {"--steps", "40", "--save-every", "0", "--state-every-minutes", "0.0001"};
+  ASSERT_EQ(train("whole", flags).code, 0);
+  EXPECT_EQ(states("whole").size(), 2u) << "the newest two are kept";
+  const Process victim(arguments("cut", flags), folder_.path());
+  while (states("cut").size() < 2) std::this_thread::sleep_for(milliseconds(5));
+  victim.signal(SIGKILL);
+  victim.wait();
+  const Outcome outcome = train("cut", with_flags(flags, {"--resume"}));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("going on after step"), std::string::npos) << outcome.out;
+  EXPECT_EQ(result("cut"), result("whole"));
+  EXPECT_EQ(losses("cut"), losses("whole"));
+
+  ASSERT_EQ(train("none", with_flags(flags, {"--state-every-minutes", "0"})).code, 0);
+  EXPECT_EQ(states("none").size(), 1u);
+  EXPECT_NE(read_plain(folder_ / "none/config.toml").find("state_every_minutes = 0.0"), std::string::npos);
+}
+
+TEST_F(RunTest, AStateInTimeThatCannotBeSavedEndsNothing) {
+  const Outcome outcome = train("out", {"--save-every", "0", "--state-every-minutes", "0.00001"}, 8000);
+  EXPECT_NE(outcome.out.find("training goes on, without a saved state"), std::string::npos) << outcome.out;
+  expect_one_line(outcome, {"out/lora.safetensors"});  // which somebody asked for
+  EXPECT_EQ(lines("out"), 6);
+}
+
 TEST_F(RunTest, AnInterruptedRunSaysHowToGoOnAndEndsTheSame) {
-  for (const int number : {SIGINT, SIGTERM}) {
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     fs::remove_all(folder_ / "cut");
     const Process run(arguments("cut", {"--steps", "60", "--save-every", "0"}), folder_.path());
     while (lines("cut") < 2) std::this_thread::sleep_for(milliseconds(5));
@@ -171,10 +218,25 @@ TEST_F(RunTest, AnInterruptedRunSaysHowToGoOnAndEndsTheSame) {
   EXPECT_EQ(result("cut"), result("whole"));
 }
 
+TEST_F(RunTest, AHangupThatWasIgnoredStaysSo) {
+  std::vector<std::string> words = arguments("out", {"--steps", "30"});
+  std::signal(SIGHUP, SIG_IGN);  // as nohup leaves it to what it starts
+  const Process run(words, folder_.path());
+  std::signal(SIGHUP, SIG_DFL);
+  while (lines("out") < 2) std::this_thread::sleep_for(milliseconds(5));
+  run.signal(SIGHUP);
+  EXPECT_EQ(run.wait().code, 0);
+  EXPECT_EQ(lines("out"), 30);
+}
+
 TEST_F(RunTest, ResumingSaysWhatItFinds) {
+  expect_one_line(train("out", {"--resume"}), {"--output", "out", "holds no run to --resume", "no such folder"});
+  EXPECT_FALSE(fs::exists(folder_ / "out"));
+  fs::create_directories(folder_ / "out/state");  // as a run that was killed before its first state
+  write_plain(folder_ / "out/state/lock", "");
   Outcome outcome = train("out", {"--resume"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  EXPECT_NE(outcome.out.find("starting from the beginning"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("the run begins anew"), std::string::npos) << outcome.out;
   const std::string first = result("out");
 
   outcome = train("out", {"--resume"});
@@ -188,7 +250,139 @@ TEST_F(RunTest, ResumingSaysWhatItFinds) {
 
   expect_one_line(train("out", {"--resume", "--rank", "8"}), {"--rank", "4", "8", "--resume"});
   write_plain(folder_ / "pictures/0001.txt", "another caption");
-  expect_one_line(train("out", {"--resume"}), {"dataset"});
+  fs::rename(folder_ / "pictures/0002.txt", folder_ / "pictures/new.txt");
+  fs::rename(folder_ / "pictures/0002.png", folder_ / "pictures/new.png");
+  expect_one_line(train("out", {"--resume"}), {"--resume", "data set", "0001.txt changed", "0002.png is gone",
+                                               "0002.txt is gone", "new.png is new", "new.txt is new"});
+}
+
+TEST_F(RunTest, WhatWasMovedOrChangesNoBitsMayDiffer) {
+  ASSERT_EQ(train("out", {"--steps", "4"}).code, 0);
+  fs::create_directory_symlink(kModel, folder_ / "model");
+  fs::rename(folder_ / "pictures", folder_ / "moved");
+  const Outcome outcome =
+      train("out", {"--resume", "--model", (folder_ / "model").string(), "--dataset", (folder_ / "moved").string()});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  fs::rename(folder_ / "moved", folder_ / "pictures");
+  ASSERT_EQ(train("whole").code, 0);
+  EXPECT_EQ(result("out"), result("whole"));
+
+  const Outcome faster = train("out", {"--resume", "--steps", "8", "--lr", "2e-3"});
+  ASSERT_EQ(faster.code, 0) << faster.err;
+  EXPECT_NE(faster.out.find("--lr was 0.001 up to step 6, and is 0.002 from there on"), std::string::npos)
+      << faster.out;
+  ASSERT_EQ(train("slow", {"--steps", "8"}).code, 0);
+  EXPECT_NE(result("out"), result("slow"));
+
+  fs::remove(folder_ / "model");
+  fs::copy(kModel, folder_ / "model", fs::copy_options::recursive);
+  write_plain(folder_ / "model/unet/config.json", read_plain(kModel / "unet/config.json") + " ");
+  expect_one_line(train("out", {"--resume", "--steps", "9", "--model", (folder_ / "model").string()}),
+                  {"--resume", "model", "other contents"});
+}
+
+TEST_F(RunTest, AKilledRunFinishesWhatWasMissing) {
+  ASSERT_EQ(train("out").code, 0);
+  const std::string plot = read_plain(folder_ / "out/loss.png"), lora = result("out");
+  const fs::path leftovers[] = {folder_ / "out/lora.safetensors.tmp-wick", folder_ / "out/loss.png.tmp-wick",
+                                folder_ / "out/state/state-000006.safetensors.tmp-wick",
+                                folder_ / "out/logs/x.tmp-wick"};
+  const auto resume = [&] {
+    const Outcome outcome = train("out", {"--resume"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("Already finished"), std::string::npos) << outcome.out;
+    EXPECT_EQ(read_plain(folder_ / "out/loss.png"), plot);
+    expect_nothing_left_over("out");
+  };
+  for (const fs::path& file : leftovers) write_plain(file, "half");
+  fs::remove(folder_ / "out/loss.png");
+  resume();
+  write_plain(folder_ / "out/loss.png", "that of an earlier step");
+  fs::last_write_time(folder_ / "out/loss.png", fs::file_time_type::clock::now() - std::chrono::hours(1));
+  resume();
+
+  // Killed after the state of the last step and before its result, which an earlier, shorter run had left.
+  ASSERT_EQ(train("long", {"--steps", "7"}).code, 0);
+  fs::remove(folder_ / "long/state/state-000007.safetensors");
+  write_plain(folder_ / "long/lora.safetensors", read_plain(folder_ / "long/lora-000002.safetensors"));
+  EXPECT_NE(result("long"), lora);
+  ASSERT_EQ(train("long", {"--resume"}).code, 0);
+  EXPECT_EQ(result("long"), lora);
+}
+
+// One bit of a file's middle.
+void damage(const fs::path& file) {
+  std::string bytes = read_plain(file);
+  bytes[bytes.size() / 2] = char(bytes[bytes.size() / 2] ^ 1);
+  write_plain(file, bytes);
+}
+
+TEST_F(RunTest, ADamagedStateIsPassedOver) {
+  ASSERT_EQ(train("out", {"--steps", "5"}).code, 0);
+  ASSERT_EQ(states("out"), (std::vector<std::string>{"state-000004.safetensors", "state-000005.safetensors"}));
+  damage(folder_ / "out/state/state-000005.safetensors");
+  const Outcome outcome = train("out", {"--resume"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"state-000005.safetensors: the file is damaged", "going on after step 4"})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out << part;
+  ASSERT_EQ(train("whole").code, 0);
+  EXPECT_EQ(result("out"), result("whole"));
+  EXPECT_EQ(losses("out"), losses("whole"));
+  EXPECT_EQ(states("out"), (std::vector<std::string>{"state-000004.safetensors", "state-000006.safetensors"}));
+
+  for (const std::string& file : states("out")) damage(folder_ / "out/state" / file);
+  const auto before = contents(folder_ / "out");
+  expect_one_line(train("out", {"--resume", "--steps", "7"}),
+                  {"state-000006.safetensors: the file is damaged", "no other state is whole", "--output"});
+  EXPECT_EQ(contents(folder_ / "out"), before);
+}
+
+// As the version before wrote it, with `edit` of its metadata.
+template <class Edit>
+void write_as_before(const fs::path& folder, const std::string& newest, const Edit& edit) {
+  const SafetensorsFile file = SafetensorsFile::open(folder / newest);
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) tensors[name] = file.load(name);
+  std::map<std::string, std::string> metadata;
+  for (const auto& [key, value] : file.metadata())
+    if (!key.starts_with("setting.") && key != "sha256" && key != "finished") metadata[key] = value;
+  metadata["format"] = "wick training state 2";
+  metadata["same.--model"] = "\"elsewhere\"", metadata["same.--lr"] = "0.001";
+  edit(metadata);
+  save_safetensors(folder / "state.safetensors", tensors, metadata);
+  for (const fs::path& other : state_files(folder))
+    if (other.filename() != "state.safetensors") fs::remove(other);
+}
+
+TEST_F(RunTest, AStateOfTheVersionBeforeIsGoneOnFrom) {
+  ASSERT_EQ(train("whole").code, 0);
+  ASSERT_EQ(train("out", {"--steps", "4"}).code, 0);
+  const fs::path folder = folder_ / "out/state", newest = folder / "state-000004.safetensors";
+  const std::string whole = read_plain(newest);
+  write_as_before(folder, newest.filename(), [](auto&) {});
+  const Outcome outcome = train("out", {"--resume"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("without a hash"), std::string::npos) << outcome.out;
+  EXPECT_EQ(result("out"), result("whole"));
+  EXPECT_EQ(states("out"), (std::vector<std::string>{"state-000006.safetensors", "state.safetensors"}));
+
+  const std::initializer_list<std::pair<const char*, const char*>> nonsense = {{"step", "1000000000000000000"},
+                                                                               {"step", "0"},
+                                                                               {"step", "-4"},
+                                                                               {"epoch", "-1"},
+                                                                               {"epoch", "100000"},
+                                                                               {"batch", "99"},
+                                                                               {"batch", "-1"},
+                                                                               {"batch", "x"},
+                                                                               {"rng.noise", "-1"},
+                                                                               {"rng.other", "0"},
+                                                                               {"rng.latent", "1e99"},
+                                                                               {"format", "wick training state 1"}};
+  for (const auto& [key, value] : nonsense) {
+    write_plain(newest, whole);
+    write_as_before(folder, newest.filename(), [&](auto& metadata) { metadata[key] = value; });
+    expect_one_line(train("out", {"--resume"}), {"state.safetensors"});
+  }
 }
 
 TEST_F(RunTest, MoreStepsGoOn) {
@@ -204,16 +398,8 @@ TEST_F(RunTest, MoreStepsGoOn) {
 TEST_F(RunTest, AFullDiskIsOneLineAndLeavesNoHalfFile) {
   expect_one_line(train("out", {}, 8000), {(folder_ / "out").string()});
   EXPECT_FALSE(fs::exists(folder_ / "out/lora.safetensors"));
-  EXPECT_FALSE(fs::exists(folder_ / "out/state/state.safetensors"));
+  EXPECT_TRUE(states("out").empty());
   ASSERT_EQ(train("out", {"--resume"}).code, 0) << "with room again";
-}
-
-// Of all files, by their names.
-std::map<std::string, std::string> contents(const fs::path& folder) {
-  std::map<std::string, std::string> all;
-  for (const auto& entry : fs::recursive_directory_iterator(folder))
-    if (entry.is_regular_file()) all[entry.path().string()] = read_plain(entry.path());
-  return all;
 }
 
 TEST_F(RunTest, AnEarlierRunIsNotWrittenOver) {
@@ -225,9 +411,9 @@ TEST_F(RunTest, AnEarlierRunIsNotWrittenOver) {
   expect_one_line(train("out", {"--name", "other"}), {"out", "metrics.jsonl", "--resume"});
   // Before anything is read.
   expect_one_line(train("out", {"--dataset", (folder_ / "none").string()}), parts);
-  fs::remove(folder_ / "out/state/state.safetensors");
+  for (const fs::path& state : state_files(folder_ / "out/state")) fs::remove(state);
   expect_one_line(train("out"), parts);
-  write_plain(folder_ / "out/state/state.safetensors", before.at(folder_ / "out/state/state.safetensors"));
+  for (const auto& [file, bytes] : before) write_plain(file, bytes);
   EXPECT_EQ(contents(folder_ / "out"), before);
   EXPECT_EQ(train("out", {"--resume"}).code, 0);
 }
@@ -292,7 +478,7 @@ TEST_F(RunTest, ANanStopsTheRunAndIsNamed) {
 TEST_F(RunTest, ARunThatBlowsUpKeepsItsLastGoodState) {
   expect_one_line(train("out", {"--lr", "1e30", "--save-every", "1"}), {"step ", "--lr", "kept in"});
   EXPECT_FALSE(fs::exists(folder_ / "out/lora.safetensors"));
-  const SafetensorsFile state = SafetensorsFile::open(folder_ / "out/state/state.safetensors");
+  const SafetensorsFile state = SafetensorsFile::open(state_files(folder_ / "out/state").front());
   for (const auto& [name, info] : state.tensors())
     for (const float x : state.load(name).to_vector()) ASSERT_TRUE(std::isfinite(x)) << name;
 }

@@ -107,7 +107,7 @@ TEST_F(TextDatasetTest, LongDocumentsAreAChoice) {
 
 TEST_F(TextDatasetTest, WhatIsWrongIsNamedWithItsLine) {
   refuse("{\"text\": \"a b\"}\n{\"text\": \"b\"", {"a.jsonl: line 2", "JSON"});
-  refuse("[1]", {"line 1", "an object", "array"});
+  refuse("{\"text\": \"a b\"}\n[1]", {"line 2", "an object", "array"});
   refuse("{\"txt\": \"a\"}", {"line 1", "\"messages\"", "\"completion\"", "\"txt\""});
   refuse("{}", {"line 1", "of none"});
   refuse("{\"text\": \"a\", \"prompt\": \"b\", \"completion\": \"c\"}", {"line 1", "\"text\"", "\"prompt\""});
@@ -126,7 +126,7 @@ TEST_F(TextDatasetTest, WhatIsWrongIsNamedWithItsLine) {
   refuse("{\"messages\": [{\"role\": \"assistant\"}]}", {"line 1: message 1", "content", "missing"});
   refuse("", {"a.jsonl", "JSON lines", "no document"});
   refuse(" \n\n", {"a.jsonl", "no document"});
-  refuse(std::string(100'000, '['), {"line 1", "JSON"});
+  refuse("3" + std::string(100'000, '['), {"line 1", "JSON"});
   expect_error([&] { TextDataset::read({"nothing.jsonl"}, TextEncoder(model()), 64, LongDocuments::cut); },
                {"nothing.jsonl"});
 }
@@ -138,6 +138,47 @@ TEST_F(TextDatasetTest, ModelsWithoutATemplateTakeTheOtherForms) {
   EXPECT_GT(encoder.encode("{\"text\": \"a b\"}", "x").size(), 1);
   expect_error([&] { encoder.encode("{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}", "f: line 1"); },
                {"f: line 1", "chat template"});
+}
+
+TEST_F(TextDatasetTest, ReadsLinesThatCrossItsBlocks) {
+  const std::string note(1000, 'a');
+  std::string lines = "\xef\xbb\xbf";
+  for (int i = 0; i < 3000; ++i)
+    lines += "{\"text\": \"a b\", \"note\": \"" + note + "\"}" + (i % 2 == 0 ? "\n" : "\r\n\n");
+  lines += "{\"text\": \"the last one\"}";  // without an end
+  const TextDataset data = read(lines);
+  EXPECT_EQ(data.documents.size(), 3001u);
+  ASSERT_EQ(data.files.size(), 1u);
+  EXPECT_EQ(data.files[0].name, "a.jsonl");
+  EXPECT_EQ(data.sha256, data.files[0].sha256);
+}
+
+TEST_F(TextDatasetTest, AllFaultsAreToldAtOnce) {
+  expect_error([&] { read("{\"text\": \"a\"}\n{\"txt\": 1}\n\n{\"text\": \"\"}\n{"); },
+               {"a.jsonl: 3 faults: (1) line 2: ", "(2) line 4: the text is empty", "(3) line 5: not valid JSON"});
+}
+
+TEST_F(TextDatasetTest, WhatIsNoJsonLinesIsToldAsWhatItIs) {
+  using namespace std::string_literals;
+  for (const auto& [bytes, what] :
+       std::initializer_list<std::pair<std::string, const char*>>{{"[{\"text\": \"a\"}]", "a JSON array"},
+                                                                  {" \n[\n", "a JSON array"},
+                                                                  {"\x1f\x8b\x08", "a gzip archive"},
+                                                                  {"PK\x03\x04", "a ZIP archive"},
+                                                                  {"BZh9", "a bzip2 archive"},
+                                                                  {"\xfd"
+                                                                   "7zXZ\0"s,
+                                                                   "an xz archive"},
+                                                                  {"\x28\xb5\x2f\xfd", "a Zstandard archive"},
+                                                                  {"PAR1", "a Parquet file"},
+                                                                  {"ARROW1", "an Arrow file"},
+                                                                  {"\xff\xfe{\0"s, "UTF-16"}})
+    expect_error([&, &bytes = bytes] { read(bytes); }, {"a.jsonl: expected JSON lines, found ", what});
+}
+
+TEST_F(TextDatasetTest, ALineHasALimit) {
+  expect_error([&] { read("{}\n" + std::string(size_t{66} << 20, ' ')); },
+               {"a.jsonl: line 2 goes on for more than 64 MiB"});
 }
 
 }  // namespace

@@ -46,17 +46,17 @@ const char* advice_for(int error) {
   }
 }
 
-// Where the bytes go in the end: through a symbolic link, so that the link survives.
-fs::path resolve_target(const fs::path& target) {
+constexpr std::string_view kTemporary = ".tmp-wick";
+
+// What a link leads to is looked at too: one to a device or a directory (/dev/stdout) is there for a purpose.
+fs::path checked_target(fs::path target) {
   check(target.has_filename(), "{}: expected the name of a file to write, found a directory", target.string());
-  std::error_code ignored;
-  const fs::path resolved = fs::is_symlink(target, ignored) ? fs::weakly_canonical(target) : target;
   std::error_code error;
-  const fs::file_status status = fs::status(resolved, error);
+  const fs::file_status status = fs::status(target, error);
   check(!fs::is_directory(status), "{}: cannot write the file: there is a directory of that name", target.string());
   check(!fs::exists(status) || fs::is_regular_file(status), "{}: cannot replace what is not a regular file",
         target.string());
-  return resolved;
+  return target;
 }
 
 bool same_file(int fd, const fs::path& path) {
@@ -66,13 +66,27 @@ bool same_file(int fd, const fs::path& path) {
          open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
 }
 
+// Opens what has a temporary's name; a link there is removed, so that nothing is written through it. Without
+// O_NONBLOCK a named pipe would hang. Returns -1 with errno set.
+int open_own(const fs::path& temporary) {
+  while (true) {
+    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    struct stat status {};
+    if (fd >= 0 && ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink <= 1) return fd;
+    const int error = fd < 0 ? errno : ENXIO;
+    const bool is_link = fd < 0 ? error == ELOOP : S_ISREG(status.st_mode);
+    if (fd >= 0) ::close(fd);
+    if (!is_link || ::unlink(temporary.c_str()) != 0) return errno = error, -1;
+  }
+}
+
 // Opens the temporary and locks it for as long as it is open. The lock dies with its process, so a temporary that can
 // be locked is nobody's. Returns -1 with errno set.
 int open_locked(const fs::path& temporary) {
   using namespace std::chrono_literals;
   const auto deadline = std::chrono::steady_clock::now() + 30s;
   while (true) {
-    const int fd = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666);
+    const int fd = open_own(temporary);
     if (fd < 0) return -1;
     const int error = ::flock(fd, LOCK_EX | LOCK_NB) == 0 ? 0 : errno;
     // A file system without locks (some network mounts) is written without one.
@@ -134,8 +148,8 @@ void begin_folder(const fs::path& folder, const char* last) {
   check(!error, "{}: cannot be written anew: {}", (folder / last).string(), error.message());
 }
 
-AtomicFile::AtomicFile(fs::path target) : target_(resolve_target(target)), temporary_(target_) {
-  temporary_ += ".tmp-wick";
+AtomicFile::AtomicFile(fs::path target) : target_(checked_target(std::move(target))), temporary_(target_) {
+  temporary_ += kTemporary;
   fd_ = open_locked(temporary_);
   if (fd_ < 0 && errno == EWOULDBLOCK)
     fail("{}: another process has been writing this file for 30 s", target_.string());
@@ -143,7 +157,7 @@ AtomicFile::AtomicFile(fs::path target) : target_(resolve_target(target)), tempo
     fail("{}: cannot write the file: there is no directory {}", target_.string(), parent_of(target_).string());
   if (fd_ < 0) fail_to("create", errno);
   struct stat old {};
-  if (::stat(target_.c_str(), &old) == 0) ::fchmod(fd_, old.st_mode & 0777);
+  if (::lstat(target_.c_str(), &old) == 0 && S_ISREG(old.st_mode)) ::fchmod(fd_, old.st_mode & 0777);
   if (::ftruncate(fd_, 0) != 0) fail_to("write", errno);
 }
 
@@ -198,6 +212,20 @@ void write_file_atomically(const fs::path& path, std::string_view bytes) {
   AtomicFile file(path);
   file.write(bytes);
   file.commit();
+}
+
+// As a writer does it: what can be locked is nobody's.
+void remove_stale_temporaries(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const fs::path& file = entry->path();
+    if (!file.filename().string().ends_with(kTemporary)) continue;
+    const OwnedFd owned{::open(file.c_str(), O_WRONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK)};
+    struct stat status {};
+    if (owned.fd >= 0 && ::fstat(owned.fd, &status) == 0 && S_ISREG(status.st_mode) &&
+        ::flock(owned.fd, LOCK_EX | LOCK_NB) == 0 && same_file(owned.fd, file))
+      ::unlink(file.c_str());
+  }
 }
 
 }  // namespace wick

@@ -24,7 +24,11 @@ void begin_folder(const std::filesystem::path& folder, const char* last);
 // Until commit() returns the target is untouched, and whatever fails (a full disk, a missing folder, a target that is
 // a directory) is one Error with the temporary removed. The temporary is NAME.tmp-wick and is locked while its writer
 // lives: what a killed run left behind is taken over by the next write to the same target, and two writers of one
-// target take turns. A symbolic link keeps pointing where it does; an existing file keeps its permissions.
+// target take turns. An existing file keeps its permissions.
+//
+// It is the name that gets a new file, whoever chose it, a run or `--out`: where a symbolic or a hard link has that
+// name, or the temporary's, the link goes, and the file that it led to stays as it is. Folders on the way to it may be
+// links.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);
@@ -48,5 +52,8 @@ class AtomicFile {
 };
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
+
+// Removes the temporaries in this folder whose writers are gone. What cannot be looked at stays.
+void remove_stale_temporaries(const std::filesystem::path& folder);
 
 }  // namespace wick

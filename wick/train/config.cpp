@@ -12,6 +12,7 @@
 #include "wick/backend/registry.h"
 #include "wick/core/error.h"
 #include "wick/io/file.h"
+#include "wick/io/quote.h"
 
 namespace wick {
 namespace {
@@ -46,7 +47,7 @@ decltype(auto) visit_member(Config& config, const TrainOption::Member& member, F
 }
 
 [[noreturn]] void fail_value(const std::string& where, std::string_view expected, std::string_view found) {
-  fail("{}: expected {}, found '{}'", where, expected, found);
+  fail_usage("{}: expected {}, found '{}'", where, expected, found);
 }
 
 std::string limits(const TrainOption& option) {
@@ -101,32 +102,50 @@ void set_value(std::vector<std::string>&, const TrainOption&, const std::string&
   fail_value(where, "a list", text);
 }
 
-void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::node& node, const std::string& where) {
-  const auto text_of = [&](const toml::node& item) -> std::string {
-    if (const auto text = item.value_exact<std::string>()) return *text;
-    if (const auto integer = item.value_exact<int64_t>()) return fmt::format("{}", *integer);
-    if (const auto number = item.value_exact<double>()) return fmt::format("{}", *number);
-    if (const auto truth = item.value_exact<bool>()) return *truth ? "true" : "false";
-    fail("{}: expected one value, found a table, a date or a list within a list", where);
-  };
-  const bool wants_text = visit_member(config, option.member, [](const auto& value) {
+// What stands in the file: "the string \"4\"".
+std::string told(const toml::node& item) {
+  if (const auto text = item.value_exact<std::string>()) return "the string " + quote(*text);
+  if (const auto integer = item.value_exact<int64_t>()) return fmt::format("the integer {}", *integer);
+  if (const auto number = item.value_exact<double>()) return fmt::format("the number {}", *number);
+  if (const auto truth = item.value_exact<bool>()) return *truth ? "true" : "false";
+  return item.is_table() ? "a table" : item.is_array() ? "a list" : "a date or a time";
+}
+
+// The value as a flag would have it, of the type that the setting has.
+std::string text_of(const TrainOption& option, const toml::node& item, const std::string& where) {
+  static const TrainConfig any;
+  const bool wants_text = visit_member(any, option.member, [](const auto& value) {
     using T = std::decay_t<decltype(value)>;
     return std::is_same_v<T, std::string> || std::is_same_v<T, std::vector<std::string>> || is_enum<T>;
   });
-  const auto checked = [&](const toml::node& item) {
-    const std::string text = text_of(item);
-    if (item.is_string() != wants_text) fail_value(where, wants_text ? "a string" : option.type(), text);
-    return text;
-  };
+  const bool wants_number = option.type() == "INT" || option.type() == "NUMBER";
+  const auto text = item.value_exact<std::string>();
+  const auto integer = item.value_exact<int64_t>();
+  const auto number = item.value_exact<double>();
+  const auto truth = item.value_exact<bool>();
+  if (text && wants_text) return *text;
+  if (integer && wants_number) return fmt::format("{}", *integer);
+  if (number && wants_number) return fmt::format("{}", *number);
+  if (truth && option.is_switch()) return *truth ? "true" : "false";
+  fail_usage("{}: expected {}, found {}", where,
+             wants_text               ? "a string"
+             : option.type() == "INT" ? "an integer"
+             : wants_number           ? "a number"
+                                      : "true or false",
+             told(item));
+}
+
+void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::node& node, const std::string& where) {
   if (!option.is_list()) {
-    const std::string text = checked(node);
+    const std::string text = text_of(option, node, where);
     return visit_member(config, option.member, [&](auto& value) { set_value(value, option, text, where); });
   }
-  check(node.is_array() || option.key == "dataset", "{}: expected a list of strings", where);
+  check_usage(node.is_array() || option.key == "dataset", "{}: expected a list of strings, found {}", where,
+              told(node));
   auto& list = config.*std::get<std::vector<std::string> TrainConfig::*>(option.member);
   list.clear();
-  if (!node.is_array()) return list.push_back(checked(node));
-  for (const toml::node& item : *node.as_array()) list.push_back(checked(item));
+  if (!node.is_array()) return list.push_back(text_of(option, node, where));
+  for (const toml::node& item : *node.as_array()) list.push_back(text_of(option, item, where));
 }
 
 std::string toml_string(const std::string& text) {
@@ -156,6 +175,17 @@ std::string toml_value(const std::vector<std::string>& list) {
 }
 template <class T>
 requires is_enum<T> std::string toml_value(T value) { return toml_string(std::string(names_of(value)[size_t(value)])); }
+
+void check_name(const std::string& name) {
+  check_usage(name.find('/') == std::string::npos && name != "." && name != "..",
+              "--name: expected a file name without '/', found '{}'", name);
+  // What stands beside the result, and room for what is put behind its name.
+  constexpr size_t kLongestName = 200;
+  static constexpr std::string_view kTaken[] = {"state", "logs", "config.toml", "metrics.jsonl", "loss.png"};
+  check_usage(std::find(std::begin(kTaken), std::end(kTaken), name) == std::end(kTaken),
+              "--name: '{}' is what a run calls another of its files; choose another", name);
+  check_usage(name.size() <= kLongestName, "--name: expected at most {} bytes, found {}", kLongestName, name.size());
+}
 
 }  // namespace
 
@@ -193,11 +223,11 @@ std::string TrainOption::toml(const TrainConfig& config) const {
 
 void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words) const {
   if (is_list()) {
-    for (const std::string& word : words) check(!word.empty(), "{}: expected {}, found ''", flag(), item);
+    for (const std::string& word : words) check_usage(!word.empty(), "{}: expected {}, found ''", flag(), item);
     config.*std::get<std::vector<std::string> TrainConfig::*>(member) = words;
     return;
   }
-  check(words.size() == 1, "{}: expected one value, found {}", flag(), words.size());
+  check_usage(words.size() == 1, "{}: expected one value, found {}", flag(), words.size());
   visit_member(config, member, [&](auto& value) { set_value(value, *this, words.front(), flag()); });
 }
 
@@ -206,7 +236,8 @@ const std::vector<TrainOption>& train_options() {
   static const std::vector<TrainOption> options = {
       {.key = "model",
        .member = &C::model,
-       .help = "Diffusers folder, transformers folder or GGUF file, or the name of a model: tiny, tiny-llm, sdxl"},
+       .help = "Diffusers folder, transformers folder or GGUF file, or the name of a model: tiny, tiny-llm, sdxl",
+       .fixed = false},
       {.key = "dataset",
        .member = &C::dataset,
        .help = "Folder of pictures, each with its caption beside it in a .txt; for language models files of JSON lines",
@@ -253,7 +284,7 @@ const std::vector<TrainOption>& train_options() {
        .min = 1,
        .max = 65536},
       {.key = "accumulate", .member = &C::accumulate, .help = "Batches a step", .min = 1, .max = 65536},
-      {.key = "lr", .member = &C::lr, .help = "Learning rate", .max = 1e38, .above_min = true},
+      {.key = "lr", .member = &C::lr, .help = "Learning rate", .max = 1e38, .above_min = true, .fixed = false},
       {.key = "lr_schedule", .member = &C::lr_schedule, .help = "How the learning rate falls after its warm-up"},
       {.key = "warmup", .member = &C::warmup, .help = "Steps in which the learning rate climbs to --lr"},
       {.key = "weight_decay", .member = &C::weight_decay, .help = "AdamW's weight decay", .max = 1e38},
@@ -339,6 +370,12 @@ const std::vector<TrainOption>& train_options() {
        .member = &C::save_every,
        .help = "Also save each so many steps; 0: at the end only",
        .fixed = false},
+      {.key = "state_every_minutes",
+       .member = &C::state_every_minutes,
+       .help = "Also save where the run stands, for --resume, each so many minutes; 0: does not [10; with --train full "
+               "0]",
+       .max = 1e6,
+       .fixed = false},
       {.key = "resume", .member = &C::resume, .help = "Go on from the state in --output", .fixed = false},
   };
   return options;
@@ -350,47 +387,53 @@ void read_toml(TrainConfig& config, const std::filesystem::path& file) {
   try {
     table = toml::parse(text, source);
   } catch (const toml::parse_error& e) {
-    fail("{}: line {}: {}", source, e.source().begin.line, e.description());
+    fail_usage("{}: line {}: {}", source, e.source().begin.line, e.description());
   }
   for (const auto& [key, node] : table) {
     const auto found = std::find_if(train_options().begin(), train_options().end(),
                                     [&, k = key.str()](const TrainOption& option) { return option.key == k; });
-    check(found != train_options().end(), "{}: {}: no such setting (`wick train --help` lists them, with _ for -)",
-          source, key.str());
+    check_usage(found != train_options().end(),
+                "{}: {}: no such setting (`wick train --help` lists them, with _ for -)", source, key.str());
     set_from_toml(config, *found, node, fmt::format("{}: {}", source, key.str()));
   }
 }
 
 std::string to_toml(const TrainConfig& config) {
+  const auto is_said = [&](const TrainOption& option) {
+    if (option.key == "steps") return config.steps > 0 && config.epochs == 0;
+    if (option.key == "state_every_minutes") return config.state_every_minutes >= 0;
+    return option.key != "resume";
+  };
   std::string text;
-  const bool by_epochs = config.steps == 0 || config.epochs > 0;
   for (const TrainOption& option : train_options())
-    if (option.key != "resume" && !(option.key == "steps" && by_epochs))
-      text += fmt::format("{} = {}\n", option.key, option.toml(config));
+    if (is_said(option)) text += fmt::format("{} = {}\n", option.key, option.toml(config));
   return text;
 }
 
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (const TrainOption& option : train_options())
     if (std::find(needed.begin(), needed.end(), option.key) != needed.end())
-      check(option.toml(config) != "\"\"" && option.toml(config) != "[]", "{} is missing: {}", option.flag(),
-            option.help);
+      check_usage(option.toml(config) != "\"\"" && option.toml(config) != "[]", "{} is missing: {}", option.flag(),
+                  option.help);
   if (config.name.empty()) config.name = config.train == TrainMode::lora ? "lora" : "model";
-  check(config.name.find('/') == std::string::npos && config.name != "." && config.name != "..",
-        "--name: expected a file name without '/', found '{}'", config.name);
-  check(config.steps == 0 || config.epochs == 0, "--steps and --epochs: expected one of them, found {} and {}",
-        config.steps, config.epochs);
+  check_name(config.name);
+  check_usage(config.steps == 0 || config.epochs == 0, "--steps and --epochs: expected one of them, found {} and {}",
+              config.steps, config.epochs);
   if (config.epochs == 0 && config.steps == 0) config.steps = TrainConfig::kSteps;
+  if (config.state_every_minutes < 0) config.state_every_minutes = config.train == TrainMode::full ? 0 : 10;
   if (config.alpha == 0) config.alpha = double(config.rank);
-  check(config.train == TrainMode::lora || config.targets.empty(), "--targets: only a LoRA has targets; --train is {}",
-        kModes[size_t(config.train)]);
-  check(config.train == TrainMode::lora || config.lora_dropout == 0, "--lora-dropout: there is no LoRA; --train is {}",
-        kModes[size_t(config.train)]);
-  check(config.train == TrainMode::full || !config.from_scratch,
-        "--from-scratch: only --train full begins with random weights; --train is {}", kModes[size_t(config.train)]);
-  check(config.train == TrainMode::lora || config.quantize == Quantize::none,
-        "--quantize: is for frozen matrices; --train {} has none", kModes[size_t(config.train)]);
-  check(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
+  check_usage(config.train == TrainMode::lora || config.targets.empty(),
+              "--targets: only a LoRA has targets; --train is {}", kModes[size_t(config.train)]);
+  check_usage(config.train == TrainMode::lora || config.lora_dropout == 0,
+              "--lora-dropout: there is no LoRA; --train is {}", kModes[size_t(config.train)]);
+  check_usage(config.train == TrainMode::full || !config.from_scratch,
+              "--from-scratch: only --train full begins with random weights; --train is {}",
+              kModes[size_t(config.train)]);
+  check_usage(config.train == TrainMode::lora || config.quantize == Quantize::none,
+              "--quantize: is for frozen matrices; --train {} has none", kModes[size_t(config.train)]);
+  check_usage(config.quantize == Quantize::none || config.dtype == DType::f32,
+              "--quantize: expected it, --bf16 or --fp16, found two of them");
+  check_usage(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
   const auto absolute = [](std::string& path) {
     if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
   };

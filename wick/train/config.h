@@ -62,7 +62,8 @@ struct TrainConfig {
   std::string device = "auto";
   bool no_graph = false;
   bool tf32 = false;
-  int64_t save_every = 0;  // 0: at the end only
+  int64_t save_every = 0;           // 0: at the end only
+  double state_every_minutes = -1;  // -1: 10, or 0 with --train full
   bool resume = false;
 };
 
@@ -87,20 +88,20 @@ struct TrainOption {
   bool is_switch() const;                             // a bool: the flag takes no value
   bool is_list() const;
 
-  // From a flag's words. Throws Error: "--rank: expected an integer from 1 to ..., found 'x'".
+  // From a flag's words. Throws UsageError: "--rank: expected an integer from 1 to ..., found 'x'".
   void set(TrainConfig& config, const std::vector<std::string>& words) const;
 };
 
 const std::vector<TrainOption>& train_options();
 
-// Sets what the file says; unknown keys, wrong types and numbers out of range are Errors that name file and key.
+// Sets what the file says; unknown keys, wrong types and numbers out of range are UsageErrors that name file and key.
 void read_toml(TrainConfig& config, const std::filesystem::path& file);
-// All settings but `resume`, and `steps` where the epochs tell it, so that `--config` with this file is the same run
-// again.
+// All settings but `resume`, and what follows from others (`steps` where the epochs tell it), so that `--config` with
+// this file is the same run again.
 std::string to_toml(const TrainConfig& config);
 
 // Fills in what follows from other settings, makes paths absolute and checks what one setting demands of another, and
-// that those that are `needed` are there.
+// that those that are `needed` are there. Throws UsageError.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
 // Throws Error naming a setting that only the other kind of models has.
 void check_kind(const TrainConfig& config, ModelKind kind);

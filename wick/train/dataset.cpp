@@ -1,22 +1,28 @@
 #include "wick/train/dataset.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cctype>
+#include <charconv>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
+#include "wick/io/descriptor.h"
 #include "wick/io/file.h"
 #include "wick/io/sha256.h"
+#include "wick/train/faults.h"
 
 namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kMaxScaledPixels = 200'000'000;
+constexpr int64_t kMaxRepeats = 1000;
 constexpr size_t kMaxCaptionBytes = size_t{1} << 20;
 constexpr std::array kReadable = {".jpg", ".jpeg", ".png", ".webp"};
 // Pictures that Wick cannot read are not skipped in silence.
@@ -58,45 +64,141 @@ std::string trimmed(const std::string& text) {
   return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
 }
 
-std::string read_caption(const fs::path& image) {
+// A caption, and its file as it is.
+struct Caption {
+  std::string text;
+  DataFile file;
+};
+
+Caption read_caption(const fs::path& image, const fs::path& folder) {
   fs::path file = image;
   file.replace_extension(".txt");
   std::error_code ignored;
   check(fs::exists(file, ignored), "{}: no caption; write what the picture shows into {}", image.string(),
-        file.string());
+        file.filename().string());
   std::string text = read_file(file, kMaxCaptionBytes);
+  Caption caption{.file = {file.lexically_relative(folder).generic_string(), sha256_hex(text)}};
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // a byte-order mark
   check(is_valid_utf8(text), "{}: the caption is not UTF-8; save it with that encoding", file.string());
-  std::string caption = trimmed(text);
-  check(!caption.empty(), "{}: the caption is empty; write what the picture shows, or remove the picture",
+  caption.text = trimmed(text);
+  check(!caption.text.empty(), "{}: the caption is empty; write what the picture shows, or remove the picture",
         file.string());
-  check(caption.find('\0') == std::string::npos, "{}: expected a caption, found a NUL character", file.string());
+  check(caption.text.find('\0') == std::string::npos, "{}: expected a caption, found a NUL character", file.string());
   return caption;
 }
 
-std::vector<fs::path> find_images(const fs::path& folder) {
+void check_is_folder(const fs::path& folder) {
   std::error_code error;
   check(fs::exists(folder, error), "--dataset {}: no such folder", folder.string());
-  check(fs::is_directory(folder, error), "--dataset {}: expected a folder, found a file", folder.string());
-  std::vector<fs::path> images;
+  if (fs::is_directory(folder, error)) return;
+  std::string found = "a file";
+  if (fs::is_regular_file(folder, error)) {
+    const FileDescriptor file(folder);
+    std::array<char, kForeignBytes> start{};
+    const std::string foreign = foreign_format({start.data(), file.read_at(0, start.data(), start.size())});
+    if (!foreign.empty()) found = foreign;
+  }
+  fail("--dataset {}: expected a folder of pictures, found {}", folder.string(), found);
+}
+
+struct Scanned {
+  std::vector<fs::path> pictures;                    // by their extensions
+  std::vector<std::string> folders, linked_folders;  // directly within
+};
+
+Scanned scan_folder(const fs::path& folder) {
+  Scanned found;
+  std::error_code error;
   fs::recursive_directory_iterator entry(folder, error), end;
   for (; !error && entry != end; entry.increment(error)) {
     const fs::path& path = entry->path();
-    if (path.filename().string().starts_with('.')) {
+    const std::string name = path.filename().string();
+    if (name.starts_with('.')) {
       entry.disable_recursion_pending();
       continue;
     }
-    if (entry->is_directory(error)) continue;
+    std::error_code ignored;
+    if (entry->is_directory(ignored)) {
+      if (entry->is_symlink(ignored))
+        found.linked_folders.push_back(path.lexically_relative(folder).string());
+      else if (entry.depth() == 0)
+        found.folders.push_back(name);
+      continue;
+    }
     const std::string extension = lower_extension(path);
-    check(!is_one_of(extension, kUnreadable), "{}: {} is not a format Wick reads; convert it to PNG, JPEG or WebP",
-          path.string(), extension);
-    if (is_one_of(extension, kReadable)) images.push_back(path);
+    if (is_one_of(extension, kReadable) || is_one_of(extension, kUnreadable)) found.pictures.push_back(path);
   }
   check(!error, "--dataset {}: cannot be read: {}", folder.string(), error.message());
-  check(!images.empty(), "--dataset {}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt)",
-        folder.string());
-  std::sort(images.begin(), images.end());
-  return images;
+  std::sort(found.pictures.begin(), found.pictures.end());
+  std::sort(found.folders.begin(), found.folders.end());
+  return found;
+}
+
+// 10 of "10_cat"; more than anybody wants of what does not fit in a number.
+std::optional<int64_t> repeats_in_name(const std::string& name) {
+  const size_t digits = name.find_first_not_of("0123456789");
+  if (digits == 0 || digits == name.npos || name[digits] != '_') return {};
+  int64_t repeats{};
+  const auto [end, error] = std::from_chars(name.data(), name.data() + digits, repeats);
+  return error == std::errc{} ? repeats : kMaxRepeats + 1;
+}
+
+// By folder, where all of them say so; else empty.
+std::map<std::string, int64_t> folder_repeats(const Scanned& found, Dataset& dataset) {
+  std::map<std::string, int64_t> repeats;
+  std::string without;
+  for (const std::string& name : found.folders) {
+    if (const auto n = repeats_in_name(name))
+      repeats[name] = *n;
+    else
+      without = name;
+  }
+  if (!repeats.empty() && !without.empty()) {
+    dataset.remarks.push_back(
+        fmt::format("{} counts once: folders say how often their pictures are shown only where "
+                    "all of them are named so, and {} is not.",
+                    repeats.begin()->first, without));
+    return {};
+  }
+  for (const auto& [name, n] : repeats)
+    check(n <= kMaxRepeats,
+          "--dataset {}: the folder {} says that an epoch shows its pictures {} times, expected at most {}; rename it, "
+          "so that its name does not begin with a number and _",
+          dataset.folder.string(), name, name.substr(0, name.find('_')), kMaxRepeats);
+  return repeats;
+}
+
+// Keeps the pictures that an epoch shows, and how often. Says what it shows and what not.
+std::vector<std::pair<fs::path, int64_t>> shown_pictures(const Scanned& found, Dataset& dataset) {
+  std::vector<std::pair<fs::path, int64_t>> kept;
+  const std::map<std::string, int64_t> repeats = folder_repeats(found, dataset);
+  dataset.repeated = !repeats.empty();
+  std::map<std::string, size_t> count;
+  size_t left_out = 0;
+  for (const fs::path& picture : found.pictures) {
+    if (!dataset.repeated) {
+      kept.emplace_back(picture, 1);
+      continue;
+    }
+    const fs::path within = picture.lexically_relative(dataset.folder);
+    const auto folder = repeats.find(within.parent_path().string());
+    if (folder == repeats.end() || folder->second == 0) {
+      ++left_out;
+      continue;
+    }
+    kept.emplace_back(picture, folder->second);
+    ++count[folder->first];
+  }
+  for (const auto& [folder, pictures] : count)
+    dataset.remarks.push_back(fmt::format("{}: {} × {}", folder, count_of(pictures, "picture"), repeats.at(folder)));
+  if (left_out > 0)
+    dataset.remarks.push_back(
+        fmt::format("{} left out, as kohya's scripts do: not directly in a folder named N_name, "
+                    "or N is 0.",
+                    count_of(left_out, "picture")));
+  for (const std::string& link : found.linked_folders)
+    dataset.remarks.push_back(fmt::format("{} is a link to a folder and is not read.", link));
+  return kept;
 }
 
 // A picture that cannot be read: what is wrong, and the way out.
@@ -109,45 +211,97 @@ auto readable(const Read& read) {
   }
 }
 
-Example examine(const fs::path& image, const fs::path& folder, const std::vector<Size>& buckets,
-                const BucketOptions& options) {
+void check_scaled(const fs::path& image, const Size& picture, const Size& scaled) {
+  const ImageLimits limits;
+  check(std::max(scaled.width, scaled.height) <= limits.max_side && scaled.width * scaled.height <= limits.max_pixels,
+        "{}: {}x{} pixels are too long and thin for any bucket; crop or remove the picture", image.string(),
+        picture.width, picture.height);
+}
+
+// Fills in what the picture's header tells.
+void examine(Example& example, const fs::path& folder, const std::vector<Size>& buckets, const BucketOptions& options) {
+  const fs::path& image = example.image;
+  const std::string extension = lower_extension(image);
+  check(is_one_of(extension, kReadable), "{}: {} is not a format Wick reads; convert it to PNG, JPEG or WebP",
+        image.string(), extension);
   const ImageInfo info = readable([&] { return probe_image(image); });
-  Example example{.image = image,
-                  .name = image.lexically_relative(folder).generic_string(),
-                  .caption = read_caption(image),
-                  .size = {info.width, info.height}};
+  example.name = image.lexically_relative(folder).generic_string();
+  example.size = {info.width, info.height};
   try {
     example.placement = place(example.size, buckets, options);
   } catch (const Error& e) {
     fail("{}: {}; remove the picture or lower --resolution", image.string(), e.what());
   }
-  const Size scaled = example.placement.scaled;
-  check(scaled.width * scaled.height <= kMaxScaledPixels,
-        "{}: {}x{} pixels are too long and thin for any bucket; crop the picture", image.string(), info.width,
-        info.height);
-  return example;
+  check_scaled(image, example.size, example.placement.scaled);
 }
 
 }  // namespace
 
-Dataset Dataset::scan(const fs::path& folder, const BucketOptions& options) {
+Dataset Dataset::scan(const fs::path& folder, const BucketOptions& options, const Progress& progress) {
   const std::vector<Size> buckets = bucket_sizes(options);
   Dataset dataset{.folder = folder};
+  check_is_folder(folder);
   Sha256 hash;
-  for (const fs::path& image : find_images(folder)) {
-    dataset.examples.push_back(examine(image, folder, buckets, options));
-    const Example& example = dataset.examples.back();
-    const std::string parts = example.name + '\0' + sha256_hex_of_file(image) + '\0' + example.caption + '\0';
+  Faults faults;
+  const auto pictures = shown_pictures(scan_folder(folder), dataset);
+  size_t done = 0;
+  for (const auto& [image, repeats] : pictures) {
+    if (progress) progress("Looking at pictures", done++, pictures.size());
+    Example example{.image = image, .repeats = repeats};
+    Caption caption;
+    const bool is_picture = faults.collect([&] { examine(example, folder, buckets, options); });
+    if (!faults.collect([&] { caption = read_caption(example.image, folder); }) || !is_picture) continue;
+    example.caption = caption.text;
+    const std::string picture_hash = sha256_hex_of_file(image);
+    dataset.files.insert(dataset.files.end(), {{example.name, picture_hash}, caption.file});
+    std::string parts = example.name + '\0' + picture_hash + '\0' + caption.text + '\0';
+    if (repeats != 1) parts += fmt::format("{}", repeats) + '\0';
     hash.update(parts.data(), parts.size());
+    dataset.examples.push_back(std::move(example));
   }
+  dataset.check_pictures(faults, progress);
   dataset.sha256 = hash.hex();
   return dataset;
+}
+
+// Where something is wrong, pictures are decoded too, so that those whose headers are right are told at the same time.
+void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
+  for (size_t i = 0; i < examples.size() && !faults.empty(); ++i) {
+    if (progress) progress("Decoding pictures", i, examples.size());
+    faults.collect([&] { readable([&] { return read_image(examples[i].image); }); });
+  }
+  faults.check(folder.string());
+  check(!examples.empty(), "--dataset {}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt)",
+        folder.string());
 }
 
 std::map<Size, std::vector<size_t>> Dataset::buckets() const {
   std::map<Size, std::vector<size_t>> by_size;
   for (size_t i = 0; i < examples.size(); ++i) by_size[examples[i].placement.bucket].push_back(i);
   return by_size;
+}
+
+std::map<Size, std::vector<size_t>> Dataset::shown() const {
+  std::map<Size, std::vector<size_t>> by_size;
+  for (size_t i = 0; i < examples.size(); ++i) {
+    std::vector<size_t>& bucket = by_size[examples[i].placement.bucket];
+    bucket.insert(bucket.end(), size_t(examples[i].repeats), i);
+  }
+  return by_size;
+}
+
+std::map<std::string, std::vector<size_t>> Dataset::subsets() const {
+  const fs::path own = folder.has_filename() ? folder.filename() : folder.parent_path().filename();
+  std::map<std::string, std::vector<size_t>> all;
+  for (size_t i = 0; i < examples.size(); ++i)
+    all[repeated ? fs::path(examples[i].name).parent_path().string() : own.string()].push_back(i);
+  return all;
+}
+
+size_t Dataset::shown_count() const {
+  size_t count = 0;
+  for (const Example& example : examples) count += size_t(example.repeats);
+  return count;
 }
 
 Image load_image(const Example& example) {

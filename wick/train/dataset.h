@@ -1,16 +1,24 @@
 // A folder of pictures, JPEG, PNG or WebP, each with its caption in a .txt of the same name. Folders within are read
 // too; names that start with a dot are not.
+//
+// Where every folder within is named N_name ("10_cat"), an epoch shows its pictures N times, as kohya's scripts do
+// (sd-scripts, library/config_util.py, generate_dreambooth_subsets_config_by_subdirs, and DreamBoothDataset in
+// library/train_util.py): what lies directly in a folder counts, N of 0 leaves it out, and so does lying elsewhere.
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "wick/io/image.h"
 #include "wick/train/buckets.h"
+#include "wick/train/data_files.h"
 
 namespace wick {
+
+class Faults;
 
 struct Example {
   std::filesystem::path image;
@@ -18,17 +26,30 @@ struct Example {
   std::string caption;  // UTF-8, without the space around it
   Size size;            // of the upright picture
   Placement placement;
+  int64_t repeats = 1;  // how often an epoch shows it
 };
 
 struct Dataset {
   std::filesystem::path folder;
-  std::vector<Example> examples;  // ordered by name, whatever the file system says
-  std::string sha256;             // of names, pictures and captions
+  std::vector<Example> examples;     // ordered by name, whatever the file system says
+  std::string sha256;                // of names, pictures, captions and repeats
+  std::vector<DataFile> files;       // pictures and captions
+  bool repeated = false;             // its folders say how often
+  std::vector<std::string> remarks;  // "10_cat: 24 pictures × 10", and what was left out
 
-  // Checks every picture's header and every caption, and sorts the pictures into buckets. What is wrong is one Error
-  // with the file's name and the way out.
-  static Dataset scan(const std::filesystem::path& folder, const BucketOptions& options);
-  std::map<Size, std::vector<size_t>> buckets() const;  // indices of examples, by size
+  // Checks every picture's header and every caption, and sorts the pictures into buckets. What is wrong with any of
+  // them is one Error with the files' names and the way out.
+  using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
+  static Dataset scan(const std::filesystem::path& folder, const BucketOptions& options, const Progress& progress = {});
+  // Indices of examples, by size: each once, and as often as an epoch shows it.
+  std::map<Size, std::vector<size_t>> buckets() const;
+  std::map<Size, std::vector<size_t>> shown() const;
+  // Indices of examples by their folder of repeats; without such, all under the data set's own name.
+  std::map<std::string, std::vector<size_t>> subsets() const;
+  size_t shown_count() const;  // pictures an epoch shows
+
+ private:
+  void check_pictures(Faults& faults, const Progress& progress) const;
 };
 
 // The picture, upright, scaled and cropped to its bucket.

@@ -1,8 +1,8 @@
 #include "wick/train/interrupt.h"
 
-#include <csignal>
 #include <cstddef>
 #include <ctime>
+#include <initializer_list>
 
 namespace wick {
 namespace {
@@ -23,7 +23,7 @@ void remember(int number) {
   if (signalled == 0) {
     signalled = 1;
     first = now();
-  } else if (now() - first > kSameMoment) {
+  } else if (number != SIGHUP && now() - first > kSameMoment) {
     std::signal(number, SIG_DFL);
     std::raise(number);  // comes when this handler returns
   }
@@ -44,16 +44,18 @@ Interrupt::Interrupt() {
   struct sigaction action {};
   action.sa_handler = remember;
   action.sa_flags = SA_RESTART | SA_ONSTACK;
-  sigaddset(&action.sa_mask, SIGINT);
-  sigaddset(&action.sa_mask, SIGTERM);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&action.sa_mask, number);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  sigaction(SIGHUP, nullptr, &hangup_);
+  if (hangup_.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
   std::signal(SIGXFSZ, SIG_IGN);
 }
 
 Interrupt::~Interrupt() {
   std::signal(SIGINT, SIG_DFL);
   std::signal(SIGTERM, SIG_DFL);
+  sigaction(SIGHUP, &hangup_, nullptr);
 }
 
 bool Interrupt::requested() const { return signalled != 0; }

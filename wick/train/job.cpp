@@ -17,11 +17,11 @@ namespace fs = std::filesystem;
 
 class PictureJob final : public Job {
  public:
-  PictureJob(const TrainConfig& config, const fs::path& model)
+  PictureJob(const TrainConfig& config, const fs::path& model, const Progress& progress)
       : config_(config), model_(model), buckets_(sdxl_buckets(model, config.resolution, !config.no_upscale)) {
     check_kind(config, ModelKind::pictures);
     check(config.dataset.size() == 1, "--dataset: expected one folder of pictures, found {}", config.dataset.size());
-    dataset_ = Dataset::scan(config.dataset.front(), buckets_);
+    dataset_ = Dataset::scan(config.dataset.front(), buckets_, progress);
   }
 
   Size largest() const override {
@@ -32,24 +32,34 @@ class PictureJob final : public Job {
   }
 
   std::string data_hash() const override { return dataset_.sha256; }
+  const std::vector<DataFile>& data_files() const override { return dataset_.files; }
+  std::string_view item() const override { return "picture"; }
 
   std::string describe() const override {
-    return fmt::format("{} in {}", count_of(dataset_.examples.size(), "picture"),
+    const size_t count = dataset_.examples.size(), shown = dataset_.shown_count();
+    return fmt::format("{}{} in {}", count_of(count, "picture"),
+                       shown == count ? "" : fmt::format(", shown {} times an epoch,", shown),
                        count_of(dataset_.buckets().size(), "bucket"));
   }
 
   std::vector<std::string> remarks() const override {
-    if (config_.train == TrainMode::vae) return {};
-    const std::string cut = cut_captions(dataset_, model_);
-    return cut.empty() ? std::vector<std::string>{} : std::vector{cut + "."};
+    std::vector<std::string> all = dataset_.remarks;
+    if (config_.train == TrainMode::vae) return all;
+    if (const std::string cut = cut_captions(dataset_, model_); !cut.empty()) all.push_back(cut + ".");
+    return all;
   }
 
   fs::path last_file(const fs::path& stem) const override {
     return config_.train == TrainMode::lora ? fs::path(stem.string() + ".safetensors") : stem / kDiffusersLast;
   }
 
+  uint64_t copied_bytes() const override {
+    if (config_.train == TrainMode::lora) return 0;
+    return wick::copied_bytes(model_, config_.train == TrainMode::full ? "unet" : "vae");
+  }
+
   int64_t batches(int64_t epochs) const override {
-    return epochs * BatchSampler(dataset_.buckets(), config_.batch_size, uint64_t(config_.seed)).batches_per_epoch();
+    return epochs * BatchSampler(dataset_.shown(), config_.batch_size, uint64_t(config_.seed)).batches_per_epoch();
   }
 
   std::unique_ptr<Task> load(Backend& backend, const Progress& progress) const override {
@@ -65,8 +75,8 @@ class PictureJob final : public Job {
 
 class TextJob final : public Job {
  public:
-  TextJob(const TrainConfig& config, const fs::path& model, const Progress& progress)
-      : config_(checked(config)), model_(model) {
+  TextJob(const TrainConfig& config, const fs::path& model, const Progress& progress) : config_(config), model_(model) {
+    check_kind(config, ModelKind::text);
     const TextEncoder encoder(model, config.chat_template);
     const int64_t length = sequence_length(config, LlamaConfig::read(model));
     train_ = TextDataset::read(config.dataset, encoder, length, config.long_documents, progress);
@@ -81,6 +91,8 @@ class TextJob final : public Job {
     return {.width = std::max({row_length_, train_.longest, validation_.longest}), .height = 1};
   }
   std::string data_hash() const override { return train_.sha256; }
+  const std::vector<DataFile>& data_files() const override { return train_.files; }
+  std::string_view item() const override { return "row"; }
 
   std::string describe() const override {
     const PackedBatches batches = order();
@@ -119,13 +131,6 @@ class TextJob final : public Job {
   }
 
  private:
-  static const TrainConfig& checked(const TrainConfig& config) {
-    check_kind(config, ModelKind::text);
-    check(config.quantize == Quantize::none || config.dtype == DType::f32,
-          "--quantize: expected it, --bf16 or --fp16, found two of them");
-    return config;
-  }
-
   PackedBatches order() const { return {train_.lengths(), row_length_, config_.batch_size, uint64_t(config_.seed)}; }
 
   TrainConfig config_;
@@ -139,7 +144,7 @@ class TextJob final : public Job {
 
 std::unique_ptr<Job> open_job(const TrainConfig& config, const fs::path& model, const Progress& progress) {
   if (LlamaConfig::is_here(model)) return std::make_unique<TextJob>(config, model, progress);
-  return std::make_unique<PictureJob>(config, model);
+  return std::make_unique<PictureJob>(config, model, progress);
 }
 
 }  // namespace wick

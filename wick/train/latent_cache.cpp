@@ -8,6 +8,7 @@
 
 #include "wick/io/count.h"
 #include "wick/text/clip_tokenizer.h"
+#include "wick/train/faults.h"
 
 namespace wick {
 namespace {
@@ -47,7 +48,7 @@ LatentCache::LatentCache(const Sdxl& sdxl, const std::filesystem::path& model, D
       dataset_(std::move(dataset)),
       caption_dropout_(options.caption_dropout),
       encode_text_(options.encode_text),
-      sampler_(dataset_.buckets(), options.batch_size, options.seed) {
+      sampler_(dataset_.shown(), options.batch_size, options.seed) {
   const TapePause frozen;
   encode_captions(sdxl, model);
   encode_images(sdxl, options.progress);
@@ -58,10 +59,15 @@ void LatentCache::encode_images(const Sdxl& sdxl, const std::function<void(size_
   check(sdxl.vae_encoder != nullptr, "LatentCache: the model was loaded without its VAE encoder");
   rows_.resize(dataset_.examples.size());
   size_t done = 0;
+  Faults faults;
   for (const auto& [size, examples] : dataset_.buckets()) {
     Latents& bucket = latents_[size];
     for (size_t i = 0; i < examples.size(); ++i) {
-      const Tensor image = image_to_tensor(load_image(dataset_.examples[examples[i]])).to(sdxl.memory);
+      Image picture;
+      faults.collect([&] { picture = load_image(dataset_.examples[examples[i]]); });
+      if (progress) progress(++done, dataset_.examples.size());
+      if (!faults.empty()) continue;  // the rest is only looked at
+      const Tensor image = image_to_tensor(picture).to(sdxl.memory);
       const Gaussian posterior = (*sdxl.vae_encoder)(with_batch(reshape(image, {1, image.numel()}), image.shape()));
       if (i == 0) {
         const Shape& shape = posterior.mean.shape();
@@ -73,10 +79,10 @@ void LatentCache::encode_images(const Sdxl& sdxl, const std::function<void(size_
                 affine(posterior.mean, vae.scaling_factor, -vae.shift_factor * vae.scaling_factor));
       write_row(bucket.deviation, int64_t(i), vae.scaling_factor * exp(0.5f * posterior.logvar));
       rows_[examples[i]] = {size, int64_t(i)};
-      if (progress) progress(++done, dataset_.examples.size());
     }
     sdxl.memory.trim();  // the next pictures are of another size
   }
+  faults.check(dataset_.folder.string());
 }
 
 void LatentCache::encode_captions(const Sdxl& sdxl, const std::filesystem::path& model) {

@@ -23,25 +23,36 @@ std::string folder_name(const std::string& path) {
 
 // {folder: {tag: how often}}; tags are what stands between commas.
 json tag_frequency(const Dataset& dataset) {
-  json tags = json::object();
-  for (const Example& example : dataset.examples) {
-    std::istringstream caption(example.caption);
-    for (std::string tag; std::getline(caption, tag, ',');) {
-      const size_t begin = tag.find_first_not_of(" \t\r\n"), end = tag.find_last_not_of(" \t\r\n");
-      if (begin == std::string::npos) continue;
-      json& count = tags[tag.substr(begin, end - begin + 1)];
-      count = count.is_null() ? 1 : count.get<int64_t>() + 1;
+  json folders = json::object();
+  for (const auto& [folder, examples] : dataset.subsets()) {
+    json& tags = folders[folder] = json::object();
+    for (const size_t i : examples) {
+      std::istringstream caption(dataset.examples[i].caption);
+      for (std::string tag; std::getline(caption, tag, ',');) {
+        const size_t begin = tag.find_first_not_of(" \t\r\n"), end = tag.find_last_not_of(" \t\r\n");
+        if (begin == std::string::npos) continue;
+        json& count = tags[tag.substr(begin, end - begin + 1)];
+        count = count.is_null() ? 1 : count.get<int64_t>() + 1;
+      }
     }
   }
-  return tags;
+  return folders;
+}
+
+json dataset_dirs(const Dataset& dataset) {
+  json folders = json::object();
+  for (const auto& [folder, examples] : dataset.subsets())
+    folders[folder] = {{"n_repeats", dataset.examples[examples.front()].repeats}, {"img_count", examples.size()}};
+  return folders;
 }
 
 json bucket_info(const Dataset& dataset) {
   json buckets = json::object();
   double error = 0;
+  const auto shown = dataset.shown();
   for (const auto& [size, examples] : dataset.buckets()) {
     const std::string index = std::to_string(buckets.size());
-    buckets[index] = {{"resolution", {size.width, size.height}}, {"count", examples.size()}};
+    buckets[index] = {{"resolution", {size.width, size.height}}, {"count", shown.at(size).size()}};
     for (const size_t i : examples) {
       const Size picture = dataset.examples[i].size;
       error += std::abs(double(picture.width) / double(picture.height) - double(size.width) / double(size.height));
@@ -89,14 +100,12 @@ Metadata network_metadata(const TrainConfig& c) {
 }
 
 Metadata dataset_metadata(const LoraRun& run) {
-  const size_t count = run.dataset.examples.size();
-  const std::string folder = folder_name(run.dataset.folder.string());
   const int64_t side = run.buckets.resolution;
   return {
-      {"ss_num_train_images", fmt::format("{}", count)},
+      {"ss_num_train_images", fmt::format("{}", run.dataset.shown_count())},
       {"ss_num_reg_images", "0"},
-      {"ss_dataset_dirs", json{{folder, {{"n_repeats", 1}, {"img_count", count}}}}.dump()},
-      {"ss_tag_frequency", json{{folder, tag_frequency(run.dataset)}}.dump()},
+      {"ss_dataset_dirs", dataset_dirs(run.dataset).dump()},
+      {"ss_tag_frequency", tag_frequency(run.dataset).dump()},
       {"ss_bucket_info", bucket_info(run.dataset).dump()},
       {"ss_enable_bucket", "True"},
       {"ss_bucket_no_upscale", python_bool(run.config.no_upscale)},

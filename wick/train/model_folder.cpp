@@ -115,6 +115,14 @@ void write_model_folder(const fs::path& from, const fs::path& to, const std::str
   copy_whole(from / kDiffusersLast, to / kDiffusersLast);
 }
 
+uint64_t copied_bytes(const fs::path& from, const std::string& component) {
+  uint64_t bytes = 0;
+  for (const std::string part : kComponents)
+    for (const fs::path& file : files_of(from / part))
+      if (part != component || !is_weight_file(file)) bytes += fs::file_size(file);
+  return bytes;
+}
+
 std::vector<fs::path> weight_files(const fs::path& folder) {
   check_shards(folder);
   std::vector<fs::path> files;

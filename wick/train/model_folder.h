@@ -1,6 +1,7 @@
 // Folders of models with other weights in them, diffusers' and transformers', and what tells models apart.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <optional>
@@ -23,6 +24,9 @@ void check_elsewhere(const std::filesystem::path& from, const std::filesystem::p
 void write_model_folder(const std::filesystem::path& from, const std::filesystem::path& to,
                         const std::string& component,
                         const std::function<void(const std::filesystem::path& folder)>& write);
+
+// Bytes of what it copies.
+uint64_t copied_bytes(const std::filesystem::path& from, const std::string& component);
 
 // Of a transformers folder: the files that hold its weights, in order of their names, and all else that belongs to the
 // model copied, with a config that tells of `dtype`, if given, last.

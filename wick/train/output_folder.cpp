@@ -3,16 +3,19 @@
 #include <fcntl.h>
 #include <fmt/ranges.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
-#include <string>
 #include <string_view>
 #include <vector>
 
 #include "wick/core/error.h"
+#include "wick/io/file.h"
+#include "wick/train/state.h"
 
 namespace wick {
 namespace {
@@ -24,13 +27,23 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, ignored);
 }
 
-// The lock of every run that has been there, under way or not.
-bool had_a_run(const fs::path& output) { return is_there(output / "state" / "lock"); }
+constexpr std::array kFiles = {"config.toml", "loss.png", "metrics.jsonl"};
+constexpr std::array kFolders = {"logs", "state"};
 
-// Where there is no such folder yet, the one in which it will be made.
+// The lock of every run that has been there, under way or not, whatever became of its states; or those.
+bool had_a_run(const fs::path& output) {
+  std::error_code ignored;
+  return fs::exists(fs::symlink_status(output / "state" / "lock", ignored)) || !state_files(output / "state").empty();
+}
+
+// The folder, or where there is no such folder yet, the one in which it will be made.
+fs::path nearest(fs::path folder) {
+  while (!is_there(folder) && folder.has_relative_path()) folder = folder.parent_path();
+  return folder;
+}
+
 void check_writable(const fs::path& output) {
-  fs::path there = output;
-  while (!is_there(there) && there.has_relative_path()) there = there.parent_path();
+  const fs::path there = nearest(output);
   std::error_code ignored;
   check(fs::is_directory(there, ignored), "--output {}: expected a folder, found the file {}", output.string(),
         there.string());
@@ -64,16 +77,51 @@ std::vector<std::string> written_over(const fs::path& output, const std::string&
   std::error_code ignored;
   if (is_there(output / "metrics.jsonl") && !fs::is_empty(output / "metrics.jsonl", ignored))
     found.emplace_back("metrics.jsonl");
-  for (const char* file : {"loss.png", "state/state.safetensors"})
-    if (is_there(output / file)) found.emplace_back(file);
+  if (is_there(output / "loss.png")) found.emplace_back("loss.png");
+  for (const fs::path& file : state_files(output / "state")) found.push_back("state/" + file.filename().string());
   return found;
+}
+
+// With all links followed, of what is there.
+fs::path real_path(const fs::path& path) {
+  std::error_code error;
+  const fs::path real = fs::weakly_canonical(path, error);
+  return error ? path.lexically_normal() : real;
+}
+
+// "." for the folder itself; none for what does not lie in it.
+std::optional<fs::path> path_within(const fs::path& path, const fs::path& folder) {
+  const fs::path within = path.lexically_relative(folder);
+  if (within.empty() || *within.begin() == "..") return {};
+  return within;
+}
+
+// What is read, at `path`, is not what the run writes to its folder.
+void check_not_a_result(const TrainConfig& config, const char* what, const fs::path& path) {
+  const auto within = path_within(real_path(path), real_path(config.output));
+  check(!within || !is_written(within->begin()->string(), config),
+        "--output {}: the run would write over {} {}; choose another --output or --name", config.output, what,
+        path.string());
+}
+
+// A flock dies with its descriptor. What has the lock's name may be a link that somebody put there: it goes, so that
+// no file elsewhere is made or locked. Returns -1 with errno set.
+int open_lock(const fs::path& file) {
+  while (true) {
+    const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    struct stat status {};
+    if (fd >= 0 && ::fstat(fd, &status) == 0 && S_ISREG(status.st_mode)) return fd;
+    const int error = fd < 0 ? errno : ENXIO;
+    if (fd >= 0) ::close(fd);
+    if (error != ELOOP || ::unlink(file.c_str()) != 0) return errno = error, -1;
+  }
 }
 
 }  // namespace
 
 OutputLock::OutputLock(const std::filesystem::path& folder) {
   const std::filesystem::path file = folder / "lock";
-  fd_ = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  fd_ = open_lock(file);
   check(fd_ >= 0, "{}: cannot be opened: {}", file.string(), std::strerror(errno));
   // A file system without locks (some network mounts) is written without one.
   if (::flock(fd_, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) return;
@@ -84,19 +132,65 @@ OutputLock::OutputLock(const std::filesystem::path& folder) {
 
 OutputLock::~OutputLock() { ::close(fd_); }
 
+bool is_written(const std::string& file, const TrainConfig& config) {
+  const auto is_file = [&](const char* name) { return file == name; };
+  return std::any_of(kFiles.begin(), kFiles.end(), is_file) || std::any_of(kFolders.begin(), kFolders.end(), is_file) ||
+         is_result(file, config.name);
+}
+
 void check_output(const TrainConfig& config) {
   const fs::path output = config.output;
   check_writable(output);
-  const bool resumable = had_a_run(output) || is_there(output / "state" / "state.safetensors");
+  const bool resumable = had_a_run(output);
   if (config.resume && resumable) return;
   const std::vector<std::string> found = written_over(output, config.name);
-  if (found.empty()) return;
   const size_t shown = std::min(found.size(), size_t{3});
-  fail("--output {}: {} ({}{}); {}", output.string(),
-       resumable ? "holds an earlier run" : "the run would write over what is there",
-       fmt::join(found.begin(), found.begin() + long(shown), ", "), shown < found.size() ? ", …" : "",
-       resumable ? "go on with it by --resume, choose another --output, or remove the folder"
-                 : "choose another --output, or move that elsewhere");
+  check(found.empty(), "--output {}: {} ({}{}); {}", output.string(),
+        resumable ? "holds an earlier run" : "the run would write over what is there",
+        fmt::join(found.begin(), found.begin() + long(shown), ", "), shown < found.size() ? ", …" : "",
+        resumable ? "go on with it by --resume, choose another --output, or remove the folder"
+                  : "choose another --output, or move that elsewhere");
+  check(!config.resume, "--output {}: holds no run to --resume ({}); without --resume one begins there",
+        output.string(), is_there(output) ? "there is no state/ of one in it" : "there is no such folder");
+}
+
+void check_apart(const TrainConfig& config, const fs::path& model) {
+  const fs::path output = real_path(config.output);
+  for (const auto& [flag, paths] : {std::pair{"--dataset", &config.dataset}, {"--val", &config.val}})
+    for (const std::string& path : *paths) {
+      std::error_code ignored;
+      check(!fs::is_directory(path, ignored) || !path_within(output, real_path(path)),
+            "--output {}: lies in {} {}, of which the run's pictures and texts would be part; choose one elsewhere",
+            config.output, flag, path);
+      check_not_a_result(config, flag, path);
+    }
+  std::vector<fs::path> parts{model};
+  std::error_code error;  // a model's folder may be a link, and so may those in it
+  for (fs::directory_iterator entry(model, error), end; !error && entry != end; entry.increment(error))
+    if (std::error_code ignored; entry->is_directory(ignored)) parts.push_back(entry->path());
+  for (const fs::path& part : parts)
+    check(!path_within(output, real_path(part)),
+          "--output {}: lies in --model {}, of which the run's files would be part; choose one elsewhere",
+          config.output, model.string());
+  check_not_a_result(config, "--model", model);
+}
+
+std::optional<uint64_t> free_disk(const fs::path& folder) {
+  std::error_code error;
+  const fs::space_info space = fs::space(nearest(folder), error);
+  return error ? std::nullopt : std::optional<uint64_t>(space.available);
+}
+
+void remove_leftovers(const TrainConfig& config) {
+  const fs::path output = config.output;
+  remove_stale_temporaries(output);
+  for (const char* folder : kFolders) remove_stale_temporaries(output / folder);
+  for (const std::string& result : results(output, config.name)) {
+    remove_stale_temporaries(output / result);
+    std::error_code error;
+    for (fs::directory_iterator entry(output / result, error), end; !error && entry != end; entry.increment(error))
+      if (std::error_code ignored; entry->is_directory(ignored)) remove_stale_temporaries(entry->path());
+  }
 }
 
 void check_not_written(const fs::path& output) {

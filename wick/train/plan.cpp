@@ -57,6 +57,7 @@ MemoryPlan plan_memory(const TrainConfig& config, const fs::path& model, const D
   const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket);
   plan.encoding = memory.peak();
   plan.what = task->describe();
+  for (const Parameter& p : task->parameters()) plan.trained += p.value.numel();
 
   AdamW optimizer(task->parameters(), {.average = float(config.ema)});
   TrainStep step(*task, optimizer, std::min(config.accumulate, kMicroBatches), /*graph=*/false);

@@ -1,8 +1,10 @@
 #include "wick/train/progress.h"
 
 #include <fmt/format.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 
@@ -15,9 +17,20 @@ void put(const std::string& text) {
   std::fflush(stdout);
 }
 
+bool begins_character(char c) { return (uint8_t(c) & 0xc0) != 0x80; }  // in UTF-8
+
+// Of the terminal, now: it may be made narrower at any time. The last one stays free, so that no line wraps.
+size_t usable_columns() {
+  winsize size{};
+  constexpr size_t kUsual = 80;
+  return (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size_t{size.ws_col} : kUsual) - 1;
+}
+
 }  // namespace
 
-ProgressLine::ProgressLine() : terminal_(isatty(STDOUT_FILENO) != 0) {}
+ProgressLine::ProgressLine() : terminal_(isatty(STDOUT_FILENO) != 0) {
+  if (!terminal_) last_ = Clock::now();
+}
 
 void ProgressLine::show(const std::string& text, bool always) {
   const auto now = Clock::now();
@@ -25,7 +38,7 @@ void ProgressLine::show(const std::string& text, bool always) {
   if (!always && std::chrono::duration<double>(now - last_).count() < pause) return;
   last_ = now;
   if (terminal_) {
-    put("\r" + text + "\x1b[K");
+    put("\r" + fitted(text, usable_columns()) + "\x1b[K");
     open_ = true;
   } else {
     put(text + "\n");
@@ -40,6 +53,18 @@ void ProgressLine::say(const std::string& text) {
 void ProgressLine::close() {
   if (open_) put("\n");
   open_ = false;
+}
+
+void ProgressLine::clear() {
+  if (open_) put("\r\x1b[K");
+  open_ = false;
+}
+
+std::string fitted(std::string text, size_t columns) {
+  const auto width = [&] { return size_t(std::count_if(text.begin(), text.end(), begins_character)); };
+  for (size_t end; width() > columns && (end = text.rfind("  ")) != text.npos;) text.resize(end);
+  while (width() > columns) text.pop_back();
+  return text;
 }
 
 std::string duration(double seconds) {

@@ -78,7 +78,7 @@ fs::path rewritten_events(const fs::path& output, const std::vector<StepRecord>&
 }  // namespace
 
 AppendedFile::AppendedFile(fs::path path)
-    : path_(std::move(path)), fd_(open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC)) {
+    : path_(std::move(path)), fd_(open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW)) {
   check(fd_ >= 0, "{}: cannot be written: {}", path_.string(), std::strerror(errno));
 }
 

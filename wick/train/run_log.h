@@ -20,6 +20,7 @@ struct StepRecord {
   std::optional<double> val_loss = {};  // after the step, where that was asked for
 };
 
+// A file that is there, and no link to one elsewhere.
 class AppendedFile {
  public:
   explicit AppendedFile(std::filesystem::path path);

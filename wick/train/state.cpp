@@ -1,56 +1,128 @@
 #include "wick/train/state.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <charconv>
+#include <limits>
+#include <string_view>
 #include <utility>
 
 #include "wick/ops/shape.h"
+#include "wick/train/train_rng.h"
 
 namespace wick {
 namespace {
 
-constexpr const char* kFormat = "wick training state 2";
-constexpr const char* kScalars = "optimizer";
-constexpr std::string_view kRng = "rng.", kSame = "same.";  // prefixes of metadata keys
+namespace fs = std::filesystem;
+using Metadata = std::map<std::string, std::string>;
 
-template <class T>
-T number(const std::map<std::string, std::string>& metadata, const std::string& key, const std::string& source) {
+constexpr const char *kFormat = "wick training state 3", *kFormatBefore = "wick training state 2";
+constexpr const char *kScalars = "optimizer", *kHash = "sha256", *kFinished = "finished";
+constexpr std::string_view kRng = "rng.", kSame = "same.", kSetting = "setting.";  // prefixes of metadata keys
+constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kMostSteps = std::numeric_limits<int32_t>::max();
+
+int64_t number(const Metadata& metadata, const std::string& key, int64_t min, int64_t max, const std::string& source) {
   const auto found = metadata.find(key);
   check(found != metadata.end(), "{}: the metadata lacks '{}'; not a training state of Wick's", source, key);
-  T value{};
+  int64_t value{};
   const std::string& text = found->second;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  check(error == std::errc{} && end == text.data() + text.size(), "{}: metadata {}: expected a number, found '{}'",
-        source, key, text);
+  check(error == std::errc{} && end == text.data() + text.size() && value >= min && value <= max,
+        "{}: metadata {}: expected a number from {} to {}, found '{}'", source, key, min, max, text);
   return value;
 }
 
-std::map<std::string, std::string> to_metadata(const TrainState& state) {
-  std::map<std::string, std::string> metadata{{"format", kFormat},
-                                              {"step", std::to_string(state.step)},
-                                              {"epoch", std::to_string(state.epoch)},
-                                              {"batch", std::to_string(state.batch)}};
+void add_prefixed(Metadata& all, std::string_view prefix, const Metadata& some) {
+  for (const auto& [key, value] : some) all[std::string(prefix) + key] = value;
+}
+
+Metadata prefixed(const Metadata& all, std::string_view prefix) {
+  Metadata some;
+  for (const auto& [key, value] : all)
+    if (key.starts_with(prefix)) some[key.substr(prefix.size())] = value;
+  return some;
+}
+
+Metadata to_metadata(const TrainState& state) {
+  Metadata metadata{{"format", kFormat},
+                    {"step", std::to_string(state.step)},
+                    {"epoch", std::to_string(state.epoch)},
+                    {"batch", std::to_string(state.batch)},
+                    {kFinished, state.finished ? "true" : "false"}};
   for (const auto& [stream, position] : state.rng) metadata[std::string(kRng) + stream] = std::to_string(position);
-  for (const auto& [key, value] : state.fingerprint) metadata[std::string(kSame) + key] = value;
+  add_prefixed(metadata, kSame, state.fingerprint);
+  add_prefixed(metadata, kSetting, state.settings);
   return metadata;
 }
 
-TrainState from_metadata(const std::map<std::string, std::string>& metadata, const std::string& source) {
+std::map<std::string, uint64_t> rng_positions(const Metadata& metadata, const std::string& source) {
+  std::map<std::string, uint64_t> positions;
+  for (const auto& [stream, zero] : TrainRng(0).positions())
+    positions[stream] = uint64_t(number(metadata, std::string(kRng) + stream, 0, kMost, source));
+  for (const auto& [stream, position] : prefixed(metadata, kRng))
+    check(positions.contains(stream), "{}: metadata {}{}: there is no such random stream", source, kRng, stream);
+  return positions;
+}
+
+// What the version before took for the run's own, though a run may be moved and told another learning rate. It had no
+// mark of a run that is finished: its last step was saved after the result.
+void read_before(TrainState& state) {
+  for (const char* key : {"--model", "--lr"})
+    if (auto setting = state.fingerprint.extract(key)) state.settings.insert(std::move(setting));
+  state.finished = true;
+}
+
+TrainState from_metadata(const Metadata& metadata, const std::string& source) {
   const auto format = metadata.find("format");
-  check(format != metadata.end() && format->second == kFormat, "{}: expected a training state of this version of Wick",
-        source);
-  TrainState state{.step = number<int64_t>(metadata, "step", source),
-                   .epoch = number<int64_t>(metadata, "epoch", source),
-                   .batch = number<int64_t>(metadata, "batch", source)};
-  for (const auto& [key, value] : metadata) {
-    if (key.starts_with(kRng)) state.rng[key.substr(kRng.size())] = number<uint64_t>(metadata, key, source);
-    if (key.starts_with(kSame)) state.fingerprint[key.substr(kSame.size())] = value;
-  }
+  const bool before = format != metadata.end() && format->second == kFormatBefore;
+  check(before || (format != metadata.end() && format->second == kFormat),
+        "{}: expected a training state of this version of Wick or the one before", source);
+  TrainState state{.step = number(metadata, "step", 1, kMostSteps, source),
+                   .epoch = number(metadata, "epoch", 0, kMost, source),
+                   .batch = number(metadata, "batch", 0, kMost, source),
+                   .rng = rng_positions(metadata, source),
+                   .fingerprint = prefixed(metadata, kSame),
+                   .settings = prefixed(metadata, kSetting)};
+  if (before)
+    read_before(state);
+  else
+    state.finished = metadata.contains(kFinished) && metadata.at(kFinished) == "true";
   return state;
+}
+
+// Of all that a state holds: its metadata but the hash itself, and each tensor's name, dtype, shape and numbers.
+// `tensor` gives them by name, one at a time, since all of a large model may not fit on the host.
+template <class Names, class Tensors>
+std::string content_hash(const Metadata& metadata, const Names& names, const Tensors& tensor) {
+  Sha256 hash;
+  const auto add = [&](const std::string& text) {
+    const std::string part = fmt::format("{}:{}", text.size(), text);
+    hash.update(part.data(), part.size());
+  };
+  for (const auto& [key, value] : metadata)
+    if (key != kHash) add(key), add(value);
+  for (const auto& [name, any] : names) {
+    const Tensor values = tensor(name);
+    add(name), add(fmt::format("{} {}", name_of(values.dtype()), values.shape()));
+    add(sha256_of_tensors({{name, values}}));
+  }
+  return hash.hex();
+}
+
+std::optional<int64_t> step_in_name(const std::string& file) {
+  constexpr std::string_view kBefore = "state-", kAfter = ".safetensors";
+  if (file == "state.safetensors") return 0;  // the oldest: the version before wrote it
+  if (!file.starts_with(kBefore) || !file.ends_with(kAfter)) return {};
+  int64_t step{};
+  const char *begin = file.data() + kBefore.size(), *end = file.data() + file.size() - kAfter.size();
+  const auto [last, error] = std::from_chars(begin, end, step);
+  return error == std::errc{} && last == end && begin < end && step > 0 ? std::optional(step) : std::nullopt;
 }
 
 }  // namespace
 
-void save_state(const std::filesystem::path& file, const TrainState& state, const AdamW& optimizer) {
+void save_state(const fs::path& file, const TrainState& state, const AdamW& optimizer) {
   std::map<std::string, Tensor> tensors;
   const std::vector<Parameter>& parameters = optimizer.parameters();
   for (size_t i = 0; i < parameters.size(); ++i) {
@@ -63,19 +135,35 @@ void save_state(const std::filesystem::path& file, const TrainState& state, cons
   std::vector<float> scalars = optimizer.scalars().to_vector();
   for (const AdamWScalar of_one_step : {kSumOfSquares, kGradNorm, kHalted}) scalars[of_one_step] = 0;
   tensors[kScalars] = Tensor::of(scalars, {kAdamWScalars});
-  save_safetensors(file, tensors, to_metadata(state));
+  Metadata metadata = to_metadata(state);
+  metadata[kHash] = content_hash(metadata, tensors, [&](const std::string& name) { return tensors.at(name); });
+  save_safetensors(file, tensors, metadata);
 }
 
 SavedState::SavedState(SafetensorsFile file, TrainState state) : file_(std::move(file)), state_(std::move(state)) {}
 
-SavedState SavedState::open(const std::filesystem::path& file) {
+// The hash comes first: where it fits, what is wrong was never right. A file of the version before that has one after
+// all is one of ours with a bit flipped.
+SavedState SavedState::open(const fs::path& file) {
   SafetensorsFile tensors = SafetensorsFile::open(file);
-  TrainState state = from_metadata(tensors.metadata(), file.string());
+  const Metadata& metadata = tensors.metadata();
+  const auto hash = metadata.find(kHash);
+  const auto format = metadata.find("format");
+  const bool has_none = format != metadata.end() && format->second == kFormatBefore;
+  check(hash != metadata.end() || format == metadata.end() || has_none,
+        "{}: the metadata lacks '{}'; not a training state of Wick's", file.string(), kHash);
+  if (hash != metadata.end())
+    check(content_hash(metadata, tensors.tensors(), [&](const std::string& name) { return tensors.load(name); }) ==
+              hash->second,
+          "{}: the file is damaged: its content does not have the hash that it was saved with", file.string());
+  TrainState state = from_metadata(metadata, file.string());
   return {std::move(tensors), std::move(state)};
 }
 
-void SavedState::check_same_run(const std::map<std::string, std::string>& fingerprint) const {
-  const auto of = [](const std::map<std::string, std::string>& all, const std::string& key) {
+bool SavedState::has_hash() const { return file_.metadata().contains(kHash); }
+
+void SavedState::check_same_run(const Metadata& fingerprint) const {
+  const auto of = [](const Metadata& all, const std::string& key) {
     const auto found = all.find(key);
     return found == all.end() ? std::string("nothing") : found->second;
   };
@@ -106,6 +194,52 @@ void SavedState::restore(AdamW& optimizer) const {
   }
   read_into(optimizer.scalars(), kScalars);
   optimizer.refresh_copies();
+}
+
+std::vector<fs::path> state_files(const fs::path& folder) {
+  std::vector<std::pair<int64_t, fs::path>> found;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error))
+    if (const auto step = step_in_name(entry->path().filename().string())) found.emplace_back(*step, entry->path());
+  std::sort(found.rbegin(), found.rend());
+  std::vector<fs::path> files;
+  for (auto& [step, file] : found) files.push_back(std::move(file));
+  return files;
+}
+
+std::optional<SavedState> StateFolder::open_newest(const std::function<void(const std::string&)>& say) {
+  std::vector<std::string> damaged;
+  for (const fs::path& file : state_files(folder_)) {
+    try {
+      SavedState saved = SavedState::open(file);
+      for (const std::string& what : damaged) say(what + "; it is passed over");
+      kept_ = {{saved.state().step, file}};
+      return saved;
+    } catch (const OutOfMemory&) {
+      throw;
+    } catch (const Error& e) {
+      damaged.emplace_back(e.what());
+    }
+  }
+  check(damaged.empty(), "{}; no other state is whole: begin anew in another --output",
+        damaged.empty() ? "" : damaged.front());
+  return {};
+}
+
+void StateFolder::save(const TrainState& state, const AdamW& optimizer) {
+  const fs::path file = folder_ / fmt::format("state-{:06}.safetensors", state.step);
+  save_state(file, state, optimizer);
+  kept_[state.step] = file;
+  while (kept_.size() > 2) kept_.erase(kept_.begin());
+  for (const fs::path& other : state_files(folder_)) {
+    std::error_code ignored;  // one that stays is in nobody's way
+    if (std::none_of(kept_.begin(), kept_.end(), [&](const auto& kept) { return kept.second == other; }))
+      fs::remove(other, ignored);
+  }
+}
+
+std::optional<int64_t> StateFolder::newest_step() const {
+  return kept_.empty() ? std::nullopt : std::optional(kept_.rbegin()->first);
 }
 
 }  // namespace wick

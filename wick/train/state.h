@@ -1,12 +1,14 @@
-// What a run needs to go on with the same bits: one safetensors file, replaced as a whole.
+// What a run needs to go on with the same bits: one safetensors file, and a folder that keeps the newest two of them.
 //
 // Tensors are param.NAME, m.NAME, v.NAME and, with --ema, ema.NAME, and the optimizer's scalars, all f32. Everything
-// else is metadata.
+// else is metadata, a hash of the whole content among it: a state in which a bit flipped is not gone on from.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,15 +21,21 @@ struct TrainState {
   int64_t step = 0;                     // optimizer steps done
   int64_t epoch = 0, batch = 0;         // where in the shuffled data: `batch` batches of this epoch are used up
   std::map<std::string, uint64_t> rng;  // position of each stream
+  bool finished = false;                // the run's result is written
   std::map<std::string, std::string> fingerprint;  // settings and hashes that a run continuing it must share
+  std::map<std::string, std::string> settings;     // others that it may change, to tell what they were
 };
 
 void save_state(const std::filesystem::path& file, const TrainState& state, const AdamW& optimizer);
 
 class SavedState {
  public:
+  // Throws Error where the file is damaged: its content has another hash than it says, or its numbers make no sense.
+  // Files of the version before have no hash, and `has_hash()` is false.
   static SavedState open(const std::filesystem::path& file);
   const TrainState& state() const { return state_; }
+  const std::filesystem::path& path() const { return file_.path(); }
+  bool has_hash() const;
   // Throws Error naming the first setting that differs, with both values.
   void check_same_run(const std::map<std::string, std::string>& fingerprint) const;
   // Overwrites the parameters, the optimizer's moments and the average with what was saved.
@@ -40,5 +48,24 @@ class SavedState {
   SafetensorsFile file_;
   TrainState state_;
 };
+
+// The states of a run: state-000120.safetensors, by their steps. The version before had one, state.safetensors.
+class StateFolder {
+ public:
+  explicit StateFolder(std::filesystem::path folder) : folder_(std::move(folder)) {}
+
+  // The newest that is whole; `say` is told of damaged ones that are passed over. Throws Error where none is whole.
+  std::optional<SavedState> open_newest(const std::function<void(const std::string&)>& say);
+  // Writes one, and removes all but it and the one before it that was opened or saved.
+  void save(const TrainState& state, const AdamW& optimizer);
+  std::optional<int64_t> newest_step() const;  // of what was opened or saved
+
+ private:
+  std::filesystem::path folder_;
+  std::map<int64_t, std::filesystem::path> kept_;  // by step
+};
+
+// The newest first, by their names.
+std::vector<std::filesystem::path> state_files(const std::filesystem::path& folder);
 
 }  // namespace wick

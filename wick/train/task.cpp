@@ -10,6 +10,7 @@
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/train/faults.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/lora_metadata.h"
 #include "wick/train/model_folder.h"
@@ -182,11 +183,14 @@ class VaeTask final : public Task {
         decoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
         blank_{config.batch_size, source.blank.height, source.blank.width, 3} {
     if (source.outline()) return;
-    sampler_.emplace(source.dataset->buckets(), config.batch_size, uint64_t(config.seed));
+    sampler_.emplace(source.dataset->shown(), config.batch_size, uint64_t(config.seed));
+    Faults faults;
     for (const Example& example : source.dataset->examples) {
-      pictures_.push_back(load_image(example));
+      Image& picture = pictures_.emplace_back();
+      faults.collect([&] { picture = load_image(example); });
       source.progress("Reading pictures", pictures_.size(), source.dataset->examples.size());
     }
+    faults.check(source.dataset->folder.string());
   }
 
   std::vector<Parameter> parameters() const override { return weights_.parameters(); }

@@ -7,22 +7,65 @@
 #include <utility>
 
 #include "wick/io/count.h"
-#include "wick/io/file.h"
-#include "wick/io/quote.h"
+#include "wick/io/descriptor.h"
 #include "wick/io/sha256.h"
 #include "wick/models/llama_config.h"
 #include "wick/pipelines/language_model.h"
 #include "wick/text/text_line.h"
+#include "wick/train/faults.h"
 
 namespace wick {
 namespace {
 
-constexpr size_t kMostBytes = size_t{64} << 30;  // of a file
-constexpr int64_t kReported = 1000;              // lines
+constexpr size_t kLongestLine = size_t{64} << 20;  // bytes; more is no line of text
+constexpr size_t kBlock = size_t{1} << 20;
+constexpr int64_t kReported = 1000;  // lines
 
 std::optional<int64_t> end_of_text(const Tokenizer& tokenizer, const LlamaConfig& config) {
   if (tokenizer.eos_id()) return tokenizer.eos_id();
   return config.eos_ids.empty() ? std::nullopt : std::optional(config.eos_ids.front());
+}
+
+// What is often handed over in place of JSON lines is told as what it is.
+void check_may_be_lines(const FileDescriptor& file) {
+  std::array<char, 4096> start{};
+  const std::string_view bytes(start.data(), file.read_at(0, start.data(), start.size()));
+  const std::string path = file.path().string(), foreign = foreign_format(bytes);
+  check(foreign.empty(), "{}: expected JSON lines, found {}", path, foreign);
+  const size_t first = bytes.find_first_not_of(" \t\r\n\xef\xbb\xbf");
+  check(first == bytes.npos || bytes[first] != '[',
+        "{}: expected JSON lines, found a JSON array; write each of its objects on a line of its own (jq -c '.[]')",
+        path);
+}
+
+// The lines of a file and its hash, in the memory of its longest line: `line` gets each with its number and how much of
+// the file is read.
+template <class Line>
+std::string for_each_line(const FileDescriptor& file, Sha256& all, const Line& line) {
+  Sha256 hash;
+  std::string block(kBlock, '\0'), rest;
+  int64_t number = 0;
+  uint64_t done = 0;
+  while (const size_t n = file.read_at(done, block.data(), block.size())) {
+    hash.update(block.data(), n), all.update(block.data(), n);
+    std::string_view bytes(block.data(), n);
+    if (done == 0 && bytes.starts_with("\xef\xbb\xbf")) bytes.remove_prefix(3);  // a byte-order mark
+    done += n;
+    for (size_t end; (end = bytes.find('\n')) != bytes.npos; bytes.remove_prefix(end + 1), rest.clear())
+      line(rest.append(bytes.substr(0, end)), ++number, done);
+    rest.append(bytes);
+    check(rest.size() <= kLongestLine, "{}: line {} goes on for more than {} MiB; expected JSON lines, a document each",
+          file.path().string(), number + 1, kLongestLine >> 20);
+  }
+  if (!rest.empty()) line(rest, ++number, done);
+  return hash.hex();
+}
+
+// Its last component, unless another file has that too.
+std::string short_name(const std::string& file, const std::vector<DataFile>& others) {
+  const std::string name = std::filesystem::path(file).filename().string();
+  const bool taken = std::any_of(others.begin(), others.end(), [&](const DataFile& o) { return o.name == name; });
+  return taken ? file : name;
 }
 
 }  // namespace
@@ -106,24 +149,25 @@ TextDataset TextDataset::read(const std::vector<std::string>& files, const TextE
                               int64_t sequence_length, LongDocuments long_documents, const Progress& progress) {
   TextDataset dataset;
   Sha256 hash;
-  for (const std::string& file : files) {
-    const std::string contents = read_file(file, kMostBytes);
-    hash.update(contents.data(), contents.size());
-    std::string_view rest = contents;
-    if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);  // a byte-order mark
+  Faults faults;
+  for (const std::string& path : files) {
+    const FileDescriptor file(path);
+    check_may_be_lines(file);
     const size_t before = dataset.documents.size();
-    for (int64_t number = 1; !rest.empty(); ++number) {
-      const std::string_view line = rest.substr(0, rest.find('\n'));
-      rest.remove_prefix(std::min(rest.size(), line.size() + 1));
-      if (line.find_first_not_of(" \t\r") == line.npos) continue;
-      const std::string where = fmt::format("{}: line {}", file, number);
-      dataset.add(encoder.encode(line, where), sequence_length, long_documents, where);
-      if (progress && number % kReported == 0)
-        progress("Reading text, KiB", (contents.size() - rest.size()) >> 10, contents.size() >> 10);
-    }
-    check(dataset.documents.size() > before, "{}: expected JSON lines with {}, found no document to learn from", file,
-          kTextLineForms);
+    const std::string file_hash = for_each_line(file, hash, [&](std::string_view line, int64_t number, uint64_t done) {
+      if (progress && number % kReported == 0) progress("Reading text, KiB", done >> 10, file.size() >> 10);
+      if (line.find_first_not_of(" \t\r") == line.npos) return;
+      const std::string where = fmt::format("{}: line {}", path, number);
+      TextDocument document;
+      faults.collect([&] { document = encoder.encode(line, where); });
+      if (faults.empty()) dataset.add(std::move(document), sequence_length, long_documents, where);
+    });
+    dataset.files.push_back({short_name(path, dataset.files), file_hash});
+    if (faults.empty())
+      check(dataset.documents.size() > before, "{}: expected JSON lines with {}, found no document to learn from", path,
+            kTextLineForms);
   }
+  faults.check(files.front());
   dataset.sha256 = hash.hex();
   return dataset;
 }

@@ -15,6 +15,7 @@
 #include "wick/text/chat.h"
 #include "wick/text/tokenizer.h"
 #include "wick/train/config.h"
+#include "wick/train/data_files.h"
 
 namespace wick {
 
@@ -54,12 +55,14 @@ class TextEncoder {
 struct TextDataset {
   std::vector<TextDocument> documents;  // in the order of the files, none longer than asked
   std::string sha256;                   // of the files' contents
+  std::vector<DataFile> files;
   int64_t tokens = 0, counted = 0;
   int64_t longest = 0;
   // What became of long ones, and how many documents, or pieces, were left out since nothing of them counts.
   int64_t cut = 0, cut_tokens = 0, split = 0, left_out = 0;
 
   using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
+  // What is wrong with any of the lines is one Error that names the files and the lines.
   static TextDataset read(const std::vector<std::string>& files, const TextEncoder& encoder, int64_t sequence_length,
                           LongDocuments long_documents, const Progress& progress = {});
 

@@ -30,6 +30,9 @@ using Clock = std::chrono::steady_clock;
 
 struct Interrupted {};  // before the first step
 
+// Of a run's fingerprint, beside its settings.
+constexpr const char *kDataContents = "dataset contents", *kModelContents = "model contents";
+
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
@@ -44,6 +47,7 @@ class Run {
       : config_(std::move(config)),
         model_(model),
         output_(config_.output),
+        states_(output_ / "state"),
         backend_(open_backend(config_.device)),
         rng_(uint64_t(config_.seed)) {
     backend_.allow_tf32(config_.tf32);
@@ -54,8 +58,12 @@ class Run {
  private:
   void plan();
   void open_output();
+  void check_disk();
+  void check_resumable();
   bool is_finished();
   void prepare();
+  void go_on();
+  std::string steps_in_words() const;
   RunResult loop();
   void begin_step();
   void end_step();
@@ -66,12 +74,16 @@ class Run {
 
   fs::path save_result(const fs::path& stem);
   void save_checkpoint();
+  bool is_state_due() const;
+  void save_state_in_time();
   void save_state_of(const TrainState& state);
   TrainState state() const;
   void seek(const TrainState& state);
   std::map<std::string, std::string> fingerprint() const;
   bool on_device() const { return !backend_.memory().on_host(); }
-  fs::path state_file() const { return output_ / "state" / "state.safetensors"; }
+  fs::path state_folder() const { return output_ / "state"; }
+  fs::path data_list() const { return state_folder() / "dataset.sha256"; }
+  uint64_t state_bytes() const { return uint64_t(plan_->trained) * sizeof(float) * (config_.ema > 0 ? 4 : 3); }
 
   // As the plan counts it: with what is taken past the device's Memory.
   size_t most_taken() const { return backend_.memory().stats().most_reserved + plan_->device.context; }
@@ -80,10 +92,11 @@ class Run {
 
   TrainConfig config_;
   fs::path model_, output_;
+  StateFolder states_;
   Backend& backend_;
   TrainRng rng_;
   std::unique_ptr<Job> job_;
-  std::map<std::string, std::string> fingerprint_;
+  std::map<std::string, std::string> fingerprint_, settings_;
   std::optional<SavedState> resumed_;
   std::optional<MemoryPlan> plan_;
   std::optional<size_t> free_;  // memory of the device before the run
@@ -107,16 +120,19 @@ class Run {
 
   Interrupt interrupt_;
   ProgressLine progress_;
-  Clock::time_point loop_began_;
+  Clock::time_point loop_began_, last_saved_;
   int64_t loop_first_step_ = 0;
   double average_loss_ = 0, average_weight_ = 0;
 };
 
 RunResult Run::operator()() try {
   job_ = open_job(config_, model_, setup_progress());
+  progress_.clear();
   if (config_.epochs > 0) config_.steps = divided_up(job_->batches(config_.epochs), config_.accumulate);
   plan();
   fingerprint_ = fingerprint();
+  for (const TrainOption& option : train_options())
+    if (option.key == "model" || option.key == "lr") settings_[option.flag()] = option.toml(config_);
   open_output();
   if (is_finished()) return RunResult::finished;
   prepare();
@@ -134,24 +150,72 @@ void Run::plan() {
   plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
   free_ = free_memory(backend_.name());
   if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
+  check_disk();
+}
+
+// How many results the disk will have to hold is not known; one, and a state beside it, it must.
+void Run::check_disk() {
+  const std::optional<uint64_t> free = free_disk(output_);
+  const uint64_t result = uint64_t(plan_->trained) * size_of(config_.save_dtype) + job_->copied_bytes();
+  if (!free || *free >= result + 2 * state_bytes()) return;
+  check(*free >= result + state_bytes(),
+        "--output {}: {} are free there, expected at least {} for a result and {} for a state to go on from; free some "
+        "space or choose another disk",
+        output_.string(), readable_bytes(*free), readable_bytes(result), readable_bytes(state_bytes()));
+  progress_.say(fmt::format("Only {} are free in {}: a result takes {}, and each of the two states that are kept {}.",
+                            readable_bytes(*free), output_.string(), readable_bytes(result),
+                            readable_bytes(state_bytes())));
 }
 
 void Run::open_output() {
-  make_directories(output_ / "state");
-  lock_.emplace(output_ / "state");
+  make_directories(state_folder());
+  lock_.emplace(state_folder());
   check_output(config_);  // again: another run may have been there while the data were read
-  if (config_.resume && fs::exists(state_file())) {
-    resumed_ = SavedState::open(state_file());
-    resumed_->check_same_run(fingerprint_);
-  } else if (config_.resume) {
-    progress_.say(fmt::format("No state in {}: starting from the beginning.", state_file().parent_path().string()));
-  }
+  remove_leftovers(config_);
+  const auto say = [this](const std::string& text) { progress_.say(text); };
+  if (config_.resume) resumed_ = states_.open_newest(say);
+  if (resumed_)
+    check_resumable();
+  else if (config_.resume)
+    say(fmt::format("No state was saved in {}: the run begins anew.", state_folder().string()));
   write_file_atomically(output_ / "config.toml", to_toml(config_));
+  write_data_files(data_list(), job_->data_files());
 }
 
+void Run::check_resumable() {
+  const TrainState& saved = resumed_->state();
+  const std::string file = resumed_->path().string();
+  const auto differs = [&](const char* key) {
+    const auto found = saved.fingerprint.find(key);
+    return found == saved.fingerprint.end() || found->second != fingerprint_.at(key);
+  };
+  const auto setting = [&](const char* key) {
+    const auto found = saved.settings.find(key);
+    return found == saved.settings.end() ? std::string() : found->second;
+  };
+  if (differs(kDataContents)) {
+    const std::vector<DataFile> before = read_data_files(data_list());
+    fail("--resume: the data set is not as it was for {} ({}); start anew without --resume, or change it back", file,
+         before.empty() ? "there is no list of what it was" : changes_of(before, job_->data_files()));
+  }
+  check(!differs(kModelContents),
+        "--resume: {} was made with the model {}, and {} has other contents; start anew without --resume, or change it "
+        "back",
+        file, setting("--model"), model_.string());
+  resumed_->check_same_run(fingerprint_);
+  if (!resumed_->has_hash())
+    progress_.say(fmt::format("{}: was written by the version before, without a hash: taken as it is.", file));
+  if (const std::string lr = settings_.at("--lr"); setting("--lr") != lr)
+    progress_.say(fmt::format("--lr was {} up to step {}, and is {} from there on.", setting("--lr"), saved.step, lr));
+}
+
+// The plot comes last, and a run that was killed before it has only that to do.
 bool Run::is_finished() {
-  if (!resumed_ || resumed_->state().step < config_.steps) return false;
+  if (!resumed_ || !resumed_->state().finished || resumed_->state().step < config_.steps) return false;
   if (!fs::exists(job_->last_file(output_ / config_.name))) return false;
+  std::error_code missing;
+  const fs::file_time_type drawn = fs::last_write_time(output_ / "loss.png", missing);
+  if (missing || drawn < fs::last_write_time(resumed_->path())) RunLog(output_, resumed_->state().step).draw_plot();
   progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
                             output_.string(), resumed_->state().step, config_.steps));
   return true;
@@ -169,27 +233,45 @@ void Run::prepare() {
                                                        .average = float(config_.ema),
                                                        .scale_loss = config_.dtype == DType::f16 && on_device()});
   train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
-  if (resumed_) {
-    const TrainState& saved = resumed_->state();
-    resumed_->restore(*optimizer_);
-    seek(saved);
-    step_ = saved.step;
-  }
+  if (resumed_) go_on();
   log_.emplace(output_, step_);
-  progress_.say(fmt::format("{}; {}; {} of {} x {}{}.", task_->describe(), job_->describe(),
-                            count_of(config_.steps, "step"), config_.accumulate, config_.batch_size,
+  progress_.say(fmt::format("{}; {}; {}{}.", task_->describe(), job_->describe(), steps_in_words(),
                             resumed_ ? fmt::format(", going on after step {}", step_) : ""));
 }
 
+void Run::go_on() {
+  const TrainState& saved = resumed_->state();
+  const std::string file = resumed_->path().string();
+  check(saved.epoch <= saved.step * config_.accumulate, "{}: {} cannot have been epoch {}", file,
+        count_of(saved.step, "step"), saved.epoch);
+  try {
+    seek(saved);
+  } catch (const Error& e) {
+    fail("{}: {}", file, e.what());
+  }
+  resumed_->restore(*optimizer_);
+  step_ = saved.step;
+}
+
+// "120 steps of 4 pictures, in 2 batches of 2"
+std::string Run::steps_in_words() const {
+  const int64_t batch = config_.batch_size, batches = config_.accumulate;
+  const std::string item(job_->item());
+  const std::string text = fmt::format("{} of {}", count_of(config_.steps, "step"), count_of(batches * batch, item));
+  return batches == 1 ? text : text + fmt::format(", in {} batches of {}", batches, batch);
+}
+
 RunResult Run::loop() {
-  loop_began_ = last_ended_ = Clock::now();
+  loop_began_ = last_ended_ = last_saved_ = Clock::now();
   loop_first_step_ = step_;
   while (step_ < config_.steps) {
     begin_step();
     const bool due = config_.save_every > 0 && step_ % config_.save_every == 0;
     const bool stop = interrupt_.requested() && step_ < config_.steps;
-    if (due || stop || is_validated(step_)) end_step();
+    const bool timely = !due && !stop && is_state_due();
+    if (due || stop || timely || is_validated(step_)) end_step();
     if (due) save_checkpoint();
+    if (timely) save_state_in_time();
     if (stop) {
       if (!due) save_state_of(state());
       log_->draw_plot();
@@ -199,7 +281,9 @@ RunResult Run::loop() {
     }
   }
   const fs::path result = save_result(output_ / config_.name);
-  save_state_of(state());
+  TrainState last = state();
+  last.finished = true;
+  save_state_of(last);
   log_->draw_plot();
   progress_.say(fmt::format("Trained {} in {}.\nLoss curve: {} and {}\nMemory on {}: {} at the peak, {} of them in use",
                             result.string(), duration(seconds_since(loop_began_)), (output_ / "loss.png").string(),
@@ -263,9 +347,8 @@ void Run::stop_at_nan(const TrainState& before) {
   step_ = before.step;
   if (step_ > 0 && not_finite_in_values(optimizer_->parameters()).empty()) save_state_of(before);
   std::string kept = "no state was saved";
-  if (fs::exists(state_file()))
-    kept = fmt::format("the state of step {} is kept in {}", SavedState::open(state_file()).state().step,
-                       state_file().parent_path().string());
+  if (const auto step = states_.newest_step())
+    kept = fmt::format("the state of step {} is kept in {}", *step, state_folder().string());
   log_->draw_plot();
   fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1, first_not_finite(before),
        kept);
@@ -294,9 +377,38 @@ void Run::save_checkpoint() {
   save_state_of(state());
 }
 
+bool Run::is_state_due() const {
+  return config_.state_every_minutes > 0 && step_ < config_.steps &&
+         seconds_since(last_saved_) >= 60 * config_.state_every_minutes;
+}
+
+// Nobody asked for this one: where it cannot be saved the run goes on.
+void Run::save_state_in_time() {
+  constexpr uint64_t kHeader = uint64_t{1} << 20;
+  const auto tell = [&](const std::string& why) {
+    const auto step = states_.newest_step();
+    progress_.say(fmt::format("step {}: {}; training goes on, {}", step_, why,
+                              step ? fmt::format("and the state of step {} stays", *step) : "without a saved state"));
+  };
+  const std::optional<uint64_t> free = free_disk(output_);
+  last_saved_ = Clock::now();
+  const uint64_t needed = state_bytes() + kHeader;
+  if (free && *free < needed)
+    return tell(fmt::format("a state takes up to {}, and {} are free in {}", readable_bytes(needed),
+                            readable_bytes(*free), output_.string()));
+  try {
+    save_state_of(state());
+  } catch (const OutOfMemory&) {
+    throw;
+  } catch (const Error& e) {
+    tell(e.what());
+  }
+}
+
 void Run::save_state_of(const TrainState& state) {
   log_->sync();
-  save_state(state_file(), state, *optimizer_);
+  states_.save(state, *optimizer_);
+  last_saved_ = Clock::now();
 }
 
 TrainState Run::state() const {
@@ -305,7 +417,8 @@ TrainState Run::state() const {
           .epoch = batches.epoch(),
           .batch = batches.batch(),
           .rng = rng_.positions(),
-          .fingerprint = fingerprint_};
+          .fingerprint = fingerprint_,
+          .settings = settings_};
 }
 
 void Run::seek(const TrainState& state) {
@@ -315,8 +428,8 @@ void Run::seek(const TrainState& state) {
 
 // What decides the bits of a run. The number of steps does where the learning rate follows it.
 std::map<std::string, std::string> Run::fingerprint() const {
-  std::map<std::string, std::string> all{{"dataset contents", job_->data_hash()},
-                                         {"model contents", model_fingerprint(model_)}};
+  std::map<std::string, std::string> all{{kDataContents, job_->data_hash()},
+                                         {kModelContents, model_fingerprint(model_)}};
   for (const TrainOption& option : train_options())
     if (option.fixed || (option.key == "steps" && config_.lr_schedule != LrSchedule::constant))
       all[option.flag()] = option.toml(config_);
@@ -326,7 +439,7 @@ std::map<std::string, std::string> Run::fingerprint() const {
 Progress Run::setup_progress() {
   return [this](const std::string& what, size_t done, size_t total) {
     if (interrupt_.requested()) throw Interrupted{};
-    progress_.show(fmt::format("{}: {} of {}", what, done, total));
+    progress_.show(fmt::format("{}: {} of {}", what, done, total), done == total);
   };
 }
 
@@ -352,6 +465,7 @@ RunResult train(TrainConfig config, const fs::path& model) {
   check_elsewhere(model, fs::path(config.output) / config.name);
   check_not_written(config.output);
   check_output(config);
+  check_apart(config, model);
   return Run(std::move(config), model)();
 }
 

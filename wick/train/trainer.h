@@ -4,9 +4,11 @@
 //                                                 language models)
 //   config.toml                                   the settings, to do it again
 //   metrics.jsonl, logs/, loss.png                how it went
-//   state/state.safetensors                       where it stands, for --resume
+//   state/state-000100.safetensors …              where it stands, for --resume: the newest two
+//   state/dataset.sha256                          the files of its data set, to tell which of them changed
 //
-// A folder that holds a run takes no other one, but is taken up with --resume.
+// A folder that holds a run takes no other one, but is taken up with --resume. Files take the place of what has their
+// names, and are never written through a link; `output` and the folders in it may be links.
 #pragma once
 
 #include <filesystem>

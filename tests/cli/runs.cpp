@@ -1,0 +1,308 @@
+// Training runs and their folders: what would put data in danger is refused in one line, and a run writes its own files
+// alone.
+#include <fcntl.h>
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <vector>
+
+#include "cli/program.h"
+#include "wick/io/safetensors.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct Wrong {
+  std::string before;     // shell text
+  std::string arguments;  // $M: the model, $P: a copy of it, $D: a folder of two pictures, $T: a folder with both
+  int code;
+  std::vector<std::string> words;
+};
+
+const std::string kTrain = "train --model $P --dataset $D --device cpu --resolution 64 --steps 1 --rank 2 ";
+const std::string kOut = kTrain + "--output $T/out ";
+const std::string kPictures = "train --model $P --device cpu --resolution 64 --steps 1 --output $T/out --dataset ";
+const std::string kText = "train --model tiny-llm --device cpu --steps 1 --output $T/out --dataset ";
+
+const std::vector<Wrong> kWrong = {
+    // --resume of what is no run.
+    {"", kOut + "--resume", 1, {"--output $T/out", "holds no run to --resume", "no such folder"}},
+    {"mkdir $T/out;", kOut + "--resume", 1, {"--output $T/out", "holds no run", "no state/"}},
+    {"mkdir -p $T/out/state $T/out/logs;", kOut + "--resume", 1, {"--output $T/out", "holds no run"}},
+
+    // Where the run's files would be part of what it reads.
+    {"", kTrain + "--output $D", 1, {"--output $D", "lies in --dataset $D"}},
+    {"", kTrain + "--output $D/a/b/c", 1, {"--output $D/a/b/c", "lies in --dataset $D"}},
+    {"", kTrain + "--output $T/../$(basename $T)/pictures/x", 1, {"--output", "lies in --dataset $D"}},
+    {"ln -s $D $T/link;", kTrain + "--output $T/link/x", 1, {"--output $T/link/x", "lies in --dataset $D"}},
+    {"mkdir $D/x; ln -s $D/x $T/link;", kTrain + "--output $T/link", 1, {"--output $T/link", "lies in --dataset"}},
+    {"ln -s $D $T/link;", kPictures + "$T/link --output $D/x", 1, {"--output $D/x", "in --dataset $T/link"}},
+    {"mkdir $T/out; mv $D $T/out/logs;", kPictures + "$T/out/logs", 1, {"--output $T/out", "write over --dataset"}},
+    {"mkdir -p $T/out/state; mv $D $T/out/state/x;", kPictures + "$T/out/state/x", 1, {"write over --dataset"}},
+    {"mkdir $T/out; mv $D $T/out/lora;", kPictures + "$T/out/lora", 1, {"--output $T/out", "lora"}},
+    {"mkdir $T/out; echo '{\"text\": \"a b\"}' >$T/out/metrics.jsonl;",
+     kText + "$T/out/metrics.jsonl",
+     1,
+     {"--output $T/out", "write over", "metrics.jsonl"}},
+    {"mkdir -p $T/out/logs; echo '{\"text\": \"a b\"}' >$T/out/logs/a.jsonl; echo '{\"text\": \"a b\"}' >$T/b.jsonl;",
+     kText + "$T/b.jsonl $T/out/logs/a.jsonl",
+     1,
+     {"--output $T/out", "write over", "a.jsonl"}},
+    {"mkdir -p $T/out/state; echo '{\"text\": \"a b\"}' >$T/out/state/v; echo '{\"text\": \"a b\"}' >$T/b.jsonl;",
+     kText + "$T/b.jsonl --val $T/out/state/v",
+     1,
+     {"--output $T/out", "write over", "state/v"}},
+    {"", kTrain + "--output $P", 1, {"--output $P", "lies in --model $P"}},
+    {"", kTrain + "--output $P/unet", 1, {"--output $P/unet", "lies in --model $P"}},
+    {"", kTrain + "--output $P/new/x", 1, {"--output $P/new/x", "lies in --model $P"}},
+    {"ln -s $P/vae $T/link;", kTrain + "--output $T/link/x", 1, {"--output $T/link/x", "lies in --model"}},
+    {"mv $P/unet $T/unet; ln -s $T/unet $P/unet;", kTrain + "--output $T/unet/x", 1, {"lies in --model $P"}},
+    {"mkdir -p $T/out/state; mv $P $T/out/state/m;", kOut + "--model $T/out/state/m", 1, {"write over --model"}},
+
+    // Pictures and their folders.
+    {"mkdir $D/2024_holiday;", kOut, 1, {"--dataset $D", "2024_holiday", "at most 1000"}},
+    {"rm $D/a.txt; echo x >$D/b.png; touch $D/c.gif;",
+     kOut,
+     1,
+     {"--dataset $D: ", "a.png: no caption", "b.png: expected", "c.gif: .gif is not a format"}},
+    {"head -c 300 $D/a.png >$D/x; mv $D/x $D/a.png; >$D/b.txt;", kOut, 1, {"b.txt: the caption is empty", "a.png: "}},
+    {"head -c 300 $D/a.png >$D/x; mv $D/x $D/a.png;", kOut, 1, {"--dataset $D/a.png: ", "remove the picture"}},
+    {"echo x | gzip >$T/a.zip;", kPictures + "$T/a.zip", 1, {"--dataset $T/a.zip", "a gzip archive"}},
+    {"mkfifo $T/pipe;", kPictures + "$T/pipe", 1, {"--dataset $T/pipe", "expected a folder"}},
+
+    // Text.
+    {"echo '[{\"text\": \"a b\"}]' >$T/a.json;", kText + "$T/a.json", 1, {"--dataset $T/a.json", "a JSON array"}},
+    {"echo '{\"text\": \"a b\"}' | gzip >$T/a.gz;", kText + "$T/a.gz", 1, {"--dataset $T/a.gz", "a gzip archive"}},
+    {"printf 'PK\\003\\004' >$T/a.zip;", kText + "$T/a.zip", 1, {"--dataset $T/a.zip", "a ZIP archive"}},
+    {"printf PAR1 >$T/a.parquet;", kText + "$T/a.parquet", 1, {"--dataset $T/a.parquet", "a Parquet file"}},
+    {"printf '{\\n3\\n' >$T/a.jsonl;", kText + "$T/a.jsonl", 1, {"--dataset $T/a.jsonl: 2 faults", "line 1", "line 2"}},
+    {"mkfifo $T/pipe;", kText + "$T/pipe", 1, {"--dataset $T/pipe", "expected a file"}},
+    {"", kText + "/dev/zero", 1, {"--dataset /dev/zero", "expected a file"}},
+    {"", kText + "$D", 1, {"--dataset $D", "expected a file", "directory"}},
+
+    // What is wrong in itself.
+    {"echo 'rank = \"4\"' >$T/c.toml;",
+     kOut + "--config $T/c.toml",
+     2,
+     {"--config $T/c.toml: rank: expected an integer, found the string \"4\""}},
+    {"echo 'rnak = 4' >$T/c.toml;", kOut + "--config $T/c.toml", 2, {"--config $T/c.toml: rnak"}},
+    {"echo 'rank = ' >$T/c.toml;", kOut + "--config $T/c.toml", 2, {"--config $T/c.toml: line 1"}},
+    {"echo 'steps = 2\nepochs = 2' >$T/c.toml;",
+     "train --config $T/c.toml --model $P --dataset $D --output $T/out",
+     2,
+     {"--steps and --epochs"}},
+    {"", kOut + "--config $T/none.toml", 1, {"--config $T/none.toml", "No such file"}},
+    {"", kOut + "--rank 0", 2, {"--rank", "'0'"}},
+    {"", kOut + "--epochs 2", 2, {"--steps and --epochs"}},
+    {"", kOut + "--state-every-minutes -1", 2, {"--state-every-minutes", "'-1'", "from 0"}},
+    {"", kOut + "--state-every-minutes nan", 2, {"--state-every-minutes", "'nan'"}},
+    {"", kOut + "--train vae --targets x", 2, {"--targets", "vae"}},
+    {"", kOut + "--train full --lora-dropout 0.1", 2, {"--lora-dropout", "full"}},
+    {"", kOut + "--quantize q8_0 --bf16", 2, {"--quantize", "--bf16"}},
+    {"", kOut + "--device tpu", 2, {"--device", "'tpu'"}},
+    {"", kOut + "--name a/b", 2, {"--name", "'a/b'"}},
+    {"", kOut + "--name state", 2, {"--name", "'state'"}},
+    {"", kOut + "--name loss.png", 2, {"--name", "'loss.png'"}},
+    {"", kOut + "--name " + std::string(250, 'x'), 2, {"--name", "at most 200 bytes, found 250"}},
+    {"", "train", 2, {"--model is missing"}},
+};
+
+std::string replace_all(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size())
+    text.replace(at, from.size(), to);
+  return text;
+}
+
+class Folder {
+ public:
+  Folder() {
+    fs::copy(kModel, folder_ / "model", fs::copy_options::recursive);
+    fs::create_directory(folder_ / "pictures");
+    for (const auto& [name, from] : {std::pair{"a", "0001"}, std::pair{"b", "0002"}})
+      for (const char* extension : {".png", ".txt"})
+        fs::copy(test::source_dir() / "data/tiny-style" / (from + std::string(extension)),
+                 folder_ / "pictures" / (name + std::string(extension)));
+  }
+  fs::path operator/(std::string_view name) const { return folder_ / name; }
+  std::string filled(std::string text) const {
+    text = replace_all(replace_all(text, "$D", "$T/pictures"), "$P", "$T/model");
+    return replace_all(text, "$T", folder_.path().string());
+  }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+// Of all files and links, by their names: what they hold, or lead to.
+std::map<std::string, std::string> contents(const fs::path& folder) {
+  std::map<std::string, std::string> all;
+  for (const auto& entry : fs::recursive_directory_iterator(folder))
+    all[entry.path().string()] = entry.is_symlink()        ? "-> " + fs::read_symlink(entry).string()
+                                 : entry.is_regular_file() ? read_plain(entry)
+                                                           : "";
+  return all;
+}
+
+TEST(Runs, WrongOnesEndWithOneLineAndWriteNothing) {
+  for (const Wrong& wrong : kWrong) {
+    const Folder folder;
+    SCOPED_TRACE(wrong.before + " wick " + wrong.arguments);
+    ASSERT_EQ(std::system(folder.filled(wrong.before + ":").c_str()), 0);
+    const auto before = contents(folder / "");
+    std::vector<std::string> words;
+    for (const std::string& word : wrong.words) words.push_back(folder.filled(word));
+    const Outcome outcome = run_wick(folder.filled(wrong.arguments));
+    expect_one_line(outcome, words);
+    EXPECT_EQ(outcome.code, wrong.code) << outcome.err;
+    EXPECT_EQ(contents(folder / ""), before);
+  }
+}
+
+// A run of pictures, and one of text, whose result is a folder.
+const std::string kRuns[] = {kOut, kText + "$T/a.jsonl --rank 2 --sequence-length 64 "};
+
+TEST(Runs, FilesAreReplacedAndNeverWrittenThrough) {
+  for (const std::string& run : kRuns)
+    for (const bool symbolic : {true, false}) {
+      SCOPED_TRACE(run + (symbolic ? "symbolic" : "hard"));
+      const Folder folder;
+      write_plain(folder / "a.jsonl", "{\"text\": \"Once upon a time\"}\n");
+      ASSERT_EQ(run_wick(folder.filled(run + "--steps 3 --save-every 1")).code, 0);
+      fs::create_directory(folder / "victims");
+      std::vector<fs::path> names;
+      for (const auto& entry : fs::recursive_directory_iterator(folder / "out"))
+        if (entry.is_regular_file()) names.push_back(entry.path());
+      EXPECT_GE(names.size(), 11u);
+      for (const auto& file : std::vector(names)) names.push_back(file.string() + ".tmp-wick");
+      for (const char* next : {"state/state-000005.safetensors", "lora-000005.safetensors"})
+        names.push_back(folder / "out" / next);
+      // The run goes on from a state that it finds behind a link too.
+      for (size_t i = 0; i < names.size(); ++i) {
+        const fs::path victim = folder / "victims" / std::to_string(i);
+        fs::exists(names[i]) ? fs::rename(names[i], victim) : write_plain(victim, "mine");
+        symbolic ? fs::create_symlink(victim, names[i]) : fs::create_hard_link(victim, names[i]);
+      }
+      const auto before = contents(folder / "victims");
+      const Outcome outcome = run_wick(folder.filled(run + "--steps 6 --save-every 1 --resume"));
+      EXPECT_EQ(outcome.code, 0) << outcome.err;
+      EXPECT_NE(outcome.out.find("going on after step 3"), std::string::npos) << outcome.out;
+      EXPECT_EQ(contents(folder / "victims"), before);
+      for (const char* file : {"config.toml", "loss.png", "metrics.jsonl", "logs/events.out.tfevents.wick",
+                               "state/dataset.sha256", "state/state-000005.safetensors"})
+        EXPECT_FALSE(fs::is_symlink(folder / "out" / file)) << file;
+    }
+}
+
+TEST(Runs, FoldersMayBeLinks) {
+  for (const std::string& run : kRuns) {
+    const Folder folder;
+    write_plain(folder / "a.jsonl", "{\"text\": \"Once upon a time\"}\n");
+    for (const char* name : {"disk", "disk/state", "disk/logs", "real"}) fs::create_directory(folder / name);
+    fs::create_directory_symlink(folder / "real", folder / "out");
+    fs::create_directory_symlink(folder / "disk/state", folder / "real/state");
+    fs::create_directory_symlink(folder / "disk/logs", folder / "real/logs");
+    EXPECT_EQ(run_wick(folder.filled(run)).code, 0);
+    EXPECT_EQ(run_wick(folder.filled(run + "--steps 2 --resume")).code, 0);
+    EXPECT_TRUE(fs::exists(folder / "disk/state/state-000002.safetensors"));
+    EXPECT_TRUE(fs::is_symlink(folder / "out") && fs::is_symlink(folder / "real/state"));
+    EXPECT_TRUE(fs::exists(folder / "real/loss.png"));
+  }
+}
+
+TEST(Runs, RepeatsAreToldAndCountedAsInKohyas) {
+  const Folder folder;
+  fs::create_directory(folder / "pictures/10_cat");
+  fs::create_directory(folder / "pictures/3_dog");
+  for (const char* extension : {".png", ".txt"}) {
+    fs::rename(folder / (std::string("pictures/a") + extension),
+               folder / (std::string("pictures/10_cat/a") + extension));
+    fs::rename(folder / (std::string("pictures/b") + extension),
+               folder / (std::string("pictures/3_dog/b") + extension));
+  }
+  const std::string run = replace_all(kOut, "--steps 1", "--epochs 1") + "--batch-size 2";
+  const Outcome outcome = run_wick(folder.filled(run));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* part : {"10_cat: 1 picture × 10\n", "3_dog: 1 picture × 3\n", "2 pictures, shown 13 times an epoch",
+                           "7 steps of 2 pictures."})
+    EXPECT_NE(outcome.out.find(part), std::string::npos) << outcome.out << part;
+  const auto metadata = SafetensorsFile::open(folder / "out/lora.safetensors").metadata();
+  EXPECT_EQ(metadata.at("ss_dataset_dirs"),
+            R"({"10_cat":{"img_count":1,"n_repeats":10},"3_dog":{"img_count":1,"n_repeats":3}})");
+  EXPECT_EQ(metadata.at("ss_num_train_images"), "13");
+  EXPECT_NE(metadata.at("ss_bucket_info").find("\"count\":13"), std::string::npos);
+  EXPECT_NE(metadata.at("ss_tag_frequency").find("{\"10_cat\":{"), std::string::npos);
+}
+
+TEST(Runs, StepsAreSaidInPicturesAndRows) {
+  const Folder folder;
+  write_plain(folder / "a.jsonl", "{\"text\": \"Once upon a time\"}\n");
+  const auto said = [&](const std::string& arguments, const std::string& words) {
+    fs::remove_all(folder / "out");
+    const Outcome outcome = run_wick(folder.filled(arguments));
+    EXPECT_NE(outcome.out.find(words), std::string::npos) << outcome.out << outcome.err;
+    EXPECT_EQ(outcome.out.find(": 1 of 2"), std::string::npos) << outcome.out;
+  };
+  said(kOut + "--batch-size 2 --steps 3", "; 3 steps of 2 pictures.");
+  said(kOut + "--batch-size 2 --accumulate 3", "; 1 step of 6 pictures, in 3 batches of 2.");
+  said(kOut, "Encoding pictures: 2 of 2\n");
+  said(kRuns[1] + "--sequence-length 8", "; 1 step of 1 row.");
+}
+
+// Runs a command on a terminal of so many columns; what it shows.
+std::string on_terminal(const std::string& command, unsigned short columns) {
+  winsize size{24, columns, 0, 0};
+  int terminal = -1;
+  const pid_t child = forkpty(&terminal, nullptr, nullptr, &size);
+  if (child == 0) {
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    _exit(127);
+  }
+  std::string shown;
+  char buffer[4096];
+  for (ssize_t n; (n = read(terminal, buffer, sizeof buffer)) > 0;) shown.append(buffer, size_t(n));
+  close(terminal);
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_EQ(status, 0) << shown;
+  return shown;
+}
+
+TEST(Runs, ProgressFitsIntoANarrowTerminal) {
+  for (const unsigned short columns : {50, 20}) {
+    const Folder folder;
+    const std::string shown =
+        on_terminal("OMP_NUM_THREADS=1 '" WICK_BINARY "' " + folder.filled(kOut + "--steps 30"), columns);
+    size_t lines = 0;
+    for (size_t begin = 0, end; (end = shown.find("\x1b[K", begin)) != std::string::npos; begin = end + 3, ++lines) {
+      const size_t start = shown.rfind('\r', end);
+      EXPECT_LT(end - start - 1, columns) << shown.substr(start, end - start);
+    }
+    EXPECT_GT(lines, 2u) << shown;
+    EXPECT_NE(shown.find("step 30/30"), std::string::npos) << shown;
+  }
+}
+
+// On a disk of so many KiB, where this machine lets us make one.
+TEST(Runs, DiskIsLookedAtBeforeItIsFull) {
+  const Folder folder;
+  const auto on_disk = [&](const std::string& size, const std::string& more) {
+    const std::string mount = folder.filled("mkdir -p $T/disk; mount -t tmpfs -o size=" + size + " tmpfs $T/disk");
+    return run_wick(folder.filled(kTrain + "--output $T/disk/out " + more),
+                    "exec unshare -m sh -c '" + mount + " || exit 99; \"$0\" \"$@\"'");
+  };
+  const Outcome tiny = on_disk("64k", "--rank 4");
+  if (tiny.code == 99 || tiny.err.find("unshare") != std::string::npos) GTEST_SKIP() << "no file system to be had";
+  expect_one_line(tiny, {"--output ", "disk/out: ", "are free there, expected at least ", "for a result and ",
+                         "for a state to go on from"});
+  const Outcome small = on_disk("1500k", "--rank 4 --steps 60 --state-every-minutes 0.001");
+  EXPECT_EQ(small.code, 0) << small.err;
+  EXPECT_NE(small.out.find("are free in"), std::string::npos) << small.out;
+  EXPECT_NE(small.out.find("training goes on, "), std::string::npos) << small.out;
+}
+
+}  // namespace
+}  // namespace wick

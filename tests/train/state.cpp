@@ -1,0 +1,113 @@
+// The state of a run: what was saved is what is opened, and a file that is not just so is refused.
+#include "wick/train/state.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+#include "wick/train/train_rng.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+Tensor trainable(const std::vector<float>& values) { return Tensor::of(values, {int64_t(values.size())}).trainable(); }
+
+class StateTest : public testing::Test {
+ protected:
+  AdamW optimizer() const { return AdamW({{"a", trainable({1, 2, 3})}, {"b", trainable({4})}}, {}); }
+  TrainState state(int64_t step) const {
+    return {.step = step,
+            .epoch = 1,
+            .batch = 2,
+            .rng = TrainRng(0).positions(),
+            .fingerprint = {{"--rank", "4"}},
+            .settings = {{"--lr", "0.1"}}};
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> all;
+    for (const fs::path& file : state_files(folder_.path())) all.push_back(file.filename().string());
+    return all;
+  }
+
+  TemporaryDirectory folder_;
+  std::vector<std::string> said_;
+  std::function<void(const std::string&)> say_ = [this](const std::string& text) { said_.push_back(text); };
+};
+
+TEST_F(StateTest, ComesBackAsItWas) {
+  TrainState saved = state(7);
+  saved.finished = true;
+  save_state(folder_ / "s", saved, optimizer());
+  const SavedState opened = SavedState::open(folder_ / "s");
+  EXPECT_TRUE(opened.has_hash());
+  EXPECT_TRUE(opened.state().finished);
+  EXPECT_EQ(opened.state().step, 7);
+  EXPECT_EQ(opened.state().rng, saved.rng);
+  EXPECT_EQ(opened.state().fingerprint, saved.fingerprint);
+  EXPECT_EQ(opened.state().settings, saved.settings);
+}
+
+TEST_F(StateTest, NoBitMayFlip) {
+  save_state(folder_ / "s", state(7), optimizer());
+  const std::string whole = read_plain(folder_ / "s");
+  const auto refused = [&](size_t byte, int bit) {
+    std::string flipped = whole;
+    flipped[byte] = char(flipped[byte] ^ (1 << bit));
+    write_plain(folder_ / "s", flipped);
+    EXPECT_THROW(SavedState::open(folder_ / "s"), Error) << "byte " << byte << ", bit " << bit;
+  };
+  for (size_t i = 0; i < whole.size(); ++i) refused(i, int(i % 8));
+  // One bit lies between this version and the one before, which wrote no hash.
+  refused(whole.find("training state 3") + 15, 0);
+}
+
+TEST_F(StateTest, NumbersThatMakeNoSenseAreRefused) {
+  const auto refused = [&](const char* key, auto&& edit) {
+    TrainState nonsense = state(7);
+    edit(nonsense);
+    save_state(folder_ / "s", nonsense, optimizer());
+    expect_error([&] { SavedState::open(folder_ / "s"); }, {"/s: metadata ", key});
+  };
+  refused("step", [](TrainState& s) { s.step = 1'000'000'000'000'000'000; });
+  refused("step", [](TrainState& s) { s.step = 0; });
+  refused("epoch", [](TrainState& s) { s.epoch = -1; });
+  refused("batch", [](TrainState& s) { s.batch = -1; });
+  refused("rng.noise", [](TrainState& s) { s.rng["noise"] = ~uint64_t{0}; });
+  refused("rng.other", [](TrainState& s) { s.rng["other"] = 1; });
+  TrainState lacking = state(7);
+  lacking.rng.erase("noise");
+  save_state(folder_ / "s", lacking, optimizer());
+  expect_error([&] { SavedState::open(folder_ / "s"); }, {"rng.noise"});
+}
+
+TEST_F(StateTest, TheNewestTwoAreKept) {
+  StateFolder states(folder_.path());
+  EXPECT_FALSE(states.open_newest(say_));
+  for (const int64_t step : {2, 5, 5, 9}) states.save(state(step), optimizer());
+  EXPECT_EQ(names(), (std::vector<std::string>{"state-000009.safetensors", "state-000005.safetensors"}));
+  states.save(state(12345678), optimizer());
+  EXPECT_EQ(names(), (std::vector<std::string>{"state-12345678.safetensors", "state-000009.safetensors"}));
+  EXPECT_EQ(StateFolder(folder_.path()).open_newest(say_)->state().step, 12345678);
+  EXPECT_TRUE(said_.empty());
+}
+
+TEST_F(StateTest, ADamagedOneIsPassedOverAndNeverTakesAWholeOnesPlace) {
+  StateFolder(folder_.path()).save(state(4), optimizer());
+  write_plain(folder_ / "state-000006.safetensors", "half");
+  write_plain(folder_ / "state-x.safetensors", "none of ours");
+  StateFolder states(folder_.path());
+  EXPECT_EQ(states.open_newest(say_)->state().step, 4);
+  ASSERT_EQ(said_.size(), 1u);
+  EXPECT_NE(said_.front().find("state-000006.safetensors"), std::string::npos) << said_.front();
+  states.save(state(5), optimizer());
+  EXPECT_EQ(names(), (std::vector<std::string>{"state-000005.safetensors", "state-000004.safetensors"}));
+  EXPECT_EQ(read_plain(folder_ / "state-x.safetensors"), "none of ours");
+
+  for (const std::string& name : names()) write_plain(folder_ / name, "half");
+  expect_error([&] { StateFolder(folder_.path()).open_newest(say_); },
+               {"state-000005.safetensors", "no other state is whole"});
+}
+
+}  // namespace
+}  // namespace wick

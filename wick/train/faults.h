@@ -1,0 +1,40 @@
+// What is wrong with the files of a data set: all of it is found before any of it is told, in one line.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "wick/core/error.h"
+
+namespace wick {
+
+class Faults {
+ public:
+  // Does it, and returns whether it went well; an Error is kept for check().
+  template <class Action>
+  bool collect(Action&& action) {
+    try {
+      std::forward<Action>(action)();
+      return true;
+    } catch (const OutOfMemory&) {
+      throw;
+    } catch (const Error& e) {
+      add(e.what());
+      return false;
+    }
+  }
+  bool empty() const { return count_ == 0; }
+  // Throws Error if there was one: it alone, or "`source`: 12 faults: (1) a.png: … (2) b.txt: … and 10 others". What
+  // begins with `source` is told without it.
+  void check(const std::string& source) const;
+
+ private:
+  void add(std::string fault);
+
+  std::vector<std::string> first_;
+  size_t count_ = 0;
+};
+
+}  // namespace wick
