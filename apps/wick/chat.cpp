@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <iostream>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
 #include <memory>
 #include <optional>
 
 #include "commands.h"
 #include "model_path.h"
+#include "report.h"
 #include "text_flags.h"
 #include "validators.h"
 #include "wick/text/chat.h"
@@ -97,23 +100,39 @@ class Conversation {
   uint64_t answers_ = 0;
 };
 
+// The next line of standard input without its end, false behind the last. It may be of any kind, a device without end
+// among them.
+bool read_line(std::string& line) {
+  constexpr size_t kLongest = size_t{1} << 20;
+  line.clear();
+  for (int c = 0; (c = std::getchar()) != EOF;) {
+    if (c == '\n') return true;
+    check(line.size() < kLongest, "standard input: expected lines of at most {}, found a longer one",
+          readable_bytes(kLongest));
+    line += char(c);
+  }
+  check(std::ferror(stdin) == 0, "standard input: cannot be read: {}", std::strerror(errno));
+  return !line.empty();
+}
+
 void chat(const ChatArguments& a) {
+  const std::filesystem::path model = cli::resolve_language_model(a.model);
   const cli::OpenedModel opened =
-      cli::OpenedModel::open(cli::resolve_language_model(a.model), a.loras, a.flags, a.run_on);
+      cli::OpenedModel::open(model, a.loras, a.flags, a.run_on, a.flags.context_of(LlamaConfig::read(model), kContext));
   Conversation conversation(a, opened);
   const bool at_terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   if (at_terminal) fmt::print("A line is a message. /new starts anew; Ctrl-C ends an answer, Ctrl-D the chat.\n");
   std::string line;
   for (;;) {
     if (at_terminal) cli::print_text("> ");
-    if (!std::getline(std::cin, line)) break;
+    if (!read_line(line)) break;
     if (line == "/new") conversation.start_anew();
     if (line.empty() || line == "/new") continue;
     try {
       conversation.hear(line);
     } catch (const Error& e) {
       if (!at_terminal) throw;
-      fmt::print(stderr, "wick: {}\n", e.what());
+      cli::report(0, e.what());
     }
   }
   if (at_terminal) cli::print_text("\n");
@@ -131,16 +150,24 @@ void add_chat_command(CLI::App& app) {
   command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->allow_extra_args(false);
-  command->add_option("--seed", a->seed, "Seed of the first answer's draws (0)")
+  command->add_option("--seed", a->seed, "Seed of the first answer's draws [0]")
       ->type_name("INT")
       ->check(cli::seed_number());
-  command->add_option("--on-full", a->on_full, "Where the context is full: error (default), or forget what was first")
-      ->type_name("WHAT")
+  command
+      ->add_option("--on-full", a->on_full,
+                   "Where the context is full: an error, or forget what was said first [error]")
+      ->type_name("error|forget")
       ->check(cli::one_of({"error", "forget"}));
   command->add_flag("--no-thinking", a->no_thinking, "Answer at once, where a model may think first");
   a->flags.add_to(*command);
   a->run_on.add_flags(*command);
-  command->footer("Messages are lines of standard input, also where that is no terminal.");
+  command->footer(
+      "Messages are lines of standard input, also where that is no terminal.\n"
+      "\n"
+      "Examples:\n"
+      "  wick chat --model tiny-llm --lora out/lora\n"
+      "  wick chat --model path/to/model.gguf --system \"Answer in one sentence.\"\n"
+      "  wick chat --model path/to/model --temperature 0 < questions.txt > answers.txt");
   command->callback([a] { chat(*a); });
 }
 

@@ -9,19 +9,21 @@
 #include "model_path.h"
 #include "validators.h"
 #include "wick/core/memory.h"
+#include "wick/io/quote.h"
 
 namespace wick {
 namespace {
 
 struct ConvertArguments {
   std::string model, output, dtype;
+  bool overwrite = false;
 };
 
 void run_convert(const ConvertArguments& a) {
   const std::filesystem::path model = cli::resolve_language_model(a.model);
-  cli::check_new_file(a.output, "--output");
+  cli::check_output_file({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
   convert_to_gguf(model, a.output, {.dtype = cli::parse_dtype(a.dtype)});
-  fmt::print("Wrote {}, {}\n", a.output, readable_bytes(std::filesystem::file_size(a.output)));
+  fmt::print("Wrote {}, {}\n", printable(a.output), readable_bytes(std::filesystem::file_size(a.output)));
 }
 
 }  // namespace
@@ -32,15 +34,18 @@ void add_convert_command(CLI::App& app) {
   command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
       ->type_name("MODEL")
       ->required();
-  command->add_option("--output", a->output, "GGUF file to write, which must not be there yet")
-      ->type_name("FILE")
-      ->required();
-  command->add_option("--dtype", a->dtype, "Of the matrices: f32, f16, bf16, q8_0 or q4_0 (as the model has each)")
-      ->type_name("TYPE")
+  command->add_option("--output", a->output, "GGUF file to write")->type_name("FILE")->required();
+  command->add_option("--dtype", a->dtype, "Of the matrices [as the model has each]")
+      ->type_name(cli::kWrittenDtypes)
       ->check(cli::written_dtype());
+  cli::add_overwrite(*command, a->overwrite);
   command->footer(
-      "The file holds the tokenizer and the chat template too, and is what llama.cpp reads. Norms and biases are f32.\n"
-      "A sliding window of Mistral stands in it, but llama.cpp does not heed that.");
+      "The file holds the tokenizer and the chat template too, and is what llama.cpp reads. Norms and biases are f32. "
+      "A sliding window of Mistral stands in it, but llama.cpp does not heed that.\n"
+      "\n"
+      "Examples:\n"
+      "  wick convert --model path/to/model --output model.gguf\n"
+      "  wick convert --model path/to/model --output model-q8_0.gguf --dtype q8_0");
   command->callback([a] { run_convert(*a); });
 }
 

@@ -40,6 +40,8 @@ void print_result(const EvalArguments& a, double loss, int64_t counted, int64_t 
 
 void run_eval(const EvalArguments& a) {
   constexpr int64_t kContext = 2048;
+  check_usage(a.context == 0 || a.stride < a.context, "--stride: expected less than the {} of --context, found {}",
+              count_of(a.context, "token"), a.stride);
   const std::filesystem::path path = cli::resolve_language_model(a.model);
   const LlamaConfig config = LlamaConfig::read(path);
   check(a.context <= config.positions, "--context: expected at most {}, the positions that the model has, found {}",
@@ -57,7 +59,7 @@ void run_eval(const EvalArguments& a) {
 
   cli::TextFlags flags;
   flags.quantize = a.quantize;
-  const cli::OpenedModel opened = cli::OpenedModel::open(path, a.loras, flags, a.run_on);
+  const cli::OpenedModel opened = cli::OpenedModel::open(path, a.loras, flags, a.run_on, context);
   const double sum = total_loss(opened.language.model, pieces, std::min(context, data.longest), a.batch_size);
   print_result(a, sum / double(data.counted), data.counted, data.tokens, data.documents.size());
 }
@@ -76,24 +78,29 @@ void add_eval_command(CLI::App& app) {
       ->required();
   command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]");
-  command->add_option("--context", a->context, "Tokens that the model sees at once (2048, or its positions)")
+  command->add_option("--context", a->context, "Tokens that the model sees at once [2048, or its positions]")
       ->type_name("INT")
       ->check(cli::integer_in(2, std::numeric_limits<int32_t>::max()));
-  command->add_option("--stride", a->stride, "Tokens from one window of a longer text to the next (half the context)")
+  command->add_option("--stride", a->stride, "Tokens from one window of a longer text to the next [half the context]")
       ->type_name("INT")
       ->check(cli::positive_integer());
-  command->add_option("--batch-size", a->batch_size, "Rows of --context tokens at once (1)")
+  command->add_option("--batch-size", a->batch_size, "Rows of --context tokens at once [1]")
       ->type_name("INT")
       ->check(cli::integer_in(1, 65536));
-  command->add_option("--quantize", a->quantize, "Keep the matrices in blocks of 8 or 4 bits: q8_0 or q4_0")
-      ->type_name("TYPE")
+  command->add_option("--quantize", a->quantize, "Keep the matrices in blocks of 8 or 4 bits [as the model has them]")
+      ->type_name("q8_0|q4_0")
       ->check(cli::one_of({"q8_0", "q4_0"}));
   cli::add_chat_template(*command, a->chat_template);
   command->add_flag("--json", a->json, "Print the result as one JSON object");
   a->run_on.add_flags(*command);
   command->footer(
-      "Of chats and of prompts with completions only what the model says counts. Each token of a text that is longer\n"
-      "than the context is foretold in the first window that holds it.");
+      "Of chats and of prompts with completions only what the model says counts. Each token of a text that is longer "
+      "than the context is foretold in the first window that holds it.\n"
+      "\n"
+      "Examples:\n"
+      "  wick eval --model path/to/model --dataset held-back.jsonl\n"
+      "  wick eval --model path/to/model --lora out/lora --json \\\n"
+      "    --dataset a.jsonl b.jsonl");
   command->callback([a] { run_eval(*a); });
 }
 

@@ -15,7 +15,7 @@ struct ForwardArguments {
   std::string model, component, in, out;
   std::vector<std::string> loras;
   cli::RunOn run_on;
-  bool grad = false;
+  bool grad = false, overwrite = false;
 };
 
 void forward(const ForwardArguments& a) {
@@ -25,10 +25,12 @@ void forward(const ForwardArguments& a) {
     std::string name = a.component;
     const std::string problem =
         cli::one_of({"text_encoder", "text_encoder_2", "vae.encoder", "vae.decoder", "unet"})(name);
-    check(problem.empty(), "--component: {}", problem);
+    check_usage(problem.empty(), "--component: {}", problem);
   }
   cli::check_input_file(a.in, "--in");
-  cli::check_output_file(a.out, "--out");
+  std::vector<std::filesystem::path> inputs = cli::paths_of(loras);
+  inputs.insert(inputs.end(), {model, a.in});
+  cli::check_output_file({.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = inputs});
   run_forward(model, a.component, a.in, a.out,
               {.loras = loras, .grad = a.grad, .backend = &a.run_on.backend(), .dtype = a.run_on.dtype()});
 }
@@ -56,7 +58,13 @@ void add_forward_command(CLI::App& app) {
   command->add_flag(
       "--grad", a->grad,
       "Also write the gradients of the error to the input `target`: mean-squared, or cross-entropy of ids");
+  cli::add_overwrite(*command, a->overwrite);
   a->run_on.add_flags(*command);
+  command->footer(
+      "Examples:\n"
+      "  wick forward --model tiny --component unet --in in.safetensors \\\n"
+      "    --out out.safetensors\n"
+      "  wick forward --model tiny-llm --in ids.safetensors --out logits.safetensors");
   command->callback([a] { forward(*a); });
 }
 

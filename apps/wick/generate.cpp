@@ -11,7 +11,9 @@
 #include "run_on.h"
 #include "validators.h"
 #include "wick/io/count.h"
+#include "wick/io/quote.h"
 #include "wick/pipelines/image_grid.h"
+#include "wick/pipelines/image_plan.h"
 #include "wick/pipelines/text_to_image.h"
 
 namespace wick {
@@ -25,7 +27,7 @@ struct GenerateArguments {
   int64_t width = 0, height = 0, steps = 30;  // a side of 0: what the model was made for
   float cfg = 5;
   cli::RunOn run_on;
-  bool compare = false;
+  bool compare = false, overwrite = false;
   TextArguments text;
   std::vector<std::string> picture_flags, text_flags;  // names of those that are for one kind of model alone
 };
@@ -83,6 +85,30 @@ void check_request(const ImageRequest& request, const std::filesystem::path& fol
   make_sampler(request.sampler, schedule, request.steps);
 }
 
+// Says what drawing will take, and refuses what does not fit.
+void plan(const GenerateArguments& a, const std::filesystem::path& folder, const ImageRequest& request,
+          const std::vector<LoraFile>& loras) {
+  const std::string_view device = a.run_on.backend().name();
+  const auto needed = [&](DType dtype) {
+    return plan_image(folder, request, dtype, loras, device_kind(device)).total();
+  };
+  const size_t total = needed(a.run_on.dtype());
+  const std::optional<size_t> free = free_memory(device);
+  const int64_t pictures = int64_t(a.prompts.size() * a.seeds.size()) * (a.compare ? 2 : 1);
+  if (free && total > *free) {
+    const size_t in_bf16 = a.run_on.dtype() == DType::f32 ? needed(DType::bf16) : total;
+    fail(
+        "a picture of {}x{} pixels would need {} of memory on {}, where {} are free; a smaller --width or --height "
+        "needs less{}",
+        request.width, request.height, readable_bytes(total), device, readable_bytes(*free),
+        in_bf16 + total / 100 < total ? ", --bf16 " + readable_bytes(in_bf16) : "");
+  }
+  fmt::print("Drawing {} of {}x{} pixels in {}; memory on {}: {} needed{}.\n", count_of(pictures, "picture"),
+             request.width, request.height, count_of(request.steps, "step"), device, readable_bytes(total),
+             free ? fmt::format("; {} free", readable_bytes(*free)) : "");
+  std::fflush(stdout);
+}
+
 // All prompts with all seeds: a row a seed.
 void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, const std::vector<LoraFile>& loras,
                ImageRequest request, const std::string& label, Progress& progress, ImageGrid& grid) {
@@ -104,12 +130,15 @@ void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, 
 }
 
 void generate_pictures(const GenerateArguments& a, const std::filesystem::path& folder) {
+  check_usage(!a.compare || !a.loras.empty(), "--compare: expected a --lora to compare with, found none");
+  check_usage(!a.out.empty(), "--out is required: the PNG file to write");
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  check(!a.compare || !loras.empty(), "--compare: expected a --lora to compare with, found none");
-  check(!a.out.empty(), "--out is required: the PNG file to write");
-  cli::check_output_file(a.out, "--out");
+  std::vector<std::filesystem::path> inputs = cli::paths_of(loras);
+  inputs.push_back(folder);
+  cli::check_output_file({.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = inputs});
   const ImageRequest request = request_of(a, folder);
   check_request(request, folder);
+  plan(a, folder, request, loras);
 
   ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
   {
@@ -118,13 +147,13 @@ void generate_pictures(const GenerateArguments& a, const std::filesystem::path& 
     draw_rows(a, folder, loras, request, a.compare ? "with LoRA" : "", progress, grid);
   }
   write_png(a.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid));
-  fmt::print("{}\n", a.out);
+  fmt::print("{}\n", printable(a.out));
 }
 
 void refuse(const CLI::App& command, const std::vector<std::string>& flags, const std::string& model,
             const char* kind) {
   for (const std::string& flag : flags)
-    check(command.count(flag) == 0, "{}: {} is a model of {}, which has no such flag", flag, model, kind);
+    check_usage(command.count(flag) == 0, "{}: {} is a model of {}, which has no such flag", flag, model, kind);
 }
 
 void generate(const CLI::App& command, GenerateArguments a) {
@@ -135,8 +164,8 @@ void generate(const CLI::App& command, GenerateArguments a) {
     return generate_pictures(a, folder);
   }
   refuse(command, a.picture_flags, a.model, "language");
-  check(a.prompts.size() == 1 && a.seeds.size() == 1, "expected one --prompt and one --seed, found {} and {}",
-        a.prompts.size(), a.seeds.size());
+  check_usage(a.prompts.size() == 1 && a.seeds.size() == 1, "expected one --prompt and one --seed, found {} and {}",
+              a.prompts.size(), a.seeds.size());
   generate_text(folder, a.prompts.front(), a.seeds.front(), a.loras, a.run_on, a.text);
 }
 
@@ -159,32 +188,41 @@ void add_generate_command(CLI::App& app) {
     a->picture_flags.push_back(option->get_name());
     return option->group("Pictures");
   };
-  picture(command->add_option("--out", a->out, "PNG file to write"))->type_name("FILE");
+  picture(command->add_option("--out", a->out, "PNG file to write"))->type_name("FILE")->check(cli::png_file());
+  picture(command->add_flag("--overwrite", a->overwrite, "Write over a file that is there"));
   command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->allow_extra_args(false);
   picture(command->add_flag("--compare", a->compare, "Draw everything without the LoRAs too, above"));
   picture(command->add_option("--negative", a->negative, "What not to draw"))->type_name("TEXT");
-  command->add_option("--seed", a->seeds, "Seed of what is drawn by chance (0); may be repeated for pictures")
+  command->add_option("--seed", a->seeds, "Seed of what is drawn by chance; may be repeated for pictures [0]")
       ->type_name("INT")
       ->allow_extra_args(false)
       ->check(cli::seed_number());
-  picture(command->add_option("--steps", a->steps, "Denoising steps (30)"))
+  picture(command->add_option("--steps", a->steps, "Denoising steps [30]"))
       ->type_name("INT")
       ->check(cli::positive_integer());
-  picture(command->add_option("--cfg", a->cfg, "Guidance scale (5); 1 is without guidance"))
+  picture(command->add_option("--cfg", a->cfg, "Guidance scale; 1 is without guidance [5]"))
       ->type_name("NUMBER")
       ->check(cli::number_in(1, 100));
-  picture(command->add_option("--sampler", a->sampler, "euler (default) or ddim"))
-      ->type_name("NAME")
+  picture(command->add_option("--sampler", a->sampler, "How noise is taken away [euler]"))
+      ->type_name("euler|ddim")
       ->check(cli::one_of({"euler", "ddim"}));
-  picture(command->add_option("--width", a->width, "In pixels; unless given, what the model was made for"))
+  picture(command->add_option("--width", a->width, "In pixels [what the model was made for]"))
       ->type_name("INT")
       ->check(cli::positive_integer());
-  picture(command->add_option("--height", a->height, "Likewise"))->type_name("INT")->check(cli::positive_integer());
+  picture(command->add_option("--height", a->height, "Likewise [what the model was made for]"))
+      ->type_name("INT")
+      ->check(cli::positive_integer());
   a->text_flags = a->text.add_to(*command);
   for (const std::string& flag : a->text_flags) command->get_option(flag)->group("Text");
   a->run_on.add_flags(*command);
+  command->footer(
+      "Examples:\n"
+      "  wick generate --model tiny --prompt \"a red heart\" --out heart.png\n"
+      "  wick generate --model sdxl --bf16 --lora out/lora.safetensors:0.8 --compare \\\n"
+      "    --prompt \"a cat\" --prompt \"a dog\" --seed 1 --seed 2 --out grid.png\n"
+      "  wick generate --model tiny-llm --prompt \"Once upon a time\" --max-tokens 100");
   command->callback([a, command] { generate(*command, *a); });
 }
 

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include <nlohmann/json.hpp>
 
 #include "validators.h"
@@ -30,14 +32,17 @@ std::vector<std::string> TextArguments::add_to(CLI::App& command) {
 
 void generate_text(const std::filesystem::path& model, const std::string& prompt, uint64_t seed,
                    const std::vector<std::string>& loras, const cli::RunOn& run_on, const TextArguments& arguments) {
-  check(arguments.chat || arguments.flags.chat_template == ChatTemplate::kAuto,
-        "--chat-template: expected --chat with it");
+  check_usage(arguments.chat || arguments.flags.chat_template == ChatTemplate::kAuto,
+              "--chat-template: expected --chat with it");
   const auto ids_of = [&](const Tokenizer& tokenizer) {
     return arguments.chat ? chat_ids(tokenizer, arguments.flags.chat_template, model.string(), prompt)
                           // Whoever writes a prompt to complete may write control tokens, as with transformers.
                           : tokenizer.encode(prompt, {.parse_special = true});
   };
-  const cli::OpenedModel opened = cli::OpenedModel::open(model, loras, arguments.flags, run_on,
+  const LlamaConfig config = LlamaConfig::read(model);
+  const int64_t context = arguments.flags.context_of(config, config.positions);
+  const int64_t most = std::clamp<int64_t>(arguments.flags.max_tokens, 1, context);  // beside a prompt not yet read
+  const cli::OpenedModel opened = cli::OpenedModel::open(model, loras, arguments.flags, run_on, most,
                                                          [&](const Llama& unread, const Tokenizer& tokenizer) {
                                                            TextDecoder::rehearse(unread, ids_of(tokenizer).size());
                                                          });
@@ -47,8 +52,6 @@ void generate_text(const std::filesystem::path& model, const std::string& prompt
   request.until_full = arguments.until_full;
   request.prompt = ids_of(language.tokenizer);
 
-  const LlamaConfig& config = language.model.config();
-  const int64_t context = arguments.flags.context_of(config, config.positions);
   arguments.flags.fit(request, context);
   // The cache is no larger than what is asked for.
   Generator generator(language.model, std::min(context, int64_t(request.prompt.size()) + request.max_tokens));

@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names in a file are anyone's: control characters must not reach the terminal.
-std::string printable(const std::string& text) {
+// Names and values in a file are anyone's, and may be long.
+std::string shown(const std::string& text) {
   const std::string quoted = quote(text);
   return quoted.substr(1, quoted.size() - 2);
 }
@@ -64,7 +64,7 @@ std::string contents(const std::vector<Listed>& tensors) {
                                  count_of(tensors.size(), "tensor"));
   const char* separator = ": ";
   for (const auto& [type, size] : bytes) {
-    text += fmt::format("{}{} {}", separator, type, readable_bytes(size));
+    text += fmt::format("{}{} {}", separator, printable(type), readable_bytes(size));
     separator = ", ";
   }
   return text;
@@ -109,14 +109,14 @@ void print_lora(const SafetensorsFile& file) {
 void print_metadata(const std::vector<std::pair<std::string, std::string>>& metadata) {
   if (metadata.empty()) return;
   fmt::print("\nmetadata\n");
-  for (const auto& [key, value] : metadata) fmt::print("  {} = {}\n", printable(key), printable(value));
+  for (const auto& [key, value] : metadata) fmt::print("  {} = {}\n", shown(key), shown(value));
 }
 
 void print_tensors(const std::vector<Listed>& tensors) {
   fmt::print("\ntensors\n");
   for (const Listed& tensor : tensors)
-    fmt::print("  {:<5} {:<24} {:>10}  {}\n", tensor.type, to_string(tensor.shape), readable_bytes(tensor.bytes),
-               printable(tensor.name));
+    fmt::print("  {:<5} {:<24} {:>10}  {}\n", printable(tensor.type), to_string(tensor.shape),
+               readable_bytes(tensor.bytes), shown(tensor.name));
 }
 
 void inspect_gguf(const fs::path& path, bool tensors) {
@@ -125,8 +125,8 @@ void inspect_gguf(const fs::path& path, bool tensors) {
   const bool known = std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
     return entry.first == "general.architecture" && std::holds_alternative<std::string>(entry.second);
   });
-  fmt::print("{}\n{}, GGUF version {}\n{}\n", path.string(),
-             known ? printable(file.metadata().text("general.architecture")) + " model" : "a model of an unknown kind",
+  fmt::print("{}\n{}, GGUF version {}\n{}\n", printable(path.string()),
+             known ? shown(file.metadata().text("general.architecture")) + " model" : "a model of an unknown kind",
              file.version(), contents(tensors_of(file)));
   std::vector<std::pair<std::string, std::string>> metadata;
   for (const auto& [key, value] : entries) metadata.emplace_back(key, to_string(value));
@@ -138,7 +138,7 @@ void inspect_file(const fs::path& path, bool tensors) {
   if (GgufFile::is_gguf(path)) return inspect_gguf(path, tensors);
   const SafetensorsFile file = SafetensorsFile::open(path);
   const FileFamily family = family_of(file);
-  fmt::print("{}\n{}\n{}\n", path.string(), family.name, contents(tensors_of(file)));
+  fmt::print("{}\n{}\n{}\n", printable(path.string()), family.name, contents(tensors_of(file)));
   if (family.lora) print_lora(file);
   print_metadata({file.metadata().begin(), file.metadata().end()});
   if (tensors) print_tensors(tensors_of(file));
@@ -153,13 +153,13 @@ void inspect_folder(const fs::path& folder, bool tensors) {
   check(!files.empty(), "{}: expected a folder with safetensors files, found none in it", folder.string());
   std::sort(files.begin(), files.end());
 
-  fmt::print("{}\n", folder.string());
+  fmt::print("{}\n", printable(folder.string()));
   if (fs::exists(folder / "model_index.json"))
     fmt::print("diffusers folder of {}\n",
-               printable(Config::read(folder / "model_index.json").text_or("_class_name", "an unnamed pipeline")));
+               shown(Config::read(folder / "model_index.json").text_or("_class_name", "an unnamed pipeline")));
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
-    fmt::print("\n{}\n  {}\n  {}\n", fs::relative(path, folder).string(), family_of(file).name,
+    fmt::print("\n{}\n  {}\n  {}\n", printable(fs::relative(path, folder).string()), family_of(file).name,
                contents(tensors_of(file)));
     if (tensors) print_tensors(tensors_of(file));
   }
@@ -188,6 +188,10 @@ void add_inspect_command(CLI::App& app) {
       ->type_name("FILE")
       ->check(cli::not_empty());
   command->add_flag("--tensors", a->tensors, "List every tensor");
+  command->footer(
+      "Examples:\n"
+      "  wick inspect out/lora.safetensors\n"
+      "  wick inspect path/to/model --tensors");
   command->callback([a] { inspect(*a); });
 }
 

@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "model_path.h"
 #include "validators.h"
+#include "wick/io/quote.h"
 #include "wick/models/llama_config.h"
 
 namespace wick {
@@ -16,14 +17,18 @@ namespace {
 struct MergeArguments {
   std::string model, output, dtype;
   std::vector<std::string> loras;
+  bool overwrite = false;
 };
 
 void run_merge(const MergeArguments& a) {
   const std::filesystem::path model = cli::resolve_language_model(a.model);
   LlamaConfig::read(model);  // of a kind that Wick knows
-  cli::check_new_path(a.output, "--output");
-  merge_loras(model, cli::parse_loras(a.loras), a.output, cli::parse_dtype(a.dtype));
-  fmt::print("Merged {}\n", a.output);
+  const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
+  std::vector<std::filesystem::path> inputs = cli::paths_of(loras);
+  inputs.push_back(model);
+  cli::check_output_path({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = inputs});
+  merge_loras(model, loras, a.output, cli::parse_dtype(a.dtype));
+  fmt::print("Merged {}\n", printable(a.output));
 }
 
 }  // namespace
@@ -37,14 +42,19 @@ void add_merge_command(CLI::App& app) {
   command->add_option("--lora", a->loras, "LoRA, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->required();
-  command->add_option("--output", a->output, "Folder to write, or GGUF file: one named so, or of one; not there yet")
+  command->add_option("--output", a->output, "Folder to write; a GGUF file if it is named so or --model is one")
       ->type_name("PATH")
       ->required();
   command
-      ->add_option("--dtype", a->dtype,
-                   "Of the matrices: f32, f16, bf16, and in a GGUF q8_0 or q4_0 (as the model has each)")
-      ->type_name("TYPE")
+      ->add_option("--dtype", a->dtype, "Of the matrices; q8_0 and q4_0 in a GGUF file alone [as the model has each]")
+      ->type_name(cli::kWrittenDtypes)
       ->check(cli::written_dtype());
+  cli::add_overwrite(*command, a->overwrite);
+  command->footer(
+      "Examples:\n"
+      "  wick merge --model path/to/model --lora out/lora --output merged\n"
+      "  wick merge --model path/to/model --lora out/lora:0.8 \\\n"
+      "    --output mine.gguf --dtype q4_0");
   command->callback([a] { run_merge(*a); });
 }
 

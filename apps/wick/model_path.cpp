@@ -10,6 +10,7 @@
 #include "wick/core/error.h"
 #include "wick/io/file.h"
 #include "wick/io/gguf.h"
+#include "wick/io/nearest.h"
 #include "wick/models/llama_config.h"
 
 namespace wick::cli {
@@ -73,6 +74,7 @@ fs::path find_in_hub_cache(const std::string& model, std::string repository) {
 }  // namespace
 
 fs::path resolve_model(const std::string& model) {
+  check_usage(!model.empty(), "--model: expected a name, a folder or a GGUF file, found ''");
   if (model == "tiny" || model == "tiny-llm") return find_shipped(model);
   if (model == "sdxl") return find_in_hub_cache(model, "stabilityai/stable-diffusion-xl-base-1.0");
   if (is_model_folder(model) || GgufFile::is_gguf(model)) return model;
@@ -86,8 +88,8 @@ fs::path resolve_model(const std::string& model) {
   if (hub_name) return find_in_hub_cache(model, model);
   fail(
       "--model {}: no such folder; expected a diffusers folder, a transformers folder, a GGUF file, 'tiny', 'tiny-llm' "
-      "or 'sdxl'",
-      model);
+      "or 'sdxl'{}",
+      model, did_you_mean(model, {"tiny", "tiny-llm", "sdxl"}));
 }
 
 fs::path resolve_language_model(const std::string& model) {

@@ -68,7 +68,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   const bool is_text = LlamaConfig::is_here(model);
   check_kind(config, is_text ? ModelKind::text : ModelKind::pictures);
   const DType dtype = is_text ? planned_dtype(config, model) : config.dtype;
-  check(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", config.model);
+  check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", config.model);
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
   print_plan(plan, config, dtype, device);
@@ -84,13 +84,16 @@ void add_plan_command(CLI::App& app) {
   const auto flags = std::make_shared<cli::TrainFlags>();
   const auto context = std::make_shared<int64_t>(0);
   flags->add_to(*command);
-  command->add_option("--context", *context, "Of a language model: tokens seen at once (4096, or its positions)")
+  command->add_option("--context", *context, "Of a language model: tokens seen at once [4096, or its positions]")
       ->type_name("INT")
       ->check(cli::positive_integer());
   command->footer(
       "Takes the flags of `wick train`; --model is enough. Of a language model it tells what generating text takes "
-      "too.\n"
-      "Nothing is written.");
+      "too. Nothing is written.\n"
+      "\n"
+      "Examples:\n"
+      "  wick plan --model sdxl --rank 32 --bf16 --resolution 1024 --device cuda\n"
+      "  wick plan --model path/to/llm --quantize q4_0 --context 8192");
   command->callback([flags, context] { run_plan(*flags, *context); });
 }
 

@@ -11,6 +11,9 @@
 
 #include "validators.h"
 #include "wick/io/count.h"
+#include "wick/io/quote.h"
+#include "wick/pipelines/text_plan.h"
+#include "wick/train/text_task.h"
 
 namespace wick::cli {
 namespace {
@@ -34,25 +37,25 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
     names.emplace_back(name);
     return command.add_option(name, value, help)->type_name(type);
   };
-  add("--max-tokens", max_tokens, "Tokens of an answer, at most, which must fit (256, or what does)", "INT")
+  add("--max-tokens", max_tokens, "Tokens of an answer, at most, which must fit [256, or what does]", "INT")
       ->check(positive_integer());
   add("--context", context, "Tokens that the model sees at once; prompt and answer must fit", "INT")
       ->check(positive_integer());
-  add("--temperature", sampling.temperature, "Divides the logits (0.8); 0 takes the likeliest token", "NUMBER")
+  add("--temperature", sampling.temperature, "Divides the logits; 0 takes the likeliest token [0.8]", "NUMBER")
       ->check(number_in(0, 100));
-  add("--top-k", sampling.top_k, "Draw from so many of the likeliest tokens; 0 (default): from all", "INT")
+  add("--top-k", sampling.top_k, "Draw from so many of the likeliest tokens; 0: from all [0]", "INT")
       ->check(integer_in(0, std::numeric_limits<int32_t>::max()));
-  add("--top-p", sampling.top_p, "Draw from the fewest likeliest that have this probability together (1)", "NUMBER")
-      ->check(number_in(0, 1));
-  add("--min-p", sampling.min_p, "Draw from those with this share of the likeliest one's probability (0)", "NUMBER")
+  add("--top-p", sampling.top_p, "Draw from the fewest likeliest that have this probability together [1]", "NUMBER")
+      ->check(number_above(0, 1));  // of 0 no token would be left; transformers' TopPLogitsWarper: "> 0"
+  add("--min-p", sampling.min_p, "Draw from those with this share of the likeliest one's probability [0]", "NUMBER")
       ->check(number_in(0, 1));
   add("--repetition-penalty", sampling.repetition_penalty,
-      "Lowers the logits of tokens that the text has (1: does not)", "NUMBER")
+      "Lowers the logits of tokens that the text has; 1: does not [1]", "NUMBER")
       ->check(number_in(0.01, 100));
   add("--stop", stops, "Text that ends an answer, and is no part of it; may be repeated", "TEXT")
       ->allow_extra_args(false)
       ->check(not_empty());
-  add("--quantize", quantize, "Keep the matrices in blocks of 8 or 4 bits: q8_0 or q4_0", "TYPE")
+  add("--quantize", quantize, "Keep the matrices in blocks of 8 or 4 bits [as the model has them]", "q8_0|q4_0")
       ->check(one_of({"q8_0", "q4_0"}));
   names.insert(names.end(), {"--chat-template", "--verbose"});
   add_chat_template(command, chat_template);
@@ -62,8 +65,9 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
 
 void add_chat_template(CLI::App& command, std::string& name) {
   command
-      .add_option("--chat-template", name,
-                  "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3 (auto: the model's)")
+      .add_option(
+          "--chat-template", name,
+          "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml or qwen3; auto: the model's [auto]")
       ->type_name("NAME");
 }
 
@@ -87,13 +91,37 @@ void TextFlags::fit(TextRequest& request, int64_t room) const {
   request.check(room);
 }
 
+namespace {
+
+// A device says quickly that it has no more; the system may give memory that it has not, and kill who uses it.
+void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
+                const Backend& backend) {
+  const std::optional<size_t> free = free_memory(backend.name());
+  if (backend.name() != "cpu" || !free) return;
+  TextPlan plan{};
+  try {
+    plan = plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
+                     device_kind(backend.name()));
+  } catch (const Error&) {  // of what cannot be kept so: the model's file and tensor are told when it is loaded
+    return;
+  }
+  check(plan.total() <= *free,
+        "{}: would need {} of memory on {}, {} of them for {}, where {} are free; --quantize q4_0 or a smaller "
+        "--context need less",
+        path.string(), readable_bytes(plan.total()), backend.name(), readable_bytes(plan.cache),
+        count_of(positions, "token"), readable_bytes(*free));
+}
+
+}  // namespace
+
 OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vector<std::string>& loras,
-                              const TextFlags& flags, const RunOn& run_on, const Rehearse& rehearse) {
+                              const TextFlags& flags, const RunOn& run_on, int64_t positions,
+                              const Rehearse& rehearse) {
   const std::vector<LoraFile> files = parse_loras(loras);
   auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names());
   for (const LoraFile& file : files) adapter->add_file(file.path, file.strength);
   std::optional<DType> dtype = run_on.asked_dtype();
-  check(!dtype || flags.quantize.empty(), "--quantize: expected it, --bf16 or --fp16, found two of them");
+  check_usage(!dtype || flags.quantize.empty(), "--quantize: expected it, --bf16 or --fp16, found two of them");
   if (!flags.quantize.empty()) dtype = flags.quantize == "q8_0" ? DType::q8_0 : DType::q4_0;
   const Clock::time_point start = Clock::now();
   // While a device is opened, which takes as long.
@@ -101,6 +129,7 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   Backend& backend = run_on.backend();
   const double device_seconds = seconds_since(start);
   Tokenizer read = tokenizer.get();  // it is quickly told if something is wrong with it
+  check_fits(path, dtype, positions, backend);
   const Clock::time_point begin = Clock::now();
   LlamaOptions options{.dtype = dtype, .adapter = adapter.get(), .backend = &backend};
   if (rehearse) options.rehearse = [&](const Llama& unread) { rehearse(unread, read); };
@@ -110,13 +139,7 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
 }
 
 void print_text(std::string_view text) {
-  std::string shown(text);
-  if (isatty(STDOUT_FILENO)) {
-    std::erase_if(shown, [](unsigned char c) { return (c < ' ' && c != '\n' && c != '\t') || c == 0x7f; });
-    // U+0080 to U+009F, of which one also begins an escape sequence
-    for (size_t at = 0; (at = shown.find('\xc2', at)) != shown.npos; ++at)
-      if (at + 1 < shown.size() && uint8_t(shown[at + 1]) < 0xa0) shown[at + 1] = '\xb7';
-  }
+  const std::string shown = isatty(STDOUT_FILENO) ? printable_text(text) : std::string(text);
   if (std::fwrite(shown.data(), 1, shown.size(), stdout) != shown.size() || std::fflush(stdout) != 0)
     throw std::system_error(errno, std::generic_category(), "standard output");
 }

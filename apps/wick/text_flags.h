@@ -39,10 +39,12 @@ struct OpenedModel {
   std::unique_ptr<Adapter> adapter;
   LanguageModel language;
 
-  // `rehearse` is LlamaOptions's, and has the tokenizer too.
+  // Refuses a model that does not fit into the CPU's memory with a cache of so many `positions`. `rehearse` is
+  // LlamaOptions's, and has the tokenizer too.
   using Rehearse = std::function<void(const Llama& model, const Tokenizer& tokenizer)>;
   static OpenedModel open(const std::filesystem::path& path, const std::vector<std::string>& loras,
-                          const TextFlags& flags, const RunOn& run_on, const Rehearse& rehearse = {});
+                          const TextFlags& flags, const RunOn& run_on, int64_t positions,
+                          const Rehearse& rehearse = {});
 };
 
 // Puts out a piece of an answer at once, on a terminal without control characters, which could drive it.

@@ -11,6 +11,31 @@
 namespace wick {
 namespace {
 
+constexpr const char* kFooter =
+    "Ends with code 75 where a signal stopped it: --resume goes on with the same bits.\n"
+    "\n"
+    "--targets takes patterns of modules' names, in which * matches anything, dots included. A leading - excludes, and "
+    "of several patterns that match the last one decides:\n"
+    "  'unet.*.attentions.*'             kohya's: the linears of all transformers\n"
+    "  'unet.*.attn2.to_k'               one kind of them\n"
+    "  'unet.*' 'text_encoder*'          everything, convolutions, text encoders\n"
+    "  'unet.*.resnets.*.conv*'          the convolutions of the residual blocks\n"
+    "  'text_encoder.*.q_proj'           of the first text encoder; text_encoder_2\n"
+    "                                    is the second, 'text_encoder*' both\n"
+    "  '*.layers.*_proj'                 all linears of a language model's layers\n"
+    "'unet.*' also trains conv_in, conv_out and the embeddings of time and sizes, and 'text_encoder_2.*' "
+    "text_projection: ComfyUI and diffusers take them, kohya's scripts drop them and stable-diffusion.cpp does not "
+    "know all. To leave them out:\n"
+    "  --targets 'unet.*' '-unet.conv_*' '-unet.*_embedding.*' \\\n"
+    "    'text_encoder*' '-*.text_projection'\n"
+    "A pattern that matches nothing is an error that names what there is.\n"
+    "\n"
+    "Examples:\n"
+    "  wick train --model sdxl --dataset pictures --output out --rank 32 --bf16\n"
+    "  wick train --model path/to/llm --dataset chats.jsonl --output out \\\n"
+    "    --rank 16 --steps 500 --lr 2e-4 --sequence-length 1024 --bf16\n"
+    "  wick train --config out/config.toml --resume";
+
 constexpr int kInterrupted = 75;  // EX_TEMPFAIL: run it again with --resume
 
 void run_train(cli::TrainFlags& flags) {
@@ -28,7 +53,7 @@ void add_train_command(CLI::App& app) {
       "train", "Train a LoRA, the UNet or the VAE on pictures, or a LoRA or all of a language model on text");
   const auto flags = std::make_shared<cli::TrainFlags>();
   flags->add_to(*command);
-  command->footer("Ends with code 75 where SIGINT, SIGTERM or SIGHUP stopped it: --resume goes on with the same bits.");
+  command->footer(kFooter);
   command->callback([flags] { run_train(*flags); });
 }
 

@@ -5,37 +5,52 @@
 #include "wick/core/error.h"
 
 namespace wick::cli {
+namespace {
+
+// A value of TOML as a flag would have it: a text without its quotes, a whole number without its fraction.
+std::string as_word(std::string value) {
+  if (value.starts_with('"')) return value.substr(1, value.size() - 2);
+  if (value.ends_with(".0")) value.resize(value.size() - 2);
+  return value;
+}
+
+}  // namespace
 
 void TrainFlags::add(CLI::App& command, const TrainOption& option) {
   static const TrainConfig defaults;
   std::string help(option.help);
-  const std::string value = option.toml(defaults);
-  if (help.back() != ']' && value != "\"\"" && value != "[]" && !option.is_switch())
-    help += fmt::format(" [{}]", value);
+  const std::string group(kSubjects[size_t(option.subject)]);
+  const std::string value = as_word(option.toml(defaults));
+  if (help.back() != ']' && !value.empty() && value != "[]" && !option.is_switch()) help += fmt::format(" [{}]", value);
   if (option.is_switch()) {
-    command.add_flag_callback(
-        option.flag(), [this, key = option.key] { words_[key] = {"true"}; }, help);
+    const auto remember = [this, key = option.key] { words_[key] = {"true"}; };
+    command.add_flag_callback(option.flag(), remember, help)->group(group);
     return;
   }
   const auto remember = [this, key = option.key](const std::vector<std::string>& words) { words_[key] = words; };
   CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), remember, help);
   flag->type_name(std::string(option.type()))->type_size(1)->expected(1, option.is_list() ? 4096 : 1);
   flag->allow_extra_args(option.is_list());
+  flag->group(group);
   flag->multi_option_policy(option.is_list() ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
 }
 
 void TrainFlags::add_to(CLI::App& command) {
   command.add_option("--config", config_file_, "TOML file of settings, as config.toml of a run; flags win")
-      ->type_name("FILE");
-  for (const TrainOption& option : train_options()) add(command, option);
-  command.add_flag("--bf16", bf16_, "Frozen weights in bf16, and on a device all arithmetic on them");
-  command.add_flag("--fp16", fp16_, "Likewise in fp16");
+      ->type_name("FILE")
+      ->group(std::string(kSubjects[size_t(Subject::model)]));
+  for (size_t subject = 0; subject < std::size(kSubjects); ++subject)
+    for (const TrainOption& option : train_options())
+      if (size_t(option.subject) == subject) add(command, option);
+  const std::string precision(kSubjects[size_t(Subject::memory)]);
+  command.add_flag("--bf16", bf16_, "Frozen weights in bf16, and on a device all arithmetic on them")->group(precision);
+  command.add_flag("--fp16", fp16_, "Likewise in fp16")->group(precision);
 }
 
 TrainConfig TrainFlags::config() {
-  check(!(bf16_ && fp16_), "--bf16 and --fp16: expected one of them");
+  check_usage(!(bf16_ && fp16_), "--bf16 and --fp16: expected one of them");
   if (bf16_ || fp16_) {
-    check(!words_.contains("dtype"), "--dtype: expected it, --bf16 or --fp16, found two of them");
+    check_usage(!words_.contains("dtype"), "--dtype: expected it, --bf16 or --fp16, found two of them");
     words_["dtype"] = {bf16_ ? "bf16" : "f16"};
   }
   TrainConfig config;

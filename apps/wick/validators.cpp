@@ -13,6 +13,7 @@
 #include <system_error>
 
 #include "wick/core/error.h"
+#include "wick/io/nearest.h"
 
 namespace wick::cli {
 namespace {
@@ -68,10 +69,21 @@ CLI::Validator not_empty() {
   return CLI::Validator(validate, "");
 }
 
+CLI::Validator png_file() {
+  const auto validate = [](std::string& text) -> std::string {
+    std::string ending = fs::path(text).extension().string();
+    for (char& c : ending) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+    return ending == ".png"
+               ? ""
+               : fmt::format("expected a name that ends in .png, as pictures are written so, found '{}'", text);
+  };
+  return CLI::Validator(validate, "");
+}
+
 CLI::Validator one_of(const std::vector<std::string>& names) {
   const auto validate = [=](std::string& text) -> std::string {
     if (std::find(names.begin(), names.end(), text) != names.end()) return {};
-    return fmt::format("expected {}, found '{}'", fmt::join(names, ", "), text);
+    return fmt::format("expected {}, found '{}'{}", fmt::join(names, ", "), text, did_you_mean(text, names));
   };
   return CLI::Validator(validate, "");
 }
@@ -94,30 +106,58 @@ std::optional<DType> parse_dtype(const std::string& name) {
   return found == kWritten.end() ? std::nullopt : std::optional(*found);
 }
 
-void check_output_file(const fs::path& path, const char* flag) {
+namespace {
+
+bool is_one_of(const fs::path& path, const fs::path& input) {
   std::error_code ignored;
-  check(!path.filename().empty() && !fs::is_directory(path, ignored), "{} {}: expected a file, found a directory", flag,
-        path.string());
-  check(!fs::exists(path, ignored) || fs::is_regular_file(path, ignored),
-        "{} {}: expected a file, found what is not a regular one", flag, path.string());
-  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
-  check(fs::exists(folder, ignored), "{} {}: the folder {} does not exist", flag, path.string(), folder.string());
-  check(fs::is_directory(folder, ignored), "{} {}: expected a folder, found the file {}", flag, path.string(),
-        folder.string());
-  check(access(folder.c_str(), W_OK) == 0, "{} {}: the folder {} is not writable", flag, path.string(),
-        folder.string());
+  if (!fs::is_directory(input, ignored)) return fs::equivalent(path, input, ignored);
+  for (fs::recursive_directory_iterator entry(input, ignored), end; entry != end; entry.increment(ignored))
+    if (std::error_code none; !entry->is_directory(none) && fs::equivalent(path, entry->path(), none)) return true;
+  return false;
 }
 
-void check_new_file(const fs::path& path, const char* flag) {
-  check_output_file(path, flag);
-  check_new_path(path, flag);
+// Something is there.
+void check_may_go(const Output& o) {
+  check(o.overwrite, "{} {}: the file exists; choose another name, or write over it with --overwrite", o.flag,
+        o.path.string());
+  for (const fs::path& input : o.inputs)
+    check(!is_one_of(o.path, input), "{} {}: is {}, which the command reads and never writes over; choose another name",
+          o.flag, o.path.string(),
+          fs::is_directory(input) ? "a file of the folder " + input.string() : "the file " + input.string());
 }
 
-void check_new_path(const fs::path& path, const char* flag) {
+}  // namespace
+
+void check_output_file(const Output& o) {
   std::error_code ignored;
-  const bool folder = fs::is_directory(path, ignored);
-  check(!fs::exists(path, ignored) || (folder && fs::is_empty(path, ignored)),
-        "{} {}: the {} exists; choose another name, or remove it", flag, path.string(), folder ? "folder" : "file");
+  const std::string name = o.path.string();
+  check_usage(!name.empty(), "{}: expected the name of a file, found ''", o.flag);
+  check(o.path.has_filename() && !fs::is_directory(o.path, ignored), "{} {}: expected a file, found a directory",
+        o.flag, name);
+  const bool exists = fs::exists(o.path, ignored);
+  check(!exists || fs::is_regular_file(o.path, ignored), "{} {}: expected a file, found what is not a regular one",
+        o.flag, name);
+  const fs::path folder = o.path.has_parent_path() ? o.path.parent_path() : fs::path(".");
+  check(fs::exists(folder, ignored), "{} {}: the folder {} does not exist", o.flag, name, folder.string());
+  check(fs::is_directory(folder, ignored), "{} {}: expected a folder, found the file {}", o.flag, name,
+        folder.string());
+  check(access(folder.c_str(), W_OK) == 0, "{} {}: the folder {} is not writable", o.flag, name, folder.string());
+  if (exists) check_may_go(o);
+}
+
+void check_output_path(const Output& o) {
+  std::error_code ignored;
+  check_usage(!o.path.empty(), "{}: expected the name of a folder or file, found ''", o.flag);
+  if (!fs::is_directory(o.path, ignored)) {
+    if (fs::exists(o.path, ignored)) check_output_file(o);
+    return;
+  }
+  check(fs::is_empty(o.path, ignored), "{} {}: the folder exists; choose another name, or remove it", o.flag,
+        o.path.string());
+}
+
+void add_overwrite(CLI::App& command, bool& overwrite) {
+  command.add_flag("--overwrite", overwrite, "Write over a file that is there, instead of it being an error");
 }
 
 void check_input_file(const fs::path& path, const char* flag) {
@@ -150,8 +190,11 @@ LoraFile parse_lora(const std::string& argument) {
   const std::string file = argument.substr(0, colon), strength = argument.substr(colon + 1);
   check_lora(file);
   const std::optional<float> value = parse<float>(strength);
-  check(value && std::isfinite(*value), "--lora {}: expected FILE:STRENGTH with a finite number, found '{}'", argument,
-        strength);
+  // ComfyUI's loaders have the same limit.
+  constexpr float kStrongest = 100;
+  check_usage(value && std::abs(*value) <= kStrongest,
+              "--lora {}: expected FILE:STRENGTH with a finite number from -{} to {}, found '{}'", argument, kStrongest,
+              kStrongest, strength);
   return {.path = file, .strength = *value};
 }
 
@@ -159,6 +202,12 @@ std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments) {
   std::vector<LoraFile> files;
   for (const std::string& argument : arguments) files.push_back(parse_lora(argument));
   return files;
+}
+
+std::vector<fs::path> paths_of(const std::vector<LoraFile>& loras) {
+  std::vector<fs::path> paths;
+  for (const LoraFile& lora : loras) paths.push_back(lora.path);
+  return paths;
 }
 
 }  // namespace wick::cli

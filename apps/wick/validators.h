@@ -21,21 +21,31 @@ inline CLI::Validator positive_integer() { return integer_in(1, std::numeric_lim
 inline CLI::Validator seed_number() { return integer_in(0, std::numeric_limits<int64_t>::max()); }
 
 CLI::Validator not_empty();
+CLI::Validator png_file();
 CLI::Validator one_of(const std::vector<std::string>& names);
 
-// The types in which Wick writes matrices: f32, f16, bf16, q8_0, q4_0.
+// The types in which Wick writes matrices.
+inline constexpr const char* kWrittenDtypes = "f32|f16|bf16|q8_0|q4_0";
 CLI::Validator written_dtype();
 std::optional<DType> parse_dtype(const std::string& name);  // none if there is no name
 
-// Throw Error before long work starts, where writing would fail after it. `flag` names the argument.
-void check_output_file(const std::filesystem::path& path, const char* flag);
-void check_new_file(const std::filesystem::path& path, const char* flag);  // there may be nothing yet
-// For what will be a file or a folder: there may be nothing yet, or an empty folder.
-void check_new_path(const std::filesystem::path& path, const char* flag);
+// Throw Error before long work starts, where writing would fail after it or cost what is there. `flag` names the
+// argument.
+struct Output {
+  std::filesystem::path path;
+  const char* flag;
+  bool overwrite = false;                          // a file that is there may go,
+  std::vector<std::filesystem::path> inputs = {};  // but for these, and what lies in those that are folders
+};
+void check_output_file(const Output& output);
+// For what will be a file or a folder: there may be nothing yet, an empty folder, or a file that may go.
+void check_output_path(const Output& output);
+void add_overwrite(CLI::App& command, bool& overwrite);  // the flag
 void check_input_file(const std::filesystem::path& path, const char* flag);
 
 // FILE or FILE:STRENGTH; a file whose own name ends so is found first.
 LoraFile parse_lora(const std::string& argument);
 std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments);
+std::vector<std::filesystem::path> paths_of(const std::vector<LoraFile>& loras);
 
 }  // namespace wick::cli

@@ -1,4 +1,6 @@
 // The commands from outside, on a tiny random SDXL.
+#include <sstream>
+
 #include "cli/program.h"
 #include "wick/io/image.h"
 #include "wick/io/safetensors.h"
@@ -25,6 +27,73 @@ TEST(Commands, HelpAndVersion) {
                {"--model", "--lora", "--prompt", "--negative", "--steps", "--cfg", "--seed", "--sampler", "--width"});
 }
 
+const std::vector<std::string> kCommands = {"train", "plan",    "generate", "chat",    "eval",
+                                            "merge", "convert", "inspect",  "forward", "doctor"};
+
+TEST(Commands, HelpIsAskedForInMoreThanOneWay) {
+  const std::string all = run_well("--help").out;
+  EXPECT_EQ(run_well("-h").out, all);
+  EXPECT_EQ(run_well("help").out, all);
+  EXPECT_EQ(run_well("-V").out, run_well("--version").out);
+  for (const std::string& command : kCommands) {
+    const std::string help = run_well(command + " --help").out;
+    EXPECT_NE(all.find("\n  " + command + " "), std::string::npos) << command;
+    EXPECT_EQ(run_well(command + " -h").out, help);
+    EXPECT_EQ(run_well("help " + command).out, help);
+    EXPECT_EQ(run_well(command + " -V").out, run_well("-V").out);
+  }
+}
+
+TEST(Commands, HelpFitsATerminalAndHasExamples) {
+  for (const std::string& command : kCommands) {
+    std::istringstream lines(run_well("help " + command).out);
+    for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), size_t{80}) << command << ": " << line;
+    if (command == "doctor") continue;
+    const std::string help = run_well("help " + command).out;
+    expect_words(help, {"Usage: wick " + command, "Examples:\n  wick " + command});
+    EXPECT_EQ(help.find("(default)"), std::string::npos);
+  }
+  const std::string train = run_well("help train").out;
+  size_t at = 0;
+  for (const std::string group :
+       {"Model and data", "LoRA", "Steps", "Optimizer", "Pictures", "Text", "Precision and memory", "Output"}) {
+    const size_t found = train.find("\n" + group + ":\n");
+    EXPECT_GT(found, at) << group;
+    at = found;
+  }
+}
+
+// The patterns that `train --help` names: what each takes of the model.
+TEST(Commands, TargetsAreWhatHelpSays) {
+  const auto modules = [](const std::string& targets) {
+    const std::string plan = run_well("plan --device cpu --model '" + kModel + "' --targets " + targets).out;
+    const size_t at = plan.find(" on ") + 4;
+    return std::stoi(plan.substr(at));
+  };
+  const int unet = modules("'unet.*'");
+  EXPECT_EQ(modules("'unet.*' '-unet.conv_*' '-unet.*_embedding.*'"), unet - 6);
+  EXPECT_EQ(modules("unet.conv_in unet.conv_out 'unet.time_embedding.*' 'unet.add_embedding.*'"), 6);
+  EXPECT_EQ(modules("'text_encoder*' '-*.text_projection'"), modules("'text_encoder*'") - 1);
+  EXPECT_EQ(modules("'text_encoder.*'") + modules("'text_encoder_2.*'"), modules("'text_encoder*'"));
+  EXPECT_EQ(modules("'unet.*.attentions.*'"),
+            modules("'unet.*' '-*.resnets.*' '-*samplers.*' '-unet.conv_*' '-unet.*_embedding.*'"));
+  const std::string help = run_well("help train").out;
+  for (const char* pattern :
+       {"'unet.*.attentions.*'", "'unet.*.attn2.to_k'", "'unet.*.resnets.*.conv*'", "'text_encoder.*.q_proj'"}) {
+    expect_words(help, {pattern});
+    EXPECT_GT(modules(pattern), 0);
+  }
+}
+
+TEST(Commands, UnderscoresInFlagsAreDashes) {
+  const std::string plan = "plan --device cpu --model '" + kModel + "' ";
+  EXPECT_EQ(run_well(plan + "--batch_size 2 --gradient_checkpointing").out,
+            run_well(plan + "--batch-size=2 --gradient-checkpointing").out);
+  EXPECT_EQ(run_well(plan + "--batch_size=2").out, run_well(plan + "--batch-size 2").out);
+  const std::string missing = run_wick("eval --model tiny-llm --dataset a_b.jsonl").err;  // and not in values
+  expect_words(missing, {"a_b.jsonl"});
+}
+
 TEST(Commands, PlanSaysWhatATrainingRunWouldTake) {
   const std::string plan = "plan --model '" + kModel + "' --rank 8 --batch-size 16 ";
   expect_words(run_well(plan + "--device cpu").out,
@@ -42,11 +111,55 @@ int largest_difference(const Image& a, const Image& b) {
   return largest;
 }
 
+// What is there stays, unless --overwrite; and what a command reads stays in any case.
+TEST(Commands, NothingIsWrittenOverUnasked) {
+  const TemporaryDirectory folder;
+  const auto run_twice = [&](const std::string& command, const std::string& name) {
+    const std::filesystem::path file = folder / name;
+    SCOPED_TRACE(command);
+    run_well(command + " '" + file.string() + "'");
+    const std::string first = read_plain(file);
+    write_plain(file, "mine");
+    const Outcome again = run_wick(command + " '" + file.string() + "'");
+    expect_one_line(again, {file.string() + ": the file exists", "--overwrite"});
+    EXPECT_EQ(again.code, 1);
+    EXPECT_EQ(read_plain(file), "mine");
+    run_well(command + " '" + file.string() + "' --overwrite");
+    EXPECT_EQ(read_plain(file), first);
+  };
+  run_twice("generate --model " + kModel + " --steps 1 --width 16 --height 16 --prompt x --out", "x.png");
+  run_twice("generate --model " + kModel + " --steps 1 --width 16 --height 16 --prompt x --out", "y.PNG");
+  run_twice("forward --model " + kModel + " --component unet --in " + (kGolden / "cases/unet.in.safetensors").string() +
+                " --out",
+            "out");
+  const std::string llm = (test::source_dir() / "models/tiny-llm").string();
+  run_twice("convert --model " + llm + " --dtype q8_0 --output", "x.gguf");
+}
+
+// A link in the model's folder is the model too.
+TEST(Commands, TheModelIsNeverWrittenOver) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path blob = folder / "blob", model = folder / "model";
+  std::filesystem::copy(kModel, model, std::filesystem::copy_options::recursive);
+  const std::filesystem::path weights = model / "unet/diffusion_pytorch_model.safetensors";
+  std::filesystem::rename(weights, blob);
+  std::filesystem::create_symlink(blob, weights);
+  const std::string bytes = read_plain(blob);
+  for (const std::filesystem::path& out : {blob, weights}) {
+    const Outcome outcome =
+        run_wick("forward --overwrite --model '" + model.string() + "' --component unet --in " +
+                 (kGolden / "cases/unet.in.safetensors").string() + " --out '" + out.string() + "'");
+    expect_one_line(outcome, {"--out", "never writes over"});
+    EXPECT_EQ(outcome.code, 1);
+  }
+  EXPECT_EQ(read_plain(blob), bytes);
+}
+
 class Generate : public testing::Test {
  protected:
   Image generate(const std::string& name, const std::string& more) {
-    run_well("generate --model '" + kModel + "' --steps 2 --width 64 --height 48 --out '" + (folder / name).string() +
-             "' --prompt 'a red fox' " + more);
+    run_well("generate --overwrite --model '" + kModel + "' --steps 2 --width 64 --height 48 --out '" +
+             (folder / name).string() + "' --prompt 'a red fox' " + more);
     return read_image(folder / name);
   }
   const TemporaryDirectory folder;

@@ -55,7 +55,7 @@ TEST_F(Language, CompletesAsTransformersDoes) {
 TEST_F(Language, FlagsSayWhatIsDrawn) {
   const std::string greedy = complete("--temperature 0 --max-tokens 20");
   EXPECT_EQ(complete("--top-k 1 --max-tokens 20 --seed 9"), greedy);
-  EXPECT_EQ(complete("--top-p 0 --max-tokens 20"), greedy);
+  EXPECT_EQ(complete("--top-p 1e-9 --max-tokens 20"), greedy);
   EXPECT_EQ(complete("--min-p 1 --max-tokens 20"), greedy);
   const std::string drawn = complete("--temperature 1.5 --max-tokens 20");
   EXPECT_NE(drawn, greedy);
@@ -100,7 +100,14 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse(base + "--prompt y", {"one --prompt", "2"});
   refuse(base + "--temperature -1", {"--temperature", "'-1'"});
   refuse(base + "--temperature nan", {"--temperature", "'nan'"});
-  refuse(base + "--top-p 1.5", {"--top-p", "'1.5'"});
+  for (const char* wrong : {"--top-p 1.5", "--top-p 0", "--top-p nan", "--min-p 2", "--min-p -0.1", "--top-k -1",
+                            "--repetition-penalty 0", "--repetition-penalty inf", "--temperature inf",
+                            "--temperature 101", "--max-tokens 1e3", "--context 0", "--seed 99999999999999999999"}) {
+    const std::string flag = wrong, value = flag.substr(flag.find(' ') + 1);
+    const Outcome outcome = run_wick(base + wrong);
+    expect_one_line(outcome, {flag.substr(0, flag.find(' ')) + ": expected", "'" + value + "'"});
+    EXPECT_EQ(outcome.code, 2) << wrong;
+  }
   refuse(base + "--quantize q2_k", {"--quantize", "'q2_k'", "q8_0, q4_0"});
   refuse(base + "--quantize q8_0 --bf16", {"--quantize", "--bf16"});
   refuse(base + "--quantize q8_0", {"--model ", "model.safetensors", "24", "32"});  // rows that are not whole blocks
@@ -233,6 +240,20 @@ TEST_F(Chat, AFullContextIsAnErrorOrForgetsTheFirst) {
   EXPECT_EQ(forgets.code, 0) << forgets.err;
   EXPECT_EQ(forgets.out.substr(0, full.out.size()), full.out);
   expect_one_line(chat("Hello\\n", "--context 20 --on-full forget"), {"8 more", "20"});
+}
+
+// Any standard input is read, but no line without end.
+TEST_F(Chat, ALineHasAnEnd) {
+  const std::string command = "chat --model " + model();
+  const Outcome outcomes[] = {run_wick(command + " </dev/zero", "ulimit -v 2000000;"),
+                              run_wick(command, "yes hello | tr -d '\\n' |")};
+  for (const Outcome& outcome : outcomes) {
+    expect_one_line(outcome, {"standard input", "1.0 MiB"});
+    EXPECT_EQ(outcome.code, 1);
+  }
+  const Outcome folder_of_lines = run_wick(command + " </");
+  expect_one_line(folder_of_lines, {"standard input", "directory"});
+  EXPECT_EQ(run_wick(command + " </dev/null").code, 0);
 }
 
 TEST_F(Chat, WrongInputsAreOneLine) {

@@ -1,5 +1,4 @@
-// Every wrong input ends with a code from 1 to 127 and one line that names the file or flag, what was found and what
-// was expected.
+// Every wrong input ends with its code and one line that names the file or flag, what was found and what was expected.
 #include "cli/program.h"
 #include "source_dir.h"
 #include "wick/io/safetensors.h"
@@ -8,121 +7,186 @@ namespace wick {
 namespace {
 
 struct Wrong {
-  std::string arguments;  // $M: the model, $G: tests/golden, $D: a data set, $T: an empty folder
+  int code;               // 2: the command line is wrong in itself; 1: a file, a model or a device is
+  std::string arguments;  // $R: the sources, $M: the model, $G: tests/golden, $D: a data set, $T: an empty folder
   std::vector<std::string> words;
 };
 
 const std::string kGenerate = "generate --model $M --prompt x --out $T/x.png ";
 const std::string kForward = "forward --model $M --component unet --in $G/cases/unet.in.safetensors --out $T/x ";
 
+const std::string kForwardTo = "forward --model $M --component unet --in $G/cases/unet.in.safetensors --out ";
 const std::string kPlan = "plan --model $M ";
 const std::string kTrain = "train --model $M --dataset $D --output $T/out --steps 1 ";
 
 const std::vector<Wrong> kWrong = {
-    {"", {"command", "train", "generate"}},
-    {"--nonsense", {"--nonsense"}},
-    {"draw", {"draw"}},
+    {2, "", {"command", "train", "generate"}},
+    {2, "--nonsense", {"--nonsense"}},
+    {2, "draw", {"draw: no such command (see wick --help)"}},
+    {2, "trian --model tiny", {"trian: no such command; did you mean train? (see wick --help)"}},
+    {2, "Generate", {"Generate: no such command; did you mean generate?"}},
+    {2, "--modle tiny", {"--modle: no such flag (see wick --help)"}},
+    {2, "--versoin", {"--versoin: no such flag; did you mean --version?"}},
+    {2, "help nonsense", {"nonsense: no such command"}},
+    {2, "help train plan", {"help: expected one command, found 2"}},
 
-    {"generate", {"--model", "required"}},
-    {"generate --model $M --prompt x", {"--out", "required"}},
-    {kGenerate + "--nonsense", {"--nonsense"}},
-    {kGenerate + "stray", {"stray"}},
-    {kGenerate + "--steps", {"--steps"}},
-    {kGenerate + "--steps 0", {"--steps", "'0'", "at least 1"}},
-    {kGenerate + "--steps -3", {"--steps", "'-3'", "at least 1"}},
-    {kGenerate + "--steps 1.5", {"--steps", "'1.5'", "integer"}},
-    {kGenerate + "--steps 010x", {"--steps", "'010x'", "integer"}},
-    {kGenerate + "--steps ''", {"--steps", "''", "integer"}},
-    {kGenerate + "--steps 99999999999999999999", {"--steps", "integer"}},
-    {kGenerate + "--steps 1001", {"--steps", "1001", "1000"}},
-    {kGenerate + "--steps 1 --steps 2", {"--steps"}},
-    {kGenerate + "--cfg nan", {"--cfg", "'nan'", "number"}},
-    {kGenerate + "--cfg inf", {"--cfg", "'inf'", "number"}},
-    {kGenerate + "--cfg -1", {"--cfg", "'-1'", "number"}},
-    {kGenerate + "--cfg 0.5", {"--cfg", "'0.5'", "1 to 100"}},
-    {kGenerate + "--cfg five", {"--cfg", "'five'", "number"}},
-    {kGenerate + "--seed -1", {"--seed", "'-1'", "integer"}},
-    {kGenerate + "--seed nan", {"--seed", "'nan'", "integer"}},
-    {kGenerate + "--sampler heun", {"--sampler", "'heun'", "euler, ddim"}},
-    {kGenerate + "--width 65", {"--width", "65", "multiple of 8"}},
-    {kGenerate + "--height 4", {"--height", "4", "multiple of 8"}},
-    {kGenerate + "--height 0", {"--height", "'0'"}},
-    {kGenerate + "--width 1000000", {"--width", "1000000", "16384"}},
-    {kGenerate + "--bf16 --fp16", {"--bf16", "--fp16"}},
-    {kGenerate + "--compare", {"--compare", "--lora"}},
+    {2, "generate", {"--model", "required"}},
+    {2, "generate --model $M --prompt x", {"--out", "required"}},
+    {2, kGenerate + "--nonsense", {"--nonsense: no such flag (see wick generate --help)"}},
+    {2, kGenerate + "--nonsense=5", {"--nonsense: no such flag (see"}},
+    {2, "generate --modle tiny", {"--modle: no such flag; did you mean --model? (see wick generate --help)"}},
+    {2, "generate --mdoel=tiny --pormpt x", {"--mdoel: no such flag; did you mean --model?"}},
+    {2, "generate --model $M --pormpt x --mdoel y", {"--pormpt: no such flag; did you mean --prompt?"}},
+    {2, "generate model $M", {"model: expected a flag; did you mean --model?"}},
+    {2, "generate --model --prompt x", {"--model: expected MODEL, found the flag --prompt"}},
+    {2, kGenerate + "--output y.png", {"--output: no such flag; did you mean --out?"}},
+    {2, kGenerate + "--repetition 2", {"--repetition: no such flag; did you mean --repetition-penalty?"}},
+    {2, kGenerate + "-s 2", {"-s: no such flag (see"}},
+    {2, kGenerate + "stray", {"stray: expected a flag (see"}},
+    {2, kGenerate + "--steps", {"--steps"}},
+    {2, kGenerate + "--steps 0", {"--steps", "'0'", "at least 1"}},
+    {2, kGenerate + "--steps -3", {"--steps", "'-3'", "at least 1"}},
+    {2, kGenerate + "--steps 1.5", {"--steps", "'1.5'", "integer"}},
+    {2, kGenerate + "--steps 010x", {"--steps", "'010x'", "integer"}},
+    {2, kGenerate + "--steps ''", {"--steps", "''", "integer"}},
+    {2, kGenerate + "--steps 99999999999999999999", {"--steps", "integer"}},
+    {1, kGenerate + "--steps 1001", {"--steps", "1001", "1000"}},
+    {2, kGenerate + "--steps 1 --steps 2", {"--steps"}},
+    {2, kGenerate + "--cfg nan", {"--cfg", "'nan'", "number"}},
+    {2, kGenerate + "--cfg inf", {"--cfg", "'inf'", "number"}},
+    {2, kGenerate + "--cfg -1", {"--cfg", "'-1'", "number"}},
+    {2, kGenerate + "--cfg 0.5", {"--cfg", "'0.5'", "1 to 100"}},
+    {2, kGenerate + "--cfg five", {"--cfg", "'five'", "number"}},
+    {2, kGenerate + "--seed -1", {"--seed", "'-1'", "integer"}},
+    {2, kGenerate + "--seed nan", {"--seed", "'nan'", "integer"}},
+    {2, kGenerate + "--sampler heun", {"--sampler", "'heun'", "euler, ddim"}},
+    {2, kGenerate + "--sampler eular", {"--sampler", "'eular'; did you mean euler?"}},
+    {2, kGenerate + "--width 65", {"--width", "65", "multiple of 8"}},
+    {2, kGenerate + "--height 4", {"--height", "4", "multiple of 8"}},
+    {2, kGenerate + "--height 0", {"--height", "'0'"}},
+    {2, kGenerate + "--width 1000000", {"--width", "1000000", "16384"}},
+    {2, kGenerate + "--bf16 --fp16", {"--bf16", "--fp16"}},
+    {2, kGenerate + "--compare", {"--compare", "--lora"}},
 
-    {"generate --model $T --prompt x --out $T/x.png", {"--model", "$T", "model_index.json"}},
-    {"generate --model $T/none --prompt x --out $T/x.png", {"--model", "$T/none", "diffusers folder"}},
-    {"generate --model $M/model_index.json --prompt x --out $T/x.png", {"--model", "diffusers folder", "a file"}},
-    {"generate --model '' --prompt x --out $T/x.png", {"--model"}},
-    {"generate --model sdxl --prompt x --out $T/x.png", {"sdxl", "stabilityai", "$T"}},
-    {"generate --model some/body --prompt x --out $T/x.png", {"some/body", "models--some--body"}},
+    {1, "generate --model $T --prompt x --out $T/x.png", {"--model", "$T", "model_index.json"}},
+    {1, "generate --model $T/none --prompt x --out $T/x.png", {"--model", "$T/none", "diffusers folder"}},
+    {1, "generate --model $M/model_index.json --prompt x --out $T/x.png", {"--model", "diffusers folder", "a file"}},
+    {2, "generate --model '' --prompt x --out $T/x.png", {"--model"}},
+    {1, "generate --model sdxl --prompt x --out $T/x.png", {"sdxl", "stabilityai", "$T"}},
+    {1, "generate --model some/body --prompt x --out $T/x.png", {"some/body", "models--some--body"}},
 
-    {"generate --model $M --prompt x --out $T", {"--out", "$T", "directory"}},
-    {"generate --model $M --prompt x --out $T/", {"--out", "$T", "directory"}},
-    {"generate --model $M --prompt x --out ''", {"--out"}},
-    {"generate --model $M --prompt x --out $T/none/x.png", {"--out", "$T/none", "does not exist"}},
-    {"generate --model $M --prompt x --out $M/model_index.json/x.png", {"--out", "model_index.json", "folder"}},
-    {"generate --model $M --prompt x --out /dev/full", {"--out", "/dev/full", "regular"}},
+    {1, "generate --model tinny --prompt x --out $T/x.png", {"--model tinny", "did you mean tiny?"}},
 
-    {kGenerate + "--lora $T/none.safetensors", {"--lora", "$T/none.safetensors", "no such file"}},
-    {kGenerate + "--lora $T", {"--lora", "$T", "folder"}},
-    {kGenerate + "--lora $G/lora_unet.safetensors:strong", {"--lora", "'strong'", "finite number"}},
-    {kGenerate + "--lora $G/lora_unet.safetensors:nan", {"--lora", "'nan'", "finite number"}},
-    {kGenerate + "--lora $G/lora_unet.safetensors:", {"--lora", "''", "finite number"}},
-    {kGenerate + "--lora $M/model_index.json", {"--lora $M/model_index.json"}},
-    {kGenerate + "--lora $M/model_index.json:0.5", {"--lora $M/model_index.json: "}},
-    {kGenerate + "--lora $G/llama/llama2/adapter",
+    {2, "generate --model $M --prompt x --out $T", {"--out", "$T", ".png"}},
+    {2, "generate --model $M --prompt x --out $T/", {"--out", "$T", ".png"}},
+    {2, "generate --model $M --prompt x --out $T/a.jpg", {"--out", "$T/a.jpg", "ends in .png"}},
+    {2, "generate --model $M --prompt x --out $T/png", {"--out", "$T/png", "ends in .png"}},
+    {2, "generate --model $M --prompt x --out ''", {"--out", "''"}},
+    {1, "generate --model $M --prompt x --out $R/docs/demo.png", {"--out", "demo.png: the file exists", "--overwrite"}},
+    {1, "generate --model $M --prompt x --out $T/none/x.png", {"--out", "$T/none", "does not exist"}},
+    {1, "generate --model $M --prompt x --out $M/model_index.json/x.png", {"--out", "model_index.json", "folder"}},
+
+    {1, kGenerate + "--lora $T/none.safetensors", {"--lora", "$T/none.safetensors", "no such file"}},
+    {1, kGenerate + "--lora $T", {"--lora", "$T", "folder"}},
+    {2, kGenerate + "--lora $G/lora_unet.safetensors:strong", {"--lora", "'strong'", "finite number"}},
+    {2, kGenerate + "--lora $G/lora_unet.safetensors:nan", {"--lora", "'nan'", "finite number"}},
+    {2, kGenerate + "--lora $G/lora_unet.safetensors:", {"--lora", "''", "finite number"}},
+    {2, kGenerate + "--lora $G/lora_unet.safetensors:inf", {"--lora", "'inf'", "finite number"}},
+    {2, kGenerate + "--lora $G/lora_unet.safetensors:1e30", {"--lora", "'1e30'", "from -100 to 100"}},
+    {2, kGenerate + "--lora $G/lora_unet.safetensors:-100.5", {"--lora", "'-100.5'", "from -100 to 100"}},
+    {1, kGenerate + "--lora $M/model_index.json", {"--lora $M/model_index.json"}},
+    {1, kGenerate + "--lora $M/model_index.json:0.5", {"--lora $M/model_index.json: "}},
+    {1,
+     kGenerate + "--lora $G/llama/llama2/adapter",
      {"--lora $G/llama/llama2/adapter/adapter_model.safetensors", "fit no layer"}},
-    {kGenerate + "--lora $M/unet/diffusion_pytorch_model.safetensors", {"diffusion_pytorch_model.safetensors", "LoRA"}},
+    {1,
+     kGenerate + "--lora $M/unet/diffusion_pytorch_model.safetensors",
+     {"diffusion_pytorch_model.safetensors", "LoRA"}},
 
-    {"train", {"--model"}},
-    {kTrain + "--nonsense", {"--nonsense"}},
-    {kTrain + "--rank 0", {"--rank", "'0'", "1"}},
-    {kTrain + "--rank nan", {"--rank", "'nan'", "integer"}},
-    {kTrain + "--lr nan", {"--lr", "'nan'", "number"}},
-    {kTrain + "--lr -1", {"--lr", "'-1'", "number"}},
-    {kTrain + "--alpha inf", {"--alpha", "'inf'", "number"}},
-    {kTrain + "--batch-size 0", {"--batch-size", "'0'"}},
-    {kTrain + "--lr-schedule step", {"--lr-schedule", "'step'", "cosine"}},
-    {kTrain + "--config $T/none.toml", {"--config $T/none.toml", "No such file"}},
-    {"train --model $T/none --dataset $D --output $T/out", {"--model", "$T/none"}},
-    {"train --model $M --dataset $T --output $T/out", {"--dataset $T"}},
-    {"train --model $M --dataset '' --output $T/out", {"--dataset", "''"}},
-    {"train --model $M --dataset $T/none --output $T/out", {"--dataset $T/none"}},
-    {"train --model $M --dataset $D/none --output $M/model_index.json",
+    {2, "train", {"--model"}},
+    {2, "train --modle tiny", {"--modle: no such flag; did you mean --model? (see wick train --help)"}},
+    {2, kTrain + "--learning_rate 1", {"--learning_rate: no such flag"}},
+    {2, kTrain + "--batchsize 1", {"--batchsize: no such flag; did you mean --batch-size?"}},
+    {2, kTrain + "--checkpointing", {"--checkpointing: no such flag; did you mean --gradient-checkpointing?"}},
+    {2, kTrain + "--targets", {"--targets"}},
+    {2, kTrain + "--bf16 --dtype f16", {"--dtype", "--bf16"}},
+    {2, kTrain + "--nonsense", {"--nonsense"}},
+    {2, kTrain + "--rank 0", {"--rank", "'0'", "1"}},
+    {2, kTrain + "--rank nan", {"--rank", "'nan'", "integer"}},
+    {2, kTrain + "--lr nan", {"--lr", "'nan'", "number"}},
+    {2, kTrain + "--lr -1", {"--lr", "'-1'", "number"}},
+    {2, kTrain + "--alpha inf", {"--alpha", "'inf'", "number"}},
+    {2, kTrain + "--batch-size 0", {"--batch-size", "'0'"}},
+    {2, kTrain + "--lr-schedule step", {"--lr-schedule", "'step'", "cosine"}},
+    {1, kTrain + "--config $T/none.toml", {"--config $T/none.toml", "No such file"}},
+    {1, "train --model $T/none --dataset $D --output $T/out", {"--model", "$T/none"}},
+    {1, "train --model $M --dataset $T --output $T/out", {"--dataset $T"}},
+    {2, "train --model $M --dataset '' --output $T/out", {"--dataset", "''"}},
+    {1, "train --model $M --dataset $T/none --output $T/out", {"--dataset $T/none"}},
+    {1,
+     "train --model $M --dataset $D/none --output $M/model_index.json",
      {"--output", "found the file $M/model_index.json"}},
-    {"train --model $M --dataset $D/none --output $M/model_index.json/x",
+    {1,
+     "train --model $M --dataset $D/none --output $M/model_index.json/x",
      {"--output", "found the file $M/model_index.json"}},
 
-    {kTrain + "--device cpu --batch-size 65536 --resolution 4096",
+    {1,
+     kTrain + "--device cpu --batch-size 65536 --resolution 4096",
      {"would need", "on cpu", "are free", "--batch-size 1", "save"}},
 
-    {"plan", {"--model"}},
-    {kPlan + "--nonsense", {"--nonsense"}},
-    {kPlan + "--rank 0", {"--rank", "'0'", "1"}},
-    {kPlan + "--resolution 8", {"--resolution", "8"}},
-    {kPlan + "--device tpu", {"--device", "'tpu'"}},
-    {kPlan + "--bf16 --fp16", {"--bf16", "--fp16"}},
-    {kPlan + "--targets nothing*", {"--targets", "nothing*", "it has unet.*.attn1.to_k, ", "…"}},
-    {"plan --model $T/none", {"--model", "$T/none"}},
+    {2, "plan", {"--model"}},
+    {2, kPlan + "--nonsense", {"--nonsense"}},
+    {2, kPlan + "--rank 0", {"--rank", "'0'", "1"}},
+    {2, kPlan + "--resolution 8", {"--resolution", "8"}},
+    {2, kPlan + "--device tpu", {"--device", "'tpu'"}},
+    {2, kPlan + "--bf16 --fp16", {"--bf16", "--fp16"}},
+    {1, kPlan + "--targets nothing*", {"--targets", "nothing*", "it has unet.*.attn1.to_k, ", "…"}},
+    {1, "plan --model $T/none", {"--model", "$T/none"}},
 
-    {"inspect", {"file", "required"}},
-    {"inspect ''", {"file", "found none"}},
-    {"inspect $T/none", {"$T/none", "no such file"}},
-    {"inspect $T", {"$T", "safetensors"}},
-    {"inspect $M/model_index.json", {"model_index.json"}},
-    {"inspect $M --nonsense", {"--nonsense"}},
+    {2, "inspect", {"file", "required"}},
+    {2, "inspect ''", {"file", "found none"}},
+    {1, "inspect $T/none", {"$T/none", "no such file"}},
+    {1, "inspect $T", {"$T", "safetensors"}},
+    {1, "inspect $M/model_index.json", {"model_index.json"}},
+    {2, "inspect $M --nonsense", {"--nonsense"}},
+    {2, "inspect $M $M", {"$M: expected a flag (see wick inspect --help)"}},
 
-    {"forward", {"required"}},
-    {"forward --model $M --component vae --in x --out $T/x", {"--component", "'vae'", "vae.encoder"}},
-    {"forward --model $M --component unet --in $T/none --out $T/x", {"--in", "$T/none", "no such file"}},
-    {"forward --model $M --component unet --in $T --out $T/x", {"--in", "$T", "directory"}},
-    {"forward --model $M --component vae.decoder --in $G/cases/unet.in.safetensors --out $T/x",
+    {2, "forward", {"required"}},
+    {2, "forward --model $M --component vae --in x --out $T/x", {"--component", "'vae'", "vae.encoder"}},
+    {1, "forward --model $M --component unet --in $T/none --out $T/x", {"--in", "$T/none", "no such file"}},
+    {1, "forward --model $M --component unet --in $T --out $T/x", {"--in", "$T", "directory"}},
+    {1,
+     "forward --model $M --component vae.decoder --in $G/cases/unet.in.safetensors --out $T/x",
      {"--in $G/cases/unet.in.safetensors", "latent"}},
-    {kForward + "--grad", {"unet.in.safetensors", "target"}},
-    {kForward + "--lora $G/lora_te.safetensors", {"lora_te.safetensors"}},
-    {"forward --model $M --component unet --in $G/cases/unet.in.safetensors --out $T", {"--out", "$T", "directory"}},
+    {1, kForward + "--grad", {"unet.in.safetensors", "target"}},
+    {1, kForward + "--lora $G/lora_te.safetensors", {"lora_te.safetensors"}},
+    {1, "forward --model $M --component unet --in $G/cases/unet.in.safetensors --out $T", {"--out", "$T", "directory"}},
+    {1, kForwardTo + "/dev/full", {"--out", "/dev/full", "regular"}},
+    {2, kForwardTo + "''", {"--out", "''"}},
+    {1, kForwardTo + "$G/lora_te.safetensors", {"--out $G/lora_te.safetensors: the file exists", "--overwrite"}},
+    {1,
+     kForwardTo + "$G/cases/unet.in.safetensors --overwrite",
+     {"--out", "is the file $G/cases/unet.in.safetensors, which the command reads"}},
+    {1,
+     kForwardTo + "$G/lora_te.safetensors --overwrite --lora $G/lora_te.safetensors",
+     {"--out", "is the file $G/lora_te.safetensors, which the command reads"}},
+    {1,
+     kForwardTo + "$M/unet/diffusion_pytorch_model.safetensors --overwrite",
+     {"--out", "is a file of the folder $M, which the command reads"}},
+
+    {2, "convert --model $G/llama/text --output ''", {"--output", "''"}},
+    {1, "convert --model $G/llama/text --output $T", {"--output", "directory"}},
+    {1,
+     "convert --model $G/gguf/model.gguf --output $G/gguf/model.gguf --overwrite",
+     {"--output", "is the file $G/gguf/model.gguf"}},
+    {2, "convert --model $G/llama/text --output $T/x --dtype q4", {"--dtype", "'q4'", "did you mean q4_0?"}},
+    {2, "merge --model $G/llama/text --output $T/x", {"--lora", "required"}},
+    {2,
+     "eval --model $G/llama/text --dataset $T/x --context 8 --stride 8",
+     {"--stride", "less than the 8 tokens", "8"}},
+    {2, "eval --model $G/llama/text --dataset ''", {"--dataset"}},
+    {1, "eval --model $G/llama/text --dataset $T/x --context 100000", {"--context", "100000"}},
+    {2, "doctor --device cpu", {"--device: no such flag (see wick doctor --help)"}},
 };
 
 std::string replace_all(std::string text, const std::string& from, const std::string& to) {
@@ -136,6 +200,7 @@ TEST(WrongInputs, EndWithOneLine) {
     const TemporaryDirectory folder;
     const auto filled = [&](std::string text) {
       text = replace_all(replace_all(text, "$M", kModel), "$G", kGolden.string());
+      text = replace_all(text, "$R", test::source_dir().string());
       text = replace_all(text, "$D", (test::source_dir() / "data/tiny-style").string());
       return replace_all(text, "$T", folder.path().string());
     };
@@ -144,6 +209,7 @@ TEST(WrongInputs, EndWithOneLine) {
     for (const std::string& word : wrong.words) words.push_back(filled(word));
     const Outcome outcome = run_wick(filled(wrong.arguments), "HF_HOME='" + folder.path().string() + "'");
     expect_one_line(outcome, words);
+    EXPECT_EQ(outcome.code, wrong.code) << outcome.err;
     EXPECT_EQ(outcome.out, "");
     EXPECT_EQ(folder.entries(), size_t{0}) << "something was written";
   }
@@ -184,6 +250,82 @@ TEST(WrongInputs, AFullDiskIsOneLine) {
   const std::string text = "generate --model tiny-llm --prompt x --max-tokens 2";
   for (const std::string& command : {"inspect " + kModel, text, text + " --json", std::string("chat --model tiny-llm")})
     expect_one_line(run_wick(command + " >/dev/full", "echo hello |"), {"standard output"});
+}
+
+// Neither a file nor a model is taken for a standard stream that the program was started without.
+TEST(WrongInputs, AClosedStreamIsNoFile) {
+  const std::string inspect = "inspect " + kModel;
+  expect_one_line(run_wick(inspect + " >&-"), {"standard output"});
+  expect_one_line(run_wick("inspect --tensors " + kModel + "/unet >&-"), {"standard output"});
+  EXPECT_EQ(run_wick(inspect + " 2>&-").code, 0);
+  EXPECT_EQ(run_wick(inspect + " <&-").code, 0);
+  const Outcome unheard = run_wick("inspect nothing >&- 2>&-");
+  EXPECT_EQ(unheard.code, 1);
+  EXPECT_EQ(run_wick(inspect + " <&- >&- 2>&-").code, 1);
+  const Outcome silent = run_wick("chat --model tiny-llm <&-");
+  EXPECT_EQ(silent.code, 0) << silent.err;
+  EXPECT_EQ(silent.out, "");
+
+  const TemporaryDirectory folder;
+  const std::string train = "train --model tiny --device cpu --steps 1 --resolution 64 --dataset " +
+                            (test::source_dir() / "data/tiny-style").string() + " --output ";
+  expect_one_line(run_wick(train + (folder / "a").string() + " >&-"), {"standard output"});
+  run_wick(train + (folder / "b").string() + " <&- >&- 2>&-");
+  for (const char* run : {"a", "b"}) {
+    EXPECT_TRUE(std::filesystem::exists(folder / run / "lora.safetensors"));
+    EXPECT_EQ(read_plain(folder / run / "state/lock"), "");
+  }
+}
+
+// A name that drives a terminal, or turns what is written around it, is shown and not obeyed; others stay readable.
+TEST(WrongInputs, NamesOnATerminal) {
+  const TemporaryDirectory folder;
+  // ESC, BEL, CSI of C1, right-to-left override, zero-width space, what is no UTF-8, a byte order mark, a tag.
+  const std::string names[] = {
+      "\33[31mred", "bell\7",          "c1\302\23331m",      "bidi\342\200\256fdp", "zero\342\200\213width",
+      "bad\377",    "bom\357\273\277", "tag\363\240\201\241"};
+  for (const std::string& name : names)
+    for (const std::string& command :
+         {"inspect '" + name + "'", "generate --prompt x --model '" + name + "'",
+          "train --dataset x --output '" + (folder / "y").string() + "' --model '" + name + "'",
+          "eval --model tiny-llm --dataset '" + name + "'", "'" + name + "'", "inspect '--" + name + "'",
+          "generate --model tiny --prompt x --out x.png --lora '" + name + "'"}) {
+      const Outcome outcome = run_wick(command);
+      SCOPED_TRACE(command);
+      expect_one_line(outcome, {});
+      for (const unsigned char c : outcome.err.substr(0, outcome.err.size() - 1))
+        EXPECT_TRUE(c >= ' ' && c < 0x80) << outcome.err;
+    }
+  for (const char* name :
+       {"F\u00fcchse", "\u72d0\u72f8", "\u0644\u0628\u0648\u0629", "\u0bae\u0bb4\u0bc8", "\U0001f98a"})
+    expect_one_line(run_wick(std::string("inspect '") + name + "'"), {name});
+}
+
+// Before a model is loaded.
+TEST(WrongInputs, APictureThatDoesNotFitIsOneLine) {
+  const TemporaryDirectory folder;
+  const std::string draw = "generate --device cpu --prompt x --width 16384 --height 16384 --model " + kModel +
+                           " --out '" + (folder / "x.png").string() + "'";
+  const Outcome outcome = run_wick(draw, "ulimit -v 4000000;");
+  expect_one_line(outcome, {"16384x16384 pixels would need", "of memory on cpu", "are free", "--width"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_EQ(outcome.out, "");
+}
+
+// Where the address space ends there is one line, wherever that is.
+TEST(WrongInputs, TooLittleMemoryIsOneLine) {
+  const TemporaryDirectory folder;
+  for (int megabytes = 160; megabytes <= 400; megabytes += 40) {
+    const Outcome outcome = run_wick("train --model tiny --device cpu --steps 1 --batch-size 4 --dataset " +
+                                         (test::source_dir() / "data/tiny-style").string() + " --output " +
+                                         (folder / std::to_string(megabytes)).string(),
+                                     "ulimit -v " + std::to_string(megabytes * 1000) + ";");
+    SCOPED_TRACE(megabytes);
+    if (outcome.code != 0) {
+      expect_one_line(outcome, {"memory"});
+      EXPECT_EQ(outcome.code, 1);
+    }
+  }
 }
 
 TEST(WrongInputs, AReaderThatStopsEarlyIsNone) {

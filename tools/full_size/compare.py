@@ -38,7 +38,7 @@ def wick(args, component, dtype):
     """What `wick forward` puts out, on the CPU."""
     out = args.dir / f"{component}.{dtype}.wick.safetensors"
     command = [args.wick, "forward", "--model", args.dir / "sdxl", "--component", component, "--device", args.device,
-               "--in", args.dir / f"{component}.in.safetensors", "--out", out]
+               "--in", args.dir / f"{component}.in.safetensors", "--out", out, "--overwrite"]
     if component == GRADED:
         command += ["--grad", "--lora", args.dir / "lora.safetensors"]
     if dtype == "bf16":

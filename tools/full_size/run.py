@@ -49,7 +49,7 @@ def generate(args):
     what = f"generate {args.side}x{args.side}, 4 steps"
     picture = args.dir / "picture.png"
     ran = run(what, [args.wick, "generate", "--model", args.dir / "sdxl", "--prompt", "a red circle", "--steps", 4,
-                     "--width", args.side, "--height", args.side, "--bf16", "--device", args.device, "--out", picture])
+                     "--width", args.side, "--height", args.side, "--bf16", "--device", args.device, "--out", picture, "--overwrite"])
     if not ran:
         return False
     words, memory = ran

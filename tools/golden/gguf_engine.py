@@ -179,7 +179,7 @@ def compare_lines(name, model):
 
 def wick_logits(path, ids, folder):
     save_file({"input_ids": np.array([ids], dtype=np.int64)}, folder / "in.safetensors")
-    wick("forward", "--model", path, "--in", folder / "in.safetensors", "--out", folder / "out.safetensors")
+    wick("forward", "--model", path, "--in", folder / "in.safetensors", "--out", folder / "out.safetensors", "--overwrite")
     return load_file(folder / "out.safetensors")["logits"][0]
 
 

@@ -1,8 +1,12 @@
 #include "wick/backend/registry.h"
 
 #include <dlfcn.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <charconv>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -81,7 +85,7 @@ bool is_device_name(const std::string& device) {
 }
 
 Backend& open_backend(const std::string& device) {
-  check(is_device_name(device), "--device: expected auto, cpu, cuda or cuda:N, found \"{}\"", device);
+  check_usage(is_device_name(device), "--device: expected auto, cpu, cuda or cuda:N, found \"{}\"", device);
   if (device == "cpu") return cpu_backend();
   std::string problem;
   const int count = device_count(problem);
@@ -95,6 +99,20 @@ Backend& open_backend(const std::string& device) {
   return cuda().module->open(index);
 }
 
+namespace {
+
+// Bytes of the process's address space, where that is limited (`ulimit -v`).
+std::optional<size_t> free_addresses() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  size_t pages = 0;
+  if (!(std::ifstream("/proc/self/statm") >> pages)) return {};
+  const size_t taken = pages * size_t(::sysconf(_SC_PAGESIZE));
+  return limit.rlim_cur - std::min<size_t>(limit.rlim_cur, taken);
+}
+
+}  // namespace
+
 std::optional<size_t> free_memory(std::string_view device) {
   if (device != "cpu") {
     for (const DeviceReport& d : cuda_report().devices)
@@ -104,7 +122,8 @@ std::optional<size_t> free_memory(std::string_view device) {
   std::ifstream meminfo("/proc/meminfo");
   size_t kibibytes = 0;
   for (std::string key, rest; meminfo >> key; std::getline(meminfo, rest))
-    if (key == "MemAvailable:" && meminfo >> kibibytes) return kibibytes * 1024;
+    if (key == "MemAvailable:" && meminfo >> kibibytes)
+      return std::min(kibibytes * 1024, free_addresses().value_or(SIZE_MAX));
   return {};
 }
 

@@ -2,19 +2,84 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstdint>
+
 namespace wick {
+namespace {
+
+struct Decoded {
+  char32_t character;
+  size_t bytes;  // 0: not UTF-8
+};
+
+// The character that `text` begins with, which is not empty. Overlong forms, surrogates and what is beyond U+10FFFF are
+// not UTF-8.
+Decoded decode(std::string_view text) {
+  const auto lead = uint8_t(text[0]);
+  if (lead < 0x80) return {lead, 1};
+  const size_t bytes = lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
+  if (bytes == 0 || text.size() < bytes) return {0, 0};
+  char32_t character = lead & (0x7f >> bytes);
+  for (size_t i = 1; i < bytes; ++i) {
+    if ((uint8_t(text[i]) & 0xc0) != 0x80) return {0, 0};
+    character = character << 6 | (uint8_t(text[i]) & 0x3f);
+  }
+  constexpr char32_t kFirst[] = {0, 0, 0x80, 0x800, 0x10000};
+  const bool is_surrogate = character >= 0xd800 && character < 0xe000;
+  return character < kFirst[bytes] || is_surrogate || character > 0x10ffff ? Decoded{0, 0} : Decoded{character, bytes};
+}
+
+bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7f && c < 0xa0); }
+
+// Beside the control characters; of Unicode 15.
+bool is_hidden(char32_t c) {
+  struct Range {
+    char32_t first, last;
+  };
+  static constexpr Range kHidden[] = {
+      {0xad, 0xad},       {0x34f, 0x34f},     {0x600, 0x605},     {0x61c, 0x61c},     {0x6dd, 0x6dd},
+      {0x70f, 0x70f},     {0x890, 0x891},     {0x8e2, 0x8e2},     {0x115f, 0x1160},   {0x17b4, 0x17b5},
+      {0x180b, 0x180f},   {0x200b, 0x200f},   {0x2028, 0x202e},   {0x2060, 0x206f},   {0x3164, 0x3164},
+      {0xfe00, 0xfe0f},   {0xfeff, 0xfeff},   {0xffa0, 0xffa0},   {0xfff0, 0xfffb},   {0x110bd, 0x110bd},
+      {0x110cd, 0x110cd}, {0x13430, 0x1343f}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xe0fff}};
+  const Range* range = std::lower_bound(std::begin(kHidden), std::end(kHidden), c,
+                                        [](const Range& each, char32_t value) { return each.last < value; });
+  return range != std::end(kHidden) && c >= range->first;
+}
+
+template <class Shown>
+std::string escaped(std::string_view text, Shown is_shown) {
+  std::string result;
+  while (!text.empty()) {
+    const auto [character, bytes] = decode(text);
+    const size_t taken = std::max<size_t>(bytes, 1);
+    if (bytes > 0 && is_shown(character))
+      result += text.substr(0, taken);
+    else if (bytes > 1)
+      result += fmt::format("\\u{{{:04x}}}", uint32_t(character));
+    else
+      result += fmt::format("\\x{:02x}", uint8_t(text[0]));
+    text.remove_prefix(taken);
+  }
+  return result;
+}
+
+}  // namespace
+
+std::string printable(std::string_view name) {
+  return escaped(name, [](char32_t c) { return !is_control(c) && !is_hidden(c); });
+}
+
+std::string printable_text(std::string_view text) {
+  return escaped(text, [](char32_t c) { return !is_control(c) || c == '\n' || c == '\t'; });
+}
 
 std::string quote(std::string_view text) {
   constexpr size_t kLongest = 200;
-  std::string quoted = "\"";
-  for (char c : text.substr(0, kLongest)) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (byte < 0x20 || byte == 0x7f)
-      quoted += fmt::format("\\x{:02x}", byte);
-    else
-      quoted += c;
-  }
-  return quoted + (text.size() > kLongest ? "...\"" : "\"");
+  size_t length = std::min(text.size(), kLongest);
+  while (length > 0 && length < text.size() && (uint8_t(text[length]) & 0xc0) == 0x80) --length;  // whole characters
+  return '"' + printable(text.substr(0, length)) + (text.size() > length ? "...\"" : "\"");
 }
 
 }  // namespace wick

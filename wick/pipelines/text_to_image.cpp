@@ -31,8 +31,8 @@ TextToImage::TextToImage(const Sdxl& sdxl, const std::filesystem::path& folder)
 
 void TextToImage::check_side(const char* name, int64_t pixels, const VaeConfig& vae) {
   constexpr int64_t kMaxSide = 16384;
-  check(pixels > 0 && pixels <= kMaxSide && pixels % vae.factor() == 0,
-        "{}: expected a multiple of {} up to {} pixels, found {}", name, vae.factor(), kMaxSide, pixels);
+  check_usage(pixels > 0 && pixels <= kMaxSide && pixels % vae.factor() == 0,
+              "{}: expected a multiple of {} up to {} pixels, found {}", name, vae.factor(), kMaxSide, pixels);
 }
 
 int64_t TextToImage::native_size(const std::filesystem::path& folder) {

@@ -78,7 +78,7 @@ void Sampling::check() const {
     wick::check(value >= min && value <= max, "{}: expected a number from {} to {}, found {}", name, min, max, value);
   };
   in("temperature", temperature, 0, 100);
-  in("top-p", top_p, 0, 1);
+  wick::check(top_p > 0 && top_p <= 1, "top-p: expected a number above 0 and up to 1, found {}", top_p);
   in("min-p", min_p, 0, 1);
   in("repetition penalty", repetition_penalty, 0.01, 100);
   wick::check(top_k >= 0, "top-k: expected 0 or more, found {}", top_k);

@@ -117,7 +117,7 @@ ChatTemplate ChatTemplate::named(std::string_view name) {
     if (each == name) return recognize(marks, std::string(name));
     names += fmt::format("{}{}", names.empty() ? "" : ", ", each);
   }
-  fail("--chat-template {}: expected one of {}", quote(name), names);
+  fail_usage("--chat-template {}: expected one of {}", quote(name), names);
 }
 
 ChatTemplate ChatTemplate::of(const Tokenizer& tokenizer, std::string_view name, const std::string& source) {

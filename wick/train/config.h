@@ -67,6 +67,11 @@ struct TrainConfig {
   bool resume = false;
 };
 
+// What settings are about, in the order in which --help lists them.
+enum class Subject { model, lora, steps, optimizer, pictures, text, memory, output };
+inline constexpr std::string_view kSubjects[] = {
+    "Model and data", "LoRA", "Steps", "Optimizer", "Pictures", "Text", "Precision and memory", "Output"};
+
 struct TrainOption {
   using Member =
       std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
@@ -74,13 +79,14 @@ struct TrainOption {
                    DType TrainConfig::*, LongDocuments TrainConfig::*, Quantize TrainConfig::*>;
 
   std::string_view key;
+  Subject subject = Subject::output;
   Member member;
   std::string_view help;
   double min = 0, max = std::numeric_limits<int32_t>::max();
   bool above_min = false;              // min itself is excluded
   bool fixed = true;                   // --resume demands the same value
   std::optional<ModelKind> kind = {};  // of models that have it: all unless given
-  std::string_view item = "";          // what a list holds
+  std::string_view item = "";          // what a list holds, or a text is
 
   std::string flag() const;                           // "--batch-size"
   std::string_view type() const;                      // "INT", "NUMBER", "lora|full|vae", ...

@@ -77,8 +77,9 @@ void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, st
     for (const auto& [name, info] : file.tensors()) changes.look_at(name, info.shape);
   }
   changes.check_complete();
-  check(!dtype || !is_block(*dtype), "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
-        dtype ? name_of(*dtype) : "");
+  check_usage(!dtype || !is_block(*dtype),
+              "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
+              dtype ? name_of(*dtype) : "");
   const bool is_new = !fs::exists(to) || (fs::is_directory(to) && fs::is_empty(to));
   try {
     write_merged(from, files, changes, to, dtype);

@@ -7,6 +7,9 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <sstream>
+
+#include "wick/io/quote.h"
 
 namespace wick {
 namespace {
@@ -38,16 +41,17 @@ void ProgressLine::show(const std::string& text, bool always) {
   if (!always && std::chrono::duration<double>(now - last_).count() < pause) return;
   last_ = now;
   if (terminal_) {
-    put("\r" + fitted(text, usable_columns()) + "\x1b[K");
+    put("\r" + fitted(printable(text), usable_columns()) + "\x1b[K");
     open_ = true;
   } else {
-    put(text + "\n");
+    put(printable(text) + "\n");
   }
 }
 
 void ProgressLine::say(const std::string& text) {
   close();
-  put(text + "\n");
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) put(printable(line) + "\n");
 }
 
 void ProgressLine::close() {

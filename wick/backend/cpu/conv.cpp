@@ -123,10 +123,9 @@ void backward_input_as_forward(const View& dx, const View& dy, const View& w, co
   const DenseInput grad(dy);
   Weights weights(w);
   const DenseOutput result(dx);
-  execute(Forward(chosen), chosen.scratchpad_desc(),
-          {{DNNL_ARG_SRC, memory_over(d.x, grad.data())},
-           {DNNL_ARG_WEIGHTS, weights.turned_in_layout(chosen.weights_desc())},
-           {DNNL_ARG_DST, memory_over(d.y, result.data())}});
+  execute<Forward>(chosen, {{DNNL_ARG_SRC, memory_over(d.x, grad.data())},
+                            {DNNL_ARG_WEIGHTS, weights.turned_in_layout(chosen.weights_desc())},
+                            {DNNL_ARG_DST, memory_over(d.y, result.data())}});
   result.finish();
 }
 
@@ -144,7 +143,7 @@ void CpuBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
                       {DNNL_ARG_WEIGHTS, weights.in_layout(chosen.weights_desc())},
                       {DNNL_ARG_DST, memory_over(d.y, result.data())}};
   if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(d.bias, shift.data()));
-  execute(Forward(chosen), chosen.scratchpad_desc(), arguments);
+  execute<Forward>(chosen, arguments);
   result.finish();
 }
 
@@ -164,10 +163,9 @@ void CpuBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {
   const DenseInput grad(dy);
   Weights weights(w);
   const DenseOutput result(dx);
-  execute(BackwardInput(chosen), chosen.scratchpad_desc(),
-          {{DNNL_ARG_DIFF_DST, memory_over(d.y, grad.data())},
-           {DNNL_ARG_WEIGHTS, weights.in_layout(chosen.weights_desc())},
-           {DNNL_ARG_DIFF_SRC, memory_over(d.x, result.data())}});
+  execute<BackwardInput>(chosen, {{DNNL_ARG_DIFF_DST, memory_over(d.y, grad.data())},
+                                  {DNNL_ARG_WEIGHTS, weights.in_layout(chosen.weights_desc())},
+                                  {DNNL_ARG_DIFF_SRC, memory_over(d.x, result.data())}});
   result.finish();
 }
 
@@ -192,7 +190,7 @@ void CpuBackend::conv2d_backward_weight(View dw, View dbias, View dy, View x, Co
                       {DNNL_ARG_DIFF_DST, memory_over(d.y, grad.data())},
                       {DNNL_ARG_DIFF_WEIGHTS, blocked}};
   if (dbias) arguments.emplace(DNNL_ARG_DIFF_BIAS, memory_over(d.bias, grad_bias.data()));
-  execute(BackwardWeight(chosen), chosen.scratchpad_desc(), arguments);
+  execute<BackwardWeight>(chosen, arguments);
   reorder(blocked, weights.as_given());
   if (dbias) copy(dbias, contiguous_view(grad_bias.data(), dbias.shape));
 }

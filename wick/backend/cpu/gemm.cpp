@@ -6,6 +6,8 @@
 #include <cassert>
 
 #include "wick/backend/backend.h"
+#include "wick/backend/cpu/onednn.h"
+#include "wick/core/error.h"
 
 namespace wick {
 
@@ -37,9 +39,12 @@ void gemm(const Matrix& c, const Matrix& a, const Matrix& b, float alpha, float 
   if (c.transposed) return gemm(c.t(), b.t(), a.t(), alpha, beta);
   if (c.rows == 0 || c.cols == 0) return;
   if (a.cols == 0) return scale_rows(c, beta);
-  [[maybe_unused]] const dnnl_status_t status =
-      dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', c.rows, c.cols, a.cols, alpha, a.data, a.ld,
-                 b.data, b.ld, beta, c.data, c.ld);
+  check_room_for_code();
+  const dnnl_status_t status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', c.rows, c.cols, a.cols,
+                                          alpha, a.data, a.ld, b.data, b.ld, beta, c.data, c.ld);
+  if (status == dnnl_out_of_memory)
+    throw OutOfMemory(fmt::format("out of memory: the CPU could not give oneDNN room to multiply {} x {} by {} x {}",
+                                  a.rows, a.cols, b.rows, b.cols));
   assert(status == dnnl_success);
 }
 

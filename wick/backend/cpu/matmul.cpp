@@ -93,7 +93,7 @@ void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float*
                       {DNNL_ARG_WEIGHTS, memory_over(weight, w.data)},
                       {DNNL_ARG_DST, memory_over(out, y.data)}};
   if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(shift, bias));
-  execute(dnnl::matmul(chosen), chosen.scratchpad_desc(), std::move(arguments));
+  execute<dnnl::matmul>(chosen, std::move(arguments));
 }
 
 void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bias) {

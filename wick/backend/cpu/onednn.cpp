@@ -1,5 +1,10 @@
 #include "wick/backend/cpu/onednn.h"
 
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "wick/core/error.h"
+
 namespace wick {
 
 const dnnl::engine& cpu_engine() {
@@ -18,8 +23,21 @@ dnnl::memory::desc describe(const Matrix& m) {
 
 dnnl::primitive_attr scratchpad_attributes() {
   dnnl::primitive_attr attributes;
+  check_room_for_code();                                        // for what is to be made with them
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // the library's own is not safe to share among threads
   return attributes;
+}
+
+void check_room_for_code() {
+  static const bool is_limited = [] {
+    rlimit limit{};
+    return ::getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  }();
+  if (!is_limited) return;
+  constexpr size_t kRoom = size_t{32} << 20;  // a primitive's kernels have 256 KiB each
+  void* const room = ::mmap(nullptr, kRoom, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) throw OutOfMemory("out of memory: the CPU could not give oneDNN room for its code");
+  ::munmap(room, kRoom);
 }
 
 void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, Arguments arguments) {
@@ -32,7 +50,7 @@ void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratch
 
 void reorder(const dnnl::memory& from, const dnnl::memory& to) {
   const dnnl::reorder::primitive_desc chosen(from, to, scratchpad_attributes());
-  execute(dnnl::reorder(chosen), chosen.scratchpad_desc(), {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
+  execute<dnnl::reorder>(chosen, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
 }  // namespace wick

@@ -4,6 +4,7 @@
 
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
+#include <utility>
 
 #include "wick/backend/cpu/gemm.h"
 
@@ -17,9 +18,19 @@ dnnl::memory::desc describe(const Matrix& m);
 
 using Arguments = std::unordered_map<int, dnnl::memory>;
 
-// For primitives made with scratchpad_attributes().
-void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, Arguments arguments);
 dnnl::primitive_attr scratchpad_attributes();
+void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, Arguments arguments);
+
+// Before anything of oneDNN's is called that may generate code. oneDNN writes that to wherever the system says, also
+// where the system said that there is no more (`ulimit -v`): so it is asked beforehand. Throws OutOfMemory.
+void check_room_for_code();
+
+// Makes a primitive by what was chosen with scratchpad_attributes(), and runs it. Throws OutOfMemory.
+template <class Primitive>
+void execute(const typename Primitive::primitive_desc& chosen, Arguments arguments) {
+  check_room_for_code();
+  execute(Primitive(chosen), chosen.scratchpad_desc(), std::move(arguments));
+}
 
 // Copies between layouts.
 void reorder(const dnnl::memory& from, const dnnl::memory& to);

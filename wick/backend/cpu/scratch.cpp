@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "wick/core/error.h"
+#include "wick/core/memory.h"
 
 namespace wick {
 
@@ -50,7 +51,8 @@ class Pool {
  private:
   static Block allocate(size_t bytes) {
     auto* data = static_cast<float*>(std::aligned_alloc(64, bytes));
-    check(data != nullptr, "out of memory: the CPU could not give {} bytes to work in", bytes);
+    if (!data)
+      throw OutOfMemory(fmt::format("out of memory: the CPU could not give {} to work in", readable_bytes(bytes)));
     return {data, bytes};
   }
   static std::vector<Block> reserved() {

@@ -1,0 +1,169 @@
+#include "command_line.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+
+#include "wick/core/error.h"
+#include "wick/io/nearest.h"
+
+namespace wick::cli {
+namespace {
+
+bool is_dashed(std::string_view word) { return word.size() > 1 && word.front() == '-'; }
+
+std::vector<std::string> names_of_commands(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+std::vector<std::string> names_of_flags(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+const CLI::App& command_of(const CLI::App& app, const std::string& word) {
+  for (const CLI::App* command : app.get_subcommands({}))
+    if (command->get_name() == word) return *command;
+  fail_usage("{}: no such command{} (see wick --help)", word, did_you_mean(word, names_of_commands(app)));
+}
+
+// Takes the words of one command in the order in which they were written.
+class Reader {
+ public:
+  Reader(const CLI::App& app, int argc, char** argv) : app_(&app), left_(argv + 1, argv + std::max(argc, 1)) {
+    std::reverse(left_.begin(), left_.end());
+  }
+
+  std::vector<std::string> read() {
+    if (!left_.empty() && left_.back() == "help") help();
+    while (!left_.empty()) take_word();
+    std::reverse(words_.begin(), words_.end());
+    return words_;
+  }
+
+ private:
+  bool in_command() const { return app_->get_parent() != nullptr; }
+  std::string help_of() const { return in_command() ? "wick " + app_->get_name() + " --help" : "wick --help"; }
+
+  std::string next() {
+    std::string word = std::move(left_.back());
+    left_.pop_back();
+    return word;
+  }
+
+  // `help` and `help COMMAND`
+  void help() {
+    next();
+    if (left_.empty()) return left_.push_back("--help");
+    check_usage(left_.size() == 1, "help: expected one command, found {} words (see wick --help)", left_.size());
+    left_.insert(left_.begin(), "--help");
+  }
+
+  void take_word() {
+    const std::string word = next();
+    if (word == "--") {  // what follows is no flag
+      words_.push_back(word);
+      while (!left_.empty()) words_.push_back(next());
+    } else if (is_dashed(word)) {
+      take_flag(word);
+    } else {
+      take_plain(word);
+    }
+  }
+
+  // What is neither a flag nor the one value of one.
+  void take_plain(const std::string& word) {
+    words_.push_back(word);
+    if (!in_command()) {
+      app_ = &command_of(*app_, word);
+      return;
+    }
+    const auto options = app_->get_options([](const CLI::Option* option) { return option->get_positional(); });
+    const bool is_wanted = in_list_ || positionals_++ < options.size();
+    check_usage(is_wanted, "{}: expected a flag{} (see {})", word, did_you_mean(word, names_of_flags(*app_)),
+                help_of());
+  }
+
+  const CLI::Option* flag_of(std::string word, std::string* name = nullptr) const {
+    word.erase(std::min(word.find('='), word.size()));
+    if (word.starts_with("--")) std::replace(word.begin(), word.end(), '_', '-');
+    if (name) *name = word;
+    return is_dashed(word) ? app_->get_option_no_throw(word) : nullptr;
+  }
+
+  void take_flag(const std::string& word) {
+    const size_t equals = std::min(word.find('='), word.size());
+    std::string name;
+    const CLI::Option* flag = flag_of(word, &name);
+    if (!flag)
+      fail_usage("{}: no such flag{} (see {})", word.substr(0, equals), did_you_mean(name, names_of_flags(*app_)),
+                 help_of());
+    in_list_ = flag->get_items_expected_max() > 1 && flag->get_allow_extra_args();
+    const bool wants_value = flag->get_items_expected_min() > 0 && equals == word.size();
+    if (wants_value && !left_.empty())
+      check_usage(!flag_of(left_.back()), "{}: expected {}, found the flag {} (see {})", name, flag->get_type_name(),
+                  left_.back(), help_of());
+    if (name == "--targets" && wants_value) return take_targets();
+    words_.push_back(name + word.substr(equals));
+    if (wants_value && !left_.empty()) words_.push_back(next());
+  }
+
+  // To CLI11 every word with a dash before it is a flag; here it is a pattern that excludes. Each gets a flag of its
+  // own.
+  void take_targets() {
+    if (left_.empty()) words_.push_back("--targets");
+    while (!left_.empty() && !left_.back().starts_with("--") && !flag_of(left_.back()))
+      words_.push_back("--targets=" + next());
+  }
+
+  const CLI::App* app_;            // the command, once it has been named
+  std::vector<std::string> left_;  // the next one last
+  std::vector<std::string> words_;
+  size_t positionals_ = 0;
+  bool in_list_ = false;  // behind a flag that takes several values
+};
+
+// Whether a message is about a file or folder, or about what is in it.
+bool is_about(std::string_view message, std::string_view path) {
+  while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
+  if (path.empty() || !message.starts_with(path)) return false;
+  message.remove_prefix(path.size());
+  return message.starts_with(':') || message.starts_with('/');
+}
+
+// As a flag had it, or a setting that was made absolute; FILE:STRENGTH stands for its file.
+bool is_about_word(std::string_view message, const std::string& word) {
+  for (const std::string& path : {word, word.substr(0, word.rfind(':'))}) {
+    std::error_code error;
+    if (is_about(message, path) ||
+        is_about(message, absolute(std::filesystem::path(path), error).lexically_normal().string()))
+      return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+std::vector<std::string> words_of(const CLI::App& app, int argc, char** argv) { return Reader(app, argc, argv).read(); }
+
+std::string with_flag(const CLI::App& app, const std::string& message) {
+  std::string flag;
+  size_t longest = 0;
+  for (const CLI::App* command : app.get_subcommands())
+    for (const CLI::Option* option : command->get_options())
+      for (const std::string& word : option->results())
+        if (word.size() > longest && option->get_name().starts_with("--") && is_about_word(message, word)) {
+          flag = option->get_name() + " ";
+          longest = word.size();
+        }
+  return flag + message;
+}
+
+}  // namespace wick::cli

@@ -1,0 +1,18 @@
+#include "report.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "wick/io/quote.h"
+
+namespace wick::cli {
+
+int report(int code, std::string message) {
+  while (!message.empty() && message.back() == '\n') message.pop_back();
+  std::replace_if(
+      message.begin(), message.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  std::fputs(("wick: " + printable(message) + "\n").c_str(), stderr);  // where that fails there is nobody to tell
+  return code;
+}
+
+}  // namespace wick::cli

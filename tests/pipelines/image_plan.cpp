@@ -1,0 +1,48 @@
+#include "wick/pipelines/image_plan.h"
+
+#include <gtest/gtest.h>
+
+#include "io/files.h"
+#include "source_dir.h"
+
+namespace wick {
+namespace {
+
+const std::filesystem::path kFolder = test::source_dir() / "tests/golden/sdxl";
+
+// What a plan says is what drawing takes on the host, where memory is counted too.
+TEST(ImagePlan, IsWhatDrawingTakes) {
+  Memory& host = cpu_backend().memory();
+  const std::vector<LoraFile> loras = {{.path = test::source_dir() / "tests/golden/lora_unet.safetensors"}};
+  for (const DType dtype : {DType::f32, DType::bf16})
+    for (const float cfg : {1.0f, 5.0f}) {
+      const ImageRequest request{.prompt = "x", .width = 128, .height = 96, .steps = 3, .cfg = cfg};
+      const ImagePlan plan = plan_image(kFolder, request, dtype, loras, device_kind("cpu"));
+      const size_t before = host.in_use();
+      Adapter adapter(sdxl_module_names(UNetConfig::read(kFolder / "unet")));
+      for (const LoraFile& lora : loras) adapter.add_file(lora.path, lora.strength);
+      const Sdxl sdxl = Sdxl::load(kFolder, {.dtype = dtype, .adapter = &adapter, .vae_encoder = false});
+      EXPECT_EQ(host.in_use() - before, plan.weights + plan.adapter);
+      host.reset_peak();
+      TextToImage(sdxl, kFolder)(request);
+      const double measured = double(host.peak() - before), planned = double(plan.taken);
+      EXPECT_NEAR(planned, measured, 0.05 * measured);
+    }
+}
+
+TEST(ImagePlan, GrowsWithThePicture) {
+  const auto activations = [](int64_t side, const char* device) {
+    const ImageRequest request{.prompt = "x", .width = side, .height = side};
+    return double(plan_image(kFolder, request, DType::f32, {}, device_kind(device)).activations);
+  };
+  for (const char* device : {"cpu", "cuda"})  // with the pixels, but for what the texts take
+    EXPECT_NEAR(activations(8192, device) / activations(512, device), 256, 0.1 * 256);
+}
+
+TEST(ImagePlan, ALoraThatDoesNotFitIsToldBeforeTheModelIsLoaded) {
+  const LoraFile lora{.path = test::source_dir() / "tests/golden/llama/llama2/adapter"};
+  expect_error([&] { plan_image(kFolder, {.prompt = "x"}, DType::f32, {lora}, device_kind("cpu")); }, {"fit no layer"});
+}
+
+}  // namespace
+}  // namespace wick
