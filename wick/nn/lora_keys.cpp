@@ -66,4 +66,15 @@ std::string_view other_lora_algorithm(std::string_view key) {
   return {};
 }
 
+bool is_bundled_embedding(std::string_view key) { return key.starts_with("bundle_emb."); }
+
+std::string_view module_of_base(std::string_view key) {
+  constexpr std::string_view kBase = ".base_layer.weight", kWeight = ".weight";
+  if (key.ends_with(kBase)) return key.substr(0, key.size() - kBase.size());
+  if (!key.starts_with("base_model.model.")) return {};
+  for (const std::string_view layer : {".embed_tokens.weight", ".lm_head.weight"})
+    if (key.ends_with(layer)) return key.substr(0, key.size() - kWeight.size());
+  return {};
+}
+
 }  // namespace wick
