@@ -590,10 +590,12 @@ std::vector<Parameter> Adapter::parameters() const {
 }
 
 std::map<std::string, Tensor> Adapter::tensors(DType dtype) const {
+  // Converted on the host: a device that training has filled may have no room for copies.
+  const auto converted = [dtype](const Tensor& factor) { return cast(factor.to(host_memory()), dtype); };
   std::map<std::string, Tensor> all;
   for (const auto& [path, module] : modules_) {
-    all[module.name + ".lora_down.weight"] = cast(down_in_file(module.lora.down.detached(), module.target), dtype);
-    all[module.name + ".lora_up.weight"] = cast(up_in_file(module.lora.up.detached(), module.target), dtype);
+    all[module.name + ".lora_down.weight"] = converted(down_in_file(module.lora.down.detached(), module.target));
+    all[module.name + ".lora_up.weight"] = converted(up_in_file(module.lora.up.detached(), module.target));
     all[module.name + ".alpha"] = full({}, module.alpha);
   }
   return all;
