@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
-#include <ranges>
 #include <string_view>
 #include <utility>
 
@@ -13,9 +12,9 @@
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/lora_keys.h"
+#include "wick/nn/lora_settings.h"
 #include "wick/nn/low_rank.h"
 #include "wick/nn/named_seed.h"
-#include "wick/nn/peft.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
 #include "wick/ops/shape.h"
@@ -100,53 +99,6 @@ struct Adapter::Module {
   int64_t rank() const { return lora.up.dim(1); }
 };
 
-namespace {
-
-constexpr std::string_view kPeftPrefix = "base_model.model.";
-
-// What a safetensors header or a file beside it says of the modules, where it is PEFT's.
-struct LoraSettings {
-  std::optional<PeftConfig> config;             // adapter_config.json
-  std::map<std::string, PeftConfig> diffusers;  // by component
-
-  static LoraSettings beside(const std::filesystem::path& file);
-  void read_header(const SafetensorsFile& file);
-  // Those of a module by its name in the file, and its name in what PEFT wrapped; none if the file has none.
-  std::pair<const PeftConfig*, std::string_view> of(std::string_view module, const std::string& file) const;
-};
-
-LoraSettings LoraSettings::beside(const std::filesystem::path& file) {
-  LoraSettings settings;
-  const std::filesystem::path config = file.parent_path() / kPeftLast;
-  if (file.filename() == "adapter_model.safetensors" && std::filesystem::exists(config))
-    settings.config = PeftConfig::read(config);
-  return settings;
-}
-
-void LoraSettings::read_header(const SafetensorsFile& file) {
-  constexpr const char* kKey = "lora_adapter_metadata";
-  const auto found = file.metadata().find(kKey);
-  if (found == file.metadata().end() || found->second.empty()) return;
-  diffusers = PeftConfig::read_diffusers(found->second, file.path().string() + ": " + kKey);
-  check(!diffusers.empty(), "{}: its {} tells of no component", file.path().string(), kKey);
-}
-
-// As diffusers' loaders do, which fail where the settings leave out a component that the file has.
-std::pair<const PeftConfig*, std::string_view> LoraSettings::of(std::string_view module,
-                                                                const std::string& file) const {
-  if (config) return {&*config, module.substr(module.starts_with(kPeftPrefix) ? kPeftPrefix.size() : 0)};
-  if (diffusers.empty()) return {};
-  for (const auto& [component, settings] : diffusers)
-    if (!component.empty() && module.starts_with(component + "."))
-      return {&settings, module.substr(component.size() + 1)};
-  const auto whole = diffusers.find("");
-  check(whole != diffusers.end(), "{}: its lora_adapter_metadata tells of {}, but not of {}", file,
-        fmt::join(std::views::keys(diffusers), " and "), quote(module));
-  return {&whole->second, module};
-}
-
-}  // namespace
-
 // An open LoRA file: where the factors of each of its modules stand.
 struct Adapter::Source {
   struct Entry {
@@ -175,7 +127,7 @@ struct Adapter::Source {
   Module read(const std::string& module_name, const std::string& name_in_file, const Entry& entry,
               const LoraSite& site) const;
   float alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const;
-  void put_back(Module& module, TakenFromBase taken, const std::string& name_in_file, const LoraSite& site) const;
+  void take_part_out(Module& module, TakenFromBase taken, const std::string& name_in_file, const LoraSite& site) const;
   void check_base(const std::vector<std::string>& names, const LoraSite& site) const;
   Tensor read_finite(const std::string& key) const;
 };
@@ -260,7 +212,7 @@ Adapter::Module Adapter::Source::read(const std::string& module_name, const std:
   check(std::isfinite(module.lora.scale), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
         quote(name_in_file), module.alpha);
   if (const PeftConfig* config = settings.of(name_in_file, name()).first)
-    put_back(module, config->taken, name_in_file, site);
+    take_part_out(module, config->taken, name_in_file, site);
   if (trainable) {
     module.lora.down = module.lora.down.trainable();
     module.lora.up = module.lora.up.trainable();
@@ -286,7 +238,7 @@ float Adapter::Source::alpha_of(const std::string& name_in_file, const Entry& en
 
 // PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
 // W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
-void Adapter::Source::put_back(Module& module, TakenFromBase taken, const std::string& name_in_file,
+void Adapter::Source::take_part_out(Module& module, TakenFromBase taken, const std::string& name_in_file,
                                const LoraSite& site) const {
   if (taken == TakenFromBase::nothing) return;
   const std::string what = fmt::format("{}: {} belongs to a base of which PEFT took a part out ({})", name(),
@@ -591,7 +543,9 @@ std::vector<Parameter> Adapter::parameters() const {
 
 std::map<std::string, Tensor> Adapter::tensors(DType dtype) const {
   // Converted on the host: a device that training has filled may have no room for copies.
-  const auto converted = [dtype](const Tensor& factor) { return cast(factor.to(host_memory()), dtype); };
+  const auto converted = [dtype](const Tensor& factor) {
+    return dtype == DType::f32 ? factor : cast(factor.to(host_memory()), dtype);
+  };
   std::map<std::string, Tensor> all;
   for (const auto& [path, module] : modules_) {
     all[module.name + ".lora_down.weight"] = converted(down_in_file(module.lora.down.detached(), module.target));

@@ -101,7 +101,7 @@ class Adapter {
   // depend on values and metadata alone.
   void save(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
             DType dtype = DType::f16) const;
-  // The tensors of that file, on the host.
+  // The tensors of that file; those of another dtype than f32 are on the host.
   std::map<std::string, Tensor> tensors(DType dtype = DType::f32) const;
   // The gradients of parameters(), in the file's layout.
   std::map<std::string, Tensor> gradients(const Grads& grads) const;

@@ -38,6 +38,7 @@ constexpr Algorithm kOtherAlgorithms[] = {
     {".dora_scale", "DoRA"},
     {".lora_magnitude_vector", "DoRA"},
     {".lora_mid.", "a Tucker-decomposed LoRA"},
+    {".lora_embedding_", "a LoRA of an embedding"},
     {".oft_", "OFT"},
     {".a1.weight", "GLoRA"},
     {".a2.weight", "GLoRA"},

@@ -137,7 +137,7 @@ Turned turned(const Tensor& w, const Rows& block) {
 
 LowRank largest_part(const Tensor& w, int64_t rank, const std::string& name) {
   constexpr double kError = 1e-6;  // of the largest singular value
-  constexpr int kMost = 5000;
+  constexpr int kMost = 2000;
   const size_t r = size_t(rank), width = size_t(std::min({2 * rank + 16, w.dim(0), w.dim(1)}));
   Rng rng(named_seed(0, "largest_part"), Stream::init);
   Rows block = rows_of(random_normal({int64_t(width), w.dim(1)}, rng));
@@ -152,9 +152,9 @@ LowRank largest_part(const Tensor& w, int64_t rank, const std::string& name) {
     }
     // Each iteration leaves this share of what is missing, once that is little.
     const double share = last > 0 ? std::min(0.999, std::pow(t.values.back() / last, 2)) : 0;
-    const bool whole = width == size_t(std::min(w.dim(0), w.dim(1))) && iteration > 0;
-    const double missing = outside(inputs, block);
-    const bool found = whole || (missing < 0.01 && missing * share / (1 - share) * last <= kError * largest);
+    const bool whole = largest == 0 || (width == size_t(std::min(w.dim(0), w.dim(1))) && iteration > 0);
+    const double missing = outside(inputs, block) * last / largest, rounding = 5e-7 * std::sqrt(double(r));
+    const bool found = whole || (missing < 0.01 && (missing * share / (1 - share) <= kError || missing <= rounding));
     if (!found) {
       block = t.inputs;
       continue;

@@ -16,7 +16,7 @@ struct LowRank {
 // where the part is not a function of w.
 
 // The nearest matrix of this rank: the part of the largest singular values (PiSSA: Meng et al., 2024). By subspace
-// iteration (Halko et al., 2011) until its error is some 1e-6 of w's largest singular value.
+// iteration (Halko et al., 2011) until what an iteration changes is f32's rounding.
 LowRank largest_part(const Tensor& w, int64_t rank, const std::string& name);
 // The first `rank` columns of Q times the first rows of R, where w = Q R: w projected on the span of its own first
 // columns (OLoRA: Büyükakyüz, 2024).

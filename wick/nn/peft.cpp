@@ -34,7 +34,7 @@ constexpr size_t kMostPatterns = 10000, kMostRegexes = 64;  // each is held agai
 
 bool is_off(const nlohmann::json& value) { return value == false || value == "none" || value.empty(); }
 
-constexpr std::string_view kPrefix = "base_model.model.", kDown = ".lora_down.weight", kUp = ".lora_up.weight";
+constexpr std::string_view kDown = ".lora_down.weight", kUp = ".lora_up.weight";
 
 // "q_proj" where every layer's is there, else "model.layers.3.self_attn.q_proj".
 std::vector<std::string> target_modules(const std::vector<std::string>& modules, int64_t layers) {
@@ -177,7 +177,7 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
     if (name.ends_with(kDown)) {
       const std::string module = name.substr(0, name.size() - kDown.size());
       renamed[module + ".lora_A.weight"] = tensor;
-      modules.push_back(module.substr(kPrefix.size()));
+      modules.push_back(module.substr(kPeftPrefix.size()));
     } else if (name.ends_with(kUp)) {
       renamed[name.substr(0, name.size() - kUp.size()) + ".lora_B.weight"] = tensor;
     }

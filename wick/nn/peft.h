@@ -40,7 +40,8 @@ struct PeftConfig {
   std::optional<double> rank_of(std::string_view module) const;
 };
 
-inline constexpr const char* kPeftLast = "adapter_config.json";  // is written last: a folder that has it is whole
+inline constexpr std::string_view kPeftPrefix = "base_model.model.";  // of the names in PEFT's files
+inline constexpr const char* kPeftLast = "adapter_config.json";       // is written last: a folder that has it is whole
 
 struct PeftExport {
   std::string base_model;  // where it was trained from: a note
