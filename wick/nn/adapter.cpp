@@ -239,7 +239,7 @@ float Adapter::Source::alpha_of(const std::string& name_in_file, const Entry& en
 // PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
 // W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
 void Adapter::Source::take_part_out(Module& module, TakenFromBase taken, const std::string& name_in_file,
-                               const LoraSite& site) const {
+                                    const LoraSite& site) const {
   if (taken == TakenFromBase::nothing) return;
   const std::string what = fmt::format("{}: {} belongs to a base of which PEFT took a part out ({})", name(),
                                        quote(name_in_file), taken == TakenFromBase::largest_part ? "PiSSA" : "OLoRA");
