@@ -126,8 +126,6 @@ TEST_P(Adapters, MergeIntoTheModel) {
 }
 
 // Files as other versions and programs name the same tensors.
-using Renamed = Adapters;
-
 void rename(const fs::path& from, const fs::path& to, const Names& names, const Tensors& more = {},
             bool settings = true) {
   const SafetensorsFile file = SafetensorsFile::open(from);
