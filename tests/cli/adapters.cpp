@@ -126,16 +126,15 @@ TEST_P(Adapters, MergeIntoTheModel) {
 }
 
 // Files as other versions and programs name the same tensors.
-void rename(const fs::path& from, const fs::path& to, const Names& names, const Tensors& more = {},
-            bool settings = true) {
+void rename(const fs::path& from, const fs::path& to, const Names& names) {
   const SafetensorsFile file = SafetensorsFile::open(from);
-  Tensors renamed = more;
+  Tensors renamed;
   for (const auto& [key, tensor] : load_all(from)) {
     std::string name = key;
     for (const auto& [before, after] : names) name = replace_all(name, before, after);
     renamed[name] = tensor;
   }
-  save_safetensors(to, renamed, settings ? file.metadata() : std::map<std::string, std::string>{});
+  save_safetensors(to, renamed, file.metadata());
 }
 
 struct Spelling {
