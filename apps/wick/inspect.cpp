@@ -12,7 +12,9 @@
 #include "wick/io/config.h"
 #include "wick/io/count.h"
 #include "wick/io/gguf.h"
+#include "wick/io/numbers.h"
 #include "wick/io/quote.h"
+#include "wick/models/sdxl.h"
 #include "wick/nn/lora_keys.h"
 
 namespace wick {
@@ -71,9 +73,10 @@ std::string contents(const std::vector<Listed>& tensors) {
 }
 
 std::string component_of(std::string_view module) {
-  if (module.starts_with("lora_unet_") || module.starts_with("unet.")) return "unet";
-  if (module.starts_with("lora_te2_") || module.starts_with("text_encoder_2.")) return "text_encoder_2";
-  if (module.starts_with("lora_te") || module.starts_with("text_encoder.")) return "text_encoder";
+  for (const char* component : {"text_encoder_2", "text_encoder", "unet"})
+    for (const std::string& prefix : sdxl_lora_prefixes(component))
+      if (module.starts_with(prefix)) return component;
+  if (module.starts_with("lora_te")) return "text_encoder";  // of other families
   if (module.starts_with("transformer.")) return "transformer";
   return "model";
 }
@@ -90,8 +93,8 @@ std::map<std::string, Module> modules_of(const SafetensorsFile& file) {
     if (!parsed) continue;
     Module& module = modules[std::string(parsed->module)];
     if (parsed->factor == LoraFactor::down && info.shape.rank() > 0) module.rank = info.shape[0];
-    if (parsed->factor == LoraFactor::alpha && info.dtype && info.shape.numel() == 1)
-      module.alpha = file.load(key).to_vector().front();
+    if (parsed->factor == LoraFactor::alpha && to_f32(info.dtype_name) && info.shape.numel() == 1)
+      module.alpha = file.load_numbers(key).item();
   }
   return modules;
 }

@@ -168,14 +168,15 @@ void check_input_file(const fs::path& path, const char* flag) {
 
 namespace {
 
-// A file, or a folder of PEFT's.
+// A file, or a folder of PEFT's or diffusers'.
 void check_lora(const fs::path& path) {
-  constexpr const char* kAdapter = "adapter_model.safetensors";
   std::error_code ignored;
   check(fs::exists(path, ignored), "--lora {}: no such file or folder", path.string());
-  if (!fs::is_directory(path, ignored) || fs::exists(path / kAdapter, ignored)) return;
-  fail("--lora {}: expected a LoRA's file or folder, found a folder without {}{}", path.string(), kAdapter,
-       fs::exists(path / "lora" / kAdapter, ignored) ? "; its folder `lora` has one" : "");
+  if (!fs::is_directory(path, ignored) || fs::exists(lora_weights(path), ignored)) return;
+  fail(
+      "--lora {}: expected a LoRA's file or folder, found a folder without adapter_model.safetensors or "
+      "pytorch_lora_weights.safetensors{}",
+      path.string(), fs::exists(lora_weights(path / "lora"), ignored) ? "; its folder `lora` has one" : "");
 }
 
 }  // namespace
@@ -201,6 +202,8 @@ LoraFile parse_lora(const std::string& argument) {
 std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments) {
   std::vector<LoraFile> files;
   for (const std::string& argument : arguments) files.push_back(parse_lora(argument));
+  for (const LoraFile& file : files)
+    for (const std::string& note : Adapter::notes_on(file)) fmt::print(stderr, "wick: {}\n", note);
   return files;
 }
 

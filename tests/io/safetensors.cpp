@@ -1,5 +1,6 @@
 #include "wick/io/safetensors.h"
 
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -61,6 +62,35 @@ TEST(Safetensors, RoundTripKeepsEveryDtypeShapeAndMetadata) {
     EXPECT_EQ(bytes_of(loaded), bytes_of(tensor)) << name;
   }
   EXPECT_EQ(dir.entries(), 1u);
+}
+
+// As torch reads them: float8_e4m3fn and float8_e5m2 as their papers have them, integers as they are.
+TEST(Safetensors, NumbersOfEveryTypeAreRead) {
+  const TemporaryDirectory dir;
+  const auto read = [&](const std::string& type, std::string_view bytes, size_t count) {
+    const std::string header =
+        fmt::format(R"({{"a":{{"dtype":"{}","shape":[{}],"data_offsets":[0,{}]}}}})", type, count, bytes.size());
+    return open_bytes(dir, file_of(header, bytes)).load_numbers("a").to_vector();
+  };
+  const auto bytes_of_values = [](const auto& values) {
+    return std::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof values[0]);
+  };
+  using Floats = std::vector<float>;
+  EXPECT_EQ(read("F64", bytes_of_values(std::vector<double>{1.5, -1e-3, 1e300}), 3), (Floats{1.5f, -1e-3f, INFINITY}));
+  EXPECT_EQ(read("F32", bytes_of_values(Floats{2.5f}), 1), Floats{2.5f});
+  EXPECT_EQ(read("F16", bytes_of_values(std::vector<uint16_t>{0xc100}), 1), Floats{-2.5f});
+  EXPECT_EQ(read("BF16", bytes_of_values(std::vector<uint16_t>{0x4020}), 1), Floats{2.5f});
+  EXPECT_EQ(read("I64", bytes_of_values(std::vector<int64_t>{-4, 1 << 20}), 2), (Floats{-4, 1 << 20}));
+  EXPECT_EQ(read("I32", bytes_of_values(std::vector<int32_t>{-4}), 1), Floats{-4});
+  EXPECT_EQ(read("I16", bytes_of_values(std::vector<int16_t>{-300}), 1), Floats{-300});
+  EXPECT_EQ(read("U8", "\xff", 1), Floats{255});
+  EXPECT_EQ(read("I8", "\xff", 1), Floats{-1});
+  // 1, its sign, the largest, the least, the least that is not subnormal
+  EXPECT_EQ(read("F8_E4M3", "\x38\xb8\x7e\x01\x08", 5), (Floats{1, -1, 448, 0x1p-9f, 0x1p-6f}));
+  EXPECT_TRUE(std::isnan(read("F8_E4M3", "\x7f", 1)[0]));
+  EXPECT_EQ(read("F8_E5M2", "\x3c\xbd\x7b\x01\x7c", 5), (Floats{1, -1.25f, 57344, 0x1p-16f, INFINITY}));
+  expect_error([&] { read("F8_E4M3FNUZ", "x", 1); }, {"m.safetensors", "\"a\"", "F8_E4M3FNUZ"});
+  expect_error([&] { read("BOOL", "x", 1); }, {"BOOL"});
 }
 
 // Byte for byte what safetensors 0.8.0 (Python) writes for the same tensors.

@@ -107,6 +107,22 @@ TEST(SdxlNames, UnderstandPeftAndOldDiffusers) {
   understands("text_encoder.text_model.encoder.layers.3.mlp.fc1", "lora_te_text_model_encoder_layers_3_mlp_fc1");
   understands("text_encoder_2.text_model.encoder.layers.3.mlp.fc1",
               "text_encoder_2.text_model.encoder.layers.3.mlp.fc1");
+  for (const std::string prefix : {"", "base_model.model."}) {
+    understands("unet." + attention + "to_k", prefix + attention + "to_k");
+    understands("unet." + attention + "to_out.0", prefix + attention + "processor.to_out");
+    understands("unet.conv_in", prefix + "conv_in");
+  }
+  for (const std::string inner : {"text_model.", ""})
+    for (const auto& [component, comfy, flat] :
+         {std::tuple{"text_encoder", "clip_l", "lora_te1_"}, {"text_encoder_2", "clip_g", "lora_te2_"}}) {
+      const std::string path = std::string(component) + ".text_model.encoder.layers.3.",
+                        layer = inner + "encoder.layers.3.";
+      understands(path + "mlp.fc1", std::string(component) + "." + layer + "mlp.fc1");
+      understands(path + "mlp.fc1", std::string("text_encoders.") + comfy + ".transformer." + layer + "mlp.fc1");
+      understands(path + "mlp.fc1",
+                  flat + (inner.empty() ? std::string() : "text_model_") + "encoder_layers_3_mlp_fc1");
+      understands(path + "self_attn.out_proj", std::string(component) + "." + layer + "self_attn.to_out");
+    }
   EXPECT_TRUE(names("vae.encoder.conv_in").empty());
 }
 

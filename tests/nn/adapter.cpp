@@ -255,6 +255,8 @@ TEST(Adapter, TargetsAreGlobsAndLaterOnesWin) {
   EXPECT_EQ(matched({"net.c*", "*net.b", "net.*a*"}), "abc");
   EXPECT_EQ(matched({"*a*b"}), "");
   EXPECT_EQ(matched({std::string(100000, '*') + "q", "*n*e*t*.*q*", "-" + std::string(64, '*') + "q", "net.a"}), "a");
+  EXPECT_EQ(matched({"a", "c"}), "ac");  // as PEFT's target_modules
+  EXPECT_EQ(matched({"*", "-b"}), "ac");
 
   Adapter adapter({.rank = 1, .targets = {"*.a", "*.attn.*"}}, file_names);
   make_net(&adapter);
@@ -265,6 +267,27 @@ TEST(Adapter, TargetsAreGlobsAndLaterOnesWin) {
   Adapter unnameable({.rank = 1, .targets = {"*"}}, [](const std::string&) { return std::vector<std::string>{}; });
   make_net(&unnameable);
   EXPECT_EQ(unnameable.module_count(), 0u);
+}
+
+TEST(Adapter, RefusesFactorsThatAreNotFinite) {
+  const TemporaryDirectory folder;
+  for (const char* key : {"lora_a.lora_down.weight", "lora_b.lora_up.weight"})
+    for (const float value : {NAN, INFINITY, -INFINITY}) {
+      std::map<std::string, Tensor> lora = lora_tensors(10);
+      std::vector<float> values = lora.at(key).to_vector();
+      values.back() = value;
+      lora[key] = Tensor::of(values, lora.at(key).shape());
+      save_safetensors(folder / "l.safetensors", lora);
+      Adapter adapter(file_names);
+      adapter.add_file(folder / "l.safetensors");
+      expect_error([&] { make_net(&adapter); }, {"l.safetensors", key, "damaged"});
+    }
+  std::map<std::string, Tensor> lora = lora_tensors(10);
+  lora["lora_a.alpha"] = full({}, 3e38f);
+  save_safetensors(folder / "l.safetensors", lora);
+  Adapter adapter(file_names);
+  adapter.add_file(folder / "l.safetensors", 10);
+  expect_error([&] { make_net(&adapter); }, {"lora_a", "alpha", "too large"});
 }
 
 TEST(Adapter, RefusesBadNumbers) {
@@ -287,7 +310,9 @@ TEST(Adapter, WhatIsSavedIsReadBack) {
   expect_same_function(make_net(&loaded), net);
 
   trained.save(folder / "half.safetensors", {});
-  EXPECT_EQ(SafetensorsFile::open(folder / "half.safetensors").tensors().at("lora_a.alpha").dtype_name, "F16");
+  const SafetensorsFile half = SafetensorsFile::open(folder / "half.safetensors");
+  EXPECT_EQ(half.tensors().at("lora_a.lora_up.weight").dtype_name, "F16");
+  EXPECT_EQ(half.tensors().at("lora_a.alpha").dtype_name, "F32");  // it may be beyond what f16 holds
 }
 
 TEST(Adapter, GradientsComeUnderTheNamesOfTheFile) {

@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "io/files.h"
+#include "source_dir.h"
+#include "wick/io/json.h"
 
 namespace wick {
 namespace {
@@ -34,9 +38,60 @@ TEST(PeftConfig, NamesWhatIsNotSupported) {
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "use_dora": true})", {"use_dora"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "bias": "all"})", {"bias", "all"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "modules_to_save": ["lm_head"]})", {"modules_to_save", "lm_head"});
-  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": {"layers\\..*": 2}})", {"alpha_pattern", "names"});
+  refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": {"layers\\1": 2}})",
+         {"alpha_pattern", "does not read"});
   refuse(R"({"peft_type": "LORA", "lora_alpha": 1, "alpha_pattern": [1]})", {"alpha_pattern", "object"});
   refuse(R"(["LORA"])", {"adapter_config.json", "peft_type"});
+}
+
+// The first that fits, as the file has them, whatever the letters they begin with.
+TEST(PeftConfig, PatternsAreTakenInTheFilesOrder) {
+  const auto alpha = [](const std::string& patterns, std::string_view module) {
+    return parse(R"({"peft_type": "LORA", "lora_alpha": 12, "alpha_pattern": {)" + patterns + "}}").alpha_of(module, 8);
+  };
+  const std::string whole = R"("model.layers.1.self_attn.q_proj": 3)", regex = R"("layers\\.[1-3]\\..*": 5)",
+                    name = R"("q_proj": 7)", first = "model.layers.1.self_attn.q_proj",
+                    second = "model.layers.2.self_attn.q_proj";
+  EXPECT_EQ(alpha(name + "," + whole, first), 7);
+  EXPECT_EQ(alpha(whole + "," + name, first), 3);
+  EXPECT_EQ(alpha(regex + "," + name + "," + whole, first), 5);
+  EXPECT_EQ(alpha(name + "," + regex + "," + whole, second), 7);
+  EXPECT_EQ(alpha(whole + "," + regex + "," + name, first), 3);
+  EXPECT_EQ(alpha(whole + "," + regex + "," + name, second), 5);
+  EXPECT_EQ(alpha(whole + "," + regex + "," + name, "model.layers.4.self_attn.q_proj"), 7);
+  EXPECT_EQ(alpha(whole + "," + regex + "," + name, "model.layers.4.self_attn.v_proj"), 12);
+  // A key that comes twice has its first place and its last value, as in Python.
+  EXPECT_EQ(alpha(name + "," + whole + R"(,"q_proj": 9)", first), 9);
+}
+
+// patterns.json is of peft's get_pattern_key.
+TEST(NamePattern, FitsWhatPeftsDo) {
+  const std::filesystem::path golden = test::source_dir() / "tests/golden/adapters/patterns.json";
+  int rows = 0;
+  for (const nlohmann::json& row : read_json(golden)) {
+    std::vector<NamePattern> patterns;
+    for (const std::string key : row.at("patterns")) patterns.emplace_back(key, "here");
+    for (const auto& [module, want] : row.at("modules").items()) {
+      int found = -1;
+      for (size_t i = 0; i < patterns.size() && found < 0; ++i) found = patterns[i].fits(module) ? int(i) : -1;
+      EXPECT_EQ(found, want.get<int>()) << row.at("name") << " " << module;
+      ++rows;
+    }
+  }
+  EXPECT_GT(rows, 100);
+}
+
+TEST(PeftConfig, DiffusersKeepsOneForEachComponent) {
+  const auto configs = PeftConfig::read_diffusers(
+      R"({"unet.lora_alpha": 8, "unet.r": 2, "unet.alpha_pattern": {"z": 3, "a.z": 4}, "text_encoder.lora_alpha": 5,
+          "text_encoder.use_rslora": true, "text_encoder.init_lora_weights": "olora"})",
+      "here");
+  ASSERT_EQ(configs.size(), 2u);
+  EXPECT_EQ(configs.at("unet").rank, 2);
+  EXPECT_EQ(configs.at("unet").alpha_of("a.z", 2), 3);
+  EXPECT_EQ(configs.at("unet").taken, TakenFromBase::nothing);
+  EXPECT_EQ(configs.at("text_encoder").alpha_of("a.z", 4), 10);
+  EXPECT_EQ(configs.at("text_encoder").taken, TakenFromBase::first_columns);
 }
 
 TEST(Peft, AFolderThatIsWrittenOverIsNotWholeUntilItsEnd) {

@@ -17,6 +17,7 @@
 #include "wick/io/descriptor.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
+#include "wick/io/numbers.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors_format.h"
 
@@ -136,11 +137,27 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   return file;
 }
 
-Tensor SafetensorsFile::load(const std::string& name, Memory& memory) const {
+const TensorInfo& SafetensorsFile::info_of(const std::string& name) const {
   const auto found = header_.tensors.find(name);
   check(found != header_.tensors.end(), "{}: there is no tensor {} among its {}", path_.string(), quote(name),
         header_.tensors.size());
-  const TensorInfo& info = found->second;
+  return found->second;
+}
+
+Tensor SafetensorsFile::load_numbers(const std::string& name) const {
+  const TensorInfo& info = info_of(name);
+  const ToF32 convert = to_f32(info.dtype_name);
+  check(convert, "{}: tensor {} is {}, of which Wick reads no numbers; convert it to F32, BF16 or F16", path_.string(),
+        quote(name), info.dtype_name);
+  Tensor tensor = Tensor::empty(info.shape, DType::f32, host_memory());
+  std::vector<std::byte> stored(size_t(info.end - info.begin));
+  filling(name, {}).source(stored.data(), 0, stored.size());
+  convert(stored.data(), tensor.data<float>(), size_t(tensor.numel()));
+  return tensor;
+}
+
+Tensor SafetensorsFile::load(const std::string& name, Memory& memory) const {
+  const TensorInfo& info = info_of(name);
   check(info.dtype.has_value(), "{}: tensor {} is {}, which Wick does not compute with; convert it to F32, BF16 or F16",
         path_.string(), quote(name), info.dtype_name);
   Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);

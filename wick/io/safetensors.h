@@ -53,10 +53,14 @@ class SafetensorsFile {
   // The tensor in the file's own dtype, in any memory. Reads, never maps, so that a file that shrinks meanwhile is an
   // Error. Throws Error for an unknown name or a dtype that Wick does not compute with.
   Tensor load(const std::string& name, Memory& memory = host_memory()) const;
+  // Its values in f32, on the host, from any type of io/numbers.h.
+  Tensor load_numbers(const std::string& name) const;
   // How to read its bytes into `to`, which is contiguous and as large: for Memory::fill(), as long as that lives.
   Memory::Filling filling(const std::string& name, const View& to) const;
 
  private:
+  const TensorInfo& info_of(const std::string& name) const;
+
   std::filesystem::path path_;
   SafetensorsHeader header_;
   uint64_t data_offset_ = 0;

@@ -102,7 +102,15 @@ struct Llama::Model {
   std::vector<Layer> layers = decoder_layers(s / "layers", c);
   RmsNorm norm{s / "norm", c.hidden, c.eps};
   Tensor head = c.tied ? embed_tokens.table : (root / "lm_head").load("weight", {c.vocab, c.hidden});
-  std::optional<Lora> head_lora = (root / "lm_head").adapt(LoraTarget{c.hidden, c.vocab});
+  std::optional<Lora> head_lora = root.adapt({head_site()});
+
+  LoraSite head_site() const {
+    const LoraTarget target{c.hidden, c.vocab};
+    LoraSite site = (root / "lm_head").site(target);
+    if (c.tied) site.base = (s / "embed_tokens").site(target).base;
+    site.tied = c.tied;
+    return site;
+  }
 
   // Of the tokens from `first` on: the last layer makes nothing of the others but keys and values.
   Tensor operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache, int64_t first) const {
@@ -189,8 +197,12 @@ Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options
 }
 
 ModuleNames llama_module_names() {
+  static const std::string kPeft = "base_model.model.", kInner = "model.";
   return [](const std::string& path) -> std::vector<std::string> {
-    return {"base_model.model." + path.substr(path.find('.') + 1)};
+    const std::string name = path.substr(path.find('.') + 1);  // as LlamaForCausalLM has it
+    std::vector<std::string> names = {kPeft + name};
+    if (name.starts_with(kInner)) names.push_back(kPeft + name.substr(kInner.size()));  // and LlamaModel
+    return names;
   };
 }
 

@@ -13,7 +13,8 @@
 
 namespace wick {
 
-// PEFT's base names of a module: base_model.model.model.layers.0.self_attn.q_proj.
+// PEFT's base names of a module: base_model.model.model.layers.0.self_attn.q_proj, or without the second "model." where
+// it wrapped the model without its head.
 ModuleNames llama_module_names();
 // Every linear of the layers, which is PEFT's "all-linear".
 std::vector<std::string> llama_default_targets();

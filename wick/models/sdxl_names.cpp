@@ -106,16 +106,40 @@ std::string processor_name(std::string_view name) {
   return old;
 }
 
+// Without a prefix save_lora_adapter() of diffusers writes them, with that of PEFT a PEFT folder of the UNet has them.
 std::vector<std::string> unet_names(std::string_view name, const UNetConfig& config) {
   const std::string original = original_name(name, config);
   if (original.empty()) return {};
-  const std::string dotted = "unet." + std::string(name);
-  return {"lora_unet_" + underscored(original),
-          "lora_unet_" + underscored(name),
-          "lycoris_" + underscored(name),
-          "diffusion_model." + original,
-          dotted,
-          processor_name(dotted)};
+  std::vector<std::string> names = {"lora_unet_" + underscored(original), "lora_unet_" + underscored(name),
+                                    "lycoris_" + underscored(name), "diffusion_model." + original};
+  for (const char* prefix : {"unet.", "", "base_model.model."})
+    for (const std::string& spelling : {std::string(name), processor_name(name)}) names.push_back(prefix + spelling);
+  return names;
+}
+
+// Old diffusers calls the projections as the UNet does: "self_attn.to_out_lora".
+std::string old_projection(std::string_view name) {
+  constexpr Rename kProjections[] = {
+      {"q_proj", "to_q"}, {"k_proj", "to_k"}, {"v_proj", "to_v"}, {"out_proj", "to_out"}};
+  const size_t dot = name.rfind('.');
+  const std::string old = renamed(kProjections, name.substr(dot + 1));
+  return old.empty() || dot == name.npos ? std::string(name) : std::string(name.substr(0, dot + 1)) + old;
+}
+
+// "text_model.encoder.layers.0.mlp.fc1", which transformers 5 calls "encoder.layers.0.mlp.fc1", behind what each writer
+// sets before it. `flat` are the prefixes of underscored names, `component` is diffusers', `comfy` ComfyUI's.
+std::vector<std::string> text_encoder_names(std::string_view name, const std::vector<std::string>& flat,
+                                            const std::string& component, const std::string& comfy) {
+  std::vector<std::string_view> spellings = {name};
+  if (std::string_view inner = name; eat(inner, "text_model")) spellings.push_back(inner);
+  std::vector<std::string> names;
+  for (const std::string_view spelling : spellings) {
+    for (const std::string& prefix : flat) names.push_back(prefix + underscored(spelling));
+    for (const std::string& prefix : {component + ".", "text_encoders." + comfy + ".transformer."})
+      names.push_back(prefix + std::string(spelling));
+    names.push_back(component + "." + old_projection(spelling));
+  }
+  return names;
 }
 
 }  // namespace
@@ -124,17 +148,21 @@ ModuleNames sdxl_module_names(const UNetConfig& config) {
   return [config](const std::string& path) -> std::vector<std::string> {
     std::string_view name = path;
     if (eat(name, "unet")) return unet_names(name, config);
-    if (eat(name, "text_encoder")) return {"lora_te1_" + underscored(name), "lora_te_" + underscored(name), path};
-    if (eat(name, "text_encoder_2")) return {"lora_te2_" + underscored(name), path};
+    if (eat(name, "text_encoder")) return text_encoder_names(name, {"lora_te1_", "lora_te_"}, "text_encoder", "clip_l");
+    if (eat(name, "text_encoder_2")) return text_encoder_names(name, {"lora_te2_"}, "text_encoder_2", "clip_g");
     return {};  // no LoRA file has a name for the VAE
   };
 }
 
 std::vector<std::string> sdxl_lora_prefixes(const std::string& component) {
-  if (component == "unet") return {"lora_unet_", "lycoris_", "diffusion_model.", "unet."};
-  if (component == "text_encoder") return {"lora_te1_", "lora_te_", "text_encoder."};
-  if (component == "text_encoder_2") return {"lora_te2_", "text_encoder_2."};
-  return {};
+  if (component == "text_encoder") return {"lora_te1_", "lora_te_", "text_encoder.", "text_encoders.clip_l."};
+  if (component == "text_encoder_2") return {"lora_te2_", "text_encoder_2.", "text_encoders.clip_g."};
+  if (component != "unet") return {};
+  std::vector<std::string> prefixes = {"lora_unet_", "lycoris_", "diffusion_model.", "unet."};
+  for (const char* part :
+       {"down_blocks.", "mid_block.", "up_blocks.", "time_embedding.", "add_embedding.", "conv_in", "conv_out"})
+    for (const char* prefix : {"", "base_model.model."}) prefixes.push_back(std::string(prefix) + part);
+  return prefixes;
 }
 
 std::vector<std::string> sdxl_default_targets() { return {"unet.*.attentions.*"}; }

@@ -12,8 +12,9 @@
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/lora_keys.h"
+#include "wick/nn/lora_settings.h"
+#include "wick/nn/low_rank.h"
 #include "wick/nn/named_seed.h"
-#include "wick/nn/peft.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
 #include "wick/ops/shape.h"
@@ -48,6 +49,13 @@ bool glob(std::string_view pattern, std::string_view text) {
     }
   }
   return pattern.find_first_not_of('*', p) == pattern.npos;
+}
+
+// A pattern without a * may also be the end of the path, as names in PEFT's target_modules are: "q_proj", "lm_head".
+bool is_targeted_by(std::string_view pattern, std::string_view path) {
+  const bool ends =
+      path.size() > pattern.size() && path.ends_with(pattern) && path[path.size() - pattern.size() - 1] == '.';
+  return glob(pattern, path) || (ends && pattern.find('*') == pattern.npos);
 }
 
 Shape down_in_memory(const LoraTarget& target, int64_t rank) {
@@ -93,6 +101,7 @@ struct Adapter::Module {
   LoraTarget target;
   Factors lora;
   float alpha = 0;
+  bool changes_base = false;            // a part of the base is taken out again
   Tensor down_copy = {}, up_copy = {};  // in the dtype of the activations, where that is not f32
   std::string down_key = name + ".lora_down.weight", up_key = name + ".lora_up.weight";  // in the file it came from
 
@@ -105,53 +114,94 @@ struct Adapter::Source {
     std::string down, up, alpha;  // keys; empty where there is none
     bool used = false;
   };
+  struct Base {  // the matrix of a module as PEFT had it, which it puts in the place of the model's
+    std::string key;
+    mutable bool used = false;
+  };
+  using Found = std::map<std::string, Entry>::iterator;
 
   SafetensorsFile file;
   float strength;
   bool trainable;
-  std::optional<PeftConfig> peft = {};        // where the file is one of PEFT's
+  LoraSettings settings;
   std::map<std::string, Entry> entries = {};  // by base name
+  std::map<std::string, Base> bases = {};     // likewise
+  int64_t embeddings = 0;                     // tensors that teach words, beside the LoRA
 
+  static Source open(const std::filesystem::path& path, float strength, bool trainable);
   std::string name() const { return file.path().string(); }
   void index();
-  Entry* find(const std::vector<std::string>& names);
-  Module read(const std::string& name, const Entry& entry, const LoraTarget& target) const;
-  Tensor read_f32(const std::string& key) const;
+  void add(const std::string& key);
+  Found find(const std::vector<std::string>& names);
+  Module read(const std::string& module_name, const std::string& name_in_file, const Entry& entry,
+              const LoraSite& site) const;
+  float alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const;
+  void take_part_out(Module& module, TakenFromBase taken, const std::string& name_in_file, const LoraSite& site) const;
+  void check_base(const std::vector<std::string>& names, const LoraSite& site) const;
+  Tensor read_finite(const std::string& key) const;
 };
 
+Adapter::Source Adapter::Source::open(const std::filesystem::path& path, float strength, bool trainable) {
+  const std::filesystem::path weights = lora_weights(path);
+  LoraSettings settings = LoraSettings::beside(weights);  // tells of other kinds of adapters better than their tensors
+  Source source{SafetensorsFile::open(weights), strength, trainable, std::move(settings)};
+  if (!source.settings.config) source.settings.read_header(source.file);
+  source.index();
+  return source;
+}
+
 void Adapter::Source::index() {
-  for (const auto& [key, info] : file.tensors()) {
-    const LoraKey parsed = checked_key(key, name());
-    Entry& entry = entries[std::string(parsed.module)];
-    std::string& slot = parsed.factor == LoraFactor::down ? entry.down
-                        : parsed.factor == LoraFactor::up ? entry.up
-                                                          : entry.alpha;
-    check(slot.empty(), "{}: {} and {} are the same factor of one module", name(), quote(slot), quote(key));
-    slot = key;
-  }
-  check(!entries.empty(), "{}: holds no tensors", name());
-  for (const auto& [base, entry] : entries)
+  for (const auto& [key, info] : file.tensors()) add(key);
+  check(!file.tensors().empty(), "{}: holds no tensors", name());
+  check(!entries.empty(), "{}: holds no module of a LoRA", name());
+  for (const auto& [base, entry] : entries) {
     check(!entry.down.empty() && !entry.up.empty(), "{}: {} has no {} factor", name(), quote(base),
           entry.down.empty() ? "down" : "up");
+    // PEFT loads no such file either; what ComfyUI takes for its alpha, the rank, is a guess.
+    check(settings.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
+          "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
+          "adapter_model.safetensors",
+          name(), quote(base), kPeftLast);
+  }
 }
 
-Adapter::Source::Entry* Adapter::Source::find(const std::vector<std::string>& names) {
+void Adapter::Source::add(const std::string& key) {
+  if (is_bundled_embedding(key)) {
+    ++embeddings;
+    return;
+  }
+  if (const std::string_view module = module_of_base(key); !module.empty()) {
+    bases[std::string(module)].key = key;
+    return;
+  }
+  const LoraKey parsed = checked_key(key, name());
+  Entry& entry = entries[std::string(parsed.module)];
+  std::string& slot = parsed.factor == LoraFactor::down ? entry.down
+                      : parsed.factor == LoraFactor::up ? entry.up
+                                                        : entry.alpha;
+  check(slot.empty(), "{}: {} and {} are the same factor of one module", name(), quote(slot), quote(key));
+  slot = key;
+}
+
+Adapter::Source::Found Adapter::Source::find(const std::vector<std::string>& names) {
   for (const std::string& candidate : names)
-    if (const auto found = entries.find(candidate); found != entries.end()) return &found->second;
-  return nullptr;
+    if (const auto found = entries.find(candidate); found != entries.end()) return found;
+  return entries.end();
 }
 
-Tensor Adapter::Source::read_f32(const std::string& key) const {
-  const Tensor stored = file.load(key);
-  check(is_float(stored.dtype()), "{}: {} should be f32, f16 or bf16, found {}", name(), quote(key),
-        name_of(stored.dtype()));
-  return cast(stored, DType::f32);
+Tensor Adapter::Source::read_finite(const std::string& key) const {
+  const Tensor values = file.load_numbers(key);
+  const float* data = values.data<float>();
+  for (int64_t i = 0; i < values.numel(); ++i)
+    check(std::isfinite(data[i]), "{}: {} holds {}; the LoRA is damaged", name(), quote(key), data[i]);
+  return values;
 }
 
-Adapter::Module Adapter::Source::read(const std::string& module_name, const Entry& entry,
-                                      const LoraTarget& target) const {
+Adapter::Module Adapter::Source::read(const std::string& module_name, const std::string& name_in_file,
+                                      const Entry& entry, const LoraSite& site) const {
+  const LoraTarget& target = site.target;
   const int64_t kernel = target.kernel;
-  const Tensor up = read_f32(entry.up), down = read_f32(entry.down);
+  const Tensor up = read_finite(entry.up), down = read_finite(entry.down);
   const int64_t rank = up.rank() >= 2 ? up.dim(1) : 0;
   const Shape matrix{rank, target.in}, convolution{rank, target.in, kernel, kernel};
   check(rank > 0 && (up.shape() == Shape{target.out, rank} || up.shape() == Shape{target.out, rank, 1, 1}),
@@ -164,24 +214,112 @@ Adapter::Module Adapter::Source::read(const std::string& module_name, const Entr
   Module module{module_name, target, {}};
   module.down_key = entry.down;
   module.up_key = entry.up;
-  constexpr std::string_view kPeftPrefix = "base_model.model.";
-  module.alpha =
-      peft ? peft->alpha_of(module_name.substr(module_name.starts_with(kPeftPrefix) ? kPeftPrefix.size() : 0), rank)
-           : float(rank);
-  if (!entry.alpha.empty()) {
-    const Tensor alpha = read_f32(entry.alpha);
-    check(alpha.numel() == 1 && std::isfinite(alpha.item()), "{}: {} should be one finite number", name(),
-          quote(entry.alpha));
-    module.alpha = alpha.item();
-  }
+  module.alpha = alpha_of(name_in_file, entry, rank);
   module.lora.down = kernel == 1 ? reshape(down, matrix) : contiguous(permute(down, {0, 2, 3, 1}));
   module.lora.up = reshape(up, {target.out, rank});
   module.lora.scale = strength * module.alpha / float(rank);
+  check(std::isfinite(module.lora.scale), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
+        quote(name_in_file), module.alpha);
+  if (const PeftConfig* config = settings.of(name_in_file, name()).first)
+    take_part_out(module, config->taken, name_in_file, site);
   if (trainable) {
     module.lora.down = module.lora.down.trainable();
     module.lora.up = module.lora.up.trainable();
   }
   return module;
+}
+
+float Adapter::Source::alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
+  const auto [config, module] = settings.of(name_in_file, name());
+  if (config) {
+    const std::optional<double> told = config->rank_of(module);
+    check(!told || *told == double(rank), "{}: {} has rank {}, but {} says {}", name(), quote(name_in_file), rank,
+          config->source, told.value_or(0));
+  }
+  if (entry.alpha.empty()) return config ? config->alpha_of(module, rank) : float(rank);
+  const Tensor alpha = file.load_numbers(entry.alpha);
+  check(alpha.numel() == 1 && std::isfinite(alpha.item()), "{}: {} should be one finite number", name(),
+        quote(entry.alpha));
+  check(!config || config->alpha_of(module, rank) == alpha.item(), "{}: {} is {}, but {} makes it {}", name(),
+        quote(entry.alpha), alpha.item(), config ? config->source : "", config ? config->alpha_of(module, rank) : 0);
+  return alpha.item();
+}
+
+// PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
+// W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
+void Adapter::Source::take_part_out(Module& module, TakenFromBase taken, const std::string& name_in_file,
+                                    const LoraSite& site) const {
+  if (taken == TakenFromBase::nothing) return;
+  const std::string what = fmt::format("{}: {} belongs to a base of which PEFT took a part out ({})", name(),
+                                       quote(name_in_file), taken == TakenFromBase::largest_part ? "PiSSA" : "OLoRA");
+  check(site.target.kernel == 1 && !site.target.conv, "{}, which it does of linear layers alone", what);
+  check(!site.tied, "{}, which would change this model's embedding too", what);
+  check(strength == 1, "{}: its strength is 1, and not {}", what, strength);
+  check(!trainable, "{}: it has no gradients here; have PEFT save it with path_initial_model_for_weight_conversion",
+        what);
+  check(module.rank() <= std::min(site.target.in, site.target.out), "{}: its rank {} is more than the layer's", what,
+        module.rank());
+  assert(site.base);
+  const Tensor base = site.base();
+  check(is_float(base.dtype()), "{}: that needs the model's own weights, and those here are quantised, {}", what,
+        name_of(base.dtype()));
+  const Tensor w = cast(base, DType::f32);
+  const bool largest = taken == TakenFromBase::largest_part;
+  const LowRank part = largest ? largest_part(w, module.rank(), what) : first_columns_part(w, module.rank(), what);
+  const float factor = largest ? -1 : -module.lora.scale;
+  module.lora.up = cat({affine(module.lora.up, module.lora.scale, 0), affine(part.up, factor, 0)}, 1);
+  module.lora.down = cat({module.lora.down, part.down}, 0);
+  module.lora.scale = 1;
+  module.alpha = float(module.rank());
+  module.changes_base = true;
+}
+
+// PEFT puts the file's matrix in the model's place (set_peft_model_state_dict). Mostly they are one.
+void Adapter::Source::check_base(const std::vector<std::string>& names, const LoraSite& site) const {
+  for (const std::string& candidate : names) {
+    const auto found = bases.find(candidate);
+    if (found == bases.end()) continue;
+    found->second.used = true;
+    const Tensor theirs = file.load_numbers(found->second.key);
+    const Shape shape{site.target.out, site.target.in};
+    check(theirs.shape() == shape, "{}: {} has shape {}, and the model's has {}: Wick keeps the model's vocabulary",
+          name(), quote(found->second.key), theirs.shape(), shape);
+    assert(site.base);
+    const Tensor ours = site.base();
+    const std::optional<DType> dtype = file.tensors().at(found->second.key).dtype;
+    const bool comparable = is_float(ours.dtype()) && dtype && is_float(*dtype);
+    // Rounded as theirs are.
+    check(comparable && cast(cast(ours, *dtype), DType::f32).to_vector() == theirs.to_vector(),
+          "{}: {} is not the model's own: Wick adds LoRAs to a model, and replaces none of its weights", name(),
+          quote(found->second.key));
+  }
+}
+
+std::filesystem::path lora_weights(const std::filesystem::path& path) {
+  if (!std::filesystem::is_directory(path)) return path;
+  const std::filesystem::path diffusers = path / "pytorch_lora_weights.safetensors";
+  const std::filesystem::path peft = path / "adapter_model.safetensors";
+  return std::filesystem::exists(diffusers) && !std::filesystem::exists(peft) ? diffusers : peft;
+}
+
+std::vector<std::string> Adapter::notes_on(const LoraFile& lora) {
+  const Source source = Source::open(lora.path, lora.strength, false);
+  std::vector<std::string> notes;
+  if (source.embeddings > 0)
+    notes.push_back(fmt::format("{}: {} of embeddings are not applied, its LoRA is", source.name(),
+                                count_of(source.embeddings, "tensor")));
+  double numbers = 0;  // in the matrices of which parts are computed
+  for (const auto& [name, entry] : source.entries) {
+    const PeftConfig* config = source.settings.of(name, source.name()).first;
+    const Shape &up = source.file.tensors().at(entry.up).shape, &down = source.file.tensors().at(entry.down).shape;
+    if (config && config->taken == TakenFromBase::largest_part && up.rank() == 2 && down.rank() == 2)
+      numbers += double(up[0]) * double(down[1]);
+  }
+  if (numbers > 2e8)
+    notes.push_back(
+        fmt::format("{}: PiSSA: the largest singular vectors of its {} are computed first, which takes minutes",
+                    source.name(), count_of(source.entries.size(), "layer")));
+  return notes;
 }
 
 Adapter::Adapter(LoraConfig config, ModuleNames names)
@@ -198,13 +336,7 @@ Adapter::~Adapter() = default;
 
 void Adapter::add_file(const std::filesystem::path& path, float strength, bool trainable) {
   check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", path.string(), strength);
-  const std::filesystem::path file = std::filesystem::is_directory(path) ? path / "adapter_model.safetensors" : path;
-  auto source = std::make_unique<Source>(Source{SafetensorsFile::open(file), strength, trainable});
-  source->index();
-  const std::filesystem::path config = file.parent_path() / "adapter_config.json";
-  if (file.filename() == "adapter_model.safetensors" && std::filesystem::exists(config))
-    source->peft = PeftConfig::read(config);
-  sources_.push_back(std::move(source));
+  sources_.push_back(std::make_unique<Source>(Source::open(path, strength, trainable)));
 }
 
 bool Adapter::targeted(const std::string& path) {
@@ -213,7 +345,7 @@ bool Adapter::targeted(const std::string& path) {
   for (size_t i = 0; i < config_->targets.size(); ++i) {
     const std::string_view pattern = config_->targets[i];
     const bool exclude = pattern.starts_with('-');
-    if (!glob(pattern.substr(exclude ? 1 : 0), path)) continue;
+    if (!is_targeted_by(pattern.substr(exclude ? 1 : 0), path)) continue;
     wanted = !exclude;
     pattern_used_[i] = true;
   }
@@ -231,15 +363,23 @@ Adapter::Module Adapter::fresh(const std::string& name, const LoraTarget& target
   return module;
 }
 
-std::optional<Adapter::Module> Adapter::from_files(const std::vector<std::string>& names, const LoraTarget& target) {
+void Adapter::check_base(const LoraSite& site) const {
+  for (const auto& source : sources_)
+    if (!source->bases.empty()) source->check_base(names_(site.path), site);
+}
+
+std::optional<Adapter::Module> Adapter::from_files(const std::vector<std::string>& names, const LoraSite& site) {
   std::vector<Module> found;
   std::vector<const Source*> owners;
   for (const auto& source : sources_)
-    if (Source::Entry* entry = source->find(names)) {
-      entry->used = true;
-      found.push_back(source->read(names.front(), *entry, target));
+    if (const Source::Found entry = source->find(names); entry != source->entries.end()) {
+      entry->second.used = true;
+      found.push_back(source->read(names.front(), entry->first, entry->second, site));
       owners.push_back(source.get());
     }
+  check(std::count_if(found.begin(), found.end(), [](const Module& m) { return m.changes_base; }) <= 1,
+        "{}: its module {} is also in another LoRA, and PEFT takes parts out of the base for both (PiSSA, OLoRA)",
+        owners.empty() ? "" : owners.back()->name(), names.front());
   if (found.size() <= 1) return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
 
   // (x A1^T) B1^T + (x A2^T) B2^T is one LoRA of the summed rank.
@@ -250,7 +390,7 @@ std::optional<Adapter::Module> Adapter::from_files(const std::vector<std::string
     down.push_back(found[i].lora.down);
     up.push_back(affine(found[i].lora.up, found[i].lora.scale, 0));
   }
-  Module sum{names.front(), target, {cat(down, 0), cat(up, 1), 1}};
+  Module sum{names.front(), site.target, {cat(down, 0), cat(up, 1), 1}};
   sum.alpha = float(sum.rank());
   return sum;
 }
@@ -268,7 +408,8 @@ Adapter::Module* Adapter::module_at(const LoraSite& site, Memory& memory) {
   check(!modules_.contains(site.path), "LoRA: {} was asked for before, in other company", site.path);
   const std::vector<std::string> names = names_(site.path);
   if (names.empty()) return nullptr;
-  std::optional<Module> module = from_files(names, site.target);
+  check_base(site);
+  std::optional<Module> module = from_files(names, site);
   if (config_ && targeted(site.path)) {
     check(!module, "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
     module = fresh(names.front(), site.target, memory);
@@ -375,6 +516,8 @@ void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {
           count_of(source->entries.size(), "module"), first_few(unknown));
     check(used > 0, "{}: none of its {} is in the component that was loaded", source->name(),
           count_of(source->entries.size(), "module"));
+    for (const auto& [name, base] : source->bases)
+      check(base.used, "{}: {} fits no layer of this model", source->name(), quote(base.key));
   }
   if (!config_) return;
   for (size_t i = 0; i < pattern_used_.size(); ++i)
@@ -408,11 +551,15 @@ std::vector<Parameter> Adapter::parameters() const {
 }
 
 std::map<std::string, Tensor> Adapter::tensors(DType dtype) const {
+  // Converted on the host: a device that training has filled may have no room for copies.
+  const auto converted = [dtype](const Tensor& factor) {
+    return dtype == DType::f32 ? factor : cast(factor.to(host_memory()), dtype);
+  };
   std::map<std::string, Tensor> all;
   for (const auto& [path, module] : modules_) {
-    all[module.name + ".lora_down.weight"] = cast(down_in_file(module.lora.down.detached(), module.target), dtype);
-    all[module.name + ".lora_up.weight"] = cast(up_in_file(module.lora.up.detached(), module.target), dtype);
-    all[module.name + ".alpha"] = full({}, module.alpha, dtype);
+    all[module.name + ".lora_down.weight"] = converted(down_in_file(module.lora.down.detached(), module.target));
+    all[module.name + ".lora_up.weight"] = converted(up_in_file(module.lora.up.detached(), module.target));
+    all[module.name + ".alpha"] = full({}, module.alpha);
   }
   return all;
 }

@@ -2,7 +2,8 @@
 //
 // Layers ask the adapter once, while they are constructed; models never mention LoRA. In a file a module is
 // NAME.lora_down.weight [r, in] ([r, in, kh, kw] for convolutions), NAME.lora_up.weight [out, r], NAME.alpha [];
-// the scale is alpha / r, or 1 without an alpha (ComfyUI's rule). Names come from a ModuleNames function of the family.
+// the scale is alpha / r, or 1 without an alpha (the rule of ComfyUI and kohya). PEFT and diffusers keep alphas beside
+// the tensors (nn/peft.h). Names come from a ModuleNames function of the family.
 #pragma once
 
 #include <filesystem>
@@ -29,6 +30,10 @@ struct LoraTarget {  // the module that asks
 struct LoraSite {  // where it stands
   std::string path;
   LoraTarget target;
+  // Its matrix as the model's file has it, on the host, for files that depend on it; and whether that is the
+  // embedding's too.
+  std::function<Tensor()> base = {};
+  bool tied = false;
 };
 
 struct LoraFile {  // a file, or a folder of PEFT's, as the command line names it: FILE[:STRENGTH]
@@ -50,6 +55,9 @@ struct LoraConfig {
                       // input share what they do not see
 };
 
+// The safetensors file that a path names: itself, or the one in it.
+std::filesystem::path lora_weights(const std::filesystem::path& path);
+
 class Adapter {
  public:
   // To train: every matching module gets fresh factors. down is Kaiming-uniform(a = sqrt 5), that is uniform in
@@ -62,9 +70,15 @@ class Adapter {
   ~Adapter();
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
-  // A LoRA file or a folder of PEFT's: adapter_model.safetensors, with adapter_config.json that tells the alphas.
+  // A LoRA file, or a folder of PEFT's (adapter_model.safetensors, with adapter_config.json that tells the alphas) or
+  // of diffusers' (pytorch_lora_weights.safetensors). Throws Error where a setting beside the tensors cannot be heeded.
   void add_file(const std::filesystem::path& path, float strength = 1, bool trainable = false);
 
+  // What is to be told of a file: tensors that are left aside, and what will take long.
+  static std::vector<std::string> notes_on(const LoraFile& file);
+
+  // For modules that no LoRA reaches: throws Error if a file replaces their matrix by another one.
+  void check_base(const LoraSite& site) const;
   // Called by layers, for one module or for several linears that share their input and lie side by side. The factors
   // are placed beside the model; where that computes in 16 bits, they are copied to its dtype once (Parameter::copy).
   // Who asks again gets the same ones.
@@ -83,10 +97,11 @@ class Adapter {
   // The trainable factors, named as in the file ("lora_unet_….lora_down.weight"), sorted by name.
   std::vector<Parameter> parameters() const;
   size_t module_count() const { return modules_.size(); }
-  // The file that ComfyUI loads: factors and alphas in `dtype`. Atomic; the bytes depend on values and metadata alone.
+  // The file that ComfyUI loads: factors in `dtype`, alphas in f32, since an f16 ends at 65504. Atomic; the bytes
+  // depend on values and metadata alone.
   void save(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
             DType dtype = DType::f16) const;
-  // The tensors of that file.
+  // The tensors of that file; those of another dtype than f32 are on the host.
   std::map<std::string, Tensor> tensors(DType dtype = DType::f32) const;
   // The gradients of parameters(), in the file's layout.
   std::map<std::string, Tensor> gradients(const Grads& grads) const;
@@ -112,7 +127,7 @@ class Adapter {
   static Lora joined(const std::vector<Placed>& parts, Memory& memory);
   static Lora copied(const std::vector<Placed>& parts, int64_t outputs, const Residence& place);
   LoraDropout dropout(const std::vector<Placed>& parts, Memory& memory);
-  std::optional<Module> from_files(const std::vector<std::string>& names, const LoraTarget& target);
+  std::optional<Module> from_files(const std::vector<std::string>& names, const LoraSite& site);
 
   std::optional<LoraConfig> config_;
   ModuleNames names_;

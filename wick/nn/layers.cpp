@@ -29,7 +29,7 @@ Linear Linear::side_by_side(const Scope& s, int64_t in, const std::vector<Output
     matrices.push_back({width, in});
     biases.push_back(name + ".bias");
     vectors.push_back({width});
-    sites.push_back({(s / name).path(), {in, width}});
+    sites.push_back((s / name).site({in, width}));
   }
   const auto stacks = [&](size_t i) {
     return s.dtype_of(weights[i], matrices[i]) == s.dtype_of(weights[0], matrices[0]);
@@ -81,6 +81,8 @@ LayerNorm::LayerNorm(const Scope& s, int64_t dim, float epsilon)
 RmsNorm::RmsNorm(const Scope& s, int64_t dim, float epsilon) : weight(s.load("weight", {dim})), eps(epsilon) {}
 
 Embedding::Embedding(const Scope& s, int64_t count, int64_t dim)
-    : table(s.load("weight", {count, dim})), activations(s.place().activations) {}
+    : table(s.load("weight", {count, dim})), activations(s.place().activations) {
+  s.check_base({dim, count});
+}
 
 }  // namespace wick

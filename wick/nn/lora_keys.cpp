@@ -38,6 +38,7 @@ constexpr Algorithm kOtherAlgorithms[] = {
     {".dora_scale", "DoRA"},
     {".lora_magnitude_vector", "DoRA"},
     {".lora_mid.", "a Tucker-decomposed LoRA"},
+    {".lora_embedding_", "a LoRA of an embedding"},
     {".oft_", "OFT"},
     {".a1.weight", "GLoRA"},
     {".a2.weight", "GLoRA"},
@@ -63,6 +64,17 @@ std::optional<LoraKey> parse_lora_key(std::string_view key) {
 std::string_view other_lora_algorithm(std::string_view key) {
   for (const Algorithm& other : kOtherAlgorithms)
     if (other.at_end ? key.ends_with(other.mark) : key.find(other.mark) != key.npos) return other.name;
+  return {};
+}
+
+bool is_bundled_embedding(std::string_view key) { return key.starts_with("bundle_emb."); }
+
+std::string_view module_of_base(std::string_view key) {
+  constexpr std::string_view kBase = ".base_layer.weight", kWeight = ".weight";
+  if (key.ends_with(kBase)) return key.substr(0, key.size() - kBase.size());
+  if (!key.starts_with("base_model.model.")) return {};
+  for (const std::string_view layer : {".embed_tokens.weight", ".lm_head.weight"})
+    if (key.ends_with(layer)) return key.substr(0, key.size() - kWeight.size());
   return {};
 }
 

@@ -19,4 +19,11 @@ std::optional<LoraKey> parse_lora_key(std::string_view key);
 // The algorithm other than plain LoRA that a key belongs to: "LoHa", "DoRA", … Empty if it is none that we know.
 std::string_view other_lora_algorithm(std::string_view key);
 
+// Whether a key is of an embedding that OneTrainer keeps in the LoRA's file.
+bool is_bundled_embedding(std::string_view key);
+
+// The module whose matrix PEFT keeps under this key beside a LoRA's factors: of an embedding or the head
+// (save_embedding_layers of peft/utils/save_and_load.py). Empty of any other key.
+std::string_view module_of_base(std::string_view key);
+
 }  // namespace wick

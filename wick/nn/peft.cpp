@@ -1,7 +1,8 @@
 #include "wick/nn/peft.h"
 
+#include <algorithm>
 #include <cmath>
-#include <vector>
+#include <set>
 
 #include "wick/io/file.h"
 #include "wick/io/json.h"
@@ -23,11 +24,17 @@ constexpr const char* kOff[] = {"use_dora",
                                 "layer_replication",
                                 "target_parameters",
                                 "velora_config",
+                                "kasa_config",
+                                "monteclora_config",
+                                "arrow_config",
                                 "alora_invocation_tokens"};
+
+constexpr size_t kMostConfig = size_t{16} << 20;            // bytes
+constexpr size_t kMostPatterns = 10000, kMostRegexes = 64;  // each is held against each module
 
 bool is_off(const nlohmann::json& value) { return value == false || value == "none" || value.empty(); }
 
-constexpr std::string_view kPrefix = "base_model.model.", kDown = ".lora_down.weight", kUp = ".lora_up.weight";
+constexpr std::string_view kDown = ".lora_down.weight", kUp = ".lora_up.weight";
 
 // "q_proj" where every layer's is there, else "model.layers.3.self_attn.q_proj".
 std::vector<std::string> target_modules(const std::vector<std::string>& modules, int64_t layers) {
@@ -42,38 +49,124 @@ std::vector<std::string> target_modules(const std::vector<std::string>& modules,
   return targets;
 }
 
-}  // namespace
+// A JSON object, and the order in which the file has the keys of the objects in it: nlohmann's sorts them, while the
+// first of PEFT's patterns that fits a module decides.
+struct OrderedObject {
+  nlohmann::json json;
+  std::map<std::string, std::vector<std::string>> keys;  // by the key of the inner object
 
-PeftConfig PeftConfig::read(const std::filesystem::path& file) {
-  const std::string source = file.string();
-  const nlohmann::json json = read_json(file);
-  const auto type = get<std::string>(json, "peft_type", source);
-  check(type == "LORA", "{}: peft_type is {}; Wick reads LORA", source, quote(type));
+  OrderedObject(std::string_view text, const std::string& source) : json(parse_json(text, source)) {
+    std::string outer;
+    const auto note = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
+      if (event != nlohmann::json::parse_event_t::key) return true;
+      if (depth == 1) keys.erase(outer = parsed.get<std::string>());
+      if (depth == 2) keys[outer].push_back(parsed.get<std::string>());
+      return true;
+    };
+    check(!nlohmann::json::parse(text, note, /*allow_exceptions=*/false).is_discarded(), "{}: not valid JSON", source);
+  }
+};
+
+PeftConfig::Patterns patterns_of(const OrderedObject& all, const std::string& key, const std::string& source) {
+  const auto found = all.json.find(key);
+  if (found == all.json.end() || found->is_null()) return {};
+  const std::string where = source + ": " + key;
+  if (!found->is_object()) fail_json(where, "an object", *found);
+  PeftConfig::Patterns patterns;
+  size_t regexes = 0;
+  std::set<std::string> seen;
+  const auto order = all.keys.find(key);
+  if (order == all.keys.end()) return {};
+  for (const std::string& pattern : order->second) {
+    if (!seen.insert(pattern).second) continue;
+    patterns.emplace_back(NamePattern(pattern, where), get<double>(*found, pattern, where));
+    regexes += patterns.back().first.is_plain() ? 0 : 1;
+    check(patterns.size() <= kMostPatterns && regexes <= kMostRegexes,
+          "{}: holds more than {} patterns or {} regular expressions", where, kMostPatterns, kMostRegexes);
+  }
+  return patterns;
+}
+
+std::optional<double> first_fit(const PeftConfig::Patterns& patterns, std::string_view module) {
+  const auto fits = [&](const auto& pattern) { return pattern.first.fits(module); };
+  const auto found = std::find_if(patterns.begin(), patterns.end(), fits);
+  return found == patterns.end() ? std::nullopt : std::optional(found->second);
+}
+
+// What these change of the base, when they begin or when PEFT loads them, is no function of the adapter and the base:
+// it is drawn at random, made of data that are gone, or quantises the base.
+constexpr const char* kLostBeginnings[] = {"pissa_niter_", "corda", "loftq", "lora_ga"};
+
+TakenFromBase taken_by(const nlohmann::json& config, const std::string& key, const std::string& source) {
+  const auto found = config.find(key);
+  if (found == config.end() || found->is_null() || found->is_boolean()) return TakenFromBase::nothing;
+  const auto name = as<std::string>(*found, source + ": " + key);
+  std::string lower = name;
+  for (char& c : lower) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  if (name == "pissa") return TakenFromBase::largest_part;
+  if (lower == "olora") return TakenFromBase::first_columns;
+  for (const char* lost : kLostBeginnings)
+    check(
+        !name.starts_with(lost),
+        "{}: {} is {}: the adapter belongs to a base that was changed in a way that cannot be repeated; have PEFT save "
+        "it with path_initial_model_for_weight_conversion, or merge it",
+        source, key, quote(name));
+  check(lower == "gaussian" || lower == "mica" || name == "eva" || name == "orthogonal",
+        "{}: {} is {}, which Wick does not know", source, key, quote(name));
+  return TakenFromBase::nothing;
+}
+
+// Of the keys that begin with `prefix`.
+PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const std::string& source) {
+  const nlohmann::json& json = all.json;
   for (const char* key : kOff) {
-    const auto found = json.find(key);
+    const auto found = json.find(prefix + key);
     if (found != json.end() && !is_off(*found))
-      fail("{}: {} is {}; Wick reads plain LoRAs", source, key, quote(found->dump()));
+      fail("{}: {} is {}; Wick reads plain LoRAs", source, prefix + key, quote(found->dump()));
   }
-  PeftConfig config;
-  config.alpha = get<double>(json, "lora_alpha", source);
-  config.rslora = json.contains("use_rslora") && get<bool>(json, "use_rslora", source);
-  if (!json.contains("alpha_pattern")) return config;
-  const nlohmann::json& patterns = member(json, "alpha_pattern", source);
-  if (!patterns.is_object()) fail_json(source + ": alpha_pattern", "an object", patterns);
-  for (const auto& [name, alpha] : patterns.items()) {
-    const std::string where = source + ": alpha_pattern";
-    check(name.find_first_of("^$*+?()[]|\\{}") == name.npos, "{}: {} is a regular expression; Wick reads names", where,
-          quote(name));
-    config.patterns[name] = as<double>(alpha, where);
-  }
+  const auto is_given = [&](const char* key) {
+    return json.contains(prefix + key) && !json.at(prefix + key).is_null();
+  };
+  PeftConfig config{.source = source};
+  if (is_given("r")) config.rank = get<int64_t>(json, prefix + "r", source);
+  check(config.rank.value_or(1) > 0, "{}: {}r should be at least 1, found {}", source, prefix, config.rank.value_or(0));
+  config.alpha = get<double>(json, prefix + "lora_alpha", source);
+  config.rslora = is_given("use_rslora") && get<bool>(json, prefix + "use_rslora", source);
+  config.alphas = patterns_of(all, prefix + "alpha_pattern", source);
+  config.ranks = patterns_of(all, prefix + "rank_pattern", source);
+  config.taken = taken_by(json, prefix + "init_lora_weights", source);
   return config;
 }
 
-float PeftConfig::alpha_of(std::string_view module, int64_t rank) const {
-  double found = alpha;
-  for (const auto& [name, value] : patterns)
-    if (module == name || module.ends_with("." + name)) found = value;
-  return float(rslora ? found * std::sqrt(double(rank)) : found);
+}  // namespace
+
+PeftConfig PeftConfig::read(const std::filesystem::path& file) {
+  const OrderedObject all(read_file(file, kMostConfig), file.string());
+  const auto type = get<std::string>(all.json, "peft_type", file.string());
+  check(type == "LORA", "{}: peft_type is {}; Wick reads LORA", file.string(), quote(type));
+  return config_of(all, "", file.string());
+}
+
+std::map<std::string, PeftConfig> PeftConfig::read_diffusers(std::string_view json, const std::string& source) {
+  const OrderedObject all(json, source);
+  if (!all.json.is_object()) fail_json(source, "an object", all.json);
+  std::map<std::string, PeftConfig> configs;
+  for (const auto& [key, value] : all.json.items()) {
+    const std::string component = key.substr(0, key.find('.') == key.npos ? 0 : key.find('.'));
+    if (!configs.contains(component))
+      configs.emplace(component, config_of(all, component.empty() ? "" : component + ".", source));
+  }
+  return configs;
+}
+
+float PeftConfig::alpha_of(std::string_view module, int64_t module_rank) const {
+  const double found = first_fit(alphas, module).value_or(alpha);
+  return float(rslora ? found * std::sqrt(double(module_rank)) : found);
+}
+
+std::optional<double> PeftConfig::rank_of(std::string_view module) const {
+  const std::optional<double> found = first_fit(ranks, module);
+  return found || !rank ? found : std::optional(double(*rank));
 }
 
 void write_peft(const std::filesystem::path& folder, const std::map<std::string, Tensor>& tensors,
@@ -84,7 +177,7 @@ void write_peft(const std::filesystem::path& folder, const std::map<std::string,
     if (name.ends_with(kDown)) {
       const std::string module = name.substr(0, name.size() - kDown.size());
       renamed[module + ".lora_A.weight"] = tensor;
-      modules.push_back(module.substr(kPrefix.size()));
+      modules.push_back(module.substr(kPeftPrefix.size()));
     } else if (name.ends_with(kUp)) {
       renamed[name.substr(0, name.size() - kUp.size()) + ".lora_B.weight"] = tensor;
     }

@@ -4,25 +4,44 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "wick/core/tensor.h"
+#include "wick/nn/name_pattern.h"
 
 namespace wick {
 
+// What PEFT takes out of a module's base when it begins an adapter there, and again whenever it loads one
+// (`init_lora_weights`; LoraLayer.update_layer of peft/tuners/lora/layer.py).
+enum class TakenFromBase { nothing, largest_part, first_columns };  // the latter are PiSSA's and OLoRA's
+
+// A LoraConfig: adapter_config.json, or what diffusers keeps of one beside the tensors.
 struct PeftConfig {
+  using Patterns = std::vector<std::pair<NamePattern, double>>;  // the first that fits a module tells
+
+  std::string source;           // the file and, in it, the place: for errors
+  std::optional<int64_t> rank;  // unless a pattern tells it
   double alpha = 0;
-  bool rslora = false;                     // the scale is alpha / sqrt(rank) (Kalajdzievski, 2023)
-  std::map<std::string, double> patterns;  // alphas of modules that end so: "down_proj", "layers.0.mlp.up_proj"
+  bool rslora = false;  // the scale is alpha / sqrt(rank) (Kalajdzievski, 2023)
+  Patterns alphas, ranks;
+  TakenFromBase taken = TakenFromBase::nothing;
 
   // Throws Error naming a setting that changes what an adapter computes and that Wick does not know.
   static PeftConfig read(const std::filesystem::path& file);
+  // The value of `lora_adapter_metadata` in a safetensors header, JSON: by component, "unet" of "unet.lora_alpha", and
+  // "" where names tell none, as save_lora_adapter() writes it (LORA_ADAPTER_METADATA_KEY of diffusers/loaders).
+  static std::map<std::string, PeftConfig> read_diffusers(std::string_view json, const std::string& source);
   // Of a module ("model.layers.0.mlp.up_proj") with this rank: what divided by the rank is its scale.
   float alpha_of(std::string_view module, int64_t rank) const;
+  std::optional<double> rank_of(std::string_view module) const;
 };
 
-inline constexpr const char* kPeftLast = "adapter_config.json";  // is written last: a folder that has it is whole
+inline constexpr std::string_view kPeftPrefix = "base_model.model.";  // of the names in PEFT's files
+inline constexpr const char* kPeftLast = "adapter_config.json";       // is written last: a folder that has it is whole
 
 struct PeftExport {
   std::string base_model;  // where it was trained from: a note

@@ -36,6 +36,17 @@ StackedTensor Scope::load_stacked(const std::vector<std::string>& names, const s
   return weights_.load_stacked(full, shapes);
 }
 
+LoraSite Scope::site(const LoraTarget& target) const {
+  const auto base = [weights = weights_, name = prefix_ + "weight", target] {
+    return weights.read(name, {target.out, target.in});
+  };
+  return {.path = path_, .target = target, .base = base};
+}
+
+void Scope::check_base(const LoraTarget& target) const {
+  if (adapter_) adapter_->check_base(site(target));
+}
+
 std::optional<Lora> Scope::adapt(const std::vector<LoraSite>& sites) const {
   return adapter_ ? adapter_->match(sites, place()) : std::nullopt;
 }

@@ -32,9 +32,12 @@ class Scope {
   Tensor activation(const Tensor& x) const;
   const Weights& weights() const { return weights_; }
   const Residence& place() const { return weights_.place(); }
+  LoraSite site(const LoraTarget& target) const;  // the module at this path
   // What an adapter adds to the module at this path, if one does, or to several that share their input.
-  std::optional<Lora> adapt(const LoraTarget& target) const { return adapt({LoraSite{path_, target}}); }
+  std::optional<Lora> adapt(const LoraTarget& target) const { return adapt({site(target)}); }
   std::optional<Lora> adapt(const std::vector<LoraSite>& sites) const;
+  // For modules that are not adapted (Adapter::check_base).
+  void check_base(const LoraTarget& target) const;
 
  private:
   Weights weights_;

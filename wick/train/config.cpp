@@ -270,8 +270,8 @@ const std::vector<TrainOption>& train_options() {
       {.key = "targets",
        .subject = Subject::lora,
        .member = &C::targets,
-       .help = "Modules that get a LoRA: * matches anything, a leading - excludes, later patterns win [kohya's; of a "
-               "language model every linear of its layers]",
+       .help = "Modules that get a LoRA: * matches anything, a name without one is also an end (q_proj, lm_head), a "
+               "leading - excludes, later patterns win [kohya's; of a language model every linear of its layers]",
        .item = "PATTERN ..."},
       {.key = "rank", .subject = Subject::lora, .member = &C::rank, .help = "Rank of the LoRA", .min = 1, .max = 4096},
       {.key = "alpha",

@@ -27,14 +27,24 @@ class Changes {
     for (const LoraFile& file : loras) adapter_.add_file(file.path, file.strength);
   }
 
-  // To be told of every tensor once.
-  void look_at(const std::string& name, const Shape& shape) {
+  // To be told of every tensor once. `load` gives it as the model has it.
+  void look_at(const std::string& name, const Shape& shape, std::function<Tensor()> load) {
     constexpr std::string_view kWeight = ".weight";
     if (shape.rank() != 2 || !name.ends_with(kWeight)) return;
-    const LoraSite site{"llama." + name.substr(0, name.size() - kWeight.size()), {shape[1], shape[0]}};
-    if (const auto lora = adapter_.match({site})) loras_.emplace(name, *lora);
+    if (name == "model.embed_tokens.weight") embedding_ = load;
+    const std::string path = "llama." + name.substr(0, name.size() - kWeight.size());
+    if (const auto lora = adapter_.match({{path, {shape[1], shape[0]}, std::move(load)}})) loras_.emplace(name, *lora);
   }
-  void check_complete() const { adapter_.check_complete(); }
+  // Of the model of this config, of which every tensor was looked at. One table serves a tied model's head and
+  // embedding, and a LoRA on the head is not one on the embedding.
+  void check_complete(const LlamaConfig& config) {
+    const LoraSite head{"llama.lm_head", {config.hidden, config.vocab}, embedding_, true};
+    check(!config.tied || loras_.contains("lm_head.weight") || !adapter_.match({head}),
+          "--lora: one of them is on lm_head, which has no weights of its own in this model: they are the embedding's. "
+          "It "
+          "runs beside the model, and cannot be merged");
+    adapter_.check_complete();
+  }
 
   // By name, what makes the merged matrix, in f32, of the stored one.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits() const {
@@ -50,6 +60,7 @@ class Changes {
  private:
   Adapter adapter_;
   std::map<std::string, Lora> loras_;
+  std::function<Tensor()> embedding_;
 };
 
 void write_merged(const fs::path& from, const std::vector<fs::path>& files, const Changes& changes, const fs::path& to,
@@ -74,9 +85,10 @@ void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, st
   const std::vector<fs::path> files = weight_files(from);
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
-    for (const auto& [name, info] : file.tensors()) changes.look_at(name, info.shape);
+    for (const auto& [name, info] : file.tensors())
+      changes.look_at(name, info.shape, [file, here = name] { return file.load(here); });
   }
-  changes.check_complete();
+  changes.check_complete(LlamaConfig::read(from));
   check_usage(!dtype || !is_block(*dtype),
               "--dtype: a transformers folder holds f32, f16 or bf16, not {}; a GGUF file does",
               dtype ? name_of(*dtype) : "");
@@ -91,8 +103,11 @@ void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, st
 }
 
 void merge_to_gguf(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
-  for (const auto& [name, shape] : llama_tensors(LlamaConfig::read(from))) changes.look_at(name, shape);
-  changes.check_complete();
+  const LlamaConfig config = LlamaConfig::read(from);
+  const Weights weights = Weights::open(from);
+  for (const auto& [name, shape] : llama_tensors(config))
+    changes.look_at(name, shape, [weights, here = name, like = shape] { return weights.read(here, like); });
+  changes.check_complete(config);
   convert_to_gguf(from, to, {.dtype = dtype, .edits = changes.edits()});
 }
 

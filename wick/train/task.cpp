@@ -136,9 +136,7 @@ class LoraTask final : public DenoisingTask {
                       .step = step,
                       .epoch = batches().epoch(),
                       .batches_per_epoch = batches().batches_per_epoch()};
-    // Converted on the host: a device that training has filled may have no room for copies.
-    std::map<std::string, Tensor> tensors = lora_.tensors();
-    for (auto& [name, tensor] : tensors) tensor = cast(tensor.to(host_memory()), config_.save_dtype);
+    const std::map<std::string, Tensor> tensors = lora_.tensors(config_.save_dtype);
     save_safetensors(file, tensors, sdxl_lora_metadata(run, tensors));
     return file;
   }

@@ -132,9 +132,7 @@ class TextLoraTask final : public TextTask {
   }
 
   fs::path save(const fs::path& stem, int64_t) override {
-    std::map<std::string, Tensor> tensors = lora_.tensors();
-    for (auto& [name, tensor] : tensors) tensor = cast(tensor.to(host_memory()), config_.save_dtype);
-    write_peft(stem, tensors,
+    write_peft(stem, lora_.tensors(config_.save_dtype),
                {.base_model = config_.model,
                 .rank = config_.rank,
                 .alpha = config_.alpha,

@@ -1,0 +1,65 @@
+#include "wick/io/numbers.h"
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "wick/core/dtype.h"
+
+namespace wick {
+namespace {
+
+// Micikevicius et al., "FP8 formats for deep learning", 2022: four bits of exponent, biased by 7, and three of
+// mantissa; all ones is NaN, and there is no infinity.
+float e4m3_to_f32(uint8_t bits) {
+  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
+  const float size = (bits & 0x7f) == 0x7f ? std::numeric_limits<float>::quiet_NaN()
+                     : exponent == 0       ? std::ldexp(float(mantissa), -9)
+                                           : std::ldexp(float(8 + mantissa), exponent - 10);
+  return bits & 0x80 ? -size : size;
+}
+
+float e5m2_to_f32(uint8_t bits) { return f16_to_f32(uint16_t(bits << 8)); }  // the upper half of an f16
+
+template <class T>
+float plain(T value) {
+  return float(value);
+}
+
+template <class T, float (*convert)(T)>
+void read_all(const std::byte* from, float* to, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    T value;
+    std::memcpy(&value, from + i * sizeof value, sizeof value);
+    to[i] = convert(value);
+  }
+}
+
+constexpr std::pair<std::string_view, ToF32> kNumbers[] = {
+    {"F64", read_all<double, plain>},
+    {"F32", read_all<float, plain>},
+    {"F16", read_all<uint16_t, f16_to_f32>},
+    {"BF16", read_all<uint16_t, bf16_to_f32>},
+    {"F8_E4M3", read_all<uint8_t, e4m3_to_f32>},
+    {"F8_E5M2", read_all<uint8_t, e5m2_to_f32>},
+    {"I64", read_all<int64_t, plain>},
+    {"I32", read_all<int32_t, plain>},
+    {"I16", read_all<int16_t, plain>},
+    {"I8", read_all<int8_t, plain>},
+    {"U64", read_all<uint64_t, plain>},
+    {"U32", read_all<uint32_t, plain>},
+    {"U16", read_all<uint16_t, plain>},
+    {"U8", read_all<uint8_t, plain>},
+};
+
+}  // namespace
+
+ToF32 to_f32(std::string_view dtype_name) {
+  for (const auto& [name, convert] : kNumbers)
+    if (name == dtype_name) return convert;
+  return nullptr;
+}
+
+}  // namespace wick
