@@ -12,15 +12,18 @@
 #include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
+#include "wick/io/descriptor.h"
 
 namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A descriptor that closes itself, for the short reads and syncs of this file.
+// A descriptor that closes itself, for the syncs of this file.
 struct OwnedFd {
   int fd;
   ~OwnedFd() {
@@ -95,29 +98,48 @@ void sync_directory(const fs::path& directory) {
 }  // namespace
 
 std::string read_file(const fs::path& path, size_t max_bytes) {
-  const OwnedFd owned{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  check(owned.fd >= 0, "{}: cannot open the file: {}", path.string(), std::strerror(errno));
-  struct stat status {};
-  check(::fstat(owned.fd, &status) == 0, "{}: cannot read the file: {}", path.string(), std::strerror(errno));
-  check(!S_ISDIR(status.st_mode), "{}: expected a file, found a directory", path.string());
-  const auto fail_too_long = [&] {
-    fail("{}: the file is longer than the {} bytes that are accepted here", path.string(), max_bytes);
+  const FileDescriptor file(path);
+  const auto check_length = [&](uint64_t bytes) {
+    check(bytes <= max_bytes, "{}: the file is longer than the {} that are accepted here", path.string(),
+          count_of(max_bytes, "byte"));
   };
-  if (status.st_size > 0 && size_t(status.st_size) > max_bytes) fail_too_long();
-  // The size is a hint: pipes and /proc have none, and a file may grow while it is read.
+  check_length(file.size());
+  // The size is a hint: files of /proc have none, and others grow while they are read.
   std::string bytes;
-  size_t room = S_ISREG(status.st_mode) ? size_t(status.st_size) + 1 : 4096;
+  size_t room = size_t(file.size()) + 1;
   while (true) {
-    const size_t done = bytes.size();
-    bytes.resize(std::min(done + room, max_bytes < SIZE_MAX ? max_bytes + 1 : SIZE_MAX));
-    const ssize_t n = ::read(owned.fd, bytes.data() + done, bytes.size() - done);
-    bytes.resize(done + size_t(std::max<ssize_t>(n, 0)));
-    if (n < 0 && errno == EINTR) continue;
-    check(n >= 0, "{}: cannot read the file: {}", path.string(), std::strerror(errno));
-    if (bytes.size() > max_bytes) fail_too_long();
-    if (n == 0) return bytes;
+    const size_t done = bytes.size(), wanted = std::min(room, max_bytes - done + 1);
+    bytes.resize(done + wanted);
+    const size_t found = file.read_at(done, bytes.data() + done, wanted);
+    bytes.resize(done + found);
+    check_length(bytes.size());
+    if (found < wanted) return bytes;
     room = std::max<size_t>(bytes.size() / 2, 4096);
   }
+}
+
+uint64_t read_lines(const fs::path& path, size_t max_bytes, const OnLine& on_line, const OnBytes& on_bytes) {
+  const FileDescriptor file(path);
+  std::string held;  // of the line that has begun
+  std::vector<char> piece(size_t{1} << 20);
+  uint64_t offset = 0;
+  int64_t number = 1;
+  const auto end_line = [&] { on_line({held, number++, offset, file.size()}), held.clear(); };
+  while (const size_t count = file.read_at(offset, piece.data(), piece.size())) {
+    std::string_view rest(piece.data(), count);
+    if (on_bytes) on_bytes(rest);
+    while (!rest.empty()) {
+      const std::string_view part = rest.substr(0, rest.find('\n'));
+      check(part.size() <= max_bytes - held.size(), "{}: line {} is longer than the {} that are accepted here",
+            path.string(), number, count_of(max_bytes, "byte"));
+      held += part;
+      offset += std::min(rest.size(), part.size() + 1);
+      if (part.size() < rest.size()) end_line();
+      rest.remove_prefix(std::min(rest.size(), part.size() + 1));
+    }
+  }
+  if (!held.empty()) end_line();
+  return offset;
 }
 
 void make_directories(const fs::path& path) {
