@@ -110,6 +110,8 @@ void generate_pictures(const GenerateArguments& a, const std::filesystem::path& 
   cli::check_output_file(a.out, "--out");
   const ImageRequest request = request_of(a, folder);
   check_request(request, folder);
+  fmt::print("Drawing with --sampler {}; the folder names {}.\n", a.sampler,
+             NoiseSchedule::read(folder / "scheduler").class_name);
 
   ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
   {
