@@ -11,7 +11,7 @@
 #include "cli/program.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
-#include "wick/ops/elementwise.h"
+#include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
@@ -60,8 +60,9 @@ class ModelFiles : public testing::Test {
            (folder_ / "x.png").string();
   }
   std::string train(const fs::path& model, const fs::path& data) const {
-    return "train --model " + model.string() + " --dataset " + data.string() +
-           " --steps 1 --resolution 64 --device cpu" + " --output " + (folder_ / "out").string();
+    const char* const size = fs::exists(model / "model_index.json") ? " --resolution 64" : "";
+    return "train --model " + model.string() + " --dataset " + data.string() + " --steps 1 --device cpu --output " +
+           (folder_ / "out").string() + size;
   }
   std::string complete(const fs::path& model) const { return "generate --model " + model.string() + kPrompt; }
 
