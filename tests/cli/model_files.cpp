@@ -400,6 +400,27 @@ TEST_F(ModelFiles, GenerateSaysWhichSchedulerTheFolderNames) {
   run_well(train(model, data));
 }
 
+// tokenizer.json alone, and -Infinity in a scheduler's config: tests/golden/sdxl_today.
+TEST_F(ModelFiles, AFolderOfTodaysDiffusersIsTheSameModel) {
+  const fs::path model = copy(kModel);
+  const auto drawn = [&] {
+    run_well(draw(model));
+    const std::string picture = read_plain(folder_ / "x.png");
+    fs::remove(folder_ / "x.png");
+    return picture;
+  };
+  const std::string before = drawn();
+  for (const char* part : {"tokenizer", "tokenizer_2", "scheduler"}) {
+    fs::remove_all(model / part);
+    fs::copy(kGolden / "sdxl_today" / part, model / part);
+  }
+  ASSERT_NE(read_plain(model / "scheduler/scheduler_config.json").find("-Infinity"), std::string::npos);
+  EXPECT_EQ(drawn(), before);
+  run_well(train(model, pictures()));
+  set(model / "scheduler/scheduler_config.json", {{"beta_start", -kInfinity}});
+  expect_refused(draw(model), {"scheduler_config.json: beta_start", "-Infinity"});
+}
+
 // --- Values that are no numbers ---
 
 TEST_F(ModelFiles, WeightsThatAreNoNumbersAreTold) {

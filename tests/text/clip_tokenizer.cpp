@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "io/files.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -192,12 +193,43 @@ TEST(ClipTokenizer, EncodesAsTransformersDoes) {
   const fs::path golden = test::source_dir() / "tests/golden";
   const auto cases = nlohmann::json::parse(std::ifstream(golden / "tokenizer.json"));
   ASSERT_FALSE(cases.empty());
-  for (const char* name : {"tokenizer", "tokenizer_2"}) {
-    const ClipTokenizer tokenizer = ClipTokenizer::load(golden / "sdxl" / name);
-    for (const auto& each : cases)
-      EXPECT_EQ(tokenizer.encode(each.at("text").get<std::string>()), each.at(name).get<Ids>())
-          << name << ": " << each.at("text");
-  }
+  for (const char* model : {"sdxl", "sdxl_today"})
+    for (const char* name : {"tokenizer", "tokenizer_2"}) {
+      const ClipTokenizer tokenizer = ClipTokenizer::load(golden / model / name);
+      for (const auto& each : cases)
+        EXPECT_EQ(tokenizer.encode(each.at("text").get<std::string>()), each.at(name).get<Ids>())
+            << model << "/" << name << ": " << each.at("text");
+    }
+}
+
+TEST(ClipTokenizer, RefusesATokenizerJsonOfAnotherKind) {
+  const fs::path from = test::source_dir() / "tests/golden/sdxl_today/tokenizer";
+  const TemporaryDirectory folder;
+  fs::copy(from, folder.path(), fs::copy_options::recursive);
+  const nlohmann::json whole = nlohmann::json::parse(std::ifstream(from / "tokenizer.json"));
+  const auto refused = [&](const char* place, const nlohmann::json& value,
+                           std::initializer_list<std::string_view> parts) {
+    nlohmann::json changed = whole;
+    changed[nlohmann::json::json_pointer(place)] = value;
+    write_plain(folder / "tokenizer.json", changed.dump());
+    expect_error([&] { ClipTokenizer::load(folder.path()); }, parts);
+  };
+  const std::initializer_list<std::string_view> other = {"tokenizer.json", "expected the tokenizer of CLIP"};
+  refused("/normalizer", nullptr, other);
+  refused("/normalizer/normalizers/2/type", "Nothing", other);
+  refused("/pre_tokenizer/pretokenizers/0/pattern/Regex", 5, other);
+  refused("/pre_tokenizer/pretokenizers/0/invert", false, other);
+  refused("/pre_tokenizer", "ByteLevel", other);
+  refused("/model/type", "Unigram", other);
+  refused("/model/end_of_word_suffix", "", other);
+  refused("/model/dropout", 0.1, other);
+  refused("/model", 5, {"tokenizer.json: model", "an object"});
+  refused("/model/merges", 5, {"merges", "a list"});
+  refused("/model/merges/0", {"t"}, {"merges[0]"});
+  refused("/model/merges/1", {"t", "nothing like it"}, {"merges[1]", "not in the vocabulary"});
+  refused("/model/vocab/t", -1, {"\"t\"", "from 0"});
+  refused("/added_tokens/0/lstrip", true, {"added_tokens", "lstrip"});
+  refused("/added_tokens/0/content", "a", {"added_tokens", "\"a\""});
 }
 
 }  // namespace

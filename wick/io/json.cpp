@@ -99,7 +99,7 @@ class TreeBuilder final : public nlohmann::json_sax<json> {
   }
   void open(json empty) {
     constexpr size_t kDeepest = 100;
-    check(open_.size() < kDeepest, "{}: lists and objects within each other, more than {} deep", source_, kDeepest);
+    check(open_.size() < kDeepest, "{}: not valid JSON for Wick: it is nested more than {} deep", source_, kDeepest);
     open_.push_back(put(std::move(empty)));
   }
 
