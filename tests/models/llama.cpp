@@ -338,7 +338,7 @@ TEST(LlamaConfig, PositionsAreThoseOfTransformers5) {
 TEST(Llama, AHeadOfItsOwnIsTakenThoughTheConfigTiesIt) {
   const TemporaryDirectory folder;
   const fs::path model = folder / "model";
-  fs::copy(kGolden / "llama_linear", model, fs::copy_options::recursive);
+  fs::copy(kGolden / "mistral", model, fs::copy_options::recursive);
   const auto logits = [&] {
     run_forward(model, "llama", model / "prefill.in.safetensors", folder / "out", {});
     return SafetensorsFile::open(folder / "out").load("logits").to_vector();

@@ -136,10 +136,9 @@ TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheVocabulary) {
     write(path, text);
     return complaint();
   };
-  EXPECT_EQ(
-      complaint_about("{\"a\": "),
-      "vocab.json: not valid JSON: at line 1, column 7: syntax error while parsing value - unexpected end of input; "
-      "expected '[', '{', or a literal");
+  EXPECT_EQ(complaint_about("{\"a\": "),
+            "vocab.json: not valid JSON: line 1, column 7: syntax error while parsing value - unexpected end of input; "
+            "expected '[', '{', or a literal");
   EXPECT_EQ(complaint_about("[]"), "vocab.json: expected a JSON object, found array");
   EXPECT_TRUE(complaint_about("{\"\xff\": 1}").starts_with("vocab.json: not valid JSON: "));
   EXPECT_EQ(complaint_about(R"({"a": 1, "a": 2})"), "vocab.json: the key \"a\" stands twice in one object");

@@ -29,7 +29,8 @@ FileDescriptor::FileDescriptor(std::filesystem::path path) : path_(std::move(pat
   check(name.find('\0') == name.npos, "{}: no file has a name with a NUL character in it", quote(name));
   // Before it is opened, which a socket cannot be, and which alone may set a device to work.
   struct stat status {};
-  check(::stat(path_.c_str(), &status) == 0, "{}: cannot open the file: {}", name, std::strerror(errno));
+  const bool is_there = ::stat(path_.c_str(), &status) == 0;
+  check(is_there, "{}: cannot open the file: {}", name, std::strerror(errno));
   check(S_ISREG(status.st_mode), "{}: expected a file, found {}", name, kind_of(status.st_mode));
   // A named pipe that came into its place since then would hang without O_NONBLOCK.
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
