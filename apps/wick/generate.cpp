@@ -91,6 +91,8 @@ void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, 
   const Sdxl sdxl = Sdxl::load(
       folder, {.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend(), .vae_encoder = false});
   const TextToImage text_to_image(sdxl, folder);
+  if (grid.cells.empty())
+    fmt::print("Drawing with --sampler {}; the folder names {}.\n", a.sampler, text_to_image.schedule().class_name);
   for (const uint64_t seed : a.seeds) {
     grid.rows.push_back(label.empty()         ? fmt::format("seed {}", seed)
                         : a.seeds.size() == 1 ? label
@@ -110,8 +112,6 @@ void generate_pictures(const GenerateArguments& a, const std::filesystem::path& 
   cli::check_output_file(a.out, "--out");
   const ImageRequest request = request_of(a, folder);
   check_request(request, folder);
-  fmt::print("Drawing with --sampler {}; the folder names {}.\n", a.sampler,
-             NoiseSchedule::read(folder / "scheduler").class_name);
 
   ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
   {

@@ -22,9 +22,11 @@ using Metadata = std::map<std::string, std::string>;
 
 Tensor zeros_of(const Shape& shape) { return zeros(shape, DType::f32); }
 
-const Tensors kUNet = {{"lora_unet_x_to_q.lora_down.weight", zeros_of({4, 8})},
-                       {"lora_unet_x_to_q.lora_up.weight", zeros_of({8, 4})}};
-const Tensors kText = {{"lora_te1_x.lora_down.weight", zeros_of({4, 8})}};
+Tensors unet() {
+  return {{"lora_unet_x_to_q.lora_down.weight", zeros_of({4, 8})},
+          {"lora_unet_x_to_q.lora_up.weight", zeros_of({8, 4})}};
+}
+Tensors text() { return {{"lora_te1_x.lora_down.weight", zeros_of({4, 8})}}; }
 
 class LoraMetadata : public testing::Test {
  protected:
@@ -60,13 +62,13 @@ class LoraMetadata : public testing::Test {
 };
 
 TEST_F(LoraMetadata, TimesAreThoseOfTheEnvironment) {
-  const Metadata m = of(kUNet);
+  const Metadata m = of(unet());
   EXPECT_EQ(m.at("ss_training_started_at"), "1700000000.0");
   EXPECT_EQ(m.at("ss_training_finished_at"), "1700000000.0");
   EXPECT_EQ(m.at("modelspec.date"), "2023-11-14T22:13:20");
-  EXPECT_EQ(m, of(kUNet));
+  EXPECT_EQ(m, of(unet()));
   ::setenv("SOURCE_DATE_EPOCH", "1700000001", 1);
-  EXPECT_NE(of(kUNet).at("ss_session_id"), m.at("ss_session_id"));
+  EXPECT_NE(of(unet()).at("ss_session_id"), m.at("ss_session_id"));
   for (const char* bad : {"x", "-1", "1.5", " 1", "99999999999999999999"}) {
     ::setenv("SOURCE_DATE_EPOCH", bad, 1);
     EXPECT_THROW(LoraSession::begin(config_), UsageError) << bad;
@@ -76,38 +78,38 @@ TEST_F(LoraMetadata, TimesAreThoseOfTheEnvironment) {
 TEST_F(LoraMetadata, WithoutItTheyAreNow) {
   ::unsetenv("SOURCE_DATE_EPOCH");
   const auto now = double(std::time(nullptr));
-  const Metadata m = of(kUNet);
+  const Metadata m = of(unet());
   EXPECT_NEAR(std::stod(m.at("ss_training_started_at")), now, 60);
   EXPECT_GE(std::stod(m.at("ss_training_finished_at")), std::stod(m.at("ss_training_started_at")));
   EXPECT_EQ(m.at("modelspec.date").size(), std::string("2023-11-14T22:13:20").size());
-  EXPECT_NE(m.at("ss_session_id"), of(kUNet).at("ss_session_id"));
+  EXPECT_NE(m.at("ss_session_id"), of(unet()).at("ss_session_id"));
 }
 
 // 10 steps of 2 batches in epochs of 6.
 TEST_F(LoraMetadata, EpochsAreCounted) {
-  EXPECT_EQ(of(kUNet).at("ss_num_epochs"), "4");
-  EXPECT_EQ(of(kUNet).at("ss_epoch"), "4");
-  EXPECT_EQ(of(kUNet, 9).at("ss_epoch"), "3");
-  EXPECT_EQ(of(kUNet, 8).at("ss_epoch"), "2");
-  EXPECT_EQ(of(kUNet, 2).at("ss_epoch"), "0");
+  EXPECT_EQ(of(unet()).at("ss_num_epochs"), "4");
+  EXPECT_EQ(of(unet()).at("ss_epoch"), "4");
+  EXPECT_EQ(of(unet(), 9).at("ss_epoch"), "3");
+  EXPECT_EQ(of(unet(), 8).at("ss_epoch"), "2");
+  EXPECT_EQ(of(unet(), 2).at("ss_epoch"), "0");
 }
 
 TEST_F(LoraMetadata, RatesAreOfWhatIsTrained) {
-  const Metadata unet = of(kUNet), text = of(kText);
-  EXPECT_EQ(unet.at("ss_unet_lr"), "0.0001");
-  EXPECT_EQ(unet.at("ss_text_encoder_lr"), "None");
-  EXPECT_EQ(unet.at("ss_clip_skip"), "None");
-  EXPECT_FALSE(text.contains("ss_unet_lr"));
-  EXPECT_EQ(text.at("ss_text_encoder_lr"), "0.0001");
-  Tensors both = kUNet;
-  both.insert(kText.begin(), kText.end());
+  const Metadata of_unet = of(unet()), of_text = of(text());
+  EXPECT_EQ(of_unet.at("ss_unet_lr"), "0.0001");
+  EXPECT_EQ(of_unet.at("ss_text_encoder_lr"), "None");
+  EXPECT_EQ(of_unet.at("ss_clip_skip"), "None");
+  EXPECT_FALSE(of_text.contains("ss_unet_lr"));
+  EXPECT_EQ(of_text.at("ss_text_encoder_lr"), "0.0001");
+  Tensors both = unet();
+  both.merge(text());
   EXPECT_EQ(of(both).at("ss_unet_lr"), "0.0001");
   EXPECT_EQ(of(both).at("ss_text_encoder_lr"), "0.0001");
 }
 
 TEST_F(LoraMetadata, ConvolutionsAreNetworkArguments) {
-  EXPECT_EQ(of(kUNet).at("ss_network_args"), "{}");
-  Tensors convolution = kUNet;
+  EXPECT_EQ(of(unet()).at("ss_network_args"), "{}");
+  Tensors convolution = unet();
   convolution["lora_unet_x_conv1.lora_down.weight"] = zeros_of({4, 8, 1, 1});
   EXPECT_EQ(of(convolution).at("ss_network_args"), "{}");
   convolution["lora_unet_x_conv1.lora_down.weight"] = zeros_of({4, 8, 3, 3});
@@ -121,7 +123,7 @@ TEST_F(LoraMetadata, ConvolutionsAreNetworkArguments) {
 TEST_F(LoraMetadata, HashesAreThoseOfKohya) {
   Rng rng(7);
   const Tensors large = {{"lora_unet_x_to_q.lora_down.weight", random_normal({600, 512}, rng)}};  // 1.2 MB
-  for (const Tensors& tensors : {kUNet, large}) {
+  for (const Tensors& tensors : {unet(), large}) {
     const Metadata m = of(tensors);
     Metadata training;
     for (const auto& [key, value] : m)
@@ -135,7 +137,7 @@ TEST_F(LoraMetadata, HashesAreThoseOfKohya) {
     std::memcpy(&header, file.data(), sizeof header);
     EXPECT_EQ(m.at("sshs_model_hash"), sha256_hex(file.substr(8 + header)));
   }
-  EXPECT_EQ(of(kUNet).at("sshs_legacy_hash"), "e3b0c442");  // of nothing
+  EXPECT_EQ(of(unet()).at("sshs_legacy_hash"), "e3b0c442");  // of nothing
 }
 
 }  // namespace
