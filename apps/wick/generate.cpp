@@ -177,7 +177,7 @@ void add_generate_command(CLI::App& app) {
   picture(command->add_option("--cfg", a->cfg, "Guidance scale (5); 1 is without guidance"))
       ->type_name("NUMBER")
       ->check(cli::number_in(1, 100));
-  picture(command->add_option("--sampler", a->sampler, "euler (default) or ddim, whichever scheduler the folder names"))
+  picture(command->add_option("--sampler", a->sampler, "euler (default) or ddim"))
       ->type_name("NAME")
       ->check(cli::one_of({"euler", "ddim"}));
   picture(command->add_option("--width", a->width, "In pixels; unless given, what the model was made for"))

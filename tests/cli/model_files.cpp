@@ -201,7 +201,7 @@ TEST_F(ModelFiles, SizesAreBounded) {
   }
   write_plain(data, "{\"text\": \"a b c d\"}\n");
   fs::resize_file(data, uint64_t{16} << 30);
-  expect_refused("eval --model tiny-llm --device cpu --dataset " + data.string(), {"x.jsonl: line 2", "longer than"});
+  expect_refused("eval --model tiny-llm --device cpu --dataset " + data.string(), {"x.jsonl: line 2"});
 }
 
 // --- What a config says ---

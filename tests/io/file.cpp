@@ -34,38 +34,6 @@ TEST(ReadFile, KeepsItsLimit) {
   expect_error([&] { read_file("/dev/zero", 10000); }, {"/dev/zero: expected a file, found a device"});
 }
 
-TEST(ReadLines, GivesEachWithoutItsEnd) {
-  TemporaryDirectory dir;
-  const auto lines = [&](const std::string& bytes, size_t most = 1000) {
-    write_plain(dir / "f", bytes);
-    std::vector<std::string> all;
-    std::string seen;
-    const uint64_t count = read_lines(
-        dir / "f", most,
-        [&](const FileLine& line) {
-          EXPECT_EQ(line.number, int64_t(all.size()) + 1);
-          EXPECT_EQ(line.size, bytes.size());
-          all.emplace_back(line.text);
-          EXPECT_EQ(bytes.substr(line.end - all.back().size() - (line.end < bytes.size() || bytes.ends_with('\n')),
-                                 all.back().size()),
-                    all.back());
-        },
-        [&](std::string_view piece) { seen += piece; });
-    EXPECT_EQ(count, bytes.size());
-    EXPECT_EQ(seen, bytes);
-    return all;
-  };
-  using Lines = std::vector<std::string>;
-  EXPECT_EQ(lines(""), Lines{});
-  EXPECT_EQ(lines("a\n\nb"), (Lines{"a", "", "b"}));
-  EXPECT_EQ(lines("a\r\nb\n"), (Lines{"a\r", "b"}));
-  EXPECT_EQ(lines(std::string("\0\n", 2)), (Lines{std::string(1, '\0')}));
-  const std::string far(size_t{3} << 20, 'x');  // across pieces
-  EXPECT_EQ(lines(far + "\n" + far, far.size()), (Lines{far, far}));
-  expect_error([&] { lines("ab\n" + far, 2); }, {"f: line 2 is longer than the 2 bytes"});
-  expect_error([&] { lines("abc\n", 2); }, {"f: line 1 is longer than the 2 bytes"});
-}
-
 TEST(ReadFile, NamesWhatIsWrong) {
   TemporaryDirectory dir;
   expect_error([&] { read_file(dir / "missing"); }, {"missing: cannot open", "No such file"});

@@ -12,7 +12,6 @@
 #include <system_error>
 #include <thread>
 #include <utility>
-#include <vector>
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"
@@ -116,30 +115,6 @@ std::string read_file(const fs::path& path, size_t max_bytes) {
     if (found < wanted) return bytes;
     room = std::max<size_t>(bytes.size() / 2, 4096);
   }
-}
-
-uint64_t read_lines(const fs::path& path, size_t max_bytes, const OnLine& on_line, const OnBytes& on_bytes) {
-  const FileDescriptor file(path);
-  std::string held;  // of the line that has begun
-  std::vector<char> piece(size_t{1} << 20);
-  uint64_t offset = 0;
-  int64_t number = 1;
-  const auto end_line = [&] { on_line({held, number++, offset, file.size()}), held.clear(); };
-  while (const size_t count = file.read_at(offset, piece.data(), piece.size())) {
-    std::string_view rest(piece.data(), count);
-    if (on_bytes) on_bytes(rest);
-    while (!rest.empty()) {
-      const std::string_view part = rest.substr(0, rest.find('\n'));
-      check(part.size() <= max_bytes - held.size(), "{}: line {} is longer than the {} that are accepted here",
-            path.string(), number, count_of(max_bytes, "byte"));
-      held += part;
-      offset += std::min(rest.size(), part.size() + 1);
-      if (part.size() < rest.size()) end_line();
-      rest.remove_prefix(std::min(rest.size(), part.size() + 1));
-    }
-  }
-  if (!held.empty()) end_line();
-  return offset;
 }
 
 void make_directories(const fs::path& path) {

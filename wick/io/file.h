@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <string>
 #include <string_view>
 
@@ -13,21 +12,6 @@ namespace wick {
 // The whole file, which a link may lead to. Throws Error if it is missing, unreadable, longer than `max_bytes`, or no
 // file: a directory, a named pipe, a device.
 std::string read_file(const std::filesystem::path& path, size_t max_bytes = size_t{1} << 30);
-
-// A line without its end, its number from 1 on, and how far into how many bytes of the file it ends.
-struct FileLine {
-  std::string_view text;
-  int64_t number;
-  uint64_t end, size;
-};
-using OnLine = std::function<void(const FileLine&)>;
-using OnBytes = std::function<void(std::string_view)>;
-
-// Calls `on_line` with each line of the file, and `on_bytes`, if given, with all of its bytes, a piece at a time;
-// returns how many there were. No more than a line and a piece are held. Throws Error as read_file() does, and at a
-// line longer than `max_bytes`.
-uint64_t read_lines(const std::filesystem::path& path, size_t max_bytes, const OnLine& on_line,
-                    const OnBytes& on_bytes = {});
 
 // Creates the directory and its parents. Throws Error if one of them is a file or cannot be made.
 void make_directories(const std::filesystem::path& path);

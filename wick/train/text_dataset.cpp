@@ -17,8 +17,8 @@
 namespace wick {
 namespace {
 
-constexpr size_t kMostLineBytes = size_t{64} << 20;
-constexpr int64_t kReported = 1000;  // lines
+constexpr size_t kMostBytes = size_t{64} << 30;  // of a file
+constexpr int64_t kReported = 1000;              // lines
 
 std::optional<int64_t> end_of_text(const Tokenizer& tokenizer, const LlamaConfig& config) {
   if (tokenizer.eos_id()) return tokenizer.eos_id();
@@ -106,18 +106,21 @@ TextDataset TextDataset::read(const std::vector<std::string>& files, const TextE
                               int64_t sequence_length, LongDocuments long_documents, const Progress& progress) {
   TextDataset dataset;
   Sha256 hash;
-  const auto hashed = [&](std::string_view bytes) { hash.update(bytes.data(), bytes.size()); };
   for (const std::string& file : files) {
+    const std::string contents = read_file(file, kMostBytes);
+    hash.update(contents.data(), contents.size());
+    std::string_view rest = contents;
+    if (rest.starts_with("\xef\xbb\xbf")) rest.remove_prefix(3);  // a byte-order mark
     const size_t before = dataset.documents.size();
-    const auto add_line = [&](const FileLine& line) {
-      std::string_view text = line.text;
-      if (line.number == 1 && text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);  // a byte-order mark
-      if (text.find_first_not_of(" \t\r") == text.npos) return;
-      const std::string where = fmt::format("{}: line {}", file, line.number);
-      dataset.add(encoder.encode(text, where), sequence_length, long_documents, where);
-      if (progress && line.number % kReported == 0) progress("Reading text, KiB", line.end >> 10, line.size >> 10);
-    };
-    read_lines(file, kMostLineBytes, add_line, hashed);
+    for (int64_t number = 1; !rest.empty(); ++number) {
+      const std::string_view line = rest.substr(0, rest.find('\n'));
+      rest.remove_prefix(std::min(rest.size(), line.size() + 1));
+      if (line.find_first_not_of(" \t\r") == line.npos) continue;
+      const std::string where = fmt::format("{}: line {}", file, number);
+      dataset.add(encoder.encode(line, where), sequence_length, long_documents, where);
+      if (progress && number % kReported == 0)
+        progress("Reading text, KiB", (contents.size() - rest.size()) >> 10, contents.size() >> 10);
+    }
     check(dataset.documents.size() > before, "{}: expected JSON lines with {}, found no document to learn from", file,
           kTextLineForms);
   }
