@@ -56,6 +56,7 @@ class ModelFiles : public testing::Test {
     return to;
   }
   std::string draw(const fs::path& model) const {
+    fs::remove(folder_ / "x.png");
     return "generate --model " + model.string() + " --prompt x --steps 1 --device cpu --out " +
            (folder_ / "x.png").string();
   }
