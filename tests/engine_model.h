@@ -8,6 +8,7 @@
 #include "io/files.h"
 #include "source_dir.h"
 #include "wick/io/json.h"
+#include "wick/io/safetensors.h"
 
 namespace wick::test {
 
@@ -19,7 +20,13 @@ inline void write_engine_model(const std::filesystem::path& folder, const std::s
   fs::copy(kEngine.parent_path() / "tokenizers" / facts.at("tokenizer").get<std::string>(), folder,
            fs::copy_options::recursive);
   fs::remove(folder / "tokenizer.model");
-  fs::copy(kEngine / "model.safetensors", folder);
+  // One file for all families; where the head is the table it has none of its own.
+  const SafetensorsFile file = SafetensorsFile::open(kEngine / "model.safetensors");
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, info] : file.tensors())
+    if (name != "lm_head.weight" || !facts.at("config").value("tie_word_embeddings", false))
+      tensors[name] = file.load(name);
+  save_safetensors(folder / "model.safetensors", tensors);
   write_plain(folder / "config.json", facts.at("config").dump());
 }
 

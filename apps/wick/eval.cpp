@@ -11,6 +11,7 @@
 #include "text_flags.h"
 #include "validators.h"
 #include "wick/io/count.h"
+#include "wick/train/finite.h"
 #include "wick/train/text_batch.h"
 
 namespace wick {
@@ -61,6 +62,11 @@ void run_eval(const EvalArguments& a) {
   flags.quantize = a.quantize;
   const cli::OpenedModel opened = cli::OpenedModel::open(path, a.loras, flags, a.run_on, context);
   const double sum = total_loss(opened.language.model, pieces, std::min(context, data.longest), a.batch_size);
+  if (!std::isfinite(sum)) {
+    const std::string where = not_finite_in_files(path);
+    fail("{}: the loss is not a finite number{}{}", path.string(),
+         where.empty() ? "" : "; neither are the weights, first in ", where);
+  }
   print_result(a, sum / double(data.counted), data.counted, data.tokens, data.documents.size());
 }
 

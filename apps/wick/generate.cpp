@@ -117,6 +117,8 @@ void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, 
   const Sdxl sdxl = Sdxl::load(
       folder, {.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend(), .vae_encoder = false});
   const TextToImage text_to_image(sdxl, folder);
+  if (grid.cells.empty())
+    fmt::print("Drawing with --sampler {}; the folder names {}.\n", a.sampler, text_to_image.schedule().class_name);
   for (const uint64_t seed : a.seeds) {
     grid.rows.push_back(label.empty()         ? fmt::format("seed {}", seed)
                         : a.seeds.size() == 1 ? label

@@ -68,9 +68,31 @@ TEST(Config, RefusesWhatIsNotAJsonObject) {
   expect_error([] { Config::parse("", "c"); }, {"c: not valid JSON"});
   expect_error([] { Config::parse("{\"a\": \"\xff\"}", "c"); }, {"c: not valid JSON"});
   expect_error([] { Config::parse("{\"a\": 1e999}", "c"); }, {"c: not valid JSON"});
-  expect_error([] { Config::parse("{\"a\": NaN}", "c"); }, {"c: not valid JSON"});
+  expect_error([] { Config::parse("{\"a\": nan}", "c"); }, {"c: not valid JSON"});
+  expect_error([] { Config::parse("{\"a\": 1NaN}", "c"); }, {"c: not valid JSON"});
+  expect_error([] { Config::parse("{\"a\": --Infinity}", "c"); }, {"c: not valid JSON"});
+  expect_error([] { Config::parse("{NaN: 1}", "c"); }, {"c: not valid JSON"});
+  expect_error([] { Config::parse(std::string_view("{}\0{", 4), "c"); }, {"c: not valid JSON", "NUL"});
+  expect_error([] { Config::parse(R"({"a": {"b": 1, "c": 2, "b": 1}})", "c"); }, {"c: the key \"b\" stands twice"});
+  expect_error([] { Config::parse(R"({"a": [{"b": 1}, {"b": 1, "\u0062": 2}]})", "c"); }, {"\"b\" stands twice"});
   expect_error([] { Config::parse(std::string(1'000'000, '['), "c"); }, {"c: not valid JSON"});
   expect_error([&] { Config::read(dir / "missing.json"); }, {"missing.json: cannot open"});
+}
+
+// As Python's json writes them; where a number is asked for they are none.
+TEST(Config, ReadsPythonsNumbers) {
+  const Config c =
+      Config::parse(R"({"nan": NaN, "all": [Infinity,-Infinity], "text": "NaN, \"Infinity\"", "tiny": 0.5})", "c");
+  EXPECT_EQ(c.text("text"), "NaN, \"Infinity\"");
+  EXPECT_EQ(c.number("tiny"), 0.5);
+  expect_error([&] { c.number("nan"); }, {"c: nan: expected a finite number, found NaN"});
+  expect_error([&] { c.integer("nan"); }, {"c: nan: expected an integer, found NaN"});
+  expect_error([&] { c.integers("all"); }, {"c: all[0]: expected an integer, found Infinity"});
+  expect_error([&] { c.number("tiny", {1, 2}); }, {"c: tiny: expected a number from 1 to 2, found 0.5"});
+  const std::string text = R"({"a": [NaN, Infinity, -Infinity], "b": "NaN"})";
+  const nlohmann::json json = parse_json(text, "c", JsonNumbers::python);
+  EXPECT_EQ(to_text(json), "{\n  \"a\": [\n    NaN,\n    Infinity,\n    -Infinity\n  ],\n  \"b\": \"NaN\"\n}\n");
+  expect_error([&] { parse_json(text, "c"); }, {"c: not valid JSON"});
 }
 
 TEST(Json, GetterKeepsTheRangeOfItsType) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "device.h"
 #include "io/files.h"
@@ -257,7 +258,7 @@ TEST(LlamaConfig, NamesWhatIsNotSupported) {
   expect_refused("llama2", "quantization_config", "{\"bits\": 4}", {"quantization_config"});
   expect_refused("llama2", "rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4}", {"yarn", "llama3"});
   expect_refused("llama2", "rope_scaling", "{\"type\": \"dynamic\", \"factor\": 4}", {"dynamic", "linear"});
-  expect_refused("llama2", "rope_scaling", "{\"type\": \"linear\", \"factor\": 0}", {"factor", "above 0"});
+  expect_refused("llama2", "rope_scaling", "{\"type\": \"linear\", \"factor\": 0}", {"rope_scaling.factor", "found 0"});
   expect_refused("llama2", "partial_rotary_factor", "0.5", {"partial_rotary_factor", "0.5"});
   expect_refused("llama2", "num_key_value_heads", "3", {"num_key_value_heads", "3", "4"});
   expect_refused("llama2", "head_dim", "7", {"head_dim", "7"});
@@ -285,6 +286,80 @@ TEST(LlamaConfig, ReadsWhatFamiliesDifferIn) {
       "config.json"));
   EXPECT_EQ(five.rope_theta, 5e5);
   EXPECT_EQ(five.rope_frequencies().front(), 0.25f);
+}
+
+LlamaConfig parse(const std::string& more) {
+  return LlamaConfig::parse(Config::parse(
+      R"({"vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, )" +
+          more + "}",
+      "config.json"));
+}
+
+// A mistral with layer_types is a ministral, as transformers' AutoConfig has it.
+TEST(LlamaConfig, LayersOfMistralAreListed) {
+  const std::string mistral = R"("model_type": "mistral", "sliding_window": 4, )";
+  const LlamaConfig mixed =
+      parse(mistral + R"("layer_types": ["sliding_attention", "full_attention", "sliding_attention"])");
+  EXPECT_EQ(mixed.windowed, (std::vector<bool>{true, false, true}));
+  EXPECT_EQ(mixed.window, 4);
+  const LlamaConfig full = parse(mistral + R"("layer_types": ["full_attention", "full_attention", "full_attention"])");
+  EXPECT_EQ(full.windowed, std::vector<bool>(3, false));
+  EXPECT_EQ(full.window, 0);
+  EXPECT_EQ(parse(mistral + R"("layer_types": null)").windowed, std::vector<bool>(3, true));
+  EXPECT_EQ(parse(R"("model_type": "mistral")").window, 4096);
+  EXPECT_EQ(parse(R"("model_type": "mistral", "sliding_window": null)").window, 0);
+  expect_error(
+      [&] {
+        parse(R"("model_type": "mistral", "sliding_window": null,
+                 "layer_types": ["full_attention", "sliding_attention", "full_attention"])");
+      },
+      {"config.json: layer_types[1]", "no sliding_window"});
+}
+
+// transformers 5.23, RotaryEmbeddingConfigMixin.convert_rope_params_to_dict.
+TEST(LlamaConfig, PositionsAreThoseOfTransformers5) {
+  const std::string llama = R"("model_type": "llama", )";
+  EXPECT_EQ(parse(llama + R"("rope_parameters": {"rope_type": "default"})").rope_theta, 10000);
+  EXPECT_EQ(parse(llama + R"("rope_theta": 7, "rope_parameters": {"rope_type": "default"})").rope_theta, 7);
+  EXPECT_EQ(parse(llama + R"("rope_theta": 7, "rope_parameters": {"rope_theta": 5})").rope_theta, 5);
+  const LlamaConfig both =
+      parse(llama + R"("rope_theta": 7, "rope_parameters": {"rope_theta": 5, "rope_type": "default"},
+                                           "rope_scaling": {"type": "linear", "factor": 4})");
+  EXPECT_EQ(both.rope_theta, 7);
+  EXPECT_EQ(both.rope_frequencies().front(), 0.25f);
+  const LlamaConfig empty =
+      parse(llama + R"("rope_parameters": {"rope_type": "linear", "factor": 2}, "rope_scaling": {})");
+  EXPECT_EQ(empty.rope_frequencies().front(), 0.5f);
+  expect_error([&] { parse(llama + R"("rope_parameters": {"partial_rotary_factor": 0.5})"); },
+               {"partial_rotary_factor"});
+}
+
+// transformers 5, PreTrainedModel.tie_weights: a head in the file that is not the table is no mistake of the file's.
+TEST(Llama, AHeadOfItsOwnIsTakenThoughTheConfigTiesIt) {
+  const TemporaryDirectory folder;
+  const fs::path model = folder / "model";
+  fs::copy(kGolden / "mistral", model, fs::copy_options::recursive);
+  const auto logits = [&] {
+    run_forward(model, "llama", model / "prefill.in.safetensors", folder / "out", {});
+    return SafetensorsFile::open(folder / "out").load("logits").to_vector();
+  };
+  const std::vector<float> untied = logits();
+  nlohmann::json config = nlohmann::json::parse(read_plain(model / "config.json"));
+  ASSERT_FALSE(config.at("tie_word_embeddings").get<bool>());
+  config["tie_word_embeddings"] = true;
+  write_plain(model / "config.json", config.dump());
+  EXPECT_FALSE(LlamaConfig::read(model).tied);
+  EXPECT_EQ(logits(), untied);
+
+  const SafetensorsFile file = SafetensorsFile::open(model / "model.safetensors");
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) tensors[name] = file.load(name);
+  tensors["lm_head.weight"] = tensors.at("model.embed_tokens.weight");
+  save_safetensors(model / "model.safetensors", tensors);
+  EXPECT_TRUE(LlamaConfig::read(model).tied) << "a copy of the table";
+  EXPECT_NE(logits(), untied);
+  fs::remove(model / "model.safetensors");
+  EXPECT_TRUE(LlamaConfig::read(model).tied) << "for --from-scratch";
 }
 
 TEST(Llama, MissingShardIsNamed) {

@@ -134,7 +134,7 @@ TEST(SdxlConfig, SaysWhatIsNotSupported) {
   expect_unet({{"attention_head_dim", 5}}, {"attention_head_dim", "5"});
   expect_unet({{"block_out_channels", nlohmann::json::array()}}, {"block_out_channels"});
   expect_unet({{"in_channels", "four"}}, {"unet/config.json", "in_channels", "four"});
-  expect_unet({{"in_channels", 9}}, {"in_channels 9", "latent_channels 4"});
+  expect_unet({{"in_channels", 6}}, {"in_channels 6", "latent_channels 4"});
   expect_unet({{"cross_attention_dim", 41}}, {"cross_attention_dim 41"});
   expect_unet({{"projection_class_embeddings_input_dim", 69}}, {"projection_class_embeddings_input_dim 69"});
   expect_config_error("vae", {{"act_fn", "relu"}}, {"vae/config.json", "act_fn", "relu"});
@@ -143,7 +143,7 @@ TEST(SdxlConfig, SaysWhatIsNotSupported) {
   expect_config_error("text_encoder", {{"num_attention_heads", 5}}, {"num_attention_heads 5", "16"});
   expect_config_error("text_encoder", {{"architectures", {"T5EncoderModel"}}}, {"architectures", "T5EncoderModel"});
   expect_config_error("text_encoder_2", {{"architectures", {"CLIPTextModel"}}}, {"text_encoder_2", "WithProjection"});
-  expect_error([] { SdxlConfig::read(kGolden); }, {"golden", "text_encoder/config.json"});
+  expect_error([] { SdxlConfig::read(kGolden); }, {"golden", "unet/config.json"});
 }
 
 }  // namespace

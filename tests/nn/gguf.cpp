@@ -226,6 +226,33 @@ Tensor llama3_factors(double factor, double theta, int64_t head_dim, double low 
   return Tensor::of(factors, {head_dim / 2});
 }
 
+// llama.cpp's reading: linear unless a type is named, an old name of the key, and 0 for none.
+TEST(GgufModel, PositionsAreStretchedAsLlamaCppDoes) {
+  const TemporaryDirectory folder;
+  const auto scaling = [&](const std::vector<std::pair<string, GgufValue>>& more, bool with_factors = false) {
+    auto metadata = facts("llama");
+    for (const auto& [key, value] : more) metadata.emplace_back("llama.rope." + key, value);
+    auto entries = Attention().entries(true);
+    if (with_factors) entries.push_back(entry("rope_freqs.weight", llama3_factors(8, 500000, kHeadDim)));
+    save_gguf(folder / "m.gguf", metadata, entries);
+    const Config c = Config::parse(config_json(GgufFile::open(folder / "m.gguf")), "config");
+    if (!c.has("rope_scaling")) return string("none");
+    return c.section("rope_scaling").text("rope_type") + fmt::format(" {}", c.section("rope_scaling").number("factor"));
+  };
+  EXPECT_EQ(scaling({{"scaling.factor", 4.0f}}), "linear 4");
+  EXPECT_EQ(scaling({{"scale_linear", 4.0f}}), "linear 4");
+  EXPECT_EQ(scaling({{"scale_linear", 4.0f}, {"scaling.factor", 2.0f}}), "linear 2");
+  EXPECT_EQ(scaling({{"scale_linear", 4.0f}, {"scaling.factor", 0.0f}}), "none");
+  EXPECT_EQ(scaling({{"scaling.type", string("none")}, {"scaling.factor", 4.0f}}), "none");
+  EXPECT_EQ(scaling({{"scaling.type", string("linear")}}), "none");
+  EXPECT_EQ(scaling({{"scaling.factor", 1.0f}}), "none");
+  EXPECT_EQ(scaling({{"scaling.type", string("yarn")}, {"scaling.factor", 4.0f}}),
+            "yarn 4");  // refused by who reads it
+  EXPECT_EQ(scaling({}, true), "llama3 8");
+  expect_error([&] { scaling({{"scale_linear", 4.0f}}, true); }, {"m.gguf", "twice", "llama.rope.scale_linear"});
+  expect_error([&] { scaling({{"scaling.attn_factor", 2.0f}}); }, {"m.gguf", "llama.rope.scaling.attn_factor"});
+}
+
 TEST(GgufModel, FindsWhatTheFactorsOfFrequenciesComeFrom) {
   const TemporaryDirectory folder;
   auto metadata = facts("llama");

@@ -51,5 +51,18 @@ TEST(NoiseSchedule, RejectsOtherProcesses) {
   expect_error([] { parse(R"({"num_train_timesteps": 0})"); }, {"num_train_timesteps"});
 }
 
+// What diffusers' constructors take where a config leaves it out.
+TEST(NoiseSchedule, ClassesHaveTheirDefaults) {
+  const auto of = [](const std::string& name) { return parse(R"({"_class_name": ")" + name + "\"}"); };
+  EXPECT_NEAR(of("PNDMScheduler").alpha_cumprod(0), 1 - 0.0001, 1e-12);
+  for (const char* name : {"HeunDiscreteScheduler", "DPMSolverSDEScheduler"})
+    EXPECT_NEAR(of(name).alpha_cumprod(0), 1 - 0.00085, 1e-12) << name;
+  EXPECT_TRUE(of("DDIMScheduler").clip_sample);
+  EXPECT_FALSE(of("EulerDiscreteScheduler").clip_sample);
+  EXPECT_EQ(of("UniPCMultistepScheduler").class_name, "UniPCMultistepScheduler");
+  expect_error([&] { of("FlowMatchEulerDiscreteScheduler"); },
+               {"scheduler_config.json", "FlowMatchEulerDiscreteScheduler", "Heun"});
+}
+
 }  // namespace
 }  // namespace wick

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "io/files.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -135,10 +136,12 @@ TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheVocabulary) {
     write(path, text);
     return complaint();
   };
-  EXPECT_EQ(complaint_about("{\"a\": "), "vocab.json: expected JSON, found an error at byte 7; copy the file again");
+  EXPECT_EQ(complaint_about("{\"a\": "),
+            "vocab.json: not valid JSON: line 1, column 7: syntax error while parsing value - unexpected end of input; "
+            "expected '[', '{', or a literal");
   EXPECT_EQ(complaint_about("[]"), "vocab.json: expected a JSON object, found array");
-  EXPECT_EQ(complaint_about("{\"\xff\": 1}"),
-            "vocab.json: expected UTF-8 text, found an invalid byte at 2; copy the file again");
+  EXPECT_TRUE(complaint_about("{\"\xff\": 1}").starts_with("vocab.json: not valid JSON: "));
+  EXPECT_EQ(complaint_about(R"({"a": 1, "a": 2})"), "vocab.json: the key \"a\" stands twice in one object");
   EXPECT_EQ(complaint_about(R"({"a\nb": []})"),
             "vocab.json: token \"a\\nb\": expected an id from 0 to 1048575, found array");
   EXPECT_EQ(complaint_about(R"({"a": -1})"), "vocab.json: token \"a\": expected an id from 0 to 1048575, found -1");
@@ -151,8 +154,8 @@ TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheVocabulary) {
             "vocab.json: expected the bos_token \"<|startoftext|>\", found no such token");
   fs::remove(path);
   EXPECT_EQ(complaint(),
-            "vocab.json: cannot be read (No such file or directory); a CLIP tokenizer is a folder with "
-            "vocab.json and merges.txt");
+            "vocab.json: no such file; a CLIP tokenizer is a folder with vocab.json and merges.txt, or with "
+            "tokenizer.json");
 }
 
 TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheMerges) {
@@ -161,9 +164,9 @@ TEST_F(SmallTokenizer, SaysWhatIsWrongWithTheMerges) {
     return complaint();
   };
   EXPECT_EQ(complaint_about("#version: 0.2\na t</w>\na b\n"),
-            "merges.txt: line 3: \"b\" is not in vocab.json; the two files must be of one tokenizer");
+            "merges.txt: line 3: \"b\" is not in the vocabulary; both must be of one tokenizer");
   EXPECT_EQ(complaint_about("a a\n"),
-            "merges.txt: line 1: \"aa\" is not in vocab.json; the two files must be of one tokenizer");
+            "merges.txt: line 1: \"aa\" is not in the vocabulary; both must be of one tokenizer");
   EXPECT_EQ(complaint_about("a t</w>\na t</w>\n"), "merges.txt: line 2: the pair \"a t</w>\" stands there twice");
   for (const char* line : {"a", "a ", " a", "a t</w> c", "a  t</w>"})
     EXPECT_EQ(complaint_about(std::string(line) + "\n"),
@@ -189,12 +192,43 @@ TEST(ClipTokenizer, EncodesAsTransformersDoes) {
   const fs::path golden = test::source_dir() / "tests/golden";
   const auto cases = nlohmann::json::parse(std::ifstream(golden / "tokenizer.json"));
   ASSERT_FALSE(cases.empty());
-  for (const char* name : {"tokenizer", "tokenizer_2"}) {
-    const ClipTokenizer tokenizer = ClipTokenizer::load(golden / "sdxl" / name);
-    for (const auto& each : cases)
-      EXPECT_EQ(tokenizer.encode(each.at("text").get<std::string>()), each.at(name).get<Ids>())
-          << name << ": " << each.at("text");
-  }
+  for (const char* model : {"sdxl", "sdxl_today"})
+    for (const char* name : {"tokenizer", "tokenizer_2"}) {
+      const ClipTokenizer tokenizer = ClipTokenizer::load(golden / model / name);
+      for (const auto& each : cases)
+        EXPECT_EQ(tokenizer.encode(each.at("text").get<std::string>()), each.at(name).get<Ids>())
+            << model << "/" << name << ": " << each.at("text");
+    }
+}
+
+TEST(ClipTokenizer, RefusesATokenizerJsonOfAnotherKind) {
+  const fs::path from = test::source_dir() / "tests/golden/sdxl_today/tokenizer";
+  const TemporaryDirectory folder;
+  fs::copy(from, folder.path(), fs::copy_options::recursive);
+  const nlohmann::json whole = nlohmann::json::parse(std::ifstream(from / "tokenizer.json"));
+  const auto refused = [&](const char* place, const nlohmann::json& value,
+                           std::initializer_list<std::string_view> parts) {
+    nlohmann::json changed = whole;
+    changed[nlohmann::json::json_pointer(place)] = value;
+    write_plain(folder / "tokenizer.json", changed.dump());
+    expect_error([&] { ClipTokenizer::load(folder.path()); }, parts);
+  };
+  const std::initializer_list<std::string_view> other = {"tokenizer.json", "expected the tokenizer of CLIP"};
+  refused("/normalizer", nullptr, other);
+  refused("/normalizer/normalizers/2/type", "Nothing", other);
+  refused("/pre_tokenizer/pretokenizers/0/pattern/Regex", 5, other);
+  refused("/pre_tokenizer/pretokenizers/0/invert", false, other);
+  refused("/pre_tokenizer", "ByteLevel", other);
+  refused("/model/type", "Unigram", other);
+  refused("/model/end_of_word_suffix", "", other);
+  refused("/model/dropout", 0.1, other);
+  refused("/model", 5, {"tokenizer.json: model", "an object"});
+  refused("/model/merges", 5, {"merges", "a list"});
+  refused("/model/merges/0", {"t"}, {"merges[0]"});
+  refused("/model/merges/1", {"t", "nothing like it"}, {"merges[1]", "not in the vocabulary"});
+  refused("/model/vocab/t", -1, {"\"t\"", "from 0"});
+  refused("/added_tokens/0/lstrip", true, {"added_tokens", "lstrip"});
+  refused("/added_tokens/0/content", "a", {"added_tokens", "\"a\""});
 }
 
 }  // namespace

@@ -99,7 +99,10 @@ def write_model():
 
 def model_folder(name, at):
     at.mkdir()
-    shutil.copy(OUT / "model.safetensors", at)
+    tensors = load_file(OUT / "model.safetensors")
+    if FAMILIES[name]["config"].get("tie_word_embeddings"):
+        del tensors["lm_head.weight"]  # a file's own head would count, whatever the config says
+    save_file(tensors, at / "model.safetensors")
     (at / "config.json").write_text(json.dumps(FAMILIES[name]["config"]))
     for file in (ROOT / "tokenizers" / FAMILIES[name]["tokenizer"]).iterdir():
         if not file.name.startswith("ids") and file.name != "tokenizer.model":

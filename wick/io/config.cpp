@@ -1,5 +1,7 @@
 #include "wick/io/config.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "wick/io/file.h"
@@ -46,14 +48,13 @@ Config::Config(std::string source, std::string prefix, std::shared_ptr<const Val
     : source_(std::move(source)), prefix_(std::move(prefix)), value_(std::move(value)) {}
 
 Config Config::parse(std::string_view text, const std::string& source) {
-  json value = parse_json(text, source);
+  json value = parse_json(text, source, JsonNumbers::python);
   if (!value.is_object()) fail_json(source, "a JSON object", value);
   return Config(source, "", std::make_shared<Value>(Value{std::move(value)}));
 }
 
 Config Config::read(const std::filesystem::path& path) {
-  constexpr size_t kMost = size_t{16} << 20;
-  return parse(read_file(path, kMost), path.string());
+  return parse(read_file(path, kMaxConfigBytes), path.string());
 }
 
 bool Config::has(const std::string& key) const {
@@ -63,12 +64,18 @@ bool Config::has(const std::string& key) const {
 
 bool Config::mentions(const std::string& key) const { return value_->object.contains(key); }
 
+bool Config::empty() const { return value_->object.empty(); }
+
 int64_t Config::integer(const std::string& key, IntegerRange range) const {
   return checked_integer(present(value_->object, key, where(key)), where(key), range);
 }
 
-double Config::number(const std::string& key) const {
-  return as<double>(present(value_->object, key, where(key)), where(key));
+double Config::number(const std::string& key, NumberRange range) const {
+  const json& value = present(value_->object, key, where(key));
+  const auto number = as<double>(value, where(key));
+  if (number < range.min || number > range.max)
+    fail_json(where(key), fmt::format("a number from {} to {}", range.min, range.max), value);
+  return number;
 }
 bool Config::boolean(const std::string& key) const {
   return as<bool>(present(value_->object, key, where(key)), where(key));
@@ -80,7 +87,9 @@ std::string Config::text(const std::string& key) const {
 int64_t Config::integer_or(const std::string& key, int64_t fallback, IntegerRange range) const {
   return has(key) ? integer(key, range) : fallback;
 }
-double Config::number_or(const std::string& key, double fallback) const { return has(key) ? number(key) : fallback; }
+double Config::number_or(const std::string& key, double fallback, NumberRange range) const {
+  return has(key) ? number(key, range) : fallback;
+}
 bool Config::boolean_or(const std::string& key, bool fallback) const { return has(key) ? boolean(key) : fallback; }
 std::string Config::text_or(const std::string& key, const std::string& fallback) const {
   return has(key) ? text(key) : fallback;

@@ -1,7 +1,8 @@
 // A model's config.json: an object whose values are asked for by name and type.
 //
 // Every getter throws one Error that names the file and the key, what was expected and what was found. A null counts
-// as absent, as in the configs of diffusers and transformers. Keys that nobody asks for are ignored.
+// as absent, as in the configs of diffusers and transformers. Keys that nobody asks for are ignored, and may hold the
+// NaN and Infinity that Python's json writes; a key that stands twice is an Error.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,10 @@ struct IntegerRange {
   int64_t min = std::numeric_limits<int64_t>::min(), max = std::numeric_limits<int64_t>::max();
 };
 inline constexpr IntegerRange kPositive{1, std::numeric_limits<int32_t>::max()};
+struct NumberRange {
+  double min = std::numeric_limits<double>::lowest(), max = std::numeric_limits<double>::max();
+};
+inline constexpr NumberRange kEpsilon{0, 1};  // what norms add to a variance
 
 class Config {
  public:
@@ -28,11 +33,12 @@ class Config {
   const std::string& source() const { return source_; }
   bool has(const std::string& key) const;       // present and not null
   bool mentions(const std::string& key) const;  // present, be it null
+  bool empty() const;                           // without any key
 
   int64_t integer(const std::string& key, IntegerRange range = {}) const;
   int64_t integer_or(const std::string& key, int64_t fallback, IntegerRange range = {}) const;
-  double number(const std::string& key) const;  // finite; integers count as numbers
-  double number_or(const std::string& key, double fallback) const;
+  double number(const std::string& key, NumberRange range = {}) const;  // finite; integers count as numbers
+  double number_or(const std::string& key, double fallback, NumberRange range = {}) const;
   bool boolean(const std::string& key) const;
   bool boolean_or(const std::string& key, bool fallback) const;
   std::string text(const std::string& key) const;

@@ -10,21 +10,37 @@
 #include <utility>
 
 #include "wick/core/error.h"
+#include "wick/io/quote.h"
 
 namespace wick {
+namespace {
+
+const char* kind_of(mode_t mode) {
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a named pipe";
+  if (S_ISSOCK(mode)) return "a socket";
+  return S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "something else";
+}
+
+}  // namespace
 
 FileDescriptor::FileDescriptor(std::filesystem::path path) : path_(std::move(path)) {
-  // Without O_NONBLOCK a named pipe would hang here before it can be refused.
-  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  check(fd_ >= 0, "{}: cannot open the file: {}", path_.string(), std::strerror(errno));
+  const std::string name = path_.string();
+  check(name.find('\0') == name.npos, "{}: no file has a name with a NUL character in it", quote(name));
+  // Before it is opened, which a socket cannot be, and which alone may set a device to work.
   struct stat status {};
-  const bool known = ::fstat(fd_, &status) == 0;
-  if (known && S_ISREG(status.st_mode)) {
+  const bool is_there = ::stat(path_.c_str(), &status) == 0;
+  check(is_there, "{}: cannot open the file: {}", name, std::strerror(errno));
+  check(S_ISREG(status.st_mode), "{}: expected a file, found {}", name, kind_of(status.st_mode));
+  // A named pipe that came into its place since then would hang without O_NONBLOCK.
+  fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  check(fd_ >= 0, "{}: cannot open the file: {}", name, std::strerror(errno));
+  if (::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode)) {
     size_ = uint64_t(status.st_size);
     return;
   }
   ::close(fd_);
-  fail("{}: expected a file, found {}", path_.string(), S_ISDIR(status.st_mode) ? "a directory" : "something else");
+  fail("{}: expected a file, found {}", name, kind_of(status.st_mode));
 }
 
 FileDescriptor::~FileDescriptor() { ::close(fd_); }

@@ -1,4 +1,4 @@
-// An open file that is read at given offsets.
+// An open file that is read at given offsets. Whatever Wick reads is opened here.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,8 @@ namespace wick {
 
 class FileDescriptor {
  public:
-  // Opens a regular file for reading. Throws Error if it is missing, unreadable, or something else than a file.
+  // Opens a regular file, or what a link to one leads to. Throws Error at once if it is missing, unreadable or
+  // something else: a directory, a named pipe, a socket, a device.
   explicit FileDescriptor(std::filesystem::path path);
   ~FileDescriptor();
   FileDescriptor(const FileDescriptor&) = delete;

@@ -14,13 +14,15 @@
 #include <utility>
 
 #include "wick/core/error.h"
+#include "wick/io/count.h"
+#include "wick/io/descriptor.h"
 
 namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
 
-// A descriptor that closes itself, for the short reads and syncs of this file.
+// A descriptor that closes itself, for the syncs of this file.
 struct OwnedFd {
   int fd;
   ~OwnedFd() {
@@ -109,27 +111,22 @@ void sync_directory(const fs::path& directory) {
 }  // namespace
 
 std::string read_file(const fs::path& path, size_t max_bytes) {
-  const OwnedFd owned{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  check(owned.fd >= 0, "{}: cannot open the file: {}", path.string(), std::strerror(errno));
-  struct stat status {};
-  check(::fstat(owned.fd, &status) == 0, "{}: cannot read the file: {}", path.string(), std::strerror(errno));
-  check(!S_ISDIR(status.st_mode), "{}: expected a file, found a directory", path.string());
-  const auto fail_too_long = [&] {
-    fail("{}: the file is longer than the {} bytes that are accepted here", path.string(), max_bytes);
+  const FileDescriptor file(path);
+  const auto check_length = [&](uint64_t bytes) {
+    check(bytes <= max_bytes, "{}: the file is longer than the {} that are accepted here", path.string(),
+          count_of(max_bytes, "byte"));
   };
-  if (status.st_size > 0 && size_t(status.st_size) > max_bytes) fail_too_long();
-  // The size is a hint: pipes and /proc have none, and a file may grow while it is read.
+  check_length(file.size());
+  // The size is a hint: files of /proc have none, and others grow while they are read.
   std::string bytes;
-  size_t room = S_ISREG(status.st_mode) ? size_t(status.st_size) + 1 : 4096;
+  size_t room = size_t(file.size()) + 1;
   while (true) {
-    const size_t done = bytes.size();
-    bytes.resize(std::min(done + room, max_bytes < SIZE_MAX ? max_bytes + 1 : SIZE_MAX));
-    const ssize_t n = ::read(owned.fd, bytes.data() + done, bytes.size() - done);
-    bytes.resize(done + size_t(std::max<ssize_t>(n, 0)));
-    if (n < 0 && errno == EINTR) continue;
-    check(n >= 0, "{}: cannot read the file: {}", path.string(), std::strerror(errno));
-    if (bytes.size() > max_bytes) fail_too_long();
-    if (n == 0) return bytes;
+    const size_t done = bytes.size(), wanted = std::min(room, max_bytes - done + 1);
+    bytes.resize(done + wanted);
+    const size_t found = file.read_at(done, bytes.data() + done, wanted);
+    bytes.resize(done + found);
+    check_length(bytes.size());
+    if (found < wanted) return bytes;
     room = std::max<size_t>(bytes.size() / 2, 4096);
   }
 }

@@ -9,7 +9,8 @@
 
 namespace wick {
 
-// The whole file. Throws Error if it is missing, a directory, unreadable, or longer than `max_bytes`.
+// The whole file, which a link may lead to. Throws Error if it is missing, unreadable, longer than `max_bytes`, or no
+// file: a directory, a named pipe, a device.
 std::string read_file(const std::filesystem::path& path, size_t max_bytes = size_t{1} << 30);
 
 // Creates the directory and its parents. Throws Error if one of them is a file or cannot be made.

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
+#include <system_error>
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"
@@ -267,7 +268,8 @@ class GgufReader {
 GgufFile GgufFile::open(const std::filesystem::path& path) { return GgufReader(path).read(); }
 
 bool GgufFile::is_gguf(const std::filesystem::path& path) {
-  if (!std::filesystem::is_regular_file(path)) return false;
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return false;
   std::array<char, 4> magic{};
   FileDescriptor(path).read_at(0, magic.data(), magic.size());
   return std::string_view(magic.data(), magic.size()) == kGgufMagic;

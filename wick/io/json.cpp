@@ -1,11 +1,125 @@
 #include "wick/io/json.h"
 
+#include <fmt/format.h>
+
+#include <limits>
+#include <vector>
+
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
 
 namespace wick {
+namespace {
 
 using nlohmann::json;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// What Python's json writes for numbers that JSON has none for. The library reads no such words, but hands over how a
+// fraction was spelt: so each stands there as one that nobody writes.
+struct PythonNumber {
+  std::string_view word, spelt;
+  double value;
+};
+constexpr PythonNumber kPythonNumbers[] = {
+    {"NaN", "0.6710886400000000e-7001", std::numeric_limits<double>::quiet_NaN()},
+    {"Infinity", "0.6710886400000000e-7002", kInfinity},
+    {"-Infinity", "-0.6710886400000000e-7002", -kInfinity}};
+
+const PythonNumber* python_number_at(std::string_view text, size_t at) {
+  const auto stands_alone = [&](size_t end) {
+    const auto among = [](char c, std::string_view all) { return all.find(c) != all.npos; };
+    return (at == 0 || among(text[at - 1], " \t\r\n,:[")) && (end == text.size() || among(text[end], " \t\r\n,]}"));
+  };
+  for (const PythonNumber& number : kPythonNumbers)
+    if (text.substr(at).starts_with(number.word) && stands_alone(at + number.word.size())) return &number;
+  return nullptr;
+}
+
+std::string with_python_numbers_spelt(std::string_view text) {
+  std::string spelt;
+  bool quoted = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (quoted && c == '\\' && at + 1 < text.size()) {
+      spelt += c, spelt += text[++at];
+      continue;
+    }
+    if (c == '"') quoted = !quoted;
+    const PythonNumber* number = quoted || (c != 'N' && c != 'I' && c != '-') ? nullptr : python_number_at(text, at);
+    if (!number) {
+      spelt += c;
+      continue;
+    }
+    spelt += number->spelt;
+    at += number->word.size() - 1;
+  }
+  return spelt;
+}
+
+// Makes the tree, and refuses what the library would pass over: a key that stands twice in an object, of which others
+// take the first or the last. Nesting is bounded because trees are copied by recursion.
+class TreeBuilder final : public nlohmann::json_sax<json> {
+ public:
+  explicit TreeBuilder(const std::string& source) : source_(source) {}
+  json take() { return std::move(root_); }
+
+  bool null() override { return put(nullptr), true; }
+  bool boolean(bool value) override { return put(value), true; }
+  bool number_integer(int64_t value) override { return put(value), true; }
+  bool number_unsigned(uint64_t value) override { return put(value), true; }
+  bool number_float(double value, const std::string& spelt) override {
+    for (const PythonNumber& number : kPythonNumbers)
+      if (spelt == number.spelt) value = number.value;
+    return put(value), true;
+  }
+  bool string(std::string& value) override { return put(std::move(value)), true; }
+  bool binary(binary_t&) override { return false; }
+
+  bool start_object(size_t) override { return open(json::object()), true; }
+  bool end_object() override { return open_.pop_back(), true; }
+  bool start_array(size_t) override { return open(json::array()), true; }
+  bool end_array() override { return open_.pop_back(), true; }
+  bool key(std::string& name) override {
+    const auto [at, fresh] = open_.back()->get_ref<json::object_t&>().try_emplace(name);
+    check(fresh, "{}: the key {} stands twice in one object", source_, quote(name));
+    place_ = &at->second;
+    return true;
+  }
+
+  bool parse_error(size_t, const std::string&, const json::exception& problem) override {
+    fail("{}: not valid JSON: {}", source_, describe(problem));
+  }
+
+ private:
+  json* put(json value) {
+    json& place = open_.empty() ? root_ : open_.back()->is_array() ? open_.back()->emplace_back() : *place_;
+    place = std::move(value);
+    return &place;
+  }
+  void open(json empty) {
+    constexpr size_t kDeepest = 100;
+    check(open_.size() < kDeepest, "{}: not valid JSON for Wick: it is nested more than {} deep", source_, kDeepest);
+    open_.push_back(put(std::move(empty)));
+  }
+
+  const std::string& source_;
+  json root_;
+  std::vector<json*> open_;  // the lists and objects that have begun, the innermost last
+  json* place_ = nullptr;    // of the value behind a key
+};
+
+std::string_view python_word(double value) { return std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity"; }
+
+bool is_python_number(const json& value) { return value.is_number_float() && !std::isfinite(value.get<double>()); }
+
+void spell_python_numbers(json& value) {
+  if (is_python_number(value)) value = fmt::format("{}{}", kPythonNumbers[0].spelt, python_word(value.get<double>()));
+  if (value.is_structured())
+    for (json& part : value) spell_python_numbers(part);
+}
+
+}  // namespace
 
 std::string describe(const json::exception& problem) {
   const std::string_view text = problem.what();
@@ -17,17 +131,28 @@ std::string describe(const json::exception& problem) {
   return quoted.substr(1, quoted.size() - 2);
 }
 
-json parse_json(std::string_view text, const std::string& source) {
-  try {
-    return json::parse(text);
-  } catch (const json::exception& problem) {
-    fail("{}: not valid JSON: {}", source, describe(problem));
-  }
+json parse_json(std::string_view text, const std::string& source, JsonNumbers numbers) {
+  // The library takes a NUL for the end of its input and would not look at what follows.
+  check(text.find('\0') == text.npos, "{}: not valid JSON: it contains a NUL byte", source);
+  const bool spelt =
+      numbers == JsonNumbers::python && (text.find("NaN") != text.npos || text.find("Infinity") != text.npos);
+  TreeBuilder tree(source);
+  spelt ? json::sax_parse(with_python_numbers_spelt(text), &tree) : json::sax_parse(text, &tree);
+  return tree.take();
 }
 
-json read_json(const std::filesystem::path& path) {
-  constexpr size_t kMost = size_t{256} << 20;
-  return parse_json(read_file(path, kMost), path.string());
+json read_json(const std::filesystem::path& path, size_t max_bytes) {
+  return parse_json(read_file(path, max_bytes), path.string(), JsonNumbers::python);
+}
+
+std::string to_text(json value) {
+  spell_python_numbers(value);
+  std::string text = value.dump(2);
+  for (const PythonNumber& number : kPythonNumbers) {
+    const std::string spelt = fmt::format("\"{}{}\"", kPythonNumbers[0].spelt, number.word);
+    for (size_t at; (at = text.find(spelt)) != text.npos;) text.replace(at, spelt.size(), number.word);
+  }
+  return text + "\n";
 }
 
 const json& member(const json& object, const std::string& key, const std::string& source) {
@@ -39,11 +164,11 @@ const json& member(const json& object, const std::string& key, const std::string
 }
 
 void fail_json(const std::string& where, std::string_view expected, const json& found) {
-  const bool brief = found.is_primitive();
   fail("{}: expected {}, found {}", where, expected,
-       brief              ? found.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 100)
-       : found.is_array() ? "a list"
-                          : "an object");
+       found.is_array()          ? "a list"
+       : found.is_object()       ? "an object"
+       : is_python_number(found) ? std::string(python_word(found.get<double>()))
+                                 : found.dump(-1, ' ', false, json::error_handler_t::replace).substr(0, 100));
 }
 
 }  // namespace wick

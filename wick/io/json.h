@@ -15,9 +15,18 @@
 
 namespace wick {
 
-// Throws Error naming the file and the line if the text is not JSON.
-nlohmann::json parse_json(std::string_view text, const std::string& source);
-nlohmann::json read_json(const std::filesystem::path& path);
+// Python's json writes NaN, Infinity and -Infinity, and reads them; JSON has no such numbers.
+enum class JsonNumbers { finite, python };
+
+inline constexpr size_t kMaxConfigBytes = size_t{16} << 20;
+
+// Throws Error naming the file and the line if the text is not JSON, and also for what parsers understand in different
+// ways: a key that stands twice in an object, a NUL byte; and for nesting more than 100 deep.
+nlohmann::json parse_json(std::string_view text, const std::string& source, JsonNumbers numbers = JsonNumbers::finite);
+// A file that Python wrote: a config, an index. Throws Error too if it is longer than `max_bytes`.
+nlohmann::json read_json(const std::filesystem::path& path, size_t max_bytes = kMaxConfigBytes);
+// For such a file, indented.
+std::string to_text(nlohmann::json value);
 
 // The part of nlohmann's message that tells a user something: "at line 2, column 5: ...". One short line.
 std::string describe(const nlohmann::json::exception& problem);

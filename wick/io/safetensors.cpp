@@ -113,6 +113,14 @@ std::string header_json(const std::filesystem::path& path, std::span<const Named
   return text;
 }
 
+template <class Sink>
+void show_bytes(std::span<const NamedTensor* const> order, const std::string& header, const Sink& sink) {
+  const uint64_t length = header.size();
+  sink(&length, sizeof length);
+  sink(header.data(), header.size());
+  for (const NamedTensor* entry : order) for_each_block(entry->second, sink);
+}
+
 }  // namespace
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
@@ -174,6 +182,23 @@ Memory::Filling SafetensorsFile::filling(const std::string& name, const View& to
           }};
 }
 
+std::map<std::string, std::string> read_safetensors_index(const std::filesystem::path& index) {
+  constexpr size_t kMaxIndexBytes = size_t{64} << 20;
+  const nlohmann::json json = read_json(index, kMaxIndexBytes);
+  const auto& map = member(json, "weight_map", index.string());
+  if (!map.is_object()) fail_json(index.string() + ": weight_map", "an object", map);
+  std::map<std::string, std::string> files;
+  for (const auto& [name, value] : map.items()) {
+    const auto file = as<std::string>(value, fmt::format("{}: weight_map: {}", index.string(), quote(name)));
+    const bool is_plain = std::filesystem::path(file).filename() == file && file != "." && file != "..";
+    check(is_plain && !file.empty() && file.find('\0') == file.npos, "{}: the shard {} should be a plain file name",
+          index.string(), quote(file));
+    files.emplace(name, file);
+  }
+  check(!files.empty(), "{}: weight_map names no tensor", index.string());
+  return files;
+}
+
 void save_safetensors(const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors,
                       const std::map<std::string, std::string>& metadata) {
   for (const auto& [name, tensor] : tensors) {
@@ -184,13 +209,17 @@ void save_safetensors(const std::filesystem::path& path, const std::map<std::str
   }
   const auto order = in_file_order(tensors);
   const std::string header = header_json(path, order, metadata);
-  const uint64_t length = header.size();
   AtomicFile file(path);
-  file.write(&length, sizeof length);
-  file.write(header);
-  for (const NamedTensor* entry : order)
-    for_each_block(entry->second, [&](const void* data, size_t bytes) { file.write(data, bytes); });
+  show_bytes(order, header, [&](const void* data, size_t bytes) { file.write(data, bytes); });
   file.commit();
+}
+
+void safetensors_bytes(const std::map<std::string, Tensor>& tensors, const std::map<std::string, std::string>& metadata,
+                       const std::function<void(std::string_view)>& sink) {
+  const auto order = in_file_order(tensors);
+  show_bytes(order, header_json("safetensors", order, metadata), [&](const void* data, size_t bytes) {
+    sink({static_cast<const char*>(data), bytes});
+  });
 }
 
 std::string sha256_of_tensors(const std::map<std::string, Tensor>& tensors) {

@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -67,10 +68,18 @@ class SafetensorsFile {
   std::shared_ptr<const FileDescriptor> file_;
 };
 
+// Which file beside `index` each tensor is in: {"weight_map": {tensor: file}}, as transformers and diffusers write it.
+// Throws Error for what is no plain file name.
+std::map<std::string, std::string> read_safetensors_index(const std::filesystem::path& index);
+
 // Writes host tensors of any strides, atomically. The bytes depend only on the arguments: tensors stand as the
 // reference implementation orders them (widest dtype first, then by name), metadata by key.
 void save_safetensors(const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
+
+// All that save_safetensors() would write, from front to back, for hashes of it.
+void safetensors_bytes(const std::map<std::string, Tensor>& tensors, const std::map<std::string, std::string>& metadata,
+                       const std::function<void(std::string_view)>& sink);
 
 // SHA-256 of the data part that save_safetensors() would write: `sshs_model_hash` and `modelspec.hash_sha256`, which
 // have to be known before the header is.

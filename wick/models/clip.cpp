@@ -102,7 +102,7 @@ ClipConfig ClipConfig::read(const std::filesystem::path& folder) {
   c.projection = config.integer_or("projection_dim", 512, kPositive);
   c.layers = int(config.integer_or("num_hidden_layers", 12, kPositive));
   c.heads = int(config.integer_or("num_attention_heads", 8, kPositive));
-  c.eps = float(config.number_or("layer_norm_eps", 1e-5));
+  c.eps = float(config.number_or("layer_norm_eps", 1e-5, kEpsilon));
   c.eos_id = config.integer_or("eos_token_id", 49407);
   const std::string activation = config.text_or("hidden_act", "quick_gelu");
   check(activation == "quick_gelu" || activation == "gelu",

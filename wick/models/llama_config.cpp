@@ -8,6 +8,7 @@
 #include "wick/io/quote.h"
 #include "wick/models/supported.h"
 #include "wick/nn/gguf_model.h"
+#include "wick/nn/weights.h"
 
 namespace wick {
 namespace {
@@ -16,6 +17,11 @@ namespace fs = std::filesystem;
 
 // So that no product of sizes overflows, whatever a file says.
 constexpr IntegerRange kCount{1, 1 << 16}, kWidth{1, 1 << 24};
+// What no model has is a mistake, and would become 0 or infinite in f32.
+constexpr NumberRange kTheta{1e-6, 1e15}, kFactor{1e-6, 1e6}, kDeviation{0, 1e3};
+
+constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
+constexpr const char *kTable = "model.embed_tokens.weight", *kHead = "lm_head.weight";
 
 // What the families differ in where their configs do not say so.
 struct Family {
@@ -47,59 +53,64 @@ const Family& family_of(const Config& config) {
   return *found;
 }
 
-double positive(const Config& config, const std::string& key, double value) {
-  check(value > 0, "{}: {} should be above 0, found {}", config.source(), key, value);
-  return value;
-}
-
 RopeScaling read_scaling(const Config& config, int64_t positions) {
   RopeScaling scaling;
   const std::string kind = config.has("rope_type") ? config.text("rope_type") : config.text_or("type", "default");
   if (kind == "default") return scaling;
   check(kind == "linear" || kind == "llama3",
         "{}: the rope scaling is {}; Wick supports \"linear\" and \"llama3\" (and none)", config.source(), quote(kind));
-  scaling.factor = positive(config, "the factor of rope_scaling", config.number("factor"));
+  scaling.factor = config.number("factor", kFactor);
   scaling.kind = RopeScaling::Kind::linear;
   if (kind == "linear") return scaling;
   scaling.kind = RopeScaling::Kind::llama3;
-  scaling.low_frequency = positive(config, "low_freq_factor", config.number("low_freq_factor"));
-  scaling.high_frequency = config.number("high_freq_factor");
+  scaling.low_frequency = config.number("low_freq_factor", kFactor);
+  scaling.high_frequency = config.number("high_freq_factor", kFactor);
   check(scaling.high_frequency > scaling.low_frequency, "{}: high_freq_factor {} should be above low_freq_factor {}",
         config.source(), scaling.high_frequency, scaling.low_frequency);
   scaling.original_positions = double(config.integer_or("original_max_position_embeddings", positions, kPositive));
   return scaling;
 }
 
-// transformers 5 writes rope_parameters, which holds rope_theta too; before it was rope_scaling beside rope_theta.
+// transformers 5 writes rope_parameters, before it was rope_scaling beside rope_theta. It takes rope_scaling where
+// there are both, and rope_theta from within, else from beside them, else 10000 (modeling_rope_utils.py,
+// RotaryEmbeddingConfigMixin.convert_rope_params_to_dict).
 void read_rope(LlamaConfig& c, const Config& config) {
   only(config, "partial_rotary_factor", 1.0);
-  const bool merged = config.has("rope_parameters");
-  const char* key = merged ? "rope_parameters" : "rope_scaling";
-  c.rope_theta = merged ? config.section(key).number("rope_theta") : config.number_or("rope_theta", 10000);
-  positive(config, "rope_theta", c.rope_theta);
-  if (config.has(key)) c.rope_scaling = read_scaling(config.section(key), c.positions);
+  c.rope_theta = config.number_or("rope_theta", 10000, kTheta);
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    if (!config.has(key) || config.section(key).empty()) continue;
+    const Config rope = config.section(key);
+    for (const char* kind : {kFull, kSliding}) only_absent(rope, kind);  // each kind of layers with its own
+    only(rope, "partial_rotary_factor", 1.0);
+    c.rope_theta = rope.number_or("rope_theta", c.rope_theta, kTheta);
+    c.rope_scaling = read_scaling(rope, c.positions);
+    break;
+  }
 }
 
-// Which layers see a window. Mistral's are all or none; those of Qwen are listed, or begin at a layer.
+// Which layers see a window: of Mistral all or none, of Qwen those from one layer on, unless all are listed. A Mistral
+// whose layers are listed is a Ministral (transformers, AutoConfig.from_pretrained).
 void read_windows(LlamaConfig& c, const Config& config) {
   const bool mistral = c.model_type == "mistral", qwen = c.model_type.starts_with("qwen");
-  const int64_t window = mistral && !config.mentions("sliding_window")
-                             ? 4096  // as transformers has it
-                             : config.integer_or("sliding_window", 0, {0, kPositive.max});
-  c.windowed.assign(size_t(c.layers), mistral && window > 0);
-  if (qwen && config.boolean_or("use_sliding_window", false) && window > 0) {
-    const int64_t full = config.integer_or("max_window_layers", 28, {0, kPositive.max});
-    for (int i = 0; i < c.layers; ++i) c.windowed[size_t(i)] = i >= full;
-    if (config.has("layer_types")) {
-      const std::vector<std::string> types = config.texts("layer_types");
-      check(types.size() == c.windowed.size(), "{}: layer_types should hold {} kinds of layers, found {}",
-            config.source(), c.layers, types.size());
-      for (size_t i = 0; i < types.size(); ++i) {
-        c.windowed[i] = types[i] == "sliding_attention";
-        check(c.windowed[i] || types[i] == "full_attention",
-              "{}: layer_types[{}] is {}; Wick supports full_attention and sliding_attention", config.source(), i,
-              quote(types[i]));
-      }
+  const IntegerRange range{0, kPositive.max};
+  int64_t window = 0, first = 0;
+  if (mistral) {  // a null is none
+    window = config.mentions("sliding_window") ? config.integer_or("sliding_window", 0, range) : 4096;
+  } else if (qwen && config.boolean_or("use_sliding_window", false)) {
+    window = config.integer_or("sliding_window", 0, range);
+    first = config.integer_or("max_window_layers", 28, range);
+  }
+  for (int i = 0; i < c.layers; ++i) c.windowed.push_back(window > 0 && i >= first);
+  if ((mistral || qwen) && config.has("layer_types")) {
+    const std::vector<std::string> types = config.texts("layer_types");
+    check(types.size() == c.windowed.size(), "{}: layer_types should hold {} kinds of layers, found {}",
+          config.source(), c.layers, types.size());
+    for (size_t i = 0; i < types.size(); ++i) {
+      c.windowed[i] = types[i] == kSliding;
+      check(c.windowed[i] || types[i] == kFull, "{}: layer_types[{}] is {}; Wick supports {} and {}", config.source(),
+            i, quote(types[i]), kFull, kSliding);
+      check(window > 0 || !c.windowed[i], "{}: layer_types[{}] is {}, but there is no sliding_window", config.source(),
+            i, kSliding);
     }
   }
   if (std::find(c.windowed.begin(), c.windowed.end(), true) != c.windowed.end()) c.window = window;
@@ -135,6 +146,14 @@ std::vector<double> plain_frequencies(const LlamaConfig& c) {
   return frequencies;
 }
 
+// A config may call the head the table though the files have another one: transformers 5 then takes the files'
+// (PreTrainedModel.tie_weights).
+bool has_other_head(const fs::path& folder) {
+  if (!Weights::is_here(folder)) return false;
+  const Weights files = Weights::open(folder);
+  return files.has(kHead) && files.has(kTable) && !files.is_copy(kHead, kTable);
+}
+
 // llama3: waves longer than the original context are stretched by the factor, short ones stay, in between it mixes.
 double scale_of(const RopeScaling& s, double frequency) {
   if (s.kind == RopeScaling::Kind::none) return 1;
@@ -150,7 +169,6 @@ LlamaConfig LlamaConfig::parse(const Config& config) {
   const Family& family = family_of(config);
   only_absent(config, "quantization_config");
   only(config, "hidden_act", "silu");
-  only(config, "attention_dropout", 0.0);
   LlamaConfig c{};
   c.model_type = family.model_type;
   c.vocab = config.integer("vocab_size", kPositive);
@@ -158,8 +176,9 @@ LlamaConfig LlamaConfig::parse(const Config& config) {
   c.intermediate = config.integer("intermediate_size", kWidth);
   c.layers = int(config.integer("num_hidden_layers", kCount));
   c.positions = config.integer_or("max_position_embeddings", 2048, kPositive);
-  c.eps = float(config.number_or("rms_norm_eps", 1e-6));
-  c.initializer_range = float(positive(config, "initializer_range", config.number_or("initializer_range", 0.02)));
+  c.eps = float(config.number_or("rms_norm_eps", 1e-6, kEpsilon));
+  c.initializer_range = float(config.number_or("initializer_range", 0.02, kDeviation));
+  c.attention_dropout = config.number_or("attention_dropout", 0, {0, 1});
   c.mlp_bias = c.model_type == "llama" && config.boolean_or("mlp_bias", false);
   c.tied = config.boolean_or("tie_word_embeddings", false);
   read_attention(c, config, family);
@@ -173,6 +192,7 @@ LlamaConfig LlamaConfig::parse(const Config& config) {
 LlamaConfig LlamaConfig::read(const fs::path& path) {
   if (GgufFile::is_gguf(path)) return parse(Config::parse(config_json(GgufFile::open(path)), path.string()));
   LlamaConfig c = parse(Config::read(path / "config.json"));
+  c.tied = c.tied && !has_other_head(path);
   const fs::path generation = path / "generation_config.json";
   if (fs::exists(generation)) add_ids(c.eos_ids, Config::read(generation), "eos_token_id", c.vocab);
   return c;
@@ -181,8 +201,7 @@ LlamaConfig LlamaConfig::read(const fs::path& path) {
 bool LlamaConfig::is_here(const fs::path& path) {
   std::error_code ignored;
   if (!fs::is_directory(path, ignored)) return GgufFile::is_gguf(path);
-  return fs::is_regular_file(path / "config.json", ignored) &&
-         !fs::is_regular_file(path / "model_index.json", ignored) &&
+  return fs::exists(path / "config.json", ignored) && !fs::exists(path / "model_index.json", ignored) &&
          Config::read(path / "config.json").has("model_type");
 }
 

@@ -26,12 +26,13 @@ struct LlamaConfig {
   int64_t vocab, hidden, intermediate, positions, head_dim;
   int layers, heads, kv_heads;  // kv_heads divides heads
   float eps;
-  float initializer_range;  // the standard deviation of weights that are drawn anew
+  float initializer_range;   // the standard deviation of weights that are drawn anew; 0 is for models that never are
+  double attention_dropout;  // in training alone
   double rope_theta;
   RopeScaling rope_scaling;
   bool qkv_bias, output_bias, mlp_bias;
   bool qk_norm;                // RMS norms of each head's queries and keys
-  bool tied;                   // lm_head is the table of the embeddings
+  bool tied;                   // lm_head is the table of the embeddings, and the files have no other
   int64_t window = 0;          // a query of a windowed layer sees so many keys, itself among them; 0: none is windowed
   std::vector<bool> windowed;  // a layer
   std::vector<int64_t> bos_ids, eos_ids;  // any of eos_ids ends an answer; bos_ids holds at most one

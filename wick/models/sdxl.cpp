@@ -11,7 +11,8 @@ namespace fs = std::filesystem;
 template <class PartConfig>
 PartConfig read_part(const fs::path& folder, const char* component) {
   check(fs::exists(folder / component / "config.json"),
-        "{}: should be a diffusers folder of an SDXL model; it has no {}/config.json", folder.string(), component);
+        "{}: should be a diffusers folder of an SDXL model; it has no {}/config.json{}", folder.string(), component,
+        fs::exists(folder / "transformer") ? ", but a transformer, as SD3 and FLUX have" : "");
   return PartConfig::read(folder / component);
 }
 
@@ -26,9 +27,14 @@ Weights weights_of(const fs::path& folder, const char* component, const SdxlOpti
 }  // namespace
 
 SdxlConfig SdxlConfig::read(const fs::path& folder) {
-  SdxlConfig c{read_part<ClipConfig>(folder, "text_encoder"), read_part<ClipConfig>(folder, "text_encoder_2"),
-               read_part<UNetConfig>(folder, "unet"), read_part<VaeConfig>(folder, "vae")};
   const std::string name = folder.string();
+  // First what tells other models apart, which may lack the rest.
+  const auto unet = read_part<UNetConfig>(folder, "unet");
+  const auto text_encoder_2 = read_part<ClipConfig>(folder, "text_encoder_2");
+  check(unet.added_dim != text_encoder_2.projection + 5 * unet.time_ids_dim,
+        "{}: the UNet is that of {}; Wick supports SDXL's base model and its kin", name, kRefiner);
+  const SdxlConfig c{read_part<ClipConfig>(folder, "text_encoder"), text_encoder_2, unet,
+                     read_part<VaeConfig>(folder, "vae")};
   check(c.text_encoder_2.with_projection, "{}: text_encoder_2 should be a CLIPTextModelWithProjection", name);
   check(c.unet.cross_attention_dim == c.text_encoder.hidden + c.text_encoder_2.hidden,
         "{}: the unet's cross_attention_dim {} should be the sum of the text encoders' hidden_size {} and {}", name,

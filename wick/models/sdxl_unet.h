@@ -8,6 +8,7 @@
 namespace wick {
 
 inline constexpr int64_t kTimeIds = 6;  // original height, width, crop top, left, target height, width
+inline constexpr const char* kRefiner = "SDXL's refiner, which has 5 time ids";
 
 struct UNetConfig {
   int64_t in_channels, out_channels;
@@ -18,7 +19,7 @@ struct UNetConfig {
   int layers_per_block, groups;
   int64_t cross_attention_dim, time_ids_dim, added_dim;  // added_dim = pooled + kTimeIds * time_ids_dim
   float eps;
-  static UNetConfig read(const std::filesystem::path& folder);
+  static UNetConfig read(const std::filesystem::path& folder);  // throws Error that names the model if it is another
 };
 
 struct UNetInput {     // floats, in the model's memory

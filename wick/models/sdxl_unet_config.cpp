@@ -1,4 +1,6 @@
 // From diffusers' unet/config.json to UNetConfig; what SdxlUNet does not compute is refused.
+#include "wick/core/error.h"
+#include "wick/io/quote.h"
 #include "wick/models/sdxl_unet.h"
 #include "wick/models/supported.h"
 
@@ -21,7 +23,37 @@ std::vector<bool> read_attention(const Config& config, const std::string& key, s
   return attention;
 }
 
-void check_supported(const Config& config) {
+// What people have besides SDXL's base model and its kin, by what tells it apart; empty if it may be one of those.
+// `has_clip_l`: a text_encoder stands beside the UNet.
+std::string other_model(const Config& config, bool has_clip_l) {
+  const std::string name = config.text_or("_class_name", "UNet2DConditionModel");
+  if (name != "UNet2DConditionModel") return "a model of the class " + quote(name);
+  const auto size = [&](const char* key) {
+    return config.has(key) ? config.integer_or_list(key, {0, kPositive.max}).front() : 0;
+  };
+  const int64_t channels = size("in_channels"), context = size("cross_attention_dim");
+  const std::string inputs = channels == 9   ? " for inpainting (in_channels 9)"
+                             : channels == 8 ? " for editing (in_channels 8)"
+                             : channels == 7 ? " for upscaling (in_channels 7)"
+                             : channels == 5 ? " guided by depth (in_channels 5)"
+                                             : "";
+  if (config.text_or("encoder_hid_dim_type", "") == "text_proj") return "Kolors" + inputs;
+  if (!config.has("addition_embed_type")) {
+    if (context == 768) return "Stable Diffusion 1.x" + inputs;
+    if (context == 1024) return "Stable Diffusion 2.x" + inputs;
+    return "a model that is told no sizes and crops (addition_embed_type is not \"text_time\")" + inputs;
+  }
+  // The refiner is told an aesthetic score instead of the target's height and width: 5 numbers in place of 6.
+  if (!has_clip_l && size("projection_class_embeddings_input_dim") == context + 5 * size("addition_time_embed_dim"))
+    return kRefiner;
+  if (config.has("time_cond_proj_dim")) return "a latent consistency model (time_cond_proj_dim)";
+  return inputs.empty() ? "" : "SDXL" + inputs;
+}
+
+void check_supported(const Config& config, bool has_clip_l) {
+  const std::string other = other_model(config, has_clip_l);
+  check(other.empty(), "{}: the UNet is that of {}; Wick supports SDXL's base model and its kin", config.source(),
+        other);
   only(config, "act_fn", "silu");
   only(config, "mid_block_type", "UNetMidBlock2DCrossAttn");
   only(config, "addition_embed_type", "text_time", "none");
@@ -47,7 +79,7 @@ void check_supported(const Config& config) {
 
 UNetConfig UNetConfig::read(const std::filesystem::path& folder) {
   const Config config = Config::read(folder / "config.json");
-  check_supported(config);
+  check_supported(config, std::filesystem::exists(folder.parent_path() / "text_encoder"));
   UNetConfig c;
   c.in_channels = config.integer("in_channels", kPositive);
   c.out_channels = config.integer("out_channels", kPositive);
@@ -62,7 +94,7 @@ UNetConfig UNetConfig::read(const std::filesystem::path& folder) {
                              : std::vector<int64_t>(levels, 1);
   c.layers_per_block = int(config.integer_or("layers_per_block", 2, kPositive));
   c.groups = int(config.integer_or("norm_num_groups", 32, kPositive));
-  c.eps = float(config.number_or("norm_eps", 1e-5));
+  c.eps = float(config.number_or("norm_eps", 1e-5, kEpsilon));
   c.cross_attention_dim = config.integer("cross_attention_dim", kPositive);
   c.time_ids_dim = config.integer("addition_time_embed_dim", kPositive);
   c.added_dim = config.integer("projection_class_embeddings_input_dim", kPositive);

@@ -188,8 +188,8 @@ VaeConfig VaeConfig::read(const std::filesystem::path& folder) {
   c.channels = config.integers("block_out_channels", kPositive);
   c.layers_per_block = int(config.integer_or("layers_per_block", 1, kPositive));
   c.groups = int(config.integer_or("norm_num_groups", 32, kPositive));
-  c.scaling_factor = float(config.number_or("scaling_factor", 0.18215));
-  c.shift_factor = float(config.number_or("shift_factor", 0));
+  c.scaling_factor = float(config.number_or("scaling_factor", 0.18215, {1e-6, 1e6}));  // latents are divided by it
+  c.shift_factor = float(config.number_or("shift_factor", 0, {-1e6, 1e6}));
   c.use_quant_conv = config.boolean_or("use_quant_conv", true);
   c.use_post_quant_conv = config.boolean_or("use_post_quant_conv", true);
   const size_t levels = c.channels.size();

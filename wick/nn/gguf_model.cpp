@@ -119,14 +119,25 @@ class Facts {
     return found->second.shape[0];
   }
 
-  // What stretches positions: factors of frequencies in a tensor (Llama 3), or a kind that is named.
+  // What stretches positions, as llama.cpp reads it (llama_model_base::load_hparams): factors of frequencies in a
+  // tensor (Llama 3), and one for all of them, which is linear unless a type is named, had another key once, and is
+  // none if 0.
   nlohmann::ordered_json rope_scaling(int64_t head_dim) const {
-    if (file_.tensors().contains("rope_freqs.weight")) return llama3_scaling(head_dim);
-    const std::string kind = metadata_.text_or(key("rope.scaling.type"), "none");
-    if (kind == "none") return {};
-    nlohmann::ordered_json scaling{{"rope_type", kind}};
-    if (metadata_.has(key("rope.scaling.factor"))) scaling["factor"] = metadata_.number(key("rope.scaling.factor"));
-    return scaling;
+    const std::string kind = metadata_.text_or(key("rope.scaling.type"), "linear");
+    const char* const factor_key =
+        metadata_.has(key("rope.scaling.factor")) ? "rope.scaling.factor" : "rope.scale_linear";
+    const double factor = metadata_.number_or(key(factor_key), 0);
+    const bool stretched = kind != "none" && factor != 0 && factor != 1;
+    check(metadata_.number_or(key("rope.scaling.attn_factor"), 1) == 1, "{}: {} is not 1, which Wick does not support",
+          metadata_.source(), key("rope.scaling.attn_factor"));
+    if (file_.tensors().contains("rope_freqs.weight")) {
+      check(!stretched,
+            "{}: positions are stretched twice, by {} and by \"rope_freqs.weight\"; Wick supports one of them",
+            metadata_.source(), key(factor_key));
+      return llama3_scaling(head_dim);
+    }
+    if (kind == "none" || (kind == "linear" && !stretched)) return {};
+    return {{"rope_type", kind}, {"factor", factor}};
   }
 
   // What the factors come from. llama.cpp's converter leaves it out, Wick writes three numbers of the four that a Llama

@@ -1,6 +1,8 @@
 #include "wick/nn/weights.h"
 
+#include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <functional>
 #include <optional>
 #include <unordered_map>
@@ -8,7 +10,6 @@
 
 #include "wick/core/blocks.h"
 #include "wick/io/count.h"
-#include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/gguf_model.h"
 #include "wick/nn/named_seed.h"
@@ -29,6 +30,15 @@ constexpr int64_t kPieceBytes = 2 << 20;  // of a file, read at once to be conve
 
 bool is_pointwise(const Shape& stored, const Shape& matrix) {
   return matrix.rank() == 2 && stored == Shape{matrix[0], matrix[1], 1, 1};
+}
+
+// The file of a folder that holds all, or the index of its shards.
+std::optional<fs::path> weights_in(const fs::path& folder) {
+  for (const std::string stem : {"diffusion_pytorch_model", "model"})
+    for (const std::string variant : {"", ".fp16"})
+      for (const std::string& name : {stem + variant + ".safetensors", stem + ".safetensors.index" + variant + ".json"})
+        if (fs::exists(folder / name)) return folder / name;
+  return {};
 }
 
 }  // namespace
@@ -89,16 +99,9 @@ void Weights::State::add_file(const fs::path& path) {
   for (const auto& [name, info] : file->tensors()) add(name, file);
 }
 
-// {"weight_map": {tensor name: file beside the index}}
 void Weights::State::add_shards(const fs::path& index) {
-  const auto json = read_json(index);
-  const auto& map = member(json, "weight_map", index.string());
-  check(map.is_object(), "{}: weight_map should be an object", index.string());
   std::map<std::string, std::shared_ptr<SafetensorsFile>> shards;
-  for (const auto& [name, value] : map.items()) {
-    const auto file_name = as<std::string>(value, index.string() + ": weight_map");
-    check(fs::path(file_name).filename() == file_name, "{}: the shard \"{}\" should be a plain file name",
-          index.string(), file_name);
+  for (const auto& [name, file_name] : read_safetensors_index(index)) {
     auto& shard = shards[file_name];
     if (!shard) shard = std::make_shared<SafetensorsFile>(SafetensorsFile::open(index.parent_path() / file_name));
     check(shard->has(name), "{}: has no tensor \"{}\", which {} says is there", shard->path().string(), name,
@@ -303,18 +306,16 @@ Weights Weights::open(const fs::path& path, Options options) {
     GgufFile::is_gguf(path) ? state.add_gguf(path) : state.add_file(path);
     return weights;
   }
-  for (const std::string stem : {"diffusion_pytorch_model", "model"})
-    for (const std::string variant : {"", ".fp16"}) {
-      const fs::path file = path / (stem + variant + ".safetensors");
-      const fs::path index = path / (stem + ".safetensors.index" + variant + ".json");
-      if (!fs::exists(file) && !fs::exists(index)) continue;
-      state.source = (fs::exists(file) ? file : index).string();
-      fs::exists(file) ? state.add_file(file) : state.add_shards(index);
-      return weights;
-    }
-  fail("{}: should hold diffusion_pytorch_model.safetensors or model.safetensors, or an index of shards of them",
-       path.string());
+  const std::optional<fs::path> found = weights_in(path);
+  check(found.has_value(),
+        "{}: should hold diffusion_pytorch_model.safetensors or model.safetensors, or an index of shards of them",
+        path.string());
+  state.source = found->string();
+  found->extension() == ".json" ? state.add_shards(*found) : state.add_file(*found);
+  return weights;
 }
+
+bool Weights::is_here(const fs::path& folder) { return weights_in(folder).has_value(); }
 
 Weights Weights::of(std::map<std::string, Tensor> tensors, Options options) {
   Weights weights(std::make_shared<State>());
@@ -349,6 +350,21 @@ const Residence& Weights::place() const { return state_->options.place; }
 
 bool Weights::has(const std::string& name) const {
   return state_->outline || state_->draw || state_->files.contains(name) || state_->tensors.contains(name);
+}
+
+bool Weights::is_copy(const std::string& name, const std::string& other) const {
+  const State::Stored &a = state_->files.at(name), &b = state_->files.at(other);
+  if (a.shape != b.shape || a.dtype_name != b.dtype_name || !a.dtype || !a.filling || !b.filling) return false;
+  const Memory::Source read_a = a.filling({}).source, read_b = b.filling({}).source;
+  const auto bytes = size_t(bytes_of(*a.dtype, a.shape.numel()));
+  std::vector<char> piece(kPieceBytes), other_piece(kPieceBytes);
+  for (size_t begin = 0; begin < bytes; begin += piece.size()) {
+    const size_t count = std::min(piece.size(), bytes - begin);
+    read_a(piece.data(), begin, count);
+    read_b(other_piece.data(), begin, count);
+    if (std::memcmp(piece.data(), other_piece.data(), count) != 0) return false;
+  }
+  return true;
 }
 
 DType Weights::dtype_of(const std::string& name, const Shape& shape) const { return state_->dtype_of(name, shape); }

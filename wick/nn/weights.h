@@ -66,8 +66,11 @@ class Weights {
   // vectors (biases) 0, all else is drawn from a normal distribution, each tensor by its name and the seed.
   static Weights drawn(uint64_t seed, float deviation, Options options);
 
+  static bool is_here(const std::filesystem::path& folder);  // whether open() finds files there
+
   bool has(const std::string& name) const;
-  DType dtype_of(const std::string& name, const Shape& shape) const;  // in which load() hands it out
+  bool is_copy(const std::string& name, const std::string& other) const;  // in files: the same bytes, shape and dtype
+  DType dtype_of(const std::string& name, const Shape& shape) const;      // in which load() hands it out
   // For who passes tensors on instead of running a model: one as its file has it, on the host and in its own dtype, and
   // not kept; and that dtype, from the file's header alone.
   Tensor read(const std::string& name, const Shape& shape) const;

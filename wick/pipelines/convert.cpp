@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "wick/core/blocks.h"
@@ -68,9 +69,10 @@ TokenizerArrays arrays_of(const fs::path& folder, const LlamaConfig& config) {
 }
 
 Entries metadata_of_folder(const fs::path& folder, const LlamaConfig& config) {
-  check(config.window == 0 || config.model_type == "mistral",
-        "{}: the model has layers with a sliding window, for which a GGUF file of {} has no place", folder.string(),
-        config.model_type);
+  const bool all = std::ranges::count(config.windowed, true) == config.layers;
+  check(config.window == 0 || (config.model_type == "mistral" && all),
+        "{}: the model has layers with a sliding window, for which a GGUF file of {} has no place{}", folder.string(),
+        config.model_type, all ? "" : " unless all of them do");
   Entries entries = facts_of(config, fs::canonical(folder).filename().string());
   for (auto& entry : tokenizer_entries(arrays_of(folder, config))) entries.push_back(std::move(entry));
   return entries;
@@ -84,23 +86,31 @@ Entries metadata_of_gguf(const GgufFile& file) {
   return entries;
 }
 
+// Of the numbers that blocks begin or end with, which scale the others.
+bool is_infinite_half(uint16_t bits) { return (bits & 0x7c00) == 0x7c00; }
+
 template <class Block>
 bool has_infinite_scale(const Tensor& w) {
   const auto* blocks = w.data<Block>();
-  return std::any_of(blocks, blocks + w.numel() / Block::kElements,
-                     [](const Block& block) { return (block.d & 0x7c00) == 0x7c00; });
+  return std::any_of(blocks, blocks + w.numel() / Block::kElements, [](const Block& block) {
+    bool found = is_infinite_half(block.d);
+    if constexpr (requires { block.dmin; }) found = found || is_infinite_half(block.dmin);
+    return found;
+  });
 }
 
-// The f16 numbers in it, which are the scales of blocks, may not have become infinite.
-void check_finite(const Tensor& w, const std::string& where) {
-  bool is_infinite = false;
-  if (w.dtype() == DType::f16)
-    is_infinite = std::any_of(w.data<uint16_t>(), w.data<uint16_t>() + w.numel(),
-                              [](uint16_t bits) { return (bits & 0x7c00) == 0x7c00; });
-  else if (is_block(w.dtype()))
-    for_block_type(w.dtype(), [&]<class Block>(Block*) { is_infinite = has_infinite_scale<Block>(w); });
-  check(!is_infinite, "{}: has values that are not finite, or too large for {}; choose f32 or bf16", where,
-        name_of(w.dtype()));
+bool holds_finite(const Tensor& w) {
+  bool finite = true;
+  if (is_block(w.dtype()))
+    for_block_type(w.dtype(), [&]<class Block>(Block*) { finite = !has_infinite_scale<Block>(w); });
+  else if (w.dtype() == DType::f32)
+    finite = std::all_of(w.data<float>(), w.data<float>() + w.numel(), [](float x) { return std::isfinite(x); });
+  else if (is_float(w.dtype())) {
+    const uint16_t exponent = w.dtype() == DType::f16 ? 0x7c00 : 0x7f80;
+    finite = std::none_of(w.data<uint16_t>(), w.data<uint16_t>() + w.numel(),
+                          [&](uint16_t bits) { return (bits & exponent) == exponent; });
+  }
+  return finite;
 }
 
 // In the file's number of types (llama.h, enum llama_ftype): that of most elements of matrices.
@@ -155,12 +165,13 @@ class Conversion {
 
   Tensor tensor(const std::string& name, const Shape& shape, DType dtype) const {
     Tensor w = weights_.read(name, shape);
+    check(holds_finite(w), "{}: {} holds values that are not finite numbers: the model is damaged", from_.string(),
+          name);
     if (const auto edit = options_.edits.find(name); edit != options_.edits.end())
       w = edit->second(cast(w, DType::f32));
-    if (w.dtype() != dtype) {
-      w = cast(w, dtype);
-      check_finite(w, fmt::format("{}: {}", from_.string(), name));
-    }
+    w = cast(w, dtype);
+    check(holds_finite(w), "{}: {} has values too large for {}; choose f32 or bf16", from_.string(), name,
+          name_of(dtype));
     const int64_t heads = heads_of_pairs(facts_, gguf_name(name));
     return heads > 0 ? halves_to_pairs(w, heads) : w;
   }

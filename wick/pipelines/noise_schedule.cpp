@@ -1,13 +1,61 @@
 #include "wick/pipelines/noise_schedule.h"
 
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
+#include "wick/io/count.h"
+#include "wick/io/quote.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/embedding.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
+
+// Of diffusers' scheduler classes those that describe this process, each with its own way to draw from it, and what
+// they take where a config leaves it out (their constructors, diffusers/schedulers).
+struct SchedulerClass {
+  std::string_view name;
+  double beta_start = 0.0001, beta_end = 0.02;
+  bool clip_sample = false;
+};
+constexpr SchedulerClass kClasses[] = {{"EulerDiscreteScheduler"},
+                                       {"EulerAncestralDiscreteScheduler"},
+                                       {"DDIMScheduler", 0.0001, 0.02, true},
+                                       {"DDPMScheduler", 0.0001, 0.02, true},
+                                       {"PNDMScheduler"},
+                                       {"DPMSolverMultistepScheduler"},
+                                       {"DPMSolverMultistepInverseScheduler"},
+                                       {"DPMSolverSinglestepScheduler"},
+                                       {"DPMSolverSDEScheduler", 0.00085, 0.012},
+                                       {"UniPCMultistepScheduler"},
+                                       {"HeunDiscreteScheduler", 0.00085, 0.012}};
+
+// Throws Error for the name of another class; none is of no class.
+const SchedulerClass& class_of(const Config& config, const std::string& name) {
+  static constexpr SchedulerClass kNone{""};
+  if (name.empty()) return kNone;
+  const auto* found = std::ranges::find(kClasses, name, &SchedulerClass::name);
+  check(found != std::end(kClasses),
+        "{}: the scheduler is {}, of whose noise Wick knows nothing; it supports Euler, EulerAncestral, DDIM, DDPM, "
+        "PNDM, "
+        "DPMSolver, UniPC and Heun",
+        config.source(), quote(name));
+  return *found;
+}
+
+// What a pipeline of this folder calls its scheduler; nothing where there is none or it does not say.
+std::string class_in_pipeline(const std::filesystem::path& folder) {
+  const std::filesystem::path file = folder / "model_index.json";
+  if (!std::filesystem::exists(file)) return "";
+  const Config pipeline = Config::read(file);
+  if (!pipeline.has("scheduler")) return "";
+  const std::vector<std::string> names = pipeline.texts("scheduler");
+  check(names.size() == 2, "{}: scheduler: expected a library and a class, found {}", pipeline.source(),
+        count_of(names.size(), "name"));
+  return std::string(class_of(pipeline, names.back()).name);
+}
 
 // diffusers knows more variants of the process than SDXL's family uses; none may pass unnoticed.
 void check_supported(const Config& config) {
@@ -18,15 +66,16 @@ void check_supported(const Config& config) {
   require_text("prediction_type", "epsilon");
   require_text("interpolation_type", "linear");
   require_text("timestep_type", "discrete");
-  for (const char* key :
-       {"rescale_betas_zero_snr", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "thresholding"})
+  for (const char* key : {"rescale_betas_zero_snr", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas",
+                          "use_lu_lambdas", "use_flow_sigmas", "use_dynamic_shifting", "thresholding"})
     check(!config.boolean_or(key, false), "{}: {} should be false, found true", config.source(), key);
   check(!config.has("trained_betas"), "{}: trained_betas should be null, found a value", config.source());
 }
 
-std::vector<double> betas(const Config& config) {
+std::vector<double> betas(const Config& config, const SchedulerClass& defaults) {
   const int64_t count = config.integer_or("num_train_timesteps", 1000, {1, 1'000'000});
-  const double first = config.number_or("beta_start", 0.0001), last = config.number_or("beta_end", 0.02);
+  const double first = config.number_or("beta_start", defaults.beta_start);
+  const double last = config.number_or("beta_end", defaults.beta_end);
   check(0 < first && first <= last && last < 1, "{}: expected 0 < beta_start <= beta_end < 1, found {} and {}",
         config.source(), first, last);
   const std::string kind = config.text_or("beta_schedule", "linear");
@@ -61,21 +110,31 @@ bool final_sigma_is_zero_in(const Config& config) {
 
 }  // namespace
 
+// The config says of which class it was saved. Where it does not, diffusers takes the class that model_index.json names
+// (DiffusionPipeline.from_pretrained). That one must be known in either case: diffusers would make such a scheduler.
 NoiseSchedule NoiseSchedule::read(const std::filesystem::path& folder) {
-  return NoiseSchedule(Config::read(folder / "scheduler_config.json"));
+  const Config config = Config::read(folder / "scheduler_config.json");
+  const std::string in_pipeline = class_in_pipeline(folder.parent_path());
+  const std::string name = config.text_or("_class_name", in_pipeline);
+  check(!name.empty(), "{}: expected a _class_name there or a scheduler in model_index.json, found neither",
+        config.source());
+  return {config, name};
 }
 
-NoiseSchedule::NoiseSchedule(const Config& config)
+NoiseSchedule::NoiseSchedule(const Config& config) : NoiseSchedule(config, config.text_or("_class_name", "")) {}
+
+NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name)
     : spacing(spacing_of(config)),
       steps_offset(config.integer_or("steps_offset", 0, {0, 1'000'000})),
       set_alpha_to_one(config.boolean_or("set_alpha_to_one", true)),
-      clip_sample(config.boolean_or("clip_sample", false)),
+      clip_sample(config.boolean_or("clip_sample", class_of(config, name).clip_sample)),
       final_sigma_is_zero(final_sigma_is_zero_in(config)),
-      source(config.source()) {
+      source(config.source()),
+      class_name(name) {
   check_supported(config);
   std::vector<float> signal, noise;
   double product = 1;
-  for (const double beta : betas(config)) {
+  for (const double beta : betas(config, class_of(config, name))) {
     product *= 1 - beta;
     alphas_cumprod_.push_back(product);
     signal.push_back(float(std::sqrt(product)));

@@ -18,7 +18,9 @@ enum class TimestepSpacing { leading, trailing, linspace };
 
 class NoiseSchedule {
  public:
-  static NoiseSchedule read(const std::filesystem::path& folder);  // folder/scheduler_config.json
+  // folder/scheduler_config.json; the model_index.json above it tells the class where that does not. Throws Error for a
+  // class that describes another process (flow matching, EDM, LCM, ...) or is not known to describe this one.
+  static NoiseSchedule read(const std::filesystem::path& folder);
   explicit NoiseSchedule(const Config& config);
 
   int64_t train_steps() const { return int64_t(alphas_cumprod_.size()); }
@@ -36,9 +38,12 @@ class NoiseSchedule {
   bool set_alpha_to_one = true;
   bool clip_sample = false;
   bool final_sigma_is_zero = true;
-  std::string source;  // the file, for messages
+  std::string source;      // the file, for messages
+  std::string class_name;  // diffusers' scheduler, which would draw with its own sampler; may be empty
 
  private:
+  NoiseSchedule(const Config& config, const std::string& class_name);
+
   std::vector<double> alphas_cumprod_;
   Tensor signal_, noise_;  // [train_steps, 1]: the two coefficients of add_noise
 };

@@ -1,13 +1,13 @@
 #include "wick/text/clip_tokenizer.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_map>
 
 #include "wick/core/error.h"
+#include "wick/io/file.h"
+#include "wick/io/json.h"
 #include "wick/text/byte_characters.h"
 #include "wick/text/unicode.h"
 
@@ -17,36 +17,16 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kMaxFileBytes = size_t{64} << 20;
+constexpr size_t kMaxMergesBytes = size_t{16} << 20;
+constexpr const char* kWhole = "tokenizer.json";
 constexpr int64_t kMaxId = 1 << 20;
 constexpr int64_t kMaxLength = 4096;  // transformers writes 10^30 for "no limit"
 constexpr int64_t kDefaultLength = 77;
 
 constexpr const char* kWords = R"('s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\p{White_Space}\p{L}\p{N}]+)";
 
-std::string read_file(const fs::path& path) {
-  std::error_code error;
-  const auto bytes = fs::file_size(path, error);
-  check(!error, "{}: cannot be read ({}); a CLIP tokenizer is a folder with vocab.json and merges.txt", path.string(),
-        error.message());
-  check(bytes <= kMaxFileBytes, "{}: {} bytes; a tokenizer's files have at most {}", path.string(), bytes,
-        kMaxFileBytes);
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  check(file.good() || file.eof(), "{}: cannot be read", path.string());
-  const size_t invalid = invalid_utf8(text);
-  check(invalid == std::string::npos, "{}: expected UTF-8 text, found an invalid byte at {}; copy the file again",
-        path.string(), invalid);
-  return text;
-}
-
 Json read_object(const fs::path& path) {
-  Json json;
-  try {
-    json = Json::parse(read_file(path));
-  } catch (const Json::parse_error& error) {
-    fail("{}: expected JSON, found an error at byte {}; copy the file again", path.string(), error.byte);
-  }
+  Json json = read_json(path);
   check(json.is_object(), "{}: expected a JSON object, found {}", path.string(), json.type_name());
   return json;
 }
@@ -80,15 +60,71 @@ int64_t read_max_length(const Json& config, const fs::path& path) {
   return found->get<double>() > kMaxLength ? kDefaultLength : found->get<int64_t>();
 }
 
+// What stands around the merges of a tokenizer.json, if it is CLIP's.
+bool is_clip(const Json& json) {
+  static const Json kNormalizer = Json::parse(R"({"type": "Sequence", "normalizers": [
+      {"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Lowercase"}]})");
+  Json cuts = Json::parse(R"({"type": "Sequence", "pretokenizers": [
+      {"type": "Split", "pattern": {}, "behavior": "Removed", "invert": true},
+      {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}]})");
+  constexpr const char* kSplit = R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)";
+  bool cuts_so = false;
+  // Some name the special tokens, which are found before, once more.
+  for (const char* specials : {"", R"(<\|startoftext\|>|<\|endoftext\|>|)"}) {
+    cuts["pretokenizers"][0]["pattern"]["Regex"] = std::string(specials) + kSplit;
+    cuts_so = cuts_so || json.value("pre_tokenizer", Json()) == cuts;
+  }
+  const Json& model = json.at("model");
+  const Json prefix = model.value("continuing_subword_prefix", Json(""));
+  return cuts_so && json.value("normalizer", Json()) == kNormalizer && model.value("type", Json("BPE")) == "BPE" &&
+         model.value("end_of_word_suffix", Json()) == "</w>" && (prefix.is_null() || prefix == "") &&
+         model.value("dropout", Json()).is_null() && model.value("byte_fallback", Json(false)) == false;
+}
+
+// transformers 5 writes all into one file.
+Json read_whole(const fs::path& path) {
+  Json json = read_object(path);
+  const Json& model = member(json, "model", path.string());
+  if (!model.is_object()) fail_json(path.string() + ": model", "an object", model);
+  check(is_clip(json), "{}: expected the tokenizer of CLIP, found another one", path.string());
+  return json;
+}
+
+// Tokens that are found in a text before it is cut, and their ids.
+std::vector<std::pair<std::string, int64_t>> added_tokens(const Json& json, const std::string& source) {
+  std::vector<std::pair<std::string, int64_t>> tokens;
+  const std::string where = source + ": added_tokens";
+  const auto found = json.find("added_tokens");
+  if (found == json.end() || found->is_null()) return tokens;
+  if (!found->is_array()) fail_json(where, "a list", *found);
+  for (const Json& token : *found) {
+    tokens.emplace_back(get<std::string>(token, "content", where), get<int64_t>(token, "id", where));
+    for (const char* flag : {"single_word", "lstrip", "rstrip"})
+      check(!token.contains(flag) || token[flag] == false, "{}: {}: {} is set; Wick knows tokens without it", where,
+            in_quotes(tokens.back().first), flag);
+  }
+  return tokens;
+}
+
+// A pair, or before tokenizers 0.20 a line as in merges.txt.
+std::pair<std::string, std::string> merge_of(const Json& merge, const std::string& where) {
+  if (merge.is_array() && merge.size() == 2)
+    return {as<std::string>(merge[0], where), as<std::string>(merge[1], where)};
+  const auto line = as<std::string>(merge, where);
+  const size_t space = line.find(' ');
+  check(space != line.npos, "{}: expected two tokens, found {}", where, in_quotes(line));
+  return {line.substr(0, space), line.substr(space + 1)};
+}
+
 }  // namespace
 
-// vocab.json, while the files are being read.
+// Tokens and ids, while the files are being read.
 class ClipTokenizer::Vocabulary {
  public:
-  explicit Vocabulary(const fs::path& path) : path_(path.string()) {
+  Vocabulary(const Json& tokens, std::string path) : path_(std::move(path)) {
     std::unordered_map<int64_t, std::string> owners;
-    const Json json = read_object(path);
-    for (const auto& [token, id] : json.items()) {
+    if (!tokens.is_object()) fail_json(path_, "an object of tokens and ids", tokens);
+    for (const auto& [token, id] : tokens.items()) {
       if (!id.is_number_integer() || id < 0 || id >= kMaxId)
         fail("{}: token {}: expected an id from 0 to {}, found {}", path_, in_quotes(token), kMaxId - 1, described(id));
       const auto [owner, is_new] = owners.emplace(id.get<int64_t>(), token);
@@ -119,12 +155,41 @@ class ClipTokenizer::Vocabulary {
 };
 
 ClipTokenizer ClipTokenizer::load(const fs::path& folder) {
-  const Vocabulary vocabulary(folder / "vocab.json");
   ClipTokenizer tokenizer;
-  tokenizer.size_ = vocabulary.size();
-  tokenizer.load_specials(folder, vocabulary);
-  tokenizer.load_merges(folder / "merges.txt", vocabulary);
+  const bool has_parts = fs::exists(folder / "vocab.json");
+  has_parts || !fs::exists(folder / kWhole) ? tokenizer.load_parts(folder) : tokenizer.load_whole(folder);
   return tokenizer;
+}
+
+void ClipTokenizer::load_parts(const fs::path& folder) {
+  const fs::path tokens = folder / "vocab.json";
+  check(fs::exists(tokens), "{}: no such file; a CLIP tokenizer is a folder with vocab.json and merges.txt, or with {}",
+        tokens.string(), kWhole);
+  const Vocabulary vocabulary(read_object(tokens), tokens.string());
+  size_ = vocabulary.size();
+  load_specials(folder, vocabulary);
+  load_merges(folder / "merges.txt", vocabulary);
+}
+
+void ClipTokenizer::load_whole(const fs::path& folder) {
+  const std::string source = (folder / kWhole).string();
+  const Json json = read_whole(folder / kWhole);
+  const Json& model = json.at("model");
+  const Vocabulary vocabulary(member(model, "vocab", source + ": model"), source);
+  size_ = vocabulary.size();
+  load_specials(folder, vocabulary);
+  for (const auto& [text, id] : added_tokens(json, source)) {
+    const auto has_id = [id = id](const auto& special) { return special.second == id; };
+    check(vocabulary.find(text) == id && std::any_of(specials_.begin(), specials_.end(), has_id),
+          "{}: added_tokens: {} is no special token of CLIP's; Wick knows no others", source, in_quotes(text));
+  }
+  const Json& merges = member(model, "merges", source + ": model");
+  if (!merges.is_array()) fail_json(source + ": model: merges", "a list", merges);
+  for (size_t i = 0; i < merges.size(); ++i) {
+    const std::string where = fmt::format("{}: model: merges[{}]", source, i);
+    const auto [left, right] = merge_of(merges[i], where);
+    add_merge(left, right, vocabulary, where);
+  }
 }
 
 // As transformers reads them: a tokenizer_config.json with `added_tokens_decoder` is complete, an older one gives way
@@ -156,8 +221,23 @@ void ClipTokenizer::load_specials(const fs::path& folder, const Vocabulary& voca
   }
 }
 
+void ClipTokenizer::add_merge(const std::string& left, const std::string& right, const Vocabulary& vocabulary,
+                              const std::string& where) {
+  const auto id_of = [&](const std::string& token) {
+    const auto id = vocabulary.find(token);
+    if (!id) fail("{}: {} is not in the vocabulary; both must be of one tokenizer", where, in_quotes(token));
+    return *id;
+  };
+  const int32_t left_id = id_of(left), right_id = id_of(right);
+  if (!merges_.add(left_id, right_id, {int32_t(merges_.size()), id_of(left + right)}))
+    fail("{}: the pair {} stands there twice", where, in_quotes(left + " " + right));
+}
+
 void ClipTokenizer::load_merges(const fs::path& path, const Vocabulary& vocabulary) {
-  const std::string text = read_file(path);
+  const std::string text = read_file(path, kMaxMergesBytes);
+  const size_t invalid = invalid_utf8(text);
+  check(invalid == text.npos, "{}: expected UTF-8 text, found an invalid byte at {}; copy the file again",
+        path.string(), invalid);
   std::string_view rest = text;
   for (int line_number = 1; !rest.empty(); ++line_number) {
     std::string_view line = rest.substr(0, rest.find('\n'));
@@ -166,19 +246,10 @@ void ClipTokenizer::load_merges(const fs::path& path, const Vocabulary& vocabula
     if (line.starts_with("#version") || (line.empty() && rest.empty())) continue;
 
     const size_t space = line.find(' ');
+    const std::string where = fmt::format("{}: line {}", path.string(), line_number);
     if (space == line.npos || space == 0 || space + 1 == line.size() || line.find(' ', space + 1) != line.npos)
-      fail("{}: line {}: expected two tokens, found {}", path.string(), line_number, in_quotes(line));
-    const auto id_of = [&](const std::string& token) {
-      const auto id = vocabulary.find(token);
-      if (!id)
-        fail("{}: line {}: {} is not in vocab.json; the two files must be of one tokenizer", path.string(), line_number,
-             in_quotes(token));
-      return *id;
-    };
-    const std::string left(line.substr(0, space)), right(line.substr(space + 1));
-    const int32_t left_id = id_of(left), right_id = id_of(right);
-    if (!merges_.add(left_id, right_id, {int32_t(merges_.size()), id_of(left + right)}))
-      fail("{}: line {}: the pair {} stands there twice", path.string(), line_number, in_quotes(line));
+      fail("{}: expected two tokens, found {}", where, in_quotes(line));
+    add_merge(std::string(line.substr(0, space)), std::string(line.substr(space + 1)), vocabulary, where);
   }
 }
 

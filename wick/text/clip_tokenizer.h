@@ -2,7 +2,8 @@
 // natural language supervision", 2021; byte-level BPE as in GPT-2).
 //
 // A folder holds vocab.json (token -> id, where `</w>` ends a word), merges.txt (a header line, then one pair a line,
-// the first to be applied first), and tokenizer_config.json and special_tokens_map.json for the special tokens.
+// the first to be applied first), and tokenizer_config.json and special_tokens_map.json for the special tokens. Since
+// transformers 5 a tokenizer.json stands for the first two.
 // Ids are those of transformers' CLIPTokenizerFast. Its slow twin differs where ftfy is not installed: it then splits
 // between CJK characters and drops control characters.
 #pragma once
@@ -41,8 +42,12 @@ class ClipTokenizer {
   class Vocabulary;
 
   ClipTokenizer() = default;
+  void load_parts(const std::filesystem::path& folder);
+  void load_whole(const std::filesystem::path& folder);
   void load_specials(const std::filesystem::path& folder, const Vocabulary& vocabulary);
   void load_merges(const std::filesystem::path& path, const Vocabulary& vocabulary);
+  void add_merge(const std::string& left, const std::string& right, const Vocabulary& vocabulary,
+                 const std::string& where);
   const std::pair<std::string, int64_t>* special_at(std::string_view text) const;
   std::vector<int64_t> tokens(std::string_view text, size_t most) const;  // from the start on, without the end
   void encode_words(std::string_view text, size_t most, std::vector<int64_t>& ids) const;

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
-constexpr size_t kMaxFileBytes = size_t{256} << 20, kMaxTemplateBytes = size_t{1} << 20;
+constexpr size_t kMaxFileBytes = size_t{64} << 20, kMaxTemplateBytes = size_t{1} << 20;
 
 Json read_if_there(const fs::path& path) {
   Json json = fs::exists(path) ? read_json(path) : Json::object();

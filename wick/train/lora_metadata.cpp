@@ -2,11 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <charconv>
+#include <chrono>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
 #include <sstream>
 
+#include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/io/sha256.h"
 
 namespace wick {
 namespace {
@@ -61,19 +71,62 @@ json bucket_info(const Dataset& dataset) {
   return {{"buckets", buckets}, {"mean_img_ar_error", error / double(dataset.examples.size())}};
 }
 
-Metadata run_metadata(const LoraRun& run) {
+// Of the environment; a time by itself, in UTC.
+std::optional<int64_t> source_date_epoch() {
+  const char* text = std::getenv("SOURCE_DATE_EPOCH");
+  if (!text || !*text) return {};
+  int64_t seconds = -1;
+  const char* const last = text + std::strlen(text);
+  const auto [end, error] = std::from_chars(text, last, seconds);
+  constexpr int64_t kMost = 253402300799;  // the end of the year 9999
+  check_usage(error == std::errc() && end == last && seconds >= 0 && seconds <= kMost,
+              "SOURCE_DATE_EPOCH: expected seconds since 1970, found {}", quote(text));
+  return seconds;
+}
+
+double seconds_now() {
+  if (const auto fixed = source_date_epoch()) return double(*fixed);
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string python_float(double value) {
+  const std::string text = fmt::format("{}", value);
+  return text.find_first_of(".e") == text.npos ? text + ".0" : text;
+}
+
+// datetime.fromtimestamp(int(seconds)).isoformat(): local time.
+std::string iso_date(double seconds) {
+  const auto whole = std::time_t(seconds);
+  std::tm parts{};
+  source_date_epoch() ? ::gmtime_r(&whole, &parts) : ::localtime_r(&whole, &parts);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts)};
+}
+
+// Which parts a file's tensors are of.
+bool has_part(const std::map<std::string, Tensor>& tensors, std::string_view prefix) {
+  const auto found = tensors.lower_bound(std::string(prefix));
+  return found != tensors.end() && found->first.starts_with(prefix);
+}
+
+Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
   const TrainConfig& c = run.config;
   static constexpr const char* kSchedules[] = {"constant", "linear", "cosine"};
   const std::string schedule = kSchedules[size_t(c.lr_schedule)];
-  return {
+  Metadata all{
+      {"ss_session_id", fmt::format("{}", run.session.id)},
+      {"ss_training_started_at", python_float(run.session.started_at)},
+      {"ss_training_finished_at", python_float(seconds_now())},
       {"ss_output_name", c.name},
       {"ss_steps", fmt::format("{}", run.step)},
       {"ss_max_train_steps", fmt::format("{}", c.steps)},
-      {"ss_epoch", fmt::format("{}", run.epoch)},
+      {"ss_epoch", fmt::format("{}", run.epochs_done())},
+      {"ss_num_epochs", fmt::format("{}", run.epochs())},
       {"ss_num_batches_per_epoch", fmt::format("{}", run.batches_per_epoch)},
       {"ss_seed", fmt::format("{}", c.seed)},
       {"ss_learning_rate", fmt::format("{}", c.lr)},
-      {"ss_unet_lr", fmt::format("{}", c.lr)},
+      {"ss_text_encoder_lr", has_part(tensors, "lora_te") ? fmt::format("{}", c.lr) : "None"},
+      {"ss_clip_skip", "None"},
       {"ss_optimizer", fmt::format("AdamW(weight_decay={})", c.weight_decay)},
       {"ss_lr_scheduler", schedule == "constant" && c.warmup > 0 ? "constant_with_warmup" : schedule},
       {"ss_lr_warmup_steps", fmt::format("{}", c.warmup)},
@@ -86,16 +139,31 @@ Metadata run_metadata(const LoraRun& run) {
       {"ss_total_batch_size", fmt::format("{}", c.batch_size * c.accumulate)},
       {"ss_sd_model_name", folder_name(c.model)},
   };
+  if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = fmt::format("{}", c.lr);
+  return all;
 }
 
-Metadata network_metadata(const TrainConfig& c) {
+// As --network_args would have it: what is given for convolutions of more than one pixel, if any are trained.
+std::string network_arguments(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
+  const bool convolutions = std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
+    const Tensor& factor = entry.second;
+    return entry.first.ends_with(".lora_down.weight") && factor.rank() == 4 && factor.dim(2) * factor.dim(3) > 1;
+  });
+  if (!convolutions) return "{}";
+  return json{{"conv_dim", fmt::format("{}", c.rank)},
+              {"conv_alpha", fmt::format("{}", c.alpha)},
+              {"dropout", c.lora_dropout > 0 ? json(c.lora_dropout) : json()}}
+      .dump();
+}
+
+Metadata network_metadata(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
   return {
       {"ss_v2", "False"},
       {"ss_base_model_version", "sdxl_base_v1-0"},
       {"ss_network_module", "networks.lora"},
       {"ss_network_dim", fmt::format("{}", c.rank)},
       {"ss_network_alpha", fmt::format("{}", c.alpha)},
-      {"ss_network_args", "{}"},
+      {"ss_network_args", network_arguments(c, tensors)},
   };
 }
 
@@ -126,19 +194,51 @@ Metadata modelspec(const LoraRun& run, const std::string& hash) {
       {"modelspec.implementation", "https://github.com/Stability-AI/generative-models"},
       {"modelspec.title", run.config.name},
       {"modelspec.resolution", fmt::format("{}x{}", side, side)},
+      {"modelspec.date", iso_date(seconds_now())},
       {"modelspec.prediction_type", "epsilon"},
       {"modelspec.hash_sha256", "0x" + hash},
       {"sshs_model_hash", hash},
   };
 }
 
+// What sd-webui-additional-networks knew files by first (sd-scripts, library/train_util.py: addnet_hash_legacy): of the
+// 64 KiB behind the first MiB of a file with these metadata, nothing of a shorter one.
+std::string legacy_hash(const std::map<std::string, Tensor>& tensors, const Metadata& training) {
+  constexpr uint64_t kBegin = 0x100000, kEnd = 0x110000;
+  Sha256 hash;
+  uint64_t offset = 0;
+  safetensors_bytes(tensors, training, [&](std::string_view bytes) {
+    const uint64_t end = offset + bytes.size(), from = std::clamp(kBegin, offset, end),
+                   to = std::clamp(kEnd, from, end);
+    hash.update(bytes.data() + (from - offset), size_t(to - from));
+    offset = end;
+  });
+  return hash.hex().substr(0, 8);
+}
+
 }  // namespace
 
+LoraSession LoraSession::begin(const TrainConfig& config) {
+  const auto fixed = source_date_epoch();
+  if (!fixed) return {seconds_now(), std::random_device()()};
+  const std::string hash = sha256_hex(fmt::format("{} {} {}", *fixed, config.name, config.seed));
+  return {double(*fixed), uint32_t(std::stoul(hash.substr(0, 8), nullptr, 16))};
+}
+
+int64_t LoraRun::epochs() const {
+  return (config.steps * config.accumulate + batches_per_epoch - 1) / batches_per_epoch;
+}
+
+int64_t LoraRun::epochs_done() const {
+  return step >= config.steps ? epochs() : step * config.accumulate / batches_per_epoch;
+}
+
 Metadata sdxl_lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
-  Metadata all = run_metadata(run);
-  for (const Metadata& part :
-       {network_metadata(run.config), dataset_metadata(run), modelspec(run, sha256_of_tensors(tensors))})
+  Metadata all = run_metadata(run, tensors);
+  for (const Metadata& part : {network_metadata(run.config, tensors), dataset_metadata(run)})
     all.insert(part.begin(), part.end());
+  all["sshs_legacy_hash"] = legacy_hash(tensors, Metadata(all));
+  all.merge(modelspec(run, sha256_of_tensors(tensors)));
   return all;
 }
 

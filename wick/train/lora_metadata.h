@@ -1,5 +1,7 @@
-// What a LoRA file says about itself, in the keys that ComfyUI's and A1111's users know: kohya's ss_*, and modelspec.*
-// (Stability-AI/ModelSpec 1.0.1). Without dates, so that the same run writes the same bytes.
+// What a LoRA file says about itself, in the keys that ComfyUI's and A1111's users know: kohya's ss_* and sshs_*
+// (kohya-ss/sd-scripts, train_network.py, networks/lora.py), and modelspec.* (Stability-AI/ModelSpec 1.0.1), spelt as
+// Python spells them there. Times, dates and the session's id differ from run to run unless SOURCE_DATE_EPOCH
+// (reproducible-builds.org) is set, which stands for every time then.
 #pragma once
 
 #include <map>
@@ -11,11 +13,24 @@
 
 namespace wick {
 
+// A process that trains, as kohya counts them: one that goes on with another's run is a session of its own.
+struct LoraSession {
+  double started_at;  // seconds since 1970
+  uint32_t id;
+
+  // Throws UsageError if SOURCE_DATE_EPOCH is no time.
+  static LoraSession begin(const TrainConfig& config);
+};
+
 struct LoraRun {
   const TrainConfig& config;
   const Dataset& dataset;
   const BucketOptions& buckets;
-  int64_t step = 0, epoch = 0, batches_per_epoch = 0;
+  LoraSession session;
+  int64_t step = 0, batches_per_epoch = 0;
+
+  int64_t epochs() const;       // that all of the run's steps take, the last maybe in part
+  int64_t epochs_done() const;  // whole ones, but at the end of the run all
 };
 
 // `tensors` are those that the file will hold; their hash is part of it.

@@ -2,17 +2,17 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"
+#include "wick/io/descriptor.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
+#include "wick/io/safetensors.h"
 #include "wick/io/sha256.h"
 
 namespace wick {
@@ -42,31 +42,26 @@ bool is_weight_file(const fs::path& file) {
          file.filename().string().find(".safetensors.index.") != std::string::npos;
 }
 
-std::ifstream open_binary(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  check(in.is_open(), "{}: cannot be read: {}", file.string(), std::strerror(errno));
-  return in;
-}
-
 // Of the shards that an index names none may be missing.
 void check_shards(const fs::path& folder) {
   const fs::path index = folder / "model.safetensors.index.json";
   if (fs::exists(folder / "model.safetensors") || !fs::exists(index)) return;
-  const nlohmann::json json = read_json(index);
-  for (const auto& [tensor, shard] : member(json, "weight_map", index.string()).items()) {
-    const fs::path file = folder / as<std::string>(shard, index.string() + ": weight_map");
+  for (const auto& [tensor, shard] : read_safetensors_index(index)) {
+    const fs::path file = folder / shard;
     check(fs::exists(file), "{}: no such file, but {} names it; fetch it again", file.string(),
           index.filename().string());
   }
 }
 
 void copy_whole(const fs::path& from, const fs::path& to) {
-  std::ifstream in = open_binary(from);
+  const FileDescriptor in(from);
   AtomicFile out(to);
   std::vector<char> chunk(kChunk);
-  while (in.read(chunk.data(), std::streamsize(chunk.size())), in.gcount() > 0)
-    out.write(chunk.data(), size_t(in.gcount()));
-  check(in.eof(), "{}: cannot be read: {}", from.string(), std::strerror(errno));
+  uint64_t offset = 0;
+  while (const size_t count = in.read_at(offset, chunk.data(), chunk.size())) {
+    out.write(chunk.data(), count);
+    offset += count;
+  }
   out.commit();
 }
 
@@ -77,20 +72,20 @@ void copy_config(const fs::path& from, const fs::path& to, std::optional<DType> 
   const char* const name = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = name;
-  write_file_atomically(to / kTransformersLast, config.dump(2) + "\n");
+  write_file_atomically(to / kTransformersLast, to_text(std::move(config)));
 }
 
 void hash_sampled(Sha256& hash, const fs::path& file) {
   constexpr uint64_t kWhole = uint64_t{64} << 20;
-  const uint64_t bytes = fs::file_size(file);
+  const FileDescriptor in(file);
+  const uint64_t bytes = in.size();
   const uint64_t stride = std::max<uint64_t>(kChunk, bytes <= kWhole ? 0 : bytes / (kWhole / kChunk));
-  std::ifstream in = open_binary(file);
   std::vector<char> chunk(kChunk);
   for (uint64_t offset = 0; offset < bytes; offset += stride) {
-    in.seekg(std::streamoff(offset));
-    in.read(chunk.data(), std::streamsize(std::min<uint64_t>(kChunk, bytes - offset)));
-    check(in.good(), "{}: ends before its {}", file.string(), count_of(bytes, "byte"));
-    hash.update(chunk.data(), size_t(in.gcount()));
+    const auto wanted = size_t(std::min<uint64_t>(kChunk, bytes - offset));
+    check(in.read_at(offset, chunk.data(), wanted) == wanted, "{}: ends before its {}", file.string(),
+          count_of(bytes, "byte"));
+    hash.update(chunk.data(), wanted);
   }
 }
 

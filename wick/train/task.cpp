@@ -112,6 +112,7 @@ class LoraTask final : public DenoisingTask {
  public:
   LoraTask(const TrainConfig& config, const fs::path& model, const Source& source)
       : DenoisingTask(config, model, source.buckets),
+        session_(LoraSession::begin(config)),
         lora_({.rank = int(config.rank),
                .alpha = float(config.alpha),
                .targets = config.targets.empty() ? sdxl_default_targets() : config.targets,
@@ -133,8 +134,8 @@ class LoraTask final : public DenoisingTask {
     const LoraRun run{.config = config_,
                       .dataset = data_->dataset(),
                       .buckets = buckets_,
+                      .session = session_,
                       .step = step,
-                      .epoch = batches().epoch(),
                       .batches_per_epoch = batches().batches_per_epoch()};
     const std::map<std::string, Tensor> tensors = lora_.tensors(config_.save_dtype);
     save_safetensors(file, tensors, sdxl_lora_metadata(run, tensors));
@@ -147,6 +148,7 @@ class LoraTask final : public DenoisingTask {
   }
 
  private:
+  LoraSession session_;
   Adapter lora_;
 };
 
@@ -211,7 +213,7 @@ class VaeTask final : public Task {
       weights_.save(folder / kWeightFile, config_.save_dtype);
       nlohmann::json vae = read_json(model_ / "vae" / "config.json");
       vae["scaling_factor"] = 1 / latent_deviation();
-      write_file_atomically(folder / "config.json", vae.dump(2) + "\n");
+      write_file_atomically(folder / "config.json", to_text(std::move(vae)));
     });
     return stem;
   }

@@ -173,10 +173,21 @@ class WholeTextTask final : public TextTask {
   }
 };
 
+// What a config says of training alone.
+void check_trainable(const TrainConfig& config, const fs::path& model) {
+  const LlamaConfig c = LlamaConfig::read(model);
+  check(c.attention_dropout == 0,
+        "{}: attention_dropout is {}; Wick trains without it: set it to 0, or see --lora-dropout",
+        (model / "config.json").string(), c.attention_dropout);
+  check(!config.from_scratch || c.initializer_range > 0,
+        "{}: initializer_range should be above 0 for --from-scratch, found 0", (model / "config.json").string());
+}
+
 }  // namespace
 
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
                                      const TextData& data) {
+  check_trainable(config, model);
   if (config.train == TrainMode::lora) return std::make_unique<TextLoraTask>(config, model, backend, data);
   check(config.train == TrainMode::full, "--train vae: {} is a language model, which has none", config.model);
   return std::make_unique<WholeTextTask>(config, model, backend, data);

@@ -1,0 +1,144 @@
+// What a LoRA file says of its run, as kohya's scripts spell it.
+#include "wick/train/lora_metadata.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <ctime>
+#include <nlohmann/json.hpp>
+
+#include "io/files.h"
+#include "wick/io/safetensors.h"
+#include "wick/io/sha256.h"
+#include "wick/ops/random.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+namespace {
+
+using Tensors = std::map<std::string, Tensor>;
+using Metadata = std::map<std::string, std::string>;
+
+Tensor zeros_of(const Shape& shape) { return zeros(shape, DType::f32); }
+
+Tensors unet() {
+  return {{"lora_unet_x_to_q.lora_down.weight", zeros_of({4, 8})},
+          {"lora_unet_x_to_q.lora_up.weight", zeros_of({8, 4})}};
+}
+Tensors text() { return {{"lora_te1_x.lora_down.weight", zeros_of({4, 8})}}; }
+
+class LoraMetadata : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::setenv("SOURCE_DATE_EPOCH", "1700000000", 1);
+    config_.steps = 10;
+    config_.accumulate = 2;
+    config_.lr = 1e-4;
+    config_.rank = 4;
+    config_.alpha = 2;
+    dataset_.folder = "pictures";
+    dataset_.examples.push_back({.image = "pictures/a.png",
+                                 .name = "a.png",
+                                 .caption = "a cat",
+                                 .size = {64, 64},
+                                 .placement = {.bucket = {64, 64}, .scaled = {64, 64}}});
+  }
+  void TearDown() override { ::unsetenv("SOURCE_DATE_EPOCH"); }
+
+  Metadata of(const Tensors& tensors, int64_t step = 10) const {
+    return sdxl_lora_metadata({.config = config_,
+                               .dataset = dataset_,
+                               .buckets = buckets_,
+                               .session = LoraSession::begin(config_),
+                               .step = step,
+                               .batches_per_epoch = 6},
+                              tensors);
+  }
+
+  TrainConfig config_;
+  Dataset dataset_;
+  BucketOptions buckets_;
+};
+
+TEST_F(LoraMetadata, TimesAreThoseOfTheEnvironment) {
+  const Metadata m = of(unet());
+  EXPECT_EQ(m.at("ss_training_started_at"), "1700000000.0");
+  EXPECT_EQ(m.at("ss_training_finished_at"), "1700000000.0");
+  EXPECT_EQ(m.at("modelspec.date"), "2023-11-14T22:13:20");
+  EXPECT_EQ(m, of(unet()));
+  ::setenv("SOURCE_DATE_EPOCH", "1700000001", 1);
+  EXPECT_NE(of(unet()).at("ss_session_id"), m.at("ss_session_id"));
+  for (const char* bad : {"x", "-1", "1.5", " 1", "99999999999999999999"}) {
+    ::setenv("SOURCE_DATE_EPOCH", bad, 1);
+    EXPECT_THROW(LoraSession::begin(config_), UsageError) << bad;
+  }
+}
+
+TEST_F(LoraMetadata, WithoutItTheyAreNow) {
+  ::unsetenv("SOURCE_DATE_EPOCH");
+  const auto now = double(std::time(nullptr));
+  const Metadata m = of(unet());
+  EXPECT_NEAR(std::stod(m.at("ss_training_started_at")), now, 60);
+  EXPECT_GE(std::stod(m.at("ss_training_finished_at")), std::stod(m.at("ss_training_started_at")));
+  EXPECT_EQ(m.at("modelspec.date").size(), std::string("2023-11-14T22:13:20").size());
+  EXPECT_NE(m.at("ss_session_id"), of(unet()).at("ss_session_id"));
+}
+
+// 10 steps of 2 batches in epochs of 6.
+TEST_F(LoraMetadata, EpochsAreCounted) {
+  EXPECT_EQ(of(unet()).at("ss_num_epochs"), "4");
+  EXPECT_EQ(of(unet()).at("ss_epoch"), "4");
+  EXPECT_EQ(of(unet(), 9).at("ss_epoch"), "3");
+  EXPECT_EQ(of(unet(), 8).at("ss_epoch"), "2");
+  EXPECT_EQ(of(unet(), 2).at("ss_epoch"), "0");
+}
+
+TEST_F(LoraMetadata, RatesAreOfWhatIsTrained) {
+  const Metadata of_unet = of(unet()), of_text = of(text());
+  EXPECT_EQ(of_unet.at("ss_unet_lr"), "0.0001");
+  EXPECT_EQ(of_unet.at("ss_text_encoder_lr"), "None");
+  EXPECT_EQ(of_unet.at("ss_clip_skip"), "None");
+  EXPECT_FALSE(of_text.contains("ss_unet_lr"));
+  EXPECT_EQ(of_text.at("ss_text_encoder_lr"), "0.0001");
+  Tensors both = unet();
+  both.merge(text());
+  EXPECT_EQ(of(both).at("ss_unet_lr"), "0.0001");
+  EXPECT_EQ(of(both).at("ss_text_encoder_lr"), "0.0001");
+}
+
+TEST_F(LoraMetadata, ConvolutionsAreNetworkArguments) {
+  EXPECT_EQ(of(unet()).at("ss_network_args"), "{}");
+  Tensors convolution = unet();
+  convolution["lora_unet_x_conv1.lora_down.weight"] = zeros_of({4, 8, 1, 1});
+  EXPECT_EQ(of(convolution).at("ss_network_args"), "{}");
+  convolution["lora_unet_x_conv1.lora_down.weight"] = zeros_of({4, 8, 3, 3});
+  const auto args = nlohmann::json::parse(of(convolution).at("ss_network_args"));
+  EXPECT_EQ(args.at("conv_dim"), "4");
+  EXPECT_EQ(args.at("conv_alpha"), "2");
+}
+
+// sd-scripts, library/train_util.py: precalculate_safetensors_hashes, with addnet_hash_legacy and
+// addnet_hash_safetensors.
+TEST_F(LoraMetadata, HashesAreThoseOfKohya) {
+  Rng rng(7);
+  const Tensors large = {{"lora_unet_x_to_q.lora_down.weight", random_normal({600, 512}, rng)}};  // 1.2 MB
+  for (const Tensors& tensors : {unet(), large}) {
+    const Metadata m = of(tensors);
+    Metadata training;
+    for (const auto& [key, value] : m)
+      if (key.starts_with("ss_")) training[key] = value;
+    const TemporaryDirectory folder;
+    save_safetensors(folder / "f", tensors, training);
+    const std::string file = read_plain(folder / "f");
+    const std::string part = file.size() < 0x100000 ? "" : file.substr(0x100000, 0x10000);
+    EXPECT_EQ(m.at("sshs_legacy_hash"), sha256_hex(part).substr(0, 8));
+    uint64_t header = 0;
+    std::memcpy(&header, file.data(), sizeof header);
+    EXPECT_EQ(m.at("sshs_model_hash"), sha256_hex(file.substr(8 + header)));
+  }
+  EXPECT_EQ(of(unet()).at("sshs_legacy_hash"), "e3b0c442");  // of nothing
+}
+
+}  // namespace
+}  // namespace wick
