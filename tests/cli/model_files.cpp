@@ -320,7 +320,7 @@ TEST_F(ModelFiles, AKeyThatStandsTwiceIsRefused) {
   expect_refused(train(kText, data), {"x.jsonl: line 1", "\"content\" stands twice"});
   write_plain(data, "{\"text\": \"a\", \"score\": NaN}\n");
   expect_refused(train(kText, data), {"x.jsonl: line 1", "JSON"});
-  write_plain(data, std::string(100000, '['));
+  write_plain(data, "{\"text\": " + std::string(100000, '['));
   expect_refused(train(kText, data), {"x.jsonl: line 1", "deep"});
 }
 
