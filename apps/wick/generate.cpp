@@ -103,8 +103,9 @@ void plan(const GenerateArguments& a, const std::filesystem::path& folder, const
         request.width, request.height, readable_bytes(total), device, readable_bytes(*free),
         in_bf16 + total / 100 < total ? ", --bf16 " + readable_bytes(in_bf16) : "");
   }
-  fmt::print("Drawing {} of {}x{} pixels in {}; memory on {}: {} needed{}.\n", count_of(pictures, "picture"),
-             request.width, request.height, count_of(request.steps, "step"), device, readable_bytes(total),
+  fmt::print("Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}.\n",
+             count_of(pictures, "picture"), request.width, request.height, count_of(request.steps, "step"), a.sampler,
+             NoiseSchedule::read(folder / "scheduler").class_name, device, readable_bytes(total),
              free ? fmt::format("; {} free", readable_bytes(*free)) : "");
   std::fflush(stdout);
 }
@@ -117,8 +118,6 @@ void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, 
   const Sdxl sdxl = Sdxl::load(
       folder, {.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend(), .vae_encoder = false});
   const TextToImage text_to_image(sdxl, folder);
-  if (grid.cells.empty())
-    fmt::print("Drawing with --sampler {}; the folder names {}.\n", a.sampler, text_to_image.schedule().class_name);
   for (const uint64_t seed : a.seeds) {
     grid.rows.push_back(label.empty()         ? fmt::format("seed {}", seed)
                         : a.seeds.size() == 1 ? label

@@ -71,7 +71,8 @@ struct Case {
   bool is_language() const { return component.empty(); }
   std::string forward(const fs::path& with_model, const fs::path& with_lora, const fs::path& to) const {
     return "forward --device cpu --model " + word(with_model) + (is_language() ? "" : " --component " + component) +
-           (with_lora.empty() ? "" : " --lora " + word(with_lora)) + " --in " + word(inputs) + " --out " + word(to);
+           (with_lora.empty() ? "" : " --lora " + word(with_lora)) + " --in " + word(inputs) + " --out " + word(to) +
+           " --overwrite";
   }
 };
 

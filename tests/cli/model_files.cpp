@@ -391,7 +391,7 @@ TEST_F(ModelFiles, GenerateSaysWhichSchedulerTheFolderNames) {
         "UniPCMultistepScheduler", "HeunDiscreteScheduler"}) {
     set(config, {{"_class_name", name}, {"lambda_min_clipped", -kInfinity}, {"solver_order", 2}});
     const Outcome outcome = run_well(draw(model));
-    EXPECT_NE(outcome.out.find("--sampler euler; the folder names " + std::string(name)), std::string::npos)
+    EXPECT_NE(outcome.out.find("--sampler euler (the folder names " + std::string(name) + ")"), std::string::npos)
         << outcome.out;
     const std::string drawn = read_plain(folder_ / "x.png");
     if (picture.empty()) picture = drawn;
@@ -423,6 +423,23 @@ TEST_F(ModelFiles, AFolderOfTodaysDiffusersIsTheSameModel) {
 }
 
 // --- Values that are no numbers ---
+
+TEST_F(ModelFiles, WeightsThatAreNoNumbersAreNotMerged) {
+  const fs::path model = copy(kGolden / "llama/qwen2"), merged = folder_ / "merged";
+  const SafetensorsFile file = SafetensorsFile::open(kGolden / "llama/qwen2/model.safetensors");
+  for (const std::string spoilt : {"model.layers.1.mlp.up_proj.weight", "model.norm.weight"}) {
+    std::map<std::string, Tensor> tensors;
+    for (const auto& [name, info] : file.tensors()) tensors[name] = file.load(name);
+    Tensor values = cast(tensors.at(spoilt), DType::f32);
+    values.data<float>()[3] = float(kNaN);
+    tensors[spoilt] = cast(values, file.tensors().at(spoilt).dtype.value());
+    save_safetensors(model / "model.safetensors", tensors, {{"format", "pt"}});
+    expect_refused(
+        "merge --model " + model.string() + " --lora " + (model / "adapter").string() + " --output " + merged.string(),
+        {"model.safetensors", spoilt, "not finite numbers"});
+    EXPECT_FALSE(fs::exists(merged));
+  }
+}
 
 TEST_F(ModelFiles, WeightsThatAreNoNumbersAreTold) {
   const fs::path model = copy(kText), data = folder_ / "x.jsonl";

@@ -140,6 +140,8 @@ const std::vector<Wrong> kWrong = {
     {2, kPlan + "--resolution 8", {"--resolution", "8"}},
     {2, kPlan + "--device tpu", {"--device", "'tpu'"}},
     {2, kPlan + "--bf16 --fp16", {"--bf16", "--fp16"}},
+    {1, kPlan + "--targets '" + std::string(60, '*') + "z'", {"--targets", "****z", "matches no module"}},
+    {1, kPlan + "--targets '*_*_*_*_*.*.*.*.*.*.*o*o*t*t*k*z'", {"--targets", "*k*z", "matches no module"}},
     {1, kPlan + "--targets nothing*", {"--targets", "nothing*", "it has unet.*.attn1.to_k, ", "…"}},
     {1, "plan --model $T/none", {"--model", "$T/none"}},
 

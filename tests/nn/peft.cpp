@@ -60,8 +60,7 @@ TEST(PeftConfig, PatternsAreTakenInTheFilesOrder) {
   EXPECT_EQ(alpha(whole + "," + regex + "," + name, second), 5);
   EXPECT_EQ(alpha(whole + "," + regex + "," + name, "model.layers.4.self_attn.q_proj"), 7);
   EXPECT_EQ(alpha(whole + "," + regex + "," + name, "model.layers.4.self_attn.v_proj"), 12);
-  // A key that comes twice has its first place and its last value, as in Python.
-  EXPECT_EQ(alpha(name + "," + whole + R"(,"q_proj": 9)", first), 9);
+  EXPECT_THROW(alpha(name + "," + whole + R"(,"q_proj": 9)", first), Error);
 }
 
 // patterns.json is of peft's get_pattern_key.

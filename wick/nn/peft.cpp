@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <set>
 
 #include "wick/io/file.h"
 #include "wick/io/json.h"
@@ -49,22 +48,14 @@ std::vector<std::string> target_modules(const std::vector<std::string>& modules,
   return targets;
 }
 
-// A JSON object, and the order in which the file has the keys of the objects in it: nlohmann's sorts them, while the
-// first of PEFT's patterns that fits a module decides.
+// A JSON object, and once more with its keys in the file's order: nlohmann's sorts them, while the first of PEFT's
+// patterns that fits a module decides.
 struct OrderedObject {
   nlohmann::json json;
-  std::map<std::string, std::vector<std::string>> keys;  // by the key of the inner object
+  nlohmann::ordered_json ordered;
 
-  OrderedObject(std::string_view text, const std::string& source) : json(parse_json(text, source)) {
-    std::string outer;
-    const auto note = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& parsed) {
-      if (event != nlohmann::json::parse_event_t::key) return true;
-      if (depth == 1) keys.erase(outer = parsed.get<std::string>());
-      if (depth == 2) keys[outer].push_back(parsed.get<std::string>());
-      return true;
-    };
-    check(!nlohmann::json::parse(text, note, /*allow_exceptions=*/false).is_discarded(), "{}: not valid JSON", source);
-  }
+  OrderedObject(std::string_view text, const std::string& source)
+      : json(parse_json(text, source)), ordered(nlohmann::ordered_json::parse(text)) {}
 };
 
 PeftConfig::Patterns patterns_of(const OrderedObject& all, const std::string& key, const std::string& source) {
@@ -74,11 +65,7 @@ PeftConfig::Patterns patterns_of(const OrderedObject& all, const std::string& ke
   if (!found->is_object()) fail_json(where, "an object", *found);
   PeftConfig::Patterns patterns;
   size_t regexes = 0;
-  std::set<std::string> seen;
-  const auto order = all.keys.find(key);
-  if (order == all.keys.end()) return {};
-  for (const std::string& pattern : order->second) {
-    if (!seen.insert(pattern).second) continue;
+  for (const auto& [pattern, value] : all.ordered.at(key).items()) {
     patterns.emplace_back(NamePattern(pattern, where), get<double>(*found, pattern, where));
     regexes += patterns.back().first.is_plain() ? 0 : 1;
     check(patterns.size() <= kMostPatterns && regexes <= kMostRegexes,

@@ -39,8 +39,7 @@ const SchedulerClass& class_of(const Config& config, const std::string& name) {
   const auto* found = std::ranges::find(kClasses, name, &SchedulerClass::name);
   check(found != std::end(kClasses),
         "{}: the scheduler is {}, of whose noise Wick knows nothing; it supports Euler, EulerAncestral, DDIM, DDPM, "
-        "PNDM, "
-        "DPMSolver, UniPC and Heun",
+        "PNDM, DPMSolver, UniPC and Heun",
         config.source(), quote(name));
   return *found;
 }

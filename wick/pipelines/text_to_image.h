@@ -33,8 +33,6 @@ class TextToImage {
   // The side of the square pictures that the model was made for.
   static int64_t native_size(const std::filesystem::path& folder);
 
-  const NoiseSchedule& schedule() const { return schedule_; }
-
   Image operator()(const ImageRequest& request, const std::function<void(int64_t step)>& on_step = {}) const;
 
   // Its parts: noise [1, h, w, C] of unit variance -> latents -> picture [1, H, W, 3] in about [-1, 1].

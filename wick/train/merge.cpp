@@ -13,6 +13,7 @@
 #include "wick/ops/matmul.h"
 #include "wick/ops/shape.h"
 #include "wick/pipelines/convert.h"
+#include "wick/train/finite.h"
 #include "wick/train/model_folder.h"
 
 namespace wick {
@@ -41,8 +42,7 @@ class Changes {
     const LoraSite head{"llama.lm_head", {config.hidden, config.vocab}, embedding_, true};
     check(!config.tied || loras_.contains("lm_head.weight") || !adapter_.match({head}),
           "--lora: one of them is on lm_head, which has no weights of its own in this model: they are the embedding's. "
-          "It "
-          "runs beside the model, and cannot be merged");
+          "It runs beside the model, and cannot be merged");
     adapter_.check_complete();
   }
 
@@ -74,7 +74,11 @@ void write_merged(const fs::path& from, const std::vector<fs::path>& files, cons
       const Tensor stored = file.load(name);
       const auto edit = edits.find(name);
       const DType kept = info.shape.rank() == 2 ? dtype.value_or(stored.dtype()) : stored.dtype();
+      check(!is_float(stored.dtype()) || is_finite(stored),
+            "{}: {} holds values that are not finite numbers: the model is damaged", path.string(), name);
       tensors[name] = cast(edit == edits.end() ? stored : edit->second(stored), kept);
+      check(!is_float(kept) || is_finite(tensors[name]), "{}: {} has values too large for {}; choose f32 or bf16",
+            path.string(), name, name_of(kept));
     }
     save_safetensors(to / path.filename(), tensors, file.metadata());
   }
