@@ -39,7 +39,8 @@ std::vector<Size> bucket_sizes(const BucketOptions& options) {
   const int64_t area = options.resolution * options.resolution, step = options.step;
   const int64_t least = std::max(step, options.resolution / 2 / step * step), most = 2 * options.resolution;
   const int64_t side = options.resolution / step * step;
-  check_usage(side > 0, "--resolution: expected at least {}, the step of the buckets, found {}", step, options.resolution);
+  check_usage(side > 0, "--resolution: expected at least {}, the step of the buckets, found {}", step,
+              options.resolution);
 
   std::set<Size> sizes{{side, side}};
   for (int64_t width = least; width <= most; width += step) {
