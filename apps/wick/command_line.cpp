@@ -16,7 +16,7 @@ namespace {
 bool is_dashed(std::string_view word) { return word.size() > 1 && word.front() == '-'; }
 
 std::vector<std::string> names_of_commands(const CLI::App& app) {
-  std::vector<std::string> names;
+  std::vector<std::string> names{"help"};
   for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
   return names;
 }

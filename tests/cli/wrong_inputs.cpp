@@ -24,6 +24,7 @@ const std::vector<Wrong> kWrong = {
     {2, "--nonsense", {"--nonsense"}},
     {2, "draw", {"draw: no such command (see wick --help)"}},
     {2, "trian --model tiny", {"trian: no such command; did you mean train? (see wick --help)"}},
+    {2, "hlep train", {"hlep: no such command; did you mean help?"}},
     {2, "Generate", {"Generate: no such command; did you mean generate?"}},
     {2, "--modle tiny", {"--modle: no such flag (see wick --help)"}},
     {2, "--versoin", {"--versoin: no such flag; did you mean --version?"}},
