@@ -52,7 +52,7 @@ def finish(name, model, component, inputs, outputs, lora="."):
         config = json.loads(file.read_text())
         if isinstance(config.get("target_modules"), list):
             config["target_modules"].sort()
-        file.write_text(json.dumps(config, indent=2) + "\n")
+        file.write_text(json.dumps(config, indent=2).replace(f"{ROOT}/", "") + "\n")
     save(folder / "out.safetensors", outputs)
     case = dict(model=model, component=component, inputs=inputs, lora=lora)
     (folder / "case.json").write_text(json.dumps(case, indent=1) + "\n")

@@ -44,12 +44,12 @@ def save(path, tensors, metadata=None):
 
 
 def sort_metadata(path):
-    """safetensors writes the metadata in an order of chance."""
+    """safetensors writes the metadata in an order of chance, and PEFT where this checkout lies."""
     data = path.read_bytes()
     end = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:end])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).replace(f"{ROOT}/", "").encode()
     path.write_bytes(data[:8] + text.ljust(end - 8) + data[end:])
 
 
