@@ -78,7 +78,7 @@ class Reader {
     }
   }
 
-  // What is neither a flag nor the one value of one.
+  // A command, an argument by its place, or one more value of a list.
   void take_plain(const std::string& word) {
     words_.push_back(word);
     if (!in_command()) {

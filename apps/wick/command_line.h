@@ -1,4 +1,4 @@
-// What stands between argv and CLI11.
+// The way from argv to CLI11, and from an error back to the flag that it is about.
 #pragma once
 
 #include <CLI/CLI.hpp>

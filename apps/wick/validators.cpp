@@ -191,7 +191,6 @@ LoraFile parse_lora(const std::string& argument) {
   const std::string file = argument.substr(0, colon), strength = argument.substr(colon + 1);
   check_lora(file);
   const std::optional<float> value = parse<float>(strength);
-  // ComfyUI's loaders have the same limit.
   constexpr float kStrongest = 100;
   check_usage(value && std::abs(*value) <= kStrongest,
               "--lora {}: expected FILE:STRENGTH with a finite number from -{} to {}, found '{}'", argument, kStrongest,

@@ -10,7 +10,7 @@ namespace wick::cli {
 // they wait for among them. It reads its variables when it is loaded, before main: the program is executed once more
 // with the variable set. `argv` is main's.
 void wait_briefly(char** argv);
-// What holds, for a user to read: "GOMP_SPINCOUNT=10000".
+// The variable that decides how threads wait, with its value: "GOMP_SPINCOUNT=10000".
 std::string wait_policy();
 
 }  // namespace wick::cli

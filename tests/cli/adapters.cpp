@@ -86,7 +86,7 @@ std::vector<std::string> case_names() {
 
 class Adapters : public testing::TestWithParam<std::string> {
  protected:
-  // What `wick forward` gives, or nothing where it failed.
+  // `wick forward` gives what the writer of the LoRA computed.
   void expect_forward(const Case& c, const fs::path& model, const fs::path& lora, const fs::path& want) {
     const fs::path out = folder / "out.safetensors";
     const Outcome outcome = run_wick(c.forward(model, lora, out));
@@ -109,6 +109,15 @@ TEST_P(Adapters, ComputeWhatTheirWritersDo) {
   } else {
     EXPECT_LE(relative_error(bare, c.out), 1e-5);
   }
+}
+
+// Drawing is planned on an outline of the model, which has no weights that an adapter could depend on.
+TEST_P(Adapters, AreDrawnWith) {
+  const Case c = Case::of(GetParam());
+  if (c.is_language()) return;
+  const Outcome outcome = run_wick("generate --device cpu --model " + word(c.model) + " --lora " + word(c.lora) +
+                                   " --prompt x --steps 1 --out " + word(folder / "x.png"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
 }
 
 TEST_P(Adapters, MergeIntoTheModel) {

@@ -111,7 +111,7 @@ int largest_difference(const Image& a, const Image& b) {
   return largest;
 }
 
-// What is there stays, unless --overwrite; and what a command reads stays in any case.
+// A file that is there stays, unless with --overwrite; one that the command reads stays in any case.
 TEST(Commands, NothingIsWrittenOverUnasked) {
   const TemporaryDirectory folder;
   const auto run_twice = [&](const std::string& command, const std::string& name) {

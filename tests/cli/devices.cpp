@@ -47,7 +47,7 @@ TEST(Devices, AModuleOfAnotherBuild) {
   expect_no_cuda("WICK_CUDA_MODULE='" WICK_OTHER_MODULE "'", "belongs to another build of wick");
 }
 
-// Whoever runs it need not know of the variables, and is heeded if he does.
+// A user need not know the variables; those that are set are heeded.
 TEST(Devices, ThreadsWaitBrieflyUnlessToldOtherwise) {
   const std::string unset = "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; ";
   const auto waits_by = [&](const std::string& prefix) { return run_wick("doctor", unset + prefix + kNoGpu).out; };

@@ -288,7 +288,7 @@ TEST_F(ModelFiles, NumbersThatNoModelHasAreRefused) {
   }
 }
 
-// What training alone needs does not stop who only runs the model.
+// Settings of training alone are no errors where the model only runs.
 TEST_F(ModelFiles, TrainingsSettingsCountInTraining) {
   const fs::path model = copy(kText), data = folder_ / "x.jsonl";
   write_plain(data, "{\"text\": \"a b c d\"}\n");

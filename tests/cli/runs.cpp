@@ -84,7 +84,7 @@ const std::vector<Wrong> kWrong = {
     {"", kText + "/dev/zero", 1, {"--dataset /dev/zero", "expected a file"}},
     {"", kText + "$D", 1, {"--dataset $D", "expected a file", "directory"}},
 
-    // What is wrong in itself.
+    // Files of settings that are wrong in themselves.
     {"echo 'rank = \"4\"' >$T/c.toml;",
      kOut + "--config $T/c.toml",
      2,

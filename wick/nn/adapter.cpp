@@ -245,6 +245,20 @@ float Adapter::Source::alpha_of(const std::string& name_in_file, const Entry& en
   return alpha.item();
 }
 
+namespace {
+
+LowRank part_of(const LoraSite& site, int64_t rank, bool largest, const std::string& what) {
+  if (!site.base)
+    return {zeros({site.target.out, rank}), zeros({rank, site.target.in})};  // in an outline only sizes count
+  const Tensor base = site.base();
+  check(is_float(base.dtype()), "{}: that needs the model's own weights, and those here are quantised, {}", what,
+        name_of(base.dtype()));
+  const Tensor w = cast(base, DType::f32);
+  return largest ? largest_part(w, rank, what) : first_columns_part(w, rank, what);
+}
+
+}  // namespace
+
 // PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
 // W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
 void Adapter::Source::take_part_out(Module& module, TakenFromBase taken, const std::string& name_in_file,
@@ -259,13 +273,8 @@ void Adapter::Source::take_part_out(Module& module, TakenFromBase taken, const s
         what);
   check(module.rank() <= std::min(site.target.in, site.target.out), "{}: its rank {} is more than the layer's", what,
         module.rank());
-  assert(site.base);
-  const Tensor base = site.base();
-  check(is_float(base.dtype()), "{}: that needs the model's own weights, and those here are quantised, {}", what,
-        name_of(base.dtype()));
-  const Tensor w = cast(base, DType::f32);
   const bool largest = taken == TakenFromBase::largest_part;
-  const LowRank part = largest ? largest_part(w, module.rank(), what) : first_columns_part(w, module.rank(), what);
+  const LowRank part = part_of(site, module.rank(), largest, what);
   const float factor = largest ? -1 : -module.lora.scale;
   module.lora.up = cat({affine(module.lora.up, module.lora.scale, 0), affine(part.up, factor, 0)}, 1);
   module.lora.down = cat({module.lora.down, part.down}, 0);
@@ -280,11 +289,11 @@ void Adapter::Source::check_base(const std::vector<std::string>& names, const Lo
     const auto found = bases.find(candidate);
     if (found == bases.end()) continue;
     found->second.used = true;
+    if (!site.base) continue;
     const Tensor theirs = file.load_numbers(found->second.key);
     const Shape shape{site.target.out, site.target.in};
     check(theirs.shape() == shape, "{}: {} has shape {}, and the model's has {}: Wick keeps the model's vocabulary",
           name(), quote(found->second.key), theirs.shape(), shape);
-    assert(site.base);
     const Tensor ours = site.base();
     const std::optional<DType> dtype = file.tensors().at(found->second.key).dtype;
     const bool comparable = is_float(ours.dtype()) && dtype && is_float(*dtype);

@@ -30,8 +30,8 @@ struct LoraTarget {  // the module that asks
 struct LoraSite {  // where it stands
   std::string path;
   LoraTarget target;
-  // Its matrix as the model's file has it, on the host, for files that depend on it; and whether that is the
-  // embedding's too.
+  // Its matrix as the model's file has it, on the host, for files that depend on it (none of an outline); and whether
+  // that is the embedding's too.
   std::function<Tensor()> base = {};
   bool tied = false;
 };

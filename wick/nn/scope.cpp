@@ -37,6 +37,7 @@ StackedTensor Scope::load_stacked(const std::vector<std::string>& names, const s
 }
 
 LoraSite Scope::site(const LoraTarget& target) const {
+  if (weights_.is_outline()) return {.path = path_, .target = target};
   const auto base = [weights = weights_, name = prefix_ + "weight", target] {
     return weights.read(name, {target.out, target.in});
   };

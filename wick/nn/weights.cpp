@@ -348,6 +348,8 @@ void Weights::read_deferred() const { state_->options.place.memory->fill(std::ex
 
 const Residence& Weights::place() const { return state_->options.place; }
 
+bool Weights::is_outline() const { return state_->outline; }
+
 bool Weights::has(const std::string& name) const {
   return state_->outline || state_->draw || state_->files.contains(name) || state_->tensors.contains(name);
 }

@@ -68,6 +68,7 @@ class Weights {
 
   static bool is_here(const std::filesystem::path& folder);  // whether open() finds files there
 
+  bool is_outline() const;  // there are shapes and no values
   bool has(const std::string& name) const;
   bool is_copy(const std::string& name, const std::string& other) const;  // in files: the same bytes, shape and dtype
   DType dtype_of(const std::string& name, const Shape& shape) const;      // in which load() hands it out
