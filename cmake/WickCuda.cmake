@@ -51,7 +51,7 @@ set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
 cmake_path(GET WICK_CUDNN PARENT_PATH cudnn)
 list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} ${cudnn}/lib)
 
-file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cpp ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cu)
+file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cpp ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cu)
 # Compiled once, for the module (or the programs) and for test_cuda, which plans without a device.
 add_library(wick_cuda_objects OBJECT ${sources})
 set_target_properties(wick_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)

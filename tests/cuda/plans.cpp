@@ -3,9 +3,9 @@
 
 #include <cstdlib>
 
-#include "wick/backend/cuda/lora_few_rows.h"
-#include "wick/backend/cuda/lora_gemm_mma.h"
-#include "wick/backend/cuda/lora_product.h"
+#include "wick/backend/cuda/linear/gemm_sm80.h"
+#include "wick/backend/cuda/linear/lora_few_rows.h"
+#include "wick/backend/cuda/linear/lora_product.h"
 #include "wick/core/rng.h"
 
 namespace wick {

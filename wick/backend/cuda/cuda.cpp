@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "wick/backend/cuda/cublaslt.h"
-#include "wick/backend/cuda/cudnn.h"
+#include "wick/backend/cuda/runtime/cublaslt.h"
+#include "wick/backend/cuda/runtime/cudnn.h"
 
 namespace wick {
 

@@ -11,9 +11,9 @@
 #include <string>
 
 #include "wick/backend/backend.h"
-#include "wick/backend/cuda/check.h"
 #include "wick/backend/cuda/gpu.h"
-#include "wick/backend/cuda/pool.h"
+#include "wick/backend/cuda/runtime/check.h"
+#include "wick/backend/cuda/runtime/pool.h"
 
 namespace wick {
 

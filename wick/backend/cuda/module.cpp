@@ -7,9 +7,9 @@
 #include <mutex>
 #include <vector>
 
-#include "wick/backend/cuda/cublaslt.h"
 #include "wick/backend/cuda/cuda.h"
-#include "wick/backend/cuda/cudnn.h"
+#include "wick/backend/cuda/runtime/cublaslt.h"
+#include "wick/backend/cuda/runtime/cudnn.h"
 
 namespace wick {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "wick/backend/cuda/check.h"
+#include "wick/backend/cuda/runtime/check.h"
 
 namespace wick {
 

@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Whether two programs give the same bits: runs each with the models that ship with Wick, on the CPU, and compares every
+tensor that they write (adapters, weights, states), every picture and every text.
+
+    python tools/same_bits/run.py BEFORE/wick AFTER/wick [ROWS]
+
+ROWS is a regular expression on the rows' names. Ends with 1 where anything differs. Metadata are not compared."""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+
+ROOT = Path(__file__).resolve().parents[2]
+PICTURES = ["--model", "tiny", "--dataset", "data/tiny-style", "--batch-size", "2", "--lr", "1e-3"]
+TEXT = ["--model", "tiny-llm", "--dataset", "data/tiny-pirate/train.jsonl", "--batch-size", "2", "--sequence-length", "512",
+        "--lr", "1e-3"]
+ODD = ["--accumulate", "2", "--ema", "0.99", "--warmup", "3", "--lr-schedule", "cosine"]
+LORA = ["--rank", "5", "--alpha", "3", "--lora-dropout", "0.1"]
+DRAW = ["generate", "--model", "tiny", "--prompt", "a red heart", "--steps", "6", "--seed", "3"]
+ANSWER = ["generate", "--model", "tiny-llm", "--prompt", "Once upon a time", "--max-tokens", "40"]
+
+# name: arguments; {out} is the row's folder, {of ROW} that of a row before it.
+ROWS = {
+    "lora": ["train", *PICTURES, *LORA, "--targets", "unet.*", "--steps", "12", "--output", "{out}"],
+    "lora-odd": ["train", *PICTURES, *LORA, *ODD, "--targets", "*attn*", "--steps", "6", "--caption-dropout", "0.2", "--output", "{out}"],
+    "lora-encoders": ["train", *PICTURES, *LORA, "--targets", "*", "--steps", "4", "--gradient-checkpointing", "--output", "{out}"],
+    "lora-bf16": ["train", *PICTURES, "--bf16", "--steps", "6", "--output", "{out}"],
+    "full": ["train", *PICTURES, "--train", "full", *ODD, "--steps", "4", "--output", "{out}"],
+    "vae": ["train", *PICTURES, "--train", "vae", *ODD, "--steps", "4", "--output", "{out}"],
+    "text-lora": ["train", *TEXT, *LORA, "--steps", "12", "--val", "data/tiny-pirate/val.jsonl", "--output", "{out}"],
+    "text-lora-odd": ["train", *TEXT, *LORA, *ODD, "--targets", "q_proj", "--targets", "down_proj", "--steps", "6", "--output", "{out}"],
+    "text-lora-q8": ["train", *TEXT, *LORA, "--quantize", "q8_0", "--steps", "6", "--output", "{out}"],
+    "text-full": ["train", *TEXT, "--train", "full", *ODD, "--steps", "4", "--no-packing", "--output", "{out}"],
+    "text-scratch": ["train", *TEXT, "--train", "full", "--from-scratch", "--steps", "4", "--output", "{out}"],
+    "resumed": ["train", "--output", "{of lora}", "--resume", "--steps", "20"],
+    "draw": [*DRAW, "--out", "{out}/picture.png"],
+    "draw-ddim": [*DRAW, "--sampler", "ddim", "--negative", "a star", "--width", "96", "--height", "64", "--out", "{out}/picture.png"],
+    "draw-lora": [*DRAW, "--lora", "{of lora}/lora.safetensors:0.7", "--seed", "4", "--bf16", "--out", "{out}/picture.png"],
+    "answer": ANSWER,
+    "answer-sampled": [*ANSWER, "--temperature", "0.8", "--seed", "7"],
+    "answer-lora": [*ANSWER, "--lora", "{of text-lora}/lora", "--temperature", "0"],
+    "merge-text": ["merge", "--model", "tiny-llm", "--lora", "{of text-lora}/lora", "--output", "{out}/merged"],
+    "convert": ["convert", "--model", "tiny-llm", "--output", "{out}/model.gguf"],
+}
+
+
+def run(program, folder, name, arguments):
+    out = folder / name
+    out.mkdir()
+    filled = [re.sub(r"\{of ([a-z0-9-]+)\}", lambda m: str(folder / m[1]), a).replace("{out}", str(out)) for a in arguments]
+    environment = dict(os.environ, OMP_NUM_THREADS="2", GOMP_SPINCOUNT="1000", SOURCE_DATE_EPOCH="0", WICK_MODELS=str(ROOT / "models"))
+    done = subprocess.run([program, *filled, *(["--device", "cpu"] if arguments[0] in ("train", "generate") else [])], cwd=ROOT,
+                          env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"{name}: {program} {' '.join(filled)}: exit {done.returncode}\n{done.stderr}")
+    if arguments[0] == "generate":
+        (out / "printed.txt").write_text("\n".join(line for line in done.stdout.splitlines() if "/s" not in line and str(out) not in line))
+
+
+def tensors(path):
+    """name -> bytes; safetensors files are read here, so that no dtype is in the way."""
+    import json
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:8 + length])
+    header.pop("__metadata__", None)
+    return {n: (i["dtype"], tuple(i["shape"]), data[8 + length + i["data_offsets"][0]:8 + length + i["data_offsets"][1]])
+            for n, i in header.items()}
+
+
+def differences(a, b):
+    if a.suffix != ".safetensors":
+        return [] if a.read_bytes() == b.read_bytes() else ["its bytes"]
+    x, y = tensors(a), tensors(b)
+    return sorted(x.keys() ^ y.keys()) + [n for n in x.keys() & y.keys() if x[n] != y[n]]
+
+
+def main():
+    before, after = (str(Path(p).resolve()) for p in sys.argv[1:3])
+    rows = re.compile(sys.argv[3] if len(sys.argv) > 3 else "")
+    # What a row is made of comes with it.
+    wanted = {n for n in ROWS if rows.search(n)}
+    wanted |= {m for n in wanted for a in ROWS[n] for m in re.findall(r"\{of ([a-z0-9-]+)\}", a)}
+    bad = 0
+    with tempfile.TemporaryDirectory() as temporary:
+        folders = [Path(temporary) / "before", Path(temporary) / "after"]
+        for folder in folders:
+            folder.mkdir()
+        for name in [n for n in ROWS if n in wanted]:
+            for program, folder in zip((before, after), folders):
+                run(program, folder, name, ROWS[name])
+            compared = 0
+            for a in sorted((folders[0]).rglob("*")):
+                if name != a.relative_to(folders[0]).parts[0] or a.suffix not in (".safetensors", ".png", ".gguf", ".txt") or "loss" in a.name:
+                    continue
+                b = folders[1] / a.relative_to(folders[0])
+                wrong = differences(a, b) if b.exists() else ["it is missing"]
+                compared += 1
+                if wrong:
+                    bad += 1
+                    print(f"{name}: {a.relative_to(folders[0])} differs in {', '.join(wrong[:5])}" + (f" and {len(wrong) - 5} more" if len(wrong) > 5 else ""))
+            print(f"{name}: {compared} files compared", flush=True)
+            if compared == 0:
+                raise SystemExit(f"{name}: nothing to compare")
+    print("FAILED" if bad else "the same bits")
+    sys.exit(1 if bad else 0)
+
+
+main()

@@ -1,0 +1,259 @@
+// Attention as matrix products and a softmax between them. The scores of as many rows as fit into a fixed part of
+// memory are made at a time, so that the rest is large products, which run at cuBLASLt's speed: the way for long rows
+// of wide heads (the VAE's one head of 512), and for 16-bit activations where cuDNN is missing. S keys; scores [H,
+// rows, S] f32, probabilities and their gradients in the dtype of the activations.
+#include <algorithm>
+
+#include "wick/backend/cuda/attention/kernels.h"
+#include "wick/backend/cuda/device/any_float.cuh"
+#include "wick/backend/cuda/device/reduce.cuh"
+#include "wick/backend/cuda/runtime/dense.h"
+
+namespace wick {
+namespace {
+
+constexpr int64_t kScores = int64_t{32} << 20;  // of scores at a time
+constexpr int kMaxThreads = 256;
+
+// Rows `first` .. `first` + rows - 1 of every head's queries.
+struct RowBlock {
+  int64_t first, rows, queries, keys;
+  bool causal;
+  const int2* ranges;  // of the entry's queries, or null
+
+  __device__ int64_t statistic(int64_t r) const { return r / rows * queries + first + r % rows; }
+  __device__ int2 visible(int64_t r) const {  // first <= key < last
+    const int64_t query = first + r % rows;
+    if (ranges) return ranges[query];
+    return {0, int(causal ? min(keys, query + 1) : keys)};
+  }
+};
+
+struct Strides {
+  int64_t batch, token, head, feature;
+};
+
+// One block a row. p may be scores itself.
+template <class T>
+__global__ void softmax_of_scores(T* p, const float* scores, float* lse, RowBlock block) {
+  const int64_t r = blockIdx.x;
+  const int2 seen = block.visible(r);
+  const float* const x = scores + r * block.keys;
+  float peak = -INFINITY, sum = 0;
+  for (int64_t i = seen.x + threadIdx.x; i < seen.y; i += blockDim.x)
+    peak = fmaxf(peak, x[i]);  // skips NaN, which comes back below
+  peak = block_reduce<Max>(peak);
+  for (int64_t i = seen.x + threadIdx.x; i < seen.y; i += blockDim.x) sum += expf(x[i] - peak);
+  sum = block_reduce<Sum>(sum);
+  const float factor = 1 / sum;
+  for (int64_t i = threadIdx.x; i < block.keys; i += blockDim.x)
+    p[r * block.keys + i] = from_float<T>(i >= seen.x && i < seen.y ? expf(x[i] - peak) * factor : 0);
+  if (threadIdx.x == 0) lse[block.statistic(r)] = peak + logf(sum);
+}
+
+// p = exp(scores - lse) and ds = p * (dp - delta), zero where nothing is visible. p may be scores, and ds may be dp.
+template <class T>
+__global__ void gradients_of_scores(T* p, T* ds, const float* scores, const float* dp, const float* lse,
+                                    const float* delta, RowBlock block) {
+  const int64_t r = blockIdx.x, s = block.statistic(r);
+  const int2 seen = block.visible(r);
+  const float shift = lse[s], mean = delta[s];
+  for (int64_t i = threadIdx.x; i < block.keys; i += blockDim.x) {
+    const int64_t at = r * block.keys + i;
+    const bool visible = i >= seen.x && i < seen.y;
+    const float weight = visible ? expf(scores[at] - shift) : 0, grad = visible ? weight * (dp[at] - mean) : 0;
+    p[at] = from_float<T>(weight);
+    ds[at] = from_float<T>(grad);
+  }
+}
+
+// y [B, S, G, D] dense = x where the entry's queries reach, else zero; a block a token.
+__global__ void copy_reached(const AnyFloats y, const AnyFloats x, Strides strides, int64_t tokens, int64_t heads,
+                             int64_t features, const int2* ranges, int64_t queries) {
+  const int64_t token = blockIdx.x % tokens, entry = blockIdx.x / tokens, row = heads * features;
+  const int2* const of_entry = ranges + entry * queries;
+  const bool reached = token >= of_entry[0].x && token < of_entry[queries - 1].y;
+  const int64_t from = entry * strides.batch + token * strides.token;
+  for (int64_t i = threadIdx.x; i < row; i += blockDim.x)
+    y.store(int64_t(blockIdx.x) * row + i,
+            reached ? x.load(from + i / features * strides.head + i % features * strides.feature) : 0);
+}
+
+int threads_for(int64_t keys) { return int(std::clamp<int64_t>((keys + 31) / 32 * 32, 32, kMaxThreads)); }
+
+View offset(const View& v, int64_t elements, const Shape& shape, const Shape& stride) {
+  return {v.as<char>() + elements * int64_t(size_of(v.dtype)), v.dtype, shape, stride};
+}
+// The heads of one batch entry, [key heads, those that share them, T, D]; empty stays empty.
+View heads_of(const View& v, int64_t b, int64_t shared) {
+  if (!v) return {};
+  return offset(v, b * v.stride[0], {v.shape[2] / shared, shared, v.shape[1], v.shape[3]},
+                {v.stride[2] * shared, v.stride[2], v.stride[1], v.stride[3]});
+}
+// Those of keys and values, once for all that share them.
+View key_heads_of(const View& v, int64_t b, int64_t shared) {
+  View heads = heads_of(v, b, 1);
+  heads.shape[1] = shared;
+  heads.stride[1] = 0;
+  return heads;
+}
+View rows_of_heads(const View& v, int64_t first, int64_t rows) {
+  return offset(v, first * v.stride[2], {v.shape[0], v.shape[1], rows, v.shape[3]}, v.stride);
+}
+View transposed(View v) {
+  std::swap(v.shape[2], v.shape[3]);
+  std::swap(v.stride[2], v.stride[3]);
+  return v;
+}
+// Dense [G, shared, rows, S] as [G, 1, shared * rows, S].
+View all_rows(const View& v) {
+  return contiguous_view(v.data, v.dtype, {v.shape[0], 1, v.shape[1] * v.shape[2], v.shape[3]});
+}
+const int2* ranges_of(const View& ranges, int64_t b) {
+  return ranges ? ranges.as<const int2>() + b * ranges.shape[1] : nullptr;
+}
+float* statistics_of(const View& s, int64_t b) { return s.as<float>() + b * s.shape[1] * s.shape[2]; }
+
+// How many rows of all heads go together.
+int64_t rows_at_a_time(int64_t heads, int64_t queries, int64_t keys) {
+  const int64_t rows = std::max<int64_t>(kScores / (heads * keys), 1);
+  return rows >= queries ? queries : std::max<int64_t>(rows / 128 * 128, 1);
+}
+
+// Keys or values, with zeros where no query of their entry reaches.
+class Reached {
+ public:
+  Reached(CudaBackend& cuda, const View& v, const View& ranges) : view_(v) {
+    if (!ranges) return;
+    scratch_.emplace(cuda, size_t(v.numel()) * size_of(v.dtype));
+    view_ = contiguous_view(scratch_->as<void>(), v.dtype, v.shape);
+    copy_reached<<<unsigned(v.shape[0] * v.shape[1]), threads_for(v.shape[2] * v.shape[3]), 0, cuda.stream()>>>(
+        AnyFloats(view_), AnyFloats(v), Strides{v.stride[0], v.stride[1], v.stride[2], v.stride[3]}, v.shape[1],
+        v.shape[2], v.shape[3], ranges.as<const int2>(), ranges.shape[1]);
+    cuda_launched("copy_reached");
+  }
+  const View& view() const { return view_; }
+
+ private:
+  std::optional<Scratch> scratch_;
+  View view_;
+};
+
+// [H, rows, S] in a dtype: in the memory of the f32 scores where that is the dtype.
+class Weights {
+ public:
+  Weights(CudaBackend& cuda, const Scratch& scores, int64_t count, DType dtype) : dtype_(dtype), scores_(scores) {
+    if (dtype != DType::f32) own_.emplace(cuda, size_t(count) * size_of(dtype));
+  }
+  View view(const Shape& shape) const {
+    return contiguous_view(own_ ? own_->as<void>() : scores_.as<void>(), dtype_, shape);
+  }
+
+ private:
+  DType dtype_;
+  const Scratch& scores_;
+  std::optional<Scratch> own_;
+};
+
+// Rows of heads [G, shared, rows, D] as [G, 1, shared * rows, D], so that one product sums over all that share keys.
+class SharedRows {
+ public:
+  SharedRows(CudaBackend& cuda, const View& v) : view_(v) {
+    if (v.shape[1] == 1) return;
+    dense_.emplace(cuda, v);
+    view_ = contiguous_view(dense_->view().data, v.dtype, {v.shape[0], 1, v.shape[1] * v.shape[2], v.shape[3]});
+  }
+  const View& view() const { return view_; }
+
+ private:
+  std::optional<DenseInput> dense_;
+  View view_;
+};
+
+// A sum over blocks of rows into a [G, 1, S, D] output: in f32 where there is more than one block.
+class BlockSum {
+ public:
+  BlockSum(CudaBackend& cuda, const View& target, bool several) : cuda_(cuda), target_(target), sum_(target) {
+    if (!target || !several || target.dtype == DType::f32) return;
+    scratch_.emplace(cuda, size_t(target.numel()) * sizeof(float));
+    sum_ = contiguous_view(scratch_->as<void>(), DType::f32, target.shape);
+  }
+  void add(const View& a, const View& b, float scale, bool first) const {
+    if (sum_) cuda_.matmul(sum_, a, b, scale, first ? 0 : 1);
+  }
+  void finish() const {
+    if (scratch_) cuda_.copy(target_, sum_);
+  }
+
+ private:
+  CudaBackend& cuda_;
+  View target_, sum_;
+  std::optional<Scratch> scratch_;
+};
+
+}  // namespace
+
+void attention_by_rows(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
+                       View ranges) {
+  const int64_t heads = q.shape[2], shared = heads / k.shape[2], queries = q.shape[1], keys = k.shape[1];
+  const int64_t step = rows_at_a_time(heads, queries, keys);
+  const Reached reached_keys(cuda, k, ranges), reached_values(cuda, v, ranges);
+  const Scratch scores(cuda, size_t(heads * step * keys) * sizeof(float));
+  const Weights weights(cuda, scores, heads * step * keys, q.dtype);
+  for (int64_t b = 0; b < q.shape[0]; ++b) {
+    const View out = heads_of(y, b, shared), query = heads_of(q, b, shared);
+    const View key = key_heads_of(reached_keys.view(), b, shared),
+               value = key_heads_of(reached_values.view(), b, shared);
+    for (int64_t first = 0; first < queries; first += step) {
+      const int64_t rows = std::min(step, queries - first);
+      const Shape shape{heads / shared, shared, rows, keys};
+      const View s = contiguous_view(scores.as<void>(), DType::f32, shape), p = weights.view(shape);
+      cuda.matmul(s, rows_of_heads(query, first, rows), transposed(key), scale, 0);
+      const RowBlock block{first, rows, queries, keys, causal, ranges_of(ranges, b)};
+      dispatch_float(q.dtype, [&]<class T>(Type<T>) {
+        softmax_of_scores<<<unsigned(heads * rows), threads_for(keys), 0, cuda.stream()>>>(
+            p.as<T>(), s.as<const float>(), statistics_of(lse, b), block);
+      });
+      cuda_launched("softmax_of_scores");
+      cuda.matmul(rows_of_heads(out, first, rows), p, value, 1, 0);
+    }
+  }
+}
+
+void attention_by_rows_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
+                                View k, View v, float scale, bool causal, View ranges) {
+  const int64_t heads = q.shape[2], shared = heads / k.shape[2], queries = q.shape[1], keys = k.shape[1];
+  const int64_t step = rows_at_a_time(heads, queries, keys), count = heads * step * keys;
+  const Reached reached_keys(cuda, k, ranges), reached_values(cuda, v, ranges);
+  const Scratch scores(cuda, size_t(count) * sizeof(float)), grads(cuda, size_t(count) * sizeof(float));
+  const Weights weights(cuda, scores, count, q.dtype), weight_grads(cuda, grads, count, q.dtype);
+  for (int64_t b = 0; b < q.shape[0]; ++b) {
+    const View query = heads_of(q, b, shared), grad = heads_of(dy, b, shared), grad_q = heads_of(dq, b, shared);
+    const View key = key_heads_of(reached_keys.view(), b, shared),
+               value = key_heads_of(reached_values.view(), b, shared);
+    const BlockSum grad_k(cuda, heads_of(dk, b, 1), step < queries), grad_v(cuda, heads_of(dv, b, 1), step < queries);
+    for (int64_t first = 0; first < queries; first += step) {
+      const int64_t rows = std::min(step, queries - first);
+      const Shape shape{heads / shared, shared, rows, keys};
+      const View some_queries = rows_of_heads(query, first, rows), some_grads = rows_of_heads(grad, first, rows);
+      const View s = contiguous_view(scores.as<void>(), DType::f32, shape), p = weights.view(shape);
+      const View dp = contiguous_view(grads.as<void>(), DType::f32, shape), ds = weight_grads.view(shape);
+      cuda.matmul(s, some_queries, transposed(key), scale, 0);
+      cuda.matmul(dp, some_grads, transposed(value), 1, 0);
+      const RowBlock block{first, rows, queries, keys, causal, ranges_of(ranges, b)};
+      dispatch_float(q.dtype, [&]<class T>(Type<T>) {
+        gradients_of_scores<<<unsigned(heads * rows), threads_for(keys), 0, cuda.stream()>>>(
+            p.as<T>(), ds.as<T>(), s.as<const float>(), dp.as<const float>(), statistics_of(lse, b),
+            statistics_of(delta, b), block);
+      });
+      cuda_launched("gradients_of_scores");
+      if (dv) grad_v.add(transposed(all_rows(p)), SharedRows(cuda, some_grads).view(), 1, first == 0);
+      if (dk) grad_k.add(transposed(all_rows(ds)), SharedRows(cuda, some_queries).view(), scale, first == 0);
+      if (grad_q) cuda.matmul(rows_of_heads(grad_q, first, rows), ds, key, scale, 0);
+    }
+    grad_k.finish();
+    grad_v.finish();
+  }
+}
+
+}  // namespace wick

@@ -1,0 +1,330 @@
+// Attention's backward pass on 9.0 by wgmma. Arguments is AttentionBackward<T>, or, for language models, with shared
+// heads and ranges of keys, RangedBackward<T>.
+#include "wick/backend/cuda/attention/sm80_ranges.cuh"
+#include "wick/backend/cuda/attention/sm90.cuh"
+
+namespace wick {
+namespace {
+
+// Tokens of the other side at a time, as many as the registers hold beside the sums; and whether they also hold the
+// scores of the tile that comes next, which the tensor cores then make while the exponentials of this one are taken.
+template <bool kKeys, int kD>
+constexpr int kOther = 64;
+template <int kD>
+constexpr int kRounds = kD == 64 ? 1 << 30 : 1;  // parts of a block: wide heads leave no registers to count them
+template <bool kKeys, int kD>
+constexpr bool kAhead = !kKeys || kD == 64;
+
+struct Maps {
+  CUtensorMap q, k, v, dy;  // boxes of kHeadsBox tokens
+};
+
+// Tiles of the copy engine lie at multiples of 1024 bytes; 64 features after 64.
+template <class T, int kD>
+struct Shared {
+  static constexpr int kOwnTiles = kD == 64 ? 2 : 1;  // the next one comes while this one is worked on
+  static constexpr int kOthers = kOther<false, kD>;
+  T own[kOwnTiles][2][kOwn * kD];
+  T other[kStages][2][kOthers * kD];
+  float lse[kStages][kOthers], delta[kStages][kOthers];
+  int2 seen[kStages][kOthers];  // with ranges, by queries of the other side,
+  int first[kStages];           // of which this is the first
+  uint64_t own_full[kOwnTiles], own_empty[kOwnTiles], full[kStages], empty[kStages];
+};
+
+#ifdef WICK_SM90A
+
+template <class T, int kD>
+struct Rings {
+  RingPlace<Shared<T, kD>::kOwnTiles> own;
+  RingPlace<kStages> other;
+};
+
+template <class Arguments>
+constexpr bool kRanged = false;
+template <class T>
+constexpr bool kRanged<RangedBackward<T>> = true;
+
+// Plain attention walks tiles begin .. end of one head.
+template <bool kKeys, class T>
+__device__ __forceinline__ BackwardWalk walk_of(const AttentionBackward<T>& a, int index, int own, int other) {
+  const BackwardPart part = backward_part<kKeys>(a, index, own, other);
+  BackwardWalk w{part.head, part.tile, part.split};
+  w.head = part.head;
+  w.begin = part.begin;
+  w.end = part.end;
+  return w;
+}
+template <bool kKeys, class T, int kD>
+__device__ __forceinline__ void store_gradients(const AttentionBackward<T>& a, const BackwardWalk& w, T* staging,
+                                                const float (&grad)[kD / 8][4], const float (&grad_partner)[kD / 8][4],
+                                                int first, int lane) {
+  store_gradients<kKeys, T, kD>(a, BackwardPart{w.own_head, w.own_tile, w.split}, staging, grad, grad_partner, first,
+                                lane);
+}
+template <bool kKeys>
+__device__ __forceinline__ int heads_of(const AttentionShape& s) {
+  return s.heads;
+}
+template <bool kKeys>
+__device__ __forceinline__ int heads_of(const RangedShape& s) {
+  return kKeys ? s.key_heads() : s.heads;
+}
+
+template <bool kKeys, class T, int kD, class Arguments>
+__device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps, const Arguments& a, int index,
+                                        Rings<T, kD>& rings) {
+  constexpr int kN = kOther<kKeys, kD>;
+  const auto& s = a.shape;
+  const BackwardWalk w = walk_of<kKeys>(a, index, kOwn, kN);
+  const CUtensorMap &own = kKeys ? maps.k : maps.q, &own_partner = kKeys ? maps.v : maps.dy;
+  const CUtensorMap &other = kKeys ? maps.q : maps.k, &other_partner = kKeys ? maps.dy : maps.v;
+  const int lane = int(threadIdx.x), own_heads = heads_of<kKeys>(s), other_heads = heads_of<!kKeys>(s);
+  barrier_wait(&shared.own_empty[rings.own.place], rings.own.phase ^ 1);
+  if (lane == 0) {
+    auto& tiles = shared.own[rings.own.place];
+    uint64_t* const full = &shared.own_full[rings.own.place];
+    const int head = w.own_head % own_heads, entry = w.own_head / own_heads;
+    barrier_expect(full, int(sizeof tiles));
+    load_tokens<kD, kOwn>(tiles[0], own, full, w.own_tile * kOwn, head, entry);
+    load_tokens<kD, kOwn>(tiles[1], own_partner, full, w.own_tile * kOwn, head, entry);
+  }
+  rings.own.advance();
+  for (int step = w.begin; step < w.end; ++step) {
+    int all_head = w.head, token = step * kN;
+    if constexpr (kRanged<Arguments>) {
+      if (kKeys) all_head += step / w.tiles;
+      token = w.origin + (kKeys ? step % w.tiles : step) * kN;
+    }
+    const int stage = rings.other.place;
+    barrier_wait(&shared.empty[stage], rings.other.phase ^ 1);
+    uint64_t* const full = &shared.full[stage];
+    if (lane == 0) {
+      auto& tiles = shared.other[stage];
+      const int head = all_head % other_heads, entry = all_head / other_heads;
+      barrier_expect(full, 2 * kN * kD * int(sizeof(T)));
+      load_tokens<kD, kN>(tiles[0], other, full, token, head, entry);
+      load_tokens<kD, kN>(tiles[1], other_partner, full, token, head, entry);
+    }
+    if (kKeys) {
+      if (step == w.begin) wait_for_previous();
+      for (int i = lane; i < kN; i += 32) {
+        const int query = token + i;
+        const bool there = query < s.queries;
+        const int64_t at = int64_t(all_head) * s.queries + query;
+        shared.lse[stage][i] = saved_lse(a.lse, at, there);
+        shared.delta[stage][i] = there ? a.delta[at] : 0;
+        if constexpr (kRanged<Arguments>) shared.seen[stage][i] = s.seen(w.entry, query);
+      }
+      if (kRanged<Arguments> && lane == 0) shared.first[stage] = token;
+    }
+    barrier_arrive(full);
+    rings.other.advance();
+  }
+}
+
+// One block's part, 64 rows of it. With kAhead products of four kinds are under way at a time and end in this order:
+// dp, the next scores, and the two that add to the sums.
+template <bool kKeys, class T, int kD, class Arguments>
+__device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& a, int index, Rings<T, kD>& rings) {
+  constexpr int kN = kOther<kKeys, kD>, kAdding = kKeys ? 2 : 1;
+  constexpr bool kLooks = kAhead<kKeys, kD>;
+  constexpr bool kRanges = kRanged<Arguments>;
+  const auto& s = a.shape;
+  const BackwardWalk w = walk_of<kKeys>(a, index, kOwn, kN);
+  const int consumer = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) % 128 / 32, lane = int(threadIdx.x) % 32;
+  const int row = w.own_tile * kOwn + consumer * 64 + warp * 16;
+  auto& tiles = shared.own[rings.own.place];
+  const uint64_t own = wgmma_operand(tiles[0] + consumer * 64 * 64, true),
+                 own_partner = wgmma_operand(tiles[1] + consumer * 64 * 64, true);
+  RowStatistics of_rows;
+  if constexpr (!kKeys)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int query = row + lane / 4 + 8 * r;
+      const int64_t at = int64_t(w.own_head) * s.queries + query;
+      of_rows.lse[r] = saved_lse(a.lse, at, query < s.queries);
+      of_rows.delta[r] = query < s.queries ? a.delta[at] : 0;
+    }
+
+  int2 first_seen, last_seen;  // by this warp's queries
+  RowLimits of_row_limits;
+  int reach;  // keys from here on are not seen by any query
+  if constexpr (kRanges && !kKeys) {
+    first_seen = s.seen(w.entry, row);
+    last_seen = s.seen(w.entry, row + 15);
+    of_row_limits = {{s.seen(w.entry, row + lane / 4), s.seen(w.entry, row + lane / 4 + 8)}};
+    reach = s.seen(w.entry, s.queries - 1).y;
+  }
+
+  float grad[kD / 8][4] = {}, grad_partner[kD / 8][4] = {};
+  float p[kN / 8][4], dp[kN / 8][4], next[kLooks ? kN / 8 : 8][4];
+  RingPlace<kStages>& ring = rings.other;
+  const auto arrived = [&] { barrier_wait(&shared.full[ring.place], ring.phase); };
+  const auto release = [&](int stage) { barrier_arrive(&shared.empty[stage]); };
+  const auto scores = [&](auto& to) {
+    wgmma_fence();
+    multiply_rows<T, kD>(to, own, kOwn * 128, wgmma_operand(shared.other[ring.place][0], true), kN * 128);
+  };
+  int before = 0;
+  barrier_wait(&shared.own_full[rings.own.place], rings.own.phase);
+  if (kLooks && w.begin < w.end) {
+    arrived();
+    scores(p);
+    wgmma_wait<0>();
+    wgmma_arrived(p);
+  }
+  for (int step = w.begin; step < w.end; ++step) {
+    const int stage = ring.place;
+    T* const x = shared.other[stage][0];
+    const T* const x_partner = shared.other[stage][1];
+    if constexpr (!kLooks) {
+      arrived();
+      scores(p);
+    }
+    int token = step * kN;
+    bool mask, hidden = false;  // by the shape, or by ranges
+    if constexpr (!kRanges) {
+      mask = masked<kKeys>(s, row, 16, token, kN);
+    } else if constexpr (kKeys) {
+      token = shared.first[stage];
+      hidden = !sees_all(shared.seen[stage][0], shared.seen[stage][kN - 1], row, 16);
+    } else {
+      token += w.origin;
+      hidden = !sees_all(first_seen, last_seen, token, kN);
+      if (token + kN > reach) clear_rows<kD, kN>(x, reach - token);
+    }
+    const Place place{row + lane / 4, token + lane % 4 * 2};
+    wgmma_fence();
+    multiply_rows<T, kD>(dp, own_partner, kOwn * 128, wgmma_operand(x_partner, true), kN * 128);
+    ring.advance();
+    const auto in_between = [&](const auto& statistics, const auto& limits) {
+      if constexpr (!kLooks) {
+        wgmma_wait<1>();
+        wgmma_arrived(p);
+      }
+      if constexpr (kRanges) {
+        probabilities<kKeys>(p, statistics, s.scale * kLog2E, AttentionShape{}, place, false);
+        if (hidden) hide<kKeys>(p, limits, place, 0);
+      } else {
+        probabilities<kKeys>(p, statistics, s.scale * kLog2E, s, place, mask);
+      }
+      if constexpr (kLooks) {
+        wgmma_wait<1>();  // the sums of the tile before
+        if (step > w.begin) release(before);
+        if (step + 1 < w.end) arrived();
+        scores(next);  // of whatever lies there after the last tile: a branch around it would end the overlap
+        if constexpr (kKeys) add_product<T>(grad_partner, p, wgmma_operand(x_partner, false));
+        wgmma_wait<kAdding>();
+      } else {
+        wgmma_wait<0>();
+      }
+      wgmma_arrived(dp);
+      score_gradients<kKeys, kRanges>(dp, p, statistics);
+    };
+    if constexpr (kKeys)
+      in_between(ColumnStatistics{shared.lse[stage], shared.delta[stage], lane % 4 * 2},
+                 ColumnLimits{shared.seen[stage], lane % 4 * 2});
+    else
+      in_between(of_rows, of_row_limits);
+    if constexpr (kKeys && !kLooks) add_product<T>(grad_partner, p, wgmma_operand(x_partner, false));
+    add_product<T>(grad, dp, wgmma_operand(x, false));
+    if constexpr (kLooks) {
+      wgmma_wait<kAdding>();
+      wgmma_arrived(next);
+#pragma unroll
+      for (int j = 0; j < kN / 8; ++j)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) p[j][i] = next[j][i];
+    } else {
+      wgmma_wait<0>();
+      release(stage);
+    }
+    before = stage;
+  }
+  wgmma_wait<0>();
+  wgmma_arrived(grad);
+  wgmma_arrived(grad_partner);
+  if (kLooks && w.begin < w.end) release(before);
+  named_barrier(1 + consumer, 128);  // all four warps are done with their rows of the tile, which become room to store
+  store_gradients<kKeys, T, kD>(a, w, staging_of<kD>(tiles[0], consumer, warp), grad, grad_partner, row, lane);
+  fence_async();  // before the copy engine writes there again
+  __syncwarp();
+  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place]);
+  rings.own.advance();
+}
+
+#endif  // WICK_SM90A
+
+template <class T, int kD, class Arguments>
+__global__ void __launch_bounds__(kThreads, 1)
+    backward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a, int parts) {
+#ifdef WICK_SM90A
+  extern __shared__ char memory[];
+  // Aligned by a sum, so that the compiler still sees shared memory.
+  auto& shared = *reinterpret_cast<Shared<T, kD>*>(memory + (1024 - shared_address(memory) % 1024) % 1024);
+  launch_dependents();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shared<T, kD>::kOwnTiles; ++i) {
+      barrier_init(&shared.own_full[i], 1);
+      barrier_init(&shared.own_empty[i], kWarps);
+    }
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(&shared.full[i], 33);  // the producer's lanes, and once more the one that expects the tiles
+      barrier_init(&shared.empty[i], 32 * kWarps);  // each lane, when it has read its statistics
+    }
+    barrier_init_done();
+  }
+  __syncthreads();
+  Rings<T, kD> rings;
+  if (threadIdx.x < 128) {
+    registers_shrink<kD == 64 ? 40 : 24>();
+    if (threadIdx.x < 32)
+      for (int round = 0, part; (part = part_at(round)) < parts && round < kRounds<kD>; ++round)
+        part < a.key_blocks ? produce<true>(shared, maps, a, part, rings)
+                            : produce<false>(shared, maps, a, part, rings);
+  } else {
+    registers_grow<kD == 64 ? 232 : 240>();
+    wait_for_previous();
+    for (int round = 0, part; (part = part_at(round)) < parts && round < kRounds<kD>; ++round)
+      part < a.key_blocks ? consume<true>(shared, a, part, rings) : consume<false>(shared, a, part, rings);
+  }
+#endif
+}
+
+template <class T, int kD, class Call>
+void launch_backward(CudaBackend& cuda, const Call& call, const Maps& maps) {
+  const int parts = call.blocks();
+  if (parts == 0) return;
+  using Arguments = std::decay_t<decltype(call.arguments())>;
+  const unsigned blocks = unsigned(kRounds<kD> > 1 ? std::min(parts, cuda.multiprocessors()) : parts);
+  launch("attention_backward", cuda.stream(), {dim3(blocks), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
+         backward_by_wgmma<T, kD, Arguments>, maps, call.arguments(), parts);
+  call.finish();
+}
+
+}  // namespace
+
+void attention_by_wgmma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
+                                 View k, View v, float scale, bool causal, View ranges) {
+  const Maps maps{heads_map(q), heads_map(k), heads_map(v), heads_map(dy)};
+  const auto run = [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) {
+    const int room = cuda.multiprocessors();
+    if (ranges || q.shape[2] != k.shape[2]) {
+      // Twice the room: walks are as long as what sees their keys, and more and shorter ones end together.
+      const RangedBackwardCall<T> call(cuda, dq, dk, dv, dy, lse, delta, q, k, v,
+                                       ranged_shape(q, k, scale, causal, ranges), kOwn, kOther<true, kD>, 2 * room);
+      launch_backward<T, kD>(cuda, call, maps);
+    } else {
+      const AttentionBackwardCall<T> call(cuda, dq, dk, dv, dy, lse, delta, q, k, v, scale, causal, kOwn,
+                                          kOther<true, kD>, room);
+      launch_backward<T, kD>(cuda, call, maps);
+    }
+  };
+  const auto of_type = [&]<class T>(Type<T> type) {
+    q.shape[3] <= 64 ? run(type, std::integral_constant<int, 64>()) : run(type, std::integral_constant<int, 128>());
+  };
+  q.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
+}
+
+}  // namespace wick

@@ -1,0 +1,272 @@
+// Attention's forward pass on 9.0 by wgmma. kRanged: for language models, with shared heads and ranges of keys.
+#include "wick/backend/cuda/attention/sm80_ranges.cuh"
+#include "wick/backend/cuda/attention/sm90.cuh"
+
+namespace wick {
+namespace {
+
+constexpr int kKeyTile = 128;
+
+struct Maps {
+  CUtensorMap q, k, v;
+};
+
+template <class T>
+struct Forward : AttentionForward<T> {
+  RangedShape ranged;
+  bool constant;  // the ranges
+  bool apart;     // a block's two warpgroups take rows far apart: where each block has one part, they end together
+};
+
+// Tiles of the copy engine lie at multiples of 1024 bytes; 64 features after 64, of queries and values in 64 tokens and
+// then in the next 64.
+template <class T, int kD>
+struct Shared {
+  static constexpr int kOwnTiles = 2;  // the next one comes while this one is worked on
+  static constexpr int kTiles = kD == 64 ? 4 : 2;
+  T own[kOwnTiles][kOwn * kD];
+  T keys[kTiles][kKeyTile * kD], values[kTiles][kKeyTile * kD];
+  uint64_t own_full[kOwnTiles], own_empty[kOwnTiles];
+  uint64_t keys_full[kTiles], keys_empty[kTiles], values_full[kTiles], values_empty[kTiles];
+};
+
+#ifdef WICK_SM90A
+
+constexpr int kTurn = 2 + kConsumers;  // and on: barriers of the warpgroups' turns
+
+template <class T, int kD>
+struct Rings {
+  RingPlace<Shared<T, kD>::kOwnTiles> own;
+  RingPlace<Shared<T, kD>::kTiles> keys, values;
+};
+
+struct Part {
+  int head, begin;  // of keys
+  int walked;       // tiles of keys, of which a warpgroup
+  int tiles;        // sees the first ones
+  int first;        // of its 64 rows
+};
+// The first of a warpgroup's 64 rows. The longest parts come first.
+template <class T>
+__device__ __forceinline__ int first_row(const Forward<T>& a, int index, int consumer) {
+  const int pairs = (a.shape.queries + kOwn - 1) / kOwn, pair = index / a.all_heads;
+  if (a.apart) return (consumer == 0 ? 2 * pairs - 1 - pair : pair) * 64;
+  return (pairs - 1 - pair) * kOwn + consumer * 64;
+}
+template <bool kRanged, class T>
+__device__ __forceinline__ Part part_of(const Forward<T>& a, int index, int consumer) {
+  const AttentionShape& s = a.shape;
+  const int head = index % a.all_heads, entry = head / s.heads;
+  const int rows[kConsumers] = {first_row(a, index, 0), first_row(a, index, 1)};
+  const int begin = kRanged ? a.ranged.seen(entry, min(rows[0], rows[1])).x : 0;
+  const auto tiles = [&](int first) {
+    const int end = kRanged ? a.ranged.seen(entry, first + 63).y : s.causal ? min(s.keys, first + 64) : s.keys;
+    return (max(end - begin, 0) + kKeyTile - 1) / kKeyTile;
+  };
+  const int upper = tiles(rows[0]), lower = tiles(rows[1]);
+  const bool is_upper = consumer == 0;
+  return {head, begin, max(upper, lower), is_upper ? upper : lower, is_upper ? rows[0] : rows[1]};
+}
+
+template <class T, int kD, bool kRanged>
+__device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps, const Forward<T>& a, int index,
+                                        Rings<T, kD>& rings) {
+  const Part part = part_of<kRanged>(a, index, 0);
+  const int head = part.head % a.shape.heads, batch = part.head / a.shape.heads;
+  const int key_head = kRanged ? head / a.ranged.shared : head;
+  const auto room = [](uint64_t* full, uint64_t* empty, const auto& ring, const auto& tiles) {
+    barrier_wait(&empty[ring.place], ring.phase ^ 1);
+    barrier_expect(&full[ring.place], int(sizeof tiles[0]));
+    return &full[ring.place];
+  };
+  wait_for_previous();
+  uint64_t* const full = room(shared.own_full, shared.own_empty, rings.own, shared.own);
+  for (int i = 0; i < kConsumers; ++i)
+    load_tokens<kD, 64>(shared.own[rings.own.place] + i * 64 * kD, maps.q, full, first_row(a, index, i), head, batch);
+  rings.own.advance();
+  for (int tile = 0; tile < part.walked; ++tile) {
+    const int first = part.begin + tile * kKeyTile;
+    uint64_t* const keys_full = room(shared.keys_full, shared.keys_empty, rings.keys, shared.keys);
+    load_tokens<kD, kKeyTile>(shared.keys[rings.keys.place], maps.k, keys_full, first, key_head, batch);
+    rings.keys.advance();
+    uint64_t* const values_full = room(shared.values_full, shared.values_empty, rings.values, shared.values);
+    for (int i = 0; i < kKeyTile; i += 64)
+      load_tokens<kD, 64>(shared.values[rings.values.place] + i * kD, maps.v, values_full, first + i, key_head, batch);
+    rings.values.advance();
+  }
+}
+
+// One block's part, 64 rows of it. The warpgroups take turns to start products: while one takes the exponentials of a
+// tile, the tensor cores add the tile before to its sums and work for the other.
+template <class T, int kD, bool kRanged>
+__device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>& a, int index, Rings<T, kD>& rings) {
+  constexpr int kN = kKeyTile;
+  const AttentionShape& s = a.shape;
+  const int consumer = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) % 128 / 32, lane = int(threadIdx.x) % 32;
+  const Part part = part_of<kRanged>(a, index, consumer);
+  const int row = part.first + warp * 16;
+  T* const queries = shared.own[rings.own.place] + consumer * 64 * kD;
+
+  int2 first_seen, last_seen;  // by this warp's rows
+  RowLimits limits;
+  int reach = s.keys;  // keys from here on are not seen by any query
+  if constexpr (kRanged) {
+    const int entry = part.head / s.heads;
+    first_seen = a.ranged.seen(entry, row);
+    last_seen = a.ranged.seen(entry, row + 15);
+    limits = {{a.ranged.seen(entry, row + lane / 4), a.ranged.seen(entry, row + lane / 4 + 8)}};
+    reach = a.ranged.seen(entry, s.queries - 1).y;
+  }
+
+  float sum[kD / 8][4] = {}, scores[kN / 8][4], shrink[2] = {1, 1};
+  uint32_t weights[kN / 16][4];
+  RowSum rows[2];
+  const auto keys_arrived = [&] { barrier_wait(&shared.keys_full[rings.keys.place], rings.keys.phase); };
+  const auto values_arrived = [&] { barrier_wait(&shared.values_full[rings.values.place], rings.values.phase); };
+  const auto release = [&](uint64_t* empty, auto& ring) {
+    if (lane == 0) barrier_arrive(&empty[ring.place]);
+    ring.advance();
+  };
+  const auto own_turn = [&] { named_barrier(kTurn + consumer, 128 * kConsumers); };
+  const auto other_turn = [&] { named_barrier_arrive(kTurn + 1 - consumer, 128 * kConsumers); };
+  const auto start_scores = [&] {
+    wgmma_fence();
+    multiply_rows<T, kD>(scores, uniform(wgmma_operand(queries, true)), 64 * 128,
+                         uniform(wgmma_operand(shared.keys[rings.keys.place], true)), kN * 128);
+  };
+  const auto start_sums = [&] {
+    rescale(sum, shrink);
+    add_product<T>(sum, weights, uniform(wgmma_operand(shared.values[rings.values.place], false)));
+  };
+  const auto take_exponentials = [&](int tile) {
+    wgmma_arrived(scores);
+    release(shared.keys_empty, rings.keys);
+    const int start = part.begin + tile * kN;
+    const Place place{row + lane / 4, start + lane % 4 * 2};
+    if (kRanged && !sees_all(first_seen, last_seen, start, kN)) hide<false>(scores, limits, place, -INFINITY);
+    exponentials<kRanged>(scores, rows, shrink, s.scale * kLog2E, s, place,
+                          !kRanged && masked<false>(s, row, 16, start, kN));
+    wgmma_arrived(scores);
+    // Here, since ptxas takes the exponentials after the wait for the sums unless there is a branch between.
+    if (tile + 1 < part.tiles) keys_arrived();
+  };
+  const auto finish_sums = [&] {
+    wgmma_wait<0>();
+    wgmma_arrived(sum);
+    release(shared.values_empty, rings.values);
+  };
+
+  barrier_wait(&shared.own_full[rings.own.place], rings.own.phase);
+  if (!kRanged || part.tiles > 0) {
+    keys_arrived();
+    own_turn();
+    start_scores();
+    other_turn();
+    wgmma_wait<0>();
+    take_exponentials(0);
+    pack_rows<T>(weights, scores);
+    for (int tile = 1; tile < part.tiles; ++tile) {
+      own_turn();
+      start_scores();
+      values_arrived();
+      start_sums();
+      other_turn();
+      wgmma_wait<1>();
+      take_exponentials(tile);
+      finish_sums();
+      pack_rows<T>(weights, scores);
+    }
+    values_arrived();
+    const int left = reach - part.begin - (part.tiles - 1) * kN;
+    if (kRanged && left < kN) {
+      const bool both = part_of<kRanged>(a, index, 1 - consumer).tiles == part.tiles;
+      clear_rows<kD, kN>(shared.values[rings.values.place], left, both);
+    }
+    start_sums();
+    finish_sums();
+  }
+  for (int tile = part.tiles; tile < part.walked; ++tile) {  // what the other warpgroup alone sees
+    own_turn();
+    other_turn();
+    keys_arrived();
+    release(shared.keys_empty, rings.keys);
+    values_arrived();
+    release(shared.values_empty, rings.values);
+  }
+  named_barrier(1 + consumer, 128);  // all four warps are done with their queries, which become room to store
+  float inverse[2];
+  finish_rows(inverse, rows, a.lse + int64_t(part.head) * s.queries, row, s, lane);
+  store_rows<T, kD>(queries + warp * 16 * kD, sum, inverse[0], inverse[1], a.y.at(part.head, s.heads), a.y.token, row,
+                    s.queries, s.features, lane);
+  fence_async();  // before the copy engine writes there again
+  __syncwarp();
+  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place]);
+  rings.own.advance();
+}
+
+#endif  // WICK_SM90A
+
+template <class T, int kD, bool kRanged>
+__global__ void __launch_bounds__(kThreads, 1)
+    forward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Forward<T> a, int parts) {
+#ifdef WICK_SM90A
+  extern __shared__ char memory[];
+  // Aligned by a sum, so that the compiler still sees shared memory.
+  auto& shared = *reinterpret_cast<Shared<T, kD>*>(memory + (1024 - shared_address(memory) % 1024) % 1024);
+  launch_dependents();
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Shared<T, kD>::kOwnTiles; ++i) {
+      barrier_init(&shared.own_full[i], 1);
+      barrier_init(&shared.own_empty[i], kWarps);
+    }
+    for (int i = 0; i < Shared<T, kD>::kTiles; ++i) {
+      barrier_init(&shared.keys_full[i], 1);
+      barrier_init(&shared.keys_empty[i], kWarps);
+      barrier_init(&shared.values_full[i], 1);
+      barrier_init(&shared.values_empty[i], kWarps);
+    }
+    barrier_init_done();
+    for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v}) tma_prefetch(*map);
+  }
+  __syncthreads();
+  if (!a.constant) wait_for_previous();
+  Rings<T, kD> rings;
+  if (threadIdx.x < 128) {
+    registers_shrink<40>();
+    if (threadIdx.x == 0)
+      for (int round = 0, part; (part = part_at(round)) < parts; ++round)
+        produce<T, kD, kRanged>(shared, maps, a, part, rings);
+  } else {
+    registers_grow<232>();
+    if (threadIdx.x >= 256) named_barrier_arrive(kTurn, 128 * kConsumers);  // the first turn is the other's
+    for (int round = 0, part; (part = part_at(round)) < parts; ++round) consume<T, kD, kRanged>(shared, a, part, rings);
+  }
+#endif
+}
+
+template <class T, int kD, bool kRanged>
+void launch_forward(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
+                    View ranges) {
+  const RangedShape shape = ranged_shape(q, k, scale, causal, ranges);
+  const int parts = shape.entries * shape.heads * ((shape.queries + kOwn - 1) / kOwn), room = cuda.multiprocessors();
+  const bool constant = !ranges || ranges.constant, apart = parts <= room;
+  const Forward<T> arguments{{y, lse, q, k, v, scale, causal}, shape, constant, apart};
+  launch("attention", cuda.stream(),
+         {dim3(unsigned(std::min(parts, room))), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
+         forward_by_wgmma<T, kD, kRanged>, Maps{heads_map(q), heads_map(k), heads_map(v)}, arguments, parts);
+}
+
+}  // namespace
+
+void attention_by_wgmma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
+                        View ranges) {
+  const bool ranged = ranges || q.shape[2] != k.shape[2];
+  const auto run = [&]<class T>(Type<T>) {
+    const auto way = q.shape[3] <= 64 ? (ranged ? launch_forward<T, 64, true> : launch_forward<T, 64, false>)
+                                      : (ranged ? launch_forward<T, 128, true> : launch_forward<T, 128, false>);
+    way(cuda, y, lse, q, k, v, scale, causal, ranges);
+  };
+  q.dtype == DType::bf16 ? run(Type<bf16>()) : run(Type<f16>());
+}
+
+}  // namespace wick

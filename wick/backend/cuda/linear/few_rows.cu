@@ -1,0 +1,420 @@
+// A block makes tiles of 16 columns of x w^T for up to eight tokens. One warp copies 16 rows of the weight into a ring
+// in shared memory, from tile to tile without a break; the others take turns at their chunks and multiply them on
+// tensor cores, where eight tokens cost what one does. Their sums are added in a fixed order. SwiGLU's gate and value
+// lie in one tile.
+#include "wick/backend/cuda/linear/few_rows.h"
+
+#include <algorithm>
+
+#include "wick/backend/cuda/device/any_float.cuh"
+#include "wick/backend/cuda/device/barriers.cuh"
+#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/functions.cuh"
+#include "wick/backend/cuda/device/weight_chunks.cuh"
+
+namespace wick {
+namespace {
+
+constexpr int kFewWarps = 8, kManyWarps = 12;         // that multiply; three or two such blocks share a multiprocessor
+constexpr int kRows = 16, kTokens = 8;                // of a tile
+constexpr int64_t kMostTokens = 4 * kTokens;          // of blocks; beyond, they are decoded for all tokens at once
+constexpr int64_t kFarthestValue = int64_t{1} << 30;  // elements from a gate to its value, in 32 bits of bytes
+
+template <class T>
+struct Arguments {
+  const char *w, *w_end;
+  int64_t w_row;  // bytes
+  int64_t gated;  // SwiGLU: bytes from a column's gate in w to its value; 0: none
+  const T* x;
+  T* y;
+  int64_t x_row, y_row;
+  AnyFloats bias;  // no data: none
+  int64_t bias_step;
+  const T* residual;  // laid out like y, with a row's length of its own; null: none
+  int64_t residual_row;
+  int columns, chunks, tokens;
+  bool constant;  // w, which is asked for before the kernel that makes x has ended
+  bool bulk;      // rows are copied as a whole, by the copy engine (9.0 on)
+};
+
+// Bytes from row to row of a stage, which has a chunk for each warp: fragments' rows must lie in different banks, and
+// rows that do not begin at multiples of 16 need room for that.
+template <class Weights>
+__host__ __device__ constexpr int pitch_of(int warps) {
+  const int pieces = (warps * Weights::kBytes + (Weights::kAligned ? 0 : 14) + 15) / 16;
+  return 16 * (pieces + (Weights::kFloats ? 2 : 1 - pieces % 2));
+}
+template <class Weights>
+__host__ __device__ constexpr int ring_bytes(int warps) {
+  return Weights::kStages * kRows * pitch_of<Weights>(warps);
+}
+
+template <class T>
+__host__ __device__ constexpr int columns_of_tile(const Arguments<T>& a) {
+  return a.gated ? kRows / 2 : kRows;
+}
+
+// Bytes from a tile's first row to its row i; rows beyond the last one repeat it. With SwiGLU they are the gates of
+// eight columns and their values.
+template <class T>
+__device__ __forceinline__ uint32_t row_at(const Arguments<T>& a, int first, int i) {
+  const bool value = a.gated && i >= kRows / 2;
+  const int last = min(columns_of_tile(a), a.columns - first) - 1;
+  return uint32_t(min(value ? i - kRows / 2 : i, last)) * uint32_t(a.w_row) + (value ? uint32_t(a.gated) : 0);
+}
+
+// The stages of a block, and for each a barrier that it is full and one that it is empty.
+template <class Weights>
+class Ring {
+ public:
+  __device__ __forceinline__ Ring(char* stages, uint64_t* barriers, int warps)
+      : stages_(stages), barriers_(barriers), pitch_(pitch_of<Weights>(warps)) {}
+  __device__ __forceinline__ void init(int copiers, int warps) const {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(barriers_ + i, copiers);
+      barrier_init(barriers_ + kStages + i, 32 * warps);
+    }
+  }
+  __device__ __forceinline__ uint64_t* full() const { return barriers_ + stage_; }
+  __device__ __forceinline__ uint64_t* empty() const { return barriers_ + kStages + stage_; }
+  __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase_); }
+  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase_ ^ 1); }
+  __device__ __forceinline__ char* row(int i) const { return stages_ + (stage_ * kRows + i) * pitch_; }
+  __device__ __forceinline__ void advance() {
+    if (++stage_ == kStages) {
+      stage_ = 0;
+      phase_ ^= 1;
+    }
+  }
+
+ private:
+  static constexpr int kStages = Weights::kStages;
+  char* stages_;
+  uint64_t* barriers_;
+  int pitch_, stage_ = 0;
+  uint32_t phase_ = 0;
+};
+
+// A part of a row as it is copied: the 16s that hold it, as far as the weight goes, and two bytes after two behind
+// them.
+template <class Weights>
+struct Stretch {
+  const char* from;
+  int bytes, rest = 0;
+
+  __device__ __forceinline__ Stretch(const char* begin, int size, const char* end) : from(begin), bytes(size) {
+    if constexpr (!Weights::kAligned) {
+      const int before = int(uintptr_t(begin) % 16);
+      from -= before;
+      bytes = (before + size + 15) / 16 * 16;
+      if (from + bytes > end) {
+        bytes -= 16;
+        rest = int(end - from) - bytes;
+      }
+    }
+  }
+  __device__ __forceinline__ void copy_rest(char* to) const {
+    for (int i = bytes; i < bytes + rest; i += 2)
+      *reinterpret_cast<uint16_t*>(to + i) = *reinterpret_cast<const uint16_t*>(from + i);
+  }
+};
+
+// A warp fills the ring: of a tile's rows `warps` chunks a stage.
+template <class Weights, class T>
+__device__ __forceinline__ void fill(const Arguments<T>& a, Ring<Weights> ring, int warps, int lane) {
+  const int tile_step = int(gridDim.x) * columns_of_tile(a);
+  for (int first = int(blockIdx.x) * columns_of_tile(a); first < a.columns; first += tile_step)
+    for (int chunk = 0; chunk < a.chunks; chunk += warps) {
+      const char* const begin = a.w + first * a.w_row + int64_t(chunk) * Weights::kBytes;
+      const int size = min(warps, a.chunks - chunk) * Weights::kBytes;
+      ring.wait_empty();
+      if (a.bulk && lane < kRows) {
+        const Stretch<Weights> row(begin + row_at(a, first, lane), size, a.w_end);
+        row.copy_rest(ring.row(lane));
+        copy_bulk(ring.row(lane), row.from, row.bytes, ring.full());
+      }
+      if (!a.bulk) {
+        for (int i = 0; i < kRows; ++i) {
+          const Stretch<Weights> row(begin + row_at(a, first, i), size, a.w_end);
+          for (int at = 16 * lane; at < row.bytes; at += 16 * 32) copy_async(ring.row(i) + at, row.from + at, true);
+          if (lane == 0) row.copy_rest(ring.row(i));
+        }
+        __threadfence_block();
+        barrier_arrive_after_copies(ring.full());
+      }
+      ring.advance();
+    }
+}
+
+// A chunk in shared memory, as a lane multiplies it: its two rows of a fragment, lane / 4 and eight below. They begin
+// as far beyond a multiple of 16 as in memory.
+template <class Weights>
+struct Fragment {
+  const char* row[2];
+
+  template <class T>
+  __device__ __forceinline__ Fragment(const Arguments<T>& a, int first, int chunk, const Ring<Weights>& ring, int warp,
+                                      int lane) {
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int i = lane / 4 + 8 * r;
+      row[r] = ring.row(i) + warp * Weights::kBytes;
+      if constexpr (!Weights::kAligned) {
+        const char* const begin = a.w + first * a.w_row + int64_t(chunk - warp) * Weights::kBytes;
+        row[r] += uintptr_t(begin + row_at(a, first, i)) % 16;
+      }
+    }
+  }
+};
+
+// Activations of a part of a chunk: fours of a token, in the order of the steps. Lanes beyond the last token repeat it.
+constexpr int kSteps = 8;  // of 16 elements
+template <class T>
+struct Activations {
+  uint2 four[kSteps];
+
+  __device__ __forceinline__ Activations(const Arguments<T>& a, int part, int lane) {
+    const T* const from = a.x + min(lane / 4, a.tokens - 1) * a.x_row + int64_t(part) * kSteps * 16 + lane % 4 * 4;
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) four[i] = *reinterpret_cast<const uint2*>(from + 16 * i);
+  }
+};
+
+// sum += one group's product times its scales.
+template <int j, class Block, class T>
+__device__ __forceinline__ void add_group(float (&sum)[4], const uint2 (&x)[2], const char* const (&row)[2], int q) {
+  using Weights = Chunk<Block>;
+  uint32_t numbers[2][2][2];  // rows, steps, pairs
+#pragma unroll
+  for (int r = 0; r < 2; ++r) Weights::template floats<j, T>(numbers[r], row[r], q);
+  float part[4] = {}, of_ones[4] = {};
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t a[4] = {numbers[0][i][0], numbers[1][i][0], numbers[0][i][1], numbers[1][i][1]};
+    mma<T>(part, a, x[i].x, x[i].y);
+    if constexpr (Weights::kMinimum) {
+      constexpr uint32_t kOnes = std::is_same_v<T, bf16> ? 0x3f803f80 : 0x3c003c00;
+      const uint32_t ones[4] = {kOnes, kOnes, kOnes, kOnes};
+      mma<T>(of_ones, ones, x[i].x, x[i].y);
+    }
+    if (Weights::kScaleOfStep || i == 1) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float scale = Weights::template scale<j>(row[r], i);
+#pragma unroll
+        for (int n = 2 * r; n < 2 * r + 2; ++n) {
+          sum[n] = fmaf(scale, part[n], sum[n]);
+          part[n] = 0;
+        }
+      }
+    }
+  }
+  if constexpr (Weights::kMinimum)
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const float minimum = Weights::template minimum<j>(row[r]);
+#pragma unroll
+      for (int n = 2 * r; n < 2 * r + 2; ++n) sum[n] = fmaf(-minimum, of_ones[n], sum[n]);
+    }
+}
+
+// A part of a warp's chunk; Weights is Chunk<Block> or FloatChunk<T>.
+template <class Weights>
+struct Product;
+template <class Block>
+struct Product<Chunk<Block>> {
+  static constexpr int kParts = 2;
+  template <int kPart, class T>
+  static __device__ __forceinline__ void add(float (&sum)[4], const Activations<T>& x, const Fragment<Chunk<Block>>& w,
+                                             int lane) {
+    const auto group = [&]<int j>(std::integral_constant<int, j>) {
+      const uint2 both[2] = {x.four[2 * j], x.four[2 * j + 1]};
+      add_group<kPart * kSteps / 2 + j, Block, T>(sum, both, w.row, lane % 4);
+    };
+    [&]<int... j>(std::integer_sequence<int, j...>) { (group(std::integral_constant<int, j>()), ...); }
+    (std::make_integer_sequence<int, kSteps / 2>());
+  }
+};
+template <class T>
+struct Product<FloatChunk<T>> {
+  static constexpr int kParts = 1;
+  template <int kPart>
+  static __device__ __forceinline__ void add(float (&sum)[4], const Activations<T>& x, const Fragment<FloatChunk<T>>& w,
+                                             int lane) {
+#pragma unroll
+    for (int i = 0; i < kSteps; ++i) {
+      // Lane q holds elements 4q to 4q + 3 of the 16, as it does of the activations.
+      const uint2 upper = *reinterpret_cast<const uint2*>(w.row[0] + 32 * i + lane % 4 * 8);
+      const uint2 lower = *reinterpret_cast<const uint2*>(w.row[1] + 32 * i + lane % 4 * 8);
+      const uint32_t a[4] = {upper.x, lower.x, upper.y, lower.y};
+      mma<T>(sum, a, x.four[i].x, x.four[i].y);
+    }
+  }
+};
+
+// A column and a token of a tile, one a thread: what its sum begins with, and how it ends.
+template <class T>
+class Output {
+ public:
+  __device__ __forceinline__ Output(const Arguments<T>& a, int first) : a_(a) {
+    const int row = int(threadIdx.x) % kRows;
+    token_ = int(threadIdx.x) / kRows;
+    value_ = a.gated && row >= kRows / 2;
+    column_ = first + (value_ ? row - kRows / 2 : row);
+    inside_ = token_ < a.tokens && column_ < a.columns;
+    if (inside_ && a.bias.data) total_ = a.bias.load((value_ ? a.columns + column_ : column_) * a.bias_step);
+    if (inside_ && a.residual) total_ += to_float(a.residual[token_ * a.residual_row + column_]);
+  }
+  // sums [warps, 16, tokens]. By whole warps.
+  __device__ __forceinline__ void finish(const float* sums, int warps) {
+    if (inside_)
+      for (int w = 0; w < warps; ++w) total_ += sums[(w * kRows + int(threadIdx.x) % kRows) * a_.tokens + token_];
+    if (a_.gated) {  // of gate and value as they would be stored
+      total_ = to_float(from_float<T>(total_));
+      total_ = total_ * sigmoid(total_) * __shfl_down_sync(0xffffffff, total_, kRows / 2);
+    }
+    if (inside_ && !value_) a_.y[token_ * a_.y_row + column_] = from_float<T>(total_);
+  }
+
+ private:
+  const Arguments<T>& a_;
+  int token_, column_;
+  bool value_, inside_;  // a value of SwiGLU; one of the columns and tokens there are
+  float total_ = 0;
+};
+
+template <class Weights, class T>
+__device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ring, float* sums, int warps, int warp,
+                                         int lane) {
+  const int tile_step = int(gridDim.x) * columns_of_tile(a);
+  float* other_sums = sums + warps * kRows * a.tokens;
+  for (int first = int(blockIdx.x) * columns_of_tile(a); first < a.columns; first += tile_step) {
+    Output<T> output(a, first);
+    float sum[4] = {};
+    for (int chunk = warp; chunk - warp < a.chunks; chunk += warps) {
+      if (chunk < a.chunks) {
+        constexpr int kParts = Product<Weights>::kParts;
+        const Activations<T> x(a, chunk * kParts, lane);
+        const Fragment<Weights> w(a, first, chunk, ring, warp, lane);
+        ring.wait_full();
+        Product<Weights>::template add<0>(sum, x, w, lane);
+        if constexpr (kParts == 2)
+          Product<Weights>::template add<1>(sum, Activations<T>(a, chunk * kParts + 1, lane), w, lane);
+      } else {  // or it would arrive for those who still read what was in the stage before
+        ring.wait_full();
+      }
+      barrier_arrive(ring.empty());  // each lane: racecheck knows of no other way
+      ring.advance();
+    }
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const int token = lane % 4 * 2 + n % 2;
+      if (token < a.tokens) sums[(warp * kRows + lane / 4 + n / 2 * 8) * a.tokens + token] = sum[n];
+    }
+    named_barrier(1, 32 * warps);  // and everybody has left the other sums
+    if (threadIdx.x < kRows * kTokens) output.finish(sums, warps);
+    float* const others = other_sums;
+    other_sums = sums;
+    sums = others;
+  }
+}
+
+template <class Weights, class T>
+__global__ void __launch_bounds__(32 * (kManyWarps + 1), 2) few_rows(const __grid_constant__ Arguments<T> a) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ uint4 memory[];
+  const int warps = int(blockDim.x) / 32 - 1, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  char* const stages = reinterpret_cast<char*>(memory);
+  auto* const barriers = reinterpret_cast<uint64_t*>(stages + ring_bytes<Weights>(warps));
+  const Ring<Weights> ring(stages, barriers, warps);
+  if (threadIdx.x == 0) {
+    ring.init(a.bulk ? kRows : 32, warps);
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (warp == warps) {
+    if (!a.constant) wait_for_previous();
+    launch_dependents();
+    fill(a, ring, warps, lane);
+  } else {
+    wait_for_previous();
+    launch_dependents();
+    multiply(a, ring, reinterpret_cast<float*>(barriers + 2 * Weights::kStages), warps, warp, lane);
+  }
+#endif
+}
+
+template <class Weights, class T>
+Launch shape_of(const CudaBackend& cuda, const Arguments<T>& a) {
+  const int tiles = (a.columns + columns_of_tile(a) - 1) / columns_of_tile(a);
+  const auto of = [&](int warps) {
+    const int sums = 2 * warps * kRows * a.tokens, barriers = 2 * Weights::kStages;
+    const int bytes = ring_bytes<Weights>(warps) + sums * int(sizeof(float)) + barriers * int(sizeof(uint64_t));
+    const Launch shape{dim3(unsigned(tiles)), dim3(unsigned(32 * (warps + 1))), size_t(bytes), 1,
+                       cuda.capability() >= 90};
+    return std::pair(shape, blocks_at_once(cuda, few_rows<Weights, T>, shape));
+  };
+  const auto rounds = [&](int warps) { return (a.chunks + warps - 1) / warps; };
+  auto [shape, blocks] = of(kFewWarps);
+  // Where there are few tiles, more warps share each, if that saves them a round.
+  if (tiles <= 2 * cuda.multiprocessors() && rounds(kManyWarps) < rounds(kFewWarps)) {
+    const auto [wide, wide_blocks] = of(kManyWarps);
+    if (wide_blocks >= 2 * cuda.multiprocessors()) return wide;
+  }
+  shape.grid.x = unsigned(std::min(tiles, blocks));
+  return shape;
+}
+
+template <class Weights, class T>
+bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
+         const DeviceMatrix& residual, bool gated) {
+  constexpr int64_t kElements = 16 * kSteps * Product<Weights>::kParts;
+  const int64_t w_row = bytes_of(w.dtype, w.stride[0]);
+  if (x.cols == 0 || x.cols % kElements != 0) return false;
+  if (Weights::kAligned && (uintptr_t(w.data) % 16 != 0 || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
+  for (int64_t token = 0; token < x.rows; token += kTokens) {
+    const Arguments<T> a{w.as<const char>(),
+                         w.as<const char>() + (w.shape[0] - 1) * w_row + x.cols / kElements * Weights::kBytes,
+                         w_row,
+                         gated ? y.cols * w_row : 0,
+                         static_cast<const T*>(x.data) + token * x.ld,
+                         static_cast<T*>(y.data) + token * y.ld,
+                         x.ld,
+                         y.ld,
+                         bias ? AnyFloats(bias) : AnyFloats(),
+                         bias ? bias.stride[0] : 0,
+                         residual.data ? static_cast<const T*>(residual.data) + token * residual.ld : nullptr,
+                         residual.ld,
+                         int(y.cols),
+                         int(x.cols / kElements),
+                         int(std::min<int64_t>(x.rows - token, kTokens)),
+                         w.constant,
+                         cuda.capability() >= 90};
+    launch("linear_few_rows", cuda.stream(), shape_of<Weights>(cuda, a), few_rows<Weights, T>, a);
+  }
+  return true;
+}
+
+}  // namespace
+
+bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
+                     const DeviceMatrix& residual, bool gated) {
+  const bool floats = w.dtype == x.dtype;
+  if (cuda.capability() < 80 || x.dtype == DType::f32 || y.dtype != x.dtype || !(floats || is_block(w.dtype)))
+    return false;
+  if (x.rows > (floats ? kTokens : kMostTokens) || x.transposed || y.transposed || residual.transposed ||
+      w.stride[1] != 1)
+    return false;
+  if (uintptr_t(x.data) % 8 != 0 || (x.rows > 1 && x.ld % 4 != 0)) return false;
+  if (gated && y.cols * w.stride[0] > kFarthestValue) return false;
+  const auto of_type = [&]<class T>(Type<T>) {
+    if (floats) return run<FloatChunk<T>, T>(cuda, y, x, w, bias, residual, gated);
+    bool done = false;
+    for_block_type(w.dtype,
+                   [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias, residual, gated); });
+    return done;
+  };
+  return x.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
+}
+
+}  // namespace wick

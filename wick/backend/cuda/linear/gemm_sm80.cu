@@ -1,0 +1,403 @@
+// A block makes one tile of y. Its warps copy tiles of both operands into shared memory several steps of the reduction
+// ahead (cp.async), and read the operands of the next products (ldmatrix) while the tensor cores make these. The last
+// steps take their tiles from `low` and `f` instead of x and w.
+//
+// A tile lies in shared memory as in global memory, its 16-byte chunks swizzled: the eight rows that ldmatrix reads at
+// once lie in different banks.
+#include "wick/backend/cuda/linear/gemm_sm80.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/eights.cuh"
+#include "wick/backend/cuda/device/mma.cuh"
+
+namespace wick {
+
+namespace {
+
+constexpr int kGroups = ExtendedGemm::kMostGroups;
+
+struct MmaGroup {
+  const void* f;
+  int64_t ld;
+  int begin, end;    // columns of y
+  int low_at, rank;  // its columns of low
+};
+struct MmaShape {
+  void* y;
+  const void *x, *w, *low;
+  int64_t y_ld, x_ld, w_ld, low_ld;
+  const float* bias;
+  const void* residual;
+  int64_t residual_ld;
+  int rows, cols, depth;
+  int row_tiles, col_tiles;
+  int group_count;
+  MmaGroup groups[kGroups];
+};
+
+// A block's tile, those of its warps, the steps that are under way, how many blocks share a multiprocessor where it has
+// the memory, and the depth of a step.
+template <int kRows_, int kCols_, int kWarpRows_, int kWarpCols_, int kStages_, int kBlocks_, int kDepth_>
+struct Tiling {
+  static constexpr int kRows = kRows_, kCols = kCols_, kWarpRows = kWarpRows_, kWarpCols = kWarpCols_;
+  static constexpr int kStages = kStages_, kBlocks = kBlocks_, kDepth = kDepth_;
+  static constexpr int kRowWarps = kRows / kWarpRows, kThreads = 32 * kRowWarps * (kCols / kWarpCols);
+  static constexpr int kRowBytes = kRows * kDepth * 2, kStageBytes = kRowBytes + kCols * kDepth * 2;
+  static constexpr int kSharedBytes = kStages * kStageBytes;
+  static_assert(kSharedBytes >= kRows * kCols * 2, "y leaves through the same memory");
+};
+
+// The place of a chunk of 16 bytes in a tile with kCols elements a row.
+template <int kCols>
+__device__ __forceinline__ int chunk_at(int row, int chunk) {
+  constexpr int kChunks = kCols / 8;
+  return row * kCols * 2 + (chunk ^ (kChunks >= 8 ? row % 8 : row / 2 % 4)) * 16;
+}
+
+// What a thread copies of tiles [kRows, kCols] along a row-major matrix: 16 bytes of every kStep-th row; zeros beyond
+// the matrix, whose columns are a multiple of 8 or padded to one with zeros.
+template <class T, int kThreads, int kRows, int kCols>
+class TileCopy {
+ public:
+  TileCopy() = default;
+  __device__ __forceinline__ TileCopy(const void* m, int64_t ld, int row, int col, int rows, int cols)
+      : ld_(ld), rows_(rows), cols_(cols) {
+    row_ = row + int(threadIdx.x) / kChunks;
+    col_ = col + int(threadIdx.x) % kChunks * 8;
+    at_ = static_cast<const T*>(m) + row_ * ld + col_;
+  }
+  __device__ __forceinline__ void start(char* tile) const {
+    char* const to = tile + chunk_at<kCols>(int(threadIdx.x) / kChunks, int(threadIdx.x) % kChunks);
+#pragma unroll
+    for (int i = 0; i < kRows / kStep; ++i)
+      copy_async(to + i * kStep * kCols * 2, at_ + i * kStep * ld_,
+                 unsigned(row_ + i * kStep) < unsigned(rows_) && unsigned(col_) < unsigned(cols_));
+  }
+  __device__ __forceinline__ void next_rows() {
+    row_ += kRows;
+    at_ += kRows * ld_;
+  }
+  __device__ __forceinline__ void next_cols() {
+    col_ += kCols;
+    at_ += kCols;
+  }
+
+ private:
+  static constexpr int kChunks = kCols / 8, kStep = kThreads / kChunks;
+  static_assert(kThreads % kChunks == 0 && kRows % kStep == 0 && kStep % 8 == 0);
+  const T* at_;
+  int64_t ld_;
+  int row_, col_, rows_, cols_;
+};
+
+// Copies the steps of the reduction in their order: along x and w, then along low and f for the groups of the columns.
+// kAcross: w and f are [depth, columns], else [columns, depth].
+template <class T, class Tile, bool kAcross>
+class Loader {
+ public:
+  __device__ __forceinline__ Loader(const MmaShape& shape, int row, int col)
+      : shape_(shape),
+        row_(row),
+        col_(col),
+        left_((shape.depth + kDepth - 1) / kDepth),
+        x_(shape.x, shape.x_ld, row, 0, shape.rows, shape.depth),
+        w_(other(shape.w, shape.w_ld, col, shape.depth, shape.cols)) {}
+
+  __device__ __forceinline__ int steps() const {
+    int steps = left_;
+    for (int g = 0; g < shape_.group_count; ++g)
+      if (touches(shape_.groups[g])) steps += (shape_.groups[g].rank + kDepth - 1) / kDepth;
+    return steps;
+  }
+  __device__ __forceinline__ void start_next(char* stage) {
+    if (left_ == 0) enter_group();
+    --left_;
+    x_.start(stage);
+    w_.start(stage + Tile::kRowBytes);
+    x_.next_cols();
+    if constexpr (kAcross)
+      w_.next_rows();
+    else
+      w_.next_cols();
+  }
+
+ private:
+  static constexpr int kDepth = Tile::kDepth;
+  using XCopy = TileCopy<T, Tile::kThreads, Tile::kRows, kDepth>;
+  using WCopy = TileCopy<T, Tile::kThreads, kAcross ? kDepth : Tile::kCols, kAcross ? Tile::kCols : kDepth>;
+
+  static __device__ __forceinline__ WCopy other(const void* m, int64_t ld, int col, int depth, int cols) {
+    if constexpr (kAcross)
+      return WCopy(m, ld, 0, col, depth, cols);
+    else
+      return WCopy(m, ld, col, 0, cols, depth);
+  }
+  __device__ __forceinline__ bool touches(const MmaGroup& group) const {
+    return group.begin < col_ + Tile::kCols && col_ < group.end;
+  }
+  __device__ __forceinline__ void enter_group() {
+    while (!touches(shape_.groups[group_])) ++group_;
+    const MmaGroup& group = shape_.groups[group_++];
+    left_ = (group.rank + kDepth - 1) / kDepth;
+    x_ = XCopy(static_cast<const T*>(shape_.low) + group.low_at, shape_.low_ld, row_, 0, shape_.rows, group.rank);
+    w_ = other(group.f, group.ld, col_ - group.begin, group.rank, group.end - group.begin);
+  }
+
+  const MmaShape& shape_;
+  int row_, col_, left_, group_ = 0;
+  XCopy x_;
+  WCopy w_;
+};
+
+// What a warp multiplies: its rows of x's tile and its columns of w's.
+template <class T, class Tile, bool kAcross>
+struct Warp {
+  static constexpr int kM = Tile::kWarpRows / 16, kN = Tile::kWarpCols / 16, kDepth = Tile::kDepth;
+  struct Operands {
+    uint32_t a[kM][4], b[kN][4];
+  };
+  int lane, row, col;  // of its first element in the block's tile
+
+  __device__ __forceinline__ Warp() {
+    const int warp = int(threadIdx.x) / 32;
+    lane = int(threadIdx.x) % 32;
+    row = warp % Tile::kRowWarps * Tile::kWarpRows;
+    col = warp / Tile::kRowWarps * Tile::kWarpCols;
+  }
+  __device__ __forceinline__ void read(Operands& to, const char* stage, int k16) const {
+    const int x_at = chunk_at<kDepth>(row + lane % 16, lane / 16) ^ k16 * 32;
+#pragma unroll
+    for (int m = 0; m < kM; ++m) load_matrices(to.a[m], stage + x_at + m * 16 * kDepth * 2);
+    const char* const w = stage + Tile::kRowBytes;
+    if constexpr (kAcross) {
+      const int at = chunk_at<Tile::kCols>(lane % 16, col / 8 + lane / 16);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) load_matrices_transposed(to.b[n], w + (at ^ n * 32) + k16 * 16 * Tile::kCols * 2);
+    } else {
+      const int at = chunk_at<kDepth>(col + lane % 8 + lane / 16 * 8, lane / 8 % 2) ^ k16 * 32;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) load_matrices(to.b[n], w + at + n * 16 * kDepth * 2);
+    }
+  }
+  __device__ __forceinline__ void multiply(float (&sum)[kM][2 * kN][4], const Operands& of) const {
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma<T>(sum[m][2 * n], of.a[m], of.b[n][0], of.b[n][1]);
+        mma<T>(sum[m][2 * n + 1], of.a[m], of.b[n][2], of.b[n][3]);
+      }
+  }
+  // Turned about in the warp's own part of shared memory, so that whole lines leave.
+  __device__ __forceinline__ void store(float (&sum)[kM][2 * kN][4], char* shared, const MmaShape& shape, int first_row,
+                                        int first_col) const {
+    constexpr int kChunks = Tile::kWarpCols / 8;
+    char* const out = shared + threadIdx.x / 32 * (Tile::kWarpRows * Tile::kWarpCols * 2);
+#pragma unroll
+    for (int n = 0; n < 2 * kN; ++n) {
+      const int y_col = first_col + col + n * 8 + lane % 4 * 2;
+      const bool biased = shape.bias && y_col < shape.cols;
+      const float left = biased ? shape.bias[y_col] : 0, right = biased ? shape.bias[y_col + 1] : 0;
+#pragma unroll
+      for (int m = 0; m < kM; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          *reinterpret_cast<uint32_t*>(out + chunk_at<Tile::kWarpCols>(m * 16 + half * 8 + lane / 4, n) +
+                                       lane % 4 * 4) =
+              pack<T>(sum[m][n][2 * half] + left, sum[m][n][2 * half + 1] + right);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < Tile::kWarpRows * kChunks / 32; ++i) {
+      const int line = (i * 32 + lane) / kChunks, chunk = lane % kChunks;
+      const int y_row = first_row + row + line, y_col = first_col + col + chunk * 8;
+      if (y_row >= shape.rows || y_col >= shape.cols) continue;
+      uint4 sums = *reinterpret_cast<const uint4*>(out + chunk_at<Tile::kWarpCols>(line, chunk));
+      if (shape.residual)
+        sums = sum_of_eights<T>(sums, *reinterpret_cast<const uint4*>(static_cast<const T*>(shape.residual) +
+                                                                      y_row * shape.residual_ld + y_col));
+      *reinterpret_cast<uint4*>(static_cast<T*>(shape.y) + y_row * shape.y_ld + y_col) = sums;
+    }
+  }
+};
+
+// Panels of some rows of tiles, column after column: blocks that run at once share what they read in the L2.
+struct Place {
+  int row, col;
+};
+[[maybe_unused]] __device__ __forceinline__ Place place_of(int index, int row_tiles, int col_tiles) {
+  constexpr int kPanel = 8;
+  const int panel = index / (kPanel * col_tiles), within = index % (kPanel * col_tiles);
+  const int height = min(kPanel, row_tiles - panel * kPanel);
+  return {panel * kPanel + within % height, within / height};
+}
+
+template <class T, class Tile, bool kAcross>
+__global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
+    mma_gemm_kernel(const __grid_constant__ MmaShape shape) {
+#if __CUDA_ARCH__ >= 800
+  extern __shared__ __align__(128) char shared[];
+  const Place place = place_of(int(blockIdx.x), shape.row_tiles, shape.col_tiles);
+  const int first_row = place.row * Tile::kRows, first_col = place.col * Tile::kCols;
+  constexpr int kStages = Tile::kStages, kInner = Tile::kDepth / 16;
+  Loader<T, Tile, kAcross> loader(shape, first_row, first_col);
+  const int steps = loader.steps();
+  int loaded = 0, load_at = 0, read_at = 0;  // the stages' places in shared memory
+  const auto next = [](int at) { return at + Tile::kStageBytes == Tile::kSharedBytes ? 0 : at + Tile::kStageBytes; };
+  const auto load = [&] {
+    if (loaded < steps) loader.start_next(shared + load_at);
+    copy_async_commit();
+    ++loaded;
+    load_at = next(load_at);
+  };
+#pragma unroll 1
+  for (int i = 0; i < kStages - 1; ++i) load();
+
+  const Warp<T, Tile, kAcross> me;
+  typename Warp<T, Tile, kAcross>::Operands operands[2];
+  float sum[me.kM][2 * me.kN][4] = {};
+  copy_async_wait<kStages - 2>();
+  __syncthreads();
+  me.read(operands[0], shared, 0);
+  for (int step = 0; step < steps; ++step) {
+#pragma unroll
+    for (int k16 = 0; k16 < kInner; ++k16) {
+      if (k16 + 1 == kInner) {  // everybody has read this step, and the next is there
+        copy_async_wait<kStages - 2>();
+        __syncthreads();
+        read_at = next(read_at);
+      }
+      me.read(operands[(k16 + 1) % 2], shared + read_at, (k16 + 1) % kInner);
+      if (k16 == 0) load();
+      me.multiply(sum, operands[k16 % 2]);
+    }
+  }
+  copy_async_wait<0>();
+  __syncthreads();
+  me.store(sum, shared, shape, first_row, first_col);
+#endif
+}
+
+// ---- launches
+
+constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+template <class Tile>
+MmaShape make_shape(const ExtendedGemm& g) {
+  MmaShape shape{};
+  shape.y = g.y.data;
+  shape.x = g.x.data;
+  shape.w = g.w.data;
+  shape.low = g.low.data;
+  shape.y_ld = g.y.ld;
+  shape.x_ld = g.x.ld;
+  shape.w_ld = g.w.ld;
+  shape.low_ld = g.low.ld;
+  shape.bias = g.bias;
+  shape.residual = g.residual.data;
+  shape.residual_ld = g.residual.ld;
+  shape.rows = int(g.y.rows);
+  shape.cols = int(g.y.cols);
+  shape.depth = int(g.x.cols);
+  shape.row_tiles = int(ceil_div(g.y.rows, Tile::kRows));
+  shape.col_tiles = int(ceil_div(g.y.cols, Tile::kCols));
+  shape.group_count = g.group_count;
+  int64_t begin = 0;
+  for (int i = 0; i < g.group_count; ++i) {
+    const DeviceMatrix& f = g.groups[size_t(i)].f;
+    shape.groups[i] = {f.data, f.ld, int(begin), int(begin + f.cols), int(g.groups[size_t(i)].low_at), int(f.rows)};
+    begin += f.cols;
+  }
+  return shape;
+}
+
+template <class T, class Tile>
+void launch_tiles(CudaBackend& cuda, const ExtendedGemm& g) {
+  const MmaShape shape = make_shape<Tile>(g);
+  const Launch how{dim3(unsigned(shape.row_tiles * shape.col_tiles)), dim3(Tile::kThreads), Tile::kSharedBytes};
+  launch("LoRA product", cuda.stream(), how,
+         g.w.transposed ? mma_gemm_kernel<T, Tile, false> : mma_gemm_kernel<T, Tile, true>, shape);
+}
+
+// Microseconds, measured on an H100: of 32 steps along the reduction where blocks share a multiprocessor, of those of a
+// block alone, and of a tile's start and end.
+struct TileCost {
+  double shared, alone, ends;
+};
+
+// Calls f with the tile's Tiling and cost. Steps are deeper where a block often runs alone and waits for memory.
+template <class F>
+void with_tiling(MmaTile tile, const F& f) {
+  switch (tile) {
+    case MmaTile::rows128_cols256:
+      return f(Tiling<128, 256, 64, 64, 4, 1, 32>(), TileCost{0.212, 0.555, 1.8});
+    case MmaTile::rows128_cols128:
+      return f(Tiling<128, 128, 64, 64, 3, 2, 64>(), TileCost{0.316, 0.220, 2.5});
+    case MmaTile::rows64_cols128:
+      return f(Tiling<64, 128, 32, 64, 4, 3, 32>(), TileCost{0.194, 0.259, 0.0});
+    case MmaTile::rows64_cols64:
+      return f(Tiling<64, 64, 32, 32, 4, 3, 64>(), TileCost{0.117, 0.057, 1.0});
+    case MmaTile::rows32_cols64:
+      return f(Tiling<32, 64, 16, 32, 6, 3, 64>(), TileCost{0.087, 0.052, 0.5});
+  }
+}
+
+// What the busiest multiprocessor takes for its tiles: all their steps, or those of as many blocks in turn as it has no
+// room for at once.
+template <class Tile>
+double microseconds(const Gpu& gpu, const ExtendedGemm& g, const TileCost& cost) {
+  constexpr double kLaunch = 3;
+  constexpr int64_t kReserved = 1024;  // of shared memory, for each block
+  const int64_t rank = g.group_count ? g.groups[0].f.rows : 0;
+  const int64_t room = gpu.shared_bytes() / (Tile::kSharedBytes + kReserved);
+  const int64_t at_once = std::clamp<int64_t>(room, 1, Tile::kBlocks);
+  const int64_t tiles =
+      ceil_div(ceil_div(g.y.rows, Tile::kRows) * ceil_div(g.y.cols, Tile::kCols), gpu.multiprocessors());
+  const double steps = double((ceil_div(g.x.cols, Tile::kDepth) + ceil_div(rank, Tile::kDepth)) * Tile::kDepth) / 32;
+  return kLaunch + std::max(double(tiles) * steps * cost.shared,
+                            double(ceil_div(tiles, at_once)) * (steps * cost.alone + cost.ends));
+}
+
+}  // namespace
+
+bool mma_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
+  if (gpu.capability() < 80 || g.y.dtype == DType::f32 || g.y.transposed || g.x.transposed || g.low.transposed)
+    return false;
+  const auto fits = [&](const DeviceMatrix& m) {
+    return !m.data || (m.dtype == g.y.dtype && m.ld % 8 == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0);
+  };
+  for (const DeviceMatrix& m : {g.y, g.x, g.w, g.low})
+    if (!fits(m)) return false;
+  for (int i = 0; i < g.group_count; ++i)
+    if (const DeviceMatrix& f = g.groups[size_t(i)].f; !fits(f) || f.transposed != g.w.transposed) return false;
+  return g.y.cols % 8 == 0 && g.x.cols % 8 == 0;
+}
+
+std::string_view name_of(MmaTile tile) {
+  constexpr std::string_view kNames[] = {"mma128x256", "mma128x128", "mma64x128", "mma64x64", "mma32x64"};
+  return kNames[size_t(tile)];
+}
+
+MmaPlan plan_mma_gemm(const Gpu& gpu, const ExtendedGemm& g) {
+  MmaPlan best{MmaTile::rows128_cols128, std::numeric_limits<double>::infinity()};
+  for (const MmaTile tile : kMmaTiles)
+    with_tiling(tile, [&](auto tiling, const TileCost& cost) {
+      const double expected = microseconds<decltype(tiling)>(gpu, g, cost);
+      if (expected < best.microseconds) best = {tile, expected};
+    });
+  return best;
+}
+
+void mma_gemm(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile) {
+  with_tiling(tile, [&](auto tiling, const TileCost&) {
+    if (g.y.dtype == DType::bf16)
+      launch_tiles<bf16, decltype(tiling)>(cuda, g);
+    else
+      launch_tiles<f16, decltype(tiling)>(cuda, g);
+  });
+}
+
+}  // namespace wick

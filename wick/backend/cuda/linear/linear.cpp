@@ -1,0 +1,216 @@
+// Matrix products and linear layers, by cuBLASLt; weights in blocks are decoded for it a slice at a time.
+#include <algorithm>
+#include <array>
+
+#include "wick/backend/cuda/linear/blocks.h"
+#include "wick/backend/cuda/linear/few_rows.h"
+#include "wick/backend/cuda/linear/gemm_sm90.h"
+#include "wick/backend/cuda/runtime/cublaslt.h"
+
+namespace wick {
+
+namespace {
+
+// a, with its leading dims made those of `batch` by stride 0.
+View with_batch(const View& a, const Shape& batch) {
+  View v{a.data, a.dtype, batch, {}};
+  const int missing = batch.rank() + 2 - a.rank();
+  for (int i = 0; i < batch.rank(); ++i)
+    v.stride.push_back(i < missing || a.shape[i - missing] == 1 ? 0 : a.stride[i - missing]);
+  for (int i = -2; i < 0; ++i) {
+    v.shape.push_back(a.dim(i));
+    v.stride.push_back(a.stride[a.rank() + i]);
+  }
+  return v;
+}
+
+bool same_for_all(const View& v) {
+  for (int i = 0; i + 2 < v.rank(); ++i)
+    if (v.stride[i] != 0 && v.shape[i] != 1) return false;
+  return true;
+}
+
+View last_two_dims(const View& v) {
+  const int first = v.rank() - 2;
+  return {v.data, v.dtype, {v.shape[first], v.shape[first + 1]}, {v.stride[first], v.stride[first + 1]}};
+}
+
+// Matrices over a batch, to read: the view's own, or a copy in which broadcast dims stay broadcast.
+class BatchInput {
+ public:
+  BatchInput(CudaBackend& cuda, const View& v, DType dtype) : view_(v) {
+    if (v.dtype == dtype && as_matrix(v)) return;
+    View once = v;
+    for (int i = 0; i + 2 < v.rank(); ++i)
+      if (v.stride[i] == 0) once.shape[i] = 1;
+    copy_.emplace(cuda, once, dtype);
+    view_ = with_batch(copy_->view(), Shape(v.shape.begin(), v.shape.end() - 2));
+  }
+  const View& operator*() const { return view_; }
+
+ private:
+  std::optional<DenseInput> copy_;
+  View view_;
+};
+
+// The dims of a batch, merged where one stride walks them for all three; at least one.
+struct BatchDims {
+  int rank = 0;
+  std::array<int64_t, kMaxRank> extent;
+  std::array<std::array<int64_t, 3>, kMaxRank> step;  // of c, a, b
+
+  BatchDims(const View& c, const View& a, const View& b) {
+    for (int i = 0; i + 2 < c.rank(); ++i) {
+      if (c.shape[i] == 1) continue;
+      const std::array<int64_t, 3> steps{c.stride[i], a.stride[i], b.stride[i]};
+      const size_t last = size_t(rank - 1);
+      bool merges = rank > 0;
+      for (size_t n = 0; n < 3 && merges; ++n) merges = step[last][n] == steps[n] * c.shape[i];
+      if (!merges) extent[size_t(rank++)] = 1;
+      extent[size_t(rank - 1)] *= c.shape[i];
+      step[size_t(rank - 1)] = steps;
+    }
+    if (rank == 0) {
+      rank = 1;
+      extent[0] = 1;
+      step[0] = {0, 0, 0};
+    }
+  }
+};
+
+DeviceMatrix moved(const View& v, int64_t elements) {
+  DeviceMatrix m = *as_matrix(v);
+  m.data = static_cast<char*>(m.data) + elements * int64_t(size_of(v.dtype));
+  return m;
+}
+
+// One call of cuBLASLt for the innermost dim of the batch, again for each index of the outer ones.
+void gemm_batch(Cublas& cublas, const View& c, const View& a, const View& b, float alpha, float beta) {
+  const BatchDims dims(c, a, b);
+  const size_t inner = size_t(dims.rank - 1);
+  const GemmBatch batch{dims.extent[inner], dims.step[inner][0], dims.step[inner][1], dims.step[inner][2]};
+  int64_t calls = 1;
+  for (size_t d = 0; d < inner; ++d) calls *= dims.extent[d];
+  for (int64_t call = 0; call < calls; ++call) {
+    std::array<int64_t, 3> at{};
+    int64_t rest = call;
+    for (size_t d = inner; d-- > 0; rest /= dims.extent[d])
+      for (size_t n = 0; n < 3; ++n) at[n] += rest % dims.extent[d] * dims.step[d][n];
+    cublas.gemm(moved(c, at[0]), moved(a, at[1]), moved(b, at[2]), alpha, beta, batch);
+  }
+}
+
+// Calls f(first, count) for parts of `all` lines of `length` elements, whole multiples of `unit`: so many at a time
+// that what they are decoded to stays in a large L2 cache until the product has read it.
+template <class F>
+void for_slices(int64_t all, int64_t length, int64_t unit, const F& f) {
+  constexpr int64_t kElements = int64_t{1} << 24;
+  const int64_t most = std::max(kElements / std::max<int64_t>(length, 1) / unit * unit, unit);
+  for (int64_t first = 0; first < all; first += most) f(first, std::min(most, all - first));
+}
+
+// c = alpha * a b + beta * c for b of blocks, some of its columns at a time, so that no sum is split.
+void matmul_blocks(CudaBackend& cuda, const View& c, const View& a, const View& b, float alpha, float beta) {
+  check(b.rank() == 2, "matmul: {} of shape {} should be a matrix", name_of(b.dtype), to_string(b.shape));
+  for_slices(b.shape[1], b.shape[0], block_of(b.dtype).elements, [&](int64_t first, int64_t count) {
+    const DenseInput part(cuda, block_columns(b, first, count), a.dtype);
+    View out = c;
+    out.data = c.as<char>() + first * c.stride.back() * int64_t(size_of(c.dtype));
+    out.shape[c.rank() - 1] = count;
+    cuda.matmul(out, a, part.view(), alpha, beta);
+  });
+}
+
+// y = x w^T + bias + residual, for w of any dtype.
+void linear_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
+                    const DeviceMatrix& residual) {
+  const MatrixInput weight(cuda, w, x.dtype);
+  const DenseInput shift(cuda, bias, x.dtype);
+  if (x.cols > 0 && cuda.cublas().linear(y, x, weight->t(), shift.as<void>(), residual)) return;
+  const View every_row = bias ? View{bias.data, bias.dtype, {y.rows, y.cols}, {0, bias.stride[0]}} : View();
+  if (residual.data)
+    cuda.copy(y.view(), residual.view());
+  else if (bias)
+    cuda.copy(y.view(), every_row);
+  else
+    cuda.fill(y.view(), 0);
+  if (residual.data && bias) cuda.binary(Binary::add, y.view(), y.view(), every_row);
+  if (x.cols > 0) cuda.cublas().gemm(y, x, weight->t(), 1, 1);
+}
+
+View part_of(const View& vector, int64_t first, int64_t count) {
+  if (!vector) return {};
+  return {vector.as<char>() + first * vector.stride[0] * int64_t(size_of(vector.dtype)),
+          vector.dtype,
+          {count},
+          vector.stride};
+}
+
+// y = swiglu(x w^T + bias) of many tokens in one kernel. False, and nothing done, where there is none, or where too
+// much of its last rows of tiles would lie beyond the tokens: cuBLASLt's may be half as high.
+bool gated_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
+  constexpr int64_t kTile = 256;
+  const int64_t beyond = (x.rows + kTile - 1) / kTile * kTile - x.rows;
+  const auto weight = is_block(w.dtype) ? std::nullopt : as_matrix(w);
+  if (!weight || beyond > x.rows / 7) return false;
+  ExtendedGemm g{.y = y, .x = x, .w = weight->t(), .gated = true};
+  if (!extended_gemm_fits(cuda, g)) return false;
+  const DenseInput shift(cuda, bias, DType::f32);
+  g.bias = shift.as<float>();
+  extended_gemm(cuda, g, plan_gemm(cuda, g));
+  return true;
+}
+
+}  // namespace
+
+void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
+  if (c.numel() == 0) return;
+  if (is_block(b.dtype)) return matmul_blocks(*this, c, a, b, alpha, beta);
+  if (a.dim(-1) == 0 || alpha == 0) return beta == 0 ? fill(c, 0) : affine(c, c, beta, 0);
+  const Shape batch(c.shape.begin(), c.shape.end() - 2);
+  a = with_batch(a, batch);
+  b = with_batch(b, batch);
+  if (same_for_all(b)) {
+    const auto rows_a = as_rows(a), rows_c = as_rows(c);
+    if (rows_a && rows_c) {
+      a = rows_a->view();
+      b = last_two_dims(b);
+      c = rows_c->view();
+    }
+  }
+  const BatchInput left(*this, a, a.dtype), right(*this, b, a.dtype);
+  if (as_matrix(c) && (c.dtype == a.dtype || c.dtype == DType::f32))
+    return gemm_batch(cublas(), c, *left, *right, alpha, beta);
+  const DType dtype = c.dtype == a.dtype ? c.dtype : DType::f32;
+  const Scratch work(*this, size_t(c.numel()) * size_of(dtype));
+  const View product = contiguous_view(work.as<void>(), dtype, c.shape);
+  if (beta != 0) copy(product, c);
+  gemm_batch(cublas(), product, *left, *right, alpha, beta);
+  copy(c, product);
+}
+
+void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
+  if (y.numel() == 0) return;
+  const MatrixInput input(*this, x, x.dtype), start(*this, residual, x.dtype);
+  const MatrixOutput product(*this, y, x.dtype);
+  if (!linear_few_rows(*this, *product, *input, w, bias, *start)) {
+    if (!is_block(w.dtype))
+      linear_product(*this, *product, *input, w, bias, *start);
+    else
+      for_slices(w.shape[0], w.shape[1], 1, [&](int64_t first, int64_t count) {
+        linear_product(*this, product->col_range(first, count), *input, block_rows(w, first, count),
+                       part_of(bias, first, count), residual ? start->col_range(first, count) : DeviceMatrix{});
+      });
+  }
+  product.finish();
+}
+
+void CudaBackend::gated_linear(View y, View x, View w, View bias) {
+  const auto input = as_rows(x), product = as_rows(y);
+  const bool fits = y.numel() > 0 && input && product;
+  if (fits && linear_few_rows(*this, *product, *input, w, bias, {}, /*gated=*/true)) return;
+  if (fits && gated_product(*this, *product, *input, w, bias)) return;
+  Backend::gated_linear(y, x, w, bias);
+}
+
+}  // namespace wick

@@ -1,0 +1,655 @@
+// Operands go from global memory straight into the registers of mma.sync: at few rows a tile is used by one warp only,
+// so shared memory would add nothing but latency. The order of a reduction is free as long as both operands agree on
+// it, so each thread takes neighbouring elements along it, 16 bytes at a time.
+//
+// Blocks of a cluster share the reduction of x down^T or dy up; they add their parts in each other's shared memory.
+#include "wick/backend/cuda/linear/lora_few_rows.h"
+
+#include <algorithm>
+
+#include "wick/backend/cuda/device/barriers.cuh"
+#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/mma.cuh"
+#include "wick/backend/cuda/linear/lora_rank.h"
+
+namespace wick {
+
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / 32;
+constexpr int kCluster = 8;
+constexpr int kStep = 32;  // of a reduction: 8 elements of 16 bits a thread, four threads along it
+
+[[maybe_unused]] __device__ __forceinline__ uint4 load_16_bytes(const void* from, bool valid) {
+  return valid ? __ldg(static_cast<const uint4*>(from)) : uint4{};
+}
+
+template <class T>
+__device__ __forceinline__ uint32_t pair(float a, float b) {
+  const Pack<T, 2> both{{from_float<T>(a), from_float<T>(b)}};
+  return *reinterpret_cast<const uint32_t*>(&both);
+}
+
+// N elements whose first is aligned to all of them, up to 16 bytes, or zeros; those beyond `left` may be zeros.
+template <class F, int N>
+__device__ __forceinline__ Pack<F, N> load_factor(const F* from, int64_t left) {
+  constexpr int kWidest = 16 / sizeof(F), kAtOnce = N < kWidest ? N : kWidest;
+  Pack<F, N> all{};
+#pragma unroll
+  for (int i = 0; i < N; i += kAtOnce)
+    if (i < left)
+      *reinterpret_cast<Pack<F, kAtOnce>*>(all.value + i) = *reinterpret_cast<const Pack<F, kAtOnce>*>(from + i);
+  return all;
+}
+
+// ---- x f, f = down^T or up, for 32 rows of x or 16: each warp has some of the steps along the reduction
+
+template <class F>
+struct LowOperands {
+  const void* x;
+  const F* f;
+  int64_t x_ld, f_ld, depth;
+  bool up;  // f is [depth, rank], else [rank, depth]
+};
+
+// f as mma's b, for a step: registers [n][0..1] for its first half, [n][2..3] for the second. Column j of fragment n is
+// the rank's index kRank / 8 * j + n.
+template <class T, class F, int kRank>
+__device__ __forceinline__ void load_low_factor(uint32_t (&b)[kRank / 8][4], const LowOperands<F>& p, int64_t k,
+                                                int rank, int lane) {
+  constexpr int kColumns = kRank / 8;
+  const int first = lane / 4 * kColumns;
+  k += lane % 4 * 8;
+  if (p.up) {
+    Pack<F, kColumns> row[8];
+#pragma unroll
+    for (int j = 0; j < 8; ++j)
+      row[j] = load_factor<F, kColumns>(p.f + (k + j) * p.f_ld + first, k < p.depth ? rank - first : 0);
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (std::is_same_v<T, F>) {
+          const Pack<T, 2> both{{row[2 * j].value[n], row[2 * j + 1].value[n]}};
+          b[n][j] = *reinterpret_cast<const uint32_t*>(&both);
+        } else {
+          b[n][j] = pair<T>(row[2 * j].value[n], row[2 * j + 1].value[n]);
+        }
+      }
+  } else {
+#pragma unroll
+    for (int n = 0; n < kColumns; ++n) {
+      const Pack<F, 8> row = load_factor<F, 8>(p.f + (first + n) * p.f_ld + k, first + n < rank && k < p.depth ? 8 : 0);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        if constexpr (std::is_same_v<T, F>)
+          b[n][j] = reinterpret_cast<const uint32_t*>(&row)[j];
+        else
+          b[n][j] = pair<T>(row.value[2 * j], row.value[2 * j + 1]);
+      }
+    }
+  }
+}
+
+// Rows [row, row + 16 kFragments) of x f over this warp's steps of those from `begin` to `end`. Lane l holds the ranks
+// kRank / 4 * (l % 4) and following of rows l / 4 and l / 4 + 8 of a fragment.
+template <class T, class F, int kRank, int kFragments>
+__device__ __forceinline__ void low_steps(float (&sum)[kFragments][kRank / 8][4], const LowOperands<F>& p, int64_t row,
+                                          int64_t rows, int rank, int begin, int end, int lane) {
+  const T* const x = static_cast<const T*>(p.x) + lane % 4 * 8;
+  for (int step = begin; step < end; step += kWarps) {
+    const int64_t k = int64_t(step) * kStep;
+    const bool inside = k + lane % 4 * 8 < p.depth;
+    uint4 a[kFragments][2];
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int64_t r = row + 16 * m + 8 * half + lane / 4;
+        a[m][half] = load_16_bytes(x + r * p.x_ld + k, inside && r < rows);
+      }
+    uint32_t b[kRank / 8][4];
+    load_low_factor<T, F, kRank>(b, p, k, rank, lane);
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m) {
+      const uint32_t first[4] = {a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y};
+      const uint32_t second[4] = {a[m][0].z, a[m][1].z, a[m][0].w, a[m][1].w};
+#pragma unroll
+      for (int n = 0; n < kRank / 8; ++n) {
+        mma<T>(sum[m][n], first, b[n][0], b[n][1]);
+        mma<T>(sum[m][n], second, b[n][2], b[n][3]);
+      }
+    }
+  }
+}
+
+template <int kRows, int kRank>
+struct alignas(16) Partials {  // each warp's
+  static constexpr int kLd = kRank == 16 ? kRank : kRank + 4;
+  float of[kWarps][kRows][kLd];
+};
+template <int kRows, int kRank>
+struct alignas(16) Inbox {  // what the cluster's blocks send
+  float from[kRows][kRank];
+  uint64_t arrived;
+
+  __device__ __forceinline__ void open() {  // by one thread, before the cluster meets
+    barrier_init(&arrived, 1);
+    barrier_init_done();
+  }
+};
+
+template <int kRows, int kRank>
+__device__ __forceinline__ void put_partial(Partials<kRows, kRank>& partials,
+                                            const float (&sum)[kRows / 16][kRank / 8][4], int warp, int lane) {
+#pragma unroll
+  for (int m = 0; m < kRows / 16; ++m)
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      float* to = &partials.of[warp][16 * m + 8 * half + lane / 4][lane % 4 * (kRank / 4)];
+#pragma unroll
+      for (int c = 0; c < kRank / 4; c += 4) {
+        const auto at = [&](int i) { return sum[m][i % (kRank / 8)][2 * half + i / (kRank / 8)]; };
+        *reinterpret_cast<float4*>(to + c) = make_float4(at(c), at(c + 1), at(c + 2), at(c + 3));
+      }
+    }
+}
+
+// Four ranks of a row over the block's warps.
+template <int kRows, int kRank>
+__device__ __forceinline__ float4 block_sum(const Partials<kRows, kRank>& partials, int row, int col) {
+  float4 total{};
+#pragma unroll
+  for (int warp = 0; warp < kWarps; ++warp) {
+    const float4 part = *reinterpret_cast<const float4*>(&partials.of[warp][row][col]);
+    total.x += part.x;
+    total.y += part.y;
+    total.z += part.z;
+    total.w += part.w;
+  }
+  return total;
+}
+
+// ---- y += scale * x down^T up^T
+
+template <class T, class F>
+struct ProductArguments {
+  LowOperands<F> low;
+  T* y;
+  const F* up;
+  T* saved;
+  int64_t y_ld, up_ld, saved_ld, rows, cols;
+  int rank;
+  float scale;
+};
+
+constexpr int kGroup = 32;  // columns that a warp computes together, and how many such
+template <int kRank>
+constexpr int kGroups = kRank == kWidestRankTile ? 1 : 2;
+
+// up [N, R] as mma's b for 32 columns from `col` on: column j of fragment n is column 8 (j / 2) + 2 n + j % 2, so that
+// a thread gets eight neighbours of y.
+template <class T, class F, int kRank>
+__device__ __forceinline__ void load_up(uint32_t (&b)[kRank / 16][4][2], const ProductArguments<T, F>& p, int64_t col,
+                                        int lane) {
+  const int j = lane / 4;
+#pragma unroll
+  for (int n = 0; n < 4; ++n) {
+    const int64_t c = col + j / 2 * 8 + 2 * n + j % 2;
+#pragma unroll
+    for (int k = 0; k < kRank / 16; ++k) {
+      const int first = 16 * k + lane % 4 * 4;
+      const Pack<F, 4> four = load_factor<F, 4>(p.up + c * p.up_ld + first, c < p.cols ? p.rank - first : 0);
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if constexpr (std::is_same_v<T, F>)
+          b[k][n][half] = reinterpret_cast<const uint32_t*>(&four)[half];
+        else
+          b[k][n][half] = pair<T>(four.value[2 * half], four.value[2 * half + 1]);
+      }
+    }
+  }
+}
+
+template <class T, int kRows, int kRank>
+struct ProductShared {
+  static constexpr int kSLd = kRank + 8;
+  Partials<kRows, kRank> partials;
+  Inbox<kRows * kCluster, kRank> inbox;
+  alignas(16) T s[kRows * kSLd];
+};
+
+// Each cluster computes all of s and some of y's columns.
+template <class T, class F, int kRank, int kFragments>
+__global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArguments<T, F> p) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kRows = 16 * kFragments, kSLd = ProductShared<T, kRows, kRank>::kSLd;
+  extern __shared__ __align__(16) char memory[];
+  auto& shared = *reinterpret_cast<ProductShared<T, kRows, kRank>*>(memory);
+  T* const s = shared.s;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = int(blockIdx.x) % kCluster;
+  launch_dependents();
+  if (threadIdx.x == 0) shared.inbox.open();
+  cluster_arrive();
+  wait_for_previous();
+
+  // What the end needs, on its way from the beginning.
+  uint32_t b[kGroups<kRank>][kRank / 16][4][2];
+  uint4 y[kGroups<kRank>][kFragments][2];
+  const auto column = [&](int g) { return ((int64_t(g) * kWarps + warp) * gridDim.x + blockIdx.x) * kGroup; };
+  const auto place = [&](int g, int m, int half) {
+    return p.y + (16 * m + 8 * half + lane / 4) * p.y_ld + column(g) + lane % 4 * 8;
+  };
+  const auto inside = [&](int g, int m, int half) {
+    return 16 * m + 8 * half + lane / 4 < p.rows && column(g) + lane % 4 * 8 < p.cols;
+  };
+#pragma unroll
+  for (int g = 0; g < kGroups<kRank>; ++g) {
+    load_up<T, F, kRank>(b[g], p, column(g), lane);
+#pragma unroll
+    for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        y[g][m][half] = {};
+        if (inside(g, m, half)) y[g][m][half] = *reinterpret_cast<const uint4*>(place(g, m, half));
+      }
+  }
+
+  const int steps = int((p.low.depth + kStep - 1) / kStep);
+  float sum[kFragments][kRank / 8][4] = {};
+  low_steps<T, F, kRank, kFragments>(sum, p.low, 0, p.rows, p.rank, steps * part / kCluster + warp,
+                                     steps * (part + 1) / kCluster, lane);
+
+  put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
+  cluster_wait();  // the other blocks' barriers are there
+  __syncthreads();
+  if (threadIdx.x == 0) barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
+  for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
+    const int row = i / (kRank / 4), col = i % (kRank / 4) * 4;
+    const float4 total = block_sum<kRows, kRank>(shared.partials, row, col);
+    for (int peer = 0; peer < kCluster; ++peer)
+      push(&shared.inbox.from[part * kRows + row][col], total, &shared.inbox.arrived, peer);
+  }
+  barrier_wait_cluster(&shared.inbox.arrived, 0);
+  for (int i = threadIdx.x; i < kRows * kRank; i += kThreads) {
+    const int row = i / kRank, r = i % kRank;
+    float total = 0;
+#pragma unroll
+    for (int peer = 0; peer < kCluster; ++peer) total += shared.inbox.from[peer * kRows + row][r];
+    s[row * kSLd + r] = from_float<T>(p.scale * total);
+    if (p.saved && blockIdx.x == 0 && row < p.rows && r < p.rank) p.saved[row * p.saved_ld + r] = from_float<T>(total);
+  }
+  __syncthreads();
+
+#pragma unroll
+  for (int m = 0; m < kFragments; ++m) {
+    uint2 a[kRank / 16][2];
+#pragma unroll
+    for (int k = 0; k < kRank / 16; ++k)
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        a[k][half] = *reinterpret_cast<const uint2*>(s + (16 * m + 8 * half + lane / 4) * kSLd + 16 * k + lane % 4 * 4);
+#pragma unroll
+    for (int g = 0; g < kGroups<kRank>; ++g) {
+      float out[4][4] = {};
+#pragma unroll
+      for (int k = 0; k < kRank / 16; ++k) {
+        const uint32_t operand[4] = {a[k][0].x, a[k][1].x, a[k][0].y, a[k][1].y};
+#pragma unroll
+        for (int n = 0; n < 4; ++n) mma<T>(out[n], operand, b[g][k][n][0], b[g][k][n][1]);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        if (!inside(g, m, half)) continue;
+        uint32_t words[4] = {y[g][m][half].x, y[g][m][half].y, y[g][m][half].z, y[g][m][half].w};
+#pragma unroll
+        for (int n = 0; n < 4; ++n) {
+          const auto before = *reinterpret_cast<const Pack<T, 2>*>(&words[n]);
+          words[n] =
+              pair<T>(to_float(before.value[0]) + out[n][2 * half], to_float(before.value[1]) + out[n][2 * half + 1]);
+        }
+        *reinterpret_cast<uint4*>(place(g, m, half)) = make_uint4(words[0], words[1], words[2], words[3]);
+      }
+    }
+  }
+#endif
+}
+
+// ---- dup = scale * dy^T s, ddown = ds^T x
+
+template <class T>
+struct GradientTask {  // [cols, rank] = scale * x^T s, as x lies, for s from the task before
+  const T* x;
+  float* out;
+  int64_t x_ld, cols, col_step, rank_step;
+  int tiles;  // of columns
+  float scale;
+};
+
+template <class T, class F>
+struct GradientArguments {
+  LowOperands<F> low[2];  // s, then ds
+  float low_scale[2];
+  GradientTask<T> task[2];  // dup, then ddown
+  T* low_t;                 // [2][kRank][padded_rows]: s^T and ds^T
+  int64_t rows, padded_rows;
+  int rank, count, row_tiles;
+};
+
+constexpr int kColumns = 64;  // of a block's tile of the gradients
+
+// Chunks of 32 rows a warp, loaded before s is there.
+template <int kRank>
+constexpr int kPrefetch = kRank == 64 ? 4 : 2;
+
+template <int kRank>
+struct GradientShape {
+  static constexpr int kRankWarps = kRank / 16, kRowWarps = kWarps / kRankWarps;
+  static constexpr int kLd = kColumns + 4;
+};
+
+template <int kRows, int kRank>
+struct GradientShared {
+  Inbox<kRows, kRank> inbox;
+  union {
+    Partials<kRows, kRank> partials;
+    float sums[GradientShape<kRank>::kRowWarps][kRank][GradientShape<kRank>::kLd];  // of the gradients
+  };
+};
+
+// All blocks of a grid wait for each other: its highest bit turns when the last of them came, and the others are zero
+// again. Waiting for the value of before works as nobody can be through before this block came.
+__device__ uint32_t grid_barrier;
+
+[[maybe_unused]] __device__ __forceinline__ uint32_t grid_barrier_value() {
+  uint32_t value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(&grid_barrier) : "memory");
+  return value;
+}
+[[maybe_unused]] __device__ __forceinline__ void grid_barrier_arrive() {
+  const uint32_t add = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1;
+  asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(&grid_barrier), "r"(add) : "memory");
+}
+
+template <class T>
+__device__ __forceinline__ void load_chunk(uint4 (&x)[8], const GradientTask<T>& p, int64_t row, int64_t rows,
+                                           int64_t col, int lane) {
+  row += lane % 4 * 8;
+  col += lane / 4 * 8;
+  const T* from = p.x + row * p.x_ld + col;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) x[j] = load_16_bytes(from + j * p.x_ld, row + j < rows && col < p.cols);
+}
+
+// sum += s^T x over 32 rows, for 16 ranks and 64 columns: lane l gets columns 16 (l % 4) and following of ranks l / 4
+// and l / 4 + 8. `s` is what s^T has of the thread's rows for these ranks.
+template <class T>
+__device__ __forceinline__ void add_chunk(float (&sum)[8][4], const uint4 (&s)[2], const uint4 (&x)[8]) {
+  const uint32_t a[2][4] = {{s[0].x, s[1].x, s[0].y, s[1].y}, {s[0].z, s[1].z, s[0].w, s[1].w}};
+  const auto word = [&](int row, int n) {
+    const uint4& v = x[row];
+    return n / 2 == 0 ? v.x : n / 2 == 1 ? v.y : n / 2 == 2 ? v.z : v.w;
+  };
+#pragma unroll
+  for (int step = 0; step < 2; ++step)
+#pragma unroll
+    for (int n = 0; n < 8; ++n) {
+      uint32_t b[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = 4 * step + 2 * half;
+        b[half] = __byte_perm(word(row, n), word(row + 1, n), n % 2 ? 0x7632 : 0x5410);
+      }
+      mma<T>(sum[n], a[step], b[0], b[1]);
+    }
+}
+
+// s and ds, by the first clusters; then, after all blocks have met, the tiles of both gradients.
+template <class T, class F, int kRank, int kFragments>
+__global__ void __launch_bounds__(kThreads, 1)
+    gradients_kernel(const __grid_constant__ GradientArguments<T, F> p, const int cluster) {
+#if __CUDA_ARCH__ >= 900
+  using Shape = GradientShape<kRank>;
+  constexpr int kRows = 16 * kFragments;
+  extern __shared__ __align__(16) char memory[];
+  auto& shared = *reinterpret_cast<GradientShared<kRows, kRank>*>(memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = int(blockIdx.x) % cluster;
+  const int unit = int(blockIdx.x) / cluster, units = p.count * p.row_tiles;
+  const int share = kRows / cluster;  // rows that each block of the cluster adds up
+  launch_dependents();
+  if (cluster > 1) {
+    if (threadIdx.x == 0) shared.inbox.open();
+    cluster_arrive();
+  }
+  wait_for_previous();
+  const uint32_t met_before = grid_barrier_value();
+
+  float sum[kFragments][kRank / 8][4] = {};
+  if (unit < units) {
+    const LowOperands<F>& low = p.low[unit / p.row_tiles];
+    const int steps = int((low.depth + kStep - 1) / kStep);
+    low_steps<T, F, kRank, kFragments>(sum, low, int64_t(unit % p.row_tiles) * kRows, p.rows, p.rank,
+                                       steps * part / cluster + warp, steps * (part + 1) / cluster, lane);
+  }
+
+  // The first rows of the first tile, on their way while s is completed.
+  const int rank_warp = warp % Shape::kRankWarps, row_warp = warp / Shape::kRankWarps;
+  const int tiles = p.task[0].tiles + p.task[1].tiles;
+  uint4 x[kPrefetch<kRank>][8];
+  const auto load = [&](int tile, int round) {
+    const bool second = tile >= p.task[0].tiles;
+    const int64_t col = int64_t(second ? tile - p.task[0].tiles : tile) * kColumns;
+#pragma unroll
+    for (int i = 0; i < kPrefetch<kRank>; ++i)
+      load_chunk(x[i], p.task[second], int64_t((round * kPrefetch<kRank> + i) * Shape::kRowWarps + row_warp) * 32,
+                 p.rows, col, lane);
+  };
+  if (int(blockIdx.x) < tiles) load(int(blockIdx.x), 0);
+
+  if (unit < units) {
+    put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
+    if (cluster > 1) cluster_wait();  // the other blocks' barriers are there
+    __syncthreads();
+    if (cluster > 1 && threadIdx.x == 0) barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
+    for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
+      const int row = i / (kRank / 4), col = i % (kRank / 4) * 4, owner = row / share;
+      const float4 total = block_sum<kRows, kRank>(shared.partials, row, col);
+      float* const to = &shared.inbox.from[part * share + row % share][col];
+      if (cluster > 1)
+        push(to, total, &shared.inbox.arrived, owner);
+      else
+        *reinterpret_cast<float4*>(to) = total;
+    }
+    if (cluster > 1)
+      barrier_wait_cluster(&shared.inbox.arrived, 0);
+    else
+      __syncthreads();
+    const float scale = p.low_scale[unit / p.row_tiles];
+    for (int i = threadIdx.x; i < share / 4 * kRank; i += kThreads) {
+      const int r = i % kRank, row = i / kRank * 4;
+      float total[4] = {};
+      for (int peer = 0; peer < cluster; ++peer)
+#pragma unroll
+        for (int j = 0; j < 4; ++j) total[j] += shared.inbox.from[peer * share + row + j][r];
+      Pack<T, 4> four;
+#pragma unroll
+      for (int j = 0; j < 4; ++j) four.value[j] = from_float<T>(scale * total[j]);
+      const int64_t at = int64_t(unit % p.row_tiles) * kRows + part * share + row;
+      *reinterpret_cast<Pack<T, 4>*>(p.low_t + (int64_t(unit / p.row_tiles) * kRank + r) * p.padded_rows + at) = four;
+    }
+  } else if (cluster > 1) {
+    cluster_wait();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    grid_barrier_arrive();
+    while (grid_barrier_value() >> 31 == met_before >> 31) {
+    }
+  }
+  __syncthreads();
+
+  const int chunks = int(p.padded_rows / 32);
+  for (int tile = int(blockIdx.x); tile < tiles; tile += int(gridDim.x)) {
+    const bool second = tile >= p.task[0].tiles;
+    const GradientTask<T>& task = p.task[second];
+    const int64_t first_col = int64_t(second ? tile - p.task[0].tiles : tile) * kColumns;
+    const T* const low = p.low_t + (int64_t(second) * kRank + 16 * rank_warp + lane / 4) * p.padded_rows + lane % 4 * 8;
+    float grad[8][4] = {};
+    for (int round = 0; round * kPrefetch<kRank> * Shape::kRowWarps < chunks; ++round) {
+      if (round > 0 || tile != int(blockIdx.x)) load(tile, round);
+      uint4 s[kPrefetch<kRank>][2];
+#pragma unroll
+      for (int i = 0; i < kPrefetch<kRank>; ++i) {
+        const int chunk = (round * kPrefetch<kRank> + i) * Shape::kRowWarps + row_warp;
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          s[i][half] = {};
+          if (chunk < chunks)
+            s[i][half] = __ldcg(reinterpret_cast<const uint4*>(low + 8 * half * p.padded_rows + chunk * 32));
+        }
+      }
+#pragma unroll
+      for (int i = 0; i < kPrefetch<kRank>; ++i) add_chunk<T>(grad, s[i], x[i]);
+    }
+
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+#pragma unroll
+      for (int c = 0; c < 16; c += 4) {
+        const auto at = [&](int i) { return grad[i % 8][2 * half + i / 8]; };
+        *reinterpret_cast<float4*>(&shared.sums[row_warp][16 * rank_warp + 8 * half + lane / 4][lane % 4 * 16 + c]) =
+            make_float4(at(c), at(c + 1), at(c + 2), at(c + 3));
+      }
+    __syncthreads();
+    const bool by_column = task.rank_step == 1;  // neighbouring threads get neighbouring ranks, or else columns
+    for (int i = threadIdx.x; i < kRank * kColumns / 4; i += kThreads) {
+      const int r = by_column ? i % kRank : i / (kColumns / 4);
+      const int col = (by_column ? i / kRank : i % (kColumns / 4)) * 4;
+      float total[4] = {};
+#pragma unroll
+      for (int w = 0; w < Shape::kRowWarps; ++w) {
+        const float4 part = *reinterpret_cast<const float4*>(&shared.sums[w][r][col]);
+        total[0] += part.x;
+        total[1] += part.y;
+        total[2] += part.z;
+        total[3] += part.w;
+      }
+      if (r >= p.rank || first_col + col >= task.cols) continue;  // in eights, so all four are inside
+      float* const out = task.out + (first_col + col) * task.col_step + r * task.rank_step;
+      if (task.col_step == 1 && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
+        *reinterpret_cast<float4*>(out) =
+            make_float4(task.scale * total[0], task.scale * total[1], task.scale * total[2], task.scale * total[3]);
+      } else {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) out[j * task.col_step] = task.scale * total[j];
+      }
+    }
+    __syncthreads();
+  }
+#endif
+}
+
+// ---- launches
+
+// Calls g with the types of the activations and of the factors.
+template <class G>
+void with_types(DType activations, DType factors, const G& g) {
+  dispatch_float(activations, [&]<class T>(Type<T> type) {
+    if constexpr (!std::is_same_v<T, float>) factors == DType::f32 ? g(type, Type<float>()) : g(type, type);
+  });
+}
+
+template <class F>
+LowOperands<F> operands(const DeviceMatrix& x, const DeviceMatrix& f) {
+  return {x.data, static_cast<const F*>(f.data), x.ld, f.ld, x.cols, !f.transposed};
+}
+
+constexpr int64_t kAdapterRows = 32, kTileRows = 32;
+
+// A little below what is there, so that clusters fit however the multiprocessors are grouped.
+int blocks_at_once(const Gpu& gpu) { return gpu.multiprocessors() * 31 / 32; }
+
+int row_tiles(int64_t rows) { return int((rows + kTileRows - 1) / kTileRows); }
+
+// How many blocks share a reduction, so that all run at once and about half of the warps have a step to do.
+int cluster_size(const CudaBackend& cuda, int units, int64_t depth) {
+  int size = kCluster;
+  while (size > 1 && (units * size > blocks_at_once(cuda) || depth < size * kWarps / 2 * kStep)) size /= 2;
+  return size;
+}
+
+}  // namespace
+
+bool few_rows_fit(const Gpu& gpu, const AdapterProduct& p, int64_t rank) {
+  return gpu.capability() == 90 && p.x.rows <= kAdapterRows && rank <= kWidestRankTile && !p.y.transposed &&
+         p.y.ld % 8 == 0 && p.y.cols % 8 == 0 && reinterpret_cast<uintptr_t>(p.y.data) % 16 == 0;
+}
+
+bool few_rows_fit(const Gpu& gpu, int64_t rows, int64_t rank) {
+  return gpu.capability() == 90 && rank <= kWidestRankTile && 2 * row_tiles(rows) <= blocks_at_once(gpu);
+}
+
+void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
+  with_types(p.x.dtype, p.down.dtype, [&]<class T, class F>(Type<T>, Type<F>) {
+    const ProductArguments<T, F> arguments{operands<F>(p.x, p.down.t()),
+                                           static_cast<T*>(p.y.data),
+                                           static_cast<const F*>(p.up.data),
+                                           static_cast<T*>(p.saved.data),
+                                           p.y.ld,
+                                           p.up.ld,
+                                           p.saved.ld,
+                                           p.x.rows,
+                                           p.y.cols,
+                                           int(p.down.rows),
+                                           p.scale};
+    with_rank_tile(p.down.rows, [&](auto rank) {
+      constexpr int64_t kClusterColumns = kCluster * kWarps * kGroups<rank> * kGroup;
+      const int64_t clusters = (p.y.cols + kClusterColumns - 1) / kClusterColumns;
+      const bool few = p.x.rows <= 16;
+      const auto kernel = few ? product_kernel<T, F, rank, 1> : product_kernel<T, F, rank, 2>;
+      const size_t bytes = few ? sizeof(ProductShared<T, 16, rank>) : sizeof(ProductShared<T, 32, rank>);
+      launch("adapter", cuda.stream(), {dim3(unsigned(clusters * kCluster)), dim3(kThreads), bytes, kCluster, true},
+             kernel, arguments);
+    });
+  });
+}
+
+void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
+  with_types(g.x.dtype, g.down.dtype, [&]<class T, class F>(Type<T>, Type<F>) {
+    with_rank_tile(g.down.rows, [&](auto rank) {
+      constexpr int kRows = int(kTileRows);
+      GradientArguments<T, F> p{};
+      p.rows = g.dy.rows;
+      p.row_tiles = row_tiles(p.rows);
+      p.padded_rows = p.row_tiles * kRows;
+      p.rank = int(g.down.rows);
+      const Scratch low(cuda, size_t(2 * rank * p.padded_rows) * sizeof(T));
+      p.low_t = low.as<T>();
+      const auto add = [&](const LowOperands<F>& from, float low_scale, const DeviceMatrix& x, const DeviceMatrix& out,
+                           float scale) {
+        p.low[p.count] = from;
+        p.low_scale[p.count] = low_scale;
+        p.task[p.count++] = {static_cast<const T*>(x.data),
+                             static_cast<float*>(out.data),
+                             x.ld,
+                             x.cols,
+                             out.transposed ? 1 : out.ld,
+                             out.transposed ? out.ld : 1,
+                             int((x.cols + kColumns - 1) / kColumns),
+                             scale};
+      };
+      if (g.dup.data) add(operands<F>(g.x, g.down.t()), 1, g.dy, g.dup, g.scale);
+      if (g.ddown.data) add(operands<F>(g.dy, g.up), g.scale, g.x, g.ddown.t(), 1);
+      const int units = p.count * p.row_tiles;
+      const int cluster = cluster_size(cuda, units, std::max(g.x.cols, g.dy.cols));
+      const int wanted = std::max(units * cluster, p.task[0].tiles + p.task[1].tiles);
+      const int most = blocks_at_once(cuda) / cluster * cluster;
+      const int blocks = std::min(most, (wanted + cluster - 1) / cluster * cluster);
+      launch("adapter gradients", cuda.stream(),
+             {dim3(unsigned(blocks)), dim3(kThreads), sizeof(GradientShared<kRows, rank>), cluster, true},
+             gradients_kernel<T, F, rank, kRows / 16>, p, cluster);
+    });
+  });
+}
+
+}  // namespace wick

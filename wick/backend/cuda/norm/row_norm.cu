@@ -1,0 +1,417 @@
+// Norms of rows, layer_norm and rms_norm, forward and backward. A row stays in registers between its statistics and its
+// use; the sums over rows behind the gradients of weights and modulations are taken apart (device/tiles.cuh).
+#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/norm/tiles.cuh"
+
+namespace wick {
+namespace {
+
+// What follows the normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image. Pointers
+// may be null.
+template <class T>
+struct RowAffine {
+  const float *w, *b;
+  RowsOf<const T> scale, shift;
+  int64_t image_rows;
+};
+
+template <int N, class V>
+__device__ __forceinline__ void add(float (&x)[N], const V* what, int first) {
+  float summand[N];
+  load_floats(summand, what, first);
+#pragma unroll
+  for (int j = 0; j < N; ++j) x[j] += summand[j];
+}
+
+// The same for one row. Each step is skipped by all threads or by none.
+template <class T>
+class AffineOf {
+ public:
+  __device__ __forceinline__ AffineOf(const RowAffine<T>& a, int64_t row) : w_(a.w), b_(a.b) {
+    const int64_t image = a.scale.data || a.shift.data ? row / a.image_rows : 0;
+    scale_ = a.scale.data ? a.scale[image] : nullptr;
+    shift_ = a.shift.data ? a.shift[image] : nullptr;
+  }
+  // From x_hat to y.
+  template <int N>
+  __device__ __forceinline__ void apply(float (&x)[N], int first) const {
+    if (w_) multiply(x, w_, first);
+    if (b_) add(x, b_, first);
+    if (scale_) modulate(x, first);
+    if (shift_) add(x, shift_, first);
+  }
+  // From dy to the gradient at x_hat.
+  template <int N>
+  __device__ __forceinline__ void apply_back(float (&dy)[N], int first) const {
+    if (w_) multiply(dy, w_, first);
+    if (scale_) modulate(dy, first);
+  }
+
+ private:
+  template <int N>
+  __device__ __forceinline__ static void multiply(float (&x)[N], const float* by, int first) {
+    float factor[N];
+    load_floats(factor, by, first);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] *= factor[j];
+  }
+  template <int N>
+  __device__ __forceinline__ void modulate(float (&x)[N], int first) const {
+    float scale[N];
+    load_floats(scale, scale_, first);
+#pragma unroll
+    for (int j = 0; j < N; ++j) x[j] = fmaf(x[j], scale[j], x[j]);
+  }
+
+  const float *w_, *b_;
+  const T *scale_, *shift_;
+};
+
+// Rows that the kernel before may still be writing: on their way by the time that they may be read. One may be null.
+template <class T, int N, int Count>
+__device__ __forceinline__ void wait_for_row(const T* const (&rows)[Count], int width) {
+  if constexpr (N > 1)
+    if (threadIdx.x == 0)
+#pragma unroll
+      for (int c = 0; c < Count; ++c)
+        if (rows[c]) prefetch(rows[c], width);
+  wait_for_previous();
+}
+
+// Without `centred` the mean counts as 0.
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads)
+    row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const RowAffine<T> a, int64_t rows,
+             int width, float eps, bool centred) {
+  const int64_t row = this_row(rows);
+  launch_dependents();
+  wait_for_row<T, N, 1>({x[row]}, width);
+  const HeldRows<T, N, 1> held({x[row]}, width);
+  const float inverse_width = 1 / float(width);
+  float pivot = 0;  // the mean, but for rounding, which the distances from it show
+  if (centred) {
+    held.each([&](int, const Pack<T, N>(&pack)[1]) {
+      float part = 0;
+#pragma unroll
+      for (int j = 0; j < N; ++j) part += element(pack[0], j);
+      pivot += part;
+    });
+    pivot = row_reduce<Sum>(pivot) * inverse_width;
+  }
+  float sums[2] = {};
+  held.each([&](int, const Pack<T, N>(&pack)[1]) {
+    float distance = 0, square = 0;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      const float d = element(pack[0], j) - pivot;
+      distance += d;
+      square = fmaf(d, d, square);
+    }
+    sums[0] += distance;
+    sums[1] += square;
+  });
+  row_reduce<Sum>(sums);
+  const float rest = centred ? sums[0] * inverse_width : 0;
+  const float r = 1 / sqrtf(fmaf(-rest, rest, sums[1] * inverse_width) + eps);
+  if (threadIdx.x == 0 && mean) mean[row] = pivot + rest;
+  if (threadIdx.x == 0 && rstd) rstd[row] = r;
+  T* const to = y[row];
+  const AffineOf<T> affine(a, row);
+  held.each([&](int first, const Pack<T, N>(&pack)[1]) {
+    float values[N];
+#pragma unroll
+    for (int j = 0; j < N; ++j) values[j] = fmaf(element(pack[0], j) - pivot, r, -rest * r);
+    affine.apply(values, first);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(values[j]);
+    store_pack(to + first, out);
+  });
+}
+
+// RMS norm of a few rows, between two products of a few tokens, is all latency: a thread has one pack, and where the
+// weight is constant what it needs of it by the time that the row is there. w may be null.
+constexpr int kFewRowsThreads = 1024;
+
+template <class T, int N>
+__global__ void __launch_bounds__(kFewRowsThreads)
+    rms_norm_of_few_rows(const RowsOf<T> y, float* rstd, const RowsOf<const T> x, const float* w, bool constant,
+                         int width, float eps) {
+  launch_dependents();
+  const int row = int(blockIdx.x), first = int(threadIdx.x) * N;
+  const bool inside = first < width;
+  float weight[N], values[N], sum = 0;
+#pragma unroll
+  for (int j = 0; j < N; ++j) weight[j] = 1;
+  if (!constant) wait_for_previous();
+  if (inside && w) load_floats(weight, w, first);
+  if (constant) wait_for_previous();
+#pragma unroll
+  for (int j = 0; j < N; ++j) values[j] = 0;
+  if (inside) load_floats(values, x[row], first);
+#pragma unroll
+  for (int j = 0; j < N; ++j) sum = fmaf(values[j], values[j], sum);
+  const float r = 1 / sqrtf(block_reduce<Sum>(sum) / float(width) + eps);
+  if (threadIdx.x == 0 && rstd) rstd[row] = r;
+  if (!inside) return;
+  Pack<T, N> out;
+#pragma unroll
+  for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(values[j] * r * weight[j]);
+  store_pack(y[row] + first, out);
+}
+
+// Of each of its two rows a thread of the gradient keeps fewer packs: more rows at a time are worth more.
+constexpr int kGradientPacks = 3;
+
+// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) + residual with g = dy * gain; without a mean of x, none of g
+// either. The residual may be null.
+// Where the kernel before is one of this call whose results are not needed here (`beside`), it goes on meanwhile.
+template <class T, int N>
+__global__ void __launch_bounds__(kRowThreads)
+    row_norm_gradient(const RowsOf<T> dx, const RowsOf<const T> dy, const RowsOf<const T> x,
+                      const RowsOf<const T> residual, const RowAffine<T> a, const float* mean, const float* rstd,
+                      int64_t rows, int width, bool beside) {
+  const int64_t row = this_row(rows);
+  const T* const more = residual.data ? residual[row] : nullptr;
+  launch_dependents();
+  if (!beside) wait_for_row<T, N, 3>({dy[row], x[row], more}, width);
+  const HeldRows<T, N, 2, kGradientPacks> held({dy[row], x[row]}, width);
+  const AffineOf<T> affine(a, row);
+  const float m = mean ? mean[row] : 0, r = rstd[row];
+  const auto load_gradient = [&](float(&g)[N], const Pack<T, N>& dy_pack, int first) {
+#pragma unroll
+    for (int j = 0; j < N; ++j) g[j] = element(dy_pack, j);
+    affine.apply_back(g, first);
+  };
+  float sums[2] = {};
+  held.each([&](int first, const Pack<T, N>(&packs)[2]) {
+    float g[N], plain = 0, scaled = 0;
+    load_gradient(g, packs[0], first);
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+      plain += g[j];
+      scaled = fmaf(g[j], element(packs[1], j) - m, scaled);
+    }
+    sums[0] += plain;
+    sums[1] += scaled;
+  });
+  row_reduce<Sum>(sums);
+  const float offset = mean ? r * sums[0] / float(width) : 0, slope = r * r * r * (sums[1] / float(width));
+  T* const to = dx[row];
+  held.each([&](int first, const Pack<T, N>(&packs)[2]) {
+    float g[N];
+    load_gradient(g, packs[0], first);
+#pragma unroll
+    for (int j = 0; j < N; ++j) g[j] = fmaf(g[j], r, -fmaf(element(packs[1], j) - m, slope, offset));
+    if (more) add(g, more, first);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(g[j]);
+    store_pack(to + first, out);
+  });
+  if (beside) wait_for_previous();  // so that whoever waits for this kernel waits for both
+}
+
+// Sums of dy and of dy * x_hat over the rows of each chunk.
+template <class T, int N>
+__global__ void __launch_bounds__(kTileThreads, kTileBlocks)
+    row_gradient_sums(ChannelSums* channel_sums, const RowsOf<const T> dy, const RowsOf<const T> x, const float* mean,
+                      const float* rstd, const Tiling t) {
+  constexpr int kBatch = 2;
+  __shared__ TileSums<N> sums;
+  const TilePlace at(t, N);
+  if (N > 1) prefetch_tile(dy, at), prefetch_tile(x, at);
+  wait_for_previous();
+  launch_dependents();  // now: row_norm_gradient does not wait for what lies before this
+  float first[N] = {}, second[N] = {};
+  const int64_t x_step = t.rows * x.stride, dy_step = t.rows * dy.stride;
+  int64_t row = at.first + at.row;
+  const T *x_from = x[row] + at.channel, *dy_from = dy[row] + at.channel;
+  for (int left = at.turns; left > 0; left -= kBatch, x_from += kBatch * x_step, dy_from += kBatch * dy_step) {
+    PackBatch<T, N, kBatch> xs, dys;
+    xs.load(x_from, x_step, left);
+    dys.load(dy_from, dy_step, left);
+#pragma unroll
+    for (int u = 0; u < kBatch; ++u, row += t.rows) {
+      if (u >= left) break;
+      const float m = mean ? mean[row] : 0, r = rstd[row];
+#pragma unroll
+      for (int j = 0; j < N; ++j) {
+        const float g = element(dys[u], j);
+        first[j] += g;
+        second[j] = fmaf(g, (element(xs[u], j) - m) * r, second[j]);
+      }
+    }
+  }
+  sums.add_up(t, at, first, second);
+  for (int channel = int(threadIdx.x); channel < at.end - at.begin; channel += int(blockDim.x))
+    channel_sums[(at.image * t.chunks + at.chunk) * t.channels + at.begin + channel] = {sums.totals[0][channel],
+                                                                                        sums.totals[1][channel]};
+}
+
+template <class T>
+struct AffineGradients {
+  float *dw, *db;
+  RowsOf<T> dscale, dshift;
+};
+
+// All gradients of a modulated norm from the sums of each image's chunks.
+template <class T>
+__global__ void __launch_bounds__(kFinishColumns* kFinishRows)
+    finish_modulated(const AffineGradients<T> out, const ChannelSums* sums, const RowAffine<T> a, const Tiling t) {
+  __shared__ double partial[2][kFinishRows][kFinishColumns];
+  launch_dependents();
+  wait_for_previous();
+  const int column = int(threadIdx.x), row = int(threadIdx.y), channel = int(blockIdx.x) * kFinishColumns + column;
+  const bool inside = channel < t.channels;
+  const float w = inside && a.w ? a.w[channel] : 1, b = inside && a.b ? a.b[channel] : 0;
+  double dw = 0, db = 0;
+  for (int64_t image = 0; image < t.images; ++image) {
+    double plain = 0, scaled = 0;
+    for (int64_t i = row; inside && i < t.chunks; i += kFinishRows) {
+      const ChannelSums s = sums[(image * t.chunks + i) * t.channels + channel];
+      plain += double(s.plain);
+      scaled += double(s.scaled);
+    }
+    partial[0][row][column] = plain;
+    partial[1][row][column] = scaled;
+    __syncthreads();
+    if (row == 0 && inside) {
+      for (int r = 1; r < kFinishRows; ++r) {
+        plain += partial[0][r][column];
+        scaled += partial[1][r][column];
+      }
+      const double factor = a.scale.data ? 1 + double(to_float(a.scale[image][channel])) : 1;
+      dw += factor * scaled;
+      db += factor * plain;
+      if (out.dscale.data) out.dscale[image][channel] = from_float<T>(float(w * scaled + b * plain));
+      if (out.dshift.data) out.dshift[image][channel] = from_float<T>(float(plain));
+    }
+    __syncthreads();
+  }
+  if (row > 0 || !inside) return;
+  if (out.dw) out.dw[channel] = float(dw);
+  if (out.db) out.db[channel] = float(db);
+}
+
+// What follows the normalisation, brought into the layout and dtype that kernels want. Without a modulation all rows
+// are one image.
+struct AffineInput {
+  bool modulated;
+  int64_t images, image_rows;
+  DenseInput w, b;
+  RowInput scale, shift;
+
+  AffineInput(CudaBackend& cuda, const View& x, const View& weight, const View& bias, const Modulation& m, DType dtype)
+      : modulated(m.scale || m.shift),
+        images(modulated ? x.dim(0) : 1),
+        image_rows(x.numel() / x.dim(-1) / images),
+        w(cuda, weight, DType::f32),
+        b(cuda, bias, DType::f32),
+        scale(cuda, m.scale, dtype),
+        shift(cuda, m.shift, dtype) {}
+  template <class T>
+  RowAffine<T> of() const {
+    return {w.as<float>(), b.as<float>(), scale.rows<const T>(), shift.rows<const T>(), image_rows};
+  }
+  bool packs() const { return aligned(w.view().data) && aligned(b.view().data) && scale.packs() && shift.packs(); }
+};
+
+void forward(CudaBackend& cuda, const View& y, const View& mean, const View& rstd, const View& x, const View& w,
+             const View& b, const Modulation& m, float eps, bool centred) {
+  if (x.numel() == 0) return;
+  const DType dtype = common_dtype({x, y, m.scale, m.shift});
+  const RowInput input(cuda, x, dtype);
+  const RowOutput output(cuda, y, dtype);
+  const AffineInput affine(cuda, x, w, b, m, dtype);
+  const DenseOutput means(cuda, mean, DType::f32), rstds(cuda, rstd, DType::f32);
+  const int64_t width = x.dim(-1), rows = x.numel() / width;
+  dispatch_packs(dtype, input.packs() && output.packs() && affine.packs(), [&](auto type, auto pack) {
+    using T = typename decltype(type)::type;
+    const dim3 threads = row_threads(width / pack.value);
+    if constexpr (pack.value > 1) {
+      const bool plain = !centred && !b && !m.scale && !m.shift, few = rows <= cuda.multiprocessors();
+      if (plain && few && threads.y == 1 && width / pack.value <= kFewRowsThreads)
+        return launch("rms_norm_of_few_rows", cuda.stream(),
+                      overlapped(cuda, unsigned(rows), unsigned((width / pack.value + 31) / 32 * 32)),
+                      rms_norm_of_few_rows<T, pack.value>, output.rows<T>(), rstds.as<float>(), input.rows<const T>(),
+                      affine.w.as<float>(), !affine.w.view() || affine.w.view().constant, int(width), eps);
+    }
+    launch("row_norm", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads), row_norm<T, pack.value>,
+           output.rows<T>(), means.as<float>(), rstds.as<float>(), input.rows<const T>(), affine.of<T>(), rows,
+           int(width), eps, centred);
+  });
+  output.finish();
+  means.finish();
+  rstds.finish();
+}
+
+// Without a mean x was not centred.
+void backward(CudaBackend& cuda, const View& dx, const View& dw, const View& db, const Modulation& dm, const View& dy,
+              const View& x, const View& w, const View& b, const Modulation& m, const View& mean, const View& rstd,
+              const View& residual) {
+  const bool sums_wanted = dw || db || dm.scale || dm.shift;
+  if (x.numel() == 0) {
+    for (const View& v : {dw, db, dm.scale, dm.shift})
+      if (v) cuda.fill(v, 0);
+    return;
+  }
+  const DType dtype = common_dtype({x, dy, dx, residual, m.scale, m.shift, dm.scale, dm.shift});
+  const RowInput input(cuda, x, dtype), gradient(cuda, dy, dtype), more(cuda, residual, dtype);
+  const RowOutput output(cuda, dx, dtype), dscale(cuda, dm.scale, dtype), dshift(cuda, dm.shift, dtype);
+  const AffineInput affine(cuda, x, w, b, m, dtype);
+  const DenseInput means(cuda, mean, DType::f32), rstds(cuda, rstd, DType::f32);
+  const DenseOutput dweight(cuda, dw, DType::f32), dbias(cuda, db, DType::f32);
+  const int64_t width = x.dim(-1), rows = x.numel() / width;
+  const bool packs = input.packs() && gradient.packs() && more.packs() && output.packs() && affine.packs();
+  dispatch_packs(dtype, packs, [&](auto type, auto pack) {
+    using T = typename decltype(type)::type;
+    constexpr int N = pack.value;
+    if (sums_wanted) {
+      const Tiling t(cuda, affine.images, affine.image_rows, width, N);
+      const Scratch sums(cuda, size_t(t.images * t.chunks * width) * sizeof(ChannelSums));
+      launch("row_gradient_sums", cuda.stream(), overlapped(cuda, t.blocks(), t.threads()), row_gradient_sums<T, N>,
+             sums.as<ChannelSums>(), gradient.rows<const T>(), input.rows<const T>(), means.as<float>(),
+             rstds.as<float>(), t);
+      if (affine.modulated) {
+        const AffineGradients<T> gradients{dweight.as<float>(), dbias.as<float>(), dscale.rows<T>(), dshift.rows<T>()};
+        launch("finish_modulated", cuda.stream(), overlapped(cuda, finish_blocks(t), dim3(kFinishColumns, kFinishRows)),
+               finish_modulated<T>, gradients, sums.as<ChannelSums>(), affine.of<T>(), t);
+      } else {
+        finish_channel_sums(cuda, {dweight.as<float>(), dbias.as<float>()}, sums.as<ChannelSums>(), t);
+      }
+    }
+    if (!dx) return;
+    const dim3 threads = row_threads(width / N, kGradientPacks);
+    launch("row_norm_gradient", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads),
+           row_norm_gradient<T, N>, output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(),
+           more.rows<const T>(), affine.of<T>(), means.as<float>(), rstds.as<float>(), rows, int(width), sums_wanted);
+  });
+  output.finish();
+  dscale.finish();
+  dshift.finish();
+  dweight.finish();
+  dbias.finish();
+}
+
+}  // namespace
+
+void CudaBackend::layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) {
+  forward(*this, y, mean, rstd, x, w, b, m, eps, true);
+}
+
+void CudaBackend::layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
+                                      Modulation m, View mean, View rstd, View residual) {
+  backward(*this, dx, dw, db, dm, dy, x, w, b, m, mean, rstd, residual);
+}
+
+void CudaBackend::rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) {
+  forward(*this, y, {}, rstd, x, w, {}, m, eps, false);
+}
+
+void CudaBackend::rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
+                                    View residual) {
+  backward(*this, dx, dw, {}, dm, dy, x, w, {}, m, {}, rstd, residual);
+}
+
+}  // namespace wick

@@ -1,0 +1,230 @@
+#include "wick/backend/cuda/runtime/cublaslt.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <thread>
+
+#include "wick/backend/cuda/runtime/check.h"
+
+namespace wick {
+
+namespace {
+
+// The entry points that are used, by name from the library.
+struct Library {
+  decltype(&cublasLtCreate) create;
+  decltype(&cublasLtDestroy) destroy;
+  decltype(&cublasLtGetVersion) version;
+  decltype(&cublasLtGetStatusString) status_string;
+  decltype(&cublasLtMatmul) matmul;
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
+  decltype(&cublasLtMatmulDescCreate) desc_create;
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
+  decltype(&cublasLtMatrixLayoutCreate) layout_create;
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+
+  Library() {
+    for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
+      if (!handle_) handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+    check(handle_ != nullptr,
+          "cuBLASLt: neither libcublasLt.so.13 nor libcublasLt.so.12 was found; install CUDA's libraries, or put their "
+          "folder into LD_LIBRARY_PATH");
+    find(create, "cublasLtCreate");
+    find(destroy, "cublasLtDestroy");
+    find(version, "cublasLtGetVersion");
+    find(status_string, "cublasLtGetStatusString");
+    find(matmul, "cublasLtMatmul");
+    find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
+    find(desc_create, "cublasLtMatmulDescCreate");
+    find(desc_destroy, "cublasLtMatmulDescDestroy");
+    find(desc_set, "cublasLtMatmulDescSetAttribute");
+    find(layout_create, "cublasLtMatrixLayoutCreate");
+    find(layout_destroy, "cublasLtMatrixLayoutDestroy");
+    find(layout_set, "cublasLtMatrixLayoutSetAttribute");
+    find(preference_create, "cublasLtMatmulPreferenceCreate");
+    find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
+    find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  }
+
+ private:
+  template <class F>
+  void find(F& function, const char* name) {
+    function = reinterpret_cast<F>(dlsym(handle_, name));
+    check(function != nullptr, "cuBLASLt: the library found has no {}; version 12 or 13 is needed", name);
+  }
+  void* handle_ = nullptr;  // stays open: the driver may still call into it when the process ends
+};
+
+const Library& lt() {
+  static const Library library;
+  return library;
+}
+
+void lt_check(cublasStatus_t status, const char* what) {
+  check(status == CUBLAS_STATUS_SUCCESS, "cuBLASLt: {} failed: {}", what, lt().status_string(status));
+}
+
+cudaDataType_t type_of(DType dtype) {
+  check(is_float(dtype), "cuBLASLt: expected a float matrix, found {}", name_of(dtype));
+  return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
+}
+
+// What an address is a multiple of, in bytes. WICK_CUBLASLT_ALIGNMENT = 4 keeps to kernels that load and store by
+// themselves: compute-sanitizer neither runs the others reliably nor sees what the copy engine writes.
+uint32_t alignment(const void* data) {
+  static const char* const given = std::getenv("WICK_CUBLASLT_ALIGNMENT");
+  static const uintptr_t most = given ? uintptr_t(std::atoi(given)) : 256;
+  const uintptr_t bits = reinterpret_cast<uintptr_t>(data) | most;
+  return uint32_t(bits & (~bits + 1));
+}
+
+// A row-major matrix is its transpose to cuBLASLt, which counts by columns.
+cublasLtMatrixLayout_t layout_of(const DeviceMatrix& m, int64_t count, int64_t step) {
+  cublasLtMatrixLayout_t layout;
+  const int64_t rows = m.transposed ? m.rows : m.cols, cols = m.transposed ? m.cols : m.rows;
+  lt_check(lt().layout_create(&layout, type_of(m.dtype), uint64_t(rows), uint64_t(cols), std::max(m.ld, rows)),
+           "describing a matrix");
+  const int32_t matrices = int32_t(count);
+  lt_check(lt().layout_set(layout, CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT, &matrices, sizeof matrices), "a batch");
+  lt_check(lt().layout_set(layout, CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET, &step, sizeof step), "a batch");
+  return layout;
+}
+
+template <class T>
+void set(cublasLtMatmulDesc_t desc, cublasLtMatmulDescAttributes_t attribute, const T& value) {
+  lt_check(lt().desc_set(desc, attribute, &value, sizeof value), "describing a product");
+}
+
+template <class T>
+void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute, const T& value) {
+  lt_check(lt().preference_set(preference, attribute, &value, sizeof value), "asking for an algorithm");
+}
+
+}  // namespace
+
+// One product: c^T = b^T a^T by columns, so that our b is cuBLASLt's first operand.
+struct Cublas::Plan {
+  cublasLtMatmulDesc_t desc = nullptr;
+  cublasLtMatrixLayout_t first = nullptr, second = nullptr, start = nullptr, result = nullptr;
+  cublasLtMatmulHeuristicResult_t chosen{};
+  bool found = false;
+
+  ~Plan() {
+    if (desc) lt().desc_destroy(desc);
+    for (cublasLtMatrixLayout_t layout : {first, second, start, result})
+      if (layout) lt().layout_destroy(layout);
+  }
+};
+
+Cublas::Cublas(cudaStream_t stream, int capability)
+    : stream_(stream), workspace_bytes_(size_t{capability >= 90 ? 32u : 8u} << 20) {
+  cublasLtHandle_t handle;
+  lt_check(lt().create(&handle), "its start");
+  handle_ = handle;
+  cuda_check(cudaMalloc(&workspace_, workspace_bytes_), "the workspace of cuBLASLt");
+}
+
+Cublas::~Cublas() {
+  plans_.clear();
+  cudaFree(workspace_);
+  lt().destroy(static_cast<cublasLtHandle_t>(handle_));
+}
+
+void Cublas::open_early() {
+  // A program that ends soon takes the globals away from what is still being opened; but before them, and after main(),
+  // it destroys what is its thread's own.
+  thread_local const std::jthread opening([] {
+    try {
+      lt();
+    } catch (const Error&) {  // whoever needs it is told
+    }
+  });
+}
+
+std::string Cublas::describe() {
+  try {
+    const size_t v = lt().version();
+    return fmt::format("cuBLASLt {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+  } catch (const Error& e) {
+    return e.what();
+  }
+}
+
+std::unique_ptr<Cublas::Plan> Cublas::make_plan(const Product& p) const {
+  const auto& [d, a, b, c, alpha, beta, bias, batch] = p;
+  auto plan = std::make_unique<Plan>();
+  const bool tf32 = tf32_ && a.dtype == DType::f32;
+  lt_check(lt().desc_create(&plan->desc, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
+           "describing a product");
+  set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSA, b.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  set(plan->desc, CUBLASLT_MATMUL_DESC_TRANSB, a.transposed ? CUBLAS_OP_T : CUBLAS_OP_N);
+  if (bias) {
+    set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+    set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);  // its alignment counts
+  }
+  plan->first = layout_of(b, batch.count, batch.b);
+  plan->second = layout_of(a, batch.count, batch.a);
+  plan->start = layout_of(c, batch.count, batch.c);
+  plan->result = layout_of(d, batch.count, batch.c);
+
+  cublasLtMatmulPreference_t preference;
+  lt_check(lt().preference_create(&preference), "asking for an algorithm");
+  const std::unique_ptr<cublasLtMatmulPreferenceOpaque_t, cublasStatus_t (*)(cublasLtMatmulPreference_t)> owner(
+      preference, lt().preference_destroy);
+  set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_);
+  // Partial sums of a split reduction stay f32, and are added in a fixed order.
+  set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d.data));
+  int count = 0;
+  const cublasStatus_t status =
+      lt().heuristic(static_cast<cublasLtHandle_t>(handle_), plan->desc, plan->first, plan->second, plan->start,
+                     plan->result, preference, 1, &plan->chosen, &count);
+  plan->found = status == CUBLAS_STATUS_SUCCESS && count > 0 && plan->chosen.state == CUBLAS_STATUS_SUCCESS;
+  return plan;
+}
+
+bool Cublas::run(const Product& p) {
+  const auto& [d, a, b, c, alpha, beta, bias, batch] = p;
+  check(a.dtype == b.dtype && (d.dtype == a.dtype || d.dtype == DType::f32) && !d.transposed,
+        "cuBLASLt: no product of {} and {} into {}", name_of(a.dtype), name_of(b.dtype), name_of(d.dtype));
+  const uint64_t aligned = uint64_t{alignment(c.data)} << 40 | uint64_t{alignment(a.data)} << 30 |
+                           uint64_t{alignment(b.data)} << 20 | uint64_t{alignment(d.data)} << 10 | alignment(bias);
+  const Key key{a.dtype, d.dtype, d.rows,          d.cols,       a.cols,      d.ld,    c.ld,
+                a.ld,    b.ld,    a.transposed,    b.transposed, batch.count, batch.c, batch.a,
+                batch.b, aligned, bias != nullptr, beta != 0,    tf32_};
+  std::unique_ptr<Plan>& plan = plans_[key];
+  if (!plan) plan = make_plan(p);
+  if (!plan->found) return false;
+  if (bias) set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  lt_check(lt().matmul(static_cast<cublasLtHandle_t>(handle_), plan->desc, &alpha, b.data, plan->first, a.data,
+                       plan->second, &beta, c.data, plan->start, d.data, plan->result, &plan->chosen.algo, workspace_,
+                       workspace_bytes_, stream_),
+           "a product");
+  return true;
+}
+
+void Cublas::gemm(const DeviceMatrix& c, const DeviceMatrix& a, const DeviceMatrix& b, float alpha, float beta,
+                  const GemmBatch& batch) {
+  if (c.transposed) return gemm(c.t(), b.t(), a.t(), alpha, beta, {batch.count, batch.c, batch.b, batch.a});
+  check(run({c, a, b, c, alpha, beta, nullptr, batch}), "cuBLASLt: no algorithm for {} x {} x {} in {} (batch {})",
+        c.rows, c.cols, a.cols, name_of(a.dtype), batch.count);
+}
+
+bool Cublas::linear(const DeviceMatrix& y, const DeviceMatrix& x, const DeviceMatrix& w, const void* bias,
+                    const DeviceMatrix& residual) {
+  if (y.transposed || residual.transposed || (residual.data && residual.dtype != y.dtype)) return false;
+  return residual.data ? run({y, x, w, residual, 1, 1, bias, {}}) : run({y, x, w, y, 1, 0, bias, {}});
+}
+
+}  // namespace wick

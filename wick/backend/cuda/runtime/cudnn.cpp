@@ -1,0 +1,276 @@
+// The only file that sees cudnn-frontend, which takes long to compile.
+#include "wick/backend/cuda/runtime/cudnn.h"
+
+#include <dlfcn.h>
+
+#include <bit>
+#include <cstdlib>
+#include <string_view>
+
+#define CUDNN_FRONTEND_SKIP_JSON_LIB
+#include <cudnn_frontend.h>
+
+#include "wick/backend/cuda/runtime/dense.h"
+
+namespace cudnn_frontend {
+void* cudnn_dlhandle = nullptr;  // where the frontend finds the library's functions
+}
+
+namespace wick {
+namespace {
+
+namespace fe = cudnn_frontend;
+using Tensor4 = std::shared_ptr<fe::graph::Tensor_attributes>;
+using Dims = std::vector<int64_t>;
+
+// WICK_CUDNN=off leaves it closed, to test what does its work where it is missing.
+void* open_library() {
+  const char* wanted = std::getenv("WICK_CUDNN");
+  return wanted && wanted == std::string_view("off") ? nullptr : dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);
+}
+
+void* library() {
+  static void* const handle = fe::cudnn_dlhandle = open_library();
+  return handle;
+}
+
+fe::DataType_t data_type(DType dtype) {
+  switch (dtype) {
+    case DType::bf16:
+      return fe::DataType_t::BFLOAT16;
+    case DType::f16:
+      return fe::DataType_t::HALF;
+    case DType::f32:
+      return fe::DataType_t::FLOAT;
+    default:
+      fail("cuDNN: expected a float tensor, found {}", name_of(dtype));
+  }
+}
+
+Dims order(const Shape& s, const int (&axes)[4]) { return {s[axes[0]], s[axes[1]], s[axes[2]], s[axes[3]]}; }
+
+// A dim of extent 1 may have any stride; cuDNN would read a meaning into it.
+Shape tidy_strides(const View& v) {
+  Shape stride = v.stride;
+  for (int d = v.rank() - 1; d >= 0; --d)
+    if (v.shape[d] == 1) stride[d] = d + 1 < v.rank() ? v.shape[d + 1] * stride[d + 1] : 1;
+  return stride;
+}
+
+constexpr int kChannelsSecond[4] = {0, 3, 1, 2};  // cuDNN names dims N, C, H, W and O, I, KH, KW
+constexpr int kHeadsSecond[4] = {0, 2, 1, 3};     // and B, H, T, D
+
+// Tensors are told apart by their place in the list that execute() gets.
+void describe(const Tensor4& tensor, int64_t place, const View& v, const int (&axes)[4]) {
+  tensor->set_uid(place).set_data_type(data_type(v.dtype)).set_dim(order(v.shape, axes));
+  tensor->set_stride(order(tidy_strides(v), axes));
+}
+Tensor4 input(fe::graph::Graph& graph, int64_t place, const View& v, const int (&axes)[4]) {
+  const auto tensor = graph.tensor(fe::graph::Tensor_attributes());
+  describe(tensor, place, v, axes);
+  return tensor;
+}
+void output(const Tensor4& tensor, int64_t place, const View& v, const int (&axes)[4]) {
+  describe(tensor, place, v, axes);
+  tensor->set_output(true);
+}
+
+// lse [B, H, T] as [B, H, T, 1]. Exactly packed, or cuDNN refuses it.
+void describe_statistics(const Tensor4& tensor, int64_t place, const View& lse) {
+  const Shape& n = lse.shape;
+  tensor->set_uid(place).set_data_type(data_type(lse.dtype)).set_dim({n[0], n[1], n[2], 1});
+  tensor->set_stride({n[1] * n[2], n[2], 1, 1});
+}
+
+template <class Attributes>
+Attributes convolution_attributes(const Conv2d& c) {
+  Attributes attributes;
+  attributes.set_pre_padding({c.top, c.left}).set_post_padding({c.bottom, c.right});
+  attributes.set_stride({c.stride, c.stride}).set_dilation({1, 1});
+  return attributes;
+}
+
+// Kernels of f32 weight gradients that want more lose digits (seen: 1.5e-3 in sums of 16384 products); presumably they
+// transform the images first.
+constexpr int64_t kDirectWorkspace = int64_t{16} << 20;
+
+enum Operation : int64_t { kConvolution, kBackwardInput, kBackwardWeight, kAttention, kAttentionBackward };
+
+void add(std::vector<int64_t>& key, const View& v) {
+  key.push_back(v ? int64_t(v.dtype) : -1);
+  for (int d = 0; v && d < v.rank(); ++d) key.insert(key.end(), {v.shape[d], v.stride[d]});
+}
+std::vector<int64_t> key_of(Operation op, std::initializer_list<View> views, const Conv2d& c) {
+  std::vector<int64_t> key{op, c.stride, c.top, c.left};
+  for (const View& v : views) add(key, v);
+  return key;
+}
+std::vector<int64_t> key_of(Operation op, std::initializer_list<View> views, float scale, bool causal) {
+  std::vector<int64_t> key{op, std::bit_cast<int32_t>(scale), causal};
+  for (const View& v : views) add(key, v);
+  return key;
+}
+
+// Before 9.16 the backward pass reads past the last key unless their number is a multiple of 128 or masked.
+bool needs_lengths(int64_t keys) { return keys % 128 != 0 && fe::detail::get_backend_version() < 91600; }
+
+}  // namespace
+
+struct Cudnn::Plan {
+  fe::graph::Graph graph;
+  int64_t workspace = 0;
+};
+
+bool Cudnn::found() { return library() != nullptr; }
+
+std::string Cudnn::describe() {
+  if (!library()) return "cuDNN 9: not found; convolution and attention run on our own kernels and cuBLASLt";
+  const size_t v = fe::detail::get_backend_version();
+  return fmt::format("cuDNN {}.{}.{}", v / 10000, v / 100 % 100, v % 100);
+}
+
+Cudnn::Cudnn(cudaStream_t stream) {
+  if (!library()) return;
+  int device = 0, major = 0, minor = 0;
+  cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+  cuda_check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "cudaDeviceGetAttribute");
+  cuda_check(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device), "cudaDeviceGetAttribute");
+  capability_ = 10 * major + minor;
+  cudnnHandle_t handle = nullptr;
+  cudnnStatus_t status = fe::detail::create_handle(&handle);
+  if (status == CUDNN_STATUS_SUCCESS) status = fe::detail::set_stream(handle, stream);
+  check(status == CUDNN_STATUS_SUCCESS, "{} was found but does not start on this device: {}", describe(),
+        fe::detail::get_error_string(status));
+  handle_ = handle;
+}
+
+Cudnn::~Cudnn() {
+  plans_.clear();
+  if (handle_) fe::detail::destroy_handle(static_cast<cudnnHandle_t>(handle_));
+}
+
+// Chooses a kernel. f32 stays f32: no tensor cores unless TF32 is allowed, no Winograd or FFT.
+bool Cudnn::finish(Plan& plan, DType dtype) {
+  using Note = fe::NumericalNote_t;
+  std::vector<Note> refused{
+      Note::NONDETERMINISTIC,  Note::REDUCED_PRECISION_REDUCTION, Note::WINOGRAD, Note::WINOGRAD_TILE_4x4,
+      Note::WINOGRAD_TILE_6x6, Note::WINOGRAD_TILE_13x13,         Note::FFT};
+  if (dtype == DType::f32 && !tf32_) refused.insert(refused.end(), {Note::TENSOR_CORE, Note::DOWN_CONVERT_INPUTS});
+  fe::graph::Graph& graph = plan.graph;
+  const auto handle = static_cast<cudnnHandle_t>(handle_);
+  if (graph.validate().is_bad() || graph.build_operation_graph(handle).is_bad()) return false;
+  if (graph.create_execution_plans({fe::HeurMode_t::A, fe::HeurMode_t::FALLBACK}).is_bad()) return false;
+  graph.deselect_numeric_notes(refused);
+  return graph.check_support().is_good() && graph.build_plans().is_good() &&
+         graph.get_workspace_size(plan.workspace).is_good();
+}
+
+template <class Build>
+Cudnn::Plan* Cudnn::plan(Key key, DType dtype, const Build& build) {
+  if (!handle_) return nullptr;
+  if (dtype == DType::f32) key.push_back(tf32_);
+  const auto [at, created] = plans_.try_emplace(std::move(key));
+  if (!created) return at->second.get();
+  auto plan = std::make_unique<Plan>();
+  const auto f32 = fe::DataType_t::FLOAT;
+  plan->graph.set_io_data_type(data_type(dtype)).set_intermediate_data_type(f32).set_compute_data_type(f32);
+  plan->graph.set_sm_version(capability_);
+  build(plan->graph);
+  if (finish(*plan, dtype)) at->second = std::move(plan);
+  return at->second.get();
+}
+
+void Cudnn::execute(CudaBackend& cuda, Plan& plan, const std::vector<void*>& tensors) {
+  const Scratch workspace(cuda, size_t(plan.workspace));
+  std::unordered_map<int64_t, void*> places;
+  for (size_t i = 0; i < tensors.size(); ++i)
+    if (tensors[i]) places.emplace(int64_t(i), tensors[i]);
+  auto status = plan.graph.execute(static_cast<cudnnHandle_t>(handle_), places, workspace.as<void>());
+  check(status.is_good(), "cuDNN: a planned operation failed: {}", status.get_message());
+}
+
+bool Cudnn::convolution(CudaBackend& cuda, View y, View x, View w, Conv2d conv) {
+  Plan* const p = plan(key_of(kConvolution, {y, x, w}, conv), x.dtype, [&](fe::graph::Graph& g) {
+    const auto image = input(g, 1, x, kChannelsSecond), weight = input(g, 2, w, kChannelsSecond);
+    output(g.conv_fprop(image, weight, convolution_attributes<fe::graph::Conv_fprop_attributes>(conv)), 0, y,
+           kChannelsSecond);
+  });
+  if (p) execute(cuda, *p, {y.data, x.data, w.data});
+  return p;
+}
+
+bool Cudnn::convolution_backward_input(CudaBackend& cuda, View dx, View dy, View w, Conv2d conv) {
+  Plan* const p = plan(key_of(kBackwardInput, {dx, dy, w}, conv), dy.dtype, [&](fe::graph::Graph& g) {
+    const auto grad = input(g, 1, dy, kChannelsSecond), weight = input(g, 2, w, kChannelsSecond);
+    output(g.conv_dgrad(grad, weight, convolution_attributes<fe::graph::Conv_dgrad_attributes>(conv)), 0, dx,
+           kChannelsSecond);
+  });
+  if (p) execute(cuda, *p, {dx.data, dy.data, w.data});
+  return p;
+}
+
+bool Cudnn::convolution_backward_weight(CudaBackend& cuda, View dw, View dy, View x, Conv2d conv) {
+  Plan* const p = plan(key_of(kBackwardWeight, {dw, dy, x}, conv), dy.dtype, [&](fe::graph::Graph& g) {
+    if (dy.dtype == DType::f32) g.deselect_workspace_greater_than(kDirectWorkspace);
+    const auto grad = input(g, 1, dy, kChannelsSecond), image = input(g, 2, x, kChannelsSecond);
+    output(g.conv_wgrad(grad, image, convolution_attributes<fe::graph::Conv_wgrad_attributes>(conv)), 0, dw,
+           kChannelsSecond);
+  });
+  if (p) execute(cuda, *p, {dw.data, dy.data, x.data});
+  return p;
+}
+
+bool Cudnn::attention(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal) {
+  Plan* const p = plan(key_of(kAttention, {y, q, k, v}, scale, causal), q.dtype, [&](fe::graph::Graph& g) {
+    auto attributes = fe::graph::SDPA_attributes().set_generate_stats(true).set_attn_scale(scale);
+    if (causal) attributes.set_causal_mask(true);
+    const auto [result, stats] =
+        g.sdpa(input(g, 2, q, kHeadsSecond), input(g, 3, k, kHeadsSecond), input(g, 4, v, kHeadsSecond), attributes);
+    output(result, 0, y, kHeadsSecond);
+    describe_statistics(stats, 1, lse);
+    stats->set_output(true);
+  });
+  if (p) execute(cuda, *p, {y.data, lse.data, q.data, k.data, v.data});
+  return p;
+}
+
+bool Cudnn::attention_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View y, View lse, View q, View k,
+                               View v, float scale, bool causal) {
+  if (!handle_) return false;
+  const bool lengths = needs_lengths(k.shape[1]);
+  const Scratch memory(cuda, size_t(2 * q.shape[0]) * sizeof(int32_t));
+  const View queries = contiguous_view(memory.as<int32_t>(), DType::i32, {q.shape[0]});
+  const View keys = contiguous_view(memory.as<int32_t>() + q.shape[0], DType::i32, {q.shape[0]});
+  const auto length = [&](fe::graph::Graph& g, int64_t place) {
+    return g.tensor(fe::graph::Tensor_attributes()
+                        .set_uid(place)
+                        .set_data_type(fe::DataType_t::INT32)
+                        .set_dim({q.shape[0], 1, 1, 1})
+                        .set_stride({1, 1, 1, 1}));
+  };
+  const auto build = [&](fe::graph::Graph& g) {
+    auto attributes = fe::graph::SDPA_backward_attributes().set_attn_scale(scale).set_deterministic_algorithm(true);
+    if (causal) attributes.set_causal_mask(true);
+    if (lengths) attributes.set_padding_mask(true).set_seq_len_q(length(g, 9)).set_seq_len_kv(length(g, 10));
+    const auto stats = g.tensor(fe::graph::Tensor_attributes());
+    describe_statistics(stats, 5, lse);
+    const auto [grad_q, grad_k, grad_v] =
+        g.sdpa_backward(input(g, 6, q, kHeadsSecond), input(g, 7, k, kHeadsSecond), input(g, 8, v, kHeadsSecond),
+                        input(g, 4, y, kHeadsSecond), input(g, 3, dy, kHeadsSecond), stats, attributes);
+    output(grad_q, 0, dq, kHeadsSecond);
+    output(grad_k, 1, dk, kHeadsSecond);
+    output(grad_v, 2, dv, kHeadsSecond);
+  };
+  Plan* const p = plan(key_of(kAttentionBackward, {dq, dk, dv, dy, y, q, k, v}, scale, causal), q.dtype, build);
+  if (!p) return false;
+  if (lengths) {
+    cuda.fill(queries, float(q.shape[1]));
+    cuda.fill(keys, float(k.shape[1]));
+  }
+  execute(cuda, *p,
+          {dq.data, dk.data, dv.data, dy.data, y.data, lse.data, q.data, k.data, v.data,
+           lengths ? queries.data : nullptr, lengths ? keys.data : nullptr});
+  return true;
+}
+
+}  // namespace wick

@@ -1,0 +1,84 @@
+#include "wick/backend/cuda/runtime/readback.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "wick/backend/cuda/runtime/check.h"
+
+namespace wick {
+
+// Page-locked memory, and the event that tells when a copy is there.
+class Readbacks::Pinned {
+ public:
+  explicit Pinned(size_t bytes) : bytes_(bytes) {
+    cuda_check(cudaMallocHost(&data_, bytes), "cudaMallocHost");
+    cuda_check(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "cudaEventCreate");
+  }
+  ~Pinned() {
+    cudaEventDestroy(arrived_);
+    cudaFreeHost(data_);
+  }
+  Pinned(const Pinned&) = delete;
+  Pinned& operator=(const Pinned&) = delete;
+
+  size_t bytes() const { return bytes_; }
+  void fetch(const void* from, size_t bytes, cudaStream_t stream) {
+    cuda_check(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
+    cuda_check(cudaEventRecord(arrived_, stream), "cudaEventRecord");
+  }
+  const void* wait() {
+    cuda_check(cudaEventSynchronize(arrived_), "waiting for the device");
+    return data_;
+  }
+
+ private:
+  size_t bytes_;
+  void* data_ = nullptr;
+  cudaEvent_t arrived_ = nullptr;
+};
+
+struct Readbacks::Idle {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Pinned>> all;
+
+  std::unique_ptr<Pinned> take(size_t bytes) {
+    const std::lock_guard lock(mutex);
+    const auto found =
+        std::find_if(all.begin(), all.end(), [&](const auto& pinned) { return pinned->bytes() >= bytes; });
+    if (found == all.end()) return nullptr;
+    auto pinned = std::move(*found);
+    all.erase(found);
+    return pinned;
+  }
+  void give(std::unique_ptr<Pinned> pinned) {
+    const std::lock_guard lock(mutex);
+    all.push_back(std::move(pinned));
+  }
+};
+
+class Readbacks::Pending final : public Readback {
+ public:
+  Pending(std::shared_ptr<Idle> idle, std::unique_ptr<Pinned> pinned)
+      : idle_(std::move(idle)), pinned_(std::move(pinned)) {}
+  ~Pending() override { idle_->give(std::move(pinned_)); }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+  const void* data() override { return pinned_->wait(); }
+
+ private:
+  std::shared_ptr<Idle> idle_;
+  std::unique_ptr<Pinned> pinned_;
+};
+
+Readbacks::Readbacks() : idle_(std::make_shared<Idle>()) {}
+
+std::unique_ptr<Readback> Readbacks::start(const void* from, size_t bytes, cudaStream_t stream) {
+  std::unique_ptr<Pinned> pinned = idle_->take(bytes);
+  if (!pinned) pinned = std::make_unique<Pinned>(bytes);
+  pinned->fetch(from, bytes, stream);
+  return std::make_unique<Pending>(idle_, std::move(pinned));
+}
+
+}  // namespace wick
