@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Whether kernels were compiled to the same machine code: compares two builds of libwick-cuda.so, or object files of it.
 
-    python tools/same_sass/run.py BEFORE AFTER... [--only REGEX] [--write FILE]
+    python tools/same_sass/run.py BEFORE AFTER... [--part] [--only REGEX] [--write FILE]
 
 Prints which kernels changed, appeared and went, with registers, bytes of stack and of shared memory, and instructions that
 spill. Kernels that have another name but the code of one that went are listed as renamed. --only takes the kernels whose
-name matches; --write keeps what was read of AFTER, and such a FILE may stand for BEFORE. Needs cuobjdump of CUDA 13 or newer
-on the PATH. Ends with 1 where code differs."""
+name matches. With --part AFTER is some object files, so nothing is missing from it. --write keeps what was read of AFTER, and
+such a FILE may stand for BEFORE. Needs cuobjdump of CUDA 13 or newer on the PATH. Ends with 1 where code differs."""
 import argparse
 import collections
 import hashlib
@@ -41,6 +41,7 @@ def kernels_of(files):
     kernels = collections.defaultdict(list)
     for (name, (digest, spills)), plain in zip(code.items(), demangled):
         plain = re.sub(r"\(anonymous namespace\)::|wick::|^void ", "", plain)
+        plain = re.sub(r"\((\w+)\)(?=\d)", r"\1 ", plain)  # enums
         kernels[re.sub(r"\(.*", "", plain)].append([digest, ", ".join(filter(None, [use.get(name, ""), spills]))])
     return {name: sorted(found) for name, found in kernels.items()}
 
@@ -49,6 +50,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("before")
     parser.add_argument("after", nargs="+")
+    parser.add_argument("--part", action="store_true")
     parser.add_argument("--only", default="")
     parser.add_argument("--write")
     arguments = parser.parse_args()
@@ -72,7 +74,7 @@ def main():
         print(f"renamed  {was}\n         {name}")
     for name in sorted(before.keys() | after.keys()):
         old, new = before.get(name, []), after.get(name, [])
-        if hashes(old) == hashes(new) or name in renamed or name in renamed.values():
+        if hashes(old) == hashes(new) or name in renamed or name in renamed.values() or (arguments.part and not new):
             continue
         differ += 1
         uses = [use for _, use in old], [use for _, use in new]
