@@ -1,12 +1,11 @@
 // Which attention runs where: for 16-bit activations cuDNN's or our own on tensor cores, else tiles or rows
-// (attention_own.h).
+// (kernels.h).
 #include <algorithm>
 #include <cstdlib>
 #include <string_view>
 
 #include "wick/backend/attention_parts.h"
 #include "wick/backend/cuda/attention/kernels.h"
-#include "wick/backend/cuda/attention/ranges.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
 #include "wick/backend/cuda/runtime/dense.h"
 
@@ -105,13 +104,14 @@ void CudaBackend::attention(const AttentionArgs& a) {
   const DenseOutput statistics(*this, kept.view());
   const View s = statistics.view();
   const bool tensor_cores = suits_mma(*this, a.q, a.scale, {a.y, a.q, a.k, a.v});
+  const DenseInput seen(*this, a.ranges);
+  const AttentionArgs kept_args{a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()};
   if (of_language(a.q, a.k, a.ranges)) {
-    const DenseInput seen(*this, a.ranges);
     const auto way = !tensor_cores                            ? attention_by_rows
                      : a.q.shape[1] <= kFewQueries            ? attention_of_few_queries
                      : capability() == 90 && allowed("wgmma") ? attention_by_wgmma
-                                                              : attention_of_ranges;
-    way(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view());
+                                                              : attention_by_mma;
+    way(*this, kept_args);
     return statistics.finish();
   }
   const auto by_cudnn = [&] {
@@ -120,10 +120,11 @@ void CudaBackend::attention(const AttentionArgs& a) {
   };
   const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
   if (!((wgmma || mma) && prefers_own(*this, a.k, false)) && by_cudnn()) return statistics.finish();
-  if (!wgmma && (mma || suits_tiles(*this, a.q, a.k, false)))
-    (mma ? attention_by_mma : attention_by_tiles)(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal);
-  else
-    (wgmma ? attention_by_wgmma : attention_by_rows)(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal, {});
+  const auto way = wgmma                                 ? attention_by_wgmma
+                   : mma                                 ? attention_by_mma
+                   : suits_tiles(*this, a.q, a.k, false) ? attention_by_tiles
+                                                         : attention_by_rows;
+  way(*this, kept_args);
   statistics.finish();
 }
 
@@ -161,16 +162,13 @@ void CudaBackend::attention_backward(const AttentionArgs& a, const AttentionGrad
   const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
   (tensor_cores ? attention_packed_delta : attention_delta)(*this, delta, g.dy, a.y);
   const DenseInput seen(*this, a.ranges);
-  if (wgmma)
-    attention_by_wgmma_backward(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k, a.v, a.scale, a.causal, seen.view());
-  else if (language && tensor_cores)
-    attention_of_ranges_backward(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k, a.v, a.scale, a.causal,
-                                 seen.view());
-  else if (!language && (mma || suits_tiles(*this, a.q, a.k, true)))
-    (mma ? attention_by_mma_backward : attention_by_tiles_backward)(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k,
-                                                                    a.v, a.scale, a.causal);
-  else
-    attention_by_rows_backward(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k, a.v, a.scale, a.causal, seen.view());
+  const AttentionArgs kept_args{a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()};
+  const auto way = wgmma                                             ? attention_by_wgmma_backward
+                   : language && tensor_cores                        ? attention_by_mma_backward
+                   : !language && mma                                ? attention_by_mma_backward
+                   : !language && suits_tiles(*this, a.q, a.k, true) ? attention_by_tiles_backward
+                                                                     : attention_by_rows_backward;
+  way(*this, kept_args, g, delta);
 }
 
 }  // namespace wick
