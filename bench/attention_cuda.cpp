@@ -40,7 +40,7 @@ class Bench {
                                     backward ? "backward" : "forward", p.product() * (backward ? 5 : 2));
       for (const char* way : {"cudnn", "wgmma", "mma"}) {
         if (p.shared && way == std::string("cudnn")) continue;  // our own would run instead
-        setenv("WICK_CUDA_ATTENTION", way, 1);
+        setenv("WICK_CUDA_WAY", fmt::format("attention:{}", way).c_str(), 1);
         const Outputs o = run(p, q, k, v, dy);
         const double us = time([&] { backward ? gradients(p, o, q, k, v, dy) : forward(p, o, q, k, v); });
         row += fmt::format(", \"{}\": {:.1f}", way, us);
@@ -51,7 +51,7 @@ class Bench {
         else
           row += fmt::format(", \"{} y\": {:.2e}", way, error(o.y, reference.y));
       }
-      unsetenv("WICK_CUDA_ATTENTION");
+      unsetenv("WICK_CUDA_WAY");
       fmt::print("{}}}\n", row);
       std::fflush(stdout);
     }
@@ -78,11 +78,14 @@ class Bench {
     return ranges.constant();
   }
   void forward(const Problem& p, const Outputs& o, const Tensor& q, const Tensor& k, const Tensor& v) {
-    device_.attention(o.y, o.lse, q, k, v, p.scale(), p.causal, ranges_);
+    device_.attention(
+        {.y = o.y, .lse = o.lse, .q = q, .k = k, .v = v, .scale = p.scale(), .causal = p.causal, .ranges = ranges_});
   }
   void gradients(const Problem& p, const Outputs& o, const Tensor& q, const Tensor& k, const Tensor& v,
                  const Tensor& dy) {
-    device_.attention_backward(o.dq, o.dk, o.dv, dy, o.y, o.lse, q, k, v, p.scale(), p.causal, ranges_);
+    device_.attention_backward(
+        {.y = o.y, .lse = o.lse, .q = q, .k = k, .v = v, .scale = p.scale(), .causal = p.causal, .ranges = ranges_},
+        {.dq = o.dq, .dk = o.dk, .dv = o.dv, .dy = dy});
   }
   Outputs run(const Problem& p, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dy) {
     const DType t = q.dtype();

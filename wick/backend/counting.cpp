@@ -67,9 +67,9 @@ void CountingMemory::read(void*, const void*, size_t) { fail_reading(); }
 std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { return std::make_unique<Nothing>(); }
 
 // The one scratch that weighs.
-void CountingBackend::attention_backward(View, View, View, View, View, View, View q, View k, View, float, bool, View) {
-  if (!kind_.is_device || q.dtype == DType::f32 || q.numel() == 0) return;
-  const size_t bytes = AttentionParts(q.shape, k.shape[1]).scratch;
+void CountingBackend::attention_backward(const AttentionArgs& a, const AttentionGradients&) {
+  if (!kind_.is_device || a.q.dtype == DType::f32 || a.q.numel() == 0) return;
+  const size_t bytes = AttentionParts(a.q.shape, a.k.shape[1]).scratch;
   memory_.release(memory_.allocate(bytes), bytes);
 }
 

@@ -1,11 +1,14 @@
-// Matrix products and linear layers, by cuBLASLt; weights in blocks are decoded for it a slice at a time.
+// Matrix products by cuBLASLt, and linear layers by the way that plan.h chooses; weights in blocks are decoded for
+// cuBLASLt a slice at a time.
 #include <algorithm>
 #include <array>
 
 #include "wick/backend/cuda/linear/blocks.h"
-#include "wick/backend/cuda/linear/few_rows.h"
 #include "wick/backend/cuda/linear/gemm_sm90.h"
+#include "wick/backend/cuda/linear/lora.h"
+#include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
+#include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {
 
@@ -146,19 +149,26 @@ View part_of(const View& vector, int64_t first, int64_t count) {
           vector.stride};
 }
 
-// y = swiglu(x w^T + bias) of many tokens in one kernel. False, and nothing done, where there is none, or where too
-// much of its last rows of tiles would lie beyond the tokens: cuBLASLt's may be half as high.
-bool gated_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
-  constexpr int64_t kTile = 256;
-  const int64_t beyond = (x.rows + kTile - 1) / kTile * kTile - x.rows;
-  const auto weight = is_block(w.dtype) ? std::nullopt : as_matrix(w);
-  if (!weight || beyond > x.rows / 7) return false;
-  ExtendedGemm g{.y = y, .x = x, .w = weight->t(), .gated = true};
-  if (!extended_gemm_fits(cuda, g)) return false;
-  const DenseInput shift(cuda, bias, DType::f32);
+// y = x w^T + bias + residual, for w in blocks.
+void sliced_linear(CudaBackend& cuda, const LinearCall& l) {
+  for_slices(l.w.shape[0], l.w.shape[1], 1, [&](int64_t first, int64_t count) {
+    linear_product(cuda, l.y.col_range(first, count), l.x, block_rows(l.w, first, count), part_of(l.bias, first, count),
+                   l.residual.data ? l.residual.col_range(first, count) : DeviceMatrix{});
+  });
+}
+
+// y = swiglu(x w^T + bias) of many tokens in one kernel.
+void gated_product(CudaBackend& cuda, const LinearCall& l) {
+  ExtendedGemm g{.y = l.y, .x = l.x, .w = as_matrix(l.w)->t(), .gated = true};
+  const DenseInput shift(cuda, l.bias, DType::f32);
   g.bias = shift.as<float>();
-  extended_gemm(cuda, g, plan_gemm(cuda, g));
-  return true;
+  gemm_sm90(cuda, g, plan_gemm_sm90(cuda, g));
+}
+
+LinearWay planned(const Gpu& gpu, const LinearCall& l) {
+  const LinearWay way = plan_linear(gpu, l);
+  if (explains()) explain(to_string(l), std::string(to_string(way)));
+  return way;
 }
 
 }  // namespace
@@ -193,24 +203,28 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
   if (y.numel() == 0) return;
   const MatrixInput input(*this, x, x.dtype), start(*this, residual, x.dtype);
   const MatrixOutput product(*this, y, x.dtype);
-  if (!linear_few_rows(*this, *product, *input, w, bias, *start)) {
-    if (!is_block(w.dtype))
-      linear_product(*this, *product, *input, w, bias, *start);
-    else
-      for_slices(w.shape[0], w.shape[1], 1, [&](int64_t first, int64_t count) {
-        linear_product(*this, product->col_range(first, count), *input, block_rows(w, first, count),
-                       part_of(bias, first, count), residual ? start->col_range(first, count) : DeviceMatrix{});
-      });
-  }
+  const LinearCall call{*product, *input, w, bias, *start};
+  const LinearWay way = planned(*this, call);
+  if (way == LinearWay::few_rows)
+    few_rows_linear(*this, call);
+  else if (way == LinearWay::sliced)
+    sliced_linear(*this, call);
+  else
+    linear_product(*this, *product, *input, w, bias, *start);
   product.finish();
 }
 
-void CudaBackend::gated_linear(View y, View x, View w, View bias) {
+void CudaBackend::gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) {
   const auto input = as_rows(x), product = as_rows(y);
-  const bool fits = y.numel() > 0 && input && product;
-  if (fits && linear_few_rows(*this, *product, *input, w, bias, {}, /*gated=*/true)) return;
-  if (fits && gated_product(*this, *product, *input, w, bias)) return;
-  Backend::gated_linear(y, x, w, bias);
+  if (lora.down && y.numel() > 0 && lora_few_rows(*this, {.y = y, .x = x, .w = w, .bias = bias, .lora = lora}, true))
+    return;
+  if (!lora.down && y.numel() > 0 && input && product) {
+    const LinearCall call{*product, *input, w, bias, {}, /*gated=*/true};
+    const LinearWay way = planned(*this, call);
+    if (way == LinearWay::few_rows) return few_rows_linear(*this, call);
+    if (way == LinearWay::extended) return gated_product(*this, call);
+  }
+  Backend::gated_linear(y, x, w, bias, lora);
 }
 
 }  // namespace wick
