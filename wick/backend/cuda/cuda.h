@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "wick/backend/backend.h"
+#include "wick/backend/composed.h"
 #include "wick/backend/cuda/gpu.h"
 #include "wick/backend/cuda/runtime/check.h"
 #include "wick/backend/cuda/runtime/pool.h"
@@ -20,7 +20,7 @@ namespace wick {
 class Cublas;  // cublaslt.h
 class Cudnn;   // cudnn.h
 
-class CudaBackend final : public Backend, public Gpu {
+class CudaBackend final : public ComposedBackend, public Gpu {
  public:
   explicit CudaBackend(int device);
   ~CudaBackend() override;
