@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "wick/backend/views.h"
 #include "wick/ops/conv.h"
 #include "wick/ops/shape.h"
 
@@ -22,11 +23,6 @@ void check_factors(const char* op, const Tensor& x, int64_t out, const Lora& lor
           "{}: lora_down {} at {} and lora_up {} at {} do not fit {} rows and {} outputs", op, down, part.row, up,
           part.column, lora.down.dim(0), out);
   }
-}
-
-Shape with_last(Shape shape, int64_t last) {
-  shape[shape.rank() - 1] = last;
-  return shape;
 }
 
 LoraFactors views(const Lora& lora) {

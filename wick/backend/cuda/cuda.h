@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "wick/backend/backend.h"
+#include "wick/backend/composed.h"
 #include "wick/backend/cuda/gpu.h"
 #include "wick/backend/cuda/runtime/check.h"
 #include "wick/backend/cuda/runtime/pool.h"
@@ -23,7 +23,7 @@ class Cudnn;   // cudnn.h
 // 90 for 9.0, or what WICK_CUDA_CAPABILITY lowers it to, so that the ways of older devices run.
 int capability_of(const cudaDeviceProp& properties);
 
-class CudaBackend final : public Backend, public Gpu {
+class CudaBackend final : public ComposedBackend, public Gpu {
  public:
   explicit CudaBackend(int device);
   ~CudaBackend() override;

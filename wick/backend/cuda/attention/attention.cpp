@@ -66,12 +66,7 @@ class Output {
 
 // Entries and heads of [B, T, H, D], or of statistics [B, H, T], from `entry` and `head` on.
 View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_t heads) {
-  View part = v;
-  const int axis = v.rank() == 4 ? 2 : 1;
-  part.data = v.as<char>() + (entry * v.stride[0] + head * v.stride[axis]) * int64_t(size_of(v.dtype));
-  part.shape[0] = entries;
-  part.shape[axis] = heads;
-  return part;
+  return part_of(part_of(v, 0, entry, entries), v.rank() == 4 ? 2 : 1, head, heads);
 }
 
 // False, and nothing done, where cuDNN has no kernel.

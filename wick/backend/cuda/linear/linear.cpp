@@ -14,30 +14,6 @@ namespace wick {
 
 namespace {
 
-// a, with its leading dims made those of `batch` by stride 0.
-View with_batch(const View& a, const Shape& batch) {
-  View v{a.data, a.dtype, batch, {}};
-  const int missing = batch.rank() + 2 - a.rank();
-  for (int i = 0; i < batch.rank(); ++i)
-    v.stride.push_back(i < missing || a.shape[i - missing] == 1 ? 0 : a.stride[i - missing]);
-  for (int i = -2; i < 0; ++i) {
-    v.shape.push_back(a.dim(i));
-    v.stride.push_back(a.stride[a.rank() + i]);
-  }
-  return v;
-}
-
-bool same_for_all(const View& v) {
-  for (int i = 0; i + 2 < v.rank(); ++i)
-    if (v.stride[i] != 0 && v.shape[i] != 1) return false;
-  return true;
-}
-
-View last_two_dims(const View& v) {
-  const int first = v.rank() - 2;
-  return {v.data, v.dtype, {v.shape[first], v.shape[first + 1]}, {v.stride[first], v.stride[first + 1]}};
-}
-
 // Matrices over a batch, to read: the view's own, or a copy in which broadcast dims stay broadcast.
 class BatchInput {
  public:
@@ -116,7 +92,7 @@ void for_slices(int64_t all, int64_t length, int64_t unit, const F& f) {
 void matmul_blocks(CudaBackend& cuda, const View& c, const View& a, const View& b, float alpha, float beta) {
   check(b.rank() == 2, "matmul: {} of shape {} should be a matrix", name_of(b.dtype), to_string(b.shape));
   for_slices(b.shape[1], b.shape[0], block_of(b.dtype).elements, [&](int64_t first, int64_t count) {
-    const DenseInput part(cuda, block_columns(b, first, count), a.dtype);
+    const DenseInput part(cuda, part_of(b, 1, first, count), a.dtype);
     View out = c;
     out.data = c.as<char>() + first * c.stride.back() * int64_t(size_of(c.dtype));
     out.shape[c.rank() - 1] = count;
@@ -141,18 +117,11 @@ void linear_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix
   if (x.cols > 0) cuda.cublas().gemm(y, x, weight->t(), 1, 1);
 }
 
-View part_of(const View& vector, int64_t first, int64_t count) {
-  if (!vector) return {};
-  return {vector.as<char>() + first * vector.stride[0] * int64_t(size_of(vector.dtype)),
-          vector.dtype,
-          {count},
-          vector.stride};
-}
-
 // y = x w^T + bias + residual, for w in blocks.
 void sliced_linear(CudaBackend& cuda, const LinearCall& l) {
   for_slices(l.w.shape[0], l.w.shape[1], 1, [&](int64_t first, int64_t count) {
-    linear_product(cuda, l.y.col_range(first, count), l.x, block_rows(l.w, first, count), part_of(l.bias, first, count),
+    linear_product(cuda, l.y.col_range(first, count), l.x, part_of(l.w, 0, first, count),
+                   l.bias ? part_of(l.bias, 0, first, count) : View(),
                    l.residual.data ? l.residual.col_range(first, count) : DeviceMatrix{});
   });
 }
@@ -224,7 +193,7 @@ void CudaBackend::gated_linear(View y, View x, View w, View bias, const LoraFact
     if (way == LinearWay::few_rows) return few_rows_linear(*this, call);
     if (way == LinearWay::extended) return gated_product(*this, call);
   }
-  Backend::gated_linear(y, x, w, bias, lora);
+  ComposedBackend::gated_linear(y, x, w, bias, lora);
 }
 
 }  // namespace wick
