@@ -1,6 +1,6 @@
 // AdamW as torch.optim.AdamW computes it, over all tensors in a few launches.
-#include "wick/backend/cuda/device/any_float.cuh"
-#include "wick/backend/cuda/device/slots.cuh"
+#include "wick/backend/cuda/map/slots.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
 
 namespace wick {

@@ -5,6 +5,7 @@
 #include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/plan.h"
 #include "wick/backend/cuda/attention/ranges.h"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
 #include "wick/backend/cuda/runtime/dense.h"
 #include "wick/backend/cuda/runtime/ways.h"
@@ -12,9 +13,9 @@
 namespace wick {
 namespace {
 
-bool aligned(const View& v) {
+bool lies_right(const View& v) {
   const int64_t bytes = int64_t(size_of(v.dtype));
-  bool all = uintptr_t(v.data) % 16 == 0 && (v.stride[3] == 1 || v.shape[3] == 1);
+  bool all = aligned(v.data) && (v.stride[3] == 1 || v.shape[3] == 1);
   for (int d = 0; d < 3; ++d) all = all && (v.shape[d] == 1 || v.stride[d] * bytes % 16 == 0);
   return all;
 }
@@ -22,7 +23,7 @@ bool aligned(const View& v) {
 // Empty views are outputs that nobody wants.
 bool all_aligned(const View& q, std::initializer_list<View> views) {
   return std::all_of(views.begin(), views.end(),
-                     [&](const View& v) { return !v || (v.dtype == q.dtype && aligned(v)); });
+                     [&](const View& v) { return !v || (v.dtype == q.dtype && lies_right(v)); });
 }
 
 AttentionShape shape_of(const AttentionArgs& a, bool backward, std::initializer_list<View> views) {

@@ -6,6 +6,7 @@
 
 #include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/ranges.h"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {
@@ -59,7 +60,7 @@ bool prefers_cudnn(const Gpu& gpu, const AttentionShape& s) {
 // Tiles win where a launch costs more than the arithmetic, and in f32 where there are enough of them: there is no
 // tensor core to miss.
 bool prefers_tiles(const Gpu& gpu, const AttentionShape& s) {
-  const int64_t tiles = (std::min(s.queries, s.keys) + 63) / 64;
+  const int64_t tiles = ceil_div(std::min(s.queries, s.keys), 64);
   return s.queries * s.keys <= 256 * 256 ||
          (s.dtype == DType::f32 && s.entries * s.heads * tiles >= gpu.multiprocessors());
 }

@@ -6,11 +6,14 @@
 
 #include <algorithm>
 
-#include "wick/backend/cuda/device/any_float.cuh"
-#include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
-#include "wick/backend/cuda/device/weight_chunks.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/device/ring.cuh"
+#include "wick/backend/cuda/linear/weight_chunks.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -80,36 +83,19 @@ __device__ __forceinline__ uint32_t row_at(const Arguments<T>& a, int first, int
   return uint32_t(min(value ? i - kRows / 2 : i, last)) * uint32_t(a.w_row) + (value ? uint32_t(a.gated) : 0);
 }
 
-// The stages of a block, and for each a barrier that it is full and one that it is empty.
+// A ring whose stages hold 16 rows. It keeps pointers, and few of them: registers are scarce.
 template <class Weights>
-class Ring {
- public:
-  __device__ __forceinline__ Ring(char* stages, uint64_t* barriers, int warps)
-      : stages_(stages), barriers_(barriers), pitch_(pitch_of<Weights>(warps)) {}
-  __device__ __forceinline__ void init(int copiers, int warps) const {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers_ + i, copiers);
-      barrier_init(barriers_ + kStages + i, 32 * warps);
-    }
-  }
-  __device__ __forceinline__ uint64_t* full() const { return barriers_ + stage_; }
-  __device__ __forceinline__ uint64_t* empty() const { return barriers_ + kStages + stage_; }
-  __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase_); }
-  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase_ ^ 1); }
-  __device__ __forceinline__ char* row(int i) const { return stages_ + (stage_ * kRows + i) * pitch_; }
-  __device__ __forceinline__ void advance() {
-    if (++stage_ == kStages) {
-      stage_ = 0;
-      phase_ ^= 1;
-    }
-  }
+struct Stages {
+  char* stages;
+  uint64_t* barriers;  // full ones, then empty ones
+  int pitch;
+  RingPlace<Weights::kStages> at{};
 
- private:
-  static constexpr int kStages = Weights::kStages;
-  char* stages_;
-  uint64_t* barriers_;
-  int pitch_, stage_ = 0;
-  uint32_t phase_ = 0;
+  __device__ __forceinline__ uint64_t* full() const { return barriers + at.stage; }
+  __device__ __forceinline__ uint64_t* empty() const { return barriers + Weights::kStages + at.stage; }
+  __device__ __forceinline__ void wait_full() const { barrier_wait(full(), at.phase); }
+  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), at.phase ^ 1); }
+  __device__ __forceinline__ char* row(int i) const { return stages + (at.stage * kRows + i) * pitch; }
 };
 
 // A part of a row as it is copied: the 16s that hold it, as far as the weight goes, and two bytes after two behind
@@ -138,7 +124,7 @@ struct Stretch {
 
 // A warp fills the ring: of a tile's rows `warps` chunks a stage.
 template <class Weights, class T>
-__device__ __forceinline__ void fill(const Arguments<T>& a, Ring<Weights> ring, int warps, int lane) {
+__device__ __forceinline__ void fill(const Arguments<T>& a, Stages<Weights> ring, int warps, int lane) {
   const int tile_step = int(gridDim.x) * columns_of_tile(a);
   for (int first = int(blockIdx.x) * columns_of_tile(a); first < a.columns; first += tile_step)
     for (int chunk = 0; chunk < a.chunks; chunk += warps) {
@@ -159,7 +145,7 @@ __device__ __forceinline__ void fill(const Arguments<T>& a, Ring<Weights> ring, 
         __threadfence_block();
         barrier_arrive_after_copies(ring.full());
       }
-      ring.advance();
+      ring.at.advance();
     }
 }
 
@@ -170,8 +156,8 @@ struct Fragment {
   const char* row[2];
 
   template <class T>
-  __device__ __forceinline__ Fragment(const Arguments<T>& a, int first, int chunk, const Ring<Weights>& ring, int warp,
-                                      int lane) {
+  __device__ __forceinline__ Fragment(const Arguments<T>& a, int first, int chunk, const Stages<Weights>& ring,
+                                      int warp, int lane) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = lane / 4 + 8 * r;
@@ -369,7 +355,7 @@ class Output {
 };
 
 template <class Weights, class T, class Lora>
-__device__ __forceinline__ void multiply(const Arguments<T>& a, const Lora& lora, Ring<Weights> ring, float* sums,
+__device__ __forceinline__ void multiply(const Arguments<T>& a, const Lora& lora, Stages<Weights> ring, float* sums,
                                          int warps, int warp, int lane) {
   using Addend = std::conditional_t<std::is_same_v<Lora, NoLora>, NoLoraTile<T>, LoraTile<T>>;
   const int tile_step = int(gridDim.x) * columns_of_tile(a);
@@ -391,7 +377,7 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, const Lora& lora
         ring.wait_full();
       }
       barrier_arrive(ring.empty());  // each lane: racecheck knows of no other way
-      ring.advance();
+      ring.at.advance();
     }
     addend.add_to(sum, warps);
 #pragma unroll
@@ -414,9 +400,12 @@ __device__ __forceinline__ void few_rows_block(const Arguments<T>& a, const Lora
   const int warps = int(blockDim.x) / 32 - 1, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   char* const stages = reinterpret_cast<char*>(memory);
   auto* const barriers = reinterpret_cast<uint64_t*>(stages + ring_bytes<Weights>(warps));
-  const Ring<Weights> ring(stages, barriers, warps);
+  const Stages<Weights> ring{stages, barriers, pitch_of<Weights>(warps)};
   if (threadIdx.x == 0) {
-    ring.init(a.bulk ? kRows : 32, warps);
+    for (int i = 0; i < Weights::kStages; ++i) {
+      barrier_init(barriers + i, a.bulk ? kRows : 32);
+      barrier_init(barriers + Weights::kStages + i, 32 * warps);
+    }
     barrier_init_done();
   }
   __syncthreads();
@@ -523,9 +512,8 @@ void with_weights(DType dtype, const F& f) {
 bool weight_fits(const LinearCall& l) {
   bool fits = false;
   with_weights<bf16>(l.w.dtype, [&]<class Weights>(Weights) {
-    const bool aligned =
-        uintptr_t(l.w.data) % 16 == 0 && (l.w.shape[0] <= 1 || bytes_of(l.w.dtype, l.w.stride[0]) % 16 == 0);
-    fits = l.x.cols > 0 && l.x.cols % kChunkElements<Weights> == 0 && (aligned || !Weights::kAligned);
+    const bool lies_right = aligned(l.w.data) && (l.w.shape[0] <= 1 || bytes_of(l.w.dtype, l.w.stride[0]) % 16 == 0);
+    fits = l.x.cols > 0 && l.x.cols % kChunkElements<Weights> == 0 && (lies_right || !Weights::kAligned);
   });
   return fits;
 }
@@ -533,15 +521,15 @@ bool weight_fits(const LinearCall& l) {
 // The kernels read up and s by fours, x and down by eights.
 bool lora_fits(const LinearCall& l) {
   const LoraFactors& lora = *l.lora;
-  const auto aligned = [&](const View& v, int64_t elements) {
+  const auto lies_right = [&](const View& v, int64_t elements) {
     return v.dtype == l.x.dtype && uintptr_t(v.data) % (2 * uintptr_t(elements)) == 0 &&
            (v.shape[1] <= 1 || v.stride[1] == 1) && (v.shape[0] <= 1 || v.stride[0] % elements == 0);
   };
-  if (lora.dropout.p > 0 || lora.blocks.size() > kMostFewRowsBlocks || !aligned(lora.down, 8)) return false;
-  if (uintptr_t(l.x.data) % 16 != 0 || (l.x.rows > 1 && l.x.ld % 8 != 0)) return false;
+  if (lora.dropout.p > 0 || lora.blocks.size() > kMostFewRowsBlocks || !lies_right(lora.down, 8)) return false;
+  if (!aligned(l.x.data) || (l.x.rows > 1 && l.x.ld % 8 != 0)) return false;
   if (l.gated && l.y.cols % (kRows / 2) != 0) return false;
   return std::all_of(lora.blocks.begin(), lora.blocks.end(), [&](const LoraBlock& b) {
-    return aligned(b.up, 4) && b.row % 4 == 0 && b.column % (kRows / 2) == 0;
+    return lies_right(b.up, 4) && b.row % 4 == 0 && b.column % (kRows / 2) == 0;
   });
 }
 
@@ -564,7 +552,7 @@ void few_rows_linear(CudaBackend& cuda, const LinearCall& l) {
   const auto of_type = [&]<class T>(Type<T>) {
     with_weights<T>(l.w.dtype, [&]<class Weights>(Weights) { run<Weights, T>(cuda, l); });
   };
-  return l.x.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
+  dispatch_16bit(l.x.dtype, of_type);
 }
 
 }  // namespace wick

@@ -3,9 +3,12 @@
 #include <algorithm>
 
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/numbers.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/linear/few_rows.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -76,18 +79,17 @@ void launch_down(CudaBackend& cuda, const DeviceMatrix& s, const DeviceMatrix& x
                            int(x.cols / 8),
                            int(x.rows),
                            down.constant};
-  const dim3 grid(unsigned(s.cols), unsigned((x.rows + kTokens - 1) / kTokens));
-  launch("s of a few tokens", cuda.stream(), {grid, dim3(kThreads), 0, 1, cuda.capability() >= 90},
-         few_rows_down_kernel<T, kTokens>, a);
+  const dim3 grid(unsigned(s.cols), unsigned(ceil_div(x.rows, kTokens)));
+  launch("s of a few tokens", cuda.stream(), overlapped(cuda, grid, dim3(kThreads)), few_rows_down_kernel<T, kTokens>,
+         a);
 }
 
 }  // namespace
 
 void few_rows_down(CudaBackend& cuda, const DeviceMatrix& s, const DeviceMatrix& x, const View& down) {
-  const auto of_type = [&]<class T>(Type<T>) {
-    return x.rows == 1 ? launch_down<T, 1>(cuda, s, x, down) : launch_down<T, kMostTokens>(cuda, s, x, down);
-  };
-  return x.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
+  dispatch_16bit(x.dtype, [&]<class T>(Type<T>) {
+    x.rows == 1 ? launch_down<T, 1>(cuda, s, x, down) : launch_down<T, kMostTokens>(cuda, s, x, down);
+  });
 }
 
 }  // namespace wick

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/linear/gemm_sm80.h"
 #include "wick/backend/cuda/linear/gemm_sm90.h"
 #include "wick/backend/cuda/linear/lora_factors.h"
@@ -21,7 +22,7 @@ constexpr int64_t padded(int64_t rank) { return (rank + 7) / 8 * 8; }
 
 bool rows_aligned(const DeviceMatrix& m) {
   const int64_t elements = 16 / int64_t(size_of(m.dtype));
-  return m.ld % elements == 0 && (m.transposed ? m.rows : m.cols) % elements == 0 && uintptr_t(m.data) % 16 == 0;
+  return m.ld % elements == 0 && (m.transposed ? m.rows : m.cols) % elements == 0 && aligned(m.data);
 }
 
 DeviceMatrix copied(DType dtype, int64_t rows, int64_t cols) { return {kCopied, dtype, rows, cols, cols, false}; }
@@ -37,7 +38,7 @@ DeviceMatrix input_layout(const View& v, DType dtype) {
 // lie beyond the tokens. cuBLASLt's may be half as high.
 bool gated_fits(const Gpu& gpu, const LinearCall& l) {
   constexpr int64_t kTile = 256;
-  const int64_t beyond = (l.x.rows + kTile - 1) / kTile * kTile - l.x.rows;
+  const int64_t beyond = ceil_div(l.x.rows, kTile) * kTile - l.x.rows;
   const auto weight = is_block(l.w.dtype) ? std::nullopt : as_matrix(l.w);
   return l.gated && weight && beyond <= l.x.rows / 7 &&
          gemm_sm90_fits(gpu, {.y = l.y, .x = l.x, .w = weight->t(), .gated = true});
