@@ -40,7 +40,7 @@ class Bench {
                                     backward ? "backward" : "forward", p.product() * (backward ? 5 : 2));
       for (const char* way : {"cudnn", "wgmma", "mma"}) {
         if (p.shared && way == std::string("cudnn")) continue;  // our own would run instead
-        setenv("WICK_CUDA_ATTENTION", way, 1);
+        setenv("WICK_CUDA_WAY", fmt::format("attention:{}", way).c_str(), 1);
         const Outputs o = run(p, q, k, v, dy);
         const double us = time([&] { backward ? gradients(p, o, q, k, v, dy) : forward(p, o, q, k, v); });
         row += fmt::format(", \"{}\": {:.1f}", way, us);
@@ -51,7 +51,7 @@ class Bench {
         else
           row += fmt::format(", \"{} y\": {:.2e}", way, error(o.y, reference.y));
       }
-      unsetenv("WICK_CUDA_ATTENTION");
+      unsetenv("WICK_CUDA_WAY");
       fmt::print("{}}}\n", row);
       std::fflush(stdout);
     }

@@ -1,5 +1,5 @@
-// Every plan of the LoRA product on 9.0 (WICK_CUDA_LORA_PLAN), fastest first, beside the one that is chosen: what the
-// constants of plan_gemm are fitted to. Microseconds, medians of graph replays.
+// Every plan of the LoRA product on 9.0 (WICK_CUDA_WAY=sm90:...), fastest first, beside the one that is chosen: what
+// the constants of plan_gemm_sm90 are fitted to. Microseconds, medians of graph replays.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -46,8 +46,9 @@ class Sweep {
     fmt::print("{}: {:.2f} us", what, time(f));
     std::vector<std::pair<double, std::string>> rows;
     const auto add = [&](int slice, int parts, int consumers, int wide) {
-      const auto plan = fmt::format("{} {} {} {} {} {}", slice, parts, consumers, wide, (cols + wide - 1) / wide, wide);
-      setenv("WICK_CUDA_LORA_PLAN", plan.c_str(), 1);
+      const auto plan = fmt::format("lora:wgmma,sm90:{}/{}/{}/{}/{}/{}", slice, parts, consumers, wide,
+                                    (cols + wide - 1) / wide, wide);
+      setenv("WICK_CUDA_WAY", plan.c_str(), 1);
       rows.push_back({time(f), plan});
     };
     const int own = rank <= 16 ? 16 : rank <= 32 ? 32 : 64;
@@ -57,7 +58,7 @@ class Sweep {
       for (int parts = 1; parts <= 4 && wide <= 192; parts *= 2)
         if (parts == 1 || wide % (16 * parts) == 0) add(own, parts, 2, wide);
     }
-    unsetenv("WICK_CUDA_LORA_PLAN");
+    unsetenv("WICK_CUDA_WAY");
     std::sort(rows.begin(), rows.end());
     for (const auto& [us, plan] : rows) fmt::print(" | {} {:.2f}", plan, us);
     fmt::print("\n");

@@ -311,12 +311,12 @@ TEST(Attention, Large) {
   }
 }
 
-// Of the ways on tensor cores only one, whatever the device would choose.
+// One way wherever it can go, whatever the device would choose.
 TEST(Attention, EveryWayOnTensorCores) {
   if (test::memory().on_host()) GTEST_SKIP() << "for devices";
-  for (const char* way : {"cudnn", "wgmma", "mma"}) {
+  for (const char* way : {"attention:cudnn", "attention:wgmma", "attention:mma", "attention:tiles", "attention:rows"}) {
     SCOPED_TRACE(way);
-    setenv("WICK_CUDA_ATTENTION", way, 1);
+    setenv("WICK_CUDA_WAY", way, 1);
     for (const Case& c : tensor_core_cases()) {
       SCOPED_TRACE(fmt::format("{} x {} queries, {} keys, {} heads of {}{}", c.batch, c.queries, c.keys, c.heads,
                                c.features, c.causal ? ", causal" : ""));
@@ -324,7 +324,7 @@ TEST(Attention, EveryWayOnTensorCores) {
       for (const int wanted : {7, int(between(1, 6))}) check_backward(c, wanted);
     }
   }
-  unsetenv("WICK_CUDA_ATTENTION");
+  unsetenv("WICK_CUDA_WAY");
 }
 
 // Some rows of the sizes that SDXL has at 1024 x 1024, where the device chooses other kernels than for short rows.
@@ -433,7 +433,7 @@ TEST(Attention, SameBitsTwice) {
 TEST(Attention, InPartsAtFullSize) {
   if (on_cpu() || activations() == DType::f32 || std::getenv("WICK_CUDA_CAPABILITY"))
     GTEST_SKIP() << "nothing is computed in parts";
-  setenv("WICK_CUDA_ATTENTION", "cudnn", 1);
+  setenv("WICK_CUDA_WAY", "attention:cudnn", 1);
   Memory& memory = test::memory();
   for (const Shape& s : {Shape{2, 4096, 10, 64}, {1, 6144, 24, 64}}) {
     const Tensor q = input(s).to(memory), k = input(s).to(memory), v = input(s).to(memory), dy = input(s).to(memory);
@@ -456,7 +456,7 @@ TEST(Attention, InPartsAtFullSize) {
     expect_same_bits(last(dk).to(host_memory()), dk1.to(host_memory()), "dk");
     expect_same_bits(last(dv).to(host_memory()), dv1.to(host_memory()), "dv");
   }
-  unsetenv("WICK_CUDA_ATTENTION");
+  unsetenv("WICK_CUDA_WAY");
 }
 
 TEST(Attention, ReplaysTheSameBits) {

@@ -123,18 +123,18 @@ TEST(GatedLinear, OfManyTokens) {
   }
 }
 
-// Each way in which CUDA's kernel may cut its tiles (lora_gemm.h), with several tiles for a block.
+// Each way in which CUDA's kernel may cut its tiles (gemm_sm90.h), with several tiles for a block.
 TEST(GatedLinear, EveryPlan) {
   if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
   for (const int wide : {128, 160, 192, 224, 256}) {
     const int narrow = 32 * int(between(4, wide / 32)), wide_tiles = int(between(0, rounds(40)));
-    const std::string plan = fmt::format("0 1 2 {} {} {}", wide, wide_tiles, narrow);
+    const std::string plan = fmt::format("sm90:0/1/2/{}/{}/{}", wide, wide_tiles, narrow);
     SCOPED_TRACE(plan);
-    setenv("WICK_CUDA_LORA_PLAN", plan.c_str(), 1);
+    setenv("WICK_CUDA_WAY", plan.c_str(), 1);
     const int64_t f = (wide * wide_tiles + narrow * between(1, 3)) / 2 - 8 * between(0, 3);
     check_gated_linear(256 * between(2, 3) - between(0, 64), f, 8 * between(57, 80));
   }
-  unsetenv("WICK_CUDA_LORA_PLAN");
+  unsetenv("WICK_CUDA_WAY");
 }
 
 }  // namespace

@@ -203,20 +203,26 @@ void check_every_shape(int count) {
 TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) { check_every_shape(rounds(on_cpu() ? 10 : 150)); }
 
 // The ways of the large products, and the tiles of those on mma.sync.
-constexpr const char* kProductWays[] = {"wgmma",      "composed",  "mma",      "mma128x256",
-                                        "mma128x128", "mma64x128", "mma64x64", "mma32x64"};
+constexpr const char* kProductWays[] = {"lora:wgmma",
+                                        "lora:composed",
+                                        "lora:mma",
+                                        "lora:mma,sm80:128x256",
+                                        "lora:mma,sm80:128x128",
+                                        "lora:mma,sm80:64x128",
+                                        "lora:mma,sm80:64x64",
+                                        "lora:mma,sm80:32x64"};
 
 // One way, whatever the device would choose.
 TEST(LoraLinear, EveryWayOfTheProduct) {
   if (on_cpu()) GTEST_SKIP() << "for devices";
   for (const char* way : kProductWays) {
     SCOPED_TRACE(way);
-    setenv("WICK_CUDA_LORA", way, 1);
+    setenv("WICK_CUDA_WAY", way, 1);
     check_every_shape(rounds(30));
     for (const Extents& many_tiles : {Extents{300, 264, 520, 20}, {1500, 72, 600, 100}})
       check_linear(many_tiles, Layout::packed, activations(), true);
   }
-  unsetenv("WICK_CUDA_LORA");
+  unsetenv("WICK_CUDA_WAY");
 }
 
 // Rows enough for one launch or too many, reductions long enough to be shared, columns apart from those of a tile.
@@ -368,6 +374,25 @@ struct Group {
     x = input({m, k});
   }
 
+  // Of few rows, with any weights: blocks begin at eights, and their ranks are padded as an Adapter's copies are, or
+  // not.
+  Group(int64_t rows, int64_t inputs, DType weights, const std::vector<int64_t>& widths) : m(rows), k(inputs) {
+    const int64_t unit = between(0, 1) ? 8 : 4;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      if (i == 0 || between(0, 3)) {
+        const int64_t r = std::array<int64_t, 4>{between(1, 20), 16, between(65, 140), 128}[rng().below(4)];
+        add_block(widths[i], r, 0.25f * float(between(1, 4)));
+        rank += (r + unit - 1) / unit * unit - r;
+      }
+      n += widths[i];
+    }
+    fill();
+    if (!is_block(weights)) return;
+    const Tensor values = random({n, k});
+    w = Tensor::empty({n, k}, weights);
+    cpu_backend().copy(w, values);
+  }
+
   void add_block(int64_t width, int64_t r, float scale) {
     ups.push_back(random({width, r}, Layout::packed, factors));
     lora.blocks.push_back({ups.back(), n, rank, scale});
@@ -487,6 +512,65 @@ void check_groups(float dropout, int count) {
   }
 }
 
+// A step of decoding: each weight that it may have, and as many tokens as its kernels take, or some more.
+const Group any_few_rows(DType weights, int64_t m, const std::vector<int64_t>& widths) {
+  return Group(m, 256 * between(1, 9), weights, widths);
+}
+std::vector<DType> weights_of_few_rows() {
+  if (on_cpu()) return {DType::f32};
+  return {activations(), DType::q8_0, DType::q4_0};
+}
+
+TEST(LoraLinear, OfFewRows) {
+  for (const DType weights : weights_of_few_rows())
+    for (const int64_t m : {1, 1, 2, 5, 8, 9, 32, 33}) {
+      std::vector<int64_t> widths(size_t(between(1, 4)));
+      for (int64_t& width : widths) width = 8 * between(1, 50);
+      const Group c = any_few_rows(weights, m, widths);
+      SCOPED_TRACE(testing::Message() << name_of(weights) << " m " << m << " k " << c.k << " n " << c.n << " rank "
+                                      << c.rank << " blocks " << c.ups.size());
+      const GroupCheck check(c);
+      backend().lora_linear({.y = check.y, .s = check.s, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
+      check.expect(check.y, "y", &GroupResults::y);
+      check.expect(check.s, "s", &GroupResults::s);
+      const Tensor again = output({c.m, c.n}), before = input({c.m, c.n});
+      backend().lora_linear({.y = again, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
+      expect_same_bits(again, check.y, "y without s");
+      backend().lora_linear(
+          {.y = again, .s = check.s, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora, .residual = before});
+      check.expect_added(again, before, "y with a residual", &GroupResults::y);
+    }
+}
+
+TEST(LoraLinear, OneTokenOfFewShowsNowhereElse) {
+  if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "for the kernels of few rows";
+  for (const DType weights : weights_of_few_rows()) {
+    const Group c = any_few_rows(weights, between(2, 8), {64, 128});
+    const int64_t bad = between(0, c.m - 1);
+    c.x.data<uint16_t>()[bad * c.x.stride()[0] + 77] = 0x7fff;
+    const Tensor y = output({c.m, c.n});
+    backend().lora_linear({.y = y, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
+    const std::vector<float> got = y.to_vector();
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::isnan(got[i]), int64_t(i) / c.n == bad) << "at " << i;
+  }
+}
+
+// In one operation or in two: gates and values with LoRAs of their own, or one LoRA of both.
+TEST(GatedLinear, WithALoraHasTheBitsOfItsParts) {
+  for (const DType weights : weights_of_few_rows())
+    for (const int64_t m : {1, 1, 2, 7, 12, 40}) {
+      const int64_t f = between(0, 3) ? 8 * between(1, 60) : between(1, 400);
+      const Group c = any_few_rows(weights, m, between(0, 1) ? std::vector{f, f} : std::vector{2 * f});
+      SCOPED_TRACE(testing::Message() << name_of(weights) << " m " << m << " k " << c.k << " f " << f << " blocks "
+                                      << c.ups.size());
+      const Tensor wide = output({m, 2 * f}), want = output({m, f}), y = output({m, f}, Layout::gapped);
+      backend().lora_linear({.y = wide, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
+      backend().swiglu(want, wide);
+      backend().gated_linear(y, c.x, c.w, c.bias, c.lora);
+      expect_same_bits(y, want, "gated");
+    }
+}
+
 class LoraGroup : public testing::TestWithParam<float> {};
 
 TEST_P(LoraGroup, ForwardAndBackward) { check_groups(GetParam(), rounds(on_cpu() ? 12 : 40)); }
@@ -495,13 +579,13 @@ TEST(LoraGroups, EveryWayOfTheProduct) {
   if (on_cpu()) GTEST_SKIP() << "for devices";
   for (const char* way : kProductWays) {
     SCOPED_TRACE(way);
-    setenv("WICK_CUDA_LORA", way, 1);
+    setenv("WICK_CUDA_WAY", way, 1);
     check_groups(0, rounds(12));
   }
-  unsetenv("WICK_CUDA_LORA");
+  unsetenv("WICK_CUDA_WAY");
 }
 
-// Each way in which CUDA's extended product may cut its tiles (lora_gemm.h), at extents where it can.
+// Each way in which CUDA's extended product may cut its tiles (gemm_sm90.h), at extents where it can.
 TEST(LoraLinear, EveryPlanOfTheProduct) {
   if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
   const auto check = [](int slice, int parts, int consumers, int wide) {
@@ -513,8 +597,9 @@ TEST(LoraLinear, EveryPlanOfTheProduct) {
     const auto extent = [&] { return wide * wide_tiles + narrow * between(wide_tiles ? 0 : 1, 2) - 8 * between(0, 3); };
     // Groups end where tiles and steps of the reduction do.
     const std::vector<int64_t> widths(size_t(layers), layers == 1 ? extent() : narrow % 64 ? 2 * narrow : narrow);
-    const std::string plan = fmt::format("{} {} {} {} {} {}", slice, parts, consumers, wide, wide_tiles, narrow);
-    setenv("WICK_CUDA_LORA_PLAN", plan.c_str(), 1);
+    const std::string plan =
+        fmt::format("lora:wgmma,sm90:{}/{}/{}/{}/{}/{}", slice, parts, consumers, wide, wide_tiles, narrow);
+    setenv("WICK_CUDA_WAY", plan.c_str(), 1);
     const int64_t k = extent(), n = layers * widths[0];
     const Group c(between(1, std::clamp<int64_t>(12'000'000 / (k * n), 16, 400)), k, widths, rank);
     SCOPED_TRACE(testing::Message() << "plan " << plan << " m " << c.m << " k " << c.k << " n " << c.n << " rank "
@@ -533,7 +618,7 @@ TEST(LoraLinear, EveryPlanOfTheProduct) {
     for (const int wide : {64, 96, 128, 160, 192})
       for (const int parts : {1, 2, 4})
         if (wide % (16 * parts) == 0) check(slice, parts, 2, wide);
-  unsetenv("WICK_CUDA_LORA_PLAN");
+  unsetenv("WICK_CUDA_WAY");
 }
 
 INSTANTIATE_TEST_SUITE_P(Dropout, LoraGroup, testing::Values(0.0f, 0.25f),

@@ -8,10 +8,12 @@
 #include <type_traits>
 #include <vector>
 
+#include "backend/reached.h"
 #include "wick/backend/backend.h"
 
 namespace wick::probe {
 
+// Each method of the contract is pure for it, so that it cannot inherit a composition in place of the device's kernel.
 class Mirror final : public Backend {
  public:
   explicit Mirror(Backend& device) : device_(device) {}
@@ -20,93 +22,95 @@ class Mirror final : public Backend {
   void allow_tf32(bool allow) override { device_.allow_tf32(allow); }
   Memory& memory() override { return host_memory(); }
 
-  void copy(View y, View x) override { run(&Backend::copy, y, x); }
-  void fill(View y, float value) override { run(&Backend::fill, y, value); }
+  void copy(View y, View x) override { run<&Backend::copy>(y, x); }
+  void fill(View y, float value) override { run<&Backend::fill>(y, value); }
   void fill_uniform(View y, uint64_t seed, uint32_t stream, uint64_t position) override {
-    run(&Backend::fill_uniform, y, seed, stream, position);
+    run<&Backend::fill_uniform>(y, seed, stream, position);
   }
   void fill_normal(View y, uint64_t seed, uint32_t stream, uint64_t position) override {
-    run(&Backend::fill_normal, y, seed, stream, position);
+    run<&Backend::fill_normal>(y, seed, stream, position);
   }
-  void unary(Unary op, View y, View x) override { run(&Backend::unary, op, y, x); }
-  void unary_backward(Unary op, View dx, View dy, View x) override { run(&Backend::unary_backward, op, dx, dy, x); }
-  void binary(Binary op, View y, View a, View b) override { run(&Backend::binary, op, y, a, b); }
-  void affine(View y, View x, float scale, float shift) override { run(&Backend::affine, y, x, scale, shift); }
-  void clamp(View y, View x, float min, float max) override { run(&Backend::clamp, y, x, min, max); }
+  void unary(Unary op, View y, View x) override { run<&Backend::unary>(op, y, x); }
+  void unary_backward(Unary op, View dx, View dy, View x) override { run<&Backend::unary_backward>(op, dx, dy, x); }
+  void binary(Binary op, View y, View a, View b) override { run<&Backend::binary>(op, y, a, b); }
+  void affine(View y, View x, float scale, float shift) override { run<&Backend::affine>(y, x, scale, shift); }
+  void clamp(View y, View x, float min, float max) override { run<&Backend::clamp>(y, x, min, max); }
   void clamp_backward(View dx, View dy, View x, float min, float max) override {
-    run(&Backend::clamp_backward, dx, dy, x, min, max);
+    run<&Backend::clamp_backward>(dx, dy, x, min, max);
   }
-  void accumulate(View y, View x, float scale) override { run(&Backend::accumulate, y, x, scale); }
-  void sum(View y, View x) override { run(&Backend::sum, y, x); }
-  void matmul(View c, View a, View b, float alpha, float beta) override { run(&Backend::matmul, c, a, b, alpha, beta); }
+  void accumulate(View y, View x, float scale) override { run<&Backend::accumulate>(y, x, scale); }
+  void sum(View y, View x) override { run<&Backend::sum>(y, x); }
+  void matmul(View c, View a, View b, float alpha, float beta) override { run<&Backend::matmul>(c, a, b, alpha, beta); }
   void linear(View y, View x, View w, View bias, View residual) override {
-    run(&Backend::linear, y, x, w, bias, residual);
+    run<&Backend::linear>(y, x, w, bias, residual);
   }
-  void gated_linear(View y, View x, View w, View bias) override { run(&Backend::gated_linear, y, x, w, bias); }
-  void lora_linear(const LoraArgs& a) override { run(&Backend::lora_linear, a); }
+  void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override {
+    run<&Backend::gated_linear>(y, x, w, bias, lora);
+  }
+  void lora_linear(const LoraArgs& a) override { run<&Backend::lora_linear>(a); }
   void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override {
-    run(&Backend::lora_linear_backward, a, g);
+    run<&Backend::lora_linear_backward>(a, g);
   }
-  void lora_backward(const LoraArgs& a, const LoraGradients& g) override { run(&Backend::lora_backward, a, g); }
+  void lora_backward(const LoraArgs& a, const LoraGradients& g) override { run<&Backend::lora_backward>(a, g); }
   void dropout(View y, View x, const Dropout& dropout, bool add) override {
-    run(&Backend::dropout, y, x, dropout, add);
+    run<&Backend::dropout>(y, x, dropout, add);
   }
-  void conv2d(View y, View x, View w, View bias, Conv2d conv) override { run(&Backend::conv2d, y, x, w, bias, conv); }
+  void conv2d(View y, View x, View w, View bias, Conv2d conv) override { run<&Backend::conv2d>(y, x, w, bias, conv); }
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override {
-    run(&Backend::conv2d_backward_input, dx, dy, w, conv);
+    run<&Backend::conv2d_backward_input>(dx, dy, w, conv);
   }
   void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override {
-    run(&Backend::conv2d_backward_weight, dw, dbias, dy, x, conv);
+    run<&Backend::conv2d_backward_weight>(dw, dbias, dy, x, conv);
   }
-  void upsample_nearest(View y, View x) override { run(&Backend::upsample_nearest, y, x); }
-  void upsample_nearest_backward(View dx, View dy) override { run(&Backend::upsample_nearest_backward, dx, dy); }
-  void group_norm(const GroupNormArgs& a) override { run(&Backend::group_norm, a); }
+  void upsample_nearest(View y, View x) override { run<&Backend::upsample_nearest>(y, x); }
+  void upsample_nearest_backward(View dx, View dy) override { run<&Backend::upsample_nearest_backward>(dx, dy); }
+  void group_norm(const GroupNormArgs& a) override { run<&Backend::group_norm>(a); }
   void group_norm_backward(const GroupNormArgs& a, const NormGradients& g) override {
-    run(&Backend::group_norm_backward, a, g);
+    run<&Backend::group_norm_backward>(a, g);
   }
-  void layer_norm(const NormArgs& a) override { run(&Backend::layer_norm, a); }
+  void layer_norm(const NormArgs& a) override { run<&Backend::layer_norm>(a); }
   void layer_norm_backward(const NormArgs& a, const NormGradients& g) override {
-    run(&Backend::layer_norm_backward, a, g);
+    run<&Backend::layer_norm_backward>(a, g);
   }
-  void rms_norm(const NormArgs& a) override { run(&Backend::rms_norm, a); }
-  void rms_norm_backward(const NormArgs& a, const NormGradients& g) override { run(&Backend::rms_norm_backward, a, g); }
-  void attention(const AttentionArgs& a) override { run(&Backend::attention, a); }
+  void rms_norm(const NormArgs& a) override { run<&Backend::rms_norm>(a); }
+  void rms_norm_backward(const NormArgs& a, const NormGradients& g) override { run<&Backend::rms_norm_backward>(a, g); }
+  void attention(const AttentionArgs& a) override { run<&Backend::attention>(a); }
   void attention_backward(const AttentionArgs& a, const AttentionGradients& g) override {
-    run(&Backend::attention_backward, a, g);
+    run<&Backend::attention_backward>(a, g);
   }
-  void softmax(View y, View x) override { run(&Backend::softmax, y, x); }
-  void softmax_backward(View dx, View dy, View y) override { run(&Backend::softmax_backward, dx, dy, y); }
+  void softmax(View y, View x) override { run<&Backend::softmax>(y, x); }
+  void softmax_backward(View dx, View dy, View y) override { run<&Backend::softmax_backward>(dx, dy, y); }
   void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) override {
-    run(&Backend::rope, y, x, cos, sin, pairs, inverse);
+    run<&Backend::rope>(y, x, cos, sin, pairs, inverse);
   }
   void rope_angles(View cos, View sin, View positions, View frequencies) override {
-    run(&Backend::rope_angles, cos, sin, positions, frequencies);
+    run<&Backend::rope_angles>(cos, sin, positions, frequencies);
   }
-  void geglu(View y, View x) override { run(&Backend::geglu, y, x); }
-  void geglu_backward(View dx, View dy, View x) override { run(&Backend::geglu_backward, dx, dy, x); }
-  void swiglu(View y, View x) override { run(&Backend::swiglu, y, x); }
-  void swiglu_backward(View dx, View dy, View x) override { run(&Backend::swiglu_backward, dx, dy, x); }
-  void embedding(View y, View table, View ids) override { run(&Backend::embedding, y, table, ids); }
+  void geglu(View y, View x) override { run<&Backend::geglu>(y, x); }
+  void geglu_backward(View dx, View dy, View x) override { run<&Backend::geglu_backward>(dx, dy, x); }
+  void swiglu(View y, View x) override { run<&Backend::swiglu>(y, x); }
+  void swiglu_backward(View dx, View dy, View x) override { run<&Backend::swiglu_backward>(dx, dy, x); }
+  void embedding(View y, View table, View ids) override { run<&Backend::embedding>(y, table, ids); }
   void embedding_backward(View dtable, View dy, View ids) override {
-    run(&Backend::embedding_backward, dtable, dy, ids);
+    run<&Backend::embedding_backward>(dtable, dy, ids);
   }
   void timestep_embedding(View y, View t, float max_period) override {
-    run(&Backend::timestep_embedding, y, t, max_period);
+    run<&Backend::timestep_embedding>(y, t, max_period);
   }
-  void scatter_rows(View y, View x, View rows) override { run(&Backend::scatter_rows, y, x, rows); }
-  void rope_into_cache(const RopeIntoCacheArgs& a) override { run(&Backend::rope_into_cache, a); }
+  void scatter_rows(View y, View x, View rows) override { run<&Backend::scatter_rows>(y, x, rows); }
+  void rope_into_cache(const RopeIntoCacheArgs& a) override { run<&Backend::rope_into_cache>(a); }
   void cross_entropy(View loss, View dlogits, View logits, View targets) override {
-    run(&Backend::cross_entropy, loss, dlogits, logits, targets);
+    run<&Backend::cross_entropy>(loss, dlogits, logits, targets);
   }
-  void mse(View loss, View a, View b) override { run(&Backend::mse, loss, a, b); }
-  void mse_backward(View da, View dloss, View a, View b) override { run(&Backend::mse_backward, da, dloss, a, b); }
+  void mse(View loss, View a, View b) override { run<&Backend::mse>(loss, a, b); }
+  void mse_backward(View da, View dloss, View a, View b) override { run<&Backend::mse_backward>(da, dloss, a, b); }
   void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override {
-    run(&Backend::adamw, slots, step, scalars);
+    run<&Backend::adamw>(slots, step, scalars);
   }
   void sum_of_squares(View total, const std::vector<View>& tensors) override {
-    run(&Backend::sum_of_squares, total, tensors);
+    run<&Backend::sum_of_squares>(total, tensors);
   }
-  void argmax(View ids, View largest, View x) override { run(&Backend::argmax, ids, largest, x); }
+  void argmax(View ids, View largest, View x) override { run<&Backend::argmax>(ids, largest, x); }
 
  private:
   // A range of host bytes that views of one call share, and its twin on the device.
@@ -115,8 +119,9 @@ class Mirror final : public Backend {
     Tensor twin;
   };
 
-  template <class... P>
-  void run(void (Backend::*method)(P...), std::decay_t<P>... arguments) {
+  template <auto method, class... A>
+  void run(A... arguments) {
+    Reached<method>::called = true;
     std::vector<Region> regions;
     each_of([&](const View& v) { collect(regions, v); }, arguments...);
     merge(regions);
@@ -186,8 +191,12 @@ class Mirror final : public Backend {
     f(b.up);
   }
   template <class F>
+  static void each(F f, LoraFactors& lora) {
+    each_of(f, lora.down, lora.blocks, lora.dropout);
+  }
+  template <class F>
   static void each(F f, LoraArgs& a) {
-    each_of(f, a.y, a.s, a.x, a.w, a.bias, a.lora.down, a.lora.blocks, a.lora.dropout, a.residual);
+    each_of(f, a.y, a.s, a.x, a.w, a.bias, a.lora, a.residual);
   }
   template <class F>
   static void each(F f, LoraGradients& g) {

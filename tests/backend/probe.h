@@ -13,6 +13,7 @@
 #include <random>
 #include <vector>
 
+#include "backend/first_tier.h"
 #include "backend/mirror.h"
 #include "backend/products.h"
 #include "device.h"
@@ -20,10 +21,16 @@
 
 namespace wick::probe {
 
-// Takes views of host memory, whatever device computes.
+// WICK_TEST_COMPOSED=1 tests compositions in place of what the device has for the contract's second tier.
+inline bool is_composed() { return std::getenv("WICK_TEST_COMPOSED"); }
+inline bool is_mirrored() { return is_composed() || !test::memory().on_host(); }
+
+// Takes views of host memory, whatever device computes. All that is made here lives as long as the program.
 inline Backend& backend() {
-  static Backend& tested =
-      test::memory().on_host() ? test::backend() : *new Mirror(test::backend());  // lives as long as the program
+  static Backend& tested = []() -> Backend& {
+    Backend& computes = is_composed() ? *new FirstTier(test::backend()) : test::backend();
+    return is_mirrored() ? *new Mirror(computes) : computes;
+  }();
   return tested;
 }
 

@@ -1,13 +1,16 @@
-// The contract between operations and devices: one abstract class of plain views and scalars.
+// The contract between operations and devices: one abstract class of plain views and scalars, in two tiers. The first
+// is what every device implements; the second can be made of calls of the first, as ComposedBackend (composed.h) does,
+// and a device replaces what it does faster.
 //
 // Rules, the same for every call and every backend:
 //  - Shapes are already checked by wick/ops; a backend may assert them. Views may be strided unless said otherwise.
-//  - Outputs are overwritten, and may hold anything before. An empty View (no data) as an optional input means "none",
-//    as an output "not wanted". Outputs do not overlap inputs unless said otherwise.
+//  - Outputs are overwritten and may hold anything before. An empty View (no data) means "none" as an optional input
+//  and
+//    "not wanted" as an output. Outputs do not overlap inputs unless said otherwise.
 //  - Activations are f32, or (on CUDA) bf16/f16; weights `w` may have another float dtype than the activations; vectors
 //    of norms, biases, statistics, losses and LoRA factors are f32. Sums are accumulated in f32 or better.
-//  - On the CPU `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h), along their rows, which
-//    copy() decodes and (q8_0, q4_0) makes. linear() may then round x to 8 bits in blocks of 32.
+//  - `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h) along their rows; copy() decodes
+//    blocks and makes q8_0 and q4_0. linear() of blocks may round x to 8 bits in blocks of 32 on the CPU.
 //  - The same call with the same arguments gives the same bits.
 //  - Nothing here waits for the host: a step made of these calls can be captured.
 //
@@ -89,9 +92,9 @@ struct AttentionGradients {
   View dy;
 };
 
-// Dropout (Srivastava et al., 2014), here of what reaches a LoRA: element i (row-major over x's shape) is kept where
-// word i % 4 of philox(seed, Stream::dropout, draw << 32 | i / 4) is at least p * 2^32, and divided by 1 - p; the
-// others are zero. The mask is never stored: backward makes it again.
+// Dropout (Srivastava et al., 2014) of a LoRA's input: element i (row-major over x's shape) is kept and divided by
+// 1 - p where word i % 4 of philox(seed, Stream::dropout, draw << 32 | i / 4) is at least p * 2^32, else it becomes
+// zero. The mask is never stored: backward makes it again.
 struct Dropout {
   float p = 0;        // 0 keeps x as it is
   uint64_t seed = 0;  // of the layer
@@ -191,6 +194,8 @@ class Backend {
   // for it; they do not unless asked.
   virtual void allow_tf32(bool) {}
 
+  // ==== The first tier: what every device implements.
+
   // ---- moving and making data
   // y = x, converting between dtypes (floats among themselves, integers among themselves). x may have stride 0.
   virtual void copy(View y, View x) = 0;
@@ -200,29 +205,23 @@ class Backend {
   virtual void fill_uniform(View y, uint64_t seed, uint32_t stream, uint64_t position) = 0;
   virtual void fill_normal(View y, uint64_t seed, uint32_t stream, uint64_t position) = 0;
 
-  // ---- elementwise and reductions
+  // ---- elementwise and reductions. Views of one call may differ in dtype, and y may be x, a or b.
   virtual void unary(Unary op, View y, View x) = 0;
   virtual void unary_backward(Unary op, View dx, View dy, View x) = 0;
-  virtual void binary(Binary op, View y, View a, View b) = 0;  // a, b have y's shape; broadcast dims have stride 0
-  virtual void affine(View y, View x, float scale, float shift) = 0;                // y = scale * x + shift
-  virtual void clamp(View y, View x, float min, float max) = 0;                     // NaN stays NaN
+  virtual void binary(Binary op, View y, View a, View b) = 0;    // a, b have y's shape; broadcast dims have stride 0
+  virtual void clamp(View y, View x, float min, float max) = 0;  // NaN stays NaN
   virtual void clamp_backward(View dx, View dy, View x, float min, float max) = 0;  // dy where min <= x <= max, else 0
-  virtual void accumulate(View y, View x, float scale) = 0;                         // y += scale * x; the same shape
   virtual void sum(View y, View x) = 0;  // y has x's rank; sums over the dims where y has extent 1
+  // total, one f32, is not finite if any element is not.
+  virtual void sum_of_squares(View total, const std::vector<View>& tensors) = 0;
+  // ids i64 [N]: the column of the largest of each row of x [N, V], the first of equals; largest f32 [N]: its value,
+  // and may be unwanted. NaN counts as larger than anything.
+  virtual void argmax(View ids, View largest, View x) = 0;
 
   // ---- matrix products. a [..., M, K] times b [..., K, N]; batch dims may have stride 0.
   virtual void matmul(View c, View a, View b, float alpha, float beta) = 0;  // c = alpha * a b + beta * c
   // y [..., N] = x [..., K] w[N, K]^T + bias [N] + residual [..., N]. The last two may be missing.
   virtual void linear(View y, View x, View w, View bias, View residual = {}) = 0;
-  // y [..., N/2] = swiglu(x w^T + bias), for inference, where nobody wants what lies in between.
-  virtual void gated_linear(View y, View x, View w, View bias);
-  virtual void lora_linear(const LoraArgs& a) = 0;
-  // ds_g = scale_g * dy_g up_g; dup_g = scale_g * dy_g^T s_g; ddown = ds^T dropout(x);
-  // dx = dy w + dropout(ds down), with x's mask; without w only the second, added to dx as it is.
-  virtual void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) = 0;
-  // The adapter's gradients alone (no dx), from x and the factors: as above with s computed here.
-  virtual void lora_backward(const LoraArgs& a, const LoraGradients& g) = 0;
-
   // y = dropout(x) of one shape, or y += dropout(x). y may be x.
   virtual void dropout(View y, View x, const Dropout& dropout, bool add) = 0;
 
@@ -230,8 +229,6 @@ class Backend {
   virtual void conv2d(View y, View x, View w, View bias, Conv2d conv) = 0;
   virtual void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) = 0;
   virtual void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) = 0;
-  virtual void upsample_nearest(View y, View x) = 0;  // by the integer factors that the shapes give
-  virtual void upsample_nearest_backward(View dx, View dy) = 0;
 
   // ---- norms
   virtual void group_norm(const GroupNormArgs& a) = 0;
@@ -245,15 +242,46 @@ class Backend {
   // ---- attention
   virtual void attention(const AttentionArgs& a) = 0;
   virtual void attention_backward(const AttentionArgs& a, const AttentionGradients& g) = 0;
-  virtual void softmax(View y, View x) = 0;  // over the last axis
-  virtual void softmax_backward(View dx, View dy, View y) = 0;
 
   // ---- rotary positions (Su et al., 2021): each pair (a, b) of x [B, T, H, D] becomes (a cos - b sin, a sin + b cos),
-  // with cos and sin f32, [T, D/2] or [B, T, D/2]. `inverse` turns back, which is the gradient.
-  // y may be x.
+  // with cos and sin f32, [T, D/2] or [B, T, D/2]. `inverse` turns back, which is the gradient. y may be x.
   virtual void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) = 0;
   // cos and sin f32 [..., D/2] of angles: positions i32 [...] times frequencies f32 [D/2], rounded to f32. All packed.
   virtual void rope_angles(View cos, View sin, View positions, View frequencies) = 0;
+  // t [N] -> y [N, D]: cos in the first half and sin in the second, of t * max_period^(-i / (D/2)), computed in f32.
+  virtual void timestep_embedding(View y, View t, float max_period) = 0;
+
+  // ---- tables: ids i64 of any shape, y = ids' shape + [D]. Ids were range-checked when they came from outside.
+  virtual void embedding(View y, View table, View ids) = 0;
+  virtual void embedding_backward(View dtable, View dy, View ids) = 0;
+  // y [B, S, ...] gets the rows of x [B, T, ...]: y[b, rows[b, t]] = x[b, t], converted as copy() does; rows i32 [B, T]
+  // are all different within an entry, or negative: those tokens go nowhere. The rest of y stays as it is.
+  virtual void scatter_rows(View y, View x, View rows) = 0;
+
+  // ---- cross-entropy of rows: logits [N, V], targets i64 [N] below V; loss f32 [N] is log(sum(exp(row))) -
+  // row[target], and its gradient softmax(row) - onehot(target) goes to dlogits, which may be unwanted or logits
+  // itself. Where a target is negative, both are 0.
+  virtual void cross_entropy(View loss, View dlogits, View logits, View targets) = 0;
+
+  // ---- optimizer. AdamW (Loshchilov & Hutter, 2019) as PyTorch computes it. Where the sum of squares is not finite
+  // only scalars are changed: kGradNorm is not finite either, and kLossScale or kHalted follow.
+  virtual void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) = 0;
+
+  // ---- replay. Records what `work` enqueues instead of running it; null where a backend cannot, and then `work` was
+  // not called. The addresses that it used must be those of the arena or stay alive as long as the Replay.
+  virtual std::unique_ptr<Replay> capture(const std::function<void()>&) { return nullptr; }
+
+  // ==== The second tier: ComposedBackend makes these of calls of the first.
+
+  virtual void affine(View y, View x, float scale, float shift) = 0;  // y = scale * x + shift; y may be x
+  virtual void accumulate(View y, View x, float scale) = 0;           // y += scale * x; the same shape
+  virtual void softmax(View y, View x) = 0;                           // over the last axis
+  virtual void softmax_backward(View dx, View dy, View y) = 0;
+  // mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel
+  virtual void mse(View loss, View a, View b) = 0;
+  virtual void mse_backward(View da, View dloss, View a, View b) = 0;
+  virtual void upsample_nearest(View y, View x) = 0;  // by the integer factors that the shapes give
+  virtual void upsample_nearest_backward(View dx, View dy) = 0;
 
   // ---- gated activations: x [..., 2D] to y [..., D]. geglu: value and gate, y = value * gelu(gate), gelu with erf.
   // swiglu: gate and value, as fused gate and up projections of Llamas have them, y = silu(gate) * value. dx may be x.
@@ -261,39 +289,19 @@ class Backend {
   virtual void geglu_backward(View dx, View dy, View x) = 0;
   virtual void swiglu(View y, View x) = 0;
   virtual void swiglu_backward(View dx, View dy, View x) = 0;
+  // y [..., N/2] = swiglu of linear(), or of lora_linear() if `lora` has a down; for inference, which does not keep the
+  // product.
+  virtual void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora = {}) = 0;
 
-  // ---- tables: ids i64 of any shape, y = ids' shape + [D]. Ids were range-checked when they came from outside.
-  virtual void embedding(View y, View table, View ids) = 0;
-  virtual void embedding_backward(View dtable, View dy, View ids) = 0;
-  // t [N] -> y [N, D]: cos in the first half and sin in the second, of t * max_period^(-i / (D/2)), computed in f32.
-  virtual void timestep_embedding(View y, View t, float max_period) = 0;
+  // ---- LoRA
+  virtual void lora_linear(const LoraArgs& a) = 0;
+  // ds_g = scale_g * dy_g up_g; dup_g = scale_g * dy_g^T s_g; ddown = ds^T dropout(x);
+  // dx = dy w + dropout(ds down), with x's mask; without w only the second, added to dx as it is.
+  virtual void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) = 0;
+  // The adapter's gradients alone (no dx), from x and the factors: as above with s computed here.
+  virtual void lora_backward(const LoraArgs& a, const LoraGradients& g) = 0;
 
-  // y [B, S, ...] gets the rows of x [B, T, ...]: y[b, rows[b, t]] = x[b, t], converted as copy() does; rows i32 [B, T]
-  // are all different within an entry, or negative: those tokens go nowhere. The rest of y stays as it is.
-  virtual void scatter_rows(View y, View x, View rows) = 0;
-  virtual void rope_into_cache(const RopeIntoCacheArgs& a);
-
-  // ---- losses. Cross-entropy of rows: logits [N, V], targets i64 [N] below V; loss f32 [N] is
-  // log(sum(exp(row))) - row[target], and its gradient softmax(row) - onehot(target) goes to dlogits, which may be
-  // unwanted or logits itself. Where a target is negative, both are 0.
-  virtual void cross_entropy(View loss, View dlogits, View logits, View targets) = 0;
-  // mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel
-  virtual void mse(View loss, View a, View b) = 0;
-  virtual void mse_backward(View da, View dloss, View a, View b) = 0;
-
-  // ---- optimizer. AdamW (Loshchilov & Hutter, 2019) as PyTorch computes it. Where the sum of squares is not finite
-  // only scalars are changed: kGradNorm is not finite either, and kLossScale or kHalted follow.
-  virtual void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) = 0;
-  virtual void sum_of_squares(View total,
-                              const std::vector<View>& tensors) = 0;  // total: one f32 (not finite if any is)
-
-  // ---- the likeliest. ids i64 [N]: the column of the largest of each row of x [N, V], the first of equals; largest
-  // f32 [N]: its value, and may be unwanted. NaN counts as larger than anything.
-  virtual void argmax(View ids, View largest, View x) = 0;
-
-  // ---- replay. Records what `work` enqueues instead of running it; null where a backend cannot, and then `work` was
-  // not called. The addresses that it used must be those of the arena or stay alive as long as the Replay.
-  virtual std::unique_ptr<Replay> capture(const std::function<void()>&) { return nullptr; }
+  virtual void rope_into_cache(const RopeIntoCacheArgs& a) = 0;
 };
 
 // The CPU backend: always there, computes on host_memory().

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "wick/backend/attention_parts.h"
+#include "wick/backend/views.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -66,11 +67,17 @@ void CountingMemory::trim() { general_.trim(); }
 void CountingMemory::read(void*, const void*, size_t) { fail_reading(); }
 std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { return std::make_unique<Nothing>(); }
 
-// The one scratch that weighs.
+// The scratch that weighs.
 void CountingBackend::attention_backward(const AttentionArgs& a, const AttentionGradients&) {
   if (!kind_.is_device || a.q.dtype == DType::f32 || a.q.numel() == 0) return;
   const size_t bytes = AttentionParts(a.q.shape, a.k.shape[1]).scratch;
   memory_.release(memory_.allocate(bytes), bytes);
 }
+
+void CountingBackend::gated_linear(View y, View, View w, View, const LoraFactors&) {
+  Tensor::empty(with_last(y.shape, w.shape[0]), y.dtype, memory_);
+}
+
+void CountingBackend::rope_into_cache(const RopeIntoCacheArgs& a) { Tensor::empty(a.k.shape, a.k.dtype, memory_); }
 
 }  // namespace wick

@@ -70,6 +70,7 @@ class CountingBackend final : public Backend {
   void sum(View, View) override {}
   void matmul(View, View, View, float, float) override {}
   void linear(View, View, View, View, View) override {}
+  void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override;
   void lora_linear(const LoraArgs&) override {}
   void lora_linear_backward(const LoraArgs&, const LoraGradients&) override {}
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
@@ -99,6 +100,7 @@ class CountingBackend final : public Backend {
   void embedding_backward(View, View, View) override {}
   void timestep_embedding(View, View, float) override {}
   void scatter_rows(View, View, View) override {}
+  void rope_into_cache(const RopeIntoCacheArgs& a) override;
   void cross_entropy(View, View, View, View) override {}
   void mse(View, View, View) override {}
   void mse_backward(View, View, View, View) override {}

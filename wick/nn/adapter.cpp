@@ -493,6 +493,8 @@ Lora Adapter::copied(const std::vector<Placed>& parts, int64_t outputs, const Re
     lora.parts.push_back({factors.down, factors.up, module->up_copy, column, row, factors.scale});
     row += padded(module->rank());
   }
+  const auto trained = [](const Placed& part) { return part.module->lora.up.tracked(); };
+  if (std::none_of(parts.begin(), parts.end(), trained)) lora.down = lora.down.constant();
   return lora;
 }
 

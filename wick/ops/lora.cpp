@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "wick/backend/views.h"
 #include "wick/ops/conv.h"
 #include "wick/ops/shape.h"
 
@@ -22,11 +23,6 @@ void check_factors(const char* op, const Tensor& x, int64_t out, const Lora& lor
           "{}: lora_down {} at {} and lora_up {} at {} do not fit {} rows and {} outputs", op, down, part.row, up,
           part.column, lora.down.dim(0), out);
   }
-}
-
-Shape with_last(Shape shape, int64_t last) {
-  shape[shape.rank() - 1] = last;
-  return shape;
 }
 
 LoraFactors views(const Lora& lora) {
@@ -121,6 +117,16 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
   if (residual || is_unread || (!saved_x && !input.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
     return Tape::active()->push(kLoraLinear, y, gradient);
   return Tape::active()->push(kLoraLinear, y, gradient, [=] { return compute(input(), {}); });
+}
+
+Tensor lora_gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora) {
+  check(!Tape::active(), "lora_gated_linear keeps nothing for gradients");
+  check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "lora_gated_linear: weight {} does not fit input {}",
+        w.shape(), x.shape());
+  check_factors("lora_gated_linear", x, w.dim(0), lora);
+  Tensor y = Tensor::empty(with_last(x.shape(), w.dim(0) / 2), x.dtype(), x.memory());
+  y.backend().gated_linear(y, x, w, bias, views(lora));
+  return y;
 }
 
 namespace {

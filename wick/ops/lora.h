@@ -38,6 +38,9 @@ struct Lora {
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora, const Tensor& residual = {},
                    bool ends_block = false);
 
+// swiglu(lora_linear(x, w, bias, lora)), for inference.
+Tensor lora_gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora);
+
 // y = conv2d(x, w, bias) + scale * low up^T of each pixel, with low = conv2d(dropout(x), down): down [R, KH, KW, I] is
 // a convolution of the same stride and padding. Saves x if down is trained, and low if up is.
 Tensor lora_conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv, const Lora& lora);

@@ -99,10 +99,7 @@ namespace {
 View by_head(const View& v) {  // [B, T, H, D] as [B, H, T, D]
   if (!v) return {};
   assert(v.rank() == 4 && (v.stride[3] == 1 || v.shape[3] == 1));
-  return {v.data,
-          v.dtype,
-          {v.shape[0], v.shape[2], v.shape[1], v.shape[3]},
-          {v.stride[0], v.stride[2], v.stride[1], v.stride[3]}};
+  return transposed(v, 1, 2);
 }
 
 float* row(const Matrix& m, int64_t i) { return m.data + i * m.ld; }

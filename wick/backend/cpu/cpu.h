@@ -2,11 +2,11 @@
 // methods promise stands in wick/backend/backend.h.
 #pragma once
 
-#include "wick/backend/backend.h"
+#include "wick/backend/composed.h"
 
 namespace wick {
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public ComposedBackend {
  public:
   std::string_view name() const override { return "cpu"; }
   Memory& memory() override { return host_memory(); }

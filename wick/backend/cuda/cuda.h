@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "wick/backend/backend.h"
+#include "wick/backend/composed.h"
 #include "wick/backend/cuda/gpu.h"
 #include "wick/backend/cuda/runtime/check.h"
 #include "wick/backend/cuda/runtime/pool.h"
@@ -20,7 +20,10 @@ namespace wick {
 class Cublas;  // cublaslt.h
 class Cudnn;   // cudnn.h
 
-class CudaBackend final : public Backend, public Gpu {
+// 90 for 9.0, or what WICK_CUDA_CAPABILITY lowers it to, so that the ways of older devices run.
+int capability_of(const cudaDeviceProp& properties);
+
+class CudaBackend final : public ComposedBackend, public Gpu {
  public:
   explicit CudaBackend(int device);
   ~CudaBackend() override;
@@ -52,7 +55,7 @@ class CudaBackend final : public Backend, public Gpu {
   // matrix products
   void matmul(View c, View a, View b, float alpha, float beta) override;
   void linear(View y, View x, View w, View bias, View residual) override;
-  void gated_linear(View y, View x, View w, View bias) override;
+  void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override;
   void lora_linear(const LoraArgs& a) override;
   void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override;
   void lora_backward(const LoraArgs& a, const LoraGradients& g) override;

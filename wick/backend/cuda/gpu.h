@@ -9,7 +9,7 @@ class Gpu {
   Gpu(int capability, int multiprocessors, int shared_bytes)
       : capability_(capability), multiprocessors_(multiprocessors), shared_bytes_(shared_bytes) {}
 
-  int capability() const { return capability_; }  // 90 for 9.0; WICK_CUDA_CAPABILITY lowers it, to test other paths
+  int capability() const { return capability_; }  // 90 for 9.0
   int multiprocessors() const { return multiprocessors_; }
   int shared_bytes() const { return shared_bytes_; }  // of shared memory in a multiprocessor
 

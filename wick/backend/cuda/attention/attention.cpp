@@ -1,65 +1,52 @@
-// Which attention runs where: for 16-bit activations cuDNN's or our own on tensor cores, else tiles or rows
-// (kernels.h).
+// Attention by the way that plan.h chooses.
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
 #include "wick/backend/attention_parts.h"
 #include "wick/backend/cuda/attention/kernels.h"
+#include "wick/backend/cuda/attention/plan.h"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {
 namespace {
 
-constexpr int64_t kShort = 16;  // fewer queries or keys than this are not worth a plan of cuDNN's
-
-bool aligned(const View& v) {
+bool lies_right(const View& v) {
   const int64_t bytes = int64_t(size_of(v.dtype));
-  bool all = uintptr_t(v.data) % 16 == 0 && (v.stride[3] == 1 || v.shape[3] == 1);
+  bool all = aligned(v.data) && (v.stride[3] == 1 || v.shape[3] == 1);
   for (int d = 0; d < 3; ++d) all = all && (v.shape[d] == 1 || v.stride[d] * bytes % 16 == 0);
   return all;
-}
-
-// WICK_CUDA_ATTENTION = cudnn, wgmma or mma leaves only that one of the three, for tests and timings.
-bool allowed(std::string_view way) {
-  const char* const only = std::getenv("WICK_CUDA_ATTENTION");
-  return !only || !*only || only == way;
 }
 
 // Empty views are outputs that nobody wants.
 bool all_aligned(const View& q, std::initializer_list<View> views) {
   return std::all_of(views.begin(), views.end(),
-                     [&](const View& v) { return !v || (v.dtype == q.dtype && aligned(v)); });
+                     [&](const View& v) { return !v || (v.dtype == q.dtype && lies_right(v)); });
 }
 
-// What cuDNN's attention promises to take; whether it really does, its plan says.
-bool suits_cudnn(const CudaBackend& cuda, const View& q, const View& k, std::initializer_list<View> views) {
-  const int64_t features = q.shape[3], widest = cuda.capability() == 90 ? 256 : 128;
-  if (cuda.capability() < 80 || q.dtype == DType::f32 || features % 8 != 0 || features > widest) return false;
-  return std::min(q.shape[1], k.shape[1]) >= kShort && all_aligned(q, views) && allowed("cudnn");
+AttentionShape shape_of(const AttentionArgs& a, bool backward, std::initializer_list<View> views) {
+  return {.entries = a.q.shape[0],
+          .queries = a.q.shape[1],
+          .keys = a.k.shape[1],
+          .heads = a.q.shape[2],
+          .key_heads = a.k.shape[2],
+          .features = a.q.shape[3],
+          .dtype = a.q.dtype,
+          .ranges = bool(a.ranges),
+          .backward = backward,
+          .aligned = all_aligned(a.q, views),
+          .positive_scale = a.scale > 0};
 }
 
-bool suits_mma(const CudaBackend& cuda, const View& q, float scale, std::initializer_list<View> views) {
-  const int64_t features = q.shape[3];
-  return cuda.capability() >= 80 && q.dtype != DType::f32 && features % 8 == 0 && features <= kAttentionMmaFeatures &&
-         scale > 0 && all_aligned(q, views);
-}
-
-// Where our own go before cuDNN's. Measured on 9.0 (docs/kernels/attention_and_convolution.md): backward at every shape
-// there, by 1.02 to 3.5 times, and forward where keys are few; elsewhere cuDNN's forward is faster by up to 1.36 times.
-bool prefers_own(const CudaBackend& cuda, const View& k, bool backward) {
-  if (cuda.capability() != 90) return cuda.capability() < 90;
-  return backward || k.shape[1] <= 128;
-}
-
-// Tiles win where a launch costs more than the arithmetic, and in f32 where there are enough of them: there is no
-// tensor core to miss. Backward keeps five of them in shared memory, more than Turing has.
-bool suits_tiles(const CudaBackend& cuda, const View& q, const View& k, bool backward) {
-  const int64_t heads = q.shape[0] * q.shape[2], shorter = std::min(q.shape[1], k.shape[1]);
-  if (q.shape[3] > kAttentionTileFeatures || (backward && cuda.capability() < 80)) return false;
-  if (q.shape[1] * k.shape[1] <= 256 * 256) return true;
-  return q.dtype == DType::f32 && heads * ((shorter + 63) / 64) >= cuda.multiprocessors();
+// Calls run(way) for the planned way, and for the one behind it where cuDNN's has no kernel and returns false.
+template <class Run>
+void run_planned(const Gpu& gpu, const AttentionShape& shape, const Run& run) {
+  for (bool cudnn = true, done = false; !done; cudnn = false) {
+    const AttentionWay way = plan_attention(gpu, shape, cudnn);
+    done = run(way);
+    if (done && explains()) explain(to_string(shape), std::string(to_string(way)));
+  }
 }
 
 // A view to write that is always there.
@@ -79,16 +66,40 @@ class Output {
 
 // Entries and heads of [B, T, H, D], or of statistics [B, H, T], from `entry` and `head` on.
 View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_t heads) {
-  View part = v;
-  const int axis = v.rank() == 4 ? 2 : 1;
-  part.data = v.as<char>() + (entry * v.stride[0] + head * v.stride[axis]) * int64_t(size_of(v.dtype));
-  part.shape[0] = entries;
-  part.shape[axis] = heads;
-  return part;
+  return part_of(part_of(v, 0, entry, entries), v.rank() == 4 ? 2 : 1, head, heads);
 }
 
-// What only language models ask for.
-bool of_language(const View& q, const View& k, const View& ranges) { return ranges || q.shape[2] != k.shape[2]; }
+auto kernel_of(AttentionWay way) {
+  return way == AttentionWay::few     ? attention_of_few_queries
+         : way == AttentionWay::wgmma ? attention_by_wgmma
+         : way == AttentionWay::mma   ? attention_by_mma
+         : way == AttentionWay::tiles ? attention_by_tiles
+                                      : attention_by_rows;
+}
+auto backward_kernel_of(AttentionWay way) {
+  return way == AttentionWay::wgmma   ? attention_by_wgmma_backward
+         : way == AttentionWay::mma   ? attention_by_mma_backward
+         : way == AttentionWay::tiles ? attention_by_tiles_backward
+                                      : attention_by_rows_backward;
+}
+
+// False, and nothing done, where cuDNN has no kernel.
+bool backward_by_cudnn(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, const View& statistics) {
+  const Output grad_q(cuda, g.dq, a.q.dtype, a.q.shape), grad_k(cuda, g.dk, a.q.dtype, a.k.shape),
+      grad_v(cuda, g.dv, a.q.dtype, a.k.shape);
+  const AttentionParts parts(a.q.shape, a.k.shape[1]);
+  bool done = true;
+  for (int64_t b = 0; done && b < a.q.shape[0]; b += parts.entries)
+    for (int64_t h = 0; done && h < a.q.shape[2]; h += parts.heads) {
+      const auto part = [&](const View& view) {
+        return part_of(view, b, std::min(parts.entries, a.q.shape[0] - b), h, std::min(parts.heads, a.q.shape[2] - h));
+      };
+      done = cuda.cudnn().attention_backward(cuda, part(grad_q.view()), part(grad_k.view()), part(grad_v.view()),
+                                             part(g.dy), part(a.y), part(statistics), part(a.q), part(a.k), part(a.v),
+                                             a.scale, a.causal);
+    }
+  return done;
+}
 
 }  // namespace
 
@@ -103,28 +114,14 @@ void CudaBackend::attention(const AttentionArgs& a) {
   const Output kept(*this, a.lse, DType::f32, rows);
   const DenseOutput statistics(*this, kept.view());
   const View s = statistics.view();
-  const bool tensor_cores = suits_mma(*this, a.q, a.scale, {a.y, a.q, a.k, a.v});
   const DenseInput seen(*this, a.ranges);
-  const AttentionArgs kept_args{a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()};
-  if (of_language(a.q, a.k, a.ranges)) {
-    const auto way = !tensor_cores                            ? attention_by_rows
-                     : a.q.shape[1] <= kFewQueries            ? attention_of_few_queries
-                     : capability() == 90 && allowed("wgmma") ? attention_by_wgmma
-                                                              : attention_by_mma;
-    way(*this, kept_args);
-    return statistics.finish();
-  }
-  const auto by_cudnn = [&] {
-    return suits_cudnn(*this, a.q, a.k, {a.y, a.q, a.k, a.v}) &&
-           cudnn().attention(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal);
-  };
-  const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
-  if (!((wgmma || mma) && prefers_own(*this, a.k, false)) && by_cudnn()) return statistics.finish();
-  const auto way = wgmma                                 ? attention_by_wgmma
-                   : mma                                 ? attention_by_mma
-                   : suits_tiles(*this, a.q, a.k, false) ? attention_by_tiles
-                                                         : attention_by_rows;
-  way(*this, kept_args);
+  const AttentionArgs dense{a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()};
+  const AttentionShape shape = shape_of(a, false, {a.y, a.q, a.k, a.v});
+  run_planned(*this, shape, [&](AttentionWay way) {
+    if (way == AttentionWay::cudnn) return cudnn().attention(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal);
+    kernel_of(way)(*this, dense);
+    return true;
+  });
   statistics.finish();
 }
 
@@ -136,39 +133,17 @@ void CudaBackend::attention_backward(const AttentionArgs& a, const AttentionGrad
   }
   const DenseInput statistics(*this, a.lse);
   const View s = statistics.view();
-  const bool tensor_cores = suits_mma(*this, a.q, a.scale, {g.dq, g.dk, g.dv, g.dy, a.y, a.q, a.k, a.v});
-  const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
-  const auto by_cudnn = [&] {
-    if (!suits_cudnn(*this, a.q, a.k, {g.dy, a.y, a.q, a.k, a.v})) return false;
-    const Output grad_q(*this, g.dq, a.q.dtype, a.q.shape), grad_k(*this, g.dk, a.q.dtype, a.k.shape),
-        grad_v(*this, g.dv, a.q.dtype, a.k.shape);
-    const AttentionParts parts(a.q.shape, a.k.shape[1]);
-    bool done = all_aligned(a.q, {grad_q.view(), grad_k.view(), grad_v.view()});
-    for (int64_t b = 0; done && b < a.q.shape[0]; b += parts.entries)
-      for (int64_t h = 0; done && h < a.q.shape[2]; h += parts.heads) {
-        const auto part = [&](const View& view) {
-          return part_of(view, b, std::min(parts.entries, a.q.shape[0] - b), h,
-                         std::min(parts.heads, a.q.shape[2] - h));
-        };
-        done =
-            cudnn().attention_backward(*this, part(grad_q.view()), part(grad_k.view()), part(grad_v.view()), part(g.dy),
-                                       part(a.y), part(s), part(a.q), part(a.k), part(a.v), a.scale, a.causal);
-      }
-    return done;
-  };
-  const bool language = of_language(a.q, a.k, a.ranges);
-  if (!language && !((wgmma || mma) && prefers_own(*this, a.k, true)) && by_cudnn()) return;
-  const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
-  const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
-  (tensor_cores ? attention_packed_delta : attention_delta)(*this, delta, g.dy, a.y);
-  const DenseInput seen(*this, a.ranges);
-  const AttentionArgs kept_args{a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()};
-  const auto way = wgmma                                             ? attention_by_wgmma_backward
-                   : language && tensor_cores                        ? attention_by_mma_backward
-                   : !language && mma                                ? attention_by_mma_backward
-                   : !language && suits_tiles(*this, a.q, a.k, true) ? attention_by_tiles_backward
-                                                                     : attention_by_rows_backward;
-  way(*this, kept_args, g, delta);
+  const AttentionShape shape = shape_of(a, true, {g.dq, g.dk, g.dv, g.dy, a.y, a.q, a.k, a.v});
+  run_planned(*this, shape, [&](AttentionWay way) {
+    if (way == AttentionWay::cudnn) return backward_by_cudnn(*this, a, g, s);
+    const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
+    const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
+    const bool packed = way == AttentionWay::wgmma || way == AttentionWay::mma;
+    (packed ? attention_packed_delta : attention_delta)(*this, delta, g.dy, a.y);
+    const DenseInput seen(*this, a.ranges);
+    backward_kernel_of(way)(*this, {a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()}, g, delta);
+    return true;
+  });
 }
 
 }  // namespace wick

@@ -98,14 +98,6 @@ View key_heads_of(const View& v, int64_t b, int64_t shared) {
   heads.stride[1] = 0;
   return heads;
 }
-View rows_of_heads(const View& v, int64_t first, int64_t rows) {
-  return offset(v, first * v.stride[2], {v.shape[0], v.shape[1], rows, v.shape[3]}, v.stride);
-}
-View transposed(View v) {
-  std::swap(v.shape[2], v.shape[3]);
-  std::swap(v.stride[2], v.stride[3]);
-  return v;
-}
 // Dense [G, shared, rows, S] as [G, 1, shared * rows, S].
 View all_rows(const View& v) {
   return contiguous_view(v.data, v.dtype, {v.shape[0], 1, v.shape[1] * v.shape[2], v.shape[3]});
@@ -208,14 +200,14 @@ void attention_by_rows(CudaBackend& cuda, const AttentionArgs& a) {
       const int64_t rows = std::min(step, queries - first);
       const Shape shape{heads / shared, shared, rows, keys};
       const View s = contiguous_view(scores.as<void>(), DType::f32, shape), p = weights.view(shape);
-      cuda.matmul(s, rows_of_heads(query, first, rows), transposed(key), a.scale, 0);
+      cuda.matmul(s, part_of(query, 2, first, rows), transposed(key), a.scale, 0);
       const RowBlock block{first, rows, queries, keys, a.causal, ranges_of(a.ranges, b)};
       dispatch_float(a.q.dtype, [&]<class T>(Type<T>) {
         softmax_of_scores<<<unsigned(heads * rows), threads_for(keys), 0, cuda.stream()>>>(
             p.as<T>(), s.as<const float>(), statistics_of(a.lse, b), block);
       });
       cuda_launched("softmax_of_scores");
-      cuda.matmul(rows_of_heads(out, first, rows), p, value, 1, 0);
+      cuda.matmul(part_of(out, 2, first, rows), p, value, 1, 0);
     }
   }
 }
@@ -235,7 +227,7 @@ void attention_by_rows_backward(CudaBackend& cuda, const AttentionArgs& a, const
     for (int64_t first = 0; first < queries; first += step) {
       const int64_t rows = std::min(step, queries - first);
       const Shape shape{heads / shared, shared, rows, keys};
-      const View some_queries = rows_of_heads(query, first, rows), some_grads = rows_of_heads(grad, first, rows);
+      const View some_queries = part_of(query, 2, first, rows), some_grads = part_of(grad, 2, first, rows);
       const View s = contiguous_view(scores.as<void>(), DType::f32, shape), p = weights.view(shape);
       const View dp = contiguous_view(grads.as<void>(), DType::f32, shape), ds = weight_grads.view(shape);
       cuda.matmul(s, some_queries, transposed(key), a.scale, 0);
@@ -249,7 +241,7 @@ void attention_by_rows_backward(CudaBackend& cuda, const AttentionArgs& a, const
       cuda_launched("gradients_of_scores");
       if (g.dv) grad_v.add(transposed(all_rows(p)), SharedRows(cuda, some_grads).view(), 1, first == 0);
       if (g.dk) grad_k.add(transposed(all_rows(ds)), SharedRows(cuda, some_queries).view(), a.scale, first == 0);
-      if (grad_q) cuda.matmul(rows_of_heads(grad_q, first, rows), ds, key, a.scale, 0);
+      if (grad_q) cuda.matmul(part_of(grad_q, 2, first, rows), ds, key, a.scale, 0);
     }
     grad_k.finish();
     grad_v.finish();

@@ -30,10 +30,6 @@ View matrix(const View& dense) {  // all dims but the last as rows
   const int64_t cols = dense.shape[dense.rank() - 1];
   return contiguous_view(dense.data, dense.dtype, {cols ? dense.numel() / cols : 0, cols});
 }
-View transposed(const View& m) { return {m.data, m.dtype, {m.shape[1], m.shape[0]}, {m.stride[1], m.stride[0]}}; }
-View rows_from(const View& m, int64_t first, int64_t rows) {
-  return {m.as<char>() + first * m.stride[0] * int64_t(size_of(m.dtype)), m.dtype, {rows, m.shape[1]}, m.stride};
-}
 
 // The window of `shape` that begins at `offset` in a larger view.
 View window(const View& v, const Shape& offset, const Shape& shape) {
@@ -134,7 +130,7 @@ void forward_by_columns(CudaBackend& cuda, const View& y, const View& x, const V
   for_column_blocks(
       cuda, image.view(), forward_columns(x.shape, y.shape, w.shape, conv), out.shape[0],
       [&](const View& columns, int64_t first, int64_t rows) {
-        const View y_rows = rows_from(out, first, rows);
+        const View y_rows = part_of(out, 0, first, rows);
         if (!bias) return cuda.matmul(y_rows, columns, transposed(weights), 1, 0);
         const Scratch memory(cuda, size_t(y_rows.numel()) * sizeof(float));
         const View product = contiguous_view(memory.as<void>(), DType::f32, y_rows.shape);
@@ -153,7 +149,7 @@ void backward_input_by_columns(CudaBackend& cuda, const View& dx, const View& dy
   const View out = matrix(result.view());
   for_column_blocks(cuda, grad.view(), backward_columns(dx.shape, dy.shape, w.shape, conv), out.shape[0],
                     [&](const View& columns, int64_t first, int64_t rows) {
-                      cuda.matmul(rows_from(out, first, rows), columns, matrix(weight.view()), 1, 0);
+                      cuda.matmul(part_of(out, 0, first, rows), columns, matrix(weight.view()), 1, 0);
                     });
   result.finish();
 }
@@ -165,7 +161,7 @@ void backward_weight_by_columns(CudaBackend& cuda, const View& dw, const View& d
   const View grads = matrix(grad.view());
   for_column_blocks(cuda, image.view(), forward_columns(x.shape, dy.shape, dw.shape, conv), grads.shape[0],
                     [&](const View& columns, int64_t first, int64_t rows) {
-                      cuda.matmul(sum, transposed(rows_from(grads, first, rows)), columns, 1, first ? 1 : 0);
+                      cuda.matmul(sum, transposed(part_of(grads, 0, first, rows)), columns, 1, first ? 1 : 0);
                     });
   result.finish();
 }

@@ -125,12 +125,4 @@ void copy_blocks(CudaBackend& cuda, const View& y, const View& x) {
   y.dtype == DType::q8_0 ? encode<Q8Block>(cuda, y, dense.as<float>()) : encode<Q4Block>(cuda, y, dense.as<float>());
 }
 
-View block_rows(const View& w, int64_t first, int64_t count) {
-  return {w.as<char>() + bytes_of(w.dtype, first * w.stride[0]), w.dtype, {count, w.shape[1]}, w.stride};
-}
-
-View block_columns(const View& w, int64_t first, int64_t count) {
-  return {w.as<char>() + bytes_of(w.dtype, first), w.dtype, {w.shape[0], count}, w.stride};
-}
-
 }  // namespace wick

@@ -9,8 +9,4 @@ namespace wick {
 // walks; others are an Error.
 void copy_blocks(CudaBackend& cuda, const View& y, const View& x);
 
-// Rows or columns [first, first + count) of a matrix of blocks; columns are whole blocks.
-View block_rows(const View& w, int64_t first, int64_t count);
-View block_columns(const View& w, int64_t first, int64_t count);
-
 }  // namespace wick

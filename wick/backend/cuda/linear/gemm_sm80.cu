@@ -282,7 +282,7 @@ template <class T, class Tile>
 void launch_tiles(CudaBackend& cuda, const ExtendedGemm& g) {
   const MmaShape shape = make_shape<Tile>(g);
   const Launch how{dim3(unsigned(shape.row_tiles * shape.col_tiles)), dim3(Tile::kThreads), Tile::kSharedBytes};
-  launch("LoRA product", cuda.stream(), how,
+  launch("extended product", cuda.stream(), how,
          g.w.transposed ? mma_gemm_kernel<T, Tile, false> : mma_gemm_kernel<T, Tile, true>, shape);
 }
 
@@ -327,7 +327,7 @@ double microseconds(const Gpu& gpu, const ExtendedGemm& g, const TileCost& cost)
 
 }  // namespace
 
-bool mma_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
+bool gemm_sm80_fits(const Gpu& gpu, const ExtendedGemm& g) {
   if (gpu.capability() < 80 || g.y.dtype == DType::f32 || g.y.transposed || g.x.transposed || g.low.transposed)
     return false;
   const auto fits = [&](const DeviceMatrix& m) {
@@ -340,22 +340,17 @@ bool mma_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
   return g.y.cols % 8 == 0 && g.x.cols % 8 == 0;
 }
 
-std::string_view name_of(MmaTile tile) {
-  constexpr std::string_view kNames[] = {"mma128x256", "mma128x128", "mma64x128", "mma64x64", "mma32x64"};
-  return kNames[size_t(tile)];
-}
-
-MmaPlan plan_mma_gemm(const Gpu& gpu, const ExtendedGemm& g) {
+MmaPlan plan_gemm_sm80(const Gpu& gpu, const ExtendedGemm& g) {
   MmaPlan best{MmaTile::rows128_cols128, std::numeric_limits<double>::infinity()};
-  for (const MmaTile tile : kMmaTiles)
-    with_tiling(tile, [&](auto tiling, const TileCost& cost) {
+  for (size_t tile = 0; tile < std::size(kMmaTileNames); ++tile)
+    with_tiling(MmaTile(tile), [&](auto tiling, const TileCost& cost) {
       const double expected = microseconds<decltype(tiling)>(gpu, g, cost);
-      if (expected < best.microseconds) best = {tile, expected};
+      if (expected < best.microseconds) best = {MmaTile(tile), expected};
     });
   return best;
 }
 
-void mma_gemm(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile) {
+void gemm_sm80(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile) {
   with_tiling(tile, [&](auto tiling, const TileCost&) {
     dispatch_16bit(g.y.dtype, [&]<class T>(Type<T>) { launch_tiles<T, decltype(tiling)>(cuda, g); });
   });

@@ -12,13 +12,12 @@
 // f with what it has of x p; then the parts of y are added through each other's shared memory, in their order.
 //
 // The columns are cut into tiles of one width and, at their end, of a narrower one, so that the last round of blocks
-// is short (plan_gemm).
+// is short (plan_gemm_sm90).
 #include "wick/backend/cuda/linear/gemm_sm90.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstdlib>
 #include <limits>
 #include <utility>
 
@@ -30,6 +29,7 @@
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 #include "wick/backend/cuda/runtime/tensor_map.h"
+#include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {
 
@@ -564,7 +564,7 @@ void launch_kernel(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& pla
   const size_t bytes = size_t(out_bytes(plan) + shape.stages * shape.stage_bytes);
   const dim3 grid(unsigned(clusters_of(cuda, shape, plan) * cluster)), block(128 * (unsigned(plan.consumers) + 1));
   const bool overlap = shape.follows || plan.slice > 0 || g.gated;
-  launch("LoRA product", cuda.stream(), {grid, block, bytes, cluster, overlap}, kernel, make_maps(g, plan), shape);
+  launch("extended product", cuda.stream(), {grid, block, bytes, cluster, overlap}, kernel, make_maps(g, plan), shape);
 }
 
 template <class T, bool kTransposed, int kConsumers, int kSlice>
@@ -671,15 +671,15 @@ void cut_columns(const Gpu& gpu, const ExtendedGemm& g, GemmPlan plan, const Con
   }
 }
 
-// What WICK_CUDA_LORA_PLAN says: all of a plan, or its slice alone.
+// The cut that WICK_CUDA_WAY=sm90:... names: all of it, or its slice alone.
 struct Forced {
   GemmPlan plan;
   int count = 0;  // of numbers that are given
 
   Forced() {
-    if (const char* const given = std::getenv("WICK_CUDA_LORA_PLAN"))
-      count = std::sscanf(given, "%d %d %d %d %d %d", &plan.slice, &plan.parts, &plan.consumers, &plan.wide,
-                          &plan.wide_tiles, &plan.narrow);
+    const std::string given = forced_way("sm90");
+    count = std::sscanf(given.c_str(), "%d/%d/%d/%d/%d/%d", &plan.slice, &plan.parts, &plan.consumers, &plan.wide,
+                        &plan.wide_tiles, &plan.narrow);
   }
   bool whole() const { return count == 6; }
   bool allows(const GemmPlan& other) const { return count != 1 || other.slice == plan.slice; }
@@ -687,7 +687,7 @@ struct Forced {
 
 }  // namespace
 
-bool extended_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
+bool gemm_sm90_fits(const Gpu& gpu, const ExtendedGemm& g) {
   if (gpu.capability() != 90 || g.y.cols % 8 || g.y.transposed || g.x.transposed || g.low.transposed) return false;
   if (g.gated && (!g.w.transposed || g.x.cols <= (kGatedSteps - 1) * kDepth)) return false;
   const auto fits = [&](const DeviceMatrix& m) { return !m.data || (m.dtype == g.y.dtype && tensor_map_fits(m)); };
@@ -699,7 +699,7 @@ bool extended_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
   return true;
 }
 
-GemmPlan plan_gemm(const Gpu& gpu, const ExtendedGemm& g) {
+GemmPlan plan_gemm_sm90(const Gpu& gpu, const ExtendedGemm& g) {
   Forced forced;
   if (forced.whole()) {
     forced.plan.wide_tiles = int(std::min<int64_t>(forced.plan.wide_tiles, ceil_div(g.w.cols, forced.plan.wide)));
@@ -721,7 +721,7 @@ GemmPlan plan_gemm(const Gpu& gpu, const ExtendedGemm& g) {
   return best;
 }
 
-void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan) {
+void gemm_sm90(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan) {
   const auto launch_as = [&]<class T, int kConsumers, int kSlice>(Type<T>, std::integral_constant<int, kConsumers>,
                                                                   std::integral_constant<int, kSlice>) {
     if (g.w.transposed)

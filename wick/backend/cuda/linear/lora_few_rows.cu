@@ -629,6 +629,26 @@ int cluster_size(const CudaBackend& cuda, int units, int64_t depth) {
   return size;
 }
 
+// Whether the device has room for all clusters of a launch at once.
+template <class Kernel>
+bool all_clusters_at_once(Kernel kernel, const Launch& l) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {unsigned(l.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = l.grid;
+  config.blockDim = l.block;
+  config.dynamicSmemBytes = l.shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  const int bytes = int(l.shared_bytes);
+  const bool asked = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess &&
+                     cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
+  if (!asked) cudaGetLastError();  // no launch has to report it
+  return asked && clusters * l.cluster >= int(l.grid.x);
+}
+
 }  // namespace
 
 bool few_rows_fit(const Gpu& gpu, const AdapterProduct& p, int64_t rank) {
@@ -665,7 +685,8 @@ void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
   });
 }
 
-void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
+bool few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
+  bool fits = false;
   with_types(g.x.dtype, g.down.dtype, [&]<class T, class F>(Type<T>, Type<F>) {
     with_rank_tile(g.down.rows, [&](auto rank) {
       constexpr int kRows = int(kTileRows);
@@ -674,8 +695,6 @@ void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
       p.row_tiles = row_tiles(p.rows);
       p.padded_rows = p.row_tiles * kRows;
       p.rank = int(g.down.rows);
-      const Scratch low(cuda, size_t(2 * rank * p.padded_rows) * sizeof(T));
-      p.low_t = low.as<T>();
       const auto add = [&](const LowOperands<F>& from, float low_scale, const DeviceMatrix& x, const DeviceMatrix& out,
                            float scale) {
         p.low[p.count] = from;
@@ -691,11 +710,17 @@ void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
       const int wanted = std::max(units * cluster, p.task[0].tiles + p.task[1].tiles);
       const int most = blocks_at_once(cuda) / cluster * cluster;
       const int blocks = std::min(most, ceil_div(wanted, cluster) * cluster);
-      launch("adapter gradients", cuda.stream(),
-             {dim3(unsigned(blocks)), dim3(kThreads), sizeof(GradientShared<kRows, rank>), cluster, true},
-             gradients_kernel<T, F, rank, kRows / 16>, p, cluster);
+      const auto kernel = gradients_kernel<T, F, rank, kRows / 16>;
+      const Launch how{dim3(unsigned(blocks)), dim3(kThreads),      sizeof(GradientShared<kRows, rank>), cluster,
+                       /*overlap=*/true,       /*cooperative=*/true};
+      fits = all_clusters_at_once(kernel, how);
+      if (!fits) return;
+      const Scratch low(cuda, size_t(2 * rank * p.padded_rows) * sizeof(T));
+      p.low_t = low.as<T>();
+      launch("adapter gradients", cuda.stream(), how, kernel, p, cluster);
     });
   });
+  return fits;
 }
 
 }  // namespace wick

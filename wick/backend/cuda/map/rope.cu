@@ -247,7 +247,7 @@ void CudaBackend::rope_into_cache(const RopeIntoCacheArgs& a) {
   const bool direct =
       std::all_of(all.begin(), all.end(), [&](const View& x) { return x.dtype == a.q.dtype && packs_heads(x); });
   if (!direct || !a.cos.contiguous() || !a.sin.contiguous() || !aligned(a.cos.data) || !aligned(a.sin.data))
-    return Backend::rope_into_cache(a);
+    return ComposedBackend::rope_into_cache(a);
   const int64_t tokens = a.q.dim(1), all_tokens = a.q.dim(0) * tokens, half = a.q.dim(3) / 2;
   const Angles angles{a.cos.as<const float>(), a.sin.as<const float>(), a.cos.rank() == 3 ? tokens * half : 0, 1};
   dispatch_float(a.q.dtype, [&](auto type) {

@@ -1,27 +1,19 @@
-#include "wick/backend/cuda/linear/lora_product.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <limits>
-#include <string_view>
 
 #include "wick/backend/cuda/linear/gemm_sm80.h"
+#include "wick/backend/cuda/linear/gemm_sm90.h"
+#include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
+#include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {
 
 namespace {
-
-std::string_view preference() {
-  const char* const way = std::getenv("WICK_CUDA_LORA");
-  return way ? way : "";
-}
-
-MmaTile mma_tile(const Gpu& gpu, const ExtendedGemm& g) {
-  for (const MmaTile tile : kMmaTiles)
-    if (preference() == name_of(tile)) return tile;
-  return plan_mma_gemm(gpu, g).tile;
-}
 
 // What a device before 9.0 is expected to take for the composition: measured on an H100 with cuBLASLt's kernels
 // for 8.x, the fastest of their tiles and splits. The busiest multiprocessor's share of y counts, in tiles of 64 x 64.
@@ -53,31 +45,44 @@ void compose(CudaBackend& cuda, const ExtendedGemm& g) {
 }
 
 ProductWay product_way(const Gpu& gpu, const ExtendedGemm& g) {
-  const bool wgmma = extended_gemm_fits(gpu, g), mma = mma_gemm_fits(gpu, g);
-  if (preference() == "composed") return ProductWay::composed;
-  if (mma && preference().substr(0, 3) == "mma") return ProductWay::mma;
+  const bool wgmma = gemm_sm90_fits(gpu, g), mma = gemm_sm80_fits(gpu, g);
+  const std::optional<LoraWay> forced = forced_way<LoraWay>("lora", kLoraWays);
+  if (forced == LoraWay::composed) return ProductWay::composed;
+  if (mma && forced == LoraWay::mma) return ProductWay::mma;
   if (wgmma) return ProductWay::wgmma;
   if (!mma || gpu.capability() >= 90) return ProductWay::composed;
-  return plan_mma_gemm(gpu, g).microseconds < composed_microseconds(gpu, g) ? ProductWay::mma : ProductWay::composed;
+  return plan_gemm_sm80(gpu, g).microseconds < composed_microseconds(gpu, g) ? ProductWay::mma : ProductWay::composed;
 }
 
 }  // namespace
 
-bool lora_product_fits(const Gpu& gpu, const ExtendedGemm& g) {
-  return extended_gemm_fits(gpu, g) || mma_gemm_fits(gpu, g);
+std::string to_string(const ProductPlan& plan) {
+  if (plan.way == ProductWay::composed) return "composed";
+  if (plan.way == ProductWay::mma) return fmt::format("mma {}", kMmaTileNames[size_t(plan.tile)]);
+  const GemmPlan& g = plan.gemm;
+  return fmt::format("wgmma {} rows, {} x {} and {} columns{}{}", 64 * g.consumers, g.wide_tiles, g.wide, g.narrow,
+                     g.slice ? fmt::format(", slice {}", g.slice) : "",
+                     g.parts > 1 ? fmt::format(", {} parts", g.parts) : "");
 }
 
-ProductPlan plan_lora_product(const Gpu& gpu, const ExtendedGemm& g) {
-  const ProductWay way = product_way(gpu, g);
-  return {way, way == ProductWay::wgmma ? plan_gemm(gpu, g) : GemmPlan{}};
+bool extended_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
+  return gemm_sm90_fits(gpu, g) || gemm_sm80_fits(gpu, g);
 }
 
-void lora_product(CudaBackend& cuda, const ExtendedGemm& g, const ProductPlan& plan) {
+ProductPlan plan_extended_gemm(const Gpu& gpu, const ExtendedGemm& g) {
+  ProductPlan plan{product_way(gpu, g), {}, {}};
+  if (plan.way == ProductWay::wgmma) plan.gemm = plan_gemm_sm90(gpu, g);
+  if (plan.way == ProductWay::mma)
+    plan.tile = forced_way<MmaTile>("sm80", kMmaTileNames).value_or(plan_gemm_sm80(gpu, g).tile);
+  return plan;
+}
+
+void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, const ProductPlan& plan) {
   switch (plan.way) {
     case ProductWay::wgmma:
-      return extended_gemm(cuda, g, plan.gemm);
+      return gemm_sm90(cuda, g, plan.gemm);
     case ProductWay::mma:
-      return mma_gemm(cuda, g, mma_tile(cuda, g));
+      return gemm_sm80(cuda, g, plan.tile);
     case ProductWay::composed:
       return compose(cuda, g);
   }
