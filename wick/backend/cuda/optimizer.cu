@@ -17,13 +17,13 @@ struct Slot {
   int64_t numel;
 };
 
-// What a step's kernels share, made on the device from its scalars.
+// Shared by a step's kernels, made on the device from its scalars.
 struct Factors {
   float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, inverse_correction2, eps, step_size, average_share;
   bool update;
 };
 
-// What AdamWStep::scales_loss means; true where there is an update.
+// The effect of AdamWStep::scales_loss; true where there is an update.
 __device__ bool next_scalars(float* scalars, bool scales_loss) {
   constexpr float kPatience = 2000, kLargest = 65536;
   if (scalars[kHalted] != 0) return false;
@@ -44,7 +44,7 @@ __device__ bool next_scalars(float* scalars, bool scales_loss) {
   return true;
 }
 
-// By one thread, before all others: it changes the scalars.
+// Runs in one thread, before the update's kernels: it changes the scalars.
 __global__ void begin_step(Factors* factors, float* scalars, const AdamWStep step) {
   const float scale = scalars[kGradScale] / scalars[kLossScale], norm = scale * sqrtf(scalars[kSumOfSquares]);
   if (scalars[kHalted] == 0) scalars[kGradNorm] = norm;
