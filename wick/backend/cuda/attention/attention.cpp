@@ -4,7 +4,6 @@
 #include "wick/backend/attention_parts.h"
 #include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/plan.h"
-#include "wick/backend/cuda/attention/ranges.h"
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
 #include "wick/backend/cuda/runtime/dense.h"
@@ -48,6 +47,21 @@ void run_planned(const Gpu& gpu, const AttentionShape& shape, const Run& run) {
     done = run(way);
     if (done && explains()) explain(to_string(shape), std::string(to_string(way)));
   }
+}
+
+// Our kernels for each way; cuDNN's calls are methods.
+auto forward_by(AttentionWay way) {
+  return way == AttentionWay::few     ? attention_of_few_queries
+         : way == AttentionWay::wgmma ? attention_by_wgmma
+         : way == AttentionWay::mma   ? attention_by_mma
+         : way == AttentionWay::tiles ? attention_by_tiles
+                                      : attention_by_rows;
+}
+auto backward_by(AttentionWay way) {
+  return way == AttentionWay::wgmma   ? attention_by_wgmma_backward
+         : way == AttentionWay::mma   ? attention_by_mma_backward
+         : way == AttentionWay::tiles ? attention_by_tiles_backward
+                                      : attention_by_rows_backward;
 }
 
 // A view to write that is always there.
@@ -102,17 +116,10 @@ void CudaBackend::attention(const AttentionArgs& a) {
   const DenseOutput statistics(*this, kept.view());
   const View s = statistics.view();
   const DenseInput seen(*this, a.ranges);
-  const AttentionShape shape = shape_of(a, false, {a.y, a.q, a.k, a.v});
-  run_planned(*this, shape, [&](AttentionWay way) {
+  const AttentionArgs dense{a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()};
+  run_planned(*this, shape_of(a, false, {a.y, a.q, a.k, a.v}), [&](AttentionWay way) {
     if (way == AttentionWay::cudnn) return cudnn().attention(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal);
-    const auto ranged = [&](auto kernel) { kernel(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()); };
-    const auto plain = [&](auto kernel) { kernel(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal); };
-    if (way == AttentionWay::few) ranged(attention_of_few_queries);
-    if (way == AttentionWay::wgmma) ranged(attention_by_wgmma);
-    if (way == AttentionWay::mma && shape.is_language()) ranged(attention_of_ranges);
-    if (way == AttentionWay::mma && !shape.is_language()) plain(attention_by_mma);
-    if (way == AttentionWay::tiles) plain(attention_by_tiles);
-    if (way == AttentionWay::rows) ranged(attention_by_rows);
+    forward_by(way)(*this, dense);
     return true;
   });
   statistics.finish();
@@ -134,17 +141,7 @@ void CudaBackend::attention_backward(const AttentionArgs& a, const AttentionGrad
     const bool packed = way == AttentionWay::wgmma || way == AttentionWay::mma;
     (packed ? attention_packed_delta : attention_delta)(*this, delta, g.dy, a.y);
     const DenseInput seen(*this, a.ranges);
-    const auto plain = [&](auto kernel) {
-      kernel(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k, a.v, a.scale, a.causal);
-    };
-    const auto ranged = [&](auto kernel) {
-      kernel(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k, a.v, a.scale, a.causal, seen.view());
-    };
-    if (way == AttentionWay::wgmma) ranged(attention_by_wgmma_backward);
-    if (way == AttentionWay::mma && shape.is_language()) ranged(attention_of_ranges_backward);
-    if (way == AttentionWay::mma && !shape.is_language()) plain(attention_by_mma_backward);
-    if (way == AttentionWay::tiles) plain(attention_by_tiles_backward);
-    if (way == AttentionWay::rows) ranged(attention_by_rows_backward);
+    backward_by(way)(*this, {a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()}, g, delta);
     return true;
   });
 }

@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <bit>
 
-#include "wick/backend/cuda/attention/ranges.h"
+#include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/sm80.cuh"
-#include "wick/backend/cuda/attention/sm80_ranges.cuh"
 #include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/runtime/dense.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 
@@ -35,7 +35,7 @@ struct FewQueries {
   HeadsOf<const T> q, k, v;
   HeadsOf<T> y;
   float* lse;  // [B, H, T]
-  RangedShape shape;
+  AttentionProblem shape;
   int key_heads, rows;        // of an entry, of a key head
   uint32_t over_shared;       // 2^32 / shared
   int block_bits, part_bits;  // of the numbers of blocks and of parts
@@ -93,7 +93,7 @@ __device__ __forceinline__ Part add_parts(int count, float scale2, const Of& of)
 template <class T>
 __device__ __forceinline__ void store_total(const FewQueries<T>& a, const OneHead& h, const Part& all, int row,
                                             int column) {
-  const RangedShape& s = a.shape;
+  const AttentionProblem& s = a.shape;
   const int query = a.query_of(row), head = h.key_head * s.shared + row - query * s.shared;
   if (column == 0)
     a.lse[(int64_t(h.entry) * s.heads + head) * s.queries + query] = all.peak * s.scale + logf(all.total);
@@ -214,7 +214,7 @@ __global__ __launch_bounds__(32 * kMostWarps) void few_queries(const __grid_cons
   extern __shared__ uint4 memory[];
   __shared__ float2 statistics[kMostWarps][kRows];  // the largest score and the sum of exponentials
   __shared__ uint64_t arrived;
-  const RangedShape& s = a.shape;
+  const AttentionProblem& s = a.shape;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, warps = int(blockDim.x) / 32;
   T* const queries = reinterpret_cast<T*>(memory);
   auto* const tiles = reinterpret_cast<WarpTiles<T, kD>*>(queries + kRows * kPitch<kD>);
@@ -250,7 +250,7 @@ __global__ __launch_bounds__(32 * kMostWarps) void few_queries(const __grid_cons
     const Place place{0, start + lane % 4 * 2};
     if (start + kKeyTile > part.to || !sees_all(part.first_seen, part.last_seen, start, kKeyTile))
       hide<false>(scores[0], part.limits, place, -INFINITY);
-    exponentials<true>(scores[0], rows, shrink, s.scale * kLog2E, AttentionShape{}, place, false);
+    exponentials<true>(scores[0], rows, shrink, s.scale * kLog2E, AttentionProblem{}, place, false);
     if (start > part.from) rescale(sum[0], shrink);
     copy_async_wait<1>();
     __syncwarp();
@@ -279,23 +279,7 @@ __global__ __launch_bounds__(kAddThreads) void add_blocks(const __grid_constant_
 template <class T, int kD>
 class FewQueriesCall {
  public:
-  FewQueriesCall(CudaBackend& cuda, View y, View lse, View q, View k, View v, const RangedShape& s, bool constant)
-      : cuda_(cuda),
-        a_{HeadsOf<const T>(q),
-           HeadsOf<const T>(k),
-           HeadsOf<const T>(v),
-           HeadsOf<T>(y),
-           lse.as<float>(),
-           s,
-           int(k.shape[2]),
-           s.queries * s.shared,
-           uint32_t((uint64_t{1} << 32) / uint64_t(s.shared)) + (std::has_single_bit(unsigned(s.shared)) ? 0u : 1u),
-           0,
-           0,
-           constant,
-           nullptr},
-        heads_(s.entries * a_.key_heads),
-        tiles_(ceil_div(a_.rows, kRows)) {}
+  FewQueriesCall(CudaBackend& cuda, const AttentionArgs& a) : FewQueriesCall(cuda, a, attention_problem(a)) {}
 
   // Parts are as many as fill the device, and no more than the cache has tiles of keys: more would only take shared
   // memory, where the next kernel's weights could be on their way. Eight warps a block pay where a part is long; 12.0
@@ -313,6 +297,24 @@ class FewQueriesCall {
   }
 
  private:
+  FewQueriesCall(CudaBackend& cuda, const AttentionArgs& a, const AttentionProblem& s)
+      : cuda_(cuda),
+        a_{HeadsOf<const T>(a.q),
+           HeadsOf<const T>(a.k),
+           HeadsOf<const T>(a.v),
+           HeadsOf<T>(a.y),
+           a.lse.as<float>(),
+           s,
+           s.key_heads,
+           s.queries * s.shared,
+           uint32_t((uint64_t{1} << 32) / uint64_t(s.shared)) + (std::has_single_bit(unsigned(s.shared)) ? 0u : 1u),
+           0,
+           0,
+           !a.ranges || a.ranges.constant,
+           nullptr},
+        heads_(s.entries * a_.key_heads),
+        tiles_(ceil_div(a_.rows, kRows)) {}
+
   void attend(int blocks, int warps, bool clusters) {
     constexpr int kColumns = kD / 4;
     const int units = heads_ * a_.rows * kColumns;
@@ -339,12 +341,9 @@ class FewQueriesCall {
 
 }  // namespace
 
-void attention_of_few_queries(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
-                              View ranges) {
-  dispatch_heads(q, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) {
-    const RangedShape s = ranged_shape(q, k, scale, causal, ranges);
-    FewQueriesCall<T, kD>(cuda, y, lse, q, k, v, s, !ranges || ranges.constant).run();
-  });
+void attention_of_few_queries(CudaBackend& cuda, const AttentionArgs& a) {
+  dispatch_heads(
+      a.q, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) { FewQueriesCall<T, kD>(cuda, a).run(); });
 }
 
 }  // namespace wick

@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "wick/backend/cuda/attention/kernels.h"
-#include "wick/backend/cuda/attention/ranges.h"
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/runtime/ways.h"
 

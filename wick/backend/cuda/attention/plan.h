@@ -12,7 +12,7 @@ namespace wick {
 enum class AttentionWay {
   few,    // few.cu: up to 8 queries over a cache, forward
   wgmma,  // sm90_{forward,backward}.cu: tensor cores of 9.0
-  mma,    // sm80.cu, or sm80_ranges.cu for language models: tensor cores from 8.0 on
+  mma,    // sm80.cu: tensor cores from 8.0 on
   cudnn,  // runtime/cudnn.cpp
   tiles,  // tiles.cu: a tile of scores on the chip, in f32 arithmetic
   rows,   // rows.cu: matrix products and a softmax, some rows of scores at a time; takes everything

@@ -78,19 +78,4 @@ struct SumsOfTile {
   RowSum of[2];
 };
 
-// Calls f with the element type and the width that heads are padded to.
-template <class F>
-void dispatch_heads(const View& q, const F& f) {
-  const auto with_width = [&](auto type) {
-    if (q.shape[3] <= 64)
-      f(type, std::integral_constant<int, 64>());
-    else
-      f(type, std::integral_constant<int, 128>());
-  };
-  if (q.dtype == DType::bf16)
-    with_width(Type<bf16>());
-  else
-    with_width(Type<f16>());
-}
-
 }  // namespace wick

@@ -1,6 +1,5 @@
-// Attention's backward pass on 9.0 by wgmma. Arguments is AttentionBackward<T>, or, for language models, with shared
-// heads and ranges of keys, RangedBackward<T>.
-#include "wick/backend/cuda/attention/sm80_ranges.cuh"
+// Attention's backward pass on 9.0 by wgmma. kRanged: for language models, with shared heads and ranges of keys.
+#include "wick/backend/cuda/attention/backward.cuh"
 #include "wick/backend/cuda/attention/sm90.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
@@ -43,46 +42,16 @@ struct Rings {
   RingPlace<kStages> other;
 };
 
-template <class Arguments>
-constexpr bool kRanged = false;
-template <class T>
-constexpr bool kRanged<RangedBackward<T>> = true;
-
-// Plain attention walks tiles begin .. end of one head.
-template <bool kKeys, class T>
-__device__ __forceinline__ BackwardWalk walk_of(const AttentionBackward<T>& a, int index, int own, int other) {
-  const BackwardPart part = backward_part<kKeys>(a, index, own, other);
-  BackwardWalk w{part.head, part.tile, part.split};
-  w.head = part.head;
-  w.begin = part.begin;
-  w.end = part.end;
-  return w;
-}
-template <bool kKeys, class T, int kD>
-__device__ __forceinline__ void store_gradients(const AttentionBackward<T>& a, const BackwardWalk& w, T* staging,
-                                                const float (&grad)[kD / 8][4], const float (&grad_partner)[kD / 8][4],
-                                                int first, int lane) {
-  store_gradients<kKeys, T, kD>(a, BackwardPart{w.own_head, w.own_tile, w.split}, staging, grad, grad_partner, first,
-                                lane);
-}
-template <bool kKeys>
-__device__ __forceinline__ int heads_of(const AttentionShape& s) {
-  return s.heads;
-}
-template <bool kKeys>
-__device__ __forceinline__ int heads_of(const RangedShape& s) {
-  return kKeys ? s.key_heads() : s.heads;
-}
-
-template <bool kKeys, class T, int kD, class Arguments>
-__device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps, const Arguments& a, int index,
-                                        Rings<T, kD>& rings) {
+template <bool kKeys, bool kRanged, class T, int kD>
+__device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps, const AttentionBackward<T>& a,
+                                        int index, Rings<T, kD>& rings) {
   constexpr int kN = kOther<kKeys, kD>;
   const auto& s = a.shape;
-  const BackwardWalk w = walk_of<kKeys>(a, index, kOwn, kN);
+  const BackwardWalk w = walk_of<kKeys, kRanged>(a, index, kOwn, kN);
   const CUtensorMap &own = kKeys ? maps.k : maps.q, &own_partner = kKeys ? maps.v : maps.dy;
   const CUtensorMap &other = kKeys ? maps.q : maps.k, &other_partner = kKeys ? maps.dy : maps.v;
-  const int lane = int(threadIdx.x), own_heads = heads_of<kKeys>(s), other_heads = heads_of<!kKeys>(s);
+  const int lane = int(threadIdx.x), own_heads = kKeys && kRanged ? s.key_heads : s.heads;
+  const int other_heads = !kKeys && kRanged ? s.key_heads : s.heads;
   barrier_wait(&shared.own_empty[rings.own.stage], rings.own.phase ^ 1);
   if (lane == 0) {
     auto& tiles = shared.own[rings.own.stage];
@@ -94,11 +63,7 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
   }
   rings.own.advance();
   for (int step = w.begin; step < w.end; ++step) {
-    int all_head = w.head, token = step * kN;
-    if constexpr (kRanged<Arguments>) {
-      if (kKeys) all_head += step / w.tiles;
-      token = w.origin + (kKeys ? step % w.tiles : step) * kN;
-    }
+    const int all_head = w.head_at<kKeys, kRanged>(step), token = w.token_at<kKeys, kRanged>(step, kN);
     const int stage = rings.other.stage;
     barrier_wait(&shared.empty[stage], rings.other.phase ^ 1);
     uint64_t* const full = &shared.full[stage];
@@ -117,9 +82,9 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
         const int64_t at = int64_t(all_head) * s.queries + query;
         shared.lse[stage][i] = saved_lse(a.lse, at, there);
         shared.delta[stage][i] = there ? a.delta[at] : 0;
-        if constexpr (kRanged<Arguments>) shared.seen[stage][i] = s.seen(w.entry, query);
+        if constexpr (kRanged) shared.seen[stage][i] = s.seen(w.entry, query);
       }
-      if (kRanged<Arguments> && lane == 0) shared.first[stage] = token;
+      if (kRanged && lane == 0) shared.first[stage] = token;
     }
     barrier_arrive(full);
     rings.other.advance();
@@ -128,13 +93,13 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
 
 // One block's part, 64 rows of it. With kAhead products of four kinds are under way at a time and end in this order:
 // dp, the next scores, and the two that add to the sums.
-template <bool kKeys, class T, int kD, class Arguments>
-__device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& a, int index, Rings<T, kD>& rings) {
+template <bool kKeys, bool kRanged, class T, int kD>
+__device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBackward<T>& a, int index,
+                                        Rings<T, kD>& rings) {
   constexpr int kN = kOther<kKeys, kD>, kAdding = kKeys ? 2 : 1;
   constexpr bool kLooks = kAhead<kKeys, kD>;
-  constexpr bool kRanges = kRanged<Arguments>;
   const auto& s = a.shape;
-  const BackwardWalk w = walk_of<kKeys>(a, index, kOwn, kN);
+  const BackwardWalk w = walk_of<kKeys, kRanged>(a, index, kOwn, kN);
   const int consumer = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) % 128 / 32, lane = int(threadIdx.x) % 32;
   const int row = w.own_tile * kOwn + consumer * 64 + warp * 16;
   auto& tiles = shared.own[rings.own.stage];
@@ -153,7 +118,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
   int2 first_seen, last_seen;  // by this warp's queries
   RowLimits of_row_limits;
   int reach;  // keys from here on are not seen by any query
-  if constexpr (kRanges && !kKeys) {
+  if constexpr (kRanged && !kKeys) {
     first_seen = s.seen(w.entry, row);
     last_seen = s.seen(w.entry, row + 15);
     of_row_limits = {{s.seen(w.entry, row + lane / 4), s.seen(w.entry, row + lane / 4 + 8)}};
@@ -187,7 +152,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
     }
     int token = step * kN;
     bool mask, hidden = false;  // by the shape, or by ranges
-    if constexpr (!kRanges) {
+    if constexpr (!kRanged) {
       mask = masked<kKeys>(s, row, 16, token, kN);
     } else if constexpr (kKeys) {
       token = shared.first[stage];
@@ -206,8 +171,8 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
         wgmma_wait<1>();
         wgmma_arrived(p);
       }
-      if constexpr (kRanges) {
-        probabilities<kKeys>(p, statistics, s.scale * kLog2E, AttentionShape{}, place, false);
+      if constexpr (kRanged) {
+        probabilities<kKeys>(p, statistics, s.scale * kLog2E, s, place, false);
         if (hidden) hide<kKeys>(p, limits, place, 0);
       } else {
         probabilities<kKeys>(p, statistics, s.scale * kLog2E, s, place, mask);
@@ -223,7 +188,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
         wgmma_wait<0>();
       }
       wgmma_arrived(dp);
-      score_gradients<kKeys, kRanges>(dp, p, statistics);
+      score_gradients<kKeys, kRanged>(dp, p, statistics);
     };
     if constexpr (kKeys)
       in_between(ColumnStatistics{shared.lse[stage], shared.delta[stage], lane % 4 * 2},
@@ -259,9 +224,9 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
 
 #endif  // WICK_SM90A
 
-template <class T, int kD, class Arguments>
+template <class T, int kD, bool kRanged>
 __global__ void __launch_bounds__(kThreads, 1)
-    backward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a, int parts) {
+    backward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ AttentionBackward<T> a, int parts) {
 #ifdef WICK_SM90A
   extern __shared__ char memory[];
   // Aligned by a sum, so that the compiler still sees shared memory.
@@ -284,50 +249,33 @@ __global__ void __launch_bounds__(kThreads, 1)
     registers_shrink<kD == 64 ? 40 : 24>();
     if (threadIdx.x < 32)
       for (int round = 0, part; (part = part_at(round)) < parts && round < kRounds<kD>; ++round)
-        part < a.key_blocks ? produce<true>(shared, maps, a, part, rings)
-                            : produce<false>(shared, maps, a, part, rings);
+        part < a.key_blocks ? produce<true, kRanged>(shared, maps, a, part, rings)
+                            : produce<false, kRanged>(shared, maps, a, part, rings);
   } else {
     registers_grow<kD == 64 ? 232 : 240>();
     wait_for_previous();
     for (int round = 0, part; (part = part_at(round)) < parts && round < kRounds<kD>; ++round)
-      part < a.key_blocks ? consume<true>(shared, a, part, rings) : consume<false>(shared, a, part, rings);
+      part < a.key_blocks ? consume<true, kRanged>(shared, a, part, rings)
+                          : consume<false, kRanged>(shared, a, part, rings);
   }
 #endif
 }
 
-template <class T, int kD, class Call>
-void launch_backward(CudaBackend& cuda, const Call& call, const Maps& maps) {
-  const int parts = call.blocks();
-  if (parts == 0) return;
-  using Arguments = std::decay_t<decltype(call.arguments())>;
-  const unsigned blocks = unsigned(kRounds<kD> > 1 ? std::min(parts, cuda.multiprocessors()) : parts);
-  launch("attention_backward", cuda.stream(), {dim3(blocks), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
-         backward_by_wgmma<T, kD, Arguments>, maps, call.arguments(), parts);
-  call.finish();
-}
-
 }  // namespace
 
-void attention_by_wgmma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                 View k, View v, float scale, bool causal, View ranges) {
-  const Maps maps{heads_map(q), heads_map(k), heads_map(v), heads_map(dy)};
-  const auto run = [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) {
+void attention_by_wgmma_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta) {
+  const Maps maps{heads_map(a.q), heads_map(a.k), heads_map(a.v), heads_map(g.dy)};
+  dispatch_attention(a, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>, auto ranged) {
+    // With ranges twice the room: walks are as long as what sees their keys, and more and shorter ones end together.
     const int room = cuda.multiprocessors();
-    if (ranges || q.shape[2] != k.shape[2]) {
-      // Twice the room: walks are as long as what sees their keys, and more and shorter ones end together.
-      const RangedBackwardCall<T> call(cuda, dq, dk, dv, dy, lse, delta, q, k, v,
-                                       ranged_shape(q, k, scale, causal, ranges), kOwn, kOther<true, kD>, 2 * room);
-      launch_backward<T, kD>(cuda, call, maps);
-    } else {
-      const AttentionBackwardCall<T> call(cuda, dq, dk, dv, dy, lse, delta, q, k, v, scale, causal, kOwn,
-                                          kOther<true, kD>, room);
-      launch_backward<T, kD>(cuda, call, maps);
-    }
-  };
-  const auto of_type = [&]<class T>(Type<T> type) {
-    q.shape[3] <= 64 ? run(type, std::integral_constant<int, 64>()) : run(type, std::integral_constant<int, 128>());
-  };
-  q.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
+    const AttentionBackwardCall<T> call(cuda, a, g, delta, kOwn, kOther<true, kD>, ranged ? 2 * room : room);
+    const int parts = call.blocks();
+    if (parts == 0) return;
+    const unsigned blocks = unsigned(kRounds<kD> > 1 ? std::min(parts, room) : parts);
+    launch("attention_backward", cuda.stream(), {dim3(blocks), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
+           backward_by_wgmma<T, kD, ranged>, maps, call.arguments(), parts);
+    call.finish();
+  });
 }
 
 }  // namespace wick

@@ -1,5 +1,7 @@
 // Attention's forward pass on 9.0 by wgmma. kRanged: for language models, with shared heads and ranges of keys.
-#include "wick/backend/cuda/attention/sm80_ranges.cuh"
+#include <algorithm>
+
+#include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/sm90.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/integers.h"
@@ -17,7 +19,6 @@ struct Maps {
 
 template <class T>
 struct Forward : AttentionForward<T> {
-  RangedShape ranged;
   bool constant;  // the ranges
   bool apart;     // a block's two warpgroups take rows far apart: where each block has one part, they end together
 };
@@ -53,18 +54,18 @@ struct Part {
 // The first of a warpgroup's 64 rows. The longest parts come first.
 template <class T>
 __device__ __forceinline__ int first_row(const Forward<T>& a, int index, int consumer) {
-  const int pairs = ceil_div(a.shape.queries, kOwn), pair = index / a.all_heads;
+  const int pairs = ceil_div(a.shape.queries, kOwn), pair = index / a.shape.all_heads;
   if (a.apart) return (consumer == 0 ? 2 * pairs - 1 - pair : pair) * 64;
   return (pairs - 1 - pair) * kOwn + consumer * 64;
 }
 template <bool kRanged, class T>
 __device__ __forceinline__ Part part_of(const Forward<T>& a, int index, int consumer) {
-  const AttentionShape& s = a.shape;
-  const int head = index % a.all_heads, entry = head / s.heads;
+  const AttentionProblem& s = a.shape;
+  const int head = index % a.shape.all_heads, entry = head / s.heads;
   const int rows[kConsumers] = {first_row(a, index, 0), first_row(a, index, 1)};
-  const int begin = kRanged ? a.ranged.seen(entry, min(rows[0], rows[1])).x : 0;
+  const int begin = kRanged ? a.shape.seen(entry, min(rows[0], rows[1])).x : 0;
   const auto tiles = [&](int first) {
-    const int end = kRanged ? a.ranged.seen(entry, first + 63).y : s.causal ? min(s.keys, first + 64) : s.keys;
+    const int end = kRanged ? a.shape.seen(entry, first + 63).y : s.causal ? min(s.keys, first + 64) : s.keys;
     return ceil_div(max(end - begin, 0), kKeyTile);
   };
   const int upper = tiles(rows[0]), lower = tiles(rows[1]);
@@ -77,7 +78,7 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
                                         Rings<T, kD>& rings) {
   const Part part = part_of<kRanged>(a, index, 0);
   const int head = part.head % a.shape.heads, batch = part.head / a.shape.heads;
-  const int key_head = kRanged ? head / a.ranged.shared : head;
+  const int key_head = kRanged ? head / a.shape.shared : head;
   const auto room = [](uint64_t* full, uint64_t* empty, const auto& ring, const auto& tiles) {
     barrier_wait(&empty[ring.stage], ring.phase ^ 1);
     barrier_expect(&full[ring.stage], int(sizeof tiles[0]));
@@ -105,7 +106,7 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
 template <class T, int kD, bool kRanged>
 __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>& a, int index, Rings<T, kD>& rings) {
   constexpr int kN = kKeyTile;
-  const AttentionShape& s = a.shape;
+  const AttentionProblem& s = a.shape;
   const int consumer = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) % 128 / 32, lane = int(threadIdx.x) % 32;
   const Part part = part_of<kRanged>(a, index, consumer);
   const int row = part.first + warp * 16;
@@ -116,10 +117,10 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
   int reach = s.keys;  // keys from here on are not seen by any query
   if constexpr (kRanged) {
     const int entry = part.head / s.heads;
-    first_seen = a.ranged.seen(entry, row);
-    last_seen = a.ranged.seen(entry, row + 15);
-    limits = {{a.ranged.seen(entry, row + lane / 4), a.ranged.seen(entry, row + lane / 4 + 8)}};
-    reach = a.ranged.seen(entry, s.queries - 1).y;
+    first_seen = a.shape.seen(entry, row);
+    last_seen = a.shape.seen(entry, row + 15);
+    limits = {{a.shape.seen(entry, row + lane / 4), a.shape.seen(entry, row + lane / 4 + 8)}};
+    reach = a.shape.seen(entry, s.queries - 1).y;
   }
 
   float sum[kD / 8][4] = {}, scores[kN / 8][4], shrink[2] = {1, 1};
@@ -248,29 +249,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-template <class T, int kD, bool kRanged>
-void launch_forward(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
-                    View ranges) {
-  const RangedShape shape = ranged_shape(q, k, scale, causal, ranges);
-  const int parts = shape.entries * shape.heads * ceil_div(shape.queries, kOwn), room = cuda.multiprocessors();
-  const bool constant = !ranges || ranges.constant, apart = parts <= room;
-  const Forward<T> arguments{{y, lse, q, k, v, scale, causal}, shape, constant, apart};
-  launch("attention", cuda.stream(),
-         {dim3(unsigned(std::min(parts, room))), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
-         forward_by_wgmma<T, kD, kRanged>, Maps{heads_map(q), heads_map(k), heads_map(v)}, arguments, parts);
-}
-
 }  // namespace
 
-void attention_by_wgmma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
-                        View ranges) {
-  const bool ranged = ranges || q.shape[2] != k.shape[2];
-  const auto run = [&]<class T>(Type<T>) {
-    const auto way = q.shape[3] <= 64 ? (ranged ? launch_forward<T, 64, true> : launch_forward<T, 64, false>)
-                                      : (ranged ? launch_forward<T, 128, true> : launch_forward<T, 128, false>);
-    way(cuda, y, lse, q, k, v, scale, causal, ranges);
-  };
-  q.dtype == DType::bf16 ? run(Type<bf16>()) : run(Type<f16>());
+void attention_by_wgmma(CudaBackend& cuda, const AttentionArgs& a) {
+  dispatch_attention(a, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>, auto ranged) {
+    const AttentionForward<T> forward(a);
+    const AttentionProblem& s = forward.shape;
+    const int parts = s.entries * s.heads * ceil_div(s.queries, kOwn), room = cuda.multiprocessors();
+    const bool constant = !a.ranges || a.ranges.constant, apart = parts <= room;
+    launch("attention", cuda.stream(),
+           {dim3(unsigned(std::min(parts, room))), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
+           forward_by_wgmma<T, kD, ranged>, Maps{heads_map(a.q), heads_map(a.k), heads_map(a.v)},
+           Forward<T>{forward, constant, apart}, parts);
+  });
 }
 
 }  // namespace wick

@@ -317,8 +317,8 @@ __global__ __launch_bounds__(kThreads) void row_products(float* delta, Heads dy,
   if (there && lane == 0) delta[row] = sum;
 }
 
-Problem problem(const View& q, const View& k, float scale, bool causal) {
-  return {q.shape[2], q.shape[1], k.shape[1], int(q.shape[3]), scale, causal};
+Problem problem(const AttentionArgs& a) {
+  return {a.q.shape[2], a.q.shape[1], a.k.shape[1], int(a.q.shape[3]), a.scale, a.causal};
 }
 
 template <class Kernel, class Arguments>
@@ -333,25 +333,23 @@ void launch(CudaBackend& cuda, Kernel* kernel, int tiles_in_memory, int64_t toke
 
 }  // namespace
 
-void attention_by_tiles(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal) {
-  const Forward arguments{heads_of(y), heads_of(q),     heads_of(k),
-                          heads_of(v), lse.as<float>(), problem(q, k, scale, causal)};
-  launch(cuda, forward_by_tiles, 3, q.shape[1], q.shape[0] * q.shape[2], arguments, "attention");
+void attention_by_tiles(CudaBackend& cuda, const AttentionArgs& a) {
+  const Forward arguments{heads_of(a.y), heads_of(a.q), heads_of(a.k), heads_of(a.v), a.lse.as<float>(), problem(a)};
+  launch(cuda, forward_by_tiles, 3, a.q.shape[1], a.q.shape[0] * a.q.shape[2], arguments, "attention");
 }
 
-void attention_by_tiles_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                 View k, View v, float scale, bool causal) {
+void attention_by_tiles_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta) {
   const auto optional = [](const View& x) { return x ? heads_of(x) : Heads{}; };
-  const Problem p = problem(q, k, scale, causal);
-  const int64_t heads = q.shape[0] * q.shape[2];
-  const Heads keys = heads_of(k), values = heads_of(v), queries = heads_of(q), grads = heads_of(dy);
-  const float *const lse_data = lse.as<float>(), *const delta_data = delta.as<float>();
-  if (dk || dv) {
-    const Backward arguments{keys, values, queries, grads, optional(dk), optional(dv), lse_data, delta_data, p};
+  const Problem p = problem(a);
+  const int64_t heads = a.q.shape[0] * a.q.shape[2];
+  const Heads keys = heads_of(a.k), values = heads_of(a.v), queries = heads_of(a.q), grads = heads_of(g.dy);
+  const float *const lse = a.lse.as<float>(), *const delta_data = delta.as<float>();
+  if (g.dk || g.dv) {
+    const Backward arguments{keys, values, queries, grads, optional(g.dk), optional(g.dv), lse, delta_data, p};
     launch(cuda, backward_by_tiles<true>, 5, p.keys, heads, arguments, "attention_backward");
   }
-  if (dq) {
-    const Backward arguments{queries, grads, keys, values, heads_of(dq), {}, lse_data, delta_data, p};
+  if (g.dq) {
+    const Backward arguments{queries, grads, keys, values, heads_of(g.dq), {}, lse, delta_data, p};
     launch(cuda, backward_by_tiles<false>, 5, p.queries, heads, arguments, "attention_backward");
   }
 }
