@@ -76,8 +76,8 @@ class CountingBackend final : public Backend {
   void lora_backward(View, const std::vector<View>&, View, View, const LoraFactors&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
   void conv2d(View, View, View, View, Conv2d) override {}
-  void conv2d_backward_input(View, View, View, Conv2d) override {}
-  void conv2d_backward_weight(View, View, View, View, Conv2d) override {}
+  void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
+  void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest(View, View) override {}
   void upsample_nearest_backward(View, View) override {}
   void group_norm(View, View, View, View, View, View, int, float, bool) override {}
@@ -89,7 +89,7 @@ class CountingBackend final : public Backend {
   void rms_norm_backward(View, View, Modulation, View, View, View, Modulation, View, View) override {}
   void rope(View, View, View, View, RopePairs, bool) override {}
   void rope_angles(View, View, View, View) override {}
-  void attention(View, View, View, View, View, float, bool, View) override {}
+  void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) override;
   void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
                           bool causal, View ranges) override;
   void softmax(View, View) override {}
@@ -110,6 +110,8 @@ class CountingBackend final : public Backend {
   void argmax(View, View, View) override {}
 
  private:
+  void scratch(size_t bytes);  // of a kernel: taken and given back
+
   DeviceKind kind_;
   CountingMemory memory_;
 };
