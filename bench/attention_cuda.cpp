@@ -78,11 +78,14 @@ class Bench {
     return ranges.constant();
   }
   void forward(const Problem& p, const Outputs& o, const Tensor& q, const Tensor& k, const Tensor& v) {
-    device_.attention(o.y, o.lse, q, k, v, p.scale(), p.causal, ranges_);
+    device_.attention(
+        {.y = o.y, .lse = o.lse, .q = q, .k = k, .v = v, .scale = p.scale(), .causal = p.causal, .ranges = ranges_});
   }
   void gradients(const Problem& p, const Outputs& o, const Tensor& q, const Tensor& k, const Tensor& v,
                  const Tensor& dy) {
-    device_.attention_backward(o.dq, o.dk, o.dv, dy, o.y, o.lse, q, k, v, p.scale(), p.causal, ranges_);
+    device_.attention_backward(
+        {.y = o.y, .lse = o.lse, .q = q, .k = k, .v = v, .scale = p.scale(), .causal = p.causal, .ranges = ranges_},
+        {.dq = o.dq, .dk = o.dk, .dv = o.dv, .dy = dy});
   }
   Outputs run(const Problem& p, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dy) {
     const DType t = q.dtype();

@@ -58,7 +58,9 @@ class Bench {
           const Shape cache{1, capacity, key_heads, 128};
           const auto k = several(2 * bytes, [&] { return normal(cache); });
           const auto v = several(2 * bytes, [&] { return normal(cache); });
-          return time(k.size(), [&](size_t i) { device_.attention(y, lse, q, k[i], v[i], 0.088f, false, ranges); });
+          return time(k.size(), [&](size_t i) {
+            device_.attention({.y = y, .lse = lse, .q = q, .k = k[i], .v = v[i], .scale = 0.088f, .ranges = ranges});
+          });
         });
   }
 
@@ -67,7 +69,8 @@ class Bench {
       const Tensor x = normal({tokens, width}), y = normal({tokens, width});
       const Tensor rstd = Tensor::empty({tokens}, DType::f32, device_.memory());
       const auto w = several(4.0 * double(width), [&] { return normal({width}, DType::f32).constant(); });
-      return time(w.size(), [&](size_t i) { device_.rms_norm(y, rstd, x, w[i], {}, 1e-5f); });
+      return time(w.size(),
+                  [&](size_t i) { device_.rms_norm({.y = y, .rstd = rstd, .x = x, .w = w[i], .eps = 1e-5f}); });
     });
   }
 
@@ -82,7 +85,15 @@ class Bench {
           for (int64_t t = 0; t < tokens; ++t) rows.data<int32_t>()[t] = int32_t(t);
           const Tensor there = rows.to(device_.memory()).constant();
           return time(1, [&](size_t) {
-            device_.rope_into_cache(turned, keys, values, q, k, v, cos, cos, RopePairs::halves, there);
+            device_.rope_into_cache({.turned = turned,
+                                     .keys = keys,
+                                     .values = values,
+                                     .q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .cos = cos,
+                                     .sin = cos,
+                                     .rows = there});
           });
         });
   }
@@ -94,9 +105,11 @@ class Bench {
           const Tensor q = normal(wide), k = normal(narrow), v = normal(narrow), y = normal(wide), dy = normal(wide);
           const Tensor dq = normal(wide), dk = normal(narrow), dv = normal(narrow), ranges = causal(tokens, tokens);
           const Tensor lse = Tensor::empty({1, heads, tokens}, DType::f32, device_.memory());
-          device_.attention(y, lse, q, k, v, 0.088f, false, ranges);
-          return time(
-              1, [&](size_t) { device_.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, 0.088f, false, ranges); });
+          device_.attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.088f, .ranges = ranges});
+          return time(1, [&](size_t) {
+            device_.attention_backward({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.088f, .ranges = ranges},
+                                       {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
+          });
         });
   }
 

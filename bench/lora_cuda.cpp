@@ -30,7 +30,9 @@ class Bench {
     const Tensor ddown = normal({rank, width}, DType::f32), dup = normal({width, rank}, DType::f32);
     const auto with_factors = [&](DType dtype) {
       const Tensor down = normal({rank, width}, dtype), up = normal({width, rank}, dtype);
-      return time([&] { device_.lora_backward(ddown, {dup}, dy, x, factors(down, up)); });
+      return time([&] {
+        device_.lora_backward({.x = x, .lora = factors(down, up)}, {.ddown = ddown, .dups = {dup}, .dy = dy});
+      });
     };
     fmt::print("{{\"row\": \"gradients {}x{} r{}\", \"us\": {:.2f}, \"us_16_bit_factors\": {:.2f}}}\n", tokens, width,
                rank, with_factors(DType::f32), with_factors(DType::bf16));
@@ -41,7 +43,7 @@ class Bench {
     const DType t = DType::bf16;
     const Tensor x = normal({tokens, width}, t), y = normal({tokens, width}, t);
     const Tensor down = normal({rank, width}, t), up = normal({width, rank}, t);
-    const double us = time([&] { device_.lora_linear(y, {}, x, {}, {}, {down, {{up, 0, 0, 1e-6f}}}); });
+    const double us = time([&] { device_.lora_linear({.y = y, .x = x, .lora = {down, {{up, 0, 0, 1e-6f}}}}); });
     fmt::print("{{\"row\": \"adapter {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
   }
 
@@ -67,10 +69,11 @@ class Bench {
       device_.linear(y, x, w, {});
       device_.matmul(dx, dy, w, 1, 0);
     };
-    const auto lora = [&] { device_.lora_linear(y, s, x, w, {}, factors); };
+    const auto lora = [&] { device_.lora_linear({.y = y, .s = s, .x = x, .w = w, .lora = factors}); };
     const auto lora_both = [&] {
-      device_.lora_linear(y, s, x, w, {}, factors);
-      device_.lora_linear_backward(dx, ddown, dup_views, dy, x, s, w, factors);
+      device_.lora_linear({.y = y, .s = s, .x = x, .w = w, .lora = factors});
+      device_.lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors},
+                                   {.dx = dx, .ddown = ddown, .dups = dup_views, .dy = dy});
     };
     fmt::print(
         "{{\"row\": \"linear {}x{}->{}{} r{}\", \"frozen\": {:.2f}, \"frozen_both\": {:.2f}, \"lora\": {:.2f}, "

@@ -27,8 +27,10 @@ class Sweep {
     }
     calls_ = double(tokens) * double(in) * double(out) > 5e9 ? 4 : 20;
     const std::string name = fmt::format("{}x{}->{}x{} r{}", tokens, in, layers, width, rank);
-    plans("forward " + name, out, rank, [&] { device_.lora_linear(y, s, x, w, {}, factors); });
-    plans("dx " + name, in, rank, [&] { device_.lora_linear_backward(dx, {}, {}, dy, x, s, w, factors); });
+    plans("forward " + name, out, rank,
+          [&] { device_.lora_linear({.y = y, .s = s, .x = x, .w = w, .lora = factors}); });
+    plans("dx " + name, in, rank,
+          [&] { device_.lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors}, {.dx = dx, .dy = dy}); });
   }
 
  private:

@@ -46,10 +46,13 @@ class Bench {
     const Tensor w = normal(channels, kFull), b = normal(channels, kFull), dw = normal(channels, kFull),
                  db = normal(channels, kFull), mean = normal(groups, kFull), rstd = normal(groups, kFull);
     const std::string name = fmt::format("group_norm {} {}", name_of(t), to_string(shape));
-    row(name, grouped(x, 1), x.size(),
-        [&](size_t i) { device_.group_norm(y[i], mean, rstd, x[i], w, b, 32, 1e-5f, true); });
+    row(name, grouped(x, 1), x.size(), [&](size_t i) {
+      device_.group_norm(
+          {.y = y[i], .mean = mean, .rstd = rstd, .x = x[i], .w = w, .b = b, .groups = 32, .eps = 1e-5f, .silu = true});
+    });
     const auto backward = [&](size_t i, const View& to_w, const View& to_b) {
-      device_.group_norm_backward(y[i], to_w, to_b, dy[i], x[i], w, b, mean, rstd, 32, true);
+      device_.group_norm_backward({.mean = mean, .rstd = rstd, .x = x[i], .w = w, .b = b, .groups = 32, .silu = true},
+                                  {.dx = y[i], .dw = to_w, .db = to_b, .dy = dy[i]});
     };
     row(name + " dx", grouped(x, 2), x.size(), [&](size_t i) { backward(i, {}, {}); });
     row(name + " dx dw db", grouped(x, 2), x.size(), [&](size_t i) { backward(i, dw, db); });
@@ -66,15 +69,21 @@ class Bench {
     const View of_w = modulated ? View{} : w.view(), of_b = modulated ? View{} : b.view();
     const std::string name =
         fmt::format("layer_norm{} {} {}", modulated ? " modulated" : "", name_of(t), to_string(shape));
-    row(name, bytes(x, 2), x.size(),
-        [&](size_t i) { device_.layer_norm(y[i], mean, rstd, x[i], of_w, of_b, m, 1e-6f); });
-    row(name + " dx", bytes(x, 3), x.size(),
-        [&](size_t i) { device_.layer_norm_backward(y[i], {}, {}, {}, dy[i], x[i], of_w, of_b, m, mean, rstd); });
+    row(name, bytes(x, 2), x.size(), [&](size_t i) {
+      device_.layer_norm(
+          {.y = y[i], .mean = mean, .rstd = rstd, .x = x[i], .w = of_w, .b = of_b, .m = m, .eps = 1e-6f});
+    });
+    row(name + " dx", bytes(x, 3), x.size(), [&](size_t i) {
+      device_.layer_norm_backward({.mean = mean, .rstd = rstd, .x = x[i], .w = of_w, .b = of_b, .m = m},
+                                  {.dx = y[i], .dy = dy[i]});
+    });
     row(name + " all gradients", {bytes(x, 3), bytes(x, 2)}, x.size(), [&](size_t i) {
       if (modulated)
-        device_.layer_norm_backward(y[i], {}, {}, {dscale, dshift}, dy[i], x[i], {}, {}, m, mean, rstd);
+        device_.layer_norm_backward({.mean = mean, .rstd = rstd, .x = x[i], .m = m},
+                                    {.dx = y[i], .dm = {dscale, dshift}, .dy = dy[i]});
       else
-        device_.layer_norm_backward(y[i], dw, db, {}, dy[i], x[i], w, b, {}, mean, rstd);
+        device_.layer_norm_backward({.mean = mean, .rstd = rstd, .x = x[i], .w = w, .b = b},
+                                    {.dx = y[i], .dw = dw, .db = db, .dy = dy[i]});
     });
   }
 
@@ -82,9 +91,10 @@ class Bench {
     const Tensors x = several(shape, t, 3), y = several(shape, t, 3), dy = several(shape, t, 3);
     const Tensor w = normal({shape.back()}, kFull), rstd = normal({shape[0], shape[1]}, kFull);
     const std::string name = fmt::format("rms_norm {} {}", name_of(t), to_string(shape));
-    row(name, bytes(x, 2), x.size(), [&](size_t i) { device_.rms_norm(y[i], rstd, x[i], w, {}, 1e-6f); });
+    row(name, bytes(x, 2), x.size(),
+        [&](size_t i) { device_.rms_norm({.y = y[i], .rstd = rstd, .x = x[i], .w = w, .eps = 1e-6f}); });
     row(name + " dx", bytes(x, 3), x.size(),
-        [&](size_t i) { device_.rms_norm_backward(y[i], {}, {}, dy[i], x[i], w, {}, rstd); });
+        [&](size_t i) { device_.rms_norm_backward({.rstd = rstd, .x = x[i], .w = w}, {.dx = y[i], .dy = dy[i]}); });
   }
 
   void softmax(const Shape& shape, DType t) {

@@ -190,13 +190,20 @@ void check_forward(const Case& c) {
   const Tensor q = make(c.q_shape(), true), k = make_keys(c), v = make_keys(c), ranges = c.ranges();
   const Tensor y = make(c.q_shape(), false), lse = poisoned({c.batch, c.heads, c.queries});
   Reference want = reference(c, doubles(q), doubles(k), doubles(v), {});
-  backend().attention(y, lse, q, k, v, c.scale, c.causal, ranges);
+  backend().attention(
+      {.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal, .ranges = ranges});
   expect_near(y, want.y, tolerance(c, c.keys), "y");
   forget_blind(c, want.lse.data());
   forget_blind(c, lse.data<float>());
   expect_close(lse, want.lse, tolerance(c, c.keys), "lse");
   const Tensor alone = output(c.q_shape());
-  backend().attention(alone, {}, q, k, v, c.scale, c.causal, ranges ? ranges.constant() : ranges);
+  backend().attention({.y = alone,
+                       .q = q,
+                       .k = k,
+                       .v = v,
+                       .scale = c.scale,
+                       .causal = c.causal,
+                       .ranges = ranges ? ranges.constant() : ranges});
   if (alone.stride() == y.stride()) expect_same_bits(alone, y, "y without lse");
   expect_near(alone, want.y, tolerance(c, c.keys), "y without lse");
 }
@@ -204,11 +211,14 @@ void check_forward(const Case& c) {
 void check_backward(const Case& c, int wanted) {
   const Tensor q = make(c.q_shape(), true), k = make_keys(c), v = make_keys(c), ranges = c.ranges();
   const Tensor dy = make(c.q_shape(), true), y = output(c.q_shape()), lse = poisoned({c.batch, c.heads, c.queries});
-  backend().attention(y, lse, q, k, v, c.scale, c.causal, ranges);
+  backend().attention(
+      {.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal, .ranges = ranges});
   const Tensor dq = wanted & 1 ? make(c.q_shape(), false) : Tensor();
   const Tensor dk = wanted & 2 ? make(c.k_shape(), false) : Tensor();
   const Tensor dv = wanted & 4 ? make(c.k_shape(), false) : Tensor();
-  backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, c.scale, c.causal, ranges);
+  backend().attention_backward(
+      {.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal, .ranges = ranges},
+      {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
   const Reference want = reference(c, doubles(q), doubles(k), doubles(v), doubles(dy));
   if (dq) expect_near(dq, want.dq, tolerance(c, c.keys), "dq");
   if (dk) expect_near(dk, want.dk, tolerance(c, c.queries), "dk");
@@ -325,8 +335,9 @@ TEST(Attention, SampledAtFullSize) {
     const Tensor q = input(c.q_shape()), k = input(c.k_shape()), v = input(c.k_shape()), dy = input(c.q_shape());
     const Tensor y = output(c.q_shape()), lse = poisoned({c.batch, c.heads, c.queries});
     const Tensor dq = output(c.q_shape()), dk = output(c.k_shape()), dv = output(c.k_shape());
-    backend().attention(y, lse, q, k, v, c.scale, c.causal);
-    backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, c.scale, c.causal);
+    backend().attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal});
+    backend().attention_backward({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal},
+                                 {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
     for (int sample = 0; sample < 6; ++sample) {
       const int64_t h = between(0, c.heads - 1), t = between(0, c.queries - 1), s = between(0, c.keys - 1);
       const auto head = [&](const Tensor& x, int64_t first, int64_t tokens) {
@@ -375,7 +386,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
   using Floats = std::vector<float>;
   const Tensor q = Tensor::of(Floats{1000, 0}, {1, 1, 1, 2}), k = Tensor::of(Floats{1000, 0, -1000, 0}, {1, 2, 1, 2});
   const Tensor v = Tensor::of(Floats{1, 2, 3, 4}, {1, 2, 1, 2}), y = poisoned({1, 1, 1, 2}), lse = poisoned({1, 1, 1});
-  backend().attention(y, lse, q, k, v, 1, false);
+  backend().attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 1});
   expect_close(y, {1, 2}, 0, "y");
   expect_close(lse, {1e6}, 0, "lse");
 }
@@ -383,16 +394,17 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 TEST(Attention, NotANumberStaysOne) {
   Tensor q = random({1, 3, 1, 20}), k = random({1, 50, 1, 20}), v = random({1, 50, 1, 20}), y = poisoned({1, 3, 1, 20});
   q.data<float>()[20] = std::numeric_limits<float>::quiet_NaN();
-  backend().attention(y, {}, q, k, v, 1, false);
+  backend().attention({.y = y, .q = q, .k = k, .v = v, .scale = 1});
   for (int64_t i = 0; i < 60; ++i) EXPECT_EQ(std::isnan(y.data<float>()[i]), i / 20 == 1) << i;
 }
 
 TEST(Attention, NoKeysAndNoQueries) {
   const Tensor none = Tensor::empty({1, 0, 2, 4}), q = random({1, 3, 2, 4}), y = poisoned({1, 3, 2, 4});
-  backend().attention(y, {}, q, none, none, 1, false);
+  backend().attention({.y = y, .q = q, .k = none, .v = none, .scale = 1});
   expect_close(y, Doubles(24, 0.0), 0, "y");
   const Tensor dk = poisoned({1, 3, 2, 4}), dv = poisoned({1, 3, 2, 4});
-  backend().attention_backward({}, dk, dv, none, none, Tensor::empty({1, 2, 0}), none, q, q, 1, false);
+  backend().attention_backward({.y = none, .lse = Tensor::empty({1, 2, 0}), .q = none, .k = q, .v = q, .scale = 1},
+                               {.dk = dk, .dv = dv, .dy = none});
   expect_close(dk, Doubles(24, 0.0), 0, "dk");
   expect_close(dv, Doubles(24, 0.0), 0, "dv");
 }
@@ -405,8 +417,9 @@ TEST(Attention, SameBitsTwice) {
     for (int i = 0; i < 2; ++i) {
       const Tensor lse = poisoned({1, 2, 1000});
       y[i] = output(s), dq[i] = output(s), dk[i] = output(context), dv[i] = output(context);
-      backend().attention(y[i], lse, q, k, v, 0.125f, false);
-      backend().attention_backward(dq[i], dk[i], dv[i], dy, y[i], lse, q, k, v, 0.125f, false);
+      backend().attention({.y = y[i], .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f});
+      backend().attention_backward({.y = y[i], .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f},
+                                   {.dq = dq[i], .dk = dk[i], .dv = dv[i], .dy = dy});
     }
     expect_same_bits(y[0], y[1], "y");
     expect_same_bits(dq[0], dq[1], "dq");
@@ -427,15 +440,18 @@ TEST(Attention, InPartsAtFullSize) {
     const Tensor y = output(s).to(memory), lse = poisoned({s[0], s[2], s[1]}).to(memory);
     const Tensor dq = output(s).to(memory), dk = output(s).to(memory), dv = output(s).to(memory);
     Backend& device = test::backend();
-    device.attention(y, lse, q, k, v, 0.125f, false);
-    device.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, 0.125f, false);
+    device.attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f});
+    device.attention_backward({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f},
+                              {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
     // The last head of the last entry, alone.
     const int64_t b = s[0] - 1, h = s[2] - 1;
     const Shape one{1, s[1], 1, 64};
     const auto last = [&](const Tensor& t) { return t.window(one, t.stride(), b * t.stride()[0] + h * t.stride()[2]); };
     const Tensor last_lse = lse.window({1, 1, s[1]}, {s[1], s[1], 1}, (b * s[2] + h) * s[1]);
     const Tensor dq1 = output(one).to(memory), dk1 = output(one).to(memory), dv1 = output(one).to(memory);
-    device.attention_backward(dq1, dk1, dv1, last(dy), last(y), last_lse, last(q), last(k), last(v), 0.125f, false);
+    device.attention_backward(
+        {.y = last(y), .lse = last_lse, .q = last(q), .k = last(k), .v = last(v), .scale = 0.125f},
+        {.dq = dq1, .dk = dk1, .dv = dv1, .dy = last(dy)});
     expect_same_bits(last(dq).to(host_memory()), dq1.to(host_memory()), "dq");
     expect_same_bits(last(dk).to(host_memory()), dk1.to(host_memory()), "dk");
     expect_same_bits(last(dv).to(host_memory()), dv1.to(host_memory()), "dv");
@@ -452,8 +468,9 @@ TEST(Attention, ReplaysTheSameBits) {
   const Tensor dq = output(s).to(memory), dk = output(context).to(memory), dv = output(context).to(memory);
   expect_replay(
       [&] {
-        test::backend().attention(y, lse, q, k, v, 0.125f, false);
-        test::backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, 0.125f, false);
+        test::backend().attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f});
+        test::backend().attention_backward({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f},
+                                           {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
       },
       {y, lse, dq, dk, dv});
 }
@@ -472,7 +489,9 @@ TEST(Attention, ARecordedStepReadsTheRangesOfItsTime) {
       for (int64_t t = 0; t < queries; ++t) bounds.insert(bounds.end(), {0, int32_t(length + t + 1)});
       memory.write(ranges.view().data, bounds.data(), bounds.size() * sizeof(int32_t));
     };
-    const auto step = [&] { test::backend().attention(y, lse, q, k, v, 0.125f, false, ranges); };
+    const auto step = [&] {
+      test::backend().attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f, .ranges = ranges});
+    };
     fill_to(100);
     step();  // plans are made on a first call
     memory.enter_arena();

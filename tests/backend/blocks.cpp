@@ -286,7 +286,7 @@ TEST(Blocks, UnderALora) {
       const Tensor w = random_blocks({n, k}, dtype), x = random({m, k}), up = random({n, r}), down = random({r, k});
       const Tensor dy = random({m, n}), y = poisoned({m, n}), plain = poisoned({m, n}), s = poisoned({m, r});
       const LoraFactors lora{down, {{up, 0, 0, 0.5f}}, {}};
-      backend().lora_linear(y, s, x, w, {}, lora);
+      backend().lora_linear({.y = y, .s = s, .x = x, .w = w, .lora = lora});
       backend().linear(plain, x, w, {});
       Doubles want = doubles(plain);
       const Doubles low = doubles(s), b = doubles(up);
@@ -299,8 +299,8 @@ TEST(Blocks, UnderALora) {
 
       const Tensor values = poisoned({n, k}), dx = poisoned({m, k}), same = poisoned({m, k});
       backend().copy(values, w);
-      backend().lora_linear_backward(dx, {}, {}, dy, x, s, w, lora);
-      backend().lora_linear_backward(same, {}, {}, dy, x, s, values, lora);
+      backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = lora}, {.dx = dx, .dy = dy});
+      backend().lora_linear_backward({.s = s, .x = x, .w = values, .lora = lora}, {.dx = same, .dy = dy});
       double scale = 1;
       for (const double value : doubles(same)) scale = std::max(scale, std::abs(value));
       expect_close(dx, doubles(same), kEps * double(n + k) * scale, "dx under a LoRA");

@@ -75,14 +75,14 @@ TEST(LoraLinear, Forward) {
       const Tensor y = poisoned({c.batch, c.tokens, c.n}, c.layout),
                    s = poisoned({c.batch, c.tokens, c.rank}, c.layout);
       const Results want = c.results();
-      backend().lora_linear(y, s, c.x, c.w, c.bias, c.lora());
+      backend().lora_linear({.y = y, .s = s, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora()});
       expect_close(y, want.y, c.tolerance(c.k, c.rank), "y");
       expect_close(s, want.s, c.tolerance(c.k, 0), "s");
       const Tensor unsaved = poisoned({c.batch, c.tokens, c.n});
-      backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.lora());
+      backend().lora_linear({.y = unsaved, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora()});
       expect_close(unsaved, want.y, c.tolerance(c.k, c.rank), "y without s");
       const Tensor residual = random({c.batch, c.tokens, c.n}, c.layout);
-      backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.lora(), residual);
+      backend().lora_linear({.y = unsaved, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora(), .residual = residual});
       expect_close(unsaved, sum_of(want.y, doubles(residual)), c.tolerance(c.k, c.rank), "y with a residual");
     }
 }
@@ -92,11 +92,12 @@ TEST(LoraLinear, BackwardAndEachOutputUnwanted) {
     for (int wanted = 0; wanted < 8; ++wanted) {
       const Case c = random_case(dtype);
       const Tensor s = poisoned({c.batch, c.tokens, c.rank}), y = poisoned({c.batch, c.tokens, c.n});
-      backend().lora_linear(y, s, c.x, c.w, {}, c.lora());
+      backend().lora_linear({.y = y, .s = s, .x = c.x, .w = c.w, .lora = c.lora()});
       const Tensor dx = wanted & 1 ? poisoned({c.batch, c.tokens, c.k}, c.layout) : Tensor();
       const Tensor ddown = wanted & 2 ? poisoned({c.rank, c.k}, c.layout) : Tensor();
       const Tensor dup = wanted & 4 ? poisoned({c.n, c.rank}, c.layout) : Tensor();
-      backend().lora_linear_backward(dx, ddown, {dup}, c.dy, c.x, s, c.w, c.lora());
+      backend().lora_linear_backward({.s = s, .x = c.x, .w = c.w, .lora = c.lora()},
+                                     {.dx = dx, .ddown = ddown, .dups = {dup}, .dy = c.dy});
       const Results want = c.results();
       if (dx) expect_close(dx, want.dx, c.tolerance(c.n, c.rank), "dx");
       if (ddown) expect_close(ddown, want.ddown, c.tolerance(c.n, c.m), "ddown");
@@ -147,33 +148,38 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   const Tensor bias = biased ? random({n}) : Tensor();
   const Results want(extents, x, dy, w, bias, down, up, scale);
   const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
-  backend().lora_linear(y, s, x, w, bias, factors(down, up, scale));
+  backend().lora_linear({.y = y, .s = s, .x = x, .w = w, .bias = bias, .lora = factors(down, up, scale)});
   expect_near(y, want.y, tolerance, "y");
   expect_near(s, want.s, tolerance, "s");
   const Tensor y_again = poisoned({m, n}, layout, dtype);
-  backend().lora_linear(y_again, s, x, w, bias, factors(down, up, scale));
+  backend().lora_linear({.y = y_again, .s = s, .x = x, .w = w, .bias = bias, .lora = factors(down, up, scale)});
   expect_same_bits(y_again, y, "y");
   const Tensor residual = input({m, n}, layout);
-  backend().lora_linear(y_again, {}, x, w, bias, factors(down, up, scale), residual);
+  backend().lora_linear(
+      {.y = y_again, .x = x, .w = w, .bias = bias, .lora = factors(down, up, scale), .residual = residual});
   expect_near(y_again, sum_of(want.y, doubles(residual)), tolerance, "y with a residual");
   const Tensor dx = poisoned({m, k}, layout, dtype), ddown = poisoned({r, k}), dup = poisoned({n, r});
-  backend().lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, factors(down, up, scale));
+  backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)},
+                                 {.dx = dx, .ddown = ddown, .dups = {dup}, .dy = dy});
   expect_near(dx, want.dx, tolerance, "dx");
   expect_near(ddown, want.ddown, tolerance, "ddown");
   expect_near(dup, want.dup, tolerance, "dup");
   const Tensor again = poisoned({m, k}, layout, dtype), ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
-  backend().lora_linear_backward(again, ddown_again, {dup_again}, dy, x, s, w, factors(down, up, scale));
+  backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)},
+                                 {.dx = again, .ddown = ddown_again, .dups = {dup_again}, .dy = dy});
   expect_same_bits(again, dx, "dx");
   expect_same_bits(ddown_again, ddown, "ddown");
   expect_same_bits(dup_again, dup, "dup");
   // What is wanted may choose another way to the same numbers.
-  backend().lora_linear_backward(again, {}, {}, dy, x, s, w, factors(down, up, scale));
+  backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)}, {.dx = again, .dy = dy});
   expect_near(again, want.dx, tolerance, "dx alone");
   const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});
-  backend().lora_linear_backward({}, alone_ddown, {alone_dup}, dy, x, s, w, factors(down, up, scale));
+  backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)},
+                                 {.ddown = alone_ddown, .dups = {alone_dup}, .dy = dy});
   expect_near(alone_ddown, want.ddown, tolerance, "ddown without dx");
   expect_near(alone_dup, want.dup, tolerance, "dup without dx");
-  backend().lora_backward(alone_ddown, {alone_dup}, dy, x, factors(down, up, scale));
+  backend().lora_backward({.x = x, .lora = factors(down, up, scale)},
+                          {.ddown = alone_ddown, .dups = {alone_dup}, .dy = dy});
   expect_near(alone_ddown, want.ddown, tolerance, "ddown, from x");
   expect_near(alone_dup, want.dup, tolerance, "dup, from x");
 }
@@ -241,17 +247,18 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
     const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
     const Results want(cases[i], x, dy, {}, {}, down, up, scale);
     const Tensor ddown = poisoned({r, k}), dup = poisoned({n, r});
-    backend().lora_backward(ddown, {dup}, dy, x, factors(down, up, scale));
+    backend().lora_backward({.x = x, .lora = factors(down, up, scale)}, {.ddown = ddown, .dups = {dup}, .dy = dy});
     expect_near(ddown, want.ddown, tolerance, "ddown");
     expect_near(dup, want.dup, tolerance, "dup");
     for (int again = 0; again < 3; ++again) {
       const Tensor ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
-      backend().lora_backward(ddown_again, {dup_again}, dy, x, factors(down, up, scale));
+      backend().lora_backward({.x = x, .lora = factors(down, up, scale)},
+                              {.ddown = ddown_again, .dups = {dup_again}, .dy = dy});
       expect_same_bits(ddown_again, ddown, "ddown");
       expect_same_bits(dup_again, dup, "dup");
     }
     const Tensor one = poisoned({r, k});
-    backend().lora_backward(one, {View()}, dy, x, factors(down, up, scale));
+    backend().lora_backward({.x = x, .lora = factors(down, up, scale)}, {.ddown = one, .dups = {View()}, .dy = dy});
     expect_near(one, want.ddown, tolerance, "ddown alone");
   }
 }
@@ -277,11 +284,11 @@ TEST(LoraLinear, AdapterAlone) {
     Doubles want = doubles(before);
     add_product(want.data(), n, by_rows(low, m, r), by_rows(doubles(up), n, r).transposed(), scale);
     backend().copy(y, before);
-    backend().lora_linear(y, s, x, {}, {}, factors(down, up, scale));
+    backend().lora_linear({.y = y, .s = s, .x = x, .lora = factors(down, up, scale)});
     expect_near(y, want, tolerance, "y");
     expect_near(s, low, tolerance, "s");
     backend().copy(y, before);
-    backend().lora_linear(y, {}, x, {}, {}, factors(down, up, scale));
+    backend().lora_linear({.y = y, .x = x, .lora = factors(down, up, scale)});
     expect_near(y, want, tolerance, "y without s");
   }
 }
@@ -445,10 +452,11 @@ class GroupCheck {
     for (size_t i = 0; i < dups.size(); ++i) expect_near(dups[i], want.dups[i], squares.dups[i], tolerance, "dup");
   }
   void forward_and_backward() const {
-    backend().lora_linear(y, s, c.x, c.w, c.bias, c.lora);
+    backend().lora_linear({.y = y, .s = s, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
     expect(y, "y", &GroupResults::y);
     expect(s, "s", &GroupResults::s);
-    backend().lora_linear_backward(dx, ddown, dup_views(), c.dy, c.x, s, c.w, c.lora);
+    backend().lora_linear_backward({.s = s, .x = c.x, .w = c.w, .lora = c.lora},
+                                   {.dx = dx, .ddown = ddown, .dups = dup_views(), .dy = c.dy});
     expect(dx, "dx", &GroupResults::dx);
     expect_gradients();
   }
@@ -462,7 +470,7 @@ void check_groups(float dropout, int count) {
                                     << c.ups.size());
     const GroupCheck check(c);
     check.forward_and_backward();
-    backend().lora_backward(check.ddown, check.dup_views(), c.dy, c.x, c.lora);
+    backend().lora_backward({.x = c.x, .lora = c.lora}, {.ddown = check.ddown, .dups = check.dup_views(), .dy = c.dy});
     check.expect_gradients();
 
     // The adapter alone, added to what is there.
@@ -470,9 +478,10 @@ void check_groups(float dropout, int count) {
                  dsum = output({c.m, c.k});
     backend().copy(sum, before);
     backend().copy(dsum, dbefore);
-    backend().lora_linear(sum, check.s, c.x, {}, {}, c.lora);
+    backend().lora_linear({.y = sum, .s = check.s, .x = c.x, .lora = c.lora});
     check.expect_added(sum, before, "y without w", &GroupResults::adapter);
-    backend().lora_linear_backward(dsum, check.ddown, check.dup_views(), c.dy, c.x, check.s, {}, c.lora);
+    backend().lora_linear_backward({.s = check.s, .x = c.x, .lora = c.lora},
+                                   {.dx = dsum, .ddown = check.ddown, .dups = check.dup_views(), .dy = c.dy});
     check.expect_added(dsum, dbefore, "dx without w", &GroupResults::dadapter);
     check.expect_gradients();
   }
@@ -513,9 +522,9 @@ TEST(LoraLinear, EveryPlanOfTheProduct) {
     const GroupCheck results(c);
     results.forward_and_backward();
     const Tensor y = output({c.m, c.n}), dx = output({c.m, c.k});
-    backend().lora_linear(y, {}, c.x, c.w, c.bias, c.lora);
+    backend().lora_linear({.y = y, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
     results.expect(y, "y without s", &GroupResults::y);
-    backend().lora_linear_backward(dx, {}, {}, c.dy, c.x, {}, c.w, c.lora);
+    backend().lora_linear_backward({.x = c.x, .w = c.w, .lora = c.lora}, {.dx = dx, .dy = c.dy});
     results.expect(dx, "dx alone", &GroupResults::dx);
   };
   for (const int wide : {64, 96, 128, 160, 192, 224, 256}) check(0, 1, 2, wide);
@@ -534,20 +543,20 @@ TEST(LoraBackward, AnyBatchAndStride) {
   for (int round = 0; round < 16; ++round) {
     const Case c = random_case();
     const Tensor ddown = poisoned({c.rank, c.k}), dup = poisoned({c.n, c.rank}, c.layout);
-    backend().lora_backward(ddown, {dup}, c.dy, c.x, c.lora());
+    backend().lora_backward({.x = c.x, .lora = c.lora()}, {.ddown = ddown, .dups = {dup}, .dy = c.dy});
     const Results want = c.results();
     expect_close(ddown, want.ddown, c.tolerance(c.n, c.m), "ddown");
     expect_close(dup, want.dup, c.tolerance(c.k, c.m), "dup");
     const Tensor alone = poisoned({c.rank, c.k});
-    backend().lora_backward(alone, {}, c.dy, c.x, c.lora());
+    backend().lora_backward({.x = c.x, .lora = c.lora()}, {.ddown = alone, .dy = c.dy});
     expect_same_bits(alone, ddown, "ddown alone");
   }
 }
 
 TEST(LoraBackward, NoTokensGiveZeroGradients) {
   const Tensor ddown = poisoned({4, 9}), dup = poisoned({7, 4});
-  backend().lora_backward(ddown, {dup}, Tensor::empty({0, 7}), Tensor::empty({0, 9}),
-                          factors(random({4, 9}), random({7, 4}), 1));
+  backend().lora_backward({.x = Tensor::empty({0, 9}), .lora = factors(random({4, 9}), random({7, 4}), 1)},
+                          {.ddown = ddown, .dups = {dup}, .dy = Tensor::empty({0, 7})});
   expect_close(ddown, Doubles(36, 0.0), 0, "ddown");
   expect_close(dup, Doubles(28, 0.0), 0, "dup");
 }
@@ -558,7 +567,7 @@ TEST(LoraBackward, SameBitsTwice) {
   for (int i = 0; i < 2; ++i) {
     ddown[i] = poisoned({32, 768});
     dup[i] = poisoned({320, 32});
-    backend().lora_backward(ddown[i], {dup[i]}, c.dy, c.x, c.lora());
+    backend().lora_backward({.x = c.x, .lora = c.lora()}, {.ddown = ddown[i], .dups = {dup[i]}, .dy = c.dy});
   }
   expect_same_bits(ddown[0], ddown[1], "ddown");
   expect_same_bits(dup[0], dup[1], "dup");

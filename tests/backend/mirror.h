@@ -43,16 +43,11 @@ class Mirror final : public Backend {
     run(&Backend::linear, y, x, w, bias, residual);
   }
   void gated_linear(View y, View x, View w, View bias) override { run(&Backend::gated_linear, y, x, w, bias); }
-  void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) override {
-    run(&Backend::lora_linear, y, s, x, w, bias, lora, residual);
+  void lora_linear(const LoraArgs& a) override { run(&Backend::lora_linear, a); }
+  void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override {
+    run(&Backend::lora_linear_backward, a, g);
   }
-  void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
-                            const LoraFactors& lora) override {
-    run(&Backend::lora_linear_backward, dx, ddown, dups, dy, x, s, w, lora);
-  }
-  void lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) override {
-    run(&Backend::lora_backward, ddown, dups, dy, x, lora);
-  }
+  void lora_backward(const LoraArgs& a, const LoraGradients& g) override { run(&Backend::lora_backward, a, g); }
   void dropout(View y, View x, const Dropout& dropout, bool add) override {
     run(&Backend::dropout, y, x, dropout, add);
   }
@@ -65,33 +60,19 @@ class Mirror final : public Backend {
   }
   void upsample_nearest(View y, View x) override { run(&Backend::upsample_nearest, y, x); }
   void upsample_nearest_backward(View dx, View dy) override { run(&Backend::upsample_nearest_backward, dx, dy); }
-  void group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) override {
-    run(&Backend::group_norm, y, mean, rstd, x, w, b, groups, eps, silu);
+  void group_norm(const GroupNormArgs& a) override { run(&Backend::group_norm, a); }
+  void group_norm_backward(const GroupNormArgs& a, const NormGradients& g) override {
+    run(&Backend::group_norm_backward, a, g);
   }
-  void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd, int groups,
-                           bool silu) override {
-    run(&Backend::group_norm_backward, dx, dw, db, dy, x, w, b, mean, rstd, groups, silu);
+  void layer_norm(const NormArgs& a) override { run(&Backend::layer_norm, a); }
+  void layer_norm_backward(const NormArgs& a, const NormGradients& g) override {
+    run(&Backend::layer_norm_backward, a, g);
   }
-  void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) override {
-    run(&Backend::layer_norm, y, mean, rstd, x, w, b, m, eps);
-  }
-  void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b, Modulation m,
-                           View mean, View rstd, View residual) override {
-    run(&Backend::layer_norm_backward, dx, dw, db, dm, dy, x, w, b, m, mean, rstd, residual);
-  }
-  void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) override {
-    run(&Backend::rms_norm, y, rstd, x, w, m, eps);
-  }
-  void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
-                         View residual) override {
-    run(&Backend::rms_norm_backward, dx, dw, dm, dy, x, w, m, rstd, residual);
-  }
-  void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) override {
-    run(&Backend::attention, y, lse, q, k, v, scale, causal, ranges);
-  }
-  void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
-                          bool causal, View ranges) override {
-    run(&Backend::attention_backward, dq, dk, dv, dy, y, lse, q, k, v, scale, causal, ranges);
+  void rms_norm(const NormArgs& a) override { run(&Backend::rms_norm, a); }
+  void rms_norm_backward(const NormArgs& a, const NormGradients& g) override { run(&Backend::rms_norm_backward, a, g); }
+  void attention(const AttentionArgs& a) override { run(&Backend::attention, a); }
+  void attention_backward(const AttentionArgs& a, const AttentionGradients& g) override {
+    run(&Backend::attention_backward, a, g);
   }
   void softmax(View y, View x) override { run(&Backend::softmax, y, x); }
   void softmax_backward(View dx, View dy, View y) override { run(&Backend::softmax_backward, dx, dy, y); }
@@ -113,10 +94,7 @@ class Mirror final : public Backend {
     run(&Backend::timestep_embedding, y, t, max_period);
   }
   void scatter_rows(View y, View x, View rows) override { run(&Backend::scatter_rows, y, x, rows); }
-  void rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin, RopePairs pairs,
-                       View rows) override {
-    run(&Backend::rope_into_cache, turned, keys, values, q, k, v, cos, sin, pairs, rows);
-  }
+  void rope_into_cache(const RopeIntoCacheArgs& a) override { run(&Backend::rope_into_cache, a); }
   void cross_entropy(View loss, View dlogits, View logits, View targets) override {
     run(&Backend::cross_entropy, loss, dlogits, logits, targets);
   }
@@ -137,43 +115,94 @@ class Mirror final : public Backend {
     Tensor twin;
   };
 
-  template <class... P, class... A>
-  void run(void (Backend::*method)(P...), const A&... arguments) {
+  template <class... P>
+  void run(void (Backend::*method)(P...), std::decay_t<P>... arguments) {
     std::vector<Region> regions;
-    (collect(regions, arguments), ...);
+    each_of([&](const View& v) { collect(regions, v); }, arguments...);
     merge(regions);
     for (Region& r : regions) {
       r.twin = Tensor::empty({r.end - r.begin}, DType::u8, device_.memory());
       device_.memory().write(r.twin.view().data, r.begin, size_t(r.end - r.begin));
     }
-    (device_.*method)(moved(regions, arguments)...);
+    each_of([&](View& v) { move(regions, v); }, arguments...);
+    (device_.*method)(arguments...);
     for (const Region& r : regions) device_.memory().read(r.begin, r.twin.view().data, size_t(r.end - r.begin));
   }
 
-  template <class T>
-  static void collect(std::vector<Region>&, const T&) {}
+  // Calls f for every view among arguments.
+  template <class F, class... Arguments>
+  static void each_of(F f, Arguments&... arguments) {
+    (each(f, arguments), ...);
+  }
+  template <class F, class T>
+  requires std::is_scalar_v<T>
+  static void each(F, T&) {}
+  template <class F>
+  static void each(F, Conv2d&) {}
+  template <class F>
+  static void each(F, AdamWStep&) {}
+  template <class F>
+  static void each(F f, View& v) {
+    f(v);
+  }
+  template <class F, class T>
+  static void each(F f, std::vector<T>& all) {
+    for (T& one : all) each(f, one);
+  }
+  template <class F>
+  static void each(F f, AdamWSlot& s) {
+    each_of(f, s.param, s.grad, s.m, s.v, s.average, s.copy);
+  }
+  template <class F>
+  static void each(F f, Modulation& m) {
+    each_of(f, m.scale, m.shift);
+  }
+  template <class F>
+  static void each(F f, GroupNormArgs& a) {
+    each_of(f, a.y, a.mean, a.rstd, a.x, a.w, a.b);
+  }
+  template <class F>
+  static void each(F f, NormArgs& a) {
+    each_of(f, a.y, a.mean, a.rstd, a.x, a.w, a.b, a.m);
+  }
+  template <class F>
+  static void each(F f, NormGradients& g) {
+    each_of(f, g.dx, g.dw, g.db, g.dm, g.dy, g.residual);
+  }
+  template <class F>
+  static void each(F f, AttentionArgs& a) {
+    each_of(f, a.y, a.lse, a.q, a.k, a.v, a.ranges);
+  }
+  template <class F>
+  static void each(F f, AttentionGradients& g) {
+    each_of(f, g.dq, g.dk, g.dv, g.dy);
+  }
+  template <class F>
+  static void each(F f, Dropout& d) {
+    f(d.draw);
+  }
+  template <class F>
+  static void each(F f, LoraBlock& b) {
+    f(b.up);
+  }
+  template <class F>
+  static void each(F f, LoraArgs& a) {
+    each_of(f, a.y, a.s, a.x, a.w, a.bias, a.lora.down, a.lora.blocks, a.lora.dropout, a.residual);
+  }
+  template <class F>
+  static void each(F f, LoraGradients& g) {
+    each_of(f, g.dx, g.ddown, g.dups, g.dy);
+  }
+  template <class F>
+  static void each(F f, RopeIntoCacheArgs& a) {
+    each_of(f, a.turned, a.keys, a.values, a.q, a.k, a.v, a.cos, a.sin, a.rows);
+  }
+
   static void collect(std::vector<Region>& regions, const View& v) {
     if (!v || v.numel() == 0) return;
     int64_t last = 0;
     for (int d = 0; d < v.rank(); ++d) last += (v.shape[d] - 1) * v.stride[d];
     regions.push_back({v.as<char>(), v.as<char>() + bytes_of(v.dtype, last + 1), {}});
-  }
-  static void collect(std::vector<Region>& regions, const Modulation& m) {
-    for (const View& v : {m.scale, m.shift}) collect(regions, v);
-  }
-  static void collect(std::vector<Region>& regions, const std::vector<View>& views) {
-    for (const View& v : views) collect(regions, v);
-  }
-  static void collect(std::vector<Region>& regions, const std::vector<AdamWSlot>& slots) {
-    for (const AdamWSlot& s : slots)
-      for (const View& v : {s.param, s.grad, s.m, s.v, s.average, s.copy}) collect(regions, v);
-  }
-
-  static void collect(std::vector<Region>& regions, const Dropout& dropout) { collect(regions, dropout.draw); }
-  static void collect(std::vector<Region>& regions, const LoraFactors& lora) {
-    collect(regions, lora.down);
-    collect(regions, lora.dropout);
-    for (const LoraBlock& block : lora.blocks) collect(regions, block.up);
   }
 
   static void merge(std::vector<Region>& regions) {
@@ -188,42 +217,12 @@ class Mirror final : public Backend {
     regions = merged;
   }
 
-  template <class T>
-  static T moved(const std::vector<Region>&, const T& value) {
-    return value;
-  }
-  static View moved(const std::vector<Region>& regions, View v) {
+  static void move(const std::vector<Region>& regions, View& v) {
     for (const Region& r : regions)
       if (r.begin <= v.as<char>() && v.as<char>() < r.end) {
         v.data = r.twin.view().as<char>() + (v.as<char>() - r.begin);
         break;
       }
-    return v;
-  }
-  static Modulation moved(const std::vector<Region>& regions, const Modulation& m) {
-    return {moved(regions, m.scale), moved(regions, m.shift)};
-  }
-  static std::vector<View> moved(const std::vector<Region>& regions, const std::vector<View>& views) {
-    std::vector<View> result;
-    for (const View& v : views) result.push_back(moved(regions, v));
-    return result;
-  }
-  static std::vector<AdamWSlot> moved(const std::vector<Region>& regions, const std::vector<AdamWSlot>& slots) {
-    std::vector<AdamWSlot> result;
-    for (const AdamWSlot& s : slots)
-      result.push_back({moved(regions, s.param), moved(regions, s.grad), moved(regions, s.m), moved(regions, s.v),
-                        moved(regions, s.average), moved(regions, s.copy)});
-    return result;
-  }
-
-  static Dropout moved(const std::vector<Region>& regions, const Dropout& d) {
-    return {d.p, d.seed, moved(regions, d.draw)};
-  }
-  static LoraFactors moved(const std::vector<Region>& regions, LoraFactors lora) {
-    lora.down = moved(regions, lora.down);
-    lora.dropout = moved(regions, lora.dropout);
-    for (LoraBlock& block : lora.blocks) block.up = moved(regions, block.up);
-    return lora;
   }
 
   Backend& device_;

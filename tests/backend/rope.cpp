@@ -102,8 +102,15 @@ void check_into_cache(const Shape& q_shape, int64_t key_heads, DType kept, bool 
     }
   }
   const auto given_as = [&](const Tensor& t) { return constant ? t.constant() : t; };
-  backend().rope_into_cache(turned, keys, values, q, k, v, given_as(cos), given_as(sin), RopePairs::halves,
-                            given_as(rows));
+  backend().rope_into_cache({.turned = turned,
+                             .keys = keys,
+                             .values = values,
+                             .q = q,
+                             .k = k,
+                             .v = v,
+                             .cos = given_as(cos),
+                             .sin = given_as(sin),
+                             .rows = given_as(rows)});
   expect_close(turned, reference(q, cos, sin, RopePairs::halves, false), 2 * kEps, "turned");
   // Through a tensor of the activations' dtype where the cache's is another.
   expect_close(keys, want_keys, 2 * kEps + (keys.dtype() == q.dtype() ? 0 : 2 * unit_roundoff(q.dtype())), "keys");

@@ -10,13 +10,12 @@ void Backend::gated_linear(View y, View x, View w, View bias) {
   swiglu(y, both);
 }
 
-void Backend::rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin,
-                              RopePairs pairs, View rows) {
-  const Tensor turned_keys = Tensor::empty(k.shape, k.dtype, memory());
-  rope(turned, q, cos, sin, pairs, false);
-  rope(turned_keys, k, cos, sin, pairs, false);
-  scatter_rows(keys, turned_keys, rows);
-  scatter_rows(values, v, rows);
+void Backend::rope_into_cache(const RopeIntoCacheArgs& a) {
+  const Tensor turned_keys = Tensor::empty(a.k.shape, a.k.dtype, memory());
+  rope(a.turned, a.q, a.cos, a.sin, a.pairs, false);
+  rope(turned_keys, a.k, a.cos, a.sin, a.pairs, false);
+  scatter_rows(a.keys, turned_keys, a.rows);
+  scatter_rows(a.values, a.v, a.rows);
 }
 
 }  // namespace wick

@@ -39,6 +39,56 @@ struct Modulation {
   View scale, shift;
 };
 
+// A group norm of x [B, ..., C]: y = act((x - mean) * rstd * w + b), act = silu if asked. Backward reads what forward
+// gave.
+struct GroupNormArgs {
+  View y;           // like x: out; backward does not read it
+  View mean, rstd;  // f32 [B, groups]: out, for backward; may be unwanted
+  View x;
+  View w, b;  // [C]
+  int groups = 1;
+  float eps = 0;  // is added to the variance
+  bool silu = false;
+};
+// A norm of rows of x [B, ..., D]: y = x_hat * w + b, then modulated. Backward reads what forward gave.
+struct NormArgs {
+  View y;           // like x: out; backward does not read it
+  View mean, rstd;  // f32 [B, ...]: out, for backward; may be unwanted. rms_norm has no mean
+  View x;
+  View w, b;  // [D], may be empty. rms_norm has no b
+  Modulation m = {};
+  float eps = 0;  // is added to the variance, or to the mean square
+};
+// All but dy and residual are outputs, each of which may be unwanted.
+struct NormGradients {
+  View dx, dw, db;
+  Modulation dm = {};  // norms of rows alone
+  View dy;
+  View residual = {};  // norms of rows alone: is added to dx; what reached x by other ways
+};
+
+// Attention: y = softmax(scale * q k^T) v, over views of any strides with D contiguous; G divides H, and head h reads
+// keys and values h / (H / G) (Ainslie et al., "GQA", 2023). A query sees all keys; or, `causal`, those up to its own
+// place (T = S); or, with `ranges`, keys first <= s < last; none where first = last, and then y is 0. Neither bound
+// falls as t grows within an entry, so that a tile of queries sees a range of keys and a tile of keys is seen by a
+// range of queries. Ranges say causal, a sliding window, packed documents, padding, and how far a cache is filled: keys
+// and values that no query of an entry reaches, before its first and after its last, may hold anything. They lie on the
+// device, and a captured step reads those of its time. Backward reads what forward gave.
+struct AttentionArgs {
+  View y;     // [B, T, H, D]: out
+  View lse;   // f32 [B, H, T]: out, the logarithm of each query's sum of exponentials, for backward; may be unwanted
+  View q;     // [B, T, H, D]
+  View k, v;  // [B, S, G, D]
+  float scale = 1;
+  bool causal = false;
+  View ranges = {};  // i32 [B, T, 2] or empty
+};
+// All but dy are outputs, each of which may be unwanted.
+struct AttentionGradients {
+  View dq, dk, dv;
+  View dy;
+};
+
 // Dropout (Srivastava et al., 2014), here of what reaches a LoRA: element i (row-major over x's shape) is kept where
 // word i % 4 of philox(seed, Stream::dropout, draw << 32 | i / 4) is at least p * 2^32, and divided by 1 - p; the
 // others are zero. The mask is never stored: backward makes it again.
@@ -61,8 +111,40 @@ struct LoraFactors {
   Dropout dropout = {};
 };
 
+// A linear with LoRA: y [..., N] = x w^T + bias + residual, and each block g of the factors adds scale_g * s_g up_g^T
+// to its columns. Without w the adapter alone is added to y as it is, and there is neither bias nor residual.
+struct LoraArgs {
+  View y;     // [..., N]: out; backward does not read it
+  View s;     // [..., R]: out, dropout(x) down^T, for backward; may be unwanted
+  View x;     // [..., K]
+  View w;     // [N, K] or empty
+  View bias;  // [N] or empty
+  // f32 or, on CUDA, in the dtype of the activations (AdamWSlot::copy), which saves converting them.
+  LoraFactors lora;
+  View residual = {};  // [..., N] or empty
+};
+// All but dy are outputs, each of which may be unwanted. The factors' are f32; `dups` has one for each block, or none
+// at all.
+struct LoraGradients {
+  View dx, ddown;
+  std::vector<View> dups = {};
+  View dy;
+};
+
 // Which of a head's features turn together: 2i and 2i + 1 (FLUX), or i and i + D/2 (Llama).
 enum class RopePairs : uint8_t { neighbours, halves };
+
+// Attention over a cache needs of a few new tokens: turned = rope(q); keys[b, rows[b, t]] = rope(k)[b, t] and
+// values[b, rows[b, t]] = v[b, t].
+struct RopeIntoCacheArgs {
+  View turned;        // [B, T, H, D]: out
+  View keys, values;  // [B, S, G, D]: rows of them are written
+  View q;             // [B, T, H, D]
+  View k, v;          // [B, T, G, D]
+  View cos, sin;      // as for rope()
+  RopePairs pairs = RopePairs::halves;
+  View rows;  // i32 [B, T], as for scatter_rows()
+};
 
 // One tensor of an optimizer step; all are contiguous, and f32 but for the copy.
 struct AdamWSlot {
@@ -134,19 +216,12 @@ class Backend {
   virtual void linear(View y, View x, View w, View bias, View residual = {}) = 0;
   // y [..., N/2] = swiglu(x w^T + bias), for inference, where nobody wants what lies in between.
   virtual void gated_linear(View y, View x, View w, View bias);
-  // LoRA linear: s = dropout(x) down^T is saved for backward; y = x w^T + bias + residual, and each block g adds
-  // scale_g * s_g up_g^T to its columns. Without w the adapter alone is added to what y holds (and there is neither
-  // bias nor residual).
-  // The factors are f32 or, on CUDA, in the dtype of the activations (AdamWSlot::copy), which saves converting them;
-  // their gradients are f32.
-  virtual void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual = {}) = 0;
+  virtual void lora_linear(const LoraArgs& a) = 0;
   // ds_g = scale_g * dy_g up_g; dup_g = scale_g * dy_g^T s_g; ddown = ds^T dropout(x);
-  // dx = dy w + dropout(ds down), with x's mask; without w only the second, added to what dx holds.
-  // Each output may be unwanted; `dups` has one for each block, or none at all.
-  virtual void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
-                                    const LoraFactors& lora) = 0;
-  // The adapter's gradients alone, from x: as above with s computed here.
-  virtual void lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) = 0;
+  // dx = dy w + dropout(ds down), with x's mask; without w only the second, added to dx as it is.
+  virtual void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) = 0;
+  // The adapter's gradients alone (no dx), from x and the factors: as above with s computed here.
+  virtual void lora_backward(const LoraArgs& a, const LoraGradients& g) = 0;
 
   // y = dropout(x) of one shape, or y += dropout(x). y may be x.
   virtual void dropout(View y, View x, const Dropout& dropout, bool add) = 0;
@@ -158,32 +233,18 @@ class Backend {
   virtual void upsample_nearest(View y, View x) = 0;  // by the integer factors that the shapes give
   virtual void upsample_nearest_backward(View dx, View dy) = 0;
 
-  // ---- norms. mean and rstd (f32) are saved: [B, G] for groups of channels, one a row for norms of rows.
-  // x is [B, ..., C]; y = act((x - mean) * rstd * w + b) with act = silu if asked.
-  virtual void group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) = 0;
-  virtual void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd,
-                                   int groups, bool silu) = 0;
-  // Rows of x [B, ..., D]: y = x_hat * w + b, modulated if asked; w and b may be empty. x_hat is (x - mean) * rstd, or
-  // x * rstd with rstd = 1 / sqrt(mean(x^2) + eps) (Zhang & Sennrich, 2019). Backward adds `residual` to dx: what
-  // reached x by other ways.
-  virtual void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) = 0;
-  virtual void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
-                                   Modulation m, View mean, View rstd, View residual = {}) = 0;
-  virtual void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) = 0;
-  virtual void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
-                                 View residual = {}) = 0;
+  // ---- norms
+  virtual void group_norm(const GroupNormArgs& a) = 0;
+  virtual void group_norm_backward(const GroupNormArgs& a, const NormGradients& g) = 0;
+  // x_hat is (x - mean) * rstd, or x * rstd with rstd = 1 / sqrt(mean(x^2) + eps) (Zhang & Sennrich, 2019).
+  virtual void layer_norm(const NormArgs& a) = 0;
+  virtual void layer_norm_backward(const NormArgs& a, const NormGradients& g) = 0;
+  virtual void rms_norm(const NormArgs& a) = 0;
+  virtual void rms_norm_backward(const NormArgs& a, const NormGradients& g) = 0;
 
-  // ---- attention: y = softmax(scale * q k^T) v over views of any strides with D contiguous; lse [B, H, T] f32 is
-  // saved. q [B, T, H, D]; k and v [B, S, G, D], where G divides H and head h reads keys and values h / (H / G)
-  // (Ainslie et al., "GQA", 2023). A query sees all keys; or, `causal`, those up to its own place (T = S); or, with
-  // `ranges` i32 [B, T, 2], keys first <= s < last; none where first = last, and then y is 0. Neither bound falls as t
-  // grows within an entry, so that a tile of queries sees a range of keys and a tile of keys is seen by a range of
-  // queries. Ranges say causal, a sliding window, packed documents, padding, and how far a cache is filled: keys and
-  // values that no query of an entry reaches, before its first and after its last, may hold anything. They lie on the
-  // device, and a captured step reads those of its time.
-  virtual void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges = {}) = 0;
-  virtual void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
-                                  float scale, bool causal, View ranges = {}) = 0;
+  // ---- attention
+  virtual void attention(const AttentionArgs& a) = 0;
+  virtual void attention_backward(const AttentionArgs& a, const AttentionGradients& g) = 0;
   virtual void softmax(View y, View x) = 0;  // over the last axis
   virtual void softmax_backward(View dx, View dy, View y) = 0;
 
@@ -210,10 +271,7 @@ class Backend {
   // y [B, S, ...] gets the rows of x [B, T, ...]: y[b, rows[b, t]] = x[b, t], converted as copy() does; rows i32 [B, T]
   // are all different within an entry, or negative: those tokens go nowhere. The rest of y stays as it is.
   virtual void scatter_rows(View y, View x, View rows) = 0;
-  // What attention over a cache needs of a few new tokens: turned = rope(q); keys[b, rows[b, t]] = rope(k)[b, t] and
-  // values[b, rows[b, t]] = v[b, t]. q [B, T, H, D]; k and v [B, T, G, D]; keys and values [B, S, G, D].
-  virtual void rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin,
-                               RopePairs pairs, View rows);
+  virtual void rope_into_cache(const RopeIntoCacheArgs& a);
 
   // ---- losses. Cross-entropy of rows: logits [N, V], targets i64 [N] below V; loss f32 [N] is
   // log(sum(exp(row))) - row[target], and its gradient softmax(row) - onehot(target) goes to dlogits, which may be

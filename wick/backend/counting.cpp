@@ -68,18 +68,17 @@ std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { retu
 
 void CountingBackend::scratch(size_t bytes) { memory_.release(memory_.allocate(bytes), bytes); }
 
-void CountingBackend::attention(View, View, View q, View k, View, float, bool, View ranges) {
-  if (!kind_.is_device || q.dtype != DType::f32 || !(ranges || q.shape[2] != k.shape[2])) return;
-  scratch(AttentionRows(q.shape, k.shape, bool(ranges), false).scratch);
+void CountingBackend::attention(const AttentionArgs& a) {
+  if (!kind_.is_device || a.q.dtype != DType::f32 || !(a.ranges || a.q.shape[2] != a.k.shape[2])) return;
+  scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), false).scratch);
 }
 
-void CountingBackend::attention_backward(View, View, View, View, View, View, View q, View k, View, float, bool,
-                                         View ranges) {
-  if (!kind_.is_device || q.numel() == 0) return;
-  if (q.dtype != DType::f32)
-    scratch(AttentionParts(q.shape, k.shape[1]).scratch);
-  else if (ranges || q.shape[2] != k.shape[2])
-    scratch(AttentionRows(q.shape, k.shape, bool(ranges), true).scratch);
+void CountingBackend::attention_backward(const AttentionArgs& a, const AttentionGradients&) {
+  if (!kind_.is_device || a.q.numel() == 0) return;
+  if (a.q.dtype != DType::f32)
+    scratch(AttentionParts(a.q.shape, a.k.shape[1]).scratch);
+  else if (a.ranges || a.q.shape[2] != a.k.shape[2])
+    scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), true).scratch);
 }
 
 // The workspace of cuDNN's gradients in f32, measured on an H200 with 9.14: one of inputs copies its factors to another

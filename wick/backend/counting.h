@@ -70,28 +70,25 @@ class CountingBackend final : public Backend {
   void sum(View, View) override {}
   void matmul(View, View, View, float, float) override {}
   void linear(View, View, View, View, View) override {}
-  void lora_linear(View, View, View, View, View, const LoraFactors&, View) override {}
-  void lora_linear_backward(View, View, const std::vector<View>&, View, View, View, View, const LoraFactors&) override {
-  }
-  void lora_backward(View, const std::vector<View>&, View, View, const LoraFactors&) override {}
+  void lora_linear(const LoraArgs&) override {}
+  void lora_linear_backward(const LoraArgs&, const LoraGradients&) override {}
+  void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
   void conv2d(View, View, View, View, Conv2d) override {}
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
   void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest(View, View) override {}
   void upsample_nearest_backward(View, View) override {}
-  void group_norm(View, View, View, View, View, View, int, float, bool) override {}
-  void group_norm_backward(View, View, View, View, View, View, View, View, View, int, bool) override {}
-  void layer_norm(View, View, View, View, View, View, Modulation, float) override {}
-  void layer_norm_backward(View, View, View, Modulation, View, View, View, View, Modulation, View, View,
-                           View) override {}
-  void rms_norm(View, View, View, View, Modulation, float) override {}
-  void rms_norm_backward(View, View, Modulation, View, View, View, Modulation, View, View) override {}
+  void group_norm(const GroupNormArgs&) override {}
+  void group_norm_backward(const GroupNormArgs&, const NormGradients&) override {}
+  void layer_norm(const NormArgs&) override {}
+  void layer_norm_backward(const NormArgs&, const NormGradients&) override {}
+  void rms_norm(const NormArgs&) override {}
+  void rms_norm_backward(const NormArgs&, const NormGradients&) override {}
   void rope(View, View, View, View, RopePairs, bool) override {}
   void rope_angles(View, View, View, View) override {}
-  void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) override;
-  void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
-                          bool causal, View ranges) override;
+  void attention(const AttentionArgs& a) override;
+  void attention_backward(const AttentionArgs& a, const AttentionGradients&) override;
   void softmax(View, View) override {}
   void softmax_backward(View, View, View) override {}
   void geglu(View, View) override {}

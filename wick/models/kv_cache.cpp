@@ -202,7 +202,15 @@ std::tuple<Tensor, Tensor, Tensor> KvCache::append(int layer, const Tensor& q, c
   check(plan.cache_rows && k.dim(0) == int64_t(lengths_.size()), "KvCache: keys {} of a plan without a cache",
         k.shape());
   const Tensor turned = Tensor::empty(q.shape(), q.dtype(), q.memory());
-  keys.backend().rope_into_cache(turned, keys, values, q, k, v, plan.cos, plan.sin, RopePairs::halves, plan.cache_rows);
+  keys.backend().rope_into_cache({.turned = turned,
+                                  .keys = keys,
+                                  .values = values,
+                                  .q = q,
+                                  .k = k,
+                                  .v = v,
+                                  .cos = plan.cos,
+                                  .sin = plan.sin,
+                                  .rows = plan.cache_rows});
   return {turned, keys, values};
 }
 

@@ -96,7 +96,7 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
 
   const auto compute = [=](const Tensor& of, const View& s) {
     Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
-    y.backend().lora_linear(y, s, of, w, bias, views(lora), residual);
+    y.backend().lora_linear({.y = y, .s = s, .x = of, .w = w, .bias = bias, .lora = views(lora), .residual = residual});
     return y;
   };
   const bool is_unread = ends_block && Tape::runs_again();
@@ -112,7 +112,9 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
     grads.add(r, dy);
     const Tensor dx = grads.wants(x) ? x.empty() : Tensor();
     const FactorGrads factors(lora);
-    dy.backend().lora_linear_backward(dx, factors.down, factors.up_views(), dy, saved_x(), saved_s, w, views(lora));
+    const Tensor made_x = saved_x();
+    dy.backend().lora_linear_backward({.s = saved_s, .x = made_x, .w = w, .lora = views(lora)},
+                                      {.dx = dx, .ddown = factors.down, .dups = factors.up_views(), .dy = dy});
     grads.add(x, dx);
     factors.add_to(grads, lora);
   };
@@ -193,7 +195,8 @@ LoraGrads lora_backward(const Tensor& grad_output, const Tensor& input, const Te
         grad_output.shape());
   LoraGrads grads{Tensor::empty(lora_down.shape(), DType::f32, lora_down.memory()),
                   Tensor::empty(lora_up.shape(), DType::f32, lora_up.memory())};
-  input.backend().lora_backward(grads.grad_down, {grads.grad_up}, grad_output, input, views(lora));
+  input.backend().lora_backward({.x = input, .lora = views(lora)},
+                                {.ddown = grads.grad_down, .dups = {grads.grad_up}, .dy = grad_output});
   return grads;
 }
 

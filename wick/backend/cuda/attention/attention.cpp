@@ -93,81 +93,84 @@ bool of_language(const View& q, const View& k, const View& ranges) { return rang
 
 }  // namespace
 
-void CudaBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) {
-  if (y.numel() == 0) return;
-  if (k.shape[1] == 0) {
-    fill(y, 0);
-    if (lse) fill(lse, -INFINITY);
+void CudaBackend::attention(const AttentionArgs& a) {
+  if (a.y.numel() == 0) return;
+  if (a.k.shape[1] == 0) {
+    fill(a.y, 0);
+    if (a.lse) fill(a.lse, -INFINITY);
     return;
   }
-  const Shape rows{q.shape[0], q.shape[2], q.shape[1]};
-  const Output kept(*this, lse, DType::f32, rows);
+  const Shape rows{a.q.shape[0], a.q.shape[2], a.q.shape[1]};
+  const Output kept(*this, a.lse, DType::f32, rows);
   const DenseOutput statistics(*this, kept.view());
   const View s = statistics.view();
-  const bool tensor_cores = suits_mma(*this, q, scale, {y, q, k, v});
-  if (of_language(q, k, ranges)) {
-    const DenseInput seen(*this, ranges);
+  const bool tensor_cores = suits_mma(*this, a.q, a.scale, {a.y, a.q, a.k, a.v});
+  if (of_language(a.q, a.k, a.ranges)) {
+    const DenseInput seen(*this, a.ranges);
     const auto way = !tensor_cores                            ? attention_by_rows
-                     : q.shape[1] <= kFewQueries              ? attention_of_few_queries
+                     : a.q.shape[1] <= kFewQueries            ? attention_of_few_queries
                      : capability() == 90 && allowed("wgmma") ? attention_by_wgmma
                                                               : attention_of_ranges;
-    way(*this, y, s, q, k, v, scale, causal, seen.view());
+    way(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view());
     return statistics.finish();
   }
   const auto by_cudnn = [&] {
-    return suits_cudnn(*this, q, k, {y, q, k, v}) && cudnn().attention(*this, y, s, q, k, v, scale, causal);
+    return suits_cudnn(*this, a.q, a.k, {a.y, a.q, a.k, a.v}) &&
+           cudnn().attention(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal);
   };
   const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
-  if (!((wgmma || mma) && prefers_own(*this, k, false)) && by_cudnn()) return statistics.finish();
-  if (!wgmma && (mma || suits_tiles(*this, q, k, false)))
-    (mma ? attention_by_mma : attention_by_tiles)(*this, y, s, q, k, v, scale, causal);
+  if (!((wgmma || mma) && prefers_own(*this, a.k, false)) && by_cudnn()) return statistics.finish();
+  if (!wgmma && (mma || suits_tiles(*this, a.q, a.k, false)))
+    (mma ? attention_by_mma : attention_by_tiles)(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal);
   else
-    (wgmma ? attention_by_wgmma : attention_by_rows)(*this, y, s, q, k, v, scale, causal, {});
+    (wgmma ? attention_by_wgmma : attention_by_rows)(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal, {});
   statistics.finish();
 }
 
-void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
-                                     float scale, bool causal, View ranges) {
-  if (q.numel() == 0 || k.numel() == 0) {
-    for (const View& unreached : {dq, dk, dv})
+void CudaBackend::attention_backward(const AttentionArgs& a, const AttentionGradients& g) {
+  if (a.q.numel() == 0 || a.k.numel() == 0) {
+    for (const View& unreached : {g.dq, g.dk, g.dv})
       if (unreached && unreached.numel() > 0) fill(unreached, 0);
     return;
   }
-  const DenseInput statistics(*this, lse);
+  const DenseInput statistics(*this, a.lse);
   const View s = statistics.view();
-  const bool tensor_cores = suits_mma(*this, q, scale, {dq, dk, dv, dy, y, q, k, v});
+  const bool tensor_cores = suits_mma(*this, a.q, a.scale, {g.dq, g.dk, g.dv, g.dy, a.y, a.q, a.k, a.v});
   const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
   const auto by_cudnn = [&] {
-    if (!suits_cudnn(*this, q, k, {dy, y, q, k, v})) return false;
-    const Output grad_q(*this, dq, q.dtype, q.shape), grad_k(*this, dk, q.dtype, k.shape),
-        grad_v(*this, dv, q.dtype, k.shape);
-    const AttentionParts parts(q.shape, k.shape[1]);
-    bool done = all_aligned(q, {grad_q.view(), grad_k.view(), grad_v.view()});
-    for (int64_t b = 0; done && b < q.shape[0]; b += parts.entries)
-      for (int64_t h = 0; done && h < q.shape[2]; h += parts.heads) {
+    if (!suits_cudnn(*this, a.q, a.k, {g.dy, a.y, a.q, a.k, a.v})) return false;
+    const Output grad_q(*this, g.dq, a.q.dtype, a.q.shape), grad_k(*this, g.dk, a.q.dtype, a.k.shape),
+        grad_v(*this, g.dv, a.q.dtype, a.k.shape);
+    const AttentionParts parts(a.q.shape, a.k.shape[1]);
+    bool done = all_aligned(a.q, {grad_q.view(), grad_k.view(), grad_v.view()});
+    for (int64_t b = 0; done && b < a.q.shape[0]; b += parts.entries)
+      for (int64_t h = 0; done && h < a.q.shape[2]; h += parts.heads) {
         const auto part = [&](const View& view) {
-          return part_of(view, b, std::min(parts.entries, q.shape[0] - b), h, std::min(parts.heads, q.shape[2] - h));
+          return part_of(view, b, std::min(parts.entries, a.q.shape[0] - b), h,
+                         std::min(parts.heads, a.q.shape[2] - h));
         };
-        done = cudnn().attention_backward(*this, part(grad_q.view()), part(grad_k.view()), part(grad_v.view()),
-                                          part(dy), part(y), part(s), part(q), part(k), part(v), scale, causal);
+        done =
+            cudnn().attention_backward(*this, part(grad_q.view()), part(grad_k.view()), part(grad_v.view()), part(g.dy),
+                                       part(a.y), part(s), part(a.q), part(a.k), part(a.v), a.scale, a.causal);
       }
     return done;
   };
-  const bool language = of_language(q, k, ranges);
-  if (!language && !((wgmma || mma) && prefers_own(*this, k, true)) && by_cudnn()) return;
+  const bool language = of_language(a.q, a.k, a.ranges);
+  if (!language && !((wgmma || mma) && prefers_own(*this, a.k, true)) && by_cudnn()) return;
   const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
   const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
-  (tensor_cores ? attention_packed_delta : attention_delta)(*this, delta, dy, y);
-  const DenseInput seen(*this, ranges);
+  (tensor_cores ? attention_packed_delta : attention_delta)(*this, delta, g.dy, a.y);
+  const DenseInput seen(*this, a.ranges);
   if (wgmma)
-    attention_by_wgmma_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());
+    attention_by_wgmma_backward(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k, a.v, a.scale, a.causal, seen.view());
   else if (language && tensor_cores)
-    attention_of_ranges_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());
-  else if (!language && (mma || suits_tiles(*this, q, k, true)))
-    (mma ? attention_by_mma_backward : attention_by_tiles_backward)(*this, dq, dk, dv, dy, s, delta, q, k, v, scale,
-                                                                    causal);
+    attention_of_ranges_backward(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k, a.v, a.scale, a.causal,
+                                 seen.view());
+  else if (!language && (mma || suits_tiles(*this, a.q, a.k, true)))
+    (mma ? attention_by_mma_backward : attention_by_tiles_backward)(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k,
+                                                                    a.v, a.scale, a.causal);
   else
-    attention_by_rows_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());
+    attention_by_rows_backward(*this, g.dq, g.dk, g.dv, g.dy, s, delta, a.q, a.k, a.v, a.scale, a.causal, seen.view());
 }
 
 }  // namespace wick

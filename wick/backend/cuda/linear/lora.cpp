@@ -349,88 +349,90 @@ bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const 
 
 }  // namespace
 
-void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) {
-  if (x.numel() == 0 || lora.down.numel() == 0 || y.numel() == 0) {
-    zero(*this, s);
-    if (w) linear(y, x, w, bias, residual);
+void CudaBackend::lora_linear(const LoraArgs& a) {
+  if (a.x.numel() == 0 || a.lora.down.numel() == 0 || a.y.numel() == 0) {
+    zero(*this, a.s);
+    if (a.w) linear(a.y, a.x, a.w, a.bias, a.residual);
     return;
   }
-  if (w && is_block(w.dtype)) {
-    linear(y, x, w, bias, residual);
-    return lora_linear(y, s, x, {}, {}, lora, {});
+  if (a.w && is_block(a.w.dtype)) {
+    linear(a.y, a.x, a.w, a.bias, a.residual);
+    return lora_linear({.y = a.y, .s = a.s, .x = a.x, .lora = a.lora});
   }
-  const MatrixInput start(*this, residual, x.dtype);
-  if (side_by_side(lora, y.dim(-1))) {
-    const LoraBlock& first = lora.blocks.front();
-    if (w && fused_forward(*this, y, s, x, w, bias, lora, *start)) return;
-    if (!w && lora.blocks.size() == 1 && fused_adapter(*this, y, s, x, lora.down, first.up, first.scale)) return;
+  const MatrixInput start(*this, a.residual, a.x.dtype);
+  if (side_by_side(a.lora, a.y.dim(-1))) {
+    const LoraBlock& first = a.lora.blocks.front();
+    if (a.w && fused_forward(*this, a.y, a.s, a.x, a.w, a.bias, a.lora, *start)) return;
+    if (!a.w && a.lora.blocks.size() == 1 && fused_adapter(*this, a.y, a.s, a.x, a.lora.down, first.up, first.scale))
+      return;
   }
-  const MatrixInput input(*this, x, x.dtype), a(*this, lora.down, x.dtype);
-  const MatrixOutput product(*this, y, x.dtype), saved(*this, s, x.dtype);
+  const MatrixInput input(*this, a.x, a.x.dtype), down(*this, a.lora.down, a.x.dtype);
+  const MatrixOutput product(*this, a.y, a.x.dtype), saved(*this, a.s, a.x.dtype);
   std::optional<WorkMatrix> own;
-  const DeviceMatrix& low = s ? *saved : *own.emplace(*this, x.dtype, input->rows, a->rows);
-  cublas().gemm(low, *DroppedInput(*this, *input, lora.dropout), a->t());
-  if (w)
-    linear(product->view(), input->view(), w, bias, residual ? start->view() : View());
+  const DeviceMatrix& low = a.s ? *saved : *own.emplace(*this, a.x.dtype, input->rows, down->rows);
+  cublas().gemm(low, *DroppedInput(*this, *input, a.lora.dropout), down->t());
+  if (a.w)
+    linear(product->view(), input->view(), a.w, a.bias, a.residual ? start->view() : View());
   else
     product.load();
-  for (const LoraBlock& block : lora.blocks) {
-    const MatrixInput up(*this, block.up, x.dtype);
+  for (const LoraBlock& block : a.lora.blocks) {
+    const MatrixInput up(*this, block.up, a.x.dtype);
     cublas().gemm(outputs_of(block, *product), low_of(block, low), up->t(), block.scale, 1);
   }
   saved.finish();
   product.finish();
 }
 
-void CudaBackend::lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s,
-                                       View w, const LoraFactors& lora) {
-  if (dy.numel() == 0 || x.numel() == 0 || lora.down.numel() == 0) {
-    zero_all(*this, ddown, dups);
-    if (dx && w && dx.numel() > 0) matmul(dx, dy, w, 1, 0);
+void CudaBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g) {
+  if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) {
+    zero_all(*this, g.ddown, g.dups);
+    if (g.dx && a.w && g.dx.numel() > 0) matmul(g.dx, g.dy, a.w, 1, 0);
     return;
   }
-  if (w && is_block(w.dtype)) {
-    if (dx) matmul(dx, dy, w, 1, 0);
-    return lora_linear_backward(dx, ddown, dups, dy, x, s, {}, lora);
+  if (a.w && is_block(a.w.dtype)) {
+    if (g.dx) matmul(g.dx, g.dy, a.w, 1, 0);
+    return lora_linear_backward({.s = a.s, .x = a.x, .lora = a.lora}, g);
   }
-  if (w && side_by_side(lora, w.shape[0]) && fused_backward(*this, dx, ddown, dups, dy, x, s, w, lora)) return;
-  const MatrixInput grad(*this, dy, dy.dtype), a(*this, dx ? lora.down : View(), dy.dtype),
-      input(*this, ddown ? x : View(), dy.dtype), saved(*this, dups.empty() ? View() : s, dy.dtype);
-  const WorkMatrix ds(*this, dy.dtype, grad->rows, lora.down.shape[0]);
-  if (dx || ddown) compose_ds(*this, *ds, *grad, lora);
-  compose_gradients(*this, ddown, dups, *ds, *grad, *DroppedInput(*this, *input, lora.dropout), *saved, lora);
-  if (!dx) return;
-  const MatrixOutput out(*this, dx, dy.dtype);
-  if (w)
-    matmul(out->view(), grad->view(), w, 1, 0);
+  if (a.w && side_by_side(a.lora, a.w.shape[0]) &&
+      fused_backward(*this, g.dx, g.ddown, g.dups, g.dy, a.x, a.s, a.w, a.lora))
+    return;
+  const MatrixInput grad(*this, g.dy, g.dy.dtype), down(*this, g.dx ? a.lora.down : View(), g.dy.dtype),
+      input(*this, g.ddown ? a.x : View(), g.dy.dtype), saved(*this, g.dups.empty() ? View() : a.s, g.dy.dtype);
+  const WorkMatrix ds(*this, g.dy.dtype, grad->rows, a.lora.down.shape[0]);
+  if (g.dx || g.ddown) compose_ds(*this, *ds, *grad, a.lora);
+  compose_gradients(*this, g.ddown, g.dups, *ds, *grad, *DroppedInput(*this, *input, a.lora.dropout), *saved, a.lora);
+  if (!g.dx) return;
+  const MatrixOutput out(*this, g.dx, g.dy.dtype);
+  if (a.w)
+    matmul(out->view(), grad->view(), a.w, 1, 0);
   else
     out.load();
-  if (lora.dropout.p > 0) {
-    const WorkMatrix low(*this, dy.dtype, out->rows, out->cols);
-    cublas().gemm(*low, *ds, *a);
-    dropout(out->view(), (*low).view(), lora.dropout, true);
+  if (a.lora.dropout.p > 0) {
+    const WorkMatrix low(*this, g.dy.dtype, out->rows, out->cols);
+    cublas().gemm(*low, *ds, *down);
+    dropout(out->view(), (*low).view(), a.lora.dropout, true);
   } else {
-    cublas().gemm(*out, *ds, *a, 1, 1);
+    cublas().gemm(*out, *ds, *down, 1, 1);
   }
   out.finish();
 }
 
-void CudaBackend::lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) {
-  if (dy.numel() == 0 || x.numel() == 0 || lora.down.numel() == 0) return zero_all(*this, ddown, dups);
-  if (!ddown && dups.empty()) return;
-  const DType dtype = dy.dtype;
-  const MatrixInput grad(*this, dy, dtype), input(*this, x, dtype);
-  if (lora.blocks.size() == 1 && side_by_side(lora, grad->cols)) {
-    const LoraBlock& block = lora.blocks.front();
-    const View dup = dups.empty() ? View() : dups.front();
-    if (fused_adapter_gradients(*this, ddown, dup, *grad, *input, lora.down, block.up, block.scale)) return;
+void CudaBackend::lora_backward(const LoraArgs& a, const LoraGradients& g) {
+  if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) return zero_all(*this, g.ddown, g.dups);
+  if (!g.ddown && g.dups.empty()) return;
+  const DType dtype = g.dy.dtype;
+  const MatrixInput grad(*this, g.dy, dtype), input(*this, a.x, dtype);
+  if (a.lora.blocks.size() == 1 && side_by_side(a.lora, grad->cols)) {
+    const LoraBlock& block = a.lora.blocks.front();
+    const View dup = g.dups.empty() ? View() : g.dups.front();
+    if (fused_adapter_gradients(*this, g.ddown, dup, *grad, *input, a.lora.down, block.up, block.scale)) return;
   }
-  const MatrixInput a(*this, lora.down, dtype);
-  const DroppedInput dropped(*this, *input, lora.dropout);
-  const WorkMatrix s(*this, dtype, grad->rows, a->rows), ds(*this, dtype, grad->rows, a->rows);
-  if (!dups.empty()) cublas().gemm(*s, *dropped, a->t());
-  if (ddown) compose_ds(*this, *ds, *grad, lora);
-  compose_gradients(*this, ddown, dups, *ds, *grad, *dropped, *s, lora);
+  const MatrixInput down(*this, a.lora.down, dtype);
+  const DroppedInput dropped(*this, *input, a.lora.dropout);
+  const WorkMatrix s(*this, dtype, grad->rows, down->rows), ds(*this, dtype, grad->rows, down->rows);
+  if (!g.dups.empty()) cublas().gemm(*s, *dropped, down->t());
+  if (g.ddown) compose_ds(*this, *ds, *grad, a.lora);
+  compose_gradients(*this, g.ddown, g.dups, *ds, *grad, *dropped, *s, a.lora);
 }
 
 }  // namespace wick

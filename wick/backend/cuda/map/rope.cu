@@ -238,34 +238,33 @@ void CudaBackend::rope_angles(View cos, View sin, View positions, View frequenci
   cuda_launched("rope_angles");
 }
 
-void CudaBackend::rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin,
-                                  RopePairs pairs, View rows) {
-  if (q.numel() == 0) return;
-  const std::initializer_list<View> all{turned, keys, values, q, k, v};
+void CudaBackend::rope_into_cache(const RopeIntoCacheArgs& a) {
+  if (a.q.numel() == 0) return;
+  const std::initializer_list<View> all{a.turned, a.keys, a.values, a.q, a.k, a.v};
   const bool direct =
-      std::all_of(all.begin(), all.end(), [&](const View& x) { return x.dtype == q.dtype && packs_heads(x); });
-  if (!direct || !cos.contiguous() || !sin.contiguous() || !aligned(cos.data) || !aligned(sin.data))
-    return Backend::rope_into_cache(turned, keys, values, q, k, v, cos, sin, pairs, rows);
-  const int64_t tokens = q.dim(1), all_tokens = q.dim(0) * tokens, half = q.dim(3) / 2;
-  const Angles angles{cos.as<const float>(), sin.as<const float>(), cos.rank() == 3 ? tokens * half : 0, 1};
-  dispatch_float(q.dtype, [&](auto type) {
+      std::all_of(all.begin(), all.end(), [&](const View& x) { return x.dtype == a.q.dtype && packs_heads(x); });
+  if (!direct || !a.cos.contiguous() || !a.sin.contiguous() || !aligned(a.cos.data) || !aligned(a.sin.data))
+    return Backend::rope_into_cache(a);
+  const int64_t tokens = a.q.dim(1), all_tokens = a.q.dim(0) * tokens, half = a.q.dim(3) / 2;
+  const Angles angles{a.cos.as<const float>(), a.sin.as<const float>(), a.cos.rank() == 3 ? tokens * half : 0, 1};
+  dispatch_float(a.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     constexpr int N = Pack<T>::kSize;
-    const IntoCache<T> a{heads_of<const T>(q),
-                         heads_of<const T>(k),
-                         heads_of<const T>(v),
-                         heads_of<T>(turned),
-                         heads_of<T>(keys),
-                         heads_of<T>(values),
-                         rows.as<const int32_t>(),
-                         rows.stride[0],
-                         rows.stride[1],
-                         int(q.dim(2)),
-                         int(k.dim(2)),
-                         cos.constant && sin.constant && rows.constant};
-    const auto kernel = pairs == RopePairs::halves ? turn_into_cache<T, N, true> : turn_into_cache<T, N, false>;
-    launch("rope_into_cache", stream_, shape_of(*this, all_tokens, a.heads + 2 * a.key_heads, half / N), kernel, a,
-           angles, all_tokens, int(tokens), int(half));
+    const IntoCache<T> call{heads_of<const T>(a.q),
+                            heads_of<const T>(a.k),
+                            heads_of<const T>(a.v),
+                            heads_of<T>(a.turned),
+                            heads_of<T>(a.keys),
+                            heads_of<T>(a.values),
+                            a.rows.as<const int32_t>(),
+                            a.rows.stride[0],
+                            a.rows.stride[1],
+                            int(a.q.dim(2)),
+                            int(a.k.dim(2)),
+                            a.cos.constant && a.sin.constant && a.rows.constant};
+    const auto kernel = a.pairs == RopePairs::halves ? turn_into_cache<T, N, true> : turn_into_cache<T, N, false>;
+    launch("rope_into_cache", stream_, shape_of(*this, all_tokens, call.heads + 2 * call.key_heads, half / N), kernel,
+           call, angles, all_tokens, int(tokens), int(half));
   });
 }
 

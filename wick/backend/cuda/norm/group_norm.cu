@@ -591,19 +591,19 @@ void dispatch_silu(bool silu, F&& f) {
 
 }  // namespace
 
-void CudaBackend::group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) {
-  if (x.numel() == 0) return;
-  const DType dtype = common_dtype({x, y});
-  const RowInput input(*this, x, dtype);
-  const RowOutput output(*this, y, dtype);
-  const DenseInput weight(*this, w, DType::f32), bias(*this, b, DType::f32);
-  const DenseOutput means(*this, mean, DType::f32), rstds(*this, rstd, DType::f32);
+void CudaBackend::group_norm(const GroupNormArgs& a) {
+  if (a.x.numel() == 0) return;
+  const DType dtype = common_dtype({a.x, a.y});
+  const RowInput input(*this, a.x, dtype);
+  const RowOutput output(*this, a.y, dtype);
+  const DenseInput weight(*this, a.w, DType::f32), bias(*this, a.b, DType::f32);
+  const DenseOutput means(*this, a.mean, DType::f32), rstds(*this, a.rstd, DType::f32);
   dispatch_packs(dtype, input.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(pack)::value;
-    dispatch_silu(silu, [&](auto activated) {
+    dispatch_silu(a.silu, [&](auto activated) {
       const auto whole = group_norm_held<T, kHeldPack<T>, activated.value>;
-      const HeldPlan plan(*this, x, groups, whole, N, int(sizeof(T)), 1);
+      const HeldPlan plan(*this, a.x, a.groups, whole, N, int(sizeof(T)), 1);
       const GroupTiling& t = plan.tiling;
       const Scratch partial(*this, t.sum_bytes());
       const GroupNormCall<T> call{means.as<float>(),
@@ -612,7 +612,7 @@ void CudaBackend::group_norm(View y, View mean, View rstd, View x, View w, View 
                                   input.rows<const T>(),
                                   weight.as<float>(),
                                   bias.as<float>(),
-                                  eps};
+                                  a.eps};
       if (plan.holds) return launch("group_norm", stream_, plan.launch, whole, output.rows<T>(), call, t);
       const Launch phase = overlapped(*this, t.blocks(), t.threads());
       launch("group_statistics", stream_, phase, group_statistics<T, N>, call, t);
@@ -624,42 +624,42 @@ void CudaBackend::group_norm(View y, View mean, View rstd, View x, View w, View 
   rstds.finish();
 }
 
-void CudaBackend::group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd,
-                                      int groups, bool silu) {
-  if (x.numel() == 0) {
-    for (const View& v : {dw, db})
+void CudaBackend::group_norm_backward(const GroupNormArgs& a, const NormGradients& g) {
+  if (a.x.numel() == 0) {
+    for (const View& v : {g.dw, g.db})
       if (v) fill(v, 0);
     return;
   }
-  const DType dtype = common_dtype({x, dy, dx});
-  const RowInput input(*this, x, dtype), gradient(*this, dy, dtype);
-  const RowOutput output(*this, dx, dtype);
-  const DenseInput weight(*this, w, DType::f32), bias(*this, b, DType::f32);
-  const DenseInput means(*this, mean, DType::f32), rstds(*this, rstd, DType::f32);
-  const DenseOutput dweight(*this, dw, DType::f32), dbias(*this, db, DType::f32);
+  const DType dtype = common_dtype({a.x, g.dy, g.dx});
+  const RowInput input(*this, a.x, dtype), gradient(*this, g.dy, dtype);
+  const RowOutput output(*this, g.dx, dtype);
+  const DenseInput weight(*this, a.w, DType::f32), bias(*this, a.b, DType::f32);
+  const DenseInput means(*this, a.mean, DType::f32), rstds(*this, a.rstd, DType::f32);
+  const DenseOutput dweight(*this, g.dw, DType::f32), dbias(*this, g.db, DType::f32);
   const GroupStatistics statistics{means.as<float>(), rstds.as<float>(), weight.as<float>(), bias.as<float>()};
   dispatch_packs(dtype, input.packs() && gradient.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(pack)::value;
-    dispatch_silu(silu, [&](auto activated) {
+    dispatch_silu(a.silu, [&](auto activated) {
       const auto whole = group_gradient_held<T, kHeldPack<T>, activated.value>;
-      const HeldPlan plan(*this, x, groups, whole, N, int(sizeof(T)), 2);
+      const HeldPlan plan(*this, a.x, a.groups, whole, N, int(sizeof(T)), 2);
       const GroupTiling& t = plan.tiling;
       const Scratch partial(*this, t.sum_bytes());
-      const Scratch channel_sums(*this, dw || db ? size_t(t.images * t.chunks * t.channels) * sizeof(ChannelSums) : 0);
-      ChannelSums* const sums = dw || db ? channel_sums.as<ChannelSums>() : nullptr;
+      const Scratch channel_sums(*this,
+                                 g.dw || g.db ? size_t(t.images * t.chunks * t.channels) * sizeof(ChannelSums) : 0);
+      ChannelSums* const sums = g.dw || g.db ? channel_sums.as<ChannelSums>() : nullptr;
       const GroupGradientCall<T> call{partial.as<double2>(), sums, gradient.rows<const T>(), input.rows<const T>(),
                                       statistics};
-      if (dx && plan.holds) {
+      if (g.dx && plan.holds) {
         launch("group_norm_backward", stream_, plan.launch, whole, output.rows<T>(), call, t);
       } else {
         const Launch phase = overlapped(*this, t.blocks(), t.threads());
         launch("group_gradient_sums", stream_, phase, group_gradient_sums<T, N, activated.value>, call, t);
-        if (dx)
+        if (g.dx)
           launch("group_input_gradient", stream_, phase, group_input_gradient<T, N, activated.value>, output.rows<T>(),
                  call, t);
       }
-      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t, bool(dx));
+      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t, bool(g.dx));
     });
   });
   output.finish();
