@@ -41,7 +41,7 @@ Image halved(const Image& image) {
 
 struct Axis {
   std::vector<double> ticks;
-  int begin, end;  // where the first and the last tick lie on the canvas
+  int begin, end;  // the first and the last tick on the canvas
   double at(double value) const {
     return begin + (value - ticks.front()) / (ticks.back() - ticks.front()) * (end - begin);
   }
