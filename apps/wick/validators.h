@@ -1,5 +1,5 @@
-// What the command line accepts as numbers and paths: the one place where they are checked. CLI11's own checks let NaN
-// through and read 010 as eight.
+// The numbers and paths that the command line accepts, checked in this one place: CLI11's own checks let NaN through
+// and read 010 as eight.
 #pragma once
 
 #include <CLI/CLI.hpp>

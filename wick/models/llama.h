@@ -50,7 +50,7 @@ class Llama {
   // ids i64 [B, T] on the host, or range-checked on the model's device -> [B, T, hidden] after the final norm. With a
   // cache, `plan` comes from its extend().
   Tensor operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache = nullptr) const;
-  // Of each row's last token alone, [B, 1, hidden]: the last layer makes only keys and values of the others.
+  // Each row's last token alone, [B, 1, hidden]: the last layer gives other tokens only keys and values.
   Tensor last(const Tensor& ids, const TokenPlan& plan, KvCache* cache = nullptr) const;
   Tensor logits(const Tensor& hidden) const;  // [..., hidden] -> f32 [..., vocab]
   // cross_entropy() of the logits, which are never materialised as a whole.

@@ -1,4 +1,4 @@
-// What memory text generation takes, before anything is loaded: the model reads a prompt on a backend that only counts.
+// The memory for text generation, before anything is loaded: the model reads a prompt on a backend that counts.
 #pragma once
 
 #include "wick/backend/counting.h"

@@ -15,7 +15,7 @@ namespace {
 
 constexpr Color kInk{40, 44, 52}, kGrid{226, 228, 232}, kEachStep{170, 200, 235}, kAverage{20, 90, 170};
 
-// Everything is drawn twice as large and halved at the end, which smooths the edges. Sizes below are of the large one.
+// Everything is drawn at twice the size and halved at the end, which smooths the edges. Sizes below are the large ones.
 constexpr int kWidth = 1920, kHeight = 1080, kTextScale = 4;
 constexpr int kLeft = 190, kRight = 60, kTop = 90, kBottom = 150;
 

@@ -24,7 +24,7 @@ PackedBatch pack(const std::vector<TextDocument>& documents, const std::vector<P
 // The number of tokens of the rows that count in the loss.
 int64_t counted(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows);
 
-// The sum of the cross-entropies of all that counts, in nats, in rows of row_length tokens and batches of so many.
+// The summed cross-entropy of all counted tokens, in nats, in rows of row_length tokens, batch_size rows at a time.
 double total_loss(const Llama& model, const std::vector<TextDocument>& documents, int64_t row_length,
                   int64_t batch_size);
 
