@@ -138,7 +138,7 @@ class Bench {
 
   // Median microseconds of call(i) with i going round `sets`.
   double time(size_t sets, const std::function<void(size_t)>& call) {
-    for (size_t i = 0; i < sets; ++i) call(i);  // what is made on first use
+    for (size_t i = 0; i < sets; ++i) call(i);  // first-use work
     return clock_.time([&](int i) { call(size_t(i) % sets); }, {.calls = 24, .replays = 8, .runs = 11, .warm_up = 2});
   }
 

@@ -122,7 +122,7 @@ std::vector<Case> large_cases() {
   return all;
 }
 
-// Every edge of tiles: of queries, keys and features, and keys so few that blocks share them (split-K).
+// Every edge of tiles: of queries, keys and features, and keys so few that blocks share a tile of them.
 std::vector<Case> tensor_core_cases() {
   return {{2, 130, 77, 3, 64, false},
           {1, 257, 300, 2, 128, false},

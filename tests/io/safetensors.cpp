@@ -93,7 +93,7 @@ TEST(Safetensors, NumbersOfEveryTypeAreRead) {
   expect_error([&] { read("BOOL", "x", 1); }, {"BOOL"});
 }
 
-// Byte for byte what safetensors 0.8.0 (Python) writes for the same tensors.
+// The same bytes as safetensors 0.8.0 (Python) for the same tensors.
 TEST(Safetensors, WritesTheBytesOfTheReferenceImplementation) {
   TemporaryDirectory dir;
   Tensor half = Tensor::empty({2}, DType::f16), alpha = Tensor::of(std::vector<float>{4}, {1});

@@ -79,8 +79,8 @@ void for_block_type(DType dtype, const F& f) {
   }
 }
 
-// Element i of a row of blocks. Products of scales and numbers are exact in f32, so there is one rounding at most, and
-// whether a product is fused with what follows makes no difference to the bits.
+// Element i of a row of blocks. Products of scales and numbers are exact in f32, so there is one rounding at most,
+// whether or not the product is fused with a following sum.
 float block_element(const void* blocks, DType dtype, int64_t i);
 
 // True for q8_0 and q4_0, which Wick writes; the k types are read only.

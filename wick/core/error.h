@@ -17,8 +17,8 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A command line, or a file of settings that stands for one, is wrong in itself, whatever the files, models and
-// devices: `wick` ends with 2 instead of 1.
+// An error of a command line, or of a file of settings that stands for one, whatever the files, models and devices.
+// `wick` ends with 2 instead of 1.
 class UsageError : public Error {
  public:
   using Error::Error;

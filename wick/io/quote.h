@@ -12,7 +12,7 @@ namespace wick {
 // pass changes nothing.
 std::string printable(std::string_view name);
 
-// The same for running text, in which lines end, and whose scripts and emoji need some characters without width: only
+// The same for running text, which has lines, and whose scripts and emoji need some characters without width: only
 // those that drive a terminal are escaped.
 std::string printable_text(std::string_view text);
 

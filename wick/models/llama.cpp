@@ -211,7 +211,7 @@ std::vector<std::string> llama_default_targets() { return {"*.layers.*_proj"}; }
 std::vector<std::pair<std::string, Shape>> llama_tensors(const LlamaConfig& config) {
   CountingBackend counting(device_kind("cpu"));
   const Weights outline =
-      Weights::outline({.trainable = true, .place = Residence::on(counting, DType::f32)});  // lists what it handed out
+      Weights::outline({.trainable = true, .place = Residence::on(counting, DType::f32)});  // lists its tensors
   const Llama model(Scope(outline, "llama"), config);
   std::vector<std::pair<std::string, Shape>> tensors;
   for (const Parameter& parameter : outline.parameters()) tensors.emplace_back(parameter.name, parameter.value.shape());

@@ -9,7 +9,7 @@ constexpr const char* kChatTemplate = "tokenizer.chat_template";
 
 std::string key(const char* name) { return fmt::format("tokenizer.ggml.{}", name); }
 
-// for_ids calls f(key, member) for every token id that reader and writer share, for_flags likewise for every bool.
+// for_ids calls f(key, member) for every token id that reader and writer share, for_flags for every bool.
 template <class Arrays, class F>
 void for_ids(Arrays& arrays, const F& f) {
   f("bos_token_id", arrays.bos_token_id);

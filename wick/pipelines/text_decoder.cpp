@@ -36,7 +36,7 @@ void TextDecoder::rehearse(const Llama& model, size_t tokens) {
   TextDecoder(model, count).read(std::vector<int64_t>(size_t(count), 0));
 }
 
-// Its allocations lie apart from what outlives it, so that a captured step may reuse them.
+// Its allocations lie apart from tensors that outlive it, so that a captured step may reuse them.
 void TextDecoder::compute(const Tensor& ids, const TokenPlan& plan, bool wants_logits) {
   const Arena arena(memory_);
   const Tensor last = model_.last(ids, plan, &cache_);

@@ -53,7 +53,7 @@ std::string StopFilter::push(std::string_view text) {
       found_ = true;
     }
   }
-  // Otherwise the longest end of the text that begins some stop waits for what follows.
+  // Otherwise the longest end of the text that begins some stop waits for more text.
   if (!found_)
     for (const std::string& stop : stops_)
       for (size_t n = std::min(stop.size() - 1, held_.size()); n > 0; --n)

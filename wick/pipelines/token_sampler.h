@@ -20,7 +20,7 @@ struct Sampling {
   uint64_t seed = 0;
 
   bool greedy() const { return temperature == 0 && repetition_penalty == 1; }  // always the likeliest token
-  void check() const;  // throws Error naming what is out of range
+  void check() const;  // throws Error naming a value that is out of range
 };
 
 class TokenSampler {

@@ -4,8 +4,8 @@
 // A folder holds vocab.json (token -> id, where `</w>` ends a word), merges.txt (a header line, then one pair a line,
 // the first to be applied first), and tokenizer_config.json and special_tokens_map.json for the special tokens. Since
 // transformers 5 a tokenizer.json stands for the first two.
-// Ids are those of transformers' CLIPTokenizerFast. Its slow twin differs where ftfy is not installed: it then splits
-// between CJK characters and drops control characters.
+// Ids are those of transformers' CLIPTokenizerFast. Its slow version differs where ftfy is not installed: it then
+// splits between CJK characters and drops control characters.
 #pragma once
 
 #include <array>

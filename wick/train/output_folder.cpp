@@ -30,7 +30,7 @@ bool is_there(const fs::path& path) {
 constexpr std::array kFiles = {"config.toml", "loss.png", "metrics.jsonl"};
 constexpr std::array kFolders = {"logs", "state"};
 
-// A run leaves its lock, whether it is under way or not and whatever became of its states; else the states tell.
+// Whether a run has been there: it leaves its lock, even where its states are gone, or states.
 bool had_a_run(const fs::path& output) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(output / "state" / "lock", ignored)) || !state_files(output / "state").empty();
