@@ -86,7 +86,7 @@ Entries metadata_of_gguf(const GgufFile& file) {
   return entries;
 }
 
-// For the scales of blocks.
+// Whether an f16, here a scale of a block, is infinite or NaN.
 bool is_infinite_half(uint16_t bits) { return (bits & 0x7c00) == 0x7c00; }
 
 template <class Block>

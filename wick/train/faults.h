@@ -27,7 +27,7 @@ class Faults {
   }
   bool empty() const { return count_ == 0; }
   // Throws Error if there was a fault: it alone, or "`source`: 12 faults: (1) a.png: … (2) b.txt: … and 10 others". The
-  // prefix `source` is cut off faults that have it.
+  // prefix `source` is left out of them.
   void check(const std::string& source) const;
 
  private:
