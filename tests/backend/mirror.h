@@ -1,6 +1,6 @@
-// A backend for tests that takes views of host memory and computes on a device: every call uploads what its views
-// span, runs there and downloads all of it again. So the same rows test every backend, and what lies between the
-// elements of a strided output is compared too.
+// A backend for tests that takes views of host memory and computes on a device: every call uploads the spans of its
+// views, runs there and downloads all of them again. So the same rows test every backend, and the gaps between the
+// elements of a strided output are compared too.
 #pragma once
 
 #include <algorithm>
@@ -109,7 +109,7 @@ class Mirror final : public Backend {
   void argmax(View ids, View largest, View x) override { run(&Backend::argmax, ids, largest, x); }
 
  private:
-  // A range of host bytes that views of one call share, and its twin on the device.
+  // A range of host bytes that one call's views share, and its copy on the device.
   struct Region {
     char *begin, *end;
     Tensor twin;

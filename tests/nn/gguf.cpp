@@ -1,4 +1,4 @@
-// Language models in GGUF files: names, the order of rows, facts, and Weights of every type.
+// Language models in GGUF files: names, the order of rows, metadata, and Weights of every type.
 #include "wick/nn/gguf_model.h"
 
 #include <gtest/gtest.h>
@@ -247,7 +247,7 @@ TEST(GgufModel, PositionsAreStretchedAsLlamaCppDoes) {
   EXPECT_EQ(scaling({{"scaling.type", string("linear")}}), "none");
   EXPECT_EQ(scaling({{"scaling.factor", 1.0f}}), "none");
   EXPECT_EQ(scaling({{"scaling.type", string("yarn")}, {"scaling.factor", 4.0f}}),
-            "yarn 4");  // refused by who reads it
+            "yarn 4");  // refused by the caller
   EXPECT_EQ(scaling({}, true), "llama3 8");
   expect_error([&] { scaling({{"scale_linear", 4.0f}}, true); }, {"m.gguf", "twice", "llama.rope.scale_linear"});
   expect_error([&] { scaling({{"scaling.attn_factor", 2.0f}}); }, {"m.gguf", "llama.rope.scaling.attn_factor"});

@@ -93,7 +93,7 @@ TEST_P(OpGradient, AgreesWithDifferencesOnStridedInputs) { check_gradients(GetPa
 INSTANTIATE_TEST_SUITE_P(Ops, OpGradient, testing::ValuesIn(op_cases()),
                          [](const auto& instance) { return instance.param.name; });
 
-// Ops whose gradient is checked elsewhere than by a row, and where.
+// Ops whose gradient is checked elsewhere than by a row, and the place.
 const std::set<std::string> kCheckedElsewhere = {"cast"};  // below: a cast has no small differences
 
 TEST(Ops, EveryOpHasAGradientCheck) {

@@ -30,7 +30,7 @@ const FileDType& file_dtype(DType dtype) {
   return *std::ranges::find(kFileDTypes, std::optional<DType>(dtype), &FileDType::dtype);
 }
 
-// What people hand over instead of safetensors, told by its first bytes.
+// Formats that people hand over instead of safetensors, recognised by their first bytes.
 std::string_view guess_format(std::string_view start) {
   if (start.starts_with("PK\x03\x04") || start.starts_with("\x80\x02"))
     return "a PyTorch pickle (.ckpt, .pt, .bin), which can run code when opened; convert it to safetensors";
@@ -106,7 +106,7 @@ std::string header_json(const std::filesystem::path& path, std::span<const Named
     begin = end;
   }
   text = "{" + text + "}";
-  text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors are aligned for those who map the file
+  text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors are aligned in a mapped file
   check(text.size() <= kMaxSafetensorsHeader,
         "{}: cannot write the file: its header would take {} bytes, and {} is the limit", path.string(), text.size(),
         kMaxSafetensorsHeader);

@@ -56,7 +56,7 @@ Entries facts_of(const LlamaConfig& c, const std::string& name) {
   return entries;
 }
 
-// The tokenizer, and the ids that end an answer by the model's config alone.
+// The tokenizer, with the ids that end an answer only by the model's config.
 TokenizerArrays arrays_of(const fs::path& folder, const LlamaConfig& config) {
   TokenizerArrays arrays = Tokenizer::load(folder, /*with_scores=*/true).arrays(config.vocab);
   for (const int64_t id : config.eos_ids) {
@@ -78,7 +78,7 @@ Entries metadata_of_folder(const fs::path& folder, const LlamaConfig& config) {
   return entries;
 }
 
-// But for what is about the file, not the model.
+// All metadata but that about the file itself.
 Entries metadata_of_gguf(const GgufFile& file) {
   Entries entries;
   for (const auto& entry : file.metadata().entries())
@@ -86,7 +86,7 @@ Entries metadata_of_gguf(const GgufFile& file) {
   return entries;
 }
 
-// Of the numbers that blocks begin or end with, which scale the others.
+// Whether an f16, here a scale of a block, is infinite or NaN.
 bool is_infinite_half(uint16_t bits) { return (bits & 0x7c00) == 0x7c00; }
 
 template <class Block>
@@ -113,7 +113,7 @@ bool holds_finite(const Tensor& w) {
   return finite;
 }
 
-// In the file's number of types (llama.h, enum llama_ftype): that of most elements of matrices.
+// The file's type number (llama.h, enum llama_ftype): the type of most elements of matrices.
 uint32_t file_type(const std::vector<GgufEntry>& tensors) {
   std::map<DType, int64_t> elements;
   for (const GgufEntry& tensor : tensors)
@@ -176,7 +176,7 @@ class Conversion {
     return heads > 0 ? halves_to_pairs(w, heads) : w;
   }
 
-  // As a GGUF file has them, or of a Llama 3 config.
+  // The factors of a GGUF file, or of a Llama 3 config.
   std::optional<GgufEntry> rope_factors() const {
     if (gguf_ && gguf_->tensors().contains(kRopeFactors)) {
       const Tensor factors = cast(gguf_->load(kRopeFactors), DType::f32);
@@ -194,7 +194,7 @@ class Conversion {
   Weights weights_;
   std::optional<GgufFile> gguf_;
   std::vector<GgufEntry> tensors_;
-  GgufMetadata facts_;  // of what is written
+  GgufMetadata facts_;  // metadata of the result
 };
 
 }  // namespace

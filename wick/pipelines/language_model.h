@@ -9,7 +9,7 @@
 
 namespace wick {
 
-// Of a transformers folder, or that which a GGUF file carries.
+// The tokenizer of a transformers folder, or the one in a GGUF file.
 Tokenizer load_tokenizer(const std::filesystem::path& path);
 
 struct LanguageModel {
@@ -21,7 +21,7 @@ struct LanguageModel {
 
   // The ids that end an answer: those of the tokenizer's files and of the model's config.
   std::vector<int64_t> stop_ids() const;
-  // Text of ids that follow others, or, `at_start`, of a text of its own, which loses the space before its first word.
+  // Text of ids that follow others, or with `at_start` of a new text, which loses the space before its first word.
   TextStream stream(bool at_start = false) const;
 };
 
