@@ -135,6 +135,8 @@ TEST_F(RunTest, IsAFunctionOfItsInputsAndSettings) {
   EXPECT_NE(result("a"), result("c"));
   ASSERT_EQ(train("d", {"--gradient-checkpointing"}).code, 0);
   EXPECT_EQ(losses("a"), losses("d")) << "recomputing gives the same bits";
+  ASSERT_EQ(train("e", {"--no-graph"}).code, 0);
+  EXPECT_EQ(result("a"), result("e")) << "a replayed step has the bits of its calls";
 }
 
 TEST_F(RunTest, DropoutIsDrawnForEachBatchAndGoesOnWhereItWas) {

@@ -189,6 +189,8 @@ TEST_F(TextRunTest, IsAFunctionOfItsInputsAndSettings) {
   EXPECT_EQ(result("a"), result("b")) << "recomputing and validating change nothing";
   ASSERT_EQ(train("c", {"--seed", "1"}).code, 0);
   EXPECT_NE(result("a"), result("c"));
+  ASSERT_EQ(train("d", {"--no-graph"}).code, 0);
+  EXPECT_EQ(result("a"), result("d")) << "a replayed step has the bits of its calls";
 }
 
 TEST_F(TextRunTest, KilledAtAnyMomentItEndsTheSame) {
