@@ -122,8 +122,8 @@ class Mirror final : public Backend {
   }
   void mse(View loss, View a, View b) override { run(&Backend::mse, loss, a, b); }
   void mse_backward(View da, View dloss, View a, View b) override { run(&Backend::mse_backward, da, dloss, a, b); }
-  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override {
-    run(&Backend::adamw, slots, step, scalars);
+  void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override {
+    run(&Backend::optimizer_step, slots, step, scalars);
   }
   void sum_of_squares(View total, const std::vector<View>& tensors) override {
     run(&Backend::sum_of_squares, total, tensors);
@@ -164,9 +164,11 @@ class Mirror final : public Backend {
   static void collect(std::vector<Region>& regions, const std::vector<View>& views) {
     for (const View& v : views) collect(regions, v);
   }
-  static void collect(std::vector<Region>& regions, const std::vector<AdamWSlot>& slots) {
-    for (const AdamWSlot& s : slots)
-      for (const View& v : {s.param, s.grad, s.m, s.v, s.average, s.copy}) collect(regions, v);
+  static void collect(std::vector<Region>& regions, const std::vector<OptimizerSlot>& slots) {
+    for (const OptimizerSlot& s : slots) {
+      collect(regions, s.states);
+      for (const View& v : {s.param, s.grad, s.average, s.copy}) collect(regions, v);
+    }
   }
 
   static void collect(std::vector<Region>& regions, const Dropout& dropout) { collect(regions, dropout.draw); }
@@ -208,10 +210,10 @@ class Mirror final : public Backend {
     for (const View& v : views) result.push_back(moved(regions, v));
     return result;
   }
-  static std::vector<AdamWSlot> moved(const std::vector<Region>& regions, const std::vector<AdamWSlot>& slots) {
-    std::vector<AdamWSlot> result;
-    for (const AdamWSlot& s : slots)
-      result.push_back({moved(regions, s.param), moved(regions, s.grad), moved(regions, s.m), moved(regions, s.v),
+  static std::vector<OptimizerSlot> moved(const std::vector<Region>& regions, const std::vector<OptimizerSlot>& slots) {
+    std::vector<OptimizerSlot> result;
+    for (const OptimizerSlot& s : slots)
+      result.push_back({moved(regions, s.param), moved(regions, s.grad), moved(regions, s.states),
                         moved(regions, s.average), moved(regions, s.copy)});
     return result;
   }
