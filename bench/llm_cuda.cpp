@@ -165,7 +165,7 @@ void train(const Options& o) {
   Backend& backend = open_backend(o.device);
   Memory& memory = backend.memory();
   const auto task = make_text_task(config, o.model, backend, {&data, nullptr, o.sequence});
-  AdamW optimizer(task->parameters(), {.weight_decay = 1e-2f, .max_grad_norm = 1});
+  Optimizer optimizer(task->parameters(), {.max_grad_norm = 1});
   TrainStep step(*task, optimizer, 1, !o.no_graph);
   TrainRng rng(0);
   memory.reset_peak();

@@ -82,7 +82,7 @@ class UNetLora final : public Task {
 class TrainingStep {
  public:
   explicit TrainingStep(const Options& o)
-      : task_(o), optimizer_(task_.parameters(), {.weight_decay = 1e-2f}), step_(task_, optimizer_, 1, !o.no_graph) {}
+      : task_(o), optimizer_(task_.parameters(), {}), step_(task_, optimizer_, 1, !o.no_graph) {}
 
   StepReport operator()() { return step_(rng_, 1e-4f); }
   Memory& memory() const { return task_.memory(); }
@@ -95,7 +95,7 @@ class TrainingStep {
 
  private:
   UNetLora task_;
-  AdamW optimizer_;
+  Optimizer optimizer_;
   TrainStep step_;
   TrainRng rng_{0};
 };

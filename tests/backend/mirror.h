@@ -100,8 +100,8 @@ class Mirror final : public Backend {
   }
   void mse(View loss, View a, View b) override { run(&Backend::mse, loss, a, b); }
   void mse_backward(View da, View dloss, View a, View b) override { run(&Backend::mse_backward, da, dloss, a, b); }
-  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override {
-    run(&Backend::adamw, slots, step, scalars);
+  void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override {
+    run(&Backend::optimizer_step, slots, step, scalars);
   }
   void sum_of_squares(View total, const std::vector<View>& tensors) override {
     run(&Backend::sum_of_squares, total, tensors);
@@ -140,7 +140,7 @@ class Mirror final : public Backend {
   template <class F>
   static void each(F, Conv2d&) {}
   template <class F>
-  static void each(F, AdamWStep&) {}
+  static void each(F, OptimizerStep&) {}
   template <class F>
   static void each(F f, View& v) {
     f(v);
@@ -150,8 +150,8 @@ class Mirror final : public Backend {
     for (T& one : all) each(f, one);
   }
   template <class F>
-  static void each(F f, AdamWSlot& s) {
-    each_of(f, s.param, s.grad, s.m, s.v, s.average, s.copy);
+  static void each(F f, OptimizerSlot& s) {
+    each_of(f, s.param, s.grad, s.states, s.average, s.copy);
   }
   template <class F>
   static void each(F f, Modulation& m) {

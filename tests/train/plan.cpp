@@ -42,7 +42,7 @@ Measured measure(const TrainConfig& config, Size bucket) {
   const auto task =
       make_task(config, kModel, test::backend(), dataset, buckets, [](const std::string&, size_t, size_t) {});
   Measured measured{.encoding = peak()};
-  AdamW optimizer(task->parameters(), {.average = float(config.ema)});
+  Optimizer optimizer(task->parameters(), {.average = float(config.ema)});
   TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);
   TrainRng rng(1);
   memory.reset_peak();

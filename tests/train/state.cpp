@@ -15,7 +15,7 @@ Tensor trainable(const std::vector<float>& values) { return Tensor::of(values, {
 
 class StateTest : public testing::Test {
  protected:
-  AdamW optimizer() const { return AdamW({{"a", trainable({1, 2, 3})}, {"b", trainable({4})}}, {}); }
+  Optimizer optimizer() const { return Optimizer({{"a", trainable({1, 2, 3})}, {"b", trainable({4})}}, {}); }
   TrainState state(int64_t step) const {
     return {.step = step,
             .epoch = 1,

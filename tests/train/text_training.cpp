@@ -64,12 +64,12 @@ void expect_curve(const Llama& model, const std::vector<Parameter>& parameters, 
   const auto number = [&](const char* key) {
     return std::stof(out.metadata().contains(key) ? out.metadata().at(key) : in.metadata().at(key));
   };
-  AdamW optimizer(parameters, {.lr = number("lr"),
-                               .beta1 = number("beta1"),
-                               .beta2 = number("beta2"),
-                               .eps = number("eps"),
-                               .weight_decay = number("weight_decay"),
-                               .max_grad_norm = number("max_grad_norm")});
+  Optimizer optimizer(parameters, {.rule = {.beta1 = number("beta1"),
+                                            .beta2 = number("beta2"),
+                                            .eps = number("eps"),
+                                            .weight_decay = number("weight_decay")},
+                                   .lr = number("lr"),
+                                   .max_grad_norm = number("max_grad_norm")});
   const Tensor losses = out.load("losses"), norms = out.load("grad_norms");
   double farthest = 0;
   for (int64_t i = 0; i < losses.numel(); ++i) {
