@@ -286,17 +286,15 @@ Tensor GgufFile::load(const std::string& name, Memory& memory) const {
       "Q6_K",
       path_.string(), quote(name), info.type_name);
   Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
-  memory.fill({filling(name, tensor)});
+  memory.fill({{tensor.view().data, size_t(*info.bytes), bytes(name)}});
   return tensor;
 }
 
-Memory::Filling GgufFile::filling(const std::string& name, const View& to) const {
-  const GgufTensor& info = tensors_.at(name);
-  return {to.data, size_t(*info.bytes),
-          [file = file_, first = info.begin, name](void* host, size_t begin, size_t bytes) {
-            check(file->read_at(first + begin, host, bytes) == bytes,
-                  "{}: tensor {}: the file shrank while it was in use", file->path().string(), quote(name));
-          }};
+Memory::Source GgufFile::bytes(const std::string& name) const {
+  return [file = file_, first = tensors_.at(name).begin, name](void* host, size_t begin, size_t bytes) {
+    check(file->read_at(first + begin, host, bytes) == bytes, "{}: tensor {}: the file shrank while it was in use",
+          file->path().string(), quote(name));
+  };
 }
 
 }  // namespace wick

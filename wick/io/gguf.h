@@ -96,8 +96,7 @@ class GgufFile {
   // The tensor in the file's own type, in any memory. Reads, never maps (docs/decisions/002). Throws Error for an
   // unknown name or a type that Wick does not compute with.
   Tensor load(const std::string& name, Memory& memory = host_memory()) const;
-  // A request to read its bytes into `to`, which is contiguous and as large: for Memory::fill(), while `to` lives.
-  Memory::Filling filling(const std::string& name, const View& to) const;
+  Memory::Source bytes(const std::string& name) const;  // reads them from the file, for Memory::fill()
 
  private:
   friend class GgufReader;

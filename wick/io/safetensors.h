@@ -56,8 +56,7 @@ class SafetensorsFile {
   Tensor load(const std::string& name, Memory& memory = host_memory()) const;
   // The tensor's values in f32, on the host, from any type of io/numbers.h.
   Tensor load_numbers(const std::string& name) const;
-  // A request to read its bytes into `to`, which is contiguous and as large: for Memory::fill(), while `to` lives.
-  Memory::Filling filling(const std::string& name, const View& to) const;
+  Memory::Source bytes(const std::string& name) const;  // reads them from the file, for Memory::fill()
 
  private:
   const TensorInfo& info_of(const std::string& name) const;

@@ -147,7 +147,7 @@ std::vector<double> plain_frequencies(const LlamaConfig& c) {
 // A config may tie the head to the table though the files have a separate head: transformers 5 then takes the files'
 // (PreTrainedModel.tie_weights).
 bool has_other_head(const Checkpoint& model) {
-  if (!Weights::is_here(model.path())) return false;
+  if (!model.has_weights()) return false;
   const Weights files = model.weights();
   return files.has(kHead) && files.has(kTable) && !files.is_copy(kHead, kTable);
 }

@@ -82,6 +82,8 @@ Config Checkpoint::config() const {
   return gguf_ ? Config::parse(config_json(GgufFile::open(path_)), name()) : Config::read(config_file_);
 }
 
+bool Checkpoint::has_weights() const { return gguf_ || weights_in(path_).has_value(); }
+
 Weights Checkpoint::weights(const WeightsOptions& options) const { return Weights::open(path_, options); }
 
 std::vector<fs::path> Checkpoint::files() const {

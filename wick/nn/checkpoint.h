@@ -16,17 +16,17 @@ inline constexpr const char *kPipelineConfig = "model_index.json", *kNetworkConf
 
 class Checkpoint {
  public:
-  // Reads no file but the first bytes of one that may be a GGUF file; a path with nothing there is an Error later.
+  // Reads only the first bytes of a file, to recognise GGUF. A path with nothing there is an Error once it is read.
   Checkpoint(const std::filesystem::path& path);  // NOLINT: implicit: a path names a checkpoint
-  Checkpoint(const char* path) : Checkpoint(std::filesystem::path(path)) {}  // NOLINT: likewise
+  Checkpoint(const char* path) : Checkpoint(std::filesystem::path(path)) {}  // NOLINT: implicit
 
   const std::filesystem::path& path() const { return path_; }
   std::string name() const { return path_.string(); }  // for errors
   bool is_gguf() const { return gguf_; }
   bool is_pipeline() const { return config_file_.filename() == kPipelineConfig; }  // of several components
 
-  // In alphabetical order, by diffusers' names: networks, "scheduler", and "tokenizer" and its kin, whose path() is
-  // what a tokenizer is read from. One network alone has no components.
+  // Under diffusers' names, sorted: networks, "scheduler", and tokenizers, which are read from the path(). One network
+  // alone has no components.
   const std::map<std::string, Checkpoint>& components() const { return components_; }
   bool has(const std::string& component) const { return components_.contains(component); }
   Checkpoint component(const std::string& name) const;  // one that is not there has the path where it should be
@@ -36,6 +36,7 @@ class Checkpoint {
   // transformers' keys (nn/gguf_model.h).
   Config config() const;
   const std::filesystem::path& config_file() const { return config_file_; }
+  bool has_weights() const;
   Weights weights(const WeightsOptions& options = {}) const;
 
   // The configs, weights and tokenizer files of a model and its components, sorted; not a pipeline's own config.

@@ -127,9 +127,9 @@ uint32_t file_type(const std::vector<GgufEntry>& tensors) {
 
 class Conversion {
  public:
-  Conversion(fs::path from, const ConvertOptions& options)
-      : from_(std::move(from)), options_(options), config_(LlamaConfig::read(from_)), weights_(Weights::open(from_)) {
-    if (GgufFile::is_gguf(from_)) gguf_ = GgufFile::open(from_);
+  Conversion(const Checkpoint& from, const ConvertOptions& options)
+      : from_(from), options_(options), config_(LlamaConfig::read(from)), weights_(from.weights()) {
+    if (from.is_gguf()) gguf_ = GgufFile::open(from.path());
     if (const auto factors = rope_factors()) tensors_.push_back(*factors);
     for (const auto& [name, shape] : llama_tensors(config_)) {
       const DType dtype = dtype_of(name, shape);
@@ -140,8 +140,8 @@ class Conversion {
   }
 
   void write(const fs::path& to) {
-    Entries entries = gguf_ ? metadata_of_gguf(*gguf_) : metadata_of_folder(from_, config_);
-    facts_ = GgufMetadata(from_.string(), entries);
+    Entries entries = gguf_ ? metadata_of_gguf(*gguf_) : metadata_of_folder(from_.path(), config_);
+    facts_ = GgufMetadata(from_.name(), entries);
     const auto put = [&](const char* key, uint32_t value) {
       std::erase_if(entries, [&](const auto& entry) { return entry.first == key; });
       entries.insert(entries.begin() + 1, {key, value});
@@ -158,19 +158,17 @@ class Conversion {
     if (shape.rank() == 1) return DType::f32;
     const DType dtype = options_.dtype.value_or(stored);
     check(!options_.edits.contains(name) || !is_block(dtype) || can_quantize_to(dtype),
-          "{}: {} is {}, to which Wick does not quantise; choose another --dtype", from_.string(), name,
-          name_of(dtype));
+          "{}: {} is {}, to which Wick does not quantise; choose another --dtype", from_.name(), name, name_of(dtype));
     return dtype;
   }
 
   Tensor tensor(const std::string& name, const Shape& shape, DType dtype) const {
     Tensor w = weights_.read(name, shape);
-    check(holds_finite(w), "{}: {} holds values that are not finite numbers: the model is damaged", from_.string(),
-          name);
+    check(holds_finite(w), "{}: {} holds values that are not finite numbers: the model is damaged", from_.name(), name);
     if (const auto edit = options_.edits.find(name); edit != options_.edits.end())
       w = edit->second(cast(w, DType::f32));
     w = cast(w, dtype);
-    check(holds_finite(w), "{}: {} has values too large for {}; choose f32 or bf16", from_.string(), name,
+    check(holds_finite(w), "{}: {} has values too large for {}; choose f32 or bf16", from_.name(), name,
           name_of(dtype));
     const int64_t heads = heads_of_pairs(facts_, gguf_name(name));
     return heads > 0 ? halves_to_pairs(w, heads) : w;
@@ -188,18 +186,18 @@ class Conversion {
     return GgufEntry{kRopeFactors, DType::f32, shape, [=] { return Tensor::of(factors, shape); }};
   }
 
-  fs::path from_;
+  const Checkpoint& from_;
   const ConvertOptions& options_;
   LlamaConfig config_;
   Weights weights_;
   std::optional<GgufFile> gguf_;
   std::vector<GgufEntry> tensors_;
-  GgufMetadata facts_;  // metadata of the result
+  GgufMetadata facts_;  // of the file that is written
 };
 
 }  // namespace
 
-void convert_to_gguf(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+void convert_to_gguf(const Checkpoint& from, const fs::path& to, const ConvertOptions& options) {
   Conversion(from, options).write(to);
 }
 

@@ -5,13 +5,12 @@
 // then texts that begin with a space have other ids there than here.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
 
-#include "wick/core/tensor.h"
+#include "wick/nn/checkpoint.h"
 
 namespace wick {
 
@@ -27,7 +26,6 @@ struct ConvertOptions {
 // at a time. Written atomically, and the bytes depend only on the model and the options. Throws Error, before anything
 // is written, if a tensor is missing, has a shape that the config does not give, or cannot be of that type, if the
 // folder has no tokenizer or one that a GGUF cannot hold, and for sliding windows of Qwen, which GGUF does not know.
-void convert_to_gguf(const std::filesystem::path& from, const std::filesystem::path& to,
-                     const ConvertOptions& options = {});
+void convert_to_gguf(const Checkpoint& from, const std::filesystem::path& to, const ConvertOptions& options = {});
 
 }  // namespace wick

@@ -1,19 +1,16 @@
 #include "wick/train/model_folder.h"
 
 #include <algorithm>
-#include <array>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "wick/core/error.h"
-#include "wick/io/count.h"
 #include "wick/io/descriptor.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
-#include "wick/io/sha256.h"
 
 namespace wick {
 namespace {
@@ -27,7 +24,7 @@ bool is_weight_file(const fs::path& file) {
          file.filename().string().find(".safetensors.index.") != std::string::npos;
 }
 
-// Of the shards that an index names none may be missing.
+// Every shard that an index names has to be there.
 void check_shards(const fs::path& folder) {
   const fs::path index = folder / "model.safetensors.index.json";
   if (fs::exists(folder / "model.safetensors") || !fs::exists(index)) return;
@@ -51,9 +48,9 @@ void copy_whole(const fs::path& from, const fs::path& to) {
 }
 
 // A config names the dtype by either key, or not at all, and transformers heeds it.
-void copy_config(const fs::path& from, const fs::path& to, std::optional<DType> dtype) {
-  if (!dtype) return copy_whole(from / kTransformersLast, to / kTransformersLast);
-  nlohmann::json config = read_json(from / kTransformersLast);
+void copy_config(const Checkpoint& from, const fs::path& to, std::optional<DType> dtype) {
+  if (!dtype) return copy_whole(from.config_file(), to / kTransformersLast);
+  nlohmann::json config = read_json(from.config_file());
   const char* const name = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = name;
@@ -89,26 +86,26 @@ uint64_t copied_bytes(const Checkpoint& from, const std::string& component) {
   return bytes;
 }
 
-std::vector<fs::path> weight_files(const fs::path& folder) {
-  check_shards(folder);
+std::vector<fs::path> weight_files(const Checkpoint& folder) {
+  check_shards(folder.path());
   std::vector<fs::path> files;
-  for (const fs::path& file : Checkpoint(folder).files())
+  for (const fs::path& file : folder.files())
     if (file.extension() == ".safetensors" && file.filename().string().starts_with("model")) files.push_back(file);
-  check(!files.empty(), "{}: expected model.safetensors or its shards, found neither", folder.string());
+  check(!files.empty(), "{}: expected model.safetensors or its shards, found neither", folder.name());
   return files;
 }
 
-void copy_model_files(const fs::path& from, const fs::path& to, std::optional<DType> dtype) {
-  for (const fs::path& file : Checkpoint(from).files())
+void copy_model_files(const Checkpoint& from, const fs::path& to, std::optional<DType> dtype) {
+  for (const fs::path& file : from.files())
     if (file.extension() != ".safetensors" && file.filename() != kTransformersLast)
       copy_whole(file, to / file.filename());
   copy_config(from, to, dtype);
 }
 
-void write_language_model(const fs::path& from, const fs::path& to, const Weights& weights, DType dtype) {
-  check_elsewhere(from, to);
+void write_language_model(const Checkpoint& from, const fs::path& to, const Weights& weights, DType dtype) {
+  check_elsewhere(from.path(), to);
   begin_folder(to, kTransformersLast);
-  for (const fs::path& file : Checkpoint(from).files())
+  for (const fs::path& file : from.files())
     if (!is_weight_file(file) && file.filename() != kTransformersLast) copy_whole(file, to / file.filename());
   weights.save(to / "model.safetensors", dtype);
   copy_config(from, to, dtype);

@@ -19,21 +19,19 @@ inline constexpr const char *kDiffusersLast = kPipelineConfig, *kTransformersLas
 // step.
 void check_elsewhere(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// Makes `to` the model `from` with other weights for `component`: copies all else that the model consists of, lets
-// `write` put the component's weight file (and what changed in its config) into the folder it is given.
+// Makes `to` the model `from` with other weights for `component`: copies all other files of the model, lets
+// `write` put the component's weight file (and config, if that changes) into the folder it is given.
 void write_model_folder(const Checkpoint& from, const std::filesystem::path& to, const std::string& component,
                         const std::function<void(const std::filesystem::path& folder)>& write);
 
 uint64_t copied_bytes(const Checkpoint& from, const std::string& component);  // the size of what it copies
 
-// Of a transformers folder: the files that hold its weights, in order of their names, and all else that belongs to the
-// model copied, with a config that tells of `dtype`, if given, last.
-std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
-void copy_model_files(const std::filesystem::path& from, const std::filesystem::path& to,
-                      std::optional<DType> dtype = {});
+// The files that hold a transformers folder's weights, in order of their names; and a copy of all else that belongs to
+// the model, with a config that tells of `dtype`, if given, last.
+std::vector<std::filesystem::path> weight_files(const Checkpoint& folder);
+void copy_model_files(const Checkpoint& from, const std::filesystem::path& to, std::optional<DType> dtype = {});
 
 // Makes `to` the transformers folder `from` with these weights, in one file and in `dtype`, of which its config tells.
-void write_language_model(const std::filesystem::path& from, const std::filesystem::path& to, const Weights& weights,
-                          DType dtype);
+void write_language_model(const Checkpoint& from, const std::filesystem::path& to, const Weights& weights, DType dtype);
 
 }  // namespace wick
