@@ -1,7 +1,7 @@
 // Optimizer steps over all tensors in a few launches. What all rules share is begin_step() and the walk over slots; a
 // rule is a struct (AdamW as torch.optim.AdamW computes it) and a case of CudaBackend::optimizer_step().
-#include "wick/backend/cuda/device/any_float.cuh"
-#include "wick/backend/cuda/device/slots.cuh"
+#include "wick/backend/cuda/map/slots.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
 
 namespace wick {

@@ -5,9 +5,10 @@
 #include <algorithm>
 
 #include "wick/backend/cuda/attention/kernels.h"
-#include "wick/backend/cuda/device/any_float.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/scratch.h"
 
 namespace wick {
