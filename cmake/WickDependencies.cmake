@@ -1,5 +1,5 @@
 # Everything Wick stands on, all from Debian's packages (scripts/setup installs them; docs/dependencies.md has licences).
-# Global, since whoever links Wick links them, be it from another folder.
+# Global, since every user of Wick links them, even from another folder.
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(fmt 9 REQUIRED)
 find_package(Threads REQUIRED)
@@ -14,6 +14,7 @@ pkg_check_modules(hwy REQUIRED IMPORTED_TARGET GLOBAL libhwy)
 pkg_check_modules(codecs REQUIRED IMPORTED_TARGET GLOBAL libjpeg libpng libwebp)
 pkg_check_modules(unicode REQUIRED IMPORTED_TARGET GLOBAL libpcre2-8 libutf8proc)
 find_path(STB_INCLUDE_DIR stb/stb_image_resize.h REQUIRED)
+find_file(WICK_FONT DejaVuSans.ttf PATHS /usr/share/fonts PATH_SUFFIXES truetype/dejavu dejavu dejavu-sans-fonts TTF REQUIRED)
 find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_writer.hpp REQUIRED)
 
 add_library(hwy::hwy ALIAS PkgConfig::hwy)

@@ -1,4 +1,4 @@
-// Which kernels the LoRA linear takes, and how they cut their work, for devices that need not be there.
+// The choice of kernels for the LoRA linear, and their tilings, on devices that need not be there.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -15,7 +15,7 @@ constexpr int kKiB = 1024;
 const Gpu kTuring(75, 72, 64 * kKiB), kAmpere(86, 82, 100 * kKiB), kAda(89, 128, 100 * kKiB),
     kHopper(90, 132, 228 * kKiB), kLater(120, 170, 100 * kKiB);
 
-// Nobody reads there: plans look at addresses only to see whether they are aligned.
+// Never dereferenced: plans look at addresses only to see whether they are aligned.
 void* const kSomewhere = reinterpret_cast<void*>(uintptr_t{1} << 20);
 
 DeviceMatrix matrix(int64_t rows, int64_t cols, DType dtype = DType::bf16) {
@@ -78,7 +78,7 @@ TEST_F(Plans, AWayCanBePreferred) {
             std::tuple(32, 2, 2, 128, 5, 64));
 }
 
-// Tiles cover all columns and none in vain; the plan of a shape is always the same one.
+// Tiles cover all columns and none in vain; a shape's plan is always the same.
 TEST_F(Plans, TilesCoverTheColumns) {
   for (int round = 0; round < 300; ++round) {
     const int64_t m = between(1, round % 3 ? 500 : 20000), k = 8 * between(1, 600), n = 8 * between(1, 1500);
@@ -124,7 +124,7 @@ TEST_F(Plans, GatesAndValuesThatNoKernelTakes) {
   EXPECT_FALSE(extended_gemm_fits(kAda, g));
 }
 
-// One launch instead of two where a launch is what costs.
+// One launch instead of two where launches dominate.
 TEST_F(Plans, SmallProductsMakeTheirOwnLow) {
   EXPECT_TRUE(plan_lora_product(kHopper, forward(77, 768, 768, 16)).makes_low());
   EXPECT_TRUE(plan_lora_product(kHopper, forward(4096, 640, 640, 32)).makes_low());

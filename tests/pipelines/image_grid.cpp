@@ -12,15 +12,37 @@ TEST(Draw, ClipsToTheCanvas) {
   Image canvas = blank_image(4, 3, {0, 0, 0});
   draw_rectangle(canvas, -5, -5, 6, 6, {255, 255, 255});
   draw_image(canvas, blank_image(2, 2, {9, 9, 9}), 3, 2, 3);
-  draw_text(canvas, "W", 100, 100, {1, 1, 1});
+  draw_text(canvas, "W", 100, 100, {1, 1, 1}, 16);
   std::vector<uint8_t> red;
   for (size_t i = 0; i < canvas.rgb.size(); i += 3) red.push_back(canvas.rgb[i]);
   EXPECT_EQ(red, (std::vector<uint8_t>{255, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9}));
 }
 
-TEST(Draw, OneGlyphACharacter) {
-  EXPECT_EQ(text_width("abc", 2), 3 * kGlyphWidth * 2);
-  EXPECT_EQ(text_width("für"), 3 * kGlyphWidth);
+TEST(Draw, LettersAreThemselves) {
+  const auto drawn = [](std::string_view text) {
+    Image canvas = blank_image(40, 40, {255, 255, 255});
+    draw_text(canvas, text, 4, 4, {0, 0, 0}, 24);
+    return canvas.rgb;
+  };
+  EXPECT_NE(drawn("g"), drawn("9"));
+  EXPECT_NE(drawn("é"), drawn("\uffff"));  // a box stands for that
+  EXPECT_NE(drawn("é"), drawn("e"));
+  EXPECT_NE(drawn("Ж"), drawn("\uffff"));
+  EXPECT_EQ(drawn("\xff"), drawn("\ufffd"));
+  EXPECT_EQ(drawn("a\n"), drawn("a "));
+}
+
+TEST(Draw, TextIsAsWideAsItsLetters) {
+  EXPECT_EQ(text_width("", 16), 0);
+  EXPECT_LT(text_width("iii", 16), text_width("mmm", 16));
+  EXPECT_EQ(text_width("fur", 40), text_width("für", 40));
+  EXPECT_NEAR(text_width("abc", 32), 2 * text_width("abc", 16), 1);
+  Image canvas = blank_image(200, 40, {0, 0, 0});
+  draw_text(canvas, "gjpqy|", 0, 4, {9, 9, 9}, 32);
+  for (int x = 0; x < 200; ++x)
+    for (const int y : {2, 37})
+      EXPECT_EQ(canvas.rgb[size_t(y * 200 + x) * 3], 0) << "above or below the line, at " << x;
+  for (int y = 0; y < 40; ++y) EXPECT_EQ(canvas.rgb[size_t(y * 200 + text_width("gjpqy|", 32)) * 3], 0);
 }
 
 TEST(ImageGrid, HoldsEveryPicture) {

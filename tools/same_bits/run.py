@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""Whether two programs give the same bits: runs each with the models that ship with Wick, on the CPU, and compares every
-tensor that they write (adapters, weights, states), every picture and every text.
+"""Whether two programs give the same bits: runs each with the models that ship with Wick, and compares every tensor that
+they write (adapters, weights, states), every picture and every text.
 
-    python tools/same_bits/run.py BEFORE/wick AFTER/wick [ROWS]
+    python tools/same_bits/run.py BEFORE/wick AFTER/wick [ROWS] [--device cpu|cuda]
 
 ROWS is a regular expression on the rows' names. Ends with 1 where anything differs. Metadata are not compared."""
+import argparse
+import json
 import os
 import re
 import subprocess
@@ -35,7 +37,7 @@ ROWS = {
     "text-lora-q8": ["train", *TEXT, *LORA, "--quantize", "q8_0", "--steps", "6", "--output", "{out}"],
     "text-full": ["train", *TEXT, "--train", "full", *ODD, "--steps", "4", "--no-packing", "--output", "{out}"],
     "text-scratch": ["train", *TEXT, "--train", "full", "--from-scratch", "--steps", "4", "--output", "{out}"],
-    "resumed": ["train", "--output", "{of lora}", "--resume", "--steps", "20"],
+    "resumed": ["train", "--config", "{of lora}/config.toml", "--output", "{of lora}", "--resume", "--steps", "20"],
     "draw": [*DRAW, "--out", "{out}/picture.png"],
     "draw-ddim": [*DRAW, "--sampler", "ddim", "--negative", "a star", "--width", "96", "--height", "64", "--out", "{out}/picture.png"],
     "draw-lora": [*DRAW, "--lora", "{of lora}/lora.safetensors:0.7", "--seed", "4", "--bf16", "--out", "{out}/picture.png"],
@@ -47,12 +49,12 @@ ROWS = {
 }
 
 
-def run(program, folder, name, arguments):
+def run(program, folder, name, arguments, device):
     out = folder / name
     out.mkdir()
     filled = [re.sub(r"\{of ([a-z0-9-]+)\}", lambda m: str(folder / m[1]), a).replace("{out}", str(out)) for a in arguments]
     environment = dict(os.environ, OMP_NUM_THREADS="2", GOMP_SPINCOUNT="1000", SOURCE_DATE_EPOCH="0", WICK_MODELS=str(ROOT / "models"))
-    done = subprocess.run([program, *filled, *(["--device", "cpu"] if arguments[0] in ("train", "generate") else [])], cwd=ROOT,
+    done = subprocess.run([program, *filled, *(["--device", device] if arguments[0] in ("train", "generate") else [])], cwd=ROOT,
                           env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise SystemExit(f"{name}: {program} {' '.join(filled)}: exit {done.returncode}\n{done.stderr}")
@@ -62,7 +64,6 @@ def run(program, folder, name, arguments):
 
 def tensors(path):
     """name -> bytes; safetensors files are read here, so that no dtype is in the way."""
-    import json
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8:8 + length])
@@ -79,8 +80,14 @@ def differences(a, b):
 
 
 def main():
-    before, after = (str(Path(p).resolve()) for p in sys.argv[1:3])
-    rows = re.compile(sys.argv[3] if len(sys.argv) > 3 else "")
+    parser = argparse.ArgumentParser(usage=__doc__)
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("rows", nargs="?", default="")
+    parser.add_argument("--device", default="cpu")
+    asked = parser.parse_args()
+    programs = [str(asked.before.resolve()), str(asked.after.resolve())]
+    rows = re.compile(asked.rows)
     # What a row is made of comes with it.
     wanted = {n for n in ROWS if rows.search(n)}
     wanted |= {m for n in wanted for a in ROWS[n] for m in re.findall(r"\{of ([a-z0-9-]+)\}", a)}
@@ -90,11 +97,13 @@ def main():
         for folder in folders:
             folder.mkdir()
         for name in [n for n in ROWS if n in wanted]:
-            for program, folder in zip((before, after), folders):
-                run(program, folder, name, ROWS[name])
+            for program, folder in zip(programs, folders):
+                run(program, folder, name, ROWS[name], asked.device)
+            # A row that is resumed writes where it was begun.
+            wrote = name if any("{out}" in a for a in ROWS[name]) or ROWS[name][0] == "generate" else "lora"
             compared = 0
-            for a in sorted((folders[0]).rglob("*")):
-                if name != a.relative_to(folders[0]).parts[0] or a.suffix not in (".safetensors", ".png", ".gguf", ".txt") or "loss" in a.name:
+            for a in sorted((folders[0] / wrote).rglob("*")):
+                if a.suffix not in (".safetensors", ".png", ".gguf", ".txt") or a.name == "loss.png":
                     continue
                 b = folders[1] / a.relative_to(folders[0])
                 wrong = differences(a, b) if b.exists() else ["it is missing"]

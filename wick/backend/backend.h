@@ -122,7 +122,7 @@ struct LoraArgs {
   View x;     // [..., K]
   View w;     // [N, K] or empty
   View bias;  // [N] or empty
-  // f32 or, on CUDA, in the dtype of the activations (AdamWSlot::copy), which saves converting them.
+  // f32 or, on CUDA, in the dtype of the activations (OptimizerSlot::copy), which saves converting them.
   LoraFactors lora;
   View residual = {};  // [..., N] or empty
 };
@@ -149,30 +149,41 @@ struct RopeIntoCacheArgs {
   View rows;  // i32 [B, T], as for scatter_rows()
 };
 
-// One tensor of an optimizer step; all are contiguous, and f32 but for the copy.
-struct AdamWSlot {
-  View param, grad, m, v;
-  View average;  // follows the parameter: average += (1 - decay) * (param - average); may be empty
-  View copy;     // of the updated parameter in the dtype that kernels compute with; may be empty
+// How gradients become updates, and what a rule keeps of each parameter from step to step (OptimizerSlot::states).
+enum class OptimizerKind : uint8_t {
+  adamw,  // Loshchilov & Hutter, 2019, as PyTorch computes it; states: m and v, f32 in the parameter's shape
 };
-struct AdamWStep {
-  float beta1, beta2, eps, weight_decay;
-  float max_grad_norm;      // clips the norm over all gradients together, as PyTorch's clip_grad_norm_ does; 0 does not
+struct OptimizerRule {
+  OptimizerKind kind = OptimizerKind::adamw;
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+};
+// One tensor of an optimizer step; all are contiguous. Parameter, gradient and average are f32.
+struct OptimizerSlot {
+  View param, grad;
+  std::vector<View> states;  // in the rule's order, of the rule's shapes and dtypes
+  View average = {};         // follows the parameter: average += (1 - decay) * (param - average); may be empty
+  View copy = {};            // of the updated parameter in the dtype that kernels compute with; may be empty
+};
+// What every rule shares.
+struct OptimizerStep {
+  OptimizerRule rule = {};
+  float max_grad_norm = 0;  // clips the norm over all gradients together, as PyTorch's clip_grad_norm_ does; 0 does not
   float average_decay = 0;  // at most; early updates t decay by (1 + t) / (10 + t), or the start would linger
   bool scales_loss = false;  // kLossScale is adapted: half where a norm is not finite, twice after 2000 that were
 };
-// What changes from step to step lives beside the parameters, in a View of kAdamWScalars f32, so that a captured step
-// can be replayed. The caller writes the first two and starts the others; sum_of_squares() and adamw() go on with them.
-enum AdamWScalar : int {
+// What changes from step to step lives beside the parameters, in a View of kStepScalars f32, so that a captured step
+// can be replayed. The caller writes the first two and starts the rest; sum_of_squares() and optimizer_step() go on
+// with them.
+enum StepScalar : int {
   kLr,            // learning rate
   kGradScale,     // multiplies each gradient, before clipping: 1/N of accumulation
   kLossScale,     // what the loss was multiplied with (1 unless gradients would underflow); divides each gradient
   kGoodSteps,     // finite norms since kLossScale last changed
-  kSteps,         // updates made; the bias correction counts from 1
+  kSteps,         // updates made; a bias correction counts from 1
   kSumOfSquares,  // over all gradients as they are
   kGradNorm,      // of the scaled gradients, before clipping
   kHalted,        // 1 once a norm was not finite and no smaller loss scale can help; from then on nothing is changed
-  kAdamWScalars
+  kStepScalars
 };
 
 // A sequence of calls that was recorded once: the same kernels on the same addresses.
@@ -263,9 +274,9 @@ class Backend {
   // itself. Where a target is negative, both are 0.
   virtual void cross_entropy(View loss, View dlogits, View logits, View targets) = 0;
 
-  // ---- optimizer. AdamW (Loshchilov & Hutter, 2019) as PyTorch computes it. Where the sum of squares is not finite
-  // only scalars are changed: kGradNorm is not finite either, and kLossScale or kHalted follow.
-  virtual void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) = 0;
+  // ---- optimizer. One update of all slots by the step's rule. Where the sum of squares is not finite only scalars are
+  // changed: kGradNorm is not finite either, and kLossScale or kHalted follow.
+  virtual void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) = 0;
 
   // ---- replay. Records what `work` enqueues instead of running it; null where a backend cannot, and then `work` was
   // not called. The addresses that it used must be those of the arena or stay alive as long as the Replay.

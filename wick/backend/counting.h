@@ -76,8 +76,8 @@ class CountingBackend final : public Backend {
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
   void conv2d(View, View, View, View, Conv2d) override {}
-  void conv2d_backward_input(View, View, View, Conv2d) override {}
-  void conv2d_backward_weight(View, View, View, View, Conv2d) override {}
+  void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
+  void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest(View, View) override {}
   void upsample_nearest_backward(View, View) override {}
   void group_norm(const GroupNormArgs&) override {}
@@ -88,7 +88,7 @@ class CountingBackend final : public Backend {
   void rms_norm_backward(const NormArgs&, const NormGradients&) override {}
   void rope(View, View, View, View, RopePairs, bool) override {}
   void rope_angles(View, View, View, View) override {}
-  void attention(const AttentionArgs&) override {}
+  void attention(const AttentionArgs& a) override;
   void attention_backward(const AttentionArgs& a, const AttentionGradients&) override;
   void softmax(View, View) override {}
   void softmax_backward(View, View, View) override {}
@@ -104,11 +104,13 @@ class CountingBackend final : public Backend {
   void cross_entropy(View, View, View, View) override {}
   void mse(View, View, View) override {}
   void mse_backward(View, View, View, View) override {}
-  void adamw(const std::vector<AdamWSlot>&, const AdamWStep&, View) override {}
+  void optimizer_step(const std::vector<OptimizerSlot>&, const OptimizerStep&, View) override {}
   void sum_of_squares(View, const std::vector<View>&) override {}
   void argmax(View, View, View) override {}
 
  private:
+  void scratch(size_t bytes);  // of a kernel: taken and given back
+
   DeviceKind kind_;
   CountingMemory memory_;
 };

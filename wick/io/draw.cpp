@@ -1,46 +1,65 @@
 #include "wick/io/draw.h"
 
+#include <utf8proc.h>
+
 #include <algorithm>
-#include <array>
-#include <cstdint>
+#include <cmath>
+
+#include "wick/core/error.h"
+
+#define STB_TRUETYPE_IMPLEMENTATION
+#define STBTT_STATIC
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wunused-function"
+#include <stb/stb_truetype.h>
+#pragma GCC diagnostic pop
+
+// The font's file, in the program: pictures look the same on every machine.
+asm(".section .rodata\n.balign 16\nwick_font:\n.incbin \"" WICK_FONT "\"\n.byte 0\n.text");
+extern "C" __attribute__((visibility("hidden"))) const unsigned char wick_font[];
 
 namespace wick {
 namespace {
 
-// 5 x 7 dots a glyph, from the space to the tilde: a row a number, the leftmost dot the highest of five bits.
-using Glyph = std::array<uint8_t, 7>;
-// clang-format off
-constexpr Glyph kFont[] = {
-    {0, 0, 0, 0, 0, 0, 0}, {4, 4, 4, 4, 4, 0, 4}, {10, 10, 0, 0, 0, 0, 0}, {10, 10, 31, 10, 31, 10, 10},  //  !"#
-    {4, 15, 20, 14, 5, 30, 4}, {25, 25, 2, 4, 8, 19, 19}, {12, 18, 20, 8, 21, 18, 13}, {4, 4, 0, 0, 0, 0, 0},  // $%&'
-    {2, 4, 8, 8, 8, 4, 2}, {8, 4, 2, 2, 2, 4, 8}, {0, 4, 21, 14, 21, 4, 0}, {0, 4, 4, 31, 4, 4, 0},  // ()*+
-    {0, 0, 0, 0, 12, 4, 8}, {0, 0, 0, 31, 0, 0, 0}, {0, 0, 0, 0, 0, 12, 12}, {0, 1, 2, 4, 8, 16, 0},  // ,-./
-    {14, 17, 19, 21, 25, 17, 14}, {4, 12, 4, 4, 4, 4, 14}, {14, 17, 1, 2, 4, 8, 31}, {31, 2, 4, 2, 1, 17, 14},  // 0123
-    {2, 6, 10, 18, 31, 2, 2}, {31, 16, 30, 1, 1, 17, 14}, {6, 8, 16, 30, 17, 17, 14}, {31, 1, 2, 4, 8, 8, 8},  // 4567
-    {14, 17, 17, 14, 17, 17, 14}, {14, 17, 17, 15, 1, 2, 12}, {0, 12, 12, 0, 12, 12, 0}, {0, 12, 12, 0, 12, 4, 8},  // 89:;
-    {2, 4, 8, 16, 8, 4, 2}, {0, 0, 31, 0, 31, 0, 0}, {8, 4, 2, 1, 2, 4, 8}, {14, 17, 1, 2, 4, 0, 4},  // <=>?
-    {14, 17, 23, 21, 22, 16, 14}, {14, 17, 17, 31, 17, 17, 17}, {30, 17, 17, 30, 17, 17, 30}, {14, 17, 16, 16, 16, 17, 14},  // @ABC
-    {30, 17, 17, 17, 17, 17, 30}, {31, 16, 16, 30, 16, 16, 31}, {31, 16, 16, 30, 16, 16, 16}, {14, 17, 16, 23, 17, 17, 15},  // DEFG
-    {17, 17, 17, 31, 17, 17, 17}, {14, 4, 4, 4, 4, 4, 14}, {7, 2, 2, 2, 2, 18, 12}, {17, 18, 20, 24, 20, 18, 17},  // HIJK
-    {16, 16, 16, 16, 16, 16, 31}, {17, 27, 21, 21, 17, 17, 17}, {17, 25, 21, 19, 17, 17, 17}, {14, 17, 17, 17, 17, 17, 14},  // LMNO
-    {30, 17, 17, 30, 16, 16, 16}, {14, 17, 17, 17, 21, 18, 13}, {30, 17, 17, 30, 20, 18, 17}, {15, 16, 16, 14, 1, 1, 30},  // PQRS
-    {31, 4, 4, 4, 4, 4, 4}, {17, 17, 17, 17, 17, 17, 14}, {17, 17, 17, 17, 17, 10, 4}, {17, 17, 17, 21, 21, 21, 10},  // TUVW
-    {17, 17, 10, 4, 10, 17, 17}, {17, 17, 10, 4, 4, 4, 4}, {31, 1, 2, 4, 8, 16, 31}, {14, 8, 8, 8, 8, 8, 14},  // XYZ[
-    {0, 16, 8, 4, 2, 1, 0}, {14, 2, 2, 2, 2, 2, 14}, {4, 10, 17, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0, 31},  // \ ]^_
-    {8, 4, 0, 0, 0, 0, 0}, {0, 0, 14, 1, 15, 17, 15}, {16, 16, 22, 25, 17, 17, 30}, {0, 0, 14, 16, 16, 17, 14},  // `abc
-    {1, 1, 13, 19, 17, 17, 15}, {0, 0, 14, 17, 31, 16, 14}, {6, 9, 8, 28, 8, 8, 8}, {0, 15, 17, 17, 15, 1, 14},  // defg
-    {16, 16, 22, 25, 17, 17, 17}, {4, 0, 12, 4, 4, 4, 14}, {2, 0, 6, 2, 2, 18, 12}, {16, 16, 18, 20, 24, 20, 18},  // hijk
-    {12, 4, 4, 4, 4, 4, 14}, {0, 0, 26, 21, 21, 17, 17}, {0, 0, 22, 25, 17, 17, 17}, {0, 0, 14, 17, 17, 17, 14},  // lmno
-    {0, 0, 30, 17, 30, 16, 16}, {0, 0, 15, 17, 15, 1, 1}, {0, 0, 22, 25, 16, 16, 16}, {0, 0, 14, 16, 14, 1, 30},  // pqrs
-    {8, 8, 28, 8, 8, 9, 6}, {0, 0, 17, 17, 17, 19, 13}, {0, 0, 17, 17, 17, 10, 4}, {0, 0, 17, 17, 21, 21, 10},  // tuvw
-    {0, 0, 17, 10, 4, 10, 17}, {0, 0, 17, 17, 15, 1, 14}, {0, 0, 31, 2, 4, 8, 31}, {2, 4, 4, 8, 4, 4, 2},  // xyz{
-    {4, 4, 4, 4, 4, 4, 4}, {8, 4, 4, 2, 4, 4, 8}, {0, 0, 8, 21, 2, 0, 0},  // |}~
-};
-// clang-format on
-constexpr Glyph kUnknown{31, 17, 17, 17, 17, 17, 31};
+const stbtt_fontinfo& font() {
+  static const stbtt_fontinfo font = [] {
+    stbtt_fontinfo info;
+    check(stbtt_InitFont(&info, wick_font, 0) != 0, "the program's font cannot be read");
+    return info;
+  }();
+  return font;
+}
 
-const Glyph& glyph_of(char c) { return c >= ' ' && c <= '~' ? kFont[c - ' '] : kUnknown; }
-bool continues_utf8(char c) { return (uint8_t(c) & 0xc0) == 0x80; }
+// Calls f(glyph, x) for each character, x in pixels from the line's start; returns the line's width.
+template <class F>
+double for_glyphs(std::string_view utf8, int size, const F& f) {
+  const float scale = stbtt_ScaleForPixelHeight(&font(), float(size));
+  double x = 0;
+  int before = 0;
+  while (!utf8.empty()) {
+    utf8proc_int32_t character;
+    const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(utf8.data());
+    const auto length = utf8proc_iterate(bytes, utf8proc_ssize_t(utf8.size()), &character);
+    if (length < 0) character = 0xfffd;
+    utf8.remove_prefix(size_t(std::max<utf8proc_ssize_t>(length, 1)));
+    const int glyph = stbtt_FindGlyphIndex(&font(), character < ' ' ? ' ' : character);
+    int advance = 0;
+    stbtt_GetGlyphHMetrics(&font(), glyph, &advance, nullptr);
+    if (before) x += scale * float(stbtt_GetGlyphKernAdvance(&font(), before, glyph));
+    f(glyph, x);
+    x += scale * float(advance);
+    before = glyph;
+  }
+  return x;
+}
+
+// Mixes `color` into one pixel, `cover` of 255 parts.
+void blend(Image& canvas, int x, int y, Color color, int cover) {
+  if (x < 0 || y < 0 || x >= canvas.width || y >= canvas.height) return;
+  uint8_t* const pixel = &canvas.rgb[(size_t(y) * size_t(canvas.width) + size_t(x)) * 3];
+  const uint8_t ink[3] = {color.r, color.g, color.b};
+  for (int c = 0; c < 3; ++c) pixel[c] = uint8_t((pixel[c] * (255 - cover) + ink[c] * cover + 127) / 255);
+}
 
 }  // namespace
 
@@ -66,21 +85,29 @@ void draw_rectangle(Image& canvas, int x, int y, int width, int height, Color co
     }
 }
 
-int text_width(std::string_view utf8, int scale) {
-  const auto characters = std::count_if(utf8.begin(), utf8.end(), [](char c) { return !continues_utf8(c); });
-  return int(characters) * kGlyphWidth * scale;
+int text_width(std::string_view utf8, int size) {
+  return int(std::ceil(for_glyphs(utf8, size, [](int, double) {})));
 }
 
-void draw_text(Image& canvas, std::string_view utf8, int x, int y, Color color, int scale) {
-  for (const char c : utf8) {
-    if (continues_utf8(c)) continue;
-    const Glyph& glyph = glyph_of(c);
-    for (int row = 0; row < 7; ++row)
-      for (int column = 0; column < 5; ++column)
-        if (glyph[size_t(row)] >> (4 - column) & 1)
-          draw_rectangle(canvas, x + column * scale, y + row * scale, scale, scale, color);
-    x += kGlyphWidth * scale;
-  }
+void draw_text(Image& canvas, std::string_view utf8, int x, int y, Color color, int size) {
+  const float scale = stbtt_ScaleForPixelHeight(&font(), float(size));
+  int ascent = 0;
+  stbtt_GetFontVMetrics(&font(), &ascent, nullptr, nullptr);
+  const int baseline = y + int(std::lround(scale * float(ascent)));
+  std::vector<uint8_t> cover;
+  for_glyphs(utf8, size, [&](int glyph, double at) {
+    const double whole = std::floor(at);
+    int left, top, right, bottom;
+    stbtt_GetGlyphBitmapBoxSubpixel(&font(), glyph, scale, scale, float(at - whole), 0, &left, &top, &right, &bottom);
+    const int width = right - left, height = bottom - top;
+    cover.assign(size_t(width) * size_t(height), 0);
+    stbtt_MakeGlyphBitmapSubpixel(&font(), cover.data(), width, height, width, scale, scale, float(at - whole), 0,
+                                  glyph);
+    for (int row = 0; row < height; ++row)
+      for (int column = 0; column < width; ++column)
+        blend(canvas, x + int(whole) + left + column, baseline + top + row, color,
+              cover[size_t(row) * size_t(width) + size_t(column)]);
+  });
 }
 
 }  // namespace wick

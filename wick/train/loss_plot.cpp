@@ -15,8 +15,8 @@ namespace {
 
 constexpr Color kInk{40, 44, 52}, kGrid{226, 228, 232}, kEachStep{170, 200, 235}, kAverage{20, 90, 170};
 
-// Everything is drawn twice as large and halved at the end, which smooths the edges. Sizes below are of the large one.
-constexpr int kWidth = 1920, kHeight = 1080, kTextScale = 4;
+// Everything is drawn at twice the size and halved at the end, which smooths the edges. Sizes below are the large ones.
+constexpr int kWidth = 1920, kHeight = 1080, kTextSize = 36;
 constexpr int kLeft = 190, kRight = 60, kTop = 90, kBottom = 150;
 
 void draw_line(Image& canvas, double x0, double y0, double x1, double y1, int thickness, Color color) {
@@ -41,7 +41,7 @@ Image halved(const Image& image) {
 
 struct Axis {
   std::vector<double> ticks;
-  int begin, end;  // where the first and the last tick lie on the canvas
+  int begin, end;  // the first and the last tick on the canvas
   double at(double value) const {
     return begin + (value - ticks.front()) / (ticks.back() - ticks.front()) * (end - begin);
   }
@@ -49,14 +49,14 @@ struct Axis {
 
 std::string label(double value) { return fmt::format("{:.4g}", std::abs(value) < 1e-12 ? 0.0 : value); }
 
-int width_of(const std::string& text) { return text_width(text, kTextScale); }
-void write(Image& canvas, const std::string& text, int x, int y) { draw_text(canvas, text, x, y, kInk, kTextScale); }
+int width_of(const std::string& text) { return text_width(text, kTextSize); }
+void write(Image& canvas, const std::string& text, int x, int y) { draw_text(canvas, text, x, y, kInk, kTextSize); }
 
 void draw_axes(Image& canvas, const Axis& x, const Axis& y) {
   for (const double tick : y.ticks) {
     const int row = int(y.at(tick));
     draw_rectangle(canvas, x.begin, row, x.end - x.begin, 2, kGrid);
-    write(canvas, label(tick), x.begin - 20 - width_of(label(tick)), row - kGlyphHeight * kTextScale / 2);
+    write(canvas, label(tick), x.begin - 20 - width_of(label(tick)), row - kTextSize / 2);
   }
   for (const double tick : x.ticks) {
     const int column = int(x.at(tick));

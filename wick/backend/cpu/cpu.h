@@ -79,7 +79,7 @@ class CpuBackend final : public ComposedBackend {
   void mse_backward(View da, View dloss, View a, View b) override;
 
   // optimizer
-  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override;
+  void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
 
   // the likeliest

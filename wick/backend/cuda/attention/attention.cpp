@@ -4,7 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "wick/backend/attention_parts.h"
+#include "wick/backend/scratch.h"
 #include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/ranges.h"
 #include "wick/backend/cuda/runtime/cudnn.h"

@@ -11,6 +11,9 @@
 #include "wick/backend/cuda/attention/sm80_ranges.cuh"
 #include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -125,7 +128,7 @@ struct PartOfKeys {
   __device__ __forceinline__ PartOfKeys(const FewQueries<T>& a, int entry, int first, int here, int warp, int lane) {
     const auto seen = [&](int row) { return a.shape.seen(entry, a.query_of(first + min(row, here - 1))); };
     first_seen = seen(0), last_seen = seen(kRows - 1);
-    const int all = (max(last_seen.y - first_seen.x, 0) + kKeyTile - 1) / kKeyTile;
+    const int all = ceil_div(max(last_seen.y - first_seen.x, 0), kKeyTile);
     const int share = (all + (1 << a.part_bits) - 1) >> a.part_bits;
     const int part = (warp << a.block_bits) + int(blockIdx.x);  // the first ones lie in different blocks
     from = first_seen.x + part * share * kKeyTile;
@@ -292,18 +295,18 @@ class FewQueriesCall {
            constant,
            nullptr},
         heads_(s.entries * a_.key_heads),
-        tiles_((a_.rows + kRows - 1) / kRows) {}
+        tiles_(ceil_div(a_.rows, kRows)) {}
 
   // Parts are as many as fill the device, and no more than the cache has tiles of keys: more would only take shared
   // memory, where the next kernel's weights could be on their way. Eight warps a block pay where a part is long; 12.0
   // has no room for them.
   void run() {
     const bool clusters = cuda_.capability() >= 90;
-    const int key_tiles = (a_.shape.keys + kKeyTile - 1) / kKeyTile;
+    const int key_tiles = ceil_div(a_.shape.keys, kKeyTile);
     const int room = cuda_.multiprocessors() * (clusters ? 1 : 2) / (heads_ * tiles_);
     const int most = clusters ? std::min(room, kMostCluster) : room;
     const int blocks = int(std::bit_floor(unsigned(std::clamp(most, 1, key_tiles))));
-    const int of_block = (key_tiles + blocks - 1) / blocks, few = kMostWarps / 2;
+    const int of_block = ceil_div(key_tiles, blocks), few = kMostWarps / 2;
     const bool many = clusters && cuda_.capability() < 120 && of_block >= 4 * few;
     const int warps = many ? kMostWarps : std::min(int(std::bit_ceil(unsigned(of_block))), few);
     attend(blocks, warps, clusters);
@@ -325,9 +328,8 @@ class FewQueriesCall {
             clusters ? blocks : 1, clusters},
            few_queries<T, kD>, a_);
     if (!clusters)
-      launch("attention_add_blocks", cuda_.stream(),
-             {dim3(unsigned((units + kAddThreads - 1) / kAddThreads)), dim3(kAddThreads)}, add_blocks<T, kD>, a_,
-             units);
+      launch("attention_add_blocks", cuda_.stream(), {dim3(unsigned(ceil_div(units, kAddThreads))), dim3(kAddThreads)},
+             add_blocks<T, kD>, a_, units);
   }
 
   CudaBackend& cuda_;

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "wick/backend/cuda/attention/kernels.h"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/mma.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
 
@@ -86,14 +87,14 @@ __device__ __forceinline__ BackwardPart backward_part(const AttentionBackward<T>
   if constexpr (kKeys) {
     // The first keys, which causal attention shows to most queries, go first.
     const int of_tile = a.all_heads * a.splits, split = index % a.splits;
-    const int tile = index / of_tile, all = (s.queries + other - 1) / other;
-    const int first = s.causal ? min(tile * own / other, all) : 0, share = (all - first + a.splits - 1) / a.splits;
+    const int tile = index / of_tile, all = ceil_div(s.queries, other);
+    const int first = s.causal ? min(tile * own / other, all) : 0, share = ceil_div(all - first, a.splits);
     return {index % of_tile / a.splits, tile, split, min(first + split * share, all),
             min(first + (split + 1) * share, all)};
   } else {
     const int tile = a.query_tiles - 1 - (index - a.key_blocks) / a.all_heads;
     const int last = s.causal ? min(s.keys, (tile + 1) * own) : s.keys;
-    return {(index - a.key_blocks) % a.all_heads, tile, 0, 0, (last + other - 1) / other};
+    return {(index - a.key_blocks) % a.all_heads, tile, 0, 0, ceil_div(last, other)};
   }
 }
 
@@ -325,10 +326,10 @@ class AttentionBackwardCall {
                         bool causal, int own, int other, int room)
       : cuda_(cuda), dk_(dk), dv_(dv) {
     const AttentionShape s = attention_shape(q, k, scale, causal);
-    const int heads = int(q.shape[0] * q.shape[2]), key_tiles = (s.keys + own - 1) / own;
+    const int heads = int(q.shape[0] * q.shape[2]), key_tiles = ceil_div(s.keys, own);
     const bool keys_wanted = dk || dv;
     constexpr int kShare = 4;  // tiles of queries that are worth a partial sum
-    const int splits = std::clamp(room / (heads * key_tiles), 1, (s.queries + kShare * other - 1) / (kShare * other));
+    const int splits = std::clamp(room / (heads * key_tiles), 1, ceil_div(s.queries, kShare * other));
     a_ = {HeadsOf<const T>(q),
           HeadsOf<const T>(k),
           HeadsOf<const T>(v),
@@ -341,7 +342,7 @@ class AttentionBackwardCall {
           nullptr,
           s,
           heads,
-          (s.queries + own - 1) / own,
+          ceil_div(s.queries, own),
           splits,
           keys_wanted ? heads * key_tiles * splits : 0};
     if (keys_wanted && a_.splits > 1) {

@@ -6,7 +6,10 @@
 #include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/sm80.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/map/rows.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -21,7 +24,7 @@ __global__ __launch_bounds__(kThreads) void forward_by_mma(const __grid_constant
   T* const q = reinterpret_cast<T*>(memory);
   T *const k = q + kQueries * kPitch<kD>, *const v = k + kKeyTile * kPitch<kD>;
   const AttentionShape& s = a.shape;
-  const int tiles = (s.queries + kQueries - 1) / kQueries, head = int(blockIdx.x) % a.all_heads;
+  const int tiles = ceil_div(s.queries, kQueries), head = int(blockIdx.x) % a.all_heads;
   const int first = (tiles - 1 - int(blockIdx.x) / a.all_heads) * kQueries;  // causal: the longest first
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, row = first + warp * 16 * kM;
   const T *const keys = a.k.at(head, s.heads), *const values = a.v.at(head, s.heads);
@@ -249,7 +252,7 @@ void attention_add_partials(CudaBackend& cuda, View dk, View dv, const float* pa
   const int heads = int(any.shape[2]), all_heads = int(any.shape[0]) * heads, keys = int(any.shape[1]),
             features = int(any.shape[3]);
   constexpr int kBlock = 4 * kAdded * kAddThreads;
-  const dim3 blocks(unsigned((keys * features + kBlock - 1) / kBlock), unsigned(all_heads), 2);
+  const dim3 blocks(unsigned(ceil_div(keys * features, kBlock)), unsigned(all_heads), 2);
   const auto add = [&]<class T>(Type<T>) {
     launch("attention_add_partials", cuda.stream(), {blocks, dim3(kAddThreads), 0, 1, cuda.capability() >= 90},
            add_partials<T>, HeadsOf<T>(dk), HeadsOf<T>(dv), partial, splits, scale, heads, all_heads, keys, features);
@@ -261,7 +264,7 @@ void attention_packed_delta(CudaBackend& cuda, View delta, View dy, View y) {
   const int rows = int(delta.numel());
   constexpr int kBlock = kDeltaRows * kDeltaThreads / kDeltaLanes;
   const auto run = [&]<class T>(Type<T>) {
-    launch("attention_delta", cuda.stream(), {dim3(unsigned((rows + kBlock - 1) / kBlock)), dim3(kDeltaThreads)},
+    launch("attention_delta", cuda.stream(), {dim3(unsigned(ceil_div(rows, kBlock))), dim3(kDeltaThreads)},
            packed_row_products<T>, delta.as<float>(), HeadsOf<const T>(dy), HeadsOf<const T>(y), int(y.shape[2]),
            int(y.shape[1]), int(y.shape[3]), rows);
   };
@@ -271,7 +274,7 @@ void attention_packed_delta(CudaBackend& cuda, View delta, View dy, View y) {
 void attention_by_mma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal) {
   dispatch_heads(q, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) {
     const AttentionForward<T> arguments(y, lse, q, k, v, scale, causal);
-    const int64_t blocks = (q.shape[1] + kQueries - 1) / kQueries * arguments.all_heads;
+    const int64_t blocks = ceil_div(q.shape[1], kQueries) * arguments.all_heads;
     constexpr size_t kBytes = (kQueries + 2 * kKeyTile) * kPitch<kD> * sizeof(T);
     launch("attention", cuda.stream(), {dim3(unsigned(blocks)), dim3(kThreads), kBytes}, forward_by_mma<T, kD>,
            arguments);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "wick/backend/cuda/attention/fragments.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
 
 namespace wick {
 

@@ -5,7 +5,9 @@
 #include "wick/backend/cuda/attention/ranges.h"
 #include "wick/backend/cuda/attention/sm80.cuh"
 #include "wick/backend/cuda/attention/sm80_ranges.cuh"
-#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -28,7 +30,7 @@ __global__ __launch_bounds__(kThreads) void forward_of_ranges(const __grid_const
   T* const q = reinterpret_cast<T*>(memory);
   T *const k = q + kQueries * kPitch<kD>, *const v = k + kKeyTile * kPitch<kD>;
   const RangedShape& s = a.shape;
-  const int all_heads = s.entries * s.heads, tiles = (s.queries + kQueries - 1) / kQueries;
+  const int all_heads = s.entries * s.heads, tiles = ceil_div(s.queries, kQueries);
   const int head = int(blockIdx.x) % all_heads, entry = head / s.heads, key_head = head / s.shared;
   const int first = (tiles - 1 - int(blockIdx.x) / all_heads) * kQueries;  // the last ones see most
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, row = first + warp * 16 * kM;
@@ -212,7 +214,7 @@ void attention_of_ranges(CudaBackend& cuda, View y, View lse, View q, View k, Vi
   dispatch_heads(q, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) {
     const Forward<T> arguments{HeadsOf<const T>(q), HeadsOf<const T>(k), HeadsOf<const T>(v),
                                HeadsOf<T>(y),       lse.as<float>(),     ranged_shape(q, k, scale, causal, ranges)};
-    const int64_t blocks = (q.shape[1] + kQueries - 1) / kQueries * q.shape[0] * q.shape[2];
+    const int64_t blocks = ceil_div(q.shape[1], kQueries) * q.shape[0] * q.shape[2];
     constexpr size_t kBytes = (kQueries + 2 * kKeyTile) * kPitch<kD> * sizeof(T);
     launch("attention", cuda.stream(), {dim3(unsigned(blocks)), dim3(kThreads), kBytes}, forward_of_ranges<T, kD>,
            arguments);

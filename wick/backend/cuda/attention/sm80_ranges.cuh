@@ -2,6 +2,7 @@
 #pragma once
 
 #include "wick/backend/cuda/attention/fragments.cuh"
+#include "wick/backend/cuda/device/integers.h"
 
 namespace wick {
 
@@ -107,12 +108,12 @@ __device__ __forceinline__ BackwardWalk walk_of(const RangedBackward<T>& a, int 
     const int first = w.own_tile * own, last = min(first + own, s.keys);
     w.origin = first_query(s, w.entry, [=](int2 seen) { return seen.y > first; });
     w.last = first_query(s, w.entry, [=](int2 seen) { return seen.x >= last; });
-    w.tiles = (max(w.last - w.origin, 0) + other - 1) / other;
-    const int all = w.tiles * s.shared, share = (all + a.splits - 1) / a.splits;
+    w.tiles = ceil_div(max(w.last - w.origin, 0), other);
+    const int all = w.tiles * s.shared, share = ceil_div(all, a.splits);
     w.begin = min(w.split * share, all);
     w.end = min(w.begin + share, all);
   } else {
-    const int heads = s.entries * s.heads, tiles = (s.queries + own - 1) / own;
+    const int heads = s.entries * s.heads, tiles = ceil_div(s.queries, own);
     w.split = 0;
     w.own_head = (index - a.key_blocks) % heads;
     w.own_tile = tiles - 1 - (index - a.key_blocks) / heads;
@@ -121,7 +122,7 @@ __device__ __forceinline__ BackwardWalk walk_of(const RangedBackward<T>& a, int 
     w.origin = s.seen(w.entry, w.own_tile * own).x;
     w.last = s.seen(w.entry, w.own_tile * own + own - 1).y;
     w.begin = 0;
-    w.end = w.tiles = (max(w.last - w.origin, 0) + other - 1) / other;
+    w.end = w.tiles = ceil_div(max(w.last - w.origin, 0), other);
   }
   return w;
 }
@@ -157,11 +158,11 @@ class RangedBackwardCall {
                      const View& delta, const View& q, const View& k, const View& v, const RangedShape& s, int own,
                      int other, int room)
       : cuda_(cuda), dk_(dk), dv_(dv) {
-    const int key_heads = s.entries * int(k.shape[2]), key_tiles = (s.keys + own - 1) / own;
+    const int key_heads = s.entries * int(k.shape[2]), key_tiles = ceil_div(s.keys, own);
     const bool keys_wanted = dk || dv;
     constexpr int kShare = 4;  // tiles of queries that are worth a partial sum
-    const int walk = s.shared * ((s.queries + other - 1) / other);
-    const int splits = std::clamp(room / (key_heads * key_tiles), 1, (walk + kShare - 1) / kShare);
+    const int walk = s.shared * ceil_div(s.queries, other);
+    const int splits = std::clamp(room / (key_heads * key_tiles), 1, ceil_div(walk, kShare));
     if (keys_wanted && splits > 1) partial_.emplace(cuda, size_t(2 * splits) * size_t(k.numel()) * sizeof(float));
     a_ = {HeadsOf<const T>(q),
           HeadsOf<const T>(k),
@@ -176,7 +177,7 @@ class RangedBackwardCall {
           s,
           splits,
           keys_wanted ? key_heads * key_tiles * splits : 0};
-    blocks_ = a_.key_blocks + (dq ? s.entries * s.heads * ((s.queries + own - 1) / own) : 0);
+    blocks_ = a_.key_blocks + (dq ? s.entries * s.heads * ceil_div(s.queries, own) : 0);
   }
   const RangedBackward<T>& arguments() const { return a_; }
   int blocks() const { return blocks_; }

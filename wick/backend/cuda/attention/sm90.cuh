@@ -5,8 +5,8 @@
 
 #include "wick/backend/cuda/attention/fragments.cuh"
 #include "wick/backend/cuda/attention/heads_map.h"
-#include "wick/backend/cuda/device/cluster.cuh"
-#include "wick/backend/cuda/device/wgmma_fragments.cuh"
+#include "wick/backend/cuda/device/ring.cuh"
+#include "wick/backend/cuda/device/wgmma.cuh"
 
 namespace wick {
 
@@ -16,27 +16,6 @@ constexpr int kStages = 4;
 
 #ifdef WICK_SM90A
 
-template <int kSize>
-struct RingPlace {  // the place that comes next, and how often the ring went round
-  int place = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void advance() {
-    if (++place == kSize) {
-      place = 0;
-      phase ^= 1;
-    }
-  }
-};
-// A box of one head, [tokens, 64], at (feature, token).
-__device__ __forceinline__ void tma_load_head(void* to, const CUtensorMap& map, uint64_t* barrier, int feature,
-                                              int token, int head, int batch) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(barrier)), "r"(feature), "r"(token), "r"(head), "r"(batch)
-      : "memory");
-}
-
 // kTokens tokens from `first` on, 64 features after 64.
 template <int kD, int kTokens, class T>
 __device__ __forceinline__ void load_tokens(T* to, const CUtensorMap& map, uint64_t* full, int first, int head,
@@ -45,7 +24,7 @@ __device__ __forceinline__ void load_tokens(T* to, const CUtensorMap& map, uint6
   for (int feature = 0; feature < kD; feature += 64)
 #pragma unroll
     for (int token = 0; token < kTokens; token += kHeadsBox)
-      tma_load_head(to + feature * kTokens + token * 64, map, full, feature, first + token, head, batch);
+      tma_load(to + feature * kTokens + token * 64, map, full, {feature, first + token, head, batch});
 }
 
 // An operand that is the same in all lanes, from a reduction, which leaves it where products read it. Else each step's
@@ -59,11 +38,11 @@ __device__ __forceinline__ uint64_t uniform(uint64_t operand) {
 template <class T, int kD, int kFragments>
 __device__ __forceinline__ void multiply_rows(float (&s)[kFragments][4], uint64_t a, int a_chunk, uint64_t b,
                                               int b_chunk) {
-  wgmma_rows<T, false>(s, a, b);
+  wgmma<T, false, 8 * kFragments, false, false>(s[0], a, b);
 #pragma unroll
   for (int k = 1; k < kD / 16; ++k)
-    wgmma_rows<T, true>(s, a + uint64_t(k / 4 * (a_chunk >> 4) + k % 4 * 2),
-                        b + uint64_t(k / 4 * (b_chunk >> 4) + k % 4 * 2));
+    wgmma<T, false, 8 * kFragments>(s[0], a + uint64_t(k / 4 * (a_chunk >> 4) + k % 4 * 2),
+                                    b + uint64_t(k / 4 * (b_chunk >> 4) + k % 4 * 2));
   wgmma_commit();
 }
 // Fragments as operand a.
@@ -79,7 +58,8 @@ __device__ __forceinline__ void add_product(float (&sum)[kSums][4], const uint32
   wgmma_fence();
 #pragma unroll
   for (int n = 0; n < kSteps; ++n)
-    wgmma_fragments<T>(sum, weights[n], b + uint64_t(n / 4) * kBlock + uint64_t(n % 4) * wgmma_step(false));
+    wgmma<T, true, 8 * kSums>(sum[0], weights[n],
+                              b + uint64_t(n / 4) * kBlock + uint64_t(n % 4) * WgmmaOperand<false>::kStep);
   wgmma_commit();
 }
 template <class T, int kSums, int kFragments>

@@ -2,6 +2,9 @@
 // heads and ranges of keys, RangedBackward<T>.
 #include "wick/backend/cuda/attention/sm80_ranges.cuh"
 #include "wick/backend/cuda/attention/sm90.cuh"
+#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -80,10 +83,10 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
   const CUtensorMap &own = kKeys ? maps.k : maps.q, &own_partner = kKeys ? maps.v : maps.dy;
   const CUtensorMap &other = kKeys ? maps.q : maps.k, &other_partner = kKeys ? maps.dy : maps.v;
   const int lane = int(threadIdx.x), own_heads = heads_of<kKeys>(s), other_heads = heads_of<!kKeys>(s);
-  barrier_wait(&shared.own_empty[rings.own.place], rings.own.phase ^ 1);
+  barrier_wait(&shared.own_empty[rings.own.stage], rings.own.phase ^ 1);
   if (lane == 0) {
-    auto& tiles = shared.own[rings.own.place];
-    uint64_t* const full = &shared.own_full[rings.own.place];
+    auto& tiles = shared.own[rings.own.stage];
+    uint64_t* const full = &shared.own_full[rings.own.stage];
     const int head = w.own_head % own_heads, entry = w.own_head / own_heads;
     barrier_expect(full, int(sizeof tiles));
     load_tokens<kD, kOwn>(tiles[0], own, full, w.own_tile * kOwn, head, entry);
@@ -96,7 +99,7 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
       if (kKeys) all_head += step / w.tiles;
       token = w.origin + (kKeys ? step % w.tiles : step) * kN;
     }
-    const int stage = rings.other.place;
+    const int stage = rings.other.stage;
     barrier_wait(&shared.empty[stage], rings.other.phase ^ 1);
     uint64_t* const full = &shared.full[stage];
     if (lane == 0) {
@@ -134,9 +137,9 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
   const BackwardWalk w = walk_of<kKeys>(a, index, kOwn, kN);
   const int consumer = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) % 128 / 32, lane = int(threadIdx.x) % 32;
   const int row = w.own_tile * kOwn + consumer * 64 + warp * 16;
-  auto& tiles = shared.own[rings.own.place];
-  const uint64_t own = wgmma_operand(tiles[0] + consumer * 64 * 64, true),
-                 own_partner = wgmma_operand(tiles[1] + consumer * 64 * 64, true);
+  auto& tiles = shared.own[rings.own.stage];
+  const uint64_t own = wgmma_operand<true>(tiles[0] + consumer * 64 * 64),
+                 own_partner = wgmma_operand<true>(tiles[1] + consumer * 64 * 64);
   RowStatistics of_rows;
   if constexpr (!kKeys)
 #pragma unroll
@@ -160,14 +163,14 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
   float grad[kD / 8][4] = {}, grad_partner[kD / 8][4] = {};
   float p[kN / 8][4], dp[kN / 8][4], next[kLooks ? kN / 8 : 8][4];
   RingPlace<kStages>& ring = rings.other;
-  const auto arrived = [&] { barrier_wait(&shared.full[ring.place], ring.phase); };
+  const auto arrived = [&] { barrier_wait(&shared.full[ring.stage], ring.phase); };
   const auto release = [&](int stage) { barrier_arrive(&shared.empty[stage]); };
   const auto scores = [&](auto& to) {
     wgmma_fence();
-    multiply_rows<T, kD>(to, own, kOwn * 128, wgmma_operand(shared.other[ring.place][0], true), kN * 128);
+    multiply_rows<T, kD>(to, own, kOwn * 128, wgmma_operand<true>(shared.other[ring.stage][0]), kN * 128);
   };
   int before = 0;
-  barrier_wait(&shared.own_full[rings.own.place], rings.own.phase);
+  barrier_wait(&shared.own_full[rings.own.stage], rings.own.phase);
   if (kLooks && w.begin < w.end) {
     arrived();
     scores(p);
@@ -175,7 +178,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
     wgmma_arrived(p);
   }
   for (int step = w.begin; step < w.end; ++step) {
-    const int stage = ring.place;
+    const int stage = ring.stage;
     T* const x = shared.other[stage][0];
     const T* const x_partner = shared.other[stage][1];
     if constexpr (!kLooks) {
@@ -196,7 +199,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
     }
     const Place place{row + lane / 4, token + lane % 4 * 2};
     wgmma_fence();
-    multiply_rows<T, kD>(dp, own_partner, kOwn * 128, wgmma_operand(x_partner, true), kN * 128);
+    multiply_rows<T, kD>(dp, own_partner, kOwn * 128, wgmma_operand<true>(x_partner), kN * 128);
     ring.advance();
     const auto in_between = [&](const auto& statistics, const auto& limits) {
       if constexpr (!kLooks) {
@@ -214,7 +217,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
         if (step > w.begin) release(before);
         if (step + 1 < w.end) arrived();
         scores(next);  // of whatever lies there after the last tile: a branch around it would end the overlap
-        if constexpr (kKeys) add_product<T>(grad_partner, p, wgmma_operand(x_partner, false));
+        if constexpr (kKeys) add_product<T>(grad_partner, p, wgmma_operand<false>(x_partner));
         wgmma_wait<kAdding>();
       } else {
         wgmma_wait<0>();
@@ -227,8 +230,8 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
                  ColumnLimits{shared.seen[stage], lane % 4 * 2});
     else
       in_between(of_rows, of_row_limits);
-    if constexpr (kKeys && !kLooks) add_product<T>(grad_partner, p, wgmma_operand(x_partner, false));
-    add_product<T>(grad, dp, wgmma_operand(x, false));
+    if constexpr (kKeys && !kLooks) add_product<T>(grad_partner, p, wgmma_operand<false>(x_partner));
+    add_product<T>(grad, dp, wgmma_operand<false>(x));
     if constexpr (kLooks) {
       wgmma_wait<kAdding>();
       wgmma_arrived(next);
@@ -250,7 +253,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
   store_gradients<kKeys, T, kD>(a, w, staging_of<kD>(tiles[0], consumer, warp), grad, grad_partner, row, lane);
   fence_async();  // before the copy engine writes there again
   __syncwarp();
-  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place]);
+  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.stage]);
   rings.own.advance();
 }
 

@@ -3,10 +3,11 @@
 // computes the probabilities again from the saved log-sum-exp, once for the tiles of keys (dk, dv) and once for those
 // of queries (dq), so that every output has one writer and a fixed order of sums.
 #include "wick/backend/cuda/attention/kernels.h"
-
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/numbers.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -177,8 +178,7 @@ __global__ __launch_bounds__(kThreads) void forward_by_tiles(Forward a) {
   float* const q = reinterpret_cast<float*>(shared_memory);
   float *const k = q + kTileFloats, *const v = k + kTileFloats;
   float* const weights = k;  // once the scores are made, the keys are not needed
-  const int64_t tiles = (a.p.queries + kTile - 1) / kTile, first = blockIdx.x % tiles * kTile,
-                head = blockIdx.x / tiles;
+  const int64_t tiles = ceil_div(a.p.queries, kTile), first = blockIdx.x % tiles * kTile, head = blockIdx.x / tiles;
   const int64_t b = head / a.p.heads, h = head % a.p.heads;
   const auto base = [&](const Heads& x) { return b * x.batch + h * x.head; };
   load_tile(q, a.q, base(a.q), first, a.p.queries, a.p.features);
@@ -264,7 +264,7 @@ __global__ __launch_bounds__(kThreads, 2) void backward_by_tiles(Backward a) {
   float *const own_partner = own + kTileFloats, *const other = own_partner + kTileFloats;
   float *const other_partner = other + kTileFloats, *const weights = other_partner + kTileFloats;
   const int64_t mine = kKeys ? a.p.keys : a.p.queries, others = kKeys ? a.p.queries : a.p.keys;
-  const int64_t tiles = (mine + kTile - 1) / kTile, first = blockIdx.x % tiles * kTile, head = blockIdx.x / tiles;
+  const int64_t tiles = ceil_div(mine, kTile), first = blockIdx.x % tiles * kTile, head = blockIdx.x / tiles;
   const int64_t b = head / a.p.heads, h = head % a.p.heads;
   const auto base = [&](const Heads& x) { return b * x.batch + h * x.head; };
   load_tile(own, a.own, base(a.own), first, mine, a.p.features);
@@ -326,7 +326,7 @@ void launch(CudaBackend& cuda, Kernel* kernel, int tiles_in_memory, int64_t toke
             const Arguments& arguments, const char* name) {
   const int bytes = tiles_in_memory * kTileFloats * int(sizeof(float));
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-  const int64_t blocks = (tokens + kTile - 1) / kTile * heads;
+  const int64_t blocks = ceil_div(tokens, kTile) * heads;
   kernel<<<unsigned(blocks), kThreads, size_t(bytes), cuda.stream()>>>(arguments);
   cuda_launched(name);
 }
@@ -359,8 +359,7 @@ void attention_by_tiles_backward(CudaBackend& cuda, View dq, View dk, View dv, V
 void attention_delta(CudaBackend& cuda, View delta, View dy, View y) {
   const bool narrow = y.shape[3] <= 64;
   const int64_t rows = delta.numel(), per_block = kThreads / (narrow ? 16 : 32);
-  (narrow ? row_products<16>
-          : row_products<32>)<<<unsigned((rows + per_block - 1) / per_block), kThreads, 0, cuda.stream()>>>(
+  (narrow ? row_products<16> : row_products<32>)<<<unsigned(ceil_div(rows, per_block)), kThreads, 0, cuda.stream()>>>(
       delta.as<float>(), heads_of(dy), heads_of(y), int(y.shape[2]), int(y.shape[1]), int(y.shape[3]), int(rows));
   cuda_launched("attention_delta");
 }

@@ -1,9 +1,10 @@
 // Quantised blocks decoded to floats, and floats quantised, to the bits of core/blocks.cpp.
 #include "wick/backend/cuda/linear/blocks.h"
 
-#include "wick/backend/cuda/device/blocks.cuh"
+#include "wick/backend/cuda/linear/blocks.cuh"
 #include "wick/backend/cuda/map/walk.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
 
 namespace wick {
 namespace {
@@ -77,7 +78,7 @@ void decode(CudaBackend& cuda, const View& y, const View& x) {
   const Rows from = rows_of_blocks(x);
   const auto fits = [&] {
     const auto to = rows_of(y);
-    return to && uintptr_t(y.data) % 16 == 0 && (to->rows == 1 || to->stride * int64_t(size_of(y.dtype)) % 16 == 0);
+    return to && aligned(y.data) && (to->rows == 1 || to->stride * int64_t(size_of(y.dtype)) % 16 == 0);
   };
   const bool direct = fits();
   std::optional<Scratch> scratch;

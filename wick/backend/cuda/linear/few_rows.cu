@@ -6,11 +6,14 @@
 
 #include <algorithm>
 
-#include "wick/backend/cuda/device/any_float.cuh"
-#include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
-#include "wick/backend/cuda/device/weight_chunks.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/device/ring.cuh"
+#include "wick/backend/cuda/linear/weight_chunks.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -63,36 +66,19 @@ __device__ __forceinline__ uint32_t row_at(const Arguments<T>& a, int first, int
   return uint32_t(min(value ? i - kRows / 2 : i, last)) * uint32_t(a.w_row) + (value ? uint32_t(a.gated) : 0);
 }
 
-// The stages of a block, and for each a barrier that it is full and one that it is empty.
+// A ring whose stages hold 16 rows. It keeps pointers, and few of them: registers are scarce.
 template <class Weights>
-class Ring {
- public:
-  __device__ __forceinline__ Ring(char* stages, uint64_t* barriers, int warps)
-      : stages_(stages), barriers_(barriers), pitch_(pitch_of<Weights>(warps)) {}
-  __device__ __forceinline__ void init(int copiers, int warps) const {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers_ + i, copiers);
-      barrier_init(barriers_ + kStages + i, 32 * warps);
-    }
-  }
-  __device__ __forceinline__ uint64_t* full() const { return barriers_ + stage_; }
-  __device__ __forceinline__ uint64_t* empty() const { return barriers_ + kStages + stage_; }
-  __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase_); }
-  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase_ ^ 1); }
-  __device__ __forceinline__ char* row(int i) const { return stages_ + (stage_ * kRows + i) * pitch_; }
-  __device__ __forceinline__ void advance() {
-    if (++stage_ == kStages) {
-      stage_ = 0;
-      phase_ ^= 1;
-    }
-  }
+struct Stages {
+  char* stages;
+  uint64_t* barriers;  // full ones, then empty ones
+  int pitch;
+  RingPlace<Weights::kStages> at{};
 
- private:
-  static constexpr int kStages = Weights::kStages;
-  char* stages_;
-  uint64_t* barriers_;
-  int pitch_, stage_ = 0;
-  uint32_t phase_ = 0;
+  __device__ __forceinline__ uint64_t* full() const { return barriers + at.stage; }
+  __device__ __forceinline__ uint64_t* empty() const { return barriers + Weights::kStages + at.stage; }
+  __device__ __forceinline__ void wait_full() const { barrier_wait(full(), at.phase); }
+  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), at.phase ^ 1); }
+  __device__ __forceinline__ char* row(int i) const { return stages + (at.stage * kRows + i) * pitch; }
 };
 
 // A part of a row as it is copied: the 16s that hold it, as far as the weight goes, and two bytes after two behind
@@ -121,7 +107,7 @@ struct Stretch {
 
 // A warp fills the ring: of a tile's rows `warps` chunks a stage.
 template <class Weights, class T>
-__device__ __forceinline__ void fill(const Arguments<T>& a, Ring<Weights> ring, int warps, int lane) {
+__device__ __forceinline__ void fill(const Arguments<T>& a, Stages<Weights> ring, int warps, int lane) {
   const int tile_step = int(gridDim.x) * columns_of_tile(a);
   for (int first = int(blockIdx.x) * columns_of_tile(a); first < a.columns; first += tile_step)
     for (int chunk = 0; chunk < a.chunks; chunk += warps) {
@@ -142,7 +128,7 @@ __device__ __forceinline__ void fill(const Arguments<T>& a, Ring<Weights> ring, 
         __threadfence_block();
         barrier_arrive_after_copies(ring.full());
       }
-      ring.advance();
+      ring.at.advance();
     }
 }
 
@@ -153,8 +139,8 @@ struct Fragment {
   const char* row[2];
 
   template <class T>
-  __device__ __forceinline__ Fragment(const Arguments<T>& a, int first, int chunk, const Ring<Weights>& ring, int warp,
-                                      int lane) {
+  __device__ __forceinline__ Fragment(const Arguments<T>& a, int first, int chunk, const Stages<Weights>& ring,
+                                      int warp, int lane) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = lane / 4 + 8 * r;
@@ -284,7 +270,7 @@ class Output {
 };
 
 template <class Weights, class T>
-__device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ring, float* sums, int warps, int warp,
+__device__ __forceinline__ void multiply(const Arguments<T>& a, Stages<Weights> ring, float* sums, int warps, int warp,
                                          int lane) {
   const int tile_step = int(gridDim.x) * columns_of_tile(a);
   float* other_sums = sums + warps * kRows * a.tokens;
@@ -304,7 +290,7 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ri
         ring.wait_full();
       }
       barrier_arrive(ring.empty());  // each lane: racecheck knows of no other way
-      ring.advance();
+      ring.at.advance();
     }
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
@@ -326,9 +312,12 @@ __global__ void __launch_bounds__(32 * (kManyWarps + 1), 2) few_rows(const __gri
   const int warps = int(blockDim.x) / 32 - 1, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   char* const stages = reinterpret_cast<char*>(memory);
   auto* const barriers = reinterpret_cast<uint64_t*>(stages + ring_bytes<Weights>(warps));
-  const Ring<Weights> ring(stages, barriers, warps);
+  const Stages<Weights> ring{stages, barriers, pitch_of<Weights>(warps)};
   if (threadIdx.x == 0) {
-    ring.init(a.bulk ? kRows : 32, warps);
+    for (int i = 0; i < Weights::kStages; ++i) {
+      barrier_init(barriers + i, a.bulk ? kRows : 32);
+      barrier_init(barriers + Weights::kStages + i, 32 * warps);
+    }
     barrier_init_done();
   }
   __syncthreads();
@@ -371,7 +360,7 @@ bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const 
   constexpr int64_t kElements = 16 * kSteps * Product<Weights>::kParts;
   const int64_t w_row = bytes_of(w.dtype, w.stride[0]);
   if (x.cols == 0 || x.cols % kElements != 0) return false;
-  if (Weights::kAligned && (uintptr_t(w.data) % 16 != 0 || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
+  if (Weights::kAligned && (!aligned(w.data) || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
   for (int64_t token = 0; token < x.rows; token += kTokens) {
     const Arguments<T> a{w.as<const char>(),
                          w.as<const char>() + (w.shape[0] - 1) * w_row + x.cols / kElements * Weights::kBytes,
@@ -414,7 +403,7 @@ bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatri
                    [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias, residual, gated); });
     return done;
   };
-  return x.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
+  return dispatch_16bit(x.dtype, of_type);
 }
 
 }  // namespace wick

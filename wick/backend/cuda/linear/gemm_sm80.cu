@@ -9,9 +9,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "wick/backend/cuda/device/cluster.cuh"
-#include "wick/backend/cuda/device/eights.cuh"
-#include "wick/backend/cuda/device/mma.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/device/tile_copy.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 
@@ -50,48 +51,11 @@ struct Tiling {
   static_assert(kSharedBytes >= kRows * kCols * 2, "y leaves through the same memory");
 };
 
-// The place of a chunk of 16 bytes in a tile with kCols elements a row.
+// The place in bytes of a chunk of 16 bytes in a tile with kCols elements a row.
 template <int kCols>
 __device__ __forceinline__ int chunk_at(int row, int chunk) {
-  constexpr int kChunks = kCols / 8;
-  return row * kCols * 2 + (chunk ^ (kChunks >= 8 ? row % 8 : row / 2 % 4)) * 16;
+  return SwizzledRows<kCols>::place(row, chunk * 8) * 2;
 }
-
-// What a thread copies of tiles [kRows, kCols] along a row-major matrix: 16 bytes of every kStep-th row; zeros beyond
-// the matrix, whose columns are a multiple of 8 or padded to one with zeros.
-template <class T, int kThreads, int kRows, int kCols>
-class TileCopy {
- public:
-  TileCopy() = default;
-  __device__ __forceinline__ TileCopy(const void* m, int64_t ld, int row, int col, int rows, int cols)
-      : ld_(ld), rows_(rows), cols_(cols) {
-    row_ = row + int(threadIdx.x) / kChunks;
-    col_ = col + int(threadIdx.x) % kChunks * 8;
-    at_ = static_cast<const T*>(m) + row_ * ld + col_;
-  }
-  __device__ __forceinline__ void start(char* tile) const {
-    char* const to = tile + chunk_at<kCols>(int(threadIdx.x) / kChunks, int(threadIdx.x) % kChunks);
-#pragma unroll
-    for (int i = 0; i < kRows / kStep; ++i)
-      copy_async(to + i * kStep * kCols * 2, at_ + i * kStep * ld_,
-                 unsigned(row_ + i * kStep) < unsigned(rows_) && unsigned(col_) < unsigned(cols_));
-  }
-  __device__ __forceinline__ void next_rows() {
-    row_ += kRows;
-    at_ += kRows * ld_;
-  }
-  __device__ __forceinline__ void next_cols() {
-    col_ += kCols;
-    at_ += kCols;
-  }
-
- private:
-  static constexpr int kChunks = kCols / 8, kStep = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && kRows % kStep == 0 && kStep % 8 == 0);
-  const T* at_;
-  int64_t ld_;
-  int row_, col_, rows_, cols_;
-};
 
 // Copies the steps of the reduction in their order: along x and w, then along low and f for the groups of the columns.
 // kAcross: w and f are [depth, columns], else [columns, depth].
@@ -102,21 +66,21 @@ class Loader {
       : shape_(shape),
         row_(row),
         col_(col),
-        left_((shape.depth + kDepth - 1) / kDepth),
+        left_(ceil_div(shape.depth, kDepth)),
         x_(shape.x, shape.x_ld, row, 0, shape.rows, shape.depth),
         w_(other(shape.w, shape.w_ld, col, shape.depth, shape.cols)) {}
 
   __device__ __forceinline__ int steps() const {
     int steps = left_;
     for (int g = 0; g < shape_.group_count; ++g)
-      if (touches(shape_.groups[g])) steps += (shape_.groups[g].rank + kDepth - 1) / kDepth;
+      if (touches(shape_.groups[g])) steps += ceil_div(shape_.groups[g].rank, kDepth);
     return steps;
   }
   __device__ __forceinline__ void start_next(char* stage) {
     if (left_ == 0) enter_group();
     --left_;
-    x_.start(stage);
-    w_.start(stage + Tile::kRowBytes);
+    x_.start(reinterpret_cast<T*>(stage));
+    w_.start(reinterpret_cast<T*>(stage + Tile::kRowBytes));
     x_.next_cols();
     if constexpr (kAcross)
       w_.next_rows();
@@ -126,8 +90,10 @@ class Loader {
 
  private:
   static constexpr int kDepth = Tile::kDepth;
-  using XCopy = TileCopy<T, Tile::kThreads, Tile::kRows, kDepth>;
-  using WCopy = TileCopy<T, Tile::kThreads, kAcross ? kDepth : Tile::kCols, kAcross ? Tile::kCols : kDepth>;
+  template <int kRows, int kCols>
+  using Copy = TileCopy<T, Tile::kThreads, kRows, kCols, SwizzledRows<kCols>>;
+  using XCopy = Copy<Tile::kRows, kDepth>;
+  using WCopy = Copy<kAcross ? kDepth : Tile::kCols, kAcross ? Tile::kCols : kDepth>;
 
   static __device__ __forceinline__ WCopy other(const void* m, int64_t ld, int col, int depth, int cols) {
     if constexpr (kAcross)
@@ -141,7 +107,7 @@ class Loader {
   __device__ __forceinline__ void enter_group() {
     while (!touches(shape_.groups[group_])) ++group_;
     const MmaGroup& group = shape_.groups[group_++];
-    left_ = (group.rank + kDepth - 1) / kDepth;
+    left_ = ceil_div(group.rank, kDepth);
     x_ = XCopy(static_cast<const T*>(shape_.low) + group.low_at, shape_.low_ld, row_, 0, shape_.rows, group.rank);
     w_ = other(group.f, group.ld, col_ - group.begin, group.rank, group.end - group.begin);
   }
@@ -283,8 +249,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
 // ---- launches
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 template <class Tile>
 MmaShape make_shape(const ExtendedGemm& g) {
   MmaShape shape{};
@@ -367,7 +331,7 @@ bool mma_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
   if (gpu.capability() < 80 || g.y.dtype == DType::f32 || g.y.transposed || g.x.transposed || g.low.transposed)
     return false;
   const auto fits = [&](const DeviceMatrix& m) {
-    return !m.data || (m.dtype == g.y.dtype && m.ld % 8 == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0);
+    return !m.data || (m.dtype == g.y.dtype && m.ld % 8 == 0 && aligned(m.data));
   };
   for (const DeviceMatrix& m : {g.y, g.x, g.w, g.low})
     if (!fits(m)) return false;
@@ -393,10 +357,7 @@ MmaPlan plan_mma_gemm(const Gpu& gpu, const ExtendedGemm& g) {
 
 void mma_gemm(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile) {
   with_tiling(tile, [&](auto tiling, const TileCost&) {
-    if (g.y.dtype == DType::bf16)
-      launch_tiles<bf16, decltype(tiling)>(cuda, g);
-    else
-      launch_tiles<f16, decltype(tiling)>(cuda, g);
+    dispatch_16bit(g.y.dtype, [&]<class T>(Type<T>) { launch_tiles<T, decltype(tiling)>(cuda, g); });
   });
 }
 

@@ -23,10 +23,12 @@
 #include <utility>
 
 #include "wick/backend/cuda/device/cluster.cuh"
-#include "wick/backend/cuda/device/gated_tile.cuh"
+#include "wick/backend/cuda/device/epilogue.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/ring.cuh"
-#include "wick/backend/cuda/device/tile_output.cuh"
 #include "wick/backend/cuda/device/wgmma.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 #include "wick/backend/cuda/runtime/tensor_map.h"
 
 namespace wick {
@@ -468,7 +470,6 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
 
 // ---- launches
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 constexpr int64_t pairs_of(int64_t rows, const GemmPlan& plan) {
   return ceil_div(rows, kCluster * 64 * plan.consumers);
 }
@@ -635,8 +636,7 @@ bool slices_fit(const ExtendedGemm& g, const GemmPlan& plan) {
     begin += group.f.cols;
   }
   constexpr int64_t k16Bytes = 8;  // in elements
-  const bool aligned =
-      g.s.ld % k16Bytes == 0 && g.s.cols % k16Bytes == 0 && reinterpret_cast<uintptr_t>(g.s.data) % 16 == 0;
+  const bool aligned = g.s.ld % k16Bytes == 0 && g.s.cols % k16Bytes == 0 && aligned(g.s.data);
   return g.group_count > 0 && (!g.s.data || (!g.s.transposed && g.s.dtype == g.y.dtype && aligned));
 }
 
@@ -739,10 +739,7 @@ void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& pla
     if (plan.consumers == 2) return launch_as(type, two, std::integral_constant<int, 0>());
     launch_as(type, std::integral_constant<int, 3>(), std::integral_constant<int, 0>());
   };
-  if (g.y.dtype == DType::bf16)
-    with_type(Type<bf16>());
-  else
-    with_type(Type<f16>());
+  dispatch_16bit(g.y.dtype, with_type);
 }
 
 }  // namespace wick

@@ -11,9 +11,13 @@
 #include <limits>
 
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/device/ring.cuh"
-#include "wick/backend/cuda/device/tile_output.cuh"
 #include "wick/backend/cuda/device/wgmma.cuh"
+#include "wick/backend/cuda/linear/lora_rank.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 #include "wick/backend/cuda/runtime/tensor_map.h"
 
 namespace wick {
@@ -48,13 +52,6 @@ struct PassShape {
   float4* parts;           // of x f: [row_tiles][slices][kRank / 8][kPeers]
   float4* gradient_parts;  // of x^T s: [chunks][shares][kRank / 8][kPeers]
 };
-
-[[maybe_unused]] __device__ __forceinline__ void add(float4& total, const float4& part) {
-  total.x += part.x;
-  total.y += part.y;
-  total.z += part.z;
-  total.w += part.w;
-}
 
 #ifdef WICK_SM90A
 
@@ -196,14 +193,8 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
                     first + uint32_t(P::kStages * kTileBytes) + P::kLow,
                     shared_address(&factors_full)};
   if (threadIdx.x == 0) {
-    for (int i = 0; i < P::kStages; ++i) {
-      barrier_init(rings.x.full + 8 * i, 1);
-      barrier_init(rings.x.empty + 8 * i, 1);
-    }
-    for (int i = 0; i < P::kLowStages; ++i) {
-      barrier_init(rings.low.full + 8 * i, 1);
-      barrier_init(rings.low.empty + 8 * i, 1);
-    }
+    rings.x.init(1, 1);
+    rings.low.init(1, 1);
     barrier_init(rings.factors_full, 1);
     barrier_init_done();
   }
@@ -322,8 +313,6 @@ __global__ void __launch_bounds__(kSums* kSumGroups) gradient_kernel(const __gri
 
 // ---- launches
 
-constexpr int ceil_div(int64_t a, int64_t b) { return int((a + b - 1) / b); }
-
 struct PassPlan {
   int slices = 1, shares = 1;
 };
@@ -362,8 +351,8 @@ void launch_pass(CudaBackend& cuda, const Projection* p, const FactorGradient& g
                  Follows follows) {
   using P = Pass<kRank, kProject>;
   PassShape shape{};
-  shape.row_tiles = ceil_div(g.x.rows, kTile);
-  shape.chunks = ceil_div(g.x.cols, kTile);
+  shape.row_tiles = int(ceil_div(g.x.rows, kTile));
+  shape.chunks = int(ceil_div(g.x.cols, kTile));
   const PassPlan plan = follows == Follows::product ? plan_behind(shape.row_tiles, shape.chunks)
                                                     : plan_pass(P::kBlocks * cuda.multiprocessors(), shape.row_tiles,
                                                                 shape.chunks, P::kMostChunks, kRank, kProject);
@@ -409,7 +398,7 @@ void PartialGradients::finish() {
                    static_cast<float*>(g.out.data),
                    g.out.transposed ? 1 : g.out.ld,
                    g.out.transposed ? g.out.ld : 1,
-                   int64_t(ceil_div(g.x.cols, kTile)) * ranks / 8 * kPeers,
+                   ceil_div(g.x.cols, kTile) * ranks / 8 * kPeers,
                    shares,
                    ranks / 8,
                    int(g.x.cols),
@@ -434,18 +423,7 @@ void stream(CudaBackend& cuda, const Projection* p, const FactorGradient& g, Par
     else
       launch_pass<T, kRank, false>(cuda, p, g, gradients, follows);
   };
-  const auto with_type = [&](auto type) {
-    if (g.s.cols <= 16)
-      launch_with(type, std::integral_constant<int, 16>());
-    else if (g.s.cols <= 32)
-      launch_with(type, std::integral_constant<int, 32>());
-    else
-      launch_with(type, std::integral_constant<int, 64>());
-  };
-  if (g.x.dtype == DType::bf16)
-    with_type(Type<bf16>());
-  else
-    with_type(Type<f16>());
+  dispatch_16bit(g.x.dtype, [&](auto type) { with_rank_tile(g.s.cols, [&](auto rank) { launch_with(type, rank); }); });
 }
 
 }  // namespace wick

@@ -1,7 +1,10 @@
 // Rotary positions: pairs of features turned by given angles. A block turns all heads of some tokens, and a thread the
 // same pairs of several heads, so that it reads their angles once.
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/map/rows.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -200,9 +203,9 @@ Launch shape_of(const CudaBackend& cuda, int64_t tokens, int64_t heads, int64_t 
   const int64_t across = std::min<int64_t>(packs, kThreads);
   const bool few = tokens * heads * across < int64_t(cuda.multiprocessors()) * kThreads;
   const int64_t most = std::max<int64_t>((few ? 32 : kThreads) / across, 1);
-  const int64_t down = std::min(few ? heads : (heads + kHeads - 1) / kHeads, most);
+  const int64_t down = std::min(few ? heads : ceil_div(heads, kHeads), most);
   const dim3 threads(unsigned(across), unsigned(down), unsigned(few ? 1 : std::min<int64_t>(most / down, 64)));
-  const dim3 blocks(unsigned((tokens + threads.z - 1) / threads.z), unsigned(few ? (heads + down - 1) / down : 1));
+  const dim3 blocks(unsigned(ceil_div(tokens, threads.z)), unsigned(few ? ceil_div(heads, down) : 1));
   return {blocks, threads, 0, 1, cuda.capability() >= 90};
 }
 
@@ -232,7 +235,7 @@ void CudaBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool
 void CudaBackend::rope_angles(View cos, View sin, View positions, View frequencies) {
   const int64_t count = cos.numel();
   if (count == 0) return;
-  angles_of<<<unsigned((count + kThreads - 1) / kThreads), kThreads, 0, stream_>>>(
+  angles_of<<<unsigned(ceil_div(count, kThreads)), kThreads, 0, stream_>>>(
       cos.as<float>(), sin.as<float>(), positions.as<const int32_t>(), frequencies.as<const float>(), count,
       int(frequencies.numel()));
   cuda_launched("rope_angles");

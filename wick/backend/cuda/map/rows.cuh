@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/numbers.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
 
 namespace wick {
 
@@ -83,8 +85,6 @@ __device__ __forceinline__ void prefetch(const T* from, int count) {
 #endif
 }
 
-inline bool aligned(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
-
 // The dtype in which a kernel reads and writes all of these.
 inline DType common_dtype(std::initializer_list<View> views) {
   std::optional<DType> common;
@@ -140,10 +140,10 @@ inline dim3 row_threads(int64_t packs, int held = kHeldPacks) {
   unsigned lanes = 4;
   while (lanes < 32 && packs > lanes * held) lanes *= 2;
   if (packs <= lanes * held) return dim3(lanes, kFewRowThreads / lanes);
-  const int64_t threads = (packs + held - 1) / held;
+  const int64_t threads = ceil_div(packs, held);
   return dim3(unsigned(std::min<int64_t>((threads + 31) / 32 * 32, kRowThreads)));
 }
-inline unsigned row_blocks(int64_t rows, dim3 threads) { return unsigned((rows + threads.y - 1) / threads.y); }
+inline unsigned row_blocks(int64_t rows, dim3 threads) { return unsigned(ceil_div(rows, threads.y)); }
 
 // What is left over of the last block does the last row once more, to the same bits.
 __device__ __forceinline__ int64_t this_row(int64_t rows) {

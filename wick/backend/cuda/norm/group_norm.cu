@@ -11,8 +11,9 @@
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
 #include "wick/backend/cuda/device/mma.cuh"
-#include "wick/backend/cuda/device/total.cuh"
+#include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/norm/tiles.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {

@@ -2,6 +2,7 @@
 // use; the sums over rows behind the gradients of weights and modulations are taken apart (device/tiles.cuh).
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/norm/tiles.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {

@@ -7,8 +7,8 @@
 // an element has in a sum makes no difference as long as both operands agree.
 #pragma once
 
-#include "wick/backend/cuda/device/blocks.cuh"
 #include "wick/backend/cuda/device/mma.cuh"
+#include "wick/backend/cuda/linear/blocks.cuh"
 
 namespace wick {
 

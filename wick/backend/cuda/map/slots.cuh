@@ -2,11 +2,13 @@
 // what does not fit into the arguments of one launch goes to the next.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "wick/backend/cuda/runtime/check.h"
+#include "wick/backend/cuda/device/integers.h"
 
 namespace wick {
 
@@ -29,7 +31,7 @@ struct SlotTable {
     if (count == kSlots) return false;
     first_block[count] = blocks;
     slots[count++] = slot;
-    blocks += uint32_t((slot.numel + kSlotPart - 1) / kSlotPart);
+    blocks += uint32_t(ceil_div(slot.numel, kSlotPart));
     return true;
   }
 };
