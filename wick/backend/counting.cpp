@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// What processes take past their tensors (bench/results/plan-cpu-2026-11-21.md): 41 to 153 MiB with language models.
+// The memory of processes beyond their tensors (bench/results/plan-cpu-2026-11-21.md): 41 to 153 MiB with language
+// models.
 constexpr DeviceKind kCpu{.name = "cpu",
                           .is_device = false,
                           .workspace = 0,

@@ -1,5 +1,5 @@
-// The CPU backend: f32 activations, one thread pool (OpenMP) for oneDNN and for us. One file an op family; what the
-// methods promise stands in wick/backend/backend.h.
+// The CPU backend: f32 activations, one thread pool (OpenMP) for oneDNN and for us. One file an op family;
+// backend.h documents the methods.
 #pragma once
 
 #include "wick/backend/composed.h"
@@ -82,7 +82,7 @@ class CpuBackend final : public ComposedBackend {
   void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
 
-  // the likeliest
+  // argmax
   void argmax(View ids, View largest, View x) override;
 };
 
