@@ -16,7 +16,7 @@ int main(int argc, char** argv) try {
   const Sdxl sdxl = Sdxl::load(model, {.adapter = &lora});
   const NoiseSchedule schedule = NoiseSchedule::read(model / "scheduler");
   LatentCache data(sdxl, model, Dataset::scan(argv[2], sdxl_buckets(model)));
-  AdamW optimizer(lora.parameters(), {.lr = 1e-4f});
+  Optimizer optimizer(lora.parameters(), {.lr = 1e-4f});
   TrainRng rng(42);
 
   for (int step = 1; step <= std::atoi(argv[4]); ++step) {

@@ -43,12 +43,12 @@ TEST(GoldenCurve, TenStepsAreThoseOfPyTorch) {
   const Sdxl sdxl =
       Sdxl::load(model, {.adapter = &lora, .backend = &test::backend(), .vae_encoder = false, .vae_decoder = false});
   const NoiseSchedule schedule = NoiseSchedule::read(model / "scheduler");
-  AdamW optimizer(lora.parameters(), {.lr = number("lr"),
-                                      .beta1 = number("beta1"),
-                                      .beta2 = number("beta2"),
-                                      .eps = number("eps"),
-                                      .weight_decay = number("weight_decay"),
-                                      .max_grad_norm = number("max_grad_norm")});
+  Optimizer optimizer(lora.parameters(), {.rule = {.beta1 = number("beta1"),
+                                                   .beta2 = number("beta2"),
+                                                   .eps = number("eps"),
+                                                   .weight_decay = number("weight_decay")},
+                                          .lr = number("lr"),
+                                          .max_grad_norm = number("max_grad_norm")});
 
   const Tensor losses = out.load("losses"), norms = out.load("grad_norms");
   for (int64_t i = 0; i < losses.numel(); ++i) {

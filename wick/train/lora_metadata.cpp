@@ -17,6 +17,7 @@
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
 #include "wick/io/sha256.h"
+#include "wick/train/optimizer.h"
 
 namespace wick {
 namespace {
@@ -127,7 +128,7 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_learning_rate", fmt::format("{}", c.lr)},
       {"ss_text_encoder_lr", has_part(tensors, "lora_te") ? fmt::format("{}", c.lr) : "None"},
       {"ss_clip_skip", "None"},
-      {"ss_optimizer", fmt::format("AdamW(weight_decay={})", c.weight_decay)},
+      {"ss_optimizer", fmt::format("{}(weight_decay={})", name_of(OptimizerOptions::of(c).rule.kind), c.weight_decay)},
       {"ss_lr_scheduler", schedule == "constant" && c.warmup > 0 ? "constant_with_warmup" : schedule},
       {"ss_lr_warmup_steps", fmt::format("{}", c.warmup)},
       {"ss_max_grad_norm", fmt::format("{}", c.max_grad_norm)},

@@ -59,7 +59,8 @@ MemoryPlan plan_memory(const TrainConfig& config, const fs::path& model, const D
   plan.what = task->describe();
   for (const Parameter& p : task->parameters()) plan.trained += p.value.numel();
 
-  AdamW optimizer(task->parameters(), {.average = float(config.ema)});
+  Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
+  for (const auto& [name, value] : optimizer.states()) plan.state += size_t(value.numel()) * size_of(value.dtype());
   TrainStep step(*task, optimizer, std::min(config.accumulate, kMicroBatches), /*graph=*/false);
   memory.reset_peak();
   TrainRng rng(0);

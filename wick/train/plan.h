@@ -18,7 +18,8 @@ struct MemoryPlan {  // bytes
   std::string what;  // as the run describes itself: "A LoRA of rank 32 on 722 modules, 42.6 M parameters"
   Size bucket;       // of pictures, or a row of text: its tokens x 1
   DeviceKind device;
-  int64_t trained = 0;  // numbers in what is trained, of which a state holds several copies
+  int64_t trained = 0;  // numbers in what is trained
+  size_t state = 0;     // of a state file, without its header
 
   // Tensors, and the scratch of kernels where that weighs.
   size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of --accumulate

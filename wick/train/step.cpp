@@ -42,7 +42,7 @@ StepOutcome StepReport::wait() const {
           .halted = scalars[kHalted] != 0};
 }
 
-TrainStep::TrainStep(Task& task, AdamW& optimizer, int64_t accumulate, bool graph)
+TrainStep::TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool graph)
     : task_(task),
       optimizer_(optimizer),
       accumulate_(accumulate),
@@ -51,7 +51,7 @@ TrainStep::TrainStep(Task& task, AdamW& optimizer, int64_t accumulate, bool grap
   Memory& memory = backend_.memory();
   const MemoryScope scope(Purpose::optimizer);
   loss_ = zeros({1}, DType::f32, memory);
-  report_ = zeros({1 + kAdamWScalars}, DType::f32, memory);
+  report_ = zeros({1 + kStepScalars}, DType::f32, memory);
   if (accumulate > 1) sums_ = zeros({numel(optimizer.parameters())}, DType::f32, memory);
 }
 
@@ -140,7 +140,7 @@ Grads TrainStep::sums() const {
 void TrainStep::finish(const Grads& grads) {
   optimizer_.update(grads);
   backend_.copy(report_.window({1}, {1}), loss_);
-  backend_.copy(report_.window({kAdamWScalars}, {1}, 1), optimizer_.scalars());
+  backend_.copy(report_.window({kStepScalars}, {1}, 1), optimizer_.scalars());
 }
 
 }  // namespace wick

@@ -32,7 +32,7 @@ class StepReport {
 class TrainStep {
  public:
   // Gradients are summed over `accumulate` batches; `graph` allows capturing.
-  TrainStep(Task& task, AdamW& optimizer, int64_t accumulate, bool graph);
+  TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool graph);
 
   // The next step, on the task's next batches.
   StepReport operator()(TrainRng& rng, float lr);
@@ -54,12 +54,12 @@ class TrainStep {
   void finish(const Grads& grads);
 
   Task& task_;
-  AdamW& optimizer_;
+  Optimizer& optimizer_;
   int64_t accumulate_;
   bool graph_;
   Backend& backend_;
   Tensor loss_;    // [1], the mean over the batches of a step
-  Tensor report_;  // [1 + kAdamWScalars]
+  Tensor report_;  // [1 + kStepScalars]
   Tensor sums_;    // of gradients, all parameters one after the other; empty where a step is one batch
   std::map<std::string, Recorded> recorded_;
   int64_t runs_ = 0;

@@ -1,7 +1,7 @@
 // Attention by the way that plan.h chooses.
 #include <algorithm>
 
-#include "wick/backend/attention_parts.h"
+#include "wick/backend/scratch.h"
 #include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/plan.h"
 #include "wick/backend/cuda/device/integers.h"
