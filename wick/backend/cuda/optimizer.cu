@@ -73,7 +73,7 @@ __device__ bool next_scalars(float* scalars, bool scales_loss) {
   return true;
 }
 
-// By one thread, before the update: it changes the scalars.
+// Runs in one thread, before the update's kernels: it changes the scalars.
 template <class Rule>
 __global__ void begin_step(Factors<Rule>* factors, float* scalars, const OptimizerStep step) {
   const float scale = scalars[kGradScale] / scalars[kLossScale], norm = scale * sqrtf(scalars[kSumOfSquares]);

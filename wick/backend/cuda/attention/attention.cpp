@@ -19,7 +19,7 @@ bool lies_right(const View& v) {
   return all;
 }
 
-// Empty views are outputs that nobody wants.
+// Empty views are unwanted outputs.
 bool all_aligned(const View& q, std::initializer_list<View> views) {
   return std::all_of(views.begin(), views.end(),
                      [&](const View& v) { return !v || (v.dtype == q.dtype && lies_right(v)); });
@@ -82,6 +82,20 @@ class Output {
 // Entries and heads of [B, T, H, D], or of statistics [B, H, T], from `entry` and `head` on.
 View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_t heads) {
   return part_of(part_of(v, 0, entry, entries), v.rank() == 4 ? 2 : 1, head, heads);
+}
+
+auto kernel_of(AttentionWay way) {
+  return way == AttentionWay::few     ? attention_of_few_queries
+         : way == AttentionWay::wgmma ? attention_by_wgmma
+         : way == AttentionWay::mma   ? attention_by_mma
+         : way == AttentionWay::tiles ? attention_by_tiles
+                                      : attention_by_rows;
+}
+auto backward_kernel_of(AttentionWay way) {
+  return way == AttentionWay::wgmma   ? attention_by_wgmma_backward
+         : way == AttentionWay::mma   ? attention_by_mma_backward
+         : way == AttentionWay::tiles ? attention_by_tiles_backward
+                                      : attention_by_rows_backward;
 }
 
 // False, and nothing done, where cuDNN has no kernel.

@@ -75,7 +75,7 @@ class DenseInput {
 };
 
 // A contiguous output of a given dtype; finish() once the kernels that write it are launched. load() first where they
-// add to what it holds.
+// add to its contents.
 class DenseOutput {
  public:
   DenseOutput(CudaBackend& cuda, const View& view, DType dtype) : cuda_(cuda), target_(view), view_(view) {
