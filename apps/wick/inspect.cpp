@@ -50,7 +50,7 @@ std::vector<Listed> tensors_of(const SafetensorsFile& file) {
 std::vector<Listed> tensors_of(const GgufFile& file) {
   std::vector<Listed> tensors;
   for (const auto& [name, info] : file.tensors())
-    tensors.push_back({name, info.type_name, info.shape, info.bytes.value_or(0)});
+    tensors.push_back({name, info.dtype_name, info.shape, info.bytes.value_or(0)});
   return tensors;
 }
 

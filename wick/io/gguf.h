@@ -75,7 +75,7 @@ class GgufMetadata {
 };
 
 struct GgufTensor {
-  std::string type_name;       // "Q4_K", "IQ4_XS", or "type 99"
+  std::string dtype_name;      // "Q4_K", "IQ4_XS", or "type 99"
   std::optional<DType> dtype;  // none where Wick cannot load it
   Shape shape;
   uint64_t begin = 0;             // bytes from the start of the file

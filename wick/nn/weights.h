@@ -55,12 +55,12 @@ class Weights {
   using Options = WeightsOptions;
 
   Weights(TensorSource source, Options options);
-  static Weights open(const std::filesystem::path& path, Options options = {});  // open_source()
-  static Weights of(std::map<std::string, Tensor> tensors, Options options = {});
-  // An outline_source(). A model constructed on it in the memory of a CountingBackend lists its modules and their
-  // sizes, and the memory that it takes.
-  static Weights outline(Options options);
-  static Weights drawn(uint64_t seed, float deviation, Options options);  // drawn_source()
+  static Weights open(const std::filesystem::path& path, Options o = {}) { return {open_source(path), o}; }
+  static Weights of(std::map<std::string, Tensor> tensors, Options o = {}) { return {memory_source(tensors), o}; }
+  // A model constructed on an outline in the memory of a CountingBackend lists its modules and their sizes, and the
+  // memory that it takes.
+  static Weights outline(Options o) { return {outline_source(), o}; }
+  static Weights drawn(uint64_t seed, float deviation, Options o) { return {drawn_source(seed, deviation), o}; }
 
   bool is_outline() const;  // there are shapes and no values
   bool has(const std::string& name) const;
