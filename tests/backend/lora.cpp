@@ -166,7 +166,7 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   expect_same_bits(again, dx, "dx");
   expect_same_bits(ddown_again, ddown, "ddown");
   expect_same_bits(dup_again, dup, "dup");
-  // Fewer outputs may choose another kernel for the same numbers.
+  // What is wanted may choose another way to the same numbers.
   backend().lora_linear_backward(again, {}, {}, dy, x, s, w, factors(down, up, scale));
   expect_near(again, want.dx, tolerance, "dx alone");
   const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});

@@ -186,7 +186,7 @@ Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options
   };
   const Weights files = source();
   Llama model(Scope(files, "llama", options.adapter), config, options.checkpointing);
-  if (options.adapter) options.adapter->check_complete();  // before the long work
+  if (options.adapter) options.adapter->check_complete();  // before what takes long
   const bool rehearses = options.rehearse && !backend.memory().on_host();
   std::future<void> reading =
       std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { files.read_deferred(); });

@@ -39,9 +39,9 @@ struct LlamaConfig {
 
   // Throws Error that names the first key of which Wick does not know the value, or the architecture.
   static LlamaConfig parse(const Config& config);
-  // Reads a transformers folder, where generation_config.json may name more ids that end an answer, or a GGUF file.
+  // Of a transformers folder, where generation_config.json may name more ids that end an answer, or a GGUF file.
   static LlamaConfig read(const std::filesystem::path& path);
-  // Whether `path` is a transformers folder or a GGUF file, of any architecture.
+  // Whether that is a transformers folder or a GGUF file, of whatever architecture.
   static bool is_here(const std::filesystem::path& path);
 
   int64_t query_width() const { return heads * head_dim; }

@@ -27,7 +27,7 @@ class Linear {
   Tensor operator()(const Tensor& x, const Tensor& residual = {}) const { return apply(x, residual, false); }
   // The same as the end of a block under checkpoint(): its output is not computed when the block runs again.
   Tensor last(const Tensor& x, const Tensor& residual) const { return apply(x, residual, /*ends_block=*/true); }
-  // SwiGLU of its output: one kernel where no gradients are wanted and no LoRA is on.
+  // swiglu of it: in one kernel where no gradients are wanted and no LoRA is on.
   Tensor gated(const Tensor& x) const;
 
  private:

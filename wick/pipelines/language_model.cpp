@@ -15,7 +15,7 @@ Tokenizer load_tokenizer(const std::filesystem::path& path) {
 }
 
 LanguageModel LanguageModel::load(const std::filesystem::path& path, const LlamaOptions& options) {
-  Tokenizer tokenizer = load_tokenizer(path);  // first: its errors are found quickly
+  Tokenizer tokenizer = load_tokenizer(path);  // first: it is quickly told if something is wrong with it
   return {Llama::load(path, options), std::move(tokenizer)};
 }
 

@@ -9,7 +9,7 @@
 
 namespace wick {
 
-// The tokenizer of a transformers folder, or the one in a GGUF file.
+// Of a transformers folder, or that which a GGUF file carries.
 Tokenizer load_tokenizer(const std::filesystem::path& path);
 
 struct LanguageModel {
