@@ -39,7 +39,7 @@ struct LlamaConfig {
 
   // Throws Error that names the first key of which Wick does not know the value, or the architecture.
   static LlamaConfig parse(const Config& config);
-  // Of a transformers folder, where generation_config.json may name more ids that end an answer, or a GGUF file.
+  // Of a transformers folder, where generation_config.json may name more ids that end an answer, or of a GGUF file.
   static LlamaConfig read(const std::filesystem::path& path);
   // Whether that is a transformers folder or a GGUF file, of whatever architecture.
   static bool is_here(const std::filesystem::path& path);
