@@ -84,20 +84,6 @@ View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_
   return part_of(part_of(v, 0, entry, entries), v.rank() == 4 ? 2 : 1, head, heads);
 }
 
-auto kernel_of(AttentionWay way) {
-  return way == AttentionWay::few     ? attention_of_few_queries
-         : way == AttentionWay::wgmma ? attention_by_wgmma
-         : way == AttentionWay::mma   ? attention_by_mma
-         : way == AttentionWay::tiles ? attention_by_tiles
-                                      : attention_by_rows;
-}
-auto backward_kernel_of(AttentionWay way) {
-  return way == AttentionWay::wgmma   ? attention_by_wgmma_backward
-         : way == AttentionWay::mma   ? attention_by_mma_backward
-         : way == AttentionWay::tiles ? attention_by_tiles_backward
-                                      : attention_by_rows_backward;
-}
-
 // False, and nothing done, where cuDNN has no kernel.
 bool backward_by_cudnn(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, const View& statistics) {
   const Output grad_q(cuda, g.dq, a.q.dtype, a.q.shape), grad_k(cuda, g.dk, a.q.dtype, a.k.shape),
