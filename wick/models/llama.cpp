@@ -184,7 +184,7 @@ Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
   };
   const Weights weights = source();
   Llama model(Scope(weights, "llama", options.adapter), config, options.checkpointing);
-  if (options.adapter) options.adapter->check_complete();  // before what takes long
+  if (options.adapter) options.adapter->check_complete();  // before the long work
   const bool rehearses = options.rehearse && !backend.memory().on_host();
   std::future<void> reading =
       std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { weights.read_deferred(); });

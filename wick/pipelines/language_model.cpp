@@ -15,7 +15,7 @@ Tokenizer load_tokenizer(const Checkpoint& model) {
 }
 
 LanguageModel LanguageModel::load(const Checkpoint& files, const LlamaOptions& options) {
-  Tokenizer tokenizer = load_tokenizer(files);  // first: it is quickly told if something is wrong with it
+  Tokenizer tokenizer = load_tokenizer(files);  // first: its errors are found quickly
   return {Llama::load(files, options), std::move(tokenizer)};
 }
 

@@ -7,7 +7,7 @@
 
 namespace wick {
 
-// A transformers folder's, or the one that a GGUF file carries.
+// The tokenizer of a transformers folder, or the one in a GGUF file.
 Tokenizer load_tokenizer(const Checkpoint& model);
 
 struct LanguageModel {
