@@ -1,6 +1,6 @@
-// Attention on CUDA, forward and backward, by each way that takes 16-bit heads, in CUDA graphs. Prints one JSON object
-// a row: the products of the mathematics (two forward, five backward) in GFLOP, the median microseconds of each way,
-// and how far each is from f32 arithmetic on the same inputs, relative to the norm of the result.
+// Attention on CUDA, forward and backward, by each kernel that takes 16-bit heads, in CUDA graphs. Prints one JSON
+// object per row: the products of the mathematics (two forward, five backward) in GFLOP, each kernel's median
+// microseconds, and its distance from f32 arithmetic on the same inputs, relative to the norm of the result.
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -15,12 +15,12 @@ struct Problem {
   const char* name;
   int64_t batch, queries, keys, heads, features;
   bool causal = false;
-  int64_t shared = 0;  // heads that read the same keys, of a language model, whose ranges say what is causal
+  int64_t shared = 0;  // query heads per head of keys in a language model, whose ranges express causality
 
   Shape of_queries() const { return {batch, queries, heads, features}; }
   Shape of_keys() const { return {batch, keys, shared ? heads / shared : heads, features}; }
   float scale() const { return 1 / std::sqrt(float(features)); }
-  double product() const {  // GFLOP of one
+  double product() const {  // GFLOP of one product
     return 2e-9 * double(batch * heads * queries * keys * features) * (causal ? 0.5 : 1);
   }
 };
@@ -40,7 +40,7 @@ class Bench {
                                     backward ? "backward" : "forward", p.product() * (backward ? 5 : 2));
       for (const char* way : {"cudnn", "wgmma", "mma"}) {
         if (p.shared && way == std::string("cudnn")) continue;  // our own would run instead
-        setenv("WICK_CUDA_ATTENTION", way, 1);
+        setenv("WICK_CUDA_WAY", fmt::format("attention:{}", way).c_str(), 1);
         const Outputs o = run(p, q, k, v, dy);
         const double us = time([&] { backward ? gradients(p, o, q, k, v, dy) : forward(p, o, q, k, v); });
         row += fmt::format(", \"{}\": {:.1f}", way, us);
@@ -51,7 +51,7 @@ class Bench {
         else
           row += fmt::format(", \"{} y\": {:.2e}", way, error(o.y, reference.y));
       }
-      unsetenv("WICK_CUDA_ATTENTION");
+      unsetenv("WICK_CUDA_WAY");
       fmt::print("{}}}\n", row);
       std::fflush(stdout);
     }
@@ -78,11 +78,14 @@ class Bench {
     return ranges.constant();
   }
   void forward(const Problem& p, const Outputs& o, const Tensor& q, const Tensor& k, const Tensor& v) {
-    device_.attention(o.y, o.lse, q, k, v, p.scale(), p.causal, ranges_);
+    device_.attention(
+        {.y = o.y, .lse = o.lse, .q = q, .k = k, .v = v, .scale = p.scale(), .causal = p.causal, .ranges = ranges_});
   }
   void gradients(const Problem& p, const Outputs& o, const Tensor& q, const Tensor& k, const Tensor& v,
                  const Tensor& dy) {
-    device_.attention_backward(o.dq, o.dk, o.dv, dy, o.y, o.lse, q, k, v, p.scale(), p.causal, ranges_);
+    device_.attention_backward(
+        {.y = o.y, .lse = o.lse, .q = q, .k = k, .v = v, .scale = p.scale(), .causal = p.causal, .ranges = ranges_},
+        {.dq = o.dq, .dk = o.dk, .dv = o.dv, .dy = dy});
   }
   Outputs run(const Problem& p, const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& dy) {
     const DType t = q.dtype();

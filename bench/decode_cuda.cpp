@@ -1,5 +1,5 @@
-// What a step of a language model is made of, on a GPU: one line of JSON a row, microseconds (medians of graph
-// replays), and the rate at which bytes move as a part of a copy's of 128 MiB. Shapes are Mistral 7B's. Several weights
+// The parts of a language model's decoding step on a GPU: one line of JSON per row, microseconds (medians of graph
+// replays), and the rate at which bytes move relative to a copy of 128 MiB. Shapes are Mistral 7B's. Several weights
 // and caches take turns, so that the L2 cache does not hold them from call to call. Arguments name the rows wanted, or
 // parts of names.
 #include <fmt/core.h>
@@ -46,7 +46,7 @@ class Bench {
     });
   }
 
-  // One layer's, of `filled` keys in a cache of `capacity`.
+  // One layer's attention, with `filled` keys in a cache of `capacity`.
   void attention(int64_t queries, int64_t heads, int64_t key_heads, int64_t filled, int64_t capacity) {
     const double bytes = 4.0 * double(filled * key_heads * 128);
     row(fmt::format("attention {} queries, {} heads over {}, {} of {} keys", queries, heads, key_heads, filled,
@@ -58,7 +58,9 @@ class Bench {
           const Shape cache{1, capacity, key_heads, 128};
           const auto k = several(2 * bytes, [&] { return normal(cache); });
           const auto v = several(2 * bytes, [&] { return normal(cache); });
-          return time(k.size(), [&](size_t i) { device_.attention(y, lse, q, k[i], v[i], 0.088f, false, ranges); });
+          return time(k.size(), [&](size_t i) {
+            device_.attention({.y = y, .lse = lse, .q = q, .k = k[i], .v = v[i], .scale = 0.088f, .ranges = ranges});
+          });
         });
   }
 
@@ -67,7 +69,8 @@ class Bench {
       const Tensor x = normal({tokens, width}), y = normal({tokens, width});
       const Tensor rstd = Tensor::empty({tokens}, DType::f32, device_.memory());
       const auto w = several(4.0 * double(width), [&] { return normal({width}, DType::f32).constant(); });
-      return time(w.size(), [&](size_t i) { device_.rms_norm(y, rstd, x, w[i], {}, 1e-5f); });
+      return time(w.size(),
+                  [&](size_t i) { device_.rms_norm({.y = y, .rstd = rstd, .x = x, .w = w[i], .eps = 1e-5f}); });
     });
   }
 
@@ -82,7 +85,15 @@ class Bench {
           for (int64_t t = 0; t < tokens; ++t) rows.data<int32_t>()[t] = int32_t(t);
           const Tensor there = rows.to(device_.memory()).constant();
           return time(1, [&](size_t) {
-            device_.rope_into_cache(turned, keys, values, q, k, v, cos, cos, RopePairs::halves, there);
+            device_.rope_into_cache({.turned = turned,
+                                     .keys = keys,
+                                     .values = values,
+                                     .q = q,
+                                     .k = k,
+                                     .v = v,
+                                     .cos = cos,
+                                     .sin = cos,
+                                     .rows = there});
           });
         });
   }
@@ -94,9 +105,11 @@ class Bench {
           const Tensor q = normal(wide), k = normal(narrow), v = normal(narrow), y = normal(wide), dy = normal(wide);
           const Tensor dq = normal(wide), dk = normal(narrow), dv = normal(narrow), ranges = causal(tokens, tokens);
           const Tensor lse = Tensor::empty({1, heads, tokens}, DType::f32, device_.memory());
-          device_.attention(y, lse, q, k, v, 0.088f, false, ranges);
-          return time(
-              1, [&](size_t) { device_.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, 0.088f, false, ranges); });
+          device_.attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.088f, .ranges = ranges});
+          return time(1, [&](size_t) {
+            device_.attention_backward({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.088f, .ranges = ranges},
+                                       {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
+          });
         });
   }
 
@@ -111,7 +124,7 @@ class Bench {
 
  private:
   Tensor normal(const Shape& shape, DType dtype = kHalf) { return clock_.normal(shape, dtype); }
-  // Of the k types, which are not made here, any numbers with small scales.
+  // The k types cannot be quantised to here: they get random numbers with small scales.
   Tensor weight(const Shape& shape, DType dtype) {
     if (!is_block(dtype) || can_quantize_to(dtype)) return normal(shape, dtype);
     const Tensor w = Tensor::empty(shape, dtype);
@@ -135,7 +148,7 @@ class Bench {
     }
     return ranges.to(device_.memory()).constant();
   }
-  // As many as it takes to move 150 MB before the first comes again.
+  // As many as move 150 MB before the first comes again.
   static std::vector<Tensor> several(double bytes, const std::function<Tensor()>& make) {
     std::vector<Tensor> all(size_t(std::clamp(150e6 / bytes + 1, 2.0, 16.0)));
     for (Tensor& x : all) x = make();
@@ -144,7 +157,7 @@ class Bench {
 
   // Median microseconds of call(i) with i going round `sets`.
   double time(size_t sets, const std::function<void(size_t)>& call) {
-    for (size_t i = 0; i < sets; ++i) call(i);  // what is made on first use
+    for (size_t i = 0; i < sets; ++i) call(i);  // first-use work
     return clock_.time([&](int i) { call(size_t(i) % sets); }, {.calls = 24, .replays = 4, .runs = 9, .warm_up = 2});
   }
 

@@ -1,6 +1,8 @@
 // A language model of real size on a GPU by Wick's own paths, a line of JSON a row:
 //
-//   bench_llm_cuda --model DIR decode [--quantize q8_0]    tokens/s of a Generator at some filling of its context
+//   bench_llm_cuda --model DIR decode [--quantize q8_0]    tokens/s of a Generator at some filling of its context;
+//                              [--lora 0 4 16 128]         with LoRAs of these ranks on all linears, not merged; 0:
+//                              none
 //   bench_llm_cuda --model DIR prefill 512 4096            from a prompt to its first token; host_ms: to enqueue it
 //   bench_llm_cuda --model DIR products 512 4096           cuBLASLt's time for the products of a prefill
 //   bench_llm_cuda --model DIR train --batch 1             a training step of a LoRA on all linears, packed rows
@@ -8,6 +10,10 @@
 #include <deque>
 
 #include "device_clock.h"
+#include "wick/io/safetensors.h"
+#include "wick/nn/adapter.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/random.h"
 #include "wick/pipelines/text_generation.h"
 #include "wick/train/step.h"
 #include "wick/train/text_task.h"
@@ -18,7 +24,7 @@ namespace {
 struct Options {
   std::filesystem::path model;
   std::string quantize, device = "cuda";
-  std::vector<int64_t> lengths;
+  std::vector<int64_t> lengths, loras = {0};
   int64_t context = 512, tokens = 128, rounds = 5;
   int64_t batch = 1, sequence = 2048, rank = 16, steps = 10, warmup = 4;
   bool checkpoint = false, no_graph = false;
@@ -34,7 +40,7 @@ std::vector<int64_t> random_ids(int64_t count, int64_t vocab, Rng& rng) {
 
 double gib(size_t bytes) { return double(bytes) / double(size_t{1} << 30); }
 
-// Bytes that a copy on the device reads and writes in a second.
+// The bytes that a copy on the device reads and writes per second.
 double copy_rate() {
   DeviceClock clock;
   const Shape half{int64_t{1} << 25};  // 64 MiB
@@ -44,7 +50,36 @@ double copy_rate() {
   return 2e6 * double(1 << 26) / clock.time(call, {.calls = 24, .replays = 4, .runs = 9, .warm_up = 2});
 }
 
-Llama load(const Options& o) { return Llama::load(o.model, {.dtype = o.dtype(), .backend = &open_backend(o.device)}); }
+Llama load(const Options& o, Adapter* adapter = nullptr) {
+  return Llama::load(o.model, {.dtype = o.dtype(), .adapter = adapter, .backend = &open_backend(o.device)});
+}
+
+// A file of a LoRA on all linears.
+void write_lora(const std::filesystem::path& file, const LlamaConfig& c, int64_t rank) {
+  const auto module_names = llama_module_names();
+  Rng rng(3);
+  std::map<std::pair<int64_t, int64_t>, Tensor> factors;  // by shape: which numbers they are makes no difference
+  const auto factor = [&](int64_t rows, int64_t cols) {
+    Tensor& t = factors[{rows, cols}];
+    if (!t) t = cast(affine(random_uniform({rows, cols}, rng), 0.02f, -0.01f), DType::bf16);
+    return t;
+  };
+  std::map<std::string, Tensor> tensors;
+  for (int64_t layer = 0; layer < c.layers; ++layer)
+    for (const auto& [name, in, out] : {std::tuple{"self_attn.q_proj", c.hidden, c.query_width()},
+                                        {"self_attn.k_proj", c.hidden, c.kv_width()},
+                                        {"self_attn.v_proj", c.hidden, c.kv_width()},
+                                        {"self_attn.o_proj", c.query_width(), c.hidden},
+                                        {"mlp.gate_proj", c.hidden, c.intermediate},
+                                        {"mlp.up_proj", c.hidden, c.intermediate},
+                                        {"mlp.down_proj", c.intermediate, c.hidden}}) {
+      const std::string module = module_names(fmt::format("llama.model.layers.{}.{}", layer, name)).front();
+      tensors[module + ".lora_down.weight"] = factor(rank, in);
+      tensors[module + ".lora_up.weight"] = factor(out, rank);
+      tensors[module + ".alpha"] = full({}, float(rank));
+    }
+  save_safetensors(file, tensors);
+}
 
 TextAnswer answer(Generator& generator, const std::vector<int64_t>& prompt, int64_t tokens) {
   TextRequest request;
@@ -55,27 +90,39 @@ TextAnswer answer(Generator& generator, const std::vector<int64_t>& prompt, int6
 }
 
 // Half of the tokens come before the context has its length, and half after.
-void decode(const Options& o) {
-  const Llama model = load(o);
+void decode_with(const Options& o, int64_t rank) {
+  Adapter adapter(llama_module_names());
+  if (rank > 0) {
+    const std::filesystem::path file = std::filesystem::temp_directory_path() / "bench_llm_cuda.safetensors";
+    write_lora(file, LlamaConfig::read(o.model), rank);
+    adapter.add_file(file, 1, false);
+    std::filesystem::remove(file);
+  }
+  const Llama model = load(o, rank > 0 ? &adapter : nullptr);
   const LlamaConfig& c = model.config();
   Memory& memory = *model.place().memory;
-  // All but the table, of which a token reads a row; and the keys and values of the context.
+  // All weights but the table, of which a token reads a row; and the keys and values of the context.
   const size_t table = c.tied ? 0 : size_t(bytes_of(o.dtype(), c.vocab * c.hidden));
-  const size_t bytes = memory.held(Purpose::weights) - table + estimate_kv_cache_memory(c, 1, o.context, DType::bf16);
+  const size_t bytes = memory.held(Purpose::weights) + memory.held(Purpose::adapter) - table +
+                       estimate_kv_cache_memory(c, 1, o.context, DType::bf16);
   Generator generator(model, o.context + o.tokens);
   Rng rng(1);
   const std::vector<int64_t> prompt = random_ids(o.context - o.tokens / 2, c.vocab, rng);
-  answer(generator, prompt, 8);  // what is made on first use, and the graph
+  answer(generator, prompt, 8);  // first-use work, and the graph
   std::vector<double> rates;
   for (int64_t i = 0; i < o.rounds; ++i)
     rates.push_back(double(o.tokens - 1) / answer(generator, prompt, o.tokens).answer_seconds);
   const double rate = median(rates), copy = memory.on_host() ? 1 : copy_rate();
   fmt::print(
-      "{{\"row\": \"decode {}\", \"tokens_s\": {:.2f}, \"min\": {:.2f}, \"max\": {:.2f}, \"GB_a_token\": {:.3f}, "
+      "{{\"row\": \"decode {}{}\", \"tokens_s\": {:.2f}, \"min\": {:.2f}, \"max\": {:.2f}, \"GB_a_token\": {:.3f}, "
       "\"copy_TB_s\": {:.3f}, \"of_copy\": {:.4f}, \"reserved_gib\": {:.2f}}}\n",
-      name_of(o.dtype()), rate, *std::min_element(rates.begin(), rates.end()),
-      *std::max_element(rates.begin(), rates.end()), double(bytes) * 1e-9, copy * 1e-12, rate * double(bytes) / copy,
-      gib(memory.stats().reserved));
+      name_of(o.dtype()), rank > 0 ? fmt::format(", LoRA of rank {}", rank) : "", rate,
+      *std::min_element(rates.begin(), rates.end()), *std::max_element(rates.begin(), rates.end()),
+      double(bytes) * 1e-9, copy * 1e-12, rate * double(bytes) / copy, gib(memory.stats().reserved));
+}
+
+void decode(const Options& o) {
+  for (const int64_t rank : o.loras) decode_with(o, rank);
 }
 
 void prefill(const Options& o) {
@@ -102,8 +149,8 @@ void prefill(const Options& o) {
   }
 }
 
-// Plain linears, layer after layer as a prompt meets them, for as long as prompts take: a device at its limit of power
-// is slower than in a short run. Two layers' weights take turns, so that the L2 cache does not keep them.
+// Plain linears, layer after layer as in a prefill, for as long as prefills take: a device at its power limit is slower
+// than in a short run. Two layers' weights take turns, so that the L2 cache does not keep them.
 void products(const Options& o) {
   const LlamaConfig c = LlamaConfig::read(o.model);
   DeviceClock clock;
@@ -139,7 +186,7 @@ TextDataset full_rows(const Options& o, int64_t vocab) {
 }
 
 // Milliseconds from the end of one step to the end of the next. As in the trainer, a device gets its next step before
-// the one at hand is waited for.
+// the current one is awaited.
 std::vector<double> step_times(TrainStep& step, TrainRng& rng, int64_t count) {
   std::deque<StepReport> begun;
   std::vector<double> ms;
@@ -192,6 +239,7 @@ void add_commands(CLI::App& app, Options& o) {
   };
   CLI::App* command = add("decode", decode);
   command->add_option("--quantize", o.quantize, "q8_0 or q4_0; bf16 unless given");
+  command->add_option("--lora", o.loras, "ranks of LoRAs that are not merged; 0 is none");
   command->add_option("--context", o.context);
   command->add_option("--tokens", o.tokens);
   command->add_option("--rounds", o.rounds);

@@ -1,6 +1,6 @@
-// Wick's side of the LoRA linear on a GPU, every row of issue 3's table: one line of JSON a row, microseconds, medians
-// of graph replays; --once runs each row once, for a profiler. bench/peers/lora_cuda.py prints the same rows for
-// PyTorch; frozen layers are cuBLASLt's in both.
+// Wick's side of the LoRA linear on a GPU, every row of issue 3's table: one line of JSON per row, microseconds,
+// medians of graph replays; --once runs each row once, for a profiler. bench/peers/lora_cuda.py prints the same rows
+// for PyTorch; frozen layers are cuBLASLt's in both.
 #include <fmt/core.h>
 
 #include <functional>
@@ -20,7 +20,7 @@ class Bench {
 
   // Median microseconds of f(), of which a graph holds `calls`.
   double time(const std::function<void()>& f, int calls = 20) {
-    f();  // what is made on first use
+    f();  // first-use work
     return once_ ? 0 : clock_.time([&](int) { f(); }, {.calls = calls, .replays = 10, .runs = 25, .warm_up = 3});
   }
 
@@ -30,18 +30,20 @@ class Bench {
     const Tensor ddown = normal({rank, width}, DType::f32), dup = normal({width, rank}, DType::f32);
     const auto with_factors = [&](DType dtype) {
       const Tensor down = normal({rank, width}, dtype), up = normal({width, rank}, dtype);
-      return time([&] { device_.lora_backward(ddown, {dup}, dy, x, factors(down, up)); });
+      return time([&] {
+        device_.lora_backward({.x = x, .lora = factors(down, up)}, {.ddown = ddown, .dups = {dup}, .dy = dy});
+      });
     };
     fmt::print("{{\"row\": \"gradients {}x{} r{}\", \"us\": {:.2f}, \"us_16_bit_factors\": {:.2f}}}\n", tokens, width,
                rank, with_factors(DType::f32), with_factors(DType::bf16));
   }
 
-  // The adapter alone, added to what a layer gave: an LLM's decode step with an adapter that is not merged.
+  // The adapter alone, added to a layer's output: an LLM's decode step with an unmerged adapter.
   void adapter(int64_t tokens, int64_t width, int64_t rank) {
     const DType t = DType::bf16;
     const Tensor x = normal({tokens, width}, t), y = normal({tokens, width}, t);
     const Tensor down = normal({rank, width}, t), up = normal({width, rank}, t);
-    const double us = time([&] { device_.lora_linear(y, {}, x, {}, {}, {down, {{up, 0, 0, 1e-6f}}}); });
+    const double us = time([&] { device_.lora_linear({.y = y, .x = x, .lora = {down, {{up, 0, 0, 1e-6f}}}}); });
     fmt::print("{{\"row\": \"adapter {}x{} r{}\", \"us\": {:.2f}}}\n", tokens, width, rank, us);
   }
 
@@ -67,10 +69,11 @@ class Bench {
       device_.linear(y, x, w, {});
       device_.matmul(dx, dy, w, 1, 0);
     };
-    const auto lora = [&] { device_.lora_linear(y, s, x, w, {}, factors); };
+    const auto lora = [&] { device_.lora_linear({.y = y, .s = s, .x = x, .w = w, .lora = factors}); };
     const auto lora_both = [&] {
-      device_.lora_linear(y, s, x, w, {}, factors);
-      device_.lora_linear_backward(dx, ddown, dup_views, dy, x, s, w, factors);
+      device_.lora_linear({.y = y, .s = s, .x = x, .w = w, .lora = factors});
+      device_.lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors},
+                                   {.dx = dx, .ddown = ddown, .dups = dup_views, .dy = dy});
     };
     fmt::print(
         "{{\"row\": \"linear {}x{}->{}{} r{}\", \"frozen\": {:.2f}, \"frozen_both\": {:.2f}, \"lora\": {:.2f}, "

@@ -1,5 +1,5 @@
-// Every plan of the LoRA product on 9.0 (WICK_CUDA_LORA_PLAN), fastest first, beside the one that is chosen: what the
-// constants of plan_gemm are fitted to. Microseconds, medians of graph replays.
+// Every plan of the extended product on 9.0 (WICK_CUDA_WAY=sm90:...), fastest first, beside the chosen one: the
+// constants of plan_gemm_sm90 are fitted to these. Microseconds, medians of graph replays.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -27,25 +27,28 @@ class Sweep {
     }
     calls_ = double(tokens) * double(in) * double(out) > 5e9 ? 4 : 20;
     const std::string name = fmt::format("{}x{}->{}x{} r{}", tokens, in, layers, width, rank);
-    plans("forward " + name, out, rank, [&] { device_.lora_linear(y, s, x, w, {}, factors); });
-    plans("dx " + name, in, rank, [&] { device_.lora_linear_backward(dx, {}, {}, dy, x, s, w, factors); });
+    plans("forward " + name, out, rank,
+          [&] { device_.lora_linear({.y = y, .s = s, .x = x, .w = w, .lora = factors}); });
+    plans("dx " + name, in, rank,
+          [&] { device_.lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors}, {.dx = dx, .dy = dy}); });
   }
 
  private:
   Tensor normal(const Shape& shape, DType dtype) { return clock_.normal(shape, dtype); }
 
   double time(const std::function<void()>& f) {
-    f();  // what is made on first use
+    f();  // first-use work
     return clock_.time([&](int) { f(); }, {.calls = calls_, .replays = 3, .runs = 5, .warm_up = 2});
   }
 
-  // One that cannot be is replaced by the chosen one.
+  // An impossible plan is replaced by the chosen one.
   void plans(const std::string& what, int64_t cols, int64_t rank, const std::function<void()>& f) {
     fmt::print("{}: {:.2f} us", what, time(f));
     std::vector<std::pair<double, std::string>> rows;
     const auto add = [&](int slice, int parts, int consumers, int wide) {
-      const auto plan = fmt::format("{} {} {} {} {} {}", slice, parts, consumers, wide, (cols + wide - 1) / wide, wide);
-      setenv("WICK_CUDA_LORA_PLAN", plan.c_str(), 1);
+      const auto plan = fmt::format("lora:wgmma,sm90:{}/{}/{}/{}/{}/{}", slice, parts, consumers, wide,
+                                    (cols + wide - 1) / wide, wide);
+      setenv("WICK_CUDA_WAY", plan.c_str(), 1);
       rows.push_back({time(f), plan});
     };
     const int own = rank <= 16 ? 16 : rank <= 32 ? 32 : 64;
@@ -55,7 +58,7 @@ class Sweep {
       for (int parts = 1; parts <= 4 && wide <= 192; parts *= 2)
         if (parts == 1 || wide % (16 * parts) == 0) add(own, parts, 2, wide);
     }
-    unsetenv("WICK_CUDA_LORA_PLAN");
+    unsetenv("WICK_CUDA_WAY");
     std::sort(rows.begin(), rows.end());
     for (const auto& [us, plan] : rows) fmt::print(" | {} {:.2f}", plan, us);
     fmt::print("\n");

@@ -1,8 +1,8 @@
-// Norms, softmax, gated activations and rotary positions on a GPU: one line of JSON a row, microseconds (medians of
-// graph replays), and the rate at which bytes move as a part of a copy's:
+// Norms, softmax, gated activations and rotary positions on a GPU: one line of JSON per row, microseconds (medians of
+// graph replays), and the rate at which bytes move relative to a copy:
 //   of_copy       each input once and each output once; a copy of 128 MiB
-//   counted       what two passes read twice counts twice; the same copy
-//   of_like_copy  each input once and each output once; a copy that moves just as many bytes
+//   counted       inputs that two passes read count twice; the same copy
+//   of_like_copy  each input once and each output once; a copy that moves as many bytes
 // Several sets of tensors take turns, so that the L2 cache does not hold them from call to call. Arguments name the
 // rows wanted, or parts of names.
 #include <fmt/core.h>
@@ -20,13 +20,13 @@ namespace {
 
 constexpr DType kHalf = DType::bf16, kFull = DType::f32;
 
-// Bytes of a call: each tensor once, and what a second pass over inputs reads again.
+// Bytes of a call: each tensor once, and the inputs that a second pass reads again.
 struct Moved {
   Moved(double once_bytes, double again_bytes = 0) : once(once_bytes), again(again_bytes) {}
   double once, again;
 };
 
-// What the shared memory of an H100 holds; group norm reads inputs twice that together are larger, or part of them.
+// The shared memory of an H100; group norm reads larger inputs twice, or the part of them that does not fit.
 constexpr double kHeldBytes = 27e6;
 
 class Bench {
@@ -46,10 +46,13 @@ class Bench {
     const Tensor w = normal(channels, kFull), b = normal(channels, kFull), dw = normal(channels, kFull),
                  db = normal(channels, kFull), mean = normal(groups, kFull), rstd = normal(groups, kFull);
     const std::string name = fmt::format("group_norm {} {}", name_of(t), to_string(shape));
-    row(name, grouped(x, 1), x.size(),
-        [&](size_t i) { device_.group_norm(y[i], mean, rstd, x[i], w, b, 32, 1e-5f, true); });
+    row(name, grouped(x, 1), x.size(), [&](size_t i) {
+      device_.group_norm(
+          {.y = y[i], .mean = mean, .rstd = rstd, .x = x[i], .w = w, .b = b, .groups = 32, .eps = 1e-5f, .silu = true});
+    });
     const auto backward = [&](size_t i, const View& to_w, const View& to_b) {
-      device_.group_norm_backward(y[i], to_w, to_b, dy[i], x[i], w, b, mean, rstd, 32, true);
+      device_.group_norm_backward({.mean = mean, .rstd = rstd, .x = x[i], .w = w, .b = b, .groups = 32, .silu = true},
+                                  {.dx = y[i], .dw = to_w, .db = to_b, .dy = dy[i]});
     };
     row(name + " dx", grouped(x, 2), x.size(), [&](size_t i) { backward(i, {}, {}); });
     row(name + " dx dw db", grouped(x, 2), x.size(), [&](size_t i) { backward(i, dw, db); });
@@ -66,15 +69,21 @@ class Bench {
     const View of_w = modulated ? View{} : w.view(), of_b = modulated ? View{} : b.view();
     const std::string name =
         fmt::format("layer_norm{} {} {}", modulated ? " modulated" : "", name_of(t), to_string(shape));
-    row(name, bytes(x, 2), x.size(),
-        [&](size_t i) { device_.layer_norm(y[i], mean, rstd, x[i], of_w, of_b, m, 1e-6f); });
-    row(name + " dx", bytes(x, 3), x.size(),
-        [&](size_t i) { device_.layer_norm_backward(y[i], {}, {}, {}, dy[i], x[i], of_w, of_b, m, mean, rstd); });
+    row(name, bytes(x, 2), x.size(), [&](size_t i) {
+      device_.layer_norm(
+          {.y = y[i], .mean = mean, .rstd = rstd, .x = x[i], .w = of_w, .b = of_b, .m = m, .eps = 1e-6f});
+    });
+    row(name + " dx", bytes(x, 3), x.size(), [&](size_t i) {
+      device_.layer_norm_backward({.mean = mean, .rstd = rstd, .x = x[i], .w = of_w, .b = of_b, .m = m},
+                                  {.dx = y[i], .dy = dy[i]});
+    });
     row(name + " all gradients", {bytes(x, 3), bytes(x, 2)}, x.size(), [&](size_t i) {
       if (modulated)
-        device_.layer_norm_backward(y[i], {}, {}, {dscale, dshift}, dy[i], x[i], {}, {}, m, mean, rstd);
+        device_.layer_norm_backward({.mean = mean, .rstd = rstd, .x = x[i], .m = m},
+                                    {.dx = y[i], .dm = {dscale, dshift}, .dy = dy[i]});
       else
-        device_.layer_norm_backward(y[i], dw, db, {}, dy[i], x[i], w, b, {}, mean, rstd);
+        device_.layer_norm_backward({.mean = mean, .rstd = rstd, .x = x[i], .w = w, .b = b},
+                                    {.dx = y[i], .dw = dw, .db = db, .dy = dy[i]});
     });
   }
 
@@ -82,9 +91,10 @@ class Bench {
     const Tensors x = several(shape, t, 3), y = several(shape, t, 3), dy = several(shape, t, 3);
     const Tensor w = normal({shape.back()}, kFull), rstd = normal({shape[0], shape[1]}, kFull);
     const std::string name = fmt::format("rms_norm {} {}", name_of(t), to_string(shape));
-    row(name, bytes(x, 2), x.size(), [&](size_t i) { device_.rms_norm(y[i], rstd, x[i], w, {}, 1e-6f); });
+    row(name, bytes(x, 2), x.size(),
+        [&](size_t i) { device_.rms_norm({.y = y[i], .rstd = rstd, .x = x[i], .w = w, .eps = 1e-6f}); });
     row(name + " dx", bytes(x, 3), x.size(),
-        [&](size_t i) { device_.rms_norm_backward(y[i], {}, {}, dy[i], x[i], w, {}, rstd); });
+        [&](size_t i) { device_.rms_norm_backward({.rstd = rstd, .x = x[i], .w = w}, {.dx = y[i], .dy = dy[i]}); });
   }
 
   void softmax(const Shape& shape, DType t) {
@@ -120,7 +130,7 @@ class Bench {
  private:
   using Tensors = std::vector<Tensor>;
 
-  // As many as it takes for calls that move `tensors` of them to move 150 MB before they come back to the first.
+  // As many as are needed for calls on `tensors` of them to move 150 MB before they return to the first.
   Tensors several(const Shape& shape, DType t, double tensors) {
     const double once = tensors * double(shape.numel()) * double(size_of(t));
     Tensors all(size_t(std::clamp(150e6 / once + 1, 2.0, 16.0)));
@@ -138,11 +148,11 @@ class Bench {
 
   // Median microseconds of call(i) with i going round `sets`.
   double time(size_t sets, const std::function<void(size_t)>& call) {
-    for (size_t i = 0; i < sets; ++i) call(i);  // what is made on first use
+    for (size_t i = 0; i < sets; ++i) call(i);  // first-use work
     return clock_.time([&](int i) { call(size_t(i) % sets); }, {.calls = 24, .replays = 8, .runs = 11, .warm_up = 2});
   }
 
-  // Of a copy that reads half of these bytes and writes the other half.
+  // Microseconds of a copy that reads half of these bytes and writes the other half.
   double copy_us(double bytes) {
     double& us = copy_us_[bytes];
     if (us > 0) return us;

@@ -1,6 +1,6 @@
-// One LoRA training step of an SDXL UNet: forward, backward, AdamW. On the CPU in f32 the same as
-// bench/peers/train_step.py with the same arguments, on a GPU what bench/peers/sdxl_step.py does; and a line of JSON:
-// milliseconds a step, peak memory, and what was measured.
+// One LoRA training step of an SDXL UNet: forward, backward, AdamW. The same as bench/peers/train_step.py with the same
+// arguments on the CPU in f32, and as bench/peers/sdxl_step.py on a GPU. Prints a line of JSON: milliseconds per step,
+// peak memory, and the settings.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -26,7 +26,7 @@ struct Options {
   DType dtype() const { return bf16 ? DType::bf16 : DType::f32; }
 };
 
-// What the trainer trains, without its text encoders, its VAE and its data.
+// The trainer's step, without its text encoders, its VAE and its data.
 class UNetLora final : public Task {
  public:
   explicit UNetLora(const Options& o)
@@ -117,7 +117,7 @@ void report(const Options& o, const TrainingStep& step, const std::vector<double
 }
 
 // Milliseconds from the end of one step to the end of the next. As in the trainer, a device gets its next step before
-// the one at hand is waited for.
+// the current one is awaited.
 std::vector<double> measure(TrainingStep& step, int64_t count) {
   const int64_t ahead = step.memory().on_host() ? 0 : 1;
   std::deque<StepReport> begun;

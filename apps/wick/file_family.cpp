@@ -11,7 +11,7 @@
 namespace wick {
 namespace {
 
-// A row fits if some key starts with each of its prefixes; the first row that fits tells the family.
+// A row fits if each of its prefixes begins some key; the first row that fits tells the family.
 struct Mark {
   std::vector<std::string_view> prefixes;
   const char* family;

@@ -1,4 +1,4 @@
-// What a safetensors file is, told from the names of its tensors.
+// The kind of a safetensors file, told from the names of its tensors.
 #pragma once
 
 #include <string>

@@ -9,12 +9,12 @@
 #include "file_family.h"
 #include "validators.h"
 #include "wick/core/memory.h"
-#include "wick/io/config.h"
 #include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/io/numbers.h"
 #include "wick/io/quote.h"
 #include "wick/models/sdxl.h"
+#include "wick/nn/checkpoint.h"
 #include "wick/nn/lora_keys.h"
 
 namespace wick {
@@ -50,7 +50,7 @@ std::vector<Listed> tensors_of(const SafetensorsFile& file) {
 std::vector<Listed> tensors_of(const GgufFile& file) {
   std::vector<Listed> tensors;
   for (const auto& [name, info] : file.tensors())
-    tensors.push_back({name, info.type_name, info.shape, info.bytes.value_or(0)});
+    tensors.push_back({name, info.dtype_name, info.shape, info.bytes.value_or(0)});
   return tensors;
 }
 
@@ -157,9 +157,8 @@ void inspect_folder(const fs::path& folder, bool tensors) {
   std::sort(files.begin(), files.end());
 
   fmt::print("{}\n", printable(folder.string()));
-  if (fs::exists(folder / "model_index.json"))
-    fmt::print("diffusers folder of {}\n",
-               shown(Config::read(folder / "model_index.json").text_or("_class_name", "an unnamed pipeline")));
+  if (const Checkpoint model(folder); model.is_pipeline())
+    fmt::print("diffusers folder of {}\n", shown(model.config().text_or("_class_name", "an unnamed pipeline")));
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
     fmt::print("\n{}\n  {}\n  {}\n", printable(fs::relative(path, folder).string()), family_of(file).name,

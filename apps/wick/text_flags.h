@@ -33,6 +33,7 @@ struct TextFlags {
 };
 
 void add_chat_template(CLI::App& command, std::string& name);
+void add_quantize(CLI::App& command, std::string& dtype);
 
 // A model with the LoRAs of the command line.
 struct OpenedModel {

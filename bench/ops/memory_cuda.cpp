@@ -1,5 +1,5 @@
-// Operations that only move bytes, on the first CUDA device: bytes/s, each byte read and written once, and their part
-// of what a copy reaches. Rows are 64 MB a tensor; three sets of tensors take turns, so that no cache holds them.
+// Operations that only move bytes, on the first CUDA device: bytes/s, each byte read and written once, and their share
+// of a copy's rate. Rows are 64 MB per tensor; three sets of tensors take turns, so that no cache holds them.
 #include <chrono>
 
 #include "ops/op.h"
@@ -32,7 +32,7 @@ Tensor on_device(const Shape& shape, DType dtype = DType::f32) {
   return x;
 }
 
-// Seconds of one call: of many, call(0), call(1) ..., between two waits for the device.
+// Seconds per call, over many calls call(0), call(1) ... between two waits for the device.
 template <class F>
 double seconds_of(const F& call) {
   static const Tensor flag = on_device({1});

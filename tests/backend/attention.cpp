@@ -13,7 +13,7 @@ struct Case {
   int64_t batch, queries, keys, heads, features;
   bool causal;
   float scale = 0.3f;
-  int64_t shared = 1;                // heads that read the same keys
+  int64_t shared = 1;                // query heads that share one head of keys (GQA)
   std::vector<int64_t> bounds = {};  // of the keys that each query sees, [batch, queries, 2]
 
   Shape q_shape() const { return {batch, queries, heads, features}; }
@@ -23,7 +23,7 @@ struct Case {
     const size_t at = size_t(2 * (b * queries + t));
     return {bounds[at], bounds[at + 1]};
   }
-  // From the first to the last that some of these queries see.
+  // The range of keys, from first to last, that some of these queries see.
   std::pair<int64_t, int64_t> seen(int64_t b, int64_t t, int64_t count) const {
     int64_t first = keys, last = 0;
     for (int64_t i = t; i < t + count; ++i) {
@@ -61,7 +61,7 @@ struct Reference {
   Doubles y, lse, dq, dk, dv;
 };
 
-// `dy` may be empty. A block of queries at a time meets the keys that one of them sees.
+// `dy` may be empty. Works on a block of queries at a time, with the keys that one of them sees.
 Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& dy) {
   Reference r{Doubles(q.size()), Doubles(size_t(c.batch * c.heads * c.queries)), Doubles(dy.size()), {}, {}};
   if (!dy.empty()) r.dk.resize(k.size()), r.dv.resize(k.size());
@@ -113,7 +113,7 @@ std::vector<Case> cases() {
           {1, 1, 1, 1, 1, true}};
 }
 
-// Shapes that take other ways than the small ones: many tiles, long rows, wide heads.
+// Shapes that need other kernels than small ones: many tiles, long rows, wide heads.
 std::vector<Case> large_cases() {
   std::vector<Case> all{{1, 300, 290, 27, 8, false}, {1, 320, 320, 27, 24, true}, {1, 450, 400, 2, 64, false},
                         {2, 260, 260, 2, 40, true},  {1, 260, 77, 3, 160, false}, {1, 260, 270, 1, 256, false},
@@ -122,7 +122,7 @@ std::vector<Case> large_cases() {
   return all;
 }
 
-// Every edge of tiles: of queries, keys and features, and where keys are so few that blocks share them.
+// Every edge of tiles: of queries, keys and features, and keys so few that blocks share a tile of them.
 std::vector<Case> tensor_core_cases() {
   return {{2, 130, 77, 3, 64, false},
           {1, 257, 300, 2, 128, false},
@@ -156,14 +156,14 @@ void expect_near(const Tensor& got, const Doubles& want, double tolerance, const
     norm += want[i] * want[i];
     if (!(std::abs(values[i] - want[i]) <= std::abs(values[worst] - want[worst]))) worst = i;
   }
-  const double rounding = got.dtype() == DType::f16 ? 0x1p-24 : 0;  // of subnormal numbers
+  const double rounding = got.dtype() == DType::f16 ? 0x1p-24 : 0;  // for subnormal numbers
   EXPECT_LE(std::sqrt(error),
             3 * unit_roundoff(got.dtype()) * std::sqrt(norm) + (tolerance + rounding) * std::sqrt(double(want.size())))
       << what << " " << to_string(got.shape()) << ", worst at element " << worst << ": " << values[worst] << ", not "
       << want[worst];
 }
 
-// Keys or values; what no query's range reaches holds NaN, as the part of a cache that is not filled may.
+// Keys or values; those in no query's range hold NaN, as the unfilled part of a cache may.
 Tensor make_keys(const Case& c) {
   const Tensor x = make(c.k_shape(), true);
   if (c.bounds.empty()) return x;
@@ -177,7 +177,7 @@ Tensor make_keys(const Case& c) {
   return x;
 }
 
-// Zeroes the statistics of queries that see nothing, which may be anything.
+// Zeroes the statistics of queries that see nothing: any value is right there.
 template <class T>
 void forget_blind(const Case& c, T* lse) {
   for (int64_t b = 0; b < c.batch; ++b)
@@ -190,13 +190,20 @@ void check_forward(const Case& c) {
   const Tensor q = make(c.q_shape(), true), k = make_keys(c), v = make_keys(c), ranges = c.ranges();
   const Tensor y = make(c.q_shape(), false), lse = poisoned({c.batch, c.heads, c.queries});
   Reference want = reference(c, doubles(q), doubles(k), doubles(v), {});
-  backend().attention(y, lse, q, k, v, c.scale, c.causal, ranges);
+  backend().attention(
+      {.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal, .ranges = ranges});
   expect_near(y, want.y, tolerance(c, c.keys), "y");
   forget_blind(c, want.lse.data());
   forget_blind(c, lse.data<float>());
   expect_close(lse, want.lse, tolerance(c, c.keys), "lse");
   const Tensor alone = output(c.q_shape());
-  backend().attention(alone, {}, q, k, v, c.scale, c.causal, ranges ? ranges.constant() : ranges);
+  backend().attention({.y = alone,
+                       .q = q,
+                       .k = k,
+                       .v = v,
+                       .scale = c.scale,
+                       .causal = c.causal,
+                       .ranges = ranges ? ranges.constant() : ranges});
   if (alone.stride() == y.stride()) expect_same_bits(alone, y, "y without lse");
   expect_near(alone, want.y, tolerance(c, c.keys), "y without lse");
 }
@@ -204,11 +211,14 @@ void check_forward(const Case& c) {
 void check_backward(const Case& c, int wanted) {
   const Tensor q = make(c.q_shape(), true), k = make_keys(c), v = make_keys(c), ranges = c.ranges();
   const Tensor dy = make(c.q_shape(), true), y = output(c.q_shape()), lse = poisoned({c.batch, c.heads, c.queries});
-  backend().attention(y, lse, q, k, v, c.scale, c.causal, ranges);
+  backend().attention(
+      {.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal, .ranges = ranges});
   const Tensor dq = wanted & 1 ? make(c.q_shape(), false) : Tensor();
   const Tensor dk = wanted & 2 ? make(c.k_shape(), false) : Tensor();
   const Tensor dv = wanted & 4 ? make(c.k_shape(), false) : Tensor();
-  backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, c.scale, c.causal, ranges);
+  backend().attention_backward(
+      {.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal, .ranges = ranges},
+      {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
   const Reference want = reference(c, doubles(q), doubles(k), doubles(v), doubles(dy));
   if (dq) expect_near(dq, want.dq, tolerance(c, c.keys), "dq");
   if (dk) expect_near(dk, want.dk, tolerance(c, c.queries), "dk");
@@ -220,7 +230,7 @@ TEST(Attention, ForwardInEveryLayout) {
     for (const Case& c : cases()) check_forward(c);
 }
 
-// What language models ask for. `first` and `last` are functions of entry and query.
+// Attention as language models use it. `first` and `last` are functions of entry and query.
 template <class First, class Last>
 Case ranged(Case c, int64_t shared, First first, Last last) {
   c.shared = shared;
@@ -260,7 +270,7 @@ std::vector<Case> language_cases() {
   shared.shared = 2;
   all.push_back(shared);
   if (on_cpu()) return all;
-  // What decides between kernels, and where their tiles end: wide heads, long caches, queries that see nothing first.
+  // The edges at which kernels and tiles change: wide heads, long caches, queries that see nothing first.
   const auto later = [](int64_t, int64_t t) { return t < 70 ? 0 : t - 60; };
   const auto cache = [](int64_t b, int64_t t) { return 2900 + 47 * b + t + 1; };
   for (const int64_t width : {64, 72, 128}) {
@@ -275,7 +285,7 @@ std::vector<Case> language_cases() {
     all.push_back(ranged(
         {1, 8, 3000, 16, width, false}, 8, [=](int64_t b, int64_t t) { return cache(b, t) - 75; }, cache));
     all.push_back(ranged({1, 1600, 1600, 2, width, false}, 2, document, next));
-    all.push_back(ranged({1, 150, 150, 80, width, false}, 4, zero, next));  // more tiles than multiprocessors
+    all.push_back(ranged({1, 150, 150, 80, width, false}, 4, zero, next));  // more tiles than SMs
   }
   return all;
 }
@@ -301,12 +311,12 @@ TEST(Attention, Large) {
   }
 }
 
-// Of the ways on tensor cores only one, whatever the device would choose.
+// One way wherever it can go, whatever the device would choose.
 TEST(Attention, EveryWayOnTensorCores) {
   if (test::memory().on_host()) GTEST_SKIP() << "for devices";
-  for (const char* way : {"cudnn", "wgmma", "mma"}) {
+  for (const char* way : {"attention:cudnn", "attention:wgmma", "attention:mma", "attention:tiles", "attention:rows"}) {
     SCOPED_TRACE(way);
-    setenv("WICK_CUDA_ATTENTION", way, 1);
+    setenv("WICK_CUDA_WAY", way, 1);
     for (const Case& c : tensor_core_cases()) {
       SCOPED_TRACE(fmt::format("{} x {} queries, {} keys, {} heads of {}{}", c.batch, c.queries, c.keys, c.heads,
                                c.features, c.causal ? ", causal" : ""));
@@ -314,10 +324,10 @@ TEST(Attention, EveryWayOnTensorCores) {
       for (const int wanted : {7, int(between(1, 6))}) check_backward(c, wanted);
     }
   }
-  unsetenv("WICK_CUDA_ATTENTION");
+  unsetenv("WICK_CUDA_WAY");
 }
 
-// Some rows of the sizes that SDXL has at 1024 x 1024, where the device chooses other kernels than for short rows.
+// Some rows at SDXL's sizes for 1024 x 1024 pixels, where the device chooses other kernels than for short rows.
 TEST(Attention, SampledAtFullSize) {
   if (test::memory().on_host()) GTEST_SKIP() << "for devices";
   for (const Case& c : {Case{1, 4096, 4096, 10, 64, false, 0.125f}, Case{1, 4096, 77, 10, 64, false, 0.125f},
@@ -325,8 +335,9 @@ TEST(Attention, SampledAtFullSize) {
     const Tensor q = input(c.q_shape()), k = input(c.k_shape()), v = input(c.k_shape()), dy = input(c.q_shape());
     const Tensor y = output(c.q_shape()), lse = poisoned({c.batch, c.heads, c.queries});
     const Tensor dq = output(c.q_shape()), dk = output(c.k_shape()), dv = output(c.k_shape());
-    backend().attention(y, lse, q, k, v, c.scale, c.causal);
-    backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, c.scale, c.causal);
+    backend().attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal});
+    backend().attention_backward({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal},
+                                 {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
     for (int sample = 0; sample < 6; ++sample) {
       const int64_t h = between(0, c.heads - 1), t = between(0, c.queries - 1), s = between(0, c.keys - 1);
       const auto head = [&](const Tensor& x, int64_t first, int64_t tokens) {
@@ -375,7 +386,7 @@ TEST(Attention, LargeScoresDoNotOverflow) {
   using Floats = std::vector<float>;
   const Tensor q = Tensor::of(Floats{1000, 0}, {1, 1, 1, 2}), k = Tensor::of(Floats{1000, 0, -1000, 0}, {1, 2, 1, 2});
   const Tensor v = Tensor::of(Floats{1, 2, 3, 4}, {1, 2, 1, 2}), y = poisoned({1, 1, 1, 2}), lse = poisoned({1, 1, 1});
-  backend().attention(y, lse, q, k, v, 1, false);
+  backend().attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 1});
   expect_close(y, {1, 2}, 0, "y");
   expect_close(lse, {1e6}, 0, "lse");
 }
@@ -383,16 +394,17 @@ TEST(Attention, LargeScoresDoNotOverflow) {
 TEST(Attention, NotANumberStaysOne) {
   Tensor q = random({1, 3, 1, 20}), k = random({1, 50, 1, 20}), v = random({1, 50, 1, 20}), y = poisoned({1, 3, 1, 20});
   q.data<float>()[20] = std::numeric_limits<float>::quiet_NaN();
-  backend().attention(y, {}, q, k, v, 1, false);
+  backend().attention({.y = y, .q = q, .k = k, .v = v, .scale = 1});
   for (int64_t i = 0; i < 60; ++i) EXPECT_EQ(std::isnan(y.data<float>()[i]), i / 20 == 1) << i;
 }
 
 TEST(Attention, NoKeysAndNoQueries) {
   const Tensor none = Tensor::empty({1, 0, 2, 4}), q = random({1, 3, 2, 4}), y = poisoned({1, 3, 2, 4});
-  backend().attention(y, {}, q, none, none, 1, false);
+  backend().attention({.y = y, .q = q, .k = none, .v = none, .scale = 1});
   expect_close(y, Doubles(24, 0.0), 0, "y");
   const Tensor dk = poisoned({1, 3, 2, 4}), dv = poisoned({1, 3, 2, 4});
-  backend().attention_backward({}, dk, dv, none, none, Tensor::empty({1, 2, 0}), none, q, q, 1, false);
+  backend().attention_backward({.y = none, .lse = Tensor::empty({1, 2, 0}), .q = none, .k = q, .v = q, .scale = 1},
+                               {.dk = dk, .dv = dv, .dy = none});
   expect_close(dk, Doubles(24, 0.0), 0, "dk");
   expect_close(dv, Doubles(24, 0.0), 0, "dv");
 }
@@ -405,8 +417,9 @@ TEST(Attention, SameBitsTwice) {
     for (int i = 0; i < 2; ++i) {
       const Tensor lse = poisoned({1, 2, 1000});
       y[i] = output(s), dq[i] = output(s), dk[i] = output(context), dv[i] = output(context);
-      backend().attention(y[i], lse, q, k, v, 0.125f, false);
-      backend().attention_backward(dq[i], dk[i], dv[i], dy, y[i], lse, q, k, v, 0.125f, false);
+      backend().attention({.y = y[i], .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f});
+      backend().attention_backward({.y = y[i], .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f},
+                                   {.dq = dq[i], .dk = dk[i], .dv = dv[i], .dy = dy});
     }
     expect_same_bits(y[0], y[1], "y");
     expect_same_bits(dq[0], dq[1], "dq");
@@ -415,32 +428,35 @@ TEST(Attention, SameBitsTwice) {
   }
 }
 
-// cuDNN's backward: of these two entries, and then of these heads, each is computed on its own, since they take too
-// much scratch together.
+// cuDNN's backward in parts: the entries, and then the heads, are computed one by one, since together they take too
+// much scratch.
 TEST(Attention, InPartsAtFullSize) {
   if (on_cpu() || activations() == DType::f32 || std::getenv("WICK_CUDA_CAPABILITY"))
     GTEST_SKIP() << "nothing is computed in parts";
-  setenv("WICK_CUDA_ATTENTION", "cudnn", 1);
+  setenv("WICK_CUDA_WAY", "attention:cudnn", 1);
   Memory& memory = test::memory();
   for (const Shape& s : {Shape{2, 4096, 10, 64}, {1, 6144, 24, 64}}) {
     const Tensor q = input(s).to(memory), k = input(s).to(memory), v = input(s).to(memory), dy = input(s).to(memory);
     const Tensor y = output(s).to(memory), lse = poisoned({s[0], s[2], s[1]}).to(memory);
     const Tensor dq = output(s).to(memory), dk = output(s).to(memory), dv = output(s).to(memory);
     Backend& device = test::backend();
-    device.attention(y, lse, q, k, v, 0.125f, false);
-    device.attention_backward(dq, dk, dv, dy, y, lse, q, k, v, 0.125f, false);
+    device.attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f});
+    device.attention_backward({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f},
+                              {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
     // The last head of the last entry, alone.
     const int64_t b = s[0] - 1, h = s[2] - 1;
     const Shape one{1, s[1], 1, 64};
     const auto last = [&](const Tensor& t) { return t.window(one, t.stride(), b * t.stride()[0] + h * t.stride()[2]); };
     const Tensor last_lse = lse.window({1, 1, s[1]}, {s[1], s[1], 1}, (b * s[2] + h) * s[1]);
     const Tensor dq1 = output(one).to(memory), dk1 = output(one).to(memory), dv1 = output(one).to(memory);
-    device.attention_backward(dq1, dk1, dv1, last(dy), last(y), last_lse, last(q), last(k), last(v), 0.125f, false);
+    device.attention_backward(
+        {.y = last(y), .lse = last_lse, .q = last(q), .k = last(k), .v = last(v), .scale = 0.125f},
+        {.dq = dq1, .dk = dk1, .dv = dv1, .dy = last(dy)});
     expect_same_bits(last(dq).to(host_memory()), dq1.to(host_memory()), "dq");
     expect_same_bits(last(dk).to(host_memory()), dk1.to(host_memory()), "dk");
     expect_same_bits(last(dv).to(host_memory()), dv1.to(host_memory()), "dv");
   }
-  unsetenv("WICK_CUDA_ATTENTION");
+  unsetenv("WICK_CUDA_WAY");
 }
 
 TEST(Attention, ReplaysTheSameBits) {
@@ -452,13 +468,14 @@ TEST(Attention, ReplaysTheSameBits) {
   const Tensor dq = output(s).to(memory), dk = output(context).to(memory), dv = output(context).to(memory);
   expect_replay(
       [&] {
-        test::backend().attention(y, lse, q, k, v, 0.125f, false);
-        test::backend().attention_backward(dq, dk, dv, dy, y, lse, q, k, v, 0.125f, false);
+        test::backend().attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f});
+        test::backend().attention_backward({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f},
+                                           {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
       },
       {y, lse, dq, dk, dv});
 }
 
-// As a cache fills: the same recorded step, with other ranges.
+// A filling cache: the same recorded step reads other ranges.
 TEST(Attention, ARecordedStepReadsTheRangesOfItsTime) {
   if (on_cpu()) GTEST_SKIP() << "for devices";
   Memory& memory = test::memory();
@@ -472,7 +489,9 @@ TEST(Attention, ARecordedStepReadsTheRangesOfItsTime) {
       for (int64_t t = 0; t < queries; ++t) bounds.insert(bounds.end(), {0, int32_t(length + t + 1)});
       memory.write(ranges.view().data, bounds.data(), bounds.size() * sizeof(int32_t));
     };
-    const auto step = [&] { test::backend().attention(y, lse, q, k, v, 0.125f, false, ranges); };
+    const auto step = [&] {
+      test::backend().attention({.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = 0.125f, .ranges = ranges});
+    };
     fill_to(100);
     step();  // plans are made on a first call
     memory.enter_arena();

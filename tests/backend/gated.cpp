@@ -67,7 +67,7 @@ TEST(Gated, wide_rows) {
     }
 }
 
-// y [m, f] = swiglu of a linear with k inputs, by rows that are aligned to 16 bytes, with gaps between them.
+// y [m, f] = SwiGLU of a linear with k inputs, in rows that are aligned to 16 bytes, with gaps between them.
 void check_gated_linear(int64_t m, int64_t f, int64_t k) {
   const DType dtype = activations();
   const auto rows_of = [](const Tensor& t, int64_t cols) { return t.window({t.dim(0), cols}, t.stride()); };
@@ -86,7 +86,7 @@ void check_gated_linear(int64_t m, int64_t f, int64_t k) {
   const Doubles weight = doubles(w), shift = bias ? doubles(bias) : Doubles(size_t(2 * f), 0.0);
   const Doubles sums = times(by_rows(in, m, k), by_rows(weight, 2 * f, k).transposed());
   const std::vector<float> got = y.to_vector();
-  // Of a sum of k products below 1. Both halves are rounded; if there is a bias, so is that, and what it is added to.
+  // The error of a sum of k products below 1. Both halves are rounded; a bias is too, and so is the sum it is added to.
   const double roundoff = dtype == DType::f32 ? 0 : unit_roundoff(dtype), sum_error = kEps * double(k + 1) * 2;
   const auto half_error = [&](double sum, double b) {
     const double before = bias ? std::abs(sum) + std::abs(b) : 0;
@@ -123,18 +123,18 @@ TEST(GatedLinear, OfManyTokens) {
   }
 }
 
-// Each way in which CUDA's kernel may cut its tiles (lora_gemm.h), with several tiles for a block.
+// Each tiling of CUDA's kernel (linear/gemm_sm90.h), with several tiles per block.
 TEST(GatedLinear, EveryPlan) {
   if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
   for (const int wide : {128, 160, 192, 224, 256}) {
     const int narrow = 32 * int(between(4, wide / 32)), wide_tiles = int(between(0, rounds(40)));
-    const std::string plan = fmt::format("0 1 2 {} {} {}", wide, wide_tiles, narrow);
+    const std::string plan = fmt::format("sm90:0/1/2/{}/{}/{}", wide, wide_tiles, narrow);
     SCOPED_TRACE(plan);
-    setenv("WICK_CUDA_LORA_PLAN", plan.c_str(), 1);
+    setenv("WICK_CUDA_WAY", plan.c_str(), 1);
     const int64_t f = (wide * wide_tiles + narrow * between(1, 3)) / 2 - 8 * between(0, 3);
     check_gated_linear(256 * between(2, 3) - between(0, 64), f, 8 * between(57, 80));
   }
-  unsetenv("WICK_CUDA_LORA_PLAN");
+  unsetenv("WICK_CUDA_WAY");
 }
 
 }  // namespace

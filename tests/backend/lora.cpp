@@ -75,14 +75,14 @@ TEST(LoraLinear, Forward) {
       const Tensor y = poisoned({c.batch, c.tokens, c.n}, c.layout),
                    s = poisoned({c.batch, c.tokens, c.rank}, c.layout);
       const Results want = c.results();
-      backend().lora_linear(y, s, c.x, c.w, c.bias, c.lora());
+      backend().lora_linear({.y = y, .s = s, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora()});
       expect_close(y, want.y, c.tolerance(c.k, c.rank), "y");
       expect_close(s, want.s, c.tolerance(c.k, 0), "s");
       const Tensor unsaved = poisoned({c.batch, c.tokens, c.n});
-      backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.lora());
+      backend().lora_linear({.y = unsaved, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora()});
       expect_close(unsaved, want.y, c.tolerance(c.k, c.rank), "y without s");
       const Tensor residual = random({c.batch, c.tokens, c.n}, c.layout);
-      backend().lora_linear(unsaved, {}, c.x, c.w, c.bias, c.lora(), residual);
+      backend().lora_linear({.y = unsaved, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora(), .residual = residual});
       expect_close(unsaved, sum_of(want.y, doubles(residual)), c.tolerance(c.k, c.rank), "y with a residual");
     }
 }
@@ -92,11 +92,12 @@ TEST(LoraLinear, BackwardAndEachOutputUnwanted) {
     for (int wanted = 0; wanted < 8; ++wanted) {
       const Case c = random_case(dtype);
       const Tensor s = poisoned({c.batch, c.tokens, c.rank}), y = poisoned({c.batch, c.tokens, c.n});
-      backend().lora_linear(y, s, c.x, c.w, {}, c.lora());
+      backend().lora_linear({.y = y, .s = s, .x = c.x, .w = c.w, .lora = c.lora()});
       const Tensor dx = wanted & 1 ? poisoned({c.batch, c.tokens, c.k}, c.layout) : Tensor();
       const Tensor ddown = wanted & 2 ? poisoned({c.rank, c.k}, c.layout) : Tensor();
       const Tensor dup = wanted & 4 ? poisoned({c.n, c.rank}, c.layout) : Tensor();
-      backend().lora_linear_backward(dx, ddown, {dup}, c.dy, c.x, s, c.w, c.lora());
+      backend().lora_linear_backward({.s = s, .x = c.x, .w = c.w, .lora = c.lora()},
+                                     {.dx = dx, .ddown = ddown, .dups = {dup}, .dy = c.dy});
       const Results want = c.results();
       if (dx) expect_close(dx, want.dx, c.tolerance(c.n, c.rank), "dx");
       if (ddown) expect_close(ddown, want.ddown, c.tolerance(c.n, c.m), "ddown");
@@ -116,8 +117,8 @@ void expect_near(const Tensor& got, const Doubles& want, double tolerance, const
   EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(norm)) << what << " " << to_string(got.shape());
 }
 
-// The same where sums may cancel: the error is measured by what the terms of the sums amount to, whose squares add up
-// to `squares`.
+// The same where sums may cancel: the error is relative to the norm of the sums' terms, whose squares add up to
+// `squares`.
 void expect_near(const Tensor& got, const Doubles& want, const Doubles& squares, double tolerance, const char* what) {
   const std::vector<float> values = got.to_vector();
   ASSERT_EQ(values.size(), want.size()) << what;
@@ -135,7 +136,7 @@ Tensor squared(const Tensor& t) {
   return Tensor::of(values, t.shape());
 }
 
-// Everything there is of one linear, in the dtype of the activations.
+// All calls of one linear, in the activations' dtype.
 void check_linear(const Extents& extents, Layout layout, DType factor_dtype, bool biased) {
   const DType dtype = activations();
   const double tolerance = std::max(2 * unit_roundoff(dtype), 3e-6);
@@ -147,44 +148,49 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   const Tensor bias = biased ? random({n}) : Tensor();
   const Results want(extents, x, dy, w, bias, down, up, scale);
   const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
-  backend().lora_linear(y, s, x, w, bias, factors(down, up, scale));
+  backend().lora_linear({.y = y, .s = s, .x = x, .w = w, .bias = bias, .lora = factors(down, up, scale)});
   expect_near(y, want.y, tolerance, "y");
   expect_near(s, want.s, tolerance, "s");
   const Tensor y_again = poisoned({m, n}, layout, dtype);
-  backend().lora_linear(y_again, s, x, w, bias, factors(down, up, scale));
+  backend().lora_linear({.y = y_again, .s = s, .x = x, .w = w, .bias = bias, .lora = factors(down, up, scale)});
   expect_same_bits(y_again, y, "y");
   const Tensor residual = input({m, n}, layout);
-  backend().lora_linear(y_again, {}, x, w, bias, factors(down, up, scale), residual);
+  backend().lora_linear(
+      {.y = y_again, .x = x, .w = w, .bias = bias, .lora = factors(down, up, scale), .residual = residual});
   expect_near(y_again, sum_of(want.y, doubles(residual)), tolerance, "y with a residual");
   const Tensor dx = poisoned({m, k}, layout, dtype), ddown = poisoned({r, k}), dup = poisoned({n, r});
-  backend().lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, factors(down, up, scale));
+  backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)},
+                                 {.dx = dx, .ddown = ddown, .dups = {dup}, .dy = dy});
   expect_near(dx, want.dx, tolerance, "dx");
   expect_near(ddown, want.ddown, tolerance, "ddown");
   expect_near(dup, want.dup, tolerance, "dup");
   const Tensor again = poisoned({m, k}, layout, dtype), ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
-  backend().lora_linear_backward(again, ddown_again, {dup_again}, dy, x, s, w, factors(down, up, scale));
+  backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)},
+                                 {.dx = again, .ddown = ddown_again, .dups = {dup_again}, .dy = dy});
   expect_same_bits(again, dx, "dx");
   expect_same_bits(ddown_again, ddown, "ddown");
   expect_same_bits(dup_again, dup, "dup");
-  // What is wanted may choose another way to the same numbers.
-  backend().lora_linear_backward(again, {}, {}, dy, x, s, w, factors(down, up, scale));
+  // Fewer outputs may choose another kernel for the same numbers.
+  backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)}, {.dx = again, .dy = dy});
   expect_near(again, want.dx, tolerance, "dx alone");
   const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});
-  backend().lora_linear_backward({}, alone_ddown, {alone_dup}, dy, x, s, w, factors(down, up, scale));
+  backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)},
+                                 {.ddown = alone_ddown, .dups = {alone_dup}, .dy = dy});
   expect_near(alone_ddown, want.ddown, tolerance, "ddown without dx");
   expect_near(alone_dup, want.dup, tolerance, "dup without dx");
-  backend().lora_backward(alone_ddown, {alone_dup}, dy, x, factors(down, up, scale));
+  backend().lora_backward({.x = x, .lora = factors(down, up, scale)},
+                          {.ddown = alone_ddown, .dups = {alone_dup}, .dy = dy});
   expect_near(alone_ddown, want.ddown, tolerance, "ddown, from x");
   expect_near(alone_dup, want.dup, tolerance, "dup, from x");
 }
 
-// What 16-bit activations meet: extents that the copy engine likes and others, each rank, rows apart, factors in f32
-// and in the dtype of the activations.
+// The inputs of 16-bit activations: extents with and without TMA's alignment, each rank, rows apart, factors in f32 and
+// in the dtype of the activations.
 void check_every_shape(int count) {
   for (int round = 0; round < count; ++round) {
     const int64_t step = round % 3 == 0 ? 1 : round % 3 == 1 ? 8 : 64;
     const auto extent = [&](int64_t most) { return (between(1, most) + step - 1) / step * step; };
-    const bool many = !on_cpu() && round % 15 == 7;  // what passes over large operands once
+    const bool many = !on_cpu() && round % 15 == 7;  // kernels that pass over large operands once
     const int64_t m = many ? between(2048, 2400) : between(1, round % 10 == 9 ? 600 : 150);
     const int64_t k = extent(many ? 800 : 200), n = extent(many ? 800 : 200);
     const int64_t r = round % 7 == 6 ? between(65, 256) : round % 3 ? (between(1, 64) + 7) / 8 * 8 : between(1, 64);
@@ -193,27 +199,33 @@ void check_every_shape(int count) {
   }
 }
 
-// WICK_CUDA_CAPABILITY=80 and 75 take the ways of older devices.
+// WICK_CUDA_CAPABILITY=80 and 75 select the kernels of older devices.
 TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) { check_every_shape(rounds(on_cpu() ? 10 : 150)); }
 
 // The ways of the large products, and the tiles of those on mma.sync.
-constexpr const char* kProductWays[] = {"wgmma",      "composed",  "mma",      "mma128x256",
-                                        "mma128x128", "mma64x128", "mma64x64", "mma32x64"};
+constexpr const char* kProductWays[] = {"lora:wgmma",
+                                        "lora:composed",
+                                        "lora:mma",
+                                        "lora:mma,sm80:128x256",
+                                        "lora:mma,sm80:128x128",
+                                        "lora:mma,sm80:64x128",
+                                        "lora:mma,sm80:64x64",
+                                        "lora:mma,sm80:32x64"};
 
-// One way, whatever the device would choose.
+// One kernel, whatever the device would choose.
 TEST(LoraLinear, EveryWayOfTheProduct) {
   if (on_cpu()) GTEST_SKIP() << "for devices";
   for (const char* way : kProductWays) {
     SCOPED_TRACE(way);
-    setenv("WICK_CUDA_LORA", way, 1);
+    setenv("WICK_CUDA_WAY", way, 1);
     check_every_shape(rounds(30));
     for (const Extents& many_tiles : {Extents{300, 264, 520, 20}, {1500, 72, 600, 100}})
       check_linear(many_tiles, Layout::packed, activations(), true);
   }
-  unsetenv("WICK_CUDA_LORA");
+  unsetenv("WICK_CUDA_WAY");
 }
 
-// Rows enough for one launch or too many, reductions long enough to be shared, columns apart from those of a tile.
+// Rows within one launch and beyond, reductions long enough for split-K, columns that do not fill a tile.
 TEST(LoraBackward, AtTheWidthsOfModels) {
   const DType dtype = activations();
   const double tolerance = std::max(2 * unit_roundoff(dtype), 3e-6);
@@ -241,17 +253,18 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
     const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
     const Results want(cases[i], x, dy, {}, {}, down, up, scale);
     const Tensor ddown = poisoned({r, k}), dup = poisoned({n, r});
-    backend().lora_backward(ddown, {dup}, dy, x, factors(down, up, scale));
+    backend().lora_backward({.x = x, .lora = factors(down, up, scale)}, {.ddown = ddown, .dups = {dup}, .dy = dy});
     expect_near(ddown, want.ddown, tolerance, "ddown");
     expect_near(dup, want.dup, tolerance, "dup");
     for (int again = 0; again < 3; ++again) {
       const Tensor ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
-      backend().lora_backward(ddown_again, {dup_again}, dy, x, factors(down, up, scale));
+      backend().lora_backward({.x = x, .lora = factors(down, up, scale)},
+                              {.ddown = ddown_again, .dups = {dup_again}, .dy = dy});
       expect_same_bits(ddown_again, ddown, "ddown");
       expect_same_bits(dup_again, dup, "dup");
     }
     const Tensor one = poisoned({r, k});
-    backend().lora_backward(one, {View()}, dy, x, factors(down, up, scale));
+    backend().lora_backward({.x = x, .lora = factors(down, up, scale)}, {.ddown = one, .dups = {View()}, .dy = dy});
     expect_near(one, want.ddown, tolerance, "ddown alone");
   }
 }
@@ -277,16 +290,16 @@ TEST(LoraLinear, AdapterAlone) {
     Doubles want = doubles(before);
     add_product(want.data(), n, by_rows(low, m, r), by_rows(doubles(up), n, r).transposed(), scale);
     backend().copy(y, before);
-    backend().lora_linear(y, s, x, {}, {}, factors(down, up, scale));
+    backend().lora_linear({.y = y, .s = s, .x = x, .lora = factors(down, up, scale)});
     expect_near(y, want, tolerance, "y");
     expect_near(s, low, tolerance, "s");
     backend().copy(y, before);
-    backend().lora_linear(y, {}, x, {}, {}, factors(down, up, scale));
+    backend().lora_linear({.y = y, .x = x, .lora = factors(down, up, scale)});
     expect_near(y, want, tolerance, "y without s");
   }
 }
 
-// By the definition of the mask: four words of a block are those of four elements.
+// By the definition of the mask: the four words of a Philox block belong to four elements.
 Doubles with_mask(Doubles x, float p, uint64_t seed, int64_t draw) {
   std::array<uint32_t, 4> words{};
   for (size_t i = 0; i < x.size(); ++i) {
@@ -320,9 +333,9 @@ TEST(Dropout, HasTheMaskOfItsDefinition) {
     }
 }
 
-// What a group gives, in double precision.
+// A group's results, in double precision.
 struct GroupResults {
-  Doubles y, dx, s, ddown, adapter, dadapter;  // y and dx with w; what LoRA adds to them
+  Doubles y, dx, s, ddown, adapter, dadapter;  // y and dx with w; and LoRA's contribution alone
   std::vector<Doubles> dups;
 };
 
@@ -361,6 +374,25 @@ struct Group {
     x = input({m, k});
   }
 
+  // Of few rows, with any weights: blocks begin at eights, and their ranks are padded as an Adapter's copies are, or
+  // not.
+  Group(int64_t rows, int64_t inputs, DType weights, const std::vector<int64_t>& widths) : m(rows), k(inputs) {
+    const int64_t unit = between(0, 1) ? 8 : 4;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      if (i == 0 || between(0, 3)) {
+        const int64_t r = std::array<int64_t, 4>{between(1, 20), 16, between(65, 140), 128}[rng().below(4)];
+        add_block(widths[i], r, 0.25f * float(between(1, 4)));
+        rank += (r + unit - 1) / unit * unit - r;
+      }
+      n += widths[i];
+    }
+    fill();
+    if (!is_block(weights)) return;
+    const Tensor values = random({n, k});
+    w = Tensor::empty({n, k}, weights);
+    cpu_backend().copy(w, values);
+  }
+
   void add_block(int64_t width, int64_t r, float scale) {
     ups.push_back(random({width, r}, Layout::packed, factors));
     lora.blocks.push_back({ups.back(), n, rank, scale});
@@ -378,7 +410,7 @@ struct Group {
     lora.down = down;
   }
 
-  // Each number squared: what it gives is the sum of squares of the terms of what this one gives.
+  // Each number squared: its results are the sums of squares of the terms in this one's sums.
   Group squares() const {
     Group g = *this;
     for (Tensor* t : {&g.x, &g.dy, &g.w, &g.bias, &g.down}) *t = squared(*t);
@@ -418,7 +450,7 @@ struct Group {
   }
 };
 
-// A group's results beside what they should be.
+// A group's results beside the reference.
 class GroupCheck {
  public:
   explicit GroupCheck(const Group& group) : c(group) {
@@ -435,7 +467,7 @@ class GroupCheck {
   void expect(const Tensor& got, const char* what, Doubles GroupResults::*result) const {
     expect_near(got, want.*result, squares.*result, tolerance, what);
   }
-  // What LoRA adds to what `before` holds.
+  // LoRA's contribution, added to `before`.
   void expect_added(const Tensor& got, const Tensor& before, const char* what, Doubles GroupResults::*added) const {
     expect_near(got, sum_of(doubles(before), want.*added), sum_of(doubles(squared(before)), squares.*added), tolerance,
                 what);
@@ -445,10 +477,11 @@ class GroupCheck {
     for (size_t i = 0; i < dups.size(); ++i) expect_near(dups[i], want.dups[i], squares.dups[i], tolerance, "dup");
   }
   void forward_and_backward() const {
-    backend().lora_linear(y, s, c.x, c.w, c.bias, c.lora);
+    backend().lora_linear({.y = y, .s = s, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
     expect(y, "y", &GroupResults::y);
     expect(s, "s", &GroupResults::s);
-    backend().lora_linear_backward(dx, ddown, dup_views(), c.dy, c.x, s, c.w, c.lora);
+    backend().lora_linear_backward({.s = s, .x = c.x, .w = c.w, .lora = c.lora},
+                                   {.dx = dx, .ddown = ddown, .dups = dup_views(), .dy = c.dy});
     expect(dx, "dx", &GroupResults::dx);
     expect_gradients();
   }
@@ -462,20 +495,80 @@ void check_groups(float dropout, int count) {
                                     << c.ups.size());
     const GroupCheck check(c);
     check.forward_and_backward();
-    backend().lora_backward(check.ddown, check.dup_views(), c.dy, c.x, c.lora);
+    backend().lora_backward({.x = c.x, .lora = c.lora}, {.ddown = check.ddown, .dups = check.dup_views(), .dy = c.dy});
     check.expect_gradients();
 
-    // The adapter alone, added to what is there.
+    // The adapter alone, added to an existing output.
     const Tensor before = input({c.m, c.n}), dbefore = input({c.m, c.k}), sum = output({c.m, c.n}),
                  dsum = output({c.m, c.k});
     backend().copy(sum, before);
     backend().copy(dsum, dbefore);
-    backend().lora_linear(sum, check.s, c.x, {}, {}, c.lora);
+    backend().lora_linear({.y = sum, .s = check.s, .x = c.x, .lora = c.lora});
     check.expect_added(sum, before, "y without w", &GroupResults::adapter);
-    backend().lora_linear_backward(dsum, check.ddown, check.dup_views(), c.dy, c.x, check.s, {}, c.lora);
+    backend().lora_linear_backward({.s = check.s, .x = c.x, .lora = c.lora},
+                                   {.dx = dsum, .ddown = check.ddown, .dups = check.dup_views(), .dy = c.dy});
     check.expect_added(dsum, dbefore, "dx without w", &GroupResults::dadapter);
     check.expect_gradients();
   }
+}
+
+// A step of decoding: each weight that it may have, and as many tokens as its kernels take, or some more.
+const Group any_few_rows(DType weights, int64_t m, const std::vector<int64_t>& widths) {
+  return Group(m, 256 * between(1, 9), weights, widths);
+}
+std::vector<DType> weights_of_few_rows() {
+  if (on_cpu()) return {DType::f32};
+  return {activations(), DType::q8_0, DType::q4_0};
+}
+
+TEST(LoraLinear, OfFewRows) {
+  for (const DType weights : weights_of_few_rows())
+    for (const int64_t m : {1, 1, 2, 5, 8, 9, 32, 33}) {
+      std::vector<int64_t> widths(size_t(between(1, 4)));
+      for (int64_t& width : widths) width = 8 * between(1, 50);
+      const Group c = any_few_rows(weights, m, widths);
+      SCOPED_TRACE(testing::Message() << name_of(weights) << " m " << m << " k " << c.k << " n " << c.n << " rank "
+                                      << c.rank << " blocks " << c.ups.size());
+      const GroupCheck check(c);
+      backend().lora_linear({.y = check.y, .s = check.s, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
+      check.expect(check.y, "y", &GroupResults::y);
+      check.expect(check.s, "s", &GroupResults::s);
+      const Tensor again = output({c.m, c.n}), before = input({c.m, c.n});
+      backend().lora_linear({.y = again, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
+      expect_same_bits(again, check.y, "y without s");
+      backend().lora_linear(
+          {.y = again, .s = check.s, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora, .residual = before});
+      check.expect_added(again, before, "y with a residual", &GroupResults::y);
+    }
+}
+
+TEST(LoraLinear, OneTokenOfFewShowsNowhereElse) {
+  if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "for the kernels of few rows";
+  for (const DType weights : weights_of_few_rows()) {
+    const Group c = any_few_rows(weights, between(2, 8), {64, 128});
+    const int64_t bad = between(0, c.m - 1);
+    c.x.data<uint16_t>()[bad * c.x.stride()[0] + 77] = 0x7fff;
+    const Tensor y = output({c.m, c.n});
+    backend().lora_linear({.y = y, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
+    const std::vector<float> got = y.to_vector();
+    for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(std::isnan(got[i]), int64_t(i) / c.n == bad) << "at " << i;
+  }
+}
+
+// In one operation or in two: gates and values with LoRAs of their own, or one LoRA of both.
+TEST(GatedLinear, WithALoraHasTheBitsOfItsParts) {
+  for (const DType weights : weights_of_few_rows())
+    for (const int64_t m : {1, 1, 2, 7, 12, 40}) {
+      const int64_t f = between(0, 3) ? 8 * between(1, 60) : between(1, 400);
+      const Group c = any_few_rows(weights, m, between(0, 1) ? std::vector{f, f} : std::vector{2 * f});
+      SCOPED_TRACE(testing::Message() << name_of(weights) << " m " << m << " k " << c.k << " f " << f << " blocks "
+                                      << c.ups.size());
+      const Tensor wide = output({m, 2 * f}), want = output({m, f}), y = output({m, f}, Layout::gapped);
+      backend().lora_linear({.y = wide, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
+      backend().swiglu(want, wide);
+      backend().gated_linear(y, c.x, c.w, c.bias, c.lora);
+      expect_same_bits(y, want, "gated");
+    }
 }
 
 class LoraGroup : public testing::TestWithParam<float> {};
@@ -486,13 +579,13 @@ TEST(LoraGroups, EveryWayOfTheProduct) {
   if (on_cpu()) GTEST_SKIP() << "for devices";
   for (const char* way : kProductWays) {
     SCOPED_TRACE(way);
-    setenv("WICK_CUDA_LORA", way, 1);
+    setenv("WICK_CUDA_WAY", way, 1);
     check_groups(0, rounds(12));
   }
-  unsetenv("WICK_CUDA_LORA");
+  unsetenv("WICK_CUDA_WAY");
 }
 
-// Each way in which CUDA's extended product may cut its tiles (lora_gemm.h), at extents where it can.
+// Each tiling of CUDA's extended product (linear/gemm_sm90.h), at extents that allow it.
 TEST(LoraLinear, EveryPlanOfTheProduct) {
   if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
   const auto check = [](int slice, int parts, int consumers, int wide) {
@@ -504,8 +597,9 @@ TEST(LoraLinear, EveryPlanOfTheProduct) {
     const auto extent = [&] { return wide * wide_tiles + narrow * between(wide_tiles ? 0 : 1, 2) - 8 * between(0, 3); };
     // Groups end where tiles and steps of the reduction do.
     const std::vector<int64_t> widths(size_t(layers), layers == 1 ? extent() : narrow % 64 ? 2 * narrow : narrow);
-    const std::string plan = fmt::format("{} {} {} {} {} {}", slice, parts, consumers, wide, wide_tiles, narrow);
-    setenv("WICK_CUDA_LORA_PLAN", plan.c_str(), 1);
+    const std::string plan =
+        fmt::format("lora:wgmma,sm90:{}/{}/{}/{}/{}/{}", slice, parts, consumers, wide, wide_tiles, narrow);
+    setenv("WICK_CUDA_WAY", plan.c_str(), 1);
     const int64_t k = extent(), n = layers * widths[0];
     const Group c(between(1, std::clamp<int64_t>(12'000'000 / (k * n), 16, 400)), k, widths, rank);
     SCOPED_TRACE(testing::Message() << "plan " << plan << " m " << c.m << " k " << c.k << " n " << c.n << " rank "
@@ -513,9 +607,9 @@ TEST(LoraLinear, EveryPlanOfTheProduct) {
     const GroupCheck results(c);
     results.forward_and_backward();
     const Tensor y = output({c.m, c.n}), dx = output({c.m, c.k});
-    backend().lora_linear(y, {}, c.x, c.w, c.bias, c.lora);
+    backend().lora_linear({.y = y, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
     results.expect(y, "y without s", &GroupResults::y);
-    backend().lora_linear_backward(dx, {}, {}, c.dy, c.x, {}, c.w, c.lora);
+    backend().lora_linear_backward({.x = c.x, .w = c.w, .lora = c.lora}, {.dx = dx, .dy = c.dy});
     results.expect(dx, "dx alone", &GroupResults::dx);
   };
   for (const int wide : {64, 96, 128, 160, 192, 224, 256}) check(0, 1, 2, wide);
@@ -524,7 +618,7 @@ TEST(LoraLinear, EveryPlanOfTheProduct) {
     for (const int wide : {64, 96, 128, 160, 192})
       for (const int parts : {1, 2, 4})
         if (wide % (16 * parts) == 0) check(slice, parts, 2, wide);
-  unsetenv("WICK_CUDA_LORA_PLAN");
+  unsetenv("WICK_CUDA_WAY");
 }
 
 INSTANTIATE_TEST_SUITE_P(Dropout, LoraGroup, testing::Values(0.0f, 0.25f),
@@ -534,20 +628,20 @@ TEST(LoraBackward, AnyBatchAndStride) {
   for (int round = 0; round < 16; ++round) {
     const Case c = random_case();
     const Tensor ddown = poisoned({c.rank, c.k}), dup = poisoned({c.n, c.rank}, c.layout);
-    backend().lora_backward(ddown, {dup}, c.dy, c.x, c.lora());
+    backend().lora_backward({.x = c.x, .lora = c.lora()}, {.ddown = ddown, .dups = {dup}, .dy = c.dy});
     const Results want = c.results();
     expect_close(ddown, want.ddown, c.tolerance(c.n, c.m), "ddown");
     expect_close(dup, want.dup, c.tolerance(c.k, c.m), "dup");
     const Tensor alone = poisoned({c.rank, c.k});
-    backend().lora_backward(alone, {}, c.dy, c.x, c.lora());
+    backend().lora_backward({.x = c.x, .lora = c.lora()}, {.ddown = alone, .dy = c.dy});
     expect_same_bits(alone, ddown, "ddown alone");
   }
 }
 
 TEST(LoraBackward, NoTokensGiveZeroGradients) {
   const Tensor ddown = poisoned({4, 9}), dup = poisoned({7, 4});
-  backend().lora_backward(ddown, {dup}, Tensor::empty({0, 7}), Tensor::empty({0, 9}),
-                          factors(random({4, 9}), random({7, 4}), 1));
+  backend().lora_backward({.x = Tensor::empty({0, 9}), .lora = factors(random({4, 9}), random({7, 4}), 1)},
+                          {.ddown = ddown, .dups = {dup}, .dy = Tensor::empty({0, 7})});
   expect_close(ddown, Doubles(36, 0.0), 0, "ddown");
   expect_close(dup, Doubles(28, 0.0), 0, "dup");
 }
@@ -558,7 +652,7 @@ TEST(LoraBackward, SameBitsTwice) {
   for (int i = 0; i < 2; ++i) {
     ddown[i] = poisoned({32, 768});
     dup[i] = poisoned({320, 32});
-    backend().lora_backward(ddown[i], {dup[i]}, c.dy, c.x, c.lora());
+    backend().lora_backward({.x = c.x, .lora = c.lora()}, {.ddown = ddown[i], .dups = {dup[i]}, .dy = c.dy});
   }
   expect_same_bits(ddown[0], ddown[1], "ddown");
   expect_same_bits(dup[0], dup[1], "dup");

@@ -68,8 +68,18 @@ TEST(GroupNorm, forward_and_backward) {
         const Tensor b = random({p.channels}, layout), y = output(shape, layout), dx = output(shape, layout);
         const Tensor mean = poisoned({p.batch, groups}, layout), rstd = poisoned({p.batch, groups}, layout);
         const Tensor dw = poisoned({p.channels}, layout), db = poisoned({p.channels}, layout);
-        backend().group_norm(y, mean, rstd, x, w, b, groups, float(p.eps), silu);
-        backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, groups, silu);
+        backend().group_norm({.y = y,
+                              .mean = mean,
+                              .rstd = rstd,
+                              .x = x,
+                              .w = w,
+                              .b = b,
+                              .groups = groups,
+                              .eps = float(p.eps),
+                              .silu = silu});
+        backend().group_norm_backward(
+            {.mean = mean, .rstd = rstd, .x = x, .w = w, .b = b, .groups = groups, .silu = silu},
+            {.dx = dx, .dw = dw, .db = db, .dy = dy});
         const NormReference r = reference(p, x, w, b, dy);
         // A group of few elements can have a tiny deviation: errors of x grow by rstd, those of gradients by its
         // square.
@@ -94,8 +104,18 @@ TEST(GroupNorm, large_images_and_the_same_bits) {
   for (auto& run : runs) {
     const Tensor y = output(shape), dx = output(shape), mean = poisoned({2, 32}), rstd = poisoned({2, 32});
     const Tensor dw = poisoned({p.channels}), db = poisoned({p.channels});
-    backend().group_norm(y, mean, rstd, x, w, b, p.groups, float(p.eps), p.silu);
-    backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, p.groups, p.silu);
+    backend().group_norm({.y = y,
+                          .mean = mean,
+                          .rstd = rstd,
+                          .x = x,
+                          .w = w,
+                          .b = b,
+                          .groups = p.groups,
+                          .eps = float(p.eps),
+                          .silu = p.silu});
+    backend().group_norm_backward(
+        {.mean = mean, .rstd = rstd, .x = x, .w = w, .b = b, .groups = p.groups, .silu = p.silu},
+        {.dx = dx, .dw = dw, .db = db, .dy = dy});
     run = {y, mean, rstd, dx, dw, db};
   }
   const NormReference r = reference(p, x, w, b, dy);
@@ -114,8 +134,18 @@ TEST(GroupNorm, shapes_of_models) {
     const Tensor x = input(shape), dy = input(shape), w = random({channels}), b = random({channels});
     const Tensor y = output(shape), dx = output(shape), mean = poisoned(statistics), rstd = poisoned(statistics);
     const Tensor dw = poisoned({channels}), db = poisoned({channels});
-    backend().group_norm(y, mean, rstd, x, w, b, groups, float(p.eps), p.silu);
-    backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, groups, p.silu);
+    backend().group_norm({.y = y,
+                          .mean = mean,
+                          .rstd = rstd,
+                          .x = x,
+                          .w = w,
+                          .b = b,
+                          .groups = groups,
+                          .eps = float(p.eps),
+                          .silu = p.silu});
+    backend().group_norm_backward(
+        {.mean = mean, .rstd = rstd, .x = x, .w = w, .b = b, .groups = groups, .silu = p.silu},
+        {.dx = dx, .dw = dw, .db = db, .dy = dy});
     const NormReference r = reference(p, x, w, b, dy);
     expect_close(y, r.y, 16 * kEps, "y");
     expect_close(rstd, r.rstd, 8 * kEps, "rstd");
@@ -125,7 +155,7 @@ TEST(GroupNorm, shapes_of_models) {
   }
 }
 
-// Images that the shared memory of a large device holds, or a part of them: forward, backward, or both.
+// Images that fit a large device's shared memory, whole or in part: forward, backward, or both.
 TEST(GroupNorm, images_of_many_megabytes) {
   for (const NormProblem& p : {NormProblem{1, between(29000, 31000), 320, 32, 1e-5, true},
                                NormProblem{2, between(2400, 2600), 960, 32, 1e-5, true},
@@ -135,9 +165,21 @@ TEST(GroupNorm, images_of_many_megabytes) {
     const Tensor y = output(shape), dx = output(shape), dx_again = output(shape);
     const Tensor mean = poisoned(statistics), rstd = poisoned(statistics);
     const Tensor dw = poisoned({p.channels}), db = poisoned({p.channels});
-    backend().group_norm(y, mean, rstd, x, w, b, p.groups, float(p.eps), p.silu);
-    backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, p.groups, p.silu);
-    backend().group_norm_backward(dx_again, {}, {}, dy, x, w, b, mean, rstd, p.groups, p.silu);
+    backend().group_norm({.y = y,
+                          .mean = mean,
+                          .rstd = rstd,
+                          .x = x,
+                          .w = w,
+                          .b = b,
+                          .groups = p.groups,
+                          .eps = float(p.eps),
+                          .silu = p.silu});
+    backend().group_norm_backward(
+        {.mean = mean, .rstd = rstd, .x = x, .w = w, .b = b, .groups = p.groups, .silu = p.silu},
+        {.dx = dx, .dw = dw, .db = db, .dy = dy});
+    backend().group_norm_backward(
+        {.mean = mean, .rstd = rstd, .x = x, .w = w, .b = b, .groups = p.groups, .silu = p.silu},
+        {.dx = dx_again, .dy = dy});
     const NormReference r = reference(p, x, w, b, dy);
     expect_close(y, r.y, 16 * kEps, "y");
     expect_close(rstd, r.rstd, 8 * kEps, "rstd");
@@ -148,14 +190,15 @@ TEST(GroupNorm, images_of_many_megabytes) {
   }
 }
 
-// Statistics to 1e-6 although the mean is a thousand deviations away.
+// Statistics to 1e-6 although the mean is a thousand deviations from zero.
 TEST(GroupNorm, large_mean) {
   const NormProblem p{2, 1111, 64, 8, 1e-6, false};
   const Shape shape{p.batch, p.positions, p.channels};
   const Tensor x = input(shape), ones = random({p.channels}), y = output(shape);
   backend().affine(x, x, std::sqrt(3.0f), 1000);
   const Tensor mean = poisoned({2, 8}), rstd = poisoned({2, 8});
-  backend().group_norm(y, mean, rstd, x, ones, ones, p.groups, float(p.eps), false);
+  backend().group_norm(
+      {.y = y, .mean = mean, .rstd = rstd, .x = x, .w = ones, .b = ones, .groups = p.groups, .eps = float(p.eps)});
   const NormReference r = reference(p, x, ones, ones, x);
   expect_close(y, r.y, 1e-6, "y");
   for (size_t i = 0; i < r.rstd.size(); ++i) {
@@ -169,18 +212,22 @@ TEST(GroupNorm, unwanted_outputs) {
   const Tensor x = input(shape), w = random({12}), b = random({12}), y = output(shape), whole = output(shape);
   const Tensor mean = poisoned({1, 4}), rstd = poisoned({1, 4}), dw = poisoned({12}), dw_alone = poisoned({12});
   const Tensor dx = output(shape), dx_alone = output(shape), db = poisoned({12});
-  backend().group_norm(whole, mean, rstd, x, w, b, 4, 1e-5f, true);
-  backend().group_norm(y, {}, {}, x, w, b, 4, 1e-5f, true);
+  backend().group_norm(
+      {.y = whole, .mean = mean, .rstd = rstd, .x = x, .w = w, .b = b, .groups = 4, .eps = 1e-5f, .silu = true});
+  backend().group_norm({.y = y, .x = x, .w = w, .b = b, .groups = 4, .eps = 1e-5f, .silu = true});
   expect_same_bits(y, whole, "y");
-  backend().group_norm_backward(dx, dw, db, y, x, w, b, mean, rstd, 4, true);
-  backend().group_norm_backward(dx_alone, {}, {}, y, x, w, b, mean, rstd, 4, true);
-  backend().group_norm_backward({}, dw_alone, {}, y, x, w, b, mean, rstd, 4, true);
+  backend().group_norm_backward({.mean = mean, .rstd = rstd, .x = x, .w = w, .b = b, .groups = 4, .silu = true},
+                                {.dx = dx, .dw = dw, .db = db, .dy = y});
+  backend().group_norm_backward({.mean = mean, .rstd = rstd, .x = x, .w = w, .b = b, .groups = 4, .silu = true},
+                                {.dx = dx_alone, .dy = y});
+  backend().group_norm_backward({.mean = mean, .rstd = rstd, .x = x, .w = w, .b = b, .groups = 4, .silu = true},
+                                {.dw = dw_alone, .dy = y});
   expect_same_bits(dx, dx_alone, "dx");
   expect_same_bits(dw, dw_alone, "dw");
 }
 
-// Kernels start beside the end of the one before; what reads another's output gets all of it. First with a read of the
-// device between any two calls, then in one go.
+// Programmatic dependent launch (PDL): kernels start beside the end of the one before, and still read all of its
+// output. First with a read of the device between any two calls, then without.
 TEST(GroupNorm, chains_of_norms_of_all_kinds) {
   const int64_t positions = between(2500, 3500), channels = 640;
   const Shape shape{2, positions, channels}, rows{2, positions}, groups{2, 32}, width{channels};
@@ -196,14 +243,41 @@ TEST(GroupNorm, chains_of_norms_of_all_kinds) {
   const auto work = [&] {
     const std::function<void()> calls[] = {
         [&] { device.copy(t[0], x); },
-        [&] { device.layer_norm(t[1], s[0], s[1], t[0], w, b, {}, 1e-5f); },
-        [&] { device.rms_norm(t[2], s[2], t[1], w, {}, 1e-5f); },
-        [&] { device.group_norm(t[3], s[3], s[4], t[2], w, b, 32, 1e-5f, true); },
-        [&] { device.group_norm_backward(t[4], g[0], g[1], t[3], t[2], w, b, s[3], s[4], 32, true); },
-        [&] { device.rms_norm_backward(t[5], {}, {}, t[4], t[1], w, {}, s[2]); },
-        [&] { device.layer_norm_backward(t[6], g[2], g[3], {}, t[5], t[0], w, b, {}, s[0], s[1]); },
-        [&] { device.group_norm(t[5], s[3], s[4], t[6], w, b, 32, 1e-5f, true); },
-        [&] { device.layer_norm(t[4], s[0], s[1], t[5], w, b, {}, 1e-5f); }};
+        [&] { device.layer_norm({.y = t[1], .mean = s[0], .rstd = s[1], .x = t[0], .w = w, .b = b, .eps = 1e-5f}); },
+        [&] { device.rms_norm({.y = t[2], .rstd = s[2], .x = t[1], .w = w, .eps = 1e-5f}); },
+        [&] {
+          device.group_norm({.y = t[3],
+                             .mean = s[3],
+                             .rstd = s[4],
+                             .x = t[2],
+                             .w = w,
+                             .b = b,
+                             .groups = 32,
+                             .eps = 1e-5f,
+                             .silu = true});
+        },
+        [&] {
+          device.group_norm_backward(
+              {.mean = s[3], .rstd = s[4], .x = t[2], .w = w, .b = b, .groups = 32, .silu = true},
+              {.dx = t[4], .dw = g[0], .db = g[1], .dy = t[3]});
+        },
+        [&] { device.rms_norm_backward({.rstd = s[2], .x = t[1], .w = w}, {.dx = t[5], .dy = t[4]}); },
+        [&] {
+          device.layer_norm_backward({.mean = s[0], .rstd = s[1], .x = t[0], .w = w, .b = b},
+                                     {.dx = t[6], .dw = g[2], .db = g[3], .dy = t[5]});
+        },
+        [&] {
+          device.group_norm({.y = t[5],
+                             .mean = s[3],
+                             .rstd = s[4],
+                             .x = t[6],
+                             .w = w,
+                             .b = b,
+                             .groups = 32,
+                             .eps = 1e-5f,
+                             .silu = true});
+        },
+        [&] { device.layer_norm({.y = t[4], .mean = s[0], .rstd = s[1], .x = t[5], .w = w, .b = b, .eps = 1e-5f}); }};
     for (const auto& call : calls) {
       call();
       if (apart) s[0].to(host_memory());

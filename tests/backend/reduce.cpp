@@ -129,8 +129,8 @@ TEST(CrossEntropy, loss_and_gradient) {
       }
       backend().cross_entropy(loss, slopes, logits, ids);
       backend().cross_entropy(alone, {}, logits, ids);
-      // What f32 rounds: a sum of exponentials and its logarithm, of up to 11 (8 epsilons each), the log-sum-exp, of up
-      // to 46 (16), and the loss, of up to 71 (32).
+      // The rounding of f32: a sum of exponentials and its logarithm, of up to 11 (8 epsilons each), the log-sum-exp,
+      // of up to 46 (16), and the loss, of up to 71 (32).
       expect_close(loss, losses, 64 * kEps, "loss");
       expect_same_bits(loss, alone, "loss");
       expect_close(slopes, want, 64 * kEps, "gradient");

@@ -74,11 +74,14 @@ Outputs run(const Problem& p, Layout layout) {
             like(p.shift)};
   const Modulation m{p.scale, p.shift}, dm{o.dscale, o.dshift};
   if (p.centred) {
-    backend().layer_norm(o.y, o.mean, o.rstd, p.x, p.w, p.b, m, float(p.eps));
-    backend().layer_norm_backward(o.dx, o.dw, o.db, dm, p.dy, p.x, p.w, p.b, m, o.mean, o.rstd, p.residual);
+    backend().layer_norm(
+        {.y = o.y, .mean = o.mean, .rstd = o.rstd, .x = p.x, .w = p.w, .b = p.b, .m = m, .eps = float(p.eps)});
+    backend().layer_norm_backward({.mean = o.mean, .rstd = o.rstd, .x = p.x, .w = p.w, .b = p.b, .m = m},
+                                  {.dx = o.dx, .dw = o.dw, .db = o.db, .dm = dm, .dy = p.dy, .residual = p.residual});
   } else {
-    backend().rms_norm(o.y, o.rstd, p.x, p.w, m, float(p.eps));
-    backend().rms_norm_backward(o.dx, o.dw, dm, p.dy, p.x, p.w, m, o.rstd, p.residual);
+    backend().rms_norm({.y = o.y, .rstd = o.rstd, .x = p.x, .w = p.w, .m = m, .eps = float(p.eps)});
+    backend().rms_norm_backward({.rstd = o.rstd, .x = p.x, .w = p.w, .m = m},
+                                {.dx = o.dx, .dw = o.dw, .dm = dm, .dy = p.dy, .residual = p.residual});
   }
   return o;
 }
@@ -126,25 +129,25 @@ TEST(RowNorm, widths) {
     }
 }
 
-// What a step of decoding asks for: all is latency there.
+// The norms of a decoding step, which are all latency.
 TEST(RowNorm, of_few_rows_with_a_constant_weight) {
   for (int64_t width : {1296, 2048, 4096, 5120, 8192, 4104})
     for (bool constant : {false, true}) {
       const int64_t rows = between(1, 8);
       const Tensor x = input({1, rows, width}), y = output(x.shape()), rstd = poisoned({1, rows});
       const Tensor w = random({width});
-      backend().rms_norm(y, rstd, x, constant ? w.constant() : w, {}, 1e-5f);
+      backend().rms_norm({.y = y, .rstd = rstd, .x = x, .w = constant ? w.constant() : w, .eps = 1e-5f});
       const Reference r = reference({1, rows, width, double(1e-5f), false, x, input(x.shape()), w, {}, {}, {}});
       expect_close(y, r.y, 32 * kEps * r.worst, "y");
       expect_close(rstd, r.rstd, 8 * kEps * r.worst * r.worst, "rstd");
       const Tensor bare = output(x.shape());
-      backend().rms_norm(bare, {}, x, {}, {}, 1e-5f);
+      backend().rms_norm({.y = bare, .x = x, .eps = 1e-5f});
       expect_close(bare, reference({1, rows, width, double(1e-5f), false, x, input(x.shape()), {}, {}, {}, {}}).y,
                    32 * kEps * r.worst, "y without a weight");
     }
 }
 
-// Longer than what any block can keep of a row.
+// Rows longer than any block can keep.
 TEST(RowNorm, one_very_long_row) {
   for (int64_t width : {40000, 9001}) {
     Problem p{1, 1, width, double(1e-6f), true, input({1, 1, width}), input({1, 1, width}), {}, {}, {}, {}};
@@ -160,9 +163,11 @@ TEST(RowNorm, unwanted_outputs_and_the_same_bits) {
   expect_same_bits(all.dscale, again.dscale, "dscale");
   const Modulation m{p.scale, p.shift};
   const Tensor y = output(p.x.shape()), dx = output(p.x.shape()), dshift = output(p.shift.shape());
-  backend().layer_norm(y, {}, {}, p.x, p.w, p.b, m, float(p.eps));
-  backend().layer_norm_backward(dx, {}, {}, {}, p.dy, p.x, p.w, p.b, m, all.mean, all.rstd);
-  backend().layer_norm_backward({}, {}, {}, {{}, dshift}, p.dy, p.x, p.w, p.b, m, all.mean, all.rstd);
+  backend().layer_norm({.y = y, .x = p.x, .w = p.w, .b = p.b, .m = m, .eps = float(p.eps)});
+  backend().layer_norm_backward({.mean = all.mean, .rstd = all.rstd, .x = p.x, .w = p.w, .b = p.b, .m = m},
+                                {.dx = dx, .dy = p.dy});
+  backend().layer_norm_backward({.mean = all.mean, .rstd = all.rstd, .x = p.x, .w = p.w, .b = p.b, .m = m},
+                                {.dm = {{}, dshift}, .dy = p.dy});
   expect_same_bits(y, all.y, "y");
   expect_same_bits(dx, all.dx, "dx");
   expect_same_bits(dshift, all.dshift, "dshift");

@@ -97,7 +97,7 @@ TEST(Random, words_of_philox_in_order) {
       const auto bits = philox(seed, 3, position + uint64_t(i / 4));
       const size_t j = size_t(i % 4);
       wrong += uniform.data<float>()[i] != bits_to_uniform(bits[j]);
-      // Libraries of a device may round a double's last bit otherwise, which moves a float to its neighbour.
+      // A device's libraries may round a double's last bit otherwise, which moves a float to its neighbour.
       const float want = bits_to_normals(bits[j & 2], bits[j | 1])[j & 1], got = normal.data<float>()[i];
       wrong += got != want && (test::memory().on_host() || got != std::nextafter(want, got));
     }
@@ -205,7 +205,7 @@ TEST(AdamW, clips_the_norm_of_many_tensors) {
   EXPECT_FLOAT_EQ(values[kGradNorm], norm);
   EXPECT_EQ(values[kSteps], 7);
 
-  // The same without clipping, of gradients that are as much smaller.
+  // The same without clipping, with gradients that are smaller by the same factor.
   step.max_grad_norm = 0;
   const float scale = 0.25f * (norm / 3 / (norm + 1e-6f));
   const Tensor scaled = step_scalars(1e-2f, scale, 6, values[kSumOfSquares]);

@@ -22,7 +22,7 @@ namespace {
 std::atomic<int> started{0};
 }
 
-// Stands before the C library's, for libgomp too.
+// Replaces the C library's, for libgomp too.
 extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                                                              void* (*body)(void*), void* argument) noexcept {
   ++started;
@@ -35,7 +35,7 @@ namespace {
 
 using namespace probe;
 
-// As many as the team has, whatever OMP_NUM_THREADS says of the other tests.
+// As many threads as the team has, whatever OMP_NUM_THREADS says for other tests.
 class Threads : public testing::Test {
  protected:
   void SetUp() override {
@@ -60,8 +60,9 @@ TEST_F(Threads, NoneIsStartedByALoraOfAnySize) {
         const Tensor down = random({rank, width}), up = random({width, rank}), s = random({tokens, rank});
         const Tensor dx = poisoned({tokens, width}), ddown = poisoned({rank, width}), dup = poisoned({width, rank});
         const LoraFactors lora{down, {{up, 0, 0, 1.0f}}};
-        backend().lora_linear(poisoned({tokens, width}), s, x, w, {}, lora, {});
-        backend().lora_linear_backward(dx, ddown, {dup}, dy, x, s, w, lora);
+        backend().lora_linear({.y = poisoned({tokens, width}), .s = s, .x = x, .w = w, .lora = lora});
+        backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = lora},
+                                       {.dx = dx, .ddown = ddown, .dups = {dup}, .dy = dy});
         EXPECT_EQ(started_since(), 0) << tokens << " tokens of " << width << ", rank " << rank;
       }
 }
@@ -71,8 +72,9 @@ TEST_F(Threads, NoneIsStartedByAttentionOfOneBlock) {
     const Tensor q = random({1, tokens, 1, 64}), y = poisoned({1, tokens, 1, 64}), lse = poisoned({1, 1, tokens});
     const Tensor dq = poisoned({1, tokens, 1, 64}), dk = poisoned({1, tokens, 1, 64}),
                  dv = poisoned({1, tokens, 1, 64});
-    backend().attention(y, lse, q, q, q, 0.125f, false, {});
-    backend().attention_backward(dq, dk, dv, y, y, lse, q, q, q, 0.125f, false, {});
+    backend().attention({.y = y, .lse = lse, .q = q, .k = q, .v = q, .scale = 0.125f});
+    backend().attention_backward({.y = y, .lse = lse, .q = q, .k = q, .v = q, .scale = 0.125f},
+                                 {.dq = dq, .dk = dk, .dv = dv, .dy = y});
     EXPECT_EQ(started_since(), 0) << tokens << " tokens";
   }
 }

@@ -44,7 +44,7 @@ std::map<std::string, Tensor> base_weights() {
 
 Net make_net(Adapter* adapter) { return Net{Scope(Weights::of(base_weights()), "net", adapter)}; }
 
-// A file of rank 2 for all three modules, and the weights that it amounts to with scale `alpha / 2`.
+// A file of rank 2 for all three modules, and the change of weights that it stands for with scale `alpha / 2`.
 std::map<std::string, Tensor> lora_tensors(uint64_t seed) {
   return {{"lora_a.lora_down.weight", random({2, 5}, seed)},
           {"lora_a.lora_up.weight", random({4, 2}, seed + 1)},
@@ -138,7 +138,7 @@ TEST(Adapter, ReadsTheSpellingsOfOtherWriters) {
       make_net(&adapter);
       adapter.check_complete();
       ASSERT_EQ(adapter.parameters().size(), 2u);
-      EXPECT_EQ(adapter.parameters()[0].name, "a" + std::min(down, up));  // as in the file, sorted
+      EXPECT_EQ(adapter.parameters()[0].name, "a" + std::min(down, up));  // named as in the file, sorted
       EXPECT_EQ(adapter.parameters()[0].value.dtype(), DType::f32);
     }
 }
@@ -312,7 +312,7 @@ TEST(Adapter, WhatIsSavedIsReadBack) {
   trained.save(folder / "half.safetensors", {});
   const SafetensorsFile half = SafetensorsFile::open(folder / "half.safetensors");
   EXPECT_EQ(half.tensors().at("lora_a.lora_up.weight").dtype_name, "F16");
-  EXPECT_EQ(half.tensors().at("lora_a.alpha").dtype_name, "F32");  // it may be beyond what f16 holds
+  EXPECT_EQ(half.tensors().at("lora_a.alpha").dtype_name, "F32");  // f16 may be too small for it
 }
 
 TEST(Adapter, GradientsComeUnderTheNamesOfTheFile) {
@@ -420,7 +420,7 @@ TEST(Adapter, FilesOfSeveralRanksServeOneGroup) {
   expect_near(together.all(random({4, 6}, 7)), apart(random({4, 6}, 7)));
 }
 
-// Where a device computes in 16 bits, it gets copies: rows of 16 bytes, each rank a multiple of them, zeros between.
+// Where a device computes in 16 bits, it gets copies: rows of 16 bytes, ranks padded with zeros to multiples of them.
 TEST(Adapter, CopiesAreAligned) {
   const LoraConfig config{.rank = 3, .targets = {"*", "-*.b"}, .seed = 5};
   Adapter adapter(config, file_names);

@@ -10,7 +10,7 @@ namespace {
 
 const std::filesystem::path kFolder = test::source_dir() / "tests/golden/sdxl";
 
-// What a plan says is what drawing takes on the host, where memory is counted too.
+// A plan's bytes are those that drawing takes on the host, where memory is counted too.
 TEST(ImagePlan, IsWhatDrawingTakes) {
   Memory& host = cpu_backend().memory();
   const std::vector<LoraFile> loras = {{.path = test::source_dir() / "tests/golden/lora_unet.safetensors"}};
@@ -35,7 +35,7 @@ TEST(ImagePlan, GrowsWithThePicture) {
     const ImageRequest request{.prompt = "x", .width = side, .height = side};
     return double(plan_image(kFolder, request, DType::f32, {}, device_kind(device)).activations);
   };
-  for (const char* device : {"cpu", "cuda"})  // with the pixels, but for what the texts take
+  for (const char* device : {"cpu", "cuda"})  // grows with the pixels, apart from the texts' share
     EXPECT_NEAR(activations(8192, device) / activations(512, device), 256, 0.1 * 256);
 }
 

@@ -51,7 +51,7 @@ TEST(NoiseSchedule, RejectsOtherProcesses) {
   expect_error([] { parse(R"({"num_train_timesteps": 0})"); }, {"num_train_timesteps"});
 }
 
-// What diffusers' constructors take where a config leaves it out.
+// The defaults of diffusers' constructors.
 TEST(NoiseSchedule, ClassesHaveTheirDefaults) {
   const auto of = [](const std::string& name) { return parse(R"({"_class_name": ")" + name + "\"}"); };
   EXPECT_NEAR(of("PNDMScheduler").alpha_cumprod(0), 1 - 0.0001, 1e-12);

@@ -65,8 +65,8 @@ TEST_F(TextToImageTest, SeedsAndPromptsMatter) {
   EXPECT_NE(first.rgb, text_to_image(other).rgb);
 }
 
-// model_index.json's force_zeros_for_empty_prompt: without a negative prompt its embeddings are zero, which is not what
-// the encoders make of an empty text.
+// model_index.json's force_zeros_for_empty_prompt: without a negative prompt its embeddings are zero, which differs
+// from the encoders' output for an empty text.
 TEST_F(TextToImageTest, NoNegativeIsNotAnEmptyOne) {
   request.steps = 2;
   request.negative.reset();

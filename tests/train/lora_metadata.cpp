@@ -1,4 +1,4 @@
-// What a LoRA file says of its run, as kohya's scripts spell it.
+// A LoRA file's metadata about its run, as kohya's scripts spell it.
 #include "wick/train/lora_metadata.h"
 
 #include <gtest/gtest.h>
@@ -137,7 +137,7 @@ TEST_F(LoraMetadata, HashesAreThoseOfKohya) {
     std::memcpy(&header, file.data(), sizeof header);
     EXPECT_EQ(m.at("sshs_model_hash"), sha256_hex(file.substr(8 + header)));
   }
-  EXPECT_EQ(of(unet()).at("sshs_legacy_hash"), "e3b0c442");  // of nothing
+  EXPECT_EQ(of(unet()).at("sshs_legacy_hash"), "e3b0c442");  // of no bytes
 }
 
 }  // namespace

@@ -121,14 +121,14 @@ TEST(AdamW, AveragesFollowAndSwap) {
   optimizer.step(gradient_of(p, {3}));
   const double moved = p.item(), average = 1 + (moved - 1) * 9.0 / 11;  // decay 2/11
   EXPECT_NE(moved, 1);
-  EXPECT_NEAR(optimizer.averages()[0].item(), average, 1e-6);
+  EXPECT_NEAR(state_of(optimizer, "ema.p").item(), average, 1e-6);
   optimizer.swap_averages();
   EXPECT_NEAR(p.item(), average, 1e-6);
   optimizer.swap_averages();
   EXPECT_EQ(p.item(), moved);
 }
 
-// In the update's own pass where they are dense, after it where rows are padded.
+// In the update's own pass for dense copies, after it for padded rows.
 TEST(AdamW, CopiesFollow) {
   Memory& memory = test::memory();
   Rng rng(3);
@@ -161,7 +161,7 @@ TEST(AdamW, LossScalingSkipsAndHalves) {
   EXPECT_FALSE(std::isfinite(scaled.step(gradient_of(p, {INFINITY}))));
   EXPECT_EQ(p.item(), 1);
   EXPECT_EQ(scaled.loss_scale().item(), scale / 2);
-  // What was skipped does not count, and the scale does not show.
+  // Skipped steps do not count, and the scale does not show.
   EXPECT_FLOAT_EQ(scaled.step(gradient_of(p, {3 * scale / 2})), other.step(gradient_of(plain, {3})));
   EXPECT_FLOAT_EQ(p.item(), plain.item());
 }

@@ -1,4 +1,4 @@
-// The state of a run: what was saved is what is opened, and a file that is not just so is refused.
+// The state of a run: a saved state opens as it was, and a damaged or foreign file is refused.
 #include "wick/train/state.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// The plan of training a language model against what it takes.
+// The plan of training a language model against the memory that it takes.
 #include <gtest/gtest.h>
 
 #include <cstdio>

@@ -1,13 +1,16 @@
-// The contract between operations and devices: one abstract class of plain views and scalars.
+// The contract between operations and devices: one abstract class of plain views and scalars, in two tiers. Every
+// device implements the first. ComposedBackend (composed.h) makes the second of calls of the first; a device overrides
+// the compositions that it can beat.
 //
 // Rules, the same for every call and every backend:
 //  - Shapes are already checked by wick/ops; a backend may assert them. Views may be strided unless said otherwise.
-//  - Outputs are overwritten, and may hold anything before. An empty View (no data) as an optional input means "none",
-//    as an output "not wanted". Outputs do not overlap inputs unless said otherwise.
+//  - Outputs are overwritten and may hold anything before. An empty View (no data) means "none" as an optional input
+//  and
+//    "not wanted" as an output. Outputs do not overlap inputs unless said otherwise.
 //  - Activations are f32, or (on CUDA) bf16/f16; weights `w` may have another float dtype than the activations; vectors
 //    of norms, biases, statistics, losses and LoRA factors are f32. Sums are accumulated in f32 or better.
-//  - On the CPU `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h), along their rows, which
-//    copy() decodes and (q8_0, q4_0) makes. linear() may then round x to 8 bits in blocks of 32.
+//  - `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h) along their rows; copy() decodes
+//    blocks and makes q8_0 and q4_0. linear() of blocks may round x to 8 bits in blocks of 32 on the CPU.
 //  - The same call with the same arguments gives the same bits.
 //  - Nothing here waits for the host: a step made of these calls can be captured.
 //
@@ -39,9 +42,61 @@ struct Modulation {
   View scale, shift;
 };
 
-// Dropout (Srivastava et al., 2014), here of what reaches a LoRA: element i (row-major over x's shape) is kept where
-// word i % 4 of philox(seed, Stream::dropout, draw << 32 | i / 4) is at least p * 2^32, and divided by 1 - p; the
-// others are zero. The mask is never stored: backward makes it again.
+// A group norm of x [B, ..., C]: y = act((x - mean) * rstd * w + b), act = silu if asked. Backward takes
+// mean and rstd as forward wrote them.
+struct GroupNormArgs {
+  View y;           // like x: out; backward does not read it
+  View mean, rstd;  // f32 [B, groups]: out, for backward; may be unwanted
+  View x;
+  View w, b;  // [C]
+  int groups = 1;
+  float eps = 0;  // is added to the variance
+  bool silu = false;
+};
+// A norm of rows of x [B, ..., D]: y = x_hat * w + b, then modulated. Backward takes mean and rstd as
+// forward wrote them.
+struct NormArgs {
+  View y;           // like x: out; backward does not read it
+  View mean, rstd;  // f32 [B, ...]: out, for backward; may be unwanted. rms_norm has no mean
+  View x;
+  View w, b;  // [D], may be empty. rms_norm has no b
+  Modulation m = {};
+  float eps = 0;  // is added to the variance, or to the mean square
+};
+// All but dy and residual are outputs, each of which may be unwanted.
+struct NormGradients {
+  View dx, dw, db;
+  Modulation dm = {};  // norms of rows alone
+  View dy;
+  View residual = {};  // norms of rows alone: the gradient that reached x by other ways, added to dx
+};
+
+// Attention: y = softmax(scale * q k^T) v, over views of any strides with D contiguous; G divides H, and head h reads
+// keys and values h / (H / G) (Ainslie et al., "GQA", 2023). A query sees all keys; or, `causal`, those up to its own
+// place (T = S); or, with `ranges`, keys first <= s < last; none where first = last, and then y is 0. Neither bound
+// falls as t grows within an entry, so that a tile of queries sees a range of keys and a tile of keys is seen by a
+// range of queries. Ranges express causality, sliding windows, packed documents, padding, and how far a cache is
+// filled: keys and values that no query of an entry reaches, before its first and after its last, may hold anything.
+// Ranges lie on the device, and a replayed step reads their values at that time. Backward takes y and lse as forward
+// wrote them.
+struct AttentionArgs {
+  View y;     // [B, T, H, D]: out
+  View lse;   // f32 [B, H, T]: out, the logarithm of each query's sum of exponentials, for backward; may be unwanted
+  View q;     // [B, T, H, D]
+  View k, v;  // [B, S, G, D]
+  float scale = 1;
+  bool causal = false;
+  View ranges = {};  // i32 [B, T, 2] or empty
+};
+// All but dy are outputs, each of which may be unwanted.
+struct AttentionGradients {
+  View dq, dk, dv;
+  View dy;
+};
+
+// Dropout (Srivastava et al., 2014) of a LoRA's input: element i (row-major over x's shape) is kept and divided by
+// 1 - p where word i % 4 of philox(seed, Stream::dropout, draw << 32 | i / 4) is at least p * 2^32, else it becomes
+// zero. The mask is never stored: backward makes it again.
 struct Dropout {
   float p = 0;        // 0 keeps x as it is
   uint64_t seed = 0;  // of the layer
@@ -61,10 +116,42 @@ struct LoraFactors {
   Dropout dropout = {};
 };
 
+// A linear with LoRA: y [..., N] = x w^T + bias + residual, and each block g of the factors adds scale_g * s_g up_g^T
+// to its columns. Without w the adapter alone is added to y as it is, and there is neither bias nor residual.
+struct LoraArgs {
+  View y;     // [..., N]: out; backward does not read it
+  View s;     // [..., R]: out, dropout(x) down^T, for backward; may be unwanted
+  View x;     // [..., K]
+  View w;     // [N, K] or empty
+  View bias;  // [N] or empty
+  // f32 or, on CUDA, in the dtype of the activations (OptimizerSlot::copy), which saves converting them.
+  LoraFactors lora;
+  View residual = {};  // [..., N] or empty
+};
+// All but dy are outputs, each of which may be unwanted. The factors' are f32; `dups` has one for each block, or none
+// at all.
+struct LoraGradients {
+  View dx, ddown;
+  std::vector<View> dups = {};
+  View dy;
+};
+
 // Which of a head's features turn together: 2i and 2i + 1 (FLUX), or i and i + D/2 (Llama).
 enum class RopePairs : uint8_t { neighbours, halves };
 
-// How gradients become updates, and what a rule keeps of each parameter from step to step (OptimizerSlot::states).
+// Prepares attention over a KV cache for a few new tokens: turned = rope(q); keys[b, rows[b, t]] = rope(k)[b, t] and
+// values[b, rows[b, t]] = v[b, t].
+struct RopeIntoCacheArgs {
+  View turned;        // [B, T, H, D]: out
+  View keys, values;  // [B, S, G, D]: rows of them are written
+  View q;             // [B, T, H, D]
+  View k, v;          // [B, T, G, D]
+  View cos, sin;      // as for rope()
+  RopePairs pairs = RopePairs::halves;
+  View rows;  // i32 [B, T], as for scatter_rows()
+};
+
+// How gradients become updates. A rule may keep state for each parameter from step to step (OptimizerSlot::states).
 enum class OptimizerKind : uint8_t {
   adamw,  // Loshchilov & Hutter, 2019, as PyTorch computes it; states: m and v, f32 in the parameter's shape
 };
@@ -79,20 +166,20 @@ struct OptimizerSlot {
   View average = {};         // follows the parameter: average += (1 - decay) * (param - average); may be empty
   View copy = {};            // of the updated parameter in the dtype that kernels compute with; may be empty
 };
-// What every rule shares.
+// The part that all rules share.
 struct OptimizerStep {
   OptimizerRule rule = {};
   float max_grad_norm = 0;  // clips the norm over all gradients together, as PyTorch's clip_grad_norm_ does; 0 does not
   float average_decay = 0;  // at most; early updates t decay by (1 + t) / (10 + t), or the start would linger
   bool scales_loss = false;  // kLossScale is adapted: half where a norm is not finite, twice after 2000 that were
 };
-// What changes from step to step lives beside the parameters, in a View of kStepScalars f32, so that a captured step
-// can be replayed. The caller writes the first two and starts the rest; sum_of_squares() and optimizer_step() go on
-// with them.
+// The numbers that change from step to step lie beside the parameters, in a View of kStepScalars f32, so that a
+// captured step can be replayed. The caller writes the first two and initialises the rest; sum_of_squares() and
+// optimizer_step() update them.
 enum StepScalar : int {
   kLr,            // learning rate
   kGradScale,     // multiplies each gradient, before clipping: 1/N of accumulation
-  kLossScale,     // what the loss was multiplied with (1 unless gradients would underflow); divides each gradient
+  kLossScale,     // factor of the loss (1 unless gradients would underflow); divides each gradient
   kGoodSteps,     // finite norms since kLossScale last changed
   kSteps,         // updates made; a bias correction counts from 1
   kSumOfSquares,  // over all gradients as they are
@@ -120,6 +207,8 @@ class Backend {
   // for it; they do not unless asked.
   virtual void allow_tf32(bool) {}
 
+  // ==== The first tier: every device implements it.
+
   // ---- moving and making data
   // y = x, converting between dtypes (floats among themselves, integers among themselves). x may have stride 0.
   virtual void copy(View y, View x) = 0;
@@ -129,36 +218,23 @@ class Backend {
   virtual void fill_uniform(View y, uint64_t seed, uint32_t stream, uint64_t position) = 0;
   virtual void fill_normal(View y, uint64_t seed, uint32_t stream, uint64_t position) = 0;
 
-  // ---- elementwise and reductions
+  // ---- elementwise and reductions. Views of one call may differ in dtype, and y may be x, a or b.
   virtual void unary(Unary op, View y, View x) = 0;
   virtual void unary_backward(Unary op, View dx, View dy, View x) = 0;
-  virtual void binary(Binary op, View y, View a, View b) = 0;  // a, b have y's shape; broadcast dims have stride 0
-  virtual void affine(View y, View x, float scale, float shift) = 0;                // y = scale * x + shift
-  virtual void clamp(View y, View x, float min, float max) = 0;                     // NaN stays NaN
+  virtual void binary(Binary op, View y, View a, View b) = 0;    // a, b have y's shape; broadcast dims have stride 0
+  virtual void clamp(View y, View x, float min, float max) = 0;  // NaN stays NaN
   virtual void clamp_backward(View dx, View dy, View x, float min, float max) = 0;  // dy where min <= x <= max, else 0
-  virtual void accumulate(View y, View x, float scale) = 0;                         // y += scale * x; the same shape
   virtual void sum(View y, View x) = 0;  // y has x's rank; sums over the dims where y has extent 1
+  // total, one f32, is not finite if any element is not.
+  virtual void sum_of_squares(View total, const std::vector<View>& tensors) = 0;
+  // ids i64 [N]: the column of the largest of each row of x [N, V], the first of equals; largest f32 [N]: its value,
+  // and may be unwanted. NaN counts as larger than anything.
+  virtual void argmax(View ids, View largest, View x) = 0;
 
   // ---- matrix products. a [..., M, K] times b [..., K, N]; batch dims may have stride 0.
   virtual void matmul(View c, View a, View b, float alpha, float beta) = 0;  // c = alpha * a b + beta * c
   // y [..., N] = x [..., K] w[N, K]^T + bias [N] + residual [..., N]. The last two may be missing.
   virtual void linear(View y, View x, View w, View bias, View residual = {}) = 0;
-  // y [..., N/2] = swiglu(x w^T + bias), for inference, where nobody wants what lies in between.
-  virtual void gated_linear(View y, View x, View w, View bias);
-  // LoRA linear: s = dropout(x) down^T is saved for backward; y = x w^T + bias + residual, and each block g adds
-  // scale_g * s_g up_g^T to its columns. Without w the adapter alone is added to what y holds (and there is neither
-  // bias nor residual).
-  // The factors are f32 or, on CUDA, in the dtype of the activations (OptimizerSlot::copy), which saves converting
-  // them; their gradients are f32.
-  virtual void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual = {}) = 0;
-  // ds_g = scale_g * dy_g up_g; dup_g = scale_g * dy_g^T s_g; ddown = ds^T dropout(x);
-  // dx = dy w + dropout(ds down), with x's mask; without w only the second, added to what dx holds.
-  // Each output may be unwanted; `dups` has one for each block, or none at all.
-  virtual void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
-                                    const LoraFactors& lora) = 0;
-  // The adapter's gradients alone, from x: as above with s computed here.
-  virtual void lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) = 0;
-
   // y = dropout(x) of one shape, or y += dropout(x). y may be x.
   virtual void dropout(View y, View x, const Dropout& dropout, bool add) = 0;
 
@@ -166,44 +242,60 @@ class Backend {
   virtual void conv2d(View y, View x, View w, View bias, Conv2d conv) = 0;
   virtual void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) = 0;
   virtual void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) = 0;
-  virtual void upsample_nearest(View y, View x) = 0;  // by the integer factors that the shapes give
-  virtual void upsample_nearest_backward(View dx, View dy) = 0;
 
-  // ---- norms. mean and rstd (f32) are saved: [B, G] for groups of channels, one a row for norms of rows.
-  // x is [B, ..., C]; y = act((x - mean) * rstd * w + b) with act = silu if asked.
-  virtual void group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) = 0;
-  virtual void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd,
-                                   int groups, bool silu) = 0;
-  // Rows of x [B, ..., D]: y = x_hat * w + b, modulated if asked; w and b may be empty. x_hat is (x - mean) * rstd, or
-  // x * rstd with rstd = 1 / sqrt(mean(x^2) + eps) (Zhang & Sennrich, 2019). Backward adds `residual` to dx: what
-  // reached x by other ways.
-  virtual void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) = 0;
-  virtual void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
-                                   Modulation m, View mean, View rstd, View residual = {}) = 0;
-  virtual void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) = 0;
-  virtual void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
-                                 View residual = {}) = 0;
+  // ---- norms
+  virtual void group_norm(const GroupNormArgs& a) = 0;
+  virtual void group_norm_backward(const GroupNormArgs& a, const NormGradients& g) = 0;
+  // x_hat is (x - mean) * rstd, or x * rstd with rstd = 1 / sqrt(mean(x^2) + eps) (Zhang & Sennrich, 2019).
+  virtual void layer_norm(const NormArgs& a) = 0;
+  virtual void layer_norm_backward(const NormArgs& a, const NormGradients& g) = 0;
+  virtual void rms_norm(const NormArgs& a) = 0;
+  virtual void rms_norm_backward(const NormArgs& a, const NormGradients& g) = 0;
 
-  // ---- attention: y = softmax(scale * q k^T) v over views of any strides with D contiguous; lse [B, H, T] f32 is
-  // saved. q [B, T, H, D]; k and v [B, S, G, D], where G divides H and head h reads keys and values h / (H / G)
-  // (Ainslie et al., "GQA", 2023). A query sees all keys; or, `causal`, those up to its own place (T = S); or, with
-  // `ranges` i32 [B, T, 2], keys first <= s < last; none where first = last, and then y is 0. Neither bound falls as t
-  // grows within an entry, so that a tile of queries sees a range of keys and a tile of keys is seen by a range of
-  // queries. Ranges say causal, a sliding window, packed documents, padding, and how far a cache is filled: keys and
-  // values that no query of an entry reaches, before its first and after its last, may hold anything. They lie on the
-  // device, and a captured step reads those of its time.
-  virtual void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges = {}) = 0;
-  virtual void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
-                                  float scale, bool causal, View ranges = {}) = 0;
-  virtual void softmax(View y, View x) = 0;  // over the last axis
-  virtual void softmax_backward(View dx, View dy, View y) = 0;
+  // ---- attention
+  virtual void attention(const AttentionArgs& a) = 0;
+  virtual void attention_backward(const AttentionArgs& a, const AttentionGradients& g) = 0;
 
   // ---- rotary positions (Su et al., 2021): each pair (a, b) of x [B, T, H, D] becomes (a cos - b sin, a sin + b cos),
-  // with cos and sin f32, [T, D/2] or [B, T, D/2]. `inverse` turns back, which is the gradient.
-  // y may be x.
+  // with cos and sin f32, [T, D/2] or [B, T, D/2]. `inverse` turns back, which is the gradient. y may be x.
   virtual void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) = 0;
   // cos and sin f32 [..., D/2] of angles: positions i32 [...] times frequencies f32 [D/2], rounded to f32. All packed.
   virtual void rope_angles(View cos, View sin, View positions, View frequencies) = 0;
+  // t [N] -> y [N, D]: cos in the first half and sin in the second, of t * max_period^(-i / (D/2)), computed in f32.
+  virtual void timestep_embedding(View y, View t, float max_period) = 0;
+
+  // ---- tables: ids i64 of any shape, y = ids' shape + [D]. Ids were range-checked when they came from outside.
+  virtual void embedding(View y, View table, View ids) = 0;
+  virtual void embedding_backward(View dtable, View dy, View ids) = 0;
+  // y [B, S, ...] gets the rows of x [B, T, ...]: y[b, rows[b, t]] = x[b, t], converted as copy() does; rows i32 [B, T]
+  // are all different within an entry, or negative: those tokens go nowhere. The rest of y stays as it is.
+  virtual void scatter_rows(View y, View x, View rows) = 0;
+
+  // ---- cross-entropy of rows: logits [N, V], targets i64 [N] below V; loss f32 [N] is log(sum(exp(row))) -
+  // row[target], and its gradient softmax(row) - onehot(target) goes to dlogits, which may be unwanted or logits
+  // itself. Where a target is negative, both are 0.
+  virtual void cross_entropy(View loss, View dlogits, View logits, View targets) = 0;
+
+  // ---- optimizer. One update of all slots by the step's rule. Where the sum of squares is not finite only scalars are
+  // changed: kGradNorm is not finite either, and kLossScale or kHalted follow.
+  virtual void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) = 0;
+
+  // ---- replay. Records the kernels that `work` enqueues instead of running them; null where a backend cannot, and
+  // then `work` was not called. The addresses that it used must be those of the arena or stay alive as long as the
+  // Replay.
+  virtual std::unique_ptr<Replay> capture(const std::function<void()>&) { return nullptr; }
+
+  // ==== The second tier: ComposedBackend makes these of calls of the first.
+
+  virtual void affine(View y, View x, float scale, float shift) = 0;  // y = scale * x + shift; y may be x
+  virtual void accumulate(View y, View x, float scale) = 0;           // y += scale * x; the same shape
+  virtual void softmax(View y, View x) = 0;                           // over the last axis
+  virtual void softmax_backward(View dx, View dy, View y) = 0;
+  // mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel
+  virtual void mse(View loss, View a, View b) = 0;
+  virtual void mse_backward(View da, View dloss, View a, View b) = 0;
+  virtual void upsample_nearest(View y, View x) = 0;  // by the integer factors that the shapes give
+  virtual void upsample_nearest_backward(View dx, View dy) = 0;
 
   // ---- gated activations: x [..., 2D] to y [..., D]. geglu: value and gate, y = value * gelu(gate), gelu with erf.
   // swiglu: gate and value, as fused gate and up projections of Llamas have them, y = silu(gate) * value. dx may be x.
@@ -211,42 +303,19 @@ class Backend {
   virtual void geglu_backward(View dx, View dy, View x) = 0;
   virtual void swiglu(View y, View x) = 0;
   virtual void swiglu_backward(View dx, View dy, View x) = 0;
+  // y [..., N/2] = swiglu of linear(), or of lora_linear() if `lora` has a down; for inference, which does not keep the
+  // product.
+  virtual void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora = {}) = 0;
 
-  // ---- tables: ids i64 of any shape, y = ids' shape + [D]. Ids were range-checked when they came from outside.
-  virtual void embedding(View y, View table, View ids) = 0;
-  virtual void embedding_backward(View dtable, View dy, View ids) = 0;
-  // t [N] -> y [N, D]: cos in the first half and sin in the second, of t * max_period^(-i / (D/2)), computed in f32.
-  virtual void timestep_embedding(View y, View t, float max_period) = 0;
+  // ---- LoRA
+  virtual void lora_linear(const LoraArgs& a) = 0;
+  // ds_g = scale_g * dy_g up_g; dup_g = scale_g * dy_g^T s_g; ddown = ds^T dropout(x);
+  // dx = dy w + dropout(ds down), with x's mask; without w only the second, added to dx as it is.
+  virtual void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) = 0;
+  // The adapter's gradients alone (no dx), from x and the factors: as above with s computed here.
+  virtual void lora_backward(const LoraArgs& a, const LoraGradients& g) = 0;
 
-  // y [B, S, ...] gets the rows of x [B, T, ...]: y[b, rows[b, t]] = x[b, t], converted as copy() does; rows i32 [B, T]
-  // are all different within an entry, or negative: those tokens go nowhere. The rest of y stays as it is.
-  virtual void scatter_rows(View y, View x, View rows) = 0;
-  // What attention over a cache needs of a few new tokens: turned = rope(q); keys[b, rows[b, t]] = rope(k)[b, t] and
-  // values[b, rows[b, t]] = v[b, t]. q [B, T, H, D]; k and v [B, T, G, D]; keys and values [B, S, G, D].
-  virtual void rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin,
-                               RopePairs pairs, View rows);
-
-  // ---- losses. Cross-entropy of rows: logits [N, V], targets i64 [N] below V; loss f32 [N] is
-  // log(sum(exp(row))) - row[target], and its gradient softmax(row) - onehot(target) goes to dlogits, which may be
-  // unwanted or logits itself. Where a target is negative, both are 0.
-  virtual void cross_entropy(View loss, View dlogits, View logits, View targets) = 0;
-  // mean((a - b)^2) into one f32; da = dloss * 2 (a - b) / numel
-  virtual void mse(View loss, View a, View b) = 0;
-  virtual void mse_backward(View da, View dloss, View a, View b) = 0;
-
-  // ---- optimizer. One update of all slots by the step's rule. Where the sum of squares is not finite only scalars are
-  // changed: kGradNorm is not finite either, and kLossScale or kHalted follow.
-  virtual void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) = 0;
-  virtual void sum_of_squares(View total,
-                              const std::vector<View>& tensors) = 0;  // total: one f32 (not finite if any is)
-
-  // ---- the likeliest. ids i64 [N]: the column of the largest of each row of x [N, V], the first of equals; largest
-  // f32 [N]: its value, and may be unwanted. NaN counts as larger than anything.
-  virtual void argmax(View ids, View largest, View x) = 0;
-
-  // ---- replay. Records what `work` enqueues instead of running it; null where a backend cannot, and then `work` was
-  // not called. The addresses that it used must be those of the arena or stay alive as long as the Replay.
-  virtual std::unique_ptr<Replay> capture(const std::function<void()>&) { return nullptr; }
+  virtual void rope_into_cache(const RopeIntoCacheArgs& a) = 0;
 };
 
 // The CPU backend: always there, computes on host_memory().

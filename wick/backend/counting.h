@@ -1,5 +1,5 @@
-// A backend on which nothing happens but that memory is counted. Models, tapes and optimizers run on it as they are,
-// and what its Memory has counted then is what they take on a device. Nothing can be read from it.
+// A backend that computes nothing and counts memory. Models, tapes and optimizers run on it as they are, and its Memory
+// then shows how much they take on a device. Nothing can be read from it.
 #pragma once
 
 #include <string_view>
@@ -9,16 +9,16 @@
 
 namespace wick {
 
-// What is known of a kind of device without having one. The constants stand in counting.cpp, with where they are from.
+// Properties of a kind of device that are known without having one. counting.cpp has the constants and their sources.
 struct DeviceKind {
   std::string_view name;        // "cpu", "cuda"
   bool is_device;               // its Memory is cut out of segments, and it computes in the dtype of the weights
-  size_t workspace;             // what kernels take of its Memory beside tensors and what is counted here: an allowance
+  size_t workspace;             // an allowance for kernels' memory beside tensors and the scratch counted here
   size_t context;               // taken past its Memory: by the driver, libraries and threads
   std::string_view context_of;  // in words
 };
 
-// Of "cpu", "cuda" or "cuda:N".
+// For "cpu", "cuda" or "cuda:N".
 const DeviceKind& device_kind(std::string_view device);
 
 class CountingMemory final : public Memory {
@@ -42,7 +42,7 @@ class CountingMemory final : public Memory {
   // Laid out as a device's are, so that the gaps are those of a device.
   Segments general_, arena_segments_;
   bool in_segments_, arena_ = false;
-  size_t next_address_ = Segments::kUnit;  // of a new segment; nobody follows it
+  size_t next_address_ = Segments::kUnit;  // of a new segment; never dereferenced
   size_t most_taken_ = 0;
 };
 
@@ -70,28 +70,26 @@ class CountingBackend final : public Backend {
   void sum(View, View) override {}
   void matmul(View, View, View, float, float) override {}
   void linear(View, View, View, View, View) override {}
-  void lora_linear(View, View, View, View, View, const LoraFactors&, View) override {}
-  void lora_linear_backward(View, View, const std::vector<View>&, View, View, View, View, const LoraFactors&) override {
-  }
-  void lora_backward(View, const std::vector<View>&, View, View, const LoraFactors&) override {}
+  void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override;
+  void lora_linear(const LoraArgs&) override {}
+  void lora_linear_backward(const LoraArgs&, const LoraGradients&) override {}
+  void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
   void conv2d(View, View, View, View, Conv2d) override {}
-  void conv2d_backward_input(View, View, View, Conv2d) override {}
-  void conv2d_backward_weight(View, View, View, View, Conv2d) override {}
+  void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
+  void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest(View, View) override {}
   void upsample_nearest_backward(View, View) override {}
-  void group_norm(View, View, View, View, View, View, int, float, bool) override {}
-  void group_norm_backward(View, View, View, View, View, View, View, View, View, int, bool) override {}
-  void layer_norm(View, View, View, View, View, View, Modulation, float) override {}
-  void layer_norm_backward(View, View, View, Modulation, View, View, View, View, Modulation, View, View,
-                           View) override {}
-  void rms_norm(View, View, View, View, Modulation, float) override {}
-  void rms_norm_backward(View, View, Modulation, View, View, View, Modulation, View, View) override {}
+  void group_norm(const GroupNormArgs&) override {}
+  void group_norm_backward(const GroupNormArgs&, const NormGradients&) override {}
+  void layer_norm(const NormArgs&) override {}
+  void layer_norm_backward(const NormArgs&, const NormGradients&) override {}
+  void rms_norm(const NormArgs&) override {}
+  void rms_norm_backward(const NormArgs&, const NormGradients&) override {}
   void rope(View, View, View, View, RopePairs, bool) override {}
   void rope_angles(View, View, View, View) override {}
-  void attention(View, View, View, View, View, float, bool, View) override {}
-  void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
-                          bool causal, View ranges) override;
+  void attention(const AttentionArgs& a) override;
+  void attention_backward(const AttentionArgs& a, const AttentionGradients&) override;
   void softmax(View, View) override {}
   void softmax_backward(View, View, View) override {}
   void geglu(View, View) override {}
@@ -102,6 +100,7 @@ class CountingBackend final : public Backend {
   void embedding_backward(View, View, View) override {}
   void timestep_embedding(View, View, float) override {}
   void scatter_rows(View, View, View) override {}
+  void rope_into_cache(const RopeIntoCacheArgs& a) override;
   void cross_entropy(View, View, View, View) override {}
   void mse(View, View, View) override {}
   void mse_backward(View, View, View, View) override {}
@@ -110,6 +109,8 @@ class CountingBackend final : public Backend {
   void argmax(View, View, View) override {}
 
  private:
+  void scratch(size_t bytes);  // of a kernel: taken and given back
+
   DeviceKind kind_;
   CountingMemory memory_;
 };

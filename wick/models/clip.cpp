@@ -41,7 +41,7 @@ struct Layer {
   }
 };
 
-// Where the end-of-text token of each row stands. CLIP configs from before transformers 4.31 (SDXL's among them) give
+// The position of each row's end-of-text token. CLIP configs from before transformers 4.31 (SDXL's among them) give
 // eos_token_id as 2, which is wrong: for them it is the highest id, as it is in CLIP's own vocabulary.
 std::vector<int64_t> end_positions(const Tensor& ids, int64_t eos_id) {
   const int64_t length = ids.dim(1);

@@ -19,7 +19,7 @@ struct ClipConfig {
 
 struct ClipOutput {    // f32
   Tensor last;         // [B, T, hidden] after the final norm
-  Tensor penultimate;  // [B, T, hidden] before the last layer: what SDXL conditions on
+  Tensor penultimate;  // [B, T, hidden] before the last layer: SDXL's conditioning
   Tensor pooled;       // [B, hidden], or [B, projection] if the model projects
 };
 

@@ -13,7 +13,7 @@ struct VaeConfig {
   int layers_per_block, groups;
   float scaling_factor, shift_factor;
   bool use_quant_conv, use_post_quant_conv;
-  int factor() const { return 1 << (int(channels.size()) - 1); }  // pixels a latent's side
+  int factor() const { return 1 << (int(channels.size()) - 1); }  // pixels per side of a latent
   static VaeConfig read(const std::filesystem::path& folder);
 };
 

@@ -365,10 +365,9 @@ std::optional<AdapterModule> Adapter::from_files(const std::vector<std::string>&
       owner = source.get();
       continue;
     }
-    for (const auto& [one, other] :
-         {std::pair<const Source*, const Source*>(owner, source.get()), {source.get(), owner}})
-      check(!one->trainable, "{}: its module {} is also in {}, but it is to be trained alone", one->name(),
-            names.front(), other->name());
+    const Source &alone = owner->trainable ? *owner : *source, &other = owner->trainable ? *source : *owner;
+    check(!alone.trainable, "{}: its module {} is also in {}, but it is to be trained alone", alone.name(),
+          names.front(), other.name());
     check(!sum->changes_base || !module.changes_base,
           "{}: its module {} is also in another LoRA, and PEFT takes parts out of the base for both (PiSSA, OLoRA)",
           source->name(), names.front());

@@ -63,6 +63,7 @@ class LayerAdapter {
   virtual ~LayerAdapter() = default;
   virtual Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual = {},
                         bool ends_block = false) const = 0;
+  virtual Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const = 0;  // for inference
   virtual Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv) const = 0;
   virtual Tensor merged(const Tensor& w) const = 0;  // the matrix [out, in] of one linear with the adapter in it, f32
 };

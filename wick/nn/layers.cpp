@@ -58,8 +58,8 @@ Tensor Linear::apply(const Tensor& x, const Tensor& residual, bool ends_block) c
 }
 
 Tensor Linear::gated(const Tensor& x) const {
-  const bool plain = !adapter_ && parts_.empty() && weight_.parts.empty();
-  return plain && !Tape::active() ? gated_linear(x, weight_.whole, bias_.whole) : swiglu((*this)(x));
+  if (Tape::active() || !parts_.empty() || !weight_.parts.empty()) return swiglu((*this)(x));
+  return adapter_ ? adapter_->gated_linear(x, weight_.whole, bias_.whole) : gated_linear(x, weight_.whole, bias_.whole);
 }
 
 Conv::Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv)

@@ -21,13 +21,13 @@ class Linear {
   Linear(Tensor weight, Tensor bias, AdapterOfLayer adapter = nullptr);  // without a checkpoint
   // A 1x1 convolution: on channels-last images it is a linear, and only files know the difference.
   static Linear pointwise(const Scope& s, int64_t in, int64_t out);
-  // The linears of these names, which have the same input: one, with their outputs side by side. (Where their weights
-  // are kept in different types, as in some GGUF files, it is several in one.)
+  // One linear for those of these names, which have the same input, with their outputs side by side. (Where their
+  // weights are kept in different types, as in some GGUF files, it is several in one.)
   static Linear side_by_side(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias = true);
   Tensor operator()(const Tensor& x, const Tensor& residual = {}) const { return apply(x, residual, false); }
-  // The same as the end of a block under checkpoint(), which does not need it when it runs again.
+  // The same as the end of a block under checkpoint(): its output is not computed when the block runs again.
   Tensor last(const Tensor& x, const Tensor& residual) const { return apply(x, residual, /*ends_block=*/true); }
-  // swiglu of it: in one kernel where no gradients are wanted and no LoRA is on.
+  // SwiGLU of its output: one operation where no gradients are wanted.
   Tensor gated(const Tensor& x) const;
 
  private:
@@ -37,7 +37,7 @@ class Linear {
   Linear(StackedTensor weight, StackedTensor bias, AdapterOfLayer adapter);
   StackedTensor weight_, bias_;
   AdapterOfLayer adapter_;
-  std::vector<Linear> parts_;  // instead of all that, where they do not stack
+  std::vector<Linear> parts_;  // instead of the above, where they do not stack
 };
 
 class Conv {  // 3x3 and wider

@@ -26,6 +26,9 @@ class LoraLayer final : public LayerAdapter {
                 bool ends_block) const override {
     return lora_linear(x, w, bias, lora_, residual, ends_block);
   }
+  Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const override {
+    return lora_gated_linear(x, w, bias, lora_);
+  }
   Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv) const override {
     return lora_conv2d(x, w, bias, conv, lora_);
   }
@@ -90,6 +93,8 @@ Lora copied(const std::vector<PlacedModule>& parts, int64_t outputs, const Resid
     lora.parts.push_back({down.value, up.value, up.copy, column, row, module->scale});
     row += padded(up.value.dim(1));
   }
+  const auto is_trained = [](const PlacedModule& part) { return part.module->is_trained(); };
+  if (std::none_of(parts.begin(), parts.end(), is_trained)) lora.down = lora.down.constant();
   return lora;
 }
 

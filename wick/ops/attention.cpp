@@ -25,7 +25,7 @@ void check_heads(const char* op, const Tensor& x, int64_t heads, int count) {
         "{}: the width of {} does not split into {} times {} heads", op, x.shape(), count, heads);
 }
 
-// Attention computed, with what backward needs of it.
+// Attention, computed, and the tensors that backward needs.
 struct Attended {
   Tensor q, k, v, ranges;
   bool causal;
@@ -44,11 +44,15 @@ struct Attended {
           k.dim(1), q.dim(1));
     check(k.dim(1) > 0 && q.dim(3) > 0, "attention: there is nothing to attend to in {}", k.shape());
     if (scale == 0) scale = 1.0f / std::sqrt(float(q.dim(3)));
-    q.backend().attention(y, lse, q, k, v, scale, causal, ranges);
+    q.backend().attention(args());
   }
 
   void backward(const Tensor& dq, const Tensor& dk, const Tensor& dv, const Tensor& dy) const {
-    q.backend().attention_backward(dq, dk, dv, dense_heads(dy), y, lse, q, k, v, scale, causal, ranges);
+    const Tensor dense = dense_heads(dy);
+    q.backend().attention_backward(args(), {.dq = dq, .dk = dk, .dv = dv, .dy = dense});
+  }
+  AttentionArgs args() const {
+    return {.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = scale, .causal = causal, .ranges = ranges};
   }
 };
 

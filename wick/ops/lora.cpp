@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "wick/backend/views.h"
 #include "wick/ops/conv.h"
 #include "wick/ops/shape.h"
 
@@ -22,11 +23,6 @@ void check_factors(const char* op, const Tensor& x, int64_t out, const Lora& lor
           "{}: lora_down {} at {} and lora_up {} at {} do not fit {} rows and {} outputs", op, down, part.row, up,
           part.column, lora.down.dim(0), out);
   }
-}
-
-Shape with_last(Shape shape, int64_t last) {
-  shape[shape.rank() - 1] = last;
-  return shape;
 }
 
 LoraFactors views(const Lora& lora) {
@@ -96,7 +92,7 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
 
   const auto compute = [=](const Tensor& of, const View& s) {
     Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
-    y.backend().lora_linear(y, s, of, w, bias, views(lora), residual);
+    y.backend().lora_linear({.y = y, .s = s, .x = of, .w = w, .bias = bias, .lora = views(lora), .residual = residual});
     return y;
   };
   const bool is_unread = ends_block && Tape::runs_again();
@@ -112,13 +108,25 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
     grads.add(r, dy);
     const Tensor dx = grads.wants(x) ? x.empty() : Tensor();
     const FactorGrads factors(lora);
-    dy.backend().lora_linear_backward(dx, factors.down, factors.up_views(), dy, saved_x(), saved_s, w, views(lora));
+    const Tensor made_x = saved_x();
+    dy.backend().lora_linear_backward({.s = saved_s, .x = made_x, .w = w, .lora = views(lora)},
+                                      {.dx = dx, .ddown = factors.down, .dups = factors.up_views(), .dy = dy});
     grads.add(x, dx);
     factors.add_to(grads, lora);
   };
   if (residual || is_unread || (!saved_x && !input.is_made_again()) || x.dim(-1) > kWidestMadeAgain)
     return Tape::active()->push(kLoraLinear, y, gradient);
   return Tape::active()->push(kLoraLinear, y, gradient, [=] { return compute(input(), {}); });
+}
+
+Tensor lora_gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora) {
+  check(!Tape::active(), "lora_gated_linear keeps nothing for gradients");
+  check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "lora_gated_linear: weight {} does not fit input {}",
+        w.shape(), x.shape());
+  check_factors("lora_gated_linear", x, w.dim(0), lora);
+  Tensor y = Tensor::empty(with_last(x.shape(), w.dim(0) / 2), x.dtype(), x.memory());
+  y.backend().gated_linear(y, x, w, bias, views(lora));
+  return y;
 }
 
 namespace {
@@ -193,7 +201,8 @@ LoraGrads lora_backward(const Tensor& grad_output, const Tensor& input, const Te
         grad_output.shape());
   LoraGrads grads{Tensor::empty(lora_down.shape(), DType::f32, lora_down.memory()),
                   Tensor::empty(lora_up.shape(), DType::f32, lora_up.memory())};
-  input.backend().lora_backward(grads.grad_down, {grads.grad_up}, grad_output, input, views(lora));
+  input.backend().lora_backward({.x = input, .lora = views(lora)},
+                                {.ddown = grads.grad_down, .dups = {grads.grad_up}, .dy = grad_output});
   return grads;
 }
 

@@ -20,7 +20,7 @@ void check_modulation(const char* op, const Tensor& x, const Modulated& m) {
 Tensor gradient_of(const Tensor& x) { return x.tracked() ? Input(x).empty() : Tensor(); }
 Tensor gradient_of(const Input& x) { return x.tracked() ? x.room() : Tensor(); }
 
-// The identity of an optional input: `x`, whose own is dropped, stands in for none.
+// The identity of an optional input; a detached x stands in for an absent one.
 Input identity(const Tensor& optional, const Tensor& x) { return optional ? optional : x.detached(); }
 
 Modulation views(const Modulated& m) { return {m.scale, m.shift}; }
@@ -35,17 +35,20 @@ Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups,
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
   Tensor mean = Tensor::empty({x.dim(0), groups}, DType::f32, x.memory());
   Tensor rstd = Tensor::empty({x.dim(0), groups}, DType::f32, x.memory());
-  x.backend().group_norm(y, mean, rstd, x, w, b, groups, eps, silu);
+  const auto args = [=](const Tensor& to, const View& means, const View& rstds) -> GroupNormArgs {
+    return {.y = to, .mean = means, .rstd = rstds, .x = x, .w = w, .b = b, .groups = groups, .eps = eps, .silu = silu};
+  };
+  x.backend().group_norm(args(y, mean, rstd));
   const auto gradient = [=](const Tensor& dy, Grads& grads) {
     const Tensor dx = gradient_of(x), dw = gradient_of(w), db = gradient_of(b);
-    dy.backend().group_norm_backward(dx, dw, db, dy, x, w, b, mean, rstd, groups, silu);
+    dy.backend().group_norm_backward(args({}, mean, rstd), {.dx = dx, .dw = dw, .db = db, .dy = dy});
     grads.add(x, dx);
     grads.add(w, dw);
     grads.add(b, db);
   };
   const auto again = [=] {
     Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    made.backend().group_norm(made, {}, {}, x, w, b, groups, eps, silu);
+    made.backend().group_norm(args(made, {}, {}));
     return made;
   };
   return record(kGroupNorm, y, {x, w, b}, gradient, again);
@@ -57,13 +60,17 @@ Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, 
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
   const Shape rows(x.shape().begin(), x.shape().end() - 1);
   Tensor mean = Tensor::empty(rows, DType::f32, x.memory()), rstd = Tensor::empty(rows, DType::f32, x.memory());
-  x.backend().layer_norm(y, mean, rstd, x, w, b, views(m), eps);
+  const auto args = [=](const Tensor& to, const View& means, const View& rstds) -> NormArgs {
+    return {.y = to, .mean = means, .rstd = rstds, .x = x, .w = w, .b = b, .m = views(m), .eps = eps};
+  };
+  x.backend().layer_norm(args(y, mean, rstd));
   const Input of_x = x, of_w = identity(w, x), of_b = identity(b, x), of_scale = identity(m.scale, x),
               of_shift = identity(m.shift, x);
   const auto gradient = [=](const Tensor& dy, Grads& grads) {
     const Tensor residual = grads.take(of_x.id), dx = gradient_of(of_x), dw = gradient_of(w), db = gradient_of(b);
     const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
-    dy.backend().layer_norm_backward(dx, dw, db, views(dm), dy, x, w, b, views(m), mean, rstd, residual);
+    dy.backend().layer_norm_backward(args({}, mean, rstd),
+                                     {.dx = dx, .dw = dw, .db = db, .dm = views(dm), .dy = dy, .residual = residual});
     grads.add(of_x, dx);
     grads.add(of_w, dw);
     grads.add(of_b, db);
@@ -72,7 +79,7 @@ Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, 
   };
   const auto again = [=] {
     Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    made.backend().layer_norm(made, {}, {}, x, w, b, views(m), eps);
+    made.backend().layer_norm(args(made, {}, {}));
     return made;
   };
   return record(kLayerNorm, y, {of_x, of_w, of_b, of_scale, of_shift}, gradient, again);
@@ -83,12 +90,16 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m)
   check_modulation("rms_norm", x, m);
   Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
   Tensor rstd = Tensor::empty(Shape(x.shape().begin(), x.shape().end() - 1), DType::f32, x.memory());
-  x.backend().rms_norm(y, rstd, x, w, views(m), eps);
+  const auto args = [=](const Tensor& to, const View& rstds) -> NormArgs {
+    return {.y = to, .rstd = rstds, .x = x, .w = w, .m = views(m), .eps = eps};
+  };
+  x.backend().rms_norm(args(y, rstd));
   const Input of_x = x, of_w = identity(w, x), of_scale = identity(m.scale, x), of_shift = identity(m.shift, x);
   const auto gradient = [=](const Tensor& dy, Grads& grads) {
     const Tensor residual = grads.take(of_x.id), dx = gradient_of(of_x), dw = gradient_of(w);
     const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
-    dy.backend().rms_norm_backward(dx, dw, views(dm), dy, x, w, views(m), rstd, residual);
+    dy.backend().rms_norm_backward(args({}, rstd),
+                                   {.dx = dx, .dw = dw, .dm = views(dm), .dy = dy, .residual = residual});
     grads.add(of_x, dx);
     grads.add(of_w, dw);
     grads.add(of_scale, dm.scale);
@@ -96,7 +107,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m)
   };
   const auto again = [=] {
     Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    made.backend().rms_norm(made, {}, x, w, views(m), eps);
+    made.backend().rms_norm(args(made, {}));
     return made;
   };
   return record(kRmsNorm, y, {of_x, of_w, of_scale, of_shift}, gradient, again);

@@ -35,7 +35,7 @@ class TextToImage {
 
   Image operator()(const ImageRequest& request, const std::function<void(int64_t step)>& on_step = {}) const;
 
-  // Its parts: noise [1, h, w, C] of unit variance -> latents -> picture [1, H, W, 3] in about [-1, 1].
+  // Its stages: noise [1, h, w, C] of unit variance -> latents -> picture [1, H, W, 3] in about [-1, 1].
   Tensor noise(const ImageRequest& request) const;
   Tensor denoise(const ImageRequest& request, const Tensor& noise,
                  const std::function<void(int64_t step)>& on_step = {}) const;

@@ -19,7 +19,7 @@ struct BucketOptions {
   bool upscale = true;        // else a small picture gets a bucket of its own size, rounded down to `step`
 };
 
-// How a picture comes into its bucket: scaled until it covers the bucket, then cropped around its centre.
+// The way of a picture into its bucket: scaled until it covers the bucket, then cropped around its centre.
 struct Placement {
   Size bucket, scaled;
   int64_t crop_left = 0, crop_top = 0;

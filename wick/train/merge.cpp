@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "wick/io/file.h"
-#include "wick/io/gguf.h"
 #include "wick/io/safetensors.h"
 #include "wick/models/llama.h"
 #include "wick/ops/elementwise.h"
@@ -20,14 +19,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What LoRAs change, by the names of transformers.
+// The edits that LoRAs make, by the names of transformers.
 class Changes {
  public:
   explicit Changes(const std::vector<LoraFile>& loras) : adapter_(llama_module_names()) {
     for (const LoraFile& file : loras) adapter_.add_file(file.path, file.strength);
   }
 
-  // To be told of every tensor once. `load` gives it as the model has it.
+  // Called once with every tensor. `load` gives it as the model has it.
   void look_at(const std::string& name, const Shape& shape, std::function<Tensor()> load) {
     constexpr std::string_view kWeight = ".weight";
     if (shape.rank() != 2 || !name.ends_with(kWeight)) return;
@@ -36,7 +35,7 @@ class Changes {
     if (auto adapter = adapter_.match({{path, {shape[1], shape[0]}, std::move(load)}}))
       adapters_.emplace(name, std::move(adapter));
   }
-  // Of the model of this config, of which every tensor was looked at. One table serves a tied model's head and
+  // Called when every tensor of a model of this config was looked at. One table serves a tied model's head and
   // embedding, and a LoRA on the head is not one on the embedding.
   void check_complete(const LlamaConfig& config) {
     const LoraSite head{"llama.lm_head", {config.hidden, config.vocab}, embedding_, true};
@@ -46,7 +45,7 @@ class Changes {
     adapter_.check_complete();
   }
 
-  // By name, what makes the merged matrix, in f32, of the stored one.
+  // Functions by name that turn the stored matrix into the merged one, in f32.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits() const {
     std::map<std::string, std::function<Tensor(const Tensor&)>> all;
     for (const auto& [name, adapter] : adapters_)
@@ -60,8 +59,8 @@ class Changes {
   std::function<Tensor()> embedding_;
 };
 
-void write_merged(const fs::path& from, const std::vector<fs::path>& files, const Changes& changes, const fs::path& to,
-                  std::optional<DType> dtype) {
+void write_merged(const Checkpoint& from, const std::vector<fs::path>& files, const Changes& changes,
+                  const fs::path& to, std::optional<DType> dtype) {
   begin_folder(to, kTransformersLast);
   const auto edits = changes.edits();
   for (const fs::path& path : files) {
@@ -82,7 +81,7 @@ void write_merged(const fs::path& from, const std::vector<fs::path>& files, cons
   copy_model_files(from, to, dtype);
 }
 
-void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
+void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
   const std::vector<fs::path> files = weight_files(from);
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
@@ -103,9 +102,9 @@ void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, st
   }
 }
 
-void merge_to_gguf(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
+void merge_to_gguf(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
   const LlamaConfig config = LlamaConfig::read(from);
-  const Weights weights = Weights::open(from);
+  const Weights weights = from.weights();
   for (const auto& [name, shape] : llama_tensors(config))
     changes.look_at(name, shape, [weights, here = name, like = shape] { return weights.read(here, like); });
   changes.check_complete(config);
@@ -114,12 +113,13 @@ void merge_to_gguf(const fs::path& from, Changes& changes, const fs::path& to, s
 
 }  // namespace
 
-void merge_loras(const fs::path& from, const std::vector<LoraFile>& loras, const fs::path& to,
+void merge_loras(const Checkpoint& from, const std::vector<LoraFile>& loras, const fs::path& to,
                  std::optional<DType> dtype) {
   std::error_code ignored;
-  check(!fs::equivalent(from, to, ignored), "{}: is the model that is merged; choose another --output", to.string());
+  check(!fs::equivalent(from.path(), to, ignored), "{}: is the model that is merged; choose another --output",
+        to.string());
   Changes changes(loras);
-  const bool is_gguf = GgufFile::is_gguf(from) || to.extension() == ".gguf";
+  const bool is_gguf = from.is_gguf() || to.extension() == ".gguf";
   is_gguf ? merge_to_gguf(from, changes, to, dtype) : merge_folder(from, changes, to, dtype);
 }
 

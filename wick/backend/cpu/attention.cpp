@@ -99,10 +99,7 @@ namespace {
 View by_head(const View& v) {  // [B, T, H, D] as [B, H, T, D]
   if (!v) return {};
   assert(v.rank() == 4 && (v.stride[3] == 1 || v.shape[3] == 1));
-  return {v.data,
-          v.dtype,
-          {v.shape[0], v.shape[2], v.shape[1], v.shape[3]},
-          {v.stride[0], v.stride[2], v.stride[1], v.stride[3]}};
+  return transposed(v, 1, 2);
 }
 
 float* row(const Matrix& m, int64_t i) { return m.data + i * m.ld; }
@@ -156,11 +153,11 @@ struct Sight {
     assert(0 <= bounds[0] && bounds[0] <= bounds[bound_stride] && bounds[bound_stride] <= keys);
     return {bounds[0], bounds[bound_stride]};
   }
-  // Of queries [first, last): neither bound falls, so theirs are those of the ends.
+  // The range that queries [first, last) see together: neither bound falls, so the ends decide.
   Range of(int64_t first, int64_t last) const { return {of(first).begin, of(last - 1).end}; }
 };
 
-// Zeroes of a row of scores [seen.begin, seen.end) what its own range leaves out.
+// Zeroes the part of a row of scores [seen.begin, seen.end) outside its own range.
 void clear_outside(float* scores, const Range& own, const Range& seen) {
   std::fill(scores, scores + own.begin - seen.begin, 0.0f);
   std::fill(scores + own.end - seen.begin, scores + seen.size(), 0.0f);
@@ -268,63 +265,65 @@ void scratch_tasks(int64_t count, int64_t floats, const Task& task) {
   parallel_tasks(count, [&](int64_t i, int64_t thread) { task(i, work.data() + thread * floats); });
 }
 
-// A step of generation: the heads that read the same keys become the queries of one head.
-void attention_of_one_query(CpuBackend& cpu, View y, View lse, View q, View k, View v, float scale, View ranges) {
-  const int64_t groups = k.shape[2], shared = q.shape[2] / groups;
+// Decoding: heads that read the same keys become the queries of one head.
+void attention_of_one_query(CpuBackend& cpu, AttentionArgs a) {
+  const int64_t groups = a.k.shape[2], shared = a.q.shape[2] / groups;
   const auto grouped = [&](const View& x) -> View {
     return {x.data,
             x.dtype,
             {x.shape[0], shared, groups, x.shape[3]},
             {x.stride[0], x.stride[2], shared * x.stride[2], x.stride[3]}};
   };
-  if (lse) {
-    lse.shape = {lse.shape[0], groups, shared};
-    lse.stride = {lse.stride[0], shared * lse.stride[1], lse.stride[1]};
+  a.y = grouped(a.y);
+  a.q = grouped(a.q);
+  if (a.lse) {
+    a.lse.shape = {a.lse.shape[0], groups, shared};
+    a.lse.stride = {a.lse.stride[0], shared * a.lse.stride[1], a.lse.stride[1]};
   }
-  if (ranges) {
-    ranges.shape[1] = shared;
-    ranges.stride[1] = 0;
+  if (a.ranges) {
+    a.ranges.shape[1] = shared;
+    a.ranges.stride[1] = 0;
   }
-  cpu.attention(grouped(y), lse, grouped(q), k, v, scale, false, ranges);
+  a.causal = false;
+  cpu.attention(a);
 }
 
 }  // namespace
 
-void CpuBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) {
-  if (q.shape[1] == 1 && k.shape[2] < q.shape[2]) return attention_of_one_query(*this, y, lse, q, k, v, scale, ranges);
-  const int64_t heads = q.shape[0] * q.shape[2], queries = q.shape[1], keys = k.shape[1];
-  const MatrixBatch out(by_head(y), MatrixBatch::write), query(by_head(q), MatrixBatch::read),
-      key(by_head(k), MatrixBatch::read), value(by_head(v), MatrixBatch::read);
+void CpuBackend::attention(const AttentionArgs& a) {
+  if (a.q.shape[1] == 1 && a.k.shape[2] < a.q.shape[2]) return attention_of_one_query(*this, a);
+  const int64_t heads = a.q.shape[0] * a.q.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
+  const MatrixBatch out(by_head(a.y), MatrixBatch::write), query(by_head(a.q), MatrixBatch::read),
+      key(by_head(a.k), MatrixBatch::read), value(by_head(a.v), MatrixBatch::read);
   const Blocks blocks(heads, queries, keys);
-  const int64_t shared = q.shape[2] / k.shape[2];
+  const int64_t shared = a.q.shape[2] / a.k.shape[2];
   scratch_tasks(heads * blocks.count, blocks.rows * (keys + 1), [&](int64_t task, float* work) {
     const int64_t head = task / blocks.count, first = task % blocks.count * blocks.rows;
-    const Sight sight(ranges, head / q.shape[2], keys, causal);
-    forward_block(out[head], RowStatistic(lse, head), query[head], key[head / shared], value[head / shared], sight,
-                  scale, first, std::min(first + blocks.rows, queries), work);
+    const Sight sight(a.ranges, head / a.q.shape[2], keys, a.causal);
+    forward_block(out[head], RowStatistic(a.lse, head), query[head], key[head / shared], value[head / shared], sight,
+                  a.scale, first, std::min(first + blocks.rows, queries), work);
   });
   out.store();
 }
 
-void CpuBackend::attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
-                                    float scale, bool causal, View ranges) {
-  const int64_t heads = k.shape[0] * k.shape[2], queries = q.shape[1], keys = k.shape[1];
-  const int64_t shared = q.shape[2] / k.shape[2];
-  const MatrixBatch grad_q(by_head(dq), MatrixBatch::write), grad(by_head(dy), MatrixBatch::read),
-      out(by_head(y), MatrixBatch::read), query(by_head(q), MatrixBatch::read), key(by_head(k), MatrixBatch::read),
-      value(by_head(v), MatrixBatch::read);
+void CpuBackend::attention_backward(const AttentionArgs& a, const AttentionGradients& g) {
+  const int64_t heads = a.k.shape[0] * a.k.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
+  const int64_t shared = a.q.shape[2] / a.k.shape[2];
+  const MatrixBatch grad_q(by_head(g.dq), MatrixBatch::write), grad(by_head(g.dy), MatrixBatch::read),
+      out(by_head(a.y), MatrixBatch::read), query(by_head(a.q), MatrixBatch::read),
+      key(by_head(a.k), MatrixBatch::read), value(by_head(a.v), MatrixBatch::read);
   const Blocks blocks(heads * shared, queries, keys);
   const int64_t tasks_wanted = 4 * omp_get_max_threads(), all_blocks = shared * blocks.count;
   const int64_t parts =
       std::clamp<int64_t>(tasks_wanted / std::max<int64_t>(heads, 1), 1, std::max<int64_t>(all_blocks, 1));
-  const PartialSums grad_k(dk, heads, parts), grad_v(dv, heads, parts);
+  const PartialSums grad_k(g.dk, heads, parts), grad_v(g.dv, heads, parts);
   scratch_tasks(heads * parts, 2 * blocks.rows * keys, [&](int64_t task, float* work) {
     const int64_t group = task / parts, part = task % parts;
     const Matrix sum_k = grad_k.cleared(group, part), sum_v = grad_v.cleared(group, part);
     const int64_t begin = all_blocks * part / parts, end = all_blocks * (part + 1) / parts;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = group * shared + i / blocks.count, first = i % blocks.count * blocks.rows;
-      const HeadGradients gradients{dq ? grad_q[head] : Matrix(),
+      const HeadGradients gradients{g.dq ? grad_q[head] : Matrix(),
                                     sum_k,
                                     sum_v,
                                     grad[head],
@@ -332,9 +331,9 @@ void CpuBackend::attention_backward(View dq, View dk, View dv, View dy, View y, 
                                     query[head],
                                     key[group],
                                     value[group],
-                                    RowStatistic(lse, head),
-                                    Sight(ranges, head / q.shape[2], keys, causal),
-                                    scale};
+                                    RowStatistic(a.lse, head),
+                                    Sight(a.ranges, head / a.q.shape[2], keys, a.causal),
+                                    a.scale};
       gradients.add_block(first, std::min(first + blocks.rows, queries), work);
     }
   });

@@ -1,12 +1,12 @@
-// The CPU backend: f32 activations, one thread pool (OpenMP) for oneDNN and for us. One file an op family; what the
-// methods promise stands in wick/backend/backend.h.
+// The CPU backend: f32 activations, one thread pool (OpenMP) for oneDNN and for us. One file an op family;
+// backend.h documents the methods.
 #pragma once
 
-#include "wick/backend/backend.h"
+#include "wick/backend/composed.h"
 
 namespace wick {
 
-class CpuBackend final : public Backend {
+class CpuBackend final : public ComposedBackend {
  public:
   std::string_view name() const override { return "cpu"; }
   Memory& memory() override { return host_memory(); }
@@ -31,10 +31,9 @@ class CpuBackend final : public Backend {
   // matrix products
   void matmul(View c, View a, View b, float alpha, float beta) override;
   void linear(View y, View x, View w, View bias, View residual) override;
-  void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) override;
-  void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
-                            const LoraFactors& lora) override;
-  void lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) override;
+  void lora_linear(const LoraArgs& a) override;
+  void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override;
+  void lora_backward(const LoraArgs& a, const LoraGradients& g) override;
   void dropout(View y, View x, const Dropout& dropout, bool add) override;
 
   // convolution
@@ -45,20 +44,16 @@ class CpuBackend final : public Backend {
   void upsample_nearest_backward(View dx, View dy) override;
 
   // norms
-  void group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) override;
-  void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd, int groups,
-                           bool silu) override;
-  void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) override;
-  void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b, Modulation m,
-                           View mean, View rstd, View residual) override;
-  void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) override;
-  void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
-                         View residual) override;
+  void group_norm(const GroupNormArgs& a) override;
+  void group_norm_backward(const GroupNormArgs& a, const NormGradients& g) override;
+  void layer_norm(const NormArgs& a) override;
+  void layer_norm_backward(const NormArgs& a, const NormGradients& g) override;
+  void rms_norm(const NormArgs& a) override;
+  void rms_norm_backward(const NormArgs& a, const NormGradients& g) override;
 
   // attention, softmax
-  void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) override;
-  void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
-                          bool causal, View ranges) override;
+  void attention(const AttentionArgs& a) override;
+  void attention_backward(const AttentionArgs& a, const AttentionGradients& g) override;
   void softmax(View y, View x) override;
   void softmax_backward(View dx, View dy, View y) override;
 
@@ -87,7 +82,7 @@ class CpuBackend final : public Backend {
   void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
 
-  // the likeliest
+  // argmax
   void argmax(View ids, View largest, View x) override;
 };
 

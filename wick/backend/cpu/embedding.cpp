@@ -8,6 +8,7 @@
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/dense.h"
 #include "wick/backend/cpu/parallel.h"
+#include "wick/backend/views.h"
 
 namespace wick {
 namespace {
@@ -58,17 +59,11 @@ void CpuBackend::embedding_backward(View dtable, View dy, View ids) {
 }
 
 void CpuBackend::scatter_rows(View y, View x, View rows) {
-  const auto step_into = [](View v, int64_t index) {  // along the first axis
-    v.data = v.as<char>() + index * v.stride[0] * int64_t(size_of(v.dtype));
-    v.shape = Shape(v.shape.begin() + 1, v.shape.end());
-    v.stride = Shape(v.stride.begin() + 1, v.stride.end());
-    return v;
-  };
   for (int64_t b = 0; b < x.dim(0); ++b)
     for (int64_t t = 0; t < x.dim(1); ++t) {
       const int32_t row = rows.as<int32_t>()[b * rows.stride[0] + t * rows.stride[1]];
       assert(row < y.dim(1));
-      if (row >= 0) copy(step_into(step_into(y, b), row), step_into(step_into(x, b), t));
+      if (row >= 0) copy(part_of(part_of(y, 0, b, 1), 1, row, 1), part_of(part_of(x, 0, b, 1), 1, t, 1));
     }
 }
 
@@ -78,7 +73,7 @@ void CpuBackend::timestep_embedding(View y, View t, float max_period) {
   const int64_t width = y.dim(1), half = width / 2;
   for (int64_t n = 0; n < t.numel(); ++n)
     for (int64_t i = 0; i < half; ++i) {
-      // In float, as the frameworks compute it: the angle's rounding is part of what models were trained with.
+      // In float, as the frameworks compute it: models were trained with this rounding of the angle.
       const float frequency = std::exp(-std::log(max_period) * float(i) / float(half));
       const float angle = times.data()[n] * frequency;
       output.data()[n * width + i] = std::cos(angle);

@@ -2,6 +2,7 @@
 #include "wick/backend/cpu/block_loop.h"
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/targets.h"
+#include "wick/backend/views.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "wick/backend/cpu/gated.cpp"
@@ -84,14 +85,7 @@ using Pointers = BlockLoop::Pointers;
 
 namespace {
 
-// One half of the last axis of [..., 2D].
-View half(const View& x, int index) {
-  View h = x;
-  const int last = x.rank() - 1;
-  h.shape[last] /= 2;
-  h.data = x.as<char>() + index * h.shape[last] * x.stride[last] * int64_t(size_of(x.dtype));
-  return h;
-}
+View half(const View& x, int index) { return part_of(x, -1, index * x.dim(-1) / 2, x.dim(-1) / 2); }
 
 }  // namespace
 

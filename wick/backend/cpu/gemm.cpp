@@ -61,19 +61,6 @@ std::optional<Matrix> as_matrix(const View& v) {
   return std::nullopt;
 }
 
-std::optional<View> flatten_rows(const View& v) {
-  int64_t rows = 1, stride = 0;
-  for (int i = v.rank() - 2; i >= 0; --i) {
-    if (v.shape[i] == 1) continue;
-    if (rows == 1) stride = v.stride[i];
-    if (rows != 1 && v.stride[i] != rows * stride) return std::nullopt;
-    rows *= v.shape[i];
-  }
-  return View{v.data, v.dtype, {rows, v.dim(-1)}, {stride, v.stride.back()}};
-}
-
-View contiguous_view(float* data, const Shape& shape) { return {data, DType::f32, shape, contiguous_strides(shape)}; }
-
 Operand::Operand(const View& v) {
   if (!v) return;
   if (const auto matrix = as_rows(v)) {
@@ -97,11 +84,6 @@ Result::Result(const View& v) : view_(v) {
 
 void Result::store() const {
   if (copy_) cpu_backend().copy(view_, contiguous_view(copy_.data(), view_.shape));
-}
-
-View last_two_dims(const View& v) {
-  const int r = v.rank();
-  return {v.data, v.dtype, {v.shape[r - 2], v.shape[r - 1]}, {v.stride[r - 2], v.stride[r - 1]}};
 }
 
 MatrixBatch::MatrixBatch(const View& v, Access access) : view_(v) {

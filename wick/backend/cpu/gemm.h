@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "wick/backend/cpu/scratch.h"
-#include "wick/core/tensor.h"
+#include "wick/backend/views.h"
 
 namespace wick {
 
@@ -32,9 +32,7 @@ void gemm(const Matrix& c, const Matrix& a, const Matrix& b, float alpha = 1, fl
 
 // The last two dims of v as a matrix, if it is f32 and the strides allow it.
 std::optional<Matrix> as_matrix(const View& v);
-// [..., D] as [rows, D], if the strides allow it.
-std::optional<View> flatten_rows(const View& v);
-View contiguous_view(float* data, const Shape& shape);
+inline View contiguous_view(float* data, const Shape& shape) { return contiguous_view(data, DType::f32, shape); }
 
 // [..., D] to read as a matrix [rows, D]: the view itself, or else an f32 copy.
 class Operand {
@@ -63,8 +61,6 @@ class Result {
   Matrix matrix_;
 };
 
-View last_two_dims(const View& v);
-
 // [..., M, N] as a batch of matrices: the view's own, or an f32 copy in which broadcast dims stay broadcast. An absent
 // view makes an absent batch.
 class MatrixBatch {
@@ -89,10 +85,7 @@ void for_each_panel(const View& w, F f) {
   if (w.dtype == DType::f32) return f(int64_t{0}, *Operand(w));
   const int64_t rows = w.shape[0], step = std::max<int64_t>(64, kPanelFloats / std::max<int64_t>(w.shape[1], 1));
   for (int64_t begin = 0; begin < rows; begin += step) {
-    View panel = w;
-    panel.data = w.as<char>() + bytes_of(w.dtype, begin * w.stride[0]);
-    panel.shape[0] = std::min(step, rows - begin);
-    f(begin, *Operand(panel));
+    f(begin, *Operand(part_of(w, 0, begin, std::min(step, rows - begin))));
   }
 }
 

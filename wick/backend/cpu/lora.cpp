@@ -57,7 +57,7 @@ View view_of(const Matrix& m) {
 }
 
 // The gradients of all factors by way of ds_g = scale * dy_g up_g, which stays in `ds`. Any view may be unwanted.
-// The products are small, and each would pay for a fork and a join of its own: they share two.
+// The products are small: instead of a fork and a join each, all of them share two.
 void factor_gradients(const View& ddown, const std::vector<View>& dups, const Matrix& ds, const Matrix& dy,
                       const Matrix& x, const Matrix& s, const std::vector<Block>& blocks) {
   const Result grad_down(ddown);
@@ -86,7 +86,7 @@ void factor_gradients(const View& ddown, const std::vector<View>& dups, const Ma
   for (const Result& grad : grad_ups) grad.store();
 }
 
-// What a call adds to y: y itself, or without a weight a matrix of zeros.
+// The matrix that a call accumulates in: y itself, or, without a weight, zeros that are added to y at the end.
 class Sum {
  public:
   Sum(const View& y, bool adds) : adds_(adds), view_(y), result_(adds ? View() : y), matrix_(*result_) {
@@ -111,41 +111,42 @@ class Sum {
 
 }  // namespace
 
-void CpuBackend::lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) {
-  const Operand input(x), a(lora.down);
-  const Scratch own_s(s ? 0 : input->rows * a->rows);
-  const Result saved(s ? s : contiguous_view(own_s.data(), {input->rows, a->rows}));
-  const Sum product(y, !w);
-  linear_into(*saved, *DroppedInput(x, lora.dropout), *a, nullptr);
-  if (w) linear_into(*product, *input, w, bias);
-  for (const Block& block : blocks_of(lora))
+void CpuBackend::lora_linear(const LoraArgs& a) {
+  const Operand input(a.x), down(a.lora.down);
+  const Scratch own_s(a.s ? 0 : input->rows * down->rows);
+  const Result saved(a.s ? a.s : contiguous_view(own_s.data(), {input->rows, down->rows}));
+  const Sum product(a.y, !a.w);
+  linear_into(*saved, *DroppedInput(a.x, a.lora.dropout), *down, nullptr);
+  if (a.w) linear_into(*product, *input, a.w, a.bias);
+  for (const Block& block : blocks_of(a.lora))
     gemm(block.outputs(*product), block.low(*saved), block.up->t(), block.scale, 1);
   saved.store();
   product.store();
-  if (residual) accumulate(y, residual, 1);
+  if (a.residual) accumulate(a.y, a.residual, 1);
 }
 
-void CpuBackend::lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s,
-                                      View w, const LoraFactors& lora) {
-  const Operand grad(dy), a(lora.down), saved(dups.empty() ? View() : s);
-  const Scratch work(grad->rows * a->rows);
-  const Matrix ds = row_major(work.data(), grad->rows, a->rows);
-  factor_gradients(ddown, dups, ds, *grad, *DroppedInput(ddown ? x : View(), lora.dropout), *saved, blocks_of(lora));
-  if (!dx) return;
-  const Sum out(dx, !w);
-  gemm(*out, ds, *a);
-  if (lora.dropout.p > 0) dropout(view_of(*out), view_of(*out), lora.dropout, false);
-  if (w) gemm_weight(*out, *grad, w, 1);
+void CpuBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g) {
+  const Operand grad(g.dy), down(a.lora.down), saved(g.dups.empty() ? View() : a.s);
+  const Scratch work(grad->rows * down->rows);
+  const Matrix ds = row_major(work.data(), grad->rows, down->rows);
+  factor_gradients(g.ddown, g.dups, ds, *grad, *DroppedInput(g.ddown ? a.x : View(), a.lora.dropout), *saved,
+                   blocks_of(a.lora));
+  if (!g.dx) return;
+  const Sum out(g.dx, !a.w);
+  gemm(*out, ds, *down);
+  if (a.lora.dropout.p > 0) dropout(view_of(*out), view_of(*out), a.lora.dropout, false);
+  if (a.w) gemm_weight(*out, *grad, a.w, 1);
   out.store();
 }
 
-void CpuBackend::lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) {
-  const Operand grad(dy), a(lora.down);
-  const DroppedInput input(x, lora.dropout);
-  const Scratch work(2 * grad->rows * a->rows);
-  const Matrix s = row_major(work.data(), grad->rows, a->rows), ds = {s.data + s.rows * s.cols, s.rows, s.cols, s.cols};
-  if (!dups.empty()) linear_into(s, *input, *a, nullptr);
-  factor_gradients(ddown, dups, ds, *grad, *input, s, blocks_of(lora));
+void CpuBackend::lora_backward(const LoraArgs& a, const LoraGradients& g) {
+  const Operand grad(g.dy), down(a.lora.down);
+  const DroppedInput input(a.x, a.lora.dropout);
+  const Scratch work(2 * grad->rows * down->rows);
+  const Matrix s = row_major(work.data(), grad->rows, down->rows),
+               ds = {s.data + s.rows * s.cols, s.rows, s.cols, s.cols};
+  if (!g.dups.empty()) linear_into(s, *input, *down, nullptr);
+  factor_gradients(g.ddown, g.dups, ds, *grad, *input, s, blocks_of(a.lora));
 }
 
 }  // namespace wick

@@ -12,25 +12,6 @@ namespace wick {
 
 namespace {
 
-// a, with its leading dims made those of `batch` by stride 0.
-View with_batch(const View& a, const Shape& batch) {
-  View v{a.data, a.dtype, batch, {}};
-  const int missing = batch.rank() + 2 - a.rank();
-  for (int i = 0; i < batch.rank(); ++i)
-    v.stride.push_back(i < missing || a.shape[i - missing] == 1 ? 0 : a.stride[i - missing]);
-  for (int i = -2; i < 0; ++i) {
-    v.shape.push_back(a.dim(i));
-    v.stride.push_back(a.stride[a.rank() + i]);
-  }
-  return v;
-}
-
-bool same_for_all(const View& v) {
-  for (int i = 0; i + 2 < v.rank(); ++i)
-    if (v.stride[i] != 0 && v.shape[i] != 1) return false;
-  return true;
-}
-
 // Small products go to one thread each; a large one gets all threads.
 void gemm_batch(const MatrixBatch& c, const MatrixBatch& a, const MatrixBatch& b, int64_t count, double flops,
                 float alpha, float beta) {

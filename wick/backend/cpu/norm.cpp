@@ -187,29 +187,29 @@ struct GradientTables {
 
 }  // namespace
 
-void CpuBackend::group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) {
-  const RowBlocks blocks = image_rows(x);
-  if (x.numel() == 0) return;
-  const int64_t channels = blocks.channels, width = channels / groups, image = blocks.rows * channels;
-  assert(channels % groups == 0);
-  const DenseInput input(x);
-  const DenseOutput output(y);
+void CpuBackend::group_norm(const GroupNormArgs& a) {
+  const RowBlocks blocks = image_rows(a.x);
+  if (a.x.numel() == 0) return;
+  const int64_t channels = blocks.channels, width = channels / a.groups, image = blocks.rows * channels;
+  assert(channels % a.groups == 0);
+  const DenseInput input(a.x);
+  const DenseOutput output(a.y);
   PartialSums sums(blocks);
   blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t part) {
     HWY_DYNAMIC_DISPATCH(GroupStatistics)(sums.part(part), input.data() + i * image + row * channels, rows, channels);
   });
 
-  const std::vector<float> weight = floats_of(w, channels, 1), bias = floats_of(b, channels, 0);
+  const std::vector<float> weight = floats_of(a.w, channels, 1), bias = floats_of(a.b, channels, 0);
   ChannelTable means(blocks.batch, channels), scales(blocks.batch, channels), shifts(blocks.batch, channels);
   for (int64_t i = 0; i < blocks.batch; ++i) {
     const ChannelSums total = sums.image(i);
-    for (int64_t g = 0; g < groups; ++g) {
+    for (int64_t g = 0; g < a.groups; ++g) {
       double first = 0, second = 0;
       for (int64_t c = g * width; c < (g + 1) * width; ++c) first += total.first[c], second += total.second[c];
       const double n = double(blocks.rows * width), m = first / n, variance = std::max(0.0, second / n - m * m);
-      const double r = 1 / std::sqrt(variance + double(eps));
-      if (mean) at(mean, i, g) = float(m);
-      if (rstd) at(rstd, i, g) = float(r);
+      const double r = 1 / std::sqrt(variance + double(a.eps));
+      if (a.mean) at(a.mean, i, g) = float(m);
+      if (a.rstd) at(a.rstd, i, g) = float(r);
       for (int64_t c = g * width; c < (g + 1) * width; ++c) {
         const double scale = r * double(weight[size_t(c)]);
         means.image(i)[c] = float(m);
@@ -222,44 +222,43 @@ void CpuBackend::group_norm(View y, View mean, View rstd, View x, View w, View b
     const int64_t offset = i * image + row * channels;
     HWY_DYNAMIC_DISPATCH(GroupNormalise)
     (output.data() + offset, input.data() + offset, rows, channels,
-     {means.image(i), scales.image(i), shifts.image(i), silu});
+     {means.image(i), scales.image(i), shifts.image(i), a.silu});
   });
   output.finish();
 }
 
-void CpuBackend::group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd,
-                                     int groups, bool silu) {
-  const RowBlocks blocks = image_rows(x);
-  const int64_t channels = blocks.channels, width = channels / groups, image = blocks.rows * channels;
-  const DenseInput input(x), gradient(dy);
-  const DenseOutput output(dx);
-  const std::vector<float> weight = floats_of(w, channels, 1), bias = floats_of(b, channels, 0);
+void CpuBackend::group_norm_backward(const GroupNormArgs& a, const NormGradients& grads) {
+  const RowBlocks blocks = image_rows(a.x);
+  const int64_t channels = blocks.channels, width = channels / a.groups, image = blocks.rows * channels;
+  const DenseInput input(a.x), gradient(grads.dy);
+  const DenseOutput output(grads.dx);
+  const std::vector<float> weight = floats_of(a.w, channels, 1), bias = floats_of(a.b, channels, 0);
   GradientTables tables(blocks.batch, channels);
-  tables.spread_statistics(mean, rstd, groups);
+  tables.spread_statistics(a.mean, a.rstd, a.groups);
   PartialSums sums(blocks);
   blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t part) {
     const int64_t offset = i * image + row * channels;
     float* dz = output.data() ? output.data() + offset : nullptr;
     HWY_DYNAMIC_DISPATCH(GroupGradientSums)
     (sums.part(part), dz, gradient.data() + offset, input.data() + offset, rows, channels,
-     tables.image(i, weight, bias, silu));
+     tables.image(i, weight, bias, a.silu));
   });
 
   std::vector<double> dweight(size_t(channels), 0.0), dbias(size_t(channels), 0.0);
   for (int64_t i = 0; i < blocks.batch; ++i) {
     const ChannelSums total = sums.image(i);
     for (int64_t c = 0; c < channels; ++c) dbias[size_t(c)] += total.first[c], dweight[size_t(c)] += total.second[c];
-    for (int64_t g = 0; g < groups; ++g)
+    for (int64_t g = 0; g < a.groups; ++g)
       tables.join_group(i, g * width, (g + 1) * width, total, weight, double(blocks.rows * width));
   }
-  store_sums(dw, dweight);
-  store_sums(db, dbias);
-  if (!dx) return;
-  const float* dz = silu ? output.data() : gradient.data();
+  store_sums(grads.dw, dweight);
+  store_sums(grads.db, dbias);
+  if (!grads.dx) return;
+  const float* dz = a.silu ? output.data() : gradient.data();
   blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t) {
     const int64_t offset = i * image + row * channels;
     HWY_DYNAMIC_DISPATCH(GroupInputGradient)
-    (output.data() + offset, dz + offset, input.data() + offset, rows, channels, tables.image(i, weight, bias, silu));
+    (output.data() + offset, dz + offset, input.data() + offset, rows, channels, tables.image(i, weight, bias, a.silu));
   });
   output.finish();
 }

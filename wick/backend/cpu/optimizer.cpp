@@ -1,5 +1,5 @@
-// Optimizer steps: what all rules share (clipping, loss scale, halting, averages, copies), the rules (update() lists
-// them; AdamW as torch.optim.AdamW computes it for one tensor), and the norm that clipping needs.
+// Optimizer steps: the part that all rules share (clipping, loss scale, halting, averages, copies), the rules (update()
+// lists them; AdamW as torch.optim.AdamW computes it for one tensor), and the norm that clipping needs.
 #include "wick/backend/cpu/block_loop.h"
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/targets.h"

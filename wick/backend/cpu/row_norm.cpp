@@ -33,7 +33,7 @@ void NormaliseRow(float* y, float* mean, float* rstd, const float* x, const floa
                   float eps, bool centred) {
   const double m = centred ? sum_of(Value(), n, x) / double(n) : 0;
   const float high = float(m), low = float(m - double(high));
-  const int64_t whole = n / lanes() * lanes();  // what fills the last vector is not at a distance of 0
+  const int64_t whole = n / lanes() * lanes();  // the last vector's padding is not at a distance of 0
   double variance = sum_of(SquaredDistance{set(high), set(low)}, whole, x);
   for (int64_t i = whole; i < n; ++i) variance += (double(x[i]) - m) * (double(x[i]) - m);
   const float r = float(1 / __builtin_sqrt(variance / double(n) + double(eps)));
@@ -105,16 +105,16 @@ struct RowAffine {
   std::vector<float> weight, bias, factor;  // factor = 1 + scale, [images, width]
   ChannelTable gain, offset;
 
-  RowAffine(const View& x, const View& w, const View& b, const Modulation& m)
-      : width(x.dim(-1)),
-        images(m.scale || m.shift ? x.dim(0) : 1),
-        image_rows(x.numel() / std::max<int64_t>(1, width * images)),
-        weight(floats_of(w, width, 1)),
-        bias(floats_of(b, width, 0)),
-        factor(floats_of(m.scale, images * width, 0)),
+  explicit RowAffine(const NormArgs& a)
+      : width(a.x.dim(-1)),
+        images(a.m.scale || a.m.shift ? a.x.dim(0) : 1),
+        image_rows(a.x.numel() / std::max<int64_t>(1, width * images)),
+        weight(floats_of(a.w, width, 1)),
+        bias(floats_of(a.b, width, 0)),
+        factor(floats_of(a.m.scale, images * width, 0)),
         gain(images, width),
         offset(images, width) {
-    const std::vector<float> shift = floats_of(m.shift, images * width, 0);
+    const std::vector<float> shift = floats_of(a.m.shift, images * width, 0);
     for (size_t i = 0; i < factor.size(); ++i) {
       const size_t c = i % size_t(width);
       factor[i] += 1;
@@ -124,16 +124,17 @@ struct RowAffine {
   }
 };
 
-void forward(const View& y, const View& mean, const View& rstd, const View& x, const RowAffine& a, float eps,
-             bool centred) {
-  if (x.numel() == 0) return;
-  const DenseInput input(x);
-  const DenseOutput output(y), means(mean), rstds(rstd);
-  parallel_for(a.images * a.image_rows, x.numel(), [&](int64_t begin, int64_t end) {
+void forward(const NormArgs& a, bool centred) {
+  if (a.x.numel() == 0) return;
+  const RowAffine affine(a);
+  const DenseInput input(a.x);
+  const DenseOutput output(a.y), means(a.mean), rstds(a.rstd);
+  const int64_t n = affine.width;
+  parallel_for(affine.images * affine.image_rows, a.x.numel(), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(NormaliseRow)
-    (output.data() + row * a.width, means.data() ? means.data() + row : nullptr,
-     rstds.data() ? rstds.data() + row : nullptr, input.data() + row * a.width, a.gain.image(row / a.image_rows),
-     a.offset.image(row / a.image_rows), a.width, eps, centred);
+    (output.data() + row * n, means.data() ? means.data() + row : nullptr, rstds.data() ? rstds.data() + row : nullptr,
+     input.data() + row * n, affine.gain.image(row / affine.image_rows), affine.offset.image(row / affine.image_rows),
+     n, a.eps, centred);
   });
   output.finish();
   means.finish();
@@ -141,8 +142,7 @@ void forward(const View& y, const View& mean, const View& rstd, const View& x, c
 }
 
 // From the sums of dy and dy x_hat over each image's rows.
-void store_affine_gradients(const View& dw, const View& db, const Modulation& dm, const RowAffine& a,
-                            PartialSums& sums) {
+void store_affine_gradients(const NormGradients& g, const RowAffine& a, PartialSums& sums) {
   std::vector<double> dweight(size_t(a.width), 0.0), dbias = dweight;
   std::vector<double> dscale(a.factor.size()), dshift = dscale;
   for (int64_t i = 0; i < a.images; ++i) {
@@ -155,57 +155,45 @@ void store_affine_gradients(const View& dw, const View& db, const Modulation& dm
       dshift[at] = total.first[c];
     }
   }
-  store_sums(dw, dweight);
-  store_sums(db, dbias);
-  store_sums(dm.scale, dscale);
-  store_sums(dm.shift, dshift);
+  store_sums(g.dw, dweight);
+  store_sums(g.db, dbias);
+  store_sums(g.dm.scale, dscale);
+  store_sums(g.dm.shift, dshift);
 }
 
 // Without a mean x was not centred.
-void backward(const View& dx, const View& dw, const View& db, const Modulation& dm, const View& dy, const View& x,
-              const RowAffine& a, const View& mean, const View& rstd, const View& residual) {
-  const DenseInput input(x), gradient(dy), means(mean), rstds(rstd), more(residual);
-  const int64_t n = a.width;
-  if (dx) {
-    const DenseOutput output(dx);
-    parallel_for(a.images * a.image_rows, x.numel(), [&](int64_t begin, int64_t end) {
+void backward(const NormArgs& a, const NormGradients& g) {
+  const RowAffine affine(a);
+  const DenseInput input(a.x), gradient(g.dy), means(a.mean), rstds(a.rstd), more(g.residual);
+  const int64_t n = affine.width;
+  if (g.dx) {
+    const DenseOutput output(g.dx);
+    parallel_for(affine.images * affine.image_rows, a.x.numel(), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(NormaliseRowBackward)
-      (output.data() + row * n, gradient.data() + row * n, input.data() + row * n, a.gain.image(row / a.image_rows),
-       residual ? more.data() + row * n : nullptr, mean ? means.data()[row] : 0, rstds.data()[row], n, bool(mean));
+      (output.data() + row * n, gradient.data() + row * n, input.data() + row * n,
+       affine.gain.image(row / affine.image_rows), g.residual ? more.data() + row * n : nullptr,
+       a.mean ? means.data()[row] : 0, rstds.data()[row], n, bool(a.mean));
     });
     output.finish();
   }
-  if (!dw && !db && !dm.scale && !dm.shift) return;
-  const RowBlocks blocks(a.images, a.image_rows, n);
+  if (!g.dw && !g.db && !g.dm.scale && !g.dm.shift) return;
+  const RowBlocks blocks(affine.images, affine.image_rows, n);
   PartialSums sums(blocks);
   blocks.run([&](int64_t image, int64_t first, int64_t rows, int64_t part) {
-    const int64_t row = image * a.image_rows + first;
+    const int64_t row = image * affine.image_rows + first;
     HWY_DYNAMIC_DISPATCH(RowGradientSums)
-    (sums.part(part), gradient.data() + row * n, input.data() + row * n, mean ? means.data() + row : nullptr,
+    (sums.part(part), gradient.data() + row * n, input.data() + row * n, a.mean ? means.data() + row : nullptr,
      rstds.data() + row, rows, n);
   });
-  store_affine_gradients(dw, db, dm, a, sums);
+  store_affine_gradients(g, affine, sums);
 }
 
 }  // namespace
 
-void CpuBackend::layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) {
-  forward(y, mean, rstd, x, RowAffine(x, w, b, m), eps, true);
-}
-
-void CpuBackend::layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
-                                     Modulation m, View mean, View rstd, View residual) {
-  backward(dx, dw, db, dm, dy, x, RowAffine(x, w, b, m), mean, rstd, residual);
-}
-
-void CpuBackend::rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) {
-  forward(y, {}, rstd, x, RowAffine(x, w, {}, m), eps, false);
-}
-
-void CpuBackend::rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
-                                   View residual) {
-  backward(dx, dw, {}, dm, dy, x, RowAffine(x, w, {}, m), {}, rstd, residual);
-}
+void CpuBackend::layer_norm(const NormArgs& a) { forward(a, true); }
+void CpuBackend::layer_norm_backward(const NormArgs& a, const NormGradients& g) { backward(a, g); }
+void CpuBackend::rms_norm(const NormArgs& a) { forward(a, false); }
+void CpuBackend::rms_norm_backward(const NormArgs& a, const NormGradients& g) { backward(a, g); }
 
 }  // namespace wick
 #endif  // HWY_ONCE

@@ -8,14 +8,20 @@
 
 namespace wick {
 
+int capability_of(const cudaDeviceProp& properties) {
+  const int own = 10 * properties.major + properties.minor;
+  const char* const lower = std::getenv("WICK_CUDA_CAPABILITY");
+  return lower ? std::min(own, std::atoi(lower)) : own;
+}
+
 CudaBackend::CudaBackend(int device) : device_(device), name_(fmt::format("cuda:{}", device)) {
   cuda_check(cudaSetDevice(device), "cudaSetDevice");
   cudaDeviceProp properties{};
   cuda_check(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
-  capability_ = 10 * properties.major + properties.minor;
-  check(capability_ >= 75, "{} is a {} of compute capability {}.{}; Wick needs 7.5 (Turing) or newer", name_,
-        properties.name, properties.major, properties.minor);
-  if (const char* lower = std::getenv("WICK_CUDA_CAPABILITY")) capability_ = std::min(capability_, std::atoi(lower));
+  check(10 * properties.major + properties.minor >= 75,
+        "{} is a {} of compute capability {}.{}; Wick needs 7.5 (Turing) or newer", name_, properties.name,
+        properties.major, properties.minor);
+  capability_ = capability_of(properties);
   multiprocessors_ = properties.multiProcessorCount;
   shared_bytes_ = int(properties.sharedMemPerMultiprocessor);
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "cudaStreamCreate");

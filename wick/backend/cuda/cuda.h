@@ -1,8 +1,8 @@
-// The CUDA backend: one device, one stream, one thread. One file an op family; what the methods promise stands in
-// wick/backend/backend.h.
+// The CUDA backend: one device, one stream, one thread. There is one file per op family; wick/backend/backend.h
+// documents the methods.
 //
-// Activations may be f32, bf16 or f16; arithmetic inside a kernel is f32. Views that are not laid out as a kernel wants
-// them go through a dense copy (dense.h). Nothing waits for the device but Memory::read.
+// Activations may be f32, bf16 or f16; arithmetic inside a kernel is f32. Views whose layout a kernel does not take go
+// through a dense copy (dense.h). Nothing waits for the device but Memory::read.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,7 +10,7 @@
 #include <memory>
 #include <string>
 
-#include "wick/backend/backend.h"
+#include "wick/backend/composed.h"
 #include "wick/backend/cuda/gpu.h"
 #include "wick/backend/cuda/runtime/check.h"
 #include "wick/backend/cuda/runtime/pool.h"
@@ -20,7 +20,10 @@ namespace wick {
 class Cublas;  // cublaslt.h
 class Cudnn;   // cudnn.h
 
-class CudaBackend final : public Backend, public Gpu {
+// 90 for 9.0, or what WICK_CUDA_CAPABILITY lowers it to, so that the ways of older devices run.
+int capability_of(const cudaDeviceProp& properties);
+
+class CudaBackend final : public ComposedBackend, public Gpu {
  public:
   explicit CudaBackend(int device);
   ~CudaBackend() override;
@@ -52,11 +55,10 @@ class CudaBackend final : public Backend, public Gpu {
   // matrix products
   void matmul(View c, View a, View b, float alpha, float beta) override;
   void linear(View y, View x, View w, View bias, View residual) override;
-  void gated_linear(View y, View x, View w, View bias) override;
-  void lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) override;
-  void lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s, View w,
-                            const LoraFactors& lora) override;
-  void lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) override;
+  void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override;
+  void lora_linear(const LoraArgs& a) override;
+  void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override;
+  void lora_backward(const LoraArgs& a, const LoraGradients& g) override;
   void dropout(View y, View x, const Dropout& dropout, bool add) override;
 
   // convolution
@@ -67,28 +69,23 @@ class CudaBackend final : public Backend, public Gpu {
   void upsample_nearest_backward(View dx, View dy) override;
 
   // norms
-  void group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) override;
-  void group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd, int groups,
-                           bool silu) override;
-  void layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) override;
-  void layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b, Modulation m,
-                           View mean, View rstd, View residual) override;
-  void rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) override;
-  void rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
-                         View residual) override;
+  void group_norm(const GroupNormArgs& a) override;
+  void group_norm_backward(const GroupNormArgs& a, const NormGradients& g) override;
+  void layer_norm(const NormArgs& a) override;
+  void layer_norm_backward(const NormArgs& a, const NormGradients& g) override;
+  void rms_norm(const NormArgs& a) override;
+  void rms_norm_backward(const NormArgs& a, const NormGradients& g) override;
 
   // attention, softmax
-  void attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) override;
-  void attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v, float scale,
-                          bool causal, View ranges) override;
+  void attention(const AttentionArgs& a) override;
+  void attention_backward(const AttentionArgs& a, const AttentionGradients& g) override;
   void softmax(View y, View x) override;
   void softmax_backward(View dx, View dy, View y) override;
 
   // rotary positions
   void rope(View y, View x, View cos, View sin, RopePairs pairs, bool inverse) override;
   void rope_angles(View cos, View sin, View positions, View frequencies) override;
-  void rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin, RopePairs pairs,
-                       View rows) override;
+  void rope_into_cache(const RopeIntoCacheArgs& a) override;
 
   // gated activations
   void geglu(View y, View x) override;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "wick/backend/cuda/cuda.h"
+#include "wick/backend/cuda/kernels.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
 
@@ -42,22 +43,6 @@ Backend& open(int device) {
   return *opened[size_t(device)];
 }
 
-// What activations of 16 bits run on; those of f32 are in the last row.
-std::string kernels_for(int capability) {
-  if (const char* lower = std::getenv("WICK_CUDA_CAPABILITY")) capability = std::min(capability, std::atoi(lower));
-  const bool cudnn = Cudnn::found();
-  std::string lora = capability == 90   ? "our own on wgmma and TMA"
-                     : capability >= 80 ? "cuBLASLt, our own on mma.sync for the factors"
-                                        : "cuBLASLt";
-  std::string attention = cudnn && capability >= 80 ? fmt::format("cuDNN (our own for heads over {} and short rows)",
-                                                                  capability == 90 ? 256 : 128)
-                                                    : "our own, on cuBLASLt";
-  return fmt::format(
-      "LoRA linear: {}; attention: {}; convolution: {}; norms, gated activations, rope, AdamW: our own; in f32: "
-      "cuBLASLt{} without TF32, and our own attention",
-      lora, attention, cudnn ? "cuDNN" : "cuBLASLt over gathered columns", cudnn ? " and cuDNN" : "");
-}
-
 BackendReport report() {
   BackendReport r;
   int driver = 0;
@@ -67,12 +52,13 @@ BackendReport report() {
   for (int i = 0; i < count; ++i) {
     cudaDeviceProp p{};
     cuda_check(cudaGetDeviceProperties(&p, i), "cudaGetDeviceProperties");
+    const Gpu gpu(capability_of(p), p.multiProcessorCount, int(p.sharedMemPerMultiprocessor));
     DeviceReport device{.name = fmt::format("cuda:{}", i),
                         .model = p.name,
                         .architecture = fmt::format("{}.{}", p.major, p.minor),
                         .total_bytes = p.totalGlobalMem,
                         .free_bytes = 0,
-                        .kernels = kernels_for(10 * p.major + p.minor),
+                        .kernels = describe_kernels(gpu, Cudnn::found()),
                         .problem = ""};
     if (p.major * 10 + p.minor < 75) device.problem = "Wick needs compute capability 7.5 or newer";
     size_t total = 0;

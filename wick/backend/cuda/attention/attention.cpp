@@ -1,66 +1,67 @@
-// Which attention runs where: for 16-bit activations cuDNN's or our own on tensor cores, else tiles or rows
-// (attention_own.h).
+// Attention by the way that plan.h chooses.
 #include <algorithm>
-#include <cstdlib>
-#include <string_view>
 
-#include "wick/backend/attention_parts.h"
+#include "wick/backend/scratch.h"
 #include "wick/backend/cuda/attention/kernels.h"
-#include "wick/backend/cuda/attention/ranges.h"
+#include "wick/backend/cuda/attention/plan.h"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {
 namespace {
 
-constexpr int64_t kShort = 16;  // fewer queries or keys than this are not worth a plan of cuDNN's
-
-bool aligned(const View& v) {
+bool lies_right(const View& v) {
   const int64_t bytes = int64_t(size_of(v.dtype));
-  bool all = uintptr_t(v.data) % 16 == 0 && (v.stride[3] == 1 || v.shape[3] == 1);
+  bool all = aligned(v.data) && (v.stride[3] == 1 || v.shape[3] == 1);
   for (int d = 0; d < 3; ++d) all = all && (v.shape[d] == 1 || v.stride[d] * bytes % 16 == 0);
   return all;
 }
 
-// WICK_CUDA_ATTENTION = cudnn, wgmma or mma leaves only that one of the three, for tests and timings.
-bool allowed(std::string_view way) {
-  const char* const only = std::getenv("WICK_CUDA_ATTENTION");
-  return !only || !*only || only == way;
-}
-
-// Empty views are outputs that nobody wants.
+// Empty views are unwanted outputs.
 bool all_aligned(const View& q, std::initializer_list<View> views) {
   return std::all_of(views.begin(), views.end(),
-                     [&](const View& v) { return !v || (v.dtype == q.dtype && aligned(v)); });
+                     [&](const View& v) { return !v || (v.dtype == q.dtype && lies_right(v)); });
 }
 
-// What cuDNN's attention promises to take; whether it really does, its plan says.
-bool suits_cudnn(const CudaBackend& cuda, const View& q, const View& k, std::initializer_list<View> views) {
-  const int64_t features = q.shape[3], widest = cuda.capability() == 90 ? 256 : 128;
-  if (cuda.capability() < 80 || q.dtype == DType::f32 || features % 8 != 0 || features > widest) return false;
-  return std::min(q.shape[1], k.shape[1]) >= kShort && all_aligned(q, views) && allowed("cudnn");
+AttentionShape shape_of(const AttentionArgs& a, bool backward, std::initializer_list<View> views) {
+  return {.entries = a.q.shape[0],
+          .queries = a.q.shape[1],
+          .keys = a.k.shape[1],
+          .heads = a.q.shape[2],
+          .key_heads = a.k.shape[2],
+          .features = a.q.shape[3],
+          .dtype = a.q.dtype,
+          .ranges = bool(a.ranges),
+          .backward = backward,
+          .aligned = all_aligned(a.q, views),
+          .positive_scale = a.scale > 0};
 }
 
-bool suits_mma(const CudaBackend& cuda, const View& q, float scale, std::initializer_list<View> views) {
-  const int64_t features = q.shape[3];
-  return cuda.capability() >= 80 && q.dtype != DType::f32 && features % 8 == 0 && features <= kAttentionMmaFeatures &&
-         scale > 0 && all_aligned(q, views);
+// Calls run(way) for the planned way, and for the one behind it where cuDNN's has no kernel and returns false.
+template <class Run>
+void run_planned(const Gpu& gpu, const AttentionShape& shape, const Run& run) {
+  for (bool cudnn = true, done = false; !done; cudnn = false) {
+    const AttentionWay way = plan_attention(gpu, shape, cudnn);
+    done = run(way);
+    if (done && explains()) explain(to_string(shape), std::string(to_string(way)));
+  }
 }
 
-// Where our own go before cuDNN's. Measured on 9.0 (docs/kernels/attention_and_convolution.md): backward at every shape
-// there, by 1.02 to 3.5 times, and forward where keys are few; elsewhere cuDNN's forward is faster by up to 1.36 times.
-bool prefers_own(const CudaBackend& cuda, const View& k, bool backward) {
-  if (cuda.capability() != 90) return cuda.capability() < 90;
-  return backward || k.shape[1] <= 128;
+// Our kernels for each way; cuDNN's calls are methods.
+auto forward_by(AttentionWay way) {
+  return way == AttentionWay::few     ? attention_of_few_queries
+         : way == AttentionWay::wgmma ? attention_by_wgmma
+         : way == AttentionWay::mma   ? attention_by_mma
+         : way == AttentionWay::tiles ? attention_by_tiles
+                                      : attention_by_rows;
 }
-
-// Tiles win where a launch costs more than the arithmetic, and in f32 where there are enough of them: there is no
-// tensor core to miss. Backward keeps five of them in shared memory, more than Turing has.
-bool suits_tiles(const CudaBackend& cuda, const View& q, const View& k, bool backward) {
-  const int64_t heads = q.shape[0] * q.shape[2], shorter = std::min(q.shape[1], k.shape[1]);
-  if (q.shape[3] > kAttentionTileFeatures || (backward && cuda.capability() < 80)) return false;
-  if (q.shape[1] * k.shape[1] <= 256 * 256) return true;
-  return q.dtype == DType::f32 && heads * ((shorter + 63) / 64) >= cuda.multiprocessors();
+auto backward_by(AttentionWay way) {
+  return way == AttentionWay::wgmma   ? attention_by_wgmma_backward
+         : way == AttentionWay::mma   ? attention_by_mma_backward
+         : way == AttentionWay::tiles ? attention_by_tiles_backward
+                                      : attention_by_rows_backward;
 }
 
 // A view to write that is always there.
@@ -80,94 +81,69 @@ class Output {
 
 // Entries and heads of [B, T, H, D], or of statistics [B, H, T], from `entry` and `head` on.
 View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_t heads) {
-  View part = v;
-  const int axis = v.rank() == 4 ? 2 : 1;
-  part.data = v.as<char>() + (entry * v.stride[0] + head * v.stride[axis]) * int64_t(size_of(v.dtype));
-  part.shape[0] = entries;
-  part.shape[axis] = heads;
-  return part;
+  return part_of(part_of(v, 0, entry, entries), v.rank() == 4 ? 2 : 1, head, heads);
 }
 
-// What only language models ask for.
-bool of_language(const View& q, const View& k, const View& ranges) { return ranges || q.shape[2] != k.shape[2]; }
+// False, and nothing done, where cuDNN has no kernel.
+bool backward_by_cudnn(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, const View& statistics) {
+  const Output grad_q(cuda, g.dq, a.q.dtype, a.q.shape), grad_k(cuda, g.dk, a.q.dtype, a.k.shape),
+      grad_v(cuda, g.dv, a.q.dtype, a.k.shape);
+  const AttentionParts parts(a.q.shape, a.k.shape[1]);
+  bool done = true;
+  for (int64_t b = 0; done && b < a.q.shape[0]; b += parts.entries)
+    for (int64_t h = 0; done && h < a.q.shape[2]; h += parts.heads) {
+      const auto part = [&](const View& view) {
+        return part_of(view, b, std::min(parts.entries, a.q.shape[0] - b), h, std::min(parts.heads, a.q.shape[2] - h));
+      };
+      done = cuda.cudnn().attention_backward(cuda, part(grad_q.view()), part(grad_k.view()), part(grad_v.view()),
+                                             part(g.dy), part(a.y), part(statistics), part(a.q), part(a.k), part(a.v),
+                                             a.scale, a.causal);
+    }
+  return done;
+}
 
 }  // namespace
 
-void CudaBackend::attention(View y, View lse, View q, View k, View v, float scale, bool causal, View ranges) {
-  if (y.numel() == 0) return;
-  if (k.shape[1] == 0) {
-    fill(y, 0);
-    if (lse) fill(lse, -INFINITY);
+void CudaBackend::attention(const AttentionArgs& a) {
+  if (a.y.numel() == 0) return;
+  if (a.k.shape[1] == 0) {
+    fill(a.y, 0);
+    if (a.lse) fill(a.lse, -INFINITY);
     return;
   }
-  const Shape rows{q.shape[0], q.shape[2], q.shape[1]};
-  const Output kept(*this, lse, DType::f32, rows);
+  const Shape rows{a.q.shape[0], a.q.shape[2], a.q.shape[1]};
+  const Output kept(*this, a.lse, DType::f32, rows);
   const DenseOutput statistics(*this, kept.view());
   const View s = statistics.view();
-  const bool tensor_cores = suits_mma(*this, q, scale, {y, q, k, v});
-  if (of_language(q, k, ranges)) {
-    const DenseInput seen(*this, ranges);
-    const auto way = !tensor_cores                            ? attention_by_rows
-                     : q.shape[1] <= kFewQueries              ? attention_of_few_queries
-                     : capability() == 90 && allowed("wgmma") ? attention_by_wgmma
-                                                              : attention_of_ranges;
-    way(*this, y, s, q, k, v, scale, causal, seen.view());
-    return statistics.finish();
-  }
-  const auto by_cudnn = [&] {
-    return suits_cudnn(*this, q, k, {y, q, k, v}) && cudnn().attention(*this, y, s, q, k, v, scale, causal);
-  };
-  const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
-  if (!((wgmma || mma) && prefers_own(*this, k, false)) && by_cudnn()) return statistics.finish();
-  if (!wgmma && (mma || suits_tiles(*this, q, k, false)))
-    (mma ? attention_by_mma : attention_by_tiles)(*this, y, s, q, k, v, scale, causal);
-  else
-    (wgmma ? attention_by_wgmma : attention_by_rows)(*this, y, s, q, k, v, scale, causal, {});
+  const DenseInput seen(*this, a.ranges);
+  const AttentionArgs dense{a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()};
+  run_planned(*this, shape_of(a, false, {a.y, a.q, a.k, a.v}), [&](AttentionWay way) {
+    if (way == AttentionWay::cudnn) return cudnn().attention(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal);
+    forward_by(way)(*this, dense);
+    return true;
+  });
   statistics.finish();
 }
 
-void CudaBackend::attention_backward(View dq, View dk, View dv, View dy, View y, View lse, View q, View k, View v,
-                                     float scale, bool causal, View ranges) {
-  if (q.numel() == 0 || k.numel() == 0) {
-    for (const View& unreached : {dq, dk, dv})
+void CudaBackend::attention_backward(const AttentionArgs& a, const AttentionGradients& g) {
+  if (a.q.numel() == 0 || a.k.numel() == 0) {
+    for (const View& unreached : {g.dq, g.dk, g.dv})
       if (unreached && unreached.numel() > 0) fill(unreached, 0);
     return;
   }
-  const DenseInput statistics(*this, lse);
+  const DenseInput statistics(*this, a.lse);
   const View s = statistics.view();
-  const bool tensor_cores = suits_mma(*this, q, scale, {dq, dk, dv, dy, y, q, k, v});
-  const bool wgmma = tensor_cores && capability() == 90 && allowed("wgmma"), mma = tensor_cores && allowed("mma");
-  const auto by_cudnn = [&] {
-    if (!suits_cudnn(*this, q, k, {dy, y, q, k, v})) return false;
-    const Output grad_q(*this, dq, q.dtype, q.shape), grad_k(*this, dk, q.dtype, k.shape),
-        grad_v(*this, dv, q.dtype, k.shape);
-    const AttentionParts parts(q.shape, k.shape[1]);
-    bool done = all_aligned(q, {grad_q.view(), grad_k.view(), grad_v.view()});
-    for (int64_t b = 0; done && b < q.shape[0]; b += parts.entries)
-      for (int64_t h = 0; done && h < q.shape[2]; h += parts.heads) {
-        const auto part = [&](const View& view) {
-          return part_of(view, b, std::min(parts.entries, q.shape[0] - b), h, std::min(parts.heads, q.shape[2] - h));
-        };
-        done = cudnn().attention_backward(*this, part(grad_q.view()), part(grad_k.view()), part(grad_v.view()),
-                                          part(dy), part(y), part(s), part(q), part(k), part(v), scale, causal);
-      }
-    return done;
-  };
-  const bool language = of_language(q, k, ranges);
-  if (!language && !((wgmma || mma) && prefers_own(*this, k, true)) && by_cudnn()) return;
-  const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
-  const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
-  (tensor_cores ? attention_packed_delta : attention_delta)(*this, delta, dy, y);
-  const DenseInput seen(*this, ranges);
-  if (wgmma)
-    attention_by_wgmma_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());
-  else if (language && tensor_cores)
-    attention_of_ranges_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());
-  else if (!language && (mma || suits_tiles(*this, q, k, true)))
-    (mma ? attention_by_mma_backward : attention_by_tiles_backward)(*this, dq, dk, dv, dy, s, delta, q, k, v, scale,
-                                                                    causal);
-  else
-    attention_by_rows_backward(*this, dq, dk, dv, dy, s, delta, q, k, v, scale, causal, seen.view());
+  const AttentionShape shape = shape_of(a, true, {g.dq, g.dk, g.dv, g.dy, a.y, a.q, a.k, a.v});
+  run_planned(*this, shape, [&](AttentionWay way) {
+    if (way == AttentionWay::cudnn) return backward_by_cudnn(*this, a, g, s);
+    const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
+    const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
+    const bool packed = way == AttentionWay::wgmma || way == AttentionWay::mma;
+    (packed ? attention_packed_delta : attention_delta)(*this, delta, g.dy, a.y);
+    const DenseInput seen(*this, a.ranges);
+    backward_by(way)(*this, {a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()}, g, delta);
+    return true;
+  });
 }
 
 }  // namespace wick

@@ -1,16 +1,19 @@
-// Attention of a step of decoding: few queries, and as many keys as the cache holds. All that counts there is reading
-// them once and soon, so the heads that share keys are rows of one tile, and warps that share nothing else take parts
-// of the keys, as many as fill the device, however many are seen in the end. What a block's warps sum is added in its
-// shared memory; what blocks sum, in that of a cluster, whose blocks send each other what they are to add, each some
-// columns. Before 9.0 it goes through memory to a second kernel. All is added in the order of the parts.
+// Attention of a decoding step: few queries, and as many keys as the cache holds. Speed depends on reading these once
+// and early, so the heads that share keys are rows of one tile, and warps take parts of the keys (split-K): as many as
+// fill the device, however many are seen in the end. The sums of a block's warps are added in its shared memory; those
+// of blocks in a cluster's, whose blocks send each other the columns to add. Before 9.0 they go through memory to a
+// second kernel. All is added in the order of the parts.
 #include <algorithm>
 #include <bit>
 
-#include "wick/backend/cuda/attention/ranges.h"
+#include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/sm80.cuh"
-#include "wick/backend/cuda/attention/sm80_ranges.cuh"
 #include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -25,14 +28,14 @@ struct alignas(16) Part {
   float peak, total, unused[2];
 };
 
-// Row r of the heads that share keys is query r / shared of the head r % shared of them. Each instruction of a warp
-// that is alone counts, so what can be is known before the kernel before has ended, and nothing is divided after.
+// Row r of the heads that share keys is query r / shared of the head r % shared of them. A lone warp's time is its
+// instructions, so most is computed before the preceding kernel has ended, and nothing is divided after.
 template <class T>
 struct FewQueries {
   HeadsOf<const T> q, k, v;
   HeadsOf<T> y;
   float* lse;  // [B, H, T]
-  RangedShape shape;
+  AttentionProblem shape;
   int key_heads, rows;        // of an entry, of a key head
   uint32_t over_shared;       // 2^32 / shared
   int block_bits, part_bits;  // of the numbers of blocks and of parts
@@ -60,7 +63,7 @@ struct OneHead {
   }
 };
 
-// What a warp has in shared memory; in the end its sums [kRows][kPitch] in f32 take the keys' place.
+// A warp's shared memory; in the end its sums [kRows][kPitch] in f32 take the keys' place.
 template <class T, int kD>
 struct WarpTiles {
   T k[kKeyTile * kPitch<kD>], v[kKeyTile * kPitch<kD>];
@@ -76,7 +79,7 @@ __device__ __forceinline__ Part add_parts(int count, float scale2, const Of& of)
 #pragma unroll 4
   for (int i = 0; i < count; ++i) {
     const Part& part = of(i);
-    // What saw nothing has left no sums.
+    // A part that saw nothing has left no sums.
     const float weight = part.total == 0 ? 0 : fast_exp2((part.peak - from) * scale2);
     const float4 x = part.total == 0 ? float4{0, 0, 0, 0} : part.sum;
     all.total = fmaf(weight, part.total, all.total);
@@ -90,7 +93,7 @@ __device__ __forceinline__ Part add_parts(int count, float scale2, const Of& of)
 template <class T>
 __device__ __forceinline__ void store_total(const FewQueries<T>& a, const OneHead& h, const Part& all, int row,
                                             int column) {
-  const RangedShape& s = a.shape;
+  const AttentionProblem& s = a.shape;
   const int query = a.query_of(row), head = h.key_head * s.shared + row - query * s.shared;
   if (column == 0)
     a.lse[(int64_t(h.entry) * s.heads + head) * s.queries + query] = all.peak * s.scale + logf(all.total);
@@ -125,7 +128,7 @@ struct PartOfKeys {
   __device__ __forceinline__ PartOfKeys(const FewQueries<T>& a, int entry, int first, int here, int warp, int lane) {
     const auto seen = [&](int row) { return a.shape.seen(entry, a.query_of(first + min(row, here - 1))); };
     first_seen = seen(0), last_seen = seen(kRows - 1);
-    const int all = (max(last_seen.y - first_seen.x, 0) + kKeyTile - 1) / kKeyTile;
+    const int all = ceil_div(max(last_seen.y - first_seen.x, 0), kKeyTile);
     const int share = (all + (1 << a.part_bits) - 1) >> a.part_bits;
     const int part = (warp << a.block_bits) + int(blockIdx.x);  // the first ones lie in different blocks
     from = first_seen.x + part * share * kKeyTile;
@@ -168,8 +171,8 @@ __device__ __forceinline__ void store_sums(float* to, float2 (&statistics)[kRows
   }
 }
 
-// Adds what the warps of a block have summed, and with the other blocks of its cluster what each of them has: units of
-// four columns go round the blocks.
+// Adds the sums of a block's warps, and with the cluster's other blocks those of each block: units of four columns go
+// round the blocks.
 template <class T, int kD>
 __device__ __forceinline__ void add_up(const FewQueries<T>& a, const OneHead& head, int first, int here,
                                        const WarpTiles<T, kD>* tiles, const float2 (*statistics)[kRows], Part* inbox,
@@ -211,7 +214,7 @@ __global__ __launch_bounds__(32 * kMostWarps) void few_queries(const __grid_cons
   extern __shared__ uint4 memory[];
   __shared__ float2 statistics[kMostWarps][kRows];  // the largest score and the sum of exponentials
   __shared__ uint64_t arrived;
-  const RangedShape& s = a.shape;
+  const AttentionProblem& s = a.shape;
   const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32, warps = int(blockDim.x) / 32;
   T* const queries = reinterpret_cast<T*>(memory);
   auto* const tiles = reinterpret_cast<WarpTiles<T, kD>*>(queries + kRows * kPitch<kD>);
@@ -247,7 +250,7 @@ __global__ __launch_bounds__(32 * kMostWarps) void few_queries(const __grid_cons
     const Place place{0, start + lane % 4 * 2};
     if (start + kKeyTile > part.to || !sees_all(part.first_seen, part.last_seen, start, kKeyTile))
       hide<false>(scores[0], part.limits, place, -INFINITY);
-    exponentials<true>(scores[0], rows, shrink, s.scale * kLog2E, AttentionShape{}, place, false);
+    exponentials<true>(scores[0], rows, shrink, s.scale * kLog2E, AttentionProblem{}, place, false);
     if (start > part.from) rescale(sum[0], shrink);
     copy_async_wait<1>();
     __syncwarp();
@@ -276,40 +279,42 @@ __global__ __launch_bounds__(kAddThreads) void add_blocks(const __grid_constant_
 template <class T, int kD>
 class FewQueriesCall {
  public:
-  FewQueriesCall(CudaBackend& cuda, View y, View lse, View q, View k, View v, const RangedShape& s, bool constant)
-      : cuda_(cuda),
-        a_{HeadsOf<const T>(q),
-           HeadsOf<const T>(k),
-           HeadsOf<const T>(v),
-           HeadsOf<T>(y),
-           lse.as<float>(),
-           s,
-           int(k.shape[2]),
-           s.queries * s.shared,
-           uint32_t((uint64_t{1} << 32) / uint64_t(s.shared)) + (std::has_single_bit(unsigned(s.shared)) ? 0u : 1u),
-           0,
-           0,
-           constant,
-           nullptr},
-        heads_(s.entries * a_.key_heads),
-        tiles_((a_.rows + kRows - 1) / kRows) {}
+  FewQueriesCall(CudaBackend& cuda, const AttentionArgs& a) : FewQueriesCall(cuda, a, attention_problem(a)) {}
 
   // Parts are as many as fill the device, and no more than the cache has tiles of keys: more would only take shared
   // memory, where the next kernel's weights could be on their way. Eight warps a block pay where a part is long; 12.0
   // has no room for them.
   void run() {
     const bool clusters = cuda_.capability() >= 90;
-    const int key_tiles = (a_.shape.keys + kKeyTile - 1) / kKeyTile;
+    const int key_tiles = ceil_div(a_.shape.keys, kKeyTile);
     const int room = cuda_.multiprocessors() * (clusters ? 1 : 2) / (heads_ * tiles_);
     const int most = clusters ? std::min(room, kMostCluster) : room;
     const int blocks = int(std::bit_floor(unsigned(std::clamp(most, 1, key_tiles))));
-    const int of_block = (key_tiles + blocks - 1) / blocks, few = kMostWarps / 2;
+    const int of_block = ceil_div(key_tiles, blocks), few = kMostWarps / 2;
     const bool many = clusters && cuda_.capability() < 120 && of_block >= 4 * few;
     const int warps = many ? kMostWarps : std::min(int(std::bit_ceil(unsigned(of_block))), few);
     attend(blocks, warps, clusters);
   }
 
  private:
+  FewQueriesCall(CudaBackend& cuda, const AttentionArgs& a, const AttentionProblem& s)
+      : cuda_(cuda),
+        a_{HeadsOf<const T>(a.q),
+           HeadsOf<const T>(a.k),
+           HeadsOf<const T>(a.v),
+           HeadsOf<T>(a.y),
+           a.lse.as<float>(),
+           s,
+           s.key_heads,
+           s.queries * s.shared,
+           uint32_t((uint64_t{1} << 32) / uint64_t(s.shared)) + (std::has_single_bit(unsigned(s.shared)) ? 0u : 1u),
+           0,
+           0,
+           !a.ranges || a.ranges.constant,
+           nullptr},
+        heads_(s.entries * a_.key_heads),
+        tiles_(ceil_div(a_.rows, kRows)) {}
+
   void attend(int blocks, int warps, bool clusters) {
     constexpr int kColumns = kD / 4;
     const int units = heads_ * a_.rows * kColumns;
@@ -325,9 +330,8 @@ class FewQueriesCall {
             clusters ? blocks : 1, clusters},
            few_queries<T, kD>, a_);
     if (!clusters)
-      launch("attention_add_blocks", cuda_.stream(),
-             {dim3(unsigned((units + kAddThreads - 1) / kAddThreads)), dim3(kAddThreads)}, add_blocks<T, kD>, a_,
-             units);
+      launch("attention_add_blocks", cuda_.stream(), {dim3(unsigned(ceil_div(units, kAddThreads))), dim3(kAddThreads)},
+             add_blocks<T, kD>, a_, units);
   }
 
   CudaBackend& cuda_;
@@ -337,12 +341,9 @@ class FewQueriesCall {
 
 }  // namespace
 
-void attention_of_few_queries(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
-                              View ranges) {
-  dispatch_heads(q, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) {
-    const RangedShape s = ranged_shape(q, k, scale, causal, ranges);
-    FewQueriesCall<T, kD>(cuda, y, lse, q, k, v, s, !ranges || ranges.constant).run();
-  });
+void attention_of_few_queries(CudaBackend& cuda, const AttentionArgs& a) {
+  dispatch_heads(
+      a.q, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) { FewQueriesCall<T, kD>(cuda, a).run(); });
 }
 
 }  // namespace wick

@@ -1,40 +1,39 @@
-// Attention without cuDNN, in several ways. Views are [B, T, H, D] of any float dtype with D contiguous; statistics are
-// contiguous f32 [B, H, T]. Nothing is empty. Outputs of backward may be unwanted.
+// Attention without cuDNN, in several ways; each is in the file that has its name. As backend.h has it, where views of
+// features are contiguous, statistics (lse, delta) and ranges are contiguous, and nothing is empty. Outputs of backward
+// may be unwanted.
 #pragma once
 
 #include "wick/backend/cuda/cuda.h"
 
 namespace wick {
 
-// One kernel that keeps a tile of scores on the chip (Dao et al., "FlashAttention", 2022), in f32 arithmetic. D <= 64.
+// tiles.cu: one kernel that keeps a tile of scores on the chip (Dao et al., "FlashAttention", 2022), in f32 arithmetic.
+// D <= 64, without ranges or heads that share keys.
 inline constexpr int kAttentionTileFeatures = 64;
-void attention_by_tiles(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
-void attention_by_tiles_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                 View k, View v, float scale, bool causal);
+void attention_by_tiles(CudaBackend& cuda, const AttentionArgs& a);
+void attention_by_tiles_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta);
 
-// Tensor cores by mma.sync, from 8.0 on: views of one 16-bit dtype, 16-byte aligned, D a multiple of 8 up to 128, and a
-// positive scale.
+// sm80.cu: tensor cores by mma.sync, from 8.0 on. Views of one 16-bit dtype, 16-byte aligned, D a multiple of 8 up to
+// 128, and a positive scale.
 inline constexpr int kAttentionMmaFeatures = 128;
-void attention_by_mma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
-void attention_by_mma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                               View k, View v, float scale, bool causal);
+void attention_by_mma(CudaBackend& cuda, const AttentionArgs& a);
+void attention_by_mma_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta);
 
-// The same on 9.0 by wgmma, also with heads that share keys, and ranges (contiguous i32 [B, T, 2], or empty).
-void attention_by_wgmma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
-                        View ranges);
-void attention_by_wgmma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                 View k, View v, float scale, bool causal, View ranges);
+// sm90_forward.cu, sm90_backward.cu: the same by wgmma and TMA, on 9.0.
+void attention_by_wgmma(CudaBackend& cuda, const AttentionArgs& a);
+void attention_by_wgmma_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta);
 
-// Matrix products and a softmax, with the scores of some rows at a time in memory. Any D, heads that share keys, and
-// ranges (contiguous i32 [B, T, 2], or empty).
-void attention_by_rows(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
-                       View ranges);
-void attention_by_rows_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                View k, View v, float scale, bool causal, View ranges);
+// few.cu: mma.sync for a few queries over many keys, a step of decoding (split-K over the keys). What
+// attention_by_mma() takes.
+inline constexpr int64_t kFewQueries = 8;
+void attention_of_few_queries(CudaBackend& cuda, const AttentionArgs& a);
 
-// delta [B, H, T] = the sum over D of dy * y, which both backward passes want.
-void attention_delta(CudaBackend& cuda, View delta, View dy, View y);
-// The same of what the tensor cores' kernels take.
-void attention_packed_delta(CudaBackend& cuda, View delta, View dy, View y);
+// rows.cu: matrix products and a softmax, with the scores of some rows at a time in memory. Takes everything.
+void attention_by_rows(CudaBackend& cuda, const AttentionArgs& a);
+void attention_by_rows_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta);
+
+// delta [B, H, T] = the sum over D of dy * y, which all backward passes want.
+void attention_delta(CudaBackend& cuda, View delta, View dy, View y);         // tiles.cu
+void attention_packed_delta(CudaBackend& cuda, View delta, View dy, View y);  // sm80.cu: of views that mma.sync takes
 
 }  // namespace wick

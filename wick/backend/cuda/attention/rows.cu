@@ -5,14 +5,15 @@
 #include <algorithm>
 
 #include "wick/backend/cuda/attention/kernels.h"
-#include "wick/backend/cuda/device/any_float.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/scratch.h"
 
 namespace wick {
 namespace {
 
-constexpr int64_t kScores = int64_t{32} << 20;  // of scores at a time
 constexpr int kMaxThreads = 256;
 
 // Rows `first` .. `first` + rows - 1 of every head's queries.
@@ -97,14 +98,6 @@ View key_heads_of(const View& v, int64_t b, int64_t shared) {
   heads.stride[1] = 0;
   return heads;
 }
-View rows_of_heads(const View& v, int64_t first, int64_t rows) {
-  return offset(v, first * v.stride[2], {v.shape[0], v.shape[1], rows, v.shape[3]}, v.stride);
-}
-View transposed(View v) {
-  std::swap(v.shape[2], v.shape[3]);
-  std::swap(v.stride[2], v.stride[3]);
-  return v;
-}
 // Dense [G, shared, rows, S] as [G, 1, shared * rows, S].
 View all_rows(const View& v) {
   return contiguous_view(v.data, v.dtype, {v.shape[0], 1, v.shape[1] * v.shape[2], v.shape[3]});
@@ -113,12 +106,6 @@ const int2* ranges_of(const View& ranges, int64_t b) {
   return ranges ? ranges.as<const int2>() + b * ranges.shape[1] : nullptr;
 }
 float* statistics_of(const View& s, int64_t b) { return s.as<float>() + b * s.shape[1] * s.shape[2]; }
-
-// How many rows of all heads go together.
-int64_t rows_at_a_time(int64_t heads, int64_t queries, int64_t keys) {
-  const int64_t rows = std::max<int64_t>(kScores / (heads * keys), 1);
-  return rows >= queries ? queries : std::max<int64_t>(rows / 128 * 128, 1);
-}
 
 // Keys or values, with zeros where no query of their entry reaches.
 class Reached {
@@ -193,63 +180,62 @@ class BlockSum {
 
 }  // namespace
 
-void attention_by_rows(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
-                       View ranges) {
-  const int64_t heads = q.shape[2], shared = heads / k.shape[2], queries = q.shape[1], keys = k.shape[1];
-  const int64_t step = rows_at_a_time(heads, queries, keys);
-  const Reached reached_keys(cuda, k, ranges), reached_values(cuda, v, ranges);
+void attention_by_rows(CudaBackend& cuda, const AttentionArgs& a) {
+  const int64_t heads = a.q.shape[2], shared = heads / a.k.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
+  const int64_t step = AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), false).rows;
+  const Reached reached_keys(cuda, a.k, a.ranges), reached_values(cuda, a.v, a.ranges);
   const Scratch scores(cuda, size_t(heads * step * keys) * sizeof(float));
-  const Weights weights(cuda, scores, heads * step * keys, q.dtype);
-  for (int64_t b = 0; b < q.shape[0]; ++b) {
-    const View out = heads_of(y, b, shared), query = heads_of(q, b, shared);
+  const Weights weights(cuda, scores, heads * step * keys, a.q.dtype);
+  for (int64_t b = 0; b < a.q.shape[0]; ++b) {
+    const View out = heads_of(a.y, b, shared), query = heads_of(a.q, b, shared);
     const View key = key_heads_of(reached_keys.view(), b, shared),
                value = key_heads_of(reached_values.view(), b, shared);
     for (int64_t first = 0; first < queries; first += step) {
       const int64_t rows = std::min(step, queries - first);
       const Shape shape{heads / shared, shared, rows, keys};
       const View s = contiguous_view(scores.as<void>(), DType::f32, shape), p = weights.view(shape);
-      cuda.matmul(s, rows_of_heads(query, first, rows), transposed(key), scale, 0);
-      const RowBlock block{first, rows, queries, keys, causal, ranges_of(ranges, b)};
-      dispatch_float(q.dtype, [&]<class T>(Type<T>) {
+      cuda.matmul(s, part_of(query, 2, first, rows), transposed(key), a.scale, 0);
+      const RowBlock block{first, rows, queries, keys, a.causal, ranges_of(a.ranges, b)};
+      dispatch_float(a.q.dtype, [&]<class T>(Type<T>) {
         softmax_of_scores<<<unsigned(heads * rows), threads_for(keys), 0, cuda.stream()>>>(
-            p.as<T>(), s.as<const float>(), statistics_of(lse, b), block);
+            p.as<T>(), s.as<const float>(), statistics_of(a.lse, b), block);
       });
       cuda_launched("softmax_of_scores");
-      cuda.matmul(rows_of_heads(out, first, rows), p, value, 1, 0);
+      cuda.matmul(part_of(out, 2, first, rows), p, value, 1, 0);
     }
   }
 }
 
-void attention_by_rows_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                View k, View v, float scale, bool causal, View ranges) {
-  const int64_t heads = q.shape[2], shared = heads / k.shape[2], queries = q.shape[1], keys = k.shape[1];
-  const int64_t step = rows_at_a_time(heads, queries, keys), count = heads * step * keys;
-  const Reached reached_keys(cuda, k, ranges), reached_values(cuda, v, ranges);
+void attention_by_rows_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta) {
+  const int64_t heads = a.q.shape[2], shared = heads / a.k.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
+  const int64_t step = AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), true).rows, count = heads * step * keys;
+  const Reached reached_keys(cuda, a.k, a.ranges), reached_values(cuda, a.v, a.ranges);
   const Scratch scores(cuda, size_t(count) * sizeof(float)), grads(cuda, size_t(count) * sizeof(float));
-  const Weights weights(cuda, scores, count, q.dtype), weight_grads(cuda, grads, count, q.dtype);
-  for (int64_t b = 0; b < q.shape[0]; ++b) {
-    const View query = heads_of(q, b, shared), grad = heads_of(dy, b, shared), grad_q = heads_of(dq, b, shared);
+  const Weights weights(cuda, scores, count, a.q.dtype), weight_grads(cuda, grads, count, a.q.dtype);
+  for (int64_t b = 0; b < a.q.shape[0]; ++b) {
+    const View query = heads_of(a.q, b, shared), grad = heads_of(g.dy, b, shared), grad_q = heads_of(g.dq, b, shared);
     const View key = key_heads_of(reached_keys.view(), b, shared),
                value = key_heads_of(reached_values.view(), b, shared);
-    const BlockSum grad_k(cuda, heads_of(dk, b, 1), step < queries), grad_v(cuda, heads_of(dv, b, 1), step < queries);
+    const BlockSum grad_k(cuda, heads_of(g.dk, b, 1), step < queries),
+        grad_v(cuda, heads_of(g.dv, b, 1), step < queries);
     for (int64_t first = 0; first < queries; first += step) {
       const int64_t rows = std::min(step, queries - first);
       const Shape shape{heads / shared, shared, rows, keys};
-      const View some_queries = rows_of_heads(query, first, rows), some_grads = rows_of_heads(grad, first, rows);
+      const View some_queries = part_of(query, 2, first, rows), some_grads = part_of(grad, 2, first, rows);
       const View s = contiguous_view(scores.as<void>(), DType::f32, shape), p = weights.view(shape);
       const View dp = contiguous_view(grads.as<void>(), DType::f32, shape), ds = weight_grads.view(shape);
-      cuda.matmul(s, some_queries, transposed(key), scale, 0);
+      cuda.matmul(s, some_queries, transposed(key), a.scale, 0);
       cuda.matmul(dp, some_grads, transposed(value), 1, 0);
-      const RowBlock block{first, rows, queries, keys, causal, ranges_of(ranges, b)};
-      dispatch_float(q.dtype, [&]<class T>(Type<T>) {
+      const RowBlock block{first, rows, queries, keys, a.causal, ranges_of(a.ranges, b)};
+      dispatch_float(a.q.dtype, [&]<class T>(Type<T>) {
         gradients_of_scores<<<unsigned(heads * rows), threads_for(keys), 0, cuda.stream()>>>(
-            p.as<T>(), ds.as<T>(), s.as<const float>(), dp.as<const float>(), statistics_of(lse, b),
+            p.as<T>(), ds.as<T>(), s.as<const float>(), dp.as<const float>(), statistics_of(a.lse, b),
             statistics_of(delta, b), block);
       });
       cuda_launched("gradients_of_scores");
-      if (dv) grad_v.add(transposed(all_rows(p)), SharedRows(cuda, some_grads).view(), 1, first == 0);
-      if (dk) grad_k.add(transposed(all_rows(ds)), SharedRows(cuda, some_queries).view(), scale, first == 0);
-      if (grad_q) cuda.matmul(rows_of_heads(grad_q, first, rows), ds, key, scale, 0);
+      if (g.dv) grad_v.add(transposed(all_rows(p)), SharedRows(cuda, some_grads).view(), 1, first == 0);
+      if (g.dk) grad_k.add(transposed(all_rows(ds)), SharedRows(cuda, some_queries).view(), a.scale, first == 0);
+      if (grad_q) cuda.matmul(part_of(grad_q, 2, first, rows), ds, key, a.scale, 0);
     }
     grad_k.finish();
     grad_v.finish();

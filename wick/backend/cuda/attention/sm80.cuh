@@ -1,8 +1,9 @@
-// What the kernels of attention by mma.sync share: tiles of tokens in shared memory, and products of a warp's rows with
+// Shared by the kernels of attention by mma.sync: tiles of tokens in shared memory, and products of a warp's rows with
 // them.
 #pragma once
 
 #include "wick/backend/cuda/attention/fragments.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
 
 namespace wick {
 
@@ -76,20 +77,5 @@ __device__ __forceinline__ void add_product(float (&sum)[kM][kD / 8][4], const f
 struct SumsOfTile {
   RowSum of[2];
 };
-
-// Calls f with the element type and the width that heads are padded to.
-template <class F>
-void dispatch_heads(const View& q, const F& f) {
-  const auto with_width = [&](auto type) {
-    if (q.shape[3] <= 64)
-      f(type, std::integral_constant<int, 64>());
-    else
-      f(type, std::integral_constant<int, 128>());
-  };
-  if (q.dtype == DType::bf16)
-    with_width(Type<bf16>());
-  else
-    with_width(Type<f16>());
-}
 
 }  // namespace wick

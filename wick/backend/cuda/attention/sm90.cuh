@@ -1,12 +1,12 @@
-// What the attention kernels of 9.0 share. One warp asks the copy engine for tiles of the other side; two warpgroups
-// hold 64 tokens of their own side each and multiply. Scores come out of one product as the next one takes them, in
+// Shared by the attention kernels of 9.0. One warp issues the TMA loads of the other side's tiles; two warpgroups hold
+// 64 tokens of their own side each and multiply. Scores come out of one product as the next one takes them, in
 // registers, so that nothing but the inputs passes through shared memory.
 #pragma once
 
 #include "wick/backend/cuda/attention/fragments.cuh"
 #include "wick/backend/cuda/attention/heads_map.h"
-#include "wick/backend/cuda/device/cluster.cuh"
-#include "wick/backend/cuda/device/wgmma_fragments.cuh"
+#include "wick/backend/cuda/device/ring.cuh"
+#include "wick/backend/cuda/device/wgmma.cuh"
 
 namespace wick {
 
@@ -16,27 +16,6 @@ constexpr int kStages = 4;
 
 #ifdef WICK_SM90A
 
-template <int kSize>
-struct RingPlace {  // the place that comes next, and how often the ring went round
-  int place = 0;
-  uint32_t phase = 0;
-  __device__ __forceinline__ void advance() {
-    if (++place == kSize) {
-      place = 0;
-      phase ^= 1;
-    }
-  }
-};
-// A box of one head, [tokens, 64], at (feature, token).
-__device__ __forceinline__ void tma_load_head(void* to, const CUtensorMap& map, uint64_t* barrier, int feature,
-                                              int token, int head, int batch) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5, %6}], "
-      "[%2];" ::"r"(shared_address(to)),
-      "l"(&map), "r"(shared_address(barrier)), "r"(feature), "r"(token), "r"(head), "r"(batch)
-      : "memory");
-}
-
 // kTokens tokens from `first` on, 64 features after 64.
 template <int kD, int kTokens, class T>
 __device__ __forceinline__ void load_tokens(T* to, const CUtensorMap& map, uint64_t* full, int first, int head,
@@ -45,7 +24,7 @@ __device__ __forceinline__ void load_tokens(T* to, const CUtensorMap& map, uint6
   for (int feature = 0; feature < kD; feature += 64)
 #pragma unroll
     for (int token = 0; token < kTokens; token += kHeadsBox)
-      tma_load_head(to + feature * kTokens + token * 64, map, full, feature, first + token, head, batch);
+      tma_load(to + feature * kTokens + token * 64, map, full, {feature, first + token, head, batch});
 }
 
 // An operand that is the same in all lanes, from a reduction, which leaves it where products read it. Else each step's
@@ -59,11 +38,11 @@ __device__ __forceinline__ uint64_t uniform(uint64_t operand) {
 template <class T, int kD, int kFragments>
 __device__ __forceinline__ void multiply_rows(float (&s)[kFragments][4], uint64_t a, int a_chunk, uint64_t b,
                                               int b_chunk) {
-  wgmma_rows<T, false>(s, a, b);
+  wgmma<T, false, 8 * kFragments, false, false>(s[0], a, b);
 #pragma unroll
   for (int k = 1; k < kD / 16; ++k)
-    wgmma_rows<T, true>(s, a + uint64_t(k / 4 * (a_chunk >> 4) + k % 4 * 2),
-                        b + uint64_t(k / 4 * (b_chunk >> 4) + k % 4 * 2));
+    wgmma<T, false, 8 * kFragments>(s[0], a + uint64_t(k / 4 * (a_chunk >> 4) + k % 4 * 2),
+                                    b + uint64_t(k / 4 * (b_chunk >> 4) + k % 4 * 2));
   wgmma_commit();
 }
 // Fragments as operand a.
@@ -79,7 +58,8 @@ __device__ __forceinline__ void add_product(float (&sum)[kSums][4], const uint32
   wgmma_fence();
 #pragma unroll
   for (int n = 0; n < kSteps; ++n)
-    wgmma_fragments<T>(sum, weights[n], b + uint64_t(n / 4) * kBlock + uint64_t(n % 4) * wgmma_step(false));
+    wgmma<T, true, 8 * kSums>(sum[0], weights[n],
+                              b + uint64_t(n / 4) * kBlock + uint64_t(n % 4) * WgmmaOperand<false>::kStep);
   wgmma_commit();
 }
 template <class T, int kSums, int kFragments>
@@ -89,16 +69,15 @@ __device__ __forceinline__ void add_product(float (&sum)[kSums][4], const float 
   add_product<T>(sum, packed, b);
 }
 
-// A warp's 16 x kD elements of the 64 rows that its warpgroup owns, once nobody reads them.
+// A warp's 16 x kD elements of the 64 rows that its warpgroup owns, once they have been read.
 template <int kD, class T>
 __device__ __forceinline__ T* staging_of(T* own, int consumer, int warp) {
   const int at = warp * 16 * kD;
   return own + at / (64 * 64) * kOwn * 64 + consumer * 64 * 64 + at % (64 * 64);
 }
 
-// What follows row `first` of a tile, with its tokens 64 after 64, becomes zeros, by both warpgroups, or by the only
-// one that needs them: keys and values that nobody sees may hold anything, and zero times NaN would show. (Their scores
-// are hidden, whatever they are.)
+// Zeroes the tile behind row `first`, with its tokens 64 after 64, by both warpgroups, or by the only one that needs
+// it: unseen keys and values may hold anything, and zero times NaN would show. (Their scores are masked in any case.)
 template <int kD, int kN, class T>
 __device__ __forceinline__ void clear_rows(T* tile, int first, bool both = true) {
   const int threads = both ? 128 * kConsumers : 128;
@@ -110,7 +89,7 @@ __device__ __forceinline__ void clear_rows(T* tile, int first, bool both = true)
   named_barrier(both ? 1 + kConsumers : int(threadIdx.x) / 128, threads);
 }
 
-// The parts of a block of a persistent grid, back and forth over the list, so that who got a long one gets a short one.
+// The parts of a persistent grid's block, back and forth over the list, so that short ones follow long ones.
 __device__ __forceinline__ int part_at(int round) {
   const int blocks = int(gridDim.x), block = int(blockIdx.x);
   return round * blocks + (round % 2 ? blocks - 1 - block : block);

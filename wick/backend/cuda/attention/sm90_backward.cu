@@ -1,7 +1,9 @@
-// Attention's backward pass on 9.0 by wgmma. Arguments is AttentionBackward<T>, or, for language models, with shared
-// heads and ranges of keys, RangedBackward<T>.
-#include "wick/backend/cuda/attention/sm80_ranges.cuh"
+// Attention's backward pass on 9.0 by wgmma. kRanged: for language models, with shared heads and ranges of keys.
+#include "wick/backend/cuda/attention/backward.cuh"
 #include "wick/backend/cuda/attention/sm90.cuh"
+#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -19,7 +21,7 @@ struct Maps {
   CUtensorMap q, k, v, dy;  // boxes of kHeadsBox tokens
 };
 
-// Tiles of the copy engine lie at multiples of 1024 bytes; 64 features after 64.
+// TMA's tiles lie at multiples of 1024 bytes; 64 features after 64.
 template <class T, int kD>
 struct Shared {
   static constexpr int kOwnTiles = kD == 64 ? 2 : 1;  // the next one comes while this one is worked on
@@ -40,50 +42,20 @@ struct Rings {
   RingPlace<kStages> other;
 };
 
-template <class Arguments>
-constexpr bool kRanged = false;
-template <class T>
-constexpr bool kRanged<RangedBackward<T>> = true;
-
-// Plain attention walks tiles begin .. end of one head.
-template <bool kKeys, class T>
-__device__ __forceinline__ BackwardWalk walk_of(const AttentionBackward<T>& a, int index, int own, int other) {
-  const BackwardPart part = backward_part<kKeys>(a, index, own, other);
-  BackwardWalk w{part.head, part.tile, part.split};
-  w.head = part.head;
-  w.begin = part.begin;
-  w.end = part.end;
-  return w;
-}
-template <bool kKeys, class T, int kD>
-__device__ __forceinline__ void store_gradients(const AttentionBackward<T>& a, const BackwardWalk& w, T* staging,
-                                                const float (&grad)[kD / 8][4], const float (&grad_partner)[kD / 8][4],
-                                                int first, int lane) {
-  store_gradients<kKeys, T, kD>(a, BackwardPart{w.own_head, w.own_tile, w.split}, staging, grad, grad_partner, first,
-                                lane);
-}
-template <bool kKeys>
-__device__ __forceinline__ int heads_of(const AttentionShape& s) {
-  return s.heads;
-}
-template <bool kKeys>
-__device__ __forceinline__ int heads_of(const RangedShape& s) {
-  return kKeys ? s.key_heads() : s.heads;
-}
-
-template <bool kKeys, class T, int kD, class Arguments>
-__device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps, const Arguments& a, int index,
-                                        Rings<T, kD>& rings) {
+template <bool kKeys, bool kRanged, class T, int kD>
+__device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps, const AttentionBackward<T>& a,
+                                        int index, Rings<T, kD>& rings) {
   constexpr int kN = kOther<kKeys, kD>;
   const auto& s = a.shape;
-  const BackwardWalk w = walk_of<kKeys>(a, index, kOwn, kN);
+  const BackwardWalk w = walk_of<kKeys, kRanged>(a, index, kOwn, kN);
   const CUtensorMap &own = kKeys ? maps.k : maps.q, &own_partner = kKeys ? maps.v : maps.dy;
   const CUtensorMap &other = kKeys ? maps.q : maps.k, &other_partner = kKeys ? maps.dy : maps.v;
-  const int lane = int(threadIdx.x), own_heads = heads_of<kKeys>(s), other_heads = heads_of<!kKeys>(s);
-  barrier_wait(&shared.own_empty[rings.own.place], rings.own.phase ^ 1);
+  const int lane = int(threadIdx.x), own_heads = kKeys && kRanged ? s.key_heads : s.heads;
+  const int other_heads = !kKeys && kRanged ? s.key_heads : s.heads;
+  barrier_wait(&shared.own_empty[rings.own.stage], rings.own.phase ^ 1);
   if (lane == 0) {
-    auto& tiles = shared.own[rings.own.place];
-    uint64_t* const full = &shared.own_full[rings.own.place];
+    auto& tiles = shared.own[rings.own.stage];
+    uint64_t* const full = &shared.own_full[rings.own.stage];
     const int head = w.own_head % own_heads, entry = w.own_head / own_heads;
     barrier_expect(full, int(sizeof tiles));
     load_tokens<kD, kOwn>(tiles[0], own, full, w.own_tile * kOwn, head, entry);
@@ -91,12 +63,8 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
   }
   rings.own.advance();
   for (int step = w.begin; step < w.end; ++step) {
-    int all_head = w.head, token = step * kN;
-    if constexpr (kRanged<Arguments>) {
-      if (kKeys) all_head += step / w.tiles;
-      token = w.origin + (kKeys ? step % w.tiles : step) * kN;
-    }
-    const int stage = rings.other.place;
+    const int all_head = w.head_at<kKeys, kRanged>(step), token = w.token_at<kKeys, kRanged>(step, kN);
+    const int stage = rings.other.stage;
     barrier_wait(&shared.empty[stage], rings.other.phase ^ 1);
     uint64_t* const full = &shared.full[stage];
     if (lane == 0) {
@@ -114,9 +82,9 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
         const int64_t at = int64_t(all_head) * s.queries + query;
         shared.lse[stage][i] = saved_lse(a.lse, at, there);
         shared.delta[stage][i] = there ? a.delta[at] : 0;
-        if constexpr (kRanged<Arguments>) shared.seen[stage][i] = s.seen(w.entry, query);
+        if constexpr (kRanged) shared.seen[stage][i] = s.seen(w.entry, query);
       }
-      if (kRanged<Arguments> && lane == 0) shared.first[stage] = token;
+      if (kRanged && lane == 0) shared.first[stage] = token;
     }
     barrier_arrive(full);
     rings.other.advance();
@@ -125,18 +93,18 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
 
 // One block's part, 64 rows of it. With kAhead products of four kinds are under way at a time and end in this order:
 // dp, the next scores, and the two that add to the sums.
-template <bool kKeys, class T, int kD, class Arguments>
-__device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& a, int index, Rings<T, kD>& rings) {
+template <bool kKeys, bool kRanged, class T, int kD>
+__device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBackward<T>& a, int index,
+                                        Rings<T, kD>& rings) {
   constexpr int kN = kOther<kKeys, kD>, kAdding = kKeys ? 2 : 1;
   constexpr bool kLooks = kAhead<kKeys, kD>;
-  constexpr bool kRanges = kRanged<Arguments>;
   const auto& s = a.shape;
-  const BackwardWalk w = walk_of<kKeys>(a, index, kOwn, kN);
+  const BackwardWalk w = walk_of<kKeys, kRanged>(a, index, kOwn, kN);
   const int consumer = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) % 128 / 32, lane = int(threadIdx.x) % 32;
   const int row = w.own_tile * kOwn + consumer * 64 + warp * 16;
-  auto& tiles = shared.own[rings.own.place];
-  const uint64_t own = wgmma_operand(tiles[0] + consumer * 64 * 64, true),
-                 own_partner = wgmma_operand(tiles[1] + consumer * 64 * 64, true);
+  auto& tiles = shared.own[rings.own.stage];
+  const uint64_t own = wgmma_operand<true>(tiles[0] + consumer * 64 * 64),
+                 own_partner = wgmma_operand<true>(tiles[1] + consumer * 64 * 64);
   RowStatistics of_rows;
   if constexpr (!kKeys)
 #pragma unroll
@@ -150,7 +118,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
   int2 first_seen, last_seen;  // by this warp's queries
   RowLimits of_row_limits;
   int reach;  // keys from here on are not seen by any query
-  if constexpr (kRanges && !kKeys) {
+  if constexpr (kRanged && !kKeys) {
     first_seen = s.seen(w.entry, row);
     last_seen = s.seen(w.entry, row + 15);
     of_row_limits = {{s.seen(w.entry, row + lane / 4), s.seen(w.entry, row + lane / 4 + 8)}};
@@ -160,14 +128,14 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
   float grad[kD / 8][4] = {}, grad_partner[kD / 8][4] = {};
   float p[kN / 8][4], dp[kN / 8][4], next[kLooks ? kN / 8 : 8][4];
   RingPlace<kStages>& ring = rings.other;
-  const auto arrived = [&] { barrier_wait(&shared.full[ring.place], ring.phase); };
+  const auto arrived = [&] { barrier_wait(&shared.full[ring.stage], ring.phase); };
   const auto release = [&](int stage) { barrier_arrive(&shared.empty[stage]); };
   const auto scores = [&](auto& to) {
     wgmma_fence();
-    multiply_rows<T, kD>(to, own, kOwn * 128, wgmma_operand(shared.other[ring.place][0], true), kN * 128);
+    multiply_rows<T, kD>(to, own, kOwn * 128, wgmma_operand<true>(shared.other[ring.stage][0]), kN * 128);
   };
   int before = 0;
-  barrier_wait(&shared.own_full[rings.own.place], rings.own.phase);
+  barrier_wait(&shared.own_full[rings.own.stage], rings.own.phase);
   if (kLooks && w.begin < w.end) {
     arrived();
     scores(p);
@@ -175,7 +143,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
     wgmma_arrived(p);
   }
   for (int step = w.begin; step < w.end; ++step) {
-    const int stage = ring.place;
+    const int stage = ring.stage;
     T* const x = shared.other[stage][0];
     const T* const x_partner = shared.other[stage][1];
     if constexpr (!kLooks) {
@@ -184,7 +152,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
     }
     int token = step * kN;
     bool mask, hidden = false;  // by the shape, or by ranges
-    if constexpr (!kRanges) {
+    if constexpr (!kRanged) {
       mask = masked<kKeys>(s, row, 16, token, kN);
     } else if constexpr (kKeys) {
       token = shared.first[stage];
@@ -196,15 +164,15 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
     }
     const Place place{row + lane / 4, token + lane % 4 * 2};
     wgmma_fence();
-    multiply_rows<T, kD>(dp, own_partner, kOwn * 128, wgmma_operand(x_partner, true), kN * 128);
+    multiply_rows<T, kD>(dp, own_partner, kOwn * 128, wgmma_operand<true>(x_partner), kN * 128);
     ring.advance();
     const auto in_between = [&](const auto& statistics, const auto& limits) {
       if constexpr (!kLooks) {
         wgmma_wait<1>();
         wgmma_arrived(p);
       }
-      if constexpr (kRanges) {
-        probabilities<kKeys>(p, statistics, s.scale * kLog2E, AttentionShape{}, place, false);
+      if constexpr (kRanged) {
+        probabilities<kKeys>(p, statistics, s.scale * kLog2E, s, place, false);
         if (hidden) hide<kKeys>(p, limits, place, 0);
       } else {
         probabilities<kKeys>(p, statistics, s.scale * kLog2E, s, place, mask);
@@ -213,22 +181,22 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
         wgmma_wait<1>();  // the sums of the tile before
         if (step > w.begin) release(before);
         if (step + 1 < w.end) arrived();
-        scores(next);  // of whatever lies there after the last tile: a branch around it would end the overlap
-        if constexpr (kKeys) add_product<T>(grad_partner, p, wgmma_operand(x_partner, false));
+        scores(next);  // reads arbitrary data after the last tile: a branch around it would end the overlap
+        if constexpr (kKeys) add_product<T>(grad_partner, p, wgmma_operand<false>(x_partner));
         wgmma_wait<kAdding>();
       } else {
         wgmma_wait<0>();
       }
       wgmma_arrived(dp);
-      score_gradients<kKeys, kRanges>(dp, p, statistics);
+      score_gradients<kKeys, kRanged>(dp, p, statistics);
     };
     if constexpr (kKeys)
       in_between(ColumnStatistics{shared.lse[stage], shared.delta[stage], lane % 4 * 2},
                  ColumnLimits{shared.seen[stage], lane % 4 * 2});
     else
       in_between(of_rows, of_row_limits);
-    if constexpr (kKeys && !kLooks) add_product<T>(grad_partner, p, wgmma_operand(x_partner, false));
-    add_product<T>(grad, dp, wgmma_operand(x, false));
+    if constexpr (kKeys && !kLooks) add_product<T>(grad_partner, p, wgmma_operand<false>(x_partner));
+    add_product<T>(grad, dp, wgmma_operand<false>(x));
     if constexpr (kLooks) {
       wgmma_wait<kAdding>();
       wgmma_arrived(next);
@@ -248,17 +216,17 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Arguments& 
   if (kLooks && w.begin < w.end) release(before);
   named_barrier(1 + consumer, 128);  // all four warps are done with their rows of the tile, which become room to store
   store_gradients<kKeys, T, kD>(a, w, staging_of<kD>(tiles[0], consumer, warp), grad, grad_partner, row, lane);
-  fence_async();  // before the copy engine writes there again
+  fence_async();  // before TMA writes there again
   __syncwarp();
-  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place]);
+  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.stage]);
   rings.own.advance();
 }
 
 #endif  // WICK_SM90A
 
-template <class T, int kD, class Arguments>
+template <class T, int kD, bool kRanged>
 __global__ void __launch_bounds__(kThreads, 1)
-    backward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Arguments a, int parts) {
+    backward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ AttentionBackward<T> a, int parts) {
 #ifdef WICK_SM90A
   extern __shared__ char memory[];
   // Aligned by a sum, so that the compiler still sees shared memory.
@@ -281,50 +249,33 @@ __global__ void __launch_bounds__(kThreads, 1)
     registers_shrink<kD == 64 ? 40 : 24>();
     if (threadIdx.x < 32)
       for (int round = 0, part; (part = part_at(round)) < parts && round < kRounds<kD>; ++round)
-        part < a.key_blocks ? produce<true>(shared, maps, a, part, rings)
-                            : produce<false>(shared, maps, a, part, rings);
+        part < a.key_blocks ? produce<true, kRanged>(shared, maps, a, part, rings)
+                            : produce<false, kRanged>(shared, maps, a, part, rings);
   } else {
     registers_grow<kD == 64 ? 232 : 240>();
     wait_for_previous();
     for (int round = 0, part; (part = part_at(round)) < parts && round < kRounds<kD>; ++round)
-      part < a.key_blocks ? consume<true>(shared, a, part, rings) : consume<false>(shared, a, part, rings);
+      part < a.key_blocks ? consume<true, kRanged>(shared, a, part, rings)
+                          : consume<false, kRanged>(shared, a, part, rings);
   }
 #endif
 }
 
-template <class T, int kD, class Call>
-void launch_backward(CudaBackend& cuda, const Call& call, const Maps& maps) {
-  const int parts = call.blocks();
-  if (parts == 0) return;
-  using Arguments = std::decay_t<decltype(call.arguments())>;
-  const unsigned blocks = unsigned(kRounds<kD> > 1 ? std::min(parts, cuda.multiprocessors()) : parts);
-  launch("attention_backward", cuda.stream(), {dim3(blocks), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
-         backward_by_wgmma<T, kD, Arguments>, maps, call.arguments(), parts);
-  call.finish();
-}
-
 }  // namespace
 
-void attention_by_wgmma_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                 View k, View v, float scale, bool causal, View ranges) {
-  const Maps maps{heads_map(q), heads_map(k), heads_map(v), heads_map(dy)};
-  const auto run = [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) {
+void attention_by_wgmma_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta) {
+  const Maps maps{heads_map(a.q), heads_map(a.k), heads_map(a.v), heads_map(g.dy)};
+  dispatch_attention(a, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>, auto ranged) {
+    // With ranges twice the room: walks are as long as what sees their keys, and more and shorter ones end together.
     const int room = cuda.multiprocessors();
-    if (ranges || q.shape[2] != k.shape[2]) {
-      // Twice the room: walks are as long as what sees their keys, and more and shorter ones end together.
-      const RangedBackwardCall<T> call(cuda, dq, dk, dv, dy, lse, delta, q, k, v,
-                                       ranged_shape(q, k, scale, causal, ranges), kOwn, kOther<true, kD>, 2 * room);
-      launch_backward<T, kD>(cuda, call, maps);
-    } else {
-      const AttentionBackwardCall<T> call(cuda, dq, dk, dv, dy, lse, delta, q, k, v, scale, causal, kOwn,
-                                          kOther<true, kD>, room);
-      launch_backward<T, kD>(cuda, call, maps);
-    }
-  };
-  const auto of_type = [&]<class T>(Type<T> type) {
-    q.shape[3] <= 64 ? run(type, std::integral_constant<int, 64>()) : run(type, std::integral_constant<int, 128>());
-  };
-  q.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
+    const AttentionBackwardCall<T> call(cuda, a, g, delta, kOwn, kOther<true, kD>, ranged ? 2 * room : room);
+    const int parts = call.blocks();
+    if (parts == 0) return;
+    const unsigned blocks = unsigned(kRounds<kD> > 1 ? std::min(parts, room) : parts);
+    launch("attention_backward", cuda.stream(), {dim3(blocks), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
+           backward_by_wgmma<T, kD, ranged>, maps, call.arguments(), parts);
+    call.finish();
+  });
 }
 
 }  // namespace wick

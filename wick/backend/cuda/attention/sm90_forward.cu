@@ -1,6 +1,12 @@
 // Attention's forward pass on 9.0 by wgmma. kRanged: for language models, with shared heads and ranges of keys.
-#include "wick/backend/cuda/attention/sm80_ranges.cuh"
+#include <algorithm>
+
+#include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/sm90.cuh"
+#include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -13,13 +19,12 @@ struct Maps {
 
 template <class T>
 struct Forward : AttentionForward<T> {
-  RangedShape ranged;
   bool constant;  // the ranges
   bool apart;     // a block's two warpgroups take rows far apart: where each block has one part, they end together
 };
 
-// Tiles of the copy engine lie at multiples of 1024 bytes; 64 features after 64, of queries and values in 64 tokens and
-// then in the next 64.
+// TMA's tiles lie at multiples of 1024 bytes; 64 features after 64, for queries and values in 64 tokens and then in the
+// next 64.
 template <class T, int kD>
 struct Shared {
   static constexpr int kOwnTiles = 2;  // the next one comes while this one is worked on
@@ -49,19 +54,19 @@ struct Part {
 // The first of a warpgroup's 64 rows. The longest parts come first.
 template <class T>
 __device__ __forceinline__ int first_row(const Forward<T>& a, int index, int consumer) {
-  const int pairs = (a.shape.queries + kOwn - 1) / kOwn, pair = index / a.all_heads;
+  const int pairs = ceil_div(a.shape.queries, kOwn), pair = index / a.shape.all_heads;
   if (a.apart) return (consumer == 0 ? 2 * pairs - 1 - pair : pair) * 64;
   return (pairs - 1 - pair) * kOwn + consumer * 64;
 }
 template <bool kRanged, class T>
 __device__ __forceinline__ Part part_of(const Forward<T>& a, int index, int consumer) {
-  const AttentionShape& s = a.shape;
-  const int head = index % a.all_heads, entry = head / s.heads;
+  const AttentionProblem& s = a.shape;
+  const int head = index % a.shape.all_heads, entry = head / s.heads;
   const int rows[kConsumers] = {first_row(a, index, 0), first_row(a, index, 1)};
-  const int begin = kRanged ? a.ranged.seen(entry, min(rows[0], rows[1])).x : 0;
+  const int begin = kRanged ? a.shape.seen(entry, min(rows[0], rows[1])).x : 0;
   const auto tiles = [&](int first) {
-    const int end = kRanged ? a.ranged.seen(entry, first + 63).y : s.causal ? min(s.keys, first + 64) : s.keys;
-    return (max(end - begin, 0) + kKeyTile - 1) / kKeyTile;
+    const int end = kRanged ? a.shape.seen(entry, first + 63).y : s.causal ? min(s.keys, first + 64) : s.keys;
+    return ceil_div(max(end - begin, 0), kKeyTile);
   };
   const int upper = tiles(rows[0]), lower = tiles(rows[1]);
   const bool is_upper = consumer == 0;
@@ -73,25 +78,25 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
                                         Rings<T, kD>& rings) {
   const Part part = part_of<kRanged>(a, index, 0);
   const int head = part.head % a.shape.heads, batch = part.head / a.shape.heads;
-  const int key_head = kRanged ? head / a.ranged.shared : head;
+  const int key_head = kRanged ? head / a.shape.shared : head;
   const auto room = [](uint64_t* full, uint64_t* empty, const auto& ring, const auto& tiles) {
-    barrier_wait(&empty[ring.place], ring.phase ^ 1);
-    barrier_expect(&full[ring.place], int(sizeof tiles[0]));
-    return &full[ring.place];
+    barrier_wait(&empty[ring.stage], ring.phase ^ 1);
+    barrier_expect(&full[ring.stage], int(sizeof tiles[0]));
+    return &full[ring.stage];
   };
   wait_for_previous();
   uint64_t* const full = room(shared.own_full, shared.own_empty, rings.own, shared.own);
   for (int i = 0; i < kConsumers; ++i)
-    load_tokens<kD, 64>(shared.own[rings.own.place] + i * 64 * kD, maps.q, full, first_row(a, index, i), head, batch);
+    load_tokens<kD, 64>(shared.own[rings.own.stage] + i * 64 * kD, maps.q, full, first_row(a, index, i), head, batch);
   rings.own.advance();
   for (int tile = 0; tile < part.walked; ++tile) {
     const int first = part.begin + tile * kKeyTile;
     uint64_t* const keys_full = room(shared.keys_full, shared.keys_empty, rings.keys, shared.keys);
-    load_tokens<kD, kKeyTile>(shared.keys[rings.keys.place], maps.k, keys_full, first, key_head, batch);
+    load_tokens<kD, kKeyTile>(shared.keys[rings.keys.stage], maps.k, keys_full, first, key_head, batch);
     rings.keys.advance();
     uint64_t* const values_full = room(shared.values_full, shared.values_empty, rings.values, shared.values);
     for (int i = 0; i < kKeyTile; i += 64)
-      load_tokens<kD, 64>(shared.values[rings.values.place] + i * kD, maps.v, values_full, first + i, key_head, batch);
+      load_tokens<kD, 64>(shared.values[rings.values.stage] + i * kD, maps.v, values_full, first + i, key_head, batch);
     rings.values.advance();
   }
 }
@@ -101,42 +106,42 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
 template <class T, int kD, bool kRanged>
 __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>& a, int index, Rings<T, kD>& rings) {
   constexpr int kN = kKeyTile;
-  const AttentionShape& s = a.shape;
+  const AttentionProblem& s = a.shape;
   const int consumer = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) % 128 / 32, lane = int(threadIdx.x) % 32;
   const Part part = part_of<kRanged>(a, index, consumer);
   const int row = part.first + warp * 16;
-  T* const queries = shared.own[rings.own.place] + consumer * 64 * kD;
+  T* const queries = shared.own[rings.own.stage] + consumer * 64 * kD;
 
   int2 first_seen, last_seen;  // by this warp's rows
   RowLimits limits;
   int reach = s.keys;  // keys from here on are not seen by any query
   if constexpr (kRanged) {
     const int entry = part.head / s.heads;
-    first_seen = a.ranged.seen(entry, row);
-    last_seen = a.ranged.seen(entry, row + 15);
-    limits = {{a.ranged.seen(entry, row + lane / 4), a.ranged.seen(entry, row + lane / 4 + 8)}};
-    reach = a.ranged.seen(entry, s.queries - 1).y;
+    first_seen = a.shape.seen(entry, row);
+    last_seen = a.shape.seen(entry, row + 15);
+    limits = {{a.shape.seen(entry, row + lane / 4), a.shape.seen(entry, row + lane / 4 + 8)}};
+    reach = a.shape.seen(entry, s.queries - 1).y;
   }
 
   float sum[kD / 8][4] = {}, scores[kN / 8][4], shrink[2] = {1, 1};
   uint32_t weights[kN / 16][4];
   RowSum rows[2];
-  const auto keys_arrived = [&] { barrier_wait(&shared.keys_full[rings.keys.place], rings.keys.phase); };
-  const auto values_arrived = [&] { barrier_wait(&shared.values_full[rings.values.place], rings.values.phase); };
+  const auto keys_arrived = [&] { barrier_wait(&shared.keys_full[rings.keys.stage], rings.keys.phase); };
+  const auto values_arrived = [&] { barrier_wait(&shared.values_full[rings.values.stage], rings.values.phase); };
   const auto release = [&](uint64_t* empty, auto& ring) {
-    if (lane == 0) barrier_arrive(&empty[ring.place]);
+    if (lane == 0) barrier_arrive(&empty[ring.stage]);
     ring.advance();
   };
   const auto own_turn = [&] { named_barrier(kTurn + consumer, 128 * kConsumers); };
   const auto other_turn = [&] { named_barrier_arrive(kTurn + 1 - consumer, 128 * kConsumers); };
   const auto start_scores = [&] {
     wgmma_fence();
-    multiply_rows<T, kD>(scores, uniform(wgmma_operand(queries, true)), 64 * 128,
-                         uniform(wgmma_operand(shared.keys[rings.keys.place], true)), kN * 128);
+    multiply_rows<T, kD>(scores, uniform(wgmma_operand<true>(queries)), 64 * 128,
+                         uniform(wgmma_operand<true>(shared.keys[rings.keys.stage])), kN * 128);
   };
   const auto start_sums = [&] {
     rescale(sum, shrink);
-    add_product<T>(sum, weights, uniform(wgmma_operand(shared.values[rings.values.place], false)));
+    add_product<T>(sum, weights, uniform(wgmma_operand<false>(shared.values[rings.values.stage])));
   };
   const auto take_exponentials = [&](int tile) {
     wgmma_arrived(scores);
@@ -156,7 +161,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
     release(shared.values_empty, rings.values);
   };
 
-  barrier_wait(&shared.own_full[rings.own.place], rings.own.phase);
+  barrier_wait(&shared.own_full[rings.own.stage], rings.own.phase);
   if (!kRanged || part.tiles > 0) {
     keys_arrived();
     own_turn();
@@ -180,12 +185,12 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
     const int left = reach - part.begin - (part.tiles - 1) * kN;
     if (kRanged && left < kN) {
       const bool both = part_of<kRanged>(a, index, 1 - consumer).tiles == part.tiles;
-      clear_rows<kD, kN>(shared.values[rings.values.place], left, both);
+      clear_rows<kD, kN>(shared.values[rings.values.stage], left, both);
     }
     start_sums();
     finish_sums();
   }
-  for (int tile = part.tiles; tile < part.walked; ++tile) {  // what the other warpgroup alone sees
+  for (int tile = part.tiles; tile < part.walked; ++tile) {  // seen by the other warpgroup alone
     own_turn();
     other_turn();
     keys_arrived();
@@ -198,9 +203,9 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
   finish_rows(inverse, rows, a.lse + int64_t(part.head) * s.queries, row, s, lane);
   store_rows<T, kD>(queries + warp * 16 * kD, sum, inverse[0], inverse[1], a.y.at(part.head, s.heads), a.y.token, row,
                     s.queries, s.features, lane);
-  fence_async();  // before the copy engine writes there again
+  fence_async();  // before TMA writes there again
   __syncwarp();
-  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.place]);
+  if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.stage]);
   rings.own.advance();
 }
 
@@ -244,29 +249,19 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-template <class T, int kD, bool kRanged>
-void launch_forward(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
-                    View ranges) {
-  const RangedShape shape = ranged_shape(q, k, scale, causal, ranges);
-  const int parts = shape.entries * shape.heads * ((shape.queries + kOwn - 1) / kOwn), room = cuda.multiprocessors();
-  const bool constant = !ranges || ranges.constant, apart = parts <= room;
-  const Forward<T> arguments{{y, lse, q, k, v, scale, causal}, shape, constant, apart};
-  launch("attention", cuda.stream(),
-         {dim3(unsigned(std::min(parts, room))), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
-         forward_by_wgmma<T, kD, kRanged>, Maps{heads_map(q), heads_map(k), heads_map(v)}, arguments, parts);
-}
-
 }  // namespace
 
-void attention_by_wgmma(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal,
-                        View ranges) {
-  const bool ranged = ranges || q.shape[2] != k.shape[2];
-  const auto run = [&]<class T>(Type<T>) {
-    const auto way = q.shape[3] <= 64 ? (ranged ? launch_forward<T, 64, true> : launch_forward<T, 64, false>)
-                                      : (ranged ? launch_forward<T, 128, true> : launch_forward<T, 128, false>);
-    way(cuda, y, lse, q, k, v, scale, causal, ranges);
-  };
-  q.dtype == DType::bf16 ? run(Type<bf16>()) : run(Type<f16>());
+void attention_by_wgmma(CudaBackend& cuda, const AttentionArgs& a) {
+  dispatch_attention(a, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>, auto ranged) {
+    const AttentionForward<T> forward(a);
+    const AttentionProblem& s = forward.shape;
+    const int parts = s.entries * s.heads * ceil_div(s.queries, kOwn), room = cuda.multiprocessors();
+    const bool constant = !a.ranges || a.ranges.constant, apart = parts <= room;
+    launch("attention", cuda.stream(),
+           {dim3(unsigned(std::min(parts, room))), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
+           forward_by_wgmma<T, kD, ranged>, Maps{heads_map(a.q), heads_map(a.k), heads_map(a.v)},
+           Forward<T>{forward, constant, apart}, parts);
+  });
 }
 
 }  // namespace wick

@@ -1,12 +1,13 @@
 // Attention by tiles of 64 queries and 64 keys. 256 threads hold 4x4 values each of a tile of scores; operands lie in
 // shared memory as f32, whatever their dtype is. Forward rescales its sums as the maximum of a row grows; backward
-// computes the probabilities again from the saved log-sum-exp, once for the tiles of keys (dk, dv) and once for those
-// of queries (dq), so that every output has one writer and a fixed order of sums.
+// recomputes the probabilities from the saved log-sum-exp, once for the tiles of keys (dk, dv) and once for those of
+// queries (dq), so that every output has one writer and a fixed order of sums.
 #include "wick/backend/cuda/attention/kernels.h"
-
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/numbers.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -68,8 +69,8 @@ __device__ __forceinline__ void store_four(const Heads& h, int64_t at, int n, co
   return store_four(static_cast<f16*>(h.data) + at, n, whole, x);
 }
 
-// Where a thread stands: it has the rows 4*ty .. 4*ty+3 of a tile; of scores the columns tx, tx+16, tx+32, tx+48, of
-// what has D columns 4*tx .. 4*tx+3.
+// A thread's place: the rows 4*ty .. 4*ty+3 of a tile; the columns tx, tx+16, tx+32, tx+48 of scores, and 4*tx ..
+// 4*tx+3 of matrices with D columns.
 __device__ __forceinline__ int ty() { return int(threadIdx.x) / 16; }
 __device__ __forceinline__ int tx() { return int(threadIdx.x) % 16; }
 
@@ -177,8 +178,7 @@ __global__ __launch_bounds__(kThreads) void forward_by_tiles(Forward a) {
   float* const q = reinterpret_cast<float*>(shared_memory);
   float *const k = q + kTileFloats, *const v = k + kTileFloats;
   float* const weights = k;  // once the scores are made, the keys are not needed
-  const int64_t tiles = (a.p.queries + kTile - 1) / kTile, first = blockIdx.x % tiles * kTile,
-                head = blockIdx.x / tiles;
+  const int64_t tiles = ceil_div(a.p.queries, kTile), first = blockIdx.x % tiles * kTile, head = blockIdx.x / tiles;
   const int64_t b = head / a.p.heads, h = head % a.p.heads;
   const auto base = [&](const Heads& x) { return b * x.batch + h * x.head; };
   load_tile(q, a.q, base(a.q), first, a.p.queries, a.p.features);
@@ -264,7 +264,7 @@ __global__ __launch_bounds__(kThreads, 2) void backward_by_tiles(Backward a) {
   float *const own_partner = own + kTileFloats, *const other = own_partner + kTileFloats;
   float *const other_partner = other + kTileFloats, *const weights = other_partner + kTileFloats;
   const int64_t mine = kKeys ? a.p.keys : a.p.queries, others = kKeys ? a.p.queries : a.p.keys;
-  const int64_t tiles = (mine + kTile - 1) / kTile, first = blockIdx.x % tiles * kTile, head = blockIdx.x / tiles;
+  const int64_t tiles = ceil_div(mine, kTile), first = blockIdx.x % tiles * kTile, head = blockIdx.x / tiles;
   const int64_t b = head / a.p.heads, h = head % a.p.heads;
   const auto base = [&](const Heads& x) { return b * x.batch + h * x.head; };
   load_tile(own, a.own, base(a.own), first, mine, a.p.features);
@@ -317,8 +317,8 @@ __global__ __launch_bounds__(kThreads) void row_products(float* delta, Heads dy,
   if (there && lane == 0) delta[row] = sum;
 }
 
-Problem problem(const View& q, const View& k, float scale, bool causal) {
-  return {q.shape[2], q.shape[1], k.shape[1], int(q.shape[3]), scale, causal};
+Problem problem(const AttentionArgs& a) {
+  return {a.q.shape[2], a.q.shape[1], a.k.shape[1], int(a.q.shape[3]), a.scale, a.causal};
 }
 
 template <class Kernel, class Arguments>
@@ -326,32 +326,30 @@ void launch(CudaBackend& cuda, Kernel* kernel, int tiles_in_memory, int64_t toke
             const Arguments& arguments, const char* name) {
   const int bytes = tiles_in_memory * kTileFloats * int(sizeof(float));
   cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-  const int64_t blocks = (tokens + kTile - 1) / kTile * heads;
+  const int64_t blocks = ceil_div(tokens, kTile) * heads;
   kernel<<<unsigned(blocks), kThreads, size_t(bytes), cuda.stream()>>>(arguments);
   cuda_launched(name);
 }
 
 }  // namespace
 
-void attention_by_tiles(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal) {
-  const Forward arguments{heads_of(y), heads_of(q),     heads_of(k),
-                          heads_of(v), lse.as<float>(), problem(q, k, scale, causal)};
-  launch(cuda, forward_by_tiles, 3, q.shape[1], q.shape[0] * q.shape[2], arguments, "attention");
+void attention_by_tiles(CudaBackend& cuda, const AttentionArgs& a) {
+  const Forward arguments{heads_of(a.y), heads_of(a.q), heads_of(a.k), heads_of(a.v), a.lse.as<float>(), problem(a)};
+  launch(cuda, forward_by_tiles, 3, a.q.shape[1], a.q.shape[0] * a.q.shape[2], arguments, "attention");
 }
 
-void attention_by_tiles_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View lse, View delta, View q,
-                                 View k, View v, float scale, bool causal) {
+void attention_by_tiles_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta) {
   const auto optional = [](const View& x) { return x ? heads_of(x) : Heads{}; };
-  const Problem p = problem(q, k, scale, causal);
-  const int64_t heads = q.shape[0] * q.shape[2];
-  const Heads keys = heads_of(k), values = heads_of(v), queries = heads_of(q), grads = heads_of(dy);
-  const float *const lse_data = lse.as<float>(), *const delta_data = delta.as<float>();
-  if (dk || dv) {
-    const Backward arguments{keys, values, queries, grads, optional(dk), optional(dv), lse_data, delta_data, p};
+  const Problem p = problem(a);
+  const int64_t heads = a.q.shape[0] * a.q.shape[2];
+  const Heads keys = heads_of(a.k), values = heads_of(a.v), queries = heads_of(a.q), grads = heads_of(g.dy);
+  const float *const lse = a.lse.as<float>(), *const delta_data = delta.as<float>();
+  if (g.dk || g.dv) {
+    const Backward arguments{keys, values, queries, grads, optional(g.dk), optional(g.dv), lse, delta_data, p};
     launch(cuda, backward_by_tiles<true>, 5, p.keys, heads, arguments, "attention_backward");
   }
-  if (dq) {
-    const Backward arguments{queries, grads, keys, values, heads_of(dq), {}, lse_data, delta_data, p};
+  if (g.dq) {
+    const Backward arguments{queries, grads, keys, values, heads_of(g.dq), {}, lse, delta_data, p};
     launch(cuda, backward_by_tiles<false>, 5, p.queries, heads, arguments, "attention_backward");
   }
 }
@@ -359,8 +357,7 @@ void attention_by_tiles_backward(CudaBackend& cuda, View dq, View dk, View dv, V
 void attention_delta(CudaBackend& cuda, View delta, View dy, View y) {
   const bool narrow = y.shape[3] <= 64;
   const int64_t rows = delta.numel(), per_block = kThreads / (narrow ? 16 : 32);
-  (narrow ? row_products<16>
-          : row_products<32>)<<<unsigned((rows + per_block - 1) / per_block), kThreads, 0, cuda.stream()>>>(
+  (narrow ? row_products<16> : row_products<32>)<<<unsigned(ceil_div(rows, per_block)), kThreads, 0, cuda.stream()>>>(
       delta.as<float>(), heads_of(dy), heads_of(y), int(y.shape[2]), int(y.shape[1]), int(y.shape[3]), int(rows));
   cuda_launched("attention_delta");
 }

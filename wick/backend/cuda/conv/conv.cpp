@@ -1,8 +1,8 @@
-// Convolutions. Images are [B, H, W, C] and weights [O, KH, KW, I], which is what tensor cores like best.
+// Convolutions. Images are [B, H, W, C] and weights [O, KH, KW, I], the fastest layout for tensor cores.
 //
-// A 1x1 convolution is a linear layer over pixels. The others are cuDNN's; it wants, and gets through zero-filled
-// copies where needed, channels in multiples of 8 (16-bit dtypes) and the same padding on opposite sides. What cuDNN
-// does not take, or everything without it, is a matrix product over gathered columns, some pixels at a time.
+// A 1x1 convolution is a linear layer over pixels. Larger ones are cuDNN's; it wants, and gets through zero-filled
+// copies where needed, channels in multiples of 8 (16-bit dtypes) and the same padding on opposite sides. Cases that
+// cuDNN does not take, or all without it, are a matrix product over gathered columns, some pixels at a time.
 #include <algorithm>
 
 #include "wick/backend/cuda/conv/columns.h"
@@ -29,10 +29,6 @@ View linear_weight(const View& w) { return {w.data, w.dtype, {w.shape[0], w.shap
 View matrix(const View& dense) {  // all dims but the last as rows
   const int64_t cols = dense.shape[dense.rank() - 1];
   return contiguous_view(dense.data, dense.dtype, {cols ? dense.numel() / cols : 0, cols});
-}
-View transposed(const View& m) { return {m.data, m.dtype, {m.shape[1], m.shape[0]}, {m.stride[1], m.stride[0]}}; }
-View rows_from(const View& m, int64_t first, int64_t rows) {
-  return {m.as<char>() + first * m.stride[0] * int64_t(size_of(m.dtype)), m.dtype, {rows, m.shape[1]}, m.stride};
 }
 
 // The window of `shape` that begins at `offset` in a larger view.
@@ -106,7 +102,7 @@ struct Padding {
 Columns forward_columns(const Shape& x, const Shape& y, const Shape& w, const Conv2d& c) {
   return {x[1], x[2], x[3], y[1], y[2], w[1], w[2], c.stride, 1, -c.top, -c.left, 1};
 }
-// What each pixel of x gave to: the outputs (i + top - p) / stride where that is whole.
+// The outputs to which each pixel of x contributed: (i + top - p) / stride where that is whole.
 Columns backward_columns(const Shape& x, const Shape& y, const Shape& w, const Conv2d& c) {
   return {y[1], y[2], y[3], x[1], x[2], w[1], w[2], 1, -1, c.top, c.left, c.stride};
 }
@@ -134,7 +130,7 @@ void forward_by_columns(CudaBackend& cuda, const View& y, const View& x, const V
   for_column_blocks(
       cuda, image.view(), forward_columns(x.shape, y.shape, w.shape, conv), out.shape[0],
       [&](const View& columns, int64_t first, int64_t rows) {
-        const View y_rows = rows_from(out, first, rows);
+        const View y_rows = part_of(out, 0, first, rows);
         if (!bias) return cuda.matmul(y_rows, columns, transposed(weights), 1, 0);
         const Scratch memory(cuda, size_t(y_rows.numel()) * sizeof(float));
         const View product = contiguous_view(memory.as<void>(), DType::f32, y_rows.shape);
@@ -153,7 +149,7 @@ void backward_input_by_columns(CudaBackend& cuda, const View& dx, const View& dy
   const View out = matrix(result.view());
   for_column_blocks(cuda, grad.view(), backward_columns(dx.shape, dy.shape, w.shape, conv), out.shape[0],
                     [&](const View& columns, int64_t first, int64_t rows) {
-                      cuda.matmul(rows_from(out, first, rows), columns, matrix(weight.view()), 1, 0);
+                      cuda.matmul(part_of(out, 0, first, rows), columns, matrix(weight.view()), 1, 0);
                     });
   result.finish();
 }
@@ -165,7 +161,7 @@ void backward_weight_by_columns(CudaBackend& cuda, const View& dw, const View& d
   const View grads = matrix(grad.view());
   for_column_blocks(cuda, image.view(), forward_columns(x.shape, dy.shape, dw.shape, conv), grads.shape[0],
                     [&](const View& columns, int64_t first, int64_t rows) {
-                      cuda.matmul(sum, transposed(rows_from(grads, first, rows)), columns, 1, first ? 1 : 0);
+                      cuda.matmul(sum, transposed(part_of(grads, 0, first, rows)), columns, 1, first ? 1 : 0);
                     });
   result.finish();
 }

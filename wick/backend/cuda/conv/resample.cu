@@ -1,9 +1,12 @@
 // Nearest-neighbour upsampling of images [B, H, W, C] by integer factors.
 #include <cassert>
 
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/numbers.cuh"
 #include "wick/backend/cuda/map/walk.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -49,7 +52,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T, int kWidth>
 void launch(cudaStream_t stream, const View& dx, const View& dy) {
   const int64_t channels = dx.dim(3) / kWidth, count = dx.numel() / kWidth;
-  sum_blocks<T, kWidth><<<unsigned((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(
+  sum_blocks<T, kWidth><<<unsigned(ceil_div(count, kThreads)), kThreads, 0, stream>>>(
       dx.as<T>(), dy.as<const T>(), count, uint32_t(dx.dim(2) * channels), Divisor(channels),
       int(dy.dim(1) / dx.dim(1)), int(dy.dim(2) / dx.dim(2)));
   cuda_launched("upsample_nearest_backward");

@@ -1,9 +1,10 @@
 // Quantised blocks decoded to floats, and floats quantised, to the bits of core/blocks.cpp.
 #include "wick/backend/cuda/linear/blocks.h"
 
-#include "wick/backend/cuda/device/blocks.cuh"
+#include "wick/backend/cuda/linear/blocks.cuh"
 #include "wick/backend/cuda/map/walk.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
 
 namespace wick {
 namespace {
@@ -77,7 +78,7 @@ void decode(CudaBackend& cuda, const View& y, const View& x) {
   const Rows from = rows_of_blocks(x);
   const auto fits = [&] {
     const auto to = rows_of(y);
-    return to && uintptr_t(y.data) % 16 == 0 && (to->rows == 1 || to->stride * int64_t(size_of(y.dtype)) % 16 == 0);
+    return to && aligned(y.data) && (to->rows == 1 || to->stride * int64_t(size_of(y.dtype)) % 16 == 0);
   };
   const bool direct = fits();
   std::optional<Scratch> scratch;
@@ -122,14 +123,6 @@ void copy_blocks(CudaBackend& cuda, const View& y, const View& x) {
   check(!is_block(x.dtype), "{} is not quantised anew to {}", name_of(x.dtype), name_of(y.dtype));
   const DenseInput dense(cuda, x, DType::f32);
   y.dtype == DType::q8_0 ? encode<Q8Block>(cuda, y, dense.as<float>()) : encode<Q4Block>(cuda, y, dense.as<float>());
-}
-
-View block_rows(const View& w, int64_t first, int64_t count) {
-  return {w.as<char>() + bytes_of(w.dtype, first * w.stride[0]), w.dtype, {count, w.shape[1]}, w.stride};
-}
-
-View block_columns(const View& w, int64_t first, int64_t count) {
-  return {w.as<char>() + bytes_of(w.dtype, first), w.dtype, {w.shape[0], count}, w.stride};
 }
 
 }  // namespace wick

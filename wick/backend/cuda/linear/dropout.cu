@@ -1,7 +1,9 @@
-// Dropout by a mask that is made anew where it is needed: a thread takes the four elements of a Philox block.
+// Dropout by a mask that is recomputed where it is needed: a thread takes the four elements of a Philox block.
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/numbers.cuh"
 #include "wick/backend/cuda/device/philox.cuh"
 #include "wick/backend/cuda/map/walk.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/matrix.h"
 #include "wick/core/rng.h"
 
@@ -86,7 +88,7 @@ bool in_fours(const DeviceMatrix& m) {
 
 // y = dropout(x), or y += dropout(x), of one dtype.
 void drop(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const Dropout& dropout, bool add) {
-  const int64_t blocks = (x.rows * x.cols + kFour - 1) / kFour;
+  const int64_t blocks = ceil_div(x.rows * x.cols, kFour);
   check(blocks < int64_t{1} << 31, "CUDA: dropout of {} x {} elements", x.rows, x.cols);
   const Mask mask{dropout.seed, dropout.draw.as<const int64_t>(), dropout_threshold(dropout.p), 1 / (1 - dropout.p)};
   const bool fours = x.cols % kFour == 0 && in_fours(x) && in_fours(y);

@@ -1,23 +1,26 @@
 // A block makes tiles of 16 columns of x w^T for up to eight tokens. One warp copies 16 rows of the weight into a ring
-// in shared memory, from tile to tile without a break; the others take turns at their chunks and multiply them on
-// tensor cores, where eight tokens cost what one does. Their sums are added in a fixed order. SwiGLU's gate and value
-// lie in one tile.
+// in shared memory, from tile to tile without a break; the block's other warps take turns at their chunks and multiply
+// them on tensor cores, where eight tokens cost as much as one. Their sums are added in a fixed order. SwiGLU's gate
+// and value lie in one tile.
 #include "wick/backend/cuda/linear/few_rows.h"
 
 #include <algorithm>
 
-#include "wick/backend/cuda/device/any_float.cuh"
-#include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
-#include "wick/backend/cuda/device/weight_chunks.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/device/ring.cuh"
+#include "wick/backend/cuda/linear/weight_chunks.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
 
-constexpr int kFewWarps = 8, kManyWarps = 12;         // that multiply; three or two such blocks share a multiprocessor
+constexpr int kFewWarps = 8, kManyWarps = 12;         // multiplying warps; three or two such blocks share an SM
 constexpr int kRows = 16, kTokens = 8;                // of a tile
-constexpr int64_t kMostTokens = 4 * kTokens;          // of blocks; beyond, they are decoded for all tokens at once
+constexpr int64_t kMostTokens = 4 * kTokens;          // over blocks; beyond, they are decoded for all tokens at once
 constexpr int64_t kFarthestValue = int64_t{1} << 30;  // elements from a gate to its value, in 32 bits of bytes
 
 template <class T>
@@ -34,8 +37,25 @@ struct Arguments {
   int64_t residual_row;
   int columns, chunks, tokens;
   bool constant;  // w, which is asked for before the kernel that makes x has ended
-  bool bulk;      // rows are copied as a whole, by the copy engine (9.0 on)
+  bool bulk;      // rows are copied as a whole, by TMA's bulk copy (9.0 on)
 };
+
+// The LoRAs beside a weight: each adds scale * s up^T to the columns from its `begin` up to its `end`, with `rank`
+// columns of s.
+template <class T>
+struct LoraArguments {
+  struct Block {
+    const T* up;
+    int64_t up_row;
+    int begin, end, low_at, rank;
+    float scale;
+  };
+  const T* s;
+  int64_t s_row;
+  int count;
+  Block block[kMostFewRowsBlocks];
+};
+struct NoLora {};
 
 // Bytes from row to row of a stage, which has a chunk for each warp: fragments' rows must lie in different banks, and
 // rows that do not begin at multiples of 16 need room for that.
@@ -63,36 +83,19 @@ __device__ __forceinline__ uint32_t row_at(const Arguments<T>& a, int first, int
   return uint32_t(min(value ? i - kRows / 2 : i, last)) * uint32_t(a.w_row) + (value ? uint32_t(a.gated) : 0);
 }
 
-// The stages of a block, and for each a barrier that it is full and one that it is empty.
+// A ring whose stages hold 16 rows. It keeps pointers, and few of them: registers are scarce.
 template <class Weights>
-class Ring {
- public:
-  __device__ __forceinline__ Ring(char* stages, uint64_t* barriers, int warps)
-      : stages_(stages), barriers_(barriers), pitch_(pitch_of<Weights>(warps)) {}
-  __device__ __forceinline__ void init(int copiers, int warps) const {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(barriers_ + i, copiers);
-      barrier_init(barriers_ + kStages + i, 32 * warps);
-    }
-  }
-  __device__ __forceinline__ uint64_t* full() const { return barriers_ + stage_; }
-  __device__ __forceinline__ uint64_t* empty() const { return barriers_ + kStages + stage_; }
-  __device__ __forceinline__ void wait_full() const { barrier_wait(full(), phase_); }
-  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), phase_ ^ 1); }
-  __device__ __forceinline__ char* row(int i) const { return stages_ + (stage_ * kRows + i) * pitch_; }
-  __device__ __forceinline__ void advance() {
-    if (++stage_ == kStages) {
-      stage_ = 0;
-      phase_ ^= 1;
-    }
-  }
+struct Stages {
+  char* stages;
+  uint64_t* barriers;  // full ones, then empty ones
+  int pitch;
+  RingPlace<Weights::kStages> at{};
 
- private:
-  static constexpr int kStages = Weights::kStages;
-  char* stages_;
-  uint64_t* barriers_;
-  int pitch_, stage_ = 0;
-  uint32_t phase_ = 0;
+  __device__ __forceinline__ uint64_t* full() const { return barriers + at.stage; }
+  __device__ __forceinline__ uint64_t* empty() const { return barriers + Weights::kStages + at.stage; }
+  __device__ __forceinline__ void wait_full() const { barrier_wait(full(), at.phase); }
+  __device__ __forceinline__ void wait_empty() const { barrier_wait(empty(), at.phase ^ 1); }
+  __device__ __forceinline__ char* row(int i) const { return stages + (at.stage * kRows + i) * pitch; }
 };
 
 // A part of a row as it is copied: the 16s that hold it, as far as the weight goes, and two bytes after two behind
@@ -119,9 +122,9 @@ struct Stretch {
   }
 };
 
-// A warp fills the ring: of a tile's rows `warps` chunks a stage.
+// A warp fills the ring: a stage has `warps` chunks of a tile's rows.
 template <class Weights, class T>
-__device__ __forceinline__ void fill(const Arguments<T>& a, Ring<Weights> ring, int warps, int lane) {
+__device__ __forceinline__ void fill(const Arguments<T>& a, Stages<Weights> ring, int warps, int lane) {
   const int tile_step = int(gridDim.x) * columns_of_tile(a);
   for (int first = int(blockIdx.x) * columns_of_tile(a); first < a.columns; first += tile_step)
     for (int chunk = 0; chunk < a.chunks; chunk += warps) {
@@ -142,7 +145,7 @@ __device__ __forceinline__ void fill(const Arguments<T>& a, Ring<Weights> ring, 
         __threadfence_block();
         barrier_arrive_after_copies(ring.full());
       }
-      ring.advance();
+      ring.at.advance();
     }
 }
 
@@ -153,8 +156,8 @@ struct Fragment {
   const char* row[2];
 
   template <class T>
-  __device__ __forceinline__ Fragment(const Arguments<T>& a, int first, int chunk, const Ring<Weights>& ring, int warp,
-                                      int lane) {
+  __device__ __forceinline__ Fragment(const Arguments<T>& a, int first, int chunk, const Stages<Weights>& ring,
+                                      int warp, int lane) {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const int i = lane / 4 + 8 * r;
@@ -252,7 +255,75 @@ struct Product<FloatChunk<T>> {
   }
 };
 
-// A column and a token of a tile, one a thread: what its sum begins with, and how it ends.
+// A tile's part of s up^T, as one more product: 16 ranks a step, and the warps take turns at the steps. Each half of
+// the tile's rows lies in one block or in none; the other half of its operand is zero.
+template <class T>
+class LoraTile {
+ public:
+  // `first`: the tile's first column. The first step's rows of up are on their way from here.
+  __device__ __forceinline__ LoraTile(const Arguments<T>& a, const LoraArguments<T>& lora, int first, int warp,
+                                      int lane)
+      : lora_(lora), token_(min(lane / 4, a.tokens - 1)), lane_(lane), warp_(warp) {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      row_[half] = first + (half == 0 ? 0 : a.gated ? a.columns : kRows / 2);
+      block_[half] = 0;
+      while (block_[half] < lora.count && !holds(lora.block[block_[half]], row_[half])) ++block_[half];
+      row_[half] += lane / 4;
+      up_[half] = load_up(half, warp);
+    }
+  }
+  __device__ __forceinline__ void add_to(float (&sum)[4], int warps) const {
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      if (block_[half] == lora_.count) continue;
+      const typename LoraArguments<T>::Block& block = lora_.block[block_[half]];
+      float part[4] = {};
+      for (int step = warp_; 16 * step < block.rank; step += warps) {
+        const uint2 up = step == warp_ ? up_[half] : load_up(half, step);
+        const uint2 s = load_four(lora_.s + token_ * lora_.s_row + block.low_at, step, block.rank);
+        const uint32_t rows[4] = {half ? 0 : up.x, half ? up.x : 0, half ? 0 : up.y, half ? up.y : 0};
+        mma<T>(part, rows, s.x, s.y);
+      }
+#pragma unroll
+      for (int n = 2 * half; n < 2 * half + 2; ++n) sum[n] = fmaf(block.scale, part[n], sum[n]);
+    }
+  }
+
+ private:
+  static __device__ __forceinline__ bool holds(const typename LoraArguments<T>::Block& block, int row) {
+    return block.begin <= row && row < block.end;
+  }
+  __device__ __forceinline__ uint2 load_up(int half, int step) const {
+    if (block_[half] == lora_.count) return {};
+    const typename LoraArguments<T>::Block& block = lora_.block[block_[half]];
+    const bool inside = holds(block, row_[half]);
+    return load_four(block.up + int64_t(row_[half] - block.begin) * block.up_row, step, inside ? block.rank : 0);
+  }
+  // The lane's four of 16 ranks; zeros beyond `rank`, where anything may lie.
+  __device__ __forceinline__ uint2 load_four(const T* from, int step, int rank) const {
+    const int at = 16 * step + lane_ % 4 * 4;
+    if (at + 4 <= rank) return *reinterpret_cast<const uint2*>(from + at);
+    Pack<T, 4> four{};
+#pragma unroll
+    for (int i = 0; i < 3; ++i)
+      if (at + i < rank) four.value[i] = from[at + i];
+    return *reinterpret_cast<const uint2*>(&four);
+  }
+
+  const LoraArguments<T>& lora_;
+  int token_, lane_, warp_;
+  int row_[2], block_[2];
+  uint2 up_[2];
+};
+template <class T>
+class NoLoraTile {
+ public:
+  __device__ __forceinline__ NoLoraTile(const Arguments<T>&, const NoLora&, int, int, int) {}
+  __device__ __forceinline__ void add_to(float (&)[4], int) const {}
+};
+
+// A column and a token of a tile, one per thread: the initial value of its sum, and its epilogue.
 template <class T>
 class Output {
  public:
@@ -269,7 +340,7 @@ class Output {
   __device__ __forceinline__ void finish(const float* sums, int warps) {
     if (inside_)
       for (int w = 0; w < warps; ++w) total_ += sums[(w * kRows + int(threadIdx.x) % kRows) * a_.tokens + token_];
-    if (a_.gated) {  // of gate and value as they would be stored
+    if (a_.gated) {  // of gate and value, rounded as they would be stored
       total_ = to_float(from_float<T>(total_));
       total_ = total_ * sigmoid(total_) * __shfl_down_sync(0xffffffff, total_, kRows / 2);
     }
@@ -283,13 +354,15 @@ class Output {
   float total_ = 0;
 };
 
-template <class Weights, class T>
-__device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ring, float* sums, int warps, int warp,
-                                         int lane) {
+template <class Weights, class T, class Lora>
+__device__ __forceinline__ void multiply(const Arguments<T>& a, const Lora& lora, Stages<Weights> ring, float* sums,
+                                         int warps, int warp, int lane) {
+  using Addend = std::conditional_t<std::is_same_v<Lora, NoLora>, NoLoraTile<T>, LoraTile<T>>;
   const int tile_step = int(gridDim.x) * columns_of_tile(a);
   float* other_sums = sums + warps * kRows * a.tokens;
   for (int first = int(blockIdx.x) * columns_of_tile(a); first < a.columns; first += tile_step) {
     Output<T> output(a, first);
+    const Addend addend(a, lora, first, warp, lane);
     float sum[4] = {};
     for (int chunk = warp; chunk - warp < a.chunks; chunk += warps) {
       if (chunk < a.chunks) {
@@ -300,12 +373,13 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ri
         Product<Weights>::template add<0>(sum, x, w, lane);
         if constexpr (kParts == 2)
           Product<Weights>::template add<1>(sum, Activations<T>(a, chunk * kParts + 1, lane), w, lane);
-      } else {  // or it would arrive for those who still read what was in the stage before
+      } else {  // or it would arrive for warps that still read the stage's last contents
         ring.wait_full();
       }
       barrier_arrive(ring.empty());  // each lane: racecheck knows of no other way
-      ring.advance();
+      ring.at.advance();
     }
+    addend.add_to(sum, warps);
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const int token = lane % 4 * 2 + n % 2;
@@ -319,16 +393,19 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, Ring<Weights> ri
   }
 }
 
-template <class Weights, class T>
-__global__ void __launch_bounds__(32 * (kManyWarps + 1), 2) few_rows(const __grid_constant__ Arguments<T> a) {
+template <class Weights, class T, class Lora>
+__device__ __forceinline__ void few_rows_block(const Arguments<T>& a, const Lora& lora) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 memory[];
   const int warps = int(blockDim.x) / 32 - 1, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
   char* const stages = reinterpret_cast<char*>(memory);
   auto* const barriers = reinterpret_cast<uint64_t*>(stages + ring_bytes<Weights>(warps));
-  const Ring<Weights> ring(stages, barriers, warps);
+  const Stages<Weights> ring{stages, barriers, pitch_of<Weights>(warps)};
   if (threadIdx.x == 0) {
-    ring.init(a.bulk ? kRows : 32, warps);
+    for (int i = 0; i < Weights::kStages; ++i) {
+      barrier_init(barriers + i, a.bulk ? kRows : 32);
+      barrier_init(barriers + Weights::kStages + i, 32 * warps);
+    }
     barrier_init_done();
   }
   __syncthreads();
@@ -339,20 +416,30 @@ __global__ void __launch_bounds__(32 * (kManyWarps + 1), 2) few_rows(const __gri
   } else {
     wait_for_previous();
     launch_dependents();
-    multiply(a, ring, reinterpret_cast<float*>(barriers + 2 * Weights::kStages), warps, warp, lane);
+    multiply(a, lora, ring, reinterpret_cast<float*>(barriers + 2 * Weights::kStages), warps, warp, lane);
   }
 #endif
 }
 
 template <class Weights, class T>
-Launch shape_of(const CudaBackend& cuda, const Arguments<T>& a) {
+__global__ void __launch_bounds__(32 * (kManyWarps + 1), 2) few_rows(const __grid_constant__ Arguments<T> a) {
+  few_rows_block<Weights>(a, NoLora());
+}
+template <class Weights, class T>
+__global__ void __launch_bounds__(32 * (kManyWarps + 1), 2)
+    few_rows_lora(const __grid_constant__ Arguments<T> a, const __grid_constant__ LoraArguments<T> lora) {
+  few_rows_block<Weights>(a, lora);
+}
+
+template <class Weights, class T, class Kernel>
+Launch shape_of(const CudaBackend& cuda, const Arguments<T>& a, Kernel kernel) {
   const int tiles = (a.columns + columns_of_tile(a) - 1) / columns_of_tile(a);
   const auto of = [&](int warps) {
     const int sums = 2 * warps * kRows * a.tokens, barriers = 2 * Weights::kStages;
     const int bytes = ring_bytes<Weights>(warps) + sums * int(sizeof(float)) + barriers * int(sizeof(uint64_t));
     const Launch shape{dim3(unsigned(tiles)), dim3(unsigned(32 * (warps + 1))), size_t(bytes), 1,
                        cuda.capability() >= 90};
-    return std::pair(shape, blocks_at_once(cuda, few_rows<Weights, T>, shape));
+    return std::pair(shape, blocks_at_once(cuda, kernel, shape));
   };
   const auto rounds = [&](int warps) { return (a.chunks + warps - 1) / warps; };
   auto [shape, blocks] = of(kFewWarps);
@@ -365,56 +452,107 @@ Launch shape_of(const CudaBackend& cuda, const Arguments<T>& a) {
   return shape;
 }
 
+template <class Weights>
+constexpr int64_t kChunkElements = Weights::kFloats ? 16 * kSteps : 32 * kSteps;
+
+// `token` is the first of those that one launch takes.
 template <class Weights, class T>
-bool run(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
-         const DeviceMatrix& residual, bool gated) {
-  constexpr int64_t kElements = 16 * kSteps * Product<Weights>::kParts;
-  const int64_t w_row = bytes_of(w.dtype, w.stride[0]);
-  if (x.cols == 0 || x.cols % kElements != 0) return false;
-  if (Weights::kAligned && (uintptr_t(w.data) % 16 != 0 || (w.shape[0] > 1 && w_row % 16 != 0))) return false;
-  for (int64_t token = 0; token < x.rows; token += kTokens) {
-    const Arguments<T> a{w.as<const char>(),
-                         w.as<const char>() + (w.shape[0] - 1) * w_row + x.cols / kElements * Weights::kBytes,
-                         w_row,
-                         gated ? y.cols * w_row : 0,
-                         static_cast<const T*>(x.data) + token * x.ld,
-                         static_cast<T*>(y.data) + token * y.ld,
-                         x.ld,
-                         y.ld,
-                         bias ? AnyFloats(bias) : AnyFloats(),
-                         bias ? bias.stride[0] : 0,
-                         residual.data ? static_cast<const T*>(residual.data) + token * residual.ld : nullptr,
-                         residual.ld,
-                         int(y.cols),
-                         int(x.cols / kElements),
-                         int(std::min<int64_t>(x.rows - token, kTokens)),
-                         w.constant,
-                         cuda.capability() >= 90};
-    launch("linear_few_rows", cuda.stream(), shape_of<Weights>(cuda, a), few_rows<Weights, T>, a);
+Arguments<T> arguments_of(const CudaBackend& cuda, const LinearCall& l, int64_t token) {
+  const int64_t w_row = bytes_of(l.w.dtype, l.w.stride[0]), chunks = l.x.cols / kChunkElements<Weights>;
+  return {l.w.as<const char>(),
+          l.w.as<const char>() + (l.w.shape[0] - 1) * w_row + chunks * Weights::kBytes,
+          w_row,
+          l.gated ? l.y.cols * w_row : 0,
+          static_cast<const T*>(l.x.data) + token * l.x.ld,
+          static_cast<T*>(l.y.data) + token * l.y.ld,
+          l.x.ld,
+          l.y.ld,
+          l.bias ? AnyFloats(l.bias) : AnyFloats(),
+          l.bias ? l.bias.stride[0] : 0,
+          l.residual.data ? static_cast<const T*>(l.residual.data) + token * l.residual.ld : nullptr,
+          l.residual.ld,
+          int(l.y.cols),
+          int(chunks),
+          int(std::min<int64_t>(l.x.rows - token, kTokens)),
+          l.w.constant,
+          cuda.capability() >= 90};
+}
+
+template <class T>
+LoraArguments<T> lora_arguments(const LinearCall& l, int64_t token) {
+  LoraArguments<T> a{static_cast<const T*>(l.s.data) + token * l.s.ld, l.s.ld, 0, {}};
+  for (const LoraBlock& b : l.lora->blocks)
+    a.block[a.count++] = {b.up.as<const T>(), b.up.stride[0],     int(b.column), int(b.column + b.up.shape[0]),
+                          int(b.row),         int(b.up.shape[1]), b.scale};
+  return a;
+}
+
+template <class Weights, class T>
+void run(CudaBackend& cuda, const LinearCall& l) {
+  for (int64_t token = 0; token < l.x.rows; token += kTokens) {
+    const auto a = arguments_of<Weights, T>(cuda, l, token);
+    if (!l.lora) {
+      launch("linear_few_rows", cuda.stream(), shape_of<Weights>(cuda, a, few_rows<Weights, T>), few_rows<Weights, T>,
+             a);
+    } else {
+      const auto kernel = few_rows_lora<Weights, T>;
+      launch("linear_few_rows with a LoRA", cuda.stream(), shape_of<Weights>(cuda, a, kernel), kernel, a,
+             lora_arguments<T>(l, token));
+    }
   }
-  return true;
+}
+
+// Calls f with a type of weights: FloatChunk<T> or Chunk<Block>.
+template <class T, class F>
+void with_weights(DType dtype, const F& f) {
+  if (!is_block(dtype)) return f(FloatChunk<T>());
+  for_block_type(dtype, [&]<class Block>(Block*) { f(Chunk<Block>()); });
+}
+
+bool weight_fits(const LinearCall& l) {
+  bool fits = false;
+  with_weights<bf16>(l.w.dtype, [&]<class Weights>(Weights) {
+    const bool lies_right = aligned(l.w.data) && (l.w.shape[0] <= 1 || bytes_of(l.w.dtype, l.w.stride[0]) % 16 == 0);
+    fits = l.x.cols > 0 && l.x.cols % kChunkElements<Weights> == 0 && (lies_right || !Weights::kAligned);
+  });
+  return fits;
+}
+
+// The kernels read up and s by fours, x and down by eights.
+bool lora_fits(const LinearCall& l) {
+  const LoraFactors& lora = *l.lora;
+  const auto lies_right = [&](const View& v, int64_t elements) {
+    return v.dtype == l.x.dtype && uintptr_t(v.data) % (2 * uintptr_t(elements)) == 0 &&
+           (v.shape[1] <= 1 || v.stride[1] == 1) && (v.shape[0] <= 1 || v.stride[0] % elements == 0);
+  };
+  if (lora.dropout.p > 0 || lora.blocks.size() > kMostFewRowsBlocks || !lies_right(lora.down, 8)) return false;
+  if (!aligned(l.x.data) || (l.x.rows > 1 && l.x.ld % 8 != 0)) return false;
+  if (l.gated && l.y.cols % (kRows / 2) != 0) return false;
+  return std::all_of(lora.blocks.begin(), lora.blocks.end(), [&](const LoraBlock& b) {
+    return lies_right(b.up, 4) && b.row % 4 == 0 && b.column % (kRows / 2) == 0;
+  });
 }
 
 }  // namespace
 
-bool linear_few_rows(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias,
-                     const DeviceMatrix& residual, bool gated) {
-  const bool floats = w.dtype == x.dtype;
-  if (cuda.capability() < 80 || x.dtype == DType::f32 || y.dtype != x.dtype || !(floats || is_block(w.dtype)))
+bool few_rows_fit(const Gpu& gpu, const LinearCall& l) {
+  const bool floats = l.w.dtype == l.x.dtype;
+  if (gpu.capability() < 80 || l.x.dtype == DType::f32 || l.y.dtype != l.x.dtype || !(floats || is_block(l.w.dtype)))
     return false;
-  if (x.rows > (floats ? kTokens : kMostTokens) || x.transposed || y.transposed || residual.transposed ||
-      w.stride[1] != 1)
+  if (l.x.rows > (floats ? kTokens : kMostTokens) || l.x.transposed || l.y.transposed || l.residual.transposed ||
+      l.w.stride[1] != 1)
     return false;
-  if (uintptr_t(x.data) % 8 != 0 || (x.rows > 1 && x.ld % 4 != 0)) return false;
-  if (gated && y.cols * w.stride[0] > kFarthestValue) return false;
+  if (uintptr_t(l.x.data) % 8 != 0 || (l.x.rows > 1 && l.x.ld % 4 != 0)) return false;
+  if (l.gated && l.y.cols * l.w.stride[0] > kFarthestValue) return false;
+  return weight_fits(l) && (!l.lora || lora_fits(l));
+}
+
+void few_rows_linear(CudaBackend& cuda, const LinearCall& l) {
+  if (l.lora) few_rows_down(cuda, l.s, l.x, l.lora->down);
   const auto of_type = [&]<class T>(Type<T>) {
-    if (floats) return run<FloatChunk<T>, T>(cuda, y, x, w, bias, residual, gated);
-    bool done = false;
-    for_block_type(w.dtype,
-                   [&]<class Block>(Block*) { done = run<Chunk<Block>, T>(cuda, y, x, w, bias, residual, gated); });
-    return done;
+    with_weights<T>(l.w.dtype, [&]<class Weights>(Weights) { run<Weights, T>(cuda, l); });
   };
-  return x.dtype == DType::bf16 ? of_type(Type<bf16>()) : of_type(Type<f16>());
+  dispatch_16bit(l.x.dtype, of_type);
 }
 
 }  // namespace wick

@@ -9,9 +9,10 @@
 #include <algorithm>
 #include <limits>
 
-#include "wick/backend/cuda/device/cluster.cuh"
-#include "wick/backend/cuda/device/eights.cuh"
-#include "wick/backend/cuda/device/mma.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/device/tile_copy.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 
@@ -38,8 +39,8 @@ struct MmaShape {
   MmaGroup groups[kGroups];
 };
 
-// A block's tile, those of its warps, the steps that are under way, how many blocks share a multiprocessor where it has
-// the memory, and the depth of a step.
+// A block's tile, those of its warps, the steps that are under way, how many blocks share an SM where it has the
+// memory, and the depth of a step.
 template <int kRows_, int kCols_, int kWarpRows_, int kWarpCols_, int kStages_, int kBlocks_, int kDepth_>
 struct Tiling {
   static constexpr int kRows = kRows_, kCols = kCols_, kWarpRows = kWarpRows_, kWarpCols = kWarpCols_;
@@ -50,48 +51,11 @@ struct Tiling {
   static_assert(kSharedBytes >= kRows * kCols * 2, "y leaves through the same memory");
 };
 
-// The place of a chunk of 16 bytes in a tile with kCols elements a row.
+// The place in bytes of a chunk of 16 bytes in a tile with kCols elements a row.
 template <int kCols>
 __device__ __forceinline__ int chunk_at(int row, int chunk) {
-  constexpr int kChunks = kCols / 8;
-  return row * kCols * 2 + (chunk ^ (kChunks >= 8 ? row % 8 : row / 2 % 4)) * 16;
+  return SwizzledRows<kCols>::place(row, chunk * 8) * 2;
 }
-
-// What a thread copies of tiles [kRows, kCols] along a row-major matrix: 16 bytes of every kStep-th row; zeros beyond
-// the matrix, whose columns are a multiple of 8 or padded to one with zeros.
-template <class T, int kThreads, int kRows, int kCols>
-class TileCopy {
- public:
-  TileCopy() = default;
-  __device__ __forceinline__ TileCopy(const void* m, int64_t ld, int row, int col, int rows, int cols)
-      : ld_(ld), rows_(rows), cols_(cols) {
-    row_ = row + int(threadIdx.x) / kChunks;
-    col_ = col + int(threadIdx.x) % kChunks * 8;
-    at_ = static_cast<const T*>(m) + row_ * ld + col_;
-  }
-  __device__ __forceinline__ void start(char* tile) const {
-    char* const to = tile + chunk_at<kCols>(int(threadIdx.x) / kChunks, int(threadIdx.x) % kChunks);
-#pragma unroll
-    for (int i = 0; i < kRows / kStep; ++i)
-      copy_async(to + i * kStep * kCols * 2, at_ + i * kStep * ld_,
-                 unsigned(row_ + i * kStep) < unsigned(rows_) && unsigned(col_) < unsigned(cols_));
-  }
-  __device__ __forceinline__ void next_rows() {
-    row_ += kRows;
-    at_ += kRows * ld_;
-  }
-  __device__ __forceinline__ void next_cols() {
-    col_ += kCols;
-    at_ += kCols;
-  }
-
- private:
-  static constexpr int kChunks = kCols / 8, kStep = kThreads / kChunks;
-  static_assert(kThreads % kChunks == 0 && kRows % kStep == 0 && kStep % 8 == 0);
-  const T* at_;
-  int64_t ld_;
-  int row_, col_, rows_, cols_;
-};
 
 // Copies the steps of the reduction in their order: along x and w, then along low and f for the groups of the columns.
 // kAcross: w and f are [depth, columns], else [columns, depth].
@@ -102,21 +66,21 @@ class Loader {
       : shape_(shape),
         row_(row),
         col_(col),
-        left_((shape.depth + kDepth - 1) / kDepth),
+        left_(ceil_div(shape.depth, kDepth)),
         x_(shape.x, shape.x_ld, row, 0, shape.rows, shape.depth),
         w_(other(shape.w, shape.w_ld, col, shape.depth, shape.cols)) {}
 
   __device__ __forceinline__ int steps() const {
     int steps = left_;
     for (int g = 0; g < shape_.group_count; ++g)
-      if (touches(shape_.groups[g])) steps += (shape_.groups[g].rank + kDepth - 1) / kDepth;
+      if (touches(shape_.groups[g])) steps += ceil_div(shape_.groups[g].rank, kDepth);
     return steps;
   }
   __device__ __forceinline__ void start_next(char* stage) {
     if (left_ == 0) enter_group();
     --left_;
-    x_.start(stage);
-    w_.start(stage + Tile::kRowBytes);
+    x_.start(reinterpret_cast<T*>(stage));
+    w_.start(reinterpret_cast<T*>(stage + Tile::kRowBytes));
     x_.next_cols();
     if constexpr (kAcross)
       w_.next_rows();
@@ -126,8 +90,10 @@ class Loader {
 
  private:
   static constexpr int kDepth = Tile::kDepth;
-  using XCopy = TileCopy<T, Tile::kThreads, Tile::kRows, kDepth>;
-  using WCopy = TileCopy<T, Tile::kThreads, kAcross ? kDepth : Tile::kCols, kAcross ? Tile::kCols : kDepth>;
+  template <int kRows, int kCols>
+  using Copy = TileCopy<T, Tile::kThreads, kRows, kCols, SwizzledRows<kCols>>;
+  using XCopy = Copy<Tile::kRows, kDepth>;
+  using WCopy = Copy<kAcross ? kDepth : Tile::kCols, kAcross ? Tile::kCols : kDepth>;
 
   static __device__ __forceinline__ WCopy other(const void* m, int64_t ld, int col, int depth, int cols) {
     if constexpr (kAcross)
@@ -141,7 +107,7 @@ class Loader {
   __device__ __forceinline__ void enter_group() {
     while (!touches(shape_.groups[group_])) ++group_;
     const MmaGroup& group = shape_.groups[group_++];
-    left_ = (group.rank + kDepth - 1) / kDepth;
+    left_ = ceil_div(group.rank, kDepth);
     x_ = XCopy(static_cast<const T*>(shape_.low) + group.low_at, shape_.low_ld, row_, 0, shape_.rows, group.rank);
     w_ = other(group.f, group.ld, col_ - group.begin, group.rank, group.end - group.begin);
   }
@@ -152,7 +118,7 @@ class Loader {
   WCopy w_;
 };
 
-// What a warp multiplies: its rows of x's tile and its columns of w's.
+// A warp's operands: its rows of x's tile and its columns of w's.
 template <class T, class Tile, bool kAcross>
 struct Warp {
   static constexpr int kM = Tile::kWarpRows / 16, kN = Tile::kWarpCols / 16, kDepth = Tile::kDepth;
@@ -224,7 +190,7 @@ struct Warp {
   }
 };
 
-// Panels of some rows of tiles, column after column: blocks that run at once share what they read in the L2.
+// Panels of some rows of tiles, column after column: blocks that run at once share their reads in the L2.
 struct Place {
   int row, col;
 };
@@ -283,8 +249,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
 // ---- launches
 
-constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 template <class Tile>
 MmaShape make_shape(const ExtendedGemm& g) {
   MmaShape shape{};
@@ -318,12 +282,12 @@ template <class T, class Tile>
 void launch_tiles(CudaBackend& cuda, const ExtendedGemm& g) {
   const MmaShape shape = make_shape<Tile>(g);
   const Launch how{dim3(unsigned(shape.row_tiles * shape.col_tiles)), dim3(Tile::kThreads), Tile::kSharedBytes};
-  launch("LoRA product", cuda.stream(), how,
+  launch("extended product", cuda.stream(), how,
          g.w.transposed ? mma_gemm_kernel<T, Tile, false> : mma_gemm_kernel<T, Tile, true>, shape);
 }
 
-// Microseconds, measured on an H100: of 32 steps along the reduction where blocks share a multiprocessor, of those of a
-// block alone, and of a tile's start and end.
+// Microseconds, measured on an H100: of 32 steps along the reduction where blocks share an SM, of those of a block
+// alone, and of a tile's start and end.
 struct TileCost {
   double shared, alone, ends;
 };
@@ -345,8 +309,8 @@ void with_tiling(MmaTile tile, const F& f) {
   }
 }
 
-// What the busiest multiprocessor takes for its tiles: all their steps, or those of as many blocks in turn as it has no
-// room for at once.
+// Time of the busiest SM: bound either by all its tiles' steps (sharing the tensor cores) or by its blocks in waves of
+// as many as fit at once.
 template <class Tile>
 double microseconds(const Gpu& gpu, const ExtendedGemm& g, const TileCost& cost) {
   constexpr double kLaunch = 3;
@@ -363,11 +327,11 @@ double microseconds(const Gpu& gpu, const ExtendedGemm& g, const TileCost& cost)
 
 }  // namespace
 
-bool mma_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
+bool gemm_sm80_fits(const Gpu& gpu, const ExtendedGemm& g) {
   if (gpu.capability() < 80 || g.y.dtype == DType::f32 || g.y.transposed || g.x.transposed || g.low.transposed)
     return false;
   const auto fits = [&](const DeviceMatrix& m) {
-    return !m.data || (m.dtype == g.y.dtype && m.ld % 8 == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0);
+    return !m.data || (m.dtype == g.y.dtype && m.ld % 8 == 0 && aligned(m.data));
   };
   for (const DeviceMatrix& m : {g.y, g.x, g.w, g.low})
     if (!fits(m)) return false;
@@ -376,27 +340,19 @@ bool mma_gemm_fits(const Gpu& gpu, const ExtendedGemm& g) {
   return g.y.cols % 8 == 0 && g.x.cols % 8 == 0;
 }
 
-std::string_view name_of(MmaTile tile) {
-  constexpr std::string_view kNames[] = {"mma128x256", "mma128x128", "mma64x128", "mma64x64", "mma32x64"};
-  return kNames[size_t(tile)];
-}
-
-MmaPlan plan_mma_gemm(const Gpu& gpu, const ExtendedGemm& g) {
+MmaPlan plan_gemm_sm80(const Gpu& gpu, const ExtendedGemm& g) {
   MmaPlan best{MmaTile::rows128_cols128, std::numeric_limits<double>::infinity()};
-  for (const MmaTile tile : kMmaTiles)
-    with_tiling(tile, [&](auto tiling, const TileCost& cost) {
+  for (size_t tile = 0; tile < std::size(kMmaTileNames); ++tile)
+    with_tiling(MmaTile(tile), [&](auto tiling, const TileCost& cost) {
       const double expected = microseconds<decltype(tiling)>(gpu, g, cost);
-      if (expected < best.microseconds) best = {tile, expected};
+      if (expected < best.microseconds) best = {MmaTile(tile), expected};
     });
   return best;
 }
 
-void mma_gemm(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile) {
+void gemm_sm80(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile) {
   with_tiling(tile, [&](auto tiling, const TileCost&) {
-    if (g.y.dtype == DType::bf16)
-      launch_tiles<bf16, decltype(tiling)>(cuda, g);
-    else
-      launch_tiles<f16, decltype(tiling)>(cuda, g);
+    dispatch_16bit(g.y.dtype, [&]<class T>(Type<T>) { launch_tiles<T, decltype(tiling)>(cuda, g); });
   });
 }
 

@@ -1,39 +1,18 @@
-// Matrix products and linear layers, by cuBLASLt; weights in blocks are decoded for it a slice at a time.
+// Matrix products by cuBLASLt, and linear layers by the way that plan.h chooses; weights in blocks are decoded for
+// cuBLASLt a slice at a time.
 #include <algorithm>
 #include <array>
 
 #include "wick/backend/cuda/linear/blocks.h"
-#include "wick/backend/cuda/linear/few_rows.h"
 #include "wick/backend/cuda/linear/gemm_sm90.h"
+#include "wick/backend/cuda/linear/lora.h"
+#include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
+#include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {
 
 namespace {
-
-// a, with its leading dims made those of `batch` by stride 0.
-View with_batch(const View& a, const Shape& batch) {
-  View v{a.data, a.dtype, batch, {}};
-  const int missing = batch.rank() + 2 - a.rank();
-  for (int i = 0; i < batch.rank(); ++i)
-    v.stride.push_back(i < missing || a.shape[i - missing] == 1 ? 0 : a.stride[i - missing]);
-  for (int i = -2; i < 0; ++i) {
-    v.shape.push_back(a.dim(i));
-    v.stride.push_back(a.stride[a.rank() + i]);
-  }
-  return v;
-}
-
-bool same_for_all(const View& v) {
-  for (int i = 0; i + 2 < v.rank(); ++i)
-    if (v.stride[i] != 0 && v.shape[i] != 1) return false;
-  return true;
-}
-
-View last_two_dims(const View& v) {
-  const int first = v.rank() - 2;
-  return {v.data, v.dtype, {v.shape[first], v.shape[first + 1]}, {v.stride[first], v.stride[first + 1]}};
-}
 
 // Matrices over a batch, to read: the view's own, or a copy in which broadcast dims stay broadcast.
 class BatchInput {
@@ -100,8 +79,8 @@ void gemm_batch(Cublas& cublas, const View& c, const View& a, const View& b, flo
   }
 }
 
-// Calls f(first, count) for parts of `all` lines of `length` elements, whole multiples of `unit`: so many at a time
-// that what they are decoded to stays in a large L2 cache until the product has read it.
+// Calls f(first, count) for parts of `all` lines of `length` elements, whole multiples of `unit`: parts whose decoded
+// elements stay in a large L2 cache until the product has read them.
 template <class F>
 void for_slices(int64_t all, int64_t length, int64_t unit, const F& f) {
   constexpr int64_t kElements = int64_t{1} << 24;
@@ -113,7 +92,7 @@ void for_slices(int64_t all, int64_t length, int64_t unit, const F& f) {
 void matmul_blocks(CudaBackend& cuda, const View& c, const View& a, const View& b, float alpha, float beta) {
   check(b.rank() == 2, "matmul: {} of shape {} should be a matrix", name_of(b.dtype), to_string(b.shape));
   for_slices(b.shape[1], b.shape[0], block_of(b.dtype).elements, [&](int64_t first, int64_t count) {
-    const DenseInput part(cuda, block_columns(b, first, count), a.dtype);
+    const DenseInput part(cuda, part_of(b, 1, first, count), a.dtype);
     View out = c;
     out.data = c.as<char>() + first * c.stride.back() * int64_t(size_of(c.dtype));
     out.shape[c.rank() - 1] = count;
@@ -138,27 +117,27 @@ void linear_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix
   if (x.cols > 0) cuda.cublas().gemm(y, x, weight->t(), 1, 1);
 }
 
-View part_of(const View& vector, int64_t first, int64_t count) {
-  if (!vector) return {};
-  return {vector.as<char>() + first * vector.stride[0] * int64_t(size_of(vector.dtype)),
-          vector.dtype,
-          {count},
-          vector.stride};
+// y = x w^T + bias + residual, for w in blocks.
+void sliced_linear(CudaBackend& cuda, const LinearCall& l) {
+  for_slices(l.w.shape[0], l.w.shape[1], 1, [&](int64_t first, int64_t count) {
+    linear_product(cuda, l.y.col_range(first, count), l.x, part_of(l.w, 0, first, count),
+                   l.bias ? part_of(l.bias, 0, first, count) : View(),
+                   l.residual.data ? l.residual.col_range(first, count) : DeviceMatrix{});
+  });
 }
 
-// y = swiglu(x w^T + bias) of many tokens in one kernel. False, and nothing done, where there is none, or where too
-// much of its last rows of tiles would lie beyond the tokens: cuBLASLt's may be half as high.
-bool gated_product(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const View& w, const View& bias) {
-  constexpr int64_t kTile = 256;
-  const int64_t beyond = (x.rows + kTile - 1) / kTile * kTile - x.rows;
-  const auto weight = is_block(w.dtype) ? std::nullopt : as_matrix(w);
-  if (!weight || beyond > x.rows / 7) return false;
-  ExtendedGemm g{.y = y, .x = x, .w = weight->t(), .gated = true};
-  if (!extended_gemm_fits(cuda, g)) return false;
-  const DenseInput shift(cuda, bias, DType::f32);
+// y = swiglu(x w^T + bias) of many tokens in one kernel.
+void gated_product(CudaBackend& cuda, const LinearCall& l) {
+  ExtendedGemm g{.y = l.y, .x = l.x, .w = as_matrix(l.w)->t(), .gated = true};
+  const DenseInput shift(cuda, l.bias, DType::f32);
   g.bias = shift.as<float>();
-  extended_gemm(cuda, g, plan_gemm(cuda, g));
-  return true;
+  gemm_sm90(cuda, g, plan_gemm_sm90(cuda, g));
+}
+
+LinearWay planned(const Gpu& gpu, const LinearCall& l) {
+  const LinearWay way = plan_linear(gpu, l);
+  if (explains()) explain(to_string(l), std::string(to_string(way)));
+  return way;
 }
 
 }  // namespace
@@ -193,24 +172,28 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
   if (y.numel() == 0) return;
   const MatrixInput input(*this, x, x.dtype), start(*this, residual, x.dtype);
   const MatrixOutput product(*this, y, x.dtype);
-  if (!linear_few_rows(*this, *product, *input, w, bias, *start)) {
-    if (!is_block(w.dtype))
-      linear_product(*this, *product, *input, w, bias, *start);
-    else
-      for_slices(w.shape[0], w.shape[1], 1, [&](int64_t first, int64_t count) {
-        linear_product(*this, product->col_range(first, count), *input, block_rows(w, first, count),
-                       part_of(bias, first, count), residual ? start->col_range(first, count) : DeviceMatrix{});
-      });
-  }
+  const LinearCall call{*product, *input, w, bias, *start};
+  const LinearWay way = planned(*this, call);
+  if (way == LinearWay::few_rows)
+    few_rows_linear(*this, call);
+  else if (way == LinearWay::sliced)
+    sliced_linear(*this, call);
+  else
+    linear_product(*this, *product, *input, w, bias, *start);
   product.finish();
 }
 
-void CudaBackend::gated_linear(View y, View x, View w, View bias) {
+void CudaBackend::gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) {
   const auto input = as_rows(x), product = as_rows(y);
-  const bool fits = y.numel() > 0 && input && product;
-  if (fits && linear_few_rows(*this, *product, *input, w, bias, {}, /*gated=*/true)) return;
-  if (fits && gated_product(*this, *product, *input, w, bias)) return;
-  Backend::gated_linear(y, x, w, bias);
+  if (lora.down && y.numel() > 0 && lora_few_rows(*this, {.y = y, .x = x, .w = w, .bias = bias, .lora = lora}, true))
+    return;
+  if (!lora.down && y.numel() > 0 && input && product) {
+    const LinearCall call{*product, *input, w, bias, {}, /*gated=*/true};
+    const LinearWay way = planned(*this, call);
+    if (way == LinearWay::few_rows) return few_rows_linear(*this, call);
+    if (way == LinearWay::extended) return gated_product(*this, call);
+  }
+  ComposedBackend::gated_linear(y, x, w, bias, lora);
 }
 
 }  // namespace wick

@@ -1,14 +1,19 @@
 // The LoRA linear (Hu et al., 2021): y = x w^T + bias + residual, and each block of y's columns has its scale * s up^T
 // added, with s = dropout(x) down^T.
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
+#include "wick/backend/cuda/linear/lora.h"
+
+#include <fmt/format.h>
+
 #include <array>
 #include <deque>
 
 #include "wick/backend/cuda/linear/lora_factors.h"
 #include "wick/backend/cuda/linear/lora_few_rows.h"
 #include "wick/backend/cuda/linear/lora_pass_sm90.h"
-#include "wick/backend/cuda/linear/lora_product.h"
+#include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
+#include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {
 
@@ -83,22 +88,6 @@ void compose_gradients(CudaBackend& cuda, const View& ddown, const std::vector<V
   grad.finish();
 }
 
-// Whether the LoRAs are what the fused kernels are made for: of one rank and scale, side by side on all outputs.
-bool side_by_side(const LoraFactors& lora, int64_t outputs) {
-  if (lora.dropout.p > 0 || lora.blocks.empty() || lora.blocks.size() > kMostLayers) return false;
-  const LoraBlock& first = lora.blocks.front();
-  const int64_t rank = first.up.shape[1];
-  int64_t row = 0, column = 0;
-  for (const LoraBlock& block : lora.blocks) {
-    if (block.up.shape[1] != rank || block.scale != first.scale || block.row != row || block.column != column)
-      return false;
-    row += rank;
-    column += block.up.shape[0];
-    if (lora.blocks.size() > 1 && (rank % 8 != 0 || column % 8 != 0)) return false;
-  }
-  return row == lora.down.shape[0] && column == outputs;
-}
-
 // dup_g = scale * dy_g^T s_g and ddown_g = ds_g^T x by our own kernels, in one launch; any may be unwanted.
 void fused_gradients(CudaBackend& cuda, const View& ddown, const std::vector<View>& dups, const DeviceMatrix& ds,
                      const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, const LoraFactors& lora,
@@ -122,22 +111,6 @@ void fused_gradients(CudaBackend& cuda, const View& ddown, const std::vector<Vie
 
 constexpr int64_t padded(int64_t rank) { return (rank + 7) / 8 * 8; }
 
-bool rows_aligned(const DeviceMatrix& m) {
-  const int64_t elements = 16 / int64_t(size_of(m.dtype));
-  return m.ld % elements == 0 && (m.transposed ? m.rows : m.cols) % elements == 0 &&
-         reinterpret_cast<uintptr_t>(m.data) % 16 == 0;
-}
-
-bool lies_ready(const View& factor, DType dtype) {
-  const auto matrix = as_matrix(factor);
-  return matrix && factor.dtype == dtype && rows_aligned(*matrix);
-}
-
-// In which dtype the thin kernels read both factors: f32 where both lie ready in it, else that of the activations.
-DType factors_dtype(const View& down, const View& up, DType activations) {
-  return lies_ready(down, DType::f32) && lies_ready(up, DType::f32) ? DType::f32 : activations;
-}
-
 // A factor in a dtype, with 16-byte aligned rows: itself, or a copy.
 class Factor {
  public:
@@ -160,14 +133,11 @@ class Factor {
   DeviceMatrix matrix_;
 };
 
-// The ups as the kernels read them; none may lie transposed.
+// The ups as the kernels read them.
 class Ups {
  public:
   Ups(CudaBackend& cuda, const LoraFactors& lora, DType dtype) {
     for (const LoraBlock& block : lora.blocks) factors_.emplace_back(cuda, block.up, dtype);
-  }
-  bool transposed() const {
-    return std::any_of(factors_.begin(), factors_.end(), [](const Factor& f) { return f->transposed; });
   }
   const DeviceMatrix& operator[](size_t g) const { return *factors_[g]; }
 
@@ -175,19 +145,15 @@ class Ups {
   std::deque<Factor> factors_;  // they stay where they are
 };
 
-// Whether blocks can share a long reduction of few columns, through the memory of a cluster; elsewhere cuBLASLt, which
-// splits it, is faster.
-bool thin_kernels_share(const CudaBackend& cuda) { return cuda.capability() >= 90; }
-
 // The low of an extended product, scale * x down^T; s, if wanted, gets x down^T, and may then be low itself.
-DeviceMatrix project_low(CudaBackend& cuda, const WorkMatrix& own, const DeviceMatrix& s, const DeviceMatrix& x,
-                         const DeviceMatrix& down, float scale) {
-  if (thin_kernels_share(cuda)) {
+DeviceMatrix make_low(CudaBackend& cuda, LowWay way, const WorkMatrix& own, const DeviceMatrix& s,
+                      const DeviceMatrix& x, const DeviceMatrix& down, float scale) {
+  if (way == LowWay::projection) {
     const Projection projection{s, x, down.t(), 1, *own, scale};
     project(cuda, &projection, 1);
     return *own;
   }
-  const bool is_low = s.data && scale == 1 && rows_aligned(s);
+  const bool is_low = s.data && scale == 1 && lies_ready(s.view(), s.dtype);
   const DeviceMatrix& low = is_low ? s : *own;
   const DeviceMatrix columns = low.col_range(0, down.rows);
   if (low.cols > down.rows) cuda.fill(low.view(), 0);
@@ -200,237 +166,268 @@ DeviceMatrix project_low(CudaBackend& cuda, const WorkMatrix& own, const DeviceM
   return low;
 }
 
-// y = x w^T + bias + scale * s_g up_g^T + residual in one launch or two, if the shapes fit.
-bool fused_forward(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& w, const View& bias,
-                   const LoraFactors& lora, const DeviceMatrix& residual) {
-  const auto product = as_rows(y), input = as_rows(x), weight = as_matrix(w);
-  const auto saved = s ? as_rows(s) : DeviceMatrix{};
-  const bool dense_bias = !bias || (bias.dtype == DType::f32 && bias.contiguous());
-  if (!product || !input || !weight || !saved || !dense_bias || !factors_fit(cuda, *input)) return false;
-  if (s && (s.dtype != x.dtype || saved->transposed)) return false;
-  if (residual.data && (residual.transposed || !rows_aligned(residual))) return false;
-  ExtendedGemm g{.y = *product, .x = *input, .w = weight->t(), .bias = bias.as<float>(), .residual = residual};
-  if (!g.w.transposed || !lora_product_fits(cuda, g)) return false;
-  const Factor a(cuda, lora.down, x.dtype);
-  const Ups ups(cuda, lora, x.dtype);
-  if (a->transposed || ups.transposed()) return false;
-  for (size_t i = 0; i < lora.blocks.size(); ++i) {
-    const LoraBlock& block = lora.blocks[i];
-    g.groups[size_t(g.group_count++)] = {ups[i].t(), block.row, low_of(block, a->t())};
-  }
-  g.s = *saved;
-  g.low_scale = lora.blocks.front().scale;
-  const ProductPlan plan = plan_lora_product(cuda, g);
+// y = x w^T + bias + scale * s_g up_g^T + residual, by the extended product and what makes its low.
+void fused_forward(CudaBackend& cuda, const LoraArgs& a, const LoraPlan& plan) {
+  ExtendedGemm g = *forward_product(cuda, a);
+  const MatrixInput start(cuda, a.residual, a.x.dtype);
+  const Factor down(cuda, a.lora.down, a.x.dtype);
+  const Ups ups(cuda, a.lora, a.x.dtype);
+  for (size_t i = 0; i < a.lora.blocks.size(); ++i)
+    g.groups[i] = {ups[i].t(), a.lora.blocks[i].row, low_of(a.lora.blocks[i], down->t())};
+  g.residual = *start;
   std::optional<WorkMatrix> low;
-  if (!plan.makes_low())
-    g.low =
-        project_low(cuda, low.emplace(cuda, x.dtype, input->rows, padded(a->rows)), *saved, *input, *a, g.low_scale);
-  lora_product(cuda, g, plan);
-  return true;
+  if (plan.low != LowWay::product)
+    g.low = make_low(cuda, plan.low, low.emplace(cuda, a.x.dtype, g.x.rows, padded(down->rows)), g.s, g.x, *down,
+                     g.low_scale);
+  extended_gemm(cuda, g, plan.product);
 }
 
-// y += scale * s up^T in one launch, if the shapes fit.
-bool fused_adapter(CudaBackend& cuda, const View& y, const View& s, const View& x, const View& down, const View& up,
-                   float scale) {
-  const auto product = as_rows(y), input = as_rows(x);
-  const auto saved = s ? as_rows(s) : DeviceMatrix{};
-  if (!product || !input || !saved || y.dtype != x.dtype || !factors_fit(cuda, *input)) return false;
-  if (s && (s.dtype != x.dtype || saved->transposed)) return false;
-  const DType dtype = factors_dtype(down, up, x.dtype);
-  AdapterProduct p{*product, *input, {}, {}, *saved, scale};
-  if (!few_rows_fit(cuda, p, down.shape[0])) return false;
-  const Factor a(cuda, down, dtype), b(cuda, up, dtype);
-  if (b->transposed) return false;
-  p.down = *a;
-  p.up = *b;
-  few_rows_product(cuda, p);
-  return true;
+// y += scale * s up^T in one launch.
+void adapter_alone(CudaBackend& cuda, const LoraArgs& a) {
+  const LoraBlock& block = a.lora.blocks.front();
+  const DType dtype = factors_dtype(a.lora.down, block.up, a.x.dtype);
+  const Factor down(cuda, a.lora.down, dtype), up(cuda, block.up, dtype);
+  few_rows_product(cuda, {*as_rows(a.y), *as_rows(a.x), *down, *up, a.s ? *as_rows(a.s) : DeviceMatrix{}, block.scale});
 }
 
-// The adapter's gradients from x and dy, in one launch at few rows and in two at more, if the shapes fit.
-bool fused_adapter_gradients(CudaBackend& cuda, const View& ddown, const View& dup, const DeviceMatrix& grad,
-                             const DeviceMatrix& input, const View& down, const View& up, float scale) {
-  // At many rows and a high rank the products are large enough for cuBLASLt's, which then are faster.
-  constexpr int64_t kManyRows = 2048, kHighRank = 32;
-  if (!ddown && !dup) return true;
-  if (!factors_fit(cuda, grad) || !factors_fit(cuda, input)) return false;
-  if (grad.rows >= kManyRows && down.shape[0] >= kHighRank) return false;
-  const DType dtype = factors_dtype(down, up, grad.dtype);
-  const Factor a(cuda, down, dtype), b(cuda, up, dtype);
-  if (few_rows_fit(cuda, grad.rows, a->rows)) {
-    const MatrixOutput grad_down(cuda, ddown, DType::f32), grad_up(cuda, dup, DType::f32);
-    few_rows_gradients(cuda, {*grad_down, *grad_up, grad, input, *a, *b, scale});
-    grad_down.finish();
-    grad_up.finish();
-    return true;
-  }
-  const WorkMatrix s(cuda, grad.dtype, grad.rows, padded(a->rows)), ds(cuda, grad.dtype, grad.rows, padded(a->rows));
-  Projection projections[2];
-  int count = 0;
-  if (dup) projections[count++] = {*s, input, a->t(), 1, {}, 1};
-  if (ddown) projections[count++] = {*ds, grad, *b, scale, {}, 1};
-  project(cuda, projections, count);
-  fused_gradients(cuda, ddown, {dup}, *ds, grad, input, *s, {down, {{up, 0, 0, scale}}, {}}, Follows::projection);
-  return true;
-}
-
-// Whether one pass over dy, then one over x, is faster: measured on an H100.
-bool many_rows(const CudaBackend& cuda, const DeviceMatrix& dy, const DeviceMatrix& x, int64_t rank) {
-  constexpr int64_t kManyRows = 2048, kWidest = 12288;
-  return dy.rows >= kManyRows && dy.cols <= kWidest && stream_fits(cuda, dy, rank) && stream_fits(cuda, x, rank);
-}
-
-// ds = scale * dy up and, with it, the parts of dup, which go to `grad_ups` in the end.
-void stream_dy(CudaBackend& cuda, const std::array<Projection, kMostLayers>& projections, const DeviceMatrix& s,
-               const LoraFactors& lora, std::array<std::optional<MatrixOutput>, kMostLayers>& grad_ups,
-               const std::vector<View>& dups, PartialGradients& gradients) {
-  for (size_t g = 0; g < lora.blocks.size(); ++g) {
-    const MatrixOutput& out = grad_ups[g].emplace(cuda, dups[g], DType::f32);
-    const FactorGradient dup{*out, projections[g].x, low_of(lora.blocks[g], s), lora.blocks[g].scale};
-    stream(cuda, &projections[g], dup, gradients, Follows::other);
-  }
-}
-
-// dx = dy w + ds down, and the factors' gradients, if the shapes fit: in two launches or three, or in five at many
-// rows.
-bool fused_backward(CudaBackend& cuda, const View& dx, const View& ddown, const std::vector<View>& dups, const View& dy,
-                    const View& x, const View& s, const View& w, const LoraFactors& lora) {
-  const auto wanted = [](const View& v) { return bool(v); };
-  const bool dup = std::any_of(dups.begin(), dups.end(), wanted);
-  const bool all = ddown && dups.size() == lora.blocks.size() && std::all_of(dups.begin(), dups.end(), wanted);
-  const auto grad = as_rows(dy), weight = as_matrix(w), out = dx ? as_rows(dx) : DeviceMatrix{};
-  const auto input = ddown ? as_rows(x) : DeviceMatrix{}, saved = dup ? as_rows(s) : DeviceMatrix{};
-  if (!grad || !weight || !out || !input || !saved || !factors_fit(cuda, *grad)) return false;
-  if (ddown && (x.dtype != dy.dtype || !factors_fit(cuda, *input))) return false;
-  if (dup && (s.dtype != dy.dtype || saved->transposed || !rows_aligned(*saved))) return false;
-  ExtendedGemm g{.y = *out, .x = *grad, .w = *weight};
-  if (dx && (g.w.transposed || !lora_product_fits(cuda, g))) return false;
-  const Factor a(cuda, lora.down, dy.dtype);
-  const Ups ups(cuda, lora, dy.dtype);
-  if (a->transposed || ups.transposed()) return false;
-  const WorkMatrix ds(cuda, dy.dtype, grad->rows, padded(a->rows));
-  std::array<Projection, kMostLayers> projections;
-  const size_t layers = lora.blocks.size();
-  for (size_t i = 0; i < layers; ++i) {
-    const LoraBlock& block = lora.blocks[i];
-    projections[i] = {layers == 1 ? *ds : low_of(block, *ds), outputs_of(block, *grad), ups[i], block.scale, {}, 1};
-  }
-  PartialGradients gradients(cuda);
-  std::array<std::optional<MatrixOutput>, kMostLayers> grad_ups;
-  const bool shared = thin_kernels_share(cuda), streamed = all && many_rows(cuda, *grad, *input, a->rows);
-  g.groups[size_t(g.group_count++)] = {*a};
-  if (shared && !streamed && layers == 1) g.groups[0].p = ups[0];
-  if (ddown) g.s = *ds;
-  g.s_scale = g.low_scale = lora.blocks.front().scale;
-  g.low = *ds;
-  const ProductPlan plan = dx ? plan_lora_product(cuda, g) : ProductPlan{};
-  if (streamed)
-    stream_dy(cuda, projections, *saved, lora, grad_ups, dups, gradients);
-  else if (!shared)
-    compose_ds(cuda, *ds, *grad, lora);
-  else if (!plan.makes_low())
-    project(cuda, projections.data(), int(layers));
-  if (dx) lora_product(cuda, g, plan);
-  // Behind a product that did not make ds they need not wait for it: they fill the multiprocessors that it leaves idle.
-  const Follows follows = dx && !plan.makes_low() ? Follows::product : Follows::projection;
-  if (streamed) {
-    const MatrixOutput grad_down(cuda, ddown, DType::f32);
-    stream(cuda, nullptr, {grad_down->t(), *input, *ds, 1}, gradients, follows);
-    gradients.finish();
-    grad_down.finish();
-    for (size_t i = 0; i < layers; ++i) grad_ups[i]->finish();
-  } else if (shared) {
-    fused_gradients(cuda, ddown, dups, *ds, *grad, *input, *saved, lora, follows);
-  } else {
-    compose_gradients(cuda, ddown, dups, (*ds).col_range(0, a->rows), *grad, *input, *saved, lora);
-  }
-  return true;
-}
-
-}  // namespace
-
-void CudaBackend::lora_linear(View y, View s, View x, View w, View bias, const LoraFactors& lora, View residual) {
-  if (x.numel() == 0 || lora.down.numel() == 0 || y.numel() == 0) {
-    zero(*this, s);
-    if (w) linear(y, x, w, bias, residual);
-    return;
-  }
-  if (w && is_block(w.dtype)) {
-    linear(y, x, w, bias, residual);
-    return lora_linear(y, s, x, {}, {}, lora, {});
-  }
-  const MatrixInput start(*this, residual, x.dtype);
-  if (side_by_side(lora, y.dim(-1))) {
-    const LoraBlock& first = lora.blocks.front();
-    if (w && fused_forward(*this, y, s, x, w, bias, lora, *start)) return;
-    if (!w && lora.blocks.size() == 1 && fused_adapter(*this, y, s, x, lora.down, first.up, first.scale)) return;
-  }
-  const MatrixInput input(*this, x, x.dtype), a(*this, lora.down, x.dtype);
-  const MatrixOutput product(*this, y, x.dtype), saved(*this, s, x.dtype);
+// s, then y, then what each block adds to it.
+void composed_forward(CudaBackend& cuda, const LoraArgs& a) {
+  const MatrixInput start(cuda, a.residual, a.x.dtype), input(cuda, a.x, a.x.dtype), down(cuda, a.lora.down, a.x.dtype);
+  const MatrixOutput product(cuda, a.y, a.x.dtype), saved(cuda, a.s, a.x.dtype);
   std::optional<WorkMatrix> own;
-  const DeviceMatrix& low = s ? *saved : *own.emplace(*this, x.dtype, input->rows, a->rows);
-  cublas().gemm(low, *DroppedInput(*this, *input, lora.dropout), a->t());
-  if (w)
-    linear(product->view(), input->view(), w, bias, residual ? start->view() : View());
+  const DeviceMatrix& low = a.s ? *saved : *own.emplace(cuda, a.x.dtype, input->rows, down->rows);
+  cuda.cublas().gemm(low, *DroppedInput(cuda, *input, a.lora.dropout), down->t());
+  if (a.w)
+    cuda.linear(product->view(), input->view(), a.w, a.bias, a.residual ? start->view() : View());
   else
     product.load();
-  for (const LoraBlock& block : lora.blocks) {
-    const MatrixInput up(*this, block.up, x.dtype);
-    cublas().gemm(outputs_of(block, *product), low_of(block, low), up->t(), block.scale, 1);
+  for (const LoraBlock& block : a.lora.blocks) {
+    const MatrixInput up(cuda, block.up, a.x.dtype);
+    cuda.cublas().gemm(outputs_of(block, *product), low_of(block, low), up->t(), block.scale, 1);
   }
   saved.finish();
   product.finish();
 }
 
-void CudaBackend::lora_linear_backward(View dx, View ddown, const std::vector<View>& dups, View dy, View x, View s,
-                                       View w, const LoraFactors& lora) {
-  if (dy.numel() == 0 || x.numel() == 0 || lora.down.numel() == 0) {
-    zero_all(*this, ddown, dups);
-    if (dx && w && dx.numel() > 0) matmul(dx, dy, w, 1, 0);
-    return;
+// The gradients of an adapter alone from x and dy, in one launch or in two.
+void fused_gradients_alone(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g, const DeviceMatrix& grad,
+                           const DeviceMatrix& input, GradientsWay way) {
+  const LoraBlock& block = a.lora.blocks.front();
+  const View dup = g.dups.empty() ? View() : g.dups.front();
+  const DType dtype = factors_dtype(a.lora.down, block.up, grad.dtype);
+  const Factor down(cuda, a.lora.down, dtype), up(cuda, block.up, dtype);
+  if (way == GradientsWay::one_launch) {
+    const MatrixOutput grad_down(cuda, g.ddown, DType::f32), grad_up(cuda, dup, DType::f32);
+    if (few_rows_gradients(cuda, {*grad_down, *grad_up, grad, input, *down, *up, block.scale})) {
+      grad_down.finish();
+      return grad_up.finish();
+    }
   }
-  if (w && is_block(w.dtype)) {
-    if (dx) matmul(dx, dy, w, 1, 0);
-    return lora_linear_backward(dx, ddown, dups, dy, x, s, {}, lora);
+  const int64_t rank = padded(down->rows);
+  const WorkMatrix s(cuda, grad.dtype, grad.rows, rank), ds(cuda, grad.dtype, grad.rows, rank);
+  Projection projections[2];
+  int count = 0;
+  if (dup) projections[count++] = {*s, input, down->t(), 1, {}, 1};
+  if (g.ddown) projections[count++] = {*ds, grad, *up, block.scale, {}, 1};
+  project(cuda, projections, count);
+  fused_gradients(cuda, g.ddown, {dup}, *ds, grad, input, *s, a.lora, Follows::projection);
+}
+
+// dx = dy w + ds down, and the factors' gradients: in two launches or three, or in five at many rows.
+class FusedBackward {
+ public:
+  FusedBackward(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g, const LoraBackwardPlan& plan)
+      : cuda_(cuda),
+        a_(a),
+        g_(g),
+        plan_(plan),
+        product_(*backward_product(cuda, a, g)),
+        down_(cuda, a.lora.down, g.dy.dtype),
+        ups_(cuda, a.lora, g.dy.dtype),
+        ds_(cuda, g.dy.dtype, product_.x.rows, padded(down_->rows)),
+        passes_(cuda) {
+    if (g.ddown) input_ = *as_rows(a.x);
+    for (const View& dup : g.dups)
+      if (dup) saved_ = *as_rows(a.s);
   }
-  if (w && side_by_side(lora, w.shape[0]) && fused_backward(*this, dx, ddown, dups, dy, x, s, w, lora)) return;
-  const MatrixInput grad(*this, dy, dy.dtype), a(*this, dx ? lora.down : View(), dy.dtype),
-      input(*this, ddown ? x : View(), dy.dtype), saved(*this, dups.empty() ? View() : s, dy.dtype);
-  const WorkMatrix ds(*this, dy.dtype, grad->rows, lora.down.shape[0]);
-  if (dx || ddown) compose_ds(*this, *ds, *grad, lora);
-  compose_gradients(*this, ddown, dups, *ds, *grad, *DroppedInput(*this, *input, lora.dropout), *saved, lora);
-  if (!dx) return;
-  const MatrixOutput out(*this, dx, dy.dtype);
-  if (w)
-    matmul(out->view(), grad->view(), w, 1, 0);
+
+  void run() {
+    make_ds();
+    if (g_.dx) make_dx();
+    // Behind a product that did not make ds they need not wait for it: they fill the SMs that it leaves idle.
+    const Follows follows = g_.dx && plan_.ds != LowWay::product ? Follows::product : Follows::projection;
+    if (plan_.gradients == GradientsWay::pass)
+      finish_passes(follows);
+    else if (plan_.gradients == GradientsWay::kernel)
+      fused_gradients(cuda_, g_.ddown, g_.dups, *ds_, product_.x, input_, saved_, a_.lora, follows);
+    else if (plan_.gradients == GradientsWay::cublaslt)
+      compose_gradients(cuda_, g_.ddown, g_.dups, (*ds_).col_range(0, down_->rows), product_.x, input_, saved_,
+                        a_.lora);
+  }
+
+ private:
+  // A block's ds = scale * dy up.
+  Projection projection(size_t i) const {
+    const LoraBlock& block = a_.lora.blocks[i];
+    const DeviceMatrix out = a_.lora.blocks.size() == 1 ? *ds_ : low_of(block, *ds_);
+    return {out, outputs_of(block, product_.x), ups_[i], block.scale, {}, 1};
+  }
+
+  void make_ds() {
+    const size_t layers = a_.lora.blocks.size();
+    std::array<Projection, kMostLayers> projections;
+    for (size_t i = 0; i < layers; ++i) projections[i] = projection(i);
+    if (plan_.ds == LowWay::cublaslt) compose_ds(cuda_, *ds_, product_.x, a_.lora);
+    if (plan_.ds == LowWay::projection) project(cuda_, projections.data(), int(layers));
+    if (plan_.ds != LowWay::pass) return;
+    for (size_t i = 0; i < layers; ++i) {
+      const MatrixOutput& out = grad_ups_[i].emplace(cuda_, g_.dups[i], DType::f32);
+      const FactorGradient dup{*out, projections[i].x, low_of(a_.lora.blocks[i], saved_), a_.lora.blocks[i].scale};
+      stream(cuda_, &projections[i], dup, passes_, Follows::other);
+    }
+  }
+
+  void make_dx() {
+    product_.groups[0] = {*down_};
+    if (plan_.ds == LowWay::product) product_.groups[0].p = ups_[0];
+    if (g_.ddown) product_.s = *ds_;
+    product_.low = *ds_;
+    extended_gemm(cuda_, product_, plan_.dx);
+  }
+
+  void finish_passes(Follows follows) {
+    const MatrixOutput grad_down(cuda_, g_.ddown, DType::f32);
+    stream(cuda_, nullptr, {grad_down->t(), input_, *ds_, 1}, passes_, follows);
+    passes_.finish();
+    grad_down.finish();
+    for (size_t i = 0; i < a_.lora.blocks.size(); ++i) grad_ups_[i]->finish();
+  }
+
+  CudaBackend& cuda_;
+  const LoraArgs& a_;
+  const LoraGradients& g_;
+  const LoraBackwardPlan& plan_;
+  ExtendedGemm product_;
+  const Factor down_;
+  const Ups ups_;
+  const WorkMatrix ds_;
+  DeviceMatrix input_, saved_;
+  PartialGradients passes_;
+  std::array<std::optional<MatrixOutput>, kMostLayers> grad_ups_;
+};
+
+void composed_backward(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g) {
+  const DType dtype = g.dy.dtype;
+  const MatrixInput grad(cuda, g.dy, dtype), down(cuda, g.dx ? a.lora.down : View(), dtype),
+      input(cuda, g.ddown ? a.x : View(), dtype), saved(cuda, g.dups.empty() ? View() : a.s, dtype);
+  const WorkMatrix ds(cuda, dtype, grad->rows, a.lora.down.shape[0]);
+  if (g.dx || g.ddown) compose_ds(cuda, *ds, *grad, a.lora);
+  compose_gradients(cuda, g.ddown, g.dups, *ds, *grad, *DroppedInput(cuda, *input, a.lora.dropout), *saved, a.lora);
+  if (!g.dx) return;
+  const MatrixOutput out(cuda, g.dx, dtype);
+  if (a.w)
+    cuda.matmul(out->view(), grad->view(), a.w, 1, 0);
   else
     out.load();
-  if (lora.dropout.p > 0) {
-    const WorkMatrix low(*this, dy.dtype, out->rows, out->cols);
-    cublas().gemm(*low, *ds, *a);
-    dropout(out->view(), (*low).view(), lora.dropout, true);
+  if (a.lora.dropout.p > 0) {
+    const WorkMatrix low(cuda, dtype, out->rows, out->cols);
+    cuda.cublas().gemm(*low, *ds, *down);
+    cuda.dropout(out->view(), (*low).view(), a.lora.dropout, true);
   } else {
-    cublas().gemm(*out, *ds, *a, 1, 1);
+    cuda.cublas().gemm(*out, *ds, *down, 1, 1);
   }
   out.finish();
 }
 
-void CudaBackend::lora_backward(View ddown, const std::vector<View>& dups, View dy, View x, const LoraFactors& lora) {
-  if (dy.numel() == 0 || x.numel() == 0 || lora.down.numel() == 0) return zero_all(*this, ddown, dups);
-  if (!ddown && dups.empty()) return;
-  const DType dtype = dy.dtype;
-  const MatrixInput grad(*this, dy, dtype), input(*this, x, dtype);
-  if (lora.blocks.size() == 1 && side_by_side(lora, grad->cols)) {
-    const LoraBlock& block = lora.blocks.front();
-    const View dup = dups.empty() ? View() : dups.front();
-    if (fused_adapter_gradients(*this, ddown, dup, *grad, *input, lora.down, block.up, block.scale)) return;
+// "LoRA 1 x 4096 -> 6144, q4_0, rank 48 in 3 blocks, bf16"
+std::string told(const char* pass, const View& y, const LoraArgs& a) {
+  const int64_t rows = a.x.numel() / a.x.shape.back(), columns = y.shape.back();
+  return fmt::format("{} {} x {} -> {}, {}, rank {} in {} blocks, {}", pass, rows, a.x.shape.back(), columns,
+                     a.w ? name_of(a.w.dtype) : "no weight", a.lora.down.shape[0], a.lora.blocks.size(),
+                     name_of(a.x.dtype));
+}
+
+}  // namespace
+
+bool lora_few_rows(CudaBackend& cuda, const LoraArgs& a, bool gated) {
+  LoraFactors factors;
+  std::optional<LinearCall> call = few_rows_call(cuda, a, factors, gated);
+  if (!call) return false;
+  if (gated && explains()) explain(told("gated LoRA", a.y, a), "few_rows");
+  std::optional<Factor> down;
+  std::optional<Ups> ups;
+  if (call->lora == &factors) {
+    factors.down = (*down.emplace(cuda, a.lora.down, a.x.dtype)).view();
+    ups.emplace(cuda, a.lora, a.x.dtype);
+    for (size_t g = 0; g < factors.blocks.size(); ++g) factors.blocks[g].up = (*ups)[g].view();
   }
-  const MatrixInput a(*this, lora.down, dtype);
-  const DroppedInput dropped(*this, *input, lora.dropout);
-  const WorkMatrix s(*this, dtype, grad->rows, a->rows), ds(*this, dtype, grad->rows, a->rows);
-  if (!dups.empty()) cublas().gemm(*s, *dropped, a->t());
-  if (ddown) compose_ds(*this, *ds, *grad, lora);
-  compose_gradients(*this, ddown, dups, *ds, *grad, *dropped, *s, lora);
+  const MatrixOutput saved(cuda, a.s, a.x.dtype);
+  const bool direct = a.s && !saved->transposed && saved->ld % 4 == 0 && uintptr_t(saved->data) % 8 == 0;
+  const int64_t rank = a.lora.down.shape[0];
+  std::optional<WorkMatrix> own;
+  call->s = direct ? *saved : (*own.emplace(cuda, a.x.dtype, call->x.rows, padded(rank))).col_range(0, rank);
+  few_rows_linear(cuda, *call);
+  if (a.s && !direct) cuda.copy(saved->view(), call->s.view());
+  saved.finish();
+  return true;
+}
+
+void CudaBackend::lora_linear(const LoraArgs& a) {
+  if (a.x.numel() == 0 || a.lora.down.numel() == 0 || a.y.numel() == 0) {
+    zero(*this, a.s);
+    if (a.w) linear(a.y, a.x, a.w, a.bias, a.residual);
+    return;
+  }
+  const LoraPlan plan = plan_lora(*this, a);
+  if (explains()) explain(told("LoRA", a.y, a), to_string(plan));
+  if (plan.is_fused) return fused_forward(*this, a, plan);
+  switch (plan.way) {
+    case LoraWay::few_rows:
+      lora_few_rows(*this, a);
+      return;
+    case LoraWay::in_blocks:
+      linear(a.y, a.x, a.w, a.bias, a.residual);
+      return lora_linear({.y = a.y, .s = a.s, .x = a.x, .lora = a.lora});
+    case LoraWay::adapter:
+      return adapter_alone(*this, a);
+    default:
+      return composed_forward(*this, a);
+  }
+}
+
+void CudaBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g) {
+  if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) {
+    zero_all(*this, g.ddown, g.dups);
+    if (g.dx && a.w && g.dx.numel() > 0) matmul(g.dx, g.dy, a.w, 1, 0);
+    return;
+  }
+  if (a.w && is_block(a.w.dtype)) {
+    if (g.dx) matmul(g.dx, g.dy, a.w, 1, 0);
+    return lora_linear_backward({.s = a.s, .x = a.x, .lora = a.lora}, g);
+  }
+  const LoraBackwardPlan plan = a.w ? plan_lora_backward(*this, a, g) : LoraBackwardPlan{};
+  if (explains()) explain(told("LoRA backward", g.dy, a), to_string(plan));
+  if (plan.is_fused)
+    FusedBackward(*this, a, g, plan).run();
+  else
+    composed_backward(*this, a, g);
+}
+
+void CudaBackend::lora_backward(const LoraArgs& a, const LoraGradients& g) {
+  if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) return zero_all(*this, g.ddown, g.dups);
+  if (!g.ddown && g.dups.empty()) return;
+  const DType dtype = g.dy.dtype;
+  const MatrixInput grad(*this, g.dy, dtype), input(*this, a.x, dtype);
+  const GradientsWay way = plan_lora_gradients(*this, a, g);
+  if (explains()) explain(told("LoRA gradients", g.dy, a), std::string(to_string(way)));
+  if (way == GradientsWay::none) return;
+  if (way != GradientsWay::cublaslt) return fused_gradients_alone(*this, a, g, *grad, *input, way);
+  const MatrixInput down(*this, a.lora.down, dtype);
+  const DroppedInput dropped(*this, *input, a.lora.dropout);
+  const WorkMatrix s(*this, dtype, grad->rows, down->rows), ds(*this, dtype, grad->rows, down->rows);
+  if (!g.dups.empty()) cublas().gemm(*s, *dropped, down->t());
+  if (g.ddown) compose_ds(*this, *ds, *grad, a.lora);
+  compose_gradients(*this, g.ddown, g.dups, *ds, *grad, *dropped, *s, a.lora);
 }
 
 }  // namespace wick

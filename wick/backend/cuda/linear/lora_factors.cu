@@ -3,8 +3,13 @@
 #include <algorithm>
 
 #include "wick/backend/cuda/device/cluster.cuh"
-#include "wick/backend/cuda/device/mma.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/device/reduce.cuh"
+#include "wick/backend/cuda/device/ring.cuh"
+#include "wick/backend/cuda/device/tile_copy.cuh"
 #include "wick/backend/cuda/linear/lora_rank.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 
@@ -15,71 +20,35 @@ constexpr int kDepth = 64;  // of the reduction, a step of the pipeline
 constexpr int kPad = 8;     // elements behind each row of a tile, so that eight rows lie in different banks
 constexpr int kMaxCluster = 8;
 
-// Part `rank` of `count` of the steps along a reduction.
+// The steps of a reduction that block `rank` of a cluster of `count` takes.
 struct Steps {
   int begin, end;
 };
-[[maybe_unused]] __device__ __forceinline__ Steps part_of(int64_t extent, int depth, int rank, int count) {
-  const int steps = int((extent + depth - 1) / depth);
+[[maybe_unused]] __device__ __forceinline__ Steps steps_of(int64_t extent, int depth, int rank, int count) {
+  const int steps = int(ceil_div(extent, depth));
   return {steps * rank / count, steps * (rank + 1) / count};
 }
 
-// What a thread copies of each tile [kRows, kCols] of a matrix: 16 bytes in some rows; zeros beyond the matrix, whose
-// rows are 16-byte aligned. kLd is the tile's.
-template <class T, int kRows, int kCols, int kLd>
-struct TileCopy {
-  static constexpr int kChunk = 16 / sizeof(T), kPerRow = kCols / kChunk;
-  static constexpr int kRowStep = kThreads / kPerRow, kCopies = (kRows + kRowStep - 1) / kRowStep;
-  static_assert(kThreads % kPerRow == 0);
-  const T* at;
-  int64_t ld, rows_left, cols_left;  // of the matrix, from the thread's first element
-  int place;                         // in the tile
-  bool idle;                         // a small tile has less than one copy a thread
+// sum += a b over kSteps steps of 16; read(i, a, b) gets the operands of step i, one step ahead of the product.
+template <class T, int kSteps, int kM, int kEights, class Read>
+__device__ __forceinline__ void multiply_steps(float (&sum)[kM][kEights][4], const Read& read) {
+  uint32_t a[2][kM][4], b[2][kEights / 2][4];
+  read(0, a[0], b[0]);
+#pragma unroll
+  for (int i = 0; i < kSteps; ++i) {
+    if (i + 1 < kSteps) read(i + 1, a[(i + 1) % 2], b[(i + 1) % 2]);
+#pragma unroll
+    for (int n = 0; n < kEights / 2; ++n)
+#pragma unroll
+      for (int m = 0; m < kM; ++m) {
+        mma<T>(sum[m][2 * n], a[i % 2][m], b[i % 2][n][0], b[i % 2][n][1]);
+        mma<T>(sum[m][2 * n + 1], a[i % 2][m], b[i % 2][n][2], b[i % 2][n][3]);
+      }
+  }
+}
 
-  __device__ __forceinline__ TileCopy(const T* x, int64_t ld, int64_t row, int64_t col, int64_t rows, int64_t cols)
-      : ld(ld) {
-    const int r = threadIdx.x / kPerRow, c = threadIdx.x % kPerRow * kChunk;
-    at = x + (row + r) * ld + col + c;
-    rows_left = rows - row - r;
-    cols_left = cols - col - c;
-    place = r * kLd + c;
-    idle = r >= kRows;
-  }
-  __device__ __forceinline__ void start(T* tile) const {
-    if (idle) return;
-    const T* from = at;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      copy_async(tile + place + i * kRowStep * kLd, from, cols_left > 0 && rows_left > i * kRowStep);
-      from += kRowStep * ld;
-    }
-  }
-  __device__ __forceinline__ void next_cols() {
-    at += kCols;
-    cols_left -= kCols;
-  }
-  __device__ __forceinline__ void next_rows() {
-    at += kRows * ld;
-    rows_left -= kRows;
-  }
-  // The thread's part of a tile, which it has copied itself, into a tile of 16-bit elements.
-  template <int kToLd, class To>
-  __device__ __forceinline__ void convert(To* to, const T* tile) const {
-    if (idle) return;
-    const int from = place / kLd * kToLd + place % kLd;
-#pragma unroll
-    for (int i = 0; i < kCopies; ++i) {
-      const Pack<T> x = *reinterpret_cast<const Pack<T>*>(tile + place + i * kRowStep * kLd);
-      Pack<To, kChunk> converted;
-#pragma unroll
-      for (int j = 0; j < kChunk; ++j) converted.value[j] = from_float<To>(to_float(x.value[j]));
-      *reinterpret_cast<Pack<To, kChunk>*>(to + from + i * kRowStep * kToLd) = converted;
-    }
-  }
-};
-
-// Sums what the warps of a block, and the blocks of a cluster, have of the same [kRows, kRank] result, in that order.
-// Each block of the cluster gets some of the rows, and calls store(row, column, sums) for four columns at a time.
+// Sums the partial [kRows, kRank] results of a block's warps and a cluster's blocks, in that order. Each block of the
+// cluster gets some of the rows, and calls store(row, column, sums) for four columns at a time.
 template <int kRows, int kRank>
 struct Partial {
   static constexpr int kLd = kRank + kPad;
@@ -93,13 +62,6 @@ struct Partial {
       for (int half = 0; half < 2; ++half)
         *reinterpret_cast<float2*>(partial + (row + lane / 4 + 8 * half) * kLd + n * 8 + lane % 4 * 2) =
             make_float2(sum[n][2 * half], sum[n][2 * half + 1]);
-  }
-
-  static __device__ __forceinline__ void add(float4& total, const float4& part) {
-    total.x += part.x;
-    total.y += part.y;
-    total.z += part.z;
-    total.w += part.w;
   }
 
   // Neighbouring threads get neighbouring rows, or else columns. The cluster's size is a power of two.
@@ -134,7 +96,7 @@ struct Partial {
       const float sums[4] = {total.x, total.y, total.z, total.w};
       store(row, col, sums);
     }
-    if (cluster > 1) cluster_leave();  // nobody leaves while its shared memory is read
+    if (cluster > 1) cluster_leave();  // no block leaves while its shared memory is read
   }
 };
 
@@ -162,12 +124,15 @@ struct Projections {
 };
 
 // f lies in shared memory as in global memory: [kRank, kDepth] for down, [kDepth, kRank] for up. In f32 it comes
-// through tiles of its own, from which each thread converts what it has copied.
-template <class T, class F, int kRank, int kRowWarps, int kFragments>
+// through tiles of its own, from which each thread converts the elements that it copied.
+template <class T_, class F_, int kRank_, int kRowWarps_, int kFragments_>
 struct ProjectKernel {
+  using T = T_;
+  using F = F_;
+  static constexpr int kRank = kRank_, kRowWarps = kRowWarps_, kFragments = kFragments_;
   static constexpr bool kConvert = !std::is_same_v<T, F>;
   static constexpr int kRows = 16 * kFragments * kRowWarps, kCopies = kWarps / kRowWarps;
-  static constexpr bool kLarge = kRows == 128;  // then two blocks share a multiprocessor
+  static constexpr bool kLarge = kRows == 128;  // then two blocks share an SM
   static constexpr int kDepth = kLarge && kConvert ? 32 : 64,
                        kStages = !kLarge    ? (kConvert && kRank == kWidestRankTile ? 4 : 6)
                                  : kConvert ? 5
@@ -182,86 +147,108 @@ struct ProjectKernel {
   static constexpr size_t kSharedBytes = std::max(kPipeline, kReduction);
 };
 
-// sum += x f over some steps of the reduction, for a warp's rows.
-template <class T, class F, int kRank, int kRowWarps, int kFragments, bool kUp>
-__device__ __forceinline__ void project_steps(float (&sum)[kFragments][kRank / 8][4],
-                                              const ProjectionArguments<T, F>& p, int64_t rows, int rank,
-                                              int64_t first_row, int first_rank, Steps steps, char* shared) {
-  using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
-  constexpr int kStages = Kernel::kStages, kDepth = Kernel::kDepth, kXLd = Kernel::kXLd;
-  constexpr bool kConvert = Kernel::kConvert;
-  constexpr int kFactorRows = kUp ? kDepth : kRank, kFactorCols = kUp ? kRank : kDepth, kFactorLd = kFactorCols + kPad;
-  using FactorCopy = TileCopy<F, kFactorRows, kFactorCols, kConvert ? kFactorCols : kFactorLd>;
-  T* const x_tiles = reinterpret_cast<T*>(shared);
-  T* const factors = x_tiles + kStages * Kernel::kXTile;
-  F* const raw = reinterpret_cast<F*>(factors + (kConvert ? 2 : 0) * Kernel::kFactorTile);
-  constexpr int kRawTile = kConvert ? Kernel::kRawTile : Kernel::kFactorTile;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int row_warp = warp % kRowWarps, depth_warp = warp / kRowWarps;
-  const int64_t depth = int64_t(steps.begin) * kDepth;
-  const int count = steps.end - steps.begin;
+// A block's tile of the result.
+struct ProjectTile {
+  int64_t rows, first_row;
+  int rank, first_rank;
+};
 
-  TileCopy<T, Kernel::kRows, kDepth, kXLd> x_copy(p.x, p.x_ld, first_row, depth, rows, p.depth);
-  FactorCopy f_copy(p.f, p.f_ld, kUp ? depth : first_rank, kUp ? first_rank : depth, kUp ? p.depth : rank,
-                    kUp ? rank : p.depth);
-  int loaded = 0, load_stage = 0, stage = 0;
-  const auto next = [](int s) { return s + 1 == kStages ? 0 : s + 1; };
-  const auto load = [&] {
-    if (loaded < count) {
-      x_copy.start(x_tiles + load_stage * Kernel::kXTile);
-      f_copy.start(raw + load_stage * kRawTile);
-    }
-    x_copy.next_cols();
-    kUp ? f_copy.next_rows() : f_copy.next_cols();
-    copy_async_commit();
-    ++loaded;
-    load_stage = next(load_stage);
-  };
-  const auto convert = [&](int step, int from) {
-    if constexpr (kConvert)
-      f_copy.template convert<kFactorLd>(factors + step % 2 * Kernel::kFactorTile, raw + from * kRawTile);
-  };
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) load();
-  if (kConvert) {
-    copy_async_wait<kStages - 2>();
-    convert(0, 0);
+// Brings the steps of a reduction to shared memory, in their order.
+template <class Kernel, bool kUp>
+class ProjectLoader {
+  using T = typename Kernel::T;
+  using F = typename Kernel::F;
+  static constexpr int kStages = Kernel::kStages, kDepth = Kernel::kDepth;
+  static constexpr bool kConvert = Kernel::kConvert;
+  static constexpr int kFactorRows = kUp ? kDepth : Kernel::kRank, kFactorCols = kUp ? Kernel::kRank : kDepth;
+  static constexpr int kRawTile = kConvert ? Kernel::kRawTile : Kernel::kFactorTile;
+
+ public:
+  static constexpr int kFactorLd = kFactorCols + kPad;
+
+  __device__ __forceinline__ ProjectLoader(const ProjectionArguments<T, F>& p, const ProjectTile& tile,
+                                           const Steps& steps, char* shared)
+      : x_tiles_(reinterpret_cast<T*>(shared)),
+        factors_(x_tiles_ + kStages * Kernel::kXTile),
+        raw_(reinterpret_cast<F*>(factors_ + (kConvert ? 2 : 0) * Kernel::kFactorTile)),
+        left_(steps.end - steps.begin) {
+    const int64_t depth = int64_t(steps.begin) * kDepth;
+    x_copy_ = XCopy(p.x, p.x_ld, tile.first_row, depth, tile.rows, p.depth);
+    f_copy_ = FactorCopy(p.f, p.f_ld, kUp ? depth : tile.first_rank, kUp ? tile.first_rank : depth,
+                         kUp ? p.depth : tile.rank, kUp ? tile.rank : p.depth);
   }
-  for (int step = 0; step < count; ++step) {
-    copy_async_wait<kStages - (kConvert ? 3 : 2)>();
-    __syncthreads();
-    load();
-    if (step + 1 < count) convert(step + 1, next(stage));
-    const T* x = x_tiles + stage * Kernel::kXTile + row_warp * 16 * kFragments * kXLd + depth_warp * 16;
-    const T* f =
-        factors + (kConvert ? step % 2 : stage) * Kernel::kFactorTile + depth_warp * 16 * (kUp ? kFactorLd : 1);
-    stage = next(stage);
-    // A warp's steps of 16, their operands read one step ahead.
-    constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
-    uint32_t a[2][kFragments][4], b[2][kRank / 16][4];
-    const auto read = [&](int i) {
-#pragma unroll
-      for (int m = 0; m < kFragments; ++m) load_a(a[i % 2][m], x + i * kApart + 16 * m * kXLd, kXLd, lane);
-#pragma unroll
-      for (int n = 0; n < kRank / 16; ++n) {
-        if (kUp)
-          load_b(b[i % 2][n], f + i * kApart * kFactorLd + n * 16, kFactorLd, lane);
-        else
-          load_b_transposed(b[i % 2][n], f + n * 16 * kFactorLd + i * kApart, kFactorLd, lane);
-      }
-    };
-    read(0);
-#pragma unroll
-    for (int i = 0; i < kInner; ++i) {
-      if (i + 1 < kInner) read(i + 1);
-#pragma unroll
-      for (int n = 0; n < kRank / 16; ++n)
-#pragma unroll
-        for (int m = 0; m < kFragments; ++m) {
-          mma<T>(sum[m][2 * n], a[i % 2][m], b[i % 2][n][0], b[i % 2][n][1]);
-          mma<T>(sum[m][2 * n + 1], a[i % 2][m], b[i % 2][n][2], b[i % 2][n][3]);
-        }
+  // A step, or, behind the last one, nothing, as a group of copies.
+  __device__ __forceinline__ void load() {
+    if (left_ > 0) {
+      x_copy_.start(x_tiles_ + at_.stage * Kernel::kXTile);
+      f_copy_.start(raw_ + at_.stage * kRawTile);
     }
+    x_copy_.next_cols();
+    kUp ? f_copy_.next_rows() : f_copy_.next_cols();
+    copy_async_commit();
+    --left_;
+    at_.advance();
+  }
+  __device__ __forceinline__ void convert(int step, int stage) {
+    if constexpr (kConvert)
+      f_copy_.template convert<PaddedRows<kFactorLd>>(factors_ + step % 2 * Kernel::kFactorTile,
+                                                      raw_ + stage * kRawTile);
+  }
+  __device__ __forceinline__ const T* x(int stage) const { return x_tiles_ + stage * Kernel::kXTile; }
+  __device__ __forceinline__ const T* factor(int step, int stage) const {
+    return factors_ + (kConvert ? step % 2 : stage) * Kernel::kFactorTile;
+  }
+
+ private:
+  using XCopy = TileCopy<T, kThreads, Kernel::kRows, kDepth, PaddedRows<Kernel::kXLd>>;
+  using FactorCopy = TileCopy<F, kThreads, kFactorRows, kFactorCols, PaddedRows<kConvert ? kFactorCols : kFactorLd>>;
+  T *x_tiles_, *factors_;
+  F* raw_;  // factors as they come
+  int left_;
+  XCopy x_copy_;
+  FactorCopy f_copy_;
+  RingPlace<kStages> at_;
+};
+
+// sum += x f over some steps of the reduction, for a warp's rows.
+template <class Kernel, bool kUp, class T, class F>
+__device__ __forceinline__ void project_steps(float (&sum)[Kernel::kFragments][Kernel::kRank / 8][4],
+                                              const ProjectionArguments<T, F>& p, const ProjectTile& tile,
+                                              const Steps& steps, char* shared) {
+  using Loader = ProjectLoader<Kernel, kUp>;
+  constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kFactorLd = Loader::kFactorLd;
+  constexpr int kInner = Kernel::kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int row_warp = warp % Kernel::kRowWarps, depth_warp = warp / Kernel::kRowWarps;
+  const int count = steps.end - steps.begin;
+  Loader loader(p, tile, steps, shared);
+#pragma unroll
+  for (int i = 0; i < kStages - 1; ++i) loader.load();
+  if (Kernel::kConvert) {
+    copy_async_wait<kStages - 2>();
+    loader.convert(0, 0);
+  }
+  RingPlace<kStages> at;
+  for (int step = 0; step < count; ++step) {
+    copy_async_wait<kStages - (Kernel::kConvert ? 3 : 2)>();
+    __syncthreads();
+    loader.load();
+    const int stage = at.stage;
+    at.advance();
+    if (step + 1 < count) loader.convert(step + 1, at.stage);
+    const T* x = loader.x(stage) + row_warp * 16 * Kernel::kFragments * kXLd + depth_warp * 16;
+    const T* f = loader.factor(step, stage) + depth_warp * 16 * (kUp ? kFactorLd : 1);
+    multiply_steps<T, kInner>(sum, [&](int i, auto& a, auto& b) {
+#pragma unroll
+      for (int m = 0; m < Kernel::kFragments; ++m) load_a(a[m], x + i * kApart + 16 * m * kXLd, kXLd, lane);
+#pragma unroll
+      for (int n = 0; n < Kernel::kRank / 16; ++n) {
+        if (kUp)
+          load_b(b[n], f + i * kApart * kFactorLd + n * 16, kFactorLd, lane);
+        else
+          load_b_transposed(b[n], f + n * 16 * kFactorLd + i * kApart, kFactorLd, lane);
+      }
+    });
   }
   copy_async_wait<0>();
   __syncthreads();
@@ -276,16 +263,14 @@ __global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections<
   launch_dependents();
 
   const ProjectionArguments<T, F> p = all.of[blockIdx.z / all.rank_tiles];
-  const int first_rank = int(blockIdx.z) % all.rank_tiles * kRank;
-  const int64_t first_row = int64_t(blockIdx.y) * Kernel::kRows;
-  const Steps steps = part_of(p.depth, Kernel::kDepth, int(blockIdx.x), cluster);
+  const ProjectTile tile{all.rows, int64_t(blockIdx.y) * Kernel::kRows, all.rank,
+                         int(blockIdx.z) % all.rank_tiles * kRank};
+  const Steps steps = steps_of(p.depth, Kernel::kDepth, int(blockIdx.x), cluster);
   float sum[kFragments][kRank / 8][4] = {};
   if (p.up)
-    project_steps<T, F, kRank, kRowWarps, kFragments, true>(sum, p, all.rows, all.rank, first_row, first_rank, steps,
-                                                            shared);
+    project_steps<Kernel, true>(sum, p, tile, steps, shared);
   else
-    project_steps<T, F, kRank, kRowWarps, kFragments, false>(sum, p, all.rows, all.rank, first_row, first_rank, steps,
-                                                             shared);
+    project_steps<Kernel, false>(sum, p, tile, steps, shared);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const partials = reinterpret_cast<float*>(shared);
@@ -293,20 +278,18 @@ __global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections<
   for (int m = 0; m < kFragments; ++m)
     Kernel::Sums::put(partials + warp / kRowWarps * Kernel::Sums::kFloats, sum[m],
                       (warp % kRowWarps * kFragments + m) * 16, lane);
-  Kernel::Sums::template reduce<Kernel::kCopies>(partials, int(blockIdx.x), cluster, false,
-                                                 [&](int row, int col, const float(&total)[4]) {
-                                                   if (first_row + row >= all.rows) return;
-                                                   const auto write = [&](T* out, int64_t ld, int cols, float scale) {
-                                                     out += (first_row + row) * ld + first_rank + col;
+  const auto store = [&](int row, int col, const float(&total)[4]) {
+    if (tile.first_row + row >= tile.rows) return;
+    const auto write = [&](T* out, int64_t ld, int cols, float scale) {
+      out += (tile.first_row + row) * ld + tile.first_rank + col;
 #pragma unroll
-                                                     for (int j = 0; j < 4; ++j)
-                                                       if (first_rank + col + j < cols)
-                                                         out[j] = from_float<T>(scale * total[j]);
-                                                   };
-                                                   if (p.out) write(p.out, p.out_ld, p.out_cols, p.scale);
-                                                   if (p.scaled)
-                                                     write(p.scaled, p.scaled_ld, p.scaled_cols, p.scale * p.scaled_by);
-                                                 });
+      for (int j = 0; j < 4; ++j)
+        if (tile.first_rank + col + j < cols) out[j] = from_float<T>(scale * total[j]);
+    };
+    if (p.out) write(p.out, p.out_ld, p.out_cols, p.scale);
+    if (p.scaled) write(p.scaled, p.scaled_ld, p.scaled_cols, p.scale * p.scaled_by);
+  };
+  Kernel::Sums::template reduce<Kernel::kCopies>(partials, int(blockIdx.x), cluster, false, store);
 #endif
 }
 
@@ -329,43 +312,43 @@ struct Gradients {
   int rank;
 };
 
-template <class T, int kRank, int kColWarps, int kFragments>
+template <int kRank_, int kColWarps_, int kFragments_>
 struct GradientKernel {
+  static constexpr int kRank = kRank_, kColWarps = kColWarps_, kFragments = kFragments_;
   static constexpr int kCols = 16 * kFragments * kColWarps, kCopies = kWarps / kColWarps;
   static constexpr int kStages = 4;
   static constexpr int kXLd = kCols + kPad, kXTile = kDepth * kXLd;
   static constexpr int kSLd = kRank + kPad, kSTile = kDepth * kSLd;
   using Sums = Partial<kCols, kRank>;
-  static constexpr size_t kPipeline = size_t(kStages) * (kXTile + kSTile) * sizeof(T);
+  static constexpr size_t kPipeline = size_t(kStages) * (kXTile + kSTile) * sizeof(uint16_t);
   static constexpr size_t kReduction = size_t(kCopies) * Sums::kFloats * sizeof(float);
   static constexpr size_t kSharedBytes = kPipeline > kReduction ? kPipeline : kReduction;
 };
 
-// Blocks along x share the reduction over the rows, along y the columns of both products; z is the rank's tile.
-template <class T, int kRank, int kColWarps, int kFragments>
-__global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const Gradients<T> all, int cluster, Follows follows) {
-#if __CUDA_ARCH__ >= 800
-  using Kernel = GradientKernel<T, kRank, kColWarps, kFragments>;
+// A block's tile of the result, and the part of the reduction that it sums.
+struct GradientTile {
+  int64_t rows, first_col;
+  int rank, first_rank;
+  Steps steps;
+};
+
+// sum += x^T s over the tile's steps, for a warp's columns.
+template <class Kernel, class T>
+__device__ __forceinline__ void gradient_steps(float (&sum)[Kernel::kFragments][Kernel::kRank / 8][4],
+                                               const GradientArguments<T>& p, const GradientTile& tile, Follows follows,
+                                               char* shared) {
   constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kSLd = Kernel::kSLd;
-  extern __shared__ __align__(128) char shared[];
+  constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
   T* const x_tiles = reinterpret_cast<T*>(shared);
   T* const s_tiles = x_tiles + kStages * Kernel::kXTile;
-  launch_dependents();
-
-  int which = 0;
-  int64_t tile = blockIdx.y;
-  while (tile >= all.of[which].tiles) tile -= all.of[which++].tiles;
-  const GradientArguments<T> p = all.of[which];
-  const int64_t first_col = tile * Kernel::kCols;
-  const int first_rank = int(blockIdx.z) * kRank;
-  const Steps steps = part_of(all.rows, kDepth, int(blockIdx.x), cluster);
-  const int count = steps.end - steps.begin;
-  const int64_t first_row = int64_t(steps.begin) * kDepth;
+  const int count = tile.steps.end - tile.steps.begin;
+  const int64_t first_row = int64_t(tile.steps.begin) * kDepth;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const int col_warp = warp % kColWarps, row_warp = warp / kColWarps;
-
-  TileCopy<T, kDepth, Kernel::kCols, kXLd> x_copy(p.x, p.x_ld, first_row, first_col, all.rows, p.cols);
-  TileCopy<T, kDepth, kRank, kSLd> s_copy(p.s, p.s_ld, first_row, first_rank, all.rows, all.rank);
+  const int col_warp = warp % Kernel::kColWarps, row_warp = warp / Kernel::kColWarps;
+  TileCopy<T, kThreads, kDepth, Kernel::kCols, PaddedRows<kXLd>> x_copy(p.x, p.x_ld, first_row, tile.first_col,
+                                                                        tile.rows, p.cols);
+  TileCopy<T, kThreads, kDepth, Kernel::kRank, PaddedRows<kSLd>> s_copy(p.s, p.s_ld, first_row, tile.first_rank,
+                                                                        tile.rows, tile.rank);
   int x_loaded = 0, s_loaded = 0;
   const auto load_x = [&] {
     if (x_loaded < count) x_copy.start(x_tiles + x_loaded % kStages * Kernel::kXTile);
@@ -384,58 +367,68 @@ __global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const Gradients<T
   if (follows != Follows::product) wait_for_previous();
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) load_s();
-
-  float sum[kFragments][kRank / 8][4] = {};
   for (int step = 0; step < count; ++step) {
     copy_async_wait<kStages - 2>();
     __syncthreads();
     load_x();
     load_s();
-    const T* x = x_tiles + step % kStages * Kernel::kXTile + row_warp * 16 * kXLd + col_warp * 16 * kFragments;
+    const T* x = x_tiles + step % kStages * Kernel::kXTile + row_warp * 16 * kXLd + col_warp * 16 * Kernel::kFragments;
     const T* s = s_tiles + step % kStages * Kernel::kSTile + row_warp * 16 * kSLd;
-    constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
-    uint32_t a[2][kFragments][4], b[2][kRank / 16][4];
-    const auto read = [&](int i) {
+    multiply_steps<T, kInner>(sum, [&](int i, auto& a, auto& b) {
 #pragma unroll
-      for (int m = 0; m < kFragments; ++m) load_a_transposed(a[i % 2][m], x + i * kApart * kXLd + 16 * m, kXLd, lane);
+      for (int m = 0; m < Kernel::kFragments; ++m) load_a_transposed(a[m], x + i * kApart * kXLd + 16 * m, kXLd, lane);
 #pragma unroll
-      for (int n = 0; n < kRank / 16; ++n) load_b(b[i % 2][n], s + i * kApart * kSLd + 16 * n, kSLd, lane);
-    };
-    read(0);
-#pragma unroll
-    for (int i = 0; i < kInner; ++i) {
-      if (i + 1 < kInner) read(i + 1);
-#pragma unroll
-      for (int n = 0; n < kRank / 16; ++n)
-#pragma unroll
-        for (int m = 0; m < kFragments; ++m) {
-          mma<T>(sum[m][2 * n], a[i % 2][m], b[i % 2][n][0], b[i % 2][n][1]);
-          mma<T>(sum[m][2 * n + 1], a[i % 2][m], b[i % 2][n][2], b[i % 2][n][3]);
-        }
-    }
+      for (int n = 0; n < Kernel::kRank / 16; ++n) load_b(b[n], s + i * kApart * kSLd + 16 * n, kSLd, lane);
+    });
   }
   copy_async_wait<0>();
   __syncthreads();
+}
 
+// Four ranks of a column.
+template <class T>
+__device__ __forceinline__ void store_gradient(const GradientArguments<T>& p, int64_t col, int first_rank, int rank,
+                                               const float (&total)[4]) {
+  if (col >= p.cols) return;
+  float* out = p.out + col * p.col_step + first_rank * p.rank_step;
+  const bool whole = p.rank_step == 1 && first_rank + 4 <= rank && p.col_step % 4 == 0;
+  if (whole && aligned(out)) {
+    *reinterpret_cast<float4*>(out) =
+        make_float4(p.scale * total[0], p.scale * total[1], p.scale * total[2], p.scale * total[3]);
+    return;
+  }
+#pragma unroll
+  for (int j = 0; j < 4; ++j)
+    if (first_rank + j < rank) out[j * p.rank_step] = p.scale * total[j];
+}
+
+// Blocks along x share the reduction over the rows, along y the columns of both products; z is the rank's tile.
+template <class T, int kRank, int kColWarps, int kFragments>
+__global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const Gradients<T> all, int cluster, Follows follows) {
+#if __CUDA_ARCH__ >= 800
+  using Kernel = GradientKernel<kRank, kColWarps, kFragments>;
+  extern __shared__ __align__(128) char shared[];
+  launch_dependents();
+  int which = 0;
+  int64_t col_tile = blockIdx.y;
+  while (col_tile >= all.of[which].tiles) col_tile -= all.of[which++].tiles;
+  const GradientArguments<T> p = all.of[which];
+  const GradientTile tile{all.rows, col_tile * Kernel::kCols, all.rank, int(blockIdx.z) * kRank,
+                          steps_of(all.rows, kDepth, int(blockIdx.x), cluster)};
+  float sum[kFragments][kRank / 8][4] = {};
+  gradient_steps<Kernel>(sum, p, tile, follows, shared);
+
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const partials = reinterpret_cast<float*>(shared);
 #pragma unroll
   for (int m = 0; m < kFragments; ++m)
-    Kernel::Sums::put(partials + row_warp * Kernel::Sums::kFloats, sum[m], (col_warp * kFragments + m) * 16, lane);
+    Kernel::Sums::put(partials + warp / kColWarps * Kernel::Sums::kFloats, sum[m],
+                      (warp % kColWarps * kFragments + m) * 16, lane);
   Kernel::Sums::template reduce<Kernel::kCopies>(
       partials, int(blockIdx.x), cluster, p.col_step == 1, [&](int col, int r, const float(&total)[4]) {
-        if (first_col + col >= p.cols) return;
-        float* out = p.out + (first_col + col) * p.col_step + (first_rank + r) * p.rank_step;
-        const bool whole = p.rank_step == 1 && first_rank + r + 4 <= all.rank && p.col_step % 4 == 0;
-        if (whole && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
-          *reinterpret_cast<float4*>(out) =
-              make_float4(p.scale * total[0], p.scale * total[1], p.scale * total[2], p.scale * total[3]);
-          return;
-        }
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-          if (first_rank + r + j < all.rank) out[j * p.rank_step] = p.scale * total[j];
+        store_gradient(p, tile.first_col + col, tile.first_rank + r, all.rank, total);
       });
-  if (follows == Follows::product) wait_for_previous();  // so that whoever waits for this kernel waits for both
+  if (follows == Follows::product) wait_for_previous();  // so that a kernel which waits for this one waits for both
 #endif
 }
 
@@ -453,9 +446,9 @@ int split(const CudaBackend& cuda, int64_t units, int64_t steps, int64_t least, 
 template <class T, class F, int kRank, int kRowWarps, int kFragments>
 void launch_project(CudaBackend& cuda, const Projections<T, F>& all, int count, int64_t depth) {
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
-  const int64_t panels = (all.rows + Kernel::kRows - 1) / Kernel::kRows;
-  const int cluster = split(cuda, panels * count * all.rank_tiles, (depth + Kernel::kDepth - 1) / Kernel::kDepth, 2, 4,
-                            2 * cuda.multiprocessors());
+  const int64_t panels = ceil_div(all.rows, Kernel::kRows);
+  const int cluster =
+      split(cuda, panels * count * all.rank_tiles, ceil_div(depth, Kernel::kDepth), 2, 4, 2 * cuda.multiprocessors());
   launch("project", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(panels), unsigned(count * all.rank_tiles)), dim3(kThreads),
           Kernel::kSharedBytes, cluster},
@@ -491,7 +484,7 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
   // Measured on an H100: panels of 32 rows for few rows, and where a panel's reduction is short; else of 128.
   constexpr int64_t kFewRows = 512, kShort = 1024;
   with_rank_tile(all.rank, [&](auto rank) {
-    all.rank_tiles = (all.rank + rank - 1) / rank;
+    all.rank_tiles = ceil_div(all.rank, rank);
     if (all.rows <= kFewRows || depth <= kShort)
       launch_project<T, F, rank, 2, 1>(cuda, all, count, depth);
     else
@@ -501,12 +494,12 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
 
 template <class T, int kRank, int kColWarps, int kFragments>
 void launch_gradients(CudaBackend& cuda, Gradients<T>& all, int count, Follows follows) {
-  using Kernel = GradientKernel<T, kRank, kColWarps, kFragments>;
-  const int rank_tiles = (all.rank + kRank - 1) / kRank;
+  using Kernel = GradientKernel<kRank, kColWarps, kFragments>;
+  const int rank_tiles = ceil_div(all.rank, kRank);
   int64_t tiles = 0;
-  for (int i = 0; i < count; ++i) tiles += all.of[i].tiles = (all.of[i].cols + Kernel::kCols - 1) / Kernel::kCols;
+  for (int i = 0; i < count; ++i) tiles += all.of[i].tiles = ceil_div(all.of[i].cols, Kernel::kCols);
   const int cluster =
-      split(cuda, tiles * rank_tiles, (all.rows + kDepth - 1) / kDepth, 4, kMaxCluster, cuda.multiprocessors());
+      split(cuda, tiles * rank_tiles, ceil_div(all.rows, kDepth), 4, kMaxCluster, cuda.multiprocessors());
   launch("factor gradients", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(tiles), unsigned(rank_tiles)), dim3(kThreads), Kernel::kSharedBytes, cluster,
           follows != Follows::other && cuda.capability() >= 90},
@@ -546,23 +539,18 @@ void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count,
 
 bool factors_fit(const Gpu& gpu, const DeviceMatrix& x) {
   return gpu.capability() >= 80 && x.dtype != DType::f32 && !x.transposed && x.cols % 8 == 0 && x.ld % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+         aligned(x.data);
 }
 
 void project(CudaBackend& cuda, const Projection* projections, int count) {
-  dispatch_float(projections[0].x.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    if constexpr (!std::is_same_v<T, float>)
-      projections[0].f.dtype == DType::f32 ? project_as<T, float>(cuda, projections, count)
-                                           : project_as<T, T>(cuda, projections, count);
+  dispatch_16bit(projections[0].x.dtype, [&]<class T>(Type<T>) {
+    projections[0].f.dtype == DType::f32 ? project_as<T, float>(cuda, projections, count)
+                                         : project_as<T, T>(cuda, projections, count);
   });
 }
 
 void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows) {
-  dispatch_float(gradients[0].x.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    if constexpr (!std::is_same_v<T, float>) gradients_as<T>(cuda, gradients, count, follows);
-  });
+  dispatch_16bit(gradients[0].x.dtype, [&]<class T>(Type<T>) { gradients_as<T>(cuda, gradients, count, follows); });
 }
 
 }  // namespace wick

@@ -9,8 +9,12 @@
 
 #include "wick/backend/cuda/device/barriers.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/mma.cuh"
+#include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/linear/lora_rank.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 
@@ -22,12 +26,6 @@ constexpr int kStep = 32;  // of a reduction: 8 elements of 16 bits a thread, fo
 
 [[maybe_unused]] __device__ __forceinline__ uint4 load_16_bytes(const void* from, bool valid) {
   return valid ? __ldg(static_cast<const uint4*>(from)) : uint4{};
-}
-
-template <class T>
-__device__ __forceinline__ uint32_t pair(float a, float b) {
-  const Pack<T, 2> both{{from_float<T>(a), from_float<T>(b)}};
-  return *reinterpret_cast<const uint32_t*>(&both);
 }
 
 // N elements whose first is aligned to all of them, up to 16 bytes, or zeros; those beyond `left` may be zeros.
@@ -73,7 +71,7 @@ __device__ __forceinline__ void load_low_factor(uint32_t (&b)[kRank / 8][4], con
           const Pack<T, 2> both{{row[2 * j].value[n], row[2 * j + 1].value[n]}};
           b[n][j] = *reinterpret_cast<const uint32_t*>(&both);
         } else {
-          b[n][j] = pair<T>(row[2 * j].value[n], row[2 * j + 1].value[n]);
+          b[n][j] = pack<T>(row[2 * j].value[n], row[2 * j + 1].value[n]);
         }
       }
   } else {
@@ -85,7 +83,7 @@ __device__ __forceinline__ void load_low_factor(uint32_t (&b)[kRank / 8][4], con
         if constexpr (std::is_same_v<T, F>)
           b[n][j] = reinterpret_cast<const uint32_t*>(&row)[j];
         else
-          b[n][j] = pair<T>(row.value[2 * j], row.value[2 * j + 1]);
+          b[n][j] = pack<T>(row.value[2 * j], row.value[2 * j + 1]);
       }
     }
   }
@@ -129,7 +127,7 @@ struct alignas(16) Partials {  // each warp's
   float of[kWarps][kRows][kLd];
 };
 template <int kRows, int kRank>
-struct alignas(16) Inbox {  // what the cluster's blocks send
+struct alignas(16) Inbox {  // contributions of the cluster's blocks
   float from[kRows][kRank];
   uint64_t arrived;
 
@@ -157,16 +155,10 @@ __device__ __forceinline__ void put_partial(Partials<kRows, kRank>& partials,
 
 // Four ranks of a row over the block's warps.
 template <int kRows, int kRank>
-__device__ __forceinline__ float4 block_sum(const Partials<kRows, kRank>& partials, int row, int col) {
+__device__ __forceinline__ float4 sum_of_warps(const Partials<kRows, kRank>& partials, int row, int col) {
   float4 total{};
 #pragma unroll
-  for (int warp = 0; warp < kWarps; ++warp) {
-    const float4 part = *reinterpret_cast<const float4*>(&partials.of[warp][row][col]);
-    total.x += part.x;
-    total.y += part.y;
-    total.z += part.z;
-    total.w += part.w;
-  }
+  for (int warp = 0; warp < kWarps; ++warp) add(total, *reinterpret_cast<const float4*>(&partials.of[warp][row][col]));
   return total;
 }
 
@@ -205,7 +197,7 @@ __device__ __forceinline__ void load_up(uint32_t (&b)[kRank / 16][4][2], const P
         if constexpr (std::is_same_v<T, F>)
           b[k][n][half] = reinterpret_cast<const uint32_t*>(&four)[half];
         else
-          b[k][n][half] = pair<T>(four.value[2 * half], four.value[2 * half + 1]);
+          b[k][n][half] = pack<T>(four.value[2 * half], four.value[2 * half + 1]);
       }
     }
   }
@@ -219,56 +211,59 @@ struct ProductShared {
   alignas(16) T s[kRows * kSLd];
 };
 
-// Each cluster computes all of s and some of y's columns.
-template <class T, class F, int kRank, int kFragments>
-__global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArguments<T, F> p) {
-#if __CUDA_ARCH__ >= 900
-  constexpr int kRows = 16 * kFragments, kSLd = ProductShared<T, kRows, kRank>::kSLd;
-  extern __shared__ __align__(16) char memory[];
-  auto& shared = *reinterpret_cast<ProductShared<T, kRows, kRank>*>(memory);
-  T* const s = shared.s;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = int(blockIdx.x) % kCluster;
-  launch_dependents();
-  if (threadIdx.x == 0) shared.inbox.open();
-  cluster_arrive();
-  wait_for_previous();
+// Where a thread adds to y: eight columns in each group of its warp, in two rows of each fragment.
+template <class T, class F>
+struct OutputPlace {
+  const ProductArguments<T, F>& p;
+  int warp, lane;
 
-  // What the end needs, on its way from the beginning.
-  uint32_t b[kGroups<kRank>][kRank / 16][4][2];
-  uint4 y[kGroups<kRank>][kFragments][2];
-  const auto column = [&](int g) { return ((int64_t(g) * kWarps + warp) * gridDim.x + blockIdx.x) * kGroup; };
-  const auto place = [&](int g, int m, int half) {
-    return p.y + (16 * m + 8 * half + lane / 4) * p.y_ld + column(g) + lane % 4 * 8;
-  };
-  const auto inside = [&](int g, int m, int half) {
-    return 16 * m + 8 * half + lane / 4 < p.rows && column(g) + lane % 4 * 8 < p.cols;
-  };
-#pragma unroll
-  for (int g = 0; g < kGroups<kRank>; ++g) {
-    load_up<T, F, kRank>(b[g], p, column(g), lane);
-#pragma unroll
-    for (int m = 0; m < kFragments; ++m)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        y[g][m][half] = {};
-        if (inside(g, m, half)) y[g][m][half] = *reinterpret_cast<const uint4*>(place(g, m, half));
-      }
+  __device__ __forceinline__ int64_t column(int g) const {
+    return ((int64_t(g) * kWarps + warp) * gridDim.x + blockIdx.x) * kGroup;
   }
+  __device__ __forceinline__ T* at(int g, int m, int half) const {
+    return p.y + (16 * m + 8 * half + lane / 4) * p.y_ld + column(g) + lane % 4 * 8;
+  }
+  __device__ __forceinline__ bool inside(int g, int m, int half) const {
+    return 16 * m + 8 * half + lane / 4 < p.rows && column(g) + lane % 4 * 8 < p.cols;
+  }
+};
 
-  const int steps = int((p.low.depth + kStep - 1) / kStep);
-  float sum[kFragments][kRank / 8][4] = {};
-  low_steps<T, F, kRank, kFragments>(sum, p.low, 0, p.rows, p.rank, steps * part / kCluster + warp,
-                                     steps * (part + 1) / kCluster, lane);
+// Inputs of the epilogue, loaded from the beginning on.
+template <class T, int kRank, int kFragments>
+struct LoadedEarly {
+  uint32_t up[kGroups<kRank>][kRank / 16][4][2];
+  uint4 y[kGroups<kRank>][kFragments][2];
 
+  template <class F>
+  __device__ __forceinline__ explicit LoadedEarly(const OutputPlace<T, F>& place) {
+#pragma unroll
+    for (int g = 0; g < kGroups<kRank>; ++g) {
+      load_up<T, F, kRank>(up[g], place.p, place.column(g), place.lane);
+#pragma unroll
+      for (int m = 0; m < kFragments; ++m)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          y[g][m][half] = {};
+          if (place.inside(g, m, half)) y[g][m][half] = *reinterpret_cast<const uint4*>(place.at(g, m, half));
+        }
+    }
+  }
+};
+
+// s from the sums of all warps and blocks of the cluster, each block for itself.
+template <class T, class F, int kRows, int kRank>
+__device__ __forceinline__ void gather_low(ProductShared<T, kRows, kRank>& shared, const ProductArguments<T, F>& p,
+                                           const float (&sum)[kRows / 16][kRank / 8][4], int block, int warp,
+                                           int lane) {
   put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
   cluster_wait();  // the other blocks' barriers are there
   __syncthreads();
   if (threadIdx.x == 0) barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
   for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
     const int row = i / (kRank / 4), col = i % (kRank / 4) * 4;
-    const float4 total = block_sum<kRows, kRank>(shared.partials, row, col);
+    const float4 total = sum_of_warps<kRows, kRank>(shared.partials, row, col);
     for (int peer = 0; peer < kCluster; ++peer)
-      push(&shared.inbox.from[part * kRows + row][col], total, &shared.inbox.arrived, peer);
+      push(&shared.inbox.from[block * kRows + row][col], total, &shared.inbox.arrived, peer);
   }
   barrier_wait_cluster(&shared.inbox.arrived, 0);
   for (int i = threadIdx.x; i < kRows * kRank; i += kThreads) {
@@ -276,11 +271,58 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArgum
     float total = 0;
 #pragma unroll
     for (int peer = 0; peer < kCluster; ++peer) total += shared.inbox.from[peer * kRows + row][r];
-    s[row * kSLd + r] = from_float<T>(p.scale * total);
+    shared.s[row * shared.kSLd + r] = from_float<T>(p.scale * total);
     if (p.saved && blockIdx.x == 0 && row < p.rows && r < p.rank) p.saved[row * p.saved_ld + r] = from_float<T>(total);
   }
   __syncthreads();
+}
 
+// y += s up^T for rows of fragment m and the columns of group g; `a` is s as mma's operand.
+template <class T, int kRank, int kFragments, class F>
+__device__ __forceinline__ void add_to_y(const OutputPlace<T, F>& place, const LoadedEarly<T, kRank, kFragments>& early,
+                                         const uint2 (&a)[kRank / 16][2], int g, int m) {
+  float out[4][4] = {};
+#pragma unroll
+  for (int k = 0; k < kRank / 16; ++k) {
+    const uint32_t operand[4] = {a[k][0].x, a[k][1].x, a[k][0].y, a[k][1].y};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) mma<T>(out[n], operand, early.up[g][k][n][0], early.up[g][k][n][1]);
+  }
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    if (!place.inside(g, m, half)) continue;
+    const uint4& y = early.y[g][m][half];
+    uint32_t words[4] = {y.x, y.y, y.z, y.w};
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const auto before = *reinterpret_cast<const Pack<T, 2>*>(&words[n]);
+      words[n] =
+          pack<T>(to_float(before.value[0]) + out[n][2 * half], to_float(before.value[1]) + out[n][2 * half + 1]);
+    }
+    *reinterpret_cast<uint4*>(place.at(g, m, half)) = make_uint4(words[0], words[1], words[2], words[3]);
+  }
+}
+
+// Each cluster computes all of s and some of y's columns.
+template <class T, class F, int kRank, int kFragments>
+__global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArguments<T, F> p) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kRows = 16 * kFragments;
+  extern __shared__ __align__(16) char memory[];
+  auto& shared = *reinterpret_cast<ProductShared<T, kRows, kRank>*>(memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = int(blockIdx.x) % kCluster;
+  launch_dependents();
+  if (threadIdx.x == 0) shared.inbox.open();
+  cluster_arrive();
+  wait_for_previous();
+
+  const OutputPlace<T, F> place{p, warp, lane};
+  const LoadedEarly<T, kRank, kFragments> early(place);
+  const int steps = int(ceil_div(p.low.depth, kStep));
+  float sum[kFragments][kRank / 8][4] = {};
+  low_steps<T, F, kRank, kFragments>(sum, p.low, 0, p.rows, p.rank, steps * block / kCluster + warp,
+                                     steps * (block + 1) / kCluster, lane);
+  gather_low(shared, p, sum, block, warp, lane);
 #pragma unroll
   for (int m = 0; m < kFragments; ++m) {
     uint2 a[kRank / 16][2];
@@ -288,29 +330,10 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArgum
     for (int k = 0; k < kRank / 16; ++k)
 #pragma unroll
       for (int half = 0; half < 2; ++half)
-        a[k][half] = *reinterpret_cast<const uint2*>(s + (16 * m + 8 * half + lane / 4) * kSLd + 16 * k + lane % 4 * 4);
+        a[k][half] = *reinterpret_cast<const uint2*>(shared.s + (16 * m + 8 * half + lane / 4) * shared.kSLd + 16 * k +
+                                                     lane % 4 * 4);
 #pragma unroll
-    for (int g = 0; g < kGroups<kRank>; ++g) {
-      float out[4][4] = {};
-#pragma unroll
-      for (int k = 0; k < kRank / 16; ++k) {
-        const uint32_t operand[4] = {a[k][0].x, a[k][1].x, a[k][0].y, a[k][1].y};
-#pragma unroll
-        for (int n = 0; n < 4; ++n) mma<T>(out[n], operand, b[g][k][n][0], b[g][k][n][1]);
-      }
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        if (!inside(g, m, half)) continue;
-        uint32_t words[4] = {y[g][m][half].x, y[g][m][half].y, y[g][m][half].z, y[g][m][half].w};
-#pragma unroll
-        for (int n = 0; n < 4; ++n) {
-          const auto before = *reinterpret_cast<const Pack<T, 2>*>(&words[n]);
-          words[n] =
-              pair<T>(to_float(before.value[0]) + out[n][2 * half], to_float(before.value[1]) + out[n][2 * half + 1]);
-        }
-        *reinterpret_cast<uint4*>(place(g, m, half)) = make_uint4(words[0], words[1], words[2], words[3]);
-      }
-    }
+    for (int g = 0; g < kGroups<kRank>; ++g) add_to_y(place, early, a, g, m);
   }
 #endif
 }
@@ -357,8 +380,8 @@ struct GradientShared {
   };
 };
 
-// All blocks of a grid wait for each other: its highest bit turns when the last of them came, and the others are zero
-// again. Waiting for the value of before works as nobody can be through before this block came.
+// A barrier of all blocks of a grid: its highest bit flips when the last of them has come, and the lower bits are zero
+// again. Waiting for a change of the old value works, as no block can be through before this one came.
 __device__ uint32_t grid_barrier;
 
 [[maybe_unused]] __device__ __forceinline__ uint32_t grid_barrier_value() {
@@ -382,7 +405,7 @@ __device__ __forceinline__ void load_chunk(uint4 (&x)[8], const GradientTask<T>&
 }
 
 // sum += s^T x over 32 rows, for 16 ranks and 64 columns: lane l gets columns 16 (l % 4) and following of ranks l / 4
-// and l / 4 + 8. `s` is what s^T has of the thread's rows for these ranks.
+// and l / 4 + 8. `s` is the part of s^T for the thread's rows and these ranks.
 template <class T>
 __device__ __forceinline__ void add_chunk(float (&sum)[8][4], const uint4 (&s)[2], const uint4 (&x)[8]) {
   const uint32_t a[2][4] = {{s[0].x, s[1].x, s[0].y, s[1].y}, {s[0].z, s[1].z, s[0].w, s[1].w}};
@@ -404,18 +427,141 @@ __device__ __forceinline__ void add_chunk(float (&sum)[8][4], const uint4 (&s)[2
     }
 }
 
+// A tile of either gradient.
+struct GradientTile {
+  bool second;
+  int64_t first_col;
+
+  template <class T, class F>
+  __device__ __forceinline__ GradientTile(const GradientArguments<T, F>& p, int tile)
+      : second(tile >= p.task[0].tiles), first_col(int64_t(second ? tile - p.task[0].tiles : tile) * kColumns) {}
+};
+
+// One round of chunks of a tile's x, those of this warp.
+template <int kRank, class T, class F>
+__device__ __forceinline__ void load_round(uint4 (&x)[kPrefetch<kRank>][8], const GradientArguments<T, F>& p, int tile,
+                                           int round, int row_warp, int lane) {
+  const GradientTile of(p, tile);
+#pragma unroll
+  for (int i = 0; i < kPrefetch<kRank>; ++i)
+    load_chunk(x[i], p.task[of.second],
+               int64_t((round * kPrefetch<kRank> + i) * GradientShape<kRank>::kRowWarps + row_warp) * 32, p.rows,
+               of.first_col, lane);
+}
+
+// s or ds from the sums of all warps and blocks of a cluster, to low_t; each block has some of the rows.
+template <class T, class F, int kRows, int kRank>
+__device__ __forceinline__ void share_low(GradientShared<kRows, kRank>& shared, const GradientArguments<T, F>& p,
+                                          const float (&sum)[kRows / 16][kRank / 8][4], int unit, int cluster, int warp,
+                                          int lane) {
+  const int block = int(blockIdx.x) % cluster, share = kRows / cluster;
+  put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
+  if (cluster > 1) cluster_wait();  // the other blocks' barriers are there
+  __syncthreads();
+  if (cluster > 1 && threadIdx.x == 0) barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
+  for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
+    const int row = i / (kRank / 4), col = i % (kRank / 4) * 4, owner = row / share;
+    const float4 total = sum_of_warps<kRows, kRank>(shared.partials, row, col);
+    float* const to = &shared.inbox.from[block * share + row % share][col];
+    if (cluster > 1)
+      push(to, total, &shared.inbox.arrived, owner);
+    else
+      *reinterpret_cast<float4*>(to) = total;
+  }
+  if (cluster > 1)
+    barrier_wait_cluster(&shared.inbox.arrived, 0);
+  else
+    __syncthreads();
+  const float scale = p.low_scale[unit / p.row_tiles];
+  for (int i = threadIdx.x; i < share / 4 * kRank; i += kThreads) {
+    const int r = i % kRank, row = i / kRank * 4;
+    float total[4] = {};
+    for (int peer = 0; peer < cluster; ++peer)
+#pragma unroll
+      for (int j = 0; j < 4; ++j) total[j] += shared.inbox.from[peer * share + row + j][r];
+    Pack<T, 4> four;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) four.value[j] = from_float<T>(scale * total[j]);
+    const int64_t at = int64_t(unit % p.row_tiles) * kRows + block * share + row;
+    *reinterpret_cast<Pack<T, 4>*>(p.low_t + (int64_t(unit / p.row_tiles) * kRank + r) * p.padded_rows + at) = four;
+  }
+}
+
+// This warp's sum of a tile, over its chunks of rows. The first round of x may have been loaded.
+template <int kRank, class T, class F>
+__device__ __forceinline__ void sum_tile(float (&grad)[8][4], uint4 (&x)[kPrefetch<kRank>][8], bool loaded,
+                                         const GradientArguments<T, F>& p, int tile, int warp, int lane) {
+  using Shape = GradientShape<kRank>;
+  const int rank_warp = warp % Shape::kRankWarps, row_warp = warp / Shape::kRankWarps;
+  const int chunks = int(p.padded_rows / 32);
+  const T* const low = p.low_t +
+                       (int64_t(GradientTile(p, tile).second) * kRank + 16 * rank_warp + lane / 4) * p.padded_rows +
+                       lane % 4 * 8;
+  for (int round = 0; round * kPrefetch<kRank> * Shape::kRowWarps < chunks; ++round) {
+    if (round > 0 || !loaded) load_round<kRank>(x, p, tile, round, row_warp, lane);
+    uint4 s[kPrefetch<kRank>][2];
+#pragma unroll
+    for (int i = 0; i < kPrefetch<kRank>; ++i) {
+      const int chunk = (round * kPrefetch<kRank> + i) * Shape::kRowWarps + row_warp;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        s[i][half] = {};
+        if (chunk < chunks)
+          s[i][half] = __ldcg(reinterpret_cast<const uint4*>(low + 8 * half * p.padded_rows + chunk * 32));
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kPrefetch<kRank>; ++i) add_chunk<T>(grad, s[i], x[i]);
+  }
+}
+
+// Adds up the warps' sums of a tile and stores them.
+template <int kRows, int kRank, class T, class F>
+__device__ __forceinline__ void store_tile(GradientShared<kRows, kRank>& shared, const float (&grad)[8][4],
+                                           const GradientArguments<T, F>& p, int tile, int warp, int lane) {
+  using Shape = GradientShape<kRank>;
+  const int rank_warp = warp % Shape::kRankWarps, row_warp = warp / Shape::kRankWarps;
+#pragma unroll
+  for (int half = 0; half < 2; ++half)
+#pragma unroll
+    for (int c = 0; c < 16; c += 4) {
+      const auto at = [&](int i) { return grad[i % 8][2 * half + i / 8]; };
+      *reinterpret_cast<float4*>(&shared.sums[row_warp][16 * rank_warp + 8 * half + lane / 4][lane % 4 * 16 + c]) =
+          make_float4(at(c), at(c + 1), at(c + 2), at(c + 3));
+    }
+  __syncthreads();
+  const GradientTile of(p, tile);
+  const GradientTask<T>& task = p.task[of.second];
+  const bool by_column = task.rank_step == 1;  // neighbouring threads get neighbouring ranks, or else columns
+  for (int i = threadIdx.x; i < kRank * kColumns / 4; i += kThreads) {
+    const int r = by_column ? i % kRank : i / (kColumns / 4);
+    const int col = (by_column ? i / kRank : i % (kColumns / 4)) * 4;
+    float4 total{};
+#pragma unroll
+    for (int w = 0; w < Shape::kRowWarps; ++w) add(total, *reinterpret_cast<const float4*>(&shared.sums[w][r][col]));
+    if (r >= p.rank || of.first_col + col >= task.cols) continue;  // in eights, so all four are inside
+    const float scaled[4] = {task.scale * total.x, task.scale * total.y, task.scale * total.z, task.scale * total.w};
+    float* const out = task.out + (of.first_col + col) * task.col_step + r * task.rank_step;
+    if (task.col_step == 1 && aligned(out)) {
+      *reinterpret_cast<float4*>(out) = make_float4(scaled[0], scaled[1], scaled[2], scaled[3]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) out[j * task.col_step] = scaled[j];
+    }
+  }
+  __syncthreads();
+}
+
 // s and ds, by the first clusters; then, after all blocks have met, the tiles of both gradients.
 template <class T, class F, int kRank, int kFragments>
 __global__ void __launch_bounds__(kThreads, 1)
     gradients_kernel(const __grid_constant__ GradientArguments<T, F> p, const int cluster) {
 #if __CUDA_ARCH__ >= 900
-  using Shape = GradientShape<kRank>;
   constexpr int kRows = 16 * kFragments;
   extern __shared__ __align__(16) char memory[];
   auto& shared = *reinterpret_cast<GradientShared<kRows, kRank>*>(memory);
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = int(blockIdx.x) % cluster;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = int(blockIdx.x) % cluster;
   const int unit = int(blockIdx.x) / cluster, units = p.count * p.row_tiles;
-  const int share = kRows / cluster;  // rows that each block of the cluster adds up
   launch_dependents();
   if (cluster > 1) {
     if (threadIdx.x == 0) shared.inbox.open();
@@ -427,59 +573,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   float sum[kFragments][kRank / 8][4] = {};
   if (unit < units) {
     const LowOperands<F>& low = p.low[unit / p.row_tiles];
-    const int steps = int((low.depth + kStep - 1) / kStep);
+    const int steps = int(ceil_div(low.depth, kStep));
     low_steps<T, F, kRank, kFragments>(sum, low, int64_t(unit % p.row_tiles) * kRows, p.rows, p.rank,
-                                       steps * part / cluster + warp, steps * (part + 1) / cluster, lane);
+                                       steps * block / cluster + warp, steps * (block + 1) / cluster, lane);
   }
-
   // The first rows of the first tile, on their way while s is completed.
-  const int rank_warp = warp % Shape::kRankWarps, row_warp = warp / Shape::kRankWarps;
   const int tiles = p.task[0].tiles + p.task[1].tiles;
   uint4 x[kPrefetch<kRank>][8];
-  const auto load = [&](int tile, int round) {
-    const bool second = tile >= p.task[0].tiles;
-    const int64_t col = int64_t(second ? tile - p.task[0].tiles : tile) * kColumns;
-#pragma unroll
-    for (int i = 0; i < kPrefetch<kRank>; ++i)
-      load_chunk(x[i], p.task[second], int64_t((round * kPrefetch<kRank> + i) * Shape::kRowWarps + row_warp) * 32,
-                 p.rows, col, lane);
-  };
-  if (int(blockIdx.x) < tiles) load(int(blockIdx.x), 0);
-
-  if (unit < units) {
-    put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
-    if (cluster > 1) cluster_wait();  // the other blocks' barriers are there
-    __syncthreads();
-    if (cluster > 1 && threadIdx.x == 0) barrier_expect(&shared.inbox.arrived, int(sizeof(shared.inbox.from)));
-    for (int i = threadIdx.x; i < kRows * kRank / 4; i += kThreads) {
-      const int row = i / (kRank / 4), col = i % (kRank / 4) * 4, owner = row / share;
-      const float4 total = block_sum<kRows, kRank>(shared.partials, row, col);
-      float* const to = &shared.inbox.from[part * share + row % share][col];
-      if (cluster > 1)
-        push(to, total, &shared.inbox.arrived, owner);
-      else
-        *reinterpret_cast<float4*>(to) = total;
-    }
-    if (cluster > 1)
-      barrier_wait_cluster(&shared.inbox.arrived, 0);
-    else
-      __syncthreads();
-    const float scale = p.low_scale[unit / p.row_tiles];
-    for (int i = threadIdx.x; i < share / 4 * kRank; i += kThreads) {
-      const int r = i % kRank, row = i / kRank * 4;
-      float total[4] = {};
-      for (int peer = 0; peer < cluster; ++peer)
-#pragma unroll
-        for (int j = 0; j < 4; ++j) total[j] += shared.inbox.from[peer * share + row + j][r];
-      Pack<T, 4> four;
-#pragma unroll
-      for (int j = 0; j < 4; ++j) four.value[j] = from_float<T>(scale * total[j]);
-      const int64_t at = int64_t(unit % p.row_tiles) * kRows + part * share + row;
-      *reinterpret_cast<Pack<T, 4>*>(p.low_t + (int64_t(unit / p.row_tiles) * kRank + r) * p.padded_rows + at) = four;
-    }
-  } else if (cluster > 1) {
+  if (int(blockIdx.x) < tiles)
+    load_round<kRank>(x, p, int(blockIdx.x), 0, warp / GradientShape<kRank>::kRankWarps, lane);
+  if (unit < units)
+    share_low(shared, p, sum, unit, cluster, warp, lane);
+  else if (cluster > 1)
     cluster_wait();
-  }
   __syncthreads();
   if (threadIdx.x == 0) {
     grid_barrier_arrive();
@@ -488,63 +594,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   __syncthreads();
 
-  const int chunks = int(p.padded_rows / 32);
   for (int tile = int(blockIdx.x); tile < tiles; tile += int(gridDim.x)) {
-    const bool second = tile >= p.task[0].tiles;
-    const GradientTask<T>& task = p.task[second];
-    const int64_t first_col = int64_t(second ? tile - p.task[0].tiles : tile) * kColumns;
-    const T* const low = p.low_t + (int64_t(second) * kRank + 16 * rank_warp + lane / 4) * p.padded_rows + lane % 4 * 8;
     float grad[8][4] = {};
-    for (int round = 0; round * kPrefetch<kRank> * Shape::kRowWarps < chunks; ++round) {
-      if (round > 0 || tile != int(blockIdx.x)) load(tile, round);
-      uint4 s[kPrefetch<kRank>][2];
-#pragma unroll
-      for (int i = 0; i < kPrefetch<kRank>; ++i) {
-        const int chunk = (round * kPrefetch<kRank> + i) * Shape::kRowWarps + row_warp;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-          s[i][half] = {};
-          if (chunk < chunks)
-            s[i][half] = __ldcg(reinterpret_cast<const uint4*>(low + 8 * half * p.padded_rows + chunk * 32));
-        }
-      }
-#pragma unroll
-      for (int i = 0; i < kPrefetch<kRank>; ++i) add_chunk<T>(grad, s[i], x[i]);
-    }
-
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-#pragma unroll
-      for (int c = 0; c < 16; c += 4) {
-        const auto at = [&](int i) { return grad[i % 8][2 * half + i / 8]; };
-        *reinterpret_cast<float4*>(&shared.sums[row_warp][16 * rank_warp + 8 * half + lane / 4][lane % 4 * 16 + c]) =
-            make_float4(at(c), at(c + 1), at(c + 2), at(c + 3));
-      }
-    __syncthreads();
-    const bool by_column = task.rank_step == 1;  // neighbouring threads get neighbouring ranks, or else columns
-    for (int i = threadIdx.x; i < kRank * kColumns / 4; i += kThreads) {
-      const int r = by_column ? i % kRank : i / (kColumns / 4);
-      const int col = (by_column ? i / kRank : i % (kColumns / 4)) * 4;
-      float total[4] = {};
-#pragma unroll
-      for (int w = 0; w < Shape::kRowWarps; ++w) {
-        const float4 part = *reinterpret_cast<const float4*>(&shared.sums[w][r][col]);
-        total[0] += part.x;
-        total[1] += part.y;
-        total[2] += part.z;
-        total[3] += part.w;
-      }
-      if (r >= p.rank || first_col + col >= task.cols) continue;  // in eights, so all four are inside
-      float* const out = task.out + (first_col + col) * task.col_step + r * task.rank_step;
-      if (task.col_step == 1 && reinterpret_cast<uintptr_t>(out) % 16 == 0) {
-        *reinterpret_cast<float4*>(out) =
-            make_float4(task.scale * total[0], task.scale * total[1], task.scale * total[2], task.scale * total[3]);
-      } else {
-#pragma unroll
-        for (int j = 0; j < 4; ++j) out[j * task.col_step] = task.scale * total[j];
-      }
-    }
-    __syncthreads();
+    sum_tile<kRank>(grad, x, tile == int(blockIdx.x), p, tile, warp, lane);
+    store_tile(shared, grad, p, tile, warp, lane);
   }
 #endif
 }
@@ -554,9 +607,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 // Calls g with the types of the activations and of the factors.
 template <class G>
 void with_types(DType activations, DType factors, const G& g) {
-  dispatch_float(activations, [&]<class T>(Type<T> type) {
-    if constexpr (!std::is_same_v<T, float>) factors == DType::f32 ? g(type, Type<float>()) : g(type, type);
-  });
+  dispatch_16bit(activations, [&](auto type) { factors == DType::f32 ? g(type, Type<float>()) : g(type, type); });
 }
 
 template <class F>
@@ -566,10 +617,10 @@ LowOperands<F> operands(const DeviceMatrix& x, const DeviceMatrix& f) {
 
 constexpr int64_t kAdapterRows = 32, kTileRows = 32;
 
-// A little below what is there, so that clusters fit however the multiprocessors are grouped.
+// A little below the number of SMs, so that clusters fit however the SMs are grouped.
 int blocks_at_once(const Gpu& gpu) { return gpu.multiprocessors() * 31 / 32; }
 
-int row_tiles(int64_t rows) { return int((rows + kTileRows - 1) / kTileRows); }
+int row_tiles(int64_t rows) { return int(ceil_div(rows, kTileRows)); }
 
 // How many blocks share a reduction, so that all run at once and about half of the warps have a step to do.
 int cluster_size(const CudaBackend& cuda, int units, int64_t depth) {
@@ -578,11 +629,31 @@ int cluster_size(const CudaBackend& cuda, int units, int64_t depth) {
   return size;
 }
 
+// Whether the device has room for all clusters of a launch at once.
+template <class Kernel>
+bool all_clusters_at_once(Kernel kernel, const Launch& l) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {unsigned(l.cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = l.grid;
+  config.blockDim = l.block;
+  config.dynamicSmemBytes = l.shared_bytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  const int bytes = int(l.shared_bytes);
+  const bool asked = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes) == cudaSuccess &&
+                     cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess;
+  if (!asked) cudaGetLastError();  // no launch has to report it
+  return asked && clusters * l.cluster >= int(l.grid.x);
+}
+
 }  // namespace
 
 bool few_rows_fit(const Gpu& gpu, const AdapterProduct& p, int64_t rank) {
   return gpu.capability() == 90 && p.x.rows <= kAdapterRows && rank <= kWidestRankTile && !p.y.transposed &&
-         p.y.ld % 8 == 0 && p.y.cols % 8 == 0 && reinterpret_cast<uintptr_t>(p.y.data) % 16 == 0;
+         p.y.ld % 8 == 0 && p.y.cols % 8 == 0 && aligned(p.y.data);
 }
 
 bool few_rows_fit(const Gpu& gpu, int64_t rows, int64_t rank) {
@@ -604,7 +675,7 @@ void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
                                            p.scale};
     with_rank_tile(p.down.rows, [&](auto rank) {
       constexpr int64_t kClusterColumns = kCluster * kWarps * kGroups<rank> * kGroup;
-      const int64_t clusters = (p.y.cols + kClusterColumns - 1) / kClusterColumns;
+      const int64_t clusters = ceil_div(p.y.cols, kClusterColumns);
       const bool few = p.x.rows <= 16;
       const auto kernel = few ? product_kernel<T, F, rank, 1> : product_kernel<T, F, rank, 2>;
       const size_t bytes = few ? sizeof(ProductShared<T, 16, rank>) : sizeof(ProductShared<T, 32, rank>);
@@ -614,7 +685,8 @@ void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
   });
 }
 
-void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
+bool few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
+  bool fits = false;
   with_types(g.x.dtype, g.down.dtype, [&]<class T, class F>(Type<T>, Type<F>) {
     with_rank_tile(g.down.rows, [&](auto rank) {
       constexpr int kRows = int(kTileRows);
@@ -623,20 +695,13 @@ void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
       p.row_tiles = row_tiles(p.rows);
       p.padded_rows = p.row_tiles * kRows;
       p.rank = int(g.down.rows);
-      const Scratch low(cuda, size_t(2 * rank * p.padded_rows) * sizeof(T));
-      p.low_t = low.as<T>();
       const auto add = [&](const LowOperands<F>& from, float low_scale, const DeviceMatrix& x, const DeviceMatrix& out,
                            float scale) {
         p.low[p.count] = from;
         p.low_scale[p.count] = low_scale;
-        p.task[p.count++] = {static_cast<const T*>(x.data),
-                             static_cast<float*>(out.data),
-                             x.ld,
-                             x.cols,
-                             out.transposed ? 1 : out.ld,
-                             out.transposed ? out.ld : 1,
-                             int((x.cols + kColumns - 1) / kColumns),
-                             scale};
+        p.task[p.count++] = {
+            static_cast<const T*>(x.data), static_cast<float*>(out.data),   x.ld, x.cols, out.transposed ? 1 : out.ld,
+            out.transposed ? out.ld : 1,   int(ceil_div(x.cols, kColumns)), scale};
       };
       if (g.dup.data) add(operands<F>(g.x, g.down.t()), 1, g.dy, g.dup, g.scale);
       if (g.ddown.data) add(operands<F>(g.dy, g.up), g.scale, g.x, g.ddown.t(), 1);
@@ -644,12 +709,18 @@ void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
       const int cluster = cluster_size(cuda, units, std::max(g.x.cols, g.dy.cols));
       const int wanted = std::max(units * cluster, p.task[0].tiles + p.task[1].tiles);
       const int most = blocks_at_once(cuda) / cluster * cluster;
-      const int blocks = std::min(most, (wanted + cluster - 1) / cluster * cluster);
-      launch("adapter gradients", cuda.stream(),
-             {dim3(unsigned(blocks)), dim3(kThreads), sizeof(GradientShared<kRows, rank>), cluster, true},
-             gradients_kernel<T, F, rank, kRows / 16>, p, cluster);
+      const int blocks = std::min(most, ceil_div(wanted, cluster) * cluster);
+      const auto kernel = gradients_kernel<T, F, rank, kRows / 16>;
+      const Launch how{dim3(unsigned(blocks)), dim3(kThreads),      sizeof(GradientShared<kRows, rank>), cluster,
+                       /*overlap=*/true,       /*cooperative=*/true};
+      fits = all_clusters_at_once(kernel, how);
+      if (!fits) return;
+      const Scratch low(cuda, size_t(2 * rank * p.padded_rows) * sizeof(T));
+      p.low_t = low.as<T>();
+      launch("adapter gradients", cuda.stream(), how, kernel, p, cluster);
     });
   });
+  return fits;
 }
 
 }  // namespace wick

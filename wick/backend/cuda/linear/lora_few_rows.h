@@ -24,6 +24,7 @@ struct AdapterGradients {
 bool few_rows_fit(const Gpu& gpu, const AdapterProduct& p, int64_t rank);  // without the factors
 bool few_rows_fit(const Gpu& gpu, int64_t rows, int64_t rank);             // for the gradients
 void few_rows_product(CudaBackend& cuda, const AdapterProduct& p);
-void few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g);
+// False, and nothing done, where the device has no room for all blocks at once, which wait for each other.
+bool few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g);
 
 }  // namespace wick

@@ -2,8 +2,10 @@
 #include <bit>
 #include <cassert>
 
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/linear/blocks.h"
 #include "wick/backend/cuda/map/map.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
 
 namespace wick {
 namespace {
@@ -184,8 +186,8 @@ std::optional<Planes> planes_of(StridedIndex<2> index) {
   for (int d = 0; d < last; ++d) {
     if (index.stride[1][d] != 1 || index.shape[d] < kTileRows) continue;
     Planes planes{index.shape[d], index.shape[last], index.stride[0][d], index.stride[1][last], {}, {}, {}};
-    planes.down = Divisor((planes.rows + kTile - 1) / kTile);
-    planes.across = Divisor((planes.columns + kTile - 1) / kTile);
+    planes.down = Divisor(ceil_div(planes.rows, kTile));
+    planes.across = Divisor(ceil_div(planes.columns, kTile));
     index.shape[d] = index.shape[last] = 1;
     planes.batch = Walk(index);
     return planes;

@@ -2,12 +2,14 @@
 #include <cassert>
 #include <cmath>
 
-#include "wick/backend/cuda/device/any_float.cuh"
-#include "wick/backend/cuda/device/blocks.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/linear/blocks.cuh"
 #include "wick/backend/cuda/linear/blocks.h"
 #include "wick/backend/cuda/map/walk.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -83,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
   if (d < width) dtable.store(id * width + d, sum);
 }
 
-// The angle's rounding to f32 is part of what models were trained with, so the frequency is the nearest f32, too.
+// The angle's rounding to f32 is part of the models' training, so the frequency is the nearest f32, too.
 __global__ void __launch_bounds__(kThreads)
     timestep_sines(const AnyFloats y, int64_t y_row, int64_t y_column, const AnyFloats t, int64_t t_step, int64_t n,
                    int half, float log_period) {
@@ -130,7 +132,7 @@ void CudaBackend::embedding_backward(View dtable, View dy, View ids) {
   const DenseOutput output(*this, dtable);
   fill(output.view(), 0);
   if (n * width > 0) {
-    const dim3 blocks(unsigned(n), unsigned((width + kThreads - 1) / kThreads));
+    const dim3 blocks(unsigned(n), unsigned(ceil_div(width, kThreads)));
     embedding_gather<<<blocks, kThreads, 0, stream_>>>(AnyFloats(output.view()), AnyFloats(grads.view()),
                                                        positions.as<int64_t>(), n, width);
     cuda_launched("embedding_backward");
@@ -170,7 +172,7 @@ void CudaBackend::scatter_rows(View y, View x, View rows) {
 void CudaBackend::timestep_embedding(View y, View t, float max_period) {
   const int64_t n = t.numel(), half = y.dim(1) / 2;
   if (n * half == 0) return;
-  timestep_sines<<<unsigned((n * half + kThreads - 1) / kThreads), kThreads, 0, stream_>>>(
+  timestep_sines<<<unsigned(ceil_div(n * half, kThreads)), kThreads, 0, stream_>>>(
       AnyFloats(y), y.stride[0], y.stride[1], AnyFloats(t), t.stride[0], n, int(half), std::log(max_period));
   cuda_launched("timestep_embedding");
 }

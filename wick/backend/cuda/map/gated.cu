@@ -1,7 +1,9 @@
 // Gated activations: one half of a row times a function of the other.
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/map/rows.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -80,10 +82,10 @@ struct Grid {
   dim3 blocks, threads;
 
   Grid(int64_t rows, int64_t packs) {
-    const int64_t across = (packs + kThreads - 1) / kThreads;
-    threads.x = unsigned((packs + across * 32 - 1) / (across * 32) * 32);
+    const int64_t across = ceil_div(packs, kThreads);
+    threads.x = unsigned(ceil_div(packs, across * 32) * 32);
     threads.y = kThreads / threads.x;
-    blocks = dim3(unsigned((rows + threads.y - 1) / threads.y), unsigned((packs + threads.x - 1) / threads.x));
+    blocks = dim3(unsigned(ceil_div(rows, threads.y)), unsigned(ceil_div(packs, threads.x)));
   }
 };
 

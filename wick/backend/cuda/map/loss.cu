@@ -1,7 +1,9 @@
 // Mean squared error and cross-entropy.
-#include "wick/backend/cuda/device/total.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/map/map.cuh"
 #include "wick/backend/cuda/map/rows.cuh"
+#include "wick/backend/cuda/map/total.h"
 #include "wick/backend/cuda/runtime/dense.h"
 
 namespace wick {
@@ -127,7 +129,7 @@ void CudaBackend::cross_entropy(View loss, View dlogits, View logits, View targe
 
 void CudaBackend::mse(View loss, View a, View b) {
   const DenseInput left(*this, a), right(*this, b);
-  const int64_t n = a.numel(), blocks = std::clamp<int64_t>((n + 4 * kThreads - 1) / (4 * kThreads), 1, 1024);
+  const int64_t n = a.numel(), blocks = std::clamp<int64_t>(ceil_div(n, 4 * kThreads), 1, 1024);
   const Scratch partial(*this, size_t(blocks) * sizeof(double));
   squared_difference<<<unsigned(blocks), kThreads, 0, stream_>>>(partial.as<double>(), AnyFloats(left.view()),
                                                                  AnyFloats(right.view()), n);

@@ -2,9 +2,11 @@
 #pragma once
 
 #include "wick/backend/cuda/cuda.h"
-#include "wick/backend/cuda/device/any_float.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/map/walk.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 

@@ -2,8 +2,10 @@
 #include <cassert>
 
 #include "wick/backend/cuda/cuda.h"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/numbers.cuh"
 #include "wick/backend/cuda/device/philox.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -56,8 +58,8 @@ void launch(CudaBackend& cuda, const View& y, uint64_t seed, uint32_t stream, ui
   assert(y.dtype == DType::f32 && y.contiguous());
   const int64_t n = y.numel(), threads = (n + 3) / 4;
   if (n == 0) return;
-  fill_random<<<unsigned((threads + kThreads - 1) / kThreads), kThreads, 0, cuda.stream()>>>(y.as<float>(), n, seed,
-                                                                                             stream, position, make);
+  fill_random<<<unsigned(ceil_div(threads, kThreads)), kThreads, 0, cuda.stream()>>>(y.as<float>(), n, seed, stream,
+                                                                                     position, make);
   cuda_launched("fill_random");
 }
 

@@ -3,10 +3,13 @@
 #include <algorithm>
 #include <deque>
 
-#include "wick/backend/cuda/device/any_float.cuh"
-#include "wick/backend/cuda/device/slots.cuh"
-#include "wick/backend/cuda/device/total.cuh"
+#include "wick/backend/cuda/device/integers.h"
+#include "wick/backend/cuda/device/reduce.cuh"
+#include "wick/backend/cuda/map/slots.cuh"
+#include "wick/backend/cuda/map/total.h"
+#include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
 
 namespace wick {
 namespace {
@@ -138,13 +141,11 @@ Middle first_run(Shape& shape, const Shape& target) {
   return m;
 }
 
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 // Packs need whole rows of them.
 template <class T>
 bool in_packs(const View& x, int64_t row, int64_t rows) {
   constexpr int kWidth = Pack<T>::kSize;
-  return (row % kWidth == 0 || rows == 1) && reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
+  return (row % kWidth == 0 || rows == 1) && aligned(x.data);
 }
 
 template <class T, int kWidth>
@@ -206,8 +207,7 @@ struct SquaresSlot {
 __global__ void __launch_bounds__(kThreads)
     sum_of_squares_parts(double* partial, const __grid_constant__ SlotTable<SquaresSlot> table) {
   const auto [slot, begin, end] = part_of(table, blockIdx.x);
-  const bool aligned = reinterpret_cast<uintptr_t>(slot.data) % 16 == 0;
-  const int64_t whole = aligned ? end - (end - begin) % 4 : begin;
+  const int64_t whole = aligned(slot.data) ? end - (end - begin) % 4 : begin;
   double sum = 0;
 #pragma unroll 4
   for (int64_t i = begin + 4 * threadIdx.x; i < whole; i += 4 * kThreads) {
@@ -232,7 +232,7 @@ void CudaBackend::sum(View y, View x) {
   if (x.numel() == 0) return fill(y, 0);
   const DenseInput input(*this, x);
   const DenseOutput output(*this, y);
-  // One run of reduced axes at a time; the largest gain comes first, and what follows is small.
+  // One run of reduced axes at a time; the first brings the largest gain, and its result is small.
   std::deque<Scratch> held;
   View from = input.view();
   for (Shape shape = x.shape; shape != y.shape;) {

@@ -1,7 +1,10 @@
 // Rotary positions: pairs of features turned by given angles. A block turns all heads of some tokens, and a thread the
 // same pairs of several heads, so that it reads their angles once.
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/map/rows.cuh"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -159,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) sincosf(float(positions[i / pairs]) * frequencies[i % pairs], sin + i, cos + i);
 }
 
-// Of a view [B, T, H, D].
+// The heads of a view [B, T, H, D].
 template <class T>
 HeadsOf<T> heads_of(const View& v) {
   return {v.as<T>(), v.stride[0], v.stride[1], v.stride[2]};
@@ -194,15 +197,15 @@ class HeadsView {
   View view_;
 };
 
-// A block's threads: pairs of packs, heads, tokens; and its blocks. Of few tokens every head has threads of its own, a
-// warp a block, for which there is room beside the blocks of the kernel before.
+// A block's threads: pairs of packs, heads, tokens; and its blocks. For few tokens every head has threads of its own, a
+// warp per block, which finds room beside the blocks of the kernel before.
 Launch shape_of(const CudaBackend& cuda, int64_t tokens, int64_t heads, int64_t packs) {
   const int64_t across = std::min<int64_t>(packs, kThreads);
   const bool few = tokens * heads * across < int64_t(cuda.multiprocessors()) * kThreads;
   const int64_t most = std::max<int64_t>((few ? 32 : kThreads) / across, 1);
-  const int64_t down = std::min(few ? heads : (heads + kHeads - 1) / kHeads, most);
+  const int64_t down = std::min(few ? heads : ceil_div(heads, kHeads), most);
   const dim3 threads(unsigned(across), unsigned(down), unsigned(few ? 1 : std::min<int64_t>(most / down, 64)));
-  const dim3 blocks(unsigned((tokens + threads.z - 1) / threads.z), unsigned(few ? (heads + down - 1) / down : 1));
+  const dim3 blocks(unsigned(ceil_div(tokens, threads.z)), unsigned(few ? ceil_div(heads, down) : 1));
   return {blocks, threads, 0, 1, cuda.capability() >= 90};
 }
 
@@ -232,40 +235,39 @@ void CudaBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool
 void CudaBackend::rope_angles(View cos, View sin, View positions, View frequencies) {
   const int64_t count = cos.numel();
   if (count == 0) return;
-  angles_of<<<unsigned((count + kThreads - 1) / kThreads), kThreads, 0, stream_>>>(
+  angles_of<<<unsigned(ceil_div(count, kThreads)), kThreads, 0, stream_>>>(
       cos.as<float>(), sin.as<float>(), positions.as<const int32_t>(), frequencies.as<const float>(), count,
       int(frequencies.numel()));
   cuda_launched("rope_angles");
 }
 
-void CudaBackend::rope_into_cache(View turned, View keys, View values, View q, View k, View v, View cos, View sin,
-                                  RopePairs pairs, View rows) {
-  if (q.numel() == 0) return;
-  const std::initializer_list<View> all{turned, keys, values, q, k, v};
+void CudaBackend::rope_into_cache(const RopeIntoCacheArgs& a) {
+  if (a.q.numel() == 0) return;
+  const std::initializer_list<View> all{a.turned, a.keys, a.values, a.q, a.k, a.v};
   const bool direct =
-      std::all_of(all.begin(), all.end(), [&](const View& x) { return x.dtype == q.dtype && packs_heads(x); });
-  if (!direct || !cos.contiguous() || !sin.contiguous() || !aligned(cos.data) || !aligned(sin.data))
-    return Backend::rope_into_cache(turned, keys, values, q, k, v, cos, sin, pairs, rows);
-  const int64_t tokens = q.dim(1), all_tokens = q.dim(0) * tokens, half = q.dim(3) / 2;
-  const Angles angles{cos.as<const float>(), sin.as<const float>(), cos.rank() == 3 ? tokens * half : 0, 1};
-  dispatch_float(q.dtype, [&](auto type) {
+      std::all_of(all.begin(), all.end(), [&](const View& x) { return x.dtype == a.q.dtype && packs_heads(x); });
+  if (!direct || !a.cos.contiguous() || !a.sin.contiguous() || !aligned(a.cos.data) || !aligned(a.sin.data))
+    return ComposedBackend::rope_into_cache(a);
+  const int64_t tokens = a.q.dim(1), all_tokens = a.q.dim(0) * tokens, half = a.q.dim(3) / 2;
+  const Angles angles{a.cos.as<const float>(), a.sin.as<const float>(), a.cos.rank() == 3 ? tokens * half : 0, 1};
+  dispatch_float(a.q.dtype, [&](auto type) {
     using T = typename decltype(type)::type;
     constexpr int N = Pack<T>::kSize;
-    const IntoCache<T> a{heads_of<const T>(q),
-                         heads_of<const T>(k),
-                         heads_of<const T>(v),
-                         heads_of<T>(turned),
-                         heads_of<T>(keys),
-                         heads_of<T>(values),
-                         rows.as<const int32_t>(),
-                         rows.stride[0],
-                         rows.stride[1],
-                         int(q.dim(2)),
-                         int(k.dim(2)),
-                         cos.constant && sin.constant && rows.constant};
-    const auto kernel = pairs == RopePairs::halves ? turn_into_cache<T, N, true> : turn_into_cache<T, N, false>;
-    launch("rope_into_cache", stream_, shape_of(*this, all_tokens, a.heads + 2 * a.key_heads, half / N), kernel, a,
-           angles, all_tokens, int(tokens), int(half));
+    const IntoCache<T> call{heads_of<const T>(a.q),
+                            heads_of<const T>(a.k),
+                            heads_of<const T>(a.v),
+                            heads_of<T>(a.turned),
+                            heads_of<T>(a.keys),
+                            heads_of<T>(a.values),
+                            a.rows.as<const int32_t>(),
+                            a.rows.stride[0],
+                            a.rows.stride[1],
+                            int(a.q.dim(2)),
+                            int(a.k.dim(2)),
+                            a.cos.constant && a.sin.constant && a.rows.constant};
+    const auto kernel = a.pairs == RopePairs::halves ? turn_into_cache<T, N, true> : turn_into_cache<T, N, false>;
+    launch("rope_into_cache", stream_, shape_of(*this, all_tokens, call.heads + 2 * call.key_heads, half / N), kernel,
+           call, angles, all_tokens, int(tokens), int(half));
   });
 }
 

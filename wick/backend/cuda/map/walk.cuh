@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/map/strided.cuh"
 
 namespace wick {
@@ -101,7 +102,7 @@ bool packs(const StridedIndex<N>& index, int n, const View& view, int width) {
 }
 
 inline unsigned blocks_for(uint32_t items, uint32_t items_a_block) {
-  return unsigned((int64_t(items) + items_a_block - 1) / items_a_block);
+  return unsigned(ceil_div(int64_t(items), items_a_block));
 }
 
 }  // namespace wick

@@ -1,18 +1,19 @@
 // Group normalisation, forward and backward.
 //
 // An image [B, ..., C] is positions x channels and no group is ever gathered: all sums are taken per channel along the
-// rows as they lie in memory (device/tiles.cuh), and channels are joined into groups afterwards. Two phases each: sums
-// of chunks, then what is done with their totals. Of an image that the multiprocessors' shared memory holds, or half of
-// it, what is held is read once, in one launch whose blocks wait for each other between the phases. Else each phase is
-// a launch; the second starts while the first still runs. The second phase goes backwards through what it reads again:
-// the first left the end of it in the L2 cache.
+// rows as they lie in memory (norm/tiles.cuh), and channels are joined into groups afterwards. There are two phases
+// each: sums of chunks, then the use of their totals. As much of an image as fits the SMs' shared memory, if at least
+// half, is read once, in one launch whose blocks wait for each other between the phases. Else each phase is a launch;
+// the second starts while the first still runs. The second phase goes backwards through data it reads again: the first
+// left the end of it in the L2 cache.
 #include <cooperative_groups.h>
 
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/functions.cuh"
 #include "wick/backend/cuda/device/mma.cuh"
-#include "wick/backend/cuda/device/total.cuh"
+#include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/norm/tiles.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -125,7 +126,7 @@ __device__ __forceinline__ void for_groups(const GroupTiling& t, const TilePlace
     f(group);
 }
 
-// A block's own packs of one input, in dynamic shared memory. Each thread reads what it has written itself.
+// A block's own packs of one input, in dynamic shared memory. Each thread reads only packs that it wrote.
 template <class T, int N>
 __device__ __forceinline__ Strand<T> kept_packs(const GroupTiling& t, int input) {
   extern __shared__ __align__(16) char held[];
@@ -170,8 +171,8 @@ __device__ __forceinline__ double2 group_total(const double2* partial, const Gro
   return {warp_sum(total.x), warp_sum(total.y)};
 }
 
-// What a kernel knows of each channel of its tile, so that lanes of neighbouring columns find theirs side by side. Each
-// of the first threads fills the entry of one channel.
+// A kernel's data on each channel of its tile, laid out so that lanes of neighbouring columns find theirs side by side.
+// Each of the first threads fills the entry of one channel.
 template <int N>
 struct ChannelTable {
   float4 values[N * kTileColumns];
@@ -186,7 +187,7 @@ struct ChannelTable {
   }
 };
 
-// Calls f(j, numbers) for each channel of a pack, with what is known of it.
+// Calls f(j, numbers) for each channel of a pack, with its data.
 template <int N, class F>
 __device__ __forceinline__ void for_channels(const ChannelTable<N>& table, const GroupTiling& t, const TilePlace& at,
                                              const F& f) {
@@ -202,7 +203,7 @@ __device__ __forceinline__ float quick_sigmoid(float x) {
   return s;
 }
 
-// What sums of a group's values are distances from: any of them would do.
+// The value from which sums of a group's values are distances: any of them would do.
 template <class T>
 __device__ __forceinline__ double group_pivot(const RowsOf<const T>& x, const GroupTiling& t, int64_t image,
                                               int group) {
@@ -254,11 +255,11 @@ __device__ __forceinline__ void sum_distances(double2* partial, const RowsOf<con
 
 template <int N>
 struct NormaliseShared {
-  float3 statistics[N * kTileColumns];  // by group of the tile: mean, what its rounding lost, rstd
+  float3 statistics[N * kTileColumns];  // by group of the tile: mean, remainder of its rounding, rstd
   ChannelTable<N> table;
 };
 
-// What a forward pass takes and leaves, but for y.
+// Inputs and outputs of a forward pass, but for y.
 template <class T>
 struct GroupNormCall {
   float *mean, *rstd;
@@ -346,7 +347,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   normalise<kSilu, false>(y, call, t, at, shared, [] { wait_for_previous(); });
 }
 
-// Both phases, of an image of which t.kept turns are held in between.
+// Both phases, for an image of which t.kept turns are held in between.
 template <class T, int N, bool kSilu>
 __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
     group_norm_held(const RowsOf<T> y, const GroupNormCall<T> call, const GroupTiling t) {
@@ -362,7 +363,7 @@ __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
   normalise<kSilu, true>(y, call, t, at, shared.second, [] { cooperative_groups::this_grid().sync(); });
 }
 
-// Of one channel: mean, scale = rstd * w and shift give z = (x - mean) * scale + shift.
+// For one channel: mean, scale = rstd * w and shift give z = (x - mean) * scale + shift.
 template <bool kSilu>
 __device__ __forceinline__ float gradient_before_activation(float dy, float distance, const float4& c) {
   if (!kSilu) return dy;
@@ -386,7 +387,7 @@ struct GradientSumsShared {
   ChannelTable<N> table;
 };
 
-// What a backward pass takes and leaves, but for dx. channel_sums may be null.
+// Inputs and outputs of a backward pass, but for dx. channel_sums may be null.
 template <class T>
 struct GroupGradientCall {
   double2* partial;
@@ -545,12 +546,11 @@ __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
 template <class T>
 constexpr int kHeldPack = Pack<T>::kSize;
 
-// Bytes that a block holds, at least: of smaller images the L2 cache holds everything, and no block has to wait for
-// all.
+// The least bytes per block worth holding: the L2 cache holds all of a smaller image, and no block has to wait for all.
 constexpr size_t kWorthHolding = 64 << 10;
 
-// Whether the blocks are to hold what they can of `inputs` inputs of packs of `pack` elements, and how the image is cut
-// up then, or else.
+// Whether the blocks are to hold as much as they can of `inputs` inputs of packs of `pack` elements, and the tiling of
+// the image in either case.
 struct HeldPlan {
   GroupTiling tiling;
   Launch launch;
@@ -591,19 +591,19 @@ void dispatch_silu(bool silu, F&& f) {
 
 }  // namespace
 
-void CudaBackend::group_norm(View y, View mean, View rstd, View x, View w, View b, int groups, float eps, bool silu) {
-  if (x.numel() == 0) return;
-  const DType dtype = common_dtype({x, y});
-  const RowInput input(*this, x, dtype);
-  const RowOutput output(*this, y, dtype);
-  const DenseInput weight(*this, w, DType::f32), bias(*this, b, DType::f32);
-  const DenseOutput means(*this, mean, DType::f32), rstds(*this, rstd, DType::f32);
+void CudaBackend::group_norm(const GroupNormArgs& a) {
+  if (a.x.numel() == 0) return;
+  const DType dtype = common_dtype({a.x, a.y});
+  const RowInput input(*this, a.x, dtype);
+  const RowOutput output(*this, a.y, dtype);
+  const DenseInput weight(*this, a.w, DType::f32), bias(*this, a.b, DType::f32);
+  const DenseOutput means(*this, a.mean, DType::f32), rstds(*this, a.rstd, DType::f32);
   dispatch_packs(dtype, input.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(pack)::value;
-    dispatch_silu(silu, [&](auto activated) {
+    dispatch_silu(a.silu, [&](auto activated) {
       const auto whole = group_norm_held<T, kHeldPack<T>, activated.value>;
-      const HeldPlan plan(*this, x, groups, whole, N, int(sizeof(T)), 1);
+      const HeldPlan plan(*this, a.x, a.groups, whole, N, int(sizeof(T)), 1);
       const GroupTiling& t = plan.tiling;
       const Scratch partial(*this, t.sum_bytes());
       const GroupNormCall<T> call{means.as<float>(),
@@ -612,7 +612,7 @@ void CudaBackend::group_norm(View y, View mean, View rstd, View x, View w, View 
                                   input.rows<const T>(),
                                   weight.as<float>(),
                                   bias.as<float>(),
-                                  eps};
+                                  a.eps};
       if (plan.holds) return launch("group_norm", stream_, plan.launch, whole, output.rows<T>(), call, t);
       const Launch phase = overlapped(*this, t.blocks(), t.threads());
       launch("group_statistics", stream_, phase, group_statistics<T, N>, call, t);
@@ -624,42 +624,42 @@ void CudaBackend::group_norm(View y, View mean, View rstd, View x, View w, View 
   rstds.finish();
 }
 
-void CudaBackend::group_norm_backward(View dx, View dw, View db, View dy, View x, View w, View b, View mean, View rstd,
-                                      int groups, bool silu) {
-  if (x.numel() == 0) {
-    for (const View& v : {dw, db})
+void CudaBackend::group_norm_backward(const GroupNormArgs& a, const NormGradients& g) {
+  if (a.x.numel() == 0) {
+    for (const View& v : {g.dw, g.db})
       if (v) fill(v, 0);
     return;
   }
-  const DType dtype = common_dtype({x, dy, dx});
-  const RowInput input(*this, x, dtype), gradient(*this, dy, dtype);
-  const RowOutput output(*this, dx, dtype);
-  const DenseInput weight(*this, w, DType::f32), bias(*this, b, DType::f32);
-  const DenseInput means(*this, mean, DType::f32), rstds(*this, rstd, DType::f32);
-  const DenseOutput dweight(*this, dw, DType::f32), dbias(*this, db, DType::f32);
+  const DType dtype = common_dtype({a.x, g.dy, g.dx});
+  const RowInput input(*this, a.x, dtype), gradient(*this, g.dy, dtype);
+  const RowOutput output(*this, g.dx, dtype);
+  const DenseInput weight(*this, a.w, DType::f32), bias(*this, a.b, DType::f32);
+  const DenseInput means(*this, a.mean, DType::f32), rstds(*this, a.rstd, DType::f32);
+  const DenseOutput dweight(*this, g.dw, DType::f32), dbias(*this, g.db, DType::f32);
   const GroupStatistics statistics{means.as<float>(), rstds.as<float>(), weight.as<float>(), bias.as<float>()};
   dispatch_packs(dtype, input.packs() && gradient.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(pack)::value;
-    dispatch_silu(silu, [&](auto activated) {
+    dispatch_silu(a.silu, [&](auto activated) {
       const auto whole = group_gradient_held<T, kHeldPack<T>, activated.value>;
-      const HeldPlan plan(*this, x, groups, whole, N, int(sizeof(T)), 2);
+      const HeldPlan plan(*this, a.x, a.groups, whole, N, int(sizeof(T)), 2);
       const GroupTiling& t = plan.tiling;
       const Scratch partial(*this, t.sum_bytes());
-      const Scratch channel_sums(*this, dw || db ? size_t(t.images * t.chunks * t.channels) * sizeof(ChannelSums) : 0);
-      ChannelSums* const sums = dw || db ? channel_sums.as<ChannelSums>() : nullptr;
+      const Scratch channel_sums(*this,
+                                 g.dw || g.db ? size_t(t.images * t.chunks * t.channels) * sizeof(ChannelSums) : 0);
+      ChannelSums* const sums = g.dw || g.db ? channel_sums.as<ChannelSums>() : nullptr;
       const GroupGradientCall<T> call{partial.as<double2>(), sums, gradient.rows<const T>(), input.rows<const T>(),
                                       statistics};
-      if (dx && plan.holds) {
+      if (g.dx && plan.holds) {
         launch("group_norm_backward", stream_, plan.launch, whole, output.rows<T>(), call, t);
       } else {
         const Launch phase = overlapped(*this, t.blocks(), t.threads());
         launch("group_gradient_sums", stream_, phase, group_gradient_sums<T, N, activated.value>, call, t);
-        if (dx)
+        if (g.dx)
           launch("group_input_gradient", stream_, phase, group_input_gradient<T, N, activated.value>, output.rows<T>(),
                  call, t);
       }
-      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t, bool(dx));
+      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t, bool(g.dx));
     });
   });
   output.finish();

@@ -2,12 +2,13 @@
 // use; the sums over rows behind the gradients of weights and modulations are taken apart (device/tiles.cuh).
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/norm/tiles.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
 
-// What follows the normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image. Pointers
-// may be null.
+// The affine map behind the normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image.
+// Pointers may be null.
 template <class T>
 struct RowAffine {
   const float *w, *b;
@@ -130,7 +131,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 // RMS norm of a few rows, between two products of a few tokens, is all latency: a thread has one pack, and where the
-// weight is constant what it needs of it by the time that the row is there. w may be null.
+// weight is constant it loads its part before the row is there. w may be null.
 constexpr int kFewRowsThreads = 1024;
 
 template <class T, int N>
@@ -160,11 +161,11 @@ __global__ void __launch_bounds__(kFewRowsThreads)
   store_pack(y[row] + first, out);
 }
 
-// Of each of its two rows a thread of the gradient keeps fewer packs: more rows at a time are worth more.
+// Each thread of the gradient keeps fewer packs of its two rows: more rows at a time are worth more.
 constexpr int kGradientPacks = 3;
 
-// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) + residual with g = dy * gain; without a mean of x, none of g
-// either. The residual may be null.
+// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) + residual with g = dy * gain; without a mean of x the term
+// mean(g) is absent. The residual may be null.
 // Where the kernel before is one of this call whose results are not needed here (`beside`), it goes on meanwhile.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
@@ -209,7 +210,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(g[j]);
     store_pack(to + first, out);
   });
-  if (beside) wait_for_previous();  // so that whoever waits for this kernel waits for both
+  if (beside) wait_for_previous();  // so that a wait for this kernel is a wait for both
 }
 
 // Sums of dy and of dy * x_hat over the rows of each chunk.
@@ -222,7 +223,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const TilePlace at(t, N);
   if (N > 1) prefetch_tile(dy, at), prefetch_tile(x, at);
   wait_for_previous();
-  launch_dependents();  // now: row_norm_gradient does not wait for what lies before this
+  launch_dependents();  // now: row_norm_gradient does not wait for earlier kernels
   float first[N] = {}, second[N] = {};
   const int64_t x_step = t.rows * x.stride, dy_step = t.rows * dy.stride;
   int64_t row = at.first + at.row;
@@ -294,22 +295,22 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
   if (out.db) out.db[channel] = float(db);
 }
 
-// What follows the normalisation, brought into the layout and dtype that kernels want. Without a modulation all rows
-// are one image.
+// The inputs of the affine map, brought into the layout and dtype that kernels want. Without a modulation all rows are
+// one image.
 struct AffineInput {
   bool modulated;
   int64_t images, image_rows;
   DenseInput w, b;
   RowInput scale, shift;
 
-  AffineInput(CudaBackend& cuda, const View& x, const View& weight, const View& bias, const Modulation& m, DType dtype)
-      : modulated(m.scale || m.shift),
-        images(modulated ? x.dim(0) : 1),
-        image_rows(x.numel() / x.dim(-1) / images),
-        w(cuda, weight, DType::f32),
-        b(cuda, bias, DType::f32),
-        scale(cuda, m.scale, dtype),
-        shift(cuda, m.shift, dtype) {}
+  AffineInput(CudaBackend& cuda, const NormArgs& a, DType dtype)
+      : modulated(a.m.scale || a.m.shift),
+        images(modulated ? a.x.dim(0) : 1),
+        image_rows(a.x.numel() / a.x.dim(-1) / images),
+        w(cuda, a.w, DType::f32),
+        b(cuda, a.b, DType::f32),
+        scale(cuda, a.m.scale, dtype),
+        shift(cuda, a.m.shift, dtype) {}
   template <class T>
   RowAffine<T> of() const {
     return {w.as<float>(), b.as<float>(), scale.rows<const T>(), shift.rows<const T>(), image_rows};
@@ -317,29 +318,28 @@ struct AffineInput {
   bool packs() const { return aligned(w.view().data) && aligned(b.view().data) && scale.packs() && shift.packs(); }
 };
 
-void forward(CudaBackend& cuda, const View& y, const View& mean, const View& rstd, const View& x, const View& w,
-             const View& b, const Modulation& m, float eps, bool centred) {
-  if (x.numel() == 0) return;
-  const DType dtype = common_dtype({x, y, m.scale, m.shift});
-  const RowInput input(cuda, x, dtype);
-  const RowOutput output(cuda, y, dtype);
-  const AffineInput affine(cuda, x, w, b, m, dtype);
-  const DenseOutput means(cuda, mean, DType::f32), rstds(cuda, rstd, DType::f32);
-  const int64_t width = x.dim(-1), rows = x.numel() / width;
+void forward(CudaBackend& cuda, const NormArgs& a, bool centred) {
+  if (a.x.numel() == 0) return;
+  const DType dtype = common_dtype({a.x, a.y, a.m.scale, a.m.shift});
+  const RowInput input(cuda, a.x, dtype);
+  const RowOutput output(cuda, a.y, dtype);
+  const AffineInput affine(cuda, a, dtype);
+  const DenseOutput means(cuda, a.mean, DType::f32), rstds(cuda, a.rstd, DType::f32);
+  const int64_t width = a.x.dim(-1), rows = a.x.numel() / width;
   dispatch_packs(dtype, input.packs() && output.packs() && affine.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     const dim3 threads = row_threads(width / pack.value);
     if constexpr (pack.value > 1) {
-      const bool plain = !centred && !b && !m.scale && !m.shift, few = rows <= cuda.multiprocessors();
+      const bool plain = !centred && !a.b && !a.m.scale && !a.m.shift, few = rows <= cuda.multiprocessors();
       if (plain && few && threads.y == 1 && width / pack.value <= kFewRowsThreads)
         return launch("rms_norm_of_few_rows", cuda.stream(),
                       overlapped(cuda, unsigned(rows), unsigned((width / pack.value + 31) / 32 * 32)),
                       rms_norm_of_few_rows<T, pack.value>, output.rows<T>(), rstds.as<float>(), input.rows<const T>(),
-                      affine.w.as<float>(), !affine.w.view() || affine.w.view().constant, int(width), eps);
+                      affine.w.as<float>(), !affine.w.view() || affine.w.view().constant, int(width), a.eps);
     }
     launch("row_norm", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads), row_norm<T, pack.value>,
            output.rows<T>(), means.as<float>(), rstds.as<float>(), input.rows<const T>(), affine.of<T>(), rows,
-           int(width), eps, centred);
+           int(width), a.eps, centred);
   });
   output.finish();
   means.finish();
@@ -347,22 +347,20 @@ void forward(CudaBackend& cuda, const View& y, const View& mean, const View& rst
 }
 
 // Without a mean x was not centred.
-void backward(CudaBackend& cuda, const View& dx, const View& dw, const View& db, const Modulation& dm, const View& dy,
-              const View& x, const View& w, const View& b, const Modulation& m, const View& mean, const View& rstd,
-              const View& residual) {
-  const bool sums_wanted = dw || db || dm.scale || dm.shift;
-  if (x.numel() == 0) {
-    for (const View& v : {dw, db, dm.scale, dm.shift})
+void backward(CudaBackend& cuda, const NormArgs& a, const NormGradients& g) {
+  const bool sums_wanted = g.dw || g.db || g.dm.scale || g.dm.shift;
+  if (a.x.numel() == 0) {
+    for (const View& v : {g.dw, g.db, g.dm.scale, g.dm.shift})
       if (v) cuda.fill(v, 0);
     return;
   }
-  const DType dtype = common_dtype({x, dy, dx, residual, m.scale, m.shift, dm.scale, dm.shift});
-  const RowInput input(cuda, x, dtype), gradient(cuda, dy, dtype), more(cuda, residual, dtype);
-  const RowOutput output(cuda, dx, dtype), dscale(cuda, dm.scale, dtype), dshift(cuda, dm.shift, dtype);
-  const AffineInput affine(cuda, x, w, b, m, dtype);
-  const DenseInput means(cuda, mean, DType::f32), rstds(cuda, rstd, DType::f32);
-  const DenseOutput dweight(cuda, dw, DType::f32), dbias(cuda, db, DType::f32);
-  const int64_t width = x.dim(-1), rows = x.numel() / width;
+  const DType dtype = common_dtype({a.x, g.dy, g.dx, g.residual, a.m.scale, a.m.shift, g.dm.scale, g.dm.shift});
+  const RowInput input(cuda, a.x, dtype), gradient(cuda, g.dy, dtype), more(cuda, g.residual, dtype);
+  const RowOutput output(cuda, g.dx, dtype), dscale(cuda, g.dm.scale, dtype), dshift(cuda, g.dm.shift, dtype);
+  const AffineInput affine(cuda, a, dtype);
+  const DenseInput means(cuda, a.mean, DType::f32), rstds(cuda, a.rstd, DType::f32);
+  const DenseOutput dweight(cuda, g.dw, DType::f32), dbias(cuda, g.db, DType::f32);
+  const int64_t width = a.x.dim(-1), rows = a.x.numel() / width;
   const bool packs = input.packs() && gradient.packs() && more.packs() && output.packs() && affine.packs();
   dispatch_packs(dtype, packs, [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
@@ -381,7 +379,7 @@ void backward(CudaBackend& cuda, const View& dx, const View& dw, const View& db,
         finish_channel_sums(cuda, {dweight.as<float>(), dbias.as<float>()}, sums.as<ChannelSums>(), t);
       }
     }
-    if (!dx) return;
+    if (!g.dx) return;
     const dim3 threads = row_threads(width / N, kGradientPacks);
     launch("row_norm_gradient", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads),
            row_norm_gradient<T, N>, output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(),
@@ -396,22 +394,9 @@ void backward(CudaBackend& cuda, const View& dx, const View& dw, const View& db,
 
 }  // namespace
 
-void CudaBackend::layer_norm(View y, View mean, View rstd, View x, View w, View b, Modulation m, float eps) {
-  forward(*this, y, mean, rstd, x, w, b, m, eps, true);
-}
-
-void CudaBackend::layer_norm_backward(View dx, View dw, View db, Modulation dm, View dy, View x, View w, View b,
-                                      Modulation m, View mean, View rstd, View residual) {
-  backward(*this, dx, dw, db, dm, dy, x, w, b, m, mean, rstd, residual);
-}
-
-void CudaBackend::rms_norm(View y, View rstd, View x, View w, Modulation m, float eps) {
-  forward(*this, y, {}, rstd, x, w, {}, m, eps, false);
-}
-
-void CudaBackend::rms_norm_backward(View dx, View dw, Modulation dm, View dy, View x, View w, Modulation m, View rstd,
-                                    View residual) {
-  backward(*this, dx, dw, {}, dm, dy, x, w, {}, m, {}, rstd, residual);
-}
+void CudaBackend::layer_norm(const NormArgs& a) { forward(*this, a, true); }
+void CudaBackend::layer_norm_backward(const NormArgs& a, const NormGradients& g) { backward(*this, a, g); }
+void CudaBackend::rms_norm(const NormArgs& a) { forward(*this, a, false); }
+void CudaBackend::rms_norm_backward(const NormArgs& a, const NormGradients& g) { backward(*this, a, g); }
 
 }  // namespace wick

@@ -7,13 +7,15 @@
 #include <cstdint>
 
 #include "wick/backend/cuda/device/cluster.cuh"
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/map/rows.cuh"
 #include "wick/backend/cuda/map/walk.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 
 inline constexpr int kTileThreads = 512;
-inline constexpr int kTileBlocks = 2;    // on a multiprocessor at once, so 64 registers a thread
+inline constexpr int kTileBlocks = 2;    // per SM at once, so 64 registers a thread
 inline constexpr int kTileColumns = 32;  // threads across a tile, at most: 512 bytes of a row
 inline constexpr int kTileRows = 64;     // threads down, at most
 
@@ -28,15 +30,15 @@ struct Tiling {
   Tiling(const CudaBackend& cuda, int64_t image_count, int64_t position_count, int64_t channel_count, int pack,
          int blocks_at_once = kTileBlocks)
       : images(image_count), positions(position_count), channels(int(channel_count)) {
-    const int packs = channels / pack, fewest = (packs + kTileColumns - 1) / kTileColumns;
+    const int packs = channels / pack, fewest = ceil_div(packs, kTileColumns);
     tiles = fewest;
     while (packs % tiles != 0 && tiles < 2 * fewest) ++tiles;
     if (packs % tiles != 0) tiles = fewest;  // then the last one is narrower
-    columns = (packs + tiles - 1) / tiles;
-    tiles = (packs + columns - 1) / columns;
+    columns = ceil_div(packs, tiles);
+    tiles = ceil_div(packs, columns);
     tile_channels = columns * pack;
     rows = std::min(kTileThreads / columns, kTileRows);
-    const int64_t most = (positions + rows - 1) / rows;
+    const int64_t most = ceil_div(positions, rows);
     chunks = std::clamp<int64_t>(blocks_at_once * cuda.multiprocessors() / (images * tiles), 1, most);
     chunk_positions = positions / chunks;
     longer = positions % chunks;
@@ -45,8 +47,8 @@ struct Tiling {
     by_tiles = Divisor(tiles);
     by_chunks = Divisor(chunks);
   }
-  // Of the thread that has the most.
-  __host__ __device__ int most_turns() const { return int((chunk_positions + (longer > 0) + rows - 1) / rows); }
+  // The turns of the busiest thread.
+  __host__ __device__ int most_turns() const { return int(ceil_div(chunk_positions + (longer > 0), rows)); }
   unsigned blocks() const { return unsigned(images * chunks * tiles); }
   unsigned threads() const { return unsigned(columns * rows + 31) / 32 * 32; }
 };
@@ -142,17 +144,13 @@ struct TileSums {
   }
 };
 
-// What the channels of a norm get, summed over a chunk of positions, as [images, chunks, channels]: of the gradient
-// behind weight and bias, and of that times the normalised x.
+// Sums for a norm's channels over a chunk of positions, as [images, chunks, channels]: of the gradient behind weight
+// and bias, and of that times the normalised x.
 struct ChannelSums {
   float plain, scaled;
 };
 
 inline constexpr int kFinishColumns = 32, kFinishRows = 16;
-
-inline Launch overlapped(const CudaBackend& cuda, dim3 grid, dim3 block) {
-  return {.grid = grid, .block = block, .overlap = cuda.capability() >= 90};
-}
 
 // db and dw, from these sums; each may be null.
 struct ChannelGradients {
@@ -184,7 +182,7 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
   to[channel] = float(total);
 }
 
-inline unsigned finish_blocks(const Tiling& t) { return unsigned((t.channels + kFinishColumns - 1) / kFinishColumns); }
+inline unsigned finish_blocks(const Tiling& t) { return unsigned(ceil_div(t.channels, kFinishColumns)); }
 
 inline void finish_channel_sums(const CudaBackend& cuda, const ChannelGradients& out, const ChannelSums* sums,
                                 const Tiling& t, bool beside = false) {

@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "wick/backend/cuda/cuda.h"
+#include "wick/backend/views.h"
 
 namespace wick {
 
@@ -29,10 +30,6 @@ class Scratch {
   size_t bytes_ = 0;
   void* data_ = nullptr;
 };
-
-inline View contiguous_view(void* data, DType dtype, const Shape& shape) {
-  return {data, dtype, shape, contiguous_strides(shape)};
-}
 
 // The rows of a view as a matrix with contiguous columns; rows is the product of all dims but the last.
 // None where the leading dims cannot be walked with one stride.
@@ -78,7 +75,7 @@ class DenseInput {
 };
 
 // A contiguous output of a given dtype; finish() once the kernels that write it are launched. load() first where they
-// add to what it holds.
+// add to its contents.
 class DenseOutput {
  public:
   DenseOutput(CudaBackend& cuda, const View& view, DType dtype) : cuda_(cuda), target_(view), view_(view) {

@@ -1,8 +1,9 @@
-// Descriptions of matrices for the copy engine of 9.0.
+// Tensor maps: descriptions of matrices for TMA, from 9.0 on.
 #pragma once
 
 #include <cuda.h>
 
+#include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/runtime/matrix.h"
 
 namespace wick {
@@ -14,11 +15,10 @@ decltype(&cuTensorMapEncodeTiled) tensor_map_encoder();
 // Zeros are read beyond the ends of the matrix.
 CUtensorMap tensor_map(const DeviceMatrix& m, int rows, int cols);
 
-// Whether the copy engine can read it.
+// Whether TMA can read it.
 inline bool tensor_map_fits(const DeviceMatrix& m) {
   constexpr int64_t kMost = int64_t{1} << 30;
-  return m.dtype != DType::f32 && m.ld % 8 == 0 && reinterpret_cast<uintptr_t>(m.data) % 16 == 0 && m.rows < kMost &&
-         m.cols < kMost;
+  return m.dtype != DType::f32 && m.ld % 8 == 0 && aligned(m.data) && m.rows < kMost && m.cols < kMost;
 }
 
 }  // namespace wick

@@ -1,12 +1,14 @@
 // Kernels over many tensors at once. Their table is a kernel argument, so that nothing has to reach the device first;
-// what does not fit into the arguments of one launch goes to the next.
+// entries beyond the arguments of one launch go to the next.
 #pragma once
+
+#include <cuda_runtime.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "wick/backend/cuda/runtime/check.h"
+#include "wick/backend/cuda/device/integers.h"
 
 namespace wick {
 
@@ -29,7 +31,7 @@ struct SlotTable {
     if (count == kSlots) return false;
     first_block[count] = blocks;
     slots[count++] = slot;
-    blocks += uint32_t((slot.numel + kSlotPart - 1) / kSlotPart);
+    blocks += uint32_t(ceil_div(slot.numel, kSlotPart));
     return true;
   }
 };
@@ -47,7 +49,7 @@ void in_tables(const std::vector<Slot>& slots, const Launch& launch) {
   if (table.count > 0) launch(table);
 }
 
-// What one block works on.
+// The work of one block.
 template <class Slot>
 struct SlotPart {
   const Slot& slot;

@@ -1,8 +1,9 @@
-// From the accumulators of a warpgroup (wgmma.cuh) to rows of a 16-bit matrix.
+// Epilogues of wgmma: from the accumulators of a warpgroup (wgmma.cuh) to rows of a 16-bit matrix, with bias and
+// residual or through SwiGLU.
 #pragma once
 
-#include "wick/backend/cuda/device/eights.cuh"
-#include "wick/backend/cuda/device/hopper.cuh"
+#include "wick/backend/cuda/device/functions.cuh"
+#include "wick/backend/cuda/device/wgmma.cuh"
 
 namespace wick {
 
@@ -18,6 +19,13 @@ struct TileOutput {
 inline constexpr int kWarpOutBytes = 16 * 64 * 2;  // of shared memory that a warp needs to store
 
 #ifdef WICK_SM90A
+
+// Four 8x8 matrices of 16-bit elements to shared memory; lane i gives the address of row i % 8 of matrix i / 8.
+__device__ __forceinline__ void store_matrices(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(shared_address(row)), "r"(a),
+               "r"(b), "r"(c), "r"(d)
+               : "memory");
+}
 
 // Without a branch, around which the compiler would move the sums.
 __device__ __forceinline__ void store_if(bool wanted, void* to, uint4 value) {
@@ -41,8 +49,8 @@ __device__ __forceinline__ uint4 load_if(bool wanted, const void* from) {
   return value;
 }
 
-// To the accumulators of y's columns from `first_col` on; of a bias with several for a column the one that lies so far
-// `behind`.
+// Adds the bias of columns [first_col, first_col + kCols) to the accumulators. `behind` skips to the values' half of a
+// gate-and-value bias.
 template <int kCols>
 __device__ __forceinline__ void add_bias(float* sum, const TileOutput& y, int first_col, int behind = 0) {
   const int lane = threadIdx.x % 32;
@@ -103,6 +111,59 @@ __device__ __forceinline__ void store_rows(float* sum, char* out, const TileOutp
     });
   }
 }
+
+template <class T>
+__device__ __forceinline__ float2 unpack(uint32_t both) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return {__uint_as_float(both << 16), __uint_as_float(both & 0xffff0000)};
+  else
+    return __half22float2(reinterpret_cast<const __half2&>(both));
+}
+
+// A tile's 64 rows of a warpgroup, of whose columns the first half are gates and the second their values: both rounded
+// as if they were stored. SwiGLU of them is stored part by part, so that other work can go on meanwhile.
+template <class T, int kCols>
+class GatedTile {
+ public:
+  static constexpr int kParts = kCols / 32;  // of 16 columns of y each
+
+  // From sums that are gates of y's columns from `col` on, and their values.
+  __device__ __forceinline__ void take(float* sum, const TileOutput& y, int row, int col) {
+    const int lane = threadIdx.x % 32;
+    if (y.bias) {
+      add_bias<kCols / 2>(sum, y, col);
+      add_bias<kCols / 2>(sum + kCols / 4, y, col, y.cols);
+    }
+#pragma unroll
+    for (int i = 0; i < kCols / 4; ++i) packed_[i] = pack<T>(sum[2 * i], sum[2 * i + 1]);
+    row += threadIdx.x % 128 / 32 * 16 + lane / 2;
+    col += lane % 2 * 8;
+    to_ = static_cast<T*>(y.data) + row * y.ld + col;
+    cols_ = row < y.rows ? y.cols - col : 0;
+  }
+
+  // Through shared memory of the warp, `out`, so that each lane stores 16 bytes of a row.
+  __device__ __forceinline__ void store(int part, char* out) const {
+    const int lane = threadIdx.x % 32;
+    uint32_t y[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 gate = unpack<T>(packed_[part * 4 + i]), value = unpack<T>(packed_[kCols / 8 + part * 4 + i]);
+      y[i] = pack<T>(value.x * (gate.x * fast_sigmoid(gate.x)), value.y * (gate.y * fast_sigmoid(gate.y)));
+    }
+    if (part == 0) __syncwarp();
+    char* const half = out + part % 2 * 512;  // the other one may still be read
+    const auto place = [&](int row, int eight) { return half + row * 32 + (eight ^ row / 4 % 2) * 16; };
+    store_matrices(place(lane % 16, lane / 16), y[0], y[1], y[2], y[3]);
+    __syncwarp();
+    store_if(part * 16 < cols_, to_ + part * 16, *reinterpret_cast<const uint4*>(place(lane / 2, lane % 2)));
+  }
+
+ private:
+  uint32_t packed_[kCols / 4] = {};
+  T* to_ = nullptr;  // this lane's first columns of y
+  int cols_ = 0;     // that are left from there on; none before there is a tile
+};
 
 #endif  // WICK_SM90A
 

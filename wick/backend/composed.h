@@ -1,0 +1,30 @@
+// The contract's second tier made of calls of its first. Devices derive from it and override the compositions
+// that they can beat; the tests hold each override and its composition against the same references.
+#pragma once
+
+#include "wick/backend/backend.h"
+
+namespace wick {
+
+class ComposedBackend : public Backend {
+ public:
+  void affine(View y, View x, float scale, float shift) override;
+  void accumulate(View y, View x, float scale) override;
+  void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override;
+  void lora_linear(const LoraArgs& a) override;
+  void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override;
+  void lora_backward(const LoraArgs& a, const LoraGradients& g) override;
+  void upsample_nearest(View y, View x) override;
+  void upsample_nearest_backward(View dx, View dy) override;
+  void softmax(View y, View x) override;
+  void softmax_backward(View dx, View dy, View y) override;
+  void geglu(View y, View x) override;
+  void geglu_backward(View dx, View dy, View x) override;
+  void swiglu(View y, View x) override;
+  void swiglu_backward(View dx, View dy, View x) override;
+  void rope_into_cache(const RopeIntoCacheArgs& a) override;
+  void mse(View loss, View a, View b) override;
+  void mse_backward(View da, View dloss, View a, View b) override;
+};
+
+}  // namespace wick
