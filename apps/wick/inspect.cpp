@@ -89,11 +89,11 @@ struct Module {
 std::map<std::string, Module> modules_of(const SafetensorsFile& file) {
   std::map<std::string, Module> modules;
   for (const auto& [key, info] : file.tensors()) {
-    const auto parsed = parse_lora_key(key);
+    const auto parsed = parse_adapter_key(key);
     if (!parsed) continue;
     Module& module = modules[std::string(parsed->module)];
-    if (parsed->factor == LoraFactor::down && info.shape.rank() > 0) module.rank = info.shape[0];
-    if (parsed->factor == LoraFactor::alpha && to_f32(info.dtype_name) && info.shape.numel() == 1)
+    if (parsed->name == "down" && info.shape.rank() > 0) module.rank = info.shape[0];
+    if (parsed->name == "alpha" && to_f32(info.dtype_name) && info.shape.numel() == 1)
       module.alpha = file.load_numbers(key).item();
   }
   return modules;

@@ -21,6 +21,17 @@ enum class LongDocuments { error, cut, split };
 enum class Quantize { none, q8_0, q4_0 };
 enum class ModelKind { pictures, text };
 
+// How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
+// TrainOption::Member.
+constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
+constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine"; }
+constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
+constexpr std::string_view names_of(Quantize) { return "none|q8_0|q4_0"; }
+std::vector<std::string_view> split_names(std::string_view names);
+template <class E>
+requires requires(E value) { names_of(value); }
+std::string_view name_of(E value) { return split_names(names_of(value))[size_t(value)]; }
+
 struct TrainConfig {
   std::string model, output;
   std::vector<std::string> dataset;

@@ -112,8 +112,7 @@ bool has_part(const std::map<std::string, Tensor>& tensors, std::string_view pre
 
 Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
   const TrainConfig& c = run.config;
-  static constexpr const char* kSchedules[] = {"constant", "linear", "cosine"};
-  const std::string schedule = kSchedules[size_t(c.lr_schedule)];
+  const std::string schedule(name_of(c.lr_schedule));
   Metadata all{
       {"ss_session_id", fmt::format("{}", run.session.id)},
       {"ss_training_started_at", python_float(run.session.started_at)},
