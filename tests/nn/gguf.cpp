@@ -12,6 +12,7 @@
 #include "wick/core/blocks.h"
 #include "wick/core/rng.h"
 #include "wick/io/config.h"
+#include "wick/nn/checkpoint.h"
 #include "wick/nn/layers.h"
 
 namespace wick {
@@ -180,7 +181,7 @@ TEST(GgufModel, OutlinesCountTheBytesOfBlocks) {
 TEST(GgufModel, TellsTheFactsOfAConfig) {
   const TemporaryDirectory folder;
   save_gguf(folder / "m.gguf", facts("llama"), Attention().entries(true));
-  const Config c = Config::parse(config_json(GgufFile::open(folder / "m.gguf")), "config");
+  const Config c = Checkpoint(folder / "m.gguf").config();
   EXPECT_EQ(c.text("model_type"), "llama");
   EXPECT_EQ(c.integer("vocab_size"), 10);
   EXPECT_EQ(c.integer("hidden_size"), kHidden);
@@ -205,7 +206,7 @@ TEST(GgufModel, TellsTheFactsOfAConfig) {
   more.emplace_back("llama.rope.scaling.factor", 2.0f);
   more.emplace_back("tokenizer.ggml.eot_token_id", uint32_t{7});
   save_gguf(folder / "m.gguf", more, Attention().entries(true));
-  const Config windowed = Config::parse(config_json(GgufFile::open(folder / "m.gguf")), "config");
+  const Config windowed = Checkpoint(folder / "m.gguf").config();
   EXPECT_EQ(windowed.text("model_type"), "mistral");
   EXPECT_EQ(windowed.integer("sliding_window"), 128);
   EXPECT_EQ(windowed.section("rope_scaling").text("rope_type"), "linear");
@@ -235,7 +236,7 @@ TEST(GgufModel, PositionsAreStretchedAsLlamaCppDoes) {
     auto entries = Attention().entries(true);
     if (with_factors) entries.push_back(entry("rope_freqs.weight", llama3_factors(8, 500000, kHeadDim)));
     save_gguf(folder / "m.gguf", metadata, entries);
-    const Config c = Config::parse(config_json(GgufFile::open(folder / "m.gguf")), "config");
+    const Config c = Checkpoint(folder / "m.gguf").config();
     if (!c.has("rope_scaling")) return string("none");
     return c.section("rope_scaling").text("rope_type") + fmt::format(" {}", c.section("rope_scaling").number("factor"));
   };
@@ -261,7 +262,7 @@ TEST(GgufModel, FindsWhatTheFactorsOfFrequenciesComeFrom) {
     auto entries = Attention().entries(false);
     entries.push_back(entry("rope_freqs.weight", factors));
     save_gguf(folder / "m.gguf", metadata, entries);
-    return Config::parse(config_json(GgufFile::open(folder / "m.gguf")), "config");
+    return Checkpoint(folder / "m.gguf").config();
   };
   for (const double factor : {8.0, 32.0}) {
     const Config rope = scaling(llama3_factors(factor, 500000, 128)).section("rope_scaling");
@@ -281,7 +282,7 @@ TEST(GgufModel, SaysWhatItDoesNotSupport) {
   const auto refused = [&](GgufMetadata::Entries metadata, std::vector<GgufEntry> entries,
                            std::initializer_list<std::string_view> parts) {
     save_gguf(folder / "m.gguf", metadata, entries);
-    expect_error([&] { config_json(GgufFile::open(folder / "m.gguf")); }, parts);
+    expect_error([&] { Checkpoint(folder / "m.gguf").config(); }, parts);
   };
   refused({{"general.architecture", string("mamba")}}, {}, {"m.gguf", "\"mamba\"", "llama, qwen2 and qwen3"});
   refused({}, {}, {"m.gguf", "general.architecture", "missing"});

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "wick/backend/counting.h"
-#include "wick/io/gguf.h"
 
 namespace wick {
 namespace {
@@ -167,29 +166,28 @@ Tensor Llama::loss(const Tensor& hidden, const TokenTargets& targets) const {
                            : linear_cross_entropy(hidden, model_->head, targets);
 }
 
-Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options) {
-  const LlamaConfig config = LlamaConfig::read(path);
+Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
+  const LlamaConfig config = LlamaConfig::read(files);
   Backend& backend = options.backend ? *options.backend : cpu_backend();
-  const bool as_stored = !options.dtype && GgufFile::is_gguf(path);
+  const bool as_stored = !options.dtype && files.is_gguf();
   const DType dtype = options.dtype.value_or(DType::f32);
   // A device computes in bf16 with blocks, and with whatever a file mixes.
   const DType computes = as_stored || is_block(dtype) ? DType::bf16 : dtype;
-  const WeightsOptions weights{.dtype = dtype,
-                               .as_stored = as_stored,
-                               .trainable = options.trainable,
-                               .deferred = !options.outline,
-                               .place = Residence::on(backend, computes)};
+  const WeightsOptions kept{.dtype = dtype,
+                            .as_stored = as_stored,
+                            .trainable = options.trainable,
+                            .deferred = !options.outline,
+                            .place = Residence::on(backend, computes)};
   const auto source = [&] {
-    if (options.outline) return Weights::outline(weights);
-    return options.draw ? Weights::drawn(*options.draw, config.initializer_range, weights)
-                        : Weights::open(path, weights);
+    if (options.outline) return Weights::outline(kept);
+    return options.draw ? Weights::drawn(*options.draw, config.initializer_range, kept) : files.weights(kept);
   };
-  const Weights files = source();
-  Llama model(Scope(files, "llama", options.adapter), config, options.checkpointing);
+  const Weights weights = source();
+  Llama model(Scope(weights, "llama", options.adapter), config, options.checkpointing);
   if (options.adapter) options.adapter->check_complete();  // before what takes long
   const bool rehearses = options.rehearse && !backend.memory().on_host();
   std::future<void> reading =
-      std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { files.read_deferred(); });
+      std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { weights.read_deferred(); });
   if (rehearses) options.rehearse(model);
   reading.get();
   host_memory().trim();

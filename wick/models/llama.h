@@ -2,7 +2,6 @@
 // and 3 (Yang et al., 2024 and 2025) add to them: sliding windows, biases, norms of queries and keys.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -41,7 +40,7 @@ class Llama {
   Llama(Llama&&) noexcept;
 
   // A transformers folder, sharded or not, or a GGUF file.
-  static Llama load(const std::filesystem::path& path, const LlamaOptions& options = {});
+  static Llama load(const Checkpoint& files, const LlamaOptions& options = {});
 
   const LlamaConfig& config() const;
   const Residence& place() const;

@@ -7,8 +7,6 @@
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
 #include "wick/models/supported.h"
-#include "wick/nn/gguf_model.h"
-#include "wick/nn/weights.h"
 
 namespace wick {
 namespace {
@@ -148,9 +146,9 @@ std::vector<double> plain_frequencies(const LlamaConfig& c) {
 
 // A config may call the head the table though the files have another one: transformers 5 then takes the files'
 // (PreTrainedModel.tie_weights).
-bool has_other_head(const fs::path& folder) {
-  if (!Weights::is_here(folder)) return false;
-  const Weights files = Weights::open(folder);
+bool has_other_head(const Checkpoint& model) {
+  if (!Weights::is_here(model.path())) return false;
+  const Weights files = model.weights();
   return files.has(kHead) && files.has(kTable) && !files.is_copy(kHead, kTable);
 }
 
@@ -189,20 +187,18 @@ LlamaConfig LlamaConfig::parse(const Config& config) {
   return c;
 }
 
-LlamaConfig LlamaConfig::read(const fs::path& path) {
-  if (GgufFile::is_gguf(path)) return parse(Config::parse(config_json(GgufFile::open(path)), path.string()));
-  LlamaConfig c = parse(Config::read(path / "config.json"));
-  c.tied = c.tied && !has_other_head(path);
-  const fs::path generation = path / "generation_config.json";
+LlamaConfig LlamaConfig::read(const Checkpoint& model) {
+  LlamaConfig c = parse(model.config());
+  if (model.is_gguf()) return c;
+  c.tied = c.tied && !has_other_head(model);
+  const fs::path generation = model.path() / "generation_config.json";
   if (fs::exists(generation)) add_ids(c.eos_ids, Config::read(generation), "eos_token_id", c.vocab);
   return c;
 }
 
-bool LlamaConfig::is_here(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return GgufFile::is_gguf(path);
-  return fs::exists(path / "config.json", ignored) && !fs::exists(path / "model_index.json", ignored) &&
-         Config::read(path / "config.json").has("model_type");
+bool LlamaConfig::is_here(const Checkpoint& model) {
+  if (model.is_gguf() || model.is_pipeline()) return model.is_gguf();
+  return model.has_config() && model.config().has("model_type");
 }
 
 std::vector<float> LlamaConfig::rope_frequencies() const {

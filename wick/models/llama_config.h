@@ -3,11 +3,10 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "wick/io/config.h"
+#include "wick/nn/checkpoint.h"
 
 namespace wick {
 
@@ -39,10 +38,10 @@ struct LlamaConfig {
 
   // Throws Error that names the first key of which Wick does not know the value, or the architecture.
   static LlamaConfig parse(const Config& config);
-  // Of a transformers folder, where generation_config.json may name more ids that end an answer, or of a GGUF file.
-  static LlamaConfig read(const std::filesystem::path& path);
+  // From a transformers folder, where generation_config.json may name more ids that end an answer, or a GGUF file.
+  static LlamaConfig read(const Checkpoint& model);
   // Whether that is a transformers folder or a GGUF file, of whatever architecture.
-  static bool is_here(const std::filesystem::path& path);
+  static bool is_here(const Checkpoint& model);
 
   int64_t query_width() const { return heads * head_dim; }
   int64_t kv_width() const { return kv_heads * head_dim; }

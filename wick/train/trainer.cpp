@@ -429,7 +429,7 @@ void Run::seek(const TrainState& state) {
 // What decides the bits of a run. The number of steps does where the learning rate follows it.
 std::map<std::string, std::string> Run::fingerprint() const {
   std::map<std::string, std::string> all{{kDataContents, job_->data_hash()},
-                                         {kModelContents, model_fingerprint(model_)}};
+                                         {kModelContents, Checkpoint(model_).fingerprint()}};
   for (const TrainOption& option : train_options())
     if (option.fixed || (option.key == "steps" && config_.lr_schedule != LrSchedule::constant))
       all[option.flag()] = option.toml(config_);
