@@ -128,7 +128,7 @@ class Tape {
 // A tensor that a closure keeps for its values: itself, or only how it is made again, where the operation that made it
 // said so: norms and gates, whose outputs are as large as the inputs they keep, and products.
 //
-// To make an element of a product again takes two operations an input. Up to 2048 inputs (SDXL's transformers have
+// To make an element of a product again takes two operations an input. Up to 2048 inputs (a UNet's transformers have
 // 1280) that costs a few percent of a step; of a language model of 7B, with 4096, it was 15 percent, for 1.8 MiB a
 // token.
 inline constexpr int64_t kWidestMadeAgain = 2048;

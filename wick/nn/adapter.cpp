@@ -340,7 +340,9 @@ Adapter::Adapter(LoraConfig config, ModuleNames names)
         config_->dropout);
 }
 
-Adapter::Adapter(ModuleNames names) : names_(std::move(names)) {}
+Adapter::Adapter(ModuleNames names, const std::vector<LoraFile>& files, bool trainable) : names_(std::move(names)) {
+  for (const LoraFile& file : files) add_file(file.path, file.strength, trainable);
+}
 Adapter::~Adapter() = default;
 
 void Adapter::add_file(const std::filesystem::path& path, float strength, bool trainable) {
