@@ -227,7 +227,7 @@ const std::vector<TrainOption>& train_options() {
       {.key = "model",
        .subject = Subject::model,
        .member = &C::model,
-       .help = "Diffusers folder, transformers folder or GGUF file, or the name of a model: tiny, tiny-llm, sdxl",
+       .help = model_help(),
        .fixed = false,
        .item = "MODEL"},
       {.key = "dataset",
@@ -504,6 +504,8 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
 }
+
+std::string_view name_of(LrSchedule schedule) { return kSchedules[size_t(schedule)]; }
 
 void check_kind(const TrainConfig& config, ModelKind kind) {
   static const TrainConfig defaults;
