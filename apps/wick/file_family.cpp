@@ -86,8 +86,8 @@ std::string algorithm_of(const SafetensorsFile& file) {
   std::string algorithm;
   for (const auto& [key, info] : file.tensors()) {
     if (const auto other = other_lora_algorithm(key); !other.empty()) return std::string(other);
-    const auto parsed = parse_lora_key(key);
-    if (parsed && parsed->factor != LoraFactor::alpha) algorithm = "LoRA";
+    const auto parsed = parse_adapter_key(key);
+    if (parsed && parsed->algorithm) algorithm = "LoRA";
   }
   return algorithm;
 }

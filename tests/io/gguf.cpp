@@ -101,7 +101,7 @@ TEST(Gguf, LoadsEveryType) {
     EXPECT_EQ(w.dtype(), dtype);
     EXPECT_EQ(w.shape(), (Shape{3, 256}));
   }
-  EXPECT_EQ(file.tensors().at("unknown").type_name, "Q2_K");
+  EXPECT_EQ(file.tensors().at("unknown").dtype_name, "Q2_K");
   expect_error([&] { file.load("unknown"); }, {"model.gguf", "\"unknown\"", "Q2_K"});
   expect_error([&] { file.load("nobody"); }, {"model.gguf", "\"nobody\""});
 }

@@ -82,7 +82,7 @@ TEST(TensorSource, RowsOfAFusedTensor) {
               {{"qkv.weight", dtype, stored.shape(), [stored] { return stored; }}});
     const auto file = std::make_shared<const GgufFile>(GgufFile::open(folder / "m.gguf"));
     for (const TensorSource& source : {gguf_source(file), memory_source({{"qkv.weight", stored}})}) {
-      const TensorSource parts = with_rows(source, kParts);
+      const TensorSource parts = with_parts(source, kParts);
       expect_stored(parts, "q.weight", clone(stored.window({5, 64}, {64, 1})));
       expect_stored(parts, "k.weight", clone(stored.window({2, 64}, {64, 1}, int64_t{5} * 64)));
       expect_stored(parts, "v.weight", clone(stored.window({2, 64}, {64, 1}, int64_t{7} * 64)));
@@ -90,9 +90,9 @@ TEST(TensorSource, RowsOfAFusedTensor) {
       EXPECT_FALSE(parts.has("o.weight"));
     }
   }
-  const TensorSource other = with_rows(memory_source({{"x", fused}}), kParts);
+  const TensorSource other = with_parts(memory_source({{"x", fused}}), kParts);
   EXPECT_FALSE(other.has("q.weight"));
-  const TensorSource few = with_rows(memory_source({{"qkv.weight", noise({8, 64})}}), kParts);
+  const TensorSource few = with_parts(memory_source({{"qkv.weight", noise({8, 64})}}), kParts);
   EXPECT_TRUE(few.has("k.weight"));
   expect_error([&] { few.find("v.weight", {}); }, {"weights in memory", "\"qkv.weight\"", "9 rows", "[8, 64]"});
 }
@@ -105,7 +105,7 @@ TEST(TensorSource, WeightsDoNotTellAFusedFileFromASplitOne) {
       {"q.weight", slice(fused, 0, 0, 5)}, {"k.weight", slice(fused, 0, 5, 7)}, {"v.weight", slice(fused, 0, 7, 9)}};
   save_safetensors(folder / "fused.safetensors", {{"attn.qkv.weight", fused}});
   save_safetensors(folder / "apart.safetensors", apart);
-  const TensorSource split = with_rows(
+  const TensorSource split = with_parts(
       renamed(safetensors_source(folder / "fused.safetensors"), [](const std::string& name) { return "attn." + name; }),
       kParts);
   for (const WeightsOptions& options :

@@ -1,6 +1,6 @@
 // One exception type for everything a user or a file can cause.
 //
-// A message is one line: the input (file, flag, tensor), what was expected, what was found, what to do.
+// A message is one line: the input (file, flag, tensor), the expected value, the value found, the way out.
 // Our own invariants are asserts. Header-only, so that a backend module throws the type its host catches.
 #pragma once
 

@@ -1,6 +1,6 @@
 // A model's config.json: an object whose values are asked for by name and type.
 //
-// Every getter throws one Error that names the file and the key, what was expected and what was found. A null counts as
+// Every getter throws one Error that names the file and the key, the value expected and the one found. A null counts as
 // absent, as in the configs of diffusers and transformers. Keys that are not asked for are ignored, and may hold the
 // NaN and Infinity that Python's json writes; a duplicate key is an Error.
 #pragma once

@@ -1,4 +1,4 @@
-// "1 row", "2 rows": a count and what is counted, in a message.
+// "1 row", "2 rows": a count with its noun, for messages.
 #pragma once
 
 #include <fmt/core.h>

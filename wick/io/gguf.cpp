@@ -284,7 +284,7 @@ Tensor GgufFile::load(const std::string& name, Memory& memory) const {
       info.dtype.has_value(),
       "{}: tensor {} is {}, which Wick does not compute with; use a file of F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or "
       "Q6_K",
-      path_.string(), quote(name), info.type_name);
+      path_.string(), quote(name), info.dtype_name);
   Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
   memory.fill({{tensor.view().data, size_t(*info.bytes), bytes(name)}});
   return tensor;

@@ -5,7 +5,7 @@
 //   tensors    each: name, u32 rank, u64 extents (the innermost first), u32 type, u64 offset from the start of the data
 //   the data   begin at the next multiple of general.alignment (32), as every tensor's offset is one
 //
-// Nothing in a file is believed: each breach is one Error that names the file, what was expected and what was found.
+// Nothing in a file is believed: each breach is one Error that names the file, the value expected and the one found.
 // Reading takes memory in proportion to the file. Shapes are turned to Wick's order, outermost first.
 #pragma once
 
@@ -39,8 +39,8 @@ using GgufValue = std::variant<uint8_t, int8_t, uint16_t, int16_t, uint32_t, int
 
 std::string to_string(const GgufValue& value);  // one line; for an array its count and kind of elements
 
-// A file's metadata, asked for by key and type. Every getter throws one Error that names the file and the key, what was
-// expected and what was found; integers of any width count as integers, floats of either width as numbers.
+// A file's metadata, asked for by key and type. Every getter throws one Error that names the file and the key, the
+// value expected and the one found; integers of any width count as integers, floats of either width as numbers.
 class GgufMetadata {
  public:
   using Entries = std::vector<std::pair<std::string, GgufValue>>;  // in the file's order
@@ -75,7 +75,7 @@ class GgufMetadata {
 };
 
 struct GgufTensor {
-  std::string type_name;       // "Q4_K", "IQ4_XS", or "type 99"
+  std::string dtype_name;      // "Q4_K", "IQ4_XS", or "type 99"
   std::optional<DType> dtype;  // none where Wick cannot load it
   Shape shape;
   uint64_t begin = 0;             // bytes from the start of the file

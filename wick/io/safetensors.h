@@ -7,7 +7,7 @@
 // The reader enforces that page's rules, even where they are stricter than the reference implementation: N is at most
 // 100 MB, the header starts with '{' and has no duplicate keys, every dtype is known, begin and end agree with shape
 // and dtype, and the tensors cover the data exactly. Shapes have at most 6 dimensions. Each breach is one Error that
-// names the file, the tensor, what was expected and what was found.
+// names the file, the tensor, the value expected and the one found.
 #pragma once
 
 #include <cstdint>

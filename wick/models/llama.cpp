@@ -101,7 +101,7 @@ struct Llama::Model {
   std::vector<Layer> layers = decoder_layers(s / "layers", c);
   RmsNorm norm{s / "norm", c.hidden, c.eps};
   Tensor head = c.tied ? embed_tokens.table : (root / "lm_head").load("weight", {c.vocab, c.hidden});
-  std::optional<Lora> head_lora = root.adapt({head_site()});
+  AdapterOfLayer head_adapter = root.adapt({head_site()});
 
   LoraSite head_site() const {
     const LoraTarget target{c.hidden, c.vocab};
@@ -124,7 +124,7 @@ struct Llama::Model {
     return norm(x);
   }
 
-  Tensor logits(const Tensor& x) const { return head_lora ? lora_linear(x, head, {}, *head_lora) : linear(x, head); }
+  Tensor logits(const Tensor& x) const { return head_adapter ? head_adapter->linear(x, head, {}) : linear(x, head); }
 
   // A LoRA on the head is rare: its logits are recomputed in backward.
   Tensor adapted_loss(const Tensor& x, const TokenTargets& targets) const {
@@ -162,8 +162,8 @@ Tensor Llama::last(const Tensor& ids, const TokenPlan& plan, KvCache* cache) con
 Tensor Llama::logits(const Tensor& hidden) const { return cast(model_->logits(hidden), DType::f32); }
 
 Tensor Llama::loss(const Tensor& hidden, const TokenTargets& targets) const {
-  return model_->head_lora ? model_->adapted_loss(hidden, targets)
-                           : linear_cross_entropy(hidden, model_->head, targets);
+  return model_->head_adapter ? model_->adapted_loss(hidden, targets)
+                              : linear_cross_entropy(hidden, model_->head, targets);
 }
 
 Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {

@@ -33,9 +33,9 @@ class Scope {
   const Weights& weights() const { return weights_; }
   const Residence& place() const { return weights_.place(); }
   LoraSite site(const LoraTarget& target) const;  // the module at this path
-  // The LoRA of an adapter for the module at this path, if it has one, or for several modules that share their input.
-  std::optional<Lora> adapt(const LoraTarget& target) const { return adapt({site(target)}); }
-  std::optional<Lora> adapt(const std::vector<LoraSite>& sites) const;
+  // The adapter of the module at this path, or of several that share their input; null if there is none.
+  AdapterOfLayer adapt(const LoraTarget& target) const { return adapt({site(target)}); }
+  AdapterOfLayer adapt(const std::vector<LoraSite>& sites) const;
   // For modules that are not adapted (Adapter::check_base).
   void check_base(const LoraTarget& target) const;
 

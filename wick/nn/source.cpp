@@ -24,15 +24,12 @@ Safetensors open_safetensors(const fs::path& path) {
   return std::make_shared<const SafetensorsFile>(SafetensorsFile::open(path));
 }
 
-const std::string& type_name(const TensorInfo& info) { return info.dtype_name; }
-const std::string& type_name(const GgufTensor& info) { return info.type_name; }
-
 template <class File>
 std::optional<StoredTensor> find_in(const std::shared_ptr<const File>& file, const std::string& name) {
   const auto found = file->tensors().find(name);
   if (found == file->tensors().end()) return {};
   const auto& info = found->second;
-  return StoredTensor{info.shape, type_name(info), info.dtype, [=](Memory& memory) { return file->load(name, memory); },
+  return StoredTensor{info.shape, info.dtype_name, info.dtype, [=](Memory& memory) { return file->load(name, memory); },
                       file->bytes(name)};
 }
 
@@ -102,12 +99,9 @@ TensorSource memory_source(std::map<std::string, Tensor> tensors) {
           [all = std::move(tensors)](const std::string& name, const Shape&) -> std::optional<StoredTensor> {
             const auto found = all.find(name);
             if (found == all.end()) return {};
-            const Tensor& tensor = found->second;
-            return StoredTensor{tensor.shape(),
-                                std::string(name_of(tensor.dtype())),
-                                tensor.dtype(),
-                                [tensor](Memory& memory) { return tensor.to(memory); },
-                                {}};
+            const auto load = [tensor = found->second](Memory& memory) { return tensor.to(memory); };
+            const DType dtype = found->second.dtype();
+            return StoredTensor{found->second.shape(), std::string(name_of(dtype)), dtype, load, {}};
           }};
 }
 
@@ -137,7 +131,7 @@ TensorSource renamed(const TensorSource& source, std::function<std::string(const
   return all;
 }
 
-TensorSource with_rows(const TensorSource& source, std::map<std::string, Rows> parts) {
+TensorSource with_parts(const TensorSource& source, std::map<std::string, Rows> parts) {
   TensorSource all = source;
   all.find = [source, parts = std::move(parts)](const std::string& name,
                                                 const Shape& wanted) -> std::optional<StoredTensor> {

@@ -59,7 +59,7 @@ struct Rows {
   int64_t begin, count;
 };
 // The tensors of `source` and, under the map's names, rows of them. `source` is one of files or a map.
-TensorSource with_rows(const TensorSource& source, std::map<std::string, Rows> parts);
+TensorSource with_parts(const TensorSource& source, std::map<std::string, Rows> parts);
 
 // The file of a folder that holds all weights, or the index of its shards: diffusion_pytorch_model or
 // model[.fp16].safetensors.

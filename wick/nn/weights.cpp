@@ -81,7 +81,9 @@ DType Weights::State::dtype_of(const std::optional<DType>& stored, const Shape& 
 
 Asked Weights::State::ask(const std::string& name, const Shape& shape) const {
   const StoredTensor stored = find(name, shape);
-  return {name, shape, stored, dtype_of(stored.dtype, shape)};
+  const DType dtype = dtype_of(stored.dtype, shape);
+  if (stored.dtype) check_quantizable(name, *stored.dtype, shape, dtype);
+  return {name, shape, stored, dtype};
 }
 
 void Weights::State::check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const {
@@ -108,7 +110,6 @@ bool Weights::State::converts_rows(const Asked& a) const {
 // Converts a few rows at a time: the whole matrix never lies in memory as it is stored or in f32 too.
 void Weights::State::read_rows(const Tensor& to, const Asked& a) const {
   const DType stored = *a.stored.dtype;
-  check_quantizable(a.name, stored, a.shape, a.dtype);
   const int64_t rows = a.shape[0], width = a.shape[1], bytes = bytes_of(stored, width);
   const int64_t most = std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(bytes, 1), 1, std::max<int64_t>(rows, 1));
   // Not a tensor: chunks of malloc's own alignment fit again where the last one was, so that they leave no holes.
@@ -124,7 +125,6 @@ void Weights::State::read_rows(const Tensor& to, const Asked& a) const {
 // The tensor as layers see it, in the model's memory.
 Tensor Weights::State::converted(const Asked& a, bool conv) const {
   if (!conv && converts_rows(a)) {
-    check_quantizable(a.name, *a.stored.dtype, a.shape, a.dtype);
     const Tensor rows = Tensor::empty(a.shape, a.dtype, memory());
     read_rows(rows, a);
     return rows;
@@ -132,7 +132,6 @@ Tensor Weights::State::converted(const Asked& a, bool conv) const {
   const Tensor stored = a.stored.load(memory());
   check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}",
         source.name, a.name, name_of(stored.dtype()));
-  check_quantizable(a.name, stored.dtype(), stored.shape(), a.dtype);
   const Tensor x = reshape(stored, a.shape);
   return contiguous(cast(conv ? contiguous(permute(x, kFileToMemory)) : x, a.dtype));
 }
@@ -203,21 +202,6 @@ StackedTensor Weights::State::load_stacked(const std::vector<std::string>& names
 
 Weights::Weights(TensorSource source, Options options)
     : state_(std::make_shared<State>(State{std::move(source), options})) {}
-
-Weights Weights::open(const fs::path& path, Options options) { return {open_source(path), options}; }
-
-Weights Weights::of(std::map<std::string, Tensor> tensors, Options options) {
-  return {memory_source(std::move(tensors)), options};
-}
-
-Weights Weights::outline(Options options) {
-  assert(!options.place.memory->on_host() && "values that nobody has should not take memory");
-  return {outline_source(), options};
-}
-
-Weights Weights::drawn(uint64_t seed, float deviation, Options options) {
-  return {drawn_source(seed, deviation), options};
-}
 
 Residence Residence::on(Backend& backend, DType weights) { return {&backend.memory(), backend.computes_in(weights)}; }
 

@@ -29,7 +29,7 @@ struct Character {
     kLetter = 1,    // \p{L}
     kNumber = 2,    // \p{N}
     kSpace = 4,     // \s: the property White_Space
-    kSymbol = 8,    // all others: [^\s\p{L}\p{N}]
+    kSymbol = 8,    // every other character: [^\s\p{L}\p{N}]
     kNewline = 16,  // [\r\n]
     kUpper = 32,    // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
     kLower = 64,    // [\p{Ll}\p{Lm}\p{Lo}\p{M}]

@@ -9,7 +9,6 @@
 #include "wick/io/safetensors.h"
 #include "wick/models/llama.h"
 #include "wick/ops/elementwise.h"
-#include "wick/ops/matmul.h"
 #include "wick/ops/shape.h"
 #include "wick/pipelines/convert.h"
 #include "wick/train/finite.h"
@@ -33,13 +32,14 @@ class Changes {
     if (shape.rank() != 2 || !name.ends_with(kWeight)) return;
     if (name == "model.embed_tokens.weight") embedding_ = load;
     const std::string path = "llama." + name.substr(0, name.size() - kWeight.size());
-    if (const auto lora = adapter_.match({{path, {shape[1], shape[0]}, std::move(load)}})) loras_.emplace(name, *lora);
+    if (auto adapter = adapter_.match({{path, {shape[1], shape[0]}, std::move(load)}}))
+      adapters_.emplace(name, std::move(adapter));
   }
   // Called when every tensor of a model of this config was looked at. One table serves a tied model's head and
   // embedding, and a LoRA on the head is not one on the embedding.
   void check_complete(const LlamaConfig& config) {
     const LoraSite head{"llama.lm_head", {config.hidden, config.vocab}, embedding_, true};
-    check(!config.tied || loras_.contains("lm_head.weight") || !adapter_.match({head}),
+    check(!config.tied || adapters_.contains("lm_head.weight") || !adapter_.match({head}),
           "--lora: one of them is on lm_head, which has no weights of its own in this model: they are the embedding's. "
           "It runs beside the model, and cannot be merged");
     adapter_.check_complete();
@@ -48,17 +48,14 @@ class Changes {
   // Functions by name that turn the stored matrix into the merged one, in f32.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits() const {
     std::map<std::string, std::function<Tensor(const Tensor&)>> all;
-    for (const auto& [name, lora] : loras_)
-      all[name] = [lora = lora](const Tensor& w) {
-        const LoraPart& part = lora.parts.front();
-        return cast(w, DType::f32) + matmul(part.up_values, lora.down) * part.scale;
-      };
+    for (const auto& [name, adapter] : adapters_)
+      all[name] = [adapter = adapter](const Tensor& w) { return adapter->merged(w); };
     return all;
   }
 
  private:
   Adapter adapter_;
-  std::map<std::string, Lora> loras_;
+  std::map<std::string, AdapterOfLayer> adapters_;
   std::function<Tensor()> embedding_;
 };
 

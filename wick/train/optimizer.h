@@ -43,15 +43,12 @@ class Optimizer {
 
   void set_lr(float lr) { options_.lr = lr; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  // Averages of the parameters, in their order; empty without OptimizerOptions::average.
-  const std::vector<Tensor>& averages() const { return averages_; }
   // Brings the parameters' copies up to date; update() and swap_averages() have done so themselves.
   void refresh_copies() const;
   void go_on();          // after a norm that was not finite: updates count again
   void swap_averages();  // exchanges them for the parameters' values, and back when called again
 
-  // Everything that a resumed run needs, as state files name it: for each parameter "param.NAME", the rule's states of
-  // it
+  // Everything that a resumed run needs, as state files name it: of each parameter "param.NAME", the rule's states
   // ("m.NAME", "v.NAME") and, with averages, "ema.NAME"; and the scalars, "optimizer".
   struct State {
     std::string name;

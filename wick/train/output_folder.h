@@ -22,8 +22,8 @@ class OutputLock {
   int fd_;
 };
 
-// Throws Error if the run would overwrite files in its folder, whether of a run that it does not --resume or others,
-// and if there is no run to --resume. A run that ended before its first step left nothing to lose. Writes nothing.
+// Throws Error if the run would overwrite files in its folder, be they of a run that it does not --resume or not, and
+// if there is no run to --resume. A run that ended before its first step left nothing to lose. Writes nothing.
 void check_output(const TrainConfig& config);
 // Throws Error if the run's output would become part of its input: within the data sets or the model, links followed,
 // or in place of one of their files. Writes nothing.

@@ -1,8 +1,8 @@
-// The CUDA backend: one device, one stream, one thread. One file an op family; what the methods promise stands in
-// wick/backend/backend.h.
+// The CUDA backend: one device, one stream, one thread. There is one file per op family; wick/backend/backend.h
+// documents the methods.
 //
-// Activations may be f32, bf16 or f16; arithmetic inside a kernel is f32. Views that are not laid out as a kernel wants
-// them go through a dense copy (dense.h). Nothing waits for the device but Memory::read.
+// Activations may be f32, bf16 or f16; arithmetic inside a kernel is f32. Views whose layout a kernel does not take go
+// through a dense copy (dense.h). Nothing waits for the device but Memory::read.
 #pragma once
 
 #include <cuda_runtime.h>

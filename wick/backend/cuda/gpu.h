@@ -1,4 +1,4 @@
-// What the plans of kernels depend on besides shapes. Tests make their own: no device is needed to plan for one.
+// The properties of a device on which plans of kernels depend besides shapes. Tests make their own, without a device.
 #pragma once
 
 namespace wick {
@@ -11,7 +11,7 @@ class Gpu {
 
   int capability() const { return capability_; }  // 90 for 9.0
   int multiprocessors() const { return multiprocessors_; }
-  int shared_bytes() const { return shared_bytes_; }  // of shared memory in a multiprocessor
+  int shared_bytes() const { return shared_bytes_; }  // shared memory of an SM
 
  protected:
   int capability_ = 0, multiprocessors_ = 0, shared_bytes_ = 0;

@@ -73,7 +73,7 @@ __device__ bool next_scalars(float* scalars, bool scales_loss) {
   return true;
 }
 
-// By one thread, before the update: it changes the scalars.
+// Runs in one thread, before the update's kernels: it changes the scalars.
 template <class Rule>
 __global__ void begin_step(Factors<Rule>* factors, float* scalars, const OptimizerStep step) {
   const float scale = scalars[kGradScale] / scalars[kLossScale], norm = scale * sqrtf(scalars[kSumOfSquares]);
@@ -104,19 +104,15 @@ __device__ __forceinline__ void update_four(const Factors<Rule>& s, const Slot<R
   using Four = Pack<float, 4>;
   const Four grad = *reinterpret_cast<const Four*>(slot.grad + i);
   Four param = *reinterpret_cast<const Four*>(slot.param + i), states[Rule::kStates];
-#pragma unroll
   for (int n = 0; n < Rule::kStates; ++n) states[n] = *reinterpret_cast<const Four*>(slot.states[n] + i);
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     float state[Rule::kStates];
-#pragma unroll
     for (int n = 0; n < Rule::kStates; ++n) state[n] = states[n].value[k];
     s.rule.update(grad.value[k] * s.grad_scale, param.value[k], state);
-#pragma unroll
     for (int n = 0; n < Rule::kStates; ++n) states[n].value[k] = state[n];
   }
   *reinterpret_cast<Four*>(slot.param + i) = param;
-#pragma unroll
   for (int n = 0; n < Rule::kStates; ++n) *reinterpret_cast<Four*>(slot.states[n] + i) = states[n];
   if (slot.average) {
     Four average = *reinterpret_cast<const Four*>(slot.average + i);
@@ -136,11 +132,9 @@ __device__ __forceinline__ void update_four(const Factors<Rule>& s, const Slot<R
 template <class Rule>
 __device__ __forceinline__ void update_one(const Factors<Rule>& s, const Slot<Rule>& slot, int64_t i) {
   float param = slot.param[i], state[Rule::kStates];
-#pragma unroll
   for (int n = 0; n < Rule::kStates; ++n) state[n] = slot.states[n][i];
   s.rule.update(slot.grad[i] * s.grad_scale, param, state);
   slot.param[i] = param;
-#pragma unroll
   for (int n = 0; n < Rule::kStates; ++n) slot.states[n][i] = state[n];
   if (slot.average) follow(s.average_share, slot.average[i], param);
   if (slot.copy.data) slot.copy.store(i, param);
@@ -150,7 +144,6 @@ template <class Rule>
 __device__ __forceinline__ bool aligned(const Slot<Rule>& slot) {
   const auto bits = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
   uintptr_t all = bits(slot.param) | bits(slot.grad) | bits(slot.average) | bits(slot.copy.data);
-#pragma unroll
   for (int n = 0; n < Rule::kStates; ++n) all |= bits(slot.states[n]);
   return (all & 15) == 0;
 }

@@ -19,7 +19,7 @@ bool lies_right(const View& v) {
   return all;
 }
 
-// Empty views are outputs that nobody wants.
+// Empty views are unwanted outputs.
 bool all_aligned(const View& q, std::initializer_list<View> views) {
   return std::all_of(views.begin(), views.end(),
                      [&](const View& v) { return !v || (v.dtype == q.dtype && lies_right(v)); });

@@ -1,8 +1,8 @@
-// Attention of a step of decoding: few queries, and as many keys as the cache holds. All that counts there is reading
-// them once and soon, so the heads that share keys are rows of one tile, and warps that share nothing else take parts
-// of the keys, as many as fill the device, however many are seen in the end. What a block's warps sum is added in its
-// shared memory; what blocks sum, in that of a cluster, whose blocks send each other what they are to add, each some
-// columns. Before 9.0 it goes through memory to a second kernel. All is added in the order of the parts.
+// Attention of a decoding step: few queries, and as many keys as the cache holds. Speed depends on reading these once
+// and early, so the heads that share keys are rows of one tile, and warps take parts of the keys (split-K): as many as
+// fill the device, however many are seen in the end. The sums of a block's warps are added in its shared memory; those
+// of blocks in a cluster's, whose blocks send each other the columns to add. Before 9.0 they go through memory to a
+// second kernel. All is added in the order of the parts.
 #include <algorithm>
 #include <bit>
 
@@ -28,8 +28,8 @@ struct alignas(16) Part {
   float peak, total, unused[2];
 };
 
-// Row r of the heads that share keys is query r / shared of the head r % shared of them. Each instruction of a warp
-// that is alone counts, so what can be is known before the kernel before has ended, and nothing is divided after.
+// Row r of the heads that share keys is query r / shared of the head r % shared of them. A lone warp's time is its
+// instructions, so most is computed before the preceding kernel has ended, and nothing is divided after.
 template <class T>
 struct FewQueries {
   HeadsOf<const T> q, k, v;
@@ -63,7 +63,7 @@ struct OneHead {
   }
 };
 
-// What a warp has in shared memory; in the end its sums [kRows][kPitch] in f32 take the keys' place.
+// A warp's shared memory; in the end its sums [kRows][kPitch] in f32 take the keys' place.
 template <class T, int kD>
 struct WarpTiles {
   T k[kKeyTile * kPitch<kD>], v[kKeyTile * kPitch<kD>];
@@ -79,7 +79,7 @@ __device__ __forceinline__ Part add_parts(int count, float scale2, const Of& of)
 #pragma unroll 4
   for (int i = 0; i < count; ++i) {
     const Part& part = of(i);
-    // What saw nothing has left no sums.
+    // A part that saw nothing has left no sums.
     const float weight = part.total == 0 ? 0 : fast_exp2((part.peak - from) * scale2);
     const float4 x = part.total == 0 ? float4{0, 0, 0, 0} : part.sum;
     all.total = fmaf(weight, part.total, all.total);
@@ -171,8 +171,8 @@ __device__ __forceinline__ void store_sums(float* to, float2 (&statistics)[kRows
   }
 }
 
-// Adds what the warps of a block have summed, and with the other blocks of its cluster what each of them has: units of
-// four columns go round the blocks.
+// Adds the sums of a block's warps, and with the cluster's other blocks those of each block: units of four columns go
+// round the blocks.
 template <class T, int kD>
 __device__ __forceinline__ void add_up(const FewQueries<T>& a, const OneHead& head, int first, int here,
                                        const WarpTiles<T, kD>* tiles, const float2 (*statistics)[kRows], Part* inbox,

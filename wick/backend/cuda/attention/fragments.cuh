@@ -77,8 +77,8 @@ struct RowSum {  // of one row; `total` of this lane's elements alone
   float peak = -INFINITY, total = 0;
 };
 
-// Scores of a lane's two rows to exp(scale (s - peak)); what was summed before shrinks by `shrink`. With kBlind rows
-// may have seen nothing so far.
+// Scores of a lane's two rows to exp(scale (s - peak)); earlier sums shrink by `shrink`. With kBlind rows may have seen
+// nothing so far.
 template <bool kBlind = false, int kFragments>
 __device__ __forceinline__ void exponentials(float (&s)[kFragments][4], RowSum (&rows)[2], float (&shrink)[2],
                                              float scale2, const AttentionProblem& shape, Place place, bool mask) {
@@ -131,7 +131,7 @@ __device__ __forceinline__ void finish_rows(float (&inverse)[2], const RowSum (&
 // ---- backward
 
 // The log-sum-exp in base 2 and delta of a lane's two rows, or, where queries are columns, of all columns in shared
-// memory. What lies beyond the last query has infinity and zero, and so no probability.
+// memory. Entries beyond the last query have infinity and zero, and so no probability.
 struct RowStatistics {
   float lse[2], delta[2];
   __device__ __forceinline__ void get(float (&x)[4], const float (&of)[2]) const {
@@ -192,8 +192,8 @@ __device__ __forceinline__ void score_gradients(float (&dp)[kFragments][4], cons
   }
 }
 
-// A warp's 16 rows, the first of them token `first`, times a factor for each of a lane's two, by way of 16 kD elements
-// of shared memory that nobody else uses.
+// Stores a warp's 16 rows, the first of them token `first`, times a factor for each of a lane's two, through 16 kD
+// elements of shared memory of its own.
 template <class T, int kD>
 __device__ __forceinline__ void store_rows(T* staging, const float (&sum)[kD / 8][4], float upper, float lower, T* to,
                                            int64_t stride, int first, int tokens, int features, int lane) {

@@ -1,4 +1,4 @@
-// Descriptions of attention's heads for the copy engine of 9.0.
+// TMA descriptors of attention's heads (9.0).
 #pragma once
 
 #include <cuda.h>

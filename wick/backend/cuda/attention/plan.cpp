@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kShort = 16;  // fewer queries or keys than this are not worth a plan of cuDNN's
 
-// What cuDNN's attention promises to take; whether it really does, its plan says.
+// The cases that cuDNN's attention documents; its plan decides in the end.
 bool suits_cudnn(const Gpu& gpu, const AttentionShape& s) {
   const int64_t widest = gpu.capability() == 90 ? 256 : 128;
   return gpu.capability() >= 80 && s.dtype != DType::f32 && s.features % 8 == 0 && s.features <= widest &&

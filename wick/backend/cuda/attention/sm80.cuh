@@ -1,4 +1,4 @@
-// What the kernels of attention by mma.sync share: tiles of tokens in shared memory, and products of a warp's rows with
+// Shared by the kernels of attention by mma.sync: tiles of tokens in shared memory, and products of a warp's rows with
 // them.
 #pragma once
 

@@ -1,5 +1,5 @@
-// What the attention kernels of 9.0 share. One warp asks the copy engine for tiles of the other side; two warpgroups
-// hold 64 tokens of their own side each and multiply. Scores come out of one product as the next one takes them, in
+// Shared by the attention kernels of 9.0. One warp issues the TMA loads of the other side's tiles; two warpgroups hold
+// 64 tokens of their own side each and multiply. Scores come out of one product as the next one takes them, in
 // registers, so that nothing but the inputs passes through shared memory.
 #pragma once
 
@@ -69,16 +69,15 @@ __device__ __forceinline__ void add_product(float (&sum)[kSums][4], const float 
   add_product<T>(sum, packed, b);
 }
 
-// A warp's 16 x kD elements of the 64 rows that its warpgroup owns, once nobody reads them.
+// A warp's 16 x kD elements of the 64 rows that its warpgroup owns, once they have been read.
 template <int kD, class T>
 __device__ __forceinline__ T* staging_of(T* own, int consumer, int warp) {
   const int at = warp * 16 * kD;
   return own + at / (64 * 64) * kOwn * 64 + consumer * 64 * 64 + at % (64 * 64);
 }
 
-// What follows row `first` of a tile, with its tokens 64 after 64, becomes zeros, by both warpgroups, or by the only
-// one that needs them: keys and values that nobody sees may hold anything, and zero times NaN would show. (Their scores
-// are hidden, whatever they are.)
+// Zeroes the tile behind row `first`, with its tokens 64 after 64, by both warpgroups, or by the only one that needs
+// it: unseen keys and values may hold anything, and zero times NaN would show. (Their scores are masked in any case.)
 template <int kD, int kN, class T>
 __device__ __forceinline__ void clear_rows(T* tile, int first, bool both = true) {
   const int threads = both ? 128 * kConsumers : 128;
@@ -90,7 +89,7 @@ __device__ __forceinline__ void clear_rows(T* tile, int first, bool both = true)
   named_barrier(both ? 1 + kConsumers : int(threadIdx.x) / 128, threads);
 }
 
-// The parts of a block of a persistent grid, back and forth over the list, so that who got a long one gets a short one.
+// The parts of a persistent grid's block, back and forth over the list, so that short ones follow long ones.
 __device__ __forceinline__ int part_at(int round) {
   const int blocks = int(gridDim.x), block = int(blockIdx.x);
   return round * blocks + (round % 2 ? blocks - 1 - block : block);

@@ -21,7 +21,7 @@ struct Maps {
   CUtensorMap q, k, v, dy;  // boxes of kHeadsBox tokens
 };
 
-// Tiles of the copy engine lie at multiples of 1024 bytes; 64 features after 64.
+// TMA's tiles lie at multiples of 1024 bytes; 64 features after 64.
 template <class T, int kD>
 struct Shared {
   static constexpr int kOwnTiles = kD == 64 ? 2 : 1;  // the next one comes while this one is worked on
@@ -181,7 +181,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBa
         wgmma_wait<1>();  // the sums of the tile before
         if (step > w.begin) release(before);
         if (step + 1 < w.end) arrived();
-        scores(next);  // of whatever lies there after the last tile: a branch around it would end the overlap
+        scores(next);  // reads arbitrary data after the last tile: a branch around it would end the overlap
         if constexpr (kKeys) add_product<T>(grad_partner, p, wgmma_operand<false>(x_partner));
         wgmma_wait<kAdding>();
       } else {
@@ -216,7 +216,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBa
   if (kLooks && w.begin < w.end) release(before);
   named_barrier(1 + consumer, 128);  // all four warps are done with their rows of the tile, which become room to store
   store_gradients<kKeys, T, kD>(a, w, staging_of<kD>(tiles[0], consumer, warp), grad, grad_partner, row, lane);
-  fence_async();  // before the copy engine writes there again
+  fence_async();  // before TMA writes there again
   __syncwarp();
   if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.stage]);
   rings.own.advance();

@@ -23,8 +23,8 @@ struct Forward : AttentionForward<T> {
   bool apart;     // a block's two warpgroups take rows far apart: where each block has one part, they end together
 };
 
-// Tiles of the copy engine lie at multiples of 1024 bytes; 64 features after 64, of queries and values in 64 tokens and
-// then in the next 64.
+// TMA's tiles lie at multiples of 1024 bytes; 64 features after 64, for queries and values in 64 tokens and then in the
+// next 64.
 template <class T, int kD>
 struct Shared {
   static constexpr int kOwnTiles = 2;  // the next one comes while this one is worked on
@@ -190,7 +190,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
     start_sums();
     finish_sums();
   }
-  for (int tile = part.tiles; tile < part.walked; ++tile) {  // what the other warpgroup alone sees
+  for (int tile = part.tiles; tile < part.walked; ++tile) {  // seen by the other warpgroup alone
     own_turn();
     other_turn();
     keys_arrived();
@@ -203,7 +203,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
   finish_rows(inverse, rows, a.lse + int64_t(part.head) * s.queries, row, s, lane);
   store_rows<T, kD>(queries + warp * 16 * kD, sum, inverse[0], inverse[1], a.y.at(part.head, s.heads), a.y.token, row,
                     s.queries, s.features, lane);
-  fence_async();  // before the copy engine writes there again
+  fence_async();  // before TMA writes there again
   __syncwarp();
   if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.stage]);
   rings.own.advance();

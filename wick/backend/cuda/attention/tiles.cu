@@ -1,7 +1,7 @@
 // Attention by tiles of 64 queries and 64 keys. 256 threads hold 4x4 values each of a tile of scores; operands lie in
 // shared memory as f32, whatever their dtype is. Forward rescales its sums as the maximum of a row grows; backward
-// computes the probabilities again from the saved log-sum-exp, once for the tiles of keys (dk, dv) and once for those
-// of queries (dq), so that every output has one writer and a fixed order of sums.
+// recomputes the probabilities from the saved log-sum-exp, once for the tiles of keys (dk, dv) and once for those of
+// queries (dq), so that every output has one writer and a fixed order of sums.
 #include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/integers.h"
@@ -69,8 +69,8 @@ __device__ __forceinline__ void store_four(const Heads& h, int64_t at, int n, co
   return store_four(static_cast<f16*>(h.data) + at, n, whole, x);
 }
 
-// Where a thread stands: it has the rows 4*ty .. 4*ty+3 of a tile; of scores the columns tx, tx+16, tx+32, tx+48, of
-// what has D columns 4*tx .. 4*tx+3.
+// A thread's place: the rows 4*ty .. 4*ty+3 of a tile; the columns tx, tx+16, tx+32, tx+48 of scores, and 4*tx ..
+// 4*tx+3 of matrices with D columns.
 __device__ __forceinline__ int ty() { return int(threadIdx.x) / 16; }
 __device__ __forceinline__ int tx() { return int(threadIdx.x) % 16; }
 

@@ -1,4 +1,4 @@
-// A convolution as a matrix product: every pixel becomes a row of what its kernel window sees ("im2col").
+// A convolution as a matrix product: every pixel becomes a row of its kernel window's elements (im2col).
 #pragma once
 
 #include "wick/backend/cuda/cuda.h"

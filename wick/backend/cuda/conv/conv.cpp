@@ -1,8 +1,8 @@
-// Convolutions. Images are [B, H, W, C] and weights [O, KH, KW, I], which is what tensor cores like best.
+// Convolutions. Images are [B, H, W, C] and weights [O, KH, KW, I], the fastest layout for tensor cores.
 //
-// A 1x1 convolution is a linear layer over pixels. The others are cuDNN's; it wants, and gets through zero-filled
-// copies where needed, channels in multiples of 8 (16-bit dtypes) and the same padding on opposite sides. What cuDNN
-// does not take, or everything without it, is a matrix product over gathered columns, some pixels at a time.
+// A 1x1 convolution is a linear layer over pixels. Larger ones are cuDNN's; it wants, and gets through zero-filled
+// copies where needed, channels in multiples of 8 (16-bit dtypes) and the same padding on opposite sides. Cases that
+// cuDNN does not take, or all without it, are a matrix product over gathered columns, some pixels at a time.
 #include <algorithm>
 
 #include "wick/backend/cuda/conv/columns.h"
@@ -102,7 +102,7 @@ struct Padding {
 Columns forward_columns(const Shape& x, const Shape& y, const Shape& w, const Conv2d& c) {
   return {x[1], x[2], x[3], y[1], y[2], w[1], w[2], c.stride, 1, -c.top, -c.left, 1};
 }
-// What each pixel of x gave to: the outputs (i + top - p) / stride where that is whole.
+// The outputs to which each pixel of x contributed: (i + top - p) / stride where that is whole.
 Columns backward_columns(const Shape& x, const Shape& y, const Shape& w, const Conv2d& c) {
   return {y[1], y[2], y[3], x[1], x[2], w[1], w[2], 1, -1, c.top, c.left, c.stride};
 }

@@ -1,6 +1,5 @@
-// Barriers in shared memory that count who arrives and which bytes have come (8.0 on; bytes from 9.0 on). A phase ends
-// when all have arrived and all bytes that they told are there; phases are odd and even in turn. By address or by
-// pointer.
+// Barriers (mbarrier) in shared memory that count arrivals and bytes (8.0 on; bytes from 9.0 on). A phase ends when all
+// have arrived and all announced bytes are there; phases are odd and even in turn. By address or by pointer.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +13,7 @@ __device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 #endif
 }
-// By the thread that did that, before the block meets, or the cluster if others' bytes are to come.
+// Called by the thread that did that, before the block meets, or the cluster if other blocks' bytes are to come.
 __device__ __forceinline__ void barrier_init_done() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -67,7 +66,7 @@ __device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) 
       : "memory");
 #endif
 }
-// The same where other blocks of the cluster wrote what came.
+// The same where other blocks of the cluster wrote the data.
 __device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(

@@ -13,14 +13,14 @@ __device__ __forceinline__ void cluster_sync() {
 #endif
 }
 
-// The same without any promise about memory: the others are done reading.
+// The same without any promise about memory: the cluster's other blocks are done reading.
 __device__ __forceinline__ void cluster_leave() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
 
-// cluster_sync() in two halves: what lies between them need not wait.
+// cluster_sync() in two halves: the code between them need not wait.
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");

@@ -49,8 +49,8 @@ __device__ __forceinline__ uint4 load_if(bool wanted, const void* from) {
   return value;
 }
 
-// To the accumulators of y's columns from `first_col` on; of a bias with several for a column the one that lies so far
-// `behind`.
+// Adds the bias of columns [first_col, first_col + kCols) to the accumulators. `behind` skips to the values' half of a
+// gate-and-value bias.
 template <int kCols>
 __device__ __forceinline__ void add_bias(float* sum, const TileOutput& y, int first_col, int behind = 0) {
   const int lane = threadIdx.x % 32;

@@ -58,8 +58,8 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&out)[4], con
 #endif
 }
 
-// Operands of mma from a tile in shared memory with `ld` elements from row to row. `a` is 16 (m) x 16 (k); `b` is
-// 16 (k) x 16 (n): registers 0, 1 for its first eight columns, 2, 3 for the others.
+// Operands of mma from a tile in shared memory with `ld` elements from row to row. `a` is 16 (m) x 16 (k); `b` is 16
+// (k) x 16 (n): registers 0, 1 for its first eight columns, 2, 3 for the last eight.
 template <class T>
 __device__ __forceinline__ void load_a(uint32_t (&a)[4], const T* tile, int ld, int lane) {  // rows m, columns k
   load_matrices(a, tile + (lane % 16) * ld + lane / 16 * 8);

@@ -30,7 +30,7 @@ __device__ __forceinline__ void block_reduce(float (&x)[N]) {
 #pragma unroll
   for (int n = 0; n < N; ++n) x[n] = warp_reduce<Op>(x[n]);
   if (warps == 1) return;
-  __syncthreads();  // whoever still reads `partial` from the last call
+  __syncthreads();  // the last call's readers of `partial`
   if (lane == 0)
 #pragma unroll
     for (int n = 0; n < N; ++n) partial[n][warp] = x[n];

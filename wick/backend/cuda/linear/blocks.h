@@ -6,7 +6,7 @@
 namespace wick {
 
 // y = x where either has blocks, as CudaBackend::copy(). Blocks lie along rows of views whose outer dims one stride
-// walks; others are an Error.
+// walks; other views are an Error.
 void copy_blocks(CudaBackend& cuda, const View& y, const View& x);
 
 }  // namespace wick

@@ -1,4 +1,4 @@
-// Dropout by a mask that is made anew where it is needed: a thread takes the four elements of a Philox block.
+// Dropout by a mask that is recomputed where it is needed: a thread takes the four elements of a Philox block.
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/numbers.cuh"
 #include "wick/backend/cuda/device/philox.cuh"

@@ -15,8 +15,8 @@ namespace wick {
 
 namespace {
 
-// What a device before 9.0 is expected to take for the composition: measured on an H100 with cuBLASLt's kernels
-// for 8.x, the fastest of their tiles and splits. The busiest multiprocessor's share of y counts, in tiles of 64 x 64.
+// The expected time of the composition on a device before 9.0: measured on an H100 with cuBLASLt's kernels for 8.x, the
+// fastest of their tiles and splits. It counts the busiest SM's share of y, in tiles of 64 x 64.
 double composed_microseconds(const Gpu& gpu, const ExtendedGemm& g) {
   constexpr int64_t kFewRows = 600;  // cuBLASLt splits reductions up to there
   const auto tiles = [&](int64_t side) { return (g.y.rows + side - 1) / side * ((g.y.cols + side - 1) / side); };

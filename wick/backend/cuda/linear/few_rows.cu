@@ -1,7 +1,7 @@
 // A block makes tiles of 16 columns of x w^T for up to eight tokens. One warp copies 16 rows of the weight into a ring
-// in shared memory, from tile to tile without a break; the others take turns at their chunks and multiply them on
-// tensor cores, where eight tokens cost what one does. Their sums are added in a fixed order. SwiGLU's gate and value
-// lie in one tile.
+// in shared memory, from tile to tile without a break; the block's other warps take turns at their chunks and multiply
+// them on tensor cores, where eight tokens cost as much as one. Their sums are added in a fixed order. SwiGLU's gate
+// and value lie in one tile.
 #include "wick/backend/cuda/linear/few_rows.h"
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 namespace wick {
 namespace {
 
-constexpr int kFewWarps = 8, kManyWarps = 12;         // that multiply; three or two such blocks share a multiprocessor
+constexpr int kFewWarps = 8, kManyWarps = 12;         // multiplying warps; three or two such blocks share an SM
 constexpr int kRows = 16, kTokens = 8;                // of a tile
 constexpr int64_t kMostTokens = 4 * kTokens;          // over blocks; beyond, they are decoded for all tokens at once
 constexpr int64_t kFarthestValue = int64_t{1} << 30;  // elements from a gate to its value, in 32 bits of bytes
@@ -37,7 +37,7 @@ struct Arguments {
   int64_t residual_row;
   int columns, chunks, tokens;
   bool constant;  // w, which is asked for before the kernel that makes x has ended
-  bool bulk;      // rows are copied as a whole, by the copy engine (9.0 on)
+  bool bulk;      // rows are copied as a whole, by TMA's bulk copy (9.0 on)
 };
 
 // The LoRAs beside a weight: each adds scale * s up^T to the columns from its `begin` up to its `end`, with `rank`
@@ -122,7 +122,7 @@ struct Stretch {
   }
 };
 
-// A warp fills the ring: of a tile's rows `warps` chunks a stage.
+// A warp fills the ring: a stage has `warps` chunks of a tile's rows.
 template <class Weights, class T>
 __device__ __forceinline__ void fill(const Arguments<T>& a, Stages<Weights> ring, int warps, int lane) {
   const int tile_step = int(gridDim.x) * columns_of_tile(a);
@@ -323,7 +323,7 @@ class NoLoraTile {
   __device__ __forceinline__ void add_to(float (&)[4], int) const {}
 };
 
-// A column and a token of a tile, one a thread: what its sum begins with, and how it ends.
+// A column and a token of a tile, one per thread: the initial value of its sum, and its epilogue.
 template <class T>
 class Output {
  public:
@@ -340,7 +340,7 @@ class Output {
   __device__ __forceinline__ void finish(const float* sums, int warps) {
     if (inside_)
       for (int w = 0; w < warps; ++w) total_ += sums[(w * kRows + int(threadIdx.x) % kRows) * a_.tokens + token_];
-    if (a_.gated) {  // of gate and value as they would be stored
+    if (a_.gated) {  // of gate and value, rounded as they would be stored
       total_ = to_float(from_float<T>(total_));
       total_ = total_ * sigmoid(total_) * __shfl_down_sync(0xffffffff, total_, kRows / 2);
     }
@@ -373,7 +373,7 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, const Lora& lora
         Product<Weights>::template add<0>(sum, x, w, lane);
         if constexpr (kParts == 2)
           Product<Weights>::template add<1>(sum, Activations<T>(a, chunk * kParts + 1, lane), w, lane);
-      } else {  // or it would arrive for those who still read what was in the stage before
+      } else {  // or it would arrive for warps that still read the stage's last contents
         ring.wait_full();
       }
       barrier_arrive(ring.empty());  // each lane: racecheck knows of no other way

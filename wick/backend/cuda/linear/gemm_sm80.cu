@@ -39,8 +39,8 @@ struct MmaShape {
   MmaGroup groups[kGroups];
 };
 
-// A block's tile, those of its warps, the steps that are under way, how many blocks share a multiprocessor where it has
-// the memory, and the depth of a step.
+// A block's tile, those of its warps, the steps that are under way, how many blocks share an SM where it has the
+// memory, and the depth of a step.
 template <int kRows_, int kCols_, int kWarpRows_, int kWarpCols_, int kStages_, int kBlocks_, int kDepth_>
 struct Tiling {
   static constexpr int kRows = kRows_, kCols = kCols_, kWarpRows = kWarpRows_, kWarpCols = kWarpCols_;
@@ -118,7 +118,7 @@ class Loader {
   WCopy w_;
 };
 
-// What a warp multiplies: its rows of x's tile and its columns of w's.
+// A warp's operands: its rows of x's tile and its columns of w's.
 template <class T, class Tile, bool kAcross>
 struct Warp {
   static constexpr int kM = Tile::kWarpRows / 16, kN = Tile::kWarpCols / 16, kDepth = Tile::kDepth;
@@ -190,7 +190,7 @@ struct Warp {
   }
 };
 
-// Panels of some rows of tiles, column after column: blocks that run at once share what they read in the L2.
+// Panels of some rows of tiles, column after column: blocks that run at once share their reads in the L2.
 struct Place {
   int row, col;
 };
@@ -286,8 +286,8 @@ void launch_tiles(CudaBackend& cuda, const ExtendedGemm& g) {
          g.w.transposed ? mma_gemm_kernel<T, Tile, false> : mma_gemm_kernel<T, Tile, true>, shape);
 }
 
-// Microseconds, measured on an H100: of 32 steps along the reduction where blocks share a multiprocessor, of those of a
-// block alone, and of a tile's start and end.
+// Microseconds, measured on an H100: of 32 steps along the reduction where blocks share an SM, of those of a block
+// alone, and of a tile's start and end.
 struct TileCost {
   double shared, alone, ends;
 };
@@ -309,8 +309,8 @@ void with_tiling(MmaTile tile, const F& f) {
   }
 }
 
-// What the busiest multiprocessor takes for its tiles: all their steps, or those of as many blocks in turn as it has no
-// room for at once.
+// Time of the busiest SM: bound either by all its tiles' steps (sharing the tensor cores) or by its blocks in waves of
+// as many as fit at once.
 template <class Tile>
 double microseconds(const Gpu& gpu, const ExtendedGemm& g, const TileCost& cost) {
   constexpr double kLaunch = 3;

@@ -5,7 +5,7 @@
 
 namespace wick {
 
-// The tile that is expected to be fastest, and what it takes.
+// The tile that is expected to be fastest, and its time.
 struct MmaPlan {
   MmaTile tile;
   double microseconds;

@@ -1,15 +1,15 @@
-// A persistent kernel after Hopper's ways: two warps of a block ask the copy engine for tiles, two warpgroups multiply
-// them (wgmma, 64 rows each) and store through shared memory. Two blocks of a cluster work on neighbouring rows and
-// share each tile of w. The last steps of the reduction take their tiles from `low` and `f` instead of x and w, and
-// multiply as many of the tile's columns as the rank needs.
+// A persistent GEMM for Hopper: two warps of a block issue TMA loads of tiles, two warpgroups multiply them (wgmma, 64
+// rows each) and store through shared memory. Two blocks of a cluster work on neighbouring rows and share each tile of
+// w by multicast. The last steps of the reduction take their tiles from `low` and `f` instead of x and w, and multiply
+// as many of the tile's columns as the rank needs.
 //
-// For SwiGLU one block of a cluster asks for the weights of gates and the other for those of their values, so that a
-// thread has both among its sums. It stores them while the tensor cores are busy with the next tile.
+// For SwiGLU one block of a cluster loads the weights of gates and the other those of their values, so that a thread
+// has both among its sums. It stores them while the tensor cores are busy with the next tile.
 //
 // With a slice there is no launch for low: p's columns lie beside those of w in a stage, so that the same instructions
 // give x p as further accumulators. Packed, they are an operand of wgmma as they stand. Where there are too few tiles
-// for the device, clusters of two or four pairs share a reduction: each pair has its part of the steps, and multiplies
-// f with what it has of x p; then the parts of y are added through each other's shared memory, in their order.
+// for the device, clusters of two or four pairs split a reduction (split-K): each pair has its part of the steps, and
+// multiplies f with its part of x p; then the parts of y are added through each other's shared memory, in their order.
 //
 // The columns are cut into tiles of one width and, at their end, of a narrower one, so that the last round of blocks
 // is short (plan_gemm_sm90).
@@ -42,11 +42,11 @@ constexpr int kLineBytes = kDepth * 2;  // a row of x or a column of w in a step
 constexpr int kGroups = ExtendedGemm::kMostGroups;
 constexpr int kMostParts = 4, kMostSlice = 64;
 constexpr int kPartColBytes = 512;  // of a column of y, or of x p, in the exchange of parts: two consumers' rows in f32
-// What becomes of a tile's sums: they are stored, or added to those of other parts, or halves of them go through
+// The epilogue of a tile's sums: they are stored, or added to those of other parts, or halves of them go through
 // SwiGLU. Kernels of their own, since ptxas lets the products of one that could exchange parts wait for each other
 // (C7514).
 enum class Form { whole, parts, gated };
-// Of tiles, with two consumers in a block and with three.
+// The widths of tiles, with two consumers in a block and with three.
 template <int kConsumers, int kSlice>
 using Widths =
     std::conditional_t<kConsumers == 3, std::integer_sequence<int, 128, 192>,
@@ -104,7 +104,7 @@ __device__ __forceinline__ bool touches(const GemmGroup& group, const Tile& tile
   return group.begin < tile.col + (tile.narrow ? shape.narrow : shape.wide) && tile.col < group.end;
 }
 
-// Where a block stands in its cluster: which rows of a pair it has, and which part of the reduction the pair.
+// A block's place in its cluster: its rows of a pair, and the pair's part of the reduction.
 struct Place {
   int half, part;
   __device__ __forceinline__ explicit Place(int rank) : half(rank % kCluster), part(rank / kCluster) {}
@@ -137,8 +137,8 @@ __device__ __forceinline__ void load_shared_tile(uint32_t tile, const CUtensorMa
 template <bool kTransposed, int kSlice>
 constexpr int kSliceBytes = (kTransposed ? 64 : kSlice) * kLineBytes;
 
-// A thread asks for the tiles of x and low, another for those of w, p and f: one alone would be too slow for narrow
-// tiles.
+// One thread issues TMA loads for the tiles of x and low, another for those of w, p and f: one alone would be too slow
+// for narrow tiles.
 template <bool kTransposed, int kSlice, Form kForm>
 __device__ __forceinline__ void produce(Ring ring, const GemmMaps& maps, const GemmShape& shape, bool is_x,
                                         const Place& place, int first, int stride) {
@@ -223,7 +223,7 @@ __device__ __forceinline__ void add_part(float* d, const float4& part) {
   d[3] += part.w;
 }
 
-// Of y each pair adds up the parts of kCols / kParts columns and stores them, of s the first one all. The ring is free:
+// Each pair adds up the parts of kCols / kParts columns of y and stores them, the first one all of s. The ring is free:
 // with several parts a cluster has one tile.
 template <class T, int kCols, int kSlice, int kParts>
 __device__ __forceinline__ void share_parts(const Consumer& me, const GemmShape& shape, const Tile& tile,
@@ -464,7 +464,7 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
     else
       consume<T, kTransposed, kSlice, kForm>(me, shape, first, stride, Widths<kConsumers, kSlice>());
   }
-  cluster_leave();  // the others may still arrive at our barriers
+  cluster_leave();  // the cluster's other blocks may still arrive at our barriers
 #endif
 }
 
@@ -496,7 +496,7 @@ GemmMaps make_maps(const ExtendedGemm& g, const GemmPlan& plan) {
   return maps;
 }
 
-// Besides the stages: what the warps store through, and what aligning costs.
+// Besides the stages: the warps' staging for stores, and the cost of alignment.
 constexpr int out_bytes(const GemmPlan& plan) { return plan.consumers * 4 * kWarpOutBytes + 1024; }
 constexpr int stages_bytes(const GemmPlan& plan) {
   return 227 * 1024 - (2 * kMostStages + 1) * int(sizeof(uint64_t)) - out_bytes(plan);
@@ -539,14 +539,14 @@ GemmShape make_shape(const ExtendedGemm& g, const GemmPlan& plan) {
   return shape;
 }
 
-// Clusters that run at once. Those of more than two blocks leave multiprocessors over in each of the device's
-// partitions: on an H100 there is room for 28 of four and 12 of eight.
+// Clusters that run at once. Those of more than two blocks leave SMs over in each of the device's partitions: on an
+// H100 there is room for 28 of four and 12 of eight.
 int64_t most_clusters(const Gpu& gpu, const GemmPlan& plan) {
   const int64_t pairs = gpu.multiprocessors() / kCluster;
   return plan.parts == 1 ? pairs : plan.parts == 2 ? pairs * 14 / 33 : pairs * 2 / 11;
 }
 
-// No more clusters than the rounds need: what runs beside the product gets the rest. A cluster of several parts has one
+// No more clusters than the waves need: kernels beside the product get the rest. A cluster of several parts has one
 // tile.
 int64_t clusters_of(const Gpu& gpu, const GemmShape& shape, const GemmPlan& plan) {
   const int64_t most = most_clusters(gpu, plan), wide = shape.row_pairs * shape.wide_tiles,
@@ -577,8 +577,8 @@ void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan)
 
 // ---- plans
 
-// Clock cycles, measured: what the tensor cores need for the steps of a tile, or the copy engine if the tile is narrow,
-// and its start and end. With a slice a step takes longer than either, by what shared memory has to give and take.
+// Clock cycles, measured: the time of the tensor cores for the steps of a tile, or of TMA if the tile is narrow, and
+// its start and end. With a slice a step takes longer than either, by its traffic in shared memory.
 double tile_cycles(const ExtendedGemm& g, const GemmPlan& plan, int width) {
   const int consumers = plan.consumers, loaded = g.w.transposed ? width : chunked(width);
   const bool whole_chunks = loaded == width;
@@ -595,7 +595,7 @@ double tile_cycles(const ExtendedGemm& g, const GemmPlan& plan, int width) {
   return steps * step + (plan.parts == 1 ? 8.5 * consumers * width : 1900 + 20.0 * width + 900 * plan.parts);
 }
 
-// The launch that makes low, unless it runs on multiprocessors that the product leaves to it.
+// The launch that makes low, unless it runs on SMs that the product leaves to it.
 double projection_cycles(const Gpu& gpu, const ExtendedGemm& g, int64_t clusters) {
   const int64_t idle = gpu.multiprocessors() - kCluster * clusters;
   if (g.x.rows <= 20 * idle) return 0;
@@ -603,7 +603,7 @@ double projection_cycles(const Gpu& gpu, const ExtendedGemm& g, int64_t clusters
   return (3700 + 1.67 * rows + 1.67e-3 * rows * double(g.x.cols)) * (1 + 0.35 * std::ceil(rank / 32 - 1));
 }
 
-// What the busiest cluster has to do: the first, or the first that has a tile less.
+// The work of the busiest cluster: the first, or the first that has a tile less.
 double plan_cycles(const Gpu& gpu, const ExtendedGemm& g, const GemmPlan& plan) {
   const int64_t pairs = pairs_of(g.y.rows, plan), clusters = most_clusters(gpu, plan);
   const int64_t wide = pairs * plan.wide_tiles, all = wide + pairs * narrow_tiles(g.w.cols, plan);

@@ -79,8 +79,8 @@ void gemm_batch(Cublas& cublas, const View& c, const View& a, const View& b, flo
   }
 }
 
-// Calls f(first, count) for parts of `all` lines of `length` elements, whole multiples of `unit`: so many at a time
-// that what they are decoded to stays in a large L2 cache until the product has read it.
+// Calls f(first, count) for parts of `all` lines of `length` elements, whole multiples of `unit`: parts whose decoded
+// elements stay in a large L2 cache until the product has read them.
 template <class F>
 void for_slices(int64_t all, int64_t length, int64_t unit, const F& f) {
   constexpr int64_t kElements = int64_t{1} << 24;

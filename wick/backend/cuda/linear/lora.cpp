@@ -254,8 +254,7 @@ class FusedBackward {
   void run() {
     make_ds();
     if (g_.dx) make_dx();
-    // Behind a product that did not make ds they need not wait for it: they fill the multiprocessors that it leaves
-    // idle.
+    // Behind a product that did not make ds they need not wait for it: they fill the SMs that it leaves idle.
     const Follows follows = g_.dx && plan_.ds != LowWay::product ? Follows::product : Follows::projection;
     if (plan_.gradients == GradientsWay::pass)
       finish_passes(follows);

@@ -47,8 +47,8 @@ __device__ __forceinline__ void multiply_steps(float (&sum)[kM][kEights][4], con
   }
 }
 
-// Sums what the warps of a block, and the blocks of a cluster, have of the same [kRows, kRank] result, in that order.
-// Each block of the cluster gets some of the rows, and calls store(row, column, sums) for four columns at a time.
+// Sums the partial [kRows, kRank] results of a block's warps and a cluster's blocks, in that order. Each block of the
+// cluster gets some of the rows, and calls store(row, column, sums) for four columns at a time.
 template <int kRows, int kRank>
 struct Partial {
   static constexpr int kLd = kRank + kPad;
@@ -96,7 +96,7 @@ struct Partial {
       const float sums[4] = {total.x, total.y, total.z, total.w};
       store(row, col, sums);
     }
-    if (cluster > 1) cluster_leave();  // nobody leaves while its shared memory is read
+    if (cluster > 1) cluster_leave();  // no block leaves while its shared memory is read
   }
 };
 
@@ -124,7 +124,7 @@ struct Projections {
 };
 
 // f lies in shared memory as in global memory: [kRank, kDepth] for down, [kDepth, kRank] for up. In f32 it comes
-// through tiles of its own, from which each thread converts what it has copied.
+// through tiles of its own, from which each thread converts the elements that it copied.
 template <class T_, class F_, int kRank_, int kRowWarps_, int kFragments_>
 struct ProjectKernel {
   using T = T_;

@@ -24,11 +24,11 @@ struct FactorGradient {
 // Whether project() and factor_gradients() can work on these: 16-bit x whose rows are 16-byte aligned.
 bool factors_fit(const Gpu& gpu, const DeviceMatrix& x);
 
-// Layers that share their input go together: so many at a time, with the same M and R and dtypes.
+// Layers that share their input go together, at most kMostLayers, with the same M and R and dtypes.
 constexpr int kMostLayers = 4;
 void project(CudaBackend& cuda, const Projection* projections, int count);
-// What the launch before this one was. The others' inputs were there before project(), and the product lets this kernel
-// start only once project() has ended.
+// Which kernel precedes this one in the stream, for programmatic dependent launch: behind a `projection` s must be
+// awaited; behind a `product` s is already complete, and only the end has to be awaited.
 enum class Follows { other, projection, product };
 void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows);  // two a layer
 

@@ -127,7 +127,7 @@ struct alignas(16) Partials {  // each warp's
   float of[kWarps][kRows][kLd];
 };
 template <int kRows, int kRank>
-struct alignas(16) Inbox {  // what the cluster's blocks send
+struct alignas(16) Inbox {  // contributions of the cluster's blocks
   float from[kRows][kRank];
   uint64_t arrived;
 
@@ -228,7 +228,7 @@ struct OutputPlace {
   }
 };
 
-// What the end needs, on its way from the beginning.
+// Inputs of the epilogue, loaded from the beginning on.
 template <class T, int kRank, int kFragments>
 struct LoadedEarly {
   uint32_t up[kGroups<kRank>][kRank / 16][4][2];
@@ -380,8 +380,8 @@ struct GradientShared {
   };
 };
 
-// All blocks of a grid wait for each other: its highest bit turns when the last of them came, and the others are zero
-// again. Waiting for the value of before works as nobody can be through before this block came.
+// A barrier of all blocks of a grid: its highest bit flips when the last of them has come, and the lower bits are zero
+// again. Waiting for a change of the old value works, as no block can be through before this one came.
 __device__ uint32_t grid_barrier;
 
 [[maybe_unused]] __device__ __forceinline__ uint32_t grid_barrier_value() {
@@ -405,7 +405,7 @@ __device__ __forceinline__ void load_chunk(uint4 (&x)[8], const GradientTask<T>&
 }
 
 // sum += s^T x over 32 rows, for 16 ranks and 64 columns: lane l gets columns 16 (l % 4) and following of ranks l / 4
-// and l / 4 + 8. `s` is what s^T has of the thread's rows for these ranks.
+// and l / 4 + 8. `s` is the part of s^T for the thread's rows and these ranks.
 template <class T>
 __device__ __forceinline__ void add_chunk(float (&sum)[8][4], const uint4 (&s)[2], const uint4 (&x)[8]) {
   const uint32_t a[2][4] = {{s[0].x, s[1].x, s[0].y, s[1].y}, {s[0].z, s[1].z, s[0].w, s[1].w}};
@@ -617,7 +617,7 @@ LowOperands<F> operands(const DeviceMatrix& x, const DeviceMatrix& f) {
 
 constexpr int64_t kAdapterRows = 32, kTileRows = 32;
 
-// A little below what is there, so that clusters fit however the multiprocessors are grouped.
+// A little below the number of SMs, so that clusters fit however the SMs are grouped.
 int blocks_at_once(const Gpu& gpu) { return gpu.multiprocessors() * 31 / 32; }
 
 int row_tiles(int64_t rows) { return int(ceil_div(rows, kTileRows)); }

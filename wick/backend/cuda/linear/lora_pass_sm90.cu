@@ -1,10 +1,10 @@
-// One warp asks the copy engine for tiles of x, 64 x 64, and two warpgroups multiply them where they lie (wgmma): rows
-// of x with a factor (x f), whose sums are complete when a row of tiles has gone by, and columns of x with s (x^T s),
-// whose sums stay in registers until the end. A block has a slice of the columns and a share of the rows; the
-// warpgroups take rows of tiles in turn.
+// One warp issues TMA loads of tiles of x, 64 x 64, and two warpgroups multiply them where they lie (wgmma): rows of x
+// with a factor (x f), whose sums are complete when a row of tiles has gone by, and columns of x with s (x^T s), whose
+// sums stay in registers until the end. A block has a slice of the columns and a share of the rows; the warpgroups take
+// rows of tiles in turn.
 //
-// What slices have of x f, and shares of x^T s, is added up by kernels of their own, in a fixed order. Such parts lie
-// in memory as they lay in registers.
+// The slices' parts of x f, and the shares' parts of x^T s (split-K), are added up by kernels of their own, in a fixed
+// order. Such parts lie in memory as they lay in registers.
 #include "wick/backend/cuda/linear/lora_pass_sm90.h"
 
 #include <algorithm>
@@ -27,12 +27,12 @@ namespace {
 constexpr int kTile = 64, kTileBytes = kTile * kTile * 2;
 constexpr int kConsumers = 2, kPeers = 128;  // warpgroups that multiply, and their threads
 constexpr int kThreads = (kConsumers + 1) * kPeers;
-constexpr int kSharedBytes = 216 * 1024;  // of all blocks of a multiprocessor
+constexpr int kSharedBytes = 216 * 1024;  // of all blocks of an SM
 
 // kProject: with x f, else x^T s alone, in blocks so small that two fit.
 template <int kRank, bool kProject>
 struct Pass {
-  static constexpr int kBlocks = kProject ? 1 : 2;                                       // a multiprocessor
+  static constexpr int kBlocks = kProject ? 1 : 2;                                       // per SM
   static constexpr int kMostChunks = kProject ? 256 / kRank : kRank == 64 ? 2 : 4;       // of 64 columns
   static constexpr int kFactorBytes = kTile * kRank * 2, kLowBytes = kTile * kRank * 2;  // of a tile
   static constexpr int kLowStages = 4;
@@ -48,7 +48,7 @@ struct PassShape {
   int row_tiles, chunks, slices, shares;
   bool wait;               // for the launch before, at once
   bool wait_for_low;       // only before s is read
-  bool wait_at_end;        // so that whoever waits for this kernel waits for the one before as well
+  bool wait_at_end;        // so that a wait for this kernel is a wait for the one before too
   float4* parts;           // of x f: [row_tiles][slices][kRank / 8][kPeers]
   float4* gradient_parts;  // of x^T s: [chunks][shares][kRank / 8][kPeers]
 };
@@ -109,7 +109,7 @@ __device__ __forceinline__ void finish_gradient(const PassShape& shape, const fl
                                                 int first_chunk, int chunks, int share, int peer, int group,
                                                 float4* exchange) {
   constexpr int kQuads = kRank / 8;
-  named_barrier(1 + kConsumers, kConsumers * kPeers);  // nobody reads tiles any more
+  named_barrier(1 + kConsumers, kConsumers * kPeers);  // tiles are no longer read
   const auto quad = [&](int c, int j) {
     return make_float4(sum[c][4 * j], sum[c][4 * j + 1], sum[c][4 * j + 2], sum[c][4 * j + 3]);
   };
@@ -317,7 +317,7 @@ struct PassPlan {
   int slices = 1, shares = 1;
 };
 
-// As many blocks as there are multiprocessors, or fewer; what counts is the tiles of the largest, and the parts.
+// As many blocks as there are SMs, or fewer; the cost is that of the largest block's tiles, and of the parts.
 PassPlan plan_pass(int blocks, int row_tiles, int chunks, int most_chunks, int rank, bool project) {
   PassPlan best;
   double least = std::numeric_limits<double>::infinity();
@@ -332,7 +332,7 @@ PassPlan plan_pass(int blocks, int row_tiles, int chunks, int most_chunks, int r
   return best;
 }
 
-// Behind the product, on the few multiprocessors that it leaves: small blocks, 2 x 8 tiles.
+// Behind the product, on the few SMs that it leaves: small blocks, 2 x 8 tiles.
 PassPlan plan_behind(int row_tiles, int chunks) { return {ceil_div(chunks, 2), ceil_div(row_tiles, 8)}; }
 
 template <class T>

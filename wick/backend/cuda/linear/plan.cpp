@@ -58,7 +58,7 @@ bool can_go(const Gpu& gpu, const LinearCall& l, LinearWay way) {
   return false;
 }
 
-// Whether the LoRAs are what the fused kernels are made for: of one rank and scale, side by side on all outputs.
+// Whether the fused kernels take these LoRAs: of one rank and scale, side by side on all outputs.
 bool side_by_side(const LoraFactors& lora, int64_t outputs) {
   if (lora.dropout.p > 0 || lora.blocks.empty() || lora.blocks.size() > kMostLayers) return false;
   const LoraBlock& first = lora.blocks.front();

@@ -1,10 +1,10 @@
-// How weights lie in memory, chunk by chunk, for products with 16-bit activations on tensor cores: 16 rows of a weight
-// are operand a of mma.sync (device/mma.cuh), 16 elements of each at a time.
+// The layout of weights in memory, chunk by chunk, for products with 16-bit activations on tensor cores: 16 rows of a
+// weight are operand a of mma.sync (device/mma.cuh), 16 elements of each at a time.
 //
 // Numbers of blocks become 16-bit floats exactly, and the scale of a group of 32 multiplies the product of its numbers
-// with the activations in f32, so nothing is rounded but sums. Of a group, lane q of four takes elements 4q to 4q + 3
-// for the first 16 and 16 + 4q to 16 + 4q + 3 for the others, as two pairs: as activations lie in memory. Which place
-// an element has in a sum makes no difference as long as both operands agree.
+// with the activations in f32, so only sums are rounded. Lane q of four takes elements 4q to 4q + 3 of a group's first
+// 16, and 16 + 4q to 16 + 4q + 3 of its last 16, as two pairs: as activations lie in memory. An element's place in a
+// sum makes no difference as long as both operands agree.
 #pragma once
 
 #include "wick/backend/cuda/device/mma.cuh"
@@ -22,7 +22,7 @@ __device__ __forceinline__ uint32_t word_at(const char* at) { return *reinterpre
 
 // Bytes 0, 2, 1, 3 of a word: masks then leave neighbours as a pair.
 __device__ __forceinline__ uint32_t paired(uint32_t word) { return __byte_perm(word, 0, 0x3120); }
-// Of the word at an address that is a multiple of 4 (kAligned) or two bytes beyond one.
+// For a word at an address that is a multiple of 4 (kAligned) or two bytes beyond one.
 template <bool kAligned>
 __device__ __forceinline__ uint32_t paired_at(const char* at) {
   return kAligned ? paired(word_at(at)) : __byte_perm(word_at(at - 2), word_at(at + 2), 0x5342);
@@ -39,7 +39,7 @@ __device__ __forceinline__ uint32_t difference(uint32_t a, uint32_t b) {
 // The float whose last bit counts one, twice: small numbers lie below its leading one.
 template <class T>
 constexpr uint32_t kOnesCount = std::is_same_v<T, bf16> ? 0x43004300 : 0x64006400;  // 128, 1024
-// (a & b) | c. Of two constants the compiler would make two instructions.
+// (a & b) | c. For two constants the compiler would make two instructions.
 __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(b), "r"(c));
@@ -53,9 +53,9 @@ __device__ __forceinline__ uint32_t floats_of(uint32_t numbers) {
   return difference<T>(and_or(numbers, kMask << 16 | kMask, kOnesCount<T>), kOnesCount<T> | kBoth);
 }
 
-// Chunks of 256 elements as they lie in a row: kBytes of them. Of group j, floats() gives a lane's two fours, each as
-// two pairs; scale() what they count for, in the units of step j * 2 + i. kAligned: chunks begin at multiples of 16
-// bytes. kStages: of a ring, each with a chunk of 16 rows for every warp.
+// Chunks of 256 elements as they lie in a row: kBytes of them. For group j, floats() gives a lane's two fours, each as
+// two pairs; scale() their factor, in the units of step j * 2 + i. kAligned: chunks begin at multiples of 16 bytes.
+// kStages: of a ring, each with a chunk of 16 rows for every warp.
 template <class Block>
 struct Chunk;
 
@@ -125,7 +125,7 @@ struct ChunkOfGroups {
     }
   }
   // Word 0 of the twelve bytes of GroupScales has the scales of groups 0 to 3, word 1 the minima, word 2 low bits of
-  // the others.
+  // groups 4 to 7.
   template <int j>
   static __device__ __forceinline__ float scale(const char* row, int) {
     return f16_at(row) * float(six_bits<j, 0>(row));

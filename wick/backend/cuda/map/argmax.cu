@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kThreads = 1024;
 
-// Larger floats are larger numbers, NaN the largest of all; of equals that of the lower column.
+// Larger floats are larger numbers, NaN the largest of all; among equals the lower column wins.
 __device__ __forceinline__ uint64_t rank_of(float x, int column) {
   const uint32_t bits = __float_as_uint(x + 0.0f);  // -0 is 0
   const uint32_t order = x != x ? 0xffffffffu : bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);

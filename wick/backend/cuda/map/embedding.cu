@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(kThreads)
   if (d < width) dtable.store(id * width + d, sum);
 }
 
-// The angle's rounding to f32 is part of what models were trained with, so the frequency is the nearest f32, too.
+// The angle's rounding to f32 is part of the models' training, so the frequency is the nearest f32, too.
 __global__ void __launch_bounds__(kThreads)
     timestep_sines(const AnyFloats y, int64_t y_row, int64_t y_column, const AnyFloats t, int64_t t_step, int64_t n,
                    int half, float log_period) {

@@ -232,7 +232,7 @@ void CudaBackend::sum(View y, View x) {
   if (x.numel() == 0) return fill(y, 0);
   const DenseInput input(*this, x);
   const DenseOutput output(*this, y);
-  // One run of reduced axes at a time; the largest gain comes first, and what follows is small.
+  // One run of reduced axes at a time; the first brings the largest gain, and its result is small.
   std::deque<Scratch> held;
   View from = input.view();
   for (Shape shape = x.shape; shape != y.shape;) {

@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) sincosf(float(positions[i / pairs]) * frequencies[i % pairs], sin + i, cos + i);
 }
 
-// Of a view [B, T, H, D].
+// The heads of a view [B, T, H, D].
 template <class T>
 HeadsOf<T> heads_of(const View& v) {
   return {v.as<T>(), v.stride[0], v.stride[1], v.stride[2]};
@@ -197,8 +197,8 @@ class HeadsView {
   View view_;
 };
 
-// A block's threads: pairs of packs, heads, tokens; and its blocks. Of few tokens every head has threads of its own, a
-// warp a block, for which there is room beside the blocks of the kernel before.
+// A block's threads: pairs of packs, heads, tokens; and its blocks. For few tokens every head has threads of its own, a
+// warp per block, which finds room beside the blocks of the kernel before.
 Launch shape_of(const CudaBackend& cuda, int64_t tokens, int64_t heads, int64_t packs) {
   const int64_t across = std::min<int64_t>(packs, kThreads);
   const bool few = tokens * heads * across < int64_t(cuda.multiprocessors()) * kThreads;

@@ -1,5 +1,5 @@
-// Rows with contiguous columns, read and written in packs: views that are laid out so in place, others through a dense
-// copy; and rows that stay in registers between being read and being used.
+// Rows with contiguous columns, read and written in packs: in place for views that are laid out so, through a dense
+// copy otherwise; and rows that stay in registers between being read and being used.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace wick {
 
-// What a kernel sees of a view.
+// A view as a kernel sees it.
 template <class T>
 struct RowsOf {
   T* data;
@@ -51,7 +51,7 @@ struct alignas(sizeof(T) * N) PackWords {
   }
 };
 
-// Element j, a constant. Of bf16 a word's halves are one instruction each, where the compiler takes three for two.
+// Element j, a constant. For bf16 a word's halves are one instruction each, where the compiler takes three for two.
 template <class T, int N>
 __device__ __forceinline__ float element(const Pack<T, N>& pack, int j) {
   if constexpr (std::is_same_v<T, bf16> && N > 1) {
@@ -93,7 +93,7 @@ inline DType common_dtype(std::initializer_list<View> views) {
   return common.value_or(DType::f32);
 }
 
-// Dense is DenseInput or DenseOutput; of the latter call finish() once the kernels that write it are launched.
+// Dense is DenseInput or DenseOutput; for the latter call finish() once the kernels that write it are launched.
 template <class Dense>
 class RowView {
  public:
@@ -145,7 +145,7 @@ inline dim3 row_threads(int64_t packs, int held = kHeldPacks) {
 }
 inline unsigned row_blocks(int64_t rows, dim3 threads) { return unsigned(ceil_div(rows, threads.y)); }
 
-// What is left over of the last block does the last row once more, to the same bits.
+// Threads left over in the last block do the last row once more, to the same bits.
 __device__ __forceinline__ int64_t this_row(int64_t rows) {
   return min(int64_t(blockIdx.x) * blockDim.y + threadIdx.y, rows - 1);
 }
@@ -165,7 +165,7 @@ __device__ __forceinline__ float row_reduce(float x) {
   return one[0];
 }
 
-// This thread's packs of a row of each of `Count` matrices: read at once and kept. What is too long is read anew.
+// This thread's packs of a row of each of `Count` matrices: read at once and kept; a long row's rest is read again.
 template <class T, int N, int Count, int kHeld = kHeldPacks>
 class HeldRows {
  public:

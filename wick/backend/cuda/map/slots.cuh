@@ -1,5 +1,5 @@
 // Kernels over many tensors at once. Their table is a kernel argument, so that nothing has to reach the device first;
-// what does not fit into the arguments of one launch goes to the next.
+// entries beyond the arguments of one launch go to the next.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -49,7 +49,7 @@ void in_tables(const std::vector<Slot>& slots, const Launch& launch) {
   if (table.count > 0) launch(table);
 }
 
-// What one block works on.
+// The work of one block.
 template <class Slot>
 struct SlotPart {
   const Slot& slot;

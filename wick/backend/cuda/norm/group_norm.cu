@@ -1,11 +1,11 @@
 // Group normalisation, forward and backward.
 //
 // An image [B, ..., C] is positions x channels and no group is ever gathered: all sums are taken per channel along the
-// rows as they lie in memory (device/tiles.cuh), and channels are joined into groups afterwards. Two phases each: sums
-// of chunks, then what is done with their totals. Of an image that the multiprocessors' shared memory holds, or half of
-// it, what is held is read once, in one launch whose blocks wait for each other between the phases. Else each phase is
-// a launch; the second starts while the first still runs. The second phase goes backwards through what it reads again:
-// the first left the end of it in the L2 cache.
+// rows as they lie in memory (norm/tiles.cuh), and channels are joined into groups afterwards. There are two phases
+// each: sums of chunks, then the use of their totals. As much of an image as fits the SMs' shared memory, if at least
+// half, is read once, in one launch whose blocks wait for each other between the phases. Else each phase is a launch;
+// the second starts while the first still runs. The second phase goes backwards through data it reads again: the first
+// left the end of it in the L2 cache.
 #include <cooperative_groups.h>
 
 #include "wick/backend/cuda/device/cluster.cuh"
@@ -126,7 +126,7 @@ __device__ __forceinline__ void for_groups(const GroupTiling& t, const TilePlace
     f(group);
 }
 
-// A block's own packs of one input, in dynamic shared memory. Each thread reads what it has written itself.
+// A block's own packs of one input, in dynamic shared memory. Each thread reads only packs that it wrote.
 template <class T, int N>
 __device__ __forceinline__ Strand<T> kept_packs(const GroupTiling& t, int input) {
   extern __shared__ __align__(16) char held[];
@@ -171,8 +171,8 @@ __device__ __forceinline__ double2 group_total(const double2* partial, const Gro
   return {warp_sum(total.x), warp_sum(total.y)};
 }
 
-// What a kernel knows of each channel of its tile, so that lanes of neighbouring columns find theirs side by side. Each
-// of the first threads fills the entry of one channel.
+// A kernel's data on each channel of its tile, laid out so that lanes of neighbouring columns find theirs side by side.
+// Each of the first threads fills the entry of one channel.
 template <int N>
 struct ChannelTable {
   float4 values[N * kTileColumns];
@@ -187,7 +187,7 @@ struct ChannelTable {
   }
 };
 
-// Calls f(j, numbers) for each channel of a pack, with what is known of it.
+// Calls f(j, numbers) for each channel of a pack, with its data.
 template <int N, class F>
 __device__ __forceinline__ void for_channels(const ChannelTable<N>& table, const GroupTiling& t, const TilePlace& at,
                                              const F& f) {
@@ -203,7 +203,7 @@ __device__ __forceinline__ float quick_sigmoid(float x) {
   return s;
 }
 
-// What sums of a group's values are distances from: any of them would do.
+// The value from which sums of a group's values are distances: any of them would do.
 template <class T>
 __device__ __forceinline__ double group_pivot(const RowsOf<const T>& x, const GroupTiling& t, int64_t image,
                                               int group) {
@@ -255,11 +255,11 @@ __device__ __forceinline__ void sum_distances(double2* partial, const RowsOf<con
 
 template <int N>
 struct NormaliseShared {
-  float3 statistics[N * kTileColumns];  // by group of the tile: mean, what its rounding lost, rstd
+  float3 statistics[N * kTileColumns];  // by group of the tile: mean, remainder of its rounding, rstd
   ChannelTable<N> table;
 };
 
-// What a forward pass takes and leaves, but for y.
+// Inputs and outputs of a forward pass, but for y.
 template <class T>
 struct GroupNormCall {
   float *mean, *rstd;
@@ -347,7 +347,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   normalise<kSilu, false>(y, call, t, at, shared, [] { wait_for_previous(); });
 }
 
-// Both phases, of an image of which t.kept turns are held in between.
+// Both phases, for an image of which t.kept turns are held in between.
 template <class T, int N, bool kSilu>
 __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
     group_norm_held(const RowsOf<T> y, const GroupNormCall<T> call, const GroupTiling t) {
@@ -363,7 +363,7 @@ __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
   normalise<kSilu, true>(y, call, t, at, shared.second, [] { cooperative_groups::this_grid().sync(); });
 }
 
-// Of one channel: mean, scale = rstd * w and shift give z = (x - mean) * scale + shift.
+// For one channel: mean, scale = rstd * w and shift give z = (x - mean) * scale + shift.
 template <bool kSilu>
 __device__ __forceinline__ float gradient_before_activation(float dy, float distance, const float4& c) {
   if (!kSilu) return dy;
@@ -387,7 +387,7 @@ struct GradientSumsShared {
   ChannelTable<N> table;
 };
 
-// What a backward pass takes and leaves, but for dx. channel_sums may be null.
+// Inputs and outputs of a backward pass, but for dx. channel_sums may be null.
 template <class T>
 struct GroupGradientCall {
   double2* partial;
@@ -546,12 +546,11 @@ __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
 template <class T>
 constexpr int kHeldPack = Pack<T>::kSize;
 
-// Bytes that a block holds, at least: of smaller images the L2 cache holds everything, and no block has to wait for
-// all.
+// The least bytes per block worth holding: the L2 cache holds all of a smaller image, and no block has to wait for all.
 constexpr size_t kWorthHolding = 64 << 10;
 
-// Whether the blocks are to hold what they can of `inputs` inputs of packs of `pack` elements, and how the image is cut
-// up then, or else.
+// Whether the blocks are to hold as much as they can of `inputs` inputs of packs of `pack` elements, and the tiling of
+// the image in either case.
 struct HeldPlan {
   GroupTiling tiling;
   Launch launch;

@@ -7,8 +7,8 @@
 namespace wick {
 namespace {
 
-// What follows the normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image. Pointers
-// may be null.
+// The affine map behind the normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image.
+// Pointers may be null.
 template <class T>
 struct RowAffine {
   const float *w, *b;
@@ -131,7 +131,7 @@ __global__ void __launch_bounds__(kRowThreads)
 }
 
 // RMS norm of a few rows, between two products of a few tokens, is all latency: a thread has one pack, and where the
-// weight is constant what it needs of it by the time that the row is there. w may be null.
+// weight is constant it loads its part before the row is there. w may be null.
 constexpr int kFewRowsThreads = 1024;
 
 template <class T, int N>
@@ -161,11 +161,11 @@ __global__ void __launch_bounds__(kFewRowsThreads)
   store_pack(y[row] + first, out);
 }
 
-// Of each of its two rows a thread of the gradient keeps fewer packs: more rows at a time are worth more.
+// Each thread of the gradient keeps fewer packs of its two rows: more rows at a time are worth more.
 constexpr int kGradientPacks = 3;
 
-// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) + residual with g = dy * gain; without a mean of x, none of g
-// either. The residual may be null.
+// dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) + residual with g = dy * gain; without a mean of x the term
+// mean(g) is absent. The residual may be null.
 // Where the kernel before is one of this call whose results are not needed here (`beside`), it goes on meanwhile.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
@@ -210,7 +210,7 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(g[j]);
     store_pack(to + first, out);
   });
-  if (beside) wait_for_previous();  // so that whoever waits for this kernel waits for both
+  if (beside) wait_for_previous();  // so that a wait for this kernel is a wait for both
 }
 
 // Sums of dy and of dy * x_hat over the rows of each chunk.
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const TilePlace at(t, N);
   if (N > 1) prefetch_tile(dy, at), prefetch_tile(x, at);
   wait_for_previous();
-  launch_dependents();  // now: row_norm_gradient does not wait for what lies before this
+  launch_dependents();  // now: row_norm_gradient does not wait for earlier kernels
   float first[N] = {}, second[N] = {};
   const int64_t x_step = t.rows * x.stride, dy_step = t.rows * dy.stride;
   int64_t row = at.first + at.row;
@@ -295,8 +295,8 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
   if (out.db) out.db[channel] = float(db);
 }
 
-// What follows the normalisation, brought into the layout and dtype that kernels want. Without a modulation all rows
-// are one image.
+// The inputs of the affine map, brought into the layout and dtype that kernels want. Without a modulation all rows are
+// one image.
 struct AffineInput {
   bool modulated;
   int64_t images, image_rows;

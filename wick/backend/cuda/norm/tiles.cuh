@@ -15,7 +15,7 @@
 namespace wick {
 
 inline constexpr int kTileThreads = 512;
-inline constexpr int kTileBlocks = 2;    // on a multiprocessor at once, so 64 registers a thread
+inline constexpr int kTileBlocks = 2;    // per SM at once, so 64 registers a thread
 inline constexpr int kTileColumns = 32;  // threads across a tile, at most: 512 bytes of a row
 inline constexpr int kTileRows = 64;     // threads down, at most
 
@@ -47,7 +47,7 @@ struct Tiling {
     by_tiles = Divisor(tiles);
     by_chunks = Divisor(chunks);
   }
-  // Of the thread that has the most.
+  // The turns of the busiest thread.
   __host__ __device__ int most_turns() const { return int(ceil_div(chunk_positions + (longer > 0), rows)); }
   unsigned blocks() const { return unsigned(images * chunks * tiles); }
   unsigned threads() const { return unsigned(columns * rows + 31) / 32 * 32; }
@@ -144,8 +144,8 @@ struct TileSums {
   }
 };
 
-// What the channels of a norm get, summed over a chunk of positions, as [images, chunks, channels]: of the gradient
-// behind weight and bias, and of that times the normalised x.
+// Sums for a norm's channels over a chunk of positions, as [images, chunks, channels]: of the gradient behind weight
+// and bias, and of that times the normalised x.
 struct ChannelSums {
   float plain, scaled;
 };

@@ -1,4 +1,4 @@
-// Floats whose dtype is known at run time only: for what is small, rare or laid out so that packs do not fit.
+// Floats whose dtype is known at run time only: for tensors that are small, rare or laid out so that packs do not fit.
 #pragma once
 
 #include "wick/backend/cuda/device/numbers.cuh"

@@ -77,8 +77,8 @@ cudaDataType_t type_of(DType dtype) {
   return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
 }
 
-// What an address is a multiple of, in bytes. WICK_CUBLASLT_ALIGNMENT = 4 keeps to kernels that load and store by
-// themselves: compute-sanitizer neither runs the others reliably nor sees what the copy engine writes.
+// The largest power of two, up to 256, that divides an address. WICK_CUBLASLT_ALIGNMENT = 4 keeps to kernels that load
+// and store by themselves: compute-sanitizer neither runs other kernels reliably nor sees TMA's writes.
 uint32_t alignment(const void* data) {
   static const char* const given = std::getenv("WICK_CUBLASLT_ALIGNMENT");
   static const uintptr_t most = given ? uintptr_t(std::atoi(given)) : 256;
@@ -139,12 +139,12 @@ Cublas::~Cublas() {
 }
 
 void Cublas::open_early() {
-  // A program that ends soon takes the globals away from what is still being opened; but before them, and after main(),
-  // it destroys what is its thread's own.
+  // The loader thread must be joined before static destructors run. thread_local objects of the main thread are
+  // destroyed first, so the jthread is one.
   thread_local const std::jthread opening([] {
     try {
       lt();
-    } catch (const Error&) {  // whoever needs it is told
+    } catch (const Error&) {  // the first caller that needs it gets the error
     }
   });
 }

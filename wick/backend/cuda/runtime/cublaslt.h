@@ -42,7 +42,7 @@ class Cublas {
   // Everything that the choice of an algorithm depends on.
   using Key = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool,
                          int64_t, int64_t, int64_t, int64_t, uint64_t, bool, bool, bool>;
-  // d = alpha * a b + beta * c + bias; none of d and c is transposed.
+  // d = alpha * a b + beta * c + bias; neither d nor c is transposed.
   struct Product {
     const DeviceMatrix &d, &a, &b, &c;
     float alpha, beta;

@@ -24,7 +24,7 @@ namespace fe = cudnn_frontend;
 using Tensor4 = std::shared_ptr<fe::graph::Tensor_attributes>;
 using Dims = std::vector<int64_t>;
 
-// WICK_CUDNN=off leaves it closed, to test what does its work where it is missing.
+// WICK_CUDNN=off leaves it closed, to test the kernels that replace it where it is missing.
 void* open_library() {
   const char* wanted = std::getenv("WICK_CUDNN");
   return wanted && wanted == std::string_view("off") ? nullptr : dlopen("libcudnn.so.9", RTLD_NOW | RTLD_LOCAL);

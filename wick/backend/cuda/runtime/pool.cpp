@@ -34,7 +34,7 @@ void* Pool::from_segments(Segments& segments, size_t bytes) {
   } else {
     const size_t size = Segments::segment_for(bytes);
     void* segment = ask_driver(size);
-    if (!segment) {  // what is kept may be in the way
+    if (!segment) {  // kept segments may be in the way
       trim_general();
       segment = ask_driver(size);
     }

@@ -1,13 +1,13 @@
 // Device memory: blocks of segments (core/segments.h) that come from cudaMalloc.
 //
-// All work runs on one stream, so a block may be handed out again as soon as it is released: whoever gets it is
-// enqueued after whoever had it. Segments are kept; trim() gives back those that no block lies in.
+// All work runs on one stream, so a block may be handed out again as soon as it is released: its next user is enqueued
+// after its last one. Segments are kept; trim() gives back those without a block.
 //
 // Inside an Arena (core/memory.h) blocks come from segments of the arena's own. A captured CUDA graph holds addresses
-// of blocks that are free between its replays; nothing that lives on may ever be placed there, and it is never trimmed.
+// of blocks that are free between its replays; no lasting tensor may ever be placed there, and it is never trimmed.
 //
-// For compute-sanitizer, which knows only of what the driver handed out, WICK_CUDA_POOL=off passes every request
-// outside an arena on to the driver: then it sees where each tensor ends, and what of it was written since it was
+// For compute-sanitizer, which knows only the driver's allocations, WICK_CUDA_POOL=off passes every request outside an
+// arena on to the driver: then it sees where each tensor ends, and which of its bytes were written since it was
 // allocated.
 #pragma once
 

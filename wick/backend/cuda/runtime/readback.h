@@ -19,7 +19,7 @@ class Readbacks {
   class Pinned;
   class Pending;
   struct Idle;
-  std::shared_ptr<Idle> idle_;  // outlived by what is still to be read
+  std::shared_ptr<Idle> idle_;  // outlived by pending reads
 };
 
 }  // namespace wick

@@ -37,7 +37,7 @@ Upload::~Upload() {
 }
 
 void Upload::operator()(const std::vector<Memory::Filling>& fillings) {
-  cuda_check(cudaSetDevice(device_), "cudaSetDevice");  // of this thread, which may be another than that of the calls
+  cuda_check(cudaSetDevice(device_), "cudaSetDevice");  // for this thread, which may differ from the caller's
   pieces_.clear();
   for (const Memory::Filling& filling : fillings)
     for (size_t begin = 0; begin < filling.bytes; begin += kPiece) pieces_.push_back({&filling, begin});

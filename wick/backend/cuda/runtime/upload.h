@@ -1,5 +1,5 @@
-// Files to the device: several threads read pieces into page-locked memory, from where the copy engine takes them while
-// the next ones are read.
+// Files to the device: several threads read pieces into page-locked memory, from which the copy engine (DMA) takes them
+// while the next ones are read.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -26,9 +26,9 @@ class Upload {
   void operator()(const std::vector<Memory::Filling>& fillings);
 
  private:
-  struct Buffer {  // made by who first reads into it: locking pages takes as long as reading them
+  struct Buffer {  // made by its first reader: locking pages takes as long as reading them
     void* data = nullptr;
-    cudaEvent_t taken = nullptr;  // by the copy engine, which is done with it then
+    cudaEvent_t taken = nullptr;  // the DMA copy is done with it then
   };
   struct Reader {  // one reads while the other is copied
     Buffer buffers[2];
@@ -47,7 +47,7 @@ class Upload {
   std::vector<Reader> readers_;  // the first is the caller's
   std::vector<std::thread> threads_;
 
-  std::vector<Piece> pieces_;  // of what is being read
+  std::vector<Piece> pieces_;  // of the file being read
   std::atomic<size_t> next_{0};
   std::mutex mutex_;
   std::condition_variable begin_, end_;
