@@ -1,6 +1,6 @@
-// Attention on CUDA, forward and backward, by each way that takes 16-bit heads, in CUDA graphs. Prints one JSON object
-// a row: the products of the mathematics (two forward, five backward) in GFLOP, the median microseconds of each way,
-// and how far each is from f32 arithmetic on the same inputs, relative to the norm of the result.
+// Attention on CUDA, forward and backward, by each kernel that takes 16-bit heads, in CUDA graphs. Prints one JSON
+// object per row: the products of the mathematics (two forward, five backward) in GFLOP, each kernel's median
+// microseconds, and its distance from f32 arithmetic on the same inputs, relative to the norm of the result.
 #include <cstdlib>
 #include <functional>
 #include <string>
@@ -15,12 +15,12 @@ struct Problem {
   const char* name;
   int64_t batch, queries, keys, heads, features;
   bool causal = false;
-  int64_t shared = 0;  // heads that read the same keys, of a language model, whose ranges say what is causal
+  int64_t shared = 0;  // query heads per head of keys in a language model, whose ranges express causality
 
   Shape of_queries() const { return {batch, queries, heads, features}; }
   Shape of_keys() const { return {batch, keys, shared ? heads / shared : heads, features}; }
   float scale() const { return 1 / std::sqrt(float(features)); }
-  double product() const {  // GFLOP of one
+  double product() const {  // GFLOP of one product
     return 2e-9 * double(batch * heads * queries * keys * features) * (causal ? 0.5 : 1);
   }
 };

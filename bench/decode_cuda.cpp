@@ -1,5 +1,5 @@
-// What a step of a language model is made of, on a GPU: one line of JSON a row, microseconds (medians of graph
-// replays), and the rate at which bytes move as a part of a copy's of 128 MiB. Shapes are Mistral 7B's. Several weights
+// The parts of a language model's decoding step on a GPU: one line of JSON per row, microseconds (medians of graph
+// replays), and the rate at which bytes move relative to a copy of 128 MiB. Shapes are Mistral 7B's. Several weights
 // and caches take turns, so that the L2 cache does not hold them from call to call. Arguments name the rows wanted, or
 // parts of names.
 #include <fmt/core.h>
@@ -46,7 +46,7 @@ class Bench {
     });
   }
 
-  // One layer's, of `filled` keys in a cache of `capacity`.
+  // One layer's attention, with `filled` keys in a cache of `capacity`.
   void attention(int64_t queries, int64_t heads, int64_t key_heads, int64_t filled, int64_t capacity) {
     const double bytes = 4.0 * double(filled * key_heads * 128);
     row(fmt::format("attention {} queries, {} heads over {}, {} of {} keys", queries, heads, key_heads, filled,
@@ -124,7 +124,7 @@ class Bench {
 
  private:
   Tensor normal(const Shape& shape, DType dtype = kHalf) { return clock_.normal(shape, dtype); }
-  // Of the k types, which are not made here, any numbers with small scales.
+  // The k types cannot be quantised to here: they get random numbers with small scales.
   Tensor weight(const Shape& shape, DType dtype) {
     if (!is_block(dtype) || can_quantize_to(dtype)) return normal(shape, dtype);
     const Tensor w = Tensor::empty(shape, dtype);
@@ -148,7 +148,7 @@ class Bench {
     }
     return ranges.to(device_.memory()).constant();
   }
-  // As many as it takes to move 150 MB before the first comes again.
+  // As many as move 150 MB before the first comes again.
   static std::vector<Tensor> several(double bytes, const std::function<Tensor()>& make) {
     std::vector<Tensor> all(size_t(std::clamp(150e6 / bytes + 1, 2.0, 16.0)));
     for (Tensor& x : all) x = make();
@@ -157,7 +157,7 @@ class Bench {
 
   // Median microseconds of call(i) with i going round `sets`.
   double time(size_t sets, const std::function<void(size_t)>& call) {
-    for (size_t i = 0; i < sets; ++i) call(i);  // what is made on first use
+    for (size_t i = 0; i < sets; ++i) call(i);  // first-use work
     return clock_.time([&](int i) { call(size_t(i) % sets); }, {.calls = 24, .replays = 4, .runs = 9, .warm_up = 2});
   }
 

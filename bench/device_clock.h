@@ -1,4 +1,4 @@
-// What benchmarks on a device share: random tensors there, and times of calls that a CUDA graph replays.
+// Shared by the benchmarks on a device: random tensors there, and times of calls that a CUDA graph replays.
 #pragma once
 
 #include <functional>
@@ -26,7 +26,7 @@ class DeviceClock {
     return y;
   }
 
-  // Median microseconds of call(i), with i from 0 to calls - 1. What is made on first use must be there.
+  // Median microseconds of call(i), with i from 0 to calls - 1. First-use work must be done before.
   double time(const std::function<void(int)>& call, const Protocol& p) {
     const auto graph = device.capture([&] {
       for (int i = 0; i < p.calls; ++i) call(i);

@@ -40,7 +40,7 @@ std::vector<int64_t> random_ids(int64_t count, int64_t vocab, Rng& rng) {
 
 double gib(size_t bytes) { return double(bytes) / double(size_t{1} << 30); }
 
-// Bytes that a copy on the device reads and writes in a second.
+// The bytes that a copy on the device reads and writes per second.
 double copy_rate() {
   DeviceClock clock;
   const Shape half{int64_t{1} << 25};  // 64 MiB
@@ -101,14 +101,14 @@ void decode_with(const Options& o, int64_t rank) {
   const Llama model = load(o, rank > 0 ? &adapter : nullptr);
   const LlamaConfig& c = model.config();
   Memory& memory = *model.place().memory;
-  // All but the table, of which a token reads a row; and the keys and values of the context.
+  // All weights but the table, of which a token reads a row; and the keys and values of the context.
   const size_t table = c.tied ? 0 : size_t(bytes_of(o.dtype(), c.vocab * c.hidden));
   const size_t bytes = memory.held(Purpose::weights) + memory.held(Purpose::adapter) - table +
                        estimate_kv_cache_memory(c, 1, o.context, DType::bf16);
   Generator generator(model, o.context + o.tokens);
   Rng rng(1);
   const std::vector<int64_t> prompt = random_ids(o.context - o.tokens / 2, c.vocab, rng);
-  answer(generator, prompt, 8);  // what is made on first use, and the graph
+  answer(generator, prompt, 8);  // first-use work, and the graph
   std::vector<double> rates;
   for (int64_t i = 0; i < o.rounds; ++i)
     rates.push_back(double(o.tokens - 1) / answer(generator, prompt, o.tokens).answer_seconds);
@@ -149,8 +149,8 @@ void prefill(const Options& o) {
   }
 }
 
-// Plain linears, layer after layer as a prompt meets them, for as long as prompts take: a device at its limit of power
-// is slower than in a short run. Two layers' weights take turns, so that the L2 cache does not keep them.
+// Plain linears, layer after layer as in a prefill, for as long as prefills take: a device at its power limit is slower
+// than in a short run. Two layers' weights take turns, so that the L2 cache does not keep them.
 void products(const Options& o) {
   const LlamaConfig c = LlamaConfig::read(o.model);
   DeviceClock clock;
@@ -186,7 +186,7 @@ TextDataset full_rows(const Options& o, int64_t vocab) {
 }
 
 // Milliseconds from the end of one step to the end of the next. As in the trainer, a device gets its next step before
-// the one at hand is waited for.
+// the current one is awaited.
 std::vector<double> step_times(TrainStep& step, TrainRng& rng, int64_t count) {
   std::deque<StepReport> begun;
   std::vector<double> ms;
@@ -212,7 +212,7 @@ void train(const Options& o) {
   Backend& backend = open_backend(o.device);
   Memory& memory = backend.memory();
   const auto task = make_text_task(config, o.model, backend, {&data, nullptr, o.sequence});
-  AdamW optimizer(task->parameters(), {.weight_decay = 1e-2f, .max_grad_norm = 1});
+  Optimizer optimizer(task->parameters(), {.max_grad_norm = 1});
   TrainStep step(*task, optimizer, 1, !o.no_graph);
   TrainRng rng(0);
   memory.reset_peak();

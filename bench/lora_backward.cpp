@@ -1,5 +1,5 @@
-// The LoRA half of a frozen linear's backward, f32: dA and dB from dY and X. The same as bench/peers/lora_backward.py,
-// whose way `recompute` is what lora_backward does: s = x down^T is computed anew.
+// The LoRA half of a frozen linear's backward, f32: dA and dB from dY and X, as in bench/peers/lora_backward.py, whose
+// way `recompute` is lora_backward's: s = x down^T is computed anew.
 
 #include <CLI/CLI.hpp>
 

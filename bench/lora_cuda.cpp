@@ -1,6 +1,6 @@
-// Wick's side of the LoRA linear on a GPU, every row of issue 3's table: one line of JSON a row, microseconds, medians
-// of graph replays; --once runs each row once, for a profiler. bench/peers/lora_cuda.py prints the same rows for
-// PyTorch; frozen layers are cuBLASLt's in both.
+// Wick's side of the LoRA linear on a GPU, every row of issue 3's table: one line of JSON per row, microseconds,
+// medians of graph replays; --once runs each row once, for a profiler. bench/peers/lora_cuda.py prints the same rows
+// for PyTorch; frozen layers are cuBLASLt's in both.
 #include <fmt/core.h>
 
 #include <functional>
@@ -20,7 +20,7 @@ class Bench {
 
   // Median microseconds of f(), of which a graph holds `calls`.
   double time(const std::function<void()>& f, int calls = 20) {
-    f();  // what is made on first use
+    f();  // first-use work
     return once_ ? 0 : clock_.time([&](int) { f(); }, {.calls = calls, .replays = 10, .runs = 25, .warm_up = 3});
   }
 
@@ -38,7 +38,7 @@ class Bench {
                rank, with_factors(DType::f32), with_factors(DType::bf16));
   }
 
-  // The adapter alone, added to what a layer gave: an LLM's decode step with an adapter that is not merged.
+  // The adapter alone, added to a layer's output: an LLM's decode step with an unmerged adapter.
   void adapter(int64_t tokens, int64_t width, int64_t rank) {
     const DType t = DType::bf16;
     const Tensor x = normal({tokens, width}, t), y = normal({tokens, width}, t);

@@ -1,5 +1,5 @@
-// Every plan of the LoRA product on 9.0 (WICK_CUDA_WAY=sm90:...), fastest first, beside the one that is chosen: what
-// the constants of plan_gemm_sm90 are fitted to. Microseconds, medians of graph replays.
+// Every plan of the extended product on 9.0 (WICK_CUDA_WAY=sm90:...), fastest first, beside the chosen one: the
+// constants of plan_gemm_sm90 are fitted to these. Microseconds, medians of graph replays.
 #include <fmt/core.h>
 
 #include <cstdlib>
@@ -37,11 +37,11 @@ class Sweep {
   Tensor normal(const Shape& shape, DType dtype) { return clock_.normal(shape, dtype); }
 
   double time(const std::function<void()>& f) {
-    f();  // what is made on first use
+    f();  // first-use work
     return clock_.time([&](int) { f(); }, {.calls = calls_, .replays = 3, .runs = 5, .warm_up = 2});
   }
 
-  // One that cannot be is replaced by the chosen one.
+  // An impossible plan is replaced by the chosen one.
   void plans(const std::string& what, int64_t cols, int64_t rank, const std::function<void()>& f) {
     fmt::print("{}: {:.2f} us", what, time(f));
     std::vector<std::pair<double, std::string>> rows;

@@ -1,8 +1,8 @@
-// Norms, softmax, gated activations and rotary positions on a GPU: one line of JSON a row, microseconds (medians of
-// graph replays), and the rate at which bytes move as a part of a copy's:
+// Norms, softmax, gated activations and rotary positions on a GPU: one line of JSON per row, microseconds (medians of
+// graph replays), and the rate at which bytes move relative to a copy:
 //   of_copy       each input once and each output once; a copy of 128 MiB
-//   counted       what two passes read twice counts twice; the same copy
-//   of_like_copy  each input once and each output once; a copy that moves just as many bytes
+//   counted       inputs that two passes read count twice; the same copy
+//   of_like_copy  each input once and each output once; a copy that moves as many bytes
 // Several sets of tensors take turns, so that the L2 cache does not hold them from call to call. Arguments name the
 // rows wanted, or parts of names.
 #include <fmt/core.h>
@@ -20,13 +20,13 @@ namespace {
 
 constexpr DType kHalf = DType::bf16, kFull = DType::f32;
 
-// Bytes of a call: each tensor once, and what a second pass over inputs reads again.
+// Bytes of a call: each tensor once, and the inputs that a second pass reads again.
 struct Moved {
   Moved(double once_bytes, double again_bytes = 0) : once(once_bytes), again(again_bytes) {}
   double once, again;
 };
 
-// What the shared memory of an H100 holds; group norm reads inputs twice that together are larger, or part of them.
+// The shared memory of an H100; group norm reads larger inputs twice, or the part of them that does not fit.
 constexpr double kHeldBytes = 27e6;
 
 class Bench {
@@ -130,7 +130,7 @@ class Bench {
  private:
   using Tensors = std::vector<Tensor>;
 
-  // As many as it takes for calls that move `tensors` of them to move 150 MB before they come back to the first.
+  // As many as are needed for calls on `tensors` of them to move 150 MB before they return to the first.
   Tensors several(const Shape& shape, DType t, double tensors) {
     const double once = tensors * double(shape.numel()) * double(size_of(t));
     Tensors all(size_t(std::clamp(150e6 / once + 1, 2.0, 16.0)));
@@ -148,11 +148,11 @@ class Bench {
 
   // Median microseconds of call(i) with i going round `sets`.
   double time(size_t sets, const std::function<void(size_t)>& call) {
-    for (size_t i = 0; i < sets; ++i) call(i);  // what is made on first use
+    for (size_t i = 0; i < sets; ++i) call(i);  // first-use work
     return clock_.time([&](int i) { call(size_t(i) % sets); }, {.calls = 24, .replays = 8, .runs = 11, .warm_up = 2});
   }
 
-  // Of a copy that reads half of these bytes and writes the other half.
+  // Microseconds of a copy that reads half of these bytes and writes the other half.
   double copy_us(double bytes) {
     double& us = copy_us_[bytes];
     if (us > 0) return us;

@@ -1,6 +1,6 @@
 // Wick's side of bench/quantised_linear: for each line "RUNS TYPE M K N COPIES" on stdin, prints the milliseconds of a
-// product y [M, N] = x [M, K] w[N, K]^T as a list, one entry a run, which goes through COPIES weights: together they
-// are larger than the caches, as those of a model are.
+// product y [M, N] = x [M, K] w[N, K]^T as a list, one entry per run. A run goes through COPIES weights, which together
+// exceed the caches, as a model's do.
 #include <fmt/ranges.h>
 
 #include <cstring>

@@ -1,4 +1,4 @@
-// What Wick's sides of bench/run share: a stopwatch, and the protocol of --on-request.
+// Shared by Wick's sides of bench/run: a stopwatch, and the protocol of --on-request.
 #pragma once
 
 #include <dnnl.h>
@@ -16,7 +16,7 @@
 
 namespace wick::bench {
 
-// Milliseconds: of the clock, or of a lone thread's processor, which others that use it do not slow down.
+// Milliseconds: of the clock, or a lone thread's CPU time, which other processes do not slow down.
 inline double now() {
   timespec time{};
   clock_gettime(omp_get_max_threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);
@@ -37,7 +37,7 @@ inline double median(std::vector<double> values) {
   return values.size() % 2 ? values[half] : (values[half - 1] + values[half]) / 2;
 }
 
-struct Row {  // times of one thing that is measured
+struct Row {  // times of one measured thing
   std::string name;
   std::vector<double> ms;
 };
@@ -48,7 +48,7 @@ inline std::string libraries() {
                      omp_get_max_threads());
 }
 
-// Says what it is; then, for each line "N" on stdin, prints {"name": [ms, ...], ...}, measured anew with N runs. So
+// Prints a description; then, for each line "N" on stdin, {"name": [ms, ...], ...}, measured anew with N runs. So
 // bench/run alternates between two programs that are both warm.
 template <class Measure>
 void serve(const Measure& measure) {

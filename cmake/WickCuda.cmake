@@ -1,4 +1,4 @@
-# The CUDA backend, a module that the program opens at run time: libwick-cuda.so. WICK_CUDA says how it is built:
+# The CUDA backend, a module that the program opens at run time: libwick-cuda.so. WICK_CUDA chooses the build:
 #   AUTO     as a module where a CUDA toolkit (12 or newer) and a GPU are found, else not at all
 #   TOOLKIT  as a module where a toolkit is found, else not at all
 #   MODULE   as a module; STATIC: into the programs; OFF: not at all
@@ -29,7 +29,7 @@ if(WICK_CUDA STREQUAL OFF)
   return()
 endif()
 include(CheckLanguage)
-set(wheels ${PROJECT_SOURCE_DIR}/build/wheels)  # where scripts/setup-cuda puts what it gets
+set(wheels ${PROJECT_SOURCE_DIR}/build/wheels)  # filled by scripts/setup-cuda
 if(NOT CMAKE_CUDA_COMPILER AND EXISTS ${wheels}/nvidia/cu13/bin/nvcc)
   set(CMAKE_CUDA_COMPILER ${wheels}/nvidia/cu13/bin/nvcc)
 endif()
@@ -57,17 +57,17 @@ elseif(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
   endif()
 endif()
 enable_language(CUDA)
-if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)  # which knows nothing of Blackwell
+if(CMAKE_CUDA_COMPILER_VERSION VERSION_LESS 12.8)  # without Blackwell
   list(FILTER CMAKE_CUDA_ARCHITECTURES EXCLUDE REGEX "^1[0-9][0-9]")
 endif()
-if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc has it
+if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know nvcc's flag
   set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION -std=c++20)
   set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION -std=c++20)
 endif()
 set(CMAKE_CUDA_STANDARD 20)
 find_package(CUDAToolkit 12 REQUIRED)
 set(CMAKE_CUDA_VISIBILITY_PRESET hidden)
-# Where cuBLASLt and cuDNN are looked for before the system's places: beside the toolkit and the headers in use.
+# The folders of cuBLASLt and cuDNN, searched before the system's: beside the toolkit and the headers in use.
 cmake_path(GET WICK_CUDNN PARENT_PATH cudnn)
 list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} ${cudnn}/lib)
 
@@ -80,7 +80,7 @@ if(WICK_CUDA STREQUAL STATIC)
   target_compile_definitions(wick_backend PRIVATE WICK_CUDA_STATIC)
   target_link_libraries(wick_backend PUBLIC wick_cuda)
 else()
-  add_library(wick_cuda MODULE wick/backend/composed.cpp)  # which programs have in wick_backend
+  add_library(wick_cuda MODULE wick/backend/composed.cpp)  # programs have this in wick_backend
   target_include_directories(wick_cuda PRIVATE ${PROJECT_SOURCE_DIR})
   set_target_properties(wick_cuda PROPERTIES OUTPUT_NAME wick-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   target_link_options(wick_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
@@ -91,7 +91,7 @@ target_include_directories(wick_cuda_objects PRIVATE ${PROJECT_SOURCE_DIR})
 target_include_directories(wick_cuda_objects SYSTEM PRIVATE ${WICK_CUDNN_FRONTEND} ${WICK_CUDNN})
 # cuBLASLt and cuDNN are opened on first use, so only their headers are needed here.
 target_compile_definitions(wick_cuda_objects PRIVATE WICK_BUILD_ID="${WICK_BUILD_ID}" NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
-  $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)  # which fmt 9 would not use under nvcc
+  $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)  # fmt 9 would not use it under nvcc
 target_link_libraries(wick_cuda_objects PUBLIC wick::core CUDA::cudart_static ${CMAKE_DL_LIBS})
 target_compile_options(wick_cuda_objects PRIVATE
   $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wshadow -Wno-missing-field-initializers $<$<BOOL:${WICK_WERROR}>:-Werror>>

@@ -1,5 +1,5 @@
 # Everything Wick stands on, all from Debian's packages (scripts/setup installs them; docs/dependencies.md has licences).
-# Global, since whoever links Wick links them, be it from another folder.
+# Global, since every user of Wick links them, even from another folder.
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL ON)
 find_package(fmt 9 REQUIRED)
 find_package(Threads REQUIRED)

@@ -18,7 +18,7 @@ function(wick_room name)
   add_library(wick::${name} ALIAS wick_${name})
 endfunction()
 
-# One test program a folder of tests/, with CTest labels `fast` (the default) or `cpu` (longer than a few seconds).
+# One test program per folder of tests/, with CTest labels `fast` (the default) or `cpu` (longer than a few seconds).
 #   wick_test(FOLDER LINK rooms... [LABEL label] [CUDA dtypes...])
 # With CUDA the rows also stand under the label `cuda`, once for each dtype of activations.
 function(wick_test folder)
@@ -35,7 +35,7 @@ function(wick_test folder)
   target_include_directories(test_${folder} PRIVATE ${PROJECT_SOURCE_DIR}/tests)
   target_compile_definitions(test_${folder} PRIVATE WICK_SOURCE_DIR="${PROJECT_SOURCE_DIR}"
                                                     WICK_BINARY="$<TARGET_FILE:wick>")
-  # Several tests run at once: threads that wait for each other must not spin, or they hold up those they wait for.
+  # Several tests run at once: spinning threads would hold up the threads for which they wait.
   gtest_discover_tests(test_${folder} TEST_PREFIX ${folder}. DISCOVERY_TIMEOUT 60
                        PROPERTIES LABELS ${ARG_LABEL} TIMEOUT 600 ENVIRONMENT OMP_WAIT_POLICY=passive)
   if(WICK_CUDA STREQUAL OFF)

@@ -11,7 +11,7 @@ int main() try {
   const int64_t in = 24, out = 16, rank = 2;
   const Tensor wanted = matmul(random_normal({in, rank}, rng), random_normal({rank, out}, rng));
   const Tensor down = (0.2f * random_normal({rank, in}, rng)).trainable(), up = zeros({out, rank}).trainable();
-  AdamW optimizer({{"down", down}, {"up", up}}, {.lr = 0.05f, .weight_decay = 0});
+  Optimizer optimizer({{"down", down}, {"up", up}}, {.rule = {.weight_decay = 0}, .lr = 0.05f});
 
   GradientAccumulator gradients;
   for (int step = 1; step <= 300; ++step) {

@@ -1,4 +1,4 @@
-// How well a language model foretells texts:   perplexity MODEL LINES.jsonl [LORA]
+// The perplexity of texts for a language model:   perplexity MODEL LINES.jsonl [LORA]
 #include <cmath>
 #include <cstdio>
 #include <exception>

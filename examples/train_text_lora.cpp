@@ -17,7 +17,7 @@ int main(int argc, char** argv) try {
   const Llama llama = Llama::load(model, {.adapter = &lora});
   const TextDataset data = TextDataset::read({argv[2]}, TextEncoder(model), /*sequence_length=*/64, LongDocuments::cut);
   PackedBatches batches(data.lengths(), /*row_length=*/64, /*batch_size=*/4, /*seed=*/42);
-  AdamW optimizer(lora.parameters(), {.lr = 1e-2f});
+  Optimizer optimizer(lora.parameters(), {.lr = 1e-2f});
 
   for (int step = 1; step <= std::atoi(argv[4]); ++step) {
     const std::vector<PackedRow> rows = batches.next();

@@ -1,5 +1,5 @@
-// Any bytes as text, through the small tokenizer of one family: the first byte chooses it, the second where the text is
-// cut into a part with control tokens and one without.
+// Any bytes as text, through the small tokenizer of one family: the first byte chooses it, the second cuts the text
+// into a part with control tokens and one without.
 
 #include <vector>
 

@@ -1,5 +1,5 @@
-// The whole reader: metadata by every getter, the directory, and the load of every tensor, on whatever bytes. Only
-// Error may come out of it.
+// The whole reader: metadata by every getter, the directory, and the load of every tensor, on any bytes. Only Error may
+// come out of it.
 
 #include "wick/io/gguf.h"
 #include "memory_file.h"

@@ -1,4 +1,4 @@
-// What the targets of readers share: a file without a disk, and a look at what was loaded.
+// Shared by the targets of readers: a file without a disk, and a look at the loaded tensors.
 #pragma once
 
 #include <sys/mman.h>

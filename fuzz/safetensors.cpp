@@ -1,4 +1,4 @@
-// The whole reader: header, checks and the load of every tensor, on whatever bytes. Only Error may come out of it.
+// The whole reader: header, checks and the load of every tensor, on any bytes. Only Error may come out of it.
 
 #include "wick/io/safetensors.h"
 #include "memory_file.h"

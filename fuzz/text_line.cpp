@@ -1,5 +1,5 @@
-// A line of training text of unknown origin, and what becomes of the messages and texts in it: ids that are the
-// tokenizer's, marked one by one. Errors are of one line.
+// A line of training text of unknown origin, with the ids of its messages and texts, marked one by one: all must be the
+// tokenizer's. Errors are of one line.
 #include "wick/text/text_line.h"
 
 #include "tokenizer.h"

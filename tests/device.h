@@ -1,4 +1,4 @@
-// Which device is tested: the CPU, or what WICK_TEST_DEVICE names. The same rows run on both.
+// The device under test: the CPU, or the one in WICK_TEST_DEVICE. The same rows run on both.
 #pragma once
 
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// Folders of the models in tests/golden/gguf_engine, of which llama.cpp's ids are known (tools/golden/gguf_engine.py).
+// Folders of the models in tests/golden/gguf_engine, whose ids in llama.cpp are known (tools/golden/gguf_engine.py).
 #pragma once
 
 #include <filesystem>
@@ -20,7 +20,7 @@ inline void write_engine_model(const std::filesystem::path& folder, const std::s
   fs::copy(kEngine.parent_path() / "tokenizers" / facts.at("tokenizer").get<std::string>(), folder,
            fs::copy_options::recursive);
   fs::remove(folder / "tokenizer.model");
-  // One file for all families; where the head is the table it has none of its own.
+  // One file serves all families; where the head is tied to the table it has no head.
   const SafetensorsFile file = SafetensorsFile::open(kEngine / "model.safetensors");
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, info] : file.tensors())

@@ -1,4 +1,4 @@
-// Where the sources of the tests are: as built, or where WICK_SOURCE_DIR says if the build was carried elsewhere.
+// The folder of the tests' sources: as built, or WICK_SOURCE_DIR if the build was carried elsewhere.
 #pragma once
 
 #include <cstdlib>

@@ -68,7 +68,7 @@ class Reader {
 
   void take_word() {
     const std::string word = next();
-    if (word == "--") {  // what follows is no flag
+    if (word == "--") {  // no flag follows
       words_.push_back(word);
       while (!left_.empty()) words_.push_back(next());
     } else if (is_dashed(word)) {
@@ -115,8 +115,8 @@ class Reader {
     if (wants_value && !left_.empty()) words_.push_back(next());
   }
 
-  // To CLI11 every word with a dash before it is a flag; here it is a pattern that excludes. Each gets a flag of its
-  // own.
+  // CLI11 takes every word with a dash before it for a flag; here it may be a pattern that excludes. Each gets a flag
+  // of its own.
   void take_targets() {
     if (left_.empty()) words_.push_back("--targets");
     while (!left_.empty() && !left_.back().starts_with("--") && !flag_of(left_.back()))
@@ -130,7 +130,7 @@ class Reader {
   bool in_list_ = false;  // behind a flag that takes several values
 };
 
-// Whether a message is about a file or folder, or about what is in it.
+// Whether a message is about a file or folder, or about something in it.
 bool is_about(std::string_view message, std::string_view path) {
   while (path.size() > 1 && path.ends_with('/')) path.remove_suffix(1);
   if (path.empty() || !message.starts_with(path)) return false;
@@ -138,7 +138,7 @@ bool is_about(std::string_view message, std::string_view path) {
   return message.starts_with(':') || message.starts_with('/');
 }
 
-// As a flag had it, or a setting that was made absolute; FILE:STRENGTH stands for its file.
+// As a flag gave it, or a setting that was made absolute; FILE:STRENGTH stands for its file.
 bool is_about_word(std::string_view message, const std::string& word) {
   for (const std::string& path : {word, word.substr(0, word.rfind(':'))}) {
     std::error_code error;

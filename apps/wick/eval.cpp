@@ -93,9 +93,7 @@ void add_eval_command(CLI::App& app) {
   command->add_option("--batch-size", a->batch_size, "Rows of --context tokens at once [1]")
       ->type_name("INT")
       ->check(cli::integer_in(1, 65536));
-  command->add_option("--quantize", a->quantize, "Keep the matrices in blocks of 8 or 4 bits [as the model has them]")
-      ->type_name("q8_0|q4_0")
-      ->check(cli::one_of({"q8_0", "q4_0"}));
+  cli::add_quantize(*command, a->quantize);
   cli::add_chat_template(*command, a->chat_template);
   command->add_flag("--json", a->json, "Print the result as one JSON object");
   a->run_on.add_flags(*command);

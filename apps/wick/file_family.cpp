@@ -11,7 +11,7 @@
 namespace wick {
 namespace {
 
-// A row fits if some key starts with each of its prefixes; the first row that fits tells the family.
+// A row fits if each of its prefixes begins some key; the first row that fits tells the family.
 struct Mark {
   std::vector<std::string_view> prefixes;
   const char* family;
@@ -86,8 +86,8 @@ std::string algorithm_of(const SafetensorsFile& file) {
   std::string algorithm;
   for (const auto& [key, info] : file.tensors()) {
     if (const auto other = other_lora_algorithm(key); !other.empty()) return std::string(other);
-    const auto parsed = parse_lora_key(key);
-    if (parsed && parsed->factor != LoraFactor::alpha) algorithm = "LoRA";
+    const auto parsed = parse_adapter_key(key);
+    if (parsed && parsed->algorithm) algorithm = "LoRA";
   }
   return algorithm;
 }

@@ -1,4 +1,4 @@
-// What a safetensors file is, told from the names of its tensors.
+// The kind of a safetensors file, told from the names of its tensors.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@ namespace wick {
 
 struct FileFamily {
   bool lora = false;
-  std::string name;  // "LoRA for SDXL, kohya's names", "SDXL checkpoint, single file"
+  std::string name;  // "LoRA for FLUX, kohya's names", "FLUX checkpoint, single file"
 };
 
 FileFamily family_of(const SafetensorsFile& file);

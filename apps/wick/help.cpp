@@ -18,7 +18,7 @@ size_t width() {
   return known ? std::clamp<size_t>(size.ws_col, 60, 120) : 80;
 }
 
-// Words in lines that begin at `column`, where the first one stands already.
+// Words in lines that begin at `column`, where the first line stands already.
 std::string wrapped(const std::string& text, size_t column) {
   std::istringstream words(text);
   std::string lines;

@@ -1,4 +1,4 @@
-// How --help looks.
+// The look of --help.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -9,13 +9,13 @@
 #include "file_family.h"
 #include "validators.h"
 #include "wick/core/memory.h"
-#include "wick/io/config.h"
 #include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/io/numbers.h"
 #include "wick/io/quote.h"
-#include "wick/models/sdxl.h"
+#include "wick/nn/checkpoint.h"
 #include "wick/nn/lora_keys.h"
+#include "wick/pipelines/diffusion.h"
 
 namespace wick {
 namespace {
@@ -50,7 +50,7 @@ std::vector<Listed> tensors_of(const SafetensorsFile& file) {
 std::vector<Listed> tensors_of(const GgufFile& file) {
   std::vector<Listed> tensors;
   for (const auto& [name, info] : file.tensors())
-    tensors.push_back({name, info.type_name, info.shape, info.bytes.value_or(0)});
+    tensors.push_back({name, info.dtype_name, info.shape, info.bytes.value_or(0)});
   return tensors;
 }
 
@@ -73,9 +73,10 @@ std::string contents(const std::vector<Listed>& tensors) {
 }
 
 std::string component_of(std::string_view module) {
-  for (const char* component : {"text_encoder_2", "text_encoder", "unet"})
-    for (const std::string& prefix : sdxl_lora_prefixes(component))
-      if (module.starts_with(prefix)) return component;
+  for (const DiffusionFamily& family : diffusion_families())
+    for (const Component& component : family.components)
+      for (const std::string& prefix : component.lora_prefixes)
+        if (module.starts_with(prefix)) return component.name;
   if (module.starts_with("lora_te")) return "text_encoder";  // of other families
   if (module.starts_with("transformer.")) return "transformer";
   return "model";
@@ -89,11 +90,11 @@ struct Module {
 std::map<std::string, Module> modules_of(const SafetensorsFile& file) {
   std::map<std::string, Module> modules;
   for (const auto& [key, info] : file.tensors()) {
-    const auto parsed = parse_lora_key(key);
+    const auto parsed = parse_adapter_key(key);
     if (!parsed) continue;
     Module& module = modules[std::string(parsed->module)];
-    if (parsed->factor == LoraFactor::down && info.shape.rank() > 0) module.rank = info.shape[0];
-    if (parsed->factor == LoraFactor::alpha && to_f32(info.dtype_name) && info.shape.numel() == 1)
+    if (parsed->name == "down" && info.shape.rank() > 0) module.rank = info.shape[0];
+    if (parsed->name == "alpha" && to_f32(info.dtype_name) && info.shape.numel() == 1)
       module.alpha = file.load_numbers(key).item();
   }
   return modules;
@@ -157,9 +158,8 @@ void inspect_folder(const fs::path& folder, bool tensors) {
   std::sort(files.begin(), files.end());
 
   fmt::print("{}\n", printable(folder.string()));
-  if (fs::exists(folder / "model_index.json"))
-    fmt::print("diffusers folder of {}\n",
-               shown(Config::read(folder / "model_index.json").text_or("_class_name", "an unnamed pipeline")));
+  if (const Checkpoint model(folder); model.is_pipeline())
+    fmt::print("diffusers folder of {}\n", shown(model.config().text_or("_class_name", "an unnamed pipeline")));
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
     fmt::print("\n{}\n  {}\n  {}\n", printable(fs::relative(path, folder).string()), family_of(file).name,

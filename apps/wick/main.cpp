@@ -1,5 +1,5 @@
-// The command line. Whatever goes wrong in a command ends here as one line and an exit code: 2 where the command line,
-// or a file of settings that stands for one, is wrong in itself, 1 for everything else.
+// The command line. Every failure of a command ends here as one line and an exit code: 2 where the command line, or a
+// file of settings that stands for one, is wrong in itself, 1 for everything else.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
@@ -27,8 +27,8 @@ using wick::cli::report;
 
 constexpr int kFailed = 1, kWrongUsage = 2;
 
-// The first file that is opened would else take the number of a standard stream that the program was started without,
-// and be written to or read as if it were that. Reading from what stands in finds the end, writing to it fails.
+// If the program was started without a standard stream, the first file opened would get its number, and be written to
+// or read in its place. The stand-in for it reads as empty and fails to be written.
 void fill_closed_streams() {
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
     if (::fcntl(fd, F_GETFD) < 0 && errno == EBADF) ::open("/dev/null", O_RDONLY);
@@ -40,7 +40,7 @@ bool reader_is_gone() {
 }
 
 int report_output(int error) {
-  if (error == EPIPE || reader_is_gone()) return 0;  // whoever read our output has read enough
+  if (error == EPIPE || reader_is_gone()) return 0;  // the reader of our output has read enough
   return report(kFailed, fmt::format("standard output: {}", std::strerror(error)));
 }
 
@@ -64,7 +64,7 @@ void set_up(CLI::App& app) {
   app.set_version_flag("-V,--version", "wick " WICK_VERSION, "Show the version")->group("Flags");
   app.require_subcommand(0, 1);
   add_commands(app);
-  for (CLI::App* command : app.get_subcommands({})) {  // of which every command has them
+  for (CLI::App* command : app.get_subcommands({})) {  // every command gets these flags
     command->get_help_ptr()->group("");
     command->set_version_flag("-V,--version", "wick " WICK_VERSION)->group("");
   }
@@ -119,5 +119,5 @@ int main(int argc, char** argv) {
   const int code = run(argc, argv);
   if (code != 0) return code;
   if (std::fflush(stdout) != 0) return report_output(errno);
-  return std::ferror(stdout) ? report_output(EIO) : 0;  // in a line of progress, whose error nobody kept
+  return std::ferror(stdout) ? report_output(EIO) : 0;  // from a line of progress, whose error was ignored
 }

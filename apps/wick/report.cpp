@@ -11,7 +11,7 @@ int report(int code, std::string message) {
   while (!message.empty() && message.back() == '\n') message.pop_back();
   std::replace_if(
       message.begin(), message.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
-  std::fputs(("wick: " + printable(message) + "\n").c_str(), stderr);  // where that fails there is nobody to tell
+  std::fputs(("wick: " + printable(message) + "\n").c_str(), stderr);  // its failure cannot be reported
   return code;
 }
 

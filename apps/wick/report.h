@@ -5,7 +5,7 @@
 
 namespace wick::cli {
 
-// "wick: MESSAGE", as one line in which nothing drives the terminal. Returns the code, for the end of the program.
+// "wick: MESSAGE", as one line without terminal control. Returns the code, for the end of the program.
 int report(int code, std::string message);
 
 }  // namespace wick::cli

@@ -1,4 +1,4 @@
-// The flags that say where and in what numbers a command computes: --device, --bf16, --fp16, --tf32.
+// The flags for a command's device and number types: --device, --bf16, --fp16, --tf32.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -18,7 +18,7 @@ class RunOn {
     return opened;
   }
   DType dtype() const { return asked_dtype().value_or(DType::f32); }
-  std::optional<DType> asked_dtype() const {  // none where no flag says
+  std::optional<DType> asked_dtype() const {  // none where no flag is given
     return bf16_ ? std::optional(DType::bf16) : fp16_ ? std::optional(DType::f16) : std::nullopt;
   }
 

@@ -55,9 +55,8 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
   add("--stop", stops, "Text that ends an answer, and is no part of it; may be repeated", "TEXT")
       ->allow_extra_args(false)
       ->check(not_empty());
-  add("--quantize", quantize, "Keep the matrices in blocks of 8 or 4 bits [as the model has them]", "q8_0|q4_0")
-      ->check(one_of({"q8_0", "q4_0"}));
-  names.insert(names.end(), {"--chat-template", "--verbose"});
+  names.insert(names.end(), {"--quantize", "--chat-template", "--verbose"});
+  add_quantize(command, quantize);
   add_chat_template(command, chat_template);
   command.add_flag("--verbose", verbose, "Say on standard error how long it took, and what memory is in use");
   return names;
@@ -69,6 +68,12 @@ void add_chat_template(CLI::App& command, std::string& name) {
           "--chat-template", name,
           "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml or qwen3; auto: the model's [auto]")
       ->type_name("NAME");
+}
+
+void add_quantize(CLI::App& command, std::string& dtype) {
+  command.add_option("--quantize", dtype, "Keep the matrices in blocks of 8 or 4 bits [as the model has them]")
+      ->type_name("q8_0|q4_0")
+      ->check(one_of({"q8_0", "q4_0"}));
 }
 
 int64_t TextFlags::context_of(const LlamaConfig& config, int64_t fallback) const {
@@ -93,7 +98,7 @@ void TextFlags::fit(TextRequest& request, int64_t room) const {
 
 namespace {
 
-// A device says quickly that it has no more; the system may give memory that it has not, and kill who uses it.
+// A device reports quickly that it is full; the system may overcommit memory, and kill the process that uses it.
 void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
                 const Backend& backend) {
   const std::optional<size_t> free = free_memory(backend.name());
@@ -102,7 +107,7 @@ void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, i
   try {
     plan = plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
                      device_kind(backend.name()));
-  } catch (const Error&) {  // of what cannot be kept so: the model's file and tensor are told when it is loaded
+  } catch (const Error&) {  // not storable in this dtype: loading names file and tensor
     return;
   }
   check(plan.total() <= *free,
@@ -122,7 +127,7 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   for (const LoraFile& file : files) adapter->add_file(file.path, file.strength);
   std::optional<DType> dtype = run_on.asked_dtype();
   check_usage(!dtype || flags.quantize.empty(), "--quantize: expected it, --bf16 or --fp16, found two of them");
-  if (!flags.quantize.empty()) dtype = flags.quantize == "q8_0" ? DType::q8_0 : DType::q4_0;
+  if (!flags.quantize.empty()) dtype = parse_dtype(flags.quantize);
   const Clock::time_point start = Clock::now();
   // While a device is opened, which takes as long.
   std::future<Tokenizer> tokenizer = std::async(std::launch::async, load_tokenizer, path);

@@ -55,7 +55,7 @@ TrainConfig TrainFlags::config() {
   }
   TrainConfig config;
   if (!config_file_.empty()) read_toml(config, config_file_);
-  // Of the two that exclude each other, the one that is given wins over the file's other.
+  // --steps and --epochs exclude each other: the one given wins over the file's other.
   if (words_.contains("steps")) config.epochs = 0;
   if (words_.contains("epochs")) config.steps = 0;
   for (const TrainOption& option : train_options())

@@ -20,7 +20,7 @@ class TrainFlags {
   void add(CLI::App& command, const TrainOption& option);
 
   std::string config_file_;
-  std::map<std::string_view, std::vector<std::string>> words_;  // by key, for those that were given
+  std::map<std::string_view, std::vector<std::string>> words_;  // by key, for those given
   bool bf16_ = false, fp16_ = false;
 };
 

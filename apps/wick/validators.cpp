@@ -116,7 +116,7 @@ bool is_one_of(const fs::path& path, const fs::path& input) {
   return false;
 }
 
-// Something is there.
+// For a path that exists.
 void check_may_go(const Output& o) {
   check(o.overwrite, "{} {}: the file exists; choose another name, or write over it with --overwrite", o.flag,
         o.path.string());

@@ -1,5 +1,5 @@
-// What the command line accepts as numbers and paths: the one place where they are checked. CLI11's own checks let NaN
-// through and read 010 as eight.
+// The numbers and paths that the command line accepts, checked in this one place: CLI11's own checks let NaN through
+// and read 010 as eight.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -29,16 +29,16 @@ inline constexpr const char* kWrittenDtypes = "f32|f16|bf16|q8_0|q4_0";
 CLI::Validator written_dtype();
 std::optional<DType> parse_dtype(const std::string& name);  // none if there is no name
 
-// Throw Error before long work starts, where writing would fail after it or cost what is there. `flag` names the
+// Throw Error before long work starts, where the later write would fail or destroy something. `flag` names the
 // argument.
 struct Output {
   std::filesystem::path path;
   const char* flag;
-  bool overwrite = false;                          // a file that is there may go,
-  std::vector<std::filesystem::path> inputs = {};  // but for these, and what lies in those that are folders
+  bool overwrite = false;                          // an existing file may be overwritten,
+  std::vector<std::filesystem::path> inputs = {};  // except these, and files in those that are folders
 };
 void check_output_file(const Output& output);
-// For what will be a file or a folder: there may be nothing yet, an empty folder, or a file that may go.
+// For a path that will be a file or a folder: it may be free, an empty folder, or a file that may be overwritten.
 void check_output_path(const Output& output);
 void add_overwrite(CLI::App& command, bool& overwrite);  // the flag
 void check_input_file(const std::filesystem::path& path, const char* flag);

@@ -20,7 +20,7 @@ void wait_briefly(char** argv) {
   std::error_code error;
   const std::filesystem::path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (error || ::setenv("GOMP_SPINCOUNT", "10000", 0) != 0) return;
-  ::execv(program.c_str(), argv);  // returns only where it failed, and then threads wait as they would have
+  ::execv(program.c_str(), argv);  // returns only on failure, and then threads wait by libgomp's default
 }
 
 }  // namespace wick::cli

@@ -1,5 +1,5 @@
-// Operations that only move bytes, on the first CUDA device: bytes/s, each byte read and written once, and their part
-// of what a copy reaches. Rows are 64 MB a tensor; three sets of tensors take turns, so that no cache holds them.
+// Operations that only move bytes, on the first CUDA device: bytes/s, each byte read and written once, and their share
+// of a copy's rate. Rows are 64 MB per tensor; three sets of tensors take turns, so that no cache holds them.
 #include <chrono>
 
 #include "ops/op.h"
@@ -32,7 +32,7 @@ Tensor on_device(const Shape& shape, DType dtype = DType::f32) {
   return x;
 }
 
-// Seconds of one call: of many, call(0), call(1) ..., between two waits for the device.
+// Seconds per call, over many calls call(0), call(1) ... between two waits for the device.
 template <class F>
 double seconds_of(const F& call) {
   static const Tensor flag = on_device({1});
@@ -138,22 +138,22 @@ std::vector<Shape> sdxl_factors(int64_t rank) {
 void adamw_step(benchmark::State& state, bool copies) {
   if (!device()) return state.SkipWithError("no CUDA device");
   std::vector<Tensor> tensors;
-  std::vector<AdamWSlot> slots;
+  std::vector<OptimizerSlot> slots;
   std::vector<View> grads;
   double bytes = 0;
   const auto keep = [&](const Tensor& t) { return tensors.emplace_back(t).view(); };
   for (const Shape& shape : sdxl_factors(32)) {
-    slots.push_back({keep(on_device(shape)), keep(on_device(shape)), keep(on_device(shape)), keep(on_device(shape)),
-                     copies ? keep(on_device(shape, DType::bf16)) : View()});
-    device()->unary(Unary::square, slots.back().v, slots.back().v);
+    const View v = keep(on_device(shape));
+    device()->unary(Unary::square, v, v);
+    slots.push_back({keep(on_device(shape)), keep(on_device(shape)), {keep(on_device(shape)), v}});
+    if (copies) slots.back().copy = keep(on_device(shape, DType::bf16));
     grads.push_back(slots.back().grad);
     bytes += double(shape.numel()) * (copies ? 34 : 32);  // the gradients count twice
   }
-  const Tensor scalars = Tensor::of(std::vector<float>{1e-4f, 1, 0, 0, 0}, {kAdamWScalars}, device()->memory());
-  const AdamWStep step{.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.01f, .max_grad_norm = 1};
+  const Tensor scalars = Tensor::of(std::vector<float>{1e-4f, 1, 1, 0, 0, 1, 0, 0}, {kStepScalars}, device()->memory());
   measure(state, bytes, [&](int) {
     device()->sum_of_squares(scalars.window({1}, {1}, kSumOfSquares), grads);
-    device()->adamw(slots, step, scalars);
+    device()->optimizer_step(slots, {.max_grad_norm = 1}, scalars);
   });
 }
 

@@ -1,4 +1,4 @@
-// How one operation is timed: its forward alone, and forward and backward on a tape. Shapes are those of the UNet of
+// The timing of one operation: its forward alone, and forward and backward on a tape. Shapes are those of the UNet of
 // bench/peers/make_half_sdxl.py (32 x 32 latents: 1024, 256 and 64 positions of 160, 320 and 640 channels) and SDXL's.
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace wick::bench {
 
-// What is timed: the CPU, or the device that WICK_BENCH_DEVICE names; there WICK_BENCH_DTYPE may be bf16 or f16.
+// The timed device: the CPU, or that in WICK_BENCH_DEVICE; there WICK_BENCH_DTYPE may be bf16 or f16.
 inline Backend& device() {
   static Backend& chosen = [&]() -> Backend& {
     const char* name = std::getenv("WICK_BENCH_DEVICE");
@@ -38,7 +38,7 @@ inline Tensor activation(const Shape& shape) {
   return y;
 }
 
-// Times f(). A device works while the CPU goes on, so there it is many calls and then a wait for all of them.
+// Times f(). A device works while the CPU goes on, so there many calls share one wait.
 template <class F>
 void repeat(benchmark::State& state, const F& f) {
   const bool waits = !device().memory().on_host();

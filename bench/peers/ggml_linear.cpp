@@ -22,7 +22,7 @@ int threads() {
   return given ? std::atoi(given) : 2;
 }
 
-// Milliseconds: of the clock, or of a lone thread's processor, which others that use it do not slow down.
+// Milliseconds: of the clock, or a lone thread's CPU time, which other processes do not slow down.
 double now() {
   timespec time{};
   clock_gettime(threads() == 1 ? CLOCK_PROCESS_CPUTIME_ID : CLOCK_MONOTONIC, &time);

@@ -145,7 +145,7 @@ def measure(step, args, batch, checkpoint, lora, layout):
         begin = time.monotonic()
         step.prepare(batch, checkpoint, lora, layout)
         warm = torch.cuda.Stream()
-        with torch.cuda.stream(warm):  # what is captured must have been warmed up on a side stream
+        with torch.cuda.stream(warm):  # a capture needs a warm-up on a side stream
             timed(step, 3)
             ready = time.monotonic() - begin
             torch.cuda.reset_peak_memory_stats()

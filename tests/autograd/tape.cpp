@@ -1,4 +1,4 @@
-// The tape: order, accumulation, checkpointing, and what is saved.
+// The tape: order, accumulation, checkpointing, and the tensors that it saves.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -76,7 +76,7 @@ TEST_F(TapeTest, AnInnerTapeRestoresTheOuterOne) {
   EXPECT_EQ(Tape::active(), &outer);
 }
 
-// How many bytes stay allocated for the backward of `f`, beyond its result.
+// The bytes that stay allocated for the backward of `f`, beyond its result.
 template <class F>
 int64_t saved_bytes(const F& f) {
   const int64_t before = int64_t(host_memory().in_use());
@@ -139,7 +139,7 @@ TEST_F(TapeTest, CheckpointingKeepsInputsOnly) {
   EXPECT_LE(again, 64);
 }
 
-// Norms, gates and products keep their input; what follows them need not keep their output as well.
+// Norms, gates and products keep their input; the operations behind them need not keep their output as well.
 TEST_F(TapeTest, OutputsThatAreMadeAgainAreNotKept) {
   const Tensor x = normal({32, 64}).trainable(), w = normal({8, 64}).trainable(), v = normal({8, 32}).trainable();
   const Tensor one = normal({64}), zero = normal({64});

@@ -1,4 +1,4 @@
-// The likeliest of each row.
+// The largest logit of each row.
 #include "backend/probe.h"
 
 namespace wick {

@@ -13,7 +13,7 @@ struct Case {
   int64_t batch, queries, keys, heads, features;
   bool causal;
   float scale = 0.3f;
-  int64_t shared = 1;                // heads that read the same keys
+  int64_t shared = 1;                // query heads that share one head of keys (GQA)
   std::vector<int64_t> bounds = {};  // of the keys that each query sees, [batch, queries, 2]
 
   Shape q_shape() const { return {batch, queries, heads, features}; }
@@ -23,7 +23,7 @@ struct Case {
     const size_t at = size_t(2 * (b * queries + t));
     return {bounds[at], bounds[at + 1]};
   }
-  // From the first to the last that some of these queries see.
+  // The range of keys, from first to last, that some of these queries see.
   std::pair<int64_t, int64_t> seen(int64_t b, int64_t t, int64_t count) const {
     int64_t first = keys, last = 0;
     for (int64_t i = t; i < t + count; ++i) {
@@ -61,7 +61,7 @@ struct Reference {
   Doubles y, lse, dq, dk, dv;
 };
 
-// `dy` may be empty. A block of queries at a time meets the keys that one of them sees.
+// `dy` may be empty. Works on a block of queries at a time, with the keys that one of them sees.
 Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& dy) {
   Reference r{Doubles(q.size()), Doubles(size_t(c.batch * c.heads * c.queries)), Doubles(dy.size()), {}, {}};
   if (!dy.empty()) r.dk.resize(k.size()), r.dv.resize(k.size());
@@ -113,7 +113,7 @@ std::vector<Case> cases() {
           {1, 1, 1, 1, 1, true}};
 }
 
-// Shapes that take other ways than the small ones: many tiles, long rows, wide heads.
+// Shapes that need other kernels than small ones: many tiles, long rows, wide heads.
 std::vector<Case> large_cases() {
   std::vector<Case> all{{1, 300, 290, 27, 8, false}, {1, 320, 320, 27, 24, true}, {1, 450, 400, 2, 64, false},
                         {2, 260, 260, 2, 40, true},  {1, 260, 77, 3, 160, false}, {1, 260, 270, 1, 256, false},
@@ -122,7 +122,7 @@ std::vector<Case> large_cases() {
   return all;
 }
 
-// Every edge of tiles: of queries, keys and features, and where keys are so few that blocks share them.
+// Every edge of tiles: of queries, keys and features, and keys so few that blocks share a tile of them.
 std::vector<Case> tensor_core_cases() {
   return {{2, 130, 77, 3, 64, false},
           {1, 257, 300, 2, 128, false},
@@ -156,14 +156,14 @@ void expect_near(const Tensor& got, const Doubles& want, double tolerance, const
     norm += want[i] * want[i];
     if (!(std::abs(values[i] - want[i]) <= std::abs(values[worst] - want[worst]))) worst = i;
   }
-  const double rounding = got.dtype() == DType::f16 ? 0x1p-24 : 0;  // of subnormal numbers
+  const double rounding = got.dtype() == DType::f16 ? 0x1p-24 : 0;  // for subnormal numbers
   EXPECT_LE(std::sqrt(error),
             3 * unit_roundoff(got.dtype()) * std::sqrt(norm) + (tolerance + rounding) * std::sqrt(double(want.size())))
       << what << " " << to_string(got.shape()) << ", worst at element " << worst << ": " << values[worst] << ", not "
       << want[worst];
 }
 
-// Keys or values; what no query's range reaches holds NaN, as the part of a cache that is not filled may.
+// Keys or values; those in no query's range hold NaN, as the unfilled part of a cache may.
 Tensor make_keys(const Case& c) {
   const Tensor x = make(c.k_shape(), true);
   if (c.bounds.empty()) return x;
@@ -177,7 +177,7 @@ Tensor make_keys(const Case& c) {
   return x;
 }
 
-// Zeroes the statistics of queries that see nothing, which may be anything.
+// Zeroes the statistics of queries that see nothing: any value is right there.
 template <class T>
 void forget_blind(const Case& c, T* lse) {
   for (int64_t b = 0; b < c.batch; ++b)
@@ -230,7 +230,7 @@ TEST(Attention, ForwardInEveryLayout) {
     for (const Case& c : cases()) check_forward(c);
 }
 
-// What language models ask for. `first` and `last` are functions of entry and query.
+// Attention as language models use it. `first` and `last` are functions of entry and query.
 template <class First, class Last>
 Case ranged(Case c, int64_t shared, First first, Last last) {
   c.shared = shared;
@@ -270,7 +270,7 @@ std::vector<Case> language_cases() {
   shared.shared = 2;
   all.push_back(shared);
   if (on_cpu()) return all;
-  // What decides between kernels, and where their tiles end: wide heads, long caches, queries that see nothing first.
+  // The edges at which kernels and tiles change: wide heads, long caches, queries that see nothing first.
   const auto later = [](int64_t, int64_t t) { return t < 70 ? 0 : t - 60; };
   const auto cache = [](int64_t b, int64_t t) { return 2900 + 47 * b + t + 1; };
   for (const int64_t width : {64, 72, 128}) {
@@ -285,7 +285,7 @@ std::vector<Case> language_cases() {
     all.push_back(ranged(
         {1, 8, 3000, 16, width, false}, 8, [=](int64_t b, int64_t t) { return cache(b, t) - 75; }, cache));
     all.push_back(ranged({1, 1600, 1600, 2, width, false}, 2, document, next));
-    all.push_back(ranged({1, 150, 150, 80, width, false}, 4, zero, next));  // more tiles than multiprocessors
+    all.push_back(ranged({1, 150, 150, 80, width, false}, 4, zero, next));  // more tiles than SMs
   }
   return all;
 }
@@ -327,7 +327,7 @@ TEST(Attention, EveryWayOnTensorCores) {
   unsetenv("WICK_CUDA_WAY");
 }
 
-// Some rows of the sizes that SDXL has at 1024 x 1024, where the device chooses other kernels than for short rows.
+// Some rows at SDXL's sizes for 1024 x 1024 pixels, where the device chooses other kernels than for short rows.
 TEST(Attention, SampledAtFullSize) {
   if (test::memory().on_host()) GTEST_SKIP() << "for devices";
   for (const Case& c : {Case{1, 4096, 4096, 10, 64, false, 0.125f}, Case{1, 4096, 77, 10, 64, false, 0.125f},
@@ -428,8 +428,8 @@ TEST(Attention, SameBitsTwice) {
   }
 }
 
-// cuDNN's backward: of these two entries, and then of these heads, each is computed on its own, since they take too
-// much scratch together.
+// cuDNN's backward in parts: the entries, and then the heads, are computed one by one, since together they take too
+// much scratch.
 TEST(Attention, InPartsAtFullSize) {
   if (on_cpu() || activations() == DType::f32 || std::getenv("WICK_CUDA_CAPABILITY"))
     GTEST_SKIP() << "nothing is computed in parts";
@@ -475,7 +475,7 @@ TEST(Attention, ReplaysTheSameBits) {
       {y, lse, dq, dk, dv});
 }
 
-// As a cache fills: the same recorded step, with other ranges.
+// A filling cache: the same recorded step reads other ranges.
 TEST(Attention, ARecordedStepReadsTheRangesOfItsTime) {
   if (on_cpu()) GTEST_SKIP() << "for devices";
   Memory& memory = test::memory();

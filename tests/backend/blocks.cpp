@@ -1,4 +1,4 @@
-// Weights in blocks: decoding, quantising, and what linear layers and tables compute with them.
+// Weights in blocks: decoding, quantising, and the linear layers and tables that read them.
 #include "wick/core/blocks.h"
 
 #include <hwy/targets.h>
@@ -14,7 +14,7 @@ using namespace probe;
 
 constexpr DType kBlockTypes[] = {DType::q8_0, DType::q4_0, DType::q4_k, DType::q5_k, DType::q6_k};
 
-// Any numbers, with scales that make values of about one.
+// Random blocks, with scales that make values of about one.
 template <class Block>
 void set_scales(Block& block) {
   const auto scale = [](double size) { return f32_to_f16(float(size * (rng().uniform() - 0.5))); };
@@ -74,7 +74,7 @@ TEST(Blocks, QuantiseRowsOfAnyLayout) {
       }
 }
 
-// x w^T + bias + residual in f64, and how far f32's rounding and activations of 8 bits may be off.
+// x w^T + bias + residual in f64, and the error allowed for f32's rounding and activations of 8 bits.
 struct Product {
   Doubles values, tolerances;
 
@@ -111,7 +111,7 @@ struct Product {
   }
 };
 
-// Where there are products of bytes.
+// Whether products of bytes may run, which round the activations.
 bool may_round(DType dtype) {
   return on_cpu() && is_block(dtype) && (hwy::SupportedTargets() & (HWY_AVX2 | HWY_AVX3)) != 0;
 }
@@ -131,7 +131,7 @@ TEST(Blocks, LinearIsWithinWhatItsRoundingExplains) {
       }
 }
 
-// What rounds nothing is as exact as f32 is: the other bound must not hide a slip there.
+// Arithmetic that rounds no activations is as exact as f32: the wider bound must not hide a slip there.
 TEST(Blocks, OneRowOfFloatsIsExact) {
   for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const int64_t k : {32, 96, 352}) {
@@ -142,7 +142,7 @@ TEST(Blocks, OneRowOfFloatsIsExact) {
     }
 }
 
-// The way for processors without products of bytes.
+// The kernel for processors without products of bytes.
 TEST(Blocks, OneRowInFloatsIsExact) {
   if (!on_cpu()) GTEST_SKIP() << "for the CPU";
   for (const DType dtype : kBlockTypes) {
@@ -153,7 +153,7 @@ TEST(Blocks, OneRowInFloatsIsExact) {
   }
 }
 
-// Activations of 16 bits: for a few tokens the numbers of blocks are exact there too; for many the weight is rounded.
+// 16-bit activations: a few tokens use the blocks' exact numbers there too; for many the weight is rounded.
 TEST(Blocks, FewTokensOf16BitsAreExact) {
   if (on_cpu()) GTEST_SKIP() << "for devices";
   std::vector<DType> types(std::begin(kBlockTypes), std::end(kBlockTypes));
@@ -166,7 +166,7 @@ TEST(Blocks, FewTokensOf16BitsAreExact) {
         const int64_t chunks = m == 1 ? between(8, 40) : between(1, wide ? 2 : 19);
         const int64_t n = wide ? between(6400, 8000) : between(1, 70);
         const int64_t k = chunks * (is_block(dtype) ? 256 : 128);
-        // Rows from 256 elements to 256 elements, as few tokens want them.
+        // Rows that start at multiples of 256 elements, as the few-rows kernel wants them.
         const Tensor w = is_block(dtype) ? random_blocks({n, k}, dtype, between(0, 1) * 256 / block_of(dtype).elements)
                                          : random({n, k}, Layout::packed, dtype);
         const Tensor x = random({m, k}, Layout::packed, activations), bias = between(0, 1) ? random({n}) : Tensor();
@@ -200,7 +200,7 @@ TEST(Blocks, FewTokensOf16BitsAreExact) {
       }
 }
 
-// SwiGLU behind a linear, in the kernel of few tokens or as a call of its own.
+// SwiGLU behind a linear, in the few-rows kernel's epilogue or as a call of its own.
 TEST(GatedLinear, HasTheBitsOfItsParts) {
   const DType activations = probe::activations();
   for (const DType dtype : {activations, DType::q8_0, DType::q4_0, DType::q6_k})
@@ -218,7 +218,7 @@ TEST(GatedLinear, HasTheBitsOfItsParts) {
     }
 }
 
-// The mean of the rounding is far below its bound, and without a trend: an offset that is not taken back would show.
+// The mean of the rounding is far below its bound, and without a trend: an uncorrected offset would show.
 TEST(Blocks, RoundedActivationsHaveNoTrend) {
   if (!on_cpu()) GTEST_SKIP() << "devices round no activations";
   for (const DType dtype : kBlockTypes)

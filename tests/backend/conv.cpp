@@ -18,7 +18,7 @@ struct Case {
   Shape w_shape() const { return {out, kh, kw, in}; }
 };
 
-// Calls f(x index, w index, y index) for every product that the convolution is made of.
+// Calls f(x index, w index, y index) for every product in the convolution's sums.
 template <class F>
 void for_each_product(const Case& c, F f) {
   for (int64_t b = 0; b < c.batch; ++b)
@@ -39,7 +39,7 @@ Doubles zeros(const Shape& shape) { return Doubles(size_t(shape.numel()), 0.0); 
 
 double tolerance(int64_t terms) { return kEps * double(terms + 4); }
 
-// A bias (below 1) may be added in the dtype of the activations, to a product that was rounded to it.
+// A bias (below 1) may be added in the activations' dtype, to a product already rounded to it.
 double rounded_before_bias(double y) {
   return activations() == DType::f32 ? 0 : (std::abs(y) + 1) * unit_roundoff(activations());
 }
@@ -50,7 +50,7 @@ Case random_case(int stride, bool asymmetric) {
   return {c.batch, c.height, c.width, c.in, c.out, c.kh, c.kw, c.conv};
 }
 
-// Weights are computed with in the dtype of the activations.
+// The weights as the kernel uses them: in the activations' dtype.
 Doubles weights(const Tensor& w) {
   const Tensor converted = output(w.shape());
   cpu_backend().copy(converted, w);
@@ -125,12 +125,11 @@ TEST(Conv2d, BackwardWeightAndEachOutputUnwanted) {
     }
 }
 
-// Some elements of the sizes that SDXL has at 1024 x 1024, where the device chooses other kernels than for small
-// images.
+// Some elements at SDXL's sizes for 1024 x 1024 pixels, where the device chooses other kernels than for small images.
 TEST(Conv2d, SampledAtFullSize) {
   if (test::memory().on_host()) GTEST_SKIP() << "for devices";
   const Conv2d same{1, 1, 1, 1, 1};
-  const double slack = activations() == DType::f32 ? 1 : 3;  // sums on tensor cores are cut off, not rounded
+  const double slack = activations() == DType::f32 ? 1 : 3;  // tensor cores truncate sums
   for (const Case& c : {Case{1, 128, 128, 320, 320, 3, 3, same}, Case{1, 64, 64, 640, 640, 3, 3, same},
                         Case{1, 32, 32, 1280, 1280, 3, 3, same}, Case{1, 128, 128, 320, 320, 3, 3, {2, 1, 1, 1, 1}},
                         Case{1, 128, 128, 4, 320, 3, 3, same}, Case{1, 128, 128, 320, 4, 3, 3, same}}) {

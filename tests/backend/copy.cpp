@@ -147,7 +147,7 @@ TEST(Copy, fill) {
   expect_equal(large, std::vector<float>(size_t(large.numel()), -0.5f), "fill");
 }
 
-// Elements between those of a strided output are someone else's.
+// Elements between those of a strided output belong to another tensor.
 TEST(Copy, touches_only_the_view) {
   const Tensor base = Tensor::empty({50, 50});
   backend().fill(base, 1);

@@ -76,7 +76,7 @@ TEST(Elementwise, unary) {
         }
 }
 
-// Relative accuracy where it can be had: everywhere but in the cancellation of a negative tail's slope.
+// Relative accuracy, except in the cancellation of a negative tail's slope.
 TEST(Elementwise, unary_over_the_whole_range) {
   std::vector<float> points;
   for (int e = -30; e <= 4; ++e)

@@ -64,8 +64,8 @@ class FirstTier final : public ComposedBackend {
   void cross_entropy(View loss, View dlogits, View logits, View targets) override {
     of_.cross_entropy(loss, dlogits, logits, targets);
   }
-  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override {
-    of_.adamw(slots, step, scalars);
+  void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override {
+    of_.optimizer_step(slots, step, scalars);
   }
 
  private:

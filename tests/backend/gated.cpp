@@ -67,7 +67,7 @@ TEST(Gated, wide_rows) {
     }
 }
 
-// y [m, f] = swiglu of a linear with k inputs, by rows that are aligned to 16 bytes, with gaps between them.
+// y [m, f] = SwiGLU of a linear with k inputs, in rows that are aligned to 16 bytes, with gaps between them.
 void check_gated_linear(int64_t m, int64_t f, int64_t k) {
   const DType dtype = activations();
   const auto rows_of = [](const Tensor& t, int64_t cols) { return t.window({t.dim(0), cols}, t.stride()); };
@@ -86,7 +86,7 @@ void check_gated_linear(int64_t m, int64_t f, int64_t k) {
   const Doubles weight = doubles(w), shift = bias ? doubles(bias) : Doubles(size_t(2 * f), 0.0);
   const Doubles sums = times(by_rows(in, m, k), by_rows(weight, 2 * f, k).transposed());
   const std::vector<float> got = y.to_vector();
-  // Of a sum of k products below 1. Both halves are rounded; if there is a bias, so is that, and what it is added to.
+  // The error of a sum of k products below 1. Both halves are rounded; a bias is too, and so is the sum it is added to.
   const double roundoff = dtype == DType::f32 ? 0 : unit_roundoff(dtype), sum_error = kEps * double(k + 1) * 2;
   const auto half_error = [&](double sum, double b) {
     const double before = bias ? std::abs(sum) + std::abs(b) : 0;
@@ -123,7 +123,7 @@ TEST(GatedLinear, OfManyTokens) {
   }
 }
 
-// Each way in which CUDA's kernel may cut its tiles (gemm_sm90.h), with several tiles for a block.
+// Each tiling of CUDA's kernel (linear/gemm_sm90.h), with several tiles per block.
 TEST(GatedLinear, EveryPlan) {
   if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
   for (const int wide : {128, 160, 192, 224, 256}) {

@@ -117,8 +117,8 @@ void expect_near(const Tensor& got, const Doubles& want, double tolerance, const
   EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(norm)) << what << " " << to_string(got.shape());
 }
 
-// The same where sums may cancel: the error is measured by what the terms of the sums amount to, whose squares add up
-// to `squares`.
+// The same where sums may cancel: the error is relative to the norm of the sums' terms, whose squares add up to
+// `squares`.
 void expect_near(const Tensor& got, const Doubles& want, const Doubles& squares, double tolerance, const char* what) {
   const std::vector<float> values = got.to_vector();
   ASSERT_EQ(values.size(), want.size()) << what;
@@ -136,7 +136,7 @@ Tensor squared(const Tensor& t) {
   return Tensor::of(values, t.shape());
 }
 
-// Everything there is of one linear, in the dtype of the activations.
+// All calls of one linear, in the activations' dtype.
 void check_linear(const Extents& extents, Layout layout, DType factor_dtype, bool biased) {
   const DType dtype = activations();
   const double tolerance = std::max(2 * unit_roundoff(dtype), 3e-6);
@@ -170,7 +170,7 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   expect_same_bits(again, dx, "dx");
   expect_same_bits(ddown_again, ddown, "ddown");
   expect_same_bits(dup_again, dup, "dup");
-  // What is wanted may choose another way to the same numbers.
+  // Fewer outputs may choose another kernel for the same numbers.
   backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)}, {.dx = again, .dy = dy});
   expect_near(again, want.dx, tolerance, "dx alone");
   const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});
@@ -184,13 +184,13 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   expect_near(alone_dup, want.dup, tolerance, "dup, from x");
 }
 
-// What 16-bit activations meet: extents that the copy engine likes and others, each rank, rows apart, factors in f32
-// and in the dtype of the activations.
+// The inputs of 16-bit activations: extents with and without TMA's alignment, each rank, rows apart, factors in f32 and
+// in the dtype of the activations.
 void check_every_shape(int count) {
   for (int round = 0; round < count; ++round) {
     const int64_t step = round % 3 == 0 ? 1 : round % 3 == 1 ? 8 : 64;
     const auto extent = [&](int64_t most) { return (between(1, most) + step - 1) / step * step; };
-    const bool many = !on_cpu() && round % 15 == 7;  // what passes over large operands once
+    const bool many = !on_cpu() && round % 15 == 7;  // kernels that pass over large operands once
     const int64_t m = many ? between(2048, 2400) : between(1, round % 10 == 9 ? 600 : 150);
     const int64_t k = extent(many ? 800 : 200), n = extent(many ? 800 : 200);
     const int64_t r = round % 7 == 6 ? between(65, 256) : round % 3 ? (between(1, 64) + 7) / 8 * 8 : between(1, 64);
@@ -199,7 +199,7 @@ void check_every_shape(int count) {
   }
 }
 
-// WICK_CUDA_CAPABILITY=80 and 75 take the ways of older devices.
+// WICK_CUDA_CAPABILITY=80 and 75 select the kernels of older devices.
 TEST(LoraLinear, EveryShapeInTheDtypeOfActivations) { check_every_shape(rounds(on_cpu() ? 10 : 150)); }
 
 // The ways of the large products, and the tiles of those on mma.sync.
@@ -212,7 +212,7 @@ constexpr const char* kProductWays[] = {"lora:wgmma",
                                         "lora:mma,sm80:64x64",
                                         "lora:mma,sm80:32x64"};
 
-// One way, whatever the device would choose.
+// One kernel, whatever the device would choose.
 TEST(LoraLinear, EveryWayOfTheProduct) {
   if (on_cpu()) GTEST_SKIP() << "for devices";
   for (const char* way : kProductWays) {
@@ -225,7 +225,7 @@ TEST(LoraLinear, EveryWayOfTheProduct) {
   unsetenv("WICK_CUDA_WAY");
 }
 
-// Rows enough for one launch or too many, reductions long enough to be shared, columns apart from those of a tile.
+// Rows within one launch and beyond, reductions long enough for split-K, columns that do not fill a tile.
 TEST(LoraBackward, AtTheWidthsOfModels) {
   const DType dtype = activations();
   const double tolerance = std::max(2 * unit_roundoff(dtype), 3e-6);
@@ -299,7 +299,7 @@ TEST(LoraLinear, AdapterAlone) {
   }
 }
 
-// By the definition of the mask: four words of a block are those of four elements.
+// By the definition of the mask: the four words of a Philox block belong to four elements.
 Doubles with_mask(Doubles x, float p, uint64_t seed, int64_t draw) {
   std::array<uint32_t, 4> words{};
   for (size_t i = 0; i < x.size(); ++i) {
@@ -333,9 +333,9 @@ TEST(Dropout, HasTheMaskOfItsDefinition) {
     }
 }
 
-// What a group gives, in double precision.
+// A group's results, in double precision.
 struct GroupResults {
-  Doubles y, dx, s, ddown, adapter, dadapter;  // y and dx with w; what LoRA adds to them
+  Doubles y, dx, s, ddown, adapter, dadapter;  // y and dx with w; and LoRA's contribution alone
   std::vector<Doubles> dups;
 };
 
@@ -410,7 +410,7 @@ struct Group {
     lora.down = down;
   }
 
-  // Each number squared: what it gives is the sum of squares of the terms of what this one gives.
+  // Each number squared: its results are the sums of squares of the terms in this one's sums.
   Group squares() const {
     Group g = *this;
     for (Tensor* t : {&g.x, &g.dy, &g.w, &g.bias, &g.down}) *t = squared(*t);
@@ -450,7 +450,7 @@ struct Group {
   }
 };
 
-// A group's results beside what they should be.
+// A group's results beside the reference.
 class GroupCheck {
  public:
   explicit GroupCheck(const Group& group) : c(group) {
@@ -467,7 +467,7 @@ class GroupCheck {
   void expect(const Tensor& got, const char* what, Doubles GroupResults::*result) const {
     expect_near(got, want.*result, squares.*result, tolerance, what);
   }
-  // What LoRA adds to what `before` holds.
+  // LoRA's contribution, added to `before`.
   void expect_added(const Tensor& got, const Tensor& before, const char* what, Doubles GroupResults::*added) const {
     expect_near(got, sum_of(doubles(before), want.*added), sum_of(doubles(squared(before)), squares.*added), tolerance,
                 what);
@@ -498,7 +498,7 @@ void check_groups(float dropout, int count) {
     backend().lora_backward({.x = c.x, .lora = c.lora}, {.ddown = check.ddown, .dups = check.dup_views(), .dy = c.dy});
     check.expect_gradients();
 
-    // The adapter alone, added to what is there.
+    // The adapter alone, added to an existing output.
     const Tensor before = input({c.m, c.n}), dbefore = input({c.m, c.k}), sum = output({c.m, c.n}),
                  dsum = output({c.m, c.k});
     backend().copy(sum, before);
@@ -513,7 +513,7 @@ void check_groups(float dropout, int count) {
 }
 
 // A step of decoding: each weight that it may have, and as many tokens as its kernels take, or some more.
-const Group any_few_rows(DType weights, int64_t m, const std::vector<int64_t>& widths) {
+Group any_few_rows(DType weights, int64_t m, const std::vector<int64_t>& widths) {
   return Group(m, 256 * between(1, 9), weights, widths);
 }
 std::vector<DType> weights_of_few_rows() {
@@ -585,7 +585,7 @@ TEST(LoraGroups, EveryWayOfTheProduct) {
   unsetenv("WICK_CUDA_WAY");
 }
 
-// Each way in which CUDA's extended product may cut its tiles (gemm_sm90.h), at extents where it can.
+// Each tiling of CUDA's extended product (linear/gemm_sm90.h), at extents that allow it.
 TEST(LoraLinear, EveryPlanOfTheProduct) {
   if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
   const auto check = [](int slice, int parts, int consumers, int wide) {

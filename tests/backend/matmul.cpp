@@ -50,7 +50,7 @@ TEST(Matmul, RoundsToTf32OnlyWhereAllowed) {
   const Tensor a = random({1, m, k}), b = random({1, k, n});
   const Doubles want = reference(doubles(a), doubles(b), {}, 1, m, n, k, 1, 0);
   // A product (1/3 in the root mean square) loses at most 2^-10 of itself for each factor's 11 digits, about half of
-  // that in the mean: six deviations of a sum of such.
+  // that in the mean: the bound is six deviations of a sum of such products.
   const double tf32 = 6 * std::sqrt(double(k)) / 3 * std::ldexp(1, -10);
   for (const bool allowed : {true, false}) {
     const Tensor c = poisoned({1, m, n});

@@ -1,6 +1,6 @@
-// A backend for tests that takes views of host memory and computes on a device: every call uploads what its views
-// span, runs there and downloads all of it again. So the same rows test every backend, and what lies between the
-// elements of a strided output is compared too.
+// A backend for tests that takes views of host memory and computes on a device: every call uploads the spans of its
+// views, runs there and downloads all of them again. So the same rows test every backend, and the gaps between the
+// elements of a strided output are compared too.
 #pragma once
 
 #include <algorithm>
@@ -104,8 +104,8 @@ class Mirror final : public Backend {
   }
   void mse(View loss, View a, View b) override { run<&Backend::mse>(loss, a, b); }
   void mse_backward(View da, View dloss, View a, View b) override { run<&Backend::mse_backward>(da, dloss, a, b); }
-  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override {
-    run<&Backend::adamw>(slots, step, scalars);
+  void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override {
+    run<&Backend::optimizer_step>(slots, step, scalars);
   }
   void sum_of_squares(View total, const std::vector<View>& tensors) override {
     run<&Backend::sum_of_squares>(total, tensors);
@@ -113,7 +113,7 @@ class Mirror final : public Backend {
   void argmax(View ids, View largest, View x) override { run<&Backend::argmax>(ids, largest, x); }
 
  private:
-  // A range of host bytes that views of one call share, and its twin on the device.
+  // A range of host bytes that one call's views share, and its copy on the device.
   struct Region {
     char *begin, *end;
     Tensor twin;
@@ -145,7 +145,7 @@ class Mirror final : public Backend {
   template <class F>
   static void each(F, Conv2d&) {}
   template <class F>
-  static void each(F, AdamWStep&) {}
+  static void each(F, OptimizerStep&) {}
   template <class F>
   static void each(F f, View& v) {
     f(v);
@@ -155,8 +155,8 @@ class Mirror final : public Backend {
     for (T& one : all) each(f, one);
   }
   template <class F>
-  static void each(F f, AdamWSlot& s) {
-    each_of(f, s.param, s.grad, s.m, s.v, s.average, s.copy);
+  static void each(F f, OptimizerSlot& s) {
+    each_of(f, s.param, s.grad, s.states, s.average, s.copy);
   }
   template <class F>
   static void each(F f, Modulation& m) {

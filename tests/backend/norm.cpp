@@ -155,7 +155,7 @@ TEST(GroupNorm, shapes_of_models) {
   }
 }
 
-// Images that the shared memory of a large device holds, or a part of them: forward, backward, or both.
+// Images that fit a large device's shared memory, whole or in part: forward, backward, or both.
 TEST(GroupNorm, images_of_many_megabytes) {
   for (const NormProblem& p : {NormProblem{1, between(29000, 31000), 320, 32, 1e-5, true},
                                NormProblem{2, between(2400, 2600), 960, 32, 1e-5, true},
@@ -190,7 +190,7 @@ TEST(GroupNorm, images_of_many_megabytes) {
   }
 }
 
-// Statistics to 1e-6 although the mean is a thousand deviations away.
+// Statistics to 1e-6 although the mean is a thousand deviations from zero.
 TEST(GroupNorm, large_mean) {
   const NormProblem p{2, 1111, 64, 8, 1e-6, false};
   const Shape shape{p.batch, p.positions, p.channels};
@@ -226,8 +226,8 @@ TEST(GroupNorm, unwanted_outputs) {
   expect_same_bits(dw, dw_alone, "dw");
 }
 
-// Kernels start beside the end of the one before; what reads another's output gets all of it. First with a read of the
-// device between any two calls, then in one go.
+// Programmatic dependent launch (PDL): kernels start beside the end of the one before, and still read all of its
+// output. First with a read of the device between any two calls, then without.
 TEST(GroupNorm, chains_of_norms_of_all_kinds) {
   const int64_t positions = between(2500, 3500), channels = 640;
   const Shape shape{2, positions, channels}, rows{2, positions}, groups{2, 32}, width{channels};

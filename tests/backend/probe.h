@@ -36,7 +36,7 @@ inline Backend& backend() {
 
 inline bool on_cpu() { return test::memory().on_host(); }
 
-// The dtype of activations: f32, or what WICK_TEST_DTYPE names (bf16, f16), on devices that have others.
+// The dtype of activations: f32, or the one in WICK_TEST_DTYPE (bf16, f16), on devices with others.
 inline DType activations() {
   static const DType dtype = [] {
     const char* name = std::getenv("WICK_TEST_DTYPE");
@@ -71,11 +71,11 @@ inline Rng& rng() {
 
 inline int64_t between(int64_t low, int64_t high) { return low + int64_t(rng().below(uint64_t(high - low + 1))); }
 
-// How a tensor lies in memory: row-major; rows with a gap after each; the last two dims swapped; every element apart.
+// A tensor's layout: row-major; rows with a gap after each; the last two dims swapped; every element apart.
 enum class Layout { packed, gapped, swapped, spread };
 inline constexpr Layout kLayouts[] = {Layout::packed, Layout::gapped, Layout::swapped, Layout::spread};
 
-// All of the storage holds NaN.
+// A tensor whose whole storage holds NaN.
 inline Tensor poisoned(const Shape& shape, Layout layout = Layout::packed, DType dtype = DType::f32) {
   Shape outer = shape, stride;
   const int last = shape.rank() - 1;
@@ -102,13 +102,13 @@ void for_each_offset(const Tensor& t, F f) {
   }
 }
 
-// Of `all` rounds of fresh inputs, how many to go: WICK_TEST_PERCENT of them, for tools that make everything slow.
+// The number of rounds of fresh inputs: WICK_TEST_PERCENT of `all`, for tools that make everything slow.
 inline int rounds(int all) {
   const char* const percent = std::getenv("WICK_TEST_PERCENT");
   return percent ? std::max(1, all * std::atoi(percent) / 100) : all;
 }
 
-// Uniform in [-1, 1), four of a block of bits.
+// Uniform in [-1, 1), four numbers from a Philox block.
 inline Tensor random(const Shape& shape, Layout layout = Layout::packed, DType dtype = DType::f32) {
   Tensor t = poisoned(shape, layout, dtype);
   uint64_t position = rng().reserve(uint64_t(t.numel() + 3) / 4);
@@ -144,7 +144,7 @@ inline Doubles doubles(const Tensor& t) {
   return {values.begin(), values.end()};
 }
 
-// tolerance is absolute and that of arithmetic in f32; what is stored in 16 bits may be off by one more rounding. NaN
+// `tolerance` is absolute and allows for f32 arithmetic; results stored in 16 bits may be off by one more rounding. NaN
 // is never close.
 inline void expect_close(const Tensor& got, const Doubles& want, double tolerance, const char* what) {
   const double roundoff = got.dtype() == DType::f32 ? 0 : unit_roundoff(got.dtype());

@@ -17,7 +17,7 @@ namespace {
 namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr hn::ScalableTag<double> kTag;
-constexpr int64_t kTileRows = 4, kBlockRows = 64, kDepth = 256;  // what is packed stays in the caches
+constexpr int64_t kTileRows = 4, kBlockRows = 64, kDepth = 256;  // sizes of packed panels that stay in the caches
 
 // Panels of `width` columns and up to kDepth rows, one after the other; the last is filled up with zeros.
 void Pack(Doubles& panels, const Matrix& m, int64_t width) {

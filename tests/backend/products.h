@@ -9,7 +9,7 @@ namespace wick::probe {
 
 using Doubles = std::vector<double>;
 
-// Lies in an array of doubles in any way.
+// A matrix in an array of doubles, in any layout.
 struct Matrix {
   const double* data;
   int64_t rows, columns, row_stride, column_stride;
@@ -19,7 +19,7 @@ struct Matrix {
 
 inline Matrix by_rows(const Doubles& a, int64_t rows, int64_t columns) { return {a.data(), rows, columns, columns, 1}; }
 
-// c [a.rows, b.columns], whose rows lie `stride` apart, += scale * a b
+// c [a.rows, b.columns] += scale * a b, where c's rows lie `stride` apart
 void add_product(double* c, int64_t stride, const Matrix& a, const Matrix& b, double scale = 1);
 
 // scale * a b

@@ -80,7 +80,7 @@ TEST(Softmax, masks_and_nan) {
   const Tensor x = Tensor::of(std::vector<float>{-inf, 0, -inf, 0, 1, NAN, 2, 3}, {2, 4}), y = poisoned({2, 4});
   backend().softmax(y, x);
   EXPECT_EQ(y.data<float>()[0], 0);
-  EXPECT_EQ(y.data<float>()[1], 0.5f);
+  EXPECT_FLOAT_EQ(y.data<float>()[1], 0.5f);
   for (int i = 4; i < 8; ++i) EXPECT_TRUE(std::isnan(y.data<float>()[i]));
 }
 
@@ -129,8 +129,8 @@ TEST(CrossEntropy, loss_and_gradient) {
       }
       backend().cross_entropy(loss, slopes, logits, ids);
       backend().cross_entropy(alone, {}, logits, ids);
-      // What f32 rounds: a sum of exponentials and its logarithm, of up to 11 (8 epsilons each), the log-sum-exp, of up
-      // to 46 (16), and the loss, of up to 71 (32).
+      // The rounding of f32: a sum of exponentials and its logarithm, of up to 11 (8 epsilons each), the log-sum-exp,
+      // of up to 46 (16), and the loss, of up to 71 (32).
       expect_close(loss, losses, 64 * kEps, "loss");
       expect_same_bits(loss, alone, "loss");
       expect_close(slopes, want, 64 * kEps, "gradient");

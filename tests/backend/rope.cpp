@@ -49,7 +49,7 @@ TEST(Rope, heads_of_models) {
   for (int64_t width : {64, 128, 72}) check_rope({2, between(20, 40), 24, width}, Layout::packed, width == 64);
 }
 
-// As far as models go, where an angle's f32 has many turns.
+// Up to the positions of models, where an angle in f32 has many turns.
 TEST(Rope, angles) {
   const int64_t tokens = between(1, 300), pairs = between(1, 70);
   const Tensor positions = Tensor::empty({tokens}, DType::i32), frequencies = random({pairs});
@@ -76,7 +76,7 @@ TEST(Rope, a_window_of_a_fused_projection) {
   expect_close(y, reference(x, cos, sin, RopePairs::halves, false), 2 * kEps, "rope");
 }
 
-// Of tokens [B, T] of a fused projection; rows say where keys and values go.
+// Tokens [B, T] of a fused projection; rows say where keys and values go.
 void check_into_cache(const Shape& q_shape, int64_t key_heads, DType kept, bool constant) {
   const int64_t batch = q_shape[0], tokens = q_shape[1], heads = q_shape[2], width = q_shape[3], capacity = tokens + 5;
   const int64_t all_heads = heads + 2 * key_heads;
@@ -92,7 +92,7 @@ void check_into_cache(const Shape& q_shape, int64_t key_heads, DType kept, bool 
   const Tensor rows = Tensor::empty({batch, tokens}, DType::i32);
   std::vector<double> want_keys = doubles(keys), want_values = doubles(values);
   const std::vector<double> turned_keys = reference(k, cos, sin, RopePairs::halves, false), given = doubles(v);
-  for (int64_t i = 0; i < batch * tokens; ++i) {  // the last token of an entry goes nowhere, unless it is alone
+  for (int64_t i = 0; i < batch * tokens; ++i) {  // an entry's last token goes nowhere, unless alone
     const int64_t t = i % tokens, row = tokens > 1 && t == tokens - 1 ? -1 : (3 + i / tokens + t) % capacity;
     rows.data<int32_t>()[i] = int32_t(row);
     for (int64_t d = 0; d < key_heads * width && row >= 0; ++d) {
@@ -112,7 +112,7 @@ void check_into_cache(const Shape& q_shape, int64_t key_heads, DType kept, bool 
                              .sin = given_as(sin),
                              .rows = given_as(rows)});
   expect_close(turned, reference(q, cos, sin, RopePairs::halves, false), 2 * kEps, "turned");
-  // Through a tensor of the activations' dtype where the cache's is another.
+  // Keys pass through a tensor of the activations' dtype where the cache's is another.
   expect_close(keys, want_keys, 2 * kEps + (keys.dtype() == q.dtype() ? 0 : 2 * unit_roundoff(q.dtype())), "keys");
   expect_close(values, want_values, 0, "values");
 }

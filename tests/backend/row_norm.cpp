@@ -129,7 +129,7 @@ TEST(RowNorm, widths) {
     }
 }
 
-// What a step of decoding asks for: all is latency there.
+// The norms of a decoding step, which are all latency.
 TEST(RowNorm, of_few_rows_with_a_constant_weight) {
   for (int64_t width : {1296, 2048, 4096, 5120, 8192, 4104})
     for (bool constant : {false, true}) {
@@ -147,7 +147,7 @@ TEST(RowNorm, of_few_rows_with_a_constant_weight) {
     }
 }
 
-// Longer than what any block can keep of a row.
+// Rows longer than any block can keep.
 TEST(RowNorm, one_very_long_row) {
   for (int64_t width : {40000, 9001}) {
     Problem p{1, 1, width, double(1e-6f), true, input({1, 1, width}), input({1, 1, width}), {}, {}, {}, {}};

@@ -1,4 +1,4 @@
-// Embedding, upsampling, random tensors and AdamW.
+// Embedding, upsampling, random tensors and optimizer steps.
 #include <algorithm>
 
 #include "backend/probe.h"
@@ -97,7 +97,7 @@ TEST(Random, words_of_philox_in_order) {
       const auto bits = philox(seed, 3, position + uint64_t(i / 4));
       const size_t j = size_t(i % 4);
       wrong += uniform.data<float>()[i] != bits_to_uniform(bits[j]);
-      // Libraries of a device may round a double's last bit otherwise, which moves a float to its neighbour.
+      // A device's libraries may round a double's last bit otherwise, which moves a float to its neighbour.
       const float want = bits_to_normals(bits[j & 2], bits[j | 1])[j & 1], got = normal.data<float>()[i];
       wrong += got != want && (test::memory().on_host() || got != std::nextafter(want, got));
     }
@@ -124,8 +124,8 @@ TEST(TimestepEmbedding, sines_of_angles_in_f32) {
   }
 }
 
-Tensor adamw_scalars(float lr, float grad_scale, float steps, float sum_of_squares) {
-  const Tensor scalars = poisoned({kAdamWScalars});
+Tensor step_scalars(float lr, float grad_scale, float steps, float sum_of_squares) {
+  const Tensor scalars = poisoned({kStepScalars});
   float* values = scalars.data<float>();
   values[kLr] = lr;
   values[kGradScale] = grad_scale;
@@ -139,23 +139,23 @@ Tensor adamw_scalars(float lr, float grad_scale, float steps, float sum_of_squar
 
 // torch.optim.AdamW for one tensor, in double precision.
 TEST(AdamW, follows_the_formulas) {
-  std::vector<AdamWSlot> slots;
+  std::vector<OptimizerSlot> slots;
   std::vector<Tensor> kept;
   std::vector<std::vector<double>> want_param, want_m, want_v;
   for (int64_t n : {int64_t{1}, between(2, 50), between(30000, 40000)}) {
     const Tensor param = random({n}), grad = random({n}), m = poisoned({n}), v = poisoned({n});
     backend().fill(m, 0);
     backend().fill(v, 0);
-    slots.push_back({param, grad, m, v});
+    slots.push_back({param, grad, {m, v}});
     kept.insert(kept.end(), {param, grad, m, v});
     want_param.push_back(doubles(param));
     want_m.emplace_back(size_t(n), 0.0);
     want_v.emplace_back(size_t(n), 0.0);
   }
-  const Tensor scalars = adamw_scalars(1e-2f, 0.5f, 0, 4.0f);
-  const AdamWStep s{.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f};
+  const Tensor scalars = step_scalars(1e-2f, 0.5f, 0, 4.0f);
+  const OptimizerRule s{.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f, .weight_decay = 0.1f};
   for (int64_t step = 1; step <= 5; ++step) {
-    backend().adamw(slots, s, scalars);
+    backend().optimizer_step(slots, {.rule = s}, scalars);
     EXPECT_EQ(scalars.data<float>()[kSteps], float(step));
     EXPECT_EQ(scalars.data<float>()[kGradNorm], 1.0f);
     const double lr = 1e-2f, beta1 = s.beta1, beta2 = s.beta2;
@@ -178,14 +178,14 @@ TEST(AdamW, follows_the_formulas) {
 
 // More tensors than one launch takes; the norm is clipped, and a 16-bit copy follows each parameter.
 TEST(AdamW, clips_the_norm_of_many_tensors) {
-  std::vector<AdamWSlot> slots, twins;
+  std::vector<OptimizerSlot> slots, twins;
   std::vector<Tensor> kept;
   std::vector<View> grads;
   const auto keep = [&](const Tensor& t) { return kept.emplace_back(t).view(); };
   for (int64_t i = between(1500, 2000); i > 0; --i) {
     const Shape shape{between(1, 60)};
-    AdamWSlot slot{keep(random(shape)), keep(random(shape)), keep(random(shape)), keep(poisoned(shape)), {}};
-    backend().fill(slot.v, 0.5f);
+    OptimizerSlot slot{keep(random(shape)), keep(random(shape)), {keep(random(shape)), keep(poisoned(shape))}};
+    backend().fill(slot.states[1], 0.5f);
     if (between(0, 2)) slot.copy = keep(poisoned(shape, Layout::packed, between(0, 1) ? DType::bf16 : DType::f16));
     slots.push_back(slot);
     grads.push_back(slot.grad);
@@ -194,22 +194,22 @@ TEST(AdamW, clips_the_norm_of_many_tensors) {
       backend().copy(other, v);
       return other;
     };
-    twins.push_back({twin(slot.param), slot.grad, twin(slot.m), twin(slot.v), {}});
+    twins.push_back({twin(slot.param), slot.grad, {twin(slot.states[0]), twin(slot.states[1])}});
   }
-  const Tensor scalars = adamw_scalars(1e-2f, 0.25f, 6, 0);
+  const Tensor scalars = step_scalars(1e-2f, 0.25f, 6, 0);
   float* values = scalars.data<float>();
   backend().sum_of_squares(scalars.window({1}, {1}, kSumOfSquares), grads);
   const float norm = 0.25f * std::sqrt(values[kSumOfSquares]);
-  AdamWStep step{.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .max_grad_norm = norm / 3};
-  backend().adamw(slots, step, scalars);
+  OptimizerStep step{.rule = {.beta1 = 0.9f, .beta2 = 0.99f, .weight_decay = 0.1f}, .max_grad_norm = norm / 3};
+  backend().optimizer_step(slots, step, scalars);
   EXPECT_FLOAT_EQ(values[kGradNorm], norm);
   EXPECT_EQ(values[kSteps], 7);
 
-  // The same without clipping, of gradients that are as much smaller.
+  // The same without clipping, with gradients that are smaller by the same factor.
   step.max_grad_norm = 0;
   const float scale = 0.25f * (norm / 3 / (norm + 1e-6f));
-  const Tensor scaled = adamw_scalars(1e-2f, scale, 6, values[kSumOfSquares]);
-  backend().adamw(twins, step, scaled);
+  const Tensor scaled = step_scalars(1e-2f, scale, 6, values[kSumOfSquares]);
+  backend().optimizer_step(twins, step, scaled);
   for (size_t k = 0; k < slots.size(); ++k)
     for (int64_t i = 0; i < slots[k].param.numel(); ++i) {
       const float param = slots[k].param.as<float>()[i];
@@ -225,9 +225,9 @@ TEST(AdamW, leaves_all_as_it_is_where_the_sum_is_not_finite) {
     const Tensor x = random({100}), v = random({100}), before = poisoned({100}), copy = poisoned({100});
     backend().copy(before, x);
     backend().copy(copy, x);
-    const Tensor scalars = adamw_scalars(1, 1, 3, bad);
-    const AdamWStep step{.beta1 = 0.9f, .beta2 = 0.99f, .eps = 1e-8f, .weight_decay = 0.1f, .max_grad_norm = 1};
-    backend().adamw({{x, random({100}), x, v, {}, copy}}, step, scalars);
+    const Tensor scalars = step_scalars(1, 1, 3, bad);
+    const OptimizerStep step{.rule = {.weight_decay = 0.1f}, .max_grad_norm = 1};
+    backend().optimizer_step({{x, random({100}), {x, v}, {}, copy}}, step, scalars);
     expect_same_bits(x, before, "param");
     expect_same_bits(copy, before, "copy");
     EXPECT_EQ(scalars.data<float>()[kSteps], 3);

@@ -22,7 +22,7 @@ namespace {
 std::atomic<int> started{0};
 }
 
-// Stands before the C library's, for libgomp too.
+// Replaces the C library's, for libgomp too.
 extern "C" [[gnu::visibility("default")]] int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                                                              void* (*body)(void*), void* argument) noexcept {
   ++started;
@@ -35,7 +35,7 @@ namespace {
 
 using namespace probe;
 
-// As many as the team has, whatever OMP_NUM_THREADS says of the other tests.
+// As many threads as the team has, whatever OMP_NUM_THREADS says for other tests.
 class Threads : public testing::Test {
  protected:
   void SetUp() override {

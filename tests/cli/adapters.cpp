@@ -1,4 +1,4 @@
-// LoRAs of other programs: what those compute with them (tools/golden/adapters.py), and what Wick refuses of them.
+// LoRAs of other programs: their writers' results (tools/golden/adapters.py), and the LoRAs that Wick refuses.
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Tensors = std::map<std::string, Tensor>;
-using Names = std::vector<std::pair<std::string, std::string>>;  // what is replaced by what
+using Names = std::vector<std::pair<std::string, std::string>>;  // from, to
 
 const fs::path kAdapters = kGolden / "adapters";
 const std::string kLlama2 = (kGolden / "llama/llama2").string();
@@ -86,7 +86,7 @@ std::vector<std::string> case_names() {
 
 class Adapters : public testing::TestWithParam<std::string> {
  protected:
-  // `wick forward` gives what the writer of the LoRA computed.
+  // `wick forward` gives the result of the LoRA's writer.
   void expect_forward(const Case& c, const fs::path& model, const fs::path& lora, const fs::path& want) {
     const fs::path out = folder / "out.safetensors";
     const Outcome outcome = run_wick(c.forward(model, lora, out));
@@ -103,7 +103,7 @@ TEST_P(Adapters, ComputeWhatTheirWritersDo) {
   expect_forward(c, c.model, c.lora, c.out);
   const fs::path bare = folder / "bare.safetensors";
   ASSERT_EQ(run_wick(c.forward(c.model, {}, bare)).code, 0);
-  // An untrained one begins with what its base does.
+  // An untrained one begins with its base's results.
   if (c.name.find("untrained") == std::string::npos) {
     EXPECT_GT(relative_error(bare, c.out), 1e-3);
   } else {
@@ -135,7 +135,7 @@ TEST_P(Adapters, MergeIntoTheModel) {
   expect_forward(c, merged, {}, c.out);
 }
 
-// Files as other versions and programs name the same tensors.
+// Files in which other versions and programs name the same tensors.
 void rename(const fs::path& from, const fs::path& to, const Names& names) {
   const SafetensorsFile file = SafetensorsFile::open(from);
   Tensors renamed;
@@ -156,7 +156,7 @@ const std::vector<Spelling> kSpellings = {
     // diffusers with transformers 5
     {"pipeline_text_encoder", {{"text_encoder.text_model.", "text_encoder."}}},
     {"pipeline_text_encoder_2", {{"text_encoder_2.text_model.", "text_encoder_2."}}},
-    // diffusers before peft: its metadata did not exist, but names are names
+    // diffusers before peft: without metadata, but with names
     {"pipeline", {{".lora_A.", ".lora.down."}, {".lora_B.", ".lora.up."}}},
     {"pipeline_text_encoder", {{".lora_A.", ".lora_linear_layer.down."}, {".lora_B.", ".lora_linear_layer.up."}}},
     {"unet_peft", {{"base_model.model.", ""}}},
@@ -180,7 +180,7 @@ TEST_F(Adapters, MayBeSpelledOtherwise) {
       expect_forward(c, c.model, to, c.out);
       continue;
     }
-    // Where nothing tells the alpha it is the rank, as diffusers has it: r 2, lora_alpha 8.
+    // Without an alpha it is the rank, as in diffusers: r 2, lora_alpha 8.
     Tensors tensors = load_all(to);
     for (auto& [name, tensor] : tensors)
       if (name.ends_with(".lora_B.weight")) tensor = 4 * tensor;
@@ -189,7 +189,7 @@ TEST_F(Adapters, MayBeSpelledOtherwise) {
   }
 }
 
-// alpha is the rank here: of diffusers before peft, and of ComfyUI's and OneTrainer's form of the same with alphas.
+// alpha is the rank here: in diffusers before peft, and in ComfyUI's and OneTrainer's form of the same with alphas.
 TEST_F(Adapters, OldAndForeignNames) {
   const Case c = Case::of("unet_kohya");
   const fs::path kohya = c.lora, to = folder / "l.safetensors";
@@ -243,7 +243,7 @@ TEST_F(Adapters, TextEncodersOfComfyUIsFormAndEmbeddingsBesideThem) {
   }
 }
 
-// A GGUF file of f32 is a base as a folder is; blocks are not what PEFT began with.
+// A GGUF file of f32 can be the base, as a folder can; blocks differ from the weights that PEFT began with.
 TEST_F(Adapters, PissaOfGgufFiles) {
   const fs::path model = folder / "model", lora = folder / "lora";
   test::write_engine_model(model, "llama3");
@@ -272,11 +272,11 @@ TEST_F(Adapters, PissaOfGgufFiles) {
   expect_forward(c, merged, {}, want);
   expect_one_line(run_wick(c.forward(q8, lora, folder / "none")), {"gate_proj", "PiSSA", "quantised", "q8_0"});
   expect_one_line(run_wick(c.forward(model, lora.string() + ":0.5", folder / "none")), {"PiSSA", "strength", "0.5"});
-  // Twice on one module: what the second would take is of what the first left.
+  // Two on one module: the second would decompose the remainder of the first.
   expect_one_line(run_wick(c.forward(model, lora, folder / "none") + " --lora " + word(lora)), {"gate_proj", "both"});
 }
 
-// A setting of adapter_config.json and what is said of it.
+// A setting of adapter_config.json and the words of its error.
 struct WrongSetting {
   std::string key, value;  // JSON
   std::vector<std::string> words;
@@ -325,7 +325,7 @@ TEST_F(Adapters, SettingsThatCannotBeHeeded) {
     const fs::path lora = folder / "lora";
     fs::remove_all(lora);
     fs::copy(c.lora, lora);
-    // As text: a number may be none that JSON's library holds.
+    // As text: some numbers are none that the JSON library holds.
     nlohmann::json config = read_json(lora / "adapter_config.json");
     config[wrong.key] = "PLACE";
     write_plain(lora / "adapter_config.json", replace_all(config.dump(), "\"PLACE\"", wrong.value));
@@ -354,7 +354,7 @@ TEST_F(Adapters, ManyPatternsAreBounded) {
   refuse({{std::string(1001, 'a'), 1}}, {"alpha_pattern", "longer than 1000 bytes"});
 }
 
-// The same beside the tensors, where diffusers keeps it.
+// The same settings beside the tensors, where diffusers keeps them.
 struct WrongHeader {
   std::string metadata;
   std::vector<std::string> words;
@@ -413,7 +413,7 @@ TEST_F(Adapters, APeftFileWithoutItsConfigIsRefused) {
   expect_forward(c, c.model, lora / kPeftFile, c.out);
 }
 
-// PEFT would put the file's head in the model's place.
+// PEFT would replace the model's head by the file's.
 TEST_F(Adapters, AHeadThatIsNotTheModelsIsRefused) {
   const Case c = Case::of("head");
   const fs::path lora = folder / "lora", out = folder / "out";
@@ -435,12 +435,12 @@ TEST_F(Adapters, AHeadThatIsNotTheModelsIsRefused) {
                   {"embed_tokens.weight", "not the model's own"});
   with("base_model.model.model.layers.9.mlp.base_layer.weight", own);
   expect_one_line(run_wick(c.forward(c.model, lora, out)), {"layers.9.mlp.base_layer.weight", "fits no layer"});
-  with(head, cast(own, DType::bf16));  // as a model that was loaded so has it: rounded
+  with(head, cast(own, DType::bf16));  // rounded, as in a model loaded so
   expect_one_line(run_wick(c.forward(c.model, c.lora.string() + ":x", out)), {"'x'"});
   EXPECT_EQ(run_wick(c.forward(c.model, lora, out)).code, 0);
 }
 
-// Not a number in a factor, or in an alpha, ends every command before anything is written.
+// A NaN or infinity in a factor or an alpha ends every command before anything is written.
 TEST_F(Adapters, WhatIsNotFiniteIsRefusedEverywhere) {
   const fs::path model = folder / "text";
   fs::copy(kGolden / "llama/text", model);
@@ -484,7 +484,7 @@ TEST_F(Adapters, WhatIsNotFiniteIsRefusedEverywhere) {
                   {"l.safetensors", "proj_in.lora_down.weight"});
 }
 
-// The head, by the name that PEFT has for it.
+// The head, by PEFT's name for it.
 TEST_F(Adapters, TheHeadIsTrainedSavedResumedAndMerged) {
   const fs::path model = folder / "text", run = folder / "run", lora = run / "lora", merged = folder / "merged";
   fs::copy(kGolden / "llama/text", model);
@@ -520,7 +520,7 @@ TEST_F(Adapters, TheHeadIsTrainedSavedResumedAndMerged) {
   EXPECT_NEAR(perplexity(" --model " + word(merged)), with, 1e-4 * with);
 }
 
-// An alpha beyond what f16 holds.
+// An alpha too large for f16.
 TEST_F(Adapters, AlphasAreWrittenInF32) {
   const fs::path run = folder / "run";
   const Outcome outcome =

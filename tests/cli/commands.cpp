@@ -63,7 +63,7 @@ TEST(Commands, HelpFitsATerminalAndHasExamples) {
   }
 }
 
-// The patterns that `train --help` names: what each takes of the model.
+// The patterns that `train --help` names, and the modules that each takes.
 TEST(Commands, TargetsAreWhatHelpSays) {
   const auto modules = [](const std::string& targets) {
     const std::string plan = run_well("plan --device cpu --model '" + kModel + "' --targets " + targets).out;
@@ -111,7 +111,7 @@ int largest_difference(const Image& a, const Image& b) {
   return largest;
 }
 
-// A file that is there stays, unless with --overwrite; one that the command reads stays in any case.
+// An existing file stays, unless with --overwrite; one that the command reads always stays.
 TEST(Commands, NothingIsWrittenOverUnasked) {
   const TemporaryDirectory folder;
   const auto run_twice = [&](const std::string& command, const std::string& name) {

@@ -1,10 +1,10 @@
-// --device and `wick doctor` where there is no GPU, or no module that fits. What needs a GPU is in scripts/gpu-check.
+// --device and `wick doctor` without a GPU, or without a fitting module. scripts/gpu-check has the tests on a GPU.
 #include "cli/program.h"
 
 namespace wick {
 namespace {
 
-const std::string kNoGpu = "CUDA_VISIBLE_DEVICES=";  // hides those that there are
+const std::string kNoGpu = "CUDA_VISIBLE_DEVICES=";  // hides existing ones
 
 std::string train_on(const std::string& device, const TemporaryDirectory& folder) {
   const std::string data = (test::source_dir() / "data/tiny-style").string();
@@ -47,7 +47,7 @@ TEST(Devices, AModuleOfAnotherBuild) {
   expect_no_cuda("WICK_CUDA_MODULE='" WICK_OTHER_MODULE "'", "belongs to another build of wick");
 }
 
-// A user need not know the variables; those that are set are heeded.
+// A user need not know the variables; those that are set take effect.
 TEST(Devices, ThreadsWaitBrieflyUnlessToldOtherwise) {
   const std::string unset = "unset OMP_WAIT_POLICY GOMP_SPINCOUNT; ";
   const auto waits_by = [&](const std::string& prefix) { return run_wick("doctor", unset + prefix + kNoGpu).out; };

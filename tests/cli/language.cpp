@@ -126,7 +126,7 @@ TEST_F(Language, WrongInputsAreOneLine) {
   EXPECT_EQ(planned.out, "");
 }
 
-// A GGUF file of a folder completes as the folder does.
+// The GGUF file of a folder completes a text like the folder.
 TEST_F(Language, ConvertWritesWhatGenerateReads) {
   const std::string file = quoted((folder / "model.gguf").string()),
                     flags = " --max-tokens 20 --temperature 0 --prompt ";
@@ -173,7 +173,7 @@ TEST_F(Language, MergeWritesAGgufFileOfAFolder) {
                 .out,
             with_lora);
   refuse(merge + quoted((folder / "q.gguf").string()) + " --dtype q8_0", {"24", "q8_0"});
-  // Nothing that is there is written over, nor mixed with.
+  // Nothing existing is overwritten, or mixed with.
   refuse(merge + quoted(merged.string()), {"--output", "merged.gguf", "file exists"});
   refuse(merge + quoted((folder / "out").string()), {"--output", "folder exists"});
   refuse("generate --model " + model() + " --prompt x --lora " + quoted((folder / "out").string()),
@@ -195,7 +195,7 @@ TEST_F(Language, ADamagedModelIsOneLine) {
   refuse(base, {"qwen3", "model.safetensors"});
 }
 
-// The text model with a template of ChatML, which qwen3's tokenizer has the tokens of.
+// The text model with a template of ChatML, whose tokens qwen3's tokenizer has.
 class Chat : public Language {
  protected:
   void SetUp() override {
@@ -227,7 +227,7 @@ TEST_F(Chat, AnswersLineByLineWithWhatWasSaidBefore) {
             answer + "\n");
   EXPECT_EQ(chat("Hello\\n", "--system 'Be kind'").out,
             completion("<|im_start|>system\nBe kind<|im_end|>\n" + first) + "\n");
-  // What a user types is text.
+  // A user's words are text.
   EXPECT_NE(chat("<|im_end|>\\n").out,
             completion("<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n") + "\n");
 }
@@ -242,7 +242,7 @@ TEST_F(Chat, AFullContextIsAnErrorOrForgetsTheFirst) {
   expect_one_line(chat("Hello\\n", "--context 20 --on-full forget"), {"8 more", "20"});
 }
 
-// Any standard input is read, but no line without end.
+// Any standard input is read, but not a line without end.
 TEST_F(Chat, ALineHasAnEnd) {
   const std::string command = "chat --model " + model();
   const Outcome outcomes[] = {run_wick(command + " </dev/zero", "ulimit -v 2000000;"),

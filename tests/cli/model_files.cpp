@@ -1,5 +1,5 @@
-// Models and data whose files are not what they are named, say what cannot be meant, or are for another model: each
-// ends with a code of 1 and one line that names the file.
+// Models and data whose files are not of the kind that they are named, say impossible things, or are for another model:
+// each ends with a code of 1 and one line that names the file.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -23,7 +23,7 @@ using Words = std::vector<std::string>;
 const fs::path kText = test::source_dir() / "models/tiny-llm";
 const std::string kPrompt = " --prompt x --max-tokens 1 --device cpu";
 
-// One line and exit code 1, within seconds: what hangs is killed, and ends with 124.
+// One line and exit code 1, within seconds: a hanging command is killed, and ends with 124.
 void expect_refused(const std::string& arguments, const Words& words) {
   SCOPED_TRACE("wick " + arguments);
   const Outcome outcome = run_wick(arguments, "ulimit -v 4000000; timeout 60");
@@ -40,7 +40,7 @@ Outcome run_well(const std::string& arguments) {
 
 class ModelFiles : public testing::Test {
  protected:
-  // A copy that may be spoilt.
+  // A copy for a test to spoil.
   fs::path copy(const fs::path& model) {
     const fs::path to = folder_ / ("model" + std::to_string(copies_++));
     fs::copy(model, to, fs::copy_options::recursive);
@@ -73,7 +73,7 @@ class ModelFiles : public testing::Test {
   int copies_ = 0;
 };
 
-// --- What is named as a file and is none ---
+// --- Things in a file's place that are not files ---
 
 struct NoFile {
   const char* word;
@@ -107,9 +107,9 @@ TEST_F(ModelFiles, ADiffusersFolderHoldsFiles) {
   const fs::path model = copy(kModel), data = pictures();
   for (const fs::path& file : files_in(model))
     with_no_files(model / file, [&](const std::string& word) {
-      // Without its index it is no model's folder.
+      // Without its index a folder is not a model's.
       const Words words = file == "model_index.json" ? Words{"--model", model.string()} : Words{file.string(), word};
-      // special_tokens_map.json is not read where tokenizer_config.json tells all, but it is part of the model.
+      // special_tokens_map.json is not read where tokenizer_config.json is complete, but it is part of the model.
       if (file.filename() != "special_tokens_map.json") expect_refused(draw(model), words);
       expect_refused(train(model, data), words);
     });
@@ -187,7 +187,7 @@ TEST_F(ModelFiles, LinksToFilesAreFollowed) {
   EXPECT_EQ(run_well(complete(model) + " --temperature 0").out, run_well(complete(kText) + " --temperature 0").out);
 }
 
-// Sparse: they take no room on the disk, and must take none in memory.
+// Sparse files: they take no room on the disk, and must take none in memory.
 TEST_F(ModelFiles, SizesAreBounded) {
   const fs::path model = copy(kText), data = folder_ / "x.jsonl";
   for (const char* file : {"config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json",
@@ -205,7 +205,7 @@ TEST_F(ModelFiles, SizesAreBounded) {
   expect_refused("eval --model tiny-llm --device cpu --dataset " + data.string(), {"x.jsonl: line 2"});
 }
 
-// --- What a config says ---
+// --- Values in a config ---
 
 struct Change {
   const char* file;
@@ -288,7 +288,7 @@ TEST_F(ModelFiles, NumbersThatNoModelHasAreRefused) {
   }
 }
 
-// Settings of training alone are no errors where the model only runs.
+// Settings for training alone are not errors where the model only runs.
 TEST_F(ModelFiles, TrainingsSettingsCountInTraining) {
   const fs::path model = copy(kText), data = folder_ / "x.jsonl";
   write_plain(data, "{\"text\": \"a b c d\"}\n");
@@ -352,7 +352,7 @@ TEST_F(ModelFiles, SchedulersOfOtherNoiseAreRefused) {
     for (const std::string& command : {draw(model), train(model, data), plan})
       expect_refused(command, {"scheduler_config.json", name, "DPMSolver"});
   }
-  // Without the name diffusers takes that of the pipeline.
+  // Without the name diffusers takes the pipeline's.
   set(config, {{"_class_name", json()}});
   run_well(draw(model));
   set(model / "model_index.json", {{"scheduler", {"diffusers", "EDMEulerScheduler"}}});
@@ -422,7 +422,7 @@ TEST_F(ModelFiles, AFolderOfTodaysDiffusersIsTheSameModel) {
   expect_refused(draw(model), {"scheduler_config.json: beta_start", "-Infinity"});
 }
 
-// --- Values that are no numbers ---
+// --- Values that are not numbers ---
 
 TEST_F(ModelFiles, WeightsThatAreNoNumbersAreNotMerged) {
   const fs::path model = copy(kGolden / "llama/qwen2"), merged = folder_ / "merged";

@@ -18,7 +18,7 @@ inline const std::filesystem::path kGolden = test::source_dir() / "tests/golden"
 inline const std::string kModel = (kGolden / "sdxl").string();
 
 struct Outcome {
-  int code;  // what a shell shows: 128 + N for a program that signal N killed
+  int code;  // the shell's: 128 + N for a program that signal N killed
   std::string out, err;
 };
 
@@ -32,7 +32,7 @@ inline Outcome run_wick(const std::string& arguments, const std::string& prefix 
   return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_plain(out), read_plain(err)};
 }
 
-// A wrong input: a code that says so, and one line on stderr that holds all of `words`.
+// A wrong input: a failing code, and one line on stderr that holds all of `words`.
 inline void expect_one_line(const Outcome& outcome, const std::vector<std::string>& words) {
   EXPECT_GE(outcome.code, 1);
   EXPECT_LE(outcome.code, 127);

@@ -1,5 +1,5 @@
-// Training runs and their folders: what would put data in danger is refused in one line, and a run writes its own files
-// alone.
+// Training runs and their folders: anything that would endanger data is refused in one line, and a run writes only its
+// own files.
 #include <fcntl.h>
 #include <pty.h>
 #include <sys/ioctl.h>
@@ -29,12 +29,12 @@ const std::string kPictures = "train --model $P --device cpu --resolution 64 --s
 const std::string kText = "train --model tiny-llm --device cpu --steps 1 --output $T/out --dataset ";
 
 const std::vector<Wrong> kWrong = {
-    // --resume of what is no run.
+    // --resume without a run.
     {"", kOut + "--resume", 1, {"--output $T/out", "holds no run to --resume", "no such folder"}},
     {"mkdir $T/out;", kOut + "--resume", 1, {"--output $T/out", "holds no run", "no state/"}},
     {"mkdir -p $T/out/state $T/out/logs;", kOut + "--resume", 1, {"--output $T/out", "holds no run"}},
 
-    // Where the run's files would be part of what it reads.
+    // The run's files would be part of its input.
     {"", kTrain + "--output $D", 1, {"--output $D", "lies in --dataset $D"}},
     {"", kTrain + "--output $D/a/b/c", 1, {"--output $D/a/b/c", "lies in --dataset $D"}},
     {"", kTrain + "--output $T/../$(basename $T)/pictures/x", 1, {"--output", "lies in --dataset $D"}},
@@ -137,7 +137,7 @@ class Folder {
   TemporaryDirectory folder_;
 };
 
-// Of all files and links, by their names: what they hold, or lead to.
+// All files and links, by their names: their contents, or their targets.
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> all;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -180,7 +180,7 @@ TEST(Runs, FilesAreReplacedAndNeverWrittenThrough) {
       for (const auto& file : std::vector(names)) names.push_back(file.string() + ".tmp-wick");
       for (const char* next : {"state/state-000005.safetensors", "lora-000005.safetensors"})
         names.push_back(folder / "out" / next);
-      // The run goes on from a state that it finds behind a link too.
+      // The run resumes from a state behind a link too.
       for (size_t i = 0; i < names.size(); ++i) {
         const fs::path victim = folder / "victims" / std::to_string(i);
         fs::exists(names[i]) ? fs::rename(names[i], victim) : write_plain(victim, "mine");
@@ -252,7 +252,7 @@ TEST(Runs, StepsAreSaidInPicturesAndRows) {
   said(kRuns[1] + "--sequence-length 8", "; 1 step of 1 row.");
 }
 
-// Runs a command on a terminal of so many columns; what it shows.
+// Runs a command on a terminal of `columns` columns; returns its output.
 std::string on_terminal(const std::string& command, unsigned short columns) {
   winsize size{24, columns, 0, 0};
   int terminal = -1;
@@ -286,7 +286,7 @@ TEST(Runs, ProgressFitsIntoANarrowTerminal) {
   }
 }
 
-// On a disk of so many KiB, where this machine lets us make one.
+// On a disk of few KiB, where this machine lets us make one.
 TEST(Runs, DiskIsLookedAtBeforeItIsFull) {
   const Folder folder;
   const auto on_disk = [&](const std::string& size, const std::string& more) {

@@ -1,4 +1,4 @@
-// Every wrong input ends with its code and one line that names the file or flag, what was found and what was expected.
+// Every wrong input ends with its code and one line that names the file or flag, the value found and the one expected.
 #include "cli/program.h"
 #include "source_dir.h"
 #include "wick/io/safetensors.h"
@@ -255,7 +255,7 @@ TEST(WrongInputs, AFullDiskIsOneLine) {
     expect_one_line(run_wick(command + " >/dev/full", "echo hello |"), {"standard output"});
 }
 
-// Neither a file nor a model is taken for a standard stream that the program was started without.
+// No file or model is taken for a standard stream that the program was started without.
 TEST(WrongInputs, AClosedStreamIsNoFile) {
   const std::string inspect = "inspect " + kModel;
   expect_one_line(run_wick(inspect + " >&-"), {"standard output"});
@@ -280,10 +280,10 @@ TEST(WrongInputs, AClosedStreamIsNoFile) {
   }
 }
 
-// A name that drives a terminal, or turns what is written around it, is shown and not obeyed; others stay readable.
+// A name that drives a terminal, or turns the text around it, is shown and not obeyed; others stay readable.
 TEST(WrongInputs, NamesOnATerminal) {
   const TemporaryDirectory folder;
-  // ESC, BEL, CSI of C1, right-to-left override, zero-width space, what is no UTF-8, a byte order mark, a tag.
+  // ESC, BEL, CSI of C1, right-to-left override, zero-width space, invalid UTF-8, a byte order mark, a tag.
   const std::string names[] = {
       "\33[31mred", "bell\7",          "c1\302\23331m",      "bidi\342\200\256fdp", "zero\342\200\213width",
       "bad\377",    "bom\357\273\277", "tag\363\240\201\241"};
@@ -304,7 +304,7 @@ TEST(WrongInputs, NamesOnATerminal) {
     expect_one_line(run_wick(std::string("inspect '") + name + "'"), {name});
 }
 
-// Before a model is loaded.
+// The error comes before a model is loaded.
 TEST(WrongInputs, APictureThatDoesNotFitIsOneLine) {
   const TemporaryDirectory folder;
   const std::string draw = "generate --device cpu --prompt x --width 16384 --height 16384 --model " + kModel +
@@ -315,7 +315,7 @@ TEST(WrongInputs, APictureThatDoesNotFitIsOneLine) {
   EXPECT_EQ(outcome.out, "");
 }
 
-// Where the address space ends there is one line, wherever that is.
+// Wherever the address space ends, there is one line.
 TEST(WrongInputs, TooLittleMemoryIsOneLine) {
   const TemporaryDirectory folder;
   for (int megabytes = 160; megabytes <= 400; megabytes += 40) {

@@ -54,7 +54,7 @@ TEST(Blocks, ScalesOfSixBitsTakeEveryValue) {
       }
 }
 
-// A number is off by half a step at most, and the largest, which sets the step, is exact but for the scale's rounding.
+// A number is off by half a step at most, and the largest, which sets the step, is exact up to the scale's rounding.
 TEST(Blocks, QuantisingIsWithinHalfAStep) {
   for (const DType dtype : {DType::q8_0, DType::q4_0}) {
     std::vector<float> x(64);
@@ -68,7 +68,7 @@ TEST(Blocks, QuantisingIsWithinHalfAStep) {
       const float step = dtype == DType::q8_0 ? largest / 127 : largest / 8;
       const float scale_error = std::ldexp(largest, -11) * 1.01f;
       for (size_t i = begin; i < begin + 32; ++i) {
-        // q4_0 has 16 numbers for -8 to 7: on the side away from the largest, what is above 7 steps is cut.
+        // q4_0 has 16 numbers for -8 to 7: on the side away from the largest, values above 7 steps are cut.
         const float slack = dtype == DType::q8_0 ? 0 : step / 2;
         EXPECT_LE(std::abs(x[i] - y[i]), step / 2 + slack + scale_error) << name_of(dtype) << " at " << i;
       }

@@ -1,4 +1,4 @@
-// What Memory counts, and for which purpose.
+// The counts of Memory, and their purposes.
 #include "wick/core/memory.h"
 
 #include <gtest/gtest.h>
@@ -41,7 +41,7 @@ TEST(Memory, AnImpossibleRequestSaysWhoHoldsWhat) {
   }
 }
 
-// Whatever purpose is current when they go.
+// Large weights are uncounted under any current purpose.
 TEST(Memory, LargeWeightsComeAndGo) {
   Memory& memory = host_memory();
   const size_t before = memory.in_use();

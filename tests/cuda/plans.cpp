@@ -22,7 +22,7 @@ const Gpu kTuring(75, 72, 64 * kKiB), kA100(80, 108, 164 * kKiB), kAmpere(86, 82
 // In the order of the tables below: 7.5, 8.0, 8.6, 8.9, 9.0, 10.0, 12.0.
 const Gpu kAll[] = {kTuring, kA100, kAmpere, kAda, kHopper, kBlackwell, kLater};
 
-// Nobody reads there: plans look at addresses only to see whether they are aligned.
+// Never dereferenced: plans look at addresses only to see whether they are aligned.
 void* const kSomewhere = reinterpret_cast<void*>(uintptr_t{1} << 20);
 
 DeviceMatrix matrix(int64_t rows, int64_t cols, DType dtype = DType::bf16) {
@@ -82,7 +82,7 @@ TEST_F(Plans, AWayCanBePreferred) {
             std::tuple(32, 2, 2, 128, 5, 64));
 }
 
-// Tiles cover all columns and none in vain; the plan of a shape is always the same one.
+// Tiles cover all columns and none in vain; a shape's plan is always the same.
 TEST_F(Plans, TilesCoverTheColumns) {
   for (int round = 0; round < 300; ++round) {
     const int64_t m = between(1, round % 3 ? 500 : 20000), k = 8 * between(1, 600), n = 8 * between(1, 1500);
@@ -128,7 +128,7 @@ TEST_F(Plans, GatesAndValuesThatNoKernelTakes) {
   EXPECT_FALSE(gemm_sm90_fits(kAda, g));
 }
 
-// One launch instead of two where a launch is what costs.
+// One launch instead of two where launches dominate.
 TEST_F(Plans, SmallProductsMakeTheirOwnLow) {
   EXPECT_TRUE(plan_extended_gemm(kHopper, forward(77, 768, 768, 16)).makes_low());
   EXPECT_TRUE(plan_extended_gemm(kHopper, forward(4096, 640, 640, 32)).makes_low());
@@ -283,8 +283,9 @@ TEST_F(Plans, LoraBackward) {
     EXPECT_EQ(plan(gpu, middle).gradients, GradientsWay::cublaslt);
     EXPECT_EQ(plan(gpu, middle).dx.way, ProductWay::mma);
   }
-  EXPECT_EQ(plan(kHopper, small).ds, LowWay::product);
+  EXPECT_EQ(plan(kHopper, small).ds, LowWay::projection);
   EXPECT_EQ(plan(kHopper, small).gradients, GradientsWay::kernel);
+  EXPECT_EQ(plan(kHopper, {77, 768, 320, 8}).ds, LowWay::product);
   EXPECT_EQ(plan(kHopper, large).ds, LowWay::pass);
   EXPECT_EQ(plan(kHopper, large).gradients, GradientsWay::pass);
   EXPECT_EQ(plan(kHopper, large).dx.way, ProductWay::wgmma);

@@ -79,7 +79,7 @@ TEST(Config, RefusesWhatIsNotAJsonObject) {
   expect_error([&] { Config::read(dir / "missing.json"); }, {"missing.json: cannot open"});
 }
 
-// As Python's json writes them; where a number is asked for they are none.
+// As Python's json writes them; a request for a number refuses them.
 TEST(Config, ReadsPythonsNumbers) {
   const Config c =
       Config::parse(R"({"nan": NaN, "all": [Infinity,-Infinity], "text": "NaN, \"Infinity\"", "tiny": 0.5})", "c");

@@ -40,7 +40,7 @@ class TemporaryDirectory {
   std::filesystem::path path_;
 };
 
-// By the standard library, so that a test does not judge Wick's files by Wick's own means.
+// Uses the standard library, so that a test does not judge Wick's files by Wick's own means.
 inline void write_plain(const std::filesystem::path& path, std::string_view bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), std::streamsize(bytes.size()));
 }

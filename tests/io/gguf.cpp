@@ -32,7 +32,7 @@ string tensor(std::string_view name, const std::vector<uint64_t>& extents, uint3
 struct Parts {
   uint32_t version = 3;
   std::vector<string> entries, tensors;
-  size_t data = 0;  // bytes behind the header, which is padded to 32 bytes
+  size_t data = 0;  // bytes of the header, which is padded to 32 bytes
 };
 
 string file_of(const Parts& p) {
@@ -101,12 +101,12 @@ TEST(Gguf, LoadsEveryType) {
     EXPECT_EQ(w.dtype(), dtype);
     EXPECT_EQ(w.shape(), (Shape{3, 256}));
   }
-  EXPECT_EQ(file.tensors().at("unknown").type_name, "Q2_K");
+  EXPECT_EQ(file.tensors().at("unknown").dtype_name, "Q2_K");
   expect_error([&] { file.load("unknown"); }, {"model.gguf", "\"unknown\"", "Q2_K"});
   expect_error([&] { file.load("nobody"); }, {"model.gguf", "\"nobody\""});
 }
 
-// Every block of the golden file to the bits of gguf-py, and what it encodes to the same bytes.
+// Every block of the golden file decodes to gguf-py's bits, and its values encode to the same bytes.
 TEST(Gguf, BlocksHaveTheReferencesBits) {
   const SafetensorsFile golden = SafetensorsFile::open(kGolden / "blocks.safetensors");
   for (const DType dtype : kBlockTypes) {

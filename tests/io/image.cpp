@@ -33,7 +33,7 @@ Samples quarters() {
   return rgb;
 }
 
-// Where the quarters should be seen for each EXIF orientation: top left, top right, bottom left, bottom right.
+// The quarters as seen with each EXIF orientation: top left, top right, bottom left, bottom right.
 const std::array<std::array<Pixel, 4>, 8> kSeen = {{{kRed, kGreen, kBlue, kWhite},
                                                     {kGreen, kRed, kWhite, kBlue},
                                                     {kWhite, kBlue, kGreen, kRed},
@@ -58,7 +58,7 @@ void expect_quarters(const Image& image, int orientation, int tolerance) {
 
 Image decode(const std::string& bytes) { return decode_image(bytes, "image"); }
 
-// Both ways in must agree on the size.
+// Both functions must agree on the size.
 void expect_probe(const std::string& bytes, int width, int height, const std::string& format) {
   TemporaryDirectory dir;
   write_plain(dir / "image.dat", bytes);
@@ -173,7 +173,7 @@ TEST(Png, TruncationAndDamageAreErrors) {
   expect_error([&] { decode(damaged); }, {"image: the PNG is truncated or damaged"});
 }
 
-// 100000 x 100000 in 33 bytes: 30 GB, if one believed it.
+// 100000 x 100000 in 33 bytes: 30 GB, if they are believed.
 TEST(Png, RefusesABombBeforeItAllocates) {
   TemporaryDirectory dir;
   std::string bomb = encode_png({0, 0, 0}, 1, 1);

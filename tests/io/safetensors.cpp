@@ -64,7 +64,7 @@ TEST(Safetensors, RoundTripKeepsEveryDtypeShapeAndMetadata) {
   EXPECT_EQ(dir.entries(), 1u);
 }
 
-// As torch reads them: float8_e4m3fn and float8_e5m2 as their papers have them, integers as they are.
+// As torch reads them: float8_e4m3fn and float8_e5m2 by their papers, integers by value.
 TEST(Safetensors, NumbersOfEveryTypeAreRead) {
   const TemporaryDirectory dir;
   const auto read = [&](const std::string& type, std::string_view bytes, size_t count) {
@@ -93,7 +93,7 @@ TEST(Safetensors, NumbersOfEveryTypeAreRead) {
   expect_error([&] { read("BOOL", "x", 1); }, {"BOOL"});
 }
 
-// Byte for byte what safetensors 0.8.0 (Python) writes for the same tensors.
+// The same bytes as safetensors 0.8.0 (Python) for the same tensors.
 TEST(Safetensors, WritesTheBytesOfTheReferenceImplementation) {
   TemporaryDirectory dir;
   Tensor half = Tensor::empty({2}, DType::f16), alpha = Tensor::of(std::vector<float>{4}, {1});
@@ -210,7 +210,7 @@ TEST(Safetensors, RefusesSizesThatDoNotAgree) {
   expect_bad_header(tensor("F32", "4294967296,4294967296", "0,0"), 0, {"larger than any memory"});
   expect_bad_header(tensor("F32", "4611686018427387904", "0,0"), 0, {"larger than any memory"});
   expect_bad_header(tensor("U8", "18446744073709551615", "0,0"), 0, {"larger than any memory"});
-  expect_bad_header(tensor("U8", "0,4294967296,4294967296", "0,0"), 0, {"larger than any memory"});  // of its strides
+  expect_bad_header(tensor("U8", "0,4294967296,4294967296", "0,0"), 0, {"larger than any memory"});  // by its strides
   expect_bad_header(tensor("U8", "4611686018427387904", "0,4611686018427387904"), 4, {"larger than any memory"});
   expect_bad_header(tensor("U8", "1152921504606846975", "0,1152921504606846975"), 4, {"the file is truncated"});
 }

@@ -10,7 +10,7 @@
 #include "io/files.h"
 #include "source_dir.h"
 #include "wick/io/safetensors.h"
-#include "wick/models/forward.h"
+#include "wick/pipelines/forward.h"
 
 namespace wick {
 namespace {
@@ -46,7 +46,7 @@ class LlamaGolden : public testing::TestWithParam<std::string> {
 
 INSTANTIATE_TEST_SUITE_P(Families, LlamaGolden, testing::ValuesIn(kFamilies), [](const auto& i) { return i.param; });
 
-// `wick forward` on a case; what is masked is dropped.
+// `wick forward` on a case; masked tokens are dropped.
 void check_forward(const std::string& family, const std::string& name, bool grad) {
   const TemporaryDirectory folder;
   const fs::path in = kGolden / family / (name + ".in.safetensors");
@@ -112,7 +112,7 @@ TEST_P(LlamaGolden, StepByStep) {
   EXPECT_EQ(cache.length(0), 29);
 }
 
-// What the last layer leaves out of a prompt's first piece is missed by nobody.
+// The results do not depend on the tokens that the last layer leaves out of a prompt's first piece.
 TEST_P(LlamaGolden, LastTokenOfPieces) {
   const Llama model = Llama::load(kGolden / GetParam(), {.backend = &test::backend()});
   const Tensor ids = golden(GetParam(), "prefill.in", "input_ids"), want = golden(GetParam(), "prefill.out", "logits");
@@ -127,7 +127,7 @@ TEST_P(LlamaGolden, LastTokenOfPieces) {
   }
 }
 
-// Each document of a packed row gives what it gives alone, and the gradients of their sum.
+// Each document of a packed row gives its result alone, and the row the gradients of their sum.
 TEST_P(LlamaGolden, PackedDocumentsDoNotSeeEachOther) {
   Adapter lora(llama_module_names());
   lora.add_file(kGolden / GetParam() / "adapter", 1, /*trainable=*/true);
@@ -243,7 +243,7 @@ TEST(TokenPlan, MasksWithHolesAreRefused) {
 void expect_refused(const std::string& family, const std::string& key, const std::string& value,
                     std::initializer_list<std::string_view> parts) {
   std::string text = read_plain(kGolden / family / "config.json");
-  text.insert(text.find('{') + 1, fmt::format("\"{}\": {},", key, value));  // the first of two is what counts
+  text.insert(text.find('{') + 1, fmt::format("\"{}\": {},", key, value));  // the first of two counts
   const size_t own = text.find("\"" + key + "\"", text.find(value));
   if (own != text.npos) text.replace(own, key.size() + 2, "\"_\"");
   SCOPED_TRACE(key + " " + value);
@@ -279,7 +279,7 @@ TEST(LlamaConfig, ReadsWhatFamiliesDifferIn) {
   EXPECT_TRUE(qwen2.qkv_bias && !qwen2.output_bias && qwen2.tied);
   EXPECT_TRUE(LlamaConfig::read(kGolden / "qwen3").qk_norm);
   EXPECT_EQ(LlamaConfig::read(kGolden / "llama3").eos_ids, (std::vector<int64_t>{2, 5}));
-  // transformers 5 keeps what was rope_theta and rope_scaling in one place.
+  // transformers 5 keeps the former rope_theta and rope_scaling in one place.
   const LlamaConfig five = LlamaConfig::parse(Config::parse(
       R"({"model_type": "llama", "vocab_size": 9, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
           "num_attention_heads": 2, "rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 4}})",
@@ -295,7 +295,7 @@ LlamaConfig parse(const std::string& more) {
       "config.json"));
 }
 
-// A mistral with layer_types is a ministral, as transformers' AutoConfig has it.
+// A mistral with layer_types is a ministral in transformers' AutoConfig.
 TEST(LlamaConfig, LayersOfMistralAreListed) {
   const std::string mistral = R"("model_type": "mistral", "sliding_window": 4, )";
   const LlamaConfig mixed =
@@ -334,7 +334,7 @@ TEST(LlamaConfig, PositionsAreThoseOfTransformers5) {
                {"partial_rotary_factor"});
 }
 
-// transformers 5, PreTrainedModel.tie_weights: a head in the file that is not the table is no mistake of the file's.
+// transformers 5, PreTrainedModel.tie_weights: the file may have a head that differs from the table.
 TEST(Llama, AHeadOfItsOwnIsTakenThoughTheConfigTiesIt) {
   const TemporaryDirectory folder;
   const fs::path model = folder / "model";

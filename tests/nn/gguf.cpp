@@ -1,4 +1,4 @@
-// Language models in GGUF files: names, the order of rows, facts, and Weights of every type.
+// Language models in GGUF files: names, the order of rows, metadata, and Weights of every type.
 #include "wick/nn/gguf_model.h"
 
 #include <gtest/gtest.h>
@@ -12,6 +12,7 @@
 #include "wick/core/blocks.h"
 #include "wick/core/rng.h"
 #include "wick/io/config.h"
+#include "wick/nn/checkpoint.h"
 #include "wick/nn/layers.h"
 
 namespace wick {
@@ -65,7 +66,7 @@ struct Attention {
   }
 };
 
-TEST(GgufModel, NamesTranslateBothWays) {
+TEST(GgufModel, NamesAreThoseOfTheConverter) {
   const std::pair<string, string> pairs[] = {
       {"token_embd.weight", "model.embed_tokens.weight"},
       {"output_norm.weight", "model.norm.weight"},
@@ -81,13 +82,12 @@ TEST(GgufModel, NamesTranslateBothWays) {
       {"blk.7.ffn_gate.weight", "model.layers.7.mlp.gate_proj.weight"},
       {"blk.7.ffn_up.weight", "model.layers.7.mlp.up_proj.weight"},
       {"blk.7.ffn_down.weight", "model.layers.7.mlp.down_proj.weight"}};
-  for (const auto& [gguf, transformers] : pairs) {
-    EXPECT_EQ(transformers_name(gguf), transformers);
-    EXPECT_EQ(gguf_name(transformers), gguf);
-  }
-  for (const char* other : {"", "rope_freqs.weight", "blk.attn_q.weight", "blk.1attn_q.weight", "blk.1.", "blk.1",
-                            "blk.1.ffn_gate_exps.weight", "blk.1.attn_q", "blk.1.attn_q.scale", ".weight"})
-    EXPECT_EQ(transformers_name(other), "") << other;
+  for (const auto& [gguf, transformers] : pairs) EXPECT_EQ(gguf_name(transformers), gguf);
+  for (const char* other :
+       {"", ".weight", "blk.0.attn_q.weight", "model.layers.mlp.up_proj.weight", "model.layers.1mlp.up_proj.weight",
+        "model.layers.1.", "model.layers.1", "model.layers.1.mlp.experts.weight", "model.layers.1.mlp.up_proj",
+        "model.layers.1.mlp.up_proj.scale"})
+    EXPECT_EQ(gguf_name(other), "") << other;
 }
 
 // convert_hf_to_gguf.py, LlamaModel.permute: [heads, 2, D/2] becomes [heads, D/2, 2].
@@ -180,7 +180,7 @@ TEST(GgufModel, OutlinesCountTheBytesOfBlocks) {
 TEST(GgufModel, TellsTheFactsOfAConfig) {
   const TemporaryDirectory folder;
   save_gguf(folder / "m.gguf", facts("llama"), Attention().entries(true));
-  const Config c = Config::parse(config_json(GgufFile::open(folder / "m.gguf")), "config");
+  const Config c = Checkpoint(folder / "m.gguf").config();
   EXPECT_EQ(c.text("model_type"), "llama");
   EXPECT_EQ(c.integer("vocab_size"), 10);
   EXPECT_EQ(c.integer("hidden_size"), kHidden);
@@ -205,7 +205,7 @@ TEST(GgufModel, TellsTheFactsOfAConfig) {
   more.emplace_back("llama.rope.scaling.factor", 2.0f);
   more.emplace_back("tokenizer.ggml.eot_token_id", uint32_t{7});
   save_gguf(folder / "m.gguf", more, Attention().entries(true));
-  const Config windowed = Config::parse(config_json(GgufFile::open(folder / "m.gguf")), "config");
+  const Config windowed = Checkpoint(folder / "m.gguf").config();
   EXPECT_EQ(windowed.text("model_type"), "mistral");
   EXPECT_EQ(windowed.integer("sliding_window"), 128);
   EXPECT_EQ(windowed.section("rope_scaling").text("rope_type"), "linear");
@@ -235,7 +235,7 @@ TEST(GgufModel, PositionsAreStretchedAsLlamaCppDoes) {
     auto entries = Attention().entries(true);
     if (with_factors) entries.push_back(entry("rope_freqs.weight", llama3_factors(8, 500000, kHeadDim)));
     save_gguf(folder / "m.gguf", metadata, entries);
-    const Config c = Config::parse(config_json(GgufFile::open(folder / "m.gguf")), "config");
+    const Config c = Checkpoint(folder / "m.gguf").config();
     if (!c.has("rope_scaling")) return string("none");
     return c.section("rope_scaling").text("rope_type") + fmt::format(" {}", c.section("rope_scaling").number("factor"));
   };
@@ -247,7 +247,7 @@ TEST(GgufModel, PositionsAreStretchedAsLlamaCppDoes) {
   EXPECT_EQ(scaling({{"scaling.type", string("linear")}}), "none");
   EXPECT_EQ(scaling({{"scaling.factor", 1.0f}}), "none");
   EXPECT_EQ(scaling({{"scaling.type", string("yarn")}, {"scaling.factor", 4.0f}}),
-            "yarn 4");  // refused by who reads it
+            "yarn 4");  // refused by the caller
   EXPECT_EQ(scaling({}, true), "llama3 8");
   expect_error([&] { scaling({{"scale_linear", 4.0f}}, true); }, {"m.gguf", "twice", "llama.rope.scale_linear"});
   expect_error([&] { scaling({{"scaling.attn_factor", 2.0f}}); }, {"m.gguf", "llama.rope.scaling.attn_factor"});
@@ -261,7 +261,7 @@ TEST(GgufModel, FindsWhatTheFactorsOfFrequenciesComeFrom) {
     auto entries = Attention().entries(false);
     entries.push_back(entry("rope_freqs.weight", factors));
     save_gguf(folder / "m.gguf", metadata, entries);
-    return Config::parse(config_json(GgufFile::open(folder / "m.gguf")), "config");
+    return Checkpoint(folder / "m.gguf").config();
   };
   for (const double factor : {8.0, 32.0}) {
     const Config rope = scaling(llama3_factors(factor, 500000, 128)).section("rope_scaling");
@@ -281,7 +281,7 @@ TEST(GgufModel, SaysWhatItDoesNotSupport) {
   const auto refused = [&](GgufMetadata::Entries metadata, std::vector<GgufEntry> entries,
                            std::initializer_list<std::string_view> parts) {
     save_gguf(folder / "m.gguf", metadata, entries);
-    expect_error([&] { config_json(GgufFile::open(folder / "m.gguf")); }, parts);
+    expect_error([&] { Checkpoint(folder / "m.gguf").config(); }, parts);
   };
   refused({{"general.architecture", string("mamba")}}, {}, {"m.gguf", "\"mamba\"", "llama, qwen2 and qwen3"});
   refused({}, {}, {"m.gguf", "general.architecture", "missing"});

@@ -28,7 +28,7 @@ Tensor product(const LowRank& part) { return matmul(part.up, part.down); }
 
 Tensor transposed(const Tensor& x) { return contiguous(permute(x, {1, 0})); }
 
-// Orthonormal rows, by reflections: of a Householder matrix of size n, so that nothing of ours is used to make them.
+// Orthonormal rows, made by a Householder reflection of size n, so that no code under test makes them.
 Tensor orthonormal(int64_t rows, int64_t n, uint64_t seed) {
   const std::vector<float> v = random({n}, seed).to_vector();
   double length = 0;
@@ -40,7 +40,7 @@ Tensor orthonormal(int64_t rows, int64_t n, uint64_t seed) {
   return Tensor::of(all, {rows, n});
 }
 
-// A matrix with these singular values, and the part of it that the first `rank` of them make.
+// A matrix with these singular values, and its part for the first `rank` of them.
 struct Known {
   Tensor whole, part;
 };

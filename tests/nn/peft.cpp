@@ -24,7 +24,7 @@ TEST(PeftConfig, Alphas) {
   EXPECT_EQ(c.alpha_of("model.layers.1.self_attn.q_proj", 8), 5);
   EXPECT_EQ(c.alpha_of("model.layers.11.self_attn.q_proj", 8), 12);
   EXPECT_EQ(c.alpha_of("model.layers.0.mlp.down_proj", 4), 3);
-  // alpha / sqrt(rank), as alpha / rank
+  // alpha / sqrt(rank), expressed as alpha / rank
   const PeftConfig rs = parse(R"({"peft_type": "LORA", "lora_alpha": 12, "use_rslora": true})");
   EXPECT_EQ(rs.alpha_of("model.layers.0.mlp.down_proj", 16) / 16, 3);
 }
@@ -44,7 +44,7 @@ TEST(PeftConfig, NamesWhatIsNotSupported) {
   refuse(R"(["LORA"])", {"adapter_config.json", "peft_type"});
 }
 
-// The first that fits, as the file has them, whatever the letters they begin with.
+// The first match in the file's order, not in that of letters.
 TEST(PeftConfig, PatternsAreTakenInTheFilesOrder) {
   const auto alpha = [](const std::string& patterns, std::string_view module) {
     return parse(R"({"peft_type": "LORA", "lora_alpha": 12, "alpha_pattern": {)" + patterns + "}}").alpha_of(module, 8);
@@ -63,7 +63,7 @@ TEST(PeftConfig, PatternsAreTakenInTheFilesOrder) {
   EXPECT_THROW(alpha(name + "," + whole + R"(,"q_proj": 9)", first), Error);
 }
 
-// patterns.json is of peft's get_pattern_key.
+// patterns.json comes from peft's get_pattern_key.
 TEST(NamePattern, FitsWhatPeftsDo) {
   const std::filesystem::path golden = test::source_dir() / "tests/golden/adapters/patterns.json";
   int rows = 0;

@@ -121,8 +121,8 @@ TEST(Weights, TrainableOnesAreLeavesAndAreSavedAsTheyWere) {
   EXPECT_EQ(saved.load("linear").data<float>()[0], 77);
 }
 
-// What the file holds as it is wanted comes at once, the rest where it is asked for; on a device through page-locked
-// memory.
+// Tensors that the file holds in the wanted form are read at once, others when asked for; on a device through
+// page-locked memory.
 TEST(Weights, DeferredOnesAreReadTogether) {
   const TemporaryDirectory folder;
   const Tensor large = cast(reshape(counting({3, 1 << 21}), {3 << 11, 1 << 10}), DType::bf16);
@@ -154,7 +154,7 @@ TEST(Weights, DeferredOnesAreReadTogether) {
   expect_error([&] { cut.read_deferred(); }, {"x.safetensors", "shrank"});
 }
 
-// A few rows of the file at a time: beside a large matrix there is no copy of it in the file's type or in f32.
+// Converted a few rows at a time: beside a large matrix there is no copy of it in the file's type or in f32.
 TEST(Weights, ConvertedOnesTakeLittleBesideThem) {
   const TemporaryDirectory folder;
   Rng rng(5, Stream::init);

@@ -7,7 +7,7 @@
 namespace wick {
 namespace {
 
-// Differences would be wrong across the bounds, so that the table's rows stay clear of them.
+// Differences would be wrong across the bounds, so the table's rows stay clear of them.
 TEST(Clamp, StopsAtTheBoundsAndKeepsNan) {
   const Tensor x = Tensor::of(std::vector<float>{-3, -1, 0.5f, 2, 5, NAN}, {6}).trainable();
   Tape tape;

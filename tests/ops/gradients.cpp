@@ -93,7 +93,55 @@ TEST_P(OpGradient, AgreesWithDifferencesOnStridedInputs) { check_gradients(GetPa
 INSTANTIATE_TEST_SUITE_P(Ops, OpGradient, testing::ValuesIn(op_cases()),
                          [](const auto& instance) { return instance.param.name; });
 
-// Ops whose gradient is checked elsewhere than by a row, and where.
+// Inputs of a row that stay f32 where activations have 16 bits: vectors of norms and biases, and the factors of LoRAs.
+bool stays_f32(const OpCase& row, size_t input) {
+  const int rank = row.inputs[input].rank();
+  if (row.name.find("lora") != std::string::npos) return input > 0 && rank != 3;
+  static const std::set<std::string> kWithVectors = {"linear", "conv2d", "group_norm", "layer_norm", "rms_norm"};
+  return rank == 1 && kWithVectors.count(row.op) > 0;
+}
+
+// The gradients of a row's inputs, whose values 16 bits of `dtype` hold, with activations in `computed`.
+std::vector<std::vector<float>> gradients_in(const OpCase& row, DType dtype, DType computed) {
+  Rng rng(fresh_seed());
+  std::vector<Tensor> leaves, arguments;
+  const auto random = [&](const Shape& shape) {
+    return cast(cast(affine(random_normal(shape, rng, test::memory()), row.scale, row.shift), dtype), DType::f32);
+  };
+  for (const Shape& shape : row.inputs) leaves.push_back(random(shape).trainable());
+  Tape tape;
+  for (size_t n = 0; n < leaves.size(); ++n)
+    arguments.push_back(stays_f32(row, n) ? leaves[n] : cast(leaves[n], computed));
+  const Tensor y = row.f(arguments);
+  Grads grads;
+  tape.backward(y, cast(random(y.shape()), y.dtype()), grads);
+  std::vector<std::vector<float>> all;
+  for (const Tensor& leaf : leaves) all.push_back(grads[leaf].to_vector());
+  return all;
+}
+
+// Against the same gradients in f32, which the rows above hold against differences.
+TEST_P(OpGradient, AgreesInSixteenBits) {
+  if (test::backend().computes_in(DType::bf16) == DType::f32) GTEST_SKIP() << "this device computes in f32";
+  SCOPED_TRACE("WICK_TEST_SEED=" + std::to_string(fresh_seed()));
+  const OpCase& row = GetParam();
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const auto want = gradients_in(row, dtype, DType::f32), found = gradients_in(row, dtype, dtype);
+    // A row rounds up to eight times on the way back, each time by at most half a unit in the last place of a term,
+    // which may be twice as large as the sum.
+    const double unit = dtype == DType::bf16 ? 1.0 / 512 : 1.0 / 4096;
+    for (size_t n = 0; n < want.size(); ++n) {
+      double largest = 1, worst = 0;
+      for (size_t i = 0; i < want[n].size(); ++i) {
+        largest = std::max(largest, std::abs(double(want[n][i])));
+        worst = std::max(worst, std::abs(double(want[n][i]) - double(found[n][i])));
+      }
+      EXPECT_LE(worst, 16 * unit * largest) << row.name << " in " << name_of(dtype) << ", input " << n;
+    }
+  }
+}
+
+// Ops whose gradient is checked elsewhere than by a row, and the place.
 const std::set<std::string> kCheckedElsewhere = {"cast"};  // below: a cast has no small differences
 
 TEST(Ops, EveryOpHasAGradientCheck) {

@@ -1,4 +1,4 @@
-// One row a case: a name, the op that it covers, the inputs, and the function. From a row come
+// One row per case: a name, the op that it covers, the inputs, and the function. From a row come
 //  - the backward against central differences at fresh random inputs, for every differentiable input,
 //  - the same with every input strided (a transposed or padded window on larger storage).
 // The test that walks Op::all() fails for an op without a row.

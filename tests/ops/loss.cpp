@@ -1,4 +1,4 @@
-// The loss that never holds all logits is that of all of them, in chunks of any size.
+// The loss that never holds all logits equals that of all of them, in chunks of any size.
 #include <gtest/gtest.h>
 
 #include "device.h"
@@ -47,7 +47,7 @@ TEST(LinearCrossEntropy, IsThatOfAllLogitsWhateverTheChunk) {
   }
 }
 
-// What it takes beside its inputs and gradients is a chunk of logits.
+// Beside its inputs and gradients it takes one chunk of logits.
 TEST(LinearCrossEntropy, HoldsAChunk) {
   if (!memory().on_host()) GTEST_SKIP() << "counted on the host";
   const int64_t tokens = 512, width = 8, vocabulary = 4000, chunk = 16;
@@ -65,7 +65,7 @@ TEST(TokenTargets, AreCheckedAndCounted) {
   const TokenTargets t = TokenTargets::mean(Tensor::of(std::vector<int64_t>{4, -100, 0, -1}, {2, 2}), 5);
   EXPECT_EQ(t.weights.to_vector(), (std::vector<float>{0.5f, 0, 0.5f, 0}));
   EXPECT_THROW(TokenTargets::mean(Tensor::of(std::vector<int64_t>{5}, {1}), 5), Error);
-  // Nothing asked for is no loss, and not a number divided by zero.
+  // With nothing counted the loss is zero, not a number divided by zero.
   const Tensor logits = zeros({2, 5});
   const TokenTargets none = TokenTargets::mean(Tensor::of(std::vector<int64_t>{-100, -100}, {2}), 5);
   EXPECT_EQ(cross_entropy(logits, none).item(), 0);

@@ -1,4 +1,4 @@
-// The library from another project: a LoRA's gradients, and something of the room that needs all others.
+// The library from another project: a LoRA's gradients, and a call into the room that needs all the rooms.
 #include <cstdio>
 
 #include "wick/wick.h"

@@ -1,4 +1,4 @@
-// What `wick convert` writes: the model that it was, and what an outside engine reads of it.
+// The files of `wick convert`: the same model, and its ids in another engine.
 #include "wick/pipelines/convert.h"
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kFamilies[] = {"llama2", "llama3", "llama_linear", "mistral", "mistral_tekken", "qwen2", "qwen3"};
 
-// Of 40 tokens: past the positions from which llama3's scaling stretches.
+// Logits of 40 tokens: past the positions from which llama3's scaling stretches.
 std::vector<float> logits(const fs::path& model, std::optional<DType> dtype = {}) {
   const Llama llama = Llama::load(model, {.dtype = dtype});
   std::vector<int64_t> ids;
@@ -77,7 +77,7 @@ TEST_F(Convert, SaysOfTheModelWhatItsFolderSays) {
   }
 }
 
-// Of F16 and Q8_0 files: the ids of its tokenizer, and those that it takes for the likeliest.
+// F16 and Q8_0 files: the ids of llama.cpp's tokenizer, and its likeliest tokens.
 TEST_F(Convert, GreedyIdsAreThoseOfLlamaCpp) {
   const nlohmann::json rows = read_json(test::kEngine / "ids.json");
   EXPECT_GT(rows.size(), std::size(kFamilies) * 2 * 3);
@@ -140,7 +140,7 @@ TEST_F(Convert, AGgufFileKeepsWhatItSays) {
   EXPECT_EQ(m.integer("general.file_type"), 2);
   EXPECT_FALSE(m.has("split.count"));
   EXPECT_EQ(m.texts("tokenizer.ggml.merges"), file.metadata().texts("tokenizer.ggml.merges"));
-  // And back, where nothing more is lost.
+  // And back, without further loss.
   convert_to_gguf(to, folder / "wide.gguf", {.dtype = DType::f32});
   EXPECT_EQ(logits(folder / "wide.gguf"), logits(to, DType::f32));
 }
@@ -172,7 +172,7 @@ TEST_F(Convert, NothingIsWrittenWhereItCannotBe) {
   with("vocab_size", 1000);
   refuse(model, {}, {"model.safetensors", "[1000, 64]"});
 
-  // More tokens than rows, and a value that f16 does not have.
+  // More tokens than rows, and a value too large for f16.
   std::map<std::string, Tensor> tensors;
   const SafetensorsFile file = SafetensorsFile::open(test::kEngine / "model.safetensors");
   for (const auto& [name, info] : file.tensors()) tensors[name] = cast(file.load(name), DType::f32);

@@ -1,4 +1,4 @@
-// What diffusers computed, and how far we are from it.
+// Results of diffusers, and our distance from them.
 #pragma once
 
 #include <algorithm>

@@ -33,8 +33,8 @@ INSTANTIATE_TEST_SUITE_P(Families, Steps,
                            return std::get<0>(i.param) + "_" + std::string(name_of(std::get<1>(i.param)));
                          });
 
-// The first step is computed call by call, later ones are replayed where the device can: the same bits as those of a
-// token that is read, which never is.
+// The first step is computed call by call, later ones are replayed where the device can: all give the bits of a token
+// that is read, which is never replayed.
 TEST_P(Steps, HaveTheBitsOfCalls) {
   const auto& [family, dtype] = GetParam();
   const Llama model = loaded(family, dtype);
@@ -57,7 +57,7 @@ TEST_P(Steps, HaveTheBitsOfCalls) {
   EXPECT_EQ(steps.length(), 24);
 }
 
-// Back, on another way, and as far as the context goes: a recorded step has nothing of the place where it was recorded.
+// Back, on another way, and to the end of the context: a recorded step does not depend on where it was recorded.
 TEST_P(Steps, GoBackAndOn) {
   const auto& [family, dtype] = GetParam();
   const Llama model = loaded(family, dtype);

@@ -64,7 +64,7 @@ TEST_P(TextGeneration, GreedyIsWhatTheWholeTextGives) {
   EXPECT_EQ(answer.finish, Finish::max_tokens);
   EXPECT_EQ(answer.reused, 0);
 
-  // The text goes on where it was, and back.
+  // The text goes on from its end, and back.
   const TextAnswer more = generator(greedy(text, 5), letters());
   EXPECT_EQ(more.reused, 33);
   EXPECT_EQ(more.ids, Generator(model, 64)(greedy(text, 5), letters()).ids);
@@ -147,7 +147,7 @@ TEST(StopFilter, AcrossPieces) {
     EXPECT_EQ(filtered({}, "all of it", piece), "all of it");
   }
   StopFilter filter({"stop"});
-  EXPECT_EQ(filter.push("go sto"), "go ");  // what may be a stop waits
+  EXPECT_EQ(filter.push("go sto"), "go ");  // the possible start of a stop is held back
   EXPECT_EQ(filter.push("ne"), "stone");
 }
 

@@ -8,7 +8,7 @@
 namespace wick {
 namespace {
 
-// What a plan says is what a run takes on the host, where memory is counted too.
+// A plan's bytes are those that a run takes on the host, where memory is counted too.
 TEST(TextPlan, IsWhatARunTakes) {
   Memory& host = cpu_backend().memory();
   const std::filesystem::path folder = test::source_dir() / "tests/golden/llama/llama3";

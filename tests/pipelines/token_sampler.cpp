@@ -13,7 +13,7 @@ namespace {
 const std::vector<float> kLogits = {1, 3, 2, -1, 2.5f, 0};
 constexpr int kDraws = 4000;
 
-// How often each token comes in many draws.
+// The share of each token in many draws.
 std::map<int64_t, double> shares(const Sampling& sampling, const std::vector<float>& logits = kLogits,
                                  const std::vector<int64_t>& text = {}) {
   TokenSampler sampler(sampling);
@@ -23,7 +23,7 @@ std::map<int64_t, double> shares(const Sampling& sampling, const std::vector<flo
   return counts;
 }
 
-// Of these tokens, by the exponentials of their logits over the temperature.
+// Expects these tokens, in proportion to the exponentials of their logits over the temperature.
 void expect_shares(const std::map<int64_t, double>& got, const std::vector<int64_t>& tokens, float temperature,
                    const std::vector<float>& logits = kLogits) {
   double total = 0;
@@ -57,7 +57,7 @@ TEST(TokenSampler, LeavesOutTheUnlikely) {
   expect_shares(shares({.temperature = 1, .top_p = 0}), {1}, 1);
   expect_shares(shares({.temperature = 1, .min_p = 0.3f}), {1, 4, 2}, 1);  // e^-1 = 0.37, e^-2 = 0.14
   expect_shares(shares({.temperature = 1, .min_p = 1}), {1}, 1);
-  // The share is that of what top-k left.
+  // The share is relative to the tokens that top-k left.
   expect_shares(shares({.temperature = 1, .top_k = 2, .top_p = 0.61f}), {1}, 1);
   expect_shares(shares({.temperature = 1, .top_k = 2, .top_p = 0.63f}), {1, 4}, 1);
 }

@@ -46,7 +46,7 @@ TEST(ChatTemplate, WritesWhatTransformersWrites) {
   }
 }
 
-// What a fine-tuning run learns, as text.
+// The part that a fine-tuning run learns, as text.
 std::string replies(const ChatTemplate& chat, const std::string& family, const Messages& messages,
                     const ChatOptions& options = {.add_generation_prompt = false}) {
   const ChatIds all = chat.encode(tokenizer_of(family), messages, options);
@@ -72,7 +72,7 @@ TEST(ChatTemplate, MarksWhatTheModelSays) {
             "Paris<|im_end|>river<|im_end|>");
 }
 
-// The prompt of an answer is the start of the conversation that has it: what is learnt is what is generated.
+// The prompt of an answer is the start of the conversation that has it: training and generation see the same text.
 TEST(ChatTemplate, AConversationStartsWithItsPrompt) {
   const std::vector<std::pair<const char*, const char*>> families{
       {"llama2", "llama2"}, {"mistral-v3", "mistral3"}, {"mistral-tekken", "tekken"},
@@ -170,7 +170,7 @@ TEST(ChatTemplate, SaysWhatItCannotDo) {
   EXPECT_EQ(complaint([] { ChatTemplate::recognize("{{ '<|user|>' }}\n", "m"); }),
             "m: the chat template \"{{ '<|user|>' }}\\x0a\" is of no family that Wick knows (Llama 2 and 3, Mistral, "
             "ChatML, Qwen 3): choose one by --chat-template, or use text without roles (a plain prompt)");
-  // QwQ's, which strips the thoughts of earlier answers alone.
+  // QwQ's, which strips only the thoughts of earlier answers.
   EXPECT_THROW(
       ChatTemplate::recognize("enable_thinking '<|im_start|>' '<|im_end|>' content.split('</think>')[-1]", "m"), Error);
   EXPECT_EQ(

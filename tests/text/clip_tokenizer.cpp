@@ -36,7 +36,7 @@ class SmallTokenizer : public testing::Test {
   ClipTokenizer load() const { return ClipTokenizer::load(folder_); }
   Ids encode(std::string_view text) const { return load().encode(text); }
 
-  // What load() says, after the folder's name.
+  // The error of load(), after the folder's name.
   std::string complaint() const {
     try {
       load();

@@ -1,4 +1,4 @@
-// Ten thousand odd lines of text: what tools/golden/llm_lines.py makes of the same file of fragments.
+// Ten thousand odd lines of text, as tools/golden/llm_lines.py makes them from the same file of fragments.
 #pragma once
 
 #include <cstdint>

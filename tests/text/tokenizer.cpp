@@ -40,7 +40,7 @@ class TokenizerFolder : public testing::Test {
   }
   Tokenizer load() const { return Tokenizer::load(folder_); }
 
-  // What load() says, without the folder's name.
+  // The error of load(), without the folder's name.
   std::string complaint() const {
     try {
       load();
@@ -226,7 +226,7 @@ TEST_F(TokenizerFolder, SaysWhatIsWrongWithASentencePieceModel) {
             "tokenizer.model: token 1400: the score is not finite");
 }
 
-// Where a tokenizer.json of the older kind puts a second space.
+// Whether a tokenizer.json of the older kind puts a second space.
 bool has_space_behind_control(const std::string& text) {
   const auto has = [&](const char* token) { return text.find(token) != text.npos; };
   return has("<s> ") || has("</s> ") || has("<unk> ");
@@ -256,7 +256,7 @@ TEST(TokenizerArrays, GiveTheSameIds) {
   }
 }
 
-// A tokenizer.model's own scores, and those that are made of a tokenizer.json's merges, merge alike.
+// A tokenizer.model's own scores, and those made from a tokenizer.json's merges, merge alike.
 TEST_F(TokenizerFolder, ScoresOfMergesMergeAlike) {
   for (const char* name : {"llama2", "mistral3"}) {
     copy(name, "tokenizer.model");
@@ -269,7 +269,7 @@ TEST_F(TokenizerFolder, ScoresOfMergesMergeAlike) {
   }
 }
 
-// The converters of today sort merges of one score by their lengths, as with real models' runs of spaces.
+// Today's converters sort merges of one score by their lengths, as with real models' runs of spaces.
 TEST_F(TokenizerFolder, ScoresAreThoseOfTheModelBeside) {
   json tokenizer = json::parse(std::ifstream(family("mistral3") / "tokenizer.json"));
   json& merges = tokenizer["model"]["merges"];
@@ -339,7 +339,7 @@ TEST(TokenizerArrays, SayWhatIsWrong) {
   EXPECT_EQ(complaint(bad), "m.gguf: token 1: expected a byte as <0x0A>, found \"b\"");
 }
 
-// As at the start of a text, but with one space at most.
+// A space as at the start of a text, but one at most.
 TEST_F(TokenizerFolder, SentencePieceModelsPutOneSpaceBehindControlTokens) {
   copy("mistral3", "tokenizer.model");
   const Tokenizer tokenizer = load();
@@ -385,7 +385,7 @@ TEST(Tokenizer, GivesTheTextBack) {
     const Tokenizer tokenizer = Tokenizer::load(family(name));
     for (const std::string& line : test::Lines::all()) {
       const Ids ids = tokenizer.encode(line);
-      // What was a token of U+2581 comes back as a space.
+      // A token of U+2581 comes back as a space.
       if (name == "llama2" && line.find("\u2581") != line.npos) continue;
       ASSERT_EQ(tokenizer.decode(ids), replace_invalid_utf8(line)) << name;
     }

@@ -41,7 +41,7 @@ const std::vector<std::string>& lines() {
   return all;
 }
 
-// How many groups of ten lines differ from their hash, and which is the first.
+// The number of groups of ten lines that differ from their hash, and the first of them.
 std::string differences(const std::string& golden, const std::function<void(const std::string&, Fnv1a&)>& add) {
   size_t count = 0, first = 0;
   EXPECT_EQ(golden.size(), lines().size() / 10 * 8);

@@ -1,4 +1,4 @@
-// Bucket sizes, and where a picture lands.
+// Bucket sizes, and a picture's placement.
 #include "wick/train/buckets.h"
 
 #include <gtest/gtest.h>

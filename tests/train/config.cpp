@@ -1,4 +1,4 @@
-// Settings: each from a flag and from TOML, and what is refused.
+// Settings: each from a flag and from TOML, and the values refused.
 #include "wick/train/config.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// A dataset is checked whole, and what is wrong with it is one line.
+// A dataset is checked whole, and its faults are one line.
 #include "wick/train/dataset.h"
 
 #include <gtest/gtest.h>
@@ -49,7 +49,10 @@ TEST_F(DatasetTest, LoadsPicturesIntoTheirBuckets) {
   const Image image = load_image(example);
   EXPECT_EQ(image.width, 128);
   EXPECT_EQ(image.height, 128);
-  EXPECT_EQ(time_ids(example), (std::vector<float>{200, 240, 0, 13, 128, 128}));
+  EXPECT_EQ(example.size, (Size{240, 200}));
+  EXPECT_EQ(example.placement.crop_top, 0);
+  EXPECT_EQ(example.placement.crop_left, 13);
+  EXPECT_EQ(example.placement.bucket, (Size{128, 128}));
 }
 
 TEST_F(DatasetTest, FaultsNameTheFileAndTheWayOut) {
@@ -130,7 +133,7 @@ TEST_F(DatasetTest, RepeatsHaveALimit) {
     expect_error([&] { scan(); }, {"--dataset", name, "at most 1000"});
     fs::remove(folder_ / name);
   }
-  for (const char* name : {"cat", "7", "_7", "-3_x", "+3_x", "3x_y"}) {  // are no N_name
+  for (const char* name : {"cat", "7", "_7", "-3_x", "+3_x", "3x_y"}) {  // not N_name
     fs::create_directory(folder_ / name);
     EXPECT_EQ(scan().shown_count(), 1u) << name;
     fs::remove(folder_ / name);

@@ -1,4 +1,4 @@
-// TensorBoard records: checksums against RFC 3720's values, and what is written parses back.
+// TensorBoard records: checksums against RFC 3720's values, and written records parse back.
 #include "wick/train/event_file.h"
 
 #include <gtest/gtest.h>

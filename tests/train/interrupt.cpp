@@ -56,7 +56,7 @@ TEST(InterruptDeathTest, ASecondOneLaterEndsTheProgram) {
 }
 
 #ifdef __x86_64__
-// A signal that comes while the register of the stack's end points elsewhere, as in generated code.
+// A signal that comes while the stack pointer points elsewhere, as in generated code.
 void signal_with_stack_at(std::byte* place, int number) {
   asm volatile("mov %%rsp, %%rbx; mov %[place], %%rsp; syscall; mov %%rbx, %%rsp"
                :

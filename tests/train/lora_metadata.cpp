@@ -1,4 +1,4 @@
-// What a LoRA file says of its run, as kohya's scripts spell it.
+// A LoRA file's metadata about its run, as kohya's scripts spell it.
 #include "wick/train/lora_metadata.h"
 
 #include <gtest/gtest.h>
@@ -47,18 +47,21 @@ class LoraMetadata : public testing::Test {
   void TearDown() override { ::unsetenv("SOURCE_DATE_EPOCH"); }
 
   Metadata of(const Tensors& tensors, int64_t step = 10) const {
-    return sdxl_lora_metadata({.config = config_,
-                               .dataset = dataset_,
-                               .buckets = buckets_,
-                               .session = LoraSession::begin(config_),
-                               .step = step,
-                               .batches_per_epoch = 6},
-                              tensors);
+    return lora_metadata({.config = config_,
+                          .dataset = dataset_,
+                          .buckets = buckets_,
+                          .session = LoraSession::begin(config_),
+                          .step = step,
+                          .batches_per_epoch = 6,
+                          .activations = activations_,
+                          .family = {{"ss_base_model_version", "x"}, {"modelspec.architecture", "x/lora"}}},
+                         tensors);
   }
 
   TrainConfig config_;
   Dataset dataset_;
   BucketOptions buckets_;
+  DType activations_ = DType::f32;
 };
 
 TEST_F(LoraMetadata, TimesAreThoseOfTheEnvironment) {
@@ -107,6 +110,20 @@ TEST_F(LoraMetadata, RatesAreOfWhatIsTrained) {
   EXPECT_EQ(of(both).at("ss_text_encoder_lr"), "0.0001");
 }
 
+TEST_F(LoraMetadata, PrecisionIsThatOfTheArithmetic) {
+  for (const auto& [dtype, name] : {std::pair{DType::f32, "no"}, {DType::bf16, "bf16"}, {DType::f16, "fp16"}}) {
+    activations_ = dtype;
+    EXPECT_EQ(of(unet()).at("ss_mixed_precision"), name);
+  }
+}
+
+TEST_F(LoraMetadata, FamilyAndScheduleAreNamed) {
+  config_.lr_schedule = LrSchedule::cosine;
+  EXPECT_EQ(of(unet()).at("ss_lr_scheduler"), "cosine");
+  EXPECT_EQ(of(unet()).at("ss_base_model_version"), "x");
+  EXPECT_EQ(of(unet()).at("modelspec.architecture"), "x/lora");
+}
+
 TEST_F(LoraMetadata, ConvolutionsAreNetworkArguments) {
   EXPECT_EQ(of(unet()).at("ss_network_args"), "{}");
   Tensors convolution = unet();
@@ -137,7 +154,7 @@ TEST_F(LoraMetadata, HashesAreThoseOfKohya) {
     std::memcpy(&header, file.data(), sizeof header);
     EXPECT_EQ(m.at("sshs_model_hash"), sha256_hex(file.substr(8 + header)));
   }
-  EXPECT_EQ(of(unet()).at("sshs_legacy_hash"), "e3b0c442");  // of nothing
+  EXPECT_EQ(of(unet()).at("sshs_legacy_hash"), "e3b0c442");  // of no bytes
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Merged models compute what the model and its LoRAs do.
+// Merged models give the results of the model with its LoRAs.
 #include "wick/train/merge.h"
 
 #include <gtest/gtest.h>
@@ -55,7 +55,7 @@ TEST(Merge, AFolderSaysWhatModelAndLorasSay) {
   }
 }
 
-// transformers loads in the dtype that the config tells.
+// transformers loads in the dtype of the config.
 TEST(Merge, AFolderTellsOfItsDtype) {
   const TemporaryDirectory folder;
   const fs::path model = kModels / "qwen3", to = folder / "merged";
@@ -64,7 +64,7 @@ TEST(Merge, AFolderTellsOfItsDtype) {
   EXPECT_LT(distance(logits(to), logits(model, {{model / "adapter", 1}})), 0x1p-5);
 }
 
-// Of every linear of the layers, with factors of which none is zero.
+// A LoRA of every linear of the layers, with factors of which none is zero.
 void write_lora(const fs::path& model, const fs::path& to) {
   Adapter adapter({.rank = 4, .targets = llama_default_targets()}, llama_module_names());
   const Llama llama = Llama::load(model, {.adapter = &adapter});
@@ -83,7 +83,7 @@ TEST(Merge, AGgufFileSaysWhatModelAndLoraSay) {
   const std::vector<LoraFile> loras = {{folder / "lora", 1}};
   convert_to_gguf(model, f32, {.dtype = DType::f32});
   convert_to_gguf(model, q8, {.dtype = DType::q8_0});
-  // Of a folder, and of a file.
+  // Into a folder, and into a file.
   merge_loras(model, loras, folder / "merged.gguf", DType::f32);
   EXPECT_LT(distance(logits(folder / "merged.gguf"), logits(model, loras)), 1e-5);
   EXPECT_GT(distance(logits(model), logits(model, loras)), 1e-2);
@@ -95,7 +95,7 @@ TEST(Merge, AGgufFileSaysWhatModelAndLoraSay) {
   merge_loras(q8, loras, folder / "wide.gguf", DType::f32);
   EXPECT_LT(distance(logits(folder / "wide.gguf", {}, DType::f32), logits(q8, loras, DType::f32)), 1e-5);
 
-  // Blocks of the merged: half a step, of which there are 127 to the largest of a block, whose scale is an f16.
+  // Merged weights in blocks: half a step, of which there are 127 to a block's largest value, whose scale is an f16.
   merge_loras(q8, loras, folder / "blocks.gguf");
   const GgufFile wide = GgufFile::open(folder / "wide.gguf"), blocks = GgufFile::open(folder / "blocks.gguf");
   for (const char* name : {"blk.0.attn_q.weight", "blk.1.ffn_up.weight"}) {

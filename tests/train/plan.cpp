@@ -1,4 +1,4 @@
-// The plan of a run against what the run takes, on the golden model.
+// The plan of a run against the run's memory, on the golden model.
 #include "wick/train/plan.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ struct Measured {
   size_t weights, adapter, optimizer, encoding, step;
 };
 
-// As many pictures of one bucket as a batch has.
+// As many pictures of one bucket as in a batch.
 Dataset one_batch(const TrainConfig& config, const BucketOptions& buckets, Size bucket) {
   Dataset dataset = Dataset::scan(kPictures, buckets);
   dataset.examples.resize(size_t(config.batch_size));
@@ -30,19 +30,19 @@ Dataset one_batch(const TrainConfig& config, const BucketOptions& buckets, Size 
   return dataset;
 }
 
-// The encoded data set is no part of a plan: it lies on the host, and on the CPU counts beside the rest.
+// A plan leaves out the encoded data set: it lies on the host, and on the CPU counts beside the rest.
 Measured measure(const TrainConfig& config, Size bucket) {
   Memory& memory = test::memory();
   const size_t before = memory.in_use();
   const auto peak = [&] { return memory.peak() - before - memory.held(Purpose::data); };
-  const BucketOptions buckets = sdxl_buckets(kModel, config.resolution);
+  const BucketOptions buckets = bucket_options(open_diffusion(kModel)->latents(), config.resolution);
   const Dataset dataset = one_batch(config, buckets, bucket);
 
   memory.reset_peak();
   const auto task =
       make_task(config, kModel, test::backend(), dataset, buckets, [](const std::string&, size_t, size_t) {});
   Measured measured{.encoding = peak()};
-  AdamW optimizer(task->parameters(), {.average = float(config.ema)});
+  Optimizer optimizer(task->parameters(), {.average = float(config.ema)});
   TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);
   TrainRng rng(1);
   memory.reset_peak();

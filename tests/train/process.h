@@ -1,4 +1,4 @@
-// `wick` as a process of its own: what it prints, how it ends, and ways to end it.
+// `wick` as a process of its own: its output, its end, and ways to end it.
 #pragma once
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@
 namespace wick {
 
 struct Outcome {
-  int code = -1;  // as the shell sees it: 128 + signal where one ended it
+  int code = -1;  // the shell's: 128 + signal where one ended it
   std::string out, err;
 };
 
@@ -34,7 +34,7 @@ class Process {
   // `largest_file` in bytes stands in for a full disk; 0 sets no limit.
   Process(const std::vector<std::string>& arguments, const std::filesystem::path& scratch, rlim_t largest_file = 0)
       : out_(scratch / "stdout"), err_(scratch / "stderr") {
-    const char* elsewhere = std::getenv("WICK_BINARY");  // of a build that was carried
+    const char* elsewhere = std::getenv("WICK_BINARY");  // from a build that was carried
     std::vector<char*> argv{const_cast<char*>(elsewhere ? elsewhere : WICK_BINARY)};
     for (const std::string& a : arguments) argv.push_back(const_cast<char*>(a.c_str()));
     argv.push_back(nullptr);
@@ -68,14 +68,14 @@ class Process {
   pid_t pid_ = 0;
 };
 
-// All but a flag and its one value.
+// All arguments except a flag and its one value.
 inline std::vector<std::string> without(std::vector<std::string> all, const std::string& flag) {
   const auto given = std::find(all.begin(), all.end(), flag);
   if (given != all.end()) all.erase(given, given + 2);
   return all;
 }
 
-// The first arguments, those of which that `more` has too replaced, and then the others.
+// The first arguments, replaced by those in `more` where they are given there too, and then the rest of `more`.
 inline std::vector<std::string> with_flags(std::vector<std::string> all, const std::vector<std::string>& more) {
   for (const std::string& a : more)
     if (a.starts_with("--")) all = without(all, a);
@@ -83,7 +83,7 @@ inline std::vector<std::string> with_flags(std::vector<std::string> all, const s
   return all;
 }
 
-// The lines of a run's metrics.jsonl, without what differs from run to run.
+// The lines of a run's metrics.jsonl, without the values that differ from run to run.
 inline std::vector<std::string> logged(const std::filesystem::path& output) {
   std::vector<std::string> all;
   std::istringstream text(read_plain(output / "metrics.jsonl"));
@@ -91,7 +91,7 @@ inline std::vector<std::string> logged(const std::filesystem::path& output) {
   return all;
 }
 
-// What "the same bits" are of: metadata tell of times.
+// The tensors, to which "the same bits" applies: metadata hold times.
 inline std::string tensors_of(const std::filesystem::path& path) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   std::map<std::string, Tensor> tensors;
@@ -99,7 +99,7 @@ inline std::string tensors_of(const std::filesystem::path& path) {
   return sha256_of_tensors(tensors);
 }
 
-// Whether a run that was killed had come to its folder: only then there is something to --resume.
+// Whether a killed run had reached its folder: only then there is something to --resume.
 inline bool has_run(const std::filesystem::path& output) { return std::filesystem::exists(output / "state/lock"); }
 
 inline void expect_one_line(const Outcome& outcome, std::initializer_list<std::string_view> parts) {

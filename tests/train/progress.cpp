@@ -1,4 +1,4 @@
-// What a run shows while it goes on.
+// The output of a run in progress.
 #include "wick/train/progress.h"
 
 #include <gtest/gtest.h>

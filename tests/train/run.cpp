@@ -1,4 +1,4 @@
-// Whole runs of `wick train` on the golden model: what they leave, and that no way of stopping them changes the result.
+// Whole runs of `wick train` on the golden model: their files, and that no way of stopping them changes the result.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ using Clock = std::chrono::steady_clock;
 const fs::path kSource = test::source_dir();
 const fs::path kModel = kSource / "tests/golden/sdxl";
 
-// Of all files, by their names.
+// The contents of all files, by their names.
 std::map<std::string, std::string> contents(const fs::path& folder) {
   std::map<std::string, std::string> all;
   for (const auto& entry : fs::recursive_directory_iterator(folder))
@@ -39,7 +39,7 @@ std::map<std::string, std::string> contents(const fs::path& folder) {
 class RunTest : public testing::Test {
  protected:
   void SetUp() override {
-    ::setenv("SOURCE_DATE_EPOCH", "1700000000", 1);  // runs that do the same leave the same files
+    ::setenv("SOURCE_DATE_EPOCH", "1700000000", 1);  // equal runs leave equal files
     fs::create_directory(folder_ / "pictures");
     for (const char* name : {"0001", "0002", "0009", "0012", "0015"})
       for (const char* extension : {".png", ".jpg", ".webp", ".txt"}) {
@@ -135,6 +135,8 @@ TEST_F(RunTest, IsAFunctionOfItsInputsAndSettings) {
   EXPECT_NE(result("a"), result("c"));
   ASSERT_EQ(train("d", {"--gradient-checkpointing"}).code, 0);
   EXPECT_EQ(losses("a"), losses("d")) << "recomputing gives the same bits";
+  ASSERT_EQ(train("e", {"--no-graph"}).code, 0);
+  EXPECT_EQ(result("a"), result("e")) << "a replayed step has the bits of its calls";
 }
 
 TEST_F(RunTest, DropoutIsDrawnForEachBatchAndGoesOnWhereItWas) {
@@ -196,7 +198,7 @@ TEST_F(RunTest, StatesAreSavedByTimeToo) {
 TEST_F(RunTest, AStateInTimeThatCannotBeSavedEndsNothing) {
   const Outcome outcome = train("out", {"--save-every", "0", "--state-every-minutes", "0.00001"}, 8000);
   EXPECT_NE(outcome.out.find("training goes on, without a saved state"), std::string::npos) << outcome.out;
-  expect_one_line(outcome, {"out/lora.safetensors"});  // which somebody asked for
+  expect_one_line(outcome, {"out/lora.safetensors"});  // which the user may need
   EXPECT_EQ(lines("out"), 6);
 }
 
@@ -221,7 +223,7 @@ TEST_F(RunTest, AnInterruptedRunSaysHowToGoOnAndEndsTheSame) {
 
 TEST_F(RunTest, AHangupThatWasIgnoredStaysSo) {
   std::vector<std::string> words = arguments("out", {"--steps", "30"});
-  std::signal(SIGHUP, SIG_IGN);  // as nohup leaves it to what it starts
+  std::signal(SIGHUP, SIG_IGN);  // as nohup leaves it to its children
   const Process run(words, folder_.path());
   std::signal(SIGHUP, SIG_DFL);
   while (lines("out") < 2) std::this_thread::sleep_for(milliseconds(5));
@@ -302,7 +304,7 @@ TEST_F(RunTest, AKilledRunFinishesWhatWasMissing) {
   fs::last_write_time(folder_ / "out/loss.png", fs::file_time_type::clock::now() - std::chrono::hours(1));
   resume();
 
-  // Killed after the state of the last step and before its result, which an earlier, shorter run had left.
+  // Killed after the last step's state and before its result, where an earlier, shorter run had left one.
   ASSERT_EQ(train("long", {"--steps", "7"}).code, 0);
   fs::remove(folder_ / "long/state/state-000007.safetensors");
   write_plain(folder_ / "long/lora.safetensors", read_plain(folder_ / "long/lora-000002.safetensors"));
@@ -338,7 +340,7 @@ TEST_F(RunTest, ADamagedStateIsPassedOver) {
   EXPECT_EQ(contents(folder_ / "out"), before);
 }
 
-// As the version before wrote it, with `edit` of its metadata.
+// A state file as the version before wrote it, with `edit` of its metadata.
 template <class Edit>
 void write_as_before(const fs::path& folder, const std::string& newest, const Edit& edit) {
   const SafetensorsFile file = SafetensorsFile::open(folder / newest);
@@ -410,7 +412,7 @@ TEST_F(RunTest, AnEarlierRunIsNotWrittenOver) {
                                                          "--resume"};
   expect_one_line(train("out"), parts);
   expect_one_line(train("out", {"--name", "other"}), {"out", "metrics.jsonl", "--resume"});
-  // Before anything is read.
+  // The refusal comes before anything is read.
   expect_one_line(train("out", {"--dataset", (folder_ / "none").string()}), parts);
   for (const fs::path& state : state_files(folder_ / "out/state")) fs::remove(state);
   expect_one_line(train("out"), parts);

@@ -1,4 +1,4 @@
-// The state of a run: what was saved is what is opened, and a file that is not just so is refused.
+// The state of a run: a saved state opens as it was, and a damaged or foreign file is refused.
 #include "wick/train/state.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +15,7 @@ Tensor trainable(const std::vector<float>& values) { return Tensor::of(values, {
 
 class StateTest : public testing::Test {
  protected:
-  AdamW optimizer() const { return AdamW({{"a", trainable({1, 2, 3})}, {"b", trainable({4})}}, {}); }
+  Optimizer optimizer() const { return Optimizer({{"a", trainable({1, 2, 3})}, {"b", trainable({4})}}, {}); }
   TrainState state(int64_t step) const {
     return {.step = step,
             .epoch = 1,

@@ -1,4 +1,4 @@
-// Files of JSON lines: what becomes of each form, and what is refused.
+// Files of JSON lines: the documents of each form, and the lines refused.
 #include "wick/train/text_dataset.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,7 @@ class TextDatasetTest : public testing::Test {
     write_plain(folder_ / "a.jsonl", lines);
     return TextDataset::read({(folder_ / "a.jsonl").string()}, TextEncoder(model()), length, how);
   }
-  // What counts, as text.
+  // The counted tokens, as text.
   std::string counted(const TextDocument& document, const std::string& tokenizer = "qwen3") {
     std::vector<int64_t> ids;
     for (size_t i = 0; i < document.ids.size(); ++i)

@@ -1,4 +1,4 @@
-// The plan of training a language model against what it takes.
+// The plan of training a language model against the memory that it takes.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -24,7 +24,7 @@ void expect_planned(const TrainConfig& config, const char* family) {
   Memory& memory = test::memory();
   const size_t before = memory.in_use();
   const auto task = make_text_task(config, model, test::backend(), {.train = &data, .row_length = 128});
-  AdamW optimizer(task->parameters(), {});
+  Optimizer optimizer(task->parameters(), {});
   TrainStep step(*task, optimizer, config.accumulate, /*graph=*/true);
   TrainRng rng(1);
   memory.reset_peak();

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 
 const fs::path kGolden = test::source_dir() / "tests/golden";
 
-// Of the Llama kind, with a tokenizer, and with rows of whole quantised blocks.
+// A model of the Llama kind, with a tokenizer, and with rows of whole quantised blocks.
 void write_model(const fs::path& folder) {
   fs::create_directory(folder);
   for (const char* file : {"tokenizer.json", "tokenizer_config.json"})
@@ -86,7 +86,7 @@ class TextRunTest : public testing::Test {
     const fs::path lora = folder_ / output / "lora/adapter_model.safetensors";
     return tensors_of(fs::exists(lora) ? lora : folder_ / output / "model/model.safetensors");
   }
-  // Kills the run at several moments and lets it go on: the result has the bits of a run that nobody disturbed.
+  // Kills the run at several moments and resumes it: the result has the bits of an undisturbed run.
   void expect_resumable(const std::vector<std::string>& flags, int kills) const {
     const auto begin = Clock::now();
     ASSERT_EQ(train("whole", flags).code, 0);
@@ -105,7 +105,7 @@ class TextRunTest : public testing::Test {
       EXPECT_EQ(result("cut"), result("whole"));
       EXPECT_EQ(losses("cut"), losses("whole"));
     }
-    // Killed while the result was written, which ends with its config; that of another kind of result is none.
+    // Killed while the result was written, which ends with its config; another kind's config does not count.
     const bool full = fs::exists(folder_ / "cut/model");
     fs::remove(folder_ / (full ? "cut/model/config.json" : "cut/lora/adapter_config.json"));
     write_plain(folder_ / (full ? "cut/model/adapter_config.json" : "cut/lora/config.json"), "{}");
@@ -189,6 +189,8 @@ TEST_F(TextRunTest, IsAFunctionOfItsInputsAndSettings) {
   EXPECT_EQ(result("a"), result("b")) << "recomputing and validating change nothing";
   ASSERT_EQ(train("c", {"--seed", "1"}).code, 0);
   EXPECT_NE(result("a"), result("c"));
+  ASSERT_EQ(train("d", {"--no-graph"}).code, 0);
+  EXPECT_EQ(result("a"), result("d")) << "a replayed step has the bits of its calls";
 }
 
 TEST_F(TextRunTest, KilledAtAnyMomentItEndsTheSame) {
@@ -199,7 +201,7 @@ TEST_F(TextRunTest, AFullRunKilledAtAnyMomentEndsTheSame) {
   expect_resumable({"--train", "full", "--ema", "0.9", "--val", "val.jsonl", "--save-dtype", "bf16"}, 4);
 }
 
-// The loss of a folder is the loss that the run told of its weights.
+// The loss of a folder is the loss that the run logged for its weights.
 TEST_F(TextRunTest, AFullRunLeavesAModelOfTheSameLoss) {
   const std::vector<std::string> full = {"--train", "full", "--save-dtype", "f32", "--val", "val.jsonl"};
   const auto number_after = [](const std::string& text, const std::string& key) {
@@ -219,7 +221,7 @@ TEST_F(TextRunTest, AFullRunLeavesAModelOfTheSameLoss) {
   expect_told(train("out", full), {"The whole language model, 63712 parameters", "rows of 48 tokens"});
   const double trained = expect_reloads("out");
 
-  // The same without the weights, whose place random ones take.
+  // The same without the weights, which random ones replace.
   fs::remove(folder_ / "model/model.safetensors");
   expect_one_line(train("none", full), {"model.safetensors"});
   std::vector<std::string> scratch = full;
@@ -233,7 +235,7 @@ TEST_F(TextRunTest, AFullRunLeavesAModelOfTheSameLoss) {
   scratch.insert(scratch.end(), {"--seed", "2"});
   ASSERT_EQ(train("other", scratch).code, 0);
   EXPECT_NE(result("other"), result("scratch"));
-  // What it leaves is a model like any other.
+  // The result is a model like any other.
   EXPECT_EQ(train("lora", {"--model", (folder_ / "scratch/model").string()}).code, 0);
 }
 
@@ -248,7 +250,7 @@ TEST_F(TextRunTest, EpochsAreCountedInSteps) {
   std::vector<std::string> both = arguments("c");
   both.insert(both.end(), {"--epochs", "2"});
   expect_one_line(Process(both, folder_.path()).wait(), {"--steps", "--epochs", "8 and 2"});
-  // A flag wins over what the file says of the other.
+  // A flag wins over the other one's value in the file.
   const auto again = [&](const std::string& output, const char* flag) {
     return Process({"train", "--config", (folder_ / "b/config.toml").string(), "--output", (folder_ / output).string(),
                     flag, "1"},

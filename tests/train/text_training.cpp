@@ -33,7 +33,7 @@ std::vector<TextDocument> documents_of(const SafetensorsFile& in, int64_t step) 
   return documents;
 }
 
-// The loss is the mean over what counts, however documents lie in rows.
+// The loss is the mean over counted tokens, in any packing of documents.
 Tensor loss_of(const Llama& model, const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows,
                int64_t row_length) {
   int64_t count = 0;
@@ -57,19 +57,19 @@ struct Trained {
   }
 };
 
-// Ten steps of a model's `parameters`, whose losses and norms are those of `out`.
+// Ten steps of a model's `parameters`, with the losses and norms of `out`.
 void expect_curve(const Llama& model, const std::vector<Parameter>& parameters, const SafetensorsFile& out,
                   const std::vector<PackedRow>& rows, int64_t row_length) {
   const SafetensorsFile in = SafetensorsFile::open(kGolden / "train/text.in.safetensors");
   const auto number = [&](const char* key) {
     return std::stof(out.metadata().contains(key) ? out.metadata().at(key) : in.metadata().at(key));
   };
-  AdamW optimizer(parameters, {.lr = number("lr"),
-                               .beta1 = number("beta1"),
-                               .beta2 = number("beta2"),
-                               .eps = number("eps"),
-                               .weight_decay = number("weight_decay"),
-                               .max_grad_norm = number("max_grad_norm")});
+  Optimizer optimizer(parameters, {.rule = {.beta1 = number("beta1"),
+                                            .beta2 = number("beta2"),
+                                            .eps = number("eps"),
+                                            .weight_decay = number("weight_decay")},
+                                   .lr = number("lr"),
+                                   .max_grad_norm = number("max_grad_norm")});
   const Tensor losses = out.load("losses"), norms = out.load("grad_norms");
   double farthest = 0;
   for (int64_t i = 0; i < losses.numel(); ++i) {
@@ -135,7 +135,7 @@ std::map<std::string, std::vector<float>> gradients(const Trained& t, const std:
   return all;
 }
 
-// Of every family: with biases, norms of heads, windows shorter than the documents, a tied head.
+// Every family: with biases, norms of heads, windows shorter than the documents, a tied head.
 TEST(TextTraining, PackedGradientsAreThoseOfSingleRows) {
   for (const char* family : {"mistral", "llama2", "llama3", "llama_linear", "qwen2", "qwen3"}) {
     const Trained t(family);
@@ -209,7 +209,7 @@ TEST(Packing, WhatIsLeftOfARowDoesNotCount) {
   EXPECT_EQ(batch.targets.weights.to_vector(), (std::vector<float>{0.5f, 0, 0, 0.5f, 0, 0, 0}));
 }
 
-// Every token but the first is foretold once, with at least length - stride tokens before it where there are so many.
+// Every token but the first is predicted once, with at least length - stride tokens before it where there are so many.
 TEST(TextTraining, WindowsCountEachTokenOnce) {
   TextDocument document;
   for (int64_t t = 0; t < 23; ++t) document.ids.push_back(t), document.counts.push_back(t > 0 && t % 5 != 4);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Wick beside diffusers + peft on what write.py wrote: outputs of every component, and the gradients of a LoRA.
+"""Wick beside diffusers + peft on write.py's model: outputs of every component, and the gradients of a LoRA.
 
     tools/full_size/compare.py DIR [--wick build/release/bin/wick] [--device cuda|cpu]
 
@@ -103,7 +103,7 @@ def distance(got, want, names):
 
 
 def groups(tensors):
-    """Names of what is compared together; the order is that of the lines."""
+    """Names of values that are compared together, in the order of the lines."""
     parts = {"output": [n for n in tensors if not n.startswith("grad.") and n != "loss"],
              "loss": [n for n in tensors if n == "loss"],
              "LoRA gradients": [n for n in tensors if n.startswith("grad.lora_")]}

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""`wick train` and `wick generate` on what write.py wrote: do they run, how fast, and in how much memory?
+"""`wick train` and `wick generate` on write.py's model: do they run, how fast, and in how much memory?
 
     tools/full_size/run.py DIR [--wick build/release/bin/wick] [--side 1024]
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Does what `wick plan` says hold for what write_llm.py wrote? `wick generate` and `wick train`, and the memory that they take.
+"""Do `wick plan`'s numbers hold for write_llm.py's model? `wick generate` and `wick train`, and the memory that they take.
 
     tools/full_size/run_llm.py DIR [--wick build/release/bin/wick]
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 
 class DeviceMemory:
-    """What is taken while the block runs, above what was taken when it began."""
+    """The memory taken while the block runs, above that at its beginning."""
 
     QUERY = ["nvidia-smi", "--id=0", "--query-gpu=timestamp,memory.used", "--format=csv,noheader,nounits"]
 

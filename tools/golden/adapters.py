@@ -1,4 +1,4 @@
-"""LoRAs as other programs write them, and what those programs compute with them.
+"""LoRAs as other programs write them, and those programs' results with them.
 
     python tools/golden/adapters.py      writes tests/golden/adapters/
 
@@ -28,7 +28,7 @@ IDS = torch.randint(97, (1, 7), generator=rng("adapters ids"))
 
 
 def seeded(name):
-    """For what peft draws itself."""
+    """Seeds peft's own random numbers."""
     torch.manual_seed(zlib.crc32(name.encode()))
 
 

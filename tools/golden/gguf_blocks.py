@@ -1,4 +1,4 @@
-"""Blocks of quantised weights and what gguf-py makes of them, for tests/core/blocks.cpp and tests/io/gguf.cpp.
+"""Blocks of quantised weights and gguf-py's values for them, for tests/core/blocks.cpp and tests/io/gguf.cpp.
 
 blocks.safetensors: for each type T, `T.blocks` (bytes, U8) and `T.values` (F32, what they stand for): blocks with odd scales,
 with single bits set or missing (of a quarter of the bytes in the k types), and random ones; for q8_0 and q4_0 also `T.input` (F32) and `T.encoded` (U8).
@@ -16,7 +16,7 @@ import golden
 
 OUT = golden.ROOT / "gguf"
 TYPES = [Type.Q8_0, Type.Q4_0, Type.Q4_K, Type.Q5_K, Type.Q6_K]
-# Where the scales (f16) of a block are, and of what bytes it consists.
+# The places of a block's scales (f16), and the bytes that it consists of.
 SCALES = {Type.Q8_0: [0], Type.Q4_0: [0], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208]}
 HALVES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x3C00, 0xBC00, 0x2E66, 0x7BFF]  # zeros, subnormals, ones, a fraction, the largest
 

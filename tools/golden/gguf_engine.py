@@ -54,7 +54,7 @@ def family(tokenizer, model_type, **config):
     return dict(tokenizer=tokenizer, config=dict(model_type=model_type, **SIZES) | config)
 
 
-# The window is wider than what is generated: llama.cpp does not heed it.
+# The window is wider than the generated text: llama.cpp does not heed it.
 FAMILIES = {
     "llama2": family("llama2", "llama"),
     "llama3": family("llama3", "llama", rope_theta=500000.0, rope_scaling=LLAMA3),
@@ -136,7 +136,7 @@ class LlamaCpp:
         return ids[:count]
 
     def logits(self, ids, more=0):
-        """Of each token, and of so many that are likeliest after them; all ids."""
+        """The logits of each token, and of `more` likeliest ones behind them; with all ids."""
         parameters = engine.llama_context_default_params()
         parameters.n_ctx, parameters.n_threads = 256, 1
         parameters.type_k = parameters.type_v = 0  # f32

@@ -24,7 +24,7 @@ LORA_LOCON = ROOT / "lora_locon.safetensors"
 
 
 def rng(name, device="cpu"):
-    """A generator of its own for each purpose, so that adding one golden leaves the others as they were."""
+    """A generator of its own for each purpose, so that a new golden leaves existing ones unchanged."""
     return torch.Generator(device).manual_seed(zlib.crc32(name.encode()))
 
 

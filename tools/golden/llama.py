@@ -1,4 +1,4 @@
-"""Tiny language models of every family, and what transformers and peft compute with them.
+"""Tiny language models of every family, and the results of transformers and peft with them.
 
     python tools/golden/llama.py      writes tests/golden/llama/
 
@@ -24,7 +24,7 @@ LAYERS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_
 SIZES = dict(vocab_size=97, hidden_size=32, intermediate_size=44, num_hidden_layers=3, num_attention_heads=4,
              max_position_embeddings=128, bos_token_id=1, eos_token_id=2, attn_implementation="sdpa")
 
-# What each family has that the others do not; windows are far shorter than the cases.
+# The peculiarities of each family; windows are far shorter than the cases.
 FAMILIES = {
     "mistral": (MistralForCausalLM, MistralConfig(
         **SIZES, num_key_value_heads=2, head_dim=10, sliding_window=7, rms_norm_eps=1e-5)),
@@ -105,7 +105,7 @@ def gradients(model, x):
 
 
 def check_noise(name, out, exact):
-    """float32 must be far closer to float64 than what is asked of another implementation."""
+    """float32 must be far closer to float64 than another implementation has to be."""
     for key, value in out.items():
         error = ((value - exact[key]).abs().max() / exact[key].abs().max()).item()
         assert error < (1e-4 if key.startswith("grad") else 1e-5), (name, key, error)

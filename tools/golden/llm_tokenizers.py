@@ -1,4 +1,4 @@
-"""Small tokenizers with the structure of the real families', and what HF tokenizers and SentencePiece make of 10,000 lines.
+"""Small tokenizers with the structure of the real families', and the ids of HF tokenizers and SentencePiece for 10,000 lines.
 
     python tools/golden/llm_lines.py && python tools/golden/llm_tokenizers.py [--keep]
 
@@ -110,7 +110,7 @@ def write_llama3(folder):
     control = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
     write_byte_level(folder, [LLAMA3], {"bos_token": control[0], "eos_token": "<|eot_id|>"}, 1400, control,
                      ignore_merges=True, bos=control[0])
-    # A word that is a token although no merges lead to it: what ignore_merges is about.
+    # A word that is a token although no merges lead to it: the case for ignore_merges.
     path = folder / "tokenizer.json"
     tokenizer = json.loads(path.read_text(encoding="utf-8"))
     tokenizer["model"]["merges"] = [m for m in tokenizer["model"]["merges"] if "".join(m) not in ("Ġriver", "Hello")]

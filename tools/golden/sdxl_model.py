@@ -79,7 +79,7 @@ def randomise(model, seed):
 
 
 def euler():
-    # The keys after the shared ones are what SDXL's scheduler_config.json also holds and Euler does not read.
+    # The keys after the shared ones are also in SDXL's scheduler_config.json, and Euler does not read them.
     return EulerDiscreteScheduler.from_config(SDXL_SCHEDULER | dict(
         interpolation_type="linear", use_karras_sigmas=False, clip_sample=False, sample_max_value=1.0,
         set_alpha_to_one=False, skip_prk_steps=True))

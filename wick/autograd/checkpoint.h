@@ -1,7 +1,7 @@
-// Gradient checkpointing (Chen et al., 2016): a block keeps its inputs only and runs again in backward.
+// Gradient checkpointing (Chen et al., 2016): a block keeps only its inputs and runs again in backward.
 //
 // `f` is copied into the tape; wrap a model block in std::cref. Its parameters need not be listed: the second run
-// records on an inner tape, and its gradients fall into the same Grads. Random numbers inside must be counter-based.
+// records on an inner tape, which adds to the same Grads. Random numbers inside must be counter-based.
 #pragma once
 
 #include "wick/autograd/tape.h"
@@ -20,7 +20,7 @@ Tensor checkpoint(const F& f, const Inputs&... x) {
   }();
   // Tracked even if no input is: trainable parameters may hide inside f.
   return tape->push(kCheckpoint, y, [=](const Tensor& dy, Grads& grads) {
-    Tape inner(Tape::Keep::all);  // once more is enough
+    Tape inner(Tape::Keep::all);  // no recomputation within a recomputation
     const Tensor again = f(x...);
     inner.backward(again, dy, grads);
   });

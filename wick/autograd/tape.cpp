@@ -6,8 +6,8 @@
 namespace wick {
 
 namespace {
-// Host tensors find their backend from the first line of main on. Here, and not in cpu.cpp: from a static library the
-// linker takes only what someone names, and every op names the tape.
+// Host tensors find their backend from the first line of main on. This line stands here, not in cpu.cpp, because a
+// linker takes from a static library only objects that are referred to, and every op refers to the tape.
 [[maybe_unused]] const Backend& created_before_main = cpu_backend();
 
 thread_local Tape* active_tape = nullptr;

@@ -4,8 +4,8 @@
 // nothing is recorded and nothing is saved. backward() walks the list from its end and drops each entry as it goes, so
 // that saved tensors die as early as they can. Gradients are a value (Grads), not hidden state of tensors.
 //
-// What a closure captures is what is saved: capture `Input` (an identity without data) where only the gradient's
-// address is needed, a `Saved` only where its values are.
+// A closure keeps alive all that it captures: capture an `Input` (an identity without data) where only the gradient's
+// address is needed, a `Saved` only where values are.
 #pragma once
 
 #include <functional>
@@ -35,7 +35,7 @@ class Op {
   Kind kind_;
 };
 
-// Gives where a tensor's gradient is best made. It is asked once.
+// Returns the tensor into which another tensor's gradient is best written. It is called once.
 using Room = std::function<Tensor()>;
 
 // The identity, shape and place of a tensor, without its data.
@@ -43,8 +43,8 @@ class Input {
  public:
   Input(const Tensor& x);  // NOLINT: implicit
   bool tracked() const { return id != 0; }
-  Tensor empty() const { return Tensor::empty(shape, dtype, *memory); }  // room for its gradient
-  // The same for an operation that can write to any strides: within a larger gradient where the tape knows of one.
+  Tensor empty() const { return Tensor::empty(shape, dtype, *memory); }  // a new tensor for its gradient
+  // The same for an operation that can write to any strides: part of a larger gradient if the tape has a Room.
   Tensor room() const;
 
   uint64_t id;
@@ -64,7 +64,7 @@ class Grads {
   // The gradient of x, or an empty Tensor where none flowed.
   Tensor operator[](const Tensor& x) const { return at(x.id()); }
   Tensor at(uint64_t id) const;
-  Tensor take(uint64_t id);  // and forgets it
+  Tensor take(uint64_t id);  // the same, and forgets it
   void scale_all(float factor);
 
  private:
@@ -76,18 +76,18 @@ class Grads {
 };
 
 using Backward = std::function<void(const Tensor& dy, Grads& grads)>;
-// Computes an operation's output again, to the same bits, from what its Backward keeps anyway.
+// Computes an operation's output again, to the same bits, from tensors that its Backward keeps anyway.
 using Remake = std::function<Tensor()>;
 
 class Tape {
  public:
-  enum class Keep { needed, all };          // all, for a block that runs again: nothing is made once more
+  enum class Keep { needed, all };          // `all` while a checkpointed block runs again: no Remake is used
   explicit Tape(Keep keep = Keep::needed);  // becomes the active tape of this thread
   ~Tape();                                  // restores the outer one
   Tape(const Tape&) = delete;
   Tape& operator=(const Tape&) = delete;
   static Tape* active();
-  // Of a block under checkpoint(), whose outputs nobody reads any more: only gradients are wanted.
+  // True while a block under checkpoint() runs again: its output is not read then, only its gradients are wanted.
   static bool runs_again() { return active() && active()->keep_ == Keep::all; }
 
   // d loss / d leaves, for a loss of one element. Leaves are the tensors made trainable().
@@ -95,12 +95,11 @@ class Tape {
   // Continues into `grads` from dy, the gradient of y.
   void backward(const Tensor& y, const Tensor& dy, Grads& grads);
 
-  // Records how y's gradient flows on, and perhaps how y is made again; returns y with an identity. Called by record()
-  // below.
+  // Records y's backward and, if given, its recomputation; returns y with an identity. Called by record() below.
   Tensor push(const Op& op, const Tensor& y, Backward backward, Remake remake = {});
   void set_room(const Tensor& y, Room room);  // for the gradient of y
   size_t size() const { return entries_.size(); }
-  // Shows `observer` the output of every operation as it is recorded: to find where a NaN comes from.
+  // Shows `observer` the output of every operation as it is recorded, to find the origin of a NaN.
   void observe(std::function<void(const Op& op, const Tensor& y)> observer) { observer_ = std::move(observer); }
 
  private:
@@ -113,23 +112,23 @@ class Tape {
     Backward backward;
   };
   std::vector<Entry> entries_;
-  // An output that is made again: from its first use in backward until the turn of its operation.
+  // An output that is recomputed: it lives from its first use in backward until its own operation's turn.
   struct Again {
     Remake make;
     Tensor made;
   };
   Keep keep_;
-  std::unordered_map<uint64_t, std::shared_ptr<Again>> agains_;  // by identity of what they make
-  std::unordered_map<uint64_t, std::shared_ptr<Room>> rooms_;    // by identity of whose gradient they are for
+  std::unordered_map<uint64_t, std::shared_ptr<Again>> agains_;  // by identity of their output
+  std::unordered_map<uint64_t, std::shared_ptr<Room>> rooms_;    // by identity of the tensors with these gradients
   std::function<void(const Op&, const Tensor&)> observer_;
   Tape* outer_;
 };
 
-// A tensor that a closure keeps for its values: itself, or only how it is made again, where the operation that made it
-// said so: norms and gates, whose outputs are as large as the inputs they keep, and products.
+// A tensor whose values a closure needs: kept itself, or as its Remake (rematerialisation) where the operation that
+// made it recorded one: norms and gates, whose outputs are as large as the inputs they keep, and products.
 //
-// To make an element of a product again takes two operations an input. Up to 2048 inputs (SDXL's transformers have
-// 1280) that costs a few percent of a step; of a language model of 7B, with 4096, it was 15 percent, for 1.8 MiB a
+// Recomputing an element of a product takes two operations per input. Up to 2048 inputs (a UNet's transformers have
+// 1280) that costs a few percent of a step; in a language model of 7B, with 4096, it cost 15 percent, for 1.8 MiB a
 // token.
 inline constexpr int64_t kWidestMadeAgain = 2048;
 class Saved {
@@ -139,7 +138,7 @@ class Saved {
   explicit operator bool() const { return kept_ || again_; }
   bool is_made_again() const { return bool(again_); }
   Tensor operator()() const;
-  Tensor take();  // for the last time: what is nobody else's then may be overwritten
+  Tensor take();  // the last use: a tensor that is then sole may be overwritten
 
  private:
   Tensor kept_;
@@ -158,7 +157,7 @@ class TapePause {
   Tape* paused_;
 };
 
-// Stands for what is not computed because nobody reads it: NaN of one address.
+// Stands for an output that is not computed because it is never read: one NaN, repeated by strides of 0.
 Tensor unread(const Shape& shape, const Tensor& like);
 
 inline bool any_tracked(std::initializer_list<Input> inputs) {
@@ -167,7 +166,7 @@ inline bool any_tracked(std::initializer_list<Input> inputs) {
   return false;
 }
 
-// Ends every operation: y as it is, or recorded if a tape is alive and some input is tracked.
+// Ends every operation: returns y as it is, or recorded if a tape is alive and some input is tracked.
 template <class F>
 Tensor record(const Op& op, const Tensor& y, std::initializer_list<Input> inputs, F&& backward) {
   Tape* tape = Tape::active();

@@ -1,12 +1,11 @@
-// The contract between operations and devices: one abstract class of plain views and scalars, in two tiers. The first
-// is what every device implements; the second can be made of calls of the first, as ComposedBackend (composed.h) does,
-// and a device replaces what it does faster.
+// The contract between operations and devices: one abstract class of plain views and scalars, in two tiers. Every
+// device implements the first. ComposedBackend (composed.h) makes the second of calls of the first; a device overrides
+// the compositions that it can beat.
 //
 // Rules, the same for every call and every backend:
 //  - Shapes are already checked by wick/ops; a backend may assert them. Views may be strided unless said otherwise.
-//  - Outputs are overwritten and may hold anything before. An empty View (no data) means "none" as an optional input
-//  and
-//    "not wanted" as an output. Outputs do not overlap inputs unless said otherwise.
+//  - Outputs are overwritten and may hold anything before. An empty View (no data) is an optional input that is absent,
+//    or an output that is not wanted. Outputs do not overlap inputs unless said otherwise.
 //  - Activations are f32, or (on CUDA) bf16/f16; weights `w` may have another float dtype than the activations; vectors
 //    of norms, biases, statistics, losses and LoRA factors are f32. Sums are accumulated in f32 or better.
 //  - `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h) along their rows; copy() decodes
@@ -42,8 +41,8 @@ struct Modulation {
   View scale, shift;
 };
 
-// A group norm of x [B, ..., C]: y = act((x - mean) * rstd * w + b), act = silu if asked. Backward reads what forward
-// gave.
+// A group norm of x [B, ..., C]: y = act((x - mean) * rstd * w + b), act = silu if asked. Backward takes
+// mean and rstd as forward wrote them.
 struct GroupNormArgs {
   View y;           // like x: out; backward does not read it
   View mean, rstd;  // f32 [B, groups]: out, for backward; may be unwanted
@@ -53,7 +52,8 @@ struct GroupNormArgs {
   float eps = 0;  // is added to the variance
   bool silu = false;
 };
-// A norm of rows of x [B, ..., D]: y = x_hat * w + b, then modulated. Backward reads what forward gave.
+// A norm of rows of x [B, ..., D]: y = x_hat * w + b, then modulated. Backward takes mean and rstd as
+// forward wrote them.
 struct NormArgs {
   View y;           // like x: out; backward does not read it
   View mean, rstd;  // f32 [B, ...]: out, for backward; may be unwanted. rms_norm has no mean
@@ -67,16 +67,17 @@ struct NormGradients {
   View dx, dw, db;
   Modulation dm = {};  // norms of rows alone
   View dy;
-  View residual = {};  // norms of rows alone: is added to dx; what reached x by other ways
+  View residual = {};  // norms of rows alone: the gradient that reached x by other ways, added to dx
 };
 
 // Attention: y = softmax(scale * q k^T) v, over views of any strides with D contiguous; G divides H, and head h reads
 // keys and values h / (H / G) (Ainslie et al., "GQA", 2023). A query sees all keys; or, `causal`, those up to its own
 // place (T = S); or, with `ranges`, keys first <= s < last; none where first = last, and then y is 0. Neither bound
 // falls as t grows within an entry, so that a tile of queries sees a range of keys and a tile of keys is seen by a
-// range of queries. Ranges say causal, a sliding window, packed documents, padding, and how far a cache is filled: keys
-// and values that no query of an entry reaches, before its first and after its last, may hold anything. They lie on the
-// device, and a captured step reads those of its time. Backward reads what forward gave.
+// range of queries. Ranges express causality, sliding windows, packed documents, padding, and how far a cache is
+// filled: keys and values that no query of an entry reaches, before its first and after its last, may hold anything.
+// Ranges lie on the device, and a replayed step reads their values at that time. Backward takes y and lse as forward
+// wrote them.
 struct AttentionArgs {
   View y;     // [B, T, H, D]: out
   View lse;   // f32 [B, H, T]: out, the logarithm of each query's sum of exponentials, for backward; may be unwanted
@@ -122,7 +123,7 @@ struct LoraArgs {
   View x;     // [..., K]
   View w;     // [N, K] or empty
   View bias;  // [N] or empty
-  // f32 or, on CUDA, in the dtype of the activations (AdamWSlot::copy), which saves converting them.
+  // f32 or, on CUDA, in the dtype of the activations (OptimizerSlot::copy), which saves converting them.
   LoraFactors lora;
   View residual = {};  // [..., N] or empty
 };
@@ -137,7 +138,7 @@ struct LoraGradients {
 // Which of a head's features turn together: 2i and 2i + 1 (FLUX), or i and i + D/2 (Llama).
 enum class RopePairs : uint8_t { neighbours, halves };
 
-// Attention over a cache needs of a few new tokens: turned = rope(q); keys[b, rows[b, t]] = rope(k)[b, t] and
+// Prepares attention over a KV cache for a few new tokens: turned = rope(q); keys[b, rows[b, t]] = rope(k)[b, t] and
 // values[b, rows[b, t]] = v[b, t].
 struct RopeIntoCacheArgs {
   View turned;        // [B, T, H, D]: out
@@ -149,30 +150,41 @@ struct RopeIntoCacheArgs {
   View rows;  // i32 [B, T], as for scatter_rows()
 };
 
-// One tensor of an optimizer step; all are contiguous, and f32 but for the copy.
-struct AdamWSlot {
-  View param, grad, m, v;
-  View average;  // follows the parameter: average += (1 - decay) * (param - average); may be empty
-  View copy;     // of the updated parameter in the dtype that kernels compute with; may be empty
+// How gradients become updates. A rule may keep state for each parameter from step to step (OptimizerSlot::states).
+enum class OptimizerKind : uint8_t {
+  adamw,  // Loshchilov & Hutter, 2019, as PyTorch computes it; states: m and v, f32 in the parameter's shape
 };
-struct AdamWStep {
-  float beta1, beta2, eps, weight_decay;
-  float max_grad_norm;      // clips the norm over all gradients together, as PyTorch's clip_grad_norm_ does; 0 does not
+struct OptimizerRule {
+  OptimizerKind kind = OptimizerKind::adamw;
+  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
+};
+// One tensor of an optimizer step; all are contiguous. Parameter, gradient and average are f32.
+struct OptimizerSlot {
+  View param, grad;
+  std::vector<View> states;  // in the rule's order, of the rule's shapes and dtypes
+  View average = {};         // follows the parameter: average += (1 - decay) * (param - average); may be empty
+  View copy = {};            // of the updated parameter in the dtype that kernels compute with; may be empty
+};
+// The part that all rules share.
+struct OptimizerStep {
+  OptimizerRule rule = {};
+  float max_grad_norm = 0;  // clips the norm over all gradients together, as PyTorch's clip_grad_norm_ does; 0 does not
   float average_decay = 0;  // at most; early updates t decay by (1 + t) / (10 + t), or the start would linger
   bool scales_loss = false;  // kLossScale is adapted: half where a norm is not finite, twice after 2000 that were
 };
-// What changes from step to step lives beside the parameters, in a View of kAdamWScalars f32, so that a captured step
-// can be replayed. The caller writes the first two and starts the others; sum_of_squares() and adamw() go on with them.
-enum AdamWScalar : int {
+// The numbers that change from step to step lie beside the parameters, in a View of kStepScalars f32, so that a
+// captured step can be replayed. The caller writes the first two and initialises the rest; sum_of_squares() and
+// optimizer_step() update them.
+enum StepScalar : int {
   kLr,            // learning rate
   kGradScale,     // multiplies each gradient, before clipping: 1/N of accumulation
-  kLossScale,     // what the loss was multiplied with (1 unless gradients would underflow); divides each gradient
+  kLossScale,     // factor of the loss (1 unless gradients would underflow); divides each gradient
   kGoodSteps,     // finite norms since kLossScale last changed
-  kSteps,         // updates made; the bias correction counts from 1
+  kSteps,         // updates made; a bias correction counts from 1
   kSumOfSquares,  // over all gradients as they are
   kGradNorm,      // of the scaled gradients, before clipping
   kHalted,        // 1 once a norm was not finite and no smaller loss scale can help; from then on nothing is changed
-  kAdamWScalars
+  kStepScalars
 };
 
 // A sequence of calls that was recorded once: the same kernels on the same addresses.
@@ -194,7 +206,7 @@ class Backend {
   // for it; they do not unless asked.
   virtual void allow_tf32(bool) {}
 
-  // ==== The first tier: what every device implements.
+  // ==== The first tier: every device implements it.
 
   // ---- moving and making data
   // y = x, converting between dtypes (floats among themselves, integers among themselves). x may have stride 0.
@@ -263,12 +275,13 @@ class Backend {
   // itself. Where a target is negative, both are 0.
   virtual void cross_entropy(View loss, View dlogits, View logits, View targets) = 0;
 
-  // ---- optimizer. AdamW (Loshchilov & Hutter, 2019) as PyTorch computes it. Where the sum of squares is not finite
-  // only scalars are changed: kGradNorm is not finite either, and kLossScale or kHalted follow.
-  virtual void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) = 0;
+  // ---- optimizer. One update of all slots by the step's rule. Where the sum of squares is not finite only scalars are
+  // changed: kGradNorm is not finite either, and kLossScale or kHalted follow.
+  virtual void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) = 0;
 
-  // ---- replay. Records what `work` enqueues instead of running it; null where a backend cannot, and then `work` was
-  // not called. The addresses that it used must be those of the arena or stay alive as long as the Replay.
+  // ---- replay. Records the kernels that `work` enqueues instead of running them; null where a backend cannot, and
+  // then `work` was not called. The addresses that it used must be those of the arena or stay alive as long as the
+  // Replay.
   virtual std::unique_ptr<Replay> capture(const std::function<void()>&) { return nullptr; }
 
   // ==== The second tier: ComposedBackend makes these of calls of the first.

@@ -169,7 +169,7 @@ void ComposedBackend::upsample_nearest(View y, View x) {
 
 void ComposedBackend::upsample_nearest_backward(View dx, View dy) { sum(in_pixels(dx, dx), in_pixels(dy, dx)); }
 
-// exp(x - max - log(sum(exp(x - max)))): the sum is what attention of one query 1 over keys x - max gives.
+// exp(x - max - log(sum(exp(x - max)))): attention of one query 1 over keys x - max returns the logarithm.
 void ComposedBackend::softmax(View y, View x) {
   if (x.numel() == 0) return;
   const int64_t width = x.dim(-1), rows = x.numel() / width;

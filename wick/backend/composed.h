@@ -1,5 +1,5 @@
-// The contract's second tier made of calls of its first. Devices derive from it and replace what they do faster; the
-// tests hold each replacement and its composition against the same references.
+// The contract's second tier made of calls of its first. Devices derive from it and override the compositions
+// that they can beat; the tests hold each override and its composition against the same references.
 #pragma once
 
 #include "wick/backend/backend.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "wick/backend/attention_parts.h"
+#include "wick/backend/scratch.h"
 #include "wick/backend/views.h"
 #include "wick/core/error.h"
 
@@ -11,7 +11,8 @@ namespace {
 
 constexpr size_t kMiB = size_t{1} << 20;
 
-// What processes take past their tensors (bench/results/plan-cpu-2026-11-21.md): 41 to 153 MiB with language models.
+// The memory of processes beyond their tensors (bench/results/plan-cpu-2026-11-21.md): 41 to 153 MiB with language
+// models.
 constexpr DeviceKind kCpu{.name = "cpu",
                           .is_device = false,
                           .workspace = 0,
@@ -67,11 +68,30 @@ void CountingMemory::trim() { general_.trim(); }
 void CountingMemory::read(void*, const void*, size_t) { fail_reading(); }
 std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { return std::make_unique<Nothing>(); }
 
-// The scratch that weighs.
+void CountingBackend::scratch(size_t bytes) { memory_.release(memory_.allocate(bytes), bytes); }
+
+void CountingBackend::attention(const AttentionArgs& a) {
+  if (!kind_.is_device || a.q.dtype != DType::f32 || !(a.ranges || a.q.shape[2] != a.k.shape[2])) return;
+  scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), false).scratch);
+}
+
 void CountingBackend::attention_backward(const AttentionArgs& a, const AttentionGradients&) {
-  if (!kind_.is_device || a.q.dtype == DType::f32 || a.q.numel() == 0) return;
-  const size_t bytes = AttentionParts(a.q.shape, a.k.shape[1]).scratch;
-  memory_.release(memory_.allocate(bytes), bytes);
+  if (!kind_.is_device || a.q.numel() == 0) return;
+  if (a.q.dtype != DType::f32)
+    scratch(AttentionParts(a.q.shape, a.k.shape[1]).scratch);
+  else if (a.ranges || a.q.shape[2] != a.k.shape[2])
+    scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), true).scratch);
+}
+
+// The workspace of cuDNN's gradients in f32, measured on an H200 with 9.14: one of inputs copies its factors to another
+// layout; one of weights takes 3.25 times both images where it may have as much.
+void CountingBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d) {
+  if (kind_.is_device && dy.dtype == DType::f32) scratch(4 * size_t(dx.numel() + dy.numel() + w.numel()));
+}
+
+void CountingBackend::conv2d_backward_weight(View, View, View dy, View x, Conv2d) {
+  const int64_t bytes = 13 * (x.numel() + dy.numel());
+  if (kind_.is_device && dy.dtype == DType::f32 && bytes <= kConvolutionScratch) scratch(size_t(bytes));
 }
 
 void CountingBackend::gated_linear(View y, View, View w, View, const LoraFactors&) {

@@ -1,5 +1,5 @@
-// A backend on which nothing happens but that memory is counted. Models, tapes and optimizers run on it as they are,
-// and what its Memory has counted then is what they take on a device. Nothing can be read from it.
+// A backend that computes nothing and counts memory. Models, tapes and optimizers run on it as they are, and its Memory
+// then shows how much they take on a device. Nothing can be read from it.
 #pragma once
 
 #include <string_view>
@@ -9,16 +9,16 @@
 
 namespace wick {
 
-// What is known of a kind of device without having one. The constants stand in counting.cpp, with where they are from.
+// Properties of a kind of device that are known without having one. counting.cpp has the constants and their sources.
 struct DeviceKind {
   std::string_view name;        // "cpu", "cuda"
   bool is_device;               // its Memory is cut out of segments, and it computes in the dtype of the weights
-  size_t workspace;             // what kernels take of its Memory beside tensors and what is counted here: an allowance
+  size_t workspace;             // an allowance for kernels' memory beside tensors and the scratch counted here
   size_t context;               // taken past its Memory: by the driver, libraries and threads
   std::string_view context_of;  // in words
 };
 
-// Of "cpu", "cuda" or "cuda:N".
+// For "cpu", "cuda" or "cuda:N".
 const DeviceKind& device_kind(std::string_view device);
 
 class CountingMemory final : public Memory {
@@ -42,7 +42,7 @@ class CountingMemory final : public Memory {
   // Laid out as a device's are, so that the gaps are those of a device.
   Segments general_, arena_segments_;
   bool in_segments_, arena_ = false;
-  size_t next_address_ = Segments::kUnit;  // of a new segment; nobody follows it
+  size_t next_address_ = Segments::kUnit;  // of a new segment; never dereferenced
   size_t most_taken_ = 0;
 };
 
@@ -76,8 +76,8 @@ class CountingBackend final : public Backend {
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
   void conv2d(View, View, View, View, Conv2d) override {}
-  void conv2d_backward_input(View, View, View, Conv2d) override {}
-  void conv2d_backward_weight(View, View, View, View, Conv2d) override {}
+  void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
+  void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest(View, View) override {}
   void upsample_nearest_backward(View, View) override {}
   void group_norm(const GroupNormArgs&) override {}
@@ -88,7 +88,7 @@ class CountingBackend final : public Backend {
   void rms_norm_backward(const NormArgs&, const NormGradients&) override {}
   void rope(View, View, View, View, RopePairs, bool) override {}
   void rope_angles(View, View, View, View) override {}
-  void attention(const AttentionArgs&) override {}
+  void attention(const AttentionArgs& a) override;
   void attention_backward(const AttentionArgs& a, const AttentionGradients&) override;
   void softmax(View, View) override {}
   void softmax_backward(View, View, View) override {}
@@ -104,11 +104,13 @@ class CountingBackend final : public Backend {
   void cross_entropy(View, View, View, View) override {}
   void mse(View, View, View) override {}
   void mse_backward(View, View, View, View) override {}
-  void adamw(const std::vector<AdamWSlot>&, const AdamWStep&, View) override {}
+  void optimizer_step(const std::vector<OptimizerSlot>&, const OptimizerStep&, View) override {}
   void sum_of_squares(View, const std::vector<View>&) override {}
   void argmax(View, View, View) override {}
 
  private:
+  void scratch(size_t bytes);  // of a kernel: taken and given back
+
   DeviceKind kind_;
   CountingMemory memory_;
 };

@@ -1,4 +1,4 @@
-// What a backend that is opened at run time exports: one function, which returns this table.
+// The one function that a backend opened at run time exports. It returns this table.
 #pragma once
 
 #include <string>

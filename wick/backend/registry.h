@@ -10,14 +10,14 @@
 namespace wick {
 
 // "cpu"; "cuda" (its first device) or "cuda:N"; "auto": CUDA where there is a device, else the CPU.
-// Anything else, and a device that is not there, is an Error that says what was found.
+// Anything else, and a device that is not there, is an Error that names the devices found.
 Backend& open_backend(const std::string& device);
 
 // "cpu", "auto", "cuda" or "cuda:N"?
 bool is_device_name(const std::string& device);
 
-// Bytes that can still be had where a device computes ("cpu", "cuda:N"): on the CPU what the kernel calls available, on
-// CUDA what the driver calls free. None where that is not known.
+// Bytes that can still be allocated on a device ("cpu", "cuda:N"): MemAvailable on the CPU, the driver's free memory on
+// CUDA. None where that is not known.
 std::optional<size_t> free_memory(std::string_view device);
 
 // The module's report; where there is no module its `problem` says so.

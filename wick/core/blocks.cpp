@@ -1,4 +1,4 @@
-// Compiled without contraction to fused multiply-adds: the encoders' bits are those of products that are rounded.
+// Compiled without contraction to fused multiply-adds, since the encoders' bits are those of rounded products.
 #include "wick/core/blocks.h"
 
 #include <algorithm>
@@ -13,7 +13,7 @@ float element(const Q4Block& b, int i) {
   return f16_to_f32(b.d) * float((i < 16 ? b.q[i] & 15 : b.q[i - 16] >> 4) - 8);
 }
 
-// q4_k and q5_k, but for the fifth bit.
+// Element i's four bits in q4_k, and in q5_k without the fifth.
 int four_bits(const uint8_t* q, int i) { return q[i / 64 * 32 + i % 32] >> i / 32 % 2 * 4 & 15; }
 
 template <class Block>

@@ -19,7 +19,7 @@ struct Q8Block {  // d * q[i]
 struct Q4Block {  // d * (n(i) - 8)
   static constexpr int kElements = 32;
   uint16_t d;
-  uint8_t q[16];  // n(i) for i < 16 in the low halves, for the others in the high ones
+  uint8_t q[16];  // n(i) for i < 16 in the low halves, for i >= 16 in the high ones
 };
 
 // Eight scales and minima of 6 bits: those of groups 0 to 3 are the low bits of bytes 0 to 3 and 4 to 7. Bytes 8 to 11
@@ -39,7 +39,7 @@ struct Q4KBlock {  // d * scale(g) * n(i) - dmin * minimum(g), g = i / 32
   uint8_t q[128];  // 32 bytes for two groups: the first's n(i) in the low halves
 };
 
-struct Q5KBlock {  // the same, where n(i) has a fifth bit
+struct Q5KBlock {  // as Q4KBlock, with a fifth bit in n(i)
   static constexpr int kElements = 256;
   uint16_t d, dmin;
   GroupScales groups;
@@ -79,14 +79,14 @@ void for_block_type(DType dtype, const F& f) {
   }
 }
 
-// Element i of a row of blocks. Products of scales and numbers are exact in f32, so there is one rounding at most, and
-// whether a product is fused with what follows makes no difference to the bits.
+// Element i of a row of blocks. Products of scales and numbers are exact in f32, so there is one rounding at most,
+// whether or not the product is fused with a following sum.
 float block_element(const void* blocks, DType dtype, int64_t i);
 
 // True for q8_0 and q4_0, which Wick writes; the k types are read only.
 constexpr bool can_quantize_to(DType dtype) { return dtype == DType::q8_0 || dtype == DType::q4_0; }
-// n elements, a multiple of 32, to the bits of the reference's encoder (quantize_row_q8_0_ref, quantize_row_q4_0_ref).
-// Values that are not finite give finite numbers of a scale that is not.
+// Quantises n elements, a multiple of 32, with the bits of the reference's encoder (quantize_row_q8_0_ref,
+// quantize_row_q4_0_ref). Values that are not finite give finite numbers and a scale that is not.
 void quantize_blocks(void* blocks, DType dtype, const float* x, int64_t n);
 
 }  // namespace wick

@@ -9,7 +9,7 @@
 namespace wick {
 namespace {
 
-// quota / period, rounded up; 0 where there is no quota, which both versions say in words or numbers below 1.
+// quota / period, rounded up; 0 without a quota, which is "max" in version 2 and -1 in version 1.
 int cpus_of(const std::string& quota, const std::string& period) {
   const double time = std::atof(quota.c_str()), every = std::atof(period.c_str());
   return time > 0 && every > 0 ? int(time / every + 0.999) : 0;

@@ -1,12 +1,12 @@
-// How many threads are worth having.
+// The number of threads worth having.
 #pragma once
 
 #include <filesystem>
 
 namespace wick {
 
-// CPUs that this process may run on, and no more than its control group (of `root`, version 1 or 2) has time for: in a
-// container the one often says all of a large machine and the other a few. At least 1.
+// CPUs usable by this process: its affinity mask, capped by the CPU quota of its cgroup (under `root`, v1 or v2), which
+// in containers is usually the smaller one. At least 1.
 int usable_cpus(const std::filesystem::path& root = "/sys/fs/cgroup");
 
 }  // namespace wick

@@ -1,8 +1,8 @@
 // Element types, and conversions of the 16-bit floats (round to nearest even, as IEEE 754 asks).
 //
-// The types that are called q are not of elements but of blocks of a row, which share a scale: weights of frozen
-// matrices, in the layouts of GGUF (core/blocks.h). Strides count elements there too, rows are whole blocks, and what
-// is asked for by element (size_of, a window that starts inside a block) is an Error.
+// The q types stand for blocks of a row instead of elements: a block's elements share a scale. They hold weights of
+// frozen matrices, in GGUF's layouts (core/blocks.h). Strides still count elements, rows are whole blocks, and a
+// request by element (size_of, a window that starts inside a block) is an Error.
 #pragma once
 
 #include <bit>
@@ -14,7 +14,7 @@ namespace wick {
 
 enum class DType : uint8_t { f32, bf16, f16, i32, i64, u8, q8_0, q4_0, q4_k, q5_k, q6_k };
 
-size_t size_of(DType dtype);            // bytes an element; throws Error for blocks, which have no such thing
+size_t size_of(DType dtype);            // bytes per element; throws Error for blocks, which have no such size
 std::string_view name_of(DType dtype);  // "f32", "bf16", ...
 constexpr bool is_block(DType dtype) { return dtype >= DType::q8_0; }
 

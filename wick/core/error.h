@@ -1,6 +1,6 @@
 // One exception type for everything a user or a file can cause.
 //
-// A message is one line: what was read (file, flag, tensor), what was expected, what was found, what to do.
+// A message is one line: the input (file, flag, tensor), the expected value, the value found, the way out.
 // Our own invariants are asserts. Header-only, so that a backend module throws the type its host catches.
 #pragma once
 
@@ -17,14 +17,14 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// What is wrong in itself: a command line, or a file of settings that stands for one. No file, model or device has a
-// part in it; `wick` ends with 2 instead of 1.
+// An error of a command line, or of a file of settings that stands for one, whatever the files, models and devices.
+// `wick` ends with 2 instead of 1.
 class UsageError : public Error {
  public:
   using Error::Error;
 };
 
-// No room where it was asked for. What would need less is left to whoever knows what is run.
+// Memory ran out. Advice on needing less is left to the code that knows the run.
 class OutOfMemory : public Error {
  public:
   using Error::Error;

@@ -94,7 +94,7 @@ class HostMemory final : public Memory {
     uncount(bytes);
   }
   bool on_host() const override { return true; }
-  // Holes that loading left between the weights would stay the process's: hundreds of MiB of a large model.
+  // Otherwise the process keeps the holes that loading left between the weights: hundreds of MiB for a large model.
   void trim() override {
 #ifdef __GLIBC__
     ::malloc_trim(0);
@@ -112,8 +112,8 @@ class HostMemory final : public Memory {
 
   static size_t rounded_up(size_t bytes, size_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-  // Large weights have pages of their own, which leave no holes among other tensors: huge ones where the system has
-  // them, so that what reads all of them for every token need not look up an address every 4 KiB.
+  // Large weights have pages of their own, which leave no holes among other tensors: huge pages where the system has
+  // them, which saves address translations when every token reads all weights.
   void* map(size_t bytes) {
     const size_t all = rounded_up(bytes, kHugePage) + kHugePage;
     void* const begin = ::mmap(nullptr, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -138,7 +138,7 @@ class HostMemory final : public Memory {
   }
 
   std::mutex mutex_;
-  std::unordered_set<void*> mapped_;  // of those that map() gave
+  std::unordered_set<void*> mapped_;  // addresses that map() returned
 };
 
 }  // namespace

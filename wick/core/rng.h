@@ -39,9 +39,9 @@ class Rng {
   uint64_t position_;
 };
 
-// How 32 random bits become numbers; shared by every backend. Both are exact functions of their arguments' bits.
+// The numbers made of 32 random bits, shared by every backend. Both are exact functions of their arguments' bits.
 inline float bits_to_uniform(uint32_t bits) { return float(bits >> 8) * 0x1p-24f; }
-inline uint32_t dropout_threshold(float p) { return uint32_t(double(p) * 0x1p32); }  // p < 1; kept from here on
+inline uint32_t dropout_threshold(float p) { return uint32_t(double(p) * 0x1p32); }  // p < 1; bits >= it: kept
 std::array<float, 2> bits_to_normals(uint32_t a, uint32_t b);                        // Box-Muller
 
 }  // namespace wick

@@ -38,7 +38,7 @@ void Segments::release(size_t address) noexcept {
   assert(block != blocks_.end());
   size_t begin = address, end = address + block->second;
   blocks_.erase(block);
-  // Segments may lie side by side, and stay apart.
+  // Adjacent segments stay apart: their gaps do not merge.
   if (const auto after = gaps_.find(end); after != gaps_.end() && !segments_.contains(end)) {
     end = after->second;
     remove_gap(after);

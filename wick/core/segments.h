@@ -1,11 +1,10 @@
-// Where device memory is handed out from: segments, each one allocation of the driver's, that are cut into blocks.
+// The allocator of device memory: segments, each one allocation of the driver's, are cut into blocks.
 //
-// A request gets the smallest gap that it fits into, in whatever segment, and blocks that are released become one gap
-// with their neighbours. Segments are whole multiples of one size, so that what is as good as equally large (pictures
-// of several shapes that are encoded one after the other) fits into the same ones, and large ones are cut up for small
-// blocks too.
+// A request gets the smallest gap that fits it, in any segment, and a released block becomes one gap with its
+// neighbours. Segments are whole multiples of one size, so that requests of nearly equal size (pictures of several
+// shapes, encoded one after the other) fit the same ones, and large segments are cut up for small blocks too.
 //
-// The class only counts addresses. So a CountingMemory (backend/counting.h) has the same gaps as a device.
+// The class only counts addresses, so a CountingMemory (backend/counting.h) has the same gaps as a device.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +21,7 @@ class Segments {
   static constexpr size_t kAlign = 512;
   static constexpr size_t kUnit = size_t{128} << 20;
 
-  // What to allocate where allocate() finds no gap.
+  // The bytes of a segment to add() where allocate() finds no gap.
   static size_t segment_for(size_t bytes) { return bytes <= kUnit ? kUnit : (bytes + kUnit - 1) / kUnit * kUnit; }
   void add(size_t address, size_t bytes);
 
@@ -43,8 +42,8 @@ class Segments {
 
   Gaps segments_;                              // begin -> end
   Gaps gaps_;                                  // begin -> end, each within one segment
-  std::map<size_t, size_t> blocks_;            // address -> bytes, of what is handed out
-  std::set<std::pair<size_t, size_t>> sizes_;  // of the gaps: bytes, begin
+  std::map<size_t, size_t> blocks_;            // address -> bytes of each block handed out
+  std::set<std::pair<size_t, size_t>> sizes_;  // bytes and begin of each gap
   size_t taken_ = 0;
 };
 

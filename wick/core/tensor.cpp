@@ -54,7 +54,7 @@ Tensor copy_of(const std::vector<T>& values, const Shape& shape, DType dtype, Me
   return t;
 }
 
-// From the first to the last element of a view that has some.
+// Elements from the first to the last of a non-empty view.
 int64_t spanned_elements(const View& view) {
   int64_t last = 0;
   for (int d = 0; d < view.rank(); ++d) last += (view.shape[d] - 1) * view.stride[d];
@@ -126,7 +126,7 @@ float Tensor::item() const {
 Tensor Tensor::to(Memory& other) const {
   if (&memory() == &other) return *this;
   if (numel() == 0) return empty(shape(), dtype(), other);
-  // Devices talk through the host. What the view spans travels as it lies.
+  // Devices talk through the host. The view's whole span is copied as it lies.
   Tensor host = memory().on_host() ? *this : empty({spanned_elements(view_)}, dtype());
   if (!memory().on_host()) {
     memory().read(host.view_.data, view_.data, size_t(bytes_of(dtype(), host.numel())));
@@ -143,7 +143,7 @@ std::vector<float> Tensor::to_vector() const {
   std::vector<float> values(static_cast<size_t>(numel()));
   const int last = rank() - 1;
   const int64_t width = rank() > 0 ? shape()[last] : 1, step = rank() > 0 ? stride()[last] : 0;
-  std::array<int64_t, kMaxRank> index{};  // of a row
+  std::array<int64_t, kMaxRank> index{};  // of the current row
   for (size_t row = 0; row < values.size(); row += size_t(width)) {
     int64_t offset = 0;
     for (int d = 0; d < last; ++d) offset += index[size_t(d)] * stride()[d];

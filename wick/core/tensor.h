@@ -13,12 +13,12 @@
 
 namespace wick {
 
-// What a backend sees of a tensor: plain data, passed by value. Strides count elements.
+// A tensor as a backend sees it: plain data, passed by value. Strides count elements.
 struct View {
   void* data = nullptr;
   DType dtype = DType::f32;
   Shape shape, stride;
-  bool constant = false;  // no kernel writes to it any more: one may read it while those before it still run
+  bool constant = false;  // no kernel will write to it again: it may be read while earlier kernels still run
 
   int rank() const { return shape.rank(); }
   int64_t numel() const { return shape.numel(); }
@@ -57,8 +57,8 @@ class Tensor {
   operator const View&() const { return view_; }  // so that an op hands its tensors to the backend as they are
   // Same storage, another window. `offset` counts elements from this tensor's first. Untracked.
   Tensor window(const Shape& shape, const Shape& stride, int64_t offset = 0) const;
-  // Of a contiguous tensor of bytes (u8): what lies from `byte` on, as a contiguous tensor of another type. So several
-  // small tensors travel as one.
+  // A contiguous tensor of another type, from `byte` on, of a contiguous tensor of bytes (u8). So several small tensors
+  // travel as one.
   Tensor part(int64_t byte, DType dtype, const Shape& shape) const;
 
   // Host tensors only.
@@ -66,7 +66,7 @@ class Tensor {
   T* data() const {
     return view_.as<T>();
   }
-  // For any memory, waiting for a device; any dtype becomes float.
+  // Both work in any memory, wait for the device and convert any dtype to float.
   float item() const;                    // the one element
   std::vector<float> to_vector() const;  // all elements in row-major order
   // The same values and strides in another memory; untracked if moved.
@@ -76,7 +76,7 @@ class Tensor {
   uint64_t id() const { return id_; }
   bool tracked() const { return id_ != 0; }
   Tensor trainable() const;  // the same data with a new identity: a leaf that gets a gradient
-  Tensor detached() const;   // the same data without one
+  Tensor detached() const;   // the same data without an identity
   Tensor constant() const;   // the same data, to which no kernel will write any more: frozen weights, plans
 
  private:

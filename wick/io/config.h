@@ -1,8 +1,8 @@
 // A model's config.json: an object whose values are asked for by name and type.
 //
-// Every getter throws one Error that names the file and the key, what was expected and what was found. A null counts
-// as absent, as in the configs of diffusers and transformers. Keys that nobody asks for are ignored, and may hold the
-// NaN and Infinity that Python's json writes; a key that stands twice is an Error.
+// Every getter throws one Error that names the file and the key, the value expected and the one found. A null counts as
+// absent, as in the configs of diffusers and transformers. Keys that are not asked for are ignored, and may hold the
+// NaN and Infinity that Python's json writes; a duplicate key is an Error.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ inline constexpr IntegerRange kPositive{1, std::numeric_limits<int32_t>::max()};
 struct NumberRange {
   double min = std::numeric_limits<double>::lowest(), max = std::numeric_limits<double>::max();
 };
-inline constexpr NumberRange kEpsilon{0, 1};  // what norms add to a variance
+inline constexpr NumberRange kEpsilon{0, 1};  // the constant that norms add to a variance
 
 class Config {
  public:
@@ -32,7 +32,7 @@ class Config {
 
   const std::string& source() const { return source_; }
   bool has(const std::string& key) const;       // present and not null
-  bool mentions(const std::string& key) const;  // present, be it null
+  bool mentions(const std::string& key) const;  // present, possibly null
   bool empty() const;                           // without any key
 
   int64_t integer(const std::string& key, IntegerRange range = {}) const;

@@ -1,4 +1,4 @@
-// "1 row", "2 rows": a count and what is counted, in a message.
+// "1 row", "2 rows": a count with its noun, for messages.
 #pragma once
 
 #include <fmt/core.h>
@@ -13,7 +13,7 @@ inline std::string noun_of(uint64_t count, std::string_view noun) {
   return std::string(noun) + (count == 1 ? "" : "s");
 }
 
-struct Count {  // formatted where the message is, so that a check that holds costs nothing
+struct Count {  // formatted only with its message, so that a check that holds costs nothing
   uint64_t count;
   std::string_view noun;
 };

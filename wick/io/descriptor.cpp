@@ -27,12 +27,12 @@ const char* kind_of(mode_t mode) {
 FileDescriptor::FileDescriptor(std::filesystem::path path) : path_(std::move(path)) {
   const std::string name = path_.string();
   check(name.find('\0') == name.npos, "{}: no file has a name with a NUL character in it", quote(name));
-  // Before it is opened, which a socket cannot be, and which alone may set a device to work.
+  // The type is checked before opening: a socket cannot be opened, and opening a device may set it to work.
   struct stat status {};
   const bool is_there = ::stat(path_.c_str(), &status) == 0;
   check(is_there, "{}: cannot open the file: {}", name, std::strerror(errno));
   check(S_ISREG(status.st_mode), "{}: expected a file, found {}", name, kind_of(status.st_mode));
-  // A named pipe that came into its place since then would hang without O_NONBLOCK.
+  // A named pipe that took the file's place since then would hang without O_NONBLOCK.
   fd_ = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   check(fd_ >= 0, "{}: cannot open the file: {}", name, std::strerror(errno));
   if (::fstat(fd_, &status) == 0 && S_ISREG(status.st_mode)) {

@@ -30,7 +30,7 @@ const stbtt_fontinfo& font() {
   return font;
 }
 
-// Calls f(glyph, x) for each character, x in pixels from where the line begins; returns where it ends.
+// Calls f(glyph, x) for each character, x in pixels from the line's start; returns the line's width.
 template <class F>
 double for_glyphs(std::string_view utf8, int size, const F& f) {
   const float scale = stbtt_ScaleForPixelHeight(&font(), float(size));

@@ -50,7 +50,7 @@ const char* advice_for(int error) {
 
 constexpr std::string_view kTemporary = ".tmp-wick";
 
-// What a link leads to is looked at too: one to a device or a directory (/dev/stdout) is there for a purpose.
+// A link's target is checked too: a link to a device or a directory (/dev/stdout) is there for a purpose.
 fs::path checked_target(fs::path target) {
   check(target.has_filename(), "{}: expected the name of a file to write, found a directory", target.string());
   std::error_code error;
@@ -68,7 +68,7 @@ bool same_file(int fd, const fs::path& path) {
          open_file.st_dev == named_file.st_dev && open_file.st_ino == named_file.st_ino;
 }
 
-// Opens what has a temporary's name; a link there is removed, so that nothing is written through it. Without
+// Opens the file of a temporary's name; a link there is removed, so that nothing is written through it. Without
 // O_NONBLOCK a named pipe would hang. Returns -1 with errno set.
 int open_own(const fs::path& temporary) {
   while (true) {
@@ -83,7 +83,7 @@ int open_own(const fs::path& temporary) {
 }
 
 // Opens the temporary and locks it for as long as it is open. The lock dies with its process, so a temporary that can
-// be locked is nobody's. Returns -1 with errno set.
+// be locked has no living writer. Returns -1 with errno set.
 int open_locked(const fs::path& temporary) {
   using namespace std::chrono_literals;
   const auto deadline = std::chrono::steady_clock::now() + 30s;
@@ -193,7 +193,7 @@ void AtomicFile::write_through(const char* data, size_t bytes) {
   }
 }
 
-// Removed before it is closed: while the lock is held it is certainly ours.
+// The temporary is removed before it is closed: while the lock is held it is certainly ours.
 void AtomicFile::discard() noexcept {
   if (fd_ < 0) return;
   ::unlink(temporary_.c_str());
@@ -211,7 +211,7 @@ void write_file_atomically(const fs::path& path, std::string_view bytes) {
   file.commit();
 }
 
-// As a writer does it: what can be locked is nobody's.
+// By the writers' rule, a temporary that can be locked has no living writer.
 void remove_stale_temporaries(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {

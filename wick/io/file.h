@@ -9,27 +9,26 @@
 
 namespace wick {
 
-// The whole file, which a link may lead to. Throws Error if it is missing, unreadable, longer than `max_bytes`, or no
-// file: a directory, a named pipe, a device.
+// Reads a whole file, or that to which a link leads. Throws Error if it is missing, unreadable, longer than
+// `max_bytes`, or not a file: a directory, a named pipe, a device.
 std::string read_file(const std::filesystem::path& path, size_t max_bytes = size_t{1} << 30);
 
 // Creates the directory and its parents. Throws Error if one of them is a file or cannot be made.
 void make_directories(const std::filesystem::path& path);
 
-// Makes the folder for what is several files and is whole once it has the one that is written `last`, which is taken
-// away if it is there from before.
+// Begins a result of several files: creates `folder` and deletes its `last` file, so that a folder which holds `last`
+// is complete.
 void begin_folder(const std::filesystem::path& folder, const char* last);
 
 // Writes beside the target, then puts the new file in its place: write, fsync, rename, fsync of the directory.
 //
-// Until commit() returns the target is untouched, and whatever fails (a full disk, a missing folder, a target that is
-// a directory) is one Error with the temporary removed. The temporary is NAME.tmp-wick and is locked while its writer
-// lives: what a killed run left behind is taken over by the next write to the same target, and two writers of one
-// target take turns. An existing file keeps its permissions.
+// Until commit() returns the target is untouched, and any failure (a full disk, a missing folder, a target that is a
+// directory) is one Error with the temporary removed. The temporary is NAME.tmp-wick and is locked while its writer
+// lives: one that a killed run left is taken over by the next write to the same target, and two writers of one target
+// take turns. An existing file keeps its permissions.
 //
-// It is the name that gets a new file, whoever chose it, a run or `--out`: where a symbolic or a hard link has that
-// name, or the temporary's, the link goes, and the file that it led to stays as it is. Folders on the way to it may be
-// links.
+// The name gets a new file, whether a run or `--out` chose it: a symbolic or hard link of that name, or of the
+// temporary's, is replaced, and the file to which it led stays as it is. Folders on the way may be links.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path target);
@@ -54,7 +53,7 @@ class AtomicFile {
 
 void write_file_atomically(const std::filesystem::path& path, std::string_view bytes);
 
-// Removes the temporaries in this folder whose writers are gone. What cannot be looked at stays.
+// Removes the temporaries in this folder whose writers are gone, except those that cannot be examined.
 void remove_stale_temporaries(const std::filesystem::path& folder);
 
 }  // namespace wick

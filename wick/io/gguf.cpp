@@ -27,7 +27,7 @@ constexpr const char* kTypeNames[] = {"u8",   "i8",     "u16",   "i16", "u32", "
 static_assert(std::size(kTypeNames) == std::variant_size_v<GgufValue> &&
               std::size(kTypeNames) == std::variant_size_v<GgufArray>);
 
-// Calls f(static_cast<T*>(nullptr)) with alternative `index` of a variant.
+// Calls f(static_cast<T*>(nullptr)), where T is alternative `index` of a variant.
 template <class Variant, class F, size_t... I>
 void for_alternative(size_t index, const F& f, std::index_sequence<I...>) {
   (void)((I == index && (f(static_cast<std::variant_alternative_t<I, Variant>*>(nullptr)), true)) || ...);
@@ -81,7 +81,7 @@ class Window {
     return text;
   }
 
-  // How many there are of something that takes at least `least` bytes each.
+  // Reads the count of items that take at least `least` bytes each.
   uint64_t count(std::string_view what, uint64_t least) { return checked_count(number<uint64_t>(what), what, least); }
   uint64_t checked_count(uint64_t n, std::string_view what, uint64_t least) const {
     check(n <= left() / least, "{}: {} cannot be {}: the file ends after {} more; it is damaged or truncated", source_,
@@ -284,19 +284,17 @@ Tensor GgufFile::load(const std::string& name, Memory& memory) const {
       info.dtype.has_value(),
       "{}: tensor {} is {}, which Wick does not compute with; use a file of F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or "
       "Q6_K",
-      path_.string(), quote(name), info.type_name);
+      path_.string(), quote(name), info.dtype_name);
   Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
-  memory.fill({filling(name, tensor)});
+  memory.fill({{tensor.view().data, size_t(*info.bytes), bytes(name)}});
   return tensor;
 }
 
-Memory::Filling GgufFile::filling(const std::string& name, const View& to) const {
-  const GgufTensor& info = tensors_.at(name);
-  return {to.data, size_t(*info.bytes),
-          [file = file_, first = info.begin, name](void* host, size_t begin, size_t bytes) {
-            check(file->read_at(first + begin, host, bytes) == bytes,
-                  "{}: tensor {}: the file shrank while it was in use", file->path().string(), quote(name));
-          }};
+Memory::Source GgufFile::bytes(const std::string& name) const {
+  return [file = file_, first = tensors_.at(name).begin, name](void* host, size_t begin, size_t bytes) {
+    check(file->read_at(first + begin, host, bytes) == bytes, "{}: tensor {}: the file shrank while it was in use",
+          file->path().string(), quote(name));
+  };
 }
 
 }  // namespace wick

@@ -5,8 +5,8 @@
 //   tensors    each: name, u32 rank, u64 extents (the innermost first), u32 type, u64 offset from the start of the data
 //   the data   begin at the next multiple of general.alignment (32), as every tensor's offset is one
 //
-// Nothing in a file is believed: each breach is one Error that names the file, what was expected and what was found.
-// What is read takes memory in proportion to the file. Shapes are turned to Wick's order, outermost first.
+// Nothing in a file is believed: each breach is one Error that names the file, the value expected and the one found.
+// Reading takes memory in proportion to the file. Shapes are turned to Wick's order, outermost first.
 #pragma once
 
 #include <cstdint>
@@ -37,16 +37,16 @@ using GgufArray = std::variant<std::vector<uint8_t>, std::vector<int8_t>, std::v
 using GgufValue = std::variant<uint8_t, int8_t, uint16_t, int16_t, uint32_t, int32_t, float, bool, std::string,
                                GgufArray, uint64_t, int64_t, double>;
 
-std::string to_string(const GgufValue& value);  // one line; of arrays how many of what they hold
+std::string to_string(const GgufValue& value);  // one line; for an array its count and kind of elements
 
-// What a file says of its model, asked for by key and type. Every getter throws one Error that names the file and the
-// key, what was expected and what was found; integers of every width are integers, floats of both are numbers.
+// A file's metadata, asked for by key and type. Every getter throws one Error that names the file and the key, the
+// value expected and the one found; integers of any width count as integers, floats of either width as numbers.
 class GgufMetadata {
  public:
   using Entries = std::vector<std::pair<std::string, GgufValue>>;  // in the file's order
 
   GgufMetadata() = default;
-  GgufMetadata(std::string source, Entries entries);  // keys are different
+  GgufMetadata(std::string source, Entries entries);  // throws Error for duplicate keys
 
   const std::string& source() const { return source_; }
   const Entries& entries() const { return entries_; }
@@ -75,7 +75,7 @@ class GgufMetadata {
 };
 
 struct GgufTensor {
-  std::string type_name;       // "Q4_K", "IQ4_XS", or "type 99"
+  std::string dtype_name;      // "Q4_K", "IQ4_XS", or "type 99"
   std::optional<DType> dtype;  // none where Wick cannot load it
   Shape shape;
   uint64_t begin = 0;             // bytes from the start of the file
@@ -96,8 +96,7 @@ class GgufFile {
   // The tensor in the file's own type, in any memory. Reads, never maps (docs/decisions/002). Throws Error for an
   // unknown name or a type that Wick does not compute with.
   Tensor load(const std::string& name, Memory& memory = host_memory()) const;
-  // How to read its bytes into `to`, which is contiguous and as large: for Memory::fill(), as long as that lives.
-  Memory::Filling filling(const std::string& name, const View& to) const;
+  Memory::Source bytes(const std::string& name) const;  // reads them from the file, for Memory::fill()
 
  private:
   friend class GgufReader;
@@ -108,7 +107,7 @@ class GgufFile {
   std::shared_ptr<const FileDescriptor> file_;
 };
 
-// A tensor to be written: made when its turn comes, so that no more than one need be held.
+// A tensor to be written. It is made when its turn comes, so that one at a time is in memory.
 struct GgufEntry {
   std::string name;
   DType dtype;
@@ -116,7 +115,7 @@ struct GgufEntry {
   std::function<Tensor()> make;
 };
 
-// Version 3, atomically; the bytes depend only on the arguments. Tensors stand in the order given.
+// Writes version 3, atomically; the bytes depend only on the arguments. Tensors keep the order given.
 void save_gguf(const std::filesystem::path& path, const GgufMetadata::Entries& metadata,
                const std::vector<GgufEntry>& tensors);
 

@@ -1,4 +1,4 @@
-// What the reader and the writer of GGUF agree on.
+// The constants that the reader and the writer of GGUF share.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ struct GgufType {
   std::optional<DType> dtype;
 };
 
-// Numbers, names and blocks of ggml's types (ggml.h, `enum ggml_type`). What Wick cannot load is known by name and
+// Numbers, names and blocks of ggml's types (ggml.h, `enum ggml_type`). Types that Wick cannot load have a name and a
 // size.
 inline constexpr GgufType kGgufTypes[] = {
     {0, "F32", {1, 4}, DType::f32},

@@ -18,7 +18,7 @@ const GgufType* find_type(DType dtype) {
 
 uint64_t aligned(uint64_t offset) { return (offset + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment; }
 
-// What stands before the data.
+// The part of the file before the data.
 class Header {
  public:
   template <class T>

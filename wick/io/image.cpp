@@ -19,7 +19,7 @@ ImageHeader checked_header(const ImageSource& source, const ImageLimits& limits)
   const ImageHeader header = read_image_header(source);
   const int64_t width = header.width, height = header.height;
   check(width > 0 && height > 0, "{}: the image is damaged: its size is {}x{}", source.name, width, height);
-  // The sides first: their product cannot overflow then.
+  // The sides are checked first, so that their product cannot overflow.
   const bool fits = width <= limits.max_side && height <= limits.max_side && width * height <= limits.max_pixels;
   check(fits, "{}: the image is {}x{}, more than the {} pixels (and {} a side) that are accepted; make it smaller",
         source.name, width, height, limits.max_pixels, limits.max_side);

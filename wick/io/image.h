@@ -26,19 +26,19 @@ struct ImageLimits {
 };
 
 struct ImageInfo {
-  int width = 0, height = 0;  // after EXIF orientation: what read_image() will return
+  int width = 0, height = 0;  // after EXIF orientation, as read_image() returns it
   std::string format;         // "JPEG", "PNG" or "WebP"
 };
 
-// Reads the headers only. What it accepts may still turn out damaged when decoded.
+// Reads the headers only: an image that it accepts may still prove damaged when decoded.
 ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limits = {});
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits = {});
 Image decode_image(std::string_view bytes, const std::string& source, const ImageLimits& limits = {});
 
 void write_png(const std::filesystem::path& path, const Image& image);  // atomic
 
-// Mitchell where it shrinks, Catmull-Rom where it grows. Works on the sRGB values as they are, not in linear light, as
-// the pictures were scaled that the models were trained on. The aspect ratio is the caller's.
+// Filters with Mitchell where it shrinks, Catmull-Rom where it grows. Works on the sRGB values as they are, not in
+// linear light, as the models' training pictures were scaled. The aspect ratio is the caller's.
 Image resize_image(const Image& image, int width, int height);
 Image crop_image(const Image& image, int x, int y, int width, int height);  // throws Error if it does not lie inside
 

@@ -1,4 +1,4 @@
-// What the image formats have in common: a header that is read first, and a decoder that trusts only that.
+// The common interface of the image formats: a header that is read first, and a decoder that trusts only that.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ std::vector<uint8_t> decode_jpeg(std::string_view bytes, const ImageHeader& head
 std::vector<uint8_t> decode_png(std::string_view bytes, const ImageHeader& header, const std::string& source);
 std::vector<uint8_t> decode_webp(std::string_view bytes, const ImageHeader& header, const std::string& source);
 
-// [n, 4] with straight alpha to [n, 3].
+// Composites [n, 4] with straight alpha to [n, 3].
 std::vector<uint8_t> composite_on_white(std::span<const uint8_t> rgba);
 
 }  // namespace wick

@@ -1,5 +1,5 @@
-// libjpeg reports errors by longjmp. The functions that it may leave that way own nothing: all that needs a destructor
-// lives in their callers.
+// libjpeg reports errors by longjmp. The functions that it may leave that way own nothing: everything that needs a
+// destructor lives in their callers.
 
 #include <csetjmp>
 #include <cstddef>
@@ -37,7 +37,7 @@ struct JpegDecoder {
   std::longjmp(decoder.escape, 1);
 }
 
-// libjpeg fills what is missing with gray and only warns. Other warnings are about sloppy but complete files.
+// libjpeg only warns about missing data and fills it with gray. Other warnings are about sloppy but complete files.
 void on_message(j_common_ptr info, int level) {
   if (level >= 0) return;
   switch (info->err->msg_code) {
@@ -86,7 +86,7 @@ bool read_pixels(JpegDecoder& decoder, uint8_t* pixels, size_t row_bytes) {
   return true;
 }
 
-// Adobe's programs store ink upside down (0 is full ink), which is also what everybody reads.
+// Adobe's programs store ink inverted (0 is full ink), and readers expect it so.
 std::vector<uint8_t> cmyk_to_rgb(const std::vector<uint8_t>& cmyk, bool inverted) {
   std::vector<uint8_t> rgb(cmyk.size() / 4 * 3);
   const auto light = [&](uint8_t ink) { return unsigned(inverted ? ink : 255 - ink); };

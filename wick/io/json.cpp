@@ -15,8 +15,8 @@ using nlohmann::json;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What Python's json writes for numbers that JSON has none for. The library reads no such words, but hands over how a
-// fraction was spelt: so each stands there as one that nobody writes.
+// Python's words for numbers that JSON lacks. The library does not read such words, but reports how a fraction was
+// spelt: so each is replaced by a spelling that no file has.
 struct PythonNumber {
   std::string_view word, spelt;
   double value;
@@ -57,8 +57,8 @@ std::string with_python_numbers_spelt(std::string_view text) {
   return spelt;
 }
 
-// Makes the tree, and refuses what the library would pass over: a key that stands twice in an object, of which others
-// take the first or the last. Nesting is bounded because trees are copied by recursion.
+// Builds the tree, and refuses a duplicate key in an object, which the library would pass over: some parsers take the
+// first, some the last. Nesting is bounded because trees are copied by recursion.
 class TreeBuilder final : public nlohmann::json_sax<json> {
  public:
   explicit TreeBuilder(const std::string& source) : source_(source) {}
@@ -106,7 +106,7 @@ class TreeBuilder final : public nlohmann::json_sax<json> {
   const std::string& source_;
   json root_;
   std::vector<json*> open_;  // the lists and objects that have begun, the innermost last
-  json* place_ = nullptr;    // of the value behind a key
+  json* place_ = nullptr;    // for the value behind a key
 };
 
 std::string_view python_word(double value) { return std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity"; }
@@ -132,7 +132,7 @@ std::string describe(const json::exception& problem) {
 }
 
 json parse_json(std::string_view text, const std::string& source, JsonNumbers numbers) {
-  // The library takes a NUL for the end of its input and would not look at what follows.
+  // The library takes a NUL for the end of its input and would ignore the rest.
   check(text.find('\0') == text.npos, "{}: not valid JSON: it contains a NUL byte", source);
   const bool spelt =
       numbers == JsonNumbers::python && (text.find("NaN") != text.npos || text.find("Infinity") != text.npos);

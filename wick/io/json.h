@@ -20,15 +20,15 @@ enum class JsonNumbers { finite, python };
 
 inline constexpr size_t kMaxConfigBytes = size_t{16} << 20;
 
-// Throws Error naming the file and the line if the text is not JSON, and also for what parsers understand in different
-// ways: a key that stands twice in an object, a NUL byte; and for nesting more than 100 deep.
+// Throws Error naming the file and the line if the text is not JSON, if parsers would read it in different ways (a
+// duplicate key in an object, a NUL byte), or if it nests more than 100 deep.
 nlohmann::json parse_json(std::string_view text, const std::string& source, JsonNumbers numbers = JsonNumbers::finite);
 // A file that Python wrote: a config, an index. Throws Error too if it is longer than `max_bytes`.
 nlohmann::json read_json(const std::filesystem::path& path, size_t max_bytes = kMaxConfigBytes);
-// For such a file, indented.
+// The indented text of such a file.
 std::string to_text(nlohmann::json value);
 
-// The part of nlohmann's message that tells a user something: "at line 2, column 5: ...". One short line.
+// The part of nlohmann's message that helps a user: "at line 2, column 5: ...". One short line.
 std::string describe(const nlohmann::json::exception& problem);
 
 // The member of an object; throws Error if it is not an object or has no such member, or null there.

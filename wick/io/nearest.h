@@ -1,4 +1,4 @@
-// What someone may have meant who wrote a name that is none.
+// Suggestions for a name that does not exist.
 #pragma once
 
 #include <string>
@@ -7,9 +7,9 @@
 
 namespace wick {
 
-// The one of `names` that is meant by a `word` which is none of them: the one at the fewest slips of the pen (a
-// character too many, too few, another one, two in the wrong order), at most one for every three characters; else the
-// first that begins or ends with the word, or the word with it. Empty where none is near.
+// The name that `word`, which is none of `names`, probably means: the one the fewest typos away (a character too many,
+// too few, a wrong one, two swapped), at most one for every three characters; else the first that begins or ends with
+// the word, or the word with it. Empty where none is near.
 std::string nearest(std::string_view word, const std::vector<std::string>& names);
 
 // "; did you mean NAME?" for the end of a message, or nothing.

@@ -1,4 +1,4 @@
-// For readers of protobuf messages from outside, by protozero: it asserts that a field has the encoding that is asked
+// Guards for reading untrusted protobuf messages with protozero, which only asserts that a field has the encoding asked
 // for.
 #pragma once
 
@@ -6,7 +6,7 @@
 
 namespace wick {
 
-// Whether the reader stands at this field. One of this number in another encoding is a field that nobody knows, as in
+// Whether the reader stands at this field. A field of this number in another encoding counts as unknown, as in
 // protobuf's own readers.
 inline bool at_field(const protozero::pbf_reader& reader, protozero::pbf_tag_type tag, protozero::pbf_wire_type type) {
   return reader.tag_and_type() == protozero::tag_and_type(tag, type);
@@ -24,7 +24,7 @@ inline bool at_double(const protozero::pbf_reader& reader, protozero::pbf_tag_ty
   return at_field(reader, tag, protozero::pbf_wire_type::fixed64);
 }
 
-// protozero's get_bool() reads a byte that need not be there.
+// protozero's get_bool() reads a byte that may be missing.
 inline bool get_flag(protozero::pbf_reader& reader) { return reader.get_uint64() != 0; }
 
 }  // namespace wick

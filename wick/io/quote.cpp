@@ -13,8 +13,8 @@ struct Decoded {
   size_t bytes;  // 0: not UTF-8
 };
 
-// The character that `text` begins with, which is not empty. Overlong forms, surrogates and what is beyond U+10FFFF are
-// not UTF-8.
+// The first character of `text`, which is not empty. Overlong forms, surrogates and values beyond U+10FFFF are not
+// UTF-8.
 Decoded decode(std::string_view text) {
   const auto lead = uint8_t(text[0]);
   if (lead < 0x80) return {lead, 1};
@@ -32,7 +32,7 @@ Decoded decode(std::string_view text) {
 
 bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7f && c < 0xa0); }
 
-// Beside the control characters; of Unicode 15.
+// Hidden characters beside the control characters, by Unicode 15.
 bool is_hidden(char32_t c) {
   struct Range {
     char32_t first, last;

@@ -6,17 +6,17 @@
 
 namespace wick {
 
-// Text as it is, but for what a reader would not see as what it is: control characters (an ESC drives the terminal),
-// characters without a width of their own, those that turn the direction of others (Unicode's Cc, Cf, Zl, Zp and
-// Default_Ignorable_Code_Point), as \xNN of bytes and \u{NNNN} of characters, and bytes that are no UTF-8. Of what is
-// shown so nothing changes when it is shown again.
+// The text with escapes for all that a reader would not see as itself: control characters (an ESC drives the terminal),
+// characters without a width of their own or that turn the direction of text (Unicode's Cc, Cf, Zl, Zp and
+// Default_Ignorable_Code_Point), and bytes that are not UTF-8. Bytes become \xNN, longer characters \u{NNNN}. A second
+// pass changes nothing.
 std::string printable(std::string_view name);
 
-// Likewise of running text, in which lines end, and whose scripts and emoji need some of the characters without width:
-// only what drives a terminal is shown as an escape.
+// The same for running text, which has lines, and whose scripts and emoji need some characters without width: only
+// those that drive a terminal are escaped.
 std::string printable_text(std::string_view text);
 
-// printable() in double quotes, of at most 200 bytes.
+// printable() of at most 200 bytes, in double quotes.
 std::string quote(std::string_view text);
 
 }  // namespace wick

@@ -30,7 +30,7 @@ const FileDType& file_dtype(DType dtype) {
   return *std::ranges::find(kFileDTypes, std::optional<DType>(dtype), &FileDType::dtype);
 }
 
-// What people hand over instead of safetensors, told by its first bytes.
+// Formats that people hand over instead of safetensors, recognised by their first bytes.
 std::string_view guess_format(std::string_view start) {
   if (start.starts_with("PK\x03\x04") || start.starts_with("\x80\x02"))
     return "a PyTorch pickle (.ckpt, .pt, .bin), which can run code when opened; convert it to safetensors";
@@ -106,7 +106,7 @@ std::string header_json(const std::filesystem::path& path, std::span<const Named
     begin = end;
   }
   text = "{" + text + "}";
-  text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors are aligned for those who map the file
+  text.append((8 - text.size() % 8) % 8, ' ');  // so that the tensors are aligned in a mapped file
   check(text.size() <= kMaxSafetensorsHeader,
         "{}: cannot write the file: its header would take {} bytes, and {} is the limit", path.string(), text.size(),
         kMaxSafetensorsHeader);
@@ -159,7 +159,7 @@ Tensor SafetensorsFile::load_numbers(const std::string& name) const {
         quote(name), info.dtype_name);
   Tensor tensor = Tensor::empty(info.shape, DType::f32, host_memory());
   std::vector<std::byte> stored(size_t(info.end - info.begin));
-  filling(name, {}).source(stored.data(), 0, stored.size());
+  bytes(name)(stored.data(), 0, stored.size());
   convert(stored.data(), tensor.data<float>(), size_t(tensor.numel()));
   return tensor;
 }
@@ -169,17 +169,16 @@ Tensor SafetensorsFile::load(const std::string& name, Memory& memory) const {
   check(info.dtype.has_value(), "{}: tensor {} is {}, which Wick does not compute with; convert it to F32, BF16 or F16",
         path_.string(), quote(name), info.dtype_name);
   Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
-  memory.fill({filling(name, tensor)});
+  memory.fill({{tensor.view().data, size_t(info.end - info.begin), bytes(name)}});
   return tensor;
 }
 
-Memory::Filling SafetensorsFile::filling(const std::string& name, const View& to) const {
-  const TensorInfo& info = header_.tensors.at(name);
-  return {to.data, size_t(info.end - info.begin),
-          [file = file_, first = data_offset_ + info.begin, name](void* host, size_t begin, size_t bytes) {
-            check(file->read_at(first + begin, host, bytes) == bytes,
-                  "{}: tensor {}: the file shrank while it was in use", file->path().string(), quote(name));
-          }};
+Memory::Source SafetensorsFile::bytes(const std::string& name) const {
+  const uint64_t first = data_offset_ + header_.tensors.at(name).begin;
+  return [file = file_, first, name](void* host, size_t begin, size_t bytes) {
+    check(file->read_at(first + begin, host, bytes) == bytes, "{}: tensor {}: the file shrank while it was in use",
+          file->path().string(), quote(name));
+  };
 }
 
 std::map<std::string, std::string> read_safetensors_index(const std::filesystem::path& index) {

@@ -4,10 +4,10 @@
 //   N bytes   JSON: {"__metadata__": {string: string}, NAME: {"dtype", "shape", "data_offsets": [begin, end]}, ...}
 //   the rest  the tensors, row-major and little-endian, without holes; offsets count from here
 //
-// The reader keeps that page's rules, where it is stricter than the reference implementation too: N is at most 100 MB,
-// the header starts with '{' and has no duplicate keys, every dtype is known, begin and end agree with shape and dtype,
-// and the tensors cover the data exactly. Shapes have at most 6 dimensions. Each breach is one Error that names the
-// file, the tensor, what was expected and what was found.
+// The reader enforces that page's rules, even where they are stricter than the reference implementation: N is at most
+// 100 MB, the header starts with '{' and has no duplicate keys, every dtype is known, begin and end agree with shape
+// and dtype, and the tensors cover the data exactly. Shapes have at most 6 dimensions. Each breach is one Error that
+// names the file, the tensor, the value expected and the one found.
 #pragma once
 
 #include <cstdint>
@@ -54,10 +54,9 @@ class SafetensorsFile {
   // The tensor in the file's own dtype, in any memory. Reads, never maps, so that a file that shrinks meanwhile is an
   // Error. Throws Error for an unknown name or a dtype that Wick does not compute with.
   Tensor load(const std::string& name, Memory& memory = host_memory()) const;
-  // Its values in f32, on the host, from any type of io/numbers.h.
+  // The tensor's values in f32, on the host, from any type of io/numbers.h.
   Tensor load_numbers(const std::string& name) const;
-  // How to read its bytes into `to`, which is contiguous and as large: for Memory::fill(), as long as that lives.
-  Memory::Filling filling(const std::string& name, const View& to) const;
+  Memory::Source bytes(const std::string& name) const;  // reads them from the file, for Memory::fill()
 
  private:
   const TensorInfo& info_of(const std::string& name) const;
@@ -68,16 +67,16 @@ class SafetensorsFile {
   std::shared_ptr<const FileDescriptor> file_;
 };
 
-// Which file beside `index` each tensor is in: {"weight_map": {tensor: file}}, as transformers and diffusers write it.
-// Throws Error for what is no plain file name.
+// The file beside `index` that holds each tensor: {"weight_map": {tensor: file}}, as transformers and diffusers write
+// it. Throws Error for anything but a plain file name.
 std::map<std::string, std::string> read_safetensors_index(const std::filesystem::path& index);
 
-// Writes host tensors of any strides, atomically. The bytes depend only on the arguments: tensors stand as the
-// reference implementation orders them (widest dtype first, then by name), metadata by key.
+// Writes host tensors of any strides, atomically. The bytes depend only on the arguments: tensors are ordered as by the
+// reference implementation (widest dtype first, then by name), metadata by key.
 void save_safetensors(const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors,
                       const std::map<std::string, std::string>& metadata = {});
 
-// All that save_safetensors() would write, from front to back, for hashes of it.
+// Passes all bytes that save_safetensors() would write, from front to back, to `sink`, for hashing.
 void safetensors_bytes(const std::map<std::string, Tensor>& tensors, const std::map<std::string, std::string>& metadata,
                        const std::function<void(std::string_view)>& sink);
 

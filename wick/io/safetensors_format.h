@@ -1,4 +1,4 @@
-// What the reader and the writer of safetensors agree on.
+// The constants that the reader and the writer of safetensors share.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct FileDType {
   std::optional<DType> dtype;
 };
 
-// All that the format knows, in the order of the reference implementation (safetensors/src/tensor.rs, `enum Dtype`),
+// All types of the format, in the order of the reference implementation (safetensors/src/tensor.rs, `enum Dtype`),
 // which writes the last first.
 inline constexpr FileDType kFileDTypes[] = {
     {"BOOL", 8, {}},         {"F4", 4, {}},           {"F6_E2M3", 6, {}},        {"F6_E3M2", 6, {}},

@@ -121,7 +121,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     bool has_dtype = false, has_shape = false, has_offsets = false;
   };
 
-  // Fields of a tensor that the format does not know are passed over, as the reference implementation does.
+  // Unknown fields of a tensor are passed over, as by the reference implementation.
   bool skipping() const {
     return skip_depth_ > 0 ||
            (place_ == Place::tensor && field_ != "dtype" && field_ != "shape" && field_ != "data_offsets");
@@ -225,7 +225,7 @@ void check_coverage(const SafetensorsHeader& header, uint64_t data_bytes, const 
 
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes, const std::string& source) {
   check(json.starts_with('{'), "{}: the header does not start with '{{'", source);
-  // The JSON library takes a NUL for the end of its input and would not look at what follows.
+  // The JSON library takes a NUL for the end of its input and would ignore the rest.
   check(json.find('\0') == json.npos, "{}: the header is not valid JSON: it contains a NUL byte", source);
   SafetensorsHeader header;
   HeaderReader reader(header, source);

@@ -11,7 +11,7 @@
 namespace wick {
 namespace {
 
-// A plan's numbers.
+// The contents of a TokenPlan on the host.
 struct Places {
   std::vector<int32_t> positions, rows, bounds, windows;
 
@@ -28,9 +28,9 @@ std::pair<Tensor, Tensor> angles_of(const Tensor& positions, const Tensor& frequ
   return {cos, sin};
 }
 
-// A plan's arrays one behind the other, each where a vector load may begin, and where that is: they go to a device as
-// one. Of few tokens their angles are among them, so that a step's kernels can have them early; of many, what a device
-// makes them of.
+// A plan's arrays packed into one 64-byte aligned buffer, so that a single copy moves them. Up to 64 tokens it contains
+// cos and sin, ready for a step's first kernels; beyond that positions and frequencies, from which the device computes
+// them.
 struct PackedPlaces {
   std::vector<char> bytes;
   bool few;
@@ -69,8 +69,8 @@ Places::Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs,
                bool cached) {
   const size_t count = size_t(batch * tokens);
   positions.assign(count, 0), rows.assign(count, -1), bounds.assign(2 * count, 0);
-  std::vector<int64_t> filled(size_t(batch), 0), reached(size_t(batch), 0);  // of each row: tokens, and keys
-  // Padding sees nothing, from where the tokens before it saw last.
+  std::vector<int64_t> filled(size_t(batch), 0), reached(size_t(batch), 0);  // tokens and keys of each row
+  // Padding sees an empty range, at the last key that the tokens before it see.
   const auto pad = [&](int64_t row, int64_t end) {
     for (int64_t& t = filled[size_t(row)]; t < end; ++t)
       for (size_t bound : {0, 1}) bounds[2 * size_t(row * tokens + t) + bound] = int32_t(reached[size_t(row)]);

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "wick/backend/counting.h"
-#include "wick/io/gguf.h"
 
 namespace wick {
 namespace {
@@ -34,7 +33,7 @@ struct GroupedAttention {
     if (c.qk_norm) parts = {(*q_norm)(parts[0]), (*k_norm)(parts[1]), parts[2]};
     return parts;
   }
-  // The same with the first two turned: as one and in place, unless each has its norm.
+  // The same with queries and keys rotated (RoPE): as one tensor and in place, unless each has its norm.
   std::vector<Tensor> turned_parts_of(Tensor qkv, const TokenPlan& plan) const {
     const auto turn = [&](Tensor part, int64_t count) {
       return rope(std::move(part), plan.cos, plan.sin, RopePairs::halves, count);
@@ -44,7 +43,7 @@ struct GroupedAttention {
     return {turn(std::move(parts[0]), c.heads), turn(std::move(parts[1]), c.kv_heads), parts[2]};
   }
 
-  // Of the tokens from `first` on; the others leave keys and values.
+  // For the tokens from `first` on; earlier ones leave only keys and values.
   Tensor operator()(const Tensor& x, const Tensor& residual, const TokenPlan& plan, KvCache* cache,
                     int64_t first) const {
     Tensor qkv = heads(qkv_proj(x), c.heads + 2 * c.kv_heads);
@@ -77,7 +76,7 @@ struct Layer {
   RmsNorm post_attention_layernorm{s / "post_attention_layernorm", c.hidden, c.eps};
   FeedForward mlp{s / "mlp", c};
 
-  // Of the tokens from `first` on.
+  // For the tokens from `first` on.
   Tensor operator()(Tensor x, const TokenPlan& plan, KvCache* cache, int64_t first) const {
     x = self_attn(input_layernorm(x), from(x, first), plan, cache, first);
     return mlp(post_attention_layernorm(x), x);
@@ -102,7 +101,7 @@ struct Llama::Model {
   std::vector<Layer> layers = decoder_layers(s / "layers", c);
   RmsNorm norm{s / "norm", c.hidden, c.eps};
   Tensor head = c.tied ? embed_tokens.table : (root / "lm_head").load("weight", {c.vocab, c.hidden});
-  std::optional<Lora> head_lora = root.adapt({head_site()});
+  AdapterOfLayer head_adapter = root.adapt({head_site()});
 
   LoraSite head_site() const {
     const LoraTarget target{c.hidden, c.vocab};
@@ -112,7 +111,7 @@ struct Llama::Model {
     return site;
   }
 
-  // Of the tokens from `first` on: the last layer makes nothing of the others but keys and values.
+  // For the tokens from `first` on: earlier ones leave only keys and values in the last layer.
   Tensor operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache, int64_t first) const {
     check(ids.rank() == 2 && plan.ranges.shape() == Shape{ids.dim(0), ids.dim(1), 2},
           "{}: token ids {} are not those of a plan {}", root.path(), ids.shape(), plan.ranges.shape());
@@ -125,9 +124,9 @@ struct Llama::Model {
     return norm(x);
   }
 
-  Tensor logits(const Tensor& x) const { return head_lora ? lora_linear(x, head, {}, *head_lora) : linear(x, head); }
+  Tensor logits(const Tensor& x) const { return head_adapter ? head_adapter->linear(x, head, {}) : linear(x, head); }
 
-  // A LoRA on the head is rare: its logits are computed once more in backward.
+  // A LoRA on the head is rare: its logits are recomputed in backward.
   Tensor adapted_loss(const Tensor& x, const TokenTargets& targets) const {
     constexpr int64_t kChunk = 256;
     const Tensor rows = reshape(x, {-1, c.hidden});
@@ -163,33 +162,32 @@ Tensor Llama::last(const Tensor& ids, const TokenPlan& plan, KvCache* cache) con
 Tensor Llama::logits(const Tensor& hidden) const { return cast(model_->logits(hidden), DType::f32); }
 
 Tensor Llama::loss(const Tensor& hidden, const TokenTargets& targets) const {
-  return model_->head_lora ? model_->adapted_loss(hidden, targets)
-                           : linear_cross_entropy(hidden, model_->head, targets);
+  return model_->head_adapter ? model_->adapted_loss(hidden, targets)
+                              : linear_cross_entropy(hidden, model_->head, targets);
 }
 
-Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options) {
-  const LlamaConfig config = LlamaConfig::read(path);
+Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
+  const LlamaConfig config = LlamaConfig::read(files);
   Backend& backend = options.backend ? *options.backend : cpu_backend();
-  const bool as_stored = !options.dtype && GgufFile::is_gguf(path);
+  const bool as_stored = !options.dtype && files.is_gguf();
   const DType dtype = options.dtype.value_or(DType::f32);
-  // A device computes in bf16 with blocks, and with whatever a file mixes.
+  // A device computes in bf16 with blocks, and with files of mixed types.
   const DType computes = as_stored || is_block(dtype) ? DType::bf16 : dtype;
-  const WeightsOptions weights{.dtype = dtype,
-                               .as_stored = as_stored,
-                               .trainable = options.trainable,
-                               .deferred = !options.outline,
-                               .place = Residence::on(backend, computes)};
+  const WeightsOptions kept{.dtype = dtype,
+                            .as_stored = as_stored,
+                            .trainable = options.trainable,
+                            .deferred = !options.outline,
+                            .place = Residence::on(backend, computes)};
   const auto source = [&] {
-    if (options.outline) return Weights::outline(weights);
-    return options.draw ? Weights::drawn(*options.draw, config.initializer_range, weights)
-                        : Weights::open(path, weights);
+    if (options.outline) return Weights::outline(kept);
+    return options.draw ? Weights::drawn(*options.draw, config.initializer_range, kept) : files.weights(kept);
   };
-  const Weights files = source();
-  Llama model(Scope(files, "llama", options.adapter), config, options.checkpointing);
-  if (options.adapter) options.adapter->check_complete();  // before what takes long
+  const Weights weights = source();
+  Llama model(Scope(weights, "llama", options.adapter), config, options.checkpointing);
+  if (options.adapter) options.adapter->check_complete();  // before the long work
   const bool rehearses = options.rehearse && !backend.memory().on_host();
   std::future<void> reading =
-      std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { files.read_deferred(); });
+      std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { weights.read_deferred(); });
   if (rehearses) options.rehearse(model);
   reading.get();
   host_memory().trim();
@@ -199,7 +197,7 @@ Llama Llama::load(const std::filesystem::path& path, const LlamaOptions& options
 ModuleNames llama_module_names() {
   static const std::string kPeft = "base_model.model.", kInner = "model.";
   return [](const std::string& path) -> std::vector<std::string> {
-    const std::string name = path.substr(path.find('.') + 1);  // as LlamaForCausalLM has it
+    const std::string name = path.substr(path.find('.') + 1);  // the name in LlamaForCausalLM
     std::vector<std::string> names = {kPeft + name};
     if (name.starts_with(kInner)) names.push_back(kPeft + name.substr(kInner.size()));  // and LlamaModel
     return names;
@@ -211,7 +209,7 @@ std::vector<std::string> llama_default_targets() { return {"*.layers.*_proj"}; }
 std::vector<std::pair<std::string, Shape>> llama_tensors(const LlamaConfig& config) {
   CountingBackend counting(device_kind("cpu"));
   const Weights outline =
-      Weights::outline({.trainable = true, .place = Residence::on(counting, DType::f32)});  // which lists what it gave
+      Weights::outline({.trainable = true, .place = Residence::on(counting, DType::f32)});  // lists its tensors
   const Llama model(Scope(outline, "llama"), config);
   std::vector<std::pair<std::string, Shape>> tensors;
   for (const Parameter& parameter : outline.parameters()) tensors.emplace_back(parameter.name, parameter.value.shape());

@@ -1,8 +1,7 @@
-// Decoder language models of the Llama kind (Touvron et al., 2023), and what Mistral (Jiang et al., 2023) and Qwen 2
-// and 3 (Yang et al., 2024 and 2025) add to them: sliding windows, biases, norms of queries and keys.
+// Decoder language models of the Llama kind (Touvron et al., 2023), with the additions of Mistral (Jiang et al., 2023)
+// and Qwen 2 and 3 (Yang et al., 2024 and 2025): sliding windows, biases, norms of queries and keys.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,9 +13,9 @@
 namespace wick {
 
 // PEFT's base names of a module: base_model.model.model.layers.0.self_attn.q_proj, or without the second "model." where
-// it wrapped the model without its head.
+// PEFT wrapped the model without its head.
 ModuleNames llama_module_names();
-// Every linear of the layers, which is PEFT's "all-linear".
+// Every linear of the layers, PEFT's "all-linear".
 std::vector<std::string> llama_default_targets();
 
 class Llama;
@@ -27,10 +26,10 @@ struct LlamaOptions {
   bool trainable = false;      // full training instead of LoRA
   Backend* backend = nullptr;  // where the model runs: the CPU unless given
   bool checkpointing = false;
-  std::optional<uint64_t> draw;  // random weights of this seed: the files' are not looked at, and need not be there
-  bool outline = false;          // weights of the right shapes without values: nothing but the config is read
-  // Called while the weights are on their way to a device: what the model computes then is nonsense, but kernels and
-  // libraries are loaded by it. Not called on the CPU.
+  std::optional<uint64_t> draw;  // random weights of this seed: the files' are not read, and need not be there
+  bool outline = false;          // weights of the right shapes without values: only the config is read
+  // Called while the weights are on their way to a device: the model's results are nonsense then, but its kernels and
+  // libraries get loaded. Not called on the CPU.
   std::function<void(const Llama&)> rehearse = {};
 };
 
@@ -41,19 +40,19 @@ class Llama {
   Llama(Llama&&) noexcept;
 
   // A transformers folder, sharded or not, or a GGUF file.
-  static Llama load(const std::filesystem::path& path, const LlamaOptions& options = {});
+  static Llama load(const Checkpoint& files, const LlamaOptions& options = {});
 
   const LlamaConfig& config() const;
   const Residence& place() const;
   const Weights& weights() const;
 
   // ids i64 [B, T] on the host, or range-checked on the model's device -> [B, T, hidden] after the final norm. With a
-  // cache, `plan` is from its extend().
+  // cache, `plan` comes from its extend().
   Tensor operator()(const Tensor& ids, const TokenPlan& plan, KvCache* cache = nullptr) const;
-  // Of each row's last token alone, [B, 1, hidden]: the last layer makes only keys and values of the others.
+  // Each row's last token alone, [B, 1, hidden]: the last layer gives other tokens only keys and values.
   Tensor last(const Tensor& ids, const TokenPlan& plan, KvCache* cache = nullptr) const;
   Tensor logits(const Tensor& hidden) const;  // [..., hidden] -> f32 [..., vocab]
-  // cross_entropy() of the logits, which never exist as a whole.
+  // cross_entropy() of the logits, which are never materialised as a whole.
   Tensor loss(const Tensor& hidden, const TokenTargets& targets) const;
 
  private:

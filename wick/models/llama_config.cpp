@@ -7,23 +7,21 @@
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
 #include "wick/models/supported.h"
-#include "wick/nn/gguf_model.h"
-#include "wick/nn/weights.h"
 
 namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
 
-// So that no product of sizes overflows, whatever a file says.
+// Bounds under which no product of sizes overflows.
 constexpr IntegerRange kCount{1, 1 << 16}, kWidth{1, 1 << 24};
-// What no model has is a mistake, and would become 0 or infinite in f32.
+// Values that no model has are mistakes, and would become 0 or infinite in f32.
 constexpr NumberRange kTheta{1e-6, 1e15}, kFactor{1e-6, 1e6}, kDeviation{0, 1e3};
 
 constexpr const char *kFull = "full_attention", *kSliding = "sliding_attention";
 constexpr const char *kTable = "model.embed_tokens.weight", *kHead = "lm_head.weight";
 
-// What the families differ in where their configs do not say so.
+// The families' differences that their configs do not state.
 struct Family {
   const char *model_type, *architecture;
   bool qkv_bias;    // always; else attention_bias tells, if the family has it
@@ -71,8 +69,8 @@ RopeScaling read_scaling(const Config& config, int64_t positions) {
   return scaling;
 }
 
-// transformers 5 writes rope_parameters, before it was rope_scaling beside rope_theta. It takes rope_scaling where
-// there are both, and rope_theta from within, else from beside them, else 10000 (modeling_rope_utils.py,
+// transformers 5 writes rope_parameters; older versions wrote rope_scaling beside rope_theta. It takes rope_scaling
+// where there are both, and rope_theta from within, else from beside them, else 10000 (modeling_rope_utils.py,
 // RotaryEmbeddingConfigMixin.convert_rope_params_to_dict).
 void read_rope(LlamaConfig& c, const Config& config) {
   only(config, "partial_rotary_factor", 1.0);
@@ -88,8 +86,8 @@ void read_rope(LlamaConfig& c, const Config& config) {
   }
 }
 
-// Which layers see a window: of Mistral all or none, of Qwen those from one layer on, unless all are listed. A Mistral
-// whose layers are listed is a Ministral (transformers, AutoConfig.from_pretrained).
+// The layers that see a window: all or none in Mistral, those from one layer on in Qwen, unless all are listed. A
+// Mistral whose layers are listed is a Ministral (transformers, AutoConfig.from_pretrained).
 void read_windows(LlamaConfig& c, const Config& config) {
   const bool mistral = c.model_type == "mistral", qwen = c.model_type.starts_with("qwen");
   const IntegerRange range{0, kPositive.max};
@@ -146,15 +144,15 @@ std::vector<double> plain_frequencies(const LlamaConfig& c) {
   return frequencies;
 }
 
-// A config may call the head the table though the files have another one: transformers 5 then takes the files'
+// A config may tie the head to the table though the files have a separate head: transformers 5 then takes the files'
 // (PreTrainedModel.tie_weights).
-bool has_other_head(const fs::path& folder) {
-  if (!Weights::is_here(folder)) return false;
-  const Weights files = Weights::open(folder);
+bool has_other_head(const Checkpoint& model) {
+  if (!model.has_weights()) return false;
+  const Weights files = model.weights();
   return files.has(kHead) && files.has(kTable) && !files.is_copy(kHead, kTable);
 }
 
-// llama3: waves longer than the original context are stretched by the factor, short ones stay, in between it mixes.
+// llama3: waves longer than the original context are stretched by the factor, short ones stay, and those between mix.
 double scale_of(const RopeScaling& s, double frequency) {
   if (s.kind == RopeScaling::Kind::none) return 1;
   if (s.kind == RopeScaling::Kind::linear) return 1 / s.factor;
@@ -189,20 +187,18 @@ LlamaConfig LlamaConfig::parse(const Config& config) {
   return c;
 }
 
-LlamaConfig LlamaConfig::read(const fs::path& path) {
-  if (GgufFile::is_gguf(path)) return parse(Config::parse(config_json(GgufFile::open(path)), path.string()));
-  LlamaConfig c = parse(Config::read(path / "config.json"));
-  c.tied = c.tied && !has_other_head(path);
-  const fs::path generation = path / "generation_config.json";
+LlamaConfig LlamaConfig::read(const Checkpoint& model) {
+  LlamaConfig c = parse(model.config());
+  if (model.is_gguf()) return c;
+  c.tied = c.tied && !has_other_head(model);
+  const fs::path generation = model.path() / "generation_config.json";
   if (fs::exists(generation)) add_ids(c.eos_ids, Config::read(generation), "eos_token_id", c.vocab);
   return c;
 }
 
-bool LlamaConfig::is_here(const fs::path& path) {
-  std::error_code ignored;
-  if (!fs::is_directory(path, ignored)) return GgufFile::is_gguf(path);
-  return fs::exists(path / "config.json", ignored) && !fs::exists(path / "model_index.json", ignored) &&
-         Config::read(path / "config.json").has("model_type");
+bool LlamaConfig::is_here(const Checkpoint& model) {
+  if (model.is_gguf() || model.is_pipeline()) return model.is_gguf();
+  return model.has_config() && model.config().has("model_type");
 }
 
 std::vector<float> LlamaConfig::rope_frequencies() const {

@@ -1,4 +1,4 @@
-// Config values that change what a network computes, and of which Wick knows one.
+// Config values that change a network's computation, and of which Wick knows one.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace wick {
 
-// Throws Error naming file and key if the value is another one. Absent keys and nulls count as `absent`.
+// Throws Error naming file and key for any other value. Absent keys and nulls count as `absent`.
 void only(const Config& config, const std::string& key, const char* value, const char* absent);
 void only(const Config& config, const std::string& key, bool value, bool absent);
 void only(const Config& config, const std::string& key, double value, double absent);

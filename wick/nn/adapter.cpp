@@ -16,17 +16,16 @@
 #include "wick/nn/low_rank.h"
 #include "wick/nn/named_seed.h"
 #include "wick/ops/elementwise.h"
-#include "wick/ops/random.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
 
 namespace {
 
-LoraKey checked_key(std::string_view key, const std::string& file) {
+AdapterKey checked_key(std::string_view key, const std::string& file) {
   const std::string_view other = other_lora_algorithm(key);
   check(other.empty(), "{}: {} is {}; Wick reads plain LoRA files", file, quote(key), other);
-  if (const auto parsed = parse_lora_key(key)) return *parsed;
+  if (const auto parsed = parse_adapter_key(key)) return *parsed;
   fail("{}: {} is no tensor of a LoRA: names should end in .lora_down.weight, .lora_up.weight or .alpha", file,
        quote(key));
 }
@@ -58,19 +57,6 @@ bool is_targeted_by(std::string_view pattern, std::string_view path) {
   return glob(pattern, path) || (ends && pattern.find('*') == pattern.npos);
 }
 
-Shape down_in_memory(const LoraTarget& target, int64_t rank) {
-  return target.kernel == 1 ? Shape{rank, target.in} : Shape{rank, target.kernel, target.kernel, target.in};
-}
-
-Tensor down_in_file(const Tensor& down, const LoraTarget& target) {
-  if (!target.conv) return down;
-  return target.kernel == 1 ? reshape(down, {down.dim(0), target.in, 1, 1}) : permute(down, {0, 3, 1, 2});
-}
-
-Tensor up_in_file(const Tensor& up, const LoraTarget& target) {
-  return target.conv ? reshape(up, {target.out, up.dim(1), 1, 1}) : up;
-}
-
 bool starts_with_any(std::string_view name, const std::vector<std::string>& prefixes) {
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& p) { return name.starts_with(p); });
 }
@@ -88,6 +74,11 @@ std::string kind_of(const std::string& path) {
   return kind;
 }
 
+// Under which a factor is written.
+std::string key_of(const AdapterModule& module, size_t factor) {
+  return module.name + std::string(module.algorithm->factors()[factor].suffixes.front());
+}
+
 std::string first_few(const std::vector<std::string>& names, size_t few = 3) {
   const size_t shown = std::min(names.size(), few);
   return fmt::format("{}{}", fmt::join(names.begin(), names.begin() + long(shown), ", "),
@@ -96,22 +87,12 @@ std::string first_few(const std::vector<std::string>& names, size_t few = 3) {
 
 }  // namespace
 
-struct Adapter::Module {
-  std::string name;  // base name in the file that is written
-  LoraTarget target;
-  Factors lora;
-  float alpha = 0;
-  bool changes_base = false;            // a part of the base is taken out again
-  Tensor down_copy = {}, up_copy = {};  // in the dtype of the activations, where that is not f32
-  std::string down_key = name + ".lora_down.weight", up_key = name + ".lora_up.weight";  // in the file it came from
-
-  int64_t rank() const { return lora.up.dim(1); }
-};
-
 // An open LoRA file: where the factors of each of its modules stand.
 struct Adapter::Source {
   struct Entry {
-    std::string down, up, alpha;  // keys; empty where there is none
+    const AdapterAlgorithm* algorithm = nullptr;
+    std::vector<std::string> keys = {};  // of its factors, in the algorithm's order; empty where there is none
+    std::string alpha = {};              // its key
     bool used = false;
   };
   struct Base {  // the matrix of a module as PEFT had it, which it puts in the place of the model's
@@ -133,10 +114,11 @@ struct Adapter::Source {
   void index();
   void add(const std::string& key);
   Found find(const std::vector<std::string>& names);
-  Module read(const std::string& module_name, const std::string& name_in_file, const Entry& entry,
-              const LoraSite& site) const;
+  AdapterModule read(const std::string& module_name, const std::string& name_in_file, const Entry& entry,
+                     const LoraSite& site) const;
   float alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const;
-  void take_part_out(Module& module, TakenFromBase taken, const std::string& name_in_file, const LoraSite& site) const;
+  void take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
+                     const LoraSite& site) const;
   void check_base(const std::vector<std::string>& names, const LoraSite& site) const;
   Tensor read_finite(const std::string& key) const;
 };
@@ -155,8 +137,9 @@ void Adapter::Source::index() {
   check(!file.tensors().empty(), "{}: holds no tensors", name());
   check(!entries.empty(), "{}: holds no module of a LoRA", name());
   for (const auto& [base, entry] : entries) {
-    check(!entry.down.empty() && !entry.up.empty(), "{}: {} has no {} factor", name(), quote(base),
-          entry.down.empty() ? "down" : "up");
+    const auto& factors = (entry.algorithm ? *entry.algorithm : lora_algorithm()).factors();
+    for (size_t i = 0; i < factors.size(); ++i)
+      check(entry.algorithm && !entry.keys[i].empty(), "{}: {} has no {} factor", name(), quote(base), factors[i].name);
     // PEFT loads no such file either; what ComfyUI takes for its alpha, the rank, is a guess.
     check(settings.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
           "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
@@ -174,11 +157,13 @@ void Adapter::Source::add(const std::string& key) {
     bases[std::string(module)].key = key;
     return;
   }
-  const LoraKey parsed = checked_key(key, name());
+  const AdapterKey parsed = checked_key(key, name());
   Entry& entry = entries[std::string(parsed.module)];
-  std::string& slot = parsed.factor == LoraFactor::down ? entry.down
-                      : parsed.factor == LoraFactor::up ? entry.up
-                                                        : entry.alpha;
+  if (parsed.algorithm) {
+    entry.algorithm = parsed.algorithm;
+    entry.keys.resize(parsed.algorithm->factors().size());
+  }
+  std::string& slot = parsed.algorithm ? entry.keys[parsed.factor] : entry.alpha;
   check(slot.empty(), "{}: {} and {} are the same factor of one module", name(), quote(slot), quote(key));
   slot = key;
 }
@@ -197,35 +182,20 @@ Tensor Adapter::Source::read_finite(const std::string& key) const {
   return values;
 }
 
-Adapter::Module Adapter::Source::read(const std::string& module_name, const std::string& name_in_file,
-                                      const Entry& entry, const LoraSite& site) const {
-  const LoraTarget& target = site.target;
-  const int64_t kernel = target.kernel;
-  const Tensor up = read_finite(entry.up), down = read_finite(entry.down);
-  const int64_t rank = up.rank() >= 2 ? up.dim(1) : 0;
-  const Shape matrix{rank, target.in}, convolution{rank, target.in, kernel, kernel};
-  check(rank > 0 && (up.shape() == Shape{target.out, rank} || up.shape() == Shape{target.out, rank, 1, 1}),
-        "{}: {} should have shape [{}, rank] for this model, found {}", name(), quote(entry.up), target.out,
-        up.shape());
-  check(down.shape() == convolution || (kernel == 1 && down.shape() == matrix),
-        "{}: {} should have shape {} for this model, found {}", name(), quote(entry.down),
-        target.conv ? convolution : matrix, down.shape());
-
-  Module module{module_name, target, {}};
-  module.down_key = entry.down;
-  module.up_key = entry.up;
+AdapterModule Adapter::Source::read(const std::string& module_name, const std::string& name_in_file, const Entry& entry,
+                                    const LoraSite& site) const {
+  AdapterModule module{module_name, site.target, entry.algorithm};
+  for (const std::string& key : entry.keys) module.factors.push_back({key, read_finite(key)});
+  module.algorithm->from_file(module, name());
+  const int64_t rank = module.algorithm->rank(module);
   module.alpha = alpha_of(name_in_file, entry, rank);
-  module.lora.down = kernel == 1 ? reshape(down, matrix) : contiguous(permute(down, {0, 2, 3, 1}));
-  module.lora.up = reshape(up, {target.out, rank});
-  module.lora.scale = strength * module.alpha / float(rank);
-  check(std::isfinite(module.lora.scale), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
+  module.scale = strength * module.alpha / float(rank);
+  check(std::isfinite(module.scale), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
         quote(name_in_file), module.alpha);
   if (const PeftConfig* config = settings.of(name_in_file, name()).first)
     take_part_out(module, config->taken, name_in_file, site);
-  if (trainable) {
-    module.lora.down = module.lora.down.trainable();
-    module.lora.up = module.lora.up.trainable();
-  }
+  if (trainable)
+    for (AdapterFactor& factor : module.factors) factor.value = factor.value.trainable();
   return module;
 }
 
@@ -261,7 +231,7 @@ LowRank part_of(const LoraSite& site, int64_t rank, bool largest, const std::str
 
 // PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
 // W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
-void Adapter::Source::take_part_out(Module& module, TakenFromBase taken, const std::string& name_in_file,
+void Adapter::Source::take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
                                     const LoraSite& site) const {
   if (taken == TakenFromBase::nothing) return;
   const std::string what = fmt::format("{}: {} belongs to a base of which PEFT took a part out ({})", name(),
@@ -271,15 +241,13 @@ void Adapter::Source::take_part_out(Module& module, TakenFromBase taken, const s
   check(strength == 1, "{}: its strength is 1, and not {}", what, strength);
   check(!trainable, "{}: it has no gradients here; have PEFT save it with path_initial_model_for_weight_conversion",
         what);
-  check(module.rank() <= std::min(site.target.in, site.target.out), "{}: its rank {} is more than the layer's", what,
-        module.rank());
+  const int64_t rank = module.algorithm->rank(module);
+  check(rank <= std::min(site.target.in, site.target.out), "{}: its rank {} is more than the layer's", what, rank);
   const bool largest = taken == TakenFromBase::largest_part;
-  const LowRank part = part_of(site, module.rank(), largest, what);
-  const float factor = largest ? -1 : -module.lora.scale;
-  module.lora.up = cat({affine(module.lora.up, module.lora.scale, 0), affine(part.up, factor, 0)}, 1);
-  module.lora.down = cat({module.lora.down, part.down}, 0);
-  module.lora.scale = 1;
-  module.alpha = float(module.rank());
+  const LowRank part = part_of(site, rank, largest, what);
+  AdapterModule removed{module.name, site.target, &lora_algorithm(), {{"", part.down}, {"", part.up}}};
+  removed.scale = largest ? -1 : -module.scale;
+  module.algorithm->add(module, removed);
   module.changes_base = true;
 }
 
@@ -320,9 +288,10 @@ std::vector<std::string> Adapter::notes_on(const LoraFile& lora) {
   double numbers = 0;  // in the matrices of which parts are computed
   for (const auto& [name, entry] : source.entries) {
     const PeftConfig* config = source.settings.of(name, source.name()).first;
-    const Shape &up = source.file.tensors().at(entry.up).shape, &down = source.file.tensors().at(entry.down).shape;
-    if (config && config->taken == TakenFromBase::largest_part && up.rank() == 2 && down.rank() == 2)
-      numbers += double(up[0]) * double(down[1]);
+    if (!config || config->taken != TakenFromBase::largest_part) continue;
+    const Shape &down = source.file.tensors().at(entry.keys[0]).shape,
+                &up = source.file.tensors().at(entry.keys[1]).shape;
+    if (up.rank() == 2 && down.rank() == 2) numbers += double(up[0]) * double(down[1]);
   }
   if (numbers > 2e8)
     notes.push_back(
@@ -340,7 +309,15 @@ Adapter::Adapter(LoraConfig config, ModuleNames names)
         config_->dropout);
 }
 
-Adapter::Adapter(ModuleNames names) : names_(std::move(names)) {}
+void AdapterFactor::place(Memory& memory) {
+  if (&value.memory() == &memory) return;
+  const Tensor moved = value.to(memory);
+  value = value.tracked() ? moved.trainable() : moved;
+}
+
+Adapter::Adapter(ModuleNames names, const std::vector<LoraFile>& files, bool trainable) : names_(std::move(names)) {
+  for (const LoraFile& file : files) add_file(file.path, file.strength, trainable);
+}
 Adapter::~Adapter() = default;
 
 void Adapter::add_file(const std::filesystem::path& path, float strength, bool trainable) {
@@ -361,14 +338,14 @@ bool Adapter::targeted(const std::string& path) {
   return wanted;
 }
 
-Adapter::Module Adapter::fresh(const std::string& name, const LoraTarget& target, Memory& memory) const {
-  const int64_t rank = config_->rank;
-  const float bound = 1 / std::sqrt(float(target.in * target.kernel * target.kernel));
+AdapterModule Adapter::fresh(const std::string& name, const LoraTarget& target, Memory& memory) const {
+  const AdapterAlgorithm& algorithm = *config_->algorithm;
   Rng rng(named_seed(config_->seed, name), Stream::init);
-  Module module{name, target, {}, config_->alpha.value_or(float(rank))};
-  module.lora.down = affine(random_uniform(down_in_memory(target, rank), rng, memory), 2 * bound, -bound).trainable();
-  module.lora.up = zeros({target.out, rank}, DType::f32, memory).trainable();
-  module.lora.scale = module.alpha / float(rank);
+  AdapterModule module{name, target, &algorithm};
+  for (const Tensor& value : algorithm.fresh(target, config_->rank, rng, memory))
+    module.factors.push_back({key_of(module, module.factors.size()), value.trainable()});
+  module.alpha = config_->alpha.value_or(float(config_->rank));
+  module.scale = module.alpha / float(config_->rank);
   return module;
 }
 
@@ -377,48 +354,37 @@ void Adapter::check_base(const LoraSite& site) const {
     if (!source->bases.empty()) source->check_base(names_(site.path), site);
 }
 
-std::optional<Adapter::Module> Adapter::from_files(const std::vector<std::string>& names, const LoraSite& site) {
-  std::vector<Module> found;
-  std::vector<const Source*> owners;
-  for (const auto& source : sources_)
-    if (const Source::Found entry = source->find(names); entry != source->entries.end()) {
-      entry->second.used = true;
-      found.push_back(source->read(names.front(), entry->first, entry->second, site));
-      owners.push_back(source.get());
+std::optional<AdapterModule> Adapter::from_files(const std::vector<std::string>& names, const LoraSite& site) {
+  std::optional<AdapterModule> sum;
+  const Source* owner = nullptr;
+  for (const auto& source : sources_) {
+    const Source::Found entry = source->find(names);
+    if (entry == source->entries.end()) continue;
+    entry->second.used = true;
+    AdapterModule module = source->read(names.front(), entry->first, entry->second, site);
+    if (!sum) {
+      sum = std::move(module);
+      owner = source.get();
+      continue;
     }
-  check(std::count_if(found.begin(), found.end(), [](const Module& m) { return m.changes_base; }) <= 1,
-        "{}: its module {} is also in another LoRA, and PEFT takes parts out of the base for both (PiSSA, OLoRA)",
-        owners.empty() ? "" : owners.back()->name(), names.front());
-  if (found.size() <= 1) return found.empty() ? std::nullopt : std::optional(std::move(found.front()));
-
-  // (x A1^T) B1^T + (x A2^T) B2^T is one LoRA of the summed rank.
-  std::vector<Tensor> down, up;
-  for (size_t i = 0; i < found.size(); ++i) {
-    check(!owners[i]->trainable, "{}: its module {} is also in {}, but it is to be trained alone", owners[i]->name(),
-          names.front(), owners[i == 0 ? 1 : 0]->name());
-    down.push_back(found[i].lora.down);
-    up.push_back(affine(found[i].lora.up, found[i].lora.scale, 0));
+    const Source &alone = owner->trainable ? *owner : *source, &other = owner->trainable ? *source : *owner;
+    check(!alone.trainable, "{}: its module {} is also in {}, but it is to be trained alone", alone.name(),
+          names.front(), other.name());
+    check(!sum->changes_base || !module.changes_base,
+          "{}: its module {} is also in another LoRA, and PEFT takes parts out of the base for both (PiSSA, OLoRA)",
+          source->name(), names.front());
+    sum->algorithm->add(*sum, module);
+    sum->changes_base |= module.changes_base;
   }
-  Module sum{names.front(), site.target, {cat(down, 0), cat(up, 1), 1}};
-  sum.alpha = float(sum.rank());
   return sum;
 }
 
-// In `memory`; trainable factors become leaves there.
-void Adapter::place(Factors& factors, Memory& memory) {
-  for (Tensor* factor : {&factors.down, &factors.up}) {
-    if (&factor->memory() == &memory) continue;
-    const Tensor moved = factor->to(memory);
-    *factor = factor->tracked() ? moved.trainable() : moved;
-  }
-}
-
-Adapter::Module* Adapter::module_at(const LoraSite& site, Memory& memory) {
+AdapterModule* Adapter::module_at(const LoraSite& site, Memory& memory) {
   check(!modules_.contains(site.path), "LoRA: {} was asked for before, in other company", site.path);
   const std::vector<std::string> names = names_(site.path);
   if (names.empty()) return nullptr;
   check_base(site);
-  std::optional<Module> module = from_files(names, site);
+  std::optional<AdapterModule> module = from_files(names, site);
   if (config_ && targeted(site.path)) {
     check(!module, "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
     module = fresh(names.front(), site.target, memory);
@@ -426,83 +392,27 @@ Adapter::Module* Adapter::module_at(const LoraSite& site, Memory& memory) {
   return module ? &modules_.emplace(site.path, std::move(*module)).first->second : nullptr;
 }
 
-std::optional<Lora> Adapter::match(const std::vector<LoraSite>& sites, const Residence& place) {
+AdapterOfLayer Adapter::match(const std::vector<LoraSite>& sites, const Residence& place) {
   const std::string& first = sites.front().path;
-  if (const auto known = loras_.find(first); known != loras_.end()) return known->second;
+  if (const auto known = layers_.find(first); known != layers_.end()) return known->second;
   const MemoryScope scope(Purpose::adapter);
-  std::vector<Placed> parts;
+  std::vector<PlacedModule> parts;
   int64_t outputs = 0;
   for (const LoraSite& site : sites) {
-    if (Module* module = module_at(site, *place.memory)) parts.push_back({module, outputs});
+    if (AdapterModule* module = module_at(site, *place.memory)) parts.push_back({module, outputs});
     outputs += site.target.out;
   }
-  if (parts.empty()) return std::nullopt;
-  Lora lora = place.activations == DType::f32 ? joined(parts, *place.memory) : copied(parts, outputs, place);
-  lora.dropout = dropout(parts, *place.memory);
-  return loras_.emplace(first, std::move(lora)).first->second;
-}
-
-// Computes with the factors themselves: several downs become rows of one tensor.
-Lora Adapter::joined(const std::vector<Placed>& parts, Memory& memory) {
-  Shape shape = parts.front().module->lora.down.shape();
-  shape[0] = 0;
-  for (const Placed& part : parts) shape[0] += part.module->rank();
-  Lora lora;
-  if (parts.size() > 1) lora.down = Tensor::empty(shape, DType::f32, memory);
-  int64_t row = 0;
-  for (const auto& [module, column] : parts) {
-    Factors& factors = module->lora;
-    place(factors, memory);
-    if (!lora.down) {
-      lora.down = factors.down;
-    } else {
-      const Shape& down = factors.down.shape();
-      const Tensor rows = lora.down.window(down, contiguous_strides(down), row * lora.down.stride()[0]);
-      rows.backend().copy(rows, factors.down);
-      factors.down = factors.down.tracked() ? rows.trainable() : rows;
-    }
-    lora.parts.push_back({factors.down, factors.up, factors.up, column, row, factors.scale});
-    row += module->rank();
-  }
-  return lora;
-}
-
-// Computes with copies. The kernels want rows of 16 bytes: each down begins at a multiple of so many rows, and each up
-// is padded to so many columns, with zeros. The ups lie one above the other, as their outputs do.
-Lora Adapter::copied(const std::vector<Placed>& parts, int64_t outputs, const Residence& place) {
-  const int64_t unit = 16 / int64_t(size_of(place.activations));
-  const auto padded = [unit](int64_t rank) { return (rank + unit - 1) / unit * unit; };
-  Shape shape = parts.front().module->lora.down.shape();
-  shape[0] = 0;
-  int64_t widest = 0;
-  for (const Placed& part : parts) {
-    shape[0] += padded(part.module->rank());
-    widest = std::max(widest, padded(part.module->rank()));
-  }
-  Lora lora{zeros(shape, place.activations, *place.memory), {}};
-  const Tensor ups = zeros({outputs, widest}, place.activations, *place.memory);
-  int64_t row = 0;
-  for (const auto& [module, column] : parts) {
-    Factors& factors = module->lora;
-    if (factors.up.tracked()) Adapter::place(factors, *place.memory);  // what is not trained is done with
-    const Shape& down = factors.down.shape();
-    module->down_copy = lora.down.window(down, contiguous_strides(down), row * lora.down.stride()[0]);
-    module->up_copy = ups.window(factors.up.shape(), ups.stride(), column * widest);
-    module->down_copy.backend().copy(module->down_copy, factors.down.to(*place.memory));
-    module->up_copy.backend().copy(module->up_copy, factors.up.to(*place.memory));
-    lora.parts.push_back({factors.down, factors.up, module->up_copy, column, row, factors.scale});
-    row += padded(module->rank());
-  }
-  const auto trained = [](const Placed& part) { return part.module->lora.up.tracked(); };
-  if (std::none_of(parts.begin(), parts.end(), trained)) lora.down = lora.down.constant();
-  return lora;
+  if (parts.empty()) return nullptr;
+  const AdapterAlgorithm& algorithm = *parts.front().module->algorithm;
+  for (const PlacedModule& part : parts) assert(part.module->algorithm == &algorithm);
+  return layers_[first] = algorithm.layer(parts, outputs, place, dropout(parts, *place.memory));
 }
 
 // One mask for linears that share their input.
-LoraDropout Adapter::dropout(const std::vector<Placed>& parts, Memory& memory) {
+LoraDropout Adapter::dropout(const std::vector<PlacedModule>& parts, Memory& memory) {
   if (!config_ || config_->dropout == 0) return {};
-  for (const Placed& part : parts)
-    check(part.module->lora.up.tracked(), "LoRA: dropout in {}, which is not trained", part.module->name);
+  for (const PlacedModule& part : parts)
+    check(part.module->is_trained(), "LoRA: dropout in {}, which is not trained", part.module->name);
   if (!draw_) draw_ = Tensor::of(std::vector<int64_t>{0}, {1}, memory);
   return {config_->dropout, named_seed(config_->seed, parts.front().module->name), draw_, dropout_paused_};
 }
@@ -552,11 +462,9 @@ bool Adapter::covers(const std::string& path_prefix) const {
 
 std::vector<Parameter> Adapter::parameters() const {
   std::vector<Parameter> all;
-  for (const auto& [path, module] : modules_) {
-    if (!module.lora.up.tracked()) continue;
-    all.push_back({module.down_key, module.lora.down, module.down_copy});
-    all.push_back({module.up_key, module.lora.up, module.up_copy});
-  }
+  for (const auto& [path, module] : modules_)
+    for (const AdapterFactor& factor : module.factors)
+      if (factor.value.tracked()) all.push_back({factor.key, factor.value, factor.copy});
   std::sort(all.begin(), all.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
   return all;
 }
@@ -568,8 +476,9 @@ std::map<std::string, Tensor> Adapter::tensors(DType dtype) const {
   };
   std::map<std::string, Tensor> all;
   for (const auto& [path, module] : modules_) {
-    all[module.name + ".lora_down.weight"] = converted(down_in_file(module.lora.down.detached(), module.target));
-    all[module.name + ".lora_up.weight"] = converted(up_in_file(module.lora.up.detached(), module.target));
+    for (size_t i = 0; i < module.factors.size(); ++i)
+      all[key_of(module, i)] =
+          converted(module.algorithm->to_file(i, module.factors[i].value.detached(), module.target));
     all[module.name + ".alpha"] = full({}, module.alpha);
   }
   return all;
@@ -577,10 +486,10 @@ std::map<std::string, Tensor> Adapter::tensors(DType dtype) const {
 
 std::map<std::string, Tensor> Adapter::gradients(const Grads& grads) const {
   std::map<std::string, Tensor> all;
-  for (const auto& [path, module] : modules_) {
-    if (const Tensor d = grads[module.lora.down]) all[module.down_key] = down_in_file(d, module.target);
-    if (const Tensor d = grads[module.lora.up]) all[module.up_key] = up_in_file(d, module.target);
-  }
+  for (const auto& [path, module] : modules_)
+    for (size_t i = 0; i < module.factors.size(); ++i)
+      if (const Tensor d = grads[module.factors[i].value])
+        all[module.factors[i].key] = module.algorithm->to_file(i, d, module.target);
   return all;
 }
 

@@ -1,6 +1,6 @@
-// A LoRA adapter: low-rank factors for the modules of a model that it matches.
+// An adapter: factors for the modules of a model that it matches, by an algorithm (nn/adapter_algorithm.h).
 //
-// Layers ask the adapter once, while they are constructed; models never mention LoRA. In a file a module is
+// Layers ask the adapter once, while they are constructed; models never mention it. In a LoRA's file a module is
 // NAME.lora_down.weight [r, in] ([r, in, kh, kw] for convolutions), NAME.lora_up.weight [out, r], NAME.alpha [];
 // the scale is alpha / r, or 1 without an alpha (the rule of ComfyUI and kohya). PEFT and diffusers keep alphas beside
 // the tensors (nn/peft.h). Names come from a ModuleNames function of the family.
@@ -16,25 +16,9 @@
 
 #include "wick/autograd/tape.h"
 #include "wick/core/tensor.h"
-#include "wick/nn/weights.h"
-#include "wick/ops/lora.h"
+#include "wick/nn/adapter_algorithm.h"
 
 namespace wick {
-
-struct LoraTarget {  // the module that asks
-  int64_t in, out;
-  int kernel = 1;
-  bool conv = false;  // written with 4-D factors
-};
-
-struct LoraSite {  // where it stands
-  std::string path;
-  LoraTarget target;
-  // Its matrix as the model's file has it, on the host, for files that depend on it (none of an outline); and whether
-  // that is the embedding's too.
-  std::function<Tensor()> base = {};
-  bool tied = false;
-};
 
 struct LoraFile {  // a file, or a folder of PEFT's, as the command line names it: FILE[:STRENGTH]
   std::filesystem::path path;
@@ -53,6 +37,7 @@ struct LoraConfig {
   uint64_t seed = 0;
   float dropout = 0;  // share of its inputs that a module does not see, others at each draw; modules that share their
                       // input share what they do not see
+  const AdapterAlgorithm* algorithm = &lora_algorithm();
 };
 
 // The safetensors file that a path names: itself, or the one in it.
@@ -60,13 +45,12 @@ std::filesystem::path lora_weights(const std::filesystem::path& path);
 
 class Adapter {
  public:
-  // To train: every matching module gets fresh factors. down is Kaiming-uniform(a = sqrt 5), that is uniform in
-  // ±1/sqrt(fan_in), drawn from a stream keyed by the module's name, so that no order of construction matters; up is
-  // zero.
+  // To train: every matching module gets fresh factors, as the algorithm begins them, drawn from a stream keyed by the
+  // module's name, so that no order of construction matters.
   Adapter(LoraConfig config, ModuleNames names);
   // To run: factors come from files, each with a strength. Several files on one module add up; the factors of a
   // trainable file are leaves of the tape, and share their modules with no other file.
-  explicit Adapter(ModuleNames names);
+  explicit Adapter(ModuleNames names, const std::vector<LoraFile>& files = {}, bool trainable = false);
   ~Adapter();
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
@@ -81,8 +65,8 @@ class Adapter {
   void check_base(const LoraSite& site) const;
   // Called by layers, for one module or for several linears that share their input and lie side by side. The factors
   // are placed beside the model; where that computes in 16 bits, they are copied to its dtype once (Parameter::copy).
-  // Who asks again gets the same ones.
-  std::optional<Lora> match(const std::vector<LoraSite>& sites, const Residence& place = {});
+  // A second call for the same modules gives the same. Null where no module is adapted.
+  AdapterOfLayer match(const std::vector<LoraSite>& sites, const Residence& place = {});
   // The number of the mask of dropout from here on, below 2^32. Enqueued: what was enqueued before sees the last one.
   void set_draw(int64_t draw);
   void pause_dropout(bool paused) { *dropout_paused_ = paused; }
@@ -107,35 +91,22 @@ class Adapter {
   std::map<std::string, Tensor> gradients(const Grads& grads) const;
 
  private:
-  struct Factors {
-    Tensor down, up;
-    float scale = 1;
-  };
-  struct Module;
   struct Source;
 
-  struct Placed {
-    Module* module;
-    int64_t column;  // of its first output
-  };
-
-  Module* module_at(const LoraSite& site, Memory& memory);
-  Module fresh(const std::string& name, const LoraTarget& target, Memory& memory) const;
+  AdapterModule* module_at(const LoraSite& site, Memory& memory);
+  AdapterModule fresh(const std::string& name, const LoraTarget& target, Memory& memory) const;
   bool targeted(const std::string& path);
   std::string commonest_kinds() const;
-  static void place(Factors& factors, Memory& memory);
-  static Lora joined(const std::vector<Placed>& parts, Memory& memory);
-  static Lora copied(const std::vector<Placed>& parts, int64_t outputs, const Residence& place);
-  LoraDropout dropout(const std::vector<Placed>& parts, Memory& memory);
-  std::optional<Module> from_files(const std::vector<std::string>& names, const LoraSite& site);
+  LoraDropout dropout(const std::vector<PlacedModule>& parts, Memory& memory);
+  std::optional<AdapterModule> from_files(const std::vector<std::string>& names, const LoraSite& site);
 
   std::optional<LoraConfig> config_;
   ModuleNames names_;
-  std::vector<bool> pattern_used_;         // one a target pattern
-  std::map<std::string, int64_t> kinds_;   // modules that patterns were held against: how many of each kind
-  std::map<std::string, Module> modules_;  // by module path
-  std::map<std::string, Lora> loras_;      // what was handed out, by the path of the first of its modules
-  Tensor draw_;                            // i64 [1]; none without dropout
+  std::vector<bool> pattern_used_;                // one a target pattern
+  std::map<std::string, int64_t> kinds_;          // modules that patterns were held against: how many of each kind
+  std::map<std::string, AdapterModule> modules_;  // by module path
+  std::map<std::string, AdapterOfLayer> layers_;  // handed out, by the path of the first of their modules
+  Tensor draw_;                                   // i64 [1]; none without dropout
   std::shared_ptr<bool> dropout_paused_ = std::make_shared<bool>(false);
   std::vector<std::unique_ptr<Source>> sources_;  // files
 };

@@ -29,27 +29,6 @@ constexpr Names kOfBlock[] = {{"attn_norm", "input_layernorm"},    {"attn_q", "s
                               {"ffn_gate", "mlp.gate_proj"},       {"ffn_up", "mlp.up_proj"},
                               {"ffn_down", "mlp.down_proj"}};
 
-using Column = std::string_view Names::*;
-
-// PREFIX + N. + module + (.weight or .bias), with the names of one column turned to those of the other.
-std::string translated(std::string_view name, Column from, Column to, std::string_view prefix, std::string_view other) {
-  const size_t dot = name.rfind('.');
-  if (dot == name.npos || (name.substr(dot) != ".weight" && name.substr(dot) != ".bias")) return "";
-  const std::string_view suffix = name.substr(dot);
-  std::string_view module = name.substr(0, dot);
-  for (const Names& row : kOfModel)
-    if (row.*from == module) return fmt::format("{}{}", row.*to, suffix);
-  if (!module.starts_with(prefix)) return "";
-  module.remove_prefix(prefix.size());
-  const size_t digits = std::min(module.find_first_not_of("0123456789"), module.size());
-  if (digits == 0 || digits == module.size() || module[digits] != '.') return "";
-  for (const Names& row : kOfBlock)
-    if (row.*from == module.substr(digits + 1))
-      return fmt::format("{}{}.{}{}", other, module.substr(0, digits), row.*to, suffix);
-  return "";
-}
-
-constexpr std::string_view kGgufBlock = "blk.", kTransformersBlock = "model.layers.";
 constexpr const char* kArchitecture = "general.architecture";
 
 // Copies row to_row(head, i) of each head of the result from row i of w's.
@@ -119,9 +98,8 @@ class Facts {
     return found->second.shape[0];
   }
 
-  // What stretches positions, as llama.cpp reads it (llama_model_base::load_hparams): factors of frequencies in a
-  // tensor (Llama 3), and one for all of them, which is linear unless a type is named, had another key once, and is
-  // none if 0.
+  // The scaling of positions as llama.cpp reads it (llama_model_base::load_hparams): a tensor with a factor for each
+  // frequency (Llama 3), or one factor, which is linear unless a type is named, had another key once, and is none if 0.
   nlohmann::ordered_json rope_scaling(int64_t head_dim) const {
     const std::string kind = metadata_.text_or(key("rope.scaling.type"), "linear");
     const char* const factor_key =
@@ -140,8 +118,8 @@ class Facts {
     return {{"rope_type", kind}, {"factor", factor}};
   }
 
-  // What the factors come from. llama.cpp's converter leaves it out, Wick writes three numbers of the four that a Llama
-  // 3 config has; in all published models these are the defaults here. The fourth is found, and all factors are
+  // The four numbers of a Llama 3 config that give the factors. llama.cpp's converter writes none of them, Wick three;
+  // in all published models these have the defaults below. The fourth is computed from the factors, and all are
   // checked.
   nlohmann::ordered_json llama3_scaling(int64_t head_dim) const {
     const double low = metadata_.number_or(key(kLowFrequencyKey), 1);
@@ -193,17 +171,47 @@ class Facts {
 
 }  // namespace
 
-std::string transformers_name(const std::string& name) {
-  return translated(name, &Names::gguf, &Names::transformers, kGgufBlock, kTransformersBlock);
+// PREFIX N. + module + (.weight or .bias)
+std::string gguf_name(const std::string& transformers_name) {
+  constexpr std::string_view kBlock = "model.layers.";
+  const std::string_view name = transformers_name;
+  const size_t dot = name.rfind('.');
+  if (dot == name.npos || (name.substr(dot) != ".weight" && name.substr(dot) != ".bias")) return "";
+  const std::string_view suffix = name.substr(dot);
+  std::string_view module = name.substr(0, dot);
+  for (const Names& row : kOfModel)
+    if (row.transformers == module) return fmt::format("{}{}", row.gguf, suffix);
+  if (!module.starts_with(kBlock)) return "";
+  module.remove_prefix(kBlock.size());
+  const size_t digits = std::min(module.find_first_not_of("0123456789"), module.size());
+  if (digits == 0 || digits == module.size() || module[digits] != '.') return "";
+  for (const Names& row : kOfBlock)
+    if (row.transformers == module.substr(digits + 1))
+      return fmt::format("blk.{}.{}{}", module.substr(0, digits), row.gguf, suffix);
+  return "";
 }
-std::string gguf_name(const std::string& name) {
-  return translated(name, &Names::transformers, &Names::gguf, kTransformersBlock, kGgufBlock);
+
+TensorSource gguf_model_source(const std::filesystem::path& path) {
+  const auto file = std::make_shared<const GgufFile>(GgufFile::open(path));
+  TensorSource source = gguf_source(file);
+  source.find = [find = source.find, file](const std::string& name, const Shape& wanted) {
+    std::optional<StoredTensor> found = find(name, wanted);
+    const int64_t heads = found ? heads_of_pairs(file->metadata(), name) : 0;
+    if (heads > 0) {
+      found->bytes = {};
+      found->load = [load = found->load, heads](Memory& memory) {
+        return pairs_to_halves(load(host_memory()), heads).to(memory);
+      };
+    }
+    return found;
+  };
+  return renamed(source, gguf_name);
 }
 
 std::string config_json(const GgufFile& file) { return Facts(file).config().dump(2); }
 
 int64_t heads_of_pairs(const GgufMetadata& metadata, const std::string& name) {
-  if (!name.starts_with(kGgufBlock) || metadata.text_or(kArchitecture, "") != "llama") return 0;
+  if (!name.starts_with("blk.") || metadata.text_or(kArchitecture, "") != "llama") return 0;
   const bool q = name.ends_with(".attn_q.weight") || name.ends_with(".attn_q.bias");
   const bool k = name.ends_with(".attn_k.weight") || name.ends_with(".attn_k.bias");
   if (!q && !k) return 0;

@@ -10,11 +10,11 @@ Linear::Linear(const Scope& s, const LoraTarget& target, bool bias)
     : Linear(s.load("weight", {target.out, target.in}), bias ? s.load("bias", {target.out}) : Tensor(),
              s.adapt(target)) {}
 
-Linear::Linear(Tensor weight, Tensor bias, std::optional<Lora> lora)
-    : Linear(StackedTensor{std::move(weight), {}}, StackedTensor{std::move(bias), {}}, std::move(lora)) {}
+Linear::Linear(Tensor weight, Tensor bias, AdapterOfLayer adapter)
+    : Linear(StackedTensor{std::move(weight), {}}, StackedTensor{std::move(bias), {}}, std::move(adapter)) {}
 
-Linear::Linear(StackedTensor weight, StackedTensor bias, std::optional<Lora> lora)
-    : weight_(std::move(weight)), bias_(std::move(bias)), lora_(std::move(lora)) {}
+Linear::Linear(StackedTensor weight, StackedTensor bias, AdapterOfLayer adapter)
+    : weight_(std::move(weight)), bias_(std::move(bias)), adapter_(std::move(adapter)) {}
 
 Linear Linear::pointwise(const Scope& s, int64_t in, int64_t out) {
   return Linear(s, LoraTarget{in, out, 1, /*conv=*/true}, /*bias=*/true);
@@ -53,23 +53,23 @@ Tensor Linear::apply(const Tensor& x, const Tensor& residual, bool ends_block) c
   }
   const auto joined = [](const StackedTensor& t) { return t.parts.empty() ? t.whole : stacked(t.whole, t.parts); };
   const Tensor weight = joined(weight_), bias = joined(bias_);
-  return lora_ ? lora_linear(x, weight, bias, *lora_, residual, ends_block)
-               : linear(x, weight, bias, residual, ends_block);
+  return adapter_ ? adapter_->linear(x, weight, bias, residual, ends_block)
+                  : linear(x, weight, bias, residual, ends_block);
 }
 
 Tensor Linear::gated(const Tensor& x) const {
   if (Tape::active() || !parts_.empty() || !weight_.parts.empty()) return swiglu((*this)(x));
-  return lora_ ? lora_gated_linear(x, weight_.whole, bias_.whole, *lora_) : gated_linear(x, weight_.whole, bias_.whole);
+  return adapter_ ? adapter_->gated_linear(x, weight_.whole, bias_.whole) : gated_linear(x, weight_.whole, bias_.whole);
 }
 
 Conv::Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv)
     : weight_(s.load_conv("weight", {out, in, kernel, kernel})),
       bias_(s.load("bias", {out})),
       conv_(conv),
-      lora_(s.adapt(LoraTarget{in, out, kernel, /*conv=*/true})) {}
+      adapter_(s.adapt(LoraTarget{in, out, kernel, /*conv=*/true})) {}
 
 Tensor Conv::operator()(const Tensor& x) const {
-  return lora_ ? lora_conv2d(x, weight_, bias_, conv_, *lora_) : conv2d(x, weight_, bias_, conv_);
+  return adapter_ ? adapter_->conv2d(x, weight_, bias_, conv_) : conv2d(x, weight_, bias_, conv_);
 }
 
 GroupNorm::GroupNorm(const Scope& s, int64_t channels, int group_count, float epsilon)

@@ -8,8 +8,8 @@
 
 namespace wick {
 
-// y [..., out] = x [..., in] W^T + b + residual [..., out], plus the LoRA that the Scope's adapter has for it. One
-// Linear serves frozen and trainable weights.
+// y [..., out] = x [..., in] W^T + b + residual [..., out], plus what the Scope's adapter has for it. One Linear
+// serves frozen and trainable weights.
 class Linear {
  public:
   struct Output {  // of one of several linears
@@ -18,26 +18,26 @@ class Linear {
   };
 
   Linear(const Scope& s, int64_t in, int64_t out, bool bias = true);
-  Linear(Tensor weight, Tensor bias, std::optional<Lora> lora = {});  // without a checkpoint
+  Linear(Tensor weight, Tensor bias, AdapterOfLayer adapter = nullptr);  // without a checkpoint
   // A 1x1 convolution: on channels-last images it is a linear, and only files know the difference.
   static Linear pointwise(const Scope& s, int64_t in, int64_t out);
-  // The linears of these names, which have the same input: one, with their outputs side by side. (Where their weights
-  // are kept in different types, as in some GGUF files, it is several in one.)
+  // One linear for those of these names, which have the same input, with their outputs side by side. (Where their
+  // weights are kept in different types, as in some GGUF files, it is several in one.)
   static Linear side_by_side(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias = true);
   Tensor operator()(const Tensor& x, const Tensor& residual = {}) const { return apply(x, residual, false); }
-  // The same as the end of a block under checkpoint(), which does not need it when it runs again.
+  // The same as the end of a block under checkpoint(): its output is not computed when the block runs again.
   Tensor last(const Tensor& x, const Tensor& residual) const { return apply(x, residual, /*ends_block=*/true); }
-  // swiglu of it, in one operation where no gradients are wanted.
+  // SwiGLU of its output: one operation where no gradients are wanted.
   Tensor gated(const Tensor& x) const;
 
  private:
   Tensor apply(const Tensor& x, const Tensor& residual, bool ends_block) const;
   Linear(const Scope& s, const LoraTarget& target, bool bias);
   Linear(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias);
-  Linear(StackedTensor weight, StackedTensor bias, std::optional<Lora> lora);
+  Linear(StackedTensor weight, StackedTensor bias, AdapterOfLayer adapter);
   StackedTensor weight_, bias_;
-  std::optional<Lora> lora_;
-  std::vector<Linear> parts_;  // instead of all that, where they do not stack
+  AdapterOfLayer adapter_;
+  std::vector<Linear> parts_;  // instead of the above, where they do not stack
 };
 
 class Conv {  // 3x3 and wider
@@ -48,7 +48,7 @@ class Conv {  // 3x3 and wider
  private:
   Tensor weight_, bias_;
   Conv2d conv_;
-  std::optional<Lora> lora_;
+  AdapterOfLayer adapter_;
 };
 
 inline Conv2d same_padding(int kernel) {

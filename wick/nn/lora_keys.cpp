@@ -3,30 +3,6 @@
 namespace wick {
 namespace {
 
-struct Suffix {
-  std::string_view text;
-  LoraFactor factor;
-};
-
-// How writers spell one factor of a plain LoRA (lora_formats: kohya, PEFT, diffusers before and after 0.20).
-constexpr Suffix kSuffixes[] = {
-    {".lora_down.weight", LoraFactor::down},
-    {".lora_up.weight", LoraFactor::up},
-    {".alpha", LoraFactor::alpha},
-    {".lora_A.weight", LoraFactor::down},
-    {".lora_B.weight", LoraFactor::up},
-    {".lora_A.default.weight", LoraFactor::down},
-    {".lora_B.default.weight", LoraFactor::up},
-    {".lora_A", LoraFactor::down},
-    {".lora_B", LoraFactor::up},
-    {"_lora.down.weight", LoraFactor::down},
-    {"_lora.up.weight", LoraFactor::up},
-    {".lora.down.weight", LoraFactor::down},
-    {".lora.up.weight", LoraFactor::up},
-    {".lora_linear_layer.down.weight", LoraFactor::down},
-    {".lora_linear_layer.up.weight", LoraFactor::up},
-};
-
 struct Algorithm {
   std::string_view mark, name;
   bool at_end = false;  // else the mark may stand anywhere
@@ -54,10 +30,21 @@ constexpr Algorithm kOtherAlgorithms[] = {
 
 }  // namespace
 
-std::optional<LoraKey> parse_lora_key(std::string_view key) {
-  for (const Suffix& suffix : kSuffixes)
-    if (key.ends_with(suffix.text) && key.size() > suffix.text.size())
-      return LoraKey{key.substr(0, key.size() - suffix.text.size()), suffix.factor};
+const std::vector<const AdapterAlgorithm*>& adapter_algorithms() {
+  static const std::vector<const AdapterAlgorithm*> all = {&lora_algorithm()};
+  return all;
+}
+
+std::optional<AdapterKey> parse_adapter_key(std::string_view key) {
+  const auto module_before = [key](std::string_view suffix) {
+    return key.ends_with(suffix) ? key.substr(0, key.size() - suffix.size()) : std::string_view();
+  };
+  for (const AdapterAlgorithm* algorithm : adapter_algorithms())
+    for (size_t i = 0; i < algorithm->factors().size(); ++i)
+      for (const std::string_view suffix : algorithm->factors()[i].suffixes)
+        if (const std::string_view module = module_before(suffix); !module.empty())
+          return AdapterKey{module, algorithm->factors()[i].name, algorithm, i};
+  if (const std::string_view module = module_before(".alpha"); !module.empty()) return AdapterKey{module, "alpha"};
   return {};
 }
 

@@ -21,13 +21,13 @@ bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
 
-// What a backslash may stand before: Python and PCRE2 take these alike.
+// The characters that a backslash may precede: Python and PCRE2 take these alike.
 bool is_common_escape(char c) {
   return (c > ' ' && c < 127 && !is_name_character(c)) || c == '_' || c == '-' ||
          std::string_view("dDwWsSbBAfnrtv").find(c) != std::string_view::npos;
 }
 
-bool is_common_group(std::string_view after) {  // what follows "("
+bool is_common_group(std::string_view after) {  // `after` follows "("
   if (after.starts_with('*')) return false;
   if (!after.starts_with('?')) return true;
   constexpr std::string_view kKinds[] = {"?:", "?=", "?!", "?<=", "?<!"};

@@ -10,8 +10,8 @@ namespace wick {
 // A Python regular expression that fits a name if it fits all of it, or all behind one of its dots: re.match of
 // "(.*\.)?(PATTERN)$", which is get_pattern_key of peft/utils/other.py.
 //
-// It comes from anybody's file: what PCRE2 reads otherwise than Python is refused, and so is a match that takes too
-// many steps.
+// It comes from an untrusted file: a pattern that PCRE2 reads otherwise than Python is refused, and so is a match that
+// takes too many steps.
 class NamePattern {
  public:
   // `where` names file and setting in errors.
@@ -23,7 +23,7 @@ class NamePattern {
  private:
   struct Regex;
   std::string pattern_, where_;
-  std::shared_ptr<const Regex> regex_;  // none of a plain one, which is held against names by hand
+  std::shared_ptr<const Regex> regex_;  // none for a plain one, which is matched by hand
 };
 
 }  // namespace wick

@@ -48,8 +48,8 @@ void Scope::check_base(const LoraTarget& target) const {
   if (adapter_) adapter_->check_base(site(target));
 }
 
-std::optional<Lora> Scope::adapt(const std::vector<LoraSite>& sites) const {
-  return adapter_ ? adapter_->match(sites, place()) : std::nullopt;
+AdapterOfLayer Scope::adapt(const std::vector<LoraSite>& sites) const {
+  return adapter_ ? adapter_->match(sites, place()) : nullptr;
 }
 
 }  // namespace wick

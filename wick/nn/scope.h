@@ -1,4 +1,4 @@
-// Where a layer finds its weights: a path in a model, the Weights under it, and perhaps an Adapter.
+// The source of a layer's weights: a path in a model, the Weights under it, and perhaps an Adapter.
 //
 //   Linear to_q{s / "to_q", d, d};
 //
@@ -28,14 +28,14 @@ class Scope {
   Tensor load(const std::string& name, const Shape& shape) const;
   StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;
-  // x in the dtype that this model computes in: what every model does to its inputs.
+  // x in the dtype in which this model computes, as every model converts its inputs.
   Tensor activation(const Tensor& x) const;
   const Weights& weights() const { return weights_; }
   const Residence& place() const { return weights_.place(); }
   LoraSite site(const LoraTarget& target) const;  // the module at this path
-  // What an adapter adds to the module at this path, if one does, or to several that share their input.
-  std::optional<Lora> adapt(const LoraTarget& target) const { return adapt({site(target)}); }
-  std::optional<Lora> adapt(const std::vector<LoraSite>& sites) const;
+  // The adapter of the module at this path, or of several that share their input; null if there is none.
+  AdapterOfLayer adapt(const LoraTarget& target) const { return adapt({site(target)}); }
+  AdapterOfLayer adapt(const std::vector<LoraSite>& sites) const;
   // For modules that are not adapted (Adapter::check_base).
   void check_base(const LoraTarget& target) const;
 

@@ -25,7 +25,7 @@ void check_heads(const char* op, const Tensor& x, int64_t heads, int count) {
         "{}: the width of {} does not split into {} times {} heads", op, x.shape(), count, heads);
 }
 
-// Attention computed, with what backward needs of it.
+// Attention, computed, and the tensors that backward needs.
 struct Attended {
   Tensor q, k, v, ranges;
   bool causal;

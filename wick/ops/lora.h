@@ -9,8 +9,8 @@
 
 namespace wick {
 
-// The LoRA of one linear, or of several that share x and lie side by side in one: see LoraFactors in backend.h. What is
-// computed with may be a copy of a factor in another dtype; the gradient is the factor's, in f32.
+// The LoRA of one linear, or of several that share x and lie side by side in one: see LoraFactors in backend.h. Kernels
+// may read a copy of a factor in another dtype; the gradient is the factor's, in f32.
 struct LoraPart {
   Input down, up;    // the factors [R, ...] and [N, R]: where gradients go
   Tensor up_values;  // [N, R]; those of down are rows of Lora::down
@@ -20,8 +20,8 @@ struct LoraPart {
 struct LoraDropout {
   float p = 0;
   uint64_t seed = 0;
-  Tensor draw;                              // i64 [1] beside the factors; whoever trains writes it
-  std::shared_ptr<const bool> paused = {};  // none is dropped while it is true; whoever validates sets it
+  Tensor draw;                              // i64 [1] beside the factors; the trainer writes it
+  std::shared_ptr<const bool> paused = {};  // no element is dropped while it is true, in validation
 
   bool is_on() const { return p > 0 && !(paused && *paused); }
 };

@@ -32,7 +32,7 @@ Tensor total(const Tensor& losses, const Tensor& weights) {
   return loss;
 }
 
-// Rows of gradients times what their losses count for in the end.
+// Rows of gradients times the weights of their losses in the sum.
 Tensor weighted(const Tensor& gradients, const Tensor& weights, const Tensor& dloss) {
   return product(gradients, reshape(product(weights, dloss, DType::f32), {-1, 1}), gradients.dtype());
 }

@@ -1,4 +1,4 @@
-// What training minimises: one f32 of shape [1].
+// Losses: one f32 of shape [1].
 #pragma once
 
 #include "wick/autograd/tape.h"
@@ -7,8 +7,8 @@ namespace wick {
 
 Tensor mse_loss(const Tensor& prediction, const Tensor& target);  // mean of squares; target is a constant
 
-// The tokens that should come, and how much each of them counts: both [N] and beside the model, so that a captured step
-// sees those of its time.
+// The target tokens and the weight of each: both [N] and on the model's device, so that a replayed step reads their
+// values at that time.
 struct TokenTargets {
   Tensor ids;      // i64, below the size of the vocabulary; a negative one (-100 by custom) is ignored
   Tensor weights;  // f32, 0 where ignored

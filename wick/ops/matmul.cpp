@@ -52,7 +52,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor
     return y;
   };
   const Saved saved_x(x);
-  const Tensor none = w.detached();  // a constant stands in for what is not there
+  const Tensor none = w.detached();  // a constant stands in for an absent tensor
   const Input b(bias ? bias : none), r(residual ? residual : none);
   const auto gradient = [=, x = Input(x), saved_x = w.tracked() ? saved_x : Saved()](const Tensor& dy, Grads& grads) {
     grads.add(r, dy);

@@ -20,7 +20,7 @@ void check_modulation(const char* op, const Tensor& x, const Modulated& m) {
 Tensor gradient_of(const Tensor& x) { return x.tracked() ? Input(x).empty() : Tensor(); }
 Tensor gradient_of(const Input& x) { return x.tracked() ? x.room() : Tensor(); }
 
-// The identity of an optional input: `x`, whose own is dropped, stands in for none.
+// The identity of an optional input; a detached x stands in for an absent one.
 Input identity(const Tensor& optional, const Tensor& x) { return optional ? optional : x.detached(); }
 
 Modulation views(const Modulated& m) { return {m.scale, m.shift}; }

@@ -8,8 +8,8 @@
 namespace wick {
 
 // x [B, T, H, D]: each pair (a, b) of features becomes (a cos - b sin, a sin + b cos). cos and sin are f32, [T, D/2] or
-// [B, T, D/2], and get no gradient. backend.h says which features make a pair. With `heads` that many of H, the first,
-// are turned and the others left as they are. An x that is moved here and nobody else's is turned in place.
+// [B, T, D/2], and get no gradient. backend.h says which features make a pair. With `heads` only the first that many
+// of H are turned. An x that is moved here and shares its storage with no other tensor is turned in place.
 Tensor rope(Tensor x, const Tensor& cos, const Tensor& sin, RopePairs pairs, std::optional<int64_t> heads = {});
 
 }  // namespace wick

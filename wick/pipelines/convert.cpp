@@ -56,7 +56,7 @@ Entries facts_of(const LlamaConfig& c, const std::string& name) {
   return entries;
 }
 
-// The tokenizer, and the ids that end an answer by the model's config alone.
+// The tokenizer, with the ids that end an answer only by the model's config.
 TokenizerArrays arrays_of(const fs::path& folder, const LlamaConfig& config) {
   TokenizerArrays arrays = Tokenizer::load(folder, /*with_scores=*/true).arrays(config.vocab);
   for (const int64_t id : config.eos_ids) {
@@ -78,7 +78,7 @@ Entries metadata_of_folder(const fs::path& folder, const LlamaConfig& config) {
   return entries;
 }
 
-// But for what is about the file, not the model.
+// All metadata but that about the file itself.
 Entries metadata_of_gguf(const GgufFile& file) {
   Entries entries;
   for (const auto& entry : file.metadata().entries())
@@ -86,7 +86,7 @@ Entries metadata_of_gguf(const GgufFile& file) {
   return entries;
 }
 
-// Of the numbers that blocks begin or end with, which scale the others.
+// Whether an f16, here a scale of a block, is infinite or NaN.
 bool is_infinite_half(uint16_t bits) { return (bits & 0x7c00) == 0x7c00; }
 
 template <class Block>
@@ -113,7 +113,7 @@ bool holds_finite(const Tensor& w) {
   return finite;
 }
 
-// In the file's number of types (llama.h, enum llama_ftype): that of most elements of matrices.
+// The file's type number (llama.h, enum llama_ftype): the type of most elements of matrices.
 uint32_t file_type(const std::vector<GgufEntry>& tensors) {
   std::map<DType, int64_t> elements;
   for (const GgufEntry& tensor : tensors)
@@ -127,9 +127,9 @@ uint32_t file_type(const std::vector<GgufEntry>& tensors) {
 
 class Conversion {
  public:
-  Conversion(fs::path from, const ConvertOptions& options)
-      : from_(std::move(from)), options_(options), config_(LlamaConfig::read(from_)), weights_(Weights::open(from_)) {
-    if (GgufFile::is_gguf(from_)) gguf_ = GgufFile::open(from_);
+  Conversion(const Checkpoint& from, const ConvertOptions& options)
+      : from_(from), options_(options), config_(LlamaConfig::read(from)), weights_(from.weights()) {
+    if (from.is_gguf()) gguf_ = GgufFile::open(from.path());
     if (const auto factors = rope_factors()) tensors_.push_back(*factors);
     for (const auto& [name, shape] : llama_tensors(config_)) {
       const DType dtype = dtype_of(name, shape);
@@ -140,8 +140,8 @@ class Conversion {
   }
 
   void write(const fs::path& to) {
-    Entries entries = gguf_ ? metadata_of_gguf(*gguf_) : metadata_of_folder(from_, config_);
-    facts_ = GgufMetadata(from_.string(), entries);
+    Entries entries = gguf_ ? metadata_of_gguf(*gguf_) : metadata_of_folder(from_.path(), config_);
+    facts_ = GgufMetadata(from_.name(), entries);
     const auto put = [&](const char* key, uint32_t value) {
       std::erase_if(entries, [&](const auto& entry) { return entry.first == key; });
       entries.insert(entries.begin() + 1, {key, value});
@@ -158,25 +158,23 @@ class Conversion {
     if (shape.rank() == 1) return DType::f32;
     const DType dtype = options_.dtype.value_or(stored);
     check(!options_.edits.contains(name) || !is_block(dtype) || can_quantize_to(dtype),
-          "{}: {} is {}, to which Wick does not quantise; choose another --dtype", from_.string(), name,
-          name_of(dtype));
+          "{}: {} is {}, to which Wick does not quantise; choose another --dtype", from_.name(), name, name_of(dtype));
     return dtype;
   }
 
   Tensor tensor(const std::string& name, const Shape& shape, DType dtype) const {
     Tensor w = weights_.read(name, shape);
-    check(holds_finite(w), "{}: {} holds values that are not finite numbers: the model is damaged", from_.string(),
-          name);
+    check(holds_finite(w), "{}: {} holds values that are not finite numbers: the model is damaged", from_.name(), name);
     if (const auto edit = options_.edits.find(name); edit != options_.edits.end())
       w = edit->second(cast(w, DType::f32));
     w = cast(w, dtype);
-    check(holds_finite(w), "{}: {} has values too large for {}; choose f32 or bf16", from_.string(), name,
+    check(holds_finite(w), "{}: {} has values too large for {}; choose f32 or bf16", from_.name(), name,
           name_of(dtype));
     const int64_t heads = heads_of_pairs(facts_, gguf_name(name));
     return heads > 0 ? halves_to_pairs(w, heads) : w;
   }
 
-  // As a GGUF file has them, or of a Llama 3 config.
+  // The factors of a GGUF file, or of a Llama 3 config.
   std::optional<GgufEntry> rope_factors() const {
     if (gguf_ && gguf_->tensors().contains(kRopeFactors)) {
       const Tensor factors = cast(gguf_->load(kRopeFactors), DType::f32);
@@ -188,18 +186,18 @@ class Conversion {
     return GgufEntry{kRopeFactors, DType::f32, shape, [=] { return Tensor::of(factors, shape); }};
   }
 
-  fs::path from_;
+  const Checkpoint& from_;
   const ConvertOptions& options_;
   LlamaConfig config_;
   Weights weights_;
   std::optional<GgufFile> gguf_;
   std::vector<GgufEntry> tensors_;
-  GgufMetadata facts_;  // of what is written
+  GgufMetadata facts_;  // of the file that is written
 };
 
 }  // namespace
 
-void convert_to_gguf(const fs::path& from, const fs::path& to, const ConvertOptions& options) {
+void convert_to_gguf(const Checkpoint& from, const fs::path& to, const ConvertOptions& options) {
   Conversion(from, options).write(to);
 }
 

@@ -1,33 +1,31 @@
 // A language model as a GGUF file, with its tokenizer in it, as llama.cpp and its kin read them.
 //
-// Of SentencePiece's tokenizers such a file has one rule for the space before a text: it is put there, whether or not
-// the text begins with one, and behind control tokens. A tokenizer.json may say otherwise (Mistral's of version 0.3
-// does); then texts that begin with a space have other ids there than here.
+// Such a file has one rule for the space before a text of SentencePiece's tokenizers: it is put there, whether or not
+// the text begins with one, and behind control tokens. A tokenizer.json may say otherwise (that of Mistral 0.3 does);
+// then texts that begin with a space have other ids there than here.
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <optional>
 #include <string>
 
-#include "wick/core/tensor.h"
+#include "wick/nn/checkpoint.h"
 
 namespace wick {
 
 struct ConvertOptions {
-  // Of matrices and tables, to be multiplied with: f32, f16, bf16, q8_0 or q4_0; unless given as they are stored.
-  // Vectors (norms, biases) are f32 in any case.
+  // The type of matrices and tables: f32, f16, bf16, q8_0 or q4_0; unless given, each is stored as it is. Vectors
+  // (norms, biases) are always f32.
   std::optional<DType> dtype;
-  // What becomes of matrices, by transformers' names; from f32 and to f32.
+  // Changes to matrices, by transformers' names; from f32 and to f32.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits;
 };
 
-// `from` is a transformers folder or a GGUF file, of which all else that it says of its model is kept. One tensor is in
-// memory at a time. Written atomically, and the bytes depend only on the model and the options. Throws Error, before
-// anything is written, if a tensor is missing, has another shape than the config tells, or cannot be of that type, if
-// the folder has no tokenizer or one that a GGUF cannot hold, and for sliding windows of Qwen, which no GGUF knows.
-void convert_to_gguf(const std::filesystem::path& from, const std::filesystem::path& to,
-                     const ConvertOptions& options = {});
+// `from` is a transformers folder or a GGUF file, whose other metadata about the model is kept. One tensor is in memory
+// at a time. Written atomically, and the bytes depend only on the model and the options. Throws Error, before anything
+// is written, if a tensor is missing, has a shape that the config does not give, or cannot be of that type, if the
+// folder has no tokenizer or one that a GGUF cannot hold, and for sliding windows of Qwen, which GGUF does not know.
+void convert_to_gguf(const Checkpoint& from, const std::filesystem::path& to, const ConvertOptions& options = {});
 
 }  // namespace wick

@@ -9,7 +9,7 @@ constexpr const char* kChatTemplate = "tokenizer.chat_template";
 
 std::string key(const char* name) { return fmt::format("tokenizer.ggml.{}", name); }
 
-// Calls f(name, member) with what is an id, and with what is a flag, of each kind that both directions know.
+// for_ids calls f(key, member) for every token id that reader and writer share, for_flags for every bool.
 template <class Arrays, class F>
 void for_ids(Arrays& arrays, const F& f) {
   f("bos_token_id", arrays.bos_token_id);

@@ -9,14 +9,14 @@
 
 namespace wick {
 
-Tokenizer load_tokenizer(const std::filesystem::path& path) {
-  if (!GgufFile::is_gguf(path)) return Tokenizer::load(path);
-  return Tokenizer::from_arrays(tokenizer_arrays(GgufFile::open(path).metadata()), path.string());
+Tokenizer load_tokenizer(const Checkpoint& model) {
+  if (!model.is_gguf()) return Tokenizer::load(model.path());
+  return Tokenizer::from_arrays(tokenizer_arrays(GgufFile::open(model.path()).metadata()), model.name());
 }
 
-LanguageModel LanguageModel::load(const std::filesystem::path& path, const LlamaOptions& options) {
-  Tokenizer tokenizer = load_tokenizer(path);  // first: it is quickly told if something is wrong with it
-  return {Llama::load(path, options), std::move(tokenizer)};
+LanguageModel LanguageModel::load(const Checkpoint& files, const LlamaOptions& options) {
+  Tokenizer tokenizer = load_tokenizer(files);  // first: its errors are found quickly
+  return {Llama::load(files, options), std::move(tokenizer)};
 }
 
 std::vector<int64_t> LanguageModel::stop_ids() const {

@@ -31,12 +31,12 @@ TextDecoder::TextDecoder(const Llama& model, int64_t context)
 }
 
 void TextDecoder::rehearse(const Llama& model, size_t tokens) {
-  constexpr int64_t kMost = 512;  // more would hold up the weights
+  constexpr int64_t kMost = 512;  // more would delay the weights
   const int64_t count = std::clamp<int64_t>(int64_t(tokens), 1, std::min(kMost, model.config().positions));
   TextDecoder(model, count).read(std::vector<int64_t>(size_t(count), 0));
 }
 
-// What it allocates lies apart from what outlives it, so that a captured step may have it again.
+// Its allocations lie apart from tensors that outlive it, so that a captured step may reuse them.
 void TextDecoder::compute(const Tensor& ids, const TokenPlan& plan, bool wants_logits) {
   const Arena arena(memory_);
   const Tensor last = model_.last(ids, plan, &cache_);
@@ -64,7 +64,7 @@ void TextDecoder::step() {
     plan_ = std::make_unique<TokenPlan>(cache_.extend({1}));
   }
   const auto work = [this] { compute(id_, *plan_, /*wants_logits=*/true); };
-  // Kernels are chosen and libraries set up before anything is recorded.
+  // Kernels are chosen and libraries set up before a step is recorded.
   if (++steps_ == 2) replay_ = logits_.backend().capture(work);
   replay_ ? replay_->run() : work();
 }

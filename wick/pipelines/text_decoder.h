@@ -1,4 +1,4 @@
-// One text that a language model reads and goes on with, where the model is.
+// Decoding of one text by a language model, on the model's device.
 #pragma once
 
 #include <memory>
@@ -9,20 +9,20 @@
 
 namespace wick {
 
-// All of it is enqueued, and nobody waits but who asks for a result. The token that step() runs lies on the device: the
-// likeliest behind what was run last, or what put() says. So a text goes on there by itself, ahead of those who read
-// it.
+// All work is enqueued, and only the results' readers wait. The token that step() runs lies on the device: the
+// likeliest one after the last token run, or the one that put() sets. So decoding goes on there by itself, ahead of its
+// readers.
 //
-// A step is captured where the backend can: the first is computed call by call, the second is recorded, and from then
-// on the record is replayed. The bits are the same.
+// A step is captured as a graph where the backend can: the first runs call by call, the second is recorded, and later
+// ones replay the record. The bits are the same.
 class TextDecoder {
  public:
-  static constexpr int64_t kPiece = 4096;  // tokens of a prompt at a time, which bounds what its activations take
+  static constexpr int64_t kPiece = 4096;  // tokens of a prompt per prefill chunk, which bounds its activations
 
   // `context` tokens at most. The model is borrowed.
   TextDecoder(const Llama& model, int64_t context);
 
-  // What LlamaOptions::rehearse may do before a prompt of so many tokens.
+  // The computation for LlamaOptions::rehearse before a prompt of this many tokens.
   static void rehearse(const Llama& model, size_t tokens);
 
   int64_t context() const { return cache_.capacity(); }
@@ -34,10 +34,10 @@ class TextDecoder {
   void step();
   void put(int64_t id);
 
-  // Behind what was run last, as it is now enqueued.
+  // The result after the last token enqueued so far.
   struct Likeliest {
     int64_t id;   // the first of equals
-    float logit;  // NaN if one is
+    float logit;  // NaN if any logit is
   };
   class Pending {
    public:
@@ -56,8 +56,8 @@ class TextDecoder {
   const Llama& model_;
   Memory& memory_;
   KvCache cache_;
-  Tensor next_;                      // bytes: the likeliest token, and its logit
-  Tensor id_, largest_;              // parts of it, i64 [1, 1] and f32 [1]
+  Tensor next_;                      // bytes: the likeliest token and its logit
+  Tensor id_, largest_;              // parts of next_, i64 [1, 1] and f32 [1]
   Tensor logits_;                    // f32 [1, vocabulary]
   std::unique_ptr<TokenPlan> plan_;  // of a step
   int64_t steps_ = 0;

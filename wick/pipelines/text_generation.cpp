@@ -53,7 +53,7 @@ std::string StopFilter::push(std::string_view text) {
       found_ = true;
     }
   }
-  // Else the longest end of the text that some stop begins with waits for what follows.
+  // Otherwise the longest end of the text that begins some stop waits for more text.
   if (!found_)
     for (const std::string& stop : stops_)
       for (size_t n = std::min(stop.size() - 1, held_.size()); n > 0; --n)
@@ -68,13 +68,13 @@ std::string StopFilter::push(std::string_view text) {
 
 std::string StopFilter::finish() { return std::exchange(held_, ""); }
 
-// The tokens of an answer, one after the other. A device goes on with the likeliest before anybody knows it.
+// The tokens of an answer in turn. A device goes on with the likeliest one before the host has read it.
 class Generator::Draws {
  public:
   Draws(TextDecoder& decoder, const Sampling& sampling, bool ahead)
       : decoder_(decoder), sampler_(sampling), greedy_(sampling.greedy()), ahead_(ahead && greedy_) {}
 
-  // `more`: another may follow, unless this one ends the answer.
+  // `more`: another token may follow, unless this one ends the answer.
   int64_t next(std::span<const int64_t> text, bool more) {
     if (!greedy_) return sampler_(decoder_.logits(), text);
     const TextDecoder::Pending pending = decoder_.likeliest();
@@ -83,7 +83,7 @@ class Generator::Draws {
     TokenSampler::check_highest(logit);
     return id;
   }
-  // What next() gave is run.
+  // Runs the token that next() gave.
   void go_on(int64_t id) {
     if (ahead_) return;
     if (!greedy_) decoder_.put(id);
@@ -96,7 +96,7 @@ class Generator::Draws {
   bool greedy_, ahead_;
 };
 
-// Keeps what the prompt has in common with the text before, and runs the rest of it: how much was kept.
+// Keeps the prompt's common prefix with the text before, and runs the rest of it. Returns the tokens kept.
 int64_t Generator::read(const std::vector<int64_t>& prompt) {
   // At least the last token runs, for its logits.
   const auto common = std::mismatch(prompt.begin(), prompt.end() - 1, seen_.begin(), seen_.end());

@@ -11,8 +11,7 @@
 
 namespace wick {
 
-// What a tokenizer makes of ids, one after the other: text as soon as its characters are whole, and at the end the
-// rest.
+// A tokenizer's streaming decode: text as soon as its characters are whole, and the rest at the end.
 struct TextStream {
   std::function<std::string(int64_t id)> push;
   std::function<std::string()> finish;
@@ -20,33 +19,33 @@ struct TextStream {
 
 struct TextRequest {
   std::vector<int64_t> prompt;  // ids, at least one
-  int64_t max_tokens = 256;     // prompt and these fit into the context, or it is an Error,
+  int64_t max_tokens = 256;     // the prompt and these must fit into the context,
   bool until_full = false;      // unless a full context is to end the answer
   Sampling sampling;
-  std::vector<int64_t> stop_ids;   // end the answer, and are no part of it
-  std::vector<std::string> stops;  // likewise, wherever they appear in the text
+  std::vector<int64_t> stop_ids;   // end the answer, and are not part of it
+  std::vector<std::string> stops;  // the same for strings, anywhere in the text
 
-  void check(int64_t context) const;  // throws Error naming what is out of range, or that it does not fit
+  void check(int64_t context) const;  // throws Error for a value out of range, or a request that does not fit
 };
 
 enum class Finish : uint8_t { stop_id, stop_text, max_tokens, full_context, caller };
 const char* name_of(Finish finish);  // "stop", "length" or "cancelled", as servers call them
 
 struct TextAnswer {
-  std::vector<int64_t> ids;  // that were drawn, without the one that ended it
+  std::vector<int64_t> ids;  // drawn ids, without the one that ended the answer
   std::string text;
   Finish finish = Finish::max_tokens;
   int64_t reused = 0;                             // tokens of the prompt that were in the cache already
-  double prompt_seconds = 0, answer_seconds = 0;  // until its first token is known, and from then on
+  double prompt_seconds = 0, answer_seconds = 0;  // until the first token is known, and from then on
 };
 
-// Finds strings in a text that comes in pieces, and holds back what may become one of them.
+// Finds strings in a text that comes in pieces, and holds back text that may begin one of them.
 class StopFilter {
  public:
   explicit StopFilter(std::vector<std::string> stops);
-  std::string push(std::string_view text);  // what certainly stands before any of them
-  std::string finish();                     // what was held back
-  bool found() const { return found_; }     // and then nothing comes any more
+  std::string push(std::string_view text);  // the text that certainly stands before any of them
+  std::string finish();                     // the text held back
+  bool found() const { return found_; }     // after which push() returns nothing
 
  private:
   std::vector<std::string> stops_;
@@ -56,12 +55,12 @@ class StopFilter {
 
 class Generator {
  public:
-  // `context` tokens at most are seen at once, no more than the model has positions. The model is borrowed.
+  // At most `context` tokens are seen at once, no more than the model has positions. The model is borrowed.
   Generator(const Llama& model, int64_t context) : model_(model), decoder_(model, context) {}
 
   // Called with each piece of the answer's text; false ends it.
   using OnText = std::function<bool(std::string_view text)>;
-  // What a prompt has in common with the text before it is not computed again.
+  // A prefix that the prompt shares with the previous text is not computed again.
   TextAnswer operator()(const TextRequest& request, const TextStream& stream, const OnText& on_text = {});
 
   int64_t context() const { return decoder_.context(); }
@@ -72,7 +71,7 @@ class Generator {
 
   const Llama& model_;
   TextDecoder decoder_;
-  std::vector<int64_t> seen_;  // what the decoder has read
+  std::vector<int64_t> seen_;  // the ids that the decoder has read
 };
 
 }  // namespace wick

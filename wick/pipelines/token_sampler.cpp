@@ -11,11 +11,11 @@
 namespace wick {
 namespace {
 
-// Tokens that may come, by weights that are 1 for the likeliest.
+// The possible tokens, by weights that are 1 for the likeliest.
 struct Candidates {
   const std::vector<float>& weights;  // of all tokens
   std::vector<int64_t> ids;
-  size_t sorted = 0;  // so many stand in front, likeliest first
+  size_t sorted = 0;  // this many stand in front, likeliest first
 
   explicit Candidates(const std::vector<float>& all) : weights(all), ids(all.size()) {
     std::iota(ids.begin(), ids.end(), int64_t{0});
@@ -43,7 +43,7 @@ struct Candidates {
     ids.resize(count);
   }
 
-  // Sorts no more than it needs: mostly few tokens have most of the probability.
+  // Sorts no more than needed: mostly few tokens have most of the probability.
   void keep_share(double share) {
     const double wanted = share * total();
     double sum = 0;
@@ -66,7 +66,7 @@ struct Candidates {
       left -= weight(i);
       if (left < 0) return ids[i];
     }
-    // Rounding left something: the last that could come.
+    // Rounding left a remainder: the last possible token gets it.
     return *std::find_if(ids.rbegin(), ids.rend(), [this](int64_t id) { return weights[size_t(id)] > 0; });
   }
 };
@@ -102,9 +102,9 @@ int64_t TokenSampler::operator()(std::vector<float> logits, std::span<const int6
   check_highest(highest);
   if (sampling_.temperature == 0) return likeliest - logits.begin();
 
-  // A device waits for this.
+  // A device is idle during this.
   const float temperature = sampling_.temperature;
-  constexpr int64_t kWork = 2;  // of an exponential, in that of a copy
+  constexpr int64_t kWork = 2;  // cost of an exponential, in copies of an element
   parallel_for(int64_t(logits.size()), kWork * int64_t(logits.size()), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) logits[size_t(i)] = std::exp((logits[size_t(i)] - highest) / temperature);
   });

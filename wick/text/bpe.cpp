@@ -48,7 +48,7 @@ int32_t Bpe::find(std::string_view piece) const {
   return found == pieces_.end() ? Symbol::kNone : found->second;
 }
 
-// Whether U+2581 is a piece and in all others comes first, alone or in a row.
+// Whether U+2581 is a piece, and every other piece has it only at its beginning, alone or repeated.
 bool Bpe::pieces_end_at_spaces() const {
   const auto goes_on = [](std::string_view piece) {
     while (piece.starts_with(kSpacePiece)) piece.remove_prefix(kSpacePiece.size());
@@ -103,7 +103,7 @@ void Bpe::encode_by_merges(std::string_view word, std::vector<int64_t>& ids) con
   for (int32_t i = 0; i != Symbol::kNone; i = symbols[size_t(i)].next) ids.push_back(symbols[size_t(i)].id);
 }
 
-// As HF tokenizers' BPE does it, also in that unknown characters are held back until a known one comes.
+// Follows HF tokenizers' BPE, which also holds unknown characters back until a known one comes.
 std::vector<Symbol> Bpe::symbols_to_merge(std::string_view word) const {
   std::vector<Symbol> symbols;
   symbols.reserve(word.size());
@@ -140,7 +140,7 @@ bool Bpe::push_bytes(std::string_view character, int32_t start, std::vector<Symb
   return true;
 }
 
-// Unused pieces that came up in merging, and of what: they are taken apart again.
+// Unused pieces that came up in merging, each with its two parts: they are taken apart again.
 struct Bpe::Pieces {
   std::unordered_map<std::string_view, std::pair<std::string_view, std::string_view>> parts;
 };

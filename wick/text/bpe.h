@@ -1,5 +1,5 @@
-// A word to ids, by byte-pair encoding (Sennrich et al., 2016) in its two variants: merges learnt as a list of pairs
-// (HF tokenizers), and pieces with scores (SentencePiece, Kudo and Richardson, 2018).
+// Byte-pair encoding of a word to ids (Sennrich et al., 2016) in its two variants: merges learnt as a list of pairs (HF
+// tokenizers), and pieces with scores (SentencePiece, Kudo and Richardson, 2018).
 #pragma once
 
 #include <array>
@@ -16,7 +16,7 @@ namespace wick {
 
 class Bpe {
  public:
-  // `spellings`: by id, how the text to be encoded spells each token. Both must live as long as this does.
+  // `spellings` has, by id, each token's spelling in the text to be encoded. Both arguments must outlive this object.
   Bpe(const TokenizerSpec& spec, const std::vector<std::string>& spellings);
   Bpe(const Bpe&) = delete;
   Bpe& operator=(const Bpe&) = delete;
@@ -40,12 +40,12 @@ class Bpe {
 
   const TokenizerSpec& spec_;
   std::unordered_map<std::string_view, int32_t> pieces_;
-  std::array<int32_t, 256> byte_ids_{};  // of "<0x00>" and so on; byte level: of the byte's character
+  std::array<int32_t, 256> byte_ids_{};  // ids of "<0x00>" to "<0xFF>"; byte level: of the bytes' characters
   MergeTable merges_;
   std::vector<int32_t> ranks_;   // by id, from the scores
   size_t longest_ = 0;           // bytes of the longest piece
-  TokenMatcher user_defined_;    // these are never cut or merged
-  bool cuts_at_spaces_ = false;  // no piece goes on behind a word: words can be merged one by one
+  TokenMatcher user_defined_;    // pieces that are never cut or merged
+  bool cuts_at_spaces_ = false;  // no piece crosses the end of a word: words can be merged one by one
 };
 
 }  // namespace wick

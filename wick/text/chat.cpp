@@ -40,8 +40,7 @@ std::string with_double_quotes(std::string_view jinja) {
 
 bool has(std::string_view jinja, std::string_view mark) { return jinja.find(mark) != jinja.npos; }
 
-// The first text that a string literal of the template holds between `before` and `after`, all in one literal; empty if
-// there is none.
+// The first text between `before` and `after` within one string literal of the template; empty if there is none.
 std::string literal_between(std::string_view jinja, std::string_view before, std::string_view after) {
   for (size_t at = 0; (at = jinja.find(before, at)) != jinja.npos;) {
     const size_t opening = jinja.find_last_of("'\"", at);
@@ -93,7 +92,7 @@ ChatTemplate ChatTemplate::recognize(std::string_view jinja, const std::string& 
   if (has(jinja, "[INST]") && has(jinja, "<<SYS>>")) return llama2(jinja);
   if (has(jinja, "[INST]") && !has(jinja, "[SYSTEM_PROMPT]")) return mistral(jinja);
   if (has(jinja, "<|start_header_id|>") && has(jinja, "<|end_header_id|>")) return llama3(jinja);
-  // Qwen 3 shows the thoughts of answers behind the last question; other models' go elsewhere.
+  // Only Qwen 3's thoughts are known: answers behind the last question show theirs.
   const bool knows_thoughts = !has(jinja, "</think>") || has(jinja, "last_query_index");
   if (has(jinja, "<|im_start|>") && has(jinja, "<|im_end|>") && knows_thoughts) return chatml(jinja);
   fail(
@@ -198,7 +197,7 @@ std::vector<ChatPart> ChatTemplate::render(std::span<const ChatMessage> messages
   return std::move(writer.parts);
 }
 
-// A user's message, and around it what it brings along: the first or the last has the system prompt.
+// A user's message; the first or the last one carries the system prompt too.
 std::string ChatTemplate::inst_content(std::span<const ChatMessage> messages, size_t at,
                                        const std::string* system) const {
   std::string content = messages[at].content;
@@ -287,8 +286,8 @@ void ChatTemplate::write_chatml(Writer& writer, std::span<const ChatMessage> mes
   if (thinking_ == Thinking::kOptional && !options.enable_thinking) writer.control("<think>\n\n</think>\n\n");
 }
 
-// Qwen 3: of answers behind the user's last message the last one has a thought, be it empty, and others if they bring
-// one; earlier answers are shown without.
+// Qwen 3: behind the user's last message, the last answer has a thought, possibly empty, and other answers have one if
+// it is given; earlier answers are shown without.
 void ChatTemplate::write_thought(Writer& writer, std::string_view content, bool is_open, bool is_last,
                                  const ChatOptions& options) const {
   std::string_view thought;
@@ -299,7 +298,7 @@ void ChatTemplate::write_thought(Writer& writer, std::string_view content, bool 
   }
   thought = strip(thought, "\n");
   if (is_open && (is_last || !thought.empty())) {
-    // Without thinking the empty thought is part of the prompt.
+    // Without thinking, the empty thought is part of the prompt.
     writer.set_reply(options.enable_thinking || !thought.empty());
     writer.control("<think>\n");
     writer.content(thought);

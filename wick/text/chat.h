@@ -1,12 +1,12 @@
 // Chat templates: messages to the text that a model was trained on, and to ids.
 //
-// Models carry a template in Jinja. Wick does not run it: it recognises the family by what stands in it and takes from
-// it what differs within a family (spaces around [INST], the default system prompt, whether there is thinking). For
-// messages of the roles system, user and assistant the text is the one that transformers' apply_chat_template gives;
-// tools are not supported.
+// Models carry a template in Jinja. Wick does not run it: it recognises the family by strings in it and reads from it
+// the details that differ within a family (spaces around [INST], the default system prompt, whether there is thinking).
+// For messages of the roles system, user and assistant the text is that of transformers' apply_chat_template; tools are
+// not supported.
 //
-// What messages hold is text: a "<|im_end|>" in it is not the control token of that name. (Llama 2 and Mistral before
-// v0.3 mark turns with "[INST]" as plain text, which no tokenizer can tell from a user's.)
+// The content of messages is text: a "<|im_end|>" in it is not the control token of that name. (Llama 2 and Mistral
+// before v0.3 mark turns with "[INST]" as plain text, which no tokenizer can tell from a user's.)
 #pragma once
 
 #include <cstdint>
@@ -24,13 +24,13 @@ struct ChatMessage {
 };
 
 struct ChatOptions {
-  bool add_generation_prompt = true;  // what stands before an answer, at the end
+  bool add_generation_prompt = true;  // ends the text with the opening of an answer
   bool enable_thinking = true;        // Qwen 3: else the answer starts behind an empty thought
   std::string date;                   // Llama 3.1's system prompt names it: "26 Jul 2024"; empty: the template's own
 };
 
-// A stretch of the text. Only `is_template` ones hold control tokens. `is_reply` is what the model says: an answer with
-// the token that ends it, the part that fine-tuning learns.
+// A stretch of the text. Only parts with `is_template` hold control tokens. Parts with `is_reply` are an answer and the
+// token that ends it, which fine-tuning learns.
 struct ChatPart {
   std::string text;
   bool is_template = false, is_reply = false;
@@ -38,27 +38,27 @@ struct ChatPart {
 
 struct ChatIds {
   std::vector<int64_t> ids;
-  std::vector<bool> is_reply;  // of each id
+  std::vector<bool> is_reply;  // for each id
 };
 
 class ChatTemplate {
  public:
-  // By a template in Jinja. Throws Error naming `source` if there is none or it is of no known family.
+  // Recognises a template in Jinja. Throws Error naming `source` if there is none or its family is unknown.
   static ChatTemplate recognize(std::string_view jinja, const std::string& source);
-  // The family's own, for models without one: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3.
+  // A family's own template: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3.
   static ChatTemplate named(std::string_view name);
-  // By name, or kAuto: as the tokenizer's files have it, which `source` names. Throws Error if the tokenizer lacks a
-  // control token that a named one marks turns with.
+  // The template of that name, or for kAuto that of the tokenizer's files, which `source` names. Throws Error if the
+  // tokenizer lacks a control token with which a named template marks turns.
   static constexpr const char* kAuto = "auto";
   static ChatTemplate of(const Tokenizer& tokenizer, std::string_view name, const std::string& source);
 
-  // `bos` and `eos`: the tokenizer's, as text. Throws Error if the roles are not what the family can say.
+  // `bos` and `eos` are the tokenizer's, as text. Throws Error for roles that the family cannot express.
   std::vector<ChatPart> render(std::span<const ChatMessage> messages, const ChatOptions& options, std::string_view bos,
                                std::string_view eos) const;
 
   std::string text(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
                    const ChatOptions& options = {}) const;
-  // The ids of that text. An answer starts a word of its own, as it does when it is generated.
+  // The ids of the rendered text. An answer starts a word of its own, as it does when it is generated.
   ChatIds encode(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
                  const ChatOptions& options = {}) const;
 
@@ -80,7 +80,7 @@ class ChatTemplate {
 
   Family family_ = Family::kChatMl;
   // Llama 2 and Mistral.
-  std::string open_, close_;                // around what the user says: "[INST] ", " [/INST]"
+  std::string open_, close_;                // around a user's message: "[INST] ", " [/INST]"
   std::string reply_open_, reply_close_;    // around an answer: " ", and behind its end token
   std::string system_open_, system_close_;  // around a system prompt, within a user's message
   bool bos_at_each_turn_ = false, strips_ = false, strips_reply_ = false, system_is_last_ = false;

@@ -60,7 +60,7 @@ int64_t read_max_length(const Json& config, const fs::path& path) {
   return found->get<double>() > kMaxLength ? kDefaultLength : found->get<int64_t>();
 }
 
-// What stands around the merges of a tokenizer.json, if it is CLIP's.
+// Whether the parts of a tokenizer.json around its merges are CLIP's.
 bool is_clip(const Json& json) {
   static const Json kNormalizer = Json::parse(R"({"type": "Sequence", "normalizers": [
       {"type": "NFC"}, {"type": "Replace", "pattern": {"Regex": "\\s+"}, "content": " "}, {"type": "Lowercase"}]})");
@@ -69,7 +69,7 @@ bool is_clip(const Json& json) {
       {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true}]})");
   constexpr const char* kSplit = R"('s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+)";
   bool cuts_so = false;
-  // Some name the special tokens, which are found before, once more.
+  // Some files name the special tokens here once more, although they are found before.
   for (const char* specials : {"", R"(<\|startoftext\|>|<\|endoftext\|>|)"}) {
     cuts["pretokenizers"][0]["pattern"]["Regex"] = std::string(specials) + kSplit;
     cuts_so = cuts_so || json.value("pre_tokenizer", Json()) == cuts;
@@ -106,7 +106,7 @@ std::vector<std::pair<std::string, int64_t>> added_tokens(const Json& json, cons
   return tokens;
 }
 
-// A pair, or before tokenizers 0.20 a line as in merges.txt.
+// A merge is a pair, or before tokenizers 0.20 a line as in merges.txt.
 std::pair<std::string, std::string> merge_of(const Json& merge, const std::string& where) {
   if (merge.is_array() && merge.size() == 2)
     return {as<std::string>(merge[0], where), as<std::string>(merge[1], where)};
@@ -192,8 +192,8 @@ void ClipTokenizer::load_whole(const fs::path& folder) {
   }
 }
 
-// As transformers reads them: a tokenizer_config.json with `added_tokens_decoder` is complete, an older one gives way
-// to special_tokens_map.json.
+// Follows transformers: a tokenizer_config.json with `added_tokens_decoder` is complete, an older one gives way to
+// special_tokens_map.json.
 void ClipTokenizer::load_specials(const fs::path& folder, const Vocabulary& vocabulary) {
   const fs::path config_path = folder / "tokenizer_config.json", map_path = folder / "special_tokens_map.json";
   const Json config = read_object_if_there(config_path);

@@ -4,8 +4,8 @@
 // A folder holds vocab.json (token -> id, where `</w>` ends a word), merges.txt (a header line, then one pair a line,
 // the first to be applied first), and tokenizer_config.json and special_tokens_map.json for the special tokens. Since
 // transformers 5 a tokenizer.json stands for the first two.
-// Ids are those of transformers' CLIPTokenizerFast. Its slow twin differs where ftfy is not installed: it then splits
-// between CJK characters and drops control characters.
+// Ids are those of transformers' CLIPTokenizerFast. Its slow version differs where ftfy is not installed: it then
+// splits between CJK characters and drops control characters.
 #pragma once
 
 #include <array>
@@ -27,9 +27,9 @@ class ClipTokenizer {
   static ClipTokenizer load(const std::filesystem::path& folder);
 
   // Exactly max_length() ids: start, the text's tokens as far as there is room, end, padding. Special tokens written
-  // out in the text become their ids, the padding token among them: SDXL's second tokenizer pads with "!".
+  // out in the text become their ids, the padding token among them: OpenCLIP's tokenizer pads with "!".
   std::vector<int64_t> encode(std::string_view text) const;
-  // How many ids that would be without padding and if there were room for all: what is beyond max_length() is cut.
+  // The number of ids without padding or a limit: encode() cuts those beyond max_length().
   int64_t length(std::string_view text) const { return int64_t(tokens(text, kMaxTextBytes).size()) + 1; }
 
   int64_t size() const { return size_; }  // ids are below this
@@ -49,7 +49,7 @@ class ClipTokenizer {
   void add_merge(const std::string& left, const std::string& right, const Vocabulary& vocabulary,
                  const std::string& where);
   const std::pair<std::string, int64_t>* special_at(std::string_view text) const;
-  std::vector<int64_t> tokens(std::string_view text, size_t most) const;  // from the start on, without the end
+  std::vector<int64_t> tokens(std::string_view text, size_t most) const;  // with the start token, without the end token
   void encode_words(std::string_view text, size_t most, std::vector<int64_t>& ids) const;
   void encode_word(std::string_view word, std::vector<int64_t>& ids) const;
 

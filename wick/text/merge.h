@@ -1,5 +1,5 @@
-// The inner loop of byte-pair encoding, the same for every tokenizer: symbols of a word, and what a pair of them
-// becomes.
+// The inner loop of byte-pair encoding, the same for every tokenizer: the symbols of a word, and the merge of a pair of
+// them.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct Symbol {
 };
 
 struct Merge {
-  int32_t rank, id;  // the lowest rank is merged first; `id` is what the pair becomes
+  int32_t rank, id;  // the lowest rank is merged first; `id` is the merged token
 };
 
 // Appends a symbol behind the last one.
@@ -30,9 +30,9 @@ inline void push_symbol(std::vector<Symbol>& symbols, int32_t id, int32_t start,
   symbols.push_back({id, start, size, at - 1, Symbol::kNone});
 }
 
-// Merges the pair of lowest rank, and of those the leftmost, until none is left. `find(left, right)` gives the Merge of
-// two neighbours if there is one. The queue holds every pair that came up, and those whose symbols have changed since
-// are passed over: O(n log n) for n symbols. What is left hangs together by `next`, from symbol 0.
+// Merges the pair of lowest rank, the leftmost of equals, until none is left. `find(left, right)` gives the Merge of
+// two neighbours if there is one. The queue holds every pair that came up, and pairs whose symbols have changed since
+// are skipped: O(n log n) for n symbols. The remaining symbols are linked by `next`, from symbol 0.
 template <class Find>
 void merge_symbols(std::vector<Symbol>& symbols, const Find& find) {
   struct Candidate {
@@ -63,11 +63,11 @@ void merge_symbols(std::vector<Symbol>& symbols, const Find& find) {
   }
 }
 
-// (left id, right id) -> what they become, and how soon.
+// (left id, right id) -> the merged id and its rank.
 class MergeTable {
  public:
   void reserve(size_t count) { merges_.reserve(count); }
-  // False if the pair was there: it then keeps what it had.
+  // False if the pair was there already: it then keeps its merge.
   bool add(int32_t left, int32_t right, Merge merge) { return merges_.emplace(key(left, right), merge).second; }
   std::optional<Merge> find(int32_t left, int32_t right) const {
     const auto found = merges_.find(key(left, right));

@@ -124,7 +124,7 @@ TokenizerArrays read_model(std::string_view bytes) {
   return arrays;
 }
 
-// Lines of a token in base64 and its rank: what Llama 3 calls tokenizer.model.
+// The format of Llama 3's tokenizer.model (tiktoken's): lines of a token in base64 and its rank.
 bool is_tiktoken(std::string_view bytes) {
   constexpr std::string_view kBase64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=";
   const size_t end = bytes.find_first_not_of(kBase64);

@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-// Keys that would change what is learnt are not passed over in silence.
+// Keys that would change the training are refused, not ignored.
 std::vector<ChatMessage> messages_of(const json& list, const std::string& where) {
   if (!list.is_array()) fail_json(where + ": \"messages\"", "a list", list);
   std::vector<ChatMessage> messages;

@@ -1,4 +1,4 @@
-// Finds tokens that stand in a text as they are.
+// Finds tokens that are spelt out in a text.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class TokenMatcher {
 
   bool empty() const { return tokens_.empty(); }
 
-  // The longest token that `text` has at `at` and that `accepts(value)` takes; kNone and 0 if there is none.
+  // The longest token at `at` in `text` for which `accepts(value)` holds; kNone and 0 if there is none.
   struct Match {
     int32_t value = kNone;
     size_t size = 0;
@@ -28,7 +28,7 @@ class TokenMatcher {
   Match longest(std::string_view text, size_t at, const Accepts& accepts) const {
     Match best;
     auto [first, last] = range(uint8_t(text[at]));
-    // The tokens are sorted: those that go on as the text does are side by side, and the shortest comes first.
+    // The tokens are sorted: those that match the text so far are adjacent, and the shortest comes first.
     for (size_t size = 1; first != last; ++size) {
       if (tokens_[first].first.size() == size) {
         if (accepts(tokens_[first].second)) best = {tokens_[first].second, size};
@@ -47,7 +47,7 @@ class TokenMatcher {
   void narrow(size_t& first, size_t& last, size_t offset, char next) const;
 
   std::vector<std::pair<std::string, int32_t>> tokens_;  // sorted by bytes
-  std::vector<size_t> starts_;                           // where those of each first byte start
+  std::vector<size_t> starts_;                           // index of the first token with each first byte
 };
 
 }  // namespace wick

@@ -39,7 +39,7 @@ std::string replace_each_invalid_byte(std::string_view text) {
   return out;
 }
 
-// What each token stands for in a text.
+// The bytes that each token stands for in a text.
 std::vector<std::string> token_bytes(const TokenizerSpec& spec) {
   std::vector<std::string> all;
   for (const Token& token : spec.tokens) {
@@ -55,7 +55,7 @@ std::vector<std::string> token_bytes(const TokenizerSpec& spec) {
   return all;
 }
 
-// How the text that reaches the model spells each token.
+// The spelling of each token in the text that reaches the model.
 std::vector<std::string> token_spellings(const TokenizerSpec& spec) {
   std::vector<std::string> all;
   for (const Token& token : spec.tokens)
@@ -116,7 +116,7 @@ Tokenizer::Model::Model(TokenizerSpec spec)
   added_normalized_ = TokenMatcher(std::move(added_normalized));
 }
 
-// The parts as one valid text, and where control tokens may stand in it.
+// The parts as one valid text, and the places in it where control tokens may stand.
 struct Tokenizer::Model::Text {
   Text(std::span<const TextPart> parts, bool replaces_each_byte) {
     for (const TextPart& part : parts) {
@@ -129,7 +129,7 @@ struct Tokenizer::Model::Text {
     }
   }
 
-  // Whether all of [start, start + size) is of parts with control tokens.
+  // Whether all of [start, start + size) lies in parts with control tokens.
   bool allows(size_t start, size_t size) const {
     const auto ends_behind = [&](const auto& end) { return end.first <= start; };
     auto part = std::partition_point(ends.begin(), ends.end(), ends_behind);
@@ -138,7 +138,7 @@ struct Tokenizer::Model::Text {
   }
 
   std::string text;
-  std::vector<std::pair<size_t, bool>> ends;  // of each part, and its parse_special
+  std::vector<std::pair<size_t, bool>> ends;  // of each part, with its parse_special
 };
 
 // Cuts `all` at the tokens of `matcher` for which accepts(index, start) holds: calls between(text, start) and
@@ -146,7 +146,7 @@ struct Tokenizer::Model::Text {
 template <class Accepts, class Between, class Found>
 void Tokenizer::Model::split(std::string_view all, const TokenMatcher& matcher, const Accepts& accepts,
                              const Between& between, const Found& found) const {
-  size_t start = 0;  // of what comes behind the last token
+  size_t start = 0;  // of the text behind the last token
   for (size_t at = 0; at < all.size() && !matcher.empty();) {
     const auto match = matcher.longest(all, at, [&](int32_t index) { return accepts(index, at); });
     if (match.size == 0) {

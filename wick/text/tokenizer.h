@@ -1,11 +1,11 @@
 // The tokenizers of language models: byte-pair encoding as Llama, Mistral and Qwen use it.
 //
-// Two kinds. SentencePiece's (Llama 2, Mistral 0.x) writes spaces as U+2581 and characters without a piece as bytes;
-// byte-level BPE (GPT-2, Llama 3, Qwen, Mistral's Tekken) cuts text into words and merges their bytes. Ids are those of
-// HF tokenizers 0.22 where a tokenizer.json is read, and of SentencePiece 0.2 where a tokenizer.model or GGUF's "llama"
-// arrays are; encoding takes O(n log n) for n bytes of any text. SentencePiece knows no control tokens in a text:
-// behind one, what follows gets its space as at the start of a text, but not a second one: Mistral's "[INST] Hello" is
-// [INST], "▁Hello".
+// There are two kinds. SentencePiece's (Llama 2, Mistral 0.x) writes spaces as U+2581 and characters without a piece as
+// bytes; byte-level BPE (GPT-2, Llama 3, Qwen, Mistral's Tekken) cuts text into words and merges their bytes. Ids are
+// those of HF tokenizers 0.22 where a tokenizer.json is read, and of SentencePiece 0.2 where a tokenizer.model or
+// GGUF's "llama" arrays are; encoding takes O(n log n) for n bytes of any text. SentencePiece knows no control tokens
+// in a text: text behind one gets its space as at the start, but not a second one: Mistral's "[INST] Hello" is [INST],
+// "▁Hello".
 //
 // Text that is not UTF-8 is encoded as if U+FFFD stood in its place: one for each maximal subpart, as Python decodes
 // with errors="replace", but one for each byte where SentencePiece's rules hold, since it does so itself.
@@ -24,32 +24,32 @@ namespace wick {
 
 struct TokenizerSpec;
 
-// What a GGUF file says of its tokenizer: the keys `tokenizer.ggml.X` by their names X, and `tokenizer.chat_template`.
+// A GGUF file's tokenizer: the keys `tokenizer.ggml.X` by their names X, and `tokenizer.chat_template`.
 struct TokenizerArrays {
   std::string model;                // "llama": SentencePiece's BPE; "gpt2": byte-level BPE
-  std::string pre;                  // of "gpt2": how words are cut, "llama-bpe", "qwen2", ...
-  std::vector<std::string> tokens;  // by id; of "gpt2" in GPT-2's alphabet
-  std::vector<float> scores;        // of "llama": the highest is merged first
+  std::string pre;                  // for "gpt2": the way words are cut, "llama-bpe", "qwen2", ...
+  std::vector<std::string> tokens;  // by id; for "gpt2" in GPT-2's alphabet
+  std::vector<float> scores;        // for "llama": the highest is merged first
   std::vector<int32_t> token_type;  // 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte; may be empty
-  std::vector<std::string> merges;  // of "gpt2": "left right", the first to be applied first
+  std::vector<std::string> merges;  // for "gpt2": "left right", the first to be applied first
   std::optional<int64_t> bos_token_id, eos_token_id, unknown_token_id, padding_token_id;
-  std::optional<int64_t> eot_token_id, eom_token_id;  // end a turn, a message: stop an answer as eos does
+  std::optional<int64_t> eot_token_id, eom_token_id;  // end of turn, of message: both stop an answer as eos does
   std::optional<bool> add_bos_token, add_eos_token, add_space_prefix;
   std::string chat_template;
 };
 
-// A stretch of text. Control tokens ("<s>", "<|im_end|>") count only where they are written out in a part with
-// `parse_special`: what a user types stays text.
+// A stretch of text. Control tokens ("<s>", "<|im_end|>") count only where they are spelt out in a part with
+// `parse_special`: a user's words stay text.
 struct TextPart {
   std::string_view text;
   bool parse_special = false;
 };
 
-// What ids stand before a text that is encoded by itself: tells whether a space is put before it.
+// The kind of ids before a text that is encoded by itself, which decides whether a space is put before it.
 enum class Preceding { kNothing, kControl, kText };
 
 struct EncodeOptions {
-  bool add_special = true;     // what the model's files put around a text, mostly <s> before it
+  bool add_special = true;     // the ids that the model's files put around a text, mostly <s> before it
   bool parse_special = false;  // as in TextPart
   Preceding preceding = Preceding::kNothing;
 };
@@ -63,29 +63,29 @@ class Tokenizer {
  public:
   static constexpr size_t kMaxTextBytes = size_t{256} << 20;
 
-  // A transformers folder: tokenizer.json, else tokenizer.model; beside it, as far as they are there,
+  // Loads a transformers folder: tokenizer.json, else tokenizer.model; beside it, if they are there,
   // tokenizer_config.json, special_tokens_map.json, generation_config.json and chat_template.jinja. Throws Error naming
   // the file, also for a component that is not supported. `with_scores`: arrays() of a tokenizer.json has the scores of
-  // the tokenizer.model beside it, where their pieces are the same; merges can not always be written as scores.
+  // the tokenizer.model beside it, where their pieces are the same; merges cannot always be written as scores.
   static Tokenizer load(const std::filesystem::path& folder, bool with_scores = false);
   // `source` names the GGUF file in messages.
   static Tokenizer from_arrays(const TokenizerArrays& arrays, const std::string& source);
-  explicit Tokenizer(TokenizerSpec spec);  // of a reader: text/tokenizer_spec.h
+  explicit Tokenizer(TokenizerSpec spec);  // filled by a reader: text/tokenizer_spec.h
 
   // Throws Error if there are more than kMaxTextBytes.
   std::vector<int64_t> encode(std::string_view text, const EncodeOptions& options = {}) const;
-  // The parts side by side: words and merges go on across their borders. options.parse_special plays no part.
+  // Encodes the parts as one text: words and merges cross their borders. options.parse_special is ignored.
   std::vector<int64_t> encode(std::span<const TextPart> parts, const EncodeOptions& options = {}) const;
 
-  // Valid UTF-8: bytes that are no character are U+FFFD. Ids that no token has (models often have more rows than their
-  // tokenizer) give nothing; negative ones and those from kMaxTokens on throw Error.
+  // Returns valid UTF-8: bytes that form no character are U+FFFD. Ids without a token (models often have more rows than
+  // their tokenizer) give nothing; negative ones and those from kMaxTokens on throw Error.
   std::string decode(std::span<const int64_t> ids, const DecodeOptions& options = {}) const;
 
   int64_t size() const;  // ids are below this
-  // Of a token as its file spells it: "▁the", "Ġthe", "<0x0A>".
+  // The id of a token as its file spells it: "▁the", "Ġthe", "<0x0A>".
   std::optional<int64_t> id_of(std::string_view piece) const;
   std::string_view piece(int64_t id) const;  // empty if no token has the id
-  std::string bytes(int64_t id) const;       // what it stands for in a text, maybe a part of a character
+  std::string bytes(int64_t id) const;       // the bytes it stands for in a text, maybe part of a character
   bool is_control(int64_t id) const;         // not text: <s>, </s>, <|im_start|>, ...
 
   std::optional<int64_t> bos_id() const, eos_id() const;
@@ -94,9 +94,9 @@ class Tokenizer {
 
   const std::string& chat_template() const;  // Jinja, empty if the files have none (text/chat.h)
 
-  // The tokenizer as a GGUF file holds it, with a token for each of so many rows of the model's table. Throws Error if
-  // a GGUF cannot: more tokens than rows, SentencePiece merges that no scores give, a way of cutting words that has no
-  // name there.
+  // The tokenizer as a GGUF file holds it, with one token for each of the `rows` of the model's table. Throws Error if
+  // GGUF cannot express it: more tokens than rows, SentencePiece merges that no scores give, a way of cutting words
+  // without a name there.
   TokenizerArrays arrays(int64_t rows) const;
   TokenizerArrays arrays() const { return arrays(size()); }
 
@@ -107,14 +107,14 @@ class Tokenizer {
   std::shared_ptr<const Model> model_;  // immutable: copies share it, threads too
 };
 
-// Ids in, text out as soon as it is whole: a character that spans several tokens comes with the last of them.
+// Turns ids into text as soon as it is whole: a character that spans several tokens comes with the last of them.
 class TokenStream {
  public:
   explicit TokenStream(Tokenizer tokenizer, const DecodeOptions& options = {})
       : tokenizer_(std::move(tokenizer)), options_(options) {}
 
   std::string push(int64_t id);  // valid UTF-8, often empty
-  std::string finish();          // what was held back, as U+FFFD; the stream then starts anew, as not at_start
+  std::string finish();          // the bytes held back, as U+FFFD; the stream then starts anew, as not at_start
 
  private:
   Tokenizer tokenizer_;

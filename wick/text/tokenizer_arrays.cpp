@@ -16,7 +16,7 @@
 namespace wick {
 namespace {
 
-// What `tokenizer.ggml.pre` stands for. Of two names for one thing the first is written.
+// The meanings of `tokenizer.ggml.pre`. Where two names mean the same, the first is written.
 struct PreTokenizer {
   const char* name;
   std::vector<WordPattern> patterns;
@@ -154,8 +154,8 @@ std::string pre_of_spec(const TokenizerSpec& spec) {
   fail("{}: GGUF has no name for the way in which it cuts words", spec.source);
 }
 
-// Scores that merge as the list of pairs does: less by one for each new token. There are such if all pairs that make a
-// token stand side by side, and every way to make it of two tokens is among them.
+// Scores under which text merges as by the list of pairs: one less for each new token. They exist if all pairs that
+// make a token are adjacent in the list and include every way to make it of two tokens.
 std::vector<float> scores_of_merges(const TokenizerSpec& spec) {
   std::vector<float> scores(spec.tokens.size(), 0);
   std::unordered_map<std::string_view, int32_t> ids;

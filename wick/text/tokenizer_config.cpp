@@ -1,4 +1,4 @@
-// A transformers folder: tokenizer.json or tokenizer.model, and what stands beside it.
+// A transformers folder: tokenizer.json or tokenizer.model, and the files beside it.
 
 #include <algorithm>
 #include <charconv>
@@ -54,7 +54,7 @@ void read_added_tokens_decoder(TokenizerSpec& spec, const Json& config, const fs
   }
 }
 
-// As transformers' Llama tokenizers do it; others leave it to tokenizer.json's post_processor.
+// Follows transformers' Llama tokenizers; other classes leave it to tokenizer.json's post_processor.
 void read_add_bos(TokenizerSpec& spec, const Json& config, const fs::path& path, bool is_sentencepiece) {
   const auto kind = config.contains("tokenizer_class") && config["tokenizer_class"].is_string()
                         ? config["tokenizer_class"].get<std::string>()
@@ -81,7 +81,7 @@ void read_generation_config(TokenizerSpec& spec, const fs::path& path) {
   }
 }
 
-// A template by itself, or several with names, of which "default" counts.
+// A single template, or several with names, of which "default" counts.
 std::string read_chat_template(const Json& config, const fs::path& folder) {
   const fs::path file = folder / "chat_template.jinja";
   if (fs::exists(file)) return read_file(file, kMaxTemplateBytes);
@@ -112,7 +112,7 @@ void read_config(TokenizerSpec& spec, const fs::path& folder, bool is_sentencepi
   spec.chat_template = read_chat_template(config, folder);
 }
 
-// Those of the tokenizer.model that the tokenizer.json was made of.
+// Reads the scores of the tokenizer.model from which the tokenizer.json was made.
 void read_scores(TokenizerSpec& spec, const fs::path& path) {
   const TokenizerSpec model = parse_sentencepiece(read_file(path, kMaxFileBytes), path.string());
   for (size_t id = 0; id < spec.tokens.size(); ++id)

@@ -34,7 +34,7 @@ T get_or(const Json& object, const char* key, T otherwise, const std::string& wh
   return found ? as<T>(*found, where + "." + key) : otherwise;
 }
 
-// Calls `visit(component, where, type)` for a component, or for those of a Sequence; nullptr is none.
+// Calls `visit(component, where, type)` for a component, or for each one of a Sequence; nullptr is none.
 void each_component(const Json* component, const char* list, const std::string& where,
                     const std::function<void(const Json&, const std::string&, const std::string&)>& visit,
                     int depth = 0) {
@@ -90,8 +90,8 @@ void read_metaspace(TokenizerSpec& spec, const Json& step, const std::string& wh
   spec.splits_at_spaces = get_or(step, "split", true, where);
 }
 
-// Isolated keeps what the pattern matches and what it does not; so does Removed if inverted, for patterns that match
-// all.
+// Isolated keeps both the matches of the pattern and the text between them; so does inverted Removed, for patterns that
+// match all.
 void read_split(TokenizerSpec& spec, const Json& step, const std::string& where) {
   const Json& pattern = member(step, "pattern", where);
   if (!pattern.is_object() || !find(pattern, "Regex"))
@@ -205,7 +205,7 @@ void read_model(TokenizerSpec& spec, const Json& json) {
   spec.unknown = found->second;
 }
 
-// What a text is put between: `single` of a TemplateProcessing.
+// The ids around a text: `single` of a TemplateProcessing.
 void read_template(TokenizerSpec& spec, const Json& step, const std::string& where) {
   const Json& single = member(step, "single", where);
   if (!single.is_array()) fail_json(where + ".single", "a list", single);
@@ -239,7 +239,7 @@ void read_post_processor(TokenizerSpec& spec, const Json& json) {
   each_component(find(json, "post_processor"), "processors", spec.source + ": post_processor", visit);
 }
 
-// Decoding follows from the tokens themselves; only whether the space before a text is taken away again stands here.
+// Decoding follows from the tokens themselves; only the removal of the space before a text is read here.
 void read_decoder(TokenizerSpec& spec, const Json& json) {
   const auto visit = [&](const Json& step, const std::string& where, const std::string& type) {
     if (type == "Strip" && get<std::string>(step, "content", where) == " ")

@@ -1,4 +1,4 @@
-// What the files of a tokenizer say, in one form for all of them: readers fill it, Tokenizer runs it.
+// A tokenizer's files in one form: readers fill it, Tokenizer runs it.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ enum class TokenType : uint8_t { kNormal = 1, kUnknown, kControl, kUserDefined, 
 struct Token {
   std::string text;  // as spelt in the file; empty where no token has the id
   TokenType type = TokenType::kUnused;
-  bool is_piece = false;  // of the model: merges may make it. Not so are tokens that were added beside it
+  bool is_piece = false;  // of the model, so that merges may make it; added tokens are not
   float score = 0;
 };
 
@@ -43,11 +43,11 @@ struct NormalizerStep {
   std::string from, to;  // kPrepend uses `to`
 };
 
-// Where a space is put before text (Metaspace's prepend_scheme): not, at the start of a text, or behind control tokens
-// too.
+// The texts that get a space in front (Metaspace's prepend_scheme): none, the start of a text, or text behind control
+// tokens too.
 enum class SpacePrefix { kNever, kFirst, kAlways };
 
-// An entry of `merges`: the pair of ids and what it becomes; its rank is its index.
+// An entry of `merges`: the pair of ids and the merged id; its rank is its index.
 struct MergeRule {
   int32_t left, right, merged;
 };
@@ -59,16 +59,16 @@ struct TokenizerSpec {
 
   // Before the model.
   std::vector<NormalizerStep> normalizer;
-  bool is_metaspace = false;  // spaces become U+2581, one more is put before by space_prefix
+  bool is_metaspace = false;  // spaces become U+2581, and space_prefix may put one more in front
   SpacePrefix space_prefix = SpacePrefix::kNever;
   bool splits_at_spaces = false;  // Metaspace: a word starts at each U+2581
   std::vector<WordPattern> patterns;
   bool is_byte_level = false;
   bool add_prefix_space = false;  // byte level: a plain space, unless there is one
 
-  // The model: merges by rank, or by the score of what they make.
+  // The model: merges by rank, or by the score of the merged token.
   bool by_scores = false;
-  bool has_scores = false;  // which its merges do not need: for a GGUF file
+  bool has_scores = false;  // beside merges by rank, for a GGUF file
   std::vector<MergeRule> merges;
   bool ignore_merges = false;  // a word that is a token needs no merging
   bool byte_fallback = false, fuse_unknown = false;
@@ -91,11 +91,11 @@ TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder, bool wi
 
 TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows);
 
-// For the readers. The token of an id, which must be from 0 to kMaxTokens and free.
+// For the readers: sets the token of an id, which must be free and from 0 to kMaxTokens - 1.
 void put_token(TokenizerSpec& spec, int64_t id, Token token);
-// From tokenizer.json's added_tokens or tokenizer_config.json's added_tokens_decoder.
+// Adds a token from tokenizer.json's added_tokens or tokenizer_config.json's added_tokens_decoder.
 void add_token(TokenizerSpec& spec, int64_t id, const nlohmann::json& json, const std::string& where);
-// Control tokens that end a turn or a text by their well-known names end an answer too; sorts spec.stops.
+// Adds to spec.stops the control tokens that end a turn or a text by their well-known names, and sorts it.
 void complete_stops(TokenizerSpec& spec);
 
 }  // namespace wick

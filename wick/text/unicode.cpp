@@ -63,17 +63,17 @@ std::string normalize(std::string_view text, int compatibility) {
   return out;
 }
 
-// How many bytes a character with this first byte has; 1 also if there is no such character.
+// The length in bytes of a character with this first byte; 1 also if there is no such character.
 size_t whole_length(uint8_t lead) {
   if (lead < 0xc2 || lead > 0xf4) return 1;
   return lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
 }
 
-// Of the bytes at `at`, which are not a character: how many could start one, at least 1.
+// How many bytes at `at`, where no character begins, could start one; at least 1.
 size_t invalid_length(std::string_view text, size_t at) {
   const uint8_t lead = uint8_t(text[at]);
   const size_t whole = whole_length(lead);
-  // What the second byte may be is narrower behind some: no surrogates, no longer spelling, nothing beyond U+10FFFF.
+  // Some first bytes narrow the range of the second: no surrogates, no overlong forms, nothing beyond U+10FFFF.
   uint8_t low = 0x80, high = 0xbf;
   if (lead == 0xe0) low = 0xa0;
   if (lead == 0xed) high = 0x9f;

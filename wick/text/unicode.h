@@ -1,4 +1,4 @@
-// What tokenizers need of Unicode, over utf8proc and PCRE2.
+// Unicode for tokenizers, over utf8proc and PCRE2.
 #pragma once
 
 #include <cstddef>
@@ -14,22 +14,22 @@ namespace wick {
 // The offset of the first byte that is not valid UTF-8, or npos.
 size_t invalid_utf8(std::string_view text);
 
-// How many bytes the character at `at` has, 0 if they are not valid UTF-8.
+// The bytes of the character at `at`; 0 if they are not valid UTF-8.
 size_t utf8_length(std::string_view text, size_t at = 0);
 
-// U+FFFD in place of what is not UTF-8: one for each longest start of a character that is cut short, else one for each
+// Puts U+FFFD in place of invalid UTF-8: one for each longest start of a character that is cut short, else one for each
 // byte (Unicode's "maximal subpart", Python's errors="replace").
 std::string replace_invalid_utf8(std::string_view text);
-// How many bytes at the end may be the start of a character: 0 to 3.
+// The number of bytes at the end that may be the start of a character: 0 to 3.
 size_t incomplete_utf8(std::string_view text);
 
-// A character of valid UTF-8 and what it counts as in patterns of words.
+// A character of valid UTF-8 and its classes in patterns of words.
 struct Character {
   enum Class : uint8_t {
     kLetter = 1,    // \p{L}
     kNumber = 2,    // \p{N}
     kSpace = 4,     // \s: the property White_Space
-    kSymbol = 8,    // all others: [^\s\p{L}\p{N}]
+    kSymbol = 8,    // every other character: [^\s\p{L}\p{N}]
     kNewline = 16,  // [\r\n]
     kUpper = 32,    // [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]
     kLower = 64,    // [\p{Ll}\p{Lm}\p{Lo}\p{M}]

@@ -89,7 +89,7 @@ size_t llama3_end(std::string_view text, size_t at, int digits) {
 // With upper = [\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}] and lower = [\p{Ll}\p{Lm}\p{Lo}\p{M}], the ends of upper*lower+ and of
 // upper+lower* at `at`, or `at` where they do not match.
 std::pair<size_t, size_t> cased_ends(std::string_view text, size_t at) {
-  size_t uppers = at, after_both = at;  // the ends of upper*, and in it of the last that is lower as well
+  size_t uppers = at, after_both = at;  // the ends of upper*, and of its last character that is lower too
   while (uppers < text.size()) {
     const Character next = character_at(text, uppers);
     if (!(next.classes & kUpper)) break;

@@ -1,4 +1,4 @@
-// How tokenizers cut text into words before byte-pair encoding.
+// The cutting of text into words before byte-pair encoding.
 //
 // A tokenizer.json spells its pattern as a regular expression, a GGUF file names it. The few that language models use
 // are matched here by hand: in one pass, whatever the text, and no expression from a file is ever run. Letters,
@@ -19,10 +19,10 @@ enum class WordPattern {
   kDigits,  // each number character by itself, the rest whole
 };
 
-// Of a regular expression as it stands in a tokenizer.json.
+// The pattern that a tokenizer.json spells as this regular expression.
 std::optional<WordPattern> word_pattern_of_regex(std::string_view regex);
 
-// Where the word that starts at `at` ends; every character is in some word. `text` is valid UTF-8, `at` < its size.
+// The end of the word that starts at `at`; every character is in some word. `text` is valid UTF-8, `at` < its size.
 size_t word_end(WordPattern pattern, std::string_view text, size_t at);
 
 }  // namespace wick

@@ -12,7 +12,7 @@
 
 namespace wick {
 
-// Epochs of batches. The order of epoch e depends on seed and e alone, so two numbers say where a run stands.
+// Epochs of batches. The order of epoch e depends on seed and e alone, so that two numbers are a run's position.
 class Batches {
  public:
   explicit Batches(uint64_t seed) : seed_(seed) {}
@@ -20,12 +20,12 @@ class Batches {
 
   int64_t epoch() const { return epoch_; }
   int64_t batch() const { return batch_; }        // batches of this epoch that are used up
-  virtual int64_t batches_per_epoch() const = 0;  // of this one
+  virtual int64_t batches_per_epoch() const = 0;  // of the current epoch
   void seek(int64_t epoch, int64_t batch);
 
  protected:
   virtual void shuffle(Rng rng) = 0;  // arranges the batches of an epoch anew
-  size_t advance();                   // the number of the batch that is next, in an epoch of its own if need be
+  size_t advance();                   // the number of the next batch; begins a new epoch if this one is used up
 
  private:
   uint64_t seed_;

@@ -24,7 +24,7 @@ Size nearest(Size picture, const std::vector<Size>& buckets) {
   return *best;
 }
 
-// The picture's own size, reduced to the area that is allowed, with sides rounded down to steps.
+// The picture's own size, reduced to the allowed area, with sides rounded down to steps.
 Size without_upscaling(Size picture, const BucketOptions& options) {
   const double area = double(options.resolution) * double(options.resolution);
   const double pixels = double(picture.width) * double(picture.height);

@@ -1,5 +1,5 @@
-// Aspect-ratio buckets (NovelAI, 2022; SDXL, appendix I): sizes of about the same area, so that a batch of pictures
-// needs one size without cropping them all to a square.
+// Aspect-ratio buckets (NovelAI, 2022; Podell et al., 2023, appendix I): sizes of about the same area, so that a batch
+// of pictures needs one size without cropping them all to a square.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct BucketOptions {
   bool upscale = true;        // else a small picture gets a bucket of its own size, rounded down to `step`
 };
 
-// How a picture comes into its bucket: scaled until it covers the bucket, then cropped around its centre.
+// The way of a picture into its bucket: scaled until it covers the bucket, then cropped around its centre.
 struct Placement {
   Size bucket, scaled;
   int64_t crop_left = 0, crop_top = 0;

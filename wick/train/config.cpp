@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
-#include <span>
 
 #include "wick/backend/registry.h"
 #include "wick/core/error.h"
@@ -17,25 +16,7 @@
 namespace wick {
 namespace {
 
-// Names of enumerators, by value. DType's further ones are not what a model is stored in.
-constexpr std::string_view kModes[] = {"lora", "full", "vae"};
-constexpr std::string_view kSchedules[] = {"constant", "linear", "cosine"};
-constexpr std::string_view kDtypes[] = {"f32", "bf16", "f16"};
-constexpr std::string_view kLongDocuments[] = {"error", "cut", "split"};
-constexpr std::string_view kQuantize[] = {"none", "q8_0", "q4_0"};
-std::span<const std::string_view> names_of(TrainMode) { return kModes; }
-std::span<const std::string_view> names_of(LrSchedule) { return kSchedules; }
-std::span<const std::string_view> names_of(DType) { return kDtypes; }
-std::span<const std::string_view> names_of(LongDocuments) { return kLongDocuments; }
-std::span<const std::string_view> names_of(Quantize) { return kQuantize; }
-
-constexpr std::string_view kModeList = "lora|full|vae", kScheduleList = "constant|linear|cosine",
-                           kDtypeList = "f32|bf16|f16";
-std::string_view list_of(TrainMode) { return kModeList; }
-std::string_view list_of(LrSchedule) { return kScheduleList; }
-std::string_view list_of(DType) { return kDtypeList; }
-std::string_view list_of(LongDocuments) { return "error|cut|split"; }
-std::string_view list_of(Quantize) { return "none|q8_0|q4_0"; }
+constexpr std::string_view names_of(DType) { return "f32|bf16|f16"; }  // the rest is not what a model is stored in
 
 template <class T>
 constexpr bool is_enum = std::is_enum_v<T>;
@@ -92,7 +73,7 @@ void set_value(bool& value, const TrainOption&, const std::string& text, const s
 template <class T>
 requires is_enum<T>
 void set_value(T& value, const TrainOption&, const std::string& text, const std::string& where) {
-  const auto names = names_of(T{});
+  const auto names = split_names(names_of(T{}));
   const auto found = std::find(names.begin(), names.end(), text);
   if (found == names.end()) fail_value(where, fmt::format("one of {}", fmt::join(names, ", ")), text);
   value = T(found - names.begin());
@@ -174,7 +155,9 @@ std::string toml_value(const std::vector<std::string>& list) {
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
 template <class T>
-requires is_enum<T> std::string toml_value(T value) { return toml_string(std::string(names_of(value)[size_t(value)])); }
+requires is_enum<T> std::string toml_value(T value) {
+  return toml_string(std::string(split_names(names_of(value))[size_t(value)]));
+}
 
 void check_name(const std::string& name) {
   check_usage(name.find('/') == std::string::npos && name != "." && name != "..",
@@ -189,6 +172,13 @@ void check_name(const std::string& name) {
 
 }  // namespace
 
+std::vector<std::string_view> split_names(std::string_view names) {
+  std::vector<std::string_view> all;
+  for (size_t begin = 0; begin <= names.size(); begin += all.back().size() + 1)
+    all.push_back(names.substr(begin, names.find('|', begin) - begin));
+  return all;
+}
+
 std::string TrainOption::flag() const {
   std::string name = "--" + std::string(key);
   std::replace(name.begin(), name.end(), '_', '-');
@@ -200,7 +190,7 @@ std::string_view TrainOption::type() const {
   return visit_member(any, member, [this](const auto& value) -> std::string_view {
     using T = std::decay_t<decltype(value)>;
     if constexpr (is_enum<T>)
-      return list_of(value);
+      return names_of(value);
     else if constexpr (std::is_same_v<T, int64_t>)
       return "INT";
     else if constexpr (std::is_same_v<T, double>)
@@ -237,7 +227,7 @@ const std::vector<TrainOption>& train_options() {
       {.key = "model",
        .subject = Subject::model,
        .member = &C::model,
-       .help = "Diffusers folder, transformers folder or GGUF file, or the name of a model: tiny, tiny-llm, sdxl",
+       .help = model_help(),
        .fixed = false,
        .item = "MODEL"},
       {.key = "dataset",
@@ -493,15 +483,15 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   if (config.epochs == 0 && config.steps == 0) config.steps = TrainConfig::kSteps;
   if (config.state_every_minutes < 0) config.state_every_minutes = config.train == TrainMode::full ? 0 : 10;
   if (config.alpha == 0) config.alpha = double(config.rank);
+  const std::string_view mode = name_of(config.train);
   check_usage(config.train == TrainMode::lora || config.targets.empty(),
-              "--targets: only a LoRA has targets; --train is {}", kModes[size_t(config.train)]);
+              "--targets: only a LoRA has targets; --train is {}", mode);
   check_usage(config.train == TrainMode::lora || config.lora_dropout == 0,
-              "--lora-dropout: there is no LoRA; --train is {}", kModes[size_t(config.train)]);
+              "--lora-dropout: there is no LoRA; --train is {}", mode);
   check_usage(config.train == TrainMode::full || !config.from_scratch,
-              "--from-scratch: only --train full begins with random weights; --train is {}",
-              kModes[size_t(config.train)]);
+              "--from-scratch: only --train full begins with random weights; --train is {}", mode);
   check_usage(config.train == TrainMode::lora || config.quantize == Quantize::none,
-              "--quantize: is for frozen matrices; --train {} has none", kModes[size_t(config.train)]);
+              "--quantize: is for frozen matrices; --train {} has none", mode);
   check_usage(config.quantize == Quantize::none || config.dtype == DType::f32,
               "--quantize: expected it, --bf16 or --fp16, found two of them");
   check_usage(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
@@ -514,6 +504,8 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
 }
+
+std::string_view name_of(LrSchedule schedule) { return kSchedules[size_t(schedule)]; }
 
 void check_kind(const TrainConfig& config, ModelKind kind) {
   static const TrainConfig defaults;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "wick/core/dtype.h"
+#include "wick/pipelines/known_models.h"
 #include "wick/train/lr_schedule.h"
 
 namespace wick {
@@ -19,7 +20,17 @@ namespace wick {
 enum class TrainMode { lora, full, vae };
 enum class LongDocuments { error, cut, split };
 enum class Quantize { none, q8_0, q4_0 };
-enum class ModelKind { pictures, text };
+
+// How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
+// TrainOption::Member.
+constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
+constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine"; }
+constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
+constexpr std::string_view names_of(Quantize) { return "none|q8_0|q4_0"; }
+std::vector<std::string_view> split_names(std::string_view names);
+template <class E>
+requires requires(E value) { names_of(value); }
+std::string_view name_of(E value) { return split_names(names_of(value))[size_t(value)]; }
 
 struct TrainConfig {
   std::string model, output;
@@ -110,6 +121,8 @@ std::string to_toml(const TrainConfig& config);
 // that those that are `needed` are there. Throws UsageError.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
 // Throws Error naming a setting that only the other kind of models has.
+std::string_view name_of(LrSchedule schedule);  // "cosine"
+
 void check_kind(const TrainConfig& config, ModelKind kind);
 
 }  // namespace wick

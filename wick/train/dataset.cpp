@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kMaxRepeats = 1000;
 constexpr size_t kMaxCaptionBytes = size_t{1} << 20;
 constexpr std::array kReadable = {".jpg", ".jpeg", ".png", ".webp"};
-// Pictures that Wick cannot read are not skipped in silence.
+// Formats that Wick cannot read are reported, not skipped.
 constexpr std::array kUnreadable = {".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jxl", ".ppm", ".tga", ".exr"};
 
 std::string lower_extension(const fs::path& path) {
@@ -50,7 +50,7 @@ bool is_valid_utf8(std::string_view text) {
       if (uint8_t(text[i + k]) >> 6 != 2) return false;
       point = point << 6 | (uint8_t(text[i + k]) & 0x3fu);
     }
-    constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // no longer than needed
+    constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // the least value that needs this many bytes
     if (point < kLeast[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) return false;
     i += length;
   }
@@ -134,7 +134,7 @@ Scanned scan_folder(const fs::path& folder) {
   return found;
 }
 
-// 10 of "10_cat"; more than anybody wants of what does not fit in a number.
+// 10 for "10_cat"; more than allowed where the number does not fit.
 std::optional<int64_t> repeats_in_name(const std::string& name) {
   const size_t digits = name.find_first_not_of("0123456789");
   if (digits == 0 || digits == name.npos || name[digits] != '_') return {};
@@ -143,7 +143,7 @@ std::optional<int64_t> repeats_in_name(const std::string& name) {
   return error == std::errc{} ? repeats : kMaxRepeats + 1;
 }
 
-// By folder, where all of them say so; else empty.
+// Repeats by folder if all folders give them; else empty.
 std::map<std::string, int64_t> folder_repeats(const Scanned& found, Dataset& dataset) {
   std::map<std::string, int64_t> repeats;
   std::string without;
@@ -168,7 +168,7 @@ std::map<std::string, int64_t> folder_repeats(const Scanned& found, Dataset& dat
   return repeats;
 }
 
-// Keeps the pictures that an epoch shows, and how often. Says what it shows and what not.
+// The pictures that an epoch shows, with their repeats. Adds remarks about those shown and left out.
 std::vector<std::pair<fs::path, int64_t>> shown_pictures(const Scanned& found, Dataset& dataset) {
   std::vector<std::pair<fs::path, int64_t>> kept;
   const std::map<std::string, int64_t> repeats = folder_repeats(found, dataset);
@@ -201,7 +201,7 @@ std::vector<std::pair<fs::path, int64_t>> shown_pictures(const Scanned& found, D
   return kept;
 }
 
-// A picture that cannot be read: what is wrong, and the way out.
+// Calls `read` for a picture; its Error states the fault and the way out.
 template <class Read>
 auto readable(const Read& read) {
   try {
@@ -218,7 +218,7 @@ void check_scaled(const fs::path& image, const Size& picture, const Size& scaled
         picture.width, picture.height);
 }
 
-// Fills in what the picture's header tells.
+// Fills in the facts of the picture's header.
 void examine(Example& example, const fs::path& folder, const std::vector<Size>& buckets, const BucketOptions& options) {
   const fs::path& image = example.image;
   const std::string extension = lower_extension(image);
@@ -264,7 +264,7 @@ Dataset Dataset::scan(const fs::path& folder, const BucketOptions& options, cons
   return dataset;
 }
 
-// Where something is wrong, pictures are decoded too, so that those whose headers are right are told at the same time.
+// Once a fault is found, pictures are decoded too, so that damage behind right headers is reported at the same time.
 void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
   for (size_t i = 0; i < examples.size() && !faults.empty(); ++i) {
     if (progress) progress("Decoding pictures", i, examples.size());
@@ -313,12 +313,6 @@ Image load_image(const Example& example) {
   const Image resized = fits ? image : resize_image(image, int(scaled.width), int(scaled.height));
   if (bucket == scaled) return resized;
   return crop_image(resized, int(left), int(top), int(bucket.width), int(bucket.height));
-}
-
-std::vector<float> time_ids(const Example& example) {
-  const Placement& p = example.placement;
-  return {float(example.size.height), float(example.size.width), float(p.crop_top),
-          float(p.crop_left),         float(p.bucket.height),    float(p.bucket.width)};
 }
 
 }  // namespace wick

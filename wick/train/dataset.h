@@ -3,7 +3,7 @@
 //
 // Where every folder within is named N_name ("10_cat"), an epoch shows its pictures N times, as kohya's scripts do
 // (sd-scripts, library/config_util.py, generate_dreambooth_subsets_config_by_subdirs, and DreamBoothDataset in
-// library/train_util.py): what lies directly in a folder counts, N of 0 leaves it out, and so does lying elsewhere.
+// library/train_util.py). Only pictures directly in such a folder count; other places and an N of 0 leave them out.
 #pragma once
 
 #include <filesystem>
@@ -31,20 +31,20 @@ struct Example {
 
 struct Dataset {
   std::filesystem::path folder;
-  std::vector<Example> examples;     // ordered by name, whatever the file system says
+  std::vector<Example> examples;     // ordered by name, independent of the file system
   std::string sha256;                // of names, pictures, captions and repeats
   std::vector<DataFile> files;       // pictures and captions
-  bool repeated = false;             // its folders say how often
-  std::vector<std::string> remarks;  // "10_cat: 24 pictures × 10", and what was left out
+  bool repeated = false;             // its folders give repeats
+  std::vector<std::string> remarks;  // "10_cat: 24 pictures × 10", and pictures left out
 
-  // Checks every picture's header and every caption, and sorts the pictures into buckets. What is wrong with any of
-  // them is one Error with the files' names and the way out.
+  // Checks every picture's header and every caption, and sorts the pictures into buckets. All faults are one Error with
+  // the files' names and the way out.
   using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
   static Dataset scan(const std::filesystem::path& folder, const BucketOptions& options, const Progress& progress = {});
-  // Indices of examples, by size: each once, and as often as an epoch shows it.
+  // Indices of examples by size: buckets() has each once, shown() as often as an epoch shows it.
   std::map<Size, std::vector<size_t>> buckets() const;
   std::map<Size, std::vector<size_t>> shown() const;
-  // Indices of examples by their folder of repeats; without such, all under the data set's own name.
+  // Indices of examples by their folder of repeats; without such folders, all under the data set's own name.
   std::map<std::string, std::vector<size_t>> subsets() const;
   size_t shown_count() const;  // pictures an epoch shows
 
@@ -54,7 +54,5 @@ struct Dataset {
 
 // The picture, upright, scaled and cropped to its bucket.
 Image load_image(const Example& example);
-// One row of SDXL's size conditioning: original height and width, crop top and left, target height and width.
-std::vector<float> time_ids(const Example& example);
 
 }  // namespace wick

@@ -1,4 +1,4 @@
-// What is wrong with the files of a data set: all of it is found before any of it is told, in one line.
+// The faults of a data set's files: all of them are found before they are reported, in one line.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@ namespace wick {
 
 class Faults {
  public:
-  // Does it, and returns whether it went well; an Error is kept for check().
+  // Runs the action and returns whether it succeeded; an Error is kept for check().
   template <class Action>
   bool collect(Action&& action) {
     try {
@@ -26,8 +26,8 @@ class Faults {
     }
   }
   bool empty() const { return count_ == 0; }
-  // Throws Error if there was one: it alone, or "`source`: 12 faults: (1) a.png: … (2) b.txt: … and 10 others". What
-  // begins with `source` is told without it.
+  // Throws Error if there was a fault: it alone, or "`source`: 12 faults: (1) a.png: … (2) b.txt: … and 10 others". The
+  // prefix `source` is left out of them.
   void check(const std::string& source) const;
 
  private:

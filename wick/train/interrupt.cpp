@@ -25,12 +25,12 @@ void remember(int number) {
     first = now();
   } else if (number != SIGHUP && now() - first > kSameMoment) {
     std::signal(number, SIG_DFL);
-    std::raise(number);  // comes when this handler returns
+    std::raise(number);  // delivered when this handler returns
   }
 }
 
-// Where the handler runs. oneDNN's generated code keeps other things than the stack's end in its register: a frame that
-// the system puts there, with 2.5 KiB of vector registers, would overwrite a matrix or what lies before it.
+// The handler's stack. oneDNN's generated code may use the stack pointer's register for something else: a signal frame
+// there, with 2.5 KiB of vector registers, would overwrite a matrix or the memory before it.
 alignas(64) std::byte stack[size_t{64} << 10];
 
 }  // namespace

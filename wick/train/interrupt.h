@@ -1,14 +1,14 @@
-// SIGINT, SIGTERM and SIGHUP as a wish that the run looks at between steps.
+// SIGINT, SIGTERM and SIGHUP as a request that the run checks between steps.
 #pragma once
 
 #include <csignal>
 
 namespace wick {
 
-// While one is alive the first such signal is remembered, and a second one ends the program as usual, but for those of
-// the same moment: `timeout` and terminals may send two. SIGHUP comes from several sides when a connection drops, and
-// is never that second one; where it was ignored when the program started (nohup) it stays so. Writes beyond a file
-// size limit fail with an error instead of a signal. Made by the main thread, which is where the system delivers
+// While one is alive the first such signal is remembered, and a second one ends the program as usual, unless both come
+// at the same moment: `timeout` and terminals may send two. SIGHUP comes from several sides when a connection drops,
+// and never counts as the second; where it was ignored when the program started (nohup) it stays so. Writes beyond a
+// file size limit fail with an error instead of a signal. Construct it on the main thread, to which the system delivers
 // signals.
 class Interrupt {
  public:
@@ -19,7 +19,7 @@ class Interrupt {
   bool requested() const;
 
  private:
-  struct sigaction hangup_;  // as it was before
+  struct sigaction hangup_;  // the handler before
 };
 
 }  // namespace wick

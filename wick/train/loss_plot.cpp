@@ -15,7 +15,7 @@ namespace {
 
 constexpr Color kInk{40, 44, 52}, kGrid{226, 228, 232}, kEachStep{170, 200, 235}, kAverage{20, 90, 170};
 
-// Everything is drawn twice as large and halved at the end, which smooths the edges. Sizes below are of the large one.
+// Everything is drawn at twice the size and halved at the end, which smooths the edges. Sizes below are the large ones.
 constexpr int kWidth = 1920, kHeight = 1080, kTextSize = 36;
 constexpr int kLeft = 190, kRight = 60, kTop = 90, kBottom = 150;
 
@@ -41,7 +41,7 @@ Image halved(const Image& image) {
 
 struct Axis {
   std::vector<double> ticks;
-  int begin, end;  // where the first and the last tick lie on the canvas
+  int begin, end;  // the first and the last tick on the canvas
   double at(double value) const {
     return begin + (value - ticks.front()) / (ticks.back() - ticks.front()) * (end - begin);
   }

@@ -1,4 +1,4 @@
-// The loss curve as a picture, for those who have no TensorBoard at hand.
+// The loss curve as a picture, for users without TensorBoard.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@ struct LossPoint {
 // Each step's loss in a light colour, their moving average in a dark one. `points` are finite and ordered by step.
 Image plot_loss(const std::vector<LossPoint>& points);
 
-// The mean over `window` points around each, fewer where the curve begins and ends.
+// The mean over `window` points around each, fewer at the curve's ends.
 std::vector<double> smoothed(const std::vector<LossPoint>& points, size_t window);
 // Round numbers (1, 2 or 5 times a power of ten apart) that cover [low, high], about `count` of them.
 std::vector<double> axis_ticks(double low, double high, int count);

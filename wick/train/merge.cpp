@@ -6,11 +6,9 @@
 #include <utility>
 
 #include "wick/io/file.h"
-#include "wick/io/gguf.h"
 #include "wick/io/safetensors.h"
 #include "wick/models/llama.h"
 #include "wick/ops/elementwise.h"
-#include "wick/ops/matmul.h"
 #include "wick/ops/shape.h"
 #include "wick/pipelines/convert.h"
 #include "wick/train/finite.h"
@@ -21,50 +19,48 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What LoRAs change, by the names of transformers.
+// The edits that LoRAs make, by the names of transformers.
 class Changes {
  public:
   explicit Changes(const std::vector<LoraFile>& loras) : adapter_(llama_module_names()) {
     for (const LoraFile& file : loras) adapter_.add_file(file.path, file.strength);
   }
 
-  // To be told of every tensor once. `load` gives it as the model has it.
+  // Called once with every tensor. `load` gives it as the model has it.
   void look_at(const std::string& name, const Shape& shape, std::function<Tensor()> load) {
     constexpr std::string_view kWeight = ".weight";
     if (shape.rank() != 2 || !name.ends_with(kWeight)) return;
     if (name == "model.embed_tokens.weight") embedding_ = load;
     const std::string path = "llama." + name.substr(0, name.size() - kWeight.size());
-    if (const auto lora = adapter_.match({{path, {shape[1], shape[0]}, std::move(load)}})) loras_.emplace(name, *lora);
+    if (auto adapter = adapter_.match({{path, {shape[1], shape[0]}, std::move(load)}}))
+      adapters_.emplace(name, std::move(adapter));
   }
-  // Of the model of this config, of which every tensor was looked at. One table serves a tied model's head and
+  // Called when every tensor of a model of this config was looked at. One table serves a tied model's head and
   // embedding, and a LoRA on the head is not one on the embedding.
   void check_complete(const LlamaConfig& config) {
     const LoraSite head{"llama.lm_head", {config.hidden, config.vocab}, embedding_, true};
-    check(!config.tied || loras_.contains("lm_head.weight") || !adapter_.match({head}),
+    check(!config.tied || adapters_.contains("lm_head.weight") || !adapter_.match({head}),
           "--lora: one of them is on lm_head, which has no weights of its own in this model: they are the embedding's. "
           "It runs beside the model, and cannot be merged");
     adapter_.check_complete();
   }
 
-  // By name, what makes the merged matrix, in f32, of the stored one.
+  // Functions by name that turn the stored matrix into the merged one, in f32.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits() const {
     std::map<std::string, std::function<Tensor(const Tensor&)>> all;
-    for (const auto& [name, lora] : loras_)
-      all[name] = [lora = lora](const Tensor& w) {
-        const LoraPart& part = lora.parts.front();
-        return cast(w, DType::f32) + matmul(part.up_values, lora.down) * part.scale;
-      };
+    for (const auto& [name, adapter] : adapters_)
+      all[name] = [adapter = adapter](const Tensor& w) { return adapter->merged(w); };
     return all;
   }
 
  private:
   Adapter adapter_;
-  std::map<std::string, Lora> loras_;
+  std::map<std::string, AdapterOfLayer> adapters_;
   std::function<Tensor()> embedding_;
 };
 
-void write_merged(const fs::path& from, const std::vector<fs::path>& files, const Changes& changes, const fs::path& to,
-                  std::optional<DType> dtype) {
+void write_merged(const Checkpoint& from, const std::vector<fs::path>& files, const Changes& changes,
+                  const fs::path& to, std::optional<DType> dtype) {
   begin_folder(to, kTransformersLast);
   const auto edits = changes.edits();
   for (const fs::path& path : files) {
@@ -85,7 +81,7 @@ void write_merged(const fs::path& from, const std::vector<fs::path>& files, cons
   copy_model_files(from, to, dtype);
 }
 
-void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
+void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
   const std::vector<fs::path> files = weight_files(from);
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
@@ -106,9 +102,9 @@ void merge_folder(const fs::path& from, Changes& changes, const fs::path& to, st
   }
 }
 
-void merge_to_gguf(const fs::path& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
+void merge_to_gguf(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
   const LlamaConfig config = LlamaConfig::read(from);
-  const Weights weights = Weights::open(from);
+  const Weights weights = from.weights();
   for (const auto& [name, shape] : llama_tensors(config))
     changes.look_at(name, shape, [weights, here = name, like = shape] { return weights.read(here, like); });
   changes.check_complete(config);
@@ -117,12 +113,13 @@ void merge_to_gguf(const fs::path& from, Changes& changes, const fs::path& to, s
 
 }  // namespace
 
-void merge_loras(const fs::path& from, const std::vector<LoraFile>& loras, const fs::path& to,
+void merge_loras(const Checkpoint& from, const std::vector<LoraFile>& loras, const fs::path& to,
                  std::optional<DType> dtype) {
   std::error_code ignored;
-  check(!fs::equivalent(from, to, ignored), "{}: is the model that is merged; choose another --output", to.string());
+  check(!fs::equivalent(from.path(), to, ignored), "{}: is the model that is merged; choose another --output",
+        to.string());
   Changes changes(loras);
-  const bool is_gguf = GgufFile::is_gguf(from) || to.extension() == ".gguf";
+  const bool is_gguf = from.is_gguf() || to.extension() == ".gguf";
   is_gguf ? merge_to_gguf(from, changes, to, dtype) : merge_folder(from, changes, to, dtype);
 }
 

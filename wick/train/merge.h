@@ -1,18 +1,18 @@
 // LoRAs put into the weights of a language model, which then needs them no more: w + scale * up down.
 #pragma once
 
-#include <filesystem>
 #include <optional>
 #include <vector>
 
 #include "wick/nn/adapter.h"
+#include "wick/nn/checkpoint.h"
 
 namespace wick {
 
-// `from` is a transformers folder or a GGUF file. `to` becomes a GGUF file if its name ends in .gguf or `from` is one;
+// `from` is a language model. `to` becomes a GGUF file if its name ends in .gguf or `from` is one;
 // else a folder, with all else that belongs to the model. Matrices are stored as `dtype`, or else as they were. Sums
 // are in f32. Throws Error, before anything is written, if a LoRA does not fit the model.
-void merge_loras(const std::filesystem::path& from, const std::vector<LoraFile>& loras, const std::filesystem::path& to,
+void merge_loras(const Checkpoint& from, const std::vector<LoraFile>& loras, const std::filesystem::path& to,
                  std::optional<DType> dtype = {});
 
 }  // namespace wick

@@ -1,4 +1,4 @@
-// Folders of models with other weights in them, diffusers' and transformers', and what tells models apart.
+// Folders of models with other weights in them, diffusers' and transformers'.
 #pragma once
 
 #include <cstdint>
@@ -8,39 +8,30 @@
 #include <string>
 #include <vector>
 
-#include "wick/nn/weights.h"
+#include "wick/nn/checkpoint.h"
 
 namespace wick {
 
 // The files of diffusers' and of transformers' folders that are written last: a folder that has its own is whole.
-inline constexpr const char *kDiffusersLast = "model_index.json", *kTransformersLast = "config.json";
+inline constexpr const char *kDiffusersLast = kPipelineConfig, *kTransformersLast = kNetworkConfig;
 
 // Throws Error if `to` is the folder `from`, which would be lost: the functions below do, and a run before its first
 // step.
 void check_elsewhere(const std::filesystem::path& from, const std::filesystem::path& to);
 
-// Makes `to` the model `from` with other weights for `component`: copies all else that the model consists of, lets
-// `write` put the component's weight file (and what changed in its config) into the folder it is given.
-void write_model_folder(const std::filesystem::path& from, const std::filesystem::path& to,
-                        const std::string& component,
+// Makes `to` the model `from` with other weights for `component`: copies all other files of the model, lets
+// `write` put the component's weight file (and config, if that changes) into the folder it is given.
+void write_model_folder(const Checkpoint& from, const std::filesystem::path& to, const std::string& component,
                         const std::function<void(const std::filesystem::path& folder)>& write);
 
-// Bytes of what it copies.
-uint64_t copied_bytes(const std::filesystem::path& from, const std::string& component);
+uint64_t copied_bytes(const Checkpoint& from, const std::string& component);  // the size of what it copies
 
-// Of a transformers folder: the files that hold its weights, in order of their names, and all else that belongs to the
-// model copied, with a config that tells of `dtype`, if given, last.
-std::vector<std::filesystem::path> weight_files(const std::filesystem::path& folder);
-void copy_model_files(const std::filesystem::path& from, const std::filesystem::path& to,
-                      std::optional<DType> dtype = {});
+// The files that hold a transformers folder's weights, in order of their names; and a copy of all else that belongs to
+// the model, with a config that tells of `dtype`, if given, last.
+std::vector<std::filesystem::path> weight_files(const Checkpoint& folder);
+void copy_model_files(const Checkpoint& from, const std::filesystem::path& to, std::optional<DType> dtype = {});
 
-// Makes `to` the transformers folder `from` with these weights, in one file and in `dtype`, of which its config tells.
-void write_language_model(const std::filesystem::path& from, const std::filesystem::path& to, const Weights& weights,
-                          DType dtype);
-
-// SHA-256 over the names and contents of the model's configs and weights. Of files larger than 64 MiB, samples stand
-// for the rest: it tells models apart, it does not certify them. `model` is a diffusers folder, a transformers folder
-// or a GGUF file.
-std::string model_fingerprint(const std::filesystem::path& model);
+// Makes `to` the transformers folder `from` with these weights, in one file and in `dtype`, which its config names.
+void write_language_model(const Checkpoint& from, const std::filesystem::path& to, const Weights& weights, DType dtype);
 
 }  // namespace wick

@@ -1,5 +1,7 @@
 #include "wick/train/optimizer.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 #include "wick/ops/shape.h"
@@ -7,48 +9,71 @@
 namespace wick {
 namespace {
 
+// The rules, by OptimizerKind: here their names and what they keep of a parameter, in each backend their formulas.
+constexpr std::string_view kNames[] = {"AdamW"};
+
+std::vector<Optimizer::State> new_states(const OptimizerRule& rule, const Parameter& p) {
+  const auto like_parameter = [&](std::string_view name) {
+    return Optimizer::State{fmt::format("{}.{}", name, p.name), zeros(p.value.shape(), DType::f32, p.value.memory())};
+  };
+  switch (rule.kind) {
+    case OptimizerKind::adamw:
+      return {like_parameter("m"), like_parameter("v")};
+  }
+  fail("optimizer: unknown rule");
+}
+
 // Written in the pass that updates the parameter; others, which pad their rows, are copied afterwards.
 bool is_dense(const Tensor& copy) { return copy && copy.contiguous(); }
 
 }  // namespace
 
-AdamW::AdamW(std::vector<Parameter> parameters, AdamWOptions options)
+std::string_view name_of(OptimizerKind kind) { return kNames[size_t(kind)]; }
+
+OptimizerOptions OptimizerOptions::of(const TrainConfig& config) {
+  return {.rule = {.kind = OptimizerKind::adamw, .weight_decay = float(config.weight_decay)},
+          .lr = float(config.lr),
+          .max_grad_norm = float(config.max_grad_norm),
+          .average = float(config.ema)};
+}
+
+Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options)
     : parameters_(std::move(parameters)), options_(options) {
-  check(!parameters_.empty(), "AdamW: there is no parameter to train");
+  const std::string_view rule = name_of(options_.rule.kind);
+  check(!parameters_.empty(), "{}: there is no parameter to train", rule);
   const MemoryScope scope(Purpose::optimizer);
   for (const Parameter& p : parameters_) {
     check(p.value.tracked() && p.value.contiguous() && p.value.dtype() == DType::f32,
-          "AdamW: {} should be a trainable, contiguous f32 tensor, found {} {}", p.name, name_of(p.value.dtype()),
+          "{}: {} should be a trainable, contiguous f32 tensor, found {} {}", rule, p.name, name_of(p.value.dtype()),
           p.value.shape());
-    m_.push_back(zeros(p.value.shape(), DType::f32, p.value.memory()));
-    v_.push_back(zeros(p.value.shape(), DType::f32, p.value.memory()));
+    rule_states_.push_back(new_states(options_.rule, p));
     if (options_.average > 0) averages_.push_back(clone(p.value));
   }
   constexpr float kFirstLossScale = 65536;
-  scalars_ = zeros({kAdamWScalars}, DType::f32, parameters_.front().value.memory());
+  scalars_ = zeros({kStepScalars}, DType::f32, parameters_.front().value.memory());
   write_scalar(kLossScale, options_.scale_loss ? kFirstLossScale : 1);
 }
 
-Tensor AdamW::scalar(AdamWScalar which) const { return scalars_.window({1}, {1}, which); }
-void AdamW::write_scalar(AdamWScalar which, float value) {
+Tensor Optimizer::scalar(StepScalar which) const { return scalars_.window({1}, {1}, which); }
+void Optimizer::write_scalar(StepScalar which, float value) {
   scalars_.memory().write(scalar(which).view().data, &value, sizeof value);
 }
 
-float AdamW::step(const Grads& grads, float scale) {
+float Optimizer::step(const Grads& grads, float scale) {
   set(options_.lr, scale);
   update(grads);
   go_on();  // whoever sees the norm decides
   return scalar(kGradNorm).item();
 }
 
-void AdamW::set(float lr, float scale) {
+void Optimizer::set(float lr, float scale) {
   write_scalar(kLr, options_.lr = lr);
   write_scalar(kGradScale, scale);
 }
 
-void AdamW::go_on() { write_scalar(kHalted, 0); }
+void Optimizer::go_on() { write_scalar(kHalted, 0); }
 
-void AdamW::swap_averages() {
+void Optimizer::swap_averages() {
   for (size_t i = 0; i < averages_.size(); ++i) {
     const Tensor value = clone(parameters_[i].value);
     value.backend().copy(parameters_[i].value, averages_[i]);
@@ -57,14 +82,14 @@ void AdamW::swap_averages() {
   refresh_copies();
 }
 
-void AdamW::refresh_copies() const {
+void Optimizer::refresh_copies() const {
   for (const Parameter& p : parameters_)
     if (p.copy) p.copy.backend().copy(p.copy, p.value);
 }
 
-void AdamW::update(const Grads& grads) {
+void Optimizer::update(const Grads& grads) {
   std::vector<Tensor> kept;  // gradients that had to be made contiguous live until the update is done
-  std::vector<AdamWSlot> slots;
+  std::vector<OptimizerSlot> slots;
   std::vector<View> views;
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const Tensor grad = grads[parameters_[i].value];
@@ -72,24 +97,36 @@ void AdamW::update(const Grads& grads) {
     kept.push_back(contiguous(grad));
     views.push_back(kept.back());
     const Parameter& p = parameters_[i];
-    slots.push_back({p.value, kept.back(), m_[i], v_[i], averages_.empty() ? View{} : averages_[i].view(),
-                     is_dense(p.copy) ? p.copy.view() : View{}});
+    OptimizerSlot& slot = slots.emplace_back(OptimizerSlot{p.value, kept.back(), {}});
+    for (const State& state : rule_states_[i]) slot.states.push_back(state.value);
+    if (!averages_.empty()) slot.average = averages_[i];
+    if (is_dense(p.copy)) slot.copy = p.copy;
   }
-  check(!slots.empty(), "AdamW: no parameter has a gradient; is the loss computed from them?");
+  check(!slots.empty(), "{}: no parameter has a gradient; is the loss computed from them?",
+        name_of(options_.rule.kind));
 
   Backend& backend = parameters_.front().value.backend();
   backend.sum_of_squares(scalar(kSumOfSquares), views);
-  backend.adamw(slots,
-                {.beta1 = options_.beta1,
-                 .beta2 = options_.beta2,
-                 .eps = options_.eps,
-                 .weight_decay = options_.weight_decay,
-                 .max_grad_norm = options_.max_grad_norm,
-                 .average_decay = options_.average,
-                 .scales_loss = options_.scale_loss},
-                scalars_);
+  backend.optimizer_step(slots,
+                         {.rule = options_.rule,
+                          .max_grad_norm = options_.max_grad_norm,
+                          .average_decay = options_.average,
+                          .scales_loss = options_.scale_loss},
+                         scalars_);
   for (const Parameter& p : parameters_)
     if (p.copy && !is_dense(p.copy)) backend.copy(p.copy, p.value);
+}
+
+std::vector<Optimizer::State> Optimizer::states() const {
+  std::vector<State> all;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& p = parameters_[i];
+    all.push_back({"param." + p.name, p.value});
+    all.insert(all.end(), rule_states_[i].begin(), rule_states_[i].end());
+    if (!averages_.empty()) all.push_back({"ema." + p.name, averages_[i]});
+  }
+  all.push_back({kScalarsName, scalars_});
+  return all;
 }
 
 void GradientAccumulator::add(const std::vector<Parameter>& parameters, const Grads& grads) {

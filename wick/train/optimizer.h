@@ -1,4 +1,6 @@
-// AdamW (Loshchilov & Hutter, 2019) over any set of parameters, and gradients summed over micro-batches.
+// An optimizer over any set of parameters, and gradients summed over micro-batches. The rule (OptimizerRule in
+// backend.h) says how gradients become updates and which states that needs; clipping, loss scaling, halting, averages
+// and copies are the same for all rules.
 #pragma once
 
 #include <unordered_map>
@@ -6,21 +8,25 @@
 
 #include "wick/autograd/tape.h"
 #include "wick/nn/weights.h"
+#include "wick/train/config.h"
 
 namespace wick {
 
-struct AdamWOptions {
+struct OptimizerOptions {
+  OptimizerRule rule = {};
   float lr = 1e-4f;
-  float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f;
-  float weight_decay = 0.01f;
   float max_grad_norm = 0;  // clips the norm over all gradients together; 0 does not
   float average = 0;        // decay of a moving average of the parameters (Polyak averaging); 0: none
   bool scale_loss = false;  // dynamic loss scaling, which gradients in f16 need
+
+  static OptimizerOptions of(const TrainConfig& config);  // without loss scaling: that depends on the device
 };
 
-class AdamW {
+std::string_view name_of(OptimizerKind kind);  // "AdamW"
+
+class Optimizer {
  public:
-  AdamW(std::vector<Parameter> parameters, AdamWOptions options);
+  Optimizer(std::vector<Parameter> parameters, OptimizerOptions options);
 
   // One update with `scale` times the gradients; a parameter without a gradient stays as it is. Returns the norm of the
   // scaled gradients before clipping. If that is not finite nothing has been changed.
@@ -30,37 +36,41 @@ class AdamW {
   // update is enqueued. The second may be captured and replayed.
   void set(float lr, float scale = 1);
   void update(const Grads& grads);
-  // What an update leaves: [kAdamWScalars] f32, beside the parameters.
+  // What an update leaves: [kStepScalars] f32, beside the parameters.
   const Tensor& scalars() const { return scalars_; }
   // What backward starts with, one f32: 1 unless the loss is scaled.
   Tensor loss_scale() const { return scalar(kLossScale); }
 
   void set_lr(float lr) { options_.lr = lr; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  // Averages of the parameters, in their order; empty without AdamWOptions::average.
-  const std::vector<Tensor>& averages() const { return averages_; }
   // Brings the parameters' copies up to date; update() and swap_averages() have done so themselves.
   void refresh_copies() const;
   void go_on();          // after a norm that was not finite: updates count again
   void swap_averages();  // exchanges them for the parameters' values, and back when called again
 
-  // What a resumed run needs beside the parameters; the order is that of the parameters.
-  const std::vector<Tensor>& first_moments() const { return m_; }
-  const std::vector<Tensor>& second_moments() const { return v_; }
+  // Everything that a resumed run needs, as state files name it: of each parameter "param.NAME", the rule's states
+  // ("m.NAME", "v.NAME") and, with averages, "ema.NAME"; and the scalars, "optimizer".
+  struct State {
+    std::string name;
+    Tensor value;
+  };
+  static constexpr const char* kScalarsName = "optimizer";
+  std::vector<State> states() const;
 
  private:
-  Tensor scalar(AdamWScalar which) const;
-  void write_scalar(AdamWScalar which, float value);
+  Tensor scalar(StepScalar which) const;
+  void write_scalar(StepScalar which, float value);
 
   std::vector<Parameter> parameters_;
-  AdamWOptions options_;
+  OptimizerOptions options_;
 
-  std::vector<Tensor> m_, v_, averages_;
-  Tensor scalars_;  // [kAdamWScalars], beside the parameters
+  std::vector<std::vector<State>> rule_states_;  // one list a parameter
+  std::vector<Tensor> averages_;
+  Tensor scalars_;  // [kStepScalars], beside the parameters
 };
 
 // Sums gradients over micro-batches, in the order of the calls. It takes what a tape gives, or tensors made without one
-// (lora_backward); dividing by their number is left to AdamW::step's scale.
+// (lora_backward); dividing by their number is left to Optimizer::step's scale.
 class GradientAccumulator {
  public:
   void add(const std::vector<Parameter>& parameters, const Grads& grads);

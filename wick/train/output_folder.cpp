@@ -30,13 +30,13 @@ bool is_there(const fs::path& path) {
 constexpr std::array kFiles = {"config.toml", "loss.png", "metrics.jsonl"};
 constexpr std::array kFolders = {"logs", "state"};
 
-// The lock of every run that has been there, under way or not, whatever became of its states; or those.
+// Whether a run has been there: it leaves its lock, even where its states are gone, or states.
 bool had_a_run(const fs::path& output) {
   std::error_code ignored;
   return fs::exists(fs::symlink_status(output / "state" / "lock", ignored)) || !state_files(output / "state").empty();
 }
 
-// The folder, or where there is no such folder yet, the one in which it will be made.
+// The folder, or where there is none yet, the one in which it will be made.
 fs::path nearest(fs::path folder) {
   while (!is_there(folder) && folder.has_relative_path()) folder = folder.parent_path();
   return folder;
@@ -70,7 +70,7 @@ std::vector<std::string> results(const fs::path& output, const std::string& name
   return found;
 }
 
-// What a run would write over. The settings of a run that did no step are no loss, nor is its empty record.
+// The files that a run would overwrite. The settings of a run that did no step are no loss, nor is its empty record.
 std::vector<std::string> written_over(const fs::path& output, const std::string& name) {
   std::vector<std::string> found = results(output, name);
   if (!had_a_run(output) && is_there(output / "config.toml")) found.emplace_back("config.toml");
@@ -82,21 +82,21 @@ std::vector<std::string> written_over(const fs::path& output, const std::string&
   return found;
 }
 
-// With all links followed, of what is there.
+// The path with all links in its existing part followed.
 fs::path real_path(const fs::path& path) {
   std::error_code error;
   const fs::path real = fs::weakly_canonical(path, error);
   return error ? path.lexically_normal() : real;
 }
 
-// "." for the folder itself; none for what does not lie in it.
+// "." for the folder itself; none for a path outside it.
 std::optional<fs::path> path_within(const fs::path& path, const fs::path& folder) {
   const fs::path within = path.lexically_relative(folder);
   if (within.empty() || *within.begin() == "..") return {};
   return within;
 }
 
-// What is read, at `path`, is not what the run writes to its folder.
+// Throws Error if the input at `path` is a file or folder that the run writes.
 void check_not_a_result(const TrainConfig& config, const char* what, const fs::path& path) {
   const auto within = path_within(real_path(path), real_path(config.output));
   check(!within || !is_written(within->begin()->string(), config),
@@ -104,8 +104,8 @@ void check_not_a_result(const TrainConfig& config, const char* what, const fs::p
         path.string());
 }
 
-// A flock dies with its descriptor. What has the lock's name may be a link that somebody put there: it goes, so that
-// no file elsewhere is made or locked. Returns -1 with errno set.
+// A flock dies with its descriptor. A link of the lock's name is removed, so that no file elsewhere is made or locked.
+// Returns -1 with errno set.
 int open_lock(const fs::path& file) {
   while (true) {
     const int fd = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);

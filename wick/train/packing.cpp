@@ -9,7 +9,7 @@
 
 namespace wick {
 
-// The leaves of a binary tree are rows, as many as there could be; a node knows the most room of a row below it.
+// A binary tree whose leaves are as many rows as there could be; a node knows the most room of a row below it.
 std::vector<PackedRow> first_fit(const std::vector<size_t>& order, const std::vector<int64_t>& lengths,
                                  int64_t row_length) {
   const size_t leaves = std::bit_ceil(order.size());
@@ -42,7 +42,7 @@ void PackedBatches::shuffle(Rng rng) {
   std::vector<PackedRow> rows;
   if (row_length_ > 0) {
     rows = first_fit(order, lengths_, row_length_);
-    fisher_yates(rows, rng);  // else the fullest would come first
+    fisher_yates(rows, rng);  // otherwise the fullest would come first
   } else {
     for (const size_t document : order) rows.push_back({document});
   }

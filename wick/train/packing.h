@@ -9,7 +9,7 @@
 
 namespace wick {
 
-using PackedRow = std::vector<size_t>;  // documents, one behind the other
+using PackedRow = std::vector<size_t>;  // consecutive documents
 
 // First-fit: each document, in the given order, goes to the first row that has room for it. None may be longer than a
 // row. O(n log n).
@@ -24,7 +24,7 @@ class PackedBatches final : public Batches {
 
   const std::vector<PackedRow>& next() { return batches_[advance()]; }
   int64_t batches_per_epoch() const override { return int64_t(batches_.size()); }
-  int64_t rows_per_epoch() const { return rows_; }  // of this one
+  int64_t rows_per_epoch() const { return rows_; }  // of the current epoch
 
  private:
   void shuffle(Rng rng) override;

@@ -14,7 +14,7 @@
 namespace wick {
 namespace {
 
-// A reader that has gone away must not end a run: what cannot be written is let go.
+// A reader that has gone away must not end a run: failed writes are ignored.
 void put(const std::string& text) {
   std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
@@ -22,7 +22,7 @@ void put(const std::string& text) {
 
 bool begins_character(char c) { return (uint8_t(c) & 0xc0) != 0x80; }  // in UTF-8
 
-// Of the terminal, now: it may be made narrower at any time. The last one stays free, so that no line wraps.
+// The terminal's current columns: it may be made narrower at any time. The last one stays free, so that no line wraps.
 size_t usable_columns() {
   winsize size{};
   constexpr size_t kUsual = 80;

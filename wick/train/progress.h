@@ -1,4 +1,4 @@
-// How a run shows where it is: one line that is written over on a terminal, else a plain line now and then.
+// A run's progress: one line that is overwritten on a terminal, else a plain line now and then.
 #pragma once
 
 #include <chrono>
@@ -11,13 +11,13 @@ class ProgressLine {
  public:
   ProgressLine();
   ~ProgressLine() { close(); }
-  // On a terminal at most some times a second, and as much as fits in its line: parts that two spaces separate go as a
-  // whole, the last one first. Elsewhere every ten seconds, from ten seconds after the start on. `always` shows it in
-  // any case.
+  // On a terminal the line is drawn at most some times a second and cut to its width: parts separated by two spaces are
+  // dropped whole, the last one first. Elsewhere a line comes every ten seconds, from ten seconds after the start on.
+  // `always` shows it in any case.
   void show(const std::string& text, bool always = false);
   void say(const std::string& text);  // a line that stays
-  void close();                       // what follows starts on a new line
-  void clear();                       // what was shown last goes from the terminal
+  void close();                       // later output starts on a new line
+  void clear();                       // removes the last line shown from the terminal
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -25,7 +25,7 @@ class ProgressLine {
   Clock::time_point last_;
 };
 
-// The parts of a text that fit in so many columns.
+// As many parts of a text as fit in `columns`.
 std::string fitted(std::string text, size_t columns);
 std::string duration(double seconds);  // "41 s", "2:31", "1:02:03"
 

@@ -57,7 +57,7 @@ std::vector<StepRecord> read_metrics(const fs::path& file, int64_t last) {
   return records;
 }
 
-// Both files, made anew from the records that are kept.
+// Rewrites both files from the records that are kept.
 fs::path rewritten_metrics(const fs::path& output, const std::vector<StepRecord>& records) {
   std::string lines;
   for (const StepRecord& r : records) lines += metrics_line(r);

@@ -1,4 +1,4 @@
-// What a run tells while it goes on: metrics.jsonl (a line a step), TensorBoard events under logs/, and loss.png.
+// The log of a run: metrics.jsonl (a line per step), TensorBoard events under logs/, and loss.png.
 //
 // metrics.jsonl is the record; the other two are made from it. Lines are written whole as steps end, so a killed run
 // has lines beyond its last saved state; a run that continues drops them first.
@@ -15,12 +15,12 @@ namespace wick {
 struct StepRecord {
   int64_t step = 0;  // counts from 1
   double loss = 0, lr = 0, grad_norm = 0;
-  double seconds = 0;                   // that the step took
-  double time = 0;                      // when it ended, seconds since 1970
-  std::optional<double> val_loss = {};  // after the step, where that was asked for
+  double seconds = 0;                   // duration of the step
+  double time = 0;                      // end of the step, seconds since 1970
+  std::optional<double> val_loss = {};  // after the step, where it was asked for
 };
 
-// A file that is there, and no link to one elsewhere.
+// An existing file, and not a link to one elsewhere.
 class AppendedFile {
  public:
   explicit AppendedFile(std::filesystem::path path);
@@ -37,7 +37,7 @@ class AppendedFile {
 
 class RunLog {
  public:
-  // Keeps what `output` holds of steps 1 to `step`, and nothing else.
+  // Keeps the records in `output` of steps 1 to `step`, and nothing else.
   RunLog(const std::filesystem::path& output, int64_t step);
 
   void add(const StepRecord& record);

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 using Metadata = std::map<std::string, std::string>;
 
 constexpr const char *kFormat = "wick training state 3", *kFormatBefore = "wick training state 2";
-constexpr const char *kScalars = "optimizer", *kHash = "sha256", *kFinished = "finished";
+constexpr const char *kHash = "sha256", *kFinished = "finished";
 constexpr std::string_view kRng = "rng.", kSame = "same.", kSetting = "setting.";  // prefixes of metadata keys
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kMostSteps = std::numeric_limits<int32_t>::max();
 
@@ -122,19 +122,12 @@ std::optional<int64_t> step_in_name(const std::string& file) {
 
 }  // namespace
 
-void save_state(const fs::path& file, const TrainState& state, const AdamW& optimizer) {
+void save_state(const fs::path& file, const TrainState& state, const Optimizer& optimizer) {
   std::map<std::string, Tensor> tensors;
-  const std::vector<Parameter>& parameters = optimizer.parameters();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::string& name = parameters[i].name;
-    tensors["param." + name] = parameters[i].value;
-    tensors["m." + name] = optimizer.first_moments()[i];
-    tensors["v." + name] = optimizer.second_moments()[i];
-    if (!optimizer.averages().empty()) tensors["ema." + name] = optimizer.averages()[i];
-  }
+  for (const auto& [name, value] : optimizer.states()) tensors[name] = value;
   std::vector<float> scalars = optimizer.scalars().to_vector();
-  for (const AdamWScalar of_one_step : {kSumOfSquares, kGradNorm, kHalted}) scalars[of_one_step] = 0;
-  tensors[kScalars] = Tensor::of(scalars, {kAdamWScalars});
+  for (const StepScalar of_one_step : {kSumOfSquares, kGradNorm, kHalted}) scalars[of_one_step] = 0;
+  tensors[Optimizer::kScalarsName] = Tensor::of(scalars, {kStepScalars});
   Metadata metadata = to_metadata(state);
   metadata[kHash] = content_hash(metadata, tensors, [&](const std::string& name) { return tensors.at(name); });
   save_safetensors(file, tensors, metadata);
@@ -178,21 +171,14 @@ void SavedState::check_same_run(const Metadata& fingerprint) const {
 
 void SavedState::read_into(const Tensor& target, const std::string& name) const {
   const Tensor saved = file_.load(name);
-  check(saved.shape() == target.shape() && saved.dtype() == DType::f32, "{}: tensor {}: expected f32 {}, found {} {}",
-        file_.path().string(), name, target.shape(), name_of(saved.dtype()), saved.shape());
+  check(saved.shape() == target.shape() && saved.dtype() == target.dtype(),
+        "{}: tensor {}: expected {} {}, found {} {}", file_.path().string(), name, name_of(target.dtype()),
+        target.shape(), name_of(saved.dtype()), saved.shape());
   target.backend().copy(target, saved.to(target.memory()));
 }
 
-void SavedState::restore(AdamW& optimizer) const {
-  const std::vector<Parameter>& parameters = optimizer.parameters();
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    const std::string& name = parameters[i].name;
-    read_into(parameters[i].value, "param." + name);
-    read_into(optimizer.first_moments()[i], "m." + name);
-    read_into(optimizer.second_moments()[i], "v." + name);
-    if (!optimizer.averages().empty()) read_into(optimizer.averages()[i], "ema." + name);
-  }
-  read_into(optimizer.scalars(), kScalars);
+void SavedState::restore(Optimizer& optimizer) const {
+  for (const auto& [name, value] : optimizer.states()) read_into(value, name);
   optimizer.refresh_copies();
 }
 
@@ -226,7 +212,7 @@ std::optional<SavedState> StateFolder::open_newest(const std::function<void(cons
   return {};
 }
 
-void StateFolder::save(const TrainState& state, const AdamW& optimizer) {
+void StateFolder::save(const TrainState& state, const Optimizer& optimizer) {
   const fs::path file = folder_ / fmt::format("state-{:06}.safetensors", state.step);
   save_state(file, state, optimizer);
   kept_[state.step] = file;

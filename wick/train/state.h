@@ -1,7 +1,7 @@
 // What a run needs to go on with the same bits: one safetensors file, and a folder that keeps the newest two of them.
 //
-// Tensors are param.NAME, m.NAME, v.NAME and, with --ema, ema.NAME, and the optimizer's scalars, all f32. Everything
-// else is metadata, a hash of the whole content among it: a state in which a bit flipped is not gone on from.
+// Its tensors are Optimizer::states(). Everything else is metadata, a hash of the whole content among it: a run does
+// not go on from a state in which a bit flipped.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct TrainState {
   std::map<std::string, std::string> settings;     // others that it may change, to tell what they were
 };
 
-void save_state(const std::filesystem::path& file, const TrainState& state, const AdamW& optimizer);
+void save_state(const std::filesystem::path& file, const TrainState& state, const Optimizer& optimizer);
 
 class SavedState {
  public:
@@ -38,8 +38,8 @@ class SavedState {
   bool has_hash() const;
   // Throws Error naming the first setting that differs, with both values.
   void check_same_run(const std::map<std::string, std::string>& fingerprint) const;
-  // Overwrites the parameters, the optimizer's moments and the average with what was saved.
-  void restore(AdamW& optimizer) const;
+  // Overwrites the parameters and the optimizer's states with what was saved.
+  void restore(Optimizer& optimizer) const;
 
  private:
   SavedState(SafetensorsFile file, TrainState state);
@@ -57,7 +57,7 @@ class StateFolder {
   // The newest that is whole; `say` is told of damaged ones that are passed over. Throws Error where none is whole.
   std::optional<SavedState> open_newest(const std::function<void(const std::string&)>& say);
   // Writes one, and removes all but it and the one before it that was opened or saved.
-  void save(const TrainState& state, const AdamW& optimizer);
+  void save(const TrainState& state, const Optimizer& optimizer);
   std::optional<int64_t> newest_step() const;  // of what was opened or saved
 
  private:

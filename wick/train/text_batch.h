@@ -1,4 +1,4 @@
-// Rows of documents as a language model takes them in, and its loss on them.
+// Rows of documents as input of a language model, and its loss on them.
 #pragma once
 
 #include <cstdint>
@@ -10,27 +10,26 @@
 
 namespace wick {
 
-// Documents do not see each other, positions restart with each, and what is left of a row is padding that does not
-// count.
+// Documents do not see each other, positions restart with each, and the rest of a row is padding that does not count.
 struct PackedBatch {
   Tensor ids;  // i64 [B, T]
   TokenPlan plan;
-  TokenTargets targets;  // each id that counts, at the token before it
+  TokenTargets targets;  // each counted id, at the token before it
 };
 
-// A row is row_length tokens wide, or as wide as the longest one where that is less; what counts weighs `weight`.
+// A row is row_length tokens wide, or the longest row's width if that is more; each counted token weighs `weight`.
 PackedBatch pack(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows, int64_t row_length,
                  float weight, const LlamaConfig& config, Memory& memory);
 
-// How many tokens of the rows count in the loss.
+// The number of tokens of the rows that count in the loss.
 int64_t counted(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows);
 
-// The sum of the cross-entropies of all that counts, in nats, in rows of row_length tokens and batches of so many.
+// The summed cross-entropy of all counted tokens, in nats, in rows of row_length tokens, batch_size rows at a time.
 double total_loss(const Llama& model, const std::vector<TextDocument>& documents, int64_t row_length,
                   int64_t batch_size);
 
-// A document of any length as pieces of at most `length` tokens, each `stride` tokens after the one before, which is
-// less: all that counts does in the first piece that has it and something before it.
+// Splits a document into windows of at most `length` tokens, `stride` < length apart. A counted token counts once: in
+// the first window in which a token precedes it.
 std::vector<TextDocument> windows(const TextDocument& document, int64_t length, int64_t stride);
 
 }  // namespace wick

@@ -17,7 +17,7 @@
 namespace wick {
 namespace {
 
-constexpr size_t kLongestLine = size_t{64} << 20;  // bytes; more is no line of text
+constexpr size_t kLongestLine = size_t{64} << 20;  // bytes; more is not a line of text
 constexpr size_t kBlock = size_t{1} << 20;
 constexpr int64_t kReported = 1000;  // lines
 
@@ -26,7 +26,7 @@ std::optional<int64_t> end_of_text(const Tokenizer& tokenizer, const LlamaConfig
   return config.eos_ids.empty() ? std::nullopt : std::optional(config.eos_ids.front());
 }
 
-// What is often handed over in place of JSON lines is told as what it is.
+// Files often handed over in place of JSON lines are named in the error.
 void check_may_be_lines(const FileDescriptor& file) {
   std::array<char, 4096> start{};
   const std::string_view bytes(start.data(), file.read_at(0, start.data(), start.size()));
@@ -38,8 +38,8 @@ void check_may_be_lines(const FileDescriptor& file) {
         path);
 }
 
-// The lines of a file and its hash, in the memory of its longest line: `line` gets each with its number and how much of
-// the file is read.
+// Calls `line` with each line of a file, its number and the bytes read so far; returns the file's hash. Needs the
+// memory of the longest line.
 template <class Line>
 std::string for_each_line(const FileDescriptor& file, Sha256& all, const Line& line) {
   Sha256 hash;
@@ -61,7 +61,7 @@ std::string for_each_line(const FileDescriptor& file, Sha256& all, const Line& l
   return hash.hex();
 }
 
-// Its last component, unless another file has that too.
+// The last component of a file's name, unless another file has it too.
 std::string short_name(const std::string& file, const std::vector<DataFile>& others) {
   const std::string name = std::filesystem::path(file).filename().string();
   const bool taken = std::any_of(others.begin(), others.end(), [&](const DataFile& o) { return o.name == name; });
@@ -116,14 +116,14 @@ TextDocument TextEncoder::chat(const std::vector<ChatMessage>& messages) const {
   return {std::move(chat.ids), std::move(chat.is_reply)};
 }
 
-// What stands before a text, and the text; not what some tokenizers put behind it.
+// The ids before a text, and the text's; without those that some tokenizers put behind it.
 std::vector<int64_t> TextEncoder::opening(const std::string& text) const {
   std::vector<int64_t> ids = tokenizer_.encode(text);
   if (!ids.empty() && ids.back() == tokenizer_.eos_id()) ids.pop_back();
   return ids;
 }
 
-// The prompt's ids are those that it has by itself, as when an answer to it is generated.
+// The prompt's ids are those of the prompt alone, as when an answer to it is generated.
 TextDocument TextEncoder::completion(const std::string& prompt, const std::string& completion) const {
   TextDocument document{opening(prompt), {}};
   document.counts.resize(document.ids.size(), false);

@@ -1,7 +1,7 @@
 // Text to learn from: files of JSON lines, a document each (text/text_line.h).
 //
-// The loss counts what the model says: an assistant's turns with the tokens that end them, a completion with its end of
-// text, and of plain text everything. The first token of a document never counts, since nothing predicts it.
+// The loss counts the model's part: an assistant's turns with the tokens that end them, a completion with its end of
+// text, and everything in plain text. The first token of a document never counts, since nothing predicts it.
 #pragma once
 
 #include <cstdint>
@@ -21,13 +21,13 @@ namespace wick {
 
 struct TextDocument {
   std::vector<int64_t> ids;
-  std::vector<bool> counts;  // in the loss, of each id
+  std::vector<bool> counts;  // for each id: whether it counts in the loss
 
   int64_t size() const { return int64_t(ids.size()); }
   int64_t counted() const;
 };
 
-// Lines to documents, as a model's own files have it.
+// Turns lines into documents, by a model's own files.
 class TextEncoder {
  public:
   // The tokenizer and the config of a transformers folder or a GGUF file; with a chat template by name, or its own.
@@ -36,7 +36,7 @@ class TextEncoder {
   // Throws Error: "`where`: expected …, found …".
   TextDocument encode(std::string_view line, const std::string& where) const;
   bool has_end() const { return end_.has_value(); }  // a token that ends a text
-  int64_t positions() const { return positions_; }   // that the model has
+  int64_t positions() const { return positions_; }   // of the model
 
  private:
   TextDocument chat(const std::vector<ChatMessage>& messages) const;
@@ -47,22 +47,22 @@ class TextEncoder {
   std::string model_;
   Tokenizer tokenizer_;
   std::optional<ChatTemplate> template_;  // none if the model has none that Wick knows:
-  std::string no_template_;               // why
+  std::string no_template_;               // why there is none
   std::optional<int64_t> end_;
   int64_t vocabulary_, positions_;
 };
 
 struct TextDataset {
-  std::vector<TextDocument> documents;  // in the order of the files, none longer than asked
+  std::vector<TextDocument> documents;  // in the order of the files, none longer than asked for
   std::string sha256;                   // of the files' contents
   std::vector<DataFile> files;
   int64_t tokens = 0, counted = 0;
   int64_t longest = 0;
-  // What became of long ones, and how many documents, or pieces, were left out since nothing of them counts.
+  // The fate of long documents, and how many documents or pieces were left out since none of their tokens counts.
   int64_t cut = 0, cut_tokens = 0, split = 0, left_out = 0;
 
   using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
-  // What is wrong with any of the lines is one Error that names the files and the lines.
+  // All faults in the lines are one Error that names the files and the lines.
   static TextDataset read(const std::vector<std::string>& files, const TextEncoder& encoder, int64_t sequence_length,
                           LongDocuments long_documents, const Progress& progress = {});
 

@@ -7,28 +7,39 @@
 #include <map>
 #include <utility>
 
-#include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/nn/peft.h"
 #include "wick/train/model_folder.h"
+#include "wick/train/trained.h"
 
 namespace wick {
 namespace {
 
 namespace fs = std::filesystem;
 
-// The model learns to continue text; what of it is trained is left open.
-class TextTask : public Task {
+Trained trained_of(const TrainConfig& config, const fs::path& model) {
+  if (config.train == TrainMode::lora) return {config, llama_module_names(), llama_default_targets()};
+  check(config.train == TrainMode::full, "--train vae: {} is a language model, which has none", config.model);
+  check(!GgufFile::is_gguf(model), "--train full: expected a transformers folder, found the GGUF file {}",
+        model.string());
+  return Trained(std::string("The whole language model") + (config.from_scratch ? " from random weights" : ""));
+}
+
+// The model learns to continue text.
+class TextTask final : public Task {
  public:
-  TextTask(const TrainConfig& config, const fs::path& model, const TextData& data)
-      : config_(config), model_(model), data_(data) {
+  TextTask(const TrainConfig& config, const fs::path& model, Backend& backend, const TextData& data)
+      : config_(config), model_(model), data_(data), trained_(trained_of(config, model)), llama_(load(backend)) {
+    if (!trained_.adapter()) trained_.set_weights(llama_.weights());
     if (data.train) batches_.emplace(data.train->lengths(), data.row_length, config.batch_size, uint64_t(config.seed));
   }
 
+  std::vector<Parameter> parameters() const override { return trained_.parameters(); }
   Batches& batches() override { return *batches_; }
 
   // The loss of a step is the mean over all that counts in it, in whichever of its batches.
-  std::vector<NamedTensor> next_batch(TrainRng&) override {
+  NamedTensors next_batch(TrainRng& rng) override {
+    trained_.begin_batch(rng);
     if (!batches_) return inputs(blank());
     const std::vector<TextDocument>& documents = data_.train->documents;
     if (ahead_.empty()) {
@@ -43,14 +54,14 @@ class TextTask : public Task {
     ahead_.pop_front();
     for (const PackedRow& row : rows)
       for (const size_t i : row) tokens_ += documents[i].size();
-    return inputs(pack(documents, rows, data_.row_length, weight_, llama_->config(), memory()));
+    return inputs(pack(documents, rows, data_.row_length, weight_, llama_.config(), memory()));
   }
 
-  Tensor loss(const std::vector<NamedTensor>& in) override {
+  Tensor loss(const NamedTensors& batch) override {
     TokenPlan plan = *plan_;
-    plan.cos = in[1].value, plan.sin = in[2].value, plan.ranges = in[3].value;
-    if (in.size() > 6) plan.windowed_ranges = in[6].value;
-    return llama_->loss((*llama_)(in[0].value, plan), {in[4].value, in[5].value});
+    plan.cos = batch["cosines"], plan.sin = batch["sines"], plan.ranges = batch["ranges of keys"];
+    if (plan.windowed_ranges) plan.windowed_ranges = batch["windows of keys"];
+    return llama_.loss(llama_(batch["tokens"], plan), {batch["targets"], batch["weights"]});
   }
 
   int64_t tokens() const override { return tokens_; }
@@ -59,33 +70,49 @@ class TextTask : public Task {
   std::optional<double> validation_loss() override {
     if (!data_.validation) return {};
     const TextDataset& validation = *data_.validation;
-    return total_loss(*llama_, validation.documents, std::max(data_.row_length, validation.longest),
-                      config_.batch_size) /
-           double(validation.counted);
+    trained_.pause(true);
+    const double sum =
+        total_loss(llama_, validation.documents, std::max(data_.row_length, validation.longest), config_.batch_size);
+    trained_.pause(false);
+    return sum / double(validation.counted);
   }
 
- protected:
-  void load(Backend& backend, LlamaOptions options) {
-    options.dtype = data_.train ? text_dtype(config_, model_) : planned_dtype(config_, model_);
-    options.backend = &backend;
-    options.checkpointing = config_.gradient_checkpointing;
-    options.outline = data_.train == nullptr;
-    llama_.emplace(Llama::load(model_, options));
+  fs::path save(const fs::path& stem, int64_t) override {
+    const auto write_lora = [&](const std::map<std::string, Tensor>& tensors) {
+      write_peft(stem, tensors,
+                 {.base_model = config_.model,
+                  .rank = config_.rank,
+                  .alpha = config_.alpha,
+                  .dropout = config_.lora_dropout,
+                  .layers = llama_.config().layers});
+      return stem;
+    };
+    return trained_.save(config_.save_dtype, write_lora, [&](const Weights& weights) {
+      write_language_model(model_, stem, weights, config_.save_dtype);
+      return stem;
+    });
   }
 
-  TrainConfig config_;
-  fs::path model_;
-  std::optional<Llama> llama_;
+  std::string describe() const override { return trained_.describe(); }
 
  private:
-  Memory& memory() const { return *llama_->place().memory; }
+  Llama load(Backend& backend) const {
+    LlamaOptions options{.adapter = trained_.adapter(), .trainable = !trained_.adapter(), .backend = &backend};
+    options.dtype = data_.train ? text_dtype(config_, model_) : planned_dtype(config_, model_);
+    options.checkpointing = config_.gradient_checkpointing;
+    options.outline = data_.train == nullptr;
+    if (config_.from_scratch) options.draw = uint64_t(config_.seed);
+    return Llama::load(model_, options);
+  }
 
-  std::vector<NamedTensor> inputs(const PackedBatch& batch) {
+  Memory& memory() const { return *llama_.place().memory; }
+
+  NamedTensors inputs(const PackedBatch& batch) {
     plan_ = batch.plan;
-    std::vector<NamedTensor> all{{"the batch's tokens", batch.ids},      {"the cosines of positions", plan_->cos},
-                                 {"the sines of positions", plan_->sin}, {"the ranges of keys", plan_->ranges},
-                                 {"the targets", batch.targets.ids},     {"their weights", batch.targets.weights}};
-    if (plan_->windowed_ranges) all.push_back({"the windows of keys", plan_->windowed_ranges});
+    NamedTensors all{{"tokens", batch.ids},          {"cosines", plan_->cos},
+                     {"sines", plan_->sin},          {"ranges of keys", plan_->ranges},
+                     {"targets", batch.targets.ids}, {"weights", batch.targets.weights}};
+    if (plan_->windowed_ranges) all.add("windows of keys", plan_->windowed_ranges);
     return all;
   }
 
@@ -93,84 +120,19 @@ class TextTask : public Task {
     const std::vector<TextDocument> documents{
         {std::vector<int64_t>(size_t(data_.row_length), 0), std::vector<bool>(size_t(data_.row_length), true)}};
     return pack(documents, std::vector<PackedRow>(size_t(config_.batch_size), {0}), data_.row_length, 1,
-                llama_->config(), memory());
+                llama_.config(), memory());
   }
 
+  TrainConfig config_;
+  fs::path model_;
   TextData data_;
+  Trained trained_;
+  Llama llama_;
   std::optional<PackedBatches> batches_;      // none in an outline
   std::deque<std::vector<PackedRow>> ahead_;  // batches of the step that is under way
   float weight_ = 1;
   int64_t tokens_ = 0;
   std::optional<TokenPlan> plan_;  // of the last batch
-};
-
-class TextLoraTask final : public TextTask {
- public:
-  TextLoraTask(const TrainConfig& config, const fs::path& model, Backend& backend, const TextData& data)
-      : TextTask(config, model, data),
-        lora_({.rank = int(config.rank),
-               .alpha = float(config.alpha),
-               .targets = config.targets.empty() ? llama_default_targets() : config.targets,
-               .seed = uint64_t(config.seed),
-               .dropout = float(config.lora_dropout)},
-              llama_module_names()) {
-    load(backend, {.adapter = &lora_});
-  }
-
-  std::vector<Parameter> parameters() const override { return lora_.parameters(); }
-
-  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
-    lora_.set_draw(int64_t(rng.dropout.reserve(1)));
-    return TextTask::next_batch(rng);
-  }
-
-  std::optional<double> validation_loss() override {
-    lora_.pause_dropout(true);
-    const std::optional<double> loss = TextTask::validation_loss();
-    lora_.pause_dropout(false);
-    return loss;
-  }
-
-  fs::path save(const fs::path& stem, int64_t) override {
-    write_peft(stem, lora_.tensors(config_.save_dtype),
-               {.base_model = config_.model,
-                .rank = config_.rank,
-                .alpha = config_.alpha,
-                .dropout = config_.lora_dropout,
-                .layers = llama_->config().layers});
-    return stem;
-  }
-
-  std::string describe() const override {
-    return fmt::format("A LoRA of rank {} on {}, {}", config_.rank, count_of(lora_.module_count(), "module"),
-                       parameter_count(parameters()));
-  }
-
- private:
-  Adapter lora_;
-};
-
-class WholeTextTask final : public TextTask {
- public:
-  WholeTextTask(const TrainConfig& config, const fs::path& model, Backend& backend, const TextData& data)
-      : TextTask(config, model, data) {
-    check(!GgufFile::is_gguf(model), "--train full: expected a transformers folder, found the GGUF file {}",
-          model.string());
-    load(backend,
-         {.trainable = true, .draw = config.from_scratch ? std::optional(uint64_t(config.seed)) : std::nullopt});
-  }
-
-  std::vector<Parameter> parameters() const override { return llama_->weights().parameters(); }
-
-  fs::path save(const fs::path& stem, int64_t) override {
-    write_language_model(model_, stem, llama_->weights(), config_.save_dtype);
-    return stem;
-  }
-
-  std::string describe() const override {
-    return fmt::format("The whole language model{}, {}", config_.from_scratch ? " from random weights" : "",
-                       parameter_count(parameters()));
-  }
 };
 
 // What a config says of training alone.
@@ -188,9 +150,7 @@ void check_trainable(const TrainConfig& config, const fs::path& model) {
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
                                      const TextData& data) {
   check_trainable(config, model);
-  if (config.train == TrainMode::lora) return std::make_unique<TextLoraTask>(config, model, backend, data);
-  check(config.train == TrainMode::full, "--train vae: {} is a language model, which has none", config.model);
-  return std::make_unique<WholeTextTask>(config, model, backend, data);
+  return std::make_unique<TextTask>(config, model, backend, data);
 }
 
 std::unique_ptr<Task> outline_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,

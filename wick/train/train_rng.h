@@ -1,4 +1,4 @@
-// The random numbers of a run: one stream a purpose, so that none depends on how many another has used.
+// The random numbers of a run: one stream per purpose, so that none depends on how many another has used.
 #pragma once
 
 #include <cstdint>

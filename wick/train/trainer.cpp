@@ -83,8 +83,6 @@ class Run {
   bool on_device() const { return !backend_.memory().on_host(); }
   fs::path state_folder() const { return output_ / "state"; }
   fs::path data_list() const { return state_folder() / "dataset.sha256"; }
-  uint64_t state_bytes() const { return uint64_t(plan_->trained) * sizeof(float) * (config_.ema > 0 ? 4 : 3); }
-
   // As the plan counts it: with what is taken past the device's Memory.
   size_t most_taken() const { return backend_.memory().stats().most_reserved + plan_->device.context; }
   Progress setup_progress();
@@ -103,7 +101,7 @@ class Run {
   std::optional<OutputLock> lock_;
 
   std::unique_ptr<Task> task_;
-  std::optional<AdamW> optimizer_;
+  std::optional<Optimizer> optimizer_;
   std::optional<TrainStep> train_step_;
   std::optional<RunLog> log_;
   int64_t step_ = 0;  // optimizer steps done, or enqueued
@@ -157,14 +155,14 @@ void Run::plan() {
 void Run::check_disk() {
   const std::optional<uint64_t> free = free_disk(output_);
   const uint64_t result = uint64_t(plan_->trained) * size_of(config_.save_dtype) + job_->copied_bytes();
-  if (!free || *free >= result + 2 * state_bytes()) return;
-  check(*free >= result + state_bytes(),
+  if (!free || *free >= result + 2 * plan_->state) return;
+  check(*free >= result + plan_->state,
         "--output {}: {} are free there, expected at least {} for a result and {} for a state to go on from; free some "
         "space or choose another disk",
-        output_.string(), readable_bytes(*free), readable_bytes(result), readable_bytes(state_bytes()));
+        output_.string(), readable_bytes(*free), readable_bytes(result), readable_bytes(plan_->state));
   progress_.say(fmt::format("Only {} are free in {}: a result takes {}, and each of the two states that are kept {}.",
                             readable_bytes(*free), output_.string(), readable_bytes(result),
-                            readable_bytes(state_bytes())));
+                            readable_bytes(plan_->state)));
 }
 
 void Run::open_output() {
@@ -227,11 +225,9 @@ void Run::prepare() {
                             free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
   for (const std::string& remark : job_->remarks()) progress_.say(remark);
   task_ = job_->load(backend_, setup_progress());
-  optimizer_.emplace(task_->parameters(), AdamWOptions{.lr = float(config_.lr),
-                                                       .weight_decay = float(config_.weight_decay),
-                                                       .max_grad_norm = float(config_.max_grad_norm),
-                                                       .average = float(config_.ema),
-                                                       .scale_loss = config_.dtype == DType::f16 && on_device()});
+  OptimizerOptions options = OptimizerOptions::of(config_);
+  options.scale_loss = config_.dtype == DType::f16 && on_device();
+  optimizer_.emplace(task_->parameters(), options);
   train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
   if (resumed_) go_on();
   log_.emplace(output_, step_);
@@ -392,7 +388,7 @@ void Run::save_state_in_time() {
   };
   const std::optional<uint64_t> free = free_disk(output_);
   last_saved_ = Clock::now();
-  const uint64_t needed = state_bytes() + kHeader;
+  const uint64_t needed = plan_->state + kHeader;
   if (free && *free < needed)
     return tell(fmt::format("a state takes up to {}, and {} are free in {}", readable_bytes(needed),
                             readable_bytes(*free), output_.string()));
@@ -429,7 +425,7 @@ void Run::seek(const TrainState& state) {
 // What decides the bits of a run. The number of steps does where the learning rate follows it.
 std::map<std::string, std::string> Run::fingerprint() const {
   std::map<std::string, std::string> all{{kDataContents, job_->data_hash()},
-                                         {kModelContents, model_fingerprint(model_)}};
+                                         {kModelContents, Checkpoint(model_).fingerprint()}};
   for (const TrainOption& option : train_options())
     if (option.fixed || (option.key == "steps" && config_.lr_schedule != LrSchedule::constant))
       all[option.flag()] = option.toml(config_);

@@ -153,11 +153,11 @@ struct Sight {
     assert(0 <= bounds[0] && bounds[0] <= bounds[bound_stride] && bounds[bound_stride] <= keys);
     return {bounds[0], bounds[bound_stride]};
   }
-  // Of queries [first, last): neither bound falls, so theirs are those of the ends.
+  // The range that queries [first, last) see together: neither bound falls, so the ends decide.
   Range of(int64_t first, int64_t last) const { return {of(first).begin, of(last - 1).end}; }
 };
 
-// Zeroes of a row of scores [seen.begin, seen.end) what its own range leaves out.
+// Zeroes the part of a row of scores [seen.begin, seen.end) outside its own range.
 void clear_outside(float* scores, const Range& own, const Range& seen) {
   std::fill(scores, scores + own.begin - seen.begin, 0.0f);
   std::fill(scores + own.end - seen.begin, scores + seen.size(), 0.0f);
@@ -265,7 +265,7 @@ void scratch_tasks(int64_t count, int64_t floats, const Task& task) {
   parallel_tasks(count, [&](int64_t i, int64_t thread) { task(i, work.data() + thread * floats); });
 }
 
-// A step of generation: the heads that read the same keys become the queries of one head.
+// Decoding: heads that read the same keys become the queries of one head.
 void attention_of_one_query(CpuBackend& cpu, AttentionArgs a) {
   const int64_t groups = a.k.shape[2], shared = a.q.shape[2] / groups;
   const auto grouped = [&](const View& x) -> View {

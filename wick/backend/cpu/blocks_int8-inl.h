@@ -1,5 +1,5 @@
-// What blocks_int8.cpp computes with, by AVX-512 VNNI and by AVX2: vectors of bytes, the numbers of blocks as such, and
-// dot products of four neighbours. A vector has as many of these as it has floats; a chunk is what fills one of bytes.
+// The vocabulary of blocks_int8.cpp, for AVX-512 VNNI and AVX2: vectors of bytes, blocks' numbers as bytes, and dot
+// products of four neighbouring bytes, one in each lane of 32 bits. A chunk is one vector of bytes.
 #if defined(WICK_BLOCKS_INT8_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef WICK_BLOCKS_INT8_INL_H_
 #undef WICK_BLOCKS_INT8_INL_H_
@@ -44,9 +44,9 @@ constexpr bool kHasMinimum = requires(Block b) {
 template <class Block>
 constexpr int kGroup = std::is_same_v<Block, Q6KBlock> ? 16 : 32;
 
-// Products of bytes are of unsigned with signed ones: a weight's numbers are made unsigned by an offset, and what it
-// adds to a sum is where the sum starts, with the other sign. But AVX2's, which adds two products in 16 bits, would
-// overflow with q8_0's: there each sign goes to the other factor.
+// The instructions multiply unsigned bytes by signed ones. An offset makes the weight's numbers unsigned; sums start at
+// minus the offset's contribution. On AVX2, which adds two products in 16 bits, q8_0 would overflow so: there the
+// weight's absolute value is multiplied, and its sign moves to the activation.
 template <class Block>
 constexpr bool kSigned = kLanes == 8 && std::is_same_v<Block, Q8Block>;
 template <class Block>
@@ -128,7 +128,7 @@ HWY_INLINE Bytes chunk(const Q6KBlock* row, int64_t c) {
   return _mm512_or_si512(low, _mm512_slli_epi16(_mm512_and_si512(high, _mm512_set1_epi8(3)), 4));
 }
 
-// The scales of the blocks of a chunk, and what they are multiplied with.
+// The scales of a chunk's blocks, times those of the activations.
 template <class Block>
 HWY_INLINE FloatVec chunk_scales(const Block* row, const float* with) {
   const __m128 scales = _mm_mul_ps(_mm_cvtph_ps(_mm_cvtsi32_si128(int(row[0].d | uint32_t{row[1].d} << 16))),
@@ -224,8 +224,7 @@ HWY_INLINE void store_eights(Bytes* to, int i, Bytes a, Bytes b) {
 
 #endif
 
-// What the numbers of a k block are multiplied with: the scales of q6_k; or eight scales, and then the minima, with
-// their sign, of the others.
+// The factors of a k block's numbers: q6_k's scales; for q4_k and q5_k eight scales, then the negated minima.
 constexpr int kFactors = 16;
 using Factors = FloatVec[kFactors / kLanes];
 

@@ -11,7 +11,7 @@
 #include "hwy/foreach_target.h"
 #include "wick/backend/cpu/simd-inl.h"
 
-#if HWY_COMPILER_GCC_ACTUAL  // finds what its own header leaves undefined on purpose (GCC's bug 105593)
+#if HWY_COMPILER_GCC_ACTUAL  // warns of values that its own header leaves undefined on purpose (GCC bug 105593)
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
@@ -28,7 +28,7 @@ namespace wick {
 namespace HWY_NAMESPACE {
 namespace {
 
-constexpr int kTile = kLanes / 2;  // rows of activations that share what is loaded of the weight
+constexpr int kTile = kLanes / 2;  // rows of activations that share the loaded weights
 
 // Activations in 8 bits: x[m][k] is about d[m][k / 32] * q[m][k].
 struct Rounded {
@@ -50,7 +50,7 @@ struct Rounded {
   int64_t blocks() const { return width / 32; }
 };
 
-// What is not finite makes its block's scale NaN.
+// An element that is not finite makes its block's scale NaN.
 void round_row(const Rounded& to, int64_t row, const float* x, int64_t n, int offset) {
   const hn::Rebind<int8_t, Floats> bytes;
   for (int64_t at = row * to.blocks(), b = 0; b < n / 32; ++b, ++at) {
@@ -85,7 +85,7 @@ void round_row(const Rounded& to, int64_t row, const float* x, int64_t n, int of
 
 // ---- One row of activations: as many dot products as the weight has rows.
 
-// Of chunk c of the activations, with a chunk of the weight's row.
+// Dot products of chunk c of the activations with a chunk of the weight's row.
 template <class Block>
 HWY_INLINE FloatVec dots(const Rounded& x, int64_t c, Bytes weight) {
   const IntVec start = kOffset<Block> == 0 ? hn::Zero(Ints()) : hn::LoadU(Ints(), x.start + c * kLanes);

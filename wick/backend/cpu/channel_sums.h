@@ -1,5 +1,4 @@
-// Sums over the rows of images, per channel, in a fixed order whatever the number of threads; and what channels are
-// given before and after.
+// Per-channel sums over the rows of images, in a fixed order whatever the number of threads, and per-channel tables.
 #pragma once
 
 #include <algorithm>
@@ -88,7 +87,7 @@ inline void store_sums(const View& to, const std::vector<double>& sums) {
   cpu_backend().copy(to, dense);
 }
 
-// What a batch of images needs per channel, one image after another.
+// One float per channel for each image of a batch, one image after another.
 struct ChannelTable {
   int64_t channels;
   std::vector<float> values;

@@ -20,7 +20,7 @@ using BackwardWeight = dnnl::convolution_backward_weights;
 constexpr auto kF32 = memory::data_type::f32;
 constexpr auto kDirect = dnnl::algorithm::convolution_direct;
 
-// What one call computes with, as oneDNN describes it. Weights are in the layout that oneDNN likes best.
+// One call's operands as oneDNN describes them. Weights are in the layout that oneDNN prefers.
 struct Descriptions {
   memory::desc x, y, w, bias;
   memory::dims strides, before, after;

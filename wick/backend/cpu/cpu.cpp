@@ -29,7 +29,7 @@ void limit_instructions() {
 Backend& cpu_backend() {
   static CpuBackend* backend = [] {
     limit_instructions();
-    // OpenMP knows nothing of quotas, and its threads wait by spinning: too many of them stand in each other's way.
+    // OpenMP ignores quotas, and its threads spin while they wait: more threads than CPUs slow each other down.
     if (!std::getenv("OMP_NUM_THREADS")) omp_set_num_threads(usable_cpus());
     auto* created = new CpuBackend;  // outlives every static tensor
     host_memory().backend = created;

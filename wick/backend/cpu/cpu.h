@@ -1,5 +1,5 @@
-// The CPU backend: f32 activations, one thread pool (OpenMP) for oneDNN and for us. One file an op family; what the
-// methods promise stands in wick/backend/backend.h.
+// The CPU backend: f32 activations, one thread pool (OpenMP) for oneDNN and for us. One file an op family;
+// backend.h documents the methods.
 #pragma once
 
 #include "wick/backend/composed.h"
@@ -79,10 +79,10 @@ class CpuBackend final : public ComposedBackend {
   void mse_backward(View da, View dloss, View a, View b) override;
 
   // optimizer
-  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override;
+  void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
 
-  // the likeliest
+  // argmax
   void argmax(View ids, View largest, View x) override;
 };
 

@@ -73,7 +73,7 @@ void CpuBackend::timestep_embedding(View y, View t, float max_period) {
   const int64_t width = y.dim(1), half = width / 2;
   for (int64_t n = 0; n < t.numel(); ++n)
     for (int64_t i = 0; i < half; ++i) {
-      // In float, as the frameworks compute it: the angle's rounding is part of what models were trained with.
+      // In float, as the frameworks compute it: models were trained with this rounding of the angle.
       const float frequency = std::exp(-std::log(max_period) * float(i) / float(half));
       const float angle = times.data()[n] * frequency;
       output.data()[n * width + i] = std::cos(angle);

@@ -57,7 +57,7 @@ View view_of(const Matrix& m) {
 }
 
 // The gradients of all factors by way of ds_g = scale * dy_g up_g, which stays in `ds`. Any view may be unwanted.
-// The products are small, and each would pay for a fork and a join of its own: they share two.
+// The products are small: instead of a fork and a join each, all of them share two.
 void factor_gradients(const View& ddown, const std::vector<View>& dups, const Matrix& ds, const Matrix& dy,
                       const Matrix& x, const Matrix& s, const std::vector<Block>& blocks) {
   const Result grad_down(ddown);
@@ -86,7 +86,7 @@ void factor_gradients(const View& ddown, const std::vector<View>& dups, const Ma
   for (const Result& grad : grad_ups) grad.store();
 }
 
-// What a call adds to y: y itself, or without a weight a matrix of zeros.
+// The matrix that a call accumulates in: y itself, or, without a weight, zeros that are added to y at the end.
 class Sum {
  public:
   Sum(const View& y, bool adds) : adds_(adds), view_(y), result_(adds ? View() : y), matrix_(*result_) {

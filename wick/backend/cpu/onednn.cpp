@@ -23,7 +23,7 @@ dnnl::memory::desc describe(const Matrix& m) {
 
 dnnl::primitive_attr scratchpad_attributes() {
   dnnl::primitive_attr attributes;
-  check_room_for_code();                                        // for what is to be made with them
+  check_room_for_code();                                        // for the primitives made with them
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);  // the library's own is not safe to share among threads
   return attributes;
 }

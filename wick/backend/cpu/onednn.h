@@ -21,11 +21,11 @@ using Arguments = std::unordered_map<int, dnnl::memory>;
 dnnl::primitive_attr scratchpad_attributes();
 void execute(const dnnl::primitive& primitive, const dnnl::memory::desc& scratchpad, Arguments arguments);
 
-// Before anything of oneDNN's is called that may generate code. oneDNN writes that to wherever the system says, also
-// where the system said that there is no more (`ulimit -v`): so it is asked beforehand. Throws OutOfMemory.
+// Call before any function of oneDNN that may generate code: it does not check whether its own allocation of pages for
+// code failed (`ulimit -v`), so this allocates as much beforehand. Throws OutOfMemory.
 void check_room_for_code();
 
-// Makes a primitive by what was chosen with scratchpad_attributes(), and runs it. Throws OutOfMemory.
+// Makes a primitive from a descriptor that was chosen with scratchpad_attributes(), and runs it. Throws OutOfMemory.
 template <class Primitive>
 void execute(const typename Primitive::primitive_desc& chosen, Arguments arguments) {
   check_room_for_code();

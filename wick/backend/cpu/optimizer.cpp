@@ -1,4 +1,5 @@
-// AdamW as torch.optim.AdamW computes it for one tensor, and the norm that clipping needs.
+// Optimizer steps: the part that all rules share (clipping, loss scale, halting, averages, copies), the rules (update()
+// lists them; AdamW as torch.optim.AdamW computes it for one tensor), and the norm that clipping needs.
 #include "wick/backend/cpu/block_loop.h"
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/targets.h"
@@ -93,21 +94,21 @@ HWY_EXPORT(SumOfSquaresBlock);
 
 namespace {
 
-AdamWFactors factors_of(const AdamWStep& step, const float* scalars, float grad_scale) {
-  const double beta1 = double(step.beta1), beta2 = double(step.beta2), lr = double(scalars[kLr]);
+AdamWFactors adamw_factors(const OptimizerRule& rule, const float* scalars, float grad_scale) {
+  const double beta1 = double(rule.beta1), beta2 = double(rule.beta2), lr = double(scalars[kLr]);
   const double t = double(scalars[kSteps]);
   return {.grad_scale = grad_scale,
-          .decay = float(1 - lr * double(step.weight_decay)),
+          .decay = float(1 - lr * double(rule.weight_decay)),
           .one_minus_beta1 = float(1 - beta1),
-          .beta2 = step.beta2,
+          .beta2 = rule.beta2,
           .one_minus_beta2 = float(1 - beta2),
           .inverse_correction2 = float(1 / std::sqrt(1 - std::pow(beta2, t))),
-          .eps = step.eps,
+          .eps = rule.eps,
           .step_size = float(lr / (1 - std::pow(beta1, t)))};
 }
 
 // Whether there is to be an update; moves the scalars on.
-bool begin_step(const AdamWStep& step, float* scalars) {
+bool begin_step(const OptimizerStep& step, float* scalars) {
   if (scalars[kHalted] != 0) return false;
   const float norm = scalars[kGradScale] / scalars[kLossScale] * std::sqrt(scalars[kSumOfSquares]);
   scalars[kGradNorm] = norm;
@@ -124,7 +125,7 @@ bool begin_step(const AdamWStep& step, float* scalars) {
 }
 
 // After the update, which still needed the old scale.
-void end_step(const AdamWStep& step, float* scalars) {
+void end_step(const OptimizerStep& step, float* scalars) {
   constexpr float kPatience = 2000, kLargest = 65536;
   if (!step.scales_loss || ++scalars[kGoodSteps] < kPatience) return;
   scalars[kGoodSteps] = 0;
@@ -132,9 +133,46 @@ void end_step(const AdamWStep& step, float* scalars) {
 }
 
 // The factor of the gradients, clipped as PyTorch's clip_grad_norm_ does.
-float clipped_scale(const AdamWStep& step, const float* scalars) {
+float clipped_scale(const OptimizerStep& step, const float* scalars) {
   const float scale = scalars[kGradScale] / scalars[kLossScale], norm = scalars[kGradNorm], most = step.max_grad_norm;
   return most > 0 && norm > most ? scale * (most / (norm + 1e-6f)) : scale;
+}
+
+// Calls f(slot, first element, number of elements) for parts of all slots, from several threads.
+template <class F>
+void for_parts(const std::vector<OptimizerSlot>& slots, const F& f) {
+  constexpr int64_t kPart = 1 << 13;
+  struct Part {
+    const OptimizerSlot* slot;
+    int64_t begin, end;
+  };
+  std::vector<Part> parts;
+  int64_t elements = 0;
+  for (const OptimizerSlot& slot : slots) {
+    const int64_t n = slot.param.numel();
+    assert(slot.grad.numel() == n);
+    for (int64_t i = 0; i < n; i += kPart) parts.push_back({&slot, i, std::min(n, i + kPart)});
+    elements += n;
+  }
+  parallel_for(int64_t(parts.size()), elements, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i)
+      f(*parts[size_t(i)].slot, parts[size_t(i)].begin, parts[size_t(i)].end - parts[size_t(i)].begin);
+  });
+}
+
+// Parameters and states of all slots, by the rule, from `grad_scale` times the gradients.
+void update(const std::vector<OptimizerSlot>& slots, const OptimizerRule& rule, const float* scalars,
+            float grad_scale) {
+  switch (rule.kind) {
+    case OptimizerKind::adamw: {
+      const AdamWFactors factors = adamw_factors(rule, scalars, grad_scale);
+      return for_parts(slots, [&](const OptimizerSlot& slot, int64_t first, int64_t n) {
+        const auto from = [first](const View& v) { return v.as<float>() + first; };
+        HWY_DYNAMIC_DISPATCH(AdamWBlock)
+        (factors, from(slot.param), from(slot.states[0]), from(slot.states[1]), from(slot.grad), n);
+      });
+    }
+  }
 }
 
 void move_towards(Backend& cpu, const View& average, const View& value, float share) {
@@ -145,34 +183,12 @@ void move_towards(Backend& cpu, const View& average, const View& value, float sh
 
 }  // namespace
 
-void CpuBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalar_view) {
+void CpuBackend::optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalar_view) {
   float* scalars = scalar_view.as<float>();
   if (!begin_step(step, scalars)) return;
-
-  constexpr int64_t kPart = 1 << 13;
-  struct Part {
-    const AdamWSlot* slot;
-    int64_t begin, end;
-  };
-  std::vector<Part> parts;
-  int64_t elements = 0;
-  for (const AdamWSlot& slot : slots) {
-    const int64_t n = slot.param.numel();
-    assert(slot.grad.numel() == n && slot.m.numel() == n && slot.v.numel() == n);
-    for (int64_t i = 0; i < n; i += kPart) parts.push_back({&slot, i, std::min(n, i + kPart)});
-    elements += n;
-  }
-  const AdamWFactors factors = factors_of(step, scalars, clipped_scale(step, scalars));
-  parallel_for(int64_t(parts.size()), elements, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const auto& [slot, first, last] = parts[size_t(i)];
-      HWY_DYNAMIC_DISPATCH(AdamWBlock)
-      (factors, slot->param.as<float>() + first, slot->m.as<float>() + first, slot->v.as<float>() + first,
-       slot->grad.as<float>() + first, last - first);
-    }
-  });
+  update(slots, step.rule, scalars, clipped_scale(step, scalars));
   const float t = scalars[kSteps], decay = std::min(step.average_decay, (1 + t) / (10 + t));
-  for (const AdamWSlot& slot : slots) {
+  for (const OptimizerSlot& slot : slots) {
     if (slot.average) move_towards(*this, slot.average, slot.param, 1 - decay);
     if (slot.copy) copy(slot.copy, slot.param);
   }

@@ -1,6 +1,6 @@
-// Work shared among OpenMP's threads: the only file that opens parallel regions. A region always has the whole team.
-// One of a single thread would not count as parallel, so that a oneDNN product in it would open another, for which
-// libgomp starts threads and ends them again; work that is too little runs without a region instead.
+// Work shared among OpenMP's threads: the only file that opens parallel regions. A region always has the whole team:
+// OpenMP does not count a region of one thread as parallel, so a oneDNN product inside it would open another, for which
+// libgomp starts and ends threads. Too little work runs without a region.
 #pragma once
 
 #include <omp.h>
@@ -26,8 +26,8 @@ class TeamMember {
   int64_t thread_, threads_;
 };
 
-// Calls body(member) on every thread, or on this one alone where sharing is not `worthwhile`. What a body throws first
-// is thrown on, when all have ended.
+// Calls body(member) on every thread, or on this one alone where sharing is not `worthwhile`. The first exception
+// of a body is rethrown when all have ended.
 template <class Body>
 void with_team(bool worthwhile, const Body& body) {
   if (!worthwhile || omp_get_max_threads() == 1 || omp_in_parallel()) return body(TeamMember(0, 1));

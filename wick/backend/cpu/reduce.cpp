@@ -108,7 +108,7 @@ void CpuBackend::sum(View y, View x) {
   const DenseInput input(x);
   const DenseOutput output(y);
   if (x.numel() == 0) return fill(y, 0);
-  // One run of reduced axes at a time; the largest gain comes first, and what follows is small.
+  // One run of reduced axes at a time; the largest gain comes first, the rest is small.
   Tensor held;
   const float* from = input.data();
   for (Shape shape = x.shape; shape != y.shape;) {

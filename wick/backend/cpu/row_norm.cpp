@@ -33,7 +33,7 @@ void NormaliseRow(float* y, float* mean, float* rstd, const float* x, const floa
                   float eps, bool centred) {
   const double m = centred ? sum_of(Value(), n, x) / double(n) : 0;
   const float high = float(m), low = float(m - double(high));
-  const int64_t whole = n / lanes() * lanes();  // what fills the last vector is not at a distance of 0
+  const int64_t whole = n / lanes() * lanes();  // the last vector's padding is not at a distance of 0
   double variance = sum_of(SquaredDistance{set(high), set(low)}, whole, x);
   for (int64_t i = whole; i < n; ++i) variance += (double(x[i]) - m) * (double(x[i]) - m);
   const float r = float(1 / __builtin_sqrt(variance / double(n) + double(eps)));

@@ -1,5 +1,5 @@
-// Working memory of the CPU kernels. Each thread keeps what it gave back, up to a bound, so that a training step
-// allocates nothing once it is warm.
+// Working memory of the CPU kernels. Each thread keeps the blocks that it released, up to a bound, so that a training
+// step allocates nothing once it is warm.
 #pragma once
 
 #include <cstddef>

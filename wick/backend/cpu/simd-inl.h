@@ -138,7 +138,7 @@ struct LastColumns {
   HWY_INLINE void put(FloatVec v, float* row) const { store_first(v, row + first, count); }
 };
 
-// Sums over rows read down the columns, which the hardware does not foresee: say early what comes next.
+// Sums over rows read down the columns, which the hardware prefetcher does not predict.
 HWY_INLINE void prefetch(const float* x) { __builtin_prefetch(x, 0, 2); }
 
 template <class F>

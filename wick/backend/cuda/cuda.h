@@ -105,7 +105,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   void mse_backward(View da, View dloss, View a, View b) override;
 
   // optimizer
-  void adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) override;
+  void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
 
   // the likeliest

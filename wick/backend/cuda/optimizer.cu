@@ -1,4 +1,5 @@
-// AdamW as torch.optim.AdamW computes it, over all tensors in a few launches.
+// Optimizer steps over all tensors in a few launches. What all rules share is begin_step() and the walk over slots; a
+// rule is a struct (AdamW as torch.optim.AdamW computes it) and a case of CudaBackend::optimizer_step().
 #include "wick/backend/cuda/map/slots.cuh"
 #include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
@@ -8,22 +9,50 @@ namespace {
 
 constexpr int kThreads = 256;
 
+template <class Rule>
 struct Slot {
   float* param;
   const float* grad;
-  float *m, *v;
+  float* states[Rule::kStates];
   float* average;  // may be null
   AnyFloats copy;  // data may be null
   int64_t numel;
 };
 
-// Shared by a step's kernels, made on the device from its scalars.
+// A rule whose states are f32 in the parameter's shape: factors of its formula, and the formula for one element. A rule
+// with other states brings a kernel of its own.
+struct AdamW {
+  static constexpr int kStates = 2;  // m, v
+  float decay, one_minus_beta1, beta2, one_minus_beta2, inverse_correction2, eps, step_size;
+
+  __device__ void begin(const OptimizerRule& rule, double lr, double steps) {
+    const double b1 = rule.beta1, b2 = rule.beta2;
+    decay = float(1 - lr * double(rule.weight_decay));
+    one_minus_beta1 = float(1 - b1);
+    beta2 = rule.beta2;
+    one_minus_beta2 = float(1 - b2);
+    inverse_correction2 = float(1 / sqrt(1 - pow(b2, steps)));
+    eps = rule.eps;
+    step_size = float(lr / (1 - pow(b1, steps)));
+  }
+  __device__ __forceinline__ void update(float g, float& param, float (&state)[kStates]) const {
+    float &m = state[0], &v = state[1];
+    m = fmaf(g - m, one_minus_beta1, m);
+    v = fmaf(g * g, one_minus_beta2, v * beta2);
+    const float denominator = fmaf(sqrtf(v), inverse_correction2, eps);
+    param = param * decay - m * step_size / denominator;
+  }
+};
+
+// What a step's kernels share, made on the device from its scalars.
+template <class Rule>
 struct Factors {
-  float grad_scale, decay, one_minus_beta1, beta2, one_minus_beta2, inverse_correction2, eps, step_size, average_share;
+  Rule rule;
+  float grad_scale, average_share;
   bool update;
 };
 
-// The effect of AdamWStep::scales_loss; true where there is an update.
+// The scalars after a step (OptimizerStep::scales_loss); true where there is an update.
 __device__ bool next_scalars(float* scalars, bool scales_loss) {
   constexpr float kPatience = 2000, kLargest = 65536;
   if (scalars[kHalted] != 0) return false;
@@ -45,35 +74,21 @@ __device__ bool next_scalars(float* scalars, bool scales_loss) {
 }
 
 // Runs in one thread, before the update's kernels: it changes the scalars.
-__global__ void begin_step(Factors* factors, float* scalars, const AdamWStep step) {
+template <class Rule>
+__global__ void begin_step(Factors<Rule>* factors, float* scalars, const OptimizerStep step) {
   const float scale = scalars[kGradScale] / scalars[kLossScale], norm = scale * sqrtf(scalars[kSumOfSquares]);
   if (scalars[kHalted] == 0) scalars[kGradNorm] = norm;
   factors->update = next_scalars(scalars, step.scales_loss);
   if (!factors->update) return;
   const bool clip = step.max_grad_norm > 0 && norm > step.max_grad_norm;  // as PyTorch's clip_grad_norm_ does
   const float steps = scalars[kSteps];
-  const double beta1 = step.beta1, beta2 = step.beta2, lr = scalars[kLr];
   factors->grad_scale = clip ? scale * (step.max_grad_norm / (norm + 1e-6f)) : scale;
-  factors->decay = float(1 - lr * double(step.weight_decay));
-  factors->one_minus_beta1 = float(1 - beta1);
-  factors->beta2 = step.beta2;
-  factors->one_minus_beta2 = float(1 - beta2);
-  factors->inverse_correction2 = float(1 / sqrt(1 - pow(beta2, double(steps))));
-  factors->eps = step.eps;
-  factors->step_size = float(lr / (1 - pow(beta1, double(steps))));
+  factors->rule.begin(step.rule, scalars[kLr], steps);
   factors->average_share = 1 - fminf(step.average_decay, (1 + steps) / (10 + steps));
 }
 
-__device__ __forceinline__ void update(const Factors& s, float grad, float& param, float& m, float& v) {
-  const float g = grad * s.grad_scale;
-  m = fmaf(g - m, s.one_minus_beta1, m);
-  v = fmaf(g * g, s.one_minus_beta2, v * s.beta2);
-  const float denominator = fmaf(sqrtf(v), s.inverse_correction2, s.eps);
-  param = param * s.decay - m * s.step_size / denominator;
-}
-
-__device__ __forceinline__ void follow(const Factors& s, float& average, float param) {
-  average = fmaf(param - average, s.average_share, average);
+__device__ __forceinline__ void follow(float share, float& average, float param) {
+  average = fmaf(param - average, share, average);
 }
 
 template <class T>
@@ -84,20 +99,25 @@ __device__ __forceinline__ void store_copy(void* copy, int64_t i, const float (&
   *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(copy) + i) = pack;
 }
 
-__device__ __forceinline__ void update_four(const Factors& s, const Slot& slot, int64_t i) {
+template <class Rule>
+__device__ __forceinline__ void update_four(const Factors<Rule>& s, const Slot<Rule>& slot, int64_t i) {
   using Four = Pack<float, 4>;
   const Four grad = *reinterpret_cast<const Four*>(slot.grad + i);
-  Four param = *reinterpret_cast<const Four*>(slot.param + i);
-  Four m = *reinterpret_cast<const Four*>(slot.m + i), v = *reinterpret_cast<const Four*>(slot.v + i);
+  Four param = *reinterpret_cast<const Four*>(slot.param + i), states[Rule::kStates];
+  for (int n = 0; n < Rule::kStates; ++n) states[n] = *reinterpret_cast<const Four*>(slot.states[n] + i);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) update(s, grad.value[k], param.value[k], m.value[k], v.value[k]);
+  for (int k = 0; k < 4; ++k) {
+    float state[Rule::kStates];
+    for (int n = 0; n < Rule::kStates; ++n) state[n] = states[n].value[k];
+    s.rule.update(grad.value[k] * s.grad_scale, param.value[k], state);
+    for (int n = 0; n < Rule::kStates; ++n) states[n].value[k] = state[n];
+  }
   *reinterpret_cast<Four*>(slot.param + i) = param;
-  *reinterpret_cast<Four*>(slot.m + i) = m;
-  *reinterpret_cast<Four*>(slot.v + i) = v;
+  for (int n = 0; n < Rule::kStates; ++n) *reinterpret_cast<Four*>(slot.states[n] + i) = states[n];
   if (slot.average) {
     Four average = *reinterpret_cast<const Four*>(slot.average + i);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) follow(s, average.value[k], param.value[k]);
+    for (int k = 0; k < 4; ++k) follow(s.average_share, average.value[k], param.value[k]);
     *reinterpret_cast<Four*>(slot.average + i) = average;
   }
   if (!slot.copy.data) return;
@@ -109,26 +129,29 @@ __device__ __forceinline__ void update_four(const Factors& s, const Slot& slot, 
     store_copy<float>(slot.copy.data, i, param.value);
 }
 
-__device__ __forceinline__ void update_one(const Factors& s, const Slot& slot, int64_t i) {
-  float param = slot.param[i], m = slot.m[i], v = slot.v[i];
-  update(s, slot.grad[i], param, m, v);
+template <class Rule>
+__device__ __forceinline__ void update_one(const Factors<Rule>& s, const Slot<Rule>& slot, int64_t i) {
+  float param = slot.param[i], state[Rule::kStates];
+  for (int n = 0; n < Rule::kStates; ++n) state[n] = slot.states[n][i];
+  s.rule.update(slot.grad[i] * s.grad_scale, param, state);
   slot.param[i] = param;
-  slot.m[i] = m;
-  slot.v[i] = v;
-  if (slot.average) follow(s, slot.average[i], param);
+  for (int n = 0; n < Rule::kStates; ++n) slot.states[n][i] = state[n];
+  if (slot.average) follow(s.average_share, slot.average[i], param);
   if (slot.copy.data) slot.copy.store(i, param);
 }
 
-__device__ __forceinline__ bool aligned(const Slot& slot) {
+template <class Rule>
+__device__ __forceinline__ bool aligned(const Slot<Rule>& slot) {
   const auto bits = [](const void* p) { return reinterpret_cast<uintptr_t>(p); };
-  return ((bits(slot.param) | bits(slot.grad) | bits(slot.m) | bits(slot.v) | bits(slot.average) |
-           bits(slot.copy.data)) &
-          15) == 0;
+  uintptr_t all = bits(slot.param) | bits(slot.grad) | bits(slot.average) | bits(slot.copy.data);
+  for (int n = 0; n < Rule::kStates; ++n) all |= bits(slot.states[n]);
+  return (all & 15) == 0;
 }
 
+template <class Rule>
 __global__ void __launch_bounds__(kThreads)
-    adamw_parts(const Factors* factors, const __grid_constant__ SlotTable<Slot> table) {
-  const Factors s = *factors;
+    update_parts(const Factors<Rule>* factors, const __grid_constant__ SlotTable<Slot<Rule>> table) {
+  const Factors<Rule> s = *factors;
   if (!s.update) return;
   const auto [slot, begin, end] = part_of(table, blockIdx.x);
   const int64_t whole = aligned(slot) ? end - (end - begin) % 4 : begin;
@@ -136,21 +159,35 @@ __global__ void __launch_bounds__(kThreads)
   for (int64_t i = whole + threadIdx.x; i < end; i += kThreads) update_one(s, slot, i);
 }
 
+template <class Rule>
+void run(CudaBackend& cuda, const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, float* scalars) {
+  const Scratch factors(cuda, sizeof(Factors<Rule>));
+  begin_step<<<1, 1, 0, cuda.stream()>>>(factors.as<Factors<Rule>>(), scalars, step);
+  cuda_launched("optimizer_step");
+  std::vector<Slot<Rule>> all;
+  all.reserve(slots.size());
+  for (const OptimizerSlot& slot : slots) {
+    Slot<Rule>& one = all.emplace_back(Slot<Rule>{slot.param.as<float>(),
+                                                  slot.grad.as<const float>(),
+                                                  {},
+                                                  slot.average.as<float>(),
+                                                  AnyFloats(slot.copy),
+                                                  slot.param.numel()});
+    for (int n = 0; n < Rule::kStates; ++n) one.states[n] = slot.states[size_t(n)].as<float>();
+  }
+  in_tables(all, [&](const SlotTable<Slot<Rule>>& table) {
+    update_parts<<<table.blocks, kThreads, 0, cuda.stream()>>>(factors.as<const Factors<Rule>>(), table);
+    cuda_launched("optimizer_step");
+  });
+}
+
 }  // namespace
 
-void CudaBackend::adamw(const std::vector<AdamWSlot>& slots, const AdamWStep& step, View scalars) {
-  const Scratch factors(*this, sizeof(Factors));
-  begin_step<<<1, 1, 0, stream_>>>(factors.as<Factors>(), scalars.as<float>(), step);
-  cuda_launched("adamw");
-  std::vector<Slot> all;
-  all.reserve(slots.size());
-  for (const AdamWSlot& slot : slots)
-    all.push_back({slot.param.as<float>(), slot.grad.as<const float>(), slot.m.as<float>(), slot.v.as<float>(),
-                   slot.average.as<float>(), AnyFloats(slot.copy), slot.param.numel()});
-  in_tables(all, [&](const SlotTable<Slot>& table) {
-    adamw_parts<<<table.blocks, kThreads, 0, stream_>>>(factors.as<const Factors>(), table);
-    cuda_launched("adamw");
-  });
+void CudaBackend::optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) {
+  switch (step.rule.kind) {
+    case OptimizerKind::adamw:
+      return run<AdamW>(*this, slots, step, scalars.as<float>());
+  }
 }
 
 }  // namespace wick

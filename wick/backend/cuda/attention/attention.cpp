@@ -1,7 +1,7 @@
 // Attention by the way that plan.h chooses.
 #include <algorithm>
 
-#include "wick/backend/attention_parts.h"
+#include "wick/backend/scratch.h"
 #include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/plan.h"
 #include "wick/backend/cuda/device/integers.h"
@@ -49,6 +49,21 @@ void run_planned(const Gpu& gpu, const AttentionShape& shape, const Run& run) {
   }
 }
 
+// Our kernels for each way; cuDNN's calls are methods.
+auto forward_by(AttentionWay way) {
+  return way == AttentionWay::few     ? attention_of_few_queries
+         : way == AttentionWay::wgmma ? attention_by_wgmma
+         : way == AttentionWay::mma   ? attention_by_mma
+         : way == AttentionWay::tiles ? attention_by_tiles
+                                      : attention_by_rows;
+}
+auto backward_by(AttentionWay way) {
+  return way == AttentionWay::wgmma   ? attention_by_wgmma_backward
+         : way == AttentionWay::mma   ? attention_by_mma_backward
+         : way == AttentionWay::tiles ? attention_by_tiles_backward
+                                      : attention_by_rows_backward;
+}
+
 // A view to write that is always there.
 class Output {
  public:
@@ -67,20 +82,6 @@ class Output {
 // Entries and heads of [B, T, H, D], or of statistics [B, H, T], from `entry` and `head` on.
 View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_t heads) {
   return part_of(part_of(v, 0, entry, entries), v.rank() == 4 ? 2 : 1, head, heads);
-}
-
-auto kernel_of(AttentionWay way) {
-  return way == AttentionWay::few     ? attention_of_few_queries
-         : way == AttentionWay::wgmma ? attention_by_wgmma
-         : way == AttentionWay::mma   ? attention_by_mma
-         : way == AttentionWay::tiles ? attention_by_tiles
-                                      : attention_by_rows;
-}
-auto backward_kernel_of(AttentionWay way) {
-  return way == AttentionWay::wgmma   ? attention_by_wgmma_backward
-         : way == AttentionWay::mma   ? attention_by_mma_backward
-         : way == AttentionWay::tiles ? attention_by_tiles_backward
-                                      : attention_by_rows_backward;
 }
 
 // False, and nothing done, where cuDNN has no kernel.
@@ -116,10 +117,9 @@ void CudaBackend::attention(const AttentionArgs& a) {
   const View s = statistics.view();
   const DenseInput seen(*this, a.ranges);
   const AttentionArgs dense{a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()};
-  const AttentionShape shape = shape_of(a, false, {a.y, a.q, a.k, a.v});
-  run_planned(*this, shape, [&](AttentionWay way) {
+  run_planned(*this, shape_of(a, false, {a.y, a.q, a.k, a.v}), [&](AttentionWay way) {
     if (way == AttentionWay::cudnn) return cudnn().attention(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal);
-    kernel_of(way)(*this, dense);
+    forward_by(way)(*this, dense);
     return true;
   });
   statistics.finish();
@@ -141,7 +141,7 @@ void CudaBackend::attention_backward(const AttentionArgs& a, const AttentionGrad
     const bool packed = way == AttentionWay::wgmma || way == AttentionWay::mma;
     (packed ? attention_packed_delta : attention_delta)(*this, delta, g.dy, a.y);
     const DenseInput seen(*this, a.ranges);
-    backward_kernel_of(way)(*this, {a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()}, g, delta);
+    backward_by(way)(*this, {a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()}, g, delta);
     return true;
   });
 }

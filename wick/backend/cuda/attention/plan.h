@@ -23,11 +23,12 @@ inline std::string_view to_string(AttentionWay way) { return kAttentionWays[size
 struct AttentionShape {
   int64_t entries, queries, keys, heads, key_heads, features;
   DType dtype;
-  bool ranges = false;  // or heads that share keys: what only language models ask for
+  bool ranges = false;
   bool backward = false;
   bool aligned = true;  // all views have one dtype, features side by side, and rows of 16 bytes
   bool positive_scale = true;
 
+  // Language models alone have ranges or heads that share keys.
   bool is_language() const { return ranges || heads != key_heads; }
 };
 std::string to_string(const AttentionShape& shape);  // "attention 1024 x 77, 10 heads of 64, bf16"

@@ -9,11 +9,11 @@
 #include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/scratch.h"
 
 namespace wick {
 namespace {
 
-constexpr int64_t kScores = int64_t{32} << 20;  // of scores at a time
 constexpr int kMaxThreads = 256;
 
 // Rows `first` .. `first` + rows - 1 of every head's queries.
@@ -107,12 +107,6 @@ const int2* ranges_of(const View& ranges, int64_t b) {
 }
 float* statistics_of(const View& s, int64_t b) { return s.as<float>() + b * s.shape[1] * s.shape[2]; }
 
-// How many rows of all heads go together.
-int64_t rows_at_a_time(int64_t heads, int64_t queries, int64_t keys) {
-  const int64_t rows = std::max<int64_t>(kScores / (heads * keys), 1);
-  return rows >= queries ? queries : std::max<int64_t>(rows / 128 * 128, 1);
-}
-
 // Keys or values, with zeros where no query of their entry reaches.
 class Reached {
  public:
@@ -188,7 +182,7 @@ class BlockSum {
 
 void attention_by_rows(CudaBackend& cuda, const AttentionArgs& a) {
   const int64_t heads = a.q.shape[2], shared = heads / a.k.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
-  const int64_t step = rows_at_a_time(heads, queries, keys);
+  const int64_t step = AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), false).rows;
   const Reached reached_keys(cuda, a.k, a.ranges), reached_values(cuda, a.v, a.ranges);
   const Scratch scores(cuda, size_t(heads * step * keys) * sizeof(float));
   const Weights weights(cuda, scores, heads * step * keys, a.q.dtype);
@@ -214,7 +208,7 @@ void attention_by_rows(CudaBackend& cuda, const AttentionArgs& a) {
 
 void attention_by_rows_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta) {
   const int64_t heads = a.q.shape[2], shared = heads / a.k.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
-  const int64_t step = rows_at_a_time(heads, queries, keys), count = heads * step * keys;
+  const int64_t step = AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), true).rows, count = heads * step * keys;
   const Reached reached_keys(cuda, a.k, a.ranges), reached_values(cuda, a.v, a.ranges);
   const Scratch scores(cuda, size_t(count) * sizeof(float)), grads(cuda, size_t(count) * sizeof(float));
   const Weights weights(cuda, scores, count, a.q.dtype), weight_grads(cuda, grads, count, a.q.dtype);

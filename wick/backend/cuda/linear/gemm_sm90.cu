@@ -636,8 +636,8 @@ bool slices_fit(const ExtendedGemm& g, const GemmPlan& plan) {
     begin += group.f.cols;
   }
   constexpr int64_t k16Bytes = 8;  // in elements
-  const bool aligned = g.s.ld % k16Bytes == 0 && g.s.cols % k16Bytes == 0 && aligned(g.s.data);
-  return g.group_count > 0 && (!g.s.data || (!g.s.transposed && g.s.dtype == g.y.dtype && aligned));
+  const bool in_packs = g.s.ld % k16Bytes == 0 && g.s.cols % k16Bytes == 0 && aligned(g.s.data);
+  return g.group_count > 0 && (!g.s.data || (!g.s.transposed && g.s.dtype == g.y.dtype && in_packs));
 }
 
 bool plan_fits(const ExtendedGemm& g, const GemmPlan& plan) {

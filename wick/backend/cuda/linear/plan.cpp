@@ -152,6 +152,8 @@ std::optional<ExtendedGemm> forward_product(const Gpu& gpu, const LoraArgs& a) {
 }
 
 std::optional<LinearCall> few_rows_call(const Gpu& gpu, const LoraArgs& a, LoraFactors& factors, bool gated) {
+  const auto forced = forced_way<LoraWay>("lora", kLoraWays);
+  if (forced && forced != LoraWay::few_rows) return {};
   const auto y = as_rows(a.y), x = as_rows(a.x), residual = a.residual ? as_rows(a.residual) : DeviceMatrix{};
   if (!y || !x || !residual || (a.residual && a.residual.dtype != a.x.dtype)) return {};
   LinearCall l{*y, *x, a.w, a.bias, *residual, gated, &a.lora};
@@ -165,9 +167,8 @@ std::optional<LinearCall> few_rows_call(const Gpu& gpu, const LoraArgs& a, LoraF
 
 LoraPlan plan_lora(const Gpu& gpu, const LoraArgs& a) {
   if (!a.w) return {adapter_fits(gpu, a) ? LoraWay::adapter : LoraWay::composed};
-  const auto forced = forced_way<LoraWay>("lora", kLoraWays);
   LoraFactors factors;
-  if ((!forced || forced == LoraWay::few_rows) && few_rows_call(gpu, a, factors)) return {LoraWay::few_rows};
+  if (few_rows_call(gpu, a, factors)) return {LoraWay::few_rows};
   if (is_block(a.w.dtype)) return {LoraWay::in_blocks};
   const std::optional<ExtendedGemm> g = forward_product(gpu, a);
   if (!g) return {LoraWay::composed};

@@ -80,7 +80,8 @@ DType factors_dtype(const View& down, const View& up, DType activations);
 std::optional<ExtendedGemm> forward_product(const Gpu& gpu, const LoraArgs& a);
 std::optional<ExtendedGemm> backward_product(const Gpu& gpu, const LoraArgs& a, const LoraGradients& g);
 
-// The call of a few rows, with the factors as they lie or as their copies will; none where the kernels do not take it.
+// The call of a few rows, with the factors as they lie or as their copies will; none where the kernels do not take it
+// or another way is forced.
 std::optional<LinearCall> few_rows_call(const Gpu& gpu, const LoraArgs& a, LoraFactors& factors, bool gated = false);
 
 }  // namespace wick

@@ -11,6 +11,7 @@
 #include <cudnn_frontend.h>
 
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/scratch.h"
 
 namespace cudnn_frontend {
 void* cudnn_dlhandle = nullptr;  // where the frontend finds the library's functions
@@ -89,10 +90,6 @@ Attributes convolution_attributes(const Conv2d& c) {
   attributes.set_stride({c.stride, c.stride}).set_dilation({1, 1});
   return attributes;
 }
-
-// Kernels of f32 weight gradients that want more lose digits (seen: 1.5e-3 in sums of 16384 products); presumably they
-// transform the images first.
-constexpr int64_t kDirectWorkspace = int64_t{16} << 20;
 
 enum Operation : int64_t { kConvolution, kBackwardInput, kBackwardWeight, kAttention, kAttentionBackward };
 
@@ -211,7 +208,7 @@ bool Cudnn::convolution_backward_input(CudaBackend& cuda, View dx, View dy, View
 
 bool Cudnn::convolution_backward_weight(CudaBackend& cuda, View dw, View dy, View x, Conv2d conv) {
   Plan* const p = plan(key_of(kBackwardWeight, {dw, dy, x}, conv), dy.dtype, [&](fe::graph::Graph& g) {
-    if (dy.dtype == DType::f32) g.deselect_workspace_greater_than(kDirectWorkspace);
+    if (dy.dtype == DType::f32) g.deselect_workspace_greater_than(kConvolutionScratch);
     const auto grad = input(g, 1, dy, kChannelsSecond), image = input(g, 2, x, kChannelsSecond);
     output(g.conv_wgrad(grad, image, convolution_attributes<fe::graph::Conv_wgrad_attributes>(conv)), 0, dw,
            kChannelsSecond);

@@ -1,0 +1,169 @@
+// LoRA (Hu et al., 2021) as an algorithm of adapters: down [R, in] ([R, KH, KW, in] for convolutions) and up [out, R];
+// the module's change is scale * up down.
+#include <algorithm>
+#include <cmath>
+
+#include "wick/io/quote.h"
+#include "wick/nn/adapter_algorithm.h"
+#include "wick/ops/elementwise.h"
+#include "wick/ops/matmul.h"
+#include "wick/ops/random.h"
+#include "wick/ops/shape.h"
+
+namespace wick {
+namespace {
+
+constexpr size_t kDown = 0, kUp = 1;
+
+Tensor& down_of(AdapterModule& module) { return module.factors[kDown].value; }
+Tensor& up_of(AdapterModule& module) { return module.factors[kUp].value; }
+
+class LoraLayer final : public LayerAdapter {
+ public:
+  explicit LoraLayer(Lora lora) : lora_(std::move(lora)) {}
+
+  Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual,
+                bool ends_block) const override {
+    return lora_linear(x, w, bias, lora_, residual, ends_block);
+  }
+  Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const override {
+    return lora_gated_linear(x, w, bias, lora_);
+  }
+  Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& bias, const Conv2d& conv) const override {
+    return lora_conv2d(x, w, bias, conv, lora_);
+  }
+  Tensor merged(const Tensor& w) const override {
+    const LoraPart& part = lora_.parts.front();
+    return cast(w, DType::f32) + matmul(part.up_values, lora_.down) * part.scale;
+  }
+
+ private:
+  Lora lora_;
+};
+
+// Rows of all downs, each count rounded up to a multiple of `unit`, as one tensor.
+Shape shape_of_downs(const std::vector<PlacedModule>& parts, const std::function<int64_t(int64_t)>& padded) {
+  Shape shape = down_of(*parts.front().module).shape();
+  shape[0] = 0;
+  for (const PlacedModule& part : parts) shape[0] += padded(down_of(*part.module).dim(0));
+  return shape;
+}
+
+// Computes with the factors themselves: several downs become rows of one tensor.
+Lora joined(const std::vector<PlacedModule>& parts, Memory& memory) {
+  Lora lora;
+  if (parts.size() > 1)
+    lora.down = Tensor::empty(shape_of_downs(parts, [](int64_t rank) { return rank; }), DType::f32, memory);
+  int64_t row = 0;
+  for (const auto& [module, column] : parts) {
+    for (AdapterFactor& factor : module->factors) factor.place(memory);
+    Tensor &down = down_of(*module), &up = up_of(*module);
+    if (!lora.down) {
+      lora.down = down;
+    } else {
+      const Tensor rows = lora.down.window(down.shape(), contiguous_strides(down.shape()), row * lora.down.stride()[0]);
+      rows.backend().copy(rows, down);
+      down = down.tracked() ? rows.trainable() : rows;
+    }
+    lora.parts.push_back({down, up, up, column, row, module->scale});
+    row += up.dim(1);
+  }
+  return lora;
+}
+
+// Computes with copies. The kernels want rows of 16 bytes: each down begins at a multiple of so many rows, and each up
+// is padded to so many columns, with zeros. The ups lie one above the other, as their outputs do.
+Lora copied(const std::vector<PlacedModule>& parts, int64_t outputs, const Residence& place) {
+  const int64_t unit = 16 / int64_t(size_of(place.activations));
+  const auto padded = [unit](int64_t rank) { return (rank + unit - 1) / unit * unit; };
+  int64_t widest = 0;
+  for (const PlacedModule& part : parts) widest = std::max(widest, padded(up_of(*part.module).dim(1)));
+  Lora lora{zeros(shape_of_downs(parts, padded), place.activations, *place.memory), {}};
+  const Tensor ups = zeros({outputs, widest}, place.activations, *place.memory);
+  int64_t row = 0;
+  for (const auto& [module, column] : parts) {
+    AdapterFactor &down = module->factors[kDown], &up = module->factors[kUp];
+    const Shape& shape = down.value.shape();
+    down.copy = lora.down.window(shape, contiguous_strides(shape), row * lora.down.stride()[0]);
+    up.copy = ups.window(up.value.shape(), ups.stride(), column * widest);
+    for (AdapterFactor* factor : {&down, &up}) {
+      if (module->is_trained()) factor->place(*place.memory);  // what is not trained is done with
+      factor->copy.backend().copy(factor->copy, factor->value.to(*place.memory));
+    }
+    lora.parts.push_back({down.value, up.value, up.copy, column, row, module->scale});
+    row += padded(up.value.dim(1));
+  }
+  const auto is_trained = [](const PlacedModule& part) { return part.module->is_trained(); };
+  if (std::none_of(parts.begin(), parts.end(), is_trained)) lora.down = lora.down.constant();
+  return lora;
+}
+
+class LoraAlgorithm final : public AdapterAlgorithm {
+ public:
+  // Spellings of kohya, PEFT, diffusers before and after 0.20.
+  const std::vector<Factor>& factors() const override {
+    static const std::vector<Factor> all = {
+        {"down",
+         {".lora_down.weight", ".lora_A.weight", ".lora_A.default.weight", ".lora_A", "_lora.down.weight",
+          ".lora.down.weight", ".lora_linear_layer.down.weight"}},
+        {"up",
+         {".lora_up.weight", ".lora_B.weight", ".lora_B.default.weight", ".lora_B", "_lora.up.weight",
+          ".lora.up.weight", ".lora_linear_layer.up.weight"}}};
+    return all;
+  }
+
+  // down is Kaiming-uniform(a = sqrt 5), that is uniform in ±1/sqrt(fan_in); up is zero.
+  std::vector<Tensor> fresh(const LoraTarget& t, int64_t rank, Rng& rng, Memory& memory) const override {
+    const float bound = 1 / std::sqrt(float(t.in * t.kernel * t.kernel));
+    const Shape down = t.kernel == 1 ? Shape{rank, t.in} : Shape{rank, t.kernel, t.kernel, t.in};
+    return {affine(random_uniform(down, rng, memory), 2 * bound, -bound), zeros({t.out, rank}, DType::f32, memory)};
+  }
+
+  int64_t rank(const AdapterModule& module) const override { return module.factors[kUp].value.dim(1); }
+
+  Tensor to_file(size_t factor, const Tensor& value, const LoraTarget& t) const override {
+    if (!t.conv) return value;
+    if (factor == kUp) return reshape(value, {t.out, value.dim(1), 1, 1});
+    return t.kernel == 1 ? reshape(value, {value.dim(0), t.in, 1, 1}) : permute(value, {0, 3, 1, 2});
+  }
+
+  void from_file(AdapterModule& module, const std::string& file) const override {
+    const LoraTarget& t = module.target;
+    Tensor &down = down_of(module), &up = up_of(module);
+    const int64_t kernel = t.kernel, rank = up.rank() >= 2 ? up.dim(1) : 0;
+    const Shape matrix{rank, t.in}, convolution{rank, t.in, kernel, kernel};
+    check(rank > 0 && (up.shape() == Shape{t.out, rank} || up.shape() == Shape{t.out, rank, 1, 1}),
+          "{}: {} should have shape [{}, rank] for this model, found {}", file, quote(module.factors[kUp].key), t.out,
+          up.shape());
+    check(down.shape() == convolution || (kernel == 1 && down.shape() == matrix),
+          "{}: {} should have shape {} for this model, found {}", file, quote(module.factors[kDown].key),
+          t.conv ? convolution : matrix, down.shape());
+    down = kernel == 1 ? reshape(down, matrix) : contiguous(permute(down, {0, 2, 3, 1}));
+    up = reshape(up, {t.out, rank});
+  }
+
+  // (x A1^T) B1^T + (x A2^T) B2^T is one LoRA of the summed rank.
+  void add(AdapterModule& module, const AdapterModule& other) const override {
+    Tensor &down = down_of(module), &up = up_of(module);
+    down = cat({down, other.factors[kDown].value}, 0);
+    up = cat({affine(up, module.scale, 0), affine(other.factors[kUp].value, other.scale, 0)}, 1);
+    module.scale = 1;
+    module.alpha = float(up.dim(1));
+  }
+
+  AdapterOfLayer layer(const std::vector<PlacedModule>& parts, int64_t outputs, const Residence& place,
+                       const LoraDropout& dropout) const override {
+    Lora lora = place.activations == DType::f32 ? joined(parts, *place.memory) : copied(parts, outputs, place);
+    lora.dropout = dropout;
+    return std::make_shared<LoraLayer>(std::move(lora));
+  }
+};
+
+}  // namespace
+
+const AdapterAlgorithm& lora_algorithm() {
+  static const LoraAlgorithm lora;
+  return lora;
+}
+
+}  // namespace wick

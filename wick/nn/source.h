@@ -1,0 +1,71 @@
+// Where weights come from: a function from a tensor's name to the tensor as it is stored. A format of files is a source
+// of its own (nn/gguf_model.h has llama.cpp's); a checkpoint with other names, fused or otherwise transformed tensors
+// is a source around the one of its file.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "wick/core/tensor.h"
+
+namespace wick {
+
+class GgufFile;
+
+struct StoredTensor {
+  Shape shape;
+  std::string dtype_name;      // as the file spells it
+  std::optional<DType> dtype;  // none where Wick cannot load it
+  // The whole tensor in `dtype`, in any memory. Throws Error where there is no dtype.
+  std::function<Tensor(Memory& memory)> load;
+  // Reads its bytes, row-major in `dtype`. Empty where load() does more than read: the tensor is then read neither
+  // later (WeightsOptions::deferred) nor in pieces.
+  Memory::Source bytes;
+};
+
+struct TensorSource {
+  std::string name;  // the file or folder, for errors
+  // None where there is no such tensor. `wanted` is the shape that a layer asks for; only sources that have every
+  // tensor in whatever shape heed it.
+  std::function<std::optional<StoredTensor>(const std::string& name, const Shape& wanted)> find;
+  bool has_values = true;  // else tensors have neither load nor bytes
+
+  bool has(const std::string& tensor) const { return find(tensor, {}).has_value(); }
+};
+
+// A file, under its own names.
+TensorSource safetensors_source(const std::filesystem::path& path);
+TensorSource gguf_source(std::shared_ptr<const GgufFile> file);
+// The files that an index of shards names. Throws Error if one is missing or lacks a tensor.
+TensorSource shards_source(const std::filesystem::path& index);
+TensorSource memory_source(std::map<std::string, Tensor> tensors);
+// Every name in whatever shape: shapes without values, and values for training from nothing. Drawn vectors named
+// *weight (norms) are 1, other vectors (biases) 0; all else is normally distributed, each tensor by its name and the
+// seed.
+TensorSource outline_source();
+TensorSource drawn_source(uint64_t seed, float deviation);
+
+// The tensors of `source` under other names: `stored_name` turns a name that is asked for into the stored one, or into
+// an empty string where there is none.
+TensorSource renamed(const TensorSource& source, std::function<std::string(const std::string&)> stored_name);
+
+// Rows of a stored tensor: one projection of several that a file keeps as one matrix.
+struct Rows {
+  std::string whole;
+  int64_t begin, count;
+};
+// The tensors of `source` and, under the map's names, rows of them. `source` is one of files or a map.
+TensorSource with_parts(const TensorSource& source, std::map<std::string, Rows> parts);
+
+// The file of a folder that holds all weights, or the index of its shards: diffusion_pytorch_model or
+// model[.fp16].safetensors.
+std::optional<std::filesystem::path> weights_in(const std::filesystem::path& folder);
+// The weights of one network, under the names of transformers and diffusers: a safetensors file or a GGUF file of a
+// language model, or a folder that holds a safetensors file or shards.
+TensorSource open_source(const std::filesystem::path& path);
+
+}  // namespace wick
