@@ -123,8 +123,7 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
                               const TextFlags& flags, const RunOn& run_on, int64_t positions,
                               const Rehearse& rehearse) {
   const std::vector<LoraFile> files = parse_loras(loras);
-  auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names());
-  for (const LoraFile& file : files) adapter->add_file(file.path, file.strength);
+  auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names(), files);
   std::optional<DType> dtype = run_on.asked_dtype();
   check_usage(!dtype || flags.quantize.empty(), "--quantize: expected it, --bf16 or --fp16, found two of them");
   if (!flags.quantize.empty()) dtype = parse_dtype(flags.quantize);
