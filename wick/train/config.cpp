@@ -505,8 +505,6 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
 }
 
-std::string_view name_of(LrSchedule schedule) { return kSchedules[size_t(schedule)]; }
-
 void check_kind(const TrainConfig& config, ModelKind kind) {
   static const TrainConfig defaults;
   for (const TrainOption& option : train_options())

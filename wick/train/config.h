@@ -121,7 +121,6 @@ std::string to_toml(const TrainConfig& config);
 // that those that are `needed` are there. Throws UsageError.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
 // Throws Error naming a setting that only the other kind of models has.
-std::string_view name_of(LrSchedule schedule);  // "cosine"
 
 void check_kind(const TrainConfig& config, ModelKind kind);
 
