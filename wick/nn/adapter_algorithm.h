@@ -24,8 +24,8 @@ struct LoraTarget {  // the module that asks
 struct LoraSite {  // where it stands
   std::string path;
   LoraTarget target;
-  // Its matrix as the model's file has it, on the host, for files that depend on it (none of an outline); and whether
-  // that is the embedding's too.
+  // The module's matrix as in the model's file, on the host, for files that depend on it (none in an outline); and
+  // whether it is also the embedding's.
   std::function<Tensor()> base = {};
   bool tied = false;
 };
