@@ -30,8 +30,8 @@ AdapterKey checked_key(std::string_view key, const std::string& file) {
        quote(key));
 }
 
-// Whether `text` fits a pattern in which * stands for any characters. Only the last star may have to take more: what
-// fitted before it goes on fitting.
+// Whether `text` fits a pattern in which * stands for any characters. Only the last star may have to take more: the fit
+// before it remains.
 bool glob(std::string_view pattern, std::string_view text) {
   size_t p = 0, t = 0, star = pattern.npos, taken = 0;
   while (t < text.size()) {
@@ -61,7 +61,7 @@ bool starts_with_any(std::string_view name, const std::vector<std::string>& pref
   return std::any_of(prefixes.begin(), prefixes.end(), [&](const std::string& p) { return name.starts_with(p); });
 }
 
-// Of a module's path a pattern that its kind has: "unet.*.attn1.to_q" of "unet.down_blocks.1.attentions.0.attn1.to_q".
+// The pattern of all modules of a path's kind: "unet.*.attn1.to_q" for "unet.down_blocks.1.attentions.0.attn1.to_q".
 std::string kind_of(const std::string& path) {
   std::vector<std::string> parts;
   for (size_t begin = 0; begin <= path.size(); begin += parts.back().size() + 1)
@@ -106,7 +106,7 @@ struct Adapter::Source {
   bool trainable;
   LoraSettings settings;
   std::map<std::string, Entry> entries = {};  // by base name
-  std::map<std::string, Base> bases = {};     // likewise
+  std::map<std::string, Base> bases = {};     // by base name
   int64_t embeddings = 0;                     // tensors that teach words, beside the LoRA
 
   static Source open(const std::filesystem::path& path, float strength, bool trainable);
@@ -140,7 +140,7 @@ void Adapter::Source::index() {
     const auto& factors = (entry.algorithm ? *entry.algorithm : lora_algorithm()).factors();
     for (size_t i = 0; i < factors.size(); ++i)
       check(entry.algorithm && !entry.keys[i].empty(), "{}: {} has no {} factor", name(), quote(base), factors[i].name);
-    // PEFT loads no such file either; what ComfyUI takes for its alpha, the rank, is a guess.
+    // PEFT loads no such file either; ComfyUI's choice of alpha, the rank, is a guess.
     check(settings.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
           "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
           "adapter_model.safetensors",

@@ -26,7 +26,7 @@ struct LoraFile {  // a file, or a folder of PEFT's, as the command line names i
 };
 
 // From a module's path in Wick ("unet.mid_block.attentions.0.proj_in") to its base names in LoRA files: the first is
-// the one that is written, the others are understood too. Empty for a module that files cannot name.
+// written, all are understood. Empty for a module that files cannot name.
 using ModuleNames = std::function<std::vector<std::string>(const std::string& path)>;
 
 struct LoraConfig {
@@ -58,7 +58,7 @@ class Adapter {
   // of diffusers' (pytorch_lora_weights.safetensors). Throws Error where a setting beside the tensors cannot be heeded.
   void add_file(const std::filesystem::path& path, float strength = 1, bool trainable = false);
 
-  // What is to be told of a file: tensors that are left aside, and what will take long.
+  // Remarks on a file: tensors that are left aside, and slow work.
   static std::vector<std::string> notes_on(const LoraFile& file);
 
   // For modules that no LoRA reaches: throws Error if a file replaces their matrix by another one.
@@ -67,7 +67,7 @@ class Adapter {
   // are placed beside the model; where that computes in 16 bits, they are copied to its dtype once (Parameter::copy).
   // A second call for the same modules gives the same. Null where no module is adapted.
   AdapterOfLayer match(const std::vector<LoraSite>& sites, const Residence& place = {});
-  // The number of the mask of dropout from here on, below 2^32. Enqueued: what was enqueued before sees the last one.
+  // The number of the next dropout masks, below 2^32. It is enqueued: earlier work sees the previous number.
   void set_draw(int64_t draw);
   void pause_dropout(bool paused) { *dropout_paused_ = paused; }
 
@@ -102,7 +102,7 @@ class Adapter {
 
   std::optional<LoraConfig> config_;
   ModuleNames names_;
-  std::vector<bool> pattern_used_;                // one a target pattern
+  std::vector<bool> pattern_used_;                // one per target pattern
   std::map<std::string, int64_t> kinds_;          // modules that patterns were held against: how many of each kind
   std::map<std::string, AdapterModule> modules_;  // by module path
   std::map<std::string, AdapterOfLayer> layers_;  // handed out, by the path of the first of their modules

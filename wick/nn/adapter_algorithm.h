@@ -24,8 +24,8 @@ struct LoraTarget {  // the module that asks
 struct LoraSite {  // where it stands
   std::string path;
   LoraTarget target;
-  // Its matrix as the model's file has it, on the host, for files that depend on it (none of an outline); and whether
-  // that is the embedding's too.
+  // The module's matrix as in the model's file, on the host, for files that depend on it (none in an outline); and
+  // whether it is also the embedding's.
   std::function<Tensor()> base = {};
   bool tied = false;
 };
@@ -57,7 +57,7 @@ struct PlacedModule {
   int64_t column;  // of its first output
 };
 
-// What a layer computes with an adapter on it; the layer's own weights are frozen. Arguments as in ops.
+// The computation of a layer with an adapter on it; the layer's own weights are frozen. Arguments as in ops.
 class LayerAdapter {
  public:
   virtual ~LayerAdapter() = default;

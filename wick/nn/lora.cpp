@@ -71,8 +71,8 @@ Lora joined(const std::vector<PlacedModule>& parts, Memory& memory) {
   return lora;
 }
 
-// Computes with copies. The kernels want rows of 16 bytes: each down begins at a multiple of so many rows, and each up
-// is padded to so many columns, with zeros. The ups lie one above the other, as their outputs do.
+// Computes with copies. The kernels want rows of 16 bytes: each down begins at a multiple of `unit` rows, and each up
+// is padded with zeros to a multiple of `unit` columns. The ups are stacked in the order of their outputs.
 Lora copied(const std::vector<PlacedModule>& parts, int64_t outputs, const Residence& place) {
   const int64_t unit = 16 / int64_t(size_of(place.activations));
   const auto padded = [unit](int64_t rank) { return (rank + unit - 1) / unit * unit; };
@@ -87,7 +87,7 @@ Lora copied(const std::vector<PlacedModule>& parts, int64_t outputs, const Resid
     down.copy = lora.down.window(shape, contiguous_strides(shape), row * lora.down.stride()[0]);
     up.copy = ups.window(up.value.shape(), ups.stride(), column * widest);
     for (AdapterFactor* factor : {&down, &up}) {
-      if (module->is_trained()) factor->place(*place.memory);  // what is not trained is done with
+      if (module->is_trained()) factor->place(*place.memory);  // the values of frozen factors are not needed again
       factor->copy.backend().copy(factor->copy, factor->value.to(*place.memory));
     }
     lora.parts.push_back({down.value, up.value, up.copy, column, row, module->scale});

@@ -24,8 +24,8 @@ std::string_view other_lora_algorithm(std::string_view key);
 // Whether a key is of an embedding that OneTrainer keeps in the LoRA's file.
 bool is_bundled_embedding(std::string_view key);
 
-// The module whose matrix PEFT keeps under this key beside a LoRA's factors: of an embedding or the head
-// (save_embedding_layers of peft/utils/save_and_load.py). Empty of any other key.
+// The module whose matrix PEFT keeps under this key beside a LoRA's factors: an embedding or the head
+// (save_embedding_layers of peft/utils/save_and_load.py). Empty for any other key.
 std::string_view module_of_base(std::string_view key);
 
 }  // namespace wick

@@ -1,4 +1,4 @@
-// What stands beside a LoRA's tensors and says how they are meant.
+// The settings beside a LoRA's tensors, which give their meaning.
 #pragma once
 
 #include <filesystem>
@@ -21,7 +21,7 @@ struct LoraSettings {
   // The file beside one called adapter_model.safetensors, which need not be there.
   static LoraSettings beside(const std::filesystem::path& file);
   void read_header(const SafetensorsFile& file);
-  // Those of a module by its name in the file, and its name in what PEFT wrapped; none if the file has none.
+  // A module's config by its name in the file, and its name in the model that PEFT wrapped; none without one.
   std::pair<const PeftConfig*, std::string_view> of(std::string_view module, const std::string& file) const;
 };
 

@@ -50,7 +50,7 @@ void orthonormalize(Rows& rows) {
     for (int pass = 0; pass < 2; ++pass)
       for (size_t j = 0; j < i; ++j) add(rows[i], -dot(rows[i], rows[j]), rows[j]);
     const double left = std::sqrt(dot(rows[i], rows[i]));
-    scale(rows[i], left > 1e-6 * before ? 1 / left : 0);  // what is below that is f32's rounding
+    scale(rows[i], left > 1e-6 * before ? 1 / left : 0);  // smaller remainders are f32's rounding
   }
 }
 
@@ -70,7 +70,7 @@ Rows combined(const Rows& factors, const Rows& rows) {
 }
 
 // The rotations that make the rows of a square matrix orthogonal (Jacobi, one-sided: Hestenes, 1958), longest first;
-// `square` becomes what they make of it. The lengths are its singular values.
+// `square` becomes their result. The lengths are its singular values.
 Rows rotate_to_orthogonal(Rows& square) {
   const size_t n = square.size();
   Rows turns(n, Row(n));
@@ -105,7 +105,7 @@ Rows rotate_to_orthogonal(Rows& square) {
   return sorted_turns;
 }
 
-// What of unit vectors `v` lies outside the span of the orthonormal `block`.
+// The part of unit vectors `v` outside the span of the orthonormal `block`.
 double outside(const Rows& v, const Rows& block) {
   double sum = 0;
   for (const Row& inside : products(v, block)) sum += std::max(0.0, 1 - dot(inside, inside));
@@ -150,7 +150,7 @@ LowRank largest_part(const Tensor& w, int64_t rank, const std::string& name) {
       inputs.push_back(t.z[i]);
       scale(inputs.back(), 1 / t.values[i]);
     }
-    // Each iteration leaves this share of what is missing, once that is little.
+    // Each iteration leaves this share of the remainder, once that is small.
     const double share = last > 0 ? std::min(0.999, std::pow(t.values.back() / last, 2)) : 0;
     const bool whole = largest == 0 || (width == size_t(std::min(w.dim(0), w.dim(1))) && iteration > 0);
     const double missing = outside(inputs, block) * last / largest, rounding = 5e-7 * std::sqrt(double(r));

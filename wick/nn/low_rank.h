@@ -12,11 +12,11 @@ struct LowRank {
   Tensor up, down;  // f32 [out, rank] and [rank, in], on the host; the part is their product
 };
 
-// Of w, f32 [out, in] on the host; rank is at most the smaller of both. `name` says in errors whose it is. Throws Error
+// Both take w, f32 [out, in] on the host; rank is at most the smaller extent. `name` is w's in errors. Throws Error
 // where the part is not a function of w.
 
 // The nearest matrix of this rank: the part of the largest singular values (PiSSA: Meng et al., 2024). By subspace
-// iteration (Halko et al., 2011) until what an iteration changes is f32's rounding.
+// iteration (Halko et al., 2011) until an iteration's changes are f32's rounding.
 LowRank largest_part(const Tensor& w, int64_t rank, const std::string& name);
 // The first `rank` columns of Q times the first rows of R, where w = Q R: w projected on the span of its own first
 // columns (OLoRA: Büyükakyüz, 2024).

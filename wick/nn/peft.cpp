@@ -80,8 +80,8 @@ std::optional<double> first_fit(const PeftConfig::Patterns& patterns, std::strin
   return found == patterns.end() ? std::nullopt : std::optional(found->second);
 }
 
-// What these change of the base, when they begin or when PEFT loads them, is no function of the adapter and the base:
-// it is drawn at random, made of data that are gone, or quantises the base.
+// The changes that these make to the base, when they begin or when PEFT loads them, are no function of the adapter and
+// the base: they are drawn at random, made of data that are gone, or quantise the base.
 constexpr const char* kLostBeginnings[] = {"pissa_niter_", "corda", "loftq", "lora_ga"};
 
 TakenFromBase taken_by(const nlohmann::json& config, const std::string& key, const std::string& source) {
@@ -103,7 +103,7 @@ TakenFromBase taken_by(const nlohmann::json& config, const std::string& key, con
   return TakenFromBase::nothing;
 }
 
-// Of the keys that begin with `prefix`.
+// The config in the keys that begin with `prefix`.
 PeftConfig config_of(const OrderedObject& all, const std::string& prefix, const std::string& source) {
   const nlohmann::json& json = all.json;
   for (const char* key : kOff) {

@@ -1,4 +1,4 @@
-// PEFT's adapters: adapter_model.safetensors, and adapter_config.json with what that leaves out, alphas among it.
+// PEFT's adapters: adapter_model.safetensors, and adapter_config.json with its further settings, such as alphas.
 #pragma once
 
 #include <cstdint>
@@ -15,13 +15,13 @@
 
 namespace wick {
 
-// What PEFT takes out of a module's base when it begins an adapter there, and again whenever it loads one
+// The part of a module's base that PEFT removes when it begins an adapter there, and again whenever it loads one
 // (`init_lora_weights`; LoraLayer.update_layer of peft/tuners/lora/layer.py).
 enum class TakenFromBase { nothing, largest_part, first_columns };  // the latter are PiSSA's and OLoRA's
 
-// A LoraConfig: adapter_config.json, or what diffusers keeps of one beside the tensors.
+// A LoraConfig: adapter_config.json, or diffusers' copy of one beside the tensors.
 struct PeftConfig {
-  using Patterns = std::vector<std::pair<NamePattern, double>>;  // the first that fits a module tells
+  using Patterns = std::vector<std::pair<NamePattern, double>>;  // the first that fits a module decides
 
   std::string source;           // the file and, in it, the place: for errors
   std::optional<int64_t> rank;  // unless a pattern tells it
@@ -30,12 +30,12 @@ struct PeftConfig {
   Patterns alphas, ranks;
   TakenFromBase taken = TakenFromBase::nothing;
 
-  // Throws Error naming a setting that changes what an adapter computes and that Wick does not know.
+  // Throws Error naming a setting that changes an adapter's computation and that Wick does not know.
   static PeftConfig read(const std::filesystem::path& file);
   // The value of `lora_adapter_metadata` in a safetensors header, JSON: by component, "unet" of "unet.lora_alpha", and
   // "" where names tell none, as save_lora_adapter() writes it (LORA_ADAPTER_METADATA_KEY of diffusers/loaders).
   static std::map<std::string, PeftConfig> read_diffusers(std::string_view json, const std::string& source);
-  // Of a module ("model.layers.0.mlp.up_proj") with this rank: what divided by the rank is its scale.
+  // For a module ("model.layers.0.mlp.up_proj") with this rank: alpha / rank is its scale.
   float alpha_of(std::string_view module, int64_t rank) const;
   std::optional<double> rank_of(std::string_view module) const;
 };
@@ -47,7 +47,7 @@ struct PeftExport {
   std::string base_model;  // where it was trained from: a note
   int64_t rank = 0;
   double alpha = 0, dropout = 0;
-  int64_t layers = 0;  // of the model: a kind of module that all of them have is named once
+  int64_t layers = 0;  // of the model: a kind of module that all layers have is named once
 };
 // Writes a folder that PEFT and Adapter::add_file load: `tensors` as Adapter::tensors() gives them, under names that
 // begin with "base_model.model.". Each file is written whole, kPeftLast last.

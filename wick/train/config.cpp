@@ -50,7 +50,7 @@ std::optional<T> parsed(std::string_view text) {
   return value;
 }
 
-// One overload a type of setting; `text` is what the user wrote.
+// One overload per type of setting; `text` is the user's.
 void set_value(std::string& value, const TrainOption&, const std::string& text, const std::string& where) {
   if (text.empty()) fail_value(where, "a name", "");
   value = text;
@@ -83,7 +83,7 @@ void set_value(std::vector<std::string>&, const TrainOption&, const std::string&
   fail_value(where, "a list", text);
 }
 
-// What stands in the file: "the string \"4\"".
+// The file's value: "the string \"4\"".
 std::string told(const toml::node& item) {
   if (const auto text = item.value_exact<std::string>()) return "the string " + quote(*text);
   if (const auto integer = item.value_exact<int64_t>()) return fmt::format("the integer {}", *integer);
@@ -92,7 +92,7 @@ std::string told(const toml::node& item) {
   return item.is_table() ? "a table" : item.is_array() ? "a list" : "a date or a time";
 }
 
-// The value as a flag would have it, of the type that the setting has.
+// The value as a flag would have it, of the setting's type.
 std::string text_of(const TrainOption& option, const toml::node& item, const std::string& where) {
   static const TrainConfig any;
   const bool wants_text = visit_member(any, option.member, [](const auto& value) {
@@ -162,7 +162,7 @@ requires is_enum<T> std::string toml_value(T value) {
 void check_name(const std::string& name) {
   check_usage(name.find('/') == std::string::npos && name != "." && name != "..",
               "--name: expected a file name without '/', found '{}'", name);
-  // What stands beside the result, and room for what is put behind its name.
+  // The names beside the result, and room for suffixes.
   constexpr size_t kLongestName = 200;
   static constexpr std::string_view kTaken[] = {"state", "logs", "config.toml", "metrics.jsonl", "loss.png"};
   check_usage(std::find(std::begin(kTaken), std::end(kTaken), name) == std::end(kTaken),

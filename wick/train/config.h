@@ -56,7 +56,7 @@ struct TrainConfig {
   double caption_dropout = 0;
   double kl_weight = 1e-6;  // of --train vae
 
-  int64_t resolution = 0;  // 0: what the model was made for
+  int64_t resolution = 0;  // 0: the model's native size
   bool no_upscale = false;
 
   int64_t sequence_length = 0;  // 0: 2048, or the model's positions
@@ -78,7 +78,7 @@ struct TrainConfig {
   bool resume = false;
 };
 
-// What settings are about, in the order in which --help lists them.
+// The subjects of settings, in the order in which --help lists them.
 enum class Subject { model, lora, steps, optimizer, pictures, text, memory, output };
 inline constexpr std::string_view kSubjects[] = {
     "Model and data", "LoRA", "Steps", "Optimizer", "Pictures", "Text", "Precision and memory", "Output"};
@@ -96,8 +96,8 @@ struct TrainOption {
   double min = 0, max = std::numeric_limits<int32_t>::max();
   bool above_min = false;              // min itself is excluded
   bool fixed = true;                   // --resume demands the same value
-  std::optional<ModelKind> kind = {};  // of models that have it: all unless given
-  std::string_view item = "";          // what a list holds, or a text is
+  std::optional<ModelKind> kind = {};  // the models that have it: all unless given
+  std::string_view item = "";          // the items of a list, or the kind of a text
 
   std::string flag() const;                           // "--batch-size"
   std::string_view type() const;                      // "INT", "NUMBER", "lora|full|vae", ...
@@ -111,14 +111,14 @@ struct TrainOption {
 
 const std::vector<TrainOption>& train_options();
 
-// Sets what the file says; unknown keys, wrong types and numbers out of range are UsageErrors that name file and key.
+// Reads a file's settings; unknown keys, wrong types and numbers out of range are UsageErrors naming file and key.
 void read_toml(TrainConfig& config, const std::filesystem::path& file);
-// All settings but `resume`, and what follows from others (`steps` where the epochs tell it), so that `--config` with
+// All settings but `resume`, including those that follow from others (`steps` from the epochs), so that `--config` with
 // this file is the same run again.
 std::string to_toml(const TrainConfig& config);
 
-// Fills in what follows from other settings, makes paths absolute and checks what one setting demands of another, and
-// that those that are `needed` are there. Throws UsageError.
+// Fills in settings that follow from others, makes paths absolute, and checks the demands of settings on each other and
+// that those `needed` are there. Throws UsageError.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
 // Throws Error naming a setting that only the other kind of models has.
 void check_kind(const TrainConfig& config, ModelKind kind);

@@ -23,7 +23,7 @@ std::vector<Optimizer::State> new_states(const OptimizerRule& rule, const Parame
   fail("optimizer: unknown rule");
 }
 
-// Written in the pass that updates the parameter; others, which pad their rows, are copied afterwards.
+// Whether a copy is written in the pass that updates the parameter; copies with padded rows follow afterwards.
 bool is_dense(const Tensor& copy) { return copy && copy.contiguous(); }
 
 }  // namespace
@@ -62,7 +62,7 @@ void Optimizer::write_scalar(StepScalar which, float value) {
 float Optimizer::step(const Grads& grads, float scale) {
   set(options_.lr, scale);
   update(grads);
-  go_on();  // whoever sees the norm decides
+  go_on();  // the reader of the norm decides
   return scalar(kGradNorm).item();
 }
 

@@ -32,16 +32,15 @@ class Optimizer {
   // scaled gradients before clipping. If that is not finite nothing has been changed.
   float step(const Grads& grads, float scale = 1);
 
-  // The same in two parts, neither of which waits for a device: what changes from step to step is written, and the
-  // update is enqueued. The second may be captured and replayed.
+  // The same in two parts, neither of which waits for a device: the values that change from step to step are written,
+  // and the update is enqueued. The second may be captured and replayed.
   void set(float lr, float scale = 1);
   void update(const Grads& grads);
-  // What an update leaves: [kStepScalars] f32, beside the parameters.
+  // The scalars after an update: [kStepScalars] f32, beside the parameters.
   const Tensor& scalars() const { return scalars_; }
-  // What backward starts with, one f32: 1 unless the loss is scaled.
+  // The gradient with which backward starts, one f32: 1 unless the loss is scaled.
   Tensor loss_scale() const { return scalar(kLossScale); }
 
-  void set_lr(float lr) { options_.lr = lr; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // Brings the parameters' copies up to date; update() and swap_averages() have done so themselves.
   void refresh_copies() const;

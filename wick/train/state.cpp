@@ -65,8 +65,8 @@ std::map<std::string, uint64_t> rng_positions(const Metadata& metadata, const st
   return positions;
 }
 
-// What the version before took for the run's own, though a run may be moved and told another learning rate. It had no
-// mark of a run that is finished: its last step was saved after the result.
+// The version before counted these settings as the run's own, though a run may be moved and given another learning
+// rate. It had no mark of a finished run: its last step was saved after the result.
 void read_before(TrainState& state) {
   for (const char* key : {"--model", "--lr"})
     if (auto setting = state.fingerprint.extract(key)) state.settings.insert(std::move(setting));
@@ -91,8 +91,8 @@ TrainState from_metadata(const Metadata& metadata, const std::string& source) {
   return state;
 }
 
-// Of all that a state holds: its metadata but the hash itself, and each tensor's name, dtype, shape and numbers.
-// `tensor` gives them by name, one at a time, since all of a large model may not fit on the host.
+// The hash of all that a state holds: its metadata but the hash itself, and each tensor's name, dtype, shape and
+// numbers. `tensor` gives them by name, one at a time, since all of a large model may not fit on the host.
 template <class Names, class Tensors>
 std::string content_hash(const Metadata& metadata, const Names& names, const Tensors& tensor) {
   Sha256 hash;
@@ -135,8 +135,8 @@ void save_state(const fs::path& file, const TrainState& state, const Optimizer& 
 
 SavedState::SavedState(SafetensorsFile file, TrainState state) : file_(std::move(file)), state_(std::move(state)) {}
 
-// The hash comes first: where it fits, what is wrong was never right. A file of the version before that has one after
-// all is one of ours with a bit flipped.
+// The hash comes first: where it fits, a fault was there when the state was written. A file of the version before that
+// has a hash after all is one of ours with a bit flipped.
 SavedState SavedState::open(const fs::path& file) {
   SafetensorsFile tensors = SafetensorsFile::open(file);
   const Metadata& metadata = tensors.metadata();
@@ -218,7 +218,7 @@ void StateFolder::save(const TrainState& state, const Optimizer& optimizer) {
   kept_[state.step] = file;
   while (kept_.size() > 2) kept_.erase(kept_.begin());
   for (const fs::path& other : state_files(folder_)) {
-    std::error_code ignored;  // one that stays is in nobody's way
+    std::error_code ignored;  // one that stays is harmless
     if (std::none_of(kept_.begin(), kept_.end(), [&](const auto& kept) { return kept.second == other; }))
       fs::remove(other, ignored);
   }

@@ -1,4 +1,4 @@
-// What a run needs to go on with the same bits: one safetensors file, and a folder that keeps the newest two of them.
+// The state with which a run resumes with the same bits: one safetensors file, and a folder that keeps the newest two.
 //
 // Its tensors are Optimizer::states(). Everything else is metadata, a hash of the whole content among it: a run does
 // not go on from a state in which a bit flipped.
@@ -23,7 +23,7 @@ struct TrainState {
   std::map<std::string, uint64_t> rng;  // position of each stream
   bool finished = false;                // the run's result is written
   std::map<std::string, std::string> fingerprint;  // settings and hashes that a run continuing it must share
-  std::map<std::string, std::string> settings;     // others that it may change, to tell what they were
+  std::map<std::string, std::string> settings;     // settings that may change, kept to name their old values
 };
 
 void save_state(const std::filesystem::path& file, const TrainState& state, const Optimizer& optimizer);
@@ -58,7 +58,7 @@ class StateFolder {
   std::optional<SavedState> open_newest(const std::function<void(const std::string&)>& say);
   // Writes one, and removes all but it and the one before it that was opened or saved.
   void save(const TrainState& state, const Optimizer& optimizer);
-  std::optional<int64_t> newest_step() const;  // of what was opened or saved
+  std::optional<int64_t> newest_step() const;  // of the state last opened or saved
 
  private:
   std::filesystem::path folder_;

@@ -135,7 +135,7 @@ class TextTask final : public Task {
   std::optional<TokenPlan> plan_;  // of the last batch
 };
 
-// What a config says of training alone.
+// Checks the config's settings for training alone.
 void check_trainable(const TrainConfig& config, const fs::path& model) {
   const LlamaConfig c = LlamaConfig::read(model);
   check(c.attention_dropout == 0,

@@ -8,7 +8,7 @@
 
 namespace wick {
 
-// What text a run sees, and how it is laid out.
+// The text of a run, and its layout.
 struct TextData {
   const TextDataset* train;       // null in an outline
   const TextDataset* validation;  // null without --val
@@ -23,9 +23,9 @@ std::unique_ptr<Task> outline_text_task(const TrainConfig& config, const std::fi
 // Tokens of a row at the most: --sequence-length, which the model's positions limit.
 int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model);
 
-// How the frozen model is kept: as the settings say, or, of a GGUF file, as that has it.
+// The dtype of the frozen model: by the settings, or for a GGUF file its own.
 std::optional<DType> text_dtype(const TrainConfig& config, const std::filesystem::path& model);
-// The same for a plan: of what a file mixes, the type that most of its bytes have.
+// The same for a plan: in a file of mixed types, the type of most of its bytes.
 DType planned_dtype(const TrainConfig& config, const std::filesystem::path& model);
 
 }  // namespace wick

@@ -30,7 +30,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Interrupted {};  // before the first step
 
-// Of a run's fingerprint, beside its settings.
+// Keys of a run's fingerprint, beside its settings.
 constexpr const char *kDataContents = "dataset contents", *kModelContents = "model contents";
 
 int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
@@ -83,7 +83,7 @@ class Run {
   bool on_device() const { return !backend_.memory().on_host(); }
   fs::path state_folder() const { return output_ / "state"; }
   fs::path data_list() const { return state_folder() / "dataset.sha256"; }
-  // As the plan counts it: with what is taken past the device's Memory.
+  // As the plan counts it: with memory taken outside the device's Memory.
   size_t most_taken() const { return backend_.memory().stats().most_reserved + plan_->device.context; }
   Progress setup_progress();
   void report_step(const StepRecord& record);
@@ -328,7 +328,7 @@ bool Run::is_validated(int64_t step) const {
   return step == config_.steps || (!config_.val.empty() && every > 0 && step % every == 0);
 }
 
-// Of what would be saved.
+// The loss of the parameters that would be saved.
 std::optional<double> Run::validation_loss() {
   if (config_.val.empty()) return {};
   optimizer_->swap_averages();
@@ -378,7 +378,7 @@ bool Run::is_state_due() const {
          seconds_since(last_saved_) >= 60 * config_.state_every_minutes;
 }
 
-// Nobody asked for this one: where it cannot be saved the run goes on.
+// This save was not asked for: where it fails the run goes on.
 void Run::save_state_in_time() {
   constexpr uint64_t kHeader = uint64_t{1} << 20;
   const auto tell = [&](const std::string& why) {
@@ -422,7 +422,7 @@ void Run::seek(const TrainState& state) {
   task_->batches().seek(state.epoch, state.batch);
 }
 
-// What decides the bits of a run. The number of steps does where the learning rate follows it.
+// The settings and data that decide the bits of a run. The number of steps does where the learning rate follows it.
 std::map<std::string, std::string> Run::fingerprint() const {
   std::map<std::string, std::string> all{{kDataContents, job_->data_hash()},
                                          {kModelContents, Checkpoint(model_).fingerprint()}};

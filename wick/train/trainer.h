@@ -7,7 +7,7 @@
 //   state/state-000100.safetensors …              where it stands, for --resume: the newest two
 //   state/dataset.sha256                          the files of its data set, to tell which of them changed
 //
-// A folder that holds a run takes no other one, but is taken up with --resume. Files take the place of what has their
+// A folder that holds a run takes no other one, but is resumed with --resume. New files replace existing ones of their
 // names, and are never written through a link; `output` and the folders in it may be links.
 #pragma once
 
@@ -19,7 +19,7 @@ namespace wick {
 
 enum class RunResult { finished, interrupted };
 
-// `model` is the folder or file that config.model stands for. Throws Error where the run cannot start or go on.
+// `model` is the folder or file of config.model. Throws Error where the run cannot start or go on.
 RunResult train(TrainConfig config, const std::filesystem::path& model);
 
 }  // namespace wick

@@ -44,7 +44,7 @@ struct AdamW {
   }
 };
 
-// What a step's kernels share, made on the device from its scalars.
+// Shared by a step's kernels, made on the device from its scalars.
 template <class Rule>
 struct Factors {
   Rule rule;
