@@ -8,6 +8,10 @@
 
 #include "timing.h"
 #include "wick/backend/registry.h"
+#include "wick/models/sdxl/names.h"
+#include "wick/models/sdxl/unet.h"
+#include "wick/ops/ops.h"
+#include "wick/pipelines/noise_schedule.h"
 #include "wick/train/objective.h"
 #include "wick/train/step.h"
 
@@ -32,7 +36,7 @@ class UNetLora final : public Task {
   explicit UNetLora(const Options& o)
       : backend_(open_backend(o.device)),
         config_(UNetConfig::read(o.model / "unet")),
-        schedule_(NoiseSchedule::read(o.model / "scheduler")),
+        schedule_(NoiseSchedule::read(o.model)),
         adapter_({.rank = o.rank, .targets = sdxl_default_targets()}, sdxl_module_names(config_)),
         unet_(Scope(Weights::open(o.model / "unet", {.dtype = o.dtype(), .place = Residence::on(backend_, o.dtype())}),
                     "unet", &adapter_),
@@ -43,27 +47,23 @@ class UNetLora final : public Task {
     const auto h = float(8 * o.height), w = float(8 * o.width);
     const Tensor time_ids = Tensor::of(std::vector<float>{h, w, 0, 0, h, w}, {1, kTimeIds}, memory());
     batch_ = {.latents = normal({o.batch, o.height, o.width, config_.in_channels}),
-              .text = {.context = normal({o.batch, 77, config_.cross_attention_dim}),
-                       .pooled = normal({o.batch, config_.added_dim - kTimeIds * config_.time_ids_dim})},
-              .time_ids = contiguous(expand(time_ids, {o.batch, kTimeIds}))};
+              .conditioning = {{"context", normal({o.batch, 77, config_.cross_attention_dim})},
+                               {"pooled", normal({o.batch, config_.added_dim - kTimeIds * config_.time_ids_dim})},
+                               {"time ids", contiguous(expand(time_ids, {o.batch, kTimeIds}))}}};
   }
 
   Memory& memory() const { return backend_.memory(); }
   std::vector<Parameter> parameters() const override { return adapter_.parameters(); }
 
-  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
-    const NoisedBatch in = noised(schedule_, batch_, rng);
-    return {{"sample", in.sample},     {"noise", in.noise},          {"timesteps", in.timesteps},
-            {"time ids", in.time_ids}, {"context", in.text.context}, {"pooled", in.text.pooled}};
-  }
+  NamedTensors next_batch(TrainRng& rng) override { return noised(schedule_, batch_, rng); }
 
-  Tensor loss(const std::vector<NamedTensor>& in) override {
-    const Tensor predicted = unet_({.sample = in[0].value,
-                                    .timestep = in[2].value,
-                                    .context = in[4].value,
-                                    .text_embeds = in[5].value,
-                                    .time_ids = in[3].value});
-    return mse_loss(predicted, in[1].value);
+  Tensor loss(const NamedTensors& in) override {
+    const Tensor predicted = unet_({.sample = in[kNoisedLatents],
+                                    .timestep = in[kTimesteps],
+                                    .context = in["context"],
+                                    .text_embeds = in["pooled"],
+                                    .time_ids = in["time ids"]});
+    return mse_loss(predicted, in[kTarget]);
   }
 
   std::string describe() const override { return "a LoRA"; }

@@ -11,17 +11,16 @@ int main(int argc, char** argv) try {
     std::fputs("usage: train_lora MODEL PICTURES LORA.safetensors STEPS\n", stderr);
     return 2;
   }
-  const std::filesystem::path model = argv[1];
-  Adapter lora({.rank = 16, .targets = sdxl_default_targets()}, sdxl_module_names(UNetConfig::read(model / "unet")));
-  const Sdxl sdxl = Sdxl::load(model, {.adapter = &lora});
-  const NoiseSchedule schedule = NoiseSchedule::read(model / "scheduler");
-  LatentCache data(sdxl, model, Dataset::scan(argv[2], sdxl_buckets(model)));
+  const std::unique_ptr<Diffusion> model = open_diffusion(argv[1]);
+  Adapter lora({.rank = 16, .targets = model->lora().default_targets}, model->lora().names);
+  model->load({.adapter = &lora});
+  LatentCache data(*model, Dataset::scan(argv[2], bucket_options(model->latents())));
   Optimizer optimizer(lora.parameters(), {.lr = 1e-4f});
   TrainRng rng(42);
 
   for (int step = 1; step <= std::atoi(argv[4]); ++step) {
     Tape tape;
-    const Tensor loss = noise_prediction_loss(sdxl, schedule, data.next(rng), rng);
+    const Tensor loss = denoising_loss(*model, data.next(rng), rng);
     optimizer.step(tape.backward(loss));
     if (step % 5 == 0) std::printf("%4d  loss %.4f\n", step, double(loss.item()));
   }

@@ -1,12 +1,11 @@
 // All of Wick that a program of one's own needs.
 #pragma once
 
-#include "wick/models/sdxl.h"
 #include "wick/nn/peft.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/convert.h"
+#include "wick/pipelines/diffusion.h"
 #include "wick/pipelines/language_model.h"
-#include "wick/pipelines/noise_schedule.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/lr_schedule.h"
 #include "wick/train/merge.h"

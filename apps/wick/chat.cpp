@@ -83,7 +83,7 @@ class Conversation {
     }
   }
 
-  // What the user said first, and its answer; false if that is what is to be answered.
+  // Forgets the user's first message and its answer; false if that message is the one to be answered.
   bool forget_oldest() {
     const auto first = messages_.begin() + (a_.system ? 1 : 0);
     if (messages_.end() - first < 3) return false;

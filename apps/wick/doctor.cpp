@@ -1,4 +1,4 @@
-// `wick doctor`: what this machine has for Wick. Ends with 0 whatever it finds.
+// `wick doctor`: the devices and libraries of this machine. Ends with 0 whatever it finds.
 #include <fmt/format.h>
 
 #include <algorithm>

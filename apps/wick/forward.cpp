@@ -1,12 +1,15 @@
-#include "wick/models/forward.h"
+#include "wick/pipelines/forward.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <memory>
 
 #include "commands.h"
 #include "model_path.h"
 #include "run_on.h"
 #include "validators.h"
-#include "wick/models/llama_config.h"
+#include "wick/pipelines/diffusion.h"
 
 namespace wick {
 namespace {
@@ -21,10 +24,9 @@ struct ForwardArguments {
 void forward(const ForwardArguments& a) {
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
   const std::filesystem::path model = cli::resolve_model(a.model);
-  if (!LlamaConfig::is_here(model)) {
+  if (kind_of(model) == ModelKind::pictures) {
     std::string name = a.component;
-    const std::string problem =
-        cli::one_of({"text_encoder", "text_encoder_2", "vae.encoder", "vae.decoder", "unet"})(name);
+    const std::string problem = cli::one_of(component_names(model))(name);
     check_usage(problem.empty(), "--component: {}", problem);
   }
   cli::check_input_file(a.in, "--in");
@@ -35,19 +37,23 @@ void forward(const ForwardArguments& a) {
               {.loras = loras, .grad = a.grad, .backend = &a.run_on.backend(), .dtype = a.run_on.dtype()});
 }
 
+// The components of all families of diffusion models.
+std::string component_help() {
+  std::vector<std::string> names;
+  for (const DiffusionFamily& family : diffusion_families())
+    for (const Component& c : family.components)
+      if (std::ranges::find(names, c.name) == names.end()) names.push_back(c.name);
+  return fmt::format("{} or {}; a language model is but one", fmt::join(names.begin(), names.end() - 1, ", "),
+                     names.back());
+}
+
 }  // namespace
 
 void add_forward_command(CLI::App& app) {
   const auto a = std::make_shared<ForwardArguments>();
   CLI::App* command = app.add_subcommand("forward", "Run one component of a model on given tensors");
-  command
-      ->add_option("--model", a->model, "Diffusers or transformers folder, GGUF file, or a name: tiny, tiny-llm, sdxl")
-      ->required()
-      ->type_name("MODEL");
-  command
-      ->add_option("--component", a->component,
-                   "text_encoder, text_encoder_2, vae.encoder, vae.decoder or unet; a language model is but one")
-      ->type_name("NAME");
+  command->add_option("--model", a->model, model_help())->required()->type_name("MODEL");
+  command->add_option("--component", a->component, component_help())->type_name("NAME");
   command->add_option("--in", a->in, "Safetensors file with the inputs, named as in diffusers and transformers")
       ->required()
       ->type_name("FILE");

@@ -24,8 +24,8 @@ struct GenerateArguments {
   std::vector<std::string> loras, prompts;
   std::vector<uint64_t> seeds;
   std::optional<std::string> negative;
-  int64_t width = 0, height = 0, steps = 30;  // a side of 0: what the model was made for
-  float cfg = 5;
+  int64_t width = 0, height = 0, steps = 0;  // 0: what the model was made for
+  float cfg = 0;                             // 0: what the model was made for
   cli::RunOn run_on;
   bool compare = false, overwrite = false;
   TextArguments text;
@@ -63,34 +63,35 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-ImageRequest request_of(const GenerateArguments& a, const std::filesystem::path& folder) {
+ImageRequest request_of(const GenerateArguments& a, const Diffusion& model) {
+  const int64_t native = model.latents().native;
+  const auto [steps, cfg] = model.drawing_defaults();
   ImageRequest request;
   request.negative = a.negative;
-  request.width = a.width > 0 ? a.width : TextToImage::native_size(folder);
-  request.height = a.height > 0 ? a.height : TextToImage::native_size(folder);
-  request.steps = a.steps;
-  request.cfg = a.cfg;
+  request.width = a.width > 0 ? a.width : native;
+  request.height = a.height > 0 ? a.height : native;
+  request.steps = a.steps > 0 ? a.steps : steps;
+  request.cfg = a.cfg > 0 ? a.cfg : cfg;
   request.sampler = a.sampler == "ddim" ? SamplerKind::ddim : SamplerKind::euler;
   return request;
 }
 
 // Before the weights are loaded, which may take long.
-void check_request(const ImageRequest& request, const std::filesystem::path& folder) {
-  const VaeConfig vae = SdxlConfig::read(folder).vae;
-  TextToImage::check_side("--width", request.width, vae);
-  TextToImage::check_side("--height", request.height, vae);
-  const NoiseSchedule schedule = NoiseSchedule::read(folder / "scheduler");
-  check(request.steps <= schedule.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
-        schedule.train_steps(), schedule.source, request.steps);
-  make_sampler(request.sampler, schedule, request.steps);
+void check_request(const ImageRequest& request, const Diffusion& model) {
+  TextToImage::check_side("--width", request.width, model.latents());
+  TextToImage::check_side("--height", request.height, model.latents());
+  const Process& process = model.process();
+  check(request.steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
+        process.train_steps(), process.source, request.steps);
+  process.sampler(request.sampler, request.steps, latent_shape(request, model.latents()));
 }
 
-// Says what drawing will take, and refuses what does not fit.
-void plan(const GenerateArguments& a, const std::filesystem::path& folder, const ImageRequest& request,
-          const std::vector<LoraFile>& loras) {
+// Prints the memory that drawing will take, and refuses a picture that does not fit.
+void plan(const GenerateArguments& a, const Checkpoint& checkpoint, const ImageRequest& request,
+          const std::vector<LoraFile>& loras, const std::string& scheduler) {
   const std::string_view device = a.run_on.backend().name();
   const auto needed = [&](DType dtype) {
-    return plan_image(folder, request, dtype, loras, device_kind(device)).total();
+    return plan_image(checkpoint, request, dtype, loras, device_kind(device)).total();
   };
   const size_t total = needed(a.run_on.dtype());
   const std::optional<size_t> free = free_memory(device);
@@ -105,19 +106,17 @@ void plan(const GenerateArguments& a, const std::filesystem::path& folder, const
   }
   fmt::print("Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}.\n",
              count_of(pictures, "picture"), request.width, request.height, count_of(request.steps, "step"), a.sampler,
-             NoiseSchedule::read(folder / "scheduler").class_name, device, readable_bytes(total),
-             free ? fmt::format("; {} free", readable_bytes(*free)) : "");
+             scheduler, device, readable_bytes(total), free ? fmt::format("; {} free", readable_bytes(*free)) : "");
   std::fflush(stdout);
 }
 
 // All prompts with all seeds: a row a seed.
-void draw_rows(const GenerateArguments& a, const std::filesystem::path& folder, const std::vector<LoraFile>& loras,
+void draw_rows(const GenerateArguments& a, const Checkpoint& checkpoint, const std::vector<LoraFile>& loras,
                ImageRequest request, const std::string& label, Progress& progress, ImageGrid& grid) {
-  Adapter adapter(sdxl_module_names(UNetConfig::read(folder / "unet")));
-  for (const LoraFile& lora : loras) adapter.add_file(lora.path, lora.strength);
-  const Sdxl sdxl = Sdxl::load(
-      folder, {.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend(), .vae_encoder = false});
-  const TextToImage text_to_image(sdxl, folder);
+  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint);
+  Adapter adapter(model->lora().names, loras);
+  model->load({.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()}, kDrawingParts);
+  const TextToImage text_to_image(*model);
   for (const uint64_t seed : a.seeds) {
     grid.rows.push_back(label.empty()         ? fmt::format("seed {}", seed)
                         : a.seeds.size() == 1 ? label
@@ -137,13 +136,14 @@ void generate_pictures(const GenerateArguments& a, const std::filesystem::path& 
   std::vector<std::filesystem::path> inputs = cli::paths_of(loras);
   inputs.push_back(folder);
   cli::check_output_file({.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = inputs});
-  const ImageRequest request = request_of(a, folder);
-  check_request(request, folder);
-  plan(a, folder, request, loras);
+  const std::unique_ptr<Diffusion> model = open_diffusion(folder);  // its configs alone
+  const ImageRequest request = request_of(a, *model);
+  check_request(request, *model);
+  plan(a, folder, request, loras, model->process().class_name);
 
   ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
   {
-    Progress progress(int64_t(a.prompts.size() * a.seeds.size()) * (a.compare ? 2 : 1), a.steps);
+    Progress progress(int64_t(a.prompts.size() * a.seeds.size()) * (a.compare ? 2 : 1), request.steps);
     if (a.compare) draw_rows(a, folder, {}, request, "without LoRA", progress, grid);
     draw_rows(a, folder, loras, request, a.compare ? "with LoRA" : "", progress, grid);
   }
@@ -160,7 +160,7 @@ void refuse(const CLI::App& command, const std::vector<std::string>& flags, cons
 void generate(const CLI::App& command, GenerateArguments a) {
   if (a.seeds.empty()) a.seeds.push_back(0);
   const std::filesystem::path folder = cli::resolve_model(a.model);
-  if (!LlamaConfig::is_here(folder)) {
+  if (kind_of(folder) == ModelKind::pictures) {
     refuse(command, a.text_flags, a.model, "pictures");
     return generate_pictures(a, folder);
   }
@@ -175,10 +175,7 @@ void generate(const CLI::App& command, GenerateArguments a) {
 void add_generate_command(CLI::App& app) {
   const auto a = std::make_shared<GenerateArguments>();
   CLI::App* command = app.add_subcommand("generate", "Draw pictures from text, or complete it");
-  command
-      ->add_option("--model", a->model, "Diffusers or transformers folder, GGUF file, or a name: tiny, tiny-llm, sdxl")
-      ->required()
-      ->type_name("MODEL");
+  command->add_option("--model", a->model, model_help())->required()->type_name("MODEL");
   command
       ->add_option("--prompt", a->prompts,
                    "What to draw (with several prompts or seeds, --out is a labelled grid) or the text to complete")
@@ -200,10 +197,11 @@ void add_generate_command(CLI::App& app) {
       ->type_name("INT")
       ->allow_extra_args(false)
       ->check(cli::seed_number());
-  picture(command->add_option("--steps", a->steps, "Denoising steps [30]"))
+  picture(command->add_option("--steps", a->steps, "Denoising steps [what the model was made for, mostly 30]"))
       ->type_name("INT")
       ->check(cli::positive_integer());
-  picture(command->add_option("--cfg", a->cfg, "Guidance scale; 1 is without guidance [5]"))
+  picture(command->add_option("--cfg", a->cfg,
+                              "Guidance scale; 1 is without guidance [what the model was made for, mostly 5]"))
       ->type_name("NUMBER")
       ->check(cli::number_in(1, 100));
   picture(command->add_option("--sampler", a->sampler, "How noise is taken away [euler]"))

@@ -36,7 +36,7 @@ void generate_text(const std::filesystem::path& model, const std::string& prompt
               "--chat-template: expected --chat with it");
   const auto ids_of = [&](const Tokenizer& tokenizer) {
     return arguments.chat ? chat_ids(tokenizer, arguments.flags.chat_template, model.string(), prompt)
-                          // Whoever writes a prompt to complete may write control tokens, as with transformers.
+                          // The writer of a prompt to complete may write control tokens, as with transformers.
                           : tokenizer.encode(prompt, {.parse_special = true});
   };
   const LlamaConfig config = LlamaConfig::read(model);
@@ -53,7 +53,7 @@ void generate_text(const std::filesystem::path& model, const std::string& prompt
   request.prompt = ids_of(language.tokenizer);
 
   arguments.flags.fit(request, context);
-  // The cache is no larger than what is asked for.
+  // The cache is no larger than the request.
   Generator generator(language.model, std::min(context, int64_t(request.prompt.size()) + request.max_tokens));
   const TextAnswer answer =
       generator(request, language.stream(/*at_start=*/arguments.chat), [&](std::string_view text) {

@@ -13,9 +13,9 @@
 #include "wick/io/gguf.h"
 #include "wick/io/numbers.h"
 #include "wick/io/quote.h"
-#include "wick/models/sdxl.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/lora_keys.h"
+#include "wick/pipelines/diffusion.h"
 
 namespace wick {
 namespace {
@@ -73,9 +73,10 @@ std::string contents(const std::vector<Listed>& tensors) {
 }
 
 std::string component_of(std::string_view module) {
-  for (const char* component : {"text_encoder_2", "text_encoder", "unet"})
-    for (const std::string& prefix : sdxl_lora_prefixes(component))
-      if (module.starts_with(prefix)) return component;
+  for (const DiffusionFamily& family : diffusion_families())
+    for (const Component& component : family.components)
+      for (const std::string& prefix : component.lora_prefixes)
+        if (module.starts_with(prefix)) return component.name;
   if (module.starts_with("lora_te")) return "text_encoder";  // of other families
   if (module.starts_with("transformer.")) return "transformer";
   return "model";

@@ -22,7 +22,7 @@ struct MergeArguments {
 
 void run_merge(const MergeArguments& a) {
   const std::filesystem::path model = cli::resolve_language_model(a.model);
-  LlamaConfig::read(model);  // of a kind that Wick knows
+  LlamaConfig::read(model);  // throws Error for an unknown kind
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
   std::vector<std::filesystem::path> inputs = cli::paths_of(loras);
   inputs.push_back(model);

@@ -11,18 +11,14 @@
 #include "wick/io/file.h"
 #include "wick/io/gguf.h"
 #include "wick/io/nearest.h"
-#include "wick/models/llama_config.h"
+#include "wick/pipelines/known_models.h"
 
 namespace wick::cli {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Of diffusers, or of transformers.
-bool is_model_folder(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path / "model_index.json", ignored) || LlamaConfig::is_here(path);
-}
+bool is_model(const Checkpoint& model) { return model.is_pipeline() || kind_of(model) == ModelKind::text; }
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
@@ -45,7 +41,7 @@ fs::path find_shipped(const std::string& name) {
   tried.push_back(folder.parent_path() / "share/wick/models" / name);
   for (int up = 0; up < 4 && folder.has_relative_path(); ++up, folder = folder.parent_path())
     tried.push_back(folder / "models" / name);
-  const auto found = std::find_if(tried.begin(), tried.end(), is_model_folder);
+  const auto found = std::find_if(tried.begin(), tried.end(), is_model);
   if (found == tried.end()) fail_not_found(name, tried);
   return *found;
 }
@@ -67,7 +63,7 @@ fs::path find_in_hub_cache(const std::string& model, std::string repository) {
   std::string commit = read_file(ref, 1024);
   commit.erase(commit.find_last_not_of(" \r\n") + 1);
   const fs::path folder = root / "snapshots" / commit;
-  if (!is_model_folder(folder)) fail_not_found(model, {folder / "model_index.json", folder / "config.json"});
+  if (!is_model(folder)) fail_not_found(model, {folder / "model_index.json", folder / "config.json"});
   return folder;
 }
 
@@ -75,9 +71,9 @@ fs::path find_in_hub_cache(const std::string& model, std::string repository) {
 
 fs::path resolve_model(const std::string& model) {
   check_usage(!model.empty(), "--model: expected a name, a folder or a GGUF file, found ''");
-  if (model == "tiny" || model == "tiny-llm") return find_shipped(model);
-  if (model == "sdxl") return find_in_hub_cache(model, "stabilityai/stable-diffusion-xl-base-1.0");
-  if (is_model_folder(model) || GgufFile::is_gguf(model)) return model;
+  for (const auto& [name, repository] : known_models())
+    if (model == name) return repository.empty() ? find_shipped(name) : find_in_hub_cache(name, repository);
+  if (is_model(fs::path(model)) || GgufFile::is_gguf(model)) return model;
   std::error_code ignored;
   const char* expected =
       "expected a GGUF file, a diffusers folder with a model_index.json or a transformers folder with a config.json";
@@ -86,15 +82,14 @@ fs::path resolve_model(const std::string& model) {
   const bool hub_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
                         model.front() != '.' && model.back() != '/';
   if (hub_name) return find_in_hub_cache(model, model);
-  fail(
-      "--model {}: no such folder; expected a diffusers folder, a transformers folder, a GGUF file, 'tiny', 'tiny-llm' "
-      "or 'sdxl'{}",
-      model, did_you_mean(model, {"tiny", "tiny-llm", "sdxl"}));
+  const std::vector<std::string> names = known_model_names();
+  fail("--model {}: no such folder; expected a diffusers folder, a transformers folder, a GGUF file, '{}' or '{}'{}",
+       model, fmt::join(names.begin(), names.end() - 1, "', '"), names.back(), did_you_mean(model, names));
 }
 
 fs::path resolve_language_model(const std::string& model) {
   const fs::path path = resolve_model(model);
-  check(LlamaConfig::is_here(path), "--model {}: expected a language model, found one of pictures", model);
+  check(kind_of(path) == ModelKind::text, "--model {}: expected a language model, found one of pictures", model);
   return path;
 }
 

@@ -1,4 +1,4 @@
-// `wick plan`: what memory `wick train` would take with the same flags, and `wick generate` with a language model.
+// `wick plan`: the memory of `wick train` with the same flags, and of `wick generate` with a language model.
 #include <fmt/format.h>
 
 #include <memory>
@@ -65,8 +65,9 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   const std::string device = config.device == "auto"   ? std::string(open_backend("auto").name())
                              : config.device == "cuda" ? "cuda:0"
                                                        : config.device;
-  const bool is_text = LlamaConfig::is_here(model);
-  check_kind(config, is_text ? ModelKind::text : ModelKind::pictures);
+  const ModelKind kind = kind_of(model);
+  check_kind(config, kind);
+  const bool is_text = kind == ModelKind::text;
   const DType dtype = is_text ? planned_dtype(config, model) : config.dtype;
   check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", config.model);
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));

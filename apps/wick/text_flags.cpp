@@ -98,7 +98,7 @@ void TextFlags::fit(TextRequest& request, int64_t room) const {
 
 namespace {
 
-// A device says quickly that it has no more; the system may give memory that it has not, and kill who uses it.
+// A device reports quickly that it is full; the system may overcommit memory, and kill the process that uses it.
 void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
                 const Backend& backend) {
   const std::optional<size_t> free = free_memory(backend.name());
@@ -107,7 +107,7 @@ void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, i
   try {
     plan = plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
                      device_kind(backend.name()));
-  } catch (const Error&) {  // of what cannot be kept so: the model's file and tensor are told when it is loaded
+  } catch (const Error&) {  // not storable in this dtype: loading names file and tensor
     return;
   }
   check(plan.total() <= *free,
@@ -123,8 +123,7 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
                               const TextFlags& flags, const RunOn& run_on, int64_t positions,
                               const Rehearse& rehearse) {
   const std::vector<LoraFile> files = parse_loras(loras);
-  auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names());
-  for (const LoraFile& file : files) adapter->add_file(file.path, file.strength);
+  auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names(), files);
   std::optional<DType> dtype = run_on.asked_dtype();
   check_usage(!dtype || flags.quantize.empty(), "--quantize: expected it, --bf16 or --fp16, found two of them");
   if (!flags.quantize.empty()) dtype = parse_dtype(flags.quantize);

@@ -25,10 +25,10 @@ struct TextFlags {
 
   // Adds all but the seed; returns their names.
   std::vector<std::string> add_to(CLI::App& command);
-  // Throws Error if the model does not have so many positions; `fallback` where none are asked for.
+  // Throws Error if the model has fewer positions; `fallback` where none are asked for.
   int64_t context_of(const LlamaConfig& config, int64_t fallback) const;
-  TextRequest request(const LanguageModel& language) const;  // but for prompt, seed and length
-  // Sets the length of an answer in a context of `room` tokens. Throws Error if what was asked for does not fit.
+  TextRequest request(const LanguageModel& language) const;  // all but prompt, seed and length
+  // Sets the length of an answer in a context of `room` tokens. Throws Error if the requested one does not fit.
   void fit(TextRequest& request, int64_t room) const;
 };
 
@@ -40,8 +40,8 @@ struct OpenedModel {
   std::unique_ptr<Adapter> adapter;
   LanguageModel language;
 
-  // Refuses a model that does not fit into the CPU's memory with a cache of so many `positions`. `rehearse` is
-  // LlamaOptions's, and has the tokenizer too.
+  // Refuses a model that does not fit into the CPU's memory with a cache of `positions`. `rehearse` is LlamaOptions's,
+  // and has the tokenizer too.
   using Rehearse = std::function<void(const Llama& model, const Tokenizer& tokenizer)>;
   static OpenedModel open(const std::filesystem::path& path, const std::vector<std::string>& loras,
                           const TextFlags& flags, const RunOn& run_on, int64_t positions,
@@ -51,7 +51,7 @@ struct OpenedModel {
 // Puts out a piece of an answer at once, on a terminal without control characters, which could drive it.
 void print_text(std::string_view text);
 
-// What an answer took, and what memory holds, on standard error.
+// Prints an answer's times and the memory's contents on standard error.
 void print_statistics(const TextAnswer& answer, size_t prompt, const OpenedModel& opened);
 
 }  // namespace wick::cli

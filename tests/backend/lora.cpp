@@ -513,7 +513,7 @@ void check_groups(float dropout, int count) {
 }
 
 // A step of decoding: each weight that it may have, and as many tokens as its kernels take, or some more.
-const Group any_few_rows(DType weights, int64_t m, const std::vector<int64_t>& widths) {
+Group any_few_rows(DType weights, int64_t m, const std::vector<int64_t>& widths) {
   return Group(m, 256 * between(1, 9), weights, widths);
 }
 std::vector<DType> weights_of_few_rows() {

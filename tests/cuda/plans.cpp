@@ -283,8 +283,9 @@ TEST_F(Plans, LoraBackward) {
     EXPECT_EQ(plan(gpu, middle).gradients, GradientsWay::cublaslt);
     EXPECT_EQ(plan(gpu, middle).dx.way, ProductWay::mma);
   }
-  EXPECT_EQ(plan(kHopper, small).ds, LowWay::product);
+  EXPECT_EQ(plan(kHopper, small).ds, LowWay::projection);
   EXPECT_EQ(plan(kHopper, small).gradients, GradientsWay::kernel);
+  EXPECT_EQ(plan(kHopper, {77, 768, 320, 8}).ds, LowWay::product);
   EXPECT_EQ(plan(kHopper, large).ds, LowWay::pass);
   EXPECT_EQ(plan(kHopper, large).gradients, GradientsWay::pass);
   EXPECT_EQ(plan(kHopper, large).dx.way, ProductWay::wgmma);

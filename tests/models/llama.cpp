@@ -10,7 +10,7 @@
 #include "io/files.h"
 #include "source_dir.h"
 #include "wick/io/safetensors.h"
-#include "wick/models/forward.h"
+#include "wick/pipelines/forward.h"
 
 namespace wick {
 namespace {

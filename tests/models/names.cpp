@@ -7,7 +7,8 @@
 #include "source_dir.h"
 #include "wick/backend/counting.h"
 #include "wick/io/json.h"
-#include "wick/models/sdxl.h"
+#include "wick/models/sdxl/config.h"
+#include "wick/models/sdxl/names.h"
 
 namespace wick {
 namespace {
@@ -90,7 +91,7 @@ void expect_names(const SdxlConfig& config, const std::string& golden, size_t un
 TEST(SdxlNames, AreWhatComfyUIMapsAtFullSize) { expect_names(full_size(), "comfy_sdxl_full.json", 722); }
 
 TEST(SdxlNames, AreWhatComfyUIMapsOfTheTinyModel) {
-  expect_names(SdxlConfig::read(kGolden + "sdxl"), "comfy_sdxl_tiny.json", 192);
+  expect_names(SdxlConfig::read(std::filesystem::path(kGolden + "sdxl")), "comfy_sdxl_tiny.json", 192);
 }
 
 TEST(SdxlNames, UnderstandPeftAndOldDiffusers) {

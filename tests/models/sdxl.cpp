@@ -1,5 +1,5 @@
-#include "wick/models/sdxl.h"
 #include "source_dir.h"
+#include "wick/models/sdxl/config.h"
 
 #include <gtest/gtest.h>
 
@@ -9,6 +9,8 @@
 #include "io/files.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/models/sdxl/names.h"
+#include "wick/ops/ops.h"
 
 namespace wick {
 namespace {
@@ -87,17 +89,6 @@ TEST(SdxlUNet, StoresWeightsInSixteenBits) {
     EXPECT_GT(error, 0);
     EXPECT_LT(std::sqrt(error / size), tolerance) << name_of(dtype);
   }
-}
-
-TEST(Sdxl, LoadsAFolder) {
-  const Sdxl model = Sdxl::load(kModel);
-  const SafetensorsFile ids = SafetensorsFile::open(kGolden / "cases/text_encoder.in.safetensors");
-  const SafetensorsFile ids_2 = SafetensorsFile::open(kGolden / "cases/text_encoder_2.in.safetensors");
-  const TextConditioning text = model.encode_text(ids.load("input_ids"), ids_2.load("input_ids"));
-  EXPECT_EQ(text.context.shape(), (Shape{3, 77, model.config.unet.cross_attention_dim}));
-  EXPECT_EQ(text.pooled.shape(), (Shape{3, model.config.text_encoder_2.projection}));
-  const Gaussian latent = (*model.vae_encoder)(zeros({1, 16, 24, 3}));
-  EXPECT_EQ((*model.vae_decoder)(latent.mean).shape(), (Shape{1, 16, 24, 3}));
 }
 
 // The model's folder with one config changed; null removes a key.

@@ -19,12 +19,12 @@ TEST(ImagePlan, IsWhatDrawingTakes) {
       const ImageRequest request{.prompt = "x", .width = 128, .height = 96, .steps = 3, .cfg = cfg};
       const ImagePlan plan = plan_image(kFolder, request, dtype, loras, device_kind("cpu"));
       const size_t before = host.in_use();
-      Adapter adapter(sdxl_module_names(UNetConfig::read(kFolder / "unet")));
-      for (const LoraFile& lora : loras) adapter.add_file(lora.path, lora.strength);
-      const Sdxl sdxl = Sdxl::load(kFolder, {.dtype = dtype, .adapter = &adapter, .vae_encoder = false});
+      const std::unique_ptr<Diffusion> model = open_diffusion(kFolder);
+      Adapter adapter(model->lora().names, loras);
+      model->load({.dtype = dtype, .adapter = &adapter}, kDrawingParts);
       EXPECT_EQ(host.in_use() - before, plan.weights + plan.adapter);
       host.reset_peak();
-      TextToImage(sdxl, kFolder)(request);
+      TextToImage{*model}(request);
       const double measured = double(host.peak() - before), planned = double(plan.taken);
       EXPECT_NEAR(planned, measured, 0.05 * measured);
     }

@@ -11,7 +11,7 @@ namespace {
 NoiseSchedule parse(const std::string& json) { return NoiseSchedule(Config::parse(json, "scheduler_config.json")); }
 
 TEST(NoiseSchedule, AgreesWithDiffusers) {
-  const NoiseSchedule schedule = NoiseSchedule::read(kGolden / "sdxl/scheduler");
+  const NoiseSchedule schedule = NoiseSchedule::read(kGolden / "sdxl");
   const Tensor expected = open_golden("samplers/schedulers").load("alphas_cumprod");
   const auto& alphas = schedule.alphas_cumprod();
   EXPECT_LE(relative_error(std::vector<float>(alphas.begin(), alphas.end()), expected.to_vector()), 1e-6);
@@ -27,12 +27,12 @@ TEST(NoiseSchedule, LinearBetas) {
 }
 
 TEST(NoiseSchedule, AddsNoiseByEachSamplesTimestep) {
-  const NoiseSchedule schedule = NoiseSchedule::read(kGolden / "sdxl/scheduler");
+  const NoiseSchedule schedule = NoiseSchedule::read(kGolden / "sdxl");
   const Shape shape{3, 1, 2, 1};
   const Tensor latents = Tensor::of(std::vector<float>{1, 2, 3, 4, 5, 6}, shape);
   const Tensor noise = Tensor::of(std::vector<float>{6, 5, 4, 3, 2, 1}, shape);
   const std::vector<int64_t> timesteps{0, 999, 500};
-  const std::vector<float> noisy = schedule.add_noise(latents, noise, Tensor::of(timesteps, {3})).to_vector();
+  const std::vector<float> noisy = schedule.noised(latents, noise, Tensor::of(timesteps, {3})).sample.to_vector();
   for (size_t i = 0; i < noisy.size(); ++i) {
     const double alpha = schedule.alpha_cumprod(timesteps[i / 2]);
     EXPECT_NEAR(noisy[i], std::sqrt(alpha) * double(i + 1) + std::sqrt(1 - alpha) * double(6 - i), 1e-6);

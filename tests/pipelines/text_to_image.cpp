@@ -15,6 +15,12 @@ const std::filesystem::path kModel = kGolden / "sdxl";
 
 class TextToImageTest : public testing::Test {
  protected:
+  static std::unique_ptr<Diffusion> loaded() {
+    auto model = open_diffusion(kModel);
+    model->load({.backend = &test::backend()}, kDrawingParts);
+    return model;
+  }
+
   TextToImageTest() : in(open_golden("samplers/text_to_image.in")), out(open_golden("samplers/text_to_image.out")) {
     const auto& told = in.metadata();
     request.prompt = told.at("prompt");
@@ -27,8 +33,8 @@ class TextToImageTest : public testing::Test {
   }
 
   const SafetensorsFile in, out;
-  const Sdxl sdxl = Sdxl::load(kModel, {.backend = &test::backend(), .vae_encoder = false});
-  const TextToImage text_to_image{sdxl, kModel};
+  const std::unique_ptr<Diffusion> model = loaded();
+  const TextToImage text_to_image{*model};
   ImageRequest request;
   Tensor noise;
 };
@@ -87,8 +93,8 @@ TEST_F(TextToImageTest, WithoutGuidanceTheNegativeIsNotAsked) {
 TEST_F(TextToImageTest, RejectsSizesThatTheVaeCannotMake) {
   request.width = 65;
   expect_error([&] { text_to_image(request); }, {"width", "multiple of 8", "65"});
-  expect_error([&] { TextToImage::check_side("height", 0, sdxl.config.vae); }, {"height", "0"});
-  expect_error([&] { TextToImage::check_side("height", 1 << 20, sdxl.config.vae); }, {"height", "16384"});
+  expect_error([&] { TextToImage::check_side("height", 0, model->latents()); }, {"height", "0"});
+  expect_error([&] { TextToImage::check_side("height", 1 << 20, model->latents()); }, {"height", "16384"});
 }
 
 }  // namespace

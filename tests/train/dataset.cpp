@@ -49,7 +49,10 @@ TEST_F(DatasetTest, LoadsPicturesIntoTheirBuckets) {
   const Image image = load_image(example);
   EXPECT_EQ(image.width, 128);
   EXPECT_EQ(image.height, 128);
-  EXPECT_EQ(time_ids(example), (std::vector<float>{200, 240, 0, 13, 128, 128}));
+  EXPECT_EQ(example.size, (Size{240, 200}));
+  EXPECT_EQ(example.placement.crop_top, 0);
+  EXPECT_EQ(example.placement.crop_left, 13);
+  EXPECT_EQ(example.placement.bucket, (Size{128, 128}));
 }
 
 TEST_F(DatasetTest, FaultsNameTheFileAndTheWayOut) {

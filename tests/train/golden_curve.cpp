@@ -6,6 +6,7 @@
 #include "device.h"
 #include "source_dir.h"
 #include "wick/io/safetensors.h"
+#include "wick/ops/ops.h"
 #include "wick/train/objective.h"
 #include "wick/train/optimizer.h"
 
@@ -36,13 +37,10 @@ TEST(GoldenCurve, TenStepsAreThoseOfPyTorch) {
   const SafetensorsFile in = SafetensorsFile::open(kGolden / "train/in.safetensors");
   const SafetensorsFile out = SafetensorsFile::open(kGolden / "train/out.safetensors");
   const auto number = [&](const char* key) { return std::stof(in.metadata().at(key)); };
-  const fs::path model = kGolden / "sdxl";
 
-  Adapter lora(sdxl_module_names(UNetConfig::read(model / "unet")));
-  lora.add_file(kGolden / in.metadata().at("lora"), 1, true);
-  const Sdxl sdxl =
-      Sdxl::load(model, {.adapter = &lora, .backend = &test::backend(), .vae_encoder = false, .vae_decoder = false});
-  const NoiseSchedule schedule = NoiseSchedule::read(model / "scheduler");
+  const std::unique_ptr<Diffusion> sdxl = open_diffusion(kGolden / "sdxl");
+  Adapter lora(sdxl->lora().names, {{kGolden / in.metadata().at("lora")}}, /*trainable=*/true);
+  sdxl->load({.adapter = &lora, .backend = &test::backend()}, {DiffusionPart::denoiser});
   Optimizer optimizer(lora.parameters(), {.rule = {.beta1 = number("beta1"),
                                                    .beta2 = number("beta2"),
                                                    .eps = number("eps"),
@@ -54,14 +52,16 @@ TEST(GoldenCurve, TenStepsAreThoseOfPyTorch) {
   for (int64_t i = 0; i < losses.numel(); ++i) {
     const auto input = [&](const char* name) { return at_step(in.load(name), i).to(test::memory()); };
     const Batch batch{.latents = to_channels_last(input("latents")),
-                      .text = {.context = input("prompt_embeds"), .pooled = input("text_embeds")},
-                      .time_ids = input("time_ids")};
+                      .conditioning = {{"text states", input("prompt_embeds")},
+                                       {"pooled text", input("text_embeds")},
+                                       {"sizes", input("time_ids")}}};
     const Tensor noise = to_channels_last(input("noise")), timesteps = at_step(in.load("timesteps"), i);
-    const Tensor noisy = to_channels_first(schedule.add_noise(batch.latents, noise, timesteps));
-    EXPECT_LT(relative_distance(noisy, at_step(out.load("noisy_latents"), i)), 1e-6);
+    const NamedTensors noisy = noised(sdxl->process(), batch, noise, timesteps);
+    const Tensor latents = to_channels_first(noisy[kNoisedLatents]);
+    EXPECT_LT(relative_distance(latents, at_step(out.load("noisy_latents"), i)), 1e-6);
 
     Tape tape;
-    const Tensor loss = noise_prediction_loss(sdxl, schedule, batch, noise, timesteps);
+    const Tensor loss = denoising_loss(*sdxl, noisy);
     const float norm = optimizer.step(tape.backward(loss));
     EXPECT_NEAR(loss.item() / losses.data<float>()[i], 1, 1e-4) << "step " << i + 1;
     EXPECT_NEAR(norm / norms.data<float>()[i], 1, 1e-3) << "step " << i + 1;

@@ -47,18 +47,21 @@ class LoraMetadata : public testing::Test {
   void TearDown() override { ::unsetenv("SOURCE_DATE_EPOCH"); }
 
   Metadata of(const Tensors& tensors, int64_t step = 10) const {
-    return sdxl_lora_metadata({.config = config_,
-                               .dataset = dataset_,
-                               .buckets = buckets_,
-                               .session = LoraSession::begin(config_),
-                               .step = step,
-                               .batches_per_epoch = 6},
-                              tensors);
+    return lora_metadata({.config = config_,
+                          .dataset = dataset_,
+                          .buckets = buckets_,
+                          .session = LoraSession::begin(config_),
+                          .step = step,
+                          .batches_per_epoch = 6,
+                          .activations = activations_,
+                          .family = {{"ss_base_model_version", "x"}, {"modelspec.architecture", "x/lora"}}},
+                         tensors);
   }
 
   TrainConfig config_;
   Dataset dataset_;
   BucketOptions buckets_;
+  DType activations_ = DType::f32;
 };
 
 TEST_F(LoraMetadata, TimesAreThoseOfTheEnvironment) {
@@ -105,6 +108,20 @@ TEST_F(LoraMetadata, RatesAreOfWhatIsTrained) {
   both.merge(text());
   EXPECT_EQ(of(both).at("ss_unet_lr"), "0.0001");
   EXPECT_EQ(of(both).at("ss_text_encoder_lr"), "0.0001");
+}
+
+TEST_F(LoraMetadata, PrecisionIsThatOfTheArithmetic) {
+  for (const auto& [dtype, name] : {std::pair{DType::f32, "no"}, {DType::bf16, "bf16"}, {DType::f16, "fp16"}}) {
+    activations_ = dtype;
+    EXPECT_EQ(of(unet()).at("ss_mixed_precision"), name);
+  }
+}
+
+TEST_F(LoraMetadata, FamilyAndScheduleAreNamed) {
+  config_.lr_schedule = LrSchedule::cosine;
+  EXPECT_EQ(of(unet()).at("ss_lr_scheduler"), "cosine");
+  EXPECT_EQ(of(unet()).at("ss_base_model_version"), "x");
+  EXPECT_EQ(of(unet()).at("modelspec.architecture"), "x/lora");
 }
 
 TEST_F(LoraMetadata, ConvolutionsAreNetworkArguments) {

@@ -6,6 +6,7 @@
 
 #include <cmath>
 
+#include "wick/ops/ops.h"
 #include "wick/text/clip_tokenizer.h"
 #include "wick/train/latent_cache.h"
 
@@ -26,21 +27,26 @@ double mean_of(const Tensor& x) {
 class LatentCacheTest : public testing::Test {
  protected:
   LatentCache cache(const LatentCacheOptions& options) {
-    Dataset dataset = Dataset::scan(kPictures, sdxl_buckets(kModel, 64));
+    Dataset dataset = Dataset::scan(kPictures, bucket_options(sdxl_->latents(), 64));
     dataset.examples.resize(4);
-    return LatentCache(sdxl_, kModel, dataset, options);
+    return LatentCache(*sdxl_, dataset, options);
   }
 
-  Sdxl sdxl_ = Sdxl::load(kModel, {.vae_decoder = false});
+  void load(const DiffusionOptions& options) {
+    sdxl_->load(options, {DiffusionPart::text_encoders, DiffusionPart::vae_encoder});
+  }
+
+  const std::unique_ptr<Diffusion> sdxl_ = open_diffusion(kModel);
 };
 
 TEST_F(LatentCacheTest, BucketsFollowTheModel) {
-  const BucketOptions options = sdxl_buckets(kModel);
+  const BucketOptions options = bucket_options(sdxl_->latents());
   EXPECT_EQ(options.resolution, 128);
   EXPECT_EQ(options.step, 32) << "so that two halvings of the latent leave whole pixels";
 }
 
 TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
+  load({});
   LatentCache data = cache({.batch_size = 2});
   BatchSampler order = data.batches();
   TrainRng rng(1);
@@ -48,10 +54,17 @@ TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
   const Batch batch = data.next(rng);
   const Example& first = data.dataset().examples[examples[0]];
   EXPECT_EQ(batch.latents.shape(), (Shape{2, 8, 8, 4}));
-  EXPECT_EQ(std::vector<float>(time_ids(first)), contiguous(slice(batch.time_ids, 0, 0, 1)).to_vector());
+  const auto first_of = [&](const char* part) {
+    return contiguous(slice(batch.conditioning[part], 0, 0, 1)).to_vector();
+  };
+  const Placement& p = first.placement;
+  EXPECT_EQ(first_of("sizes"), (std::vector<float>{float(first.size.height), float(first.size.width), float(p.crop_top),
+                                                   float(p.crop_left), float(p.bucket.height), float(p.bucket.width)}));
 
   const Tensor image = image_to_tensor(load_image(first));
-  const Gaussian posterior = (*sdxl_.vae_encoder)(reshape(image, {1, image.dim(0), image.dim(1), 3}));
+  const VaeConfig vae = VaeConfig::read(kModel / "vae");
+  const VaeEncoder encoder(Scope(Weights::open(kModel / "vae"), "vae"), vae);
+  const Gaussian posterior = encoder(reshape(image, {1, image.dim(0), image.dim(1), 3}));
   const std::vector<float> mean = posterior.mean.to_vector(), logvar = posterior.logvar.to_vector();
   const std::vector<float> noise = [&] {  // of the whole batch, as the cache draws it
     Rng latent = TrainRng(1).latent;
@@ -59,24 +72,29 @@ TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
   }();
   const std::vector<float> latents = batch.latents.to_vector();
   for (size_t i = 0; i < mean.size(); ++i)
-    EXPECT_NEAR(latents[i], sdxl_.config.vae.scaling_factor * (mean[i] + std::exp(0.5f * logvar[i]) * noise[i]), 1e-5);
+    EXPECT_NEAR(latents[i], vae.scaling_factor * (mean[i] + std::exp(0.5f * logvar[i]) * noise[i]), 1e-5);
 
-  const auto ids = [&](const char* folder) {
-    const std::vector<int64_t> row = ClipTokenizer::load(kModel / folder).encode(first.caption);
-    return Tensor::of(row, {1, int64_t(row.size())});
-  };
-  const TextConditioning text = sdxl_.encode_text(ids("tokenizer"), ids("tokenizer_2"));
-  EXPECT_EQ(contiguous(slice(batch.text.context, 0, 0, 1)).to_vector(), text.context.to_vector());
-  EXPECT_EQ(contiguous(slice(batch.text.pooled, 0, 0, 1)).to_vector(), text.pooled.to_vector());
+  const NamedTensors text = sdxl_->caption(first.caption);
+  for (const char* part : {"text states", "pooled text"}) EXPECT_EQ(first_of(part), text[part].to_vector()) << part;
 }
 
+// Text encoders that a LoRA trains run under the tape: batches have ids for them, on the host.
 TEST_F(LatentCacheTest, DropsCaptions) {
-  LatentCache data = cache({.batch_size = 4, .caption_dropout = 1, .encode_text = false});
+  Adapter lora({.rank = 1, .targets = {"text_encoder*.q_proj"}}, sdxl_->lora().names);
+  load({.adapter = &lora});
+  LatentCache data = cache({.batch_size = 4, .caption_dropout = 1});
   TrainRng rng(1);
   const Batch batch = data.next(rng);
   const std::vector<int64_t> empty = ClipTokenizer::load(kModel / "tokenizer").encode("");
-  for (int64_t i = 0; i < batch.ids.numel(); ++i)
-    EXPECT_EQ(batch.ids.data<int64_t>()[i], empty[size_t(i) % empty.size()]);
+  const Tensor& ids = batch.conditioning["tokens"];
+  ASSERT_EQ(ids.shape(), (Shape{4, int64_t(empty.size())}));
+  for (int64_t i = 0; i < ids.numel(); ++i) EXPECT_EQ(ids.data<int64_t>()[i], empty[size_t(i) % empty.size()]);
+  EXPECT_FALSE(batch.conditioning.has("text states"));
+  const NamedTensors encoded = sdxl_->encode_text(batch.conditioning);
+  EXPECT_EQ(encoded["text states"].dim(0), 4);
+  EXPECT_TRUE(encoded.has("sizes"));
+  sdxl_->drop_encoders();
+  sdxl_->encode_text(batch.conditioning);  // what is trained stays
 }
 
 TEST(AutoencoderLoss, IsErrorPlusWeightedDivergence) {

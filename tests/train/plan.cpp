@@ -35,7 +35,7 @@ Measured measure(const TrainConfig& config, Size bucket) {
   Memory& memory = test::memory();
   const size_t before = memory.in_use();
   const auto peak = [&] { return memory.peak() - before - memory.held(Purpose::data); };
-  const BucketOptions buckets = sdxl_buckets(kModel, config.resolution);
+  const BucketOptions buckets = bucket_options(open_diffusion(kModel)->latents(), config.resolution);
   const Dataset dataset = one_batch(config, buckets, bucket);
 
   memory.reset_peak();

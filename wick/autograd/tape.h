@@ -127,8 +127,9 @@ class Tape {
 // A tensor whose values a closure needs: kept itself, or as its Remake (rematerialisation) where the operation that
 // made it recorded one: norms and gates, whose outputs are as large as the inputs they keep, and products.
 //
-// Recomputing an element of a product takes two operations per input. Up to 2048 inputs (SDXL's transformers have 1280)
-// that costs a few percent of a step; in a language model of 7B, with 4096, it cost 15 percent, for 1.8 MiB a token.
+// Recomputing an element of a product takes two operations per input. Up to 2048 inputs (a UNet's transformers have
+// 1280) that costs a few percent of a step; in a language model of 7B, with 4096, it cost 15 percent, for 1.8 MiB a
+// token.
 inline constexpr int64_t kWidestMadeAgain = 2048;
 class Saved {
  public:

@@ -4,9 +4,8 @@
 //
 // Rules, the same for every call and every backend:
 //  - Shapes are already checked by wick/ops; a backend may assert them. Views may be strided unless said otherwise.
-//  - Outputs are overwritten and may hold anything before. An empty View (no data) means "none" as an optional input
-//  and
-//    "not wanted" as an output. Outputs do not overlap inputs unless said otherwise.
+//  - Outputs are overwritten and may hold anything before. An empty View (no data) is an optional input that is absent,
+//    or an output that is not wanted. Outputs do not overlap inputs unless said otherwise.
 //  - Activations are f32, or (on CUDA) bf16/f16; weights `w` may have another float dtype than the activations; vectors
 //    of norms, biases, statistics, losses and LoRA factors are f32. Sums are accumulated in f32 or better.
 //  - `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h) along their rows; copy() decodes

@@ -13,19 +13,19 @@ struct DeviceReport {
   std::string model;         // "NVIDIA H100 80GB HBM3"
   std::string architecture;  // "9.0"
   size_t total_bytes, free_bytes;
-  std::string kernels;  // what the LoRA linear, attention and convolution will run on
+  std::string kernels;  // the kernels of the LoRA linear, attention and convolution
   std::string problem;  // why it cannot be used, or empty
 };
 
 struct BackendReport {
   std::string driver;                  // its version, or empty
   std::string problem;                 // why there is no device, or empty
-  std::vector<std::string> libraries;  // "cuBLASLt 13.1.0", or what is missing and what for
+  std::vector<std::string> libraries;  // "cuBLASLt 13.1.0", or a missing one and its purpose
   std::vector<DeviceReport> devices;
 };
 
 struct BackendModule {
-  const char* build_id;                       // of the contract that it was built against
+  const char* build_id;                       // of the contract against which it was built
   int (*device_count)(std::string& problem);  // 0 and why, if there is none
   Backend& (*open)(int device);               // made once; lives as long as the program
   BackendReport (*report)();

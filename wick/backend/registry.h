@@ -1,5 +1,5 @@
-// Which backends there are, and which one a user asked for. The CPU is built in; CUDA is a module that is looked for
-// beside the program, in ../lib next to it, or where WICK_CUDA_MODULE says.
+// The backends, and the choice of one for a user. The CPU is built in; CUDA is a module that is looked for beside the
+// program, in ../lib next to it, or in WICK_CUDA_MODULE.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// The CLIP text encoders of SDXL: a causal transformer with norms before each part.
+// CLIP text encoders: a causal transformer with norms before each part.
 //
 // Shapes: B batch, T tokens, D = hidden. Reference: transformers, CLIPTextModel and CLIPTextModelWithProjection.
 // Parameter names match their checkpoints.
@@ -41,8 +41,8 @@ struct Layer {
   }
 };
 
-// The position of each row's end-of-text token. CLIP configs from before transformers 4.31 (SDXL's among them) give
-// eos_token_id as 2, which is wrong: for them it is the highest id, as it is in CLIP's own vocabulary.
+// The position of each row's end-of-text token. CLIP configs from before transformers 4.31 give eos_token_id as 2,
+// which is wrong: for them it is the highest id, as it is in CLIP's own vocabulary.
 std::vector<int64_t> end_positions(const Tensor& ids, int64_t eos_id) {
   const int64_t length = ids.dim(1);
   std::vector<int64_t> rows;
@@ -92,8 +92,8 @@ ClipText::~ClipText() = default;
 ClipText::ClipText(ClipText&&) noexcept = default;
 ClipOutput ClipText::operator()(const Tensor& ids) const { return (*model_)(ids); }
 
-ClipConfig ClipConfig::read(const std::filesystem::path& folder) {
-  const Config config = Config::read(folder / "config.json");
+ClipConfig ClipConfig::read(const Checkpoint& component) {
+  const Config config = component.config();
   ClipConfig c;
   c.vocab = config.integer_or("vocab_size", 49408, kPositive);
   c.positions = config.integer_or("max_position_embeddings", 77, kPositive);

@@ -1,8 +1,7 @@
-// The CLIP text encoders of SDXL (Radford et al., 2021): CLIP-L (quick_gelu) and OpenCLIP bigG (gelu, with projection).
+// CLIP text encoders (Radford et al., 2021): CLIP-L (quick_gelu) and OpenCLIP bigG (gelu, with projection).
 #pragma once
 
-#include <filesystem>
-
+#include "wick/nn/checkpoint.h"
 #include "wick/nn/layers.h"
 
 namespace wick {
@@ -13,13 +12,13 @@ struct ClipConfig {
   float eps;
   bool quick_gelu;
   int64_t eos_id;
-  bool with_projection;                                         // CLIPTextModelWithProjection
-  static ClipConfig read(const std::filesystem::path& folder);  // folder/config.json
+  bool with_projection;  // CLIPTextModelWithProjection
+  static ClipConfig read(const Checkpoint& component);
 };
 
 struct ClipOutput {    // f32
   Tensor last;         // [B, T, hidden] after the final norm
-  Tensor penultimate;  // [B, T, hidden] before the last layer: SDXL's conditioning
+  Tensor penultimate;  // [B, T, hidden] before the last layer: the conditioning of diffusion models
   Tensor pooled;       // [B, hidden], or [B, projection] if the model projects
 };
 

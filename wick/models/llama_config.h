@@ -40,7 +40,7 @@ struct LlamaConfig {
   static LlamaConfig parse(const Config& config);
   // Reads a transformers folder, where generation_config.json may name more ids that end an answer, or a GGUF file.
   static LlamaConfig read(const Checkpoint& model);
-  // Whether `path` is a transformers folder or a GGUF file, of any architecture.
+  // Whether that is a transformers folder or a GGUF file, of any architecture.
   static bool is_here(const Checkpoint& model);
 
   int64_t query_width() const { return heads * head_dim; }

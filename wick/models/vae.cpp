@@ -1,4 +1,4 @@
-// The VAE of SDXL: residual blocks with one single-head attention in the middle.
+// The VAE of latent diffusion models: residual blocks with one single-head attention in the middle.
 //
 //   Encoder: conv_in -> down blocks (each but the last halves the size) -> middle -> mean and logvar
 //   Decoder: conv_in -> middle -> up blocks (each but the last doubles the size) -> image
@@ -175,8 +175,8 @@ VaeDecoder::~VaeDecoder() = default;
 VaeDecoder::VaeDecoder(VaeDecoder&&) noexcept = default;
 Tensor VaeDecoder::operator()(const Tensor& latent) const { return (*model_)(latent); }
 
-VaeConfig VaeConfig::read(const std::filesystem::path& folder) {
-  const Config config = Config::read(folder / "config.json");
+VaeConfig VaeConfig::read(const Checkpoint& component) {
+  const Config config = component.config();
   only(config, "act_fn", "silu");
   only(config, "mid_block_add_attention", true);
   only_absent(config, "latents_mean");

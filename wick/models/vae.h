@@ -1,8 +1,8 @@
-// The VAE of SDXL (Rombach et al., 2022): images to latents of an eighth of their side, and back. Images [B, H, W, C].
+// The VAE of latent diffusion models (Rombach et al., 2022): images to latents of, mostly, an eighth of their side, and
+// back. Images [B, H, W, C].
 #pragma once
 
-#include <filesystem>
-
+#include "wick/nn/checkpoint.h"
 #include "wick/nn/layers.h"
 
 namespace wick {
@@ -14,7 +14,7 @@ struct VaeConfig {
   float scaling_factor, shift_factor;
   bool use_quant_conv, use_post_quant_conv;
   int factor() const { return 1 << (int(channels.size()) - 1); }  // pixels per side of a latent
-  static VaeConfig read(const std::filesystem::path& folder);
+  static VaeConfig read(const Checkpoint& component);
 };
 
 struct Gaussian {

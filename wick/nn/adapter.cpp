@@ -315,7 +315,9 @@ void AdapterFactor::place(Memory& memory) {
   value = value.tracked() ? moved.trainable() : moved;
 }
 
-Adapter::Adapter(ModuleNames names) : names_(std::move(names)) {}
+Adapter::Adapter(ModuleNames names, const std::vector<LoraFile>& files, bool trainable) : names_(std::move(names)) {
+  for (const LoraFile& file : files) add_file(file.path, file.strength, trainable);
+}
 Adapter::~Adapter() = default;
 
 void Adapter::add_file(const std::filesystem::path& path, float strength, bool trainable) {

@@ -50,7 +50,7 @@ class Adapter {
   Adapter(LoraConfig config, ModuleNames names);
   // To run: factors come from files, each with a strength. Several files on one module add up; the factors of a
   // trainable file are leaves of the tape, and share their modules with no other file.
-  explicit Adapter(ModuleNames names);
+  explicit Adapter(ModuleNames names, const std::vector<LoraFile>& files = {}, bool trainable = false);
   ~Adapter();
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;

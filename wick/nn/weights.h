@@ -39,10 +39,10 @@ struct Residence {
 };
 
 struct WeightsOptions {
-  // Matrices, tables and convolutions are kept so; vectors (norms, biases) always in f32. A block type (core/blocks.h)
-  // is for matrices and tables: q8_0 and q4_0 quantise what is stored otherwise; convolutions are f32 then.
+  // The dtype of matrices, tables and convolutions; vectors (norms, biases) are f32. A block type (core/blocks.h) is
+  // for matrices and tables: q8_0 and q4_0 quantise tensors stored otherwise; convolutions are f32 then.
   DType dtype = DType::f32;
-  bool as_stored = false;  // matrices and tables stay in the file's own type instead, whichever each is of
+  bool as_stored = false;  // matrices and tables keep the types that they have in the file instead
   bool trainable = false;  // everything handed out is f32 and a leaf
   // Tensors that a file stores in the wanted dtype are not read before read_deferred(), which reads all of them in one
   // go: for models that compute nothing from their weights while they are constructed.

@@ -41,7 +41,7 @@ Tensor weighted(const Tensor& gradients, const Tensor& weights, const Tensor& dl
 struct ChunkedEntropy {
   Tensor x, w, ids, weights;  // x [N, K], w [V, K]
   Tensor losses = Tensor::empty(ids.shape(), DType::f32, x.memory());
-  Tensor dx = {};  // [N, K], of the losses one by one: their weights, which may be small, come in last
+  Tensor dx = {};  // [N, K], of the single losses: their weights, which may be small, come in last
   Tensor dw = {};  // of the weighted sum
 
   void run(int64_t chunk, bool wants_x, bool wants_w) {

@@ -20,8 +20,8 @@ struct TokenTargets {
 // sum(weight * cross-entropy) with the cross-entropy log(sum(exp(row))) - row[id] of each row of logits [..., V].
 Tensor cross_entropy(const Tensor& logits, const TokenTargets& targets);
 
-// The same of logits x w^T with x [..., K] and w [V, K], of which never more than `chunk` rows exist (a bounded number
-// unless given). Where gradients are wanted, forward computes them with the logits at hand, and so backward is a
+// The same for logits x w^T with x [..., K] and w [V, K], of which at most `chunk` rows exist at a time (a bounded
+// number unless given). Where gradients are wanted, forward computes them with the logits at hand, and so backward is a
 // scaling.
 Tensor linear_cross_entropy(const Tensor& x, const Tensor& w, const TokenTargets& targets, int64_t chunk = 0);
 

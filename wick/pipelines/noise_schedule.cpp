@@ -9,12 +9,13 @@
 #include "wick/ops/elementwise.h"
 #include "wick/ops/embedding.h"
 #include "wick/ops/shape.h"
+#include "wick/pipelines/sampler.h"
 
 namespace wick {
 namespace {
 
-// Of diffusers' scheduler classes those that describe this process, each with its own way to draw from it, and what
-// they take where a config leaves it out (their constructors, diffusers/schedulers).
+// diffusers' scheduler classes that describe this process, each with its own way to draw from it, and their defaults
+// where a config leaves a value out (their constructors, diffusers/schedulers).
 struct SchedulerClass {
   std::string_view name;
   double beta_start = 0.0001, beta_end = 0.02;
@@ -44,11 +45,10 @@ const SchedulerClass& class_of(const Config& config, const std::string& name) {
   return *found;
 }
 
-// What a pipeline of this folder calls its scheduler; nothing where there is none or it does not say.
-std::string class_in_pipeline(const std::filesystem::path& folder) {
-  const std::filesystem::path file = folder / "model_index.json";
-  if (!std::filesystem::exists(file)) return "";
-  const Config pipeline = Config::read(file);
+// The scheduler that the pipeline names; nothing where there is none or it does not say.
+std::string class_in_pipeline(const Checkpoint& model) {
+  if (!model.is_pipeline()) return "";
+  const Config pipeline = model.config();
   if (!pipeline.has("scheduler")) return "";
   const std::vector<std::string> names = pipeline.texts("scheduler");
   check(names.size() == 2, "{}: scheduler: expected a library and a class, found {}", pipeline.source(),
@@ -56,7 +56,7 @@ std::string class_in_pipeline(const std::filesystem::path& folder) {
   return std::string(class_of(pipeline, names.back()).name);
 }
 
-// diffusers knows more variants of the process than SDXL's family uses; none may pass unnoticed.
+// diffusers knows more variants of the process; none may pass unnoticed.
 void check_supported(const Config& config) {
   const auto require_text = [&](const char* key, const char* expected) {
     const std::string found = config.text_or(key, expected);
@@ -111,9 +111,9 @@ bool final_sigma_is_zero_in(const Config& config) {
 
 // The config says of which class it was saved. Where it does not, diffusers takes the class that model_index.json names
 // (DiffusionPipeline.from_pretrained). That one must be known in either case: diffusers would make such a scheduler.
-NoiseSchedule NoiseSchedule::read(const std::filesystem::path& folder) {
-  const Config config = Config::read(folder / "scheduler_config.json");
-  const std::string in_pipeline = class_in_pipeline(folder.parent_path());
+NoiseSchedule NoiseSchedule::read(const Checkpoint& model) {
+  const Config config = model.component("scheduler").config();
+  const std::string in_pipeline = class_in_pipeline(model);
   const std::string name = config.text_or("_class_name", in_pipeline);
   check(!name.empty(), "{}: expected a _class_name there or a scheduler in model_index.json, found neither",
         config.source());
@@ -127,9 +127,9 @@ NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name)
       steps_offset(config.integer_or("steps_offset", 0, {0, 1'000'000})),
       set_alpha_to_one(config.boolean_or("set_alpha_to_one", true)),
       clip_sample(config.boolean_or("clip_sample", class_of(config, name).clip_sample)),
-      final_sigma_is_zero(final_sigma_is_zero_in(config)),
-      source(config.source()),
-      class_name(name) {
+      final_sigma_is_zero(final_sigma_is_zero_in(config)) {
+  source = config.source();
+  class_name = name;
   check_supported(config);
   std::vector<float> signal, noise;
   double product = 1;
@@ -146,15 +146,27 @@ NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name)
 
 double NoiseSchedule::sigma(int64_t t) const { return std::sqrt((1 - alpha_cumprod(t)) / alpha_cumprod(t)); }
 
-Tensor NoiseSchedule::add_noise(const Tensor& latents, const Tensor& noise, const Tensor& timesteps) const {
+Tensor NoiseSchedule::draw_times(const Shape& latents, Rng& rng) const {
+  std::vector<int64_t> timesteps(static_cast<size_t>(latents[0]));
+  for (int64_t& t : timesteps) t = int64_t(rng.below(uint64_t(train_steps())));
+  return Tensor::of(timesteps, {latents[0]});
+}
+
+Noised NoiseSchedule::noised(const Tensor& latents, const Tensor& noise, const Tensor& timesteps) const {
   check(latents.rank() > 0 && timesteps.shape() == Shape{latents.dim(0)},
-        "add_noise: expected one timestep for each sample of {}, found {}", latents.shape(), timesteps.shape());
+        "noised: expected one timestep for each sample of {}, found {}", latents.shape(), timesteps.shape());
   Shape per_sample{latents.dim(0)};
   while (per_sample.rank() < latents.rank()) per_sample.push_back(1);
   Memory& memory = latents.memory();
   const Tensor signal = reshape(embedding(signal_, timesteps), per_sample).to(memory);
   const Tensor sigma = reshape(embedding(noise_, timesteps), per_sample).to(memory);
-  return signal * latents + sigma * noise;
+  return {.sample = signal * latents + sigma * noise,
+          .timestep = Tensor::of(timesteps.to_vector(), timesteps.shape(), memory),
+          .target = noise};
+}
+
+Sampler NoiseSchedule::sampler(SamplerKind kind, int64_t steps, const Shape&) const {
+  return kind == SamplerKind::euler ? euler_sampler(*this, steps) : ddim_sampler(*this, steps);
 }
 
 }  // namespace wick

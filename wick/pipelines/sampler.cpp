@@ -80,8 +80,4 @@ Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps) {
   return sampler;
 }
 
-Sampler make_sampler(SamplerKind kind, const NoiseSchedule& schedule, int64_t steps) {
-  return kind == SamplerKind::euler ? euler_sampler(schedule, steps) : ddim_sampler(schedule, steps);
-}
-
 }  // namespace wick

@@ -1,21 +1,18 @@
-// Text to image with SDXL (Podell et al., 2023) and classifier-free guidance (Ho and Salimans, 2022).
+// Text to image with a latent diffusion model and classifier-free guidance (Ho and Salimans, 2022).
 #pragma once
 
-#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
 
 #include "wick/io/image.h"
-#include "wick/models/sdxl.h"
-#include "wick/pipelines/sampler.h"
-#include "wick/text/clip_tokenizer.h"
+#include "wick/pipelines/diffusion.h"
 
 namespace wick {
 
 struct ImageRequest {
   std::string prompt;
-  std::optional<std::string> negative;  // none is not the same as empty: see model_index.json
+  std::optional<std::string> negative;  // none is not the same as empty: see Diffusion::negative
   int64_t width = 1024, height = 1024;
   int64_t steps = 30;
   float cfg = 5;  // guidance scale; 1 is without guidance
@@ -25,13 +22,11 @@ struct ImageRequest {
 
 class TextToImage {
  public:
-  // `folder` is the diffusers folder that `sdxl` came from. The model is borrowed, and may go on training.
-  TextToImage(const Sdxl& sdxl, const std::filesystem::path& folder);
+  // The model has kDrawingParts. It is borrowed, and may go on training.
+  explicit TextToImage(const Diffusion& model) : model_(model) {}
 
   // Throws Error if no picture can have that side. Cheap, to be asked before models are loaded.
-  static void check_side(const char* name, int64_t pixels, const VaeConfig& vae);
-  // The side of the square pictures that the model was made for.
-  static int64_t native_size(const std::filesystem::path& folder);
+  static void check_side(const char* name, int64_t pixels, const LatentSpace& space);
 
   Image operator()(const ImageRequest& request, const std::function<void(int64_t step)>& on_step = {}) const;
 
@@ -39,16 +34,15 @@ class TextToImage {
   Tensor noise(const ImageRequest& request) const;
   Tensor denoise(const ImageRequest& request, const Tensor& noise,
                  const std::function<void(int64_t step)>& on_step = {}) const;
-  Tensor decode(const Tensor& latents) const;
+  Tensor decode(const Tensor& latents) const { return model_.decode(latents); }
 
  private:
-  TextConditioning encode(const std::string& text) const;
-  TextConditioning encode_negative(const ImageRequest& request, const TextConditioning& positive) const;
+  NamedTensors conditioning(const ImageRequest& request, bool guided) const;
 
-  const Sdxl& sdxl_;
-  NoiseSchedule schedule_;
-  ClipTokenizer tokenizer_, tokenizer_2_;
-  bool zeros_for_no_negative_;
+  const Diffusion& model_;
 };
+
+// [1, h, w, C], of a picture of the request's size.
+Shape latent_shape(const ImageRequest& request, const LatentSpace& space);
 
 }  // namespace wick

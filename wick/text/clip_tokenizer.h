@@ -27,7 +27,7 @@ class ClipTokenizer {
   static ClipTokenizer load(const std::filesystem::path& folder);
 
   // Exactly max_length() ids: start, the text's tokens as far as there is room, end, padding. Special tokens written
-  // out in the text become their ids, the padding token among them: SDXL's second tokenizer pads with "!".
+  // out in the text become their ids, the padding token among them: OpenCLIP's tokenizer pads with "!".
   std::vector<int64_t> encode(std::string_view text) const;
   // The number of ids without padding or a limit: encode() cuts those beyond max_length().
   int64_t length(std::string_view text) const { return int64_t(tokens(text, kMaxTextBytes).size()) + 1; }

@@ -1,5 +1,5 @@
-// Aspect-ratio buckets (NovelAI, 2022; SDXL, appendix I): sizes of about the same area, so that a batch of pictures
-// needs one size without cropping them all to a square.
+// Aspect-ratio buckets (NovelAI, 2022; Podell et al., 2023, appendix I): sizes of about the same area, so that a batch
+// of pictures needs one size without cropping them all to a square.
 #pragma once
 
 #include <cstdint>

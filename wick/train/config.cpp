@@ -227,7 +227,7 @@ const std::vector<TrainOption>& train_options() {
       {.key = "model",
        .subject = Subject::model,
        .member = &C::model,
-       .help = "Diffusers folder, transformers folder or GGUF file, or the name of a model: tiny, tiny-llm, sdxl",
+       .help = model_help(),
        .fixed = false,
        .item = "MODEL"},
       {.key = "dataset",

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "wick/core/dtype.h"
+#include "wick/pipelines/known_models.h"
 #include "wick/train/lr_schedule.h"
 
 namespace wick {
@@ -19,7 +20,6 @@ namespace wick {
 enum class TrainMode { lora, full, vae };
 enum class LongDocuments { error, cut, split };
 enum class Quantize { none, q8_0, q4_0 };
-enum class ModelKind { pictures, text };
 
 // How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
 // TrainOption::Member.
@@ -120,6 +120,7 @@ std::string to_toml(const TrainConfig& config);
 // Fills in settings that follow from others, makes paths absolute, and checks the demands of settings on each other and
 // that those `needed` are there. Throws UsageError.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
+
 // Throws Error naming a setting that only the other kind of models has.
 void check_kind(const TrainConfig& config, ModelKind kind);
 

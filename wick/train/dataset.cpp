@@ -315,10 +315,4 @@ Image load_image(const Example& example) {
   return crop_image(resized, int(left), int(top), int(bucket.width), int(bucket.height));
 }
 
-std::vector<float> time_ids(const Example& example) {
-  const Placement& p = example.placement;
-  return {float(example.size.height), float(example.size.width), float(p.crop_top),
-          float(p.crop_left),         float(p.bucket.height),    float(p.bucket.width)};
-}
-
 }  // namespace wick

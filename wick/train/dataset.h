@@ -54,7 +54,5 @@ struct Dataset {
 
 // The picture, upright, scaled and cropped to its bucket.
 Image load_image(const Example& example);
-// One row of SDXL's size conditioning: original height and width, crop top and left, target height and width.
-std::vector<float> time_ids(const Example& example);
 
 }  // namespace wick

@@ -34,15 +34,10 @@ bool is_finite(const Tensor& tensor) {
   return std::all_of(values.begin(), values.end(), [](float x) { return std::isfinite(x); });
 }
 
-std::string not_finite_in_files(const fs::path& model) {
-  std::vector<fs::path> files;
-  std::error_code ignored;
-  for (const char* component : {"", "text_encoder", "text_encoder_2", "unet", "vae"})
-    for (const auto& entry : fs::directory_iterator(model / component, ignored))
-      if (entry.path().extension() == ".safetensors") files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  for (const fs::path& file : files)
-    if (std::string found = in_file(file); !found.empty()) return found;
+std::string not_finite_in_files(const Checkpoint& model) {
+  for (const fs::path& file : model.files())
+    if (file.extension() == ".safetensors")
+      if (std::string found = in_file(file); !found.empty()) return found;
   return {};
 }
 
@@ -53,9 +48,9 @@ std::string not_finite_in_values(const std::vector<Parameter>& parameters) {
 }
 
 std::string not_finite_in_batch(Task& task, TrainRng& rng, const Tensor& loss_scale) {
-  const std::vector<NamedTensor> inputs = task.next_batch(rng);
-  for (const NamedTensor& input : inputs)
-    if (is_float(input.value.dtype()) && !is_finite(input.value)) return input.name;
+  const NamedTensors batch = task.next_batch(rng);
+  for (const auto& [name, value] : batch)
+    if (is_float(value.dtype()) && !is_finite(value)) return "the batch's " + name;
   std::string in_operation;
   int64_t count = 0;
   Tape tape;
@@ -64,7 +59,7 @@ std::string not_finite_in_batch(Task& task, TrainRng& rng, const Tensor& loss_sc
     if (in_operation.empty() && !is_finite(y))
       in_operation = fmt::format("the output {} of {}, operation {} of the step", y.shape(), op.name(), count);
   });
-  const Tensor loss = task.loss(inputs);
+  const Tensor loss = task.loss(batch);
   if (!in_operation.empty()) return in_operation;
   if (!is_finite(loss)) return "the loss";
   Grads grads;

@@ -1,7 +1,6 @@
 // Which tensor a NaN or an infinity was in first.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -15,7 +14,7 @@ bool is_finite(const Tensor& tensor);  // of floats, any strides
 // Each gives the name of the first tensor that is not finite, or an empty string; together they follow a step from its
 // inputs on. The third computes the next loss, and looks at its inputs, at each operation and at the gradients, which
 // start from `loss_scale`.
-std::string not_finite_in_files(const std::filesystem::path& model);
+std::string not_finite_in_files(const Checkpoint& model);
 std::string not_finite_in_values(const std::vector<Parameter>& parameters);
 std::string not_finite_in_batch(Task& task, TrainRng& rng, const Tensor& loss_scale);
 

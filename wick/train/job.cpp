@@ -17,8 +17,11 @@ namespace fs = std::filesystem;
 
 class PictureJob final : public Job {
  public:
-  PictureJob(const TrainConfig& config, const fs::path& model, const Progress& progress)
-      : config_(config), model_(model), buckets_(sdxl_buckets(model, config.resolution, !config.no_upscale)) {
+  PictureJob(const TrainConfig& config, const Checkpoint& checkpoint, const Progress& progress)
+      : config_(config),
+        checkpoint_(checkpoint),
+        model_(open_diffusion(checkpoint)),
+        buckets_(bucket_options(model_->latents(), config.resolution, !config.no_upscale)) {
     check_kind(config, ModelKind::pictures);
     check(config.dataset.size() == 1, "--dataset: expected one folder of pictures, found {}", config.dataset.size());
     dataset_ = Dataset::scan(config.dataset.front(), buckets_, progress);
@@ -45,7 +48,7 @@ class PictureJob final : public Job {
   std::vector<std::string> remarks() const override {
     std::vector<std::string> all = dataset_.remarks;
     if (config_.train == TrainMode::vae) return all;
-    if (const std::string cut = cut_captions(dataset_, model_); !cut.empty()) all.push_back(cut + ".");
+    if (const std::string cut = cut_captions(dataset_, *model_); !cut.empty()) all.push_back(cut + ".");
     return all;
   }
 
@@ -55,7 +58,7 @@ class PictureJob final : public Job {
 
   uint64_t copied_bytes() const override {
     if (config_.train == TrainMode::lora) return 0;
-    return wick::copied_bytes(model_, config_.train == TrainMode::full ? "unet" : "vae");
+    return wick::copied_bytes(checkpoint_, config_.train == TrainMode::full ? model_->denoiser() : "vae");
   }
 
   int64_t batches(int64_t epochs) const override {
@@ -63,12 +66,13 @@ class PictureJob final : public Job {
   }
 
   std::unique_ptr<Task> load(Backend& backend, const Progress& progress) const override {
-    return make_task(config_, model_, backend, dataset_, buckets_, progress);
+    return make_task(config_, checkpoint_, backend, dataset_, buckets_, progress);
   }
 
  private:
   TrainConfig config_;
-  fs::path model_;
+  Checkpoint checkpoint_;
+  std::unique_ptr<Diffusion> model_;  // its configs and tokenizers alone
   BucketOptions buckets_;
   Dataset dataset_;
 };
@@ -143,7 +147,7 @@ class TextJob final : public Job {
 }  // namespace
 
 std::unique_ptr<Job> open_job(const TrainConfig& config, const fs::path& model, const Progress& progress) {
-  if (LlamaConfig::is_here(model)) return std::make_unique<TextJob>(config, model, progress);
+  if (kind_of(model) == ModelKind::text) return std::make_unique<TextJob>(config, model, progress);
   return std::make_unique<PictureJob>(config, model, progress);
 }
 

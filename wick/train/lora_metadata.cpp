@@ -32,7 +32,7 @@ std::string folder_name(const std::string& path) {
   return p.has_filename() ? p.filename().string() : p.parent_path().filename().string();
 }
 
-// {folder: {tag: how often}}; tags are what stands between commas.
+// {folder: {tag: how often}}; tags are the texts between commas.
 json tag_frequency(const Dataset& dataset) {
   json folders = json::object();
   for (const auto& [folder, examples] : dataset.subsets()) {
@@ -72,7 +72,7 @@ json bucket_info(const Dataset& dataset) {
   return {{"buckets", buckets}, {"mean_img_ar_error", error / double(dataset.examples.size())}};
 }
 
-// Of the environment; a time by itself, in UTC.
+// The time that the environment sets, in UTC.
 std::optional<int64_t> source_date_epoch() {
   const char* text = std::getenv("SOURCE_DATE_EPOCH");
   if (!text || !*text) return {};
@@ -104,7 +104,12 @@ std::string iso_date(double seconds) {
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &parts)};
 }
 
-// Which parts a file's tensors are of.
+// As accelerate names it: the dtype of the arithmetic, whatever weights are stored in.
+const char* mixed_precision(DType activations) {
+  return activations == DType::bf16 ? "bf16" : activations == DType::f16 ? "fp16" : "no";
+}
+
+// Whether some of a file's tensors are of that part.
 bool has_part(const std::map<std::string, Tensor>& tensors, std::string_view prefix) {
   const auto found = tensors.lower_bound(std::string(prefix));
   return found != tensors.end() && found->first.starts_with(prefix);
@@ -133,7 +138,7 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_max_grad_norm", fmt::format("{}", c.max_grad_norm)},
       {"ss_gradient_accumulation_steps", fmt::format("{}", c.accumulate)},
       {"ss_gradient_checkpointing", python_bool(c.gradient_checkpointing)},
-      {"ss_mixed_precision", "no"},
+      {"ss_mixed_precision", mixed_precision(run.activations)},
       {"ss_loss_type", "l2"},
       {"ss_batch_size_per_device", fmt::format("{}", c.batch_size)},
       {"ss_total_batch_size", fmt::format("{}", c.batch_size * c.accumulate)},
@@ -143,7 +148,7 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
   return all;
 }
 
-// As --network_args would have it: what is given for convolutions of more than one pixel, if any are trained.
+// As --network_args would have it: the rank and alpha for convolutions of more than one pixel, if any are trained.
 std::string network_arguments(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
   const bool convolutions = std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
     const Tensor& factor = entry.second;
@@ -158,9 +163,6 @@ std::string network_arguments(const TrainConfig& c, const std::map<std::string, 
 
 Metadata network_metadata(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
   return {
-      {"ss_v2", "False"},
-      {"ss_base_model_version", "sdxl_base_v1-0"},
-      {"ss_network_module", "networks.lora"},
       {"ss_network_dim", fmt::format("{}", c.rank)},
       {"ss_network_alpha", fmt::format("{}", c.alpha)},
       {"ss_network_args", network_arguments(c, tensors)},
@@ -190,19 +192,16 @@ Metadata modelspec(const LoraRun& run, const std::string& hash) {
   const int64_t side = run.buckets.resolution;
   return {
       {"modelspec.sai_model_spec", "1.0.1"},
-      {"modelspec.architecture", "stable-diffusion-xl-v1-base/lora"},
-      {"modelspec.implementation", "https://github.com/Stability-AI/generative-models"},
       {"modelspec.title", run.config.name},
       {"modelspec.resolution", fmt::format("{}x{}", side, side)},
       {"modelspec.date", iso_date(seconds_now())},
-      {"modelspec.prediction_type", "epsilon"},
       {"modelspec.hash_sha256", "0x" + hash},
       {"sshs_model_hash", hash},
   };
 }
 
-// What sd-webui-additional-networks knew files by first (sd-scripts, library/train_util.py: addnet_hash_legacy): of the
-// 64 KiB behind the first MiB of a file with these metadata, nothing of a shorter one.
+// sd-webui-additional-networks' first hash (sd-scripts, library/train_util.py: addnet_hash_legacy): over the 64 KiB
+// behind the first MiB of a file with these metadata, over nothing for a shorter one.
 std::string legacy_hash(const std::map<std::string, Tensor>& tensors, const Metadata& training) {
   constexpr uint64_t kBegin = 0x100000, kEnd = 0x110000;
   Sha256 hash;
@@ -233,12 +232,13 @@ int64_t LoraRun::epochs_done() const {
   return step >= config.steps ? epochs() : step * config.accumulate / batches_per_epoch;
 }
 
-Metadata sdxl_lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
-  Metadata all = run_metadata(run, tensors);
+Metadata lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
+  Metadata all = run_metadata(run, tensors), spec = modelspec(run, sha256_of_tensors(tensors));
+  for (const auto& [key, value] : run.family) (key.starts_with("ss_") ? all : spec)[key] = value;
   for (const Metadata& part : {network_metadata(run.config, tensors), dataset_metadata(run)})
     all.insert(part.begin(), part.end());
   all["sshs_legacy_hash"] = legacy_hash(tensors, Metadata(all));
-  all.merge(modelspec(run, sha256_of_tensors(tensors)));
+  all.merge(spec);
   return all;
 }
 

@@ -1,7 +1,7 @@
-// What a LoRA file says about itself, in the keys that ComfyUI's and A1111's users know: kohya's ss_* and sshs_*
+// A LoRA file's metadata, in the keys that ComfyUI's and A1111's users know: kohya's ss_* and sshs_*
 // (kohya-ss/sd-scripts, train_network.py, networks/lora.py), and modelspec.* (Stability-AI/ModelSpec 1.0.1), spelt as
 // Python spells them there. Times, dates and the session's id differ from run to run unless SOURCE_DATE_EPOCH
-// (reproducible-builds.org) is set, which stands for every time then.
+// (reproducible-builds.org) is set, which then stands for every time.
 #pragma once
 
 #include <map>
@@ -28,12 +28,14 @@ struct LoraRun {
   const BucketOptions& buckets;
   LoraSession session;
   int64_t step = 0, batches_per_epoch = 0;
+  DType activations = DType::f32;                  // that arithmetic had
+  std::map<std::string, std::string> family = {};  // LoraFormat::metadata
 
   int64_t epochs() const;       // that all of the run's steps take, the last maybe in part
   int64_t epochs_done() const;  // whole ones, but at the end of the run all
 };
 
 // `tensors` are those that the file will hold; their hash is part of it.
-std::map<std::string, std::string> sdxl_lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors);
+std::map<std::string, std::string> lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors);
 
 }  // namespace wick

@@ -22,9 +22,7 @@ namespace fs = std::filesystem;
 // The edits that LoRAs make, by the names of transformers.
 class Changes {
  public:
-  explicit Changes(const std::vector<LoraFile>& loras) : adapter_(llama_module_names()) {
-    for (const LoraFile& file : loras) adapter_.add_file(file.path, file.strength);
-  }
+  explicit Changes(const std::vector<LoraFile>& loras) : adapter_(llama_module_names(), loras) {}
 
   // Called once with every tensor. `load` gives it as the model has it.
   void look_at(const std::string& name, const Shape& shape, std::function<Tensor()> load) {

@@ -1,50 +1,28 @@
 #include "wick/train/objective.h"
 
-#include <vector>
+#include "wick/ops/ops.h"
 
 namespace wick {
 
-namespace {
-
-NoisedBatch noised(const NoiseSchedule& schedule, const Batch& batch, const Tensor& noise, const Tensor& timesteps) {
-  Memory& memory = batch.latents.memory();
-  return {.sample = schedule.add_noise(batch.latents, noise, timesteps),
-          .noise = noise,
-          .timesteps = Tensor::of(timesteps.to_vector(), timesteps.shape(), memory),
-          .time_ids = batch.time_ids,
-          .text = batch.text,
-          .ids = batch.ids,
-          .ids_2 = batch.ids_2};
+NamedTensors noised(const Process& process, const Batch& batch, const Tensor& noise, const Tensor& times) {
+  const Noised at = process.noised(batch.latents, noise, times);
+  NamedTensors all{{kNoisedLatents, at.sample}, {kTarget, at.target}, {kTimesteps, at.timestep}};
+  all.add(batch.conditioning);
+  return all;
 }
 
-}  // namespace
-
-NoisedBatch noised(const NoiseSchedule& schedule, const Batch& batch, TrainRng& rng) {
-  const int64_t count = batch.latents.dim(0);
-  std::vector<int64_t> timesteps;
-  for (int64_t i = 0; i < count; ++i)
-    timesteps.push_back(int64_t(rng.timestep.below(uint64_t(schedule.train_steps()))));
-  return noised(schedule, batch, random_normal(batch.latents.shape(), rng.noise, batch.latents.memory()),
-                Tensor::of(timesteps, {count}));
+NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng) {
+  const Shape& shape = batch.latents.shape();
+  const Tensor times = process.draw_times(shape, rng.timestep);
+  return noised(process, batch, random_normal(shape, rng.noise, batch.latents.memory()), times);
 }
 
-Tensor noise_prediction_loss(const Sdxl& sdxl, const NoisedBatch& batch) {
-  const TextConditioning text = batch.ids ? sdxl.encode_text(batch.ids, batch.ids_2) : batch.text;
-  const Tensor predicted = (*sdxl.unet)({.sample = batch.sample,
-                                         .timestep = batch.timesteps,
-                                         .context = text.context,
-                                         .text_embeds = text.pooled,
-                                         .time_ids = batch.time_ids});
-  return mse_loss(predicted, batch.noise);
+Tensor denoising_loss(const Diffusion& model, const NamedTensors& batch) {
+  return mse_loss(model.predict(batch[kNoisedLatents], batch[kTimesteps], model.encode_text(batch)), batch[kTarget]);
 }
 
-Tensor noise_prediction_loss(const Sdxl& sdxl, const NoiseSchedule& schedule, const Batch& batch, const Tensor& noise,
-                             const Tensor& timesteps) {
-  return noise_prediction_loss(sdxl, noised(schedule, batch, noise, timesteps));
-}
-
-Tensor noise_prediction_loss(const Sdxl& sdxl, const NoiseSchedule& schedule, const Batch& batch, TrainRng& rng) {
-  return noise_prediction_loss(sdxl, noised(schedule, batch, rng));
+Tensor denoising_loss(const Diffusion& model, const Batch& batch, TrainRng& rng) {
+  return denoising_loss(model, noised(model.process(), batch, rng));
 }
 
 Tensor sample(const Gaussian& posterior, const Tensor& noise) {

@@ -1,37 +1,29 @@
-// What training minimises.
+// The losses of training.
 #pragma once
 
-#include "wick/models/sdxl.h"
-#include "wick/pipelines/noise_schedule.h"
+#include "wick/models/vae.h"
+#include "wick/pipelines/diffusion.h"
 #include "wick/train/train_rng.h"
 
 namespace wick {
 
-// B examples of one size; all but the ids in the model's memory.
+// B examples of one size.
 struct Batch {
-  Tensor latents;         // [B, h, w, 4], scaled as the UNet sees them
-  TextConditioning text;  // of frozen encoders; empty where `ids` are to be encoded under the tape
-  Tensor ids, ids_2;      // [B, 77] i64, or empty
-  Tensor time_ids;        // [B, 6]
+  Tensor latents;             // [B, h, w, C] in the model's memory
+  NamedTensors conditioning;  // the model's own, not yet encoded where it trains its text encoders
 };
 
-// The simplified objective of DDPM (Ho et al., 2020, equation 14): the mean squared error of the noise that the UNet
-// finds in a noised latent. noise has the latents' shape; timesteps [B] i64.
-Tensor noise_prediction_loss(const Sdxl& sdxl, const NoiseSchedule& schedule, const Batch& batch, const Tensor& noise,
-                             const Tensor& timesteps);
-// The same with noise and uniform timesteps drawn.
-Tensor noise_prediction_loss(const Sdxl& sdxl, const NoiseSchedule& schedule, const Batch& batch, TrainRng& rng);
+// The parts of a noised batch, beside its conditioning, as Noised has them.
+inline constexpr const char *kNoisedLatents = "noised latents", *kTimesteps = "timesteps", *kTarget = "target";
 
-// The same in two parts: what is random, and the rest.
-struct NoisedBatch {
-  Tensor sample, noise;   // [B, h, w, 4]
-  Tensor timesteps;       // [B] f32
-  Tensor time_ids;        // [B, 6]
-  TextConditioning text;  // or ids, as in Batch
-  Tensor ids, ids_2;
-};
-NoisedBatch noised(const NoiseSchedule& schedule, const Batch& batch, TrainRng& rng);
-Tensor noise_prediction_loss(const Sdxl& sdxl, const NoisedBatch& batch);
+// All that a step is computed from: what is random in it has been drawn, or is given.
+NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng);
+NamedTensors noised(const Process& process, const Batch& batch, const Tensor& noise, const Tensor& times);
+
+// The mean squared error of what the model predicts of a noised batch: with DDPM's process the simplified objective of
+// Ho et al., 2020, equation 14. Text encoders that are trained run under the tape.
+Tensor denoising_loss(const Diffusion& model, const NamedTensors& noised_batch);
+Tensor denoising_loss(const Diffusion& model, const Batch& batch, TrainRng& rng);
 
 // A sample of the encoder's posterior: mean + exp(logvar / 2) * noise.
 Tensor sample(const Gaussian& posterior, const Tensor& noise);

@@ -19,8 +19,10 @@ namespace fs = std::filesystem;
 constexpr int64_t kMicroBatches = 2;  // more than one takes room for the sum of gradients; more than two take no more
 
 Size largest_bucket(const TrainConfig& config, const fs::path& model) {
-  if (LlamaConfig::is_here(model)) return {.width = sequence_length(config, LlamaConfig::read(model)), .height = 1};
-  const std::vector<Size> sizes = bucket_sizes(sdxl_buckets(model, config.resolution, !config.no_upscale));
+  if (kind_of(model) == ModelKind::text)
+    return {.width = sequence_length(config, LlamaConfig::read(model)), .height = 1};
+  const std::vector<Size> sizes =
+      bucket_sizes(bucket_options(open_diffusion(model)->latents(), config.resolution, !config.no_upscale));
   const auto area_then_square = [](Size s) { return std::pair(s.width * s.height, std::min(s.width, s.height)); };
   return *std::max_element(sizes.begin(), sizes.end(),
                            [&](Size a, Size b) { return area_then_square(a) < area_then_square(b); });
@@ -100,7 +102,8 @@ std::string savings(const TrainConfig& config, const fs::path& model, const Memo
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", a.flags, text.empty() ? "would save " : "",
                         readable_bytes(plan.total() - a.total));
   if (!text.empty()) return text;
-  return fmt::format("a lower {} would need less", LlamaConfig::is_here(model) ? "--sequence-length" : "--resolution");
+  return fmt::format("a lower {} would need less",
+                     kind_of(model) == ModelKind::text ? "--sequence-length" : "--resolution");
 }
 
 void check_fits(const TrainConfig& config, const fs::path& model, const MemoryPlan& plan, std::string_view device,

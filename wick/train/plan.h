@@ -1,4 +1,4 @@
-// What memory a training run takes, before anything is loaded: the run itself, its model, tape and optimizer, takes one
+// The memory of a training run, before anything is loaded: the run itself, its model, tape and optimizer, takes one
 // step on a backend that only counts.
 #pragma once
 
@@ -18,18 +18,18 @@ struct MemoryPlan {  // bytes
   std::string what;  // as the run describes itself: "A LoRA of rank 32 on 722 modules, 42.6 M parameters"
   Size bucket;       // of pictures, or a row of text: its tokens x 1
   DeviceKind device;
-  int64_t trained = 0;  // numbers in what is trained
+  int64_t trained = 0;  // numbers in the trained parameters
   size_t state = 0;     // of a state file, without its header
 
   // Tensors, and the scratch of kernels where that weighs.
   size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of --accumulate
-  size_t activations;                  // what a step adds to them at its peak, gradients among it
+  size_t activations;                  // a step adds these at its peak, gradients included
   size_t encoding;  // the peak before the first step, while the frozen encoders run: everything together
   size_t taken;     // by the device's Memory at the most: the larger of the two, and the gaps between tensors
 
   size_t step() const { return weights + adapter + optimizer + activations; }
   size_t gaps() const { return taken - std::min(taken, std::max(step(), encoding)); }
-  // The peak of the device's Memory, and with what is taken past it: on CUDA, what nvidia-smi shows.
+  // The peak of the device's Memory, and with memory taken outside it: on CUDA, as nvidia-smi shows it.
   size_t peak() const { return taken + device.workspace; }
   size_t total() const { return peak() + device.context; }
 };
@@ -38,8 +38,8 @@ struct MemoryPlan {  // bytes
 MemoryPlan plan_memory(const TrainConfig& config, const std::filesystem::path& model, const DeviceKind& device,
                        std::optional<Size> bucket = {});
 
-// The same run with one setting changed that saves memory, and what it then takes; the most saving first. Where there
-// are several, the last row has all of them together.
+// The same run with one setting changed that saves memory, and its memory then; the most saving first. Where there are
+// several, the last row has all of them together.
 struct Alternative {
   std::string flags;  // "--gradient-checkpointing"
   size_t total;

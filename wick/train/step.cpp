@@ -21,13 +21,12 @@ int64_t numel(const std::vector<Parameter>& parameters) {
   return sum;
 }
 
-bool all_in(const Memory& memory, const std::vector<NamedTensor>& inputs) {
-  return std::all_of(inputs.begin(), inputs.end(),
-                     [&](const NamedTensor& input) { return &input.value.memory() == &memory; });
+bool all_in(const Memory& memory, const NamedTensors& batch) {
+  return std::all_of(batch.begin(), batch.end(), [&](const NamedTensor& t) { return &t.value.memory() == &memory; });
 }
 
-std::string key_of(std::string key, const std::vector<NamedTensor>& inputs) {
-  for (const NamedTensor& input : inputs) key += fmt::format(" {}", input.value.shape());
+std::string key_of(std::string key, const NamedTensors& batch) {
+  for (const auto& [name, value] : batch) key += fmt::format(" {} {}", name, value.shape());
   return key;
 }
 
@@ -58,38 +57,37 @@ TrainStep::TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool 
 StepReport TrainStep::operator()(TrainRng& rng, float lr) {
   optimizer_.set(lr, 1 / float(accumulate_));
   if (accumulate_ == 1) {
-    run("step", task_.next_batch(rng), [this](const std::vector<NamedTensor>& inputs) {
+    run("step", task_.next_batch(rng), [this](const NamedTensors& batch) {
       begin();
-      finish(backward(inputs));
+      finish(backward(batch));
     });
   } else {
     begin();
     for (int64_t i = 0; i < accumulate_; ++i)
-      run("batch", task_.next_batch(rng),
-          [this](const std::vector<NamedTensor>& inputs) { add_to_sums(backward(inputs)); });
-    run("update", {}, [this](const std::vector<NamedTensor>&) { finish(sums()); });
+      run("batch", task_.next_batch(rng), [this](const NamedTensors& batch) { add_to_sums(backward(batch)); });
+    run("update", {}, [this](const NamedTensors&) { finish(sums()); });
   }
   return StepReport(backend_.memory().read_later(report_.view().data, size_t(report_.numel()) * sizeof(float)));
 }
 
-void TrainStep::run(const std::string& what, const std::vector<NamedTensor>& inputs, const Body& body) {
-  const auto compute = [&](const std::vector<NamedTensor>& on) {
-    const Arena arena(backend_.memory());  // what a step allocates lies apart from what outlives it
+void TrainStep::run(const std::string& what, const NamedTensors& batch, const Body& body) {
+  const auto compute = [&](const NamedTensors& on) {
+    const Arena arena(backend_.memory());  // a step's allocations lie apart from tensors that outlive it
     body(on);
   };
-  if (!graph_ || !all_in(backend_.memory(), inputs)) return compute(inputs);
-  Recorded& step = recorded(key_of(what, inputs));
-  if (step.seen++ == 0) return compute(inputs);  // kernels are chosen and libraries set up before anything is recorded
+  if (!graph_ || !all_in(backend_.memory(), batch)) return compute(batch);
+  Recorded& step = recorded(key_of(what, batch));
+  if (step.seen++ == 0) return compute(batch);  // kernels are chosen and libraries set up before anything is recorded
   if (!step.replay) {
-    for (const NamedTensor& input : inputs) step.buffers.push_back({input.name, clone(input.value)});
+    for (const auto& [name, value] : batch) step.buffers.add(name, clone(value));
     step.replay = backend_.capture([&] { compute(step.buffers); });
     graph_ = step.replay != nullptr;
     if (!graph_) {  // this backend never will
       recorded_.clear();
-      return compute(inputs);
+      return compute(batch);
     }
   } else {
-    for (size_t i = 0; i < inputs.size(); ++i) backend_.copy(step.buffers[i].value, inputs[i].value);
+    for (const auto& [name, value] : batch) backend_.copy(step.buffers[name], value);
   }
   step.replay->run();
 }
@@ -109,9 +107,9 @@ void TrainStep::begin() {
   if (sums_) backend_.fill(sums_, 0);
 }
 
-Grads TrainStep::backward(const std::vector<NamedTensor>& inputs) {
+Grads TrainStep::backward(const NamedTensors& batch) {
   Tape tape;
-  const Tensor loss = task_.loss(inputs);
+  const Tensor loss = task_.loss(batch);
   backend_.accumulate(loss_, loss.detached(), 1 / float(accumulate_));
   // 0 unless the loss is not finite: then no gradient is either, and the optimizer stands still.
   const Tensor zero = loss.detached() * 0.0f;

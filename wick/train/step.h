@@ -1,4 +1,4 @@
-// One optimizer step of a task: enqueued on the task's device, which nobody waits for.
+// One optimizer step of a task: enqueued on the task's device without waiting for it.
 //
 // Where the backend can, steps are captured. The first time that batches of some shapes come, the step is computed call
 // by call; the second time it is recorded; from then on its record is replayed on fixed buffers. The bits are the same.
@@ -7,14 +7,13 @@
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "wick/train/optimizer.h"
 #include "wick/train/task.h"
 
 namespace wick {
 
-// What a step tells once the device has come to its end.
+// A step's report once the device has come to its end.
 struct StepOutcome {
   float loss, grad_norm, loss_scale;
   bool halted;  // the loss or the norm was not finite: neither this step nor a later one changed anything
@@ -38,16 +37,16 @@ class TrainStep {
   StepReport operator()(TrainRng& rng, float lr);
 
  private:
-  using Body = std::function<void(const std::vector<NamedTensor>& inputs)>;
+  using Body = std::function<void(const NamedTensors& batch)>;
   struct Recorded {
     int64_t seen = 0, last_used = 0;
-    std::vector<NamedTensor> buffers;
+    NamedTensors buffers;
     std::unique_ptr<Replay> replay;
   };
 
-  void run(const std::string& what, const std::vector<NamedTensor>& inputs, const Body& body);
+  void run(const std::string& what, const NamedTensors& batch, const Body& body);
   Recorded& recorded(const std::string& key);
-  Grads backward(const std::vector<NamedTensor>& inputs);
+  Grads backward(const NamedTensors& batch);
   void add_to_sums(const Grads& grads);
   Grads sums() const;
   void begin();
@@ -60,7 +59,7 @@ class TrainStep {
   Backend& backend_;
   Tensor loss_;    // [1], the mean over the batches of a step
   Tensor report_;  // [1 + kStepScalars]
-  Tensor sums_;    // of gradients, all parameters one after the other; empty where a step is one batch
+  Tensor sums_;    // of gradients, all parameters concatenated; empty where a step is one batch
   std::map<std::string, Recorded> recorded_;
   int64_t runs_ = 0;
 };

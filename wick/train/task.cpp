@@ -1,20 +1,19 @@
 #include "wick/train/task.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "wick/io/count.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/ops/ops.h"
 #include "wick/train/faults.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/lora_metadata.h"
 #include "wick/train/model_folder.h"
 #include "wick/train/text_task.h"
+#include "wick/train/trained.h"
 
 namespace wick {
 namespace {
@@ -23,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWeightFile = "diffusion_pytorch_model.safetensors";
 
-// Where a task runs and what it is made of: a data set, or in an outline blank pictures.
+// A task's device and data: a data set, or in an outline blank pictures.
 struct Source {
   Backend& backend;
   const Dataset* dataset = nullptr;
@@ -34,154 +33,113 @@ struct Source {
   bool outline() const { return dataset == nullptr; }
 };
 
-// The UNet learns to find noise; what of it is trained is left open.
-class DenoisingTask : public Task {
- public:
-  DenoisingTask(const TrainConfig& config, const fs::path& model, const BucketOptions& buckets)
-      : config_(config), model_(model), buckets_(buckets), schedule_(NoiseSchedule::read(model / "scheduler")) {}
+Trained trained_of(const TrainConfig& config, const Diffusion& model) {
+  if (config.train == TrainMode::full) return Trained("The whole " + model.denoiser_in_words());
+  const LoraFormat lora = model.lora();
+  return {config, lora.names, lora.default_targets};
+}
 
+// The denoiser learns to predict what its process asks for.
+class DiffusionTask final : public Task {
+ public:
+  DiffusionTask(const TrainConfig& config, const Checkpoint& checkpoint, const Source& source)
+      : config_(config),
+        checkpoint_(checkpoint),
+        buckets_(source.buckets),
+        activations_(Residence::on(source.backend, config.dtype).activations),
+        session_(LoraSession::begin(config)),
+        model_(open_diffusion(checkpoint)),
+        trained_(trained_of(config, *model_)) {
+    load(source);
+  }
+
+  std::vector<Parameter> parameters() const override { return trained_.parameters(); }
   Batches& batches() override { return data_->batches(); }
 
-  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
-    const NoisedBatch batch = noised(schedule_, data_ ? data_->next(rng) : blank_, rng);
-    std::vector<NamedTensor> inputs{{"the batch's noised latents", batch.sample},
-                                    {"the noise", batch.noise},
-                                    {"the timesteps", batch.timesteps},
-                                    {"the batch's sizes", batch.time_ids}};
-    if (batch.ids)
-      inputs.insert(inputs.end(), {{"the batch's tokens", batch.ids}, {"the batch's tokens", batch.ids_2}});
-    else
-      inputs.insert(inputs.end(),
-                    {{"the batch's text states", batch.text.context}, {"the batch's pooled text", batch.text.pooled}});
-    return inputs;
+  NamedTensors next_batch(TrainRng& rng) override {
+    trained_.begin_batch(rng);
+    return noised(model_->process(), data_ ? data_->next(rng) : blank_, rng);
   }
 
-  Tensor loss(const std::vector<NamedTensor>& in) override {
-    NoisedBatch batch{.sample = in[0].value, .noise = in[1].value, .timesteps = in[2].value, .time_ids = in[3].value};
-    if (in[4].value.dtype() == DType::i64)
-      batch.ids = in[4].value, batch.ids_2 = in[5].value;
-    else
-      batch.text = {in[4].value, in[5].value};
-    return noise_prediction_loss(*sdxl_, batch);
+  Tensor loss(const NamedTensors& batch) override { return denoising_loss(*model_, batch); }
+
+  fs::path save(const fs::path& stem, int64_t step) override {
+    const auto write_lora = [&](const std::map<std::string, Tensor>& tensors) {
+      const fs::path file = stem.string() + ".safetensors";
+      const LoraRun run{.config = config_,
+                        .dataset = data_->dataset(),
+                        .buckets = buckets_,
+                        .session = session_,
+                        .step = step,
+                        .batches_per_epoch = batches().batches_per_epoch(),
+                        .activations = activations_,
+                        .family = model_->lora().metadata};
+      save_safetensors(file, tensors, lora_metadata(run, tensors));
+      return file;
+    };
+    return trained_.save(config_.save_dtype, write_lora, [&](const Weights& weights) {
+      write_model_folder(checkpoint_, stem, model_->denoiser(),
+                         [&](const fs::path& folder) { weights.save(folder / kWeightFile, config_.save_dtype); });
+      return stem;
+    });
   }
 
- protected:
-  // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the UNet comes.
-  void load(SdxlOptions options, const Source& source) {
-    options.dtype = config_.dtype;
-    options.backend = &source.backend;
-    options.checkpointing = config_.gradient_checkpointing;
-    options.unet = options.vae_decoder = false;
-    options.outline = source.outline();
-    sdxl_.emplace(Sdxl::load(model_, options));
-    const bool encode_text = !(options.adapter && options.adapter->covers("text_encoder"));
-    encode(source, encode_text);
-    sdxl_->vae_encoder.reset();
-    if (encode_text) {
-      sdxl_->text_encoder.reset();
-      sdxl_->text_encoder_2.reset();
-    }
-    sdxl_->memory.trim();
-    sdxl_->load_unet(model_, options);
+  std::string describe() const override { return trained_.describe(); }
+
+ private:
+  // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the denoiser comes.
+  void load(const Source& source) {
+    const DiffusionOptions options{.dtype = config_.dtype,
+                                   .adapter = trained_.adapter(),
+                                   .trainable = !trained_.adapter(),
+                                   .backend = &source.backend,
+                                   .checkpointing = config_.gradient_checkpointing,
+                                   .outline = source.outline()};
+    model_->load(options, {DiffusionPart::text_encoders, DiffusionPart::vae_encoder});
+    encode(source);
+    model_->drop_encoders();
+    model_->load(options, {DiffusionPart::denoiser});
+    if (!trained_.adapter()) trained_.set_weights(model_->denoiser_weights());
   }
 
-  void encode(const Source& source, bool encode_text) {
+  void encode(const Source& source) {
     if (source.outline()) {
-      blank_ = blank_batch(*sdxl_, source.blank, config_.batch_size, encode_text);
+      blank_ = blank_batch(*model_, source.blank, config_.batch_size);
       return;
     }
     const auto report = [&](size_t done, size_t total) { source.progress("Encoding pictures", done, total); };
-    data_.emplace(*sdxl_, model_, *source.dataset,
+    data_.emplace(*model_, *source.dataset,
                   LatentCacheOptions{.batch_size = config_.batch_size,
                                      .seed = uint64_t(config_.seed),
                                      .caption_dropout = config_.caption_dropout,
-                                     .encode_text = encode_text,
                                      .progress = report});
   }
 
   TrainConfig config_;
-  fs::path model_;
+  Checkpoint checkpoint_;
   BucketOptions buckets_;
-  NoiseSchedule schedule_;
-  std::optional<Sdxl> sdxl_;
+  DType activations_;
+  LoraSession session_;
+  std::unique_ptr<Diffusion> model_;
+  Trained trained_;
   std::optional<LatentCache> data_;
   Batch blank_;  // in an outline
 };
 
-class LoraTask final : public DenoisingTask {
- public:
-  LoraTask(const TrainConfig& config, const fs::path& model, const Source& source)
-      : DenoisingTask(config, model, source.buckets),
-        session_(LoraSession::begin(config)),
-        lora_({.rank = int(config.rank),
-               .alpha = float(config.alpha),
-               .targets = config.targets.empty() ? sdxl_default_targets() : config.targets,
-               .seed = uint64_t(config.seed),
-               .dropout = float(config.lora_dropout)},
-              sdxl_module_names(UNetConfig::read(model / "unet"))) {
-    load({.adapter = &lora_}, source);
-  }
-
-  std::vector<Parameter> parameters() const override { return lora_.parameters(); }
-
-  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
-    lora_.set_draw(int64_t(rng.dropout.reserve(1)));
-    return DenoisingTask::next_batch(rng);
-  }
-
-  fs::path save(const fs::path& stem, int64_t step) override {
-    const fs::path file = stem.string() + ".safetensors";
-    const LoraRun run{.config = config_,
-                      .dataset = data_->dataset(),
-                      .buckets = buckets_,
-                      .session = session_,
-                      .step = step,
-                      .batches_per_epoch = batches().batches_per_epoch()};
-    const std::map<std::string, Tensor> tensors = lora_.tensors(config_.save_dtype);
-    save_safetensors(file, tensors, sdxl_lora_metadata(run, tensors));
-    return file;
-  }
-
-  std::string describe() const override {
-    return fmt::format("A LoRA of rank {} on {}, {}", config_.rank, count_of(lora_.module_count(), "module"),
-                       parameter_count(parameters()));
-  }
-
- private:
-  LoraSession session_;
-  Adapter lora_;
-};
-
-class UNetTask final : public DenoisingTask {
- public:
-  UNetTask(const TrainConfig& config, const fs::path& model, const Source& source)
-      : DenoisingTask(config, model, source.buckets) {
-    load({.train_unet = true}, source);
-  }
-
-  std::vector<Parameter> parameters() const override { return sdxl_->unet_weights->parameters(); }
-
-  fs::path save(const fs::path& stem, int64_t) override {
-    write_model_folder(model_, stem, "unet", [&](const fs::path& folder) {
-      sdxl_->unet_weights->save(folder / kWeightFile, config_.save_dtype);
-    });
-    return stem;
-  }
-
-  std::string describe() const override { return fmt::format("The whole UNet, {}", parameter_count(parameters())); }
-};
-
 class VaeTask final : public Task {
  public:
-  VaeTask(const TrainConfig& config, const fs::path& model, const Source& source)
+  VaeTask(const TrainConfig& config, const Checkpoint& model, const Source& source)
       : config_(config),
         model_(model),
         memory_(source.backend.memory()),
-        weights_(open(model / "vae", {.trainable = true, .place = Residence::on(source.backend, config.dtype)},
+        vae_(VaeConfig::read(model.component("vae"))),
+        trained_("The VAE"),
+        weights_(open(model.component("vae"), {.trainable = true, .place = Residence::on(source.backend, config.dtype)},
                       source.outline())),
-        encoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
-        decoder_(Scope(weights_, "vae"), VaeConfig::read(model / "vae")),
+        encoder_(Scope(weights_, "vae"), vae_),
+        decoder_(Scope(weights_, "vae"), vae_),
         blank_{config.batch_size, source.blank.height, source.blank.width, 3} {
+    trained_.set_weights(weights_);
     if (source.outline()) return;
     sampler_.emplace(source.dataset->shown(), config.batch_size, uint64_t(config.seed));
     Faults faults;
@@ -193,36 +151,37 @@ class VaeTask final : public Task {
     faults.check(source.dataset->folder.string());
   }
 
-  std::vector<Parameter> parameters() const override { return weights_.parameters(); }
+  std::vector<Parameter> parameters() const override { return trained_.parameters(); }
   Batches& batches() override { return *sampler_; }
 
-  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
+  NamedTensors next_batch(TrainRng& rng) override {
     const Tensor pictures = sampler_ ? stacked(sampler_->next()) : zeros(blank_, DType::f32, memory_);
-    const VaeConfig vae = VaeConfig::read(model_ / "vae");
-    const Shape latent{pictures.dim(0), pictures.dim(1) / vae.factor(), pictures.dim(2) / vae.factor(),
-                       vae.latent_channels};
-    return {{"the batch's pictures", pictures}, {"the noise", random_normal(latent, rng.latent, pictures.memory())}};
+    const Shape latent{pictures.dim(0), pictures.dim(1) / vae_.factor(), pictures.dim(2) / vae_.factor(),
+                       vae_.latent_channels};
+    return {{"pictures", pictures}, {"noise", random_normal(latent, rng.latent, pictures.memory())}};
   }
 
-  Tensor loss(const std::vector<NamedTensor>& in) override {
-    return autoencoder_loss(encoder_, decoder_, in[0].value, float(config_.kl_weight), in[1].value);
+  Tensor loss(const NamedTensors& batch) override {
+    return autoencoder_loss(encoder_, decoder_, batch["pictures"], float(config_.kl_weight), batch["noise"]);
   }
 
   fs::path save(const fs::path& stem, int64_t) override {
-    write_model_folder(model_, stem, "vae", [&](const fs::path& folder) {
-      weights_.save(folder / kWeightFile, config_.save_dtype);
-      nlohmann::json vae = read_json(model_ / "vae" / "config.json");
-      vae["scaling_factor"] = 1 / latent_deviation();
-      write_file_atomically(folder / "config.json", to_text(std::move(vae)));
+    return trained_.save(config_.save_dtype, {}, [&](const Weights& weights) {
+      write_model_folder(model_, stem, "vae", [&](const fs::path& folder) {
+        weights.save(folder / kWeightFile, config_.save_dtype);
+        nlohmann::json vae = read_json(model_.component("vae").config_file());
+        vae["scaling_factor"] = 1 / latent_deviation();
+        write_file_atomically(folder / "config.json", to_text(std::move(vae)));
+      });
+      return stem;
     });
-    return stem;
   }
 
-  std::string describe() const override { return fmt::format("The VAE, {}", parameter_count(parameters())); }
+  std::string describe() const override { return trained_.describe(); }
 
  private:
-  static Weights open(const fs::path& folder, const WeightsOptions& options, bool outline) {
-    return outline ? Weights::outline(options) : Weights::open(folder, options);
+  static Weights open(const Checkpoint& vae, const WeightsOptions& options, bool outline) {
+    return outline ? Weights::outline(options) : vae.weights(options);
   }
 
   Tensor stacked(const std::vector<size_t>& examples) const {
@@ -234,7 +193,8 @@ class VaeTask final : public Task {
     return cat(images, 0).to(memory_);
   }
 
-  // Of all latents of the dataset: their inverse brings latents to unit variance, which diffusion expects.
+  // The standard deviation of all latents of the dataset: divided by it they have the unit variance that diffusion
+  // expects.
   double latent_deviation() const {
     double sum = 0, squares = 0, count = 0;
     for (size_t i = 0; i < pictures_.size(); ++i)
@@ -248,8 +208,10 @@ class VaeTask final : public Task {
   }
 
   TrainConfig config_;
-  fs::path model_;
+  Checkpoint model_;
   Memory& memory_;
+  VaeConfig vae_;
+  Trained trained_;
   Weights weights_;
   VaeEncoder encoder_;
   VaeDecoder decoder_;
@@ -258,34 +220,20 @@ class VaeTask final : public Task {
   std::vector<Image> pictures_;
 };
 
-std::unique_ptr<Task> task_of(const TrainConfig& config, const fs::path& model, const Source& source) {
-  switch (config.train) {
-    case TrainMode::lora:
-      return std::make_unique<LoraTask>(config, model, source);
-    case TrainMode::full:
-      return std::make_unique<UNetTask>(config, model, source);
-    case TrainMode::vae:
-      return std::make_unique<VaeTask>(config, model, source);
-  }
-  fail("--train: unknown mode");
+std::unique_ptr<Task> task_of(const TrainConfig& config, const Checkpoint& model, const Source& source) {
+  if (config.train == TrainMode::vae) return std::make_unique<VaeTask>(config, model, source);
+  return std::make_unique<DiffusionTask>(config, model, source);
 }
 
 }  // namespace
 
-std::string parameter_count(const std::vector<Parameter>& parameters) {
-  int64_t count = 0;
-  for (const Parameter& p : parameters) count += p.value.numel();
-  return count < 1'000'000 ? fmt::format("{}", count_of(count, "parameter"))
-                           : fmt::format("{:.2f} M parameters", double(count) / 1e6);
-}
-
-std::unique_ptr<Task> make_task(const TrainConfig& config, const fs::path& model, Backend& backend,
+std::unique_ptr<Task> make_task(const TrainConfig& config, const Checkpoint& model, Backend& backend,
                                 const Dataset& dataset, const BucketOptions& buckets, const Progress& progress) {
   return task_of(config, model, {.backend = backend, .dataset = &dataset, .buckets = buckets, .progress = progress});
 }
 
-std::unique_ptr<Task> outline_task(const TrainConfig& config, const fs::path& model, Backend& backend, Size size) {
-  if (LlamaConfig::is_here(model)) return outline_text_task(config, model, backend, size.width);
+std::unique_ptr<Task> outline_task(const TrainConfig& config, const Checkpoint& model, Backend& backend, Size size) {
+  if (kind_of(model) == ModelKind::text) return outline_text_task(config, model.path(), backend, size.width);
   return task_of(config, model, {.backend = backend, .blank = size});
 }
 

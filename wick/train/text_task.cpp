@@ -38,7 +38,7 @@ class TextTask final : public Task {
   Batches& batches() override { return *batches_; }
 
   // The loss of a step is the mean over all that counts in it, in whichever of its batches.
-  std::vector<NamedTensor> next_batch(TrainRng& rng) override {
+  NamedTensors next_batch(TrainRng& rng) override {
     trained_.begin_batch(rng);
     if (!batches_) return inputs(blank());
     const std::vector<TextDocument>& documents = data_.train->documents;
@@ -57,11 +57,11 @@ class TextTask final : public Task {
     return inputs(pack(documents, rows, data_.row_length, weight_, llama_.config(), memory()));
   }
 
-  Tensor loss(const std::vector<NamedTensor>& in) override {
+  Tensor loss(const NamedTensors& batch) override {
     TokenPlan plan = *plan_;
-    plan.cos = in[1].value, plan.sin = in[2].value, plan.ranges = in[3].value;
-    if (in.size() > 6) plan.windowed_ranges = in[6].value;
-    return llama_.loss(llama_(in[0].value, plan), {in[4].value, in[5].value});
+    plan.cos = batch["cosines"], plan.sin = batch["sines"], plan.ranges = batch["ranges of keys"];
+    if (plan.windowed_ranges) plan.windowed_ranges = batch["windows of keys"];
+    return llama_.loss(llama_(batch["tokens"], plan), {batch["targets"], batch["weights"]});
   }
 
   int64_t tokens() const override { return tokens_; }
@@ -107,12 +107,12 @@ class TextTask final : public Task {
 
   Memory& memory() const { return *llama_.place().memory; }
 
-  std::vector<NamedTensor> inputs(const PackedBatch& batch) {
+  NamedTensors inputs(const PackedBatch& batch) {
     plan_ = batch.plan;
-    std::vector<NamedTensor> all{{"the batch's tokens", batch.ids},      {"the cosines of positions", plan_->cos},
-                                 {"the sines of positions", plan_->sin}, {"the ranges of keys", plan_->ranges},
-                                 {"the targets", batch.targets.ids},     {"their weights", batch.targets.weights}};
-    if (plan_->windowed_ranges) all.push_back({"the windows of keys", plan_->windowed_ranges});
+    NamedTensors all{{"tokens", batch.ids},          {"cosines", plan_->cos},
+                     {"sines", plan_->sin},          {"ranges of keys", plan_->ranges},
+                     {"targets", batch.targets.ids}, {"weights", batch.targets.weights}};
+    if (plan_->windowed_ranges) all.add("windows of keys", plan_->windowed_ranges);
     return all;
   }
 

@@ -215,9 +215,9 @@ void clear(const Matrix& m) {
   for (int64_t i = 0; i < m.rows; ++i) std::fill_n(row(m, i), m.cols, 0.0f);
 }
 
-// The gradients of keys and values, which every block of queries adds to, of all heads that read them. So that more
-// threads than heads have work and the bits stay the same, the blocks are split into parts with a sum each, added up in
-// order.
+// The gradients of keys and values: every block of queries adds to them, for all heads that read them. So that more
+// threads than heads have work and the bits stay the same, the blocks are split into parts with a sum each (as
+// split-K), added up in order.
 class PartialSums {
  public:
   PartialSums(const View& total, int64_t heads, int64_t parts)

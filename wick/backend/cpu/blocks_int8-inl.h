@@ -196,7 +196,7 @@ HWY_INLINE IntVec add_dots(IntVec sum, Bytes w, Bytes x) {
   return add_pairs(sum, pairs<Block>(w, x));
 }
 
-// As above. So many sums of two products stay within 16 bits.
+// The same. This many sums of two products stay within 16 bits.
 template <class Block, int kQuads, int kRows>
 HWY_INLINE void add_quads(IntVec (&sums)[kRows], const Bytes* w, const int8_t* x, int64_t step) {
   constexpr int kTogether = std::min(kQuads, 32767 / (2 * 127 * kMost<Block>) / 2 * 2 + (kMost < Block >> 63));

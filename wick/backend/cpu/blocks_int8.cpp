@@ -36,7 +36,7 @@ struct Rounded {
   int8_t* q;
   float* d;
   float* sum;      // d times the sum of a block's q
-  int32_t* start;  // of sums of products with a weight that has an offset
+  int32_t* start;  // initial values of sums of products with a weight that has an offset
 
   Rounded(int64_t m, int64_t k, int64_t starts_a_block, const Scratch& memory)
       : rows(m),
@@ -69,7 +69,7 @@ void round_row(const Rounded& to, int64_t row, const float* x, int64_t n, int of
     }
     to.d[at] = finite ? largest / 127 : std::numeric_limits<float>::quiet_NaN();
     const __m256i two = _mm256_maddubs_epi16(_mm256_set1_epi8(1), load32(to.q + at * 32));
-    alignas(32) int32_t sums[8];  // of four
+    alignas(32) int32_t sums[8];  // of four products each
     _mm256_store_si256(reinterpret_cast<__m256i*>(sums), _mm256_madd_epi16(two, _mm256_set1_epi16(1)));
     const int first = sums[0] + sums[1] + sums[2] + sums[3], second = sums[4] + sums[5] + sums[6] + sums[7];
     to.sum[at] = to.d[at] * float(first + second);
@@ -94,7 +94,7 @@ HWY_INLINE FloatVec dots(const Rounded& x, int64_t c, Bytes weight) {
 
 HWY_INLINE float total(FloatVec a, FloatVec b) { return hn::GetLane(hn::SumOfLanes(Floats(), hn::Add(a, b))); }
 
-// Blocks of 32, of which a chunk has one or two.
+// For blocks of 32, of which a chunk has one or two.
 template <class Block>
 HWY_INLINE float dot_product(const Rounded& x, const Block* row, int64_t blocks) {
   constexpr int kBlocks = kLanes / 8;
@@ -192,7 +192,7 @@ template <class Block>
 void fill_panel(const Panel& panel, const View& w, int64_t first, int64_t blocks) {
   constexpr int kParts = Block::kElements / 32;
   const Block* rows[kLanes];
-  for (int r = 0; r < kLanes; ++r)  // rows past the last stand for it, and are not stored
+  for (int r = 0; r < kLanes; ++r)  // rows past the last repeat it, and are not stored
     rows[r] = w.as<const Block>() + std::min(first + r, w.shape[0] - 1) * (w.stride[0] / Block::kElements);
   for (int64_t b = 0; b < blocks; ++b) {
     fill_scales(panel, rows, b);

@@ -1,4 +1,4 @@
-// Dropout by a mask that is made anew where it is needed.
+// Dropout by a mask that is recomputed where it is needed.
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/gemm.h"
 #include "wick/backend/cpu/parallel.h"

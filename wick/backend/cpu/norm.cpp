@@ -154,7 +154,7 @@ struct GradientTables {
         slope(batch, channels),
         offset(batch, channels) {}
 
-  // From one value a group to one a channel.
+  // From one value per group to one per channel.
   void spread_statistics(const View& means, const View& rstds, int groups) {
     const int64_t width = mean.channels / groups;
     for (int64_t i = 0; i < means.dim(0); ++i)

@@ -45,8 +45,8 @@ void NormaliseRow(float* y, float* mean, float* rstd, const float* x, const floa
   });
 }
 
-// dx = rstd * (dy w - mean(dy w) - x_hat mean(dy w x_hat)) + residual, which may be null; without a mean of x, none of
-// dy w either.
+// dx = rstd * (dy w - mean(dy w) - x_hat mean(dy w x_hat)) + residual, which may be null; without a mean of x the term
+// mean(dy w) is absent.
 void NormaliseRowBackward(float* dx, const float* dy, const float* x, const float* w, const float* residual, float mean,
                           float rstd, int64_t n, bool centred) {
   FloatVec first = set(0), second = first;

@@ -26,7 +26,7 @@ HWY_INLINE FloatVec set(float value) { return hn::Set(Floats(), value); }
 HWY_INLINE FloatVec load(const float* x) { return hn::LoadU(Floats(), x); }
 HWY_INLINE void store(FloatVec v, float* y) { hn::StoreU(v, Floats(), y); }
 
-// The first n < lanes() elements; the others are zero. Touches no memory beyond them.
+// The first n < lanes() elements, padded with zeros. Touches no memory beyond them.
 HWY_INLINE FloatVec load_first(const float* x, int64_t n) {
   const Floats d;
 #if HWY_MEM_OPS_MIGHT_FAULT

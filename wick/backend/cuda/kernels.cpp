@@ -9,7 +9,7 @@
 namespace wick {
 namespace {
 
-// Of a tensor that need not be there: aligned, and not to be read.
+// A stand-in for a tensor: aligned, and never read.
 View tensor(const Shape& shape, DType dtype) {
   return contiguous_view(reinterpret_cast<void*>(uintptr_t{1} << 20), dtype, shape);
 }

@@ -1,13 +1,13 @@
 // Attention by the way that plan.h chooses.
 #include <algorithm>
 
-#include "wick/backend/scratch.h"
 #include "wick/backend/cuda/attention/kernels.h"
 #include "wick/backend/cuda/attention/plan.h"
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
 #include "wick/backend/cuda/runtime/dense.h"
 #include "wick/backend/cuda/runtime/ways.h"
+#include "wick/backend/scratch.h"
 
 namespace wick {
 namespace {

@@ -122,11 +122,11 @@ __device__ __forceinline__ void store_gradients(const AttentionBackward<T>& a, c
   }
   const HeadsOf<T>& target = kKeys ? a.dk : a.dq;
   if (target.data)
-    store_rows<T, kD>(staging, grad, s.scale, s.scale, target.at(w.own_head, heads), target.token, first, tokens,
-                      s.features, lane);
+    store_warp_rows<T, kD>(staging, grad, s.scale, s.scale, target.at(w.own_head, heads), target.token, first, tokens,
+                           s.features, lane);
   if (kKeys && a.dv.data)
-    store_rows<T, kD>(staging, grad_partner, 1, 1, a.dv.at(w.own_head, heads), a.dv.token, first, tokens, s.features,
-                      lane);
+    store_warp_rows<T, kD>(staging, grad_partner, 1, 1, a.dv.at(w.own_head, heads), a.dv.token, first, tokens,
+                           s.features, lane);
 }
 
 // ---- the call

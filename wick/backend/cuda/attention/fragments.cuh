@@ -195,8 +195,8 @@ __device__ __forceinline__ void score_gradients(float (&dp)[kFragments][4], cons
 // Stores a warp's 16 rows, the first of them token `first`, times a factor for each of a lane's two, through 16 kD
 // elements of shared memory of its own.
 template <class T, int kD>
-__device__ __forceinline__ void store_rows(T* staging, const float (&sum)[kD / 8][4], float upper, float lower, T* to,
-                                           int64_t stride, int first, int tokens, int features, int lane) {
+__device__ __forceinline__ void store_warp_rows(T* staging, const float (&sum)[kD / 8][4], float upper, float lower,
+                                                T* to, int64_t stride, int first, int tokens, int features, int lane) {
   const int row = lane / 4;
   __syncwarp();
 #pragma unroll

@@ -67,11 +67,10 @@ bool prefers_tiles(const Gpu& gpu, const AttentionShape& s) {
 }  // namespace
 
 std::string to_string(const AttentionShape& s) {
-  const std::string heads =
-      s.heads == s.key_heads ? fmt::format("{}", s.heads) : fmt::format("{} over {}", s.heads, s.key_heads);
-  return fmt::format("attention{} {}x{} x {}, {} heads of {}{}, {}", s.backward ? " backward" : "",
-                     s.entries > 1 ? fmt::format("{} of ", s.entries) : "", s.queries, s.keys, heads, s.features,
-                     s.ranges ? ", ranges" : "", name_of(s.dtype));
+  const std::string entries = s.entries > 1 ? fmt::format("{} of ", s.entries) : "";
+  const std::string heads = s.heads == s.key_heads ? "" : fmt::format(" over {}", s.key_heads);
+  return fmt::format("attention{} {}{} x {}, {}{} heads of {}{}, {}", s.backward ? " backward" : "", entries, s.queries,
+                     s.keys, s.heads, heads, s.features, s.ranges ? ", ranges" : "", name_of(s.dtype));
 }
 
 AttentionWay plan_attention(const Gpu& gpu, const AttentionShape& s, bool cudnn) {

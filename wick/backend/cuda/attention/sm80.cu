@@ -79,8 +79,8 @@ __global__ __launch_bounds__(kThreads) void forward_by_mma(const __grid_constant
   for (int m = 0; m < kM; ++m) {
     float inverse[2];
     finish_rows(inverse, rows[m].of, a.lse + int64_t(head) * s.queries, row + 16 * m, s, lane);
-    store_rows<T, kD>(q + (warp * kM + m) * 16 * kPitch<kD>, sum[m], inverse[0], inverse[1], a.y.at(head, s.heads),
-                      a.y.token, row + 16 * m, s.queries, s.features, lane);
+    store_warp_rows<T, kD>(q + (warp * kM + m) * 16 * kPitch<kD>, sum[m], inverse[0], inverse[1], a.y.at(head, s.heads),
+                           a.y.token, row + 16 * m, s.queries, s.features, lane);
   }
 }
 
@@ -313,8 +313,8 @@ void attention_add_partials(CudaBackend& cuda, View dk, View dv, const float* pa
   constexpr int kBlock = 4 * kAdded * kAddThreads;
   const dim3 blocks(unsigned(ceil_div(keys * features, kBlock)), unsigned(all_heads), 2);
   const auto add = [&]<class T>(Type<T>) {
-    launch("attention_add_partials", cuda.stream(), {blocks, dim3(kAddThreads), 0, 1, cuda.capability() >= 90},
-           add_partials<T>, HeadsOf<T>(dk), HeadsOf<T>(dv), partial, splits, scale, heads, all_heads, keys, features);
+    launch("attention_add_partials", cuda.stream(), overlapped(cuda, blocks, dim3(kAddThreads)), add_partials<T>,
+           HeadsOf<T>(dk), HeadsOf<T>(dv), partial, splits, scale, heads, all_heads, keys, features);
   };
   dispatch_16bit(any.dtype, add);
 }

@@ -91,6 +91,57 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
   }
 }
 
+// What a lane knows of its rows before the first tile comes; with ranges, where rows are queries, also what they see.
+template <bool kKeys, bool kRanged>
+struct OwnRows {
+  RowStatistics statistics;
+  int2 first_seen, last_seen;  // by this warp's queries
+  RowLimits limits;
+  int reach;  // keys from here on are not seen by any query
+
+  template <class T>
+  __device__ __forceinline__ OwnRows(const AttentionBackward<T>& a, const BackwardWalk& w, int row, int lane) {
+    const AttentionProblem& s = a.shape;
+    if constexpr (!kKeys)
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const int query = row + lane / 4 + 8 * r;
+        const int64_t at = int64_t(w.own_head) * s.queries + query;
+        statistics.lse[r] = saved_lse(a.lse, at, query < s.queries);
+        statistics.delta[r] = query < s.queries ? a.delta[at] : 0;
+      }
+    if constexpr (kRanged && !kKeys) {
+      first_seen = s.seen(w.entry, row);
+      last_seen = s.seen(w.entry, row + 15);
+      limits = {{s.seen(w.entry, row + lane / 4), s.seen(w.entry, row + lane / 4 + 8)}};
+      reach = s.seen(w.entry, s.queries - 1).y;
+    }
+  }
+};
+
+// The first token of a tile of the other side, and whether some scores are hidden: by the shape, or by ranges.
+struct TileSight {
+  int token;
+  bool mask = false, hidden = false;
+};
+template <bool kKeys, bool kRanged, class T, int kD>
+__device__ __forceinline__ TileSight sight_of(Shared<T, kD>& shared, const AttentionProblem& s, const BackwardWalk& w,
+                                              const OwnRows<kKeys, kRanged>& own, int step, int stage, int row) {
+  constexpr int kN = kOther<kKeys, kD>;
+  TileSight tile{step * kN};
+  if constexpr (!kRanged) {
+    tile.mask = masked<kKeys>(s, row, 16, tile.token, kN);
+  } else if constexpr (kKeys) {
+    tile.token = shared.first[stage];
+    tile.hidden = !sees_all(shared.seen[stage][0], shared.seen[stage][kN - 1], row, 16);
+  } else {
+    tile.token += w.origin;
+    tile.hidden = !sees_all(own.first_seen, own.last_seen, tile.token, kN);
+    if (tile.token + kN > own.reach) clear_rows<kD, kN>(shared.other[stage][0], own.reach - tile.token);
+  }
+  return tile;
+}
+
 // One block's part, 64 rows of it. With kAhead products of four kinds are under way at a time and end in this order:
 // dp, the next scores, and the two that add to the sums.
 template <bool kKeys, bool kRanged, class T, int kD>
@@ -105,26 +156,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBa
   auto& tiles = shared.own[rings.own.stage];
   const uint64_t own = wgmma_operand<true>(tiles[0] + consumer * 64 * 64),
                  own_partner = wgmma_operand<true>(tiles[1] + consumer * 64 * 64);
-  RowStatistics of_rows;
-  if constexpr (!kKeys)
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int query = row + lane / 4 + 8 * r;
-      const int64_t at = int64_t(w.own_head) * s.queries + query;
-      of_rows.lse[r] = saved_lse(a.lse, at, query < s.queries);
-      of_rows.delta[r] = query < s.queries ? a.delta[at] : 0;
-    }
-
-  int2 first_seen, last_seen;  // by this warp's queries
-  RowLimits of_row_limits;
-  int reach;  // keys from here on are not seen by any query
-  if constexpr (kRanged && !kKeys) {
-    first_seen = s.seen(w.entry, row);
-    last_seen = s.seen(w.entry, row + 15);
-    of_row_limits = {{s.seen(w.entry, row + lane / 4), s.seen(w.entry, row + lane / 4 + 8)}};
-    reach = s.seen(w.entry, s.queries - 1).y;
-  }
-
+  const OwnRows<kKeys, kRanged> rows(a, w, row, lane);
   float grad[kD / 8][4] = {}, grad_partner[kD / 8][4] = {};
   float p[kN / 8][4], dp[kN / 8][4], next[kLooks ? kN / 8 : 8][4];
   RingPlace<kStages>& ring = rings.other;
@@ -150,19 +182,8 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBa
       arrived();
       scores(p);
     }
-    int token = step * kN;
-    bool mask, hidden = false;  // by the shape, or by ranges
-    if constexpr (!kRanged) {
-      mask = masked<kKeys>(s, row, 16, token, kN);
-    } else if constexpr (kKeys) {
-      token = shared.first[stage];
-      hidden = !sees_all(shared.seen[stage][0], shared.seen[stage][kN - 1], row, 16);
-    } else {
-      token += w.origin;
-      hidden = !sees_all(first_seen, last_seen, token, kN);
-      if (token + kN > reach) clear_rows<kD, kN>(x, reach - token);
-    }
-    const Place place{row + lane / 4, token + lane % 4 * 2};
+    const TileSight tile = sight_of<kKeys, kRanged>(shared, s, w, rows, step, stage, row);
+    const Place place{row + lane / 4, tile.token + lane % 4 * 2};
     wgmma_fence();
     multiply_rows<T, kD>(dp, own_partner, kOwn * 128, wgmma_operand<true>(x_partner), kN * 128);
     ring.advance();
@@ -171,12 +192,8 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBa
         wgmma_wait<1>();
         wgmma_arrived(p);
       }
-      if constexpr (kRanged) {
-        probabilities<kKeys>(p, statistics, s.scale * kLog2E, s, place, false);
-        if (hidden) hide<kKeys>(p, limits, place, 0);
-      } else {
-        probabilities<kKeys>(p, statistics, s.scale * kLog2E, s, place, mask);
-      }
+      probabilities<kKeys>(p, statistics, s.scale * kLog2E, s, place, tile.mask);
+      if (tile.hidden) hide<kKeys>(p, limits, place, 0);
       if constexpr (kLooks) {
         wgmma_wait<1>();  // the sums of the tile before
         if (step > w.begin) release(before);
@@ -194,7 +211,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const AttentionBa
       in_between(ColumnStatistics{shared.lse[stage], shared.delta[stage], lane % 4 * 2},
                  ColumnLimits{shared.seen[stage], lane % 4 * 2});
     else
-      in_between(of_rows, of_row_limits);
+      in_between(rows.statistics, rows.limits);
     if constexpr (kKeys && !kLooks) add_product<T>(grad_partner, p, wgmma_operand<false>(x_partner));
     add_product<T>(grad, dp, wgmma_operand<false>(x));
     if constexpr (kLooks) {

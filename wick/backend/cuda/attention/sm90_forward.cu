@@ -101,6 +101,23 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
   }
 }
 
+// With ranges, which keys a warp's rows see.
+template <bool kRanged>
+struct Sight {
+  int2 first, last;  // the ranges of the first row and of the last
+  RowLimits limits;  // of this lane's rows
+  int reach;         // keys from here on are not seen by any query
+
+  __device__ __forceinline__ Sight(const AttentionProblem& s, int entry, int row, int lane) : reach(s.keys) {
+    if constexpr (kRanged) {
+      first = s.seen(entry, row);
+      last = s.seen(entry, row + 15);
+      limits = {{s.seen(entry, row + lane / 4), s.seen(entry, row + lane / 4 + 8)}};
+      reach = s.seen(entry, s.queries - 1).y;
+    }
+  }
+};
+
 // One block's part, 64 rows of it. The warpgroups take turns to start products: while one takes the exponentials of a
 // tile, the tensor cores add the tile before to its sums and work for the other.
 template <class T, int kD, bool kRanged>
@@ -112,17 +129,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
   const int row = part.first + warp * 16;
   T* const queries = shared.own[rings.own.stage] + consumer * 64 * kD;
 
-  int2 first_seen, last_seen;  // by this warp's rows
-  RowLimits limits;
-  int reach = s.keys;  // keys from here on are not seen by any query
-  if constexpr (kRanged) {
-    const int entry = part.head / s.heads;
-    first_seen = a.shape.seen(entry, row);
-    last_seen = a.shape.seen(entry, row + 15);
-    limits = {{a.shape.seen(entry, row + lane / 4), a.shape.seen(entry, row + lane / 4 + 8)}};
-    reach = a.shape.seen(entry, s.queries - 1).y;
-  }
-
+  const Sight<kRanged> sight(s, part.head / s.heads, row, lane);
   float sum[kD / 8][4] = {}, scores[kN / 8][4], shrink[2] = {1, 1};
   uint32_t weights[kN / 16][4];
   RowSum rows[2];
@@ -148,7 +155,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
     release(shared.keys_empty, rings.keys);
     const int start = part.begin + tile * kN;
     const Place place{row + lane / 4, start + lane % 4 * 2};
-    if (kRanged && !sees_all(first_seen, last_seen, start, kN)) hide<false>(scores, limits, place, -INFINITY);
+    if (kRanged && !sees_all(sight.first, sight.last, start, kN)) hide<false>(scores, sight.limits, place, -INFINITY);
     exponentials<kRanged>(scores, rows, shrink, s.scale * kLog2E, s, place,
                           !kRanged && masked<false>(s, row, 16, start, kN));
     wgmma_arrived(scores);
@@ -182,7 +189,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
       pack_rows<T>(weights, scores);
     }
     values_arrived();
-    const int left = reach - part.begin - (part.tiles - 1) * kN;
+    const int left = sight.reach - part.begin - (part.tiles - 1) * kN;
     if (kRanged && left < kN) {
       const bool both = part_of<kRanged>(a, index, 1 - consumer).tiles == part.tiles;
       clear_rows<kD, kN>(shared.values[rings.values.stage], left, both);
@@ -201,8 +208,8 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
   named_barrier(1 + consumer, 128);  // all four warps are done with their queries, which become room to store
   float inverse[2];
   finish_rows(inverse, rows, a.lse + int64_t(part.head) * s.queries, row, s, lane);
-  store_rows<T, kD>(queries + warp * 16 * kD, sum, inverse[0], inverse[1], a.y.at(part.head, s.heads), a.y.token, row,
-                    s.queries, s.features, lane);
+  store_warp_rows<T, kD>(queries + warp * 16 * kD, sum, inverse[0], inverse[1], a.y.at(part.head, s.heads), a.y.token,
+                         row, s.queries, s.features, lane);
   fence_async();  // before TMA writes there again
   __syncwarp();
   if (lane == 0) barrier_arrive(&shared.own_empty[rings.own.stage]);

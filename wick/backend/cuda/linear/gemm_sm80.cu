@@ -42,7 +42,7 @@ struct MmaShape {
 // A block's tile, those of its warps, the steps that are under way, how many blocks share an SM where it has the
 // memory, and the depth of a step.
 template <int kRows_, int kCols_, int kWarpRows_, int kWarpCols_, int kStages_, int kBlocks_, int kDepth_>
-struct Tiling {
+struct MmaTiling {
   static constexpr int kRows = kRows_, kCols = kCols_, kWarpRows = kWarpRows_, kWarpCols = kWarpCols_;
   static constexpr int kStages = kStages_, kBlocks = kBlocks_, kDepth = kDepth_;
   static constexpr int kRowWarps = kRows / kWarpRows, kThreads = 32 * kRowWarps * (kCols / kWarpCols);
@@ -191,10 +191,10 @@ struct Warp {
 };
 
 // Panels of some rows of tiles, column after column: blocks that run at once share their reads in the L2.
-struct Place {
+struct TileIndex {
   int row, col;
 };
-[[maybe_unused]] __device__ __forceinline__ Place place_of(int index, int row_tiles, int col_tiles) {
+[[maybe_unused]] __device__ __forceinline__ TileIndex tile_at(int index, int row_tiles, int col_tiles) {
   constexpr int kPanel = 8;
   const int panel = index / (kPanel * col_tiles), within = index % (kPanel * col_tiles);
   const int height = min(kPanel, row_tiles - panel * kPanel);
@@ -206,8 +206,8 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
     mma_gemm_kernel(const __grid_constant__ MmaShape shape) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) char shared[];
-  const Place place = place_of(int(blockIdx.x), shape.row_tiles, shape.col_tiles);
-  const int first_row = place.row * Tile::kRows, first_col = place.col * Tile::kCols;
+  const TileIndex tile = tile_at(int(blockIdx.x), shape.row_tiles, shape.col_tiles);
+  const int first_row = tile.row * Tile::kRows, first_col = tile.col * Tile::kCols;
   constexpr int kStages = Tile::kStages, kInner = Tile::kDepth / 16;
   Loader<T, Tile, kAcross> loader(shape, first_row, first_col);
   const int steps = loader.steps();
@@ -292,20 +292,20 @@ struct TileCost {
   double shared, alone, ends;
 };
 
-// Calls f with the tile's Tiling and cost. Steps are deeper where a block often runs alone and waits for memory.
+// Calls f with the tile's MmaTiling and cost. Steps are deeper where a block often runs alone and waits for memory.
 template <class F>
 void with_tiling(MmaTile tile, const F& f) {
   switch (tile) {
     case MmaTile::rows128_cols256:
-      return f(Tiling<128, 256, 64, 64, 4, 1, 32>(), TileCost{0.212, 0.555, 1.8});
+      return f(MmaTiling<128, 256, 64, 64, 4, 1, 32>(), TileCost{0.212, 0.555, 1.8});
     case MmaTile::rows128_cols128:
-      return f(Tiling<128, 128, 64, 64, 3, 2, 64>(), TileCost{0.316, 0.220, 2.5});
+      return f(MmaTiling<128, 128, 64, 64, 3, 2, 64>(), TileCost{0.316, 0.220, 2.5});
     case MmaTile::rows64_cols128:
-      return f(Tiling<64, 128, 32, 64, 4, 3, 32>(), TileCost{0.194, 0.259, 0.0});
+      return f(MmaTiling<64, 128, 32, 64, 4, 3, 32>(), TileCost{0.194, 0.259, 0.0});
     case MmaTile::rows64_cols64:
-      return f(Tiling<64, 64, 32, 32, 4, 3, 64>(), TileCost{0.117, 0.057, 1.0});
+      return f(MmaTiling<64, 64, 32, 32, 4, 3, 64>(), TileCost{0.117, 0.057, 1.0});
     case MmaTile::rows32_cols64:
-      return f(Tiling<32, 64, 16, 32, 6, 3, 64>(), TileCost{0.087, 0.052, 0.5});
+      return f(MmaTiling<32, 64, 16, 32, 6, 3, 64>(), TileCost{0.087, 0.052, 0.5});
   }
 }
 

@@ -268,6 +268,41 @@ __device__ __forceinline__ void share_parts(const Consumer& me, const GemmShape&
   store_rows<T, kSlice>(whole, me.out, s, tile.row + me.index * 64, low_at);
 }
 
+// sum += low f, with low = x p from the accumulators behind those of y, rounded; f is in the ring's next stage.
+template <class T, int kCols, bool kTransposed, int kSlice>
+__device__ __forceinline__ void multiply_slice(Consumer& me, float (&sum)[(kCols + kSlice) / 2], float scale,
+                                               const WgmmaOperand<!kTransposed>& f) {
+  const float* const low = sum + kCols / 2;
+  uint32_t a[kSlice / 16][4];
+#pragma unroll
+  for (int i = 0; i < kSlice / 4; ++i) a[i / 4][i % 4] = pack<T>(low[2 * i] * scale, low[2 * i + 1] * scale);
+  me.ring.wait_full();
+  wgmma_fence();
+#pragma unroll
+  for (int k = 0; k < kSlice / 16; ++k) wgmma<T, kTransposed, kCols>(sum, a[k], f.at(me.ring.offset(), k));
+  wgmma_commit();
+  wgmma_wait<0>();
+  wgmma_arrived(sum);
+  me.release(me.ring.stage);
+  me.ring.advance();
+}
+// The same with low from memory, k16s steps of 16 ranks in as many stages as they take.
+template <class T, int kCols, bool kTransposed>
+__device__ __forceinline__ void multiply_low(Consumer& me, float* sum, int k16s, const WgmmaOperand<true>& low,
+                                             const WgmmaOperand<!kTransposed>& f) {
+  for (int k16 = 0; k16 < k16s; ++k16) {
+    const int k = k16 % (kDepth / 16);
+    if (k == 0) me.ring.wait_full();
+    wgmma_fence();
+    wgmma<T, kTransposed, kCols>(sum, low.at(me.ring.offset(), k), f.at(me.ring.offset(), k));
+    wgmma_commit();
+    wgmma_wait<0>();
+    if (k + 1 < kDepth / 16 && k16 + 1 < k16s) continue;
+    me.release(me.ring.stage);
+    me.ring.advance();
+  }
+}
+
 template <class T, int kCols, bool kTransposed, int kSlice, Form kForm>
 __device__ __forceinline__ void consume_tile(Consumer& me, const GemmShape& shape, Tile tile) {
   Ring& ring = me.ring;
@@ -309,19 +344,7 @@ __device__ __forceinline__ void consume_tile(Consumer& me, const GemmShape& shap
       float* const low = sum + kCols / 2;
       const Steps steps = steps_of(shape, me.place);
       multiply(steps.begin, steps.end);
-      uint32_t a[kSlice / 16][4];
-#pragma unroll
-      for (int i = 0; i < kSlice / 4; ++i)
-        a[i / 4][i % 4] = pack<T>(low[2 * i] * shape.low_scale, low[2 * i + 1] * shape.low_scale);
-      ring.wait_full();
-      wgmma_fence();
-#pragma unroll
-      for (int k = 0; k < kSlice / 16; ++k) wgmma<T, kTransposed, kCols>(sum, a[k], w.at(ring.offset(), k));
-      wgmma_commit();
-      wgmma_wait<0>();
-      wgmma_arrived(sum);
-      me.release(ring.stage);
-      ring.advance();
+      multiply_slice<T, kCols, kTransposed, kSlice>(me, sum, shape.low_scale, w);
       stores_s = shape.s.data && tile.col == group.begin;
       s.cols = group.s_end;
       low_at = group.low_at;
@@ -331,18 +354,7 @@ __device__ __forceinline__ void consume_tile(Consumer& me, const GemmShape& shap
       for (int i = 0; i < kSlice / 2; ++i) scaled[i] = low[i] * shape.s_scale;
       store_rows<T, kSlice>(scaled, me.out, s, tile.row + me.index * 64, low_at);
     } else {
-      const int k16s = group.k16;
-      for (int k16 = 0; k16 < k16s; ++k16) {
-        const int k = k16 % (kDepth / 16);
-        if (k == 0) ring.wait_full();
-        wgmma_fence();
-        wgmma<T, kTransposed, kCols>(sum, x.at(ring.offset(), k), w.at(ring.offset(), k));
-        wgmma_commit();
-        wgmma_wait<0>();
-        if (k + 1 < kDepth / 16 && k16 + 1 < k16s) continue;
-        me.release(ring.stage);
-        ring.advance();
-      }
+      multiply_low<T, kCols, kTransposed>(me, sum, group.k16, x, w);
     }
   }
   if constexpr (kForm == Form::parts && kCols % 32 == 0)
@@ -636,8 +648,8 @@ bool slices_fit(const ExtendedGemm& g, const GemmPlan& plan) {
     begin += group.f.cols;
   }
   constexpr int64_t k16Bytes = 8;  // in elements
-  const bool aligned = g.s.ld % k16Bytes == 0 && g.s.cols % k16Bytes == 0 && aligned(g.s.data);
-  return g.group_count > 0 && (!g.s.data || (!g.s.transposed && g.s.dtype == g.y.dtype && aligned));
+  const bool in_packs = g.s.ld % k16Bytes == 0 && g.s.cols % k16Bytes == 0 && aligned(g.s.data);
+  return g.group_count > 0 && (!g.s.data || (!g.s.transposed && g.s.dtype == g.y.dtype && in_packs));
 }
 
 bool plan_fits(const ExtendedGemm& g, const GemmPlan& plan) {

@@ -484,7 +484,7 @@ void project_as(CudaBackend& cuda, const Projection* projections, int count) {
   // Measured on an H100: panels of 32 rows for few rows, and where a panel's reduction is short; else of 128.
   constexpr int64_t kFewRows = 512, kShort = 1024;
   with_rank_tile(all.rank, [&](auto rank) {
-    all.rank_tiles = ceil_div(all.rank, rank);
+    all.rank_tiles = ceil_div(all.rank, int(rank));
     if (all.rows <= kFewRows || depth <= kShort)
       launch_project<T, F, rank, 2, 1>(cuda, all, count, depth);
     else

@@ -162,7 +162,7 @@ void CudaBackend::scatter_rows(View y, View x, View rows) {
   for (auto& strides : walk.stride)
     for (int d = 0; d <= walk.last; ++d) strides[d] /= unit;
   const dim3 blocks(unsigned(x.shape[0] * x.shape[1]), blocks_for(walk.count, kThreads));
-  const Launch shape{blocks, dim3(kThreads), 0, 1, capability() >= 90};
+  const Launch shape = overlapped(*this, blocks, dim3(kThreads));
   if (units)
     launch("scatter_rows", stream_, shape, scatter_units, y.as<uint4>(), x.as<const uint4>(), s, walk);
   else

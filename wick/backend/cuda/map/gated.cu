@@ -99,7 +99,7 @@ void forward(CudaBackend& cuda, const char* name, const View& y, const View& x) 
   dispatch_packs(dtype, input.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     const Grid grid(rows, width / pack.value);
-    launch(name, cuda.stream(), {grid.blocks, grid.threads, 0, 1, cuda.capability() >= 90}, gated<Gate, T, pack.value>,
+    launch(name, cuda.stream(), overlapped(cuda, grid.blocks, grid.threads), gated<Gate, T, pack.value>,
            output.rows<T>(), input.rows<const T>(), rows, int(width));
   });
   output.finish();

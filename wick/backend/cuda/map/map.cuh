@@ -119,8 +119,8 @@ void launch_map_packs(CudaBackend& cuda, const char* name, const F& f, const std
     x.f32[n] = views[size_t(n) + 1].dtype == DType::f32;
   }
   launch(name, cuda.stream(),
-         {dim3(blocks_for(walk.count, kMapThreads * kMapPacks)), dim3(kMapThreads), 0, 1, cuda.capability() >= 90},
-         map_packs<F, T, N>, f, views[0].template as<T>(), x, walk);
+         overlapped(cuda, dim3(blocks_for(walk.count, kMapThreads * kMapPacks)), dim3(kMapThreads)), map_packs<F, T, N>,
+         f, views[0].template as<T>(), x, walk);
 }
 
 template <class F, size_t Views>

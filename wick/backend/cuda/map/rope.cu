@@ -206,7 +206,7 @@ Launch shape_of(const CudaBackend& cuda, int64_t tokens, int64_t heads, int64_t 
   const int64_t down = std::min(few ? heads : ceil_div(heads, kHeads), most);
   const dim3 threads(unsigned(across), unsigned(down), unsigned(few ? 1 : std::min<int64_t>(most / down, 64)));
   const dim3 blocks(unsigned(ceil_div(tokens, threads.z)), unsigned(few ? ceil_div(heads, down) : 1));
-  return {blocks, threads, 0, 1, cuda.capability() >= 90};
+  return overlapped(cuda, blocks, threads);
 }
 
 }  // namespace

@@ -37,20 +37,12 @@ struct Rows {
   int64_t rows, cols, stride;  // elements from one row to the next
 };
 inline std::optional<Rows> rows_of(const View& v) {
-  const int last = v.rank() - 1;
-  Rows r{1, last < 0 ? 1 : v.shape[last], last < 0 ? 1 : v.shape[last]};
-  if (last >= 0 && v.shape[last] != 1 && v.stride[last] != 1) return {};
-  int64_t step = 0;
-  for (int i = last - 1; i >= 0; --i) {
-    if (v.shape[i] == 1) continue;
-    if (r.rows == 1)
-      r.stride = v.stride[i];
-    else if (v.stride[i] != step)
-      return {};
-    step = v.stride[i] * v.shape[i];
-    r.rows *= v.shape[i];
-  }
-  return r;
+  if (v.rank() == 0) return Rows{1, 1, 1};
+  const int64_t cols = v.dim(-1);
+  const auto flat = cols == 1 || v.stride.back() == 1 ? flatten_rows(v) : std::nullopt;
+  if (!flat) return {};
+  const int64_t rows = flat->shape[0];
+  return Rows{rows, cols, rows == 1 ? cols : flat->stride[0]};
 }
 
 // A contiguous input of a given dtype. Empty views stay empty.

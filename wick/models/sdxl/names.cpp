@@ -5,8 +5,9 @@
 #include <charconv>
 #include <optional>
 #include <string_view>
+#include <utility>
 
-#include "wick/models/sdxl.h"
+#include "wick/models/sdxl/names.h"
 
 namespace wick {
 
@@ -126,8 +127,8 @@ std::string old_projection(std::string_view name) {
   return old.empty() || dot == name.npos ? std::string(name) : std::string(name.substr(0, dot + 1)) + old;
 }
 
-// "text_model.encoder.layers.0.mlp.fc1", which transformers 5 calls "encoder.layers.0.mlp.fc1", behind what each writer
-// sets before it. `flat` are the prefixes of underscored names, `component` is diffusers', `comfy` ComfyUI's.
+// "text_model.encoder.layers.0.mlp.fc1", which transformers 5 calls "encoder.layers.0.mlp.fc1", behind each writer's
+// prefix. `flat` are the prefixes of underscored names, `component` is diffusers', `comfy` ComfyUI's.
 std::vector<std::string> text_encoder_names(std::string_view name, const std::vector<std::string>& flat,
                                             const std::string& component, const std::string& comfy) {
   std::vector<std::string_view> spellings = {name};
@@ -154,15 +155,14 @@ ModuleNames sdxl_module_names(const UNetConfig& config) {
   };
 }
 
-std::vector<std::string> sdxl_lora_prefixes(const std::string& component) {
-  if (component == "text_encoder") return {"lora_te1_", "lora_te_", "text_encoder.", "text_encoders.clip_l."};
-  if (component == "text_encoder_2") return {"lora_te2_", "text_encoder_2.", "text_encoders.clip_g."};
-  if (component != "unet") return {};
-  std::vector<std::string> prefixes = {"lora_unet_", "lycoris_", "diffusion_model.", "unet."};
+std::map<std::string, std::vector<std::string>> sdxl_lora_prefixes() {
+  std::vector<std::string> unet = {"lora_unet_", "lycoris_", "diffusion_model.", "unet."};
   for (const char* part :
        {"down_blocks.", "mid_block.", "up_blocks.", "time_embedding.", "add_embedding.", "conv_in", "conv_out"})
-    for (const char* prefix : {"", "base_model.model."}) prefixes.push_back(std::string(prefix) + part);
-  return prefixes;
+    for (const char* prefix : {"", "base_model.model."}) unet.push_back(std::string(prefix) + part);
+  return {{"text_encoder", {"lora_te1_", "lora_te_", "text_encoder.", "text_encoders.clip_l."}},
+          {"text_encoder_2", {"lora_te2_", "text_encoder_2.", "text_encoders.clip_g."}},
+          {"unet", std::move(unet)}};
 }
 
 std::vector<std::string> sdxl_default_targets() { return {"unet.*.attentions.*"}; }

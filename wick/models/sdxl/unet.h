@@ -1,8 +1,7 @@
 // The UNet of SDXL (Podell et al., 2023): predicts the noise in a latent, given text, sizes and crops.
 #pragma once
 
-#include <filesystem>
-
+#include "wick/nn/checkpoint.h"
 #include "wick/nn/layers.h"
 
 namespace wick {
@@ -19,7 +18,7 @@ struct UNetConfig {
   int layers_per_block, groups;
   int64_t cross_attention_dim, time_ids_dim, added_dim;  // added_dim = pooled + kTimeIds * time_ids_dim
   float eps;
-  static UNetConfig read(const std::filesystem::path& folder);  // throws Error that names the model if it is another
+  static UNetConfig read(const Checkpoint& component);  // throws Error that names the model if it is another
 };
 
 struct UNetInput {     // floats, in the model's memory
@@ -32,7 +31,7 @@ struct UNetInput {     // floats, in the model's memory
 
 class SdxlUNet {
  public:
-  // `checkpointing` reruns each resnet and transformer in backward instead of saving what is inside.
+  // `checkpointing` reruns each resnet and transformer in backward instead of saving its inner tensors.
   SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing = false);
   ~SdxlUNet();
   SdxlUNet(SdxlUNet&&) noexcept;

@@ -5,7 +5,7 @@
 //
 // Shapes: B batch, H and W of the latent at this resolution, C channels, T text tokens. Latents are [B, H, W, C].
 // Reference: diffusers, UNet2DConditionModel. Parameter names match its checkpoints.
-#include "wick/models/sdxl_unet.h"
+#include "wick/models/sdxl/unet.h"
 
 #include <functional>
 #include <utility>
@@ -190,8 +190,8 @@ Block SdxlUNet::Model::make_mid_block() const {
   return block;
 }
 
-// Each resnet takes the skip that the way down left at the same place: layers of this level, last first, and then what
-// came into the level.
+// Each resnet takes the skip connection that the way down left at the same place: layers of this level, last first, and
+// then the level's input.
 std::vector<Block> SdxlUNet::Model::make_up_blocks() const {
   std::vector<Block> blocks(c.channels.size());
   int64_t in = c.channels.back();

@@ -1,7 +1,7 @@
-// From diffusers' unet/config.json to UNetConfig; what SdxlUNet does not compute is refused.
+// From diffusers' unet/config.json to UNetConfig; settings that SdxlUNet does not compute are refused.
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
-#include "wick/models/sdxl_unet.h"
+#include "wick/models/sdxl/unet.h"
 #include "wick/models/supported.h"
 
 namespace wick {
@@ -23,7 +23,7 @@ std::vector<bool> read_attention(const Config& config, const std::string& key, s
   return attention;
 }
 
-// What people have besides SDXL's base model and its kin, by what tells it apart; empty if it may be one of those.
+// A known model other than SDXL's base model and its kin, recognised by its config; empty if it may be one of those.
 // `has_clip_l`: a text_encoder stands beside the UNet.
 std::string other_model(const Config& config, bool has_clip_l) {
   const std::string name = config.text_or("_class_name", "UNet2DConditionModel");
@@ -77,9 +77,9 @@ void check_supported(const Config& config, bool has_clip_l) {
 
 }  // namespace
 
-UNetConfig UNetConfig::read(const std::filesystem::path& folder) {
-  const Config config = Config::read(folder / "config.json");
-  check_supported(config, std::filesystem::exists(folder.parent_path() / "text_encoder"));
+UNetConfig UNetConfig::read(const Checkpoint& component) {
+  const Config config = component.config();
+  check_supported(config, std::filesystem::exists(component.path().parent_path() / "text_encoder"));
   UNetConfig c;
   c.in_channels = config.integer("in_channels", kPositive);
   c.out_channels = config.integer("out_channels", kPositive);

@@ -1,12 +1,13 @@
-// One component of a model on given tensors: what `wick forward` runs, and the door through which Wick is compared with
-// other implementations. Names and layouts in the files are those of diffusers and transformers (images [B, C, H, W]).
+// One component of a model on given tensors: the work of `wick forward`, and the way to compare Wick with other
+// implementations. Names and layouts in the files are those of diffusers and transformers (images [B, C, H, W]).
 //
 //   text_encoder, text_encoder_2   input_ids -> last_hidden_state, penultimate_hidden_state, pooled
 //   vae.encoder                    sample -> mean, logvar
 //   vae.decoder                    latent -> sample
 //   unet                           sample, timestep, encoder_hidden_states, text_embeds, time_ids -> sample
 //
-// A language model is one component, whatever it is called:
+// Diffusion models have these and more, as their families list them (diffusion.h). A language model is one component,
+// whatever it is called:
 //                                  input_ids [B, T], perhaps attention_mask [B, T] -> logits [B, T, vocabulary]
 #pragma once
 
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "wick/nn/adapter.h"
+#include "wick/nn/checkpoint.h"
 
 namespace wick {
 
@@ -32,7 +34,9 @@ struct ForwardOptions {
 // The target of a language model is integers [B, T]: target[b, t] is the id that logits[b, t] should foretell (for
 // text, input_ids one place further on: nothing is shifted here), or -100 where none is asked for. The loss is the mean
 // cross-entropy over those that are asked for.
-void run_forward(const std::filesystem::path& model, const std::string& component, const std::filesystem::path& in,
+void run_forward(const Checkpoint& model, const std::string& component, const std::filesystem::path& in,
                  const std::filesystem::path& out, const ForwardOptions& options = {});
+
+std::vector<std::string> component_names(const Checkpoint& model);  // of a diffusion model
 
 }  // namespace wick

@@ -1,5 +1,5 @@
 // `wick forward` against diffusers, transformers and peft, and on wrong inputs.
-#include "wick/models/forward.h"
+#include "wick/pipelines/forward.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,154 @@
+#include "wick/pipelines/component.h"
+
+#include <fmt/ranges.h>
+
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "wick/models/clip.h"
+#include "wick/models/vae.h"
+#include "wick/ops/ops.h"
+
+namespace wick {
+
+const TensorInfo& ComponentInputs::info(const std::string& name) const {
+  check(file_.has(name), "{}: has no tensor \"{}\"", file_.path().string(), name);
+  return file_.tensors().at(name);
+}
+
+Tensor ComponentInputs::load(const std::string& name, const std::vector<Extent>& wanted) {
+  const Shape& found = info(name).shape;
+  std::vector<std::string> expected;
+  bool fits = size_t(found.rank()) == wanted.size();
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const Extent& e = wanted[i];
+    const int64_t size = fits ? found[int(i)] : 0;
+    const auto known = letters_.find(e.letter);
+    const bool open = !e.letter.empty() && known == letters_.end();
+    const int64_t exact = e.letter.empty() ? e.size : open ? 0 : known->second;
+    expected.push_back(!open        ? std::to_string(exact)
+                       : e.size > 1 ? fmt::format("{} >= {}", e.letter, e.size)
+                                    : e.letter);
+    fits = fits && (open ? size >= e.size : size == exact);
+  }
+  check(fits, "{}: \"{}\" should have shape [{}], found {}", file_.path().string(), name, fmt::join(expected, ", "),
+        found);
+  for (size_t i = 0; i < wanted.size(); ++i)
+    if (!wanted[i].letter.empty()) letters_.emplace(wanted[i].letter, found[int(i)]);
+  return file_.load(name);
+}
+
+Tensor ComponentInputs::finite(const std::string& name, const Tensor& x) const {
+  for (const float value : x.to_vector())
+    check(std::isfinite(value), "{}: \"{}\" should hold finite numbers, found {}", file_.path().string(), name, value);
+  return x;
+}
+
+Tensor ComponentInputs::variable(const std::string& name, const std::vector<Extent>& shape) {
+  const auto dtype = info(name).dtype;
+  check(dtype && is_float(*dtype), "{}: \"{}\" should be F32, F16 or BF16, found {}", file_.path().string(), name,
+        info(name).dtype_name);
+  Tensor x = finite(name, cast(load(name, shape), DType::f32)).to(memory_);
+  if (track_) variables_[name] = x = x.trainable();
+  return x;
+}
+
+Tensor ComponentInputs::constant(const std::string& name, const std::vector<Extent>& shape) {
+  const Tensor x = load(name, shape);
+  return finite(name, Tensor::of(x.to_vector(), x.shape())).to(memory_);
+}
+
+Tensor ComponentInputs::integers(const std::string& name, const std::vector<Extent>& shape) {
+  const auto dtype = info(name).dtype;
+  check(dtype == DType::i64 || dtype == DType::i32, "{}: \"{}\" should be I64 or I32, found {}", file_.path().string(),
+        name, info(name).dtype_name);
+  return cast(load(name, shape), DType::i64);
+}
+
+Tensor ComponentInputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
+  Tensor ids = integers(name, shape);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const int64_t id = ids.data<int64_t>()[i];
+    check(0 <= id && id < vocabulary, "{}: \"{}\" should hold ids from 0 to {}, found {}", file_.path().string(), name,
+          vocabulary - 1, id);
+  }
+  return ids;
+}
+
+// Ids, or -100 where nothing is asked for.
+Tensor ComponentInputs::targets(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
+  constexpr int64_t kIgnored = -100;
+  Tensor ids = integers(name, shape);
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const int64_t id = ids.data<int64_t>()[i];
+    check(id == kIgnored || (0 <= id && id < vocabulary), "{}: \"{}\" should hold ids from 0 to {}, or {}, found {}",
+          file_.path().string(), name, vocabulary - 1, kIgnored, id);
+  }
+  return ids;
+}
+
+// One a sample, or one for all of them.
+Tensor ComponentInputs::timestep(int64_t batch) {
+  const Shape& found = info("timestep").shape;
+  if (found == Shape{}) return clone(expand(constant("timestep", {}), {batch}));
+  if (found == Shape{1}) return clone(expand(constant("timestep", {1}), {batch}));
+  return constant("timestep", {batch});
+}
+
+Tensors ComponentInputs::gradients(const Grads& grads) const {
+  Tensors all;
+  for (const auto& [name, x] : variables_)
+    if (const Tensor dx = grads[x]) all[name] = dx;
+  return all;
+}
+
+std::function<Tensor(ComponentInputs&)> squared_error(const Tensor& y) {
+  return [y](ComponentInputs& in) { return mse_loss(y, in.constant("target", {y.shape().begin(), y.shape().end()})); };
+}
+
+Scope ComponentSource::scope(const std::string& component) const {
+  return Scope(model.component(component).weights(weights), component, adapter);
+}
+
+Component clip_component(const std::string& name, std::vector<std::string> lora_prefixes) {
+  const auto load = [name](const ComponentSource& source) -> ComponentRun {
+    const ClipConfig config = ClipConfig::read(source.model.component(name));
+    const auto model = std::make_shared<ClipText>(source.scope(name), config);
+    return [=](ComponentInputs& in) -> ComponentOutputs {
+      const ClipOutput y = (*model)(in.ids("input_ids", {"B", "T"}, config.vocab));
+      return {{{"last_hidden_state", y.last}, {"penultimate_hidden_state", y.penultimate}, {"pooled", y.pooled}},
+              squared_error(y.last)};
+    };
+  };
+  return {name, load, std::move(lora_prefixes)};
+}
+
+Component vae_encoder_component() {
+  const auto load = [](const ComponentSource& source) -> ComponentRun {
+    const VaeConfig config = VaeConfig::read(source.model.component("vae"));
+    const auto model = std::make_shared<VaeEncoder>(source.scope("vae"), config);
+    return [=](ComponentInputs& in) -> ComponentOutputs {
+      const Tensor x = in.variable("sample", {"B", config.in_channels, {"H", config.factor()}, {"W", config.factor()}});
+      const Gaussian y = (*model)(to_channels_last(x));
+      const Tensor mean = to_channels_first(y.mean);
+      return {{{"mean", mean}, {"logvar", to_channels_first(y.logvar)}}, squared_error(mean)};
+    };
+  };
+  return {"vae.encoder", load};
+}
+
+Component vae_decoder_component() {
+  const auto load = [](const ComponentSource& source) -> ComponentRun {
+    const VaeConfig config = VaeConfig::read(source.model.component("vae"));
+    const auto model = std::make_shared<VaeDecoder>(source.scope("vae"), config);
+    return [=](ComponentInputs& in) -> ComponentOutputs {
+      const Tensor z = in.variable("latent", {"B", config.latent_channels, "h", "w"});
+      const Tensor sample = to_channels_first((*model)(to_channels_last(z)));
+      return {{{"sample", sample}}, squared_error(sample)};
+    };
+  };
+  return {"vae.decoder", load};
+}
+
+}  // namespace wick

@@ -1,0 +1,88 @@
+// One component of a model on given tensors, for `wick forward` (forward.h).
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "wick/autograd/tape.h"
+#include "wick/io/safetensors.h"
+#include "wick/nn/checkpoint.h"
+#include "wick/nn/scope.h"
+
+namespace wick {
+
+using Tensors = std::map<std::string, Tensor>;
+
+// A required extent of a tensor: a number, or a letter, which stands for any number but the same one everywhere.
+struct Extent {
+  int64_t size = 0;
+  std::string letter;
+  Extent(int64_t n) : size(n) {}                                          // NOLINT: implicit
+  Extent(const char* name, int64_t min = 1) : size(min), letter(name) {}  // NOLINT: implicit
+};
+
+// The tensors of the input file, checked as they are asked for.
+class ComponentInputs {
+ public:
+  ComponentInputs(const std::filesystem::path& path, bool track, Memory& memory)
+      : file_(SafetensorsFile::open(path)), track_(track), memory_(memory) {}
+
+  // A float tensor, as f32 in the model's memory; tracked if gradients are wanted.
+  Tensor variable(const std::string& name, const std::vector<Extent>& shape);
+  // Numbers without a gradient, as f32; integers will do.
+  Tensor constant(const std::string& name, const std::vector<Extent>& shape);
+  Tensor ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary);
+  Tensor targets(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary);
+  Tensor timestep(int64_t batch);
+
+  bool has(const std::string& name) const { return file_.has(name); }
+  int64_t extent(const std::string& letter) const { return letters_.at(letter); }
+  Tensors gradients(const Grads& grads) const;
+
+ private:
+  const TensorInfo& info(const std::string& name) const;
+  Tensor load(const std::string& name, const std::vector<Extent>& shape);
+  Tensor integers(const std::string& name, const std::vector<Extent>& shape);
+  Tensor finite(const std::string& name, const Tensor& x) const;
+
+  SafetensorsFile file_;
+  bool track_;
+  Memory& memory_;
+  std::map<std::string, int64_t> letters_;
+  Tensors variables_;
+};
+
+// The outputs of a component, and its loss against the input `target`.
+struct ComponentOutputs {
+  Tensors tensors;
+  std::function<Tensor(ComponentInputs&)> loss;
+};
+
+// The mean-squared error to a target of the shape of `y`.
+std::function<Tensor(ComponentInputs&)> squared_error(const Tensor& y);
+
+using ComponentRun = std::function<ComponentOutputs(ComponentInputs&)>;  // the component, loaded
+
+struct ComponentSource {
+  Checkpoint model;
+  Adapter* adapter;
+  WeightsOptions weights;
+
+  Scope scope(const std::string& component) const;
+};
+
+struct Component {
+  std::string name;  // "vae.encoder"
+  std::function<ComponentRun(const ComponentSource&)> load;
+  std::vector<std::string> lora_prefixes = {};  // that the names of its modules in LoRA files start with, any spelling
+};
+
+// Components that several families have.
+Component clip_component(const std::string& name, std::vector<std::string> lora_prefixes);
+Component vae_encoder_component();
+Component vae_decoder_component();
+
+}  // namespace wick

@@ -1,0 +1,126 @@
+// A latent diffusion model (Rombach et al., 2022) as trainer, latent cache, sampler and command line know it.
+//
+// All that tells families apart stands behind this interface: encoders, conditioning, process, names in LoRA files. A
+// family is one class in files of its own, and a line in diffusion_families.cpp.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "wick/core/named_tensors.h"
+#include "wick/nn/adapter.h"
+#include "wick/pipelines/component.h"
+#include "wick/pipelines/known_models.h"
+#include "wick/pipelines/process.h"
+
+namespace wick {
+
+struct LatentSpace {
+  int64_t channels;
+  int64_t factor;       // pixels of a picture's side for one of its latent's
+  int64_t side_step;    // a picture's sides are multiples of so many pixels
+  int64_t bucket_step;  // in training of so many, so that every level of the denoiser has whole pixels
+  int64_t native;       // pixels: the side of the square pictures that the model was made for
+};
+
+// One row of a batch, beside its text.
+struct PictureFrame {
+  int64_t height, width;  // of the picture before it was cropped
+  int64_t crop_top = 0, crop_left = 0;
+  int64_t target_height, target_width;
+  float guidance = 1;  // for models that are told it (see Diffusion::takes_negative)
+};
+
+struct DrawingDefaults {
+  int64_t steps;
+  float cfg;
+};
+
+struct LatentPosterior {  // [B, h, w, C] each, in the scale in which the denoiser sees latents
+  Tensor mean, deviation;
+};
+
+struct TextLength {  // tokens without those that start and end a text
+  int64_t tokens, limit;
+};
+
+// How LoRA files of the family are written.
+struct LoraFormat {
+  ModuleNames names;
+  std::vector<std::string> default_targets;
+  std::map<std::string, std::string> metadata;  // kohya's ss_* and modelspec.* that are the same in all runs
+};
+
+enum class DiffusionPart { text_encoders, vae_encoder, vae_decoder, denoiser };
+using DiffusionParts = std::vector<DiffusionPart>;
+inline const DiffusionParts kDrawingParts{DiffusionPart::text_encoders, DiffusionPart::vae_decoder,
+                                          DiffusionPart::denoiser};
+inline const DiffusionParts kTrainingParts{DiffusionPart::text_encoders, DiffusionPart::vae_encoder,
+                                           DiffusionPart::denoiser};
+
+struct DiffusionOptions {
+  DType dtype = DType::f32;    // storage of frozen weights
+  Adapter* adapter = nullptr;  // outlives the model
+  bool trainable = false;      // every weight of the denoiser is a leaf of the tape
+  Backend* backend = nullptr;  // the CPU unless given
+  bool checkpointing = false;  // the denoiser's blocks run again in backward
+  bool outline = false;        // weights of the right shapes without values: configs alone are read
+};
+
+class Diffusion {
+ public:
+  virtual ~Diffusion() = default;
+
+  // From the configs, before anything is loaded.
+  virtual LatentSpace latents() const = 0;
+  virtual const Process& process() const = 0;  // reads the scheduler's config when first asked
+  virtual DrawingDefaults drawing_defaults() const = 0;
+  virtual LoraFormat lora() const = 0;
+  virtual std::string denoiser() const = 0;           // its component: "unet"
+  virtual std::string denoiser_in_words() const = 0;  // "UNet"
+  virtual TextLength length(const std::string& text) const = 0;
+
+  // Loads parts beside those that are there. All parts of a model are loaded with the same options. With the denoiser
+  // the adapter must have found its modules.
+  virtual void load(const DiffusionOptions& options, const DiffusionParts& parts = kTrainingParts) = 0;
+  // Frees what no training step needs: the VAE, and text encoders that no adapter trains.
+  virtual void drop_encoders() = 0;
+  virtual const Weights& denoiser_weights() const = 0;
+  virtual Memory& memory() const = 0;  // where the tensors below belong, unless they say otherwise
+
+  virtual LatentPosterior encode(const Tensor& pictures) const = 0;  // [B, H, W, 3] in [-1, 1]
+  virtual Tensor decode(const Tensor& latents) const = 0;            // [B, h, w, C] -> [B, H, W, 3]
+
+  // What a text conditions the denoiser on, as far as it can be computed ahead of the steps: named parts [1, ...],
+  // whatever their number, shapes and dtypes. Rows of several texts may be joined. Frozen text encoders have run; for
+  // those that an adapter trains there are the ids, on the host.
+  virtual NamedTensors caption(const std::string& text) const = 0;
+  // The same for the text that guidance leads away from; none given is not the same as an empty one.
+  virtual NamedTensors negative(const std::optional<std::string>& text) const { return caption(text.value_or("")); }
+  // Guidance asks the denoiser a second time, with a negative. Models that do not take one are told PictureFrame's.
+  virtual bool takes_negative() const { return true; }
+  // Further parts [B, ...], that depend on the pictures' sizes.
+  virtual NamedTensors framing(const std::vector<PictureFrame>& frames) const = 0;
+  // All parts of a batch with the ids in them replaced by what the text encoders make of them, under the tape.
+  virtual NamedTensors encode_text(const NamedTensors& parts) const = 0;
+  // What the process asks for. x [B, h, w, C], timestep [B] f32, encoded parts, among which others may be.
+  virtual Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const = 0;
+};
+
+struct DiffusionFamily {
+  bool (*is_here)(const Checkpoint& model);
+  std::unique_ptr<Diffusion> (*open)(const Checkpoint& model);
+  std::vector<Component> components;
+  std::vector<KnownModel> known;
+};
+
+const std::vector<DiffusionFamily>& diffusion_families();
+// Where the model is of no family, the first one: its open() says what is missing.
+const DiffusionFamily& diffusion_family(const Checkpoint& model);
+// Reads the model's configs. Throws Error that names the model where no family supports it.
+std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model);
+
+}  // namespace wick

@@ -1,0 +1,26 @@
+// What models there are: kinds, and names by which users call them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "wick/nn/checkpoint.h"
+
+namespace wick {
+
+enum class ModelKind { pictures, text };
+// By a model's configs; of pictures where they tell nothing.
+ModelKind kind_of(const Checkpoint& model);
+
+struct KnownModel {
+  std::string name;
+  std::string repository = {};  // on the Hugging Face Hub; empty for a model that ships with Wick
+};
+
+// Those of all families; models that ship with Wick come first.
+const std::vector<KnownModel>& known_models();
+std::vector<std::string> known_model_names();
+// For help texts: "Diffusers or transformers folder, GGUF file, or a name: …".
+const std::string& model_help();
+
+}  // namespace wick
