@@ -27,8 +27,11 @@ TEST(Linear, AFrozenOneSavesNothing) {
 // Without a tape in one operation, under one in two.
 TEST(Linear, GatedWithALoraHasTheBitsOfItsParts) {
   const Tensor x = random({3, 12}, 1), w = random({16, 12}, 2), b = random({16}, 3);
-  const Lora lora = Lora::of(random({4, 12}, 4), random({16, 4}, 5), 0.5f);
-  const Linear layer(w, b, lora);
+  const Tensor down = random({4, 12}, 4), up = random({16, 4}, 5);
+  const Lora lora = Lora::of(down, up, 0.5f);
+  AdapterModule module{"", {12, 16}, &lora_algorithm(), {{"", down}, {"", up}}};
+  module.scale = 0.5f;
+  const Linear layer(w, b, lora_algorithm().layer({{&module, 0}}, 16, {}, {}));
   const std::vector<float> want = swiglu(lora_linear(x, w, b, lora)).to_vector();
   EXPECT_EQ(layer.gated(x).to_vector(), want);
   Tape tape;

@@ -106,7 +106,7 @@ struct Adapter::Source {
   bool trainable;
   LoraSettings settings;
   std::map<std::string, Entry> entries = {};  // by base name
-  std::map<std::string, Base> bases = {};     // likewise
+  std::map<std::string, Base> bases = {};     // by base name
   int64_t embeddings = 0;                     // tensors that teach words, beside the LoRA
 
   static Source open(const std::filesystem::path& path, float strength, bool trainable);

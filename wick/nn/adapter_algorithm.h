@@ -57,7 +57,7 @@ struct PlacedModule {
   int64_t column;  // of its first output
 };
 
-// What a layer computes with an adapter on it; the layer's own weights are frozen. Arguments as in ops.
+// The computation of a layer with an adapter on it; the layer's own weights are frozen. Arguments as in ops.
 class LayerAdapter {
  public:
   virtual ~LayerAdapter() = default;

@@ -87,7 +87,7 @@ Lora copied(const std::vector<PlacedModule>& parts, int64_t outputs, const Resid
     down.copy = lora.down.window(shape, contiguous_strides(shape), row * lora.down.stride()[0]);
     up.copy = ups.window(up.value.shape(), ups.stride(), column * widest);
     for (AdapterFactor* factor : {&down, &up}) {
-      if (module->is_trained()) factor->place(*place.memory);  // what is not trained is done with
+      if (module->is_trained()) factor->place(*place.memory);  // the values of frozen factors are not needed again
       factor->copy.backend().copy(factor->copy, factor->value.to(*place.memory));
     }
     lora.parts.push_back({down.value, up.value, up.copy, column, row, module->scale});

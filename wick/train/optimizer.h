@@ -36,12 +36,11 @@ class Optimizer {
   // and the update is enqueued. The second may be captured and replayed.
   void set(float lr, float scale = 1);
   void update(const Grads& grads);
-  // What an update leaves: [kStepScalars] f32, beside the parameters.
+  // The scalars after an update: [kStepScalars] f32, beside the parameters.
   const Tensor& scalars() const { return scalars_; }
   // The gradient with which backward starts, one f32: 1 unless the loss is scaled.
   Tensor loss_scale() const { return scalar(kLossScale); }
 
-  void set_lr(float lr) { options_.lr = lr; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // Brings the parameters' copies up to date; update() and swap_averages() have done so themselves.
   void refresh_copies() const;

@@ -1,5 +1,5 @@
-// What a run trains: a LoRA, or every weight of a model. It knows nothing of the objective; how a family of models
-// names and writes its results is handed in by the task that owns it.
+// The trained part of a run: a LoRA, or every weight of a model. It knows nothing of the objective; how a family of
+// models names and writes its results is handed in by the task that owns it.
 #pragma once
 
 #include <filesystem>
