@@ -24,6 +24,24 @@ TEST(Linear, AFrozenOneSavesNothing) {
   EXPECT_EQ(tape.size(), 1u);
 }
 
+// Without a tape in one operation, under one in two.
+TEST(Linear, GatedWithALoraHasTheBitsOfItsParts) {
+  const Tensor x = random({3, 12}, 1), w = random({16, 12}, 2), b = random({16}, 3);
+  const Tensor down = random({4, 12}, 4), up = random({16, 4}, 5);
+  const Lora lora = Lora::of(down, up, 0.5f);
+  AdapterModule module{"", {12, 16}, &lora_algorithm(), {{"", down}, {"", up}}};
+  module.scale = 0.5f;
+  const Linear layer(w, b, lora_algorithm().layer({{&module, 0}}, 16, {}, {}));
+  const std::vector<float> want = swiglu(lora_linear(x, w, b, lora)).to_vector();
+  EXPECT_EQ(layer.gated(x).to_vector(), want);
+  Tape tape;
+  const Tensor tracked = x.trainable();
+  const Tensor y = layer.gated(tracked);
+  EXPECT_TRUE(y.tracked());
+  EXPECT_EQ(y.to_vector(), want);
+  EXPECT_THROW(lora_gated_linear(x, w, b, lora), Error);
+}
+
 TEST(Linear, ServesTrainableWeights) {
   const Tensor w = random({2, 3}, 1).trainable(), b = random({2}, 2).trainable();
   const Linear layer(w, b);
