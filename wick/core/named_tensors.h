@@ -1,4 +1,4 @@
-// Tensors under names, in the order in which they were added: a batch, or what a model is conditioned on.
+// Tensors under names, in the order in which they were added: a batch, or the conditioning of a model.
 #pragma once
 
 #include <algorithm>

@@ -86,7 +86,7 @@ class Diffusion {
   // Loads parts beside those that are there. All parts of a model are loaded with the same options. With the denoiser
   // the adapter must have found its modules.
   virtual void load(const DiffusionOptions& options, const DiffusionParts& parts = kTrainingParts) = 0;
-  // Frees what no training step needs: the VAE, and text encoders that no adapter trains.
+  // Frees the parts that no training step needs: the VAE, and text encoders that no adapter trains.
   virtual void drop_encoders() = 0;
   virtual const Weights& denoiser_weights() const = 0;
   virtual Memory& memory() const = 0;  // where the tensors below belong, unless they say otherwise
@@ -94,7 +94,7 @@ class Diffusion {
   virtual LatentPosterior encode(const Tensor& pictures) const = 0;  // [B, H, W, 3] in [-1, 1]
   virtual Tensor decode(const Tensor& latents) const = 0;            // [B, h, w, C] -> [B, H, W, 3]
 
-  // What a text conditions the denoiser on, as far as it can be computed ahead of the steps: named parts [1, ...],
+  // A text's part of the conditioning, as far as it can be computed ahead of the steps: named parts [1, ...],
   // whatever their number, shapes and dtypes. Rows of several texts may be joined. Frozen text encoders have run; for
   // those that an adapter trains there are the ids, on the host.
   virtual NamedTensors caption(const std::string& text) const = 0;
@@ -104,9 +104,9 @@ class Diffusion {
   virtual bool takes_negative() const { return true; }
   // Further parts [B, ...], that depend on the pictures' sizes.
   virtual NamedTensors framing(const std::vector<PictureFrame>& frames) const = 0;
-  // All parts of a batch with the ids in them replaced by what the text encoders make of them, under the tape.
+  // All parts of a batch, the ids among them replaced by the states that the text encoders compute, under the tape.
   virtual NamedTensors encode_text(const NamedTensors& parts) const = 0;
-  // What the process asks for. x [B, h, w, C], timestep [B] f32, encoded parts, among which others may be.
+  // The prediction for the process. x [B, h, w, C], timestep [B] f32, encoded parts, among which others may be.
   virtual Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const = 0;
 };
 

@@ -14,7 +14,7 @@ namespace wick {
 // and a step is linear in the latent and the prediction. So a sampler is a list of coefficients, worked out in double
 // before the first step.
 struct SamplerStep {
-  float timestep;     // what the model is told; between integers for Euler with linspace spacing
+  float timestep;     // the model's input; between integers for Euler with linspace spacing
   float input_scale;  // the model sees input_scale * x
   float keep, noise;  // x becomes keep * x + noise * prediction
 };
@@ -27,9 +27,9 @@ struct Sampler {
 enum class SamplerKind { euler, ddim };
 
 struct Noised {     // B latents somewhere between signal and noise
-  Tensor sample;    // [B, h, w, C], what the model sees
-  Tensor timestep;  // [B] f32, what it is told, in the latents' memory
-  Tensor target;    // [B, h, w, C], what it is to predict
+  Tensor sample;    // [B, h, w, C], the model's input
+  Tensor timestep;  // [B] f32, its time, in the latents' memory
+  Tensor target;    // [B, h, w, C], of its prediction
 };
 
 class Process {
