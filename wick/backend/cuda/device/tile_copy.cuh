@@ -21,36 +21,37 @@ struct SwizzledRows {  // of 16-bit elements
   }
 };
 
-// What a thread copies of tiles [kRows, kCols] along a matrix whose rows are 16-byte aligned: 16 bytes of some rows,
-// zeros beyond the matrix.
+// A thread's copies of tiles [kRows, kCols] along a matrix whose rows are 16-byte aligned: 16 bytes of some rows, zeros
+// outside the matrix, on either side: tiles may begin before it.
 template <class T, int kThreads, int kRows, int kCols, class Layout>
 class TileCopy {
  public:
   TileCopy() = default;
   // From element (row, col) of a matrix of `rows` x `cols`.
   __device__ __forceinline__ TileCopy(const void* m, int64_t ld, int64_t row, int64_t col, int64_t rows, int64_t cols)
-      : ld_(ld) {
+      : ld_(ld), rows_(unsigned(rows)), cols_(unsigned(cols)) {
     const int r = int(threadIdx.x) / kPerRow, c = int(threadIdx.x) % kPerRow * kChunk;
     at_ = static_cast<const T*>(m) + (row + r) * ld + col + c;
-    rows_left_ = int(rows - row) - r;
-    cols_left_ = int(cols - col) - c;
+    row_ = int(row) + r;
+    col_ = int(col) + c;
   }
   __device__ __forceinline__ void start(T* tile) const {
     if (idle()) return;
     const T* from = at_;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
-      copy_async(tile + place() + i * kRowStep * Layout::kLd, from, cols_left_ > 0 && rows_left_ > i * kRowStep);
+      copy_async(tile + place() + i * kRowStep * Layout::kLd, from,
+                 unsigned(col_) < cols_ && unsigned(row_ + i * kRowStep) < rows_);
       from += kRowStep * ld_;
     }
   }
   __device__ __forceinline__ void next_cols() {
     at_ += kCols;
-    cols_left_ -= kCols;
+    col_ += kCols;
   }
   __device__ __forceinline__ void next_rows() {
     at_ += kRows * ld_;
-    rows_left_ -= kRows;
+    row_ += kRows;
   }
   // The thread's part of a tile, which it has copied itself, to a tile of other elements.
   template <class ToLayout, class To>
@@ -80,7 +81,8 @@ class TileCopy {
 
   const T* at_;
   int64_t ld_;
-  int rows_left_, cols_left_;  // of the matrix, from the thread's first element on
+  int row_, col_;  // of the thread's first element
+  unsigned rows_, cols_;
 };
 
 }  // namespace wick
