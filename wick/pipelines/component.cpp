@@ -41,7 +41,8 @@ Tensor ComponentInputs::load(const std::string& name, const std::vector<Extent>&
 
 Tensor ComponentInputs::finite(const std::string& name, const Tensor& x) const {
   for (const float value : x.to_vector())
-    check(std::isfinite(value), "{}: \"{}\" should hold finite numbers, found {}", file_.path().string(), name, value);
+    if (!std::isfinite(value))
+      fail("{}: \"{}\" should hold finite numbers, found {}", file_.path().string(), name, value);
   return x;
 }
 
