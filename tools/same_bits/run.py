@@ -59,7 +59,7 @@ def run(program, folder, name, arguments, device):
     if done.returncode != 0:
         raise SystemExit(f"{name}: {program} {' '.join(filled)}: exit {done.returncode}\n{done.stderr}")
     if arguments[0] == "generate":
-        (out / "printed.txt").write_text("\n".join(line for line in done.stdout.splitlines() if "/s" not in line and str(out) not in line))
+        (out / "printed.txt").write_text("\n".join(line for line in done.stdout.splitlines() if "/s" not in line and " free" not in line and str(out) not in line))
 
 
 def tensors(path):
