@@ -40,7 +40,7 @@ ROWS = {
     "resumed": ["train", "--config", "{of lora}/config.toml", "--output", "{of lora}", "--resume", "--steps", "20"],
     "draw": [*DRAW, "--out", "{out}/picture.png"],
     "draw-ddim": [*DRAW, "--sampler", "ddim", "--negative", "a star", "--width", "96", "--height", "64", "--out", "{out}/picture.png"],
-    "draw-lora": [*DRAW, "--lora", "{of lora}/lora.safetensors:0.7", "--seed", "4", "--bf16", "--out", "{out}/picture.png"],
+    "draw-lora": [*DRAW, "--lora", "{of lora}/lora.safetensors:0.7", "--bf16", "--out", "{out}/picture.png"],
     "answer": ANSWER,
     "answer-sampled": [*ANSWER, "--temperature", "0.8", "--seed", "7"],
     "answer-lora": [*ANSWER, "--lora", "{of text-lora}/lora", "--temperature", "0"],
