@@ -374,8 +374,8 @@ struct Group {
     x = input({m, k});
   }
 
-  // Of few rows, with any weights: blocks begin at eights, and their ranks are padded as an Adapter's copies are, or
-  // not.
+  // A group of few rows with any weights. Its blocks' ranks are padded to multiples of eight, as those of an Adapter's
+  // copies, or of four.
   Group(int64_t rows, int64_t inputs, DType weights, const std::vector<int64_t>& widths) : m(rows), k(inputs) {
     const int64_t unit = between(0, 1) ? 8 : 4;
     for (size_t i = 0; i < widths.size(); ++i) {

@@ -364,7 +364,7 @@ TEST_F(Plans, AWayIsTakenWhereItCanGo) {
   EXPECT_EQ(attention(heads(4096, 4096, 10, 128), true), "rows mma mma mma wgmma cudnn cudnn");
 }
 
-// What `wick doctor` says of a device is what its plans say.
+// `wick doctor` prints the plans themselves, so that its lines cannot become untrue.
 TEST_F(Plans, DoctorTellsThePlans) {
   const auto tells = [](const Gpu& gpu, bool cudnn, const std::string& line) {
     const std::string text = "; " + describe_kernels(gpu, cudnn) + "; ";

@@ -1,4 +1,4 @@
-// What is trained, apart from what it learns from: one LoRA of one linear, and its whole weight.
+// A Trained without an objective: one LoRA of one linear, and its whole weight.
 #include "wick/train/trained.h"
 
 #include <gtest/gtest.h>

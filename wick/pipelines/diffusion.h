@@ -118,7 +118,7 @@ struct DiffusionFamily {
 };
 
 const std::vector<DiffusionFamily>& diffusion_families();
-// Where the model is of no family, the first one: its open() says what is missing.
+// Where the model is of no family, the first one: its open() names the missing part.
 const DiffusionFamily& diffusion_family(const Checkpoint& model);
 // Reads the model's configs. Throws Error that names the model where no family supports it.
 std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model);

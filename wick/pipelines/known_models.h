@@ -1,4 +1,4 @@
-// What models there are: kinds, and names by which users call them.
+// Kinds of models, and the names by which users call those that Wick knows.
 #pragma once
 
 #include <string>

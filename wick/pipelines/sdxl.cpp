@@ -159,7 +159,7 @@ void Sdxl::load(const DiffusionOptions& options, const DiffusionParts& parts) {
   // The VAE of SDXL overflows in f16.
   const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
   if (wanted(DiffusionPart::text_encoders)) {
-    if (!options.outline) tokenizers();  // what is wrong with them is told before weights are read
+    if (!options.outline) tokenizers();  // their faults are found before weights are read
     text_encoder_ = std::make_unique<ClipText>(scope("text_encoder", options.dtype), config_.text_encoder);
     text_encoder_2_ = std::make_unique<ClipText>(scope("text_encoder_2", options.dtype), config_.text_encoder_2);
   }
@@ -185,7 +185,7 @@ void Sdxl::drop_encoders() {
   memory().trim();
 }
 
-// Where model_index.json says so, no negative is zeros, which is not what the encoders make of an empty text.
+// Where model_index.json says so, no negative is zeros, unlike the encoders' states for an empty text.
 NamedTensors Sdxl::negative(const std::optional<std::string>& text) const {
   const bool zeros_for_none = model_.config().boolean_or("force_zeros_for_empty_prompt", true);
   if (text || !zeros_for_none) return caption(text.value_or(""));

@@ -16,7 +16,7 @@
 namespace wick {
 namespace {
 
-constexpr std::string_view names_of(DType) { return "f32|bf16|f16"; }  // the rest is not what a model is stored in
+constexpr std::string_view names_of(DType) { return "f32|bf16|f16"; }  // no model is stored in the rest
 
 template <class T>
 constexpr bool is_enum = std::is_enum_v<T>;

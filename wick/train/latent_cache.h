@@ -23,7 +23,7 @@ struct LatentCacheOptions {
 class RowTable {
  public:
   RowTable() = default;
-  RowTable(int64_t rows, const Tensor& row);  // row: the first one, [1, ...], which tells the others' shape
+  RowTable(int64_t rows, const Tensor& row);  // for rows of the shape [1, ...] and dtype of this one
 
   void set(int64_t index, const Tensor& row);
   Tensor operator[](const std::vector<int64_t>& indices) const;  // [B, ...]

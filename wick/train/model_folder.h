@@ -24,7 +24,7 @@ void check_elsewhere(const std::filesystem::path& from, const std::filesystem::p
 void write_model_folder(const Checkpoint& from, const std::filesystem::path& to, const std::string& component,
                         const std::function<void(const std::filesystem::path& folder)>& write);
 
-uint64_t copied_bytes(const Checkpoint& from, const std::string& component);  // the size of what it copies
+uint64_t copied_bytes(const Checkpoint& from, const std::string& component);  // the size of its copies
 
 // The files that hold a transformers folder's weights, in order of their names; and a copy of all else that belongs to
 // the model, with a config that tells of `dtype`, if given, last.

@@ -16,11 +16,11 @@ struct Batch {
 // The parts of a noised batch, beside its conditioning, as Noised has them.
 inline constexpr const char *kNoisedLatents = "noised latents", *kTimesteps = "timesteps", *kTarget = "target";
 
-// All that a step is computed from: what is random in it has been drawn, or is given.
+// The inputs of a step, with noise and times drawn or given.
 NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng);
 NamedTensors noised(const Process& process, const Batch& batch, const Tensor& noise, const Tensor& times);
 
-// The mean squared error of what the model predicts of a noised batch: with DDPM's process the simplified objective of
+// The mean squared error of the prediction for a noised batch: with DDPM's process the simplified objective of
 // Ho et al., 2020, equation 14. Text encoders that are trained run under the tape.
 Tensor denoising_loss(const Diffusion& model, const NamedTensors& noised_batch);
 Tensor denoising_loss(const Diffusion& model, const Batch& batch, TrainRng& rng);

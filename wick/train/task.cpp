@@ -39,7 +39,7 @@ Trained trained_of(const TrainConfig& config, const Diffusion& model) {
   return {config, lora.names, lora.default_targets};
 }
 
-// The denoiser learns to predict what its process asks for.
+// The denoiser learns to predict its process's target.
 class DiffusionTask final : public Task {
  public:
   DiffusionTask(const TrainConfig& config, const Checkpoint& checkpoint, const Source& source)

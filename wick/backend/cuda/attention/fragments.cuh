@@ -1,5 +1,5 @@
-// What happens in attention's tensor-core kernels between two products: masks, the online softmax and its gradient, and
-// how a warp's rows leave.
+// The steps of attention's tensor-core kernels between two products: masks, the online softmax and its gradient, and
+// the stores of a warp's rows.
 //
 // Scores and sums are fragments: a warp holds 16 rows, and lane i of each eight columns the elements (i / 4, 2 (i % 4)
 // + {0, 1}) and the same of the row eight below. So mma.sync and wgmma return them, and so both take them as operand a

@@ -91,7 +91,7 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
   }
 }
 
-// What a lane knows of its rows before the first tile comes; with ranges, where rows are queries, also what they see.
+// A lane's data about its rows, there before the first tile: statistics, and the ranges of queries if there are ranges.
 template <bool kKeys, bool kRanged>
 struct OwnRows {
   RowStatistics statistics;

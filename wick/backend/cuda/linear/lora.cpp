@@ -166,7 +166,7 @@ DeviceMatrix make_low(CudaBackend& cuda, LowWay way, const WorkMatrix& own, cons
   return low;
 }
 
-// y = x w^T + bias + scale * s_g up_g^T + residual, by the extended product and what makes its low.
+// y = x w^T + bias + scale * s_g up_g^T + residual, by the extended product, behind the kernel that computes s.
 void fused_forward(CudaBackend& cuda, const LoraArgs& a, const LoraPlan& plan) {
   ExtendedGemm g = *forward_product(cuda, a);
   const MatrixInput start(cuda, a.residual, a.x.dtype);

@@ -32,7 +32,7 @@ enum class LoraWay {
 };
 inline constexpr std::string_view kLoraWays[] = {"few_rows", "wgmma", "mma", "composed", "in_blocks", "adapter"};
 
-// What makes s (forward) or ds (backward).
+// The kernel that computes s (forward) or ds (backward).
 enum class LowWay {
   product,     // the extended product itself (GemmPlan::slice)
   projection,  // lora_factors.cu, in a launch before it
@@ -54,7 +54,7 @@ struct LoraPlan {  // of a forward pass
   ProductPlan product = {};
 };
 struct LoraBackwardPlan {
-  bool is_fused = false;  // by what is below; else by cuBLASLt's products, one after the other
+  bool is_fused = false;  // by the kernels below; else by cuBLASLt's products, one after the other
   LowWay ds = LowWay::cublaslt;
   ProductPlan dx = {};
   GradientsWay gradients = GradientsWay::cublaslt;
@@ -67,7 +67,7 @@ std::string_view to_string(GradientsWay way);
 std::string to_string(const LoraPlan& plan);
 std::string to_string(const LoraBackwardPlan& plan);
 
-// What the plans are made of, for those who carry them out.
+// The inputs of the plans, shared with the code that carries them out.
 
 // A factor as a kernel reads it: where it lies if dtype and alignment are right, else as its copy will, with rows
 // padded to 16 bytes, at an address that is aligned and not to be read.

@@ -1,5 +1,5 @@
-// Which kernel runs is a value: a pure function of a Gpu and a shape, in a plan.h for each family. Here is what stands
-// above the plans: WICK_CUDA_WAY, which overrides them, and WICK_CUDA_EXPLAIN, which prints them (docs/environment.md).
+// Which kernel runs is a value: a pure function of a Gpu and a shape, in a plan.h for each family. Above them
+// stand WICK_CUDA_WAY, which overrides them, and WICK_CUDA_EXPLAIN, which prints them (docs/environment.md).
 #pragma once
 
 #include <optional>
