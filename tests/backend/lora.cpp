@@ -105,20 +105,8 @@ TEST(LoraLinear, BackwardAndEachOutputUnwanted) {
     }
 }
 
-// Distance of a whole tensor from the reference, relative to it; NaN is far away.
-void expect_near(const Tensor& got, const Doubles& want, double tolerance, const char* what) {
-  const std::vector<float> values = got.to_vector();
-  ASSERT_EQ(values.size(), want.size()) << what;
-  double error = 0, norm = 0;
-  for (size_t i = 0; i < want.size(); ++i) {
-    error += (values[i] - want[i]) * (values[i] - want[i]);
-    norm += want[i] * want[i];
-  }
-  EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(norm)) << what << " " << to_string(got.shape());
-}
-
-// The same where sums may cancel: the error is relative to the norm of the sums' terms, whose squares add up to
-// `squares`.
+// Distance of a whole tensor from the reference, relative to the norm of the terms of its sums, whose squares add up to
+// `squares`: a sum may cancel, the errors of its terms do not. NaN is far away.
 void expect_near(const Tensor& got, const Doubles& want, const Doubles& squares, double tolerance, const char* what) {
   const std::vector<float> values = got.to_vector();
   ASSERT_EQ(values.size(), want.size()) << what;
@@ -130,7 +118,9 @@ void expect_near(const Tensor& got, const Doubles& want, const Doubles& squares,
   EXPECT_LE(std::sqrt(error), tolerance * std::sqrt(spread)) << what << " " << to_string(got.shape());
 }
 
+// Element by element; of no tensor, none.
 Tensor squared(const Tensor& t) {
+  if (!t) return t;
   std::vector<float> values = t.to_vector();
   for (float& v : values) v *= v;
   return Tensor::of(values, t.shape());
@@ -146,24 +136,26 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   const Tensor x = input({m, k}, layout), dy = input({m, n}, layout), w = random({n, k}, Layout::packed, dtype);
   const Tensor down = random({r, k}, Layout::packed, factor_dtype), up = random({n, r}, Layout::packed, factor_dtype);
   const Tensor bias = biased ? random({n}) : Tensor();
-  const Results want(extents, x, dy, w, bias, down, up, scale);
+  const Results want(extents, x, dy, w, bias, down, up, scale),
+      squares(extents, squared(x), squared(dy), squared(w), squared(bias), squared(down), squared(up), scale * scale);
   const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
   backend().lora_linear({.y = y, .s = s, .x = x, .w = w, .bias = bias, .lora = factors(down, up, scale)});
-  expect_near(y, want.y, tolerance, "y");
-  expect_near(s, want.s, tolerance, "s");
+  expect_near(y, want.y, squares.y, tolerance, "y");
+  expect_near(s, want.s, squares.s, tolerance, "s");
   const Tensor y_again = poisoned({m, n}, layout, dtype);
   backend().lora_linear({.y = y_again, .s = s, .x = x, .w = w, .bias = bias, .lora = factors(down, up, scale)});
   expect_same_bits(y_again, y, "y");
   const Tensor residual = input({m, n}, layout);
   backend().lora_linear(
       {.y = y_again, .x = x, .w = w, .bias = bias, .lora = factors(down, up, scale), .residual = residual});
-  expect_near(y_again, sum_of(want.y, doubles(residual)), tolerance, "y with a residual");
+  expect_near(y_again, sum_of(want.y, doubles(residual)), sum_of(squares.y, doubles(squared(residual))), tolerance,
+              "y with a residual");
   const Tensor dx = poisoned({m, k}, layout, dtype), ddown = poisoned({r, k}), dup = poisoned({n, r});
   backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)},
                                  {.dx = dx, .ddown = ddown, .dups = {dup}, .dy = dy});
-  expect_near(dx, want.dx, tolerance, "dx");
-  expect_near(ddown, want.ddown, tolerance, "ddown");
-  expect_near(dup, want.dup, tolerance, "dup");
+  expect_near(dx, want.dx, squares.dx, tolerance, "dx");
+  expect_near(ddown, want.ddown, squares.ddown, tolerance, "ddown");
+  expect_near(dup, want.dup, squares.dup, tolerance, "dup");
   const Tensor again = poisoned({m, k}, layout, dtype), ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
   backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)},
                                  {.dx = again, .ddown = ddown_again, .dups = {dup_again}, .dy = dy});
@@ -172,16 +164,16 @@ void check_linear(const Extents& extents, Layout layout, DType factor_dtype, boo
   expect_same_bits(dup_again, dup, "dup");
   // Fewer outputs may choose another kernel for the same numbers.
   backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)}, {.dx = again, .dy = dy});
-  expect_near(again, want.dx, tolerance, "dx alone");
+  expect_near(again, want.dx, squares.dx, tolerance, "dx alone");
   const Tensor alone_ddown = poisoned({r, k}), alone_dup = poisoned({n, r});
   backend().lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors(down, up, scale)},
                                  {.ddown = alone_ddown, .dups = {alone_dup}, .dy = dy});
-  expect_near(alone_ddown, want.ddown, tolerance, "ddown without dx");
-  expect_near(alone_dup, want.dup, tolerance, "dup without dx");
+  expect_near(alone_ddown, want.ddown, squares.ddown, tolerance, "ddown without dx");
+  expect_near(alone_dup, want.dup, squares.dup, tolerance, "dup without dx");
   backend().lora_backward({.x = x, .lora = factors(down, up, scale)},
                           {.ddown = alone_ddown, .dups = {alone_dup}, .dy = dy});
-  expect_near(alone_ddown, want.ddown, tolerance, "ddown, from x");
-  expect_near(alone_dup, want.dup, tolerance, "dup, from x");
+  expect_near(alone_ddown, want.ddown, squares.ddown, tolerance, "ddown, from x");
+  expect_near(alone_dup, want.dup, squares.dup, tolerance, "dup, from x");
 }
 
 // The inputs of 16-bit activations: extents with and without TMA's alignment, each rank, rows apart, factors in f32 and
@@ -251,11 +243,12 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
     const Layout layout = i % 3 == 2 ? Layout::gapped : Layout::packed;
     const Tensor x = input({m, k}, layout), dy = input({m, n}, layout);
     const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
-    const Results want(cases[i], x, dy, {}, {}, down, up, scale);
+    const Results want(cases[i], x, dy, {}, {}, down, up, scale),
+        squares(cases[i], squared(x), squared(dy), {}, {}, squared(down), squared(up), scale * scale);
     const Tensor ddown = poisoned({r, k}), dup = poisoned({n, r});
     backend().lora_backward({.x = x, .lora = factors(down, up, scale)}, {.ddown = ddown, .dups = {dup}, .dy = dy});
-    expect_near(ddown, want.ddown, tolerance, "ddown");
-    expect_near(dup, want.dup, tolerance, "dup");
+    expect_near(ddown, want.ddown, squares.ddown, tolerance, "ddown");
+    expect_near(dup, want.dup, squares.dup, tolerance, "dup");
     for (int again = 0; again < 3; ++again) {
       const Tensor ddown_again = poisoned({r, k}), dup_again = poisoned({n, r});
       backend().lora_backward({.x = x, .lora = factors(down, up, scale)},
@@ -265,7 +258,7 @@ TEST(LoraBackward, AtTheWidthsOfModels) {
     }
     const Tensor one = poisoned({r, k});
     backend().lora_backward({.x = x, .lora = factors(down, up, scale)}, {.ddown = one, .dups = {View()}, .dy = dy});
-    expect_near(one, want.ddown, tolerance, "ddown alone");
+    expect_near(one, want.ddown, squares.ddown, tolerance, "ddown alone");
   }
 }
 
@@ -286,16 +279,17 @@ TEST(LoraLinear, AdapterAlone) {
     const Tensor x = input({m, k}, layout), before = input({m, n});
     const Tensor down = random({r, k}, Layout::packed, stored), up = random({n, r}, Layout::packed, stored);
     const Tensor y = poisoned({m, n}, layout, dtype), s = poisoned({m, r}, Layout::packed, dtype);
-    const Doubles low = times(by_rows(doubles(x), m, k), by_rows(doubles(down), r, k).transposed());
-    Doubles want = doubles(before);
-    add_product(want.data(), n, by_rows(low, m, r), by_rows(doubles(up), n, r).transposed(), scale);
+    const Extents extents{m, k, n, r};
+    const Results added(extents, x, before, {}, {}, down, up, scale),
+        squares(extents, squared(x), before, {}, {}, squared(down), squared(up), scale * scale);
+    const Doubles want = sum_of(doubles(before), added.y), terms = sum_of(doubles(squared(before)), squares.y);
     backend().copy(y, before);
     backend().lora_linear({.y = y, .s = s, .x = x, .lora = factors(down, up, scale)});
-    expect_near(y, want, tolerance, "y");
-    expect_near(s, low, tolerance, "s");
+    expect_near(y, want, terms, tolerance, "y");
+    expect_near(s, added.s, squares.s, tolerance, "s");
     backend().copy(y, before);
     backend().lora_linear({.y = y, .x = x, .lora = factors(down, up, scale)});
-    expect_near(y, want, tolerance, "y without s");
+    expect_near(y, want, terms, tolerance, "y without s");
   }
 }
 
