@@ -1,14 +1,18 @@
 #include <algorithm>
 
 #include "wick/pipelines/diffusion.h"
-#include "wick/pipelines/sdxl.h"
+
+// Every family, a line each: NAME_family() of pipelines/NAME.cpp. The first one stands for models of none.
+#define WICK_DIFFUSION_FAMILIES(FAMILY) FAMILY(sdxl)
 
 namespace wick {
 
+#define WICK_DECLARED(name) DiffusionFamily name##_family();
+WICK_DIFFUSION_FAMILIES(WICK_DECLARED)
+
 const std::vector<DiffusionFamily>& diffusion_families() {
-  static const std::vector<DiffusionFamily> all = {
-      sdxl_family(),
-  };
+#define WICK_LISTED(name) name##_family(),
+  static const std::vector<DiffusionFamily> all = {WICK_DIFFUSION_FAMILIES(WICK_LISTED)};
   return all;
 }
 

@@ -38,7 +38,8 @@ class Sdxl final : public Diffusion {
   explicit Sdxl(const Checkpoint& model)
       : model_(model),
         config_(SdxlConfig::read(model)),
-        sample_size_(model.component("unet").config().integer_or("sample_size", 128, {1, 2048})) {}
+        sample_size_(model.component("unet").config().integer_or("sample_size", 128, {1, 2048})),
+        zeros_for_none_(model.config().boolean_or("force_zeros_for_empty_prompt", true)) {}
 
   LatentSpace latents() const override {
     const int64_t factor = config_.vae.factor();
@@ -135,6 +136,7 @@ class Sdxl final : public Diffusion {
   Checkpoint model_;
   SdxlConfig config_;
   int64_t sample_size_;
+  bool zeros_for_none_;  // no negative is zeros, unlike the encoders' states for an empty text
   DiffusionOptions options_;
   mutable std::optional<NoiseSchedule> schedule_;
   mutable std::optional<Tokenizers> tokenizers_;
@@ -185,10 +187,8 @@ void Sdxl::drop_encoders() {
   memory().trim();
 }
 
-// Where model_index.json says so, no negative is zeros, unlike the encoders' states for an empty text.
 NamedTensors Sdxl::negative(const std::optional<std::string>& text) const {
-  const bool zeros_for_none = model_.config().boolean_or("force_zeros_for_empty_prompt", true);
-  if (text || !zeros_for_none) return caption(text.value_or(""));
+  if (text || !zeros_for_none_) return caption(text.value_or(""));
   const int64_t length = ids_of("", &Tokenizers::first).dim(1);
   return {{kStates, zeros({1, length, config_.unet.cross_attention_dim}, DType::f32, memory())},
           {kPooled, zeros({1, config_.text_encoder_2.projection}, DType::f32, memory())}};
