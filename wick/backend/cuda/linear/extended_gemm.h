@@ -2,7 +2,6 @@
 // behind it; by whichever way is the fastest for its shape on this device.
 #pragma once
 
-#include <array>
 #include <string>
 #include <string_view>
 
@@ -19,11 +18,12 @@ struct ExtendedGemm {
   static constexpr int kMostGroups = 4;
   struct Group {
     DeviceMatrix f;      // [R of the group, N of the group]
-    int64_t low_at = 0;  // its first column of low
+    int64_t column = 0;  // its first one of y,
+    int64_t low_at = 0;  // and of low
     DeviceMatrix p{};    // [K, R of the group]; not given, low must be there before
   };
   DeviceMatrix y{}, x{}, w{}, low{};
-  std::array<Group, kMostGroups> groups{};
+  Group groups[kMostGroups]{};
   int group_count = 0;  // 0: the plain product
   const float* bias = nullptr;
   DeviceMatrix residual{};  // if there is one: like y, rows 16-byte aligned

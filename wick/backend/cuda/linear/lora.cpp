@@ -173,7 +173,7 @@ void fused_forward(CudaBackend& cuda, const LoraArgs& a, const LoraPlan& plan) {
   const Factor down(cuda, a.lora.down, a.x.dtype);
   const Ups ups(cuda, a.lora, a.x.dtype);
   for (size_t i = 0; i < a.lora.blocks.size(); ++i)
-    g.groups[i] = {ups[i].t(), a.lora.blocks[i].row, low_of(a.lora.blocks[i], down->t())};
+    g.groups[i] = {ups[i].t(), a.lora.blocks[i].column, a.lora.blocks[i].row, low_of(a.lora.blocks[i], down->t())};
   g.residual = *start;
   std::optional<WorkMatrix> low;
   if (plan.low != LowWay::product)

@@ -223,92 +223,55 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
 
 constexpr int kSums = 64, kSumGroups = 4;  // of a block: sums of float4s, and threads that share the parts of each
 
-// Number `index` of the sums of `count` parts each, where a part is `quads` for each thread of a warpgroup. The first
-// group of threads gets them.
-[[maybe_unused]] __device__ __forceinline__ float4 add_parts(const float4* parts, int64_t index, int64_t size,
-                                                             int quads, int count) {
+// A matrix [rows, cols] of sums of `count` parts each, where a part is `quads` float4s for each thread of a warpgroup.
+template <class T>
+struct SumTask {
+  const float4* parts;
+  T* out;
+  int64_t row_step, col_step, rows;
+  int64_t size;  // sums of four
+  int count, quads, cols;
+  float scale;
+};
+template <class T>
+struct SumTasks {
+  SumTask<T> of[PartialGradients::kMost];
+};
+
+// The first group of a block's threads gets the sums, each of rows `row` and `row` + 8, columns `col` and `col` + 1.
+template <class T>
+__global__ void __launch_bounds__(kSums* kSumGroups) sum_kernel(const __grid_constant__ SumTasks<T> tasks) {
+  const SumTask<T>& p = tasks.of[blockIdx.y];
   constexpr int kAtOnce = 4;
   __shared__ float4 others[kSumGroups][kSums];
   const int group = int(threadIdx.x) / kSums;
-  const int64_t step = quads * kPeers;
-  parts += index / step * count * step + index % step;
+  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums, step = p.quads * kPeers;
+  launch_dependents();
+  wait_for_previous();
+  const float4* const parts = p.parts + (index / step * p.count * step + index % step);
   float4 total{};
-  for (int first = group; index < size && first < count; first += kAtOnce * kSumGroups) {
+  for (int first = group; index < p.size && first < p.count; first += kAtOnce * kSumGroups) {
     float4 part[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       part[i] = {};
-      if (first + i * kSumGroups < count) part[i] = __ldcg(parts + (first + i * kSumGroups) * step);
+      if (first + i * kSumGroups < p.count) part[i] = __ldcg(parts + (first + i * kSumGroups) * step);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) add(total, part[i]);
   }
   others[group][threadIdx.x % kSums] = total;
   __syncthreads();
+  if (index >= p.size || group > 0) return;
 #pragma unroll
-  for (int i = 1; i < kSumGroups; ++i) add(total, others[i][threadIdx.x % kSums]);
-  return total;
-}
-
-// Where they belong: rows `row` and `row` + 8, columns `col` and `col` + 1.
-struct SumPlace {
-  int64_t row;
-  int col;
-  __device__ __forceinline__ SumPlace(int64_t index, int quads) {
-    const int peer = int(index % kPeers);
-    row = index / kPeers / quads * kTile + peer / 32 * 16 + peer % 32 / 4;
-    col = int(index / kPeers % quads) * 8 + peer % 4 * 2;
-  }
-};
-
-template <class T>
-struct LowTask {
-  const float4* parts;
-  T* out;
-  int64_t ld, size, rows;  // size: sums of four
-  int slices, quads, cols;
-  float scale;
-};
-
-template <class T>
-__global__ void __launch_bounds__(kSums* kSumGroups) low_kernel(const __grid_constant__ LowTask<T> p) {
-  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums;
-  launch_dependents();
-  wait_for_previous();
-  const float4 sum = add_parts(p.parts, index, p.size, p.quads, p.slices);
-  if (index >= p.size || threadIdx.x >= kSums) return;
-  const float total[4] = {sum.x, sum.y, sum.z, sum.w};
-  const SumPlace place(index, p.quads);
+  for (int i = 1; i < kSumGroups; ++i) add(total, others[i][threadIdx.x]);
+  const float sums[4] = {total.x, total.y, total.z, total.w};
+  const int peer = int(index % kPeers), col = int(index / kPeers % p.quads) * 8 + peer % 4 * 2;
+  const int64_t row = index / kPeers / p.quads * kTile + peer / 32 * 16 + peer % 32 / 4;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    if (place.row + i / 2 * 8 < p.rows && place.col + i % 2 < p.cols)
-      p.out[(place.row + i / 2 * 8) * p.ld + place.col + i % 2] = from_float<T>(p.scale * total[i]);
-}
-
-struct GradientTask {
-  const float4* parts;
-  float* out;
-  int64_t col_step, rank_step, size;
-  int shares, quads, cols, rank;
-  float scale;
-};
-struct GradientTasks {
-  GradientTask of[PartialGradients::kMost];
-};
-
-__global__ void __launch_bounds__(kSums* kSumGroups) gradient_kernel(const __grid_constant__ GradientTasks tasks) {
-  const GradientTask& p = tasks.of[blockIdx.y];
-  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums;
-  launch_dependents();
-  wait_for_previous();
-  const float4 sum = add_parts(p.parts, index, p.size, p.quads, p.shares);
-  if (index >= p.size || threadIdx.x >= kSums) return;
-  const float total[4] = {sum.x, sum.y, sum.z, sum.w};
-  const SumPlace place(index, p.quads);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (place.row + i / 2 * 8 < p.cols && place.col + i % 2 < p.rank)
-      p.out[(place.row + i / 2 * 8) * p.col_step + (place.col + i % 2) * p.rank_step] = p.scale * total[i];
+    if (row + i / 2 * 8 < p.rows && col + i % 2 < p.cols)
+      p.out[(row + i / 2 * 8) * p.row_step + (col + i % 2) * p.col_step] = from_float<T>(p.scale * sums[i]);
 }
 
 // ---- launches
@@ -336,14 +299,27 @@ PassPlan plan_pass(int blocks, int row_tiles, int chunks, int most_chunks, int r
 PassPlan plan_behind(int row_tiles, int chunks) { return {ceil_div(chunks, 2), ceil_div(row_tiles, 8)}; }
 
 template <class T>
-void add_slices(CudaBackend& cuda, const Projection& p, const PassShape& shape, int quads) {
-  const LowTask<T> task{shape.parts, static_cast<T*>(p.out.data),
-                        p.out.ld,    int64_t(shape.row_tiles) * quads * kPeers,
-                        p.x.rows,    shape.slices,
-                        quads,       int(p.out.cols),
-                        p.scale};
-  launch("LoRA low", cuda.stream(), {dim3(unsigned(ceil_div(task.size, kSums))), dim3(kSums * kSumGroups), 0, 1, true},
-         low_kernel<T>, task);
+SumTask<T> sum_task(const float4* parts, int count, int ranks, const DeviceMatrix& out, int64_t rows, float scale) {
+  const int quads = ranks / 8;
+  return {parts,
+          static_cast<T*>(out.data),
+          out.transposed ? 1 : out.ld,
+          out.transposed ? out.ld : 1,
+          rows,
+          ceil_div(rows, kTile) * quads * kPeers,
+          count,
+          quads,
+          int(out.cols),
+          scale};
+}
+
+template <class T>
+void add_up(CudaBackend& cuda, const char* name, const SumTasks<T>& tasks, int count) {
+  int64_t most = 0;
+  for (int i = 0; i < count; ++i) most = std::max(most, tasks.of[i].size);
+  launch(name, cuda.stream(),
+         {dim3(unsigned(ceil_div(most, kSums)), unsigned(count)), dim3(kSums * kSumGroups), 0, 1, true}, sum_kernel<T>,
+         tasks);
 }
 
 template <class T, int kRank, bool kProject>
@@ -373,14 +349,15 @@ void launch_pass(CudaBackend& cuda, const Projection* p, const FactorGradient& g
          {dim3(unsigned(shape.slices * shape.shares)), dim3(kThreads),
           size_t(P::kStages * kTileBytes + P::kLow + P::kFactors + 1024), 1, true},
          stream_kernel<T, kRank, kProject>, maps, shape);
-  if constexpr (kProject) add_slices<T>(cuda, *p, shape, kRank / 8);
+  if constexpr (kProject)
+    add_up<T>(cuda, "LoRA low", {{sum_task<T>(shape.parts, shape.slices, kRank, p->out, p->x.rows, p->scale)}}, 1);
 }
 
 }  // namespace
 
 float4* PartialGradients::add(const FactorGradient& g, int shares, int ranks) {
-  Part& part = parts_[size_t(count_++)];
   const int64_t chunks = ceil_div(g.x.cols, kTile);
+  Part& part = parts_[size_t(count_++)];
   part.memory.emplace(cuda_, size_t(shares * chunks * kTile * ranks) * sizeof(float));
   part.gradient = g;
   part.shares = shares;
@@ -390,25 +367,12 @@ float4* PartialGradients::add(const FactorGradient& g, int shares, int ranks) {
 
 void PartialGradients::finish() {
   if (count_ == 0) return;
-  GradientTasks tasks{};
-  int64_t most = 0;
+  SumTasks<float> tasks{};
   for (int i = 0; i < count_; ++i) {
     const auto& [memory, g, shares, ranks] = parts_[size_t(i)];
-    tasks.of[i] = {memory->as<const float4>(),
-                   static_cast<float*>(g.out.data),
-                   g.out.transposed ? 1 : g.out.ld,
-                   g.out.transposed ? g.out.ld : 1,
-                   ceil_div(g.x.cols, kTile) * ranks / 8 * kPeers,
-                   shares,
-                   ranks / 8,
-                   int(g.x.cols),
-                   int(g.out.cols),
-                   g.scale};
-    most = std::max(most, tasks.of[i].size);
+    tasks.of[i] = sum_task<float>(memory->as<const float4>(), shares, ranks, g.out, g.x.cols, g.scale);
   }
-  launch("LoRA gradients", cuda_.stream(),
-         {dim3(unsigned(ceil_div(most, kSums)), unsigned(count_)), dim3(kSums * kSumGroups), 0, 1, true},
-         gradient_kernel, tasks);
+  add_up(cuda_, "LoRA gradients", tasks, count_);
 }
 
 bool stream_fits(const Gpu& gpu, const DeviceMatrix& x, int64_t rank) {

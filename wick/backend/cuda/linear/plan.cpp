@@ -41,7 +41,7 @@ bool gated_fits(const Gpu& gpu, const LinearCall& l) {
   const int64_t beyond = ceil_div(l.x.rows, kTile) * kTile - l.x.rows;
   const auto weight = is_block(l.w.dtype) ? std::nullopt : as_matrix(l.w);
   return l.gated && weight && beyond <= l.x.rows / 7 &&
-         gemm_sm90_fits(gpu, {.y = l.y, .x = l.x, .w = weight->t(), .gated = true});
+         gemm_sm90_fits(gpu, ExtendedGemm{.y = l.y, .x = l.x, .w = weight->t(), .gated = true});
 }
 
 bool can_go(const Gpu& gpu, const LinearCall& l, LinearWay way) {
@@ -144,7 +144,7 @@ std::optional<ExtendedGemm> forward_product(const Gpu& gpu, const LoraArgs& a) {
   for (const LoraBlock& block : a.lora.blocks) {
     const DeviceMatrix up = factor_layout(block.up, a.x.dtype);
     if (up.transposed) return {};
-    g.groups[size_t(g.group_count++)] = {up.t(), block.row, down.t().col_range(block.row, up.cols)};
+    g.groups[g.group_count++] = {up.t(), block.column, block.row, down.t().col_range(block.row, up.cols)};
   }
   g.s = *s;
   g.low_scale = a.lora.blocks.front().scale;
@@ -195,7 +195,7 @@ std::optional<ExtendedGemm> backward_product(const Gpu& gpu, const LoraArgs& a, 
   const DeviceMatrix down = factor_layout(a.lora.down, dtype);
   const auto lies_transposed = [&](const LoraBlock& b) { return factor_layout(b.up, dtype).transposed; };
   if (down.transposed || std::any_of(a.lora.blocks.begin(), a.lora.blocks.end(), lies_transposed)) return {};
-  product.groups[size_t(product.group_count++)] = {down};
+  product.groups[product.group_count++] = {down};
   product.low = copied(dtype, dy->rows, padded(down.rows));
   if (g.ddown) product.s = product.low;
   product.s_scale = product.low_scale = a.lora.blocks.front().scale;
