@@ -417,41 +417,40 @@ int split(const CudaBackend& cuda, int64_t units, int64_t steps, int64_t least, 
 }
 
 template <class T, class F, int kRank, int kRowWarps, int kFragments>
-void launch_project(CudaBackend& cuda, const Projection* projections, int count, int64_t depth) {
+void launch_project(CudaBackend& cuda, std::span<const Projection> projections, int64_t depth) {
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
   Projections all{{}, ceil_div(int(projections[0].f.cols), kRank)};
-  std::copy_n(projections, count, all.of);
-  const int64_t panels = ceil_div(projections[0].x.rows, Kernel::kRows);
-  const int cluster =
-      split(cuda, panels * count * all.rank_tiles, ceil_div(depth, Kernel::kDepth), 2, 4, 2 * cuda.multiprocessors());
+  std::copy(projections.begin(), projections.end(), all.of);
+  const int64_t count = int64_t(projections.size()) * all.rank_tiles,
+                panels = ceil_div(projections[0].x.rows, Kernel::kRows);
+  const int cluster = split(cuda, panels * count, ceil_div(depth, Kernel::kDepth), 2, 4, 2 * cuda.multiprocessors());
   launch("project", cuda.stream(),
-         {dim3(unsigned(cluster), unsigned(panels), unsigned(count * all.rank_tiles)), dim3(kThreads),
-          Kernel::kSharedBytes, cluster},
+         {dim3(unsigned(cluster), unsigned(panels), unsigned(count)), dim3(kThreads), Kernel::kSharedBytes, cluster},
          project_kernel<T, F, kRank, kRowWarps, kFragments>, all, cluster);
 }
 
 template <class T, class F>
-void project_as(CudaBackend& cuda, const Projection* projections, int count) {
+void project_as(CudaBackend& cuda, std::span<const Projection> projections) {
   int64_t depth = 0;
-  for (int i = 0; i < count; ++i) depth = std::max(depth, projections[i].x.cols);
+  for (const Projection& p : projections) depth = std::max(depth, p.x.cols);
   // Measured on an H100: panels of 32 rows for few rows, and where a panel's reduction is short; else of 128.
   constexpr int64_t kFewRows = 512, kShort = 1024;
   with_rank_tile(projections[0].f.cols, [&](auto rank) {
     if (projections[0].x.rows <= kFewRows || depth <= kShort)
-      launch_project<T, F, rank, 2, 1>(cuda, projections, count, depth);
+      launch_project<T, F, rank, 2, 1>(cuda, projections, depth);
     else
-      launch_project<T, F, rank, 4, 2>(cuda, projections, count, depth);
+      launch_project<T, F, rank, 4, 2>(cuda, projections, depth);
   });
 }
 
 template <class T, int kRank, int kColWarps, int kFragments>
-void launch_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows) {
+void launch_gradients(CudaBackend& cuda, std::span<const FactorGradient> gradients, Follows follows) {
   using Kernel = GradientKernel<kRank, kColWarps, kFragments>;
   Gradients all{};
-  std::copy_n(gradients, count, all.of);
+  std::copy(gradients.begin(), gradients.end(), all.of);
   const int rank_tiles = ceil_div(int(gradients[0].out.cols), kRank);
   int64_t tiles = 0;
-  for (int i = 0; i < count; ++i) tiles += Kernel::tiles(gradients[i]);
+  for (const FactorGradient& g : gradients) tiles += Kernel::tiles(g);
   const int cluster =
       split(cuda, tiles * rank_tiles, ceil_div(gradients[0].x.rows, kDepth), 4, kMaxCluster, cuda.multiprocessors());
   launch("factor gradients", cuda.stream(),
@@ -461,15 +460,15 @@ void launch_gradients(CudaBackend& cuda, const FactorGradient* gradients, int co
 }
 
 template <class T>
-void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows) {
+void gradients_as(CudaBackend& cuda, std::span<const FactorGradient> gradients, Follows follows) {
   int64_t cols = 0;
-  for (int i = 0; i < count; ++i) cols += gradients[i].x.cols;
+  for (const FactorGradient& g : gradients) cols += g.x.cols;
   const bool large = gradients[0].x.rows >= 1024 && cols >= 4096;
   with_rank_tile(gradients[0].out.cols, [&](auto rank) {
     if (large)
-      launch_gradients<T, rank, 4, 2>(cuda, gradients, count, follows);
+      launch_gradients<T, rank, 4, 2>(cuda, gradients, follows);
     else
-      launch_gradients<T, rank, 4, 1>(cuda, gradients, count, follows);
+      launch_gradients<T, rank, 4, 1>(cuda, gradients, follows);
   });
 }
 
@@ -480,15 +479,15 @@ bool factors_fit(const Gpu& gpu, const DeviceMatrix& x) {
          aligned(x.data);
 }
 
-void project(CudaBackend& cuda, const Projection* projections, int count) {
+void project(CudaBackend& cuda, std::span<const Projection> projections) {
   dispatch_16bit(projections[0].x.dtype, [&]<class T>(Type<T>) {
-    projections[0].f.dtype == DType::f32 ? project_as<T, float>(cuda, projections, count)
-                                         : project_as<T, T>(cuda, projections, count);
+    projections[0].f.dtype == DType::f32 ? project_as<T, float>(cuda, projections)
+                                         : project_as<T, T>(cuda, projections);
   });
 }
 
-void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows) {
-  dispatch_16bit(gradients[0].x.dtype, [&]<class T>(Type<T>) { gradients_as<T>(cuda, gradients, count, follows); });
+void factor_gradients(CudaBackend& cuda, std::span<const FactorGradient> gradients, Follows follows) {
+  dispatch_16bit(gradients[0].x.dtype, [&]<class T>(Type<T>) { gradients_as<T>(cuda, gradients, follows); });
 }
 
 }  // namespace wick

@@ -1,6 +1,8 @@
 // The thin products of the LoRA linear: one side is the rank. Tensor cores through mma.sync, f32 sums, no atomics.
 #pragma once
 
+#include <span>
+
 #include "wick/backend/cuda/runtime/matrix.h"
 
 namespace wick {
@@ -26,10 +28,10 @@ bool factors_fit(const Gpu& gpu, const DeviceMatrix& x);
 
 // Layers that share their input go together, at most kMostLayers, with the same M and R and dtypes.
 constexpr int kMostLayers = 4;
-void project(CudaBackend& cuda, const Projection* projections, int count);
+void project(CudaBackend& cuda, std::span<const Projection> projections);
 // Which kernel precedes this one in the stream, for programmatic dependent launch: behind a `projection` s must be
 // awaited; behind a `product` s is already complete, and only the end has to be awaited.
 enum class Follows { other, projection, product };
-void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows);  // two a layer
+void factor_gradients(CudaBackend& cuda, std::span<const FactorGradient> gradients, Follows follows);  // two a layer
 
 }  // namespace wick

@@ -18,8 +18,6 @@ namespace {
 // Where copies will lie: aligned, and not to be read.
 void* const kCopied = reinterpret_cast<void*>(uintptr_t{1} << 20);
 
-constexpr int64_t padded(int64_t rank) { return (rank + 7) / 8 * 8; }
-
 bool rows_aligned(const DeviceMatrix& m) {
   const int64_t elements = 16 / int64_t(size_of(m.dtype));
   return m.ld % elements == 0 && (m.transposed ? m.rows : m.cols) % elements == 0 && aligned(m.data);
@@ -95,13 +93,14 @@ bool prefers_passes(const Gpu& gpu, const DeviceMatrix& dy, const DeviceMatrix& 
 }
 
 bool is_wanted(const View& v) { return bool(v); }
-bool any_wanted(const std::vector<View>& views) { return std::any_of(views.begin(), views.end(), is_wanted); }
 
 std::string_view name_of(LowWay way) {
   constexpr std::string_view kNames[] = {"in the product", "by a projection", "by a pass", "by cuBLASLt"};
   return kNames[size_t(way)];
 }
 }  // namespace
+
+bool any_wanted(const std::vector<View>& views) { return std::any_of(views.begin(), views.end(), is_wanted); }
 
 bool lies_ready(const View& factor, DType dtype) {
   const auto matrix = as_matrix(factor);
