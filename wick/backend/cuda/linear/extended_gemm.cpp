@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "wick/backend/cuda/linear/gemm_sm80.h"
-#include "wick/backend/cuda/linear/gemm_sm90.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/ways.h"

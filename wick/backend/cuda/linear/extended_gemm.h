@@ -69,4 +69,24 @@ ProductPlan plan_extended_gemm(const Gpu& gpu, const ExtendedGemm& g);
 // Unless the plan makes low, it is written by the launch before this one; everything else was there before that.
 void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, const ProductPlan& plan);
 
+// ---- its ways
+
+// On wgmma, with the rank appended to the reduction: 9.0. Whether the kernel is there and TMA can read these: w, p and
+// f laid out alike, rows 16-byte aligned.
+bool gemm_sm90_fits(const Gpu& gpu, const ExtendedGemm& g);
+// The fastest by a count of cycles. WICK_CUDA_WAY=sm90:SLICE/PARTS/CONSUMERS/WIDE/WIDE_TILES/NARROW, or sm90:SLICE,
+// forces one where it can be.
+GemmPlan plan_gemm_sm90(const Gpu& gpu, const ExtendedGemm& g);
+void gemm_sm90(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan);
+
+// On mma.sync: from 8.0 on. Whether the kernel is there and can read these: w and f laid out alike, rows 16-byte
+// aligned. Where there are several groups, their columns and their ranks are multiples of 8.
+bool gemm_sm80_fits(const Gpu& gpu, const ExtendedGemm& g);
+struct MmaPlan {  // the tile that is expected to be fastest, and its time
+  MmaTile tile;
+  double microseconds;
+};
+MmaPlan plan_gemm_sm80(const Gpu& gpu, const ExtendedGemm& g);
+void gemm_sm80(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile);
+
 }  // namespace wick

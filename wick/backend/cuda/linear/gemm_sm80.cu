@@ -4,7 +4,7 @@
 //
 // A tile lies in shared memory as in global memory, its 16-byte chunks swizzled: the eight rows that ldmatrix reads at
 // once lie in different banks.
-#include "wick/backend/cuda/linear/gemm_sm80.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
 
 #include <algorithm>
 #include <limits>

@@ -13,7 +13,7 @@
 //
 // The columns are cut into tiles of one width and, at their end, of a narrower one, so that the last round of blocks
 // is short (plan_gemm_sm90).
-#include "wick/backend/cuda/linear/gemm_sm90.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/ring.cuh"
 #include "wick/backend/cuda/device/wgmma.cuh"
-#include "wick/backend/cuda/linear/lora_rank.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 #include "wick/backend/cuda/runtime/tensor_map.h"

@@ -4,8 +4,8 @@
 #include <array>
 
 #include "wick/backend/cuda/linear/blocks.h"
-#include "wick/backend/cuda/linear/gemm_sm90.h"
-#include "wick/backend/cuda/linear/lora.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
+#include "wick/backend/cuda/linear/few_rows.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/ways.h"

@@ -1,15 +1,13 @@
 // The LoRA linear (Hu et al., 2021): y = x w^T + bias + residual, and each block of y's columns has its scale * s up^T
 // added, with s = dropout(x) down^T.
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
-#include "wick/backend/cuda/linear/lora.h"
+#include "wick/backend/cuda/linear/few_rows.h"
 
 #include <fmt/format.h>
 
 #include <deque>
 
-#include "wick/backend/cuda/linear/lora_factors.h"
-#include "wick/backend/cuda/linear/lora_few_rows.h"
-#include "wick/backend/cuda/linear/lora_pass_sm90.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/ways.h"

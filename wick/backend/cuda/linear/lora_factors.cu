@@ -1,4 +1,4 @@
-#include "wick/backend/cuda/linear/lora_factors.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 
 #include <algorithm>
 
@@ -7,7 +7,6 @@
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/device/ring.cuh"
 #include "wick/backend/cuda/device/tile_copy.cuh"
-#include "wick/backend/cuda/linear/lora_rank.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 

@@ -3,7 +3,7 @@
 // it, so each thread takes neighbouring elements along it, 16 bytes at a time.
 //
 // Blocks of a cluster share the reduction of x down^T or dy up; they add their parts in each other's shared memory.
-#include "wick/backend/cuda/linear/lora_few_rows.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 
 #include <algorithm>
 
@@ -12,7 +12,6 @@
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/mma.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
-#include "wick/backend/cuda/linear/lora_rank.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 

@@ -5,7 +5,7 @@
 //
 // The slices' parts of x f, and the shares' parts of x^T s (split-K), are added up by kernels of their own, in a fixed
 // order. Such parts lie in memory as they lay in registers.
-#include "wick/backend/cuda/linear/lora_pass_sm90.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 
 #include <algorithm>
 #include <limits>
@@ -15,7 +15,6 @@
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/device/ring.cuh"
 #include "wick/backend/cuda/device/wgmma.cuh"
-#include "wick/backend/cuda/linear/lora_rank.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 #include "wick/backend/cuda/runtime/tensor_map.h"

@@ -5,11 +5,8 @@
 #include <algorithm>
 
 #include "wick/backend/cuda/device/integers.h"
-#include "wick/backend/cuda/linear/gemm_sm80.h"
-#include "wick/backend/cuda/linear/gemm_sm90.h"
-#include "wick/backend/cuda/linear/lora_factors.h"
-#include "wick/backend/cuda/linear/lora_few_rows.h"
-#include "wick/backend/cuda/linear/lora_pass_sm90.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 #include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {

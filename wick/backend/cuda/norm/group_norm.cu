@@ -520,7 +520,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const TilePlace at(t, N);
   input_gradient<kSilu, false>(dx, call, t, at, shared, [] {
     wait_for_previous();
-    launch_dependents();  // now: finish_channels takes the sums for written
+    launch_dependents();  // now: finish_affine takes the sums for written
   });
 }
 
@@ -538,7 +538,7 @@ __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
   sum_gradients<kSilu, true>(call, t, at, shared.first);
   input_gradient<kSilu, true>(dx, call, t, at, shared.second, [] {
     cooperative_groups::this_grid().sync();
-    launch_dependents();  // now: finish_channels takes the sums for written
+    launch_dependents();  // now: finish_affine takes the sums for written
   });
 }
 
@@ -659,7 +659,8 @@ void CudaBackend::group_norm_backward(const GroupNormArgs& a, const NormGradient
           launch("group_input_gradient", stream_, phase, group_input_gradient<T, N, activated.value>, output.rows<T>(),
                  call, t);
       }
-      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t, bool(g.dx));
+      if (sums)
+        finish_gradients<float>(*this, {dweight.as<float>(), dbias.as<float>(), {}, {}}, sums, {}, t, bool(g.dx));
     });
   });
   output.finish();

@@ -7,15 +7,6 @@
 namespace wick {
 namespace {
 
-// The affine map behind the normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image.
-// Pointers may be null.
-template <class T>
-struct RowAffine {
-  const float *w, *b;
-  RowsOf<const T> scale, shift;
-  int64_t image_rows;
-};
-
 template <int N, class V>
 __device__ __forceinline__ void add(float (&x)[N], const V* what, int first) {
   float summand[N];
@@ -28,7 +19,7 @@ __device__ __forceinline__ void add(float (&x)[N], const V* what, int first) {
 template <class T>
 class AffineOf {
  public:
-  __device__ __forceinline__ AffineOf(const RowAffine<T>& a, int64_t row) : w_(a.w), b_(a.b) {
+  __device__ __forceinline__ AffineOf(const NormAffine<T>& a, int64_t row) : w_(a.w), b_(a.b) {
     const int64_t image = a.scale.data || a.shift.data ? row / a.image_rows : 0;
     scale_ = a.scale.data ? a.scale[image] : nullptr;
     shift_ = a.shift.data ? a.shift[image] : nullptr;
@@ -82,7 +73,7 @@ __device__ __forceinline__ void wait_for_row(const T* const (&rows)[Count], int 
 // Without `centred` the mean counts as 0.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
-    row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const RowAffine<T> a, int64_t rows,
+    row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const NormAffine<T> a, int64_t rows,
              int width, float eps, bool centred) {
   const int64_t row = this_row(rows);
   launch_dependents();
@@ -170,7 +161,7 @@ constexpr int kGradientPacks = 3;
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     row_norm_gradient(const RowsOf<T> dx, const RowsOf<const T> dy, const RowsOf<const T> x,
-                      const RowsOf<const T> residual, const RowAffine<T> a, const float* mean, const float* rstd,
+                      const RowsOf<const T> residual, const NormAffine<T> a, const float* mean, const float* rstd,
                       int64_t rows, int width, bool beside) {
   const int64_t row = this_row(rows);
   const T* const more = residual.data ? residual[row] : nullptr;
@@ -250,69 +241,22 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
                                                                                         sums.totals[1][channel]};
 }
 
-template <class T>
-struct AffineGradients {
-  float *dw, *db;
-  RowsOf<T> dscale, dshift;
-};
-
-// All gradients of a modulated norm from the sums of each image's chunks.
-template <class T>
-__global__ void __launch_bounds__(kFinishColumns* kFinishRows)
-    finish_modulated(const AffineGradients<T> out, const ChannelSums* sums, const RowAffine<T> a, const Tiling t) {
-  __shared__ double partial[2][kFinishRows][kFinishColumns];
-  launch_dependents();
-  wait_for_previous();
-  const int column = int(threadIdx.x), row = int(threadIdx.y), channel = int(blockIdx.x) * kFinishColumns + column;
-  const bool inside = channel < t.channels;
-  const float w = inside && a.w ? a.w[channel] : 1, b = inside && a.b ? a.b[channel] : 0;
-  double dw = 0, db = 0;
-  for (int64_t image = 0; image < t.images; ++image) {
-    double plain = 0, scaled = 0;
-    for (int64_t i = row; inside && i < t.chunks; i += kFinishRows) {
-      const ChannelSums s = sums[(image * t.chunks + i) * t.channels + channel];
-      plain += double(s.plain);
-      scaled += double(s.scaled);
-    }
-    partial[0][row][column] = plain;
-    partial[1][row][column] = scaled;
-    __syncthreads();
-    if (row == 0 && inside) {
-      for (int r = 1; r < kFinishRows; ++r) {
-        plain += partial[0][r][column];
-        scaled += partial[1][r][column];
-      }
-      const double factor = a.scale.data ? 1 + double(to_float(a.scale[image][channel])) : 1;
-      dw += factor * scaled;
-      db += factor * plain;
-      if (out.dscale.data) out.dscale[image][channel] = from_float<T>(float(w * scaled + b * plain));
-      if (out.dshift.data) out.dshift[image][channel] = from_float<T>(float(plain));
-    }
-    __syncthreads();
-  }
-  if (row > 0 || !inside) return;
-  if (out.dw) out.dw[channel] = float(dw);
-  if (out.db) out.db[channel] = float(db);
-}
-
 // The inputs of the affine map, brought into the layout and dtype that kernels want. Without a modulation all rows are
 // one image.
 struct AffineInput {
-  bool modulated;
   int64_t images, image_rows;
   DenseInput w, b;
   RowInput scale, shift;
 
   AffineInput(CudaBackend& cuda, const NormArgs& a, DType dtype)
-      : modulated(a.m.scale || a.m.shift),
-        images(modulated ? a.x.dim(0) : 1),
+      : images(a.m.scale || a.m.shift ? a.x.dim(0) : 1),
         image_rows(a.x.numel() / a.x.dim(-1) / images),
         w(cuda, a.w, DType::f32),
         b(cuda, a.b, DType::f32),
         scale(cuda, a.m.scale, dtype),
         shift(cuda, a.m.shift, dtype) {}
   template <class T>
-  RowAffine<T> of() const {
+  NormAffine<T> of() const {
     return {w.as<float>(), b.as<float>(), scale.rows<const T>(), shift.rows<const T>(), image_rows};
   }
   bool packs() const { return aligned(w.view().data) && aligned(b.view().data) && scale.packs() && shift.packs(); }
@@ -371,13 +315,8 @@ void backward(CudaBackend& cuda, const NormArgs& a, const NormGradients& g) {
       launch("row_gradient_sums", cuda.stream(), overlapped(cuda, t.blocks(), t.threads()), row_gradient_sums<T, N>,
              sums.as<ChannelSums>(), gradient.rows<const T>(), input.rows<const T>(), means.as<float>(),
              rstds.as<float>(), t);
-      if (affine.modulated) {
-        const AffineGradients<T> gradients{dweight.as<float>(), dbias.as<float>(), dscale.rows<T>(), dshift.rows<T>()};
-        launch("finish_modulated", cuda.stream(), overlapped(cuda, finish_blocks(t), dim3(kFinishColumns, kFinishRows)),
-               finish_modulated<T>, gradients, sums.as<ChannelSums>(), affine.of<T>(), t);
-      } else {
-        finish_channel_sums(cuda, {dweight.as<float>(), dbias.as<float>()}, sums.as<ChannelSums>(), t);
-      }
+      const AffineGradients<T> gradients{dweight.as<float>(), dbias.as<float>(), dscale.rows<T>(), dshift.rows<T>()};
+      finish_gradients(cuda, gradients, sums.as<ChannelSums>(), affine.of<T>(), t);
     }
     if (!g.dx) return;
     const dim3 threads = row_threads(width / N, kGradientPacks);
