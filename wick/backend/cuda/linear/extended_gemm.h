@@ -51,7 +51,6 @@ enum class ProductWay {
   mma,       // gemm_sm80.cu
   composed,  // cuBLASLt's product, and another for each group that adds to it
 };
-inline constexpr std::string_view kProductWays[] = {"wgmma", "mma", "composed"};
 
 struct ProductPlan {
   ProductWay way;

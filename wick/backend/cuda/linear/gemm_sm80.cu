@@ -232,13 +232,6 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
 
 // ---- launches
 
-template <class T, class Tile>
-void launch_tiles(CudaBackend& cuda, const ExtendedGemm& g) {
-  const int tiles = tiles_of(g.y.rows, Tile::kRows) * tiles_of(g.y.cols, Tile::kCols);
-  launch("extended product", cuda.stream(), {dim3(unsigned(tiles)), dim3(Tile::kThreads), Tile::kSharedBytes},
-         g.w.transposed ? mma_gemm_kernel<T, Tile, false> : mma_gemm_kernel<T, Tile, true>, g);
-}
-
 // Microseconds, measured on an H100: of 32 steps along the reduction where blocks share an SM, of those of a block
 // alone, and of a tile's start and end.
 struct TileCost {
@@ -305,7 +298,12 @@ MmaPlan plan_gemm_sm80(const Gpu& gpu, const ExtendedGemm& g) {
 
 void gemm_sm80(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile) {
   with_tiling(tile, [&](auto tiling, const TileCost&) {
-    dispatch_16bit(g.y.dtype, [&]<class T>(Type<T>) { launch_tiles<T, decltype(tiling)>(cuda, g); });
+    using Tile = decltype(tiling);
+    const int tiles = tiles_of(g.y.rows, Tile::kRows) * tiles_of(g.y.cols, Tile::kCols);
+    dispatch_16bit(g.y.dtype, [&]<class T>(Type<T>) {
+      launch("extended product", cuda.stream(), {dim3(unsigned(tiles)), dim3(Tile::kThreads), Tile::kSharedBytes},
+             g.w.transposed ? mma_gemm_kernel<T, Tile, false> : mma_gemm_kernel<T, Tile, true>, g);
+    });
   });
 }
 

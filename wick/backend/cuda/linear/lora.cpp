@@ -28,13 +28,9 @@ class WorkMatrix {
   DeviceMatrix matrix_;
 };
 
-void zero(CudaBackend& cuda, const View& v) {
+void zero(CudaBackend& cuda, const View& v, const std::vector<View>& more = {}) {
   if (v && v.numel() > 0) cuda.fill(v, 0);
-}
-
-void zero_all(CudaBackend& cuda, const View& ddown, const std::vector<View>& dups) {
-  zero(cuda, ddown);
-  for (const View& dup : dups) zero(cuda, dup);
+  for (const View& other : more) zero(cuda, other);
 }
 
 // dropout(x) to read: x itself where nothing is dropped.
@@ -132,17 +128,12 @@ class Factor {
   DeviceMatrix matrix_;
 };
 
-// The ups as the kernels read them.
-class Ups {
- public:
-  Ups(CudaBackend& cuda, const LoraFactors& lora, DType dtype) {
-    for (const LoraBlock& block : lora.blocks) factors_.emplace_back(cuda, block.up, dtype);
-  }
-  const DeviceMatrix& operator[](size_t g) const { return *factors_[g]; }
-
- private:
-  std::deque<Factor> factors_;  // they stay where they are
-};
+// The ups as the kernels read them; they stay where they are.
+std::deque<Factor> ups_of(CudaBackend& cuda, const LoraFactors& lora, DType dtype) {
+  std::deque<Factor> ups;
+  for (const LoraBlock& block : lora.blocks) ups.emplace_back(cuda, block.up, dtype);
+  return ups;
+}
 
 // The low of an extended product, scale * x down^T; s, if wanted, gets x down^T, and may then be low itself.
 DeviceMatrix make_low(CudaBackend& cuda, LowWay way, const WorkMatrix& own, const DeviceMatrix& s,
@@ -169,9 +160,9 @@ void fused_forward(CudaBackend& cuda, const LoraArgs& a, const LoraPlan& plan) {
   ExtendedGemm g = *forward_product(cuda, a);
   const MatrixInput start(cuda, a.residual, a.x.dtype);
   const Factor down(cuda, a.lora.down, a.x.dtype);
-  const Ups ups(cuda, a.lora, a.x.dtype);
+  const std::deque<Factor> ups = ups_of(cuda, a.lora, a.x.dtype);
   for (size_t i = 0; i < a.lora.blocks.size(); ++i)
-    g.groups[i] = {ups[i].t(), a.lora.blocks[i].column, a.lora.blocks[i].row, low_of(a.lora.blocks[i], down->t())};
+    g.groups[i] = {ups[i]->t(), a.lora.blocks[i].column, a.lora.blocks[i].row, low_of(a.lora.blocks[i], down->t())};
   g.residual = *start;
   std::optional<WorkMatrix> low;
   if (plan.low != LowWay::product)
@@ -235,22 +226,26 @@ void fused_backward(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g
   const DeviceMatrix x = g.ddown ? *as_rows(a.x) : DeviceMatrix{},
                      s = any_wanted(g.dups) ? *as_rows(a.s) : DeviceMatrix{};
   const Factor down(cuda, a.lora.down, dy.dtype);
-  const Ups ups(cuda, a.lora, dy.dtype);
+  const std::deque<Factor> ups = ups_of(cuda, a.lora, dy.dtype);
   const WorkMatrix ds(cuda, dy.dtype, dy.rows, padded(down->rows));
   const GradientOutputs out(cuda, g);
   PartialGradients passes(cuda);
 
   std::vector<Projection> projections;  // a block's ds = scale * dy up
   for (size_t i = 0; i < blocks.size(); ++i)
-    projections.push_back(
-        {blocks.size() == 1 ? *ds : low_of(blocks[i], *ds), outputs_of(blocks[i], dy), ups[i], blocks[i].scale, {}, 1});
+    projections.push_back({blocks.size() == 1 ? *ds : low_of(blocks[i], *ds),
+                           outputs_of(blocks[i], dy),
+                           *ups[i],
+                           blocks[i].scale,
+                           {},
+                           1});
   if (plan.ds == LowWay::cublaslt) compose_ds(cuda, *ds, dy, a.lora);
   if (plan.ds == LowWay::projection) project(cuda, projections);
   for (size_t i = 0; i < blocks.size() && plan.ds == LowWay::pass; ++i)
     stream(cuda, &projections[i], up_gradient(*out.ups[i], blocks[i], dy, s), passes, Follows::other);
 
   if (g.dx) {
-    product.groups[0] = {.f = *down, .p = plan.ds == LowWay::product ? ups[0] : DeviceMatrix{}};
+    product.groups[0] = {.f = *down, .p = plan.ds == LowWay::product ? *ups[0] : DeviceMatrix{}};
     if (g.ddown) product.s = *ds;
     product.low = *ds;
     extended_gemm(cuda, product, plan.dx);
@@ -307,11 +302,11 @@ bool lora_few_rows(CudaBackend& cuda, const LoraArgs& a, bool gated) {
   if (!call) return false;
   if (gated && explains()) explain(told("gated LoRA", a.y, a), "few_rows");
   std::optional<Factor> down;
-  std::optional<Ups> ups;
+  std::deque<Factor> ups;
   if (call->lora == &factors) {
     factors.down = (*down.emplace(cuda, a.lora.down, a.x.dtype)).view();
-    ups.emplace(cuda, a.lora, a.x.dtype);
-    for (size_t g = 0; g < factors.blocks.size(); ++g) factors.blocks[g].up = (*ups)[g].view();
+    ups = ups_of(cuda, a.lora, a.x.dtype);
+    for (size_t g = 0; g < ups.size(); ++g) factors.blocks[g].up = ups[g]->view();
   }
   const MatrixOutput saved(cuda, a.s, a.x.dtype);
   const bool direct = a.s && !saved->transposed && saved->ld % 4 == 0 && uintptr_t(saved->data) % 8 == 0;
@@ -349,7 +344,7 @@ void CudaBackend::lora_linear(const LoraArgs& a) {
 
 void CudaBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g) {
   if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) {
-    zero_all(*this, g.ddown, g.dups);
+    zero(*this, g.ddown, g.dups);
     if (g.dx && a.w && g.dx.numel() > 0) matmul(g.dx, g.dy, a.w, 1, 0);
     return;
   }
@@ -366,7 +361,7 @@ void CudaBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g
 }
 
 void CudaBackend::lora_backward(const LoraArgs& a, const LoraGradients& g) {
-  if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) return zero_all(*this, g.ddown, g.dups);
+  if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) return zero(*this, g.ddown, g.dups);
   if (!g.ddown && g.dups.empty()) return;
   const DType dtype = g.dy.dtype;
   const MatrixInput grad(*this, g.dy, dtype), input(*this, a.x, dtype);

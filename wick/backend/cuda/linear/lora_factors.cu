@@ -28,6 +28,13 @@ struct Steps {
   return {steps * rank / count, steps * (rank + 1) / count};
 }
 
+// Where a block's tile of a result begins, and the part of the reduction that it sums.
+struct Tile {
+  int64_t first;  // row of out
+  int first_rank;
+  Steps steps;
+};
+
 // sum += a b over kSteps steps of 16; read(i, a, b) gets the operands of step i, one step ahead of the product.
 template <class T, int kSteps, int kM, int kEights, class Read>
 __device__ __forceinline__ void multiply_steps(float (&sum)[kM][kEights][4], const Read& read) {
@@ -130,12 +137,6 @@ struct ProjectKernel {
   static constexpr size_t kSharedBytes = std::max(kPipeline, kReduction);
 };
 
-// A block's tile of the result begins there.
-struct ProjectTile {
-  int64_t first_row;
-  int first_rank;
-};
-
 // Brings the steps of a reduction to shared memory, in their order.
 template <class Kernel, bool kUp>
 class ProjectLoader {
@@ -149,14 +150,13 @@ class ProjectLoader {
  public:
   static constexpr int kFactorLd = kFactorCols + kPad;
 
-  __device__ __forceinline__ ProjectLoader(const Projection& p, const ProjectTile& tile, const Steps& steps,
-                                           char* shared)
+  __device__ __forceinline__ ProjectLoader(const Projection& p, const Tile& tile, char* shared)
       : x_tiles_(reinterpret_cast<T*>(shared)),
         factors_(x_tiles_ + kStages * Kernel::kXTile),
         raw_(reinterpret_cast<F*>(factors_ + (kConvert ? 2 : 0) * Kernel::kFactorTile)),
-        left_(steps.end - steps.begin) {
-    const int64_t depth = int64_t(steps.begin) * kDepth;
-    x_copy_ = XCopy(p.x.data, p.x.ld, tile.first_row, depth, p.x.rows, p.x.cols);
+        left_(tile.steps.end - tile.steps.begin) {
+    const int64_t depth = int64_t(tile.steps.begin) * kDepth;
+    x_copy_ = XCopy(p.x.data, p.x.ld, tile.first, depth, p.x.rows, p.x.cols);
     f_copy_ = FactorCopy(p.f.data, p.f.ld, kUp ? depth : tile.first_rank, kUp ? tile.first_rank : depth,
                          kUp ? p.f.rows : p.f.cols, kUp ? p.f.cols : p.f.rows);
   }
@@ -196,16 +196,15 @@ class ProjectLoader {
 // sum += x f over some steps of the reduction, for a warp's rows.
 template <class Kernel, bool kUp>
 __device__ __forceinline__ void project_steps(float (&sum)[Kernel::kFragments][Kernel::kRank / 8][4],
-                                              const Projection& p, const ProjectTile& tile, const Steps& steps,
-                                              char* shared) {
+                                              const Projection& p, const Tile& tile, char* shared) {
   using T = typename Kernel::T;
   using Loader = ProjectLoader<Kernel, kUp>;
   constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kFactorLd = Loader::kFactorLd;
   constexpr int kInner = Kernel::kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row_warp = warp % Kernel::kRowWarps, depth_warp = warp / Kernel::kRowWarps;
-  const int count = steps.end - steps.begin;
-  Loader loader(p, tile, steps, shared);
+  const int count = tile.steps.end - tile.steps.begin;
+  Loader loader(p, tile, shared);
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) loader.load();
   if (Kernel::kConvert) {
@@ -247,13 +246,13 @@ __global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections 
   launch_dependents();
 
   const Projection p = all.of[blockIdx.z / all.rank_tiles];
-  const ProjectTile tile{int64_t(blockIdx.y) * Kernel::kRows, int(blockIdx.z) % all.rank_tiles * kRank};
-  const Steps steps = steps_of(p.x.cols, Kernel::kDepth, int(blockIdx.x), cluster);
+  const Tile tile{int64_t(blockIdx.y) * Kernel::kRows, int(blockIdx.z) % all.rank_tiles * kRank,
+                  steps_of(p.x.cols, Kernel::kDepth, int(blockIdx.x), cluster)};
   float sum[kFragments][kRank / 8][4] = {};
   if (p.f.transposed)
-    project_steps<Kernel, false>(sum, p, tile, steps, shared);
+    project_steps<Kernel, false>(sum, p, tile, shared);
   else
-    project_steps<Kernel, true>(sum, p, tile, steps, shared);
+    project_steps<Kernel, true>(sum, p, tile, shared);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const partials = reinterpret_cast<float*>(shared);
@@ -262,9 +261,9 @@ __global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections 
     Kernel::Sums::put(partials + warp / kRowWarps * Kernel::Sums::kFloats, sum[m],
                       (warp % kRowWarps * kFragments + m) * 16, lane);
   const auto store = [&](int row, int col, const float(&total)[4]) {
-    if (tile.first_row + row >= p.x.rows) return;
+    if (tile.first + row >= p.x.rows) return;
     const auto write = [&](const DeviceMatrix& to, float scale) {
-      T* const out = static_cast<T*>(to.data) + (tile.first_row + row) * to.ld + tile.first_rank + col;
+      T* const out = static_cast<T*>(to.data) + (tile.first + row) * to.ld + tile.first_rank + col;
 #pragma unroll
       for (int j = 0; j < 4; ++j)
         if (tile.first_rank + col + j < int(to.cols)) out[j] = from_float<T>(scale * total[j]);
@@ -297,17 +296,10 @@ struct GradientKernel {
   static __host__ __device__ constexpr int64_t tiles(const FactorGradient& g) { return ceil_div(g.x.cols, kCols); }
 };
 
-// A block's tile of the result, and the part of the reduction that it sums.
-struct GradientTile {
-  int64_t first_col;
-  int first_rank;
-  Steps steps;
-};
-
 // sum += x^T s over the tile's steps, for a warp's columns.
 template <class Kernel, class T>
 __device__ __forceinline__ void gradient_steps(float (&sum)[Kernel::kFragments][Kernel::kRank / 8][4],
-                                               const FactorGradient& p, const GradientTile& tile, Follows follows,
+                                               const FactorGradient& p, const Tile& tile, Follows follows,
                                                char* shared) {
   constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kSLd = Kernel::kSLd;
   constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
@@ -317,7 +309,7 @@ __device__ __forceinline__ void gradient_steps(float (&sum)[Kernel::kFragments][
   const int64_t first_row = int64_t(tile.steps.begin) * kDepth;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int col_warp = warp % Kernel::kColWarps, row_warp = warp / Kernel::kColWarps;
-  TileCopy<T, kThreads, kDepth, Kernel::kCols, PaddedRows<kXLd>> x_copy(p.x.data, p.x.ld, first_row, tile.first_col,
+  TileCopy<T, kThreads, kDepth, Kernel::kCols, PaddedRows<kXLd>> x_copy(p.x.data, p.x.ld, first_row, tile.first,
                                                                         p.x.rows, p.x.cols);
   TileCopy<T, kThreads, kDepth, Kernel::kRank, PaddedRows<kSLd>> s_copy(p.s.data, p.s.ld, first_row, tile.first_rank,
                                                                         p.x.rows, p.out.cols);
@@ -385,8 +377,8 @@ __global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const Gradients a
   int64_t col_tile = blockIdx.y;
   while (col_tile >= Kernel::tiles(all.of[which])) col_tile -= Kernel::tiles(all.of[which++]);
   const FactorGradient p = all.of[which];
-  const GradientTile tile{col_tile * Kernel::kCols, int(blockIdx.z) * kRank,
-                          steps_of(p.x.rows, kDepth, int(blockIdx.x), cluster)};
+  const Tile tile{col_tile * Kernel::kCols, int(blockIdx.z) * kRank,
+                  steps_of(p.x.rows, kDepth, int(blockIdx.x), cluster)};
   float sum[kFragments][kRank / 8][4] = {};
   gradient_steps<Kernel, T>(sum, p, tile, follows, shared);
 
@@ -396,10 +388,9 @@ __global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const Gradients a
   for (int m = 0; m < kFragments; ++m)
     Kernel::Sums::put(partials + warp / kColWarps * Kernel::Sums::kFloats, sum[m],
                       (warp % kColWarps * kFragments + m) * 16, lane);
-  Kernel::Sums::template reduce<Kernel::kCopies>(partials, int(blockIdx.x), cluster, p.out.transposed,
-                                                 [&](int col, int r, const float(&total)[4]) {
-                                                   store_gradient(p, tile.first_col + col, tile.first_rank + r, total);
-                                                 });
+  Kernel::Sums::template reduce<Kernel::kCopies>(
+      partials, int(blockIdx.x), cluster, p.out.transposed,
+      [&](int col, int r, const float(&total)[4]) { store_gradient(p, tile.first + col, tile.first_rank + r, total); });
   if (follows == Follows::product) wait_for_previous();  // so that a kernel which waits for this one waits for both
 #endif
 }

@@ -45,9 +45,8 @@ struct PassMaps {
 };
 struct PassShape {
   int row_tiles, chunks, slices, shares;
-  bool wait;               // for the launch before, at once
-  bool wait_for_low;       // only before s is read
-  bool wait_at_end;        // so that a wait for this kernel is a wait for the one before too
+  Follows follows;         // waits at once; a projection, before s is read; a product, at the end, so that a wait for
+                           // this kernel is a wait for the product too
   float4* parts;           // of x f: [row_tiles][slices][kRank / 8][kPeers]
   float4* gradient_parts;  // of x^T s: [chunks][shares][kRank / 8][kPeers]
 };
@@ -62,7 +61,7 @@ struct Rings {
 template <class P, bool kProject>
 __device__ __forceinline__ void produce(Rings rings, const PassMaps& maps, const PassShape& shape, int first_chunk,
                                         int chunks, int first_tile, int tiles) {
-  if (shape.wait) {
+  if (shape.follows == Follows::other) {
     wait_for_previous();
     launch_dependents();  // only now: the product that follows ds takes dy for written
   }
@@ -87,7 +86,7 @@ __device__ __forceinline__ void produce(Rings rings, const PassMaps& maps, const
       rings.x.advance();
     }
     if (i > 0) continue;
-    if (shape.wait_for_low) wait_for_previous();
+    if (shape.follows == Follows::projection) wait_for_previous();
     load_low(i);
   }
 }
@@ -183,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
   extern __shared__ char unaligned[];
   __shared__ uint64_t full[P::kStages], empty[P::kStages], low_full[P::kLowStages], low_empty[P::kLowStages],
       factors_full;
-  if (!shape.wait) launch_dependents();
+  if (shape.follows != Follows::other) launch_dependents();
   char* const memory = unaligned + (-shared_address(unaligned) & 1023);
   const uint32_t first = shared_address(memory);
   const Rings rings{{first, shared_address(full), shared_address(empty), P::kStages, kTileBytes},
@@ -212,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
     registers_shrink<P::kBlocks == 1 ? 40 : 32>();
     if (threadIdx.x % kPeers == 0) {
       produce<P, kProject>(rings, maps, shape, first_chunk, chunks, first_tile, tiles);
-      if (shape.wait_at_end && blockIdx.x == gridDim.x - 1) wait_for_previous();
+      if (shape.follows == Follows::product && blockIdx.x == gridDim.x - 1) wait_for_previous();
     }
   }
 #endif
@@ -222,34 +221,32 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
 
 constexpr int kSums = 64, kSumGroups = 4;  // of a block: sums of float4s, and threads that share the parts of each
 
-// A matrix [rows, cols] of sums of `count` parts each, where a part is `quads` float4s for each thread of a warpgroup.
-template <class T>
+// out [rows, columns] of sums of `count` parts each, where a part is `quads` float4s for each thread of a warpgroup.
 struct SumTask {
   const float4* parts;
-  T* out;
-  int64_t row_step, col_step, rows;
-  int64_t size;  // sums of four
-  int count, quads, cols;
+  DeviceMatrix out;
+  int64_t rows;
+  int count, quads;
   float scale;
+  __host__ __device__ int64_t size() const { return ceil_div(rows, kTile) * quads * kPeers; }  // sums of four
 };
-template <class T>
 struct SumTasks {
-  SumTask<T> of[PartialGradients::kMost];
+  SumTask of[PartialGradients::kMost];
 };
 
 // The first group of a block's threads gets the sums, each of rows `row` and `row` + 8, columns `col` and `col` + 1.
 template <class T>
-__global__ void __launch_bounds__(kSums* kSumGroups) sum_kernel(const __grid_constant__ SumTasks<T> tasks) {
-  const SumTask<T>& p = tasks.of[blockIdx.y];
+__global__ void __launch_bounds__(kSums* kSumGroups) sum_kernel(const __grid_constant__ SumTasks tasks) {
+  const SumTask& p = tasks.of[blockIdx.y];
   constexpr int kAtOnce = 4;
   __shared__ float4 others[kSumGroups][kSums];
   const int group = int(threadIdx.x) / kSums;
-  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums, step = p.quads * kPeers;
+  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums, step = p.quads * kPeers, size = p.size();
   launch_dependents();
   wait_for_previous();
   const float4* const parts = p.parts + (index / step * p.count * step + index % step);
   float4 total{};
-  for (int first = group; index < p.size && first < p.count; first += kAtOnce * kSumGroups) {
+  for (int first = group; index < size && first < p.count; first += kAtOnce * kSumGroups) {
     float4 part[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
@@ -261,16 +258,18 @@ __global__ void __launch_bounds__(kSums* kSumGroups) sum_kernel(const __grid_con
   }
   others[group][threadIdx.x % kSums] = total;
   __syncthreads();
-  if (index >= p.size || group > 0) return;
+  if (index >= size || group > 0) return;
 #pragma unroll
   for (int i = 1; i < kSumGroups; ++i) add(total, others[i][threadIdx.x]);
   const float sums[4] = {total.x, total.y, total.z, total.w};
   const int peer = int(index % kPeers), col = int(index / kPeers % p.quads) * 8 + peer % 4 * 2;
   const int64_t row = index / kPeers / p.quads * kTile + peer / 32 * 16 + peer % 32 / 4;
+  const int64_t row_step = p.out.transposed ? 1 : p.out.ld, col_step = p.out.transposed ? p.out.ld : 1;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    if (row + i / 2 * 8 < p.rows && col + i % 2 < p.cols)
-      p.out[(row + i / 2 * 8) * p.row_step + (col + i % 2) * p.col_step] = from_float<T>(p.scale * sums[i]);
+    if (row + i / 2 * 8 < p.rows && col + i % 2 < int(p.out.cols))
+      static_cast<T*>(p.out.data)[(row + i / 2 * 8) * row_step + (col + i % 2) * col_step] =
+          from_float<T>(p.scale * sums[i]);
 }
 
 // ---- launches
@@ -298,24 +297,9 @@ PassPlan plan_pass(int blocks, int row_tiles, int chunks, int most_chunks, int r
 PassPlan plan_behind(int row_tiles, int chunks) { return {ceil_div(chunks, 2), ceil_div(row_tiles, 8)}; }
 
 template <class T>
-SumTask<T> sum_task(const float4* parts, int count, int ranks, const DeviceMatrix& out, int64_t rows, float scale) {
-  const int quads = ranks / 8;
-  return {parts,
-          static_cast<T*>(out.data),
-          out.transposed ? 1 : out.ld,
-          out.transposed ? out.ld : 1,
-          rows,
-          ceil_div(rows, kTile) * quads * kPeers,
-          count,
-          quads,
-          int(out.cols),
-          scale};
-}
-
-template <class T>
-void add_up(CudaBackend& cuda, const char* name, const SumTasks<T>& tasks, int count) {
+void add_up(CudaBackend& cuda, const char* name, const SumTasks& tasks, int count) {
   int64_t most = 0;
-  for (int i = 0; i < count; ++i) most = std::max(most, tasks.of[i].size);
+  for (int i = 0; i < count; ++i) most = std::max(most, tasks.of[i].size());
   launch(name, cuda.stream(),
          {dim3(unsigned(ceil_div(most, kSums)), unsigned(count)), dim3(kSums * kSumGroups), 0, 1, true}, sum_kernel<T>,
          tasks);
@@ -333,9 +317,7 @@ void launch_pass(CudaBackend& cuda, const Projection* p, const FactorGradient& g
                                                                 shape.chunks, P::kMostChunks, kRank, kProject);
   shape.slices = plan.slices;
   shape.shares = plan.shares;
-  shape.wait = follows == Follows::other;
-  shape.wait_for_low = follows == Follows::projection;
-  shape.wait_at_end = follows == Follows::product;
+  shape.follows = follows;
   shape.gradient_parts = gradients.add(g, shape.shares, kRank);
   std::optional<Scratch> parts;
   if (kProject) {
@@ -349,7 +331,7 @@ void launch_pass(CudaBackend& cuda, const Projection* p, const FactorGradient& g
           size_t(P::kStages * kTileBytes + P::kLow + P::kFactors + 1024), 1, true},
          stream_kernel<T, kRank, kProject>, maps, shape);
   if constexpr (kProject)
-    add_up<T>(cuda, "LoRA low", {{sum_task<T>(shape.parts, shape.slices, kRank, p->out, p->x.rows, p->scale)}}, 1);
+    add_up<T>(cuda, "LoRA low", {{{shape.parts, p->out, p->x.rows, shape.slices, kRank / 8, p->scale}}}, 1);
 }
 
 }  // namespace
@@ -366,12 +348,12 @@ float4* PartialGradients::add(const FactorGradient& g, int shares, int ranks) {
 
 void PartialGradients::finish() {
   if (count_ == 0) return;
-  SumTasks<float> tasks{};
+  SumTasks tasks{};
   for (int i = 0; i < count_; ++i) {
     const auto& [memory, g, shares, ranks] = parts_[size_t(i)];
-    tasks.of[i] = sum_task<float>(memory->as<const float4>(), shares, ranks, g.out, g.x.cols, g.scale);
+    tasks.of[i] = {memory->as<const float4>(), g.out, g.x.cols, shares, ranks / 8, g.scale};
   }
-  add_up(cuda_, "LoRA gradients", tasks, count_);
+  add_up<float>(cuda_, "LoRA gradients", tasks, count_);
 }
 
 bool stream_fits(const Gpu& gpu, const DeviceMatrix& x, int64_t rank) {

@@ -16,12 +16,9 @@ inline constexpr int kWidestRankTile = 64;
 // Calls f with the smallest tile that holds the rank, as a constant, or with the widest.
 template <class F>
 void with_rank_tile(int64_t rank, const F& f) {
-  if (rank <= 16)
-    f(std::integral_constant<int, 16>());
-  else if (rank <= 32)
-    f(std::integral_constant<int, 32>());
-  else
-    f(std::integral_constant<int, kWidestRankTile>());
+  if (rank <= 16) return f(std::integral_constant<int, 16>());
+  if (rank <= 32) return f(std::integral_constant<int, 32>());
+  f(std::integral_constant<int, kWidestRankTile>());
 }
 
 // ---- one product a launch, through mma.sync (lora_factors.cu)

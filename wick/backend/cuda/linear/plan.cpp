@@ -40,17 +40,9 @@ bool gated_fits(const Gpu& gpu, const LinearCall& l) {
 }
 
 bool can_go(const Gpu& gpu, const LinearCall& l, LinearWay way) {
-  switch (way) {
-    case LinearWay::few_rows:
-      return few_rows_fit(gpu, l);
-    case LinearWay::extended:
-      return gated_fits(gpu, l);
-    case LinearWay::cublaslt:
-      return !is_block(l.w.dtype);
-    case LinearWay::sliced:
-      return is_block(l.w.dtype);
-  }
-  return false;
+  if (way == LinearWay::few_rows) return few_rows_fit(gpu, l);
+  if (way == LinearWay::extended) return gated_fits(gpu, l);
+  return is_block(l.w.dtype) == (way == LinearWay::sliced);
 }
 
 // Whether the fused kernels take these LoRAs: of one rank and scale, side by side on all outputs.

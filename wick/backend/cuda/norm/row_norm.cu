@@ -7,15 +7,22 @@
 namespace wick {
 namespace {
 
-template <int N, class V>
-__device__ __forceinline__ void add(float (&x)[N], const V* what, int first) {
-  float summand[N];
-  load_floats(summand, what, first);
+struct Times {
+  static __device__ __forceinline__ float of(float x, float by) { return x * by; }
+};
+struct Modulate {
+  static __device__ __forceinline__ float of(float x, float scale) { return fmaf(x, scale, x); }
+};
+
+template <class Op, int N, class V>
+__device__ __forceinline__ void combine(float (&x)[N], const V* with, int first) {
+  float other[N];
+  load_floats(other, with, first);
 #pragma unroll
-  for (int j = 0; j < N; ++j) x[j] += summand[j];
+  for (int j = 0; j < N; ++j) x[j] = Op::of(x[j], other[j]);
 }
 
-// The same for one row. Each step is skipped by all threads or by none.
+// NormAffine for one row. Each step is skipped by all threads or by none.
 template <class T>
 class AffineOf {
  public:
@@ -27,34 +34,19 @@ class AffineOf {
   // From x_hat to y.
   template <int N>
   __device__ __forceinline__ void apply(float (&x)[N], int first) const {
-    if (w_) multiply(x, w_, first);
-    if (b_) add(x, b_, first);
-    if (scale_) modulate(x, first);
-    if (shift_) add(x, shift_, first);
+    if (w_) combine<Times>(x, w_, first);
+    if (b_) combine<Sum>(x, b_, first);
+    if (scale_) combine<Modulate>(x, scale_, first);
+    if (shift_) combine<Sum>(x, shift_, first);
   }
   // From dy to the gradient at x_hat.
   template <int N>
   __device__ __forceinline__ void apply_back(float (&dy)[N], int first) const {
-    if (w_) multiply(dy, w_, first);
-    if (scale_) modulate(dy, first);
+    if (w_) combine<Times>(dy, w_, first);
+    if (scale_) combine<Modulate>(dy, scale_, first);
   }
 
  private:
-  template <int N>
-  __device__ __forceinline__ static void multiply(float (&x)[N], const float* by, int first) {
-    float factor[N];
-    load_floats(factor, by, first);
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] *= factor[j];
-  }
-  template <int N>
-  __device__ __forceinline__ void modulate(float (&x)[N], int first) const {
-    float scale[N];
-    load_floats(scale, scale_, first);
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = fmaf(x[j], scale[j], x[j]);
-  }
-
   const float *w_, *b_;
   const T *scale_, *shift_;
 };
@@ -132,14 +124,12 @@ __global__ void __launch_bounds__(kFewRowsThreads)
   launch_dependents();
   const int row = int(blockIdx.x), first = int(threadIdx.x) * N;
   const bool inside = first < width;
-  float weight[N], values[N], sum = 0;
+  float weight[N], values[N] = {}, sum = 0;
 #pragma unroll
   for (int j = 0; j < N; ++j) weight[j] = 1;
   if (!constant) wait_for_previous();
   if (inside && w) load_floats(weight, w, first);
   if (constant) wait_for_previous();
-#pragma unroll
-  for (int j = 0; j < N; ++j) values[j] = 0;
   if (inside) load_floats(values, x[row], first);
 #pragma unroll
   for (int j = 0; j < N; ++j) sum = fmaf(values[j], values[j], sum);
@@ -195,7 +185,7 @@ __global__ void __launch_bounds__(kRowThreads)
     load_gradient(g, packs[0], first);
 #pragma unroll
     for (int j = 0; j < N; ++j) g[j] = fmaf(g[j], r, -fmaf(element(packs[1], j) - m, slope, offset));
-    if (more) add(g, more, first);
+    if (more) combine<Sum>(g, more, first);
     Pack<T, N> out;
 #pragma unroll
     for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(g[j]);
