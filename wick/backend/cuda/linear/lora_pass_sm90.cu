@@ -221,18 +221,8 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
 
 constexpr int kSums = 64, kSumGroups = 4;  // of a block: sums of float4s, and threads that share the parts of each
 
-// out [rows, columns] of sums of `count` parts each, where a part is `quads` float4s for each thread of a warpgroup.
-struct SumTask {
-  const float4* parts;
-  DeviceMatrix out;
-  int64_t rows;
-  int count, quads;
-  float scale;
-  __host__ __device__ int64_t size() const { return ceil_div(rows, kTile) * quads * kPeers; }  // sums of four
-};
-struct SumTasks {
-  SumTask of[PartialGradients::kMost];
-};
+// How many sums of four.
+__host__ __device__ int64_t sums_of(const SumTask& task) { return ceil_div(task.rows, kTile) * task.quads * kPeers; }
 
 // The first group of a block's threads gets the sums, each of rows `row` and `row` + 8, columns `col` and `col` + 1.
 template <class T>
@@ -241,7 +231,7 @@ __global__ void __launch_bounds__(kSums* kSumGroups) sum_kernel(const __grid_con
   constexpr int kAtOnce = 4;
   __shared__ float4 others[kSumGroups][kSums];
   const int group = int(threadIdx.x) / kSums;
-  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums, step = p.quads * kPeers, size = p.size();
+  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums, step = p.quads * kPeers, size = sums_of(p);
   launch_dependents();
   wait_for_previous();
   const float4* const parts = p.parts + (index / step * p.count * step + index % step);
@@ -299,7 +289,7 @@ PassPlan plan_behind(int row_tiles, int chunks) { return {ceil_div(chunks, 2), c
 template <class T>
 void add_up(CudaBackend& cuda, const char* name, const SumTasks& tasks, int count) {
   int64_t most = 0;
-  for (int i = 0; i < count; ++i) most = std::max(most, tasks.of[i].size());
+  for (int i = 0; i < count; ++i) most = std::max(most, sums_of(tasks.of[i]));
   launch(name, cuda.stream(),
          {dim3(unsigned(ceil_div(most, kSums)), unsigned(count)), dim3(kSums * kSumGroups), 0, 1, true}, sum_kernel<T>,
          tasks);
@@ -338,22 +328,14 @@ void launch_pass(CudaBackend& cuda, const Projection* p, const FactorGradient& g
 
 float4* PartialGradients::add(const FactorGradient& g, int shares, int ranks) {
   const int64_t chunks = ceil_div(g.x.cols, kTile);
-  Part& part = parts_[size_t(count_++)];
-  part.memory.emplace(cuda_, size_t(shares * chunks * kTile * ranks) * sizeof(float));
-  part.gradient = g;
-  part.shares = shares;
-  part.ranks = ranks;
-  return part.memory->as<float4>();
+  float4* const parts =
+      memory_[count_].emplace(cuda_, size_t(shares * chunks * kTile * ranks) * sizeof(float)).as<float4>();
+  tasks_.of[count_++] = {parts, g.out, g.x.cols, shares, ranks / 8, g.scale};
+  return parts;
 }
 
 void PartialGradients::finish() {
-  if (count_ == 0) return;
-  SumTasks tasks{};
-  for (int i = 0; i < count_; ++i) {
-    const auto& [memory, g, shares, ranks] = parts_[size_t(i)];
-    tasks.of[i] = {memory->as<const float4>(), g.out, g.x.cols, shares, ranks / 8, g.scale};
-  }
-  add_up<float>(cuda_, "LoRA gradients", tasks, count_);
+  if (count_ > 0) add_up<float>(cuda_, "LoRA gradients", tasks_, count_);
 }
 
 bool stream_fits(const Gpu& gpu, const DeviceMatrix& x, int64_t rank) {

@@ -1,7 +1,6 @@
 // The thin products of the LoRA linear: one side is the rank. Tensor cores, f32 sums, no atomics.
 #pragma once
 
-#include <array>
 #include <optional>
 #include <span>
 #include <type_traits>
@@ -77,11 +76,22 @@ bool few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g);
 // ---- many rows, on 9.0: each large operand goes by once, and both of its products with the rank's sides are made
 // while it does (lora_pass_sm90.cu)
 
+// out [rows, columns] of sums of `count` parts each, where a part is `quads` float4s for each thread of a warpgroup.
+struct SumTask {
+  const float4* parts;
+  DeviceMatrix out;
+  int64_t rows;
+  int count, quads;
+  float scale;
+};
+struct SumTasks {
+  SumTask of[kMostLayers + 1];
+};
+
 // Gradients whose shares of the rows are still to be added up.
 class PartialGradients {
  public:
   explicit PartialGradients(CudaBackend& cuda) : cuda_(cuda) {}
-  static constexpr int kMost = kMostLayers + 1;
 
   // Memory for a gradient's parts: shares x 64-column chunks x ranks.
   float4* add(const FactorGradient& g, int shares, int ranks);
@@ -89,13 +99,9 @@ class PartialGradients {
   void finish();
 
  private:
-  struct Part {
-    std::optional<Scratch> memory;
-    FactorGradient gradient;
-    int shares, ranks;
-  };
   CudaBackend& cuda_;
-  std::array<Part, kMost> parts_;
+  std::optional<Scratch> memory_[kMostLayers + 1];
+  SumTasks tasks_{};
   int count_ = 0;
 };
 

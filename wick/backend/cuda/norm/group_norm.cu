@@ -550,8 +550,14 @@ struct HeldPlan {
   template <class Kernel>
   HeldPlan(const CudaBackend& cuda, const View& x, int groups, Kernel kernel, int pack, int element_bytes, int inputs)
       : tiling(cuda, x, groups, pack, kHeldBlocks) {
+    int device = 0, most = 0;  // of shared memory, which the kernel has its own part of
+    cudaFuncAttributes own{};
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "cudaDeviceGetAttribute");
+    cuda_check(cudaFuncGetAttributes(&own, kernel), "cudaFuncGetAttributes");
     const size_t turn_bytes = size_t(tiling.threads()) * size_t(pack * element_bytes * inputs);
-    tiling.kept = std::min(tiling.most_turns(), int(shared_room(kernel) / turn_bytes));
+    tiling.kept = std::min(tiling.most_turns(), int((size_t(most) - own.sharedSizeBytes) / turn_bytes));
     launch = {.grid = tiling.blocks(),
               .block = tiling.threads(),
               .shared_bytes = size_t(tiling.kept) * turn_bytes,
@@ -560,18 +566,6 @@ struct HeldPlan {
     holds = pack > 1 && cuda.capability() >= 80 && 2 * tiling.kept >= tiling.most_turns() &&
             launch.shared_bytes >= kWorthHolding && all_at_once(cuda, kernel, launch);
     if (!holds) tiling = GroupTiling(cuda, x, groups, pack);
-  }
-
-  // Shared memory that a block may have besides the kernel's own.
-  template <class Kernel>
-  static size_t shared_room(Kernel kernel) {
-    int device = 0, most = 0;
-    cudaFuncAttributes own{};
-    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-    cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-               "cudaDeviceGetAttribute");
-    cuda_check(cudaFuncGetAttributes(&own, kernel), "cudaFuncGetAttributes");
-    return size_t(most) - own.sharedSizeBytes;
   }
 };
 
