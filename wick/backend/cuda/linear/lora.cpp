@@ -139,7 +139,8 @@ std::deque<Factor> ups_of(CudaBackend& cuda, const LoraFactors& lora, DType dtyp
 DeviceMatrix make_low(CudaBackend& cuda, LowWay way, const WorkMatrix& own, const DeviceMatrix& s,
                       const DeviceMatrix& x, const DeviceMatrix& down, float scale) {
   if (way == LowWay::projection) {
-    project(cuda, {{{s, x, down.t(), 1, *own, scale}}});
+    const Projection projection{s, x, down.t(), 1, *own, scale};
+    project(cuda, {&projection, 1});
     return *own;
   }
   const bool is_low = s.data && scale == 1 && lies_ready(s.view(), s.dtype);
@@ -212,8 +213,8 @@ void fused_gradients_alone(CudaBackend& cuda, const LoraArgs& a, const LoraGradi
   const int64_t rank = padded(down->rows);
   const WorkMatrix s(cuda, grad.dtype, grad.rows, rank), ds(cuda, grad.dtype, grad.rows, rank);
   std::vector<Projection> projections;
-  if (dup.data) projections.push_back({*s, input, down->t(), 1, {}, 1});
-  if (g.ddown) projections.push_back({*ds, grad, *up, block.scale, {}, 1});
+  if (dup.data) projections.push_back({*s, input, down->t()});
+  if (g.ddown) projections.push_back({*ds, grad, *up, block.scale});
   project(cuda, projections);
   fused_gradients(cuda, out, *ds, grad, input, *s, a.lora, Follows::projection);
 }
@@ -232,13 +233,10 @@ void fused_backward(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g
   PartialGradients passes(cuda);
 
   std::vector<Projection> projections;  // a block's ds = scale * dy up
-  for (size_t i = 0; i < blocks.size(); ++i)
-    projections.push_back({blocks.size() == 1 ? *ds : low_of(blocks[i], *ds),
-                           outputs_of(blocks[i], dy),
-                           *ups[i],
-                           blocks[i].scale,
-                           {},
-                           1});
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const DeviceMatrix low = blocks.size() == 1 ? *ds : low_of(blocks[i], *ds);
+    projections.push_back({low, outputs_of(blocks[i], dy), *ups[i], blocks[i].scale});
+  }
   if (plan.ds == LowWay::cublaslt) compose_ds(cuda, *ds, dy, a.lora);
   if (plan.ds == LowWay::projection) project(cuda, projections);
   for (size_t i = 0; i < blocks.size() && plan.ds == LowWay::pass; ++i)

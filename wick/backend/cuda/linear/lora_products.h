@@ -65,8 +65,7 @@ struct AdapterGradients {
   float scale = 1;
 };
 
-// Activations as factors_fit() wants them, factors of one dtype, f32 or theirs, with 16-byte aligned
-// rows.
+// Activations as factors_fit() wants them, factors of one dtype, f32 or theirs, with 16-byte aligned rows.
 bool few_rows_fit(const Gpu& gpu, const AdapterProduct& p, int64_t rank);  // without the factors
 bool few_rows_fit(const Gpu& gpu, int64_t rows, int64_t rank);             // for the gradients
 void few_rows_product(CudaBackend& cuda, const AdapterProduct& p);

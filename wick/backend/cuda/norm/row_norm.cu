@@ -22,11 +22,11 @@ __device__ __forceinline__ void combine(float (&x)[N], const V* with, int first)
   for (int j = 0; j < N; ++j) x[j] = Op::of(x[j], other[j]);
 }
 
-// NormAffine for one row. Each step is skipped by all threads or by none.
+// RowAffine for one row. Each step is skipped by all threads or by none.
 template <class T>
 class AffineOf {
  public:
-  __device__ __forceinline__ AffineOf(const NormAffine<T>& a, int64_t row) : w_(a.w), b_(a.b) {
+  __device__ __forceinline__ AffineOf(const RowAffine<T>& a, int64_t row) : w_(a.w), b_(a.b) {
     const int64_t image = a.scale.data || a.shift.data ? row / a.image_rows : 0;
     scale_ = a.scale.data ? a.scale[image] : nullptr;
     shift_ = a.shift.data ? a.shift[image] : nullptr;
@@ -65,7 +65,7 @@ __device__ __forceinline__ void wait_for_row(const T* const (&rows)[Count], int 
 // Without `centred` the mean counts as 0.
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
-    row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const NormAffine<T> a, int64_t rows,
+    row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const RowAffine<T> a, int64_t rows,
              int width, float eps, bool centred) {
   const int64_t row = this_row(rows);
   launch_dependents();
@@ -151,7 +151,7 @@ constexpr int kGradientPacks = 3;
 template <class T, int N>
 __global__ void __launch_bounds__(kRowThreads)
     row_norm_gradient(const RowsOf<T> dx, const RowsOf<const T> dy, const RowsOf<const T> x,
-                      const RowsOf<const T> residual, const NormAffine<T> a, const float* mean, const float* rstd,
+                      const RowsOf<const T> residual, const RowAffine<T> a, const float* mean, const float* rstd,
                       int64_t rows, int width, bool beside) {
   const int64_t row = this_row(rows);
   const T* const more = residual.data ? residual[row] : nullptr;
@@ -246,7 +246,7 @@ struct AffineInput {
         scale(cuda, a.m.scale, dtype),
         shift(cuda, a.m.shift, dtype) {}
   template <class T>
-  NormAffine<T> of() const {
+  RowAffine<T> of() const {
     return {w.as<float>(), b.as<float>(), scale.rows<const T>(), shift.rows<const T>(), image_rows};
   }
   bool packs() const { return aligned(w.view().data) && aligned(b.view().data) && scale.packs() && shift.packs(); }

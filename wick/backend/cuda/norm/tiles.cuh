@@ -155,7 +155,7 @@ inline constexpr int kFinishColumns = 32, kFinishRows = 16;
 // The affine map behind a normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image.
 // Pointers may be null.
 template <class T>
-struct NormAffine {
+struct RowAffine {
   const float *w, *b;
   RowsOf<const T> scale, shift;
   int64_t image_rows;
@@ -170,7 +170,7 @@ struct AffineGradients {  // each may be null
 // there, and goes on meanwhile.
 template <class T>
 __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
-    finish_affine(const AffineGradients<T> out, const ChannelSums* sums, const NormAffine<T> a, int64_t images,
+    finish_affine(const AffineGradients<T> out, const ChannelSums* sums, const RowAffine<T> a, int64_t images,
                   int64_t chunks, int channels, bool beside) {
   __shared__ double partial[2][kFinishRows][kFinishColumns];
   launch_dependents();
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
 // Without a modulation the chunks of all images are as good as those of one.
 template <class T>
 void finish_gradients(const CudaBackend& cuda, const AffineGradients<T>& out, const ChannelSums* sums,
-                      const NormAffine<T>& a, const Tiling& t, bool beside = false) {
+                      const RowAffine<T>& a, const Tiling& t, bool beside = false) {
   const int64_t images = a.scale.data || a.shift.data ? t.images : 1;
   launch("norm gradients", cuda.stream(),
          overlapped(cuda, unsigned(ceil_div(t.channels, kFinishColumns)), dim3(kFinishColumns, kFinishRows)),
