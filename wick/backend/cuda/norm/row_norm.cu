@@ -1,5 +1,5 @@
 // Norms of rows, layer_norm and rms_norm, forward and backward. A row stays in registers between its statistics and its
-// use; the sums over rows behind the gradients of weights and modulations are taken apart (device/tiles.cuh).
+// use; the sums over rows behind the gradients of weights and modulations are taken apart (norm/tiles.cuh).
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/norm/tiles.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
