@@ -123,7 +123,7 @@ TEST(GatedLinear, OfManyTokens) {
   }
 }
 
-// Each tiling of CUDA's kernel (linear/gemm_sm90.h), with several tiles per block.
+// Each tiling of CUDA's kernel (linear/extended_gemm.h), with several tiles per block.
 TEST(GatedLinear, EveryPlan) {
   if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
   for (const int wide : {128, 160, 192, 224, 256}) {

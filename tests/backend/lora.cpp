@@ -579,7 +579,7 @@ TEST(LoraGroups, EveryWayOfTheProduct) {
   unsetenv("WICK_CUDA_WAY");
 }
 
-// Each tiling of CUDA's extended product (linear/gemm_sm90.h), at extents that allow it.
+// Each tiling of CUDA's extended product (linear/extended_gemm.h), at extents that allow it.
 TEST(LoraLinear, EveryPlanOfTheProduct) {
   if (on_cpu() || activations() == DType::f32) GTEST_SKIP() << "no plans";
   const auto check = [](int slice, int parts, int consumers, int wide) {

@@ -5,9 +5,8 @@
 
 #include "wick/backend/cuda/attention/plan.h"
 #include "wick/backend/cuda/kernels.h"
-#include "wick/backend/cuda/linear/gemm_sm80.h"
-#include "wick/backend/cuda/linear/gemm_sm90.h"
-#include "wick/backend/cuda/linear/lora_few_rows.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/core/error.h"
 #include "wick/core/rng.h"

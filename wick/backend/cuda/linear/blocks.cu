@@ -5,6 +5,7 @@
 #include "wick/backend/cuda/map/walk.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -76,11 +77,8 @@ Rows rows_of_blocks(const View& v) {
 
 void decode(CudaBackend& cuda, const View& y, const View& x) {
   const Rows from = rows_of_blocks(x);
-  const auto fits = [&] {
-    const auto to = rows_of(y);
-    return to && aligned(y.data) && (to->rows == 1 || to->stride * int64_t(size_of(y.dtype)) % 16 == 0);
-  };
-  const bool direct = fits();
+  const auto to = rows_of(y);
+  const bool direct = to && aligned(y.data) && (to->rows == 1 || to->stride * int64_t(size_of(y.dtype)) % 16 == 0);
   std::optional<Scratch> scratch;
   if (!direct) scratch.emplace(cuda, size_t(y.numel()) * size_of(y.dtype));
   const View out = direct ? y : contiguous_view(scratch->as<void>(), y.dtype, y.shape);
@@ -89,12 +87,11 @@ void decode(CudaBackend& cuda, const View& y, const View& x) {
         to_string(x.shape));
   for_block_type(x.dtype, [&]<class Block>(Block*) {
     dispatch_float(y.dtype, [&]<class T>(Type<T>) {
-      decode_rows<Block, T><<<blocks_for(uint32_t(items), kThreads), kThreads, 0, cuda.stream()>>>(
-          out.as<T>(), rows_of(out)->stride, x.as<const Block>(), from.stride / Block::kElements,
-          Divisor(from.cols / 8), uint32_t(items));
+      launch("decode_blocks", cuda.stream(), {dim3(blocks_for(uint32_t(items), kThreads)), dim3(kThreads)},
+             decode_rows<Block, T>, out.as<T>(), rows_of(out)->stride, x.as<const Block>(),
+             from.stride / Block::kElements, Divisor(from.cols / 8), uint32_t(items));
     });
   });
-  cuda_launched("decode_blocks");
   if (!direct) cuda.copy(y, out);
 }
 
@@ -102,9 +99,8 @@ template <class Block>
 void encode(CudaBackend& cuda, const View& y, const float* x) {
   const Rows to = rows_of_blocks(y);
   const auto blocks = uint32_t(y.numel() / Block::kElements);
-  encode_rows<<<blocks_for(blocks, kThreads), kThreads, 0, cuda.stream()>>>(
-      y.as<Block>(), to.stride / Block::kElements, x, Divisor(to.cols / Block::kElements), blocks);
-  cuda_launched("encode_blocks");
+  launch("encode_blocks", cuda.stream(), {dim3(blocks_for(blocks, kThreads)), dim3(kThreads)}, encode_rows<Block>,
+         y.as<Block>(), to.stride / Block::kElements, x, Divisor(to.cols / Block::kElements), blocks);
 }
 
 // The same bytes as pairs of them.

@@ -43,8 +43,8 @@ __device__ __forceinline__ void decode_eight(float (&y)[8], const Q4Block& b, in
 #pragma unroll
   for (int k = 0; k < 8; ++k) y[k] = d * float((q[k] >> shift & 15) - 8);
 }
-template <class Block>
-__device__ __forceinline__ void decode_eight_of_groups(float (&y)[8], const Block& b, int i) {
+template <class Block>  // Q4KBlock or Q5KBlock
+__device__ __forceinline__ void decode_eight(float (&y)[8], const Block& b, int i) {
   const int g = i / 32;
   const EightBytes q(b.q + g / 2 * 32 + i % 32);
   const GroupScale group = group_scale(b.groups, g);
@@ -60,12 +60,6 @@ __device__ __forceinline__ void decode_eight_of_groups(float (&y)[8], const Bloc
     const int n = (q[k] >> g % 2 * 4 & 15) | int(high[k / 4] >> k % 4 * 8 & 255);
     y[k] = scale * float(n) - minimum;
   }
-}
-__device__ __forceinline__ void decode_eight(float (&y)[8], const Q4KBlock& b, int i) {
-  decode_eight_of_groups(y, b, i);
-}
-__device__ __forceinline__ void decode_eight(float (&y)[8], const Q5KBlock& b, int i) {
-  decode_eight_of_groups(y, b, i);
 }
 __device__ __forceinline__ void decode_eight(float (&y)[8], const Q6KBlock& b, int i) {
   const int half = i / 128, g = i / 32 % 4;

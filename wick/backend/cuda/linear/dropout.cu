@@ -4,6 +4,7 @@
 #include "wick/backend/cuda/device/philox.cuh"
 #include "wick/backend/cuda/map/walk.cuh"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 #include "wick/backend/cuda/runtime/matrix.h"
 #include "wick/core/rng.h"
 
@@ -12,22 +13,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kFour = 4;  // words of a block
-
-// Element (i, j) lies at i * row + j * col.
-template <class T>
-struct Elements {
-  T* data;
-  int64_t row, col;
-
-  explicit Elements(const DeviceMatrix& m)
-      : data(static_cast<T*>(m.data)), row(m.transposed ? 1 : m.ld), col(m.transposed ? m.ld : 1) {}
-};
-
-// The extents, and in whole blocks how many lie in a row.
-struct Extent {
-  int64_t rows, cols;
-  Divisor row_blocks;
-};
 
 struct Mask {
   uint64_t seed;
@@ -43,17 +28,17 @@ struct Mask {
   }
 };
 
-// Where a block never leaves its row, and is loaded as one.
+// Where a block never leaves its row, and is loaded as one; row_blocks of them lie in a row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    drop_fours(const Elements<T> y, const Elements<T> x, const Extent extent, const Mask mask, bool add) {
+    drop_fours(const DeviceMatrix y, const DeviceMatrix x, const Divisor row_blocks, const Mask mask, bool add) {
   using Four = Pack<T, kFour>;
   const uint32_t block = blockIdx.x * kThreads + threadIdx.x;
-  const uint32_t row = extent.row_blocks.divide(block);
-  if (row >= extent.rows) return;
-  const int64_t col = int64_t(block - row * extent.row_blocks.divisor) * kFour;
-  const Four in = *reinterpret_cast<const Four*>(x.data + row * x.row + col);
-  Four* const target = reinterpret_cast<Four*>(y.data + row * y.row + col);
+  const uint32_t row = row_blocks.divide(block);
+  if (row >= x.rows) return;
+  const int64_t col = int64_t(block - row * row_blocks.divisor) * kFour;
+  const Four in = *reinterpret_cast<const Four*>(static_cast<const T*>(x.data) + row * x.ld + col);
+  Four* const target = reinterpret_cast<Four*>(static_cast<T*>(y.data) + row * y.ld + col);
   const Words words = mask.words(block);
   Four out;
   if (add) out = *target;
@@ -67,17 +52,19 @@ __global__ void __launch_bounds__(kThreads)
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    drop_elements(const Elements<T> y, const Elements<T> x, const Extent extent, const Mask mask, bool add) {
+    drop_elements(const DeviceMatrix y, const DeviceMatrix x, const Divisor, const Mask mask, bool add) {
   const uint32_t block = blockIdx.x * kThreads + threadIdx.x;
-  const int64_t first = int64_t(block) * kFour, count = extent.rows * extent.cols;
+  const int64_t first = int64_t(block) * kFour, count = x.rows * x.cols;
   if (first >= count) return;
+  const int64_t x_row = x.transposed ? 1 : x.ld, x_col = x.transposed ? x.ld : 1;
+  const int64_t y_row = y.transposed ? 1 : y.ld, y_col = y.transposed ? y.ld : 1;
   const Words words = mask.words(block);
 #pragma unroll
   for (int i = 0; i < kFour; ++i) {
     if (first + i >= count) return;
-    const int64_t row = (first + i) / extent.cols, col = (first + i) % extent.cols;
-    const float value = mask(words.word[i], to_float(x.data[row * x.row + col * x.col]));
-    T& out = y.data[row * y.row + col * y.col];
+    const int64_t row = (first + i) / x.cols, col = (first + i) % x.cols;
+    const float value = mask(words.word[i], to_float(static_cast<const T*>(x.data)[row * x_row + col * x_col]));
+    T& out = static_cast<T*>(y.data)[row * y_row + col * y_col];
     out = from_float<T>(add ? to_float(out) + value : value);
   }
 }
@@ -92,14 +79,10 @@ void drop(CudaBackend& cuda, const DeviceMatrix& y, const DeviceMatrix& x, const
   check(blocks < int64_t{1} << 31, "CUDA: dropout of {} x {} elements", x.rows, x.cols);
   const Mask mask{dropout.seed, dropout.draw.as<const int64_t>(), dropout_threshold(dropout.p), 1 / (1 - dropout.p)};
   const bool fours = x.cols % kFour == 0 && in_fours(x) && in_fours(y);
-  const Extent extent{x.rows, x.cols, Divisor(fours ? x.cols / kFour : 1)};
-  const unsigned grid = blocks_for(uint32_t(blocks), kThreads);
-  dispatch_float(x.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
-    const auto kernel = fours ? drop_fours<T> : drop_elements<T>;
-    kernel<<<grid, kThreads, 0, cuda.stream()>>>(Elements<T>(y), Elements<T>(x), extent, mask, add);
+  dispatch_float(x.dtype, [&]<class T>(Type<T>) {
+    launch("dropout", cuda.stream(), {dim3(blocks_for(uint32_t(blocks), kThreads)), dim3(kThreads)},
+           fours ? drop_fours<T> : drop_elements<T>, y, x, Divisor(fours ? x.cols / kFour : 1), mask, add);
   });
-  cuda_launched("dropout");
 }
 
 }  // namespace

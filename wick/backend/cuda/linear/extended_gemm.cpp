@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <limits>
 
-#include "wick/backend/cuda/linear/gemm_sm80.h"
-#include "wick/backend/cuda/linear/gemm_sm90.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/ways.h"
@@ -35,12 +33,9 @@ double composed_microseconds(const Gpu& gpu, const ExtendedGemm& g) {
 void compose(CudaBackend& cuda, const ExtendedGemm& g) {
   const View bias = g.bias ? View{const_cast<float*>(g.bias), DType::f32, {g.y.cols}, {1}} : View();
   cuda.linear(g.y.view(), g.x.view(), g.w.t().view(), bias, g.residual.data ? g.residual.view() : View());
-  int64_t column = 0;
   for (int i = 0; i < g.group_count; ++i) {
-    const DeviceMatrix& f = g.groups[size_t(i)].f;
-    const DeviceMatrix low = g.low.col_range(g.groups[size_t(i)].low_at, f.rows);
-    cuda.cublas().gemm(g.y.col_range(column, f.cols), low, f, 1, 1);
-    column += f.cols;
+    const auto& [f, column, low_at, p] = g.groups[i];
+    cuda.cublas().gemm(g.y.col_range(column, f.cols), g.low.col_range(low_at, f.rows), f, 1, 1);
   }
 }
 

@@ -2,7 +2,6 @@
 // behind it; by whichever way is the fastest for its shape on this device.
 #pragma once
 
-#include <array>
 #include <string>
 #include <string_view>
 
@@ -19,11 +18,12 @@ struct ExtendedGemm {
   static constexpr int kMostGroups = 4;
   struct Group {
     DeviceMatrix f;      // [R of the group, N of the group]
-    int64_t low_at = 0;  // its first column of low
+    int64_t column = 0;  // its first one of y,
+    int64_t low_at = 0;  // and of low
     DeviceMatrix p{};    // [K, R of the group]; not given, low must be there before
   };
   DeviceMatrix y{}, x{}, w{}, low{};
-  std::array<Group, kMostGroups> groups{};
+  Group groups[kMostGroups]{};
   int group_count = 0;  // 0: the plain product
   const float* bias = nullptr;
   DeviceMatrix residual{};  // if there is one: like y, rows 16-byte aligned
@@ -51,7 +51,6 @@ enum class ProductWay {
   mma,       // gemm_sm80.cu
   composed,  // cuBLASLt's product, and another for each group that adds to it
 };
-inline constexpr std::string_view kProductWays[] = {"wgmma", "mma", "composed"};
 
 struct ProductPlan {
   ProductWay way;
@@ -68,5 +67,25 @@ bool extended_gemm_fits(const Gpu& gpu, const ExtendedGemm& g);
 ProductPlan plan_extended_gemm(const Gpu& gpu, const ExtendedGemm& g);
 // Unless the plan makes low, it is written by the launch before this one; everything else was there before that.
 void extended_gemm(CudaBackend& cuda, const ExtendedGemm& g, const ProductPlan& plan);
+
+// ---- its ways
+
+// On wgmma, with the rank appended to the reduction: 9.0. Whether the kernel is there and TMA can read these: w, p and
+// f laid out alike, rows 16-byte aligned.
+bool gemm_sm90_fits(const Gpu& gpu, const ExtendedGemm& g);
+// The fastest by a count of cycles. WICK_CUDA_WAY=sm90:SLICE/PARTS/CONSUMERS/WIDE/WIDE_TILES/NARROW, or sm90:SLICE,
+// forces one where it can be.
+GemmPlan plan_gemm_sm90(const Gpu& gpu, const ExtendedGemm& g);
+void gemm_sm90(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan);
+
+// On mma.sync: from 8.0 on. Whether the kernel is there and can read these: w and f laid out alike, rows 16-byte
+// aligned. Where there are several groups, their columns and their ranks are multiples of 8.
+bool gemm_sm80_fits(const Gpu& gpu, const ExtendedGemm& g);
+struct MmaPlan {  // the tile that is expected to be fastest, and its time
+  MmaTile tile;
+  double microseconds;
+};
+MmaPlan plan_gemm_sm80(const Gpu& gpu, const ExtendedGemm& g);
+void gemm_sm80(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile);
 
 }  // namespace wick

@@ -393,8 +393,10 @@ __device__ __forceinline__ void multiply(const Arguments<T>& a, const Lora& lora
   }
 }
 
+// Lora: LoraArguments<T> or NoLora.
 template <class Weights, class T, class Lora>
-__device__ __forceinline__ void few_rows_block(const Arguments<T>& a, const Lora& lora) {
+__global__ void __launch_bounds__(32 * (kManyWarps + 1), 2)
+    few_rows(const __grid_constant__ Arguments<T> a, const __grid_constant__ Lora lora) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ uint4 memory[];
   const int warps = int(blockDim.x) / 32 - 1, warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
@@ -419,16 +421,6 @@ __device__ __forceinline__ void few_rows_block(const Arguments<T>& a, const Lora
     multiply(a, lora, ring, reinterpret_cast<float*>(barriers + 2 * Weights::kStages), warps, warp, lane);
   }
 #endif
-}
-
-template <class Weights, class T>
-__global__ void __launch_bounds__(32 * (kManyWarps + 1), 2) few_rows(const __grid_constant__ Arguments<T> a) {
-  few_rows_block<Weights>(a, NoLora());
-}
-template <class Weights, class T>
-__global__ void __launch_bounds__(32 * (kManyWarps + 1), 2)
-    few_rows_lora(const __grid_constant__ Arguments<T> a, const __grid_constant__ LoraArguments<T> lora) {
-  few_rows_block<Weights>(a, lora);
 }
 
 template <class Weights, class T, class Kernel>
@@ -491,14 +483,14 @@ template <class Weights, class T>
 void run(CudaBackend& cuda, const LinearCall& l) {
   for (int64_t token = 0; token < l.x.rows; token += kTokens) {
     const auto a = arguments_of<Weights, T>(cuda, l, token);
-    if (!l.lora) {
-      launch("linear_few_rows", cuda.stream(), shape_of<Weights>(cuda, a, few_rows<Weights, T>), few_rows<Weights, T>,
-             a);
-    } else {
-      const auto kernel = few_rows_lora<Weights, T>;
-      launch("linear_few_rows with a LoRA", cuda.stream(), shape_of<Weights>(cuda, a, kernel), kernel, a,
-             lora_arguments<T>(l, token));
-    }
+    const auto launch_with = [&]<class Lora>(const char* name, const Lora& lora) {
+      const auto kernel = few_rows<Weights, T, Lora>;
+      launch(name, cuda.stream(), shape_of<Weights>(cuda, a, kernel), kernel, a, lora);
+    };
+    if (l.lora)
+      launch_with("linear_few_rows with a LoRA", lora_arguments<T>(l, token));
+    else
+      launch_with("linear_few_rows", NoLora());
   }
 }
 

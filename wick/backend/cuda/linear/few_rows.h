@@ -22,6 +22,9 @@ struct LinearCall {
 // Whether the kernels are there and made for these sizes and layouts; s need not be there yet.
 bool few_rows_fit(const Gpu& gpu, const LinearCall& l);
 void few_rows_linear(CudaBackend& cuda, const LinearCall& l);  // one launch for each 8 rows; one more for a LoRA's s
+// The same from a LoRA linear's views, y [..., N/2] if `gated` (lora.cpp). False, and nothing done, where these kernels
+// do not take it.
+bool lora_few_rows(CudaBackend& cuda, const LoraArgs& a, bool gated = false);
 
 // s [M, R] = x [M, K] down [R, K]^T, all of one 16-bit dtype: x and down with 16-byte aligned rows.
 void few_rows_down(CudaBackend& cuda, const DeviceMatrix& s, const DeviceMatrix& x, const View& down);

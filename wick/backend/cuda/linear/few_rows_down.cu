@@ -17,15 +17,6 @@ constexpr int kThreads = 128, kMostTokens = 8;
 constexpr int kAtOnce = 4;  // packs of a thread on their way together
 
 template <class T>
-struct DownArguments {
-  const T *x, *down;
-  T* s;
-  int64_t x_row, down_row, s_row;
-  int packs, tokens;  // packs of 8 elements in a row
-  bool constant;      // down, which is asked for before the kernel that makes x has ended
-};
-
-template <class T>
 using Eight = Pack<T, 8>;
 
 // A thread's packs of a row from `first` on, every kThreads-th; zeros beyond the row.
@@ -38,50 +29,45 @@ __device__ __forceinline__ void load(Eight<T> (&packs)[kAtOnce], const T* row, i
   }
 }
 
+// If down is constant, it is asked for before the kernel that makes x has ended.
 template <class T, int kTokens>
-__global__ void __launch_bounds__(kThreads, 8) few_rows_down_kernel(const __grid_constant__ DownArguments<T> a) {
-  const T* const down_row = a.down + blockIdx.x * a.down_row;
-  const int first_token = int(blockIdx.y) * kTokens, tokens = min(kTokens, a.tokens - first_token);
-  if (!a.constant) wait_for_previous();
+__global__ void __launch_bounds__(kThreads, 8)
+    few_rows_down_kernel(T* s, int64_t s_row, const T* x, int64_t x_row, const T* down, int64_t down_row, int packs,
+                         int all_tokens, bool constant) {
+  down += blockIdx.x * down_row;
+  const int first_token = int(blockIdx.y) * kTokens, tokens = min(kTokens, all_tokens - first_token);
+  if (!constant) wait_for_previous();
   launch_dependents();
-  Eight<T> down[kAtOnce];
-  load(down, down_row, int(threadIdx.x), a.packs);
-  if (a.constant) wait_for_previous();
+  Eight<T> factors[kAtOnce];
+  load(factors, down, int(threadIdx.x), packs);
+  if (constant) wait_for_previous();
   float sum[kTokens] = {};
-  for (int first = int(threadIdx.x); first < a.packs; first += kAtOnce * kThreads) {
-    if (first != int(threadIdx.x)) load(down, down_row, first, a.packs);
+  for (int first = int(threadIdx.x); first < packs; first += kAtOnce * kThreads) {
+    if (first != int(threadIdx.x)) load(factors, down, first, packs);
 #pragma unroll
     for (int t = 0; t < kTokens; ++t) {
       if (t >= tokens) continue;
-      Eight<T> x[kAtOnce];
-      load(x, a.x + (first_token + t) * a.x_row, first, a.packs);
+      Eight<T> values[kAtOnce];
+      load(values, x + (first_token + t) * x_row, first, packs);
 #pragma unroll
       for (int i = 0; i < kAtOnce; ++i)
 #pragma unroll
-        for (int j = 0; j < 8; ++j) sum[t] = fmaf(to_float(x[i].value[j]), to_float(down[i].value[j]), sum[t]);
+        for (int j = 0; j < 8; ++j) sum[t] = fmaf(to_float(values[i].value[j]), to_float(factors[i].value[j]), sum[t]);
     }
   }
   block_reduce<Sum>(sum);
   if (threadIdx.x != 0) return;
 #pragma unroll
   for (int t = 0; t < kTokens; ++t)
-    if (t < tokens) a.s[(first_token + t) * a.s_row + blockIdx.x] = from_float<T>(sum[t]);
+    if (t < tokens) s[(first_token + t) * s_row + blockIdx.x] = from_float<T>(sum[t]);
 }
 
 template <class T, int kTokens>
 void launch_down(CudaBackend& cuda, const DeviceMatrix& s, const DeviceMatrix& x, const View& down) {
-  const DownArguments<T> a{static_cast<const T*>(x.data),
-                           down.as<const T>(),
-                           static_cast<T*>(s.data),
-                           x.ld,
-                           down.stride[0],
-                           s.ld,
-                           int(x.cols / 8),
-                           int(x.rows),
-                           down.constant};
   const dim3 grid(unsigned(s.cols), unsigned(ceil_div(x.rows, kTokens)));
   launch("s of a few tokens", cuda.stream(), overlapped(cuda, grid, dim3(kThreads)), few_rows_down_kernel<T, kTokens>,
-         a);
+         static_cast<T*>(s.data), s.ld, static_cast<const T*>(x.data), x.ld, down.as<const T>(), down.stride[0],
+         int(x.cols / 8), int(x.rows), down.constant);
 }
 
 }  // namespace

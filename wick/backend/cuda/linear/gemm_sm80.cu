@@ -4,7 +4,7 @@
 //
 // A tile lies in shared memory as in global memory, its 16-byte chunks swizzled: the eight rows that ldmatrix reads at
 // once lie in different banks.
-#include "wick/backend/cuda/linear/gemm_sm80.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
 
 #include <algorithm>
 #include <limits>
@@ -17,27 +17,6 @@
 namespace wick {
 
 namespace {
-
-constexpr int kGroups = ExtendedGemm::kMostGroups;
-
-struct MmaGroup {
-  const void* f;
-  int64_t ld;
-  int begin, end;    // columns of y
-  int low_at, rank;  // its columns of low
-};
-struct MmaShape {
-  void* y;
-  const void *x, *w, *low;
-  int64_t y_ld, x_ld, w_ld, low_ld;
-  const float* bias;
-  const void* residual;
-  int64_t residual_ld;
-  int rows, cols, depth;
-  int row_tiles, col_tiles;
-  int group_count;
-  MmaGroup groups[kGroups];
-};
 
 // A block's tile, those of its warps, the steps that are under way, how many blocks share an SM where it has the
 // memory, and the depth of a step.
@@ -62,18 +41,18 @@ __device__ __forceinline__ int chunk_at(int row, int chunk) {
 template <class T, class Tile, bool kAcross>
 class Loader {
  public:
-  __device__ __forceinline__ Loader(const MmaShape& shape, int row, int col)
-      : shape_(shape),
+  __device__ __forceinline__ Loader(const ExtendedGemm& g, int row, int col)
+      : g_(g),
         row_(row),
         col_(col),
-        left_(ceil_div(shape.depth, kDepth)),
-        x_(shape.x, shape.x_ld, row, 0, shape.rows, shape.depth),
-        w_(other(shape.w, shape.w_ld, col, shape.depth, shape.cols)) {}
+        left_(ceil_div(int(g.x.cols), kDepth)),
+        x_(g.x.data, g.x.ld, row, 0, g.x.rows, g.x.cols),
+        w_(other(g.w, col)) {}
 
   __device__ __forceinline__ int steps() const {
     int steps = left_;
-    for (int g = 0; g < shape_.group_count; ++g)
-      if (touches(shape_.groups[g])) steps += ceil_div(shape_.groups[g].rank, kDepth);
+    for (int i = 0; i < g_.group_count; ++i)
+      if (touches(g_.groups[i])) steps += ceil_div(int(g_.groups[i].f.rows), kDepth);
     return steps;
   }
   __device__ __forceinline__ void start_next(char* stage) {
@@ -95,24 +74,26 @@ class Loader {
   using XCopy = Copy<Tile::kRows, kDepth>;
   using WCopy = Copy<kAcross ? kDepth : Tile::kCols, kAcross ? Tile::kCols : kDepth>;
 
-  static __device__ __forceinline__ WCopy other(const void* m, int64_t ld, int col, int depth, int cols) {
+  // Of w, or of f: [depth, columns], transposed unless kAcross.
+  static __device__ __forceinline__ WCopy other(const DeviceMatrix& m, int col) {
     if constexpr (kAcross)
-      return WCopy(m, ld, 0, col, depth, cols);
+      return WCopy(m.data, m.ld, 0, col, m.rows, m.cols);
     else
-      return WCopy(m, ld, col, 0, cols, depth);
+      return WCopy(m.data, m.ld, col, 0, m.cols, m.rows);
   }
-  __device__ __forceinline__ bool touches(const MmaGroup& group) const {
-    return group.begin < col_ + Tile::kCols && col_ < group.end;
+  __device__ __forceinline__ bool touches(const ExtendedGemm::Group& group) const {
+    const int begin = int(group.column);
+    return begin < col_ + Tile::kCols && col_ < begin + int(group.f.cols);
   }
   __device__ __forceinline__ void enter_group() {
-    while (!touches(shape_.groups[group_])) ++group_;
-    const MmaGroup& group = shape_.groups[group_++];
-    left_ = ceil_div(group.rank, kDepth);
-    x_ = XCopy(static_cast<const T*>(shape_.low) + group.low_at, shape_.low_ld, row_, 0, shape_.rows, group.rank);
-    w_ = other(group.f, group.ld, col_ - group.begin, group.rank, group.end - group.begin);
+    while (!touches(g_.groups[group_])) ++group_;
+    const ExtendedGemm::Group& group = g_.groups[group_++];
+    left_ = ceil_div(int(group.f.rows), kDepth);
+    x_ = XCopy(static_cast<const T*>(g_.low.data) + group.low_at, g_.low.ld, row_, 0, g_.x.rows, group.f.rows);
+    w_ = other(group.f, col_ - int(group.column));
   }
 
-  const MmaShape& shape_;
+  const ExtendedGemm& g_;
   int row_, col_, left_, group_ = 0;
   XCopy x_;
   WCopy w_;
@@ -158,15 +139,16 @@ struct Warp {
       }
   }
   // Turned about in the warp's own part of shared memory, so that whole lines leave.
-  __device__ __forceinline__ void store(float (&sum)[kM][2 * kN][4], char* shared, const MmaShape& shape, int first_row,
+  __device__ __forceinline__ void store(float (&sum)[kM][2 * kN][4], char* shared, const ExtendedGemm& g, int first_row,
                                         int first_col) const {
+    const int rows = int(g.y.rows), cols = int(g.y.cols);
     constexpr int kChunks = Tile::kWarpCols / 8;
     char* const out = shared + threadIdx.x / 32 * (Tile::kWarpRows * Tile::kWarpCols * 2);
 #pragma unroll
     for (int n = 0; n < 2 * kN; ++n) {
       const int y_col = first_col + col + n * 8 + lane % 4 * 2;
-      const bool biased = shape.bias && y_col < shape.cols;
-      const float left = biased ? shape.bias[y_col] : 0, right = biased ? shape.bias[y_col + 1] : 0;
+      const bool biased = g.bias && y_col < cols;
+      const float left = biased ? g.bias[y_col] : 0, right = biased ? g.bias[y_col + 1] : 0;
 #pragma unroll
       for (int m = 0; m < kM; ++m)
 #pragma unroll
@@ -180,12 +162,12 @@ struct Warp {
     for (int i = 0; i < Tile::kWarpRows * kChunks / 32; ++i) {
       const int line = (i * 32 + lane) / kChunks, chunk = lane % kChunks;
       const int y_row = first_row + row + line, y_col = first_col + col + chunk * 8;
-      if (y_row >= shape.rows || y_col >= shape.cols) continue;
+      if (y_row >= rows || y_col >= cols) continue;
       uint4 sums = *reinterpret_cast<const uint4*>(out + chunk_at<Tile::kWarpCols>(line, chunk));
-      if (shape.residual)
-        sums = sum_of_eights<T>(sums, *reinterpret_cast<const uint4*>(static_cast<const T*>(shape.residual) +
-                                                                      y_row * shape.residual_ld + y_col));
-      *reinterpret_cast<uint4*>(static_cast<T*>(shape.y) + y_row * shape.y_ld + y_col) = sums;
+      if (g.residual.data)
+        sums = sum_of_eights<T>(sums, *reinterpret_cast<const uint4*>(static_cast<const T*>(g.residual.data) +
+                                                                      y_row * g.residual.ld + y_col));
+      *reinterpret_cast<uint4*>(static_cast<T*>(g.y.data) + y_row * g.y.ld + y_col) = sums;
     }
   }
 };
@@ -194,6 +176,7 @@ struct Warp {
 struct TileIndex {
   int row, col;
 };
+__host__ __device__ constexpr int tiles_of(int64_t extent, int tile) { return ceil_div(int(extent), tile); }
 [[maybe_unused]] __device__ __forceinline__ TileIndex tile_at(int index, int row_tiles, int col_tiles) {
   constexpr int kPanel = 8;
   const int panel = index / (kPanel * col_tiles), within = index % (kPanel * col_tiles);
@@ -203,13 +186,13 @@ struct TileIndex {
 
 template <class T, class Tile, bool kAcross>
 __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
-    mma_gemm_kernel(const __grid_constant__ MmaShape shape) {
+    mma_gemm_kernel(const __grid_constant__ ExtendedGemm g) {
 #if __CUDA_ARCH__ >= 800
   extern __shared__ __align__(128) char shared[];
-  const TileIndex tile = tile_at(int(blockIdx.x), shape.row_tiles, shape.col_tiles);
+  const TileIndex tile = tile_at(int(blockIdx.x), tiles_of(g.y.rows, Tile::kRows), tiles_of(g.y.cols, Tile::kCols));
   const int first_row = tile.row * Tile::kRows, first_col = tile.col * Tile::kCols;
   constexpr int kStages = Tile::kStages, kInner = Tile::kDepth / 16;
-  Loader<T, Tile, kAcross> loader(shape, first_row, first_col);
+  Loader<T, Tile, kAcross> loader(g, first_row, first_col);
   const int steps = loader.steps();
   int loaded = 0, load_at = 0, read_at = 0;  // the stages' places in shared memory
   const auto next = [](int at) { return at + Tile::kStageBytes == Tile::kSharedBytes ? 0 : at + Tile::kStageBytes; };
@@ -243,48 +226,11 @@ __global__ void __launch_bounds__(Tile::kThreads, Tile::kBlocks)
   }
   copy_async_wait<0>();
   __syncthreads();
-  me.store(sum, shared, shape, first_row, first_col);
+  me.store(sum, shared, g, first_row, first_col);
 #endif
 }
 
 // ---- launches
-
-template <class Tile>
-MmaShape make_shape(const ExtendedGemm& g) {
-  MmaShape shape{};
-  shape.y = g.y.data;
-  shape.x = g.x.data;
-  shape.w = g.w.data;
-  shape.low = g.low.data;
-  shape.y_ld = g.y.ld;
-  shape.x_ld = g.x.ld;
-  shape.w_ld = g.w.ld;
-  shape.low_ld = g.low.ld;
-  shape.bias = g.bias;
-  shape.residual = g.residual.data;
-  shape.residual_ld = g.residual.ld;
-  shape.rows = int(g.y.rows);
-  shape.cols = int(g.y.cols);
-  shape.depth = int(g.x.cols);
-  shape.row_tiles = int(ceil_div(g.y.rows, Tile::kRows));
-  shape.col_tiles = int(ceil_div(g.y.cols, Tile::kCols));
-  shape.group_count = g.group_count;
-  int64_t begin = 0;
-  for (int i = 0; i < g.group_count; ++i) {
-    const DeviceMatrix& f = g.groups[size_t(i)].f;
-    shape.groups[i] = {f.data, f.ld, int(begin), int(begin + f.cols), int(g.groups[size_t(i)].low_at), int(f.rows)};
-    begin += f.cols;
-  }
-  return shape;
-}
-
-template <class T, class Tile>
-void launch_tiles(CudaBackend& cuda, const ExtendedGemm& g) {
-  const MmaShape shape = make_shape<Tile>(g);
-  const Launch how{dim3(unsigned(shape.row_tiles * shape.col_tiles)), dim3(Tile::kThreads), Tile::kSharedBytes};
-  launch("extended product", cuda.stream(), how,
-         g.w.transposed ? mma_gemm_kernel<T, Tile, false> : mma_gemm_kernel<T, Tile, true>, shape);
-}
 
 // Microseconds, measured on an H100: of 32 steps along the reduction where blocks share an SM, of those of a block
 // alone, and of a tile's start and end.
@@ -352,7 +298,12 @@ MmaPlan plan_gemm_sm80(const Gpu& gpu, const ExtendedGemm& g) {
 
 void gemm_sm80(CudaBackend& cuda, const ExtendedGemm& g, MmaTile tile) {
   with_tiling(tile, [&](auto tiling, const TileCost&) {
-    dispatch_16bit(g.y.dtype, [&]<class T>(Type<T>) { launch_tiles<T, decltype(tiling)>(cuda, g); });
+    using Tile = decltype(tiling);
+    const int tiles = tiles_of(g.y.rows, Tile::kRows) * tiles_of(g.y.cols, Tile::kCols);
+    dispatch_16bit(g.y.dtype, [&]<class T>(Type<T>) {
+      launch("extended product", cuda.stream(), {dim3(unsigned(tiles)), dim3(Tile::kThreads), Tile::kSharedBytes},
+             g.w.transposed ? mma_gemm_kernel<T, Tile, false> : mma_gemm_kernel<T, Tile, true>, g);
+    });
   });
 }
 

@@ -13,7 +13,7 @@
 //
 // The columns are cut into tiles of one width and, at their end, of a narrower one, so that the last round of blocks
 // is short (plan_gemm_sm90).
-#include "wick/backend/cuda/linear/gemm_sm90.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
 
 #include <algorithm>
 #include <cmath>
@@ -26,6 +26,7 @@
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/ring.cuh"
 #include "wick/backend/cuda/device/wgmma.cuh"
+#include "wick/backend/cuda/linear/lora_products.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 #include "wick/backend/cuda/runtime/tensor_map.h"
@@ -499,10 +500,10 @@ GemmMaps make_maps(const ExtendedGemm& g, const GemmPlan& plan) {
                           : tensor_map(m, kDepth, 64);
     };
     maps.w[narrow] = shared_tile(g.w);
-    for (int i = 0; i < g.group_count; ++i) maps.f[i][narrow] = shared_tile(g.groups[size_t(i)].f);
+    for (int i = 0; i < g.group_count; ++i) maps.f[i][narrow] = shared_tile(g.groups[i].f);
   }
   for (int i = 0; i < g.group_count && plan.slice; ++i) {
-    const DeviceMatrix& p = g.groups[size_t(i)].p;
+    const DeviceMatrix& p = g.groups[i].p;
     maps.p[i] = p.transposed ? tensor_map(p, plan.slice, kDepth) : tensor_map(p, kDepth, 64);
   }
   return maps;
@@ -537,16 +538,13 @@ GemmShape make_shape(const ExtendedGemm& g, const GemmPlan& plan) {
   shape.stages = std::min(kMostStages, stages_bytes(plan) / shape.stage_bytes);
   shape.group_count = g.group_count;
   shape.follows = g.group_count > 0 && !plan.slice;
-  int64_t begin = 0;
   for (int i = 0; i < g.group_count; ++i) {
-    const ExtendedGemm::Group& group = g.groups[size_t(i)];
-    const int64_t rank = group.f.rows, s_end = g.group_count == 1 ? g.s.cols : group.low_at + rank;
-    shape.groups[i] = {.begin = int(begin),
-                       .end = int(begin + group.f.cols),
-                       .low_at = int(group.low_at),
-                       .k16 = int((rank + 15) / 16),
-                       .s_end = int(s_end)};
-    begin += group.f.cols;
+    const auto& [f, column, low_at, p] = g.groups[i];
+    shape.groups[i] = {.begin = int(column),
+                       .end = int(column + f.cols),
+                       .low_at = int(low_at),
+                       .k16 = int(ceil_div(f.rows, 16)),
+                       .s_end = int(g.group_count == 1 ? g.s.cols : low_at + f.rows)};
   }
   return shape;
 }
@@ -640,12 +638,10 @@ bool has_width(const GemmPlan& plan, int width) {
 // stored.
 bool slices_fit(const ExtendedGemm& g, const GemmPlan& plan) {
   const int64_t wide = int64_t(plan.wide) * plan.wide_tiles;
-  int64_t begin = 0;
   for (int i = 0; i < g.group_count; ++i) {
-    const ExtendedGemm::Group& group = g.groups[size_t(i)];
-    const bool at_tile = begin < wide ? begin % plan.wide == 0 : (begin - wide) % plan.narrow == 0;
-    if (!group.p.data || group.p.cols > plan.slice || !at_tile) return false;
-    begin += group.f.cols;
+    const auto& [f, column, low_at, p] = g.groups[i];
+    const bool at_tile = column < wide ? column % plan.wide == 0 : (column - wide) % plan.narrow == 0;
+    if (!p.data || p.cols > plan.slice || !at_tile) return false;
   }
   constexpr int64_t k16Bytes = 8;  // in elements
   const bool in_packs = g.s.ld % k16Bytes == 0 && g.s.cols % k16Bytes == 0 && aligned(g.s.data);
@@ -706,7 +702,7 @@ bool gemm_sm90_fits(const Gpu& gpu, const ExtendedGemm& g) {
   for (const DeviceMatrix& m : {g.y, g.x, g.w, g.low})
     if (!fits(m)) return false;
   for (int i = 0; i < g.group_count; ++i)
-    for (const DeviceMatrix& m : {g.groups[size_t(i)].f, g.groups[size_t(i)].p})
+    for (const DeviceMatrix& m : {g.groups[i].f, g.groups[i].p})
       if (!fits(m) || (m.data && m.transposed != g.w.transposed)) return false;
   return true;
 }
@@ -728,7 +724,8 @@ GemmPlan plan_gemm_sm90(const Gpu& gpu, const ExtendedGemm& g) {
   for (const int consumers : {2, 3}) cut_columns(gpu, g, {.consumers = consumers}, consider);
   const int64_t rank = g.group_count ? g.groups[0].f.rows : 0;
   if (rank == 0 || rank > kMostSlice) return best;
-  const int slice = rank <= 16 ? 16 : rank <= 32 ? 32 : 64;
+  int slice = 0;
+  with_rank_tile(rank, [&](auto tile) { slice = tile; });
   for (int parts = 1; parts <= kMostParts; parts *= 2) cut_columns(gpu, g, {.slice = slice, .parts = parts}, consider);
   return best;
 }
@@ -744,10 +741,8 @@ void gemm_sm90(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan) {
   const auto with_type = [&](auto type) {
     using T = typename decltype(type)::type;
     if (g.gated) return launch_kernel(cuda, g, plan, gemm_kernel<T, false, 2, 0, Form::gated>);
-    const std::integral_constant<int, 2> two;
-    if (plan.slice == 16) return launch_as(type, two, std::integral_constant<int, 16>());
-    if (plan.slice == 32) return launch_as(type, two, std::integral_constant<int, 32>());
-    if (plan.slice == 64) return launch_as(type, two, std::integral_constant<int, 64>());
+    constexpr std::integral_constant<int, 2> two;
+    if (plan.slice) return with_rank_tile(plan.slice, [&](auto slice) { launch_as(type, two, slice); });
     if (plan.consumers == 2) return launch_as(type, two, std::integral_constant<int, 0>());
     launch_as(type, std::integral_constant<int, 3>(), std::integral_constant<int, 0>());
   };

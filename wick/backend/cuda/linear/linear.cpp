@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <array>
 
-#include "wick/backend/cuda/linear/blocks.h"
-#include "wick/backend/cuda/linear/gemm_sm90.h"
-#include "wick/backend/cuda/linear/lora.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
+#include "wick/backend/cuda/linear/few_rows.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/ways.h"
@@ -35,8 +34,8 @@ class BatchInput {
 // The dims of a batch, merged where one stride walks them for all three; at least one.
 struct BatchDims {
   int rank = 0;
-  std::array<int64_t, kMaxRank> extent;
-  std::array<std::array<int64_t, 3>, kMaxRank> step;  // of c, a, b
+  std::array<int64_t, kMaxRank> extent{1};
+  std::array<std::array<int64_t, 3>, kMaxRank> step{};  // of c, a, b
 
   BatchDims(const View& c, const View& a, const View& b) {
     for (int i = 0; i + 2 < c.rank(); ++i) {
@@ -49,11 +48,7 @@ struct BatchDims {
       extent[size_t(rank - 1)] *= c.shape[i];
       step[size_t(rank - 1)] = steps;
     }
-    if (rank == 0) {
-      rank = 1;
-      extent[0] = 1;
-      step[0] = {0, 0, 0};
-    }
+    rank = std::max(rank, 1);
   }
 };
 

@@ -1,16 +1,13 @@
 // The LoRA linear (Hu et al., 2021): y = x w^T + bias + residual, and each block of y's columns has its scale * s up^T
 // added, with s = dropout(x) down^T.
 // M rows, K inputs, N outputs, R rank: x [M, K], w [N, K], y [M, N], down [R, K], up [N, R], s and ds [M, R].
-#include "wick/backend/cuda/linear/lora.h"
+#include "wick/backend/cuda/linear/few_rows.h"
 
 #include <fmt/format.h>
 
-#include <array>
 #include <deque>
 
-#include "wick/backend/cuda/linear/lora_factors.h"
-#include "wick/backend/cuda/linear/lora_few_rows.h"
-#include "wick/backend/cuda/linear/lora_pass_sm90.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/ways.h"
@@ -31,13 +28,9 @@ class WorkMatrix {
   DeviceMatrix matrix_;
 };
 
-void zero(CudaBackend& cuda, const View& v) {
+void zero(CudaBackend& cuda, const View& v, const std::vector<View>& more = {}) {
   if (v && v.numel() > 0) cuda.fill(v, 0);
-}
-
-void zero_all(CudaBackend& cuda, const View& ddown, const std::vector<View>& dups) {
-  zero(cuda, ddown);
-  for (const View& dup : dups) zero(cuda, dup);
+  for (const View& other : more) zero(cuda, other);
 }
 
 // dropout(x) to read: x itself where nothing is dropped.
@@ -72,57 +65,59 @@ void compose_ds(CudaBackend& cuda, const DeviceMatrix& ds, const DeviceMatrix& d
   }
 }
 
-// dup_g = scale_g * dy_g^T s_g and ddown = ds^T x; any may be unwanted. x has had its dropout.
-void compose_gradients(CudaBackend& cuda, const View& ddown, const std::vector<View>& dups, const DeviceMatrix& ds,
-                       const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, const LoraFactors& lora) {
-  for (size_t g = 0; g < dups.size(); ++g) {
-    if (!dups[g]) continue;
-    const LoraBlock& block = lora.blocks[g];
-    const MatrixOutput grad(cuda, dups[g], DType::f32);
-    cuda.cublas().gemm(*grad, outputs_of(block, dy).t(), low_of(block, s), block.scale);
-    grad.finish();
+// The factors' gradients in f32; any may be unwanted.
+struct GradientOutputs {
+  MatrixOutput down;
+  std::deque<MatrixOutput> ups;  // they stay where they are
+
+  GradientOutputs(CudaBackend& cuda, const LoraGradients& g) : down(cuda, g.ddown, DType::f32) {
+    for (const View& dup : g.dups) ups.emplace_back(cuda, dup, DType::f32);
   }
-  if (!ddown) return;
-  const MatrixOutput grad(cuda, ddown, DType::f32);
-  cuda.cublas().gemm(*grad, ds.t(), x);
-  grad.finish();
+  void finish() const {
+    down.finish();
+    for (const MatrixOutput& up : ups) up.finish();
+  }
+};
+
+// dup_g = scale_g * dy_g^T s_g
+FactorGradient up_gradient(const DeviceMatrix& dup, const LoraBlock& block, const DeviceMatrix& dy,
+                           const DeviceMatrix& s) {
+  return {dup, outputs_of(block, dy), low_of(block, s), block.scale};
 }
 
-// dup_g = scale * dy_g^T s_g and ddown_g = ds_g^T x by our own kernels, in one launch; any may be unwanted.
-void fused_gradients(CudaBackend& cuda, const View& ddown, const std::vector<View>& dups, const DeviceMatrix& ds,
-                     const DeviceMatrix& dy, const DeviceMatrix& x, const DeviceMatrix& s, const LoraFactors& lora,
-                     Follows follows) {
-  const MatrixOutput grad_down(cuda, ddown, DType::f32);
-  std::array<std::optional<MatrixOutput>, kMostLayers> grad_ups;
-  std::array<FactorGradient, 2 * kMostLayers> gradients;
-  int count = 0;
+// Those of the ups, and ddown = ds^T x. x has had its dropout.
+void compose_gradients(CudaBackend& cuda, const GradientOutputs& out, const DeviceMatrix& ds, const DeviceMatrix& dy,
+                       const DeviceMatrix& x, const DeviceMatrix& s, const LoraFactors& lora) {
+  for (size_t g = 0; g < out.ups.size(); ++g) {
+    if (!out.ups[g]->data) continue;
+    const FactorGradient up = up_gradient(*out.ups[g], lora.blocks[g], dy, s);
+    cuda.cublas().gemm(up.out, up.x.t(), up.s, up.scale);
+  }
+  if (out.down->data) cuda.cublas().gemm(*out.down, ds.t(), x);
+  out.finish();
+}
+
+// The same by our own kernels, in one launch.
+void fused_gradients(CudaBackend& cuda, const GradientOutputs& out, const DeviceMatrix& ds, const DeviceMatrix& dy,
+                     const DeviceMatrix& x, const DeviceMatrix& s, const LoraFactors& lora, Follows follows) {
+  std::vector<FactorGradient> gradients;
   for (size_t g = 0; g < lora.blocks.size(); ++g) {
     const LoraBlock& block = lora.blocks[g];
-    if (g < dups.size() && dups[g])
-      gradients[size_t(count++)] = {*grad_ups[g].emplace(cuda, dups[g], DType::f32), outputs_of(block, dy),
-                                    low_of(block, s), block.scale};
-    if (ddown) gradients[size_t(count++)] = {low_of(block, grad_down->t()), x, low_of(block, ds), 1};
+    if (g < out.ups.size() && out.ups[g]->data) gradients.push_back(up_gradient(*out.ups[g], block, dy, s));
+    if (out.down->data) gradients.push_back({low_of(block, out.down->t()), x, low_of(block, ds), 1});
   }
-  if (count > 0) factor_gradients(cuda, gradients.data(), count, follows);
-  grad_down.finish();
-  for (const auto& grad : grad_ups)
-    if (grad) grad->finish();
+  if (!gradients.empty()) factor_gradients(cuda, gradients, follows);
+  out.finish();
 }
-
-constexpr int64_t padded(int64_t rank) { return (rank + 7) / 8 * 8; }
 
 // A factor in a dtype, with 16-byte aligned rows: itself, or a copy.
 class Factor {
  public:
-  Factor(CudaBackend& cuda, const View& factor, DType dtype) {
-    if (lies_ready(factor, dtype)) {
-      matrix_ = *as_matrix(factor);
-      return;
-    }
-    copy_.emplace(cuda, dtype, factor.shape[0], padded(factor.shape[1]));
-    matrix_ = **copy_;
-    if (matrix_.cols != factor.shape[1]) cuda.fill(matrix_.view(), 0);
-    matrix_.cols = factor.shape[1];
+  Factor(CudaBackend& cuda, const View& factor, DType dtype) : matrix_(factor_layout(factor, dtype)) {
+    if (lies_ready(factor, dtype)) return;
+    const DeviceMatrix whole = *copy_.emplace(cuda, dtype, matrix_.rows, matrix_.ld);
+    matrix_.data = whole.data;
+    if (matrix_.ld != matrix_.cols) cuda.fill(whole.view(), 0);
     cuda.copy(matrix_.view(), factor);
   }
   const DeviceMatrix& operator*() const { return matrix_; }
@@ -133,24 +128,19 @@ class Factor {
   DeviceMatrix matrix_;
 };
 
-// The ups as the kernels read them.
-class Ups {
- public:
-  Ups(CudaBackend& cuda, const LoraFactors& lora, DType dtype) {
-    for (const LoraBlock& block : lora.blocks) factors_.emplace_back(cuda, block.up, dtype);
-  }
-  const DeviceMatrix& operator[](size_t g) const { return *factors_[g]; }
-
- private:
-  std::deque<Factor> factors_;  // they stay where they are
-};
+// The ups as the kernels read them; they stay where they are.
+std::deque<Factor> ups_of(CudaBackend& cuda, const LoraFactors& lora, DType dtype) {
+  std::deque<Factor> ups;
+  for (const LoraBlock& block : lora.blocks) ups.emplace_back(cuda, block.up, dtype);
+  return ups;
+}
 
 // The low of an extended product, scale * x down^T; s, if wanted, gets x down^T, and may then be low itself.
 DeviceMatrix make_low(CudaBackend& cuda, LowWay way, const WorkMatrix& own, const DeviceMatrix& s,
                       const DeviceMatrix& x, const DeviceMatrix& down, float scale) {
   if (way == LowWay::projection) {
     const Projection projection{s, x, down.t(), 1, *own, scale};
-    project(cuda, &projection, 1);
+    project(cuda, {&projection, 1});
     return *own;
   }
   const bool is_low = s.data && scale == 1 && lies_ready(s.view(), s.dtype);
@@ -171,9 +161,9 @@ void fused_forward(CudaBackend& cuda, const LoraArgs& a, const LoraPlan& plan) {
   ExtendedGemm g = *forward_product(cuda, a);
   const MatrixInput start(cuda, a.residual, a.x.dtype);
   const Factor down(cuda, a.lora.down, a.x.dtype);
-  const Ups ups(cuda, a.lora, a.x.dtype);
+  const std::deque<Factor> ups = ups_of(cuda, a.lora, a.x.dtype);
   for (size_t i = 0; i < a.lora.blocks.size(); ++i)
-    g.groups[i] = {ups[i].t(), a.lora.blocks[i].row, low_of(a.lora.blocks[i], down->t())};
+    g.groups[i] = {ups[i]->t(), a.lora.blocks[i].column, a.lora.blocks[i].row, low_of(a.lora.blocks[i], down->t())};
   g.residual = *start;
   std::optional<WorkMatrix> low;
   if (plan.low != LowWay::product)
@@ -213,108 +203,62 @@ void composed_forward(CudaBackend& cuda, const LoraArgs& a) {
 void fused_gradients_alone(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g, const DeviceMatrix& grad,
                            const DeviceMatrix& input, GradientsWay way) {
   const LoraBlock& block = a.lora.blocks.front();
-  const View dup = g.dups.empty() ? View() : g.dups.front();
   const DType dtype = factors_dtype(a.lora.down, block.up, grad.dtype);
   const Factor down(cuda, a.lora.down, dtype), up(cuda, block.up, dtype);
-  if (way == GradientsWay::one_launch) {
-    const MatrixOutput grad_down(cuda, g.ddown, DType::f32), grad_up(cuda, dup, DType::f32);
-    if (few_rows_gradients(cuda, {*grad_down, *grad_up, grad, input, *down, *up, block.scale})) {
-      grad_down.finish();
-      return grad_up.finish();
-    }
-  }
+  const GradientOutputs out(cuda, g);
+  const DeviceMatrix dup = out.ups.empty() ? DeviceMatrix{} : *out.ups.front();
+  if (way == GradientsWay::one_launch &&
+      few_rows_gradients(cuda, {*out.down, dup, grad, input, *down, *up, block.scale}))
+    return out.finish();
   const int64_t rank = padded(down->rows);
   const WorkMatrix s(cuda, grad.dtype, grad.rows, rank), ds(cuda, grad.dtype, grad.rows, rank);
-  Projection projections[2];
-  int count = 0;
-  if (dup) projections[count++] = {*s, input, down->t(), 1, {}, 1};
-  if (g.ddown) projections[count++] = {*ds, grad, *up, block.scale, {}, 1};
-  project(cuda, projections, count);
-  fused_gradients(cuda, g.ddown, {dup}, *ds, grad, input, *s, a.lora, Follows::projection);
+  std::vector<Projection> projections;
+  if (dup.data) projections.push_back({*s, input, down->t()});
+  if (g.ddown) projections.push_back({*ds, grad, *up, block.scale});
+  project(cuda, projections);
+  fused_gradients(cuda, out, *ds, grad, input, *s, a.lora, Follows::projection);
 }
 
 // dx = dy w + ds down, and the factors' gradients: in two launches or three, or in five at many rows.
-class FusedBackward {
- public:
-  FusedBackward(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g, const LoraBackwardPlan& plan)
-      : cuda_(cuda),
-        a_(a),
-        g_(g),
-        plan_(plan),
-        product_(*backward_product(cuda, a, g)),
-        down_(cuda, a.lora.down, g.dy.dtype),
-        ups_(cuda, a.lora, g.dy.dtype),
-        ds_(cuda, g.dy.dtype, product_.x.rows, padded(down_->rows)),
-        passes_(cuda) {
-    if (g.ddown) input_ = *as_rows(a.x);
-    for (const View& dup : g.dups)
-      if (dup) saved_ = *as_rows(a.s);
+void fused_backward(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g, const LoraBackwardPlan& plan) {
+  const std::vector<LoraBlock>& blocks = a.lora.blocks;
+  ExtendedGemm product = *backward_product(cuda, a, g);
+  const DeviceMatrix& dy = product.x;
+  const DeviceMatrix x = g.ddown ? *as_rows(a.x) : DeviceMatrix{},
+                     s = any_wanted(g.dups) ? *as_rows(a.s) : DeviceMatrix{};
+  const Factor down(cuda, a.lora.down, dy.dtype);
+  const std::deque<Factor> ups = ups_of(cuda, a.lora, dy.dtype);
+  const WorkMatrix ds(cuda, dy.dtype, dy.rows, padded(down->rows));
+  const GradientOutputs out(cuda, g);
+  PartialGradients passes(cuda);
+
+  std::vector<Projection> projections;  // a block's ds = scale * dy up
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const DeviceMatrix low = blocks.size() == 1 ? *ds : low_of(blocks[i], *ds);
+    projections.push_back({low, outputs_of(blocks[i], dy), *ups[i], blocks[i].scale});
+  }
+  if (plan.ds == LowWay::cublaslt) compose_ds(cuda, *ds, dy, a.lora);
+  if (plan.ds == LowWay::projection) project(cuda, projections);
+  for (size_t i = 0; i < blocks.size() && plan.ds == LowWay::pass; ++i)
+    stream(cuda, &projections[i], up_gradient(*out.ups[i], blocks[i], dy, s), passes, Follows::other);
+
+  if (g.dx) {
+    product.groups[0] = {.f = *down, .p = plan.ds == LowWay::product ? *ups[0] : DeviceMatrix{}};
+    if (g.ddown) product.s = *ds;
+    product.low = *ds;
+    extended_gemm(cuda, product, plan.dx);
   }
 
-  void run() {
-    make_ds();
-    if (g_.dx) make_dx();
-    // Behind a product that did not make ds they need not wait for it: they fill the SMs that it leaves idle.
-    const Follows follows = g_.dx && plan_.ds != LowWay::product ? Follows::product : Follows::projection;
-    if (plan_.gradients == GradientsWay::pass)
-      finish_passes(follows);
-    else if (plan_.gradients == GradientsWay::kernel)
-      fused_gradients(cuda_, g_.ddown, g_.dups, *ds_, product_.x, input_, saved_, a_.lora, follows);
-    else if (plan_.gradients == GradientsWay::cublaslt)
-      compose_gradients(cuda_, g_.ddown, g_.dups, (*ds_).col_range(0, down_->rows), product_.x, input_, saved_,
-                        a_.lora);
-  }
-
- private:
-  // A block's ds = scale * dy up.
-  Projection projection(size_t i) const {
-    const LoraBlock& block = a_.lora.blocks[i];
-    const DeviceMatrix out = a_.lora.blocks.size() == 1 ? *ds_ : low_of(block, *ds_);
-    return {out, outputs_of(block, product_.x), ups_[i], block.scale, {}, 1};
-  }
-
-  void make_ds() {
-    const size_t layers = a_.lora.blocks.size();
-    std::array<Projection, kMostLayers> projections;
-    for (size_t i = 0; i < layers; ++i) projections[i] = projection(i);
-    if (plan_.ds == LowWay::cublaslt) compose_ds(cuda_, *ds_, product_.x, a_.lora);
-    if (plan_.ds == LowWay::projection) project(cuda_, projections.data(), int(layers));
-    if (plan_.ds != LowWay::pass) return;
-    for (size_t i = 0; i < layers; ++i) {
-      const MatrixOutput& out = grad_ups_[i].emplace(cuda_, g_.dups[i], DType::f32);
-      const FactorGradient dup{*out, projections[i].x, low_of(a_.lora.blocks[i], saved_), a_.lora.blocks[i].scale};
-      stream(cuda_, &projections[i], dup, passes_, Follows::other);
-    }
-  }
-
-  void make_dx() {
-    product_.groups[0] = {*down_};
-    if (plan_.ds == LowWay::product) product_.groups[0].p = ups_[0];
-    if (g_.ddown) product_.s = *ds_;
-    product_.low = *ds_;
-    extended_gemm(cuda_, product_, plan_.dx);
-  }
-
-  void finish_passes(Follows follows) {
-    const MatrixOutput grad_down(cuda_, g_.ddown, DType::f32);
-    stream(cuda_, nullptr, {grad_down->t(), input_, *ds_, 1}, passes_, follows);
-    passes_.finish();
-    grad_down.finish();
-    for (size_t i = 0; i < a_.lora.blocks.size(); ++i) grad_ups_[i]->finish();
-  }
-
-  CudaBackend& cuda_;
-  const LoraArgs& a_;
-  const LoraGradients& g_;
-  const LoraBackwardPlan& plan_;
-  ExtendedGemm product_;
-  const Factor down_;
-  const Ups ups_;
-  const WorkMatrix ds_;
-  DeviceMatrix input_, saved_;
-  PartialGradients passes_;
-  std::array<std::optional<MatrixOutput>, kMostLayers> grad_ups_;
-};
+  // Behind a product that did not make ds they need not wait for it: they fill the SMs that it leaves idle.
+  const Follows follows = g.dx && plan.ds != LowWay::product ? Follows::product : Follows::projection;
+  if (plan.gradients == GradientsWay::kernel) fused_gradients(cuda, out, *ds, dy, x, s, a.lora, follows);
+  if (plan.gradients == GradientsWay::cublaslt)
+    compose_gradients(cuda, out, (*ds).col_range(0, down->rows), dy, x, s, a.lora);
+  if (plan.gradients != GradientsWay::pass) return;
+  stream(cuda, nullptr, {out.down->t(), x, *ds, 1}, passes, follows);
+  passes.finish();
+  out.finish();
+}
 
 void composed_backward(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g) {
   const DType dtype = g.dy.dtype;
@@ -322,7 +266,8 @@ void composed_backward(CudaBackend& cuda, const LoraArgs& a, const LoraGradients
       input(cuda, g.ddown ? a.x : View(), dtype), saved(cuda, g.dups.empty() ? View() : a.s, dtype);
   const WorkMatrix ds(cuda, dtype, grad->rows, a.lora.down.shape[0]);
   if (g.dx || g.ddown) compose_ds(cuda, *ds, *grad, a.lora);
-  compose_gradients(cuda, g.ddown, g.dups, *ds, *grad, *DroppedInput(cuda, *input, a.lora.dropout), *saved, a.lora);
+  compose_gradients(cuda, GradientOutputs(cuda, g), *ds, *grad, *DroppedInput(cuda, *input, a.lora.dropout), *saved,
+                    a.lora);
   if (!g.dx) return;
   const MatrixOutput out(cuda, g.dx, dtype);
   if (a.w)
@@ -355,11 +300,11 @@ bool lora_few_rows(CudaBackend& cuda, const LoraArgs& a, bool gated) {
   if (!call) return false;
   if (gated && explains()) explain(told("gated LoRA", a.y, a), "few_rows");
   std::optional<Factor> down;
-  std::optional<Ups> ups;
+  std::deque<Factor> ups;
   if (call->lora == &factors) {
     factors.down = (*down.emplace(cuda, a.lora.down, a.x.dtype)).view();
-    ups.emplace(cuda, a.lora, a.x.dtype);
-    for (size_t g = 0; g < factors.blocks.size(); ++g) factors.blocks[g].up = (*ups)[g].view();
+    ups = ups_of(cuda, a.lora, a.x.dtype);
+    for (size_t g = 0; g < ups.size(); ++g) factors.blocks[g].up = ups[g]->view();
   }
   const MatrixOutput saved(cuda, a.s, a.x.dtype);
   const bool direct = a.s && !saved->transposed && saved->ld % 4 == 0 && uintptr_t(saved->data) % 8 == 0;
@@ -397,7 +342,7 @@ void CudaBackend::lora_linear(const LoraArgs& a) {
 
 void CudaBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g) {
   if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) {
-    zero_all(*this, g.ddown, g.dups);
+    zero(*this, g.ddown, g.dups);
     if (g.dx && a.w && g.dx.numel() > 0) matmul(g.dx, g.dy, a.w, 1, 0);
     return;
   }
@@ -408,13 +353,13 @@ void CudaBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g
   const LoraBackwardPlan plan = a.w ? plan_lora_backward(*this, a, g) : LoraBackwardPlan{};
   if (explains()) explain(told("LoRA backward", g.dy, a), to_string(plan));
   if (plan.is_fused)
-    FusedBackward(*this, a, g, plan).run();
+    fused_backward(*this, a, g, plan);
   else
     composed_backward(*this, a, g);
 }
 
 void CudaBackend::lora_backward(const LoraArgs& a, const LoraGradients& g) {
-  if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) return zero_all(*this, g.ddown, g.dups);
+  if (g.dy.numel() == 0 || a.x.numel() == 0 || a.lora.down.numel() == 0) return zero(*this, g.ddown, g.dups);
   if (!g.ddown && g.dups.empty()) return;
   const DType dtype = g.dy.dtype;
   const MatrixInput grad(*this, g.dy, dtype), input(*this, a.x, dtype);
@@ -427,7 +372,7 @@ void CudaBackend::lora_backward(const LoraArgs& a, const LoraGradients& g) {
   const WorkMatrix s(*this, dtype, grad->rows, down->rows), ds(*this, dtype, grad->rows, down->rows);
   if (!g.dups.empty()) cublas().gemm(*s, *dropped, down->t());
   if (g.ddown) compose_ds(*this, *ds, *grad, a.lora);
-  compose_gradients(*this, g.ddown, g.dups, *ds, *grad, *dropped, *s, a.lora);
+  compose_gradients(*this, GradientOutputs(*this, g), *ds, *grad, *dropped, *s, a.lora);
 }
 
 }  // namespace wick

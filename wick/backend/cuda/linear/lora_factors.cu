@@ -1,4 +1,4 @@
-#include "wick/backend/cuda/linear/lora_factors.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 
 #include <algorithm>
 
@@ -7,7 +7,6 @@
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/device/ring.cuh"
 #include "wick/backend/cuda/device/tile_copy.cuh"
-#include "wick/backend/cuda/linear/lora_rank.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 
@@ -28,6 +27,13 @@ struct Steps {
   const int steps = int(ceil_div(extent, depth));
   return {steps * rank / count, steps * (rank + 1) / count};
 }
+
+// Where a block's tile of a result begins, and the part of the reduction that it sums.
+struct Tile {
+  int64_t first;  // row of out
+  int first_rank;
+  Steps steps;
+};
 
 // sum += a b over kSteps steps of 16; read(i, a, b) gets the operands of step i, one step ahead of the product.
 template <class T, int kSteps, int kM, int kEights, class Read>
@@ -102,25 +108,9 @@ struct Partial {
 
 // ---- x f
 
-template <class T, class F>
-struct ProjectionArguments {
-  const T* x;
-  const F* f;
-  T* out;
-  int64_t x_ld, f_ld, out_ld, depth;
-  int out_cols;
-  float scale;
-  T* scaled;
-  int64_t scaled_ld;
-  int scaled_cols;
-  float scaled_by;
-  bool up;  // f is [depth, rank], else [rank, depth]
-};
-template <class T, class F>
 struct Projections {
-  ProjectionArguments<T, F> of[kMostLayers];
-  int64_t rows;
-  int rank, rank_tiles;
+  Projection of[kMostLayers];
+  int rank_tiles;
 };
 
 // f lies in shared memory as in global memory: [kRank, kDepth] for down, [kDepth, kRank] for up. In f32 it comes
@@ -147,12 +137,6 @@ struct ProjectKernel {
   static constexpr size_t kSharedBytes = std::max(kPipeline, kReduction);
 };
 
-// A block's tile of the result.
-struct ProjectTile {
-  int64_t rows, first_row;
-  int rank, first_rank;
-};
-
 // Brings the steps of a reduction to shared memory, in their order.
 template <class Kernel, bool kUp>
 class ProjectLoader {
@@ -166,16 +150,15 @@ class ProjectLoader {
  public:
   static constexpr int kFactorLd = kFactorCols + kPad;
 
-  __device__ __forceinline__ ProjectLoader(const ProjectionArguments<T, F>& p, const ProjectTile& tile,
-                                           const Steps& steps, char* shared)
+  __device__ __forceinline__ ProjectLoader(const Projection& p, const Tile& tile, char* shared)
       : x_tiles_(reinterpret_cast<T*>(shared)),
         factors_(x_tiles_ + kStages * Kernel::kXTile),
         raw_(reinterpret_cast<F*>(factors_ + (kConvert ? 2 : 0) * Kernel::kFactorTile)),
-        left_(steps.end - steps.begin) {
-    const int64_t depth = int64_t(steps.begin) * kDepth;
-    x_copy_ = XCopy(p.x, p.x_ld, tile.first_row, depth, tile.rows, p.depth);
-    f_copy_ = FactorCopy(p.f, p.f_ld, kUp ? depth : tile.first_rank, kUp ? tile.first_rank : depth,
-                         kUp ? p.depth : tile.rank, kUp ? tile.rank : p.depth);
+        left_(tile.steps.end - tile.steps.begin) {
+    const int64_t depth = int64_t(tile.steps.begin) * kDepth;
+    x_copy_ = XCopy(p.x.data, p.x.ld, tile.first, depth, p.x.rows, p.x.cols);
+    f_copy_ = FactorCopy(p.f.data, p.f.ld, kUp ? depth : tile.first_rank, kUp ? tile.first_rank : depth,
+                         kUp ? p.f.rows : p.f.cols, kUp ? p.f.cols : p.f.rows);
   }
   // A step, or, behind the last one, nothing, as a group of copies.
   __device__ __forceinline__ void load() {
@@ -211,17 +194,17 @@ class ProjectLoader {
 };
 
 // sum += x f over some steps of the reduction, for a warp's rows.
-template <class Kernel, bool kUp, class T, class F>
+template <class Kernel, bool kUp>
 __device__ __forceinline__ void project_steps(float (&sum)[Kernel::kFragments][Kernel::kRank / 8][4],
-                                              const ProjectionArguments<T, F>& p, const ProjectTile& tile,
-                                              const Steps& steps, char* shared) {
+                                              const Projection& p, const Tile& tile, char* shared) {
+  using T = typename Kernel::T;
   using Loader = ProjectLoader<Kernel, kUp>;
   constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kFactorLd = Loader::kFactorLd;
   constexpr int kInner = Kernel::kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int row_warp = warp % Kernel::kRowWarps, depth_warp = warp / Kernel::kRowWarps;
-  const int count = steps.end - steps.begin;
-  Loader loader(p, tile, steps, shared);
+  const int count = tile.steps.end - tile.steps.begin;
+  Loader loader(p, tile, shared);
 #pragma unroll
   for (int i = 0; i < kStages - 1; ++i) loader.load();
   if (Kernel::kConvert) {
@@ -256,21 +239,20 @@ __device__ __forceinline__ void project_steps(float (&sum)[Kernel::kFragments][K
 
 // Blocks along x share the reduction, along y the rows; z is the rank's tile of one of the products.
 template <class T, class F, int kRank, int kRowWarps, int kFragments>
-__global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections<T, F> all, int cluster) {
+__global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections all, int cluster) {
 #if __CUDA_ARCH__ >= 800
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
   extern __shared__ __align__(128) char shared[];
   launch_dependents();
 
-  const ProjectionArguments<T, F> p = all.of[blockIdx.z / all.rank_tiles];
-  const ProjectTile tile{all.rows, int64_t(blockIdx.y) * Kernel::kRows, all.rank,
-                         int(blockIdx.z) % all.rank_tiles * kRank};
-  const Steps steps = steps_of(p.depth, Kernel::kDepth, int(blockIdx.x), cluster);
+  const Projection p = all.of[blockIdx.z / all.rank_tiles];
+  const Tile tile{int64_t(blockIdx.y) * Kernel::kRows, int(blockIdx.z) % all.rank_tiles * kRank,
+                  steps_of(p.x.cols, Kernel::kDepth, int(blockIdx.x), cluster)};
   float sum[kFragments][kRank / 8][4] = {};
-  if (p.up)
-    project_steps<Kernel, true>(sum, p, tile, steps, shared);
+  if (p.f.transposed)
+    project_steps<Kernel, false>(sum, p, tile, shared);
   else
-    project_steps<Kernel, false>(sum, p, tile, steps, shared);
+    project_steps<Kernel, true>(sum, p, tile, shared);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const partials = reinterpret_cast<float*>(shared);
@@ -279,15 +261,15 @@ __global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections<
     Kernel::Sums::put(partials + warp / kRowWarps * Kernel::Sums::kFloats, sum[m],
                       (warp % kRowWarps * kFragments + m) * 16, lane);
   const auto store = [&](int row, int col, const float(&total)[4]) {
-    if (tile.first_row + row >= tile.rows) return;
-    const auto write = [&](T* out, int64_t ld, int cols, float scale) {
-      out += (tile.first_row + row) * ld + tile.first_rank + col;
+    if (tile.first + row >= p.x.rows) return;
+    const auto write = [&](const DeviceMatrix& to, float scale) {
+      T* const out = static_cast<T*>(to.data) + (tile.first + row) * to.ld + tile.first_rank + col;
 #pragma unroll
       for (int j = 0; j < 4; ++j)
-        if (tile.first_rank + col + j < cols) out[j] = from_float<T>(scale * total[j]);
+        if (tile.first_rank + col + j < int(to.cols)) out[j] = from_float<T>(scale * total[j]);
     };
-    if (p.out) write(p.out, p.out_ld, p.out_cols, p.scale);
-    if (p.scaled) write(p.scaled, p.scaled_ld, p.scaled_cols, p.scale * p.scaled_by);
+    if (p.out.data) write(p.out, p.scale);
+    if (p.scaled.data) write(p.scaled, p.scale * p.scaled_by);
   };
   Kernel::Sums::template reduce<Kernel::kCopies>(partials, int(blockIdx.x), cluster, false, store);
 #endif
@@ -295,21 +277,8 @@ __global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections<
 
 // ---- x^T s
 
-template <class T>
-struct GradientArguments {
-  const T* x;
-  const T* s;
-  float* out;
-  int64_t x_ld, s_ld, cols;
-  int64_t col_step, rank_step;  // of out
-  int64_t tiles;                // of columns
-  float scale;
-};
-template <class T>
 struct Gradients {
-  GradientArguments<T> of[2 * kMostLayers];
-  int64_t rows;
-  int rank;
+  FactorGradient of[2 * kMostLayers];
 };
 
 template <int kRank_, int kColWarps_, int kFragments_>
@@ -322,20 +291,15 @@ struct GradientKernel {
   using Sums = Partial<kCols, kRank>;
   static constexpr size_t kPipeline = size_t(kStages) * (kXTile + kSTile) * sizeof(uint16_t);
   static constexpr size_t kReduction = size_t(kCopies) * Sums::kFloats * sizeof(float);
-  static constexpr size_t kSharedBytes = kPipeline > kReduction ? kPipeline : kReduction;
-};
+  static constexpr size_t kSharedBytes = std::max(kPipeline, kReduction);
 
-// A block's tile of the result, and the part of the reduction that it sums.
-struct GradientTile {
-  int64_t rows, first_col;
-  int rank, first_rank;
-  Steps steps;
+  static __host__ __device__ constexpr int64_t tiles(const FactorGradient& g) { return ceil_div(g.x.cols, kCols); }
 };
 
 // sum += x^T s over the tile's steps, for a warp's columns.
 template <class Kernel, class T>
 __device__ __forceinline__ void gradient_steps(float (&sum)[Kernel::kFragments][Kernel::kRank / 8][4],
-                                               const GradientArguments<T>& p, const GradientTile& tile, Follows follows,
+                                               const FactorGradient& p, const Tile& tile, Follows follows,
                                                char* shared) {
   constexpr int kStages = Kernel::kStages, kXLd = Kernel::kXLd, kSLd = Kernel::kSLd;
   constexpr int kInner = kDepth / 16 / Kernel::kCopies, kApart = 16 * Kernel::kCopies;
@@ -345,10 +309,10 @@ __device__ __forceinline__ void gradient_steps(float (&sum)[Kernel::kFragments][
   const int64_t first_row = int64_t(tile.steps.begin) * kDepth;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int col_warp = warp % Kernel::kColWarps, row_warp = warp / Kernel::kColWarps;
-  TileCopy<T, kThreads, kDepth, Kernel::kCols, PaddedRows<kXLd>> x_copy(p.x, p.x_ld, first_row, tile.first_col,
-                                                                        tile.rows, p.cols);
-  TileCopy<T, kThreads, kDepth, Kernel::kRank, PaddedRows<kSLd>> s_copy(p.s, p.s_ld, first_row, tile.first_rank,
-                                                                        tile.rows, tile.rank);
+  TileCopy<T, kThreads, kDepth, Kernel::kCols, PaddedRows<kXLd>> x_copy(p.x.data, p.x.ld, first_row, tile.first,
+                                                                        p.x.rows, p.x.cols);
+  TileCopy<T, kThreads, kDepth, Kernel::kRank, PaddedRows<kSLd>> s_copy(p.s.data, p.s.ld, first_row, tile.first_rank,
+                                                                        p.x.rows, p.out.cols);
   int x_loaded = 0, s_loaded = 0;
   const auto load_x = [&] {
     if (x_loaded < count) x_copy.start(x_tiles + x_loaded % kStages * Kernel::kXTile);
@@ -386,37 +350,37 @@ __device__ __forceinline__ void gradient_steps(float (&sum)[Kernel::kFragments][
 }
 
 // Four ranks of a column.
-template <class T>
-__device__ __forceinline__ void store_gradient(const GradientArguments<T>& p, int64_t col, int first_rank, int rank,
+__device__ __forceinline__ void store_gradient(const FactorGradient& p, int64_t col, int first_rank,
                                                const float (&total)[4]) {
-  if (col >= p.cols) return;
-  float* out = p.out + col * p.col_step + first_rank * p.rank_step;
-  const bool whole = p.rank_step == 1 && first_rank + 4 <= rank && p.col_step % 4 == 0;
-  if (whole && aligned(out)) {
+  if (col >= p.x.cols) return;
+  const int64_t rank_step = p.out.transposed ? p.out.ld : 1;
+  const int rank = int(p.out.cols);
+  float* out = static_cast<float*>(p.out.data) + col * (p.out.transposed ? 1 : p.out.ld) + first_rank * rank_step;
+  if (!p.out.transposed && first_rank + 4 <= rank && p.out.ld % 4 == 0 && aligned(out)) {
     *reinterpret_cast<float4*>(out) =
         make_float4(p.scale * total[0], p.scale * total[1], p.scale * total[2], p.scale * total[3]);
     return;
   }
 #pragma unroll
   for (int j = 0; j < 4; ++j)
-    if (first_rank + j < rank) out[j * p.rank_step] = p.scale * total[j];
+    if (first_rank + j < rank) out[j * rank_step] = p.scale * total[j];
 }
 
 // Blocks along x share the reduction over the rows, along y the columns of both products; z is the rank's tile.
 template <class T, int kRank, int kColWarps, int kFragments>
-__global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const Gradients<T> all, int cluster, Follows follows) {
+__global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const Gradients all, int cluster, Follows follows) {
 #if __CUDA_ARCH__ >= 800
   using Kernel = GradientKernel<kRank, kColWarps, kFragments>;
   extern __shared__ __align__(128) char shared[];
   launch_dependents();
   int which = 0;
   int64_t col_tile = blockIdx.y;
-  while (col_tile >= all.of[which].tiles) col_tile -= all.of[which++].tiles;
-  const GradientArguments<T> p = all.of[which];
-  const GradientTile tile{all.rows, col_tile * Kernel::kCols, all.rank, int(blockIdx.z) * kRank,
-                          steps_of(all.rows, kDepth, int(blockIdx.x), cluster)};
+  while (col_tile >= Kernel::tiles(all.of[which])) col_tile -= Kernel::tiles(all.of[which++]);
+  const FactorGradient p = all.of[which];
+  const Tile tile{col_tile * Kernel::kCols, int(blockIdx.z) * kRank,
+                  steps_of(p.x.rows, kDepth, int(blockIdx.x), cluster)};
   float sum[kFragments][kRank / 8][4] = {};
-  gradient_steps<Kernel>(sum, p, tile, follows, shared);
+  gradient_steps<Kernel, T>(sum, p, tile, follows, shared);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* const partials = reinterpret_cast<float*>(shared);
@@ -425,9 +389,8 @@ __global__ void __launch_bounds__(kThreads, 2) gradient_kernel(const Gradients<T
     Kernel::Sums::put(partials + warp / kColWarps * Kernel::Sums::kFloats, sum[m],
                       (warp % kColWarps * kFragments + m) * 16, lane);
   Kernel::Sums::template reduce<Kernel::kCopies>(
-      partials, int(blockIdx.x), cluster, p.col_step == 1, [&](int col, int r, const float(&total)[4]) {
-        store_gradient(p, tile.first_col + col, tile.first_rank + r, all.rank, total);
-      });
+      partials, int(blockIdx.x), cluster, p.out.transposed,
+      [&](int col, int r, const float(&total)[4]) { store_gradient(p, tile.first + col, tile.first_rank + r, total); });
   if (follows == Follows::product) wait_for_previous();  // so that a kernel which waits for this one waits for both
 #endif
 }
@@ -444,62 +407,42 @@ int split(const CudaBackend& cuda, int64_t units, int64_t steps, int64_t least, 
 }
 
 template <class T, class F, int kRank, int kRowWarps, int kFragments>
-void launch_project(CudaBackend& cuda, const Projections<T, F>& all, int count, int64_t depth) {
+void launch_project(CudaBackend& cuda, std::span<const Projection> projections, int64_t depth) {
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
-  const int64_t panels = ceil_div(all.rows, Kernel::kRows);
-  const int cluster =
-      split(cuda, panels * count * all.rank_tiles, ceil_div(depth, Kernel::kDepth), 2, 4, 2 * cuda.multiprocessors());
+  Projections all{{}, ceil_div(int(projections[0].f.cols), kRank)};
+  std::copy(projections.begin(), projections.end(), all.of);
+  const int64_t count = int64_t(projections.size()) * all.rank_tiles,
+                panels = ceil_div(projections[0].x.rows, Kernel::kRows);
+  const int cluster = split(cuda, panels * count, ceil_div(depth, Kernel::kDepth), 2, 4, 2 * cuda.multiprocessors());
   launch("project", cuda.stream(),
-         {dim3(unsigned(cluster), unsigned(panels), unsigned(count * all.rank_tiles)), dim3(kThreads),
-          Kernel::kSharedBytes, cluster},
+         {dim3(unsigned(cluster), unsigned(panels), unsigned(count)), dim3(kThreads), Kernel::kSharedBytes, cluster},
          project_kernel<T, F, kRank, kRowWarps, kFragments>, all, cluster);
 }
 
 template <class T, class F>
-void project_as(CudaBackend& cuda, const Projection* projections, int count) {
-  Projections<T, F> all{};
-  const Projection& first = projections[0];
-  all.rows = first.x.rows;
-  all.rank = int(first.f.cols);
+void project_as(CudaBackend& cuda, std::span<const Projection> projections) {
   int64_t depth = 0;
-  for (int i = 0; i < count; ++i) {
-    const Projection& p = projections[i];
-    const DeviceMatrix f = p.f.transposed ? p.f.t() : p.f;
-    all.of[i] = {static_cast<const T*>(p.x.data),
-                 static_cast<const F*>(f.data),
-                 static_cast<T*>(p.out.data),
-                 p.x.ld,
-                 f.ld,
-                 p.out.ld,
-                 p.x.cols,
-                 int(p.out.cols),
-                 p.scale,
-                 static_cast<T*>(p.scaled.data),
-                 p.scaled.ld,
-                 int(p.scaled.cols),
-                 p.scaled_by,
-                 !p.f.transposed};
-    depth = std::max(depth, p.x.cols);
-  }
+  for (const Projection& p : projections) depth = std::max(depth, p.x.cols);
   // Measured on an H100: panels of 32 rows for few rows, and where a panel's reduction is short; else of 128.
   constexpr int64_t kFewRows = 512, kShort = 1024;
-  with_rank_tile(all.rank, [&](auto rank) {
-    all.rank_tiles = ceil_div(all.rank, int(rank));
-    if (all.rows <= kFewRows || depth <= kShort)
-      launch_project<T, F, rank, 2, 1>(cuda, all, count, depth);
+  with_rank_tile(projections[0].f.cols, [&](auto rank) {
+    if (projections[0].x.rows <= kFewRows || depth <= kShort)
+      launch_project<T, F, rank, 2, 1>(cuda, projections, depth);
     else
-      launch_project<T, F, rank, 4, 2>(cuda, all, count, depth);
+      launch_project<T, F, rank, 4, 2>(cuda, projections, depth);
   });
 }
 
 template <class T, int kRank, int kColWarps, int kFragments>
-void launch_gradients(CudaBackend& cuda, Gradients<T>& all, int count, Follows follows) {
+void launch_gradients(CudaBackend& cuda, std::span<const FactorGradient> gradients, Follows follows) {
   using Kernel = GradientKernel<kRank, kColWarps, kFragments>;
-  const int rank_tiles = ceil_div(all.rank, kRank);
+  Gradients all{};
+  std::copy(gradients.begin(), gradients.end(), all.of);
+  const int rank_tiles = ceil_div(int(gradients[0].out.cols), kRank);
   int64_t tiles = 0;
-  for (int i = 0; i < count; ++i) tiles += all.of[i].tiles = ceil_div(all.of[i].cols, Kernel::kCols);
+  for (const FactorGradient& g : gradients) tiles += Kernel::tiles(g);
   const int cluster =
-      split(cuda, tiles * rank_tiles, ceil_div(all.rows, kDepth), 4, kMaxCluster, cuda.multiprocessors());
+      split(cuda, tiles * rank_tiles, ceil_div(gradients[0].x.rows, kDepth), 4, kMaxCluster, cuda.multiprocessors());
   launch("factor gradients", cuda.stream(),
          {dim3(unsigned(cluster), unsigned(tiles), unsigned(rank_tiles)), dim3(kThreads), Kernel::kSharedBytes, cluster,
           follows != Follows::other && cuda.capability() >= 90},
@@ -507,31 +450,15 @@ void launch_gradients(CudaBackend& cuda, Gradients<T>& all, int count, Follows f
 }
 
 template <class T>
-void gradients_as(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows) {
-  Gradients<T> all{};
-  all.rows = gradients[0].x.rows;
-  all.rank = int(gradients[0].out.cols);
+void gradients_as(CudaBackend& cuda, std::span<const FactorGradient> gradients, Follows follows) {
   int64_t cols = 0;
-  for (int i = 0; i < count; ++i) {
-    const FactorGradient& g = gradients[i];
-    all.of[i] = {static_cast<const T*>(g.x.data),
-                 static_cast<const T*>(g.s.data),
-                 static_cast<float*>(g.out.data),
-                 g.x.ld,
-                 g.s.ld,
-                 g.x.cols,
-                 g.out.transposed ? 1 : g.out.ld,
-                 g.out.transposed ? g.out.ld : 1,
-                 0,
-                 g.scale};
-    cols += g.x.cols;
-  }
-  const bool large = all.rows >= 1024 && cols >= 4096;
-  with_rank_tile(all.rank, [&](auto rank) {
+  for (const FactorGradient& g : gradients) cols += g.x.cols;
+  const bool large = gradients[0].x.rows >= 1024 && cols >= 4096;
+  with_rank_tile(gradients[0].out.cols, [&](auto rank) {
     if (large)
-      launch_gradients<T, rank, 4, 2>(cuda, all, count, follows);
+      launch_gradients<T, rank, 4, 2>(cuda, gradients, follows);
     else
-      launch_gradients<T, rank, 4, 1>(cuda, all, count, follows);
+      launch_gradients<T, rank, 4, 1>(cuda, gradients, follows);
   });
 }
 
@@ -542,15 +469,15 @@ bool factors_fit(const Gpu& gpu, const DeviceMatrix& x) {
          aligned(x.data);
 }
 
-void project(CudaBackend& cuda, const Projection* projections, int count) {
+void project(CudaBackend& cuda, std::span<const Projection> projections) {
   dispatch_16bit(projections[0].x.dtype, [&]<class T>(Type<T>) {
-    projections[0].f.dtype == DType::f32 ? project_as<T, float>(cuda, projections, count)
-                                         : project_as<T, T>(cuda, projections, count);
+    projections[0].f.dtype == DType::f32 ? project_as<T, float>(cuda, projections)
+                                         : project_as<T, T>(cuda, projections);
   });
 }
 
-void factor_gradients(CudaBackend& cuda, const FactorGradient* gradients, int count, Follows follows) {
-  dispatch_16bit(gradients[0].x.dtype, [&]<class T>(Type<T>) { gradients_as<T>(cuda, gradients, count, follows); });
+void factor_gradients(CudaBackend& cuda, std::span<const FactorGradient> gradients, Follows follows) {
+  dispatch_16bit(gradients[0].x.dtype, [&]<class T>(Type<T>) { gradients_as<T>(cuda, gradients, follows); });
 }
 
 }  // namespace wick

@@ -3,7 +3,7 @@
 // it, so each thread takes neighbouring elements along it, 16 bytes at a time.
 //
 // Blocks of a cluster share the reduction of x down^T or dy up; they add their parts in each other's shared memory.
-#include "wick/backend/cuda/linear/lora_few_rows.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 
 #include <algorithm>
 
@@ -12,7 +12,6 @@
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/device/mma.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
-#include "wick/backend/cuda/linear/lora_rank.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 
@@ -40,29 +39,22 @@ __device__ __forceinline__ Pack<F, N> load_factor(const F* from, int64_t left) {
   return all;
 }
 
-// ---- x f, f = down^T or up, for 32 rows of x or 16: each warp has some of the steps along the reduction
+// ---- x f^T, f = down or up^T, for 32 rows of x or 16: each warp has some of the steps along the reduction
 
-template <class F>
-struct LowOperands {
-  const void* x;
-  const F* f;
-  int64_t x_ld, f_ld, depth;
-  bool up;  // f is [depth, rank], else [rank, depth]
-};
-
-// f as mma's b, for a step: registers [n][0..1] for its first half, [n][2..3] for the second. Column j of fragment n is
-// the rank's index kRank / 8 * j + n.
+// f [rank, depth] as mma's b, for a step: registers [n][0..1] for its first half, [n][2..3] for the second. Column j of
+// fragment n is the rank's index kRank / 8 * j + n.
 template <class T, class F, int kRank>
-__device__ __forceinline__ void load_low_factor(uint32_t (&b)[kRank / 8][4], const LowOperands<F>& p, int64_t k,
-                                                int rank, int lane) {
+__device__ __forceinline__ void load_low_factor(uint32_t (&b)[kRank / 8][4], const DeviceMatrix& f, int64_t k,
+                                                int lane) {
   constexpr int kColumns = kRank / 8;
-  const int first = lane / 4 * kColumns;
+  const int first = lane / 4 * kColumns, rank = int(f.rows);
+  const F* const data = static_cast<const F*>(f.data);
   k += lane % 4 * 8;
-  if (p.up) {
+  if (f.transposed) {
     Pack<F, kColumns> row[8];
 #pragma unroll
     for (int j = 0; j < 8; ++j)
-      row[j] = load_factor<F, kColumns>(p.f + (k + j) * p.f_ld + first, k < p.depth ? rank - first : 0);
+      row[j] = load_factor<F, kColumns>(data + (k + j) * f.ld + first, k < f.cols ? rank - first : 0);
 #pragma unroll
     for (int n = 0; n < kColumns; ++n)
 #pragma unroll
@@ -77,7 +69,7 @@ __device__ __forceinline__ void load_low_factor(uint32_t (&b)[kRank / 8][4], con
   } else {
 #pragma unroll
     for (int n = 0; n < kColumns; ++n) {
-      const Pack<F, 8> row = load_factor<F, 8>(p.f + (first + n) * p.f_ld + k, first + n < rank && k < p.depth ? 8 : 0);
+      const Pack<F, 8> row = load_factor<F, 8>(data + (first + n) * f.ld + k, first + n < rank && k < f.cols ? 8 : 0);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
         if constexpr (std::is_same_v<T, F>)
@@ -89,25 +81,25 @@ __device__ __forceinline__ void load_low_factor(uint32_t (&b)[kRank / 8][4], con
   }
 }
 
-// Rows [row, row + 16 kFragments) of x f over this warp's steps of those from `begin` to `end`. Lane l holds the ranks
-// kRank / 4 * (l % 4) and following of rows l / 4 and l / 4 + 8 of a fragment.
+// Rows [row, row + 16 kFragments) of x f^T over this warp's steps of those from `begin` to `end`. Lane l holds the
+// ranks kRank / 4 * (l % 4) and following of rows l / 4 and l / 4 + 8 of a fragment.
 template <class T, class F, int kRank, int kFragments>
-__device__ __forceinline__ void low_steps(float (&sum)[kFragments][kRank / 8][4], const LowOperands<F>& p, int64_t row,
-                                          int64_t rows, int rank, int begin, int end, int lane) {
-  const T* const x = static_cast<const T*>(p.x) + lane % 4 * 8;
+__device__ __forceinline__ void low_steps(float (&sum)[kFragments][kRank / 8][4], const DeviceMatrix& x,
+                                          const DeviceMatrix& f, int64_t row, int begin, int end, int lane) {
+  const T* const from = static_cast<const T*>(x.data) + lane % 4 * 8;
   for (int step = begin; step < end; step += kWarps) {
     const int64_t k = int64_t(step) * kStep;
-    const bool inside = k + lane % 4 * 8 < p.depth;
+    const bool inside = k + lane % 4 * 8 < x.cols;
     uint4 a[kFragments][2];
 #pragma unroll
     for (int m = 0; m < kFragments; ++m)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int64_t r = row + 16 * m + 8 * half + lane / 4;
-        a[m][half] = load_16_bytes(x + r * p.x_ld + k, inside && r < rows);
+        a[m][half] = load_16_bytes(from + r * x.ld + k, inside && r < x.rows);
       }
     uint32_t b[kRank / 8][4];
-    load_low_factor<T, F, kRank>(b, p, k, rank, lane);
+    load_low_factor<T, F, kRank>(b, f, k, lane);
 #pragma unroll
     for (int m = 0; m < kFragments; ++m) {
       const uint32_t first[4] = {a[m][0].x, a[m][1].x, a[m][0].y, a[m][1].y};
@@ -164,17 +156,6 @@ __device__ __forceinline__ float4 sum_of_warps(const Partials<kRows, kRank>& par
 
 // ---- y += scale * x down^T up^T
 
-template <class T, class F>
-struct ProductArguments {
-  LowOperands<F> low;
-  T* y;
-  const F* up;
-  T* saved;
-  int64_t y_ld, up_ld, saved_ld, rows, cols;
-  int rank;
-  float scale;
-};
-
 constexpr int kGroup = 32;  // columns that a warp computes together, and how many such
 template <int kRank>
 constexpr int kGroups = kRank == kWidestRankTile ? 1 : 2;
@@ -182,16 +163,17 @@ constexpr int kGroups = kRank == kWidestRankTile ? 1 : 2;
 // up [N, R] as mma's b for 32 columns from `col` on: column j of fragment n is column 8 (j / 2) + 2 n + j % 2, so that
 // a thread gets eight neighbours of y.
 template <class T, class F, int kRank>
-__device__ __forceinline__ void load_up(uint32_t (&b)[kRank / 16][4][2], const ProductArguments<T, F>& p, int64_t col,
+__device__ __forceinline__ void load_up(uint32_t (&b)[kRank / 16][4][2], const DeviceMatrix& up, int64_t col,
                                         int lane) {
-  const int j = lane / 4;
+  const int j = lane / 4, rank = int(up.cols);
 #pragma unroll
   for (int n = 0; n < 4; ++n) {
     const int64_t c = col + j / 2 * 8 + 2 * n + j % 2;
 #pragma unroll
     for (int k = 0; k < kRank / 16; ++k) {
       const int first = 16 * k + lane % 4 * 4;
-      const Pack<F, 4> four = load_factor<F, 4>(p.up + c * p.up_ld + first, c < p.cols ? p.rank - first : 0);
+      const Pack<F, 4> four =
+          load_factor<F, 4>(static_cast<const F*>(up.data) + c * up.ld + first, c < up.rows ? rank - first : 0);
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         if constexpr (std::is_same_v<T, F>)
@@ -212,33 +194,32 @@ struct ProductShared {
 };
 
 // Where a thread adds to y: eight columns in each group of its warp, in two rows of each fragment.
-template <class T, class F>
+template <class T>
 struct OutputPlace {
-  const ProductArguments<T, F>& p;
+  const AdapterProduct& p;
   int warp, lane;
 
   __device__ __forceinline__ int64_t column(int g) const {
     return ((int64_t(g) * kWarps + warp) * gridDim.x + blockIdx.x) * kGroup;
   }
   __device__ __forceinline__ T* at(int g, int m, int half) const {
-    return p.y + (16 * m + 8 * half + lane / 4) * p.y_ld + column(g) + lane % 4 * 8;
+    return static_cast<T*>(p.y.data) + (16 * m + 8 * half + lane / 4) * p.y.ld + column(g) + lane % 4 * 8;
   }
   __device__ __forceinline__ bool inside(int g, int m, int half) const {
-    return 16 * m + 8 * half + lane / 4 < p.rows && column(g) + lane % 4 * 8 < p.cols;
+    return 16 * m + 8 * half + lane / 4 < p.y.rows && column(g) + lane % 4 * 8 < p.y.cols;
   }
 };
 
 // Inputs of the epilogue, loaded from the beginning on.
-template <class T, int kRank, int kFragments>
+template <class T, class F, int kRank, int kFragments>
 struct LoadedEarly {
   uint32_t up[kGroups<kRank>][kRank / 16][4][2];
   uint4 y[kGroups<kRank>][kFragments][2];
 
-  template <class F>
-  __device__ __forceinline__ explicit LoadedEarly(const OutputPlace<T, F>& place) {
+  __device__ __forceinline__ explicit LoadedEarly(const OutputPlace<T>& place) {
 #pragma unroll
     for (int g = 0; g < kGroups<kRank>; ++g) {
-      load_up<T, F, kRank>(up[g], place.p, place.column(g), place.lane);
+      load_up<T, F, kRank>(up[g], place.p.up, place.column(g), place.lane);
 #pragma unroll
       for (int m = 0; m < kFragments; ++m)
 #pragma unroll
@@ -251,8 +232,8 @@ struct LoadedEarly {
 };
 
 // s from the sums of all warps and blocks of the cluster, each block for itself.
-template <class T, class F, int kRows, int kRank>
-__device__ __forceinline__ void gather_low(ProductShared<T, kRows, kRank>& shared, const ProductArguments<T, F>& p,
+template <class T, int kRows, int kRank>
+__device__ __forceinline__ void gather_low(ProductShared<T, kRows, kRank>& shared, const AdapterProduct& p,
                                            const float (&sum)[kRows / 16][kRank / 8][4], int block, int warp,
                                            int lane) {
   put_partial<kRows, kRank>(shared.partials, sum, warp, lane);
@@ -272,14 +253,15 @@ __device__ __forceinline__ void gather_low(ProductShared<T, kRows, kRank>& share
 #pragma unroll
     for (int peer = 0; peer < kCluster; ++peer) total += shared.inbox.from[peer * kRows + row][r];
     shared.s[row * shared.kSLd + r] = from_float<T>(p.scale * total);
-    if (p.saved && blockIdx.x == 0 && row < p.rows && r < p.rank) p.saved[row * p.saved_ld + r] = from_float<T>(total);
+    if (p.saved.data && blockIdx.x == 0 && row < p.x.rows && r < int(p.down.rows))
+      static_cast<T*>(p.saved.data)[row * p.saved.ld + r] = from_float<T>(total);
   }
   __syncthreads();
 }
 
 // y += s up^T for rows of fragment m and the columns of group g; `a` is s as mma's operand.
-template <class T, int kRank, int kFragments, class F>
-__device__ __forceinline__ void add_to_y(const OutputPlace<T, F>& place, const LoadedEarly<T, kRank, kFragments>& early,
+template <class T, class F, int kRank, int kFragments>
+__device__ __forceinline__ void add_to_y(const OutputPlace<T>& place, const LoadedEarly<T, F, kRank, kFragments>& early,
                                          const uint2 (&a)[kRank / 16][2], int g, int m) {
   float out[4][4] = {};
 #pragma unroll
@@ -305,7 +287,7 @@ __device__ __forceinline__ void add_to_y(const OutputPlace<T, F>& place, const L
 
 // Each cluster computes all of s and some of y's columns.
 template <class T, class F, int kRank, int kFragments>
-__global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArguments<T, F> p) {
+__global__ void __launch_bounds__(kThreads, 1) product_kernel(const AdapterProduct p) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kRows = 16 * kFragments;
   extern __shared__ __align__(16) char memory[];
@@ -316,11 +298,11 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArgum
   cluster_arrive();
   wait_for_previous();
 
-  const OutputPlace<T, F> place{p, warp, lane};
-  const LoadedEarly<T, kRank, kFragments> early(place);
-  const int steps = int(ceil_div(p.low.depth, kStep));
+  const OutputPlace<T> place{p, warp, lane};
+  const LoadedEarly<T, F, kRank, kFragments> early(place);
+  const int steps = int(ceil_div(p.x.cols, kStep));
   float sum[kFragments][kRank / 8][4] = {};
-  low_steps<T, F, kRank, kFragments>(sum, p.low, 0, p.rows, p.rank, steps * block / kCluster + warp,
+  low_steps<T, F, kRank, kFragments>(sum, p.x, p.down, 0, steps * block / kCluster + warp,
                                      steps * (block + 1) / kCluster, lane);
   gather_low(shared, p, sum, block, warp, lane);
 #pragma unroll
@@ -340,23 +322,17 @@ __global__ void __launch_bounds__(kThreads, 1) product_kernel(const ProductArgum
 
 // ---- dup = scale * dy^T s, ddown = ds^T x
 
-template <class T>
-struct GradientTask {  // [cols, rank] = scale * x^T s, as x lies, for s from the task before
-  const T* x;
-  float* out;
-  int64_t x_ld, cols, col_step, rank_step;
-  int tiles;  // of columns
-  float scale;
+struct GradientTask {  // out [columns of x, R] = scale * x^T s for s = s_scale * from f^T
+  DeviceMatrix from, f, x, out;
+  float s_scale, scale;
+  int tiles = 0;  // of x's columns
 };
 
-template <class T, class F>
 struct GradientArguments {
-  LowOperands<F> low[2];  // s, then ds
-  float low_scale[2];
-  GradientTask<T> task[2];  // dup, then ddown
-  T* low_t;                 // [2][kRank][padded_rows]: s^T and ds^T
-  int64_t rows, padded_rows;
-  int rank, count, row_tiles;
+  GradientTask task[2];  // dup, then ddown
+  void* low_t;           // [2][kRank][padded_rows]: s^T of both
+  int64_t padded_rows;
+  int count, row_tiles;
 };
 
 constexpr int kColumns = 64;  // of a block's tile of the gradients
@@ -395,13 +371,12 @@ __device__ uint32_t grid_barrier;
 }
 
 template <class T>
-__device__ __forceinline__ void load_chunk(uint4 (&x)[8], const GradientTask<T>& p, int64_t row, int64_t rows,
-                                           int64_t col, int lane) {
+__device__ __forceinline__ void load_chunk(uint4 (&to)[8], const DeviceMatrix& x, int64_t row, int64_t col, int lane) {
   row += lane % 4 * 8;
   col += lane / 4 * 8;
-  const T* from = p.x + row * p.x_ld + col;
+  const T* from = static_cast<const T*>(x.data) + row * x.ld + col;
 #pragma unroll
-  for (int j = 0; j < 8; ++j) x[j] = load_16_bytes(from + j * p.x_ld, row + j < rows && col < p.cols);
+  for (int j = 0; j < 8; ++j) to[j] = load_16_bytes(from + j * x.ld, row + j < x.rows && col < x.cols);
 }
 
 // sum += s^T x over 32 rows, for 16 ranks and 64 columns: lane l gets columns 16 (l % 4) and following of ranks l / 4
@@ -432,26 +407,25 @@ struct GradientTile {
   bool second;
   int64_t first_col;
 
-  template <class T, class F>
-  __device__ __forceinline__ GradientTile(const GradientArguments<T, F>& p, int tile)
+  __device__ __forceinline__ GradientTile(const GradientArguments& p, int tile)
       : second(tile >= p.task[0].tiles), first_col(int64_t(second ? tile - p.task[0].tiles : tile) * kColumns) {}
 };
 
 // One round of chunks of a tile's x, those of this warp.
-template <int kRank, class T, class F>
-__device__ __forceinline__ void load_round(uint4 (&x)[kPrefetch<kRank>][8], const GradientArguments<T, F>& p, int tile,
+template <class T, int kRank>
+__device__ __forceinline__ void load_round(uint4 (&x)[kPrefetch<kRank>][8], const GradientArguments& p, int tile,
                                            int round, int row_warp, int lane) {
   const GradientTile of(p, tile);
 #pragma unroll
   for (int i = 0; i < kPrefetch<kRank>; ++i)
-    load_chunk(x[i], p.task[of.second],
-               int64_t((round * kPrefetch<kRank> + i) * GradientShape<kRank>::kRowWarps + row_warp) * 32, p.rows,
-               of.first_col, lane);
+    load_chunk<T>(x[i], p.task[of.second].x,
+                  int64_t((round * kPrefetch<kRank> + i) * GradientShape<kRank>::kRowWarps + row_warp) * 32,
+                  of.first_col, lane);
 }
 
 // s or ds from the sums of all warps and blocks of a cluster, to low_t; each block has some of the rows.
-template <class T, class F, int kRows, int kRank>
-__device__ __forceinline__ void share_low(GradientShared<kRows, kRank>& shared, const GradientArguments<T, F>& p,
+template <class T, int kRows, int kRank>
+__device__ __forceinline__ void share_low(GradientShared<kRows, kRank>& shared, const GradientArguments& p,
                                           const float (&sum)[kRows / 16][kRank / 8][4], int unit, int cluster, int warp,
                                           int lane) {
   const int block = int(blockIdx.x) % cluster, share = kRows / cluster;
@@ -472,7 +446,7 @@ __device__ __forceinline__ void share_low(GradientShared<kRows, kRank>& shared, 
     barrier_wait_cluster(&shared.inbox.arrived, 0);
   else
     __syncthreads();
-  const float scale = p.low_scale[unit / p.row_tiles];
+  const float scale = p.task[unit / p.row_tiles].s_scale;
   for (int i = threadIdx.x; i < share / 4 * kRank; i += kThreads) {
     const int r = i % kRank, row = i / kRank * 4;
     float total[4] = {};
@@ -483,22 +457,23 @@ __device__ __forceinline__ void share_low(GradientShared<kRows, kRank>& shared, 
 #pragma unroll
     for (int j = 0; j < 4; ++j) four.value[j] = from_float<T>(scale * total[j]);
     const int64_t at = int64_t(unit % p.row_tiles) * kRows + block * share + row;
-    *reinterpret_cast<Pack<T, 4>*>(p.low_t + (int64_t(unit / p.row_tiles) * kRank + r) * p.padded_rows + at) = four;
+    T* const low_t = static_cast<T*>(p.low_t) + (int64_t(unit / p.row_tiles) * kRank + r) * p.padded_rows;
+    *reinterpret_cast<Pack<T, 4>*>(low_t + at) = four;
   }
 }
 
 // This warp's sum of a tile, over its chunks of rows. The first round of x may have been loaded.
-template <int kRank, class T, class F>
+template <class T, int kRank>
 __device__ __forceinline__ void sum_tile(float (&grad)[8][4], uint4 (&x)[kPrefetch<kRank>][8], bool loaded,
-                                         const GradientArguments<T, F>& p, int tile, int warp, int lane) {
+                                         const GradientArguments& p, int tile, int warp, int lane) {
   using Shape = GradientShape<kRank>;
   const int rank_warp = warp % Shape::kRankWarps, row_warp = warp / Shape::kRankWarps;
   const int chunks = int(p.padded_rows / 32);
-  const T* const low = p.low_t +
+  const T* const low = static_cast<const T*>(p.low_t) +
                        (int64_t(GradientTile(p, tile).second) * kRank + 16 * rank_warp + lane / 4) * p.padded_rows +
                        lane % 4 * 8;
   for (int round = 0; round * kPrefetch<kRank> * Shape::kRowWarps < chunks; ++round) {
-    if (round > 0 || !loaded) load_round<kRank>(x, p, tile, round, row_warp, lane);
+    if (round > 0 || !loaded) load_round<T, kRank>(x, p, tile, round, row_warp, lane);
     uint4 s[kPrefetch<kRank>][2];
 #pragma unroll
     for (int i = 0; i < kPrefetch<kRank>; ++i) {
@@ -516,9 +491,9 @@ __device__ __forceinline__ void sum_tile(float (&grad)[8][4], uint4 (&x)[kPrefet
 }
 
 // Adds up the warps' sums of a tile and stores them.
-template <int kRows, int kRank, class T, class F>
+template <int kRows, int kRank>
 __device__ __forceinline__ void store_tile(GradientShared<kRows, kRank>& shared, const float (&grad)[8][4],
-                                           const GradientArguments<T, F>& p, int tile, int warp, int lane) {
+                                           const GradientArguments& p, int tile, int warp, int lane) {
   using Shape = GradientShape<kRank>;
   const int rank_warp = warp % Shape::kRankWarps, row_warp = warp / Shape::kRankWarps;
 #pragma unroll
@@ -531,22 +506,23 @@ __device__ __forceinline__ void store_tile(GradientShared<kRows, kRank>& shared,
     }
   __syncthreads();
   const GradientTile of(p, tile);
-  const GradientTask<T>& task = p.task[of.second];
-  const bool by_column = task.rank_step == 1;  // neighbouring threads get neighbouring ranks, or else columns
+  const GradientTask& task = p.task[of.second];
+  const int64_t col_step = task.out.transposed ? 1 : task.out.ld, rank_step = task.out.transposed ? task.out.ld : 1;
+  const bool by_column = rank_step == 1;  // neighbouring threads get neighbouring ranks, or else columns
   for (int i = threadIdx.x; i < kRank * kColumns / 4; i += kThreads) {
     const int r = by_column ? i % kRank : i / (kColumns / 4);
     const int col = (by_column ? i / kRank : i % (kColumns / 4)) * 4;
     float4 total{};
 #pragma unroll
     for (int w = 0; w < Shape::kRowWarps; ++w) add(total, *reinterpret_cast<const float4*>(&shared.sums[w][r][col]));
-    if (r >= p.rank || of.first_col + col >= task.cols) continue;  // in eights, so all four are inside
+    if (r >= int(task.out.cols) || of.first_col + col >= task.x.cols) continue;  // in eights, so all four are inside
     const float scaled[4] = {task.scale * total.x, task.scale * total.y, task.scale * total.z, task.scale * total.w};
-    float* const out = task.out + (of.first_col + col) * task.col_step + r * task.rank_step;
-    if (task.col_step == 1 && aligned(out)) {
+    float* const out = static_cast<float*>(task.out.data) + (of.first_col + col) * col_step + r * rank_step;
+    if (col_step == 1 && aligned(out)) {
       *reinterpret_cast<float4*>(out) = make_float4(scaled[0], scaled[1], scaled[2], scaled[3]);
     } else {
 #pragma unroll
-      for (int j = 0; j < 4; ++j) out[j * task.col_step] = scaled[j];
+      for (int j = 0; j < 4; ++j) out[j * col_step] = scaled[j];
     }
   }
   __syncthreads();
@@ -555,7 +531,7 @@ __device__ __forceinline__ void store_tile(GradientShared<kRows, kRank>& shared,
 // s and ds, by the first clusters; then, after all blocks have met, the tiles of both gradients.
 template <class T, class F, int kRank, int kFragments>
 __global__ void __launch_bounds__(kThreads, 1)
-    gradients_kernel(const __grid_constant__ GradientArguments<T, F> p, const int cluster) {
+    gradients_kernel(const __grid_constant__ GradientArguments p, const int cluster) {
 #if __CUDA_ARCH__ >= 900
   constexpr int kRows = 16 * kFragments;
   extern __shared__ __align__(16) char memory[];
@@ -572,18 +548,18 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   float sum[kFragments][kRank / 8][4] = {};
   if (unit < units) {
-    const LowOperands<F>& low = p.low[unit / p.row_tiles];
-    const int steps = int(ceil_div(low.depth, kStep));
-    low_steps<T, F, kRank, kFragments>(sum, low, int64_t(unit % p.row_tiles) * kRows, p.rows, p.rank,
+    const GradientTask& task = p.task[unit / p.row_tiles];
+    const int steps = int(ceil_div(task.from.cols, kStep));
+    low_steps<T, F, kRank, kFragments>(sum, task.from, task.f, int64_t(unit % p.row_tiles) * kRows,
                                        steps * block / cluster + warp, steps * (block + 1) / cluster, lane);
   }
   // The first rows of the first tile, on their way while s is completed.
   const int tiles = p.task[0].tiles + p.task[1].tiles;
   uint4 x[kPrefetch<kRank>][8];
   if (int(blockIdx.x) < tiles)
-    load_round<kRank>(x, p, int(blockIdx.x), 0, warp / GradientShape<kRank>::kRankWarps, lane);
+    load_round<T, kRank>(x, p, int(blockIdx.x), 0, warp / GradientShape<kRank>::kRankWarps, lane);
   if (unit < units)
-    share_low(shared, p, sum, unit, cluster, warp, lane);
+    share_low<T>(shared, p, sum, unit, cluster, warp, lane);
   else if (cluster > 1)
     cluster_wait();
   __syncthreads();
@@ -596,7 +572,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   for (int tile = int(blockIdx.x); tile < tiles; tile += int(gridDim.x)) {
     float grad[8][4] = {};
-    sum_tile<kRank>(grad, x, tile == int(blockIdx.x), p, tile, warp, lane);
+    sum_tile<T, kRank>(grad, x, tile == int(blockIdx.x), p, tile, warp, lane);
     store_tile(shared, grad, p, tile, warp, lane);
   }
 #endif
@@ -608,11 +584,6 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class G>
 void with_types(DType activations, DType factors, const G& g) {
   dispatch_16bit(activations, [&](auto type) { factors == DType::f32 ? g(type, Type<float>()) : g(type, type); });
-}
-
-template <class F>
-LowOperands<F> operands(const DeviceMatrix& x, const DeviceMatrix& f) {
-  return {x.data, static_cast<const F*>(f.data), x.ld, f.ld, x.cols, !f.transposed};
 }
 
 constexpr int64_t kAdapterRows = 32, kTileRows = 32;
@@ -662,17 +633,6 @@ bool few_rows_fit(const Gpu& gpu, int64_t rows, int64_t rank) {
 
 void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
   with_types(p.x.dtype, p.down.dtype, [&]<class T, class F>(Type<T>, Type<F>) {
-    const ProductArguments<T, F> arguments{operands<F>(p.x, p.down.t()),
-                                           static_cast<T*>(p.y.data),
-                                           static_cast<const F*>(p.up.data),
-                                           static_cast<T*>(p.saved.data),
-                                           p.y.ld,
-                                           p.up.ld,
-                                           p.saved.ld,
-                                           p.x.rows,
-                                           p.y.cols,
-                                           int(p.down.rows),
-                                           p.scale};
     with_rank_tile(p.down.rows, [&](auto rank) {
       constexpr int64_t kClusterColumns = kCluster * kWarps * kGroups<rank> * kGroup;
       const int64_t clusters = ceil_div(p.y.cols, kClusterColumns);
@@ -680,7 +640,7 @@ void few_rows_product(CudaBackend& cuda, const AdapterProduct& p) {
       const auto kernel = few ? product_kernel<T, F, rank, 1> : product_kernel<T, F, rank, 2>;
       const size_t bytes = few ? sizeof(ProductShared<T, 16, rank>) : sizeof(ProductShared<T, 32, rank>);
       launch("adapter", cuda.stream(), {dim3(unsigned(clusters * kCluster)), dim3(kThreads), bytes, kCluster, true},
-             kernel, arguments);
+             kernel, p);
     });
   });
 }
@@ -690,21 +650,15 @@ bool few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
   with_types(g.x.dtype, g.down.dtype, [&]<class T, class F>(Type<T>, Type<F>) {
     with_rank_tile(g.down.rows, [&](auto rank) {
       constexpr int kRows = int(kTileRows);
-      GradientArguments<T, F> p{};
-      p.rows = g.dy.rows;
-      p.row_tiles = row_tiles(p.rows);
+      GradientArguments p{};
+      p.row_tiles = row_tiles(g.dy.rows);
       p.padded_rows = p.row_tiles * kRows;
-      p.rank = int(g.down.rows);
-      const auto add = [&](const LowOperands<F>& from, float low_scale, const DeviceMatrix& x, const DeviceMatrix& out,
-                           float scale) {
-        p.low[p.count] = from;
-        p.low_scale[p.count] = low_scale;
-        p.task[p.count++] = {
-            static_cast<const T*>(x.data), static_cast<float*>(out.data),   x.ld, x.cols, out.transposed ? 1 : out.ld,
-            out.transposed ? out.ld : 1,   int(ceil_div(x.cols, kColumns)), scale};
+      const auto add = [&](GradientTask task) {
+        task.tiles = int(ceil_div(task.x.cols, kColumns));
+        p.task[p.count++] = task;
       };
-      if (g.dup.data) add(operands<F>(g.x, g.down.t()), 1, g.dy, g.dup, g.scale);
-      if (g.ddown.data) add(operands<F>(g.dy, g.up), g.scale, g.x, g.ddown.t(), 1);
+      if (g.dup.data) add({g.x, g.down, g.dy, g.dup, 1, g.scale});
+      if (g.ddown.data) add({g.dy, g.up.t(), g.x, g.ddown.t(), g.scale, 1});
       const int units = p.count * p.row_tiles;
       const int cluster = cluster_size(cuda, units, std::max(g.x.cols, g.dy.cols));
       const int wanted = std::max(units * cluster, p.task[0].tiles + p.task[1].tiles);
@@ -716,7 +670,7 @@ bool few_rows_gradients(CudaBackend& cuda, const AdapterGradients& g) {
       fits = all_clusters_at_once(kernel, how);
       if (!fits) return;
       const Scratch low(cuda, size_t(2 * rank * p.padded_rows) * sizeof(T));
-      p.low_t = low.as<T>();
+      p.low_t = low.as<void>();
       launch("adapter gradients", cuda.stream(), how, kernel, p, cluster);
     });
   });

@@ -5,7 +5,7 @@
 //
 // The slices' parts of x f, and the shares' parts of x^T s (split-K), are added up by kernels of their own, in a fixed
 // order. Such parts lie in memory as they lay in registers.
-#include "wick/backend/cuda/linear/lora_pass_sm90.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 
 #include <algorithm>
 #include <limits>
@@ -15,7 +15,6 @@
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/device/ring.cuh"
 #include "wick/backend/cuda/device/wgmma.cuh"
-#include "wick/backend/cuda/linear/lora_rank.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 #include "wick/backend/cuda/runtime/tensor_map.h"
@@ -46,9 +45,8 @@ struct PassMaps {
 };
 struct PassShape {
   int row_tiles, chunks, slices, shares;
-  bool wait;               // for the launch before, at once
-  bool wait_for_low;       // only before s is read
-  bool wait_at_end;        // so that a wait for this kernel is a wait for the one before too
+  Follows follows;         // waits at once; a projection, before s is read; a product, at the end, so that a wait for
+                           // this kernel is a wait for the product too
   float4* parts;           // of x f: [row_tiles][slices][kRank / 8][kPeers]
   float4* gradient_parts;  // of x^T s: [chunks][shares][kRank / 8][kPeers]
 };
@@ -63,7 +61,7 @@ struct Rings {
 template <class P, bool kProject>
 __device__ __forceinline__ void produce(Rings rings, const PassMaps& maps, const PassShape& shape, int first_chunk,
                                         int chunks, int first_tile, int tiles) {
-  if (shape.wait) {
+  if (shape.follows == Follows::other) {
     wait_for_previous();
     launch_dependents();  // only now: the product that follows ds takes dy for written
   }
@@ -88,7 +86,7 @@ __device__ __forceinline__ void produce(Rings rings, const PassMaps& maps, const
       rings.x.advance();
     }
     if (i > 0) continue;
-    if (shape.wait_for_low) wait_for_previous();
+    if (shape.follows == Follows::projection) wait_for_previous();
     load_low(i);
   }
 }
@@ -184,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
   extern __shared__ char unaligned[];
   __shared__ uint64_t full[P::kStages], empty[P::kStages], low_full[P::kLowStages], low_empty[P::kLowStages],
       factors_full;
-  if (!shape.wait) launch_dependents();
+  if (shape.follows != Follows::other) launch_dependents();
   char* const memory = unaligned + (-shared_address(unaligned) & 1023);
   const uint32_t first = shared_address(memory);
   const Rings rings{{first, shared_address(full), shared_address(empty), P::kStages, kTileBytes},
@@ -213,7 +211,7 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
     registers_shrink<P::kBlocks == 1 ? 40 : 32>();
     if (threadIdx.x % kPeers == 0) {
       produce<P, kProject>(rings, maps, shape, first_chunk, chunks, first_tile, tiles);
-      if (shape.wait_at_end && blockIdx.x == gridDim.x - 1) wait_for_previous();
+      if (shape.follows == Follows::product && blockIdx.x == gridDim.x - 1) wait_for_previous();
     }
   }
 #endif
@@ -223,92 +221,45 @@ __global__ void __launch_bounds__(kThreads, Pass<kRank, kProject>::kBlocks)
 
 constexpr int kSums = 64, kSumGroups = 4;  // of a block: sums of float4s, and threads that share the parts of each
 
-// Number `index` of the sums of `count` parts each, where a part is `quads` for each thread of a warpgroup. The first
-// group of threads gets them.
-[[maybe_unused]] __device__ __forceinline__ float4 add_parts(const float4* parts, int64_t index, int64_t size,
-                                                             int quads, int count) {
+// How many sums of four.
+__host__ __device__ int64_t sums_of(const SumTask& task) { return ceil_div(task.rows, kTile) * task.quads * kPeers; }
+
+// The first group of a block's threads gets the sums, each of rows `row` and `row` + 8, columns `col` and `col` + 1.
+template <class T>
+__global__ void __launch_bounds__(kSums* kSumGroups) sum_kernel(const __grid_constant__ SumTasks tasks) {
+  const SumTask& p = tasks.of[blockIdx.y];
   constexpr int kAtOnce = 4;
   __shared__ float4 others[kSumGroups][kSums];
   const int group = int(threadIdx.x) / kSums;
-  const int64_t step = quads * kPeers;
-  parts += index / step * count * step + index % step;
+  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums, step = p.quads * kPeers, size = sums_of(p);
+  launch_dependents();
+  wait_for_previous();
+  const float4* const parts = p.parts + (index / step * p.count * step + index % step);
   float4 total{};
-  for (int first = group; index < size && first < count; first += kAtOnce * kSumGroups) {
+  for (int first = group; index < size && first < p.count; first += kAtOnce * kSumGroups) {
     float4 part[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       part[i] = {};
-      if (first + i * kSumGroups < count) part[i] = __ldcg(parts + (first + i * kSumGroups) * step);
+      if (first + i * kSumGroups < p.count) part[i] = __ldcg(parts + (first + i * kSumGroups) * step);
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) add(total, part[i]);
   }
   others[group][threadIdx.x % kSums] = total;
   __syncthreads();
+  if (index >= size || group > 0) return;
 #pragma unroll
-  for (int i = 1; i < kSumGroups; ++i) add(total, others[i][threadIdx.x % kSums]);
-  return total;
-}
-
-// Where they belong: rows `row` and `row` + 8, columns `col` and `col` + 1.
-struct SumPlace {
-  int64_t row;
-  int col;
-  __device__ __forceinline__ SumPlace(int64_t index, int quads) {
-    const int peer = int(index % kPeers);
-    row = index / kPeers / quads * kTile + peer / 32 * 16 + peer % 32 / 4;
-    col = int(index / kPeers % quads) * 8 + peer % 4 * 2;
-  }
-};
-
-template <class T>
-struct LowTask {
-  const float4* parts;
-  T* out;
-  int64_t ld, size, rows;  // size: sums of four
-  int slices, quads, cols;
-  float scale;
-};
-
-template <class T>
-__global__ void __launch_bounds__(kSums* kSumGroups) low_kernel(const __grid_constant__ LowTask<T> p) {
-  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums;
-  launch_dependents();
-  wait_for_previous();
-  const float4 sum = add_parts(p.parts, index, p.size, p.quads, p.slices);
-  if (index >= p.size || threadIdx.x >= kSums) return;
-  const float total[4] = {sum.x, sum.y, sum.z, sum.w};
-  const SumPlace place(index, p.quads);
+  for (int i = 1; i < kSumGroups; ++i) add(total, others[i][threadIdx.x]);
+  const float sums[4] = {total.x, total.y, total.z, total.w};
+  const int peer = int(index % kPeers), col = int(index / kPeers % p.quads) * 8 + peer % 4 * 2;
+  const int64_t row = index / kPeers / p.quads * kTile + peer / 32 * 16 + peer % 32 / 4;
+  const int64_t row_step = p.out.transposed ? 1 : p.out.ld, col_step = p.out.transposed ? p.out.ld : 1;
 #pragma unroll
   for (int i = 0; i < 4; ++i)
-    if (place.row + i / 2 * 8 < p.rows && place.col + i % 2 < p.cols)
-      p.out[(place.row + i / 2 * 8) * p.ld + place.col + i % 2] = from_float<T>(p.scale * total[i]);
-}
-
-struct GradientTask {
-  const float4* parts;
-  float* out;
-  int64_t col_step, rank_step, size;
-  int shares, quads, cols, rank;
-  float scale;
-};
-struct GradientTasks {
-  GradientTask of[PartialGradients::kMost];
-};
-
-__global__ void __launch_bounds__(kSums* kSumGroups) gradient_kernel(const __grid_constant__ GradientTasks tasks) {
-  const GradientTask& p = tasks.of[blockIdx.y];
-  const int64_t index = int64_t(blockIdx.x) * kSums + threadIdx.x % kSums;
-  launch_dependents();
-  wait_for_previous();
-  const float4 sum = add_parts(p.parts, index, p.size, p.quads, p.shares);
-  if (index >= p.size || threadIdx.x >= kSums) return;
-  const float total[4] = {sum.x, sum.y, sum.z, sum.w};
-  const SumPlace place(index, p.quads);
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    if (place.row + i / 2 * 8 < p.cols && place.col + i % 2 < p.rank)
-      p.out[(place.row + i / 2 * 8) * p.col_step + (place.col + i % 2) * p.rank_step] = p.scale * total[i];
+    if (row + i / 2 * 8 < p.rows && col + i % 2 < int(p.out.cols))
+      static_cast<T*>(p.out.data)[(row + i / 2 * 8) * row_step + (col + i % 2) * col_step] =
+          from_float<T>(p.scale * sums[i]);
 }
 
 // ---- launches
@@ -336,14 +287,12 @@ PassPlan plan_pass(int blocks, int row_tiles, int chunks, int most_chunks, int r
 PassPlan plan_behind(int row_tiles, int chunks) { return {ceil_div(chunks, 2), ceil_div(row_tiles, 8)}; }
 
 template <class T>
-void add_slices(CudaBackend& cuda, const Projection& p, const PassShape& shape, int quads) {
-  const LowTask<T> task{shape.parts, static_cast<T*>(p.out.data),
-                        p.out.ld,    int64_t(shape.row_tiles) * quads * kPeers,
-                        p.x.rows,    shape.slices,
-                        quads,       int(p.out.cols),
-                        p.scale};
-  launch("LoRA low", cuda.stream(), {dim3(unsigned(ceil_div(task.size, kSums))), dim3(kSums * kSumGroups), 0, 1, true},
-         low_kernel<T>, task);
+void add_up(CudaBackend& cuda, const char* name, const SumTasks& tasks, int count) {
+  int64_t most = 0;
+  for (int i = 0; i < count; ++i) most = std::max(most, sums_of(tasks.of[i]));
+  launch(name, cuda.stream(),
+         {dim3(unsigned(ceil_div(most, kSums)), unsigned(count)), dim3(kSums * kSumGroups), 0, 1, true}, sum_kernel<T>,
+         tasks);
 }
 
 template <class T, int kRank, bool kProject>
@@ -358,9 +307,7 @@ void launch_pass(CudaBackend& cuda, const Projection* p, const FactorGradient& g
                                                                 shape.chunks, P::kMostChunks, kRank, kProject);
   shape.slices = plan.slices;
   shape.shares = plan.shares;
-  shape.wait = follows == Follows::other;
-  shape.wait_for_low = follows == Follows::projection;
-  shape.wait_at_end = follows == Follows::product;
+  shape.follows = follows;
   shape.gradient_parts = gradients.add(g, shape.shares, kRank);
   std::optional<Scratch> parts;
   if (kProject) {
@@ -373,42 +320,22 @@ void launch_pass(CudaBackend& cuda, const Projection* p, const FactorGradient& g
          {dim3(unsigned(shape.slices * shape.shares)), dim3(kThreads),
           size_t(P::kStages * kTileBytes + P::kLow + P::kFactors + 1024), 1, true},
          stream_kernel<T, kRank, kProject>, maps, shape);
-  if constexpr (kProject) add_slices<T>(cuda, *p, shape, kRank / 8);
+  if constexpr (kProject)
+    add_up<T>(cuda, "LoRA low", {{{shape.parts, p->out, p->x.rows, shape.slices, kRank / 8, p->scale}}}, 1);
 }
 
 }  // namespace
 
 float4* PartialGradients::add(const FactorGradient& g, int shares, int ranks) {
-  Part& part = parts_[size_t(count_++)];
   const int64_t chunks = ceil_div(g.x.cols, kTile);
-  part.memory.emplace(cuda_, size_t(shares * chunks * kTile * ranks) * sizeof(float));
-  part.gradient = g;
-  part.shares = shares;
-  part.ranks = ranks;
-  return part.memory->as<float4>();
+  float4* const parts =
+      memory_[count_].emplace(cuda_, size_t(shares * chunks * kTile * ranks) * sizeof(float)).as<float4>();
+  tasks_.of[count_++] = {parts, g.out, g.x.cols, shares, ranks / 8, g.scale};
+  return parts;
 }
 
 void PartialGradients::finish() {
-  if (count_ == 0) return;
-  GradientTasks tasks{};
-  int64_t most = 0;
-  for (int i = 0; i < count_; ++i) {
-    const auto& [memory, g, shares, ranks] = parts_[size_t(i)];
-    tasks.of[i] = {memory->as<const float4>(),
-                   static_cast<float*>(g.out.data),
-                   g.out.transposed ? 1 : g.out.ld,
-                   g.out.transposed ? g.out.ld : 1,
-                   ceil_div(g.x.cols, kTile) * ranks / 8 * kPeers,
-                   shares,
-                   ranks / 8,
-                   int(g.x.cols),
-                   int(g.out.cols),
-                   g.scale};
-    most = std::max(most, tasks.of[i].size);
-  }
-  launch("LoRA gradients", cuda_.stream(),
-         {dim3(unsigned(ceil_div(most, kSums)), unsigned(count_)), dim3(kSums * kSumGroups), 0, 1, true},
-         gradient_kernel, tasks);
+  if (count_ > 0) add_up<float>(cuda_, "LoRA gradients", tasks_, count_);
 }
 
 bool stream_fits(const Gpu& gpu, const DeviceMatrix& x, int64_t rank) {

@@ -5,11 +5,8 @@
 #include <algorithm>
 
 #include "wick/backend/cuda/device/integers.h"
-#include "wick/backend/cuda/linear/gemm_sm80.h"
-#include "wick/backend/cuda/linear/gemm_sm90.h"
-#include "wick/backend/cuda/linear/lora_factors.h"
-#include "wick/backend/cuda/linear/lora_few_rows.h"
-#include "wick/backend/cuda/linear/lora_pass_sm90.h"
+#include "wick/backend/cuda/linear/extended_gemm.h"
+#include "wick/backend/cuda/linear/lora_products.h"
 #include "wick/backend/cuda/runtime/ways.h"
 
 namespace wick {
@@ -17,8 +14,6 @@ namespace {
 
 // Where copies will lie: aligned, and not to be read.
 void* const kCopied = reinterpret_cast<void*>(uintptr_t{1} << 20);
-
-constexpr int64_t padded(int64_t rank) { return (rank + 7) / 8 * 8; }
 
 bool rows_aligned(const DeviceMatrix& m) {
   const int64_t elements = 16 / int64_t(size_of(m.dtype));
@@ -41,21 +36,13 @@ bool gated_fits(const Gpu& gpu, const LinearCall& l) {
   const int64_t beyond = ceil_div(l.x.rows, kTile) * kTile - l.x.rows;
   const auto weight = is_block(l.w.dtype) ? std::nullopt : as_matrix(l.w);
   return l.gated && weight && beyond <= l.x.rows / 7 &&
-         gemm_sm90_fits(gpu, {.y = l.y, .x = l.x, .w = weight->t(), .gated = true});
+         gemm_sm90_fits(gpu, ExtendedGemm{.y = l.y, .x = l.x, .w = weight->t(), .gated = true});
 }
 
 bool can_go(const Gpu& gpu, const LinearCall& l, LinearWay way) {
-  switch (way) {
-    case LinearWay::few_rows:
-      return few_rows_fit(gpu, l);
-    case LinearWay::extended:
-      return gated_fits(gpu, l);
-    case LinearWay::cublaslt:
-      return !is_block(l.w.dtype);
-    case LinearWay::sliced:
-      return is_block(l.w.dtype);
-  }
-  return false;
+  if (way == LinearWay::few_rows) return few_rows_fit(gpu, l);
+  if (way == LinearWay::extended) return gated_fits(gpu, l);
+  return is_block(l.w.dtype) == (way == LinearWay::sliced);
 }
 
 // Whether the fused kernels take these LoRAs: of one rank and scale, side by side on all outputs.
@@ -95,13 +82,14 @@ bool prefers_passes(const Gpu& gpu, const DeviceMatrix& dy, const DeviceMatrix& 
 }
 
 bool is_wanted(const View& v) { return bool(v); }
-bool any_wanted(const std::vector<View>& views) { return std::any_of(views.begin(), views.end(), is_wanted); }
 
 std::string_view name_of(LowWay way) {
   constexpr std::string_view kNames[] = {"in the product", "by a projection", "by a pass", "by cuBLASLt"};
   return kNames[size_t(way)];
 }
 }  // namespace
+
+bool any_wanted(const std::vector<View>& views) { return std::any_of(views.begin(), views.end(), is_wanted); }
 
 bool lies_ready(const View& factor, DType dtype) {
   const auto matrix = as_matrix(factor);
@@ -144,7 +132,7 @@ std::optional<ExtendedGemm> forward_product(const Gpu& gpu, const LoraArgs& a) {
   for (const LoraBlock& block : a.lora.blocks) {
     const DeviceMatrix up = factor_layout(block.up, a.x.dtype);
     if (up.transposed) return {};
-    g.groups[size_t(g.group_count++)] = {up.t(), block.row, down.t().col_range(block.row, up.cols)};
+    g.groups[g.group_count++] = {up.t(), block.column, block.row, down.t().col_range(block.row, up.cols)};
   }
   g.s = *s;
   g.low_scale = a.lora.blocks.front().scale;
@@ -195,7 +183,7 @@ std::optional<ExtendedGemm> backward_product(const Gpu& gpu, const LoraArgs& a, 
   const DeviceMatrix down = factor_layout(a.lora.down, dtype);
   const auto lies_transposed = [&](const LoraBlock& b) { return factor_layout(b.up, dtype).transposed; };
   if (down.transposed || std::any_of(a.lora.blocks.begin(), a.lora.blocks.end(), lies_transposed)) return {};
-  product.groups[size_t(product.group_count++)] = {down};
+  product.groups[product.group_count++] = {down};
   product.low = copied(dtype, dy->rows, padded(down.rows));
   if (g.ddown) product.s = product.low;
   product.s_scale = product.low_scale = a.lora.blocks.front().scale;

@@ -69,6 +69,10 @@ std::string to_string(const LoraBackwardPlan& plan);
 
 // The inputs of the plans, shared with the code that carries them out.
 
+bool any_wanted(const std::vector<View>& views);
+// A rank whose rows of 16-bit elements are 16-byte aligned.
+constexpr int64_t padded(int64_t rank) { return (rank + 7) / 8 * 8; }
+
 // A factor as a kernel reads it: where it lies if dtype and alignment are right, else as its copy will, with rows
 // padded to 16 bytes, at an address that is aligned and not to be read.
 DeviceMatrix factor_layout(const View& factor, DType dtype);

@@ -182,17 +182,14 @@ struct ChannelTable {
     const int channel = at.begin + at.column * N + at.row;
     return at.row < N && channel < at.end ? channel : -1;
   }
-  __device__ __forceinline__ float4 of(const GroupTiling& t, const TilePlace& at, int j) const {
-    return values[j * t.columns + at.column];
-  }
 };
 
-// Calls f(j, numbers) for each channel of a pack, with its data.
+// Calls f(j, numbers) for each channel of a pack, with a copy of its data, which is read once.
 template <int N, class F>
 __device__ __forceinline__ void for_channels(const ChannelTable<N>& table, const GroupTiling& t, const TilePlace& at,
                                              const F& f) {
 #pragma unroll
-  for (int j = 0; j < N; ++j) f(j, table.of(t, at, j));
+  for (int j = 0; j < N; ++j) f(j, float4(table.values[j * t.columns + at.column]));
 }
 
 // For a number that was rounded itself: exp2 of a product loses no more digits than that rounding did.
@@ -371,16 +368,6 @@ __device__ __forceinline__ float gradient_before_activation(float dy, float dist
   return dy * gated_slope(z, quick_sigmoid(z), 1);
 }
 
-struct GroupStatistics {
-  const float *mean, *rstd, *w, *b;
-
-  // mean, scale, shift, and room for one more
-  __device__ __forceinline__ float4 channel(const GroupTiling& t, int64_t image, int channel) const {
-    const int64_t group = image * t.groups + t.group(channel);
-    return {mean[group], rstd[group] * (w ? w[channel] : 1), b ? b[channel] : 0, 0};
-  }
-};
-
 template <int N>
 struct GradientSumsShared {
   TileSums<N> sums;
@@ -393,7 +380,13 @@ struct GroupGradientCall {
   double2* partial;
   ChannelSums* channel_sums;
   RowsOf<const T> dy, x;
-  GroupStatistics statistics;
+  const float *mean, *rstd, *w, *b;
+
+  // Mean, scale, shift, and room for one more.
+  __device__ __forceinline__ float4 channel(const GroupTiling& t, int64_t image, int channel) const {
+    const int64_t group = image * t.groups + t.group(channel);
+    return {mean[group], rstd[group] * (w ? w[channel] : 1), b ? b[channel] : 0, 0};
+  }
 };
 
 // Sums of dz * w and dz * w * x_hat, where dz is the gradient before the activation; for dw and db also those of each
@@ -402,9 +395,8 @@ template <bool kSilu, bool kKeeps, int N, class T>
 __device__ __forceinline__ void sum_gradients(const GroupGradientCall<T>& call, const GroupTiling& t,
                                               const TilePlace& at, GradientSumsShared<N>& shared) {
   constexpr int kBatch = 2;
-  const GroupStatistics& s = call.statistics;
   const int own = ChannelTable<N>::own_channel(t, at);
-  if (own >= 0) shared.table.values[threadIdx.x] = s.channel(t, at.image, own);
+  if (own >= 0) shared.table.values[threadIdx.x] = call.channel(t, at.image, own);
   __syncthreads();
   float first[N] = {}, second[N] = {};
   Strand<const T> from[] = {from_begin(call.dy, t, at), from_begin(call.x, t, at)};
@@ -424,9 +416,9 @@ __device__ __forceinline__ void sum_gradients(const GroupGradientCall<T>& call, 
   for_packs<kBatch, N>(from, at.turns - kept, sum);
   const TileSums<N>& sums = shared.sums;
   shared.sums.add_up(t, at, first, second);
-  const auto rstd = [&](int channel) { return s.rstd[at.image * t.groups + t.group(at.begin + channel)]; };
+  const auto rstd = [&](int channel) { return call.rstd[at.image * t.groups + t.group(at.begin + channel)]; };
   store_group_sums(call.partial, t, at, [&](int channel) {
-    const double w = s.w ? double(s.w[at.begin + channel]) : 1;
+    const double w = call.w ? double(call.w[at.begin + channel]) : 1;
     return double2{w * double(sums.totals[0][channel]), w * double(rstd(channel)) * double(sums.totals[1][channel])};
   });
   if (!call.channel_sums) return;
@@ -449,19 +441,18 @@ __device__ __forceinline__ void input_gradient(const RowsOf<T>& dx, const GroupG
                                                const GroupTiling& t, const TilePlace& at,
                                                InputGradientShared<N>& shared, const Wait& wait) {
   constexpr int kBatch = 2;
-  const GroupStatistics& s = call.statistics;
   const int first_group = t.group(at.begin), kept = kKeeps ? min(at.turns, t.kept) : 0;
   Strand<const T> dy = from_end(call.dy, t, at), x = from_end(call.x, t, at);
   PackBatch<T, N, kBatch> xs, dys;
   xs.load(x.at, x.step, at.turns - kept);
   dys.load(dy.at, dy.step, at.turns - kept);
   const int own = ChannelTable<N>::own_channel(t, at);
-  const float4 own_entry = own >= 0 ? s.channel(t, at.image, own) : float4{};
+  const float4 own_entry = own >= 0 ? call.channel(t, at.image, own) : float4{};
 
   wait();
   for_groups(t, at, [&](int group) {
     const double2 sum = group_total(call.partial, t, at.image, group);
-    const float r = s.rstd[at.image * t.groups + group];
+    const float r = call.rstd[at.image * t.groups + group];
     const float mean_dz = float(sum.x * t.inverse_elements), mean_dz_x = float(sum.y * t.inverse_elements);
     if (threadIdx.x % 32 == 0) shared.slopes[group - first_group] = {r * r * mean_dz_x, r * mean_dz};
   });
@@ -520,7 +511,7 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
   const TilePlace at(t, N);
   input_gradient<kSilu, false>(dx, call, t, at, shared, [] {
     wait_for_previous();
-    launch_dependents();  // now: finish_channels takes the sums for written
+    launch_dependents();  // now: finish_affine takes the sums for written
   });
 }
 
@@ -538,7 +529,7 @@ __global__ void __launch_bounds__(kTileThreads, kHeldBlocks)
   sum_gradients<kSilu, true>(call, t, at, shared.first);
   input_gradient<kSilu, true>(dx, call, t, at, shared.second, [] {
     cooperative_groups::this_grid().sync();
-    launch_dependents();  // now: finish_channels takes the sums for written
+    launch_dependents();  // now: finish_affine takes the sums for written
   });
 }
 
@@ -559,8 +550,14 @@ struct HeldPlan {
   template <class Kernel>
   HeldPlan(const CudaBackend& cuda, const View& x, int groups, Kernel kernel, int pack, int element_bytes, int inputs)
       : tiling(cuda, x, groups, pack, kHeldBlocks) {
+    int device = 0, most = 0;  // of shared memory, which the kernel has its own part of
+    cudaFuncAttributes own{};
+    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
+    cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
+               "cudaDeviceGetAttribute");
+    cuda_check(cudaFuncGetAttributes(&own, kernel), "cudaFuncGetAttributes");
     const size_t turn_bytes = size_t(tiling.threads()) * size_t(pack * element_bytes * inputs);
-    tiling.kept = std::min(tiling.most_turns(), int(shared_room(kernel) / turn_bytes));
+    tiling.kept = std::min(tiling.most_turns(), int((size_t(most) - own.sharedSizeBytes) / turn_bytes));
     launch = {.grid = tiling.blocks(),
               .block = tiling.threads(),
               .shared_bytes = size_t(tiling.kept) * turn_bytes,
@@ -569,18 +566,6 @@ struct HeldPlan {
     holds = pack > 1 && cuda.capability() >= 80 && 2 * tiling.kept >= tiling.most_turns() &&
             launch.shared_bytes >= kWorthHolding && all_at_once(cuda, kernel, launch);
     if (!holds) tiling = GroupTiling(cuda, x, groups, pack);
-  }
-
-  // Shared memory that a block may have besides the kernel's own.
-  template <class Kernel>
-  static size_t shared_room(Kernel kernel) {
-    int device = 0, most = 0;
-    cudaFuncAttributes own{};
-    cuda_check(cudaGetDevice(&device), "cudaGetDevice");
-    cuda_check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device),
-               "cudaDeviceGetAttribute");
-    cuda_check(cudaFuncGetAttributes(&own, kernel), "cudaFuncGetAttributes");
-    return size_t(most) - own.sharedSizeBytes;
   }
 };
 
@@ -636,7 +621,6 @@ void CudaBackend::group_norm_backward(const GroupNormArgs& a, const NormGradient
   const DenseInput weight(*this, a.w, DType::f32), bias(*this, a.b, DType::f32);
   const DenseInput means(*this, a.mean, DType::f32), rstds(*this, a.rstd, DType::f32);
   const DenseOutput dweight(*this, g.dw, DType::f32), dbias(*this, g.db, DType::f32);
-  const GroupStatistics statistics{means.as<float>(), rstds.as<float>(), weight.as<float>(), bias.as<float>()};
   dispatch_packs(dtype, input.packs() && gradient.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     constexpr int N = decltype(pack)::value;
@@ -648,8 +632,10 @@ void CudaBackend::group_norm_backward(const GroupNormArgs& a, const NormGradient
       const Scratch channel_sums(*this,
                                  g.dw || g.db ? size_t(t.images * t.chunks * t.channels) * sizeof(ChannelSums) : 0);
       ChannelSums* const sums = g.dw || g.db ? channel_sums.as<ChannelSums>() : nullptr;
-      const GroupGradientCall<T> call{partial.as<double2>(), sums, gradient.rows<const T>(), input.rows<const T>(),
-                                      statistics};
+      const GroupGradientCall<T> call{partial.as<double2>(),    sums,
+                                      gradient.rows<const T>(), input.rows<const T>(),
+                                      means.as<float>(),        rstds.as<float>(),
+                                      weight.as<float>(),       bias.as<float>()};
       if (g.dx && plan.holds) {
         launch("group_norm_backward", stream_, plan.launch, whole, output.rows<T>(), call, t);
       } else {
@@ -659,7 +645,8 @@ void CudaBackend::group_norm_backward(const GroupNormArgs& a, const NormGradient
           launch("group_input_gradient", stream_, phase, group_input_gradient<T, N, activated.value>, output.rows<T>(),
                  call, t);
       }
-      if (sums) finish_channel_sums(*this, {dweight.as<float>(), dbias.as<float>()}, sums, t, bool(g.dx));
+      if (sums)
+        finish_gradients<float>(*this, {dweight.as<float>(), dbias.as<float>(), {}, {}}, sums, {}, t, bool(g.dx));
     });
   });
   output.finish();

@@ -1,5 +1,5 @@
 // Norms of rows, layer_norm and rms_norm, forward and backward. A row stays in registers between its statistics and its
-// use; the sums over rows behind the gradients of weights and modulations are taken apart (device/tiles.cuh).
+// use; the sums over rows behind the gradients of weights and modulations are taken apart (norm/tiles.cuh).
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/norm/tiles.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
@@ -7,24 +7,22 @@
 namespace wick {
 namespace {
 
-// The affine map behind the normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image.
-// Pointers may be null.
-template <class T>
-struct RowAffine {
-  const float *w, *b;
-  RowsOf<const T> scale, shift;
-  int64_t image_rows;
+struct Times {
+  static __device__ __forceinline__ float of(float x, float by) { return x * by; }
+};
+struct Modulate {
+  static __device__ __forceinline__ float of(float x, float scale) { return fmaf(x, scale, x); }
 };
 
-template <int N, class V>
-__device__ __forceinline__ void add(float (&x)[N], const V* what, int first) {
-  float summand[N];
-  load_floats(summand, what, first);
+template <class Op, int N, class V>
+__device__ __forceinline__ void combine(float (&x)[N], const V* with, int first) {
+  float other[N];
+  load_floats(other, with, first);
 #pragma unroll
-  for (int j = 0; j < N; ++j) x[j] += summand[j];
+  for (int j = 0; j < N; ++j) x[j] = Op::of(x[j], other[j]);
 }
 
-// The same for one row. Each step is skipped by all threads or by none.
+// RowAffine for one row. Each step is skipped by all threads or by none.
 template <class T>
 class AffineOf {
  public:
@@ -36,34 +34,19 @@ class AffineOf {
   // From x_hat to y.
   template <int N>
   __device__ __forceinline__ void apply(float (&x)[N], int first) const {
-    if (w_) multiply(x, w_, first);
-    if (b_) add(x, b_, first);
-    if (scale_) modulate(x, first);
-    if (shift_) add(x, shift_, first);
+    if (w_) combine<Times>(x, w_, first);
+    if (b_) combine<Sum>(x, b_, first);
+    if (scale_) combine<Modulate>(x, scale_, first);
+    if (shift_) combine<Sum>(x, shift_, first);
   }
   // From dy to the gradient at x_hat.
   template <int N>
   __device__ __forceinline__ void apply_back(float (&dy)[N], int first) const {
-    if (w_) multiply(dy, w_, first);
-    if (scale_) modulate(dy, first);
+    if (w_) combine<Times>(dy, w_, first);
+    if (scale_) combine<Modulate>(dy, scale_, first);
   }
 
  private:
-  template <int N>
-  __device__ __forceinline__ static void multiply(float (&x)[N], const float* by, int first) {
-    float factor[N];
-    load_floats(factor, by, first);
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] *= factor[j];
-  }
-  template <int N>
-  __device__ __forceinline__ void modulate(float (&x)[N], int first) const {
-    float scale[N];
-    load_floats(scale, scale_, first);
-#pragma unroll
-    for (int j = 0; j < N; ++j) x[j] = fmaf(x[j], scale[j], x[j]);
-  }
-
   const float *w_, *b_;
   const T *scale_, *shift_;
 };
@@ -141,14 +124,12 @@ __global__ void __launch_bounds__(kFewRowsThreads)
   launch_dependents();
   const int row = int(blockIdx.x), first = int(threadIdx.x) * N;
   const bool inside = first < width;
-  float weight[N], values[N], sum = 0;
+  float weight[N], values[N] = {}, sum = 0;
 #pragma unroll
   for (int j = 0; j < N; ++j) weight[j] = 1;
   if (!constant) wait_for_previous();
   if (inside && w) load_floats(weight, w, first);
   if (constant) wait_for_previous();
-#pragma unroll
-  for (int j = 0; j < N; ++j) values[j] = 0;
   if (inside) load_floats(values, x[row], first);
 #pragma unroll
   for (int j = 0; j < N; ++j) sum = fmaf(values[j], values[j], sum);
@@ -204,7 +185,7 @@ __global__ void __launch_bounds__(kRowThreads)
     load_gradient(g, packs[0], first);
 #pragma unroll
     for (int j = 0; j < N; ++j) g[j] = fmaf(g[j], r, -fmaf(element(packs[1], j) - m, slope, offset));
-    if (more) add(g, more, first);
+    if (more) combine<Sum>(g, more, first);
     Pack<T, N> out;
 #pragma unroll
     for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(g[j]);
@@ -250,62 +231,15 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
                                                                                         sums.totals[1][channel]};
 }
 
-template <class T>
-struct AffineGradients {
-  float *dw, *db;
-  RowsOf<T> dscale, dshift;
-};
-
-// All gradients of a modulated norm from the sums of each image's chunks.
-template <class T>
-__global__ void __launch_bounds__(kFinishColumns* kFinishRows)
-    finish_modulated(const AffineGradients<T> out, const ChannelSums* sums, const RowAffine<T> a, const Tiling t) {
-  __shared__ double partial[2][kFinishRows][kFinishColumns];
-  launch_dependents();
-  wait_for_previous();
-  const int column = int(threadIdx.x), row = int(threadIdx.y), channel = int(blockIdx.x) * kFinishColumns + column;
-  const bool inside = channel < t.channels;
-  const float w = inside && a.w ? a.w[channel] : 1, b = inside && a.b ? a.b[channel] : 0;
-  double dw = 0, db = 0;
-  for (int64_t image = 0; image < t.images; ++image) {
-    double plain = 0, scaled = 0;
-    for (int64_t i = row; inside && i < t.chunks; i += kFinishRows) {
-      const ChannelSums s = sums[(image * t.chunks + i) * t.channels + channel];
-      plain += double(s.plain);
-      scaled += double(s.scaled);
-    }
-    partial[0][row][column] = plain;
-    partial[1][row][column] = scaled;
-    __syncthreads();
-    if (row == 0 && inside) {
-      for (int r = 1; r < kFinishRows; ++r) {
-        plain += partial[0][r][column];
-        scaled += partial[1][r][column];
-      }
-      const double factor = a.scale.data ? 1 + double(to_float(a.scale[image][channel])) : 1;
-      dw += factor * scaled;
-      db += factor * plain;
-      if (out.dscale.data) out.dscale[image][channel] = from_float<T>(float(w * scaled + b * plain));
-      if (out.dshift.data) out.dshift[image][channel] = from_float<T>(float(plain));
-    }
-    __syncthreads();
-  }
-  if (row > 0 || !inside) return;
-  if (out.dw) out.dw[channel] = float(dw);
-  if (out.db) out.db[channel] = float(db);
-}
-
 // The inputs of the affine map, brought into the layout and dtype that kernels want. Without a modulation all rows are
 // one image.
 struct AffineInput {
-  bool modulated;
   int64_t images, image_rows;
   DenseInput w, b;
   RowInput scale, shift;
 
   AffineInput(CudaBackend& cuda, const NormArgs& a, DType dtype)
-      : modulated(a.m.scale || a.m.shift),
-        images(modulated ? a.x.dim(0) : 1),
+      : images(a.m.scale || a.m.shift ? a.x.dim(0) : 1),
         image_rows(a.x.numel() / a.x.dim(-1) / images),
         w(cuda, a.w, DType::f32),
         b(cuda, a.b, DType::f32),
@@ -371,13 +305,8 @@ void backward(CudaBackend& cuda, const NormArgs& a, const NormGradients& g) {
       launch("row_gradient_sums", cuda.stream(), overlapped(cuda, t.blocks(), t.threads()), row_gradient_sums<T, N>,
              sums.as<ChannelSums>(), gradient.rows<const T>(), input.rows<const T>(), means.as<float>(),
              rstds.as<float>(), t);
-      if (affine.modulated) {
-        const AffineGradients<T> gradients{dweight.as<float>(), dbias.as<float>(), dscale.rows<T>(), dshift.rows<T>()};
-        launch("finish_modulated", cuda.stream(), overlapped(cuda, finish_blocks(t), dim3(kFinishColumns, kFinishRows)),
-               finish_modulated<T>, gradients, sums.as<ChannelSums>(), affine.of<T>(), t);
-      } else {
-        finish_channel_sums(cuda, {dweight.as<float>(), dbias.as<float>()}, sums.as<ChannelSums>(), t);
-      }
+      const AffineGradients<T> gradients{dweight.as<float>(), dbias.as<float>(), dscale.rows<T>(), dshift.rows<T>()};
+      finish_gradients(cuda, gradients, sums.as<ChannelSums>(), affine.of<T>(), t);
     }
     if (!g.dx) return;
     const dim3 threads = row_threads(width / N, kGradientPacks);

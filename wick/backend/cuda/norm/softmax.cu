@@ -1,5 +1,6 @@
 // Softmax over rows, which stay in registers between their reductions and their use.
 #include "wick/backend/cuda/map/rows.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -67,9 +68,8 @@ void CudaBackend::softmax(View y, View x) {
   dispatch_packs(dtype, input.packs() && output.packs(), [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     const dim3 threads = row_threads(width / pack.value);
-    softmax_rows<T, pack.value>
-        <<<row_blocks(rows, threads), threads, 0, stream_>>>(output.rows<T>(), input.rows<const T>(), rows, int(width));
-    cuda_launched("softmax");
+    launch("softmax", stream_, {dim3(row_blocks(rows, threads)), threads}, softmax_rows<T, pack.value>,
+           output.rows<T>(), input.rows<const T>(), rows, int(width));
   });
   output.finish();
 }
@@ -84,9 +84,8 @@ void CudaBackend::softmax_backward(View dx, View dy, View y) {
   dispatch_packs(dtype, packs, [&](auto type, auto pack) {
     using T = typename decltype(type)::type;
     const dim3 threads = row_threads(width / pack.value);
-    softmax_gradient<T, pack.value><<<row_blocks(rows, threads), threads, 0, stream_>>>(
-        output.rows<T>(), gradient.rows<const T>(), probability.rows<const T>(), rows, int(width));
-    cuda_launched("softmax_backward");
+    launch("softmax_backward", stream_, {dim3(row_blocks(rows, threads)), threads}, softmax_gradient<T, pack.value>,
+           output.rows<T>(), gradient.rows<const T>(), probability.rows<const T>(), rows, int(width));
   });
   output.finish();
 }

@@ -152,42 +152,71 @@ struct ChannelSums {
 
 inline constexpr int kFinishColumns = 32, kFinishRows = 16;
 
-// db and dw, from these sums; each may be null.
-struct ChannelGradients {
-  float *dw, *db;
+// The affine map behind a normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image.
+// Pointers may be null.
+template <class T>
+struct RowAffine {
+  const float *w, *b;
+  RowsOf<const T> scale, shift;
+  int64_t image_rows;
 };
-// `beside`: the kernel before only started after the sums were there, and goes on meanwhile.
-template <class = void>
+template <class T>
+struct AffineGradients {  // each may be null
+  float *dw, *db;
+  RowsOf<T> dscale, dshift;
+};
+
+// The gradients from the sums of each image's chunks. `beside`: the kernel before only started after the sums were
+// there, and goes on meanwhile.
+template <class T>
 __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
-    finish_channels(const ChannelGradients out, const ChannelSums* sums, int64_t count, int channels, bool beside) {
+    finish_affine(const AffineGradients<T> out, const ChannelSums* sums, const RowAffine<T> a, int64_t images,
+                  int64_t chunks, int channels, bool beside) {
   __shared__ double partial[2][kFinishRows][kFinishColumns];
   launch_dependents();
   if (!beside) wait_for_previous();
   const int column = int(threadIdx.x), row = int(threadIdx.y), channel = int(blockIdx.x) * kFinishColumns + column;
-  double plain = 0, scaled = 0;
+  const bool inside = channel < channels;
+  const float w = inside && a.w ? a.w[channel] : 1, b = inside && a.b ? a.b[channel] : 0;
+  double dw = 0, db = 0;
+  for (int64_t image = 0; image < images; ++image) {
+    double plain = 0, scaled = 0;
 #pragma unroll 4
-  for (int64_t i = row; channel < channels && i < count; i += kFinishRows) {
-    const ChannelSums s = sums[i * channels + channel];
-    plain += double(s.plain);
-    scaled += double(s.scaled);
+    for (int64_t i = row; inside && i < chunks; i += kFinishRows) {
+      const ChannelSums s = sums[(image * chunks + i) * channels + channel];
+      plain += double(s.plain);
+      scaled += double(s.scaled);
+    }
+    partial[0][row][column] = plain;
+    partial[1][row][column] = scaled;
+    __syncthreads();
+    if (row == 0 && inside) {
+      for (int r = 1; r < kFinishRows; ++r) {
+        plain += partial[0][r][column];
+        scaled += partial[1][r][column];
+      }
+      const double factor = a.scale.data ? 1 + double(to_float(a.scale[image][channel])) : 1;
+      dw += factor * scaled;
+      db += factor * plain;
+      if (out.dscale.data) out.dscale[image][channel] = from_float<T>(float(w * scaled + b * plain));
+      if (out.dshift.data) out.dshift[image][channel] = from_float<T>(float(plain));
+    }
+    __syncthreads();
   }
-  partial[0][row][column] = plain;
-  partial[1][row][column] = scaled;
-  __syncthreads();
   wait_for_previous();
-  float* const to = row == 0 ? out.db : row == 1 ? out.dw : nullptr;
-  if (!to || channel >= channels) return;
-  double total = 0;
-  for (int r = 0; r < kFinishRows; ++r) total += partial[row][r][column];
-  to[channel] = float(total);
+  if (row > 0 || !inside) return;
+  if (out.dw) out.dw[channel] = float(dw);
+  if (out.db) out.db[channel] = float(db);
 }
 
-inline unsigned finish_blocks(const Tiling& t) { return unsigned(ceil_div(t.channels, kFinishColumns)); }
-
-inline void finish_channel_sums(const CudaBackend& cuda, const ChannelGradients& out, const ChannelSums* sums,
-                                const Tiling& t, bool beside = false) {
-  launch("finish_channels", cuda.stream(), overlapped(cuda, finish_blocks(t), dim3(kFinishColumns, kFinishRows)),
-         finish_channels<>, out, sums, t.images * t.chunks, t.channels, beside);
+// Without a modulation the chunks of all images are as good as those of one.
+template <class T>
+void finish_gradients(const CudaBackend& cuda, const AffineGradients<T>& out, const ChannelSums* sums,
+                      const RowAffine<T>& a, const Tiling& t, bool beside = false) {
+  const int64_t images = a.scale.data || a.shift.data ? t.images : 1;
+  launch("norm gradients", cuda.stream(),
+         overlapped(cuda, unsigned(ceil_div(t.channels, kFinishColumns)), dim3(kFinishColumns, kFinishRows)),
+         finish_affine<T>, out, sums, a, images, t.images * t.chunks / images, t.channels, beside);
 }
 
 }  // namespace wick
