@@ -64,8 +64,6 @@ class Dropped {
   View view_;
 };
 
-View half(const View& x, int which) { return part_of(x, -1, which * x.dim(-1) / 2, x.dim(-1) / 2); }
-
 // y = value * act(gate)
 void gated(Backend& b, Unary act, const View& y, const View& value, const View& gate) {
   const Tensor factor = temporary(b, y.shape);
@@ -195,13 +193,13 @@ void ComposedBackend::softmax_backward(View dx, View dy, View y) {
   binary(Binary::mul, dx, y, product);
 }
 
-void ComposedBackend::geglu(View y, View x) { gated(*this, Unary::gelu, y, half(x, 0), half(x, 1)); }
+void ComposedBackend::geglu(View y, View x) { gated(*this, Unary::gelu, y, half_of(x, 0), half_of(x, 1)); }
 void ComposedBackend::geglu_backward(View dx, View dy, View x) {
-  gated_backward(*this, Unary::gelu, half(dx, 0), half(dx, 1), dy, half(x, 0), half(x, 1));
+  gated_backward(*this, Unary::gelu, half_of(dx, 0), half_of(dx, 1), dy, half_of(x, 0), half_of(x, 1));
 }
-void ComposedBackend::swiglu(View y, View x) { gated(*this, Unary::silu, y, half(x, 1), half(x, 0)); }
+void ComposedBackend::swiglu(View y, View x) { gated(*this, Unary::silu, y, half_of(x, 1), half_of(x, 0)); }
 void ComposedBackend::swiglu_backward(View dx, View dy, View x) {
-  gated_backward(*this, Unary::silu, half(dx, 1), half(dx, 0), dy, half(x, 1), half(x, 0));
+  gated_backward(*this, Unary::silu, half_of(dx, 1), half_of(dx, 0), dy, half_of(x, 1), half_of(x, 0));
 }
 
 void ComposedBackend::rope_into_cache(const RopeIntoCacheArgs& a) {

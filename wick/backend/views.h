@@ -27,6 +27,9 @@ inline View transposed(View v, int a = -2, int b = -1) {
   return v;
 }
 
+// Half 0 or 1 of the last dim.
+inline View half_of(const View& v, int which) { return part_of(v, -1, which * v.dim(-1) / 2, v.dim(-1) / 2); }
+
 inline Shape with_last(Shape shape, int64_t extent) {
   shape[shape.rank() - 1] = extent;
   return shape;
@@ -72,6 +75,23 @@ inline std::optional<View> flatten_rows(const View& v) {
     rows *= v.shape[d];
   }
   return View{v.data, v.dtype, {rows, v.dim(-1)}, {stride, v.stride.back()}, v.constant};
+}
+
+// A dense view seen as [outer, reduced, inner]: the reduced dims stand together.
+struct Middle {
+  int64_t outer = 1, reduced = 1, inner = 1;
+};
+// The first run of dims of `shape` that a sum into `target` reduces. They become 1 in `shape`.
+inline Middle first_run(Shape& shape, const Shape& target) {
+  Middle m;
+  int d = 0;
+  while (d < shape.rank() && shape[d] == target[d]) m.outer *= shape[d++];
+  for (; d < shape.rank() && (shape[d] != target[d] || shape[d] == 1); ++d) {
+    m.reduced *= shape[d];
+    shape[d] = 1;
+  }
+  while (d < shape.rank()) m.inner *= shape[d++];
+  return m;
 }
 
 }  // namespace wick

@@ -22,20 +22,6 @@ namespace wick {
 namespace HWY_NAMESPACE {
 namespace {
 
-struct Sum {
-  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Add(a, b); }
-};
-
-struct Scaled {
-  FloatVec scale;
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, scale); }
-};
-
-struct ExpShifted {
-  FloatVec shift;
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(hn::Sub(x, shift)); }
-};
-
 HWY_INLINE float sum_of_floats(const float* x, int64_t n) {
   FloatVec even = set(0), odd = set(0);
   int64_t i = 0;
@@ -56,29 +42,21 @@ float ExpRow(float* x, int64_t n, float* maximum) {
 
 // From scores x and the gradients dp of the probabilities: x = the probabilities, dp = the gradients of the scores.
 void ScoreGradientRow(float* x, float* dp, int64_t n, float lse, float mean) {
-  const FloatVec v_lse = set(lse), v_mean = set(mean);
-  int64_t i = 0;
-  for (; i + lanes() <= n; i += lanes()) {
-    const FloatVec p = exp(hn::Sub(load(x + i), v_lse));
-    store(p, x + i);
-    store(hn::Mul(p, hn::Sub(load(dp + i), v_mean)), dp + i);
-  }
-  if (i == n) return;
-  const FloatVec p = exp(hn::Sub(load_first(x + i, n - i), v_lse));
-  store_first(p, x + i, n - i);
-  store_first(hn::Mul(p, hn::Sub(load_first(dp + i, n - i), v_mean)), dp + i, n - i);
+  for_columns(n, [&](auto at) HWY_ATTR {
+    const FloatVec p = exp(hn::Sub(at.of(x), set(lse)));
+    at.put(p, x);
+    at.put(hn::Mul(p, hn::Sub(at.of(dp), set(mean))), dp);
+  });
 }
 
 float DotRow(const float* a, const float* b, int64_t n) {
   FloatVec sum = set(0);
-  int64_t i = 0;
-  for (; i + lanes() <= n; i += lanes()) sum = hn::MulAdd(load(a + i), load(b + i), sum);
-  if (i < n) sum = hn::MulAdd(load_first(a + i, n - i), load_first(b + i, n - i), sum);
+  for_columns(n, [&](auto at) HWY_ATTR { sum = hn::MulAdd(at.of(a), at.of(b), sum); });
   return hn::GetLane(hn::SumOfLanes(Floats(), sum));
 }
 
 void ScaleRow(float* x, int64_t n, float scale) { map(Scaled{set(scale)}, x, n, x); }
-void AddRow(float* y, const float* x, int64_t n) { map(Sum(), y, n, y, x); }
+void AddRow(float* y, const float* x, int64_t n) { map(Add(), y, n, y, x); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE

@@ -121,16 +121,12 @@ void copy_floats(const View& y, const View& x) {
       [](const BlockLoop::Pointers& p, int64_t n, int64_t) { std::memcpy(p[0], p[1], size_t(n) * sizeof(float)); });
 }
 
-template <class Y>
-void copy_integers(const View& y, const View& x) {
-  switch (x.dtype) {
-    case DType::i32:
-      return copy_elements<Y, int32_t>(y, x);
-    case DType::i64:
-      return copy_elements<Y, int64_t>(y, x);
-    default:
-      return copy_elements<Y, uint8_t>(y, x);
-  }
+// Calls f(a number of the type) for an integer dtype.
+template <class F>
+void with_integer(DType dtype, const F& f) {
+  if (dtype == DType::i32) return f(int32_t());
+  if (dtype == DType::i64) return f(int64_t());
+  f(uint8_t());
 }
 
 // Converting while transposing would miss the cache at each element.
@@ -188,33 +184,21 @@ void CpuBackend::copy(View y, View x) {
     copy_same(moved, x);
     return copy_floats(y, moved);
   }
-  switch (y.dtype) {
-    case DType::i32:
-      return copy_integers<int32_t>(y, x);
-    case DType::i64:
-      return copy_integers<int64_t>(y, x);
-    default:
-      return copy_integers<uint8_t>(y, x);
-  }
+  with_integer(y.dtype, [&](auto to) {
+    with_integer(x.dtype, [&](auto from) { copy_elements<decltype(to), decltype(from)>(y, x); });
+  });
 }
 
 void CpuBackend::fill(View y, float value) {
   check(!is_block(y.dtype), "fill: {} is not filled", name_of(y.dtype));
   alignas(8) std::array<char, 8> element{};
-  const auto put = [&](auto v) { std::memcpy(element.data(), &v, sizeof v); };
-  switch (y.dtype) {
-    case DType::i32:
-      put(int32_t(value));
-      break;
-    case DType::i64:
-      put(int64_t(value));
-      break;
-    case DType::u8:
-      put(uint8_t(value));
-      break;
-    default:
-      store_floats(element.data(), y.dtype, &value, 1);
-  }
+  if (is_float(y.dtype))
+    store_floats(element.data(), y.dtype, &value, 1);
+  else
+    with_integer(y.dtype, [&](auto integer) {
+      integer = decltype(integer)(value);
+      std::memcpy(element.data(), &integer, sizeof integer);
+    });
   View x{element.data(), y.dtype, y.shape, y.stride};
   std::fill(x.stride.begin(), x.stride.end(), 0);
   copy_same(y, x);

@@ -1,5 +1,4 @@
 // Elementwise kernels. y may be x (or a, b) in unary, binary, affine and accumulate.
-#include "wick/backend/cpu/block_loop.h"
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/targets.h"
 
@@ -57,14 +56,8 @@ struct Backward {
   HWY_INLINE FloatVec operator()(FloatVec dy, FloatVec x) const { return hn::Mul(dy, F().slope(x)); }
 };
 
-struct Add {
-  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Add(a, b); }
-};
 struct Sub {
   HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Sub(a, b); }
-};
-struct Mul {
-  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Mul(a, b); }
 };
 
 struct Affine {
@@ -92,64 +85,53 @@ struct Accumulate {
   HWY_INLINE FloatVec operator()(FloatVec y, FloatVec x) const { return hn::MulAdd(scale, x, y); }
 };
 
-void UnaryBlock(Unary op, float* y, const float* x, int64_t n) {
+// Calls use(function) with the function that a Unary names.
+template <class Use>
+void with_function(Unary op, const Use& use) {
   switch (op) {
     case Unary::silu:
-      return map(Silu(), y, n, x);
+      return use(Silu());
     case Unary::gelu:
-      return map(Gelu(), y, n, x);
+      return use(Gelu());
     case Unary::gelu_tanh:
-      return map(GeluTanh(), y, n, x);
+      return use(GeluTanh());
     case Unary::quick_gelu:
-      return map(QuickGelu(), y, n, x);
+      return use(QuickGelu());
     case Unary::exp:
-      return map(Exp(), y, n, x);
+      return use(Exp());
     case Unary::square:
-      return map(Square(), y, n, x);
+      return use(Square());
   }
 }
 
-void UnaryBackwardBlock(Unary op, float* dx, const float* dy, const float* x, int64_t n) {
-  switch (op) {
-    case Unary::silu:
-      return map(Backward<Silu>(), dx, n, dy, x);
-    case Unary::gelu:
-      return map(Backward<Gelu>(), dx, n, dy, x);
-    case Unary::gelu_tanh:
-      return map(Backward<GeluTanh>(), dx, n, dy, x);
-    case Unary::quick_gelu:
-      return map(Backward<QuickGelu>(), dx, n, dy, x);
-    case Unary::exp:
-      return map(Backward<Exp>(), dx, n, dy, x);
-    case Unary::square:
-      return map(Backward<Square>(), dx, n, dy, x);
-  }
+void MapUnary(Unary op, const View& y, const View& x) {
+  with_function(op, [&](auto f) HWY_ATTR { map(f, y, x); });
 }
 
-void BinaryBlock(Binary op, float* y, const float* a, const float* b, int64_t n) {
+void MapUnaryBackward(Unary op, const View& dx, const View& dy, const View& x) {
+  with_function(op, [&](auto f) HWY_ATTR { map(Backward<decltype(f)>(), dx, dy, x); });
+}
+
+void MapBinary(Binary op, const View& y, const View& a, const View& b) {
   switch (op) {
     case Binary::add:
-      return map(Add(), y, n, a, b);
+      return map(Add(), y, a, b);
     case Binary::sub:
-      return map(Sub(), y, n, a, b);
+      return map(Sub(), y, a, b);
     case Binary::mul:
-      return map(Mul(), y, n, a, b);
+      return map(Mul(), y, a, b);
   }
 }
 
-void AffineBlock(float* y, const float* x, float scale, float shift, int64_t n) {
-  map(Affine{set(scale), set(shift)}, y, n, x);
+void MapAffine(const View& y, const View& x, float scale, float shift) { map(Affine{set(scale), set(shift)}, y, x); }
+
+void MapClamp(const View& y, const View& x, float min, float max) { map(Clamp{set(min), set(max)}, y, x); }
+
+void MapClampBackward(const View& dx, const View& dy, const View& x, float min, float max) {
+  map(ClampBackward{set(min), set(max)}, dx, dy, x);
 }
 
-void ClampBlock(float* y, const float* x, float min, float max, int64_t n) { map(Clamp{set(min), set(max)}, y, n, x); }
-
-void ClampBackwardBlock(float* dx, const float* dy, const float* x, float min, float max, int64_t n) {
-  map(ClampBackward{set(min), set(max)}, dx, n, dy, x);
-}
-
-void AccumulateBlock(float* sum, const float* y, const float* x, float scale, int64_t n) {
-  map(Accumulate{set(scale)}, sum, n, y, x);
-}
+void MapAccumulate(const View& y, const View& x, float scale) { map(Accumulate{set(scale)}, y, y, x); }
 
 }  // namespace
 }  // namespace HWY_NAMESPACE
@@ -159,57 +141,31 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace wick {
 
-HWY_EXPORT(UnaryBlock);
-HWY_EXPORT(UnaryBackwardBlock);
-HWY_EXPORT(BinaryBlock);
-HWY_EXPORT(AffineBlock);
-HWY_EXPORT(ClampBlock);
-HWY_EXPORT(ClampBackwardBlock);
-HWY_EXPORT(AccumulateBlock);
+HWY_EXPORT(MapUnary);
+HWY_EXPORT(MapUnaryBackward);
+HWY_EXPORT(MapBinary);
+HWY_EXPORT(MapAffine);
+HWY_EXPORT(MapClamp);
+HWY_EXPORT(MapClampBackward);
+HWY_EXPORT(MapAccumulate);
 
-using Pointers = BlockLoop::Pointers;
-
-void CpuBackend::unary(Unary op, View y, View x) {
-  BlockLoop({y}, {x}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(UnaryBlock)(op, p[0], p[1], n);
-  });
-}
-
+void CpuBackend::unary(Unary op, View y, View x) { HWY_DYNAMIC_DISPATCH(MapUnary)(op, y, x); }
 void CpuBackend::unary_backward(Unary op, View dx, View dy, View x) {
-  BlockLoop({dx}, {dy, x}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(UnaryBackwardBlock)(op, p[0], p[1], p[2], n);
-  });
+  HWY_DYNAMIC_DISPATCH(MapUnaryBackward)(op, dx, dy, x);
 }
 
-void CpuBackend::binary(Binary op, View y, View a, View b) {
-  BlockLoop({y}, {a, b}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(BinaryBlock)(op, p[0], p[1], p[2], n);
-  });
-}
+void CpuBackend::binary(Binary op, View y, View a, View b) { HWY_DYNAMIC_DISPATCH(MapBinary)(op, y, a, b); }
 
 void CpuBackend::affine(View y, View x, float scale, float shift) {
-  BlockLoop({y}, {x}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(AffineBlock)(p[0], p[1], scale, shift, n);
-  });
+  HWY_DYNAMIC_DISPATCH(MapAffine)(y, x, scale, shift);
 }
 
-void CpuBackend::clamp(View y, View x, float min, float max) {
-  BlockLoop({y}, {x}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(ClampBlock)(p[0], p[1], min, max, n);
-  });
-}
-
+void CpuBackend::clamp(View y, View x, float min, float max) { HWY_DYNAMIC_DISPATCH(MapClamp)(y, x, min, max); }
 void CpuBackend::clamp_backward(View dx, View dy, View x, float min, float max) {
-  BlockLoop({dx}, {dy, x}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(ClampBackwardBlock)(p[0], p[1], p[2], min, max, n);
-  });
+  HWY_DYNAMIC_DISPATCH(MapClampBackward)(dx, dy, x, min, max);
 }
 
-void CpuBackend::accumulate(View y, View x, float scale) {
-  BlockLoop({y}, {y, x}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(AccumulateBlock)(p[0], p[1], p[2], scale, n);
-  });
-}
+void CpuBackend::accumulate(View y, View x, float scale) { HWY_DYNAMIC_DISPATCH(MapAccumulate)(y, x, scale); }
 
 }  // namespace wick
 #endif  // HWY_ONCE

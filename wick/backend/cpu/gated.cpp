@@ -1,5 +1,4 @@
 // Gated activations: one half of a row times a function of the other.
-#include "wick/backend/cpu/block_loop.h"
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/targets.h"
 #include "wick/backend/views.h"
@@ -39,33 +38,26 @@ struct Gated {
 };
 
 template <class Gate>
-HWY_INLINE void slopes(FloatVec dy, FloatVec value, FloatVec gate, FloatVec& dvalue, FloatVec& dgate) {
-  FloatVec y, slope;
-  Gate().with_slope(gate, y, slope);
-  dvalue = hn::Mul(dy, y);
-  dgate = hn::Mul(hn::Mul(dy, value), slope);
-}
-
-template <class Gate>
-HWY_INLINE void backward(float* dvalue, float* dgate, const float* dy, const float* value, const float* gate,
-                         int64_t n) {
-  for_columns(n, [&](auto at) HWY_ATTR {
-    FloatVec a, b;
-    slopes<Gate>(at.of(dy), at.of(value), at.of(gate), a, b);
-    at.put(a, dvalue);
-    at.put(b, dgate);
+void gated_backward(const View& dvalue, const View& dgate, const View& dy, const View& value, const View& gate) {
+  BlockLoop({dvalue, dgate}, {dy, value, gate}).run([](const BlockLoop::Pointers& p, int64_t n, int64_t) HWY_ATTR {
+    for_columns(n, [&](auto at) HWY_ATTR {
+      FloatVec y, slope;
+      Gate().with_slope(at.of(p[4]), y, slope);
+      const FloatVec g = at.of(p[2]), g_value = hn::Mul(g, at.of(p[3]));
+      at.put(hn::Mul(g, y), p[0]);
+      at.put(hn::Mul(g_value, slope), p[1]);
+    });
   });
 }
 
-void GegluBlock(float* y, const float* value, const float* gate, int64_t n) { map(Gated<Gelu>(), y, n, value, gate); }
-void SwigluBlock(float* y, const float* value, const float* gate, int64_t n) { map(Gated<Silu>(), y, n, value, gate); }
-void GegluBackwardBlock(float* dvalue, float* dgate, const float* dy, const float* value, const float* gate,
-                        int64_t n) {
-  backward<Gelu>(dvalue, dgate, dy, value, gate, n);
+// y = value * act(gate), act silu or gelu.
+void MapGated(Unary act, const View& y, const View& value, const View& gate) {
+  act == Unary::gelu ? map(Gated<Gelu>(), y, value, gate) : map(Gated<Silu>(), y, value, gate);
 }
-void SwigluBackwardBlock(float* dvalue, float* dgate, const float* dy, const float* value, const float* gate,
-                         int64_t n) {
-  backward<Silu>(dvalue, dgate, dy, value, gate, n);
+void MapGatedBackward(Unary act, const View& dvalue, const View& dgate, const View& dy, const View& value,
+                      const View& gate) {
+  act == Unary::gelu ? gated_backward<Gelu>(dvalue, dgate, dy, value, gate)
+                     : gated_backward<Silu>(dvalue, dgate, dy, value, gate);
 }
 
 }  // namespace
@@ -76,41 +68,19 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace wick {
 
-HWY_EXPORT(GegluBlock);
-HWY_EXPORT(SwigluBlock);
-HWY_EXPORT(GegluBackwardBlock);
-HWY_EXPORT(SwigluBackwardBlock);
+HWY_EXPORT(MapGated);
+HWY_EXPORT(MapGatedBackward);
 
-using Pointers = BlockLoop::Pointers;
-
-namespace {
-
-View half(const View& x, int index) { return part_of(x, -1, index * x.dim(-1) / 2, x.dim(-1) / 2); }
-
-}  // namespace
-
-void CpuBackend::geglu(View y, View x) {
-  BlockLoop({y}, {half(x, 0), half(x, 1)}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(GegluBlock)(p[0], p[1], p[2], n);
-  });
-}
-
+void CpuBackend::geglu(View y, View x) { HWY_DYNAMIC_DISPATCH(MapGated)(Unary::gelu, y, half_of(x, 0), half_of(x, 1)); }
 void CpuBackend::geglu_backward(View dx, View dy, View x) {
-  BlockLoop({half(dx, 0), half(dx, 1)}, {dy, half(x, 0), half(x, 1)}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(GegluBackwardBlock)(p[0], p[1], p[2], p[3], p[4], n);
-  });
+  HWY_DYNAMIC_DISPATCH(MapGatedBackward)(Unary::gelu, half_of(dx, 0), half_of(dx, 1), dy, half_of(x, 0), half_of(x, 1));
 }
 
 void CpuBackend::swiglu(View y, View x) {
-  BlockLoop({y}, {half(x, 1), half(x, 0)}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(SwigluBlock)(p[0], p[1], p[2], n);
-  });
+  HWY_DYNAMIC_DISPATCH(MapGated)(Unary::silu, y, half_of(x, 1), half_of(x, 0));
 }
-
 void CpuBackend::swiglu_backward(View dx, View dy, View x) {
-  BlockLoop({half(dx, 1), half(dx, 0)}, {dy, half(x, 1), half(x, 0)}).run([=](const Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(SwigluBackwardBlock)(p[0], p[1], p[2], p[3], p[4], n);
-  });
+  HWY_DYNAMIC_DISPATCH(MapGatedBackward)(Unary::silu, half_of(dx, 1), half_of(dx, 0), dy, half_of(x, 1), half_of(x, 0));
 }
 
 }  // namespace wick

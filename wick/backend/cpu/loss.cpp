@@ -29,14 +29,9 @@ struct ScaledDifference {
 
 double MseBlock(const float* a, const float* b, int64_t n) { return sum_of(SquaredDifference(), n, a, b); }
 
-void MseBackwardBlock(float* da, float scale, const float* a, const float* b, int64_t n) {
-  map(ScaledDifference{set(scale)}, da, n, a, b);
+void MapMseBackward(const View& da, float scale, const View& a, const View& b) {
+  map(ScaledDifference{set(scale)}, da, a, b);
 }
-
-struct ExpShifted {
-  FloatVec shift;
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(hn::Sub(x, shift)); }
-};
 
 // log(sum(exp(x)))
 double LogSumExpRow(const float* x, int64_t n) {
@@ -68,7 +63,7 @@ HWY_AFTER_NAMESPACE();
 namespace wick {
 
 HWY_EXPORT(MseBlock);
-HWY_EXPORT(MseBackwardBlock);
+HWY_EXPORT(MapMseBackward);
 HWY_EXPORT(LogSumExpRow);
 HWY_EXPORT(SoftmaxByLseRow);
 
@@ -83,9 +78,7 @@ void CpuBackend::mse(View loss, View a, View b) {
 
 void CpuBackend::mse_backward(View da, View dloss, View a, View b) {
   const float scale = float(2.0 * double(*dloss.as<float>()) / double(a.numel()));
-  BlockLoop({da}, {a, b}).run([=](const BlockLoop::Pointers& p, int64_t n, int64_t) {
-    HWY_DYNAMIC_DISPATCH(MseBackwardBlock)(p[0], scale, p[1], p[2], n);
-  });
+  HWY_DYNAMIC_DISPATCH(MapMseBackward)(da, scale, a, b);
 }
 
 void CpuBackend::cross_entropy(View loss, View dlogits, View logits, View targets) {

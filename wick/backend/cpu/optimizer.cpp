@@ -41,21 +41,12 @@ HWY_INLINE AdamWVectors adamw_step(const AdamWFactors& s, AdamWVectors old, Floa
 }
 
 void AdamWBlock(const AdamWFactors& s, float* param, float* m, float* v, const float* grad, int64_t n) {
-  const int64_t step = lanes();
-  int64_t i = 0;
-  for (; i + step <= n; i += step) {
-    const AdamWVectors next = adamw_step(s, {load(param + i), load(m + i), load(v + i)}, load(grad + i));
-    store(next.param, param + i);
-    store(next.m, m + i);
-    store(next.v, v + i);
-  }
-  if (const int64_t rest = n - i; rest > 0) {
-    const AdamWVectors old{load_first(param + i, rest), load_first(m + i, rest), load_first(v + i, rest)};
-    const AdamWVectors next = adamw_step(s, old, load_first(grad + i, rest));
-    store_first(next.param, param + i, rest);
-    store_first(next.m, m + i, rest);
-    store_first(next.v, v + i, rest);
-  }
+  for_columns(n, [&](auto at) HWY_ATTR {
+    const AdamWVectors next = adamw_step(s, {at.of(param), at.of(m), at.of(v)}, at.of(grad));
+    at.put(next.param, param);
+    at.put(next.m, m);
+    at.put(next.v, v);
+  });
 }
 
 // In doubles from the start, so that gradients near the ends of f32's range count.

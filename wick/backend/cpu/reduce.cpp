@@ -3,6 +3,7 @@
 #include "wick/backend/cpu/dense.h"
 #include "wick/backend/cpu/parallel.h"
 #include "wick/backend/cpu/targets.h"
+#include "wick/backend/views.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "wick/backend/cpu/reduce.cpp"
@@ -13,10 +14,6 @@ HWY_BEFORE_NAMESPACE();
 namespace wick {
 namespace HWY_NAMESPACE {
 namespace {
-
-struct Same {
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
-};
 
 double SumRow(const float* x, int64_t n) { return sum_of(Same(), n, x); }
 
@@ -54,11 +51,6 @@ HWY_EXPORT(SumColumns);
 
 namespace {
 
-// A dense x seen as [outer, reduced, inner]: the reduced axes stand together.
-struct Middle {
-  int64_t outer = 1, reduced = 1, inner = 1;
-};
-
 // Sums x over its middle axis into y [outer, inner].
 void sum_middle(float* y, const float* x, const Middle& m) {
   constexpr int64_t kPart = 1 << 14;     // elements of a partial sum, about
@@ -86,19 +78,6 @@ void sum_middle(float* y, const float* x, const Middle& m) {
       for (int64_t p = 0; p < row_parts; ++p) total += partial[size_t((o * row_parts + p) * m.inner + i)];
       y[o * m.inner + i] = float(total);
     }
-}
-
-// The first run of reduced axes of x, as [outer, reduced, inner], becoming extent 1 in `shape`.
-Middle first_run(Shape& shape, const Shape& target) {
-  Middle m;
-  int axis = 0;
-  while (axis < shape.rank() && shape[axis] == target[axis]) m.outer *= shape[axis++];
-  for (; axis < shape.rank() && (shape[axis] != target[axis] || shape[axis] == 1); ++axis) {
-    m.reduced *= shape[axis];
-    shape[axis] = 1;
-  }
-  while (axis < shape.rank()) m.inner *= shape[axis++];
-  return m;
 }
 
 }  // namespace

@@ -15,10 +15,6 @@ namespace wick {
 namespace HWY_NAMESPACE {
 namespace {
 
-struct Value {
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
-};
-
 // (x - mean)^2, with the mean in two floats.
 struct SquaredDistance {
   FloatVec mean, rest;
@@ -31,7 +27,7 @@ struct SquaredDistance {
 // Without `centred` the mean counts as 0.
 void NormaliseRow(float* y, float* mean, float* rstd, const float* x, const float* w, const float* b, int64_t n,
                   float eps, bool centred) {
-  const double m = centred ? sum_of(Value(), n, x) / double(n) : 0;
+  const double m = centred ? sum_of(Same(), n, x) / double(n) : 0;
   const float high = float(m), low = float(m - double(high));
   const int64_t whole = n / lanes() * lanes();  // the last vector's padding is not at a distance of 0
   double variance = sum_of(SquaredDistance{set(high), set(low)}, whole, x);

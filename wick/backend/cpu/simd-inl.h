@@ -12,6 +12,7 @@
 
 #include "hwy/contrib/math/math-inl.h"
 #include "hwy/highway.h"
+#include "wick/backend/cpu/block_loop.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace wick {
@@ -49,13 +50,39 @@ HWY_INLINE void store_first(FloatVec v, float* y, int64_t n) {
 #endif
 }
 
+// A vector of columns c, c + 1, ... of rows of floats: a whole one, or the first `count` at a row's end.
+struct Columns {
+  int64_t first;
+  HWY_INLINE FloatVec of(const float* row) const { return load(row + first); }
+  HWY_INLINE void put(FloatVec v, float* row) const { store(v, row + first); }
+};
+struct LastColumns {
+  int64_t first, count;
+  HWY_INLINE FloatVec of(const float* row) const { return load_first(row + first, count); }
+  HWY_INLINE void put(FloatVec v, float* row) const { store_first(v, row + first, count); }
+};
+
+template <class F>
+HWY_INLINE void for_columns(int64_t n, const F& f) {
+  int64_t c = 0;
+  for (; c + lanes() <= n; c += lanes()) f(Columns{c});
+  if (c < n) f(LastColumns{c, n - c});
+}
+
 // y[i] = f(x[i]...). An element's bits depend on its values only, not on its place.
 template <class F, class... In>
 HWY_INLINE void map(const F& f, float* y, int64_t n, const In*... x) {
-  const int64_t step = lanes();
-  int64_t i = 0;
-  for (; i + step <= n; i += step) store(f(load(x + i)...), y + i);
-  if (i < n) store_first(f(load_first(x + i, n - i)...), y + i, n - i);
+  for_columns(n, [&](auto at) HWY_ATTR { at.put(f(at.of(x)...), y); });
+}
+// The same for views of one shape. y may be one of x.
+template <class F, class... X>
+void map(const F& f, const View& y, const View& a, const X&... b) {
+  BlockLoop({y}, {a, b...}).run([&](const BlockLoop::Pointers& p, int64_t n, int64_t) HWY_ATTR {
+    if constexpr (sizeof...(X) == 0)
+      map(f, p[0], n, p[1]);
+    else
+      map(f, p[0], n, p[1], p[2]);
+  });
 }
 
 using Doubles = hn::ScalableTag<double>;
@@ -126,27 +153,8 @@ HWY_INLINE double sum_of(const F& f, int64_t n, const In*... x) {
   return even.total();
 }
 
-// A vector of columns c, c + 1, ... of rows of floats: a whole one, or the first `count` at a row's end.
-struct Columns {
-  int64_t first;
-  HWY_INLINE FloatVec of(const float* row) const { return load(row + first); }
-  HWY_INLINE void put(FloatVec v, float* row) const { store(v, row + first); }
-};
-struct LastColumns {
-  int64_t first, count;
-  HWY_INLINE FloatVec of(const float* row) const { return load_first(row + first, count); }
-  HWY_INLINE void put(FloatVec v, float* row) const { store_first(v, row + first, count); }
-};
-
 // Sums over rows read down the columns, which the hardware prefetcher does not predict.
 HWY_INLINE void prefetch(const float* x) { __builtin_prefetch(x, 0, 2); }
-
-template <class F>
-HWY_INLINE void for_columns(int64_t n, const F& f) {
-  int64_t c = 0;
-  for (; c + lanes() <= n; c += lanes()) f(Columns{c});
-  if (c < n) f(LastColumns{c, n - c});
-}
 
 // Highway's Exp is good to 1 ulp but only up to 104; this one overflows to infinity. NaN gives an arbitrary number.
 HWY_INLINE FloatVec exp_of_number(FloatVec x) { return hn::Exp(Floats(), hn::Min(x, set(104.0f))); }
@@ -189,6 +197,25 @@ HWY_INLINE FloatVec gated_slope(FloatVec x, FloatVec s, FloatVec v_slope) {
 }
 HWY_INLINE FloatVec silu(FloatVec x) { return hn::Mul(x, sigmoid(x)); }
 HWY_INLINE FloatVec silu_slope(FloatVec x) { return gated_slope(x, sigmoid(x), set(1)); }
+
+// Functions for map() and sum_of().
+struct Same {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
+};
+struct Add {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Add(a, b); }
+};
+struct Mul {
+  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Mul(a, b); }
+};
+struct Scaled {
+  FloatVec scale;
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, scale); }
+};
+struct ExpShifted {
+  FloatVec shift;
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(hn::Sub(x, shift)); }
+};
 
 }  // namespace HWY_NAMESPACE
 }  // namespace wick

@@ -14,24 +14,6 @@ namespace wick {
 namespace HWY_NAMESPACE {
 namespace {
 
-struct ExpShifted {
-  FloatVec maximum;
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return exp(hn::Sub(x, maximum)); }
-};
-
-struct Same {
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return x; }
-};
-
-struct Product {
-  HWY_INLINE FloatVec operator()(FloatVec a, FloatVec b) const { return hn::Mul(a, b); }
-};
-
-struct Scaled {
-  FloatVec scale;
-  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Mul(x, scale); }
-};
-
 struct SoftmaxSlope {
   FloatVec mean;
   HWY_INLINE FloatVec operator()(FloatVec dy, FloatVec y) const { return hn::Mul(y, hn::Sub(dy, mean)); }
@@ -43,7 +25,7 @@ void SoftmaxRow(float* y, const float* x, int64_t n) {
 }
 
 void SoftmaxBackwardRow(float* dx, const float* dy, const float* y, int64_t n) {
-  map(SoftmaxSlope{set(float(sum_of(Product(), n, dy, y)))}, dx, n, dy, y);
+  map(SoftmaxSlope{set(float(sum_of(Mul(), n, dy, y)))}, dx, n, dy, y);
 }
 
 }  // namespace

@@ -65,7 +65,6 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   void conv2d(View y, View x, View w, View bias, Conv2d conv) override;
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
   void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
-  void upsample_nearest(View y, View x) override;
   void upsample_nearest_backward(View dx, View dy) override;
 
   // norms

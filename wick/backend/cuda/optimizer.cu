@@ -3,6 +3,7 @@
 #include "wick/backend/cuda/map/slots.cuh"
 #include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -162,8 +163,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class Rule>
 void run(CudaBackend& cuda, const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, float* scalars) {
   const Scratch factors(cuda, sizeof(Factors<Rule>));
-  begin_step<<<1, 1, 0, cuda.stream()>>>(factors.as<Factors<Rule>>(), scalars, step);
-  cuda_launched("optimizer_step");
+  launch("optimizer_step", cuda.stream(), {1, 1}, begin_step<Rule>, factors.as<Factors<Rule>>(), scalars, step);
   std::vector<Slot<Rule>> all;
   all.reserve(slots.size());
   for (const OptimizerSlot& slot : slots) {
@@ -176,8 +176,8 @@ void run(CudaBackend& cuda, const std::vector<OptimizerSlot>& slots, const Optim
     for (int n = 0; n < Rule::kStates; ++n) one.states[n] = slot.states[size_t(n)].as<float>();
   }
   in_tables(all, [&](const SlotTable<Slot<Rule>>& table) {
-    update_parts<<<table.blocks, kThreads, 0, cuda.stream()>>>(factors.as<const Factors<Rule>>(), table);
-    cuda_launched("optimizer_step");
+    launch("optimizer_step", cuda.stream(), {table.blocks, kThreads}, update_parts<Rule>,
+           factors.as<const Factors<Rule>>(), table);
   });
 }
 

@@ -65,19 +65,9 @@ auto backward_by(AttentionWay way) {
 }
 
 // A view to write that is always there.
-class Output {
- public:
-  Output(CudaBackend& cuda, const View& wanted, DType dtype, const Shape& shape) : view_(wanted) {
-    if (wanted) return;
-    scratch_.emplace(cuda, size_t(shape.numel()) * size_of(dtype));
-    view_ = contiguous_view(scratch_->as<void>(), dtype, shape);
-  }
-  const View& view() const { return view_; }
-
- private:
-  std::optional<Scratch> scratch_;
-  View view_;
-};
+Held output(CudaBackend& cuda, const View& wanted, DType dtype, const Shape& shape) {
+  return wanted ? Held(wanted) : Held(cuda, dtype, shape);
+}
 
 // Entries and heads of [B, T, H, D], or of statistics [B, H, T], from `entry` and `head` on.
 View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_t heads) {
@@ -86,8 +76,8 @@ View part_of(const View& v, int64_t entry, int64_t entries, int64_t head, int64_
 
 // False, and nothing done, where cuDNN has no kernel.
 bool backward_by_cudnn(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, const View& statistics) {
-  const Output grad_q(cuda, g.dq, a.q.dtype, a.q.shape), grad_k(cuda, g.dk, a.q.dtype, a.k.shape),
-      grad_v(cuda, g.dv, a.q.dtype, a.k.shape);
+  const Held grad_q = output(cuda, g.dq, a.q.dtype, a.q.shape), grad_k = output(cuda, g.dk, a.q.dtype, a.k.shape),
+             grad_v = output(cuda, g.dv, a.q.dtype, a.k.shape);
   const AttentionParts parts(a.q.shape, a.k.shape[1]);
   bool done = true;
   for (int64_t b = 0; done && b < a.q.shape[0]; b += parts.entries)
@@ -95,9 +85,9 @@ bool backward_by_cudnn(CudaBackend& cuda, const AttentionArgs& a, const Attentio
       const auto part = [&](const View& view) {
         return part_of(view, b, std::min(parts.entries, a.q.shape[0] - b), h, std::min(parts.heads, a.q.shape[2] - h));
       };
-      done = cuda.cudnn().attention_backward(cuda, part(grad_q.view()), part(grad_k.view()), part(grad_v.view()),
-                                             part(g.dy), part(a.y), part(statistics), part(a.q), part(a.k), part(a.v),
-                                             a.scale, a.causal);
+      done = cuda.cudnn().attention_backward(
+          cuda, {part(a.y), part(statistics), part(a.q), part(a.k), part(a.v), a.scale, a.causal},
+          {part(grad_q.view()), part(grad_k.view()), part(grad_v.view()), part(g.dy)});
     }
   return done;
 }
@@ -112,13 +102,13 @@ void CudaBackend::attention(const AttentionArgs& a) {
     return;
   }
   const Shape rows{a.q.shape[0], a.q.shape[2], a.q.shape[1]};
-  const Output kept(*this, a.lse, DType::f32, rows);
+  const Held kept = output(*this, a.lse, DType::f32, rows);
   const DenseOutput statistics(*this, kept.view());
   const View s = statistics.view();
   const DenseInput seen(*this, a.ranges);
   const AttentionArgs dense{a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()};
   run_planned(*this, shape_of(a, false, {a.y, a.q, a.k, a.v}), [&](AttentionWay way) {
-    if (way == AttentionWay::cudnn) return cudnn().attention(*this, a.y, s, a.q, a.k, a.v, a.scale, a.causal);
+    if (way == AttentionWay::cudnn) return cudnn().attention(*this, dense);
     forward_by(way)(*this, dense);
     return true;
   });
@@ -136,12 +126,11 @@ void CudaBackend::attention_backward(const AttentionArgs& a, const AttentionGrad
   const AttentionShape shape = shape_of(a, true, {g.dq, g.dk, g.dv, g.dy, a.y, a.q, a.k, a.v});
   run_planned(*this, shape, [&](AttentionWay way) {
     if (way == AttentionWay::cudnn) return backward_by_cudnn(*this, a, g, s);
-    const Scratch memory(*this, size_t(s.numel()) * sizeof(float));
-    const View delta = contiguous_view(memory.as<void>(), DType::f32, s.shape);
+    const Held delta(*this, DType::f32, s.shape);
     const bool packed = way == AttentionWay::wgmma || way == AttentionWay::mma;
-    (packed ? attention_packed_delta : attention_delta)(*this, delta, g.dy, a.y);
+    (packed ? attention_packed_delta : attention_delta)(*this, delta.view(), g.dy, a.y);
     const DenseInput seen(*this, a.ranges);
-    backward_by(way)(*this, {a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()}, g, delta);
+    backward_by(way)(*this, {a.y, s, a.q, a.k, a.v, a.scale, a.causal, seen.view()}, g, delta.view());
     return true;
   });
 }

@@ -9,6 +9,7 @@
 #include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
 #include "wick/backend/scratch.h"
 
 namespace wick {
@@ -80,7 +81,7 @@ __global__ void copy_reached(const AnyFloats y, const AnyFloats x, Strides strid
             reached ? x.load(from + i / features * strides.head + i % features * strides.feature) : 0);
 }
 
-int threads_for(int64_t keys) { return int(std::clamp<int64_t>((keys + 31) / 32 * 32, 32, kMaxThreads)); }
+unsigned threads_for(int64_t keys) { return unsigned(std::clamp<int64_t>((keys + 31) / 32 * 32, 32, kMaxThreads)); }
 
 View offset(const View& v, int64_t elements, const Shape& shape, const Shape& stride) {
   return {v.as<char>() + elements * int64_t(size_of(v.dtype)), v.dtype, shape, stride};
@@ -108,74 +109,48 @@ const int2* ranges_of(const View& ranges, int64_t b) {
 float* statistics_of(const View& s, int64_t b) { return s.as<float>() + b * s.shape[1] * s.shape[2]; }
 
 // Keys or values, with zeros where no query of their entry reaches.
-class Reached {
- public:
-  Reached(CudaBackend& cuda, const View& v, const View& ranges) : view_(v) {
-    if (!ranges) return;
-    scratch_.emplace(cuda, size_t(v.numel()) * size_of(v.dtype));
-    view_ = contiguous_view(scratch_->as<void>(), v.dtype, v.shape);
-    copy_reached<<<unsigned(v.shape[0] * v.shape[1]), threads_for(v.shape[2] * v.shape[3]), 0, cuda.stream()>>>(
-        AnyFloats(view_), AnyFloats(v), Strides{v.stride[0], v.stride[1], v.stride[2], v.stride[3]}, v.shape[1],
-        v.shape[2], v.shape[3], ranges.as<const int2>(), ranges.shape[1]);
-    cuda_launched("copy_reached");
-  }
-  const View& view() const { return view_; }
+Held reached(CudaBackend& cuda, const View& v, const View& ranges) {
+  if (!ranges) return Held(v);
+  Held y(cuda, v.dtype, v.shape);
+  launch("copy_reached", cuda.stream(), {unsigned(v.shape[0] * v.shape[1]), threads_for(v.shape[2] * v.shape[3])},
+         copy_reached, AnyFloats(y.view()), AnyFloats(v), Strides{v.stride[0], v.stride[1], v.stride[2], v.stride[3]},
+         v.shape[1], v.shape[2], v.shape[3], ranges.as<const int2>(), ranges.shape[1]);
+  return y;
+}
 
- private:
-  std::optional<Scratch> scratch_;
-  View view_;
-};
-
-// [H, rows, S] in a dtype: in the memory of the f32 scores where that is the dtype.
-class Weights {
- public:
-  Weights(CudaBackend& cuda, const Scratch& scores, int64_t count, DType dtype) : dtype_(dtype), scores_(scores) {
-    if (dtype != DType::f32) own_.emplace(cuda, size_t(count) * size_of(dtype));
-  }
-  View view(const Shape& shape) const {
-    return contiguous_view(own_ ? own_->as<void>() : scores_.as<void>(), dtype_, shape);
-  }
-
- private:
-  DType dtype_;
-  const Scratch& scores_;
-  std::optional<Scratch> own_;
-};
+// As many elements as the f32 scores in another dtype: in their memory where that is f32, too.
+Held weights_of(CudaBackend& cuda, const Held& scores, DType dtype) {
+  return dtype == DType::f32 ? Held(scores.view()) : Held(cuda, dtype, scores.view().shape);
+}
+View shaped(const Held& memory, const Shape& shape) {
+  return contiguous_view(memory.view().data, memory.view().dtype, shape);
+}
 
 // Rows of heads [G, shared, rows, D] as [G, 1, shared * rows, D], so that one product sums over all that share keys.
-class SharedRows {
- public:
-  SharedRows(CudaBackend& cuda, const View& v) : view_(v) {
-    if (v.shape[1] == 1) return;
-    dense_.emplace(cuda, v);
-    view_ = contiguous_view(dense_->view().data, v.dtype, {v.shape[0], 1, v.shape[1] * v.shape[2], v.shape[3]});
-  }
-  const View& view() const { return view_; }
-
- private:
-  std::optional<DenseInput> dense_;
-  View view_;
-};
+Held shared_rows(CudaBackend& cuda, const View& v) {
+  if (v.shape[1] == 1) return Held(v);
+  Held dense(cuda, v.dtype, all_rows(v).shape);
+  cuda.copy(shaped(dense, v.shape), v);
+  return dense;
+}
 
 // A sum over blocks of rows into a [G, 1, S, D] output: in f32 where there is more than one block.
 class BlockSum {
  public:
   BlockSum(CudaBackend& cuda, const View& target, bool several) : cuda_(cuda), target_(target), sum_(target) {
-    if (!target || !several || target.dtype == DType::f32) return;
-    scratch_.emplace(cuda, size_t(target.numel()) * sizeof(float));
-    sum_ = contiguous_view(scratch_->as<void>(), DType::f32, target.shape);
+    if (target && several && target.dtype != DType::f32) sum_ = Held(cuda, DType::f32, target.shape);
   }
   void add(const View& a, const View& b, float scale, bool first) const {
-    if (sum_) cuda_.matmul(sum_, a, b, scale, first ? 0 : 1);
+    if (target_) cuda_.matmul(sum_.view(), a, b, scale, first ? 0 : 1);
   }
   void finish() const {
-    if (scratch_) cuda_.copy(target_, sum_);
+    if (sum_.is_own()) cuda_.copy(target_, sum_.view());
   }
 
  private:
   CudaBackend& cuda_;
-  View target_, sum_;
-  std::optional<Scratch> scratch_;
+  View target_;
+  Held sum_;
 };
 
 }  // namespace
@@ -183,9 +158,8 @@ class BlockSum {
 void attention_by_rows(CudaBackend& cuda, const AttentionArgs& a) {
   const int64_t heads = a.q.shape[2], shared = heads / a.k.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
   const int64_t step = AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), false).rows;
-  const Reached reached_keys(cuda, a.k, a.ranges), reached_values(cuda, a.v, a.ranges);
-  const Scratch scores(cuda, size_t(heads * step * keys) * sizeof(float));
-  const Weights weights(cuda, scores, heads * step * keys, a.q.dtype);
+  const Held reached_keys = reached(cuda, a.k, a.ranges), reached_values = reached(cuda, a.v, a.ranges);
+  const Held scores(cuda, DType::f32, {heads * step * keys}), weights = weights_of(cuda, scores, a.q.dtype);
   for (int64_t b = 0; b < a.q.shape[0]; ++b) {
     const View out = heads_of(a.y, b, shared), query = heads_of(a.q, b, shared);
     const View key = key_heads_of(reached_keys.view(), b, shared),
@@ -193,14 +167,13 @@ void attention_by_rows(CudaBackend& cuda, const AttentionArgs& a) {
     for (int64_t first = 0; first < queries; first += step) {
       const int64_t rows = std::min(step, queries - first);
       const Shape shape{heads / shared, shared, rows, keys};
-      const View s = contiguous_view(scores.as<void>(), DType::f32, shape), p = weights.view(shape);
+      const View s = shaped(scores, shape), p = shaped(weights, shape);
       cuda.matmul(s, part_of(query, 2, first, rows), transposed(key), a.scale, 0);
       const RowBlock block{first, rows, queries, keys, a.causal, ranges_of(a.ranges, b)};
       dispatch_float(a.q.dtype, [&]<class T>(Type<T>) {
-        softmax_of_scores<<<unsigned(heads * rows), threads_for(keys), 0, cuda.stream()>>>(
-            p.as<T>(), s.as<const float>(), statistics_of(a.lse, b), block);
+        launch("softmax_of_scores", cuda.stream(), {unsigned(heads * rows), threads_for(keys)}, softmax_of_scores<T>,
+               p.as<T>(), s.as<const float>(), statistics_of(a.lse, b), block);
       });
-      cuda_launched("softmax_of_scores");
       cuda.matmul(part_of(out, 2, first, rows), p, value, 1, 0);
     }
   }
@@ -209,9 +182,9 @@ void attention_by_rows(CudaBackend& cuda, const AttentionArgs& a) {
 void attention_by_rows_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta) {
   const int64_t heads = a.q.shape[2], shared = heads / a.k.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
   const int64_t step = AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), true).rows, count = heads * step * keys;
-  const Reached reached_keys(cuda, a.k, a.ranges), reached_values(cuda, a.v, a.ranges);
-  const Scratch scores(cuda, size_t(count) * sizeof(float)), grads(cuda, size_t(count) * sizeof(float));
-  const Weights weights(cuda, scores, count, a.q.dtype), weight_grads(cuda, grads, count, a.q.dtype);
+  const Held reached_keys = reached(cuda, a.k, a.ranges), reached_values = reached(cuda, a.v, a.ranges);
+  const Held scores(cuda, DType::f32, {count}), grads(cuda, DType::f32, {count});
+  const Held weights = weights_of(cuda, scores, a.q.dtype), weight_grads = weights_of(cuda, grads, a.q.dtype);
   for (int64_t b = 0; b < a.q.shape[0]; ++b) {
     const View query = heads_of(a.q, b, shared), grad = heads_of(g.dy, b, shared), grad_q = heads_of(g.dq, b, shared);
     const View key = key_heads_of(reached_keys.view(), b, shared),
@@ -222,19 +195,18 @@ void attention_by_rows_backward(CudaBackend& cuda, const AttentionArgs& a, const
       const int64_t rows = std::min(step, queries - first);
       const Shape shape{heads / shared, shared, rows, keys};
       const View some_queries = part_of(query, 2, first, rows), some_grads = part_of(grad, 2, first, rows);
-      const View s = contiguous_view(scores.as<void>(), DType::f32, shape), p = weights.view(shape);
-      const View dp = contiguous_view(grads.as<void>(), DType::f32, shape), ds = weight_grads.view(shape);
+      const View s = shaped(scores, shape), p = shaped(weights, shape);
+      const View dp = shaped(grads, shape), ds = shaped(weight_grads, shape);
       cuda.matmul(s, some_queries, transposed(key), a.scale, 0);
       cuda.matmul(dp, some_grads, transposed(value), 1, 0);
       const RowBlock block{first, rows, queries, keys, a.causal, ranges_of(a.ranges, b)};
       dispatch_float(a.q.dtype, [&]<class T>(Type<T>) {
-        gradients_of_scores<<<unsigned(heads * rows), threads_for(keys), 0, cuda.stream()>>>(
-            p.as<T>(), ds.as<T>(), s.as<const float>(), dp.as<const float>(), statistics_of(a.lse, b),
-            statistics_of(delta, b), block);
+        launch("gradients_of_scores", cuda.stream(), {unsigned(heads * rows), threads_for(keys)},
+               gradients_of_scores<T>, p.as<T>(), ds.as<T>(), s.as<const float>(), dp.as<const float>(),
+               statistics_of(a.lse, b), statistics_of(delta, b), block);
       });
-      cuda_launched("gradients_of_scores");
-      if (g.dv) grad_v.add(transposed(all_rows(p)), SharedRows(cuda, some_grads).view(), 1, first == 0);
-      if (g.dk) grad_k.add(transposed(all_rows(ds)), SharedRows(cuda, some_queries).view(), a.scale, first == 0);
+      if (g.dv) grad_v.add(transposed(all_rows(p)), shared_rows(cuda, some_grads).view(), 1, first == 0);
+      if (g.dk) grad_k.add(transposed(all_rows(ds)), shared_rows(cuda, some_queries).view(), a.scale, first == 0);
       if (grad_q) cuda.matmul(part_of(grad_q, 2, first, rows), ds, key, a.scale, 0);
     }
     grad_k.finish();

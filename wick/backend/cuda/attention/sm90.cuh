@@ -4,9 +4,9 @@
 #pragma once
 
 #include "wick/backend/cuda/attention/fragments.cuh"
-#include "wick/backend/cuda/attention/heads_map.h"
 #include "wick/backend/cuda/device/ring.cuh"
 #include "wick/backend/cuda/device/wgmma.cuh"
+#include "wick/backend/cuda/runtime/tensor_map.h"
 
 namespace wick {
 

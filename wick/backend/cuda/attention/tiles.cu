@@ -321,21 +321,17 @@ Problem problem(const AttentionArgs& a) {
   return {a.q.shape[2], a.q.shape[1], a.k.shape[1], int(a.q.shape[3]), a.scale, a.causal};
 }
 
-template <class Kernel, class Arguments>
-void launch(CudaBackend& cuda, Kernel* kernel, int tiles_in_memory, int64_t tokens, int64_t heads,
-            const Arguments& arguments, const char* name) {
-  const int bytes = tiles_in_memory * kTileFloats * int(sizeof(float));
-  cuda_check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-  const int64_t blocks = ceil_div(tokens, kTile) * heads;
-  kernel<<<unsigned(blocks), kThreads, size_t(bytes), cuda.stream()>>>(arguments);
-  cuda_launched(name);
+// A launch for tokens of some heads, with room for some tiles.
+Launch tiles_of(int64_t tokens, int64_t heads, size_t tiles_in_memory) {
+  return {unsigned(ceil_div(tokens, kTile) * heads), kThreads, tiles_in_memory * kTileFloats * sizeof(float)};
 }
 
 }  // namespace
 
 void attention_by_tiles(CudaBackend& cuda, const AttentionArgs& a) {
   const Forward arguments{heads_of(a.y), heads_of(a.q), heads_of(a.k), heads_of(a.v), a.lse.as<float>(), problem(a)};
-  launch(cuda, forward_by_tiles, 3, a.q.shape[1], a.q.shape[0] * a.q.shape[2], arguments, "attention");
+  launch("attention", cuda.stream(), tiles_of(a.q.shape[1], a.q.shape[0] * a.q.shape[2], 3), forward_by_tiles,
+         arguments);
 }
 
 void attention_by_tiles_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta) {
@@ -346,20 +342,20 @@ void attention_by_tiles_backward(CudaBackend& cuda, const AttentionArgs& a, cons
   const float *const lse = a.lse.as<float>(), *const delta_data = delta.as<float>();
   if (g.dk || g.dv) {
     const Backward arguments{keys, values, queries, grads, optional(g.dk), optional(g.dv), lse, delta_data, p};
-    launch(cuda, backward_by_tiles<true>, 5, p.keys, heads, arguments, "attention_backward");
+    launch("attention_backward", cuda.stream(), tiles_of(p.keys, heads, 5), backward_by_tiles<true>, arguments);
   }
   if (g.dq) {
     const Backward arguments{queries, grads, keys, values, heads_of(g.dq), {}, lse, delta_data, p};
-    launch(cuda, backward_by_tiles<false>, 5, p.queries, heads, arguments, "attention_backward");
+    launch("attention_backward", cuda.stream(), tiles_of(p.queries, heads, 5), backward_by_tiles<false>, arguments);
   }
 }
 
 void attention_delta(CudaBackend& cuda, View delta, View dy, View y) {
   const bool narrow = y.shape[3] <= 64;
   const int64_t rows = delta.numel(), per_block = kThreads / (narrow ? 16 : 32);
-  (narrow ? row_products<16> : row_products<32>)<<<unsigned(ceil_div(rows, per_block)), kThreads, 0, cuda.stream()>>>(
-      delta.as<float>(), heads_of(dy), heads_of(y), int(y.shape[2]), int(y.shape[1]), int(y.shape[3]), int(rows));
-  cuda_launched("attention_delta");
+  launch("attention_delta", cuda.stream(), {unsigned(ceil_div(rows, per_block)), kThreads},
+         narrow ? row_products<16> : row_products<32>, delta.as<float>(), heads_of(dy), heads_of(y), int(y.shape[2]),
+         int(y.shape[1]), int(y.shape[3]), int(rows));
 }
 
 }  // namespace wick

@@ -31,12 +31,12 @@ __global__ void gather(Word* out, const Word* image, Columns c, int64_t first, i
 }
 
 template <class Word>
-void launch(CudaBackend& cuda, void* out, const View& image, Columns c, int64_t first, int64_t rows) {
+void gather_words(CudaBackend& cuda, void* out, const View& image, Columns c, int64_t first, int64_t rows) {
   c.channels = c.channels * int64_t(size_of(image.dtype)) / int64_t(sizeof(Word));
   const int64_t words = rows * c.row_length();
   const int64_t blocks = std::min<int64_t>(ceil_div(words, kThreads), int64_t(cuda.multiprocessors()) * 32);
-  gather<<<int(blocks), kThreads, 0, cuda.stream()>>>(static_cast<Word*>(out), image.as<const Word>(), c, first, words);
-  cuda_launched("gather_columns");
+  launch("gather_columns", cuda.stream(), {unsigned(blocks), kThreads}, gather<Word>, static_cast<Word*>(out),
+         image.as<const Word>(), c, first, words);
 }
 
 }  // namespace
@@ -45,9 +45,10 @@ void gather_columns(CudaBackend& cuda, void* rows_out, const View& image, const 
                     int64_t rows) {
   if (rows * columns.row_length() == 0) return;
   const int64_t pixel_bytes = columns.channels * int64_t(size_of(image.dtype));
-  if (pixel_bytes % 16 == 0 && aligned(image.data)) return launch<uint4>(cuda, rows_out, image, columns, first, rows);
-  if (size_of(image.dtype) == 4) return launch<uint32_t>(cuda, rows_out, image, columns, first, rows);
-  launch<uint16_t>(cuda, rows_out, image, columns, first, rows);
+  if (pixel_bytes % 16 == 0 && aligned(image.data))
+    return gather_words<uint4>(cuda, rows_out, image, columns, first, rows);
+  if (size_of(image.dtype) == 4) return gather_words<uint32_t>(cuda, rows_out, image, columns, first, rows);
+  gather_words<uint16_t>(cuda, rows_out, image, columns, first, rows);
 }
 
 }  // namespace wick

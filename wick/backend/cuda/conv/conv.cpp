@@ -43,40 +43,31 @@ bool usable_as(const View& v, DType dtype, const Shape& shape) {
 }
 
 // A contiguous aligned input with zeros around it, as many as make it `shape`.
-class PaddedInput {
- public:
-  PaddedInput(CudaBackend& cuda, const View& view, DType dtype, const Shape& shape, const Shape& offset) : view_(view) {
-    if (!view || usable_as(view, dtype, shape)) return;
-    scratch_.emplace(cuda, size_t(shape.numel()) * size_of(dtype));
-    view_ = contiguous_view(scratch_->as<void>(), dtype, shape);
-    if (shape != view.shape) cuda.fill(view_, 0);
-    cuda.copy(window(view_, offset, view.shape), view);
-  }
-  const View& view() const { return view_; }
-
- private:
-  std::optional<Scratch> scratch_;
-  View view_;
-};
+Held padded_input(CudaBackend& cuda, const View& view, DType dtype, const Shape& shape, const Shape& offset) {
+  if (usable_as(view, dtype, shape)) return Held(view);
+  Held padded(cuda, dtype, shape);
+  if (shape != view.shape) cuda.fill(padded.view(), 0);
+  cuda.copy(window(padded.view(), offset, view.shape), view);
+  return padded;
+}
 
 // A contiguous aligned output of which only a window is wanted; finish() once the kernels that write it are launched.
 class PaddedOutput {
  public:
   PaddedOutput(CudaBackend& cuda, const View& view, DType dtype, const Shape& shape, const Shape& offset)
-      : cuda_(cuda), target_(view), view_(view), offset_(offset) {
-    if (usable_as(view, dtype, shape)) return;
-    scratch_.emplace(cuda, size_t(shape.numel()) * size_of(dtype));
-    view_ = contiguous_view(scratch_->as<void>(), dtype, shape);
-  }
-  const View& view() const { return view_; }
+      : cuda_(cuda),
+        target_(view),
+        held_(usable_as(view, dtype, shape) ? Held(view) : Held(cuda, dtype, shape)),
+        offset_(offset) {}
+  const View& view() const { return held_.view(); }
   void finish() const {
-    if (scratch_) cuda_.copy(target_, window(view_, offset_, target_.shape));
+    if (held_.is_own()) cuda_.copy(target_, window(view(), offset_, target_.shape));
   }
 
  private:
   CudaBackend& cuda_;
-  std::optional<Scratch> scratch_;
-  View target_, view_;
+  View target_;
+  Held held_;
   Shape offset_;
 };
 
@@ -132,10 +123,9 @@ void forward_by_columns(CudaBackend& cuda, const View& y, const View& x, const V
       [&](const View& columns, int64_t first, int64_t rows) {
         const View y_rows = part_of(out, 0, first, rows);
         if (!bias) return cuda.matmul(y_rows, columns, transposed(weights), 1, 0);
-        const Scratch memory(cuda, size_t(y_rows.numel()) * sizeof(float));
-        const View product = contiguous_view(memory.as<void>(), DType::f32, y_rows.shape);
-        cuda.matmul(product, columns, transposed(weights), 1, 0);
-        cuda.binary(Binary::add, y_rows, product, {bias.data, bias.dtype, y_rows.shape, {0, bias.stride[0]}});
+        const Held product(cuda, DType::f32, y_rows.shape);
+        cuda.matmul(product.view(), columns, transposed(weights), 1, 0);
+        cuda.binary(Binary::add, y_rows, product.view(), {bias.data, bias.dtype, y_rows.shape, {0, bias.stride[0]}});
       });
   result.finish();
 }
@@ -173,7 +163,8 @@ void CudaBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
   if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias, {});
   if (suits_cudnn(*this, w)) {
     const Padding p(x.shape, y.shape, w.shape, conv, x.dtype);
-    const PaddedInput image(*this, x, x.dtype, p.x, p.image), weight(*this, w, x.dtype, p.w, p.none);
+    const Held image = padded_input(*this, x, x.dtype, p.x, p.image),
+               weight = padded_input(*this, w, x.dtype, p.w, p.none);
     const PaddedOutput result(*this, y, x.dtype, p.y, p.none);
     if (cudnn().convolution(*this, result.view(), image.view(), weight.view(), p.conv)) {
       result.finish();
@@ -195,7 +186,8 @@ void CudaBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {
   }
   if (suits_cudnn(*this, w)) {
     const Padding p(dx.shape, dy.shape, w.shape, conv, dy.dtype);
-    const PaddedInput grad(*this, dy, dy.dtype, p.y, p.none), weight(*this, w, dy.dtype, p.w, p.none);
+    const Held grad = padded_input(*this, dy, dy.dtype, p.y, p.none),
+               weight = padded_input(*this, w, dy.dtype, p.w, p.none);
     const PaddedOutput result(*this, dx, dy.dtype, p.x, p.image);
     if (cudnn().convolution_backward_input(*this, result.view(), grad.view(), weight.view(), p.conv))
       return result.finish();
@@ -214,7 +206,8 @@ void CudaBackend::conv2d_backward_weight(View dw, View dbias, View dy, View x, C
   }
   if (suits_cudnn(*this, dw)) {
     const Padding p(x.shape, dy.shape, dw.shape, conv, dy.dtype);
-    const PaddedInput grad(*this, dy, dy.dtype, p.y, p.none), image(*this, x, dy.dtype, p.x, p.image);
+    const Held grad = padded_input(*this, dy, dy.dtype, p.y, p.none),
+               image = padded_input(*this, x, dy.dtype, p.x, p.image);
     const PaddedOutput result(*this, dw, DType::f32, p.w, p.none);
     if (cudnn().convolution_backward_weight(*this, result.view(), grad.view(), image.view(), p.conv))
       return result.finish();

@@ -1,4 +1,4 @@
-// Nearest-neighbour upsampling of images [B, H, W, C] by integer factors.
+// The gradient of nearest-neighbour upsampling: sums over blocks of pixels of images [B, H, W, C].
 #include <cassert>
 
 #include "wick/backend/cuda/device/integers.h"
@@ -12,17 +12,6 @@ namespace wick {
 namespace {
 
 constexpr int kThreads = 256;
-
-// The large image [B, H * v, W * h, C] as [B, H, v, W, h, C].
-View blocks_of(const View& large, const View& small) {
-  const int64_t vertical = large.dim(1) / small.dim(1), horizontal = large.dim(2) / small.dim(2);
-  assert(small.dim(1) * vertical == large.dim(1) && small.dim(2) * horizontal == large.dim(2));
-  const Shape& s = large.stride;
-  return {large.data,
-          large.dtype,
-          {small.dim(0), small.dim(1), vertical, small.dim(2), horizontal, small.dim(3)},
-          {s[0], s[1] * vertical, s[1], s[2] * horizontal, s[2], s[3]}};
-}
 
 // One small pixel's pack of channels: the sum over its block of large ones. Item i is pack i of the dense dx, whose
 // lines hold `line` packs; a large line is `horizontal` times as long.
@@ -50,36 +39,27 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class T, int kWidth>
-void launch(cudaStream_t stream, const View& dx, const View& dy) {
+void launch_sum(cudaStream_t stream, const View& dx, const View& dy) {
   const int64_t channels = dx.dim(3) / kWidth, count = dx.numel() / kWidth;
-  sum_blocks<T, kWidth><<<unsigned(ceil_div(count, kThreads)), kThreads, 0, stream>>>(
-      dx.as<T>(), dy.as<const T>(), count, uint32_t(dx.dim(2) * channels), Divisor(channels),
-      int(dy.dim(1) / dx.dim(1)), int(dy.dim(2) / dx.dim(2)));
-  cuda_launched("upsample_nearest_backward");
+  const int64_t vertical = dy.dim(1) / dx.dim(1), horizontal = dy.dim(2) / dx.dim(2);
+  assert(dx.dim(1) * vertical == dy.dim(1) && dx.dim(2) * horizontal == dy.dim(2));
+  launch("upsample_nearest_backward", stream, {unsigned(ceil_div(count, kThreads)), kThreads}, sum_blocks<T, kWidth>,
+         dx.as<T>(), dy.as<const T>(), count, uint32_t(dx.dim(2) * channels), Divisor(channels), int(vertical),
+         int(horizontal));
 }
 
 }  // namespace
-
-// A copy of an image in which every pixel is there several times.
-void CudaBackend::upsample_nearest(View y, View x) {
-  if (y.numel() == 0) return;
-  const View large = blocks_of(y, x);
-  const Shape& s = x.stride;
-  copy(large, {x.data, x.dtype, large.shape, {s[0], s[1], 0, s[2], 0, s[3]}});
-}
 
 void CudaBackend::upsample_nearest_backward(View dx, View dy) {
   if (dx.numel() == 0) return;
   const DenseInput input(*this, dy);
   const DenseOutput output(*this, dx, dy.dtype);
-  dispatch_float(dy.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
+  dispatch_float(dy.dtype, [&]<class T>(Type<T>) {
     constexpr int kWidth = Pack<T>::kSize;
-    const auto bits = reinterpret_cast<uintptr_t>(input.view().data) | reinterpret_cast<uintptr_t>(output.view().data);
-    if (dx.dim(3) % kWidth == 0 && bits % 16 == 0)
-      launch<T, kWidth>(stream_, output.view(), input.view());
+    if (dx.dim(3) % kWidth == 0 && aligned(input.view().data) && aligned(output.view().data))
+      launch_sum<T, kWidth>(stream_, output.view(), input.view());
     else
-      launch<T, 1>(stream_, output.view(), input.view());
+      launch_sum<T, 1>(stream_, output.view(), input.view());
   });
   output.finish();
 }

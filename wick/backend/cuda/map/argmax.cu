@@ -1,7 +1,7 @@
 // The largest of each row and where it is, by a block a row: one 64-bit maximum of values that are ordered as integers,
 // with their columns in the lower half.
 #include "wick/backend/cuda/map/rows.cuh"
-#include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
 namespace {
@@ -51,13 +51,10 @@ void CudaBackend::argmax(View ids, View largest, View x) {
   if (x.numel() == 0) return;
   const RowInput input(*this, x, x.dtype);
   const int64_t rows = x.dim(0), width = x.dim(1);
-  dispatch_packs(x.dtype, input.packs(), [&](auto type, auto pack) {
-    using T = typename decltype(type)::type;
-    argmax_rows<T, pack.value>
-        <<<unsigned(rows), kThreads, 0, stream_>>>(ids.as<int64_t>(), ids.stride[0], largest.as<float>(),
-                                                   largest ? largest.stride[0] : 0, input.rows<const T>(), int(width));
+  dispatch_packs(x.dtype, input.packs(), [&]<class T>(Type<T>, auto pack) {
+    launch("argmax", stream_, {unsigned(rows), kThreads}, argmax_rows<T, pack.value>, ids.as<int64_t>(), ids.stride[0],
+           largest.as<float>(), largest ? largest.stride[0] : 0, input.rows<const T>(), int(width));
   });
-  cuda_launched("argmax");
 }
 
 }  // namespace wick

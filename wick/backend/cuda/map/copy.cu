@@ -198,7 +198,7 @@ std::optional<Planes> planes_of(StridedIndex<2> index) {
 template <class Y, class X>
 void launch_transpose(cudaStream_t stream, const View& y, const View& x, const Planes& planes) {
   const uint32_t tiles = planes.batch.count * planes.down.divisor * planes.across.divisor;
-  transpose<<<tiles, dim3(kTile, kTileRows), 0, stream>>>(y.as<Y>(), x.as<const X>(), planes);
+  launch("copy", stream, {tiles, dim3(kTile, kTileRows)}, transpose<Y, X>, y.as<Y>(), x.as<const X>(), planes);
 }
 
 // ---- which of them
@@ -217,15 +217,12 @@ void copy_same(CudaBackend& cuda, const Pair& views, StridedIndex<2> index) {
     return cuda_check(cudaMemcpyAsync(y.data, x.data, bytes, cudaMemcpyDeviceToDevice, cuda.stream()), "copy");
   }
   if (const auto planes = planes_of(index))
-    return dispatch_unit(size, [&](auto unit) {
-      using U = typename decltype(unit)::type;
-      launch_transpose<U, U>(cuda.stream(), views[0], views[1], *planes);
-    });
-  dispatch_unit(widen(index, views), [&](auto unit) {
-    using U = typename decltype(unit)::type;
+    return dispatch_unit(size,
+                         [&]<class U>(Type<U>) { launch_transpose<U, U>(cuda.stream(), views[0], views[1], *planes); });
+  dispatch_unit(widen(index, views), [&]<class U>(Type<U>) {
     const Walk walk(index);
-    copy_units<<<blocks_for(walk.count, kThreads * kUnits), kThreads, 0, cuda.stream()>>>(views[0].as<U>(),
-                                                                                          views[1].as<const U>(), walk);
+    launch("copy", cuda.stream(), {blocks_for(walk.count, kThreads * kUnits), kThreads}, copy_units<U>,
+           views[0].as<U>(), views[1].as<const U>(), walk);
   });
 }
 
@@ -234,41 +231,43 @@ void copy_floats(CudaBackend& cuda, const Pair& views, const StridedIndex<2>& in
   const auto planes = planes_of(index);
   const int width = int(16 / std::max(size_of(y.dtype), size_of(x.dtype)));
   if (!planes && !(packs(index, 0, y, width) && packs(index, 1, x, width)))
-    return launch_map_elements(cuda, Same(), views, Walk(index));
-  dispatch_conversion(y.dtype, x.dtype, [&](auto to, auto from) {
-    using Y = typename decltype(to)::type;
-    using X = typename decltype(from)::type;
+    return launch_map_elements(cuda, "copy", Same(), views, Walk(index));
+  dispatch_conversion(y.dtype, x.dtype, [&]<class Y, class X>(Type<Y>, Type<X>) {
     if (planes) return launch_transpose<Y, X>(cuda.stream(), views[0], views[1], *planes);
     const Walk walk(index, kConvertWidth<Y, X>);
-    convert_packs<<<blocks_for(walk.count, kThreads * kUnits), kThreads, 0, cuda.stream()>>>(
-        views[0].as<Y>(), views[1].as<const X>(), walk);
+    launch("copy", cuda.stream(), {blocks_for(walk.count, kThreads * kUnits), kThreads}, convert_packs<Y, X>,
+           views[0].as<Y>(), views[1].as<const X>(), walk);
   });
 }
 
 void copy_integers(CudaBackend& cuda, const Pair& views, const StridedIndex<2>& index) {
   const auto& [y, x] = views;
   const Walk walk(index);
-  convert_integers<<<blocks_for(walk.count, kThreads), kThreads, 0, cuda.stream()>>>(y.data, y.dtype, x.data, x.dtype,
-                                                                                     walk);
+  launch("copy", cuda.stream(), {blocks_for(walk.count, kThreads), kThreads}, convert_integers, y.data, y.dtype, x.data,
+         x.dtype, walk);
 }
 
-// The bits of an element with this value, over and over.
-uint4 repeated(DType dtype, float value) {
-  const auto words = [](uint32_t low, uint32_t high) { return uint4{low, high, low, high}; };
-  const int64_t wide = dtype == DType::i64 ? int64_t(value) : 0;
+// An element's bits, over and over.
+template <class T>
+uint4 repeated(T element) {
+  std::array<T, sizeof(uint4) / sizeof(T)> all;
+  all.fill(element);
+  return std::bit_cast<uint4>(all);
+}
+uint4 repeated_value(DType dtype, float value) {
   switch (dtype) {
     case DType::f32:
-      return words(std::bit_cast<uint32_t>(value), std::bit_cast<uint32_t>(value));
+      return repeated(value);
     case DType::bf16:
-      return words(f32_to_bf16(value) * 0x10001u, f32_to_bf16(value) * 0x10001u);
+      return repeated(f32_to_bf16(value));
     case DType::f16:
-      return words(f32_to_f16(value) * 0x10001u, f32_to_f16(value) * 0x10001u);
+      return repeated(f32_to_f16(value));
     case DType::i32:
-      return words(uint32_t(int32_t(value)), uint32_t(int32_t(value)));
+      return repeated(int32_t(value));
     case DType::i64:
-      return words(uint32_t(wide), uint32_t(wide >> 32));
+      return repeated(int64_t(value));
     default:
-      return words(uint8_t(value) * 0x1010101u, uint8_t(value) * 0x1010101u);
+      return repeated(uint8_t(value));
   }
 }
 
@@ -285,22 +284,19 @@ void CudaBackend::copy(View to, View from) {
       copy_floats(*this, views, index);
     else
       copy_integers(*this, views, index);
-    cuda_launched("copy");
   });
 }
 
 void CudaBackend::fill(View to, float value) {
   check(!is_block(to.dtype), "fill: {} is not filled", name_of(to.dtype));
-  const uint4 bits = repeated(to.dtype, value);
+  const uint4 bits = repeated_value(to.dtype, value);
   in_pieces(std::array{to}, [&](const std::array<View, 1>& views) {
     auto index = memory_order(views);
-    dispatch_unit(widen(index, views), [&](auto unit) {
-      using U = typename decltype(unit)::type;
+    dispatch_unit(widen(index, views), [&]<class U>(Type<U>) {
       const Walk walk(index);
-      fill_units<<<blocks_for(walk.count, kThreads * kUnits), kThreads, 0, stream_>>>(
-          views[0].as<U>(), reinterpret_cast<const U&>(bits), walk);
+      launch("fill", stream_, {blocks_for(walk.count, kThreads * kUnits), kThreads}, fill_units<U>, views[0].as<U>(),
+             reinterpret_cast<const U&>(bits), walk);
     });
-    cuda_launched("fill");
   });
 }
 

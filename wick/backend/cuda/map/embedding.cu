@@ -108,20 +108,17 @@ void CudaBackend::embedding(View y, View table, View ids) {
   if (is_block(table.dtype)) {
     const DenseOutput output(*this, y);
     for_block_type(table.dtype, [&]<class Block>(Block*) {
-      embedding_rows_of_blocks<<<unsigned(n), kThreads, 0, stream_>>>(AnyFloats(output.view()), table.as<const Block>(),
-                                                                      table.stride[0] / Block::kElements,
-                                                                      rows.as<int64_t>(), int(width));
+      launch("embedding", stream_, {unsigned(n), kThreads}, embedding_rows_of_blocks<Block>, AnyFloats(output.view()),
+             table.as<const Block>(), table.stride[0] / Block::kElements, rows.as<int64_t>(), int(width));
     });
-    cuda_launched("embedding");
     return output.finish();
   }
   const bool walks = width == 1 || table.stride[1] == 1;
   const DenseInput dense(*this, walks ? View() : table);
   const View& from = walks ? table : dense.view();
   const DenseOutput output(*this, y);
-  embedding_rows<<<unsigned(n), kThreads, 0, stream_>>>(AnyFloats(output.view()), AnyFloats(from), from.stride[0],
-                                                        rows.as<int64_t>(), width);
-  cuda_launched("embedding");
+  launch("embedding", stream_, {unsigned(n), kThreads}, embedding_rows, AnyFloats(output.view()), AnyFloats(from),
+         from.stride[0], rows.as<int64_t>(), width);
   output.finish();
 }
 
@@ -133,9 +130,8 @@ void CudaBackend::embedding_backward(View dtable, View dy, View ids) {
   fill(output.view(), 0);
   if (n * width > 0) {
     const dim3 blocks(unsigned(n), unsigned(ceil_div(width, kThreads)));
-    embedding_gather<<<blocks, kThreads, 0, stream_>>>(AnyFloats(output.view()), AnyFloats(grads.view()),
-                                                       positions.as<int64_t>(), n, width);
-    cuda_launched("embedding_backward");
+    launch("embedding_backward", stream_, {blocks, kThreads}, embedding_gather, AnyFloats(output.view()),
+           AnyFloats(grads.view()), positions.as<int64_t>(), n, width);
   }
   output.finish();
 }
@@ -172,9 +168,8 @@ void CudaBackend::scatter_rows(View y, View x, View rows) {
 void CudaBackend::timestep_embedding(View y, View t, float max_period) {
   const int64_t n = t.numel(), half = y.dim(1) / 2;
   if (n * half == 0) return;
-  timestep_sines<<<unsigned(ceil_div(n * half, kThreads)), kThreads, 0, stream_>>>(
-      AnyFloats(y), y.stride[0], y.stride[1], AnyFloats(t), t.stride[0], n, int(half), std::log(max_period));
-  cuda_launched("timestep_embedding");
+  launch("timestep_embedding", stream_, {unsigned(ceil_div(n * half, kThreads)), kThreads}, timestep_sines,
+         AnyFloats(y), y.stride[0], y.stride[1], AnyFloats(t), t.stride[0], n, int(half), std::log(max_period));
 }
 
 }  // namespace wick

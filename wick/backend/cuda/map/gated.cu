@@ -96,8 +96,7 @@ void forward(CudaBackend& cuda, const char* name, const View& y, const View& x) 
   const RowInput input(cuda, x, dtype);
   const RowOutput output(cuda, y, dtype);
   const int64_t width = y.dim(-1), rows = y.numel() / width;
-  dispatch_packs(dtype, input.packs() && output.packs(), [&](auto type, auto pack) {
-    using T = typename decltype(type)::type;
+  dispatch_packs(dtype, input.packs() && output.packs(), [&]<class T>(Type<T>, auto pack) {
     const Grid grid(rows, width / pack.value);
     launch(name, cuda.stream(), overlapped(cuda, grid.blocks, grid.threads), gated<Gate, T, pack.value>,
            output.rows<T>(), input.rows<const T>(), rows, int(width));
@@ -113,12 +112,10 @@ void backward(CudaBackend& cuda, const char* name, const View& dx, const View& d
   const RowOutput output(cuda, dx, dtype);
   const int64_t width = dy.dim(-1), rows = dy.numel() / width;
   const bool packs = gradient.packs() && input.packs() && output.packs();
-  dispatch_packs(dtype, packs, [&](auto type, auto pack) {
-    using T = typename decltype(type)::type;
+  dispatch_packs(dtype, packs, [&]<class T>(Type<T>, auto pack) {
     const Grid grid(rows, width / pack.value);
-    gated_gradient<Gate, T, pack.value><<<grid.blocks, grid.threads, 0, cuda.stream()>>>(
-        output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(), rows, int(width));
-    cuda_launched(name);
+    launch(name, cuda.stream(), {grid.blocks, grid.threads}, gated_gradient<Gate, T, pack.value>, output.rows<T>(),
+           gradient.rows<const T>(), input.rows<const T>(), rows, int(width));
   });
   output.finish();
 }

@@ -116,13 +116,11 @@ void CudaBackend::cross_entropy(View loss, View dlogits, View logits, View targe
   const RowOutput output(*this, dlogits, dtype);
   const DenseOutput losses(*this, loss, DType::f32);
   const int64_t rows = logits.dim(0), width = logits.dim(1);
-  dispatch_packs(dtype, input.packs() && output.packs(), [&](auto type, auto pack) {
-    using T = typename decltype(type)::type;
-    cross_entropy_rows<T, pack.value><<<unsigned(rows), kEntropyThreads, 0, stream_>>>(
-        losses.as<float>(), losses.view().stride[0], output.rows<T>(), input.rows<const T>(),
-        Targets{targets.as<const int64_t>(), targets.stride[0]}, int(width));
+  dispatch_packs(dtype, input.packs() && output.packs(), [&]<class T>(Type<T>, auto pack) {
+    launch("cross_entropy", stream_, {unsigned(rows), kEntropyThreads}, cross_entropy_rows<T, pack.value>,
+           losses.as<float>(), losses.view().stride[0], output.rows<T>(), input.rows<const T>(),
+           Targets{targets.as<const int64_t>(), targets.stride[0]}, int(width));
   });
-  cuda_launched("cross_entropy");
   output.finish();
   losses.finish();
 }
@@ -131,9 +129,8 @@ void CudaBackend::mse(View loss, View a, View b) {
   const DenseInput left(*this, a), right(*this, b);
   const int64_t n = a.numel(), blocks = std::clamp<int64_t>(ceil_div(n, 4 * kThreads), 1, 1024);
   const Scratch partial(*this, size_t(blocks) * sizeof(double));
-  squared_difference<<<unsigned(blocks), kThreads, 0, stream_>>>(partial.as<double>(), AnyFloats(left.view()),
-                                                                 AnyFloats(right.view()), n);
-  cuda_launched("mse");
+  launch("mse", stream_, {unsigned(blocks), kThreads}, squared_difference, partial.as<double>(), AnyFloats(left.view()),
+         AnyFloats(right.view()), n);
   total_of(*this, loss, partial.as<double>(), blocks, double(n));
 }
 

@@ -124,13 +124,13 @@ void launch_map_packs(CudaBackend& cuda, const char* name, const F& f, const std
 }
 
 template <class F, size_t Views>
-void launch_map_elements(CudaBackend& cuda, const F& f, const std::array<View, Views>& views,
+void launch_map_elements(CudaBackend& cuda, const char* name, const F& f, const std::array<View, Views>& views,
                          const Walk<int(Views)>& walk) {
   constexpr int N = int(Views) - 1;
   AnyInputs<N> x;
   for (int n = 0; n < N; ++n) x.data[n] = AnyFloats(views[size_t(n) + 1]);
-  map_elements<F, N>
-      <<<blocks_for(walk.count, kMapThreads), kMapThreads, 0, cuda.stream()>>>(f, AnyFloats(views[0]), x, walk);
+  launch(name, cuda.stream(), {blocks_for(walk.count, kMapThreads), kMapThreads}, map_elements<F, N>, f,
+         AnyFloats(views[0]), x, walk);
 }
 
 template <class F, size_t Views>
@@ -145,12 +145,10 @@ void map(CudaBackend& cuda, const char* name, const F& f, const std::array<View,
       in_packs = in_packs && readable && (index.stride[n][index.rank - 1] == 0 || packs(index, n, x, width));
     }
     if (in_packs)
-      dispatch_float(views[0].dtype, [&](auto type) {
-        launch_map_packs<F, typename decltype(type)::type>(cuda, name, f, views, Walk(index, width));
-      });
+      dispatch_float(views[0].dtype,
+                     [&]<class T>(Type<T>) { launch_map_packs<F, T>(cuda, name, f, views, Walk(index, width)); });
     else
-      launch_map_elements(cuda, f, views, Walk(index));
-    cuda_launched(name);
+      launch_map_elements(cuda, name, f, views, Walk(index));
   });
 }
 

@@ -44,7 +44,7 @@ struct Normals {
 
 template <class Make>
 __global__ void __launch_bounds__(kThreads)
-    fill_random(float* y, int64_t n, uint64_t seed, uint32_t stream, uint64_t position, Make make) {
+    make_numbers(float* y, int64_t n, uint64_t seed, uint32_t stream, uint64_t position, Make make) {
   const int64_t block = int64_t(blockIdx.x) * kThreads + threadIdx.x;
   if (4 * block >= n) return;
   const Numbers numbers = make(philox_words(seed, stream, position + uint64_t(block)));
@@ -54,23 +54,22 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Make>
-void launch(CudaBackend& cuda, const View& y, uint64_t seed, uint32_t stream, uint64_t position, Make make) {
+void fill_random(CudaBackend& cuda, const View& y, uint64_t seed, uint32_t stream, uint64_t position, Make make) {
   assert(y.dtype == DType::f32 && y.contiguous());
-  const int64_t n = y.numel(), threads = (n + 3) / 4;
+  const int64_t n = y.numel();
   if (n == 0) return;
-  fill_random<<<unsigned(ceil_div(threads, kThreads)), kThreads, 0, cuda.stream()>>>(y.as<float>(), n, seed, stream,
-                                                                                     position, make);
-  cuda_launched("fill_random");
+  launch("fill_random", cuda.stream(), {unsigned(ceil_div(n, 4 * kThreads)), kThreads}, make_numbers<Make>,
+         y.as<float>(), n, seed, stream, position, make);
 }
 
 }  // namespace
 
 void CudaBackend::fill_uniform(View y, uint64_t seed, uint32_t stream, uint64_t position) {
-  launch(*this, y, seed, stream, position, Uniforms());
+  fill_random(*this, y, seed, stream, position, Uniforms());
 }
 
 void CudaBackend::fill_normal(View y, uint64_t seed, uint32_t stream, uint64_t position) {
-  launch(*this, y, seed, stream, position, Normals());
+  fill_random(*this, y, seed, stream, position, Normals());
 }
 
 }  // namespace wick

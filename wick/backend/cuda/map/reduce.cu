@@ -10,6 +10,8 @@
 #include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/dense.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
+#include "wick/backend/views.h"
 
 namespace wick {
 namespace {
@@ -123,24 +125,6 @@ __global__ void __launch_bounds__(1024) total(const AnyFloats y, const double* p
   if (threadIdx.x == 0) y.store(0, float(sum / divisor));
 }
 
-// A dense x seen as [outer, reduced, inner]: the reduced axes stand together.
-struct Middle {
-  int64_t outer = 1, reduced = 1, inner = 1;
-};
-
-// The first run of reduced axes of x, as [outer, reduced, inner], becoming extent 1 in `shape`.
-Middle first_run(Shape& shape, const Shape& target) {
-  Middle m;
-  int axis = 0;
-  while (axis < shape.rank() && shape[axis] == target[axis]) m.outer *= shape[axis++];
-  for (; axis < shape.rank() && (shape[axis] != target[axis] || shape[axis] == 1); ++axis) {
-    m.reduced *= shape[axis];
-    shape[axis] = 1;
-  }
-  while (axis < shape.rank()) m.inner *= shape[axis++];
-  return m;
-}
-
 // Packs need whole rows of them.
 template <class T>
 bool in_packs(const View& x, int64_t row, int64_t rows) {
@@ -156,14 +140,12 @@ void launch_rows(CudaBackend& cuda, const View& y, const View& x, int64_t rows, 
   const bool warps = parts == 1 && n <= 2048;
   const dim3 block = warps ? dim3(32, kThreads / 32) : dim3(kThreads);
   const Sums sums{parts > 1 ? partial.as<double>() : nullptr, AnyFloats(y)};
-  sum_rows<T, kWidth><<<unsigned(ceil_div(rows * parts, block.y)), block, 0, cuda.stream()>>>(sums, x.as<const T>(),
-                                                                                              rows, n, parts, step);
-  cuda_launched("sum_rows");
+  launch("sum_rows", cuda.stream(), {unsigned(ceil_div(rows * parts, block.y)), block}, sum_rows<T, kWidth>, sums,
+         x.as<const T>(), rows, n, parts, step);
   if (parts == 1) return;
   if (rows == 1) return total_of(cuda, y, partial.as<double>(), parts);
-  sum_parts<<<unsigned(ceil_div(rows, 32)), dim3(32, 32), 0, cuda.stream()>>>(sums.y, partial.as<double>(), rows, parts,
-                                                                              1);
-  cuda_launched("sum_parts");
+  launch("sum_parts", cuda.stream(), {unsigned(ceil_div(rows, 32)), dim3(32, 32)}, sum_parts, sums.y,
+         partial.as<double>(), rows, parts, 1);
 }
 
 template <class T, int kWidth>
@@ -175,19 +157,16 @@ void launch_columns(CudaBackend& cuda, const View& y, const View& x, const Middl
   const int64_t step = ceil_div(m.reduced, wanted), parts = ceil_div(m.reduced, step), outputs = m.outer * m.inner;
   const Scratch partial(cuda, parts > 1 ? size_t(outputs * parts) * sizeof(double) : 0);
   const Sums sums{parts > 1 ? partial.as<double>() : nullptr, AnyFloats(y)};
-  sum_columns<T, kWidth><<<unsigned(m.outer * parts * tiles), kThreads, 0, cuda.stream()>>>(
-      sums, x.as<const T>(), {m.reduced, m.inner, parts, step, int(tiles), int(lanes)});
-  cuda_launched("sum_columns");
+  launch("sum_columns", cuda.stream(), {unsigned(m.outer * parts * tiles), kThreads}, sum_columns<T, kWidth>, sums,
+         x.as<const T>(), Columns{m.reduced, m.inner, parts, step, int(tiles), int(lanes)});
   if (parts == 1) return;
-  sum_parts<<<unsigned(ceil_div(outputs, 32)), dim3(32, 32), 0, cuda.stream()>>>(sums.y, partial.as<double>(), outputs,
-                                                                                 parts, m.inner);
-  cuda_launched("sum_parts");
+  launch("sum_parts", cuda.stream(), {unsigned(ceil_div(outputs, 32)), dim3(32, 32)}, sum_parts, sums.y,
+         partial.as<double>(), outputs, parts, m.inner);
 }
 
 // Sums a dense x over its middle axis into a dense y [outer, inner].
 void sum_middle(CudaBackend& cuda, const View& y, const View& x, const Middle& m) {
-  dispatch_float(x.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
+  dispatch_float(x.dtype, [&]<class T>(Type<T>) {
     constexpr int kWidth = Pack<T>::kSize;
     if (m.inner == 1) {
       if (in_packs<T>(x, m.reduced, m.outer)) return launch_rows<T, kWidth>(cuda, y, x, m.outer, m.reduced);
@@ -223,8 +202,7 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void total_of(CudaBackend& cuda, View y, const double* partial, int64_t n, double divisor) {
-  total<<<1, 1024, 0, cuda.stream()>>>(AnyFloats(y), partial, n, divisor);
-  cuda_launched("total");
+  launch("total", cuda.stream(), {1, 1024}, total, AnyFloats(y), partial, n, divisor);
 }
 
 void CudaBackend::sum(View y, View x) {
@@ -233,15 +211,11 @@ void CudaBackend::sum(View y, View x) {
   const DenseInput input(*this, x);
   const DenseOutput output(*this, y);
   // One run of reduced axes at a time; the first brings the largest gain, and its result is small.
-  std::deque<Scratch> held;
+  std::deque<Held> held;
   View from = input.view();
   for (Shape shape = x.shape; shape != y.shape;) {
     const Middle m = first_run(shape, y.shape);
-    View to = output.view();
-    if (shape != y.shape) {
-      held.emplace_back(*this, size_t(shape.numel()) * sizeof(float));
-      to = contiguous_view(held.back().as<void>(), DType::f32, shape);
-    }
+    const View to = shape == y.shape ? output.view() : held.emplace_back(*this, DType::f32, shape).view();
     sum_middle(*this, to, from, m);
     from = to;
   }
@@ -260,8 +234,7 @@ void CudaBackend::sum_of_squares(View y, const std::vector<View>& tensors) {
   const Scratch partial(*this, size_t(blocks) * sizeof(double));
   double* to = partial.as<double>();
   in_tables(slots, [&](const SlotTable<SquaresSlot>& table) {
-    sum_of_squares_parts<<<table.blocks, kThreads, 0, stream_>>>(to, table);
-    cuda_launched("sum_of_squares");
+    launch("sum_of_squares", stream_, {table.blocks, kThreads}, sum_of_squares_parts, to, table);
     to += table.blocks;
   });
   total_of(*this, y, partial.as<double>(), blocks);

@@ -221,9 +221,7 @@ void CudaBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool
   const Angles angles{cosines.as<float>(), sines.as<float>(), cos.rank() == 3 ? tokens * half : 0,
                       inverse ? -1.f : 1.f};
   const bool packs = input.packs() && output.packs() && aligned(angles.cos) && aligned(angles.sin);
-  dispatch_packs(dtype, packs, [&](auto type, auto pack) {
-    using T = typename decltype(type)::type;
-    constexpr int N = pack.value;
+  dispatch_packs(dtype, packs, [&]<class T, int N>(Type<T>, std::integral_constant<int, N>) {
     const auto kernel = pairs == RopePairs::halves ? turn<T, N, true> : turn<T, N, false>;
     const int64_t all_tokens = x.dim(0) * tokens;
     launch("rope", stream_, shape_of(*this, all_tokens, heads, half / N), kernel, output.of<T>(), input.of<const T>(),
@@ -235,10 +233,9 @@ void CudaBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool
 void CudaBackend::rope_angles(View cos, View sin, View positions, View frequencies) {
   const int64_t count = cos.numel();
   if (count == 0) return;
-  angles_of<<<unsigned(ceil_div(count, kThreads)), kThreads, 0, stream_>>>(
-      cos.as<float>(), sin.as<float>(), positions.as<const int32_t>(), frequencies.as<const float>(), count,
-      int(frequencies.numel()));
-  cuda_launched("rope_angles");
+  launch("rope_angles", stream_, {unsigned(ceil_div(count, kThreads)), kThreads}, angles_of, cos.as<float>(),
+         sin.as<float>(), positions.as<const int32_t>(), frequencies.as<const float>(), count,
+         int(frequencies.numel()));
 }
 
 void CudaBackend::rope_into_cache(const RopeIntoCacheArgs& a) {
@@ -250,8 +247,7 @@ void CudaBackend::rope_into_cache(const RopeIntoCacheArgs& a) {
     return ComposedBackend::rope_into_cache(a);
   const int64_t tokens = a.q.dim(1), all_tokens = a.q.dim(0) * tokens, half = a.q.dim(3) / 2;
   const Angles angles{a.cos.as<const float>(), a.sin.as<const float>(), a.cos.rank() == 3 ? tokens * half : 0, 1};
-  dispatch_float(a.q.dtype, [&](auto type) {
-    using T = typename decltype(type)::type;
+  dispatch_float(a.q.dtype, [&]<class T>(Type<T>) {
     constexpr int N = Pack<T>::kSize;
     const IntoCache<T> call{heads_of<const T>(a.q),
                             heads_of<const T>(a.k),

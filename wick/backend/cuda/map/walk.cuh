@@ -7,9 +7,18 @@
 #include <optional>
 
 #include "wick/backend/cuda/device/integers.h"
-#include "wick/backend/cuda/map/strided.cuh"
+#include "wick/core/tensor.h"
 
 namespace wick {
+
+// Shapes and strides of N views of one shape, innermost dim last; neighbouring dims that one stride walks are merged,
+// so that most calls have one or two dims.
+template <int N>
+struct StridedIndex {
+  int rank = 0;
+  int64_t shape[kMaxRank];
+  int64_t stride[N][kMaxRank];
+};
 
 // Divides numbers below 2^31 by one that the host knows: Granlund and Montgomery, "Division by invariant integers using
 // multiplication", 1994.
@@ -86,9 +95,22 @@ StridedIndex<int(N)> memory_order(std::array<View, N> views) {
           std::swap(v.shape[d - 1], v.shape[d]);
           std::swap(v.stride[d - 1], v.stride[d]);
         }
-  const View* pointers[N];
-  for (size_t n = 0; n < N; ++n) pointers[n] = &views[n];
-  return strided_index<int(N)>(pointers);
+  StridedIndex<int(N)> index;
+  const Shape& shape = views[0].shape;
+  for (int d = 0; d < rank; ++d) {
+    if (shape[d] == 1) continue;
+    bool merges = index.rank > 0;
+    for (size_t n = 0; n < N && merges; ++n) merges = index.stride[n][index.rank - 1] == views[n].stride[d] * shape[d];
+    if (!merges) index.shape[index.rank++] = 1;
+    index.shape[index.rank - 1] *= shape[d];
+    for (size_t n = 0; n < N; ++n) index.stride[n][index.rank - 1] = views[n].stride[d];
+  }
+  if (index.rank == 0) {
+    index.rank = 1;
+    index.shape[0] = 1;
+    for (size_t n = 0; n < N; ++n) index.stride[n][0] = 0;
+  }
+  return index;
 }
 
 // May view n be read and written in packs of `width` elements along the innermost dim?

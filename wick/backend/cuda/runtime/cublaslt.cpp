@@ -14,53 +14,45 @@ namespace wick {
 namespace {
 
 // The entry points that are used, by name from the library.
-struct Library {
-  decltype(&cublasLtCreate) create;
-  decltype(&cublasLtDestroy) destroy;
-  decltype(&cublasLtGetVersion) version;
-  decltype(&cublasLtGetStatusString) status_string;
-  decltype(&cublasLtMatmul) matmul;
-  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic;
-  decltype(&cublasLtMatmulDescCreate) desc_create;
-  decltype(&cublasLtMatmulDescDestroy) desc_destroy;
-  decltype(&cublasLtMatmulDescSetAttribute) desc_set;
-  decltype(&cublasLtMatrixLayoutCreate) layout_create;
-  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy;
-  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set;
-  decltype(&cublasLtMatmulPreferenceCreate) preference_create;
-  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy;
-  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set;
+class Library {
+  struct Symbol {
+    void* address;
+    template <class F>
+    operator F() const {
+      return reinterpret_cast<F>(address);
+    }
+  };
 
-  Library() {
+  static void* open() {
     for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12"})
-      if (!handle_) handle_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    check(handle_ != nullptr,
-          "cuBLASLt: neither libcublasLt.so.13 nor libcublasLt.so.12 was found; install CUDA's libraries, or put their "
-          "folder into LD_LIBRARY_PATH");
-    find(create, "cublasLtCreate");
-    find(destroy, "cublasLtDestroy");
-    find(version, "cublasLtGetVersion");
-    find(status_string, "cublasLtGetStatusString");
-    find(matmul, "cublasLtMatmul");
-    find(heuristic, "cublasLtMatmulAlgoGetHeuristic");
-    find(desc_create, "cublasLtMatmulDescCreate");
-    find(desc_destroy, "cublasLtMatmulDescDestroy");
-    find(desc_set, "cublasLtMatmulDescSetAttribute");
-    find(layout_create, "cublasLtMatrixLayoutCreate");
-    find(layout_destroy, "cublasLtMatrixLayoutDestroy");
-    find(layout_set, "cublasLtMatrixLayoutSetAttribute");
-    find(preference_create, "cublasLtMatmulPreferenceCreate");
-    find(preference_destroy, "cublasLtMatmulPreferenceDestroy");
-    find(preference_set, "cublasLtMatmulPreferenceSetAttribute");
+      if (void* const handle = dlopen(name, RTLD_NOW | RTLD_LOCAL)) return handle;
+    fail(
+        "cuBLASLt: neither libcublasLt.so.13 nor libcublasLt.so.12 was found; install CUDA's libraries, or put their "
+        "folder into LD_LIBRARY_PATH");
   }
+  Symbol find(const char* name) const {
+    void* const address = dlsym(handle_, name);
+    check(address != nullptr, "cuBLASLt: the library found has no {}; version 12 or 13 is needed", name);
+    return {address};
+  }
+  void* handle_ = open();  // stays open: the driver may still call into it when the process ends
 
- private:
-  template <class F>
-  void find(F& function, const char* name) {
-    function = reinterpret_cast<F>(dlsym(handle_, name));
-    check(function != nullptr, "cuBLASLt: the library found has no {}; version 12 or 13 is needed", name);
-  }
-  void* handle_ = nullptr;  // stays open: the driver may still call into it when the process ends
+ public:
+  decltype(&cublasLtCreate) create = find("cublasLtCreate");
+  decltype(&cublasLtDestroy) destroy = find("cublasLtDestroy");
+  decltype(&cublasLtGetVersion) version = find("cublasLtGetVersion");
+  decltype(&cublasLtGetStatusString) status_string = find("cublasLtGetStatusString");
+  decltype(&cublasLtMatmul) matmul = find("cublasLtMatmul");
+  decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = find("cublasLtMatmulAlgoGetHeuristic");
+  decltype(&cublasLtMatmulDescCreate) desc_create = find("cublasLtMatmulDescCreate");
+  decltype(&cublasLtMatmulDescDestroy) desc_destroy = find("cublasLtMatmulDescDestroy");
+  decltype(&cublasLtMatmulDescSetAttribute) desc_set = find("cublasLtMatmulDescSetAttribute");
+  decltype(&cublasLtMatrixLayoutCreate) layout_create = find("cublasLtMatrixLayoutCreate");
+  decltype(&cublasLtMatrixLayoutDestroy) layout_destroy = find("cublasLtMatrixLayoutDestroy");
+  decltype(&cublasLtMatrixLayoutSetAttribute) layout_set = find("cublasLtMatrixLayoutSetAttribute");
+  decltype(&cublasLtMatmulPreferenceCreate) preference_create = find("cublasLtMatmulPreferenceCreate");
+  decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy = find("cublasLtMatmulPreferenceDestroy");
+  decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set = find("cublasLtMatmulPreferenceSetAttribute");
 };
 
 const Library& lt() {

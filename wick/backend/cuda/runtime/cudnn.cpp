@@ -93,18 +93,12 @@ Attributes convolution_attributes(const Conv2d& c) {
 
 enum Operation : int64_t { kConvolution, kBackwardInput, kBackwardWeight, kAttention, kAttentionBackward };
 
-void add(std::vector<int64_t>& key, const View& v) {
-  key.push_back(v ? int64_t(v.dtype) : -1);
-  for (int d = 0; v && d < v.rank(); ++d) key.insert(key.end(), {v.shape[d], v.stride[d]});
-}
-std::vector<int64_t> key_of(Operation op, std::initializer_list<View> views, const Conv2d& c) {
-  std::vector<int64_t> key{op, c.stride, c.top, c.left};
-  for (const View& v : views) add(key, v);
-  return key;
-}
-std::vector<int64_t> key_of(Operation op, std::initializer_list<View> views, float scale, bool causal) {
-  std::vector<int64_t> key{op, std::bit_cast<int32_t>(scale), causal};
-  for (const View& v : views) add(key, v);
+// An operation with its numbers, and its views.
+std::vector<int64_t> key_of(std::vector<int64_t> key, std::initializer_list<View> views) {
+  for (const View& v : views) {
+    key.push_back(v ? int64_t(v.dtype) : -1);
+    for (int d = 0; v && d < v.rank(); ++d) key.insert(key.end(), {v.shape[d], v.stride[d]});
+  }
   return key;
 }
 
@@ -186,87 +180,88 @@ void Cudnn::execute(CudaBackend& cuda, Plan& plan, const std::vector<void*>& ten
   check(status.is_good(), "cuDNN: a planned operation failed: {}", status.get_message());
 }
 
-bool Cudnn::convolution(CudaBackend& cuda, View y, View x, View w, Conv2d conv) {
-  Plan* const p = plan(key_of(kConvolution, {y, x, w}, conv), x.dtype, [&](fe::graph::Graph& g) {
-    const auto image = input(g, 1, x, kChannelsSecond), weight = input(g, 2, w, kChannelsSecond);
-    output(g.conv_fprop(image, weight, convolution_attributes<fe::graph::Conv_fprop_attributes>(conv)), 0, y,
+template <class Make>
+bool Cudnn::convolve(CudaBackend& cuda, int64_t operation, const View& y, const View& a, const View& b,
+                     const Conv2d& conv, const Make& make) {
+  Plan* const p = plan(key_of({operation, conv.stride, conv.top, conv.left}, {y, a, b}), a.dtype, [&](auto& graph) {
+    output(make(graph, input(graph, 1, a, kChannelsSecond), input(graph, 2, b, kChannelsSecond)), 0, y,
            kChannelsSecond);
   });
-  if (p) execute(cuda, *p, {y.data, x.data, w.data});
+  if (p) execute(cuda, *p, {y.data, a.data, b.data});
   return p;
+}
+
+bool Cudnn::convolution(CudaBackend& cuda, View y, View x, View w, Conv2d conv) {
+  return convolve(cuda, kConvolution, y, x, w, conv, [&](auto& graph, const Tensor4& image, const Tensor4& weight) {
+    return graph.conv_fprop(image, weight, convolution_attributes<fe::graph::Conv_fprop_attributes>(conv));
+  });
 }
 
 bool Cudnn::convolution_backward_input(CudaBackend& cuda, View dx, View dy, View w, Conv2d conv) {
-  Plan* const p = plan(key_of(kBackwardInput, {dx, dy, w}, conv), dy.dtype, [&](fe::graph::Graph& g) {
-    const auto grad = input(g, 1, dy, kChannelsSecond), weight = input(g, 2, w, kChannelsSecond);
-    output(g.conv_dgrad(grad, weight, convolution_attributes<fe::graph::Conv_dgrad_attributes>(conv)), 0, dx,
-           kChannelsSecond);
+  return convolve(cuda, kBackwardInput, dx, dy, w, conv, [&](auto& graph, const Tensor4& grad, const Tensor4& weight) {
+    return graph.conv_dgrad(grad, weight, convolution_attributes<fe::graph::Conv_dgrad_attributes>(conv));
   });
-  if (p) execute(cuda, *p, {dx.data, dy.data, w.data});
-  return p;
 }
 
 bool Cudnn::convolution_backward_weight(CudaBackend& cuda, View dw, View dy, View x, Conv2d conv) {
-  Plan* const p = plan(key_of(kBackwardWeight, {dw, dy, x}, conv), dy.dtype, [&](fe::graph::Graph& g) {
-    if (dy.dtype == DType::f32) g.deselect_workspace_greater_than(kConvolutionScratch);
-    const auto grad = input(g, 1, dy, kChannelsSecond), image = input(g, 2, x, kChannelsSecond);
-    output(g.conv_wgrad(grad, image, convolution_attributes<fe::graph::Conv_wgrad_attributes>(conv)), 0, dw,
-           kChannelsSecond);
+  return convolve(cuda, kBackwardWeight, dw, dy, x, conv, [&](auto& graph, const Tensor4& grad, const Tensor4& image) {
+    if (dy.dtype == DType::f32) graph.deselect_workspace_greater_than(kConvolutionScratch);
+    return graph.conv_wgrad(grad, image, convolution_attributes<fe::graph::Conv_wgrad_attributes>(conv));
   });
-  if (p) execute(cuda, *p, {dw.data, dy.data, x.data});
-  return p;
 }
 
-bool Cudnn::attention(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal) {
-  Plan* const p = plan(key_of(kAttention, {y, q, k, v}, scale, causal), q.dtype, [&](fe::graph::Graph& g) {
-    auto attributes = fe::graph::SDPA_attributes().set_generate_stats(true).set_attn_scale(scale);
-    if (causal) attributes.set_causal_mask(true);
-    const auto [result, stats] =
-        g.sdpa(input(g, 2, q, kHeadsSecond), input(g, 3, k, kHeadsSecond), input(g, 4, v, kHeadsSecond), attributes);
-    output(result, 0, y, kHeadsSecond);
-    describe_statistics(stats, 1, lse);
+bool Cudnn::attention(CudaBackend& cuda, const AttentionArgs& a) {
+  const auto build = [&](fe::graph::Graph& g) {
+    auto attributes = fe::graph::SDPA_attributes().set_generate_stats(true).set_attn_scale(a.scale);
+    if (a.causal) attributes.set_causal_mask(true);
+    const auto [result, stats] = g.sdpa(input(g, 2, a.q, kHeadsSecond), input(g, 3, a.k, kHeadsSecond),
+                                        input(g, 4, a.v, kHeadsSecond), attributes);
+    output(result, 0, a.y, kHeadsSecond);
+    describe_statistics(stats, 1, a.lse);
     stats->set_output(true);
-  });
-  if (p) execute(cuda, *p, {y.data, lse.data, q.data, k.data, v.data});
+  };
+  Plan* const p =
+      plan(key_of({kAttention, std::bit_cast<int32_t>(a.scale), a.causal}, {a.y, a.q, a.k, a.v}), a.q.dtype, build);
+  if (p) execute(cuda, *p, {a.y.data, a.lse.data, a.q.data, a.k.data, a.v.data});
   return p;
 }
 
-bool Cudnn::attention_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View y, View lse, View q, View k,
-                               View v, float scale, bool causal) {
+bool Cudnn::attention_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& grads) {
   if (!handle_) return false;
-  const bool lengths = needs_lengths(k.shape[1]);
-  const Scratch memory(cuda, size_t(2 * q.shape[0]) * sizeof(int32_t));
-  const View queries = contiguous_view(memory.as<int32_t>(), DType::i32, {q.shape[0]});
-  const View keys = contiguous_view(memory.as<int32_t>() + q.shape[0], DType::i32, {q.shape[0]});
+  const int64_t entries = a.q.shape[0];
+  const bool lengths = needs_lengths(a.k.shape[1]);
+  const Held queries(cuda, DType::i32, {entries}), keys(cuda, DType::i32, {entries});
   const auto length = [&](fe::graph::Graph& g, int64_t place) {
     return g.tensor(fe::graph::Tensor_attributes()
                         .set_uid(place)
                         .set_data_type(fe::DataType_t::INT32)
-                        .set_dim({q.shape[0], 1, 1, 1})
+                        .set_dim({entries, 1, 1, 1})
                         .set_stride({1, 1, 1, 1}));
   };
   const auto build = [&](fe::graph::Graph& g) {
-    auto attributes = fe::graph::SDPA_backward_attributes().set_attn_scale(scale).set_deterministic_algorithm(true);
-    if (causal) attributes.set_causal_mask(true);
+    auto attributes = fe::graph::SDPA_backward_attributes().set_attn_scale(a.scale).set_deterministic_algorithm(true);
+    if (a.causal) attributes.set_causal_mask(true);
     if (lengths) attributes.set_padding_mask(true).set_seq_len_q(length(g, 9)).set_seq_len_kv(length(g, 10));
     const auto stats = g.tensor(fe::graph::Tensor_attributes());
-    describe_statistics(stats, 5, lse);
-    const auto [grad_q, grad_k, grad_v] =
-        g.sdpa_backward(input(g, 6, q, kHeadsSecond), input(g, 7, k, kHeadsSecond), input(g, 8, v, kHeadsSecond),
-                        input(g, 4, y, kHeadsSecond), input(g, 3, dy, kHeadsSecond), stats, attributes);
-    output(grad_q, 0, dq, kHeadsSecond);
-    output(grad_k, 1, dk, kHeadsSecond);
-    output(grad_v, 2, dv, kHeadsSecond);
+    describe_statistics(stats, 5, a.lse);
+    const auto [dq, dk, dv] =
+        g.sdpa_backward(input(g, 6, a.q, kHeadsSecond), input(g, 7, a.k, kHeadsSecond), input(g, 8, a.v, kHeadsSecond),
+                        input(g, 4, a.y, kHeadsSecond), input(g, 3, grads.dy, kHeadsSecond), stats, attributes);
+    output(dq, 0, grads.dq, kHeadsSecond);
+    output(dk, 1, grads.dk, kHeadsSecond);
+    output(dv, 2, grads.dv, kHeadsSecond);
   };
-  Plan* const p = plan(key_of(kAttentionBackward, {dq, dk, dv, dy, y, q, k, v}, scale, causal), q.dtype, build);
+  Plan* const p = plan(key_of({kAttentionBackward, std::bit_cast<int32_t>(a.scale), a.causal},
+                              {grads.dq, grads.dk, grads.dv, grads.dy, a.y, a.q, a.k, a.v}),
+                       a.q.dtype, build);
   if (!p) return false;
   if (lengths) {
-    cuda.fill(queries, float(q.shape[1]));
-    cuda.fill(keys, float(k.shape[1]));
+    cuda.fill(queries.view(), float(a.q.shape[1]));
+    cuda.fill(keys.view(), float(a.k.shape[1]));
   }
   execute(cuda, *p,
-          {dq.data, dk.data, dv.data, dy.data, y.data, lse.data, q.data, k.data, v.data,
-           lengths ? queries.data : nullptr, lengths ? keys.data : nullptr});
+          {grads.dq.data, grads.dk.data, grads.dv.data, grads.dy.data, a.y.data, a.lse.data, a.q.data, a.k.data,
+           a.v.data, lengths ? queries.view().data : nullptr, lengths ? keys.view().data : nullptr});
   return true;
 }
 

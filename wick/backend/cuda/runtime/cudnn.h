@@ -40,9 +40,9 @@ class Cudnn {
   bool convolution_backward_weight(CudaBackend& cuda, View dw, View dy, View x, Conv2d conv);  // dw may be f32
 
   // [B, T, H, D] views of one 16-bit dtype, 16-byte aligned, any strides with D contiguous; lse [B, H, T] contiguous.
-  bool attention(CudaBackend& cuda, View y, View lse, View q, View k, View v, float scale, bool causal);
-  bool attention_backward(CudaBackend& cuda, View dq, View dk, View dv, View dy, View y, View lse, View q, View k,
-                          View v, float scale, bool causal);
+  // All are there, but no ranges.
+  bool attention(CudaBackend& cuda, const AttentionArgs& a);
+  bool attention_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& grads);
 
  private:
   struct Plan;
@@ -50,6 +50,9 @@ class Cudnn {
 
   template <class Build>
   Plan* plan(Key key, DType dtype, const Build& build);  // null where cuDNN has none
+  template <class Make>
+  bool convolve(CudaBackend& cuda, int64_t operation, const View& y, const View& a, const View& b, const Conv2d& conv,
+                const Make& make);
   bool finish(Plan& plan, DType dtype);
   void execute(CudaBackend& cuda, Plan& plan, const std::vector<void*>& tensors);
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <optional>
+#include <utility>
 
 #include "wick/backend/cuda/cuda.h"
 #include "wick/backend/views.h"
@@ -17,8 +18,13 @@ class Scratch {
   ~Scratch() {
     if (data_) memory_->release(data_, bytes_);
   }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
+  Scratch(Scratch&& other) noexcept { *this = std::move(other); }
+  Scratch& operator=(Scratch&& other) noexcept {
+    std::swap(memory_, other.memory_);
+    std::swap(bytes_, other.bytes_);
+    std::swap(data_, other.data_);
+    return *this;
+  }
 
   template <class T>
   T* as() const {
@@ -29,6 +35,21 @@ class Scratch {
   Memory* memory_ = nullptr;
   size_t bytes_ = 0;
   void* data_ = nullptr;
+};
+
+// A view as it lies, or a contiguous one in memory of its own.
+class Held {
+ public:
+  explicit Held(const View& view) : view_(view) {}
+  Held(CudaBackend& cuda, DType dtype, const Shape& shape)
+      : memory_(cuda, size_t(shape.numel()) * size_of(dtype)),
+        view_(contiguous_view(memory_.as<void>(), dtype, shape)) {}
+  const View& view() const { return view_; }
+  bool is_own() const { return memory_.as<void>() != nullptr; }
+
+ private:
+  Scratch memory_;
+  View view_;
 };
 
 // The rows of a view as a matrix with contiguous columns; rows is the product of all dims but the last.
@@ -48,50 +69,46 @@ inline std::optional<Rows> rows_of(const View& v) {
 // A contiguous input of a given dtype. Empty views stay empty.
 class DenseInput {
  public:
-  DenseInput(CudaBackend& cuda, const View& view, DType dtype) : view_(view) {
+  DenseInput(CudaBackend& cuda, const View& view, DType dtype) : held_(view) {
     if (!view || (view.contiguous() && view.dtype == dtype)) return;
-    scratch_.emplace(cuda, size_t(view.numel()) * size_of(dtype));
-    view_ = contiguous_view(scratch_->as<void>(), dtype, view.shape);
-    cuda.copy(view_, view);
+    held_ = Held(cuda, dtype, view.shape);
+    cuda.copy(held_.view(), view);
   }
   DenseInput(CudaBackend& cuda, const View& view) : DenseInput(cuda, view, view.dtype) {}
-  const View& view() const { return view_; }
+  const View& view() const { return held_.view(); }
   template <class T>
   const T* as() const {
-    return view_.as<const T>();
+    return view().as<const T>();
   }
 
  private:
-  std::optional<Scratch> scratch_;
-  View view_;
+  Held held_;
 };
 
 // A contiguous output of a given dtype; finish() once the kernels that write it are launched. load() first where they
 // add to its contents.
 class DenseOutput {
  public:
-  DenseOutput(CudaBackend& cuda, const View& view, DType dtype) : cuda_(cuda), target_(view), view_(view) {
-    if (!view || (view.contiguous() && view.dtype == dtype)) return;
-    scratch_.emplace(cuda, size_t(view.numel()) * size_of(dtype));
-    view_ = contiguous_view(scratch_->as<void>(), dtype, view.shape);
+  DenseOutput(CudaBackend& cuda, const View& view, DType dtype) : cuda_(cuda), target_(view), held_(view) {
+    if (view && !(view.contiguous() && view.dtype == dtype)) held_ = Held(cuda, dtype, view.shape);
   }
   DenseOutput(CudaBackend& cuda, const View& view) : DenseOutput(cuda, view, view.dtype) {}
-  const View& view() const { return view_; }
+  const View& view() const { return held_.view(); }
   template <class T>
   T* as() const {
-    return view_.as<T>();
+    return view().as<T>();
   }
   void load() const {
-    if (scratch_) cuda_.copy(view_, target_);
+    if (held_.is_own()) cuda_.copy(view(), target_);
   }
   void finish() const {
-    if (scratch_) cuda_.copy(target_, view_);
+    if (held_.is_own()) cuda_.copy(target_, view());
   }
 
  private:
   CudaBackend& cuda_;
-  std::optional<Scratch> scratch_;
-  View target_, view_;
+  View target_;
+  Held held_;
 };
 
 }  // namespace wick

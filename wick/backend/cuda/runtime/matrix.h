@@ -46,30 +46,12 @@ inline DeviceMatrix dense_rows(const View& v) {
   return {v.data, v.dtype, cols ? v.numel() / cols : 0, cols, cols, false};
 }
 
-// [..., D] to read as a matrix [rows, D] of a given dtype. Empty views become empty matrices.
-class MatrixInput {
+// [..., D] as a matrix [rows, D] of a given dtype, to read or to write; load() and finish() are DenseOutput's. Empty
+// views become empty matrices.
+template <class Dense>
+class MatrixOf {
  public:
-  MatrixInput(CudaBackend& cuda, const View& v, DType dtype) {
-    if (!v) return;
-    if (const auto direct = as_rows(v); direct && v.dtype == dtype) {
-      matrix_ = *direct;
-    } else {
-      copy_.emplace(cuda, v, dtype);
-      matrix_ = dense_rows(copy_->view());
-    }
-  }
-  const DeviceMatrix& operator*() const { return matrix_; }
-  const DeviceMatrix* operator->() const { return &matrix_; }
-
- private:
-  std::optional<DenseInput> copy_;
-  DeviceMatrix matrix_;
-};
-
-// [..., D] to write as a matrix [rows, D] of a given dtype; load() and finish() are DenseOutput's.
-class MatrixOutput {
- public:
-  MatrixOutput(CudaBackend& cuda, const View& v, DType dtype) {
+  MatrixOf(CudaBackend& cuda, const View& v, DType dtype) {
     if (!v) return;
     if (const auto direct = as_rows(v); direct && v.dtype == dtype) {
       matrix_ = *direct;
@@ -88,8 +70,10 @@ class MatrixOutput {
   }
 
  private:
-  std::optional<DenseOutput> copy_;
+  std::optional<Dense> copy_;
   DeviceMatrix matrix_;
 };
+using MatrixInput = MatrixOf<DenseInput>;
+using MatrixOutput = MatrixOf<DenseOutput>;
 
 }  // namespace wick

@@ -9,35 +9,31 @@
 
 namespace wick {
 
-// Page-locked memory, and the event that tells when a copy is there.
-class Readbacks::Pinned {
- public:
-  explicit Pinned(size_t bytes) : bytes_(bytes) {
-    cuda_check(cudaMallocHost(&data_, bytes), "cudaMallocHost");
-    cuda_check(cudaEventCreateWithFlags(&arrived_, cudaEventDisableTiming), "cudaEventCreate");
-  }
-  ~Pinned() {
-    cudaEventDestroy(arrived_);
-    cudaFreeHost(data_);
-  }
-  Pinned(const Pinned&) = delete;
-  Pinned& operator=(const Pinned&) = delete;
+Pinned::Pinned(size_t bytes) : bytes_(bytes) {
+  cuda_check(cudaMallocHost(&data_, bytes), "cudaMallocHost");
+  cuda_check(cudaEventCreateWithFlags(&copied_, cudaEventDisableTiming), "cudaEventCreate");
+}
 
-  size_t bytes() const { return bytes_; }
-  void fetch(const void* from, size_t bytes, cudaStream_t stream) {
-    cuda_check(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
-    cuda_check(cudaEventRecord(arrived_, stream), "cudaEventRecord");
-  }
-  const void* wait() {
-    cuda_check(cudaEventSynchronize(arrived_), "waiting for the device");
-    return data_;
-  }
+Pinned::~Pinned() {
+  cudaEventSynchronize(copied_);
+  cudaEventDestroy(copied_);
+  cudaFreeHost(data_);
+}
 
- private:
-  size_t bytes_;
-  void* data_ = nullptr;
-  cudaEvent_t arrived_ = nullptr;
-};
+void* Pinned::wait() {
+  cuda_check(cudaEventSynchronize(copied_), "waiting for the device");
+  return data_;
+}
+
+void Pinned::send(void* to, size_t bytes, cudaStream_t stream) {
+  cuda_check(cudaMemcpyAsync(to, data_, bytes, cudaMemcpyHostToDevice, stream), "copying to the device");
+  cuda_check(cudaEventRecord(copied_, stream), "cudaEventRecord");
+}
+
+void Pinned::fetch(const void* from, size_t bytes, cudaStream_t stream) {
+  cuda_check(cudaMemcpyAsync(data_, from, bytes, cudaMemcpyDeviceToHost, stream), "copying from the device");
+  cuda_check(cudaEventRecord(copied_, stream), "cudaEventRecord");
+}
 
 struct Readbacks::Idle {
   std::mutex mutex;

@@ -2,7 +2,10 @@
 
 namespace wick {
 
-decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
+namespace {
+
+// The driver's, by name: the library that holds it is not linked.
+decltype(&cuTensorMapEncodeTiled) encoder() {
   static const auto found = [] {
     void* function = nullptr;
     cudaDriverEntryPointQueryResult status{};
@@ -19,21 +22,39 @@ decltype(&cuTensorMapEncodeTiled) tensor_map_encoder() {
   return found;
 }
 
-CUtensorMap tensor_map(const DeviceMatrix& m, int rows, int cols) {
-  const int64_t m_rows = m.transposed ? m.cols : m.rows, m_cols = m.transposed ? m.rows : m.cols;
-  const cuuint64_t extent[2] = {cuuint64_t(m_cols), cuuint64_t(m_rows)}, pitch[1] = {cuuint64_t(m.ld) * 2};
-  const cuuint32_t box[2] = {cuuint32_t(cols), cuuint32_t(rows)}, step[2] = {1, 1};
-  const auto type = m.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  const auto swizzle = cols == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
-                       : cols == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
-                                    : CU_TENSOR_MAP_SWIZZLE_32B;
+// The box is one of 16-bit elements, swizzled by the bytes of its rows.
+template <int kDims>
+CUtensorMap encode(const View& v, const cuuint64_t (&extent)[kDims], const cuuint64_t (&pitch)[kDims - 1],
+                   const cuuint32_t (&box)[kDims]) {
+  const auto type = v.dtype == DType::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+  const auto swizzle = box[0] == 64   ? CU_TENSOR_MAP_SWIZZLE_128B
+                       : box[0] == 32 ? CU_TENSOR_MAP_SWIZZLE_64B
+                                      : CU_TENSOR_MAP_SWIZZLE_32B;
+  const cuuint32_t step[] = {1, 1, 1, 1};
   CUtensorMap map;
-  const CUresult status =
-      tensor_map_encoder()(&map, type, 2, m.data, extent, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-                           CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  check(status == CUDA_SUCCESS, "CUDA: no tensor map for {} x {} of {} with rows of {} (error {})", m_rows, m_cols,
-        name_of(m.dtype), m.ld, int(status));
+  const CUresult status = encoder()(&map, type, kDims, v.data, extent, pitch, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                    swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  check(status == CUDA_SUCCESS, "CUDA: no tensor map for {} of {} with strides {} (error {})", v.shape,
+        name_of(v.dtype), v.stride, int(status));
   return map;
+}
+
+}  // namespace
+
+CUtensorMap tensor_map(const DeviceMatrix& m, int rows, int cols) {
+  const View v = (m.transposed ? m.t() : m).view();
+  return encode<2>(v, {cuuint64_t(v.shape[1]), cuuint64_t(v.shape[0])}, {cuuint64_t(m.ld) * 2},
+                   {cuuint32_t(cols), cuuint32_t(rows)});
+}
+
+CUtensorMap heads_map(const View& v) {
+  constexpr int kAxes[4] = {3, 1, 2, 0};
+  cuuint64_t extent[4], pitch[3];
+  for (int i = 0; i < 4; ++i) {
+    extent[i] = cuuint64_t(v.shape[kAxes[i]]);
+    if (i > 0) pitch[i - 1] = v.shape[kAxes[i]] == 1 ? 16 : cuuint64_t(v.stride[kAxes[i]]) * 2;
+  }
+  return encode<4>(v, extent, pitch, {64, kHeadsBox, 1, 1});
 }
 
 }  // namespace wick

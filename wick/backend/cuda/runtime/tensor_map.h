@@ -8,12 +8,15 @@
 
 namespace wick {
 
-// The driver's, by name: the library that holds it is not linked.
-decltype(&cuTensorMapEncodeTiled) tensor_map_encoder();
-
 // Boxes of rows x cols of a 16-bit matrix as it lies in memory, for cols of 64, 32 or 16; a row of the box is swizzled.
 // Zeros are read beyond the ends of the matrix.
 CUtensorMap tensor_map(const DeviceMatrix& m, int rows, int cols);
+
+inline constexpr int kHeadsBox = 64;  // tokens
+
+// Boxes of kHeadsBox tokens and 64 features of one head of a 16-byte aligned 16-bit [B, T, H, D] view, at (feature,
+// token, head, batch) and swizzled by 128 bytes; zeros are read beyond its ends.
+CUtensorMap heads_map(const View& v);
 
 // Whether TMA can read it.
 inline bool tensor_map_fits(const DeviceMatrix& m) {

@@ -26,14 +26,6 @@ Upload::~Upload() {
   }
   begin_.notify_all();
   for (std::thread& thread : threads_) thread.join();
-  for (Reader& reader : readers_)
-    for (Buffer& buffer : reader.buffers) {
-      if (buffer.taken) {
-        cudaEventSynchronize(buffer.taken);
-        cudaEventDestroy(buffer.taken);
-      }
-      if (buffer.data) cudaFreeHost(buffer.data);
-    }
 }
 
 void Upload::operator()(const std::vector<Memory::Filling>& fillings) {
@@ -86,19 +78,12 @@ void Upload::work(Reader& reader) {
 
 void Upload::read_pieces(Reader& reader) {
   for (size_t i; (i = next_.fetch_add(1)) < pieces_.size();) {
-    Buffer& buffer = reader.buffers[reader.next ^= 1];
-    if (!buffer.data) {
-      cuda_check(cudaMallocHost(&buffer.data, kPiece), "cudaMallocHost");
-      cuda_check(cudaEventCreateWithFlags(&buffer.taken, cudaEventDisableTiming), "cudaEventCreate");
-    }
-    cuda_check(cudaEventSynchronize(buffer.taken), "waiting for the device");
+    std::unique_ptr<Pinned>& buffer = reader.buffers[reader.next ^= 1];
+    if (!buffer) buffer = std::make_unique<Pinned>(kPiece);
     const auto& [filling, begin] = pieces_[i];
     const size_t bytes = std::min(kPiece, filling->bytes - begin);
-    filling->source(buffer.data, begin, bytes);
-    cuda_check(
-        cudaMemcpyAsync(static_cast<char*>(filling->to) + begin, buffer.data, bytes, cudaMemcpyHostToDevice, stream_),
-        "copying to the device");
-    cuda_check(cudaEventRecord(buffer.taken, stream_), "cudaEventRecord");
+    filling->source(buffer->wait(), begin, bytes);
+    buffer->send(static_cast<char*>(filling->to) + begin, bytes, stream_);
   }
 }
 

@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "wick/backend/cuda/runtime/readback.h"
 #include "wick/core/memory.h"
 
 namespace wick {
@@ -26,12 +27,9 @@ class Upload {
   void operator()(const std::vector<Memory::Filling>& fillings);
 
  private:
-  struct Buffer {  // made by its first reader: locking pages takes as long as reading them
-    void* data = nullptr;
-    cudaEvent_t taken = nullptr;  // the DMA copy is done with it then
-  };
-  struct Reader {  // one reads while the other is copied
-    Buffer buffers[2];
+  struct Reader {
+    // One is read into while the other is copied. Made when it is needed: locking pages takes as long as reading them.
+    std::unique_ptr<Pinned> buffers[2];
     int next = 0;
   };
   struct Piece {
