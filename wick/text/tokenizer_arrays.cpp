@@ -96,15 +96,16 @@ void read_special_ids(TokenizerSpec& spec, const TokenizerArrays& arrays, bool a
 }
 
 void read_arrays_merges(TokenizerSpec& spec, const TokenizerArrays& arrays) {
+  const std::string place = spec.source + ": merges";
   std::unordered_map<std::string_view, int32_t> ids;
   for (size_t id = 0; id < spec.tokens.size(); ++id) ids.emplace(spec.tokens[id].text, int32_t(id));
   const auto id_of = [&](std::string_view text) {
     const auto found = ids.find(text);
-    if (found == ids.end()) fail("{}: merges: {} is not among the tokens", spec.source, quote(text));
+    if (found == ids.end()) fail("{}: {} is not among the tokens", place, quote(text));
     return found->second;
   };
   for (const std::string& merge : arrays.merges) {
-    const auto [left, right] = merge_of_line(merge, spec.source + ": merges");
+    const auto [left, right] = merge_of_line(merge, place);
     spec.merges.push_back({id_of(left), id_of(right), id_of(left + right)});
   }
 }

@@ -147,13 +147,14 @@ Ids read_vocabulary(TokenizerSpec& spec, const Json& model, const std::string& w
 }
 
 void read_merges(TokenizerSpec& spec, const Json& model, const Ids& ids, const std::string& where) {
-  const Json& merges = as_list(member(model, "merges", where), where + ".merges");
+  const std::string place = where + ".merges";
+  const Json& merges = as_list(member(model, "merges", where), place);
   spec.merges.reserve(merges.size());
   for (const Json& merge : merges) {
-    const auto [left, right] = merge_of_json(merge, where + ".merges");
+    const auto [left, right] = merge_of_json(merge, place);
     const auto id_of = [&](const std::string& text) {
       const auto found = ids.find(text);
-      if (found == ids.end()) fail("{}.merges: {} is not in the vocabulary", where, quote(text));
+      if (found == ids.end()) fail("{}: {} is not in the vocabulary", place, quote(text));
       return found->second;
     };
     spec.merges.push_back({id_of(left), id_of(right), id_of(left + right)});
