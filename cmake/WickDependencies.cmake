@@ -17,14 +17,9 @@ find_path(STB_INCLUDE_DIR stb/stb_image_resize.h REQUIRED)
 find_file(WICK_FONT DejaVuSans.ttf PATHS /usr/share/fonts PATH_SUFFIXES truetype/dejavu dejavu dejavu-sans-fonts TTF REQUIRED)
 find_path(PROTOZERO_INCLUDE_DIR protozero/pbf_writer.hpp REQUIRED)
 
-add_library(hwy::hwy ALIAS PkgConfig::hwy)
-
 add_library(wick_image_codecs INTERFACE)
 target_link_libraries(wick_image_codecs INTERFACE PkgConfig::codecs)
 target_include_directories(wick_image_codecs SYSTEM INTERFACE ${STB_INCLUDE_DIR})
-
-add_library(wick_unicode INTERFACE)
-target_link_libraries(wick_unicode INTERFACE PkgConfig::unicode)
 
 add_library(protozero::protozero INTERFACE IMPORTED GLOBAL)
 target_include_directories(protozero::protozero SYSTEM INTERFACE ${PROTOZERO_INCLUDE_DIR})

@@ -7,9 +7,9 @@
 #include <memory>
 #include <optional>
 
+#include "command_line.h"
 #include "commands.h"
 #include "model_path.h"
-#include "report.h"
 #include "text_flags.h"
 #include "validators.h"
 #include "wick/text/chat.h"
@@ -143,13 +143,9 @@ void chat(const ChatArguments& a) {
 void add_chat_command(CLI::App& app) {
   const auto a = std::make_shared<ChatArguments>();
   CLI::App* command = app.add_subcommand("chat", "Talk with a language model");
-  command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
-      ->required()
-      ->type_name("MODEL");
+  cli::add_language_model(*command, a->model);
   command->add_option("--system", a->system, "What the model is told before the first message")->type_name("TEXT");
-  command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
-      ->type_name("FILE[:STRENGTH]")
-      ->allow_extra_args(false);
+  cli::add_loras(*command, a->loras);
   command->add_option("--seed", a->seed, "Seed of the first answer's draws [0]")
       ->type_name("INT")
       ->check(cli::seed_number());

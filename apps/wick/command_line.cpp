@@ -1,14 +1,14 @@
 #include "command_line.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
 
 #include "wick/core/error.h"
 #include "wick/io/nearest.h"
+#include "wick/io/quote.h"
 
 namespace wick::cli {
 namespace {
@@ -164,6 +164,14 @@ std::string with_flag(const CLI::App& app, const std::string& message) {
           longest = word.size();
         }
   return flag + message;
+}
+
+int report(int code, std::string message) {
+  while (!message.empty() && message.back() == '\n') message.pop_back();
+  std::replace_if(
+      message.begin(), message.end(), [](char c) { return c == '\n' || c == '\r'; }, ' ');
+  std::fputs(("wick: " + printable(message) + "\n").c_str(), stderr);  // its failure cannot be reported
+  return code;
 }
 
 }  // namespace wick::cli

@@ -1,4 +1,4 @@
-// The way from argv to CLI11, and from an error back to the flag that it is about.
+// The way from argv to CLI11, and from an error back to the flag that it is about and to a line on standard error.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -15,5 +15,9 @@ std::vector<std::string> words_of(const CLI::App& app, int argc, char** argv);
 // The message of an error as the command line puts it: one that begins with the path of a flag's value is told with the
 // flag, "--val b.jsonl: line 2: …".
 std::string with_flag(const CLI::App& app, const std::string& message);
+
+// Prints "wick: MESSAGE" on standard error, as one line without terminal control. Returns the code, for the end of the
+// program.
+int report(int code, std::string message);
 
 }  // namespace wick::cli

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "flags.h"
 #include "model_path.h"
 #include "validators.h"
 #include "wick/core/memory.h"
@@ -31,9 +32,7 @@ void run_convert(const ConvertArguments& a) {
 void add_convert_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("convert", "Write a language model as a GGUF file, quantised if asked");
   const auto a = std::make_shared<ConvertArguments>();
-  command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
-      ->type_name("MODEL")
-      ->required();
+  cli::add_language_model(*command, a->model);
   command->add_option("--output", a->output, "GGUF file to write")->type_name("FILE")->required();
   command->add_option("--dtype", a->dtype, "Of the matrices [as the model has each]")
       ->type_name(cli::kWrittenDtypes)

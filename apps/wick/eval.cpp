@@ -75,15 +75,12 @@ void run_eval(const EvalArguments& a) {
 void add_eval_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("eval", "Tell the perplexity of texts for a language model");
   const auto a = std::make_shared<EvalArguments>();
-  command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
-      ->type_name("MODEL")
-      ->required();
+  cli::add_language_model(*command, a->model);
   command->add_option("--dataset", a->dataset, "Files of JSON lines, as `wick train` takes them")
       ->type_name("FILE")
       ->check(cli::not_empty())
       ->required();
-  command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
-      ->type_name("FILE[:STRENGTH]");
+  cli::add_loras(*command, a->loras)->allow_extra_args();
   command->add_option("--context", a->context, "Tokens that the model sees at once [2048, or its positions]")
       ->type_name("INT")
       ->check(cli::integer_in(2, std::numeric_limits<int32_t>::max()));

@@ -6,8 +6,8 @@
 #include <memory>
 
 #include "commands.h"
+#include "flags.h"
 #include "model_path.h"
-#include "run_on.h"
 #include "validators.h"
 #include "wick/pipelines/diffusion.h"
 
@@ -30,9 +30,8 @@ void forward(const ForwardArguments& a) {
     check_usage(problem.empty(), "--component: {}", problem);
   }
   cli::check_input_file(a.in, "--in");
-  std::vector<std::filesystem::path> inputs = cli::paths_of(loras);
-  inputs.insert(inputs.end(), {model, a.in});
-  cli::check_output_file({.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = inputs});
+  cli::check_output_file(
+      {.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = cli::inputs_of(loras, {model, a.in})});
   run_forward(model, a.component, a.in, a.out,
               {.loras = loras, .grad = a.grad, .backend = &a.run_on.backend(), .dtype = a.run_on.dtype()});
 }
@@ -52,15 +51,13 @@ std::string component_help() {
 void add_forward_command(CLI::App& app) {
   const auto a = std::make_shared<ForwardArguments>();
   CLI::App* command = app.add_subcommand("forward", "Run one component of a model on given tensors");
-  command->add_option("--model", a->model, model_help())->required()->type_name("MODEL");
+  cli::add_model(*command, a->model, model_help());
   command->add_option("--component", a->component, component_help())->type_name("NAME");
   command->add_option("--in", a->in, "Safetensors file with the inputs, named as in diffusers and transformers")
       ->required()
       ->type_name("FILE");
   command->add_option("--out", a->out, "Safetensors file to write")->required()->type_name("FILE");
-  command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
-      ->type_name("FILE[:STRENGTH]")
-      ->allow_extra_args(false);
+  cli::add_loras(*command, a->loras);
   command->add_flag(
       "--grad", a->grad,
       "Also write the gradients of the error to the input `target`: mean-squared, or cross-entropy of ids");

@@ -3,12 +3,12 @@
 
 #include <chrono>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "commands.h"
-#include "generate_text.h"
 #include "model_path.h"
-#include "run_on.h"
+#include "text_flags.h"
 #include "validators.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
@@ -28,7 +28,8 @@ struct GenerateArguments {
   float cfg = 0;                             // 0: what the model was made for
   cli::RunOn run_on;
   bool compare = false, overwrite = false;
-  TextArguments text;
+  cli::TextFlags text;
+  bool json = false, until_full = false, chat = false;
   std::vector<std::string> picture_flags, text_flags;  // names of those that are for one kind of model alone
 };
 
@@ -66,14 +67,12 @@ class Progress {
 ImageRequest request_of(const GenerateArguments& a, const Diffusion& model) {
   const int64_t native = model.latents().native;
   const auto [steps, cfg] = model.drawing_defaults();
-  ImageRequest request;
-  request.negative = a.negative;
-  request.width = a.width > 0 ? a.width : native;
-  request.height = a.height > 0 ? a.height : native;
-  request.steps = a.steps > 0 ? a.steps : steps;
-  request.cfg = a.cfg > 0 ? a.cfg : cfg;
-  request.sampler = a.sampler == "ddim" ? SamplerKind::ddim : SamplerKind::euler;
-  return request;
+  return {.negative = a.negative,
+          .width = a.width > 0 ? a.width : native,
+          .height = a.height > 0 ? a.height : native,
+          .steps = a.steps > 0 ? a.steps : steps,
+          .cfg = a.cfg > 0 ? a.cfg : cfg,
+          .sampler = a.sampler == "ddim" ? SamplerKind::ddim : SamplerKind::euler};
 }
 
 // Before the weights are loaded, which may take long.
@@ -133,9 +132,8 @@ void generate_pictures(const GenerateArguments& a, const std::filesystem::path& 
   check_usage(!a.compare || !a.loras.empty(), "--compare: expected a --lora to compare with, found none");
   check_usage(!a.out.empty(), "--out is required: the PNG file to write");
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  std::vector<std::filesystem::path> inputs = cli::paths_of(loras);
-  inputs.push_back(folder);
-  cli::check_output_file({.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = inputs});
+  cli::check_output_file(
+      {.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = cli::inputs_of(loras, {folder})});
   const std::unique_ptr<Diffusion> model = open_diffusion(folder);  // its configs alone
   const ImageRequest request = request_of(a, *model);
   check_request(request, *model);
@@ -149,6 +147,50 @@ void generate_pictures(const GenerateArguments& a, const std::filesystem::path& 
   }
   write_png(a.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid));
   fmt::print("{}\n", printable(a.out));
+}
+
+std::vector<int64_t> prompt_ids(const GenerateArguments& a, const Tokenizer& tokenizer, const std::string& source) {
+  const std::string& prompt = a.prompts.front();
+  // The writer of a prompt to complete may write control tokens, as with transformers.
+  if (!a.chat) return tokenizer.encode(prompt, {.parse_special = true});
+  const std::vector<ChatMessage> messages = {{"user", prompt}};
+  return ChatTemplate::of(tokenizer, a.text.chat_template, source).encode(tokenizer, messages).ids;
+}
+
+void generate_text(const GenerateArguments& a, const std::filesystem::path& model) {
+  check_usage(a.prompts.size() == 1 && a.seeds.size() == 1, "expected one --prompt and one --seed, found {} and {}",
+              a.prompts.size(), a.seeds.size());
+  check_usage(a.chat || a.text.chat_template == ChatTemplate::kAuto, "--chat-template: expected --chat with it");
+  const LlamaConfig config = LlamaConfig::read(model);
+  const int64_t context = a.text.context_of(config, config.positions);
+  const int64_t most = std::clamp<int64_t>(a.text.max_tokens, 1, context);  // beside a prompt not yet read
+  const auto rehearse = [&](const Llama& unread, const Tokenizer& tokenizer) {
+    TextDecoder::rehearse(unread, prompt_ids(a, tokenizer, model.string()).size());
+  };
+  const cli::OpenedModel opened = cli::OpenedModel::open(model, a.loras, a.text, a.run_on, most, rehearse);
+  const LanguageModel& language = opened.language;
+  TextRequest request = a.text.request(language);
+  request.sampling.seed = a.seeds.front();
+  request.until_full = a.until_full;
+  request.prompt = prompt_ids(a, language.tokenizer, model.string());
+  a.text.fit(request, context);
+  // The cache is no larger than the request.
+  Generator generator(language.model, std::min(context, int64_t(request.prompt.size()) + request.max_tokens));
+  const TextAnswer answer = generator(request, language.stream(/*at_start=*/a.chat), [&](std::string_view text) {
+    if (!a.json) cli::print_text(text);
+    return true;
+  });
+  if (a.json)
+    fmt::print("{}", nlohmann::json({{"text", answer.text},
+                                     {"finish_reason", name_of(answer.finish)},
+                                     {"prompt_tokens", request.prompt.size()},
+                                     {"tokens", answer.ids.size()},
+                                     {"ids", answer.ids},
+                                     {"prompt_seconds", answer.prompt_seconds},
+                                     {"seconds", answer.answer_seconds}})
+                         .dump());
+  cli::print_text("\n");
+  if (a.text.verbose) cli::print_statistics(answer, request.prompt.size(), opened);
 }
 
 void refuse(const CLI::App& command, const std::vector<std::string>& flags, const std::string& model,
@@ -165,9 +207,7 @@ void generate(const CLI::App& command, GenerateArguments a) {
     return generate_pictures(a, folder);
   }
   refuse(command, a.picture_flags, a.model, "language");
-  check_usage(a.prompts.size() == 1 && a.seeds.size() == 1, "expected one --prompt and one --seed, found {} and {}",
-              a.prompts.size(), a.seeds.size());
-  generate_text(folder, a.prompts.front(), a.seeds.front(), a.loras, a.run_on, a.text);
+  generate_text(a, folder);
 }
 
 }  // namespace
@@ -175,7 +215,7 @@ void generate(const CLI::App& command, GenerateArguments a) {
 void add_generate_command(CLI::App& app) {
   const auto a = std::make_shared<GenerateArguments>();
   CLI::App* command = app.add_subcommand("generate", "Draw pictures from text, or complete it");
-  command->add_option("--model", a->model, model_help())->required()->type_name("MODEL");
+  cli::add_model(*command, a->model, model_help());
   command
       ->add_option("--prompt", a->prompts,
                    "What to draw (with several prompts or seeds, --out is a labelled grid) or the text to complete")
@@ -188,9 +228,7 @@ void add_generate_command(CLI::App& app) {
   };
   picture(command->add_option("--out", a->out, "PNG file to write"))->type_name("FILE")->check(cli::png_file());
   picture(command->add_flag("--overwrite", a->overwrite, "Write over a file that is there"));
-  command->add_option("--lora", a->loras, "LoRA to apply, with an optional strength; may be repeated")
-      ->type_name("FILE[:STRENGTH]")
-      ->allow_extra_args(false);
+  cli::add_loras(*command, a->loras);
   picture(command->add_flag("--compare", a->compare, "Draw everything without the LoRAs too, above"));
   picture(command->add_option("--negative", a->negative, "What not to draw"))->type_name("TEXT");
   command->add_option("--seed", a->seeds, "Seed of what is drawn by chance; may be repeated for pictures [0]")
@@ -214,6 +252,13 @@ void add_generate_command(CLI::App& app) {
       ->type_name("INT")
       ->check(cli::positive_integer());
   a->text_flags = a->text.add_to(*command);
+  const auto text = [&](const char* name, bool& value, const char* help) {
+    a->text_flags.emplace_back(name);
+    command->add_flag(name, value, help);
+  };
+  text("--json", a->json, "Print the text and what is known of it as one JSON object");
+  text("--until-full", a->until_full, "A full context ends the text, instead of being an error beforehand");
+  text("--chat", a->chat, "The prompt is a message: put it into the model's chat template");
   for (const std::string& flag : a->text_flags) command->get_option(flag)->group("Text");
   a->run_on.add_flags(*command);
   command->footer(

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <sstream>
-#include <vector>
 
 namespace wick::cli {
 namespace {
@@ -67,7 +66,7 @@ std::string paragraphs(const std::string& text) {
 
 }  // namespace
 
-std::string Help::make_help(const CLI::App* app, std::string name, CLI::AppFormatMode) const {
+std::string help_of(const CLI::App* app, std::string name, CLI::AppFormatMode) {
   std::string text = wrapped(app->get_description(), 0) + "\n" + usage(*app, name);
   const auto commands = app->get_subcommands({});
   if (!commands.empty()) text += "\nCommands:\n";

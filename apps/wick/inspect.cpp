@@ -22,48 +22,22 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Names and values in a file are anyone's, and may be long.
-std::string shown(const std::string& text) {
-  const std::string quoted = quote(text);
-  return quoted.substr(1, quoted.size() - 2);
-}
-
 std::string grouped(uint64_t n) {  // 2,567,463,684
   std::string text = std::to_string(n);
   for (size_t at = text.size(); at > 3;) text.insert(at -= 3, ",");
   return text;
 }
 
-struct Listed {
-  std::string name, type;
-  Shape shape;
-  uint64_t bytes;
-};
-
-std::vector<Listed> tensors_of(const SafetensorsFile& file) {
-  std::vector<Listed> tensors;
-  for (const auto& [name, info] : file.tensors())
-    tensors.push_back({name, info.dtype_name, info.shape, info.end - info.begin});
-  return tensors;
-}
-
-std::vector<Listed> tensors_of(const GgufFile& file) {
-  std::vector<Listed> tensors;
-  for (const auto& [name, info] : file.tensors())
-    tensors.push_back({name, info.dtype_name, info.shape, info.bytes.value_or(0)});
-  return tensors;
-}
-
 // "3,722,884 parameters in 512 tensors: F16 7.1 MiB, I64 8 B"
-std::string contents(const std::vector<Listed>& tensors) {
+std::string contents(const TensorFile& file) {
   uint64_t parameters = 0;
   std::map<std::string, uint64_t> bytes;
-  for (const Listed& tensor : tensors) {
+  for (const auto& [name, tensor] : file.tensors()) {
     parameters += uint64_t(tensor.shape.numel());
-    bytes[tensor.type] += tensor.bytes;
+    bytes[tensor.dtype_name] += tensor.bytes.value_or(0);
   }
   std::string text = fmt::format("{} {} in {}", grouped(parameters), noun_of(parameters, "parameter"),
-                                 count_of(tensors.size(), "tensor"));
+                                 count_of(file.tensors().size(), "tensor"));
   const char* separator = ": ";
   for (const auto& [type, size] : bytes) {
     text += fmt::format("{}{} {}", separator, printable(type), readable_bytes(size));
@@ -113,14 +87,14 @@ void print_lora(const SafetensorsFile& file) {
 void print_metadata(const std::vector<std::pair<std::string, std::string>>& metadata) {
   if (metadata.empty()) return;
   fmt::print("\nmetadata\n");
-  for (const auto& [key, value] : metadata) fmt::print("  {} = {}\n", shown(key), shown(value));
+  for (const auto& [key, value] : metadata) fmt::print("  {} = {}\n", excerpt(key), excerpt(value));
 }
 
-void print_tensors(const std::vector<Listed>& tensors) {
+void print_tensors(const TensorFile& file) {
   fmt::print("\ntensors\n");
-  for (const Listed& tensor : tensors)
-    fmt::print("  {:<5} {:<24} {:>10}  {}\n", printable(tensor.type), to_string(tensor.shape),
-               readable_bytes(tensor.bytes), shown(tensor.name));
+  for (const auto& [name, tensor] : file.tensors())
+    fmt::print("  {:<5} {:<24} {:>10}  {}\n", printable(tensor.dtype_name), to_string(tensor.shape),
+               readable_bytes(tensor.bytes.value_or(0)), excerpt(name));
 }
 
 void inspect_gguf(const fs::path& path, bool tensors) {
@@ -130,22 +104,22 @@ void inspect_gguf(const fs::path& path, bool tensors) {
     return entry.first == "general.architecture" && std::holds_alternative<std::string>(entry.second);
   });
   fmt::print("{}\n{}, GGUF version {}\n{}\n", printable(path.string()),
-             known ? shown(file.metadata().text("general.architecture")) + " model" : "a model of an unknown kind",
-             file.version(), contents(tensors_of(file)));
+             known ? excerpt(file.metadata().text("general.architecture")) + " model" : "a model of an unknown kind",
+             file.version(), contents(file));
   std::vector<std::pair<std::string, std::string>> metadata;
   for (const auto& [key, value] : entries) metadata.emplace_back(key, to_string(value));
   print_metadata(metadata);
-  if (tensors) print_tensors(tensors_of(file));
+  if (tensors) print_tensors(file);
 }
 
 void inspect_file(const fs::path& path, bool tensors) {
   if (GgufFile::is_gguf(path)) return inspect_gguf(path, tensors);
   const SafetensorsFile file = SafetensorsFile::open(path);
   const FileFamily family = family_of(file);
-  fmt::print("{}\n{}\n{}\n", printable(path.string()), family.name, contents(tensors_of(file)));
+  fmt::print("{}\n{}\n{}\n", printable(path.string()), family.name, contents(file));
   if (family.lora) print_lora(file);
   print_metadata({file.metadata().begin(), file.metadata().end()});
-  if (tensors) print_tensors(tensors_of(file));
+  if (tensors) print_tensors(file);
 }
 
 void inspect_folder(const fs::path& folder, bool tensors) {
@@ -159,12 +133,12 @@ void inspect_folder(const fs::path& folder, bool tensors) {
 
   fmt::print("{}\n", printable(folder.string()));
   if (const Checkpoint model(folder); model.is_pipeline())
-    fmt::print("diffusers folder of {}\n", shown(model.config().text_or("_class_name", "an unnamed pipeline")));
+    fmt::print("diffusers folder of {}\n", excerpt(model.config().text_or("_class_name", "an unnamed pipeline")));
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);
     fmt::print("\n{}\n  {}\n  {}\n", printable(fs::relative(path, folder).string()), family_of(file).name,
-               contents(tensors_of(file)));
-    if (tensors) print_tensors(tensors_of(file));
+               contents(file));
+    if (tensors) print_tensors(file);
   }
 }
 
@@ -175,10 +149,7 @@ struct InspectArguments {
 
 void inspect(const InspectArguments& a) {
   check(fs::exists(a.path), "{}: no such file or folder", a.path);
-  if (fs::is_directory(a.path))
-    inspect_folder(a.path, a.tensors);
-  else
-    inspect_file(a.path, a.tensors);
+  fs::is_directory(a.path) ? inspect_folder(a.path, a.tensors) : inspect_file(a.path, a.tensors);
 }
 
 }  // namespace

@@ -17,7 +17,6 @@
 #include "command_line.h"
 #include "commands.h"
 #include "help.h"
-#include "report.h"
 #include "wait_policy.h"
 #include "wick/core/error.h"
 
@@ -44,26 +43,17 @@ int report_output(int error) {
   return report(kFailed, fmt::format("standard output: {}", std::strerror(error)));
 }
 
-void add_commands(CLI::App& app) {
-  wick::add_train_command(app);
-  wick::add_plan_command(app);
-  wick::add_generate_command(app);
-  wick::add_chat_command(app);
-  wick::add_eval_command(app);
-  wick::add_merge_command(app);
-  wick::add_convert_command(app);
-  wick::add_inspect_command(app);
-  wick::add_forward_command(app);
-  wick::add_doctor_command(app);
-}
-
 void set_up(CLI::App& app) {
-  app.formatter(std::make_shared<wick::cli::Help>());
+  app.formatter_fn(wick::cli::help_of);
   app.option_defaults()->group("Flags");
   app.set_help_flag("-h,--help", "Show what there is, of a command too: wick COMMAND --help")->group("Flags");
   app.set_version_flag("-V,--version", "wick " WICK_VERSION, "Show the version")->group("Flags");
   app.require_subcommand(0, 1);
-  add_commands(app);
+  for (const auto add :
+       {wick::add_train_command, wick::add_plan_command, wick::add_generate_command, wick::add_chat_command,
+        wick::add_eval_command, wick::add_merge_command, wick::add_convert_command, wick::add_inspect_command,
+        wick::add_forward_command, wick::add_doctor_command})
+    add(app);
   for (CLI::App* command : app.get_subcommands({})) {  // every command gets these flags
     command->get_help_ptr()->group("");
     command->set_version_flag("-V,--version", "wick " WICK_VERSION)->group("");

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "flags.h"
 #include "model_path.h"
 #include "validators.h"
 #include "wick/io/quote.h"
@@ -24,9 +25,8 @@ void run_merge(const MergeArguments& a) {
   const std::filesystem::path model = cli::resolve_language_model(a.model);
   LlamaConfig::read(model);  // throws Error for an unknown kind
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  std::vector<std::filesystem::path> inputs = cli::paths_of(loras);
-  inputs.push_back(model);
-  cli::check_output_path({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = inputs});
+  cli::check_output_path(
+      {.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = cli::inputs_of(loras, {model})});
   merge_loras(model, loras, a.output, cli::parse_dtype(a.dtype));
   fmt::print("Merged {}\n", printable(a.output));
 }
@@ -36,9 +36,7 @@ void run_merge(const MergeArguments& a) {
 void add_merge_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("merge", "Put LoRAs into the weights of a language model");
   const auto a = std::make_shared<MergeArguments>();
-  command->add_option("--model", a->model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME")
-      ->type_name("MODEL")
-      ->required();
+  cli::add_language_model(*command, a->model);
   command->add_option("--lora", a->loras, "LoRA, with an optional strength; may be repeated")
       ->type_name("FILE[:STRENGTH]")
       ->required();

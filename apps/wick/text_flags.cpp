@@ -62,20 +62,6 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
   return names;
 }
 
-void add_chat_template(CLI::App& command, std::string& name) {
-  command
-      .add_option(
-          "--chat-template", name,
-          "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml or qwen3; auto: the model's [auto]")
-      ->type_name("NAME");
-}
-
-void add_quantize(CLI::App& command, std::string& dtype) {
-  command.add_option("--quantize", dtype, "Keep the matrices in blocks of 8 or 4 bits [as the model has them]")
-      ->type_name("q8_0|q4_0")
-      ->check(one_of({"q8_0", "q4_0"}));
-}
-
 int64_t TextFlags::context_of(const LlamaConfig& config, int64_t fallback) const {
   check(context <= config.positions, "--context: expected at most {}, the positions that the model has, found {}",
         config.positions, context);
@@ -83,11 +69,7 @@ int64_t TextFlags::context_of(const LlamaConfig& config, int64_t fallback) const
 }
 
 TextRequest TextFlags::request(const LanguageModel& language) const {
-  TextRequest request;
-  request.sampling = sampling;
-  request.stops = stops;
-  request.stop_ids = language.stop_ids();
-  return request;
+  return {.sampling = sampling, .stop_ids = language.stop_ids(), .stops = stops};
 }
 
 void TextFlags::fit(TextRequest& request, int64_t room) const {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "run_on.h"
+#include "flags.h"
 #include "wick/pipelines/language_model.h"
 #include "wick/text/chat.h"
 
@@ -31,9 +31,6 @@ struct TextFlags {
   // Sets the length of an answer in a context of `room` tokens. Throws Error if the requested one does not fit.
   void fit(TextRequest& request, int64_t room) const;
 };
-
-void add_chat_template(CLI::App& command, std::string& name);
-void add_quantize(CLI::App& command, std::string& dtype);
 
 // A model with the LoRAs of the command line.
 struct OpenedModel {

@@ -8,9 +8,9 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <optional>
-#include <string>
+#include <functional>
 #include <system_error>
+#include <utility>
 
 #include "wick/core/error.h"
 #include "wick/io/nearest.h"
@@ -30,16 +30,20 @@ std::optional<T> parse(std::string_view text) {
   return value;
 }
 
+// `validate` returns the complaint, empty if there is none.
+CLI::Validator validator(std::function<std::string(std::string&)> validate) {
+  return CLI::Validator(std::move(validate), "");
+}
+
 // A validator may rewrite its input: the canonical form keeps CLI11's own conversion from reading it otherwise.
 template <class T, class Accepts>
-CLI::Validator number(const std::string& expected, const std::string& type, Accepts accepts) {
-  const auto validate = [=](std::string& text) -> std::string {
+CLI::Validator number(const std::string& expected, Accepts accepts) {
+  return validator([=](std::string& text) -> std::string {
     const std::optional<T> value = parse<T>(text);
     if (!value || !accepts(*value)) return fmt::format("expected {}, found '{}'", expected, text);
     text = fmt::format("{}", *value);
     return {};
-  };
-  return CLI::Validator(validate, type);
+  });
 }
 
 }  // namespace
@@ -48,44 +52,39 @@ CLI::Validator integer_in(int64_t min, int64_t max) {
   const std::string expected = max >= std::numeric_limits<int32_t>::max()
                                    ? fmt::format("an integer of at least {}", min)
                                    : fmt::format("an integer from {} to {}", min, max);
-  return number<int64_t>(expected, "", [=](int64_t value) { return min <= value && value <= max; });
+  return number<int64_t>(expected, [=](int64_t value) { return min <= value && value <= max; });
 }
 
 CLI::Validator number_in(double min, double max) {
-  return number<double>(fmt::format("a number from {} to {}", min, max), "",
+  return number<double>(fmt::format("a number from {} to {}", min, max),
                         [=](double value) { return std::isfinite(value) && min <= value && value <= max; });
 }
 
 CLI::Validator number_above(double min, double max) {
   const std::string limit = max == std::numeric_limits<double>::max() ? "" : fmt::format(" and at most {}", max);
-  return number<double>(fmt::format("a finite number greater than {}{}", min, limit), "",
+  return number<double>(fmt::format("a finite number greater than {}{}", min, limit),
                         [=](double value) { return std::isfinite(value) && min < value && value <= max; });
 }
 
 CLI::Validator not_empty() {
-  const auto validate = [](std::string& text) -> std::string {
-    return text.empty() ? "expected a text, found none" : "";
-  };
-  return CLI::Validator(validate, "");
+  return validator([](const std::string& text) { return text.empty() ? "expected a text, found none" : ""; });
 }
 
 CLI::Validator png_file() {
-  const auto validate = [](std::string& text) -> std::string {
+  return validator([](const std::string& text) -> std::string {
     std::string ending = fs::path(text).extension().string();
     for (char& c : ending) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
     return ending == ".png"
                ? ""
                : fmt::format("expected a name that ends in .png, as pictures are written so, found '{}'", text);
-  };
-  return CLI::Validator(validate, "");
+  });
 }
 
 CLI::Validator one_of(const std::vector<std::string>& names) {
-  const auto validate = [=](std::string& text) -> std::string {
+  return validator([=](const std::string& text) -> std::string {
     if (std::find(names.begin(), names.end(), text) != names.end()) return {};
     return fmt::format("expected {}, found '{}'{}", fmt::join(names, ", "), text, did_you_mean(text, names));
-  };
-  return CLI::Validator(validate, "");
+  });
 }
 
 namespace {
@@ -156,10 +155,6 @@ void check_output_path(const Output& o) {
         o.path.string());
 }
 
-void add_overwrite(CLI::App& command, bool& overwrite) {
-  command.add_flag("--overwrite", overwrite, "Write over a file that is there, instead of it being an error");
-}
-
 void check_input_file(const fs::path& path, const char* flag) {
   std::error_code ignored;
   check(fs::exists(path, ignored), "{} {}: no such file", flag, path.string());
@@ -179,8 +174,7 @@ void check_lora(const fs::path& path) {
       path.string(), fs::exists(lora_weights(path / "lora"), ignored) ? "; its folder `lora` has one" : "");
 }
 
-}  // namespace
-
+// FILE or FILE:STRENGTH; a file whose own name ends so is found first.
 LoraFile parse_lora(const std::string& argument) {
   std::error_code ignored;
   const size_t colon = argument.rfind(':');
@@ -198,6 +192,8 @@ LoraFile parse_lora(const std::string& argument) {
   return {.path = file, .strength = *value};
 }
 
+}  // namespace
+
 std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments) {
   std::vector<LoraFile> files;
   for (const std::string& argument : arguments) files.push_back(parse_lora(argument));
@@ -206,10 +202,9 @@ std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments) {
   return files;
 }
 
-std::vector<fs::path> paths_of(const std::vector<LoraFile>& loras) {
-  std::vector<fs::path> paths;
-  for (const LoraFile& lora : loras) paths.push_back(lora.path);
-  return paths;
+std::vector<fs::path> inputs_of(const std::vector<LoraFile>& loras, std::vector<fs::path> inputs) {
+  for (const LoraFile& lora : loras) inputs.push_back(lora.path);
+  return inputs;
 }
 
 }  // namespace wick::cli

@@ -40,12 +40,12 @@ struct Output {
 void check_output_file(const Output& output);
 // For a path that will be a file or a folder: it may be free, an empty folder, or a file that may be overwritten.
 void check_output_path(const Output& output);
-void add_overwrite(CLI::App& command, bool& overwrite);  // the flag
 void check_input_file(const std::filesystem::path& path, const char* flag);
 
-// FILE or FILE:STRENGTH; a file whose own name ends so is found first.
-LoraFile parse_lora(const std::string& argument);
+// Each is FILE or FILE:STRENGTH; a file whose own name ends so is found first.
 std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments);
-std::vector<std::filesystem::path> paths_of(const std::vector<LoraFile>& loras);
+// The files of LoRAs behind the other inputs.
+std::vector<std::filesystem::path> inputs_of(const std::vector<LoraFile>& loras,
+                                             std::vector<std::filesystem::path> inputs);
 
 }  // namespace wick::cli

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -116,7 +117,7 @@ TEST(ChatTemplate, OfTheModelThatShipsWithWick) {
             "<|im_start|>user\nWhat does a cow say?<|im_end|>\n<|im_start|>assistant\nA cow says moo.<|im_end|>\n"
             "<|im_start|>assistant\n");
   EXPECT_LT(all.ids.size(), 30u) << "its words are tokens";
-  EXPECT_TRUE(tokenizer.is_stop(*tokenizer.id_of("<|im_end|>")));
+  EXPECT_EQ(std::ranges::count(tokenizer.stop_ids(), *tokenizer.id_of("<|im_end|>")), 1);
   EXPECT_EQ(Tokenizer::from_arrays(tokenizer.arrays(), "gguf").encode("a robot"), tokenizer.encode("a robot"));
 }
 

@@ -120,8 +120,6 @@ TEST_F(TokenizerFolder, TheFilesBesideItSayWhatEndsAnAnswer) {
   EXPECT_EQ(load().stop_ids(), (Ids{3, 5, 9}));
   write("generation_config.json", R"({"eos_token_id": 2})");
   EXPECT_EQ(load().stop_ids(), (Ids{2, 3, 9}));
-  EXPECT_TRUE(load().is_stop(2));
-  EXPECT_FALSE(load().is_stop(4));
   write("chat_template.jinja", "{{ y }}\n");
   EXPECT_EQ(load().chat_template(), "{{ y }}\n");
 }

@@ -15,18 +15,12 @@ int cpus_of(const std::string& quota, const std::string& period) {
   return time > 0 && every > 0 ? int(time / every + 0.999) : 0;
 }
 
-std::string word(std::ifstream file) {
-  std::string found;
-  file >> found;
-  return found;
-}
-
 int quota(const std::filesystem::path& root) {
-  std::ifstream second(root / "cpu.max");  // "max 100000" or "200000 100000", microseconds
   std::string time, every;
-  if (second >> time >> every) return cpus_of(time, every);
-  const auto first = [&](const char* name) { return word(std::ifstream(root / "cpu" / name)); };
-  return cpus_of(first("cpu.cfs_quota_us"), first("cpu.cfs_period_us"));
+  if (std::ifstream(root / "cpu.max") >> time >> every) return cpus_of(time, every);  // "200000 100000", microseconds
+  std::ifstream(root / "cpu/cpu.cfs_quota_us") >> time;
+  std::ifstream(root / "cpu/cpu.cfs_period_us") >> every;
+  return cpus_of(time, every);
 }
 
 }  // namespace

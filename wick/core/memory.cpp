@@ -11,7 +11,6 @@
 #include <mutex>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "wick/core/error.h"
 

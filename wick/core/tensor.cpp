@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cassert>
-#include <cstring>
 
 #include "wick/core/blocks.h"
 

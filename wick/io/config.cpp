@@ -13,26 +13,21 @@ using nlohmann::json;
 
 struct Config::Value {
   json object;
+
+  const json& at(const std::string& key, const std::string& where) const {
+    const json* found = find_member(object, key);
+    check(found, "{}: the key is missing", where);
+    return *found;
+  }
 };
 
 namespace {
-
-const json& present(const json& object, const std::string& key, const std::string& where) {
-  const auto found = object.find(key);
-  check(found != object.end() && !found->is_null(), "{}: the key is missing", where);
-  return *found;
-}
 
 int64_t checked_integer(const json& value, const std::string& where, IntegerRange range) {
   const auto integer = as<int64_t>(value, where);
   if (integer < range.min || integer > range.max)
     fail_json(where, fmt::format("an integer from {} to {}", range.min, range.max), value);
   return integer;
-}
-
-const json& checked_list(const json& value, const std::string& where, std::string_view expected) {
-  if (!value.is_array()) fail_json(where, expected, value);
-  return value;
 }
 
 std::vector<int64_t> checked_integers(const json& list, const std::string& where, IntegerRange range) {
@@ -49,7 +44,7 @@ Config::Config(std::string source, std::string prefix, std::shared_ptr<const Val
 
 Config Config::parse(std::string_view text, const std::string& source) {
   json value = parse_json(text, source, JsonNumbers::python);
-  if (!value.is_object()) fail_json(source, "a JSON object", value);
+  as_object(value, source, "a JSON object");
   return Config(source, "", std::make_shared<Value>(Value{std::move(value)}));
 }
 
@@ -57,31 +52,23 @@ Config Config::read(const std::filesystem::path& path) {
   return parse(read_file(path, kMaxConfigBytes), path.string());
 }
 
-bool Config::has(const std::string& key) const {
-  const auto found = value_->object.find(key);
-  return found != value_->object.end() && !found->is_null();
-}
-
+bool Config::has(const std::string& key) const { return find_member(value_->object, key); }
 bool Config::mentions(const std::string& key) const { return value_->object.contains(key); }
-
 bool Config::empty() const { return value_->object.empty(); }
 
 int64_t Config::integer(const std::string& key, IntegerRange range) const {
-  return checked_integer(present(value_->object, key, where(key)), where(key), range);
+  return checked_integer(value_->at(key, where(key)), where(key), range);
 }
 
 double Config::number(const std::string& key, NumberRange range) const {
-  const json& value = present(value_->object, key, where(key));
-  const auto number = as<double>(value, where(key));
+  const auto number = as<double>(value_->at(key, where(key)), where(key));
   if (number < range.min || number > range.max)
-    fail_json(where(key), fmt::format("a number from {} to {}", range.min, range.max), value);
+    fail_json(where(key), fmt::format("a number from {} to {}", range.min, range.max), value_->at(key, where(key)));
   return number;
 }
-bool Config::boolean(const std::string& key) const {
-  return as<bool>(present(value_->object, key, where(key)), where(key));
-}
+bool Config::boolean(const std::string& key) const { return as<bool>(value_->at(key, where(key)), where(key)); }
 std::string Config::text(const std::string& key) const {
-  return as<std::string>(present(value_->object, key, where(key)), where(key));
+  return as<std::string>(value_->at(key, where(key)), where(key));
 }
 
 int64_t Config::integer_or(const std::string& key, int64_t fallback, IntegerRange range) const {
@@ -96,17 +83,15 @@ std::string Config::text_or(const std::string& key, const std::string& fallback)
 }
 
 std::vector<int64_t> Config::integers(const std::string& key, IntegerRange range) const {
-  return checked_integers(checked_list(present(value_->object, key, where(key)), where(key), "a list of integers"),
-                          where(key), range);
+  return checked_integers(as_list(value_->at(key, where(key)), where(key), "a list of integers"), where(key), range);
 }
 
 std::vector<int64_t> Config::integer_or_list(const std::string& key, IntegerRange range) const {
-  if (!present(value_->object, key, where(key)).is_array()) return {integer(key, range)};
-  return integers(key, range);
+  return value_->at(key, where(key)).is_array() ? integers(key, range) : std::vector<int64_t>{integer(key, range)};
 }
 
 std::vector<std::string> Config::texts(const std::string& key) const {
-  const json& list = checked_list(present(value_->object, key, where(key)), where(key), "a list of strings");
+  const json& list = as_list(value_->at(key, where(key)), where(key), "a list of strings");
   std::vector<std::string> values;
   for (size_t i = 0; i < list.size(); ++i)
     values.push_back(as<std::string>(list[i], fmt::format("{}[{}]", where(key), i)));
@@ -114,18 +99,16 @@ std::vector<std::string> Config::texts(const std::string& key) const {
 }
 
 std::vector<int64_t> Config::integers_or_repeated(const std::string& key, size_t count, IntegerRange range) const {
-  const json& value = present(value_->object, key, where(key));
-  if (value.is_number()) return std::vector<int64_t>(count, integer(key, range));
+  if (value_->at(key, where(key)).is_number()) return std::vector<int64_t>(count, integer(key, range));
   const std::string expected = fmt::format("an integer or a list of {}", count);
-  const json& list = checked_list(value, where(key), expected);
+  const json& list = as_list(value_->at(key, where(key)), where(key), expected);
   check(list.size() == count, "{}: expected {}, found a list of {}", where(key), expected, list.size());
   return checked_integers(list, where(key), range);
 }
 
 Config Config::section(const std::string& key) const {
-  const json& value = present(value_->object, key, where(key));
-  if (!value.is_object()) fail_json(where(key), "an object", value);
-  return Config(source_, prefix_ + key + ".", std::make_shared<Value>(Value{value}));
+  return Config(source_, prefix_ + key + ".",
+                std::make_shared<Value>(Value{as_object(value_->at(key, where(key)), where(key))}));
 }
 
 std::string Config::where(const std::string& key) const { return source_ + ": " + prefix_ + key; }

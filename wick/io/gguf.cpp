@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <system_error>
 
@@ -28,18 +27,23 @@ static_assert(std::size(kTypeNames) == std::variant_size_v<GgufValue> &&
               std::size(kTypeNames) == std::variant_size_v<GgufArray>);
 
 // Calls f(static_cast<T*>(nullptr)), where T is alternative `index` of a variant.
-template <class Variant, class F, size_t... I>
-void for_alternative(size_t index, const F& f, std::index_sequence<I...>) {
-  (void)((I == index && (f(static_cast<std::variant_alternative_t<I, Variant>*>(nullptr)), true)) || ...);
-}
 template <class Variant, class F>
 void for_alternative(size_t index, const F& f) {
-  for_alternative<Variant>(index, f, std::make_index_sequence<std::variant_size_v<Variant>>());
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    (void)((I == index && (f(static_cast<std::variant_alternative_t<I, Variant>*>(nullptr)), true)) || ...);
+  }
+  (std::make_index_sequence<std::variant_size_v<Variant>>());
 }
 
 const GgufType* find_type(uint32_t id) {
   const auto* found = std::ranges::find(kGgufTypes, id, &GgufType::id);
   return found == std::end(kGgufTypes) ? nullptr : found;
+}
+
+bool has_magic(const FileDescriptor& file) {
+  std::array<char, 4> magic{};
+  file.read_at(0, magic.data(), magic.size());
+  return std::string_view(magic.data(), magic.size()) == kGgufMagic;
 }
 
 // Reads a file from front to back through a small window; a claim to more than is left of it is an error.
@@ -107,10 +111,8 @@ class Window {
 
 class GgufReader {
  public:
-  explicit GgufReader(const std::filesystem::path& path) {
-    file_.path_ = path;
-    file_.file_ = std::make_shared<FileDescriptor>(path);
-  }
+  explicit GgufReader(const std::filesystem::path& path)
+      : file_(path, "use a file of F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K") {}
 
   GgufFile read() {
     Window in(*file_.file_);
@@ -129,10 +131,8 @@ class GgufReader {
   std::string source() const { return file_.path_.string(); }
 
   void read_version(Window& in) {
-    std::array<char, 4> magic{};
-    file_.file_->read_at(0, magic.data(), magic.size());
-    check(std::string_view(magic.data(), magic.size()) == kGgufMagic,
-          "{}: expected a GGUF file, found something else: it does not start with {}", source(), kGgufMagic);
+    check(has_magic(*file_.file_), "{}: expected a GGUF file, found something else: it does not start with {}",
+          source(), kGgufMagic);
     in.number<uint32_t>("the magic number");
     file_.version_ = in.number<uint32_t>("the version");
     check((file_.version_ & 0xffff) != 0, "{}: the file is big-endian, which Wick does not read; convert it", source());
@@ -153,56 +153,44 @@ class GgufReader {
 
   GgufValue read_value(Window& in, uint32_t type, const std::string& key) {
     check(type < std::variant_size_v<GgufValue>, "{}: metadata {} has the unknown type {}", source(), quote(key), type);
+    const std::string what = "metadata " + quote(key);
     GgufValue value;
-    for_alternative<GgufValue>(type, [&]<class T>(T*) {
-      if constexpr (std::is_same_v<T, GgufArray>)
-        value.emplace<GgufArray>(read_array(in, key));
-      else
-        value.emplace<T>(read_one<T>(in, key));
-    });
+    for_alternative<GgufValue>(type, [&]<class T>(T*) { value.emplace<T>(read_one<T>(in, what)); });
     return value;
   }
 
   template <class T>
-  T read_one(Window& in, const std::string& key) {
-    const auto what = [&] { return "metadata " + quote(key); };
-    if constexpr (std::is_same_v<T, std::string>) return in.string(what());
-    if constexpr (std::is_same_v<T, bool>) {
-      const auto byte = in.number<uint8_t>(what());
-      check(byte <= 1, "{}: {}: expected a bool, 0 or 1, found {}", source(), what(), byte);
+  T read_one(Window& in, const std::string& what) {
+    if constexpr (std::is_same_v<T, std::string>) {
+      return in.string(what);
+    } else if constexpr (std::is_same_v<T, GgufArray>) {
+      return read_array(in, what);
+    } else if constexpr (std::is_same_v<T, bool>) {
+      const auto byte = in.number<uint8_t>(what);
+      check(byte <= 1, "{}: {}: expected a bool, 0 or 1, found {}", source(), what, byte);
       return byte == 1;
+    } else {
+      return in.number<T>(what);
     }
-    if constexpr (!std::is_same_v<T, std::string> && !std::is_same_v<T, bool>) return in.number<T>(what());
   }
 
-  GgufArray read_array(Window& in, const std::string& key) {
-    const std::string what = "metadata " + quote(key);
+  GgufArray read_array(Window& in, const std::string& what) {
     const auto type = in.number<uint32_t>(what);
     check(type < std::variant_size_v<GgufArray>, "{}: {} is an array of the unknown type {}", source(), what, type);
     const auto count = in.number<uint64_t>(what);
     GgufArray array;
-    for_alternative<GgufArray>(type, [&]<class T>(T*) {
-      if constexpr (std::is_same_v<T, std::monostate>)
+    for_alternative<GgufArray>(type, [&]<class A>(A*) {
+      if constexpr (std::is_same_v<A, std::monostate>) {
         fail("{}: {} is an array of arrays, which Wick does not read", source(), what);
-      else
-        array.emplace<T>(read_elements<typename T::value_type>(in, key, what, count));
+      } else {
+        using T = typename A::value_type;
+        in.checked_count(count, "the length of " + what, std::is_same_v<T, std::string> ? 8 : sizeof(T));
+        A& values = array.emplace<A>();
+        values.reserve(size_t(count));
+        for (uint64_t i = 0; i < count; ++i) values.push_back(read_one<T>(in, what));
+      }
     });
     return array;
-  }
-
-  template <class T>
-  std::vector<T> read_elements(Window& in, const std::string& key, const std::string& what, uint64_t count) {
-    constexpr bool plain = !std::is_same_v<T, std::string> && !std::is_same_v<T, bool>;
-    in.checked_count(count, "the length of " + what, std::is_same_v<T, std::string> ? 8 : sizeof(T));
-    std::vector<T> values;
-    if constexpr (plain) {
-      values.resize(size_t(count));
-      in.read(values.data(), values.size() * sizeof(T), what);
-    } else {
-      values.reserve(size_t(count));
-      for (uint64_t i = 0; i < count; ++i) values.push_back(read_one<T>(in, key));
-    }
-    return values;
   }
 
   void read_tensor(Window& in, uint64_t index) {
@@ -214,23 +202,17 @@ class GgufReader {
     in.read(extents.data(), rank * sizeof(uint64_t), what);
     const auto id = in.number<uint32_t>(what);
     const GgufType* type = find_type(id);
-    GgufTensor tensor{type ? std::string(type->name) : fmt::format("type {}", id), type ? type->dtype : std::nullopt};
-    // Empty extents count as one in `span`, so that strides of an empty tensor cannot overflow either.
-    uint64_t span = type ? uint64_t(type->block.bytes) : 1, elements = 1;
-    for (uint32_t d = rank; d-- > 0;) {
-      const uint64_t extent = extents[d];
-      check(extent <= INT64_MAX && !__builtin_mul_overflow(span, std::max<uint64_t>(extent, 1), &span) &&
-                span <= INT64_MAX,
-            "{}: {}: a shape of {} is larger than any memory", source(), what,
-            fmt::join(extents.begin(), extents.begin() + rank, " x "));
-      elements *= extent;
-      tensor.shape.push_back(int64_t(extent));
-    }
+    const std::vector<uint64_t> outermost_first(extents.rend() - rank, extents.rend());
+    const std::optional<Shape> shape = checked_shape(outermost_first, type ? uint64_t(type->block.bytes) : 1);
+    check(shape.has_value(), "{}: {}: a shape of {} is larger than any memory", source(), what,
+          fmt::join(extents.begin(), extents.begin() + rank, " x "));
+    TensorInfo tensor{type ? std::string(type->name) : fmt::format("type {}", id), type ? type->dtype : std::nullopt,
+                      *shape};
     if (type) {
       check(rank == 0 ? type->block.elements == 1 : extents[0] % uint64_t(type->block.elements) == 0,
             "{}: {}: rows of {} are not whole blocks of {}, of {}", source(), what,
             count_of(rank ? extents[0] : 1, "element"), type->name, count_of(type->block.elements, "element"));
-      tensor.bytes = elements / uint64_t(type->block.elements) * uint64_t(type->block.bytes);
+      tensor.bytes = uint64_t(shape->numel() / type->block.elements * type->block.bytes);
     }
     tensor.begin = in.number<uint64_t>(what);
     check(file_.tensors_.emplace(name, std::move(tensor)).second, "{}: {} stands twice", source(), what);
@@ -242,10 +224,10 @@ class GgufReader {
     check(std::has_single_bit(alignment), "{}: {} should be a power of two, found {}", source(), kGgufAlignmentKey,
           alignment);
     const uint64_t size = file_.file_->size();
-    const uint64_t start = (in.position() + alignment - 1) / alignment * alignment;
-    std::vector<const std::pair<const std::string, GgufTensor>*> order;
-    for (auto& entry : file_.tensors_) {
-      auto& [name, tensor] = entry;
+    const uint64_t start = file_.data_ = (in.position() + alignment - 1) / alignment * alignment;
+    std::vector<const std::pair<const std::string, TensorInfo>*> order;
+    for (const auto& entry : file_.tensors_) {
+      const auto& [name, tensor] = entry;
       const uint64_t bytes = tensor.bytes.value_or(0), left = size - std::min(size, start);
       check(tensor.begin % alignment == 0, "{}: tensor {} begins at byte {} of the data, not at a multiple of {}",
             source(), quote(name), tensor.begin, alignment);
@@ -253,7 +235,6 @@ class GgufReader {
             "{}: the file is truncated: tensor {} takes {} from byte {} of the data on, of which there are {}; "
             "fetch it again",
             source(), quote(name), count_of(bytes, "byte"), tensor.begin, left);
-      tensor.begin += start;
       if (bytes > 0) order.push_back(&entry);
     }
     std::ranges::sort(order, {}, [](const auto* entry) { return entry->second.begin; });
@@ -269,32 +250,7 @@ GgufFile GgufFile::open(const std::filesystem::path& path) { return GgufReader(p
 
 bool GgufFile::is_gguf(const std::filesystem::path& path) {
   std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return false;
-  std::array<char, 4> magic{};
-  FileDescriptor(path).read_at(0, magic.data(), magic.size());
-  return std::string_view(magic.data(), magic.size()) == kGgufMagic;
-}
-
-Tensor GgufFile::load(const std::string& name, Memory& memory) const {
-  const auto found = tensors_.find(name);
-  check(found != tensors_.end(), "{}: there is no tensor {} among its {}", path_.string(), quote(name),
-        tensors_.size());
-  const GgufTensor& info = found->second;
-  check(
-      info.dtype.has_value(),
-      "{}: tensor {} is {}, which Wick does not compute with; use a file of F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or "
-      "Q6_K",
-      path_.string(), quote(name), info.dtype_name);
-  Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
-  memory.fill({{tensor.view().data, size_t(*info.bytes), bytes(name)}});
-  return tensor;
-}
-
-Memory::Source GgufFile::bytes(const std::string& name) const {
-  return [file = file_, first = tensors_.at(name).begin, name](void* host, size_t begin, size_t bytes) {
-    check(file->read_at(first + begin, host, bytes) == bytes, "{}: tensor {}: the file shrank while it was in use",
-          file->path().string(), quote(name));
-  };
+  return std::filesystem::is_regular_file(path, ignored) && has_magic(FileDescriptor(path));
 }
 
 }  // namespace wick

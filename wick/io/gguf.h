@@ -12,22 +12,17 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <map>
-#include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
-#include "wick/core/tensor.h"
 #include "wick/io/config.h"
+#include "wick/io/tensor_file.h"
 
 namespace wick {
-
-class FileDescriptor;
 
 // The index of an alternative is the number of its type in the file. Arrays do not nest (nor do they in llama.cpp).
 using GgufArray = std::variant<std::vector<uint8_t>, std::vector<int8_t>, std::vector<uint16_t>, std::vector<int16_t>,
@@ -74,37 +69,19 @@ class GgufMetadata {
   std::map<std::string, size_t> index_;
 };
 
-struct GgufTensor {
-  std::string dtype_name;      // "Q4_K", "IQ4_XS", or "type 99"
-  std::optional<DType> dtype;  // none where Wick cannot load it
-  Shape shape;
-  uint64_t begin = 0;             // bytes from the start of the file
-  std::optional<uint64_t> bytes;  // none where the type is not known
-};
-
-// An open file. Copies share it, and load() may be called from several threads.
-class GgufFile {
+class GgufFile : public TensorFile {
  public:
   static GgufFile open(const std::filesystem::path& path);  // reads and checks all but the data
   static bool is_gguf(const std::filesystem::path& path);   // by its first bytes; false if there is no such file
 
-  const std::filesystem::path& path() const { return path_; }
   uint32_t version() const { return version_; }
   const GgufMetadata& metadata() const { return metadata_; }
-  const std::map<std::string, GgufTensor>& tensors() const { return tensors_; }
-
-  // The tensor in the file's own type, in any memory. Reads, never maps (docs/decisions/002). Throws Error for an
-  // unknown name or a type that Wick does not compute with.
-  Tensor load(const std::string& name, Memory& memory = host_memory()) const;
-  Memory::Source bytes(const std::string& name) const;  // reads them from the file, for Memory::fill()
 
  private:
   friend class GgufReader;
-  std::filesystem::path path_;
+  using TensorFile::TensorFile;
   uint32_t version_ = 0;
   GgufMetadata metadata_;
-  std::map<std::string, GgufTensor> tensors_;
-  std::shared_ptr<const FileDescriptor> file_;
 };
 
 // A tensor to be written. It is made when its turn comes, so that one at a time is in memory.

@@ -15,21 +15,37 @@ namespace {
 template <class T>
 constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
 template <class T>
-struct ElementOf {
-  using type = void;
-};
-template <class T>
-struct ElementOf<std::vector<T>> {
-  using type = T;
-};
-template <class T>
-using Element = typename ElementOf<T>::type;
+constexpr bool is_number = is_integer<T> || std::is_floating_point_v<T>;
 
 // The integer, if it is one that an int64_t holds and the range allows.
 template <class T>
-std::optional<int64_t> integer_in(T value, IntegerRange range) {
-  if (!std::in_range<int64_t>(value) || int64_t(value) < range.min || int64_t(value) > range.max) return std::nullopt;
-  return int64_t(value);
+std::optional<int64_t> integer_in(const T& value, IntegerRange range) {
+  if constexpr (is_integer<T>)
+    if (std::in_range<int64_t>(value) && int64_t(value) >= range.min && int64_t(value) <= range.max)
+      return int64_t(value);
+  return std::nullopt;
+}
+
+// The elements of an array of numbers as `convert` makes them; none if it is something else, or `convert` gives none.
+template <class To, class Convert>
+std::optional<std::vector<To>> converted(const GgufValue& value, const Convert& convert) {
+  const auto* array = std::get_if<GgufArray>(&value);
+  if (!array) return std::nullopt;
+  return std::visit(
+      [&]<class A>(const A& values) -> std::optional<std::vector<To>> {
+        if constexpr (!std::is_same_v<A, std::monostate>)
+          if constexpr (std::is_invocable_v<Convert, typename A::value_type>) {
+            std::vector<To> all;
+            for (const auto& each : values) {
+              const std::optional<To> one = convert(each);
+              if (!one) return std::nullopt;
+              all.push_back(*one);
+            }
+            return all;
+          }
+        return std::nullopt;
+      },
+      *array);
 }
 
 std::string described(IntegerRange range, const char* many) {
@@ -48,14 +64,15 @@ std::string to_string(const GgufValue& value) {
         else if constexpr (std::is_same_v<T, GgufArray>)
           return std::visit(
               []<class A>(const A& array) -> std::string {
-                using E = Element<A>;
-                if constexpr (std::is_void_v<E>)
+                if constexpr (std::is_same_v<A, std::monostate>) {
                   return "nothing";
-                else
+                } else {
+                  using E = typename A::value_type;
                   return fmt::format("{}", count_of(array.size(), std::is_same_v<E, std::string> ? "string"
                                                                   : std::is_same_v<E, bool>      ? "bool"
                                                                   : is_integer<E>                ? "integer"
                                                                                                  : "number"));
+                }
               },
               v);
         else
@@ -85,14 +102,7 @@ void GgufMetadata::fail_value(const std::string& key, std::string_view expected)
 }
 
 int64_t GgufMetadata::integer(const std::string& key, IntegerRange range) const {
-  const auto found = std::visit(
-      [&]<class T>(const T& v) -> std::optional<int64_t> {
-        if constexpr (is_integer<T>)
-          return integer_in(v, range);
-        else
-          return std::nullopt;
-      },
-      value(key));
+  const auto found = std::visit([&](const auto& v) { return integer_in(v, range); }, value(key));
   if (!found) fail_value(key, described(range, "an integer"));
   return *found;
 }
@@ -100,7 +110,7 @@ int64_t GgufMetadata::integer(const std::string& key, IntegerRange range) const 
 double GgufMetadata::number(const std::string& key) const {
   const auto found = std::visit(
       []<class T>(const T& v) -> double {
-        if constexpr (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>)
+        if constexpr (is_number<T>)
           return double(v);
         else
           return std::numeric_limits<double>::quiet_NaN();
@@ -141,40 +151,17 @@ const std::vector<std::string>& GgufMetadata::texts(const std::string& key) cons
 }
 
 std::vector<float> GgufMetadata::numbers(const std::string& key) const {
-  const auto* array = std::get_if<GgufArray>(&value(key));
-  std::vector<float> numbers;
-  const bool fits = array && std::visit(
-                                 [&]<class A>(const A& values) {
-                                   using E = Element<A>;
-                                   if constexpr (std::is_arithmetic_v<E> && !std::is_same_v<E, bool>)
-                                     return numbers.assign(values.begin(), values.end()), true;
-                                   else
-                                     return false;
-                                 },
-                                 *array);
-  if (!fits) fail_value(key, "an array of numbers");
-  return numbers;
+  const auto found = converted<float>(
+      value(key), []<class T>(T v) requires is_number<T> { return std::optional(float(v)); });
+  if (!found) fail_value(key, "an array of numbers");
+  return *found;
 }
 
 std::vector<int64_t> GgufMetadata::integers(const std::string& key, IntegerRange range) const {
-  const auto* array = std::get_if<GgufArray>(&value(key));
-  std::vector<int64_t> integers;
-  const bool fits = array && std::visit(
-                                 [&]<class A>(const A& values) {
-                                   if constexpr (is_integer<Element<A>>) {
-                                     for (const auto v : values) {
-                                       const auto integer = integer_in(v, range);
-                                       if (!integer) return false;
-                                       integers.push_back(*integer);
-                                     }
-                                     return true;
-                                   } else {
-                                     return false;
-                                   }
-                                 },
-                                 *array);
-  if (!fits) fail_value(key, described(range, "an array of integers"));
-  return integers;
+  const auto found = converted<int64_t>(
+      value(key), [&]<class T>(T v) requires is_integer<T> { return integer_in(v, range); });
+  if (!found) fail_value(key, described(range, "an array of integers"));
+  return *found;
 }
 
 }  // namespace wick

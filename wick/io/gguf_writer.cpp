@@ -11,84 +11,61 @@
 namespace wick {
 namespace {
 
-const GgufType* find_type(DType dtype) {
-  const auto* found = std::ranges::find(kGgufTypes, std::optional<DType>(dtype), &GgufType::dtype);
-  return found == std::end(kGgufTypes) ? nullptr : found;
-}
-
 uint64_t aligned(uint64_t offset) { return (offset + kGgufAlignment - 1) / kGgufAlignment * kGgufAlignment; }
 
-// The part of the file before the data.
-class Header {
- public:
-  template <class T>
-  void number(T value) {
-    text_.append(reinterpret_cast<const char*>(&value), sizeof value);
-  }
-  void string(const std::string& value) {
-    number(uint64_t(value.size()));
-    text_ += value;
-  }
-  template <class T>
-  void one(const T& value) {
-    if constexpr (std::is_same_v<T, std::string>)
-      string(value);
-    else if constexpr (std::is_same_v<T, bool>)
-      number(uint8_t(value));
-    else
-      number(value);
-  }
-  void one(const GgufArray& array) {
-    number(uint32_t(array.index()));
+// Appends a value as it stands in the file.
+template <class T>
+void put(std::string& out, const T& value) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    put(out, uint64_t(value.size()));
+    out += value;
+  } else if constexpr (std::is_same_v<T, GgufArray>) {
+    put(out, uint32_t(value.index()));
     std::visit(
         [&]<class A>(const A& values) {
           if constexpr (std::is_same_v<A, std::monostate>) {
             assert(!"an array of arrays");
           } else {
-            number(uint64_t(values.size()));
-            for (size_t i = 0; i < values.size(); ++i) one(typename A::value_type(values[i]));
+            put(out, uint64_t(values.size()));
+            for (size_t i = 0; i < values.size(); ++i) put(out, typename A::value_type(values[i]));
           }
         },
-        array);
+        value);
+  } else {
+    static_assert(std::is_arithmetic_v<T> && sizeof(bool) == 1);
+    out.append(reinterpret_cast<const char*>(&value), sizeof value);
   }
-  void magic() { text_ += kGgufMagic; }
-  std::string finish() {
-    text_.resize(size_t(aligned(text_.size())), '\0');
-    return std::move(text_);
-  }
+}
 
- private:
-  std::string text_;
-};
-
+// The part of the file before the data.
 std::string header_of(const std::filesystem::path& path, const GgufMetadata::Entries& metadata,
                       const std::vector<GgufEntry>& tensors) {
-  Header header;
-  header.magic();
-  header.number(kGgufVersion);
-  header.number(uint64_t(tensors.size()));
-  header.number(uint64_t(metadata.size()));
+  std::string header(kGgufMagic);
+  put(header, kGgufVersion);
+  put(header, uint64_t(tensors.size()));
+  put(header, uint64_t(metadata.size()));
   for (const auto& [key, value] : metadata) {
     assert(key != kGgufAlignmentKey && "tensors are written aligned to 32");
-    header.string(key);
-    header.number(uint32_t(value.index()));
-    std::visit([&](const auto& v) { header.one(v); }, value);
+    put(header, key);
+    put(header, uint32_t(value.index()));
+    std::visit([&](const auto& v) { put(header, v); }, value);
   }
   uint64_t offset = 0;
   std::set<std::string> names;
   for (const GgufEntry& tensor : tensors) {
-    const GgufType* type = find_type(tensor.dtype);
-    check(type && tensor.shape.rank() <= int(kGgufMaxRank) && names.insert(tensor.name).second,
+    const GgufType* type = std::ranges::find(kGgufTypes, std::optional(tensor.dtype), &GgufType::dtype);
+    check(type != std::end(kGgufTypes) && tensor.shape.rank() <= int(kGgufMaxRank) && names.insert(tensor.name).second,
           "{}: cannot write the file: tensor {} is {} {}, or stands twice; GGUF has no such thing", path.string(),
           quote(tensor.name), name_of(tensor.dtype), tensor.shape);
-    header.string(tensor.name);
-    header.number(uint32_t(tensor.shape.rank()));
-    for (int d = tensor.shape.rank(); d-- > 0;) header.number(uint64_t(tensor.shape[d]));
-    header.number(type->id);
-    header.number(offset);
+    put(header, tensor.name);
+    put(header, uint32_t(tensor.shape.rank()));
+    for (int d = tensor.shape.rank(); d-- > 0;) put(header, uint64_t(tensor.shape[d]));
+    put(header, type->id);
+    put(header, offset);
     offset = aligned(offset + uint64_t(bytes_of(tensor.dtype, tensor.shape.numel())));
   }
-  return header.finish();
+  header.resize(size_t(aligned(header.size())), '\0');
+  return header;
 }
 
 }  // namespace

@@ -13,8 +13,6 @@
 namespace wick {
 namespace {
 
-constexpr size_t kMaxFile = size_t{1} << 30;
-
 ImageHeader checked_header(const ImageSource& source, const ImageLimits& limits) {
   const ImageHeader header = read_image_header(source);
   const int64_t width = header.width, height = header.height;
@@ -57,28 +55,14 @@ Image oriented(Image image, int orientation) {
   return turned;
 }
 
-std::vector<uint8_t> decode_pixels(std::string_view bytes, const ImageHeader& header, const std::string& source) {
-  switch (header.format) {
-    case ImageFormat::jpeg:
-      return decode_jpeg(bytes, header, source);
-    case ImageFormat::png:
-      return decode_png(bytes, header, source);
-    case ImageFormat::webp:
-      return decode_webp(bytes, header, source);
-  }
-  return {};
-}
+struct Codec {
+  const char* name;
+  std::vector<uint8_t> (*decode)(std::string_view bytes, const ImageHeader& header, const std::string& source);
+};
 
-const char* name_of(ImageFormat format) {
-  switch (format) {
-    case ImageFormat::jpeg:
-      return "JPEG";
-    case ImageFormat::png:
-      return "PNG";
-    case ImageFormat::webp:
-      return "WebP";
-  }
-  return "?";
+const Codec& codec_of(ImageFormat format) {
+  static constexpr Codec kCodecs[] = {{"JPEG", decode_jpeg}, {"PNG", decode_png}, {"WebP", decode_webp}};
+  return kCodecs[size_t(format)];
 }
 
 }  // namespace
@@ -101,16 +85,17 @@ ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limi
   const ImageHeader header = checked_header(source, limits);
   int width = int(header.width), height = int(header.height);
   if (is_transposed(header.orientation)) std::swap(width, height);
-  return {width, height, name_of(header.format)};
+  return {width, height, codec_of(header.format).name};
 }
 
 Image decode_image(std::string_view bytes, const std::string& source, const ImageLimits& limits) {
   const ImageHeader header = checked_header(source_of(bytes, source), limits);
-  return oriented({int(header.width), int(header.height), decode_pixels(bytes, header, source)}, header.orientation);
+  const auto decode = codec_of(header.format).decode;
+  return oriented({int(header.width), int(header.height), decode(bytes, header, source)}, header.orientation);
 }
 
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits) {
-  return decode_image(read_file(path, kMaxFile), path.string(), limits);
+  return decode_image(read_file(path), path.string(), limits);
 }
 
 Image crop_image(const Image& image, int x, int y, int width, int height) {

@@ -3,7 +3,6 @@
 // JPEG: ITU-T T.81 annex B. PNG: W3C PNG 3rd edition. WebP: RFC 9649. EXIF: CIPA DC-008, orientation is tag 0x0112.
 
 #include <algorithm>
-#include <cstring>
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <limits>
 #include <vector>
 
 #include "wick/io/file.h"
@@ -127,8 +126,7 @@ std::string describe(const json::exception& problem) {
   std::string_view rest = start == text.npos ? text : text.substr(start + 2);
   for (std::string_view prefix : {"parse error at ", "parse error "})
     if (rest.starts_with(prefix)) rest.remove_prefix(prefix.size());
-  const std::string quoted = quote(rest);
-  return quoted.substr(1, quoted.size() - 2);
+  return excerpt(rest);
 }
 
 json parse_json(std::string_view text, const std::string& source, JsonNumbers numbers) {
@@ -155,12 +153,27 @@ std::string to_text(json value) {
   return text + "\n";
 }
 
+const json* find_member(const json& object, const std::string& key) {
+  const auto found = object.find(key);
+  return found == object.end() || found->is_null() ? nullptr : &*found;
+}
+
 const json& member(const json& object, const std::string& key, const std::string& source) {
   check(object.is_object(), "{}: expected a JSON object with the key {}, found {}", source, quote(key),
         object.type_name());
-  const auto found = object.find(key);
-  check(found != object.end() && !found->is_null(), "{}: the key {} is missing", source, quote(key));
+  const json* found = find_member(object, key);
+  check(found, "{}: the key {} is missing", source, quote(key));
   return *found;
+}
+
+const json& as_list(const json& value, const std::string& where, std::string_view expected) {
+  if (!value.is_array()) fail_json(where, expected, value);
+  return value;
+}
+
+const json& as_object(const json& value, const std::string& where, std::string_view expected) {
+  if (!value.is_object()) fail_json(where, expected, value);
+  return value;
 }
 
 void fail_json(const std::string& where, std::string_view expected, const json& found) {

@@ -31,11 +31,19 @@ std::string to_text(nlohmann::json value);
 // The part of nlohmann's message that helps a user: "at line 2, column 5: ...". One short line.
 std::string describe(const nlohmann::json::exception& problem);
 
-// The member of an object; throws Error if it is not an object or has no such member, or null there.
+// The member of an object; none if it has no such member, or null there.
+const nlohmann::json* find_member(const nlohmann::json& object, const std::string& key);
+// The same, where it has to be there; throws Error too if `object` is none.
 const nlohmann::json& member(const nlohmann::json& object, const std::string& key, const std::string& source);
 
 // Throws Error: "`where` should be `expected`, found ...". `where` names the file and the key.
 [[noreturn]] void fail_json(const std::string& where, std::string_view expected, const nlohmann::json& found);
+
+// The value if it is a list, or an object; else throws fail_json().
+const nlohmann::json& as_list(const nlohmann::json& value, const std::string& where,
+                              std::string_view expected = "a list");
+const nlohmann::json& as_object(const nlohmann::json& value, const std::string& where,
+                                std::string_view expected = "an object");
 
 // The value as bool, an integer type that holds it, a finite floating-point number, or std::string.
 template <class T>

@@ -1,34 +1,13 @@
 #include "wick/io/quote.h"
 
 #include <fmt/core.h>
+#include <utf8proc.h>
 
 #include <algorithm>
 #include <cstdint>
 
 namespace wick {
 namespace {
-
-struct Decoded {
-  char32_t character;
-  size_t bytes;  // 0: not UTF-8
-};
-
-// The first character of `text`, which is not empty. Overlong forms, surrogates and values beyond U+10FFFF are not
-// UTF-8.
-Decoded decode(std::string_view text) {
-  const auto lead = uint8_t(text[0]);
-  if (lead < 0x80) return {lead, 1};
-  const size_t bytes = lead < 0xc2 ? 0 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : lead < 0xf5 ? 4 : 0;
-  if (bytes == 0 || text.size() < bytes) return {0, 0};
-  char32_t character = lead & (0x7f >> bytes);
-  for (size_t i = 1; i < bytes; ++i) {
-    if ((uint8_t(text[i]) & 0xc0) != 0x80) return {0, 0};
-    character = character << 6 | (uint8_t(text[i]) & 0x3f);
-  }
-  constexpr char32_t kFirst[] = {0, 0, 0x80, 0x800, 0x10000};
-  const bool is_surrogate = character >= 0xd800 && character < 0xe000;
-  return character < kFirst[bytes] || is_surrogate || character > 0x10ffff ? Decoded{0, 0} : Decoded{character, bytes};
-}
 
 bool is_control(char32_t c) { return c < 0x20 || (c >= 0x7f && c < 0xa0); }
 
@@ -52,9 +31,11 @@ template <class Shown>
 std::string escaped(std::string_view text, Shown is_shown) {
   std::string result;
   while (!text.empty()) {
-    const auto [character, bytes] = decode(text);
-    const size_t taken = std::max<size_t>(bytes, 1);
-    if (bytes > 0 && is_shown(character))
+    utf8proc_int32_t character;
+    const auto* start = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
+    const auto bytes = utf8proc_iterate(start, utf8proc_ssize_t(text.size()), &character);  // negative: not UTF-8
+    const auto taken = size_t(std::max<utf8proc_ssize_t>(bytes, 1));
+    if (bytes > 0 && is_shown(char32_t(character)))
       result += text.substr(0, taken);
     else if (bytes > 1)
       result += fmt::format("\\u{{{:04x}}}", uint32_t(character));
@@ -75,11 +56,13 @@ std::string printable_text(std::string_view text) {
   return escaped(text, [](char32_t c) { return !is_control(c) || c == '\n' || c == '\t'; });
 }
 
-std::string quote(std::string_view text) {
+std::string excerpt(std::string_view text) {
   constexpr size_t kLongest = 200;
   size_t length = std::min(text.size(), kLongest);
   while (length > 0 && length < text.size() && (uint8_t(text[length]) & 0xc0) == 0x80) --length;  // whole characters
-  return '"' + printable(text.substr(0, length)) + (text.size() > length ? "...\"" : "\"");
+  return printable(text.substr(0, length)) + (text.size() > length ? "..." : "");
 }
+
+std::string quote(std::string_view text) { return '"' + excerpt(text) + '"'; }
 
 }  // namespace wick

@@ -16,7 +16,8 @@ std::string printable(std::string_view name);
 // those that drive a terminal are escaped.
 std::string printable_text(std::string_view text);
 
-// printable() of at most 200 bytes, in double quotes.
+// printable() of at most 200 bytes, and the same in double quotes.
+std::string excerpt(std::string_view text);
 std::string quote(std::string_view text);
 
 }  // namespace wick

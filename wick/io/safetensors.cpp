@@ -7,7 +7,6 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <functional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -124,9 +123,7 @@ void show_bytes(std::span<const NamedTensor* const> order, const std::string& he
 }  // namespace
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
-  SafetensorsFile file;
-  file.path_ = path;
-  file.file_ = std::make_shared<FileDescriptor>(path);
+  SafetensorsFile file(path, "convert it to F32, BF16 or F16");
   const FileDescriptor& in = *file.file_;
   uint64_t length = 0;
   if (in.read_at(0, &length, sizeof length) < sizeof length)
@@ -134,22 +131,17 @@ SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   if (length > kMaxSafetensorsHeader)
     fail_foreign(in,
                  fmt::format("its header would take {} bytes, over the limit of {}", length, kMaxSafetensorsHeader));
-  file.data_offset_ = sizeof length + length;
-  check(file.data_offset_ <= in.size(),
+  file.data_ = sizeof length + length;
+  check(file.data_ <= in.size(),
         "{}: the file is truncated: the header alone takes {}, the file has {}; fetch or write it again", path.string(),
-        count_of(file.data_offset_, "byte"), in.size());
+        count_of(file.data_, "byte"), in.size());
   std::string json(length, '\0');
   check(in.read_at(sizeof length, json.data(), length) == length, "{}: the file shrank while it was read",
         path.string());
-  file.header_ = parse_safetensors_header(json, in.size() - file.data_offset_, path.string());
+  SafetensorsHeader header = parse_safetensors_header(json, in.size() - file.data_, path.string());
+  file.tensors_ = std::move(header.tensors);
+  file.metadata_ = std::move(header.metadata);
   return file;
-}
-
-const TensorInfo& SafetensorsFile::info_of(const std::string& name) const {
-  const auto found = header_.tensors.find(name);
-  check(found != header_.tensors.end(), "{}: there is no tensor {} among its {}", path_.string(), quote(name),
-        header_.tensors.size());
-  return found->second;
 }
 
 Tensor SafetensorsFile::load_numbers(const std::string& name) const {
@@ -158,34 +150,16 @@ Tensor SafetensorsFile::load_numbers(const std::string& name) const {
   check(convert, "{}: tensor {} is {}, of which Wick reads no numbers; convert it to F32, BF16 or F16", path_.string(),
         quote(name), info.dtype_name);
   Tensor tensor = Tensor::empty(info.shape, DType::f32, host_memory());
-  std::vector<std::byte> stored(size_t(info.end - info.begin));
+  std::vector<std::byte> stored(size_t(*info.bytes));
   bytes(name)(stored.data(), 0, stored.size());
   convert(stored.data(), tensor.data<float>(), size_t(tensor.numel()));
   return tensor;
 }
 
-Tensor SafetensorsFile::load(const std::string& name, Memory& memory) const {
-  const TensorInfo& info = info_of(name);
-  check(info.dtype.has_value(), "{}: tensor {} is {}, which Wick does not compute with; convert it to F32, BF16 or F16",
-        path_.string(), quote(name), info.dtype_name);
-  Tensor tensor = Tensor::empty(info.shape, *info.dtype, memory);
-  memory.fill({{tensor.view().data, size_t(info.end - info.begin), bytes(name)}});
-  return tensor;
-}
-
-Memory::Source SafetensorsFile::bytes(const std::string& name) const {
-  const uint64_t first = data_offset_ + header_.tensors.at(name).begin;
-  return [file = file_, first, name](void* host, size_t begin, size_t bytes) {
-    check(file->read_at(first + begin, host, bytes) == bytes, "{}: tensor {}: the file shrank while it was in use",
-          file->path().string(), quote(name));
-  };
-}
-
 std::map<std::string, std::string> read_safetensors_index(const std::filesystem::path& index) {
   constexpr size_t kMaxIndexBytes = size_t{64} << 20;
   const nlohmann::json json = read_json(index, kMaxIndexBytes);
-  const auto& map = member(json, "weight_map", index.string());
-  if (!map.is_object()) fail_json(index.string() + ": weight_map", "an object", map);
+  const auto& map = as_object(member(json, "weight_map", index.string()), index.string() + ": weight_map");
   std::map<std::string, std::string> files;
   for (const auto& [name, value] : map.items()) {
     const auto file = as<std::string>(value, fmt::format("{}: weight_map: {}", index.string(), quote(name)));

@@ -14,24 +14,13 @@
 #include <filesystem>
 #include <functional>
 #include <map>
-#include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 
-#include "wick/core/tensor.h"
 #include "wick/io/sha256.h"
+#include "wick/io/tensor_file.h"
 
 namespace wick {
-
-class FileDescriptor;
-
-struct TensorInfo {
-  std::string dtype_name;      // as the file spells it: "BF16"
-  std::optional<DType> dtype;  // none where Wick cannot load it: F64, F8_E4M3, ...
-  Shape shape;
-  uint64_t begin = 0, end = 0;  // bytes from the start of the data
-};
 
 struct SafetensorsHeader {
   std::map<std::string, TensorInfo> tensors;
@@ -41,30 +30,17 @@ struct SafetensorsHeader {
 // Parses and checks the JSON header of a file with `data_bytes` bytes behind it. `source` names the file in errors.
 SafetensorsHeader parse_safetensors_header(std::string_view json, uint64_t data_bytes, const std::string& source);
 
-// An open file. Copies share it, and load() may be called from several threads.
-class SafetensorsFile {
+class SafetensorsFile : public TensorFile {
  public:
   static SafetensorsFile open(const std::filesystem::path& path);  // reads and checks the header only
 
-  const std::map<std::string, TensorInfo>& tensors() const { return header_.tensors; }
-  const std::map<std::string, std::string>& metadata() const { return header_.metadata; }
-  const std::filesystem::path& path() const { return path_; }
-  bool has(const std::string& name) const { return header_.tensors.contains(name); }
-
-  // The tensor in the file's own dtype, in any memory. Reads, never maps, so that a file that shrinks meanwhile is an
-  // Error. Throws Error for an unknown name or a dtype that Wick does not compute with.
-  Tensor load(const std::string& name, Memory& memory = host_memory()) const;
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
   // The tensor's values in f32, on the host, from any type of io/numbers.h.
   Tensor load_numbers(const std::string& name) const;
-  Memory::Source bytes(const std::string& name) const;  // reads them from the file, for Memory::fill()
 
  private:
-  const TensorInfo& info_of(const std::string& name) const;
-
-  std::filesystem::path path_;
-  SafetensorsHeader header_;
-  uint64_t data_offset_ = 0;
-  std::shared_ptr<const FileDescriptor> file_;
+  using TensorFile::TensorFile;
+  std::map<std::string, std::string> metadata_;
 };
 
 // The file beside `index` that holds each tensor: {"weight_map": {tensor: file}}, as transformers and diffusers write

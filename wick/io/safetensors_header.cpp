@@ -4,7 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -18,11 +18,6 @@
 namespace wick {
 namespace {
 
-const FileDType* find_dtype(std::string_view name) {
-  const auto* found = std::ranges::find(kFileDTypes, name, &FileDType::name);
-  return found == std::end(kFileDTypes) ? nullptr : found;
-}
-
 // Reads the header as a stream of events rather than as a tree, so that a hostile one costs no memory and every
 // breach is found where it stands.
 class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
@@ -34,7 +29,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
     if (place_ == Place::file) return place_ = Place::root, true;
     if (place_ != Place::root) fail_value("an object");
     if (name_ != kMetadataKey) {
-      entry_ = {};
+      entry_ = {}, fields_.clear();
       return place_ = Place::tensor, true;
     }
     return place_ = Place::metadata, true;
@@ -70,7 +65,7 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     field_ = text;
-    const bool fresh = place_ == Place::metadata ? !header_.metadata.contains(field_) : mark_field();
+    const bool fresh = place_ == Place::metadata ? !header_.metadata.contains(field_) : fields_.insert(field_).second;
     check(fresh, "{}: {}: the key {} stands twice", source_, subject(), quote(field_));
     return true;
   }
@@ -118,20 +113,12 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   struct Entry {
     std::string dtype;
     std::vector<uint64_t> shape, offsets;
-    bool has_dtype = false, has_shape = false, has_offsets = false;
   };
 
   // Unknown fields of a tensor are passed over, as by the reference implementation.
   bool skipping() const {
     return skip_depth_ > 0 ||
            (place_ == Place::tensor && field_ != "dtype" && field_ != "shape" && field_ != "data_offsets");
-  }
-
-  bool mark_field() {
-    if (field_ == "dtype") return !std::exchange(entry_.has_dtype, true);
-    if (field_ == "shape") return !std::exchange(entry_.has_shape, true);
-    if (field_ == "data_offsets") return !std::exchange(entry_.has_offsets, true);
-    return true;
   }
 
   bool scalar(std::string_view found) const {
@@ -142,22 +129,17 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   std::string subject() const { return name_ == kMetadataKey ? name_ : "tensor " + quote(name_); }
 
   [[noreturn]] void fail_value(std::string_view found) const {
-    switch (place_) {
-      case Place::file:
-      case Place::end:
-        fail("{}: the header: expected an object, found {}", source_, found);
-      case Place::root:
-        fail("{}: {}: expected an object, found {}", source_, subject(), found);
-      case Place::metadata:
-        fail("{}: {}: {}: expected a string, found {}", source_, kMetadataKey, quote(field_), found);
-      case Place::tensor:
-        fail("{}: {}: {}: expected {}, found {}", source_, subject(), field_,
-             field_ == "dtype" ? "a string" : "a list of integers", found);
-      case Place::shape:
-      case Place::offsets:
-        fail("{}: {}: {}: expected non-negative integers, found {}", source_, subject(), field_, found);
-    }
-    std::abort();
+    const bool in_list = place_ == Place::shape || place_ == Place::offsets;
+    if (place_ == Place::file || place_ == Place::end)
+      fail("{}: the header: expected an object, found {}", source_, found);
+    if (place_ == Place::root) fail("{}: {}: expected an object, found {}", source_, subject(), found);
+    if (place_ == Place::metadata)
+      fail("{}: {}: {}: expected a string, found {}", source_, subject(), quote(field_), found);
+    fail("{}: {}: {}: expected {}, found {}", source_, subject(), field_,
+         in_list             ? "non-negative integers"
+         : field_ == "dtype" ? "a string"
+                             : "a list of integers",
+         found);
   }
 
   void finish_tensor();
@@ -167,46 +149,38 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
   Place place_ = Place::file;
   std::string name_, field_;
   Entry entry_;
+  std::set<std::string> fields_;  // the keys of the tensor so far
   bool seen_metadata_ = false;
   int skip_depth_ = 0;
 };
 
 void HeaderReader::finish_tensor() {
   const std::string name = subject();
-  check(entry_.has_dtype && entry_.has_shape && entry_.has_offsets, "{}: {} has no {}", source_, name,
-        !entry_.has_dtype   ? "dtype"
-        : !entry_.has_shape ? "shape"
-                            : "data_offsets");
+  for (const char* field : {"dtype", "shape", "data_offsets"})
+    check(fields_.contains(field), "{}: {} has no {}", source_, name, field);
   check(entry_.offsets.size() == 2, "{}: {}: data_offsets has {} entries, not two", source_, name,
         entry_.offsets.size());
-  const FileDType* dtype = find_dtype(entry_.dtype);
-  check(dtype, "{}: {} has the unknown dtype {}", source_, name, quote(entry_.dtype));
+  const FileDType* dtype = std::ranges::find(kFileDTypes, entry_.dtype, &FileDType::name);
+  check(dtype != std::end(kFileDTypes), "{}: {} has the unknown dtype {}", source_, name, quote(entry_.dtype));
 
-  TensorInfo info{entry_.dtype, dtype->dtype, {}, entry_.offsets[0], entry_.offsets[1]};
-  check(info.begin <= info.end, "{}: {}: data_offsets end at {}, before they begin at {}", source_, name, info.end,
-        info.begin);
-  // Empty extents count as one in `span`, so that strides of an empty tensor cannot overflow either.
-  uint64_t elements = 1, span = dtype->bits;
-  for (uint64_t extent : entry_.shape) {
-    const bool fits =
-        extent <= INT64_MAX && !__builtin_mul_overflow(span, std::max<uint64_t>(extent, 1), &span) && span <= INT64_MAX;
-    check(fits, "{}: {}: the shape [{}] is larger than any memory", source_, name, fmt::join(entry_.shape, ", "));
-    elements *= extent;
-    info.shape.push_back(int64_t(extent));
-  }
-  const uint64_t bits = elements * dtype->bits;
-  check(bits % 8 == 0 && bits / 8 == info.end - info.begin,
-        "{}: {}: shape {} of {} takes {}, but data_offsets [{}, {}] give it {}", source_, name, info.shape, dtype->name,
-        count_of((bits + 7) / 8, "byte"), info.begin, info.end, info.end - info.begin);
-  header_.tensors.emplace(name_, std::move(info));
+  const uint64_t begin = entry_.offsets[0], end = entry_.offsets[1];
+  check(begin <= end, "{}: {}: data_offsets end at {}, before they begin at {}", source_, name, end, begin);
+  const std::optional<Shape> shape = checked_shape(entry_.shape, dtype->bits);
+  check(shape.has_value(), "{}: {}: the shape [{}] is larger than any memory", source_, name,
+        fmt::join(entry_.shape, ", "));
+  const uint64_t bits = uint64_t(shape->numel()) * dtype->bits;
+  check(bits % 8 == 0 && bits / 8 == end - begin,
+        "{}: {}: shape {} of {} takes {}, but data_offsets [{}, {}] give it {}", source_, name, *shape, dtype->name,
+        count_of((bits + 7) / 8, "byte"), begin, end, end - begin);
+  header_.tensors.emplace(name_, TensorInfo{entry_.dtype, dtype->dtype, *shape, begin, end - begin});
 }
 
 // The tensors must cover the data exactly: no hole in which something could hide, no byte with two meanings.
 void check_coverage(const SafetensorsHeader& header, uint64_t data_bytes, const std::string& source) {
   std::vector<const std::pair<const std::string, TensorInfo>*> order;
   for (const auto& entry : header.tensors) order.push_back(&entry);
-  std::ranges::sort(order, {}, [](const auto* entry) { return std::pair(entry->second.begin, entry->second.end); });
-  const uint64_t declared = order.empty() ? 0 : order.back()->second.end;
+  std::ranges::sort(order, {}, [](const auto* entry) { return std::pair(entry->second.begin, entry->second.bytes); });
+  const uint64_t declared = order.empty() ? 0 : order.back()->second.begin + *order.back()->second.bytes;
   check(declared <= data_bytes,
         "{}: the file is truncated: the header declares {} of tensors, found {}; fetch or write it again", source,
         count_of(declared, "byte"), data_bytes);
@@ -215,7 +189,7 @@ void check_coverage(const SafetensorsHeader& header, uint64_t data_bytes, const 
     const auto& [name, info] = *entry;
     check(info.begin == end, "{}: tensor {} begins at byte {} of the data, expected {}: {}", source, quote(name),
           info.begin, end, info.begin < end ? "it overlaps another tensor" : "there is a hole before it");
-    end = info.end;
+    end += *info.bytes;
   }
   check(end == data_bytes, "{}: the file goes on for {} after the last tensor; it is damaged or not safetensors",
         source, count_of(data_bytes - end, "byte"));

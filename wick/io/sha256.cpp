@@ -9,26 +9,19 @@
 
 namespace wick {
 
-struct Sha256::Context {
-  EVP_MD_CTX* evp = EVP_MD_CTX_new();
-  ~Context() { EVP_MD_CTX_free(evp); }
-};
-
-Sha256::Sha256() : context_(std::make_unique<Context>()) {
-  check(context_->evp && EVP_DigestInit_ex(context_->evp, EVP_sha256(), nullptr) == 1,
+Sha256::Sha256() : context_(EVP_MD_CTX_new(), EVP_MD_CTX_free) {
+  check(context_ && EVP_DigestInit_ex(context_.get(), EVP_sha256(), nullptr) == 1,
         "SHA-256: OpenSSL's libcrypto does not offer it");
 }
 
-Sha256::~Sha256() = default;
-
 void Sha256::update(const void* data, size_t bytes) {
-  check(EVP_DigestUpdate(context_->evp, data, bytes) == 1, "SHA-256: OpenSSL's libcrypto failed");
+  check(EVP_DigestUpdate(context_.get(), data, bytes) == 1, "SHA-256: OpenSSL's libcrypto failed");
 }
 
 std::string Sha256::hex() {
   unsigned char digest[EVP_MAX_MD_SIZE];
   unsigned size = 0;
-  check(EVP_DigestFinal_ex(context_->evp, digest, &size) == 1, "SHA-256: OpenSSL's libcrypto failed");
+  check(EVP_DigestFinal_ex(context_.get(), digest, &size) == 1, "SHA-256: OpenSSL's libcrypto failed");
   std::string text;
   for (unsigned i = 0; i < size; ++i) text += fmt::format("{:02x}", digest[i]);
   return text;

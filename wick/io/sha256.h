@@ -7,18 +7,18 @@
 #include <string>
 #include <string_view>
 
+struct evp_md_ctx_st;
+
 namespace wick {
 
 class Sha256 {
  public:
   Sha256();
-  ~Sha256();
   void update(const void* data, size_t bytes);
   std::string hex();  // ends the hash: call it once
 
  private:
-  struct Context;
-  std::unique_ptr<Context> context_;
+  std::unique_ptr<evp_md_ctx_st, void (*)(evp_md_ctx_st*)> context_;  // OpenSSL's EVP_MD_CTX
 };
 
 std::string sha256_hex(std::string_view bytes);

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <utility>
 
 #include "wick/core/error.h"
 #include "wick/text/unicode.h"
@@ -140,11 +139,6 @@ bool Bpe::push_bytes(std::string_view character, int32_t start, std::vector<Symb
   return true;
 }
 
-// Unused pieces that came up in merging, each with its two parts: they are taken apart again.
-struct Bpe::Pieces {
-  std::unordered_map<std::string_view, std::pair<std::string_view, std::string_view>> parts;
-};
-
 void Bpe::encode_by_scores(std::string_view word, std::vector<int64_t>& ids) const {
   constexpr int32_t kFree = 0, kFrozen = 1;  // Symbol::id: user-defined pieces are not merged
   std::vector<Symbol> symbols;
@@ -163,7 +157,7 @@ void Bpe::encode_by_scores(std::string_view word, std::vector<int64_t>& ids) con
     const std::string_view both = word.substr(size_t(left.start), size);
     const int32_t id = find(both);
     if (id == Symbol::kNone) return std::nullopt;
-    if (spec_.tokens[size_t(id)].type == TokenType::kUnused) split.parts[both] = {text_of(left), text_of(right)};
+    if (spec_.tokens[size_t(id)].type == TokenType::kUnused) split[both] = {text_of(left), text_of(right)};
     return Merge{ranks_[size_t(id)], kFree};
   });
   const size_t first = ids.size();
@@ -178,7 +172,7 @@ void Bpe::emit_piece(std::string_view piece, const Pieces& split, std::vector<in
   const int32_t id = find(piece);
   if (id == Symbol::kNone) return emit_unknown(piece, ids);
   if (spec_.tokens[size_t(id)].type == TokenType::kUnused) {
-    if (const auto parts = split.parts.find(piece); parts != split.parts.end()) {
+    if (const auto parts = split.find(piece); parts != split.end()) {
       emit_piece(parts->second.first, split, ids);
       emit_piece(parts->second.second, split, ids);
       return;

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "wick/text/merge.h"
@@ -25,7 +26,8 @@ class Bpe {
   void encode(std::string_view word, std::vector<int64_t>& ids) const;
 
  private:
-  struct Pieces;
+  // Unused pieces that came up in merging, each with its two parts: they are taken apart again.
+  using Pieces = std::unordered_map<std::string_view, std::pair<std::string_view, std::string_view>>;
 
   int32_t find(std::string_view piece) const;  // Symbol::kNone if there is none
   bool pieces_end_at_spaces() const;

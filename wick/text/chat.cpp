@@ -309,27 +309,22 @@ void ChatTemplate::write_thought(Writer& writer, std::string_view content, bool 
   writer.content(content);
 }
 
-namespace {
-
-std::string spelling(const Tokenizer& tokenizer, std::optional<int64_t> id) {
-  return id ? std::string(tokenizer.piece(*id)) : "";
+std::vector<ChatPart> ChatTemplate::render(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                                           const ChatOptions& options) const {
+  const auto spelling = [&](std::optional<int64_t> id) { return id ? tokenizer.piece(*id) : std::string_view(); };
+  return render(messages, options, spelling(tokenizer.bos_id()), spelling(tokenizer.eos_id()));
 }
-
-}  // namespace
 
 std::string ChatTemplate::text(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
                                const ChatOptions& options) const {
   std::string all;
-  for (const ChatPart& part :
-       render(messages, options, spelling(tokenizer, tokenizer.bos_id()), spelling(tokenizer, tokenizer.eos_id())))
-    all += part.text;
+  for (const ChatPart& part : render(tokenizer, messages, options)) all += part.text;
   return all;
 }
 
 ChatIds ChatTemplate::encode(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
                              const ChatOptions& options) const {
-  const auto parts =
-      render(messages, options, spelling(tokenizer, tokenizer.bos_id()), spelling(tokenizer, tokenizer.eos_id()));
+  const auto parts = render(tokenizer, messages, options);
   ChatIds chat;
   for (size_t first = 0, last = 0; first < parts.size(); first = last) {
     std::vector<TextPart> run;

@@ -71,6 +71,8 @@ class ChatTemplate {
   static ChatTemplate mistral(std::string_view jinja);
   static ChatTemplate llama3(std::string_view jinja);
   static ChatTemplate chatml(std::string_view jinja);
+  std::vector<ChatPart> render(const Tokenizer& tokenizer, std::span<const ChatMessage> messages,
+                               const ChatOptions& options) const;
   void write_inst(Writer& writer, std::span<const ChatMessage> messages) const;
   std::string inst_content(std::span<const ChatMessage> messages, size_t at, const std::string* system) const;
   void write_llama3(Writer& writer, std::span<const ChatMessage> messages, const ChatOptions& options) const;

@@ -8,8 +8,9 @@
 #include "wick/core/error.h"
 #include "wick/io/file.h"
 #include "wick/io/json.h"
-#include "wick/text/byte_characters.h"
+#include "wick/text/tokenizer_spec.h"
 #include "wick/text/unicode.h"
+#include "wick/text/words.h"
 
 namespace wick {
 namespace {
@@ -19,11 +20,8 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxMergesBytes = size_t{16} << 20;
 constexpr const char* kWhole = "tokenizer.json";
-constexpr int64_t kMaxId = 1 << 20;
 constexpr int64_t kMaxLength = 4096;  // transformers writes 10^30 for "no limit"
 constexpr int64_t kDefaultLength = 77;
-
-constexpr const char* kWords = R"('s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\p{White_Space}\p{L}\p{N}]+)";
 
 Json read_object(const fs::path& path) {
   Json json = read_json(path);
@@ -44,8 +42,8 @@ std::string described(const Json& value) { return value.is_number() ? value.dump
 
 // A special token is written as a string, or as an object that holds it as `content`.
 std::optional<std::string> special_content(const Json& json, const char* key, const fs::path& path) {
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return std::nullopt;
+  const Json* found = find_member(json, key);
+  if (!found) return std::nullopt;
   const Json& value = found->is_object() && found->contains("content") ? found->at("content") : *found;
   check(value.is_string() && !value.get_ref<const std::string&>().empty(),
         "{}: {}: expected a token or an object with its content, found {}", path.string(), key, found->type_name());
@@ -53,8 +51,8 @@ std::optional<std::string> special_content(const Json& json, const char* key, co
 }
 
 int64_t read_max_length(const Json& config, const fs::path& path) {
-  const auto found = config.find("model_max_length");
-  if (found == config.end() || found->is_null()) return kDefaultLength;
+  const Json* found = find_member(config, "model_max_length");
+  if (!found) return kDefaultLength;
   check(found->is_number() && found->get<double>() >= 3,
         "{}: model_max_length: expected a number of at least 3, found {}", path.string(), described(*found));
   return found->get<double>() > kMaxLength ? kDefaultLength : found->get<int64_t>();
@@ -81,77 +79,34 @@ bool is_clip(const Json& json) {
          model.value("dropout", Json()).is_null() && model.value("byte_fallback", Json(false)) == false;
 }
 
-// transformers 5 writes all into one file.
-Json read_whole(const fs::path& path) {
-  Json json = read_object(path);
-  const Json& model = member(json, "model", path.string());
-  if (!model.is_object()) fail_json(path.string() + ": model", "an object", model);
-  check(is_clip(json), "{}: expected the tokenizer of CLIP, found another one", path.string());
-  return json;
-}
-
-// Tokens that are found in a text before it is cut, and their ids.
-std::vector<std::pair<std::string, int64_t>> added_tokens(const Json& json, const std::string& source) {
-  std::vector<std::pair<std::string, int64_t>> tokens;
-  const std::string where = source + ": added_tokens";
-  const auto found = json.find("added_tokens");
-  if (found == json.end() || found->is_null()) return tokens;
-  if (!found->is_array()) fail_json(where, "a list", *found);
-  for (const Json& token : *found) {
-    tokens.emplace_back(get<std::string>(token, "content", where), get<int64_t>(token, "id", where));
-    for (const char* flag : {"single_word", "lstrip", "rstrip"})
-      check(!token.contains(flag) || token[flag] == false, "{}: {}: {} is set; Wick knows tokens without it", where,
-            in_quotes(tokens.back().first), flag);
-  }
-  return tokens;
-}
-
-// A merge is a pair, or before tokenizers 0.20 a line as in merges.txt.
-std::pair<std::string, std::string> merge_of(const Json& merge, const std::string& where) {
-  if (merge.is_array() && merge.size() == 2)
-    return {as<std::string>(merge[0], where), as<std::string>(merge[1], where)};
-  const auto line = as<std::string>(merge, where);
-  const size_t space = line.find(' ');
-  check(space != line.npos, "{}: expected two tokens, found {}", where, in_quotes(line));
-  return {line.substr(0, space), line.substr(space + 1)};
-}
-
 }  // namespace
 
 // Tokens and ids, while the files are being read.
 class ClipTokenizer::Vocabulary {
  public:
-  Vocabulary(const Json& tokens, std::string path) : path_(std::move(path)) {
-    std::unordered_map<int64_t, std::string> owners;
-    if (!tokens.is_object()) fail_json(path_, "an object of tokens and ids", tokens);
-    for (const auto& [token, id] : tokens.items()) {
-      if (!id.is_number_integer() || id < 0 || id >= kMaxId)
-        fail("{}: token {}: expected an id from 0 to {}, found {}", path_, in_quotes(token), kMaxId - 1, described(id));
-      const auto [owner, is_new] = owners.emplace(id.get<int64_t>(), token);
-      if (!is_new)
-        fail("{}: tokens {} and {} share the id {}", path_, in_quotes(owner->second), in_quotes(token), owner->first);
+  Vocabulary(const Json& tokens, const std::string& path) {
+    spec_.source = path;
+    for (const auto& [token, id] : as_object(tokens, path, "an object of tokens and ids").items()) {
+      if (!id.is_number_integer() || id < 0 || id >= kMaxTokens)
+        fail("{}: token {}: expected an id from 0 to {}, found {}", path, in_quotes(token), kMaxTokens - 1,
+             described(id));
+      put_token(spec_, id.get<int64_t>(), {token});
       ids_.emplace(token, id.get<int32_t>());
-      size_ = std::max(size_, id.get<int64_t>() + 1);
     }
   }
 
-  int64_t size() const { return size_; }
+  int64_t size() const { return int64_t(spec_.tokens.size()); }
 
   std::optional<int32_t> find(const std::string& token) const {
     const auto found = ids_.find(token);
     return found == ids_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  int64_t special(const std::string& token, const char* role) const {
-    const auto id = find(token);
-    check(id.has_value(), "{}: expected the {} {}, found no such token", path_, role, in_quotes(token));
-    return *id;
-  }
+  const std::string& source() const { return spec_.source; }
 
  private:
-  std::string path_;
+  TokenizerSpec spec_;  // its source and tokens
   std::unordered_map<std::string, int32_t> ids_;
-  int64_t size_ = 0;
 };
 
 ClipTokenizer ClipTokenizer::load(const fs::path& folder) {
@@ -171,24 +126,31 @@ void ClipTokenizer::load_parts(const fs::path& folder) {
   load_merges(folder / "merges.txt", vocabulary);
 }
 
+// transformers 5 writes all into one file.
 void ClipTokenizer::load_whole(const fs::path& folder) {
   const std::string source = (folder / kWhole).string();
-  const Json json = read_whole(folder / kWhole);
-  const Json& model = json.at("model");
+  const Json json = read_object(folder / kWhole);
+  const Json& model = as_object(member(json, "model", source), source + ": model");
+  check(is_clip(json), "{}: expected the tokenizer of CLIP, found another one", source);
   const Vocabulary vocabulary(member(model, "vocab", source + ": model"), source);
   size_ = vocabulary.size();
   load_specials(folder, vocabulary);
-  for (const auto& [text, id] : added_tokens(json, source)) {
-    const auto has_id = [id = id](const auto& special) { return special.second == id; };
-    check(vocabulary.find(text) == id && std::any_of(specials_.begin(), specials_.end(), has_id),
-          "{}: added_tokens: {} is no special token of CLIP's; Wick knows no others", source, in_quotes(text));
+  const std::string where = source + ": added_tokens";
+  const Json* const added = find_member(json, "added_tokens");
+  for (const Json& token : added ? as_list(*added, where) : Json::array()) {
+    const auto text = get<std::string>(token, "content", where);
+    const auto id = get<int64_t>(token, "id", where);
+    for (const char* flag : {"single_word", "lstrip", "rstrip"})
+      check(!token.contains(flag) || token[flag] == false, "{}: {}: {} is set; Wick knows tokens without it", where,
+            in_quotes(text), flag);
+    const bool is_special = id == bos_ || id == eos_ || id == pad_ || id == unknown_;
+    check(vocabulary.find(text) == id && is_special, "{}: {} is no special token of CLIP's; Wick knows no others",
+          where, in_quotes(text));
   }
-  const Json& merges = member(model, "merges", source + ": model");
-  if (!merges.is_array()) fail_json(source + ": model: merges", "a list", merges);
+  const Json& merges = as_list(member(model, "merges", source + ": model"), source + ": model: merges");
   for (size_t i = 0; i < merges.size(); ++i) {
-    const std::string where = fmt::format("{}: model: merges[{}]", source, i);
-    const auto [left, right] = merge_of(merges[i], where);
-    add_merge(left, right, vocabulary, where);
+    const std::string place = fmt::format("{}: model: merges[{}]", source, i);
+    add_merge(merge_of_json(merges[i], place), vocabulary, place);
   }
 }
 
@@ -198,31 +160,32 @@ void ClipTokenizer::load_specials(const fs::path& folder, const Vocabulary& voca
   const fs::path config_path = folder / "tokenizer_config.json", map_path = folder / "special_tokens_map.json";
   const Json config = read_object_if_there(config_path);
   const Json map = config.contains("added_tokens_decoder") ? Json::object() : read_object_if_there(map_path);
+  std::vector<std::pair<std::string, int32_t>> specials;
   const auto id_of = [&](const char* role, const char* fallback) {
     const auto newer = special_content(map, role, map_path);
     const std::string token = newer ? *newer : special_content(config, role, config_path).value_or(fallback);
-    const int64_t id = vocabulary.special(token, role);
-    const std::pair entry(lower_case(normalize_nfc(token)), id);
-    if (std::find(specials_.begin(), specials_.end(), entry) == specials_.end()) specials_.push_back(entry);
-    return id;
+    const auto id = vocabulary.find(token);
+    check(id.has_value(), "{}: expected the {} {}, found no such token", vocabulary.source(), role, in_quotes(token));
+    specials.emplace_back(lower_case(normalize_nfc(token)), *id);
+    return *id;
   };
   bos_ = id_of("bos_token", "<|startoftext|>");
   eos_ = id_of("eos_token", "<|endoftext|>");
   pad_ = id_of("pad_token", "<|endoftext|>");
-  const int64_t unknown = id_of("unk_token", "<|endoftext|>");
-  std::sort(specials_.begin(), specials_.end(),
-            [](const auto& a, const auto& b) { return a.first.size() > b.first.size(); });
+  unknown_ = id_of("unk_token", "<|endoftext|>");
+  specials_ = TokenMatcher(std::move(specials));
   max_length_ = read_max_length(config, config_path);
 
   const auto& tokens = byte_characters();
   for (size_t byte = 0; byte < tokens.size(); ++byte) {
-    inner_byte_[byte] = vocabulary.find(tokens[byte]).value_or(int32_t(unknown));
-    last_byte_[byte] = vocabulary.find(tokens[byte] + "</w>").value_or(int32_t(unknown));
+    inner_byte_[byte] = vocabulary.find(tokens[byte]).value_or(int32_t(unknown_));
+    last_byte_[byte] = vocabulary.find(tokens[byte] + "</w>").value_or(int32_t(unknown_));
   }
 }
 
-void ClipTokenizer::add_merge(const std::string& left, const std::string& right, const Vocabulary& vocabulary,
+void ClipTokenizer::add_merge(const std::pair<std::string, std::string>& merge, const Vocabulary& vocabulary,
                               const std::string& where) {
+  const auto& [left, right] = merge;
   const auto id_of = [&](const std::string& token) {
     const auto id = vocabulary.find(token);
     if (!id) fail("{}: {} is not in the vocabulary; both must be of one tokenizer", where, in_quotes(token));
@@ -245,11 +208,8 @@ void ClipTokenizer::load_merges(const fs::path& path, const Vocabulary& vocabula
     if (line.ends_with('\r')) line.remove_suffix(1);
     if (line.starts_with("#version") || (line.empty() && rest.empty())) continue;
 
-    const size_t space = line.find(' ');
     const std::string where = fmt::format("{}: line {}", path.string(), line_number);
-    if (space == line.npos || space == 0 || space + 1 == line.size() || line.find(' ', space + 1) != line.npos)
-      fail("{}: expected two tokens, found {}", where, in_quotes(line));
-    add_merge(std::string(line.substr(0, space)), std::string(line.substr(space + 1)), vocabulary, where);
+    add_merge(merge_of_line(line, where), vocabulary, where);
   }
 }
 
@@ -270,14 +230,14 @@ std::vector<int64_t> ClipTokenizer::tokens(std::string_view text, size_t most) c
   std::vector<int64_t> ids{bos_};
   size_t start = 0;  // of the words since the last special token
   for (size_t at = 0; at < all.size() && ids.size() < most;) {
-    const auto* special = special_at(all.substr(at));
-    if (!special) {
+    const auto special = specials_.longest(all, at, [](int32_t) { return true; });
+    if (special.size == 0) {
       ++at;
       continue;
     }
     encode_words(all.substr(start, at - start), most, ids);
-    ids.push_back(special->second);
-    at += special->first.size();
+    ids.push_back(special.value);
+    at += special.size;
     start = at;
   }
   encode_words(all.substr(start), most, ids);
@@ -285,18 +245,12 @@ std::vector<int64_t> ClipTokenizer::tokens(std::string_view text, size_t most) c
   return ids;
 }
 
-const std::pair<std::string, int64_t>* ClipTokenizer::special_at(std::string_view text) const {
-  for (const auto& special : specials_)
-    if (text.starts_with(special.first)) return &special;
-  return nullptr;
-}
-
 void ClipTokenizer::encode_words(std::string_view text, size_t most, std::vector<int64_t>& ids) const {
-  static const Regex words(kWords);
-  words.each_match(text, [&](std::string_view word) {
-    if (ids.size() < most) encode_word(word, ids);
-    return ids.size() < most;
-  });
+  for (size_t at = 0; at < text.size() && ids.size() < most;) {
+    const size_t end = word_end(WordPattern::kClip, text, at);
+    if (!(character_at(text, at).classes & Character::kSpace)) encode_word(text.substr(at, end - at), ids);
+    at = end;
+  }
 }
 
 void ClipTokenizer::encode_word(std::string_view word, std::vector<int64_t>& ids) const {

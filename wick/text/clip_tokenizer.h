@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "wick/text/merge.h"
+#include "wick/text/token_matcher.h"
 
 namespace wick {
 
@@ -46,17 +47,16 @@ class ClipTokenizer {
   void load_whole(const std::filesystem::path& folder);
   void load_specials(const std::filesystem::path& folder, const Vocabulary& vocabulary);
   void load_merges(const std::filesystem::path& path, const Vocabulary& vocabulary);
-  void add_merge(const std::string& left, const std::string& right, const Vocabulary& vocabulary,
+  void add_merge(const std::pair<std::string, std::string>& merge, const Vocabulary& vocabulary,
                  const std::string& where);
-  const std::pair<std::string, int64_t>* special_at(std::string_view text) const;
   std::vector<int64_t> tokens(std::string_view text, size_t most) const;  // with the start token, without the end token
   void encode_words(std::string_view text, size_t most, std::vector<int64_t>& ids) const;
   void encode_word(std::string_view word, std::vector<int64_t>& ids) const;
 
   std::array<int32_t, 256> inner_byte_{}, last_byte_{};  // a byte's id within a word, and at its end
   MergeTable merges_;
-  std::vector<std::pair<std::string, int64_t>> specials_;  // longest first
-  int64_t size_ = 0, max_length_ = 77, bos_ = 0, eos_ = 0, pad_ = 0;
+  TokenMatcher specials_;  // values are ids
+  int64_t size_ = 0, max_length_ = 77, bos_ = 0, eos_ = 0, pad_ = 0, unknown_ = 0;
 };
 
 }  // namespace wick

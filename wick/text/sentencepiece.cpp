@@ -1,12 +1,9 @@
 // tokenizer.model: SentencePiece's ModelProto (sentencepiece_model.proto), the fields that BPE models need.
 
-#include <cmath>
-
 #include "wick/core/error.h"
 #include "wick/io/protobuf.h"
 #include "wick/io/quote.h"
 #include "wick/text/tokenizer_spec.h"
-#include "wick/text/unicode.h"
 
 namespace wick {
 namespace {

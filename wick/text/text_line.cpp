@@ -13,9 +13,8 @@ using nlohmann::json;
 
 // Keys that would change the training are refused, not ignored.
 std::vector<ChatMessage> messages_of(const json& list, const std::string& where) {
-  if (!list.is_array()) fail_json(where + ": \"messages\"", "a list", list);
   std::vector<ChatMessage> messages;
-  for (const json& item : list) {
+  for (const json& item : as_list(list, where + ": \"messages\"")) {
     const std::string which = fmt::format("{}: message {}", where, messages.size() + 1);
     messages.push_back({get<std::string>(item, "role", which), get<std::string>(item, "content", which)});
     for (const auto& [key, value] : item.items())

@@ -1,18 +1,21 @@
 #include "wick/text/tokenizer.h"
 
 #include <algorithm>
-#include <array>
-#include <unordered_map>
 #include <utility>
 
 #include "wick/core/error.h"
 #include "wick/text/bpe.h"
-#include "wick/text/byte_characters.h"
 #include "wick/text/token_matcher.h"
 #include "wick/text/tokenizer_spec.h"
 #include "wick/text/unicode.h"
 
 namespace wick {
+
+std::optional<int64_t> find_token(const TokenizerSpec& spec, std::string_view text) {
+  const auto found = std::ranges::find(spec.tokens, text, &Token::text);
+  return found == spec.tokens.end() || text.empty() ? std::nullopt : std::optional(found - spec.tokens.begin());
+}
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -26,17 +29,6 @@ std::string replace_all(std::string text, std::string_view from, std::string_vie
   }
   if (start == 0) return text;
   return out.append(text, start);
-}
-
-std::string replace_each_invalid_byte(std::string_view text) {
-  std::string out;
-  out.reserve(text.size());
-  for (size_t at = 0; at < text.size();) {
-    const size_t length = utf8_length(text, at);
-    out += length > 0 ? text.substr(at, length) : "\ufffd";
-    at += std::max<size_t>(length, 1);
-  }
-  return out;
 }
 
 // The bytes that each token stands for in a text.
@@ -120,11 +112,7 @@ Tokenizer::Model::Model(TokenizerSpec spec)
 struct Tokenizer::Model::Text {
   Text(std::span<const TextPart> parts, bool replaces_each_byte) {
     for (const TextPart& part : parts) {
-      const bool is_valid = invalid_utf8(part.text) == part.text.npos;
-      if (is_valid)
-        text += part.text;
-      else
-        text += replaces_each_byte ? replace_each_invalid_byte(part.text) : replace_invalid_utf8(part.text);
+      text += replace_invalid_utf8(part.text, replaces_each_byte);
       ends.emplace_back(text.size(), part.parse_special);
     }
   }
@@ -232,8 +220,7 @@ void Tokenizer::Model::encode_metaspace(std::string text, Preceding preceding, s
 Tokenizer::Tokenizer(TokenizerSpec spec) : model_(std::make_shared<const Model>(std::move(spec))) {}
 
 Tokenizer Tokenizer::load(const fs::path& folder, bool with_scores) {
-  TokenizerSpec spec = read_tokenizer_folder(folder, with_scores);
-  return Tokenizer(std::move(spec));
+  return Tokenizer(read_tokenizer_folder(folder, with_scores));
 }
 
 Tokenizer Tokenizer::from_arrays(const TokenizerArrays& arrays, const std::string& source) {
@@ -283,11 +270,7 @@ std::string TokenStream::finish() { return replace_invalid_utf8(std::exchange(he
 
 int64_t Tokenizer::size() const { return int64_t(model_->spec_.tokens.size()); }
 
-std::optional<int64_t> Tokenizer::id_of(std::string_view piece) const {
-  const auto& tokens = model_->spec_.tokens;
-  const auto found = std::find_if(tokens.begin(), tokens.end(), [&](const Token& t) { return t.text == piece; });
-  return found == tokens.end() || piece.empty() ? std::nullopt : std::optional(int64_t(found - tokens.begin()));
-}
+std::optional<int64_t> Tokenizer::id_of(std::string_view piece) const { return find_token(model_->spec_, piece); }
 
 std::string_view Tokenizer::piece(int64_t id) const {
   check(id >= 0 && id < kMaxTokens, "token {}: expected an id from 0 to {}", id, kMaxTokens - 1);
@@ -303,11 +286,6 @@ bool Tokenizer::is_control(int64_t id) const {
 std::optional<int64_t> Tokenizer::bos_id() const { return model_->spec_.bos; }
 std::optional<int64_t> Tokenizer::eos_id() const { return model_->spec_.eos; }
 const std::vector<int64_t>& Tokenizer::stop_ids() const { return model_->spec_.stops; }
-
-bool Tokenizer::is_stop(int64_t id) const {
-  const auto& stops = stop_ids();
-  return std::find(stops.begin(), stops.end(), id) != stops.end();
-}
 
 const std::string& Tokenizer::chat_template() const { return model_->spec_.chat_template; }
 TokenizerArrays Tokenizer::arrays(int64_t rows) const { return arrays_of_spec(model_->spec_, rows); }

@@ -90,7 +90,6 @@ class Tokenizer {
 
   std::optional<int64_t> bos_id() const, eos_id() const;
   const std::vector<int64_t>& stop_ids() const;  // any of these ends an answer: eos, end of turn
-  bool is_stop(int64_t id) const;
 
   const std::string& chat_template() const;  // Jinja, empty if the files have none (text/chat.h)
 

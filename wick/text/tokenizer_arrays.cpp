@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"
@@ -65,12 +64,6 @@ void read_tokens(TokenizerSpec& spec, const TokenizerArrays& arrays) {
   }
 }
 
-bool is_byte_name(const std::string& text) {
-  unsigned value;
-  char close;
-  return text.size() == 6 && std::sscanf(text.c_str(), "<0x%2X%c", &value, &close) == 2 && close == '>';
-}
-
 void mark_tokens(TokenizerSpec& spec) {
   for (size_t id = 0; id < spec.tokens.size(); ++id) {
     Token& token = spec.tokens[id];
@@ -82,7 +75,7 @@ void mark_tokens(TokenizerSpec& spec) {
     if (token.type != TokenType::kByte) continue;
     check(is_byte_name(token.text), "{}: token {}: expected a byte as <0x0A>, found {}", spec.source, id,
           quote(token.text));
-    spec.byte_fallback = true;
+    spec.byte_fallback = !spec.is_byte_level;
   }
 }
 
@@ -103,45 +96,18 @@ void read_special_ids(TokenizerSpec& spec, const TokenizerArrays& arrays, bool a
 }
 
 void read_arrays_merges(TokenizerSpec& spec, const TokenizerArrays& arrays) {
+  const std::string place = spec.source + ": merges";
   std::unordered_map<std::string_view, int32_t> ids;
   for (size_t id = 0; id < spec.tokens.size(); ++id) ids.emplace(spec.tokens[id].text, int32_t(id));
   const auto id_of = [&](std::string_view text) {
     const auto found = ids.find(text);
-    if (found == ids.end()) fail("{}: merges: {} is not among the tokens", spec.source, quote(text));
+    if (found == ids.end()) fail("{}: {} is not among the tokens", place, quote(text));
     return found->second;
   };
   for (const std::string& merge : arrays.merges) {
-    const size_t space = merge.find(' ', 1);
-    if (merge.empty() || space == merge.npos || space + 1 == merge.size())
-      fail("{}: merges: expected two tokens, found {}", spec.source, quote(merge));
-    const std::string left = merge.substr(0, space), right = merge.substr(space + 1);
+    const auto [left, right] = merge_of_line(merge, place);
     spec.merges.push_back({id_of(left), id_of(right), id_of(left + right)});
   }
-}
-
-void read_sentencepiece_arrays(TokenizerSpec& spec, const TokenizerArrays& arrays) {
-  spec.by_scores = true;
-  spec.replaces_each_byte = true;
-  const bool has_prefix = arrays.add_space_prefix.value_or(true);
-  if (has_prefix) spec.normalizer.push_back({NormalizerStep::kPrepend, "", std::string(kSpacePiece)});
-  spec.normalizer.push_back({NormalizerStep::kReplace, " ", std::string(kSpacePiece)});
-  spec.strips_leading_space = has_prefix;
-  read_tokens(spec, arrays);
-  mark_tokens(spec);
-  read_special_ids(spec, arrays, true);
-}
-
-void read_byte_level_arrays(TokenizerSpec& spec, const TokenizerArrays& arrays) {
-  const PreTokenizer& pre = pre_tokenizer(arrays.pre, spec.source);
-  spec.is_byte_level = true;
-  spec.patterns = pre.patterns;
-  spec.ignore_merges = pre.ignore_merges;
-  if (pre.nfc) spec.normalizer.push_back({NormalizerStep::kNfc, "", ""});
-  read_tokens(spec, arrays);
-  mark_tokens(spec);
-  spec.byte_fallback = false;
-  read_arrays_merges(spec, arrays);
-  read_special_ids(spec, arrays, pre.add_bos);
 }
 
 std::string pre_of_spec(const TokenizerSpec& spec) {
@@ -186,12 +152,28 @@ TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& s
   TokenizerSpec spec;
   spec.source = source;
   spec.chat_template = arrays.chat_template;
-  if (arrays.model == "llama")
-    read_sentencepiece_arrays(spec, arrays);
-  else if (arrays.model == "gpt2")
-    read_byte_level_arrays(spec, arrays);
-  else
+  bool add_bos = true;
+  if (arrays.model == "llama") {
+    spec.by_scores = true;
+    spec.replaces_each_byte = true;
+    spec.strips_leading_space = arrays.add_space_prefix.value_or(true);
+    const std::string space(kSpacePiece);
+    if (spec.strips_leading_space) spec.normalizer.push_back({NormalizerStep::kPrepend, "", space});
+    spec.normalizer.push_back({NormalizerStep::kReplace, " ", space});
+  } else if (arrays.model == "gpt2") {
+    const PreTokenizer& pre = pre_tokenizer(arrays.pre, source);
+    spec.is_byte_level = true;
+    spec.patterns = pre.patterns;
+    spec.ignore_merges = pre.ignore_merges;
+    if (pre.nfc) spec.normalizer.push_back({NormalizerStep::kNfc, "", ""});
+    add_bos = pre.add_bos;
+  } else {
     fail("{}: tokenizer.ggml.model {} is not supported; Wick knows llama and gpt2", source, quote(arrays.model));
+  }
+  read_tokens(spec, arrays);
+  mark_tokens(spec);
+  if (spec.is_byte_level) read_arrays_merges(spec, arrays);
+  read_special_ids(spec, arrays, add_bos);
   complete_stops(spec);
   return spec;
 }

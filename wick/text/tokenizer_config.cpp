@@ -18,24 +18,16 @@ using Json = nlohmann::json;
 constexpr size_t kMaxFileBytes = size_t{64} << 20, kMaxTemplateBytes = size_t{1} << 20;
 
 Json read_if_there(const fs::path& path) {
-  Json json = fs::exists(path) ? read_json(path) : Json::object();
-  if (!json.is_object()) fail_json(path.string(), "an object", json);
-  return json;
-}
-
-std::optional<int64_t> id_of(const TokenizerSpec& spec, std::string_view text) {
-  const auto has_text = [&](const Token& token) { return token.text == text; };
-  const auto found = std::find_if(spec.tokens.begin(), spec.tokens.end(), has_text);
-  return found == spec.tokens.end() || text.empty() ? std::nullopt : std::optional(found - spec.tokens.begin());
+  return fs::exists(path) ? as_object(read_json(path), path.string()) : Json::object();
 }
 
 // A special token is written as a string, or as an object that holds it as `content`.
 std::optional<int64_t> special_id(const TokenizerSpec& spec, const Json& json, const char* key, const fs::path& path) {
-  const auto found = json.find(key);
-  if (found == json.end() || found->is_null()) return std::nullopt;
+  const Json* found = find_member(json, key);
+  if (!found) return std::nullopt;
   const std::string where = path.string() + ": " + key;
   const auto text = found->is_object() ? get<std::string>(*found, "content", where) : as<std::string>(*found, where);
-  const auto id = id_of(spec, text);
+  const auto id = find_token(spec, text);
   check(id.has_value(), "{}: {} is not a token of {}", where, quote(text), spec.source);
   return id;
 }
@@ -44,13 +36,11 @@ void read_added_tokens_decoder(TokenizerSpec& spec, const Json& config, const fs
   const auto found = config.find("added_tokens_decoder");
   if (found == config.end()) return;
   const std::string where = path.string() + ": added_tokens_decoder";
-  if (!found->is_object()) fail_json(where, "an object", *found);
-  for (const auto& [key, token] : found->items()) {
+  for (const auto& [key, token] : as_object(*found, where).items()) {
     int64_t id = -1;
     const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
     check(error == std::errc() && end == key.data() + key.size(), "{}: expected an id, found {}", where, quote(key));
-    const auto same = [&](const AddedToken& other) { return other.id == id; };
-    if (std::none_of(spec.added.begin(), spec.added.end(), same)) add_token(spec, id, token, where);
+    if (std::ranges::find(spec.added, id, &AddedToken::id) == spec.added.end()) add_token(spec, id, token, where);
   }
 }
 
@@ -61,8 +51,8 @@ void read_add_bos(TokenizerSpec& spec, const Json& config, const fs::path& path,
                         : "";
   if (!is_sentencepiece && !kind.starts_with("Llama") && !kind.starts_with("CodeLlama")) return;
   const auto wants = [&](const char* key, bool otherwise) {
-    const auto found = config.find(key);
-    return found == config.end() || found->is_null() ? otherwise : as<bool>(*found, path.string() + ": " + key);
+    const Json* found = find_member(config, key);
+    return found ? as<bool>(*found, path.string() + ": " + key) : otherwise;
   };
   spec.before.clear(), spec.after.clear();
   if (wants("add_bos_token", true) && spec.bos) spec.before = {*spec.bos};
@@ -71,8 +61,8 @@ void read_add_bos(TokenizerSpec& spec, const Json& config, const fs::path& path,
 
 void read_generation_config(TokenizerSpec& spec, const fs::path& path) {
   const Json config = read_if_there(path);
-  const auto found = config.find("eos_token_id");
-  if (found == config.end() || found->is_null()) return;
+  const Json* found = find_member(config, "eos_token_id");
+  if (!found) return;
   for (const Json& id : found->is_array() ? *found : Json::array({*found})) {
     const auto value = as<int64_t>(id, path.string() + ": eos_token_id");
     check(value >= 0 && value < kMaxTokens, "{}: eos_token_id: expected an id from 0 to {}, found {}", path.string(),
@@ -85,8 +75,8 @@ void read_generation_config(TokenizerSpec& spec, const fs::path& path) {
 std::string read_chat_template(const Json& config, const fs::path& folder) {
   const fs::path file = folder / "chat_template.jinja";
   if (fs::exists(file)) return read_file(file, kMaxTemplateBytes);
-  const auto found = config.find("chat_template");
-  if (found == config.end() || found->is_null()) return "";
+  const Json* found = find_member(config, "chat_template");
+  if (!found) return "";
   const std::string where = (folder / "tokenizer_config.json").string() + ": chat_template";
   if (!found->is_array()) return as<std::string>(*found, where);
   for (const Json& named : *found)
@@ -140,7 +130,7 @@ TokenizerSpec read_tokenizer_folder(const fs::path& folder, bool with_scores) {
 
 void complete_stops(TokenizerSpec& spec) {
   for (const char* end : {"<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>", "<|endoftext|>"})
-    if (const auto id = id_of(spec, end); id && spec.tokens[size_t(*id)].type == TokenType::kControl)
+    if (const auto id = find_token(spec, end); id && spec.tokens[size_t(*id)].type == TokenType::kControl)
       spec.stops.push_back(*id);
   std::sort(spec.stops.begin(), spec.stops.end());
   spec.stops.erase(std::unique(spec.stops.begin(), spec.stops.end()), spec.stops.end());

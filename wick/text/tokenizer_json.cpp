@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
 #include <unordered_map>
 
 #include "wick/core/error.h"
 #include "wick/io/json.h"
 #include "wick/io/quote.h"
-#include "wick/text/byte_characters.h"
 #include "wick/text/tokenizer_spec.h"
 
 namespace wick {
@@ -22,15 +20,9 @@ constexpr size_t kLongestReplacement = 64;
   fail("{}: {} is not supported; Wick knows {}", where, what, known);
 }
 
-// null and a missing key are the same.
-const Json* find(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found == object.end() || found->is_null() ? nullptr : &*found;
-}
-
 template <class T>
 T get_or(const Json& object, const char* key, T otherwise, const std::string& where) {
-  const Json* found = find(object, key);
+  const Json* found = find_member(object, key);
   return found ? as<T>(*found, where + "." + key) : otherwise;
 }
 
@@ -43,9 +35,8 @@ void each_component(const Json* component, const char* list, const std::string& 
   if (type != "Sequence") return visit(*component, where, type);
   constexpr int kDeepest = 8;
   check(depth < kDeepest, "{}: sequences within sequences, more than {} deep", where, kDeepest);
-  const Json& parts = member(*component, list, where);
-  if (!parts.is_array()) fail_json(where + "." + list, "a list", parts);
-  for (const Json& part : parts) each_component(&part, list, where, visit, depth + 1);
+  for (const Json& part : as_list(member(*component, list, where), where + "." + list))
+    each_component(&part, list, where, visit, depth + 1);
 }
 
 std::string replacement(const Json& component, const char* key, const std::string& where) {
@@ -65,7 +56,8 @@ void read_normalizer(TokenizerSpec& spec, const Json& json) {
       spec.normalizer.push_back({NormalizerStep::kPrepend, "", replacement(step, "prepend", where)});
     } else if (type == "Replace") {
       const Json& pattern = member(step, "pattern", where);
-      if (!pattern.is_object() || !find(pattern, "String")) fail_unknown(where, "a Replace of a pattern", "Strings");
+      if (!pattern.is_object() || !find_member(pattern, "String"))
+        fail_unknown(where, "a Replace of a pattern", "Strings");
       const auto from = get<std::string>(pattern, "String", where);
       check(!from.empty(), "{}: Replace of an empty text", where);
       spec.normalizer.push_back({NormalizerStep::kReplace, from, replacement(step, "content", where)});
@@ -73,7 +65,7 @@ void read_normalizer(TokenizerSpec& spec, const Json& json) {
       fail_unknown(where, quote(type), "NFC, NFKC, Prepend, Replace and Sequence");
     }
   };
-  each_component(find(json, "normalizer"), "normalizers", spec.source + ": normalizer", visit);
+  each_component(find_member(json, "normalizer"), "normalizers", spec.source + ": normalizer", visit);
 }
 
 void read_metaspace(TokenizerSpec& spec, const Json& step, const std::string& where) {
@@ -94,7 +86,7 @@ void read_metaspace(TokenizerSpec& spec, const Json& step, const std::string& wh
 // match all.
 void read_split(TokenizerSpec& spec, const Json& step, const std::string& where) {
   const Json& pattern = member(step, "pattern", where);
-  if (!pattern.is_object() || !find(pattern, "Regex"))
+  if (!pattern.is_object() || !find_member(pattern, "Regex"))
     fail_unknown(where, "a Split at a String", "regular expressions");
   const auto regex = get<std::string>(pattern, "Regex", where);
   const auto known = word_pattern_of_regex(regex);
@@ -132,21 +124,15 @@ void read_pre_tokenizer(TokenizerSpec& spec, const Json& json) {
     check(spec.patterns.size() <= 4, "{}: more than four patterns", where);
   };
   const std::string where = spec.source + ": pre_tokenizer";
-  each_component(find(json, "pre_tokenizer"), "pretokenizers", where, visit);
+  each_component(find_member(json, "pre_tokenizer"), "pretokenizers", where, visit);
   if (!spec.patterns.empty() && !spec.is_byte_level) fail_unknown(where, "a Split without ByteLevel", "both together");
-}
-
-bool is_byte_name(std::string_view text) {
-  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
-  return text.size() == 6 && text.starts_with("<0x") && text[5] == '>' && is_hex(text[3]) && is_hex(text[4]);
 }
 
 using Ids = std::unordered_map<std::string_view, int32_t>;
 
 // `ids` refers to keys of the JSON.
 Ids read_vocabulary(TokenizerSpec& spec, const Json& model, const std::string& where) {
-  const Json& vocab = member(model, "vocab", where);
-  if (!vocab.is_object()) fail_json(where + ".vocab", "an object of tokens and ids", vocab);
+  const Json& vocab = as_object(member(model, "vocab", where), where + ".vocab", "an object of tokens and ids");
   Ids ids;
   ids.reserve(vocab.size());
   spec.tokens.reserve(std::min<size_t>(vocab.size() + 512, size_t(kMaxTokens)));
@@ -161,23 +147,14 @@ Ids read_vocabulary(TokenizerSpec& spec, const Json& model, const std::string& w
 }
 
 void read_merges(TokenizerSpec& spec, const Json& model, const Ids& ids, const std::string& where) {
-  const Json& merges = member(model, "merges", where);
-  if (!merges.is_array()) fail_json(where + ".merges", "a list", merges);
+  const std::string place = where + ".merges";
+  const Json& merges = as_list(member(model, "merges", where), place);
   spec.merges.reserve(merges.size());
   for (const Json& merge : merges) {
-    std::string left, right;
-    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
-      left = merge[0].get<std::string>(), right = merge[1].get<std::string>();
-    } else {
-      const auto line = as<std::string>(merge, where + ".merges");
-      const size_t space = line.find(' ');
-      check(space != line.npos && line.find(' ', space + 1) == line.npos, "{}.merges: expected two tokens, found {}",
-            where, quote(line));
-      left = line.substr(0, space), right = line.substr(space + 1);
-    }
+    const auto [left, right] = merge_of_json(merge, place);
     const auto id_of = [&](const std::string& text) {
       const auto found = ids.find(text);
-      if (found == ids.end()) fail("{}.merges: {} is not in the vocabulary", where, quote(text));
+      if (found == ids.end()) fail("{}: {} is not in the vocabulary", place, quote(text));
       return found->second;
     };
     spec.merges.push_back({id_of(left), id_of(right), id_of(left + right)});
@@ -186,8 +163,7 @@ void read_merges(TokenizerSpec& spec, const Json& model, const Ids& ids, const s
 
 void read_model(TokenizerSpec& spec, const Json& json) {
   const std::string where = spec.source + ": model";
-  const Json& model = member(json, "model", spec.source);
-  if (!model.is_object()) fail_json(where, "an object", model);
+  const Json& model = as_object(member(json, "model", spec.source), where);
   const auto type = get_or<std::string>(model, "type", "BPE", where);
   if (type != "BPE") fail_unknown(where, quote(type), "BPE");
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"})
@@ -198,7 +174,7 @@ void read_model(TokenizerSpec& spec, const Json& json) {
   spec.ignore_merges = get_or(model, "ignore_merges", false, where);
   const Ids ids = read_vocabulary(spec, model, where);
   read_merges(spec, model, ids, where);
-  if (!find(model, "unk_token")) return;
+  if (!find_member(model, "unk_token")) return;
   const auto unknown = get<std::string>(model, "unk_token", where);
   const auto found = ids.find(unknown);
   check(found != ids.end(), "{}.unk_token: {} is not in the vocabulary", where, quote(unknown));
@@ -207,19 +183,17 @@ void read_model(TokenizerSpec& spec, const Json& json) {
 
 // The ids around a text: `single` of a TemplateProcessing.
 void read_template(TokenizerSpec& spec, const Json& step, const std::string& where) {
-  const Json& single = member(step, "single", where);
-  if (!single.is_array()) fail_json(where + ".single", "a list", single);
   bool is_behind = false;
-  for (const Json& item : single) {
-    if (item.is_object() && find(item, "Sequence")) {
+  for (const Json& item : as_list(member(step, "single", where), where + ".single")) {
+    if (item.is_object() && find_member(item, "Sequence")) {
       is_behind = true;
       continue;
     }
     const Json& special = member(item, "SpecialToken", where + ".single");
     const auto name = get<std::string>(special, "id", where + ".single");
     const Json& entry = member(member(step, "special_tokens", where), name, where + ".special_tokens");
-    const Json& ids = member(entry, "ids", where + ".special_tokens");
-    if (!ids.is_array()) fail_json(where + ".special_tokens", "a list of ids", ids);
+    const Json& ids =
+        as_list(member(entry, "ids", where + ".special_tokens"), where + ".special_tokens", "a list of ids");
     for (const Json& id : ids) {
       const auto value = as<int64_t>(id, where + ".special_tokens");
       check(value >= 0 && value < int64_t(spec.tokens.size()), "{}: {}: no token has the id {}", where, quote(name),
@@ -236,7 +210,7 @@ void read_post_processor(TokenizerSpec& spec, const Json& json) {
     else if (type != "ByteLevel")  // which moves offsets, not ids
       fail_unknown(where, quote(type), "ByteLevel, TemplateProcessing and Sequence");
   };
-  each_component(find(json, "post_processor"), "processors", spec.source + ": post_processor", visit);
+  each_component(find_member(json, "post_processor"), "processors", spec.source + ": post_processor", visit);
 }
 
 // Decoding follows from the tokens themselves; only the removal of the space before a text is read here.
@@ -249,15 +223,14 @@ void read_decoder(TokenizerSpec& spec, const Json& json) {
     else if (type != "ByteLevel" && type != "ByteFallback" && type != "Fuse" && type != "Replace")
       fail_unknown(where, quote(type), "ByteFallback, ByteLevel, Fuse, Metaspace, Replace, Strip and Sequence");
   };
-  each_component(find(json, "decoder"), "decoders", spec.source + ": decoder", visit);
+  each_component(find_member(json, "decoder"), "decoders", spec.source + ": decoder", visit);
 }
 
 void read_added_tokens(TokenizerSpec& spec, const Json& json) {
-  const Json* tokens = find(json, "added_tokens");
+  const Json* tokens = find_member(json, "added_tokens");
   if (!tokens) return;
   const std::string where = spec.source + ": added_tokens";
-  if (!tokens->is_array()) fail_json(where, "a list", *tokens);
-  for (const Json& token : *tokens) add_token(spec, get<int64_t>(token, "id", where), token, where);
+  for (const Json& token : as_list(*tokens, where)) add_token(spec, get<int64_t>(token, "id", where), token, where);
 }
 
 }  // namespace
@@ -274,12 +247,29 @@ void add_token(TokenizerSpec& spec, int64_t id, const Json& json, const std::str
   if (!is_known) put_token(spec, id, {added.text, TokenType::kNormal, false});
   Token& token = spec.tokens[size_t(id)];
   if (token.type != TokenType::kUnknown) token.type = added.is_control ? TokenType::kControl : TokenType::kUserDefined;
-  const auto same = [&](const AddedToken& other) { return other.id == id; };
-  const auto old = std::find_if(spec.added.begin(), spec.added.end(), same);
+  const auto old = std::ranges::find(spec.added, id, &AddedToken::id);
   if (old == spec.added.end())
     spec.added.push_back(added);
   else
     *old = added;
+}
+
+bool is_byte_name(std::string_view text) {
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'F'); };
+  return text.size() == 6 && text.starts_with("<0x") && text[5] == '>' && is_hex(text[3]) && is_hex(text[4]);
+}
+
+std::pair<std::string, std::string> merge_of_line(std::string_view line, const std::string& where) {
+  const size_t space = line.find(' ');
+  if (space == line.npos || space == 0 || space + 1 == line.size() || line.find(' ', space + 1) != line.npos)
+    fail("{}: expected two tokens, found {}", where, quote(line));
+  return {std::string(line.substr(0, space)), std::string(line.substr(space + 1))};
+}
+
+std::pair<std::string, std::string> merge_of_json(const Json& merge, const std::string& where) {
+  if (merge.is_array() && merge.size() == 2)
+    return {as<std::string>(merge[0], where), as<std::string>(merge[1], where)};
+  return merge_of_line(as<std::string>(merge, where), where);
 }
 
 void put_token(TokenizerSpec& spec, int64_t id, Token token) {
@@ -297,7 +287,7 @@ TokenizerSpec parse_tokenizer_json(std::string_view text, const std::string& sou
   TokenizerSpec spec;
   spec.source = source;
   const Json json = parse_json(text, source);
-  if (!json.is_object()) fail_json(source, "a JSON object", json);
+  as_object(json, source, "a JSON object");
   read_normalizer(spec, json);
   read_pre_tokenizer(spec, json);
   read_model(spec, json);

@@ -95,6 +95,13 @@ TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows);
 void put_token(TokenizerSpec& spec, int64_t id, Token token);
 // Adds a token from tokenizer.json's added_tokens or tokenizer_config.json's added_tokens_decoder.
 void add_token(TokenizerSpec& spec, int64_t id, const nlohmann::json& json, const std::string& where);
+// The two tokens of a merge: "left right", and in a tokenizer.json a pair or, before tokenizers 0.20, such a line.
+std::pair<std::string, std::string> merge_of_line(std::string_view line, const std::string& where);
+std::pair<std::string, std::string> merge_of_json(const nlohmann::json& merge, const std::string& where);
+// Whether a token is spelt as a byte is: "<0x0A>".
+bool is_byte_name(std::string_view text);
+// The id of the token that is spelt so in the file.
+std::optional<int64_t> find_token(const TokenizerSpec& spec, std::string_view text);
 // Adds to spec.stops the control tokens that end a turn or a text by their well-known names, and sorts it.
 void complete_stops(TokenizerSpec& spec);
 

@@ -1,17 +1,10 @@
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "wick/text/unicode.h"
 
-#include <pcre2.h>
 #include <utf8proc.h>
 
 #include <algorithm>
-#include <array>
 #include <cassert>
-#include <memory>
-#include <new>
 #include <vector>
-
-#include "wick/core/error.h"
 
 namespace wick {
 namespace {
@@ -118,6 +111,17 @@ uint8_t classes_of(utf8proc_int32_t character) {
   }
 }
 
+// The byte of each character of the alphabet, -1 where there is none. The characters are below 0x144: 256 and the 68
+// bytes that do not print.
+std::array<int, 0x144> bytes_by_character() {
+  const auto prints = [](int byte) { return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte != 0xad); };
+  std::array<int, 0x144> all;
+  all.fill(-1);
+  int unused = 0x100;
+  for (int byte = 0; byte < 256; ++byte) all[size_t(prints(byte) ? byte : unused++)] = byte;
+  return all;
+}
+
 }  // namespace
 
 size_t utf8_length(std::string_view text, size_t at) {
@@ -135,16 +139,13 @@ size_t invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
-std::string replace_invalid_utf8(std::string_view text) {
+std::string replace_invalid_utf8(std::string_view text, bool each_byte) {
   std::string out;
   out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
     const size_t length = utf8_length(text, at);
-    if (length > 0)
-      out += text.substr(at, length);
-    else
-      out += "\ufffd";
-    at += length > 0 ? length : invalid_length(text, at);
+    out += length > 0 ? text.substr(at, length) : "\ufffd";
+    at += length > 0 ? length : each_byte ? 1 : invalid_length(text, at);
   }
   return out;
 }
@@ -191,29 +192,29 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-Regex::Regex(const char* pattern) {
-  int error;
-  PCRE2_SIZE offset;
-  code_ = pcre2_compile(PCRE2_SPTR(pattern), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &offset, nullptr);
-  assert(code_ && "patterns are our own");
+const std::array<std::string, 256>& byte_characters() {
+  static const auto characters = [] {
+    std::array<std::string, 256> all;
+    const auto bytes = bytes_by_character();
+    for (size_t character = 0; character < bytes.size(); ++character)
+      if (bytes[character] >= 0) append_utf8(all[size_t(bytes[character])], utf8proc_int32_t(character));
+    return all;
+  }();
+  return characters;
 }
 
-Regex::~Regex() { pcre2_code_free(code_); }
-
-void Regex::each_match(std::string_view text, const std::function<bool(std::string_view)>& found) const {
-  const std::unique_ptr<pcre2_match_data, decltype(&pcre2_match_data_free)> match(
-      pcre2_match_data_create_from_pattern(code_, nullptr), &pcre2_match_data_free);
-  if (!match) throw std::bad_alloc();
-  for (size_t at = 0; at < text.size();) {
-    const int count =
-        pcre2_match(code_, PCRE2_SPTR(text.data()), text.size(), at, PCRE2_NO_UTF_CHECK, match.get(), nullptr);
-    if (count == PCRE2_ERROR_NOMATCH) return;
-    check(count > 0, "text: the regular expression engine gave up on it (PCRE2 error {})", count);
-    const PCRE2_SIZE* range = pcre2_get_ovector_pointer(match.get());
-    assert(range[1] > range[0] && "patterns match at least one character");
-    if (!found(text.substr(range[0], range[1] - range[0]))) return;
-    at = range[1];
+std::optional<std::string> bytes_of_characters(std::string_view token) {
+  static const auto all = bytes_by_character();
+  std::string out;
+  out.reserve(token.size());
+  for (size_t at = 0; at < token.size();) {
+    utf8proc_int32_t character;
+    const auto length = utf8proc_iterate(bytes(token) + at, utf8proc_ssize_t(token.size() - at), &character);
+    if (length <= 0 || size_t(character) >= all.size() || all[size_t(character)] < 0) return std::nullopt;
+    out += char(all[size_t(character)]);
+    at += size_t(length);
   }
+  return out;
 }
 
 }  // namespace wick

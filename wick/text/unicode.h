@@ -1,13 +1,12 @@
-// Unicode for tokenizers, over utf8proc and PCRE2.
+// Unicode for tokenizers, over utf8proc.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
-
-struct pcre2_real_code_8;
 
 namespace wick {
 
@@ -18,8 +17,8 @@ size_t invalid_utf8(std::string_view text);
 size_t utf8_length(std::string_view text, size_t at = 0);
 
 // Puts U+FFFD in place of invalid UTF-8: one for each longest start of a character that is cut short, else one for each
-// byte (Unicode's "maximal subpart", Python's errors="replace").
-std::string replace_invalid_utf8(std::string_view text);
+// byte (Unicode's "maximal subpart", Python's errors="replace"); with `each_byte`, one for each byte.
+std::string replace_invalid_utf8(std::string_view text, bool each_byte = false);
 // The number of bytes at the end that may be the start of a character: 0 to 3.
 size_t incomplete_utf8(std::string_view text);
 
@@ -43,19 +42,10 @@ std::string normalize_nfc(std::string_view text);
 std::string normalize_nfkc(std::string_view text);
 std::string lower_case(std::string_view text);  // each character by itself: no final sigma
 
-// A compiled regular expression in which \p{..} and \s are Unicode's.
-class Regex {
- public:
-  explicit Regex(const char* pattern);
-  ~Regex();
-  Regex(const Regex&) = delete;
-  Regex& operator=(const Regex&) = delete;
-
-  // Calls `found` with each match in turn, from the left, until it returns false. `text` is valid UTF-8.
-  void each_match(std::string_view text, const std::function<bool(std::string_view)>& found) const;
-
- private:
-  pcre2_real_code_8* code_;
-};
+// The alphabet of byte-level BPE (GPT-2), a printable character for every byte, so that vocabularies are plain text:
+// the byte itself if Latin-1 prints it, else the next unused character from U+0100 on.
+const std::array<std::string, 256>& byte_characters();  // in UTF-8
+// The bytes that a token of this alphabet stands for; nullopt if it has other characters.
+std::optional<std::string> bytes_of_characters(std::string_view token);
 
 }  // namespace wick

@@ -1,6 +1,7 @@
 #include "wick/text/words.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "wick/text/unicode.h"
@@ -12,9 +13,9 @@ constexpr int kLetter = Character::kLetter, kNumber = Character::kNumber, kSpace
               kSymbol = Character::kSymbol, kNewline = Character::kNewline, kUpper = Character::kUpper,
               kLower = Character::kLower;
 
-// The end of the run of characters of these classes.
-size_t run_end(std::string_view text, size_t at, int classes) {
-  while (at < text.size()) {
+// The end of the run of characters of these classes, `most` at the most.
+size_t run_end(std::string_view text, size_t at, int classes, int most = std::numeric_limits<int>::max()) {
+  for (; most > 0 && at < text.size(); --most) {
     const Character next = character_at(text, at);
     if (!(next.classes & classes)) break;
     at += next.bytes;
@@ -60,6 +61,13 @@ size_t gpt2_end(std::string_view text, size_t at) {
   return spaces_end(text, at, false);
 }
 
+// `'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+|\s+`
+size_t clip_end(std::string_view text, size_t at) {
+  if (const size_t length = contraction(text.substr(at), false)) return at + length;
+  const Character first = character_at(text, at);
+  return first.classes & kNumber ? at + first.bytes : run_end(text, at, first.classes & (kLetter | kSymbol | kSpace));
+}
+
 // ` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+`, where `trailing` stands for the class behind the symbols.
 size_t symbols_or_spaces_end(std::string_view text, size_t at, std::string_view trailing) {
   const size_t body = at + (text[at] == ' ');
@@ -74,15 +82,7 @@ size_t llama3_end(std::string_view text, size_t at, int digits) {
   const Character first = character_at(text, at);
   const size_t letters = at + (first.classes & (kLetter | kNumber | kNewline) ? 0 : first.bytes);
   if (const size_t end = run_end(text, letters, kLetter); end > letters) return end;
-  if (first.classes & kNumber) {
-    size_t end = at + first.bytes;
-    for (int i = 1; i < digits && end < text.size(); ++i) {
-      const Character next = character_at(text, end);
-      if (!(next.classes & kNumber)) break;
-      end += next.bytes;
-    }
-    return end;
-  }
+  if (first.classes & kNumber) return run_end(text, at, kNumber, digits);
   return symbols_or_spaces_end(text, at, "\r\n");
 }
 
@@ -151,6 +151,8 @@ size_t word_end(WordPattern pattern, std::string_view text, size_t at) {
       return llama3_end(text, at, 1);
     case WordPattern::kTekken:
       return tekken_end(text, at);
+    case WordPattern::kClip:
+      return clip_end(text, at);
     case WordPattern::kDigits:
       return digits_end(text, at);
   }

@@ -16,6 +16,7 @@ enum class WordPattern {
   kLlama3,  // also GPT-4's
   kQwen2,   // Llama 3's with one digit a word
   kTekken,  // Mistral's: words also end where lower case turns into upper case
+  kClip,    // numbers one by one, and runs of spaces, which CLIP leaves out
   kDigits,  // each number character by itself, the rest whole
 };
 

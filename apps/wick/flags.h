@@ -1,14 +1,16 @@
-// The flags for a command's device and number types: --device, --bf16, --fp16, --tf32.
+// Flags that several commands take.
 #pragma once
 
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "wick/backend/registry.h"
 
 namespace wick::cli {
 
+// The device and its number types: --device, --bf16, --fp16, --tf32.
 class RunOn {
  public:
   void add_flags(CLI::App& command);
@@ -26,5 +28,12 @@ class RunOn {
   std::string device_ = "auto";
   bool bf16_ = false, fp16_ = false, tf32_ = false;
 };
+
+CLI::Option* add_model(CLI::App& command, std::string& model, const std::string& help);
+CLI::Option* add_language_model(CLI::App& command, std::string& model);
+CLI::Option* add_loras(CLI::App& command, std::vector<std::string>& loras);
+void add_overwrite(CLI::App& command, bool& overwrite);
+void add_chat_template(CLI::App& command, std::string& name);
+void add_quantize(CLI::App& command, std::string& dtype);
 
 }  // namespace wick::cli

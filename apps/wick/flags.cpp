@@ -1,0 +1,55 @@
+#include "flags.h"
+
+#include "validators.h"
+
+namespace wick::cli {
+
+void RunOn::add_flags(CLI::App& command) {
+  const std::string group = "Device and precision";
+  command
+      .add_option("--device", device_, "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU [auto]")
+      ->type_name("DEVICE")
+      ->check([](const std::string& device) {
+        return is_device_name(device) ? "" : "expected auto, cpu, cuda or cuda:N, found '" + device + "'";
+      })
+      ->group(group);
+  CLI::Option* bf16 = command.add_flag("--bf16", bf16_, "Weights in bf16, and on a device all arithmetic on them");
+  bf16->group(group);
+  command.add_flag("--fp16", fp16_, "Likewise in fp16")->excludes(bf16)->group(group);
+  command.add_flag("--tf32", tf32_, "Lets a GPU round the factors of f32 products to 10 bits, which is faster")
+      ->group(group);
+}
+
+CLI::Option* add_model(CLI::App& command, std::string& model, const std::string& help) {
+  return command.add_option("--model", model, help)->type_name("MODEL")->required();
+}
+
+CLI::Option* add_language_model(CLI::App& command, std::string& model) {
+  return add_model(command, model, "Transformers folder, GGUF file, or a name: tiny-llm, ORGANISATION/NAME");
+}
+
+CLI::Option* add_loras(CLI::App& command, std::vector<std::string>& loras) {
+  return command.add_option("--lora", loras, "LoRA to apply, with an optional strength; may be repeated")
+      ->type_name("FILE[:STRENGTH]")
+      ->allow_extra_args(false);
+}
+
+void add_overwrite(CLI::App& command, bool& overwrite) {
+  command.add_flag("--overwrite", overwrite, "Write over a file that is there, instead of it being an error");
+}
+
+void add_chat_template(CLI::App& command, std::string& name) {
+  command
+      .add_option(
+          "--chat-template", name,
+          "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml or qwen3; auto: the model's [auto]")
+      ->type_name("NAME");
+}
+
+void add_quantize(CLI::App& command, std::string& dtype) {
+  command.add_option("--quantize", dtype, "Keep the matrices in blocks of 8 or 4 bits [as the model has them]")
+      ->type_name("q8_0|q4_0")
+      ->check(one_of({"q8_0", "q4_0"}));
+}
+
+}  // namespace wick::cli
