@@ -90,11 +90,6 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string python_float(double value) {
-  const std::string text = fmt::format("{}", value);
-  return text.find_first_of(".e") == text.npos ? text + ".0" : text;
-}
-
 // datetime.fromtimestamp(int(seconds)).isoformat(): local time.
 std::string iso_date(double seconds) {
   const auto whole = std::time_t(seconds);
@@ -120,8 +115,8 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
   const std::string schedule(name_of(c.lr_schedule));
   Metadata all{
       {"ss_session_id", fmt::format("{}", run.session.id)},
-      {"ss_training_started_at", python_float(run.session.started_at)},
-      {"ss_training_finished_at", python_float(seconds_now())},
+      {"ss_training_started_at", float_text(run.session.started_at)},
+      {"ss_training_finished_at", float_text(seconds_now())},
       {"ss_output_name", c.name},
       {"ss_steps", fmt::format("{}", run.step)},
       {"ss_max_train_steps", fmt::format("{}", c.steps)},

@@ -23,23 +23,27 @@ struct TrainRng {
   Rng dropout;  // its position is the number of the next mask
 
   std::map<std::string, uint64_t> positions() const {
-    return {{"noise", noise.position()},
-            {"timestep", timestep.position()},
-            {"latent", latent.position()},
-            {"caption", caption.position()},
-            {"dropout", dropout.position()}};
+    std::map<std::string, uint64_t> all;
+    for (const auto& [name, stream] : kStreams) all[name] = (this->*stream).position();
+    return all;
   }
   void seek(const std::map<std::string, uint64_t>& positions) {
-    for (auto& [name, stream] : {std::pair{"noise", &noise},
-                                 {"timestep", &timestep},
-                                 {"latent", &latent},
-                                 {"caption", &caption},
-                                 {"dropout", &dropout}}) {
+    for (const auto& [name, stream] : kStreams) {
       const auto found = positions.find(name);
       check(found != positions.end(), "training state: the position of the random stream '{}' is missing", name);
-      *stream = Rng(stream->seed(), Stream(stream->stream()), found->second);
+      Rng& rng = this->*stream;
+      rng = Rng(rng.seed(), Stream(rng.stream()), found->second);
     }
   }
+
+ private:
+  static const std::pair<const char*, Rng TrainRng::*> kStreams[5];
 };
+
+inline constexpr std::pair<const char*, Rng TrainRng::*> TrainRng::kStreams[] = {{"noise", &TrainRng::noise},
+                                                                                 {"timestep", &TrainRng::timestep},
+                                                                                 {"latent", &TrainRng::latent},
+                                                                                 {"caption", &TrainRng::caption},
+                                                                                 {"dropout", &TrainRng::dropout}};
 
 }  // namespace wick
