@@ -88,8 +88,6 @@ struct ClipText::Model {
 };
 
 ClipText::ClipText(Scope s, const ClipConfig& config) : model_(new Model{std::move(s), config}) {}
-ClipText::~ClipText() = default;
-ClipText::ClipText(ClipText&&) noexcept = default;
 ClipOutput ClipText::operator()(const Tensor& ids) const { return (*model_)(ids); }
 
 ClipConfig ClipConfig::read(const Checkpoint& component) {

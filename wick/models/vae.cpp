@@ -166,13 +166,9 @@ struct VaeDecoder::Model {
 };
 
 VaeEncoder::VaeEncoder(Scope s, const VaeConfig& config) : model_(new Model{std::move(s), config}) {}
-VaeEncoder::~VaeEncoder() = default;
-VaeEncoder::VaeEncoder(VaeEncoder&&) noexcept = default;
 Gaussian VaeEncoder::operator()(const Tensor& image) const { return (*model_)(image); }
 
 VaeDecoder::VaeDecoder(Scope s, const VaeConfig& config) : model_(new Model{std::move(s), config}) {}
-VaeDecoder::~VaeDecoder() = default;
-VaeDecoder::VaeDecoder(VaeDecoder&&) noexcept = default;
 Tensor VaeDecoder::operator()(const Tensor& latent) const { return (*model_)(latent); }
 
 VaeConfig VaeConfig::read(const Checkpoint& component) {
