@@ -305,11 +305,10 @@ void AdapterFactor::place(Memory& memory) {
 Adapter::Adapter(ModuleNames names, const std::vector<LoraFile>& files, bool trainable) : names_(std::move(names)) {
   for (const LoraFile& file : files) add_file(file.path, file.strength, trainable);
 }
-Adapter::~Adapter() = default;
 
 void Adapter::add_file(const std::filesystem::path& path, float strength, bool trainable) {
   check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", path.string(), strength);
-  sources_.push_back(std::make_unique<Source>(Source::open(path, strength, trainable)));
+  sources_.push_back(std::make_shared<Source>(Source::open(path, strength, trainable)));
 }
 
 bool Adapter::targeted(const std::string& path) {
