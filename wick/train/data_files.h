@@ -3,11 +3,15 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 namespace wick {
+
+// Told how far the reading of data is.
+using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
 
 struct DataFile {
   std::string name;  // within the data set

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -39,7 +38,6 @@ struct Dataset {
 
   // Checks every picture's header and every caption, and sorts the pictures into buckets. All faults are one Error with
   // the files' names and the way out.
-  using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
   static Dataset scan(const std::filesystem::path& folder, const BucketOptions& options, const Progress& progress = {});
   // Indices of examples by size: buckets() has each once, shown() as often as an epoch shows it.
   std::map<Size, std::vector<size_t>> buckets(bool repeat = false) const;

@@ -110,6 +110,19 @@ bool has_part(const std::map<std::string, Tensor>& tensors, std::string_view pre
   return found != tensors.end() && found->first.starts_with(prefix);
 }
 
+// As --network_args would have it: the rank and alpha for convolutions of more than one pixel, if any are trained.
+std::string network_arguments(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
+  const bool convolutions = std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
+    const Tensor& factor = entry.second;
+    return entry.first.ends_with(".lora_down.weight") && factor.rank() == 4 && factor.dim(2) * factor.dim(3) > 1;
+  });
+  if (!convolutions) return "{}";
+  return json{{"conv_dim", fmt::format("{}", c.rank)},
+              {"conv_alpha", fmt::format("{}", c.alpha)},
+              {"dropout", c.lora_dropout > 0 ? json(c.lora_dropout) : json()}}
+      .dump();
+}
+
 Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
   const TrainConfig& c = run.config;
   const std::string schedule(name_of(c.lr_schedule));
@@ -138,30 +151,12 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_batch_size_per_device", fmt::format("{}", c.batch_size)},
       {"ss_total_batch_size", fmt::format("{}", c.batch_size * c.accumulate)},
       {"ss_sd_model_name", folder_name(c.model)},
-  };
-  if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = fmt::format("{}", c.lr);
-  return all;
-}
-
-// As --network_args would have it: the rank and alpha for convolutions of more than one pixel, if any are trained.
-std::string network_arguments(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
-  const bool convolutions = std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
-    const Tensor& factor = entry.second;
-    return entry.first.ends_with(".lora_down.weight") && factor.rank() == 4 && factor.dim(2) * factor.dim(3) > 1;
-  });
-  if (!convolutions) return "{}";
-  return json{{"conv_dim", fmt::format("{}", c.rank)},
-              {"conv_alpha", fmt::format("{}", c.alpha)},
-              {"dropout", c.lora_dropout > 0 ? json(c.lora_dropout) : json()}}
-      .dump();
-}
-
-Metadata network_metadata(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
-  return {
       {"ss_network_dim", fmt::format("{}", c.rank)},
       {"ss_network_alpha", fmt::format("{}", c.alpha)},
       {"ss_network_args", network_arguments(c, tensors)},
   };
+  if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = fmt::format("{}", c.lr);
+  return all;
 }
 
 Metadata dataset_metadata(const LoraRun& run) {
@@ -230,8 +225,7 @@ int64_t LoraRun::epochs_done() const {
 Metadata lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
   Metadata all = run_metadata(run, tensors), spec = modelspec(run, sha256_of_tensors(tensors));
   for (const auto& [key, value] : run.family) (key.starts_with("ss_") ? all : spec)[key] = value;
-  for (const Metadata& part : {network_metadata(run.config, tensors), dataset_metadata(run)})
-    all.insert(part.begin(), part.end());
+  all.merge(dataset_metadata(run));
   all["sshs_legacy_hash"] = legacy_hash(tensors, Metadata(all));
   all.merge(spec);
   return all;

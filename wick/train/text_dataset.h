@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -61,7 +60,6 @@ struct TextDataset {
   // The fate of long documents, and how many documents or pieces were left out since none of their tokens counts.
   int64_t cut = 0, cut_tokens = 0, split = 0, left_out = 0;
 
-  using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
   // All faults in the lines are one Error that names the files and the lines.
   static TextDataset read(const std::vector<std::string>& files, const TextEncoder& encoder, int64_t sequence_length,
                           LongDocuments long_documents, const Progress& progress = {});

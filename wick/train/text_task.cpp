@@ -153,11 +153,6 @@ std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& 
   return std::make_unique<TextTask>(config, model, backend, data);
 }
 
-std::unique_ptr<Task> outline_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
-                                        int64_t row_length) {
-  return make_text_task(config, model, backend, {.train = nullptr, .validation = nullptr, .row_length = row_length});
-}
-
 int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model) {
   constexpr int64_t kDefault = 2048;
   check(config.sequence_length <= model.positions,
