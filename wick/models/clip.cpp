@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "wick/models/supported.h"
-
 namespace wick {
 
 namespace {

@@ -1,7 +1,6 @@
 #include "wick/models/kv_cache.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 

@@ -11,7 +11,6 @@
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
-#include "wick/nn/lora_keys.h"
 #include "wick/nn/low_rank.h"
 #include "wick/nn/named_seed.h"
 #include "wick/nn/peft.h"

@@ -7,7 +7,6 @@
 #include <cctype>
 #include <charconv>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "wick/core/error.h"

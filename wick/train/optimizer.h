@@ -3,7 +3,6 @@
 // and copies are the same for all rules.
 #pragma once
 
-#include <unordered_map>
 #include <vector>
 
 #include "wick/autograd/tape.h"

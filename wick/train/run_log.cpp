@@ -1,7 +1,6 @@
 #include "wick/train/run_log.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>

@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "wick/ops/shape.h"
 #include "wick/train/train_rng.h"
 
 namespace wick {

@@ -1,7 +1,5 @@
 #include "wick/train/text_task.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <deque>
 #include <map>
