@@ -18,9 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<int> kFileToMemory = {0, 2, 3, 1};  // [O, I, KH, KW] -> [O, KH, KW, I]
-const std::vector<int> kMemoryToFile = {0, 3, 1, 2};
-
 constexpr int64_t kPieceBytes = 2 << 20;  // bytes of a file that are read and converted at once
 
 bool is_pointwise(const Shape& stored, const Shape& matrix) {
@@ -120,7 +117,7 @@ struct Weights::State {
     check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}",
           source.name, a.name, name_of(stored.dtype()));
     const Tensor x = reshape(stored, a.shape);
-    return contiguous(cast(conv ? contiguous(permute(x, kFileToMemory)) : x, a.dtype));
+    return contiguous(cast(conv ? to_channels_last(x) : x, a.dtype));
   }
 
   // Fills contiguous rows of a tensor that is handed out, now or in read_deferred().
@@ -254,7 +251,7 @@ void Weights::save(const fs::path& file, DType dtype) const {
   for (const auto& [name, loaded] : state_->loaded) {
     const bool conv = loaded.value.rank() == 4;
     const Tensor value = loaded.value.detached();
-    tensors[name] = cast(conv ? permute(value, kMemoryToFile) : reshape(value, loaded.file_shape), dtype);
+    tensors[name] = cast(conv ? permute(value, {0, 3, 1, 2}) : reshape(value, loaded.file_shape), dtype);
   }
   save_safetensors(file, tensors, {{"format", "pt"}});  // transformers refuses a file that does not say so
 }

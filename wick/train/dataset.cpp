@@ -15,7 +15,6 @@
 #include "wick/io/file.h"
 #include "wick/io/sha256.h"
 #include "wick/text/unicode.h"
-#include "wick/train/faults.h"
 
 namespace wick {
 namespace {

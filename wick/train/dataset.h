@@ -17,8 +17,6 @@
 
 namespace wick {
 
-class Faults;
-
 struct Example {
   std::filesystem::path image;
   std::string name;     // its path within the dataset

@@ -8,7 +8,6 @@
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/ops/ops.h"
-#include "wick/train/faults.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/lora_metadata.h"
 #include "wick/train/model_folder.h"

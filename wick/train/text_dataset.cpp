@@ -12,7 +12,6 @@
 #include "wick/models/llama_config.h"
 #include "wick/pipelines/language_model.h"
 #include "wick/text/text_line.h"
-#include "wick/train/faults.h"
 
 namespace wick {
 namespace {
