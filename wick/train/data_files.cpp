@@ -12,11 +12,6 @@
 #include "wick/io/file.h"
 
 namespace wick {
-namespace {
-
-constexpr size_t kHashDigits = 64, kGap = 2;
-
-}  // namespace
 
 void write_data_files(const std::filesystem::path& list, const std::vector<DataFile>& files) {
   std::string text;
@@ -25,6 +20,7 @@ void write_data_files(const std::filesystem::path& list, const std::vector<DataF
 }
 
 std::vector<DataFile> read_data_files(const std::filesystem::path& list) {
+  constexpr size_t kHashDigits = 64, kGap = 2;
   std::vector<DataFile> files;
   std::error_code ignored;
   if (!std::filesystem::exists(list, ignored)) return files;

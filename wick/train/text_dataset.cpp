@@ -20,11 +20,6 @@ constexpr size_t kLongestLine = size_t{64} << 20;  // bytes; more is not a line 
 constexpr size_t kBlock = size_t{1} << 20;
 constexpr int64_t kReported = 1000;  // lines
 
-std::optional<int64_t> end_of_text(const Tokenizer& tokenizer, const LlamaConfig& config) {
-  if (tokenizer.eos_id()) return tokenizer.eos_id();
-  return config.eos_ids.empty() ? std::nullopt : std::optional(config.eos_ids.front());
-}
-
 // Files often handed over in place of JSON lines are named in the error.
 void check_may_be_lines(const FileDescriptor& file) {
   std::array<char, 4096> start{};
@@ -74,7 +69,8 @@ int64_t TextDocument::counted() const { return std::count(counts.begin(), counts
 TextEncoder::TextEncoder(const std::filesystem::path& model, const std::string& chat_template)
     : model_(model.string()), tokenizer_(load_tokenizer(model)) {
   const LlamaConfig config = LlamaConfig::read(model);
-  end_ = end_of_text(tokenizer_, config);
+  end_ = tokenizer_.eos_id();
+  if (!end_ && !config.eos_ids.empty()) end_ = config.eos_ids.front();
   vocabulary_ = config.vocab;
   positions_ = config.positions;
   try {

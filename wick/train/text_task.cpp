@@ -133,21 +133,16 @@ class TextTask final : public Task {
   std::optional<TokenPlan> plan_;  // of the last batch
 };
 
-// Checks the config's settings for training alone.
-void check_trainable(const TrainConfig& config, const fs::path& model) {
+}  // namespace
+
+std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
+                                     const TextData& data) {
   const LlamaConfig c = LlamaConfig::read(model);
   check(c.attention_dropout == 0,
         "{}: attention_dropout is {}; Wick trains without it: set it to 0, or see --lora-dropout",
         (model / "config.json").string(), c.attention_dropout);
   check(!config.from_scratch || c.initializer_range > 0,
         "{}: initializer_range should be above 0 for --from-scratch, found 0", (model / "config.json").string());
-}
-
-}  // namespace
-
-std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
-                                     const TextData& data) {
-  check_trainable(config, model);
   return std::make_unique<TextTask>(config, model, backend, data);
 }
 

@@ -33,8 +33,6 @@ struct Interrupted {};  // before the first step
 // Keys of a run's fingerprint, beside its settings.
 constexpr const char *kDataContents = "dataset contents", *kModelContents = "model contents";
 
-int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 double unix_time() {
@@ -56,7 +54,8 @@ class Run {
   RunResult operator()() try {
     job_ = open_job(config_, model_, setup_progress());
     progress_.clear();
-    if (config_.epochs > 0) config_.steps = divided_up(job_->batches(config_.epochs), config_.accumulate);
+    if (config_.epochs > 0)
+      config_.steps = (job_->batches(config_.epochs) + config_.accumulate - 1) / config_.accumulate;
     plan();
     fingerprint_ = fingerprint();
     for (const TrainOption& option : train_options())
