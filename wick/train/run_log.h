@@ -44,7 +44,6 @@ class RunLog {
   void add(const StepRecord& record);
   void sync();             // before the state is saved, which must not be ahead of its log
   void draw_plot() const;  // loss.png
-  const std::vector<StepRecord>& records() const { return records_; }
 
  private:
   std::filesystem::path output_;

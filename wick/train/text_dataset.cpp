@@ -72,7 +72,6 @@ TextEncoder::TextEncoder(const std::filesystem::path& model, const std::string& 
   end_ = tokenizer_.eos_id();
   if (!end_ && !config.eos_ids.empty()) end_ = config.eos_ids.front();
   vocabulary_ = config.vocab;
-  positions_ = config.positions;
   try {
     template_ = ChatTemplate::of(tokenizer_, chat_template, model_);
   } catch (const Error& e) {

@@ -35,7 +35,6 @@ class TextEncoder {
   // Throws Error: "`where`: expected …, found …".
   TextDocument encode(std::string_view line, const std::string& where) const;
   bool has_end() const { return end_.has_value(); }  // a token that ends a text
-  int64_t positions() const { return positions_; }   // of the model
 
  private:
   TextDocument chat(const std::vector<ChatMessage>& messages) const;
@@ -48,7 +47,7 @@ class TextEncoder {
   std::optional<ChatTemplate> template_;  // none if the model has none that Wick knows:
   std::string no_template_;               // why there is none
   std::optional<int64_t> end_;
-  int64_t vocabulary_, positions_;
+  int64_t vocabulary_;
 };
 
 struct TextDataset {

@@ -23,6 +23,13 @@ Trained trained_of(const TrainConfig& config, const fs::path& model) {
   return Trained(std::string("The whole language model") + (config.from_scratch ? " from random weights" : ""));
 }
 
+// The dtype of the frozen model: by the settings, or for a GGUF file its own.
+std::optional<DType> text_dtype(const TrainConfig& config, const fs::path& model) {
+  if (config.quantize != Quantize::none) return config.quantize == Quantize::q8_0 ? DType::q8_0 : DType::q4_0;
+  if (GgufFile::is_gguf(model) && config.dtype == DType::f32) return {};
+  return config.dtype;
+}
+
 // The model learns to continue text.
 class TextTask final : public Task {
  public:
@@ -152,12 +159,6 @@ int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model) {
         "--sequence-length: expected at most {}, the positions that the model has, found {}", model.positions,
         config.sequence_length);
   return config.sequence_length > 0 ? config.sequence_length : std::min(kDefault, model.positions);
-}
-
-std::optional<DType> text_dtype(const TrainConfig& config, const fs::path& model) {
-  if (config.quantize != Quantize::none) return config.quantize == Quantize::q8_0 ? DType::q8_0 : DType::q4_0;
-  if (GgufFile::is_gguf(model) && config.dtype == DType::f32) return {};
-  return config.dtype;
 }
 
 DType planned_dtype(const TrainConfig& config, const fs::path& model) {

@@ -21,9 +21,7 @@ std::unique_ptr<Task> make_text_task(const TrainConfig& config, const std::files
 // Tokens of a row at the most: --sequence-length, which the model's positions limit.
 int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model);
 
-// The dtype of the frozen model: by the settings, or for a GGUF file its own.
-std::optional<DType> text_dtype(const TrainConfig& config, const std::filesystem::path& model);
-// The same for a plan: in a file of mixed types, the type of most of its bytes.
+// The dtype of the frozen model for a plan: in a file of mixed types, the type of most of its bytes.
 DType planned_dtype(const TrainConfig& config, const std::filesystem::path& model);
 
 }  // namespace wick
