@@ -18,9 +18,6 @@ namespace {
 
 constexpr std::string_view names_of(DType) { return "f32|bf16|f16"; }  // no model is stored in the rest
 
-template <class T>
-constexpr bool is_enum = std::is_enum_v<T>;
-
 // The value's type and the setting's place, whatever it is: f(config.*member).
 template <class Config, class F>
 decltype(auto) visit_member(Config& config, const TrainOption::Member& member, F&& f) {
@@ -70,7 +67,7 @@ void set_value(bool& value, const OptionTraits&, const std::string& text, const 
 }
 
 template <class T>
-requires is_enum<T>
+requires std::is_enum_v<T>
 void set_value(T& value, const OptionTraits&, const std::string& text, const std::string& where) {
   const auto names = split_names(names_of(T{}));
   const auto found = std::find(names.begin(), names.end(), text);
@@ -151,7 +148,7 @@ std::string toml_value(const std::vector<std::string>& list) {
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
 template <class T>
-requires is_enum<T> std::string toml_value(T value) {
+requires std::is_enum_v<T> std::string toml_value(T value) {
   return toml_value(std::string(split_names(names_of(value))[size_t(value)]));
 }
 
@@ -277,7 +274,7 @@ std::string_view TrainOption::type() const {
   static const TrainConfig any;
   return visit_member(any, member, [this](const auto& value) -> std::string_view {
     using T = std::decay_t<decltype(value)>;
-    if constexpr (is_enum<T>)
+    if constexpr (std::is_enum_v<T>)
       return names_of(value);
     else if constexpr (std::is_same_v<T, int64_t>)
       return "INT";

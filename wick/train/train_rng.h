@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "wick/core/error.h"
 #include "wick/core/rng.h"
@@ -24,11 +25,11 @@ struct TrainRng {
 
   std::map<std::string, uint64_t> positions() const {
     std::map<std::string, uint64_t> all;
-    for (const auto& [name, stream] : kStreams) all[name] = (this->*stream).position();
+    for (const auto& [name, stream] : streams()) all[name] = (this->*stream).position();
     return all;
   }
   void seek(const std::map<std::string, uint64_t>& positions) {
-    for (const auto& [name, stream] : kStreams) {
+    for (const auto& [name, stream] : streams()) {
       const auto found = positions.find(name);
       check(found != positions.end(), "training state: the position of the random stream '{}' is missing", name);
       Rng& rng = this->*stream;
@@ -37,13 +38,14 @@ struct TrainRng {
   }
 
  private:
-  static const std::pair<const char*, Rng TrainRng::*> kStreams[5];
+  static std::vector<std::pair<const char*, Rng TrainRng::*>> streams() {
+    using R = TrainRng;
+    return {{"noise", &R::noise},
+            {"timestep", &R::timestep},
+            {"latent", &R::latent},
+            {"caption", &R::caption},
+            {"dropout", &R::dropout}};
+  }
 };
-
-inline constexpr std::pair<const char*, Rng TrainRng::*> TrainRng::kStreams[] = {{"noise", &TrainRng::noise},
-                                                                                 {"timestep", &TrainRng::timestep},
-                                                                                 {"latent", &TrainRng::latent},
-                                                                                 {"caption", &TrainRng::caption},
-                                                                                 {"dropout", &TrainRng::dropout}};
 
 }  // namespace wick
