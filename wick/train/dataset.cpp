@@ -193,13 +193,6 @@ auto readable(const Read& read) {
   }
 }
 
-void check_scaled(const fs::path& image, const Size& picture, const Size& scaled) {
-  const ImageLimits limits;
-  check(std::max(scaled.width, scaled.height) <= limits.max_side && scaled.width * scaled.height <= limits.max_pixels,
-        "{}: {}x{} pixels are too long and thin for any bucket; crop or remove the picture", image.string(),
-        picture.width, picture.height);
-}
-
 // Fills in the facts of the picture's header.
 void examine(Example& example, const fs::path& folder, const std::vector<Size>& buckets, const BucketOptions& options) {
   const fs::path& image = example.image;
@@ -214,7 +207,11 @@ void examine(Example& example, const fs::path& folder, const std::vector<Size>& 
   } catch (const Error& e) {
     fail("{}: {}; remove the picture or lower --resolution", image.string(), e.what());
   }
-  check_scaled(image, example.size, example.placement.scaled);
+  const ImageLimits limits;
+  const Size scaled = example.placement.scaled;
+  check(std::max(scaled.width, scaled.height) <= limits.max_side && scaled.width * scaled.height <= limits.max_pixels,
+        "{}: {}x{} pixels are too long and thin for any bucket; crop or remove the picture", image.string(), info.width,
+        info.height);
 }
 
 }  // namespace
