@@ -7,7 +7,6 @@
 #include "wick/pipelines/diffusion.h"
 #include "wick/pipelines/language_model.h"
 #include "wick/train/latent_cache.h"
-#include "wick/train/lr_schedule.h"
 #include "wick/train/merge.h"
 #include "wick/train/objective.h"
 #include "wick/train/optimizer.h"

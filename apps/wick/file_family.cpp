@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "wick/nn/lora_keys.h"
+#include "wick/nn/adapter_algorithm.h"
 
 namespace wick {
 namespace {

@@ -13,7 +13,7 @@
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/pipelines/image_grid.h"
-#include "wick/pipelines/image_plan.h"
+#include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
 
 namespace wick {

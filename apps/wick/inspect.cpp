@@ -13,8 +13,8 @@
 #include "wick/io/gguf.h"
 #include "wick/io/numbers.h"
 #include "wick/io/quote.h"
+#include "wick/nn/adapter_algorithm.h"
 #include "wick/nn/checkpoint.h"
-#include "wick/nn/lora_keys.h"
 #include "wick/pipelines/diffusion.h"
 
 namespace wick {

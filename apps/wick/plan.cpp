@@ -9,7 +9,7 @@
 #include "validators.h"
 #include "wick/backend/registry.h"
 #include "wick/io/count.h"
-#include "wick/pipelines/text_plan.h"
+#include "wick/pipelines/plan.h"
 #include "wick/train/plan.h"
 #include "wick/train/text_task.h"
 
@@ -48,7 +48,7 @@ void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, con
   check(context <= model.positions, "--context: expected at most {}, the positions that the model has, found {}",
         model.positions, context);
   if (context == 0) context = std::min<int64_t>(model.positions, 4096);
-  const TextPlan plan = plan_text(model, dtype, context, device_kind(device));
+  const InferencePlan plan = plan_text(model, dtype, context, device_kind(device));
   fmt::print("Text of up to {}; {}, on {}\n", count_of(context, "token"), name_of(dtype), device);
   print_row("weights", plan.weights);
   print_row("cache", plan.cache, "keys and values of all tokens");

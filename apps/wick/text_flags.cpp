@@ -12,7 +12,7 @@
 #include "validators.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
-#include "wick/pipelines/text_plan.h"
+#include "wick/pipelines/plan.h"
 #include "wick/train/text_task.h"
 
 namespace wick::cli {
@@ -85,7 +85,7 @@ void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, i
                 const Backend& backend) {
   const std::optional<size_t> free = free_memory(backend.name());
   if (backend.name() != "cpu" || !free) return;
-  TextPlan plan{};
+  InferencePlan plan{};
   try {
     plan = plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
                      device_kind(backend.name()));

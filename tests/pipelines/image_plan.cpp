@@ -1,4 +1,4 @@
-#include "wick/pipelines/image_plan.h"
+#include "wick/pipelines/plan.h"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ TEST(ImagePlan, IsWhatDrawingTakes) {
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const float cfg : {1.0f, 5.0f}) {
       const ImageRequest request{.prompt = "x", .width = 128, .height = 96, .steps = 3, .cfg = cfg};
-      const ImagePlan plan = plan_image(kFolder, request, dtype, loras, device_kind("cpu"));
+      const InferencePlan plan = plan_image(kFolder, request, dtype, loras, device_kind("cpu"));
       const size_t before = host.in_use();
       const std::unique_ptr<Diffusion> model = open_diffusion(kFolder);
       Adapter adapter(model->lora().names, loras);

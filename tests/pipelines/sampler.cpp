@@ -1,5 +1,5 @@
 // Both samplers against diffusers' schedulers on given model outputs.
-#include "wick/pipelines/sampler.h"
+#include "wick/pipelines/noise_schedule.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "wick/pipelines/text_plan.h"
+#include "wick/pipelines/plan.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ TEST(TextPlan, IsWhatARunTakes) {
   const std::filesystem::path folder = test::source_dir() / "tests/golden/llama/llama3";
   const LlamaConfig config = LlamaConfig::read(folder);
   for (const DType dtype : {DType::f32, DType::bf16}) {
-    const TextPlan plan = plan_text(config, dtype, 100, device_kind("cpu"));
+    const InferencePlan plan = plan_text(config, dtype, 100, device_kind("cpu"));
     const size_t before = host.in_use();
     const Llama model = Llama::load(folder, {.dtype = dtype});
     Generator generator(model, 100);

@@ -1,5 +1,5 @@
 // Learning rates against the closed forms of diffusers' get_scheduler().
-#include "wick/train/lr_schedule.h"
+#include "wick/train/optimizer.h"
 
 #include <gtest/gtest.h>
 

@@ -40,7 +40,7 @@ Measured measure(const TrainConfig& config, Size bucket) {
 
   memory.reset_peak();
   const auto task =
-      make_task(config, kModel, test::backend(), dataset, buckets, [](const std::string&, size_t, size_t) {});
+      make_task(config, kModel, test::backend(), {&dataset, buckets, [](const std::string&, size_t, size_t) {}});
   Measured measured{.encoding = peak()};
   Optimizer optimizer(task->parameters(), {.average = float(config.ema)});
   TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);

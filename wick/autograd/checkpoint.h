@@ -8,7 +8,7 @@
 
 namespace wick {
 
-extern const Op kCheckpoint;
+inline const Op kCheckpoint("checkpoint");
 
 template <class F, class... Inputs>
 Tensor checkpoint(const F& f, const Inputs&... x) {

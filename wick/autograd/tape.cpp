@@ -60,14 +60,6 @@ Tensor Grads::take(uint64_t id) {
   return grad;
 }
 
-void Grads::scale_all(float factor) {
-  for (auto& [id, entry] : entries_) {
-    Tensor scaled = Tensor::empty(entry.grad.shape(), entry.grad.dtype(), entry.grad.memory());
-    scaled.backend().affine(scaled, entry.grad, factor, 0.0f);
-    entry = {std::move(scaled), true};
-  }
-}
-
 Tape::Tape(Keep keep) : keep_(keep), outer_(active_tape) { active_tape = this; }
 Tape::~Tape() { active_tape = outer_; }
 Tape* Tape::active() { return active_tape; }

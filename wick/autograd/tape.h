@@ -8,6 +8,7 @@
 // address is needed, a `Saved` only where values are.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <memory>
@@ -65,7 +66,6 @@ class Grads {
   Tensor operator[](const Tensor& x) const { return at(x.id()); }
   Tensor at(uint64_t id) const;
   Tensor take(uint64_t id);  // the same, and forgets it
-  void scale_all(float factor);
 
  private:
   struct Entry {
@@ -160,23 +160,12 @@ class TapePause {
 // Stands for an output that is not computed because it is never read: one NaN, repeated by strides of 0.
 Tensor unread(const Shape& shape, const Tensor& like);
 
-inline bool any_tracked(std::initializer_list<Input> inputs) {
-  for (const Input& x : inputs)
-    if (x.tracked()) return true;
-  return false;
-}
-
 // Ends every operation: returns y as it is, or recorded if a tape is alive and some input is tracked.
-template <class F>
-Tensor record(const Op& op, const Tensor& y, std::initializer_list<Input> inputs, F&& backward) {
+template <class F, class R = Remake>
+Tensor record(const Op& op, const Tensor& y, std::initializer_list<Input> inputs, F&& backward, R&& remake = {}) {
   Tape* tape = Tape::active();
-  if (!tape || !any_tracked(inputs)) return y;
-  return tape->push(op, y, std::forward<F>(backward));
-}
-template <class F, class R>
-Tensor record(const Op& op, const Tensor& y, std::initializer_list<Input> inputs, F&& backward, R&& remake) {
-  Tape* tape = Tape::active();
-  if (!tape || !any_tracked(inputs)) return y;
+  const auto is_tracked = [](const Input& x) { return x.tracked(); };
+  if (!tape || std::none_of(inputs.begin(), inputs.end(), is_tracked)) return y;
   return tape->push(op, y, std::forward<F>(backward), std::forward<R>(remake));
 }
 

@@ -7,8 +7,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "wick/models/supported.h"
-
 namespace wick {
 
 namespace {
@@ -88,8 +86,6 @@ struct ClipText::Model {
 };
 
 ClipText::ClipText(Scope s, const ClipConfig& config) : model_(new Model{std::move(s), config}) {}
-ClipText::~ClipText() = default;
-ClipText::ClipText(ClipText&&) noexcept = default;
 ClipOutput ClipText::operator()(const Tensor& ids) const { return (*model_)(ids); }
 
 ClipConfig ClipConfig::read(const Checkpoint& component) {

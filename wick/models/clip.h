@@ -25,13 +25,11 @@ struct ClipOutput {    // f32
 class ClipText {
  public:
   ClipText(Scope s, const ClipConfig& config);
-  ~ClipText();
-  ClipText(ClipText&&) noexcept;
   ClipOutput operator()(const Tensor& ids) const;  // ids [B, T] i64 on the host
 
  private:
   struct Model;
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<const Model> model_;
 };
 
 }  // namespace wick

@@ -1,7 +1,6 @@
 #include "wick/models/kv_cache.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -15,7 +14,40 @@ namespace {
 struct Places {
   std::vector<int32_t> positions, rows, bounds, windows;
 
-  Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config, bool cached);
+  Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config, bool cached) {
+    const size_t count = size_t(batch * tokens);
+    positions.assign(count, 0), rows.assign(count, -1), bounds.assign(2 * count, 0);
+    std::vector<int64_t> filled(size_t(batch), 0), reached(size_t(batch), 0);  // tokens and keys of each row
+    // Padding sees an empty range, at the last key that the tokens before it see.
+    const auto pad = [&](int64_t row, int64_t end) {
+      for (int64_t& t = filled[size_t(row)]; t < end; ++t)
+        for (size_t bound : {0, 1}) bounds[2 * size_t(row * tokens + t) + bound] = int32_t(reached[size_t(row)]);
+    };
+    for (const TokenRun& run : runs) {
+      check(0 <= run.row && run.row < batch && run.begin <= run.end && run.end <= tokens && run.past >= 0 &&
+                run.begin >= filled[size_t(run.row)] && (cached || run.past == 0),
+            "tokens [{}, {}) of row {} of [{}, {}] with {} before them do not make a batch", run.begin, run.end,
+            run.row, batch, tokens, run.past);
+      const int64_t first = cached ? 0 : run.begin;  // key of the sequence's first token
+      pad(run.row, run.begin);
+      for (int64_t t = run.begin; t < run.end; ++t) {
+        const size_t at = size_t(run.row * tokens + t);
+        positions[at] = int32_t(run.past + t - run.begin);
+        rows[at] = int32_t(first) + positions[at];
+        bounds[2 * at] = int32_t(first);
+        bounds[2 * at + 1] = rows[at] + 1;
+      }
+      filled[size_t(run.row)] = run.end;
+      reached[size_t(run.row)] = first + run.past + run.end - run.begin;
+    }
+    for (int64_t row = 0; row < batch; ++row) pad(row, tokens);
+
+    if (!cached) rows.clear();
+    if (config.window == 0) return;
+    windows = bounds;
+    for (size_t i = 0; i < windows.size(); i += 2)
+      windows[i] = int32_t(std::max<int64_t>(windows[i], windows[i + 1] - config.window));
+  }
 };
 
 // cos and sin f32 [B, T, head_dim / 2] of positions i32 [B, T], on their device; as transformers computes them.
@@ -64,42 +96,6 @@ struct PackedPlaces {
     return int64_t(begin);
   }
 };
-
-Places::Places(int64_t batch, int64_t tokens, const std::vector<TokenRun>& runs, const LlamaConfig& config,
-               bool cached) {
-  const size_t count = size_t(batch * tokens);
-  positions.assign(count, 0), rows.assign(count, -1), bounds.assign(2 * count, 0);
-  std::vector<int64_t> filled(size_t(batch), 0), reached(size_t(batch), 0);  // tokens and keys of each row
-  // Padding sees an empty range, at the last key that the tokens before it see.
-  const auto pad = [&](int64_t row, int64_t end) {
-    for (int64_t& t = filled[size_t(row)]; t < end; ++t)
-      for (size_t bound : {0, 1}) bounds[2 * size_t(row * tokens + t) + bound] = int32_t(reached[size_t(row)]);
-  };
-  for (const TokenRun& run : runs) {
-    check(0 <= run.row && run.row < batch && run.begin <= run.end && run.end <= tokens && run.past >= 0 &&
-              run.begin >= filled[size_t(run.row)] && (cached || run.past == 0),
-          "tokens [{}, {}) of row {} of [{}, {}] with {} before them do not make a batch", run.begin, run.end, run.row,
-          batch, tokens, run.past);
-    const int64_t first = cached ? 0 : run.begin;  // key of the sequence's first token
-    pad(run.row, run.begin);
-    for (int64_t t = run.begin; t < run.end; ++t) {
-      const size_t at = size_t(run.row * tokens + t);
-      positions[at] = int32_t(run.past + t - run.begin);
-      rows[at] = int32_t(first) + positions[at];
-      bounds[2 * at] = int32_t(first);
-      bounds[2 * at + 1] = rows[at] + 1;
-    }
-    filled[size_t(run.row)] = run.end;
-    reached[size_t(run.row)] = first + run.past + run.end - run.begin;
-  }
-  for (int64_t row = 0; row < batch; ++row) pad(row, tokens);
-
-  if (!cached) rows.clear();
-  if (config.window == 0) return;
-  windows = bounds;
-  for (size_t i = 0; i < windows.size(); i += 2)
-    windows[i] = int32_t(std::max<int64_t>(windows[i], windows[i + 1] - config.window));
-}
 
 }  // namespace
 

@@ -144,8 +144,6 @@ struct Llama::Model {
 
 Llama::Llama(Scope s, const LlamaConfig& config, bool checkpointing)
     : model_(new Model{std::move(s), config, checkpointing}) {}
-Llama::~Llama() = default;
-Llama::Llama(Llama&&) noexcept = default;
 
 const LlamaConfig& Llama::config() const { return model_->c; }
 const Weights& Llama::weights() const { return model_->s.weights(); }

@@ -36,8 +36,6 @@ struct LlamaOptions {
 class Llama {
  public:
   Llama(Scope s, const LlamaConfig& config, bool checkpointing = false);
-  ~Llama();
-  Llama(Llama&&) noexcept;
 
   // A transformers folder, sharded or not, or a GGUF file.
   static Llama load(const Checkpoint& files, const LlamaOptions& options = {});
@@ -57,7 +55,7 @@ class Llama {
 
  private:
   struct Model;
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<const Model> model_;
 };
 
 // The tensors of its checkpoint, by transformers' names, and their shapes: in the order of the layers.

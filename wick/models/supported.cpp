@@ -5,18 +5,18 @@
 
 namespace wick {
 
-void only(const Config& config, const std::string& key, const char* value, const char* absent) {
-  const std::string found = config.text_or(key, absent);
+void only(const Config& config, const std::string& key, const char* value, std::optional<const char*> absent) {
+  const std::string found = config.text_or(key, absent.value_or(value));
   check(found == value, "{}: {} is {}; Wick supports \"{}\" only", config.source(), key, quote(found), value);
 }
 
-void only(const Config& config, const std::string& key, bool value, bool absent) {
-  const bool found = config.boolean_or(key, absent);
+void only(const Config& config, const std::string& key, bool value, std::optional<bool> absent) {
+  const bool found = config.boolean_or(key, absent.value_or(value));
   check(found == value, "{}: {} is {}; Wick supports {} only", config.source(), key, found, value);
 }
 
-void only(const Config& config, const std::string& key, double value, double absent) {
-  const double found = config.number_or(key, absent);
+void only(const Config& config, const std::string& key, double value, std::optional<double> absent) {
+  const double found = config.number_or(key, absent.value_or(value));
   check(found == value, "{}: {} is {}; Wick supports {} only", config.source(), key, found, value);
 }
 

@@ -62,55 +62,40 @@ struct MidBlock {
   Tensor operator()(const Tensor& x) const { return resnet_1(attention(resnet_0(x))); }
 };
 
-std::vector<Resnet> resnets(const Scope& s, int count, int64_t in, int64_t out, int groups) {
-  std::vector<Resnet> blocks;
-  for (int i = 0; i < count; ++i) blocks.push_back(Resnet{s / i, i == 0 ? in : out, out, groups});
-  return blocks;
+// One resolution on the way down or up; all but the last lead to the next one, through a convolution.
+struct Block {
+  std::vector<Resnet> resnets;
+  std::optional<Conv> conv;
+
+  Tensor operator()(Tensor x) const {
+    for (const Resnet& resnet : resnets) x = resnet(x);
+    return x;
+  }
+};
+
+Block make_block(const Scope& s, int64_t in, int64_t out, int count, int groups, const char* conv,
+                 const Conv2d& padding) {
+  Block block;
+  for (int i = 0; i < count; ++i) block.resnets.push_back(Resnet{s / "resnets" / i, i == 0 ? in : out, out, groups});
+  if (conv) block.conv.emplace(s / conv, out, out, 3, padding);
+  return block;
 }
 
-struct DownBlock {
-  Scope s;
-  int64_t in, out;
-  int count, groups;
-  bool last;
-  std::vector<Resnet> resnet = resnets(s / "resnets", count, in, out, groups);
-  std::optional<Conv> halve = last ? std::nullopt : std::optional(Conv(s / "downsamplers.0.conv", out, out, 3, kHalve));
-
-  Tensor operator()(Tensor x) const {
-    for (const Resnet& block : resnet) x = block(x);
-    return halve ? (*halve)(x) : x;
-  }
-};
-
-struct UpBlock {
-  Scope s;
-  int64_t in, out;
-  int count, groups;
-  bool last;
-  std::vector<Resnet> resnet = resnets(s / "resnets", count, in, out, groups);
-  std::optional<Conv> smooth =
-      last ? std::nullopt : std::optional(Conv(s / "upsamplers.0.conv", out, out, 3, same_padding(3)));
-
-  Tensor operator()(Tensor x) const {
-    for (const Resnet& block : resnet) x = block(x);
-    return smooth ? (*smooth)(upsample_nearest(x, 2)) : x;
-  }
-};
-
-std::vector<DownBlock> down_blocks(const Scope& s, const VaeConfig& c) {
-  std::vector<DownBlock> blocks;
+std::vector<Block> down_blocks(const Scope& s, const VaeConfig& c) {
+  std::vector<Block> blocks;
   for (size_t i = 0; i < c.channels.size(); ++i)
-    blocks.push_back(DownBlock{s / int(i), c.channels[i == 0 ? 0 : i - 1], c.channels[i], c.layers_per_block, c.groups,
-                               i + 1 == c.channels.size()});
+    blocks.push_back(make_block(s / int(i), c.channels[i == 0 ? 0 : i - 1], c.channels[i], c.layers_per_block, c.groups,
+                                i + 1 == c.channels.size() ? nullptr : "downsamplers.0.conv", kHalve));
   return blocks;
 }
 
-std::vector<UpBlock> up_blocks(const Scope& s, const VaeConfig& c) {
-  std::vector<UpBlock> blocks;
+std::vector<Block> up_blocks(const Scope& s, const VaeConfig& c) {
+  std::vector<Block> blocks;
   int64_t in = c.channels.back();
   for (size_t i = 0; i < c.channels.size(); ++i) {
     const int64_t out = c.channels[c.channels.size() - 1 - i];
-    blocks.push_back(UpBlock{s / int(i), in, out, c.layers_per_block + 1, c.groups, i + 1 == c.channels.size()});
+    blocks.push_back(make_block(s / int(i), in, out, c.layers_per_block + 1, c.groups,
+                                i + 1 == c.channels.size() ? nullptr : "upsamplers.0.conv", same_padding(3)));
     in = out;
   }
   return blocks;
@@ -123,7 +108,7 @@ struct VaeEncoder::Model {
   VaeConfig c;
   Scope e = s / "encoder";
   Conv conv_in{e / "conv_in", c.in_channels, c.channels.front(), 3, same_padding(3)};
-  std::vector<DownBlock> down = down_blocks(e / "down_blocks", c);
+  std::vector<Block> down = down_blocks(e / "down_blocks", c);
   MidBlock mid{e / "mid_block", c.channels.back(), c.groups};
   GroupNorm conv_norm_out{e / "conv_norm_out", c.channels.back(), c.groups, kEps};
   Conv conv_out{e / "conv_out", c.channels.back(), 2 * c.latent_channels, 3, same_padding(3)};
@@ -134,7 +119,10 @@ struct VaeEncoder::Model {
 
   Gaussian operator()(const Tensor& image) const {
     Tensor x = conv_in(s.activation(image));
-    for (const DownBlock& block : down) x = block(x);
+    for (const Block& block : down) {
+      x = block(x);
+      if (block.conv) x = (*block.conv)(x);
+    }
     x = conv_out(conv_norm_out.silu(mid(x)));
     if (quant_conv) x = (*quant_conv)(x);
     x = cast(x, DType::f32);
@@ -153,26 +141,25 @@ struct VaeDecoder::Model {
           : std::nullopt;
   Conv conv_in{d / "conv_in", c.latent_channels, c.channels.back(), 3, same_padding(3)};
   MidBlock mid{d / "mid_block", c.channels.back(), c.groups};
-  std::vector<UpBlock> up = up_blocks(d / "up_blocks", c);
+  std::vector<Block> up = up_blocks(d / "up_blocks", c);
   GroupNorm conv_norm_out{d / "conv_norm_out", c.channels.front(), c.groups, kEps};
   Conv conv_out{d / "conv_out", c.channels.front(), c.out_channels, 3, same_padding(3)};
 
   Tensor operator()(const Tensor& latent) const {
     const Tensor z = s.activation(latent);
     Tensor x = mid(conv_in(post_quant_conv ? (*post_quant_conv)(z) : z));
-    for (const UpBlock& block : up) x = block(x);
+    for (const Block& block : up) {
+      x = block(x);
+      if (block.conv) x = (*block.conv)(upsample_nearest(x, 2));
+    }
     return cast(conv_out(conv_norm_out.silu(x)), DType::f32);
   }
 };
 
 VaeEncoder::VaeEncoder(Scope s, const VaeConfig& config) : model_(new Model{std::move(s), config}) {}
-VaeEncoder::~VaeEncoder() = default;
-VaeEncoder::VaeEncoder(VaeEncoder&&) noexcept = default;
 Gaussian VaeEncoder::operator()(const Tensor& image) const { return (*model_)(image); }
 
 VaeDecoder::VaeDecoder(Scope s, const VaeConfig& config) : model_(new Model{std::move(s), config}) {}
-VaeDecoder::~VaeDecoder() = default;
-VaeDecoder::VaeDecoder(VaeDecoder&&) noexcept = default;
 Tensor VaeDecoder::operator()(const Tensor& latent) const { return (*model_)(latent); }
 
 VaeConfig VaeConfig::read(const Checkpoint& component) {

@@ -24,25 +24,21 @@ struct Gaussian {
 class VaeEncoder {
  public:
   VaeEncoder(Scope s, const VaeConfig& config);
-  ~VaeEncoder();
-  VaeEncoder(VaeEncoder&&) noexcept;
   Gaussian operator()(const Tensor& image) const;  // image in [-1, 1]
 
  private:
   struct Model;
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<const Model> model_;
 };
 
 class VaeDecoder {
  public:
   VaeDecoder(Scope s, const VaeConfig& config);
-  ~VaeDecoder();
-  VaeDecoder(VaeDecoder&&) noexcept;
   Tensor operator()(const Tensor& latent) const;  // unscaled latents
 
  private:
   struct Model;
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<const Model> model_;
 };
 
 }  // namespace wick

@@ -11,10 +11,9 @@
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
-#include "wick/nn/lora_keys.h"
-#include "wick/nn/lora_settings.h"
 #include "wick/nn/low_rank.h"
 #include "wick/nn/named_seed.h"
+#include "wick/nn/peft.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 
@@ -85,6 +84,16 @@ std::string first_few(const std::vector<std::string>& names, size_t few = 3) {
                      shown < names.size() ? ", …" : "");
 }
 
+LowRank part_of(const LoraSite& site, int64_t rank, bool largest, const std::string& what) {
+  if (!site.base)
+    return {zeros({site.target.out, rank}), zeros({rank, site.target.in})};  // in an outline only sizes count
+  const Tensor base = site.base();
+  check(is_float(base.dtype()), "{}: that needs the model's own weights, and those here are quantised, {}", what,
+        name_of(base.dtype()));
+  const Tensor w = cast(base, DType::f32);
+  return largest ? largest_part(w, rank, what) : first_columns_part(w, rank, what);
+}
+
 }  // namespace
 
 // An open LoRA file: where the factors of each of its modules stand.
@@ -109,169 +118,145 @@ struct Adapter::Source {
   std::map<std::string, Base> bases = {};     // by base name
   int64_t embeddings = 0;                     // tensors that teach words, beside the LoRA
 
-  static Source open(const std::filesystem::path& path, float strength, bool trainable);
+  static Source open(const std::filesystem::path& path, float strength, bool trainable) {
+    const std::filesystem::path weights = lora_weights(path);
+    LoraSettings settings = LoraSettings::beside(weights);  // first: tells of other kinds of adapters best
+    Source source{SafetensorsFile::open(weights), strength, trainable, std::move(settings)};
+    if (!source.settings.config) source.settings.read_header(source.file);
+    source.index();
+    return source;
+  }
+
   std::string name() const { return file.path().string(); }
-  void index();
-  void add(const std::string& key);
-  Found find(const std::vector<std::string>& names);
+
+  void index() {
+    for (const auto& [key, info] : file.tensors()) add(key);
+    check(!file.tensors().empty(), "{}: holds no tensors", name());
+    check(!entries.empty(), "{}: holds no module of a LoRA", name());
+    for (const auto& [base, entry] : entries) {
+      const auto& factors = (entry.algorithm ? *entry.algorithm : lora_algorithm()).factors();
+      for (size_t i = 0; i < factors.size(); ++i)
+        check(entry.algorithm && !entry.keys[i].empty(), "{}: {} has no {} factor", name(), quote(base),
+              factors[i].name);
+      // PEFT loads no such file either; ComfyUI's choice of alpha, the rank, is a guess.
+      check(settings.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
+            "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
+            "adapter_model.safetensors",
+            name(), quote(base), kPeftLast);
+    }
+  }
+
+  void add(const std::string& key) {
+    if (is_bundled_embedding(key)) {
+      ++embeddings;
+      return;
+    }
+    if (const std::string_view module = module_of_base(key); !module.empty()) {
+      bases[std::string(module)].key = key;
+      return;
+    }
+    const AdapterKey parsed = checked_key(key, name());
+    Entry& entry = entries[std::string(parsed.module)];
+    if (parsed.algorithm) {
+      entry.algorithm = parsed.algorithm;
+      entry.keys.resize(parsed.algorithm->factors().size());
+    }
+    std::string& slot = parsed.algorithm ? entry.keys[parsed.factor] : entry.alpha;
+    check(slot.empty(), "{}: {} and {} are the same factor of one module", name(), quote(slot), quote(key));
+    slot = key;
+  }
+
+  Found find(const std::vector<std::string>& names) {
+    for (const std::string& candidate : names)
+      if (const auto found = entries.find(candidate); found != entries.end()) return found;
+    return entries.end();
+  }
+
   AdapterModule read(const std::string& module_name, const std::string& name_in_file, const Entry& entry,
-                     const LoraSite& site) const;
-  float alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const;
+                     const LoraSite& site) const {
+    AdapterModule module{module_name, site.target, entry.algorithm};
+    for (const std::string& key : entry.keys) module.factors.push_back({key, read_finite(key)});
+    module.algorithm->from_file(module, name());
+    const int64_t rank = module.algorithm->rank(module);
+    module.alpha = alpha_of(name_in_file, entry, rank);
+    module.scale = strength * module.alpha / float(rank);
+    check(std::isfinite(module.scale), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
+          quote(name_in_file), module.alpha);
+    if (const PeftConfig* config = settings.of(name_in_file, name()).first)
+      take_part_out(module, config->taken, name_in_file, site);
+    if (trainable)
+      for (AdapterFactor& factor : module.factors) factor.value = factor.value.trainable();
+    return module;
+  }
+
+  float alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
+    const auto [config, module] = settings.of(name_in_file, name());
+    if (config) {
+      const std::optional<double> told = config->rank_of(module);
+      check(!told || *told == double(rank), "{}: {} has rank {}, but {} says {}", name(), quote(name_in_file), rank,
+            config->source, told.value_or(0));
+    }
+    if (entry.alpha.empty()) return config ? config->alpha_of(module, rank) : float(rank);
+    const Tensor alpha = file.load_numbers(entry.alpha);
+    check(alpha.numel() == 1 && std::isfinite(alpha.item()), "{}: {} should be one finite number", name(),
+          quote(entry.alpha));
+    check(!config || config->alpha_of(module, rank) == alpha.item(), "{}: {} is {}, but {} makes it {}", name(),
+          quote(entry.alpha), alpha.item(), config ? config->source : "", config ? config->alpha_of(module, rank) : 0);
+    return alpha.item();
+  }
+
+  // PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
+  // W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
   void take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
-                     const LoraSite& site) const;
-  void check_base(const std::vector<std::string>& names, const LoraSite& site) const;
-  Tensor read_finite(const std::string& key) const;
+                     const LoraSite& site) const {
+    if (taken == TakenFromBase::nothing) return;
+    const std::string what = fmt::format("{}: {} belongs to a base of which PEFT took a part out ({})", name(),
+                                         quote(name_in_file), taken == TakenFromBase::largest_part ? "PiSSA" : "OLoRA");
+    check(site.target.kernel == 1 && !site.target.conv, "{}, which it does of linear layers alone", what);
+    check(!site.tied, "{}, which would change this model's embedding too", what);
+    check(strength == 1, "{}: its strength is 1, and not {}", what, strength);
+    check(!trainable, "{}: it has no gradients here; have PEFT save it with path_initial_model_for_weight_conversion",
+          what);
+    const int64_t rank = module.algorithm->rank(module);
+    check(rank <= std::min(site.target.in, site.target.out), "{}: its rank {} is more than the layer's", what, rank);
+    const bool largest = taken == TakenFromBase::largest_part;
+    const LowRank part = part_of(site, rank, largest, what);
+    AdapterModule removed{module.name, site.target, &lora_algorithm(), {{"", part.down}, {"", part.up}}};
+    removed.scale = largest ? -1 : -module.scale;
+    module.algorithm->add(module, removed);
+    module.changes_base = true;
+  }
+
+  // PEFT puts the file's matrix in the model's place (set_peft_model_state_dict). Mostly they are one.
+  void check_base(const std::vector<std::string>& names, const LoraSite& site) const {
+    for (const std::string& candidate : names) {
+      const auto found = bases.find(candidate);
+      if (found == bases.end()) continue;
+      found->second.used = true;
+      if (!site.base) continue;
+      const Tensor theirs = file.load_numbers(found->second.key);
+      const Shape shape{site.target.out, site.target.in};
+      check(theirs.shape() == shape, "{}: {} has shape {}, and the model's has {}: Wick keeps the model's vocabulary",
+            name(), quote(found->second.key), theirs.shape(), shape);
+      const Tensor ours = site.base();
+      const std::optional<DType> dtype = file.tensors().at(found->second.key).dtype;
+      const bool comparable = is_float(ours.dtype()) && dtype && is_float(*dtype);
+      // Rounded as theirs are.
+      check(comparable && cast(cast(ours, *dtype), DType::f32).to_vector() == theirs.to_vector(),
+            "{}: {} is not the model's own: Wick adds LoRAs to a model, and replaces none of its weights", name(),
+            quote(found->second.key));
+    }
+  }
+
+  Tensor read_finite(const std::string& key) const {
+    const Tensor values = file.load_numbers(key);
+    const float* data = values.data<float>();
+    const float* end = data + values.numel();
+    const float* odd = std::find_if_not(data, end, [](float value) { return std::isfinite(value); });
+    if (odd != end) fail("{}: {} holds {}; the LoRA is damaged", name(), quote(key), *odd);
+    return values;
+  }
 };
-
-Adapter::Source Adapter::Source::open(const std::filesystem::path& path, float strength, bool trainable) {
-  const std::filesystem::path weights = lora_weights(path);
-  LoraSettings settings = LoraSettings::beside(weights);  // tells of other kinds of adapters better than their tensors
-  Source source{SafetensorsFile::open(weights), strength, trainable, std::move(settings)};
-  if (!source.settings.config) source.settings.read_header(source.file);
-  source.index();
-  return source;
-}
-
-void Adapter::Source::index() {
-  for (const auto& [key, info] : file.tensors()) add(key);
-  check(!file.tensors().empty(), "{}: holds no tensors", name());
-  check(!entries.empty(), "{}: holds no module of a LoRA", name());
-  for (const auto& [base, entry] : entries) {
-    const auto& factors = (entry.algorithm ? *entry.algorithm : lora_algorithm()).factors();
-    for (size_t i = 0; i < factors.size(); ++i)
-      check(entry.algorithm && !entry.keys[i].empty(), "{}: {} has no {} factor", name(), quote(base), factors[i].name);
-    // PEFT loads no such file either; ComfyUI's choice of alpha, the rank, is a guess.
-    check(settings.config || !entry.alpha.empty() || !base.starts_with(kPeftPrefix),
-          "{}: PEFT keeps the alpha of {} in {}, which is not beside it; put both files into one folder, this one as "
-          "adapter_model.safetensors",
-          name(), quote(base), kPeftLast);
-  }
-}
-
-void Adapter::Source::add(const std::string& key) {
-  if (is_bundled_embedding(key)) {
-    ++embeddings;
-    return;
-  }
-  if (const std::string_view module = module_of_base(key); !module.empty()) {
-    bases[std::string(module)].key = key;
-    return;
-  }
-  const AdapterKey parsed = checked_key(key, name());
-  Entry& entry = entries[std::string(parsed.module)];
-  if (parsed.algorithm) {
-    entry.algorithm = parsed.algorithm;
-    entry.keys.resize(parsed.algorithm->factors().size());
-  }
-  std::string& slot = parsed.algorithm ? entry.keys[parsed.factor] : entry.alpha;
-  check(slot.empty(), "{}: {} and {} are the same factor of one module", name(), quote(slot), quote(key));
-  slot = key;
-}
-
-Adapter::Source::Found Adapter::Source::find(const std::vector<std::string>& names) {
-  for (const std::string& candidate : names)
-    if (const auto found = entries.find(candidate); found != entries.end()) return found;
-  return entries.end();
-}
-
-Tensor Adapter::Source::read_finite(const std::string& key) const {
-  const Tensor values = file.load_numbers(key);
-  const float* data = values.data<float>();
-  const float* end = data + values.numel();
-  const float* odd = std::find_if_not(data, end, [](float value) { return std::isfinite(value); });
-  if (odd != end) fail("{}: {} holds {}; the LoRA is damaged", name(), quote(key), *odd);
-  return values;
-}
-
-AdapterModule Adapter::Source::read(const std::string& module_name, const std::string& name_in_file, const Entry& entry,
-                                    const LoraSite& site) const {
-  AdapterModule module{module_name, site.target, entry.algorithm};
-  for (const std::string& key : entry.keys) module.factors.push_back({key, read_finite(key)});
-  module.algorithm->from_file(module, name());
-  const int64_t rank = module.algorithm->rank(module);
-  module.alpha = alpha_of(name_in_file, entry, rank);
-  module.scale = strength * module.alpha / float(rank);
-  check(std::isfinite(module.scale), "{}: {} has an alpha of {}, too large for its rank and strength", name(),
-        quote(name_in_file), module.alpha);
-  if (const PeftConfig* config = settings.of(name_in_file, name()).first)
-    take_part_out(module, config->taken, name_in_file, site);
-  if (trainable)
-    for (AdapterFactor& factor : module.factors) factor.value = factor.value.trainable();
-  return module;
-}
-
-float Adapter::Source::alpha_of(const std::string& name_in_file, const Entry& entry, int64_t rank) const {
-  const auto [config, module] = settings.of(name_in_file, name());
-  if (config) {
-    const std::optional<double> told = config->rank_of(module);
-    check(!told || *told == double(rank), "{}: {} has rank {}, but {} says {}", name(), quote(name_in_file), rank,
-          config->source, told.value_or(0));
-  }
-  if (entry.alpha.empty()) return config ? config->alpha_of(module, rank) : float(rank);
-  const Tensor alpha = file.load_numbers(entry.alpha);
-  check(alpha.numel() == 1 && std::isfinite(alpha.item()), "{}: {} should be one finite number", name(),
-        quote(entry.alpha));
-  check(!config || config->alpha_of(module, rank) == alpha.item(), "{}: {} is {}, but {} makes it {}", name(),
-        quote(entry.alpha), alpha.item(), config ? config->source : "", config ? config->alpha_of(module, rank) : 0);
-  return alpha.item();
-}
-
-namespace {
-
-LowRank part_of(const LoraSite& site, int64_t rank, bool largest, const std::string& what) {
-  if (!site.base)
-    return {zeros({site.target.out, rank}), zeros({rank, site.target.in})};  // in an outline only sizes count
-  const Tensor base = site.base();
-  check(is_float(base.dtype()), "{}: that needs the model's own weights, and those here are quantised, {}", what,
-        name_of(base.dtype()));
-  const Tensor w = cast(base, DType::f32);
-  return largest ? largest_part(w, rank, what) : first_columns_part(w, rank, what);
-}
-
-}  // namespace
-
-// PEFT takes a part out of the base when it loads such an adapter; here the module takes it out, which is the same:
-// W - P + s B A is W and a LoRA of twice the rank (as PEFT itself writes it on request: subtract_mutated_init).
-void Adapter::Source::take_part_out(AdapterModule& module, TakenFromBase taken, const std::string& name_in_file,
-                                    const LoraSite& site) const {
-  if (taken == TakenFromBase::nothing) return;
-  const std::string what = fmt::format("{}: {} belongs to a base of which PEFT took a part out ({})", name(),
-                                       quote(name_in_file), taken == TakenFromBase::largest_part ? "PiSSA" : "OLoRA");
-  check(site.target.kernel == 1 && !site.target.conv, "{}, which it does of linear layers alone", what);
-  check(!site.tied, "{}, which would change this model's embedding too", what);
-  check(strength == 1, "{}: its strength is 1, and not {}", what, strength);
-  check(!trainable, "{}: it has no gradients here; have PEFT save it with path_initial_model_for_weight_conversion",
-        what);
-  const int64_t rank = module.algorithm->rank(module);
-  check(rank <= std::min(site.target.in, site.target.out), "{}: its rank {} is more than the layer's", what, rank);
-  const bool largest = taken == TakenFromBase::largest_part;
-  const LowRank part = part_of(site, rank, largest, what);
-  AdapterModule removed{module.name, site.target, &lora_algorithm(), {{"", part.down}, {"", part.up}}};
-  removed.scale = largest ? -1 : -module.scale;
-  module.algorithm->add(module, removed);
-  module.changes_base = true;
-}
-
-// PEFT puts the file's matrix in the model's place (set_peft_model_state_dict). Mostly they are one.
-void Adapter::Source::check_base(const std::vector<std::string>& names, const LoraSite& site) const {
-  for (const std::string& candidate : names) {
-    const auto found = bases.find(candidate);
-    if (found == bases.end()) continue;
-    found->second.used = true;
-    if (!site.base) continue;
-    const Tensor theirs = file.load_numbers(found->second.key);
-    const Shape shape{site.target.out, site.target.in};
-    check(theirs.shape() == shape, "{}: {} has shape {}, and the model's has {}: Wick keeps the model's vocabulary",
-          name(), quote(found->second.key), theirs.shape(), shape);
-    const Tensor ours = site.base();
-    const std::optional<DType> dtype = file.tensors().at(found->second.key).dtype;
-    const bool comparable = is_float(ours.dtype()) && dtype && is_float(*dtype);
-    // Rounded as theirs are.
-    check(comparable && cast(cast(ours, *dtype), DType::f32).to_vector() == theirs.to_vector(),
-          "{}: {} is not the model's own: Wick adds LoRAs to a model, and replaces none of its weights", name(),
-          quote(found->second.key));
-  }
-}
 
 std::filesystem::path lora_weights(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) return path;
@@ -319,11 +304,10 @@ void AdapterFactor::place(Memory& memory) {
 Adapter::Adapter(ModuleNames names, const std::vector<LoraFile>& files, bool trainable) : names_(std::move(names)) {
   for (const LoraFile& file : files) add_file(file.path, file.strength, trainable);
 }
-Adapter::~Adapter() = default;
 
 void Adapter::add_file(const std::filesystem::path& path, float strength, bool trainable) {
   check(std::isfinite(strength), "{}: the strength should be a finite number, found {}", path.string(), strength);
-  sources_.push_back(std::make_unique<Source>(Source::open(path, strength, trainable)));
+  sources_.push_back(std::make_shared<Source>(Source::open(path, strength, trainable)));
 }
 
 bool Adapter::targeted(const std::string& path) {

@@ -51,7 +51,6 @@ class Adapter {
   // To run: factors come from files, each with a strength. Several files on one module add up; the factors of a
   // trainable file are leaves of the tape, and share their modules with no other file.
   explicit Adapter(ModuleNames names, const std::vector<LoraFile>& files = {}, bool trainable = false);
-  ~Adapter();
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
   // A LoRA file, or a folder of PEFT's (adapter_model.safetensors, with adapter_config.json that tells the alphas) or
@@ -108,7 +107,7 @@ class Adapter {
   std::map<std::string, AdapterOfLayer> layers_;  // handed out, by the path of the first of their modules
   Tensor draw_;                                   // i64 [1]; none without dropout
   std::shared_ptr<bool> dropout_paused_ = std::make_shared<bool>(false);
-  std::vector<std::unique_ptr<Source>> sources_;  // files
+  std::vector<std::shared_ptr<Source>> sources_;  // files
 };
 
 }  // namespace wick

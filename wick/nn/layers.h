@@ -1,8 +1,6 @@
 // Layers: each takes a Scope and its sizes, loads its weights, and is called like a function.
 #pragma once
 
-#include <optional>
-
 #include "wick/nn/scope.h"
 #include "wick/ops/ops.h"
 

@@ -15,6 +15,8 @@
 
 namespace wick {
 
+class SafetensorsFile;
+
 // The part of a module's base that PEFT removes when it begins an adapter there, and again whenever it loads one
 // (`init_lora_weights`; LoraLayer.update_layer of peft/tuners/lora/layer.py).
 enum class TakenFromBase { nothing, largest_part, first_columns };  // the latter are PiSSA's and OLoRA's
@@ -42,6 +44,19 @@ struct PeftConfig {
 
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";  // of the names in PEFT's files
 inline constexpr const char* kPeftLast = "adapter_config.json";       // is written last: a folder that has it is whole
+
+// The settings beside a LoRA's tensors, which give their meaning. PEFT's are in a file, diffusers' in the safetensors
+// header; other programs' LoRAs have none.
+struct LoraSettings {
+  std::optional<PeftConfig> config;             // adapter_config.json
+  std::map<std::string, PeftConfig> diffusers;  // by component
+
+  // The file beside one called adapter_model.safetensors, which need not be there.
+  static LoraSettings beside(const std::filesystem::path& file);
+  void read_header(const SafetensorsFile& file);
+  // A module's config by its name in the file, and its name in the model that PEFT wrapped; none without one.
+  std::pair<const PeftConfig*, std::string_view> of(std::string_view module, const std::string& file) const;
+};
 
 struct PeftExport {
   std::string base_model;  // where it was trained from: a note

@@ -6,8 +6,8 @@
 // "text_encoder"), which the names in the component's file leave out.
 #pragma once
 
-#include <optional>
 #include <string>
+#include <utility>
 
 #include "wick/nn/adapter.h"
 #include "wick/nn/weights.h"
@@ -16,18 +16,21 @@ namespace wick {
 
 class Scope {
  public:
-  Scope(Weights weights, std::string component, Adapter* adapter = nullptr);
+  Scope(Weights weights, std::string component, Adapter* adapter = nullptr)
+      : weights_(std::move(weights)), path_(std::move(component)), adapter_(adapter) {}
 
   Scope operator/(const std::string& name) const;
   Scope operator/(int index) const { return *this / std::to_string(index); }
 
   const std::string& path() const { return path_; }  // "unet.down_blocks.1.attentions.0.proj_in"
 
-  bool has(const std::string& name) const;
-  DType dtype_of(const std::string& name, const Shape& shape) const;
-  Tensor load(const std::string& name, const Shape& shape) const;
+  bool has(const std::string& name) const { return weights_.has(prefix_ + name); }
+  DType dtype_of(const std::string& name, const Shape& shape) const { return weights_.dtype_of(prefix_ + name, shape); }
+  Tensor load(const std::string& name, const Shape& shape) const { return weights_.load(prefix_ + name, shape); }
   StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
-  Tensor load_conv(const std::string& name, const Shape& file_shape) const;
+  Tensor load_conv(const std::string& name, const Shape& file_shape) const {
+    return weights_.load_conv(prefix_ + name, file_shape);
+  }
   // x in the dtype in which this model computes, as every model converts its inputs.
   Tensor activation(const Tensor& x) const;
   const Weights& weights() const { return weights_; }
@@ -35,7 +38,9 @@ class Scope {
   LoraSite site(const LoraTarget& target) const;  // the module at this path
   // The adapter of the module at this path, or of several that share their input; null if there is none.
   AdapterOfLayer adapt(const LoraTarget& target) const { return adapt({site(target)}); }
-  AdapterOfLayer adapt(const std::vector<LoraSite>& sites) const;
+  AdapterOfLayer adapt(const std::vector<LoraSite>& sites) const {
+    return adapter_ ? adapter_->match(sites, place()) : nullptr;
+  }
   // For modules that are not adapted (Adapter::check_base).
   void check_base(const LoraTarget& target) const;
 

@@ -18,9 +18,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::vector<int> kFileToMemory = {0, 2, 3, 1};  // [O, I, KH, KW] -> [O, KH, KW, I]
-const std::vector<int> kMemoryToFile = {0, 3, 1, 2};
-
 constexpr int64_t kPieceBytes = 2 << 20;  // bytes of a file that are read and converted at once
 
 bool is_pointwise(const Shape& stored, const Shape& matrix) {
@@ -51,154 +48,143 @@ struct Weights::State {
   std::vector<Memory::Filling> deferred = {};  // into tensors that were handed out
 
   Memory& memory() const { return *options.place.memory; }
-  StoredTensor find(const std::string& name, const Shape& shape) const;
-  DType dtype_of(const std::optional<DType>& stored, const Shape& shape) const;
-  Asked ask(const std::string& name, const Shape& shape) const;
-  void check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const;
-  bool defers(const Asked& a) const;
-  bool converts_rows(const Asked& a) const;
-  void read_rows(const Tensor& to, const Asked& a) const;
-  Tensor converted(const Asked& a, bool conv) const;
-  void read_into(const Tensor& rows, const Asked& a);
-  Tensor keep(const Asked& a, Tensor value);
-  Tensor load(const std::string& name, const Shape& shape, bool conv);
-  StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes);
+
+  StoredTensor find(const std::string& name, const Shape& shape) const {
+    std::optional<StoredTensor> found = source.find(name, shape);
+    check(found.has_value(), "{}: has no tensor \"{}\"", source.name, name);
+    check(found->shape == shape || is_pointwise(found->shape, shape), "{}: \"{}\" should have shape {}, found {}",
+          source.name, name, shape, found->shape);
+    return *std::move(found);
+  }
+
+  DType dtype_of(const std::optional<DType>& stored, const Shape& shape) const {
+    if (options.trainable || shape.rank() == 1) return DType::f32;
+    if (options.as_stored && stored) return *stored;
+    return is_block(options.dtype) && shape.rank() != 2 ? DType::f32 : options.dtype;
+  }
+
+  Asked ask(const std::string& name, const Shape& shape) const {
+    const StoredTensor stored = find(name, shape);
+    const DType dtype = dtype_of(stored.dtype, shape);
+    if (stored.dtype) check_quantizable(name, *stored.dtype, shape, dtype);
+    return {name, shape, stored, dtype};
+  }
+
+  void check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const {
+    if (!is_block(dtype) || stored == dtype) return;
+    check(can_quantize_to(dtype), "{}: \"{}\" is {}; Wick quantises to q8_0 and q4_0, and reads {}", source.name, name,
+          name_of(stored), name_of(dtype));
+    const int64_t width = shape[1], block = block_of(dtype).elements;
+    check(width % block == 0, "{}: \"{}\" has rows of {}, which are not whole blocks of {}: it cannot be {}",
+          source.name, name, count_of(width, "element"), block, name_of(dtype));
+  }
+
+  // Does the file store it in the wanted dtype?
+  bool defers(const Asked& a) const {
+    return options.deferred && !options.trainable && a.stored.bytes && a.stored.dtype == a.dtype;
+  }
+
+  // Is it a matrix of a file, on the host, that is wanted in another dtype?
+  bool converts_rows(const Asked& a) const {
+    const std::optional<DType>& stored = a.stored.dtype;
+    return a.shape.rank() == 2 && a.stored.bytes && memory().on_host() && stored &&
+           (is_float(*stored) || is_block(*stored)) && stored != a.dtype;
+  }
+
+  // Converts a few rows at a time: the whole matrix never lies in memory as it is stored or in f32 too.
+  void read_rows(const Tensor& to, const Asked& a) const {
+    const DType stored = *a.stored.dtype;
+    const int64_t rows = a.shape[0], width = a.shape[1], bytes = bytes_of(stored, width);
+    const int64_t most = std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(bytes, 1), 1, std::max<int64_t>(rows, 1));
+    // Not a tensor: chunks of malloc's own alignment fit again where the last one was, so that they leave no holes.
+    std::vector<char> piece(size_t(most * bytes));
+    for (int64_t begin = 0; begin < rows; begin += most) {
+      const Shape part{std::min(most, rows - begin), width};
+      a.stored.bytes(piece.data(), size_t(begin * bytes), size_t(part[0] * bytes));
+      to.backend().copy(to.window(part, to.stride(), begin * width),
+                        {piece.data(), stored, part, contiguous_strides(part)});
+    }
+  }
+
+  // The tensor as layers see it, in the model's memory.
+  Tensor converted(const Asked& a, bool conv) const {
+    if (!conv && converts_rows(a)) {
+      const Tensor rows = Tensor::empty(a.shape, a.dtype, memory());
+      read_rows(rows, a);
+      return rows;
+    }
+    const Tensor stored = a.stored.load(memory());
+    check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}",
+          source.name, a.name, name_of(stored.dtype()));
+    const Tensor x = reshape(stored, a.shape);
+    return contiguous(cast(conv ? to_channels_last(x) : x, a.dtype));
+  }
+
+  // Fills contiguous rows of a tensor that is handed out, now or in read_deferred().
+  void read_into(const Tensor& rows, const Asked& a) {
+    if (!source.has_values) return;
+    if (defers(a))
+      deferred.push_back({rows.view().data, size_t(bytes_of(a.dtype, a.shape.numel())), a.stored.bytes});
+    else if (converts_rows(a))
+      read_rows(rows, a);
+    else
+      rows.backend().copy(rows, converted(a, false));
+  }
+
+  // Hands out `value` under the name that was asked for.
+  Tensor keep(const Asked& a, Tensor value) {
+    if (options.trainable) {
+      value = value.trainable();
+      parameters.push_back({a.name, value});
+    } else {
+      value = value.constant();
+    }
+    loaded[a.name] = {value, a.stored.shape};
+    return value;
+  }
+
+  Tensor load(const std::string& name, const Shape& shape, bool conv) {
+    if (const auto found = loaded.find(name); found != loaded.end()) return found->second.value;
+    const Asked a = ask(name, shape);
+    const MemoryScope scope(Purpose::weights);
+    if (!source.has_values || (!conv && defers(a))) {
+      const Shape here = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
+      const Tensor room = Tensor::empty(here, a.dtype, memory());
+      read_into(room, a);
+      return keep(a, room);
+    }
+    Tensor value = converted(a, conv);
+    if (options.trainable && !value.is_sole()) value = clone(value);  // a map's tensors stay the caller's
+    return keep(a, value);
+  }
+
+  StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
+    if (names.size() == 1) return {load(names.front(), shapes.front(), false), {}};
+    if (const auto found = stacks.find(names.front()); found != stacks.end()) return found->second;
+    // Nothing is allocated for a config's sizes before the files are known to hold such tensors.
+    std::vector<Asked> all;
+    for (size_t i = 0; i < names.size(); ++i) all.push_back(ask(names[i], shapes[i]));
+    const MemoryScope scope(Purpose::weights);
+    Shape together = shapes.front();
+    for (size_t i = 1; i < shapes.size(); ++i) together[0] += shapes[i][0];
+    const DType dtype = all.front().dtype;
+    StackedTensor stack{Tensor::empty(together, dtype, memory()), {}};
+    int64_t begin = 0;
+    for (const Asked& a : all) {
+      check(!loaded.contains(a.name), "{}: \"{}\" is loaded already, apart from {}", source.name, a.name,
+            names.front());
+      check(a.dtype == dtype, "{}: \"{}\" is {}, and {} is {}: they do not stack", source.name, a.name,
+            name_of(a.dtype), names.front(), name_of(dtype));
+      const Tensor rows = stack.whole.window(a.shape, stack.whole.stride(), begin);
+      begin += a.shape.numel();
+      read_into(rows, a);
+      const Tensor kept = keep(a, rows);
+      if (options.trainable) stack.parts.push_back(kept);
+    }
+    if (!options.trainable) stack.whole = stack.whole.constant();
+    return stacks[names.front()] = stack;
+  }
 };
-
-StoredTensor Weights::State::find(const std::string& name, const Shape& shape) const {
-  std::optional<StoredTensor> found = source.find(name, shape);
-  check(found.has_value(), "{}: has no tensor \"{}\"", source.name, name);
-  check(found->shape == shape || is_pointwise(found->shape, shape), "{}: \"{}\" should have shape {}, found {}",
-        source.name, name, shape, found->shape);
-  return *std::move(found);
-}
-
-DType Weights::State::dtype_of(const std::optional<DType>& stored, const Shape& shape) const {
-  if (options.trainable || shape.rank() == 1) return DType::f32;
-  if (options.as_stored && stored) return *stored;
-  return is_block(options.dtype) && shape.rank() != 2 ? DType::f32 : options.dtype;
-}
-
-Asked Weights::State::ask(const std::string& name, const Shape& shape) const {
-  const StoredTensor stored = find(name, shape);
-  const DType dtype = dtype_of(stored.dtype, shape);
-  if (stored.dtype) check_quantizable(name, *stored.dtype, shape, dtype);
-  return {name, shape, stored, dtype};
-}
-
-void Weights::State::check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const {
-  if (!is_block(dtype) || stored == dtype) return;
-  check(can_quantize_to(dtype), "{}: \"{}\" is {}; Wick quantises to q8_0 and q4_0, and reads {}", source.name, name,
-        name_of(stored), name_of(dtype));
-  const int64_t width = shape[1], block = block_of(dtype).elements;
-  check(width % block == 0, "{}: \"{}\" has rows of {}, which are not whole blocks of {}: it cannot be {}", source.name,
-        name, count_of(width, "element"), block, name_of(dtype));
-}
-
-// Does the file store it in the wanted dtype?
-bool Weights::State::defers(const Asked& a) const {
-  return options.deferred && !options.trainable && a.stored.bytes && a.stored.dtype == a.dtype;
-}
-
-// Is it a matrix of a file, on the host, that is wanted in another dtype?
-bool Weights::State::converts_rows(const Asked& a) const {
-  const std::optional<DType>& stored = a.stored.dtype;
-  return a.shape.rank() == 2 && a.stored.bytes && memory().on_host() && stored &&
-         (is_float(*stored) || is_block(*stored)) && stored != a.dtype;
-}
-
-// Converts a few rows at a time: the whole matrix never lies in memory as it is stored or in f32 too.
-void Weights::State::read_rows(const Tensor& to, const Asked& a) const {
-  const DType stored = *a.stored.dtype;
-  const int64_t rows = a.shape[0], width = a.shape[1], bytes = bytes_of(stored, width);
-  const int64_t most = std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(bytes, 1), 1, std::max<int64_t>(rows, 1));
-  // Not a tensor: chunks of malloc's own alignment fit again where the last one was, so that they leave no holes.
-  std::vector<char> piece(size_t(most * bytes));
-  for (int64_t begin = 0; begin < rows; begin += most) {
-    const Shape part{std::min(most, rows - begin), width};
-    a.stored.bytes(piece.data(), size_t(begin * bytes), size_t(part[0] * bytes));
-    to.backend().copy(to.window(part, to.stride(), begin * width),
-                      {piece.data(), stored, part, contiguous_strides(part)});
-  }
-}
-
-// The tensor as layers see it, in the model's memory.
-Tensor Weights::State::converted(const Asked& a, bool conv) const {
-  if (!conv && converts_rows(a)) {
-    const Tensor rows = Tensor::empty(a.shape, a.dtype, memory());
-    read_rows(rows, a);
-    return rows;
-  }
-  const Tensor stored = a.stored.load(memory());
-  check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}",
-        source.name, a.name, name_of(stored.dtype()));
-  const Tensor x = reshape(stored, a.shape);
-  return contiguous(cast(conv ? contiguous(permute(x, kFileToMemory)) : x, a.dtype));
-}
-
-// Fills contiguous rows of a tensor that is handed out, now or in read_deferred().
-void Weights::State::read_into(const Tensor& rows, const Asked& a) {
-  if (!source.has_values) return;
-  if (defers(a))
-    deferred.push_back({rows.view().data, size_t(bytes_of(a.dtype, a.shape.numel())), a.stored.bytes});
-  else if (converts_rows(a))
-    read_rows(rows, a);
-  else
-    rows.backend().copy(rows, converted(a, false));
-}
-
-// Hands out `value` under the name that was asked for.
-Tensor Weights::State::keep(const Asked& a, Tensor value) {
-  if (options.trainable) {
-    value = value.trainable();
-    parameters.push_back({a.name, value});
-  } else {
-    value = value.constant();
-  }
-  loaded[a.name] = {value, a.stored.shape};
-  return value;
-}
-
-Tensor Weights::State::load(const std::string& name, const Shape& shape, bool conv) {
-  if (const auto found = loaded.find(name); found != loaded.end()) return found->second.value;
-  const Asked a = ask(name, shape);
-  const MemoryScope scope(Purpose::weights);
-  if (!source.has_values || (!conv && defers(a))) {
-    const Shape here = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
-    const Tensor room = Tensor::empty(here, a.dtype, memory());
-    read_into(room, a);
-    return keep(a, room);
-  }
-  Tensor value = converted(a, conv);
-  if (options.trainable && !value.is_sole()) value = clone(value);  // a map's tensors stay the caller's
-  return keep(a, value);
-}
-
-StackedTensor Weights::State::load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
-  if (names.size() == 1) return {load(names.front(), shapes.front(), false), {}};
-  if (const auto found = stacks.find(names.front()); found != stacks.end()) return found->second;
-  // Nothing is allocated for a config's sizes before the files are known to hold such tensors.
-  std::vector<Asked> all;
-  for (size_t i = 0; i < names.size(); ++i) all.push_back(ask(names[i], shapes[i]));
-  const MemoryScope scope(Purpose::weights);
-  Shape together = shapes.front();
-  for (size_t i = 1; i < shapes.size(); ++i) together[0] += shapes[i][0];
-  const DType dtype = all.front().dtype;
-  StackedTensor stack{Tensor::empty(together, dtype, memory()), {}};
-  int64_t begin = 0;
-  for (const Asked& a : all) {
-    check(!loaded.contains(a.name), "{}: \"{}\" is loaded already, apart from {}", source.name, a.name, names.front());
-    check(a.dtype == dtype, "{}: \"{}\" is {}, and {} is {}: they do not stack", source.name, a.name, name_of(a.dtype),
-          names.front(), name_of(dtype));
-    const Tensor rows = stack.whole.window(a.shape, stack.whole.stride(), begin);
-    begin += a.shape.numel();
-    read_into(rows, a);
-    const Tensor kept = keep(a, rows);
-    if (options.trainable) stack.parts.push_back(kept);
-  }
-  if (!options.trainable) stack.whole = stack.whole.constant();
-  return stacks[names.front()] = stack;
-}
 
 Weights::Weights(TensorSource source, Options options)
     : state_(std::make_shared<State>(State{std::move(source), options})) {}
@@ -265,7 +251,7 @@ void Weights::save(const fs::path& file, DType dtype) const {
   for (const auto& [name, loaded] : state_->loaded) {
     const bool conv = loaded.value.rank() == 4;
     const Tensor value = loaded.value.detached();
-    tensors[name] = cast(conv ? permute(value, kMemoryToFile) : reshape(value, loaded.file_shape), dtype);
+    tensors[name] = cast(conv ? permute(value, {0, 3, 1, 2}) : reshape(value, loaded.file_shape), dtype);
   }
   save_safetensors(file, tensors, {{"format", "pt"}});  // transformers refuses a file that does not say so
 }

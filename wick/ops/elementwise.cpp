@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "wick/ops/shape.h"
-
 namespace wick {
 namespace {
 
@@ -65,23 +63,20 @@ Tensor unary(const Op& op, Unary kind, const Tensor& x) {
   });
 }
 
+Tensor signed_sum(const Op& op, Binary kind, const Tensor& a, const Tensor& b) {
+  Tensor y = forward(kind, a, b, broadcast(op.name(), a.shape(), b.shape()));
+  return record(op, y, {a, b}, [kind, a = Input(a), b = Input(b)](const Tensor& dy, Grads& grads) {
+    if (grads.wants(a)) grads.add(a, sum_down(dy, a.shape));
+    if (!grads.wants(b)) return;
+    const Tensor db = sum_down(dy, b.shape);
+    grads.add(b, kind == Binary::add ? db : scaled(db, -1));
+  });
+}
+
 }  // namespace
 
-Tensor add(const Tensor& a, const Tensor& b) {
-  Tensor y = forward(Binary::add, a, b, broadcast("add", a.shape(), b.shape()));
-  return record(kAdd, y, {a, b}, [a = Input(a), b = Input(b)](const Tensor& dy, Grads& grads) {
-    if (grads.wants(a)) grads.add(a, sum_down(dy, a.shape));
-    if (grads.wants(b)) grads.add(b, sum_down(dy, b.shape));
-  });
-}
-
-Tensor sub(const Tensor& a, const Tensor& b) {
-  Tensor y = forward(Binary::sub, a, b, broadcast("sub", a.shape(), b.shape()));
-  return record(kSub, y, {a, b}, [a = Input(a), b = Input(b)](const Tensor& dy, Grads& grads) {
-    if (grads.wants(a)) grads.add(a, sum_down(dy, a.shape));
-    if (grads.wants(b)) grads.add(b, scaled(sum_down(dy, b.shape), -1));
-  });
-}
+Tensor add(const Tensor& a, const Tensor& b) { return signed_sum(kAdd, Binary::add, a, b); }
+Tensor sub(const Tensor& a, const Tensor& b) { return signed_sum(kSub, Binary::sub, a, b); }
 
 Tensor mul(const Tensor& a, const Tensor& b) {
   Tensor y = forward(Binary::mul, a, b, broadcast("mul", a.shape(), b.shape()));

@@ -1,5 +1,7 @@
 #include "wick/ops/gated.h"
 
+#include "wick/backend/views.h"
+
 namespace wick {
 namespace {
 
@@ -9,8 +11,7 @@ Tensor gated(const Op& op, void (Backend::*forward)(View, View), void (Backend::
              const Tensor& x) {
   check(x.rank() > 0 && x.dim(-1) % 2 == 0, "{}: the last axis of {} does not split into value and gate", op.name(),
         x.shape());
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] /= 2;
+  const Shape shape = with_last(x.shape(), x.dim(-1) / 2);
   const auto compute = [=](const Tensor& of) {
     Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
     (of.backend().*forward)(y, of);

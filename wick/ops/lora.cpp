@@ -131,9 +131,6 @@ Tensor lora_gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias, c
 
 namespace {
 
-// [..., C] as [rows, C].
-Tensor rows(const Tensor& x) { return reshape(x.detached(), {-1, x.dim(-1)}); }
-
 // The up of a convolution's LoRA: a linear of each pixel, of low [B, H, W, R] or its rows that do not only pad.
 struct PixelUp {
   const Lora& lora;

@@ -9,9 +9,6 @@ namespace {
 
 const Op kMseLoss("mse_loss"), kCrossEntropy("cross_entropy"), kLinearCrossEntropy("linear_cross_entropy");
 
-// [..., C] as [rows, C]; untracked.
-Tensor rows(const Tensor& x) { return reshape(x.detached(), {-1, x.dim(-1)}); }
-
 void check_targets(const char* op, const Tensor& x, const TokenTargets& t) {
   const int64_t tokens = x.rank() >= 1 && x.dim(-1) > 0 ? x.numel() / x.dim(-1) : 0;
   check(t.ids.shape() == Shape{tokens} && t.ids.dtype() == DType::i64 && t.weights.shape() == t.ids.shape() &&

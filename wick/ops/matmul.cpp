@@ -1,5 +1,6 @@
 #include "wick/ops/matmul.h"
 
+#include "wick/backend/views.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 
@@ -24,9 +25,6 @@ Tensor product(const Tensor& a, const Tensor& b) {
   return c;
 }
 
-// x [..., K] as the matrix [rows, K].
-Tensor rows(const Tensor& x) { return reshape(x.detached(), {-1, x.dim(-1)}); }
-
 }  // namespace
 
 Tensor matmul(const Tensor& a, const Tensor& b) {
@@ -43,8 +41,7 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor
   check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "linear: weight {} does not fit input {}", w.shape(),
         x.shape());
   check(!bias || (bias.rank() == 1 && bias.dim(0) == w.dim(0)), "linear: bias does not fit weight {}", w.shape());
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] = w.dim(0);
+  const Shape shape = with_last(x.shape(), w.dim(0));
   check(!residual || residual.shape() == shape, "linear: residual {} does not fit output {}", residual.shape(), shape);
   const auto compute = [=](const Tensor& of) {
     Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
@@ -79,9 +76,7 @@ Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) {
   check(!Tape::active(), "gated_linear keeps nothing for gradients");
   check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "gated_linear: weight {} does not fit input {}",
         w.shape(), x.shape());
-  Shape shape = x.shape();
-  shape[shape.rank() - 1] = w.dim(0) / 2;
-  Tensor y = Tensor::empty(shape, x.dtype(), x.memory());
+  Tensor y = Tensor::empty(with_last(x.shape(), w.dim(0) / 2), x.dtype(), x.memory());
   y.backend().gated_linear(y, x, w, bias);
   return y;
 }

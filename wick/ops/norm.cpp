@@ -25,6 +25,40 @@ Input identity(const Tensor& optional, const Tensor& x) { return optional ? opti
 
 Modulation views(const Modulated& m) { return {m.scale, m.shift}; }
 
+Tensor norm_of_rows(const Op& op, void (Backend::*forward)(const NormArgs&),
+                    void (Backend::*backward)(const NormArgs&, const NormGradients&), const Tensor& x, const Tensor& w,
+                    const Tensor& b, float eps, const Modulated& m, bool has_mean) {
+  check_vectors(op.name(), x, w, b);
+  check_modulation(op.name(), x, m);
+  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+  const Shape rows(x.shape().begin(), x.shape().end() - 1);
+  const Tensor mean = has_mean ? Tensor::empty(rows, DType::f32, x.memory()) : Tensor();
+  const Tensor rstd = Tensor::empty(rows, DType::f32, x.memory());
+  const auto args = [=](const Tensor& to, const View& means, const View& rstds) -> NormArgs {
+    return {.y = to, .mean = means, .rstd = rstds, .x = x, .w = w, .b = b, .m = views(m), .eps = eps};
+  };
+  (x.backend().*forward)(args(y, mean, rstd));
+  const Input of_x = x, of_w = identity(w, x), of_b = identity(b, x), of_scale = identity(m.scale, x),
+              of_shift = identity(m.shift, x);
+  const auto gradient = [=](const Tensor& dy, Grads& grads) {
+    const Tensor residual = grads.take(of_x.id), dx = gradient_of(of_x), dw = gradient_of(w), db = gradient_of(b);
+    const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
+    (dy.backend().*backward)(args({}, mean, rstd),
+                             {.dx = dx, .dw = dw, .db = db, .dm = views(dm), .dy = dy, .residual = residual});
+    grads.add(of_x, dx);
+    grads.add(of_w, dw);
+    grads.add(of_b, db);
+    grads.add(of_scale, dm.scale);
+    grads.add(of_shift, dm.shift);
+  };
+  const auto again = [=] {
+    Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    (made.backend().*forward)(args(made, {}, {}));
+    return made;
+  };
+  return record(op, y, {of_x, of_w, of_b, of_scale, of_shift}, gradient, again);
+}
+
 }  // namespace
 
 Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups, float eps, bool silu) {
@@ -55,62 +89,11 @@ Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups,
 }
 
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, const Modulated& m) {
-  check_vectors("layer_norm", x, w, b);
-  check_modulation("layer_norm", x, m);
-  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
-  const Shape rows(x.shape().begin(), x.shape().end() - 1);
-  Tensor mean = Tensor::empty(rows, DType::f32, x.memory()), rstd = Tensor::empty(rows, DType::f32, x.memory());
-  const auto args = [=](const Tensor& to, const View& means, const View& rstds) -> NormArgs {
-    return {.y = to, .mean = means, .rstd = rstds, .x = x, .w = w, .b = b, .m = views(m), .eps = eps};
-  };
-  x.backend().layer_norm(args(y, mean, rstd));
-  const Input of_x = x, of_w = identity(w, x), of_b = identity(b, x), of_scale = identity(m.scale, x),
-              of_shift = identity(m.shift, x);
-  const auto gradient = [=](const Tensor& dy, Grads& grads) {
-    const Tensor residual = grads.take(of_x.id), dx = gradient_of(of_x), dw = gradient_of(w), db = gradient_of(b);
-    const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
-    dy.backend().layer_norm_backward(args({}, mean, rstd),
-                                     {.dx = dx, .dw = dw, .db = db, .dm = views(dm), .dy = dy, .residual = residual});
-    grads.add(of_x, dx);
-    grads.add(of_w, dw);
-    grads.add(of_b, db);
-    grads.add(of_scale, dm.scale);
-    grads.add(of_shift, dm.shift);
-  };
-  const auto again = [=] {
-    Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    made.backend().layer_norm(args(made, {}, {}));
-    return made;
-  };
-  return record(kLayerNorm, y, {of_x, of_w, of_b, of_scale, of_shift}, gradient, again);
+  return norm_of_rows(kLayerNorm, &Backend::layer_norm, &Backend::layer_norm_backward, x, w, b, eps, m, true);
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m) {
-  check_vectors("rms_norm", x, w, {});
-  check_modulation("rms_norm", x, m);
-  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
-  Tensor rstd = Tensor::empty(Shape(x.shape().begin(), x.shape().end() - 1), DType::f32, x.memory());
-  const auto args = [=](const Tensor& to, const View& rstds) -> NormArgs {
-    return {.y = to, .rstd = rstds, .x = x, .w = w, .m = views(m), .eps = eps};
-  };
-  x.backend().rms_norm(args(y, rstd));
-  const Input of_x = x, of_w = identity(w, x), of_scale = identity(m.scale, x), of_shift = identity(m.shift, x);
-  const auto gradient = [=](const Tensor& dy, Grads& grads) {
-    const Tensor residual = grads.take(of_x.id), dx = gradient_of(of_x), dw = gradient_of(w);
-    const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
-    dy.backend().rms_norm_backward(args({}, rstd),
-                                   {.dx = dx, .dw = dw, .dm = views(dm), .dy = dy, .residual = residual});
-    grads.add(of_x, dx);
-    grads.add(of_w, dw);
-    grads.add(of_scale, dm.scale);
-    grads.add(of_shift, dm.shift);
-  };
-  const auto again = [=] {
-    Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    made.backend().rms_norm(args(made, {}));
-    return made;
-  };
-  return record(kRmsNorm, y, {of_x, of_w, of_scale, of_shift}, gradient, again);
+  return norm_of_rows(kRmsNorm, &Backend::rms_norm, &Backend::rms_norm_backward, x, w, {}, eps, m, false);
 }
 
 Tensor softmax(const Tensor& x) {

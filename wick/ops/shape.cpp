@@ -5,6 +5,8 @@
 #include <numeric>
 #include <utility>
 
+#include "wick/ops/elementwise.h"
+
 namespace wick {
 namespace {
 
@@ -78,6 +80,20 @@ Tensor sliced(const Tensor& x, int axis, int64_t begin, int64_t end) {
   Shape shape = x.shape();
   shape[axis] = end - begin;
   return x.window(shape, x.stride(), begin * x.stride()[axis]);
+}
+
+// y, in which the parts lie one after the other along an axis: so do their gradients in y's.
+Tensor record_joined(const Op& op, const Tensor& y, const std::vector<Tensor>& parts, int axis) {
+  const bool is_tracked = std::any_of(parts.begin(), parts.end(), [](const Tensor& part) { return part.tracked(); });
+  if (!is_tracked || !Tape::active()) return y;
+  const std::vector<Input> inputs(parts.begin(), parts.end());
+  return Tape::active()->push(op, y, [axis, inputs](const Tensor& dy, Grads& grads) {
+    int64_t at = 0;
+    for (const Input& x : inputs) {
+      grads.add(x, sliced(dy, axis, at, at + x.shape[axis]));
+      at += x.shape[axis];
+    }
+  });
 }
 
 }  // namespace
@@ -195,13 +211,11 @@ Tensor cat(const std::vector<Tensor>& parts, int axis) {
   axis = axis_of("cat", axis, parts[0].rank());
   Shape shape = parts[0].shape();
   shape[axis] = 0;
-  bool tracked = false;
   for (const Tensor& part : parts) {
     Shape expected = shape;
     if (part.rank() == shape.rank()) expected[axis] = part.shape()[axis];
     check(part.shape() == expected && part.dtype() == parts[0].dtype(), "cat: {} {} does not fit {} {} on axis {}",
           name_of(part.dtype()), part.shape(), name_of(parts[0].dtype()), parts[0].shape(), axis);
-    tracked |= part.tracked();
   }
   for (const Tensor& part : parts) shape[axis] += part.shape()[axis];
 
@@ -211,35 +225,17 @@ Tensor cat(const std::vector<Tensor>& parts, int axis) {
     y.backend().copy(sliced(y, axis, begin, begin + part.shape()[axis]), part);
     begin += part.shape()[axis];
   }
-  if (!tracked || !Tape::active()) return y;
-  return Tape::active()->push(
-      kCat, y, [axis, inputs = std::vector<Input>(parts.begin(), parts.end())](const Tensor& dy, Grads& grads) {
-        int64_t at = 0;
-        for (const Input& x : inputs) {
-          grads.add(x, sliced(dy, axis, at, at + x.shape[axis]));
-          at += x.shape[axis];
-        }
-      });
+  return record_joined(kCat, y, parts, axis);
 }
 
 Tensor stacked(const Tensor& whole, const std::vector<Tensor>& parts) {
   int64_t rows = 0;
-  bool tracked = false;
-  for (const Tensor& part : parts) {
-    rows += part.dim(0);
-    tracked |= part.tracked();
-  }
+  for (const Tensor& part : parts) rows += part.dim(0);
   check(rows == whole.dim(0), "stacked: the parts have {} rows, the whole is {}", rows, whole.shape());
-  if (!tracked || !Tape::active()) return whole;
-  return Tape::active()->push(
-      kStacked, whole, [inputs = std::vector<Input>(parts.begin(), parts.end())](const Tensor& dy, Grads& grads) {
-        int64_t at = 0;
-        for (const Input& x : inputs) {
-          grads.add(x, sliced(dy, 0, at, at + x.shape[0]));
-          at += x.shape[0];
-        }
-      });
+  return record_joined(kStacked, whole, parts, 0);
 }
+
+Tensor rows(const Tensor& x) { return reshape(x.detached(), {-1, x.dim(-1)}); }
 
 Tensor contiguous(const Tensor& x) {
   if (x.contiguous()) return x;
@@ -262,16 +258,8 @@ Tensor expand(const Tensor& x, const Shape& shape) {
           x.shape(), shape);
     strides[i] = from < 0 || x.shape()[from] != shape[i] ? 0 : x.stride()[from];
   }
-  return record(kExpand, x.window(shape, strides), {x}, [x = Input(x)](const Tensor& dy, Grads& grads) {
-    Shape aligned = dy.shape();
-    for (int i = 0; i < aligned.rank(); ++i) {
-      const int from = i - (aligned.rank() - x.shape.rank());
-      aligned[i] = from < 0 ? 1 : x.shape[from];
-    }
-    Tensor dx = x.empty();
-    dx.backend().sum(dx.window(aligned, contiguous_strides(aligned)), dy);
-    grads.add(x, dx);
-  });
+  return record(kExpand, x.window(shape, strides), {x},
+                [x = Input(x)](const Tensor& dy, Grads& grads) { grads.add(x, sum_to(dy, x.shape)); });
 }
 
 Tensor zeros(const Shape& shape, DType dtype, Memory& memory) { return full(shape, 0, dtype, memory); }

@@ -8,6 +8,7 @@
 namespace wick {
 
 Tensor reshape(const Tensor& x, const Shape& shape);  // one extent may be -1; copies if x is not contiguous
+Tensor rows(const Tensor& x);                         // [..., C] as [rows, C], untracked
 Tensor permute(const Tensor& x, const std::vector<int>& order);
 Tensor transpose(const Tensor& x, int a, int b);
 Tensor slice(const Tensor& x, int axis, int64_t begin, int64_t end);  // a view of [begin, end)

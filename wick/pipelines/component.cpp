@@ -60,31 +60,17 @@ Tensor ComponentInputs::constant(const std::string& name, const std::vector<Exte
   return finite(name, Tensor::of(x.to_vector(), x.shape())).to(memory_);
 }
 
-Tensor ComponentInputs::integers(const std::string& name, const std::vector<Extent>& shape) {
+Tensor ComponentInputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary,
+                            std::optional<int64_t> ignored) {
   const auto dtype = info(name).dtype;
   check(dtype == DType::i64 || dtype == DType::i32, "{}: \"{}\" should be I64 or I32, found {}", file_.path().string(),
         name, info(name).dtype_name);
-  return cast(load(name, shape), DType::i64);
-}
-
-Tensor ComponentInputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
-  Tensor ids = integers(name, shape);
+  Tensor ids = cast(load(name, shape), DType::i64);
   for (int64_t i = 0; i < ids.numel(); ++i) {
     const int64_t id = ids.data<int64_t>()[i];
-    check(0 <= id && id < vocabulary, "{}: \"{}\" should hold ids from 0 to {}, found {}", file_.path().string(), name,
-          vocabulary - 1, id);
-  }
-  return ids;
-}
-
-// Ids, or -100 where nothing is asked for.
-Tensor ComponentInputs::targets(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary) {
-  constexpr int64_t kIgnored = -100;
-  Tensor ids = integers(name, shape);
-  for (int64_t i = 0; i < ids.numel(); ++i) {
-    const int64_t id = ids.data<int64_t>()[i];
-    check(id == kIgnored || (0 <= id && id < vocabulary), "{}: \"{}\" should hold ids from 0 to {}, or {}, found {}",
-          file_.path().string(), name, vocabulary - 1, kIgnored, id);
+    if (id != ignored && (id < 0 || id >= vocabulary))
+      fail("{}: \"{}\" should hold ids from 0 to {}{}, found {}", file_.path().string(), name, vocabulary - 1,
+           ignored ? fmt::format(", or {}", *ignored) : "", id);
   }
   return ids;
 }

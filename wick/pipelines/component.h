@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,9 @@ class ComponentInputs {
   Tensor variable(const std::string& name, const std::vector<Extent>& shape);
   // Numbers without a gradient, as f32; integers will do.
   Tensor constant(const std::string& name, const std::vector<Extent>& shape);
-  Tensor ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary);
-  Tensor targets(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary);
+  // `ignored` is one more that may be there.
+  Tensor ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary,
+             std::optional<int64_t> ignored = {});
   Tensor timestep(int64_t batch);
 
   bool has(const std::string& name) const { return file_.has(name); }
@@ -45,7 +47,6 @@ class ComponentInputs {
  private:
   const TensorInfo& info(const std::string& name) const;
   Tensor load(const std::string& name, const std::vector<Extent>& shape);
-  Tensor integers(const std::string& name, const std::vector<Extent>& shape);
   Tensor finite(const std::string& name, const Tensor& x) const;
 
   SafetensorsFile file_;

@@ -30,7 +30,7 @@ ComponentRun load_language_model(const Checkpoint& folder, const LlamaOptions& o
     const Tensor hidden = (*model)(ids, plan);
     const auto loss = [model, hidden](ComponentInputs& given) {
       const int64_t vocab = model->config().vocab;
-      const Tensor target = given.targets("target", {"B", "T"}, vocab);
+      const Tensor target = given.ids("target", {"B", "T"}, vocab, /*ignored=*/-100);
       return model->loss(hidden, TokenTargets::mean(target, vocab, hidden.memory()));
     };
     return {{{"logits", model->logits(hidden)}}, loss};

@@ -9,22 +9,14 @@ constexpr const char* kChatTemplate = "tokenizer.chat_template";
 
 std::string key(const char* name) { return fmt::format("tokenizer.ggml.{}", name); }
 
-// for_ids calls f(key, member) for every token id that reader and writer share, for_flags for every bool.
-template <class Arrays, class F>
-void for_ids(Arrays& arrays, const F& f) {
-  f("bos_token_id", arrays.bos_token_id);
-  f("eos_token_id", arrays.eos_token_id);
-  f("eot_token_id", arrays.eot_token_id);
-  f("eom_token_id", arrays.eom_token_id);
-  f("unknown_token_id", arrays.unknown_token_id);
-  f("padding_token_id", arrays.padding_token_id);
-}
-template <class Arrays, class F>
-void for_flags(Arrays& arrays, const F& f) {
-  f("add_bos_token", arrays.add_bos_token);
-  f("add_eos_token", arrays.add_eos_token);
-  f("add_space_prefix", arrays.add_space_prefix);
-}
+using A = TokenizerArrays;
+constexpr std::pair<const char*, std::optional<int64_t> A::*> kIds[] = {
+    {"bos_token_id", &A::bos_token_id},         {"eos_token_id", &A::eos_token_id},
+    {"eot_token_id", &A::eot_token_id},         {"eom_token_id", &A::eom_token_id},
+    {"unknown_token_id", &A::unknown_token_id}, {"padding_token_id", &A::padding_token_id}};
+constexpr std::pair<const char*, std::optional<bool> A::*> kFlags[] = {{"add_bos_token", &A::add_bos_token},
+                                                                       {"add_eos_token", &A::add_eos_token},
+                                                                       {"add_space_prefix", &A::add_space_prefix}};
 
 }  // namespace
 
@@ -37,12 +29,10 @@ TokenizerArrays tokenizer_arrays(const GgufMetadata& metadata) {
   if (metadata.has(key("merges"))) arrays.merges = metadata.texts(key("merges"));
   if (metadata.has(key("token_type")))
     for (const int64_t type : metadata.integers(key("token_type"), {0, 6})) arrays.token_type.push_back(int32_t(type));
-  for_ids(arrays, [&](const char* name, std::optional<int64_t>& id) {
-    if (metadata.has(key(name))) id = metadata.integer(key(name), {0, kPositive.max});
-  });
-  for_flags(arrays, [&](const char* name, std::optional<bool>& flag) {
-    if (metadata.has(key(name))) flag = metadata.boolean_or(key(name), false);
-  });
+  for (const auto& [name, id] : kIds)
+    if (metadata.has(key(name))) arrays.*id = metadata.integer(key(name), {0, kPositive.max});
+  for (const auto& [name, flag] : kFlags)
+    if (metadata.has(key(name))) arrays.*flag = metadata.boolean_or(key(name), false);
   arrays.chat_template = metadata.text_or(kChatTemplate, "");
   return arrays;
 }
@@ -54,12 +44,10 @@ GgufMetadata::Entries tokenizer_entries(const TokenizerArrays& arrays) {
   if (!arrays.scores.empty()) entries.emplace_back(key("scores"), GgufArray(arrays.scores));
   if (!arrays.token_type.empty()) entries.emplace_back(key("token_type"), GgufArray(arrays.token_type));
   if (!arrays.merges.empty()) entries.emplace_back(key("merges"), GgufArray(arrays.merges));
-  for_ids(arrays, [&](const char* name, const std::optional<int64_t>& id) {
-    if (id) entries.emplace_back(key(name), uint32_t(*id));
-  });
-  for_flags(arrays, [&](const char* name, const std::optional<bool>& flag) {
-    if (flag) entries.emplace_back(key(name), *flag);
-  });
+  for (const auto& [name, id] : kIds)
+    if (arrays.*id) entries.emplace_back(key(name), uint32_t(*(arrays.*id)));
+  for (const auto& [name, flag] : kFlags)
+    if (arrays.*flag) entries.emplace_back(key(name), *(arrays.*flag));
   if (!arrays.chat_template.empty()) entries.emplace_back(kChatTemplate, arrays.chat_template);
   return entries;
 }

@@ -9,7 +9,6 @@
 #include "wick/ops/elementwise.h"
 #include "wick/ops/embedding.h"
 #include "wick/ops/shape.h"
-#include "wick/pipelines/sampler.h"
 
 namespace wick {
 namespace {

@@ -48,4 +48,9 @@ class NoiseSchedule final : public Process {
   Tensor signal_, noise_;  // [train_steps, 1]: the two coefficients of noised()
 };
 
+// Karras et al., 2022, algorithm 2 without churn: diffusers' EulerDiscreteScheduler.
+Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps);
+// Song et al., 2021, with eta = 0: diffusers' DDIMScheduler.
+Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps);
+
 }  // namespace wick

@@ -1,10 +1,11 @@
-#include "wick/pipelines/sampler.h"
+// Samplers for DDPM's noise schedule.
 
 #include <algorithm>
 #include <cmath>
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"
+#include "wick/pipelines/noise_schedule.h"
 
 namespace wick {
 namespace {

@@ -18,9 +18,6 @@ namespace {
 
 constexpr std::string_view names_of(DType) { return "f32|bf16|f16"; }  // no model is stored in the rest
 
-template <class T>
-constexpr bool is_enum = std::is_enum_v<T>;
-
 // The value's type and the setting's place, whatever it is: f(config.*member).
 template <class Config, class F>
 decltype(auto) visit_member(Config& config, const TrainOption::Member& member, F&& f) {
@@ -31,15 +28,14 @@ decltype(auto) visit_member(Config& config, const TrainOption::Member& member, F
   fail_usage("{}: expected {}, found '{}'", where, expected, found);
 }
 
-std::string limits(const TrainOption& option) {
-  const bool bounded = option.max < double(std::numeric_limits<int32_t>::max());
-  if (option.above_min)
-    return fmt::format("above {}{}", option.min, bounded ? fmt::format(" and at most {}", option.max) : "");
-  return bounded ? fmt::format("from {} to {}", option.min, option.max) : fmt::format("of at least {}", option.min);
+std::string limits(const OptionTraits& t) {
+  const bool bounded = t.max < double(std::numeric_limits<int32_t>::max());
+  if (t.above_min) return fmt::format("above {}{}", t.min, bounded ? fmt::format(" and at most {}", t.max) : "");
+  return bounded ? fmt::format("from {} to {}", t.min, t.max) : fmt::format("of at least {}", t.min);
 }
 
-bool within(const TrainOption& option, double value) {
-  return std::isfinite(value) && (option.above_min ? value > option.min : value >= option.min) && value <= option.max;
+bool within(const OptionTraits& t, double value) {
+  return std::isfinite(value) && (t.above_min ? value > t.min : value >= t.min) && value <= t.max;
 }
 
 template <class T>
@@ -51,36 +47,43 @@ std::optional<T> parsed(std::string_view text) {
 }
 
 // One overload per type of setting; `text` is the user's.
-void set_value(std::string& value, const TrainOption&, const std::string& text, const std::string& where) {
+void set_value(std::string& value, const OptionTraits&, const std::string& text, const std::string& where) {
   if (text.empty()) fail_value(where, "a name", "");
   value = text;
 }
 
 template <class T>
 requires std::is_same_v<T, int64_t> || std::is_same_v<T, double>
-void set_value(T& value, const TrainOption& option, const std::string& text, const std::string& where) {
+void set_value(T& value, const OptionTraits& traits, const std::string& text, const std::string& where) {
   const std::optional<T> number = parsed<T>(text);
-  if (!number || !within(option, double(*number)))
-    fail_value(where, (std::is_same_v<T, double> ? "a number " : "an integer ") + limits(option), text);
+  if (!number || !within(traits, double(*number)))
+    fail_value(where, (std::is_same_v<T, double> ? "a number " : "an integer ") + limits(traits), text);
   value = *number;
 }
 
-void set_value(bool& value, const TrainOption&, const std::string& text, const std::string& where) {
+void set_value(bool& value, const OptionTraits&, const std::string& text, const std::string& where) {
   if (text != "true" && text != "false") fail_value(where, "true or false", text);
   value = text == "true";
 }
 
 template <class T>
-requires is_enum<T>
-void set_value(T& value, const TrainOption&, const std::string& text, const std::string& where) {
+requires std::is_enum_v<T>
+void set_value(T& value, const OptionTraits&, const std::string& text, const std::string& where) {
   const auto names = split_names(names_of(T{}));
   const auto found = std::find(names.begin(), names.end(), text);
   if (found == names.end()) fail_value(where, fmt::format("one of {}", fmt::join(names, ", ")), text);
   value = T(found - names.begin());
 }
 
-void set_value(std::vector<std::string>&, const TrainOption&, const std::string& text, const std::string& where) {
-  fail_value(where, "a list", text);
+// A list takes all words, any other setting the one that there is.
+void set_words(TrainConfig& config, const TrainOption& option, const std::vector<std::string>& words,
+               const std::string& where) {
+  visit_member(config, option.member, [&](auto& value) {
+    if constexpr (std::is_same_v<decltype(value), std::vector<std::string>&>)
+      value = words;
+    else
+      set_value(value, option.traits, words.front(), where);
+  });
 }
 
 // The file's value: "the string \"4\"".
@@ -94,12 +97,8 @@ std::string told(const toml::node& item) {
 
 // The value as a flag would have it, of the setting's type.
 std::string text_of(const TrainOption& option, const toml::node& item, const std::string& where) {
-  static const TrainConfig any;
-  const bool wants_text = visit_member(any, option.member, [](const auto& value) {
-    using T = std::decay_t<decltype(value)>;
-    return std::is_same_v<T, std::string> || std::is_same_v<T, std::vector<std::string>> || is_enum<T>;
-  });
   const bool wants_number = option.type() == "INT" || option.type() == "NUMBER";
+  const bool wants_text = !wants_number && !option.is_switch();
   const auto text = item.value_exact<std::string>();
   const auto integer = item.value_exact<int64_t>();
   const auto number = item.value_exact<double>();
@@ -117,19 +116,17 @@ std::string text_of(const TrainOption& option, const toml::node& item, const std
 }
 
 void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::node& node, const std::string& where) {
-  if (!option.is_list()) {
-    const std::string text = text_of(option, node, where);
-    return visit_member(config, option.member, [&](auto& value) { set_value(value, option, text, where); });
-  }
-  check_usage(node.is_array() || option.key == "dataset", "{}: expected a list of strings, found {}", where,
-              told(node));
-  auto& list = config.*std::get<std::vector<std::string> TrainConfig::*>(option.member);
-  list.clear();
-  if (!node.is_array()) return list.push_back(text_of(option, node, where));
-  for (const toml::node& item : *node.as_array()) list.push_back(text_of(option, item, where));
+  std::vector<std::string> words;
+  check_usage(!option.is_list() || node.is_array() || option.key == "dataset",
+              "{}: expected a list of strings, found {}", where, told(node));
+  if (option.is_list() && node.is_array())
+    for (const toml::node& item : *node.as_array()) words.push_back(text_of(option, item, where));
+  else
+    words.push_back(text_of(option, node, where));
+  set_words(config, option, words, where);
 }
 
-std::string toml_string(const std::string& text) {
+std::string toml_value(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {
     if (c == '"' || c == '\\')
@@ -142,21 +139,17 @@ std::string toml_string(const std::string& text) {
   return quoted + '"';
 }
 
-std::string toml_value(const std::string& value) { return toml_string(value); }
 std::string toml_value(int64_t value) { return fmt::format("{}", value); }
-std::string toml_value(bool value) { return value ? "true" : "false"; }
-std::string toml_value(double value) {  // TOML wants a fraction or an exponent, and digits before it
-  const std::string text = fmt::format("{}", value);
-  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
-}
+std::string toml_value(bool value) { return fmt::format("{}", value); }
+std::string toml_value(double value) { return float_text(value); }
 std::string toml_value(const std::vector<std::string>& list) {
   std::vector<std::string> quoted;
-  for (const std::string& item : list) quoted.push_back(toml_string(item));
+  for (const std::string& item : list) quoted.push_back(toml_value(item));
   return fmt::format("[{}]", fmt::join(quoted, ", "));
 }
 template <class T>
-requires is_enum<T> std::string toml_value(T value) {
-  return toml_string(std::string(split_names(names_of(value))[size_t(value)]));
+requires std::is_enum_v<T> std::string toml_value(T value) {
+  return toml_value(std::string(split_names(names_of(value))[size_t(value)]));
 }
 
 void check_name(const std::string& name) {
@@ -170,7 +163,99 @@ void check_name(const std::string& name) {
   check_usage(name.size() <= kLongestName, "--name: expected at most {} bytes, found {}", kLongestName, name.size());
 }
 
+std::vector<TrainOption> listed_options() {
+  using C = TrainConfig;
+  std::vector<TrainOption> all;
+  const auto add = [&](std::string_view key, Subject subject, TrainOption::Member member, std::string_view help,
+                       const OptionTraits& traits = {}) {
+    all.push_back({key, subject, member, help, traits});
+  };
+  add("model", Subject::model, &C::model, model_help(), {.fixed = false, .item = "MODEL"});
+  add("dataset", Subject::model, &C::dataset,
+      "Folder of pictures, each with its caption beside it in a .txt; for language models files of JSON lines",
+      {.fixed = false, .item = "PATH ..."});
+  add("output", Subject::output, &C::output,
+      "Folder for what the run leaves; one that holds a run is only taken up with --resume",
+      {.fixed = false, .item = "FOLDER"});
+  add("name", Subject::output, &C::name, "Name of what is trained: NAME.safetensors, or a folder [lora]",
+      {.fixed = false, .item = "NAME"});
+  add("train", Subject::model, &C::train, "A LoRA, every weight of the UNet or of the language model, or the VAE");
+  add("from_scratch", Subject::model, &C::from_scratch,
+      "With --train full: begin with random weights; --model needs its configs and tokenizer alone",
+      {.kind = ModelKind::text});
+  add("targets", Subject::lora, &C::targets,
+      "Modules that get a LoRA: * matches anything, a name without one is also an end (q_proj, lm_head), a "
+      "leading - excludes, later patterns win [kohya's; of a language model every linear of its layers]",
+      {.item = "PATTERN ..."});
+  add("rank", Subject::lora, &C::rank, "Rank of the LoRA", {.min = 1, .max = 4096});
+  add("alpha", Subject::lora, &C::alpha, "The LoRA's scale is alpha / rank [the rank]");
+  add("lora_dropout", Subject::lora, &C::lora_dropout,
+      "Share of its inputs that a LoRA does not see, drawn anew for each batch", {.max = 0.999});
+  add("steps", Subject::steps, &C::steps, "Optimizer steps [1000, or as many as --epochs have]",
+      {.min = 1, .fixed = false});
+  add("epochs", Subject::steps, &C::epochs, "Passes over the data set, in place of --steps [as many as those take]",
+      {.fixed = false});
+  add("batch_size", Subject::steps, &C::batch_size, "Pictures, or rows of text, a batch", {.min = 1, .max = 65536});
+  add("accumulate", Subject::steps, &C::accumulate, "Batches a step", {.min = 1, .max = 65536});
+  add("lr", Subject::optimizer, &C::lr, "Learning rate", {.max = 1e38, .above_min = true, .fixed = false});
+  add("lr_schedule", Subject::optimizer, &C::lr_schedule, "How the learning rate falls after its warm-up");
+  add("warmup", Subject::optimizer, &C::warmup, "Steps in which the learning rate climbs to --lr");
+  add("weight_decay", Subject::optimizer, &C::weight_decay, "AdamW's weight decay", {.max = 1e38});
+  add("max_grad_norm", Subject::optimizer, &C::max_grad_norm, "Clips the norm of all gradients; 0: does not");
+  add("ema", Subject::optimizer, &C::ema, "Saves an average of the weights that decays so, as 0.999; 0: does not",
+      {.max = 0.999999});
+  add("caption_dropout", Subject::pictures, &C::caption_dropout, "Share of captions left empty",
+      {.max = 1, .kind = ModelKind::pictures});
+  add("kl_weight", Subject::pictures, &C::kl_weight, "Weight of the KL term of --train vae",
+      {.max = 1000, .kind = ModelKind::pictures});
+  add("resolution", Subject::pictures, &C::resolution, "Side of a square bucket in pixels [the model's]",
+      {.max = 16384, .kind = ModelKind::pictures});
+  add("no_upscale", Subject::pictures, &C::no_upscale, "Never scale pictures up; small ones get small buckets",
+      {.kind = ModelKind::pictures});
+  add("sequence_length", Subject::text, &C::sequence_length,
+      "Tokens of a row, into which documents are packed [2048, or the model's positions]", {.kind = ModelKind::text});
+  add("long_documents", Subject::text, &C::long_documents,
+      "What becomes of documents of more tokens: refused, cut at the end, or split into several",
+      {.kind = ModelKind::text});
+  add("no_packing", Subject::text, &C::no_packing,
+      "A row holds one document, and is as long as the longest of its batch", {.kind = ModelKind::text});
+  add("chat_template", Subject::text, &C::chat_template,
+      "Of chats: the model's own, or llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3",
+      {.kind = ModelKind::text, .item = "NAME"});
+  add("val", Subject::text, &C::val, "Files of JSON lines whose loss is told too",
+      {.fixed = false, .kind = ModelKind::text, .item = "FILE ..."});
+  add("val_every", Subject::text, &C::val_every, "Steps from one validation to the next; 0: when something is saved",
+      {.fixed = false, .kind = ModelKind::text});
+  add("quantize", Subject::memory, &C::quantize, "Keep frozen matrices in blocks of 8 or 4 bits",
+      {.kind = ModelKind::text});
+  add("seed", Subject::steps, &C::seed, "Seed of all random numbers",
+      {.max = double(std::numeric_limits<int64_t>::max())});
+  add("dtype", Subject::memory, &C::dtype,
+      "Of frozen weights, and on a device of all arithmetic on them; --bf16 and --fp16 for short");
+  add("save_dtype", Subject::output, &C::save_dtype, "Number format of the weights written", {.fixed = false});
+  add("gradient_checkpointing", Subject::memory, &C::gradient_checkpointing, "Compute blocks twice to save memory",
+      {.fixed = false});
+  add("device", Subject::memory, &C::device, "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU",
+      {.fixed = false, .item = "DEVICE"});
+  add("tf32", Subject::memory, &C::tf32, "Lets a GPU round the factors of f32 products to 10 bits, which is faster");
+  add("no_graph", Subject::memory, &C::no_graph,
+      "Launch each kernel of a step from the host instead of replaying the step as one CUDA graph", {.fixed = false});
+  add("save_every", Subject::output, &C::save_every, "Also save each so many steps; 0: at the end only",
+      {.fixed = false});
+  add("state_every_minutes", Subject::output, &C::state_every_minutes,
+      "Also save where the run stands, for --resume, each so many minutes; 0: does not [10; with --train full "
+      "0]",
+      {.max = 1e6, .fixed = false});
+  add("resume", Subject::output, &C::resume, "Go on from the state in --output", {.fixed = false});
+  return all;
+}
+
 }  // namespace
+
+std::string float_text(double value) {
+  const std::string text = fmt::format("{}", value);
+  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
+}
 
 std::vector<std::string_view> split_names(std::string_view names) {
   std::vector<std::string_view> all;
@@ -189,7 +274,7 @@ std::string_view TrainOption::type() const {
   static const TrainConfig any;
   return visit_member(any, member, [this](const auto& value) -> std::string_view {
     using T = std::decay_t<decltype(value)>;
-    if constexpr (is_enum<T>)
+    if constexpr (std::is_enum_v<T>)
       return names_of(value);
     else if constexpr (std::is_same_v<T, int64_t>)
       return "INT";
@@ -198,9 +283,9 @@ std::string_view TrainOption::type() const {
     else if constexpr (std::is_same_v<T, bool>)
       return "true or false";
     else if constexpr (std::is_same_v<T, std::string>)
-      return item.empty() ? "TEXT" : item;
+      return traits.item.empty() ? "TEXT" : traits.item;
     else
-      return item;
+      return traits.item;
   });
 }
 
@@ -213,233 +298,16 @@ std::string TrainOption::toml(const TrainConfig& config) const {
 
 void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words) const {
   if (is_list()) {
-    for (const std::string& word : words) check_usage(!word.empty(), "{}: expected {}, found ''", flag(), item);
-    config.*std::get<std::vector<std::string> TrainConfig::*>(member) = words;
-    return;
+    for (const std::string& word : words) check_usage(!word.empty(), "{}: expected {}, found ''", flag(), traits.item);
+  } else {
+    check_usage(words.size() == 1, "{}: expected one value, found {}", flag(), words.size());
   }
-  check_usage(words.size() == 1, "{}: expected one value, found {}", flag(), words.size());
-  visit_member(config, member, [&](auto& value) { set_value(value, *this, words.front(), flag()); });
+  set_words(config, *this, words, flag());
 }
 
 const std::vector<TrainOption>& train_options() {
-  using C = TrainConfig;
-  static const std::vector<TrainOption> options = {
-      {.key = "model",
-       .subject = Subject::model,
-       .member = &C::model,
-       .help = model_help(),
-       .fixed = false,
-       .item = "MODEL"},
-      {.key = "dataset",
-       .subject = Subject::model,
-       .member = &C::dataset,
-       .help = "Folder of pictures, each with its caption beside it in a .txt; for language models files of JSON lines",
-       .fixed = false,
-       .item = "PATH ..."},
-      {.key = "output",
-       .subject = Subject::output,
-       .member = &C::output,
-       .help = "Folder for what the run leaves; one that holds a run is only taken up with --resume",
-       .fixed = false,
-       .item = "FOLDER"},
-      {.key = "name",
-       .subject = Subject::output,
-       .member = &C::name,
-       .help = "Name of what is trained: NAME.safetensors, or a folder [lora]",
-       .fixed = false,
-       .item = "NAME"},
-      {.key = "train",
-       .subject = Subject::model,
-       .member = &C::train,
-       .help = "A LoRA, every weight of the UNet or of the language model, or the VAE"},
-      {.key = "from_scratch",
-       .subject = Subject::model,
-       .member = &C::from_scratch,
-       .help = "With --train full: begin with random weights; --model needs its configs and tokenizer alone",
-       .kind = ModelKind::text},
-      {.key = "targets",
-       .subject = Subject::lora,
-       .member = &C::targets,
-       .help = "Modules that get a LoRA: * matches anything, a name without one is also an end (q_proj, lm_head), a "
-               "leading - excludes, later patterns win [kohya's; of a language model every linear of its layers]",
-       .item = "PATTERN ..."},
-      {.key = "rank", .subject = Subject::lora, .member = &C::rank, .help = "Rank of the LoRA", .min = 1, .max = 4096},
-      {.key = "alpha",
-       .subject = Subject::lora,
-       .member = &C::alpha,
-       .help = "The LoRA's scale is alpha / rank [the rank]"},
-      {.key = "lora_dropout",
-       .subject = Subject::lora,
-       .member = &C::lora_dropout,
-       .help = "Share of its inputs that a LoRA does not see, drawn anew for each batch",
-       .max = 0.999},
-      {.key = "steps",
-       .subject = Subject::steps,
-       .member = &C::steps,
-       .help = "Optimizer steps [1000, or as many as --epochs have]",
-       .min = 1,
-       .fixed = false},
-      {.key = "epochs",
-       .subject = Subject::steps,
-       .member = &C::epochs,
-       .help = "Passes over the data set, in place of --steps [as many as those take]",
-       .fixed = false},
-      {.key = "batch_size",
-       .subject = Subject::steps,
-       .member = &C::batch_size,
-       .help = "Pictures, or rows of text, a batch",
-       .min = 1,
-       .max = 65536},
-      {.key = "accumulate",
-       .subject = Subject::steps,
-       .member = &C::accumulate,
-       .help = "Batches a step",
-       .min = 1,
-       .max = 65536},
-      {.key = "lr",
-       .subject = Subject::optimizer,
-       .member = &C::lr,
-       .help = "Learning rate",
-       .max = 1e38,
-       .above_min = true,
-       .fixed = false},
-      {.key = "lr_schedule",
-       .subject = Subject::optimizer,
-       .member = &C::lr_schedule,
-       .help = "How the learning rate falls after its warm-up"},
-      {.key = "warmup",
-       .subject = Subject::optimizer,
-       .member = &C::warmup,
-       .help = "Steps in which the learning rate climbs to --lr"},
-      {.key = "weight_decay",
-       .subject = Subject::optimizer,
-       .member = &C::weight_decay,
-       .help = "AdamW's weight decay",
-       .max = 1e38},
-      {.key = "max_grad_norm",
-       .subject = Subject::optimizer,
-       .member = &C::max_grad_norm,
-       .help = "Clips the norm of all gradients; 0: does not"},
-      {.key = "ema",
-       .subject = Subject::optimizer,
-       .member = &C::ema,
-       .help = "Saves an average of the weights that decays so, as 0.999; 0: does not",
-       .max = 0.999999},
-      {.key = "caption_dropout",
-       .subject = Subject::pictures,
-       .member = &C::caption_dropout,
-       .help = "Share of captions left empty",
-       .max = 1,
-       .kind = ModelKind::pictures},
-      {.key = "kl_weight",
-       .subject = Subject::pictures,
-       .member = &C::kl_weight,
-       .help = "Weight of the KL term of --train vae",
-       .max = 1000,
-       .kind = ModelKind::pictures},
-      {.key = "resolution",
-       .subject = Subject::pictures,
-       .member = &C::resolution,
-       .help = "Side of a square bucket in pixels [the model's]",
-       .max = 16384,
-       .kind = ModelKind::pictures},
-      {.key = "no_upscale",
-       .subject = Subject::pictures,
-       .member = &C::no_upscale,
-       .help = "Never scale pictures up; small ones get small buckets",
-       .kind = ModelKind::pictures},
-      {.key = "sequence_length",
-       .subject = Subject::text,
-       .member = &C::sequence_length,
-       .help = "Tokens of a row, into which documents are packed [2048, or the model's positions]",
-       .kind = ModelKind::text},
-      {.key = "long_documents",
-       .subject = Subject::text,
-       .member = &C::long_documents,
-       .help = "What becomes of documents of more tokens: refused, cut at the end, or split into several",
-       .kind = ModelKind::text},
-      {.key = "no_packing",
-       .subject = Subject::text,
-       .member = &C::no_packing,
-       .help = "A row holds one document, and is as long as the longest of its batch",
-       .kind = ModelKind::text},
-      {.key = "chat_template",
-       .subject = Subject::text,
-       .member = &C::chat_template,
-       .help = "Of chats: the model's own, or llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3",
-       .kind = ModelKind::text,
-       .item = "NAME"},
-      {.key = "val",
-       .subject = Subject::text,
-       .member = &C::val,
-       .help = "Files of JSON lines whose loss is told too",
-       .fixed = false,
-       .kind = ModelKind::text,
-       .item = "FILE ..."},
-      {.key = "val_every",
-       .subject = Subject::text,
-       .member = &C::val_every,
-       .help = "Steps from one validation to the next; 0: when something is saved",
-       .fixed = false,
-       .kind = ModelKind::text},
-      {.key = "quantize",
-       .subject = Subject::memory,
-       .member = &C::quantize,
-       .help = "Keep frozen matrices in blocks of 8 or 4 bits",
-       .kind = ModelKind::text},
-      {.key = "seed",
-       .subject = Subject::steps,
-       .member = &C::seed,
-       .help = "Seed of all random numbers",
-       .max = double(std::numeric_limits<int64_t>::max())},
-      {.key = "dtype",
-       .subject = Subject::memory,
-       .member = &C::dtype,
-       .help = "Of frozen weights, and on a device of all arithmetic on them; --bf16 and --fp16 for short"},
-      {.key = "save_dtype",
-       .subject = Subject::output,
-       .member = &C::save_dtype,
-       .help = "Number format of the weights written",
-       .fixed = false},
-      {.key = "gradient_checkpointing",
-       .subject = Subject::memory,
-       .member = &C::gradient_checkpointing,
-       .help = "Compute blocks twice to save memory",
-       .fixed = false},
-      {.key = "device",
-       .subject = Subject::memory,
-       .member = &C::device,
-       .help = "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU",
-       .fixed = false,
-       .item = "DEVICE"},
-      {.key = "tf32",
-       .subject = Subject::memory,
-       .member = &C::tf32,
-       .help = "Lets a GPU round the factors of f32 products to 10 bits, which is faster"},
-      {.key = "no_graph",
-       .subject = Subject::memory,
-       .member = &C::no_graph,
-       .help = "Launch each kernel of a step from the host instead of replaying the step as one CUDA graph",
-       .fixed = false},
-      {.key = "save_every",
-       .subject = Subject::output,
-       .member = &C::save_every,
-       .help = "Also save each so many steps; 0: at the end only",
-       .fixed = false},
-      {.key = "state_every_minutes",
-       .subject = Subject::output,
-       .member = &C::state_every_minutes,
-       .help = "Also save where the run stands, for --resume, each so many minutes; 0: does not [10; with --train full "
-               "0]",
-       .max = 1e6,
-       .fixed = false},
-      {.key = "resume",
-       .subject = Subject::output,
-       .member = &C::resume,
-       .help = "Go on from the state in --output",
-       .fixed = false},
-  };
-  return options;
+  static const std::vector<TrainOption> all = listed_options();
+  return all;
 }
 
 void read_toml(TrainConfig& config, const std::filesystem::path& file) {
@@ -508,7 +376,7 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
 void check_kind(const TrainConfig& config, ModelKind kind) {
   static const TrainConfig defaults;
   for (const TrainOption& option : train_options())
-    check(!option.kind || option.kind == kind || option.toml(config) == option.toml(defaults),
+    check(!option.traits.kind || option.traits.kind == kind || option.toml(config) == option.toml(defaults),
           "{}: {} is a model of {}, which has no such setting", option.flag(), config.model,
           kind == ModelKind::text ? "text" : "pictures");
 }

@@ -13,11 +13,11 @@
 
 #include "wick/core/dtype.h"
 #include "wick/pipelines/known_models.h"
-#include "wick/train/lr_schedule.h"
 
 namespace wick {
 
 enum class TrainMode { lora, full, vae };
+enum class LrSchedule { constant, linear, cosine };
 enum class LongDocuments { error, cut, split };
 enum class Quantize { none, q8_0, q4_0 };
 
@@ -27,6 +27,7 @@ constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
 constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine"; }
 constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
 constexpr std::string_view names_of(Quantize) { return "none|q8_0|q4_0"; }
+std::string float_text(double value);  // with a fraction or an exponent, as TOML and Python spell floats
 std::vector<std::string_view> split_names(std::string_view names);
 template <class E>
 requires requires(E value) { names_of(value); }
@@ -83,6 +84,15 @@ enum class Subject { model, lora, steps, optimizer, pictures, text, memory, outp
 inline constexpr std::string_view kSubjects[] = {
     "Model and data", "LoRA", "Steps", "Optimizer", "Pictures", "Text", "Precision and memory", "Output"};
 
+// Limits of a setting and its part in a run.
+struct OptionTraits {
+  double min = 0, max = std::numeric_limits<int32_t>::max();
+  bool above_min = false;              // min itself is excluded
+  bool fixed = true;                   // --resume demands the same value
+  std::optional<ModelKind> kind = {};  // the models that have it: all unless given
+  std::string_view item = "";          // the items of a list, or the kind of a text
+};
+
 struct TrainOption {
   using Member =
       std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
@@ -90,14 +100,10 @@ struct TrainOption {
                    DType TrainConfig::*, LongDocuments TrainConfig::*, Quantize TrainConfig::*>;
 
   std::string_view key;
-  Subject subject = Subject::output;
+  Subject subject;
   Member member;
   std::string_view help;
-  double min = 0, max = std::numeric_limits<int32_t>::max();
-  bool above_min = false;              // min itself is excluded
-  bool fixed = true;                   // --resume demands the same value
-  std::optional<ModelKind> kind = {};  // the models that have it: all unless given
-  std::string_view item = "";          // the items of a list, or the kind of a text
+  OptionTraits traits = {};
 
   std::string flag() const;                           // "--batch-size"
   std::string_view type() const;                      // "INT", "NUMBER", "lora|full|vae", ...

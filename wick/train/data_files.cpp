@@ -12,11 +12,6 @@
 #include "wick/io/file.h"
 
 namespace wick {
-namespace {
-
-constexpr size_t kHashDigits = 64, kGap = 2;
-
-}  // namespace
 
 void write_data_files(const std::filesystem::path& list, const std::vector<DataFile>& files) {
   std::string text;
@@ -25,6 +20,7 @@ void write_data_files(const std::filesystem::path& list, const std::vector<DataF
 }
 
 std::vector<DataFile> read_data_files(const std::filesystem::path& list) {
+  constexpr size_t kHashDigits = 64, kGap = 2;
   std::vector<DataFile> files;
   std::error_code ignored;
   if (!std::filesystem::exists(list, ignored)) return files;
@@ -72,6 +68,26 @@ std::string foreign_format(std::string_view start) {
   for (const auto& [bytes, what] : kFormats)
     if (start.starts_with(bytes)) return what;
   return {};
+}
+
+void Faults::add(std::string fault) {
+  constexpr size_t kTold = 5;
+  ++count_;
+  if (first_.size() < kTold) first_.push_back(std::move(fault));
+}
+
+void Faults::check(const std::string& source) const {
+  if (count_ == 0) return;
+  wick::check(count_ > 1, "{}", first_.front());
+  std::string text;
+  for (size_t i = 0; i < first_.size(); ++i) {
+    std::string fault = first_[i];
+    for (const char* separator : {"/", ": "})
+      if (fault.starts_with(source + separator)) fault.erase(0, (source + separator).size());
+    text += fmt::format(" ({}) {}", i + 1, fault);
+  }
+  if (count_ > first_.size()) text += fmt::format(" and {}", count_of(count_ - first_.size(), "other"));
+  fail("{}: {}:{}", source, count_of(count_, "fault"), text);
 }
 
 }  // namespace wick

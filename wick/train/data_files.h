@@ -2,12 +2,20 @@
 // files that did.
 #pragma once
 
+#include <cstddef>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "wick/core/error.h"
+
 namespace wick {
+
+// Told how far the reading of data is.
+using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
 
 struct DataFile {
   std::string name;  // within the data set
@@ -26,5 +34,33 @@ std::string changes_of(const std::vector<DataFile>& before, const std::vector<Da
 // that may be text.
 std::string foreign_format(std::string_view start);
 constexpr size_t kForeignBytes = 8;  // enough to tell
+
+// Faults of data files: all of them are found before they are reported, in one line.
+class Faults {
+ public:
+  // Runs the action and returns whether it succeeded; an Error is kept for check().
+  template <class Action>
+  bool collect(Action&& action) {
+    try {
+      std::forward<Action>(action)();
+      return true;
+    } catch (const OutOfMemory&) {
+      throw;
+    } catch (const Error& e) {
+      add(e.what());
+      return false;
+    }
+  }
+  bool empty() const { return count_ == 0; }
+  // Throws Error if there was a fault: it alone, or "`source`: 12 faults: (1) a.png: … (2) b.txt: … and 10 others". The
+  // prefix `source` is left out of them.
+  void check(const std::string& source) const;
+
+ private:
+  void add(std::string fault);
+
+  std::vector<std::string> first_;
+  size_t count_ = 0;
+};
 
 }  // namespace wick

@@ -7,7 +7,6 @@
 #include <cctype>
 #include <charconv>
 #include <optional>
-#include <string_view>
 #include <utility>
 
 #include "wick/core/error.h"
@@ -15,7 +14,7 @@
 #include "wick/io/descriptor.h"
 #include "wick/io/file.h"
 #include "wick/io/sha256.h"
-#include "wick/train/faults.h"
+#include "wick/text/unicode.h"
 
 namespace wick {
 namespace {
@@ -40,23 +39,6 @@ bool is_one_of(const std::string& extension, const std::array<const char*, N>& a
   return std::find(all.begin(), all.end(), extension) != all.end();
 }
 
-bool is_valid_utf8(std::string_view text) {
-  for (size_t i = 0; i < text.size();) {
-    const auto lead = uint8_t(text[i]);
-    const size_t length = lead < 0x80 ? 1 : lead >> 5 == 6 ? 2 : lead >> 4 == 14 ? 3 : lead >> 3 == 30 ? 4 : 0;
-    if (length == 0 || i + length > text.size()) return false;
-    uint32_t point = length == 1 ? lead : lead & (0x7fu >> length);
-    for (size_t k = 1; k < length; ++k) {
-      if (uint8_t(text[i + k]) >> 6 != 2) return false;
-      point = point << 6 | (uint8_t(text[i + k]) & 0x3fu);
-    }
-    constexpr uint32_t kLeast[] = {0, 0, 0x80, 0x800, 0x10000};  // the least value that needs this many bytes
-    if (point < kLeast[length] || point > 0x10ffff || (point >= 0xd800 && point < 0xe000)) return false;
-    i += length;
-  }
-  return true;
-}
-
 std::string trimmed(const std::string& text) {
   constexpr const char* kSpace = " \t\r\n\v\f";
   const size_t begin = text.find_first_not_of(kSpace);
@@ -79,7 +61,7 @@ Caption read_caption(const fs::path& image, const fs::path& folder) {
   std::string text = read_file(file, kMaxCaptionBytes);
   Caption caption{.file = {file.lexically_relative(folder).generic_string(), sha256_hex(text)}};
   if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // a byte-order mark
-  check(is_valid_utf8(text), "{}: the caption is not UTF-8; save it with that encoding", file.string());
+  check(invalid_utf8(text) == text.npos, "{}: the caption is not UTF-8; save it with that encoding", file.string());
   caption.text = trimmed(text);
   check(!caption.text.empty(), "{}: the caption is empty; write what the picture shows, or remove the picture",
         file.string());
@@ -211,13 +193,6 @@ auto readable(const Read& read) {
   }
 }
 
-void check_scaled(const fs::path& image, const Size& picture, const Size& scaled) {
-  const ImageLimits limits;
-  check(std::max(scaled.width, scaled.height) <= limits.max_side && scaled.width * scaled.height <= limits.max_pixels,
-        "{}: {}x{} pixels are too long and thin for any bucket; crop or remove the picture", image.string(),
-        picture.width, picture.height);
-}
-
 // Fills in the facts of the picture's header.
 void examine(Example& example, const fs::path& folder, const std::vector<Size>& buckets, const BucketOptions& options) {
   const fs::path& image = example.image;
@@ -232,7 +207,11 @@ void examine(Example& example, const fs::path& folder, const std::vector<Size>& 
   } catch (const Error& e) {
     fail("{}: {}; remove the picture or lower --resolution", image.string(), e.what());
   }
-  check_scaled(image, example.size, example.placement.scaled);
+  const ImageLimits limits;
+  const Size scaled = example.placement.scaled;
+  check(std::max(scaled.width, scaled.height) <= limits.max_side && scaled.width * scaled.height <= limits.max_pixels,
+        "{}: {}x{} pixels are too long and thin for any bucket; crop or remove the picture", image.string(), info.width,
+        info.height);
 }
 
 }  // namespace
@@ -275,17 +254,11 @@ void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
         folder.string());
 }
 
-std::map<Size, std::vector<size_t>> Dataset::buckets() const {
-  std::map<Size, std::vector<size_t>> by_size;
-  for (size_t i = 0; i < examples.size(); ++i) by_size[examples[i].placement.bucket].push_back(i);
-  return by_size;
-}
-
-std::map<Size, std::vector<size_t>> Dataset::shown() const {
+std::map<Size, std::vector<size_t>> Dataset::buckets(bool repeat) const {
   std::map<Size, std::vector<size_t>> by_size;
   for (size_t i = 0; i < examples.size(); ++i) {
     std::vector<size_t>& bucket = by_size[examples[i].placement.bucket];
-    bucket.insert(bucket.end(), size_t(examples[i].repeats), i);
+    bucket.insert(bucket.end(), repeat ? size_t(examples[i].repeats) : 1, i);
   }
   return by_size;
 }

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -17,8 +16,6 @@
 #include "wick/train/data_files.h"
 
 namespace wick {
-
-class Faults;
 
 struct Example {
   std::filesystem::path image;
@@ -39,11 +36,10 @@ struct Dataset {
 
   // Checks every picture's header and every caption, and sorts the pictures into buckets. All faults are one Error with
   // the files' names and the way out.
-  using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
   static Dataset scan(const std::filesystem::path& folder, const BucketOptions& options, const Progress& progress = {});
   // Indices of examples by size: buckets() has each once, shown() as often as an epoch shows it.
-  std::map<Size, std::vector<size_t>> buckets() const;
-  std::map<Size, std::vector<size_t>> shown() const;
+  std::map<Size, std::vector<size_t>> buckets(bool repeat = false) const;
+  std::map<Size, std::vector<size_t>> shown() const { return buckets(/*repeat=*/true); }
   // Indices of examples by their folder of repeats; without such folders, all under the data set's own name.
   std::map<std::string, std::vector<size_t>> subsets() const;
   size_t shown_count() const;  // pictures an epoch shows

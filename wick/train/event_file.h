@@ -24,8 +24,4 @@ struct ScalarEvent {
 std::string file_version_record(double wall_time);  // opens every file
 std::string scalar_record(const ScalarEvent& event);
 
-// The scalar events of a file's bytes, up to a record that a killed writer left unfinished. Throws Error if a checksum
-// does not fit; `source` names the file.
-std::vector<ScalarEvent> parse_event_file(std::string_view bytes, const std::string& source);
-
 }  // namespace wick

@@ -9,19 +9,6 @@
 #include "wick/ops/shape.h"
 
 namespace wick {
-namespace {
-
-namespace fs = std::filesystem;
-
-std::string in_file(const fs::path& path) {
-  const SafetensorsFile file = SafetensorsFile::open(path);
-  for (const auto& [name, info] : file.tensors())
-    if (info.dtype && is_float(*info.dtype) && !is_finite(cast(file.load(name), DType::f32)))
-      return path.string() + ": " + name;
-  return {};
-}
-
-}  // namespace
 
 bool is_finite(const Tensor& tensor) {
   if (!tensor) return true;
@@ -35,9 +22,13 @@ bool is_finite(const Tensor& tensor) {
 }
 
 std::string not_finite_in_files(const Checkpoint& model) {
-  for (const fs::path& file : model.files())
-    if (file.extension() == ".safetensors")
-      if (std::string found = in_file(file); !found.empty()) return found;
+  for (const std::filesystem::path& path : model.files()) {
+    if (path.extension() != ".safetensors") continue;
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const auto& [name, info] : file.tensors())
+      if (info.dtype && is_float(*info.dtype) && !is_finite(cast(file.load(name), DType::f32)))
+        return path.string() + ": " + name;
+  }
   return {};
 }
 

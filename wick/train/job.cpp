@@ -66,7 +66,7 @@ class PictureJob final : public Job {
   }
 
   std::unique_ptr<Task> load(Backend& backend, const Progress& progress) const override {
-    return make_task(config_, checkpoint_, backend, dataset_, buckets_, progress);
+    return make_task(config_, checkpoint_, backend, {.dataset = &dataset_, .buckets = buckets_, .progress = progress});
   }
 
  private:

@@ -8,7 +8,6 @@
 
 #include "wick/io/count.h"
 #include "wick/ops/ops.h"
-#include "wick/train/faults.h"
 
 namespace wick {
 namespace {

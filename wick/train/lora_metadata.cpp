@@ -90,11 +90,6 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
-std::string python_float(double value) {
-  const std::string text = fmt::format("{}", value);
-  return text.find_first_of(".e") == text.npos ? text + ".0" : text;
-}
-
 // datetime.fromtimestamp(int(seconds)).isoformat(): local time.
 std::string iso_date(double seconds) {
   const auto whole = std::time_t(seconds);
@@ -115,13 +110,26 @@ bool has_part(const std::map<std::string, Tensor>& tensors, std::string_view pre
   return found != tensors.end() && found->first.starts_with(prefix);
 }
 
+// As --network_args would have it: the rank and alpha for convolutions of more than one pixel, if any are trained.
+std::string network_arguments(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
+  const bool convolutions = std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
+    const Tensor& factor = entry.second;
+    return entry.first.ends_with(".lora_down.weight") && factor.rank() == 4 && factor.dim(2) * factor.dim(3) > 1;
+  });
+  if (!convolutions) return "{}";
+  return json{{"conv_dim", fmt::format("{}", c.rank)},
+              {"conv_alpha", fmt::format("{}", c.alpha)},
+              {"dropout", c.lora_dropout > 0 ? json(c.lora_dropout) : json()}}
+      .dump();
+}
+
 Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
   const TrainConfig& c = run.config;
   const std::string schedule(name_of(c.lr_schedule));
   Metadata all{
       {"ss_session_id", fmt::format("{}", run.session.id)},
-      {"ss_training_started_at", python_float(run.session.started_at)},
-      {"ss_training_finished_at", python_float(seconds_now())},
+      {"ss_training_started_at", float_text(run.session.started_at)},
+      {"ss_training_finished_at", float_text(seconds_now())},
       {"ss_output_name", c.name},
       {"ss_steps", fmt::format("{}", run.step)},
       {"ss_max_train_steps", fmt::format("{}", c.steps)},
@@ -143,30 +151,12 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_batch_size_per_device", fmt::format("{}", c.batch_size)},
       {"ss_total_batch_size", fmt::format("{}", c.batch_size * c.accumulate)},
       {"ss_sd_model_name", folder_name(c.model)},
-  };
-  if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = fmt::format("{}", c.lr);
-  return all;
-}
-
-// As --network_args would have it: the rank and alpha for convolutions of more than one pixel, if any are trained.
-std::string network_arguments(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
-  const bool convolutions = std::any_of(tensors.begin(), tensors.end(), [](const auto& entry) {
-    const Tensor& factor = entry.second;
-    return entry.first.ends_with(".lora_down.weight") && factor.rank() == 4 && factor.dim(2) * factor.dim(3) > 1;
-  });
-  if (!convolutions) return "{}";
-  return json{{"conv_dim", fmt::format("{}", c.rank)},
-              {"conv_alpha", fmt::format("{}", c.alpha)},
-              {"dropout", c.lora_dropout > 0 ? json(c.lora_dropout) : json()}}
-      .dump();
-}
-
-Metadata network_metadata(const TrainConfig& c, const std::map<std::string, Tensor>& tensors) {
-  return {
       {"ss_network_dim", fmt::format("{}", c.rank)},
       {"ss_network_alpha", fmt::format("{}", c.alpha)},
       {"ss_network_args", network_arguments(c, tensors)},
   };
+  if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = fmt::format("{}", c.lr);
+  return all;
 }
 
 Metadata dataset_metadata(const LoraRun& run) {
@@ -235,8 +225,7 @@ int64_t LoraRun::epochs_done() const {
 Metadata lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
   Metadata all = run_metadata(run, tensors), spec = modelspec(run, sha256_of_tensors(tensors));
   for (const auto& [key, value] : run.family) (key.starts_with("ss_") ? all : spec)[key] = value;
-  for (const Metadata& part : {network_metadata(run.config, tensors), dataset_metadata(run)})
-    all.insert(part.begin(), part.end());
+  all.merge(dataset_metadata(run));
   all["sshs_legacy_hash"] = legacy_hash(tensors, Metadata(all));
   all.merge(spec);
   return all;

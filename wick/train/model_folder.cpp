@@ -1,6 +1,5 @@
 #include "wick/train/model_folder.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>

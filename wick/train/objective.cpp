@@ -25,14 +25,10 @@ Tensor denoising_loss(const Diffusion& model, const Batch& batch, TrainRng& rng)
   return denoising_loss(model, noised(model.process(), batch, rng));
 }
 
-Tensor sample(const Gaussian& posterior, const Tensor& noise) {
-  return posterior.mean + exp(0.5f * posterior.logvar) * noise;
-}
-
 Tensor autoencoder_loss(const VaeEncoder& encoder, const VaeDecoder& decoder, const Tensor& pictures, float kl_weight,
                         const Tensor& noise) {
   const Gaussian posterior = encoder(pictures);
-  const Tensor error = mse_loss(decoder(sample(posterior, noise)), pictures);
+  const Tensor error = mse_loss(decoder(posterior.mean + exp(0.5f * posterior.logvar) * noise), pictures);
   const Tensor divergence = mean(square(posterior.mean) + exp(posterior.logvar) - posterior.logvar) + -1.0f;
   return error + (0.5f * kl_weight) * divergence;
 }

@@ -25,9 +25,6 @@ NamedTensors noised(const Process& process, const Batch& batch, const Tensor& no
 Tensor denoising_loss(const Diffusion& model, const NamedTensors& noised_batch);
 Tensor denoising_loss(const Diffusion& model, const Batch& batch, TrainRng& rng);
 
-// A sample of the encoder's posterior: mean + exp(logvar / 2) * noise.
-Tensor sample(const Gaussian& posterior, const Tensor& noise);
-
 // The VAE's negative evidence bound (Kingma & Welling, 2014), as means over elements: the squared error of the pictures
 // that come back, plus kl_weight times the divergence of the posterior from a unit normal. pictures [B, H, W, 3], noise
 // of the latents' shape.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "wick/ops/shape.h"
@@ -35,6 +37,20 @@ OptimizerOptions OptimizerOptions::of(const TrainConfig& config) {
           .lr = float(config.lr),
           .max_grad_norm = float(config.max_grad_norm),
           .average = float(config.ema)};
+}
+
+double lr_factor(LrSchedule schedule, int64_t step, int64_t warmup, int64_t total) {
+  if (step < warmup) return double(step) / double(warmup);
+  const double progress = std::min(1.0, double(step - warmup) / double(std::max<int64_t>(1, total - warmup)));
+  switch (schedule) {
+    case LrSchedule::constant:
+      return 1;
+    case LrSchedule::linear:
+      return 1 - progress;
+    case LrSchedule::cosine:
+      return 0.5 * (1 + std::cos(M_PI * progress));
+  }
+  return 1;
 }
 
 Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options)

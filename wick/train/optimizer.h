@@ -3,7 +3,6 @@
 // and copies are the same for all rules.
 #pragma once
 
-#include <unordered_map>
 #include <vector>
 
 #include "wick/autograd/tape.h"
@@ -23,6 +22,11 @@ struct OptimizerOptions {
 };
 
 std::string_view name_of(OptimizerKind kind);  // "AdamW"
+
+// The factor of the base learning rate at optimizer step `step`, counted from 0, as diffusers' get_scheduler() computes
+// it. It climbs from 0 to 1 over `warmup` steps, then stays (constant), or falls to 0 at step `total` along a line or
+// half a cosine.
+double lr_factor(LrSchedule schedule, int64_t step, int64_t warmup, int64_t total);
 
 class Optimizer {
  public:

@@ -96,6 +96,13 @@ std::optional<fs::path> path_within(const fs::path& path, const fs::path& folder
   return within;
 }
 
+// Whether a run writes a file or folder of this name within its folder: "loss.png", "lora-000100".
+bool is_written(const std::string& file, const TrainConfig& config) {
+  const auto is_file = [&](const char* name) { return file == name; };
+  return std::any_of(kFiles.begin(), kFiles.end(), is_file) || std::any_of(kFolders.begin(), kFolders.end(), is_file) ||
+         is_result(file, config.name);
+}
+
 // Throws Error if the input at `path` is a file or folder that the run writes.
 void check_not_a_result(const TrainConfig& config, const char* what, const fs::path& path) {
   const auto within = path_within(real_path(path), real_path(config.output));
@@ -131,12 +138,6 @@ OutputLock::OutputLock(const std::filesystem::path& folder) {
 }
 
 OutputLock::~OutputLock() { ::close(fd_); }
-
-bool is_written(const std::string& file, const TrainConfig& config) {
-  const auto is_file = [&](const char* name) { return file == name; };
-  return std::any_of(kFiles.begin(), kFiles.end(), is_file) || std::any_of(kFolders.begin(), kFolders.end(), is_file) ||
-         is_result(file, config.name);
-}
 
 void check_output(const TrainConfig& config) {
   const fs::path output = config.output;

@@ -28,8 +28,6 @@ void check_output(const TrainConfig& config);
 // Throws Error if the run's output would become part of its input: within the data sets or the model, links followed,
 // or in place of one of their files. Writes nothing.
 void check_apart(const TrainConfig& config, const std::filesystem::path& model);
-// Whether a run writes a file or folder of this name within its folder: "loss.png", "lora-000100".
-bool is_written(const std::string& file, const TrainConfig& config);
 // Bytes that may be written to the disk of a folder, or of the one in which it will be made; none where unknown.
 std::optional<uint64_t> free_disk(const std::filesystem::path& folder);
 // Removes the temporaries of a killed run. The caller has the lock.

@@ -1,7 +1,6 @@
 #include "wick/train/run_log.h"
 
 #include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -57,28 +56,18 @@ std::vector<StepRecord> read_metrics(const fs::path& file, int64_t last) {
   return records;
 }
 
-// Rewrites both files from the records that are kept.
-fs::path rewritten_metrics(const fs::path& output, const std::vector<StepRecord>& records) {
-  std::string lines;
-  for (const StepRecord& r : records) lines += metrics_line(r);
-  const fs::path file = output / "metrics.jsonl";
-  write_file_atomically(file, lines);
-  return file;
-}
-
-fs::path rewritten_events(const fs::path& output, const std::vector<StepRecord>& records) {
-  std::string bytes = file_version_record(records.empty() ? 0 : records.front().time);
-  for (const StepRecord& r : records) bytes += event_record(r);
-  make_directories(output / "logs");
-  const fs::path file = output / "logs" / "events.out.tfevents.wick";  // TensorBoard knows them by "tfevents"
-  write_file_atomically(file, bytes);
-  return file;
+// Every record as `line` has it, behind `first`.
+std::string text_of(const std::vector<StepRecord>& records, std::string (*line)(const StepRecord&), std::string first) {
+  for (const StepRecord& record : records) first += line(record);
+  return first;
 }
 
 }  // namespace
 
-AppendedFile::AppendedFile(fs::path path)
-    : path_(std::move(path)), fd_(open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW)) {
+AppendedFile::AppendedFile(fs::path path, const std::string& content) : path_(std::move(path)) {
+  make_directories(path_.parent_path());
+  write_file_atomically(path_, content);
+  fd_ = open(path_.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NOFOLLOW);
   check(fd_ >= 0, "{}: cannot be written: {}", path_.string(), std::strerror(errno));
 }
 
@@ -100,8 +89,9 @@ void AppendedFile::sync() {
 RunLog::RunLog(const fs::path& output, int64_t step)
     : output_(output),
       records_(read_metrics(output / "metrics.jsonl", step)),
-      metrics_(rewritten_metrics(output, records_)),
-      events_(rewritten_events(output, records_)) {}
+      metrics_(output / "metrics.jsonl", text_of(records_, metrics_line, "")),
+      events_(output / "logs" / "events.out.tfevents.wick",  // TensorBoard knows them by "tfevents"
+              text_of(records_, event_record, file_version_record(records_.empty() ? 0 : records_.front().time))) {}
 
 void RunLog::add(const StepRecord& record) {
   records_.push_back(record);

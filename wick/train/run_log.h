@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -20,10 +21,10 @@ struct StepRecord {
   std::optional<double> val_loss = {};  // after the step, where it was asked for
 };
 
-// An existing file, and not a link to one elsewhere.
+// A file that begins anew with `content`, and is not a link to one elsewhere.
 class AppendedFile {
  public:
-  explicit AppendedFile(std::filesystem::path path);
+  AppendedFile(std::filesystem::path path, const std::string& content);
   ~AppendedFile();
   AppendedFile(const AppendedFile&) = delete;
   AppendedFile& operator=(const AppendedFile&) = delete;
@@ -43,7 +44,6 @@ class RunLog {
   void add(const StepRecord& record);
   void sync();             // before the state is saved, which must not be ahead of its log
   void draw_plot() const;  // loss.png
-  const std::vector<StepRecord>& records() const { return records_; }
 
  private:
   std::filesystem::path output_;

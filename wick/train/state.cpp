@@ -8,7 +8,6 @@
 #include <string_view>
 #include <utility>
 
-#include "wick/ops/shape.h"
 #include "wick/train/train_rng.h"
 
 namespace wick {
@@ -21,6 +20,11 @@ constexpr const char *kFormat = "wick training state 3", *kFormatBefore = "wick 
 constexpr const char *kHash = "sha256", *kFinished = "finished";
 constexpr std::string_view kRng = "rng.", kSame = "same.", kSetting = "setting.";  // prefixes of metadata keys
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kMostSteps = std::numeric_limits<int32_t>::max();
+
+std::string value_of(const Metadata& all, const std::string& key, const char* missing = "") {
+  const auto found = all.find(key);
+  return found == all.end() ? missing : found->second;
+}
 
 int64_t number(const Metadata& metadata, const std::string& key, int64_t min, int64_t max, const std::string& source) {
   const auto found = metadata.find(key);
@@ -74,10 +78,9 @@ void read_before(TrainState& state) {
 }
 
 TrainState from_metadata(const Metadata& metadata, const std::string& source) {
-  const auto format = metadata.find("format");
-  const bool before = format != metadata.end() && format->second == kFormatBefore;
-  check(before || (format != metadata.end() && format->second == kFormat),
-        "{}: expected a training state of this version of Wick or the one before", source);
+  const std::string format = value_of(metadata, "format");
+  const bool before = format == kFormatBefore;
+  check(before || format == kFormat, "{}: expected a training state of this version of Wick or the one before", source);
   TrainState state{.step = number(metadata, "step", 1, kMostSteps, source),
                    .epoch = number(metadata, "epoch", 0, kMost, source),
                    .batch = number(metadata, "batch", 0, kMost, source),
@@ -87,7 +90,7 @@ TrainState from_metadata(const Metadata& metadata, const std::string& source) {
   if (before)
     read_before(state);
   else
-    state.finished = metadata.contains(kFinished) && metadata.at(kFinished) == "true";
+    state.finished = value_of(metadata, kFinished) == "true";
   return state;
 }
 
@@ -141,9 +144,8 @@ SavedState SavedState::open(const fs::path& file) {
   SafetensorsFile tensors = SafetensorsFile::open(file);
   const Metadata& metadata = tensors.metadata();
   const auto hash = metadata.find(kHash);
-  const auto format = metadata.find("format");
-  const bool has_none = format != metadata.end() && format->second == kFormatBefore;
-  check(hash != metadata.end() || format == metadata.end() || has_none,
+  const std::string format = value_of(metadata, "format", kFormatBefore);
+  check(hash != metadata.end() || format == kFormatBefore,
         "{}: the metadata lacks '{}'; not a training state of Wick's", file.string(), kHash);
   if (hash != metadata.end())
     check(content_hash(metadata, tensors.tensors(), [&](const std::string& name) { return tensors.load(name); }) ==
@@ -156,13 +158,10 @@ SavedState SavedState::open(const fs::path& file) {
 bool SavedState::has_hash() const { return file_.metadata().contains(kHash); }
 
 void SavedState::check_same_run(const Metadata& fingerprint) const {
-  const auto of = [](const Metadata& all, const std::string& key) {
-    const auto found = all.find(key);
-    return found == all.end() ? std::string("nothing") : found->second;
-  };
   for (const auto& all : {fingerprint, state_.fingerprint})
     for (const auto& [key, value] : all) {
-      const std::string saved = of(state_.fingerprint, key), asked = of(fingerprint, key);
+      const std::string saved = value_of(state_.fingerprint, key, "nothing"),
+                        asked = value_of(fingerprint, key, "nothing");
       check(saved == asked,
             "--resume: {} was made with {} {}, this run has {}; start anew without --resume, or change it back",
             file_.path().string(), key, saved, asked);

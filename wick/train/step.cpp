@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <utility>
 
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"

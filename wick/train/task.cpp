@@ -8,7 +8,6 @@
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/ops/ops.h"
-#include "wick/train/faults.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/lora_metadata.h"
 #include "wick/train/model_folder.h"
@@ -22,17 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kWeightFile = "diffusion_pytorch_model.safetensors";
 
-// A task's device and data: a data set, or in an outline blank pictures.
-struct Source {
-  Backend& backend;
-  const Dataset* dataset = nullptr;
-  BucketOptions buckets = {};
-  Progress progress = {};
-  Size blank = {};  // used where there is no data set
-
-  bool outline() const { return dataset == nullptr; }
-};
-
 Trained trained_of(const TrainConfig& config, const Diffusion& model) {
   if (config.train == TrainMode::full) return Trained("The whole " + model.denoiser_in_words());
   const LoraFormat lora = model.lora();
@@ -42,15 +30,15 @@ Trained trained_of(const TrainConfig& config, const Diffusion& model) {
 // The denoiser learns to predict its process's target.
 class DiffusionTask final : public Task {
  public:
-  DiffusionTask(const TrainConfig& config, const Checkpoint& checkpoint, const Source& source)
+  DiffusionTask(const TrainConfig& config, const Checkpoint& checkpoint, Backend& backend, const PictureData& data)
       : config_(config),
         checkpoint_(checkpoint),
-        buckets_(source.buckets),
-        activations_(Residence::on(source.backend, config.dtype).activations),
+        buckets_(data.buckets),
+        activations_(Residence::on(backend, config.dtype).activations),
         session_(LoraSession::begin(config)),
         model_(open_diffusion(checkpoint)),
         trained_(trained_of(config, *model_)) {
-    load(source);
+    load(backend, data);
   }
 
   std::vector<Parameter> parameters() const override { return trained_.parameters(); }
@@ -88,27 +76,27 @@ class DiffusionTask final : public Task {
 
  private:
   // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the denoiser comes.
-  void load(const Source& source) {
+  void load(Backend& backend, const PictureData& data) {
     const DiffusionOptions options{.dtype = config_.dtype,
                                    .adapter = trained_.adapter(),
                                    .trainable = !trained_.adapter(),
-                                   .backend = &source.backend,
+                                   .backend = &backend,
                                    .checkpointing = config_.gradient_checkpointing,
-                                   .outline = source.outline()};
+                                   .outline = data.outline()};
     model_->load(options, {DiffusionPart::text_encoders, DiffusionPart::vae_encoder});
-    encode(source);
+    encode(data);
     model_->drop_encoders();
     model_->load(options, {DiffusionPart::denoiser});
     if (!trained_.adapter()) trained_.set_weights(model_->denoiser_weights());
   }
 
-  void encode(const Source& source) {
-    if (source.outline()) {
-      blank_ = blank_batch(*model_, source.blank, config_.batch_size);
+  void encode(const PictureData& data) {
+    if (data.outline()) {
+      blank_ = blank_batch(*model_, data.blank, config_.batch_size);
       return;
     }
-    const auto report = [&](size_t done, size_t total) { source.progress("Encoding pictures", done, total); };
-    data_.emplace(*model_, *source.dataset,
+    const auto report = [&](size_t done, size_t total) { data.progress("Encoding pictures", done, total); };
+    data_.emplace(*model_, *data.dataset,
                   LatentCacheOptions{.batch_size = config_.batch_size,
                                      .seed = uint64_t(config_.seed),
                                      .caption_dropout = config_.caption_dropout,
@@ -128,27 +116,27 @@ class DiffusionTask final : public Task {
 
 class VaeTask final : public Task {
  public:
-  VaeTask(const TrainConfig& config, const Checkpoint& model, const Source& source)
+  VaeTask(const TrainConfig& config, const Checkpoint& model, Backend& backend, const PictureData& data)
       : config_(config),
         model_(model),
-        memory_(source.backend.memory()),
+        memory_(backend.memory()),
         vae_(VaeConfig::read(model.component("vae"))),
         trained_("The VAE"),
-        weights_(open(model.component("vae"), {.trainable = true, .place = Residence::on(source.backend, config.dtype)},
-                      source.outline())),
+        weights_(open(model.component("vae"), {.trainable = true, .place = Residence::on(backend, config.dtype)},
+                      data.outline())),
         encoder_(Scope(weights_, "vae"), vae_),
         decoder_(Scope(weights_, "vae"), vae_),
-        blank_{config.batch_size, source.blank.height, source.blank.width, 3} {
+        blank_{config.batch_size, data.blank.height, data.blank.width, 3} {
     trained_.set_weights(weights_);
-    if (source.outline()) return;
-    sampler_.emplace(source.dataset->shown(), config.batch_size, uint64_t(config.seed));
+    if (data.outline()) return;
+    sampler_.emplace(data.dataset->shown(), config.batch_size, uint64_t(config.seed));
     Faults faults;
-    for (const Example& example : source.dataset->examples) {
+    for (const Example& example : data.dataset->examples) {
       Image& picture = pictures_.emplace_back();
       faults.collect([&] { picture = load_image(example); });
-      source.progress("Reading pictures", pictures_.size(), source.dataset->examples.size());
+      data.progress("Reading pictures", pictures_.size(), data.dataset->examples.size());
     }
-    faults.check(source.dataset->folder.string());
+    faults.check(data.dataset->folder.string());
   }
 
   std::vector<Parameter> parameters() const override { return trained_.parameters(); }
@@ -220,21 +208,18 @@ class VaeTask final : public Task {
   std::vector<Image> pictures_;
 };
 
-std::unique_ptr<Task> task_of(const TrainConfig& config, const Checkpoint& model, const Source& source) {
-  if (config.train == TrainMode::vae) return std::make_unique<VaeTask>(config, model, source);
-  return std::make_unique<DiffusionTask>(config, model, source);
-}
-
 }  // namespace
 
 std::unique_ptr<Task> make_task(const TrainConfig& config, const Checkpoint& model, Backend& backend,
-                                const Dataset& dataset, const BucketOptions& buckets, const Progress& progress) {
-  return task_of(config, model, {.backend = backend, .dataset = &dataset, .buckets = buckets, .progress = progress});
+                                const PictureData& data) {
+  if (config.train == TrainMode::vae) return std::make_unique<VaeTask>(config, model, backend, data);
+  return std::make_unique<DiffusionTask>(config, model, backend, data);
 }
 
 std::unique_ptr<Task> outline_task(const TrainConfig& config, const Checkpoint& model, Backend& backend, Size size) {
-  if (kind_of(model) == ModelKind::text) return outline_text_task(config, model.path(), backend, size.width);
-  return task_of(config, model, {.backend = backend, .blank = size});
+  if (kind_of(model) == ModelKind::text)
+    return make_text_task(config, model.path(), backend, {.row_length = size.width});
+  return make_task(config, model, backend, {.blank = size});
 }
 
 }  // namespace wick

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -37,10 +36,18 @@ class Task {
   virtual std::optional<double> validation_loss() { return {}; }
 };
 
-using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
+// A task's pictures: a data set, or in an outline blank pictures of a size.
+struct PictureData {
+  const Dataset* dataset = nullptr;
+  BucketOptions buckets = {};
+  Progress progress = {};
+  Size blank = {};
+
+  bool outline() const { return dataset == nullptr; }
+};
 
 std::unique_ptr<Task> make_task(const TrainConfig& config, const Checkpoint& model, Backend& backend,
-                                const Dataset& dataset, const BucketOptions& buckets, const Progress& progress);
+                                const PictureData& data);
 // The same task on blank pictures of `size`, or rows of text of size.width tokens, and on weights without values, for
 // which only the model's configs are read. It has parameters(), next_batch(), loss() and describe(), which allocate as
 // in a run.

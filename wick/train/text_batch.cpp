@@ -6,14 +6,10 @@
 #include "wick/io/count.h"
 
 namespace wick {
-namespace {
-
-constexpr int64_t kIgnored = -100;
-
-}  // namespace
 
 PackedBatch pack(const std::vector<TextDocument>& documents, const std::vector<PackedRow>& rows, int64_t row_length,
                  float weight, const LlamaConfig& config, Memory& memory) {
+  constexpr int64_t kIgnored = -100;
   const auto length_of = [&](const PackedRow& row) {
     return std::accumulate(row.begin(), row.end(), int64_t{0},
                            [&](int64_t sum, size_t i) { return sum + documents[i].size(); });

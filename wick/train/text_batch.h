@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "wick/models/llama.h"
-#include "wick/train/packing.h"
+#include "wick/train/batches.h"
 #include "wick/train/text_dataset.h"
 
 namespace wick {

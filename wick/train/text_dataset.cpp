@@ -12,7 +12,6 @@
 #include "wick/models/llama_config.h"
 #include "wick/pipelines/language_model.h"
 #include "wick/text/text_line.h"
-#include "wick/train/faults.h"
 
 namespace wick {
 namespace {
@@ -20,11 +19,6 @@ namespace {
 constexpr size_t kLongestLine = size_t{64} << 20;  // bytes; more is not a line of text
 constexpr size_t kBlock = size_t{1} << 20;
 constexpr int64_t kReported = 1000;  // lines
-
-std::optional<int64_t> end_of_text(const Tokenizer& tokenizer, const LlamaConfig& config) {
-  if (tokenizer.eos_id()) return tokenizer.eos_id();
-  return config.eos_ids.empty() ? std::nullopt : std::optional(config.eos_ids.front());
-}
 
 // Files often handed over in place of JSON lines are named in the error.
 void check_may_be_lines(const FileDescriptor& file) {
@@ -75,9 +69,9 @@ int64_t TextDocument::counted() const { return std::count(counts.begin(), counts
 TextEncoder::TextEncoder(const std::filesystem::path& model, const std::string& chat_template)
     : model_(model.string()), tokenizer_(load_tokenizer(model)) {
   const LlamaConfig config = LlamaConfig::read(model);
-  end_ = end_of_text(tokenizer_, config);
+  end_ = tokenizer_.eos_id();
+  if (!end_ && !config.eos_ids.empty()) end_ = config.eos_ids.front();
   vocabulary_ = config.vocab;
-  positions_ = config.positions;
   try {
     template_ = ChatTemplate::of(tokenizer_, chat_template, model_);
   } catch (const Error& e) {

@@ -6,7 +6,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -36,7 +35,6 @@ class TextEncoder {
   // Throws Error: "`where`: expected …, found …".
   TextDocument encode(std::string_view line, const std::string& where) const;
   bool has_end() const { return end_.has_value(); }  // a token that ends a text
-  int64_t positions() const { return positions_; }   // of the model
 
  private:
   TextDocument chat(const std::vector<ChatMessage>& messages) const;
@@ -49,7 +47,7 @@ class TextEncoder {
   std::optional<ChatTemplate> template_;  // none if the model has none that Wick knows:
   std::string no_template_;               // why there is none
   std::optional<int64_t> end_;
-  int64_t vocabulary_, positions_;
+  int64_t vocabulary_;
 };
 
 struct TextDataset {
@@ -61,7 +59,6 @@ struct TextDataset {
   // The fate of long documents, and how many documents or pieces were left out since none of their tokens counts.
   int64_t cut = 0, cut_tokens = 0, split = 0, left_out = 0;
 
-  using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
   // All faults in the lines are one Error that names the files and the lines.
   static TextDataset read(const std::vector<std::string>& files, const TextEncoder& encoder, int64_t sequence_length,
                           LongDocuments long_documents, const Progress& progress = {});

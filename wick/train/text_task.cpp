@@ -1,7 +1,5 @@
 #include "wick/train/text_task.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -23,6 +21,13 @@ Trained trained_of(const TrainConfig& config, const fs::path& model) {
   check(!GgufFile::is_gguf(model), "--train full: expected a transformers folder, found the GGUF file {}",
         model.string());
   return Trained(std::string("The whole language model") + (config.from_scratch ? " from random weights" : ""));
+}
+
+// The dtype of the frozen model: by the settings, or for a GGUF file its own.
+std::optional<DType> text_dtype(const TrainConfig& config, const fs::path& model) {
+  if (config.quantize != Quantize::none) return config.quantize == Quantize::q8_0 ? DType::q8_0 : DType::q4_0;
+  if (GgufFile::is_gguf(model) && config.dtype == DType::f32) return {};
+  return config.dtype;
 }
 
 // The model learns to continue text.
@@ -135,27 +140,17 @@ class TextTask final : public Task {
   std::optional<TokenPlan> plan_;  // of the last batch
 };
 
-// Checks the config's settings for training alone.
-void check_trainable(const TrainConfig& config, const fs::path& model) {
+}  // namespace
+
+std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
+                                     const TextData& data) {
   const LlamaConfig c = LlamaConfig::read(model);
   check(c.attention_dropout == 0,
         "{}: attention_dropout is {}; Wick trains without it: set it to 0, or see --lora-dropout",
         (model / "config.json").string(), c.attention_dropout);
   check(!config.from_scratch || c.initializer_range > 0,
         "{}: initializer_range should be above 0 for --from-scratch, found 0", (model / "config.json").string());
-}
-
-}  // namespace
-
-std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
-                                     const TextData& data) {
-  check_trainable(config, model);
   return std::make_unique<TextTask>(config, model, backend, data);
-}
-
-std::unique_ptr<Task> outline_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
-                                        int64_t row_length) {
-  return make_text_task(config, model, backend, {.train = nullptr, .validation = nullptr, .row_length = row_length});
 }
 
 int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model) {
@@ -164,12 +159,6 @@ int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model) {
         "--sequence-length: expected at most {}, the positions that the model has, found {}", model.positions,
         config.sequence_length);
   return config.sequence_length > 0 ? config.sequence_length : std::min(kDefault, model.positions);
-}
-
-std::optional<DType> text_dtype(const TrainConfig& config, const fs::path& model) {
-  if (config.quantize != Quantize::none) return config.quantize == Quantize::q8_0 ? DType::q8_0 : DType::q4_0;
-  if (GgufFile::is_gguf(model) && config.dtype == DType::f32) return {};
-  return config.dtype;
 }
 
 DType planned_dtype(const TrainConfig& config, const fs::path& model) {

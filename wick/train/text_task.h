@@ -10,22 +10,18 @@ namespace wick {
 
 // The text of a run, and its layout.
 struct TextData {
-  const TextDataset* train;       // null in an outline
-  const TextDataset* validation;  // null without --val
-  int64_t row_length;             // tokens
+  const TextDataset* train = nullptr;       // null in an outline
+  const TextDataset* validation = nullptr;  // null without --val
+  int64_t row_length;                       // tokens
 };
 
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const std::filesystem::path& model, Backend& backend,
                                      const TextData& data);
-std::unique_ptr<Task> outline_text_task(const TrainConfig& config, const std::filesystem::path& model, Backend& backend,
-                                        int64_t row_length);
 
 // Tokens of a row at the most: --sequence-length, which the model's positions limit.
 int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model);
 
-// The dtype of the frozen model: by the settings, or for a GGUF file its own.
-std::optional<DType> text_dtype(const TrainConfig& config, const std::filesystem::path& model);
-// The same for a plan: in a file of mixed types, the type of most of its bytes.
+// The dtype of the frozen model for a plan: in a file of mixed types, the type of most of its bytes.
 DType planned_dtype(const TrainConfig& config, const std::filesystem::path& model);
 
 }  // namespace wick

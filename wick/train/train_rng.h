@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "wick/core/error.h"
 #include "wick/core/rng.h"
@@ -23,22 +24,27 @@ struct TrainRng {
   Rng dropout;  // its position is the number of the next mask
 
   std::map<std::string, uint64_t> positions() const {
-    return {{"noise", noise.position()},
-            {"timestep", timestep.position()},
-            {"latent", latent.position()},
-            {"caption", caption.position()},
-            {"dropout", dropout.position()}};
+    std::map<std::string, uint64_t> all;
+    for (const auto& [name, stream] : streams()) all[name] = (this->*stream).position();
+    return all;
   }
   void seek(const std::map<std::string, uint64_t>& positions) {
-    for (auto& [name, stream] : {std::pair{"noise", &noise},
-                                 {"timestep", &timestep},
-                                 {"latent", &latent},
-                                 {"caption", &caption},
-                                 {"dropout", &dropout}}) {
+    for (const auto& [name, stream] : streams()) {
       const auto found = positions.find(name);
       check(found != positions.end(), "training state: the position of the random stream '{}' is missing", name);
-      *stream = Rng(stream->seed(), Stream(stream->stream()), found->second);
+      Rng& rng = this->*stream;
+      rng = Rng(rng.seed(), Stream(rng.stream()), found->second);
     }
+  }
+
+ private:
+  static std::vector<std::pair<const char*, Rng TrainRng::*>> streams() {
+    using R = TrainRng;
+    return {{"noise", &R::noise},
+            {"timestep", &R::timestep},
+            {"latent", &R::latent},
+            {"caption", &R::caption},
+            {"dropout", &R::dropout}};
   }
 };
 

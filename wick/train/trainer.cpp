@@ -33,8 +33,6 @@ struct Interrupted {};  // before the first step
 // Keys of a run's fingerprint, beside its settings.
 constexpr const char *kDataContents = "dataset contents", *kModelContents = "model contents";
 
-int64_t divided_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 double seconds_since(Clock::time_point begin) { return std::chrono::duration<double>(Clock::now() - begin).count(); }
 
 double unix_time() {
@@ -53,40 +51,350 @@ class Run {
     backend_.allow_tf32(config_.tf32);
   }
 
-  RunResult operator()();
+  RunResult operator()() try {
+    job_ = open_job(config_, model_, setup_progress());
+    progress_.clear();
+    if (config_.epochs > 0)
+      config_.steps = (job_->batches(config_.epochs) + config_.accumulate - 1) / config_.accumulate;
+    plan();
+    fingerprint_ = fingerprint();
+    for (const TrainOption& option : train_options())
+      if (option.key == "model" || option.key == "lr") settings_[option.flag()] = option.toml(config_);
+    open_output();
+    if (is_finished()) return RunResult::finished;
+    prepare();
+    return loop();
+  } catch (const Interrupted&) {
+    progress_.say("Stopped before the first step.");
+    return RunResult::interrupted;
+  } catch (const OutOfMemory& e) {
+    progress_.close();
+    fail("{}; {}", e.what(), plan_ ? savings(config_, model_, *plan_) : "it was still reading the data set");
+  }
 
  private:
-  void plan();
-  void open_output();
-  void check_disk();
-  void check_resumable();
-  bool is_finished();
-  void prepare();
-  void go_on();
-  std::string steps_in_words() const;
-  RunResult loop();
-  void begin_step();
-  void end_step();
-  bool is_validated(int64_t step) const;
-  std::optional<double> validation_loss();
-  [[noreturn]] void stop_at_nan(const TrainState& before);
-  std::string first_not_finite(const TrainState& before);
+  // Refuses a run whose largest batches need more memory than there is, before anything is written.
+  void plan() {
+    plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
+    free_ = free_memory(backend_.name());
+    if (free_ && plan_->total() > *free_)
+      fail("this run would need {} of memory on {}, where {} are free; {}", readable_bytes(plan_->total()),
+           backend_.name(), readable_bytes(*free_), savings(config_, model_, *plan_));
+    check_disk();
+  }
 
-  fs::path save_result(const fs::path& stem);
-  void save_checkpoint();
-  bool is_state_due() const;
-  void save_state_in_time();
-  void save_state_of(const TrainState& state);
-  TrainState state() const;
-  void seek(const TrainState& state);
-  std::map<std::string, std::string> fingerprint() const;
+  void open_output() {
+    make_directories(state_folder());
+    lock_.emplace(state_folder());
+    check_output(config_);  // again: another run may have been there while the data were read
+    remove_leftovers(config_);
+    const auto say = [this](const std::string& text) { progress_.say(text); };
+    if (config_.resume) resumed_ = states_.open_newest(say);
+    if (resumed_)
+      check_resumable();
+    else if (config_.resume)
+      say(fmt::format("No state was saved in {}: the run begins anew.", state_folder().string()));
+    write_file_atomically(output_ / "config.toml", to_toml(config_));
+    write_data_files(data_list(), job_->data_files());
+  }
+
+  // How many results the disk will have to hold is not known; one, and a state beside it, it must.
+  void check_disk() {
+    const std::optional<uint64_t> free = free_disk(output_);
+    const uint64_t result = uint64_t(plan_->trained) * size_of(config_.save_dtype) + job_->copied_bytes();
+    if (!free || *free >= result + 2 * plan_->state) return;
+    check(
+        *free >= result + plan_->state,
+        "--output {}: {} are free there, expected at least {} for a result and {} for a state to go on from; free some "
+        "space or choose another disk",
+        output_.string(), readable_bytes(*free), readable_bytes(result), readable_bytes(plan_->state));
+    progress_.say(fmt::format("Only {} are free in {}: a result takes {}, and each of the two states that are kept {}.",
+                              readable_bytes(*free), output_.string(), readable_bytes(result),
+                              readable_bytes(plan_->state)));
+  }
+
+  void check_resumable() {
+    const TrainState& saved = resumed_->state();
+    const std::string file = resumed_->path().string();
+    const auto differs = [&](const char* key) {
+      const auto found = saved.fingerprint.find(key);
+      return found == saved.fingerprint.end() || found->second != fingerprint_.at(key);
+    };
+    const auto setting = [&](const char* key) {
+      const auto found = saved.settings.find(key);
+      return found == saved.settings.end() ? std::string() : found->second;
+    };
+    if (differs(kDataContents)) {
+      const std::vector<DataFile> before = read_data_files(data_list());
+      fail("--resume: the data set is not as it was for {} ({}); start anew without --resume, or change it back", file,
+           before.empty() ? "there is no list of what it was" : changes_of(before, job_->data_files()));
+    }
+    check(
+        !differs(kModelContents),
+        "--resume: {} was made with the model {}, and {} has other contents; start anew without --resume, or change it "
+        "back",
+        file, setting("--model"), model_.string());
+    resumed_->check_same_run(fingerprint_);
+    if (!resumed_->has_hash())
+      progress_.say(fmt::format("{}: was written by the version before, without a hash: taken as it is.", file));
+    if (const std::string lr = settings_.at("--lr"); setting("--lr") != lr)
+      progress_.say(
+          fmt::format("--lr was {} up to step {}, and is {} from there on.", setting("--lr"), saved.step, lr));
+  }
+
+  // The plot comes last, and a run that was killed before it has only that to do.
+  bool is_finished() {
+    if (!resumed_ || !resumed_->state().finished || resumed_->state().step < config_.steps) return false;
+    if (!fs::exists(job_->last_file(output_ / config_.name))) return false;
+    std::error_code missing;
+    const fs::file_time_type drawn = fs::last_write_time(output_ / "loss.png", missing);
+    if (missing || drawn < fs::last_write_time(resumed_->path())) RunLog(output_, resumed_->state().step).draw_plot();
+    progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
+                              output_.string(), resumed_->state().step, config_.steps));
+    return true;
+  }
+
+  void prepare() {
+    progress_.say(fmt::format("Memory on {}: {} needed, {} of them for activations{}.", backend_.name(),
+                              readable_bytes(plan_->total()), readable_bytes(plan_->activations),
+                              free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
+    for (const std::string& remark : job_->remarks()) progress_.say(remark);
+    task_ = job_->load(backend_, setup_progress());
+    OptimizerOptions options = OptimizerOptions::of(config_);
+    options.scale_loss = config_.dtype == DType::f16 && on_device();
+    optimizer_.emplace(task_->parameters(), options);
+    train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
+    if (resumed_) go_on();
+    log_.emplace(output_, step_);
+    progress_.say(fmt::format("{}; {}; {}{}.", task_->describe(), job_->describe(), steps_in_words(),
+                              resumed_ ? fmt::format(", going on after step {}", step_) : ""));
+  }
+
+  void go_on() {
+    const TrainState& saved = resumed_->state();
+    const std::string file = resumed_->path().string();
+    check(saved.epoch <= saved.step * config_.accumulate, "{}: {} cannot have been epoch {}", file,
+          count_of(saved.step, "step"), saved.epoch);
+    try {
+      seek(saved);
+    } catch (const Error& e) {
+      fail("{}: {}", file, e.what());
+    }
+    resumed_->restore(*optimizer_);
+    step_ = saved.step;
+  }
+
+  // "120 steps of 4 pictures, in 2 batches of 2"
+  std::string steps_in_words() const {
+    const int64_t batch = config_.batch_size, batches = config_.accumulate;
+    const std::string item(job_->item());
+    const std::string text = fmt::format("{} of {}", count_of(config_.steps, "step"), count_of(batches * batch, item));
+    return batches == 1 ? text : text + fmt::format(", in {} batches of {}", batches, batch);
+  }
+
+  RunResult loop() {
+    loop_began_ = last_ended_ = last_saved_ = Clock::now();
+    loop_first_step_ = step_;
+    while (step_ < config_.steps) {
+      begin_step();
+      const bool due = config_.save_every > 0 && step_ % config_.save_every == 0;
+      const bool stop = interrupt_.requested() && step_ < config_.steps;
+      const bool timely = !due && !stop && is_state_due();
+      if (due || stop || timely || is_validated(step_)) end_step();
+      if (due) save_checkpoint();
+      if (timely) save_state_in_time();
+      if (stop) {
+        if (!due) save_state_of(state());
+        log_->draw_plot();
+        progress_.say(fmt::format("Stopped after step {} of {}. To go on: wick train --config {} --resume", step_,
+                                  config_.steps, (output_ / "config.toml").string()));
+        return RunResult::interrupted;
+      }
+    }
+    const fs::path result = save_result(output_ / config_.name);
+    TrainState last = state();
+    last.finished = true;
+    save_state_of(last);
+    log_->draw_plot();
+    progress_.say(fmt::format(
+        "Trained {} in {}.\nLoss curve: {} and {}\nMemory on {}: {} at the peak, {} of them in use", result.string(),
+        duration(seconds_since(loop_began_)), (output_ / "loss.png").string(), (output_ / "logs").string(),
+        backend_.name(), readable_bytes(most_taken()), readable_bytes(backend_.memory().peak())));
+    return RunResult::finished;
+  }
+
+  // Enqueues a step, and only then waits for the one before it.
+  void begin_step() {
+    const TrainState before = state();
+    const double lr = config_.lr * lr_factor(config_.lr_schedule, step_, config_.warmup, config_.steps);
+    StepReport report = (*train_step_)(rng_, float(lr));
+    ++step_;
+    if (begun_) end_step();
+    begun_.emplace(Begun{before, step_, lr, std::move(report)});
+  }
+
+  void end_step() {
+    const Begun begun = std::move(*begun_);
+    begun_.reset();
+    const StepOutcome outcome = begun.report.wait();
+    if (outcome.halted) stop_at_nan(begun.before);
+    const bool skipped = !std::isfinite(outcome.grad_norm);
+    if (skipped)
+      progress_.say(fmt::format("step {}: the gradients overflow f16; skipped, the loss is scaled by {} from now on",
+                                begun.step, outcome.loss_scale));
+    const auto now = Clock::now();
+    StepRecord record{.step = begun.step,
+                      .loss = double(outcome.loss),
+                      .lr = begun.lr,
+                      .grad_norm = skipped ? 0 : double(outcome.grad_norm),
+                      .seconds = std::chrono::duration<double>(now - std::exchange(last_ended_, now)).count(),
+                      .time = unix_time()};
+    if (is_validated(record.step)) {
+      record.val_loss = validation_loss();
+      last_ended_ = Clock::now();
+    }
+    log_->add(record);
+    report_step(record);
+  }
+
+  // The last step is, and so are those after which something is saved, unless --val-every says which.
+  bool is_validated(int64_t step) const {
+    const int64_t every = config_.val_every > 0 ? config_.val_every : config_.save_every;
+    return step == config_.steps || (!config_.val.empty() && every > 0 && step % every == 0);
+  }
+
+  // The loss of the parameters that would be saved.
+  std::optional<double> validation_loss() {
+    if (config_.val.empty()) return {};
+    optimizer_->swap_averages();
+    const std::optional<double> loss = task_->validation_loss();
+    optimizer_->swap_averages();
+    return loss;
+  }
+
+  // Neither that step nor one that was enqueued after it has changed anything, so the state before is still at hand.
+  [[noreturn]] void stop_at_nan(const TrainState& before) {
+    progress_.close();
+    step_ = before.step;
+    if (step_ > 0 && not_finite_in_values(optimizer_->parameters()).empty()) save_state_of(before);
+    std::string kept = "no state was saved";
+    if (const auto step = states_.newest_step())
+      kept = fmt::format("the state of step {} is kept in {}", *step, state_folder().string());
+    log_->draw_plot();
+    fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1, first_not_finite(before),
+         kept);
+  }
+
+  std::string first_not_finite(const TrainState& before) {
+    if (std::string found = not_finite_in_files(model_); !found.empty()) return found;
+    if (std::string found = not_finite_in_values(optimizer_->parameters()); !found.empty()) return found;
+    seek(before);  // and compute the step again, to watch it
+    for (int64_t i = 0; i < config_.accumulate; ++i)
+      if (std::string found = not_finite_in_batch(*task_, rng_, optimizer_->loss_scale()); !found.empty()) return found;
+    return "the norm of all gradients, whose square overflows";
+  }
+
+  fs::path save_result(const fs::path& stem) {
+    check(not_finite_in_values(optimizer_->parameters()).empty(),
+          "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
+    optimizer_->swap_averages();
+    const fs::path written = task_->save(stem, step_);
+    optimizer_->swap_averages();
+    return written;
+  }
+
+  void save_checkpoint() {
+    save_result(output_ / fmt::format("{}-{:06}", config_.name, step_));
+    save_state_of(state());
+  }
+
+  bool is_state_due() const {
+    return config_.state_every_minutes > 0 && step_ < config_.steps &&
+           seconds_since(last_saved_) >= 60 * config_.state_every_minutes;
+  }
+
+  // This save was not asked for: where it fails the run goes on.
+  void save_state_in_time() {
+    constexpr uint64_t kHeader = uint64_t{1} << 20;
+    const auto tell = [&](const std::string& why) {
+      const auto step = states_.newest_step();
+      progress_.say(fmt::format("step {}: {}; training goes on, {}", step_, why,
+                                step ? fmt::format("and the state of step {} stays", *step) : "without a saved state"));
+    };
+    const std::optional<uint64_t> free = free_disk(output_);
+    last_saved_ = Clock::now();
+    const uint64_t needed = plan_->state + kHeader;
+    if (free && *free < needed)
+      return tell(fmt::format("a state takes up to {}, and {} are free in {}", readable_bytes(needed),
+                              readable_bytes(*free), output_.string()));
+    try {
+      save_state_of(state());
+    } catch (const OutOfMemory&) {
+      throw;
+    } catch (const Error& e) {
+      tell(e.what());
+    }
+  }
+
+  void save_state_of(const TrainState& state) {
+    log_->sync();
+    states_.save(state, *optimizer_);
+    last_saved_ = Clock::now();
+  }
+
+  TrainState state() const {
+    Batches& batches = task_->batches();
+    return {.step = step_,
+            .epoch = batches.epoch(),
+            .batch = batches.batch(),
+            .rng = rng_.positions(),
+            .fingerprint = fingerprint_,
+            .settings = settings_};
+  }
+
+  void seek(const TrainState& state) {
+    rng_.seek(state.rng);
+    task_->batches().seek(state.epoch, state.batch);
+  }
+
+  // The settings and data that decide the bits of a run. The number of steps does where the learning rate follows it.
+  std::map<std::string, std::string> fingerprint() const {
+    std::map<std::string, std::string> all{{kDataContents, job_->data_hash()},
+                                           {kModelContents, Checkpoint(model_).fingerprint()}};
+    for (const TrainOption& option : train_options())
+      if (option.traits.fixed || (option.key == "steps" && config_.lr_schedule != LrSchedule::constant))
+        all[option.flag()] = option.toml(config_);
+    return all;
+  }
+
   bool on_device() const { return !backend_.memory().on_host(); }
   fs::path state_folder() const { return output_ / "state"; }
   fs::path data_list() const { return state_folder() / "dataset.sha256"; }
   // As the plan counts it: with memory taken outside the device's Memory.
   size_t most_taken() const { return backend_.memory().stats().most_reserved + plan_->device.context; }
-  Progress setup_progress();
-  void report_step(const StepRecord& record);
+
+  Progress setup_progress() {
+    return [this](const std::string& what, size_t done, size_t total) {
+      if (interrupt_.requested()) throw Interrupted{};
+      progress_.show(fmt::format("{}: {} of {}", what, done, total), done == total);
+    };
+  }
+
+  void report_step(const StepRecord& record) {
+    constexpr double kKeep = 0.98;
+    average_loss_ = kKeep * average_loss_ + record.loss;
+    average_weight_ = kKeep * average_weight_ + 1;
+    const double seconds = seconds_since(loop_began_), rate = double(record.step - loop_first_step_) / seconds;
+    const std::string speed = task_->tokens() > 0 ? fmt::format("{:.0f} tokens/s", double(task_->tokens()) / seconds)
+                                                  : fmt::format("{:.2f} steps/s", rate);
+    const std::string line =
+        fmt::format("step {}/{}  loss {:.4f} (average {:.4f}){}  {}  {} left", record.step, config_.steps, record.loss,
+                    average_loss_ / average_weight_,
+                    record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "", speed,
+                    duration(double(config_.steps - record.step) / rate));
+    if (record.val_loss) return progress_.say(line);
+    progress_.show(line, record.step == config_.steps || record.step == loop_first_step_ + 1);
+  }
 
   TrainConfig config_;
   fs::path model_, output_;
@@ -122,337 +430,6 @@ class Run {
   int64_t loop_first_step_ = 0;
   double average_loss_ = 0, average_weight_ = 0;
 };
-
-RunResult Run::operator()() try {
-  job_ = open_job(config_, model_, setup_progress());
-  progress_.clear();
-  if (config_.epochs > 0) config_.steps = divided_up(job_->batches(config_.epochs), config_.accumulate);
-  plan();
-  fingerprint_ = fingerprint();
-  for (const TrainOption& option : train_options())
-    if (option.key == "model" || option.key == "lr") settings_[option.flag()] = option.toml(config_);
-  open_output();
-  if (is_finished()) return RunResult::finished;
-  prepare();
-  return loop();
-} catch (const Interrupted&) {
-  progress_.say("Stopped before the first step.");
-  return RunResult::interrupted;
-} catch (const OutOfMemory& e) {
-  progress_.close();
-  fail("{}; {}", e.what(), plan_ ? savings(config_, model_, *plan_) : "it was still reading the data set");
-}
-
-// Refuses a run whose largest batches need more memory than there is, before anything is written.
-void Run::plan() {
-  plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
-  free_ = free_memory(backend_.name());
-  if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
-  check_disk();
-}
-
-// How many results the disk will have to hold is not known; one, and a state beside it, it must.
-void Run::check_disk() {
-  const std::optional<uint64_t> free = free_disk(output_);
-  const uint64_t result = uint64_t(plan_->trained) * size_of(config_.save_dtype) + job_->copied_bytes();
-  if (!free || *free >= result + 2 * plan_->state) return;
-  check(*free >= result + plan_->state,
-        "--output {}: {} are free there, expected at least {} for a result and {} for a state to go on from; free some "
-        "space or choose another disk",
-        output_.string(), readable_bytes(*free), readable_bytes(result), readable_bytes(plan_->state));
-  progress_.say(fmt::format("Only {} are free in {}: a result takes {}, and each of the two states that are kept {}.",
-                            readable_bytes(*free), output_.string(), readable_bytes(result),
-                            readable_bytes(plan_->state)));
-}
-
-void Run::open_output() {
-  make_directories(state_folder());
-  lock_.emplace(state_folder());
-  check_output(config_);  // again: another run may have been there while the data were read
-  remove_leftovers(config_);
-  const auto say = [this](const std::string& text) { progress_.say(text); };
-  if (config_.resume) resumed_ = states_.open_newest(say);
-  if (resumed_)
-    check_resumable();
-  else if (config_.resume)
-    say(fmt::format("No state was saved in {}: the run begins anew.", state_folder().string()));
-  write_file_atomically(output_ / "config.toml", to_toml(config_));
-  write_data_files(data_list(), job_->data_files());
-}
-
-void Run::check_resumable() {
-  const TrainState& saved = resumed_->state();
-  const std::string file = resumed_->path().string();
-  const auto differs = [&](const char* key) {
-    const auto found = saved.fingerprint.find(key);
-    return found == saved.fingerprint.end() || found->second != fingerprint_.at(key);
-  };
-  const auto setting = [&](const char* key) {
-    const auto found = saved.settings.find(key);
-    return found == saved.settings.end() ? std::string() : found->second;
-  };
-  if (differs(kDataContents)) {
-    const std::vector<DataFile> before = read_data_files(data_list());
-    fail("--resume: the data set is not as it was for {} ({}); start anew without --resume, or change it back", file,
-         before.empty() ? "there is no list of what it was" : changes_of(before, job_->data_files()));
-  }
-  check(!differs(kModelContents),
-        "--resume: {} was made with the model {}, and {} has other contents; start anew without --resume, or change it "
-        "back",
-        file, setting("--model"), model_.string());
-  resumed_->check_same_run(fingerprint_);
-  if (!resumed_->has_hash())
-    progress_.say(fmt::format("{}: was written by the version before, without a hash: taken as it is.", file));
-  if (const std::string lr = settings_.at("--lr"); setting("--lr") != lr)
-    progress_.say(fmt::format("--lr was {} up to step {}, and is {} from there on.", setting("--lr"), saved.step, lr));
-}
-
-// The plot comes last, and a run that was killed before it has only that to do.
-bool Run::is_finished() {
-  if (!resumed_ || !resumed_->state().finished || resumed_->state().step < config_.steps) return false;
-  if (!fs::exists(job_->last_file(output_ / config_.name))) return false;
-  std::error_code missing;
-  const fs::file_time_type drawn = fs::last_write_time(output_ / "loss.png", missing);
-  if (missing || drawn < fs::last_write_time(resumed_->path())) RunLog(output_, resumed_->state().step).draw_plot();
-  progress_.say(fmt::format("Already finished: {} holds step {} of {}. More --steps would go on from there.",
-                            output_.string(), resumed_->state().step, config_.steps));
-  return true;
-}
-
-void Run::prepare() {
-  progress_.say(fmt::format("Memory on {}: {} needed, {} of them for activations{}.", backend_.name(),
-                            readable_bytes(plan_->total()), readable_bytes(plan_->activations),
-                            free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
-  for (const std::string& remark : job_->remarks()) progress_.say(remark);
-  task_ = job_->load(backend_, setup_progress());
-  OptimizerOptions options = OptimizerOptions::of(config_);
-  options.scale_loss = config_.dtype == DType::f16 && on_device();
-  optimizer_.emplace(task_->parameters(), options);
-  train_step_.emplace(*task_, *optimizer_, config_.accumulate, !config_.no_graph);
-  if (resumed_) go_on();
-  log_.emplace(output_, step_);
-  progress_.say(fmt::format("{}; {}; {}{}.", task_->describe(), job_->describe(), steps_in_words(),
-                            resumed_ ? fmt::format(", going on after step {}", step_) : ""));
-}
-
-void Run::go_on() {
-  const TrainState& saved = resumed_->state();
-  const std::string file = resumed_->path().string();
-  check(saved.epoch <= saved.step * config_.accumulate, "{}: {} cannot have been epoch {}", file,
-        count_of(saved.step, "step"), saved.epoch);
-  try {
-    seek(saved);
-  } catch (const Error& e) {
-    fail("{}: {}", file, e.what());
-  }
-  resumed_->restore(*optimizer_);
-  step_ = saved.step;
-}
-
-// "120 steps of 4 pictures, in 2 batches of 2"
-std::string Run::steps_in_words() const {
-  const int64_t batch = config_.batch_size, batches = config_.accumulate;
-  const std::string item(job_->item());
-  const std::string text = fmt::format("{} of {}", count_of(config_.steps, "step"), count_of(batches * batch, item));
-  return batches == 1 ? text : text + fmt::format(", in {} batches of {}", batches, batch);
-}
-
-RunResult Run::loop() {
-  loop_began_ = last_ended_ = last_saved_ = Clock::now();
-  loop_first_step_ = step_;
-  while (step_ < config_.steps) {
-    begin_step();
-    const bool due = config_.save_every > 0 && step_ % config_.save_every == 0;
-    const bool stop = interrupt_.requested() && step_ < config_.steps;
-    const bool timely = !due && !stop && is_state_due();
-    if (due || stop || timely || is_validated(step_)) end_step();
-    if (due) save_checkpoint();
-    if (timely) save_state_in_time();
-    if (stop) {
-      if (!due) save_state_of(state());
-      log_->draw_plot();
-      progress_.say(fmt::format("Stopped after step {} of {}. To go on: wick train --config {} --resume", step_,
-                                config_.steps, (output_ / "config.toml").string()));
-      return RunResult::interrupted;
-    }
-  }
-  const fs::path result = save_result(output_ / config_.name);
-  TrainState last = state();
-  last.finished = true;
-  save_state_of(last);
-  log_->draw_plot();
-  progress_.say(fmt::format("Trained {} in {}.\nLoss curve: {} and {}\nMemory on {}: {} at the peak, {} of them in use",
-                            result.string(), duration(seconds_since(loop_began_)), (output_ / "loss.png").string(),
-                            (output_ / "logs").string(), backend_.name(), readable_bytes(most_taken()),
-                            readable_bytes(backend_.memory().peak())));
-  return RunResult::finished;
-}
-
-// Enqueues a step, and only then waits for the one before it.
-void Run::begin_step() {
-  const TrainState before = state();
-  const double lr = config_.lr * lr_factor(config_.lr_schedule, step_, config_.warmup, config_.steps);
-  StepReport report = (*train_step_)(rng_, float(lr));
-  ++step_;
-  if (begun_) end_step();
-  begun_.emplace(Begun{before, step_, lr, std::move(report)});
-}
-
-void Run::end_step() {
-  const Begun begun = std::move(*begun_);
-  begun_.reset();
-  const StepOutcome outcome = begun.report.wait();
-  if (outcome.halted) stop_at_nan(begun.before);
-  const bool skipped = !std::isfinite(outcome.grad_norm);
-  if (skipped)
-    progress_.say(fmt::format("step {}: the gradients overflow f16; skipped, the loss is scaled by {} from now on",
-                              begun.step, outcome.loss_scale));
-  const auto now = Clock::now();
-  StepRecord record{.step = begun.step,
-                    .loss = double(outcome.loss),
-                    .lr = begun.lr,
-                    .grad_norm = skipped ? 0 : double(outcome.grad_norm),
-                    .seconds = std::chrono::duration<double>(now - std::exchange(last_ended_, now)).count(),
-                    .time = unix_time()};
-  if (is_validated(record.step)) {
-    record.val_loss = validation_loss();
-    last_ended_ = Clock::now();
-  }
-  log_->add(record);
-  report_step(record);
-}
-
-// The last step is, and so are those after which something is saved, unless --val-every says which.
-bool Run::is_validated(int64_t step) const {
-  const int64_t every = config_.val_every > 0 ? config_.val_every : config_.save_every;
-  return step == config_.steps || (!config_.val.empty() && every > 0 && step % every == 0);
-}
-
-// The loss of the parameters that would be saved.
-std::optional<double> Run::validation_loss() {
-  if (config_.val.empty()) return {};
-  optimizer_->swap_averages();
-  const std::optional<double> loss = task_->validation_loss();
-  optimizer_->swap_averages();
-  return loss;
-}
-
-// Neither that step nor one that was enqueued after it has changed anything, so the state before is still at hand.
-void Run::stop_at_nan(const TrainState& before) {
-  progress_.close();
-  step_ = before.step;
-  if (step_ > 0 && not_finite_in_values(optimizer_->parameters()).empty()) save_state_of(before);
-  std::string kept = "no state was saved";
-  if (const auto step = states_.newest_step())
-    kept = fmt::format("the state of step {} is kept in {}", *step, state_folder().string());
-  log_->draw_plot();
-  fail("step {}: not a finite number, first in {}; {}; a lower --lr may help", step_ + 1, first_not_finite(before),
-       kept);
-}
-
-std::string Run::first_not_finite(const TrainState& before) {
-  if (std::string found = not_finite_in_files(model_); !found.empty()) return found;
-  if (std::string found = not_finite_in_values(optimizer_->parameters()); !found.empty()) return found;
-  seek(before);  // and compute the step again, to watch it
-  for (int64_t i = 0; i < config_.accumulate; ++i)
-    if (std::string found = not_finite_in_batch(*task_, rng_, optimizer_->loss_scale()); !found.empty()) return found;
-  return "the norm of all gradients, whose square overflows";
-}
-
-fs::path Run::save_result(const fs::path& stem) {
-  check(not_finite_in_values(optimizer_->parameters()).empty(),
-        "step {}: the weights overflowed and are not saved; a lower --lr may help", step_);
-  optimizer_->swap_averages();
-  const fs::path written = task_->save(stem, step_);
-  optimizer_->swap_averages();
-  return written;
-}
-
-void Run::save_checkpoint() {
-  save_result(output_ / fmt::format("{}-{:06}", config_.name, step_));
-  save_state_of(state());
-}
-
-bool Run::is_state_due() const {
-  return config_.state_every_minutes > 0 && step_ < config_.steps &&
-         seconds_since(last_saved_) >= 60 * config_.state_every_minutes;
-}
-
-// This save was not asked for: where it fails the run goes on.
-void Run::save_state_in_time() {
-  constexpr uint64_t kHeader = uint64_t{1} << 20;
-  const auto tell = [&](const std::string& why) {
-    const auto step = states_.newest_step();
-    progress_.say(fmt::format("step {}: {}; training goes on, {}", step_, why,
-                              step ? fmt::format("and the state of step {} stays", *step) : "without a saved state"));
-  };
-  const std::optional<uint64_t> free = free_disk(output_);
-  last_saved_ = Clock::now();
-  const uint64_t needed = plan_->state + kHeader;
-  if (free && *free < needed)
-    return tell(fmt::format("a state takes up to {}, and {} are free in {}", readable_bytes(needed),
-                            readable_bytes(*free), output_.string()));
-  try {
-    save_state_of(state());
-  } catch (const OutOfMemory&) {
-    throw;
-  } catch (const Error& e) {
-    tell(e.what());
-  }
-}
-
-void Run::save_state_of(const TrainState& state) {
-  log_->sync();
-  states_.save(state, *optimizer_);
-  last_saved_ = Clock::now();
-}
-
-TrainState Run::state() const {
-  Batches& batches = task_->batches();
-  return {.step = step_,
-          .epoch = batches.epoch(),
-          .batch = batches.batch(),
-          .rng = rng_.positions(),
-          .fingerprint = fingerprint_,
-          .settings = settings_};
-}
-
-void Run::seek(const TrainState& state) {
-  rng_.seek(state.rng);
-  task_->batches().seek(state.epoch, state.batch);
-}
-
-// The settings and data that decide the bits of a run. The number of steps does where the learning rate follows it.
-std::map<std::string, std::string> Run::fingerprint() const {
-  std::map<std::string, std::string> all{{kDataContents, job_->data_hash()},
-                                         {kModelContents, Checkpoint(model_).fingerprint()}};
-  for (const TrainOption& option : train_options())
-    if (option.fixed || (option.key == "steps" && config_.lr_schedule != LrSchedule::constant))
-      all[option.flag()] = option.toml(config_);
-  return all;
-}
-
-Progress Run::setup_progress() {
-  return [this](const std::string& what, size_t done, size_t total) {
-    if (interrupt_.requested()) throw Interrupted{};
-    progress_.show(fmt::format("{}: {} of {}", what, done, total), done == total);
-  };
-}
-
-void Run::report_step(const StepRecord& record) {
-  constexpr double kKeep = 0.98;
-  average_loss_ = kKeep * average_loss_ + record.loss;
-  average_weight_ = kKeep * average_weight_ + 1;
-  const double seconds = seconds_since(loop_began_), rate = double(record.step - loop_first_step_) / seconds;
-  const std::string speed = task_->tokens() > 0 ? fmt::format("{:.0f} tokens/s", double(task_->tokens()) / seconds)
-                                                : fmt::format("{:.2f} steps/s", rate);
-  const std::string line = fmt::format("step {}/{}  loss {:.4f} (average {:.4f}){}  {}  {} left", record.step,
-                                       config_.steps, record.loss, average_loss_ / average_weight_,
-                                       record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "",
-                                       speed, duration(double(config_.steps - record.step) / rate));
-  if (record.val_loss) return progress_.say(line);
-  progress_.show(line, record.step == config_.steps || record.step == loop_first_step_ + 1);
-}
 
 }  // namespace
 

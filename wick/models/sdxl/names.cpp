@@ -3,7 +3,6 @@
 // every program reads.
 #include <algorithm>
 #include <charconv>
-#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -55,14 +54,22 @@ int eat_index(std::string_view& text) {
   return value;
 }
 
-std::string block_name(std::string_view where, int block, int part, const std::string& inner) {
-  return inner.empty() ? std::string() : fmt::format("{}.{}.{}.{}", where, block, part, inner);
-}
+// A resnet or transformer of a block, by its number among them, and the name within it; empty if there is no such one.
+struct LayerName {
+  bool resnet;
+  int index = -1;
+  std::string inner;
 
-// A module of layer `block`, `part` 0 being its resnet and 1 its transformer.
-std::string layer_name(std::string_view where, int block, bool resnet, std::string_view inner) {
-  return block_name(where, block, resnet ? 0 : 1, resnet ? renamed(kInsideResnet, inner) : std::string(inner));
-}
+  explicit LayerName(std::string_view name) : resnet(eat(name, "resnets")) {
+    if (!resnet && !eat(name, "attentions")) return;
+    index = eat_index(name);
+    inner = resnet ? renamed(kInsideResnet, name) : std::string(name);
+  }
+  // In the original code, where the first layer of the block has the number `first`.
+  std::string in(std::string_view blocks, int first) const {
+    return inner.empty() ? inner : fmt::format("{}.{}.{}.{}", blocks, first + index, resnet ? 0 : 1, inner);
+  }
+};
 
 // "down_blocks.1.attentions.0.proj_in" -> "input_blocks.4.1.proj_in"; empty if there is no such module.
 std::string original_name(std::string_view name, const UNetConfig& config) {
@@ -70,25 +77,19 @@ std::string original_name(std::string_view name, const UNetConfig& config) {
   if (eat(name, "down_blocks")) {
     const int level = eat_index(name), first = 1 + level * (layers + 1);  // conv_in is block 0
     if (eat(name, "downsamplers")) return fmt::format("input_blocks.{}.0.op", first + layers);
-    const bool resnet = eat(name, "resnets");
-    if (!resnet && !eat(name, "attentions")) return {};
-    return layer_name("input_blocks", first + eat_index(name), resnet, name);
+    return LayerName(name).in("input_blocks", first);
   }
   if (eat(name, "up_blocks")) {
     const int block = eat_index(name), first = block * (layers + 1);
     if (block < 0 || size_t(block) >= config.up_has_attention.size()) return {};
     if (eat(name, "upsamplers"))
       return fmt::format("output_blocks.{}.{}.conv", first + layers, config.up_has_attention[size_t(block)] ? 2 : 1);
-    const bool resnet = eat(name, "resnets");
-    if (!resnet && !eat(name, "attentions")) return {};
-    return layer_name("output_blocks", first + eat_index(name), resnet, name);
+    return LayerName(name).in("output_blocks", first);
   }
   if (eat(name, "mid_block")) {  // resnet, transformer, resnet
-    const bool resnet = eat(name, "resnets");
-    if (!resnet && !eat(name, "attentions")) return {};
-    const int index = eat_index(name);
-    const std::string inner = resnet ? renamed(kInsideResnet, name) : std::string(name);
-    return inner.empty() ? inner : fmt::format("middle_block.{}.{}", resnet ? 2 * index : 1, inner);
+    const LayerName layer(name);
+    if (layer.inner.empty()) return {};
+    return fmt::format("middle_block.{}.{}", layer.resnet ? 2 * layer.index : 1, layer.inner);
   }
   return renamed(kOutsideBlocks, name);
 }

@@ -156,99 +156,89 @@ struct SdxlUNet::Model {
     return {at, c.channels[level], c.cross_attention_dim, c.heads[level], c.groups, int(c.transformer_layers[level])};
   }
 
-  std::vector<Block> make_down_blocks() const;
-  Block make_mid_block() const;
-  std::vector<Block> make_up_blocks() const;
+  std::vector<Block> make_down_blocks() const {
+    std::vector<Block> blocks(c.channels.size());
+    int64_t in = c.channels.front();
+    for (size_t level = 0; level < blocks.size(); ++level) {
+      const Scope at = s / "down_blocks" / int(level);
+      const int64_t out = c.channels[level];
+      for (int i = 0; i < c.layers_per_block; ++i, in = out) {
+        blocks[level].resnets.push_back(resnet(at / "resnets" / i, in, out));
+        if (c.down_has_attention[level]) blocks[level].attentions.push_back(transformer(at / "attentions" / i, level));
+      }
+      if (level + 1 < blocks.size()) blocks[level].downsample.emplace(at / "downsamplers.0.conv", out, out, 3, kHalve);
+    }
+    return blocks;
+  }
 
-  Tensor time_vector(const UNetInput& in) const;
-  Tensor layer(const Block& block, size_t i, Tensor x, const Tensor& time, const Tensor& context) const;
-  Tensor operator()(const UNetInput& in) const;
+  Block make_mid_block() const {
+    const Scope at = s / "mid_block";
+    const int64_t channels = c.channels.back();
+    Block block;
+    block.resnets.push_back(resnet(at / "resnets" / 0, channels, channels));
+    block.attentions.push_back(transformer(at / "attentions" / 0, c.channels.size() - 1));
+    block.resnets.push_back(resnet(at / "resnets" / 1, channels, channels));
+    return block;
+  }
+
+  // Each resnet takes the skip connection that the way down left at the same place: layers of this level, last first,
+  // and then the level's input.
+  std::vector<Block> make_up_blocks() const {
+    std::vector<Block> blocks(c.channels.size());
+    int64_t in = c.channels.back();
+    for (size_t b = 0; b < blocks.size(); ++b) {
+      const Scope at = s / "up_blocks" / int(b);
+      const size_t level = blocks.size() - 1 - b;
+      const int64_t out = c.channels[level], below = c.channels[level == 0 ? 0 : level - 1];
+      for (int i = 0; i <= c.layers_per_block; ++i, in = out) {
+        const int64_t skip = i < c.layers_per_block ? out : below;
+        blocks[b].resnets.push_back(resnet(at / "resnets" / i, in + skip, out));
+        if (c.up_has_attention[b]) blocks[b].attentions.push_back(transformer(at / "attentions" / i, level));
+      }
+      if (level > 0) blocks[b].upsample.emplace(Upsample{at / "upsamplers.0", out});
+    }
+    return blocks;
+  }
+
+  Tensor time_vector(const UNetInput& in) const {
+    const int64_t batch = in.sample.dim(0);
+    const Tensor time = time_embedding(s.activation(timestep_embedding(in.timestep, int(c.channels.front()))));
+    const Tensor sizes = timestep_embedding(reshape(in.time_ids, {batch * in.time_ids.dim(1)}), int(c.time_ids_dim));
+    const Tensor added = add_embedding(s.activation(cat({in.text_embeds, reshape(sizes, {batch, -1})}, 1)));
+    return silu(time + added);  // each resnet begins with this silu
+  }
+
+  Tensor layer(const Block& block, size_t i, Tensor x, const Tensor& time, const Tensor& context) const {
+    const auto run = [&](const auto& part, const auto&... inputs) {
+      return checkpointing ? checkpoint(std::cref(part), inputs...) : part(inputs...);
+    };
+    x = run(block.resnets[i], x, time);
+    return i < block.attentions.size() ? run(block.attentions[i], x, context) : x;
+  }
+
+  Tensor operator()(const UNetInput& in) const {
+    const Tensor time = time_vector(in), context = s.activation(in.context);
+    Tensor x = conv_in(s.activation(in.sample));
+    std::vector<Tensor> skips{x};
+
+    for (const Block& block : down_blocks) {
+      for (size_t i = 0; i < block.resnets.size(); ++i) skips.push_back(x = layer(block, i, x, time, context));
+      if (block.downsample) skips.push_back(x = (*block.downsample)(x));
+    }
+    for (size_t i = 0; i < mid_block.resnets.size(); ++i) x = layer(mid_block, i, x, time, context);
+    for (const Block& block : up_blocks) {
+      for (size_t i = 0; i < block.resnets.size(); ++i) {
+        x = layer(block, i, cat({x, skips.back()}, 3), time, context);
+        skips.pop_back();
+      }
+      if (block.upsample) x = (*block.upsample)(x, skips.back().dim(1), skips.back().dim(2));
+    }
+    return cast(conv_out(conv_norm_out.silu(x)), DType::f32);
+  }
 };
-
-std::vector<Block> SdxlUNet::Model::make_down_blocks() const {
-  std::vector<Block> blocks(c.channels.size());
-  int64_t in = c.channels.front();
-  for (size_t level = 0; level < blocks.size(); ++level) {
-    const Scope at = s / "down_blocks" / int(level);
-    const int64_t out = c.channels[level];
-    for (int i = 0; i < c.layers_per_block; ++i, in = out) {
-      blocks[level].resnets.push_back(resnet(at / "resnets" / i, in, out));
-      if (c.down_has_attention[level]) blocks[level].attentions.push_back(transformer(at / "attentions" / i, level));
-    }
-    if (level + 1 < blocks.size()) blocks[level].downsample.emplace(at / "downsamplers.0.conv", out, out, 3, kHalve);
-  }
-  return blocks;
-}
-
-Block SdxlUNet::Model::make_mid_block() const {
-  const Scope at = s / "mid_block";
-  const int64_t channels = c.channels.back();
-  Block block;
-  block.resnets.push_back(resnet(at / "resnets" / 0, channels, channels));
-  block.attentions.push_back(transformer(at / "attentions" / 0, c.channels.size() - 1));
-  block.resnets.push_back(resnet(at / "resnets" / 1, channels, channels));
-  return block;
-}
-
-// Each resnet takes the skip connection that the way down left at the same place: layers of this level, last first, and
-// then the level's input.
-std::vector<Block> SdxlUNet::Model::make_up_blocks() const {
-  std::vector<Block> blocks(c.channels.size());
-  int64_t in = c.channels.back();
-  for (size_t b = 0; b < blocks.size(); ++b) {
-    const Scope at = s / "up_blocks" / int(b);
-    const size_t level = blocks.size() - 1 - b;
-    const int64_t out = c.channels[level], below = c.channels[level == 0 ? 0 : level - 1];
-    for (int i = 0; i <= c.layers_per_block; ++i, in = out) {
-      const int64_t skip = i < c.layers_per_block ? out : below;
-      blocks[b].resnets.push_back(resnet(at / "resnets" / i, in + skip, out));
-      if (c.up_has_attention[b]) blocks[b].attentions.push_back(transformer(at / "attentions" / i, level));
-    }
-    if (level > 0) blocks[b].upsample.emplace(Upsample{at / "upsamplers.0", out});
-  }
-  return blocks;
-}
-
-Tensor SdxlUNet::Model::time_vector(const UNetInput& in) const {
-  const int64_t batch = in.sample.dim(0);
-  const Tensor time = time_embedding(s.activation(timestep_embedding(in.timestep, int(c.channels.front()))));
-  const Tensor sizes = timestep_embedding(reshape(in.time_ids, {batch * in.time_ids.dim(1)}), int(c.time_ids_dim));
-  const Tensor added = add_embedding(s.activation(cat({in.text_embeds, reshape(sizes, {batch, -1})}, 1)));
-  return silu(time + added);  // each resnet begins with this silu
-}
-
-Tensor SdxlUNet::Model::layer(const Block& block, size_t i, Tensor x, const Tensor& time, const Tensor& context) const {
-  const auto run = [&](const auto& part, const auto&... inputs) {
-    return checkpointing ? checkpoint(std::cref(part), inputs...) : part(inputs...);
-  };
-  x = run(block.resnets[i], x, time);
-  return i < block.attentions.size() ? run(block.attentions[i], x, context) : x;
-}
-
-Tensor SdxlUNet::Model::operator()(const UNetInput& in) const {
-  const Tensor time = time_vector(in), context = s.activation(in.context);
-  Tensor x = conv_in(s.activation(in.sample));
-  std::vector<Tensor> skips{x};
-
-  for (const Block& block : down_blocks) {
-    for (size_t i = 0; i < block.resnets.size(); ++i) skips.push_back(x = layer(block, i, x, time, context));
-    if (block.downsample) skips.push_back(x = (*block.downsample)(x));
-  }
-  for (size_t i = 0; i < mid_block.resnets.size(); ++i) x = layer(mid_block, i, x, time, context);
-  for (const Block& block : up_blocks) {
-    for (size_t i = 0; i < block.resnets.size(); ++i) {
-      x = layer(block, i, cat({x, skips.back()}, 3), time, context);
-      skips.pop_back();
-    }
-    if (block.upsample) x = (*block.upsample)(x, skips.back().dim(1), skips.back().dim(2));
-  }
-  return cast(conv_out(conv_norm_out.silu(x)), DType::f32);
-}
 
 SdxlUNet::SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing)
     : model_(new Model{std::move(s), config, checkpointing}) {}
-SdxlUNet::~SdxlUNet() = default;
-SdxlUNet::SdxlUNet(SdxlUNet&&) noexcept = default;
 Tensor SdxlUNet::operator()(const UNetInput& in) const { return (*model_)(in); }
 
 }  // namespace wick

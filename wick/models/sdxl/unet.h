@@ -33,13 +33,11 @@ class SdxlUNet {
  public:
   // `checkpointing` reruns each resnet and transformer in backward instead of saving its inner tensors.
   SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing = false);
-  ~SdxlUNet();
-  SdxlUNet(SdxlUNet&&) noexcept;
   Tensor operator()(const UNetInput& in) const;  // [B, h, w, 4] f32
 
  private:
   struct Model;
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<const Model> model_;
 };
 
 }  // namespace wick

@@ -1,4 +1,4 @@
-#include "wick/nn/lora_keys.h"
+#include "wick/nn/adapter_algorithm.h"
 
 namespace wick {
 namespace {

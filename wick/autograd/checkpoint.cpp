@@ -1,5 +1,0 @@
-#include "wick/autograd/checkpoint.h"
-
-namespace wick {
-const Op kCheckpoint("checkpoint");
-}

@@ -1,0 +1,49 @@
+#include "wick/pipelines/plan.h"
+
+#include <algorithm>
+
+#include "wick/models/llama.h"
+#include "wick/pipelines/text_decoder.h"
+
+namespace wick {
+
+InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& request, DType dtype,
+                         const std::vector<LoraFile>& loras, const DeviceKind& device) {
+  CountingBackend backend(device);
+  CountingMemory& memory = backend.memory();
+  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint);
+  Adapter adapter(model->lora().names, loras);
+  model->load({.dtype = dtype, .adapter = &adapter, .backend = &backend, .outline = true}, kDrawingParts);
+  const TextToImage text_to_image(*model);
+
+  ImageRequest one_step = request;
+  one_step.steps = 1;
+  const Shape latents = latent_shape(request, model->latents());
+  text_to_image.decode(text_to_image.denoise(one_step, Tensor::empty(latents, DType::f32, memory)));
+
+  const size_t weights = memory.held(Purpose::weights), lora = memory.held(Purpose::adapter);
+  return {.device = device,
+          .weights = weights,
+          .adapter = lora,
+          .activations = memory.peak() - weights - lora,
+          .taken = memory.most_taken()};
+}
+
+InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device) {
+  CountingBackend backend(device);
+  CountingMemory& memory = backend.memory();
+  const WeightsOptions options{.dtype = dtype, .place = Residence::on(backend, dtype)};
+  const Llama model(Scope(Weights::outline(options), "llama"), config);
+  TextDecoder decoder(model, context);
+  const size_t weights = memory.held(Purpose::weights), held = weights + memory.held(Purpose::data);
+  decoder.read(std::vector<int64_t>(size_t(std::min(context, TextDecoder::kPiece)), 0));
+  decoder.truncate(0);
+  decoder.step();
+  return {.device = device,
+          .weights = weights,
+          .cache = held - weights,
+          .activations = memory.peak() - held,
+          .taken = memory.most_taken()};
+}
+
+}  // namespace wick

@@ -1,0 +1,30 @@
+// The memory that drawing a picture or writing a text takes, before anything is loaded: a step of it and its decoding,
+// or the reading of a prompt and a step, run on a backend that only counts.
+#pragma once
+
+#include <vector>
+
+#include "wick/backend/counting.h"
+#include "wick/models/llama_config.h"
+#include "wick/pipelines/text_to_image.h"
+
+namespace wick {
+
+struct InferencePlan {  // bytes
+  DeviceKind device;
+  size_t weights;
+  size_t adapter = 0;  // of pictures
+  size_t cache = 0;    // of texts: keys and values
+  size_t activations;  // a step, the decoding or the prefill of a long prompt adds these at its peak
+  size_t taken;        // by the device's Memory at the most, gaps between tensors among it
+
+  size_t total() const { return taken + device.workspace + device.context; }
+};
+
+// For one picture at a time, weights in `dtype`. The LoRAs are read: one that does not fit the model is an Error here.
+InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& request, DType dtype,
+                         const std::vector<LoraFile>& loras, const DeviceKind& device);
+// For one sequence of at most `context` tokens.
+InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device);
+
+}  // namespace wick
