@@ -27,4 +27,12 @@ class ComposedBackend : public Backend {
   void mse_backward(View da, View dloss, View a, View b) override;
 };
 
+// A 1x1 convolution is a linear layer over pixels.
+inline bool is_linear(const View& w, const Conv2d& c) {
+  return w.shape[1] == 1 && w.shape[2] == 1 && c.stride == 1 && !c.top && !c.left && !c.bottom && !c.right;
+}
+inline View linear_weight(const View& w) {
+  return {w.data, w.dtype, {w.shape[0], w.shape[3]}, {w.stride[0], w.stride[3]}};
+}
+
 }  // namespace wick

@@ -78,6 +78,16 @@ int device_count(std::string& problem) {
   return cuda().module ? cuda().module->device_count(problem) : 0;
 }
 
+// Bytes of the process's address space, where that is limited (`ulimit -v`).
+std::optional<size_t> free_addresses() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
+  size_t pages = 0;
+  if (!(std::ifstream("/proc/self/statm") >> pages)) return {};
+  const size_t taken = pages * size_t(::sysconf(_SC_PAGESIZE));
+  return limit.rlim_cur - std::min<size_t>(limit.rlim_cur, taken);
+}
+
 }  // namespace
 
 bool is_device_name(const std::string& device) {
@@ -99,20 +109,6 @@ Backend& open_backend(const std::string& device) {
   return cuda().module->open(index);
 }
 
-namespace {
-
-// Bytes of the process's address space, where that is limited (`ulimit -v`).
-std::optional<size_t> free_addresses() {
-  rlimit limit{};
-  if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return {};
-  size_t pages = 0;
-  if (!(std::ifstream("/proc/self/statm") >> pages)) return {};
-  const size_t taken = pages * size_t(::sysconf(_SC_PAGESIZE));
-  return limit.rlim_cur - std::min<size_t>(limit.rlim_cur, taken);
-}
-
-}  // namespace
-
 std::optional<size_t> free_memory(std::string_view device) {
   if (device != "cpu") {
     for (const DeviceReport& d : cuda_report().devices)
@@ -128,10 +124,7 @@ std::optional<size_t> free_memory(std::string_view device) {
 }
 
 BackendReport cuda_report() {
-  if (cuda().module) return cuda().module->report();
-  BackendReport none;
-  none.problem = cuda().problem;
-  return none;
+  return cuda().module ? cuda().module->report() : BackendReport{.problem = cuda().problem};
 }
 
 std::string cuda_module_path() { return cuda().path; }

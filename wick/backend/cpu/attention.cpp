@@ -271,8 +271,7 @@ void attention_of_one_query(CpuBackend& cpu, AttentionArgs a) {
 void CpuBackend::attention(const AttentionArgs& a) {
   if (a.q.shape[1] == 1 && a.k.shape[2] < a.q.shape[2]) return attention_of_one_query(*this, a);
   const int64_t heads = a.q.shape[0] * a.q.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
-  const MatrixBatch out(by_head(a.y), MatrixBatch::write), query(by_head(a.q), MatrixBatch::read),
-      key(by_head(a.k), MatrixBatch::read), value(by_head(a.v), MatrixBatch::read);
+  const MatrixBatch out(by_head(a.y), MatrixBatch::write), query(by_head(a.q)), key(by_head(a.k)), value(by_head(a.v));
   const Blocks blocks(heads, queries, keys);
   const int64_t shared = a.q.shape[2] / a.k.shape[2];
   scratch_tasks(heads * blocks.count, blocks.rows * (keys + 1), [&](int64_t task, float* work) {
@@ -287,9 +286,8 @@ void CpuBackend::attention(const AttentionArgs& a) {
 void CpuBackend::attention_backward(const AttentionArgs& a, const AttentionGradients& g) {
   const int64_t heads = a.k.shape[0] * a.k.shape[2], queries = a.q.shape[1], keys = a.k.shape[1];
   const int64_t shared = a.q.shape[2] / a.k.shape[2];
-  const MatrixBatch grad_q(by_head(g.dq), MatrixBatch::write), grad(by_head(g.dy), MatrixBatch::read),
-      out(by_head(a.y), MatrixBatch::read), query(by_head(a.q), MatrixBatch::read),
-      key(by_head(a.k), MatrixBatch::read), value(by_head(a.v), MatrixBatch::read);
+  const MatrixBatch grad_q(by_head(g.dq), MatrixBatch::write), grad(by_head(g.dy)), out(by_head(a.y)),
+      query(by_head(a.q)), key(by_head(a.k)), value(by_head(a.v));
   const Blocks blocks(heads * shared, queries, keys);
   const int64_t tasks_wanted = 4 * omp_get_max_threads(), all_blocks = shared * blocks.count;
   const int64_t parts =

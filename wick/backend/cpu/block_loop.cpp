@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdlib>
+#include <utility>
 
 #include "wick/backend/cpu/convert.h"
 
@@ -55,57 +56,32 @@ MergedAxes::MergedAxes(const View* views, int count) : count_(count) {
     for (int j = i; j > 0 && walks_before(views, count, order[size_t(j)], order[size_t(j - 1)]); --j)
       std::swap(order[size_t(j)], order[size_t(j - 1)]);
   for (int i = 0; i < used; ++i) append(views, order[size_t(i)]);
-  while (rank < 2) prepend_one();
+  if (rank == 0) shape[size_t(rank++)] = 1;
+  if (rank > 1) return;
+  shape[1] = std::exchange(shape[0], 1);
+  for (auto& s : stride) s[1] = std::exchange(s[0], 0);
+  rank = 2;
 }
 
 void MergedAxes::append(const View* views, int axis) {
-  shape[size_t(rank)] = views[0].shape[axis];
-  for (int k = 0; k < count_; ++k) stride[size_t(k)][size_t(rank)] = views[k].stride[axis];
-  ++rank;
-  merge_last_two();
+  const int64_t extent = views[0].shape[axis];
+  bool merges = rank > 0;
+  for (size_t k = 0; k < size_t(count_) && merges; ++k)
+    merges = stride[k][size_t(rank - 1)] == views[k].stride[axis] * extent;
+  if (!merges) shape[size_t(rank++)] = 1;
+  shape[size_t(rank - 1)] *= extent;
+  for (size_t k = 0; k < size_t(count_); ++k) stride[k][size_t(rank - 1)] = views[k].stride[axis];
 }
-
-void MergedAxes::merge_last_two() {
-  if (rank < 2) return;
-  const size_t inner = size_t(rank - 1), outer = inner - 1;
-  for (const auto& s : stride)
-    if (s[outer] != s[inner] * shape[inner]) return;
-  shape[outer] *= shape[inner];
-  for (auto& s : stride) s[outer] = s[inner];
-  --rank;
-}
-
-void MergedAxes::prepend_one() {
-  const auto shift = [](auto& values, int64_t first) {
-    std::move_backward(values.begin(), values.end() - 1, values.end());
-    values[0] = first;
-  };
-  shift(shape, 1);
-  for (auto& s : stride) shift(s, 0);
-  ++rank;
-}
-
-namespace {
-
-using Views = std::array<View, MergedAxes::kOperands>;
-
-Views joined(std::initializer_list<View> outputs, std::initializer_list<View> inputs) {
-  Views views;
-  std::copy(inputs.begin(), inputs.end(), std::copy(outputs.begin(), outputs.end(), views.begin()));
-  return views;
-}
-
-}  // namespace
 
 BlockLoop::BlockLoop(std::initializer_list<View> outputs, std::initializer_list<View> inputs)
-    : BlockLoop(joined(outputs, inputs), int(outputs.size()), int(outputs.size() + inputs.size())) {}
-
-BlockLoop::BlockLoop(const Views& views, int outputs, int count)
-    : axes_(views.data(), count), outputs_(outputs), count_(count), elements_(views[0].numel()) {
-  for (int k = 0; k < count; ++k) {
-    assert(views[size_t(k)].shape == views[0].shape);
-    operands_[size_t(k)] = {views[size_t(k)].as<char>(), views[size_t(k)].dtype,
-                            int64_t(size_of(views[size_t(k)].dtype)), false};
+    : outputs_(int(outputs.size())), count_(int(outputs.size() + inputs.size())) {
+  std::array<View, MergedAxes::kOperands> views;
+  std::copy(inputs.begin(), inputs.end(), std::copy(outputs.begin(), outputs.end(), views.begin()));
+  axes_ = MergedAxes(views.data(), count_);
+  elements_ = views[0].numel();
+  for (size_t k = 0; k < size_t(count_); ++k) {
+    assert(views[k].shape == views[0].shape);
+    operands_[k] = {views[k].as<char>(), views[k].dtype, int64_t(size_of(views[k].dtype)), false};
   }
   choose_blocks();
 }

@@ -17,6 +17,7 @@ namespace wick {
 struct MergedAxes {
   static constexpr int kOperands = 5;
 
+  MergedAxes() = default;
   MergedAxes(const View* views, int count);
 
   int rank = 0;
@@ -25,10 +26,8 @@ struct MergedAxes {
 
  private:
   void append(const View* views, int axis);
-  void merge_last_two();
-  void prepend_one();
 
-  int count_;
+  int count_ = 0;
 };
 
 class BlockLoop {
@@ -73,7 +72,6 @@ class BlockLoop {
     alignas(64) std::array<std::array<float, kStaged>, MergedAxes::kOperands> buffer;
   };
 
-  BlockLoop(const std::array<View, MergedAxes::kOperands>& views, int outputs, int count);
   void choose_blocks();
   Place locate(int64_t block) const;
   void stage_inputs(const Place& place, Stage& stage, Pointers& operands) const;

@@ -30,35 +30,25 @@ HWY_INLINE FloatVec floats(IntVec v) { return hn::ConvertTo(Floats(), v); }
 HWY_INLINE FloatVec floats_less(IntVec v, int offset) { return floats(hn::Sub(v, hn::Set(Ints(), offset))); }
 
 // Rows of floats, cut alike.
-struct F32Block {
+template <DType kDType>
+struct FloatBlock {
   static constexpr int kElements = 32;
-  float x[32];
-};
-struct Bf16Block {
-  static constexpr int kElements = 32;
-  uint16_t x[32];
-};
-struct F16Block {
-  static constexpr int kElements = 32;
-  uint16_t x[32];
+  std::conditional_t<kDType == DType::f32, float, uint16_t> x[32];
 };
 
 // decode(block, f) calls f(i, the vector of elements from i on) for all of a block; i counts no further than the block.
-HWY_INLINE void decode(const F32Block& b, const auto& f) {
-  for (int i = 0; i < 32; i += int(lanes())) f(i, load(b.x + i));
-}
-HWY_INLINE void decode(const Bf16Block& b, const auto& f) {
-  const hn::RebindToUnsigned<Floats> words;
+template <DType kDType>
+HWY_INLINE void decode(const FloatBlock<kDType>& b, const auto& f) {
   for (int i = 0; i < 32; i += int(lanes())) {
-    const auto bits = hn::PromoteTo(words, hn::LoadU(hn::Rebind<uint16_t, Floats>(), b.x + i));
-    f(i, hn::BitCast(Floats(), hn::ShiftLeft<16>(bits)));
-  }
-}
-HWY_INLINE void decode(const F16Block& b, const auto& f) {
-  const hn::Rebind<hwy::float16_t, Floats> halves;
-  for (int i = 0; i < 32; i += int(lanes())) {
-    const auto bits = hn::LoadU(hn::Rebind<uint16_t, Floats>(), b.x + i);
-    f(i, hn::PromoteTo(Floats(), hn::BitCast(halves, bits)));
+    if constexpr (kDType == DType::f32) {
+      f(i, load(b.x + i));
+    } else {
+      const auto bits = hn::LoadU(hn::Rebind<uint16_t, Floats>(), b.x + i);
+      if constexpr (kDType == DType::bf16)
+        f(i, hn::BitCast(Floats(), hn::ShiftLeft<16>(hn::PromoteTo(hn::RebindToUnsigned<Floats>(), bits))));
+      else
+        f(i, hn::PromoteTo(Floats(), hn::BitCast(hn::Rebind<hwy::float16_t, Floats>(), bits)));
+    }
   }
 }
 
@@ -156,11 +146,11 @@ void OneRow(const Matrix& y, const Matrix& x, const View& w, const float* bias) 
   const auto multiply = [&](auto* block) HWY_ATTR { RowTimesBlocks(y, x, w, bias, block); };
   switch (w.dtype) {
     case DType::f32:
-      return multiply(static_cast<F32Block*>(nullptr));
+      return multiply(static_cast<FloatBlock<DType::f32>*>(nullptr));
     case DType::bf16:
-      return multiply(static_cast<Bf16Block*>(nullptr));
+      return multiply(static_cast<FloatBlock<DType::bf16>*>(nullptr));
     case DType::f16:
-      return multiply(static_cast<F16Block*>(nullptr));
+      return multiply(static_cast<FloatBlock<DType::f16>*>(nullptr));
     default:
       return for_block_type(w.dtype, multiply);
   }

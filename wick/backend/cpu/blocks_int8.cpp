@@ -261,9 +261,8 @@ void linear(const Matrix& y, const Matrix& x, const View& w, const float* bias) 
   const Scratch memory(Rounded::floats(x.rows, width, starts));
   if (width > x.cols) std::fill_n(memory.data(), Rounded::floats(x.rows, width, starts), 0.0f);
   const Rounded rounded(x.rows, width, starts, memory);
-  parallel_for(x.rows, x.rows * x.cols, [&](int64_t begin, int64_t end) {
-    for (int64_t m = begin; m < end; ++m) round_row(rounded, m, x.data + m * x.ld, x.cols, kOffset<Block>);
-  });
+  parallel_each(x.rows, x.rows * x.cols,
+                [&](int64_t m) { round_row(rounded, m, x.data + m * x.ld, x.cols, kOffset<Block>); });
   if (one)
     parallel_for(w.shape[0], w.numel(),
                  [&](int64_t begin, int64_t end) { dot_products<Block>(y, rounded, w, bias, begin, end); });

@@ -34,12 +34,10 @@ struct RowBlocks {
   // Calls body(image, first row, rows, part of the batch) for each block, the blocks of a part in order.
   template <class Body>
   void run(const Body& body) const {
-    parallel_for(batch * parts, batch * rows * channels, [&](int64_t begin, int64_t end) {
-      for (int64_t part = begin; part < end; ++part) {
-        const int64_t last = rows * (part % parts + 1) / parts;
-        for (int64_t row = rows * (part % parts) / parts; row < last; row += block_rows)
-          body(part / parts, row, std::min(block_rows, last - row), part);
-      }
+    parallel_each(batch * parts, batch * rows * channels, [&](int64_t part) {
+      const int64_t last = rows * (part % parts + 1) / parts;
+      for (int64_t row = rows * (part % parts) / parts; row < last; row += block_rows)
+        body(part / parts, row, std::min(block_rows, last - row), part);
     });
   }
 };

@@ -106,27 +106,27 @@ class Weights {
   Scratch converted_, blocked_;
 };
 
-// A 1x1 convolution is a linear layer over pixels.
-bool is_linear(const View& w, const Conv2d& c) {
-  return w.shape[1] == 1 && w.shape[2] == 1 && c.stride == 1 && !c.top && !c.left && !c.bottom && !c.right;
+// `turned`: the weights of the convolution that takes dy to dx.
+void run_forward(const Descriptions& d, const View& y, const View& x, const View& w, bool turned, const View& bias) {
+  const auto chosen = d.forward(bool(bias));
+  const DenseInput image(x), shift(bias);
+  Weights weights(w);
+  const DenseOutput result(y);
+  const auto layout = chosen.weights_desc();
+  Arguments arguments{{DNNL_ARG_SRC, memory_over(d.x, image.data())},
+                      {DNNL_ARG_WEIGHTS, turned ? weights.turned_in_layout(layout) : weights.in_layout(layout)},
+                      {DNNL_ARG_DST, memory_over(d.y, result.data())}};
+  if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(d.bias, shift.data()));
+  execute<Forward>(chosen, arguments);
+  result.finish();
 }
-
-View linear_weight(const View& w) { return {w.data, w.dtype, {w.shape[0], w.shape[3]}, {w.stride[0], w.stride[3]}}; }
 
 // dx as a forward convolution of dy, which oneDNN does faster than its own backward.
 void backward_input_as_forward(const View& dx, const View& dy, const View& w, const Conv2d& c) {
   const int kh = int(w.shape[1]), kw = int(w.shape[2]);
   const View swapped{nullptr, DType::f32, {w.shape[3], kh, kw, w.shape[0]}, {}};
   const Conv2d mirrored{1, kh - 1 - c.top, kw - 1 - c.left, kh - 1 - c.bottom, kw - 1 - c.right};
-  const Descriptions d(dy, dx, swapped, mirrored);
-  const auto chosen = d.forward(false);
-  const DenseInput grad(dy);
-  Weights weights(w);
-  const DenseOutput result(dx);
-  execute<Forward>(chosen, {{DNNL_ARG_SRC, memory_over(d.x, grad.data())},
-                            {DNNL_ARG_WEIGHTS, weights.turned_in_layout(chosen.weights_desc())},
-                            {DNNL_ARG_DST, memory_over(d.y, result.data())}});
-  result.finish();
+  run_forward({dy, dx, swapped, mirrored}, dx, dy, w, true, {});
 }
 
 }  // namespace
@@ -134,17 +134,7 @@ void backward_input_as_forward(const View& dx, const View& dy, const View& w, co
 void CpuBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
   if (y.numel() == 0) return;
   if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias, {});
-  const Descriptions d(x, y, w, conv);
-  const auto chosen = d.forward(bool(bias));
-  const DenseInput image(x), shift(bias);
-  Weights weights(w);
-  const DenseOutput result(y);
-  Arguments arguments{{DNNL_ARG_SRC, memory_over(d.x, image.data())},
-                      {DNNL_ARG_WEIGHTS, weights.in_layout(chosen.weights_desc())},
-                      {DNNL_ARG_DST, memory_over(d.y, result.data())}};
-  if (bias) arguments.emplace(DNNL_ARG_BIAS, memory_over(d.bias, shift.data()));
-  execute<Forward>(chosen, arguments);
-  result.finish();
+  run_forward({x, y, w, conv}, y, x, w, false, bias);
 }
 
 void CpuBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {

@@ -78,27 +78,19 @@ void copy_elements(const View& y, const View& x) {
   const int64_t row_parts = (rows + row_step - 1) / row_step, column_parts = (columns + column_step - 1) / column_step;
   const auto& sy = axes.stride[0];
   const auto& sx = axes.stride[1];
-  parallel_for(elements / (rows * columns) * row_parts * column_parts, elements, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t column = task % column_parts * column_step, row = task / column_parts % row_parts * row_step;
-      Y* to = y.as<Y>() + row * sy[outer] + column * sy[inner];
-      const X* from = x.as<X>() + row * sx[outer] + column * sx[inner];
-      int64_t rest = task / column_parts / row_parts;
-      for (size_t axis = outer; axis-- > 0; rest /= axes.shape[axis]) {
-        to += rest % axes.shape[axis] * sy[axis];
-        from += rest % axes.shape[axis] * sx[axis];
-      }
-      const Plane part{std::min(row_step, rows - row),
-                       std::min(column_step, columns - column),
-                       sy[outer],
-                       sy[inner],
-                       sx[outer],
-                       sx[inner]};
-      for (int64_t r = 0; r < part.rows; r += kTileRows) {
-        Plane tile = part;
-        tile.rows = std::min(kTileRows, part.rows - r);
-        copy_plane(to + r * part.y_row, from + r * part.x_row, tile);
-      }
+  parallel_each(elements / (rows * columns) * row_parts * column_parts, elements, [&](int64_t task) {
+    const int64_t column = task % column_parts * column_step, row = task / column_parts % row_parts * row_step;
+    Y* to = y.as<Y>() + row * sy[outer] + column * sy[inner];
+    const X* from = x.as<X>() + row * sx[outer] + column * sx[inner];
+    int64_t rest = task / column_parts / row_parts;
+    for (size_t axis = outer; axis-- > 0; rest /= axes.shape[axis]) {
+      to += rest % axes.shape[axis] * sy[axis];
+      from += rest % axes.shape[axis] * sx[axis];
+    }
+    const int64_t height = std::min(row_step, rows - row), width = std::min(column_step, columns - column);
+    for (int64_t r = 0; r < height; r += kTileRows) {
+      const Plane tile{std::min(kTileRows, height - r), width, sy[outer], sy[inner], sx[outer], sx[inner]};
+      copy_plane(to + r * tile.y_row, from + r * tile.x_row, tile);
     }
   });
 }
@@ -148,9 +140,7 @@ void for_rows(const View& y, const View& x, const F& f) {
     return v.as<char>() + bytes_of(v.dtype, offset);
   };
   const int64_t rows = x.numel() / std::max<int64_t>(x.shape.back(), 1);
-  parallel_for(rows, x.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) f(row(y, i), row(x, i));
-  });
+  parallel_each(rows, x.numel(), [&](int64_t i) { f(row(y, i), row(x, i)); });
 }
 
 void copy_blocks(const View& y, const View& x) {

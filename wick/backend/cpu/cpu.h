@@ -27,6 +27,7 @@ class CpuBackend final : public ComposedBackend {
   void clamp_backward(View dx, View dy, View x, float min, float max) override;
   void accumulate(View y, View x, float scale) override;
   void sum(View y, View x) override;
+  void argmax(View ids, View largest, View x) override;
 
   // matrix products
   void matmul(View c, View a, View b, float alpha, float beta) override;
@@ -80,9 +81,6 @@ class CpuBackend final : public ComposedBackend {
   // optimizer
   void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
-
-  // argmax
-  void argmax(View ids, View largest, View x) override;
 };
 
 }  // namespace wick

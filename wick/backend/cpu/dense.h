@@ -7,38 +7,35 @@ namespace wick {
 
 inline bool is_dense(const View& view) { return view.dtype == DType::f32 && view.contiguous(); }
 
-class DenseInput {
- public:
-  explicit DenseInput(const View& view) : data_(view.as<float>()) {
+class Dense {
+ protected:
+  explicit Dense(const View& view) : view_(view), data_(view.as<float>()) {
     if (!view || is_dense(view)) return;
     copy_ = Tensor::empty(view.shape);
-    cpu_backend().copy(copy_, view);
     data_ = copy_.data<float>();
   }
-  const float* data() const { return data_; }  // null for an empty view
 
- private:
+  View view_;
   Tensor copy_;
-  const float* data_;
+  float* data_;
 };
 
-class DenseOutput {
+class DenseInput : Dense {
  public:
-  explicit DenseOutput(const View& view) : view_(view), data_(view.as<float>()) {
-    if (!view || is_dense(view)) return;
-    copy_ = Tensor::empty(view.shape);
-    data_ = copy_.data<float>();
+  explicit DenseInput(const View& view) : Dense(view) {
+    if (copy_) cpu_backend().copy(copy_, view);
   }
+  const float* data() const { return data_; }  // null for an empty view
+};
+
+class DenseOutput : Dense {
+ public:
+  explicit DenseOutput(const View& view) : Dense(view) {}
   float* data() const { return data_; }  // null for an empty view
   // Call once the data are written.
   void finish() const {
     if (copy_) cpu_backend().copy(view_, copy_);
   }
-
- private:
-  View view_;
-  Tensor copy_;
-  float* data_;
 };
 
 }  // namespace wick

@@ -26,11 +26,9 @@ void CpuBackend::embedding(View y, View table, View ids) {
   const int64_t width = table.dim(1), n = int64_t(rows.size());
   const int64_t row_bytes = bytes_of(table.dtype, table.stride[0]);
   const DenseOutput output(y);
-  parallel_for(n, n * width, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      assert(rows[size_t(i)] >= 0 && rows[size_t(i)] < table.dim(0));
-      load_floats(output.data() + i * width, table.as<char>() + rows[size_t(i)] * row_bytes, table.dtype, width);
-    }
+  parallel_each(n, n * width, [&](int64_t i) {
+    assert(rows[size_t(i)] >= 0 && rows[size_t(i)] < table.dim(0));
+    load_floats(output.data() + i * width, table.as<char>() + rows[size_t(i)] * row_bytes, table.dtype, width);
   });
   output.finish();
 }

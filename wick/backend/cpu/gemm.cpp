@@ -61,25 +61,18 @@ std::optional<Matrix> as_matrix(const View& v) {
   return std::nullopt;
 }
 
-Operand::Operand(const View& v) {
+RowMatrix::RowMatrix(const View& v) : view_(v) {
   if (!v) return;
   if (const auto matrix = as_rows(v)) {
     matrix_ = *matrix;
     return;
   }
   copy_ = Scratch(v.numel());
-  cpu_backend().copy(contiguous_view(copy_.data(), v.shape), v);
   matrix_ = row_major(copy_.data(), rows_of(v), v.dim(-1));
 }
 
-Result::Result(const View& v) : view_(v) {
-  if (!v) return;
-  if (const auto matrix = as_rows(v)) {
-    matrix_ = *matrix;
-    return;
-  }
-  copy_ = Scratch(v.numel());
-  matrix_ = row_major(copy_.data(), rows_of(v), v.dim(-1));
+Operand::Operand(const View& v) : RowMatrix(v) {
+  if (copy_) cpu_backend().copy(contiguous_view(copy_.data(), v.shape), v);
 }
 
 void Result::store() const {

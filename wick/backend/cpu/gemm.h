@@ -34,31 +34,31 @@ void gemm(const Matrix& c, const Matrix& a, const Matrix& b, float alpha = 1, fl
 std::optional<Matrix> as_matrix(const View& v);
 inline View contiguous_view(float* data, const Shape& shape) { return contiguous_view(data, DType::f32, shape); }
 
-// [..., D] to read as a matrix [rows, D]: the view itself, or else an f32 copy.
-class Operand {
+// [..., D] as a matrix [rows, D]: the view itself, or else f32 memory in its place.
+class RowMatrix {
  public:
-  explicit Operand(const View& v);
   const Matrix& operator*() const { return matrix_; }
   const Matrix* operator->() const { return &matrix_; }
 
- private:
+ protected:
+  explicit RowMatrix(const View& v);
+
+  View view_;
   Scratch copy_;
   Matrix matrix_;
 };
 
-// [..., D] to write as a matrix [rows, D]. store() finishes: it copies to the view where that could not be written as
-// is.
-class Result {
+// To read.
+class Operand : public RowMatrix {
  public:
-  explicit Result(const View& v);
-  const Matrix& operator*() const { return matrix_; }
-  const Matrix* operator->() const { return &matrix_; }
-  void store() const;
+  explicit Operand(const View& v);
+};
 
- private:
-  View view_;
-  Scratch copy_;
-  Matrix matrix_;
+// To write. store() finishes: it copies to the view where that could not be written as is.
+class Result : public RowMatrix {
+ public:
+  explicit Result(const View& v) : RowMatrix(v) {}
+  void store() const;
 };
 
 // [..., M, N] as a batch of matrices: the view's own, or an f32 copy in which broadcast dims stay broadcast. An absent
@@ -67,7 +67,7 @@ class MatrixBatch {
  public:
   enum Access { read, write, read_write };
 
-  MatrixBatch(const View& v, Access access);
+  explicit MatrixBatch(const View& v, Access access = read);
   Matrix operator[](int64_t index) const;
   explicit operator bool() const { return bool(view_); }
   void store() const;  // as Result::store

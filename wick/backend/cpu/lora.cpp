@@ -44,7 +44,6 @@ class DroppedInput {
     cpu_backend().dropout(contiguous_view(copy_.data(), x.shape), x, dropout, false);
   }
   const Matrix& operator*() const { return matrix_; }
-  const Matrix* operator->() const { return &matrix_; }
 
  private:
   Operand input_;
@@ -89,7 +88,7 @@ void factor_gradients(const View& ddown, const std::vector<View>& dups, const Ma
 // The matrix that a call accumulates in: y itself, or, without a weight, zeros that are added to y at the end.
 class Sum {
  public:
-  Sum(const View& y, bool adds) : adds_(adds), view_(y), result_(adds ? View() : y), matrix_(*result_) {
+  Sum(const View& y, bool adds) : view_(y), result_(adds ? View() : y), matrix_(*result_) {
     if (!adds || !y) return;
     work_ = Scratch(y.numel());
     std::fill_n(work_.data(), y.numel(), 0.0f);
@@ -102,7 +101,6 @@ class Sum {
   }
 
  private:
-  bool adds_;
   View view_;
   Result result_;
   Scratch work_;

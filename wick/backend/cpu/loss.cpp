@@ -85,7 +85,7 @@ void CpuBackend::cross_entropy(View loss, View dlogits, View logits, View target
   const int64_t classes = logits.dim(1);
   const DenseInput input(logits);
   const DenseOutput gradient(dlogits), losses(loss);
-  const auto entropy_of = [&](int64_t i) {
+  parallel_each(logits.dim(0), logits.numel(), [&](int64_t i) {
     const float* const row = input.data() + i * classes;
     float* const slope = gradient.data() ? gradient.data() + i * classes : nullptr;
     const int64_t target = targets.as<int64_t>()[i * targets.stride[0]];
@@ -100,9 +100,6 @@ void CpuBackend::cross_entropy(View loss, View dlogits, View logits, View target
     if (!slope) return;
     HWY_DYNAMIC_DISPATCH(SoftmaxByLseRow)(slope, row, classes, float(lse));
     slope[target] -= 1;
-  };
-  parallel_for(logits.dim(0), logits.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) entropy_of(i);
   });
   gradient.finish();
   losses.finish();

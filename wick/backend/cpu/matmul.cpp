@@ -23,9 +23,8 @@ void gemm_batch(const MatrixBatch& c, const MatrixBatch& a, const MatrixBatch& b
 }
 
 void set_rows(const Matrix& y, const float* bias) {
-  const int64_t row_step = y.transposed ? 1 : y.ld, col_step = y.transposed ? y.ld : 1;
   for (int64_t i = 0; i < y.rows; ++i)
-    for (int64_t j = 0; j < y.cols; ++j) y.data[i * row_step + j * col_step] = bias ? bias[j] : 0;
+    for (int64_t j = 0; j < y.cols; ++j) y.at(i, j) = bias ? bias[j] : 0;
 }
 
 }  // namespace
@@ -44,8 +43,7 @@ void CpuBackend::matmul(View c, View a, View b, float alpha, float beta) {
       if (b.dtype != DType::f32 && alpha == 1 && as_matrix(c)) return gemm_weight(*as_matrix(c), *Operand(a), b, beta);
     }
   }
-  const MatrixBatch product(c, beta == 0 ? MatrixBatch::write : MatrixBatch::read_write), left(a, MatrixBatch::read),
-      right(b, MatrixBatch::read);
+  const MatrixBatch product(c, beta == 0 ? MatrixBatch::write : MatrixBatch::read_write), left(a), right(b);
   const int64_t count = Shape(c.shape.begin(), c.shape.end() - 2).numel();
   const double flops = 2.0 * double(c.dim(-2)) * double(c.dim(-1)) * double(a.dim(-1));
   gemm_batch(product, left, right, count, flops, alpha, beta);

@@ -147,18 +147,12 @@ RowBlocks image_rows(const View& x) {
 struct GradientTables {
   ChannelTable mean, rstd, gain, slope, offset;
 
-  GradientTables(int64_t batch, int64_t channels)
-      : mean(batch, channels),
-        rstd(batch, channels),
-        gain(batch, channels),
-        slope(batch, channels),
-        offset(batch, channels) {}
-
-  // From one value per group to one per channel.
-  void spread_statistics(const View& means, const View& rstds, int groups) {
-    const int64_t width = mean.channels / groups;
+  // From one value per group [B, groups] to one per channel.
+  GradientTables(const View& means, const View& rstds, const ChannelTable& zeros)
+      : mean(zeros), rstd(zeros), gain(zeros), slope(zeros), offset(zeros) {
+    const int64_t width = zeros.channels / means.dim(1);
     for (int64_t i = 0; i < means.dim(0); ++i)
-      for (int64_t c = 0; c < mean.channels; ++c) {
+      for (int64_t c = 0; c < zeros.channels; ++c) {
         mean.image(i)[c] = at(means, i, c / width);
         rstd.image(i)[c] = at(rstds, i, c / width);
       }
@@ -233,8 +227,7 @@ void CpuBackend::group_norm_backward(const GroupNormArgs& a, const NormGradients
   const DenseInput input(a.x), gradient(grads.dy);
   const DenseOutput output(grads.dx);
   const std::vector<float> weight = floats_of(a.w, channels, 1), bias = floats_of(a.b, channels, 0);
-  GradientTables tables(blocks.batch, channels);
-  tables.spread_statistics(a.mean, a.rstd, a.groups);
+  GradientTables tables(a.mean, a.rstd, ChannelTable(blocks.batch, channels));
   PartialSums sums(blocks);
   blocks.run([&](int64_t i, int64_t row, int64_t rows, int64_t part) {
     const int64_t offset = i * image + row * channels;

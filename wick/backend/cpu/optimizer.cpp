@@ -145,9 +145,8 @@ void for_parts(const std::vector<OptimizerSlot>& slots, const F& f) {
     for (int64_t i = 0; i < n; i += kPart) parts.push_back({&slot, i, std::min(n, i + kPart)});
     elements += n;
   }
-  parallel_for(int64_t(parts.size()), elements, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      f(*parts[size_t(i)].slot, parts[size_t(i)].begin, parts[size_t(i)].end - parts[size_t(i)].begin);
+  parallel_each(int64_t(parts.size()), elements, [&](int64_t i) {
+    f(*parts[size_t(i)].slot, parts[size_t(i)].begin, parts[size_t(i)].end - parts[size_t(i)].begin);
   });
 }
 

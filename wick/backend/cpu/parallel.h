@@ -50,6 +50,14 @@ void parallel_for(int64_t tasks, int64_t elements, const Body& body) {
             [&](const TeamMember& me) { body(me.begin(tasks), me.end(tasks)); });
 }
 
+// The same by calling task(index) for each.
+template <class Task>
+void parallel_each(int64_t tasks, int64_t elements, const Task& task) {
+  parallel_for(tasks, elements, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) task(i);
+  });
+}
+
 // Calls task(index, thread) for every index below `count`, each on whichever thread is free.
 template <class Task>
 void parallel_tasks(int64_t count, const Task& task) {

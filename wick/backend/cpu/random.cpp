@@ -23,11 +23,9 @@ void fill_random(const View& y, uint64_t seed, uint32_t stream, uint64_t positio
   assert(y.dtype == DType::f32 && y.contiguous());
   constexpr int64_t kWork = 16;  // elementwise operations that one number costs, about
   const int64_t n = y.numel();
-  parallel_for((n + 3) / 4, n * kWork, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const auto values = numbers(philox(seed, stream, position + uint64_t(block)));
-      std::copy_n(values.begin(), std::min<int64_t>(4, n - 4 * block), y.as<float>() + 4 * block);
-    }
+  parallel_each((n + 3) / 4, n * kWork, [&](int64_t block) {
+    const auto values = numbers(philox(seed, stream, position + uint64_t(block)));
+    std::copy_n(values.begin(), std::min<int64_t>(4, n - 4 * block), y.as<float>() + 4 * block);
   });
 }
 

@@ -59,18 +59,16 @@ void sum_middle(float* y, const float* x, const Middle& m) {
   const int64_t rows = std::max(kPart / columns, (m.reduced + 63) / 64), row_parts = (m.reduced + rows - 1) / rows;
   std::vector<double> partial(size_t(m.outer * row_parts * m.inner));
   const int64_t elements = m.outer * m.reduced * m.inner;
-  parallel_for(m.outer * row_parts * column_parts, elements, [&](int64_t begin, int64_t end) {
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t column = task % column_parts * columns, part = task / column_parts;
-      const int64_t row = part % row_parts * rows, o = part / row_parts;
-      const int64_t height = std::min(rows, m.reduced - row), width = std::min(columns, m.inner - column);
-      const float* from = x + (o * m.reduced + row) * m.inner + column;
-      double* to = partial.data() + part * m.inner + column;
-      if (m.inner == 1)
-        *to = HWY_DYNAMIC_DISPATCH(SumRow)(from, height);
-      else
-        HWY_DYNAMIC_DISPATCH(SumColumns)(to, from, height, m.inner, width);
-    }
+  parallel_each(m.outer * row_parts * column_parts, elements, [&](int64_t task) {
+    const int64_t column = task % column_parts * columns, part = task / column_parts;
+    const int64_t row = part % row_parts * rows, o = part / row_parts;
+    const int64_t height = std::min(rows, m.reduced - row), width = std::min(columns, m.inner - column);
+    const float* from = x + (o * m.reduced + row) * m.inner + column;
+    double* to = partial.data() + part * m.inner + column;
+    if (m.inner == 1)
+      *to = HWY_DYNAMIC_DISPATCH(SumRow)(from, height);
+    else
+      HWY_DYNAMIC_DISPATCH(SumColumns)(to, from, height, m.inner, width);
   });
   for (int64_t o = 0; o < m.outer; ++o)
     for (int64_t i = 0; i < m.inner; ++i) {

@@ -15,18 +15,17 @@ void CpuBackend::upsample_nearest_backward(View dx, View dy) {
   const int64_t vertical = dy.dim(1) / std::max<int64_t>(1, dx.dim(1));
   const int64_t horizontal = dy.dim(2) / std::max<int64_t>(1, width), large_line = width * horizontal * channels;
   assert(dx.dim(1) * vertical == dy.dim(1) && width * horizontal == dy.dim(2));
-  parallel_for(lines, dy.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t line = begin; line < end; ++line)
-      for (int64_t w = 0; w < width; ++w) {
-        float* const to = output.data() + (line * width + w) * channels;
-        const float* const from = input.data() + line * vertical * large_line + w * horizontal * channels;
-        std::copy_n(from, channels, to);
-        for (int64_t pixel = 1; pixel < vertical * horizontal; ++pixel) {
-          const float* more = from + pixel / horizontal * large_line + pixel % horizontal * channels;
+  parallel_each(lines, dy.numel(), [&](int64_t line) {
+    for (int64_t w = 0; w < width; ++w) {
+      float* const to = output.data() + (line * width + w) * channels;
+      const float* const from = input.data() + line * vertical * large_line + w * horizontal * channels;
+      std::copy_n(from, channels, to);
+      for (int64_t pixel = 1; pixel < vertical * horizontal; ++pixel) {
+        const float* more = from + pixel / horizontal * large_line + pixel % horizontal * channels;
 #pragma omp simd
-          for (int64_t c = 0; c < channels; ++c) to[c] += more[c];
-        }
+        for (int64_t c = 0; c < channels; ++c) to[c] += more[c];
       }
+    }
   });
   output.finish();
 }

@@ -100,12 +100,10 @@ void CpuBackend::rope(View y, View x, View cos, View sin, RopePairs pairs, bool 
   const DenseInput cosines(cos), sines(sin);
   const int64_t tokens = x.dim(1), heads = x.dim(2), half = x.dim(3) / 2;
   const float direction = inverse ? -1 : 1;
-  parallel_for(x.dim(0) * tokens, x.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t token = begin; token < end; ++token) {
-      const int64_t angle = (cos.rank() == 3 ? token : token % tokens) * half;
-      HWY_DYNAMIC_DISPATCH(TurnToken)
-      (pairs, output[token], input[token], cosines.data() + angle, sines.data() + angle, heads, half, direction);
-    }
+  parallel_each(x.dim(0) * tokens, x.numel(), [&](int64_t token) {
+    const int64_t angle = (cos.rank() == 3 ? token : token % tokens) * half;
+    HWY_DYNAMIC_DISPATCH(TurnToken)
+    (pairs, output[token], input[token], cosines.data() + angle, sines.data() + angle, heads, half, direction);
   });
   output.finish();
 }
@@ -115,13 +113,12 @@ void CpuBackend::rope_angles(View cos, View sin, View positions, View frequencie
   const int32_t* const position = positions.as<const int32_t>();
   const float* const frequency = frequencies.as<const float>();
   constexpr int64_t kWork = 8;  // of an angle, in elements of simpler operations
-  parallel_for(positions.numel(), kWork * cos.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i)
-      for (int64_t j = 0; j < pairs; ++j) {
-        const float angle = float(position[i]) * frequency[j];
-        cos.as<float>()[i * pairs + j] = std::cos(angle);
-        sin.as<float>()[i * pairs + j] = std::sin(angle);
-      }
+  parallel_each(positions.numel(), kWork * cos.numel(), [&](int64_t i) {
+    for (int64_t j = 0; j < pairs; ++j) {
+      const float angle = float(position[i]) * frequency[j];
+      cos.as<float>()[i * pairs + j] = std::cos(angle);
+      sin.as<float>()[i * pairs + j] = std::sin(angle);
+    }
   });
 }
 

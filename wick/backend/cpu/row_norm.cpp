@@ -126,8 +126,8 @@ void forward(const NormArgs& a, bool centred) {
   const DenseInput input(a.x);
   const DenseOutput output(a.y), means(a.mean), rstds(a.rstd);
   const int64_t n = affine.width;
-  parallel_for(affine.images * affine.image_rows, a.x.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(NormaliseRow)
+  parallel_each(affine.images * affine.image_rows, a.x.numel(), [&](int64_t row) {
+    HWY_DYNAMIC_DISPATCH(NormaliseRow)
     (output.data() + row * n, means.data() ? means.data() + row : nullptr, rstds.data() ? rstds.data() + row : nullptr,
      input.data() + row * n, affine.gain.image(row / affine.image_rows), affine.offset.image(row / affine.image_rows),
      n, a.eps, centred);
@@ -164,8 +164,8 @@ void backward(const NormArgs& a, const NormGradients& g) {
   const int64_t n = affine.width;
   if (g.dx) {
     const DenseOutput output(g.dx);
-    parallel_for(affine.images * affine.image_rows, a.x.numel(), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(NormaliseRowBackward)
+    parallel_each(affine.images * affine.image_rows, a.x.numel(), [&](int64_t row) {
+      HWY_DYNAMIC_DISPATCH(NormaliseRowBackward)
       (output.data() + row * n, gradient.data() + row * n, input.data() + row * n,
        affine.gain.image(row / affine.image_rows), g.residual ? more.data() + row * n : nullptr,
        a.mean ? means.data()[row] : 0, rstds.data()[row], n, bool(a.mean));

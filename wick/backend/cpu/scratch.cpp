@@ -21,6 +21,7 @@ struct Block {
 
 class Pool {
  public:
+  Pool() { kept_.reserve(64); }
   ~Pool() {
     for (const Block& block : kept_) std::free(block.data);
   }
@@ -55,13 +56,8 @@ class Pool {
       throw OutOfMemory(fmt::format("out of memory: the CPU could not give {} to work in", readable_bytes(bytes)));
     return {data, bytes};
   }
-  static std::vector<Block> reserved() {
-    std::vector<Block> blocks;
-    blocks.reserve(64);
-    return blocks;
-  }
 
-  std::vector<Block> kept_ = reserved();
+  std::vector<Block> kept_;
   size_t kept_bytes_ = 0;
 };
 
@@ -75,12 +71,9 @@ Pool& pool() {
 Scratch::Scratch(int64_t floats) {
   const size_t wanted = size_t(std::max<int64_t>(floats, 1)) * sizeof(float);
   const Block block = pool().take((wanted + 63) / 64 * 64);
-  data_ = block.data;
-  bytes_ = block.bytes;
+  data_ = {block.data, {block.bytes}};
 }
 
-Scratch::~Scratch() {
-  if (data_) pool().give_back({data_, bytes_});
-}
+void Scratch::GiveBack::operator()(float* data) const noexcept { pool().give_back({data, bytes}); }
 
 }  // namespace wick

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <utility>
+#include <memory>
 
 namespace wick {
 
@@ -12,24 +12,16 @@ class Scratch {
  public:
   Scratch() = default;
   explicit Scratch(int64_t floats);  // 64-byte aligned, not initialised
-  ~Scratch();
-  Scratch(Scratch&& other) noexcept { swap(other); }
-  Scratch& operator=(Scratch&& other) noexcept {
-    swap(other);
-    return *this;
-  }
 
-  float* data() const { return data_; }
+  float* data() const { return data_.get(); }
   explicit operator bool() const { return data_ != nullptr; }
 
  private:
-  void swap(Scratch& other) noexcept {
-    std::swap(data_, other.data_);
-    std::swap(bytes_, other.bytes_);
-  }
-
-  float* data_ = nullptr;
-  size_t bytes_ = 0;
+  struct GiveBack {
+    size_t bytes;
+    void operator()(float* data) const noexcept;
+  };
+  std::unique_ptr<float, GiveBack> data_;
 };
 
 }  // namespace wick

@@ -44,9 +44,8 @@ void CpuBackend::softmax(View y, View x) {
   const DenseOutput output(y);
   const int64_t n = x.dim(-1);
   if (x.numel() == 0) return;
-  parallel_for(x.numel() / n, x.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row)
-      HWY_DYNAMIC_DISPATCH(SoftmaxRow)(output.data() + row * n, input.data() + row * n, n);
+  parallel_each(x.numel() / n, x.numel(), [&](int64_t row) {
+    HWY_DYNAMIC_DISPATCH(SoftmaxRow)(output.data() + row * n, input.data() + row * n, n);
   });
   output.finish();
 }
@@ -56,8 +55,8 @@ void CpuBackend::softmax_backward(View dx, View dy, View y) {
   const DenseOutput output(dx);
   const int64_t n = y.dim(-1);
   if (y.numel() == 0) return;
-  parallel_for(y.numel() / n, y.numel(), [&](int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) HWY_DYNAMIC_DISPATCH(SoftmaxBackwardRow)
+  parallel_each(y.numel() / n, y.numel(), [&](int64_t row) {
+    HWY_DYNAMIC_DISPATCH(SoftmaxBackwardRow)
     (output.data() + row * n, gradient.data() + row * n, probability.data() + row * n, n);
   });
   output.finish();

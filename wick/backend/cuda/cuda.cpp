@@ -37,21 +37,21 @@ CudaBackend::~CudaBackend() {
   cudaStreamDestroy(stream_);
 }
 
-Cublas& CudaBackend::cublas() {
-  if (!cublas_) {
-    cublas_ = std::make_unique<Cublas>(stream_, capability_);
-    cublas_->allow_tf32(tf32_);
+namespace {
+
+template <class Library, class... Args>
+Library& opened(std::unique_ptr<Library>& library, bool tf32, const Args&... args) {
+  if (!library) {
+    library = std::make_unique<Library>(args...);
+    library->allow_tf32(tf32);
   }
-  return *cublas_;
+  return *library;
 }
 
-Cudnn& CudaBackend::cudnn() {
-  if (!cudnn_) {
-    cudnn_ = std::make_unique<Cudnn>(stream_);
-    cudnn_->allow_tf32(tf32_);
-  }
-  return *cudnn_;
-}
+}  // namespace
+
+Cublas& CudaBackend::cublas() { return opened(cublas_, tf32_, stream_, capability_); }
+Cudnn& CudaBackend::cudnn() { return opened(cudnn_, tf32_, stream_); }
 
 void CudaBackend::allow_tf32(bool allow) {
   tf32_ = allow;

@@ -51,6 +51,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   void clamp_backward(View dx, View dy, View x, float min, float max) override;
   void accumulate(View y, View x, float scale) override;
   void sum(View y, View x) override;
+  void argmax(View ids, View largest, View x) override;
 
   // matrix products
   void matmul(View c, View a, View b, float alpha, float beta) override;
@@ -106,9 +107,6 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   // optimizer
   void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View scalars) override;
   void sum_of_squares(View total, const std::vector<View>& tensors) override;
-
-  // the likeliest
-  void argmax(View ids, View largest, View x) override;
 
   std::unique_ptr<Replay> capture(const std::function<void()>& work) override;  // as a CUDA graph
 

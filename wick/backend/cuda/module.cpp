@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <memory>
+#include <map>
 #include <mutex>
-#include <vector>
 
 #include "wick/backend/cuda/cuda.h"
 #include "wick/backend/cuda/kernels.h"
@@ -36,11 +35,11 @@ int device_count(std::string& problem) {
 
 Backend& open(int device) {
   static std::mutex mutex;
-  static std::vector<CudaBackend*> opened;  // outlive every static tensor
+  static std::map<int, CudaBackend*> all;  // outlive every static tensor
   const std::lock_guard lock(mutex);
-  if (opened.size() <= size_t(device)) opened.resize(size_t(device) + 1);
-  if (!opened[size_t(device)]) opened[size_t(device)] = new CudaBackend(device);
-  return *opened[size_t(device)];
+  CudaBackend*& opened = all[device];
+  if (!opened) opened = new CudaBackend(device);
+  return *opened;
 }
 
 BackendReport report() {
@@ -67,9 +66,8 @@ BackendReport report() {
     }
     r.devices.push_back(device);
   }
-  r.libraries.push_back(fmt::format("CUDA runtime {} (built in)", version_text(CUDART_VERSION)));
-  r.libraries.push_back(Cublas::describe());
-  r.libraries.push_back(Cudnn::describe());
+  r.libraries = {fmt::format("CUDA runtime {} (built in)", version_text(CUDART_VERSION)), Cublas::describe(),
+                 Cudnn::describe()};
   return r;
 }
 

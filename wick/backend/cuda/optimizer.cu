@@ -88,38 +88,36 @@ __global__ void begin_step(Factors<Rule>* factors, float* scalars, const Optimiz
   factors->average_share = 1 - fminf(step.average_decay, (1 + steps) / (10 + steps));
 }
 
-__device__ __forceinline__ void follow(float share, float& average, float param) {
-  average = fmaf(param - average, share, average);
+template <class T, int N>
+__device__ __forceinline__ void store_copy(void* copy, int64_t i, const float (&param)[N]) {
+  Pack<T, N> pack;
+#pragma unroll
+  for (int k = 0; k < N; ++k) pack.value[k] = from_float<T>(param[k]);
+  *reinterpret_cast<Pack<T, N>*>(static_cast<T*>(copy) + i) = pack;
 }
 
-template <class T>
-__device__ __forceinline__ void store_copy(void* copy, int64_t i, const float (&param)[4]) {
-  Pack<T, 4> pack;
+// N elements from i on.
+template <int N, class Rule>
+__device__ __forceinline__ void update(const Factors<Rule>& s, const Slot<Rule>& slot, int64_t i) {
+  using Some = Pack<float, N>;
+  const Some grad = *reinterpret_cast<const Some*>(slot.grad + i);
+  Some param = *reinterpret_cast<const Some*>(slot.param + i), states[Rule::kStates];
+  for (int n = 0; n < Rule::kStates; ++n) states[n] = *reinterpret_cast<const Some*>(slot.states[n] + i);
 #pragma unroll
-  for (int k = 0; k < 4; ++k) pack.value[k] = from_float<T>(param[k]);
-  *reinterpret_cast<Pack<T, 4>*>(static_cast<T*>(copy) + i) = pack;
-}
-
-template <class Rule>
-__device__ __forceinline__ void update_four(const Factors<Rule>& s, const Slot<Rule>& slot, int64_t i) {
-  using Four = Pack<float, 4>;
-  const Four grad = *reinterpret_cast<const Four*>(slot.grad + i);
-  Four param = *reinterpret_cast<const Four*>(slot.param + i), states[Rule::kStates];
-  for (int n = 0; n < Rule::kStates; ++n) states[n] = *reinterpret_cast<const Four*>(slot.states[n] + i);
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
+  for (int k = 0; k < N; ++k) {
     float state[Rule::kStates];
     for (int n = 0; n < Rule::kStates; ++n) state[n] = states[n].value[k];
     s.rule.update(grad.value[k] * s.grad_scale, param.value[k], state);
     for (int n = 0; n < Rule::kStates; ++n) states[n].value[k] = state[n];
   }
-  *reinterpret_cast<Four*>(slot.param + i) = param;
-  for (int n = 0; n < Rule::kStates; ++n) *reinterpret_cast<Four*>(slot.states[n] + i) = states[n];
+  *reinterpret_cast<Some*>(slot.param + i) = param;
+  for (int n = 0; n < Rule::kStates; ++n) *reinterpret_cast<Some*>(slot.states[n] + i) = states[n];
   if (slot.average) {
-    Four average = *reinterpret_cast<const Four*>(slot.average + i);
+    Some average = *reinterpret_cast<const Some*>(slot.average + i);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) follow(s.average_share, average.value[k], param.value[k]);
-    *reinterpret_cast<Four*>(slot.average + i) = average;
+    for (int k = 0; k < N; ++k)
+      average.value[k] = fmaf(param.value[k] - average.value[k], s.average_share, average.value[k]);
+    *reinterpret_cast<Some*>(slot.average + i) = average;
   }
   if (!slot.copy.data) return;
   if (slot.copy.dtype == DType::bf16)
@@ -128,17 +126,6 @@ __device__ __forceinline__ void update_four(const Factors<Rule>& s, const Slot<R
     store_copy<f16>(slot.copy.data, i, param.value);
   else
     store_copy<float>(slot.copy.data, i, param.value);
-}
-
-template <class Rule>
-__device__ __forceinline__ void update_one(const Factors<Rule>& s, const Slot<Rule>& slot, int64_t i) {
-  float param = slot.param[i], state[Rule::kStates];
-  for (int n = 0; n < Rule::kStates; ++n) state[n] = slot.states[n][i];
-  s.rule.update(slot.grad[i] * s.grad_scale, param, state);
-  slot.param[i] = param;
-  for (int n = 0; n < Rule::kStates; ++n) slot.states[n][i] = state[n];
-  if (slot.average) follow(s.average_share, slot.average[i], param);
-  if (slot.copy.data) slot.copy.store(i, param);
 }
 
 template <class Rule>
@@ -156,8 +143,8 @@ __global__ void __launch_bounds__(kThreads)
   if (!s.update) return;
   const auto [slot, begin, end] = part_of(table, blockIdx.x);
   const int64_t whole = aligned(slot) ? end - (end - begin) % 4 : begin;
-  for (int64_t i = begin + 4 * threadIdx.x; i < whole; i += 4 * kThreads) update_four(s, slot, i);
-  for (int64_t i = whole + threadIdx.x; i < end; i += kThreads) update_one(s, slot, i);
+  for (int64_t i = begin + 4 * threadIdx.x; i < whole; i += 4 * kThreads) update<4>(s, slot, i);
+  for (int64_t i = whole + threadIdx.x; i < end; i += kThreads) update<1>(s, slot, i);
 }
 
 template <class Rule>

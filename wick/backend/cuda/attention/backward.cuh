@@ -7,7 +7,6 @@
 #pragma once
 
 #include <algorithm>
-#include <optional>
 
 #include "wick/backend/cuda/attention/fragments.cuh"
 #include "wick/backend/cuda/attention/kernels.h"
@@ -106,6 +105,19 @@ __device__ __forceinline__ BackwardWalk walk_of(const AttentionBackward<T>& a, i
   return w;
 }
 
+// Statistics of a lane's rows of a head's queries, the upper one of which is `query`.
+template <class T>
+__device__ __forceinline__ RowStatistics row_statistics(const AttentionBackward<T>& a, int head, int query) {
+  RowStatistics of;
+#pragma unroll
+  for (int r = 0; r < 2; ++r, query += 8) {
+    const int64_t at = int64_t(head) * a.shape.queries + query;
+    of.lse[r] = saved_lse(a.lse, at, query < a.shape.queries);
+    of.delta[r] = query < a.shape.queries ? a.delta[at] : 0;
+  }
+  return of;
+}
+
 // Where a warp's two sums go: dk and dv, or dq and nothing.
 template <bool kKeys, class T, int kD>
 __device__ __forceinline__ void store_gradients(const AttentionBackward<T>& a, const BackwardWalk& w, T* staging,
@@ -134,47 +146,35 @@ __device__ __forceinline__ void store_gradients(const AttentionBackward<T>& a, c
 // dk = scale * the sum over splits of partial, and dv without the factor. Follows the kernel that made them.
 void attention_add_partials(CudaBackend& cuda, View dk, View dv, const float* partial, int splits, float scale);
 
-// The arguments of one launch with tiles of `own` tokens of a block's side and `other` of the other, on a device with
-// room for `room` blocks at a time; finish() after the launch.
-template <class T>
-class AttentionBackwardCall {
- public:
-  AttentionBackwardCall(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, const View& delta,
-                        int own, int other, int room)
-      : cuda_(cuda), dk_(g.dk), dv_(g.dv) {
-    const AttentionProblem s = attention_problem(a);
-    const int key_parts = s.entries * s.key_heads * ceil_div(s.keys, own), walk = s.shared * ceil_div(s.queries, other);
-    constexpr int kShare = 4;  // tiles of queries that are worth a partial sum
-    const int splits = std::clamp(room / key_parts, 1, ceil_div(walk, kShare));
-    const bool keys_wanted = g.dk || g.dv;
-    if (keys_wanted && splits > 1) partial_.emplace(cuda, size_t(2 * splits) * size_t(a.k.numel()) * sizeof(float));
-    a_ = {HeadsOf<const T>(a.q),
-          HeadsOf<const T>(a.k),
-          HeadsOf<const T>(a.v),
-          HeadsOf<const T>(g.dy),
-          HeadsOf<T>(g.dq),
-          HeadsOf<T>(g.dk),
-          HeadsOf<T>(g.dv),
-          a.lse.as<float>(),
-          delta.as<float>(),
-          partial_ ? partial_->template as<float>() : nullptr,
-          s,
-          splits,
-          keys_wanted ? key_parts * splits : 0};
-    blocks_ = a_.key_blocks + (g.dq ? s.entries * s.heads * ceil_div(s.queries, own) : 0);
-  }
-  const AttentionBackward<T>& arguments() const { return a_; }
-  int blocks() const { return blocks_; }
-  void finish() const {
-    if (partial_) attention_add_partials(cuda_, dk_, dv_, a_.partial, a_.splits, a_.shape.scale);
-  }
-
- private:
-  CudaBackend& cuda_;
-  View dk_, dv_;
-  std::optional<Scratch> partial_;
-  AttentionBackward<T> a_;
-  int blocks_;
-};
+// Calls launch_blocks(arguments, number of blocks), if there is anything to do, with tiles of `own` tokens of a block's
+// side and `other` of the other, on a device with room for `room` blocks at a time; and what has to follow.
+template <class T, class LaunchBlocks>
+void run_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, const View& delta, int own,
+                  int other, int room, const LaunchBlocks& launch_blocks) {
+  const AttentionProblem s = attention_problem(a);
+  const int key_parts = s.entries * s.key_heads * ceil_div(s.keys, own), walk = s.shared * ceil_div(s.queries, other);
+  constexpr int kShare = 4;  // tiles of queries that are worth a partial sum
+  const int splits = std::clamp(room / key_parts, 1, ceil_div(walk, kShare));
+  const bool keys_wanted = g.dk || g.dv, in_parts = keys_wanted && splits > 1;
+  const Scratch partial =
+      in_parts ? Scratch(cuda, size_t(2 * splits) * size_t(a.k.numel()) * sizeof(float)) : Scratch();
+  const AttentionBackward<T> arguments{.q = HeadsOf<const T>(a.q),
+                                       .k = HeadsOf<const T>(a.k),
+                                       .v = HeadsOf<const T>(a.v),
+                                       .dy = HeadsOf<const T>(g.dy),
+                                       .dq = HeadsOf<T>(g.dq),
+                                       .dk = HeadsOf<T>(g.dk),
+                                       .dv = HeadsOf<T>(g.dv),
+                                       .lse = a.lse.as<float>(),
+                                       .delta = delta.as<float>(),
+                                       .partial = partial.as<float>(),
+                                       .shape = s,
+                                       .splits = splits,
+                                       .key_blocks = keys_wanted ? key_parts * splits : 0};
+  const int blocks = arguments.key_blocks + (g.dq ? s.entries * s.heads * ceil_div(s.queries, own) : 0);
+  if (blocks == 0) return;
+  launch_blocks(arguments, blocks);
+  if (in_parts) attention_add_partials(cuda, g.dk, g.dv, arguments.partial, splits, s.scale);
+}
 
 }  // namespace wick

@@ -31,11 +31,7 @@ struct alignas(16) Part {
 // Row r of the heads that share keys is query r / shared of the head r % shared of them. A lone warp's time is its
 // instructions, so most is computed before the preceding kernel has ended, and nothing is divided after.
 template <class T>
-struct FewQueries {
-  HeadsOf<const T> q, k, v;
-  HeadsOf<T> y;
-  float* lse;  // [B, H, T]
-  AttentionProblem shape;
+struct FewQueries : AttentionForward<T> {
   int key_heads, rows;        // of an entry, of a key head
   uint32_t over_shared;       // 2^32 / shared
   int block_bits, part_bits;  // of the numbers of blocks and of parts
@@ -43,7 +39,7 @@ struct FewQueries {
   Part* of_block;             // [B, key heads, rows, features / 4, blocks], or null where these are a cluster
 
   __device__ __forceinline__ int query_of(int row) const {
-    return shape.shared == 1 ? row : int(__umulhi(uint32_t(row), over_shared));
+    return this->shape.shared == 1 ? row : int(__umulhi(uint32_t(row), over_shared));
   }
 };
 
@@ -276,74 +272,59 @@ __global__ __launch_bounds__(kAddThreads) void add_blocks(const __grid_constant_
   store_total(a, {head / a.key_heads, head % a.key_heads}, total, row % a.rows, column);
 }
 
-template <class T, int kD>
-class FewQueriesCall {
- public:
-  FewQueriesCall(CudaBackend& cuda, const AttentionArgs& a) : FewQueriesCall(cuda, a, attention_problem(a)) {}
+// Parts are as many as fill the device, and no more than the cache has tiles of keys: more would only take shared
+// memory, where the next kernel's weights could be on their way. Eight warps a block pay where a part is long; 12.0 has
+// no room for them.
+struct Split {
+  bool clusters;  // of a head's blocks
+  int blocks, warps;
 
-  // Parts are as many as fill the device, and no more than the cache has tiles of keys: more would only take shared
-  // memory, where the next kernel's weights could be on their way. Eight warps a block pay where a part is long; 12.0
-  // has no room for them.
-  void run() {
-    const bool clusters = cuda_.capability() >= 90;
-    const int key_tiles = ceil_div(a_.shape.keys, kKeyTile);
-    const int room = cuda_.multiprocessors() * (clusters ? 1 : 2) / (heads_ * tiles_);
+  Split(const Gpu& gpu, int keys, int other_blocks) : clusters(gpu.capability() >= 90) {
+    const int key_tiles = ceil_div(keys, kKeyTile);
+    const int room = gpu.multiprocessors() * (clusters ? 1 : 2) / other_blocks;
     const int most = clusters ? std::min(room, kMostCluster) : room;
-    const int blocks = int(std::bit_floor(unsigned(std::clamp(most, 1, key_tiles))));
+    blocks = int(std::bit_floor(unsigned(std::clamp(most, 1, key_tiles))));
     const int of_block = ceil_div(key_tiles, blocks), few = kMostWarps / 2;
-    const bool many = clusters && cuda_.capability() < 120 && of_block >= 4 * few;
-    const int warps = many ? kMostWarps : std::min(int(std::bit_ceil(unsigned(of_block))), few);
-    attend(blocks, warps, clusters);
+    const bool many = clusters && gpu.capability() < 120 && of_block >= 4 * few;
+    warps = many ? kMostWarps : std::min(int(std::bit_ceil(unsigned(of_block))), few);
   }
-
- private:
-  FewQueriesCall(CudaBackend& cuda, const AttentionArgs& a, const AttentionProblem& s)
-      : cuda_(cuda),
-        a_{HeadsOf<const T>(a.q),
-           HeadsOf<const T>(a.k),
-           HeadsOf<const T>(a.v),
-           HeadsOf<T>(a.y),
-           a.lse.as<float>(),
-           s,
-           s.key_heads,
-           s.queries * s.shared,
-           uint32_t((uint64_t{1} << 32) / uint64_t(s.shared)) + (std::has_single_bit(unsigned(s.shared)) ? 0u : 1u),
-           0,
-           0,
-           !a.ranges || a.ranges.constant,
-           nullptr},
-        heads_(s.entries * a_.key_heads),
-        tiles_(ceil_div(a_.rows, kRows)) {}
-
-  void attend(int blocks, int warps, bool clusters) {
-    constexpr int kColumns = kD / 4;
-    const int units = heads_ * a_.rows * kColumns;
-    std::optional<Scratch> parts;
-    if (!clusters) parts.emplace(cuda_, size_t(units) * size_t(blocks) * sizeof(Part));
-    a_.block_bits = std::countr_zero(unsigned(blocks));
-    a_.part_bits = a_.block_bits + std::countr_zero(unsigned(warps));
-    a_.of_block = parts ? parts->template as<Part>() : nullptr;
-    const size_t inbox = clusters ? size_t(std::min(kRows, a_.rows) * kColumns) * sizeof(Part) : 0;
-    const size_t tiles = sizeof(T) * kRows * kPitch<kD> + size_t(warps) * sizeof(WarpTiles<T, kD>);
-    launch("attention", cuda_.stream(),
-           {dim3(unsigned(blocks), unsigned(tiles_), unsigned(heads_)), dim3(unsigned(32 * warps)), tiles + inbox,
-            clusters ? blocks : 1, clusters},
-           few_queries<T, kD>, a_);
-    if (!clusters)
-      launch("attention_add_blocks", cuda_.stream(), {dim3(unsigned(ceil_div(units, kAddThreads))), dim3(kAddThreads)},
-             add_blocks<T, kD>, a_, units);
-  }
-
-  CudaBackend& cuda_;
-  FewQueries<T> a_;
-  int heads_, tiles_;
 };
+
+template <class T, int kD>
+void run_few_queries(CudaBackend& cuda, const AttentionArgs& args) {
+  constexpr int kColumns = kD / 4;
+  const AttentionProblem s = attention_problem(args);
+  const int rows = s.queries * s.shared, heads = s.entries * s.key_heads, row_tiles = ceil_div(rows, kRows);
+  const int units = heads * rows * kColumns;
+  const Split split(cuda, s.keys, heads * row_tiles);
+  const int block_bits = std::countr_zero(unsigned(split.blocks));
+  const Scratch parts = split.clusters ? Scratch() : Scratch(cuda, size_t(units) * size_t(split.blocks) * sizeof(Part));
+  const uint32_t over_shared =
+      uint32_t((uint64_t{1} << 32) / uint64_t(s.shared)) + (std::has_single_bit(unsigned(s.shared)) ? 0u : 1u);
+  const FewQueries<T> a{AttentionForward<T>(args),
+                        s.key_heads,
+                        rows,
+                        over_shared,
+                        block_bits,
+                        block_bits + std::countr_zero(unsigned(split.warps)),
+                        !args.ranges || args.ranges.constant,
+                        parts.as<Part>()};
+  const size_t inbox = split.clusters ? size_t(std::min(kRows, rows) * kColumns) * sizeof(Part) : 0;
+  const size_t tiles = sizeof(T) * kRows * kPitch<kD> + size_t(split.warps) * sizeof(WarpTiles<T, kD>);
+  launch("attention", cuda.stream(),
+         {dim3(unsigned(split.blocks), unsigned(row_tiles), unsigned(heads)), unsigned(32 * split.warps), tiles + inbox,
+          split.clusters ? split.blocks : 1, split.clusters},
+         few_queries<T, kD>, a);
+  if (!split.clusters)
+    launch("attention_add_blocks", cuda.stream(), {unsigned(ceil_div(units, kAddThreads)), kAddThreads},
+           add_blocks<T, kD>, a, units);
+}
 
 }  // namespace
 
 void attention_of_few_queries(CudaBackend& cuda, const AttentionArgs& a) {
-  dispatch_heads(
-      a.q, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) { FewQueriesCall<T, kD>(cuda, a).run(); });
+  dispatch_heads(a.q,
+                 [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>) { run_few_queries<T, kD>(cuda, a); });
 }
 
 }  // namespace wick

@@ -43,6 +43,9 @@ struct HeadsOf {
   __device__ T* at(int head_of_all, int heads) const {
     return data + head_of_all / heads * batch + head_of_all % heads * head;
   }
+  __device__ __forceinline__ T* at(int64_t entry, int64_t t, int64_t h) const {
+    return data + entry * batch + t * token + h * head;
+  }
 
  private:
   HeadsOf(T* data, int64_t batch, int64_t token, int64_t head) : data(data), batch(batch), token(token), head(head) {}
@@ -63,10 +66,7 @@ struct AttentionForward {
 template <class F>
 void dispatch_heads(const View& q, const F& f) {
   dispatch_16bit(q.dtype, [&](auto type) {
-    if (q.shape[3] <= 64)
-      f(type, std::integral_constant<int, 64>());
-    else
-      f(type, std::integral_constant<int, 128>());
+    q.shape[3] <= 64 ? f(type, std::integral_constant<int, 64>()) : f(type, std::integral_constant<int, 128>());
   });
 }
 // The same, and whether kernels have to look at ranges or heads that share keys.

@@ -116,14 +116,9 @@ class BackwardSide {
       keep_statistic(w_.begin);
       load_statistic(w_.begin + 1);
     } else {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int query = row + lane / 4 + 8 * r;
-        const int64_t at = int64_t(w_.own_head) * s_.queries + query;
-        of_rows.lse[r] = saved_lse(a_.lse, at, query < s_.queries);
-        of_rows.delta[r] = query < s_.queries ? a_.delta[at] : 0;
-        if constexpr (kRanged) limits.of[r] = s_.seen(w_.entry, query);
-      }
+      const int upper = row + lane / 4;
+      of_rows = row_statistics(a_, w_.own_head, upper);
+      if constexpr (kRanged) limits = {{s_.seen(w_.entry, upper), s_.seen(w_.entry, upper + 8)}};
     }
     int2 first_seen, last_seen;  // by this warp's queries
     if constexpr (kRanged) first_seen = s_.seen(w_.entry, row), last_seen = s_.seen(w_.entry, row + 15);
@@ -323,9 +318,9 @@ void attention_packed_delta(CudaBackend& cuda, View delta, View dy, View y) {
   const int rows = int(delta.numel());
   constexpr int kBlock = kDeltaRows * kDeltaThreads / kDeltaLanes;
   const auto run = [&]<class T>(Type<T>) {
-    launch("attention_delta", cuda.stream(), {dim3(unsigned(ceil_div(rows, kBlock))), dim3(kDeltaThreads)},
-           packed_row_products<T>, delta.as<float>(), HeadsOf<const T>(dy), HeadsOf<const T>(y), int(y.shape[2]),
-           int(y.shape[1]), int(y.shape[3]), rows);
+    launch("attention_delta", cuda.stream(), {unsigned(ceil_div(rows, kBlock)), kDeltaThreads}, packed_row_products<T>,
+           delta.as<float>(), HeadsOf<const T>(dy), HeadsOf<const T>(y), int(y.shape[2]), int(y.shape[1]),
+           int(y.shape[3]), rows);
   };
   dispatch_16bit(y.dtype, run);
 }
@@ -341,12 +336,10 @@ void attention_by_mma(CudaBackend& cuda, const AttentionArgs& a) {
 
 void attention_by_mma_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta) {
   dispatch_attention(a, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>, auto ranged) {
-    const AttentionBackwardCall<T> call(cuda, a, g, delta, kOwn, kOther<kD>, 2 * cuda.multiprocessors());
-    if (call.blocks() == 0) return;
-    launch("attention_backward", cuda.stream(),
-           {dim3(unsigned(call.blocks())), dim3(kThreads), sizeof(BackwardShared<T, kD>)},
-           backward_by_mma<T, kD, ranged>, call.arguments());
-    call.finish();
+    run_backward<T>(cuda, a, g, delta, kOwn, kOther<kD>, 2 * cuda.multiprocessors(), [&](const auto& call, int blocks) {
+      launch("attention_backward", cuda.stream(), {unsigned(blocks), kThreads, sizeof(BackwardShared<T, kD>)},
+             backward_by_mma<T, kD, ranged>, call);
+    });
   });
 }
 

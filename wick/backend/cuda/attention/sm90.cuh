@@ -16,6 +16,20 @@ constexpr int kStages = 4;
 
 #ifdef WICK_SM90A
 
+// TMA's tiles lie at multiples of 1024 bytes. By a sum, so that the compiler still sees shared memory.
+__device__ __forceinline__ char* first_tile(char* memory) {
+  return memory + (1024 - shared_address(memory) % 1024) % 1024;
+}
+
+template <int kCount>
+__device__ __forceinline__ void init_ring(uint64_t (&full)[kCount], uint64_t (&empty)[kCount], int fillers,
+                                          int readers) {
+  for (int i = 0; i < kCount; ++i) {
+    barrier_init(&full[i], fillers);
+    barrier_init(&empty[i], readers);
+  }
+}
+
 // kTokens tokens from `first` on, 64 features after 64.
 template <int kD, int kTokens, class T>
 __device__ __forceinline__ void load_tokens(T* to, const CUtensorMap& map, uint64_t* full, int first, int head,

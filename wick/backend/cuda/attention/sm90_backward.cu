@@ -21,7 +21,7 @@ struct Maps {
   CUtensorMap q, k, v, dy;  // boxes of kHeadsBox tokens
 };
 
-// TMA's tiles lie at multiples of 1024 bytes; 64 features after 64.
+// Tiles lie 64 features after 64.
 template <class T, int kD>
 struct Shared {
   static constexpr int kOwnTiles = kD == 64 ? 2 : 1;  // the next one comes while this one is worked on
@@ -102,14 +102,7 @@ struct OwnRows {
   template <class T>
   __device__ __forceinline__ OwnRows(const AttentionBackward<T>& a, const BackwardWalk& w, int row, int lane) {
     const AttentionProblem& s = a.shape;
-    if constexpr (!kKeys)
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int query = row + lane / 4 + 8 * r;
-        const int64_t at = int64_t(w.own_head) * s.queries + query;
-        statistics.lse[r] = saved_lse(a.lse, at, query < s.queries);
-        statistics.delta[r] = query < s.queries ? a.delta[at] : 0;
-      }
+    if constexpr (!kKeys) statistics = row_statistics(a, w.own_head, row + lane / 4);
     if constexpr (kRanged && !kKeys) {
       first_seen = s.seen(w.entry, row);
       last_seen = s.seen(w.entry, row + 15);
@@ -246,18 +239,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     backward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ AttentionBackward<T> a, int parts) {
 #ifdef WICK_SM90A
   extern __shared__ char memory[];
-  // Aligned by a sum, so that the compiler still sees shared memory.
-  auto& shared = *reinterpret_cast<Shared<T, kD>*>(memory + (1024 - shared_address(memory) % 1024) % 1024);
+  auto& shared = *reinterpret_cast<Shared<T, kD>*>(first_tile(memory));
   launch_dependents();
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Shared<T, kD>::kOwnTiles; ++i) {
-      barrier_init(&shared.own_full[i], 1);
-      barrier_init(&shared.own_empty[i], kWarps);
-    }
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(&shared.full[i], 33);  // the producer's lanes, and once more the one that expects the tiles
-      barrier_init(&shared.empty[i], 32 * kWarps);  // each lane, when it has read its statistics
-    }
+    init_ring(shared.own_full, shared.own_empty, 1, kWarps);
+    // The producer's lanes, and once more the one that expects the tiles; each lane, when it has read its statistics.
+    init_ring(shared.full, shared.empty, 33, 32 * kWarps);
     barrier_init_done();
   }
   __syncthreads();
@@ -285,13 +272,12 @@ void attention_by_wgmma_backward(CudaBackend& cuda, const AttentionArgs& a, cons
   dispatch_attention(a, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>, auto ranged) {
     // With ranges twice the room: walks are as long as what sees their keys, and more and shorter ones end together.
     const int room = cuda.multiprocessors();
-    const AttentionBackwardCall<T> call(cuda, a, g, delta, kOwn, kOther<true, kD>, ranged ? 2 * room : room);
-    const int parts = call.blocks();
-    if (parts == 0) return;
-    const unsigned blocks = unsigned(kRounds<kD> > 1 ? std::min(parts, room) : parts);
-    launch("attention_backward", cuda.stream(), {dim3(blocks), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
-           backward_by_wgmma<T, kD, ranged>, maps, call.arguments(), parts);
-    call.finish();
+    const auto run = [&](const auto& call, int parts) {
+      const unsigned blocks = unsigned(kRounds<kD> > 1 ? std::min(parts, room) : parts);
+      launch("attention_backward", cuda.stream(), {blocks, kThreads, sizeof(Shared<T, kD>) + 1024, 1, true},
+             backward_by_wgmma<T, kD, ranged>, maps, call, parts);
+    };
+    run_backward<T>(cuda, a, g, delta, kOwn, kOther<true, kD>, ranged ? 2 * room : room, run);
   });
 }
 

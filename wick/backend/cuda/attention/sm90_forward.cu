@@ -23,7 +23,7 @@ struct Forward : AttentionForward<T> {
   bool apart;     // a block's two warpgroups take rows far apart: where each block has one part, they end together
 };
 
-// TMA's tiles lie at multiples of 1024 bytes; 64 features after 64, for queries and values in 64 tokens and then in the
+// Tiles lie 64 features after 64, for queries and values in 64 tokens and then in the
 // next 64.
 template <class T, int kD>
 struct Shared {
@@ -223,20 +223,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     forward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Forward<T> a, int parts) {
 #ifdef WICK_SM90A
   extern __shared__ char memory[];
-  // Aligned by a sum, so that the compiler still sees shared memory.
-  auto& shared = *reinterpret_cast<Shared<T, kD>*>(memory + (1024 - shared_address(memory) % 1024) % 1024);
+  auto& shared = *reinterpret_cast<Shared<T, kD>*>(first_tile(memory));
   launch_dependents();
   if (threadIdx.x == 0) {
-    for (int i = 0; i < Shared<T, kD>::kOwnTiles; ++i) {
-      barrier_init(&shared.own_full[i], 1);
-      barrier_init(&shared.own_empty[i], kWarps);
-    }
-    for (int i = 0; i < Shared<T, kD>::kTiles; ++i) {
-      barrier_init(&shared.keys_full[i], 1);
-      barrier_init(&shared.keys_empty[i], kWarps);
-      barrier_init(&shared.values_full[i], 1);
-      barrier_init(&shared.values_empty[i], kWarps);
-    }
+    init_ring(shared.own_full, shared.own_empty, 1, kWarps);
+    init_ring(shared.keys_full, shared.keys_empty, 1, kWarps);
+    init_ring(shared.values_full, shared.values_empty, 1, kWarps);
     barrier_init_done();
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v}) tma_prefetch(*map);
   }
@@ -265,7 +257,7 @@ void attention_by_wgmma(CudaBackend& cuda, const AttentionArgs& a) {
     const int parts = s.entries * s.heads * ceil_div(s.queries, kOwn), room = cuda.multiprocessors();
     const bool constant = !a.ranges || a.ranges.constant, apart = parts <= room;
     launch("attention", cuda.stream(),
-           {dim3(unsigned(std::min(parts, room))), dim3(kThreads), sizeof(Shared<T, kD>) + 1024, 1, true},
+           {unsigned(std::min(parts, room)), kThreads, sizeof(Shared<T, kD>) + 1024, 1, true},
            forward_by_wgmma<T, kD, ranged>, Maps{heads_map(a.q), heads_map(a.k), heads_map(a.v)},
            Forward<T>{forward, constant, apart}, parts);
   });

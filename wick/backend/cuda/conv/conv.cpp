@@ -16,15 +16,9 @@ constexpr int64_t kColumnBytes = int64_t{64} << 20;  // of gathered columns at a
 constexpr int64_t kLargeWindow = 7;  // beyond it, columns: such windows cut images into patches, and cuDNN 9.14
                                      // and 9.19 were seen giving a wrong gradient of 14x14 weights
 
-bool is_linear(const View& w, const Conv2d& c) {
-  return w.shape[1] == 1 && w.shape[2] == 1 && c.stride == 1 && !c.top && !c.left && !c.bottom && !c.right;
-}
-
 bool suits_cudnn(CudaBackend& cuda, const View& w) {
   return cuda.cudnn().available() && std::max(w.shape[1], w.shape[2]) <= kLargeWindow;
 }
-
-View linear_weight(const View& w) { return {w.data, w.dtype, {w.shape[0], w.shape[3]}, {w.stride[0], w.stride[3]}}; }
 
 View matrix(const View& dense) {  // all dims but the last as rows
   const int64_t cols = dense.shape[dense.rank() - 1];

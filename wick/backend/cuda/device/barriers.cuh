@@ -1,5 +1,5 @@
 // Barriers (mbarrier) in shared memory that count arrivals and bytes (8.0 on; bytes from 9.0 on). A phase ends when all
-// have arrived and all announced bytes are there; phases are odd and even in turn. By address or by pointer.
+// have arrived and all announced bytes are there; phases are odd and even in turn.
 #pragma once
 
 #include <cstdint>
@@ -8,9 +8,16 @@
 
 namespace wick {
 
-__device__ __forceinline__ void barrier_init(uint32_t barrier, int arrivals) {
+struct Barrier {  // by pointer or by address
+  uint32_t address;
+
+  __device__ __forceinline__ Barrier(uint64_t* barrier) : address(shared_address(barrier)) {}
+  __device__ __forceinline__ Barrier(uint32_t barrier) : address(barrier) {}
+};
+
+__device__ __forceinline__ void barrier_init(Barrier barrier, int arrivals) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(barrier.address), "r"(arrivals) : "memory");
 #endif
 }
 // Called by the thread that did that, before the block meets, or the cluster if other blocks' bytes are to come.
@@ -19,90 +26,73 @@ __device__ __forceinline__ void barrier_init_done() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
+__device__ __forceinline__ void barrier_arrive(Barrier barrier) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier.address) : "memory");
 #elif __CUDA_ARCH__ >= 800
-  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier) : "memory");
+  asm volatile("{\n.reg .b64 state;\nmbarrier.arrive.shared.b64 state, [%0];\n}" ::"r"(barrier.address) : "memory");
 #endif
 }
 // In block `rank` of the cluster.
-__device__ __forceinline__ void barrier_arrive(uint32_t barrier, int rank) {
+__device__ __forceinline__ void barrier_arrive(Barrier barrier, int rank) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n.reg .b32 there;\nmapa.shared::cluster.u32 there, %0, %1;\n"
-      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [there];\n}" ::"r"(barrier.address),
       "r"(rank)
       : "memory");
 #endif
 }
 // This thread arrives once its copy_async() calls so far are there.
-__device__ __forceinline__ void barrier_arrive_after_copies(uint32_t barrier) {
+__device__ __forceinline__ void barrier_arrive_after_copies(Barrier barrier) {
 #if __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier) : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(barrier.address) : "memory");
 #endif
 }
 // This thread arrives, and `bytes` to come belong to the phase; they may come before.
-__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes) {
+__device__ __forceinline__ void barrier_expect(Barrier barrier, int bytes) {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier.address), "r"(bytes) : "memory");
 #endif
 }
 // Until the phase of this parity has ended; at first the odd one has.
-__device__ __forceinline__ void barrier_wait(uint32_t barrier, uint32_t parity) {
+__device__ __forceinline__ void barrier_wait(Barrier barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n.reg .pred done;\nWAIT:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra WAIT;\n}" ::"r"(barrier),
+      "@!done bra WAIT;\n}" ::"r"(barrier.address),
       "r"(parity)
       : "memory");
 #elif __CUDA_ARCH__ >= 800
   asm volatile(
       "{\n.reg .pred done;\nWAIT:\n"
       "mbarrier.test_wait.parity.shared.b64 done, [%0], %1;\n"
-      "@!done bra WAIT;\n}" ::"r"(barrier),
+      "@!done bra WAIT;\n}" ::"r"(barrier.address),
       "r"(parity)
       : "memory");
 #endif
 }
 // The same where other blocks of the cluster wrote the data.
-__device__ __forceinline__ void barrier_wait_cluster(uint32_t barrier, uint32_t parity) {
+__device__ __forceinline__ void barrier_wait_cluster(Barrier barrier, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n.reg .pred done;\nWAIT:\n"
       "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
-      "@!done bra WAIT;\n}" ::"r"(barrier),
+      "@!done bra WAIT;\n}" ::"r"(barrier.address),
       "r"(parity)
       : "memory");
 #endif
 }
 
-__device__ __forceinline__ void barrier_init(uint64_t* barrier, int arrivals) {
-  barrier_init(shared_address(barrier), arrivals);
-}
-__device__ __forceinline__ void barrier_arrive(uint64_t* barrier) { barrier_arrive(shared_address(barrier)); }
-__device__ __forceinline__ void barrier_arrive_after_copies(uint64_t* barrier) {
-  barrier_arrive_after_copies(shared_address(barrier));
-}
-__device__ __forceinline__ void barrier_expect(uint64_t* barrier, int bytes) {
-  barrier_expect(shared_address(barrier), bytes);
-}
-__device__ __forceinline__ void barrier_wait(uint64_t* barrier, uint32_t parity) {
-  barrier_wait(shared_address(barrier), parity);
-}
-__device__ __forceinline__ void barrier_wait_cluster(uint64_t* barrier, uint32_t parity) {
-  barrier_wait_cluster(shared_address(barrier), parity);
-}
-
 // This thread arrives, and the bytes belong to the phase: from global to shared memory, both at multiples of 16, and as
 // many (9.0 on).
-__device__ __forceinline__ void copy_bulk(void* to, const void* from, int bytes, uint64_t* barrier) {
+__device__ __forceinline__ void copy_bulk(void* to, const void* from, int bytes, Barrier barrier) {
 #if __CUDA_ARCH__ >= 900
   barrier_expect(barrier, bytes);
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
-               "l"(from), "r"(bytes), "r"(shared_address(barrier))
+               "l"(from), "r"(bytes), "r"(barrier.address)
                : "memory");
 #endif
 }

@@ -105,20 +105,19 @@ void CudaBackend::embedding(View y, View table, View ids) {
   const int64_t n = ids.numel(), width = table.dim(1);
   if (n * width == 0) return;
   const DenseInput rows(*this, ids);
+  const DenseOutput output(*this, y);
   if (is_block(table.dtype)) {
-    const DenseOutput output(*this, y);
     for_block_type(table.dtype, [&]<class Block>(Block*) {
       launch("embedding", stream_, {unsigned(n), kThreads}, embedding_rows_of_blocks<Block>, AnyFloats(output.view()),
              table.as<const Block>(), table.stride[0] / Block::kElements, rows.as<int64_t>(), int(width));
     });
-    return output.finish();
+  } else {
+    const bool walks = width == 1 || table.stride[1] == 1;
+    const DenseInput dense(*this, walks ? View() : table);
+    const View& from = walks ? table : dense.view();
+    launch("embedding", stream_, {unsigned(n), kThreads}, embedding_rows, AnyFloats(output.view()), AnyFloats(from),
+           from.stride[0], rows.as<int64_t>(), width);
   }
-  const bool walks = width == 1 || table.stride[1] == 1;
-  const DenseInput dense(*this, walks ? View() : table);
-  const View& from = walks ? table : dense.view();
-  const DenseOutput output(*this, y);
-  launch("embedding", stream_, {unsigned(n), kThreads}, embedding_rows, AnyFloats(output.view()), AnyFloats(from),
-         from.stride[0], rows.as<int64_t>(), width);
   output.finish();
 }
 

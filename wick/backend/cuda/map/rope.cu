@@ -1,5 +1,6 @@
 // Rotary positions: pairs of features turned by given angles. A block turns all heads of some tokens, and a thread the
 // same pairs of several heads, so that it reads their angles once.
+#include "wick/backend/cuda/attention/shape.cuh"
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/map/rows.cuh"
@@ -11,16 +12,6 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kHeads = 4;  // of a thread, all loaded before the first is used
-
-template <class T>
-struct HeadsOf {
-  T* data;
-  int64_t image, token, head;  // strides
-
-  __device__ __forceinline__ T* at(int64_t i, int64_t t, int64_t h) const {
-    return data + i * image + t * token + h * head;
-  }
-};
 
 struct Angles {
   const float *cos, *sin;
@@ -162,11 +153,6 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) sincosf(float(positions[i / pairs]) * frequencies[i % pairs], sin + i, cos + i);
 }
 
-// The heads of a view [B, T, H, D].
-template <class T>
-HeadsOf<T> heads_of(const View& v) {
-  return {v.as<T>(), v.stride[0], v.stride[1], v.stride[2]};
-}
 bool side_by_side(const View& v) { return v.stride[3] == 1 || v.dim(3) == 1; }
 // May heads be read and written in packs of 16 bytes?
 bool packs_heads(const View& v) {
@@ -186,7 +172,7 @@ class HeadsView {
   }
   template <class T>
   HeadsOf<T> of() const {
-    return heads_of<T>(view_);
+    return HeadsOf<T>(view_);
   }
   bool packs() const { return packs_heads(view_); }
   void finish() const { dense_.finish(); }
@@ -249,12 +235,12 @@ void CudaBackend::rope_into_cache(const RopeIntoCacheArgs& a) {
   const Angles angles{a.cos.as<const float>(), a.sin.as<const float>(), a.cos.rank() == 3 ? tokens * half : 0, 1};
   dispatch_float(a.q.dtype, [&]<class T>(Type<T>) {
     constexpr int N = Pack<T>::kSize;
-    const IntoCache<T> call{heads_of<const T>(a.q),
-                            heads_of<const T>(a.k),
-                            heads_of<const T>(a.v),
-                            heads_of<T>(a.turned),
-                            heads_of<T>(a.keys),
-                            heads_of<T>(a.values),
+    const IntoCache<T> call{HeadsOf<const T>(a.q),
+                            HeadsOf<const T>(a.k),
+                            HeadsOf<const T>(a.v),
+                            HeadsOf<T>(a.turned),
+                            HeadsOf<T>(a.keys),
+                            HeadsOf<T>(a.values),
                             a.rows.as<const int32_t>(),
                             a.rows.stride[0],
                             a.rows.stride[1],

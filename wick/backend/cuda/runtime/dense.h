@@ -2,39 +2,33 @@
 // already are so, else through a copy. All of it is ordered by the stream.
 #pragma once
 
+#include <memory>
 #include <optional>
-#include <utility>
 
 #include "wick/backend/cuda/cuda.h"
 #include "wick/backend/views.h"
 
 namespace wick {
+inline namespace on_device {  // the CPU has classes of these names, and a program may hold both
 
 // Uninitialised memory from the pool, given back at the end of the scope.
 class Scratch {
  public:
   Scratch() = default;
-  Scratch(CudaBackend& cuda, size_t bytes) : memory_(&cuda.memory()), bytes_(bytes), data_(memory_->allocate(bytes)) {}
-  ~Scratch() {
-    if (data_) memory_->release(data_, bytes_);
-  }
-  Scratch(Scratch&& other) noexcept { *this = std::move(other); }
-  Scratch& operator=(Scratch&& other) noexcept {
-    std::swap(memory_, other.memory_);
-    std::swap(bytes_, other.bytes_);
-    std::swap(data_, other.data_);
-    return *this;
-  }
+  Scratch(CudaBackend& cuda, size_t bytes) : data_(cuda.memory().allocate(bytes), Release{&cuda.memory(), bytes}) {}
 
   template <class T>
   T* as() const {
-    return static_cast<T*>(data_);
+    return static_cast<T*>(data_.get());
   }
 
  private:
-  Memory* memory_ = nullptr;
-  size_t bytes_ = 0;
-  void* data_ = nullptr;
+  struct Release {
+    Memory* memory;
+    size_t bytes;
+    void operator()(void* data) const noexcept { memory->release(data, bytes); }
+  };
+  std::unique_ptr<void, Release> data_;
 };
 
 // A view as it lies, or a contiguous one in memory of its own.
@@ -111,4 +105,5 @@ class DenseOutput {
   Held held_;
 };
 
+}  // namespace on_device
 }  // namespace wick

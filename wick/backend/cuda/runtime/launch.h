@@ -53,22 +53,13 @@ void launch(const char* name, cudaStream_t stream, const Launch& l, void (*kerne
   config.dynamicSmemBytes = l.shared_bytes;
   config.stream = stream;
   config.attrs = attributes;
-  if (l.cluster > 1) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
-    attributes[config.numAttrs].val.clusterDim.x = unsigned(l.cluster);
-    attributes[config.numAttrs].val.clusterDim.y = attributes[config.numAttrs].val.clusterDim.z = 1;
-    ++config.numAttrs;
-  }
-  if (l.overlap) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[config.numAttrs].val.programmaticStreamSerializationAllowed = 1;
-    ++config.numAttrs;
-  }
-  if (l.cooperative) {
-    attributes[config.numAttrs].id = cudaLaunchAttributeCooperative;
-    attributes[config.numAttrs].val.cooperative = 1;
-    ++config.numAttrs;
-  }
+  const auto add = [&](cudaLaunchAttributeID id) -> cudaLaunchAttributeValue& {
+    attributes[config.numAttrs].id = id;
+    return attributes[config.numAttrs++].val;
+  };
+  if (l.cluster > 1) add(cudaLaunchAttributeClusterDimension).clusterDim = {unsigned(l.cluster), 1, 1};
+  if (l.overlap) add(cudaLaunchAttributeProgrammaticStreamSerialization).programmaticStreamSerializationAllowed = 1;
+  if (l.cooperative) add(cudaLaunchAttributeCooperative).cooperative = 1;
   cuda_check(cudaLaunchKernelEx(&config, kernel, std::forward<Args>(args)...), name);
 }
 

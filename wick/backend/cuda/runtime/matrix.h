@@ -6,6 +6,7 @@
 #include "wick/backend/cuda/runtime/dense.h"
 
 namespace wick {
+inline namespace on_device {
 
 // rows x cols with one of its strides 1: element (i, j) lies at data[i * ld + j], or at data[j * ld + i] if transposed.
 struct DeviceMatrix {
@@ -76,4 +77,5 @@ class MatrixOf {
 using MatrixInput = MatrixOf<DenseInput>;
 using MatrixOutput = MatrixOf<DenseOutput>;
 
+}  // namespace on_device
 }  // namespace wick

@@ -48,19 +48,16 @@ struct Readbacks::Idle {
     all.erase(found);
     return pinned;
   }
-  void give(std::unique_ptr<Pinned> pinned) {
-    const std::lock_guard lock(mutex);
-    all.push_back(std::move(pinned));
-  }
 };
 
 class Readbacks::Pending final : public Readback {
  public:
   Pending(std::shared_ptr<Idle> idle, std::unique_ptr<Pinned> pinned)
       : idle_(std::move(idle)), pinned_(std::move(pinned)) {}
-  ~Pending() override { idle_->give(std::move(pinned_)); }
-  Pending(const Pending&) = delete;
-  Pending& operator=(const Pending&) = delete;
+  ~Pending() override {
+    const std::lock_guard lock(idle_->mutex);
+    idle_->all.push_back(std::move(pinned_));
+  }
   const void* data() override { return pinned_->wait(); }
 
  private:

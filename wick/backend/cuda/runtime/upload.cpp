@@ -41,12 +41,7 @@ void Upload::operator()(const std::vector<Memory::Filling>& fillings) {
     busy_ = threads_.size();
     begin_.notify_all();
   }
-  std::exception_ptr error;
-  try {
-    read_pieces(readers_.front());
-  } catch (...) {
-    error = std::current_exception();
-  }
+  std::exception_ptr error = read_pieces(readers_.front());
   if (several) {
     std::unique_lock lock(mutex_);
     end_.wait(lock, [this] { return busy_ == 0; });
@@ -64,19 +59,14 @@ void Upload::work(Reader& reader) {
     if (stop_) return;
     done = jobs_;
     lock.unlock();
-    std::exception_ptr error;
-    try {
-      read_pieces(reader);
-    } catch (...) {
-      error = std::current_exception();
-    }
+    const std::exception_ptr error = read_pieces(reader);
     lock.lock();
     if (error) error_ = error;
     if (--busy_ == 0) end_.notify_one();
   }
 }
 
-void Upload::read_pieces(Reader& reader) {
+std::exception_ptr Upload::read_pieces(Reader& reader) noexcept try {
   for (size_t i; (i = next_.fetch_add(1)) < pieces_.size();) {
     std::unique_ptr<Pinned>& buffer = reader.buffers[reader.next ^= 1];
     if (!buffer) buffer = std::make_unique<Pinned>(kPiece);
@@ -85,6 +75,9 @@ void Upload::read_pieces(Reader& reader) {
     filling->source(buffer->wait(), begin, bytes);
     buffer->send(static_cast<char*>(filling->to) + begin, bytes, stream_);
   }
+  return nullptr;
+} catch (...) {
+  return std::current_exception();
 }
 
 }  // namespace wick

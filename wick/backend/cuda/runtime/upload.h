@@ -38,7 +38,7 @@ class Upload {
   };
 
   void work(Reader& reader);
-  void read_pieces(Reader& reader);
+  std::exception_ptr read_pieces(Reader& reader) noexcept;
 
   int device_;
   cudaStream_t stream_;
