@@ -29,6 +29,25 @@ void print_start(double device, double all, double weights, const Memory& memory
              device, all - weights - device, weights, readable_bytes(bytes));
 }
 
+// A device reports quickly that it is full; the system may overcommit memory, and kill the process that uses it.
+void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
+                const Backend& backend) {
+  const std::optional<size_t> free = free_memory(backend.name());
+  if (backend.name() != "cpu" || !free) return;
+  InferencePlan plan{};
+  try {
+    plan = plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
+                     device_kind(backend.name()));
+  } catch (const Error&) {  // not storable in this dtype: loading names file and tensor
+    return;
+  }
+  check(plan.total() <= *free,
+        "{}: would need {} of memory on {}, {} of them for {}, where {} are free; --quantize q4_0 or a smaller "
+        "--context need less",
+        path.string(), readable_bytes(plan.total()), backend.name(), readable_bytes(plan.cache),
+        count_of(positions, "token"), readable_bytes(*free));
+}
+
 }  // namespace
 
 std::vector<std::string> TextFlags::add_to(CLI::App& command) {
@@ -77,29 +96,6 @@ void TextFlags::fit(TextRequest& request, int64_t room) const {
   request.max_tokens = max_tokens > 0 ? max_tokens : std::clamp<int64_t>(left, 1, kMaxTokens);
   request.check(room);
 }
-
-namespace {
-
-// A device reports quickly that it is full; the system may overcommit memory, and kill the process that uses it.
-void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
-                const Backend& backend) {
-  const std::optional<size_t> free = free_memory(backend.name());
-  if (backend.name() != "cpu" || !free) return;
-  InferencePlan plan{};
-  try {
-    plan = plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
-                     device_kind(backend.name()));
-  } catch (const Error&) {  // not storable in this dtype: loading names file and tensor
-    return;
-  }
-  check(plan.total() <= *free,
-        "{}: would need {} of memory on {}, {} of them for {}, where {} are free; --quantize q4_0 or a smaller "
-        "--context need less",
-        path.string(), readable_bytes(plan.total()), backend.name(), readable_bytes(plan.cache),
-        count_of(positions, "token"), readable_bytes(*free));
-}
-
-}  // namespace
 
 OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vector<std::string>& loras,
                               const TextFlags& flags, const RunOn& run_on, int64_t positions,

@@ -46,6 +46,55 @@ CLI::Validator number(const std::string& expected, Accepts accepts) {
   });
 }
 
+constexpr std::array kWritten = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0};
+
+bool is_one_of(const fs::path& path, const fs::path& input) {
+  std::error_code ignored;
+  if (!fs::is_directory(input, ignored)) return fs::equivalent(path, input, ignored);
+  for (fs::recursive_directory_iterator entry(input, ignored), end; entry != end; entry.increment(ignored))
+    if (std::error_code none; !entry->is_directory(none) && fs::equivalent(path, entry->path(), none)) return true;
+  return false;
+}
+
+// For a path that exists.
+void check_may_go(const Output& o) {
+  check(o.overwrite, "{} {}: the file exists; choose another name, or write over it with --overwrite", o.flag,
+        o.path.string());
+  for (const fs::path& input : o.inputs)
+    check(!is_one_of(o.path, input), "{} {}: is {}, which the command reads and never writes over; choose another name",
+          o.flag, o.path.string(),
+          fs::is_directory(input) ? "a file of the folder " + input.string() : "the file " + input.string());
+}
+
+// A file, or a folder of PEFT's or diffusers'.
+void check_lora(const fs::path& path) {
+  std::error_code ignored;
+  check(fs::exists(path, ignored), "--lora {}: no such file or folder", path.string());
+  if (!fs::is_directory(path, ignored) || fs::exists(lora_weights(path), ignored)) return;
+  fail(
+      "--lora {}: expected a LoRA's file or folder, found a folder without adapter_model.safetensors or "
+      "pytorch_lora_weights.safetensors{}",
+      path.string(), fs::exists(lora_weights(path / "lora"), ignored) ? "; its folder `lora` has one" : "");
+}
+
+// FILE or FILE:STRENGTH; a file whose own name ends so is found first.
+LoraFile parse_lora(const std::string& argument) {
+  std::error_code ignored;
+  const size_t colon = argument.rfind(':');
+  if (colon == std::string::npos || fs::exists(argument, ignored)) {
+    check_lora(argument);
+    return {.path = argument};
+  }
+  const std::string file = argument.substr(0, colon), strength = argument.substr(colon + 1);
+  check_lora(file);
+  const std::optional<float> value = parse<float>(strength);
+  constexpr float kStrongest = 100;
+  check_usage(value && std::abs(*value) <= kStrongest,
+              "--lora {}: expected FILE:STRENGTH with a finite number from -{} to {}, found '{}'", argument, kStrongest,
+              kStrongest, strength);
+  return {.path = file, .strength = *value};
+}
+
 }  // namespace
 
 CLI::Validator integer_in(int64_t min, int64_t max) {
@@ -87,12 +136,6 @@ CLI::Validator one_of(const std::vector<std::string>& names) {
   });
 }
 
-namespace {
-
-constexpr std::array kWritten = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0};
-
-}  // namespace
-
 CLI::Validator written_dtype() {
   std::vector<std::string> names;
   for (const DType dtype : kWritten) names.emplace_back(name_of(dtype));
@@ -104,28 +147,6 @@ std::optional<DType> parse_dtype(const std::string& name) {
       std::find_if(kWritten.begin(), kWritten.end(), [&](DType dtype) { return name_of(dtype) == name; });
   return found == kWritten.end() ? std::nullopt : std::optional(*found);
 }
-
-namespace {
-
-bool is_one_of(const fs::path& path, const fs::path& input) {
-  std::error_code ignored;
-  if (!fs::is_directory(input, ignored)) return fs::equivalent(path, input, ignored);
-  for (fs::recursive_directory_iterator entry(input, ignored), end; entry != end; entry.increment(ignored))
-    if (std::error_code none; !entry->is_directory(none) && fs::equivalent(path, entry->path(), none)) return true;
-  return false;
-}
-
-// For a path that exists.
-void check_may_go(const Output& o) {
-  check(o.overwrite, "{} {}: the file exists; choose another name, or write over it with --overwrite", o.flag,
-        o.path.string());
-  for (const fs::path& input : o.inputs)
-    check(!is_one_of(o.path, input), "{} {}: is {}, which the command reads and never writes over; choose another name",
-          o.flag, o.path.string(),
-          fs::is_directory(input) ? "a file of the folder " + input.string() : "the file " + input.string());
-}
-
-}  // namespace
 
 void check_output_file(const Output& o) {
   std::error_code ignored;
@@ -160,39 +181,6 @@ void check_input_file(const fs::path& path, const char* flag) {
   check(fs::exists(path, ignored), "{} {}: no such file", flag, path.string());
   check(!fs::is_directory(path, ignored), "{} {}: expected a file, found a directory", flag, path.string());
 }
-
-namespace {
-
-// A file, or a folder of PEFT's or diffusers'.
-void check_lora(const fs::path& path) {
-  std::error_code ignored;
-  check(fs::exists(path, ignored), "--lora {}: no such file or folder", path.string());
-  if (!fs::is_directory(path, ignored) || fs::exists(lora_weights(path), ignored)) return;
-  fail(
-      "--lora {}: expected a LoRA's file or folder, found a folder without adapter_model.safetensors or "
-      "pytorch_lora_weights.safetensors{}",
-      path.string(), fs::exists(lora_weights(path / "lora"), ignored) ? "; its folder `lora` has one" : "");
-}
-
-// FILE or FILE:STRENGTH; a file whose own name ends so is found first.
-LoraFile parse_lora(const std::string& argument) {
-  std::error_code ignored;
-  const size_t colon = argument.rfind(':');
-  if (colon == std::string::npos || fs::exists(argument, ignored)) {
-    check_lora(argument);
-    return {.path = argument};
-  }
-  const std::string file = argument.substr(0, colon), strength = argument.substr(colon + 1);
-  check_lora(file);
-  const std::optional<float> value = parse<float>(strength);
-  constexpr float kStrongest = 100;
-  check_usage(value && std::abs(*value) <= kStrongest,
-              "--lora {}: expected FILE:STRENGTH with a finite number from -{} to {}, found '{}'", argument, kStrongest,
-              kStrongest, strength);
-  return {.path = file, .strength = *value};
-}
-
-}  // namespace
 
 std::vector<LoraFile> parse_loras(const std::vector<std::string>& arguments) {
   std::vector<LoraFile> files;

@@ -83,10 +83,7 @@ void Bpe::encode(std::string_view word, std::vector<int64_t>& ids) const {
 
 void Bpe::encode_word(std::string_view word, std::vector<int64_t>& ids) const {
   if (word.empty()) return;
-  if (spec_.by_scores)
-    encode_by_scores(word, ids);
-  else
-    encode_by_merges(word, ids);
+  spec_.by_scores ? encode_by_scores(word, ids) : encode_by_merges(word, ids);
 }
 
 void Bpe::encode_by_merges(std::string_view word, std::vector<int64_t>& ids) const {
