@@ -106,4 +106,11 @@ std::string savings(const TrainConfig& config, const fs::path& model, const Memo
                      kind_of(model) == ModelKind::text ? "--sequence-length" : "--resolution");
 }
 
+void check_fits(const TrainConfig& config, const fs::path& model, const MemoryPlan& plan, std::string_view device,
+                size_t available) {
+  if (plan.total() <= available) return;
+  fail("this run would need {} of memory on {}, where {} are free; {}", readable_bytes(plan.total()), device,
+       readable_bytes(available), savings(config, model, plan));
+}
+
 }  // namespace wick

@@ -49,4 +49,8 @@ std::vector<Alternative> alternatives(const TrainConfig& config, const std::file
 // "--gradient-checkpointing would save 9.6 GiB, --batch-size 1 4.1 GiB", for errors; or that nothing would.
 std::string savings(const TrainConfig& config, const std::filesystem::path& model, const MemoryPlan& plan);
 
+// Throws Error where `available` bytes are too few for the plan. `device` is its name: "cuda:0".
+void check_fits(const TrainConfig& config, const std::filesystem::path& model, const MemoryPlan& plan,
+                std::string_view device, size_t available);
+
 }  // namespace wick

@@ -77,9 +77,7 @@ class Run {
   void plan() {
     plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
     free_ = free_memory(backend_.name());
-    if (free_ && plan_->total() > *free_)
-      fail("this run would need {} of memory on {}, where {} are free; {}", readable_bytes(plan_->total()),
-           backend_.name(), readable_bytes(*free_), savings(config_, model_, *plan_));
+    if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
     check_disk();
   }
 
