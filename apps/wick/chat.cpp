@@ -148,7 +148,7 @@ void add_chat_command(CLI::App& app) {
   cli::add_loras(*command, a->loras);
   command->add_option("--seed", a->seed, "Seed of the first answer's draws [0]")
       ->type_name("INT")
-      ->check(cli::seed_number());
+      ->transform(cli::seed_number());
   command
       ->add_option("--on-full", a->on_full,
                    "Where the context is full: an error, or forget what was said first [error]")

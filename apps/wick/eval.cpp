@@ -83,13 +83,13 @@ void add_eval_command(CLI::App& app) {
   cli::add_loras(*command, a->loras)->allow_extra_args();
   command->add_option("--context", a->context, "Tokens that the model sees at once [2048, or its positions]")
       ->type_name("INT")
-      ->check(cli::integer_in(2, std::numeric_limits<int32_t>::max()));
+      ->transform(cli::integer_in(2, std::numeric_limits<int32_t>::max()));
   command->add_option("--stride", a->stride, "Tokens from one window of a longer text to the next [half the context]")
       ->type_name("INT")
-      ->check(cli::positive_integer());
+      ->transform(cli::positive_integer());
   command->add_option("--batch-size", a->batch_size, "Rows of --context tokens at once [1]")
       ->type_name("INT")
-      ->check(cli::integer_in(1, 65536));
+      ->transform(cli::integer_in(1, 65536));
   cli::add_quantize(*command, a->quantize);
   cli::add_chat_template(*command, a->chat_template);
   command->add_flag("--json", a->json, "Print the result as one JSON object");

@@ -234,23 +234,23 @@ void add_generate_command(CLI::App& app) {
   command->add_option("--seed", a->seeds, "Seed of what is drawn by chance; may be repeated for pictures [0]")
       ->type_name("INT")
       ->allow_extra_args(false)
-      ->check(cli::seed_number());
+      ->transform(cli::seed_number());
   picture(command->add_option("--steps", a->steps, "Denoising steps [what the model was made for, mostly 30]"))
       ->type_name("INT")
-      ->check(cli::positive_integer());
+      ->transform(cli::positive_integer());
   picture(command->add_option("--cfg", a->cfg,
                               "Guidance scale; 1 is without guidance [what the model was made for, mostly 5]"))
       ->type_name("NUMBER")
-      ->check(cli::number_in(1, 100));
+      ->transform(cli::number_in(1, 100));
   picture(command->add_option("--sampler", a->sampler, "How noise is taken away [euler]"))
       ->type_name("euler|ddim")
       ->check(cli::one_of({"euler", "ddim"}));
   picture(command->add_option("--width", a->width, "In pixels [what the model was made for]"))
       ->type_name("INT")
-      ->check(cli::positive_integer());
+      ->transform(cli::positive_integer());
   picture(command->add_option("--height", a->height, "Likewise [what the model was made for]"))
       ->type_name("INT")
-      ->check(cli::positive_integer());
+      ->transform(cli::positive_integer());
   a->text_flags = a->text.add_to(*command);
   const auto text = [&](const char* name, bool& value, const char* help) {
     a->text_flags.emplace_back(name);

@@ -87,7 +87,7 @@ void add_plan_command(CLI::App& app) {
   flags->add_to(*command);
   command->add_option("--context", *context, "Of a language model: tokens seen at once [4096, or its positions]")
       ->type_name("INT")
-      ->check(cli::positive_integer());
+      ->transform(cli::positive_integer());
   command->footer(
       "Takes the flags of `wick train`; --model is enough. Of a language model it tells what generating text takes "
       "too. Nothing is written.\n"

@@ -57,20 +57,20 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
     return command.add_option(name, value, help)->type_name(type);
   };
   add("--max-tokens", max_tokens, "Tokens of an answer, at most, which must fit [256, or what does]", "INT")
-      ->check(positive_integer());
+      ->transform(positive_integer());
   add("--context", context, "Tokens that the model sees at once; prompt and answer must fit", "INT")
-      ->check(positive_integer());
+      ->transform(positive_integer());
   add("--temperature", sampling.temperature, "Divides the logits; 0 takes the likeliest token [0.8]", "NUMBER")
-      ->check(number_in(0, 100));
+      ->transform(number_in(0, 100));
   add("--top-k", sampling.top_k, "Draw from so many of the likeliest tokens; 0: from all [0]", "INT")
-      ->check(integer_in(0, std::numeric_limits<int32_t>::max()));
+      ->transform(integer_in(0, std::numeric_limits<int32_t>::max()));
   add("--top-p", sampling.top_p, "Draw from the fewest likeliest that have this probability together [1]", "NUMBER")
-      ->check(number_above(0, 1));  // of 0 no token would be left; transformers' TopPLogitsWarper: "> 0"
+      ->transform(number_above(0, 1));  // of 0 no token would be left; transformers' TopPLogitsWarper: "> 0"
   add("--min-p", sampling.min_p, "Draw from those with this share of the likeliest one's probability [0]", "NUMBER")
-      ->check(number_in(0, 1));
+      ->transform(number_in(0, 1));
   add("--repetition-penalty", sampling.repetition_penalty,
       "Lowers the logits of tokens that the text has; 1: does not [1]", "NUMBER")
-      ->check(number_in(0.01, 100));
+      ->transform(number_in(0.01, 100));
   add("--stop", stops, "Text that ends an answer, and is no part of it; may be repeated", "TEXT")
       ->allow_extra_args(false)
       ->check(not_empty());

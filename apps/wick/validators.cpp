@@ -35,7 +35,8 @@ CLI::Validator validator(std::function<std::string(std::string&)> validate) {
   return CLI::Validator(std::move(validate), "");
 }
 
-// A validator may rewrite its input: the canonical form keeps CLI11's own conversion from reading it otherwise.
+// It rewrites its input, so it goes to Option::transform: the canonical form keeps CLI11's own conversion from reading
+// 010 as eight.
 template <class T, class Accepts>
 CLI::Validator number(const std::string& expected, Accepts accepts) {
   return validator([=](std::string& text) -> std::string {

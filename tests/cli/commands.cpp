@@ -28,6 +28,10 @@ TEST(Commands, HelpAndVersion) {
                {"--model", "--lora", "--prompt", "--negative", "--steps", "--cfg", "--seed", "--sampler", "--width"});
 }
 
+TEST(Commands, NumbersAreDecimal) {
+  expect_words(run_well("plan --device cpu --model tiny-llm --context 0100").out, {"Text of up to 100 tokens"});
+}
+
 const std::vector<std::string> kCommands = {"train", "plan",    "generate", "chat",    "eval",
                                             "merge", "convert", "inspect",  "forward", "doctor"};
 
