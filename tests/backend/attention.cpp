@@ -59,12 +59,25 @@ Tensor make(const Shape& s, bool filled) {
 
 struct Reference {
   Doubles y, lse, dq, dk, dv;
+  // The squares of those terms of the sums of dq and dk that hold dy y^T, which is subtracted: of 16-bit y it has the
+  // rounding, also where little is left.
+  Doubles dq_squares, dk_squares;
 };
+
+Doubles squared(Doubles x) {
+  for (double& value : x) value *= value;
+  return x;
+}
 
 // `dy` may be empty. Works on a block of queries at a time, with the keys that one of them sees.
 Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Doubles& v, const Doubles& dy) {
-  Reference r{Doubles(q.size()), Doubles(size_t(c.batch * c.heads * c.queries)), Doubles(dy.size()), {}, {}};
-  if (!dy.empty()) r.dk.resize(k.size()), r.dv.resize(k.size());
+  Reference r{.y = Doubles(q.size()),
+              .lse = Doubles(size_t(c.batch * c.heads * c.queries)),
+              .dq = Doubles(dy.size()),
+              .dq_squares = Doubles(dy.size())};
+  if (!dy.empty())
+    for (Doubles* of_keys : {&r.dk, &r.dv, &r.dk_squares}) of_keys->resize(k.size());
+  const Doubles q_squares = squared(q), k_squares = squared(k), dy_squares = squared(dy);
   const int64_t block = 64, groups = c.heads / c.shared, q_stride = c.heads * c.features,
                 k_stride = groups * c.features;
   for (int64_t b = 0; b < c.batch; ++b)
@@ -88,16 +101,23 @@ Reference reference(const Case& c, const Doubles& q, const Doubles& k, const Dou
         }
         add_product(r.y.data() + qi, q_stride, by_rows(p, rows, keys), keys_of(v));
         if (dy.empty()) continue;
-        Doubles ds = times(queries_of(dy), keys_of(v).transposed());
+        Doubles ds = times(queries_of(dy), keys_of(v).transposed()), squares = squared(p);
         for (int64_t i = 0; i < rows; ++i) {
           double* const slope = ds.data() + i * keys;
           const double* const row = p.data() + i * keys;
           const double mean = std::inner_product(row, row + keys, slope, 0.0);
           for (int64_t s = 0; s < keys; ++s) slope[s] = c.scale * row[s] * (slope[s] - mean);
+          const size_t at = size_t(qi + i * q_stride);
+          double mean_squares = 0;
+          for (size_t d = at; d < at + size_t(c.features); ++d) mean_squares += dy_squares[d] * r.y[d] * r.y[d];
+          for (int64_t s = 0; s < keys; ++s) squares[size_t(i * keys + s)] *= c.scale * c.scale * mean_squares;
         }
         add_product(r.dq.data() + qi, q_stride, by_rows(ds, rows, keys), keys_of(k));
         add_product(r.dk.data() + ki, k_stride, by_rows(ds, rows, keys).transposed(), queries_of(q));
         add_product(r.dv.data() + ki, k_stride, by_rows(p, rows, keys).transposed(), queries_of(dy));
+        add_product(r.dq_squares.data() + qi, q_stride, by_rows(squares, rows, keys), keys_of(k_squares));
+        add_product(r.dk_squares.data() + ki, k_stride, by_rows(squares, rows, keys).transposed(),
+                    queries_of(q_squares));
       }
   return r;
 }
@@ -145,11 +165,13 @@ std::vector<Case> tensor_core_cases() {
 
 double tolerance(const Case& c, int64_t terms) { return kEps * double(terms + c.features + 16); }
 
-// With 16-bit activations the probabilities and their gradients are rounded too, so errors are relative to the whole.
-void expect_near(const Tensor& got, const Doubles& want, double tolerance, const char* what) {
+// With 16-bit activations the probabilities and their gradients are rounded too, so errors are relative to the whole,
+// and to terms of its sums whose squares add up to `squares`.
+void expect_near(const Tensor& got, const Doubles& want, double tolerance, const char* what,
+                 const Doubles& squares = {}) {
   if (got.dtype() == DType::f32) return expect_close(got, want, tolerance, what);
   const Doubles values = doubles(got);
-  double error = 0, norm = 0;
+  double error = 0, norm = std::accumulate(squares.begin(), squares.end(), 0.0);
   size_t worst = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     error += (values[i] - want[i]) * (values[i] - want[i]);
@@ -220,8 +242,8 @@ void check_backward(const Case& c, int wanted) {
       {.y = y, .lse = lse, .q = q, .k = k, .v = v, .scale = c.scale, .causal = c.causal, .ranges = ranges},
       {.dq = dq, .dk = dk, .dv = dv, .dy = dy});
   const Reference want = reference(c, doubles(q), doubles(k), doubles(v), doubles(dy));
-  if (dq) expect_near(dq, want.dq, tolerance(c, c.keys), "dq");
-  if (dk) expect_near(dk, want.dk, tolerance(c, c.queries), "dk");
+  if (dq) expect_near(dq, want.dq, tolerance(c, c.keys), "dq", want.dq_squares);
+  if (dk) expect_near(dk, want.dk, tolerance(c, c.queries), "dk", want.dk_squares);
   if (dv) expect_near(dv, want.dv, tolerance(c, c.queries), "dv");
 }
 
