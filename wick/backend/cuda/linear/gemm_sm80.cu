@@ -74,7 +74,7 @@ class Loader {
   using XCopy = Copy<Tile::kRows, kDepth>;
   using WCopy = Copy<kAcross ? kDepth : Tile::kCols, kAcross ? Tile::kCols : kDepth>;
 
-  // Of w, or of f: [depth, columns], transposed unless kAcross.
+  // A tile of w, or of f: [depth, columns], transposed unless kAcross.
   static __device__ __forceinline__ WCopy other(const DeviceMatrix& m, int col) {
     if constexpr (kAcross)
       return WCopy(m.data, m.ld, 0, col, m.rows, m.cols);
