@@ -80,7 +80,7 @@ void add_eval_command(CLI::App& app) {
       ->type_name("FILE")
       ->check(cli::not_empty())
       ->required();
-  cli::add_loras(*command, a->loras)->allow_extra_args();
+  cli::add_loras(*command, a->loras)->allow_extra_args();  // --lora A B too: there is no prompt to mistake for one
   command->add_option("--context", a->context, "Tokens that the model sees at once [2048, or its positions]")
       ->type_name("INT")
       ->transform(cli::integer_in(2, std::numeric_limits<int32_t>::max()));

@@ -14,6 +14,7 @@
 
 namespace wick::cli {
 
+// Numbers are for Option::transform: check() would drop the canonical form that they are rewritten to.
 CLI::Validator integer_in(int64_t min, int64_t max);  // decimal
 CLI::Validator number_in(double min, double max);     // finite, both bounds included
 CLI::Validator number_above(double min, double max = std::numeric_limits<double>::max());  // finite, min excluded

@@ -1,4 +1,4 @@
-#include "wick/pipelines/sdxl.h"
+#include "wick/pipelines/diffusion.h"
 
 #include <gtest/gtest.h>
 

@@ -218,7 +218,7 @@ class GgufReader {
     check(file_.tensors_.emplace(name, std::move(tensor)).second, "{}: {} stands twice", source(), what);
   }
 
-  // Turns offsets in the data into places in the file, and checks that each tensor lies there and alone.
+  // Finds where the data begin, and checks that each tensor lies there and alone.
   void place_tensors(const Window& in) {
     const auto alignment = uint64_t(file_.metadata_.integer_or(kGgufAlignmentKey, kGgufAlignment, {1, 1 << 30}));
     check(std::has_single_bit(alignment), "{}: {} should be a power of two, found {}", source(), kGgufAlignmentKey,

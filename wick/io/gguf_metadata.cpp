@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <type_traits>
+#include <utility>
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"
@@ -104,7 +105,7 @@ void GgufMetadata::fail_value(const std::string& key, std::string_view expected)
 int64_t GgufMetadata::integer(const std::string& key, IntegerRange range) const {
   const auto found = std::visit([&](const auto& v) { return integer_in(v, range); }, value(key));
   if (!found) fail_value(key, described(range, "an integer"));
-  return *found;
+  return *std::move(found);
 }
 
 double GgufMetadata::number(const std::string& key) const {
@@ -131,13 +132,13 @@ bool GgufMetadata::boolean_or(const std::string& key, bool fallback) const {
   if (!has(key)) return fallback;
   const auto* found = std::get_if<bool>(&value(key));
   if (!found) fail_value(key, "true or false");
-  return *found;
+  return *std::move(found);
 }
 
 const std::string& GgufMetadata::text(const std::string& key) const {
   const auto* found = std::get_if<std::string>(&value(key));
   if (!found) fail_value(key, "a string");
-  return *found;
+  return *std::move(found);
 }
 std::string GgufMetadata::text_or(const std::string& key, const std::string& fallback) const {
   return has(key) ? text(key) : fallback;
@@ -147,21 +148,21 @@ const std::vector<std::string>& GgufMetadata::texts(const std::string& key) cons
   const auto* array = std::get_if<GgufArray>(&value(key));
   const auto* found = array ? std::get_if<std::vector<std::string>>(array) : nullptr;
   if (!found) fail_value(key, "an array of strings");
-  return *found;
+  return *std::move(found);
 }
 
 std::vector<float> GgufMetadata::numbers(const std::string& key) const {
-  const auto found = converted<float>(
+  auto found = converted<float>(
       value(key), []<class T>(T v) requires is_number<T> { return std::optional(float(v)); });
   if (!found) fail_value(key, "an array of numbers");
-  return *found;
+  return *std::move(found);
 }
 
 std::vector<int64_t> GgufMetadata::integers(const std::string& key, IntegerRange range) const {
-  const auto found = converted<int64_t>(
+  auto found = converted<int64_t>(
       value(key), [&]<class T>(T v) requires is_integer<T> { return integer_in(v, range); });
   if (!found) fail_value(key, described(range, "an array of integers"));
-  return *found;
+  return *std::move(found);
 }
 
 }  // namespace wick

@@ -20,9 +20,6 @@ inline bool at_number(const protozero::pbf_reader& reader, protozero::pbf_tag_ty
 inline bool at_float(const protozero::pbf_reader& reader, protozero::pbf_tag_type tag) {
   return at_field(reader, tag, protozero::pbf_wire_type::fixed32);
 }
-inline bool at_double(const protozero::pbf_reader& reader, protozero::pbf_tag_type tag) {
-  return at_field(reader, tag, protozero::pbf_wire_type::fixed64);
-}
 
 // protozero's get_bool() reads a byte that may be missing.
 inline bool get_flag(protozero::pbf_reader& reader) { return reader.get_uint64() != 0; }

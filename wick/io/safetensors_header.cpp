@@ -65,7 +65,8 @@ class HeaderReader final : public nlohmann::json_sax<nlohmann::json> {
       return true;
     }
     field_ = text;
-    const bool fresh = place_ == Place::metadata ? !header_.metadata.contains(field_) : fields_.insert(field_).second;
+    const bool fresh =
+        place_ == Place::metadata ? !header_.metadata.contains(field_) : skipping() || fields_.insert(field_).second;
     check(fresh, "{}: {}: the key {} stands twice", source_, subject(), quote(field_));
     return true;
   }

@@ -62,7 +62,8 @@ struct MidBlock {
   Tensor operator()(const Tensor& x) const { return resnet_1(attention(resnet_0(x))); }
 };
 
-// One resolution on the way down or up; all but the last lead to the next one, through a convolution.
+// One resolution on the way down or up; all but the last lead to the next one through a
+// convolution, which the caller applies: the way up enlarges first.
 struct Block {
   std::vector<Resnet> resnets;
   std::optional<Conv> conv;

@@ -62,10 +62,10 @@ struct OrderedObject {
 };
 
 PeftConfig::Patterns patterns_of(const OrderedObject& all, const std::string& key, const std::string& source) {
-  const auto found = all.json.find(key);
-  if (found == all.json.end() || found->is_null()) return {};
+  const auto* found = find_member(all.json, key);
+  if (!found) return {};
   const std::string where = source + ": " + key;
-  if (!found->is_object()) fail_json(where, "an object", *found);
+  as_object(*found, where);
   PeftConfig::Patterns patterns;
   size_t regexes = 0;
   for (const auto& [pattern, value] : all.ordered.at(key).items()) {
@@ -88,8 +88,8 @@ std::optional<double> first_fit(const PeftConfig::Patterns& patterns, std::strin
 constexpr const char* kLostBeginnings[] = {"pissa_niter_", "corda", "loftq", "lora_ga"};
 
 TakenFromBase taken_by(const nlohmann::json& config, const std::string& key, const std::string& source) {
-  const auto found = config.find(key);
-  if (found == config.end() || found->is_null() || found->is_boolean()) return TakenFromBase::nothing;
+  const auto* found = find_member(config, key);
+  if (!found || found->is_boolean()) return TakenFromBase::nothing;
   const auto name = as<std::string>(*found, source + ": " + key);
   std::string lower = name;
   for (char& c : lower) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
@@ -139,7 +139,7 @@ PeftConfig PeftConfig::read(const std::filesystem::path& file) {
 
 std::map<std::string, PeftConfig> PeftConfig::read_diffusers(std::string_view json, const std::string& source) {
   const OrderedObject all(json, source);
-  if (!all.json.is_object()) fail_json(source, "an object", all.json);
+  as_object(all.json, source);
   std::map<std::string, PeftConfig> configs;
   for (const auto& [key, value] : all.json.items()) {
     const std::string component = key.substr(0, key.find('.') == key.npos ? 0 : key.find('.'));

@@ -89,11 +89,13 @@ Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups,
 }
 
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, const Modulated& m) {
-  return norm_of_rows(kLayerNorm, &Backend::layer_norm, &Backend::layer_norm_backward, x, w, b, eps, m, true);
+  return norm_of_rows(kLayerNorm, &Backend::layer_norm, &Backend::layer_norm_backward, x, w, b, eps, m,
+                      /*has_mean=*/true);
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m) {
-  return norm_of_rows(kRmsNorm, &Backend::rms_norm, &Backend::rms_norm_backward, x, w, {}, eps, m, false);
+  return norm_of_rows(kRmsNorm, &Backend::rms_norm, &Backend::rms_norm_backward, x, w, {}, eps, m,
+                      /*has_mean=*/false);
 }
 
 Tensor softmax(const Tensor& x) {

@@ -101,9 +101,9 @@ Scope ComponentSource::scope(const std::string& component) const {
 Component clip_component(const std::string& name, std::vector<std::string> lora_prefixes) {
   const auto load = [name](const ComponentSource& source) -> ComponentRun {
     const ClipConfig config = ClipConfig::read(source.model.component(name));
-    const auto model = std::make_shared<ClipText>(source.scope(name), config);
+    const ClipText model(source.scope(name), config);
     return [=](ComponentInputs& in) -> ComponentOutputs {
-      const ClipOutput y = (*model)(in.ids("input_ids", {"B", "T"}, config.vocab));
+      const ClipOutput y = model(in.ids("input_ids", {"B", "T"}, config.vocab));
       return {{{"last_hidden_state", y.last}, {"penultimate_hidden_state", y.penultimate}, {"pooled", y.pooled}},
               squared_error(y.last)};
     };
@@ -114,10 +114,10 @@ Component clip_component(const std::string& name, std::vector<std::string> lora_
 Component vae_encoder_component() {
   const auto load = [](const ComponentSource& source) -> ComponentRun {
     const VaeConfig config = VaeConfig::read(source.model.component("vae"));
-    const auto model = std::make_shared<VaeEncoder>(source.scope("vae"), config);
+    const VaeEncoder model(source.scope("vae"), config);
     return [=](ComponentInputs& in) -> ComponentOutputs {
       const Tensor x = in.variable("sample", {"B", config.in_channels, {"H", config.factor()}, {"W", config.factor()}});
-      const Gaussian y = (*model)(to_channels_last(x));
+      const Gaussian y = model(to_channels_last(x));
       const Tensor mean = to_channels_first(y.mean);
       return {{{"mean", mean}, {"logvar", to_channels_first(y.logvar)}}, squared_error(mean)};
     };
@@ -128,10 +128,10 @@ Component vae_encoder_component() {
 Component vae_decoder_component() {
   const auto load = [](const ComponentSource& source) -> ComponentRun {
     const VaeConfig config = VaeConfig::read(source.model.component("vae"));
-    const auto model = std::make_shared<VaeDecoder>(source.scope("vae"), config);
+    const VaeDecoder model(source.scope("vae"), config);
     return [=](ComponentInputs& in) -> ComponentOutputs {
       const Tensor z = in.variable("latent", {"B", config.latent_channels, "h", "w"});
-      const Tensor sample = to_channels_first((*model)(to_channels_last(z)));
+      const Tensor sample = to_channels_first(model(to_channels_last(z)));
       return {{{"sample", sample}}, squared_error(sample)};
     };
   };

@@ -19,21 +19,21 @@ namespace fs = std::filesystem;
 
 // A language model has but one component. The mask is optional: without one all tokens count.
 ComponentRun load_language_model(const Checkpoint& folder, const LlamaOptions& options) {
-  const auto model = std::make_shared<Llama>(Llama::load(folder, options));
+  const Llama model = Llama::load(folder, options);
   return [=](ComponentInputs& in) -> ComponentOutputs {
-    const LlamaConfig& c = model->config();
-    Memory& memory = *model->place().memory;
+    const LlamaConfig& c = model.config();
+    Memory& memory = *model.place().memory;
     const Tensor ids = in.ids("input_ids", {"B", "T"}, c.vocab);
     const TokenPlan plan = in.has("attention_mask")
                                ? TokenPlan::masked(in.ids("attention_mask", {"B", "T"}, 2), c, memory)
                                : TokenPlan::dense(ids.dim(0), ids.dim(1), c, memory);
-    const Tensor hidden = (*model)(ids, plan);
+    const Tensor hidden = model(ids, plan);
     const auto loss = [model, hidden](ComponentInputs& given) {
-      const int64_t vocab = model->config().vocab;
+      const int64_t vocab = model.config().vocab;
       const Tensor target = given.ids("target", {"B", "T"}, vocab, /*ignored=*/-100);
-      return model->loss(hidden, TokenTargets::mean(target, vocab, hidden.memory()));
+      return model.loss(hidden, TokenTargets::mean(target, vocab, hidden.memory()));
     };
-    return {{{"logits", model->logits(hidden)}}, loss};
+    return {{{"logits", model.logits(hidden)}}, loss};
   };
 }
 

@@ -1,11 +1,17 @@
-#include "wick/pipelines/sdxl.h"
-
+// Stable Diffusion XL (Podell et al., 2023) as a Diffusion: two CLIP text encoders, a UNet and a VAE.
+//
+// Parts of its conditioning, f32 but for the ids:
+//   "text states"        [B, 77, hidden + hidden_2]: the encoders' penultimate states side by side
+//   "pooled text"        [B, projection]
+//   "tokens", "tokens 2" [B, 77] i64 on the host, in place of the two where the text encoders are trained
+//   "sizes"              [B, 6]: original height and width, crop top and left, target height and width
 #include <algorithm>
 #include <utility>
 
 #include "wick/models/sdxl/config.h"
 #include "wick/models/sdxl/names.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/diffusion.h"
 #include "wick/pipelines/noise_schedule.h"
 #include "wick/text/clip_tokenizer.h"
 
@@ -18,7 +24,7 @@ constexpr const char *kStates = "text states", *kPooled = "pooled text", *kToken
 Component unet_component(std::vector<std::string> lora_prefixes) {
   const auto load = [](const ComponentSource& source) -> ComponentRun {
     const UNetConfig config = UNetConfig::read(source.model.component("unet"));
-    const auto model = std::make_shared<SdxlUNet>(source.scope("unet"), config);
+    const SdxlUNet model(source.scope("unet"), config);
     return [=](ComponentInputs& in) -> ComponentOutputs {
       UNetInput x;
       x.sample = to_channels_last(in.variable("sample", {"B", config.in_channels, "h", "w"}));
@@ -26,7 +32,7 @@ Component unet_component(std::vector<std::string> lora_prefixes) {
       x.context = in.variable("encoder_hidden_states", {"B", "T", config.cross_attention_dim});
       x.text_embeds = in.variable("text_embeds", {"B", config.added_dim - kTimeIds * config.time_ids_dim});
       x.time_ids = in.constant("time_ids", {"B", kTimeIds});
-      const Tensor sample = to_channels_first((*model)(x));
+      const Tensor sample = to_channels_first(model(x));
       return {{{"sample", sample}}, squared_error(sample)};
     };
   };

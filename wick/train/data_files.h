@@ -1,5 +1,5 @@
 // The files of a data set and their hashes, kept beside a run's states: if the data changed, a resumed run can name the
-// files that did.
+// files that did. And how reading them is told: progress, and all faults at once.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace wick {
 
-// Told how far the reading of data is.
+// Told how far the reading or the encoding of data is.
 using Progress = std::function<void(const std::string& what, size_t done, size_t total)>;
 
 struct DataFile {

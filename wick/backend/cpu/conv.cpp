@@ -1,7 +1,6 @@
 // Convolutions, by oneDNN. Images are [B, H, W, C], weights [O, KH, KW, I]; oneDNN names the same data by dims
 // [B, C, H, W] and [O, I, KH, KW] with strides. It wants weights in blocks of output channels, so they are reordered on
 // every call: their owner may have changed them since, and that takes little of the time except for tiny images.
-#include <cassert>
 #include <cstring>
 
 #include "wick/backend/cpu/cpu.h"

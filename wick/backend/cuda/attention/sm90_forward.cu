@@ -23,8 +23,7 @@ struct Forward : AttentionForward<T> {
   bool apart;     // a block's two warpgroups take rows far apart: where each block has one part, they end together
 };
 
-// Tiles lie 64 features after 64, for queries and values in 64 tokens and then in the
-// next 64.
+// Tiles lie 64 features after 64, for queries and values in 64 tokens and then in the next 64.
 template <class T, int kD>
 struct Shared {
   static constexpr int kOwnTiles = 2;  // the next one comes while this one is worked on

@@ -84,7 +84,8 @@ struct SumTask {
   float scale;
 };
 struct SumTasks {
-  SumTask of[kMostLayers + 1];
+  static constexpr int kMost = kMostLayers + 1;  // a dup of each layer, and ddown
+  SumTask of[kMost];
 };
 
 // Gradients whose shares of the rows are still to be added up.
@@ -99,7 +100,7 @@ class PartialGradients {
 
  private:
   CudaBackend& cuda_;
-  std::optional<Scratch> memory_[kMostLayers + 1];
+  std::optional<Scratch> memory_[SumTasks::kMost];
   SumTasks tasks_{};
   int count_ = 0;
 };

@@ -11,7 +11,4 @@ inline void cuda_check(cudaError_t status, const char* what) {
   check(status == cudaSuccess, "CUDA: {} failed: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
-// After a kernel launch; errors inside the kernel show later, where somebody waits.
-inline void cuda_launched(const char* kernel) { cuda_check(cudaPeekAtLastError(), kernel); }
-
 }  // namespace wick
