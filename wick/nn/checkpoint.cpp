@@ -84,7 +84,9 @@ Config Checkpoint::config() const {
 
 bool Checkpoint::has_weights() const { return gguf_ || weights_in(path_).has_value(); }
 
-Weights Checkpoint::weights(const WeightsOptions& options) const { return Weights::open(path_, options); }
+TensorSource Checkpoint::source() const { return open_source(path_); }
+
+Weights Checkpoint::weights(const WeightsOptions& options) const { return {source(), options}; }
 
 std::vector<fs::path> Checkpoint::files() const {
   if (!is_pipeline()) return fs::is_directory(path_) ? files_in(path_) : std::vector{path_};

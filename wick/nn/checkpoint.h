@@ -37,6 +37,7 @@ class Checkpoint {
   Config config() const;
   const std::filesystem::path& config_file() const { return config_file_; }
   bool has_weights() const;
+  TensorSource source() const;  // the weights under their stored names
   Weights weights(const WeightsOptions& options = {}) const;
 
   // The configs, weights and tokenizer files of a model and its components, sorted; not a pipeline's own config.
