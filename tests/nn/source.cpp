@@ -69,8 +69,18 @@ TEST(TensorSource, RenamedOnesHaveTheNamesThatAreAskedFor) {
   EXPECT_FALSE(renamed(outline_source(), [](const std::string& name) { return name; }).has_values);
 }
 
-const std::map<std::string, Rows> kParts = {
-    {"q.weight", {"qkv.weight", 0, 5}}, {"k.weight", {"qkv.weight", 5, 2}}, {"v.weight", {"qkv.weight", 7, 2}}};
+// Thirds of qkv, its own name, and the same rows in another order.
+std::vector<Rows> thirds(const std::string& name) {
+  if (name == "q.weight") return {{"qkv.weight", 0, 3}};
+  if (name == "k.weight") return {{"qkv.weight", 1, 3}};
+  if (name == "v.weight") return {{"qkv.weight", 2, 3}};
+  if (name == "turned.weight") return {{"qkv.weight", 2, 3}, {"qkv.weight", 0, 3}, {"qkv.weight", 1, 3}};
+  return {{name}};
+}
+
+Tensor rows(const Tensor& x, int64_t begin, int64_t end) {
+  return clone(x.window({end - begin, x.dim(1)}, x.stride(), begin * x.dim(1)));
+}
 
 // A file's rows are read alone, whatever its type; a map's are copied.
 TEST(TensorSource, RowsOfAFusedTensor) {
@@ -82,19 +92,72 @@ TEST(TensorSource, RowsOfAFusedTensor) {
               {{"qkv.weight", dtype, stored.shape(), [stored] { return stored; }}});
     const auto file = std::make_shared<const GgufFile>(GgufFile::open(folder / "m.gguf"));
     for (const TensorSource& source : {gguf_source(file), memory_source({{"qkv.weight", stored}})}) {
-      const TensorSource parts = with_parts(source, kParts);
-      expect_stored(parts, "q.weight", clone(stored.window({5, 64}, {64, 1})));
-      expect_stored(parts, "k.weight", clone(stored.window({2, 64}, {64, 1}, int64_t{5} * 64)));
-      expect_stored(parts, "v.weight", clone(stored.window({2, 64}, {64, 1}, int64_t{7} * 64)));
+      const TensorSource parts = assembled(source, thirds);
+      expect_stored(parts, "q.weight", rows(stored, 0, 3));
+      expect_stored(parts, "k.weight", rows(stored, 3, 6));
+      expect_stored(parts, "v.weight", rows(stored, 6, 9));
       expect_stored(parts, "qkv.weight", stored);
+      const Tensor turned = parts.find("turned.weight", {})->load(host_memory());
+      EXPECT_EQ(rows(turned, 0, 3).to_vector(), rows(stored, 6, 9).to_vector());
+      EXPECT_EQ(rows(turned, 3, 9).to_vector(), rows(stored, 0, 6).to_vector());
+      expect_stored(parts, "turned.weight", turned);
       EXPECT_FALSE(parts.has("o.weight"));
+      EXPECT_EQ(parts.names(), std::vector<std::string>{"qkv.weight"});
     }
   }
-  const TensorSource other = with_parts(memory_source({{"x", fused}}), kParts);
-  EXPECT_FALSE(other.has("q.weight"));
-  const TensorSource few = with_parts(memory_source({{"qkv.weight", noise({8, 64})}}), kParts);
-  EXPECT_TRUE(few.has("k.weight"));
-  expect_error([&] { few.find("v.weight", {}); }, {"weights in memory", "\"qkv.weight\"", "9 rows", "[8, 64]"});
+  EXPECT_FALSE(assembled(memory_source({{"x", fused}}), thirds).has("q.weight"));
+  const TensorSource few = assembled(memory_source({{"qkv.weight", noise({8, 64})}}), thirds);
+  expect_error([&] { few.find("v.weight", {}); }, {"weights in memory", "\"qkv.weight\"", "3 equal parts", "[8, 64]"});
+}
+
+// Parts of one dtype are read as they lie, wherever a piece begins; parts of several are f32.
+TEST(TensorSource, AFusedTensorOfSplitOnes) {
+  const TemporaryDirectory folder;
+  const auto fuse = [](const std::string& name) -> std::vector<Rows> {
+    if (name == "linear1.weight") return {{"to_q"}, {"to_k"}, {"mlp"}};
+    return {};
+  };
+  const Tensor q = noise({2, 64}, 1), k = noise({2, 64}, 2), mlp = noise({5, 64}, 3);
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const Tensor of_k = cast(k, dtype);
+    save_safetensors(folder / "m.safetensors", {{"x.to_q", q}, {"x.to_k", of_k}, {"x.mlp", mlp}});
+    for (const TensorSource& file : {safetensors_source(folder / "m.safetensors"),
+                                     memory_source({{"x.to_q", q}, {"x.to_k", of_k}, {"x.mlp", mlp}})}) {
+      const TensorSource source = assembled(with_prefix(file, "x."), fuse);
+      Tensor expected = Tensor::empty({9, 64});
+      expected.backend().copy(expected.window({2, 64}, {64, 1}), q);
+      expected.backend().copy(expected.window({2, 64}, {64, 1}, int64_t{2} * 64), of_k);
+      expected.backend().copy(expected.window({5, 64}, {64, 1}, int64_t{4} * 64), mlp);
+      expect_stored(source, "linear1.weight", expected);
+      EXPECT_EQ(source.names(), (std::vector<std::string>{"mlp", "to_k", "to_q"}));
+      EXPECT_EQ(bool(source.find("linear1.weight", {})->bytes), dtype == DType::f32 && file.name.ends_with("tensors"));
+    }
+  }
+  const auto from = [&](std::map<std::string, Tensor> tensors) {
+    return assembled(with_prefix(memory_source(std::move(tensors)), "x."), fuse);
+  };
+  EXPECT_FALSE(from({{"to_q", q}}).has("linear1.weight"));
+  expect_error(
+      [&] {
+        Weights(from({}), {}).load("linear1.weight", {9, 64});
+      },
+      {"weights in memory", "no tensor \"x.to_q\" (for \"linear1.weight\")"});
+  expect_error(
+      [&] {
+        from({{"x.to_q", q}, {"x.mlp", mlp}}).has("linear1.weight");
+      },
+      {"weights in memory", "no tensor \"x.to_k\"", "a part of \"linear1.weight\""});
+  expect_error(
+      [&] {
+        from({{"x.to_q", q}, {"x.to_k", k}, {"x.mlp", noise({5, 32})}}).has("linear1.weight");
+      },
+      {"\"x.to_q\"", "[2, 64]", "\"x.mlp\"", "[5, 32]"});
+  const Tensor ids = Tensor::of(std::vector<int64_t>(128), {2, 64});
+  expect_error(
+      [&] {
+        from({{"x.to_q", q}, {"x.to_k", ids}, {"x.mlp", mlp}}).has("linear1.weight");
+      },
+      {"\"x.to_k\"", "a float, found i64"});
 }
 
 // The same linear from a fused file with other names as from three tensors: converted, quantised and read later too.
@@ -102,26 +165,28 @@ TEST(TensorSource, WeightsDoNotTellAFusedFileFromASplitOne) {
   const TemporaryDirectory folder;
   const Tensor fused = noise({9, 64}), x = noise({2, 64}, 2);
   const std::map<std::string, Tensor> apart = {
-      {"q.weight", slice(fused, 0, 0, 5)}, {"k.weight", slice(fused, 0, 5, 7)}, {"v.weight", slice(fused, 0, 7, 9)}};
+      {"q.weight", slice(fused, 0, 0, 3)}, {"k.weight", slice(fused, 0, 3, 6)}, {"v.weight", slice(fused, 0, 6, 9)}};
   save_safetensors(folder / "fused.safetensors", {{"attn.qkv.weight", fused}});
   save_safetensors(folder / "apart.safetensors", apart);
-  const TensorSource split = with_parts(
-      renamed(safetensors_source(folder / "fused.safetensors"), [](const std::string& name) { return "attn." + name; }),
-      kParts);
+  const TensorSource split = assembled(with_prefix(safetensors_source(folder / "fused.safetensors"), "attn."), thirds);
   for (const WeightsOptions& options :
        {WeightsOptions{}, WeightsOptions{.dtype = DType::bf16}, WeightsOptions{.dtype = DType::q8_0},
         WeightsOptions{.trainable = true}, WeightsOptions{.deferred = true}}) {
     const auto run = [&](const Weights& weights) {
       const Scope s(weights, "model");
-      const Linear qkv = Linear::side_by_side(s, 64, {{"q", 5}, {"k", 2}, {"v", 2}}, false);
+      const Linear qkv = Linear::side_by_side(s, 64, {{"q", 3}, {"k", 3}, {"v", 3}}, false);
       weights.read_deferred();
       return qkv(x).to_vector();
     };
     EXPECT_EQ(run(Weights(split, options)), run(Weights::open(folder / "apart.safetensors", options)));
   }
   const Weights weights(split, {});
-  expect_error([&] { weights.load("k.weight", {3, 64}); }, {"fused.safetensors", "\"k.weight\"", "[3, 64]", "[2, 64]"});
-  expect_error([&] { weights.load("o.weight", {3, 64}); }, {"fused.safetensors", "no tensor \"o.weight\""});
+  expect_error(
+      [&] {
+        weights.load("k.weight", {2, 64});
+      },
+      {"fused.safetensors", "\"attn.qkv.weight\" (for \"k.weight\")", "[2, 64]", "[3, 64]"});
+  expect_error([&] { weights.load("o.weight", {3, 64}); }, {"fused.safetensors", "no tensor \"attn.o.weight\""});
 }
 
 // Where a tensor is made of what the file has, it is not read later but when it is asked for.

@@ -1,10 +1,13 @@
 #include "wick/nn/source.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <memory>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 
+#include "wick/core/error.h"
 #include "wick/io/gguf.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/gguf_model.h"
@@ -40,47 +43,146 @@ TensorSource with_text_prefix(const TensorSource& source) {
     if (!name.starts_with(kPrefix) || source.has(name)) return name;
     const std::string bare = name.substr(kPrefix.size());
     for (const char* part : {"embeddings.", "encoder.", "final_layer_norm."})
-      if (bare.starts_with(part)) return bare;
-    return std::string();
+      if (bare.starts_with(part) && source.has(bare)) return bare;
+    return name;
   });
 }
 
-// Rows [begin, begin + count) of a tensor: read alone where it is read as it lies, else copied.
-StoredTensor rows_of(const StoredTensor& whole, int64_t begin, int64_t count) {
+template <class Map>
+std::vector<std::string> keys_of(const Map& map) {
+  std::vector<std::string> names;
+  for (const auto& [name, value] : map) names.push_back(name);
+  return names;
+}
+
+// Reads the whole of a tensor that has bytes.
+std::function<Tensor(Memory&)> loading(const Shape& shape, DType dtype, const Memory::Source& bytes) {
+  return [=](Memory& memory) {
+    const Tensor tensor = Tensor::empty(shape, dtype, memory);
+    memory.fill({{tensor.view().data, size_t(bytes_of(dtype, shape.numel())), bytes}});
+    return tensor;
+  };
+}
+
+// One of equal parts of a tensor's rows: read alone where it is read as it lies, else copied.
+StoredTensor rows_of(const StoredTensor& whole, int index, int of) {
   Shape shape = whole.shape;
-  const int64_t before = shape.numel() / shape[0] * begin;
-  shape[0] = count;
-  StoredTensor rows{shape, whole.dtype_name, whole.dtype, {}, {}};
+  shape[0] /= of;
+  const int64_t before = shape.numel() * index;
+  StoredTensor rows = whole;
+  rows.shape = shape;
   if (!whole.bytes || !whole.dtype) {
     rows.load = [=](Memory& to) { return clone(whole.load(to).window(shape, contiguous_strides(shape), before)); };
     return rows;
   }
-  const DType dtype = *whole.dtype;
-  rows.bytes = [read = whole.bytes, skipped = size_t(bytes_of(dtype, before))](void* host, size_t at, size_t bytes) {
-    read(host, skipped + at, bytes);
-  };
-  rows.load = [shape, dtype, read = rows.bytes](Memory& memory) {
-    const Tensor tensor = Tensor::empty(shape, dtype, memory);
-    memory.fill({{tensor.view().data, size_t(bytes_of(dtype, shape.numel())), read}});
-    return tensor;
-  };
+  rows.bytes = [read = whole.bytes, skipped = size_t(bytes_of(*whole.dtype, before))](
+                   void* host, size_t at, size_t bytes) { read(host, skipped + at, bytes); };
+  rows.load = loading(shape, *whole.dtype, rows.bytes);
   return rows;
+}
+
+// The bytes of several tensors, one after the other.
+Memory::Source joined_bytes(const std::vector<StoredTensor>& parts) {
+  std::vector<std::pair<size_t, Memory::Source>> pieces;  // with their sizes
+  for (const StoredTensor& part : parts)
+    pieces.emplace_back(size_t(bytes_of(*part.dtype, part.shape.numel())), part.bytes);
+  return [pieces = std::move(pieces)](void* host, size_t at, size_t bytes) {
+    auto* to = static_cast<char*>(host);
+    for (const auto& [size, read] : pieces) {
+      const size_t count = at < size ? std::min(bytes, size - at) : 0;
+      if (count > 0) read(to, at, count);
+      to += count, bytes -= count, at -= std::min(at, size);
+    }
+  };
+}
+
+// Tensors whose rows are alike, one after the other: in their dtype, or in f32 where they have several.
+StoredTensor joined(const std::vector<StoredTensor>& parts) {
+  StoredTensor all{parts.front().shape, parts.front().dtype_name, parts.front().dtype, {}, {}};
+  bool readable = true;
+  all.shape[0] = 0;
+  for (const StoredTensor& part : parts) {
+    all.shape[0] += part.shape[0];
+    if (part.dtype != parts.front().dtype) all.dtype = DType::f32;
+    readable = readable && part.bytes && part.dtype == parts.front().dtype;
+  }
+  for (const StoredTensor& part : parts)
+    if (!part.dtype) return {all.shape, part.dtype_name, {}, part.load, {}};
+  if (readable) {
+    all.bytes = joined_bytes(parts);
+    all.load = loading(all.shape, *all.dtype, all.bytes);
+    return all;
+  }
+  all.load = [parts, shape = all.shape, dtype = *all.dtype](Memory& memory) {
+    const Tensor whole = Tensor::empty(shape, dtype, memory);
+    int64_t begin = 0;
+    for (const StoredTensor& part : parts) {
+      const Tensor rows = part.load(memory);
+      whole.backend().copy(whole.window(rows.shape(), contiguous_strides(rows.shape()), begin), rows);
+      begin += rows.numel();
+    }
+    return whole;
+  };
+  return all;
+}
+
+// The stored parts of a tensor; none where all of them lack.
+std::optional<std::vector<StoredTensor>> find_parts(const TensorSource& source, const std::string& name,
+                                                    const std::vector<Rows>& rows) {
+  std::vector<StoredTensor> parts;
+  const std::string* lacking = nullptr;
+  for (const auto& [whole, index, of] : rows) {
+    const std::optional<StoredTensor> found = source.find(whole, {});
+    if (!found) {
+      lacking = &whole;
+      continue;
+    }
+    check(found->shape.rank() > 0 && found->shape[0] % of == 0,
+          "{}: {} should have rows in {} equal parts, found shape {}", source.name, source.in_words(whole), of,
+          found->shape);
+    parts.push_back(of == 1 ? *found : rows_of(*found, index, of));
+  }
+  if (parts.empty()) return {};
+  check(!lacking, "{}: has no tensor {}, a part of \"{}\"", source.name, lacking ? source.in_words(*lacking) : "",
+        name);
+  return parts;
+}
+
+void check_rows_alike(const TensorSource& source, const std::vector<Rows>& rows,
+                      const std::vector<StoredTensor>& parts) {
+  for (size_t i = 0; i < parts.size(); ++i) {
+    Shape expected = parts.front().shape;
+    if (parts[i].shape.rank() == expected.rank()) expected[0] = parts[i].shape[0];
+    check(parts[i].shape == expected, "{}: {} has rows of shape {}, and {} of {}: they make no one tensor", source.name,
+          source.in_words(rows.front().whole), parts.front().shape, source.in_words(rows[i].whole), parts[i].shape);
+    check(!parts[i].dtype || is_float(*parts[i].dtype) || is_block(*parts[i].dtype),
+          "{}: {} should be a float, found {}", source.name, source.in_words(rows[i].whole), parts[i].dtype_name);
+  }
 }
 
 }  // namespace
 
+std::string TensorSource::in_words(const std::string& tensor) const {
+  const std::string stored = stored_name(tensor);
+  return stored == tensor ? fmt::format("\"{}\"", tensor) : fmt::format("\"{}\" (for \"{}\")", stored, tensor);
+}
+
 TensorSource safetensors_source(const fs::path& path) {
-  return {path.string(),
-          [file = open_safetensors(path)](const std::string& name, const Shape&) { return find_in(file, name); }};
+  const Safetensors file = open_safetensors(path);
+  return {.name = path.string(),
+          .find = [file](const std::string& name, const Shape&) { return find_in(file, name); },
+          .names = [file] { return keys_of(file->tensors()); }};
 }
 
 TensorSource gguf_source(std::shared_ptr<const GgufFile> file) {
-  return {file->path().string(), [file](const std::string& name, const Shape&) { return find_in(file, name); }};
+  return {.name = file->path().string(),
+          .find = [file](const std::string& name, const Shape&) { return find_in(file, name); },
+          .names = [file] { return keys_of(file->tensors()); }};
 }
 
 TensorSource shards_source(const fs::path& index) {
   std::map<std::string, Safetensors> shards;
-  std::unordered_map<std::string, Safetensors> holders;
+  std::map<std::string, Safetensors> holders;
   for (const auto& [name, file_name] : read_safetensors_index(index)) {
     Safetensors& shard = shards[file_name];
     if (!shard) shard = open_safetensors(index.parent_path() / file_name);
@@ -88,21 +190,24 @@ TensorSource shards_source(const fs::path& index) {
           index.filename().string());
     holders[name] = shard;
   }
-  return {index.string(), [holders = std::move(holders)](const std::string& name, const Shape&) {
-            const auto found = holders.find(name);
-            return found == holders.end() ? std::nullopt : find_in(found->second, name);
-          }};
+  return {.name = index.string(),
+          .find =
+              [holders](const std::string& name, const Shape&) {
+                const auto found = holders.find(name);
+                return found == holders.end() ? std::nullopt : find_in(found->second, name);
+              },
+          .names = [holders] { return keys_of(holders); }};
 }
 
 TensorSource memory_source(std::map<std::string, Tensor> tensors) {
-  return {"weights in memory",
-          [all = std::move(tensors)](const std::string& name, const Shape&) -> std::optional<StoredTensor> {
-            const auto found = all.find(name);
-            if (found == all.end()) return {};
-            const auto load = [tensor = found->second](Memory& memory) { return tensor.to(memory); };
-            const DType dtype = found->second.dtype();
-            return StoredTensor{found->second.shape(), std::string(name_of(dtype)), dtype, load, {}};
-          }};
+  const auto find = [tensors](const std::string& name, const Shape&) -> std::optional<StoredTensor> {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) return {};
+    const auto load = [tensor = found->second](Memory& memory) { return tensor.to(memory); };
+    const DType dtype = found->second.dtype();
+    return StoredTensor{found->second.shape(), std::string(name_of(dtype)), dtype, load, {}};
+  };
+  return {.name = "weights in memory", .find = find, .names = [tensors] { return keys_of(tensors); }};
 }
 
 TensorSource outline_source() {
@@ -111,39 +216,49 @@ TensorSource outline_source() {
 }
 
 TensorSource drawn_source(uint64_t seed, float deviation) {
-  return {"random weights", [=](const std::string& name, const Shape& wanted) {
-            const auto draw = [=](Memory& memory) {
-              if (wanted.rank() == 1) return full(wanted, name.ends_with("weight") ? 1 : 0, DType::f32, memory);
-              Rng rng(named_seed(seed, name), Stream::init);
-              return random_normal(wanted, rng, memory) * deviation;
-            };
-            return StoredTensor{wanted, "f32", DType::f32, draw, {}};
-          }};
+  const auto find = [=](const std::string& name, const Shape& wanted) {
+    const auto draw = [=](Memory& memory) {
+      if (wanted.rank() == 1) return full(wanted, name.ends_with("weight") ? 1 : 0, DType::f32, memory);
+      Rng rng(named_seed(seed, name), Stream::init);
+      return random_normal(wanted, rng, memory) * deviation;
+    };
+    return StoredTensor{wanted, "f32", DType::f32, draw, {}};
+  };
+  return {.name = "random weights", .find = find};
 }
 
 TensorSource renamed(const TensorSource& source, std::function<std::string(const std::string&)> stored_name) {
-  TensorSource all = source;
-  all.find = [find = source.find, stored_name = std::move(stored_name)](
-                 const std::string& name, const Shape& wanted) -> std::optional<StoredTensor> {
+  return assembled(source, [stored_name = std::move(stored_name)](const std::string& name) {
     const std::string stored = stored_name(name);
-    return stored.empty() ? std::nullopt : find(stored, wanted);
+    return stored.empty() ? std::vector<Rows>() : std::vector<Rows>{{stored}};
+  });
+}
+
+TensorSource with_prefix(const TensorSource& source, const std::string& prefix) {
+  TensorSource all = renamed(source, [prefix](const std::string& name) { return prefix + name; });
+  all.names = [names = source.names, prefix] {
+    std::vector<std::string> bare;
+    for (const std::string& name : names())
+      if (name.starts_with(prefix)) bare.push_back(name.substr(prefix.size()));
+    return bare;
   };
   return all;
 }
 
-TensorSource with_parts(const TensorSource& source, std::map<std::string, Rows> parts) {
+TensorSource assembled(const TensorSource& source, Assembly assembly) {
   TensorSource all = source;
-  all.find = [source, parts = std::move(parts)](const std::string& name,
-                                                const Shape& wanted) -> std::optional<StoredTensor> {
-    const auto part = parts.find(name);
-    if (part == parts.end()) return source.find(name, wanted);
-    const auto& [whole_name, begin, count] = part->second;
-    const std::optional<StoredTensor> whole = source.find(whole_name, wanted);
-    if (!whole) return {};
-    check(whole->shape.rank() > 0 && begin + count <= whole->shape[0],
-          "{}: \"{}\" should have at least {} rows, found shape {}", source.name, whole_name, begin + count,
-          whole->shape);
-    return rows_of(*whole, begin, count);
+  all.find = [source, assembly](const std::string& name, const Shape& wanted) -> std::optional<StoredTensor> {
+    const std::vector<Rows> rows = assembly(name);
+    if (rows.empty()) return {};
+    if (rows.size() == 1 && rows.front().of == 1) return source.find(rows.front().whole, wanted);
+    const std::optional<std::vector<StoredTensor>> parts = find_parts(source, name, rows);
+    if (!parts) return {};
+    check_rows_alike(source, rows, *parts);
+    return parts->size() == 1 ? parts->front() : joined(*parts);
+  };
+  all.stored_name = [stored_name = source.stored_name, assembly](const std::string& name) {
+    const std::vector<Rows> rows = assembly(name);
+    return rows.empty() ? name : stored_name(rows.front().whole);
   };
   return all;
 }

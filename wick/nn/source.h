@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "wick/core/tensor.h"
 
@@ -33,8 +34,14 @@ struct TensorSource {
   // tensor in whatever shape heed it.
   std::function<std::optional<StoredTensor>(const std::string& name, const Shape& wanted)> find;
   bool has_values = true;  // else tensors have neither load nor bytes
+  // All that is stored, under the names that files have, sorted. Empty where every name is there.
+  std::function<std::vector<std::string>()> names = [] { return std::vector<std::string>(); };
+  // The name in the files behind a name that is asked for, whether or not it is there.
+  std::function<std::string(const std::string&)> stored_name = [](const std::string& tensor) { return tensor; };
 
   bool has(const std::string& tensor) const { return find(tensor, {}).has_value(); }
+  // For errors: the stored name, quoted, and the one that is asked for where that is another.
+  std::string in_words(const std::string& tensor) const;
 };
 
 // A file, under its own names.
@@ -52,14 +59,20 @@ TensorSource drawn_source(uint64_t seed, float deviation);
 // The tensors of `source` under other names: `stored_name` turns a name that is asked for into the stored one, or into
 // an empty string where there is none.
 TensorSource renamed(const TensorSource& source, std::function<std::string(const std::string&)> stored_name);
+// The tensors whose names begin with `prefix`, without it.
+TensorSource with_prefix(const TensorSource& source, const std::string& prefix);
 
-// Rows of a stored tensor: one projection of several that a file keeps as one matrix.
+// Rows of a stored tensor: part `index` of `of` equal parts.
 struct Rows {
   std::string whole;
-  int64_t begin, count;
+  int index = 0, of = 1;
 };
-// The tensors of `source` and, under the map's names, rows of them. `source` is one of files or a map.
-TensorSource with_parts(const TensorSource& source, std::map<std::string, Rows> parts);
+// The stored rows that make up a tensor, one after the other; none where there is no such tensor.
+using Assembly = std::function<std::vector<Rows>(const std::string& name)>;
+// Fused tensors of split ones, split ones of a fused one, parts in another order. Tensors of one dtype stay as they
+// are, those of several are joined in f32. Throws Error where some of a tensor's rows are stored and others are not.
+// Only names that are one whole tensor reach a `source` that has every name.
+TensorSource assembled(const TensorSource& source, Assembly assembly);
 
 // The file of a folder that holds all weights, or the index of its shards: diffusion_pytorch_model or
 // model[.fp16].safetensors.

@@ -51,9 +51,9 @@ struct Weights::State {
 
   StoredTensor find(const std::string& name, const Shape& shape) const {
     std::optional<StoredTensor> found = source.find(name, shape);
-    check(found.has_value(), "{}: has no tensor \"{}\"", source.name, name);
-    check(found->shape == shape || is_pointwise(found->shape, shape), "{}: \"{}\" should have shape {}, found {}",
-          source.name, name, shape, found->shape);
+    check(found.has_value(), "{}: has no tensor {}", source.name, source.in_words(name));
+    check(found->shape == shape || is_pointwise(found->shape, shape), "{}: {} should have shape {}, found {}",
+          source.name, source.in_words(name), shape, found->shape);
     return *std::move(found);
   }
 
