@@ -92,4 +92,6 @@ Component t5_component(const std::string& name, std::vector<std::string> lora_pr
 Component vae_encoder_component();
 Component vae_decoder_component();
 
+Component sd3_transformer_component(std::vector<std::string> lora_prefixes);
+
 }  // namespace wick
