@@ -9,6 +9,8 @@
 #include "wick/models/t5.h"
 #include "wick/models/vae.h"
 #include "wick/ops/ops.h"
+#include "wick/text/clip_tokenizer.h"
+#include "wick/text/t5_tokenizer.h"
 
 namespace wick {
 
@@ -165,6 +167,24 @@ Component vae_decoder_component() {
     };
   };
   return {"vae.decoder", load};
+}
+
+template <class T>
+Component tokenizer_component(const std::string& name, std::vector<int64_t> (T::*encode)(std::string_view) const) {
+  const auto load = [=](const Checkpoint& model) -> TextToIds {
+    return [=, tokenizer = T::load(model.component(name).path())](const std::string& text) {
+      return (tokenizer.*encode)(text);
+    };
+  };
+  return {.name = name, .load_tokenizer = load};
+}
+
+Component clip_tokenizer_component(const std::string& name) {
+  return tokenizer_component<ClipTokenizer>(name, &ClipTokenizer::encode_whole);
+}
+
+Component t5_tokenizer_component(const std::string& name) {
+  return tokenizer_component<T5Tokenizer>(name, &T5Tokenizer::encode);
 }
 
 }  // namespace wick

@@ -13,6 +13,7 @@
 #include "wick/models/clip.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/scope.h"
+#include "wick/text/token_lines.h"
 
 namespace wick {
 
@@ -84,6 +85,8 @@ struct Component {
   std::string name;  // "vae.encoder"
   std::function<ComponentRun(const ComponentSource&)> load;
   std::vector<std::string> lora_prefixes = {};  // that the names of its modules in LoRA files start with, any spelling
+  // Of a tokenizer, in place of `load`: ids with the tokens around a text, neither cut nor padded.
+  std::function<TextToIds(const Checkpoint& model)> load_tokenizer = {};
 };
 
 // Components that several families have.
@@ -91,6 +94,8 @@ Component clip_component(const std::string& name, std::vector<std::string> lora_
 Component t5_component(const std::string& name, std::vector<std::string> lora_prefixes);
 Component vae_encoder_component();
 Component vae_decoder_component();
+Component clip_tokenizer_component(const std::string& name);
+Component t5_tokenizer_component(const std::string& name);
 
 Component sd3_transformer_component(std::vector<std::string> lora_prefixes);
 

@@ -179,7 +179,8 @@ DiffusionFamily sdxl_family() {
           },
           .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),
                          clip_component("text_encoder_2", prefixes["text_encoder_2"], ClipKind::big_g),
-                         vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"])},
+                         vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"]),
+                         clip_tokenizer_component("tokenizer"), clip_tokenizer_component("tokenizer_2")},
           .known = {{"tiny"}, {"sdxl", "stabilityai/stable-diffusion-xl-base-1.0"}}};
 }
 

@@ -1,86 +1,53 @@
 #include "wick/models/flux/names.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
-#include <iterator>
 #include <string_view>
+
+#include "wick/nn/layout.h"
 
 namespace wick {
 namespace {
 
-// One module, and the modules of diffusers whose rows it has one after the other.
-struct Fused {
-  std::string_view native;
-  std::vector<std::string_view> parts;
-};
-
-const Fused kOutsideBlocks[] = {{"img_in", {"x_embedder"}},
-                                {"txt_in", {"context_embedder"}},
-                                {"time_in.in_layer", {"time_text_embed.timestep_embedder.linear_1"}},
-                                {"time_in.out_layer", {"time_text_embed.timestep_embedder.linear_2"}},
-                                {"guidance_in.in_layer", {"time_text_embed.guidance_embedder.linear_1"}},
-                                {"guidance_in.out_layer", {"time_text_embed.guidance_embedder.linear_2"}},
-                                {"vector_in.in_layer", {"time_text_embed.text_embedder.linear_1"}},
-                                {"vector_in.out_layer", {"time_text_embed.text_embedder.linear_2"}},
-                                {"final_layer.linear", {"proj_out"}}};
-const Fused kDoubleBlock[] = {{"img_mod.lin", {"norm1.linear"}},
-                              {"txt_mod.lin", {"norm1_context.linear"}},
-                              {"img_attn.qkv", {"attn.to_q", "attn.to_k", "attn.to_v"}},
-                              {"txt_attn.qkv", {"attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"}},
-                              {"img_attn.norm.query_norm", {"attn.norm_q"}},
-                              {"img_attn.norm.key_norm", {"attn.norm_k"}},
-                              {"txt_attn.norm.query_norm", {"attn.norm_added_q"}},
-                              {"txt_attn.norm.key_norm", {"attn.norm_added_k"}},
-                              {"img_attn.proj", {"attn.to_out.0"}},
-                              {"txt_attn.proj", {"attn.to_add_out"}},
-                              {"img_mlp.0", {"ff.net.0.proj"}},
-                              {"img_mlp.2", {"ff.net.2"}},
-                              {"txt_mlp.0", {"ff_context.net.0.proj"}},
-                              {"txt_mlp.2", {"ff_context.net.2"}}};
-const Fused kSingleBlock[] = {{"modulation.lin", {"norm.linear"}},
-                              {"linear1", {"attn.to_q", "attn.to_k", "attn.to_v", "proj_mlp"}},
-                              {"linear2", {"proj_out"}},
-                              {"norm.query_norm", {"attn.norm_q"}},
-                              {"norm.key_norm", {"attn.norm_k"}}};
-
-// Takes "double_blocks.7." away: "7", or nothing.
-std::string_view eat_block(std::string_view& name, std::string_view blocks) {
-  if (!name.starts_with(blocks)) return {};
-  const size_t dot = name.find('.', blocks.size());
-  if (dot == name.npos) return {};
-  const std::string_view number = name.substr(blocks.size(), dot - blocks.size());
-  name.remove_prefix(dot + 1);
-  return number;
-}
-
-template <size_t N>
-std::vector<std::string> parts_of(const Fused (&table)[N], std::string_view module, const std::string& before) {
-  const Fused* found = std::ranges::find(table, module, &Fused::native);
-  std::vector<std::string> names;
-  if (found != std::end(table))
-    for (const std::string_view part : found->parts) names.push_back(before + std::string(part));
-  return names;
-}
-
-std::vector<std::string> diffusers_modules(std::string_view module) {
-  if (const std::string_view n = eat_block(module, "double_blocks."); !n.empty())
-    return parts_of(kDoubleBlock, module, fmt::format("transformer_blocks.{}.", n));
-  if (const std::string_view n = eat_block(module, "single_blocks."); !n.empty())
-    return parts_of(kSingleBlock, module, fmt::format("single_transformer_blocks.{}.", n));
-  return parts_of(kOutsideBlocks, module, "");
-}
-
-// Where diffusers keeps the rows of a tensor. It has the last modulation's scale before its shift.
-std::vector<Rows> diffusers_rows(const std::string& name) {
-  const size_t dot = name.rfind('.');
-  if (dot == name.npos) return {};
-  const std::string module = name.substr(0, dot), kind = name.substr(dot + 1);
-  const std::string stored_kind = kind == "scale" ? "weight" : kind;  // of the norms
-  if (module == "final_layer.adaLN_modulation.1")
-    return {{"norm_out.linear." + stored_kind, 1, 2}, {"norm_out.linear." + stored_kind, 0, 2}};
-  std::vector<Rows> rows;
-  for (const std::string& part : diffusers_modules(module)) rows.push_back({part + "." + stored_kind});
+// Black Forest Labs' modules <- diffusers'. The last modulation has its scale before its shift there.
+const std::vector<LayoutRow>& diffusers_rows() {
+  static const std::vector<LayoutRow> rows = {
+      {"img_in", {{"x_embedder"}}},
+      {"txt_in", {{"context_embedder"}}},
+      {"time_in.in_layer", {{"time_text_embed.timestep_embedder.linear_1"}}},
+      {"time_in.out_layer", {{"time_text_embed.timestep_embedder.linear_2"}}},
+      {"guidance_in.in_layer", {{"time_text_embed.guidance_embedder.linear_1"}}},
+      {"guidance_in.out_layer", {{"time_text_embed.guidance_embedder.linear_2"}}},
+      {"vector_in.in_layer", {{"time_text_embed.text_embedder.linear_1"}}},
+      {"vector_in.out_layer", {{"time_text_embed.text_embedder.linear_2"}}},
+      {"double_blocks.*.img_mod.lin", {{"transformer_blocks.*.norm1.linear"}}},
+      {"double_blocks.*.txt_mod.lin", {{"transformer_blocks.*.norm1_context.linear"}}},
+      {"double_blocks.*.img_attn.qkv",
+       {{"transformer_blocks.*.attn.to_q"}, {"transformer_blocks.*.attn.to_k"}, {"transformer_blocks.*.attn.to_v"}}},
+      {"double_blocks.*.txt_attn.qkv",
+       {{"transformer_blocks.*.attn.add_q_proj"},
+        {"transformer_blocks.*.attn.add_k_proj"},
+        {"transformer_blocks.*.attn.add_v_proj"}}},
+      {"double_blocks.*.img_attn.norm.query_norm.scale", {{"transformer_blocks.*.attn.norm_q.weight"}}},
+      {"double_blocks.*.img_attn.norm.key_norm.scale", {{"transformer_blocks.*.attn.norm_k.weight"}}},
+      {"double_blocks.*.txt_attn.norm.query_norm.scale", {{"transformer_blocks.*.attn.norm_added_q.weight"}}},
+      {"double_blocks.*.txt_attn.norm.key_norm.scale", {{"transformer_blocks.*.attn.norm_added_k.weight"}}},
+      {"double_blocks.*.img_attn.proj", {{"transformer_blocks.*.attn.to_out.0"}}},
+      {"double_blocks.*.txt_attn.proj", {{"transformer_blocks.*.attn.to_add_out"}}},
+      {"double_blocks.*.img_mlp.0", {{"transformer_blocks.*.ff.net.0.proj"}}},
+      {"double_blocks.*.img_mlp.2", {{"transformer_blocks.*.ff.net.2"}}},
+      {"double_blocks.*.txt_mlp.0", {{"transformer_blocks.*.ff_context.net.0.proj"}}},
+      {"double_blocks.*.txt_mlp.2", {{"transformer_blocks.*.ff_context.net.2"}}},
+      {"single_blocks.*.modulation.lin", {{"single_transformer_blocks.*.norm.linear"}}},
+      {"single_blocks.*.linear1",
+       {{"single_transformer_blocks.*.attn.to_q"},
+        {"single_transformer_blocks.*.attn.to_k"},
+        {"single_transformer_blocks.*.attn.to_v"},
+        {"single_transformer_blocks.*.proj_mlp"}}},
+      {"single_blocks.*.linear2", {{"single_transformer_blocks.*.proj_out"}}},
+      {"single_blocks.*.norm.query_norm.scale", {{"single_transformer_blocks.*.attn.norm_q.weight"}}},
+      {"single_blocks.*.norm.key_norm.scale", {{"single_transformer_blocks.*.attn.norm_k.weight"}}},
+      {"final_layer.adaLN_modulation.1", {{"norm_out.linear", 1, 2}, {"norm_out.linear", 0, 2}}},
+      {"final_layer.linear", {{"proj_out"}}}};
   return rows;
 }
 
@@ -96,7 +63,7 @@ TensorSource flux_source(const TensorSource& stored) {
   if (!stored.has_values) return stored;
   const std::string comfy = "model.diffusion_model.";
   const TensorSource bare = stored.has(comfy + "img_in.weight") ? with_prefix(stored, comfy) : stored;
-  return bare.has("x_embedder.weight") ? assembled(bare, diffusers_rows) : bare;
+  return bare.has("x_embedder.weight") ? assembled(bare, assembly_of(diffusers_rows())) : bare;
 }
 
 ModuleNames flux_module_names() {
