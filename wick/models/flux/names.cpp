@@ -62,7 +62,7 @@ std::string underscored(std::string_view name) {
 TensorSource flux_source(const TensorSource& stored) {
   if (!stored.has_values) return stored;
   const std::string comfy = "model.diffusion_model.";
-  const TensorSource bare = stored.has(comfy + "img_in.weight") ? with_prefix(stored, comfy) : stored;
+  const TensorSource bare = has_names_below(stored, comfy) ? with_prefix(stored, comfy) : stored;
   return bare.has("x_embedder.weight") ? assembled(bare, assembly_of(diffusers_rows())) : bare;
 }
 

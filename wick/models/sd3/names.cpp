@@ -1,93 +1,50 @@
-// Stability's names of SD3's tensors and diffusers': outside the blocks (without ".weight" and ".bias") and inside of
-// joint_blocks.N, which is transformer_blocks.N of diffusers.
 #include "wick/models/sd3/names.h"
 
 #include <algorithm>
 #include <string_view>
 #include <utility>
 
+#include "wick/nn/layout.h"
+
 namespace wick {
 namespace {
 
-enum class Halves { as_they_are, swapped, swapped_in_last };  // of a modulation: shift, scale against scale, shift
-
-struct Module {
-  std::string_view name;
-  std::vector<std::string_view> diffusers;  // several are parts of one, one after the other
-  Halves halves = Halves::as_they_are;
-};
-
-const std::vector<Module>& outside_blocks() {
-  static const std::vector<Module> all = {
-      {"pos_embed", {"pos_embed.pos_embed"}},
-      {"x_embedder.proj", {"pos_embed.proj"}},
-      {"context_embedder", {"context_embedder"}},
-      {"t_embedder.mlp.0", {"time_text_embed.timestep_embedder.linear_1"}},
-      {"t_embedder.mlp.2", {"time_text_embed.timestep_embedder.linear_2"}},
-      {"y_embedder.mlp.0", {"time_text_embed.text_embedder.linear_1"}},
-      {"y_embedder.mlp.2", {"time_text_embed.text_embedder.linear_2"}},
-      {"final_layer.adaLN_modulation.1", {"norm_out.linear"}, Halves::swapped},
-      {"final_layer.linear", {"proj_out"}},
+// Stability's modules <- diffusers', of a model with so many blocks. The last modulations, of two rows, have their
+// scale before their shift there.
+std::vector<LayoutRow> diffusers_rows(int blocks) {
+  const std::string x = "joint_blocks.*.x_block.", text = "joint_blocks.*.context_block.",
+                    stored = "transformer_blocks.*.", last = std::to_string(blocks - 1),
+                    last_text = "transformer_blocks." + last + ".norm1_context.linear";
+  return {
+      {"pos_embed", {{"pos_embed.pos_embed"}}},
+      {"x_embedder.proj", {{"pos_embed.proj"}}},
+      {"context_embedder", {{"context_embedder"}}},
+      {"t_embedder.mlp.0", {{"time_text_embed.timestep_embedder.linear_1"}}},
+      {"t_embedder.mlp.2", {{"time_text_embed.timestep_embedder.linear_2"}}},
+      {"y_embedder.mlp.0", {{"time_text_embed.text_embedder.linear_1"}}},
+      {"y_embedder.mlp.2", {{"time_text_embed.text_embedder.linear_2"}}},
+      {x + "adaLN_modulation.1", {{stored + "norm1.linear"}}},
+      {x + "attn.qkv", {{stored + "attn.to_q"}, {stored + "attn.to_k"}, {stored + "attn.to_v"}}},
+      {x + "attn.ln_q", {{stored + "attn.norm_q"}}},
+      {x + "attn.ln_k", {{stored + "attn.norm_k"}}},
+      {x + "attn.proj", {{stored + "attn.to_out.0"}}},
+      {x + "attn2.qkv", {{stored + "attn2.to_q"}, {stored + "attn2.to_k"}, {stored + "attn2.to_v"}}},
+      {x + "attn2.ln_q", {{stored + "attn2.norm_q"}}},
+      {x + "attn2.ln_k", {{stored + "attn2.norm_k"}}},
+      {x + "attn2.proj", {{stored + "attn2.to_out.0"}}},
+      {x + "mlp.fc1", {{stored + "ff.net.0.proj"}}},
+      {x + "mlp.fc2", {{stored + "ff.net.2"}}},
+      {"joint_blocks." + last + ".context_block.adaLN_modulation.1", {{last_text, 1, 2}, {last_text, 0, 2}}},
+      {text + "adaLN_modulation.1", {{stored + "norm1_context.linear"}}},
+      {text + "attn.qkv", {{stored + "attn.add_q_proj"}, {stored + "attn.add_k_proj"}, {stored + "attn.add_v_proj"}}},
+      {text + "attn.ln_q", {{stored + "attn.norm_added_q"}}},
+      {text + "attn.ln_k", {{stored + "attn.norm_added_k"}}},
+      {text + "attn.proj", {{stored + "attn.to_add_out"}}},
+      {text + "mlp.fc1", {{stored + "ff_context.net.0.proj"}}},
+      {text + "mlp.fc2", {{stored + "ff_context.net.2"}}},
+      {"final_layer.adaLN_modulation.1", {{"norm_out.linear", 1, 2}, {"norm_out.linear", 0, 2}}},
+      {"final_layer.linear", {{"proj_out"}}},
   };
-  return all;
-}
-
-const std::vector<Module>& inside_block() {
-  static const std::vector<Module> all = {
-      {"x_block.adaLN_modulation.1", {"norm1.linear"}},
-      {"x_block.attn.qkv", {"attn.to_q", "attn.to_k", "attn.to_v"}},
-      {"x_block.attn.ln_q", {"attn.norm_q"}},
-      {"x_block.attn.ln_k", {"attn.norm_k"}},
-      {"x_block.attn.proj", {"attn.to_out.0"}},
-      {"x_block.attn2.qkv", {"attn2.to_q", "attn2.to_k", "attn2.to_v"}},
-      {"x_block.attn2.ln_q", {"attn2.norm_q"}},
-      {"x_block.attn2.ln_k", {"attn2.norm_k"}},
-      {"x_block.attn2.proj", {"attn2.to_out.0"}},
-      {"x_block.mlp.fc1", {"ff.net.0.proj"}},
-      {"x_block.mlp.fc2", {"ff.net.2"}},
-      {"context_block.adaLN_modulation.1", {"norm1_context.linear"}, Halves::swapped_in_last},
-      {"context_block.attn.qkv", {"attn.add_q_proj", "attn.add_k_proj", "attn.add_v_proj"}},
-      {"context_block.attn.ln_q", {"attn.norm_added_q"}},
-      {"context_block.attn.ln_k", {"attn.norm_added_k"}},
-      {"context_block.attn.proj", {"attn.to_add_out"}},
-      {"context_block.mlp.fc1", {"ff_context.net.0.proj"}},
-      {"context_block.mlp.fc2", {"ff_context.net.2"}},
-  };
-  return all;
-}
-
-// "joint_blocks.3.x_block.attn.qkv.weight" cut into "joint_blocks.3.", "x_block.attn.qkv" and ".weight".
-struct TensorName {
-  std::string_view block, module, kind;
-
-  explicit TensorName(std::string_view name) : module(name) {
-    constexpr std::string_view kBlocks = "joint_blocks.";
-    for (const std::string_view end : {".weight", ".bias"})
-      if (module.ends_with(end)) kind = end;
-    module.remove_suffix(kind.size());
-    const size_t dot = module.find('.', kBlocks.size());
-    if (!module.starts_with(kBlocks) || dot == module.npos) return;
-    block = module.substr(0, dot + 1);
-    module.remove_prefix(block.size());
-  }
-};
-
-std::vector<Rows> stored_rows(const TensorSource& source, const std::string& asked) {
-  const TensorName name(asked);
-  std::string prefix(name.block);
-  if (!prefix.empty()) prefix.replace(0, prefix.find('.'), "transformer_blocks");
-  // The text of the last block has neither output nor feed-forward.
-  const auto is_last = [&] { return !source.has(prefix + "attn.to_add_out.weight"); };
-  for (const Module& module : prefix.empty() ? outside_blocks() : inside_block()) {
-    if (module.name != name.module) continue;
-    std::vector<Rows> rows;
-    for (const std::string_view part : module.diffusers)
-      rows.push_back({prefix + std::string(part) + std::string(name.kind)});
-    if (module.halves == Halves::swapped || (module.halves == Halves::swapped_in_last && is_last()))
-      rows = {{rows.front().whole, 1, 2}, {rows.front().whole, 0, 2}};
-    return rows;
-  }
-  return {};
 }
 
 // A text encoder's short names in LoRA files: kohya's and ComfyUI's.
@@ -110,9 +67,9 @@ std::string underscored(std::string_view name) {
 TensorSource sd3_source(const TensorSource& stored) {
   if (!stored.has_values) return stored;
   const std::string comfy = "model.diffusion_model.";
-  const TensorSource bare = stored.has(comfy + "x_embedder.proj.weight") ? with_prefix(stored, comfy) : stored;
-  if (!bare.has("pos_embed.proj.weight")) return bare;
-  return assembled(bare, [bare](const std::string& name) { return stored_rows(bare, name); });
+  const TensorSource bare = has_names_below(stored, comfy) ? with_prefix(stored, comfy) : stored;
+  const int blocks = blocks_in(bare, "transformer_blocks.");
+  return blocks > 0 ? assembled(bare, assembly_of(diffusers_rows(blocks))) : bare;
 }
 
 ModuleNames sd3_module_names() {
