@@ -27,6 +27,10 @@ template <class F>
 __device__ __forceinline__ float apply(const F& f, const float (&x)[2]) {
   return f(x[0], x[1]);
 }
+template <class F>
+__device__ __forceinline__ float apply(const F& f, const float (&x)[3]) {
+  return f(x[0], x[1], x[2]);
+}
 
 // As it lies in memory, so that a thread asks for all it needs before it waits for any: a pack of T, as many f32, or
 // one element of either that serves them all.
