@@ -32,6 +32,7 @@ class RectifiedFlow final : public Process {
   // Throws Error for a config of another class, and for settings that change sigmas in ways that Wick does not know.
   RectifiedFlow(const Config& config, SigmaGrid grid);
 
+  bool is_flow() const override { return true; }
   int64_t train_steps() const override { return train_steps_; }
   double shift(const Shape& latents) const;  // for latents [B, h, w, C], of which a token holds 2 x 2
 

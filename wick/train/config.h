@@ -13,6 +13,7 @@
 
 #include "wick/core/dtype.h"
 #include "wick/pipelines/known_models.h"
+#include "wick/pipelines/process.h"
 
 namespace wick {
 
@@ -27,6 +28,7 @@ constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
 constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine"; }
 constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
 constexpr std::string_view names_of(Quantize) { return "none|q8_0|q4_0"; }
+constexpr std::string_view names_of(TimestepKind) { return "logit-normal|uniform|mode"; }
 std::string float_text(double value);  // with a fraction or an exponent, as TOML and Python spell floats
 std::vector<std::string_view> split_names(std::string_view names);
 template <class E>
@@ -56,6 +58,13 @@ struct TrainConfig {
   double ema = 0;  // 0: none
   double caption_dropout = 0;
   double kl_weight = 1e-6;  // of --train vae
+
+  TimestepKind timesteps = TimestepKind::logit_normal;
+  std::string timestep_shift = "auto", timestep_mean = "auto";  // or a number
+  double timestep_std = 1;
+  double train_guidance = 1;
+  int64_t t5_tokens = 0;  // 0: what the model was made for
+  bool t5_mask = false;
 
   int64_t resolution = 0;  // 0: the model's native size
   bool no_upscale = false;
@@ -94,10 +103,10 @@ struct OptionTraits {
 };
 
 struct TrainOption {
-  using Member =
-      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
-                   std::vector<std::string> TrainConfig::*, TrainMode TrainConfig::*, LrSchedule TrainConfig::*,
-                   DType TrainConfig::*, LongDocuments TrainConfig::*, Quantize TrainConfig::*>;
+  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
+                              bool TrainConfig::*, std::vector<std::string> TrainConfig::*, TrainMode TrainConfig::*,
+                              LrSchedule TrainConfig::*, DType TrainConfig::*, LongDocuments TrainConfig::*,
+                              Quantize TrainConfig::*, TimestepKind TrainConfig::*>;
 
   std::string_view key;
   Subject subject;
