@@ -2,11 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <cctype>
 #include <cstring>
 
 #include "io/files.h"
 #include "source_dir.h"
 #include "wick/core/blocks.h"
+#include "wick/io/gguf_blocks.h"
 #include "wick/io/safetensors.h"
 
 namespace wick {
@@ -104,6 +107,27 @@ TEST(Gguf, LoadsEveryType) {
   EXPECT_EQ(file.tensors().at("unknown").dtype_name, "Q2_K");
   expect_error([&] { file.load("unknown"); }, {"model.gguf", "\"unknown\"", "Q2_K"});
   expect_error([&] { file.load("nobody"); }, {"model.gguf", "\"nobody\""});
+}
+
+// The types that are decoded as they are read, block by block: gguf-py's bits.
+TEST(Gguf, DecodedBlocksHaveTheReferencesBits) {
+  const auto golden = SafetensorsFile::open(kGolden / "decoded.safetensors");
+  for (const string type : {"Q4_1", "Q5_0", "Q5_1", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"}) {
+    const GgufBlocks* blocks = gguf_blocks(type);
+    ASSERT_TRUE(blocks) << type;
+    string name = type;
+    for (char& c : name) c = char(std::tolower(c));
+    const Tensor stored = golden.load(name + ".blocks"), expected = golden.load(name + ".values");
+    ASSERT_EQ(stored.dim(1), blocks->block.bytes);
+    ASSERT_EQ(expected.dim(1), blocks->block.elements);
+    const Tensor values = Tensor::empty(expected.shape());
+    blocks->decode(stored.data<std::byte>(), values.data<float>(), stored.dim(0));
+    for (int64_t i = 0; i < values.numel(); ++i)
+      ASSERT_EQ(std::bit_cast<uint32_t>(values.data<float>()[i]), std::bit_cast<uint32_t>(expected.data<float>()[i]))
+          << type << " at " << i;
+  }
+  EXPECT_FALSE(gguf_blocks("IQ2_XXS"));
+  EXPECT_FALSE(gguf_blocks("Q8_0"));
 }
 
 // Every block of the golden file decodes to gguf-py's bits, and its values encode to the same bytes.

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "io/files.h"
+#include "source_dir.h"
 #include "wick/core/rng.h"
 #include "wick/io/gguf.h"
 #include "wick/io/safetensors.h"
@@ -187,6 +188,19 @@ TEST(TensorSource, WeightsDoNotTellAFusedFileFromASplitOne) {
       },
       {"fused.safetensors", "\"attn.qkv.weight\" (for \"k.weight\")", "[2, 64]", "[3, 64]"});
   expect_error([&] { weights.load("o.weight", {3, 64}); }, {"fused.safetensors", "no tensor \"attn.o.weight\""});
+}
+
+// Blocks without kernels are f32 for whoever asks for the stored type's values, and 16 bits in a model's memory.
+TEST(TensorSource, BlocksWithoutKernelsAreDecoded) {
+  const auto file =
+      std::make_shared<const GgufFile>(GgufFile::open(test::source_dir() / "tests/golden/gguf/model.gguf"));
+  const TensorSource source = gguf_source(file);
+  EXPECT_EQ(source.find("unknown", {})->dtype_name, "Q2_K");
+  expect_stored(source, "unknown", full({3, 256}, 0));
+  EXPECT_EQ(Weights(source, {}).load("unknown", {3, 256}).dtype(), DType::f32);
+  EXPECT_EQ(Weights(source, {.as_stored = true}).load("unknown", {3, 256}).dtype(), DType::bf16);
+  EXPECT_EQ(Weights(source, {.as_stored = true}).load("q8_0", {3, 256}).dtype(), DType::q8_0);
+  EXPECT_EQ(Weights(source, {.dtype = DType::f16}).load("q8_0", {3, 256}).dtype(), DType::f16);
 }
 
 // Where a tensor is made of what the file has, it is not read later but when it is asked for.

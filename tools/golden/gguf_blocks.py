@@ -2,6 +2,7 @@
 
 blocks.safetensors: for each type T, `T.blocks` (bytes, U8) and `T.values` (F32, what they stand for): blocks with odd scales,
 with single bits set or missing (of a quarter of the bytes in the k types), and random ones; for q8_0 and q4_0 also `T.input` (F32) and `T.encoded` (U8).
+decoded.safetensors: the same of the types that Wick decodes as it reads them.
 model.gguf: a file of gguf-py's own writer, with metadata of every type and a tensor of every type that Wick reads.
 """
 
@@ -16,8 +17,10 @@ import golden
 
 OUT = golden.ROOT / "gguf"
 TYPES = [Type.Q8_0, Type.Q4_0, Type.Q4_K, Type.Q5_K, Type.Q6_K]
-# The places of a block's scales (f16), and the bytes that it consists of.
-SCALES = {Type.Q8_0: [0], Type.Q4_0: [0], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208]}
+DECODED = [Type.Q4_1, Type.Q5_0, Type.Q5_1, Type.Q2_K, Type.Q3_K, Type.IQ4_NL, Type.IQ4_XS]
+# The places of a block's scales (f16).
+SCALES = {Type.Q8_0: [0], Type.Q4_0: [0], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.Q4_1: [0, 2],
+          Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q2_K: [80, 82], Type.Q3_K: [108], Type.IQ4_NL: [0], Type.IQ4_XS: [0]}
 HALVES = [0x0000, 0x8000, 0x0001, 0x83FF, 0x3C00, 0xBC00, 0x2E66, 0x7BFF]  # zeros, subnormals, ones, a fraction, the largest
 
 
@@ -56,7 +59,7 @@ def blocks_of(kind):
     for block in chance:
         for at in SCALES[kind]:
             block[at + 1] &= 0xBF  # no infinity, no NaN
-    return np.stack(blocks[::1 if size < 100 else 4] + list(chance))
+    return np.stack(blocks[::1 if size < 80 else 4] + list(chance))
 
 
 def inputs(kind):
@@ -78,9 +81,9 @@ def inputs(kind):
     return x
 
 
-def write_blocks():
+def write_blocks(path, kinds):
     tensors = {}
-    for kind in TYPES:
+    for kind in kinds:
         name = kind.name.lower()
         blocks = blocks_of(kind)
         tensors[f"{name}.blocks"] = torch.from_numpy(blocks)
@@ -89,7 +92,7 @@ def write_blocks():
             x = inputs(kind)
             tensors[f"{name}.input"] = torch.from_numpy(x)
             tensors[f"{name}.encoded"] = torch.from_numpy(quantize(x, kind))
-    golden.save(OUT / "blocks.safetensors", tensors)
+    golden.save(OUT / path, tensors)
 
 
 def write_file():
@@ -121,5 +124,6 @@ def write_file():
     print(f"gguf/model.gguf  {path.stat().st_size} bytes")
 
 
-write_blocks()
+write_blocks("blocks.safetensors", TYPES)
+write_blocks("decoded.safetensors", DECODED)
 write_file()

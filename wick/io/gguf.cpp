@@ -112,7 +112,7 @@ class Window {
 class GgufReader {
  public:
   explicit GgufReader(const std::filesystem::path& path)
-      : file_(path, "use a file of F32, F16, BF16, Q8_0, Q4_0, Q4_K, Q5_K or Q6_K") {}
+      : file_(path, "use a file of F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q2_K to Q6_K, IQ4_NL or IQ4_XS") {}
 
   GgufFile read() {
     Window in(*file_.file_);

@@ -1,5 +1,6 @@
 #include "wick/io/numbers.h"
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -23,6 +24,16 @@ float e4m3_to_f32(uint8_t bits) {
 
 float e5m2_to_f32(uint8_t bits) { return f16_to_f32(uint16_t(bits << 8)); }  // the upper half of an f16
 
+template <float (*convert)(uint8_t)>
+float from_table(uint8_t bits) {
+  static const auto table = [] {
+    std::array<float, 256> values{};
+    for (size_t i = 0; i < values.size(); ++i) values[i] = convert(uint8_t(i));
+    return values;
+  }();
+  return table[bits];
+}
+
 template <class T>
 float plain(T value) {
   return float(value);
@@ -42,8 +53,8 @@ constexpr std::pair<std::string_view, ToF32> kNumbers[] = {
     {"F32", read_all<float, plain>},
     {"F16", read_all<uint16_t, f16_to_f32>},
     {"BF16", read_all<uint16_t, bf16_to_f32>},
-    {"F8_E4M3", read_all<uint8_t, e4m3_to_f32>},
-    {"F8_E5M2", read_all<uint8_t, e5m2_to_f32>},
+    {"F8_E4M3", read_all<uint8_t, from_table<e4m3_to_f32>>},
+    {"F8_E5M2", read_all<uint8_t, from_table<e5m2_to_f32>>},
     {"I64", read_all<int64_t, plain>},
     {"I32", read_all<int32_t, plain>},
     {"I16", read_all<int16_t, plain>},

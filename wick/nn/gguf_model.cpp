@@ -190,8 +190,13 @@ std::string gguf_name(const std::string& transformers_name) {
   return "";
 }
 
-TensorSource gguf_model_source(const std::filesystem::path& path) {
-  const auto file = std::make_shared<const GgufFile>(GgufFile::open(path));
+bool is_language_model(const GgufFile& file) {
+  return std::ranges::any_of(file.tensors(), [](const auto& entry) {
+    return entry.first.starts_with("blk.") || entry.first == "output_norm.weight";
+  });
+}
+
+TensorSource gguf_model_source(const std::shared_ptr<const GgufFile>& file) {
   TensorSource source = gguf_source(file);
   source.find = [find = source.find, file](const std::string& name, const Shape& wanted) {
     std::optional<StoredTensor> found = find(name, wanted);

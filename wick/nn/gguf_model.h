@@ -9,8 +9,10 @@
 
 namespace wick {
 
+// Has the file a language model's tensors, of this or of another architecture?
+bool is_language_model(const GgufFile& file);
 // The tensors of such a file under transformers' names and with rows in transformers' order.
-TensorSource gguf_model_source(const std::filesystem::path& path);
+TensorSource gguf_model_source(const std::shared_ptr<const GgufFile>& file);
 
 // "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight"; empty where there is no such tensor.
 std::string gguf_name(const std::string& transformers_name);

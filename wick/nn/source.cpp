@@ -3,14 +3,20 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 #include <memory>
 #include <string_view>
 #include <utility>
 
+#include "wick/core/blocks.h"
 #include "wick/core/error.h"
+#include "wick/io/count.h"
 #include "wick/io/gguf.h"
+#include "wick/io/gguf_blocks.h"
 #include "wick/io/safetensors.h"
+#include "wick/nn/fp8.h"
 #include "wick/nn/gguf_model.h"
+#include "wick/nn/layout.h"
 #include "wick/nn/named_seed.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
@@ -104,6 +110,7 @@ StoredTensor joined(const std::vector<StoredTensor>& parts) {
   for (const StoredTensor& part : parts) {
     all.shape[0] += part.shape[0];
     if (part.dtype != parts.front().dtype) all.dtype = DType::f32;
+    all.decoded = all.decoded || part.decoded || part.dtype != parts.front().dtype;
     readable = readable && part.bytes && part.dtype == parts.front().dtype;
   }
   for (const StoredTensor& part : parts)
@@ -160,7 +167,63 @@ void check_rows_alike(const TensorSource& source, const std::vector<Rows>& rows,
   }
 }
 
+// city96's converter flattens tensors that GGUF's blocks do not fit, and keeps their shape in the metadata.
+std::optional<Shape> original_shape(const GgufFile& file, const std::string& name, const Shape& stored) {
+  const std::string key = "comfy.gguf.orig_shape." + name;
+  if (!file.metadata().has(key)) return {};
+  const std::vector<int64_t> extents = file.metadata().integers(key, kPositive);
+  const std::optional<Shape> shape = checked_shape(std::vector<uint64_t>(extents.begin(), extents.end()), 8);
+  check(extents.size() <= kMaxRank && shape && shape->numel() == stored.numel(),
+        "{}: {} should have the {} of tensor \"{}\"", file.path().string(), key, count_of(stored.numel(), "element"),
+        name);
+  return shape;
+}
+
+// Blocks that are no rows of a matrix, or that have no kernels, are decoded.
+std::optional<StoredTensor> find_in_gguf(const std::shared_ptr<const GgufFile>& file, const std::string& name) {
+  std::optional<StoredTensor> found = find_in(file, name);
+  if (!found) return {};
+  const std::optional<Shape> shape = original_shape(*file, name, found->shape);
+  if (shape) found->shape = *shape;
+  if (const GgufBlocks* blocks = gguf_blocks(found->dtype_name))
+    return decoded(*found, blocks->block, [blocks](const std::byte* from, float* to, int64_t, int64_t count) {
+      blocks->decode(from, to, count / blocks->block.elements);
+    });
+  if (!shape || !found->dtype) return found;
+  if (is_block(*found->dtype))
+    return decoded(*found, block_of(*found->dtype),
+                   [dtype = *found->dtype](const std::byte* from, float* to, int64_t, int64_t count) {
+                     for (int64_t i = 0; i < count; ++i) to[i] = block_element(from, dtype, i);
+                   });
+  found->load = loading(found->shape, *found->dtype, found->bytes);
+  return found;
+}
+
 }  // namespace
+
+StoredTensor decoded(const StoredTensor& stored, BlockSize unit, const Decode& decode) {
+  StoredTensor f32{stored.shape, stored.dtype_name, DType::f32, {}, {}, true};
+  f32.bytes = [unit, decode, read = stored.bytes](void* host, size_t at, size_t bytes) {
+    constexpr int64_t kPiece = 1 << 16;  // elements, of which every unit is a part
+    std::vector<std::byte> raw;
+    std::vector<float> values;
+    auto* to = static_cast<std::byte*>(host);
+    const auto begin = int64_t(at), end = int64_t(at + bytes);
+    for (int64_t first = begin / 4 / unit.elements * unit.elements; 4 * first < end; first += kPiece) {
+      const int64_t left = ((end + 3) / 4 - first + unit.elements - 1) / unit.elements;
+      const int64_t units = std::min(left, kPiece / unit.elements), count = units * unit.elements;
+      raw.resize(size_t(units * unit.bytes));
+      values.resize(size_t(count));
+      read(raw.data(), size_t(first / unit.elements * unit.bytes), raw.size());
+      decode(raw.data(), values.data(), first, count);
+      const int64_t from = std::max(begin, 4 * first), until = std::min(end, 4 * (first + count));
+      std::memcpy(to + (from - begin), reinterpret_cast<const std::byte*>(values.data()) + (from - 4 * first),
+                  size_t(until - from));
+    }
+  };
+  f32.load = loading(f32.shape, DType::f32, f32.bytes);
+  return f32;
+}
 
 std::string TensorSource::in_words(const std::string& tensor) const {
   const std::string stored = stored_name(tensor);
@@ -169,14 +232,15 @@ std::string TensorSource::in_words(const std::string& tensor) const {
 
 TensorSource safetensors_source(const fs::path& path) {
   const Safetensors file = open_safetensors(path);
-  return {.name = path.string(),
-          .find = [file](const std::string& name, const Shape&) { return find_in(file, name); },
-          .names = [file] { return keys_of(file->tensors()); }};
+  return with_fp8({.name = path.string(),
+                   .find = [file](const std::string& name, const Shape&) { return find_in(file, name); },
+                   .names = [file] { return keys_of(file->tensors()); }},
+                  file->metadata());
 }
 
 TensorSource gguf_source(std::shared_ptr<const GgufFile> file) {
   return {.name = file->path().string(),
-          .find = [file](const std::string& name, const Shape&) { return find_in(file, name); },
+          .find = [file](const std::string& name, const Shape&) { return find_in_gguf(file, name); },
           .names = [file] { return keys_of(file->tensors()); }};
 }
 
@@ -190,13 +254,11 @@ TensorSource shards_source(const fs::path& index) {
           index.filename().string());
     holders[name] = shard;
   }
-  return {.name = index.string(),
-          .find =
-              [holders](const std::string& name, const Shape&) {
-                const auto found = holders.find(name);
-                return found == holders.end() ? std::nullopt : find_in(found->second, name);
-              },
-          .names = [holders] { return keys_of(holders); }};
+  const auto find = [holders](const std::string& name, const Shape&) {
+    const auto found = holders.find(name);
+    return found == holders.end() ? std::nullopt : find_in(found->second, name);
+  };
+  return with_fp8({.name = index.string(), .find = find, .names = [holders] { return keys_of(holders); }});
 }
 
 TensorSource memory_source(std::map<std::string, Tensor> tensors) {
@@ -272,13 +334,17 @@ std::optional<fs::path> weights_in(const fs::path& folder) {
 }
 
 TensorSource open_source(const fs::path& path) {
-  if (GgufFile::is_gguf(path)) return gguf_model_source(path);
-  if (!fs::is_directory(path)) return with_text_prefix(safetensors_source(path));
+  if (GgufFile::is_gguf(path)) {
+    const auto file = std::make_shared<const GgufFile>(GgufFile::open(path));
+    return is_language_model(*file) ? gguf_model_source(file) : with_library_names(gguf_source(file));
+  }
+  const auto named = [](const TensorSource& source) { return with_text_prefix(with_library_names(source)); };
+  if (!fs::is_directory(path)) return named(safetensors_source(path));
   const std::optional<fs::path> found = weights_in(path);
   check(found.has_value(),
         "{}: should hold diffusion_pytorch_model.safetensors or model.safetensors, or an index of shards of them",
         path.string());
-  return with_text_prefix(found->extension() == ".json" ? shards_source(*found) : safetensors_source(*found));
+  return named(found->extension() == ".json" ? shards_source(*found) : safetensors_source(*found));
 }
 
 }  // namespace wick

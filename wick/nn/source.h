@@ -26,7 +26,13 @@ struct StoredTensor {
   // Reads its bytes, row-major in `dtype`. Empty where load() does more than read: the tensor is then read neither
   // later (WeightsOptions::deferred) nor in pieces.
   Memory::Source bytes;
+  bool decoded = false;  // the file has it in another type, which Wick keeps nowhere
 };
+
+// A stored tensor whose type Wick does not compute with, as f32: its bytes are decoded as they are read, `count`
+// elements from element `first` on at a time, both whole units.
+using Decode = std::function<void(const std::byte* from, float* to, int64_t first, int64_t count)>;
+StoredTensor decoded(const StoredTensor& stored, BlockSize unit, const Decode& decode);
 
 struct TensorSource {
   std::string name;  // the file or folder, for errors
@@ -44,7 +50,8 @@ struct TensorSource {
   std::string in_words(const std::string& tensor) const;
 };
 
-// A file, under its own names.
+// A file, under its own names. Types without a dtype are decoded: floats of 8 bits (nn/fp8.h), and GGUF's blocks that
+// have no kernels (io/gguf_blocks.h).
 TensorSource safetensors_source(const std::filesystem::path& path);
 TensorSource gguf_source(std::shared_ptr<const GgufFile> file);
 // The files that an index of shards names. Throws Error if one is missing or lacks a tensor.
@@ -77,8 +84,8 @@ TensorSource assembled(const TensorSource& source, Assembly assembly);
 // The file of a folder that holds all weights, or the index of its shards: diffusion_pytorch_model or
 // model[.fp16].safetensors.
 std::optional<std::filesystem::path> weights_in(const std::filesystem::path& folder);
-// The weights of one network, under the names of transformers and diffusers: a safetensors file or a GGUF file of a
-// language model, or a folder that holds a safetensors file or shards.
+// The weights of one network: a safetensors or GGUF file, or a folder that holds a safetensors file or shards. Language
+// models, CLIP, T5 and VAE have the names of transformers and diffusers, whatever the file; all else has its own.
 TensorSource open_source(const std::filesystem::path& path);
 
 }  // namespace wick

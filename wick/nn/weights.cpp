@@ -57,15 +57,15 @@ struct Weights::State {
     return *std::move(found);
   }
 
-  DType dtype_of(const std::optional<DType>& stored, const Shape& shape) const {
+  DType dtype_of(const std::optional<StoredTensor>& stored, const Shape& shape) const {
     if (options.trainable || shape.rank() == 1) return DType::f32;
-    if (options.as_stored && stored) return *stored;
+    if (options.as_stored && stored && stored->dtype) return stored->decoded ? DType::bf16 : *stored->dtype;
     return is_block(options.dtype) && shape.rank() != 2 ? DType::f32 : options.dtype;
   }
 
   Asked ask(const std::string& name, const Shape& shape) const {
     const StoredTensor stored = find(name, shape);
-    const DType dtype = dtype_of(stored.dtype, shape);
+    const DType dtype = dtype_of(stored, shape);
     if (stored.dtype) check_quantizable(name, *stored.dtype, shape, dtype);
     return {name, shape, stored, dtype};
   }
@@ -214,8 +214,7 @@ bool Weights::is_copy(const std::string& name, const std::string& other) const {
 }
 
 DType Weights::dtype_of(const std::string& name, const Shape& shape) const {
-  const std::optional<StoredTensor> found = state_->source.find(name, shape);
-  return state_->dtype_of(found ? found->dtype : std::nullopt, shape);
+  return state_->dtype_of(state_->source.find(name, shape), shape);
 }
 
 DType Weights::stored_dtype(const std::string& name, const Shape& shape) const {
@@ -223,6 +222,10 @@ DType Weights::stored_dtype(const std::string& name, const Shape& shape) const {
   check(stored.dtype && (is_float(*stored.dtype) || is_block(*stored.dtype)),
         "{}: \"{}\" is {}, which Wick does not compute with", state_->source.name, name, stored.dtype_name);
   return *stored.dtype;
+}
+
+bool Weights::is_decoded(const std::string& name, const Shape& shape) const {
+  return state_->find(name, shape).decoded;
 }
 
 void Weights::check_storable(const std::string& name, const Shape& shape, DType dtype) const {

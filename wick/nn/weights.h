@@ -42,7 +42,8 @@ struct WeightsOptions {
   // The dtype of matrices, tables and convolutions; vectors (norms, biases) are f32. A block type (core/blocks.h) is
   // for matrices and tables: q8_0 and q4_0 quantise tensors stored otherwise; convolutions are f32 then.
   DType dtype = DType::f32;
-  bool as_stored = false;  // matrices and tables keep the types that they have in the file instead
+  // Matrices and tables keep the types that they have in the file instead; those that are decoded become bf16.
+  bool as_stored = false;
   bool trainable = false;  // everything handed out is f32 and a leaf
   // Tensors that a file stores in the wanted dtype are not read before read_deferred(), which reads all of them in one
   // go: for models that compute nothing from their weights while they are constructed.
@@ -70,6 +71,7 @@ class Weights {
   // that dtype, from the file's header alone.
   Tensor read(const std::string& name, const Shape& shape) const;
   DType stored_dtype(const std::string& name, const Shape& shape) const;
+  bool is_decoded(const std::string& name, const Shape& shape) const;  // from another type (nn/source.h)
   void check_storable(const std::string& name, const Shape& shape, DType dtype) const;  // throws if it cannot be such
   // The tensor under `name`, converted to the options' dtype (f32 for rank 1). Another shape in the file is an error
   // that names file and tensor; only a matrix [out, in] may also be stored as a 1x1 convolution [out, in, 1, 1]. A name

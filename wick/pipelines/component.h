@@ -42,7 +42,8 @@ class ComponentInputs {
   // The same from 0 to `vocabulary` - 1. `ignored` is one more that may be there.
   Tensor ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary,
              std::optional<int64_t> ignored = {});
-  Tensor timestep(int64_t batch);
+  // A number for each of `batch` samples, or one for all of them: [B] f32.
+  Tensor number(const std::string& name, int64_t batch);
 
   bool has(const std::string& name) const { return file_.has(name); }
   int64_t extent(const std::string& letter) const { return letters_.at(letter); }
@@ -77,6 +78,7 @@ struct ComponentSource {
   WeightsOptions weights;
 
   Scope scope(const std::string& component) const;
+  Scope scope(const std::string& component, const TensorSource& tensors) const;
 };
 
 struct Component {

@@ -1,0 +1,165 @@
+// Weights in floats of 8 bits, plain and scaled. Their values are computed here by the formats' definition.
+#include "wick/nn/fp8.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "io/files.h"
+#include "wick/core/rng.h"
+#include "wick/io/safetensors.h"
+#include "wick/nn/weights.h"
+
+namespace wick {
+namespace {
+
+using std::string;
+
+struct Entry {
+  string name, dtype;
+  std::vector<int64_t> shape;
+  string bytes;
+};
+
+string of_floats(const std::vector<float>& values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
+}
+
+void write_file(const std::filesystem::path& path, const std::vector<Entry>& entries, const string& metadata = "{}") {
+  string header = R"({"__metadata__":)" + metadata, data;
+  for (const Entry& e : entries) {
+    string shape;
+    for (const int64_t n : e.shape) shape += (shape.empty() ? "" : ",") + std::to_string(n);
+    header += ",\"" + e.name + R"(":{"dtype":")" + e.dtype + R"(","shape":[)" + shape + R"(],"data_offsets":[)" +
+              std::to_string(data.size()) + "," + std::to_string(data.size() + e.bytes.size()) + "]}";
+    data += e.bytes;
+  }
+  header += "}";
+  const uint64_t length = header.size();
+  write_plain(path, string(reinterpret_cast<const char*>(&length), 8) + header + data);
+}
+
+// Every code of a format with sign, `exponent` bits and `mantissa` bits.
+float value_of(int code, int exponent, int mantissa, bool infinities) {
+  const int e = code >> mantissa & ((1 << exponent) - 1), m = code & ((1 << mantissa) - 1);
+  const int bias = (1 << (exponent - 1)) - 1;
+  const float sign = code & 0x80 ? -1.0f : 1.0f;
+  const bool top = e == (1 << exponent) - 1;
+  if (infinities && top) return m == 0 ? sign * INFINITY : NAN;
+  if (!infinities && top && m == (1 << mantissa) - 1) return NAN;
+  const double size =
+      e == 0 ? std::ldexp(m, 1 - bias - mantissa) : std::ldexp(m + (1 << mantissa), e - bias - mantissa);
+  return float(sign * size);
+}
+
+float e4m3(int code) { return value_of(code, 4, 3, false); }
+float e5m2(int code) { return value_of(code, 5, 2, true); }
+
+string all_codes() {
+  string codes;
+  for (int i = 0; i < 256; ++i) codes += char(i);
+  return codes;
+}
+
+// The tensor by load(), and by its bytes from odd places on; both must be `expected`, NaN for NaN.
+void expect_values(const TensorSource& source, const string& name, const std::vector<float>& expected) {
+  const StoredTensor found = *source.find(name, {});
+  EXPECT_EQ(found.dtype, DType::f32);
+  EXPECT_TRUE(found.decoded);
+  const std::vector<float> loaded = found.load(host_memory()).to_vector();
+  ASSERT_EQ(loaded.size(), expected.size());
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(loaded[i] == expected[i] || (std::isnan(loaded[i]) && std::isnan(expected[i]))) << name << " at " << i;
+  const string whole = of_floats(loaded);
+  for (const size_t begin : {0, 1, 7, 64}) {
+    if (begin + 5 > whole.size()) break;
+    string part(whole.size() - begin - 5, '\0');
+    found.bytes(part.data(), begin, part.size());
+    EXPECT_EQ(part, whole.substr(begin, part.size()));
+  }
+}
+
+TEST(Fp8, EveryCodeHasItsValue) {
+  const TemporaryDirectory folder;
+  write_file(folder / "m.safetensors",
+             {{"a.weight", "F8_E4M3", {16, 16}, all_codes()}, {"b.weight", "F8_E5M2", {256}, all_codes()}});
+  const TensorSource source = safetensors_source(folder / "m.safetensors");
+  std::vector<float> a, b;
+  for (int i = 0; i < 256; ++i) a.push_back(e4m3(i)), b.push_back(e5m2(i));
+  EXPECT_EQ(a[0x7e], 448);
+  EXPECT_EQ(b[0x7b], 57344);
+  expect_values(source, "a.weight", a);
+  expect_values(source, "b.weight", b);
+  EXPECT_EQ(source.find("a.weight", {})->dtype_name, "F8_E4M3");
+}
+
+// Old and new markers, whatever the prefix; scales of inputs change nothing.
+TEST(Fp8, ScalesMultiply) {
+  const TemporaryDirectory folder;
+  const string codes = all_codes().substr(0x20, 32), marker = R"({"format": "float8_e4m3fn"})";
+  write_file(folder / "m.safetensors",
+             {{"scaled_fp8", "F8_E4M3", {0}, ""},
+              {"p.old.weight", "F8_E4M3", {4, 8}, codes},
+              {"p.old.scale_weight", "F32", {}, of_floats({0.3f})},
+              {"p.old.scale_input", "F32", {}, of_floats({7})},
+              {"p.bare.weight", "F8_E4M3", {4, 8}, codes},
+              {"p.new.weight", "F8_E5M2", {4, 8}, codes},
+              {"p.new.weight_scale", "F32", {1}, of_floats({1.7f})},
+              {"p.new.input_scale", "F32", {}, of_floats({7})},
+              {"p.new.comfy_quant", "U8", {int64_t(marker.size())}, marker},
+              {"p.rows.weight", "F8_E4M3", {4, 8}, codes},
+              {"p.rows.weight_scale", "F32", {4, 1}, of_floats({1, 2, 3, 0.1f})},
+              {"p.runs.weight", "F8_E4M3", {4, 8}, codes},
+              {"p.runs.scale_weight", "F32", {4, 2, 1}, of_floats({1, 2, 3, 4, 5, 6, 7, 0.1f})},
+              {"p.wide.weight", "F32", {2}, of_floats({3, 5})},
+              {"p.wide.scale_weight", "F32", {}, of_floats({2})}},
+             R"({"_quantization_metadata":"{\"layers\":{\"rows\":{\"format\":\"float8_e4m3fn\"}}}"})");
+  const TensorSource source = safetensors_source(folder / "m.safetensors");
+  const float rows[] = {1, 2, 3, 0.1f}, runs[] = {1, 2, 3, 4, 5, 6, 7, 0.1f};
+  std::map<string, std::vector<float>> expected;
+  for (int i = 0; i < 32; ++i) {
+    const float a = e4m3(0x20 + i);
+    expected["p.old.weight"].push_back(a * 0.3f);
+    expected["p.bare.weight"].push_back(a);
+    expected["p.new.weight"].push_back(e5m2(0x20 + i) * 1.7f);
+    expected["p.rows.weight"].push_back(a * rows[i / 8]);
+    expected["p.runs.weight"].push_back(a * runs[i / 4]);
+  }
+  expected["p.wide.weight"] = {6, 10};
+  for (const auto& [name, values] : expected) expect_values(source, name, values);
+  const Weights weights(with_prefix(source, "p."), {.dtype = DType::bf16});
+  EXPECT_EQ(weights.load("old.weight", {4, 8}).dtype(), DType::bf16);
+}
+
+TEST(Fp8, OtherFormatsAreRefusedByName) {
+  const TemporaryDirectory folder;
+  const std::filesystem::path path = folder / "m.safetensors";
+  const auto refused = [&](const std::vector<Entry>& entries, std::initializer_list<std::string_view> parts,
+                           const string& metadata = "{}") {
+    write_file(path, entries, metadata);
+    expect_error([&] { safetensors_source(path).find("x.weight", {}); }, parts);
+  };
+  const Entry codes{"x.weight", "U8", {4, 8}, string(32, 'x')}, fp8{"x.weight", "F8_E4M3", {4, 8}, string(32, 'x')};
+  const auto marked = [](const string& json) { return Entry{"x.comfy_quant", "U8", {int64_t(json.size())}, json}; };
+  refused({codes, marked(R"({"format":"nvfp4"})")}, {"m.safetensors", "\"x.weight\"", "\"nvfp4\"", "8 bits"});
+  refused({fp8, marked(R"({"format":"mxfp8"})")}, {"\"mxfp8\""});
+  refused({{"x.weight", "I8", {4, 8}, string(32, 'x')}}, {"\"int8_tensorwise\""},
+          R"({"_quantization_metadata":"{\"layers\":{\"x\":{\"format\":\"int8_tensorwise\"}}}"})");
+  refused({fp8, marked(R"({"format":"float8_e4m3fn"})")}, {"no tensor \"x.weight_scale\"", "float8_e4m3fn"});
+  refused({fp8, marked("{}")}, {"x.comfy_quant", "format"});
+  refused({fp8, marked("nothing")}, {"x.comfy_quant", "JSON"});
+  refused({fp8}, {"m.safetensors: _quantization_metadata", "layers"}, R"({"_quantization_metadata":"{}"})");
+  refused({codes, {"x.weight.quant_state.bitsandbytes__nf4", "U8", {2}, "{}"}}, {"bitsandbytes' nf4"});
+  refused({codes, {"x.weight.absmax", "F32", {1}, of_floats({1})}}, {"bitsandbytes"});
+  refused({{"x.weight", "I8", {4, 8}, string(32, 'x')}, {"x.SCB", "F32", {4}, of_floats({1, 1, 1, 1})}},
+          {"bitsandbytes' int8"});
+  refused({fp8, {"x.weight_scale_inv", "F32", {1, 1}, of_floats({1})}}, {"\"x.weight_scale_inv\""});
+  refused({fp8, {"x.weight_scale", "F32", {3}, of_floats({1, 1, 1})}}, {"\"x.weight_scale\"", "[3]", "[4, 8]"});
+  refused({fp8, {"x.weight_scale", "F32", {4, 3}, of_floats(std::vector<float>(12))}}, {"[4, 3]"});
+  refused({fp8, {"x.weight_scale", "U8", {4}, "abcd"}}, {"\"x.weight_scale\" should be F32", "U8"});
+  refused({{"x.weight", "I8", {4, 8}, string(32, 'x')}, {"x.weight_scale", "F32", {}, of_floats({1})}},
+          {"\"x.weight\" is I8", "\"x.weight_scale\""});
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,21 @@
+// Weights in floats of 8 bits: plain, and scaled as ComfyUI's files have them.
+//
+// A weight X.weight (safetensors' F8_E4M3 or F8_E5M2) is multiplied by its scale, X.scale_weight or, since 2025,
+// X.weight_scale: one number, one a row [out] or [out, 1], or several along each row [out, n] or [out, n, 1]
+// (musubi-tuner). A scale beside a weight of another float type multiplies it too, as in ComfyUI. Scales of inputs are
+// for arithmetic in fp8 and change no weight. New files name each layer's format, in a tensor X.comfy_quant or in the
+// header's _quantization_metadata (ComfyUI, QUANTIZATION.md).
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "wick/nn/source.h"
+
+namespace wick {
+
+// The tensors of `source`, the 8-bit floats among them as f32: value times scale. `metadata` is that of the file's
+// header. Throws Error for a layer in another format (nvfp4, mxfp8, int8, bitsandbytes), which it names.
+TensorSource with_fp8(const TensorSource& source, const std::map<std::string, std::string>& metadata = {});
+
+}  // namespace wick
