@@ -36,8 +36,11 @@ TEST(Sdxl, LoadsAFolder) {
 }
 
 TEST(KnownModels, AreThoseOfAllFamilies) {
-  EXPECT_EQ(known_model_names(), (std::vector<std::string>{"tiny", "tiny-llm", "sdxl"}));
-  EXPECT_EQ(model_help(), "Diffusers or transformers folder, GGUF file, or a name: tiny, tiny-llm, sdxl");
+  EXPECT_EQ(known_model_names(), (std::vector<std::string>{"tiny", "tiny-llm", "sdxl", "sd3-medium", "sd3.5-medium",
+                                                           "sd3.5-large", "sd3.5-large-turbo"}));
+  EXPECT_EQ(model_help(),
+            "Diffusers or transformers folder, GGUF file, or a name: tiny, tiny-llm, sdxl, sd3-medium, sd3.5-medium, "
+            "sd3.5-large, sd3.5-large-turbo");
 }
 
 }  // namespace

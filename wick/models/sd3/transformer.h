@@ -15,6 +15,7 @@ struct Sd3Input {                  // floats, in the model's memory
   Tensor pooled;                   // [B, pooled_dim] of both CLIP encoders
   Tensor text;                     // [B, L, text_dim]
   Tensor positions;                // [h/2 w/2, hidden], of these latents
+  Tensor ranges = {};              // i32 [B, L + h/2 w/2, 2]: tokens that each one sees, as for attention(); or empty
   std::set<int64_t> skipped = {};  // blocks that do nothing (skip-layer guidance); there may be no such blocks
 };
 
