@@ -131,6 +131,34 @@ TEST_F(Sd3Pipeline, TellsItsSizesWithoutWeights) {
   EXPECT_EQ(model->predict(x, zeros({1}, DType::f32, counting.memory()), parts).shape(), x.shape());
 }
 
+// Replaces one tensor of a file.
+void replace(const fs::path& path, const std::string& name, const Tensor& value) {
+  std::map<std::string, Tensor> tensors;
+  {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const auto& [key, info] : file.tensors()) tensors[key] = file.load(key);
+  }
+  ASSERT_EQ(tensors.at(name).shape(), value.shape());
+  tensors[name] = value;
+  save_safetensors(path, tensors);
+}
+
+TEST_F(Sd3Pipeline, RemarksOnFilesThatOthersReadOtherwise) {
+  const auto remarks = [&] { return open_diffusion(folder.path())->remarks(); };
+  ASSERT_EQ(remarks().size(), 1);
+  EXPECT_NE(remarks().front().find("text_encoder projects"), std::string::npos) << remarks().front();
+
+  std::vector<float> identity(64);
+  for (size_t i = 0; i < identity.size(); i += 9) identity[i] = 1;
+  replace(folder.path() / "text_encoder/model.safetensors", "text_projection.weight", Tensor::of(identity, {8, 8}));
+  EXPECT_TRUE(remarks().empty());
+
+  replace(folder.path() / "transformer/diffusion_pytorch_model.safetensors", "pos_embed.pos_embed",
+          full({1, 144, 16}, 0.25f));
+  ASSERT_EQ(remarks().size(), 1);
+  EXPECT_NE(remarks().front().find("transformer stores other positions"), std::string::npos) << remarks().front();
+}
+
 TEST_F(Sd3Pipeline, SaysWhichPartsDoNotFit) {
   const auto expect_wrong = [&](const char* component, std::initializer_list<std::string_view> parts) {
     const TinySd3 other;

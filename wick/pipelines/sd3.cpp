@@ -98,6 +98,7 @@ class Sd3 final : public LatentDiffusion {
   }
 
   std::string denoiser_in_words() const override { return "transformer"; }
+  std::vector<std::string> remarks() const override;
   int64_t t5_tokens() const override { return t5_.tokens(); }
   TextLength length(const std::string& text) const override { return t5_.length(text); }
 
@@ -167,6 +168,20 @@ void Sd3::check_fit() const {
   check(clip_l_config_.positions == big_g_config_.positions,
         "{}: its CLIP encoders should read as many tokens, found {} and {} (max_position_embeddings)", model().name(),
         clip_l_config_.positions, big_g_config_.positions);
+}
+
+std::vector<std::string> Sd3::remarks() const {
+  std::vector<std::string> all;
+  const Checkpoint clip = model().component(kClipL), transformer = model().component(kTransformer);
+  if (!projects_by_identity(clip, clip_l_config_))
+    all.push_back(clip.name() +
+                  " projects its pooled state, as diffusers does; ComfyUI leaves it as it is, and draws "
+                  "other pictures.");
+  if (transformer.has_weights() && !sd3_positions_agree(transformer_source(model()), config_))
+    all.push_back(transformer.name() +
+                  " stores other positions than the formula gives: those that it stores are "
+                  "used.");
+  return all;
 }
 
 void Sd3::load_text_encoders() {

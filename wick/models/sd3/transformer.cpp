@@ -7,6 +7,7 @@
 // Stability's files. Reference: Stability-AI/sd3.5, mmditx.py; diffusers, SD3Transformer2DModel.
 #include "wick/models/sd3/transformer.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -236,6 +237,21 @@ std::vector<float> sd3_position(int64_t row, int64_t column, const Sd3Config& c)
     add(std::cos);
   }
   return features;
+}
+
+bool sd3_positions_agree(const TensorSource& tensors, const Sd3Config& c) {
+  constexpr float kRounding = 1.0f / 256;  // of numbers up to 1 in bf16
+  const std::optional<StoredTensor> table = tensors.find("pos_embed", {});
+  if (!table || !table->dtype || !table->bytes) return true;
+  const int64_t step = std::max<int64_t>(1, c.table_side / 8), bytes = bytes_of(*table->dtype, c.hidden());
+  for (int64_t row = 0, column = c.table_side - 1; row < c.table_side && column >= 0; row += step, column -= step) {
+    const Tensor entry = Tensor::empty({c.hidden()}, *table->dtype);
+    table->bytes(entry.view().data, size_t((row * c.table_side + column) * bytes), size_t(bytes));
+    const std::vector<float> stored = entry.to_vector(), computed = sd3_position(row, column, c);
+    for (size_t i = 0; i < stored.size(); ++i)
+      if (!(std::abs(stored[i] - computed[i]) <= kRounding)) return false;
+  }
+  return true;
 }
 
 }  // namespace wick

@@ -36,5 +36,7 @@ class Sd3Transformer {
 
 // The entry of the table of positions, `hidden` numbers: what files store.
 std::vector<float> sd3_position(int64_t row, int64_t column, const Sd3Config& config);
+// Does the table among the tensors (under Stability's names) agree, in some of its entries? True where there is none.
+bool sd3_positions_agree(const TensorSource& tensors, const Sd3Config& config);
 
 }  // namespace wick
