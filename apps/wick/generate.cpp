@@ -196,6 +196,7 @@ void generate_pictures(const GenerateArguments& a, const std::filesystem::path& 
   const std::vector<Start> starts = starts_of(a, model->latents());
   const ImageRequest request = request_of(a, *model, starts);
   check_request(a, request, *model);
+  for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.compare ? 2 : 1);
   plan(a, folder, request, loras, pictures, model->process().class_name);
 

@@ -97,6 +97,4 @@ Component vae_decoder_component();
 Component clip_tokenizer_component(const std::string& name);
 Component t5_tokenizer_component(const std::string& name);
 
-Component sd3_transformer_component(std::vector<std::string> lora_prefixes);
-
 }  // namespace wick

@@ -50,6 +50,7 @@ class PictureJob final : public Job {
   std::vector<std::string> remarks() const override {
     std::vector<std::string> all = dataset_.remarks;
     if (config_.train == TrainMode::vae) return all;
+    for (const std::string& remark : model_->remarks()) all.push_back(remark);
     if (const std::string remark = model_->training_remark(); !remark.empty()) all.push_back(remark);
     if (const std::string cut = cut_captions(dataset_, *model_); !cut.empty()) all.push_back(cut + ".");
     return all;
