@@ -98,6 +98,14 @@ class Mirror final : public Backend {
     run<&Backend::timestep_embedding>(y, t, max_period);
   }
   void scatter_rows(View y, View x, View rows) override { run<&Backend::scatter_rows>(y, x, rows); }
+  void gated_add(View y, View x, View gate, View h) override { run<&Backend::gated_add>(y, x, gate, h); }
+  void gated_add_backward(View dh, View dgate, View dy, View gate, View h) override {
+    run<&Backend::gated_add_backward>(dh, dgate, dy, gate, h);
+  }
+  void qk_norm_rope(const QkNormRopeArgs& a) override { run<&Backend::qk_norm_rope>(a); }
+  void qk_norm_rope_backward(const QkNormRopeArgs& a, const QkNormRopeGradients& g) override {
+    run<&Backend::qk_norm_rope_backward>(a, g);
+  }
   void rope_into_cache(const RopeIntoCacheArgs& a) override { run<&Backend::rope_into_cache>(a); }
   void cross_entropy(View loss, View dlogits, View logits, View targets) override {
     run<&Backend::cross_entropy>(loss, dlogits, logits, targets);
@@ -205,6 +213,15 @@ class Mirror final : public Backend {
   template <class F>
   static void each(F f, RopeIntoCacheArgs& a) {
     each_of(f, a.turned, a.keys, a.values, a.q, a.k, a.v, a.cos, a.sin, a.rows);
+  }
+
+  template <class F>
+  static void each(F f, QkNormRopeArgs& a) {
+    each_of(f, a.y, a.x, a.q_norm, a.k_norm, a.cos, a.sin);
+  }
+  template <class F>
+  static void each(F f, QkNormRopeGradients& g) {
+    each_of(f, g.dx, g.dq_norm, g.dk_norm, g.dy);
   }
 
   static void collect(std::vector<Region>& regions, const View& v) {

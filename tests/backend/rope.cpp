@@ -127,5 +127,118 @@ TEST(Rope, into_a_cache) {
   check_into_cache({2, 0, 4, 64}, 2, activations(), true);
 }
 
+// Queries, keys and values side by side, among `beside` other columns.
+struct Heads {
+  int64_t batch, tokens, heads, width, beside;
+  Tensor made(bool poison) const {
+    const int64_t row = 3 * heads * width + beside, step = heads * width;
+    const Tensor all = poison ? output({batch, tokens, row}) : input({batch, tokens, row});
+    return all.window({batch, tokens, 3, heads, width}, {tokens * row, row, step, width, 1});
+  }
+};
+
+// One head: y = turn(x_hat * w), or its gradients. `norm` and the angles may be absent.
+struct HeadReference {
+  const double* norm;
+  const double *cos, *sin;
+  size_t width;
+  double eps;
+
+  double rstd(const double* x) const {
+    double square = 0;
+    for (size_t i = 0; i < width; ++i) square += x[i] * x[i] / double(width);
+    return norm ? 1 / std::sqrt(square + eps) : 1;
+  }
+  double weight(size_t i) const { return norm ? norm[i] : 1; }
+  Doubles turned(const Doubles& v, double sign) const {
+    Doubles y = v;
+    for (size_t i = 0; cos && i < width / 2; ++i) {
+      y[2 * i] = v[2 * i] * cos[i] - sign * v[2 * i + 1] * sin[i];
+      y[2 * i + 1] = sign * v[2 * i] * sin[i] + v[2 * i + 1] * cos[i];
+    }
+    return y;
+  }
+  Doubles forward(const double* x) const {
+    Doubles y(x, x + width);
+    for (size_t i = 0; i < width; ++i) y[i] *= rstd(x) * weight(i);
+    return turned(y, 1);
+  }
+  // Adds to dnorm.
+  Doubles backward(const double* x, const double* dy, double* dnorm) const {
+    Doubles g = turned(Doubles(dy, dy + width), -1);
+    const double r = rstd(x);
+    double mean = 0;
+    for (size_t i = 0; i < width; ++i) {
+      dnorm[i] += g[i] * x[i] * r;
+      mean += g[i] * weight(i) * x[i] * r / double(width);
+    }
+    for (size_t i = 0; i < width; ++i) g[i] = r * (g[i] * weight(i) - (norm ? x[i] * r * mean : 0));
+    return g;
+  }
+};
+
+void check_qk_norm_rope(const Heads& h, bool normed, bool turned) {
+  SCOPED_TRACE(testing::Message() << h.batch << " x " << h.tokens << " x " << h.heads << " x " << h.width << " beside "
+                                  << h.beside << (normed ? " normed" : "") << (turned ? " turned" : ""));
+  const Tensor x = h.made(false), dy = h.made(false), y = h.made(true), dx = h.made(true);
+  const auto norm = [&] { return normed ? random({h.width}) : Tensor(); };
+  const auto gradient = [&] { return normed ? poisoned({h.width}) : Tensor(); };
+  const auto angles = [&] { return turned ? random({h.tokens, h.width / 2}) : Tensor(); };
+  const Tensor norms[] = {norm(), norm()}, dnorms[] = {gradient(), gradient()}, cos = angles(), sin = angles();
+  const QkNormRopeArgs args{
+      .y = y, .x = x, .q_norm = norms[0], .k_norm = norms[1], .cos = cos, .sin = sin, .eps = 1e-6f};
+  backend().qk_norm_rope(args);
+  backend().qk_norm_rope_backward(args, {.dx = dx, .dq_norm = dnorms[0], .dk_norm = dnorms[1], .dy = dy});
+
+  const Doubles in = doubles(x), grad = doubles(dy), of_cos = turned ? doubles(cos) : Doubles(),
+                of_sin = turned ? doubles(sin) : Doubles();
+  Doubles want = in, want_dx = grad, want_dnorm[2] = {Doubles(size_t(h.width)), Doubles(size_t(h.width))};
+  double worst = 1, largest = 1;
+  for (size_t which = 0; which < 2; ++which) {
+    const Doubles w = normed ? doubles(norms[which]) : Doubles();
+    for (int64_t row = 0; row < h.batch * h.tokens; ++row)
+      for (int64_t head = 0; head < h.heads; ++head) {
+        const auto at = size_t(((row * 3 + int64_t(which)) * h.heads + head) * h.width);
+        const size_t angle = turned ? size_t(row % h.tokens * (h.width / 2)) : 0;
+        const HeadReference ref{normed ? w.data() : nullptr, turned ? &of_cos[angle] : nullptr,
+                                turned ? &of_sin[angle] : nullptr, size_t(h.width), double(1e-6f)};
+        const Doubles made = ref.forward(&in[at]);
+        const Doubles back = ref.backward(&in[at], &grad[at], want_dnorm[which].data());
+        std::copy(made.begin(), made.end(), want.begin() + long(at));
+        std::copy(back.begin(), back.end(), want_dx.begin() + long(at));
+        worst = std::max(worst, ref.rstd(&in[at]));
+        for (const double value : made) largest = std::max(largest, std::abs(value));
+      }
+  }
+  // A composition rounds between its calls.
+  const double between_calls = is_composed() && activations() != DType::f32 ? 4 * unit_roundoff(activations()) : 0;
+  const double terms = std::sqrt(double(h.batch * h.tokens * h.heads));
+  expect_close(y, want, (32 * kEps + between_calls) * largest * worst, "y");
+  expect_close(dx, want_dx, (64 * kEps + between_calls) * worst * worst * worst, "dx");
+  for (size_t which = 0; which < 2 && normed; ++which)
+    expect_close(dnorms[which], want_dnorm[which], (64 * kEps + between_calls) * worst * worst * terms, "dnorm");
+}
+
+TEST(QkNormRope, EveryCombination) {
+  for (const bool normed : {true, false})
+    for (const bool turned : {true, false})
+      for (const int64_t width : {int64_t{64}, int64_t{128}, 2 * between(1, 70)})
+        for (const int64_t beside : {int64_t{0}, 8 * between(1, 20), between(1, 20)})
+          check_qk_norm_rope({between(1, 3), between(1, 40), between(1, 5), width, beside}, normed, turned);
+  check_qk_norm_rope({1, between(200, 400), 24, 128, 4 * 24 * 128}, true, true);
+  check_qk_norm_rope({2, between(100, 200), 38, 64, 0}, true, false);
+}
+
+// Without gradients of the norms, which are frozen as a rule.
+TEST(QkNormRope, GradientsOfNormsMayBeUnwanted) {
+  const Heads h{2, between(1, 30), 3, 64, 0};
+  const Tensor x = h.made(false), dy = h.made(false), dx = h.made(true), other = h.made(true);
+  const Tensor norm = random({64}), dq = poisoned({64}), dk = poisoned({64});
+  const QkNormRopeArgs args{.y = {}, .x = x, .q_norm = norm, .k_norm = norm, .eps = 1e-6f};
+  backend().qk_norm_rope_backward(args, {.dx = dx, .dq_norm = dq, .dk_norm = dk, .dy = dy});
+  backend().qk_norm_rope_backward(args, {.dx = other, .dy = dy});
+  expect_same_bits(dx, other, "dx");
+}
+
 }  // namespace
 }  // namespace wick

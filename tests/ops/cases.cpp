@@ -72,6 +72,14 @@ std::vector<OpCase> make_cases() {
   row("square", "square", {{3, 37}}, [](const In& x) { return square(x[0]); });
   row("geglu", "geglu", {{3, 5, 14}}, [](const In& x) { return geglu(x[0]); });
   row("swiglu", "swiglu", {{3, 5, 14}}, [](const In& x) { return swiglu(x[0]); });
+  row("gated_add", "gated_add", {{2, 3, 5}, {2, 5}, {2, 3, 5}},
+      [](const In& x) { return gated_add(x[0], x[1], x[2]); });
+  row("gated_add", "gated_add_frozen_gate", {{2, 1, 3, 5}, {2, 1, 3, 5}}, [](const In& x) {
+    static const Tensor gate = constant({2, 5});
+    return gated_add(x[0], gate, x[1]);
+  });
+  row("beside_gelu_tanh", "beside_gelu_tanh", {{2, 3, 5}, {2, 3, 4}},
+      [](const In& x) { return beside_gelu_tanh(x[0], x[1]); });
   row("sum_to", "sum", {{3, 5, 7}}, [](const In& x) { return sum(x[0]); });
   row("sum_to", "sum_to_rows", {{3, 5, 7}}, [](const In& x) { return sum_to(x[0], {5, 1}); });
   row("sum_to", "mean", {{3, 5}}, [](const In& x) { return mean(x[0]); });
@@ -131,6 +139,19 @@ std::vector<OpCase> make_cases() {
   row("conv2d", "conv2d_1x1", {{2, 3, 5, 6}, {4, 1, 1, 6}, {4}},
       [](const In& x) { return conv2d(x[0], x[1], x[2], {}); });
   row("upsample_nearest", "upsample_nearest", {{2, 3, 5, 4}}, [](const In& x) { return upsample_nearest(x[0], 2); });
+
+  row("joint_attention", "joint_attention", {{2, 3, 36}, {6}, {6}, {2, 5, 36}, {6}, {6}}, [](const In& x) {
+    static const Rotary rotary{angles({8, 3}, 0), angles({8, 3}, 1)};
+    return joint_attention({{x[0], x[1], x[2]}, {x[3], x[4], x[5]}}, 2, rotary);
+  });
+  row("joint_attention", "joint_attention_of_one_stream", {{1, 5, 27}}, [](const In& x) {
+    return joint_attention({{x[0], {}, {}}}, 3);
+  });
+  row("joint_attention", "joint_attention_beside_others", {{2, 4, 17}}, [](const In& x) {
+    static const Tensor norm = constant({4});
+    const std::vector<Tensor> parts = split(x[0], -1, {12, 5});
+    return beside_gelu_tanh(joint_attention({{parts[0], norm, norm}}, 1), parts[1]);
+  });
 
   row("group_norm", "group_norm", {{2, 3, 5, 12}, {12}, {12}},
       [](const In& x) { return group_norm(x[0], x[1], x[2], 4, 1e-5f); });

@@ -1,6 +1,7 @@
 // `wick forward` against diffusers, transformers and peft, and on wrong inputs.
 #include "wick/pipelines/forward.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -119,7 +120,11 @@ TEST(ForwardErrors, NameTheTensor) {
   expect_wrong("text_encoder", "text_encoder", {{"input_ids", ids(814, 77)}}, {"\"input_ids\"", "0 to 813", "814"});
   expect_wrong("text_encoder", "text_encoder", {{"input_ids", ids(-1, 77)}}, {"\"input_ids\"", "0 to 813", "-1"});
   expect_wrong("text_encoder", "text_encoder", {{"input_ids", ids(3, 78)}}, {"text_encoder", "77", "[1, 78]"});
-  expect_wrong("text_encoder", "text_encoder", {{"input_ids", zeros({1, 77})}}, {"\"input_ids\"", "I64", "F32"});
+  expect_wrong("text_encoder", "text_encoder", {{"input_ids", zeros({1, 77}, DType::bf16)}},
+               {"\"input_ids\"", "I64", "F32", "BF16"});
+  for (const float value : {0.5f, 3e9f, NAN, INFINITY})
+    expect_wrong("text_encoder", "text_encoder", {{"input_ids", full({1, 77}, value)}},
+                 {"\"input_ids\"", "whole numbers", fmt::format("found {}", value)});
   expect_wrong("unet2", "unet", {}, {"unet2", "text_encoder, text_encoder_2, vae.encoder, vae.decoder, unet"});
 }
 
@@ -140,6 +145,7 @@ TEST(ForwardErrors, NameTheFile) {
 TEST(Forward, TakesATimestepForAllSamplesAndWholeNumbers) {
   run_with("unet", "unet", {{"timestep", full({}, 3)}});
   run_with("unet", "unet", {{"timestep", Tensor::of(std::vector<int64_t>{3}, {1})}});
+  run_with("text_encoder", "text_encoder", {{"input_ids", full({1, 77}, 3)}});
 }
 
 TEST(Forward, AddsLorasUp) {

@@ -150,6 +150,22 @@ struct RopeIntoCacheArgs {
   View rows;  // i32 [B, T], as for scatter_rows()
 };
 
+// Prepares queries and keys of x [B, T, 3, H, D] (queries, keys, values) for attention: each head of them is normed
+// (rms_norm(), "QK norm" of Dehghani et al., 2023) and then turned (rope() of neighbours); values stay as they are.
+struct QkNormRopeArgs {
+  View y;  // like x: out; backward does not read it
+  View x;
+  View q_norm, k_norm;  // [D], or both empty: heads are not normed
+  View cos, sin;        // f32 [T, D/2], or both empty: heads are not turned
+  float eps = 0;        // is added to the mean square
+};
+// All but dy are outputs. The gradients of the norms may be unwanted.
+struct QkNormRopeGradients {
+  View dx;
+  View dq_norm = {}, dk_norm = {};
+  View dy;
+};
+
 // How gradients become updates. A rule may keep state for each parameter from step to step (OptimizerSlot::states).
 enum class OptimizerKind : uint8_t {
   adamw,  // Loshchilov & Hutter, 2019, as PyTorch computes it; states: m and v, f32 in the parameter's shape
@@ -305,6 +321,13 @@ class Backend {
   // y [..., N/2] = swiglu of linear(), or of lora_linear() if `lora` has a down; for inference, which does not keep the
   // product.
   virtual void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora = {}) = 0;
+
+  // ---- transformers of diffusion models: gate [B, D] is one row for all of h[b], h [B, ..., D]
+  virtual void gated_add(View y, View x, View gate, View h) = 0;  // y = x + gate * h; y may be x
+  // dh = gate * dy and dgate = the sum of h * dy over each entry's rows; either may be unwanted, and h without dgate.
+  virtual void gated_add_backward(View dh, View dgate, View dy, View gate, View h) = 0;
+  virtual void qk_norm_rope(const QkNormRopeArgs& a) = 0;
+  virtual void qk_norm_rope_backward(const QkNormRopeArgs& a, const QkNormRopeGradients& g) = 0;
 
   // ---- LoRA
   virtual void lora_linear(const LoraArgs& a) = 0;

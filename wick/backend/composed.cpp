@@ -92,6 +92,22 @@ View in_pixels(const View& large, const View& small) {
           {step[0], step[1] * times(1), step[1], step[2] * times(2), step[2], step[3]}};
 }
 
+// A gate [B, D] beside all rows of h [B, ..., D].
+View beside_rows(View gate, const Shape& h) {
+  const int64_t batch = gate.stride[0], last = gate.stride[1];
+  gate.shape = h;
+  gate.stride = h;
+  for (int d = 0; d < h.rank(); ++d) gate.stride[d] = d == 0 ? batch : d + 1 == h.rank() ? last : 0;
+  return gate;
+}
+
+// Queries (0), keys (1) or values (2) of [B, T, 3, H, D], as [B, T, H, D].
+View heads_of(const View& x, int which) {
+  const View part = part_of(x, 2, which, 1);
+  const Shape &n = part.shape, &step = part.stride;
+  return {part.data, part.dtype, {n[0], n[1], n[3], n[4]}, {step[0], step[1], step[3], step[4]}, part.constant};
+}
+
 }  // namespace
 
 void ComposedBackend::affine(View y, View x, float scale, float shift) {
@@ -200,6 +216,56 @@ void ComposedBackend::geglu_backward(View dx, View dy, View x) {
 void ComposedBackend::swiglu(View y, View x) { gated(*this, Unary::silu, y, half_of(x, 1), half_of(x, 0)); }
 void ComposedBackend::swiglu_backward(View dx, View dy, View x) {
   gated_backward(*this, Unary::silu, half_of(dx, 1), half_of(dx, 0), dy, half_of(x, 1), half_of(x, 0));
+}
+
+void ComposedBackend::gated_add(View y, View x, View gate, View h) {
+  const Tensor share = temporary(*this, h.shape);
+  binary(Binary::mul, share, h, beside_rows(gate, h.shape));
+  binary(Binary::add, y, x, share);
+}
+
+void ComposedBackend::gated_add_backward(View dh, View dgate, View dy, View gate, View h) {
+  if (dgate) {
+    const Tensor product = temporary(*this, h.shape);
+    binary(Binary::mul, product, h, dy);
+    const int64_t batch = h.shape[0], width = h.dim(-1), rows = h.numel() / std::max<int64_t>(batch * width, 1);
+    sum({dgate.data, dgate.dtype, {batch, 1, width}, {dgate.stride[0], 0, dgate.stride[1]}},
+        reshaped(product, {batch, rows, width}));
+  }
+  if (dh) binary(Binary::mul, dh, dy, beside_rows(gate, dy.shape));
+}
+
+void ComposedBackend::qk_norm_rope(const QkNormRopeArgs& a) {
+  for (const int which : {0, 1}) {
+    const View y = heads_of(a.y, which), norm = which == 0 ? a.q_norm : a.k_norm;
+    if (norm)
+      rms_norm({.y = y, .x = heads_of(a.x, which), .w = norm, .eps = a.eps});
+    else
+      copy(y, heads_of(a.x, which));
+    if (a.cos) rope(y, y, a.cos, a.sin, RopePairs::neighbours, false);
+  }
+  copy(heads_of(a.y, 2), heads_of(a.x, 2));
+}
+
+void ComposedBackend::qk_norm_rope_backward(const QkNormRopeArgs& a, const QkNormRopeGradients& g) {
+  for (const int which : {0, 1}) {
+    const View x = heads_of(a.x, which), dx = heads_of(g.dx, which), norm = which == 0 ? a.q_norm : a.k_norm;
+    const Tensor turned = temporary(*this, x.shape, g.dy.dtype);
+    if (a.cos)
+      rope(turned, heads_of(g.dy, which), a.cos, a.sin, RopePairs::neighbours, true);
+    else
+      copy(turned, heads_of(g.dy, which));
+    if (!norm) {
+      copy(dx, turned);
+      continue;
+    }
+    const Tensor y = temporary(*this, x.shape, x.dtype);
+    const Tensor rstd = temporary(*this, {x.shape[0], x.shape[1], x.shape[2]});
+    const NormArgs args{.y = y, .rstd = rstd, .x = x, .w = norm, .eps = a.eps};
+    rms_norm(args);
+    rms_norm_backward(args, {.dx = dx, .dw = which == 0 ? g.dq_norm : g.dk_norm, .dy = turned});
+  }
+  copy(heads_of(g.dx, 2), heads_of(g.dy, 2));
 }
 
 void ComposedBackend::rope_into_cache(const RopeIntoCacheArgs& a) {

@@ -22,6 +22,10 @@ class ComposedBackend : public Backend {
   void geglu_backward(View dx, View dy, View x) override;
   void swiglu(View y, View x) override;
   void swiglu_backward(View dx, View dy, View x) override;
+  void gated_add(View y, View x, View gate, View h) override;
+  void gated_add_backward(View dh, View dgate, View dy, View gate, View h) override;
+  void qk_norm_rope(const QkNormRopeArgs& a) override;
+  void qk_norm_rope_backward(const QkNormRopeArgs& a, const QkNormRopeGradients& g) override;
   void rope_into_cache(const RopeIntoCacheArgs& a) override;
   void mse(View loss, View a, View b) override;
   void mse_backward(View da, View dloss, View a, View b) override;

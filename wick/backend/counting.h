@@ -100,6 +100,10 @@ class CountingBackend final : public Backend {
   void embedding_backward(View, View, View) override {}
   void timestep_embedding(View, View, float) override {}
   void scatter_rows(View, View, View) override {}
+  void gated_add(View, View, View, View) override {}
+  void gated_add_backward(View, View, View, View, View) override {}
+  void qk_norm_rope(const QkNormRopeArgs&) override {}
+  void qk_norm_rope_backward(const QkNormRopeArgs&, const QkNormRopeGradients&) override {}
   void rope_into_cache(const RopeIntoCacheArgs& a) override;
   void cross_entropy(View, View, View, View) override {}
   void mse(View, View, View) override {}

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "wick/models/network_facts.h"
+
 namespace wick {
 
 namespace {
@@ -88,15 +90,9 @@ struct ClipText::Model {
 ClipText::ClipText(Scope s, const ClipConfig& config) : model_(new Model{std::move(s), config}) {}
 ClipOutput ClipText::operator()(const Tensor& ids) const { return (*model_)(ids); }
 
-ClipConfig ClipConfig::read(const Checkpoint& component) {
-  const Config config = component.config();
-  ClipConfig c;
-  c.vocab = config.integer_or("vocab_size", 49408, kPositive);
-  c.positions = config.integer_or("max_position_embeddings", 77, kPositive);
-  c.hidden = config.integer_or("hidden_size", 512, kPositive);
-  c.intermediate = config.integer_or("intermediate_size", 2048, kPositive);
-  c.projection = config.integer_or("projection_dim", 512, kPositive);
-  c.layers = int(config.integer_or("num_hidden_layers", 12, kPositive));
+namespace {
+
+void read_config(ClipConfig& c, const Config& config) {
   c.heads = int(config.integer_or("num_attention_heads", 8, kPositive));
   c.eps = float(config.number_or("layer_norm_eps", 1e-5, kEpsilon));
   c.eos_id = config.integer_or("eos_token_id", 49407);
@@ -112,6 +108,39 @@ ClipConfig ClipConfig::read(const Checkpoint& component) {
         architecture);
   check(c.hidden % c.heads == 0, "{}: num_attention_heads {} does not divide hidden_size {}", config.source(), c.heads,
         c.hidden);
+}
+
+// ComfyUI and Stability's code take CLIP-L's pooled state as it is, and diffusers projects that of a single file by the
+// identity.
+void assume(ClipConfig& c, ClipKind kind, const std::string& file) {
+  constexpr int kHeadWidth = 64;
+  check(c.hidden % kHeadWidth == 0, "{}: the CLIP encoder has a width of {}, which is not whole heads of {}", file,
+        c.hidden, kHeadWidth);
+  c.heads = int(c.hidden) / kHeadWidth;
+  c.eps = 1e-5f;
+  c.eos_id = 2;  // the highest id, see end_positions
+  c.quick_gelu = kind == ClipKind::l;
+  c.with_projection = kind == ClipKind::big_g;
+}
+
+}  // namespace
+
+ClipConfig ClipConfig::read(const Checkpoint& component, ClipKind kind) {
+  const NetworkFacts facts(component);
+  const Config& config = facts.config();
+  const std::string tokens = "text_model.embeddings.token_embedding.weight",
+                    layer = "text_model.encoder.layers.{}.mlp.fc1.weight";
+  ClipConfig c;
+  c.vocab = facts.extent("vocab_size", tokens, 0, 49408);
+  c.positions = facts.extent("max_position_embeddings", "text_model.embeddings.position_embedding.weight", 0, 77);
+  c.hidden = facts.extent("hidden_size", tokens, 1, 512);
+  c.layers = int(facts.count("num_hidden_layers", layer, 12));
+  c.intermediate = facts.extent("intermediate_size", "text_model.encoder.layers.0.mlp.fc1.weight", 0, 2048);
+  if (facts.has_config())
+    read_config(c, config);
+  else
+    assume(c, kind, config.source());
+  c.projection = c.with_projection ? facts.extent("projection_dim", "text_projection.weight", 0, 512) : c.hidden;
   return c;
 }
 

@@ -6,6 +6,8 @@
 
 namespace wick {
 
+enum class ClipKind { l, big_g };
+
 struct ClipConfig {
   int64_t vocab, positions, hidden, intermediate, projection;
   int layers, heads;
@@ -13,7 +15,9 @@ struct ClipConfig {
   bool quick_gelu;
   int64_t eos_id;
   bool with_projection;  // CLIPTextModelWithProjection
-  static ClipConfig read(const Checkpoint& component);
+  // From its config and tensors (network_facts.h). Without a config heads are 64 wide; `kind` tells the activation, and
+  // that bigG projects and CLIP-L does not, whatever is in the file.
+  static ClipConfig read(const Checkpoint& component, ClipKind kind = ClipKind::l);
 };
 
 struct ClipOutput {    // f32

@@ -8,6 +8,7 @@
 
 #include <utility>
 
+#include "wick/models/network_facts.h"
 #include "wick/models/supported.h"
 
 namespace wick {
@@ -163,30 +164,40 @@ Gaussian VaeEncoder::operator()(const Tensor& image) const { return (*model_)(im
 VaeDecoder::VaeDecoder(Scope s, const VaeConfig& config) : model_(new Model{std::move(s), config}) {}
 Tensor VaeDecoder::operator()(const Tensor& latent) const { return (*model_)(latent); }
 
-VaeConfig VaeConfig::read(const Checkpoint& component) {
-  const Config config = component.config();
+namespace {
+
+void check_supported(const Config& config, size_t levels) {
   only(config, "act_fn", "silu");
   only(config, "mid_block_add_attention", true);
   only_absent(config, "latents_mean");
   only_absent(config, "latents_std");
-  VaeConfig c;
-  c.in_channels = config.integer_or("in_channels", 3, kPositive);
-  c.out_channels = config.integer_or("out_channels", 3, kPositive);
-  c.latent_channels = config.integer_or("latent_channels", 4, kPositive);
-  c.channels = config.integers("block_out_channels", kPositive);
-  c.layers_per_block = int(config.integer_or("layers_per_block", 1, kPositive));
-  c.groups = int(config.integer_or("norm_num_groups", 32, kPositive));
-  c.scaling_factor = float(config.number_or("scaling_factor", 0.18215, {1e-6, 1e6}));  // latents are divided by it
-  c.shift_factor = float(config.number_or("shift_factor", 0, {-1e6, 1e6}));
-  c.use_quant_conv = config.boolean_or("use_quant_conv", true);
-  c.use_post_quant_conv = config.boolean_or("use_post_quant_conv", true);
-  const size_t levels = c.channels.size();
-  check(levels > 0 && levels < 16, "{}: block_out_channels should have 1 to 15 entries, found {}", config.source(),
-        levels);
   for (const auto& [key, type] :
        {std::pair{"down_block_types", "DownEncoderBlock2D"}, std::pair{"up_block_types", "UpDecoderBlock2D"}})
     check(config.texts(key) == std::vector<std::string>(levels, type), "{}: {} should be {} times \"{}\"",
           config.source(), key, levels, type);
+}
+
+}  // namespace
+
+VaeConfig VaeConfig::read(const Checkpoint& component, const LatentScale& of_family) {
+  const NetworkFacts facts(component);
+  const Config& config = facts.config();
+  VaeConfig c;
+  c.in_channels = facts.extent("in_channels", "encoder.conv_in.weight", 1, 3);
+  c.out_channels = facts.extent("out_channels", "decoder.conv_out.weight", 0, 3);
+  c.latent_channels = facts.extent("latent_channels", "decoder.conv_in.weight", 1, 4);
+  c.channels = facts.extents("block_out_channels", "encoder.down_blocks.{}.resnets.0.conv1.weight", 0);
+  c.layers_per_block = int(facts.count("layers_per_block", "encoder.down_blocks.0.resnets.{}.conv1.weight", 1));
+  c.groups = int(config.integer_or("norm_num_groups", 32, kPositive));
+  const LatentScale absent = facts.has_config() ? LatentScale{0.18215f, 0} : of_family;  // diffusers' AutoencoderKL
+  c.scaling_factor = float(config.number_or("scaling_factor", absent.scaling, {1e-6, 1e6}));
+  c.shift_factor = float(config.number_or("shift_factor", absent.shift, {-1e6, 1e6}));
+  c.use_quant_conv = facts.presence("use_quant_conv", "quant_conv.weight", true);
+  c.use_post_quant_conv = facts.presence("use_post_quant_conv", "post_quant_conv.weight", true);
+  const size_t levels = c.channels.size();
+  check(levels > 0 && levels < 16, "{}: block_out_channels should have 1 to 15 entries, found {}", config.source(),
+        levels);
+  if (facts.has_config()) check_supported(config, levels);
   for (const int64_t channels : c.channels)
     check(channels % c.groups == 0, "{}: norm_num_groups {} does not divide block_out_channels' {}", config.source(),
           c.groups, channels);

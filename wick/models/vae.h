@@ -7,6 +7,11 @@
 
 namespace wick {
 
+// The denoiser sees (z - shift) * scaling of a latent z.
+struct LatentScale {
+  float scaling, shift;
+};
+
 struct VaeConfig {
   int64_t in_channels, out_channels, latent_channels;
   std::vector<int64_t> channels;  // block_out_channels
@@ -14,7 +19,8 @@ struct VaeConfig {
   float scaling_factor, shift_factor;
   bool use_quant_conv, use_post_quant_conv;
   int factor() const { return 1 << (int(channels.size()) - 1); }  // pixels per side of a latent
-  static VaeConfig read(const Checkpoint& component);
+  // From its config and tensors (network_facts.h). Without a config it has 32 groups and the scale of its family.
+  static VaeConfig read(const Checkpoint& component, const LatentScale& of_family = {0.18215f, 0});
 };
 
 struct Gaussian {

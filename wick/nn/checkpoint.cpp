@@ -82,7 +82,10 @@ Config Checkpoint::config() const {
   return gguf_ ? Config::parse(config_json(GgufFile::open(path_)), name()) : Config::read(config_file_);
 }
 
-bool Checkpoint::has_weights() const { return gguf_ || weights_in(path_).has_value(); }
+bool Checkpoint::has_weights() const {
+  std::error_code ignored;
+  return fs::is_regular_file(path_, ignored) || weights_in(path_).has_value();
+}
 
 TensorSource Checkpoint::source() const { return open_source(path_); }
 

@@ -1,5 +1,6 @@
 #include "wick/ops/attention.h"
 
+#include <array>
 #include <cmath>
 
 #include "wick/ops/shape.h"
@@ -7,7 +8,8 @@
 namespace wick {
 namespace {
 
-const Op kAttention("attention"), kSelfAttention("self_attention"), kCrossAttention("cross_attention");
+const Op kAttention("attention"), kSelfAttention("self_attention"), kCrossAttention("cross_attention"),
+    kJointAttention("joint_attention");
 
 // The contract wants the features of a head side by side.
 Tensor dense_heads(const Tensor& x) { return x.dim(-1) == 1 || x.stride().back() == 1 ? x : contiguous(x); }
@@ -134,6 +136,134 @@ Tensor cross_attention(const Tensor& q, const Tensor& kv, int64_t heads, float s
                   grads.add(q, dq);
                   grads.add(kv, dkv);
                 });
+}
+
+namespace {
+
+// Rows [begin, begin + count) of the second axis.
+Tensor tokens_of(const Tensor& x, int64_t begin, int64_t count) {
+  Shape shape = x.shape();
+  shape[1] = count;
+  return x.window(shape, x.stride(), begin * x.stride()[1]);
+}
+Tensor rows_of(const Tensor& table, int64_t begin, int64_t count) {
+  return table ? table.window({count, table.dim(1)}, table.stride(), begin * table.stride()[0]) : table;
+}
+
+// The values behind a joint attention.
+struct Joint {
+  std::vector<AttentionStream> streams;
+  int64_t heads;
+  Rotary rotary;
+  float eps;
+
+  int64_t features() const { return streams.front().qkv.dim(2) / (3 * heads); }
+  Shape shape() const {
+    Shape all = streams.front().qkv.shape();
+    for (size_t i = 1; i < streams.size(); ++i) all[1] += streams[i].qkv.dim(1);
+    return all;
+  }
+  Tensor in_heads(const Tensor& x) const {  // [B, T, 3 H D] as [B, T, 3, H, D]
+    const Shape& step = x.stride();
+    const int64_t width = features();
+    return x.window({x.dim(0), x.dim(1), 3, heads, width}, {step[0], step[1], heads * width, width, 1});
+  }
+  // Calls f(stream, its arguments without y, its first token).
+  template <class F>
+  void each(const F& f) const {
+    int64_t begin = 0;
+    for (const AttentionStream& stream : streams) {
+      const int64_t count = stream.qkv.dim(1);
+      f(stream,
+        QkNormRopeArgs{.y = {},
+                       .x = in_heads(stream.qkv),
+                       .q_norm = stream.q_norm,
+                       .k_norm = stream.k_norm,
+                       .cos = rows_of(rotary.cos, begin, count),
+                       .sin = rows_of(rotary.sin, begin, count),
+                       .eps = eps},
+        begin);
+      begin += count;
+    }
+  }
+  Tensor prepared() const {
+    const Tensor& like = streams.front().qkv;
+    Tensor all = Tensor::empty(shape(), like.dtype(), like.memory());
+    each([&](const AttentionStream& stream, QkNormRopeArgs args, int64_t begin) {
+      args.y = in_heads(tokens_of(all, begin, stream.qkv.dim(1)));
+      all.backend().qk_norm_rope(args);
+    });
+    return all;
+  }
+  AttentionArgs attention(const Tensor& qkv, const Tensor& y, const Tensor& lse) const {
+    return {.y = y,
+            .lse = lse,
+            .q = heads_of(qkv, heads, 3, 0),
+            .k = heads_of(qkv, heads, 3, 1),
+            .v = heads_of(qkv, heads, 3, 2),
+            .scale = 1.0f / std::sqrt(float(features()))};
+  }
+};
+
+Joint checked_joint(const std::vector<AttentionStream>& streams, int64_t heads, const Rotary& rotary, float eps) {
+  check(!streams.empty(), "joint_attention: there is no stream");
+  Joint joint{{}, heads, rotary, eps};
+  const Tensor& first = streams.front().qkv;
+  for (const auto& [qkv, q_norm, k_norm] : streams) {
+    check_heads("joint_attention", qkv, heads, 3);
+    check(qkv.dim(0) == first.dim(0) && qkv.dim(2) == first.dim(2), "joint_attention: {} and {} do not fit",
+          first.shape(), qkv.shape());
+    for (const Tensor& norm : {q_norm, k_norm})
+      check(bool(norm) == bool(q_norm) && (!norm || norm.shape() == Shape{qkv.dim(2) / (3 * heads)}),
+            "joint_attention: norms {} and {} do not fit the heads of {}, {} in number", q_norm.shape(), k_norm.shape(),
+            qkv.shape(), heads);
+    joint.streams.push_back({dense_heads(qkv.detached()), q_norm.detached(), k_norm.detached()});
+  }
+  const Shape table{joint.shape()[1], joint.features() / 2};
+  for (const Tensor& angles : {rotary.cos, rotary.sin})
+    check(bool(angles) == bool(rotary.cos) && (!angles || (angles.shape() == table && joint.features() % 2 == 0)),
+          "joint_attention: expected angles {}, found {}", table, angles.shape());
+  return joint;
+}
+
+}  // namespace
+
+Tensor joint_attention(const std::vector<AttentionStream>& streams, int64_t heads, const Rotary& rotary, float eps) {
+  const Joint joint = checked_joint(streams, heads, rotary, eps);
+  const Tensor qkv = joint.prepared();
+  const Shape shape{qkv.dim(0), qkv.dim(1), heads, joint.features()};
+  const Tensor y = Tensor::empty(shape, qkv.dtype(), qkv.memory());
+  const Tensor lse = Tensor::empty({shape[0], heads, shape[1]}, DType::f32, qkv.memory());
+  y.backend().attention(joint.attention(qkv, y, lse));
+  const Tensor merged = merge_heads(y);
+  std::vector<std::array<Input, 3>> inputs;
+  bool is_tracked = false;
+  for (const auto& [x, q_norm, k_norm] : streams) {
+    inputs.push_back({x, q_norm ? q_norm : x.detached(), k_norm ? k_norm : x.detached()});
+    for (const Input& input : inputs.back()) is_tracked = is_tracked || input.tracked();
+  }
+  if (!is_tracked || !Tape::active()) return merged;
+  const Tensor kept = Tape::runs_again() ? qkv : Tensor();
+  return Tape::active()->push(kJointAttention, merged, [=](const Tensor& dy, Grads& grads) {
+    const Tensor again = kept ? kept : joint.prepared(), dqkv = Input(again).empty(), dense = dense_heads(dy);
+    const auto part = [&](int which) { return heads_of(dqkv, heads, 3, which); };
+    dy.backend().attention_backward(joint.attention(again, y, lse),
+                                    {.dq = part(0), .dk = part(1), .dv = part(2), .dy = heads_of(dense, heads)});
+    auto input = inputs.begin();
+    joint.each([&](const AttentionStream& stream, const QkNormRopeArgs& args, int64_t begin) {
+      const auto& [of_x, of_q_norm, of_k_norm] = *input++;
+      const Tensor dx = of_x.room();
+      const auto gradient = [](const Input& x) { return x.tracked() ? x.empty() : Tensor(); };
+      const Tensor dq_norm = gradient(of_q_norm), dk_norm = gradient(of_k_norm);
+      dx.backend().qk_norm_rope_backward(args, {.dx = joint.in_heads(dx),
+                                                .dq_norm = dq_norm,
+                                                .dk_norm = dk_norm,
+                                                .dy = joint.in_heads(tokens_of(dqkv, begin, stream.qkv.dim(1)))});
+      grads.add(of_x, dx);
+      grads.add(of_q_norm, dq_norm);
+      grads.add(of_k_norm, dk_norm);
+    });
+  });
 }
 
 }  // namespace wick

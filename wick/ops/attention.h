@@ -1,6 +1,8 @@
 // Scaled dot-product attention.
 #pragma once
 
+#include <vector>
+
 #include "wick/autograd/tape.h"
 
 namespace wick {
@@ -16,5 +18,20 @@ Tensor attention(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor
 // values, q [B, T, H D] and kv [B, S, 2 H D]. They are read, and their gradients written, where they lie.
 Tensor self_attention(const Tensor& qkv, int64_t heads, bool causal = false, float scale = 0);
 Tensor cross_attention(const Tensor& q, const Tensor& kv, int64_t heads, float scale = 0);
+
+// Streams of tokens that attend to each other as one sequence, each with projections and norms of its own (MMDiT, Esser
+// et al., 2024).
+struct AttentionStream {
+  Tensor qkv;             // [B, T_i, 3 H D]
+  Tensor q_norm, k_norm;  // f32 [D], or both empty: queries and keys are not normed
+};
+// Angles of rope() over neighbours for the whole sequence, f32 [T, D/2]; or both empty. They get no gradient.
+struct Rotary {
+  Tensor cos, sin;
+};
+// -> [B, T, H D], T the sum of all T_i, in the streams' order. Queries and keys are prepared by qk_norm_rope() of
+// backend.h, in backward once more: only y and the streams are kept.
+Tensor joint_attention(const std::vector<AttentionStream>& streams, int64_t heads, const Rotary& rotary = {},
+                       float eps = 1e-6f);
 
 }  // namespace wick

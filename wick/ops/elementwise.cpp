@@ -54,13 +54,17 @@ Tensor scaled(const Tensor& x, float scale, float shift = 0) {
 }
 
 Tensor unary(const Op& op, Unary kind, const Tensor& x) {
-  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
-  x.backend().unary(kind, y, x);
-  return record(op, y, {x}, [=](const Tensor& dy, Grads& grads) {
+  const auto make = [=] {
+    Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
+    x.backend().unary(kind, y, x);
+    return y;
+  };
+  const auto gradient = [=](const Tensor& dy, Grads& grads) {
     Tensor dx = Tensor::empty(x.shape(), x.dtype(), x.memory());
     x.backend().unary_backward(kind, dx, dy, x);
     grads.add(x, dx);
-  });
+  };
+  return record(op, make(), {x}, gradient, make);
 }
 
 Tensor signed_sum(const Op& op, Binary kind, const Tensor& a, const Tensor& b) {

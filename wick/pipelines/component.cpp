@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "wick/models/clip.h"
+#include "wick/models/t5.h"
 #include "wick/models/vae.h"
 #include "wick/ops/ops.h"
 
@@ -60,12 +60,25 @@ Tensor ComponentInputs::constant(const std::string& name, const std::vector<Exte
   return finite(name, Tensor::of(x.to_vector(), x.shape())).to(memory_);
 }
 
+Tensor ComponentInputs::whole(const std::string& name, const std::vector<Extent>& shape) {
+  constexpr float kExact = 1 << 24;  // f32 has every whole number up to here
+  const auto dtype = info(name).dtype;
+  check(dtype == DType::i64 || dtype == DType::i32 || dtype == DType::f32,
+        "{}: \"{}\" should be I64, I32 or F32, found {}", file_.path().string(), name, info(name).dtype_name);
+  const Tensor x = load(name, shape);
+  if (dtype != DType::f32) return cast(x, DType::i64);
+  std::vector<int64_t> numbers;
+  for (const float value : x.to_vector()) {
+    if (value != std::trunc(value) || !(std::abs(value) <= kExact))
+      fail("{}: \"{}\" should hold whole numbers, found {}", file_.path().string(), name, value);
+    numbers.push_back(int64_t(value));
+  }
+  return Tensor::of(numbers, x.shape());
+}
+
 Tensor ComponentInputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary,
                             std::optional<int64_t> ignored) {
-  const auto dtype = info(name).dtype;
-  check(dtype == DType::i64 || dtype == DType::i32, "{}: \"{}\" should be I64 or I32, found {}", file_.path().string(),
-        name, info(name).dtype_name);
-  Tensor ids = cast(load(name, shape), DType::i64);
+  Tensor ids = whole(name, shape);
   for (int64_t i = 0; i < ids.numel(); ++i) {
     const int64_t id = ids.data<int64_t>()[i];
     if (id != ignored && (id < 0 || id >= vocabulary))
@@ -98,14 +111,28 @@ Scope ComponentSource::scope(const std::string& component) const {
   return Scope(model.component(component).weights(weights), component, adapter);
 }
 
-Component clip_component(const std::string& name, std::vector<std::string> lora_prefixes) {
-  const auto load = [name](const ComponentSource& source) -> ComponentRun {
-    const ClipConfig config = ClipConfig::read(source.model.component(name));
+Component clip_component(const std::string& name, std::vector<std::string> lora_prefixes, ClipKind kind) {
+  const auto load = [name, kind](const ComponentSource& source) -> ComponentRun {
+    const ClipConfig config = ClipConfig::read(source.model.component(name), kind);
     const ClipText model(source.scope(name), config);
     return [=](ComponentInputs& in) -> ComponentOutputs {
       const ClipOutput y = model(in.ids("input_ids", {"B", "T"}, config.vocab));
       return {{{"last_hidden_state", y.last}, {"penultimate_hidden_state", y.penultimate}, {"pooled", y.pooled}},
               squared_error(y.last)};
+    };
+  };
+  return {name, load, std::move(lora_prefixes)};
+}
+
+Component t5_component(const std::string& name, std::vector<std::string> lora_prefixes) {
+  const auto load = [name](const ComponentSource& source) -> ComponentRun {
+    const T5Config config = T5Config::read(source.model.component(name));
+    const T5Encoder model(source.scope(name), config);
+    return [=](ComponentInputs& in) -> ComponentOutputs {
+      const Tensor ids = in.ids("input_ids", {"B", "T"}, config.vocab);
+      const Tensor mask = in.has("attention_mask") ? in.ids("attention_mask", {"B", "T"}, 2) : Tensor();
+      const Tensor y = cast(model(ids, mask), DType::f32);
+      return {{{"last_hidden_state", y}}, squared_error(y)};
     };
   };
   return {name, load, std::move(lora_prefixes)};

@@ -10,6 +10,7 @@
 
 #include "wick/autograd/tape.h"
 #include "wick/io/safetensors.h"
+#include "wick/models/clip.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/scope.h"
 
@@ -35,7 +36,9 @@ class ComponentInputs {
   Tensor variable(const std::string& name, const std::vector<Extent>& shape);
   // Numbers without a gradient, as f32; integers will do.
   Tensor constant(const std::string& name, const std::vector<Extent>& shape);
-  // `ignored` is one more that may be there.
+  // Whole numbers without a gradient, i64 on the host; the file may have them in F32.
+  Tensor whole(const std::string& name, const std::vector<Extent>& shape);
+  // The same from 0 to `vocabulary` - 1. `ignored` is one more that may be there.
   Tensor ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary,
              std::optional<int64_t> ignored = {});
   Tensor timestep(int64_t batch);
@@ -82,7 +85,8 @@ struct Component {
 };
 
 // Components that several families have.
-Component clip_component(const std::string& name, std::vector<std::string> lora_prefixes);
+Component clip_component(const std::string& name, std::vector<std::string> lora_prefixes, ClipKind kind);
+Component t5_component(const std::string& name, std::vector<std::string> lora_prefixes);
 Component vae_encoder_component();
 Component vae_decoder_component();
 

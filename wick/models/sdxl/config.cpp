@@ -9,6 +9,8 @@ namespace wick {
 
 namespace {
 
+constexpr LatentScale kSdxlLatents{0.13025f, 0};
+
 // Which of the blocks have transformers, from their diffusers class names.
 std::vector<bool> read_attention(const Config& config, const std::string& key, size_t count, const std::string& plain,
                                  const std::string& cross) {
@@ -76,12 +78,12 @@ void check_supported(const Config& config, bool has_clip_l) {
     only_absent(config, key);
 }
 
-template <class PartConfig>
-PartConfig read_part(const Checkpoint& model, const char* component) {
-  check(model.component(component).has_config(),
+Checkpoint part_of(const Checkpoint& model, const char* component) {
+  Checkpoint part = model.component(component);
+  check(part.has_config() || part.has_weights(),
         "{}: should be a diffusers folder of an SDXL model; it has no {}/config.json{}", model.name(), component,
         model.has("transformer") ? ", but a transformer, as SD3 and FLUX have" : "");
-  return PartConfig::read(model.component(component));
+  return part;
 }
 
 }  // namespace
@@ -120,12 +122,12 @@ UNetConfig UNetConfig::read(const Checkpoint& component) {
 SdxlConfig SdxlConfig::read(const Checkpoint& model) {
   const std::string name = model.name();
   // The parts that distinguish other models come first; such models may lack the rest.
-  const auto unet = read_part<UNetConfig>(model, "unet");
-  const auto text_encoder_2 = read_part<ClipConfig>(model, "text_encoder_2");
+  const auto unet = UNetConfig::read(part_of(model, "unet"));
+  const auto text_encoder_2 = ClipConfig::read(part_of(model, "text_encoder_2"), ClipKind::big_g);
   check(unet.added_dim != text_encoder_2.projection + 5 * unet.time_ids_dim,
         "{}: the UNet is that of {}; Wick supports SDXL's base model and its kin", name, kRefiner);
-  const SdxlConfig c{read_part<ClipConfig>(model, "text_encoder"), text_encoder_2, unet,
-                     read_part<VaeConfig>(model, "vae")};
+  const SdxlConfig c{ClipConfig::read(part_of(model, "text_encoder"), ClipKind::l), text_encoder_2, unet,
+                     VaeConfig::read(part_of(model, "vae"), kSdxlLatents)};
   check(c.text_encoder_2.with_projection, "{}: text_encoder_2 should be a CLIPTextModelWithProjection", name);
   check(c.unet.cross_attention_dim == c.text_encoder.hidden + c.text_encoder_2.hidden,
         "{}: the unet's cross_attention_dim {} should be the sum of the text encoders' hidden_size {} and {}", name,

@@ -1,0 +1,76 @@
+#include "wick/models/network_facts.h"
+
+#include <fmt/ranges.h>
+
+#include "wick/core/error.h"
+
+namespace wick {
+
+NetworkFacts::NetworkFacts(const Checkpoint& component, const std::function<TensorSource(TensorSource)>& names)
+    : has_config_(component.has_config() || !component.has_weights()),
+      config_(has_config_ ? component.config() : Config::parse("{}", component.name())) {
+  if (component.has_weights()) source_ = names ? names(component.source()) : component.source();
+}
+
+std::optional<Shape> NetworkFacts::shape(const std::string& tensor) const {
+  if (!source_) return {};
+  const std::optional<StoredTensor> found = source_->find(tensor, {});
+  return found ? std::optional(found->shape) : std::nullopt;
+}
+
+int64_t NetworkFacts::settle(const std::string& key, const std::string& tensor, std::optional<int64_t> stored,
+                             std::optional<int64_t> absent) const {
+  if (!stored) {
+    check(has_config_, "{}: has no tensor \"{}\", which tells the model's {}", config_.source(), tensor, key);
+    return absent ? config_.integer_or(key, *absent, kPositive) : config_.integer(key, kPositive);
+  }
+  check(*stored >= kPositive.min && *stored <= kPositive.max, "{}: \"{}\" has the wrong shape: {} would be {}",
+        source_->name, tensor, key, *stored);
+  const int64_t told = config_.integer_or(key, *stored, kPositive);
+  check(told == *stored, "{}: {} is {}, but by the tensor \"{}\" of {} it is {}", config_.source(), key, told, tensor,
+        source_->name, *stored);
+  return *stored;
+}
+
+int64_t NetworkFacts::extent(const std::string& key, const std::string& tensor, int axis,
+                             std::optional<int64_t> absent) const {
+  const std::optional<Shape> found = shape(tensor);
+  if (!found) return settle(key, tensor, {}, absent);
+  check(axis < found->rank(), "{}: \"{}\" should have {} axes or more, found shape {}", source_->name, tensor, axis + 1,
+        *found);
+  return settle(key, tensor, (*found)[axis], absent);
+}
+
+std::vector<int64_t> NetworkFacts::extents(const std::string& key, const std::string& tensors, int axis) const {
+  std::vector<int64_t> stored;
+  const auto name = [&] { return fmt::format(fmt::runtime(tensors), stored.size()); };
+  while (const std::optional<Shape> found = shape(name())) {
+    check(axis < found->rank(), "{}: \"{}\" should have {} axes or more, found shape {}", source_->name, name(),
+          axis + 1, *found);
+    stored.push_back((*found)[axis]);
+  }
+  check(has_config_ || !stored.empty(), "{}: has no tensor \"{}\", which tells the model's {}", config_.source(),
+        name(), key);
+  if (stored.empty()) return config_.integers(key, kPositive);
+  const std::vector<int64_t> told = config_.has(key) ? config_.integers(key, kPositive) : stored;
+  check(told == stored, "{}: {} is [{}], but by the tensors \"{}\" of {} it is [{}]", config_.source(), key,
+        fmt::join(told, ", "), tensors, source_->name, fmt::join(stored, ", "));
+  return stored;
+}
+
+int64_t NetworkFacts::count(const std::string& key, const std::string& tensor, std::optional<int64_t> absent) const {
+  int64_t n = 0;
+  while (has(fmt::format(fmt::runtime(tensor), n))) ++n;
+  return settle(key, tensor, n > 0 ? std::optional(n) : std::nullopt, absent);
+}
+
+bool NetworkFacts::presence(const std::string& key, const std::string& tensor, bool absent) const {
+  const bool told = config_.boolean_or(key, absent);
+  if (!source_) return told;
+  const bool stored = has(tensor);
+  check(!config_.has(key) || told == stored, "{}: {} is {}, but {} has {}tensor \"{}\"", config_.source(), key, told,
+        source_->name, stored ? "a " : "no ", tensor);
+  return stored;
+}
+
+}  // namespace wick
