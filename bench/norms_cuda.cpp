@@ -1,4 +1,5 @@
-// Norms, softmax, gated activations and rotary positions on a GPU: one line of JSON per row, microseconds (medians of
+// Norms, softmax, gated activations, rotary positions and the other streams of tokens of diffusion transformers on a
+// GPU: one line of JSON per row, microseconds (medians of
 // graph replays), and the rate at which bytes move relative to a copy:
 //   of_copy       each input once and each output once; a copy of 128 MiB
 //   counted       inputs that two passes read count twice; the same copy
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -58,17 +60,20 @@ class Bench {
     row(name + " dx dw db", grouped(x, 2), x.size(), [&](size_t i) { backward(i, dw, db); });
   }
 
-  void layer_norm(const Shape& shape, DType t, bool modulated) {
+  // Modulated by parts of a wider row of some dtype, or with a weight and a bias.
+  void layer_norm(const Shape& shape, DType t, std::optional<DType> modulation = {}) {
     const Tensors x = several(shape, t, 3), y = several(shape, t, 3), dy = several(shape, t, 3);
-    const Shape width{shape.back()}, rows{shape[0], shape[1]}, images{shape[0], shape.back()};
+    const Shape width{shape.back()}, rows{shape[0], shape[1]};
     const Tensor w = normal(width, kFull), b = normal(width, kFull), dw = normal(width, kFull),
                  db = normal(width, kFull), mean = normal(rows, kFull), rstd = normal(rows, kFull);
-    const Tensor scale = normal(images, t), shift = normal(images, t), dscale = normal(images, t),
-                 dshift = normal(images, t);
+    const DType of_m = modulation.value_or(t);
+    const Tensor scale = part_of_a_row(shape, of_m), shift = part_of_a_row(shape, of_m),
+                 dscale = normal(scale.shape(), of_m), dshift = normal(scale.shape(), of_m);
+    const bool modulated = modulation.has_value();
     const Modulation none, m = modulated ? Modulation{scale, shift} : none;
     const View of_w = modulated ? View{} : w.view(), of_b = modulated ? View{} : b.view();
-    const std::string name =
-        fmt::format("layer_norm{} {} {}", modulated ? " modulated" : "", name_of(t), to_string(shape));
+    const std::string how = !modulated ? "" : of_m == t ? " modulated" : fmt::format(" modulated in {}", name_of(of_m));
+    const std::string name = fmt::format("layer_norm{} {} {}", how, name_of(t), to_string(shape));
     row(name, bytes(x, 2), x.size(), [&](size_t i) {
       device_.layer_norm(
           {.y = y[i], .mean = mean, .rstd = rstd, .x = x[i], .w = of_w, .b = of_b, .m = m, .eps = 1e-6f});
@@ -127,8 +132,78 @@ class Bench {
         [&](size_t i) { device_.rope(y[i], x[i], cos, sin, pairs, false); });
   }
 
+  // Queries, keys and values of [1, T, H, D], the first of `columns` columns, to a tensor of their own, and back.
+  void qk_norm_rope(const std::string& of, const Shape& shape, int64_t columns, bool turned) {
+    const int64_t tokens = shape[1], heads = shape[2], width = shape[3], all = 3 * heads * width;
+    const Tensors x = several({tokens, columns}, kHalf, 2), dx = several({tokens, columns}, kHalf, 2),
+                  y = several({tokens, all}, kHalf, 1);
+    const auto qkv = [&](const Tensor& rows) {
+      const int64_t row = rows.dim(1), part = heads * width;
+      return rows.window({1, tokens, 3, heads, width}, {tokens * row, row, part, width, 1});
+    };
+    const Tensor q = normal({width}, kFull), k = normal({width}, kFull), dq = normal({width}, kFull),
+                 dk = normal({width}, kFull), cos = normal({tokens, width / 2}, kFull),
+                 sin = normal({tokens, width / 2}, kFull);
+    const View none, of_cos = turned ? cos.view() : none, of_sin = turned ? sin.view() : none;
+    const double third = bytes(y, 1) / 3, angles = turned ? 8 * double(cos.numel()) : 0;
+    const std::string name = fmt::format("qk_norm_rope {} {}", of, to_string(shape));
+    const auto args = [&](size_t i) {
+      return QkNormRopeArgs{.y = qkv(y[i % y.size()]),
+                            .x = qkv(x[i]),
+                            .q_norm = q,
+                            .k_norm = k,
+                            .cos = of_cos,
+                            .sin = of_sin,
+                            .eps = 1e-6f};
+    };
+    row(name, 6 * third + angles, x.size(), [&](size_t i) { device_.qk_norm_rope(args(i)); });
+    const auto backward = [&](size_t i, const View& to_q, const View& to_k) {
+      device_.qk_norm_rope_backward(args(i),
+                                    {.dx = qkv(dx[i]), .dq_norm = to_q, .dk_norm = to_k, .dy = qkv(y[i % y.size()])});
+    };
+    row(name + " dx", 8 * third + angles, x.size(), [&](size_t i) { backward(i, {}, {}); });
+    row(name + " all gradients", {8 * third + angles, 4 * third + angles}, x.size(),
+        [&](size_t i) { backward(i, dq, dk); });
+  }
+
+  void gated_add(const Shape& shape, DType gates) {
+    const Tensors x = several(shape, kHalf, 3), y = several(shape, kHalf, 3), h = several(shape, kHalf, 3);
+    const Tensor gate = part_of_a_row(shape, gates), dgate = normal(gate.shape(), gates);
+    const std::string name = fmt::format("gated_add by {} {}", name_of(gates), to_string(shape));
+    row(name, bytes(x, 3), x.size(), [&](size_t i) { device_.gated_add(y[i], x[i], gate, h[i]); });
+    row(name + " dh", bytes(x, 2), x.size(), [&](size_t i) { device_.gated_add_backward(y[i], {}, x[i], gate, {}); });
+    row(name + " dh dgate", bytes(x, 3), x.size(),
+        [&](size_t i) { device_.gated_add_backward(y[i], dgate, x[i], gate, h[i]); });
+  }
+
+  // Columns of wider matrices: a feed-forward beside attention, whose input is the last of x's columns and whose output
+  // the last of y's.
+  void beside(int64_t tokens, int64_t width, int64_t x_columns, int64_t y_columns) {
+    const auto last = [&](const Tensor& rows, int64_t count) {
+      return rows.window({1, tokens, count}, {tokens * rows.dim(1), rows.dim(1), 1}, rows.dim(1) - count);
+    };
+    const Tensors x = several({tokens, x_columns}, kHalf, 1), dx = several({tokens, x_columns}, kHalf, 1),
+                  y = several({tokens, y_columns}, kHalf, 1);
+    const auto x_of = [&](size_t i) { return last(x[i], width); };
+    const auto y_of = [&](size_t i) { return last(y[i % y.size()], width); };
+    const double once = 2.0 * double(tokens * width);
+    const std::string at = fmt::format("of columns [{}, {}]", tokens, width);
+    row("gelu_tanh " + at, 2 * once, x.size(), [&](size_t i) { device_.unary(Unary::gelu_tanh, y_of(i), x_of(i)); });
+    row("gelu_tanh " + at + " dx", 3 * once, x.size(),
+        [&](size_t i) { device_.unary_backward(Unary::gelu_tanh, last(dx[i], width), y_of(i), x_of(i)); });
+    row("copy " + at, 2 * once, x.size(), [&](size_t i) { device_.copy(y_of(i), x_of(i)); });
+    row("add " + at, 3 * once, x.size(),
+        [&](size_t i) { device_.binary(Binary::add, y_of(i), last(dx[i], width), x_of(i)); });
+  }
+
  private:
   using Tensors = std::vector<Tensor>;
+
+  // [B, D] of activations [B, ..., D], among six such rows.
+  Tensor part_of_a_row(const Shape& shape, DType t) {
+    const int64_t images = shape[0], width = shape.back();
+    return normal({images, 6 * width}, t).window({images, width}, {6 * width, 1}, 2 * width);
+  }
 
   // As many as are needed for calls on `tensors` of them to move 150 MB before they return to the first.
   Tensors several(const Shape& shape, DType t, double tensors) {
@@ -191,9 +266,11 @@ void run(std::vector<std::string> names) {
   bench.group_norm({1, 1048576, 128}, kHalf);
   bench.group_norm({1, 16384, 320}, kFull);
   for (const Shape& shape : {Shape{1, 16384, 1280}, {1, 4096, 1280}, {4, 4096, 640}, {1, 16384, 320}, {1, 77, 768}})
-    bench.layer_norm(shape, kHalf, false);
-  bench.layer_norm({1, 16384, 1280}, kFull, false);
-  bench.layer_norm({4, 4608, 3072}, kHalf, true);
+    bench.layer_norm(shape, kHalf);
+  bench.layer_norm({1, 16384, 1280}, kFull);
+  for (const Shape& shape : {Shape{4, 4608, 3072}, {1, 4608, 3072}, {1, 512, 3072}, {1, 4096, 2432}, {1, 4096, 1536}})
+    bench.layer_norm(shape, kHalf, kHalf);
+  bench.layer_norm({1, 4608, 3072}, kHalf, kFull);
   bench.rms_norm({1, 4096, 4096}, kHalf);
   bench.rms_norm({1, 8192, 4096}, kHalf);
   bench.softmax({16384, 4096}, kHalf);
@@ -202,6 +279,15 @@ void run(std::vector<std::string> names) {
   bench.gated({4096, 14336}, kHalf);
   bench.rope({1, 4608, 24, 128}, kHalf, RopePairs::neighbours);
   bench.rope({2, 4096, 32, 128}, kHalf, RopePairs::halves);
+  bench.qk_norm_rope("FLUX single", {1, 4608, 24, 128}, 21504, true);
+  bench.qk_norm_rope("FLUX double", {1, 4096, 24, 128}, 9216, true);
+  bench.qk_norm_rope("FLUX text", {1, 512, 24, 128}, 9216, true);
+  bench.qk_norm_rope("SD3.5 large", {1, 4096, 38, 64}, 7296, false);
+  bench.qk_norm_rope("SD3.5 medium", {1, 4096, 24, 64}, 4608, false);
+  for (const Shape& shape : {Shape{1, 4608, 3072}, {1, 512, 3072}, {1, 4096, 2432}, {4, 4608, 3072}})
+    bench.gated_add(shape, kHalf);
+  bench.gated_add({1, 4608, 3072}, kFull);
+  bench.beside(4608, 12288, 21504, 15360);
 }
 
 }  // namespace

@@ -55,10 +55,15 @@ void add_forward_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("forward", "Run one component of a model on given tensors");
   a->model.add_flags(*command, model_help());
   command->add_option("--component", a->component, component_help())->type_name("NAME");
-  command->add_option("--in", a->in, "Safetensors file with the inputs, named as in diffusers and transformers")
+  command
+      ->add_option("--in", a->in,
+                   "Safetensors file with the inputs, named as in diffusers and transformers; for a tokenizer "
+                   "JSON lines of texts")
       ->required()
       ->type_name("FILE");
-  command->add_option("--out", a->out, "Safetensors file to write")->required()->type_name("FILE");
+  command->add_option("--out", a->out, "Safetensors file to write; for a tokenizer JSON lines of lists of ids")
+      ->required()
+      ->type_name("FILE");
   cli::add_loras(*command, a->loras);
   command->add_flag(
       "--grad", a->grad,

@@ -13,6 +13,8 @@
 #include "validators.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
+#include "wick/io/safetensors.h"
+#include "wick/ops/ops.h"
 #include "wick/pipelines/image_grid.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
@@ -22,12 +24,17 @@ namespace {
 
 struct GenerateArguments {
   cli::ModelArguments model;
-  std::string out, sampler = "euler";
+  std::string out, sampler;
   std::vector<std::string> loras, prompts;
   std::vector<uint64_t> seeds;
   std::optional<std::string> negative;
-  int64_t width = 0, height = 0, steps = 0;  // 0: what the model was made for
-  float cfg = 0;                             // 0: what the model was made for
+  // None, and 0: what the model was made for.
+  int64_t width = 0, height = 0, steps = 0;
+  std::optional<float> cfg, guidance;
+  std::optional<double> shift;
+  SkipLayerGuidance skip;
+  std::string noise;
+  T5Options t5;
   cli::RunOn run_on;
   bool compare = false, overwrite = false;
   cli::TextFlags text;
@@ -66,37 +73,86 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-ImageRequest request_of(const GenerateArguments& a, const Diffusion& model) {
-  const int64_t native = model.latents().native;
-  const auto [steps, cfg] = model.drawing_defaults();
+constexpr std::pair<const char*, SamplerKind> kSamplers[] = {
+    {"euler", SamplerKind::euler}, {"ddim", SamplerKind::ddim}, {"dpmpp-2m", SamplerKind::dpmpp_2m}};
+
+const char* name_of(SamplerKind kind) {
+  return std::ranges::find(kSamplers, kind, &std::pair<const char*, SamplerKind>::second)->first;
+}
+
+// What pictures begin with: a row of the grid each.
+struct Start {
+  std::string label;
+  uint64_t seed;
+  Tensor noise = {};  // [1, h, w, C], or empty: drawn from the seed
+};
+
+std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& space) {
+  std::vector<Start> starts;
+  if (a.noise.empty()) {
+    for (const uint64_t seed : a.seeds) starts.push_back({fmt::format("seed {}", seed), seed});
+    return starts;
+  }
+  const SafetensorsFile file = SafetensorsFile::open(a.noise);
+  const auto found = file.tensors().find("noise");
+  check(found != file.tensors().end(), "{}: has no tensor \"noise\"", a.noise);
+  const Shape& shape = found->second.shape;
+  check(shape.rank() == 4 && shape[0] >= 1 && shape[1] == space.channels,
+        "{}: \"noise\" should have shape [B, {}, h, w], found {}", a.noise, space.channels, shape);
+  const Tensor all = to_channels_last(cast(file.load("noise"), DType::f32));
+  for (int64_t i = 0; i < shape[0]; ++i)
+    starts.push_back({fmt::format("noise {}", i), 0, contiguous(slice(all, 0, i, i + 1))});
+  return starts;
+}
+
+ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, const std::vector<Start>& starts) {
+  const LatentSpace space = model.latents();
+  const Tensor& noise = starts.front().noise;
+  const int64_t wide = noise ? noise.dim(2) * space.factor : space.native,
+                high = noise ? noise.dim(1) * space.factor : space.native;
+  check_usage(!noise || ((a.width == 0 || a.width == wide) && (a.height == 0 || a.height == high)),
+              "--noise: {} is of pictures of {}x{} pixels, but --width and --height ask for others", a.noise, wide,
+              high);
+  const DrawingDefaults made_for = model.drawing_defaults();
+  SamplerKind sampler = made_for.sampler;
+  for (const auto& [name, kind] : kSamplers)
+    if (a.sampler == name) sampler = kind;
   return {.negative = a.negative,
-          .width = a.width > 0 ? a.width : native,
-          .height = a.height > 0 ? a.height : native,
-          .steps = a.steps > 0 ? a.steps : steps,
-          .cfg = a.cfg > 0 ? a.cfg : cfg,
-          .sampler = a.sampler == "ddim" ? SamplerKind::ddim : SamplerKind::euler};
+          .width = a.width > 0 ? a.width : wide,
+          .height = a.height > 0 ? a.height : high,
+          .cfg = a.cfg.value_or(made_for.cfg),
+          .guidance = a.guidance.value_or(made_for.guidance.value_or(1)),
+          .skip = a.skip,
+          .sampling = {.kind = sampler, .steps = a.steps > 0 ? a.steps : made_for.steps, .shift = a.shift}};
 }
 
 // Before the weights are loaded, which may take long.
-void check_request(const ImageRequest& request, const Diffusion& model) {
+void check_request(const GenerateArguments& a, const ImageRequest& request, const Diffusion& model) {
   TextToImage::check_side("--width", request.width, model.latents());
   TextToImage::check_side("--height", request.height, model.latents());
+  check_usage(!a.guidance || model.drawing_defaults().guidance,
+              "--guidance: {} is not told its guidance; --cfg guides it", a.model.name());
+  check_usage(!a.negative || request.cfg != 1, "--negative: expected a --cfg other than 1 with it");
+  check_usage(request.skip.scale == 0 || model.has_layers(), "--skip-layer-guidance: {} has no layers to skip",
+              a.model.name());
+  check_usage((a.t5.tokens == 0 && !a.t5.mask) || model.t5_tokens() > 0, "--t5-tokens and --t5-mask: {} has no T5",
+              a.model.name());
   const Process& process = model.process();
-  check(request.steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
-        process.train_steps(), process.source, request.steps);
-  process.sampler(request.sampler, request.steps, latent_shape(request, model.latents()));
+  const int64_t steps = request.sampling.steps;
+  check(steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
+        process.train_steps(), process.source, steps);
+  process.sampler(request.sampling, latent_shape(request, model.latents()));
 }
 
 // Prints the memory that drawing will take, and refuses a picture that does not fit.
 void plan(const GenerateArguments& a, const Checkpoint& checkpoint, const ImageRequest& request,
-          const std::vector<LoraFile>& loras, const std::string& scheduler) {
+          const std::vector<LoraFile>& loras, int64_t pictures, const std::string& scheduler) {
   const std::string_view device = a.run_on.backend().name();
   const auto needed = [&](DType dtype) {
-    return plan_image(checkpoint, request, dtype, loras, device_kind(device)).total();
+    return plan_image(checkpoint, request, {.dtype = dtype, .loras = loras, .t5 = a.t5}, device_kind(device)).total();
   };
   const size_t total = needed(a.run_on.dtype());
   const std::optional<size_t> free = free_memory(device);
-  const int64_t pictures = int64_t(a.prompts.size() * a.seeds.size()) * (a.compare ? 2 : 1);
   if (free && total > *free) {
     const size_t in_bf16 = a.run_on.dtype() == DType::f32 ? needed(DType::bf16) : total;
     fail(
@@ -106,25 +162,26 @@ void plan(const GenerateArguments& a, const Checkpoint& checkpoint, const ImageR
         in_bf16 + total / 100 < total ? ", --bf16 " + readable_bytes(in_bf16) : "");
   }
   fmt::print("Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}.\n",
-             count_of(pictures, "picture"), request.width, request.height, count_of(request.steps, "step"), a.sampler,
-             scheduler, device, readable_bytes(total), free ? fmt::format("; {} free", readable_bytes(*free)) : "");
+             count_of(pictures, "picture"), request.width, request.height, count_of(request.sampling.steps, "step"),
+             name_of(request.sampling.kind), scheduler, device, readable_bytes(total),
+             free ? fmt::format("; {} free", readable_bytes(*free)) : "");
   std::fflush(stdout);
 }
 
-// All prompts with all seeds: a row a seed.
+// All prompts with all starts: a row a start.
 void draw_rows(const GenerateArguments& a, const Checkpoint& checkpoint, const std::vector<LoraFile>& loras,
-               ImageRequest request, const std::string& label, Progress& progress, ImageGrid& grid) {
-  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint);
+               ImageRequest request, const std::vector<Start>& starts, const std::string& label, Progress& progress,
+               ImageGrid& grid) {
+  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.t5);
   Adapter adapter(model->lora().names, loras);
   model->load({.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()}, kDrawingParts);
   const TextToImage text_to_image(*model);
-  for (const uint64_t seed : a.seeds) {
-    grid.rows.push_back(label.empty()         ? fmt::format("seed {}", seed)
-                        : a.seeds.size() == 1 ? label
-                                              : fmt::format("{}, seed {}", label, seed));
+  for (const auto& [name, seed, noise] : starts) {
+    grid.rows.push_back(label.empty() ? name : starts.size() == 1 ? label : fmt::format("{}, {}", label, name));
     for (const std::string& prompt : a.prompts) {
       request.prompt = prompt;
       request.seed = seed;
+      request.start = noise;
       grid.cells.push_back(text_to_image(request, [&](int64_t step) { progress.step(step); }));
     }
   }
@@ -138,16 +195,18 @@ void generate_pictures(const GenerateArguments& a, const Checkpoint& folder) {
                           .flag = "--out",
                           .overwrite = a.overwrite,
                           .inputs = cli::inputs_of(loras, a.model.files(folder))});
-  const std::unique_ptr<Diffusion> model = open_diffusion(folder);  // its configs alone
-  const ImageRequest request = request_of(a, *model);
-  check_request(request, *model);
-  plan(a, folder, request, loras, model->process().class_name);
+  const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.t5);  // its configs alone
+  const std::vector<Start> starts = starts_of(a, model->latents());
+  const ImageRequest request = request_of(a, *model, starts);
+  check_request(a, request, *model);
+  const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.compare ? 2 : 1);
+  plan(a, folder, request, loras, pictures, model->process().class_name);
 
   ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
   {
-    Progress progress(int64_t(a.prompts.size() * a.seeds.size()) * (a.compare ? 2 : 1), request.steps);
-    if (a.compare) draw_rows(a, folder, {}, request, "without LoRA", progress, grid);
-    draw_rows(a, folder, loras, request, a.compare ? "with LoRA" : "", progress, grid);
+    Progress progress(pictures, request.sampling.steps);
+    if (a.compare) draw_rows(a, folder, {}, request, starts, "without LoRA", progress, grid);
+    draw_rows(a, folder, loras, request, starts, a.compare ? "with LoRA" : "", progress, grid);
   }
   write_png(a.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid));
   fmt::print("{}\n", printable(a.out));
@@ -239,16 +298,47 @@ void add_generate_command(CLI::App& app) {
       ->type_name("INT")
       ->allow_extra_args(false)
       ->transform(cli::seed_number());
-  picture(command->add_option("--steps", a->steps, "Denoising steps [what the model was made for, mostly 30]"))
+  picture(command->add_option("--steps", a->steps, "Denoising steps [what the model was made for: 28 to 40, or 4]"))
       ->type_name("INT")
       ->transform(cli::positive_integer());
   picture(command->add_option("--cfg", a->cfg,
-                              "Guidance scale; 1 is without guidance [what the model was made for, mostly 5]"))
+                              "Scale of classifier-free guidance, away from --negative; 1 is without it [what the "
+                              "model was made for]"))
       ->type_name("NUMBER")
       ->transform(cli::number_in(1, 100));
-  picture(command->add_option("--sampler", a->sampler, "How noise is taken away [euler]"))
-      ->type_name("euler|ddim")
-      ->check(cli::one_of({"euler", "ddim"}));
+  picture(command->add_option("--guidance", a->guidance, "Guidance that FLUX dev models are told [3.5]"))
+      ->type_name("NUMBER")
+      ->transform(cli::number_in(0, 100));
+  picture(command->add_option("--sampler", a->sampler,
+                              "How noise is taken away: SDXL by euler or ddim, FLUX and SD3 by euler or dpmpp-2m "
+                              "[euler]"))
+      ->type_name("NAME")
+      ->check(cli::one_of({"euler", "ddim", "dpmpp-2m"}));
+  picture(command->add_option("--shift", a->shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]"))
+      ->type_name("NUMBER")
+      ->transform(cli::number_in(1e-3, 1000));
+  picture(command->add_option("--skip-layer-guidance", a->skip.scale,
+                              "SD3: leads away from what the model predicts without --skip-layers [0: off]"))
+      ->type_name("NUMBER")
+      ->transform(cli::number_in(0, 100));
+  picture(command->add_option("--skip-layers", a->skip.layers, "Layers that it leaves out [7,8,9]"))
+      ->type_name("INT,...")
+      ->delimiter(',');
+  picture(command->add_option("--skip-layer-start", a->skip.start, "Share of the steps after which it begins [0.01]"))
+      ->type_name("NUMBER")
+      ->transform(cli::number_in(0, 1));
+  picture(command->add_option("--skip-layer-stop", a->skip.stop, "Share of the steps before which it ends [0.2]"))
+      ->type_name("NUMBER")
+      ->transform(cli::number_in(0, 1));
+  picture(command->add_option("--t5-tokens", a->t5.tokens,
+                              "Tokens of a prompt that T5 reads, padded to so many [512; of SD3 and schnell 256]"))
+      ->type_name("INT")
+      ->transform(cli::integer_in(1, 4096));
+  picture(command->add_flag("--t5-mask", a->t5.mask, "Hide the padding of T5's tokens from all others"));
+  picture(command->add_option("--noise", a->noise,
+                              "Safetensors file whose `noise` [B, C, h, w] is where pictures begin, one after the "
+                              "other, in place of seeds"))
+      ->type_name("FILE");
   picture(command->add_option("--width", a->width, "In pixels [what the model was made for]"))
       ->type_name("INT")
       ->transform(cli::positive_integer());

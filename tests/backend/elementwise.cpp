@@ -204,6 +204,32 @@ TEST(Elementwise, clamp) {
   EXPECT_EQ(y.data<float>()[2], 1);
 }
 
+// Columns of wider matrices, aligned to packs, as a feed-forward beside attention has them.
+TEST(Elementwise, ColumnsOfWiderMatrices) {
+  const int64_t rows = between(30, 60), width = 8 * between(100, 300);
+  const auto columns = [&](const Tensor& wide) {
+    return wide.window({1, rows, width}, {rows * wide.dim(1), wide.dim(1), 1}, wide.dim(1) - width);
+  };
+  const auto beside = [&] { return width + 8 * between(1, 200); };
+  const Tensor x = columns(input({rows, beside()})), dy = columns(input({rows, beside()}));
+  const Tensor y = columns(output({rows, beside()})), dx = columns(output({rows, beside()}));
+  const Tensor sum = columns(output({rows, beside()})), copied = columns(output({rows, beside()}));
+  backend().unary(Unary::gelu_tanh, y, x);
+  backend().unary_backward(Unary::gelu_tanh, dx, dy, x);
+  backend().binary(Binary::add, sum, x, dy);
+  backend().copy(copied, x);
+  Doubles want = doubles(x), want_dx = doubles(dy), want_sum = doubles(dy);
+  expect_close(copied, want, 0, "copy");
+  for (size_t i = 0; i < want.size(); ++i) {
+    want_sum[i] += want[i];
+    want_dx[i] *= slope(Unary::gelu_tanh, want[i]);
+    want[i] = value(Unary::gelu_tanh, want[i]);
+  }
+  expect_close(y, want, 12 * epsilon(activations()), "unary");
+  expect_close(dx, want_dx, 12 * epsilon(activations()), "unary_backward");
+  expect_close(sum, want_sum, kEps, "add");
+}
+
 TEST(Elementwise, in_place) {
   for (Layout layout : kLayouts) {
     const Tensor x = input(random_shape(), layout);

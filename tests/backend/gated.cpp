@@ -68,33 +68,45 @@ TEST(Gated, wide_rows) {
 }
 
 // Gates [B, D], which are parts of a wider row, beside all rows of an entry.
+void check_gated_add(const Shape& shape, Layout layout, DType gates) {
+  const int64_t width = shape.back();
+  SCOPED_TRACE(testing::Message() << to_string(shape) << " layout " << int(layout) << " gates " << name_of(gates));
+  const Tensor x = input(shape, layout), h = input(shape, layout), dy = input(shape, layout);
+  const Tensor wide = random({shape[0], 3 * width}, Layout::packed, gates);
+  const Tensor gate = wide.window({shape[0], width}, {3 * width, 1}, width);
+  const Tensor y = output(shape, layout), dh = output(shape, layout), dgate = poisoned(gate.shape(), layout, gates);
+  backend().gated_add(y, x, gate, h);
+  backend().gated_add_backward(dh, dgate, dy, gate, h);
+  Doubles want = doubles(x), want_dh = doubles(dy), want_dgate(size_t(shape[0] * width), 0.0);
+  const Doubles of_h = doubles(h), of_gate = doubles(gate);
+  for (size_t i = 0; i < want.size(); ++i) {
+    const size_t at = i / size_t(shape[1] * width) * size_t(width) + i % size_t(width);
+    want[i] += of_gate[at] * of_h[i];
+    want_dgate[at] += want_dh[i] * of_h[i];
+    want_dh[i] *= of_gate[at];
+  }
+  expect_close(y, want, 4 * kEps, "gated add");
+  expect_close(dh, want_dh, 2 * kEps, "dh");
+  expect_close(dgate, want_dgate, 4 * kEps * double(shape[1]), "dgate");
+  const Tensor in_place = output(shape, layout), alone = output(shape, layout),
+               other = poisoned(gate.shape(), layout, gates);
+  backend().copy(in_place, x);
+  backend().gated_add(in_place, in_place, gate, h);
+  expect_same_bits(in_place, y, "gated add in place");
+  backend().gated_add_backward(alone, {}, dy, gate, {});
+  expect_same_bits(alone, dh, "dh alone");
+  backend().gated_add_backward({}, other, dy, gate, h);
+  expect_same_bits(other, dgate, "dgate alone");
+}
+
 TEST(Gated, AddsARowOfEachEntry) {
   for (Layout layout : kLayouts)
-    for (const int64_t width : {between(1, 70), 8 * between(1, 60), 8 * between(100, 400)}) {
-      const Shape shape{between(1, 3), between(1, 90), width};
-      const Tensor x = input(shape, layout), h = input(shape, layout), dy = input(shape, layout);
-      const Tensor gate = input({shape[0], 3 * width}).window({shape[0], width}, {3 * width, 1}, width);
-      const Tensor y = output(shape, layout), dh = output(shape, layout), dgate = output(gate.shape(), layout);
-      backend().gated_add(y, x, gate, h);
-      backend().gated_add_backward(dh, dgate, dy, gate, h);
-      Doubles want = doubles(x), want_dh = doubles(dy), want_dgate(size_t(shape[0] * width), 0.0);
-      const Doubles of_h = doubles(h), of_gate = doubles(gate);
-      for (size_t i = 0; i < want.size(); ++i) {
-        const size_t at = i / size_t(shape[1] * width) * size_t(width) + i % size_t(width);
-        want[i] += of_gate[at] * of_h[i];
-        want_dgate[at] += want_dh[i] * of_h[i];
-        want_dh[i] *= of_gate[at];
-      }
-      expect_close(y, want, 4 * kEps, "gated add");
-      expect_close(dh, want_dh, 2 * kEps, "dh");
-      expect_close(dgate, want_dgate, 4 * kEps * double(shape[1]), "dgate");
-      const Tensor in_place = output(shape, layout), alone = output(shape, layout);
-      backend().copy(in_place, x);
-      backend().gated_add(in_place, in_place, gate, h);
-      expect_same_bits(in_place, y, "gated add in place");
-      backend().gated_add_backward(alone, {}, dy, gate, {});
-      expect_same_bits(alone, dh, "dh alone");
-    }
+    for (const DType gates : {activations(), DType::f32})
+      for (const int64_t width : {between(1, 70), 8 * between(1, 60), 8 * between(100, 400)})
+        check_gated_add({between(1, 3), between(1, 90), width}, layout, gates);
+  for (const int64_t width : {1536, 2432, 3072})
+    check_gated_add({between(1, 2), between(400, 700), width}, Layout::packed,
+                    between(0, 1) ? activations() : DType::f32);
 }
 
 // y [m, f] = SwiGLU of a linear with k inputs, in rows that are aligned to 16 bytes, with gaps between them.

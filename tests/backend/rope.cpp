@@ -183,7 +183,10 @@ void check_qk_norm_rope(const Heads& h, bool normed, bool turned) {
   const Tensor x = h.made(false), dy = h.made(false), y = h.made(true), dx = h.made(true);
   const auto norm = [&] { return normed ? random({h.width}) : Tensor(); };
   const auto gradient = [&] { return normed ? poisoned({h.width}) : Tensor(); };
-  const auto angles = [&] { return turned ? random({h.tokens, h.width / 2}) : Tensor(); };
+  const auto angles = [&] {  // of a stream's tokens behind another one's
+    const int64_t pairs = h.width / 2;
+    return turned ? random({h.tokens + 1, pairs}).window({h.tokens, pairs}, {pairs, 1}, pairs) : Tensor();
+  };
   const Tensor norms[] = {norm(), norm()}, dnorms[] = {gradient(), gradient()}, cos = angles(), sin = angles();
   const QkNormRopeArgs args{
       .y = y, .x = x, .q_norm = norms[0], .k_norm = norms[1], .cos = cos, .sin = sin, .eps = 1e-6f};
@@ -225,6 +228,10 @@ TEST(QkNormRope, EveryCombination) {
       for (const int64_t width : {int64_t{64}, int64_t{128}, 2 * between(1, 70)})
         for (const int64_t beside : {int64_t{0}, 8 * between(1, 20), between(1, 20)})
           check_qk_norm_rope({between(1, 3), between(1, 40), between(1, 5), width, beside}, normed, turned);
+  for (const int64_t width : {2 * between(0, 40) + 1, between(100, 300)})
+    check_qk_norm_rope({between(1, 3), between(1, 40), between(1, 5), width, between(0, 20)}, true, width % 2 == 0);
+  for (const int64_t width : {int64_t{72}, 8 * between(30, 80)})  // packs that are no power of two; more than lanes
+    check_qk_norm_rope({between(1, 3), between(1, 40), between(1, 5), width, 8 * between(0, 3)}, true, true);
   check_qk_norm_rope({1, between(200, 400), 24, 128, 4 * 24 * 128}, true, true);
   check_qk_norm_rope({2, between(100, 200), 38, 64, 0}, true, false);
 }

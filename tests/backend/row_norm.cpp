@@ -106,8 +106,9 @@ Problem problem(int64_t width, bool centred, int with, Layout layout) {
   p.dy = input(shape, layout);
   if (with & 1) p.w = random({width}, layout);
   if (with & 2 && centred) p.b = random({width}, layout);
-  if (with & 4) p.scale = input(images, layout);
-  if (with & 8) p.shift = input(images, layout);
+  const DType modulation = between(0, 1) ? activations() : DType::f32;
+  if (with & 4) p.scale = random(images, layout, modulation);
+  if (with & 8) p.shift = random(images, layout, modulation);
   if (with & 16) p.residual = input(shape, layout);
   return p;
 }
@@ -125,6 +126,21 @@ TEST(RowNorm, widths) {
   for (bool centred : {true, false})
     for (int64_t width : {int64_t{2}, int64_t{640}, int64_t{1280}, between(500, 1300), int64_t{3072}, int64_t{8192}}) {
       Problem p = problem(width, centred, width > 2000 ? 29 : 3, Layout::packed);
+      expect_right(p, run(p, Layout::packed));
+    }
+}
+
+// The modulations of MMDiT: columns of a wider row, in the activations' dtype or in f32.
+TEST(RowNorm, ModulatedByPartsOfARow) {
+  for (const DType modulation : {activations(), DType::f32})
+    for (const int64_t width : {1536, 2432, 3072}) {
+      Problem p{between(1, 2), between(1, 90), width, double(1e-6f), true, {}, {}, {}, {}, {}, {}};
+      const Tensor wide = random({p.batch, 6 * width}, Layout::packed, modulation);
+      const auto part = [&](int64_t which) { return wide.window({p.batch, width}, {6 * width, 1}, which * width); };
+      p.x = input({p.batch, p.tokens, width});
+      p.dy = input(p.x.shape());
+      p.scale = part(1);
+      p.shift = part(3);
       expect_right(p, run(p, Layout::packed));
     }
 }

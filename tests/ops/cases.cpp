@@ -142,15 +142,19 @@ std::vector<OpCase> make_cases() {
 
   row("joint_attention", "joint_attention", {{2, 3, 36}, {6}, {6}, {2, 5, 36}, {6}, {6}}, [](const In& x) {
     static const Rotary rotary{angles({8, 3}, 0), angles({8, 3}, 1)};
-    return joint_attention({{x[0], x[1], x[2]}, {x[3], x[4], x[5]}}, 2, rotary);
+    return joint_attention({{x[0], x[1], x[2]}, {x[3], x[4], x[5]}}, {.heads = 2, .rotary = rotary});
   });
   row("joint_attention", "joint_attention_of_one_stream", {{1, 5, 27}}, [](const In& x) {
     return joint_attention({{x[0], {}, {}}}, 3);
   });
+  row("joint_attention", "joint_attention_within_ranges", {{2, 2, 12}, {2, 1, 12}}, [](const In& x) {
+    static const Tensor seen = ranges({1, 3, 1, 3, 1, 3, 0, 3, 0, 3, 0, 3}, {2, 3, 2});
+    return joint_attention({{x[0], {}, {}}, {x[1], {}, {}}}, {.heads = 2, .ranges = seen});
+  });
   row("joint_attention", "joint_attention_beside_others", {{2, 4, 17}}, [](const In& x) {
     static const Tensor norm = constant({4});
     const std::vector<Tensor> parts = split(x[0], -1, {12, 5});
-    return beside_gelu_tanh(joint_attention({{parts[0], norm, norm}}, 1), parts[1]);
+    return beside_gelu_tanh(joint_attention({{parts[0], norm, norm}}, {.heads = 1}), parts[1]);
   });
 
   row("group_norm", "group_norm", {{2, 3, 5, 12}, {12}, {12}},

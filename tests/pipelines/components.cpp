@@ -38,9 +38,9 @@ std::string name_of_case(const testing::TestParamInfo<Case>& info) {
 }
 
 // "text_encoder_3.encoder.block.0.layer.1.DenseReluDense.wo" is "lora_te3_encoder_block_0_layer_1_DenseReluDense_wo".
-ModuleNames t5_names() {
-  return [](const std::string& path) -> std::vector<std::string> {
-    std::string name = "lora_te3_" + path.substr(path.find('.') + 1);
+ModuleNames kohya_names(const std::string& prefix) {
+  return [prefix](const std::string& path) -> std::vector<std::string> {
+    std::string name = prefix + path.substr(path.find('.') + 1);
     std::replace(name.begin(), name.end(), '.', '_');
     return {name};
   };
@@ -80,8 +80,16 @@ void expect_golden(const Case& c, const Component& component, ModuleNames names)
 }
 
 class T5 : public testing::TestWithParam<Case> {};
-TEST_P(T5, AgreesWithTransformers) { expect_golden(GetParam(), t5_component(GetParam().component, {}), t5_names()); }
+TEST_P(T5, AgreesWithTransformers) {
+  expect_golden(GetParam(), t5_component(GetParam().component, {}), kohya_names("lora_te3_"));
+}
 INSTANTIATE_TEST_SUITE_P(Golden, T5, testing::ValuesIn(cases_of("t5")), name_of_case);
+
+class Sd3 : public testing::TestWithParam<Case> {};
+TEST_P(Sd3, AgreesWithDiffusers) {
+  expect_golden(GetParam(), sd3_transformer_component({}), kohya_names("lora_unet_"));
+}
+INSTANTIATE_TEST_SUITE_P(Golden, Sd3, testing::ValuesIn(cases_of("sd3_transformer")), name_of_case);
 
 }  // namespace
 }  // namespace wick

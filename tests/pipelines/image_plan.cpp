@@ -16,8 +16,8 @@ TEST(ImagePlan, IsWhatDrawingTakes) {
   const std::vector<LoraFile> loras = {{.path = test::source_dir() / "tests/golden/lora_unet.safetensors"}};
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const float cfg : {1.0f, 5.0f}) {
-      const ImageRequest request{.prompt = "x", .width = 128, .height = 96, .steps = 3, .cfg = cfg};
-      const InferencePlan plan = plan_image(kFolder, request, dtype, loras, device_kind("cpu"));
+      const ImageRequest request{.prompt = "x", .width = 128, .height = 96, .cfg = cfg, .sampling = {.steps = 3}};
+      const InferencePlan plan = plan_image(kFolder, request, {.dtype = dtype, .loras = loras}, device_kind("cpu"));
       const size_t before = host.in_use();
       const std::unique_ptr<Diffusion> model = open_diffusion(kFolder);
       Adapter adapter(model->lora().names, loras);
@@ -33,7 +33,7 @@ TEST(ImagePlan, IsWhatDrawingTakes) {
 TEST(ImagePlan, GrowsWithThePicture) {
   const auto activations = [](int64_t side, const char* device) {
     const ImageRequest request{.prompt = "x", .width = side, .height = side};
-    return double(plan_image(kFolder, request, DType::f32, {}, device_kind(device)).activations);
+    return double(plan_image(kFolder, request, {}, device_kind(device)).activations);
   };
   for (const char* device : {"cpu", "cuda"})  // grows with the pixels, apart from the texts' share
     EXPECT_NEAR(activations(8192, device) / activations(512, device), 256, 0.1 * 256);
@@ -41,7 +41,7 @@ TEST(ImagePlan, GrowsWithThePicture) {
 
 TEST(ImagePlan, ALoraThatDoesNotFitIsToldBeforeTheModelIsLoaded) {
   const LoraFile lora{.path = test::source_dir() / "tests/golden/llama/llama2/adapter"};
-  expect_error([&] { plan_image(kFolder, {.prompt = "x"}, DType::f32, {lora}, device_kind("cpu")); }, {"fit no layer"});
+  expect_error([&] { plan_image(kFolder, {.prompt = "x"}, {.loras = {lora}}, device_kind("cpu")); }, {"fit no layer"});
 }
 
 }  // namespace

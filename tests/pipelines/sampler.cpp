@@ -25,7 +25,7 @@ TEST_P(Samplers, FollowDiffusers) {
   const auto expected = [&, prefix = fmt::format("{}.{}.", name, steps)](const std::string& key) {
     return golden.load(prefix + key);
   };
-  const Sampler sampler = NoiseSchedule::read(kGolden / "sdxl").sampler(kind, steps, {1, 8, 8, 4});
+  const Sampler sampler = NoiseSchedule::read(kGolden / "sdxl").sampler({.kind = kind, .steps = steps}, {1, 8, 8, 4});
   ASSERT_EQ(sampler.steps.size(), size_t(steps));
   EXPECT_NEAR(sampler.initial_scale / expected("init_noise_sigma").item(), 1, 1e-6);
 

@@ -27,7 +27,7 @@ class TextToImageTest : public testing::Test {
     request.negative = told.at("negative_prompt");
     request.width = std::stoll(told.at("width"));
     request.height = std::stoll(told.at("height"));
-    request.steps = std::stoll(told.at("steps"));
+    request.sampling.steps = std::stoll(told.at("steps"));
     request.cfg = std::stof(told.at("guidance_scale"));
     noise = to_channels_last(in.load("noise")).to(test::memory());
   }
@@ -41,7 +41,7 @@ class TextToImageTest : public testing::Test {
 
 TEST_F(TextToImageTest, AgreesWithDiffusers) {
   for (const auto& [kind, name] : {std::pair{SamplerKind::euler, "euler"}, {SamplerKind::ddim, "ddim"}}) {
-    request.sampler = kind;
+    request.sampling.kind = kind;
     const Tensor latents = text_to_image.denoise(request, noise);
     EXPECT_LE(relative_error(to_channels_first(latents), out.load(std::string(name) + ".latents")), 1e-4) << name;
     const Tensor picture = text_to_image.decode(latents);
@@ -52,7 +52,7 @@ TEST_F(TextToImageTest, AgreesWithDiffusers) {
 TEST_F(TextToImageTest, ThePictureIsThatOfItsParts) {
   int64_t last = 0;
   const Image image = text_to_image(request, [&](int64_t step) { last = step; });
-  EXPECT_EQ(last, request.steps);
+  EXPECT_EQ(last, request.sampling.steps);
   EXPECT_EQ(image.width, request.width);
   EXPECT_EQ(image.height, request.height);
   const Tensor picture = text_to_image.decode(text_to_image.denoise(request, text_to_image.noise(request)));
@@ -60,7 +60,7 @@ TEST_F(TextToImageTest, ThePictureIsThatOfItsParts) {
 }
 
 TEST_F(TextToImageTest, SeedsAndPromptsMatter) {
-  request.steps = 2;
+  request.sampling.steps = 2;
   const Image first = text_to_image(request);
   EXPECT_EQ(first.rgb, text_to_image(request).rgb);
   ImageRequest other = request;
@@ -74,7 +74,7 @@ TEST_F(TextToImageTest, SeedsAndPromptsMatter) {
 // model_index.json's force_zeros_for_empty_prompt: without a negative prompt its embeddings are zero, which differs
 // from the encoders' output for an empty text.
 TEST_F(TextToImageTest, NoNegativeIsNotAnEmptyOne) {
-  request.steps = 2;
+  request.sampling.steps = 2;
   request.negative.reset();
   const Tensor none = text_to_image.denoise(request, noise);
   request.negative = "";
@@ -83,7 +83,7 @@ TEST_F(TextToImageTest, NoNegativeIsNotAnEmptyOne) {
 }
 
 TEST_F(TextToImageTest, WithoutGuidanceTheNegativeIsNotAsked) {
-  request.steps = 2;
+  request.sampling.steps = 2;
   request.cfg = 1;
   const Tensor one = text_to_image.denoise(request, noise);
   request.negative = "something else";

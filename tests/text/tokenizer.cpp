@@ -144,13 +144,15 @@ TEST_F(TokenizerFolder, NamesWhatItDoesNotKnow) {
     return complaint_about(tokenizer);
   };
   EXPECT_EQ(with("/normalizer", R"({"type": "Lowercase"})"),
-            "tokenizer.json: normalizer: \"Lowercase\" is not supported; Wick knows NFC, NFKC, Prepend, Replace and "
-            "Sequence");
-  EXPECT_EQ(with("/normalizer", R"({"type": "Replace", "pattern": {"Regex": " +"}, "content": ""})"),
-            "tokenizer.json: normalizer: a Replace of a pattern is not supported; Wick knows Strings");
+            "tokenizer.json: normalizer: \"Lowercase\" is not supported; Wick knows NFC, NFKC, Precompiled, Prepend, "
+            "Replace, Strip and Sequence");
+  EXPECT_EQ(
+      with("/normalizer", R"({"type": "Replace", "pattern": {"Regex": " +"}, "content": ""})"),
+      "tokenizer.json: normalizer: a Replace of a pattern is not supported; Wick knows Strings, and the pattern of "
+      "two spaces or more");
   EXPECT_EQ(with("/pre_tokenizer", R"({"type": "Whitespace"})"),
             "tokenizer.json: pre_tokenizer: \"Whitespace\" is not supported; Wick knows ByteLevel, Digits, Metaspace, "
-            "Split and Sequence");
+            "Split, WhitespaceSplit and Sequence");
   EXPECT_EQ(
       with("/pre_tokenizer", R"({"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"})"),
       "tokenizer.json: pre_tokenizer: the pattern \"(a+)+$\" is not supported; Wick knows those of GPT-2, Llama 3 "

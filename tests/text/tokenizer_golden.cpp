@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "text/hash.h"
 #include "text/lines.h"
 #include "wick/text/tokenizer.h"
 #include "wick/text/unicode.h"
@@ -18,40 +19,15 @@ namespace {
 namespace fs = std::filesystem;
 using Ids = std::vector<int64_t>;
 
-class Fnv1a {
- public:
-  void add(std::string_view bytes) {
-    for (char byte : bytes) value_ = (value_ ^ uint8_t(byte)) * 0x01000193u;
-  }
-  void add(const Ids& ids) {
-    for (int64_t id : ids) add_id(int32_t(id));
-    add_id(-1);
-  }
-  std::string hex() const { return fmt::format("{:08x}", value_); }
-
- private:
-  void add_id(int32_t id) {
-    for (int shift = 0; shift < 32; shift += 8) value_ = (value_ ^ (uint32_t(id) >> shift & 0xff)) * 0x01000193u;
-  }
-  uint32_t value_ = 0x811c9dc5;
-};
+using test::Fnv1a;
 
 const std::vector<std::string>& lines() {
   static const auto all = test::Lines::all();
   return all;
 }
 
-// The number of groups of ten lines that differ from their hash, and the first of them.
 std::string differences(const std::string& golden, const std::function<void(const std::string&, Fnv1a&)>& add) {
-  size_t count = 0, first = 0;
-  EXPECT_EQ(golden.size(), lines().size() / 10 * 8);
-  for (size_t group = 0; group < lines().size() / 10; ++group) {
-    Fnv1a hash;
-    for (size_t i = 0; i < 10; ++i) add(lines()[group * 10 + i], hash);
-    if (hash.hex() == golden.substr(group * 8, 8)) continue;
-    if (count++ == 0) first = group;
-  }
-  return count == 0 ? "" : fmt::format("{} of {}, first lines {}0 to {}9", count, lines().size() / 10, first, first);
+  return test::differences(golden, lines(), add);
 }
 
 void expect_golden(const Tokenizer& tokenizer, const fs::path& path, bool parses_special) {

@@ -17,7 +17,7 @@ constexpr int64_t kFactor = 8, kChannels = 2;
 
 class Flow final : public Process {
  public:
-  Tensor draw_times(const Shape& latents, Rng& rng) const override {
+  Tensor draw_times(const Shape& latents, Rng& rng, const TimestepOptions&) const override {
     std::vector<float> sigmas = random_normal({latents[0]}, rng).to_vector();
     for (float& s : sigmas) s = 1 / (1 + std::exp(-s));
     return Tensor::of(sigmas, {latents[0]});
@@ -26,8 +26,8 @@ class Flow final : public Process {
     const Tensor s = reshape(sigmas, {latents.dim(0), 1, 1, 1});
     return {.sample = latents + s * (noise - latents), .timestep = sigmas * 1000.0f, .target = noise - latents};
   }
-  Sampler sampler(SamplerKind kind, int64_t steps, const Shape& latents) const override {
-    check(kind == SamplerKind::euler, "a rectified flow is drawn by euler");
+  Sampler sampler(const SamplerOptions& options, const Shape& latents) const override {
+    const int64_t steps = options.steps;
     Sampler sampler{1, {}};
     const double shift = 1 + double(latents.numel()) / 1000;
     const auto sigma = [&](int64_t i) {
@@ -45,7 +45,7 @@ class Other final : public Diffusion {
  public:
   LatentSpace latents() const override { return {kChannels, kFactor, 2 * kFactor, 2 * kFactor, 64}; }
   const Process& process() const override { return flow; }
-  DrawingDefaults drawing_defaults() const override { return {5, 3.5f}; }
+  DrawingDefaults drawing_defaults() const override { return {5, 1, 3.5f}; }
   LoraFormat lora() const override { return {}; }
   std::string denoiser() const override { return "transformer"; }
   std::string denoiser_in_words() const override { return "transformer"; }
@@ -67,7 +67,6 @@ class Other final : public Diffusion {
             {"length", Tensor::of(std::vector<int64_t>{length}, {1, 1})},
             {"ids", Tensor::of(std::vector<int64_t>{length % 2, 1}, {1, 2})}};
   }
-  bool takes_negative() const override { return false; }
   NamedTensors framing(const std::vector<PictureFrame>& frames) const override {
     std::vector<float> scales;
     for (const PictureFrame& frame : frames) scales.push_back(frame.guidance);
@@ -132,7 +131,7 @@ TEST_F(OtherFamily, TheLossIsThatOfItsProcessAndTrainsItsEncoder) {
 
 TEST_F(OtherFamily, IsDrawnByItsProcessAndToldTheGuidance) {
   const TextToImage text_to_image(model);
-  const ImageRequest request{.prompt = "cat", .width = 32, .height = 32, .steps = 5, .cfg = 3.5f};
+  const ImageRequest request{.prompt = "cat", .width = 32, .height = 32, .cfg = 1, .guidance = 3.5f, .sampling = {.steps = 5}};
   const Tensor noise = text_to_image.noise(request), drawn = text_to_image.denoise(request, noise);
   EXPECT_EQ(model.rows, 1);
   EXPECT_EQ(model.guidance, 3.5f);

@@ -92,15 +92,6 @@ View in_pixels(const View& large, const View& small) {
           {step[0], step[1] * times(1), step[1], step[2] * times(2), step[2], step[3]}};
 }
 
-// A gate [B, D] beside all rows of h [B, ..., D].
-View beside_rows(View gate, const Shape& h) {
-  const int64_t batch = gate.stride[0], last = gate.stride[1];
-  gate.shape = h;
-  gate.stride = h;
-  for (int d = 0; d < h.rank(); ++d) gate.stride[d] = d == 0 ? batch : d + 1 == h.rank() ? last : 0;
-  return gate;
-}
-
 // Queries (0), keys (1) or values (2) of [B, T, 3, H, D], as [B, T, H, D].
 View heads_of(const View& x, int which) {
   const View part = part_of(x, 2, which, 1);

@@ -39,4 +39,13 @@ inline View linear_weight(const View& w) {
   return {w.data, w.dtype, {w.shape[0], w.shape[3]}, {w.stride[0], w.stride[3]}};
 }
 
+// A gate [B, D] beside all rows of h [B, ..., D].
+inline View beside_rows(View gate, const Shape& h) {
+  const int64_t batch = gate.stride[0], last = gate.stride[1];
+  gate.shape = h;
+  gate.stride = h;
+  for (int d = 0; d < h.rank(); ++d) gate.stride[d] = d == 0 ? batch : d + 1 == h.rank() ? last : 0;
+  return gate;
+}
+
 }  // namespace wick

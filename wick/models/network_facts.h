@@ -20,6 +20,7 @@ class NetworkFacts {
   const Config& config() const { return config_; }  // without keys where the network has none
   bool has_config() const { return has_config_; }
   bool has_tensors() const { return source_.has_value(); }
+  std::string source() const { return source_ ? source_->name : config_.source(); }  // the tensors', for errors
   bool has(const std::string& tensor) const { return shape(tensor).has_value(); }
   std::optional<Shape> shape(const std::string& tensor) const;
 

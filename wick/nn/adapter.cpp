@@ -472,9 +472,13 @@ std::map<std::string, Tensor> Adapter::tensors(DType dtype) const {
 std::map<std::string, Tensor> Adapter::gradients(const Grads& grads) const {
   std::map<std::string, Tensor> all;
   for (const auto& [path, module] : modules_)
-    for (size_t i = 0; i < module.factors.size(); ++i)
-      if (const Tensor d = grads[module.factors[i].value])
-        all[module.factors[i].key] = module.algorithm->to_file(i, d, module.target);
+    for (size_t i = 0; i < module.factors.size(); ++i) {
+      const Tensor& value = module.factors[i].value;
+      if (!value.tracked()) continue;
+      const Tensor d = grads[value];
+      all[module.factors[i].key] =
+          module.algorithm->to_file(i, d ? d : zeros(value.shape(), DType::f32, value.memory()), module.target);
+    }
   return all;
 }
 

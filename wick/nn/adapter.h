@@ -86,7 +86,7 @@ class Adapter {
             DType dtype = DType::f16) const;
   // The tensors of that file; those of another dtype than f32 are on the host.
   std::map<std::string, Tensor> tensors(DType dtype = DType::f32) const;
-  // The gradients of parameters(), in the file's layout.
+  // The gradients of parameters(), in the file's layout; zeros of those that have no part in the output.
   std::map<std::string, Tensor> gradients(const Grads& grads) const;
 
  private:

@@ -153,11 +153,9 @@ Tensor rows_of(const Tensor& table, int64_t begin, int64_t count) {
 // The values behind a joint attention.
 struct Joint {
   std::vector<AttentionStream> streams;
-  int64_t heads;
-  Rotary rotary;
-  float eps;
+  JointAttention a;
 
-  int64_t features() const { return streams.front().qkv.dim(2) / (3 * heads); }
+  int64_t features() const { return streams.front().qkv.dim(2) / (3 * a.heads); }
   Shape shape() const {
     Shape all = streams.front().qkv.shape();
     for (size_t i = 1; i < streams.size(); ++i) all[1] += streams[i].qkv.dim(1);
@@ -166,7 +164,7 @@ struct Joint {
   Tensor in_heads(const Tensor& x) const {  // [B, T, 3 H D] as [B, T, 3, H, D]
     const Shape& step = x.stride();
     const int64_t width = features();
-    return x.window({x.dim(0), x.dim(1), 3, heads, width}, {step[0], step[1], heads * width, width, 1});
+    return x.window({x.dim(0), x.dim(1), 3, a.heads, width}, {step[0], step[1], a.heads * width, width, 1});
   }
   // Calls f(stream, its arguments without y, its first token).
   template <class F>
@@ -179,9 +177,9 @@ struct Joint {
                        .x = in_heads(stream.qkv),
                        .q_norm = stream.q_norm,
                        .k_norm = stream.k_norm,
-                       .cos = rows_of(rotary.cos, begin, count),
-                       .sin = rows_of(rotary.sin, begin, count),
-                       .eps = eps},
+                       .cos = rows_of(a.rotary.cos, begin, count),
+                       .sin = rows_of(a.rotary.sin, begin, count),
+                       .eps = a.eps},
         begin);
       begin += count;
     }
@@ -198,16 +196,18 @@ struct Joint {
   AttentionArgs attention(const Tensor& qkv, const Tensor& y, const Tensor& lse) const {
     return {.y = y,
             .lse = lse,
-            .q = heads_of(qkv, heads, 3, 0),
-            .k = heads_of(qkv, heads, 3, 1),
-            .v = heads_of(qkv, heads, 3, 2),
-            .scale = 1.0f / std::sqrt(float(features()))};
+            .q = heads_of(qkv, a.heads, 3, 0),
+            .k = heads_of(qkv, a.heads, 3, 1),
+            .v = heads_of(qkv, a.heads, 3, 2),
+            .scale = 1.0f / std::sqrt(float(features())),
+            .ranges = a.ranges};
   }
 };
 
-Joint checked_joint(const std::vector<AttentionStream>& streams, int64_t heads, const Rotary& rotary, float eps) {
+Joint checked_joint(const std::vector<AttentionStream>& streams, const JointAttention& a) {
   check(!streams.empty(), "joint_attention: there is no stream");
-  Joint joint{{}, heads, rotary, eps};
+  Joint joint{{}, a};
+  const auto& [heads, rotary, ranges, eps] = a;
   const Tensor& first = streams.front().qkv;
   for (const auto& [qkv, q_norm, k_norm] : streams) {
     check_heads("joint_attention", qkv, heads, 3);
@@ -223,13 +223,17 @@ Joint checked_joint(const std::vector<AttentionStream>& streams, int64_t heads, 
   for (const Tensor& angles : {rotary.cos, rotary.sin})
     check(bool(angles) == bool(rotary.cos) && (!angles || (angles.shape() == table && joint.features() % 2 == 0)),
           "joint_attention: expected angles {}, found {}", table, angles.shape());
+  const Shape shape{first.dim(0), table[0], 2};
+  check(!ranges || (ranges.shape() == shape && ranges.dtype() == DType::i32),
+        "joint_attention: expected ranges i32 {}, found {}", shape, ranges.shape());
   return joint;
 }
 
 }  // namespace
 
-Tensor joint_attention(const std::vector<AttentionStream>& streams, int64_t heads, const Rotary& rotary, float eps) {
-  const Joint joint = checked_joint(streams, heads, rotary, eps);
+Tensor joint_attention(const std::vector<AttentionStream>& streams, const JointAttention& a) {
+  const Joint joint = checked_joint(streams, a);
+  const int64_t heads = a.heads;
   const Tensor qkv = joint.prepared();
   const Shape shape{qkv.dim(0), qkv.dim(1), heads, joint.features()};
   const Tensor y = Tensor::empty(shape, qkv.dtype(), qkv.memory());

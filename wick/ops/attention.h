@@ -30,8 +30,14 @@ struct Rotary {
   Tensor cos, sin;
 };
 // -> [B, T, H D], T the sum of all T_i, in the streams' order. Queries and keys are prepared by qk_norm_rope() of
-// backend.h, in backward once more: only y and the streams are kept.
-Tensor joint_attention(const std::vector<AttentionStream>& streams, int64_t heads, const Rotary& rotary = {},
-                       float eps = 1e-6f);
+// backend.h, in backward once more: only y and the streams are kept. `ranges` i32 [B, T, 2] as for attention(), or
+// empty.
+struct JointAttention {
+  int64_t heads;
+  Rotary rotary = {};
+  Tensor ranges = {};
+  float eps = 1e-6f;  // of the norms
+};
+Tensor joint_attention(const std::vector<AttentionStream>& streams, const JointAttention& a);
 
 }  // namespace wick

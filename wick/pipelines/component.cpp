@@ -9,6 +9,8 @@
 #include "wick/models/t5.h"
 #include "wick/models/vae.h"
 #include "wick/ops/ops.h"
+#include "wick/text/clip_tokenizer.h"
+#include "wick/text/t5_tokenizer.h"
 
 namespace wick {
 
@@ -88,12 +90,11 @@ Tensor ComponentInputs::ids(const std::string& name, const std::vector<Extent>& 
   return ids;
 }
 
-// One a sample, or one for all of them.
-Tensor ComponentInputs::timestep(int64_t batch) {
-  const Shape& found = info("timestep").shape;
-  if (found == Shape{}) return clone(expand(constant("timestep", {}), {batch}));
-  if (found == Shape{1}) return clone(expand(constant("timestep", {1}), {batch}));
-  return constant("timestep", {batch});
+Tensor ComponentInputs::number(const std::string& name, int64_t batch) {
+  const Shape& found = info(name).shape;
+  if (found == Shape{}) return clone(expand(constant(name, {}), {batch}));
+  if (found == Shape{1}) return clone(expand(constant(name, {1}), {batch}));
+  return constant(name, {batch});
 }
 
 Tensors ComponentInputs::gradients(const Grads& grads) const {
@@ -108,7 +109,10 @@ std::function<Tensor(ComponentInputs&)> squared_error(const Tensor& y) {
 }
 
 Scope ComponentSource::scope(const std::string& component) const {
-  return Scope(model.component(component).weights(weights), component, adapter);
+  return scope(component, model.component(component).source());
+}
+Scope ComponentSource::scope(const std::string& component, const TensorSource& tensors) const {
+  return Scope(Weights(tensors, weights), component, adapter);
 }
 
 Component clip_component(const std::string& name, std::vector<std::string> lora_prefixes, ClipKind kind) {
@@ -163,6 +167,24 @@ Component vae_decoder_component() {
     };
   };
   return {"vae.decoder", load};
+}
+
+template <class T>
+Component tokenizer_component(const std::string& name, std::vector<int64_t> (T::*encode)(std::string_view) const) {
+  const auto load = [=](const Checkpoint& model) -> TextToIds {
+    return [=, tokenizer = T::load(model.component(name).path())](const std::string& text) {
+      return (tokenizer.*encode)(text);
+    };
+  };
+  return {.name = name, .load_tokenizer = load};
+}
+
+Component clip_tokenizer_component(const std::string& name) {
+  return tokenizer_component<ClipTokenizer>(name, &ClipTokenizer::encode_whole);
+}
+
+Component t5_tokenizer_component(const std::string& name) {
+  return tokenizer_component<T5Tokenizer>(name, &T5Tokenizer::encode);
 }
 
 }  // namespace wick

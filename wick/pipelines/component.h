@@ -13,6 +13,7 @@
 #include "wick/models/clip.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/scope.h"
+#include "wick/text/token_lines.h"
 
 namespace wick {
 
@@ -41,7 +42,8 @@ class ComponentInputs {
   // The same from 0 to `vocabulary` - 1. `ignored` is one more that may be there.
   Tensor ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary,
              std::optional<int64_t> ignored = {});
-  Tensor timestep(int64_t batch);
+  // A number for each of `batch` samples, or one for all of them: [B] f32.
+  Tensor number(const std::string& name, int64_t batch);
 
   bool has(const std::string& name) const { return file_.has(name); }
   int64_t extent(const std::string& letter) const { return letters_.at(letter); }
@@ -76,12 +78,15 @@ struct ComponentSource {
   WeightsOptions weights;
 
   Scope scope(const std::string& component) const;
+  Scope scope(const std::string& component, const TensorSource& tensors) const;
 };
 
 struct Component {
   std::string name;  // "vae.encoder"
   std::function<ComponentRun(const ComponentSource&)> load;
   std::vector<std::string> lora_prefixes = {};  // that the names of its modules in LoRA files start with, any spelling
+  // Of a tokenizer, in place of `load`: ids with the tokens around a text, neither cut nor padded.
+  std::function<TextToIds(const Checkpoint& model)> load_tokenizer = {};
 };
 
 // Components that several families have.
@@ -89,5 +94,9 @@ Component clip_component(const std::string& name, std::vector<std::string> lora_
 Component t5_component(const std::string& name, std::vector<std::string> lora_prefixes);
 Component vae_encoder_component();
 Component vae_decoder_component();
+Component clip_tokenizer_component(const std::string& name);
+Component t5_tokenizer_component(const std::string& name);
+
+Component sd3_transformer_component(std::vector<std::string> lora_prefixes);
 
 }  // namespace wick

@@ -31,12 +31,20 @@ struct PictureFrame {
   int64_t height, width;  // of the picture before it was cropped
   int64_t crop_top = 0, crop_left = 0;
   int64_t target_height, target_width;
-  float guidance = 1;  // for models that are told it (see Diffusion::takes_negative)
+  float guidance = 1;  // for models that are told it (DrawingDefaults::guidance)
 };
 
 struct DrawingDefaults {
   int64_t steps;
-  float cfg;
+  float cfg;                           // 1 is without classifier-free guidance
+  std::optional<float> guidance = {};  // none for a model that is not told it
+  SamplerKind sampler = SamplerKind::euler;
+};
+
+// How a T5 encoder reads texts.
+struct T5Options {
+  int64_t tokens = 0;  // texts are cut or padded to so many; 0: what the model was made for
+  bool mask = false;   // padding is seen by no token
 };
 
 struct LatentPosterior {  // [B, h, w, C] each, in the scale in which the denoiser sees latents
@@ -82,6 +90,7 @@ class Diffusion {
   virtual std::string denoiser() const = 0;           // its component: "unet"
   virtual std::string denoiser_in_words() const = 0;  // "UNet"
   virtual TextLength length(const std::string& text) const = 0;
+  virtual int64_t t5_tokens() const { return 0; }  // T5Options::tokens in use; 0 for a model without T5
 
   // Loads parts beside those that are there. All parts of a model are loaded with the same options. With the denoiser
   // the adapter must have found its modules.
@@ -100,19 +109,21 @@ class Diffusion {
   virtual NamedTensors caption(const std::string& text) const = 0;
   // The same for the text that guidance leads away from; none given is not the same as an empty one.
   virtual NamedTensors negative(const std::optional<std::string>& text) const { return caption(text.value_or("")); }
-  // Guidance asks the denoiser a second time, with a negative. Models that do not take one are told PictureFrame's.
-  virtual bool takes_negative() const { return true; }
   // Further parts [B, ...], that depend on the pictures' sizes.
   virtual NamedTensors framing(const std::vector<PictureFrame>& frames) const = 0;
   // All parts of a batch, the ids among them replaced by the states that the text encoders compute, under the tape.
   virtual NamedTensors encode_text(const NamedTensors& parts) const = 0;
   // The prediction for the process. x [B, h, w, C], timestep [B] f32, encoded parts, among which others may be.
   virtual Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const = 0;
+  // The same without some layers of the denoiser, for skip-layer guidance; only where has_layers() is true.
+  virtual Tensor predict_without(const std::vector<int64_t>& layers, const Tensor& x, const Tensor& timestep,
+                                 const NamedTensors& parts) const;
+  virtual bool has_layers() const { return false; }
 };
 
 struct DiffusionFamily {
   bool (*is_here)(const Checkpoint& model);
-  std::unique_ptr<Diffusion> (*open)(const Checkpoint& model);
+  std::unique_ptr<Diffusion> (*open)(const Checkpoint& model, const T5Options& t5);
   std::vector<Component> components;
   std::vector<KnownModel> known;
 };
@@ -121,6 +132,6 @@ const std::vector<DiffusionFamily>& diffusion_families();
 // Where the model is of no family, the first one: its open() names the missing part.
 const DiffusionFamily& diffusion_family(const Checkpoint& model);
 // Reads the model's configs. Throws Error that names the model where no family supports it.
-std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model);
+std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const T5Options& t5 = {});
 
 }  // namespace wick

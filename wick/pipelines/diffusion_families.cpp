@@ -22,6 +22,13 @@ const DiffusionFamily& diffusion_family(const Checkpoint& model) {
   return found == all.end() ? all.front() : *found;
 }
 
-std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model) { return diffusion_family(model).open(model); }
+std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const T5Options& t5) {
+  return diffusion_family(model).open(model, t5);
+}
+
+Tensor Diffusion::predict_without(const std::vector<int64_t>&, const Tensor&, const Tensor&,
+                                  const NamedTensors&) const {
+  fail("{} has no layers to skip", denoiser_in_words());
+}
 
 }  // namespace wick

@@ -51,6 +51,14 @@ struct Loaded {
   ComponentRun run;
 };
 
+const Component& find_component(const Checkpoint& model, const std::string& name) {
+  const std::vector<Component>& components = diffusion_family(model).components;
+  const auto component = std::ranges::find(components, name, &Component::name);
+  check(component != components.end(), "there is no component {}; the components are {}", quote(name),
+        fmt::join(component_names(model), ", "));
+  return *component;
+}
+
 Loaded load_component(const Checkpoint& model, const std::string& name, const ForwardOptions& options,
                       Backend& backend) {
   Loaded loaded;
@@ -63,14 +71,11 @@ Loaded load_component(const Checkpoint& model, const std::string& name, const Fo
         load_language_model(model, {.dtype = options.dtype, .adapter = loaded.adapter.get(), .backend = &backend});
     return loaded;
   }
-  const std::vector<Component>& components = diffusion_family(model).components;
-  const auto component = std::ranges::find(components, name, &Component::name);
-  check(component != components.end(), "there is no component {}; the components are {}", quote(name),
-        fmt::join(component_names(model), ", "));
+  const Component& component = find_component(model, name);
   if (!options.loras.empty()) open_adapter(open_diffusion(model)->lora().names);
   const WeightsOptions weights{.dtype = options.dtype, .place = Residence::on(backend, options.dtype)};
-  loaded.run = component->load({model, loaded.adapter.get(), weights});
-  if (loaded.adapter) loaded.adapter->check_complete(elsewhere(components, name));
+  loaded.run = component.load({model, loaded.adapter.get(), weights});
+  if (loaded.adapter) loaded.adapter->check_complete(elsewhere(diffusion_family(model).components, name));
   return loaded;
 }
 
@@ -88,6 +93,12 @@ std::vector<std::string> component_names(const Checkpoint& model) {
 
 void run_forward(const Checkpoint& model, const std::string& component, const fs::path& in, const fs::path& out,
                  const ForwardOptions& options) {
+  if (kind_of(model) == ModelKind::pictures) {
+    const Component& tokenizer = find_component(model, component);
+    check_usage(!tokenizer.load_tokenizer || (options.loras.empty() && !options.grad),
+                "--component {}: a tokenizer takes neither --lora nor --grad", component);
+    if (tokenizer.load_tokenizer) return encode_lines(in, out, tokenizer.load_tokenizer(model));
+  }
   Backend& backend = options.backend ? *options.backend : cpu_backend();
   const bool grad = options.grad;
   ComponentInputs inputs(in, grad, backend.memory());

@@ -4,6 +4,7 @@
 //   text_encoder, text_encoder_2   input_ids -> last_hidden_state, penultimate_hidden_state, pooled
 //   vae.encoder                    sample -> mean, logvar
 //   vae.decoder                    latent -> sample
+//   tokenizer, tokenizer_2         JSON lines of texts -> JSON lines of lists of ids (text/token_lines.h)
 //   unet                           sample, timestep, encoder_hidden_states, text_embeds, time_ids -> sample
 //
 // Diffusion models have these and more, as their families list them (diffusion.h). A language model is one component,

@@ -145,7 +145,7 @@ NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name)
 
 double NoiseSchedule::sigma(int64_t t) const { return std::sqrt((1 - alpha_cumprod(t)) / alpha_cumprod(t)); }
 
-Tensor NoiseSchedule::draw_times(const Shape& latents, Rng& rng) const {
+Tensor NoiseSchedule::draw_times(const Shape& latents, Rng& rng, const TimestepOptions&) const {
   std::vector<int64_t> timesteps(static_cast<size_t>(latents[0]));
   for (int64_t& t : timesteps) t = int64_t(rng.below(uint64_t(train_steps())));
   return Tensor::of(timesteps, {latents[0]});
@@ -164,8 +164,11 @@ Noised NoiseSchedule::noised(const Tensor& latents, const Tensor& noise, const T
           .target = noise};
 }
 
-Sampler NoiseSchedule::sampler(SamplerKind kind, int64_t steps, const Shape&) const {
-  return kind == SamplerKind::euler ? euler_sampler(*this, steps) : ddim_sampler(*this, steps);
+Sampler NoiseSchedule::sampler(const SamplerOptions& options, const Shape&) const {
+  check_usage(!options.shift, "--shift: {} describes no rectified flow, which alone has a shift", source);
+  check_usage(options.kind != SamplerKind::dpmpp_2m, "--sampler dpmpp-2m: draws from a rectified flow, not from {}",
+              source);
+  return options.kind == SamplerKind::euler ? euler_sampler(*this, options.steps) : ddim_sampler(*this, options.steps);
 }
 
 }  // namespace wick

@@ -29,10 +29,10 @@ class NoiseSchedule final : public Process {
   double sigma(int64_t t) const;  // the noise-to-signal ratio, sqrt((1 - alpha_cumprod) / alpha_cumprod)
 
   // Timesteps i64, uniform over all of them.
-  Tensor draw_times(const Shape& latents, Rng& rng) const override;
+  Tensor draw_times(const Shape& latents, Rng& rng, const TimestepOptions& options = {}) const override;
   // sqrt(alpha_cumprod) latents + sqrt(1 - alpha_cumprod) noise, in which the noise is to be found.
   Noised noised(const Tensor& latents, const Tensor& noise, const Tensor& timesteps) const override;
-  Sampler sampler(SamplerKind kind, int64_t steps, const Shape& latents) const override;
+  Sampler sampler(const SamplerOptions& options, const Shape& latents) const override;
 
   // For samplers alone. A config may leave the spacing out: diffusers' default then depends on the sampler.
   std::optional<TimestepSpacing> spacing;

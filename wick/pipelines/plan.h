@@ -21,9 +21,14 @@ struct InferencePlan {  // bytes
   size_t total() const { return taken + device.workspace + device.context; }
 };
 
-// For one picture at a time, weights in `dtype`. The LoRAs are read: one that does not fit the model is an Error here.
-InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& request, DType dtype,
-                         const std::vector<LoraFile>& loras, const DeviceKind& device);
+// For one picture at a time. The LoRAs are read: one that does not fit the model is an Error here.
+struct ImagePlanOptions {
+  DType dtype = DType::f32;  // of weights
+  std::vector<LoraFile> loras = {};
+  T5Options t5 = {};
+};
+InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& request, const ImagePlanOptions& options,
+                         const DeviceKind& device);
 // For one sequence of at most `context` tokens.
 InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device);
 

@@ -1,7 +1,9 @@
-// How a diffusion model goes from a latent to noise, and back: DDPM's schedule (noise_schedule.h), or a rectified flow.
+// How a diffusion model goes from a latent to noise, and back: DDPM's schedule (noise_schedule.h), or a rectified flow
+// (rectified_flow.h).
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,12 +13,14 @@
 namespace wick {
 
 // Samplers go from noise to a latent along the probability-flow ODE, in diffusers' numerics. They are deterministic,
-// and a step is linear in the latent and the prediction. So a sampler is a list of coefficients, worked out in double
-// before the first step.
+// and a step is linear in the latent, the prediction and the picture that the step before has foretold. So a sampler is
+// a list of coefficients, worked out in double before the first step.
 struct SamplerStep {
-  float timestep;     // the model's input; between integers for Euler with linspace spacing
-  float input_scale;  // the model sees input_scale * x
-  float keep, noise;  // x becomes keep * x + noise * prediction
+  float timestep;      // the model's input; between integers for Euler with linspace spacing
+  float input_scale;   // the model sees input_scale * x
+  float keep, noise;   // x becomes keep * x + noise * prediction + previous * foretold,
+  float previous = 0;  // where foretold is x - sigma * prediction of the step before
+  float sigma = 0;
 };
 
 struct Sampler {
@@ -24,7 +28,22 @@ struct Sampler {
   std::vector<SamplerStep> steps;
 };
 
-enum class SamplerKind { euler, ddim };
+enum class SamplerKind { euler, ddim, dpmpp_2m };
+
+struct SamplerOptions {
+  SamplerKind kind = SamplerKind::euler;
+  int64_t steps = 30;
+  std::optional<double> shift = {};  // of a rectified flow, in place of its own
+};
+
+// How training draws the times of a rectified flow (Esser et al., 2024, section 3.1).
+enum class TimestepKind { logit_normal, uniform, mode };
+struct TimestepOptions {
+  TimestepKind kind = TimestepKind::logit_normal;
+  std::optional<double> shift = {};  // none: the process's own for the picture's size
+  std::optional<double> mean = {};   // of the logit, in place of the shift's logarithm
+  double deviation = 1;              // of the logit
+};
 
 struct Noised {     // B latents somewhere between signal and noise
   Tensor sample;    // [B, h, w, C], the model's input
@@ -37,11 +56,11 @@ class Process {
   virtual ~Process() = default;
 
   // For latents [B, h, w, C] of that shape: a time of the process for each, [B] on the host, as training draws them.
-  virtual Tensor draw_times(const Shape& latents, Rng& rng) const = 0;
+  virtual Tensor draw_times(const Shape& latents, Rng& rng, const TimestepOptions& options = {}) const = 0;
   // The latents at these times, with noise of their shape and unit variance.
   virtual Noised noised(const Tensor& latents, const Tensor& noise, const Tensor& times) const = 0;
-  // How latents of that shape are drawn in so many steps. Throws Error where the process cannot be drawn so.
-  virtual Sampler sampler(SamplerKind kind, int64_t steps, const Shape& latents) const = 0;
+  // How latents of that shape are drawn. Throws Error where the process cannot be drawn so.
+  virtual Sampler sampler(const SamplerOptions& options, const Shape& latents) const = 0;
   virtual int64_t train_steps() const = 0;  // a sampler has at most as many steps
 
   std::string source;      // the file that describes the process, for messages

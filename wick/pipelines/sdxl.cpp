@@ -11,7 +11,7 @@
 #include "wick/models/sdxl/config.h"
 #include "wick/models/sdxl/names.h"
 #include "wick/ops/ops.h"
-#include "wick/pipelines/diffusion.h"
+#include "wick/pipelines/latent_diffusion.h"
 #include "wick/pipelines/noise_schedule.h"
 #include "wick/text/clip_tokenizer.h"
 
@@ -28,7 +28,7 @@ Component unet_component(std::vector<std::string> lora_prefixes) {
     return [=](ComponentInputs& in) -> ComponentOutputs {
       UNetInput x;
       x.sample = to_channels_last(in.variable("sample", {"B", config.in_channels, "h", "w"}));
-      x.timestep = in.timestep(in.extent("B"));
+      x.timestep = in.number("timestep", in.extent("B"));
       x.context = in.variable("encoder_hidden_states", {"B", "T", config.cross_attention_dim});
       x.text_embeds = in.variable("text_embeds", {"B", config.added_dim - kTimeIds * config.time_ids_dim});
       x.time_ids = in.constant("time_ids", {"B", kTimeIds});
@@ -39,11 +39,12 @@ Component unet_component(std::vector<std::string> lora_prefixes) {
   return {"unet", load, std::move(lora_prefixes)};
 }
 
-class Sdxl final : public Diffusion {
+class Sdxl final : public LatentDiffusion {
  public:
-  explicit Sdxl(const Checkpoint& model)
-      : model_(model),
-        config_(SdxlConfig::read(model)),
+  explicit Sdxl(const Checkpoint& model) : Sdxl(model, SdxlConfig::read(model)) {}
+  Sdxl(const Checkpoint& model, const SdxlConfig& config)
+      : LatentDiffusion(model, "unet", config.vae),
+        config_(config),
         sample_size_(model.component("unet").config().integer_or("sample_size", 128, {1, 2048})),
         zeros_for_none_(model.config().boolean_or("force_zeros_for_empty_prompt", true)) {}
 
@@ -57,7 +58,7 @@ class Sdxl final : public Diffusion {
   }
 
   const Process& process() const override {
-    if (!schedule_) schedule_.emplace(NoiseSchedule::read(model_));
+    if (!schedule_) schedule_.emplace(NoiseSchedule::read(model()));
     return *schedule_;
   }
 
@@ -74,29 +75,11 @@ class Sdxl final : public Diffusion {
                          {"modelspec.prediction_type", "epsilon"}}};
   }
 
-  std::string denoiser() const override { return "unet"; }
   std::string denoiser_in_words() const override { return "UNet"; }
 
   TextLength length(const std::string& text) const override {
     const ClipTokenizer& tokenizer = tokenizers().first;
     return {.tokens = tokenizer.length(text) - 2, .limit = tokenizer.max_length() - 2};
-  }
-
-  void load(const DiffusionOptions& options, const DiffusionParts& parts) override;
-  void drop_encoders() override;
-  const Weights& denoiser_weights() const override { return *unet_weights_; }
-  Memory& memory() const override { return backend().memory(); }
-
-  LatentPosterior encode(const Tensor& pictures) const override {
-    check(vae_encoder_ != nullptr, "the model was loaded without its VAE encoder");
-    const Gaussian posterior = (*vae_encoder_)(pictures);
-    const float scale = config_.vae.scaling_factor, shift = config_.vae.shift_factor;
-    return {.mean = affine(posterior.mean, scale, -shift * scale), .deviation = scale * exp(0.5f * posterior.logvar)};
-  }
-
-  Tensor decode(const Tensor& latents) const override {
-    check(vae_decoder_ != nullptr, "text to image: the model was loaded without its VAE decoder");
-    return (*vae_decoder_)(affine(latents, 1 / config_.vae.scaling_factor, config_.vae.shift_factor));
   }
 
   NamedTensors caption(const std::string& text) const override {
@@ -117,80 +100,49 @@ class Sdxl final : public Diffusion {
   }
 
  private:
+  void load_text_encoders() override;
+  void drop_text_encoders() override;
+  void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().checkpointing); }
+
   struct Tokenizers {
     ClipTokenizer first, second;
   };
 
   const Tokenizers& tokenizers() const {
     if (!tokenizers_)
-      tokenizers_ = {ClipTokenizer::load(model_.component("tokenizer").path()),
-                     ClipTokenizer::load(model_.component("tokenizer_2").path())};
+      tokenizers_ = {ClipTokenizer::load(model().component("tokenizer").path()),
+                     ClipTokenizer::load(model().component("tokenizer_2").path())};
     return *tokenizers_;
   }
 
   // [1, T]; of an outline, for which no tokenizer is read, zeros.
   Tensor ids_of(const std::string& text, ClipTokenizer Tokenizers::*which) const {
-    const std::vector<int64_t> ids = options_.outline ? std::vector<int64_t>(size_t(config_.text_encoder.positions))
-                                                      : (tokenizers().*which).encode(text);
+    const std::vector<int64_t> ids = options().outline ? std::vector<int64_t>(size_t(config_.text_encoder.positions))
+                                                       : (tokenizers().*which).encode(text);
     return Tensor::of(ids, {1, int64_t(ids.size())});
   }
 
-  bool trains_text() const { return options_.adapter && options_.adapter->covers("text_encoder"); }
-  Backend& backend() const { return options_.backend ? *options_.backend : cpu_backend(); }
-  Weights weights(const std::string& component, DType dtype, bool trainable = false) const;
+  bool trains_text() const { return options().adapter && options().adapter->covers("text_encoder"); }
 
-  Checkpoint model_;
   SdxlConfig config_;
   int64_t sample_size_;
   bool zeros_for_none_;  // no negative is zeros, unlike the encoders' states for an empty text
-  DiffusionOptions options_;
   mutable std::optional<NoiseSchedule> schedule_;
   mutable std::optional<Tokenizers> tokenizers_;
-  std::unique_ptr<ClipText> text_encoder_, text_encoder_2_;
-  std::unique_ptr<VaeEncoder> vae_encoder_;
-  std::unique_ptr<VaeDecoder> vae_decoder_;
-  std::optional<Weights> unet_weights_;
-  std::unique_ptr<SdxlUNet> unet_;
+  std::optional<ClipText> text_encoder_, text_encoder_2_;
+  std::optional<SdxlUNet> unet_;
 };
 
-Weights Sdxl::weights(const std::string& component, DType dtype, bool trainable) const {
-  const WeightsOptions w{.dtype = dtype, .trainable = trainable, .place = Residence::on(backend(), dtype)};
-  return options_.outline ? Weights::outline(w) : model_.component(component).weights(w);
+void Sdxl::load_text_encoders() {
+  if (!options().outline) tokenizers();  // their faults are found before weights are read
+  text_encoder_.emplace(scope("text_encoder"), config_.text_encoder);
+  text_encoder_2_.emplace(scope("text_encoder_2"), config_.text_encoder_2);
 }
 
-void Sdxl::load(const DiffusionOptions& options, const DiffusionParts& parts) {
-  options_ = options;
-  const auto wanted = [&](DiffusionPart part) { return std::ranges::find(parts, part) != parts.end(); };
-  const auto scope = [&](const char* component, DType dtype) {
-    return Scope(weights(component, dtype), component, options.adapter);
-  };
-  // The VAE of SDXL overflows in f16.
-  const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
-  if (wanted(DiffusionPart::text_encoders)) {
-    if (!options.outline) tokenizers();  // their faults are found before weights are read
-    text_encoder_ = std::make_unique<ClipText>(scope("text_encoder", options.dtype), config_.text_encoder);
-    text_encoder_2_ = std::make_unique<ClipText>(scope("text_encoder_2", options.dtype), config_.text_encoder_2);
-  }
-  if (wanted(DiffusionPart::vae_encoder))
-    vae_encoder_ = std::make_unique<VaeEncoder>(scope("vae", vae_dtype), config_.vae);
-  if (wanted(DiffusionPart::vae_decoder))
-    vae_decoder_ = std::make_unique<VaeDecoder>(scope("vae", vae_dtype), config_.vae);
-  if (!wanted(DiffusionPart::denoiser)) return;
-  unet_weights_ = weights("unet", options.dtype, options.trainable);
-  unet_ =
-      std::make_unique<SdxlUNet>(Scope(*unet_weights_, "unet", options.adapter), config_.unet, options.checkpointing);
-  if (options.adapter) options.adapter->check_complete();
-  host_memory().trim();
-}
-
-void Sdxl::drop_encoders() {
-  vae_encoder_.reset();
-  vae_decoder_.reset();
-  if (!trains_text()) {
-    text_encoder_.reset();
-    text_encoder_2_.reset();
-  }
-  memory().trim();
+void Sdxl::drop_text_encoders() {
+  if (trains_text()) return;
+  text_encoder_.reset();
+  text_encoder_2_.reset();
 }
 
 NamedTensors Sdxl::negative(const std::optional<std::string>& text) const {
@@ -222,10 +174,13 @@ NamedTensors Sdxl::encode_text(const NamedTensors& parts) const {
 DiffusionFamily sdxl_family() {
   std::map<std::string, std::vector<std::string>> prefixes = sdxl_lora_prefixes();
   return {.is_here = [](const Checkpoint& model) { return model.has("unet"); },
-          .open = [](const Checkpoint& model) -> std::unique_ptr<Diffusion> { return std::make_unique<Sdxl>(model); },
+          .open = [](const Checkpoint& model, const T5Options&) -> std::unique_ptr<Diffusion> {
+            return std::make_unique<Sdxl>(model);
+          },
           .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),
                          clip_component("text_encoder_2", prefixes["text_encoder_2"], ClipKind::big_g),
-                         vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"])},
+                         vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"]),
+                         clip_tokenizer_component("tokenizer"), clip_tokenizer_component("tokenizer_2")},
           .known = {{"tiny"}, {"sdxl", "stabilityai/stable-diffusion-xl-base-1.0"}}};
 }
 

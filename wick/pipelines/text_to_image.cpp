@@ -17,6 +17,7 @@ void TextToImage::check_side(const char* name, int64_t pixels, const LatentSpace
 }
 
 Tensor TextToImage::noise(const ImageRequest& request) const {
+  if (request.start) return request.start.to(model_.memory());
   Rng rng(request.seed, Stream::sampler);
   return random_normal(latent_shape(request, model_.latents()), rng).to(model_.memory());
 }
@@ -34,7 +35,7 @@ NamedTensors TextToImage::conditioning(const ImageRequest& request, bool guided)
                            .width = request.width,
                            .target_height = request.height,
                            .target_width = request.width,
-                           .guidance = request.cfg};
+                           .guidance = request.guidance};
   parts.add(model_.framing(std::vector<PictureFrame>(guided ? 2 : 1, frame)));
   return parts;
 }
@@ -43,23 +44,37 @@ Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
                             const std::function<void(int64_t)>& on_step) const {
   check_side("width", request.width, model_.latents());
   check_side("height", request.height, model_.latents());
-  const bool guided = request.cfg != 1 && model_.takes_negative();
-  const Shape batch{guided ? 2 : 1, noise.dim(1), noise.dim(2), noise.dim(3)};
+  const bool guided = request.cfg != 1;
   const NamedTensors parts = conditioning(request, guided);
-  const Sampler sampler = model_.process().sampler(request.sampler, request.steps, noise.shape());
-  Tensor x = noise * sampler.initial_scale;
-  for (size_t i = 0; i < sampler.steps.size(); ++i) {
-    const SamplerStep& step = sampler.steps[i];
-    Tensor predicted = model_.predict(contiguous(expand(x * step.input_scale, batch)),
-                                      full({batch[0]}, step.timestep, DType::f32, model_.memory()), parts);
-    if (guided) {
-      const Tensor negative = slice(predicted, 0, 0, 1), positive = slice(predicted, 0, 1, 2);
-      predicted = negative + (positive - negative) * request.cfg;
-    }
+  const Sampler sampler = model_.process().sampler(request.sampling, noise.shape());
+  const auto steps = int64_t(sampler.steps.size());
+  Tensor x = noise * sampler.initial_scale, foretold;
+  for (int64_t i = 0; i < steps; ++i) {
+    const SamplerStep& step = sampler.steps[size_t(i)];
+    const bool skips = request.skip.applies(i, steps);
+    const Tensor predicted = predict(request, x * step.input_scale, step.timestep, parts, skips);
+    const Tensor last = foretold;
+    if (request.sampling.kind == SamplerKind::dpmpp_2m) foretold = x + predicted * -step.sigma;
     x = x * step.keep + predicted * step.noise;
-    if (on_step) on_step(int64_t(i) + 1);
+    if (step.previous != 0) x = x + last * step.previous;
+    if (on_step) on_step(i + 1);
   }
   return x;
+}
+
+// With guidance of both kinds.
+Tensor TextToImage::predict(const ImageRequest& request, const Tensor& x, float timestep, const NamedTensors& parts,
+                            bool skips) const {
+  const auto times = [&](int64_t rows) { return full({rows}, timestep, DType::f32, model_.memory()); };
+  const int64_t rows = request.cfg != 1 ? 2 : 1;
+  const Tensor both = model_.predict(contiguous(expand(x, {rows, x.dim(1), x.dim(2), x.dim(3)})), times(rows), parts);
+  const Tensor positive = slice(both, 0, rows - 1, rows), negative = slice(both, 0, 0, 1);
+  Tensor predicted = rows == 2 ? negative + (positive - negative) * request.cfg : positive;
+  if (!skips) return predicted;
+  NamedTensors alone;
+  for (const auto& [name, value] : parts) alone.add(name, slice(value, 0, rows - 1, rows));
+  const Tensor without = model_.predict_without(request.skip.layers, x, times(1), alone);
+  return predicted + (positive - without) * request.skip.scale;
 }
 
 Image TextToImage::operator()(const ImageRequest& request, const std::function<void(int64_t)>& on_step) const {

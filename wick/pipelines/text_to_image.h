@@ -4,20 +4,35 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "wick/io/image.h"
 #include "wick/pipelines/diffusion.h"
 
 namespace wick {
 
+// Adds scale * (prediction - prediction without these layers) in steps i of N with start N < i < stop N (Stability AI's
+// sd3.5, sd3_impls.py, SkipLayerCFGDenoiser).
+struct SkipLayerGuidance {
+  float scale = 0;  // 0: off
+  std::vector<int64_t> layers = {7, 8, 9};
+  double start = 0.01, stop = 0.2;
+
+  bool applies(int64_t step, int64_t steps) const {
+    return scale != 0 && start * double(steps) < double(step) && double(step) < stop * double(steps);
+  }
+};
+
 struct ImageRequest {
-  std::string prompt;
-  std::optional<std::string> negative;  // none is not the same as empty: see Diffusion::negative
+  std::string prompt = {};
+  std::optional<std::string> negative = {};  // none is not the same as empty: see Diffusion::negative
   int64_t width = 1024, height = 1024;
-  int64_t steps = 30;
-  float cfg = 5;  // guidance scale; 1 is without guidance
+  float cfg = 5;       // scale of classifier-free guidance; 1 is without it
+  float guidance = 1;  // for a model that is told it
+  SkipLayerGuidance skip = {};
+  SamplerOptions sampling = {};
   uint64_t seed = 0;
-  SamplerKind sampler = SamplerKind::euler;
+  Tensor start = {};  // noise [1, h, w, C] of unit variance to begin with, in place of the seed's
 };
 
 class TextToImage {
@@ -38,6 +53,8 @@ class TextToImage {
 
  private:
   NamedTensors conditioning(const ImageRequest& request, bool guided) const;
+  Tensor predict(const ImageRequest& request, const Tensor& x, float timestep, const NamedTensors& parts,
+                 bool skips) const;
 
   const Diffusion& model_;
 };

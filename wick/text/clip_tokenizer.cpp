@@ -220,11 +220,14 @@ std::vector<int64_t> ClipTokenizer::encode(std::string_view text) const {
   return ids;
 }
 
-std::vector<int64_t> ClipTokenizer::tokens(std::string_view text, size_t most) const {
-  check(text.size() <= kMaxTextBytes, "text: expected at most {} bytes, found {}", kMaxTextBytes, text.size());
-  const size_t invalid = invalid_utf8(text);
-  check(invalid == text.npos, "text: expected UTF-8, found an invalid byte at {}; save it as UTF-8", invalid);
+std::vector<int64_t> ClipTokenizer::encode_whole(std::string_view text) const {
+  std::vector<int64_t> ids = tokens(text, kMaxTextBytes + 1);
+  ids.push_back(eos_);
+  return ids;
+}
 
+std::vector<int64_t> ClipTokenizer::tokens(std::string_view text, size_t most) const {
+  check_text(text, kMaxTextBytes);
   const std::string normal = lower_case(normalize_nfc(text));
   const std::string_view all = normal;
   std::vector<int64_t> ids{bos_};

@@ -30,8 +30,10 @@ class ClipTokenizer {
   // Exactly max_length() ids: start, the text's tokens as far as there is room, end, padding. Special tokens written
   // out in the text become their ids, the padding token among them: OpenCLIP's tokenizer pads with "!".
   std::vector<int64_t> encode(std::string_view text) const;
-  // The number of ids without padding or a limit: encode() cuts those beyond max_length().
-  int64_t length(std::string_view text) const { return int64_t(tokens(text, kMaxTextBytes).size()) + 1; }
+  // The same, neither cut nor padded.
+  std::vector<int64_t> encode_whole(std::string_view text) const;
+  // The number of those: encode() cuts the ones beyond max_length().
+  int64_t length(std::string_view text) const { return int64_t(encode_whole(text).size()); }
 
   int64_t size() const { return size_; }  // ids are below this
   int64_t max_length() const { return max_length_; }

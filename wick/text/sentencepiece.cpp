@@ -1,4 +1,5 @@
-// tokenizer.model: SentencePiece's ModelProto (sentencepiece_model.proto), the fields that BPE models need.
+// tokenizer.model and spiece.model: SentencePiece's ModelProto (sentencepiece_model.proto), the fields that BPE and
+// unigram models need.
 
 #include "wick/core/error.h"
 #include "wick/io/protobuf.h"
@@ -45,9 +46,17 @@ Token read_piece(protozero::pbf_reader reader) {
   return token;
 }
 
-void read_trainer_spec(TokenizerArrays& arrays, protozero::pbf_reader reader) {
+struct Model {
+  TokenizerModel wanted;
+  TokenizerArrays arrays{.model = "llama"};
+  bool has_trainer = false, has_normalizer = false;
+  PrecompiledMap map;
+};
+
+void read_trainer_spec(Model& model, protozero::pbf_reader reader) {
   const char* const types[] = {"unigram", "BPE", "word", "char"};
   int32_t type = 1;
+  TokenizerArrays& arrays = model.arrays;
   arrays.unknown_token_id = 0, arrays.bos_token_id = 1, arrays.eos_token_id = 2;
   const auto id = [&]() -> std::optional<int64_t> {
     const int32_t value = reader.get_int32();
@@ -67,21 +76,23 @@ void read_trainer_spec(TokenizerArrays& arrays, protozero::pbf_reader reader) {
     else
       reader.skip();
   }
-  check(type == 2, "a {} model is not supported; Wick knows BPE models",
-        type >= 1 && type <= 4 ? types[type - 1] : "strange");
+  const bool is_unigram = model.wanted == TokenizerModel::kUnigram;
+  check(type == (is_unigram ? 1 : 2), "a {} model is not supported; Wick knows {} models",
+        type >= 1 && type <= 4 ? types[type - 1] : "strange", is_unigram ? "unigram" : "BPE");
+  model.has_trainer = true;
 }
 
-void read_normalizer_spec(TokenizerArrays& arrays, protozero::pbf_reader reader) {
+void read_normalizer_spec(Model& model, protozero::pbf_reader reader) {
   std::string name;
-  bool is_identity = true, removes_spaces = true, escapes_spaces = true;
-  arrays.add_space_prefix = true;
+  protozero::data_view map;
+  bool adds_prefix = true, removes_spaces = true, escapes_spaces = true;
   while (reader.next()) {
     if (at_bytes(reader, kName))
       name = reader.get_string();
     else if (at_bytes(reader, kPrecompiledCharsmap))
-      is_identity = reader.get_view().empty();
+      map = reader.get_view();
     else if (at_number(reader, kAddDummyPrefix))
-      arrays.add_space_prefix = get_flag(reader);
+      adds_prefix = get_flag(reader);
     else if (at_number(reader, kRemoveExtraWhitespaces))
       removes_spaces = get_flag(reader);
     else if (at_number(reader, kEscapeWhitespaces))
@@ -89,36 +100,60 @@ void read_normalizer_spec(TokenizerArrays& arrays, protozero::pbf_reader reader)
     else
       reader.skip();
   }
-  check(is_identity, "the normalizer {} is not supported; Wick knows identity", quote(name));
-  check(!removes_spaces, "remove_extra_whitespaces is not supported");
   check(escapes_spaces, "escape_whitespaces = false is not supported");
+  model.has_normalizer = true;
+  if (model.wanted == TokenizerModel::kUnigram) {
+    check(adds_prefix && removes_spaces, "{} = false is not supported",
+          adds_prefix ? "remove_extra_whitespaces" : "add_dummy_prefix");
+    model.map = PrecompiledMap::parse({map.data(), map.size()}, "precompiled_charsmap");
+    return;
+  }
+  check(map.empty(), "the normalizer {} is not supported; Wick knows identity", quote(name));
+  check(!removes_spaces, "remove_extra_whitespaces is not supported");
+  model.arrays.add_space_prefix = adds_prefix;
 }
 
-TokenizerArrays read_model(std::string_view bytes) {
-  TokenizerArrays arrays;
-  arrays.model = "llama";
-  bool has_trainer = false, has_normalizer = false;
+void read_model(Model& model, std::string_view bytes) {
+  TokenizerArrays& arrays = model.arrays;
   protozero::pbf_reader reader(bytes.data(), bytes.size());
   while (reader.next()) {
     if (at_bytes(reader, kPieces)) {
       const Token piece = read_piece(reader.get_message());
       arrays.tokens.push_back(piece.text);
-      arrays.scores.push_back(piece.score);
+      arrays.scores.push_back(float(piece.score));
       arrays.token_type.push_back(int32_t(piece.type));
       check(int64_t(arrays.tokens.size()) <= kMaxTokens, "more than {} pieces", kMaxTokens);
     } else if (at_bytes(reader, kTrainerSpec)) {
-      read_trainer_spec(arrays, reader.get_message());
-      has_trainer = true;
+      read_trainer_spec(model, reader.get_message());
     } else if (at_bytes(reader, kNormalizerSpec)) {
-      read_normalizer_spec(arrays, reader.get_message());
-      has_normalizer = true;
+      read_normalizer_spec(model, reader.get_message());
     } else {
       reader.skip();
     }
   }
-  check(has_trainer && has_normalizer && !arrays.tokens.empty(),
+  check(model.has_trainer && model.has_normalizer && !arrays.tokens.empty(),
         "expected pieces, a trainer_spec and a normalizer_spec; is it a SentencePiece model?");
-  return arrays;
+}
+
+// The spec of a unigram model, which finds no control tokens in a text, as SentencePiece does not, and ends with eos.
+TokenizerSpec unigram_spec(Model model, const std::string& source) {
+  model.arrays.add_bos_token = false;
+  model.arrays.add_eos_token = true;
+  TokenizerSpec spec = spec_of_arrays(model.arrays, source);
+  spec.model = TokenizerModel::kUnigram;
+  spec.sums_in_f32 = true;
+  spec.by_scores = spec.replaces_each_byte = false;
+  spec.added.clear();
+  spec.normalizer = {
+      {.kind = NormalizerStep::kSentencePiece, .map = std::make_shared<PrecompiledMap>(std::move(model.map))}};
+  for (size_t id = 0; id < spec.tokens.size(); ++id) {
+    Token& token = spec.tokens[id];
+    check(!token.text.empty(), "{}: piece {}: expected a text, found none", source, id);
+    check(token.type != TokenType::kByte && token.type != TokenType::kUserDefined,
+          "{}: {}: byte and user-defined pieces of a unigram model are not supported", source, quote(token.text));
+    token.is_piece = token.type == TokenType::kNormal;
+  }
+  return spec;
 }
 
 // The format of Llama 3's tokenizer.model (tiktoken's): lines of a token in base64 and its rank.
@@ -130,18 +165,19 @@ bool is_tiktoken(std::string_view bytes) {
 
 }  // namespace
 
-TokenizerSpec parse_sentencepiece(std::string_view bytes, const std::string& source) {
+TokenizerSpec parse_sentencepiece(std::string_view bytes, const std::string& source, TokenizerModel wanted) {
   check(!is_tiktoken(bytes), "{}: a tiktoken vocabulary is not supported; take the tokenizer.json of the same model",
         source);
-  TokenizerArrays arrays;
+  Model model{.wanted = wanted};
   try {
-    arrays = read_model(bytes);
+    read_model(model, bytes);
   } catch (const protozero::exception&) {
     fail("{}: not a SentencePiece model, or cut short; copy the file again", source);
   } catch (const Error& error) {
     fail("{}: {}", source, error.what());
   }
-  return spec_of_arrays(arrays, source);
+  return wanted == TokenizerModel::kUnigram ? unigram_spec(std::move(model), source)
+                                            : spec_of_arrays(model.arrays, source);
 }
 
 }  // namespace wick

@@ -27,17 +27,22 @@ class TokenMatcher {
   template <class Accepts>
   Match longest(std::string_view text, size_t at, const Accepts& accepts) const {
     Match best;
+    each(text, at, [&](int32_t value, size_t size) {
+      if (accepts(value)) best = {value, size};
+    });
+    return best;
+  }
+
+  // Calls found(value, size) for every token at `at` in `text`, the shortest first.
+  template <class Found>
+  void each(std::string_view text, size_t at, const Found& found) const {
     auto [first, last] = range(uint8_t(text[at]));
     // The tokens are sorted: those that match the text so far are adjacent, and the shortest comes first.
     for (size_t size = 1; first != last; ++size) {
-      if (tokens_[first].first.size() == size) {
-        if (accepts(tokens_[first].second)) best = {tokens_[first].second, size};
-        ++first;
-      }
+      if (tokens_[first].first.size() == size) found(tokens_[first++].second, size);
       if (at + size == text.size()) break;
       narrow(first, last, size, text[at + size]);
     }
-    return best;
   }
 
  private:

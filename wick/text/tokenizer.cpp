@@ -8,6 +8,7 @@
 #include "wick/text/token_matcher.h"
 #include "wick/text/tokenizer_spec.h"
 #include "wick/text/unicode.h"
+#include "wick/text/unigram.h"
 
 namespace wick {
 
@@ -68,6 +69,32 @@ void each_word(std::string_view text, std::span<const WordPattern> patterns, con
 
 bool is_space(std::string_view text, size_t at) { return character_at(text, at).classes & Character::kSpace; }
 
+// The end of the white space that starts at `at`, and the start of that which ends at `at`, not before `least`.
+size_t space_end(std::string_view text, size_t at) {
+  while (at < text.size() && is_space(text, at)) at += character_at(text, at).bytes;
+  return at;
+}
+size_t space_start(std::string_view text, size_t at, size_t least = 0) {
+  while (at > least) {
+    size_t before = at - 1;
+    while ((text[before] & 0xc0) == 0x80) --before;
+    if (!is_space(text, before)) break;
+    at = before;
+  }
+  return at;
+}
+
+// Puts `to` in place of each run of two spaces or more.
+std::string shorten_spaces(std::string_view text, std::string_view to) {
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t run = std::min(text.find_first_not_of(' ', at), text.size()) - at;
+    out += run >= 2 ? to : text.substr(at, 1);
+    at += std::max<size_t>(run, 1);
+  }
+  return out;
+}
+
 }  // namespace
 
 class Tokenizer::Model {
@@ -89,14 +116,22 @@ class Tokenizer::Model {
   void encode_between(std::string_view text, Preceding preceding, std::vector<int64_t>& ids) const;
   void encode_plain(std::string text, Preceding preceding, std::vector<int64_t>& ids) const;
   void encode_metaspace(std::string text, Preceding preceding, std::vector<int64_t>& ids) const;
+  void encode_word(std::string_view word, std::vector<int64_t>& ids) const {
+    unigram_ ? unigram_->encode(word, ids) : bpe_->encode(word, ids);
+  }
 
   const std::vector<std::string> spellings_;
-  const Bpe bpe_;
+  std::optional<Bpe> bpe_;  // one of the two
+  std::optional<Unigram> unigram_;
   TokenMatcher added_, added_normalized_;  // values are indices into spec_.added
 };
 
 Tokenizer::Model::Model(TokenizerSpec spec)
-    : spec_(std::move(spec)), bytes_(token_bytes(spec_)), spellings_(token_spellings(spec_)), bpe_(spec_, spellings_) {
+    : spec_(std::move(spec)), bytes_(token_bytes(spec_)), spellings_(token_spellings(spec_)) {
+  if (spec_.model == TokenizerModel::kUnigram)
+    unigram_.emplace(spec_);
+  else
+    bpe_.emplace(spec_, spellings_);
   std::vector<std::pair<std::string, int32_t>> added, added_normalized;
   for (size_t i = 0; i < spec_.added.size(); ++i) {
     const AddedToken& token = spec_.added[i];
@@ -143,13 +178,8 @@ void Tokenizer::Model::split(std::string_view all, const TokenMatcher& matcher, 
     }
     const AddedToken& token = spec_.added[size_t(match.value)];
     size_t first = at, last = at + match.size;
-    while (token.strip_left && first > start) {
-      size_t before = first - 1;
-      while ((all[before] & 0xc0) == 0x80) --before;
-      if (!is_space(all, before)) break;
-      first = before;
-    }
-    while (token.strip_right && last < all.size() && is_space(all, last)) last += character_at(all, last).bytes;
+    if (token.strip_left) first = space_start(all, first, start);
+    if (token.strip_right) last = space_end(all, last);
     between(all.substr(start, first - start), start);
     found(token.id);
     start = at = last;
@@ -178,6 +208,11 @@ std::string Tokenizer::Model::normalized(std::string_view text, bool with_prefix
     if (step.kind == NormalizerStep::kNfkc) out = normalize_nfkc(out);
     if (step.kind == NormalizerStep::kPrepend && with_prefix && !out.empty()) out.insert(0, step.to);
     if (step.kind == NormalizerStep::kReplace) out = replace_all(std::move(out), step.from, step.to);
+    if (step.kind == NormalizerStep::kShorten) out = shorten_spaces(out, step.to);
+    if (step.kind == NormalizerStep::kStripLeft) out.erase(0, space_end(out, 0));
+    if (step.kind == NormalizerStep::kStripRight) out.resize(space_start(out, out.size()));
+    if (step.kind == NormalizerStep::kPrecompiled) out = step.map->apply_to_graphemes(out);
+    if (step.kind == NormalizerStep::kSentencePiece) out = step.map->apply_with_spaces(out);
   }
   return out;
 }
@@ -197,9 +232,18 @@ void Tokenizer::Model::encode_between(std::string_view text, Preceding preceding
 
 void Tokenizer::Model::encode_plain(std::string text, Preceding preceding, std::vector<int64_t>& ids) const {
   if (text.empty()) return;
+  if (spec_.splits_at_white_space) {
+    for (size_t at = space_end(text, 0); at < text.size();) {
+      size_t end = at;
+      while (end < text.size() && !is_space(text, end)) end += character_at(text, end).bytes;
+      encode_metaspace(text.substr(at, end - at), at == 0 ? preceding : Preceding::kControl, ids);
+      at = space_end(text, end);
+    }
+    return;
+  }
   if (spec_.is_metaspace) return encode_metaspace(std::move(text), preceding, ids);
   if (spec_.add_prefix_space && preceding != Preceding::kText && text[0] != ' ') text.insert(0, 1, ' ');
-  each_word(text, spec_.patterns, [&](std::string_view word) { bpe_.encode(word, ids); });
+  each_word(text, spec_.patterns, [&](std::string_view word) { encode_word(word, ids); });
 }
 
 void Tokenizer::Model::encode_metaspace(std::string text, Preceding preceding, std::vector<int64_t>& ids) const {
@@ -208,11 +252,11 @@ void Tokenizer::Model::encode_metaspace(std::string text, Preceding preceding, s
   const bool wants_prefix = (prefix == SpacePrefix::kAlways && preceding != Preceding::kText) ||
                             (prefix == SpacePrefix::kFirst && preceding == Preceding::kNothing);
   if (wants_prefix && !text.starts_with(kSpacePiece)) text.insert(0, kSpacePiece);
-  if (!spec_.splits_at_spaces) return bpe_.encode(text, ids);
+  if (!spec_.splits_at_spaces) return encode_word(text, ids);
   const std::string_view all = text;
   for (size_t start = 0; start < all.size();) {
     const size_t end = std::min(all.find(kSpacePiece, start + 1), all.size());
-    bpe_.encode(all.substr(start, end - start), ids);
+    encode_word(all.substr(start, end - start), ids);
     start = end;
   }
 }

@@ -180,6 +180,7 @@ TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& s
 
 TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows) {
   const auto count = int64_t(spec.tokens.size());
+  check(spec.model == TokenizerModel::kBpe, "{}: a unigram model is not written to GGUF files", spec.source);
   check(rows <= kMaxTokens, "{}: the model has {} of tokens, more than {}", spec.source, count_of(rows, "row"),
         kMaxTokens);
   check(count <= rows, "{}: expected {} or fewer, as the model has rows, found {}", spec.source,
@@ -195,7 +196,7 @@ TokenizerArrays arrays_of_spec(const TokenizerSpec& spec, int64_t rows) {
     arrays.tokens.push_back(token.text.empty() ? fmt::format("[PAD{}]", id) : token.text);
     const bool is_unknown = spec.unknown == id && !spec.is_byte_level;
     arrays.token_type.push_back(int32_t(is_unknown ? TokenType::kUnknown : token.type));
-    if (has_scores) arrays.scores.push_back(token.score);
+    if (has_scores) arrays.scores.push_back(float(token.score));
   }
   if (spec.is_byte_level) {
     for (const MergeRule& rule : spec.merges)

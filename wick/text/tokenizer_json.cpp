@@ -1,6 +1,8 @@
 // tokenizer.json, as HF tokenizers writes it: normalizer, pre_tokenizer, model, post_processor, decoder, added_tokens.
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 #include <functional>
 #include <unordered_map>
 
@@ -46,6 +48,17 @@ std::string replacement(const Json& component, const char* key, const std::strin
   return text;
 }
 
+void read_replace(TokenizerSpec& spec, const Json& step, const std::string& where) {
+  const Json& pattern = member(step, "pattern", where);
+  const std::string to = replacement(step, "content", where);
+  if (pattern == Json{{"Regex", " {2,}"}}) return spec.normalizer.push_back({NormalizerStep::kShorten, "", to});
+  if (!pattern.is_object() || !find_member(pattern, "String"))
+    fail_unknown(where, "a Replace of a pattern", "Strings, and the pattern of two spaces or more");
+  const auto from = get<std::string>(pattern, "String", where);
+  check(!from.empty(), "{}: Replace of an empty text", where);
+  spec.normalizer.push_back({NormalizerStep::kReplace, from, to});
+}
+
 void read_normalizer(TokenizerSpec& spec, const Json& json) {
   const auto visit = [&](const Json& step, const std::string& where, const std::string& type) {
     if (type == "NFC") {
@@ -55,14 +68,16 @@ void read_normalizer(TokenizerSpec& spec, const Json& json) {
     } else if (type == "Prepend") {
       spec.normalizer.push_back({NormalizerStep::kPrepend, "", replacement(step, "prepend", where)});
     } else if (type == "Replace") {
-      const Json& pattern = member(step, "pattern", where);
-      if (!pattern.is_object() || !find_member(pattern, "String"))
-        fail_unknown(where, "a Replace of a pattern", "Strings");
-      const auto from = get<std::string>(pattern, "String", where);
-      check(!from.empty(), "{}: Replace of an empty text", where);
-      spec.normalizer.push_back({NormalizerStep::kReplace, from, replacement(step, "content", where)});
+      read_replace(spec, step, where);
+    } else if (type == "Strip") {
+      if (get<bool>(step, "strip_left", where)) spec.normalizer.push_back({NormalizerStep::kStripLeft});
+      if (get<bool>(step, "strip_right", where)) spec.normalizer.push_back({NormalizerStep::kStripRight});
+    } else if (type == "Precompiled") {
+      const std::string key = "precompiled_charsmap";
+      const auto map = PrecompiledMap::parse_base64(get<std::string>(step, key, where), where + "." + key);
+      spec.normalizer.push_back({.kind = NormalizerStep::kPrecompiled, .map = std::make_shared<PrecompiledMap>(map)});
     } else {
-      fail_unknown(where, quote(type), "NFC, NFKC, Prepend, Replace and Sequence");
+      fail_unknown(where, quote(type), "NFC, NFKC, Precompiled, Prepend, Replace, Strip and Sequence");
     }
   };
   each_component(find_member(json, "normalizer"), "normalizers", spec.source + ": normalizer", visit);
@@ -109,8 +124,11 @@ void read_pre_tokenizer(TokenizerSpec& spec, const Json& json) {
       spec.add_prefix_space = get<bool>(step, "add_prefix_space", where);
       if (spec.add_prefix_space && !is_first) fail_unknown(where, "add_prefix_space behind a Split", "it alone");
       if (get_or(step, "use_regex", true, where)) spec.patterns.push_back(WordPattern::kGpt2);
+    } else if (type == "WhitespaceSplit") {
+      if (!is_first) fail_unknown(where, "WhitespaceSplit behind other steps", "it before a Metaspace");
+      spec.splits_at_white_space = true;
     } else if (type == "Metaspace") {
-      if (!is_first) fail_unknown(where, "Metaspace behind other steps", "it alone");
+      if (!is_first) fail_unknown(where, "Metaspace behind other steps", "it alone, and behind a WhitespaceSplit");
       read_metaspace(spec, step, where);
     } else if (type == "Split") {
       read_split(spec, step, where);
@@ -119,13 +137,15 @@ void read_pre_tokenizer(TokenizerSpec& spec, const Json& json) {
         fail_unknown(where, "Digits in groups", "individual_digits");
       spec.patterns.push_back(WordPattern::kDigits);
     } else {
-      fail_unknown(where, quote(type), "ByteLevel, Digits, Metaspace, Split and Sequence");
+      fail_unknown(where, quote(type), "ByteLevel, Digits, Metaspace, Split, WhitespaceSplit and Sequence");
     }
     check(spec.patterns.size() <= 4, "{}: more than four patterns", where);
   };
   const std::string where = spec.source + ": pre_tokenizer";
   each_component(find_member(json, "pre_tokenizer"), "pretokenizers", where, visit);
   if (!spec.patterns.empty() && !spec.is_byte_level) fail_unknown(where, "a Split without ByteLevel", "both together");
+  if (spec.splits_at_white_space && spec.space_prefix != SpacePrefix::kAlways)
+    fail_unknown(where, "WhitespaceSplit alone", "it before a Metaspace with prepend_scheme \"always\"");
 }
 
 using Ids = std::unordered_map<std::string_view, int32_t>;
@@ -161,11 +181,7 @@ void read_merges(TokenizerSpec& spec, const Json& model, const Ids& ids, const s
   }
 }
 
-void read_model(TokenizerSpec& spec, const Json& json) {
-  const std::string where = spec.source + ": model";
-  const Json& model = as_object(member(json, "model", spec.source), where);
-  const auto type = get_or<std::string>(model, "type", "BPE", where);
-  if (type != "BPE") fail_unknown(where, quote(type), "BPE");
+void read_bpe(TokenizerSpec& spec, const Json& model, const std::string& where) {
   for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"})
     if (!get_or<std::string>(model, affix, "", where).empty()) fail_unknown(where, affix, "BPE without it");
   if (get_or(model, "dropout", 0.0, where) != 0) fail_unknown(where, "dropout", "BPE without it");
@@ -179,6 +195,58 @@ void read_model(TokenizerSpec& spec, const Json& json) {
   const auto found = ids.find(unknown);
   check(found != ids.end(), "{}.unk_token: {} is not in the vocabulary", where, quote(unknown));
   spec.unknown = found->second;
+}
+
+// A number as HF tokenizers has it: serde_json divides its digits by a power of ten, which may be an ulp off. Between
+// ways to cut a text whose sums differ by less, as of "00000", this decides.
+double as_serde_reads(double exact) {
+  char text[32];
+  const auto end = std::to_chars(text, text + sizeof(text), std::abs(exact), std::chars_format::scientific).ptr;
+  uint64_t digits = 0;
+  int exponent = 0;
+  const char* at = text;
+  for (bool is_behind_point = false; *at != 'e'; ++at) {
+    if (*at == '.') {
+      is_behind_point = true;
+      continue;
+    }
+    digits = digits * 10 + uint64_t(*at - '0');
+    exponent -= is_behind_point;
+  }
+  int power = 0;
+  std::from_chars(at + (at[1] == '+' ? 2 : 1), end, power);
+  exponent += power;
+  const double read =
+      exponent < 0 ? double(digits) / std::pow(10.0, -exponent) : double(digits) * std::pow(10.0, exponent);
+  return std::copysign(read, exact);
+}
+
+// The id of a piece is its place in the list.
+void read_unigram(TokenizerSpec& spec, const Json& model, const std::string& where) {
+  if (get_or(model, "byte_fallback", false, where)) fail_unknown(where, "byte_fallback", "Unigram without it");
+  const std::string place = where + ".vocab";
+  for (const Json& piece : as_list(member(model, "vocab", where), place)) {
+    if (!piece.is_array() || piece.size() != 2) fail_json(place, "a list of pieces, each with its score", piece);
+    const auto text = as<std::string>(piece[0], place);
+    check(!text.empty(), "{}: piece {}: expected a text, found none", place, spec.tokens.size());
+    put_token(spec, int64_t(spec.tokens.size()),
+              {text, TokenType::kNormal, true, as_serde_reads(as<double>(piece[1], place))});
+  }
+  const auto unknown = get<int64_t>(model, "unk_id", where);
+  check(unknown >= 0 && unknown < int64_t(spec.tokens.size()), "{}.unk_id: no piece has the id {}", where, unknown);
+  spec.unknown = unknown;
+}
+
+void read_model(TokenizerSpec& spec, const Json& json) {
+  const std::string where = spec.source + ": model";
+  const Json& model = as_object(member(json, "model", spec.source), where);
+  const bool is_unigram = spec.model == TokenizerModel::kUnigram;
+  // The oldest files do not name the type.
+  const char* const unnamed = model.contains("unk_id") ? "Unigram" : "BPE";
+  const std::string wanted = is_unigram ? "Unigram" : "BPE";
+  const auto type = get_or<std::string>(model, "type", unnamed, where);
+  if (type != wanted) fail_unknown(where, quote(type), wanted + (is_unigram ? ", as T5's is" : ""));
+  is_unigram ? read_unigram(spec, model, where) : read_bpe(spec, model, where);
 }
 
 // The ids around a text: `single` of a TemplateProcessing.
@@ -283,9 +351,10 @@ void put_token(TokenizerSpec& spec, int64_t id, Token token) {
   place = std::move(token);
 }
 
-TokenizerSpec parse_tokenizer_json(std::string_view text, const std::string& source) {
+TokenizerSpec parse_tokenizer_json(std::string_view text, const std::string& source, TokenizerModel wanted) {
   TokenizerSpec spec;
   spec.source = source;
+  spec.model = wanted;
   const Json json = parse_json(text, source);
   as_object(json, source, "a JSON object");
   read_normalizer(spec, json);

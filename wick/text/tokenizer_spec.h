@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "wick/text/merge.h"
+#include "wick/text/precompiled_map.h"
 #include "wick/text/tokenizer.h"
 #include "wick/text/words.h"
 
@@ -26,7 +28,7 @@ struct Token {
   std::string text;  // as spelt in the file; empty where no token has the id
   TokenType type = TokenType::kUnused;
   bool is_piece = false;  // of the model, so that merges may make it; added tokens are not
-  float score = 0;
+  double score = 0;
 };
 
 // A token that is found in the text before anything else is done to it.
@@ -39,8 +41,19 @@ struct AddedToken {
 };
 
 struct NormalizerStep {
-  enum Kind { kNfc, kNfkc, kPrepend, kReplace } kind;
-  std::string from, to;  // kPrepend uses `to`
+  enum Kind {
+    kNfc,
+    kNfkc,
+    kPrepend,    // puts `to` in front
+    kReplace,    // `from` by `to`
+    kShorten,    // each run of two spaces or more, by `to`
+    kStripLeft,  // takes the white space of that side away
+    kStripRight,
+    kPrecompiled,    // `map` as HF tokenizers applies it
+    kSentencePiece,  // `map` and spaces as SentencePiece does it
+  } kind;
+  std::string from = {}, to = {};
+  std::shared_ptr<const PrecompiledMap> map = {};
 };
 
 // The texts that get a space in front (Metaspace's prepend_scheme): none, the start of a text, or text behind control
@@ -52,6 +65,8 @@ struct MergeRule {
   int32_t left, right, merged;
 };
 
+enum class TokenizerModel { kBpe, kUnigram };
+
 struct TokenizerSpec {
   std::string source;  // the file, for messages
   std::vector<Token> tokens;
@@ -59,14 +74,17 @@ struct TokenizerSpec {
 
   // Before the model.
   std::vector<NormalizerStep> normalizer;
-  bool is_metaspace = false;  // spaces become U+2581, and space_prefix may put one more in front
+  bool splits_at_white_space = false;  // a word is all between two stretches of it; the words are encoded one by one
+  bool is_metaspace = false;           // spaces become U+2581, and space_prefix may put one more in front
   SpacePrefix space_prefix = SpacePrefix::kNever;
   bool splits_at_spaces = false;  // Metaspace: a word starts at each U+2581
   std::vector<WordPattern> patterns;
   bool is_byte_level = false;
   bool add_prefix_space = false;  // byte level: a plain space, unless there is one
 
-  // The model: merges by rank, or by the score of the merged token.
+  // The model: merges by rank, or by the score of the merged token; or a unigram model.
+  TokenizerModel model = TokenizerModel::kBpe;
+  bool sums_in_f32 = false;  // a unigram model's scores
   bool by_scores = false;
   bool has_scores = false;  // beside merges by rank, for a GGUF file
   std::vector<MergeRule> merges;
@@ -83,9 +101,11 @@ struct TokenizerSpec {
   std::string chat_template;
 };
 
-// Readers. They check ids, sizes and UTF-8; Error names the file.
-TokenizerSpec parse_tokenizer_json(std::string_view text, const std::string& source);
-TokenizerSpec parse_sentencepiece(std::string_view bytes, const std::string& source);
+// Readers. They check ids, sizes and UTF-8; Error names the file, also where the model is not the one that is wanted.
+TokenizerSpec parse_tokenizer_json(std::string_view text, const std::string& source,
+                                   TokenizerModel wanted = TokenizerModel::kBpe);
+TokenizerSpec parse_sentencepiece(std::string_view bytes, const std::string& source,
+                                  TokenizerModel wanted = TokenizerModel::kBpe);
 TokenizerSpec spec_of_arrays(const TokenizerArrays& arrays, const std::string& source);
 TokenizerSpec read_tokenizer_folder(const std::filesystem::path& folder, bool with_scores);
 

@@ -6,6 +6,8 @@
 #include <cassert>
 #include <vector>
 
+#include "wick/core/error.h"
+
 namespace wick {
 namespace {
 
@@ -139,6 +141,12 @@ size_t invalid_utf8(std::string_view text) {
   return std::string_view::npos;
 }
 
+void check_text(std::string_view text, size_t max_bytes) {
+  check(text.size() <= max_bytes, "text: expected at most {} bytes, found {}", max_bytes, text.size());
+  const size_t invalid = invalid_utf8(text);
+  check(invalid == text.npos, "text: expected UTF-8, found an invalid byte at {}; save it as UTF-8", invalid);
+}
+
 std::string replace_invalid_utf8(std::string_view text, bool each_byte) {
   std::string out;
   out.reserve(text.size());
@@ -172,6 +180,19 @@ Character character_at(std::string_view text, size_t at) {
   const auto length = utf8proc_iterate(bytes(text) + at, utf8proc_ssize_t(text.size() - at), &character);
   assert(length > 0);
   return {classes_of(character), uint8_t(length)};
+}
+
+size_t grapheme_length(std::string_view text, size_t at) {
+  utf8proc_int32_t before = 0, next = 0, state = 0;
+  size_t length = 0;
+  while (at + length < text.size()) {
+    const auto size = utf8proc_iterate(bytes(text) + at + length, utf8proc_ssize_t(text.size() - at - length), &next);
+    if (next == 0x897) next = 0x898;  // a mark since Unicode 16, not yet in utf8proc 2.8; its neighbour is one
+    if (length > 0 && utf8proc_grapheme_break_stateful(before, next, &state)) break;
+    length += size_t(size);
+    before = next;
+  }
+  return length;
 }
 
 std::string normalize_nfc(std::string_view text) { return normalize(text, 0); }

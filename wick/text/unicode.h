@@ -16,6 +16,9 @@ size_t invalid_utf8(std::string_view text);
 // The bytes of the character at `at`; 0 if they are not valid UTF-8.
 size_t utf8_length(std::string_view text, size_t at = 0);
 
+// Throws Error if a text that a user gave has more bytes or is not UTF-8.
+void check_text(std::string_view text, size_t max_bytes);
+
 // Puts U+FFFD in place of invalid UTF-8: one for each longest start of a character that is cut short, else one for each
 // byte (Unicode's "maximal subpart", Python's errors="replace"); with `each_byte`, one for each byte.
 std::string replace_invalid_utf8(std::string_view text, bool each_byte = false);
@@ -38,6 +41,7 @@ struct Character {
 Character character_at(std::string_view text, size_t at);
 
 // These expect valid UTF-8.
+size_t grapheme_length(std::string_view text, size_t at);  // bytes of the extended grapheme cluster that starts there
 std::string normalize_nfc(std::string_view text);
 std::string normalize_nfkc(std::string_view text);
 std::string lower_case(std::string_view text);  // each character by itself: no final sigma

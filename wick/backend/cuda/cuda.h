@@ -93,6 +93,12 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   void swiglu(View y, View x) override;
   void swiglu_backward(View dx, View dy, View x) override;
 
+  // transformers of diffusion models
+  void gated_add(View y, View x, View gate, View h) override;
+  void gated_add_backward(View dh, View dgate, View dy, View gate, View h) override;
+  void qk_norm_rope(const QkNormRopeArgs& a) override;
+  void qk_norm_rope_backward(const QkNormRopeArgs& a, const QkNormRopeGradients& g) override;
+
   // tables of embeddings
   void embedding(View y, View table, View ids) override;
   void embedding_backward(View dtable, View dy, View ids) override;

@@ -17,6 +17,7 @@ template <int N>
 struct MapInputs {
   const void* data[N];
   bool f32[N];  // else of y's dtype
+  bool alike;   // all are of y's dtype, and none serves a pack with one element
 };
 
 template <class F>
@@ -26,6 +27,10 @@ __device__ __forceinline__ float apply(const F& f, const float (&x)[1]) {
 template <class F>
 __device__ __forceinline__ float apply(const F& f, const float (&x)[2]) {
   return f(x[0], x[1]);
+}
+template <class F>
+__device__ __forceinline__ float apply(const F& f, const float (&x)[3]) {
+  return f(x[0], x[1], x[2]);
 }
 
 // As it lies in memory, so that a thread asks for all it needs before it waits for any: a pack of T, as many f32, or
@@ -78,13 +83,17 @@ __global__ void __launch_bounds__(kMapThreads)
   for (int k = 0; k < kMapPacks; ++k) {
     if (first + k * kMapThreads >= walk.count) break;
     Pack<T> out;
+    const auto compute = [&](auto alike) {
 #pragma unroll
-    for (int i = 0; i < Pack<T>::kSize; ++i) {
-      float values[N];
+      for (int i = 0; i < Pack<T>::kSize; ++i) {
+        float values[N];
 #pragma unroll
-      for (int n = 0; n < N; ++n) values[n] = in[k][n].value(i, x.f32[n], walk.broadcasts(n + 1));
-      out.value[i] = from_float<T>(apply(f, values));
-    }
+        for (int n = 0; n < N; ++n)
+          values[n] = alike.value ? in[k][n].element(i, false) : in[k][n].value(i, x.f32[n], walk.broadcasts(n + 1));
+        out.value[i] = from_float<T>(apply(f, values));
+      }
+    };
+    x.alike ? compute(std::true_type()) : compute(std::false_type());
     *reinterpret_cast<Pack<T>*>(y + at[k][0]) = out;
   }
 }
@@ -114,9 +123,12 @@ void launch_map_packs(CudaBackend& cuda, const char* name, const F& f, const std
                       const Walk<int(Views)>& walk) {
   constexpr int N = int(Views) - 1;
   MapInputs<N> x;
+  x.alike = true;
   for (int n = 0; n < N; ++n) {
-    x.data[n] = views[size_t(n) + 1].data;
-    x.f32[n] = views[size_t(n) + 1].dtype == DType::f32;
+    const View& view = views[size_t(n) + 1];
+    x.data[n] = view.data;
+    x.f32[n] = view.dtype == DType::f32;
+    x.alike = x.alike && view.dtype == views[0].dtype && !walk.broadcasts(n + 1);
   }
   launch(name, cuda.stream(),
          overlapped(cuda, dim3(blocks_for(walk.count, kMapThreads * kMapPacks)), dim3(kMapThreads)), map_packs<F, T, N>,

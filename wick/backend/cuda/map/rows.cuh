@@ -121,6 +121,13 @@ class RowView {
 using RowInput = RowView<DenseInput>;
 using RowOutput = RowView<DenseOutput>;
 
+// The dtype in which kernels read vectors beside activations: theirs, or f32.
+inline DType dtype_beside(DType activations, std::initializer_list<View> vectors) {
+  for (const View& v : vectors)
+    if (v && v.dtype != activations) return DType::f32;
+  return activations;
+}
+
 // Calls f(Type<T>{}, N) with the device type of a float dtype and the number of elements to load at once, a constant:
 // 16 bytes, or one where packs do not fit.
 template <class F>
@@ -128,6 +135,17 @@ void dispatch_packs(DType dtype, bool packs, F&& f) {
   dispatch_float(dtype, [&](auto type) {
     constexpr int kPack = Pack<typename decltype(type)::type>::kSize;
     packs ? f(type, std::integral_constant<int, kPack>()) : f(type, std::integral_constant<int, 1>());
+  });
+}
+
+// The same with vectors beside the activations: f(Type<T>{}, Type<V>{}, N).
+template <class F>
+void dispatch_packs(DType dtype, DType vectors, bool packs, F&& f) {
+  dispatch_packs(dtype, packs, [&]<class T>(Type<T> type, auto pack) {
+    if (vectors == DType::f32)
+      f(type, Type<float>(), pack);
+    else if constexpr (!std::is_same_v<T, float>)
+      f(type, type, pack);
   });
 }
 

@@ -64,7 +64,7 @@ struct Walk {
     for (int n = 0; n < N; ++n) at[n] += item * stride[n][0];
   }
   // View n has one element for all of an item.
-  __device__ __forceinline__ bool broadcasts(int n) const { return stride[n][last] == 0; }
+  __host__ __device__ __forceinline__ bool broadcasts(int n) const { return stride[n][last] == 0; }
 };
 
 // Calls f with views of at most 2^31 elements that together make up the given ones. Not with empty ones.

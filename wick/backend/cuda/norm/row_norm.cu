@@ -23,10 +23,10 @@ __device__ __forceinline__ void combine(float (&x)[N], const V* with, int first)
 }
 
 // RowAffine for one row. Each step is skipped by all threads or by none.
-template <class T>
+template <class V>
 class AffineOf {
  public:
-  __device__ __forceinline__ AffineOf(const RowAffine<T>& a, int64_t row) : w_(a.w), b_(a.b) {
+  __device__ __forceinline__ AffineOf(const RowAffine<V>& a, int64_t row) : w_(a.w), b_(a.b) {
     const int64_t image = a.scale.data || a.shift.data ? row / a.image_rows : 0;
     scale_ = a.scale.data ? a.scale[image] : nullptr;
     shift_ = a.shift.data ? a.shift[image] : nullptr;
@@ -48,7 +48,7 @@ class AffineOf {
 
  private:
   const float *w_, *b_;
-  const T *scale_, *shift_;
+  const V *scale_, *shift_;
 };
 
 // Rows that the kernel before may still be writing: on their way by the time that they may be read. One may be null.
@@ -63,9 +63,9 @@ __device__ __forceinline__ void wait_for_row(const T* const (&rows)[Count], int 
 }
 
 // Without `centred` the mean counts as 0.
-template <class T, int N>
+template <class T, class V, int N>
 __global__ void __launch_bounds__(kRowThreads)
-    row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const RowAffine<T> a, int64_t rows,
+    row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const RowAffine<V> a, int64_t rows,
              int width, float eps, bool centred) {
   const int64_t row = this_row(rows);
   launch_dependents();
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kRowThreads)
   if (threadIdx.x == 0 && mean) mean[row] = pivot + rest;
   if (threadIdx.x == 0 && rstd) rstd[row] = r;
   T* const to = y[row];
-  const AffineOf<T> affine(a, row);
+  const AffineOf<V> affine(a, row);
   held.each([&](int first, const Pack<T, N>(&pack)[1]) {
     float values[N];
 #pragma unroll
@@ -148,17 +148,17 @@ constexpr int kGradientPacks = 3;
 // dx = rstd * (g - mean(g) - x_hat * mean(g * x_hat)) + residual with g = dy * gain; without a mean of x the term
 // mean(g) is absent. The residual may be null.
 // Where the kernel before is one of this call whose results are not needed here (`beside`), it goes on meanwhile.
-template <class T, int N>
+template <class T, class V, int N>
 __global__ void __launch_bounds__(kRowThreads)
     row_norm_gradient(const RowsOf<T> dx, const RowsOf<const T> dy, const RowsOf<const T> x,
-                      const RowsOf<const T> residual, const RowAffine<T> a, const float* mean, const float* rstd,
+                      const RowsOf<const T> residual, const RowAffine<V> a, const float* mean, const float* rstd,
                       int64_t rows, int width, bool beside) {
   const int64_t row = this_row(rows);
   const T* const more = residual.data ? residual[row] : nullptr;
   launch_dependents();
   if (!beside) wait_for_row<T, N, 3>({dy[row], x[row], more}, width);
   const HeldRows<T, N, 2, kGradientPacks> held({dy[row], x[row]}, width);
-  const AffineOf<T> affine(a, row);
+  const AffineOf<V> affine(a, row);
   const float m = mean ? mean[row] : 0, r = rstd[row];
   const auto load_gradient = [&](float(&g)[N], const Pack<T, N>& dy_pack, int first) {
 #pragma unroll
@@ -234,34 +234,36 @@ __global__ void __launch_bounds__(kTileThreads, kTileBlocks)
 // The inputs of the affine map, brought into the layout and dtype that kernels want. Without a modulation all rows are
 // one image.
 struct AffineInput {
+  DType dtype;  // of scale and shift
   int64_t images, image_rows;
   DenseInput w, b;
   RowInput scale, shift;
 
-  AffineInput(CudaBackend& cuda, const NormArgs& a, DType dtype)
-      : images(a.m.scale || a.m.shift ? a.x.dim(0) : 1),
+  AffineInput(CudaBackend& cuda, const NormArgs& a, DType activations)
+      : dtype(dtype_beside(activations, {a.m.scale, a.m.shift})),
+        images(a.m.scale || a.m.shift ? a.x.dim(0) : 1),
         image_rows(a.x.numel() / a.x.dim(-1) / images),
         w(cuda, a.w, DType::f32),
         b(cuda, a.b, DType::f32),
         scale(cuda, a.m.scale, dtype),
         shift(cuda, a.m.shift, dtype) {}
-  template <class T>
-  RowAffine<T> of() const {
-    return {w.as<float>(), b.as<float>(), scale.rows<const T>(), shift.rows<const T>(), image_rows};
+  template <class V>
+  RowAffine<V> of() const {
+    return {w.as<float>(), b.as<float>(), scale.rows<const V>(), shift.rows<const V>(), image_rows};
   }
   bool packs() const { return aligned(w.view().data) && aligned(b.view().data) && scale.packs() && shift.packs(); }
 };
 
 void forward(CudaBackend& cuda, const NormArgs& a, bool centred) {
   if (a.x.numel() == 0) return;
-  const DType dtype = common_dtype({a.x, a.y, a.m.scale, a.m.shift});
+  const DType dtype = common_dtype({a.x, a.y});
   const RowInput input(cuda, a.x, dtype);
   const RowOutput output(cuda, a.y, dtype);
   const AffineInput affine(cuda, a, dtype);
   const DenseOutput means(cuda, a.mean, DType::f32), rstds(cuda, a.rstd, DType::f32);
   const int64_t width = a.x.dim(-1), rows = a.x.numel() / width;
-  dispatch_packs(dtype, input.packs() && output.packs() && affine.packs(), [&](auto type, auto pack) {
-    using T = typename decltype(type)::type;
+  const bool packs = input.packs() && output.packs() && affine.packs();
+  dispatch_packs(dtype, affine.dtype, packs, [&]<class T, class V>(Type<T>, Type<V>, auto pack) {
     const dim3 threads = row_threads(width / pack.value);
     if constexpr (pack.value > 1) {
       const bool plain = !centred && !a.b && !a.m.scale && !a.m.shift, few = rows <= cuda.multiprocessors();
@@ -271,8 +273,8 @@ void forward(CudaBackend& cuda, const NormArgs& a, bool centred) {
                       rms_norm_of_few_rows<T, pack.value>, output.rows<T>(), rstds.as<float>(), input.rows<const T>(),
                       affine.w.as<float>(), !affine.w.view() || affine.w.view().constant, int(width), a.eps);
     }
-    launch("row_norm", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads), row_norm<T, pack.value>,
-           output.rows<T>(), means.as<float>(), rstds.as<float>(), input.rows<const T>(), affine.of<T>(), rows,
+    launch("row_norm", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads), row_norm<T, V, pack.value>,
+           output.rows<T>(), means.as<float>(), rstds.as<float>(), input.rows<const T>(), affine.of<V>(), rows,
            int(width), a.eps, centred);
   });
   output.finish();
@@ -288,16 +290,15 @@ void backward(CudaBackend& cuda, const NormArgs& a, const NormGradients& g) {
       if (v) cuda.fill(v, 0);
     return;
   }
-  const DType dtype = common_dtype({a.x, g.dy, g.dx, g.residual, a.m.scale, a.m.shift, g.dm.scale, g.dm.shift});
+  const DType dtype = common_dtype({a.x, g.dy, g.dx, g.residual});
   const RowInput input(cuda, a.x, dtype), gradient(cuda, g.dy, dtype), more(cuda, g.residual, dtype);
-  const RowOutput output(cuda, g.dx, dtype), dscale(cuda, g.dm.scale, dtype), dshift(cuda, g.dm.shift, dtype);
+  const RowOutput output(cuda, g.dx, dtype);
   const AffineInput affine(cuda, a, dtype);
   const DenseInput means(cuda, a.mean, DType::f32), rstds(cuda, a.rstd, DType::f32);
   const DenseOutput dweight(cuda, g.dw, DType::f32), dbias(cuda, g.db, DType::f32);
   const int64_t width = a.x.dim(-1), rows = a.x.numel() / width;
   const bool packs = input.packs() && gradient.packs() && more.packs() && output.packs() && affine.packs();
-  dispatch_packs(dtype, packs, [&](auto type, auto pack) {
-    using T = typename decltype(type)::type;
+  dispatch_packs(dtype, affine.dtype, packs, [&]<class T, class V>(Type<T>, Type<V>, auto pack) {
     constexpr int N = pack.value;
     if (sums_wanted) {
       const Tiling t(cuda, affine.images, affine.image_rows, width, N);
@@ -305,18 +306,17 @@ void backward(CudaBackend& cuda, const NormArgs& a, const NormGradients& g) {
       launch("row_gradient_sums", cuda.stream(), overlapped(cuda, t.blocks(), t.threads()), row_gradient_sums<T, N>,
              sums.as<ChannelSums>(), gradient.rows<const T>(), input.rows<const T>(), means.as<float>(),
              rstds.as<float>(), t);
-      const AffineGradients<T> gradients{dweight.as<float>(), dbias.as<float>(), dscale.rows<T>(), dshift.rows<T>()};
-      finish_gradients(cuda, gradients, sums.as<ChannelSums>(), affine.of<T>(), t);
+      const AffineGradients gradients{dweight.as<float>(), dbias.as<float>(), ImageVectors(g.dm.scale),
+                                      ImageVectors(g.dm.shift)};
+      finish_gradients(cuda, gradients, sums.as<ChannelSums>(), affine.of<V>(), t);
     }
     if (!g.dx) return;
     const dim3 threads = row_threads(width / N, kGradientPacks);
     launch("row_norm_gradient", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads),
-           row_norm_gradient<T, N>, output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(),
-           more.rows<const T>(), affine.of<T>(), means.as<float>(), rstds.as<float>(), rows, int(width), sums_wanted);
+           row_norm_gradient<T, V, N>, output.rows<T>(), gradient.rows<const T>(), input.rows<const T>(),
+           more.rows<const T>(), affine.of<V>(), means.as<float>(), rstds.as<float>(), rows, int(width), sums_wanted);
   });
   output.finish();
-  dscale.finish();
-  dshift.finish();
   dweight.finish();
   dbias.finish();
 }

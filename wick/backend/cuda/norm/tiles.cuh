@@ -10,6 +10,7 @@
 #include "wick/backend/cuda/device/integers.h"
 #include "wick/backend/cuda/map/rows.cuh"
 #include "wick/backend/cuda/map/walk.cuh"
+#include "wick/backend/cuda/runtime/any_float.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
 
 namespace wick {
@@ -121,12 +122,10 @@ struct TileSums {
   float totals[2][N * kTileColumns];  // by channel of the tile
 
   __device__ void add_up(const Tiling& t, const TilePlace& at, const float (&first)[N], const float (&second)[N]) {
-    add_up_one(t, at, first, totals[0]);
-    add_up_one(t, at, second, totals[1]);
+    add_up(t, at, first, 0);
+    add_up(t, at, second, 1);
   }
-
- private:
-  __device__ void add_up_one(const Tiling& t, const TilePlace& at, const float (&sums)[N], float* total) {
+  __device__ void add_up(const Tiling& t, const TilePlace& at, const float (&sums)[N], int which) {
     if (at.row < t.rows && at.channel < at.end) {
 #pragma unroll
       for (int j = 0; j < N; ++j) partial[(j * t.rows + at.row) * t.columns + at.column] = sums[j];
@@ -138,7 +137,7 @@ struct TileSums {
       float sum = 0;
 #pragma unroll 8
       for (int row = 0; row < t.rows; ++row) sum += partial[(at.row * t.rows + row) * t.columns + at.column];
-      total[at.column * N + at.row] = sum;
+      totals[which][at.column * N + at.row] = sum;
     }
     __syncthreads();
   }
@@ -152,25 +151,39 @@ struct ChannelSums {
 
 inline constexpr int kFinishColumns = 32, kFinishRows = 16;
 
-// The affine map behind a normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image.
-// Pointers may be null.
-template <class T>
+// The affine map behind a normalisation: x_hat * w + b, then * (1 + scale) + shift with one row of each for an image,
+// in f32 or the activations' type V. Pointers may be null.
+template <class V>
 struct RowAffine {
   const float *w, *b;
-  RowsOf<const T> scale, shift;
+  RowsOf<const V> scale, shift;
   int64_t image_rows;
 };
-template <class T>
-struct AffineGradients {  // each may be null
-  float *dw, *db;
-  RowsOf<T> dscale, dshift;
+
+// A view [images, channels] of any dtype and layout, to write; or nothing.
+struct ImageVectors {
+  AnyFloats to{};
+  int64_t image = 0, channel = 0;  // strides
+
+  ImageVectors() = default;
+  explicit ImageVectors(const View& v) : ImageVectors() {
+    if (v) to = AnyFloats(v), image = v.stride[0], channel = v.stride[1];
+  }
+  __device__ __forceinline__ void store(int64_t i, int c, float value) const {
+    if (to.data) to.store(i * image + c * channel, value);
+  }
+  bool is_wanted() const { return to.data; }
+};
+struct AffineGradients {  // each may be absent
+  float *dw = nullptr, *db = nullptr;
+  ImageVectors dscale, dshift;
 };
 
 // The gradients from the sums of each image's chunks. `beside`: the kernel before only started after the sums were
 // there, and goes on meanwhile.
-template <class T>
+template <class V>
 __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
-    finish_affine(const AffineGradients<T> out, const ChannelSums* sums, const RowAffine<T> a, int64_t images,
+    finish_affine(const AffineGradients out, const ChannelSums* sums, const RowAffine<V> a, int64_t images,
                   int64_t chunks, int channels, bool beside) {
   __shared__ double partial[2][kFinishRows][kFinishColumns];
   launch_dependents();
@@ -198,8 +211,8 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
       const double factor = a.scale.data ? 1 + double(to_float(a.scale[image][channel])) : 1;
       dw += factor * scaled;
       db += factor * plain;
-      if (out.dscale.data) out.dscale[image][channel] = from_float<T>(float(w * scaled + b * plain));
-      if (out.dshift.data) out.dshift[image][channel] = from_float<T>(float(plain));
+      out.dscale.store(image, channel, float(w * scaled + b * plain));
+      out.dshift.store(image, channel, float(plain));
     }
     __syncthreads();
   }
@@ -209,14 +222,15 @@ __global__ void __launch_bounds__(kFinishColumns* kFinishRows)
   if (out.db) out.db[channel] = float(db);
 }
 
-// Without a modulation the chunks of all images are as good as those of one.
-template <class T>
-void finish_gradients(const CudaBackend& cuda, const AffineGradients<T>& out, const ChannelSums* sums,
-                      const RowAffine<T>& a, const Tiling& t, bool beside = false) {
-  const int64_t images = a.scale.data || a.shift.data ? t.images : 1;
+// Where nothing tells images apart, the chunks of all are as good as those of one.
+template <class V>
+void finish_gradients(const CudaBackend& cuda, const AffineGradients& out, const ChannelSums* sums,
+                      const RowAffine<V>& a, const Tiling& t, bool beside = false) {
+  const bool apart = a.scale.data || out.dscale.is_wanted() || out.dshift.is_wanted();
+  const int64_t images = apart ? t.images : 1;
   launch("norm gradients", cuda.stream(),
          overlapped(cuda, unsigned(ceil_div(t.channels, kFinishColumns)), dim3(kFinishColumns, kFinishRows)),
-         finish_affine<T>, out, sums, a, images, t.images * t.chunks / images, t.channels, beside);
+         finish_affine<V>, out, sums, a, images, t.images * t.chunks / images, t.channels, beside);
 }
 
 }  // namespace wick

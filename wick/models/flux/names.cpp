@@ -1,0 +1,93 @@
+#include "wick/models/flux/names.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "wick/nn/layout.h"
+
+namespace wick {
+namespace {
+
+// Black Forest Labs' modules <- diffusers'. The last modulation has its scale before its shift there.
+const std::vector<LayoutRow>& diffusers_rows() {
+  static const std::vector<LayoutRow> rows = {
+      {"img_in", {{"x_embedder"}}},
+      {"txt_in", {{"context_embedder"}}},
+      {"time_in.in_layer", {{"time_text_embed.timestep_embedder.linear_1"}}},
+      {"time_in.out_layer", {{"time_text_embed.timestep_embedder.linear_2"}}},
+      {"guidance_in.in_layer", {{"time_text_embed.guidance_embedder.linear_1"}}},
+      {"guidance_in.out_layer", {{"time_text_embed.guidance_embedder.linear_2"}}},
+      {"vector_in.in_layer", {{"time_text_embed.text_embedder.linear_1"}}},
+      {"vector_in.out_layer", {{"time_text_embed.text_embedder.linear_2"}}},
+      {"double_blocks.*.img_mod.lin", {{"transformer_blocks.*.norm1.linear"}}},
+      {"double_blocks.*.txt_mod.lin", {{"transformer_blocks.*.norm1_context.linear"}}},
+      {"double_blocks.*.img_attn.qkv",
+       {{"transformer_blocks.*.attn.to_q"}, {"transformer_blocks.*.attn.to_k"}, {"transformer_blocks.*.attn.to_v"}}},
+      {"double_blocks.*.txt_attn.qkv",
+       {{"transformer_blocks.*.attn.add_q_proj"},
+        {"transformer_blocks.*.attn.add_k_proj"},
+        {"transformer_blocks.*.attn.add_v_proj"}}},
+      {"double_blocks.*.img_attn.norm.query_norm.scale", {{"transformer_blocks.*.attn.norm_q.weight"}}},
+      {"double_blocks.*.img_attn.norm.key_norm.scale", {{"transformer_blocks.*.attn.norm_k.weight"}}},
+      {"double_blocks.*.txt_attn.norm.query_norm.scale", {{"transformer_blocks.*.attn.norm_added_q.weight"}}},
+      {"double_blocks.*.txt_attn.norm.key_norm.scale", {{"transformer_blocks.*.attn.norm_added_k.weight"}}},
+      {"double_blocks.*.img_attn.proj", {{"transformer_blocks.*.attn.to_out.0"}}},
+      {"double_blocks.*.txt_attn.proj", {{"transformer_blocks.*.attn.to_add_out"}}},
+      {"double_blocks.*.img_mlp.0", {{"transformer_blocks.*.ff.net.0.proj"}}},
+      {"double_blocks.*.img_mlp.2", {{"transformer_blocks.*.ff.net.2"}}},
+      {"double_blocks.*.txt_mlp.0", {{"transformer_blocks.*.ff_context.net.0.proj"}}},
+      {"double_blocks.*.txt_mlp.2", {{"transformer_blocks.*.ff_context.net.2"}}},
+      {"single_blocks.*.modulation.lin", {{"single_transformer_blocks.*.norm.linear"}}},
+      {"single_blocks.*.linear1",
+       {{"single_transformer_blocks.*.attn.to_q"},
+        {"single_transformer_blocks.*.attn.to_k"},
+        {"single_transformer_blocks.*.attn.to_v"},
+        {"single_transformer_blocks.*.proj_mlp"}}},
+      {"single_blocks.*.linear2", {{"single_transformer_blocks.*.proj_out"}}},
+      {"single_blocks.*.norm.query_norm.scale", {{"single_transformer_blocks.*.attn.norm_q.weight"}}},
+      {"single_blocks.*.norm.key_norm.scale", {{"single_transformer_blocks.*.attn.norm_k.weight"}}},
+      {"final_layer.adaLN_modulation.1", {{"norm_out.linear", 1, 2}, {"norm_out.linear", 0, 2}}},
+      {"final_layer.linear", {{"proj_out"}}}};
+  return rows;
+}
+
+std::string underscored(std::string_view name) {
+  std::string flat(name);
+  std::ranges::replace(flat, '.', '_');
+  return flat;
+}
+
+}  // namespace
+
+TensorSource flux_source(const TensorSource& stored) {
+  if (!stored.has_values) return stored;
+  const std::string comfy = "model.diffusion_model.";
+  const TensorSource bare = has_names_below(stored, comfy) ? with_prefix(stored, comfy) : stored;
+  return bare.has("x_embedder.weight") ? assembled(bare, assembly_of(diffusers_rows())) : bare;
+}
+
+ModuleNames flux_module_names() {
+  return [](const std::string& path) -> std::vector<std::string> {
+    const size_t dot = path.find('.');
+    const std::string component = path.substr(0, dot), name = dot == path.npos ? "" : path.substr(dot + 1);
+    if (component == "transformer") return {"lora_unet_" + underscored(name), "diffusion_model." + name};
+    if (component == "text_encoder")
+      return {"lora_te1_" + underscored(name), "text_encoder." + name, "text_encoders.clip_l.transformer." + name};
+    if (component == "text_encoder_2")
+      return {"lora_te3_" + underscored(name), "lora_te2_" + underscored(name),
+              "text_encoders.t5xxl.transformer." + name};
+    return {};
+  };
+}
+
+std::map<std::string, std::vector<std::string>> flux_lora_prefixes() {
+  return {{"transformer", {"lora_unet_", "diffusion_model.", "transformer.", "lora_transformer_", "lycoris_"}},
+          {"text_encoder", {"lora_te1_", "lora_te_", "text_encoder.", "text_encoders.clip_l."}},
+          {"text_encoder_2", {"lora_te3_", "lora_te2_", "text_encoder_2.", "text_encoders.t5xxl."}}};
+}
+
+std::vector<std::string> flux_default_targets() {
+  return {"transformer.double_blocks.*", "transformer.single_blocks.*"};
+}
+
+}  // namespace wick

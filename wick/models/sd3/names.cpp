@@ -1,0 +1,98 @@
+#include "wick/models/sd3/names.h"
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "wick/nn/layout.h"
+
+namespace wick {
+namespace {
+
+// Stability's modules <- diffusers', of a model with so many blocks. The last modulations, of two rows, have their
+// scale before their shift there.
+std::vector<LayoutRow> diffusers_rows(int blocks) {
+  const std::string x = "joint_blocks.*.x_block.", text = "joint_blocks.*.context_block.",
+                    stored = "transformer_blocks.*.", last = std::to_string(blocks - 1),
+                    last_text = "transformer_blocks." + last + ".norm1_context.linear";
+  return {
+      {"pos_embed", {{"pos_embed.pos_embed"}}},
+      {"x_embedder.proj", {{"pos_embed.proj"}}},
+      {"context_embedder", {{"context_embedder"}}},
+      {"t_embedder.mlp.0", {{"time_text_embed.timestep_embedder.linear_1"}}},
+      {"t_embedder.mlp.2", {{"time_text_embed.timestep_embedder.linear_2"}}},
+      {"y_embedder.mlp.0", {{"time_text_embed.text_embedder.linear_1"}}},
+      {"y_embedder.mlp.2", {{"time_text_embed.text_embedder.linear_2"}}},
+      {x + "adaLN_modulation.1", {{stored + "norm1.linear"}}},
+      {x + "attn.qkv", {{stored + "attn.to_q"}, {stored + "attn.to_k"}, {stored + "attn.to_v"}}},
+      {x + "attn.ln_q", {{stored + "attn.norm_q"}}},
+      {x + "attn.ln_k", {{stored + "attn.norm_k"}}},
+      {x + "attn.proj", {{stored + "attn.to_out.0"}}},
+      {x + "attn2.qkv", {{stored + "attn2.to_q"}, {stored + "attn2.to_k"}, {stored + "attn2.to_v"}}},
+      {x + "attn2.ln_q", {{stored + "attn2.norm_q"}}},
+      {x + "attn2.ln_k", {{stored + "attn2.norm_k"}}},
+      {x + "attn2.proj", {{stored + "attn2.to_out.0"}}},
+      {x + "mlp.fc1", {{stored + "ff.net.0.proj"}}},
+      {x + "mlp.fc2", {{stored + "ff.net.2"}}},
+      {"joint_blocks." + last + ".context_block.adaLN_modulation.1", {{last_text, 1, 2}, {last_text, 0, 2}}},
+      {text + "adaLN_modulation.1", {{stored + "norm1_context.linear"}}},
+      {text + "attn.qkv", {{stored + "attn.add_q_proj"}, {stored + "attn.add_k_proj"}, {stored + "attn.add_v_proj"}}},
+      {text + "attn.ln_q", {{stored + "attn.norm_added_q"}}},
+      {text + "attn.ln_k", {{stored + "attn.norm_added_k"}}},
+      {text + "attn.proj", {{stored + "attn.to_add_out"}}},
+      {text + "mlp.fc1", {{stored + "ff_context.net.0.proj"}}},
+      {text + "mlp.fc2", {{stored + "ff_context.net.2"}}},
+      {"final_layer.adaLN_modulation.1", {{"norm_out.linear", 1, 2}, {"norm_out.linear", 0, 2}}},
+      {"final_layer.linear", {{"proj_out"}}},
+  };
+}
+
+// A text encoder's short names in LoRA files: kohya's and ComfyUI's.
+struct TextEncoder {
+  const char *component, *kohya, *comfy;
+};
+
+constexpr TextEncoder kTextEncoders[] = {{"text_encoder", "lora_te1_", "text_encoders.clip_l."},
+                                         {"text_encoder_2", "lora_te2_", "text_encoders.clip_g."},
+                                         {"text_encoder_3", "lora_te3_", "text_encoders.t5xxl."}};
+
+std::string underscored(std::string_view name) {
+  std::string flat(name);
+  std::ranges::replace(flat, '.', '_');
+  return flat;
+}
+
+}  // namespace
+
+TensorSource sd3_source(const TensorSource& stored) {
+  if (!stored.has_values) return stored;
+  const std::string comfy = "model.diffusion_model.";
+  const TensorSource bare = has_names_below(stored, comfy) ? with_prefix(stored, comfy) : stored;
+  const int blocks = blocks_in(bare, "transformer_blocks.");
+  return blocks > 0 ? assembled(bare, assembly_of(diffusers_rows(blocks))) : bare;
+}
+
+ModuleNames sd3_module_names() {
+  return [](const std::string& path) -> std::vector<std::string> {
+    const size_t dot = path.find('.');
+    const std::string component = path.substr(0, dot), name = dot == path.npos ? "" : path.substr(dot + 1);
+    if (component == "transformer") return {"lora_unet_" + underscored(name), "diffusion_model." + name};
+    for (const TextEncoder& encoder : kTextEncoders)
+      if (component == encoder.component)
+        return {encoder.kohya + underscored(name), component + "." + name,
+                std::string(encoder.comfy) + "transformer." + name};
+    return {};  // no LoRA file has a name for the VAE
+  };
+}
+
+std::map<std::string, std::vector<std::string>> sd3_lora_prefixes() {
+  std::map<std::string, std::vector<std::string>> prefixes = {
+      {"transformer", {"lora_unet_", "diffusion_model.", "transformer.", "lora_transformer_", "lycoris_"}}};
+  for (const TextEncoder& encoder : kTextEncoders)
+    prefixes[encoder.component] = {encoder.kohya, std::string(encoder.component) + ".", encoder.comfy};
+  return prefixes;
+}
+
+std::vector<std::string> sd3_default_targets() { return {"transformer.joint_blocks.*"}; }
+
+}  // namespace wick

@@ -1,0 +1,238 @@
+// SD3: text and picture pass through blocks in which each has weights of its own, and attend to each other; in some
+// blocks of SD3.5 medium the picture attends to itself beside that. The last block computes the picture alone.
+//
+//   time and pooled text make one vector; from it every block makes shifts, scales and gates (AdaLN-zero)
+//
+// Shapes: B batch, L text tokens, N = h/2 w/2 picture tokens, D = hidden. The picture comes first. Names match
+// Stability's files. Reference: Stability-AI/sd3.5, mmditx.py; diffusers, SD3Transformer2DModel.
+#include "wick/models/sd3/transformer.h"
+
+#include <array>
+#include <cmath>
+#include <functional>
+#include <utility>
+
+#include "wick/models/modulation.h"
+
+namespace wick {
+namespace {
+
+constexpr float kEps = 1e-6f;
+
+struct Sizes {
+  int64_t dim, heads;
+  bool qk_norm;
+};
+
+struct Attention {
+  Scope s;
+  Sizes c;
+  Linear qkv{s / "qkv", c.dim, 3 * c.dim};
+  Tensor ln_q = norm("ln_q.weight"), ln_k = norm("ln_k.weight");
+
+  Tensor norm(const std::string& name) const { return c.qk_norm ? s.load(name, {c.dim / c.heads}) : Tensor(); }
+  AttentionStream operator()(const Tensor& x) const { return {qkv(x), ln_q, ln_k}; }
+};
+
+// A stream after the attention.
+struct Update {
+  Scope s;
+  int64_t dim;
+  Linear proj{s / "attn.proj", dim, dim};
+  Linear fc1{s / "mlp.fc1", dim, 4 * dim};
+  Linear fc2{s / "mlp.fc2", 4 * dim, dim};
+
+  Tensor attended(const Tensor& x, const Tensor& y, const std::vector<Tensor>& m) const {
+    return gated_add(x, m[2], proj(y));
+  }
+  Tensor fed_forward(const Tensor& x, const std::vector<Tensor>& m) const {
+    return gated_add(x, m[5], gated_last(fc2, gelu_tanh(fc1(modulated_norm(x, m[3], m[4]))), m[5]));
+  }
+};
+
+// The picture's second attention, which reads what the first one reads.
+struct SelfAttention {
+  Scope s;
+  Sizes c;
+  Attention attention{s, c};
+  Linear proj{s / "proj", c.dim, c.dim};
+
+  Tensor operator()(const Tensor& x) const {
+    return proj(joint_attention({attention(x)}, {.heads = c.heads, .eps = kEps}));
+  }
+};
+
+struct PictureStream {
+  Scope s;
+  Sizes c;
+  bool dual;
+  ModulationRows modulation{s / "adaLN_modulation.1", c.dim, dual ? 9 : 6};
+  Attention attn{s / "attn", c};
+  Update update{s, c.dim};
+  std::optional<SelfAttention> attn2 = second_attention();
+
+  std::optional<SelfAttention> second_attention() const {
+    return dual ? std::optional(SelfAttention{s / "attn2", c}) : std::nullopt;
+  }
+  AttentionStream attention(const Tensor& x, const std::vector<Tensor>& m) const {
+    return attn(modulated_norm(x, m[0], m[1]));
+  }
+  Tensor operator()(const Tensor& x, const Tensor& attended, const std::vector<Tensor>& m) const {
+    Tensor y = update.attended(x, attended, m);
+    if (attn2) y = gated_add(y, m[8], (*attn2)(modulated_norm(x, m[6], m[7])));
+    return update.fed_forward(y, m);
+  }
+};
+
+using Streams = std::array<Tensor, 2>;  // picture, text
+
+// A picture that attends to a text and to itself, and the text likewise.
+std::vector<Tensor> attend(const AttentionStream& picture, const AttentionStream& text, int64_t heads) {
+  const Tensor joint = joint_attention({picture, text}, {.heads = heads, .eps = kEps});
+  return split(joint, 1, {picture.qkv.dim(1), text.qkv.dim(1)});
+}
+
+struct JointBlock {
+  Scope s;
+  Sizes c;
+  bool dual;
+  PictureStream x_block{s / "x_block", c, dual};
+  Scope t = s / "context_block";
+  ModulationRows modulation{t / "adaLN_modulation.1", c.dim, 6};
+  Attention attn{t / "attn", c};
+  Update update{t, c.dim};
+
+  Streams operator()(const Tensor& picture, const Tensor& text, const Tensor& vector) const {
+    const std::vector<Tensor> m = x_block.modulation(vector), n = modulation(vector);
+    const std::vector<Tensor> parts =
+        attend(x_block.attention(picture, m), attn(modulated_norm(text, n[0], n[1])), c.heads);
+    return {x_block(picture, parts[0], m), update.fed_forward(update.attended(text, parts[1], n), n)};
+  }
+};
+
+// The text ends here: the picture attends to it, and nobody reads it afterwards.
+struct LastBlock {
+  Scope s;
+  Sizes c;
+  bool dual;
+  PictureStream x_block{s / "x_block", c, dual};
+  Scope t = s / "context_block";
+  ModulationRows modulation{t / "adaLN_modulation.1", c.dim, 2};
+  Attention attn{t / "attn", c};
+
+  Tensor operator()(const Tensor& picture, const Tensor& text, const Tensor& vector) const {
+    const std::vector<Tensor> m = x_block.modulation(vector), n = modulation(vector);
+    return x_block(picture, attend(x_block.attention(picture, m), attn(modulated_norm(text, n[0], n[1])), c.heads)[0],
+                   m);
+  }
+};
+
+}  // namespace
+
+struct Sd3Transformer::Model {
+  Scope s;
+  Sd3Config c;
+  bool checkpointing;
+
+  Sizes sizes{c.hidden(), c.heads, c.qk_norm};
+  Tensor table = stored_table();
+  Conv x_embedder{s / "x_embedder.proj", c.channels, c.hidden(), 2, {.stride = 2}};
+  Linear context_embedder{s / "context_embedder", c.text_dim, c.hidden()};
+  VectorMlp t_embedder{s / "t_embedder", "mlp.0", "mlp.2", kTimeFeatures, c.hidden()};
+  VectorMlp y_embedder{s / "y_embedder", "mlp.0", "mlp.2", c.pooled_dim, c.hidden()};
+  std::vector<JointBlock> joint_blocks = make_joint_blocks();
+  LastBlock last_block{s / "joint_blocks" / int(joint_blocks.size()), sizes, c.dual.back()};
+  ModulationRows final_modulation{s / "final_layer.adaLN_modulation.1", c.hidden(), 2};
+  Linear final_linear{s / "final_layer.linear", c.hidden(), 4 * c.channels};
+
+  std::vector<JointBlock> make_joint_blocks() const {
+    std::vector<JointBlock> blocks;
+    blocks.reserve(c.dual.size());
+    for (int i = 0; i + 1 < int(c.dual.size()); ++i)
+      blocks.push_back(JointBlock{s / "joint_blocks" / i, sizes, c.dual[size_t(i)]});
+    return blocks;
+  }
+
+  // On the host and as it is stored, [side, side, D]: a tenth of SD3.5 medium. Empty where it is computed.
+  Tensor stored_table() const {
+    if (s.weights().is_outline() || !s.has("pos_embed")) return {};
+    const int64_t side = c.table_side;
+    return reshape(s.weights().read("pos_embed", {1, side * side, c.hidden()}), {side, side, c.hidden()});
+  }
+
+  Tensor positions(int64_t height, int64_t width) const {
+    const int64_t rows = height / 2, columns = width / 2, side = c.table_side;
+    check(rows <= side && columns <= side,
+          "{}: a latent of {} x {} pixels has {} x {} tokens, and the model's table of positions {} x {}", s.path(),
+          height, width, rows, columns, side, side);
+    const int64_t top = (side - rows) / 2, left = (side - columns) / 2;
+    Tensor middle;
+    if (table) {
+      middle = cast(contiguous(slice(slice(table, 0, top, top + rows), 1, left, left + columns)), DType::f32);
+    } else {
+      std::vector<float> values;
+      for (int64_t i = 0; i < rows * columns; ++i)
+        for (const float value : sd3_position(top + i / columns, left + i % columns, c)) values.push_back(value);
+      middle = Tensor::of(values, {rows, columns, c.hidden()});
+    }
+    return s.activation(reshape(middle, {rows * columns, c.hidden()}).to(*s.place().memory));
+  }
+
+  // After the silu with which every modulation begins.
+  Tensor vector(const Sd3Input& in) const {
+    const Tensor time = t_embedder(s.activation(timestep_embedding(in.timestep, int(kTimeFeatures))));
+    return silu(time + y_embedder(s.activation(in.pooled)));
+  }
+
+  // [B, N, 4 channels], in which channels are fastest, then the columns and the rows of two by two pixels.
+  Tensor latents(const Tensor& tokens, int64_t height, int64_t width) const {
+    const Tensor pixels =
+        permute(reshape(tokens, {tokens.dim(0), height / 2, width / 2, 2, 2, c.channels}), {0, 1, 3, 2, 4, 5});
+    return reshape(contiguous(pixels), {tokens.dim(0), height, width, c.channels});
+  }
+
+  Tensor operator()(const Sd3Input& in) const {
+    const int64_t height = in.latents.dim(1), width = in.latents.dim(2), count = height / 2 * (width / 2);
+    check(height % 2 == 0 && width % 2 == 0, "{}: a latent's sides should be even, found {} x {}", s.path(), height,
+          width);
+    check(in.positions.shape() == Shape{count, c.hidden()}, "{}: positions {} are not those of a latent of {} x {}",
+          s.path(), in.positions.shape(), height, width);
+    const Tensor vec = vector(in);
+    const Tensor patches = x_embedder(s.activation(in.latents));
+    Streams x{reshape(patches, {patches.dim(0), count, c.hidden()}) + in.positions,
+              context_embedder(s.activation(in.text))};
+    const auto run = [&](const auto& block) {
+      return checkpointing ? checkpoint(std::cref(block), x[0], x[1], vec) : block(x[0], x[1], vec);
+    };
+    int64_t number = 0;
+    for (const JointBlock& block : joint_blocks)
+      if (!in.skipped.contains(number++)) x = run(block);
+    const Tensor picture = in.skipped.contains(number) ? x[0] : run(last_block);
+    const std::vector<Tensor> m = final_modulation(vec);
+    return cast(latents(final_linear(modulated_norm(picture, m[0], m[1])), height, width), DType::f32);
+  }
+};
+
+Sd3Transformer::Sd3Transformer(Scope s, const Sd3Config& config, bool checkpointing)
+    : model_(new Model{std::move(s), config, checkpointing}) {}
+Tensor Sd3Transformer::operator()(const Sd3Input& in) const { return (*model_)(in); }
+Tensor Sd3Transformer::positions(int64_t height, int64_t width) const { return model_->positions(height, width); }
+
+// The first half tells the column, the second the row, each in sines and cosines (diffusers, get_2d_sincos_pos_embed).
+std::vector<float> sd3_position(int64_t row, int64_t column, const Sd3Config& c) {
+  constexpr double kLongest = 10000;
+  const int64_t count = c.hidden() / 4;
+  std::vector<float> features;
+  for (const int64_t index : {column, row}) {
+    const auto place = float(double(index) / (double(c.table_side) / double(c.native_side)));
+    const auto add = [&](double (*wave)(double)) {
+      for (int64_t i = 0; i < count; ++i)
+        features.push_back(float(wave(double(place) * std::pow(kLongest, -double(i) / double(count)))));
+    };
+    add(std::sin);
+    add(std::cos);
+  }
+  return features;
+}
+
+}  // namespace wick

@@ -1,0 +1,53 @@
+#include "wick/pipelines/latent_diffusion.h"
+
+#include <algorithm>
+
+#include "wick/ops/ops.h"
+
+namespace wick {
+
+Weights LatentDiffusion::weights(const std::string& component, DType dtype, bool trainable) const {
+  const WeightsOptions w{.dtype = dtype, .trainable = trainable, .place = Residence::on(backend(), dtype)};
+  return options_.outline ? Weights::outline(w) : Weights(source(component), w);
+}
+
+Scope LatentDiffusion::scope(const std::string& component) const {
+  return Scope(weights(component, options_.dtype, /*trainable=*/false), component, options_.adapter);
+}
+
+void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts& parts) {
+  options_ = options;
+  const auto wanted = [&](DiffusionPart part) { return std::ranges::find(parts, part) != parts.end(); };
+  if (wanted(DiffusionPart::text_encoders)) load_text_encoders();
+  // The VAE of SDXL overflows in f16.
+  const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
+  const auto vae = [&] { return Scope(weights("vae", vae_dtype, /*trainable=*/false), "vae", options.adapter); };
+  if (wanted(DiffusionPart::vae_encoder)) vae_encoder_.emplace(vae(), vae_);
+  if (wanted(DiffusionPart::vae_decoder)) vae_decoder_.emplace(vae(), vae_);
+  if (!wanted(DiffusionPart::denoiser)) return;
+  denoiser_weights_ = weights(denoiser_, options.dtype, options.trainable);
+  load_denoiser(Scope(*denoiser_weights_, denoiser_, options.adapter));
+  if (options.adapter) options.adapter->check_complete();
+  host_memory().trim();
+}
+
+void LatentDiffusion::drop_encoders() {
+  vae_encoder_.reset();
+  vae_decoder_.reset();
+  drop_text_encoders();
+  memory().trim();
+}
+
+LatentPosterior LatentDiffusion::encode(const Tensor& pictures) const {
+  check(vae_encoder_.has_value(), "the model was loaded without its VAE encoder");
+  const Gaussian posterior = (*vae_encoder_)(pictures);
+  const float scale = vae_.scaling_factor, shift = vae_.shift_factor;
+  return {.mean = affine(posterior.mean, scale, -shift * scale), .deviation = scale * exp(0.5f * posterior.logvar)};
+}
+
+Tensor LatentDiffusion::decode(const Tensor& latents) const {
+  check(vae_decoder_.has_value(), "text to image: the model was loaded without its VAE decoder");
+  return (*vae_decoder_)(affine(latents, 1 / vae_.scaling_factor, vae_.shift_factor));
+}
+
+}  // namespace wick

@@ -1,0 +1,55 @@
+// The parts that all families share: a VAE, a denoiser, and text encoders that come and go.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "wick/models/vae.h"
+#include "wick/pipelines/diffusion.h"
+
+namespace wick {
+
+class LatentDiffusion : public Diffusion {
+ public:
+  std::string denoiser() const override { return denoiser_; }
+  void load(const DiffusionOptions& options, const DiffusionParts& parts) final;
+  void drop_encoders() final;
+  const Weights& denoiser_weights() const override { return *denoiser_weights_; }
+  Memory& memory() const override { return backend().memory(); }
+  LatentPosterior encode(const Tensor& pictures) const override;
+  Tensor decode(const Tensor& latents) const override;
+
+ protected:
+  LatentDiffusion(const Checkpoint& model, std::string denoiser, const VaeConfig& vae)
+      : model_(model), denoiser_(std::move(denoiser)), vae_(vae) {}
+
+  // A family's own: text encoders, those that are not trained go again; and the denoiser.
+  virtual void load_text_encoders() = 0;
+  virtual void drop_text_encoders() = 0;
+  virtual void load_denoiser(const Scope& scope) = 0;
+  // A component's tensors under the names that its model asks for.
+  virtual TensorSource source(const std::string& component) const { return model_.component(component).source(); }
+
+  Scope scope(const std::string& component) const;  // of a frozen component
+  bool trains(const std::string& component) const {
+    return options_.adapter && options_.adapter->covers(component + ".");
+  }
+  Backend& backend() const { return options_.backend ? *options_.backend : cpu_backend(); }
+  const Checkpoint& model() const { return model_; }
+  const DiffusionOptions& options() const { return options_; }
+  const VaeConfig& vae() const { return vae_; }
+
+ private:
+  Weights weights(const std::string& component, DType dtype, bool trainable) const;
+
+  Checkpoint model_;
+  std::string denoiser_;
+  VaeConfig vae_;
+  DiffusionOptions options_;
+  std::optional<VaeEncoder> vae_encoder_;
+  std::optional<VaeDecoder> vae_decoder_;
+  std::optional<Weights> denoiser_weights_;
+};
+
+}  // namespace wick
