@@ -363,12 +363,14 @@ std::optional<fs::path> weights_in(const fs::path& folder) {
   return {};
 }
 
-TensorSource open_source(const fs::path& path) {
+TensorSource open_source(const fs::path& path, const std::string& prefix) {
+  const auto named = [&](const TensorSource& source) {
+    return with_text_prefix(with_library_names(prefix.empty() ? source : with_prefix(source, prefix)));
+  };
   if (GgufFile::is_gguf(path)) {
     const auto file = std::make_shared<const GgufFile>(GgufFile::open(path));
-    return is_language_model(*file) ? gguf_model_source(file) : with_library_names(gguf_source(file));
+    return is_language_model(*file) ? gguf_model_source(file) : named(gguf_source(file));
   }
-  const auto named = [](const TensorSource& source) { return with_text_prefix(with_library_names(source)); };
   if (!fs::is_directory(path)) return named(safetensors_source(path));
   const std::optional<fs::path> found = weights_in(path);
   check(found.has_value(),

@@ -169,6 +169,21 @@ void check_name(const std::string& name) {
   check_usage(name.size() <= kLongestName, "--name: expected at most {} bytes, found {}", kLongestName, name.size());
 }
 
+struct PartMember {
+  ModelPart part;
+  std::string TrainConfig::*member;
+};
+
+// The setting of each part of a model.
+std::vector<PartMember> part_members() {
+  using C = TrainConfig;
+  constexpr std::string C::*kMembers[] = {&C::transformer, &C::clip_l,         &C::clip_g,      &C::t5,
+                                          &C::vae,         &C::clip_tokenizer, &C::t5_tokenizer};
+  std::vector<PartMember> all;
+  for (const ModelPart& part : model_parts()) all.push_back({part, kMembers[all.size()]});
+  return all;
+}
+
 std::vector<TrainOption> listed_options() {
   using C = TrainConfig;
   std::vector<TrainOption> all;
@@ -177,6 +192,8 @@ std::vector<TrainOption> listed_options() {
     all.push_back({key, subject, member, help, traits});
   };
   add("model", Subject::model, &C::model, model_help(), {.fixed = false, .item = "MODEL"});
+  for (const auto& [part, member] : part_members())
+    add(part.name, Subject::model, member, part.help, {.fixed = false, .kind = ModelKind::pictures, .item = part.item});
   add("dataset", Subject::model, &C::dataset,
       "Folder of pictures, each with its caption beside it in a .txt; for language models files of JSON lines",
       {.fixed = false, .item = "PATH ..."});
@@ -354,7 +371,7 @@ std::string to_toml(const TrainConfig& config) {
   const auto is_said = [&](const TrainOption& option) {
     if (option.key == "steps") return config.steps > 0 && config.epochs == 0;
     if (option.key == "state_every_minutes") return config.state_every_minutes >= 0;
-    return option.key != "resume";
+    return option.key != "resume" && option.toml(config) != "\"\"";
   };
   std::string text;
   for (const TrainOption& option : train_options())
@@ -364,7 +381,8 @@ std::string to_toml(const TrainConfig& config) {
 
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (const TrainOption& option : train_options())
-    if (std::find(needed.begin(), needed.end(), option.key) != needed.end())
+    if (std::find(needed.begin(), needed.end(), option.key) != needed.end() &&
+        (option.key != "model" || config.transformer.empty()))
       check_usage(option.toml(config) != "\"\"" && option.toml(config) != "[]", "{} is missing: {}", option.flag(),
                   option.help);
   if (config.name.empty()) config.name = config.train == TrainMode::lora ? "lora" : "model";
@@ -394,6 +412,14 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   absolute(config.output);
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
+  for (const auto& [part, member] : part_members()) absolute(config.*member);
+}
+
+ModelFiles model_files(const TrainConfig& config) {
+  ModelFiles files{.model = config.model};
+  for (const auto& [part, member] : part_members())
+    if (!(config.*member).empty()) files.parts[part.name] = config.*member;
+  return files;
 }
 
 void check_kind(const TrainConfig& config, ModelKind kind) {

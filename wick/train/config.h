@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "wick/core/dtype.h"
+#include "wick/nn/checkpoint.h"
 #include "wick/pipelines/known_models.h"
 #include "wick/pipelines/process.h"
 
@@ -37,6 +38,8 @@ std::string_view name_of(E value) { return split_names(names_of(value))[size_t(v
 
 struct TrainConfig {
   std::string model, output;
+  // Files of a model's parts, beside the model or instead of it: ModelFiles of nn/checkpoint.h.
+  std::string transformer, clip_l, clip_g, t5, vae, clip_tokenizer, t5_tokenizer;
   std::vector<std::string> dataset;
   std::string name;  // "lora", or "model" for full and vae, unless given
   TrainMode train = TrainMode::lora;
@@ -128,13 +131,16 @@ const std::vector<TrainOption>& train_options();
 
 // Reads a file's settings; unknown keys, wrong types and numbers out of range are UsageErrors naming file and key.
 void read_toml(TrainConfig& config, const std::filesystem::path& file);
-// All settings but `resume`, including those that follow from others (`steps` from the epochs), so that `--config` with
-// this file is the same run again.
+// All settings but `resume` and those that are empty, including those that follow from others (`steps` from the
+// epochs), so that `--config` with this file is the same run again.
 std::string to_toml(const TrainConfig& config);
 
 // Fills in settings that follow from others, makes paths absolute, and checks the demands of settings on each other and
 // that those `needed` are there. Throws UsageError.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
+
+// The model's files as they are named; a model's name is not resolved.
+ModelFiles model_files(const TrainConfig& config);
 
 // Throws Error naming a setting that only the other kind of models has.
 void check_kind(const TrainConfig& config, ModelKind kind);

@@ -150,8 +150,8 @@ class TextJob final : public Job {
 
 }  // namespace
 
-std::unique_ptr<Job> open_job(const TrainConfig& config, const fs::path& model, const Progress& progress) {
-  if (kind_of(model) == ModelKind::text) return std::make_unique<TextJob>(config, model, progress);
+std::unique_ptr<Job> open_job(const TrainConfig& config, const Checkpoint& model, const Progress& progress) {
+  if (kind_of(model) == ModelKind::text) return std::make_unique<TextJob>(config, model.path(), progress);
   return std::make_unique<PictureJob>(config, model, progress);
 }
 
