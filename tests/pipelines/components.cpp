@@ -99,13 +99,6 @@ TEST_P(Sd3, AgreesWithDiffusers) {
 }
 INSTANTIATE_TEST_SUITE_P(Golden, Sd3, testing::ValuesIn(cases_of("sd3_transformer")), name_of_case);
 
-const Component& component_of(const std::string& of_family, const std::string& name) {
-  for (const DiffusionFamily& family : diffusion_families())
-    for (const KnownModel& known : family.known)
-      if (known.name == of_family) return *std::ranges::find(family.components, name, &Component::name);
-  fail("there is no family with {}", of_family);
-}
-
 class Flux : public testing::TestWithParam<Case> {};
 TEST_P(Flux, AgreesWithDiffusers) {
   expect_golden(GetParam(), component_of("flux-dev", "transformer"), flux_module_names());

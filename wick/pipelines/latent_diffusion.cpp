@@ -6,14 +6,6 @@
 
 namespace wick {
 
-int64_t t5_length(const Checkpoint& tokenizer, int64_t made_for) {
-  const std::filesystem::path file = tokenizer.path() / "tokenizer_config.json";
-  std::error_code ignored;
-  if (!std::filesystem::exists(file, ignored)) return made_for;
-  const double most = Config::read(file).number_or("model_max_length", double(made_for), {1, 1e300});
-  return most < double(made_for) ? int64_t(most) : made_for;
-}
-
 Weights LatentDiffusion::weights(const std::string& component, DType dtype, bool trainable) const {
   const WeightsOptions w{.dtype = dtype, .trainable = trainable, .place = Residence::on(backend(), dtype)};
   return options_.outline ? Weights::outline(w) : Weights(source(component), w);

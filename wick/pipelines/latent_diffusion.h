@@ -10,10 +10,6 @@
 
 namespace wick {
 
-// The tokens that a model's T5 reads: as it was made for, or fewer where its tokenizer says so (model_max_length of
-// tokenizer_config.json).
-int64_t t5_length(const Checkpoint& tokenizer, int64_t made_for);
-
 class LatentDiffusion : public Diffusion {
  public:
   std::string denoiser() const override { return denoiser_; }

@@ -60,8 +60,7 @@ class Sd3 final : public LatentDiffusion {
         config_(Sd3Config::read(model.component(kTransformer))),
         clip_l_config_(ClipConfig::read(model.component(kClipL), ClipKind::l)),
         big_g_config_(ClipConfig::read(model.component(kBigG), ClipKind::big_g)),
-        t5_(model.component(kT5), model.component("tokenizer_3"),
-            {.tokens = t5.tokens == 0 ? 256 : t5.tokens, .mask = t5.mask}) {
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), t5, /*made_for=*/256) {
     check_fit();
   }
 
@@ -75,7 +74,7 @@ class Sd3 final : public LatentDiffusion {
   }
 
   const Process& process() const override {
-    if (!flow_) flow_.emplace(model().component("scheduler").config(), SigmaGrid::from_table);
+    if (!flow_) flow_.emplace(RectifiedFlow::read(model(), R"({"shift": 3})", SigmaGrid::from_table));
     return *flow_;
   }
 
@@ -132,8 +131,8 @@ class Sd3 final : public LatentDiffusion {
   bool trains_clip() const { return trains(kClipL) || trains(kBigG); }
   const Tokenizers& tokenizers() const {
     if (!tokenizers_)
-      tokenizers_.emplace(Tokenizers{ClipTokenizer::load(model().component("tokenizer").path()),
-                                     ClipTokenizer::load(model().component("tokenizer_2").path())});
+      tokenizers_.emplace(Tokenizers{ClipTokenizer::load(tokenizer_path(model(), "tokenizer", "clip")),
+                                     ClipTokenizer::load(tokenizer_path(model(), "tokenizer_2", "clip_g"))});
     return *tokenizers_;
   }
   // [1, 77]; of an outline, for which no tokenizer is read, zeros.
@@ -269,8 +268,10 @@ Tensor Sd3::predict_without(const std::vector<int64_t>& layers, const Tensor& x,
 }
 
 bool is_sd3(const Checkpoint& model) {
+  if (!model.has(kTransformer)) return false;
   const Checkpoint transformer = model.component(kTransformer);
-  return transformer.has_config() && transformer.config().text_or("_class_name", "") == "SD3Transformer2DModel";
+  if (transformer.has_config()) return transformer.config().text_or("_class_name", "") == "SD3Transformer2DModel";
+  return transformer_source(model).has("joint_blocks.0.x_block.attn.qkv.weight");
 }
 
 }  // namespace
@@ -284,8 +285,8 @@ DiffusionFamily sd3_family() {
           .components = {clip_component(kClipL, prefixes[kClipL], ClipKind::l),
                          clip_component(kBigG, prefixes[kBigG], ClipKind::big_g), t5_component(kT5, prefixes[kT5]),
                          vae_encoder_component(), vae_decoder_component(),
-                         transformer_component(prefixes[kTransformer]), clip_tokenizer_component("tokenizer"),
-                         clip_tokenizer_component("tokenizer_2"), t5_tokenizer_component("tokenizer_3")},
+                         transformer_component(prefixes[kTransformer]), clip_tokenizer_component("tokenizer", "clip"),
+                         clip_tokenizer_component("tokenizer_2", "clip_g"), t5_tokenizer_component("tokenizer_3")},
           .known = {{"sd3-medium", "stabilityai/stable-diffusion-3-medium-diffusers"},
                     {"sd3.5-medium", "stabilityai/stable-diffusion-3.5-medium"},
                     {"sd3.5-large", "stabilityai/stable-diffusion-3.5-large"},

@@ -8,6 +8,17 @@
 namespace wick {
 namespace {
 
+int64_t length_of(const std::filesystem::path& tokenizer, int64_t made_for) {
+  const std::filesystem::path file = tokenizer / "tokenizer_config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return made_for;
+  const double most = Config::read(file).number_or("model_max_length", double(made_for), {1, 1e300});
+  return most < double(made_for) ? int64_t(most) : made_for;
+}
+
+}  // namespace
+namespace {
+
 constexpr const char *kFirstKey = "first key", *kAllKeys = "all keys";
 
 // Padding that stands before a row's text.
@@ -22,8 +33,13 @@ Tensor column_of(const std::vector<int64_t>& numbers, Memory& memory) {
 
 }  // namespace
 
+T5Texts::T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, const T5Options& options, int64_t made_for)
+    : config_(T5Config::read(encoder)), tokenizer_path_(std::move(tokenizer)), options_(options) {
+  if (options_.tokens == 0) options_.tokens = length_of(tokenizer_path_, made_for);
+}
+
 const T5Tokenizer& T5Texts::tokenizer() const {
-  if (!tokenizer_) tokenizer_.emplace(T5Tokenizer::load(tokenizer_files_.path()));
+  if (!tokenizer_) tokenizer_.emplace(T5Tokenizer::load(tokenizer_path_));
   return *tokenizer_;
 }
 

@@ -21,9 +21,9 @@ class T5Texts {
  public:
   static constexpr const char *kStates = "T5 states", *kTokens = "T5 tokens";
 
-  // The options tell the number of tokens.
-  T5Texts(const Checkpoint& encoder, Checkpoint tokenizer, const T5Options& options)
-      : config_(T5Config::read(encoder)), tokenizer_files_(std::move(tokenizer)), options_(options) {}
+  // Texts have as many tokens as the model was made for, unless the options or the tokenizer's model_max_length, where
+  // that is less, say otherwise.
+  T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, const T5Options& options, int64_t made_for);
 
   const T5Config& config() const { return config_; }
   int64_t tokens() const { return options_.tokens; }
@@ -45,7 +45,7 @@ class T5Texts {
   const T5Tokenizer& tokenizer() const;
 
   T5Config config_;
-  Checkpoint tokenizer_files_;
+  std::filesystem::path tokenizer_path_;  // a folder or a file
   T5Options options_;
   bool outline_ = false;
   mutable std::optional<T5Tokenizer> tokenizer_;
