@@ -37,6 +37,7 @@ class DiffusionTask final : public Task {
         checkpoint_(checkpoint),
         buckets_(data.buckets),
         activations_(Residence::on(backend, config.dtype).activations),
+        on_device_(backend.computes_in(DType::bf16) == DType::bf16),
         session_(LoraSession::begin(config)),
         model_(open_diffusion(checkpoint, t5_options(config))),
         trained_(trained_of(config, *model_)) {
@@ -78,6 +79,11 @@ class DiffusionTask final : public Task {
   }
 
   std::string describe() const override { return trained_.describe(); }
+
+  std::string about_weights() const override {
+    const bool stay = trained_.adapter() && model_->process().is_flow() && model_->parts_ahead().empty();
+    return on_device_ && stay ? "modulations' among them, which cannot be made ahead: their inputs are trained" : "";
+  }
 
  private:
   // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the denoiser comes.
@@ -121,6 +127,7 @@ class DiffusionTask final : public Task {
   Checkpoint checkpoint_;
   BucketOptions buckets_;
   DType activations_;
+  bool on_device_;
   LoraSession session_;
   std::unique_ptr<Diffusion> model_;
   Trained trained_;

@@ -1,0 +1,65 @@
+// FLUX as a Diffusion, against FluxPipeline on a tiny random one.
+#include <gtest/gtest.h>
+
+#include "device.h"
+#include "flow_folder.h"
+#include "golden.h"
+#include "wick/ops/ops.h"
+#include "wick/pipelines/text_to_image.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FluxPipeline : public testing::Test {
+ protected:
+  FluxPipeline() {
+    const SafetensorsFile in = open_golden("flux_pictures/pictures.in");
+    const auto& told = in.metadata();
+    request.prompt = told.at("prompt");
+    request.width = std::stoll(told.at("width"));
+    request.height = std::stoll(told.at("height"));
+    request.sampling.steps = std::stoll(told.at("num_inference_steps"));
+    request.guidance = std::stof(told.at("guidance_scale"));
+    negative = told.at("negative_prompt");
+    cfg = std::stof(told.at("true_cfg_scale"));
+    tokens = std::stoll(told.at("max_sequence_length"));
+    noise = to_channels_last(in.load("noise")).to(test::memory());
+  }
+
+  const test::FlowFolder folder{"flux_pictures"};
+  ImageRequest request{.cfg = 1};
+  std::string negative;
+  float cfg;
+  int64_t tokens;
+  Tensor noise;
+};
+
+TEST_F(FluxPipeline, AgreesWithDiffusers) {
+  const SafetensorsFile out = open_golden("flux_pictures/pictures.out");
+  const std::unique_ptr<Diffusion> model = open_diffusion(folder.path(), {.tokens = tokens});
+  model->load({.backend = &test::backend()}, kDrawingParts);
+  const TextToImage text_to_image(*model);
+  for (const std::string name : {"plain", "cfg"}) {
+    if (name == "cfg") request.negative = negative, request.cfg = cfg;
+    const Tensor found = text_to_image.denoise(request, noise);
+    EXPECT_LE(relative_error(to_channels_first(found), out.load(name + ".latents")), 1e-5) << name;
+    EXPECT_LE(relative_error(to_channels_first(text_to_image.decode(found)), out.load(name + ".decoded")), 1e-5);
+  }
+}
+
+TEST_F(FluxPipeline, SaysWhichPartsDoNotFit) {
+  const auto with = [&](const char* component, const fs::path& other) {
+    const test::FlowFolder odd("flux_pictures");
+    fs::remove_all(odd.path() / component);
+    fs::copy(kGolden / other, odd.path() / component);
+    open_diffusion(odd.path());
+  };
+  expect_error([&] { with("text_encoder", "sdxl/text_encoder"); }, {"CLIP's pooled states", "16", "8"});
+  expect_error([&] { with("text_encoder_2", "t5/three/text_encoder_3"); }, {"T5's states", "16", "24"});
+  expect_error([&] { with("vae", "sdxl/vae"); }, {"VAE's latents", "4", "16"});
+}
+
+}  // namespace
+}  // namespace wick
