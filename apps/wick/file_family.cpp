@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "wick/nn/adapter_algorithm.h"
+#include "wick/nn/recognise.h"
 
 namespace wick {
 namespace {
@@ -45,31 +46,12 @@ const std::vector<Mark> kLoraMarks = {
     {{"base_model.model."}, "an unknown model, PEFT's names"},
 };
 
-const std::vector<Mark> kCheckpointMarks = {
-    {{"model.diffusion_model.joint_blocks."}, "SD3 checkpoint, single file"},
-    {{"model.diffusion_model.double_blocks."}, "FLUX checkpoint, single file"},
-    {{"model.diffusion_model."}, "SDXL checkpoint, single file", "conditioner.embedders.1."},
-    {{"model.diffusion_model."}, "SD 1 or SD 2 checkpoint, single file", "cond_stage_model."},
-    {{"double_blocks."}, "FLUX transformer", "img_in."},
-    {{"joint_blocks."}, "SD3 transformer"},
-    {{"single_transformer_blocks."}, "FLUX transformer, diffusers names"},
-    {{"transformer_blocks."}, "SD3 transformer, diffusers names", "pos_embed."},
-    {{"down_blocks."}, "SDXL UNet, diffusers names", "add_embedding.linear_1."},
-    {{"down_blocks."}, "SD 1 or SD 2 UNet, diffusers names", "time_embedding."},
-    {{"encoder.down_blocks."}, "VAE, diffusers names", "decoder.up_blocks."},
-    {{"encoder.down."}, "VAE", "decoder.up."},
-    {{"text_model.encoder."}, "CLIP text encoder with projection", "text_projection."},
-    {{"text_model.encoder."}, "CLIP text encoder"},
-    {{"shared."}, "T5 encoder", "encoder.block."},
-    {{"model.layers."}, "language model", "model.embed_tokens."},
-};
-
-const char* first_fit(const std::vector<Mark>& marks, const SafetensorsFile& file) {
+const char* model_of_lora(const SafetensorsFile& file) {
   const auto has_prefix = [&](std::string_view prefix) {
     const auto at = file.tensors().lower_bound(std::string(prefix));
     return at != file.tensors().end() && at->first.starts_with(prefix);
   };
-  for (const Mark& mark : marks)
+  for (const Mark& mark : kLoraMarks)
     if (std::ranges::any_of(mark.any, has_prefix) && (mark.with.empty() || has_prefix(mark.with))) return mark.family;
   return nullptr;
 }
@@ -89,11 +71,10 @@ std::string algorithm_of(const SafetensorsFile& file) {
 
 FileFamily family_of(const SafetensorsFile& file) {
   if (const std::string algorithm = algorithm_of(file); !algorithm.empty()) {
-    const char* model = first_fit(kLoraMarks, file);
+    const char* model = model_of_lora(file);
     return {.lora = true, .name = fmt::format("{} for {}", algorithm, model ? model : "an unknown model")};
   }
-  const char* checkpoint = first_fit(kCheckpointMarks, file);
-  return {.lora = false, .name = checkpoint ? checkpoint : "tensors of an unknown kind"};
+  return {.lora = false, .name = contents_in_words(safetensors_source(file.path()))};
 }
 
 }  // namespace wick
