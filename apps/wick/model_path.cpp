@@ -79,8 +79,7 @@ bool is_in_hub_cache(const std::string& repository) {
 
 fs::path find_in_hub_cache(const std::string& model, const std::string& repository) {
   const fs::path root = cache_of(repository);
-  check(is_in_hub_cache(repository), "--model {}: found neither a folder of that name nor {}; {}", model, root.string(),
-        how_to_get(repository));
+  check(is_in_hub_cache(repository), "--model {}: there is no {}; {}", model, root.string(), how_to_get(repository));
   std::string commit = read_file(root / "refs/main", 1024);
   commit.erase(commit.find_last_not_of(" \r\n") + 1);
   const fs::path folder = root / "snapshots" / commit;

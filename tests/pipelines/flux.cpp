@@ -61,5 +61,44 @@ TEST_F(FluxPipeline, SaysWhichPartsDoNotFit) {
   expect_error([&] { with("vae", "sdxl/vae"); }, {"VAE's latents", "4", "16"});
 }
 
+// Saves a folder's transformer with one more tensor.
+void add_tensor(const fs::path& folder, const std::string& name) {
+  const fs::path path = folder / "transformer/diffusion_pytorch_model.safetensors";
+  std::map<std::string, Tensor> tensors;
+  {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const auto& [key, info] : file.tensors()) tensors[key] = file.load(key);
+  }
+  tensors[name] = zeros({1});
+  save_safetensors(path, tensors);
+}
+
+TEST_F(FluxPipeline, RemarksOnWhatItDoesNotRead) {
+  const auto remarks = [&] { return open_diffusion(folder.path())->remarks(); };
+  EXPECT_TRUE(remarks().empty());
+  add_tensor(folder.path(), "transformer_blocks.0.attn.extra");
+  ASSERT_EQ(remarks().size(), 1);
+  for (const char* word : {"1 tensor ", "\"transformer_blocks.0.attn.extra\"", "is left out"})
+    EXPECT_NE(remarks().front().find(word), std::string::npos) << remarks().front();
+  add_tensor(folder.path(), "time_text_embed.timestep_embedder.linear_1.scale_weight");  // fp8's, of one that is read
+  EXPECT_EQ(remarks().size(), 1);
+
+  write_plain(folder.path() / "model_index.json", R"({"_class_name": "FluxKontextPipeline"})");
+  ASSERT_EQ(remarks().size(), 2);
+  EXPECT_NE(remarks().back().find("Kontext"), std::string::npos);
+}
+
+TEST_F(FluxPipeline, OtherModelsOfItsShapeAreRefusedByName) {
+  const auto expect_refused = [](int channels, const char* name) {
+    test::FlowFolder other("flux_pictures");
+    write_plain(other.path() / "transformer/config.json",
+                R"({"_class_name": "FluxTransformer2DModel", "in_channels": )" + std::to_string(channels) + "}");
+    fs::remove(other.path() / "transformer/diffusion_pytorch_model.safetensors");
+    expect_error([&] { open_diffusion(other.path()); }, {name, "Wick supports FLUX.1 dev"});
+  };
+  expect_refused(384, "FLUX.1 Fill");
+  expect_refused(128, "FLUX.1 Canny or Depth");
+}
+
 }  // namespace
 }  // namespace wick

@@ -85,6 +85,18 @@ TEST_F(Sd3Pipeline, AMaskHidesPadding) {
   EXPECT_GT(relative_error(with(tokens + 19, false), with(tokens, false)), 1e-3);
 }
 
+// One that is given for both pads as CLIP-L does, and bigG's is padded with zeros.
+TEST_F(Sd3Pipeline, OneTokenizerOfClipServesBothEncoders) {
+  const Checkpoint both =
+      ModelFiles{.model = folder.path(), .parts = {{"clip_tokenizer", folder.path() / "tokenizer"}}};
+  const auto given = open_diffusion(both, {.tokens = tokens}), own = folder.open({.tokens = tokens});
+  given->load({.backend = &test::backend()}, kDrawingParts);
+  const NamedTensors found = given->encode_text(given->caption(request.prompt)),
+                     expected = own->encode_text(own->caption(request.prompt));
+  for (const char* name : {"CLIP states", "pooled text"})
+    EXPECT_EQ(found[name].to_vector(), expected[name].to_vector()) << name;
+}
+
 // A LoRA that begins with zeros changes nothing but where texts are encoded.
 TEST_F(Sd3Pipeline, TrainedEncodersReadIdsInEachStep) {
   const auto frozen = folder.open({.tokens = tokens, .mask = true});

@@ -151,7 +151,7 @@ void Flux::check_fit() const {
 
 std::vector<std::string> Flux::remarks() const {
   std::vector<std::string> all = remarks_on_tensors(flux_source, [&](const Scope& s) { FluxTransformer(s, config_); });
-  if (model().has_config() && model().config().text_or("_class_name", "") == "FluxKontextPipeline")
+  if (names_pipeline(model(), "FluxKontextPipeline"))
     all.push_back(model().name() +
                   ": is FLUX.1 Kontext, to which Wick shows no reference picture: it is used as dev is.");
   return all;
@@ -245,7 +245,7 @@ Tensor Flux::predict(const Tensor& x, const Tensor& timestep, const NamedTensors
 }
 
 bool is_flux(const Checkpoint& model) {
-  if (!model.has(kTransformer)) return false;
+  if (!model.has(kTransformer)) return names_pipeline(model, "Flux");
   const Checkpoint transformer = model.component(kTransformer);
   if (transformer.has_config()) return transformer.config().text_or("_class_name", "") == "FluxTransformer2DModel";
   return transformer_source(model).has("img_in.weight");

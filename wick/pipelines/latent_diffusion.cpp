@@ -13,6 +13,10 @@
 
 namespace wick {
 
+bool names_pipeline(const Checkpoint& model, std::string_view family) {
+  return model.is_pipeline() && model.has_config() && model.config().text_or("_class_name", "").starts_with(family);
+}
+
 Weights LatentDiffusion::weights(const std::string& component, DType dtype, bool trainable) const {
   const WeightsOptions w{.dtype = dtype, .trainable = trainable, .place = Residence::on(backend(), dtype)};
   return options_.outline ? Weights::outline(w) : Weights(source(component), w);

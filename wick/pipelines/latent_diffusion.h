@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "wick/models/modulation.h"
@@ -12,6 +13,9 @@
 #include "wick/pipelines/diffusion.h"
 
 namespace wick {
+
+// Is it a folder of a pipeline whose class is called `family` and something, "FluxPipeline"?
+bool names_pipeline(const Checkpoint& model, std::string_view family);
 
 class LatentDiffusion : public Diffusion {
  public:

@@ -280,7 +280,7 @@ Tensor Sd3::predict_without(const std::vector<int64_t>& layers, const Tensor& x,
 }
 
 bool is_sd3(const Checkpoint& model) {
-  if (!model.has(kTransformer)) return false;
+  if (!model.has(kTransformer)) return names_pipeline(model, "StableDiffusion3");
   const Checkpoint transformer = model.component(kTransformer);
   if (transformer.has_config()) return transformer.config().text_or("_class_name", "") == "SD3Transformer2DModel";
   return transformer_source(model).has("joint_blocks.0.x_block.attn.qkv.weight");
