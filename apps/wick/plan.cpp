@@ -1,4 +1,4 @@
-// `wick plan`: the memory of `wick train` with the same flags, and of `wick generate` with a language model.
+// `wick plan`: the memory of `wick train` with the same flags, and of `wick generate`.
 #include <fmt/format.h>
 
 #include <memory>
@@ -10,6 +10,7 @@
 #include "wick/backend/registry.h"
 #include "wick/io/count.h"
 #include "wick/pipelines/plan.h"
+#include "wick/train/picture_settings.h"
 #include "wick/train/plan.h"
 #include "wick/train/text_task.h"
 
@@ -57,6 +58,20 @@ void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, con
   print_total(plan.total(), plan.device, device);
 }
 
+void print_picture_plan(const Checkpoint& model, const TrainConfig& config, Size size, const std::string& device) {
+  const T5Options t5 = t5_options(config);
+  const ImageRequest request{
+      .width = size.width, .height = size.height, .cfg = open_diffusion(model, t5)->drawing_defaults().cfg};
+  const InferencePlan plan = plan_image(model, request, {.dtype = config.dtype, .t5 = t5}, device_kind(device));
+  fmt::print("One picture of {}x{} pixels; {}, on {}\n", size.width, size.height, name_of(config.dtype), device);
+  print_row("weights", plan.weights);
+  print_row("activations", plan.activations, "a step, or the decoding");
+  if (const size_t all = plan.weights + plan.activations; plan.taken > all)
+    print_row("gaps", plan.taken - all, "between tensors");
+  print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
+  print_total(plan.total(), plan.device, device);
+}
+
 void run_plan(cli::TrainFlags& flags, int64_t context) {
   TrainConfig config = flags.config();
   resolve(config, {"model"});
@@ -70,18 +85,20 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   const bool is_text = kind == ModelKind::text;
   const DType dtype = is_text ? planned_dtype(config, model.path()) : config.dtype;
   check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", model.name());
+  if (!is_text) check_settings(config, *open_diffusion(model, t5_options(config)));
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
   print_plan(plan, config, dtype, device);
   for (const Alternative& a : alternatives(config, model, plan))
     fmt::print("with {}: {}\n", a.flags, readable_bytes(a.total));
+  if (!is_text) print_picture_plan(model, config, plan.bucket, device);
 }
 
 }  // namespace
 
 void add_plan_command(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("plan", "Show what memory training or text generation would take, without loading the model");
+  CLI::App* command = app.add_subcommand(
+      "plan", "Show what memory training, drawing or text generation would take, without loading the model");
   const auto flags = std::make_shared<cli::TrainFlags>();
   const auto context = std::make_shared<int64_t>(0);
   flags->add_to(*command);
@@ -89,8 +106,8 @@ void add_plan_command(CLI::App& app) {
       ->type_name("INT")
       ->transform(cli::positive_integer());
   command->footer(
-      "Takes the flags of `wick train`; --model is enough. Of a language model it tells what generating text takes "
-      "too. Nothing is written.\n"
+      "Takes the flags of `wick train`; --model is enough. It tells what drawing a picture or generating text takes "
+      "too. Models known by name need not be there. Nothing is written.\n"
       "\n"
       "Examples:\n"
       "  wick plan --model sdxl --rank 32 --bf16 --resolution 1024 --device cuda\n"
