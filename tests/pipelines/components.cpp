@@ -39,7 +39,7 @@ std::string name_of_case(const testing::TestParamInfo<Case>& info) {
 
 // "text_encoder_3.encoder.block.0.layer.1.DenseReluDense.wo" is "lora_te3_encoder_block_0_layer_1_DenseReluDense_wo".
 ModuleNames kohya_names(const std::string& prefix) {
-  return [prefix](const std::string& path) -> std::vector<std::string> {
+  return [prefix](const std::string& path) -> std::vector<ModuleName> {
     std::string name = prefix + path.substr(path.find('.') + 1);
     std::replace(name.begin(), name.end(), '.', '_');
     return {name};
