@@ -2,6 +2,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  wick::read_and_run([&] { return wick::parse_sentencepiece(bytes, "tokenizer.model"); });
+  for (const auto model : {wick::TokenizerModel::kBpe, wick::TokenizerModel::kUnigram})
+    wick::read_and_run([&] { return wick::parse_sentencepiece(bytes, "tokenizer.model", model); });
   return 0;
 }

@@ -1,5 +1,6 @@
 #include "flags.h"
 
+#include "model_path.h"
 #include "validators.h"
 
 namespace wick::cli {
@@ -18,6 +19,30 @@ void RunOn::add_flags(CLI::App& command) {
   command.add_flag("--fp16", fp16_, "Likewise in fp16")->excludes(bf16)->group(group);
   command.add_flag("--tf32", tf32_, "Lets a GPU round the factors of f32 products to 10 bits, which is faster")
       ->group(group);
+}
+
+void ModelArguments::add_flags(CLI::App& command, const std::string& help) {
+  CLI::Option* whole = add_model(command, model, help);
+  for (const ModelPart& part : model_parts()) {
+    const auto remember = [this, whole, name = std::string(part.name)](const std::string& path) {
+      parts[name] = path;
+      if (name == "transformer") whole->required(false);
+    };
+    command.add_option_function<std::string>(part_flag(part.name), remember, part.help)
+        ->type_name(part.item)
+        ->check(not_empty())
+        ->group("Parts of a model of pictures");
+  }
+}
+
+Checkpoint ModelArguments::resolve() const {
+  return resolve_model({.model = model, .parts = {parts.begin(), parts.end()}});
+}
+
+std::vector<std::filesystem::path> ModelArguments::files(const Checkpoint& resolved) const {
+  std::vector<std::filesystem::path> all{resolved.path()};
+  for (const auto& [part, path] : parts) all.emplace_back(path);
+  return all;
 }
 
 CLI::Option* add_model(CLI::App& command, std::string& model, const std::string& help) {

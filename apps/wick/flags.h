@@ -2,11 +2,13 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "wick/backend/registry.h"
+#include "wick/nn/checkpoint.h"
 
 namespace wick::cli {
 
@@ -29,6 +31,16 @@ class RunOn {
   bool bf16_ = false, fp16_ = false, tf32_ = false;
 };
 
+// A model by --model, by its parts (--transformer, --clip-l, ...), or by both.
+struct ModelArguments {
+  std::string model;
+  std::map<std::string, std::string> parts;  // what is given of model_parts()
+
+  void add_flags(CLI::App& command, const std::string& help);
+  Checkpoint resolve() const;
+  std::vector<std::filesystem::path> files(const Checkpoint& resolved) const;  // that no result may be written over
+  std::string name() const { return model.empty() ? parts.at("transformer") : model; }
+};
 CLI::Option* add_model(CLI::App& command, std::string& model, const std::string& help);
 CLI::Option* add_language_model(CLI::App& command, std::string& model);
 CLI::Option* add_loras(CLI::App& command, std::vector<std::string>& loras);

@@ -15,7 +15,8 @@ namespace wick {
 namespace {
 
 struct ForwardArguments {
-  std::string model, component, in, out;
+  cli::ModelArguments model;
+  std::string component, in, out;
   std::vector<std::string> loras;
   cli::RunOn run_on;
   bool grad = false, overwrite = false;
@@ -23,15 +24,16 @@ struct ForwardArguments {
 
 void forward(const ForwardArguments& a) {
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  const std::filesystem::path model = cli::resolve_model(a.model);
+  const Checkpoint model = a.model.resolve();
   if (kind_of(model) == ModelKind::pictures) {
     std::string name = a.component;
     const std::string problem = cli::one_of(component_names(model))(name);
     check_usage(problem.empty(), "--component: {}", problem);
   }
   cli::check_input_file(a.in, "--in");
-  cli::check_output_file(
-      {.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = cli::inputs_of(loras, {model, a.in})});
+  std::vector<std::filesystem::path> inputs = cli::inputs_of(loras, a.model.files(model));
+  inputs.emplace_back(a.in);
+  cli::check_output_file({.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = inputs});
   run_forward(model, a.component, a.in, a.out,
               {.loras = loras, .grad = a.grad, .backend = &a.run_on.backend(), .dtype = a.run_on.dtype()});
 }
@@ -51,7 +53,7 @@ std::string component_help() {
 void add_forward_command(CLI::App& app) {
   const auto a = std::make_shared<ForwardArguments>();
   CLI::App* command = app.add_subcommand("forward", "Run one component of a model on given tensors");
-  cli::add_model(*command, a->model, model_help());
+  a->model.add_flags(*command, model_help());
   command->add_option("--component", a->component, component_help())->type_name("NAME");
   command
       ->add_option("--in", a->in,

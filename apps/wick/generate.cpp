@@ -23,7 +23,8 @@ namespace wick {
 namespace {
 
 struct GenerateArguments {
-  std::string model, out, sampler;
+  cli::ModelArguments model;
+  std::string out, sampler;
   std::vector<std::string> loras, prompts;
   std::vector<uint64_t> seeds;
   std::optional<std::string> negative;
@@ -130,12 +131,12 @@ void check_request(const GenerateArguments& a, const ImageRequest& request, cons
   TextToImage::check_side("--width", request.width, model.latents());
   TextToImage::check_side("--height", request.height, model.latents());
   check_usage(!a.guidance || model.drawing_defaults().guidance,
-              "--guidance: {} is not told its guidance; --cfg guides it", a.model);
+              "--guidance: {} is not told its guidance; --cfg guides it", a.model.name());
   check_usage(!a.negative || request.cfg != 1, "--negative: expected a --cfg other than 1 with it");
   check_usage(request.skip.scale == 0 || model.has_layers(), "--skip-layer-guidance: {} has no layers to skip",
-              a.model);
+              a.model.name());
   check_usage((a.t5.tokens == 0 && !a.t5.mask) || model.t5_tokens() > 0, "--t5-tokens and --t5-mask: {} has no T5",
-              a.model);
+              a.model.name());
   const Process& process = model.process();
   const int64_t steps = request.sampling.steps;
   check(steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
@@ -186,16 +187,19 @@ void draw_rows(const GenerateArguments& a, const Checkpoint& checkpoint, const s
   }
 }
 
-void generate_pictures(const GenerateArguments& a, const std::filesystem::path& folder) {
+void generate_pictures(const GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.compare || !a.loras.empty(), "--compare: expected a --lora to compare with, found none");
   check_usage(!a.out.empty(), "--out is required: the PNG file to write");
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  cli::check_output_file(
-      {.path = a.out, .flag = "--out", .overwrite = a.overwrite, .inputs = cli::inputs_of(loras, {folder})});
+  cli::check_output_file({.path = a.out,
+                          .flag = "--out",
+                          .overwrite = a.overwrite,
+                          .inputs = cli::inputs_of(loras, a.model.files(folder))});
   const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.t5);  // its configs alone
   const std::vector<Start> starts = starts_of(a, model->latents());
   const ImageRequest request = request_of(a, *model, starts);
   check_request(a, request, *model);
+  for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.compare ? 2 : 1);
   plan(a, folder, request, loras, pictures, model->process().class_name);
 
@@ -261,13 +265,13 @@ void refuse(const CLI::App& command, const std::vector<std::string>& flags, cons
 
 void generate(const CLI::App& command, GenerateArguments a) {
   if (a.seeds.empty()) a.seeds.push_back(0);
-  const std::filesystem::path folder = cli::resolve_model(a.model);
+  const Checkpoint folder = a.model.resolve();
   if (kind_of(folder) == ModelKind::pictures) {
-    refuse(command, a.text_flags, a.model, "pictures");
+    refuse(command, a.text_flags, a.model.name(), "pictures");
     return generate_pictures(a, folder);
   }
-  refuse(command, a.picture_flags, a.model, "language");
-  generate_text(a, folder);
+  refuse(command, a.picture_flags, a.model.name(), "language");
+  generate_text(a, folder.path());
 }
 
 }  // namespace
@@ -275,7 +279,7 @@ void generate(const CLI::App& command, GenerateArguments a) {
 void add_generate_command(CLI::App& app) {
   const auto a = std::make_shared<GenerateArguments>();
   CLI::App* command = app.add_subcommand("generate", "Draw pictures from text, or complete it");
-  cli::add_model(*command, a->model, model_help());
+  a->model.add_flags(*command, model_help());
   command
       ->add_option("--prompt", a->prompts,
                    "What to draw (with several prompts or seeds, --out is a labelled grid) or the text to complete")

@@ -144,12 +144,18 @@ void inspect_folder(const fs::path& folder, bool tensors) {
 
 struct InspectArguments {
   std::string path;
+  std::vector<std::string> parts;  // files of a model's parts, in the order in which they are given
   bool tensors = false;
 };
 
 void inspect(const InspectArguments& a) {
-  check(fs::exists(a.path), "{}: no such file or folder", a.path);
-  fs::is_directory(a.path) ? inspect_folder(a.path, a.tensors) : inspect_file(a.path, a.tensors);
+  std::vector<std::string> paths = a.parts;
+  if (!a.path.empty()) paths.insert(paths.begin(), a.path);
+  for (const std::string& path : paths) {
+    check(fs::exists(path), "{}: no such file or folder", path);
+    if (path != paths.front()) fmt::print("\n");
+    fs::is_directory(path) ? inspect_folder(path, a.tensors) : inspect_file(path, a.tensors);
+  }
 }
 
 }  // namespace
@@ -157,10 +163,19 @@ void inspect(const InspectArguments& a) {
 void add_inspect_command(CLI::App& app) {
   const auto a = std::make_shared<InspectArguments>();
   CLI::App* command = app.add_subcommand("inspect", "Show what a LoRA, a checkpoint or a model folder is and holds");
-  command->add_option("file", a->path, "Safetensors or GGUF file, or a folder of safetensors")
-      ->required()
-      ->type_name("FILE")
-      ->check(cli::not_empty());
+  CLI::Option* file = command->add_option("file", a->path, "Safetensors or GGUF file, or a folder of safetensors");
+  file->required()->type_name("FILE")->check(cli::not_empty());
+  for (const ModelPart& part : model_parts()) {
+    if (std::string_view(part.item) != "FILE") continue;  // tokenizers
+    const auto remember = [a, file](const std::string& path) {
+      a->parts.push_back(path);
+      file->required(false);
+    };
+    command->add_option_function<std::string>(part_flag(part.name), remember, part.help)
+        ->type_name(part.item)
+        ->check(cli::not_empty())
+        ->group("Parts of a model of pictures");
+  }
   command->add_flag("--tensors", a->tensors, "List every tensor");
   command->footer(
       "Examples:\n"

@@ -11,6 +11,7 @@
 #include "wick/io/file.h"
 #include "wick/io/gguf.h"
 #include "wick/io/nearest.h"
+#include "wick/nn/recognise.h"
 #include "wick/pipelines/known_models.h"
 
 namespace wick::cli {
@@ -67,7 +68,31 @@ fs::path find_in_hub_cache(const std::string& model, std::string repository) {
   return folder;
 }
 
+bool names_weights(const fs::path& path) {
+  std::error_code ignored;
+  static constexpr std::string_view kExtensions[] = {".safetensors", ".gguf", ".ckpt", ".pt", ".pth", ".bin"};
+  return fs::is_regular_file(path, ignored) &&
+         std::ranges::find(kExtensions, path.extension().string()) != std::end(kExtensions);
+}
+
+// A file of weights that is no model: told as what it is, and where it belongs.
+[[noreturn]] void fail_other_file(const std::string& model, const char* expected) {
+  const TensorSource source = open_source(model);  // says what is no safetensors file
+  const auto networks = networks_in(source);
+  const std::pair<Network, const char*> flags[] = {
+      {Network::clip_l, "clip_l"}, {Network::clip_g, "clip_g"}, {Network::t5, "t5"}, {Network::vae, "vae"}};
+  for (const auto& [network, part] : flags)
+    if (networks.size() == 1 && networks.contains(network))
+      fail("--model {}: found {} alone; pass it with {}", model, in_words(network), part_flag(part));
+  fail("--model {}: {}, found {}", model, expected, contents_in_words(source));
+}
+
 }  // namespace
+
+Checkpoint resolve_model(const ModelFiles& files) {
+  if (files.model.empty() && files.parts.contains("transformer")) return files;
+  return ModelFiles{.model = resolve_model(files.model.string()), .parts = files.parts};
+}
 
 fs::path resolve_model(const std::string& model) {
   check_usage(!model.empty(), "--model: expected a name, a folder or a GGUF file, found ''");
@@ -76,8 +101,10 @@ fs::path resolve_model(const std::string& model) {
   if (is_model(fs::path(model)) || GgufFile::is_gguf(model)) return model;
   std::error_code ignored;
   const char* expected =
-      "expected a GGUF file, a diffusers folder with a model_index.json or a transformers folder with a config.json";
+      "expected a GGUF file, a model of pictures in one file, a diffusers folder with a model_index.json or a "
+      "transformers folder with a config.json";
   check(!fs::is_directory(model, ignored), "--model {}: {}, found a folder without either", model, expected);
+  if (names_weights(model)) fail_other_file(model, expected);
   check(!fs::exists(model, ignored), "--model {}: {}, found a file of another kind", model, expected);
   const bool hub_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
                         model.front() != '.' && model.back() != '/';

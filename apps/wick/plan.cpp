@@ -60,7 +60,7 @@ void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, con
 void run_plan(cli::TrainFlags& flags, int64_t context) {
   TrainConfig config = flags.config();
   resolve(config, {"model"});
-  const std::filesystem::path model = cli::resolve_model(config.model);
+  const Checkpoint model = cli::resolve_model(model_files(config));
   // A device is planned for whether it is here or not.
   const std::string device = config.device == "auto"   ? std::string(open_backend("auto").name())
                              : config.device == "cuda" ? "cuda:0"
@@ -68,8 +68,8 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   const ModelKind kind = kind_of(model);
   check_kind(config, kind);
   const bool is_text = kind == ModelKind::text;
-  const DType dtype = is_text ? planned_dtype(config, model) : config.dtype;
-  check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", config.model);
+  const DType dtype = is_text ? planned_dtype(config, model.path()) : config.dtype;
+  check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", model.name());
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
   print_plan(plan, config, dtype, device);

@@ -41,7 +41,7 @@ constexpr int kInterrupted = 75;  // EX_TEMPFAIL: run it again with --resume
 void run_train(cli::TrainFlags& flags) {
   TrainConfig config = flags.config();
   resolve(config);
-  if (train(config, cli::resolve_model(config.model)) == RunResult::finished) return;
+  if (train(config, cli::resolve_model(model_files(config))) == RunResult::finished) return;
   std::fflush(stdout);
   std::exit(kInterrupted);
 }

@@ -1,4 +1,4 @@
-// Names of files in every layout, against diffusers' and gguf-py's own conversions (tools/golden/layouts.py).
+// Names of transformers in every layout, against diffusers' and gguf-py's own conversions (tools/golden/layouts.py).
 #include "wick/nn/layout.h"
 
 #include <gtest/gtest.h>

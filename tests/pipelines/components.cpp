@@ -9,9 +9,10 @@
 #include "golden.h"
 #include "io/files.h"
 #include "wick/io/json.h"
-#include "wick/models/t5.h"
+#include "wick/models/flux/names.h"
+#include "wick/models/sd3/names.h"
 #include "wick/ops/ops.h"
-#include "wick/pipelines/component.h"
+#include "wick/pipelines/diffusion.h"
 
 namespace wick {
 namespace {
@@ -85,11 +86,24 @@ TEST_P(T5, AgreesWithTransformers) {
 }
 INSTANTIATE_TEST_SUITE_P(Golden, T5, testing::ValuesIn(cases_of("t5")), name_of_case);
 
+const Component& component_of(const std::string& known, const std::string& name) {
+  for (const DiffusionFamily& family : diffusion_families())
+    if (std::ranges::find(family.known, known, &KnownModel::name) != family.known.end())
+      return *std::ranges::find(family.components, name, &Component::name);
+  fail("there is no family of {}", known);
+}
+
 class Sd3 : public testing::TestWithParam<Case> {};
 TEST_P(Sd3, AgreesWithDiffusers) {
-  expect_golden(GetParam(), sd3_transformer_component({}), kohya_names("lora_unet_"));
+  expect_golden(GetParam(), component_of("sd3-medium", "transformer"), sd3_module_names(3));
 }
 INSTANTIATE_TEST_SUITE_P(Golden, Sd3, testing::ValuesIn(cases_of("sd3_transformer")), name_of_case);
+
+class Flux : public testing::TestWithParam<Case> {};
+TEST_P(Flux, AgreesWithDiffusers) {
+  expect_golden(GetParam(), component_of("flux-dev", "transformer"), flux_module_names());
+}
+INSTANTIATE_TEST_SUITE_P(Golden, Flux, testing::ValuesIn(cases_of("flux")), name_of_case);
 
 }  // namespace
 }  // namespace wick

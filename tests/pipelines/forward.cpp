@@ -13,6 +13,8 @@
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/ops/shape.h"
+#include "wick/pipelines/component.h"
+#include "wick/text/t5_tokenizer.h"
 
 namespace wick {
 namespace {
@@ -125,7 +127,8 @@ TEST(ForwardErrors, NameTheTensor) {
   for (const float value : {0.5f, 3e9f, NAN, INFINITY})
     expect_wrong("text_encoder", "text_encoder", {{"input_ids", full({1, 77}, value)}},
                  {"\"input_ids\"", "whole numbers", fmt::format("found {}", value)});
-  expect_wrong("unet2", "unet", {}, {"unet2", "text_encoder, text_encoder_2, vae.encoder, vae.decoder, unet"});
+  expect_wrong("unet2", "unet", {},
+               {"unet2", "text_encoder, text_encoder_2, vae.encoder, vae.decoder, unet, tokenizer, tokenizer_2"});
 }
 
 TEST(ForwardErrors, NameTheFile) {
@@ -146,6 +149,55 @@ TEST(Forward, TakesATimestepForAllSamplesAndWholeNumbers) {
   run_with("unet", "unet", {{"timestep", full({}, 3)}});
   run_with("unet", "unet", {{"timestep", Tensor::of(std::vector<int64_t>{3}, {1})}});
   run_with("text_encoder", "text_encoder", {{"input_ids", full({1, 77}, 3)}});
+}
+
+// tests/golden/tokenizer.json has the ids of transformers, cut and padded to 77.
+TEST(Forward, WritesTheIdsOfJsonLines) {
+  const TemporaryDirectory folder;
+  const nlohmann::json cases = read_json(kGolden / "tokenizer.json");
+  std::string lines;
+  for (const auto& each : cases) lines += each.at("text").dump() + "\n";
+  write_plain(folder / "in.jsonl", lines);
+  for (const char* name : {"tokenizer", "tokenizer_2"}) {
+    run_forward(kGolden / "sdxl", name, folder / "in.jsonl", folder / "out.jsonl");
+    std::ifstream out(folder / "out.jsonl");
+    for (const auto& each : cases) {
+      std::string line;
+      ASSERT_TRUE(std::getline(out, line));
+      auto ids = nlohmann::json::parse(line).get<std::vector<int64_t>>();
+      const auto expected = each.at(name).get<std::vector<int64_t>>();
+      const int64_t end = ids.back(), pad = name == std::string("tokenizer") ? end : 0;
+      if (ids.size() > expected.size()) ids[expected.size() - 1] = end;
+      ids.resize(expected.size(), pad);
+      EXPECT_EQ(ids, expected) << name << ": " << each.at("text");
+    }
+    EXPECT_EQ(out.peek(), EOF);
+  }
+}
+
+TEST(Forward, KnowsTheTokenizerOfT5) {
+  const TemporaryDirectory folder;
+  std::filesystem::copy(kGolden / "t5_tokenizer", folder / "tokenizer_3");
+  const std::string text = "a small red circle";
+  EXPECT_EQ(t5_tokenizer_component("tokenizer_3").load_tokenizer(folder.path())(text),
+            T5Tokenizer::load(kGolden / "t5_tokenizer").encode(text));
+}
+
+TEST(ForwardErrors, NameTheLine) {
+  const TemporaryDirectory folder;
+  const auto refused = [&](const std::string& lines, std::initializer_list<std::string_view> parts,
+                           const ForwardOptions& options = {}) {
+    write_plain(folder / "in.jsonl", lines);
+    expect_error(
+        [&] { run_forward(kGolden / "sdxl", "tokenizer", folder / "in.jsonl", folder / "out.jsonl", options); }, parts);
+  };
+  refused("\"a\"\n5\n", {"in.jsonl: line 2", "expected a JSON string, found 5"});
+  refused("\"a\"\n\n\"b\"\n", {"in.jsonl: line 2", "not valid JSON"});
+  refused("\"" + std::string(size_t{1} << 21, 'a') + "\"\n",
+          {"in.jsonl: line 1: text: expected at most 1048576 bytes"});
+  refused("\"a\"\n", {"--component tokenizer", "--grad"}, {.grad = true});
+  refused("\"a\"\n", {"--component tokenizer", "--lora"}, {.loras = {{kGolden / "lora_te.safetensors"}}});
+  EXPECT_FALSE(std::filesystem::exists(folder / "out.jsonl"));
 }
 
 TEST(Forward, AddsLorasUp) {

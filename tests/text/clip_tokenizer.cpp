@@ -201,6 +201,29 @@ TEST(ClipTokenizer, EncodesAsTransformersDoes) {
     }
 }
 
+TEST(ClipTokenizer, ReadsTheFileAsItsFolder) {
+  const fs::path folder = test::source_dir() / "tests/golden/sdxl_today/tokenizer_2";
+  const ClipTokenizer file = ClipTokenizer::load(folder / "tokenizer.json");
+  EXPECT_EQ(file.pad_id(), 0);
+  EXPECT_EQ(file.encode("a cat!"), ClipTokenizer::load(folder).encode("a cat!"));
+}
+
+TEST(ClipTokenizer, EncodesWholeTexts) {
+  const ClipTokenizer tokenizer = ClipTokenizer::load(test::source_dir() / "tests/golden/sdxl/tokenizer_2");
+  const std::string cat = "a photo of a cat",
+                    cats = cat + cat + cat + cat + cat + cat + cat + cat + cat + cat + cat + cat;
+  Ids ids = tokenizer.encode_whole(cat);
+  EXPECT_EQ(ids.back(), tokenizer.eos_id());
+  ids.resize(77, tokenizer.pad_id());
+  EXPECT_EQ(ids, tokenizer.encode(cat));
+  ids = tokenizer.encode_whole(cats + cats);
+  ASSERT_GT(ids.size(), 77u);
+  EXPECT_EQ(ids.back(), tokenizer.eos_id());
+  ids.resize(76);
+  ids.push_back(tokenizer.eos_id());
+  EXPECT_EQ(ids, tokenizer.encode(cats + cats));
+}
+
 TEST(ClipTokenizer, RefusesATokenizerJsonOfAnotherKind) {
   const fs::path from = test::source_dir() / "tests/golden/sdxl_today/tokenizer";
   const TemporaryDirectory folder;

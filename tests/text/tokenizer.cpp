@@ -449,6 +449,18 @@ TEST(Tokenizer, LongTextsTakeNoLongerThanTheirLength) {
   }
 }
 
+TEST(Unicode, GraphemesAreThoseOfUnicode16) {
+  const auto first = [](const std::string& text) { return text.substr(0, grapheme_length(text, 0)); };
+  for (const char* whole : {"a", "\r\n", "e\u0301\u0323", "\u0915\u094d\u0937\u093f", "\u0915\u094d\u200d\u0937",
+                            "\U0001f468\u200d\U0001f469", "\U0001f1eb\U0001f1ee", "\u1100\u1161\u11a8", "a\u0897"})
+    EXPECT_EQ(first(whole + std::string("x")), whole) << "of " << whole;
+  EXPECT_EQ(first("\n\r"), "\n");
+  EXPECT_EQ(first("\u0915\u0937"), "\u0915") << "no virama";
+  EXPECT_EQ(first("\u0915\u094d\u200c\u0937"), "\u0915\u094d\u200c") << "a non-joiner";
+  EXPECT_EQ(first("\u0b95\u0bcd\u0bb7"), "\u0b95\u0bcd") << "Tamil has no conjuncts";
+  EXPECT_EQ(first("\U0001f1eb\U0001f1ee\U0001f1eb"), "\U0001f1eb\U0001f1ee");
+}
+
 TEST(Unicode, ReplacesWhatIsNotUtf8AsPythonDoes) {
   const std::vector<std::pair<std::string, std::string>> cases{
       {"a\xff"

@@ -131,7 +131,8 @@ TEST_F(OtherFamily, TheLossIsThatOfItsProcessAndTrainsItsEncoder) {
 
 TEST_F(OtherFamily, IsDrawnByItsProcessAndToldTheGuidance) {
   const TextToImage text_to_image(model);
-  const ImageRequest request{.prompt = "cat", .width = 32, .height = 32, .cfg = 1, .guidance = 3.5f, .sampling = {.steps = 5}};
+  const ImageRequest request{
+      .prompt = "cat", .width = 32, .height = 32, .cfg = 1, .guidance = 3.5f, .sampling = {.steps = 5}};
   const Tensor noise = text_to_image.noise(request), drawn = text_to_image.denoise(request, noise);
   EXPECT_EQ(model.rows, 1);
   EXPECT_EQ(model.guidance, 3.5f);

@@ -29,10 +29,10 @@ struct Outcome {
   std::string out, err;
 };
 
-class Process {
+class ChildProcess {
  public:
   // `largest_file` in bytes stands in for a full disk; 0 sets no limit.
-  Process(const std::vector<std::string>& arguments, const std::filesystem::path& scratch, rlim_t largest_file = 0)
+  ChildProcess(const std::vector<std::string>& arguments, const std::filesystem::path& scratch, rlim_t largest_file = 0)
       : out_(scratch / "stdout"), err_(scratch / "stderr") {
     const char* elsewhere = std::getenv("WICK_BINARY");  // from a build that was carried
     std::vector<char*> argv{const_cast<char*>(elsewhere ? elsewhere : WICK_BINARY)};

@@ -79,7 +79,7 @@ class RunTest : public testing::Test {
     return with_flags(all, more);
   }
   Outcome train(const std::string& output, const std::vector<std::string>& more = {}, rlim_t largest_file = 0) const {
-    return Process(arguments(output, more), folder_.path(), largest_file).wait();
+    return ChildProcess(arguments(output, more), folder_.path(), largest_file).wait();
   }
   std::string result(const std::string& output) const { return tensors_of(folder_ / output / "lora.safetensors"); }
   int64_t lines(const std::string& output) const {
@@ -132,11 +132,12 @@ TEST_F(RunTest, LeavesEverythingItPromises) {
 
 TEST_F(RunTest, IsAFunctionOfItsInputsAndSettings) {
   ASSERT_EQ(train("a").code, 0);
-  ASSERT_EQ(Process({"train", "--config", (folder_ / "a/config.toml").string(), "--output", (folder_ / "b").string()},
-                    folder_.path())
-                .wait()
-                .code,
-            0);
+  ASSERT_EQ(
+      ChildProcess({"train", "--config", (folder_ / "a/config.toml").string(), "--output", (folder_ / "b").string()},
+                   folder_.path())
+          .wait()
+          .code,
+      0);
   EXPECT_EQ(result("a"), result("b"));
   ASSERT_EQ(train("c", {"--seed", "1"}).code, 0);
   EXPECT_NE(result("a"), result("c"));
@@ -169,7 +170,7 @@ TEST_F(RunTest, KilledAtTwentyMomentsItEndsTheSame) {
   std::mt19937 random(5);
   for (int i = 0; i < 20; ++i) {
     fs::remove_all(folder_ / "cut");
-    const Process victim(arguments("cut"), folder_.path());
+    const ChildProcess victim(arguments("cut"), folder_.path());
     std::this_thread::sleep_for(duration<double>(length * std::uniform_real_distribution(0.1, 0.99)(random)));
     victim.signal(SIGKILL);
     victim.wait();
@@ -187,7 +188,7 @@ TEST_F(RunTest, StatesAreSavedByTimeToo) {
   const std::vector<std::string> flags = {"--steps", "40", "--save-every", "0", "--state-every-minutes", "0.0001"};
   ASSERT_EQ(train("whole", flags).code, 0);
   EXPECT_EQ(states("whole").size(), 2u) << "the newest two are kept";
-  const Process victim(arguments("cut", flags), folder_.path());
+  const ChildProcess victim(arguments("cut", flags), folder_.path());
   while (states("cut").size() < 2) std::this_thread::sleep_for(milliseconds(5));
   victim.signal(SIGKILL);
   victim.wait();
@@ -212,7 +213,7 @@ TEST_F(RunTest, AStateInTimeThatCannotBeSavedEndsNothing) {
 TEST_F(RunTest, AnInterruptedRunSaysHowToGoOnAndEndsTheSame) {
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     fs::remove_all(folder_ / "cut");
-    const Process run(arguments("cut", {"--steps", "60", "--save-every", "0"}), folder_.path());
+    const ChildProcess run(arguments("cut", {"--steps", "60", "--save-every", "0"}), folder_.path());
     while (lines("cut") < 2) std::this_thread::sleep_for(milliseconds(5));
     run.signal(number);
     const Outcome outcome = run.wait();
@@ -221,9 +222,10 @@ TEST_F(RunTest, AnInterruptedRunSaysHowToGoOnAndEndsTheSame) {
         << outcome.out;
   }
   EXPECT_LT(lines("cut"), 60);
-  ASSERT_EQ(
-      Process({"train", "--config", (folder_ / "cut/config.toml").string(), "--resume"}, folder_.path()).wait().code,
-      0);
+  ASSERT_EQ(ChildProcess({"train", "--config", (folder_ / "cut/config.toml").string(), "--resume"}, folder_.path())
+                .wait()
+                .code,
+            0);
   ASSERT_EQ(train("whole", {"--steps", "60", "--save-every", "0"}).code, 0);
   EXPECT_EQ(result("cut"), result("whole"));
 }
@@ -231,7 +233,7 @@ TEST_F(RunTest, AnInterruptedRunSaysHowToGoOnAndEndsTheSame) {
 TEST_F(RunTest, AHangupThatWasIgnoredStaysSo) {
   std::vector<std::string> words = arguments("out", {"--steps", "30"});
   std::signal(SIGHUP, SIG_IGN);  // as nohup leaves it to its children
-  const Process run(words, folder_.path());
+  const ChildProcess run(words, folder_.path());
   std::signal(SIGHUP, SIG_DFL);
   while (lines("out") < 2) std::this_thread::sleep_for(milliseconds(5));
   run.signal(SIGHUP);
@@ -446,10 +448,10 @@ TEST_F(RunTest, FilesOfOthersAreNotWrittenOver) {
 }
 
 TEST_F(RunTest, TwoAtOnceDoNotShareAFolder) {
-  const Process first(arguments("out", {"--steps", "600", "--save-every", "0"}), folder_.path());
+  const ChildProcess first(arguments("out", {"--steps", "600", "--save-every", "0"}), folder_.path());
   while (lines("out") < 1) std::this_thread::sleep_for(milliseconds(5));
   const TemporaryDirectory scratch;
-  expect_one_line(Process(arguments("out"), scratch.path()).wait(), {(folder_ / "out").string(), "another run"});
+  expect_one_line(ChildProcess(arguments("out"), scratch.path()).wait(), {(folder_ / "out").string(), "another run"});
   first.signal(SIGKILL);
   first.wait();
   EXPECT_EQ(train("out", {"--resume"}).code, 0) << "the lock went with the run that was killed";
@@ -502,7 +504,7 @@ TEST_F(RunTest, WrongInputIsOneLine) {
   expect_one_line(train("out", {"--model", (folder_ / "none").string()}), {"--model", "none"});
   expect_one_line(train("out", {"--targets", "*nothing*"}), {"nothing"});
   expect_one_line(train("out", {"--bf16", "--fp16"}), {"--bf16", "--fp16"});
-  expect_one_line(Process({"train"}, folder_.path()).wait(), {"--model"});
+  expect_one_line(ChildProcess({"train"}, folder_.path()).wait(), {"--model"});
   expect_one_line(train("out", {"--lr", "1e-3", "surplus"}), {"surplus"});
   const std::string png = read_plain(folder_ / "pictures/0001.png");
   write_plain(folder_ / "pictures/0001.png", png.substr(0, png.size() / 2));

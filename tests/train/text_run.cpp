@@ -80,7 +80,7 @@ class TextRunTest : public testing::Test {
     return all;
   }
   Outcome train(const std::string& output, const std::vector<std::string>& more = {}) const {
-    return Process(arguments(output, more), folder_.path()).wait();
+    return ChildProcess(arguments(output, more), folder_.path()).wait();
   }
   std::string result(const std::string& output) const {
     const fs::path lora = folder_ / output / "lora/adapter_model.safetensors";
@@ -96,7 +96,7 @@ class TextRunTest : public testing::Test {
     std::mt19937 random(5);
     for (int i = 0; i < kills; ++i) {
       fs::remove_all(folder_ / "cut");
-      const Process victim(arguments("cut", flags), folder_.path());
+      const ChildProcess victim(arguments("cut", flags), folder_.path());
       std::this_thread::sleep_for(duration<double>(length * std::uniform_real_distribution(0.1, 0.99)(random)));
       victim.signal(SIGKILL);
       victim.wait();
@@ -144,18 +144,18 @@ TEST_F(TextRunTest, LeavesAnAdapterThatGenerateTakes) {
                                          "12",       "--temperature", "0"};
   std::vector<std::string> with = base;
   with.insert(with.end(), {"--lora", (folder_ / "out/lora").string()});
-  const Outcome before = Process(base, folder_.path()).wait(), after = Process(with, folder_.path()).wait();
+  const Outcome before = ChildProcess(base, folder_.path()).wait(), after = ChildProcess(with, folder_.path()).wait();
   EXPECT_EQ(after.code, 0) << after.err;
   EXPECT_NE(before.out, after.out);
   with.back() = (kGolden / "llama/llama2/adapter").string();
-  expect_one_line(Process(with, folder_.path()).wait(), {"adapter_model.safetensors", "shape"});
+  expect_one_line(ChildProcess(with, folder_.path()).wait(), {"adapter_model.safetensors", "shape"});
 }
 
 TEST_F(TextRunTest, EvalAndMergeTakeWhatItLeaves) {
   ASSERT_EQ(train("out").code, 0);
   const auto run = [&](std::vector<std::string> words, const std::string& model) {
     words.insert(words.end(), {"--model", (folder_ / model).string()});
-    return Process(words, folder_.path()).wait();
+    return ChildProcess(words, folder_.path()).wait();
   };
   const auto perplexity = [&](const std::string& model, std::vector<std::string> more = {}) {
     more.insert(more.begin(), {"eval", "--dataset", (folder_ / "a.jsonl").string(), "--json"});
@@ -211,7 +211,8 @@ TEST_F(TextRunTest, AFullRunLeavesAModelOfTheSameLoss) {
   const auto expect_reloads = [&](const std::string& output) {
     const std::string model = (folder_ / output / "model").string();
     const Outcome eval =
-        Process({"eval", "--json", "--model", model, "--dataset", (folder_ / "val.jsonl").string()}, folder_.path())
+        ChildProcess({"eval", "--json", "--model", model, "--dataset", (folder_ / "val.jsonl").string()},
+                     folder_.path())
             .wait();
     EXPECT_EQ(eval.code, 0) << eval.err;
     const double told = number_after(losses(output).back(), "\"val_loss\":");
@@ -249,12 +250,12 @@ TEST_F(TextRunTest, EpochsAreCountedInSteps) {
 
   std::vector<std::string> both = arguments("c");
   both.insert(both.end(), {"--epochs", "2"});
-  expect_one_line(Process(both, folder_.path()).wait(), {"--steps", "--epochs", "8 and 2"});
+  expect_one_line(ChildProcess(both, folder_.path()).wait(), {"--steps", "--epochs", "8 and 2"});
   // A flag wins over the other one's value in the file.
   const auto again = [&](const std::string& output, const char* flag) {
-    return Process({"train", "--config", (folder_ / "b/config.toml").string(), "--output", (folder_ / output).string(),
-                    flag, "1"},
-                   folder_.path())
+    return ChildProcess({"train", "--config", (folder_ / "b/config.toml").string(), "--output",
+                         (folder_ / output).string(), flag, "1"},
+                        folder_.path())
         .wait();
   };
   expect_told(again("d", "--steps"), {"; 1 step of 3 rows"});

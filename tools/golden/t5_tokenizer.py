@@ -15,6 +15,7 @@ Lines that are not UTF-8 are decoded with errors="replace". T5's own tokenizer i
 import copy
 import json
 import sys
+from pathlib import Path
 
 import sentencepiece
 from tokenizers import Tokenizer
@@ -23,7 +24,8 @@ import llm_lines
 from golden import ROOT
 from llm_tokenizers import hashes, id_bytes
 
-sys.path.insert(0, str(ROOT.parents[1] / "tools/tiny"))
+SOURCES = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(SOURCES / "tools/tiny"))
 import make_t5_tokenizer  # noqa: E402
 
 EXTRAS = [
@@ -96,7 +98,7 @@ def main():
     lines = [line.decode(errors="replace") for line in llm_lines.lines()]
     texts = [EXTRAS[i % n] + line + EXTRAS[i // n % n] for i, line in enumerate(lines)]
     ids = {}
-    for name, folder in (("tiny", out), ("t5", ROOT.parents[1] / "build/share/wick/tokenizers/t5")):
+    for name, folder in (("tiny", out), ("t5", SOURCES / "build/share/wick/tokenizers/t5")):
         model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "spiece.model"))
         of_model = [model.encode(text, add_eos=True) for text in texts]
         ids[f"{name}/spiece.model"] = row(of_model)

@@ -33,7 +33,7 @@ const FileDType& file_dtype(DType dtype) {
 std::string_view guess_format(std::string_view start) {
   if (start.starts_with("PK\x03\x04") || start.starts_with("\x80\x02"))
     return "a PyTorch pickle (.ckpt, .pt, .bin), which can run code when opened; convert it to safetensors";
-  if (start.starts_with("GGUF")) return "a GGUF file, which Wick reads for language models only";
+  if (start.starts_with("GGUF")) return "a GGUF file";
   if (start.starts_with("version ")) return "a Git LFS pointer; fetch the file itself (git lfs pull)";
   if (start.starts_with("<")) return "a web page; download the file itself";
   return "something else";

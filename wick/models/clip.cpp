@@ -144,4 +144,14 @@ ClipConfig ClipConfig::read(const Checkpoint& component, ClipKind kind) {
   return c;
 }
 
+bool projects_by_identity(const Checkpoint& component, const ClipConfig& c) {
+  if (!c.with_projection || !component.has_weights()) return true;
+  if (c.projection != c.hidden) return false;
+  const std::vector<float> matrix =
+      component.weights().read("text_projection.weight", {c.projection, c.hidden}).to_vector();
+  for (size_t i = 0; i < matrix.size(); ++i)
+    if (matrix[i] != (i % size_t(c.hidden + 1) == 0 ? 1 : 0)) return false;
+  return true;
+}
+
 }  // namespace wick

@@ -26,6 +26,9 @@ struct ClipOutput {    // f32
   Tensor pooled;       // [B, hidden], or [B, projection] if the model projects
 };
 
+// Is the projection the identity, as good as none? True of an encoder that does not project.
+bool projects_by_identity(const Checkpoint& component, const ClipConfig& config);
+
 class ClipText {
  public:
   ClipText(Scope s, const ClipConfig& config);

@@ -10,6 +10,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"
+#include "wick/io/descriptor.h"
 #include "wick/io/quote.h"
 
 namespace wick {
@@ -194,6 +195,19 @@ bool is_language_model(const GgufFile& file) {
   return std::ranges::any_of(file.tensors(), [](const auto& entry) {
     return entry.first.starts_with("blk.") || entry.first == "output_norm.weight";
   });
+}
+
+bool is_language_model(const std::filesystem::path& path) {
+  // A key, u32 8 for a string, u64 bytes and those. Files begin with it, before the tokenizer's long lists.
+  std::string start(4096, '\0');
+  start.resize(FileDescriptor(path).read_at(0, start.data(), start.size()));
+  if (const size_t key = start.find(kArchitecture); key != start.npos) {
+    const std::string_view value =
+        std::string_view(start).substr(std::min(key + std::strlen(kArchitecture) + 12, start.size()));
+    for (const char* architecture : {"llama", "qwen2", "qwen3"})
+      if (value.starts_with(architecture)) return true;
+  }
+  return is_language_model(GgufFile::open(path));
 }
 
 TensorSource gguf_model_source(const std::shared_ptr<const GgufFile>& file) {

@@ -11,6 +11,7 @@ namespace wick {
 
 // Has the file a language model's tensors, of this or of another architecture?
 bool is_language_model(const GgufFile& file);
+bool is_language_model(const std::filesystem::path& path);  // of a GGUF file; reads no more of it than is needed
 // The tensors of such a file under transformers' names and with rows in transformers' order.
 TensorSource gguf_model_source(const std::shared_ptr<const GgufFile>& file);
 

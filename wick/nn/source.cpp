@@ -289,6 +289,33 @@ TensorSource drawn_source(uint64_t seed, float deviation) {
   return {.name = "random weights", .find = find};
 }
 
+namespace {
+
+// The inverse of an assembly: the stored tensors whose rows are those of the assembled ones.
+TensorSource::Tensors taken_apart(const TensorSource& source, const Assembly& assembly,
+                                  const TensorSource::Tensors& tensors) {
+  std::map<std::string, std::map<int, Tensor>> pieces;  // of a stored tensor, by their index
+  for (const auto& [name, tensor] : tensors) {
+    const std::vector<Rows> rows = assembly(name);
+    int64_t begin = 0;
+    for (const auto& [whole, index, of] : rows) {
+      const bool is_alone = rows.size() == 1 && of == 1;
+      const int64_t count = is_alone ? tensor.dim(0) : source.find(whole, {}).value().shape[0] / of;
+      pieces[whole][index] = is_alone ? tensor : slice(tensor, 0, begin, begin + count);
+      begin += count;
+    }
+  }
+  TensorSource::Tensors stored;
+  for (const auto& [whole, parts] : pieces) {
+    std::vector<Tensor> in_order;
+    for (const auto& [index, part] : parts) in_order.push_back(part);
+    stored[whole] = in_order.size() == 1 ? in_order.front() : cat(in_order, 0);
+  }
+  return stored;
+}
+
+}  // namespace
+
 TensorSource renamed(const TensorSource& source, std::function<std::string(const std::string&)> stored_name) {
   return assembled(source, [stored_name = std::move(stored_name)](const std::string& name) {
     const std::string stored = stored_name(name);
@@ -322,6 +349,9 @@ TensorSource assembled(const TensorSource& source, Assembly assembly) {
     const std::vector<Rows> rows = assembly(name);
     return rows.empty() ? name : stored_name(rows.front().whole);
   };
+  all.as_stored = [source, assembly](const TensorSource::Tensors& tensors) {
+    return source.as_stored(taken_apart(source, assembly, tensors));
+  };
   return all;
 }
 
@@ -333,12 +363,14 @@ std::optional<fs::path> weights_in(const fs::path& folder) {
   return {};
 }
 
-TensorSource open_source(const fs::path& path) {
+TensorSource open_source(const fs::path& path, const std::string& prefix) {
+  const auto named = [&](const TensorSource& source) {
+    return with_text_prefix(with_library_names(prefix.empty() ? source : with_prefix(source, prefix)));
+  };
   if (GgufFile::is_gguf(path)) {
     const auto file = std::make_shared<const GgufFile>(GgufFile::open(path));
-    return is_language_model(*file) ? gguf_model_source(file) : with_library_names(gguf_source(file));
+    return is_language_model(*file) ? gguf_model_source(file) : named(gguf_source(file));
   }
-  const auto named = [](const TensorSource& source) { return with_text_prefix(with_library_names(source)); };
   if (!fs::is_directory(path)) return named(safetensors_source(path));
   const std::optional<fs::path> found = weights_in(path);
   check(found.has_value(),

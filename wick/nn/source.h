@@ -45,6 +45,10 @@ struct TensorSource {
   // The name in the files behind a name that is asked for, whether or not it is there.
   std::function<std::string(const std::string&)> stored_name = [](const std::string& tensor) { return tensor; };
 
+  // All tensors of a network, under the names that are asked for, as the files have them.
+  using Tensors = std::map<std::string, Tensor>;
+  std::function<Tensors(const Tensors&)> as_stored = [](const Tensors& tensors) { return tensors; };
+
   bool has(const std::string& tensor) const { return find(tensor, {}).has_value(); }
   // For errors: the stored name, quoted, and the one that is asked for where that is another.
   std::string in_words(const std::string& tensor) const;
@@ -85,7 +89,8 @@ TensorSource assembled(const TensorSource& source, Assembly assembly);
 // model[.fp16].safetensors.
 std::optional<std::filesystem::path> weights_in(const std::filesystem::path& folder);
 // The weights of one network: a safetensors or GGUF file, or a folder that holds a safetensors file or shards. Language
-// models, CLIP, T5 and VAE have the names of transformers and diffusers, whatever the file; all else has its own.
-TensorSource open_source(const std::filesystem::path& path);
+// models, CLIP, T5 and VAE have the names of transformers and diffusers, whatever the file; all else has its own. Of a
+// file of several networks it is the one whose names begin with `prefix`.
+TensorSource open_source(const std::filesystem::path& path, const std::string& prefix = "");
 
 }  // namespace wick

@@ -256,7 +256,7 @@ void Weights::save(const fs::path& file, DType dtype) const {
     const Tensor value = loaded.value.detached();
     tensors[name] = cast(conv ? permute(value, {0, 3, 1, 2}) : reshape(value, loaded.file_shape), dtype);
   }
-  save_safetensors(file, tensors, {{"format", "pt"}});  // transformers refuses a file that does not say so
+  save_safetensors(file, state_->source.as_stored(tensors), {{"format", "pt"}});  // transformers refuses a file that does not say so
 }
 
 }  // namespace wick

@@ -10,6 +10,7 @@
 #include "wick/models/vae.h"
 #include "wick/ops/ops.h"
 #include "wick/text/clip_tokenizer.h"
+#include "wick/text/shipped_tokenizer.h"
 #include "wick/text/t5_tokenizer.h"
 
 namespace wick {
@@ -169,22 +170,27 @@ Component vae_decoder_component() {
   return {"vae.decoder", load};
 }
 
+std::filesystem::path tokenizer_path(const Checkpoint& model, const std::string& name, const std::string& shipped) {
+  return model.is_assembled() && !model.has(name) ? shipped_tokenizer(shipped) : model.component(name).path();
+}
+
 template <class T>
-Component tokenizer_component(const std::string& name, std::vector<int64_t> (T::*encode)(std::string_view) const) {
+Component tokenizer_component(const std::string& name, const std::string& shipped,
+                              std::vector<int64_t> (T::*encode)(std::string_view) const) {
   const auto load = [=](const Checkpoint& model) -> TextToIds {
-    return [=, tokenizer = T::load(model.component(name).path())](const std::string& text) {
+    return [=, tokenizer = T::load(tokenizer_path(model, name, shipped))](const std::string& text) {
       return (tokenizer.*encode)(text);
     };
   };
   return {.name = name, .load_tokenizer = load};
 }
 
-Component clip_tokenizer_component(const std::string& name) {
-  return tokenizer_component<ClipTokenizer>(name, &ClipTokenizer::encode_whole);
+Component clip_tokenizer_component(const std::string& name, const std::string& shipped) {
+  return tokenizer_component<ClipTokenizer>(name, shipped, &ClipTokenizer::encode_whole);
 }
 
-Component t5_tokenizer_component(const std::string& name) {
-  return tokenizer_component<T5Tokenizer>(name, &T5Tokenizer::encode);
+Component t5_tokenizer_component(const std::string& name, const std::string& shipped) {
+  return tokenizer_component<T5Tokenizer>(name, shipped, &T5Tokenizer::encode);
 }
 
 }  // namespace wick

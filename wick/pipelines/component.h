@@ -94,9 +94,9 @@ Component clip_component(const std::string& name, std::vector<std::string> lora_
 Component t5_component(const std::string& name, std::vector<std::string> lora_prefixes);
 Component vae_encoder_component();
 Component vae_decoder_component();
-Component clip_tokenizer_component(const std::string& name);
-Component t5_tokenizer_component(const std::string& name);
-
-Component sd3_transformer_component(std::vector<std::string> lora_prefixes);
+// `shipped` is the tokenizer that comes with set-up, for models of files that have none.
+Component clip_tokenizer_component(const std::string& name, const std::string& shipped);
+Component t5_tokenizer_component(const std::string& name, const std::string& shipped = "t5");
+std::filesystem::path tokenizer_path(const Checkpoint& model, const std::string& name, const std::string& shipped);
 
 }  // namespace wick

@@ -87,8 +87,10 @@ class Diffusion {
   virtual const Process& process() const = 0;  // reads the scheduler's config when first asked
   virtual DrawingDefaults drawing_defaults() const = 0;
   virtual LoraFormat lora() const = 0;
-  virtual std::string denoiser() const = 0;           // its component: "unet"
-  virtual std::string denoiser_in_words() const = 0;  // "UNet"
+  virtual std::string denoiser() const = 0;                        // its component: "unet"
+  virtual std::string denoiser_in_words() const = 0;               // "UNet"
+  virtual std::vector<std::string> remarks() const { return {}; }  // sentences on the model's files, for users
+  virtual std::string training_remark() const { return {}; }       // a sentence, where training this model is unwise
   virtual TextLength length(const std::string& text) const = 0;
   virtual int64_t t5_tokens() const { return 0; }  // T5Options::tokens in use; 0 for a model without T5
 

@@ -3,7 +3,7 @@
 #include "wick/pipelines/diffusion.h"
 
 // Every family, a line each: NAME_family() of pipelines/NAME.cpp. The first one stands for models of none.
-#define WICK_DIFFUSION_FAMILIES(FAMILY) FAMILY(sdxl)
+#define WICK_DIFFUSION_FAMILIES(FAMILY) FAMILY(sdxl) FAMILY(flux) FAMILY(sd3)
 
 namespace wick {
 

@@ -6,6 +6,9 @@
 //   vae.decoder                    latent -> sample
 //   tokenizer, tokenizer_2         JSON lines of texts -> JSON lines of lists of ids (text/token_lines.h)
 //   unet                           sample, timestep, encoder_hidden_states, text_embeds, time_ids -> sample
+//   text_encoder_3 (SD3's T5)      input_ids, perhaps attention_mask -> last_hidden_state
+//   transformer (SD3)              hidden_states [B, 16, h, w], encoder_hidden_states, pooled_projections, timestep
+//                                  (1000 sigma), perhaps skip_layers -> sample
 //
 // Diffusion models have these and more, as their families list them (diffusion.h). A language model is one component,
 // whatever it is called:
@@ -30,7 +33,8 @@ struct ForwardOptions {
 
 // With `grad`, `in` also holds `target`, in the shape of the first output. `out` then also holds `loss`, the
 // mean-squared error of that output to the target, and grad.NAME for each float input and each LoRA tensor but .alpha,
-// under its name in the LoRA file. The numbers `timestep` and `time_ids` enter through sinusoids and get no gradient.
+// under its name in the LoRA file; zeros where it has no part in the output. The numbers `timestep` and `time_ids`
+// enter through sinusoids and get no gradient.
 //
 // The target of a language model is integers [B, T]: target[b, t] is the id that logits[b, t] should foretell (for
 // text, input_ids one place further on: nothing is shifted here), or -100 where none is asked for. The loss is the mean

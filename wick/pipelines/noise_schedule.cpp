@@ -46,7 +46,7 @@ const SchedulerClass& class_of(const Config& config, const std::string& name) {
 
 // The scheduler that the pipeline names; nothing where there is none or it does not say.
 std::string class_in_pipeline(const Checkpoint& model) {
-  if (!model.is_pipeline()) return "";
+  if (!model.is_pipeline() || !model.has_config()) return "";
   const Config pipeline = model.config();
   if (!pipeline.has("scheduler")) return "";
   const std::vector<std::string> names = pipeline.texts("scheduler");

@@ -61,7 +61,8 @@ class Process {
   virtual Noised noised(const Tensor& latents, const Tensor& noise, const Tensor& times) const = 0;
   // How latents of that shape are drawn. Throws Error where the process cannot be drawn so.
   virtual Sampler sampler(const SamplerOptions& options, const Shape& latents) const = 0;
-  virtual int64_t train_steps() const = 0;  // a sampler has at most as many steps
+  virtual bool is_flow() const { return false; }  // TimestepOptions and a shift are for rectified flows alone
+  virtual int64_t train_steps() const = 0;        // a sampler has at most as many steps
 
   std::string source;      // the file that describes the process, for messages
   std::string class_name;  // diffusers' scheduler, which would draw with its own sampler; may be empty

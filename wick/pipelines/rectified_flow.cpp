@@ -76,6 +76,12 @@ RectifiedFlow::RectifiedFlow(const Config& config, SigmaGrid grid)
   if (config.number_or("shift_terminal", 0) != 0) terminal_ = config.number("shift_terminal", {1e-6, 1 - 1e-6});
 }
 
+RectifiedFlow RectifiedFlow::read(const Checkpoint& model, const char* known, SigmaGrid grid) {
+  if (model.is_assembled() && !model.has("scheduler"))
+    return {Config::parse(known, "the scheduler of " + model.name()), grid};
+  return {model.component("scheduler").config(), grid};
+}
+
 double RectifiedFlow::shift(const Shape& latents) const { return dynamic_ ? (*dynamic_)(tokens_of(latents)) : shift_; }
 
 Tensor RectifiedFlow::draw_times(const Shape& latents, Rng& rng, const TimestepOptions& options) const {

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "wick/io/config.h"
+#include "wick/nn/checkpoint.h"
 #include "wick/pipelines/process.h"
 
 namespace wick {
@@ -31,7 +32,10 @@ class RectifiedFlow final : public Process {
  public:
   // Throws Error for a config of another class, and for settings that change sigmas in ways that Wick does not know.
   RectifiedFlow(const Config& config, SigmaGrid grid);
+  // Of a model's scheduler. Models of single files have none: `known` is the config of those then, as JSON.
+  static RectifiedFlow read(const Checkpoint& model, const char* known, SigmaGrid grid);
 
+  bool is_flow() const override { return true; }
   int64_t train_steps() const override { return train_steps_; }
   double shift(const Shape& latents) const;  // for latents [B, h, w, C], of which a token holds 2 x 2
 

@@ -1,18 +1,40 @@
-// Stable Diffusion 3 and 3.5 (Esser et al., 2024).
+// Stable Diffusion 3 and 3.5 (Esser et al., 2024) as a Diffusion: CLIP-L, OpenCLIP bigG, T5, a transformer and a VAE of
+// 16 channels.
+//
+// Parts of its conditioning, beside those of T5 (t5_texts.h):
+//   "CLIP states"          [B, 77, hidden + hidden_2] f32: the encoders' penultimate states side by side
+//   "pooled text"          [B, projection + projection_2] f32
+//   "tokens", "tokens 2"   [B, 77] i64 on the host, in place of the two where one of the encoders is trained
+// The transformer reads T5's states and, behind them, CLIP's with zeros to T5's width. (Stability and diffusers have
+// them the other way round; text has no positions, so that the order does not matter.)
+#include <algorithm>
+#include <map>
 #include <utility>
 
+#include "wick/models/clip.h"
 #include "wick/models/sd3/names.h"
 #include "wick/models/sd3/transformer.h"
 #include "wick/ops/ops.h"
-#include "wick/pipelines/component.h"
+#include "wick/pipelines/latent_diffusion.h"
+#include "wick/pipelines/rectified_flow.h"
+#include "wick/pipelines/t5_texts.h"
+#include "wick/text/clip_tokenizer.h"
 
 namespace wick {
+namespace {
 
-Component sd3_transformer_component(std::vector<std::string> lora_prefixes) {
+constexpr const char *kClipStates = "CLIP states", *kPooled = "pooled text", *kTokens = "tokens",
+                     *kTokens2 = "tokens 2";
+constexpr const char *kTransformer = "transformer", *kClipL = "text_encoder", *kBigG = "text_encoder_2",
+                     *kT5 = "text_encoder_3";
+constexpr LatentScale kLatents{1.5305f, 0.0609f};
+
+TensorSource transformer_source(const Checkpoint& model) { return sd3_source(model.component(kTransformer).source()); }
+
+Component transformer_component(std::vector<std::string> lora_prefixes) {
   const auto load = [](const ComponentSource& source) -> ComponentRun {
-    const Checkpoint files = source.model.component("transformer");
-    const Sd3Config config = Sd3Config::read(files);
-    const Sd3Transformer model(source.scope("transformer", sd3_source(files.source())), config);
+    const Sd3Config config = Sd3Config::read(source.model.component(kTransformer));
+    const Sd3Transformer model(source.scope(kTransformer, transformer_source(source.model)), config);
     return [=](ComponentInputs& in) -> ComponentOutputs {
       Sd3Input x;
       x.latents = to_channels_last(in.variable("hidden_states", {"B", config.channels, {"h", 2}, {"w", 2}}));
@@ -28,7 +50,247 @@ Component sd3_transformer_component(std::vector<std::string> lora_prefixes) {
       return {{{"sample", sample}}, squared_error(sample)};
     };
   };
-  return {"transformer", load, std::move(lora_prefixes)};
+  return {kTransformer, load, std::move(lora_prefixes)};
+}
+
+class Sd3 final : public LatentDiffusion {
+ public:
+  Sd3(const Checkpoint& model, const T5Options& t5)
+      : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
+        config_(Sd3Config::read(model.component(kTransformer))),
+        clip_l_config_(ClipConfig::read(model.component(kClipL), ClipKind::l)),
+        big_g_config_(ClipConfig::read(model.component(kBigG), ClipKind::big_g)),
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), t5, /*made_for=*/256) {
+    check_fit();
+  }
+
+  LatentSpace latents() const override {
+    const int64_t factor = vae().factor(), step = 2 * factor;  // a token is 2 x 2 latent pixels
+    return {.channels = config_.channels,
+            .factor = factor,
+            .side_step = step,
+            .bucket_step = step,
+            .native = config_.native_side * step};
+  }
+
+  const Process& process() const override {
+    if (!flow_) flow_.emplace(RectifiedFlow::read(model(), R"({"shift": 3})", SigmaGrid::from_table));
+    return *flow_;
+  }
+
+  // Stability's (sd3.5, sd3_infer.py); diffusers' for the first SD3 medium.
+  DrawingDefaults drawing_defaults() const override {
+    if (!config_.qk_norm) return {.steps = 28, .cfg = 7};
+    if (is_medium()) return {.steps = 50, .cfg = 5, .sampler = SamplerKind::dpmpp_2m};
+    return {.steps = 40, .cfg = 4.5f, .sampler = SamplerKind::dpmpp_2m};
+  }
+
+  LoraFormat lora() const override {
+    const std::string kind = !config_.qk_norm ? "medium" : is_medium() ? "5-medium" : "5-large";  // as kohya calls it
+    return {.names = sd3_module_names(int(config_.dual.size())),
+            .default_targets = sd3_default_targets(),
+            .metadata = {{"ss_v2", "False"},
+                         {"ss_base_model_version", kind},
+                         {"ss_network_module", "networks.lora_sd3"},
+                         {"modelspec.architecture", "stable-diffusion-3-" + kind + "/lora"},
+                         {"modelspec.implementation", "diffusers"}}};
+  }
+
+  std::string denoiser_in_words() const override { return "transformer"; }
+  std::vector<std::string> remarks() const override;
+  int64_t t5_tokens() const override { return t5_.tokens(); }
+  TextLength length(const std::string& text) const override { return t5_.length(text); }
+
+  NamedTensors caption(const std::string& text) const override;
+  NamedTensors framing(const std::vector<PictureFrame>& frames) const override;
+  NamedTensors encode_text(const NamedTensors& parts) const override;
+  Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const override {
+    return predict_without({}, x, timestep, parts);
+  }
+  Tensor predict_without(const std::vector<int64_t>& layers, const Tensor& x, const Tensor& timestep,
+                         const NamedTensors& parts) const override;
+  bool has_layers() const override { return true; }
+
+ private:
+  struct Tokenizers {
+    ClipTokenizer clip_l, big_g;
+  };
+
+  void load_text_encoders() override;
+  void drop_text_encoders() override;
+  void load_denoiser(const Scope& s) override {
+    positions_.clear();
+    transformer_.emplace(s, config_, options().checkpointing);
+  }
+  TensorSource source(const std::string& component) const override {
+    return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
+  }
+
+  void check_fit() const;
+  bool is_medium() const { return std::ranges::count(config_.dual, true) > 0; }
+  bool trains_clip() const { return trains(kClipL) || trains(kBigG); }
+  const Tokenizers& tokenizers() const {
+    if (!tokenizers_)
+      tokenizers_.emplace(Tokenizers{ClipTokenizer::load(tokenizer_path(model(), "tokenizer", "clip")),
+                                     ClipTokenizer::load(tokenizer_path(model(), "tokenizer_2", "clip_g"))});
+    return *tokenizers_;
+  }
+  // [1, 77]; of an outline, for which no tokenizer is read, zeros.
+  Tensor clip_ids(const std::string& text, ClipTokenizer Tokenizers::*which) const;
+  Tensor text_states(const NamedTensors& parts) const;
+  int64_t sequence(int64_t height, int64_t width) const {  // tokens of text and picture, for a latent's size
+    return t5_.tokens() + clip_l_config_.positions + height / 2 * (width / 2);
+  }
+  const Tensor& positions(int64_t height, int64_t width) const;
+
+  Sd3Config config_;
+  ClipConfig clip_l_config_, big_g_config_;
+  T5Texts t5_;
+  mutable std::optional<RectifiedFlow> flow_;
+  mutable std::optional<Tokenizers> tokenizers_;
+  mutable std::map<std::pair<int64_t, int64_t>, Tensor> positions_;
+  std::optional<ClipText> clip_l_, big_g_;
+  std::optional<Sd3Transformer> transformer_;
+};
+
+void Sd3::check_fit() const {
+  const auto fits = [&](const char* what, int64_t here, int64_t wanted) {
+    check(here == wanted, "{}: its {} {} wide, and the transformer wants {}", model().name(), what, here, wanted);
+  };
+  fits("T5's states are", t5_.config().hidden, config_.text_dim);
+  fits("CLIP encoders' pooled states are together", clip_l_config_.projection + big_g_config_.projection,
+       config_.pooled_dim);
+  fits("VAE's latents are", vae().latent_channels, config_.channels);
+  const int64_t states = clip_l_config_.hidden + big_g_config_.hidden;
+  check(states <= config_.text_dim, "{}: its CLIP encoders' states are {} wide, and the transformer wants {} at most",
+        model().name(), states, config_.text_dim);
+  check(clip_l_config_.positions == big_g_config_.positions,
+        "{}: its CLIP encoders should read as many tokens, found {} and {} (max_position_embeddings)", model().name(),
+        clip_l_config_.positions, big_g_config_.positions);
+}
+
+std::vector<std::string> Sd3::remarks() const {
+  std::vector<std::string> all;
+  const Checkpoint clip = model().component(kClipL), transformer = model().component(kTransformer);
+  if (!projects_by_identity(clip, clip_l_config_))
+    all.push_back(clip.name() +
+                  " projects its pooled state, as diffusers does; ComfyUI leaves it as it is, and draws "
+                  "other pictures.");
+  if (transformer.has_weights() && !sd3_positions_agree(transformer_source(model()), config_))
+    all.push_back(transformer.name() +
+                  " stores other positions than the formula gives: those that it stores are "
+                  "used.");
+  return all;
+}
+
+void Sd3::load_text_encoders() {
+  if (!options().outline) tokenizers();  // their faults are found before weights are read
+  t5_.load(scope(kT5));
+  clip_l_.emplace(scope(kClipL), clip_l_config_);
+  big_g_.emplace(scope(kBigG), big_g_config_);
+}
+
+void Sd3::drop_text_encoders() {
+  if (!trains(kT5)) t5_.drop();
+  if (trains_clip()) return;
+  clip_l_.reset();
+  big_g_.reset();
+}
+
+Tensor Sd3::clip_ids(const std::string& text, ClipTokenizer Tokenizers::*which) const {
+  const std::vector<int64_t> ids =
+      options().outline ? std::vector<int64_t>(size_t(clip_l_config_.positions)) : (tokenizers().*which).encode(text);
+  return Tensor::of(ids, {1, int64_t(ids.size())});
+}
+
+NamedTensors Sd3::caption(const std::string& text) const {
+  NamedTensors now, later;
+  NamedTensors& clip = trains_clip() ? later : now;
+  clip.add(kTokens, clip_ids(text, &Tokenizers::clip_l));
+  clip.add(kTokens2, clip_ids(text, &Tokenizers::big_g));
+  const Tensor t5 = t5_.ids(text);
+  (trains(kT5) ? later : now).add(T5Texts::kTokens, t5);
+  NamedTensors all = encode_text(now);
+  all.add(t5_.text_mask(t5, memory()));
+  all.add(later);
+  return all;
+}
+
+NamedTensors Sd3::encode_text(const NamedTensors& parts) const {
+  NamedTensors encoded;
+  for (const auto& [name, value] : parts) {
+    if (name == kTokens) {
+      check(clip_l_ && big_g_, "encode_text: the model's CLIP encoders were dropped");
+      const ClipOutput l = (*clip_l_)(value), g = (*big_g_)(parts[kTokens2]);
+      encoded.add(kClipStates, cat({l.penultimate, g.penultimate}, 2));
+      encoded.add(kPooled, cat({l.pooled, g.pooled}, 1));
+    } else if (name == T5Texts::kTokens) {
+      encoded.add(T5Texts::kStates, t5_.states(value));
+    } else if (name != kTokens2) {
+      encoded.add(name, value);
+    }
+  }
+  return encoded;
+}
+
+NamedTensors Sd3::framing(const std::vector<PictureFrame>& frames) const {
+  const int64_t height = frames.front().target_height / vae().factor(),
+                width = frames.front().target_width / vae().factor();
+  if (transformer_) positions(height, width);
+  return t5_.picture_mask(frames.size(), sequence(height, width), memory());
+}
+
+// Made outside of steps, which may be recorded.
+const Tensor& Sd3::positions(int64_t height, int64_t width) const {
+  const auto found = positions_.find({height, width});
+  if (found != positions_.end()) return found->second;
+  return positions_[{height, width}] = transformer_->positions(height, width);
+}
+
+// [B, L + 77, text_dim]
+Tensor Sd3::text_states(const NamedTensors& parts) const {
+  const Tensor& t5 = parts[T5Texts::kStates];
+  const Tensor clip = cast(parts[kClipStates], t5.dtype());
+  const int64_t missing = config_.text_dim - clip.dim(2);
+  if (missing == 0) return cat({t5, clip}, 1);
+  return cat({t5, cat({clip, zeros({clip.dim(0), clip.dim(1), missing}, t5.dtype(), clip.memory())}, 2)}, 1);
+}
+
+Tensor Sd3::predict_without(const std::vector<int64_t>& layers, const Tensor& x, const Tensor& timestep,
+                            const NamedTensors& parts) const {
+  return (*transformer_)({.latents = x,
+                          .timestep = timestep,
+                          .pooled = parts[kPooled],
+                          .text = text_states(parts),
+                          .positions = positions(x.dim(1), x.dim(2)),
+                          .ranges = t5_.ranges(parts, sequence(x.dim(1), x.dim(2))),
+                          .skipped = {layers.begin(), layers.end()}});
+}
+
+bool is_sd3(const Checkpoint& model) {
+  if (!model.has(kTransformer)) return false;
+  const Checkpoint transformer = model.component(kTransformer);
+  if (transformer.has_config()) return transformer.config().text_or("_class_name", "") == "SD3Transformer2DModel";
+  return transformer_source(model).has("joint_blocks.0.x_block.attn.qkv.weight");
+}
+
+}  // namespace
+
+DiffusionFamily sd3_family() {
+  std::map<std::string, std::vector<std::string>> prefixes = sd3_lora_prefixes();
+  return {.is_here = is_sd3,
+          .open = [](const Checkpoint& model, const T5Options& t5) -> std::unique_ptr<Diffusion> {
+            return std::make_unique<Sd3>(model, t5);
+          },
+          .components = {clip_component(kClipL, prefixes[kClipL], ClipKind::l),
+                         clip_component(kBigG, prefixes[kBigG], ClipKind::big_g), t5_component(kT5, prefixes[kT5]),
+                         vae_encoder_component(), vae_decoder_component(),
+                         transformer_component(prefixes[kTransformer]), clip_tokenizer_component("tokenizer", "clip"),
+                         clip_tokenizer_component("tokenizer_2", "clip_g"), t5_tokenizer_component("tokenizer_3")},
+          .known = {{"sd3-medium", "stabilityai/stable-diffusion-3-medium-diffusers"},
+                    {"sd3.5-medium", "stabilityai/stable-diffusion-3.5-medium"},
+                    {"sd3.5-large", "stabilityai/stable-diffusion-3.5-large"},
+                    {"sd3.5-large-turbo", "stabilityai/stable-diffusion-3.5-large-turbo"}}};
 }
 
 }  // namespace wick

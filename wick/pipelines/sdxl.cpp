@@ -110,8 +110,8 @@ class Sdxl final : public LatentDiffusion {
 
   const Tokenizers& tokenizers() const {
     if (!tokenizers_)
-      tokenizers_ = {ClipTokenizer::load(model().component("tokenizer").path()),
-                     ClipTokenizer::load(model().component("tokenizer_2").path())};
+      tokenizers_ = {ClipTokenizer::load(tokenizer_path(model(), "tokenizer", "clip")),
+                     ClipTokenizer::load(tokenizer_path(model(), "tokenizer_2", "clip_g"))};
     return *tokenizers_;
   }
 
@@ -180,7 +180,7 @@ DiffusionFamily sdxl_family() {
           .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),
                          clip_component("text_encoder_2", prefixes["text_encoder_2"], ClipKind::big_g),
                          vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"]),
-                         clip_tokenizer_component("tokenizer"), clip_tokenizer_component("tokenizer_2")},
+                         clip_tokenizer_component("tokenizer", "clip"), clip_tokenizer_component("tokenizer_2", "clip_g")},
           .known = {{"tiny"}, {"sdxl", "stabilityai/stable-diffusion-xl-base-1.0"}}};
 }
 

@@ -109,10 +109,14 @@ class ClipTokenizer::Vocabulary {
   std::unordered_map<std::string, int32_t> ids_;
 };
 
-ClipTokenizer ClipTokenizer::load(const fs::path& folder) {
+ClipTokenizer ClipTokenizer::load(const fs::path& path) {
   ClipTokenizer tokenizer;
-  const bool has_parts = fs::exists(folder / "vocab.json");
-  has_parts || !fs::exists(folder / kWhole) ? tokenizer.load_parts(folder) : tokenizer.load_whole(folder);
+  if (fs::is_regular_file(path))
+    tokenizer.load_whole(path);
+  else if (fs::exists(path / kWhole) && !fs::exists(path / "vocab.json"))
+    tokenizer.load_whole(path / kWhole);
+  else
+    tokenizer.load_parts(path);
   return tokenizer;
 }
 
@@ -127,14 +131,14 @@ void ClipTokenizer::load_parts(const fs::path& folder) {
 }
 
 // transformers 5 writes all into one file.
-void ClipTokenizer::load_whole(const fs::path& folder) {
-  const std::string source = (folder / kWhole).string();
-  const Json json = read_object(folder / kWhole);
+void ClipTokenizer::load_whole(const fs::path& file) {
+  const std::string source = file.string();
+  const Json json = read_object(file);
   const Json& model = as_object(member(json, "model", source), source + ": model");
   check(is_clip(json), "{}: expected the tokenizer of CLIP, found another one", source);
   const Vocabulary vocabulary(member(model, "vocab", source + ": model"), source);
   size_ = vocabulary.size();
-  load_specials(folder, vocabulary);
+  load_specials(file.parent_path(), vocabulary);
   const std::string where = source + ": added_tokens";
   const Json* const added = find_member(json, "added_tokens");
   for (const Json& token : added ? as_list(*added, where) : Json::array()) {

@@ -25,7 +25,8 @@ class ClipTokenizer {
  public:
   static constexpr size_t kMaxTextBytes = size_t{1} << 20;
 
-  static ClipTokenizer load(const std::filesystem::path& folder);
+  // A folder, or a tokenizer.json with the others beside it.
+  static ClipTokenizer load(const std::filesystem::path& path);
 
   // Exactly max_length() ids: start, the text's tokens as far as there is room, end, padding. Special tokens written
   // out in the text become their ids, the padding token among them: OpenCLIP's tokenizer pads with "!".
@@ -46,7 +47,7 @@ class ClipTokenizer {
 
   ClipTokenizer() = default;
   void load_parts(const std::filesystem::path& folder);
-  void load_whole(const std::filesystem::path& folder);
+  void load_whole(const std::filesystem::path& file);
   void load_specials(const std::filesystem::path& folder, const Vocabulary& vocabulary);
   void load_merges(const std::filesystem::path& path, const Vocabulary& vocabulary);
   void add_merge(const std::pair<std::string, std::string>& merge, const Vocabulary& vocabulary,

@@ -113,6 +113,28 @@ uint8_t classes_of(utf8proc_int32_t character) {
   }
 }
 
+// Rule GB9c of grapheme clusters, which utf8proc 2.8 lacks: no break before a consonant behind a consonant with viramas
+// and other marks, in the six scripts that have such conjuncts (Unicode 15.1, InCB).
+class Conjunct {
+ public:
+  // Whether `next` stands in a conjunct with the characters before it.
+  bool goes_on(utf8proc_int32_t next) {
+    const utf8proc_int32_t block = next & ~0x7f, place = next & 0x7f;
+    const bool has_conjuncts = block == 0x900 || block == 0x980 || block == 0xa80 || (block >= 0xb00 && block <= 0xd00);
+    const bool in_script = has_conjuncts && block != 0xb80 && block != 0xc80;
+    const bool is_consonant = in_script && ((place >= 0x15 && place <= 0x39) || (place >= 0x58 && place <= 0x5f));
+    const auto kind = utf8proc_get_property(next)->boundclass;
+    const bool is_mark = (kind == UTF8PROC_BOUNDCLASS_EXTEND && next != 0x200c) || kind == UTF8PROC_BOUNDCLASS_ZWJ;
+    const bool joins = is_consonant && has_virama_;
+    has_virama_ = !is_consonant && is_mark && (has_virama_ || (has_consonant_ && in_script && place == 0x4d));
+    has_consonant_ = is_consonant || (is_mark && has_consonant_);
+    return joins;
+  }
+
+ private:
+  bool has_consonant_ = false, has_virama_ = false;
+};
+
 // The byte of each character of the alphabet, -1 where there is none. The characters are below 0x144: 256 and the 68
 // bytes that do not print.
 std::array<int, 0x144> bytes_by_character() {
@@ -184,11 +206,13 @@ Character character_at(std::string_view text, size_t at) {
 
 size_t grapheme_length(std::string_view text, size_t at) {
   utf8proc_int32_t before = 0, next = 0, state = 0;
+  Conjunct conjunct;
   size_t length = 0;
   while (at + length < text.size()) {
     const auto size = utf8proc_iterate(bytes(text) + at + length, utf8proc_ssize_t(text.size() - at - length), &next);
     if (next == 0x897) next = 0x898;  // a mark since Unicode 16, not yet in utf8proc 2.8; its neighbour is one
-    if (length > 0 && utf8proc_grapheme_break_stateful(before, next, &state)) break;
+    const bool breaks = length > 0 && utf8proc_grapheme_break_stateful(before, next, &state);
+    if (!conjunct.goes_on(next) && breaks) break;
     length += size_t(size);
     before = next;
   }

@@ -47,8 +47,13 @@ std::optional<T> parsed(std::string_view text) {
 }
 
 // One overload per type of setting; `text` is the user's.
-void set_value(std::string& value, const OptionTraits&, const std::string& text, const std::string& where) {
+constexpr std::string_view kAutoOrNumber = "auto|NUMBER";
+void set_value(std::string& value, const OptionTraits& traits, const std::string& text, const std::string& where) {
   if (text.empty()) fail_value(where, "a name", "");
+  if (traits.item == kAutoOrNumber && text != "auto") {
+    const std::optional<double> number = parsed<double>(text);
+    if (!number || !within(traits, *number)) fail_value(where, "auto or a number " + limits(traits), text);
+  }
   value = text;
 }
 
@@ -98,14 +103,15 @@ std::string told(const toml::node& item) {
 // The value as a flag would have it, of the setting's type.
 std::string text_of(const TrainOption& option, const toml::node& item, const std::string& where) {
   const bool wants_number = option.type() == "INT" || option.type() == "NUMBER";
+  const bool wants_either = option.type() == kAutoOrNumber;
   const bool wants_text = !wants_number && !option.is_switch();
   const auto text = item.value_exact<std::string>();
   const auto integer = item.value_exact<int64_t>();
   const auto number = item.value_exact<double>();
   const auto truth = item.value_exact<bool>();
   if (text && wants_text) return *text;
-  if (integer && wants_number) return fmt::format("{}", *integer);
-  if (number && wants_number) return fmt::format("{}", *number);
+  if (integer && (wants_number || wants_either)) return fmt::format("{}", *integer);
+  if (number && (wants_number || wants_either)) return fmt::format("{}", *number);
   if (truth && option.is_switch()) return *truth ? "true" : "false";
   fail_usage("{}: expected {}, found {}", where,
              wants_text               ? "a string"
@@ -163,6 +169,21 @@ void check_name(const std::string& name) {
   check_usage(name.size() <= kLongestName, "--name: expected at most {} bytes, found {}", kLongestName, name.size());
 }
 
+struct PartMember {
+  ModelPart part;
+  std::string TrainConfig::*member;
+};
+
+// The setting of each part of a model.
+std::vector<PartMember> part_members() {
+  using C = TrainConfig;
+  constexpr std::string C::*kMembers[] = {&C::transformer, &C::clip_l,         &C::clip_g,      &C::t5,
+                                          &C::vae,         &C::clip_tokenizer, &C::t5_tokenizer};
+  std::vector<PartMember> all;
+  for (const ModelPart& part : model_parts()) all.push_back({part, kMembers[all.size()]});
+  return all;
+}
+
 std::vector<TrainOption> listed_options() {
   using C = TrainConfig;
   std::vector<TrainOption> all;
@@ -171,6 +192,8 @@ std::vector<TrainOption> listed_options() {
     all.push_back({key, subject, member, help, traits});
   };
   add("model", Subject::model, &C::model, model_help(), {.fixed = false, .item = "MODEL"});
+  for (const auto& [part, member] : part_members())
+    add(part.name, Subject::model, member, part.help, {.fixed = false, .kind = ModelKind::pictures, .item = part.item});
   add("dataset", Subject::model, &C::dataset,
       "Folder of pictures, each with its caption beside it in a .txt; for language models files of JSON lines",
       {.fixed = false, .item = "PATH ..."});
@@ -208,6 +231,23 @@ std::vector<TrainOption> listed_options() {
       {.max = 1, .kind = ModelKind::pictures});
   add("kl_weight", Subject::pictures, &C::kl_weight, "Weight of the KL term of --train vae",
       {.max = 1000, .kind = ModelKind::pictures});
+  add("timesteps", Subject::pictures, &C::timesteps, "How FLUX and SD3 draw the time of a step",
+      {.kind = ModelKind::pictures});
+  add("timestep_shift", Subject::pictures, &C::timestep_shift,
+      "Moves these times towards noise: a factor, or auto, the model's own for the picture's size",
+      {.max = 1000, .above_min = true, .kind = ModelKind::pictures, .item = kAutoOrNumber});
+  add("timestep_mean", Subject::pictures, &C::timestep_mean,
+      "Mean of the logit of logit-normal times; auto is the logarithm of the shift, which it stands for",
+      {.min = -100, .max = 100, .kind = ModelKind::pictures, .item = kAutoOrNumber});
+  add("timestep_std", Subject::pictures, &C::timestep_std, "Standard deviation of that logit",
+      {.max = 100, .above_min = true, .kind = ModelKind::pictures});
+  add("train_guidance", Subject::pictures, &C::train_guidance, "Guidance that FLUX dev models are told in training",
+      {.max = 100, .kind = ModelKind::pictures});
+  add("t5_tokens", Subject::pictures, &C::t5_tokens,
+      "Tokens of a caption that T5 reads, padded to so many [512; of SD3 and schnell 256]",
+      {.max = 4096, .kind = ModelKind::pictures});
+  add("t5_mask", Subject::pictures, &C::t5_mask, "Hide the padding of T5's tokens from all others",
+      {.kind = ModelKind::pictures});
   add("resolution", Subject::pictures, &C::resolution, "Side of a square bucket in pixels [the model's]",
       {.max = 16384, .kind = ModelKind::pictures});
   add("no_upscale", Subject::pictures, &C::no_upscale, "Never scale pictures up; small ones get small buckets",
@@ -331,7 +371,7 @@ std::string to_toml(const TrainConfig& config) {
   const auto is_said = [&](const TrainOption& option) {
     if (option.key == "steps") return config.steps > 0 && config.epochs == 0;
     if (option.key == "state_every_minutes") return config.state_every_minutes >= 0;
-    return option.key != "resume";
+    return option.key != "resume" && option.toml(config) != "\"\"";
   };
   std::string text;
   for (const TrainOption& option : train_options())
@@ -341,7 +381,8 @@ std::string to_toml(const TrainConfig& config) {
 
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (const TrainOption& option : train_options())
-    if (std::find(needed.begin(), needed.end(), option.key) != needed.end())
+    if (std::find(needed.begin(), needed.end(), option.key) != needed.end() &&
+        (option.key != "model" || config.transformer.empty()))
       check_usage(option.toml(config) != "\"\"" && option.toml(config) != "[]", "{} is missing: {}", option.flag(),
                   option.help);
   if (config.name.empty()) config.name = config.train == TrainMode::lora ? "lora" : "model";
@@ -371,6 +412,14 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   absolute(config.output);
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
+  for (const auto& [part, member] : part_members()) absolute(config.*member);
+}
+
+ModelFiles model_files(const TrainConfig& config) {
+  ModelFiles files{.model = config.model};
+  for (const auto& [part, member] : part_members())
+    if (!(config.*member).empty()) files.parts[part.name] = config.*member;
+  return files;
 }
 
 void check_kind(const TrainConfig& config, ModelKind kind) {

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "wick/core/dtype.h"
+#include "wick/nn/checkpoint.h"
 #include "wick/pipelines/known_models.h"
+#include "wick/pipelines/process.h"
 
 namespace wick {
 
@@ -27,6 +29,7 @@ constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
 constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine"; }
 constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
 constexpr std::string_view names_of(Quantize) { return "none|q8_0|q4_0"; }
+constexpr std::string_view names_of(TimestepKind) { return "logit-normal|uniform|mode"; }
 std::string float_text(double value);  // with a fraction or an exponent, as TOML and Python spell floats
 std::vector<std::string_view> split_names(std::string_view names);
 template <class E>
@@ -35,6 +38,8 @@ std::string_view name_of(E value) { return split_names(names_of(value))[size_t(v
 
 struct TrainConfig {
   std::string model, output;
+  // Files of a model's parts, beside the model or instead of it: ModelFiles of nn/checkpoint.h.
+  std::string transformer, clip_l, clip_g, t5, vae, clip_tokenizer, t5_tokenizer;
   std::vector<std::string> dataset;
   std::string name;  // "lora", or "model" for full and vae, unless given
   TrainMode train = TrainMode::lora;
@@ -56,6 +61,13 @@ struct TrainConfig {
   double ema = 0;  // 0: none
   double caption_dropout = 0;
   double kl_weight = 1e-6;  // of --train vae
+
+  TimestepKind timesteps = TimestepKind::logit_normal;
+  std::string timestep_shift = "auto", timestep_mean = "auto";  // or a number
+  double timestep_std = 1;
+  double train_guidance = 1;
+  int64_t t5_tokens = 0;  // 0: what the model was made for
+  bool t5_mask = false;
 
   int64_t resolution = 0;  // 0: the model's native size
   bool no_upscale = false;
@@ -94,10 +106,10 @@ struct OptionTraits {
 };
 
 struct TrainOption {
-  using Member =
-      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
-                   std::vector<std::string> TrainConfig::*, TrainMode TrainConfig::*, LrSchedule TrainConfig::*,
-                   DType TrainConfig::*, LongDocuments TrainConfig::*, Quantize TrainConfig::*>;
+  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
+                              bool TrainConfig::*, std::vector<std::string> TrainConfig::*, TrainMode TrainConfig::*,
+                              LrSchedule TrainConfig::*, DType TrainConfig::*, LongDocuments TrainConfig::*,
+                              Quantize TrainConfig::*, TimestepKind TrainConfig::*>;
 
   std::string_view key;
   Subject subject;
@@ -119,13 +131,16 @@ const std::vector<TrainOption>& train_options();
 
 // Reads a file's settings; unknown keys, wrong types and numbers out of range are UsageErrors naming file and key.
 void read_toml(TrainConfig& config, const std::filesystem::path& file);
-// All settings but `resume`, including those that follow from others (`steps` from the epochs), so that `--config` with
-// this file is the same run again.
+// All settings but `resume` and those that are empty, including those that follow from others (`steps` from the
+// epochs), so that `--config` with this file is the same run again.
 std::string to_toml(const TrainConfig& config);
 
 // Fills in settings that follow from others, makes paths absolute, and checks the demands of settings on each other and
 // that those `needed` are there. Throws UsageError.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
+
+// The model's files as they are named; a model's name is not resolved.
+ModelFiles model_files(const TrainConfig& config);
 
 // Throws Error naming a setting that only the other kind of models has.
 void check_kind(const TrainConfig& config, ModelKind kind);

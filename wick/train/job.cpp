@@ -8,6 +8,7 @@
 #include "wick/nn/peft.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/model_folder.h"
+#include "wick/train/picture_settings.h"
 #include "wick/train/text_task.h"
 
 namespace wick {
@@ -20,9 +21,10 @@ class PictureJob final : public Job {
   PictureJob(const TrainConfig& config, const Checkpoint& checkpoint, const Progress& progress)
       : config_(config),
         checkpoint_(checkpoint),
-        model_(open_diffusion(checkpoint)),
+        model_(open_diffusion(checkpoint, t5_options(config))),
         buckets_(bucket_options(model_->latents(), config.resolution, !config.no_upscale)) {
     check_kind(config, ModelKind::pictures);
+    check_settings(config, *model_);
     check(config.dataset.size() == 1, "--dataset: expected one folder of pictures, found {}", config.dataset.size());
     dataset_ = Dataset::scan(config.dataset.front(), buckets_, progress);
   }
@@ -48,6 +50,8 @@ class PictureJob final : public Job {
   std::vector<std::string> remarks() const override {
     std::vector<std::string> all = dataset_.remarks;
     if (config_.train == TrainMode::vae) return all;
+    for (const std::string& remark : model_->remarks()) all.push_back(remark);
+    if (const std::string remark = model_->training_remark(); !remark.empty()) all.push_back(remark);
     if (const std::string cut = cut_captions(dataset_, *model_); !cut.empty()) all.push_back(cut + ".");
     return all;
   }
@@ -146,8 +150,8 @@ class TextJob final : public Job {
 
 }  // namespace
 
-std::unique_ptr<Job> open_job(const TrainConfig& config, const fs::path& model, const Progress& progress) {
-  if (kind_of(model) == ModelKind::text) return std::make_unique<TextJob>(config, model, progress);
+std::unique_ptr<Job> open_job(const TrainConfig& config, const Checkpoint& model, const Progress& progress) {
+  if (kind_of(model) == ModelKind::text) return std::make_unique<TextJob>(config, model.path(), progress);
   return std::make_unique<PictureJob>(config, model, progress);
 }
 

@@ -32,6 +32,6 @@ class Job {
 };
 
 // Trains a language model where `model` is a transformers folder or a GGUF file, else a diffusion model.
-std::unique_ptr<Job> open_job(const TrainConfig& config, const std::filesystem::path& model, const Progress& progress);
+std::unique_ptr<Job> open_job(const TrainConfig& config, const Checkpoint& model, const Progress& progress);
 
 }  // namespace wick

@@ -22,14 +22,15 @@ Tensor row_of(const Tensor& table, int64_t index) { return table.window({table.d
 // [H, W, 3] -> [1, H, W, 3]
 Tensor as_batch(const Tensor& image) { return reshape(image, {1, image.dim(0), image.dim(1), image.dim(2)}); }
 
-PictureFrame frame_of(const Example& example) {
+PictureFrame frame_of(const Example& example, float guidance) {
   const Placement& p = example.placement;
   return {.height = example.size.height,
           .width = example.size.width,
           .crop_top = p.crop_top,
           .crop_left = p.crop_left,
           .target_height = p.bucket.height,
-          .target_width = p.bucket.width};
+          .target_width = p.bucket.width,
+          .guidance = guidance};
 }
 
 }  // namespace
@@ -55,6 +56,7 @@ LatentCache::LatentCache(const Diffusion& model, Dataset dataset, const LatentCa
     : model_(model),
       dataset_(std::move(dataset)),
       caption_dropout_(options.caption_dropout),
+      guidance_(options.guidance),
       sampler_(dataset_.shown(), options.batch_size, options.seed) {
   const TapePause frozen;
   encode_captions();
@@ -121,7 +123,7 @@ NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, Rng&
   for (const size_t i : examples) {
     const bool drop = caption_dropout_ > 0 && double(rng.uniform()) < caption_dropout_;
     rows.push_back(drop ? 0 : captions_[i]);
-    frames.push_back(frame_of(dataset_.examples[i]));
+    frames.push_back(frame_of(dataset_.examples[i], guidance_));
   }
   NamedTensors all = model_.framing(frames);
   for (const Part& part : parts_) all.add(part.name, part.rows[rows].to(*part.memory));

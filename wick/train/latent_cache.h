@@ -16,6 +16,7 @@ struct LatentCacheOptions {
   int64_t batch_size = 1;
   uint64_t seed = 0;                                             // of the order of batches
   double caption_dropout = 0;                                    // the share of captions that are left empty
+  float guidance = 1;                                            // that the model is told
   std::function<void(size_t done, size_t total)> progress = {};  // called while the cache is made
 };
 
@@ -62,6 +63,7 @@ class LatentCache {
   const Diffusion& model_;
   Dataset dataset_;
   double caption_dropout_;
+  float guidance_;
   BatchSampler sampler_;
   std::map<Size, Latents> latents_;
   std::vector<int64_t> rows_;      // an example's, within its bucket's latents

@@ -150,7 +150,7 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_loss_type", "l2"},
       {"ss_batch_size_per_device", fmt::format("{}", c.batch_size)},
       {"ss_total_batch_size", fmt::format("{}", c.batch_size * c.accumulate)},
-      {"ss_sd_model_name", folder_name(c.model)},
+      {"ss_sd_model_name", folder_name(c.model.empty() ? c.transformer : c.model)},
       {"ss_network_dim", fmt::format("{}", c.rank)},
       {"ss_network_alpha", fmt::format("{}", c.alpha)},
       {"ss_network_args", network_arguments(c, tensors)},

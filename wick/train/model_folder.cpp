@@ -56,6 +56,11 @@ void copy_config(const Checkpoint& from, const fs::path& to, std::optional<DType
   write_file_atomically(to / kTransformersLast, to_text(std::move(config)));
 }
 
+void check_folder(const Checkpoint& from) {
+  check(!from.is_assembled(), "{}: training every weight writes a diffusers folder, and asks for one as --model",
+        from.name());
+}
+
 }  // namespace
 
 void check_elsewhere(const fs::path& from, const fs::path& to) {
@@ -67,6 +72,7 @@ void check_elsewhere(const fs::path& from, const fs::path& to) {
 void write_model_folder(const Checkpoint& from, const fs::path& to, const std::string& component,
                         const std::function<void(const fs::path& folder)>& write) {
   check_elsewhere(from.path(), to);
+  check_folder(from);
   begin_folder(to, kDiffusersLast);
   for (const auto& [name, part] : from.components()) {
     make_directories(to / name);
@@ -78,6 +84,7 @@ void write_model_folder(const Checkpoint& from, const fs::path& to, const std::s
 }
 
 uint64_t copied_bytes(const Checkpoint& from, const std::string& component) {
+  check_folder(from);
   uint64_t bytes = 0;
   for (const auto& [name, part] : from.components())
     for (const fs::path& file : part.files())

@@ -11,9 +11,9 @@ NamedTensors noised(const Process& process, const Batch& batch, const Tensor& no
   return all;
 }
 
-NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng) {
+NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng, const TimestepOptions& options) {
   const Shape& shape = batch.latents.shape();
-  const Tensor times = process.draw_times(shape, rng.timestep);
+  const Tensor times = process.draw_times(shape, rng.timestep, options);
   return noised(process, batch, random_normal(shape, rng.noise, batch.latents.memory()), times);
 }
 

@@ -17,7 +17,7 @@ struct Batch {
 inline constexpr const char *kNoisedLatents = "noised latents", *kTimesteps = "timesteps", *kTarget = "target";
 
 // The inputs of a step, with noise and times drawn or given.
-NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng);
+NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng, const TimestepOptions& options = {});
 NamedTensors noised(const Process& process, const Batch& batch, const Tensor& noise, const Tensor& times);
 
 // The mean squared error of the prediction for a noised batch: with DDPM's process the simplified objective of

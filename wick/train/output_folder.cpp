@@ -155,7 +155,7 @@ void check_output(const TrainConfig& config) {
         output.string(), is_there(output) ? "there is no state/ of one in it" : "there is no such folder");
 }
 
-void check_apart(const TrainConfig& config, const fs::path& model) {
+void check_apart(const TrainConfig& config, const Checkpoint& model) {
   const fs::path output = real_path(config.output);
   for (const auto& [flag, paths] : {std::pair{"--dataset", &config.dataset}, {"--val", &config.val}})
     for (const std::string& path : *paths) {
@@ -165,15 +165,16 @@ void check_apart(const TrainConfig& config, const fs::path& model) {
             config.output, flag, path);
       check_not_a_result(config, flag, path);
     }
-  std::vector<fs::path> parts{model};
+  std::vector<fs::path> parts{model.path()};
   std::error_code error;  // a model's folder may be a link, and so may those in it
-  for (fs::directory_iterator entry(model, error), end; !error && entry != end; entry.increment(error))
+  for (fs::directory_iterator entry(model.path(), error), end; !error && entry != end; entry.increment(error))
     if (std::error_code ignored; entry->is_directory(ignored)) parts.push_back(entry->path());
   for (const fs::path& part : parts)
     check(!path_within(output, real_path(part)),
           "--output {}: lies in --model {}, of which the run's files would be part; choose one elsewhere",
-          config.output, model.string());
-  check_not_a_result(config, "--model", model);
+          config.output, model.name());
+  check_not_a_result(config, "--model", model.path());
+  for (const auto& [part, path] : model_files(config).parts) check_not_a_result(config, part_flag(part).c_str(), path);
 }
 
 std::optional<uint64_t> free_disk(const fs::path& folder) {

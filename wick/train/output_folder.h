@@ -27,7 +27,7 @@ class OutputLock {
 void check_output(const TrainConfig& config);
 // Throws Error if the run's output would become part of its input: within the data sets or the model, links followed,
 // or in place of one of their files. Writes nothing.
-void check_apart(const TrainConfig& config, const std::filesystem::path& model);
+void check_apart(const TrainConfig& config, const Checkpoint& model);
 // Bytes that may be written to the disk of a folder, or of the one in which it will be made; none where unknown.
 std::optional<uint64_t> free_disk(const std::filesystem::path& folder);
 // Removes the temporaries of a killed run. The caller has the lock.

@@ -14,11 +14,9 @@
 namespace wick {
 namespace {
 
-namespace fs = std::filesystem;
-
 constexpr int64_t kMicroBatches = 2;  // more than one takes room for the sum of gradients; more than two take no more
 
-Size largest_bucket(const TrainConfig& config, const fs::path& model) {
+Size largest_bucket(const TrainConfig& config, const Checkpoint& model) {
   if (kind_of(model) == ModelKind::text)
     return {.width = sequence_length(config, LlamaConfig::read(model)), .height = 1};
   const std::vector<Size> sizes =
@@ -50,7 +48,7 @@ const std::vector<Change>& changes() {
 
 }  // namespace
 
-MemoryPlan plan_memory(const TrainConfig& config, const fs::path& model, const DeviceKind& device,
+MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
                        std::optional<Size> bucket) {
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
@@ -76,7 +74,7 @@ MemoryPlan plan_memory(const TrainConfig& config, const fs::path& model, const D
   return plan;
 }
 
-std::vector<Alternative> alternatives(const TrainConfig& config, const fs::path& model, const MemoryPlan& plan) {
+std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan) {
   std::vector<Alternative> found;
   TrainConfig all = config;
   std::vector<std::string> flags;
@@ -96,7 +94,7 @@ std::vector<Alternative> alternatives(const TrainConfig& config, const fs::path&
   return found;
 }
 
-std::string savings(const TrainConfig& config, const fs::path& model, const MemoryPlan& plan) {
+std::string savings(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan) {
   std::string text;
   for (const Alternative& a : alternatives(config, model, plan))
     text += fmt::format("{}{} {}{}", text.empty() ? "" : ", ", a.flags, text.empty() ? "would save " : "",
@@ -106,7 +104,7 @@ std::string savings(const TrainConfig& config, const fs::path& model, const Memo
                      kind_of(model) == ModelKind::text ? "--sequence-length" : "--resolution");
 }
 
-void check_fits(const TrainConfig& config, const fs::path& model, const MemoryPlan& plan, std::string_view device,
+void check_fits(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan, std::string_view device,
                 size_t available) {
   if (plan.total() <= available) return;
   fail("this run would need {} of memory on {}, where {} are free; {}", readable_bytes(plan.total()), device,

@@ -35,7 +35,7 @@ struct MemoryPlan {  // bytes
 };
 
 // For batches of the largest bucket that the resolution allows, or of `bucket`. config.device is left alone.
-MemoryPlan plan_memory(const TrainConfig& config, const std::filesystem::path& model, const DeviceKind& device,
+MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
                        std::optional<Size> bucket = {});
 
 // The same run with one setting changed that saves memory, and its memory then; the most saving first. Where there are
@@ -44,13 +44,12 @@ struct Alternative {
   std::string flags;  // "--gradient-checkpointing"
   size_t total;
 };
-std::vector<Alternative> alternatives(const TrainConfig& config, const std::filesystem::path& model,
-                                      const MemoryPlan& plan);
+std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan);
 // "--gradient-checkpointing would save 9.6 GiB, --batch-size 1 4.1 GiB", for errors; or that nothing would.
-std::string savings(const TrainConfig& config, const std::filesystem::path& model, const MemoryPlan& plan);
+std::string savings(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan);
 
 // Throws Error where `available` bytes are too few for the plan. `device` is its name: "cuda:0".
-void check_fits(const TrainConfig& config, const std::filesystem::path& model, const MemoryPlan& plan,
-                std::string_view device, size_t available);
+void check_fits(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan, std::string_view device,
+                size_t available);
 
 }  // namespace wick

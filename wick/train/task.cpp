@@ -11,6 +11,7 @@
 #include "wick/train/latent_cache.h"
 #include "wick/train/lora_metadata.h"
 #include "wick/train/model_folder.h"
+#include "wick/train/picture_settings.h"
 #include "wick/train/text_task.h"
 #include "wick/train/trained.h"
 
@@ -36,7 +37,7 @@ class DiffusionTask final : public Task {
         buckets_(data.buckets),
         activations_(Residence::on(backend, config.dtype).activations),
         session_(LoraSession::begin(config)),
-        model_(open_diffusion(checkpoint)),
+        model_(open_diffusion(checkpoint, t5_options(config))),
         trained_(trained_of(config, *model_)) {
     load(backend, data);
   }
@@ -46,7 +47,7 @@ class DiffusionTask final : public Task {
 
   NamedTensors next_batch(TrainRng& rng) override {
     trained_.begin_batch(rng);
-    return noised(model_->process(), data_ ? data_->next(rng) : blank_, rng);
+    return noised(model_->process(), data_ ? data_->next(rng) : blank_, rng, timestep_options(config_));
   }
 
   Tensor loss(const NamedTensors& batch) override { return denoising_loss(*model_, batch); }
@@ -100,6 +101,7 @@ class DiffusionTask final : public Task {
                   LatentCacheOptions{.batch_size = config_.batch_size,
                                      .seed = uint64_t(config_.seed),
                                      .caption_dropout = config_.caption_dropout,
+                                     .guidance = float(config_.train_guidance),
                                      .progress = report});
   }
 

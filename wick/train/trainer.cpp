@@ -11,6 +11,7 @@
 #include "wick/backend/registry.h"
 #include "wick/io/count.h"
 #include "wick/io/file.h"
+#include "wick/io/quote.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
 #include "wick/train/job.h"
@@ -41,7 +42,7 @@ double unix_time() {
 
 class Run {
  public:
-  Run(TrainConfig config, const fs::path& model)
+  Run(TrainConfig config, const Checkpoint& model)
       : config_(std::move(config)),
         model_(model),
         output_(config_.output),
@@ -60,6 +61,7 @@ class Run {
     fingerprint_ = fingerprint();
     for (const TrainOption& option : train_options())
       if (option.key == "model" || option.key == "lr") settings_[option.flag()] = option.toml(config_);
+    if (config_.model.empty()) settings_["--model"] = quote(config_.transformer);
     open_output();
     if (is_finished()) return RunResult::finished;
     prepare();
@@ -131,7 +133,7 @@ class Run {
         !differs(kModelContents),
         "--resume: {} was made with the model {}, and {} has other contents; start anew without --resume, or change it "
         "back",
-        file, setting("--model"), model_.string());
+        file, setting("--model"), model_.name());
     resumed_->check_same_run(fingerprint_);
     if (!resumed_->has_hash())
       progress_.say(fmt::format("{}: was written by the version before, without a hash: taken as it is.", file));
@@ -357,8 +359,7 @@ class Run {
 
   // The settings and data that decide the bits of a run. The number of steps does where the learning rate follows it.
   std::map<std::string, std::string> fingerprint() const {
-    std::map<std::string, std::string> all{{kDataContents, job_->data_hash()},
-                                           {kModelContents, Checkpoint(model_).fingerprint()}};
+    std::map<std::string, std::string> all{{kDataContents, job_->data_hash()}, {kModelContents, model_.fingerprint()}};
     for (const TrainOption& option : train_options())
       if (option.traits.fixed || (option.key == "steps" && config_.lr_schedule != LrSchedule::constant))
         all[option.flag()] = option.toml(config_);
@@ -395,7 +396,8 @@ class Run {
   }
 
   TrainConfig config_;
-  fs::path model_, output_;
+  Checkpoint model_;
+  fs::path output_;
   StateFolder states_;
   Backend& backend_;
   TrainRng rng_;
@@ -431,9 +433,9 @@ class Run {
 
 }  // namespace
 
-RunResult train(TrainConfig config, const fs::path& model) {
+RunResult train(TrainConfig config, const Checkpoint& model) {
   resolve(config);
-  check_elsewhere(model, fs::path(config.output) / config.name);
+  check_elsewhere(model.path(), fs::path(config.output) / config.name);
   check_not_written(config.output);
   check_output(config);
   check_apart(config, model);

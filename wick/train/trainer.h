@@ -19,7 +19,7 @@ namespace wick {
 
 enum class RunResult { finished, interrupted };
 
-// `model` is the folder or file of config.model. Throws Error where the run cannot start or go on.
-RunResult train(TrainConfig config, const std::filesystem::path& model);
+// `model` is that of model_files(config), its name resolved. Throws Error where the run cannot start or go on.
+RunResult train(TrainConfig config, const Checkpoint& model);
 
 }  // namespace wick

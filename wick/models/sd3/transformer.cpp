@@ -3,10 +3,11 @@
 //
 //   time and pooled text make one vector; from it every block makes shifts, scales and gates (AdaLN-zero)
 //
-// Shapes: B batch, L text tokens, N = h/2 w/2 picture tokens, D = hidden. The picture comes first. Names match
+// Shapes: B batch, L text tokens, N = h/2 w/2 picture tokens, D = hidden. Text comes first. Names match
 // Stability's files. Reference: Stability-AI/sd3.5, mmditx.py; diffusers, SD3Transformer2DModel.
 #include "wick/models/sd3/transformer.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <functional>
@@ -84,12 +85,13 @@ struct PictureStream {
   }
 };
 
-using Streams = std::array<Tensor, 2>;  // picture, text
+using Streams = std::array<Tensor, 2>;  // text, picture
 
-// A picture that attends to a text and to itself, and the text likewise.
-std::vector<Tensor> attend(const AttentionStream& picture, const AttentionStream& text, int64_t heads) {
-  const Tensor joint = joint_attention({picture, text}, {.heads = heads, .eps = kEps});
-  return split(joint, 1, {picture.qkv.dim(1), text.qkv.dim(1)});
+// Both streams attend to each other and to themselves.
+Streams attend(const AttentionStream& text, const AttentionStream& picture, int64_t heads, const Tensor& ranges) {
+  const Tensor joint = joint_attention({text, picture}, {.heads = heads, .ranges = ranges, .eps = kEps});
+  const std::vector<Tensor> parts = split(joint, 1, {text.qkv.dim(1), picture.qkv.dim(1)});
+  return {parts[0], parts[1]};
 }
 
 struct JointBlock {
@@ -102,11 +104,10 @@ struct JointBlock {
   Attention attn{t / "attn", c};
   Update update{t, c.dim};
 
-  Streams operator()(const Tensor& picture, const Tensor& text, const Tensor& vector) const {
-    const std::vector<Tensor> m = x_block.modulation(vector), n = modulation(vector);
-    const std::vector<Tensor> parts =
-        attend(x_block.attention(picture, m), attn(modulated_norm(text, n[0], n[1])), c.heads);
-    return {x_block(picture, parts[0], m), update.fed_forward(update.attended(text, parts[1], n), n)};
+  Streams operator()(const Tensor& text, const Tensor& picture, const Tensor& vector, const Tensor& ranges) const {
+    const std::vector<Tensor> m = modulation(vector), n = x_block.modulation(vector);
+    const Streams y = attend(attn(modulated_norm(text, m[0], m[1])), x_block.attention(picture, n), c.heads, ranges);
+    return {update.fed_forward(update.attended(text, y[0], m), m), x_block(picture, y[1], n)};
   }
 };
 
@@ -120,10 +121,10 @@ struct LastBlock {
   ModulationRows modulation{t / "adaLN_modulation.1", c.dim, 2};
   Attention attn{t / "attn", c};
 
-  Tensor operator()(const Tensor& picture, const Tensor& text, const Tensor& vector) const {
-    const std::vector<Tensor> m = x_block.modulation(vector), n = modulation(vector);
-    return x_block(picture, attend(x_block.attention(picture, m), attn(modulated_norm(text, n[0], n[1])), c.heads)[0],
-                   m);
+  Tensor operator()(const Tensor& text, const Tensor& picture, const Tensor& vector, const Tensor& ranges) const {
+    const std::vector<Tensor> m = modulation(vector), n = x_block.modulation(vector);
+    const Streams y = attend(attn(modulated_norm(text, m[0], m[1])), x_block.attention(picture, n), c.heads, ranges);
+    return x_block(picture, y[1], n);
   }
 };
 
@@ -165,6 +166,8 @@ struct Sd3Transformer::Model {
     check(rows <= side && columns <= side,
           "{}: a latent of {} x {} pixels has {} x {} tokens, and the model's table of positions {} x {}", s.path(),
           height, width, rows, columns, side, side);
+    if (s.weights().is_outline())
+      return Tensor::empty({rows * columns, c.hidden()}, s.place().activations, *s.place().memory);
     const int64_t top = (side - rows) / 2, left = (side - columns) / 2;
     Tensor middle;
     if (table) {
@@ -199,15 +202,16 @@ struct Sd3Transformer::Model {
           s.path(), in.positions.shape(), height, width);
     const Tensor vec = vector(in);
     const Tensor patches = x_embedder(s.activation(in.latents));
-    Streams x{reshape(patches, {patches.dim(0), count, c.hidden()}) + in.positions,
-              context_embedder(s.activation(in.text))};
+    Streams x{context_embedder(s.activation(in.text)),
+              reshape(patches, {patches.dim(0), count, c.hidden()}) + in.positions};
     const auto run = [&](const auto& block) {
-      return checkpointing ? checkpoint(std::cref(block), x[0], x[1], vec) : block(x[0], x[1], vec);
+      return checkpointing ? checkpoint(std::cref(block), x[0], x[1], vec, in.ranges)
+                           : block(x[0], x[1], vec, in.ranges);
     };
     int64_t number = 0;
     for (const JointBlock& block : joint_blocks)
       if (!in.skipped.contains(number++)) x = run(block);
-    const Tensor picture = in.skipped.contains(number) ? x[0] : run(last_block);
+    const Tensor picture = in.skipped.contains(number) ? x[1] : run(last_block);
     const std::vector<Tensor> m = final_modulation(vec);
     return cast(latents(final_linear(modulated_norm(picture, m[0], m[1])), height, width), DType::f32);
   }
@@ -233,6 +237,21 @@ std::vector<float> sd3_position(int64_t row, int64_t column, const Sd3Config& c)
     add(std::cos);
   }
   return features;
+}
+
+bool sd3_positions_agree(const TensorSource& tensors, const Sd3Config& c) {
+  constexpr float kRounding = 1.0f / 256;  // of numbers up to 1 in bf16
+  const std::optional<StoredTensor> table = tensors.find("pos_embed", {});
+  if (!table || !table->dtype || !table->bytes) return true;
+  const int64_t step = std::max<int64_t>(1, c.table_side / 8), bytes = bytes_of(*table->dtype, c.hidden());
+  for (int64_t row = 0, column = c.table_side - 1; row < c.table_side && column >= 0; row += step, column -= step) {
+    const Tensor entry = Tensor::empty({c.hidden()}, *table->dtype);
+    table->bytes(entry.view().data, size_t((row * c.table_side + column) * bytes), size_t(bytes));
+    const std::vector<float> stored = entry.to_vector(), computed = sd3_position(row, column, c);
+    for (size_t i = 0; i < stored.size(); ++i)
+      if (!(std::abs(stored[i] - computed[i]) <= kRounding)) return false;
+  }
+  return true;
 }
 
 }  // namespace wick

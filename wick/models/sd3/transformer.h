@@ -15,6 +15,7 @@ struct Sd3Input {                  // floats, in the model's memory
   Tensor pooled;                   // [B, pooled_dim] of both CLIP encoders
   Tensor text;                     // [B, L, text_dim]
   Tensor positions;                // [h/2 w/2, hidden], of these latents
+  Tensor ranges = {};              // i32 [B, L + h/2 w/2, 2]: tokens that each one sees, as for attention(); or empty
   std::set<int64_t> skipped = {};  // blocks that do nothing (skip-layer guidance); there may be no such blocks
 };
 
@@ -35,5 +36,7 @@ class Sd3Transformer {
 
 // The entry of the table of positions, `hidden` numbers: what files store.
 std::vector<float> sd3_position(int64_t row, int64_t column, const Sd3Config& config);
+// Does the table among the tensors (under Stability's names) agree, in some of its entries? True where there is none.
+bool sd3_positions_agree(const TensorSource& tensors, const Sd3Config& config);
 
 }  // namespace wick

@@ -1,0 +1,123 @@
+"""A LoRA training step of FLUX.1's or SD3.5's transformer, or one step of drawing with it, with diffusers + peft on a GPU.
+
+    python bench/peers/flow_step.py --model flux|sd3-large|sd3-medium [--compile] [--checkpoint] [--draw]
+
+Random weights in bf16; a LoRA on attention and feed-forward of all blocks with f32 masters and bf16 arithmetic; noise and sigmas are
+drawn in the step; fused AdamW. --compile: every block by torch.compile. A line of JSON for each way: the median of the steps by CUDA
+events, and the peak of what PyTorch's allocator gave out.
+"""
+
+import argparse
+import gc
+import statistics
+
+import torch
+from diffusers import FluxTransformer2DModel, SD3Transformer2DModel
+from peft import LoraConfig, inject_adapter_in_model
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from rows import emit, timed
+
+TARGETS = (r".*transformer_blocks\.\d+\..*(to_q|to_k|to_v|to_out\.0|add_q_proj|add_k_proj|add_v_proj|to_add_out|"
+           r"net\.0\.proj|net\.2|proj_mlp|proj_out)")
+BLOCKS = {"FluxTransformerBlock", "FluxSingleTransformerBlock", "JointTransformerBlock"}
+
+
+def make(name):
+    with torch.device("cuda"):
+        torch.set_default_dtype(torch.bfloat16)
+        if name == "flux":
+            model = FluxTransformer2DModel(guidance_embeds=True)
+        else:
+            depth, dual = (38, ()) if name == "sd3-large" else (24, tuple(range(13)))
+            model = SD3Transformer2DModel(
+                sample_size=128, patch_size=2, in_channels=16, num_layers=depth, attention_head_dim=64, num_attention_heads=depth,
+                joint_attention_dim=4096, caption_projection_dim=64 * depth, pooled_projection_dim=2048, out_channels=16,
+                pos_embed_max_size=192 if depth == 38 else 384, dual_attention_layers=dual, qk_norm="rms_norm")
+        torch.set_default_dtype(torch.float32)
+    return model.requires_grad_(False)
+
+
+class Step:
+    def __init__(self, args):
+        self.args = args
+        self.model = make(args.model)
+        self.parameters = []
+        if not args.no_lora:
+            inject_adapter_in_model(LoraConfig(r=args.rank, lora_alpha=args.rank, target_modules=TARGETS), self.model)
+            self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.masters = [p.detach().float().requires_grad_() for p in self.parameters]
+        for p in self.parameters:
+            p.data = p.data.bfloat16()
+        if self.masters:
+            self.optimizer = torch.optim.AdamW(self.masters, lr=1e-4, fused=True)
+        self.model.train(not args.draw)
+        if args.checkpoint:
+            self.model.enable_gradient_checkpointing()
+        if args.compile:
+            torch._dynamo.config.recompile_limit = 64
+            for module in self.model.modules():
+                if type(module).__name__ in BLOCKS:
+                    module.compile()
+        b, h, w = args.batch, args.height, args.width
+        bf16 = dict(device="cuda", dtype=torch.bfloat16)
+        self.latents = torch.randn(b, h // 2 * (w // 2), 64, device="cuda") if args.model == "flux" else \
+            torch.randn(b, 16, h, w, device="cuda")
+        self.inputs = {"encoder_hidden_states": torch.randn(b, 512 if args.model == "flux" else 333, 4096, **bf16),
+                       "pooled_projections": torch.randn(b, 768 if args.model == "flux" else 2048, **bf16)}
+        if args.model == "flux":
+            ids = torch.zeros(h // 2, w // 2, 3, **bf16)
+            ids[..., 1] += torch.arange(h // 2, device="cuda")[:, None]
+            ids[..., 2] += torch.arange(w // 2, device="cuda")[None]
+            self.inputs |= {"img_ids": ids.reshape(-1, 3), "txt_ids": torch.zeros(512, 3, **bf16),
+                            "guidance": torch.ones(b, device="cuda")}
+
+    def predict(self, x, sigma):
+        timestep = sigma if self.args.model == "flux" else 1000 * sigma
+        return self.model(hidden_states=x.bfloat16(), timestep=timestep, return_dict=False, **self.inputs)[0]
+
+    def draw(self):
+        with torch.no_grad():
+            self.predict(self.latents, torch.full((self.args.batch,), 0.5, device="cuda"))
+
+    def train(self):
+        noise = torch.randn_like(self.latents)
+        sigma = torch.sigmoid(torch.randn(self.args.batch, device="cuda"))
+        s = sigma.reshape(-1, *[1] * (self.latents.dim() - 1))
+        loss = torch.nn.functional.mse_loss(self.predict((1 - s) * self.latents + s * noise, sigma).float(), noise - self.latents)
+        loss.backward()
+        for master, p in zip(self.masters, self.parameters):
+            master.grad = p.grad.float()
+            p.grad = None
+        self.optimizer.step()
+        torch._foreach_copy_([p.detach() for p in self.parameters], [m.detach() for m in self.masters])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="flux", choices=["flux", "sd3-large", "sd3-medium"])
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--height", type=int, default=128, help="of the latents")
+    parser.add_argument("--width", type=int, default=128)
+    parser.add_argument("--rank", type=int, default=16)
+    parser.add_argument("--steps", type=int, default=20)
+    for flag in "compile", "checkpoint", "draw", "no-lora":
+        parser.add_argument("--" + flag, action="store_true")
+    args = parser.parse_args()
+    torch.manual_seed(0)
+    step = Step(args)
+    one = step.draw if args.draw else step.train
+    # cuDNN's backward of FLUX's attention ended in an illegal access (torch 2.11).
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
+        timed(one, 4)
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+        times = timed(one, args.steps)
+    emit(bench="flow_step", peer="pytorch", model=args.model, draw=args.draw, lora=not args.no_lora, batch=args.batch,
+         height=args.height, width=args.width, rank=args.rank, checkpoint=args.checkpoint, compiled=args.compile,
+         median_ms=round(statistics.median(times), 3), min_ms=round(min(times), 3), max_ms=round(max(times), 3),
+         peak_mib=torch.cuda.max_memory_allocated() >> 20)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,180 @@
+// SD3 as a Diffusion, against StableDiffusion3Pipeline on a tiny random one.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "device.h"
+#include "golden.h"
+#include "io/files.h"
+#include "wick/backend/counting.h"
+#include "wick/io/json.h"
+#include "wick/ops/ops.h"
+#include "wick/pipelines/text_to_image.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+// tests/golden/sd3 with the tokenizers that other goldens have.
+class TinySd3 {
+ public:
+  TinySd3() {
+    fs::copy(kGolden / "sd3", folder_.path(), fs::copy_options::recursive);
+    for (const char* name : {"tokenizer", "tokenizer_2"}) fs::copy(kGolden / "sdxl" / name, folder_ / name);
+    fs::create_directory(folder_ / "tokenizer_3");
+    fs::copy(kGolden / "t5_tokenizer/tokenizer.json", folder_ / "tokenizer_3/tokenizer.json");
+  }
+  const fs::path& path() const { return folder_.path(); }
+
+  std::unique_ptr<Diffusion> open(const T5Options& t5, DiffusionOptions options = {}) const {
+    auto model = open_diffusion(path(), t5);
+    options.backend = &test::backend();
+    model->load(options, kDrawingParts);
+    return model;
+  }
+
+ private:
+  TemporaryDirectory folder_;
+};
+
+class Sd3Pipeline : public testing::Test {
+ protected:
+  Sd3Pipeline() {
+    const SafetensorsFile in = open_golden("sd3/pictures.in");
+    const auto& told = in.metadata();
+    request.prompt = told.at("prompt");
+    request.negative = told.at("negative_prompt");
+    request.width = std::stoll(told.at("width"));
+    request.height = std::stoll(told.at("height"));
+    request.sampling.steps = std::stoll(told.at("num_inference_steps"));
+    request.cfg = std::stof(told.at("guidance_scale"));
+    tokens = std::stoll(told.at("max_sequence_length"));
+    noise = to_channels_last(in.load("noise")).to(test::memory());
+  }
+
+  std::vector<float> latents(const Diffusion& model) const {
+    return TextToImage(model).denoise(request, noise).to_vector();
+  }
+
+  const TinySd3 folder;
+  ImageRequest request;
+  int64_t tokens;
+  Tensor noise;
+};
+
+TEST_F(Sd3Pipeline, AgreesWithDiffusers) {
+  const SafetensorsFile out = open_golden("sd3/pictures.out");
+  const auto model = folder.open({.tokens = tokens});
+  const TextToImage text_to_image(*model);
+  for (const std::string name : {"plain", "skip"}) {
+    if (name == "skip") request.skip = {.scale = 2.5f, .layers = {0, 5}, .start = 0.1, .stop = 0.6};
+    const Tensor found = text_to_image.denoise(request, noise);
+    EXPECT_LE(relative_error(to_channels_first(found), out.load(name + ".latents")), 1e-5) << name;
+    EXPECT_LE(relative_error(to_channels_first(text_to_image.decode(found)), out.load(name + ".decoded")), 1e-5);
+  }
+}
+
+// Padding that no token sees may be longer; padding that is seen matters.
+TEST_F(Sd3Pipeline, AMaskHidesPadding) {
+  request.sampling.steps = 2;
+  const auto with = [&](int64_t count, bool mask) { return latents(*folder.open({.tokens = count, .mask = mask})); };
+  const std::vector<float> masked = with(tokens, true);
+  EXPECT_LE(relative_error(with(tokens + 19, true), masked), 1e-5);
+  EXPECT_GT(relative_error(with(tokens, false), masked), 1e-3);
+  EXPECT_GT(relative_error(with(tokens + 19, false), with(tokens, false)), 1e-3);
+}
+
+// A LoRA that begins with zeros changes nothing but where texts are encoded.
+TEST_F(Sd3Pipeline, TrainedEncodersReadIdsInEachStep) {
+  const auto frozen = folder.open({.tokens = tokens, .mask = true});
+  const NamedTensors expected = frozen->encode_text(frozen->caption(request.prompt));
+  for (const std::string component : {"text_encoder", "text_encoder_2", "text_encoder_3"}) {
+    Adapter adapter({.rank = 2, .targets = {component + ".*"}}, frozen->lora().names);
+    const auto trained = folder.open({.tokens = tokens, .mask = true}, {.adapter = &adapter});
+    const NamedTensors ids = trained->caption(request.prompt);
+    EXPECT_EQ(ids.has("tokens"), component != "text_encoder_3");
+    EXPECT_EQ(ids.has("T5 tokens"), component == "text_encoder_3");
+    trained->drop_encoders();
+    Tape tape;
+    const NamedTensors found = trained->encode_text(ids);
+    ASSERT_EQ(found.size(), expected.size());
+    Tensor sum_of_squares;
+    for (const auto& [name, value] : expected) {
+      EXPECT_EQ(found[name].to_vector(), value.to_vector()) << component << ": " << name;
+      if (!is_float(value.dtype())) continue;
+      const Tensor term = sum(square(found[name]));
+      sum_of_squares = sum_of_squares ? sum_of_squares + term : term;
+    }
+    const Grads grads = tape.backward(sum_of_squares);
+    double largest = 0;  // the ups begin as zeros: the gradient flows to them
+    for (const auto& [name, gradient] : adapter.gradients(grads))
+      for (const float d : gradient.to_vector()) largest = std::max(largest, double(std::abs(d)));
+    EXPECT_GT(largest, 0) << component;
+  }
+}
+
+TEST_F(Sd3Pipeline, TellsItsSizesWithoutWeights) {
+  const auto model = open_diffusion(folder.path());
+  const LatentSpace space = model->latents();
+  EXPECT_EQ(std::tuple(space.channels, space.factor, space.side_step, space.native), std::tuple(16, 4, 8, 64));
+  EXPECT_EQ(model->t5_tokens(), 256);
+  EXPECT_EQ(model->lora().metadata.at("ss_base_model_version"), "5-medium");
+  CountingBackend counting(device_kind("cpu"));
+  model->load({.backend = &counting, .outline = true}, kDrawingParts);
+  const NamedTensors parts = model->encode_text(model->caption("a fox"));
+  EXPECT_EQ(parts["T5 states"].shape(), (Shape{1, 256, 24}));
+  EXPECT_EQ(parts["CLIP states"].shape(), (Shape{1, 77, 20}));
+  EXPECT_EQ(parts["pooled text"].shape(), (Shape{1, 18}));
+  const Tensor x = zeros({1, 8, 12, 16}, DType::f32, counting.memory());
+  EXPECT_EQ(model->predict(x, zeros({1}, DType::f32, counting.memory()), parts).shape(), x.shape());
+}
+
+// Replaces one tensor of a file.
+void replace(const fs::path& path, const std::string& name, const Tensor& value) {
+  std::map<std::string, Tensor> tensors;
+  {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const auto& [key, info] : file.tensors()) tensors[key] = file.load(key);
+  }
+  ASSERT_EQ(tensors.at(name).shape(), value.shape());
+  tensors[name] = value;
+  save_safetensors(path, tensors);
+}
+
+TEST_F(Sd3Pipeline, RemarksOnFilesThatOthersReadOtherwise) {
+  const auto remarks = [&] { return open_diffusion(folder.path())->remarks(); };
+  ASSERT_EQ(remarks().size(), 1);
+  EXPECT_NE(remarks().front().find("text_encoder projects"), std::string::npos) << remarks().front();
+
+  std::vector<float> identity(64);
+  for (size_t i = 0; i < identity.size(); i += 9) identity[i] = 1;
+  replace(folder.path() / "text_encoder/model.safetensors", "text_projection.weight", Tensor::of(identity, {8, 8}));
+  EXPECT_TRUE(remarks().empty());
+
+  replace(folder.path() / "transformer/diffusion_pytorch_model.safetensors", "pos_embed.pos_embed",
+          full({1, 144, 16}, 0.25f));
+  ASSERT_EQ(remarks().size(), 1);
+  EXPECT_NE(remarks().front().find("transformer stores other positions"), std::string::npos) << remarks().front();
+}
+
+TEST_F(Sd3Pipeline, SaysWhichPartsDoNotFit) {
+  const auto expect_wrong = [&](const char* component, std::initializer_list<std::string_view> parts) {
+    const TinySd3 other;
+    const fs::path target = other.path() / component;
+    fs::remove_all(target);
+    const std::map<std::string, fs::path> odd = {{"text_encoder_3", kGolden / "t5/three/text_encoder_3"},
+                                                 {"text_encoder_2", kGolden / "sdxl/text_encoder_2"},
+                                                 {"vae", kGolden / "sdxl/vae"}};
+    if (odd.contains(component)) fs::copy(odd.at(component), target);
+    expect_error([&] { open_diffusion(other.path()); }, parts);
+  };
+  expect_wrong("text_encoder_3", {"T5's states", "16", "24"});
+  expect_wrong("text_encoder_2", {"CLIP", "pooled", "28", "18"});
+  expect_wrong("vae", {"VAE's latents", "4", "16"});
+  expect_wrong("text_encoder", {"text_encoder"});
+}
+
+}  // namespace
+}  // namespace wick

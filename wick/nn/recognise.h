@@ -1,0 +1,22 @@
+// What a file holds, told from the names of its tensors.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "wick/nn/source.h"
+
+namespace wick {
+
+// The networks that models of pictures consist of; the first three denoise.
+enum class Network { flux, sd3, sdxl, clip_l, clip_g, t5, vae };
+const char* in_words(Network network);  // "FLUX's transformer", "a T5 encoder"
+
+// The networks in a file and the prefix of each one's names: none in a file of one network, "text_encoders.t5xxl." and
+// the like in ComfyUI's files of all. `source` has the file's own names.
+std::map<Network, std::string> networks_in(const TensorSource& source);
+
+// For errors: "FLUX's transformer and a VAE", "a LoRA", "the model Chroma", or the first of its tensors.
+std::string contents_in_words(const TensorSource& source);
+
+}  // namespace wick

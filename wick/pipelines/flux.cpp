@@ -1,0 +1,245 @@
+// FLUX.1 (Black Forest Labs, 2024) as a Diffusion: CLIP-L, T5, a transformer and a VAE of 16 channels.
+//
+// Parts of its conditioning, beside those of T5 (t5_texts.h):
+//   "pooled text" [B, 768] f32, of CLIP
+//   "tokens"      [B, 77] i64 on the host, in its place where CLIP is trained
+//   "guidance"    [B] f32, for a model that is told it
+#include <algorithm>
+#include <utility>
+
+#include "wick/models/clip.h"
+#include "wick/models/flux/names.h"
+#include "wick/models/flux/transformer.h"
+#include "wick/ops/ops.h"
+#include "wick/pipelines/latent_diffusion.h"
+#include "wick/pipelines/rectified_flow.h"
+#include "wick/pipelines/t5_texts.h"
+#include "wick/text/clip_tokenizer.h"
+
+namespace wick {
+namespace {
+
+constexpr const char *kPooled = "pooled text", *kTokens = "tokens", *kGuidance = "guidance";
+constexpr const char *kTransformer = "transformer", *kClip = "text_encoder", *kT5 = "text_encoder_2";
+constexpr LatentScale kLatents{0.3611f, 0.1159f};
+constexpr const char *kDevScheduler = R"({"use_dynamic_shifting": true})", *kSchnellScheduler = R"({"shift": 1})";
+
+TensorSource transformer_source(const Checkpoint& model) { return flux_source(model.component(kTransformer).source()); }
+
+Component transformer_component(std::vector<std::string> lora_prefixes) {
+  const auto load = [](const ComponentSource& source) -> ComponentRun {
+    const FluxConfig config = FluxConfig::read(source.model.component(kTransformer));
+    const FluxTransformer model(source.scope(kTransformer, transformer_source(source.model)), config);
+    return [=](ComponentInputs& in) -> ComponentOutputs {
+      FluxInput x;
+      x.tokens = in.variable("hidden_states", {"B", "N", config.token_dim()});
+      x.text = in.variable("encoder_hidden_states", {"B", "L", config.text_dim});
+      x.pooled = in.variable("pooled_projections", {"B", config.pooled_dim});
+      x.timestep = in.number("timestep", in.extent("B")) * 1000.0f;
+      if (config.guidance) x.guidance = in.number("guidance", in.extent("B"));
+      FluxPlaces places;
+      for (const auto& [name, count] : {std::pair{"txt_ids", "L"}, {"img_ids", "N"}}) {
+        const std::vector<float> ids = in.constant(name, {count, 3}).to_vector();
+        for (size_t i = 0; i < ids.size(); i += 3) places.push_back({ids[i], ids[i + 1], ids[i + 2]});
+      }
+      x.rotary = flux_rotary(places, config, x.tokens.memory());
+      const Tensor sample = model(x);
+      return {{{"sample", sample}}, squared_error(sample)};
+    };
+  };
+  return {kTransformer, load, std::move(lora_prefixes)};
+}
+
+class Flux final : public LatentDiffusion {
+ public:
+  Flux(const Checkpoint& model, const T5Options& t5)
+      : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
+        config_(FluxConfig::read(model.component(kTransformer))),
+        clip_config_(ClipConfig::read(model.component(kClip), ClipKind::l)),
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), t5, /*made_for=*/config_.guidance ? 512 : 256) {
+    check_fit();
+  }
+
+  LatentSpace latents() const override {
+    const int64_t factor = vae().factor(), step = 2 * factor;  // a token is 2 x 2 latent pixels
+    return {.channels = config_.channels, .factor = factor, .side_step = step, .bucket_step = step, .native = native()};
+  }
+
+  const Process& process() const override {
+    if (!flow_)
+      flow_.emplace(
+          RectifiedFlow::read(model(), config_.guidance ? kDevScheduler : kSchnellScheduler, SigmaGrid::uniform));
+    return *flow_;
+  }
+
+  DrawingDefaults drawing_defaults() const override {
+    if (!config_.guidance) return {.steps = 4, .cfg = 1};
+    return {.steps = 28, .cfg = 1, .guidance = 3.5f};
+  }
+
+  LoraFormat lora() const override {
+    return {.names = flux_module_names(),
+            .default_targets = flux_default_targets(),
+            .metadata = {{"ss_v2", "False"},
+                         {"ss_base_model_version", "flux1"},
+                         {"ss_network_module", "networks.lora_flux"},
+                         {"modelspec.architecture", config_.guidance ? "flux-1-dev/lora" : "flux-1-schnell/lora"},
+                         {"modelspec.implementation", "https://github.com/black-forest-labs/flux"}}};
+  }
+
+  std::string denoiser_in_words() const override { return "transformer"; }
+  std::string training_remark() const override {
+    if (config_.guidance) return {};
+    return "schnell draws in 4 steps because it was distilled, which training undoes step by step: train on dev, and "
+           "use "
+           "the LoRA on schnell.";
+  }
+  int64_t t5_tokens() const override { return t5_.tokens(); }
+  TextLength length(const std::string& text) const override { return t5_.length(text); }
+
+  NamedTensors caption(const std::string& text) const override;
+  NamedTensors framing(const std::vector<PictureFrame>& frames) const override;
+  NamedTensors encode_text(const NamedTensors& parts) const override;
+  Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const override;
+
+ private:
+  void load_text_encoders() override;
+  void drop_text_encoders() override;
+  void load_denoiser(const Scope& s) override { transformer_.emplace(s, config_, options().checkpointing); }
+  TensorSource source(const std::string& component) const override {
+    return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
+  }
+
+  void check_fit() const;
+  int64_t native() const {
+    const Checkpoint vae = model().component("vae");
+    return vae.has_config() ? vae.config().integer_or("sample_size", 1024, {1, 16384}) : 1024;
+  }
+  const ClipTokenizer& tokenizer() const {
+    if (!tokenizer_) tokenizer_.emplace(ClipTokenizer::load(tokenizer_path(model(), "tokenizer", "clip")));
+    return *tokenizer_;
+  }
+  Tensor clip_ids(const std::string& text) const;  // [1, 77]; of an outline, for which no tokenizer is read, zeros
+  int64_t sequence(int64_t height, int64_t width) const { return t5_.tokens() + height / 2 * (width / 2); }
+  const Rotary& rotary(int64_t height, int64_t width) const;  // of a latent's size
+
+  FluxConfig config_;
+  ClipConfig clip_config_;
+  T5Texts t5_;
+  mutable std::optional<RectifiedFlow> flow_;
+  mutable std::optional<ClipTokenizer> tokenizer_;
+  mutable std::map<std::pair<int64_t, int64_t>, Rotary> rotaries_;
+  std::optional<ClipText> clip_;
+  std::optional<FluxTransformer> transformer_;
+};
+
+void Flux::check_fit() const {
+  const auto fits = [&](const char* what, int64_t here, int64_t wanted) {
+    check(here == wanted, "{}: its {} {} wide, and the transformer wants {}", model().name(), what, here, wanted);
+  };
+  fits("T5's states are", t5_.config().hidden, config_.text_dim);
+  fits("CLIP's pooled states are", clip_config_.with_projection ? clip_config_.projection : clip_config_.hidden,
+       config_.pooled_dim);
+  fits("VAE's latents are", vae().latent_channels, config_.channels);
+}
+
+void Flux::load_text_encoders() {
+  if (!options().outline) tokenizer();  // its faults are found before weights are read
+  t5_.load(scope(kT5));
+  clip_.emplace(scope(kClip), clip_config_);
+}
+
+void Flux::drop_text_encoders() {
+  if (!trains(kT5)) t5_.drop();
+  if (!trains(kClip)) clip_.reset();
+}
+
+Tensor Flux::clip_ids(const std::string& text) const {
+  const std::vector<int64_t> ids =
+      options().outline ? std::vector<int64_t>(size_t(clip_config_.positions)) : tokenizer().encode(text);
+  return Tensor::of(ids, {1, int64_t(ids.size())});
+}
+
+NamedTensors Flux::caption(const std::string& text) const {
+  NamedTensors now, later;
+  (trains(kClip) ? later : now).add(kTokens, clip_ids(text));
+  const Tensor t5 = t5_.ids(text);
+  (trains(kT5) ? later : now).add(T5Texts::kTokens, t5);
+  NamedTensors all = encode_text(now);
+  all.add(t5_.text_mask(t5, memory()));
+  all.add(later);
+  return all;
+}
+
+NamedTensors Flux::encode_text(const NamedTensors& parts) const {
+  NamedTensors encoded;
+  for (const auto& [name, value] : parts) {
+    if (name == kTokens) {
+      check(clip_.has_value(), "encode_text: the model's CLIP encoder was dropped");
+      encoded.add(kPooled, (*clip_)(value).pooled);
+    } else if (name == T5Texts::kTokens) {
+      encoded.add(T5Texts::kStates, t5_.states(value));
+    } else {
+      encoded.add(name, value);
+    }
+  }
+  return encoded;
+}
+
+NamedTensors Flux::framing(const std::vector<PictureFrame>& frames) const {
+  const auto count = int64_t(frames.size());
+  const int64_t height = frames.front().target_height / vae().factor(),
+                width = frames.front().target_width / vae().factor();
+  rotary(height, width);
+  NamedTensors parts = t5_.picture_mask(frames.size(), sequence(height, width), memory());
+  if (!config_.guidance) return parts;
+  std::vector<float> guidance;
+  for (const PictureFrame& frame : frames) guidance.push_back(frame.guidance);
+  parts.add(kGuidance, Tensor::of(guidance, {count}, memory()));
+  return parts;
+}
+
+// Made outside of steps, which may be recorded.
+const Rotary& Flux::rotary(int64_t height, int64_t width) const {
+  const auto found = rotaries_.find({height, width});
+  if (found != rotaries_.end()) return found->second;
+  const Rotary made = flux_rotary(flux_places(t5_.tokens(), height, width), config_, memory());
+  return rotaries_[{height, width}] = made;
+}
+
+Tensor Flux::predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const {
+  const Tensor velocity = (*transformer_)({.tokens = flux_tokens(x),
+                                           .timestep = timestep,
+                                           .guidance = config_.guidance ? parts[kGuidance] : Tensor(),
+                                           .pooled = parts[kPooled],
+                                           .text = parts[T5Texts::kStates],
+                                           .rotary = rotary(x.dim(1), x.dim(2)),
+                                           .ranges = t5_.ranges(parts, sequence(x.dim(1), x.dim(2)))});
+  return flux_latents(velocity, x.dim(1), x.dim(2));
+}
+
+bool is_flux(const Checkpoint& model) {
+  if (!model.has(kTransformer)) return false;
+  const Checkpoint transformer = model.component(kTransformer);
+  if (transformer.has_config()) return transformer.config().text_or("_class_name", "") == "FluxTransformer2DModel";
+  return transformer_source(model).has("img_in.weight");
+}
+
+}  // namespace
+
+DiffusionFamily flux_family() {
+  std::map<std::string, std::vector<std::string>> prefixes = flux_lora_prefixes();
+  return {
+      .is_here = is_flux,
+      .open = [](const Checkpoint& model, const T5Options& t5) -> std::unique_ptr<Diffusion> {
+        return std::make_unique<Flux>(model, t5);
+      },
+      .components = {clip_component(kClip, prefixes[kClip], ClipKind::l), t5_component(kT5, prefixes[kT5]),
+                     vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),
+                     clip_tokenizer_component("tokenizer", "clip"), t5_tokenizer_component("tokenizer_2")},
+      .known = {{"flux-dev", "black-forest-labs/FLUX.1-dev"},
+                {"flux-schnell", "black-forest-labs/FLUX.1-schnell"},
+                {"flux-krea-dev", "black-forest-labs/FLUX.1-Krea-dev"}}};
+}
+
+}  // namespace wick

@@ -1,0 +1,94 @@
+#include "wick/pipelines/t5_texts.h"
+
+#include <algorithm>
+
+#include "wick/backend/views.h"
+#include "wick/ops/ops.h"
+
+namespace wick {
+namespace {
+
+int64_t length_of(const std::filesystem::path& tokenizer, int64_t made_for) {
+  const std::filesystem::path file = tokenizer / "tokenizer_config.json";
+  std::error_code ignored;
+  if (!std::filesystem::exists(file, ignored)) return made_for;
+  const double most = Config::read(file).number_or("model_max_length", double(made_for), {1, 1e300});
+  return most < double(made_for) ? int64_t(most) : made_for;
+}
+
+}  // namespace
+namespace {
+
+constexpr const char *kFirstKey = "first key", *kAllKeys = "all keys";
+
+// Padding that stands before a row's text.
+int64_t padding_of(const Tensor& ids, int64_t row) {
+  const int64_t* first = ids.data<int64_t>() + row * ids.dim(1);
+  return std::find_if(first, first + ids.dim(1), [](int64_t id) { return id != T5Tokenizer::kPad; }) - first;
+}
+
+Tensor column_of(const std::vector<int64_t>& numbers, Memory& memory) {
+  return cast(Tensor::of(numbers, {int64_t(numbers.size()), 1}), DType::i32).to(memory);
+}
+
+}  // namespace
+
+T5Texts::T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, const T5Options& options, int64_t made_for)
+    : config_(T5Config::read(encoder)), tokenizer_path_(std::move(tokenizer)), options_(options) {
+  if (options_.tokens == 0) options_.tokens = length_of(tokenizer_path_, made_for);
+}
+
+const T5Tokenizer& T5Texts::tokenizer() const {
+  if (!tokenizer_) tokenizer_.emplace(T5Tokenizer::load(tokenizer_path_));
+  return *tokenizer_;
+}
+
+TextLength T5Texts::length(const std::string& text) const {
+  return {.tokens = tokenizer().length(text) - 1, .limit = options_.tokens - 1};
+}
+
+void T5Texts::load(const Scope& s) {
+  outline_ = s.weights().is_outline();
+  if (!outline_) tokenizer();  // its faults are found before weights are read
+  encoder_.emplace(s, config_);
+}
+
+Tensor T5Texts::ids(const std::string& text) const {
+  std::vector<int64_t> ids(static_cast<size_t>(options_.tokens));
+  if (!outline_) {
+    ids = tokenizer().encode(text, options_.tokens);
+    if (options_.mask) std::ranges::rotate(ids, std::ranges::find(ids, tokenizer().end_id()) + 1);
+  }
+  return Tensor::of(ids, {1, options_.tokens});
+}
+
+Tensor T5Texts::states(const Tensor& ids) const {
+  check(encoder_.has_value(), "encode_text: the model's T5 encoder was dropped");
+  if (!options_.mask) return (*encoder_)(ids);
+  const Tensor mask = full(ids.shape(), 1, DType::i64);
+  for (int64_t row = 0; row < ids.dim(0); ++row)
+    std::fill_n(mask.data<int64_t>() + row * ids.dim(1), padding_of(ids, row), 0);
+  return (*encoder_)(ids, mask);
+}
+
+NamedTensors T5Texts::text_mask(const Tensor& ids, Memory& memory) const {
+  if (!options_.mask) return {};
+  return {{kFirstKey, column_of({padding_of(ids, 0)}, memory)}};
+}
+
+NamedTensors T5Texts::picture_mask(size_t pictures, int64_t tokens, Memory& memory) const {
+  if (!options_.mask) return {};
+  return {{kAllKeys, column_of(std::vector<int64_t>(pictures, tokens), memory)}};
+}
+
+Tensor T5Texts::ranges(const NamedTensors& parts, int64_t tokens) const {
+  if (!options_.mask) return {};
+  const Tensor& first = parts[kFirstKey];
+  const int64_t batch = first.dim(0);
+  const Tensor all = Tensor::empty({batch, tokens, 2}, DType::i32, first.memory());
+  for (const auto& [column, keys] : {std::pair{0, first}, {1, parts[kAllKeys]}})
+    all.backend().copy(part_of(all, 2, column, 1), expand(reshape(keys, {batch, 1, 1}), {batch, tokens, 1}));
+  return all;
+}
+
+}  // namespace wick

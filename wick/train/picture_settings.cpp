@@ -1,0 +1,39 @@
+#include "wick/train/picture_settings.h"
+
+#include <algorithm>
+#include <string_view>
+
+namespace wick {
+namespace {
+
+std::optional<double> number_or_auto(const std::string& text) {
+  return text == "auto" ? std::nullopt : std::optional(std::stod(text));
+}
+
+// Fails where one of these settings is not at its default.
+void refuse(const TrainConfig& config, std::initializer_list<std::string_view> keys, std::string_view why) {
+  static const TrainConfig defaults;
+  for (const TrainOption& option : train_options())
+    check_usage(std::ranges::find(keys, option.key) == keys.end() || option.toml(config) == option.toml(defaults),
+                "{}: {} {}", option.flag(), config.model, why);
+}
+
+}  // namespace
+
+T5Options t5_options(const TrainConfig& config) { return {.tokens = config.t5_tokens, .mask = config.t5_mask}; }
+
+TimestepOptions timestep_options(const TrainConfig& config) {
+  return {.kind = config.timesteps,
+          .shift = number_or_auto(config.timestep_shift),
+          .mean = number_or_auto(config.timestep_mean),
+          .deviation = config.timestep_std};
+}
+
+void check_settings(const TrainConfig& config, const Diffusion& model) {
+  if (!model.process().is_flow())
+    refuse(config, {"timesteps", "timestep_shift", "timestep_mean", "timestep_std"}, "is no rectified flow");
+  if (!model.drawing_defaults().guidance) refuse(config, {"train_guidance"}, "is not told its guidance");
+  if (model.t5_tokens() == 0) refuse(config, {"t5_tokens", "t5_mask"}, "has no T5");
+}
+
+}  // namespace wick

@@ -1,0 +1,15 @@
+// What a run's settings mean for a diffusion model: some of them only certain families have.
+#pragma once
+
+#include "wick/pipelines/diffusion.h"
+#include "wick/train/buckets.h"
+#include "wick/train/config.h"
+
+namespace wick {
+
+T5Options t5_options(const TrainConfig& config);
+TimestepOptions timestep_options(const TrainConfig& config);
+// Throws UsageError that names a setting which the model lacks.
+void check_settings(const TrainConfig& config, const Diffusion& model);
+
+}  // namespace wick
