@@ -10,6 +10,7 @@
 #include "source_dir.h"
 #include "wick/backend/counting.h"
 #include "wick/io/json.h"
+#include "wick/models/comfy_names.h"
 #include "wick/models/flux/names.h"
 #include "wick/models/flux/transformer.h"
 #include "wick/models/sd3/names.h"
@@ -99,7 +100,10 @@ void expect_names(const SdxlConfig& config, const std::string& golden, size_t un
   }
 
   const std::set<std::string> mapped = comfy.at("mapped");
-  for (const auto& [name, size] : find_targets(config, {"*"}).sizes) EXPECT_TRUE(mapped.contains(name)) << name;
+  for (const auto& [name, size] : find_targets(config, {"*"}).sizes) {
+    EXPECT_TRUE(mapped.contains(name)) << name;
+    EXPECT_TRUE(comfyui_knows(name)) << name;
+  }
 }
 
 TEST(SdxlNames, AreWhatComfyUIMapsAtFullSize) { expect_names(full_size(), "comfy_sdxl_full.json", 722); }
@@ -225,6 +229,7 @@ TEST_P(FlowNames, AreWhatComfyUIMaps) {
   std::map<Row, int64_t> written, expected;
   for (const auto& [path, names] : found.names) {
     const std::string& name = names.at(0).name;
+    EXPECT_TRUE(comfyui_knows(name)) << name;
     ++written[{kind(name), found.tensors.at(name + ".lora_down.weight").dim(1),
                found.tensors.at(name + ".lora_up.weight").dim(0)}];
   }
@@ -266,7 +271,7 @@ TEST_P(FlowNames, TextEncodersAreWhatComfyUIMaps) {
         for (const ModuleName& name : names) {
           const bool bare = name.name.find("text_model") == std::string::npos && path.find("text_model") != path.npos;
           if (name.name.starts_with(prefix) && !bare) {
-            EXPECT_TRUE(&name == &names.front() || prefix == "lora_te2_");
+            EXPECT_TRUE(&name == &names.front() ? comfyui_knows(name.name) : prefix == "lora_te2_") << name.name;
             ++written[prefix][kind(name.name.substr(prefix.size()))];
           }
         }
@@ -286,6 +291,17 @@ INSTANTIATE_TEST_SUITE_P(Full, FlowNames, testing::ValuesIn(flow_models()), [](c
   std::erase_if(name, [](char c) { return c == '-' || c == '.'; });
   return name;
 });
+
+TEST(ComfyNames, AreOfKindsThatSomeModelHas) {
+  EXPECT_EQ(comfyui_count({"lora_unet_img_in", "lora_unet_single_blocks_37_linear1"}), "ComfyUI knows 2 of 2 modules");
+  EXPECT_EQ(comfyui_count({"lora_unet_img_in", "lora_unet_pos_embed", "lora_unet_img_in_0"}),
+            "ComfyUI knows 1 of 3 modules, and not lora_unet_pos_embed");
+  for (const char* name :
+       {"", "lora_unet_", "lora_unet_single_blocks_linear1", "lora_unet_single_blocks__linear1",
+        "lora_unet_single_blocks_1_linear10", "lora_unet_down_blocks_1_attentions_0_proj_in",
+        "lora_te3_text_model_encoder_layers_0_mlp_fc1", "lora_te2_encoder_block_0_layer_0_SelfAttention_q"})
+    EXPECT_FALSE(comfyui_knows(name)) << name;
+}
 
 TEST(FlowNames, UsoHasARangeOfLinear1) {
   const std::vector<ModuleName> names = flux_module_names()("transformer.single_blocks.3.linear1");

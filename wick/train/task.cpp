@@ -7,6 +7,7 @@
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/models/comfy_names.h"
 #include "wick/ops/ops.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/lora_metadata.h"
@@ -73,7 +74,10 @@ class DiffusionTask final : public Task {
     });
   }
 
-  std::string describe() const override { return trained_.describe(); }
+  std::string describe() const override {
+    const Adapter* lora = trained_.adapter();
+    return trained_.describe() + (lora ? "; " + comfyui_count(lora->written_names()) : "");
+  }
 
  private:
   // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the denoiser comes.
