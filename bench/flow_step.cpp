@@ -28,7 +28,7 @@ struct Options {
   int64_t steps = 20, warmup = 3;
   int rank = 16, double_blocks = 0, single_blocks = 0;  // 0: the model's
   std::vector<std::string> targets;
-  bool draw = false, no_lora = false, checkpoint = false, f32 = false, no_graph = false;
+  bool draw = false, no_lora = false, checkpoint = false, f32 = false, no_graph = false, resident = false;
 
   DType dtype() const { return f32 ? DType::f32 : DType::bf16; }
 };
@@ -69,6 +69,7 @@ Sd3Config sd3_config(const Options& o) {
 // The transformer of one family: a velocity for latents [B, h, w, 16].
 struct Denoiser {
   std::function<Tensor(const Tensor& x, const Tensor& timestep, const NamedTensors& parts)> predict;
+  std::function<Tensor(const Tensor& timestep, const Tensor& pooled)> ahead;  // empty where it is not made ahead
   int64_t text_dim, pooled_dim, text;
 };
 
@@ -89,6 +90,8 @@ class FlowLora final : public Task {
     batch_ = {.latents = normal({o.batch, o.height, o.width, 16}),
               .conditioning = {{"text", cast(normal({o.batch, d.text, d.text_dim}), o.dtype())},
                                {"pooled", normal({o.batch, d.pooled_dim})}}};
+    const Tensor ahead = d.ahead(full({o.batch}, 500, DType::f32, memory()), batch_.conditioning["pooled"]);
+    if (ahead) batch_.conditioning.add("modulations", ahead.to(memory()));
     host_memory().trim();
     memory().trim();
   }
@@ -103,9 +106,13 @@ class FlowLora final : public Task {
   std::filesystem::path save(const std::filesystem::path&, int64_t) override { fail("nothing is to be saved"); }
 
  private:
+  static FlowTransformerOptions options(const Options& o) {
+    return {.checkpointing = o.checkpoint, .modulations_ahead = !o.resident};
+  }
+
   Denoiser flux(const Options& o, const Scope& scope) {
     const FluxConfig config = flux_config(o);
-    const FluxTransformer model(scope, config, o.checkpoint);
+    const FluxTransformer model(scope, config, options(o));
     const int64_t text = o.text > 0 ? o.text : 512;
     const Rotary rotary = flux_rotary(flux_places(text, o.height, o.width), config, memory());
     const Tensor guidance = full({o.batch}, 1, DType::f32, memory());
@@ -115,24 +122,33 @@ class FlowLora final : public Task {
                                  .guidance = guidance,
                                  .pooled = parts["pooled"],
                                  .text = parts["text"],
-                                 .rotary = rotary}),
+                                 .rotary = rotary,
+                                 .modulations = parts.has("modulations") ? parts["modulations"] : Tensor()}),
                           x.dim(1), x.dim(2));
     };
-    return {predict, config.text_dim, config.pooled_dim, text};
+    const auto ahead = [=](const Tensor& timestep, const Tensor& pooled) {
+      return model.modulates_ahead() ? model.modulations({.timestep = timestep, .guidance = guidance, .pooled = pooled})
+                                     : Tensor();
+    };
+    return {predict, ahead, config.text_dim, config.pooled_dim, text};
   }
 
   Denoiser sd3(const Options& o, const Scope& scope) {
     const Sd3Config config = sd3_config(o);
-    const Sd3Transformer model(scope, config, o.checkpoint);
+    const Sd3Transformer model(scope, config, options(o));
     const Tensor positions = model.positions(o.height, o.width);
     const auto predict = [=](const Tensor& x, const Tensor& timestep, const NamedTensors& parts) {
       return model({.latents = x,
                     .timestep = timestep,
                     .pooled = parts["pooled"],
                     .text = parts["text"],
-                    .positions = positions});
+                    .positions = positions,
+                    .modulations = parts.has("modulations") ? parts["modulations"] : Tensor()});
     };
-    return {predict, config.text_dim, config.pooled_dim, o.text > 0 ? o.text : 333};
+    const auto ahead = [=](const Tensor& timestep, const Tensor& pooled) {
+      return model.modulates_ahead() ? model.modulations({.timestep = timestep, .pooled = pooled}) : Tensor();
+    };
+    return {predict, ahead, config.text_dim, config.pooled_dim, o.text > 0 ? o.text : 333};
   }
 
   Backend& backend_;
@@ -204,6 +220,7 @@ int main(int argc, char** argv) {
   app.add_flag("--draw", o.draw, "predictions alone, without gradients");
   app.add_flag("--no-lora", o.no_lora, "with --draw");
   app.add_flag("--checkpoint", o.checkpoint, "gradient checkpointing");
+  app.add_flag("--resident", o.resident, "modulations are made in each step, and their weights stay on the device");
   app.add_flag("--f32", o.f32);
   app.add_flag("--no-graph", o.no_graph, "give the device every step call by call");
   app.add_option("--device", o.device);

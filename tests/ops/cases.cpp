@@ -145,7 +145,7 @@ std::vector<OpCase> make_cases() {
     return joint_attention({{x[0], x[1], x[2]}, {x[3], x[4], x[5]}}, {.heads = 2, .rotary = rotary});
   });
   row("joint_attention", "joint_attention_of_one_stream", {{1, 5, 27}}, [](const In& x) {
-    return joint_attention({{x[0], {}, {}}}, 3);
+    return joint_attention({{x[0], {}, {}}}, {.heads = 3});
   });
   row("joint_attention", "joint_attention_within_ranges", {{2, 2, 12}, {2, 1, 12}}, [](const In& x) {
     static const Tensor seen = ranges({1, 3, 1, 3, 1, 3, 0, 3, 0, 3, 0, 3}, {2, 3, 2});

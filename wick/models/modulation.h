@@ -2,6 +2,7 @@
 // (adaptive layer norm with gates; Peebles and Xie, "Scalable diffusion models with transformers", 2023).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,11 @@
 namespace wick {
 
 inline constexpr int64_t kTimeFeatures = 256;  // sinusoids of a time
-inline constexpr float kLargestHalf = 65504;   // of f16
+
+struct FlowTransformerOptions {
+  bool checkpointing = false;      // blocks run again in backward instead of saving their inner tensors
+  bool modulations_ahead = false;  // their weights lie on the host (Modulations)
+};
 
 struct VectorMlp {  // [B, in] -> [B, dim]
   Scope s;
@@ -20,17 +25,53 @@ struct VectorMlp {  // [B, in] -> [B, dim]
   Linear out_layer{s / second, dim, dim};
 
   Tensor operator()(const Tensor& x) const { return out_layer(silu(in_layer(x))); }
+  bool is_adapted() const { return in_layer.is_adapted() || out_layer.is_adapted(); }
 };
 
-// `count` rows [B, dim] for a block, of the vector [B, dim] after its silu.
-struct ModulationRows {
-  Scope s;
-  int64_t dim, count;
-  Linear lin{s, dim, count* dim};
+// What conditions the blocks in a step.
+struct Conditioning {
+  Tensor vector;      // [B, D], after the silu with which every modulation begins
+  Tensor ahead = {};  // [B, width] of Modulations, where they are computed ahead
+};
 
-  std::vector<Tensor> operator()(const Tensor& vector) const {
-    return split(lin(vector), 1, std::vector<int64_t>(size_t(count), dim));
-  }
+// The modulations of all blocks, a quarter to a third of a model's weights. They depend on the vector alone, so that
+// they can be computed for many steps at once: their weights lie on the host then, and visit the device one after the
+// other. An adapter on them belongs to the steps.
+class Modulations {
+ public:
+  explicit Modulations(bool ahead) : ahead_(ahead) {}
+
+  bool are_ahead() const { return ahead_; }
+  int64_t width() const { return width_; }
+  // Vectors [R, D] -> [R, width] on the host, in the vectors' dtype. Of an outline's they hold nothing.
+  Tensor operator()(const Tensor& vectors) const;
+
+ private:
+  friend class ModulationRows;
+  struct Frozen {
+    Shape shape;
+    DType dtype;
+    Tensor weight;  // on the host; empty in an outline
+    Tensor bias;
+    int64_t first;  // column of its first output
+  };
+
+  bool ahead_;
+  int64_t width_ = 0;
+  std::vector<Frozen> all_;
+};
+
+// `count` rows [B, dim] for a block.
+class ModulationRows {
+ public:
+  ModulationRows(const Scope& s, int64_t dim, int64_t count, Modulations& all);
+  std::vector<Tensor> operator()(const Conditioning& c) const;
+
+ private:
+  int64_t dim_, count_;
+  std::optional<Linear> resident_;
+  AdapterOfLayer adapter_;
+  int64_t first_ = 0;
 };
 
 // A layer norm without weights, then times 1 + scale and plus shift.
@@ -44,6 +85,9 @@ inline Tensor gated_last(const Linear& linear, const Tensor& x, const Tensor& ga
   return gate.tracked() ? linear(x) : linear.last(x, {});
 }
 
-inline Tensor clipped(const Tensor& x) { return clamp(x, -kLargestHalf, kLargestHalf); }
+inline Tensor clipped(const Tensor& x) {
+  constexpr float kLargestHalf = 65504;  // of f16
+  return clamp(x, -kLargestHalf, kLargestHalf);
+}
 
 }  // namespace wick

@@ -67,6 +67,7 @@ struct PlacedModule {
 class LayerAdapter {
  public:
   virtual ~LayerAdapter() = default;
+  // Without w: the residual, which is what a weight elsewhere made of x, and the adapter's own output.
   virtual Tensor linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Tensor& residual = {},
                         bool ends_block = false) const = 0;
   virtual Tensor gated_linear(const Tensor& x, const Tensor& w, const Tensor& bias) const = 0;  // for inference

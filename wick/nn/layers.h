@@ -25,6 +25,7 @@ class Linear {
   Tensor operator()(const Tensor& x, const Tensor& residual = {}) const { return apply(x, residual, false); }
   // The same as the end of a block under checkpoint(): its output is not computed when the block runs again.
   Tensor last(const Tensor& x, const Tensor& residual) const { return apply(x, residual, /*ends_block=*/true); }
+  bool is_adapted() const { return adapter_ != nullptr; }
   // SwiGLU of its output: one operation where no gradients are wanted.
   Tensor gated(const Tensor& x) const;
 

@@ -28,6 +28,7 @@ class Scope {
   DType dtype_of(const std::string& name, const Shape& shape) const { return weights_.dtype_of(prefix_ + name, shape); }
   Tensor load(const std::string& name, const Shape& shape) const { return weights_.load(prefix_ + name, shape); }
   StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
+  Tensor read(const std::string& name, const Shape& shape) const { return weights_.read(prefix_ + name, shape); }
   Tensor load_conv(const std::string& name, const Shape& file_shape) const {
     return weights_.load_conv(prefix_ + name, file_shape);
   }

@@ -81,18 +81,22 @@ struct FactorGrads {
 
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora, const Tensor& residual,
                    bool ends_block) {
-  check(w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1), "lora_linear: weight {} does not fit input {}",
+  check(w || (residual && !bias), "lora_linear: without a weight there is a residual and no bias");
+  const int64_t outputs = w ? w.dim(0) : residual.dim(-1);
+  check(!w || (w.rank() == 2 && x.rank() >= 1 && x.dim(-1) == w.dim(1)), "lora_linear: weight {} does not fit input {}",
         w.shape(), x.shape());
   check(!bias || (bias.rank() == 1 && bias.dim(0) == w.dim(0)), "lora_linear: bias does not fit weight {}", w.shape());
   check(!w.tracked() && !(bias && bias.tracked()), "lora_linear: the weight under a LoRA is frozen");
-  check_factors("lora_linear", x, w.dim(0), lora);
-  const Shape shape = with_last(x.shape(), w.dim(0));
+  check_factors("lora_linear", x, outputs, lora);
+  const Shape shape = with_last(x.shape(), outputs);
   check(!residual || residual.shape() == shape, "lora_linear: residual {} does not fit output {}", residual.shape(),
         shape);
 
   const auto compute = [=](const Tensor& of, const View& s) {
     Tensor y = Tensor::empty(shape, of.dtype(), of.memory());
-    y.backend().lora_linear({.y = y, .s = s, .x = of, .w = w, .bias = bias, .lora = views(lora), .residual = residual});
+    if (!w) y.backend().copy(y, residual);
+    y.backend().lora_linear(
+        {.y = y, .s = s, .x = of, .w = w, .bias = bias, .lora = views(lora), .residual = w ? residual.view() : View()});
     return y;
   };
   const bool is_unread = ends_block && Tape::runs_again();
@@ -107,6 +111,7 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
   const auto gradient = [=, x = Input(x), r = Input(residual ? residual : w)](const Tensor& dy, Grads& grads) {
     grads.add(r, dy);
     const Tensor dx = grads.wants(x) ? x.empty() : Tensor();
+    if (dx && !w) dx.backend().fill(dx, 0);
     const FactorGrads factors(lora);
     const Tensor made_x = saved_x();
     dy.backend().lora_linear_backward({.s = saved_s, .x = made_x, .w = w, .lora = views(lora)},

@@ -33,8 +33,8 @@ struct Lora {
   static Lora of(const Tensor& down, const Tensor& up, float scale) { return {down, {{down, up, up, 0, 0, scale}}}; }
 };
 
-// x [..., K], w [N, K]; residual [..., N] is added and may be empty; ends_block as for linear(). Saves x if a down is
-// trained, and s = dropout(x) down^T if an up is.
+// x [..., K], w [N, K] or empty (then there is no bias); residual [..., N] is added and may be empty; ends_block as for
+// linear(). Saves x if a down is trained, and s = dropout(x) down^T if an up is.
 Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const Lora& lora, const Tensor& residual = {},
                    bool ends_block = false);
 

@@ -26,6 +26,8 @@ std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const T5Optio
   return diffusion_family(model).open(model, t5);
 }
 
+NamedTensors Diffusion::ahead(const Tensor&, const NamedTensors&) const { return {}; }
+
 Tensor Diffusion::predict_without(const std::vector<int64_t>&, const Tensor&, const Tensor&,
                                   const NamedTensors&) const {
   fail("{} has no layers to skip", denoiser_in_words());

@@ -4,6 +4,7 @@
 //   "pooled text" [B, 768] f32, of CLIP
 //   "tokens"      [B, 77] i64 on the host, in its place where CLIP is trained
 //   "guidance"    [B] f32, for a model that is told it
+//   "modulations" [B, ...], where they are made ahead
 #include <algorithm>
 #include <utility>
 
@@ -19,7 +20,8 @@
 namespace wick {
 namespace {
 
-constexpr const char *kPooled = "pooled text", *kTokens = "tokens", *kGuidance = "guidance";
+constexpr const char *kPooled = "pooled text", *kTokens = "tokens", *kGuidance = "guidance",
+                     *kModulations = "modulations";
 constexpr const char *kTransformer = "transformer", *kClip = "text_encoder", *kT5 = "text_encoder_2";
 constexpr LatentScale kLatents{0.3611f, 0.1159f};
 constexpr const char *kDevScheduler = R"({"use_dynamic_shifting": true})", *kSchnellScheduler = R"({"shift": 1})";
@@ -56,7 +58,8 @@ class Flux final : public LatentDiffusion {
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(FluxConfig::read(model.component(kTransformer))),
         clip_config_(ClipConfig::read(model.component(kClip), ClipKind::l)),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), t5, /*made_for=*/config_.guidance ? 512 : 256) {
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), t5,
+            /*made_for=*/config_.guidance ? 512 : 256) {
     check_fit();
   }
 
@@ -101,11 +104,13 @@ class Flux final : public LatentDiffusion {
   NamedTensors framing(const std::vector<PictureFrame>& frames) const override;
   NamedTensors encode_text(const NamedTensors& parts) const override;
   Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const override;
+  std::vector<std::string> parts_ahead() const override;
+  NamedTensors ahead(const Tensor& timesteps, const NamedTensors& parts) const override;
 
  private:
   void load_text_encoders() override;
   void drop_text_encoders() override;
-  void load_denoiser(const Scope& s) override { transformer_.emplace(s, config_, options().checkpointing); }
+  void load_denoiser(const Scope& s) override { transformer_.emplace(s, config_, flow_options(trains(kClip))); }
   TensorSource source(const std::string& component) const override {
     return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
   }
@@ -207,6 +212,17 @@ const Rotary& Flux::rotary(int64_t height, int64_t width) const {
   return rotaries_[{height, width}] = made;
 }
 
+std::vector<std::string> Flux::parts_ahead() const {
+  if (!transformer_ || !transformer_->modulates_ahead()) return {};
+  return config_.guidance ? std::vector<std::string>{kPooled, kGuidance} : std::vector<std::string>{kPooled};
+}
+
+NamedTensors Flux::ahead(const Tensor& timesteps, const NamedTensors& parts) const {
+  return {{kModulations, transformer_->modulations({.timestep = timesteps,
+                                                    .guidance = config_.guidance ? parts[kGuidance] : Tensor(),
+                                                    .pooled = parts[kPooled]})}};
+}
+
 Tensor Flux::predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const {
   const Tensor velocity = (*transformer_)({.tokens = flux_tokens(x),
                                            .timestep = timestep,
@@ -214,6 +230,7 @@ Tensor Flux::predict(const Tensor& x, const Tensor& timestep, const NamedTensors
                                            .pooled = parts[kPooled],
                                            .text = parts[T5Texts::kStates],
                                            .rotary = rotary(x.dim(1), x.dim(2)),
+                                           .modulations = parts.has(kModulations) ? parts[kModulations] : Tensor(),
                                            .ranges = t5_.ranges(parts, sequence(x.dim(1), x.dim(2)))});
   return flux_latents(velocity, x.dim(1), x.dim(2));
 }

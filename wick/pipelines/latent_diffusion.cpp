@@ -15,6 +15,12 @@ Scope LatentDiffusion::scope(const std::string& component) const {
   return Scope(weights(component, options_.dtype, /*trainable=*/false), component, options_.adapter);
 }
 
+FlowTransformerOptions LatentDiffusion::flow_options(bool vector_is_trained) const {
+  const bool on_device = backend().computes_in(DType::bf16) == DType::bf16;
+  return {.checkpointing = options_.checkpointing,
+          .modulations_ahead = on_device && !options_.trainable && !vector_is_trained};
+}
+
 void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts& parts) {
   options_ = options;
   const auto wanted = [&](DiffusionPart part) { return std::ranges::find(parts, part) != parts.end(); };

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "wick/models/modulation.h"
 #include "wick/models/vae.h"
 #include "wick/pipelines/diffusion.h"
 
@@ -31,6 +32,9 @@ class LatentDiffusion : public Diffusion {
   // A component's tensors under the names that its model asks for.
   virtual TensorSource source(const std::string& component) const { return model_.component(component).source(); }
 
+  // A transformer of a rectified flow. Its modulations are made ahead on a device, whose memory they save, unless
+  // `vector` says that their inputs are trained.
+  FlowTransformerOptions flow_options(bool vector_is_trained) const;
   Scope scope(const std::string& component) const;  // of a frozen component
   bool trains(const std::string& component) const {
     return options_.adapter && options_.adapter->covers(component + ".");

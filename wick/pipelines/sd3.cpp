@@ -4,6 +4,7 @@
 // Parts of its conditioning, beside those of T5 (t5_texts.h):
 //   "CLIP states"          [B, 77, hidden + hidden_2] f32: the encoders' penultimate states side by side
 //   "pooled text"          [B, projection + projection_2] f32
+//   "modulations"          [B, ...], where they are made ahead
 //   "tokens", "tokens 2"   [B, 77] i64 on the host, in place of the two where one of the encoders is trained
 // The transformer reads T5's states and, behind them, CLIP's with zeros to T5's width. (Stability and diffusers have
 // them the other way round; text has no positions, so that the order does not matter.)
@@ -24,7 +25,7 @@ namespace wick {
 namespace {
 
 constexpr const char *kClipStates = "CLIP states", *kPooled = "pooled text", *kTokens = "tokens",
-                     *kTokens2 = "tokens 2";
+                     *kTokens2 = "tokens 2", *kModulations = "modulations";
 constexpr const char *kTransformer = "transformer", *kClipL = "text_encoder", *kBigG = "text_encoder_2",
                      *kT5 = "text_encoder_3";
 constexpr LatentScale kLatents{1.5305f, 0.0609f};
@@ -110,6 +111,13 @@ class Sd3 final : public LatentDiffusion {
   Tensor predict_without(const std::vector<int64_t>& layers, const Tensor& x, const Tensor& timestep,
                          const NamedTensors& parts) const override;
   bool has_layers() const override { return true; }
+  std::vector<std::string> parts_ahead() const override {
+    return transformer_ && transformer_->modulates_ahead() ? std::vector<std::string>{kPooled}
+                                                           : std::vector<std::string>();
+  }
+  NamedTensors ahead(const Tensor& timesteps, const NamedTensors& parts) const override {
+    return {{kModulations, transformer_->modulations({.timestep = timesteps, .pooled = parts[kPooled]})}};
+  }
 
  private:
   struct Tokenizers {
@@ -120,7 +128,7 @@ class Sd3 final : public LatentDiffusion {
   void drop_text_encoders() override;
   void load_denoiser(const Scope& s) override {
     positions_.clear();
-    transformer_.emplace(s, config_, options().checkpointing);
+    transformer_.emplace(s, config_, flow_options(trains_clip()));
   }
   TensorSource source(const std::string& component) const override {
     return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
@@ -263,6 +271,7 @@ Tensor Sd3::predict_without(const std::vector<int64_t>& layers, const Tensor& x,
                           .pooled = parts[kPooled],
                           .text = text_states(parts),
                           .positions = positions(x.dim(1), x.dim(2)),
+                          .modulations = parts.has(kModulations) ? parts[kModulations] : Tensor(),
                           .ranges = t5_.ranges(parts, sequence(x.dim(1), x.dim(2))),
                           .skipped = {layers.begin(), layers.end()}});
 }

@@ -173,15 +173,16 @@ NamedTensors Sdxl::encode_text(const NamedTensors& parts) const {
 
 DiffusionFamily sdxl_family() {
   std::map<std::string, std::vector<std::string>> prefixes = sdxl_lora_prefixes();
-  return {.is_here = [](const Checkpoint& model) { return model.has("unet"); },
-          .open = [](const Checkpoint& model, const T5Options&) -> std::unique_ptr<Diffusion> {
-            return std::make_unique<Sdxl>(model);
-          },
-          .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),
-                         clip_component("text_encoder_2", prefixes["text_encoder_2"], ClipKind::big_g),
-                         vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"]),
-                         clip_tokenizer_component("tokenizer", "clip"), clip_tokenizer_component("tokenizer_2", "clip_g")},
-          .known = {{"tiny"}, {"sdxl", "stabilityai/stable-diffusion-xl-base-1.0"}}};
+  return {
+      .is_here = [](const Checkpoint& model) { return model.has("unet"); },
+      .open = [](const Checkpoint& model, const T5Options&) -> std::unique_ptr<Diffusion> {
+        return std::make_unique<Sdxl>(model);
+      },
+      .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),
+                     clip_component("text_encoder_2", prefixes["text_encoder_2"], ClipKind::big_g),
+                     vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"]),
+                     clip_tokenizer_component("tokenizer", "clip"), clip_tokenizer_component("tokenizer_2", "clip_g")},
+      .known = {{"tiny"}, {"sdxl", "stabilityai/stable-diffusion-xl-base-1.0"}}};
 }
 
 }  // namespace wick

@@ -48,11 +48,15 @@ Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
   const NamedTensors parts = conditioning(request, guided);
   const Sampler sampler = model_.process().sampler(request.sampling, noise.shape());
   const auto steps = int64_t(sampler.steps.size());
+  const NamedTensors ahead = parts_ahead(sampler, parts);
   Tensor x = noise * sampler.initial_scale, foretold;
   for (int64_t i = 0; i < steps; ++i) {
     const SamplerStep& step = sampler.steps[size_t(i)];
     const bool skips = request.skip.applies(i, steps);
-    const Tensor predicted = predict(request, x * step.input_scale, step.timestep, parts, skips);
+    NamedTensors of_step = parts;
+    for (const auto& [name, value] : ahead)
+      of_step.add(name, slice(value, 0, i * (guided ? 2 : 1), (i + 1) * (guided ? 2 : 1)).to(model_.memory()));
+    const Tensor predicted = predict(request, x * step.input_scale, step.timestep, of_step, skips);
     const Tensor last = foretold;
     if (request.sampling.kind == SamplerKind::dpmpp_2m) foretold = x + predicted * -step.sigma;
     x = x * step.keep + predicted * step.noise;
@@ -60,6 +64,18 @@ Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
     if (on_step) on_step(i + 1);
   }
   return x;
+}
+
+// Rows for each step, as many as a batch has.
+NamedTensors TextToImage::parts_ahead(const Sampler& sampler, const NamedTensors& parts) const {
+  const std::vector<std::string> names = model_.parts_ahead();
+  if (names.empty()) return {};
+  const auto steps = int64_t(sampler.steps.size()), rows = parts[names.front()].dim(0);
+  std::vector<float> timesteps;
+  for (const SamplerStep& step : sampler.steps) timesteps.insert(timesteps.end(), size_t(rows), step.timestep);
+  NamedTensors repeated;
+  for (const std::string& name : names) repeated.add(name, cat(std::vector<Tensor>(size_t(steps), parts[name]), 0));
+  return model_.ahead(Tensor::of(timesteps, {steps * rows}, model_.memory()), repeated);
 }
 
 // With guidance of both kinds.

@@ -53,6 +53,7 @@ class TextToImage {
 
  private:
   NamedTensors conditioning(const ImageRequest& request, bool guided) const;
+  NamedTensors parts_ahead(const Sampler& sampler, const NamedTensors& parts) const;
   Tensor predict(const ImageRequest& request, const Tensor& x, float timestep, const NamedTensors& parts,
                  bool skips) const;
 

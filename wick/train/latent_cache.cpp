@@ -117,7 +117,15 @@ Tensor LatentCache::sample_latents(const std::vector<size_t>& examples, Rng& rng
   return (mean + bucket.deviation[rows] * random_normal(mean.shape(), rng)).to(model_.memory());
 }
 
-NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, Rng& rng) const {
+LatentCache::Glimpse LatentCache::peek(BatchSampler& order, TrainRng& rng,
+                                       const std::vector<std::string>& parts) const {
+  const std::vector<size_t>& examples = order.next();
+  const Latents& bucket = latents_.at(dataset_.examples[examples.front()].placement.bucket);
+  return {with_rows(int64_t(examples.size()), bucket.mean.shape()), conditioning(examples, rng.caption, parts)};
+}
+
+NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, Rng& rng,
+                                       const std::vector<std::string>& names) const {
   std::vector<int64_t> rows;
   std::vector<PictureFrame> frames;
   for (const size_t i : examples) {
@@ -125,8 +133,12 @@ NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, Rng&
     rows.push_back(drop ? 0 : captions_[i]);
     frames.push_back(frame_of(dataset_.examples[i], guidance_));
   }
-  NamedTensors all = model_.framing(frames);
-  for (const Part& part : parts_) all.add(part.name, part.rows[rows].to(*part.memory));
+  const auto wanted = [&](const std::string& name) { return names.empty() || std::ranges::count(names, name) > 0; };
+  NamedTensors all;
+  for (const auto& [name, value] : model_.framing(frames))
+    if (wanted(name)) all.add(name, value);
+  for (const Part& part : parts_)
+    if (wanted(part.name)) all.add(part.name, part.rows[rows].to(*part.memory));
   return all;
 }
 

@@ -27,6 +27,7 @@ class RowTable {
   RowTable(int64_t rows, const Tensor& row);  // for rows of the shape [1, ...] and dtype of this one
 
   void set(int64_t index, const Tensor& row);
+  const Shape& shape() const { return shape_; }                  // [1, ...]
   Tensor operator[](const std::vector<int64_t>& indices) const;  // [B, ...]
 
  private:
@@ -41,8 +42,16 @@ class LatentCache {
 
   // The next batch, its latents sampled anew from their posterior.
   Batch next(TrainRng& rng);
+  // Batches from the next one on, of whose conditioning only some parts are made, and of whose latents the shape. The
+  // copies of a run's numbers move on as next() would move them.
+  struct Glimpse {
+    Shape latents;
+    NamedTensors conditioning;
+  };
+  Glimpse peek(BatchSampler& order, TrainRng& rng, const std::vector<std::string>& parts) const;
 
   const Dataset& dataset() const { return dataset_; }
+  const BatchSampler& batches() const { return sampler_; }
   BatchSampler& batches() { return sampler_; }
 
  private:
@@ -58,7 +67,9 @@ class LatentCache {
   void encode_pictures(const std::function<void(size_t, size_t)>& progress);
   void encode_captions();
   Tensor sample_latents(const std::vector<size_t>& examples, Rng& rng) const;
-  NamedTensors conditioning(const std::vector<size_t>& examples, Rng& rng) const;
+  // All parts, or those of these names.
+  NamedTensors conditioning(const std::vector<size_t>& examples, Rng& rng,
+                            const std::vector<std::string>& names = {}) const;
 
   const Diffusion& model_;
   Dataset dataset_;

@@ -10,6 +10,7 @@
 #include "wick/models/comfy_names.h"
 #include "wick/ops/ops.h"
 #include "wick/train/latent_cache.h"
+#include "wick/train/look_ahead.h"
 #include "wick/train/lora_metadata.h"
 #include "wick/train/model_folder.h"
 #include "wick/train/picture_settings.h"
@@ -48,7 +49,10 @@ class DiffusionTask final : public Task {
 
   NamedTensors next_batch(TrainRng& rng) override {
     trained_.begin_batch(rng);
-    return noised(model_->process(), data_ ? data_->next(rng) : blank_, rng, timestep_options(config_));
+    const NamedTensors ahead = data_ ? ahead_->next(rng) : blank_ahead();
+    Batch batch = data_ ? data_->next(rng) : blank_;
+    for (const auto& [name, rows] : ahead) batch.conditioning.add(name, rows.to(model_->memory()));
+    return noised(model_->process(), batch, rng, timestep_options(config_));
   }
 
   Tensor loss(const NamedTensors& batch) override { return denoising_loss(*model_, batch); }
@@ -92,7 +96,15 @@ class DiffusionTask final : public Task {
     encode(data);
     model_->drop_encoders();
     model_->load(options, {DiffusionPart::denoiser});
+    if (data_) ahead_.emplace(*model_, *data_, timestep_options(config_));
     if (!trained_.adapter()) trained_.set_weights(model_->denoiser_weights());
+  }
+
+  NamedTensors blank_ahead() const {
+    NamedTensors parts;
+    for (const std::string& name : model_->parts_ahead()) parts.add(name, blank_.conditioning[name]);
+    if (parts.size() == 0) return {};
+    return model_->ahead(zeros({blank_.latents.dim(0)}, DType::f32, model_->memory()), parts);
   }
 
   void encode(const PictureData& data) {
@@ -117,6 +129,7 @@ class DiffusionTask final : public Task {
   std::unique_ptr<Diffusion> model_;
   Trained trained_;
   std::optional<LatentCache> data_;
+  std::optional<LookAhead> ahead_;
   Batch blank_;  // in an outline
 };
 

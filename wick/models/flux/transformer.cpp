@@ -11,8 +11,6 @@
 #include <functional>
 #include <utility>
 
-#include "wick/models/modulation.h"
-
 namespace wick {
 namespace {
 
@@ -29,7 +27,8 @@ struct Stream {
   Scope s;
   std::string name;  // "img"
   int64_t dim, head_dim;
-  ModulationRows mod{s / (name + "_mod.lin"), dim, 6};
+  Modulations& all;
+  ModulationRows mod{s / (name + "_mod.lin"), dim, 6, all};
   Linear qkv{s / (name + "_attn.qkv"), dim, 3 * dim};
   QkNorm norm{s / (name + "_attn.norm"), head_dim};
   Linear proj{s / (name + "_attn.proj"), dim, dim};
@@ -51,10 +50,12 @@ struct DoubleBlock {
   Scope s;
   int64_t dim, heads;
   bool clips;
-  Stream txt{s, "txt", dim, dim / heads}, img{s, "img", dim, dim / heads};
+  Modulations& all;
+  Stream txt{s, "txt", dim, dim / heads, all}, img{s, "img", dim, dim / heads, all};
 
-  Streams operator()(const Tensor& text, const Tensor& picture, const Tensor& vector, const JointAttention& how) const {
-    const std::vector<Tensor> of_txt = txt.mod(vector), of_img = img.mod(vector);
+  Streams operator()(const Tensor& text, const Tensor& picture, const Conditioning& c,
+                     const JointAttention& how) const {
+    const std::vector<Tensor> of_txt = txt.mod(c), of_img = img.mod(c);
     const Tensor attended = joint_attention({txt.attention(text, of_txt), img.attention(picture, of_img)}, how);
     const std::vector<Tensor> parts = split(attended, 1, {text.dim(1), picture.dim(1)});
     const Tensor text_out = txt.rest(text, parts[0], of_txt);
@@ -66,13 +67,14 @@ struct SingleBlock {
   Scope s;
   int64_t dim, heads;
   bool clips;
-  ModulationRows modulation{s / "modulation.lin", dim, 3};
+  Modulations& all;
+  ModulationRows modulation{s / "modulation.lin", dim, 3, all};
   Linear linear1{s / "linear1", dim, 7 * dim};  // queries, keys, values; the feed-forward's 4 D
   QkNorm norm{s / "norm", dim / heads};
   Linear linear2{s / "linear2", 5 * dim, dim};  // of the attention's output and the feed-forward's
 
-  Tensor operator()(const Tensor& x, const Tensor& vector, const JointAttention& how) const {
-    const std::vector<Tensor> m = modulation(vector);
+  Tensor operator()(const Tensor& x, const Conditioning& c, const JointAttention& how) const {
+    const std::vector<Tensor> m = modulation(c);
     const std::vector<Tensor> parts = split(linear1(modulated_norm(x, m[0], m[1])), 2, {3 * dim, 4 * dim});
     const Tensor attended = joint_attention({{parts[0], norm.query, norm.key}}, how);
     const Tensor y = gated_add(x, m[2], gated_last(linear2, beside_gelu_tanh(attended, parts[1]), m[2]));
@@ -85,7 +87,7 @@ struct SingleBlock {
 struct FluxTransformer::Model {
   Scope s;
   FluxConfig c;
-  bool checkpointing;
+  FlowTransformerOptions options;
 
   int64_t dim = c.hidden();
   bool clips = s.place().activations == DType::f16;  // as diffusers does, which overflows there too
@@ -96,14 +98,16 @@ struct FluxTransformer::Model {
   std::optional<VectorMlp> guidance_in =
       c.guidance ? std::optional(VectorMlp{s, "guidance_in.in_layer", "guidance_in.out_layer", kTimeFeatures, dim})
                  : std::nullopt;
+  // Their gradient would be that of the vector, too, where it is trained.
+  bool trains_vector = time_in.is_adapted() || vector_in.is_adapted() || (guidance_in && guidance_in->is_adapted());
+  std::unique_ptr<Modulations> modulations = std::make_unique<Modulations>(options.modulations_ahead && !trains_vector);
   std::vector<DoubleBlock> double_blocks =
-      layers<DoubleBlock>(s / "double_blocks", c.double_blocks, dim, c.heads, clips);
+      layers<DoubleBlock>(s / "double_blocks", c.double_blocks, dim, c.heads, clips, std::ref(*modulations));
   std::vector<SingleBlock> single_blocks =
-      layers<SingleBlock>(s / "single_blocks", c.single_blocks, dim, c.heads, clips);
-  ModulationRows final_modulation{s / "final_layer.adaLN_modulation.1", dim, 2};
+      layers<SingleBlock>(s / "single_blocks", c.single_blocks, dim, c.heads, clips, std::ref(*modulations));
+  ModulationRows final_modulation{s / "final_layer.adaLN_modulation.1", dim, 2, *modulations};
   Linear final_linear{s / "final_layer.linear", dim, c.token_dim()};
 
-  // After the silu with which every modulation begins.
   Tensor vector(const FluxInput& in) const {
     const auto sinusoids = [&](const Tensor& t) { return s.activation(timestep_embedding(t, int(kTimeFeatures))); };
     Tensor sum = time_in(sinusoids(in.timestep));
@@ -114,24 +118,29 @@ struct FluxTransformer::Model {
   Tensor operator()(const FluxInput& in) const {
     check(bool(in.guidance) == c.guidance, "{}: {}", s.path(),
           c.guidance ? "the model is told its guidance, and none is given" : "the model is not told a guidance");
-    const Tensor vec = vector(in);
+    Conditioning of_step{vector(in), in.modulations};
+    if (modulations->are_ahead() && !of_step.ahead)
+      of_step.ahead = (*modulations)(of_step.vector).to(of_step.vector.memory());
     const JointAttention how{.heads = c.heads, .rotary = in.rotary, .ranges = in.ranges};
     Streams x{txt_in(s.activation(in.text)), img_in(s.activation(in.tokens))};
     for (const DoubleBlock& block : double_blocks)
-      x = checkpointing ? checkpoint(std::cref(block), x[0], x[1], vec, how) : block(x[0], x[1], vec, how);
+      x = options.checkpointing ? checkpoint(std::cref(block), x[0], x[1], of_step, how)
+                                : block(x[0], x[1], of_step, how);
     const int64_t text = x[0].dim(1), all = text + x[1].dim(1);
     Tensor joint = cat({x[0], x[1]}, 1);
     for (const SingleBlock& block : single_blocks)
-      joint = checkpointing ? checkpoint(std::cref(block), joint, vec, how) : block(joint, vec, how);
-    const std::vector<Tensor> m = final_modulation(vec);
+      joint = options.checkpointing ? checkpoint(std::cref(block), joint, of_step, how) : block(joint, of_step, how);
+    const std::vector<Tensor> m = final_modulation(of_step);
     const Tensor picture = split(joint, 1, {text, all - text})[1];
     return cast(final_linear(modulated_norm(picture, m[0], m[1])), DType::f32);
   }
 };
 
-FluxTransformer::FluxTransformer(Scope s, const FluxConfig& config, bool checkpointing)
-    : model_(new Model{std::move(s), config, checkpointing}) {}
+FluxTransformer::FluxTransformer(Scope s, const FluxConfig& config, const FlowTransformerOptions& options)
+    : model_(new Model{std::move(s), config, options}) {}
 Tensor FluxTransformer::operator()(const FluxInput& in) const { return (*model_)(in); }
+bool FluxTransformer::modulates_ahead() const { return model_->modulations->are_ahead(); }
+Tensor FluxTransformer::modulations(const FluxInput& in) const { return (*model_->modulations)(model_->vector(in)); }
 
 Rotary flux_rotary(const FluxPlaces& places, const FluxConfig& c, Memory& memory) {
   std::vector<float> cos, sin;

@@ -7,28 +7,32 @@
 #include <vector>
 
 #include "wick/models/flux/config.h"
-#include "wick/nn/layers.h"
+#include "wick/models/modulation.h"
 
 namespace wick {
 
 // The place of a token: three axes. Text is at (0, 0, 0), a picture's token at (0, row, column).
 using FluxPlaces = std::vector<std::array<float, 3>>;
 
-struct FluxInput {     // floats, in the model's memory
-  Tensor tokens;       // [B, N, token_dim]: pixels of a latent, two by two
-  Tensor timestep;     // [B] f32, 1000 sigma
-  Tensor guidance;     // [B] f32, as users give it; empty for a model that is not told it
-  Tensor pooled;       // [B, pooled_dim] of CLIP
-  Tensor text;         // [B, L, text_dim] of T5
-  Rotary rotary;       // of the text's places and the tokens'
-  Tensor ranges = {};  // i32 [B, L + N, 2] of keys, or empty: every token sees all
+struct FluxInput {          // floats, in the model's memory
+  Tensor tokens;            // [B, N, token_dim]: pixels of a latent, two by two
+  Tensor timestep;          // [B] f32, 1000 sigma
+  Tensor guidance;          // [B] f32, as users give it; empty for a model that is not told it
+  Tensor pooled;            // [B, pooled_dim] of CLIP
+  Tensor text;              // [B, L, text_dim] of T5
+  Rotary rotary;            // of the text's places and the tokens'
+  Tensor modulations = {};  // [B, ...] of modulations(), where they are computed ahead; made here where there are none
+  Tensor ranges = {};       // i32 [B, L + N, 2] of keys, or empty: every token sees all
 };
 
 class FluxTransformer {
  public:
-  // `checkpointing` reruns each block in backward instead of saving its inner tensors.
-  FluxTransformer(Scope s, const FluxConfig& config, bool checkpointing = false);
+  FluxTransformer(Scope s, const FluxConfig& config, const FlowTransformerOptions& options = {});
   Tensor operator()(const FluxInput& in) const;  // [B, N, token_dim] f32
+
+  bool modulates_ahead() const;  // as the options ask, unless an adapter trains what the vector is made of
+  // [R, ...] on the host: FluxInput::modulations of R times, guidances and pooled states.
+  Tensor modulations(const FluxInput& in) const;
 
  private:
   struct Model;

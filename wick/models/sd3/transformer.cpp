@@ -13,8 +13,6 @@
 #include <functional>
 #include <utility>
 
-#include "wick/models/modulation.h"
-
 namespace wick {
 namespace {
 
@@ -67,7 +65,8 @@ struct PictureStream {
   Scope s;
   Sizes c;
   bool dual;
-  ModulationRows modulation{s / "adaLN_modulation.1", c.dim, dual ? 9 : 6};
+  Modulations& all;
+  ModulationRows modulation{s / "adaLN_modulation.1", c.dim, dual ? 9 : 6, all};
   Attention attn{s / "attn", c};
   Update update{s, c.dim};
   std::optional<SelfAttention> attn2 = second_attention();
@@ -98,14 +97,16 @@ struct JointBlock {
   Scope s;
   Sizes c;
   bool dual;
-  PictureStream x_block{s / "x_block", c, dual};
+  Modulations& all;
+  PictureStream x_block{s / "x_block", c, dual, all};
   Scope t = s / "context_block";
-  ModulationRows modulation{t / "adaLN_modulation.1", c.dim, 6};
+  ModulationRows modulation{t / "adaLN_modulation.1", c.dim, 6, all};
   Attention attn{t / "attn", c};
   Update update{t, c.dim};
 
-  Streams operator()(const Tensor& text, const Tensor& picture, const Tensor& vector, const Tensor& ranges) const {
-    const std::vector<Tensor> m = modulation(vector), n = x_block.modulation(vector);
+  Streams operator()(const Tensor& text, const Tensor& picture, const Conditioning& of_step,
+                     const Tensor& ranges) const {
+    const std::vector<Tensor> m = modulation(of_step), n = x_block.modulation(of_step);
     const Streams y = attend(attn(modulated_norm(text, m[0], m[1])), x_block.attention(picture, n), c.heads, ranges);
     return {update.fed_forward(update.attended(text, y[0], m), m), x_block(picture, y[1], n)};
   }
@@ -116,13 +117,15 @@ struct LastBlock {
   Scope s;
   Sizes c;
   bool dual;
-  PictureStream x_block{s / "x_block", c, dual};
+  Modulations& all;
+  PictureStream x_block{s / "x_block", c, dual, all};
   Scope t = s / "context_block";
-  ModulationRows modulation{t / "adaLN_modulation.1", c.dim, 2};
+  ModulationRows modulation{t / "adaLN_modulation.1", c.dim, 2, all};
   Attention attn{t / "attn", c};
 
-  Tensor operator()(const Tensor& text, const Tensor& picture, const Tensor& vector, const Tensor& ranges) const {
-    const std::vector<Tensor> m = modulation(vector), n = x_block.modulation(vector);
+  Tensor operator()(const Tensor& text, const Tensor& picture, const Conditioning& of_step,
+                    const Tensor& ranges) const {
+    const std::vector<Tensor> m = modulation(of_step), n = x_block.modulation(of_step);
     const Streams y = attend(attn(modulated_norm(text, m[0], m[1])), x_block.attention(picture, n), c.heads, ranges);
     return x_block(picture, y[1], n);
   }
@@ -133,7 +136,7 @@ struct LastBlock {
 struct Sd3Transformer::Model {
   Scope s;
   Sd3Config c;
-  bool checkpointing;
+  FlowTransformerOptions options;
 
   Sizes sizes{c.hidden(), c.heads, c.qk_norm};
   Tensor table = stored_table();
@@ -141,16 +144,19 @@ struct Sd3Transformer::Model {
   Linear context_embedder{s / "context_embedder", c.text_dim, c.hidden()};
   VectorMlp t_embedder{s / "t_embedder", "mlp.0", "mlp.2", kTimeFeatures, c.hidden()};
   VectorMlp y_embedder{s / "y_embedder", "mlp.0", "mlp.2", c.pooled_dim, c.hidden()};
+  // Their gradient would be that of the vector, too, where it is trained.
+  bool trains_vector = t_embedder.is_adapted() || y_embedder.is_adapted();
+  std::unique_ptr<Modulations> modulations = std::make_unique<Modulations>(options.modulations_ahead && !trains_vector);
   std::vector<JointBlock> joint_blocks = make_joint_blocks();
-  LastBlock last_block{s / "joint_blocks" / int(joint_blocks.size()), sizes, c.dual.back()};
-  ModulationRows final_modulation{s / "final_layer.adaLN_modulation.1", c.hidden(), 2};
+  LastBlock last_block{s / "joint_blocks" / int(joint_blocks.size()), sizes, c.dual.back(), *modulations};
+  ModulationRows final_modulation{s / "final_layer.adaLN_modulation.1", c.hidden(), 2, *modulations};
   Linear final_linear{s / "final_layer.linear", c.hidden(), 4 * c.channels};
 
   std::vector<JointBlock> make_joint_blocks() const {
     std::vector<JointBlock> blocks;
     blocks.reserve(c.dual.size());
     for (int i = 0; i + 1 < int(c.dual.size()); ++i)
-      blocks.push_back(JointBlock{s / "joint_blocks" / i, sizes, c.dual[size_t(i)]});
+      blocks.push_back(JointBlock{s / "joint_blocks" / i, sizes, c.dual[size_t(i)], *modulations});
     return blocks;
   }
 
@@ -181,7 +187,6 @@ struct Sd3Transformer::Model {
     return s.activation(reshape(middle, {rows * columns, c.hidden()}).to(*s.place().memory));
   }
 
-  // After the silu with which every modulation begins.
   Tensor vector(const Sd3Input& in) const {
     const Tensor time = t_embedder(s.activation(timestep_embedding(in.timestep, int(kTimeFeatures))));
     return silu(time + y_embedder(s.activation(in.pooled)));
@@ -200,25 +205,29 @@ struct Sd3Transformer::Model {
           width);
     check(in.positions.shape() == Shape{count, c.hidden()}, "{}: positions {} are not those of a latent of {} x {}",
           s.path(), in.positions.shape(), height, width);
-    const Tensor vec = vector(in);
+    Conditioning of_step{vector(in), in.modulations};
+    if (modulations->are_ahead() && !of_step.ahead)
+      of_step.ahead = (*modulations)(of_step.vector).to(of_step.vector.memory());
     const Tensor patches = x_embedder(s.activation(in.latents));
     Streams x{context_embedder(s.activation(in.text)),
               reshape(patches, {patches.dim(0), count, c.hidden()}) + in.positions};
     const auto run = [&](const auto& block) {
-      return checkpointing ? checkpoint(std::cref(block), x[0], x[1], vec, in.ranges)
-                           : block(x[0], x[1], vec, in.ranges);
+      return options.checkpointing ? checkpoint(std::cref(block), x[0], x[1], of_step, in.ranges)
+                                   : block(x[0], x[1], of_step, in.ranges);
     };
     int64_t number = 0;
     for (const JointBlock& block : joint_blocks)
       if (!in.skipped.contains(number++)) x = run(block);
     const Tensor picture = in.skipped.contains(number) ? x[1] : run(last_block);
-    const std::vector<Tensor> m = final_modulation(vec);
+    const std::vector<Tensor> m = final_modulation(of_step);
     return cast(latents(final_linear(modulated_norm(picture, m[0], m[1])), height, width), DType::f32);
   }
 };
 
-Sd3Transformer::Sd3Transformer(Scope s, const Sd3Config& config, bool checkpointing)
-    : model_(new Model{std::move(s), config, checkpointing}) {}
+Sd3Transformer::Sd3Transformer(Scope s, const Sd3Config& config, const FlowTransformerOptions& options)
+    : model_(new Model{std::move(s), config, options}) {}
+bool Sd3Transformer::modulates_ahead() const { return model_->modulations->are_ahead(); }
+Tensor Sd3Transformer::modulations(const Sd3Input& in) const { return (*model_->modulations)(model_->vector(in)); }
 Tensor Sd3Transformer::operator()(const Sd3Input& in) const { return (*model_)(in); }
 Tensor Sd3Transformer::positions(int64_t height, int64_t width) const { return model_->positions(height, width); }
 

@@ -4,8 +4,8 @@
 
 #include <set>
 
+#include "wick/models/modulation.h"
 #include "wick/models/sd3/config.h"
-#include "wick/nn/layers.h"
 
 namespace wick {
 
@@ -15,15 +15,19 @@ struct Sd3Input {                  // floats, in the model's memory
   Tensor pooled;                   // [B, pooled_dim] of both CLIP encoders
   Tensor text;                     // [B, L, text_dim]
   Tensor positions;                // [h/2 w/2, hidden], of these latents
+  Tensor modulations = {};         // [B, ...] of modulations(), or empty: they are made here
   Tensor ranges = {};              // i32 [B, L + h/2 w/2, 2]: tokens that each one sees, as for attention(); or empty
   std::set<int64_t> skipped = {};  // blocks that do nothing (skip-layer guidance); there may be no such blocks
 };
 
 class Sd3Transformer {
  public:
-  // `checkpointing` reruns each block in backward instead of saving its inner tensors.
-  Sd3Transformer(Scope s, const Sd3Config& config, bool checkpointing = false);
+  Sd3Transformer(Scope s, const Sd3Config& config, const FlowTransformerOptions& options = {});
   Tensor operator()(const Sd3Input& in) const;  // [B, h, w, channels] f32
+
+  bool modulates_ahead() const;  // as the options ask, unless an adapter trains what the vector is made of
+  // [R, ...] on the host: Sd3Input::modulations of R times and pooled states.
+  Tensor modulations(const Sd3Input& in) const;
 
   // [h/2 w/2, hidden] in the model's memory and the dtype of activations: the middle of the table, which is stored or
   // computed. Throws Error where it is too small.

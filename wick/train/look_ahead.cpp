@@ -1,0 +1,50 @@
+#include "wick/train/look_ahead.h"
+
+#include <utility>
+
+#include "wick/ops/ops.h"
+
+namespace wick {
+namespace {
+
+constexpr int64_t kPictures = 256;  // with FLUX half a GiB on the host, and a third of a second for its weights' way
+
+}  // namespace
+
+void LookAhead::look(const TrainRng& now) {
+  const TapePause frozen;
+  TrainRng rng = now;
+  BatchSampler order = data_.batches();
+  std::vector<Tensor> times;
+  std::map<std::string, std::vector<Tensor>> parts;
+  begins_ = {0};
+  while (begins_.back() < kPictures) {
+    const auto [latents, conditioning] = data_.peek(order, rng, names_);
+    times.push_back(model_.process().draw_times(latents, rng.timestep, times_));
+    for (const auto& [name, value] : conditioning) parts[name].push_back(value);
+    begins_.push_back(begins_.back() + latents[0]);
+  }
+  NamedTensors joined;
+  for (const auto& [name, values] : parts) joined.add(name, cat(values, 0));
+  // A process's own times stand between 0 and 1; the model is told them as noised() does.
+  const Tensor sigmas = cat(times, 0).to(model_.memory());
+  rows_ = model_.ahead(sigmas * 1000.0f, joined);
+  used_ = 0;
+  timestep_ = now.timestep.position();
+}
+
+NamedTensors LookAhead::next(const TrainRng& rng) {
+  if (names_.empty()) return {};
+  const bool elsewhere = used_ + 1 >= begins_.size() || rng.timestep.position() != timestep_;
+  if (elsewhere) look(rng);
+  NamedTensors of_batch;
+  for (const auto& [name, rows] : rows_) of_batch.add(name, slice(rows, 0, begins_[used_], begins_[used_ + 1]));
+  const int64_t count = begins_[used_ + 1] - begins_[used_];
+  ++used_;
+  Rng after = rng.timestep;
+  model_.process().draw_times({count, 2, 2, 1}, after, times_);
+  timestep_ = after.position();
+  return of_batch;
+}
+
+}  // namespace wick
