@@ -17,6 +17,9 @@ const std::string kForward = "forward --model $M --component unet --in $G/cases/
 
 const std::string kForwardTo = "forward --model $M --component unet --in $G/cases/unet.in.safetensors --out ";
 const std::string kPlan = "plan --model $M ";
+const std::string kPlanSd3 = "plan --model $G/sd3 --resolution 64 ";
+const std::string kForwardSd3 =
+    "forward --model $G/sd3 --component transformer --in $G/sd3_transformer/dual/grad.in.safetensors --out $T/x ";
 const std::string kTrain = "train --model $M --dataset $D --output $T/out --steps 1 ";
 
 const std::vector<Wrong> kWrong = {
@@ -161,6 +164,17 @@ const std::vector<Wrong> kWrong = {
     {2, kPlan + "--bf16 --fp16", {"--bf16", "--fp16"}},
     {1, kPlan + "--targets '" + std::string(60, '*') + "z'", {"--targets", "****z", "matches no module"}},
     {1, kPlan + "--targets '*_*_*_*_*.*.*.*.*.*.*o*o*t*t*k*z'", {"--targets", "*k*z", "matches no module"}},
+    {1,
+     kPlanSd3 + "--targets 'transformer_blocks.*'",
+     {"--targets", "transformer_blocks.*", "another program's name", "transformer.joint_blocks.*.x_block.attn.qkv"}},
+    {1, kPlanSd3 + "--targets *.proj_mlp", {"--targets", "*.proj_mlp", "matches no module"}},
+    {1,
+     kForwardSd3 + "--lora $G/flux/dev/lora.safetensors",
+     {"flux/dev/lora.safetensors", "26 of its 26 modules", "it looks like a LoRA for FLUX, kohya's names"}},
+    {1, kForwardSd3 + "--lora $G/lora_unet.safetensors", {"lora_unet.safetensors", "looks like a LoRA for SDXL"}},
+    {1,
+     kForwardSd3 + "--lora $G/lora_layouts/flux/split.safetensors",
+     {"split.safetensors", "a LoRA for FLUX, diffusers names", "linear_1.lora_B.weight", "[16, rank]", "[48, 1]"}},
     {1, kPlan + "--targets nothing*", {"--targets", "nothing*", "it has unet.*.attn1.to_k, ", "…"}},
     {1, "plan --model $T/none", {"--model", "$T/none"}},
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -54,7 +55,8 @@ class LoraMetadata : public testing::Test {
                           .step = step,
                           .batches_per_epoch = 6,
                           .activations = activations_,
-                          .family = {{"ss_base_model_version", "x"}, {"modelspec.architecture", "x/lora"}}},
+                          .family = {{"ss_base_model_version", "x"}, {"modelspec.architecture", "x/lora"}},
+                          .flow = flow_},
                          tensors);
   }
 
@@ -62,6 +64,7 @@ class LoraMetadata : public testing::Test {
   Dataset dataset_;
   BucketOptions buckets_;
   DType activations_ = DType::f32;
+  std::optional<FlowRun> flow_;
 };
 
 TEST_F(LoraMetadata, TimesAreThoseOfTheEnvironment) {
@@ -122,6 +125,41 @@ TEST_F(LoraMetadata, FamilyAndScheduleAreNamed) {
   EXPECT_EQ(of(unet()).at("ss_lr_scheduler"), "cosine");
   EXPECT_EQ(of(unet()).at("ss_base_model_version"), "x");
   EXPECT_EQ(of(unet()).at("modelspec.architecture"), "x/lora");
+}
+
+TEST_F(LoraMetadata, FlowsTellHowTimesWereDrawn) {
+  for (const char* key : {"ss_weighting_scheme", "ss_t5xxl_max_token_length", "ss_guidance_scale"})
+    EXPECT_FALSE(of(unet()).contains(key)) << key;
+  config_.t5_mask = true;
+  config_.train_guidance = 3.5;
+  flow_ = FlowRun{.times = {.shift = 3, .deviation = 0.75}, .t5_tokens = 256};
+  const Metadata sd3 = of(unet());
+  EXPECT_EQ(sd3.at("ss_weighting_scheme"), "logit_normal");
+  EXPECT_NEAR(std::stod(sd3.at("ss_logit_mean")), std::log(3.0), 1e-12);
+  EXPECT_EQ(sd3.at("ss_logit_std"), "0.75");
+  EXPECT_EQ(sd3.at("ss_sigmoid_scale"), "0.75");
+  EXPECT_EQ(sd3.at("ss_mode_scale"), "1.29");
+  EXPECT_EQ(sd3.at("ss_timestep_sampling"), "shift");
+  EXPECT_EQ(sd3.at("ss_discrete_flow_shift"), "3.0");
+  EXPECT_EQ(sd3.at("ss_model_prediction_type"), "raw");
+  EXPECT_EQ(sd3.at("ss_apply_t5_attn_mask"), "True");
+  EXPECT_EQ(sd3.at("ss_t5xxl_max_token_length"), "256");
+  EXPECT_FALSE(sd3.contains("ss_guidance_scale"));
+
+  flow_ = FlowRun{.t5_tokens = 512, .is_guided = true};  // every picture's size has its shift
+  EXPECT_EQ(of(unet()).at("ss_timestep_sampling"), "flux_shift");
+  EXPECT_EQ(of(unet()).at("ss_discrete_flow_shift"), "None");
+  EXPECT_EQ(of(unet()).at("ss_guidance_scale"), "3.5");
+  flow_->times.mean = 0;  // in place of them
+  EXPECT_EQ(of(unet()).at("ss_timestep_sampling"), "shift");
+  EXPECT_EQ(of(unet()).at("ss_discrete_flow_shift"), "1.0");
+  EXPECT_EQ(of(unet()).at("ss_logit_mean"), "0.0");
+  for (const auto& [kind, scheme] : {std::pair{TimestepKind::uniform, "uniform"}, {TimestepKind::mode, "mode"}}) {
+    flow_ = FlowRun{.times = {.kind = kind, .shift = 2}};
+    EXPECT_EQ(of(unet()).at("ss_weighting_scheme"), scheme);
+    EXPECT_EQ(of(unet()).at("ss_timestep_sampling"), "sigma");
+    EXPECT_EQ(of(unet()).at("ss_discrete_flow_shift"), "2.0");
+  }
 }
 
 TEST_F(LoraMetadata, ConvolutionsAreNetworkArguments) {

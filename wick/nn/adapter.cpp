@@ -73,6 +73,18 @@ std::string kind_of(const std::string& path) {
   return kind;
 }
 
+// The pattern of all modules like that of a path: "transformer.double_blocks.*.img_mlp.0".
+std::string pattern_of(const std::string& path) {
+  std::string pattern;
+  for (size_t begin = 0, end = 0; end != path.npos; begin = end + 1) {
+    end = path.find('.', begin);
+    const std::string part = path.substr(begin, end - begin);
+    const bool is_number = part.find_first_not_of("0123456789") == part.npos && end != path.npos;
+    pattern += (begin == 0 ? "" : ".") + (is_number ? "*" : part);
+  }
+  return pattern;
+}
+
 // Under which a factor is written.
 std::string key_of(const AdapterModule& module, size_t factor) {
   return module.name + std::string(module.algorithm->factors()[factor].suffixes.front());
@@ -116,6 +128,7 @@ struct Adapter::Source {
   std::map<std::string, Entry> entries = {};  // by base name
   std::map<std::string, Base> bases = {};     // by base name
   int64_t embeddings = 0;                     // tensors that teach words, beside the LoRA
+  const char* model = nullptr;                // model_of_lora()
 
   static Source open(const std::filesystem::path& path, float strength, bool trainable) {
     const std::filesystem::path weights = lora_weights(path);
@@ -127,11 +140,16 @@ struct Adapter::Source {
   }
 
   std::string name() const { return file.path().string(); }
+  // With the model that it seems to be for, where shapes may be those of another one.
+  std::string in_words() const { return model ? fmt::format("{} (a LoRA for {})", name(), model) : name(); }
 
   void index() {
     for (const auto& [key, info] : file.tensors()) add(key);
     check(!file.tensors().empty(), "{}: holds no tensors", name());
     check(!entries.empty(), "{}: holds no module of a LoRA", name());
+    std::set<std::string> names;
+    for (const auto& [base, entry] : entries) names.insert(base);
+    model = model_of_lora(names);
     for (const auto& [base, entry] : entries) {
       const auto& factors = (entry.algorithm ? *entry.algorithm : lora_algorithm()).factors();
       for (size_t i = 0; i < factors.size(); ++i)
@@ -194,7 +212,7 @@ struct Adapter::Source {
     if (!std::ranges::is_sorted(rows.parts))
       for (const int index : rows.parts) module.order.push_back(index - rows.first());
     for (const std::string& key : entry.keys) module.factors.push_back({key, read_finite(key)});
-    module.algorithm->from_file(module, name());
+    module.algorithm->from_file(module, in_words());
     const int64_t rank = module.algorithm->rank(module);
     module.alpha = alpha_of(name_in_file, entry, rank);
     module.scale = strength * module.alpha / float(rank);
@@ -346,7 +364,7 @@ bool Adapter::targeted(const std::string& path, const std::vector<ModuleName>& n
     } else if (std::ranges::any_of(names, [&](const ModuleName& other) {
                  return is_targeted_by(pattern, other.name) || is_targeted_by(pattern + "*", other.name);
                })) {
-      pattern_uses_[i].meant.insert(kind_of(path));
+      pattern_uses_[i].meant.insert(pattern_of(path));
     }
   }
   return wanted;

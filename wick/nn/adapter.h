@@ -121,7 +121,7 @@ class Adapter {
   // What a target pattern fitted.
   struct PatternUse {
     bool fits = false;
-    std::set<std::string> meant = {};  // kinds of modules of which it fits another program's name
+    std::set<std::string> meant = {};  // patterns of the modules of which it fits another program's name
   };
   using Modules = std::vector<AdapterModule>;  // of one path, in the order of their outputs
 

@@ -86,6 +86,7 @@ class Flux final : public LatentDiffusion {
             .metadata = {{"ss_v2", "False"},
                          {"ss_base_model_version", "flux1"},
                          {"ss_network_module", "networks.lora_flux"},
+                         {"ss_model_type", "flux"},
                          {"modelspec.architecture", config_.guidance ? "flux-1-dev/lora" : "flux-1-schnell/lora"},
                          {"modelspec.implementation", "https://github.com/black-forest-labs/flux"}}};
   }

@@ -93,6 +93,7 @@ class Sd3 final : public LatentDiffusion {
             .metadata = {{"ss_v2", "False"},
                          {"ss_base_model_version", kind},
                          {"ss_network_module", "networks.lora_sd3"},
+                         {"ss_apply_lg_attn_mask", "False"},
                          {"modelspec.architecture", "stable-diffusion-3-" + kind + "/lora"},
                          {"modelspec.implementation", "diffusers"}}};
   }

@@ -159,6 +159,32 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
   return all;
 }
 
+// As sd3_train_network.py and flux_train_network.py of kohya-ss/sd-scripts would draw the same times: the former by the
+// weighting scheme, the latter, where times are logit-normal, by timestep_sampling, with the mean as a shift.
+Metadata flow_metadata(const TrainConfig& c, const FlowRun& flow) {
+  const TimestepOptions& times = flow.times;
+  const bool is_normal = times.kind == TimestepKind::logit_normal;
+  std::optional<double> shift = times.shift;
+  if (is_normal && times.mean) shift = std::exp(*times.mean);
+  const double mean = times.mean.value_or(std::log(times.shift.value_or(1)));
+  Metadata all{
+      {"ss_weighting_scheme", is_normal ? "logit_normal" : std::string(name_of(times.kind))},
+      {"ss_logit_mean", float_text(is_normal ? mean : 0)},
+      {"ss_logit_std", float_text(times.deviation)},
+      {"ss_mode_scale", float_text(kModeScale)},
+      {"ss_timestep_sampling", !is_normal ? "sigma"
+                               : shift    ? "shift"
+                                          : "flux_shift"},
+      {"ss_sigmoid_scale", float_text(times.deviation)},
+      {"ss_discrete_flow_shift", shift ? float_text(*shift) : "None"},
+      {"ss_model_prediction_type", "raw"},
+      {"ss_apply_t5_attn_mask", python_bool(c.t5_mask)},
+      {"ss_t5xxl_max_token_length", fmt::format("{}", flow.t5_tokens)},
+  };
+  if (flow.is_guided) all["ss_guidance_scale"] = float_text(c.train_guidance);
+  return all;
+}
+
 Metadata dataset_metadata(const LoraRun& run) {
   const int64_t side = run.buckets.resolution;
   return {
@@ -226,6 +252,7 @@ Metadata lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& 
   Metadata all = run_metadata(run, tensors), spec = modelspec(run, sha256_of_tensors(tensors));
   for (const auto& [key, value] : run.family) (key.starts_with("ss_") ? all : spec)[key] = value;
   all.merge(dataset_metadata(run));
+  if (run.flow) all.merge(flow_metadata(run.config, *run.flow));
   all["sshs_legacy_hash"] = legacy_hash(tensors, Metadata(all));
   all.merge(spec);
   return all;

@@ -67,7 +67,8 @@ class DiffusionTask final : public Task {
                         .step = step,
                         .batches_per_epoch = batches().batches_per_epoch(),
                         .activations = activations_,
-                        .family = model_->lora().metadata};
+                        .family = model_->lora().metadata,
+                        .flow = flow_run()};
       save_safetensors(file, tensors, lora_metadata(run, tensors));
       return file;
     };
@@ -84,6 +85,16 @@ class DiffusionTask final : public Task {
   }
 
  private:
+  std::optional<FlowRun> flow_run() const {
+    const Process& process = model_->process();
+    if (!process.is_flow()) return {};
+    FlowRun flow{.times = timestep_options(config_),
+                 .t5_tokens = model_->t5_tokens(),
+                 .is_guided = model_->drawing_defaults().guidance.has_value()};
+    if (!flow.times.shift) flow.times.shift = process.fixed_shift();
+    return flow;
+  }
+
   // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the denoiser comes.
   void load(Backend& backend, const PictureData& data) {
     const DiffusionOptions options{.dtype = config_.dtype,
