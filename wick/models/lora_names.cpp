@@ -86,16 +86,13 @@ std::vector<ModuleName> TransformerNames::operator()(const std::string& module) 
   const std::vector<Rows> stored = assembly_(module);
   if (stored.empty()) return {};
   std::vector<ModuleName> names;
-  const auto add_once = [&](std::string name, const ModuleRows& rows) {
-    if (std::ranges::find(names, name, &ModuleName::name) == names.end()) names.emplace_back(std::move(name), rows);
-  };
-  for (const char* prefix : kNativeFlat) add_once(prefix + underscored(module), {});
-  for (const char* prefix : kNative) add_once(prefix + module, {});
+  for (const char* prefix : kNativeFlat) names.emplace_back(prefix + underscored(module));
+  for (const char* prefix : kNative) names.emplace_back(prefix + module);
   for (size_t i = 0; i < (stored.front().of > 1 ? 1 : stored.size()); ++i) {
     const ModuleRows rows = rows_of(stored, i, width_);
     const std::string& part = stored[i].whole;
-    for (const char* prefix : kDiffusers) add_once(prefix + part, rows);
-    for (const char* prefix : kDiffusersFlat) add_once(prefix + underscored(part), rows);
+    for (const char* prefix : kDiffusers) names.emplace_back(prefix + part, rows);
+    for (const char* prefix : kDiffusersFlat) names.emplace_back(prefix + underscored(part), rows);
   }
   return names;
 }

@@ -141,7 +141,7 @@ struct Adapter::Source {
 
   std::string name() const { return file.path().string(); }
   // With the model that it seems to be for, where shapes may be those of another one.
-  std::string in_words() const { return model ? fmt::format("{} (a LoRA for {})", name(), model) : name(); }
+  std::string in_words() const { return model ? fmt::format("{}: a LoRA for {}", name(), model) : name(); }
 
   void index() {
     for (const auto& [key, info] : file.tensors()) add(key);
@@ -188,7 +188,8 @@ struct Adapter::Source {
     std::vector<const ModuleName*> found;
     for (const ModuleName& candidate : names) {
       const auto entry = entries.find(candidate.name);
-      if (entry == entries.end()) continue;
+      const auto is_known = [&](const ModuleName* other) { return other->name == candidate.name; };
+      if (entry == entries.end() || std::ranges::any_of(found, is_known)) continue;
       for (const ModuleName* other : found)
         check(!other->rows.overlap(candidate.rows),
               "{}: {} and {} are on the same rows of one layer; a LoRA has them once, fused or split", name(),
