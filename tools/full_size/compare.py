@@ -44,7 +44,7 @@ def wick(args, component, dtype):
         command += ["--bf16"]
     done = subprocess.run([str(word) for word in command], stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        print(f"FAILED: {component}, {dtype}: {done.stderr.strip()}", flush=True)
+        print(f"FAILED: {args.model}, {component} {dtype}: {done.stderr.strip()}", flush=True)
         return None
     tensors = load_file(out)
     out.unlink()
@@ -157,21 +157,21 @@ def show(total, worst, name):
     return f"{total:.2e}" if total == worst else f"{total:.2e} (worst {worst:.1e}, {name})"
 
 
-def compare_f32(component, mine, exact):
+def compare_f32(name, mine, exact):
     ok = True
     for what, names in groups(exact).items():
         far = distance(mine, exact, names)
-        ok &= line(far[0] <= F32_BAR, f"{component} f32, {what}: {show(*far)} from PyTorch (bar {F32_BAR:.0e})")
+        ok &= line(far[0] <= F32_BAR, f"{name} f32, {what}: {show(*far)} from PyTorch (bar {F32_BAR:.0e})")
     return ok
 
 
-def compare_bf16(component, mine, exact, theirs, graded):
+def compare_bf16(name, mine, exact, theirs, graded):
     ok = True
     for what, names in groups(exact).items():
         far, bar = distance(mine, exact, names), distance(theirs, exact, names)[0]
         held = graded and what != "loss"  # the loss is one number, whose distance is left to chance
         ok &= line(far[0] <= bar if held else far[0] < 1,
-                   f"{component} bf16, {what}: {show(*far)} from f32, PyTorch {bar:.2e}, ratio {far[0] / bar:.2f}")
+                   f"{name} bf16, {what}: {show(*far)} from f32, PyTorch {bar:.2e}, ratio {far[0] / bar:.2f}")
     return ok
 
 
@@ -187,9 +187,10 @@ def compare(args, component):
     mine, mine_bf16 = wick(args, component, "f32"), wick(args, component, "bf16")
     ok = mine is not None and mine_bf16 is not None
     if mine:
-        ok &= compare_f32(component, mine, exact)
+        ok &= compare_f32(f"{args.model}, {component}", mine, exact)
     if mine_bf16:
-        ok &= compare_bf16(component, mine_bf16, exact, next(iter(theirs.values())), component == args.what.denoiser)
+        ok &= compare_bf16(f"{args.model}, {component}", mine_bf16, exact, next(iter(theirs.values())),
+                           component == args.what.denoiser)
     return ok
 
 
