@@ -74,10 +74,10 @@ def modules(model):
 
 def randomise(model, seed):
     """Every parameter drawn anew; modulations and the ends of branches weaker, so that rounding does not grow."""
-    generator = rng(seed)
+    generator = rng(seed, model.device)
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            noise = torch.randn(p.shape, generator=generator)
+            noise = torch.randn(p.shape, generator=generator, device=model.device)
             if p.dim() == 1:
                 p.copy_(1 + 0.2 * noise if "norm_" in name and name.endswith("weight") else 0.1 * noise)
             else:
