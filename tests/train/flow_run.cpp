@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device.h"
+#include "flow_folder.h"
 #include "source_dir.h"
 #include "train/process.h"
 #include "wick/io/safetensors.h"
@@ -18,19 +19,10 @@ namespace fs = std::filesystem;
 
 const fs::path kGolden = test::source_dir() / "tests/golden";
 
-// The tiny model with the tokenizers that other goldens have.
-void write_model(const std::string& golden, const fs::path& folder, std::initializer_list<const char*> clip,
-                 const char* t5) {
-  fs::copy(kGolden / golden, folder, fs::copy_options::recursive);
-  for (const char* tokenizer : clip) fs::copy(kGolden / "sdxl" / tokenizer, folder / tokenizer);
-  fs::create_directory(folder / t5);
-  fs::copy(kGolden / "t5_tokenizer/tokenizer.json", folder / t5 / "tokenizer.json");
-}
-
-TrainConfig config_of(const SafetensorsFile& golden, const fs::path& folder) {
+TrainConfig config_of(const SafetensorsFile& golden, const fs::path& model, const fs::path& output) {
   const auto told = [&](const char* key) { return golden.metadata().at(key); };
-  return {.model = (folder / "model").string(),
-          .output = (folder / "out").string(),
+  return {.model = model.string(),
+          .output = output.string(),
           .dataset = {(kGolden / "replay/pictures").string()},
           .rank = std::stoll(told("rank")),
           .alpha = std::stod(told("alpha")),
@@ -62,16 +54,16 @@ void expect_lora(const SafetensorsFile& lora, const SafetensorsFile& golden) {
     ASSERT_TRUE(golden.tensors().contains(name)) << name;
     const std::vector<float> trained = lora.load(name).to_vector(), expected = golden.load(name).to_vector();
     const double size = distance(expected, std::vector<float>(expected.size()));
-    EXPECT_LT(distance(trained, expected), (name.find("lora_up") != name.npos ? 1e-2 : 1e-4) * size) << name;
+    EXPECT_LT(distance(trained, expected), (name.find("lora_up") != name.npos ? 1e-3 : 1e-4) * size) << name;
     ++factors;
   }
   EXPECT_EQ(factors + 2, golden.tensors().size()) << "the losses and norms beside them";
 }
 
-void expect_replayed(const std::string& name, const fs::path& folder) {
+void expect_replayed(const std::string& name, const fs::path& model) {
   const SafetensorsFile golden = SafetensorsFile::open(kGolden / "replay" / (name + ".safetensors"));
-  const TrainConfig config = config_of(golden, folder);
-  ASSERT_EQ(train(config, fs::path(config.model)), RunResult::finished);
+  const TemporaryDirectory folder;
+  ASSERT_EQ(train(config_of(golden, model, folder / "out"), model), RunResult::finished);
 
   const std::vector<float> losses = golden.load("losses").to_vector(), norms = golden.load("grad_norms").to_vector();
   std::istringstream metrics(read_plain(folder / "out/metrics.jsonl"));
@@ -88,12 +80,8 @@ void expect_replayed(const std::string& name, const fs::path& folder) {
 
 class FlowRun : public testing::Test {
  protected:
-  void write_sd3() const { write_model("sd3", folder / "model", {"tokenizer", "tokenizer_2"}, "tokenizer_3"); }
-  fs::path transformer(const std::string& model) const {
-    return folder / model / "transformer/diffusion_pytorch_model.safetensors";
-  }
-  Outcome run(const std::string& model, const std::string& output, const std::vector<std::string>& more) const {
-    std::vector<std::string> all{"train", "--model", (folder / model).string()};
+  Outcome run(const fs::path& model, const std::string& output, const std::vector<std::string>& more) const {
+    std::vector<std::string> all{"train", "--model", model.string()};
     const auto add = [&](std::string flag, std::string value) { all.insert(all.end(), {flag, value}); };
     add("--dataset", (kGolden / "replay/pictures").string());
     add("--output", (folder / output).string());
@@ -106,17 +94,29 @@ class FlowRun : public testing::Test {
   }
 
   const TemporaryDirectory folder;
+  const test::FlowFolder sd3{"sd3"}, flux{"flux_pictures"};
 };
 
-TEST_F(FlowRun, OfSd3IsReplayed) {
-  write_sd3();
-  expect_replayed("sd3", folder.path());
+fs::path transformer(const fs::path& model) { return model / "transformer/diffusion_pytorch_model.safetensors"; }
+
+TEST_F(FlowRun, OfSd3IsReplayed) { expect_replayed("sd3", sd3.path()); }
+
+TEST_F(FlowRun, OfFluxIsReplayed) { expect_replayed("flux", flux.path()); }
+
+TEST_F(FlowRun, OnSchnellSaysWhatItBreaks) {
+  ASSERT_EQ(run(flux.path(), "dev", {"--rank", "1"}).out.find("schnell"), std::string::npos);
+  const fs::path file = flux.path() / "transformer/config.json";
+  std::string config = read_plain(file);
+  const std::string dev = "\"guidance_embeds\": true";
+  write_plain(file, config.replace(config.find(dev), dev.size(), "\"guidance_embeds\": false"));
+  fs::remove(transformer(flux.path()));  // of dev: that is found out behind the remark
+  const Outcome outcome = run(flux.path(), "out", {"--rank", "1"});
+  EXPECT_NE(outcome.out.find("schnell draws in 4 steps because it was distilled"), std::string::npos) << outcome.out;
 }
 
 TEST_F(FlowRun, TellsWhatItCutsBeforeItReadsTheModel) {
-  write_sd3();
-  fs::remove(transformer("model"));
-  const Outcome outcome = run("model", "out", {});
+  fs::remove(transformer(sd3.path()));
+  const Outcome outcome = run(sd3.path(), "out", {});
   EXPECT_EQ(outcome.code, 1);
   const char* cut = "d.txt: the caption takes 60 tokens; the last 37 of them are cut, since the model reads 23.";
   EXPECT_NE(outcome.out.find(cut), std::string::npos) << outcome.out;
@@ -124,36 +124,34 @@ TEST_F(FlowRun, TellsWhatItCutsBeforeItReadsTheModel) {
 }
 
 TEST_F(FlowRun, GoesOnAtSeveralResolutionsWithTheSameBits) {
-  write_sd3();
   const auto with = [](std::vector<std::string> more) {
     more.insert(more.end(), {"--rank", "2", "--resolution", "64", "32"});
     return more;
   };
-  const Outcome whole = run("model", "whole", with({}));
+  const Outcome whole = run(sd3.path(), "whole", with({}));
   ASSERT_EQ(whole.code, 0) << whole.err;
   EXPECT_NE(whole.out.find("5 pictures, shown 10 times an epoch,"), std::string::npos) << whole.out;
-  ASSERT_EQ(run("model", "halves", with({"--steps", "1"})).code, 0);
-  ASSERT_EQ(run("model", "halves", with({"--resume"})).code, 0);
+  ASSERT_EQ(run(sd3.path(), "halves", with({"--steps", "1"})).code, 0);
+  ASSERT_EQ(run(sd3.path(), "halves", with({"--resume"})).code, 0);
   EXPECT_EQ(tensors_of(folder / "whole/lora.safetensors"), tensors_of(folder / "halves/lora.safetensors"));
-  const Outcome other = run("model", "halves", {"--rank", "2", "--resume"});
+  const Outcome other = run(sd3.path(), "halves", {"--rank", "2", "--resume"});
   EXPECT_EQ(other.code, 1);
   EXPECT_NE(other.err.find("--resolution [64, 32], this run has 64"), std::string::npos) << other.err;
 }
 
 // Under the names and with all the tensors that it had, the table of positions among them.
 TEST_F(FlowRun, AWholeTransformerLoadsAgain) {
-  write_sd3();
-  const Outcome outcome = run("model", "out", {"--train", "full", "--save-dtype", "f32", "--lr", "1e-3"});
+  const Outcome outcome = run(sd3.path(), "out", {"--train", "full", "--save-dtype", "f32", "--lr", "1e-3"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  const SafetensorsFile before = SafetensorsFile::open(transformer("model")),
-                        after = SafetensorsFile::open(transformer("out/model"));
+  const SafetensorsFile before = SafetensorsFile::open(transformer(sd3.path())),
+                        after = SafetensorsFile::open(transformer(folder / "out/model"));
   EXPECT_EQ(after.tensors().size(), before.tensors().size());
   for (const auto& [name, info] : before.tensors()) {
     ASSERT_TRUE(after.tensors().contains(name)) << name;
     const bool same = after.load(name).to_vector() == before.load(name).to_vector();
     EXPECT_EQ(same, name == "pos_embed.pos_embed") << name;
   }
-  const Outcome again = run("out/model", "again", {"--train", "full"});
+  const Outcome again = run(folder / "out/model", "again", {"--train", "full"});
   EXPECT_EQ(again.code, 0) << again.err;
 }
 
