@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "defaults_help.h"
 #include "model_path.h"
 #include "train_flags.h"
 #include "validators.h"
@@ -91,7 +92,9 @@ void add_plan_command(CLI::App& app) {
   command->footer(
       "Takes the flags of `wick train`; --model is enough. Of a language model it tells what generating text takes "
       "too. Nothing is written.\n"
-      "\n"
+      "\n" +
+      cli::defaults_help() +
+      "\n\n"
       "Examples:\n"
       "  wick plan --model sdxl --rank 32 --bf16 --resolution 1024 --device cuda\n"
       "  wick plan --model path/to/llm --quantize q4_0 --context 8192");

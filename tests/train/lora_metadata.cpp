@@ -62,7 +62,7 @@ class LoraMetadata : public testing::Test {
 
   TrainConfig config_;
   Dataset dataset_;
-  BucketOptions buckets_;
+  Resolutions buckets_{BucketOptions{}};
   DType activations_ = DType::f32;
   std::optional<FlowRun> flow_;
 };
@@ -118,6 +118,33 @@ TEST_F(LoraMetadata, PrecisionIsThatOfTheArithmetic) {
     activations_ = dtype;
     EXPECT_EQ(of(unet()).at("ss_mixed_precision"), name);
   }
+}
+
+TEST_F(LoraMetadata, EachResolutionIsADataSet) {
+  EXPECT_EQ(of(unet()).at("ss_resolution"), "(1024, 1024)");
+  EXPECT_FALSE(of(unet()).contains("ss_datasets"));
+  buckets_ = {{.resolution = 512}, {.resolution = 768}};
+  Example small = dataset_.examples.front();
+  dataset_.examples.front().resolution = 768;
+  dataset_.examples.front().repeats = small.repeats = 3;
+  small.resolution = 512;
+  small.placement.bucket = {32, 48};
+  dataset_.examples.insert(dataset_.examples.begin(), small);
+  const Metadata m = of(unet());
+  EXPECT_EQ(m.at("ss_num_train_images"), "6");
+  EXPECT_EQ(m.at("modelspec.resolution"), "768x768");
+  for (const char* key : {"ss_resolution", "ss_bucket_info", "ss_enable_bucket"}) EXPECT_FALSE(m.contains(key)) << key;
+  const auto parsed = [&](const char* key) { return nlohmann::json::parse(m.at(key)); };
+  const nlohmann::json pictures = {{"img_count", 1}, {"n_repeats", 3}};
+  EXPECT_EQ(parsed("ss_dataset_dirs"), (nlohmann::json{{"pictures", pictures}, {"pictures (2)", pictures}}));
+  EXPECT_EQ(parsed("ss_tag_frequency")["pictures"]["a cat"], 1);
+  const nlohmann::json datasets = parsed("ss_datasets");
+  ASSERT_EQ(datasets.size(), 2u);
+  EXPECT_EQ(datasets[0]["resolution"].dump(), "[512,512]");
+  EXPECT_EQ(datasets[0]["bucket_info"]["buckets"].dump(), R"({"0":{"count":3,"resolution":[32,48]}})");
+  EXPECT_EQ(datasets[1]["bucket_info"]["buckets"].dump(), R"({"0":{"count":3,"resolution":[64,64]}})");
+  EXPECT_EQ(datasets[1]["num_train_images"], 3);
+  EXPECT_EQ(datasets[1]["subsets"][0]["image_dir"], "pictures");
 }
 
 TEST_F(LoraMetadata, FamilyAndScheduleAreNamed) {

@@ -102,10 +102,12 @@ def build(name):
 
 
 def adapted(model, file):
-    """The model's weights with the LoRA added, under the tape."""
+    """The model's weights with the LoRA of some modules added, under the tape."""
     weights = dict(model.named_parameters())
     for module, (parts, swapped) in modules(model).items():
         base = "lora_unet_" + module.replace(".", "_")
+        if base + ".lora_up.weight" not in file:
+            continue
         delta = file[base + ".lora_up.weight"] @ file[base + ".lora_down.weight"] * (ALPHA / RANK)
         if swapped:
             delta = torch.cat(delta.chunk(2)[::-1])

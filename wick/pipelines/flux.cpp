@@ -13,6 +13,7 @@
 #include "wick/models/flux/transformer.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/latent_diffusion.h"
+#include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/rectified_flow.h"
 #include "wick/pipelines/t5_texts.h"
 #include "wick/text/clip_tokenizer.h"
@@ -58,8 +59,7 @@ class Flux final : public LatentDiffusion {
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(FluxConfig::read(model.component(kTransformer))),
         clip_config_(ClipConfig::read(model.component(kClip), ClipKind::l)),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), t5,
-            /*made_for=*/config_.guidance ? 512 : 256) {
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), t5, defaults().t5_tokens) {
     check_fit();
   }
 
@@ -75,10 +75,7 @@ class Flux final : public LatentDiffusion {
     return *flow_;
   }
 
-  DrawingDefaults drawing_defaults() const override {
-    if (!config_.guidance) return {.steps = 4, .cfg = 1};
-    return {.steps = 28, .cfg = 1, .guidance = 3.5f};
-  }
+  DrawingDefaults drawing_defaults() const override { return defaults().drawing; }
 
   LoraFormat lora() const override {
     return {.names = flux_module_names(),
@@ -116,6 +113,7 @@ class Flux final : public LatentDiffusion {
     return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
   }
 
+  const ModelDefaults& defaults() const { return defaults_of(config_.guidance ? "flux-dev" : "flux-schnell"); }
   void check_fit() const;
   int64_t native() const {
     const Checkpoint vae = model().component("vae");

@@ -134,7 +134,7 @@ class DiffusionTask final : public Task {
 
   TrainConfig config_;
   Checkpoint checkpoint_;
-  BucketOptions buckets_;
+  Resolutions buckets_;
   DType activations_;
   LoraSession session_;
   std::unique_ptr<Diffusion> model_;
