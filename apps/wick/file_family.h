@@ -9,7 +9,7 @@ namespace wick {
 
 struct FileFamily {
   bool lora = false;
-  std::string name;  // "LoRA for FLUX, kohya's names", "FLUX checkpoint, single file"
+  std::string name;  // "LoRA for FLUX, kohya's names", "FLUX's transformer and a VAE"
 };
 
 FileFamily family_of(const SafetensorsFile& file);

@@ -16,6 +16,7 @@
 #include "wick/io/quote.h"
 #include "wick/nn/adapter_algorithm.h"
 #include "wick/nn/checkpoint.h"
+#include "wick/nn/recognise.h"
 #include "wick/pipelines/diffusion.h"
 
 namespace wick {
@@ -110,19 +111,25 @@ void print_tensors(const TensorFile& file) {
                readable_bytes(tensor.bytes.value_or(0)), excerpt(name));
 }
 
-void inspect_gguf(const fs::path& path, bool tensors) {
-  const GgufFile file = GgufFile::open(path);
-  const auto& entries = file.metadata().entries();
-  const bool known = std::any_of(entries.begin(), entries.end(), [](const auto& entry) {
+// By its architecture if it is a language model, else by its tensors.
+std::string kind_of_gguf(const std::shared_ptr<const GgufFile>& file) {
+  const TensorSource source = gguf_source(file);
+  if (!networks_in(source).empty()) return contents_in_words(source);
+  const auto& entries = file->metadata().entries();
+  const bool known = std::ranges::any_of(entries, [](const auto& entry) {
     return entry.first == "general.architecture" && std::holds_alternative<std::string>(entry.second);
   });
-  fmt::print("{}\n{}, GGUF version {}\n{}\n", printable(path.string()),
-             known ? excerpt(file.metadata().text("general.architecture")) + " model" : "a model of an unknown kind",
-             file.version(), contents(file));
+  return known ? excerpt(file->metadata().text("general.architecture")) + " model" : "a model of an unknown kind";
+}
+
+void inspect_gguf(const fs::path& path, bool tensors) {
+  const auto file = std::make_shared<const GgufFile>(GgufFile::open(path));
+  fmt::print("{}\n{}, GGUF version {}\n{}\n", printable(path.string()), kind_of_gguf(file), file->version(),
+             contents(*file));
   std::vector<std::pair<std::string, std::string>> metadata;
-  for (const auto& [key, value] : entries) metadata.emplace_back(key, to_string(value));
+  for (const auto& [key, value] : file->metadata().entries()) metadata.emplace_back(key, to_string(value));
   print_metadata(metadata);
-  if (tensors) print_tensors(file);
+  if (tensors) print_tensors(*file);
 }
 
 void inspect_file(const fs::path& path, bool tensors) {

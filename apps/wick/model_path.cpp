@@ -56,15 +56,35 @@ fs::path hub_cache() {
 }
 
 // The Hub's cache: models--ORGANISATION--NAME/snapshots/COMMIT, with the commit of a branch in refs/.
-fs::path find_in_hub_cache(const std::string& model, std::string repository) {
+fs::path cache_of(std::string repository) {
   repository.replace(repository.find('/'), 1, "--");
-  const fs::path root = hub_cache() / ("models--" + repository), ref = root / "refs/main";
+  return hub_cache() / ("models--" + repository);
+}
+
+// "hf download NAME", and files that will do in its place.
+std::string how_to_get(const std::string& repository) {
+  std::string text = fmt::format(
+      "get it by `hf download {}`, after accepting the licence on the model's page where that asks for it", repository);
+  const KnownModel* known = find_known(repository);
+  if (known && known->configs.contains("transformer"))
+    text += fmt::format(", or pass its files with --transformer, --clip-l, {}--t5 and --vae",
+                        known->configs.contains("text_encoder_3") ? "--clip-g, " : "");
+  return text;
+}
+
+bool is_in_hub_cache(const std::string& repository) {
   std::error_code ignored;
-  if (!fs::exists(ref, ignored)) fail_not_found(model, {model, root});
-  std::string commit = read_file(ref, 1024);
+  return fs::exists(cache_of(repository) / "refs/main", ignored);
+}
+
+fs::path find_in_hub_cache(const std::string& model, const std::string& repository) {
+  const fs::path root = cache_of(repository);
+  check(is_in_hub_cache(repository), "--model {}: there is no {}; {}", model, root.string(), how_to_get(repository));
+  std::string commit = read_file(root / "refs/main", 1024);
   commit.erase(commit.find_last_not_of(" \r\n") + 1);
   const fs::path folder = root / "snapshots" / commit;
-  if (!is_model(folder)) fail_not_found(model, {folder / "model_index.json", folder / "config.json"});
+  check(is_model(folder), "--model {}: {} has neither model_index.json nor config.json; {}", model, folder.string(),
+        how_to_get(repository));
   return folder;
 }
 
@@ -94,10 +114,17 @@ Checkpoint resolve_model(const ModelFiles& files) {
   return ModelFiles{.model = resolve_model(files.model.string()), .parts = files.parts};
 }
 
+Checkpoint resolve_model_to_plan(const ModelFiles& files) {
+  const KnownModel* known = find_known(files.model.string());
+  const bool has_configs = known && !known->configs.empty() && !is_in_hub_cache(known->repository);
+  return has_configs ? known->without_files().with_parts(files.parts) : resolve_model(files);
+}
+
 fs::path resolve_model(const std::string& model) {
   check_usage(!model.empty(), "--model: expected a name, a folder or a GGUF file, found ''");
-  for (const auto& [name, repository] : known_models())
-    if (model == name) return repository.empty() ? find_shipped(name) : find_in_hub_cache(name, repository);
+  for (const KnownModel& known : known_models())
+    if (model == known.name)
+      return known.repository.empty() ? find_shipped(model) : find_in_hub_cache(model, known.repository);
   if (is_model(fs::path(model)) || GgufFile::is_gguf(model)) return model;
   std::error_code ignored;
   const char* expected =

@@ -14,6 +14,8 @@ namespace wick::cli {
 std::filesystem::path resolve_model(const std::string& model);
 // The same with a model's parts, one of which may be there instead of it.
 Checkpoint resolve_model(const ModelFiles& files);
+// The same where configs are enough: those that Wick has stand for a known model that is not in the cache.
+Checkpoint resolve_model_to_plan(const ModelFiles& files);
 // The same as the first, where only a language model will do.
 std::filesystem::path resolve_language_model(const std::string& model);
 

@@ -33,7 +33,7 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, DType dtype, 
   const std::string items = size.height == 1 ? fmt::format("{}", count_of(size.width, "token"))
                                              : fmt::format("{}x{} pixels", size.width, size.height);
   fmt::print("{}; batches of {}, {}; {}, on {}\n", plan.what, config.batch_size, items, name_of(dtype), device);
-  print_row("weights", plan.weights);
+  print_row("weights", plan.weights, plan.about_weights);
   if (plan.adapter > 0) print_row("adapter", plan.adapter);
   print_row("optimizer", plan.optimizer);
   print_row("activations", plan.activations, "forward and backward, gradients and scratch among them");
@@ -61,7 +61,7 @@ void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, con
 void run_plan(cli::TrainFlags& flags, int64_t context) {
   TrainConfig config = flags.config();
   resolve(config, {"model"});
-  const Checkpoint model = cli::resolve_model(model_files(config));
+  const Checkpoint model = cli::resolve_model_to_plan(model_files(config));
   // A device is planned for whether it is here or not.
   const std::string device = config.device == "auto"   ? std::string(open_backend("auto").name())
                              : config.device == "cuda" ? "cuda:0"

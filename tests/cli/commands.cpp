@@ -239,7 +239,7 @@ TEST(Inspect, TellsLorasAndModels) {
                {"llama model, GGUF version 3", "Q4_K 432 B", "general.architecture = llama", "test.strings = 3 strings",
                 "[3, 256]", "Q2_K"});
   expect_words(run_well("inspect " + kModel).out,
-               {"StableDiffusionXLPipeline", "SDXL UNet", "VAE", "CLIP text encoder with projection", "parameters"});
+               {"StableDiffusionXLPipeline", "SDXL's UNet", "a VAE", "a CLIP text encoder", "parameters"});
   expect_words(run_well("inspect --tensors " + kModel + "/unet").out, {"conv_in.weight", "[", "F32"});
   // Bytes as everywhere.
   expect_words(run_well("inspect " + kModel + "/unet").out, {"F32 ", " KiB"});

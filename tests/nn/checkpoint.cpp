@@ -159,6 +159,23 @@ TEST_F(ModelFilesTest, FilesOneByOne) {
   expect_error([&] { sd3.component("tokenizer_3").config(); }, {"--t5-tokenizer PATH"});
 }
 
+TEST_F(ModelFilesTest, ConfigsStandForFiles) {
+  const Checkpoint model =
+      Checkpoint::of_configs("what is known", "FLUX", {{"transformer", R"({"num_layers": 3})"}, {"vae", "{}"}});
+  EXPECT_TRUE(model.is_pipeline());
+  EXPECT_EQ(names_of(model.components()), (std::vector<std::string>{"tokenizer", "tokenizer_2", "transformer", "vae"}));
+  EXPECT_EQ(model.component("transformer").config().integer("num_layers"), 3);
+  EXPECT_FALSE(model.component("transformer").has_weights());
+  EXPECT_TRUE(model.files().empty());
+  expect_error([&] { model.component("vae").source(); }, {"what is known/vae", "no weights"});
+  expect_error([&] { model.component("text_encoder").config(); }, {"--clip-l FILE"});
+  const Checkpoint other = model.with_parts({{"vae", vae_}});
+  EXPECT_EQ(other.files(), std::vector{vae_});
+  EXPECT_TRUE(other.component("vae").has_weights());
+  expect_error([&] { model.with_parts({{"clip_g", clip_}}); }, {"--clip-g", "FLUX has no OpenCLIP bigG"});
+  expect_error([&] { Checkpoint::of_configs("x", "SD9", {}); }, {"SD9"});
+}
+
 // A part stands for the model's own: of a folder, of one file, and out of another one of many networks.
 TEST_F(ModelFilesTest, PartsReplaceTheModels) {
   const Checkpoint model = ModelFiles{.model = all_in_one(), .parts = {{"vae", vae_}}};
@@ -194,6 +211,10 @@ TEST_F(ModelFilesTest, WrongPartsAreToldAsWhatTheyAre) {
   wrong({.model = vae_, .parts = {{"t5", t5_}}}, {"ae.safetensors", "the transformer of FLUX or SD3, found a VAE"});
   wrong({.parts = {{"transformer", odd}}}, {"odd.safetensors", "\"something\""});
   wrong({.parts = {{"transformer", chroma}}}, {"chroma.safetensors", "the model Chroma"});
+  const fs::path redux = write("redux.safetensors", {one("redux_up.weight"), one("redux_down.weight")});
+  wrong({.parts = {{"transformer", redux}}}, {"redux.safetensors", "FLUX.1 Redux"});
+  const fs::path guided = write("guided.safetensors", {golden("flux.native"), one("ip_adapter.x")});
+  wrong({.parts = {{"transformer", guided}}}, {"guided.safetensors", "an IP-Adapter"});
   wrong({.parts = {{"vae", vae_}}}, {"--vae", "--model", "--transformer"});
   const fs::path pickle = folder_ / "model.ckpt";
   write_file_atomically(pickle, "PK\x03\x04 and so on");

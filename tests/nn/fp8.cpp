@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "io/files.h"
+#include "io/float8.h"
 #include "wick/core/rng.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/weights.h"
@@ -15,45 +15,7 @@ namespace {
 
 using std::string;
 
-struct Entry {
-  string name, dtype;
-  std::vector<int64_t> shape;
-  string bytes;
-};
-
-string of_floats(const std::vector<float>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
-}
-
-void write_file(const std::filesystem::path& path, const std::vector<Entry>& entries, const string& metadata = "{}") {
-  string header = R"({"__metadata__":)" + metadata, data;
-  for (const Entry& e : entries) {
-    string shape;
-    for (const int64_t n : e.shape) shape += (shape.empty() ? "" : ",") + std::to_string(n);
-    header += ",\"" + e.name + R"(":{"dtype":")" + e.dtype + R"(","shape":[)" + shape + R"(],"data_offsets":[)" +
-              std::to_string(data.size()) + "," + std::to_string(data.size() + e.bytes.size()) + "]}";
-    data += e.bytes;
-  }
-  header += "}";
-  const uint64_t length = header.size();
-  write_plain(path, string(reinterpret_cast<const char*>(&length), 8) + header + data);
-}
-
-// Every code of a format with sign, `exponent` bits and `mantissa` bits.
-float value_of(int code, int exponent, int mantissa, bool infinities) {
-  const int e = code >> mantissa & ((1 << exponent) - 1), m = code & ((1 << mantissa) - 1);
-  const int bias = (1 << (exponent - 1)) - 1;
-  const float sign = code & 0x80 ? -1.0f : 1.0f;
-  const bool top = e == (1 << exponent) - 1;
-  if (infinities && top) return m == 0 ? sign * INFINITY : NAN;
-  if (!infinities && top && m == (1 << mantissa) - 1) return NAN;
-  const double size =
-      e == 0 ? std::ldexp(m, 1 - bias - mantissa) : std::ldexp(m + (1 << mantissa), e - bias - mantissa);
-  return float(sign * size);
-}
-
-float e4m3(int code) { return value_of(code, 4, 3, false); }
-float e5m2(int code) { return value_of(code, 5, 2, true); }
+using Entry = StoredEntry;
 
 string all_codes() {
   string codes;
@@ -81,8 +43,8 @@ void expect_values(const TensorSource& source, const string& name, const std::ve
 
 TEST(Fp8, EveryCodeHasItsValue) {
   const TemporaryDirectory folder;
-  write_file(folder / "m.safetensors",
-             {{"a.weight", "F8_E4M3", {16, 16}, all_codes()}, {"b.weight", "F8_E5M2", {256}, all_codes()}});
+  write_stored(folder / "m.safetensors",
+               {{"a.weight", "F8_E4M3", {16, 16}, all_codes()}, {"b.weight", "F8_E5M2", {256}, all_codes()}});
   const TensorSource source = safetensors_source(folder / "m.safetensors");
   std::vector<float> a, b;
   for (int i = 0; i < 256; ++i) a.push_back(e4m3(i)), b.push_back(e5m2(i));
@@ -97,23 +59,23 @@ TEST(Fp8, EveryCodeHasItsValue) {
 TEST(Fp8, ScalesMultiply) {
   const TemporaryDirectory folder;
   const string codes = all_codes().substr(0x20, 32), marker = R"({"format": "float8_e4m3fn"})";
-  write_file(folder / "m.safetensors",
-             {{"scaled_fp8", "F8_E4M3", {0}, ""},
-              {"p.old.weight", "F8_E4M3", {4, 8}, codes},
-              {"p.old.scale_weight", "F32", {}, of_floats({0.3f})},
-              {"p.old.scale_input", "F32", {}, of_floats({7})},
-              {"p.bare.weight", "F8_E4M3", {4, 8}, codes},
-              {"p.new.weight", "F8_E5M2", {4, 8}, codes},
-              {"p.new.weight_scale", "F32", {1}, of_floats({1.7f})},
-              {"p.new.input_scale", "F32", {}, of_floats({7})},
-              {"p.new.comfy_quant", "U8", {int64_t(marker.size())}, marker},
-              {"p.rows.weight", "F8_E4M3", {4, 8}, codes},
-              {"p.rows.weight_scale", "F32", {4, 1}, of_floats({1, 2, 3, 0.1f})},
-              {"p.runs.weight", "F8_E4M3", {4, 8}, codes},
-              {"p.runs.scale_weight", "F32", {4, 2, 1}, of_floats({1, 2, 3, 4, 5, 6, 7, 0.1f})},
-              {"p.wide.weight", "F32", {2}, of_floats({3, 5})},
-              {"p.wide.scale_weight", "F32", {}, of_floats({2})}},
-             R"({"_quantization_metadata":"{\"layers\":{\"rows\":{\"format\":\"float8_e4m3fn\"}}}"})");
+  write_stored(folder / "m.safetensors",
+               {{"scaled_fp8", "F8_E4M3", {0}, ""},
+                {"p.old.weight", "F8_E4M3", {4, 8}, codes},
+                {"p.old.scale_weight", "F32", {}, of_floats({0.3f})},
+                {"p.old.scale_input", "F32", {}, of_floats({7})},
+                {"p.bare.weight", "F8_E4M3", {4, 8}, codes},
+                {"p.new.weight", "F8_E5M2", {4, 8}, codes},
+                {"p.new.weight_scale", "F32", {1}, of_floats({1.7f})},
+                {"p.new.input_scale", "F32", {}, of_floats({7})},
+                {"p.new.comfy_quant", "U8", {int64_t(marker.size())}, marker},
+                {"p.rows.weight", "F8_E4M3", {4, 8}, codes},
+                {"p.rows.weight_scale", "F32", {4, 1}, of_floats({1, 2, 3, 0.1f})},
+                {"p.runs.weight", "F8_E4M3", {4, 8}, codes},
+                {"p.runs.scale_weight", "F32", {4, 2, 1}, of_floats({1, 2, 3, 4, 5, 6, 7, 0.1f})},
+                {"p.wide.weight", "F32", {2}, of_floats({3, 5})},
+                {"p.wide.scale_weight", "F32", {}, of_floats({2})}},
+               R"({"_quantization_metadata":"{\"layers\":{\"rows\":{\"format\":\"float8_e4m3fn\"}}}"})");
   const TensorSource source = safetensors_source(folder / "m.safetensors");
   const float rows[] = {1, 2, 3, 0.1f}, runs[] = {1, 2, 3, 4, 5, 6, 7, 0.1f};
   std::map<string, std::vector<float>> expected;
@@ -136,7 +98,7 @@ TEST(Fp8, OtherFormatsAreRefusedByName) {
   const std::filesystem::path path = folder / "m.safetensors";
   const auto refused = [&](const std::vector<Entry>& entries, std::initializer_list<std::string_view> parts,
                            const string& metadata = "{}") {
-    write_file(path, entries, metadata);
+    write_stored(path, entries, metadata);
     expect_error([&] { safetensors_source(path).find("x.weight", {}); }, parts);
   };
   const Entry codes{"x.weight", "U8", {4, 8}, string(32, 'x')}, fp8{"x.weight", "F8_E4M3", {4, 8}, string(32, 'x')};

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "device.h"
+#include "flow_folder.h"
 #include "golden.h"
 #include "io/files.h"
 #include "wick/backend/counting.h"
@@ -17,16 +18,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// tests/golden/sd3 with the tokenizers that other goldens have.
-class TinySd3 {
+class TinySd3 : public test::FlowFolder {
  public:
-  TinySd3() {
-    fs::copy(kGolden / "sd3", folder_.path(), fs::copy_options::recursive);
-    for (const char* name : {"tokenizer", "tokenizer_2"}) fs::copy(kGolden / "sdxl" / name, folder_ / name);
-    fs::create_directory(folder_ / "tokenizer_3");
-    fs::copy(kGolden / "t5_tokenizer/tokenizer.json", folder_ / "tokenizer_3/tokenizer.json");
-  }
-  const fs::path& path() const { return folder_.path(); }
+  TinySd3() : FlowFolder("sd3") {}
 
   std::unique_ptr<Diffusion> open(const T5Options& t5, DiffusionOptions options = {}) const {
     auto model = open_diffusion(path(), t5);
@@ -34,9 +28,6 @@ class TinySd3 {
     model->load(options, kDrawingParts);
     return model;
   }
-
- private:
-  TemporaryDirectory folder_;
 };
 
 class Sd3Pipeline : public testing::Test {
@@ -76,6 +67,14 @@ TEST_F(Sd3Pipeline, AgreesWithDiffusers) {
   }
 }
 
+// Stability's sampler, as tools/golden/sd3.py writes it from the formula.
+TEST_F(Sd3Pipeline, AgreesWithStabilitysSampler) {
+  request.sampling.kind = SamplerKind::dpmpp_2m;
+  const auto model = folder.open({.tokens = tokens});
+  const Tensor found = TextToImage(*model).denoise(request, noise);
+  EXPECT_LE(relative_error(to_channels_first(found), open_golden("sd3/pictures.out").load("dpmpp.latents")), 1e-5);
+}
+
 // Padding that no token sees may be longer; padding that is seen matters.
 TEST_F(Sd3Pipeline, AMaskHidesPadding) {
   request.sampling.steps = 2;
@@ -84,6 +83,18 @@ TEST_F(Sd3Pipeline, AMaskHidesPadding) {
   EXPECT_LE(relative_error(with(tokens + 19, true), masked), 1e-5);
   EXPECT_GT(relative_error(with(tokens, false), masked), 1e-3);
   EXPECT_GT(relative_error(with(tokens + 19, false), with(tokens, false)), 1e-3);
+}
+
+// One that is given for both pads as CLIP-L does, and bigG's is padded with zeros.
+TEST_F(Sd3Pipeline, OneTokenizerOfClipServesBothEncoders) {
+  const Checkpoint both =
+      ModelFiles{.model = folder.path(), .parts = {{"clip_tokenizer", folder.path() / "tokenizer"}}};
+  const auto given = open_diffusion(both, {.tokens = tokens}), own = folder.open({.tokens = tokens});
+  given->load({.backend = &test::backend()}, kDrawingParts);
+  const NamedTensors found = given->encode_text(given->caption(request.prompt)),
+                     expected = own->encode_text(own->caption(request.prompt));
+  for (const char* name : {"CLIP states", "pooled text"})
+    EXPECT_EQ(found[name].to_vector(), expected[name].to_vector()) << name;
 }
 
 // A LoRA that begins with zeros changes nothing but where texts are encoded.

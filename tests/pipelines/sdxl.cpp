@@ -37,15 +37,5 @@ TEST(Sdxl, LoadsAFolder) {
   expect_error([&] { model->caption("x"); }, {"text encoders"});
 }
 
-TEST(KnownModels, AreThoseOfAllFamilies) {
-  const std::vector<std::string> names = known_model_names();
-  EXPECT_EQ(names.front(), "tiny");  // models that ship with Wick come first
-  for (const DiffusionFamily& family : diffusion_families())
-    for (const KnownModel& known : family.known) {
-      EXPECT_EQ(std::ranges::count(names, known.name), 1) << known.name;
-      EXPECT_NE(model_help().find(known.name), std::string::npos) << known.name;
-    }
-}
-
 }  // namespace
 }  // namespace wick

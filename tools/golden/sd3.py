@@ -3,7 +3,8 @@
     python tools/golden/sd3.py      writes tests/golden/sd3/
 
 A diffusers folder without its tokenizers: those are sdxl/tokenizer, sdxl/tokenizer_2 and t5_tokenizer. pictures.in.safetensors has
-the noise, and in its metadata the request; pictures.out.safetensors the latents and the VAE's output, `skip.*` with skip-layer guidance.
+the noise, and in its metadata the request; pictures.out.safetensors the latents and the VAE's output, `skip.*` with skip-layer guidance; `dpmpp.latents` are those of
+Stability's DPM++ 2M, written here from its formula (sd3_impls.py, sample_dpmpp_2m).
 """
 
 import shutil
@@ -56,6 +57,33 @@ def tokenizers():
                 tokenizer_2=CLIPTokenizer.from_pretrained(MODEL, subfolder="tokenizer_2"), tokenizer_3=unigram)
 
 
+def dpmpp_2m(pipeline, x):
+    """lambda = -ln(sigma); the first step and the last, to sigma 0, are of first order."""
+    texts = pipeline.encode_prompt(REQUEST["prompt"], None, None, negative_prompt=REQUEST["negative_prompt"],
+                                   max_sequence_length=REQUEST["max_sequence_length"])
+    states, pooled = torch.cat([texts[1], texts[0]]), torch.cat([texts[3], texts[2]])
+    pipeline.scheduler.set_timesteps(REQUEST["num_inference_steps"])
+    sigmas = pipeline.scheduler.sigmas.double()
+
+    def denoised(x, sigma):
+        times = (1000 * sigma).float().expand(2)
+        negative, positive = pipeline.transformer(hidden_states=x.float().expand(2, -1, -1, -1), timestep=times,
+                                                  encoder_hidden_states=states, pooled_projections=pooled).sample.double()
+        return x - sigma * (negative + REQUEST["guidance_scale"] * (positive - negative))
+
+    x, before = x.double(), None
+    for i, (sigma, after) in enumerate(zip(sigmas, sigmas[1:])):
+        now = denoised(x, sigma)
+        if after == 0:
+            return now.float()
+        h, best = torch.log(sigma / after), now
+        if before is not None:
+            ratio = torch.log(sigmas[i - 1] / sigma) / h
+            best = (1 + 1 / (2 * ratio)) * now - before / (2 * ratio)
+        x = after / sigma * x - torch.expm1(-h) * best
+        before = now
+
+
 @torch.no_grad()
 def main():
     shutil.rmtree(OUT, ignore_errors=True)
@@ -70,6 +98,7 @@ def main():
         latents = pipeline(**REQUEST, **more, latents=noise.clone(), output_type="latent").images
         out[name + ".latents"] = latents
         out[name + ".decoded"] = pipeline.vae.decode(latents / VAE["scaling_factor"] + VAE["shift_factor"]).sample
+    out["dpmpp.latents"] = dpmpp_2m(pipeline, noise)
     assert not torch.allclose(out["plain.latents"], out["skip.latents"])
     save(OUT / "pictures.in.safetensors", {"noise": noise}, {k: str(v) for k, v in REQUEST.items()})
     save(OUT / "pictures.out.safetensors", out)

@@ -86,14 +86,22 @@ const Family* family_of(const std::map<Network, std::string>& networks) {
   return found == families().end() ? nullptr : &*found;
 }
 
+const Family& family_called(const std::string& name) {
+  const auto found = std::ranges::find_if(families(), [&](const Family& f) { return name == f.name; });
+  check(found != families().end(), "there is no family called {}", name);
+  return *found;
+}
+
+using Parts = std::map<std::string, fs::path>;
+
 // By the transformer that is given, else by the model's.
-const Family& family_with(const Checkpoint& model, const ModelFiles& files) {
-  const auto given = files.parts.find("transformer");
+const Family& family_with(const Checkpoint& model, const Parts& parts) {
+  const auto given = parts.find("transformer");
   const bool has_transformer = model.has("transformer") && model.component("transformer").has_weights();
-  const TensorSource source = given != files.parts.end() ? open_source(given->second)
-                              : has_transformer          ? model.component("transformer").source()
-                              : model.has("unet")        ? model.component("unet").source()
-                                                         : model.source();
+  const TensorSource source = given != parts.end() ? open_source(given->second)
+                              : has_transformer    ? model.component("transformer").source()
+                              : model.has("unet")  ? model.component("unet").source()
+                                                   : model.source();
   const Family* family = family_of(networks_in(source));
   check(family, "{}: expected the transformer of FLUX or SD3, found {}", source.name, contents_in_words(source));
   return *family;
@@ -196,20 +204,43 @@ Checkpoint::Checkpoint(const ModelFiles& files) {
     *this = Checkpoint(transformer->second);
   else
     fail_usage("{}: expected a model beside it, as --model or as --transformer", part_flag(files.parts.begin()->first));
-  if (files.parts.empty()) return;
-  const Family& family = family_with(*this, files);
-  family_ = family.name;
-  pipeline_ = true;
-  for (const auto& [part, path] : files.parts) {
+  if (!files.parts.empty()) *this = with_parts(files.parts);
+}
+
+Checkpoint Checkpoint::of_configs(const std::string& name, const std::string& family,
+                                  const std::map<std::string, std::string>& configs) {
+  Checkpoint model(name, "");
+  model.known_config_ = "{}";
+  model.family_ = family;
+  model.pipeline_ = true;
+  const auto add = [&](const std::string& component, const std::string& config) {
+    Checkpoint& made = model.components_.emplace(component, Checkpoint(model.path_ / component, "")).first->second;
+    made.known_config_ = config;
+  };
+  for (const auto& [component, config] : configs) add(component, config);
+  for (const Role& role : family_called(family).roles)
+    if (!role.network) add(role.component, "{}");
+  return model;
+}
+
+Checkpoint Checkpoint::with_parts(const Parts& parts) const {
+  Checkpoint model = *this;
+  if (parts.empty()) return model;
+  const bool has_files = known_config_.empty() || parts.contains("transformer");
+  const Family& family = has_files ? family_with(*this, parts) : family_called(family_);
+  model.family_ = family.name;
+  model.pipeline_ = true;
+  for (const auto& [part, path] : parts) {
     const auto has_role = [&part = part](const Role& role) { return role.part == part; };
     check(std::ranges::any_of(family.roles, has_role), "{} {}: {} has no {}", part_flag(part), path.string(),
           family.name, part_called(part).words);
     for (const Role& role : family.roles | std::views::filter(has_role)) {
       const std::string prefix = prefix_in(role, path);
-      components_.insert_or_assign(role.component,
-                                   fs::is_directory(path) ? Checkpoint(path) : Checkpoint(path, prefix));
+      model.components_.insert_or_assign(role.component,
+                                         fs::is_directory(path) ? Checkpoint(path) : Checkpoint(path, prefix));
     }
   }
+  return model;
 }
 
 Checkpoint Checkpoint::component(const std::string& name) const {
@@ -225,7 +256,7 @@ Checkpoint Checkpoint::component(const std::string& name) const {
 }
 
 std::string Checkpoint::lacking(const std::string& component) const {
-  const Family& family = *std::ranges::find(families(), family_, [](const Family& f) { return std::string(f.name); });
+  const Family& family = family_called(family_);
   const auto role = std::ranges::find(family.roles, component, &Role::component);
   if (role == family.roles.end()) return fmt::format("{}: has no {}", name(), component);
   const ModelPart& part = part_called(role->part);
@@ -234,28 +265,32 @@ std::string Checkpoint::lacking(const std::string& component) const {
 
 bool Checkpoint::has_config() const {
   std::error_code ignored;
-  return fs::exists(config_file_, ignored);
+  return !known_config_.empty() || fs::exists(config_file_, ignored);
 }
 
 Config Checkpoint::config() const {
   check(lacking_.empty(), "{}", lacking_);
+  if (!known_config_.empty()) return Config::parse(known_config_, name());
   check(!config_file_.empty(), "{}: a file of weights has no config; give a folder that has one", name());
   return gguf_ ? Config::parse(config_json(GgufFile::open(path_)), name()) : Config::read(config_file_);
 }
 
 bool Checkpoint::has_weights() const {
   std::error_code ignored;
-  return lacking_.empty() && (fs::is_regular_file(path_, ignored) || weights_in(path_).has_value());
+  return lacking_.empty() && known_config_.empty() &&
+         (fs::is_regular_file(path_, ignored) || weights_in(path_).has_value());
 }
 
 TensorSource Checkpoint::source() const {
   check(lacking_.empty(), "{}", lacking_);
+  check(known_config_.empty(), "{}: there are no weights", name());
   return open_source(path_, prefix_);
 }
 
 Weights Checkpoint::weights(const WeightsOptions& options) const { return {source(), options}; }
 
 std::vector<fs::path> Checkpoint::files() const {
+  if (!is_pipeline() && !known_config_.empty()) return {};
   if (!is_pipeline()) return fs::is_directory(path_) ? files_in(path_) : std::vector{path_};
   std::vector<fs::path> all;
   for (const auto& [name, component] : components_)

@@ -39,12 +39,18 @@ class Checkpoint {
   Checkpoint(const char* path) : Checkpoint(std::filesystem::path(path)) {}  // NOLINT: implicit
   // Throws Error for a part that is something else, and for one that the model's family does not have.
   Checkpoint(const ModelFiles& files);  // NOLINT: implicit
+  // A pipeline without files, of which the configs are known: a JSON text for each component but the tokenizers.
+  // `family` is "FLUX", "SD3" or "SDXL", and `name` stands for a path in errors.
+  static Checkpoint of_configs(const std::string& name, const std::string& family,
+                               const std::map<std::string, std::string>& configs);
+  // The same model with parts in place of its own, as in ModelFiles.
+  Checkpoint with_parts(const std::map<std::string, std::filesystem::path>& parts) const;
 
   const std::filesystem::path& path() const { return path_; }
   std::string name() const { return path_.string(); }     // for errors
   bool is_gguf() const { return gguf_; }                  // of a language model
   bool is_pipeline() const { return pipeline_; }          // of several components
-  bool is_assembled() const { return !family_.empty(); }  // a pipeline of files rather than a folder of diffusers
+  bool is_assembled() const { return !family_.empty(); }  // a pipeline of parts rather than a folder of diffusers
 
   // Under diffusers' names, sorted: networks, "scheduler", and tokenizers, which are read from the path(). One network
   // alone has no components.
@@ -62,21 +68,23 @@ class Checkpoint {
   TensorSource source() const;  // the weights under their stored names
   Weights weights(const WeightsOptions& options = {}) const;
 
-  // The configs, weights and tokenizer files of a model and its components, sorted; not a pipeline's own config.
+  // The configs, weights and tokenizer files of a model and its components, sorted; not a pipeline's own config. None
+  // of a model without files.
   std::vector<std::filesystem::path> files() const;
   // SHA-256 over the files' names and contents. Samples stand for the rest of files above 64 MiB: it tells models
   // apart, it does not certify them.
   std::string fingerprint() const;
 
  private:
-  // One network of a file, or a tokenizer.
+  // One network of a file, a tokenizer, or a component without files.
   Checkpoint(std::filesystem::path file, std::string prefix) : path_(std::move(file)), prefix_(std::move(prefix)) {}
   std::string lacking(const std::string& component) const;
 
   std::filesystem::path path_, config_file_;
-  std::string prefix_;   // of the names in the file
-  std::string family_;   // of a pipeline of files: "FLUX"
-  std::string lacking_;  // the Error of a component that is not there
+  std::string known_config_;  // JSON, in place of files
+  std::string prefix_;        // of the names in the file
+  std::string family_;        // of a pipeline of files: "FLUX"
+  std::string lacking_;       // the Error of a component that is not there
   bool gguf_ = false, pipeline_ = false;
   std::map<std::string, Checkpoint> components_;
 };

@@ -150,4 +150,10 @@ TensorSource with_fp8(const TensorSource& source, const std::map<std::string, st
   return all;
 }
 
+bool goes_with_fp8(std::string_view name) {
+  static constexpr std::string_view kCompanions[] = {".weight_scale", ".scale_weight", ".input_scale",
+                                                     ".scale_input",  ".comfy_quant",  "scaled_fp8"};
+  return std::ranges::any_of(kCompanions, [&](std::string_view last) { return name.ends_with(last); });
+}
+
 }  // namespace wick

@@ -18,4 +18,7 @@ namespace wick {
 // header. Throws Error for a layer in another format (nvfp4, mxfp8, int8, bitsandbytes), which it names.
 TensorSource with_fp8(const TensorSource& source, const std::map<std::string, std::string>& metadata = {});
 
+// Is it the name of a scale or a marker, which belongs to a weight or to a whole file?
+bool goes_with_fp8(std::string_view name);
+
 }  // namespace wick

@@ -60,6 +60,10 @@ struct OtherMark {
 const std::vector<OtherMark> kOthers = {{"the model Chroma", {"distilled_guidance_layer."}},
                                         {"the model FLUX.2", {"double_stream_modulation_img."}},
                                         {"the model HunyuanVideo", {"txt_in.individual_token_refiner."}},
+                                        {"FLUX.1 Redux, which reads pictures", {"redux_up.", "redux_down."}},
+                                        {"an IP-Adapter", {"ip_adapter."}},
+                                        {"an IP-Adapter", {"double_blocks.0.processor."}},
+                                        {"PuLID", {"pulid_ca."}},
                                         {"a ControlNet", {"controlnet_blocks."}},
                                         {"a ControlNet", {"controlnet_down_blocks."}},
                                         {"a ControlNet", {"control_model."}},
@@ -161,9 +165,12 @@ std::string contents_in_words(const TensorSource& source) {
   if (const char* other = names.first_of(kOthers)) return other;
   const auto networks = networks_in(source);
   std::vector<std::string> words;
-  for (const auto& [network, prefix] : networks)
-    if (network != Network::clip_g || !prefix.empty() || !networks.contains(Network::clip_l))
-      words.emplace_back(in_words(network));
+  for (const auto& [network, prefix] : networks) {
+    // A CLIP that may be either is found as both.
+    const bool either = prefix.empty() && networks.contains(Network::clip_l) && networks.contains(Network::clip_g);
+    if (either && network == Network::clip_g) continue;
+    words.emplace_back(either && network == Network::clip_l ? "a CLIP text encoder" : in_words(network));
+  }
   if (words.size() > 1) {
     const std::string last = words.back();
     words.pop_back();

@@ -334,6 +334,15 @@ TensorSource with_prefix(const TensorSource& source, const std::string& prefix) 
   return all;
 }
 
+TensorSource watched(const TensorSource& source, std::set<std::string>& asked) {
+  TensorSource all = source;
+  all.find = [find = source.find, &asked](const std::string& name, const Shape& wanted) {
+    asked.insert(name);
+    return find(name, wanted);
+  };
+  return all;
+}
+
 TensorSource assembled(const TensorSource& source, Assembly assembly) {
   TensorSource all = source;
   all.find = [source, assembly](const std::string& name, const Shape& wanted) -> std::optional<StoredTensor> {

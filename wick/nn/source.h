@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,9 @@ TensorSource drawn_source(uint64_t seed, float deviation);
 TensorSource renamed(const TensorSource& source, std::function<std::string(const std::string&)> stored_name);
 // The tensors whose names begin with `prefix`, without it.
 TensorSource with_prefix(const TensorSource& source, const std::string& prefix);
+
+// The same source, which adds the name of every tensor that is asked for to `asked`.
+TensorSource watched(const TensorSource& source, std::set<std::string>& asked);
 
 // Rows of a stored tensor: part `index` of `of` equal parts.
 struct Rows {

@@ -174,6 +174,14 @@ std::filesystem::path tokenizer_path(const Checkpoint& model, const std::string&
   return model.is_assembled() && !model.has(name) ? shipped_tokenizer(shipped) : model.component(name).path();
 }
 
+ClipTokenizer load_clip_tokenizer(const Checkpoint& model, const std::string& name, const std::string& shipped) {
+  const std::filesystem::path path = tokenizer_path(model, name, shipped);
+  const ClipTokenizer tokenizer = ClipTokenizer::load(path);
+  const bool given_for_both =
+      name == "tokenizer_2" && model.has(name) && model.has("tokenizer") && model.component("tokenizer").path() == path;
+  return given_for_both ? tokenizer.padded_with(0) : tokenizer;
+}
+
 template <class T>
 Component tokenizer_component(const std::string& name, const std::string& shipped,
                               std::vector<int64_t> (T::*encode)(std::string_view) const) {

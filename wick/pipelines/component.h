@@ -17,6 +17,7 @@
 
 namespace wick {
 
+class ClipTokenizer;
 using Tensors = std::map<std::string, Tensor>;
 
 // A required extent of a tensor: a number, or a letter, which stands for any number but the same one everywhere.
@@ -97,6 +98,8 @@ Component vae_decoder_component();
 // `shipped` is the tokenizer that comes with set-up, for models of files that have none.
 Component clip_tokenizer_component(const std::string& name, const std::string& shipped);
 Component t5_tokenizer_component(const std::string& name, const std::string& shipped = "t5");
+// A tokenizer of CLIP. One that is given for both encoders is CLIP-L's; bigG's pads with the id 0 in its place.
+ClipTokenizer load_clip_tokenizer(const Checkpoint& model, const std::string& name, const std::string& shipped);
 std::filesystem::path tokenizer_path(const Checkpoint& model, const std::string& name, const std::string& shipped);
 
 }  // namespace wick

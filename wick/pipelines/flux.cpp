@@ -89,6 +89,7 @@ class Flux final : public LatentDiffusion {
   }
 
   std::string denoiser_in_words() const override { return "transformer"; }
+  std::vector<std::string> remarks() const override;
   std::string training_remark() const override {
     if (config_.guidance) return {};
     return "schnell draws in 4 steps because it was distilled, which training undoes step by step: train on dev, and "
@@ -120,7 +121,7 @@ class Flux final : public LatentDiffusion {
     return vae.has_config() ? vae.config().integer_or("sample_size", 1024, {1, 16384}) : 1024;
   }
   const ClipTokenizer& tokenizer() const {
-    if (!tokenizer_) tokenizer_.emplace(ClipTokenizer::load(tokenizer_path(model(), "tokenizer", "clip")));
+    if (!tokenizer_) tokenizer_.emplace(load_clip_tokenizer(model(), "tokenizer", "clip"));
     return *tokenizer_;
   }
   Tensor clip_ids(const std::string& text) const;  // [1, 77]; of an outline, for which no tokenizer is read, zeros
@@ -145,6 +146,14 @@ void Flux::check_fit() const {
   fits("CLIP's pooled states are", clip_config_.with_projection ? clip_config_.projection : clip_config_.hidden,
        config_.pooled_dim);
   fits("VAE's latents are", vae().latent_channels, config_.channels);
+}
+
+std::vector<std::string> Flux::remarks() const {
+  std::vector<std::string> all = remarks_on_tensors(flux_source, [&](const Scope& s) { FluxTransformer(s, config_); });
+  if (names_pipeline(model(), "FluxKontextPipeline"))
+    all.push_back(model().name() +
+                  ": is FLUX.1 Kontext, to which Wick shows no reference picture: it is used as dev is.");
+  return all;
 }
 
 void Flux::load_text_encoders() {
@@ -235,7 +244,7 @@ Tensor Flux::predict(const Tensor& x, const Tensor& timestep, const NamedTensors
 }
 
 bool is_flux(const Checkpoint& model) {
-  if (!model.has(kTransformer)) return false;
+  if (!model.has(kTransformer)) return names_pipeline(model, "Flux");
   const Checkpoint transformer = model.component(kTransformer);
   if (transformer.has_config()) return transformer.config().text_or("_class_name", "") == "FluxTransformer2DModel";
   return transformer_source(model).has("img_in.weight");
@@ -253,9 +262,9 @@ DiffusionFamily flux_family() {
       .components = {clip_component(kClip, prefixes[kClip], ClipKind::l), t5_component(kT5, prefixes[kT5]),
                      vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),
                      clip_tokenizer_component("tokenizer", "clip"), t5_tokenizer_component("tokenizer_2")},
-      .known = {{"flux-dev", "black-forest-labs/FLUX.1-dev"},
-                {"flux-schnell", "black-forest-labs/FLUX.1-schnell"},
-                {"flux-krea-dev", "black-forest-labs/FLUX.1-Krea-dev"}}};
+      .known = {{"flux-dev", "black-forest-labs/FLUX.1-dev", "FLUX", flux_configs(/*guidance=*/true)},
+                {"flux-schnell", "black-forest-labs/FLUX.1-schnell", "FLUX", flux_configs(/*guidance=*/false)},
+                {"flux-krea-dev", "black-forest-labs/FLUX.1-Krea-dev", "FLUX", flux_configs(/*guidance=*/true)}}};
 }
 
 }  // namespace wick

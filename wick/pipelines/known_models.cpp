@@ -31,6 +31,12 @@ std::vector<std::string> known_model_names() {
   return names;
 }
 
+const KnownModel* find_known(const std::string& name) {
+  const auto found = std::ranges::find_if(
+      known_models(), [&](const KnownModel& model) { return model.name == name || model.repository == name; });
+  return found == known_models().end() ? nullptr : &*found;
+}
+
 const std::string& model_help() {
   static const std::string text =
       fmt::format("Diffusers or transformers folder, GGUF file, or a name: {}", fmt::join(known_model_names(), ", "));

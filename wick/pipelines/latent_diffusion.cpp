@@ -1,10 +1,21 @@
 #include "wick/pipelines/latent_diffusion.h"
 
-#include <algorithm>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <set>
+
+#include "wick/backend/counting.h"
+#include "wick/io/count.h"
+#include "wick/io/quote.h"
+#include "wick/nn/fp8.h"
 #include "wick/ops/ops.h"
 
 namespace wick {
+
+bool names_pipeline(const Checkpoint& model, std::string_view family) {
+  return model.is_pipeline() && model.has_config() && model.config().text_or("_class_name", "").starts_with(family);
+}
 
 Weights LatentDiffusion::weights(const std::string& component, DType dtype, bool trainable) const {
   const WeightsOptions w{.dtype = dtype, .trainable = trainable, .place = Residence::on(backend(), dtype)};
@@ -13,6 +24,25 @@ Weights LatentDiffusion::weights(const std::string& component, DType dtype, bool
 
 Scope LatentDiffusion::scope(const std::string& component) const {
   return Scope(weights(component, options_.dtype, /*trainable=*/false), component, options_.adapter);
+}
+
+std::vector<std::string> LatentDiffusion::remarks_on_tensors(TensorSource (*names)(const TensorSource&),
+                                                             const std::function<void(const Scope&)>& build) const {
+  const Checkpoint component = model_.component(denoiser_);
+  if (!component.has_weights()) return {};
+  std::set<std::string> asked;
+  const TensorSource stored = component.source();
+  TensorSource shapes = names(watched(stored, asked));
+  shapes.has_values = false;
+  CountingBackend counting(device_kind("cpu"));
+  build(Scope(Weights(shapes, {.place = Residence::on(counting, DType::f32)}), denoiser_));
+  std::vector<std::string> unread;
+  for (const std::string& name : stored.names())
+    if (!asked.contains(name) && !goes_with_fp8(name)) unread.push_back(name);
+  if (unread.empty()) return {};
+  return {fmt::format("{}: {} of no part of the {} that Wick knows, {} the first of them, {} left out.", stored.name,
+                      count_of(unread.size(), "tensor"), denoiser_in_words(), quote(unread.front()),
+                      unread.size() == 1 ? "is" : "are")};
 }
 
 FlowTransformerOptions LatentDiffusion::flow_options(bool vector_is_trained) const {

@@ -1,15 +1,21 @@
 // The parts that all families share: a VAE, a denoiser, and text encoders that come and go.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "wick/models/modulation.h"
 #include "wick/models/vae.h"
 #include "wick/pipelines/diffusion.h"
 
 namespace wick {
+
+// Is it a folder of a pipeline whose class is called `family` and something, "FluxPipeline"?
+bool names_pipeline(const Checkpoint& model, std::string_view family);
 
 class LatentDiffusion : public Diffusion {
  public:
@@ -36,6 +42,10 @@ class LatentDiffusion : public Diffusion {
   // `vector` says that their inputs are trained.
   FlowTransformerOptions flow_options(bool vector_is_trained) const;
   Scope scope(const std::string& component) const;  // of a frozen component
+  // A sentence for users where the denoiser's files hold tensors that `build`, which makes it, does not ask for.
+  // `names` brings stored tensors to the names that are asked for.
+  std::vector<std::string> remarks_on_tensors(TensorSource (*names)(const TensorSource&),
+                                              const std::function<void(const Scope&)>& build) const;
   bool trains(const std::string& component) const {
     return options_.adapter && options_.adapter->covers(component + ".");
   }

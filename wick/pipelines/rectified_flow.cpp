@@ -130,7 +130,7 @@ std::vector<double> RectifiedFlow::sigmas(int64_t steps, double shift) const {
 }
 
 Sampler RectifiedFlow::sampler(const SamplerOptions& options, const Shape& latents) const {
-  check(options.kind != SamplerKind::ddim, "--sampler ddim: a rectified flow is drawn by euler or dpmpp-2m");
+  check_usage(options.kind != SamplerKind::ddim, "--sampler ddim: a rectified flow is drawn by euler or dpmpp-2m");
   const std::vector<double> all = sigmas(options.steps, options.shift.value_or(shift(latents)));
   const bool second_order = options.kind == SamplerKind::dpmpp_2m;
   Sampler sampler{1, {}};

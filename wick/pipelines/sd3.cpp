@@ -137,8 +137,8 @@ class Sd3 final : public LatentDiffusion {
   bool trains_clip() const { return trains(kClipL) || trains(kBigG); }
   const Tokenizers& tokenizers() const {
     if (!tokenizers_)
-      tokenizers_.emplace(Tokenizers{ClipTokenizer::load(tokenizer_path(model(), "tokenizer", "clip")),
-                                     ClipTokenizer::load(tokenizer_path(model(), "tokenizer_2", "clip_g"))});
+      tokenizers_.emplace(Tokenizers{load_clip_tokenizer(model(), "tokenizer", "clip"),
+                                     load_clip_tokenizer(model(), "tokenizer_2", "clip_g")});
     return *tokenizers_;
   }
   // [1, 77]; of an outline, for which no tokenizer is read, zeros.
@@ -190,7 +190,10 @@ void Sd3::check_fit() const {
 }
 
 std::vector<std::string> Sd3::remarks() const {
-  std::vector<std::string> all;
+  std::vector<std::string> all = remarks_on_tensors(sd3_source, [&](const Scope& s) {
+    s.has("pos_embed");  // read when positions are first asked for
+    Sd3Transformer(s, config_);
+  });
   const Checkpoint clip = model().component(kClipL), transformer = model().component(kTransformer);
   if (!projects_by_identity(clip, clip_l_config_))
     all.push_back(clip.name() +
@@ -289,7 +292,7 @@ Tensor Sd3::predict_without(const std::vector<int64_t>& layers, const Tensor& x,
 }
 
 bool is_sd3(const Checkpoint& model) {
-  if (!model.has(kTransformer)) return false;
+  if (!model.has(kTransformer)) return names_pipeline(model, "StableDiffusion3");
   const Checkpoint transformer = model.component(kTransformer);
   if (transformer.has_config()) return transformer.config().text_or("_class_name", "") == "SD3Transformer2DModel";
   return transformer_source(model).has("joint_blocks.0.x_block.attn.qkv.weight");
@@ -299,19 +302,20 @@ bool is_sd3(const Checkpoint& model) {
 
 DiffusionFamily sd3_family() {
   std::map<std::string, std::vector<std::string>> prefixes = sd3_lora_prefixes();
-  return {.is_here = is_sd3,
-          .open = [](const Checkpoint& model, const T5Options& t5) -> std::unique_ptr<Diffusion> {
-            return std::make_unique<Sd3>(model, t5);
-          },
-          .components = {clip_component(kClipL, prefixes[kClipL], ClipKind::l),
-                         clip_component(kBigG, prefixes[kBigG], ClipKind::big_g), t5_component(kT5, prefixes[kT5]),
-                         vae_encoder_component(), vae_decoder_component(),
-                         transformer_component(prefixes[kTransformer]), clip_tokenizer_component("tokenizer", "clip"),
-                         clip_tokenizer_component("tokenizer_2", "clip_g"), t5_tokenizer_component("tokenizer_3")},
-          .known = {{"sd3-medium", "stabilityai/stable-diffusion-3-medium-diffusers"},
-                    {"sd3.5-medium", "stabilityai/stable-diffusion-3.5-medium"},
-                    {"sd3.5-large", "stabilityai/stable-diffusion-3.5-large"},
-                    {"sd3.5-large-turbo", "stabilityai/stable-diffusion-3.5-large-turbo"}}};
+  return {
+      .is_here = is_sd3,
+      .open = [](const Checkpoint& model, const T5Options& t5) -> std::unique_ptr<Diffusion> {
+        return std::make_unique<Sd3>(model, t5);
+      },
+      .components = {clip_component(kClipL, prefixes[kClipL], ClipKind::l),
+                     clip_component(kBigG, prefixes[kBigG], ClipKind::big_g), t5_component(kT5, prefixes[kT5]),
+                     vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),
+                     clip_tokenizer_component("tokenizer", "clip"), clip_tokenizer_component("tokenizer_2", "clip_g"),
+                     t5_tokenizer_component("tokenizer_3")},
+      .known = {{"sd3-medium", "stabilityai/stable-diffusion-3-medium-diffusers", "SD3", sd3_medium_configs()},
+                {"sd3.5-medium", "stabilityai/stable-diffusion-3.5-medium", "SD3", sd35_medium_configs()},
+                {"sd3.5-large", "stabilityai/stable-diffusion-3.5-large", "SD3", sd35_large_configs()},
+                {"sd3.5-large-turbo", "stabilityai/stable-diffusion-3.5-large-turbo", "SD3", sd35_large_configs()}}};
 }
 
 }  // namespace wick

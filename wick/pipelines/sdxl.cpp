@@ -111,8 +111,8 @@ class Sdxl final : public LatentDiffusion {
 
   const Tokenizers& tokenizers() const {
     if (!tokenizers_)
-      tokenizers_ = {ClipTokenizer::load(tokenizer_path(model(), "tokenizer", "clip")),
-                     ClipTokenizer::load(tokenizer_path(model(), "tokenizer_2", "clip_g"))};
+      tokenizers_ = {load_clip_tokenizer(model(), "tokenizer", "clip"),
+                     load_clip_tokenizer(model(), "tokenizer_2", "clip_g")};
     return *tokenizers_;
   }
 
@@ -183,7 +183,7 @@ DiffusionFamily sdxl_family() {
                      clip_component("text_encoder_2", prefixes["text_encoder_2"], ClipKind::big_g),
                      vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"]),
                      clip_tokenizer_component("tokenizer", "clip"), clip_tokenizer_component("tokenizer_2", "clip_g")},
-      .known = {{"tiny"}, {"sdxl", "stabilityai/stable-diffusion-xl-base-1.0"}}};
+      .known = {{"tiny"}, {"sdxl", "stabilityai/stable-diffusion-xl-base-1.0", "SDXL", sdxl_configs()}}};
 }
 
 }  // namespace wick

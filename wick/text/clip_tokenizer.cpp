@@ -217,6 +217,12 @@ void ClipTokenizer::load_merges(const fs::path& path, const Vocabulary& vocabula
   }
 }
 
+ClipTokenizer ClipTokenizer::padded_with(int64_t id) const {
+  ClipTokenizer other = *this;
+  other.pad_ = id;
+  return other;
+}
+
 std::vector<int64_t> ClipTokenizer::encode(std::string_view text) const {
   std::vector<int64_t> ids = tokens(text, size_t(max_length_ - 1));
   ids.push_back(eos_);

@@ -28,6 +28,9 @@ class ClipTokenizer {
   // A folder, or a tokenizer.json with the others beside it.
   static ClipTokenizer load(const std::filesystem::path& path);
 
+  // The same with another id for padding, which texts still spell as they did.
+  ClipTokenizer padded_with(int64_t id) const;
+
   // Exactly max_length() ids: start, the text's tokens as far as there is room, end, padding. Special tokens written
   // out in the text become their ids, the padding token among them: OpenCLIP's tokenizer pads with "!".
   std::vector<int64_t> encode(std::string_view text) const;

@@ -59,6 +59,7 @@ MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const
   const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket);
   plan.encoding = memory.peak();
   plan.what = task->describe();
+  plan.about_weights = task->about_weights();
   for (const Parameter& p : task->parameters()) plan.trained += p.value.numel();
 
   Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));

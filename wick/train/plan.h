@@ -14,9 +14,10 @@
 
 namespace wick {
 
-struct MemoryPlan {  // bytes
-  std::string what;  // as the run describes itself: "A LoRA of rank 32 on 722 modules, 42.6 M parameters"
-  Size bucket;       // of pictures, or a row of text: its tokens x 1
+struct MemoryPlan {                // bytes
+  std::string what;                // as the run describes itself: "A LoRA of rank 32 on 722 modules, 42.6 M parameters"
+  std::string about_weights = {};  // a note for users, see Task
+  Size bucket;                     // of pictures, or a row of text: its tokens x 1
   DeviceKind device;
   int64_t trained = 0;  // numbers in the trained parameters
   size_t state = 0;     // of a state file, without its header

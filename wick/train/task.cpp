@@ -38,6 +38,7 @@ class DiffusionTask final : public Task {
         checkpoint_(checkpoint),
         buckets_(data.buckets),
         activations_(Residence::on(backend, config.dtype).activations),
+        on_device_(backend.computes_in(DType::bf16) == DType::bf16),
         session_(LoraSession::begin(config)),
         model_(open_diffusion(checkpoint, t5_options(config))),
         trained_(trained_of(config, *model_)) {
@@ -82,6 +83,11 @@ class DiffusionTask final : public Task {
   std::string describe() const override {
     const Adapter* lora = trained_.adapter();
     return trained_.describe() + (lora ? "; " + comfyui_count(lora->written_names()) : "");
+  }
+
+  std::string about_weights() const override {
+    const bool stay = trained_.adapter() && model_->process().is_flow() && model_->parts_ahead().empty();
+    return on_device_ && stay ? "modulations' among them, which cannot be made ahead: their inputs are trained" : "";
   }
 
  private:
@@ -136,6 +142,7 @@ class DiffusionTask final : public Task {
   Checkpoint checkpoint_;
   Resolutions buckets_;
   DType activations_;
+  bool on_device_;
   LoraSession session_;
   std::unique_ptr<Diffusion> model_;
   Trained trained_;

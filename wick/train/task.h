@@ -30,6 +30,8 @@ class Task {
   // Writes the present parameters to `stem`, plus an extension where it is a file; returns the path written.
   virtual std::filesystem::path save(const std::filesystem::path& stem, int64_t step) = 0;
   virtual std::string describe() const = 0;  // "A LoRA of rank 32 on 722 modules, 42.6 M parameters"
+  // A note on the weights that the model's memory holds, where these are more than usual.
+  virtual std::string about_weights() const { return {}; }
   // For language models: tokens, without padding, of the batches that next_batch() has given.
   virtual int64_t tokens() const { return 0; }
   // The loss on held-back data with the present parameters; none without --val. Takes no random numbers.

@@ -1,0 +1,199 @@
+// FLUX and SD3 from outside: plans of the models that Wick knows, pictures from given noise, and wrong inputs.
+#include <algorithm>
+
+#include "cli/program.h"
+#include "flow_folder.h"
+#include "wick/io/image.h"
+#include "wick/io/safetensors.h"
+#include "wick/ops/ops.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+class FlowModels : public testing::Test {
+ protected:
+  std::string model(const test::FlowFolder& which) const { return " --model '" + which.path().string() + "' "; }
+  std::string out(const char* name) const { return " --out '" + (folder / name).string() + "' "; }
+  std::string draw(const std::string& which) const { return "generate --prompt x" + which + out("x.png"); }
+  // The cache of the Hub is empty, and nothing is written.
+  void expect_wrong(int code, const std::string& arguments, const Words& words) const {
+    SCOPED_TRACE("wick " + arguments);
+    const size_t before = folder.entries();
+    const Outcome outcome = run_wick(arguments, "HF_HOME='" + folder.path().string() + "'");
+    expect_one_line(outcome, words);
+    EXPECT_EQ(outcome.code, code);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(folder.entries(), before);
+  }
+  Outcome run_well(const std::string& arguments) const {
+    const Outcome outcome = run_wick(arguments, "HF_HOME='" + folder.path().string() + "'");
+    EXPECT_EQ(outcome.code, 0) << arguments << '\n' << outcome.err;
+    return outcome;
+  }
+
+  const TemporaryDirectory folder;
+  const test::FlowFolder flux_{"flux_pictures"}, sd3_{"sd3"};
+  const std::string flux = model(flux_), sd3 = model(sd3_), sdxl = " --model '" + kModel + "' ";
+};
+
+const char* const kKnown[] = {"sdxl",       "flux-dev",     "flux-schnell", "flux-krea-dev",
+                              "sd3-medium", "sd3.5-medium", "sd3.5-large",  "sd3.5-large-turbo"};
+
+TEST_F(FlowModels, KnownOnesArePlannedWithoutAFile) {
+  for (const std::string name : kKnown) {
+    const std::string plan =
+        run_well("plan --model " + name + " --bf16 --gradient-checkpointing --rank 16 --device cuda").out;
+    for (const char* word : {"LoRA of rank 16", "1024x1024 pixels", "weights", "activations", "total"})
+      EXPECT_NE(plan.find(word), std::string::npos) << name << ": expected '" << word << "' in:\n" << plan;
+  }
+}
+
+TEST_F(FlowModels, KnownOnesThatAreNotHereSayHowToGetThem) {
+  const std::string data = (test::source_dir() / "data/tiny-style").string();
+  for (const std::string name : kKnown)
+    for (const std::string& command :
+         {"generate --prompt x --model " + name + out("x.png"),
+          "train --model " + name + " --dataset '" + data + "' --output '" + (folder / "out").string() + "'"})
+      expect_wrong(1, command, {"--model " + name, "models--", "hf download ", "licence"});
+  expect_wrong(1, draw(" --model flux-dev"),
+               {"black-forest-labs/FLUX.1-dev", "--transformer, --clip-l, --t5 and --vae"});
+  expect_wrong(1, draw(" --model sd3.5-large"), {"download stabilityai/stable-diffusion-3.5-large`", "--clip-g, --t5"});
+  expect_wrong(1, draw(" --model black-forest-labs/FLUX.1-schnell"), {"hf download black-forest-labs/FLUX.1-schnell"});
+}
+
+// What is in the cache wins over the configs that Wick has.
+TEST_F(FlowModels, KnownOnesAreTakenFromTheCache) {
+  const fs::path root = folder / "hub/models--black-forest-labs--FLUX.1-dev";
+  fs::create_directories(root / "refs");
+  write_plain(root / "refs/main", "abc\n");
+  fs::create_directories(root / "snapshots");
+  fs::copy(flux_.path(), root / "snapshots/abc", fs::copy_options::recursive);
+  EXPECT_NE(run_well("plan --model flux-dev --device cpu").out.find(" 64x64 pixels"), std::string::npos);
+  run_well("generate --model flux-dev --prompt x --steps 1 --t5-tokens 8 --device cpu" + out("x.png"));
+  fs::remove(root / "snapshots/abc/model_index.json");
+  expect_wrong(1, "plan --model flux-dev", {"model_index.json", "hf download"});
+}
+
+// The inputs of modulations are trained: their weights cannot leave the device.
+TEST_F(FlowModels, APlanSaysWhereModulationsStay) {
+  const std::string command = "plan --bf16 --device cuda --resolution 64", words = "which cannot be made ahead";
+  const auto says = [&](const std::string& more) {
+    return run_well(command + more).out.find(words) != std::string::npos;
+  };
+  for (const auto& [which, t5] : {std::pair{flux, "text_encoder_2"}, {sd3, "text_encoder_3"}}) {
+    EXPECT_FALSE(says(which));
+    EXPECT_FALSE(says(which + "--targets 'transformer.*attn*' " + t5 + ".*"));
+    EXPECT_TRUE(says(which + "--targets 'text_encoder.*'"));
+    EXPECT_FALSE(run_well("plan --device cpu --resolution 64 --targets 'text_encoder.*'" + which).out.find(words) !=
+                 std::string::npos);
+  }
+  EXPECT_FALSE(says(sdxl + "--targets 'text_encoder.*'"));
+}
+
+// To 8 bits, which are rounded.
+TEST_F(FlowModels, GivenNoiseBecomesThePictureOfDiffusers) {
+  const auto expect_picture = [&](const std::string& which, const std::string& golden, const std::string& name,
+                                  const std::string& more) {
+    const SafetensorsFile in = SafetensorsFile::open(kGolden / golden / "pictures.in.safetensors");
+    const auto& told = in.metadata();
+    run_well("generate --overwrite --device cpu --noise '" + in.path().string() + "' --prompt '" + told.at("prompt") +
+             "' --steps " + told.at("num_inference_steps") + " --t5-tokens " + told.at("max_sequence_length") + which +
+             more + out("x.png"));
+    const Image picture = read_image(folder / "x.png");
+    const Tensor decoded = SafetensorsFile::open(kGolden / golden / "pictures.out.safetensors").load(name + ".decoded");
+    ASSERT_EQ(decoded.shape(), (Shape{1, 3, picture.height, picture.width}));
+    const std::vector<float> expected = decoded.to_vector();
+    const auto pixels = size_t(picture.height * picture.width);
+    float worst = 0;
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const float value = 255 * std::clamp(expected[i] / 2 + 0.5f, 0.0f, 1.0f);
+      worst = std::max(worst, std::abs(value - float(picture.rgb[i % pixels * 3 + i / pixels])));
+    }
+    EXPECT_LE(worst, 0.51f) << golden << " " << name;
+  };
+  const SafetensorsFile in = SafetensorsFile::open(kGolden / "flux_pictures/pictures.in.safetensors");
+  const std::string negative = " --negative '" + in.metadata().at("negative_prompt") + "' ";
+  expect_picture(flux, "flux_pictures", "plain", "--guidance 2.5");
+  expect_picture(flux, "flux_pictures", "cfg", "--guidance 2.5 --cfg 3" + negative);
+  expect_picture(sd3, "sd3", "plain", "--sampler euler --cfg 4" + negative);
+  expect_picture(sd3, "sd3", "skip",
+                 "--sampler euler --cfg 4 --skip-layer-guidance 2.5 --skip-layers 0,5 --skip-layer-start 0.1 "
+                 "--skip-layer-stop 0.6" +
+                     negative);
+}
+
+TEST_F(FlowModels, FlagsOfOtherFamiliesAreRefused) {
+  expect_wrong(2, draw(sd3) + "--guidance 3", {"--guidance", "is not told its guidance", "--cfg"});
+  expect_wrong(2, draw(sdxl) + "--guidance 3", {"--guidance", "is not told its guidance"});
+  expect_wrong(2, draw(flux) + "--negative y", {"--negative", "--cfg"});
+  expect_wrong(2, draw(sdxl) + "--shift 2", {"--shift", "no rectified flow"});
+  expect_wrong(2, draw(sdxl) + "--sampler dpmpp-2m", {"--sampler dpmpp-2m", "rectified flow"});
+  expect_wrong(2, draw(flux) + "--sampler ddim", {"--sampler ddim", "euler or dpmpp-2m"});
+  expect_wrong(2, draw(sd3) + "--sampler ddim", {"--sampler ddim", "euler or dpmpp-2m"});
+  expect_wrong(2, draw(sdxl) + "--t5-tokens 9", {"--t5-tokens", "has no T5"});
+  expect_wrong(2, draw(sdxl) + "--t5-mask", {"--t5-mask", "has no T5"});
+  expect_wrong(2, draw(flux) + "--skip-layer-guidance 2", {"--skip-layer-guidance", "no layers to skip"});
+  expect_wrong(2, draw(flux) + "--width 36", {"--width", "36", "multiple of 8"});
+  expect_wrong(2, draw(sd3) + "--height 36", {"--height", "36", "multiple of 8"});
+  for (const auto& [which, flag, why] : {std::tuple{sdxl, "--timesteps uniform", "no rectified flow"},
+                                         {sdxl, "--timestep-shift 2", "no rectified flow"},
+                                         {sdxl, "--timestep-mean 1", "no rectified flow"},
+                                         {sdxl, "--timestep-std 2", "no rectified flow"},
+                                         {sdxl, "--train-guidance 2", "not told its guidance"},
+                                         {sd3, "--train-guidance 2", "not told its guidance"},
+                                         {sdxl, "--t5-tokens 9", "has no T5"},
+                                         {sdxl, "--t5-mask", "has no T5"}})
+    expect_wrong(2,
+                 "train --steps 1 --dataset '" + (test::source_dir() / "data/tiny-style").string() + "' --output '" +
+                     (folder / "out").string() + "'" + which + flag,
+                 {std::string(flag).substr(0, std::string(flag).find(' ')), why});
+}
+
+TEST_F(FlowModels, PartsThatLackOrDoNotFitAreNamed) {
+  const std::string native = (flux_.path() / "transformer/diffusion_pytorch_model.safetensors").string();
+  expect_wrong(1, draw(" --transformer '" + native + "'"), {native, "has no VAE; pass it with --vae FILE"});
+  expect_wrong(1, "plan --transformer '" + native + "'", {native, "--vae FILE"});
+  const std::string t5 = (kGolden / "t5/three/text_encoder_3").string();
+  expect_wrong(1, draw(flux) + "--t5 '" + t5 + "'", {"T5's states are 16 wide", "wants 24"});
+  expect_wrong(1, draw(sd3) + "--t5 '" + t5 + "'", {"T5's states are 16 wide", "wants 24"});
+  for (const char* part : {"text_encoder", "text_encoder_2", "transformer", "vae", "scheduler"}) {
+    fs::rename(flux_.path() / part, folder / part);
+    expect_wrong(1, draw(flux), {(flux_.path() / part).string()});
+    fs::rename(folder / part, flux_.path() / part);
+  }
+}
+
+TEST_F(FlowModels, ComponentsAreThoseOfTheFamily) {
+  const auto forward = [&](const std::string& which, const char* component, const fs::path& in) {
+    return "forward" + which + "--component " + component + " --in '" + in.string() + "'" + out("y");
+  };
+  const fs::path in = kGolden / "flux_pictures/pictures.in.safetensors";
+  expect_wrong(2, forward(flux, "text_encoder_3", in), {"--component", "text_encoder, text_encoder_2", "transformer"});
+  expect_wrong(2, forward(flux, "unet", in), {"--component", "'unet'", "transformer"});
+  expect_wrong(2, forward(sd3, "unet", in), {"--component", "'unet'", "text_encoder_3", "transformer"});
+  expect_wrong(2, forward(sd3, "tokenizer_4", in), {"--component", "'tokenizer_4'", "did you mean tokenizer"});
+
+  save_safetensors(folder / "in", {{"hidden_states", zeros({1, 4, 64})},
+                                   {"encoder_hidden_states", zeros({1, 3, 24})},
+                                   {"pooled_projections", zeros({1, 8})},
+                                   {"timestep", zeros({1})},
+                                   {"img_ids", zeros({4, 3})},
+                                   {"txt_ids", zeros({3, 3})}});
+  expect_wrong(1, forward(flux, "transformer", folder / "in"), {"has no tensor \"guidance\""});
+}
+
+TEST_F(FlowModels, FilesOfOtherKindsAreNamed) {
+  write_plain(folder / "x.ckpt", "PK\x03\x04 and so on, for a while");
+  const std::string pickle = " '" + (folder / "x.ckpt").string() + "' ";
+  for (const char* flag : {"--model", "--transformer", "--vae", "--t5", "--clip-l"})
+    expect_wrong(1, draw((flag == std::string("--model") ? " " : flux) + flag + pickle),
+                 {"x.ckpt", "pickle", "convert it to safetensors"});
+  expect_wrong(1, draw(flux) + "--lora '" + (kGolden / "lora_unet.safetensors").string() + "'",
+               {"lora_unet.safetensors"});
+}
+
+}  // namespace
+}  // namespace wick

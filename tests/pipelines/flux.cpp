@@ -1,0 +1,104 @@
+// FLUX as a Diffusion, against FluxPipeline on a tiny random one.
+#include <gtest/gtest.h>
+
+#include "device.h"
+#include "flow_folder.h"
+#include "golden.h"
+#include "wick/ops/ops.h"
+#include "wick/pipelines/text_to_image.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+class FluxPipeline : public testing::Test {
+ protected:
+  FluxPipeline() {
+    const SafetensorsFile in = open_golden("flux_pictures/pictures.in");
+    const auto& told = in.metadata();
+    request.prompt = told.at("prompt");
+    request.width = std::stoll(told.at("width"));
+    request.height = std::stoll(told.at("height"));
+    request.sampling.steps = std::stoll(told.at("num_inference_steps"));
+    request.guidance = std::stof(told.at("guidance_scale"));
+    negative = told.at("negative_prompt");
+    cfg = std::stof(told.at("true_cfg_scale"));
+    tokens = std::stoll(told.at("max_sequence_length"));
+    noise = to_channels_last(in.load("noise")).to(test::memory());
+  }
+
+  const test::FlowFolder folder{"flux_pictures"};
+  ImageRequest request{.cfg = 1};
+  std::string negative;
+  float cfg;
+  int64_t tokens;
+  Tensor noise;
+};
+
+TEST_F(FluxPipeline, AgreesWithDiffusers) {
+  const SafetensorsFile out = open_golden("flux_pictures/pictures.out");
+  const std::unique_ptr<Diffusion> model = open_diffusion(folder.path(), {.tokens = tokens});
+  model->load({.backend = &test::backend()}, kDrawingParts);
+  const TextToImage text_to_image(*model);
+  for (const std::string name : {"plain", "cfg"}) {
+    if (name == "cfg") request.negative = negative, request.cfg = cfg;
+    const Tensor found = text_to_image.denoise(request, noise);
+    EXPECT_LE(relative_error(to_channels_first(found), out.load(name + ".latents")), 1e-5) << name;
+    EXPECT_LE(relative_error(to_channels_first(text_to_image.decode(found)), out.load(name + ".decoded")), 1e-5);
+  }
+}
+
+TEST_F(FluxPipeline, SaysWhichPartsDoNotFit) {
+  const auto with = [&](const char* component, const fs::path& other) {
+    const test::FlowFolder odd("flux_pictures");
+    fs::remove_all(odd.path() / component);
+    fs::copy(kGolden / other, odd.path() / component);
+    open_diffusion(odd.path());
+  };
+  expect_error([&] { with("text_encoder", "sdxl/text_encoder"); }, {"CLIP's pooled states", "16", "8"});
+  expect_error([&] { with("text_encoder_2", "t5/three/text_encoder_3"); }, {"T5's states", "16", "24"});
+  expect_error([&] { with("vae", "sdxl/vae"); }, {"VAE's latents", "4", "16"});
+}
+
+// Saves a folder's transformer with one more tensor.
+void add_tensor(const fs::path& folder, const std::string& name) {
+  const fs::path path = folder / "transformer/diffusion_pytorch_model.safetensors";
+  std::map<std::string, Tensor> tensors;
+  {
+    const SafetensorsFile file = SafetensorsFile::open(path);
+    for (const auto& [key, info] : file.tensors()) tensors[key] = file.load(key);
+  }
+  tensors[name] = zeros({1});
+  save_safetensors(path, tensors);
+}
+
+TEST_F(FluxPipeline, RemarksOnWhatItDoesNotRead) {
+  const auto remarks = [&] { return open_diffusion(folder.path())->remarks(); };
+  EXPECT_TRUE(remarks().empty());
+  add_tensor(folder.path(), "transformer_blocks.0.attn.extra");
+  ASSERT_EQ(remarks().size(), 1);
+  for (const char* word : {"1 tensor ", "\"transformer_blocks.0.attn.extra\"", "is left out"})
+    EXPECT_NE(remarks().front().find(word), std::string::npos) << remarks().front();
+  add_tensor(folder.path(), "time_text_embed.timestep_embedder.linear_1.scale_weight");  // fp8's, of one that is read
+  EXPECT_EQ(remarks().size(), 1);
+
+  write_plain(folder.path() / "model_index.json", R"({"_class_name": "FluxKontextPipeline"})");
+  ASSERT_EQ(remarks().size(), 2);
+  EXPECT_NE(remarks().back().find("Kontext"), std::string::npos);
+}
+
+TEST_F(FluxPipeline, OtherModelsOfItsShapeAreRefusedByName) {
+  const auto expect_refused = [](int channels, const char* name) {
+    test::FlowFolder other("flux_pictures");
+    write_plain(other.path() / "transformer/config.json",
+                R"({"_class_name": "FluxTransformer2DModel", "in_channels": )" + std::to_string(channels) + "}");
+    fs::remove(other.path() / "transformer/diffusion_pytorch_model.safetensors");
+    expect_error([&] { open_diffusion(other.path()); }, {name, "Wick supports FLUX.1 dev"});
+  };
+  expect_refused(384, "FLUX.1 Fill");
+  expect_refused(128, "FLUX.1 Canny or Depth");
+}
+
+}  // namespace
+}  // namespace wick
