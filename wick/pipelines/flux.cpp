@@ -262,7 +262,8 @@ DiffusionFamily flux_family() {
       .components = {clip_component(kClip, prefixes[kClip], ClipKind::l), t5_component(kT5, prefixes[kT5]),
                      vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),
                      clip_tokenizer_component("tokenizer", "clip"), t5_tokenizer_component("tokenizer_2")},
-      .known = {{"flux-dev", "black-forest-labs/FLUX.1-dev", "FLUX", flux_configs(/*guidance=*/true)},
+      .known = {{"tiny-flux"},
+                {"flux-dev", "black-forest-labs/FLUX.1-dev", "FLUX", flux_configs(/*guidance=*/true)},
                 {"flux-schnell", "black-forest-labs/FLUX.1-schnell", "FLUX", flux_configs(/*guidance=*/false)},
                 {"flux-krea-dev", "black-forest-labs/FLUX.1-Krea-dev", "FLUX", flux_configs(/*guidance=*/true)}}};
 }

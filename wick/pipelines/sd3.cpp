@@ -312,7 +312,8 @@ DiffusionFamily sd3_family() {
                      vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),
                      clip_tokenizer_component("tokenizer", "clip"), clip_tokenizer_component("tokenizer_2", "clip_g"),
                      t5_tokenizer_component("tokenizer_3")},
-      .known = {{"sd3-medium", "stabilityai/stable-diffusion-3-medium-diffusers", "SD3", sd3_medium_configs()},
+      .known = {{"tiny-sd3"},
+                {"sd3-medium", "stabilityai/stable-diffusion-3-medium-diffusers", "SD3", sd3_medium_configs()},
                 {"sd3.5-medium", "stabilityai/stable-diffusion-3.5-medium", "SD3", sd35_medium_configs()},
                 {"sd3.5-large", "stabilityai/stable-diffusion-3.5-large", "SD3", sd35_large_configs()},
                 {"sd3.5-large-turbo", "stabilityai/stable-diffusion-3.5-large-turbo", "SD3", sd35_large_configs()}}};
