@@ -73,7 +73,7 @@ void write_lora(const std::filesystem::path& file, const LlamaConfig& c, int64_t
                                         {"mlp.gate_proj", c.hidden, c.intermediate},
                                         {"mlp.up_proj", c.hidden, c.intermediate},
                                         {"mlp.down_proj", c.intermediate, c.hidden}}) {
-      const std::string module = module_names(fmt::format("llama.model.layers.{}.{}", layer, name)).front();
+      const std::string module = module_names(fmt::format("llama.model.layers.{}.{}", layer, name)).front().name;
       tensors[module + ".lora_down.weight"] = factor(rank, in);
       tensors[module + ".lora_up.weight"] = factor(out, rank);
       tensors[module + ".alpha"] = full({}, float(rank));

@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "commands.h"
+#include "defaults_help.h"
 #include "model_path.h"
 #include "text_flags.h"
 #include "validators.h"
@@ -16,6 +17,7 @@
 #include "wick/io/safetensors.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/image_grid.h"
+#include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
 
@@ -72,13 +74,6 @@ class Progress {
   int64_t pictures_, steps_, picture_ = 1, done_ = 0;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
-
-constexpr std::pair<const char*, SamplerKind> kSamplers[] = {
-    {"euler", SamplerKind::euler}, {"ddim", SamplerKind::ddim}, {"dpmpp-2m", SamplerKind::dpmpp_2m}};
-
-const char* name_of(SamplerKind kind) {
-  return std::ranges::find(kSamplers, kind, &std::pair<const char*, SamplerKind>::second)->first;
-}
 
 // What pictures begin with: a row of the grid each.
 struct Start {
@@ -199,9 +194,9 @@ void generate_pictures(const GenerateArguments& a, const Checkpoint& folder) {
   const std::vector<Start> starts = starts_of(a, model->latents());
   const ImageRequest request = request_of(a, *model, starts);
   check_request(a, request, *model);
-  for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.compare ? 2 : 1);
   plan(a, folder, request, loras, pictures, model->process().class_name);
+  for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
 
   ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
   {
@@ -299,12 +294,12 @@ void add_generate_command(CLI::App& app) {
       ->type_name("INT")
       ->allow_extra_args(false)
       ->transform(cli::seed_number());
-  picture(command->add_option("--steps", a->steps, "Denoising steps [what the model was made for: 28 to 40, or 4]"))
+  picture(command->add_option("--steps", a->steps, "Denoising steps [as listed below]"))
       ->type_name("INT")
       ->transform(cli::positive_integer());
   picture(command->add_option("--cfg", a->cfg,
-                              "Scale of classifier-free guidance, away from --negative; 1 is without it [what the "
-                              "model was made for]"))
+                              "Scale of classifier-free guidance, away from --negative; 1 is without it [as listed "
+                              "below]"))
       ->type_name("NUMBER")
       ->transform(cli::number_in(1, 100));
   picture(command->add_option("--guidance", a->guidance, "Guidance that FLUX dev models are told [3.5]"))
@@ -312,7 +307,7 @@ void add_generate_command(CLI::App& app) {
       ->transform(cli::number_in(0, 100));
   picture(command->add_option("--sampler", a->sampler,
                               "How noise is taken away: SDXL by euler or ddim, FLUX and SD3 by euler or dpmpp-2m "
-                              "[euler]"))
+                              "[as listed below]"))
       ->type_name("NAME")
       ->check(cli::one_of({"euler", "ddim", "dpmpp-2m"}));
   picture(command->add_option("--shift", a->shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]"))
@@ -332,7 +327,8 @@ void add_generate_command(CLI::App& app) {
       ->type_name("NUMBER")
       ->transform(cli::number_in(0, 1));
   picture(command->add_option("--t5-tokens", a->t5.tokens,
-                              "Tokens of a prompt that T5 reads, padded to so many [512; of SD3 and schnell 256]"))
+                              "Tokens of a prompt that T5 reads: longer ones are cut, shorter ones padded [as "
+                              "listed below]"))
       ->type_name("INT")
       ->transform(cli::integer_in(1, 4096));
   picture(command->add_flag("--t5-mask", a->t5.mask, "Hide the padding of T5's tokens from all others"));
@@ -340,10 +336,10 @@ void add_generate_command(CLI::App& app) {
                               "Safetensors file whose `noise` [B, C, h, w] is where pictures begin, one after the "
                               "other, in place of seeds"))
       ->type_name("FILE");
-  picture(command->add_option("--width", a->width, "In pixels [what the model was made for]"))
+  picture(command->add_option("--width", a->width, "In pixels [as listed below]"))
       ->type_name("INT")
       ->transform(cli::positive_integer());
-  picture(command->add_option("--height", a->height, "Likewise [what the model was made for]"))
+  picture(command->add_option("--height", a->height, "Likewise [as listed below]"))
       ->type_name("INT")
       ->transform(cli::positive_integer());
   a->text_flags = a->text.add_to(*command);
@@ -356,12 +352,17 @@ void add_generate_command(CLI::App& app) {
   text("--chat", a->chat, "The prompt is a message: put it into the model's chat template");
   for (const std::string& flag : a->text_flags) command->get_option(flag)->group("Text");
   a->run_on.add_flags(*command);
-  command->footer(
-      "Examples:\n"
-      "  wick generate --model tiny --prompt \"a red heart\" --out heart.png\n"
-      "  wick generate --model sdxl --bf16 --lora out/lora.safetensors:0.8 --compare \\\n"
-      "    --prompt \"a cat\" --prompt \"a dog\" --seed 1 --seed 2 --out grid.png\n"
-      "  wick generate --model tiny-llm --prompt \"Once upon a time\" --max-tokens 100");
+  command->footer(cli::defaults_help() +
+                  "\n\n"
+                  "Examples:\n"
+                  "  wick generate --model tiny --prompt \"a red heart\" --out heart.png\n"
+                  "  wick generate --model sdxl --bf16 --lora out/lora.safetensors:0.8 --compare \\\n"
+                  "    --prompt \"a cat\" --prompt \"a dog\" --seed 1 --seed 2 --out grid.png\n"
+                  "  wick generate --model flux-dev --bf16 --prompt \"a cat\" --steps 28 \\\n"
+                  "    --guidance 3.5 --out cat.png\n"
+                  "  wick generate --model sd3.5-medium --bf16 --prompt \"a cat\" --cfg 5 \\\n"
+                  "    --skip-layer-guidance 2.5 --out cat.png\n"
+                  "  wick generate --model tiny-llm --prompt \"Once upon a time\" --max-tokens 100");
   command->callback([a, command] { generate(*command, *a); });
 }
 

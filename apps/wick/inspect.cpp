@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "commands.h"
 #include "file_family.h"
@@ -47,11 +48,17 @@ std::string contents(const TensorFile& file) {
   return text;
 }
 
-std::string component_of(std::string_view module) {
-  for (const DiffusionFamily& family : diffusion_families())
-    for (const Component& component : family.components)
-      for (const std::string& prefix : component.lora_prefixes)
-        if (module.starts_with(prefix)) return component.name;
+// The component of a family that a module is of, and how much of its name says so.
+std::pair<std::string, size_t> component_in(const DiffusionFamily& family, std::string_view module) {
+  std::pair<std::string, size_t> found;
+  for (const Component& component : family.components)
+    for (const std::string& prefix : component.lora_prefixes)
+      if (module.starts_with(prefix) && prefix.size() > found.second) found = {component.name, prefix.size()};
+  return found;
+}
+
+std::string component_of(const DiffusionFamily& family, std::string_view module) {
+  if (const std::string name = component_in(family, module).first; !name.empty()) return name;
   if (module.starts_with("lora_te")) return "text_encoder";  // of other families
   if (module.starts_with("transformer.")) return "transformer";
   return "model";
@@ -77,7 +84,13 @@ std::map<std::string, Module> modules_of(const SafetensorsFile& file) {
 
 void print_lora(const SafetensorsFile& file) {
   std::map<std::tuple<std::string, int64_t, std::optional<float>>, int64_t> groups;
-  for (const auto& [name, module] : modules_of(file)) ++groups[{component_of(name), module.rank, module.alpha}];
+  const std::map<std::string, Module> modules = modules_of(file);
+  const DiffusionFamily& family = *std::ranges::max_element(diffusion_families(), {}, [&](const DiffusionFamily& f) {
+    size_t score = 0;
+    for (const auto& [name, module] : modules) score += component_in(f, name).second;
+    return score;
+  });
+  for (const auto& [name, module] : modules) ++groups[{component_of(family, name), module.rank, module.alpha}];
   fmt::print("\n{:<16} {:>8} {:>6} {:>8}\n", "component", "modules", "rank", "alpha");
   for (const auto& [key, count] : groups) {
     const auto& [component, rank, alpha] = key;

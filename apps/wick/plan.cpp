@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "defaults_help.h"
 #include "model_path.h"
 #include "train_flags.h"
 #include "validators.h"
@@ -108,7 +109,9 @@ void add_plan_command(CLI::App& app) {
   command->footer(
       "Takes the flags of `wick train`; --model is enough. It tells what drawing a picture or generating text takes "
       "too. Models known by name need not be there. Nothing is written.\n"
-      "\n"
+      "\n" +
+      cli::defaults_help() +
+      "\n\n"
       "Examples:\n"
       "  wick plan --model sdxl --rank 32 --bf16 --resolution 1024 --device cuda\n"
       "  wick plan --model path/to/llm --quantize q4_0 --context 8192");

@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "commands.h"
+#include "defaults_help.h"
 #include "model_path.h"
 #include "train_flags.h"
 #include "wick/train/trainer.h"
@@ -16,7 +17,8 @@ constexpr const char* kFooter =
     "\n"
     "--targets takes patterns of modules' names, in which * matches anything, dots included. A leading - excludes, and "
     "of several patterns that match the last one decides:\n"
-    "  'unet.*.attentions.*'             kohya's: the linears of all transformers\n"
+    "  'unet.*.attentions.*'             kohya's of SDXL: the linears of all\n"
+    "                                    transformers\n"
     "  'unet.*.attn2.to_k'               one kind of them\n"
     "  'unet.*' 'text_encoder*'          everything, convolutions, text encoders\n"
     "  'unet.*.resnets.*.conv*'          the convolutions of the residual blocks\n"
@@ -28,10 +30,19 @@ constexpr const char* kFooter =
     "know all. To leave them out:\n"
     "  --targets 'unet.*' '-unet.conv_*' '-unet.*_embedding.*' \\\n"
     "    'text_encoder*' '-*.text_projection'\n"
+    "Modules of FLUX and SD3 have the names of Black Forest Labs' and Stability's files:\n"
+    "  'transformer.double_blocks.*'     FLUX's blocks with two streams\n"
+    "  'transformer.*.img_attn.qkv'      their queries, keys and values of pictures\n"
+    "  'transformer.joint_blocks.*.attn*'  SD3's attention\n"
+    "  'text_encoder.*'                  CLIP-L; T5 is text_encoder_2 of FLUX and\n"
+    "                                    text_encoder_3 of SD3\n"
     "A pattern that matches nothing is an error that names what there is.\n"
     "\n"
     "Examples:\n"
     "  wick train --model sdxl --dataset pictures --output out --rank 32 --bf16\n"
+    "  wick train --model flux-dev --dataset pictures --output out --rank 16 \\\n"
+    "    --steps 1500 --lr 1e-4 --bf16 --resolution 512 768 1024\n"
+    "  wick train --model sd3.5-medium --dataset pictures --output out --bf16\n"
     "  wick train --model path/to/llm --dataset chats.jsonl --output out \\\n"
     "    --rank 16 --steps 500 --lr 2e-4 --sequence-length 1024 --bf16\n"
     "  wick train --config out/config.toml --resume";
@@ -50,10 +61,10 @@ void run_train(cli::TrainFlags& flags) {
 
 void add_train_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand(
-      "train", "Train a LoRA, the UNet or the VAE on pictures, or a LoRA or all of a language model on text");
+      "train", "Train a LoRA, the denoiser or the VAE on pictures, or a LoRA or all of a language model on text");
   const auto flags = std::make_shared<cli::TrainFlags>();
   flags->add_to(*command);
-  command->footer(kFooter);
+  command->footer(cli::defaults_help() + "\n\n" + kFooter);
   command->callback([flags] { run_train(*flags); });
 }
 

@@ -1,15 +1,16 @@
-"""A LoRA training step of FLUX.1's or SD3.5's transformer, or one step of drawing with it, with diffusers + peft on a GPU.
+"""LoRA training steps of FLUX.1's or SD3.5's transformer, and steps of drawing with it, with diffusers + peft on a GPU.
 
-    python bench/peers/flow_step.py --model flux|sd3-large|sd3-medium [--compile] [--checkpoint] [--draw]
+    python bench/peers/flow_step.py --model flux|sd3-large|sd3-medium [--ways draw train checkpoint] [--compiled yes no]
 
-Random weights in bf16; a LoRA on attention and feed-forward of all blocks with f32 masters and bf16 arithmetic; noise and sigmas are
-drawn in the step; fused AdamW. --compile: every block by torch.compile. A line of JSON for each way: the median of the steps by CUDA
-events, and the peak of what PyTorch's allocator gave out.
+Random weights in bf16; a LoRA on attention and feed-forward of all blocks with f32 masters and bf16 arithmetic, but none in
+drawing; noise and sigmas are drawn in the step; fused AdamW. --compiled: every block by torch.compile, or eager. A line of JSON
+for each way: the median of the steps by CUDA events, and the peak of what PyTorch's allocator gave out; or its error.
 """
 
 import argparse
 import gc
 import statistics
+import time
 
 import torch
 from diffusers import FluxTransformer2DModel, SD3Transformer2DModel
@@ -41,24 +42,12 @@ def make(name):
 class Step:
     def __init__(self, args):
         self.args = args
-        self.model = make(args.model)
-        self.parameters = []
-        if not args.no_lora:
-            inject_adapter_in_model(LoraConfig(r=args.rank, lora_alpha=args.rank, target_modules=TARGETS), self.model)
-            self.parameters = [p for p in self.model.parameters() if p.requires_grad]
-        self.masters = [p.detach().float().requires_grad_() for p in self.parameters]
-        for p in self.parameters:
-            p.data = p.data.bfloat16()
-        if self.masters:
-            self.optimizer = torch.optim.AdamW(self.masters, lr=1e-4, fused=True)
-        self.model.train(not args.draw)
-        if args.checkpoint:
-            self.model.enable_gradient_checkpointing()
-        if args.compile:
-            torch._dynamo.config.recompile_limit = 64
-            for module in self.model.modules():
-                if type(module).__name__ in BLOCKS:
-                    module.compile()
+        self.model = make(args.model).eval()
+        self.masters = []
+        torch._dynamo.config.recompile_limit = 64
+        for module in self.model.modules():
+            if type(module).__name__ in BLOCKS:
+                module.compile()
         b, h, w = args.batch, args.height, args.width
         bf16 = dict(device="cuda", dtype=torch.bfloat16)
         self.latents = torch.randn(b, h // 2 * (w // 2), 64, device="cuda") if args.model == "flux" else \
@@ -71,6 +60,28 @@ class Step:
             ids[..., 2] += torch.arange(w // 2, device="cuda")[None]
             self.inputs |= {"img_ids": ids.reshape(-1, 3), "txt_ids": torch.zeros(512, 3, **bf16),
                             "guidance": torch.ones(b, device="cuda")}
+
+    def adapt(self):
+        inject_adapter_in_model(LoraConfig(r=self.args.rank, lora_alpha=self.args.rank, target_modules=TARGETS), self.model)
+        self.parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.masters = [p.detach().float().requires_grad_() for p in self.parameters]
+        for p in self.parameters:
+            p.data = p.data.bfloat16()
+        self.optimizer = torch.optim.AdamW(self.masters, lr=1e-4, fused=True)
+        self.model.train()
+
+    def prepare(self, way):
+        """What drawing does without comes after it."""
+        torch._dynamo.reset()
+        if way == "draw":
+            return self.draw
+        if not self.masters:
+            self.adapt()
+        if way == "checkpoint":
+            self.model.enable_gradient_checkpointing()
+        else:
+            self.model.disable_gradient_checkpointing()
+        return self.train
 
     def predict(self, x, sigma):
         timestep = sigma if self.args.model == "flux" else 1000 * sigma
@@ -93,30 +104,43 @@ class Step:
         torch._foreach_copy_([p.detach() for p in self.parameters], [m.detach() for m in self.masters])
 
 
+def measure(args, step, way, compiled):
+    how = dict(bench="flow_step", peer="pytorch", model=args.model, way=way, compiled=compiled, batch=args.batch,
+               height=args.height, width=args.width, rank=args.rank)
+    begin = time.monotonic()
+    try:
+        one = step.prepare(way)
+        # cuDNN's backward of FLUX's attention ended in an illegal access (torch 2.11).
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]), \
+                torch.compiler.set_stance("default" if compiled else "force_eager"):
+            timed(one, 4)
+            ready = time.monotonic() - begin
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            times = timed(one, args.steps)
+        emit(**how, median_ms=round(statistics.median(times), 3), min_ms=round(min(times), 3), max_ms=round(max(times), 3),
+             peak_mib=torch.cuda.max_memory_allocated() >> 20, ready_s=round(ready, 1))
+    except Exception as e:  # out of memory, or a compiler that gives up: the other ways go on
+        emit(**how, error=f"{type(e).__name__}: {str(e).splitlines()[0][:200]}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="flux", choices=["flux", "sd3-large", "sd3-medium"])
+    parser.add_argument("--ways", nargs="+", default=["draw", "train", "checkpoint"], choices=["draw", "train", "checkpoint"])
+    parser.add_argument("--compiled", nargs="+", default=["yes", "no"], choices=["yes", "no"])
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--height", type=int, default=128, help="of the latents")
     parser.add_argument("--width", type=int, default=128)
     parser.add_argument("--rank", type=int, default=16)
     parser.add_argument("--steps", type=int, default=20)
-    for flag in "compile", "checkpoint", "draw", "no-lora":
-        parser.add_argument("--" + flag, action="store_true")
     args = parser.parse_args()
     torch.manual_seed(0)
     step = Step(args)
-    one = step.draw if args.draw else step.train
-    # cuDNN's backward of FLUX's attention ended in an illegal access (torch 2.11).
-    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]):
-        timed(one, 4)
-        gc.collect()
-        torch.cuda.reset_peak_memory_stats()
-        times = timed(one, args.steps)
-    emit(bench="flow_step", peer="pytorch", model=args.model, draw=args.draw, lora=not args.no_lora, batch=args.batch,
-         height=args.height, width=args.width, rank=args.rank, checkpoint=args.checkpoint, compiled=args.compile,
-         median_ms=round(statistics.median(times), 3), min_ms=round(min(times), 3), max_ms=round(max(times), 3),
-         peak_mib=torch.cuda.max_memory_allocated() >> 20)
+    for way in sorted(args.ways, key="draw".__ne__):  # before there is a LoRA
+        for compiled in args.compiled:
+            measure(args, step, way, compiled == "yes")
 
 
 if __name__ == "__main__":

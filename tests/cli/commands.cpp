@@ -68,6 +68,25 @@ TEST(Commands, HelpFitsATerminalAndHasExamples) {
   }
 }
 
+// The table of docs/defaults.md, of which tests/train/defaults.cpp has the rest.
+TEST(Commands, HelpHasTheDefaultsOfModels) {
+  std::istringstream page(read_plain(test::source_dir() / "docs/defaults.md"));
+  size_t models = 0;
+  for (std::string line; std::getline(page, line);) {
+    if (!line.starts_with("| `")) continue;
+    std::string pattern = "\n +";
+    std::istringstream cells(std::regex_replace(line, std::regex("[|`]"), " "));
+    size_t column = 0;
+    for (std::string cell; cells >> cell; ++column)
+      if (column == 0 || column >= 5) pattern += std::regex_replace(cell, std::regex("\\."), "\\.") + " *";
+    for (const char* command : {"train", "plan", "generate"})
+      EXPECT_TRUE(std::regex_search(run_well("help " + std::string(command)).out, std::regex(pattern + "\n")))
+          << pattern;
+    ++models;
+  }
+  EXPECT_GE(models, size_t{8});
+}
+
 // The patterns that `train --help` names, and the modules that each takes.
 TEST(Commands, TargetsAreWhatHelpSays) {
   const auto modules = [](const std::string& targets) {

@@ -192,8 +192,9 @@ TEST_F(FlowModels, FilesOfOtherKindsAreNamed) {
   for (const char* flag : {"--model", "--transformer", "--vae", "--t5", "--clip-l"})
     expect_wrong(1, draw((flag == std::string("--model") ? " " : flux) + flag + pickle),
                  {"x.ckpt", "pickle", "convert it to safetensors"});
-  expect_wrong(1, draw(flux) + "--lora '" + (kGolden / "lora_unet.safetensors").string() + "'",
-               {"lora_unet.safetensors"});
+  const std::string lora = "--lora '" + (kGolden / "lora_unet.safetensors").string() + "'";
+  for (const std::string& which : {flux, sd3})
+    expect_wrong(1, draw(which) + lora, {"lora_unet.safetensors", "fit no layer", "it looks like a LoRA for SDXL"});
 }
 
 }  // namespace

@@ -17,6 +17,9 @@ const std::string kForward = "forward --model $M --component unet --in $G/cases/
 
 const std::string kForwardTo = "forward --model $M --component unet --in $G/cases/unet.in.safetensors --out ";
 const std::string kPlan = "plan --model $M ";
+const std::string kPlanSd3 = "plan --model $G/sd3 --resolution 64 ";
+const std::string kForwardSd3 =
+    "forward --model $G/sd3 --component transformer --in $G/sd3_transformer/dual/grad.in.safetensors --out $T/x ";
 const std::string kTrain = "train --model $M --dataset $D --output $T/out --steps 1 ";
 
 const std::vector<Wrong> kWrong = {
@@ -159,10 +162,25 @@ const std::vector<Wrong> kWrong = {
     {2, kPlan + "--nonsense", {"--nonsense"}},
     {2, kPlan + "--rank 0", {"--rank", "'0'", "1"}},
     {2, kPlan + "--resolution 8", {"--resolution", "8"}},
+    {2, kPlan + "--resolution 64 128 64", {"--resolution", "64 twice"}},
+    {2, kPlan + "--resolution 64 x", {"--resolution", "'x'", "from 0 to 16384"}},
+    {2, kPlan + "--bucket-step 24", {"--bucket-step", "multiple of 32", "24"}},
+    {2, kPlan + "--bucket-step 256", {"--resolution", "at least 256", "128"}},
     {2, kPlan + "--device tpu", {"--device", "'tpu'"}},
     {2, kPlan + "--bf16 --fp16", {"--bf16", "--fp16"}},
     {1, kPlan + "--targets '" + std::string(60, '*') + "z'", {"--targets", "****z", "matches no module"}},
     {1, kPlan + "--targets '*_*_*_*_*.*.*.*.*.*.*o*o*t*t*k*z'", {"--targets", "*k*z", "matches no module"}},
+    {1,
+     kPlanSd3 + "--targets 'transformer_blocks.*'",
+     {"--targets", "transformer_blocks.*", "another program's name", "transformer.joint_blocks.*.x_block.attn.qkv"}},
+    {1, kPlanSd3 + "--targets *.proj_mlp", {"--targets", "*.proj_mlp", "matches no module"}},
+    {1,
+     kForwardSd3 + "--lora $G/flux/dev/lora.safetensors",
+     {"flux/dev/lora.safetensors", "26 of its 26 modules", "it looks like a LoRA for FLUX, kohya's names"}},
+    {1, kForwardSd3 + "--lora $G/lora_unet.safetensors", {"lora_unet.safetensors", "looks like a LoRA for SDXL"}},
+    {1,
+     kForwardSd3 + "--lora $G/lora_layouts/flux/split.safetensors",
+     {"split.safetensors", "a LoRA for FLUX, diffusers names", "linear_1.lora_B.weight", "[16, rank]", "[48, 1]"}},
     {1, kPlan + "--targets nothing*", {"--targets", "nothing*", "it has unet.*.attn1.to_k, ", "…"}},
     {1, "plan --model $T/none", {"--model", "$T/none"}},
 

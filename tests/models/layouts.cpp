@@ -8,7 +8,9 @@
 #include "wick/io/gguf.h"
 #include "wick/io/safetensors.h"
 #include "wick/models/flux/names.h"
+#include "wick/models/flux/transformer.h"
 #include "wick/models/sd3/names.h"
+#include "wick/models/sd3/transformer.h"
 #include "wick/nn/weights.h"
 
 namespace wick {
@@ -51,6 +53,34 @@ void expect_transformer(const string& family, TensorSource (*names)(const Tensor
 
 TEST(Layouts, Flux) { expect_transformer("flux", flux_source); }
 TEST(Layouts, Sd3) { expect_transformer("sd3", sd3_source); }
+
+// A whole transformer that is trained is written as it was read: split and turned again, and with SD3's positions,
+// which are no parameter.
+template <class Config, class Model>
+void expect_written(const string& model, TensorSource (*names)(const TensorSource&)) {
+  const std::filesystem::path folder = test::source_dir() / "tests/golden" / model / "transformer";
+  const SafetensorsFile read = SafetensorsFile::open(folder / "diffusion_pytorch_model.safetensors");
+  const Weights weights(names(open_source(folder)), {.trainable = true});
+  const Model transformer(Scope(weights, "transformer"), Config::read(folder));
+  const TemporaryDirectory out;
+  weights.save(out / "x.safetensors", DType::f32);
+  const SafetensorsFile written = SafetensorsFile::open(out / "x.safetensors");
+  EXPECT_EQ(written.tensors().size(), read.tensors().size());
+  for (const auto& [name, info] : read.tensors()) {
+    ASSERT_TRUE(written.tensors().contains(name)) << name;
+    EXPECT_EQ(written.tensors().at(name).shape, info.shape) << name;
+    EXPECT_EQ(written.load(name).to_vector(), read.load(name).to_vector()) << name;
+  }
+}
+
+TEST(Layouts, ATrainedFluxIsWrittenAsItWasStored) {
+  expect_written<FluxConfig, FluxTransformer>("flux/dev", flux_source);
+  expect_written<FluxConfig, FluxTransformer>("flux/schnell", flux_source);
+}
+TEST(Layouts, ATrainedSd3IsWrittenAsItWasStored) {
+  for (const char* model : {"sd3_transformer/dual", "sd3_transformer/plain", "sd3"})
+    expect_written<Sd3Config, Sd3Transformer>(model, sd3_source);
+}
 
 TEST(Layouts, WhatLacksIsNamedAsTheFileHasIt) {
   Tensors diffusers = golden("flux.diffusers");

@@ -2,11 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "io/files.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/layers.h"
+#include "wick/ops/ops.h"
 
 namespace wick {
 namespace {
@@ -17,7 +19,7 @@ Tensor random(const Shape& shape, uint64_t seed) {
 }
 
 // "net.a" is lora_a in files; "a" is understood too.
-std::vector<std::string> file_names(const std::string& path) {
+std::vector<ModuleName> file_names(const std::string& path) {
   if (!path.starts_with("net.")) return {};
   return {"lora_" + path.substr(4), path.substr(4)};
 }
@@ -264,9 +266,178 @@ TEST(Adapter, TargetsAreGlobsAndLaterOnesWin) {
   Adapter none({.rank = 1, .targets = {"*", "-*"}}, file_names);
   make_net(&none);
   expect_error([&] { none.check_complete(); }, {"no module to train"});
-  Adapter unnameable({.rank = 1, .targets = {"*"}}, [](const std::string&) { return std::vector<std::string>{}; });
+  Adapter unnameable({.rank = 1, .targets = {"*"}}, [](const std::string&) { return std::vector<ModuleName>{}; });
   make_net(&unnameable);
   EXPECT_EQ(unnameable.module_count(), 0u);
+}
+
+// A fused linear of seven parts of two outputs, the last four of which are one in other programs; and one whose halves
+// they have the other way round.
+struct FusedNet {
+  Scope s;
+  Linear f{s / "f", 5, 14};
+  Linear g{s / "g", 3, 6};
+};
+
+std::vector<ModuleName> fused_names(const std::string& path) {
+  if (path == "net.g") return {std::string("lora_g"), {"turned", {{1, 0}, 2}}};
+  return {std::string("lora_f"),    {"layer.to_q", {{0}, 7}},         {"layer.to_k", {{1}, 7}},
+          {"layer.to_v", {{2}, 7}}, {"layer.mlp", {{3, 4, 5, 6}, 7}}, {"layer.qkv", {{0, 1, 2}, 7}}};
+}
+
+std::map<std::string, Tensor> fused_weights() {
+  return {{"f.weight", random({14, 5}, 1)},
+          {"f.bias", random({14}, 2)},
+          {"g.weight", random({6, 3}, 3)},
+          {"g.bias", random({6}, 4)}};
+}
+
+FusedNet make_fused(Adapter* adapter) { return {Scope(Weights::of(fused_weights()), "net", adapter)}; }
+
+// A module's tensors in a file, of a rank and an alpha that differ.
+std::map<std::string, Tensor> pair_of(const std::string& name, int64_t out, int64_t in, int64_t rank, float alpha,
+                                      uint64_t seed) {
+  return {{name + ".lora_A.weight", random({rank, in}, seed)},
+          {name + ".lora_B.weight", random({out, rank}, seed + 1)},
+          {name + ".alpha", full({}, alpha)}};
+}
+
+// `rows` of w, from row `first` on, with the pair's product added.
+Tensor with_pair(const Tensor& w, const std::map<std::string, Tensor>& pair, int64_t first, float strength = 1) {
+  const auto find = [&](const char* end) {
+    return std::ranges::find_if(pair, [&](const auto& entry) { return entry.first.ends_with(end); })->second;
+  };
+  const Tensor down = find("lora_A.weight"), up = find("lora_B.weight");
+  const Tensor delta = matmul(up, down) * (strength * find(".alpha").item() / float(down.dim(0)));
+  const int64_t behind = w.dim(0) - first - up.dim(0);
+  return w + cat({zeros({first, w.dim(1)}), delta, zeros({behind, w.dim(1)})}, 0);
+}
+
+using Pair = std::map<std::string, Tensor>;
+
+Pair joined(const std::vector<Pair>& pairs) {
+  Pair all;
+  for (const Pair& pair : pairs) all.insert(pair.begin(), pair.end());
+  return all;
+}
+
+TEST(Adapter, PartsOfAFusedModuleAreAddedToTheirRows) {
+  const TemporaryDirectory folder;
+  const Pair k = pair_of("layer.to_k", 2, 5, 3, 2, 10), mlp = pair_of("layer.mlp", 8, 5, 1, 5, 20);
+  save_safetensors(folder / "l.safetensors", joined({mlp, k}));
+  Adapter adapter(fused_names);
+  adapter.add_file(folder / "l.safetensors", 0.5f);
+  const FusedNet net = make_fused(&adapter);
+  adapter.check_complete();
+  EXPECT_EQ(adapter.module_count(), 1u);
+
+  Tensor w = fused_weights().at("f.weight");
+  const Tensor sum = with_pair(with_pair(w, k, 2, 0.5f), mlp, 6, 0.5f), x = random({2, 3, 5}, 30);
+  expect_near(net.f(x), linear(x, sum, fused_weights().at("f.bias")));
+  const AdapterOfLayer layer = adapter.match({{"net.f", {5, 14}}});
+  expect_near(layer->merged(w), sum);
+}
+
+TEST(Adapter, FusedAndSplitFilesAddUpInAnyOrder) {
+  const TemporaryDirectory folder;
+  const Pair whole = pair_of("lora_f", 14, 5, 2, 3, 10), q = pair_of("layer.to_q", 2, 5, 1, 4, 20),
+             mlp = pair_of("layer.mlp", 8, 5, 3, 1, 30), qkv = pair_of("layer.qkv", 6, 5, 2, 1, 40);
+  const Tensor x = random({4, 5}, 50);
+  const auto expect_sum = [&](const std::vector<Pair>& files) {
+    Tensor w = fused_weights().at("f.weight");
+    Adapter adapter(fused_names);
+    float strength = 1;
+    for (const Pair& file : files) {
+      const std::string path = (folder / (std::to_string(strength) + ".safetensors")).string();
+      save_safetensors(path, file);
+      adapter.add_file(path, strength);
+      w = with_pair(w, file, file.contains("layer.mlp.alpha") ? 6 : 0, strength);
+      strength *= -0.5f;
+    }
+    const FusedNet net = make_fused(&adapter);
+    adapter.check_complete();
+    expect_near(net.f(x), linear(x, w, fused_weights().at("f.bias")));
+  };
+  expect_sum({whole, q});
+  expect_sum({q, whole});
+  expect_sum({q, mlp, whole});
+  expect_sum({mlp, qkv, q, mlp});
+  expect_sum({q, qkv, whole, mlp, q});
+}
+
+TEST(Adapter, AFileIsFusedOrSplitButNotBoth) {
+  const TemporaryDirectory folder;
+  const auto expect_twice = [&](const Pair& a, const Pair& b, std::initializer_list<std::string_view> keys) {
+    save_safetensors(folder / "l.safetensors", joined({a, b}));
+    Adapter adapter(fused_names);
+    adapter.add_file(folder / "l.safetensors");
+    expect_error([&] { make_fused(&adapter); }, keys);
+  };
+  const Pair whole = pair_of("lora_f", 14, 5, 2, 3, 10), q = pair_of("layer.to_q", 2, 5, 1, 4, 20),
+             qkv = pair_of("layer.qkv", 6, 5, 2, 1, 40);
+  expect_twice(whole, q, {"l.safetensors", "lora_f.lora_A.weight", "layer.to_q.lora_A.weight", "same rows"});
+  expect_twice(qkv, q, {"l.safetensors", "layer.qkv.lora_A.weight", "layer.to_q.lora_A.weight"});
+  expect_twice(q, pair_of("layer.mlp", 2, 5, 1, 3, 20), {"layer.mlp.lora_B.weight", "[8, rank]", "[2, 1]"});
+}
+
+TEST(Adapter, PartsHaveTheGradientsOfTheirRowsInTheFilesOrder) {
+  const TemporaryDirectory folder;
+  const Pair q = pair_of("layer.to_q", 2, 5, 2, 3, 10), mlp = pair_of("layer.mlp", 8, 5, 1, 5, 20);
+  Pair turned = pair_of("turned", 6, 3, 2, 5, 30), straight;
+  for (const auto& [key, value] : turned)
+    straight["lora_g" + key.substr(6)] =
+        key.ends_with("lora_B.weight") ? cat({slice(value, 0, 3, 6), slice(value, 0, 0, 3)}, 0) : value;
+  save_safetensors(folder / "1.safetensors", joined({q, turned}));
+  save_safetensors(folder / "2.safetensors", mlp);
+  save_safetensors(folder / "3.safetensors", straight);
+  const Tensor x = random({4, 5}, 50), z = random({4, 3}, 51), dy = random({4, 14}, 52), dz = random({4, 6}, 53);
+  const auto gradients = [&](const std::vector<LoraFile>& files) {
+    Adapter adapter(fused_names, files, /*trainable=*/true);
+    const FusedNet net = make_fused(&adapter);
+    adapter.check_complete();
+    Tape tape;
+    return adapter.gradients(tape.backward(sum(net.f(x) * dy) + sum(net.g(z) * dz)));
+  };
+  const auto all = gradients({{folder / "1.safetensors"}, {folder / "2.safetensors"}});
+  EXPECT_EQ(all.size(), 6u);
+  const auto expect_pair = [&](const Pair& pair, const std::string& name, int64_t first) {
+    const Tensor& down = pair.at(name + ".lora_A.weight");
+    const Tensor& up = pair.at(name + ".lora_B.weight");
+    const float scale = pair.at(name + ".alpha").item() / float(down.dim(0));
+    const Tensor rows = slice(dy, 1, first, first + up.dim(0));
+    expect_near(all.at(name + ".lora_B.weight"),
+                matmul(transpose(rows, 0, 1), matmul(x, transpose(down, 0, 1))) * scale);
+    expect_near(all.at(name + ".lora_A.weight"), matmul(transpose(matmul(rows, up), 0, 1), x) * scale);
+  };
+  expect_pair(q, "layer.to_q", 0);
+  expect_pair(mlp, "layer.mlp", 6);
+  const auto as_stored = gradients({{folder / "3.safetensors"}});
+  const Tensor& up = as_stored.at("lora_g.lora_B.weight");
+  expect_near(all.at("turned.lora_B.weight"), cat({slice(up, 0, 3, 6), slice(up, 0, 0, 3)}, 0), 0);
+  expect_near(all.at("turned.lora_A.weight"), as_stored.at("lora_g.lora_A.weight"), 0);
+}
+
+TEST(Adapter, TellsTargetsInOtherProgramsNamesTheirOwn) {
+  for (const char* pattern : {"layer.*", "layer.to_q", "to_q", "*.mlp", "lay"}) {
+    Adapter adapter({.rank = 1, .targets = {pattern}}, fused_names);
+    make_fused(&adapter);
+    expect_error([&] { adapter.check_complete(); }, {"--targets", pattern, "here it is net.f"});
+  }
+}
+
+TEST(Adapter, SaysWhichModelAFileIsFor) {
+  const TemporaryDirectory folder;
+  const auto expect_model = [&](const std::string& name, std::string_view model) {
+    save_safetensors(folder / "l.safetensors", pair_of(name, 2, 2, 1, 2, 1));
+    Adapter adapter(fused_names);
+    adapter.add_file(folder / "l.safetensors");
+    make_fused(&adapter);
+    expect_error([&] { adapter.check_complete(); }, {"l.safetensors", name, "looks like a LoRA for", model});
+  };
+  expect_model("lora_unet_input_blocks_4_1_proj_in", "SDXL");
+  expect_model("transformer.single_transformer_blocks.0.attn.to_q", "FLUX");
+  expect_model("lora_unet_joint_blocks_0_x_block_attn_qkv", "SD3");
+  expect_model("lora_unet_single_blocks_0_linear1", "FLUX");
 }
 
 TEST(Adapter, RefusesFactorsThatAreNotFinite) {

@@ -40,7 +40,7 @@ std::string name_of_case(const testing::TestParamInfo<Case>& info) {
 
 // "text_encoder_3.encoder.block.0.layer.1.DenseReluDense.wo" is "lora_te3_encoder_block_0_layer_1_DenseReluDense_wo".
 ModuleNames kohya_names(const std::string& prefix) {
-  return [prefix](const std::string& path) -> std::vector<std::string> {
+  return [prefix](const std::string& path) -> std::vector<ModuleName> {
     std::string name = prefix + path.substr(path.find('.') + 1);
     std::replace(name.begin(), name.end(), '.', '_');
     return {name};
@@ -95,7 +95,7 @@ const Component& component_of(const std::string& known, const std::string& name)
 
 class Sd3 : public testing::TestWithParam<Case> {};
 TEST_P(Sd3, AgreesWithDiffusers) {
-  expect_golden(GetParam(), component_of("sd3-medium", "transformer"), sd3_module_names());
+  expect_golden(GetParam(), component_of("sd3-medium", "transformer"), sd3_module_names(3));
 }
 INSTANTIATE_TEST_SUITE_P(Golden, Sd3, testing::ValuesIn(cases_of("sd3_transformer")), name_of_case);
 

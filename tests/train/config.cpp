@@ -31,6 +31,8 @@ TEST(TrainConfig, WordsBecomeValues) {
   EXPECT_EQ(config.lr_schedule, LrSchedule::cosine);
   EXPECT_EQ(config.dtype, DType::bf16);
   EXPECT_EQ(config.targets, (std::vector<std::string>{"*attn1*", "-*to_q"}));
+  option("resolution").set(config, {"512", "1024"});
+  EXPECT_EQ(config.resolution, (std::vector<int64_t>{512, 1024}));
 }
 
 TEST(TrainConfig, WrongNumbersAreRefused) {
@@ -38,6 +40,8 @@ TEST(TrainConfig, WrongNumbersAreRefused) {
     expect_error([&] { set("rank", word); }, {"--rank", "expected an integer from 1", word});
   for (const char* word : {"0", "-1e-4", "nan", "inf", "-inf", "1e400", "", "1e-4x", "0x1p3"})
     expect_error([&] { set("lr", word); }, {"--lr", "expected a number above 0", word});
+  for (const char* word : {"-1", "1.5", "", "x", "16385"})
+    expect_error([&] { set("resolution", word); }, {"--resolution", word});
   expect_error([&] { set("caption_dropout", "1.01"); }, {"--caption-dropout", "from 0 to 1"});
   expect_error([&] { set("ema", "1"); }, {"--ema"});
   expect_error([&] { set("lora_dropout", "1"); }, {"--lora-dropout", "from 0 to 0.999"});
@@ -57,6 +61,14 @@ TEST(TrainConfig, TomlSaysTheSameAsFlags) {
   EXPECT_EQ(to_toml(back), to_toml(config));
   EXPECT_EQ(back.seed, 9007199254740993);
   EXPECT_EQ(back.dataset, config.dataset);
+
+  for (const auto& [text, resolutions] : {std::pair<const char*, std::vector<int64_t>>{"resolution = 512", {512}},
+                                          {"resolution = [512, 768]", {512, 768}}}) {
+    write_plain(folder / "b.toml", text);
+    read_toml(back, folder / "b.toml");
+    EXPECT_EQ(back.resolution, resolutions);
+    EXPECT_NE(to_toml(back).find(text), std::string::npos) << to_toml(back);
+  }
 }
 
 TEST(TrainConfig, WrongTomlIsOneLine) {
@@ -72,6 +84,9 @@ TEST(TrainConfig, WrongTomlIsOneLine) {
   expect_error([&] { read("rank = 1.5"); }, {"c.toml: rank", "an integer"});
   expect_error([&] { read("lr = nan"); }, {"c.toml: lr", "a number above 0"});
   expect_error([&] { read("targets = \"x\""); }, {"c.toml: targets", "list"});
+  expect_error([&] { read("resolution = []"); }, {"c.toml: resolution", "at least one", "none"});
+  expect_error([&] { read("resolution = [512, \"x\"]"); }, {"c.toml: resolution", "an integer", "the string \"x\""});
+  expect_error([&] { read("resolution = \"512\""); }, {"c.toml: resolution", "an integer", "the string \"512\""});
   expect_error([&] { read("name = 3"); }, {"c.toml: name", "a string", "the integer 3"});
   expect_error([&] { read("targets = [1]"); }, {"c.toml: targets", "a string", "the integer 1"});
   expect_error([&] { read("no_upscale = \"yes\""); }, {"c.toml: no_upscale", "true or false", "the string \"yes\""});

@@ -18,7 +18,9 @@ class DatasetTest : public testing::Test {
     write_png(folder_ / (name + ".png"), {width, height, std::vector<uint8_t>(size_t(width * height * 3), 90)});
     write_plain(folder_ / (name + ".txt"), caption);
   }
-  Dataset scan() { return Dataset::scan(folder_.path(), {.resolution = 128, .step = 32}); }
+  Dataset scan(const Resolutions& all = {{.resolution = 128, .step = 32}}) {
+    return Dataset::scan(folder_.path(), all);
+  }
 
   TemporaryDirectory folder_;
 };
@@ -53,6 +55,29 @@ TEST_F(DatasetTest, LoadsPicturesIntoTheirBuckets) {
   EXPECT_EQ(example.placement.crop_top, 0);
   EXPECT_EQ(example.placement.crop_left, 13);
   EXPECT_EQ(example.placement.bucket, (Size{128, 128}));
+}
+
+TEST_F(DatasetTest, APictureIsThereAtEveryResolution) {
+  add("2_cat/a", 200, 100);
+  add("1_dog/b", 64, 64);
+  const Resolutions two{{.resolution = 128, .step = 32}, {.resolution = 64, .step = 16}};
+  const Dataset dataset = scan(two);
+  ASSERT_EQ(dataset.examples.size(), 4u);
+  EXPECT_EQ(dataset.shown_count(), 6u);
+  const auto buckets_of = [](const Dataset& d) {
+    std::vector<Size> all;
+    for (const Example& e : d.examples) all.push_back(e.placement.bucket);
+    return all;
+  };
+  EXPECT_EQ(buckets_of(dataset), (std::vector<Size>{{128, 128}, {64, 64}, {160, 96}, {80, 48}}));
+  EXPECT_EQ(buckets_of(dataset.at(64)), (std::vector<Size>{{64, 64}, {80, 48}}));
+  EXPECT_EQ(buckets_of(dataset.at()), buckets_of(scan()));
+  EXPECT_EQ(dataset.sha256, scan().sha256);
+  EXPECT_EQ(dataset.files.size(), scan().files.size());
+
+  Resolutions own = two;
+  for (BucketOptions& options : own) options.upscale = false;
+  EXPECT_EQ(buckets_of(scan(own)), (std::vector<Size>{{64, 64}, {64, 64}, {160, 64}, {80, 32}}));
 }
 
 TEST_F(DatasetTest, FaultsNameTheFileAndTheWayOut) {
@@ -165,11 +190,12 @@ TEST(DataFiles, TellWhatChanged) {
 }
 
 TEST_F(DatasetTest, AMissingFolderOrAFileIsRefused) {
-  expect_error([&] { Dataset::scan(folder_ / "none", {}); }, {"--dataset", "none", "no such folder"});
+  expect_error([&] { Dataset::scan(folder_ / "none", {BucketOptions{}}); }, {"--dataset", "none", "no such folder"});
   write_plain(folder_ / "file", "x");
-  expect_error([&] { Dataset::scan(folder_ / "file", {}); }, {"--dataset", "expected a folder"});
+  expect_error([&] { Dataset::scan(folder_ / "file", {BucketOptions{}}); }, {"--dataset", "expected a folder"});
   write_plain(folder_ / "file", "PK\x03\x04");
-  expect_error([&] { Dataset::scan(folder_ / "file", {}); }, {"--dataset", "expected a folder", "ZIP", "unpack"});
+  expect_error([&] { Dataset::scan(folder_ / "file", {BucketOptions{}}); },
+               {"--dataset", "expected a folder", "ZIP", "unpack"});
 }
 
 TEST_F(DatasetTest, AnAbsurdlyLargePictureIsRefusedByItsHeader) {

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
@@ -54,14 +55,16 @@ class LoraMetadata : public testing::Test {
                           .step = step,
                           .batches_per_epoch = 6,
                           .activations = activations_,
-                          .family = {{"ss_base_model_version", "x"}, {"modelspec.architecture", "x/lora"}}},
+                          .family = {{"ss_base_model_version", "x"}, {"modelspec.architecture", "x/lora"}},
+                          .flow = flow_},
                          tensors);
   }
 
   TrainConfig config_;
   Dataset dataset_;
-  BucketOptions buckets_;
+  Resolutions buckets_{BucketOptions{}};
   DType activations_ = DType::f32;
+  std::optional<FlowRun> flow_;
 };
 
 TEST_F(LoraMetadata, TimesAreThoseOfTheEnvironment) {
@@ -117,11 +120,73 @@ TEST_F(LoraMetadata, PrecisionIsThatOfTheArithmetic) {
   }
 }
 
+TEST_F(LoraMetadata, EachResolutionIsADataSet) {
+  EXPECT_EQ(of(unet()).at("ss_resolution"), "(1024, 1024)");
+  EXPECT_FALSE(of(unet()).contains("ss_datasets"));
+  buckets_ = {{.resolution = 512}, {.resolution = 768}};
+  Example small = dataset_.examples.front();
+  dataset_.examples.front().resolution = 768;
+  dataset_.examples.front().repeats = small.repeats = 3;
+  small.resolution = 512;
+  small.placement.bucket = {32, 48};
+  dataset_.examples.insert(dataset_.examples.begin(), small);
+  const Metadata m = of(unet());
+  EXPECT_EQ(m.at("ss_num_train_images"), "6");
+  EXPECT_EQ(m.at("modelspec.resolution"), "768x768");
+  for (const char* key : {"ss_resolution", "ss_bucket_info", "ss_enable_bucket"}) EXPECT_FALSE(m.contains(key)) << key;
+  const auto parsed = [&](const char* key) { return nlohmann::json::parse(m.at(key)); };
+  const nlohmann::json pictures = {{"img_count", 1}, {"n_repeats", 3}};
+  EXPECT_EQ(parsed("ss_dataset_dirs"), (nlohmann::json{{"pictures", pictures}, {"pictures (2)", pictures}}));
+  EXPECT_EQ(parsed("ss_tag_frequency")["pictures"]["a cat"], 1);
+  const nlohmann::json datasets = parsed("ss_datasets");
+  ASSERT_EQ(datasets.size(), 2u);
+  EXPECT_EQ(datasets[0]["resolution"].dump(), "[512,512]");
+  EXPECT_EQ(datasets[0]["bucket_info"]["buckets"].dump(), R"({"0":{"count":3,"resolution":[32,48]}})");
+  EXPECT_EQ(datasets[1]["bucket_info"]["buckets"].dump(), R"({"0":{"count":3,"resolution":[64,64]}})");
+  EXPECT_EQ(datasets[1]["num_train_images"], 3);
+  EXPECT_EQ(datasets[1]["subsets"][0]["image_dir"], "pictures");
+}
+
 TEST_F(LoraMetadata, FamilyAndScheduleAreNamed) {
   config_.lr_schedule = LrSchedule::cosine;
   EXPECT_EQ(of(unet()).at("ss_lr_scheduler"), "cosine");
   EXPECT_EQ(of(unet()).at("ss_base_model_version"), "x");
   EXPECT_EQ(of(unet()).at("modelspec.architecture"), "x/lora");
+}
+
+TEST_F(LoraMetadata, FlowsTellHowTimesWereDrawn) {
+  for (const char* key : {"ss_weighting_scheme", "ss_t5xxl_max_token_length", "ss_guidance_scale"})
+    EXPECT_FALSE(of(unet()).contains(key)) << key;
+  config_.t5_mask = true;
+  config_.train_guidance = 3.5;
+  flow_ = FlowRun{.times = {.shift = 3, .deviation = 0.75}, .t5_tokens = 256};
+  const Metadata sd3 = of(unet());
+  EXPECT_EQ(sd3.at("ss_weighting_scheme"), "logit_normal");
+  EXPECT_NEAR(std::stod(sd3.at("ss_logit_mean")), std::log(3.0), 1e-12);
+  EXPECT_EQ(sd3.at("ss_logit_std"), "0.75");
+  EXPECT_EQ(sd3.at("ss_sigmoid_scale"), "0.75");
+  EXPECT_EQ(sd3.at("ss_mode_scale"), "1.29");
+  EXPECT_EQ(sd3.at("ss_timestep_sampling"), "shift");
+  EXPECT_EQ(sd3.at("ss_discrete_flow_shift"), "3.0");
+  EXPECT_EQ(sd3.at("ss_model_prediction_type"), "raw");
+  EXPECT_EQ(sd3.at("ss_apply_t5_attn_mask"), "True");
+  EXPECT_EQ(sd3.at("ss_t5xxl_max_token_length"), "256");
+  EXPECT_FALSE(sd3.contains("ss_guidance_scale"));
+
+  flow_ = FlowRun{.t5_tokens = 512, .is_guided = true};  // every picture's size has its shift
+  EXPECT_EQ(of(unet()).at("ss_timestep_sampling"), "flux_shift");
+  EXPECT_EQ(of(unet()).at("ss_discrete_flow_shift"), "None");
+  EXPECT_EQ(of(unet()).at("ss_guidance_scale"), "3.5");
+  flow_->times.mean = 0;  // in place of them
+  EXPECT_EQ(of(unet()).at("ss_timestep_sampling"), "shift");
+  EXPECT_EQ(of(unet()).at("ss_discrete_flow_shift"), "1.0");
+  EXPECT_EQ(of(unet()).at("ss_logit_mean"), "0.0");
+  for (const auto& [kind, scheme] : {std::pair{TimestepKind::uniform, "uniform"}, {TimestepKind::mode, "mode"}}) {
+    flow_ = FlowRun{.times = {.kind = kind, .shift = 2}};
+    EXPECT_EQ(of(unet()).at("ss_weighting_scheme"), scheme);
+    EXPECT_EQ(of(unet()).at("ss_timestep_sampling"), "sigma");
+    EXPECT_EQ(of(unet()).at("ss_discrete_flow_shift"), "2.0");
+  }
 }
 
 TEST_F(LoraMetadata, ConvolutionsAreNetworkArguments) {

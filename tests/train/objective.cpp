@@ -1,5 +1,6 @@
 // The latent cache and the losses, on the golden model.
 #include "wick/train/objective.h"
+#include "io/files.h"
 #include "source_dir.h"
 
 #include <gtest/gtest.h>
@@ -27,7 +28,7 @@ double mean_of(const Tensor& x) {
 class LatentCacheTest : public testing::Test {
  protected:
   LatentCache cache(const LatentCacheOptions& options) {
-    Dataset dataset = Dataset::scan(kPictures, bucket_options(sdxl_->latents(), 64));
+    Dataset dataset = Dataset::scan(kPictures, bucket_options(sdxl_->latents(), {64}));
     dataset.examples.resize(4);
     return LatentCache(*sdxl_, dataset, options);
   }
@@ -40,9 +41,37 @@ class LatentCacheTest : public testing::Test {
 };
 
 TEST_F(LatentCacheTest, BucketsFollowTheModel) {
-  const BucketOptions options = bucket_options(sdxl_->latents());
+  const BucketOptions options = bucket_options(sdxl_->latents()).front();
   EXPECT_EQ(options.resolution, 128);
   EXPECT_EQ(options.step, 32) << "so that two halvings of the latent leave whole pixels";
+}
+
+TEST_F(LatentCacheTest, BucketsFollowTheirSettings) {
+  const LatentSpace space{.channels = 16, .factor = 8, .side_step = 16, .bucket_step = 16, .native = 1024};
+  const auto steps = [&](const std::vector<int64_t>& resolutions, int64_t step) {
+    std::vector<int64_t> found;
+    for (const BucketOptions& o : bucket_options(space, resolutions, /*upscale=*/true, step)) found.push_back(o.step);
+    return found;
+  };
+  EXPECT_EQ(steps({0}, 0), (std::vector<int64_t>{64}));
+  EXPECT_EQ(steps({128, 512, 0}, 0), (std::vector<int64_t>{32, 64, 64}));
+  EXPECT_EQ(steps({128, 1024}, 16), (std::vector<int64_t>{16, 16}));
+  expect_error([&] { steps({0}, 24); }, {"--bucket-step", "multiple of 16", "24"});
+  expect_error([&] { steps({512, 1024, 0}, 0); }, {"--resolution", "1024", "twice"});
+}
+
+TEST_F(LatentCacheTest, HasEveryPictureAtEveryResolution) {
+  load({});
+  Dataset dataset = Dataset::scan(kPictures, bucket_options(sdxl_->latents(), {64, 128}));
+  dataset.examples.resize(4);  // two pictures
+  ASSERT_EQ(dataset.examples[0].name, dataset.examples[1].name);
+  LatentCache data(*sdxl_, dataset);
+  std::map<int64_t, int64_t> batches;  // by the height of their latents
+  TrainRng rng(1);
+  for (int64_t i = 0; i < data.batches().batches_per_epoch(); ++i) ++batches[data.next(rng).latents.dim(1)];
+  EXPECT_EQ(batches.size(), 2u);
+  for (const auto& [height, count] : batches) EXPECT_EQ(count, 2) << height;
+  EXPECT_LT(batches.begin()->first, batches.rbegin()->first);
 }
 
 TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {

@@ -23,7 +23,7 @@ struct Measured {
 };
 
 // As many pictures of one bucket as in a batch.
-Dataset one_batch(const TrainConfig& config, const BucketOptions& buckets, Size bucket) {
+Dataset one_batch(const TrainConfig& config, const Resolutions& buckets, Size bucket) {
   Dataset dataset = Dataset::scan(kPictures, buckets);
   dataset.examples.resize(size_t(config.batch_size));
   for (Example& e : dataset.examples) e.placement = {.bucket = bucket, .scaled = bucket};
@@ -35,7 +35,7 @@ Measured measure(const TrainConfig& config, Size bucket) {
   Memory& memory = test::memory();
   const size_t before = memory.in_use();
   const auto peak = [&] { return memory.peak() - before - memory.held(Purpose::data); };
-  const BucketOptions buckets = bucket_options(open_diffusion(kModel)->latents(), config.resolution);
+  const Resolutions buckets = bucket_options(open_diffusion(kModel)->latents(), config.resolution);
   const Dataset dataset = one_batch(config, buckets, bucket);
 
   memory.reset_peak();
@@ -63,7 +63,7 @@ void expect_close(size_t planned, size_t measured, size_t allowance, const char*
 
 void expect_planned(TrainConfig config) {
   config.model = kModel;
-  config.resolution = config.resolution > 0 ? config.resolution : 128;
+  if (config.resolution == std::vector<int64_t>{0}) config.resolution = {128};
   const DeviceKind& kind = device_kind(test::backend().name());
   const MemoryPlan plan = plan_memory(config, kModel, kind);
   const Measured measured = measure(config, plan.bucket);
@@ -79,7 +79,13 @@ void expect_planned(TrainConfig config) {
 TEST(Plan, ALora) { expect_planned({.rank = 4, .alpha = 4}); }
 TEST(Plan, ALargerRank) { expect_planned({.rank = 64, .alpha = 64}); }
 TEST(Plan, Batches) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 4}); }
-TEST(Plan, AHigherResolution) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .resolution = 256}); }
+TEST(Plan, AHigherResolution) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .resolution = {256}}); }
+TEST(Plan, TheLargestOfSeveralResolutions) {
+  expect_planned({.rank = 4, .alpha = 4, .resolution = {256, 64}});
+  const auto total = [](const TrainConfig& config) { return plan_memory(config, kModel, device_kind("cpu")).total(); };
+  EXPECT_EQ(total({.rank = 4, .alpha = 4, .resolution = {64, 256, 128}}),
+            total({.rank = 4, .alpha = 4, .resolution = {256}}));
+}
 TEST(Plan, WeightsInBf16) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .dtype = DType::bf16}); }
 TEST(Plan, MicroBatchesAndAverages) {
   expect_planned({.rank = 16, .alpha = 16, .batch_size = 2, .accumulate = 4, .ema = 0.9});

@@ -21,7 +21,7 @@ TrainConfig config(double dropout) {
   return c;
 }
 Trained lora(const TrainConfig& c) {
-  return {c, [](const std::string& path) { return std::vector<std::string>{path}; }, {"*"}};
+  return {c, [](const std::string& path) { return std::vector<ModuleName>{path}; }, {"*"}};
 }
 
 TEST(Trained, ALoraIsDescribedAndWritten) {

@@ -4,26 +4,22 @@
     tools/full_size/write_llm.py OUT [--tiny]
 
 Weights are seeded normals of 0.02, the same ones for all matrices of a shape, and norms 1; the tokenizer is byte-level BPE
-with 32000 tokens, of which the words are made up. Three shards are written by several threads straight to OUT, best a
-folder in memory. With --tiny it is a model of 2 small layers, to try what reads it on a CPU. Needs torch, transformers and
-tokenizers.
+with 32000 tokens, of which the words are made up. OUT is best a folder in memory. With --tiny it is a model of 2 small
+layers, to try what reads it on a CPU. Needs torch, transformers and tokenizers.
 """
 
 import argparse
 import functools
 import itertools
-import json
-import math
-import os
 import string
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+import weights
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import MistralConfig, MistralForCausalLM
 
-SHARDS, THREADS, DEVIATION = 3, 8, 0.02
+DEVIATION = 0.02
 FULL = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
         "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000}
 TINY = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -38,49 +34,11 @@ def shapes(config):
 
 @functools.cache
 def values(shape):
-    """Its bytes in bf16."""
-    x = torch.ones(shape)
-    if len(shape) > 1:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-        x = torch.empty(shape, device=device).normal_(0, DEVIATION, generator=torch.Generator(device).manual_seed(0))
-    return memoryview(x.bfloat16().cpu().view(torch.int16).numpy()).cast("B")
-
-
-def write_shard(path, names, all_shapes, pool):
-    """safetensors: the length of a header, a header that says where tensors lie, and the tensors."""
-    header, at = {"__metadata__": {"format": "pt"}}, 0
-    for name in names:
-        end = at + 2 * math.prod(all_shapes[name])
-        header[name] = {"dtype": "BF16", "shape": all_shapes[name], "data_offsets": [at, end]}
-        at = end
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o644)
-    os.pwrite(file, len(text).to_bytes(8, "little") + text, 0)
-    pending = []
-    for name in names:
-        data = values(tuple(all_shapes[name]))
-        first, step = 8 + len(text) + header[name]["data_offsets"][0], -(-len(data) // THREADS)
-        pending += [pool.submit(os.pwrite, file, data[i:i + step], first + i) for i in range(0, len(data), step)]
-    for write in pending:
-        write.result()
-    os.close(file)
-
-
-def write_weights(out, config):
-    all_shapes = shapes(config)
-    names, total = list(all_shapes), 2 * sum(math.prod(s) for s in all_shapes.values())
-    weight_map, shard, bytes_so_far = {}, 0, 0
-    for name in names:
-        shard = min(bytes_so_far * SHARDS // total, SHARDS - 1)
-        weight_map[name] = f"model-{shard + 1:05}-of-{SHARDS:05}.safetensors"
-        bytes_so_far += 2 * math.prod(all_shapes[name])
-    with ThreadPoolExecutor(THREADS) as pool:
-        for file in dict.fromkeys(weight_map.values()):
-            write_shard(out / file, [n for n in names if weight_map[n] == file], all_shapes, pool)
-    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (out / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    print(f"{total / 1e9:.2f} GB in {SHARDS} files", flush=True)
+    if len(shape) == 1:
+        return torch.ones(shape, dtype=torch.bfloat16)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    x = torch.empty(shape, device=device).normal_(0, DEVIATION, generator=torch.Generator(device).manual_seed(0))
+    return x.bfloat16()
 
 
 def write_tokenizer(file, size):
@@ -110,7 +68,8 @@ def main():
     args.out.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(args.out)
     write_tokenizer(args.out / "tokenizer.json", config.vocab_size)
-    write_weights(args.out, config)
+    tensors = {name: values(tuple(shape)) for name, shape in shapes(config).items()}
+    print(weights.write(args.out, "model", tensors), flush=True)
 
 
 if __name__ == "__main__":

@@ -51,10 +51,10 @@ def modules(config):
 
 
 def randomise(model, seed):
-    generator = rng(seed)
+    generator = rng(seed, model.device)
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            noise = torch.randn(p.shape, generator=generator)
+            noise = torch.randn(p.shape, generator=generator, device=model.device)
             if name.endswith("bias"):
                 p.copy_(0.1 * noise)
             elif p.dim() == 1:

@@ -74,10 +74,10 @@ def modules(model):
 
 def randomise(model, seed):
     """Every parameter drawn anew; modulations and the ends of branches weaker, so that rounding does not grow."""
-    generator = rng(seed)
+    generator = rng(seed, model.device)
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            noise = torch.randn(p.shape, generator=generator)
+            noise = torch.randn(p.shape, generator=generator, device=model.device)
             if p.dim() == 1:
                 p.copy_(1 + 0.2 * noise if "norm_" in name and name.endswith("weight") else 0.1 * noise)
             else:
@@ -102,10 +102,12 @@ def build(name):
 
 
 def adapted(model, file):
-    """The model's weights with the LoRA added, under the tape."""
+    """The model's weights with the LoRA of some modules added, under the tape."""
     weights = dict(model.named_parameters())
     for module, (parts, swapped) in modules(model).items():
         base = "lora_unet_" + module.replace(".", "_")
+        if base + ".lora_up.weight" not in file:
+            continue
         delta = file[base + ".lora_up.weight"] @ file[base + ".lora_down.weight"] * (ALPHA / RANK)
         if swapped:
             delta = torch.cat(delta.chunk(2)[::-1])

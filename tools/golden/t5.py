@@ -36,11 +36,11 @@ MODELS = {
 
 def randomise(model, seed):
     """Every parameter drawn anew; branches weaker than the residual, and scores of about 1, which nothing scales."""
-    generator = rng(seed)
+    generator = rng(seed, model.device)
     config = model.config
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
-            noise = torch.randn(p.shape, generator=generator)
+            noise = torch.randn(p.shape, generator=generator, device=model.device)
             if p.dim() == 1:
                 p.copy_(1 + 0.2 * noise)
             elif "relative_attention_bias" in name or "shared" in name:

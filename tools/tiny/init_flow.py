@@ -81,7 +81,8 @@ def build(family, out):
     vocabulary = make_tokenizer.write_tokenizers(out)
     if family == "flux":
         shutil.rmtree(out / "tokenizer_2")
-    pieces = make_t5_tokenizer.write(out / t5_tokenizer)
+    # The character map is most of a small tokenizer: one of the two models does without.
+    pieces = make_t5_tokenizer.write(out / t5_tokenizer, {"flux": "nmt_nfkc", "sd3": "identity"}[family])
     (out / t5_tokenizer / "tokenizer.json").unlink()  # spiece.model is enough
     config = {"model_max_length": TEXT_TOKENS, "tokenizer_class": "T5Tokenizer", "extra_ids": 0}
     (out / t5_tokenizer / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -29,12 +29,12 @@ def corpus():
     return [*draw.all_captions(), *EXTRA.split() * 20, *said]
 
 
-def write(folder):
+def write(folder, normalization="nmt_nfkc"):
     """Writes both files and returns the number of pieces, without the extra ids."""
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(corpus()), model_writer=model, model_type="unigram", vocab_size=PIECES,
-        normalization_rule_name="nmt_nfkc", required_chars="".join(map(chr, range(0x21, 0x7f))), hard_vocab_limit=False,
+        normalization_rule_name=normalization, required_chars="".join(map(chr, range(0x21, 0x7f))), hard_vocab_limit=False,
         pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2, num_threads=1)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "spiece.model"

@@ -194,10 +194,10 @@ Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
 
 ModuleNames llama_module_names() {
   static const std::string kPeft = "base_model.model.", kInner = "model.";
-  return [](const std::string& path) -> std::vector<std::string> {
+  return [](const std::string& path) -> std::vector<ModuleName> {
     const std::string name = path.substr(path.find('.') + 1);  // the name in LlamaForCausalLM
-    std::vector<std::string> names = {kPeft + name};
-    if (name.starts_with(kInner)) names.push_back(kPeft + name.substr(kInner.size()));  // and LlamaModel
+    std::vector<ModuleName> names = {kPeft + name};
+    if (name.starts_with(kInner)) names.emplace_back(kPeft + name.substr(kInner.size()));  // and LlamaModel
     return names;
   };
 }

@@ -73,6 +73,18 @@ std::string kind_of(const std::string& path) {
   return kind;
 }
 
+// The pattern of all modules like that of a path: "transformer.double_blocks.*.img_mlp.0".
+std::string pattern_of(const std::string& path) {
+  std::string pattern;
+  for (size_t begin = 0, end = 0; end != path.npos; begin = end + 1) {
+    end = path.find('.', begin);
+    const std::string part = path.substr(begin, end - begin);
+    const bool is_number = part.find_first_not_of("0123456789") == part.npos && end != path.npos;
+    pattern += (begin == 0 ? "" : ".") + (is_number ? "*" : part);
+  }
+  return pattern;
+}
+
 // Under which a factor is written.
 std::string key_of(const AdapterModule& module, size_t factor) {
   return module.name + std::string(module.algorithm->factors()[factor].suffixes.front());
@@ -84,13 +96,14 @@ std::string first_few(const std::vector<std::string>& names, size_t few = 3) {
                      shown < names.size() ? ", …" : "");
 }
 
-LowRank part_of(const LoraSite& site, int64_t rank, bool largest, const std::string& what) {
+LowRank part_of(const AdapterModule& module, const LoraSite& site, bool largest, const std::string& what) {
+  const int64_t rank = module.algorithm->rank(module);
   if (!site.base)
-    return {zeros({site.target.out, rank}), zeros({rank, site.target.in})};  // in an outline only sizes count
+    return {zeros({module.target.out, rank}), zeros({rank, module.target.in})};  // in an outline only sizes count
   const Tensor base = site.base();
   check(is_float(base.dtype()), "{}: that needs the model's own weights, and those here are quantised, {}", what,
         name_of(base.dtype()));
-  const Tensor w = cast(base, DType::f32);
+  const Tensor w = contiguous(slice(cast(base, DType::f32), 0, module.first, module.end()));
   return largest ? largest_part(w, rank, what) : first_columns_part(w, rank, what);
 }
 
@@ -108,8 +121,6 @@ struct Adapter::Source {
     std::string key;
     mutable bool used = false;
   };
-  using Found = std::map<std::string, Entry>::iterator;
-
   SafetensorsFile file;
   float strength;
   bool trainable;
@@ -117,6 +128,7 @@ struct Adapter::Source {
   std::map<std::string, Entry> entries = {};  // by base name
   std::map<std::string, Base> bases = {};     // by base name
   int64_t embeddings = 0;                     // tensors that teach words, beside the LoRA
+  const char* model = nullptr;                // model_of_lora()
 
   static Source open(const std::filesystem::path& path, float strength, bool trainable) {
     const std::filesystem::path weights = lora_weights(path);
@@ -128,11 +140,16 @@ struct Adapter::Source {
   }
 
   std::string name() const { return file.path().string(); }
+  // With the model that it seems to be for, where shapes may be those of another one.
+  std::string in_words() const { return model ? fmt::format("{}: a LoRA for {}", name(), model) : name(); }
 
   void index() {
     for (const auto& [key, info] : file.tensors()) add(key);
     check(!file.tensors().empty(), "{}: holds no tensors", name());
     check(!entries.empty(), "{}: holds no module of a LoRA", name());
+    std::set<std::string> names;
+    for (const auto& [base, entry] : entries) names.insert(base);
+    model = model_of_lora(names);
     for (const auto& [base, entry] : entries) {
       const auto& factors = (entry.algorithm ? *entry.algorithm : lora_algorithm()).factors();
       for (size_t i = 0; i < factors.size(); ++i)
@@ -166,17 +183,37 @@ struct Adapter::Source {
     slot = key;
   }
 
-  Found find(const std::vector<std::string>& names) {
-    for (const std::string& candidate : names)
-      if (const auto found = entries.find(candidate); found != entries.end()) return found;
-    return entries.end();
+  // The names among these that the file has. Throws Error where two of them stand for the same rows.
+  std::vector<const ModuleName*> find(const std::vector<ModuleName>& names) {
+    std::vector<const ModuleName*> found;
+    for (const ModuleName& candidate : names) {
+      const auto entry = entries.find(candidate.name);
+      const auto is_known = [&](const ModuleName* other) { return other->name == candidate.name; };
+      if (entry == entries.end() || std::ranges::any_of(found, is_known)) continue;
+      for (const ModuleName* other : found)
+        check(!other->rows.overlap(candidate.rows),
+              "{}: {} and {} are on the same rows of one layer; a LoRA has them once, fused or split", name(),
+              quote(entries.at(other->name).keys.front()), quote(entry->second.keys.front()));
+      entry->second.used = true;
+      found.push_back(&candidate);
+    }
+    return found;
   }
 
-  AdapterModule read(const std::string& module_name, const std::string& name_in_file, const Entry& entry,
-                     const LoraSite& site) const {
-    AdapterModule module{module_name, site.target, entry.algorithm};
+  AdapterModule read(const std::string& written_name, const ModuleName& found, const LoraSite& site) const {
+    const std::string& name_in_file = found.name;
+    const Entry& entry = entries.at(name_in_file);
+    const ModuleRows& rows = found.rows;
+    AdapterModule module{int(rows.parts.size()) == rows.of ? written_name : name_in_file, site.target, entry.algorithm};
+    const int64_t part = site.target.out / rows.of;
+    check(part * rows.of == site.target.out, "{}: {} is {} of {} equal parts of {} outputs", name(),
+          quote(name_in_file), rows.parts.size(), rows.of, site.target.out);
+    module.target.out = part * int64_t(rows.parts.size());
+    module.first = part * rows.first();
+    if (!std::ranges::is_sorted(rows.parts))
+      for (const int index : rows.parts) module.order.push_back(index - rows.first());
     for (const std::string& key : entry.keys) module.factors.push_back({key, read_finite(key)});
-    module.algorithm->from_file(module, name());
+    module.algorithm->from_file(module, in_words());
     const int64_t rank = module.algorithm->rank(module);
     module.alpha = alpha_of(name_in_file, entry, rank);
     module.scale = strength * module.alpha / float(rank);
@@ -218,19 +255,20 @@ struct Adapter::Source {
     check(!trainable, "{}: it has no gradients here; have PEFT save it with path_initial_model_for_weight_conversion",
           what);
     const int64_t rank = module.algorithm->rank(module);
-    check(rank <= std::min(site.target.in, site.target.out), "{}: its rank {} is more than the layer's", what, rank);
+    check(rank <= std::min(module.target.in, module.target.out), "{}: its rank {} is more than the layer's", what,
+          rank);
     const bool largest = taken == TakenFromBase::largest_part;
-    const LowRank part = part_of(site, rank, largest, what);
-    AdapterModule removed{module.name, site.target, &lora_algorithm(), {{"", part.down}, {"", part.up}}};
+    const LowRank part = part_of(module, site, largest, what);
+    AdapterModule removed{module.name, module.target, &lora_algorithm(), {{"", part.down}, {"", part.up}}};
     removed.scale = largest ? -1 : -module.scale;
     module.algorithm->add(module, removed);
     module.changes_base = true;
   }
 
   // PEFT puts the file's matrix in the model's place (set_peft_model_state_dict). Mostly they are one.
-  void check_base(const std::vector<std::string>& names, const LoraSite& site) const {
-    for (const std::string& candidate : names) {
-      const auto found = bases.find(candidate);
+  void check_base(const std::vector<ModuleName>& names, const LoraSite& site) const {
+    for (const ModuleName& candidate : names) {
+      const auto found = bases.find(candidate.name);
       if (found == bases.end()) continue;
       found->second.used = true;
       if (!site.base) continue;
@@ -257,6 +295,11 @@ struct Adapter::Source {
     return values;
   }
 };
+
+bool ModuleRows::overlap(const ModuleRows& other) const {
+  const auto end = [](const ModuleRows& rows) { return rows.first() + int(rows.parts.size()); };
+  return first() * other.of < end(other) * of && other.first() * of < end(*this) * other.of;
+}
 
 std::filesystem::path lora_weights(const std::filesystem::path& path) {
   if (!std::filesystem::is_directory(path)) return path;
@@ -287,7 +330,7 @@ std::vector<std::string> Adapter::notes_on(const LoraFile& lora) {
 }
 
 Adapter::Adapter(LoraConfig config, ModuleNames names)
-    : config_(std::move(config)), names_(std::move(names)), pattern_used_(config_->targets.size()) {
+    : config_(std::move(config)), names_(std::move(names)), pattern_uses_(config_->targets.size()) {
   check(config_->rank > 0, "LoRA: the rank should be at least 1, found {}", config_->rank);
   const float alpha = config_->alpha.value_or(float(config_->rank));
   check(std::isfinite(alpha) && alpha > 0, "LoRA: alpha should be a positive number, found {}", alpha);
@@ -310,15 +353,20 @@ void Adapter::add_file(const std::filesystem::path& path, float strength, bool t
   sources_.push_back(std::make_shared<Source>(Source::open(path, strength, trainable)));
 }
 
-bool Adapter::targeted(const std::string& path) {
+bool Adapter::targeted(const std::string& path, const std::vector<ModuleName>& names) {
   ++kinds_[kind_of(path)];
   bool wanted = false;
   for (size_t i = 0; i < config_->targets.size(); ++i) {
-    const std::string_view pattern = config_->targets[i];
-    const bool exclude = pattern.starts_with('-');
-    if (!is_targeted_by(pattern.substr(exclude ? 1 : 0), path)) continue;
-    wanted = !exclude;
-    pattern_used_[i] = true;
+    const bool exclude = config_->targets[i].starts_with('-');
+    const std::string pattern = config_->targets[i].substr(exclude ? 1 : 0);
+    if (is_targeted_by(pattern, path)) {
+      wanted = !exclude;
+      pattern_uses_[i].fits = true;
+    } else if (std::ranges::any_of(names, [&](const ModuleName& other) {
+                 return is_targeted_by(pattern, other.name) || is_targeted_by(pattern + "*", other.name);
+               })) {
+      pattern_uses_[i].meant.insert(pattern_of(path));
+    }
   }
   return wanted;
 }
@@ -339,42 +387,62 @@ void Adapter::check_base(const LoraSite& site) const {
     if (!source->bases.empty()) source->check_base(names_(site.path), site);
 }
 
-std::optional<AdapterModule> Adapter::from_files(const std::vector<std::string>& names, const LoraSite& site) {
-  std::optional<AdapterModule> sum;
-  const Source* owner = nullptr;
-  for (const auto& source : sources_) {
-    const Source::Found entry = source->find(names);
-    if (entry == source->entries.end()) continue;
-    entry->second.used = true;
-    AdapterModule module = source->read(names.front(), entry->first, entry->second, site);
-    if (!sum) {
-      sum = std::move(module);
-      owner = source.get();
-      continue;
-    }
-    const Source &alone = owner->trainable ? *owner : *source, &other = owner->trainable ? *source : *owner;
-    check(!alone.trainable, "{}: its module {} is also in {}, but it is to be trained alone", alone.name(),
-          names.front(), other.name());
-    check(!sum->changes_base || !module.changes_base,
-          "{}: its module {} is also in another LoRA, and PEFT takes parts out of the base for both (PiSSA, OLoRA)",
-          source->name(), names.front());
-    sum->algorithm->add(*sum, module);
-    sum->changes_base |= module.changes_base;
+// A module as some files have it; several files' if they are not trained.
+struct Adapter::Part {
+  AdapterModule module;
+  const Source* source;
+
+  bool overlaps(const Part& other) const {
+    return module.first < other.module.end() && other.module.first < module.end();
   }
-  return sum;
+  // The changes of both, of which one lies within the rows of the other.
+  static Part sum(Part a, Part b) {
+    const Source &alone = a.source->trainable ? *a.source : *b.source,
+                 &other = a.source->trainable ? *b.source : *a.source;
+    AdapterModule &sum = a.module, &rest = b.module;
+    check(!alone.trainable, "{}: its module {} is also in {}, but it is to be trained alone", alone.name(), sum.name,
+          other.name());
+    check(!sum.changes_base || !rest.changes_base,
+          "{}: its module {} is also in another LoRA, and PEFT takes parts out of the base for both (PiSSA, OLoRA)",
+          b.source->name(), sum.name);
+    const bool grows = rest.target.out > sum.target.out;
+    AdapterModule& narrow = grows ? sum : rest;
+    const AdapterModule& wide = grows ? rest : sum;
+    if (narrow.target.out < wide.target.out) narrow.algorithm->widen(narrow, wide.first, wide.target.out);
+    if (grows) sum.name = rest.name;
+    sum.algorithm->add(sum, rest);
+    sum.changes_base |= rest.changes_base;
+    return a;
+  }
+};
+
+Adapter::Modules Adapter::from_files(const std::vector<ModuleName>& names, const LoraSite& site) {
+  std::vector<Part> parts;
+  for (const auto& source : sources_)
+    for (const ModuleName* found : source->find(names)) {
+      Part part{source->read(names.front().name, *found, site), source.get()};
+      const auto apart = std::ranges::stable_partition(parts, [&](const Part& p) { return !p.overlaps(part); });
+      for (Part& earlier : apart) part = Part::sum(std::move(earlier), std::move(part));
+      parts.erase(apart.begin(), apart.end());
+      parts.push_back(std::move(part));
+    }
+  std::ranges::sort(parts, {}, [](const Part& part) { return part.module.first; });
+  Modules modules;
+  for (Part& part : parts) modules.push_back(std::move(part.module));
+  return modules;
 }
 
-AdapterModule* Adapter::module_at(const LoraSite& site, Memory& memory) {
+Adapter::Modules* Adapter::modules_at(const LoraSite& site, Memory& memory) {
   check(!modules_.contains(site.path), "LoRA: {} was asked for before, in other company", site.path);
-  const std::vector<std::string> names = names_(site.path);
+  const std::vector<ModuleName> names = names_(site.path);
   if (names.empty()) return nullptr;
   check_base(site);
-  std::optional<AdapterModule> module = from_files(names, site);
-  if (config_ && targeted(site.path)) {
-    check(!module, "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
-    module = fresh(names.front(), site.target, memory);
+  Modules modules = from_files(names, site);
+  if (config_ && targeted(site.path, names)) {
+    check(modules.empty(), "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
+    modules.push_back(fresh(names.front().name, site.target, memory));
   }
-  return module ? &modules_.emplace(site.path, std::move(*module)).first->second : nullptr;
+  return modules.empty() ? nullptr : &modules_.emplace(site.path, std::move(modules)).first->second;
 }
 
 AdapterOfLayer Adapter::match(const std::vector<LoraSite>& sites, const Residence& place) {
@@ -384,7 +452,8 @@ AdapterOfLayer Adapter::match(const std::vector<LoraSite>& sites, const Residenc
   std::vector<PlacedModule> parts;
   int64_t outputs = 0;
   for (const LoraSite& site : sites) {
-    if (AdapterModule* module = module_at(site, *place.memory)) parts.push_back({module, outputs});
+    if (Modules* modules = modules_at(site, *place.memory))
+      for (AdapterModule& module : *modules) parts.push_back({&module, outputs + module.first});
     outputs += site.target.out;
   }
   if (parts.empty()) return nullptr;
@@ -411,25 +480,49 @@ void Adapter::set_draw(int64_t draw) {
 void Adapter::check_complete(const std::vector<std::string>& elsewhere) const {
   for (const auto& source : sources_) {
     std::vector<std::string> unknown;
-    size_t used = 0;
+    std::set<std::string> used, others;
     for (const auto& [name, entry] : source->entries) {
-      if (entry.used)
-        ++used;
-      else if (!starts_with_any(name, elsewhere))
-        unknown.push_back(quote(name));
+      if (entry.used || starts_with_any(name, elsewhere)) {
+        if (entry.used) used.insert(name);
+        continue;
+      }
+      others.insert(name);
+      unknown.push_back(quote(name));
     }
-    check(unknown.empty(), "{}: {} of its {} fit no layer of this model: {}", source->name(), unknown.size(),
-          count_of(source->entries.size(), "module"), first_few(unknown));
-    check(used > 0, "{}: none of its {} is in the component that was loaded", source->name(),
+    const char* model = model_of_lora(others);
+    check(unknown.empty(), "{}: {} of its {} fit no layer of this model: {}{}", source->name(), unknown.size(),
+          count_of(source->entries.size(), "module"), first_few(unknown),
+          model && model != model_of_lora(used) ? fmt::format("; it looks like a LoRA for {}", model) : "");
+    check(!used.empty(), "{}: none of its {} is in the component that was loaded", source->name(),
           count_of(source->entries.size(), "module"));
     for (const auto& [name, base] : source->bases)
       check(base.used, "{}: {} fits no layer of this model", source->name(), quote(base.key));
   }
-  if (!config_) return;
-  for (size_t i = 0; i < pattern_used_.size(); ++i)
-    if (!pattern_used_[i])
-      fail("--targets: {} matches no module of this model; it has {}", quote(config_->targets[i]), commonest_kinds());
+  if (config_) check_targets();
+}
+
+void Adapter::check_targets() const {
+  for (size_t i = 0; i < pattern_uses_.size(); ++i) {
+    const auto& [fits, meant] = pattern_uses_[i];
+    if (fits) continue;
+    check(meant.empty(), "--targets: {} is another program's name; here it is {}", quote(config_->targets[i]),
+          first_few({meant.begin(), meant.end()}, 8));
+    fail("--targets: {} matches no module of this model; it has {}", quote(config_->targets[i]), commonest_kinds());
+  }
   check(!modules_.empty(), "LoRA: the target patterns leave no module to train");
+}
+
+std::vector<const AdapterModule*> Adapter::all_modules() const {
+  std::vector<const AdapterModule*> all;
+  for (const auto& [path, modules] : modules_)
+    for (const AdapterModule& module : modules) all.push_back(&module);
+  return all;
+}
+
+std::vector<std::string> Adapter::written_names() const {
+  std::vector<std::string> names;
+  for (const AdapterModule* module : all_modules()) names.push_back(module->name);
+  return names;
 }
 
 std::string Adapter::commonest_kinds() const {
@@ -447,8 +540,8 @@ bool Adapter::covers(const std::string& path_prefix) const {
 
 std::vector<Parameter> Adapter::parameters() const {
   std::vector<Parameter> all;
-  for (const auto& [path, module] : modules_)
-    for (const AdapterFactor& factor : module.factors)
+  for (const AdapterModule* module : all_modules())
+    for (const AdapterFactor& factor : module->factors)
       if (factor.value.tracked()) all.push_back({factor.key, factor.value, factor.copy});
   std::sort(all.begin(), all.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
   return all;
@@ -460,24 +553,24 @@ std::map<std::string, Tensor> Adapter::tensors(DType dtype) const {
     return dtype == DType::f32 ? factor : cast(factor.to(host_memory()), dtype);
   };
   std::map<std::string, Tensor> all;
-  for (const auto& [path, module] : modules_) {
-    for (size_t i = 0; i < module.factors.size(); ++i)
-      all[key_of(module, i)] =
-          converted(module.algorithm->to_file(i, module.factors[i].value.detached(), module.target));
-    all[module.name + ".alpha"] = full({}, module.alpha);
+  for (const AdapterModule* module : all_modules()) {
+    for (size_t i = 0; i < module->factors.size(); ++i)
+      all[key_of(*module, i)] =
+          converted(module->algorithm->to_file(i, module->factors[i].value.detached(), module->target));
+    all[module->name + ".alpha"] = full({}, module->alpha);
   }
   return all;
 }
 
 std::map<std::string, Tensor> Adapter::gradients(const Grads& grads) const {
   std::map<std::string, Tensor> all;
-  for (const auto& [path, module] : modules_)
-    for (size_t i = 0; i < module.factors.size(); ++i) {
-      const Tensor& value = module.factors[i].value;
+  for (const AdapterModule* module : all_modules())
+    for (size_t i = 0; i < module->factors.size(); ++i) {
+      const Tensor& value = module->factors[i].value;
       if (!value.tracked()) continue;
       const Tensor d = grads[value];
-      all[module.factors[i].key] =
-          module.algorithm->to_file(i, d ? d : zeros(value.shape(), DType::f32, value.memory()), module.target);
+      all[module->factors[i].key] = module->algorithm->to_file(
+          i, d ? d : zeros(value.shape(), DType::f32, value.memory()), module->target, module->order);
     }
   return all;
 }

@@ -3,15 +3,19 @@
 // Layers ask the adapter once, while they are constructed; models never mention it. In a LoRA's file a module is
 // NAME.lora_down.weight [r, in] ([r, in, kh, kw] for convolutions), NAME.lora_up.weight [out, r], NAME.alpha [];
 // the scale is alpha / r, or 1 without an alpha (the rule of ComfyUI and kohya). PEFT and diffusers keep alphas beside
-// the tensors (nn/peft.h). Names come from a ModuleNames function of the family.
+// the tensors (nn/peft.h). Names come from a ModuleNames function of the family. Where files of other programs split a
+// module's rows among several of theirs, each has factors and a scale of its own.
 #pragma once
 
+#include <algorithm>
 #include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "wick/autograd/tape.h"
@@ -25,9 +29,28 @@ struct LoraFile {  // a file, or a folder of PEFT's, as the command line names i
   float strength = 1;
 };
 
-// From a module's path in Wick ("unet.mid_block.attentions.0.proj_in") to its base names in LoRA files: the first is
-// written, all are understood. Empty for a module that files cannot name.
-using ModuleNames = std::function<std::vector<std::string>(const std::string& path)>;
+// Rows of a module's matrix in the order of a file: some of `of` equal parts, one after the other. In the module they
+// lie side by side.
+struct ModuleRows {
+  std::vector<int> parts = {0};
+  int of = 1;
+
+  int first() const { return *std::ranges::min_element(parts); }
+  bool overlap(const ModuleRows& other) const;
+};
+
+// A base name in LoRA files, and what it stands for: a whole module, or for "…attn.to_k" one third of a fused one.
+struct ModuleName {
+  std::string name;
+  ModuleRows rows;
+
+  ModuleName(std::string whole) : name(std::move(whole)) {}  // NOLINT: most names stand for whole modules
+  ModuleName(std::string part, ModuleRows of) : name(std::move(part)), rows(std::move(of)) {}
+};
+
+// From a module's path in Wick ("unet.mid_block.attentions.0.proj_in") to its base names in LoRA files: the first,
+// which is a whole module's, is written, all are understood. Empty for a module that files cannot name.
+using ModuleNames = std::function<std::vector<ModuleName>(const std::string& path)>;
 
 struct LoraConfig {
   int rank = 16;
@@ -48,8 +71,8 @@ class Adapter {
   // To train: every matching module gets fresh factors, as the algorithm begins them, drawn from a stream keyed by the
   // module's name, so that no order of construction matters.
   Adapter(LoraConfig config, ModuleNames names);
-  // To run: factors come from files, each with a strength. Several files on one module add up; the factors of a
-  // trainable file are leaves of the tape, and share their modules with no other file.
+  // To run: factors come from files, each with a strength. Several files on the same rows of a module add up; the
+  // factors of a trainable file are leaves of the tape, and share their rows with no other file.
   explicit Adapter(ModuleNames names, const std::vector<LoraFile>& files = {}, bool trainable = false);
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
@@ -71,8 +94,8 @@ class Adapter {
   void pause_dropout(bool paused) { *dropout_paused_ = paused; }
 
   // After the model is constructed: throws if a file holds a module that no layer asked for, or if a file or a target
-  // pattern matched nothing. Modules whose names start with one of `elsewhere` belong to components that are not
-  // loaded.
+  // pattern matched nothing; patterns that fit other programs' names of modules are told their names here. Modules
+  // whose names start with one of `elsewhere` belong to components that are not loaded.
   void check_complete(const std::vector<std::string>& elsewhere = {}) const;
   // True if a module under this path prefix ("text_encoder.") is adapted.
   bool covers(const std::string& path_prefix) const;
@@ -80,30 +103,42 @@ class Adapter {
   // The trainable factors, named as in the file ("lora_unet_….lora_down.weight"), sorted by name.
   std::vector<Parameter> parameters() const;
   size_t module_count() const { return modules_.size(); }
+  std::vector<std::string> written_names() const;  // base names of the modules
   // The file that ComfyUI loads: factors in `dtype`, alphas in f32, since an f16 ends at 65504. Atomic; the bytes
   // depend on values and metadata alone.
   void save(const std::filesystem::path& file, const std::map<std::string, std::string>& metadata,
             DType dtype = DType::f16) const;
   // The tensors of that file; those of another dtype than f32 are on the host.
   std::map<std::string, Tensor> tensors(DType dtype = DType::f32) const;
-  // The gradients of parameters(), in the file's layout; zeros of those that have no part in the output.
+  // The gradients of parameters(), under the keys and in the layout of the file that they came from; zeros of those
+  // that have no part in the output.
   std::map<std::string, Tensor> gradients(const Grads& grads) const;
 
  private:
   struct Source;
+  struct Part;
 
-  AdapterModule* module_at(const LoraSite& site, Memory& memory);
+  // What a target pattern fitted.
+  struct PatternUse {
+    bool fits = false;
+    std::set<std::string> meant = {};  // patterns of the modules of which it fits another program's name
+  };
+  using Modules = std::vector<AdapterModule>;  // of one path, in the order of their outputs
+
+  Modules* modules_at(const LoraSite& site, Memory& memory);
   AdapterModule fresh(const std::string& name, const LoraTarget& target, Memory& memory) const;
-  bool targeted(const std::string& path);
+  bool targeted(const std::string& path, const std::vector<ModuleName>& names);
   std::string commonest_kinds() const;
   LoraDropout dropout(const std::vector<PlacedModule>& parts, Memory& memory);
-  std::optional<AdapterModule> from_files(const std::vector<std::string>& names, const LoraSite& site);
+  Modules from_files(const std::vector<ModuleName>& names, const LoraSite& site);
+  void check_targets() const;
+  std::vector<const AdapterModule*> all_modules() const;
 
   std::optional<LoraConfig> config_;
   ModuleNames names_;
-  std::vector<bool> pattern_used_;                // one per target pattern
+  std::vector<PatternUse> pattern_uses_;          // one per target pattern
   std::map<std::string, int64_t> kinds_;          // modules that patterns were held against: how many of each kind
-  std::map<std::string, AdapterModule> modules_;  // by module path
+  std::map<std::string, Modules> modules_;        // by module path
   std::map<std::string, AdapterOfLayer> layers_;  // handed out, by the path of the first of their modules
   Tensor draw_;                                   // i64 [1]; none without dropout
   std::shared_ptr<bool> dropout_paused_ = std::make_shared<bool>(false);

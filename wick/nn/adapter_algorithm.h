@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -47,12 +48,16 @@ struct AdapterModule {
   const AdapterAlgorithm* algorithm;
   std::vector<AdapterFactor> factors = {};  // in the algorithm's order
   float alpha = 0, scale = 1;
-  bool changes_base = false;  // a part of the base is taken out again
+  bool changes_base = false;    // a part of the base is taken out again
+  int64_t first = 0;            // of its outputs among those of the layer's module, of which it may be a part
+  std::vector<int> order = {};  // of its outputs in the file that it came from: equal parts, unless empty
+
+  int64_t end() const { return first + target.out; }
 
   bool is_trained() const { return factors.front().value.tracked(); }
 };
 
-// A module of a layer: linears that share their input lie side by side in one.
+// A module of a layer: linears that share their input, and parts of a linear, lie side by side in one.
 struct PlacedModule {
   AdapterModule* module;
   int64_t column;  // of its first output
@@ -83,13 +88,17 @@ class AdapterAlgorithm {
   // The factors of a module before training, not yet leaves.
   virtual std::vector<Tensor> fresh(const LoraTarget& target, int64_t rank, Rng& rng, Memory& memory) const = 0;
   virtual int64_t rank(const AdapterModule& module) const = 0;  // what alpha is divided by
-  // A factor's value, or its gradient, in the file's layout.
-  virtual Tensor to_file(size_t factor, const Tensor& value, const LoraTarget& target) const = 0;
+  // A factor's value, or its gradient, in the layout of files: of one whose outputs have this order
+  // (AdapterModule::order).
+  virtual Tensor to_file(size_t factor, const Tensor& value, const LoraTarget& target,
+                         const std::vector<int>& order = {}) const = 0;
   // Brings factors that a file holds under their keys into memory's layout. Throws Error, which begins with the file's
   // name, where a shape does not fit the target.
   virtual void from_file(AdapterModule& module, const std::string& file) const = 0;
   // Makes of `module` one whose change is the sum of both; neither is trained.
   virtual void add(AdapterModule& module, const AdapterModule& other) const = 0;
+  // Makes of `module`, which is not trained, one of these outputs that changes those that it had.
+  virtual void widen(AdapterModule& module, int64_t first, int64_t outputs) const = 0;
   // Places the factors of a layer's modules, which have `outputs` columns in all, and makes their copies.
   virtual AdapterOfLayer layer(const std::vector<PlacedModule>& parts, int64_t outputs, const Residence& place,
                                const LoraDropout& dropout) const = 0;
@@ -111,6 +120,10 @@ std::optional<AdapterKey> parse_adapter_key(std::string_view key);
 
 // The algorithm which Wick does not compute that a key belongs to: "LoHa", "DoRA", … Empty if it is none that we know.
 std::string_view other_lora_algorithm(std::string_view key);
+
+// The model that a LoRA is for, and whose names its keys are, by the marks that they begin with: "FLUX, kohya's names".
+// Null if it is none that we know.
+const char* model_of_lora(const std::set<std::string>& keys);
 
 // Whether a key is of an embedding that OneTrainer keeps in the LoRA's file.
 bool is_bundled_embedding(std::string_view key);

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "wick/nn/adapter_algorithm.h"
 
 namespace wick {
@@ -28,7 +30,59 @@ constexpr Algorithm kOtherAlgorithms[] = {
     {".reshape_weight", "a reshaping LoRA"},
 };
 
+// A row fits if one of `any` and, where it is given, `with` begins some key; the first row that fits tells the model.
+struct ModelMark {
+  std::vector<std::string_view> any;
+  const char* model;
+  std::string_view with = "";
+};
+
+const std::vector<ModelMark> kModels = {
+    {{"lora_unet_double_blocks_", "lora_unet_single_blocks_"}, "FLUX, kohya's names"},
+    {{"lora_unet_joint_blocks_"}, "SD3, kohya's names"},
+    {{"lora_unet_input_blocks_", "lora_unet_middle_block_", "lora_unet_output_blocks_", "lora_te2_text_model_"},
+     "SDXL, kohya's names"},
+    {{"lora_unet_down_blocks_"}, "SDXL, flattened diffusers names", "lora_te1_"},
+    {{"lora_unet_down_blocks_", "lora_unet_up_blocks_"}, "SD 1, SD 2 or SDXL, flattened diffusers names"},
+    {{"lora_te1_"}, "SDXL, SD3 or FLUX, kohya's names"},
+    {{"lora_te_"}, "SD 1 or SD 2, kohya's names"},
+    {{"transformer.single_transformer_blocks.", "single_transformer_blocks."}, "FLUX, diffusers names"},
+    {{"base_model.model.single_transformer_blocks."}, "FLUX, PEFT's names"},
+    {{"lora_transformer_single_transformer_blocks_"}, "FLUX, OneTrainer's names"},
+    {{"lycoris_single_transformer_blocks_"}, "FLUX, SimpleTuner's names"},
+    {{"diffusion_model.double_blocks.", "diffusion_model.single_blocks."}, "FLUX, ComfyUI's names"},
+    {{"diffusion_model.joint_blocks."}, "SD3, ComfyUI's names"},
+    {{"transformer.transformer_blocks.", "transformer_blocks."}, "SD3 or FLUX, diffusers names"},
+    {{"base_model.model.transformer_blocks."}, "SD3 or FLUX, PEFT's names"},
+    {{"lora_transformer_transformer_blocks_"}, "SD3 or FLUX, OneTrainer's names"},
+    {{"lycoris_transformer_blocks_"}, "SD3 or FLUX, SimpleTuner's names"},
+    {{"unet."}, "SDXL, diffusers names", "text_encoder_2."},
+    {{"unet."}, "SD 1, SD 2 or SDXL, diffusers names"},
+    {{"text_encoder_2."}, "SDXL, diffusers names"},
+    {{"text_encoder."}, "SD 1, SD 2 or SDXL, diffusers names"},
+    {{"diffusion_model.input_blocks.", "diffusion_model.middle_block.", "diffusion_model.output_blocks."},
+     "SDXL, ComfyUI's names"},
+    {{"text_encoders.clip_g."}, "SDXL or SD3, ComfyUI's names"},
+    {{"down_blocks.", "mid_block.", "up_blocks."}, "the UNet of SD 1, SD 2 or SDXL, diffusers names"},
+    {{"base_model.model.down_blocks.", "base_model.model.mid_block.", "base_model.model.up_blocks."},
+     "the UNet of SD 1, SD 2 or SDXL, PEFT's names"},
+    {{"base_model.model.model.layers."}, "a language model, PEFT's names"},
+    {{"base_model.model.layers."}, "a language model without its head, PEFT's names"},
+    {{"base_model.model.lm_head."}, "the head of a language model, PEFT's names"},
+    {{"base_model.model."}, "an unknown model, PEFT's names"},
+};
+
 }  // namespace
+
+const char* model_of_lora(const std::set<std::string>& keys) {
+  const auto begins_some = [&](std::string_view mark) {
+    const auto at = keys.lower_bound(std::string(mark));
+    return at != keys.end() && at->starts_with(mark);
+  };
+  for (const auto& [any, model, with] : kModels)
+    if (std::ranges::any_of(any, begins_some) && (with.empty() || begins_some(with))) return model;
+  return nullptr;
+}
 
 const std::vector<const AdapterAlgorithm*>& adapter_algorithms() {
   static const std::vector<const AdapterAlgorithm*> all = {&lora_algorithm()};

@@ -33,13 +33,38 @@ class LoraLayer final : public LayerAdapter {
     return lora_conv2d(x, w, bias, conv, lora_);
   }
   Tensor merged(const Tensor& w) const override {
-    const LoraPart& part = lora_.parts.front();
-    return cast(w, DType::f32) + matmul(part.up_values, lora_.down) * part.scale;
+    const Tensor base = cast(w, DType::f32);
+    std::vector<Tensor> rows;
+    int64_t done = 0;
+    for (const LoraPart& part : lora_.parts) {
+      const int64_t end = part.column + part.up.shape[0];
+      const Tensor down = slice(lora_.down, 0, part.row, part.row + part.up.shape[1]);
+      if (part.column > done) rows.push_back(slice(base, 0, done, part.column));
+      rows.push_back(slice(base, 0, part.column, end) + matmul(part.up_values, down) * part.scale);
+      done = end;
+    }
+    if (done < base.dim(0)) rows.push_back(slice(base, 0, done, base.dim(0)));
+    return cat(rows, 0);
   }
 
  private:
   Lora lora_;
 };
+
+// Equal parts of a factor's rows in another order: row block i of the result is block order[i].
+Tensor reordered(const Tensor& rows, const std::vector<int>& order) {
+  if (order.empty()) return rows;
+  const int64_t size = rows.dim(0) / int64_t(order.size());
+  std::vector<Tensor> parts;
+  for (const int part : order) parts.push_back(slice(rows, 0, part * size, (part + 1) * size));
+  return cat(parts, 0);
+}
+
+std::vector<int> inverse(const std::vector<int>& order) {
+  std::vector<int> all(order.size());
+  for (size_t i = 0; i < order.size(); ++i) all[size_t(order[i])] = int(i);
+  return all;
+}
 
 // Rows of all downs, each count rounded up to a multiple of `unit`, as one tensor.
 Shape shape_of_downs(const std::vector<PlacedModule>& parts, const std::function<int64_t(int64_t)>& padded) {
@@ -121,9 +146,11 @@ class LoraAlgorithm final : public AdapterAlgorithm {
 
   int64_t rank(const AdapterModule& module) const override { return module.factors[kUp].value.dim(1); }
 
-  Tensor to_file(size_t factor, const Tensor& value, const LoraTarget& t) const override {
-    if (!t.conv) return value;
-    if (factor == kUp) return reshape(value, {t.out, value.dim(1), 1, 1});
+  Tensor to_file(size_t factor, const Tensor& value, const LoraTarget& t,
+                 const std::vector<int>& order) const override {
+    const Tensor up = factor == kUp ? reordered(value, order) : Tensor();
+    if (!t.conv) return up ? up : value;
+    if (up) return reshape(up, {t.out, up.dim(1), 1, 1});
     return t.kernel == 1 ? reshape(value, {value.dim(0), t.in, 1, 1}) : permute(value, {0, 3, 1, 2});
   }
 
@@ -139,7 +166,7 @@ class LoraAlgorithm final : public AdapterAlgorithm {
           "{}: {} should have shape {} for this model, found {}", file, quote(module.factors[kDown].key),
           t.conv ? convolution : matrix, down.shape());
     down = kernel == 1 ? reshape(down, matrix) : contiguous(permute(down, {0, 2, 3, 1}));
-    up = reshape(up, {t.out, rank});
+    up = reordered(reshape(up, {t.out, rank}), inverse(module.order));
   }
 
   // (x A1^T) B1^T + (x A2^T) B2^T is one LoRA of the summed rank.
@@ -149,6 +176,17 @@ class LoraAlgorithm final : public AdapterAlgorithm {
     up = cat({affine(up, module.scale, 0), affine(other.factors[kUp].value, other.scale, 0)}, 1);
     module.scale = 1;
     module.alpha = float(up.dim(1));
+  }
+
+  void widen(AdapterModule& module, int64_t first, int64_t outputs) const override {
+    Tensor& up = up_of(module);
+    const int64_t rank = up.dim(1), before = module.first - first, behind = outputs - before - up.dim(0);
+    std::vector<Tensor> rows = {up};
+    if (before > 0) rows.insert(rows.begin(), zeros({before, rank}));
+    if (behind > 0) rows.push_back(zeros({behind, rank}));
+    up = cat(rows, 0);
+    module.first = first;
+    module.target.out = outputs;
   }
 
   AdapterOfLayer layer(const std::vector<PlacedModule>& parts, int64_t outputs, const Residence& place,

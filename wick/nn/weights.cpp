@@ -44,6 +44,7 @@ struct Weights::State {
   Options options;
   std::map<std::string, Loaded> loaded = {};
   std::map<std::string, StackedTensor> stacks = {};  // by the first name in them
+  std::map<std::string, Tensor> as_read = {};        // of trainable weights: read and not trained, for save()
   std::vector<Parameter> parameters = {};
   std::vector<Memory::Filling> deferred = {};  // into tensors that were handed out
 
@@ -233,7 +234,9 @@ void Weights::check_storable(const std::string& name, const Shape& shape, DType 
 }
 
 Tensor Weights::read(const std::string& name, const Shape& shape) const {
-  return reshape(state_->find(name, shape).load(host_memory()), shape);
+  const Tensor stored = reshape(state_->find(name, shape).load(host_memory()), shape);
+  if (state_->options.trainable) state_->as_read[name] = stored;
+  return stored;
 }
 
 Tensor Weights::load(const std::string& name, const Shape& shape) const { return state_->load(name, shape, false); }
@@ -250,13 +253,14 @@ Tensor Weights::load_conv(const std::string& name, const Shape& file_shape) cons
 const std::vector<Parameter>& Weights::parameters() const { return state_->parameters; }
 
 void Weights::save(const fs::path& file, DType dtype) const {
-  std::map<std::string, Tensor> tensors;
+  std::map<std::string, Tensor> tensors = state_->as_read;
   for (const auto& [name, loaded] : state_->loaded) {
     const bool conv = loaded.value.rank() == 4;
     const Tensor value = loaded.value.detached();
     tensors[name] = cast(conv ? permute(value, {0, 3, 1, 2}) : reshape(value, loaded.file_shape), dtype);
   }
-  save_safetensors(file, state_->source.as_stored(tensors), {{"format", "pt"}});  // transformers refuses a file that does not say so
+  // transformers refuses a file that does not say so
+  save_safetensors(file, state_->source.as_stored(tensors), {{"format", "pt"}});
 }
 
 }  // namespace wick

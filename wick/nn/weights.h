@@ -67,8 +67,8 @@ class Weights {
   bool has(const std::string& name) const;
   bool is_copy(const std::string& name, const std::string& other) const;  // in files: the same bytes, shape and dtype
   DType dtype_of(const std::string& name, const Shape& shape) const;      // in which load() hands it out
-  // For conversions rather than models: a tensor as it is stored, on the host and in its own dtype, and not kept; and
-  // that dtype, from the file's header alone.
+  // A tensor as it is stored, on the host and in its own dtype, for conversions and constants; trainable Weights
+  // save it as it is. And that dtype, from the file's header alone.
   Tensor read(const std::string& name, const Shape& shape) const;
   DType stored_dtype(const std::string& name, const Shape& shape) const;
   bool is_decoded(const std::string& name, const Shape& shape) const;  // from another type (nn/source.h)

@@ -13,6 +13,7 @@
 #include "wick/models/flux/transformer.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/latent_diffusion.h"
+#include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/rectified_flow.h"
 #include "wick/pipelines/t5_texts.h"
 #include "wick/text/clip_tokenizer.h"
@@ -58,8 +59,7 @@ class Flux final : public LatentDiffusion {
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(FluxConfig::read(model.component(kTransformer))),
         clip_config_(ClipConfig::read(model.component(kClip), ClipKind::l)),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), t5,
-            /*made_for=*/config_.guidance ? 512 : 256) {
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), t5, defaults().t5_tokens) {
     check_fit();
   }
 
@@ -75,10 +75,7 @@ class Flux final : public LatentDiffusion {
     return *flow_;
   }
 
-  DrawingDefaults drawing_defaults() const override {
-    if (!config_.guidance) return {.steps = 4, .cfg = 1};
-    return {.steps = 28, .cfg = 1, .guidance = 3.5f};
-  }
+  DrawingDefaults drawing_defaults() const override { return defaults().drawing; }
 
   LoraFormat lora() const override {
     return {.names = flux_module_names(),
@@ -86,6 +83,7 @@ class Flux final : public LatentDiffusion {
             .metadata = {{"ss_v2", "False"},
                          {"ss_base_model_version", "flux1"},
                          {"ss_network_module", "networks.lora_flux"},
+                         {"ss_model_type", "flux"},
                          {"modelspec.architecture", config_.guidance ? "flux-1-dev/lora" : "flux-1-schnell/lora"},
                          {"modelspec.implementation", "https://github.com/black-forest-labs/flux"}}};
   }
@@ -116,6 +114,7 @@ class Flux final : public LatentDiffusion {
     return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
   }
 
+  const ModelDefaults& defaults() const { return defaults_of(config_.guidance ? "flux-dev" : "flux-schnell"); }
   void check_fit() const;
   int64_t native() const {
     const Checkpoint vae = model().component("vae");
@@ -263,7 +262,8 @@ DiffusionFamily flux_family() {
       .components = {clip_component(kClip, prefixes[kClip], ClipKind::l), t5_component(kT5, prefixes[kT5]),
                      vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),
                      clip_tokenizer_component("tokenizer", "clip"), t5_tokenizer_component("tokenizer_2")},
-      .known = {{"flux-dev", "black-forest-labs/FLUX.1-dev", "FLUX", flux_configs(/*guidance=*/true)},
+      .known = {{"tiny-flux"},
+                {"flux-dev", "black-forest-labs/FLUX.1-dev", "FLUX", flux_configs(/*guidance=*/true)},
                 {"flux-schnell", "black-forest-labs/FLUX.1-schnell", "FLUX", flux_configs(/*guidance=*/false)},
                 {"flux-krea-dev", "black-forest-labs/FLUX.1-Krea-dev", "FLUX", flux_configs(/*guidance=*/true)}}};
 }

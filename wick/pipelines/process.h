@@ -38,6 +38,7 @@ struct SamplerOptions {
 
 // How training draws the times of a rectified flow (Esser et al., 2024, section 3.1).
 enum class TimestepKind { logit_normal, uniform, mode };
+inline constexpr double kModeScale = 1.29;
 struct TimestepOptions {
   TimestepKind kind = TimestepKind::logit_normal;
   std::optional<double> shift = {};  // none: the process's own for the picture's size
@@ -62,7 +63,8 @@ class Process {
   // How latents of that shape are drawn. Throws Error where the process cannot be drawn so.
   virtual Sampler sampler(const SamplerOptions& options, const Shape& latents) const = 0;
   virtual bool is_flow() const { return false; }  // TimestepOptions and a shift are for rectified flows alone
-  virtual int64_t train_steps() const = 0;        // a sampler has at most as many steps
+  virtual std::optional<double> fixed_shift() const { return {}; }  // a flow's, if pictures of all sizes have one
+  virtual int64_t train_steps() const = 0;                          // a sampler has at most as many steps
 
   std::string source;      // the file that describes the process, for messages
   std::string class_name;  // diffusers' scheduler, which would draw with its own sampler; may be empty

@@ -95,7 +95,6 @@ Tensor RectifiedFlow::draw_times(const Shape& latents, Rng& rng, const TimestepO
       sigma = float(sigmoid(mean + options.deviation * drawn));
       continue;
     }
-    constexpr double kModeScale = 1.29;
     const double cosine = std::cos(std::numbers::pi / 2 * drawn);
     const bool is_mode = options.kind == TimestepKind::mode;
     sigma = float(shifted(is_mode ? 1 - drawn - kModeScale * (cosine * cosine - 1 + drawn) : drawn, k));

@@ -36,6 +36,7 @@ class RectifiedFlow final : public Process {
   static RectifiedFlow read(const Checkpoint& model, const char* known, SigmaGrid grid);
 
   bool is_flow() const override { return true; }
+  std::optional<double> fixed_shift() const override { return dynamic_ ? std::nullopt : std::optional(shift_); }
   int64_t train_steps() const override { return train_steps_; }
   double shift(const Shape& latents) const;  // for latents [B, h, w, C], of which a token holds 2 x 2
 

@@ -17,6 +17,7 @@
 #include "wick/models/sd3/transformer.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/latent_diffusion.h"
+#include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/rectified_flow.h"
 #include "wick/pipelines/t5_texts.h"
 #include "wick/text/clip_tokenizer.h"
@@ -61,7 +62,7 @@ class Sd3 final : public LatentDiffusion {
         config_(Sd3Config::read(model.component(kTransformer))),
         clip_l_config_(ClipConfig::read(model.component(kClipL), ClipKind::l)),
         big_g_config_(ClipConfig::read(model.component(kBigG), ClipKind::big_g)),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), t5, /*made_for=*/256) {
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), t5, defaults().t5_tokens) {
     check_fit();
   }
 
@@ -79,20 +80,16 @@ class Sd3 final : public LatentDiffusion {
     return *flow_;
   }
 
-  // Stability's (sd3.5, sd3_infer.py); diffusers' for the first SD3 medium.
-  DrawingDefaults drawing_defaults() const override {
-    if (!config_.qk_norm) return {.steps = 28, .cfg = 7};
-    if (is_medium()) return {.steps = 50, .cfg = 5, .sampler = SamplerKind::dpmpp_2m};
-    return {.steps = 40, .cfg = 4.5f, .sampler = SamplerKind::dpmpp_2m};
-  }
+  DrawingDefaults drawing_defaults() const override { return defaults().drawing; }
 
   LoraFormat lora() const override {
     const std::string kind = !config_.qk_norm ? "medium" : is_medium() ? "5-medium" : "5-large";  // as kohya calls it
-    return {.names = sd3_module_names(),
+    return {.names = sd3_module_names(int(config_.dual.size())),
             .default_targets = sd3_default_targets(),
             .metadata = {{"ss_v2", "False"},
                          {"ss_base_model_version", kind},
                          {"ss_network_module", "networks.lora_sd3"},
+                         {"ss_apply_lg_attn_mask", "False"},
                          {"modelspec.architecture", "stable-diffusion-3-" + kind + "/lora"},
                          {"modelspec.implementation", "diffusers"}}};
   }
@@ -134,6 +131,7 @@ class Sd3 final : public LatentDiffusion {
     return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
   }
 
+  const ModelDefaults& defaults() const;
   void check_fit() const;
   bool is_medium() const { return std::ranges::count(config_.dual, true) > 0; }
   bool trains_clip() const { return trains(kClipL) || trains(kBigG); }
@@ -160,6 +158,20 @@ class Sd3 final : public LatentDiffusion {
   std::optional<ClipText> clip_l_, big_g_;
   std::optional<Sd3Transformer> transformer_;
 };
+
+// Large and large-turbo are alike but for their weights: only the name that they go by tells them apart.
+const ModelDefaults& Sd3::defaults() const {
+  if (!config_.qk_norm) return defaults_of("sd3-medium");
+  if (is_medium()) return defaults_of("sd3.5-medium");
+  const auto says_turbo = [](const std::filesystem::path& path) {
+    return std::any_of(path.begin(), path.end(), [](const std::filesystem::path& part) {
+      const std::string name = part.string();
+      return name.find("3.5") != name.npos && name.find("turbo") != name.npos;
+    });
+  };
+  const bool turbo = says_turbo(model().name()) || says_turbo(model().component(kTransformer).name());
+  return defaults_of(turbo ? "sd3.5-large-turbo" : "sd3.5-large");
+}
 
 void Sd3::check_fit() const {
   const auto fits = [&](const char* what, int64_t here, int64_t wanted) {
@@ -300,7 +312,8 @@ DiffusionFamily sd3_family() {
                      vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),
                      clip_tokenizer_component("tokenizer", "clip"), clip_tokenizer_component("tokenizer_2", "clip_g"),
                      t5_tokenizer_component("tokenizer_3")},
-      .known = {{"sd3-medium", "stabilityai/stable-diffusion-3-medium-diffusers", "SD3", sd3_medium_configs()},
+      .known = {{"tiny-sd3"},
+                {"sd3-medium", "stabilityai/stable-diffusion-3-medium-diffusers", "SD3", sd3_medium_configs()},
                 {"sd3.5-medium", "stabilityai/stable-diffusion-3.5-medium", "SD3", sd35_medium_configs()},
                 {"sd3.5-large", "stabilityai/stable-diffusion-3.5-large", "SD3", sd35_large_configs()},
                 {"sd3.5-large-turbo", "stabilityai/stable-diffusion-3.5-large-turbo", "SD3", sd35_large_configs()}}};

@@ -12,6 +12,7 @@
 #include "wick/models/sdxl/names.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/latent_diffusion.h"
+#include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/noise_schedule.h"
 #include "wick/text/clip_tokenizer.h"
 
@@ -62,7 +63,7 @@ class Sdxl final : public LatentDiffusion {
     return *schedule_;
   }
 
-  DrawingDefaults drawing_defaults() const override { return {.steps = 30, .cfg = 5}; }
+  DrawingDefaults drawing_defaults() const override { return defaults_of("sdxl").drawing; }
 
   LoraFormat lora() const override {
     return {.names = sdxl_module_names(config_.unet),

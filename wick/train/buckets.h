@@ -19,6 +19,9 @@ struct BucketOptions {
   bool upscale = true;        // else a small picture gets a bucket of its own size, rounded down to `step`
 };
 
+// A picture's resolutions, each with buckets of its own.
+using Resolutions = std::vector<BucketOptions>;
+
 // The way of a picture into its bucket: scaled until it covers the bucket, then cropped around its centre.
 struct Placement {
   Size bucket, scaled;

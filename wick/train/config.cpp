@@ -80,12 +80,24 @@ void set_value(T& value, const OptionTraits&, const std::string& text, const std
   value = T(found - names.begin());
 }
 
+template <class T>
+void set_words(std::vector<T>& list, const OptionTraits& traits, const std::vector<std::string>& words,
+               const std::string& where) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    list = words;
+  } else {
+    check_usage(!words.empty(), "{}: expected at least one number, found none", where);
+    list.clear();
+    for (const std::string& word : words) set_value(list.emplace_back(), traits, word, where);
+  }
+}
+
 // A list takes all words, any other setting the one that there is.
 void set_words(TrainConfig& config, const TrainOption& option, const std::vector<std::string>& words,
                const std::string& where) {
   visit_member(config, option.member, [&](auto& value) {
-    if constexpr (std::is_same_v<decltype(value), std::vector<std::string>&>)
-      value = words;
+    if constexpr (requires { value.clear(), value.front(), value.emplace_back(); })
+      set_words(value, option.traits, words, where);
     else
       set_value(value, option.traits, words.front(), where);
   });
@@ -102,7 +114,8 @@ std::string told(const toml::node& item) {
 
 // The value as a flag would have it, of the setting's type.
 std::string text_of(const TrainOption& option, const toml::node& item, const std::string& where) {
-  const bool wants_number = option.type() == "INT" || option.type() == "NUMBER";
+  const bool wants_integer = option.type().starts_with("INT");
+  const bool wants_number = wants_integer || option.type() == "NUMBER";
   const bool wants_either = option.type() == kAutoOrNumber;
   const bool wants_text = !wants_number && !option.is_switch();
   const auto text = item.value_exact<std::string>();
@@ -114,17 +127,18 @@ std::string text_of(const TrainOption& option, const toml::node& item, const std
   if (number && (wants_number || wants_either)) return fmt::format("{}", *number);
   if (truth && option.is_switch()) return *truth ? "true" : "false";
   fail_usage("{}: expected {}, found {}", where,
-             wants_text               ? "a string"
-             : option.type() == "INT" ? "an integer"
-             : wants_number           ? "a number"
-                                      : "true or false",
+             wants_text      ? "a string"
+             : wants_integer ? "an integer"
+             : wants_number  ? "a number"
+                             : "true or false",
              told(item));
 }
 
 void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::node& node, const std::string& where) {
   std::vector<std::string> words;
-  check_usage(!option.is_list() || node.is_array() || option.key == "dataset",
-              "{}: expected a list of strings, found {}", where, told(node));
+  const bool is_one_or_more = option.key == "dataset" || option.key == "resolution";
+  check_usage(!option.is_list() || node.is_array() || is_one_or_more, "{}: expected a list of strings, found {}", where,
+              told(node));
   if (option.is_list() && node.is_array())
     for (const toml::node& item : *node.as_array()) words.push_back(text_of(option, item, where));
   else
@@ -152,6 +166,9 @@ std::string toml_value(const std::vector<std::string>& list) {
   std::vector<std::string> quoted;
   for (const std::string& item : list) quoted.push_back(toml_value(item));
   return fmt::format("[{}]", fmt::join(quoted, ", "));
+}
+std::string toml_value(const std::vector<int64_t>& list) {
+  return list.size() == 1 ? toml_value(list.front()) : fmt::format("[{}]", fmt::join(list, ", "));
 }
 template <class T>
 requires std::is_enum_v<T> std::string toml_value(T value) {
@@ -202,13 +219,15 @@ std::vector<TrainOption> listed_options() {
       {.fixed = false, .item = "FOLDER"});
   add("name", Subject::output, &C::name, "Name of what is trained: NAME.safetensors, or a folder [lora]",
       {.fixed = false, .item = "NAME"});
-  add("train", Subject::model, &C::train, "A LoRA, every weight of the UNet or of the language model, or the VAE");
+  add("train", Subject::model, &C::train,
+      "A LoRA, every weight of the denoiser (UNet or transformer) or of the language model, or the VAE");
   add("from_scratch", Subject::model, &C::from_scratch,
       "With --train full: begin with random weights; --model needs its configs and tokenizer alone",
       {.kind = ModelKind::text});
   add("targets", Subject::lora, &C::targets,
       "Modules that get a LoRA: * matches anything, a name without one is also an end (q_proj, lm_head), a "
-      "leading - excludes, later patterns win [kohya's; of a language model every linear of its layers]",
+      "leading - excludes, later patterns win [kohya's: attention and feed-forward of SDXL, of FLUX and SD3 modulation "
+      "too; of a language model every linear of its layers]",
       {.item = "PATTERN ..."});
   add("rank", Subject::lora, &C::rank, "Rank of the LoRA", {.min = 1, .max = 4096});
   add("alpha", Subject::lora, &C::alpha, "The LoRA's scale is alpha / rank [the rank]");
@@ -244,13 +263,20 @@ std::vector<TrainOption> listed_options() {
   add("train_guidance", Subject::pictures, &C::train_guidance, "Guidance that FLUX dev models are told in training",
       {.max = 100, .kind = ModelKind::pictures});
   add("t5_tokens", Subject::pictures, &C::t5_tokens,
-      "Tokens of a caption that T5 reads, padded to so many [512; of SD3 and schnell 256]",
+      "Tokens of a caption that T5 reads: longer ones are cut, shorter ones padded [as listed below]",
       {.max = 4096, .kind = ModelKind::pictures});
   add("t5_mask", Subject::pictures, &C::t5_mask, "Hide the padding of T5's tokens from all others",
       {.kind = ModelKind::pictures});
-  add("resolution", Subject::pictures, &C::resolution, "Side of a square bucket in pixels [the model's]",
+  add("resolution", Subject::pictures, &C::resolution,
+      "Side of a square bucket in pixels; with several, an epoch shows each picture at each of them [as listed below, "
+      "or what "
+      "the model's files say]",
+      {.max = 16384, .kind = ModelKind::pictures, .item = "INT ..."});
+  add("bucket_step", Subject::pictures, &C::bucket_step,
+      "Sides of buckets are multiples of so many pixels [64, or a quarter of a lower resolution]",
       {.max = 16384, .kind = ModelKind::pictures});
-  add("no_upscale", Subject::pictures, &C::no_upscale, "Never scale pictures up; small ones get small buckets",
+  add("no_upscale", Subject::pictures, &C::no_upscale,
+      "Never scale pictures up: small ones get buckets of their own size at each --resolution above it",
       {.kind = ModelKind::pictures});
   add("sequence_length", Subject::text, &C::sequence_length,
       "Tokens of a row, into which documents are packed [2048, or the model's positions]", {.kind = ModelKind::text});
@@ -330,7 +356,10 @@ std::string_view TrainOption::type() const {
 }
 
 bool TrainOption::is_switch() const { return std::holds_alternative<bool TrainConfig::*>(member); }
-bool TrainOption::is_list() const { return std::holds_alternative<std::vector<std::string> TrainConfig::*>(member); }
+bool TrainOption::is_list() const {
+  return std::holds_alternative<std::vector<std::string> TrainConfig::*>(member) ||
+         std::holds_alternative<std::vector<int64_t> TrainConfig::*>(member);
+}
 
 std::string TrainOption::toml(const TrainConfig& config) const {
   return visit_member(config, member, [](const auto& value) { return toml_value(value); });

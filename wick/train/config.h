@@ -69,7 +69,8 @@ struct TrainConfig {
   int64_t t5_tokens = 0;  // 0: what the model was made for
   bool t5_mask = false;
 
-  int64_t resolution = 0;  // 0: the model's native size
+  std::vector<int64_t> resolution = {0};  // 0: the model's native size
+  int64_t bucket_step = 0;                // 0: 64, or less at low resolutions
   bool no_upscale = false;
 
   int64_t sequence_length = 0;  // 0: 2048, or the model's positions
@@ -106,10 +107,11 @@ struct OptionTraits {
 };
 
 struct TrainOption {
-  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
-                              bool TrainConfig::*, std::vector<std::string> TrainConfig::*, TrainMode TrainConfig::*,
-                              LrSchedule TrainConfig::*, DType TrainConfig::*, LongDocuments TrainConfig::*,
-                              Quantize TrainConfig::*, TimestepKind TrainConfig::*>;
+  using Member =
+      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
+                   std::vector<std::string> TrainConfig::*, std::vector<int64_t> TrainConfig::*,
+                   TrainMode TrainConfig::*, LrSchedule TrainConfig::*, DType TrainConfig::*,
+                   LongDocuments TrainConfig::*, Quantize TrainConfig::*, TimestepKind TrainConfig::*>;
 
   std::string_view key;
   Subject subject;
@@ -118,7 +120,7 @@ struct TrainOption {
   OptionTraits traits = {};
 
   std::string flag() const;                           // "--batch-size"
-  std::string_view type() const;                      // "INT", "NUMBER", "lora|full|vae", ...
+  std::string_view type() const;                      // "INT", "INT ...", "NUMBER", "lora|full|vae", ...
   std::string toml(const TrainConfig& config) const;  // its value as TOML
   bool is_switch() const;                             // a bool: the flag takes no value
   bool is_list() const;

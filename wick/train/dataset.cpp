@@ -6,6 +6,7 @@
 #include <array>
 #include <cctype>
 #include <charconv>
+#include <iterator>
 #include <optional>
 #include <utility>
 
@@ -193,15 +194,19 @@ auto readable(const Read& read) {
   }
 }
 
-// Fills in the facts of the picture's header.
-void examine(Example& example, const fs::path& folder, const std::vector<Size>& buckets, const BucketOptions& options) {
-  const fs::path& image = example.image;
+// The picture's header, as an example of no resolution yet.
+Example examine(const fs::path& image, const fs::path& folder) {
   const std::string extension = lower_extension(image);
   check(is_one_of(extension, kReadable), "{}: {} is not a format Wick reads; convert it to PNG, JPEG or WebP",
         image.string(), extension);
   const ImageInfo info = readable([&] { return probe_image(image); });
-  example.name = image.lexically_relative(folder).generic_string();
-  example.size = {info.width, info.height};
+  return {.image = image, .name = image.lexically_relative(folder).generic_string(), .size = {info.width, info.height}};
+}
+
+// The example at a resolution.
+Example placed(Example example, const std::vector<Size>& buckets, const BucketOptions& options) {
+  const fs::path& image = example.image;
+  example.resolution = options.resolution;
   try {
     example.placement = place(example.size, buckets, options);
   } catch (const Error& e) {
@@ -210,14 +215,17 @@ void examine(Example& example, const fs::path& folder, const std::vector<Size>& 
   const ImageLimits limits;
   const Size scaled = example.placement.scaled;
   check(std::max(scaled.width, scaled.height) <= limits.max_side && scaled.width * scaled.height <= limits.max_pixels,
-        "{}: {}x{} pixels are too long and thin for any bucket; crop or remove the picture", image.string(), info.width,
-        info.height);
+        "{}: {}x{} pixels are too long and thin for any bucket; crop or remove the picture", image.string(),
+        example.size.width, example.size.height);
+  return example;
 }
 
 }  // namespace
 
-Dataset Dataset::scan(const fs::path& folder, const BucketOptions& options, const Progress& progress) {
-  const std::vector<Size> buckets = bucket_sizes(options);
+Dataset Dataset::scan(const fs::path& folder, const Resolutions& resolutions, const Progress& progress) {
+  check(!resolutions.empty(), "Dataset: expected a resolution, found none");
+  std::vector<std::vector<Size>> buckets;
+  for (const BucketOptions& options : resolutions) buckets.push_back(bucket_sizes(options));
   Dataset dataset{.folder = folder};
   check_is_folder(folder);
   Sha256 hash;
@@ -226,17 +234,24 @@ Dataset Dataset::scan(const fs::path& folder, const BucketOptions& options, cons
   size_t done = 0;
   for (const auto& [image, repeats] : pictures) {
     if (progress) progress("Looking at pictures", done++, pictures.size());
-    Example example{.image = image, .repeats = repeats};
+    std::vector<Example> at_each;
     Caption caption;
-    const bool is_picture = faults.collect([&] { examine(example, folder, buckets, options); });
-    if (!faults.collect([&] { caption = read_caption(example.image, folder); }) || !is_picture) continue;
-    example.caption = caption.text;
+    const bool is_picture = faults.collect([&] {
+      const Example example = examine(image, folder);
+      for (size_t i = 0; i < resolutions.size(); ++i) at_each.push_back(placed(example, buckets[i], resolutions[i]));
+    });
+    if (!faults.collect([&] { caption = read_caption(image, folder); }) || !is_picture) continue;
+    for (Example& example : at_each) {
+      example.caption = caption.text;
+      example.repeats = repeats;
+    }
+    const std::string& name = at_each.front().name;
     const std::string picture_hash = sha256_hex_of_file(image);
-    dataset.files.insert(dataset.files.end(), {{example.name, picture_hash}, caption.file});
-    std::string parts = example.name + '\0' + picture_hash + '\0' + caption.text + '\0';
+    dataset.files.insert(dataset.files.end(), {{name, picture_hash}, caption.file});
+    std::string parts = name + '\0' + picture_hash + '\0' + caption.text + '\0';
     if (repeats != 1) parts += fmt::format("{}", repeats) + '\0';
     hash.update(parts.data(), parts.size());
-    dataset.examples.push_back(std::move(example));
+    std::ranges::move(at_each, std::back_inserter(dataset.examples));
   }
   dataset.check_pictures(faults, progress);
   dataset.sha256 = hash.hex();
@@ -245,13 +260,21 @@ Dataset Dataset::scan(const fs::path& folder, const BucketOptions& options, cons
 
 // Once a fault is found, pictures are decoded too, so that damage behind right headers is reported at the same time.
 void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
-  for (size_t i = 0; i < examples.size() && !faults.empty(); ++i) {
-    if (progress) progress("Decoding pictures", i, examples.size());
-    faults.collect([&] { readable([&] { return read_image(examples[i].image); }); });
+  const std::vector<Example> pictures = at().examples;
+  for (size_t i = 0; i < pictures.size() && !faults.empty(); ++i) {
+    if (progress) progress("Decoding pictures", i, pictures.size());
+    faults.collect([&] { readable([&] { return read_image(pictures[i].image); }); });
   }
   faults.check(folder.string());
   check(!examples.empty(), "--dataset {}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt)",
         folder.string());
+}
+
+Dataset Dataset::at(int64_t resolution) const {
+  Dataset some = *this;
+  if (resolution == 0 && !examples.empty()) resolution = examples.front().resolution;
+  std::erase_if(some.examples, [&](const Example& example) { return example.resolution != resolution; });
+  return some;
 }
 
 std::map<Size, std::vector<size_t>> Dataset::buckets(bool repeat) const {

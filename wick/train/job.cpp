@@ -22,7 +22,7 @@ class PictureJob final : public Job {
       : config_(config),
         checkpoint_(checkpoint),
         model_(open_diffusion(checkpoint, t5_options(config))),
-        buckets_(bucket_options(model_->latents(), config.resolution, !config.no_upscale)) {
+        buckets_(bucket_options(config, model_->latents())) {
     check_kind(config, ModelKind::pictures);
     check_settings(config, *model_);
     check(config.dataset.size() == 1, "--dataset: expected one folder of pictures, found {}", config.dataset.size());
@@ -41,7 +41,7 @@ class PictureJob final : public Job {
   std::string_view item() const override { return "picture"; }
 
   std::string describe() const override {
-    const size_t count = dataset_.examples.size(), shown = dataset_.shown_count();
+    const size_t count = dataset_.at().examples.size(), shown = dataset_.shown_count();
     return fmt::format("{}{} in {}", count_of(count, "picture"),
                        shown == count ? "" : fmt::format(", shown {} times an epoch,", shown),
                        count_of(dataset_.buckets().size(), "bucket"));
@@ -77,7 +77,7 @@ class PictureJob final : public Job {
   TrainConfig config_;
   Checkpoint checkpoint_;
   std::unique_ptr<Diffusion> model_;  // its configs and tokenizers alone
-  BucketOptions buckets_;
+  Resolutions buckets_;
   Dataset dataset_;
 };
 

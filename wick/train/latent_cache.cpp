@@ -145,7 +145,7 @@ NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, Rng&
 std::string cut_captions(const Dataset& dataset, const Diffusion& model) {
   std::string first;
   size_t others = 0;
-  for (const Example& example : dataset.examples) {
+  for (const Example& example : dataset.at().examples) {
     const auto [tokens, limit] = model.length(example.caption);
     if (tokens <= limit) continue;
     if (first.empty())
@@ -170,12 +170,20 @@ Batch blank_batch(const Diffusion& model, Size size, int64_t count) {
   return batch;
 }
 
-BucketOptions bucket_options(const LatentSpace& space, int64_t resolution, bool upscale) {
+Resolutions bucket_options(const LatentSpace& space, const std::vector<int64_t>& resolutions, bool upscale,
+                           int64_t step) {
   const int64_t least = space.bucket_step;
-  BucketOptions options{.resolution = resolution > 0 ? resolution : space.native, .upscale = upscale};
-  const int64_t wanted = std::clamp<int64_t>(options.resolution / 4, least, std::max<int64_t>(64, least));
-  options.step = wanted / least * least;
-  return options;
+  check_usage(step % least == 0, "--bucket-step: expected a multiple of {}, the least step of this model, found {}",
+              least, step);
+  Resolutions all;
+  for (const int64_t asked : resolutions) {
+    const int64_t resolution = asked > 0 ? asked : space.native;
+    check_usage(std::ranges::count(all, resolution, &BucketOptions::resolution) == 0,
+                "--resolution: expected each once, found {} twice", resolution);
+    const int64_t wanted = std::clamp<int64_t>(resolution / 4, least, std::max<int64_t>(64, least));
+    all.push_back({.resolution = resolution, .step = step > 0 ? step : wanted / least * least, .upscale = upscale});
+  }
+  return all;
 }
 
 }  // namespace wick

@@ -90,7 +90,10 @@ std::string cut_captions(const Dataset& dataset, const Diffusion& model);
 // counts this finds the bytes (train/plan.h).
 Batch blank_batch(const Diffusion& model, Size size, int64_t count);
 
-// Buckets for a model: its native resolution unless `resolution` is given, in steps that its latents divide into.
-BucketOptions bucket_options(const LatentSpace& space, int64_t resolution = 0, bool upscale = true);
+// Buckets for a model: of these resolutions, 0 for its native one, and with sides that are multiples of `step`, 0 for
+// 64 or what its latents divide into. Throws UsageError for a step that they do not, and for a resolution that is there
+// twice.
+Resolutions bucket_options(const LatentSpace& space, const std::vector<int64_t>& resolutions = {0}, bool upscale = true,
+                           int64_t step = 0);
 
 }  // namespace wick

@@ -50,13 +50,20 @@ json tag_frequency(const Dataset& dataset) {
   return folders;
 }
 
-json dataset_dirs(const Dataset& dataset) {
+json subset_info(const Dataset& dataset, const std::vector<size_t>& examples, const char* repeats) {
+  return {{repeats, dataset.examples[examples.front()].repeats}, {"img_count", examples.size()}};
+}
+
+// {folder: its repeats and pictures}, once for each resolution: "cat", "cat (2)".
+json dataset_dirs(const Dataset& dataset, size_t resolutions) {
   json folders = json::object();
   for (const auto& [folder, examples] : dataset.subsets())
-    folders[folder] = {{"n_repeats", dataset.examples[examples.front()].repeats}, {"img_count", examples.size()}};
+    for (size_t i = 1; i <= resolutions; ++i)
+      folders[i == 1 ? folder : fmt::format("{} ({})", folder, i)] = subset_info(dataset, examples, "n_repeats");
   return folders;
 }
 
+// Of a data set at one resolution.
 json bucket_info(const Dataset& dataset) {
   json buckets = json::object();
   double error = 0;
@@ -159,27 +166,86 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
   return all;
 }
 
+// As sd3_train_network.py and flux_train_network.py of kohya-ss/sd-scripts would draw the same times: the former by the
+// weighting scheme, the latter, where times are logit-normal, by timestep_sampling, with the mean as a shift.
+Metadata flow_metadata(const TrainConfig& c, const FlowRun& flow) {
+  const TimestepOptions& times = flow.times;
+  const bool is_normal = times.kind == TimestepKind::logit_normal;
+  std::optional<double> shift = times.shift;
+  if (is_normal && times.mean) shift = std::exp(*times.mean);
+  const double mean = times.mean.value_or(std::log(times.shift.value_or(1)));
+  Metadata all{
+      {"ss_weighting_scheme", is_normal ? "logit_normal" : std::string(name_of(times.kind))},
+      {"ss_logit_mean", float_text(is_normal ? mean : 0)},
+      {"ss_logit_std", float_text(times.deviation)},
+      {"ss_mode_scale", float_text(kModeScale)},
+      {"ss_timestep_sampling", !is_normal ? "sigma"
+                               : shift    ? "shift"
+                                          : "flux_shift"},
+      {"ss_sigmoid_scale", float_text(times.deviation)},
+      {"ss_discrete_flow_shift", shift ? float_text(*shift) : "None"},
+      {"ss_model_prediction_type", "raw"},
+      {"ss_apply_t5_attn_mask", python_bool(c.t5_mask)},
+      {"ss_t5xxl_max_token_length", fmt::format("{}", flow.t5_tokens)},
+  };
+  if (flow.is_guided) all["ss_guidance_scale"] = float_text(c.train_guidance);
+  return all;
+}
+
+// Kohya's ss_datasets: the same pictures at each resolution are a data set each.
+json datasets(const LoraRun& run) {
+  json all = json::array();
+  for (const BucketOptions& buckets : run.buckets) {
+    const Dataset dataset = run.dataset.at(buckets.resolution);
+    const int64_t side = buckets.resolution;
+    json subsets = json::array();
+    for (const auto& [folder, examples] : dataset.subsets()) {
+      subsets.push_back(subset_info(dataset, examples, "num_repeats"));
+      subsets.back()["image_dir"] = folder;
+    }
+    all.push_back({{"is_dreambooth", true},
+                   {"batch_size_per_device", run.config.batch_size},
+                   {"num_train_images", dataset.shown_count()},
+                   {"num_reg_images", 0},
+                   {"resolution", {side, side}},
+                   {"enable_bucket", true},
+                   {"bucket_no_upscale", run.config.no_upscale},
+                   {"min_bucket_reso", side / 2},
+                   {"max_bucket_reso", side * 2},
+                   {"tag_frequency", tag_frequency(dataset)},
+                   {"bucket_info", bucket_info(dataset)},
+                   {"subsets", subsets}});
+  }
+  return all;
+}
+
 Metadata dataset_metadata(const LoraRun& run) {
-  const int64_t side = run.buckets.resolution;
-  return {
+  const Dataset pictures = run.dataset.at();
+  Metadata all{
       {"ss_num_train_images", fmt::format("{}", run.dataset.shown_count())},
       {"ss_num_reg_images", "0"},
-      {"ss_dataset_dirs", dataset_dirs(run.dataset).dump()},
-      {"ss_tag_frequency", tag_frequency(run.dataset).dump()},
-      {"ss_bucket_info", bucket_info(run.dataset).dump()},
-      {"ss_enable_bucket", "True"},
+      {"ss_dataset_dirs", dataset_dirs(pictures, run.buckets.size()).dump()},
+      {"ss_tag_frequency", tag_frequency(pictures).dump()},
       {"ss_bucket_no_upscale", python_bool(run.config.no_upscale)},
-      {"ss_min_bucket_reso", fmt::format("{}", side / 2)},
-      {"ss_max_bucket_reso", fmt::format("{}", side * 2)},
-      {"ss_resolution", fmt::format("({}, {})", side, side)},
       {"ss_cache_latents", "True"},
       {"ss_network_dropout", fmt::format("{}", run.config.lora_dropout)},
       {"ss_caption_dropout_rate", fmt::format("{}", run.config.caption_dropout)},
   };
+  if (run.buckets.size() > 1) {
+    all["ss_datasets"] = datasets(run).dump();
+    return all;
+  }
+  const int64_t side = run.buckets.front().resolution;
+  all.merge(Metadata{{"ss_bucket_info", bucket_info(pictures).dump()},
+                     {"ss_enable_bucket", "True"},
+                     {"ss_min_bucket_reso", fmt::format("{}", side / 2)},
+                     {"ss_max_bucket_reso", fmt::format("{}", side * 2)},
+                     {"ss_resolution", fmt::format("({}, {})", side, side)}});
+  return all;
 }
 
 Metadata modelspec(const LoraRun& run, const std::string& hash) {
-  const int64_t side = run.buckets.resolution;
+  const int64_t side = std::ranges::max(run.buckets, {}, &BucketOptions::resolution).resolution;
   return {
       {"modelspec.sai_model_spec", "1.0.1"},
       {"modelspec.title", run.config.name},
@@ -226,6 +292,7 @@ Metadata lora_metadata(const LoraRun& run, const std::map<std::string, Tensor>& 
   Metadata all = run_metadata(run, tensors), spec = modelspec(run, sha256_of_tensors(tensors));
   for (const auto& [key, value] : run.family) (key.starts_with("ss_") ? all : spec)[key] = value;
   all.merge(dataset_metadata(run));
+  if (run.flow) all.merge(flow_metadata(run.config, *run.flow));
   all["sshs_legacy_hash"] = legacy_hash(tensors, Metadata(all));
   all.merge(spec);
   return all;

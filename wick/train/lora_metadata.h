@@ -5,9 +5,11 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "wick/core/tensor.h"
+#include "wick/pipelines/process.h"
 #include "wick/train/config.h"
 #include "wick/train/dataset.h"
 
@@ -22,14 +24,22 @@ struct LoraSession {
   static LoraSession begin(const TrainConfig& config);
 };
 
+// What the metadata of rectified flows tell beside the others.
+struct FlowRun {
+  TimestepOptions times;  // with the shift that they have, unless every picture's size has its own
+  int64_t t5_tokens = 0;
+  bool is_guided = false;  // the model is told its guidance
+};
+
 struct LoraRun {
   const TrainConfig& config;
   const Dataset& dataset;
-  const BucketOptions& buckets;
+  const Resolutions& buckets;
   LoraSession session;
   int64_t step = 0, batches_per_epoch = 0;
   DType activations = DType::f32;                  // that arithmetic had
   std::map<std::string, std::string> family = {};  // LoraFormat::metadata
+  std::optional<FlowRun> flow = {};
 
   int64_t epochs() const;       // that all of the run's steps take, the last maybe in part
   int64_t epochs_done() const;  // whole ones, but at the end of the run all

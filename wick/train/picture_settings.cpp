@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string_view>
 
+#include "wick/train/latent_cache.h"
+
 namespace wick {
 namespace {
 
@@ -27,6 +29,10 @@ TimestepOptions timestep_options(const TrainConfig& config) {
           .shift = number_or_auto(config.timestep_shift),
           .mean = number_or_auto(config.timestep_mean),
           .deviation = config.timestep_std};
+}
+
+Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space) {
+  return bucket_options(space, config.resolution, !config.no_upscale, config.bucket_step);
 }
 
 void check_settings(const TrainConfig& config, const Diffusion& model) {

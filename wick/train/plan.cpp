@@ -5,9 +5,10 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 #include <utility>
 
-#include "wick/train/latent_cache.h"
+#include "wick/train/picture_settings.h"
 #include "wick/train/step.h"
 #include "wick/train/text_task.h"
 
@@ -19,8 +20,9 @@ constexpr int64_t kMicroBatches = 2;  // more than one takes room for the sum of
 Size largest_bucket(const TrainConfig& config, const Checkpoint& model) {
   if (kind_of(model) == ModelKind::text)
     return {.width = sequence_length(config, LlamaConfig::read(model)), .height = 1};
-  const std::vector<Size> sizes =
-      bucket_sizes(bucket_options(open_diffusion(model)->latents(), config.resolution, !config.no_upscale));
+  std::vector<Size> sizes;
+  for (const BucketOptions& options : bucket_options(config, open_diffusion(model)->latents()))
+    std::ranges::copy(bucket_sizes(options), std::back_inserter(sizes));
   const auto area_then_square = [](Size s) { return std::pair(s.width * s.height, std::min(s.width, s.height)); };
   return *std::max_element(sizes.begin(), sizes.end(),
                            [&](Size a, Size b) { return area_then_square(a) < area_then_square(b); });

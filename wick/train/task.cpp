@@ -7,6 +7,7 @@
 #include "wick/io/file.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/models/comfy_names.h"
 #include "wick/ops/ops.h"
 #include "wick/train/latent_cache.h"
 #include "wick/train/look_ahead.h"
@@ -67,7 +68,8 @@ class DiffusionTask final : public Task {
                         .step = step,
                         .batches_per_epoch = batches().batches_per_epoch(),
                         .activations = activations_,
-                        .family = model_->lora().metadata};
+                        .family = model_->lora().metadata,
+                        .flow = flow_run()};
       save_safetensors(file, tensors, lora_metadata(run, tensors));
       return file;
     };
@@ -78,7 +80,10 @@ class DiffusionTask final : public Task {
     });
   }
 
-  std::string describe() const override { return trained_.describe(); }
+  std::string describe() const override {
+    const Adapter* lora = trained_.adapter();
+    return trained_.describe() + (lora ? "; " + comfyui_count(lora->written_names()) : "");
+  }
 
   std::string about_weights() const override {
     const bool stay = trained_.adapter() && model_->process().is_flow() && model_->parts_ahead().empty();
@@ -86,6 +91,16 @@ class DiffusionTask final : public Task {
   }
 
  private:
+  std::optional<FlowRun> flow_run() const {
+    const Process& process = model_->process();
+    if (!process.is_flow()) return {};
+    FlowRun flow{.times = timestep_options(config_),
+                 .t5_tokens = model_->t5_tokens(),
+                 .is_guided = model_->drawing_defaults().guidance.has_value()};
+    if (!flow.times.shift) flow.times.shift = process.fixed_shift();
+    return flow;
+  }
+
   // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the denoiser comes.
   void load(Backend& backend, const PictureData& data) {
     const DiffusionOptions options{.dtype = config_.dtype,
@@ -125,7 +140,7 @@ class DiffusionTask final : public Task {
 
   TrainConfig config_;
   Checkpoint checkpoint_;
-  BucketOptions buckets_;
+  Resolutions buckets_;
   DType activations_;
   bool on_device_;
   LoraSession session_;

@@ -41,7 +41,7 @@ class Task {
 // A task's pictures: a data set, or in an outline blank pictures of a size.
 struct PictureData {
   const Dataset* dataset = nullptr;
-  BucketOptions buckets = {};
+  Resolutions buckets = {};
   Progress progress = {};
   Size blank = {};
 

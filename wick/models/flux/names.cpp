@@ -1,9 +1,8 @@
 #include "wick/models/flux/names.h"
 
-#include <algorithm>
 #include <string_view>
 
-#include "wick/nn/layout.h"
+#include "wick/models/lora_names.h"
 
 namespace wick {
 namespace {
@@ -51,11 +50,17 @@ const std::vector<LayoutRow>& diffusers_rows() {
   return rows;
 }
 
-std::string underscored(std::string_view name) {
-  std::string flat(name);
-  std::ranges::replace(flat, '.', '_');
-  return flat;
+// The feed-forward's part of a fused module is as wide as its hidden layer.
+int width_of(std::string_view part) { return part.ends_with("proj_mlp") ? 4 : 1; }
+
+const TransformerNames& transformer_names() {
+  static const TransformerNames names(diffusers_rows(), width_of);
+  return names;
 }
+
+// lora_te2_ is OneTrainer's.
+const TextEncoderNames kClip{"text_encoder", {"lora_te1_", "lora_te_"}, "clip_l"},
+    kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl"};
 
 }  // namespace
 
@@ -67,23 +72,22 @@ TensorSource flux_source(const TensorSource& stored) {
 }
 
 ModuleNames flux_module_names() {
-  return [](const std::string& path) -> std::vector<std::string> {
+  return [](const std::string& path) -> std::vector<ModuleName> {
     const size_t dot = path.find('.');
-    const std::string component = path.substr(0, dot), name = dot == path.npos ? "" : path.substr(dot + 1);
-    if (component == "transformer") return {"lora_unet_" + underscored(name), "diffusion_model." + name};
-    if (component == "text_encoder")
-      return {"lora_te1_" + underscored(name), "text_encoder." + name, "text_encoders.clip_l.transformer." + name};
-    if (component == "text_encoder_2")
-      return {"lora_te3_" + underscored(name), "lora_te2_" + underscored(name),
-              "text_encoders.t5xxl.transformer." + name};
-    return {};
+    const std::string component = path.substr(0, dot), module = dot == path.npos ? "" : path.substr(dot + 1);
+    if (component == kClip.component) return clip_lora_names(module, kClip);
+    if (component == kT5.component) return t5_lora_names(module, kT5);
+    if (component != "transformer") return {};  // no LoRA file has a name for the VAE
+    std::vector<ModuleName> names = transformer_names()(module);
+    if (module.ends_with(".linear1")) names.push_back({"diffusion_model." + module + "_qkv", {{0, 1, 2}, 7}});  // USO
+    return names;
   };
 }
 
 std::map<std::string, std::vector<std::string>> flux_lora_prefixes() {
-  return {{"transformer", {"lora_unet_", "diffusion_model.", "transformer.", "lora_transformer_", "lycoris_"}},
-          {"text_encoder", {"lora_te1_", "lora_te_", "text_encoder.", "text_encoders.clip_l."}},
-          {"text_encoder_2", {"lora_te3_", "lora_te2_", "text_encoder_2.", "text_encoders.t5xxl."}}};
+  return {{"transformer", transformer_names().prefixes()},
+          {kClip.component, lora_prefixes(kClip)},
+          {kT5.component, lora_prefixes(kT5)}};
 }
 
 std::vector<std::string> flux_default_targets() {

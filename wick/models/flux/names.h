@@ -14,7 +14,8 @@ namespace wick {
 // ComfyUI's "model.diffusion_model.", or diffusers' (scripts/convert_flux_to_diffusers.py).
 TensorSource flux_source(const TensorSource& stored);
 
-// LoRA base names of a module: kohya's first (lora_unet_double_blocks_0_img_attn_qkv, lora_te1_…, lora_te3_… of T5).
+// LoRA base names of a module: kohya's first (lora_unet_double_blocks_0_img_attn_qkv, lora_te1_…, lora_te3_… of T5),
+// then those of diffusers' modules, of which several make up a fused one.
 ModuleNames flux_module_names();
 // By component: what the base names of its modules start with, in any spelling.
 std::map<std::string, std::vector<std::string>> flux_lora_prefixes();

@@ -1,10 +1,8 @@
 #include "wick/models/sd3/names.h"
 
-#include <algorithm>
 #include <string_view>
-#include <utility>
 
-#include "wick/nn/layout.h"
+#include "wick/models/lora_names.h"
 
 namespace wick {
 namespace {
@@ -47,20 +45,12 @@ std::vector<LayoutRow> diffusers_rows(int blocks) {
   };
 }
 
-// A text encoder's short names in LoRA files: kohya's and ComfyUI's.
-struct TextEncoder {
-  const char *component, *kohya, *comfy;
-};
-
-constexpr TextEncoder kTextEncoders[] = {{"text_encoder", "lora_te1_", "text_encoders.clip_l."},
-                                         {"text_encoder_2", "lora_te2_", "text_encoders.clip_g."},
-                                         {"text_encoder_3", "lora_te3_", "text_encoders.t5xxl."}};
-
-std::string underscored(std::string_view name) {
-  std::string flat(name);
-  std::ranges::replace(flat, '.', '_');
-  return flat;
+TransformerNames transformer_names(int blocks) {
+  return {diffusers_rows(blocks), [](std::string_view) { return 1; }};
 }
+
+const TextEncoderNames kClipL{"text_encoder", {"lora_te1_", "lora_te_"}, "clip_l"},
+    kClipG{"text_encoder_2", {"lora_te2_"}, "clip_g"}, kT5{"text_encoder_3", {"lora_te3_"}, "t5xxl"};
 
 }  // namespace
 
@@ -72,24 +62,21 @@ TensorSource sd3_source(const TensorSource& stored) {
   return blocks > 0 ? assembled(bare, assembly_of(diffusers_rows(blocks))) : bare;
 }
 
-ModuleNames sd3_module_names() {
-  return [](const std::string& path) -> std::vector<std::string> {
+ModuleNames sd3_module_names(int blocks) {
+  return [transformer = transformer_names(blocks)](const std::string& path) -> std::vector<ModuleName> {
     const size_t dot = path.find('.');
-    const std::string component = path.substr(0, dot), name = dot == path.npos ? "" : path.substr(dot + 1);
-    if (component == "transformer") return {"lora_unet_" + underscored(name), "diffusion_model." + name};
-    for (const TextEncoder& encoder : kTextEncoders)
-      if (component == encoder.component)
-        return {encoder.kohya + underscored(name), component + "." + name,
-                std::string(encoder.comfy) + "transformer." + name};
+    const std::string component = path.substr(0, dot), module = dot == path.npos ? "" : path.substr(dot + 1);
+    if (component == "transformer") return transformer(module);
+    if (component == kT5.component) return t5_lora_names(module, kT5);
+    for (const TextEncoderNames& clip : {kClipL, kClipG})
+      if (component == clip.component) return clip_lora_names(module, clip);
     return {};  // no LoRA file has a name for the VAE
   };
 }
 
 std::map<std::string, std::vector<std::string>> sd3_lora_prefixes() {
-  std::map<std::string, std::vector<std::string>> prefixes = {
-      {"transformer", {"lora_unet_", "diffusion_model.", "transformer.", "lora_transformer_", "lycoris_"}}};
-  for (const TextEncoder& encoder : kTextEncoders)
-    prefixes[encoder.component] = {encoder.kohya, std::string(encoder.component) + ".", encoder.comfy};
+  std::map<std::string, std::vector<std::string>> prefixes = {{"transformer", transformer_names(1).prefixes()}};
+  for (const TextEncoderNames& encoder : {kClipL, kClipG, kT5}) prefixes[encoder.component] = lora_prefixes(encoder);
   return prefixes;
 }
 

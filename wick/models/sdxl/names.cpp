@@ -1,11 +1,11 @@
 // Names of SDXL's modules in LoRA files. The UNet's blocks have two sets of names: diffusers'
 // (down_blocks.1.attentions.0) and those of the original code (input_blocks.4.1), which kohya's trainers write and
 // every program reads.
-#include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <utility>
 
+#include "wick/models/lora_names.h"
 #include "wick/models/sdxl/names.h"
 
 namespace wick {
@@ -94,12 +94,6 @@ std::string original_name(std::string_view name, const UNetConfig& config) {
   return renamed(kOutsideBlocks, name);
 }
 
-std::string underscored(std::string_view name) {
-  std::string flat(name);
-  std::replace(flat.begin(), flat.end(), '.', '_');
-  return flat;
-}
-
 // ComfyUI and older diffusers call the projections of an attention "processor.to_q", "processor.to_out".
 std::string processor_name(std::string_view name) {
   std::string old(name);
@@ -109,49 +103,27 @@ std::string processor_name(std::string_view name) {
 }
 
 // Without a prefix save_lora_adapter() of diffusers writes them, with that of PEFT a PEFT folder of the UNet has them.
-std::vector<std::string> unet_names(std::string_view name, const UNetConfig& config) {
+std::vector<ModuleName> unet_names(std::string_view name, const UNetConfig& config) {
   const std::string original = original_name(name, config);
   if (original.empty()) return {};
-  std::vector<std::string> names = {"lora_unet_" + underscored(original), "lora_unet_" + underscored(name),
-                                    "lycoris_" + underscored(name), "diffusion_model." + original};
+  std::vector<ModuleName> names = {"lora_unet_" + underscored(original), "lora_unet_" + underscored(name),
+                                   "lycoris_" + underscored(name), "diffusion_model." + original};
   for (const char* prefix : {"unet.", "", "base_model.model."})
-    for (const std::string& spelling : {std::string(name), processor_name(name)}) names.push_back(prefix + spelling);
+    for (const std::string& spelling : {std::string(name), processor_name(name)}) names.emplace_back(prefix + spelling);
   return names;
 }
 
-// Old diffusers calls the projections as the UNet does: "self_attn.to_out_lora".
-std::string old_projection(std::string_view name) {
-  constexpr Rename kProjections[] = {
-      {"q_proj", "to_q"}, {"k_proj", "to_k"}, {"v_proj", "to_v"}, {"out_proj", "to_out"}};
-  const size_t dot = name.rfind('.');
-  const std::string old = renamed(kProjections, name.substr(dot + 1));
-  return old.empty() || dot == name.npos ? std::string(name) : std::string(name.substr(0, dot + 1)) + old;
-}
-
-// "text_model.encoder.layers.0.mlp.fc1", which transformers 5 calls "encoder.layers.0.mlp.fc1", behind each writer's
-// prefix. `flat` are the prefixes of underscored names, `component` is diffusers', `comfy` ComfyUI's.
-std::vector<std::string> text_encoder_names(std::string_view name, const std::vector<std::string>& flat,
-                                            const std::string& component, const std::string& comfy) {
-  std::vector<std::string_view> spellings = {name};
-  if (std::string_view inner = name; eat(inner, "text_model")) spellings.push_back(inner);
-  std::vector<std::string> names;
-  for (const std::string_view spelling : spellings) {
-    for (const std::string& prefix : flat) names.push_back(prefix + underscored(spelling));
-    for (const std::string& prefix : {component + ".", "text_encoders." + comfy + ".transformer."})
-      names.push_back(prefix + std::string(spelling));
-    names.push_back(component + "." + old_projection(spelling));
-  }
-  return names;
-}
+const TextEncoderNames kClipL{"text_encoder", {"lora_te1_", "lora_te_"}, "clip_l"},
+    kClipG{"text_encoder_2", {"lora_te2_"}, "clip_g"};
 
 }  // namespace
 
 ModuleNames sdxl_module_names(const UNetConfig& config) {
-  return [config](const std::string& path) -> std::vector<std::string> {
+  return [config](const std::string& path) -> std::vector<ModuleName> {
     std::string_view name = path;
     if (eat(name, "unet")) return unet_names(name, config);
-    if (eat(name, "text_encoder")) return text_encoder_names(name, {"lora_te1_", "lora_te_"}, "text_encoder", "clip_l");
-    if (eat(name, "text_encoder_2")) return text_encoder_names(name, {"lora_te2_"}, "text_encoder_2", "clip_g");
+    for (const TextEncoderNames& clip : {kClipL, kClipG})
+      if (eat(name, clip.component)) return clip_lora_names(name, clip);
     return {};  // no LoRA file has a name for the VAE
   };
 }
@@ -161,9 +133,8 @@ std::map<std::string, std::vector<std::string>> sdxl_lora_prefixes() {
   for (const char* part :
        {"down_blocks.", "mid_block.", "up_blocks.", "time_embedding.", "add_embedding.", "conv_in", "conv_out"})
     for (const char* prefix : {"", "base_model.model."}) unet.push_back(std::string(prefix) + part);
-  return {{"text_encoder", {"lora_te1_", "lora_te_", "text_encoder.", "text_encoders.clip_l."}},
-          {"text_encoder_2", {"lora_te2_", "text_encoder_2.", "text_encoders.clip_g."}},
-          {"unet", std::move(unet)}};
+  return {
+      {kClipL.component, lora_prefixes(kClipL)}, {kClipG.component, lora_prefixes(kClipG)}, {"unet", std::move(unet)}};
 }
 
 std::vector<std::string> sdxl_default_targets() { return {"unet.*.attentions.*"}; }

@@ -1,0 +1,114 @@
+#include "wick/models/lora_names.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+namespace wick {
+namespace {
+
+// Old diffusers calls the projections of CLIP as those of the UNet: "self_attn.to_out_lora".
+std::string old_projection(std::string_view name) {
+  constexpr std::pair<std::string_view, std::string_view> kProjections[] = {
+      {"q_proj", "to_q"}, {"k_proj", "to_k"}, {"v_proj", "to_v"}, {"out_proj", "to_out"}};
+  const size_t inner = name.rfind('.') + 1;
+  for (const auto& [today, old] : kProjections)
+    if (inner > 0 && name.substr(inner) == today) return std::string(name.substr(0, inner)).append(old);
+  return std::string(name);
+}
+
+void add(std::vector<ModuleName>& names, std::string_view module, const TextEncoderNames& encoder) {
+  for (const std::string& prefix : encoder.flattened) names.emplace_back(prefix + underscored(module));
+  for (const std::string& prefix : {encoder.component + ".", "text_encoders." + encoder.comfy + ".transformer."})
+    names.emplace_back(prefix + std::string(module));
+}
+
+// Prefixes of native names and of diffusers', whole and flattened: kohya's and ComfyUI's; those of diffusers, of
+// save_lora_adapter() and DiffSynth, which have none, of PEFT, OneTrainer and SimpleTuner.
+constexpr const char *kNative[] = {"diffusion_model.", ""}, *kNativeFlat[] = {"lora_unet_"};
+constexpr const char *kDiffusers[] = {"transformer.", "", "base_model.model."},
+                     *kDiffusersFlat[] = {"lora_transformer_", "lycoris_"};
+
+// The rows of the module that diffusers' module `part` has. A module of which diffusers has the halves in another order
+// is that of all parts.
+ModuleRows rows_of(const std::vector<Rows>& stored, size_t part, int (*width)(std::string_view part)) {
+  ModuleRows rows{{}, 0};
+  if (stored.front().of > 1) {
+    rows = {std::vector<int>(stored.size()), stored.front().of};
+    for (size_t i = 0; i < stored.size(); ++i) rows.parts[size_t(stored[i].index)] = int(i);
+    return rows;
+  }
+  if (stored.size() == 1) return {};
+  for (size_t i = 0; i < stored.size(); ++i)
+    for (int w = width(stored[i].whole); w > 0; --w, ++rows.of)
+      if (i == part) rows.parts.push_back(rows.of);
+  return rows;
+}
+
+}  // namespace
+
+std::string underscored(std::string_view name) {
+  std::string flat(name);
+  std::ranges::replace(flat, '.', '_');
+  return flat;
+}
+
+std::vector<std::string> lora_prefixes(const TextEncoderNames& encoder) {
+  std::vector<std::string> prefixes = encoder.flattened;
+  prefixes.push_back(encoder.component + ".");
+  prefixes.push_back("text_encoders." + encoder.comfy + ".");
+  return prefixes;
+}
+
+std::vector<ModuleName> clip_lora_names(std::string_view module, const TextEncoderNames& encoder) {
+  constexpr std::string_view kOuter = "text_model.";
+  std::vector<std::string_view> spellings = {module};
+  if (module.starts_with(kOuter)) spellings.push_back(module.substr(kOuter.size()));
+  std::vector<ModuleName> names;
+  for (const std::string_view spelling : spellings) {
+    add(names, spelling, encoder);
+    if (const std::string old = old_projection(spelling); old != spelling)
+      names.emplace_back(encoder.component + "." + old);
+  }
+  return names;
+}
+
+std::vector<ModuleName> t5_lora_names(std::string_view module, const TextEncoderNames& encoder) {
+  std::vector<ModuleName> names;
+  add(names, module, encoder);
+  return names;
+}
+
+TransformerNames::TransformerNames(std::vector<LayoutRow> rows, int (*width)(std::string_view part))
+    : rows_(std::move(rows)), assembly_(assembly_of(rows_)), width_(width) {}
+
+std::vector<ModuleName> TransformerNames::operator()(const std::string& module) const {
+  const std::vector<Rows> stored = assembly_(module);
+  if (stored.empty()) return {};
+  std::vector<ModuleName> names;
+  for (const char* prefix : kNativeFlat) names.emplace_back(prefix + underscored(module));
+  for (const char* prefix : kNative) names.emplace_back(prefix + module);
+  for (size_t i = 0; i < (stored.front().of > 1 ? 1 : stored.size()); ++i) {
+    const ModuleRows rows = rows_of(stored, i, width_);
+    const std::string& part = stored[i].whole;
+    for (const char* prefix : kDiffusers) names.emplace_back(prefix + part, rows);
+    for (const char* prefix : kDiffusersFlat) names.emplace_back(prefix + underscored(part), rows);
+  }
+  return names;
+}
+
+std::vector<std::string> TransformerNames::prefixes() const {
+  const auto outermost = [](const std::string& name) { return name.substr(0, name.find('.')); };
+  std::set<std::string> all;
+  for (const LayoutRow& row : rows_) {
+    for (const char* prefix : kNative) all.insert(prefix + outermost(row.name));
+    for (const char* prefix : kNativeFlat) all.insert(prefix + outermost(row.name));
+    for (const Rows& part : row.parts) {
+      for (const char* prefix : kDiffusers) all.insert(prefix + outermost(part.whole));
+      for (const char* prefix : kDiffusersFlat) all.insert(prefix + outermost(part.whole));
+    }
+  }
+  return {all.begin(), all.end()};
+}
+
+}  // namespace wick
