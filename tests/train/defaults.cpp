@@ -58,6 +58,20 @@ TEST(ModelDefaults, AreThoseOfTheDocument) {
     }
 }
 
+// The table is what the models' own files say, where they say it.
+TEST(ModelDefaults, AreWhatKnownModelsAreDrawnWith) {
+  for (const ModelDefaults& expected : model_defaults()) {
+    const std::unique_ptr<Diffusion> model = open_diffusion(find_known(std::string(expected.model))->without_files());
+    const DrawingDefaults drawing = model->drawing_defaults();
+    EXPECT_EQ(
+        std::tuple(drawing.steps, drawing.cfg, drawing.guidance, drawing.sampler),
+        std::tuple(expected.drawing.steps, expected.drawing.cfg, expected.drawing.guidance, expected.drawing.sampler))
+        << expected.model;
+    EXPECT_EQ(model->latents().native, expected.resolution) << expected.model;
+    EXPECT_EQ(model->t5_tokens(), expected.t5_tokens) << expected.model;
+  }
+}
+
 DrawingDefaults drawn(const fs::path& model) { return open_diffusion(model)->drawing_defaults(); }
 
 // A tiny SD3.5 as medium, and without its second attentions as large.
