@@ -75,7 +75,7 @@ class Progress {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// What pictures begin with: a row of the grid each.
+// The noise that a row of the grid begins with.
 struct Start {
   std::string label;
   uint64_t seed;

@@ -101,6 +101,8 @@ std::vector<OpCase> make_cases() {
     static const Tensor w = random_normal({11, 7}, rng, memory()), bias = random_normal({11}, rng, memory());
     return lora_linear(x[0], w, bias, Lora::of(x[1], x[2], 0.625f));
   });
+  row("lora_linear", "lora_linear_of_a_weight_elsewhere", {{3, 7}, {4, 7}, {11, 4}, {3, 11}},
+      [](const In& x) { return lora_linear(x[0], {}, {}, Lora::of(x[1], x[2], 0.625f), x[3]); });
   row("lora_linear", "lora_linear_rank_1", {{1, 7}, {1, 7}, {3, 1}}, [](const In& x) {
     Rng rng(4);
     static const Tensor w = random_normal({3, 7}, rng, memory());

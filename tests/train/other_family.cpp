@@ -9,6 +9,7 @@
 #include "wick/ops/ops.h"
 #include "wick/pipelines/text_to_image.h"
 #include "wick/train/latent_cache.h"
+#include "wick/train/look_ahead.h"
 
 namespace wick {
 namespace {
@@ -72,6 +73,12 @@ class Other final : public Diffusion {
     for (const PictureFrame& frame : frames) scales.push_back(frame.guidance);
     return {{"guidance", Tensor::of(scales, {int64_t(frames.size())})}};
   }
+  std::vector<std::string> parts_ahead() const override { return {"guidance", "length"}; }
+  NamedTensors ahead(const Tensor& timesteps, const NamedTensors& parts) const override {
+    ++looks;
+    const Tensor lengths = Tensor::of(parts["length"].to_vector(), timesteps.shape());
+    return {{"sum", timesteps + lengths + parts["guidance"]}};
+  }
   NamedTensors encode_text(const NamedTensors& parts) const override {
     NamedTensors encoded{{"trained states", embedding(table, parts["ids"])}};
     for (const auto& [name, value] : parts)
@@ -87,7 +94,7 @@ class Other final : public Diffusion {
 
   Flow flow;
   Tensor table = Tensor::of(std::vector<float>{1, 2, 3, 4}, {2, 2}).trainable();
-  mutable int64_t rows = 0;
+  mutable int64_t rows = 0, looks = 0;
   mutable float guidance = 0;
 };
 
@@ -95,8 +102,8 @@ class OtherFamily : public testing::Test {
  protected:
   LatentCache cache() {
     Dataset dataset = Dataset::scan(test::source_dir() / "data/tiny-style", bucket_options(model.latents()));
-    dataset.examples.resize(2);
-    return LatentCache(model, dataset, {.batch_size = 2});
+    dataset.examples.resize(3);
+    return LatentCache(model, dataset, {.batch_size = 2, .caption_dropout = 0.3, .guidance = 2});
   }
   const Other model;
 };
@@ -121,12 +128,34 @@ TEST_F(OtherFamily, TheLossIsThatOfItsProcessAndTrainsItsEncoder) {
   const NamedTensors batch = noised(model.process(), data.next(rng), rng);
   Tape tape;
   const Tensor loss = denoising_loss(model, batch);
-  EXPECT_EQ(model.guidance, 1);
+  EXPECT_EQ(model.guidance, 2);
   const float velocity = model.predict(batch[kTarget], batch[kTimesteps], model.encode_text(batch)).to_vector()[0];
   double expected = 0;
   for (const float target : batch[kTarget].to_vector()) expected += std::pow(double(velocity) - double(target), 2);
   EXPECT_NEAR(loss.item(), expected / double(batch[kTarget].numel()), 1e-4 * expected);
   EXPECT_TRUE(tape.backward(loss)[model.table]);
+}
+
+// Whatever is made ahead is that of the batch which then comes, over epochs and smaller last batches, and after a run
+// was taken up elsewhere.
+TEST_F(OtherFamily, LooksAheadToTheBatchesThatCome) {
+  LatentCache data = cache();
+  const TimestepOptions times{.deviation = 0.5};
+  LookAhead ahead(model, data, times);
+  TrainRng rng(1);
+  for (int i = 0; i < 400; ++i) {
+    if (i == 300) {
+      data.batches().seek(7, 0);
+      rng = TrainRng(2);
+    }
+    const NamedTensors made = ahead.next(rng);
+    const NamedTensors batch = noised(model.process(), data.next(rng), rng, times);
+    const std::vector<float> sums = made["sum"].to_vector(), steps = batch[kTimesteps].to_vector();
+    ASSERT_EQ(sums.size(), steps.size());
+    for (size_t row = 0; row < sums.size(); ++row)
+      ASSERT_EQ(sums[row], steps[row] + float(batch["length"].data<int64_t>()[row]) + 2) << "batch " << i;
+  }
+  EXPECT_LE(model.looks, 5);
 }
 
 TEST_F(OtherFamily, IsDrawnByItsProcessAndToldTheGuidance) {

@@ -32,7 +32,7 @@ class TransformerNames {
 
   // Empty for what is no module of the transformer.
   std::vector<ModuleName> operator()(const std::string& module) const;
-  // What the names of all modules start with.
+  // Prefixes that the names of all modules start with.
   std::vector<std::string> prefixes() const;
 
  private:

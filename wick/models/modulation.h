@@ -28,7 +28,7 @@ struct VectorMlp {  // [B, in] -> [B, dim]
   bool is_adapted() const { return in_layer.is_adapted() || out_layer.is_adapted(); }
 };
 
-// What conditions the blocks in a step.
+// The conditioning of all blocks in one step.
 struct Conditioning {
   Tensor vector;      // [B, D], after the silu with which every modulation begins
   Tensor ahead = {};  // [B, width] of Modulations, where they are computed ahead

@@ -118,7 +118,7 @@ class Adapter {
   struct Source;
   struct Part;
 
-  // What a target pattern fitted.
+  // Modules that a target pattern fitted.
   struct PatternUse {
     bool fits = false;
     std::set<std::string> meant = {};  // patterns of the modules of which it fits another program's name

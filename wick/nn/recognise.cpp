@@ -52,7 +52,7 @@ constexpr Place kPlaces[] = {
     {Network::vae, "vae."},
 };
 
-// What else people hand over, of which some resembles the networks above.
+// Files of other kinds that people hand over; some resemble the networks above.
 struct OtherMark {
   const char* words;
   std::vector<std::string_view> all;

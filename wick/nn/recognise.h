@@ -1,4 +1,4 @@
-// What a file holds, told from the names of its tensors.
+// The contents of a file, told from the names of its tensors.
 #pragma once
 
 #include <map>

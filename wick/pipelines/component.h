@@ -86,7 +86,7 @@ struct Component {
   std::string name;  // "vae.encoder"
   std::function<ComponentRun(const ComponentSource&)> load;
   std::vector<std::string> lora_prefixes = {};  // that the names of its modules in LoRA files start with, any spelling
-  // Of a tokenizer, in place of `load`: ids with the tokens around a text, neither cut nor padded.
+  // A tokenizer has this in place of `load`: a text's ids and the tokens around them, neither cut nor padded.
   std::function<TextToIds(const Checkpoint& model)> load_tokenizer = {};
 };
 

@@ -117,15 +117,14 @@ class Diffusion {
   virtual NamedTensors encode_text(const NamedTensors& parts) const = 0;
   // The prediction for the process. x [B, h, w, C], timestep [B] f32, encoded parts, among which others may be.
   virtual Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const = 0;
-  // What the denoiser makes of R times and of R rows of the parts `parts_ahead` names, none of a picture or a text's
-  // states: parts [R, ...] on the host that predict() may be given, and which are made for many steps at once. There is
-  // nothing of the kind where parts_ahead() is empty.
-  virtual std::vector<std::string> parts_ahead() const { return {}; }
-  virtual NamedTensors ahead(const Tensor& timesteps, const NamedTensors& parts) const;
   // The same without some layers of the denoiser, for skip-layer guidance; only where has_layers() is true.
   virtual Tensor predict_without(const std::vector<int64_t>& layers, const Tensor& x, const Tensor& timestep,
                                  const NamedTensors& parts) const;
   virtual bool has_layers() const { return false; }
+  // Parts [R, ...] on the host for predict(), which depend on nothing but R of its timesteps and R rows of the parts
+  // that parts_ahead() names, and are made for many steps at once. There are none where that is empty.
+  virtual std::vector<std::string> parts_ahead() const { return {}; }
+  virtual NamedTensors ahead(const Tensor& timesteps, const NamedTensors& parts) const;
 };
 
 struct DiffusionFamily {

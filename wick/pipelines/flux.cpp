@@ -93,8 +93,7 @@ class Flux final : public LatentDiffusion {
   std::string training_remark() const override {
     if (config_.guidance) return {};
     return "schnell draws in 4 steps because it was distilled, which training undoes step by step: train on dev, and "
-           "use "
-           "the LoRA on schnell.";
+           "use the LoRA on schnell.";
   }
   int64_t t5_tokens() const override { return t5_.tokens(); }
   TextLength length(const std::string& text) const override { return t5_.length(text); }

@@ -197,12 +197,11 @@ std::vector<std::string> Sd3::remarks() const {
   const Checkpoint clip = model().component(kClipL), transformer = model().component(kTransformer);
   if (!projects_by_identity(clip, clip_l_config_))
     all.push_back(clip.name() +
-                  " projects its pooled state, as diffusers does; ComfyUI leaves it as it is, and draws "
-                  "other pictures.");
+                  " projects its pooled state, as diffusers does; ComfyUI leaves it as it is, and draws other "
+                  "pictures.");
   if (transformer.has_weights() && !sd3_positions_agree(transformer_source(model()), config_))
     all.push_back(transformer.name() +
-                  " stores other positions than the formula gives: those that it stores are "
-                  "used.");
+                  " stores other positions than the formula gives: those that it stores are used.");
   return all;
 }
 

@@ -26,9 +26,8 @@ void LookAhead::look(const TrainRng& now) {
   }
   NamedTensors joined;
   for (const auto& [name, values] : parts) joined.add(name, cat(values, 0));
-  // A process's own times stand between 0 and 1; the model is told them as noised() does.
-  const Tensor sigmas = cat(times, 0).to(model_.memory());
-  rows_ = model_.ahead(sigmas * 1000.0f, joined);
+  const Tensor all = cat(times, 0), blank = zeros({all.dim(0), 1, 1, 1}, DType::f32, model_.memory());
+  rows_ = model_.ahead(model_.process().noised(blank, blank, all).timestep, joined);
   used_ = 0;
   timestep_ = now.timestep.position();
 }

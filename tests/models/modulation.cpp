@@ -1,0 +1,71 @@
+// Modulations that are made ahead of the steps, against those of the steps themselves.
+#include <gtest/gtest.h>
+
+#include "device.h"
+#include "pipelines/golden.h"
+#include "wick/models/flux/names.h"
+#include "wick/models/flux/transformer.h"
+#include "wick/ops/ops.h"
+
+namespace wick {
+namespace {
+
+const std::filesystem::path kModel = kGolden / "flux/dev/transformer";
+
+struct Outcome {
+  Tensor y;
+  std::map<std::string, Tensor> gradients;
+};
+
+FluxInput input(const FluxConfig& config) {
+  const SafetensorsFile in = SafetensorsFile::open(kGolden / "flux/dev/wide_grad.in.safetensors");
+  const auto load = [&](const char* name) { return in.load(name).to(test::memory()); };
+  return {.tokens = load("hidden_states"),
+          .timestep = load("timestep") * 1000.0f,
+          .guidance = load("guidance"),
+          .pooled = load("pooled_projections"),
+          .text = load("encoder_hidden_states"),
+          .rotary = flux_rotary(flux_places(5, 4, 14), config, test::memory())};
+}
+
+// With a LoRA on every module of the blocks, modulations among them.
+Outcome run(FlowTransformerOptions options, bool given) {
+  const FluxConfig config = FluxConfig::read(kModel);
+  Adapter adapter(flux_module_names(), {{kGolden / "flux/dev/lora.safetensors"}}, /*trainable=*/true);
+  const WeightsOptions place{.place = Residence::on(test::backend(), DType::f32)};
+  const Weights weights(flux_source(Checkpoint(kModel).source()), place);
+  const FluxTransformer model(Scope(weights, "transformer", &adapter), config, options);
+  EXPECT_EQ(model.modulates_ahead(), options.modulations_ahead);
+  FluxInput x = input(config);
+  if (given) x.modulations = model.modulations(x).to(test::memory());
+  Tape tape;
+  const Tensor y = model(x), loss = mean(square(y));
+  return {y.detached(), adapter.gradients(tape.backward(loss))};
+}
+
+class ModulationsAhead : public testing::TestWithParam<bool> {};
+
+TEST_P(ModulationsAhead, AreThoseOfTheStep) {
+  const Outcome resident = run({.checkpointing = GetParam()}, false);
+  EXPECT_GT(resident.gradients.size(), 0u);
+  for (const bool given : {true, false}) {
+    const Outcome ahead = run({.checkpointing = GetParam(), .modulations_ahead = true}, given);
+    EXPECT_LE(relative_error(ahead.y, resident.y), 1e-5);
+    ASSERT_EQ(ahead.gradients.size(), resident.gradients.size());
+    for (const auto& [name, gradient] : resident.gradients)
+      EXPECT_LE(relative_error(ahead.gradients.at(name), gradient), 1e-4) << name;
+  }
+}
+INSTANTIATE_TEST_SUITE_P(Flux, ModulationsAhead, testing::Bool());
+
+// The vector's gradient would need the weights.
+TEST(Modulations, StayWhereTheirInputsAreTrained) {
+  const FluxConfig config = FluxConfig::read(kModel);
+  Adapter adapter({.rank = 2, .targets = {"transformer.vector_in.*"}}, flux_module_names());
+  const Weights weights(flux_source(Checkpoint(kModel).source()), {});
+  const FluxTransformer model(Scope(weights, "transformer", &adapter), config, {.modulations_ahead = true});
+  EXPECT_FALSE(model.modulates_ahead());
+}
+
+}  // namespace
+}  // namespace wick
