@@ -1,7 +1,9 @@
-// Every plan of the extended product on 9.0 (WICK_CUDA_WAY=sm90:...), fastest first, beside the chosen one: the
-// constants of plan_gemm_sm90 are fitted to these. Microseconds, medians of graph replays.
+// Every plan of the extended product on 9.0 (WICK_CUDA_WAY=sm90:...), fastest first, beside the chosen one and the
+// frozen product, which is cuBLASLt's: the constants of plan_gemm_sm90 are fitted to these. Microseconds, medians of
+// graph replays. Without arguments some shapes of SDXL and of language models; else those given, TOKENSxIN:OUT:RANK.
 #include <fmt/core.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <functional>
 
@@ -27,9 +29,10 @@ class Sweep {
     }
     calls_ = double(tokens) * double(in) * double(out) > 5e9 ? 4 : 20;
     const std::string name = fmt::format("{}x{}->{}x{} r{}", tokens, in, layers, width, rank);
-    plans("forward " + name, out, rank,
-          [&] { device_.lora_linear({.y = y, .s = s, .x = x, .w = w, .lora = factors}); });
-    plans("dx " + name, in, rank,
+    const Tensor bias = normal({out}, DType::f32);
+    plans("forward " + name, out, rank, time([&] { device_.linear(y, x, w, bias); }),
+          [&] { device_.lora_linear({.y = y, .x = x, .w = w, .bias = bias, .lora = factors}); });
+    plans("dx " + name, in, rank, time([&] { device_.matmul(dx, dy, w, 1, 0); }),
           [&] { device_.lora_linear_backward({.s = s, .x = x, .w = w, .lora = factors}, {.dx = dx, .dy = dy}); });
   }
 
@@ -42,8 +45,8 @@ class Sweep {
   }
 
   // An impossible plan is replaced by the chosen one.
-  void plans(const std::string& what, int64_t cols, int64_t rank, const std::function<void()>& f) {
-    fmt::print("{}: {:.2f} us", what, time(f));
+  void plans(const std::string& what, int64_t cols, int64_t rank, double frozen, const std::function<void()>& f) {
+    fmt::print("{}: {:.2f} us, frozen {:.2f}", what, time(f), frozen);
     std::vector<std::pair<double, std::string>> rows;
     const auto add = [&](int slice, int parts, int consumers, int wide) {
       const auto plan = fmt::format("lora:wgmma,sm90:{}/{}/{}/{}/{}/{}", slice, parts, consumers, wide,
@@ -70,8 +73,15 @@ class Sweep {
   int calls_ = 20;
 };
 
-void run() {
+void run(int argc, char** argv) {
   Sweep sweep;
+  for (int i = 1; i < argc; ++i) {
+    int64_t tokens, in, out, rank;
+    check(std::sscanf(argv[i], "%ldx%ld:%ld:%ld", &tokens, &in, &out, &rank) == 4, "{}: expected TOKENSxIN:OUT:RANK",
+          argv[i]);
+    sweep.shape(tokens, in, out, rank);
+  }
+  if (argc > 1) return;
   sweep.shape(77, 768, 768, 16);
   sweep.shape(256, 1536, 1536, 32);
   sweep.shape(256, 3072, 3072, 64);
@@ -93,9 +103,9 @@ void run() {
 }  // namespace
 }  // namespace wick::bench
 
-int main() {
+int main(int argc, char** argv) {
   try {
-    wick::bench::run();
+    wick::bench::run(argc, argv);
   } catch (const std::exception& error) {
     fmt::print(stderr, "{}\n", error.what());
     return 1;
