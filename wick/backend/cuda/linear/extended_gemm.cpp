@@ -39,12 +39,18 @@ void compose(CudaBackend& cuda, const ExtendedGemm& g) {
   }
 }
 
+// A long reduction of few rows into few columns: there are too few tiles, and cuBLASLt splits it. Measured on an H200
+// (docs/kernels/lora_linear.md).
+bool is_long_and_thin(const ExtendedGemm& g) {
+  return g.y.rows <= 512 && g.x.cols >= 4096 && g.x.cols >= 3 * g.y.cols;
+}
+
 ProductWay product_way(const Gpu& gpu, const ExtendedGemm& g) {
   const bool wgmma = gemm_sm90_fits(gpu, g), mma = gemm_sm80_fits(gpu, g);
   const std::optional<LoraWay> forced = forced_way<LoraWay>("lora", kLoraWays);
   if (forced == LoraWay::composed) return ProductWay::composed;
   if (mma && forced == LoraWay::mma) return ProductWay::mma;
-  if (wgmma) return ProductWay::wgmma;
+  if (wgmma && (forced == LoraWay::wgmma || !is_long_and_thin(g))) return ProductWay::wgmma;
   if (!mma || gpu.capability() >= 90) return ProductWay::composed;
   return plan_gemm_sm80(gpu, g).microseconds < composed_microseconds(gpu, g) ? ProductWay::mma : ProductWay::composed;
 }

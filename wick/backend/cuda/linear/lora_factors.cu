@@ -243,6 +243,8 @@ __global__ void __launch_bounds__(kThreads, 2) project_kernel(const Projections 
 #if __CUDA_ARCH__ >= 800
   using Kernel = ProjectKernel<T, F, kRank, kRowWarps, kFragments>;
   extern __shared__ __align__(128) char shared[];
+  // In this order, since what follows takes all but this kernel's results for finished.
+  wait_for_previous();
   launch_dependents();
 
   const Projection p = all.of[blockIdx.z / all.rank_tiles];
@@ -415,7 +417,8 @@ void launch_project(CudaBackend& cuda, std::span<const Projection> projections, 
                 panels = ceil_div(projections[0].x.rows, Kernel::kRows);
   const int cluster = split(cuda, panels * count, ceil_div(depth, Kernel::kDepth), 2, 4, 2 * cuda.multiprocessors());
   launch("project", cuda.stream(),
-         {dim3(unsigned(cluster), unsigned(panels), unsigned(count)), dim3(kThreads), Kernel::kSharedBytes, cluster},
+         {dim3(unsigned(cluster), unsigned(panels), unsigned(count)), dim3(kThreads), Kernel::kSharedBytes, cluster,
+          cuda.capability() >= 90},
          project_kernel<T, F, kRank, kRowWarps, kFragments>, all, cluster);
 }
 
