@@ -269,6 +269,51 @@ void generate(const CLI::App& command, GenerateArguments a) {
   generate_text(a, folder.path());
 }
 
+// Flags that pictures alone have.
+void add_picture_flags(CLI::App& command, GenerateArguments& a) {
+  const auto picture = [&](CLI::Option* option) {
+    a.picture_flags.push_back(option->get_name());
+    return option->group("Pictures");
+  };
+  const auto number = [&](const char* name, auto& value, const char* help, double least, double most) {
+    picture(command.add_option(name, value, help))->type_name("NUMBER")->transform(cli::number_in(least, most));
+  };
+  const auto integer = [&](const char* name, int64_t& value, const char* help, const CLI::Validator& check) {
+    picture(command.add_option(name, value, help))->type_name("INT")->transform(check);
+  };
+  picture(command.add_option("--out", a.out, "PNG file to write"))->type_name("FILE")->check(cli::png_file());
+  picture(command.add_flag("--overwrite", a.overwrite, "Write over a file that is there"));
+  picture(command.add_flag("--compare", a.compare, "Draw everything without the LoRAs too, above"));
+  picture(command.add_option("--negative", a.negative, "What not to draw"))->type_name("TEXT");
+  integer("--steps", a.steps, "Denoising steps [as listed below]", cli::positive_integer());
+  number("--cfg", a.cfg, "Scale of classifier-free guidance, away from --negative; 1 is without it [as listed below]",
+         1, 100);
+  number("--guidance", a.guidance, "Guidance that FLUX dev models are told [3.5]", 0, 100);
+  picture(command.add_option("--sampler", a.sampler,
+                             "How noise is taken away: SDXL by euler or ddim, FLUX and SD3 by euler or dpmpp-2m "
+                             "[as listed below]"))
+      ->type_name("NAME")
+      ->check(cli::one_of({"euler", "ddim", "dpmpp-2m"}));
+  number("--shift", a.shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]", 1e-3, 1000);
+  number("--skip-layer-guidance", a.skip.scale,
+         "SD3: leads away from what the model predicts without --skip-layers [0: off]", 0, 100);
+  picture(command.add_option("--skip-layers", a.skip.layers, "Layers that it leaves out [7,8,9]"))
+      ->type_name("INT,...")
+      ->delimiter(',');
+  number("--skip-layer-start", a.skip.start, "Share of the steps after which it begins [0.01]", 0, 1);
+  number("--skip-layer-stop", a.skip.stop, "Share of the steps before which it ends [0.2]", 0, 1);
+  integer("--t5-tokens", a.t5.tokens,
+          "Tokens of a prompt that T5 reads: longer ones are cut, shorter ones padded [as listed below]",
+          cli::integer_in(1, 4096));
+  picture(command.add_flag("--t5-mask", a.t5.mask, "Hide the padding of T5's tokens from all others"));
+  picture(command.add_option("--noise", a.noise,
+                             "Safetensors file whose `noise` [B, C, h, w] is where pictures begin, one after the "
+                             "other, in place of seeds"))
+      ->type_name("FILE");
+  integer("--width", a.width, "In pixels [as listed below]", cli::positive_integer());
+  integer("--height", a.height, "Likewise [as listed below]", cli::positive_integer());
+}
+
 }  // namespace
 
 void add_generate_command(CLI::App& app) {
@@ -281,67 +326,12 @@ void add_generate_command(CLI::App& app) {
       ->required()
       ->type_name("TEXT")
       ->allow_extra_args(false);
-  const auto picture = [&](CLI::Option* option) {
-    a->picture_flags.push_back(option->get_name());
-    return option->group("Pictures");
-  };
-  picture(command->add_option("--out", a->out, "PNG file to write"))->type_name("FILE")->check(cli::png_file());
-  picture(command->add_flag("--overwrite", a->overwrite, "Write over a file that is there"));
   cli::add_loras(*command, a->loras);
-  picture(command->add_flag("--compare", a->compare, "Draw everything without the LoRAs too, above"));
-  picture(command->add_option("--negative", a->negative, "What not to draw"))->type_name("TEXT");
   command->add_option("--seed", a->seeds, "Seed of what is drawn by chance; may be repeated for pictures [0]")
       ->type_name("INT")
       ->allow_extra_args(false)
       ->transform(cli::seed_number());
-  picture(command->add_option("--steps", a->steps, "Denoising steps [as listed below]"))
-      ->type_name("INT")
-      ->transform(cli::positive_integer());
-  picture(command->add_option("--cfg", a->cfg,
-                              "Scale of classifier-free guidance, away from --negative; 1 is without it [as listed "
-                              "below]"))
-      ->type_name("NUMBER")
-      ->transform(cli::number_in(1, 100));
-  picture(command->add_option("--guidance", a->guidance, "Guidance that FLUX dev models are told [3.5]"))
-      ->type_name("NUMBER")
-      ->transform(cli::number_in(0, 100));
-  picture(command->add_option("--sampler", a->sampler,
-                              "How noise is taken away: SDXL by euler or ddim, FLUX and SD3 by euler or dpmpp-2m "
-                              "[as listed below]"))
-      ->type_name("NAME")
-      ->check(cli::one_of({"euler", "ddim", "dpmpp-2m"}));
-  picture(command->add_option("--shift", a->shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]"))
-      ->type_name("NUMBER")
-      ->transform(cli::number_in(1e-3, 1000));
-  picture(command->add_option("--skip-layer-guidance", a->skip.scale,
-                              "SD3: leads away from what the model predicts without --skip-layers [0: off]"))
-      ->type_name("NUMBER")
-      ->transform(cli::number_in(0, 100));
-  picture(command->add_option("--skip-layers", a->skip.layers, "Layers that it leaves out [7,8,9]"))
-      ->type_name("INT,...")
-      ->delimiter(',');
-  picture(command->add_option("--skip-layer-start", a->skip.start, "Share of the steps after which it begins [0.01]"))
-      ->type_name("NUMBER")
-      ->transform(cli::number_in(0, 1));
-  picture(command->add_option("--skip-layer-stop", a->skip.stop, "Share of the steps before which it ends [0.2]"))
-      ->type_name("NUMBER")
-      ->transform(cli::number_in(0, 1));
-  picture(command->add_option("--t5-tokens", a->t5.tokens,
-                              "Tokens of a prompt that T5 reads: longer ones are cut, shorter ones padded [as "
-                              "listed below]"))
-      ->type_name("INT")
-      ->transform(cli::integer_in(1, 4096));
-  picture(command->add_flag("--t5-mask", a->t5.mask, "Hide the padding of T5's tokens from all others"));
-  picture(command->add_option("--noise", a->noise,
-                              "Safetensors file whose `noise` [B, C, h, w] is where pictures begin, one after the "
-                              "other, in place of seeds"))
-      ->type_name("FILE");
-  picture(command->add_option("--width", a->width, "In pixels [as listed below]"))
-      ->type_name("INT")
-      ->transform(cli::positive_integer());
-  picture(command->add_option("--height", a->height, "Likewise [as listed below]"))
-      ->type_name("INT")
-      ->transform(cli::positive_integer());
+  add_picture_flags(*command, *a);
   a->text_flags = a->text.add_to(*command);
   const auto text = [&](const char* name, bool& value, const char* help) {
     a->text_flags.emplace_back(name);

@@ -65,7 +65,7 @@ TEST_F(FlowModels, KnownOnesThatAreNotHereSayHowToGetThem) {
   expect_wrong(1, draw(" --model black-forest-labs/FLUX.1-schnell"), {"hf download black-forest-labs/FLUX.1-schnell"});
 }
 
-// What is in the cache wins over the configs that Wick has.
+// A model in the cache wins over the configs that Wick has.
 TEST_F(FlowModels, KnownOnesAreTakenFromTheCache) {
   const fs::path root = folder / "hub/models--black-forest-labs--FLUX.1-dev";
   fs::create_directories(root / "refs");

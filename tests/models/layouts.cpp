@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "io/files.h"
+#include "nn/golden_layouts.h"
 #include "source_dir.h"
-#include "wick/io/gguf.h"
 #include "wick/io/safetensors.h"
 #include "wick/models/flux/names.h"
 #include "wick/models/flux/transformer.h"
@@ -17,14 +17,7 @@ namespace wick {
 namespace {
 
 using std::string;
-using Tensors = std::map<string, Tensor>;
-
-Tensors golden(const string& name) {
-  const auto file = SafetensorsFile::open(test::source_dir() / "tests/golden/layouts" / (name + ".safetensors"));
-  Tensors tensors;
-  for (const auto& [tensor, info] : file.tensors()) tensors[tensor] = file.load(tensor);
-  return tensors;
-}
+using test::expect_all, test::tensors_of_layout, test::Tensors;
 
 Tensors behind(const string& prefix, const Tensors& tensors) {
   Tensors all;
@@ -32,20 +25,10 @@ Tensors behind(const string& prefix, const Tensors& tensors) {
   return all;
 }
 
-void expect_all(const TensorSource& source, const Tensors& expected) {
-  for (const auto& [name, value] : expected) {
-    const std::optional<StoredTensor> found = source.find(name, {});
-    ASSERT_TRUE(found.has_value()) << name;
-    EXPECT_EQ(found->shape.numel(), value.numel()) << name;
-    EXPECT_EQ(found->load(host_memory()).to_vector(), value.to_vector()) << name;
-  }
-}
-
 // A file is read by its bytes, a map tensor by tensor.
 void expect_transformer(const string& family, TensorSource (*names)(const TensorSource&)) {
-  const Tensors native = golden(family + ".native"), diffusers = golden(family + ".diffusers");
-  const string file = (test::source_dir() / "tests/golden/layouts" / (family + ".diffusers.safetensors")).string();
-  expect_all(names(safetensors_source(file)), native);
+  const Tensors native = tensors_of_layout(family + ".native"), diffusers = tensors_of_layout(family + ".diffusers");
+  expect_all(names(safetensors_source(test::golden_layout(family + ".diffusers"))), native);
   for (const string prefix : {"", "model.diffusion_model."})
     for (const Tensors& layout : {native, diffusers}) expect_all(names(memory_source(behind(prefix, layout))), native);
   EXPECT_FALSE(names(memory_source(diffusers)).has("transformer_blocks.0.attn.to_q.weight"));
@@ -83,7 +66,7 @@ TEST(Layouts, ATrainedSd3IsWrittenAsItWasStored) {
 }
 
 TEST(Layouts, WhatLacksIsNamedAsTheFileHasIt) {
-  Tensors diffusers = golden("flux.diffusers");
+  Tensors diffusers = tensors_of_layout("flux.diffusers");
   diffusers.erase("transformer_blocks.1.attn.to_k.weight");
   diffusers.erase("transformer_blocks.1.norm1.linear.weight");
   diffusers.erase("norm_out.linear.bias");

@@ -1,6 +1,8 @@
 // Modulations that are made ahead of the steps, against those of the steps themselves.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "device.h"
 #include "pipelines/golden.h"
 #include "wick/models/flux/names.h"
@@ -57,6 +59,25 @@ TEST_P(ModulationsAhead, AreThoseOfTheStep) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(Flux, ModulationsAhead, testing::Bool());
+
+// To squares of a millionth the norms add as much.
+TEST(Modulations, NormsAddAMillionth) {
+  const auto tensor = [](const std::vector<float>& values, const Shape& shape) {
+    return Tensor::of(values, shape, test::memory());
+  };
+  constexpr float kSmall = 1e-3f;
+  const Tensor none = zeros({1, 2}, DType::f32, test::memory());
+  const std::vector<float> normed = modulated_norm(tensor({kSmall, -kSmall}, {1, 1, 2}), none, none).to_vector();
+  EXPECT_NEAR(normed[0], std::sqrt(0.5), 1e-5);
+  EXPECT_NEAR(normed[1], -std::sqrt(0.5), 1e-5);
+
+  // Queries and keys become 1/sqrt(2) in both features; the second key is zero.
+  const Tensor qkv = tensor({kSmall, kSmall, kSmall, kSmall, 1, 0, kSmall, kSmall, 0, 0, 0, 1}, {1, 2, 6}),
+               scale = tensor({1, 1}, {2});
+  const double share = 1 / (1 + std::exp(-std::sqrt(0.5)));
+  for (const float value : slice(joint_attention({{qkv, scale, scale}}, {.heads = 1}), 2, 0, 1).to_vector())
+    EXPECT_NEAR(value, share, 1e-5);
+}
 
 // The vector's gradient would need the weights.
 TEST(Modulations, StayWhereTheirInputsAreTrained) {

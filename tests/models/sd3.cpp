@@ -193,6 +193,16 @@ TEST(Sd3Config, NamesBothWhereTheyContradict) {
   expect_config_error("plain", {{"qk_norm", "rms_norm"}}, {"qk_norm is \"rms_norm\"", "no tensor", "ln_q.weight"});
 }
 
+TEST(Sd3Config, SaysWhichTablesDoNotFit) {
+  const TemporaryDirectory folder;
+  for (const Shape& shape : {Shape{1, 121, 23}, Shape{1, 120, 24}, Shape{121, 24}}) {
+    std::map<std::string, Tensor> tensors = native_tensors();
+    tensors["pos_embed"] = zeros(shape);
+    save_safetensors(folder / "sd3.safetensors", tensors);
+    expect_error([&] { Sd3Config::read(folder / "sd3.safetensors"); }, {"sd3.safetensors", "pos_embed", "shape"});
+  }
+}
+
 TEST(Sd3Config, SaysWhatIsNotSupported) {
   expect_config_error("dual", {{"_class_name", "FluxTransformer2DModel"}}, {"_class_name", "FluxTransformer2DModel"});
   expect_config_error("dual", {{"patch_size", 1}}, {"patch_size is 1", "2"});

@@ -58,6 +58,23 @@ TEST(T5Config, SaysWhatIsNotSupported) {
   expect_config_error({{"relative_attention_max_distance", 8}}, {"32 buckets", "distance of 8"});
 }
 
+TEST(T5Encoder, CheckpointingGivesTheSameGradients) {
+  const Tensor ids = Tensor::of(std::vector<int64_t>{5, 60, 3, 7, 1, 0, 40, 2, 9, 1}, {2, 5}),
+               mask = Tensor::of(std::vector<int64_t>{1, 1, 1, 1, 1, 0, 1, 1, 1, 1}, {2, 5});
+  const auto gradients = [&](bool checkpointing) {
+    const Weights weights(safetensors_source(kModel / "model.safetensors"), {.trainable = true});
+    const T5Encoder encoder(Scope(weights, "t5"), T5Config::read(kModel), checkpointing);
+    Tape tape;
+    const Grads grads = tape.backward(mean(square(encoder(ids, mask))));
+    std::map<std::string, std::vector<float>> all;
+    for (const Parameter& p : weights.parameters()) all[p.name] = grads[p.value].to_vector();
+    return all;
+  };
+  const auto kept = gradients(false), again = gradients(true);
+  EXPECT_FALSE(kept.empty());
+  EXPECT_EQ(again, kept);
+}
+
 // A bare file with one tensor more, or one less.
 void expect_file_error(const std::string& added, const std::string& removed,
                        std::initializer_list<std::string_view> parts) {

@@ -5,45 +5,28 @@
 #include <gtest/gtest.h>
 
 #include "io/files.h"
-#include "source_dir.h"
+#include "nn/golden_layouts.h"
 #include "wick/io/gguf.h"
-#include "wick/io/safetensors.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
 
 using std::string;
-using Tensors = std::map<string, Tensor>;
-
-Tensors golden(const string& name) {
-  const auto file = SafetensorsFile::open(test::source_dir() / "tests/golden/layouts" / (name + ".safetensors"));
-  Tensors tensors;
-  for (const auto& [tensor, info] : file.tensors()) tensors[tensor] = file.load(tensor);
-  return tensors;
-}
-
-void expect_all(const TensorSource& source, const Tensors& expected) {
-  for (const auto& [name, value] : expected) {
-    const std::optional<StoredTensor> found = source.find(name, {});
-    ASSERT_TRUE(found.has_value()) << name;
-    EXPECT_EQ(found->shape.numel(), value.numel()) << name;
-    EXPECT_EQ(found->load(host_memory()).to_vector(), value.to_vector()) << name;
-  }
-}
+using test::expect_all, test::tensors_of_layout, test::Tensors;
 
 TEST(Layouts, LibraryNames) {
   for (const string family : {"vae", "clip", "t5"}) {
-    const Tensors native = golden(family + ".native"), diffusers = golden(family + ".diffusers");
+    const Tensors native = tensors_of_layout(family + ".native"), diffusers = tensors_of_layout(family + ".diffusers");
     expect_all(with_library_names(memory_source(native)), diffusers);
     expect_all(with_library_names(memory_source(diffusers)), diffusers);
   }
 }
 
-// Halves of a pixel's level: the decoder counts from the picture on, the encoder too.
+// Both halves count their levels from the picture on.
 TEST(Layouts, AHalfOfAVaeIsEnough) {
   Tensors decoder;
-  for (const auto& [name, value] : golden("vae.native"))
+  for (const auto& [name, value] : tensors_of_layout("vae.native"))
     if (name.starts_with("decoder.")) decoder[name] = value;
   const TensorSource source = with_library_names(memory_source(decoder));
   EXPECT_EQ(source.stored_name("decoder.up_blocks.0.resnets.2.conv1.weight"), "decoder.up.3.block.2.conv1.weight");
@@ -53,8 +36,8 @@ TEST(Layouts, AHalfOfAVaeIsEnough) {
 
 // A matrix [out, in] of a projection is stored as [in, out] in OpenCLIP's files, unless its name says otherwise.
 TEST(Layouts, OpenClipsProjectionIsTurned) {
-  Tensors clip = golden("clip.native");
-  const Tensor turned = golden("clip.diffusers").at("text_projection.weight");
+  Tensors clip = tensors_of_layout("clip.native");
+  const Tensor turned = tensors_of_layout("clip.diffusers").at("text_projection.weight");
   EXPECT_EQ(with_library_names(memory_source(clip)).find("text_projection.weight", {})->shape, turned.shape());
   clip.erase("text_projection");
   EXPECT_FALSE(with_library_names(memory_source(clip)).has("text_projection.weight"));
@@ -65,7 +48,7 @@ TEST(Layouts, OpenClipsProjectionIsTurned) {
 // A shape that blocks do not fit stands in the metadata.
 TEST(Layouts, GgufFilesOfATransformer) {
   const TemporaryDirectory folder;
-  const Tensors native = golden("flux.native");
+  const Tensors native = tensors_of_layout("flux.native");
   std::vector<GgufEntry> entries;
   for (const auto& [name, value] : native)
     entries.push_back({"model.diffusion_model." + name, DType::f32, value.shape(), [value = value] { return value; }});
@@ -89,10 +72,10 @@ TEST(Layouts, GgufFilesOfATransformer) {
 TEST(Layouts, GgufFilesOfT5) {
   const TemporaryDirectory folder;
   std::vector<GgufEntry> entries;
-  for (const auto& [name, value] : golden("t5.native"))
+  for (const auto& [name, value] : tensors_of_layout("t5.native"))
     entries.push_back({name, DType::f32, value.shape(), [value = value] { return value; }});
   save_gguf(folder / "m.gguf", {{"general.architecture", string("t5encoder")}}, entries);
-  expect_all(open_source(folder / "m.gguf"), golden("t5.diffusers"));
+  expect_all(open_source(folder / "m.gguf"), tensors_of_layout("t5.diffusers"));
 }
 
 }  // namespace

@@ -53,6 +53,11 @@ std::string underscored(std::string_view name) {
   return flat;
 }
 
+std::pair<std::string, std::string> component_and_module(const std::string& path) {
+  const size_t dot = std::min(path.find('.'), path.size());
+  return {path.substr(0, dot), path.substr(std::min(dot + 1, path.size()))};
+}
+
 std::vector<std::string> lora_prefixes(const TextEncoderNames& encoder) {
   std::vector<std::string> prefixes = encoder.flattened;
   prefixes.push_back(encoder.component + ".");

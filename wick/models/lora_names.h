@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "wick/nn/adapter.h"
@@ -11,6 +12,8 @@
 namespace wick {
 
 std::string underscored(std::string_view name);  // "a_b_0" of "a.b.0"
+// "transformer" and "img_in" of "transformer.img_in".
+std::pair<std::string, std::string> component_and_module(const std::string& path);
 
 // A text encoder as LoRA files call it.
 struct TextEncoderNames {
@@ -18,6 +21,8 @@ struct TextEncoderNames {
   std::vector<std::string> flattened;  // prefixes of underscored names, kohya's first: "lora_te2_"
   std::string comfy;                   // ComfyUI's short name: "clip_g"
 };
+inline const TextEncoderNames kClipLNames{"text_encoder", {"lora_te1_", "lora_te_"}, "clip_l"},
+    kClipGNames{"text_encoder_2", {"lora_te2_"}, "clip_g"};
 // All prefixes of its names.
 std::vector<std::string> lora_prefixes(const TextEncoderNames& encoder);
 // Names of a module by its name in transformers: of CLIP, whose outer name transformers 5 leaves out, and of T5.

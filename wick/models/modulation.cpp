@@ -28,6 +28,10 @@ Tensor Modulations::operator()(const Tensor& vectors) const {
   return rows;
 }
 
+Conditioning Modulations::of_step(const Tensor& vector, const Tensor& ahead) const {
+  return {vector, ahead_ && !ahead ? (*this)(vector).to(vector.memory()) : ahead};
+}
+
 ModulationRows::ModulationRows(const Scope& s, int64_t dim, int64_t count, Modulations& all)
     : dim_(dim), count_(count), first_(all.width_) {
   const Shape shape{count * dim, dim};

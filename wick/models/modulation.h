@@ -43,8 +43,11 @@ class Modulations {
 
   bool are_ahead() const { return ahead_; }
   int64_t width() const { return width_; }
-  // Vectors [R, D] -> [R, width] on the host, in the vectors' dtype. Of an outline's they hold nothing.
+  // Vectors [R, D] -> [R, width] on the host, in the vectors' dtype; without values in an outline.
   Tensor operator()(const Tensor& vectors) const;
+  // The conditioning of a step by its vector [B, D] and the rows made ahead of it; by rows made here where there are
+  // none.
+  Conditioning of_step(const Tensor& vector, const Tensor& ahead) const;
 
  private:
   friend class ModulationRows;
@@ -85,6 +88,7 @@ inline Tensor gated_last(const Linear& linear, const Tensor& x, const Tensor& ga
   return gate.tracked() ? linear(x) : linear.last(x, {});
 }
 
+// To the range of f16, as diffusers clips activations that overflow in it.
 inline Tensor clipped(const Tensor& x) {
   constexpr float kLargestHalf = 65504;  // of f16
   return clamp(x, -kLargestHalf, kLargestHalf);

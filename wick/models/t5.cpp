@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <utility>
 
@@ -92,6 +93,7 @@ Tensor bias_of(const Tensor& mask, DType dtype) {
 struct T5Encoder::Model {
   Scope s;
   T5Config c;
+  bool checkpointing;
   Scope e = s / "encoder";
   Embedding shared{s.has("shared.weight") ? s / "shared" : e / "embed_tokens", c.vocab, c.hidden};
   // In the first block alone, and for all of them.
@@ -101,9 +103,12 @@ struct T5Encoder::Model {
 
   // [1, H, T, T]
   Tensor position_bias(int64_t length) const {
-    std::vector<int64_t> buckets;
-    for (int64_t query = 0; query < length; ++query)
-      for (int64_t key = 0; key < length; ++key) buckets.push_back(bucket_of(key - query, c));
+    std::vector<int64_t> of_distances, buckets;
+    for (int64_t distance = 1 - length; distance < length; ++distance) of_distances.push_back(bucket_of(distance, c));
+    for (int64_t query = 0; query < length; ++query) {
+      const auto first = of_distances.begin() + length - 1 - query;  // the first key's
+      buckets.insert(buckets.end(), first, first + length);
+    }
     const Tensor bias = relative_attention_bias(Tensor::of(buckets, {1, length, length}));
     return contiguous(permute(bias, {0, 3, 1, 2}));
   }
@@ -116,12 +121,13 @@ struct T5Encoder::Model {
     Tensor bias = position_bias(ids.dim(1));
     if (mask) bias = bias + s.activation(bias_of(contiguous(mask), bias.dtype()).to(bias.memory()));
     Tensor x = shared(contiguous(ids));
-    for (const Block& block : blocks) x = block(x, bias);
+    for (const Block& block : blocks) x = checkpointing ? checkpoint(std::cref(block), x, bias) : block(x, bias);
     return final_layer_norm(x);
   }
 };
 
-T5Encoder::T5Encoder(Scope s, const T5Config& config) : model_(new Model{std::move(s), config}) {}
+T5Encoder::T5Encoder(Scope s, const T5Config& config, bool checkpointing)
+    : model_(new Model{std::move(s), config, checkpointing}) {}
 Tensor T5Encoder::operator()(const Tensor& ids, const Tensor& mask) const { return (*model_)(ids, mask); }
 
 namespace {

@@ -16,7 +16,8 @@ struct T5Config {
 
 class T5Encoder {
  public:
-  T5Encoder(Scope s, const T5Config& config);
+  // `checkpointing`: blocks run again in backward instead of saving their inner tensors.
+  T5Encoder(Scope s, const T5Config& config, bool checkpointing = false);
   // ids [B, T] i64 on the host -> the last hidden state [B, T, hidden], in the dtype of activations. Tokens for which
   // the mask, [B, T] i64 on the host, is 0 are not attended to; without one all are, padding too.
   Tensor operator()(const Tensor& ids, const Tensor& mask = {}) const;

@@ -116,6 +116,10 @@ std::vector<LayoutRow> vae_rows(int levels) {
   return rows;
 }
 
+bool has_names_below(const TensorSource& source, const std::string& stem) {
+  return std::ranges::any_of(source.names(), [&](const std::string& name) { return name.starts_with(stem); });
+}
+
 // A stored matrix, with rows and columns exchanged.
 TensorSource with_transposed(const TensorSource& source, const std::string& matrix) {
   TensorSource all = source;
@@ -145,10 +149,6 @@ Assembly assembly_of(std::vector<LayoutRow> rows) {
   };
 }
 
-bool has_names_below(const TensorSource& source, const std::string& stem) {
-  return std::ranges::any_of(source.names(), [&](const std::string& name) { return name.starts_with(stem); });
-}
-
 int blocks_in(const TensorSource& source, const std::string& stem) {
   int blocks = 0;
   for (const std::string& name : source.names()) {
@@ -158,6 +158,11 @@ int blocks_in(const TensorSource& source, const std::string& stem) {
     if (error == std::errc() && number < 1000) blocks = std::max(blocks, number + 1);
   }
   return blocks;
+}
+
+TensorSource without_comfyui_prefix(const TensorSource& stored) {
+  const std::string prefix = "model.diffusion_model.";
+  return has_names_below(stored, prefix) ? with_prefix(stored, prefix) : stored;
 }
 
 TensorSource with_library_names(const TensorSource& source) {

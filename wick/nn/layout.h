@@ -21,7 +21,8 @@ Assembly assembly_of(std::vector<LayoutRow> rows);
 
 // How many blocks a layout has: one more than the largest number behind `stem` ("transformer_blocks.") in the names.
 int blocks_in(const TensorSource& source, const std::string& stem);
-bool has_names_below(const TensorSource& source, const std::string& stem);
+// A denoiser's tensors, whose names may begin with ComfyUI's "model.diffusion_model.", without it.
+TensorSource without_comfyui_prefix(const TensorSource& stored);
 
 // The tensors of CLIP, T5 and VAE files under the names of transformers and diffusers, in which Wick knows them:
 // OpenCLIP's names (SDXL's single files), llama.cpp's for T5, those of latent diffusion's VAE (FLUX's

@@ -93,8 +93,8 @@ TensorSource assembled(const TensorSource& source, Assembly assembly);
 // model[.fp16].safetensors.
 std::optional<std::filesystem::path> weights_in(const std::filesystem::path& folder);
 // The weights of one network: a safetensors or GGUF file, or a folder that holds a safetensors file or shards. Language
-// models, CLIP, T5 and VAE have the names of transformers and diffusers, whatever the file; all else has its own. Of a
-// file of several networks it is the one whose names begin with `prefix`.
+// models, CLIP, T5 and VAE have the names of transformers and diffusers, whatever the file; all else has its own. A
+// file of several networks gives the one whose names begin with `prefix`.
 TensorSource open_source(const std::filesystem::path& path, const std::string& prefix = "");
 
 }  // namespace wick

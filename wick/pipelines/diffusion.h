@@ -74,7 +74,7 @@ struct DiffusionOptions {
   Adapter* adapter = nullptr;  // outlives the model
   bool trainable = false;      // every weight of the denoiser is a leaf of the tape
   Backend* backend = nullptr;  // the CPU unless given
-  bool checkpointing = false;  // the denoiser's blocks run again in backward
+  bool checkpointing = false;  // blocks of denoiser and T5 run again in backward
   bool outline = false;        // weights of the right shapes without values: configs alone are read
 };
 

@@ -8,15 +8,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "wick/models/clip.h"
 #include "wick/models/flux/names.h"
 #include "wick/models/flux/transformer.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/clip_texts.h"
 #include "wick/pipelines/latent_diffusion.h"
 #include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/rectified_flow.h"
 #include "wick/pipelines/t5_texts.h"
-#include "wick/text/clip_tokenizer.h"
 
 namespace wick {
 namespace {
@@ -58,7 +57,7 @@ class Flux final : public LatentDiffusion {
   Flux(const Checkpoint& model, const T5Options& t5)
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(FluxConfig::read(model.component(kTransformer))),
-        clip_config_(ClipConfig::read(model.component(kClip), ClipKind::l)),
+        clip_(model, ClipKind::l),
         t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), t5, defaults().t5_tokens) {
     check_fit();
   }
@@ -119,21 +118,14 @@ class Flux final : public LatentDiffusion {
     const Checkpoint vae = model().component("vae");
     return vae.has_config() ? vae.config().integer_or("sample_size", 1024, {1, 16384}) : 1024;
   }
-  const ClipTokenizer& tokenizer() const {
-    if (!tokenizer_) tokenizer_.emplace(load_clip_tokenizer(model(), "tokenizer", "clip"));
-    return *tokenizer_;
-  }
-  Tensor clip_ids(const std::string& text) const;  // [1, 77]; of an outline, for which no tokenizer is read, zeros
   int64_t sequence(int64_t height, int64_t width) const { return t5_.tokens() + height / 2 * (width / 2); }
   const Rotary& rotary(int64_t height, int64_t width) const;  // of a latent's size
 
   FluxConfig config_;
-  ClipConfig clip_config_;
+  ClipTexts clip_;
   T5Texts t5_;
   mutable std::optional<RectifiedFlow> flow_;
-  mutable std::optional<ClipTokenizer> tokenizer_;
   mutable std::map<std::pair<int64_t, int64_t>, Rotary> rotaries_;
-  std::optional<ClipText> clip_;
   std::optional<FluxTransformer> transformer_;
 };
 
@@ -142,8 +134,7 @@ void Flux::check_fit() const {
     check(here == wanted, "{}: its {} {} wide, and the transformer wants {}", model().name(), what, here, wanted);
   };
   fits("T5's states are", t5_.config().hidden, config_.text_dim);
-  fits("CLIP's pooled states are", clip_config_.with_projection ? clip_config_.projection : clip_config_.hidden,
-       config_.pooled_dim);
+  fits("CLIP's pooled states are", clip_.config().projection, config_.pooled_dim);
   fits("VAE's latents are", vae().latent_channels, config_.channels);
 }
 
@@ -156,25 +147,19 @@ std::vector<std::string> Flux::remarks() const {
 }
 
 void Flux::load_text_encoders() {
-  if (!options().outline) tokenizer();  // its faults are found before weights are read
-  t5_.load(scope(kT5));
-  clip_.emplace(scope(kClip), clip_config_);
+  if (!options().outline) clip_.tokenizer();  // its faults are found before weights are read
+  t5_.load(scope(kT5), options().checkpointing);
+  clip_.load(scope(kClip));
 }
 
 void Flux::drop_text_encoders() {
   if (!trains(kT5)) t5_.drop();
-  if (!trains(kClip)) clip_.reset();
-}
-
-Tensor Flux::clip_ids(const std::string& text) const {
-  const std::vector<int64_t> ids =
-      options().outline ? std::vector<int64_t>(size_t(clip_config_.positions)) : tokenizer().encode(text);
-  return Tensor::of(ids, {1, int64_t(ids.size())});
+  if (!trains(kClip)) clip_.drop();
 }
 
 NamedTensors Flux::caption(const std::string& text) const {
   NamedTensors now, later;
-  (trains(kClip) ? later : now).add(kTokens, clip_ids(text));
+  (trains(kClip) ? later : now).add(kTokens, clip_.ids(text));
   const Tensor t5 = t5_.ids(text);
   (trains(kT5) ? later : now).add(T5Texts::kTokens, t5);
   NamedTensors all = encode_text(now);
@@ -187,8 +172,7 @@ NamedTensors Flux::encode_text(const NamedTensors& parts) const {
   NamedTensors encoded;
   for (const auto& [name, value] : parts) {
     if (name == kTokens) {
-      check(clip_.has_value(), "encode_text: the model's CLIP encoder was dropped");
-      encoded.add(kPooled, (*clip_)(value).pooled);
+      encoded.add(kPooled, clip_(value).pooled);
     } else if (name == T5Texts::kTokens) {
       encoded.add(T5Texts::kStates, t5_.states(value));
     } else {

@@ -38,8 +38,8 @@ class LatentDiffusion : public Diffusion {
   // A component's tensors under the names that its model asks for.
   virtual TensorSource source(const std::string& component) const { return model_.component(component).source(); }
 
-  // A transformer of a rectified flow. Its modulations are made ahead on a device, whose memory they save, unless
-  // `vector` says that their inputs are trained.
+  // A transformer of a rectified flow. On a device its modulations are made ahead, which saves memory there, unless
+  // the inputs of their vector are trained.
   FlowTransformerOptions flow_options(bool vector_is_trained) const;
   Scope scope(const std::string& component) const;  // of a frozen component
   // A sentence for users where the denoiser's files hold tensors that `build`, which makes it, does not ask for.

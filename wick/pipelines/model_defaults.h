@@ -1,4 +1,4 @@
-// What models of pictures are drawn and trained with unless told otherwise: one table for program, documents
+// The settings with which models of pictures are drawn and trained by default: one table for program, documents
 // (docs/defaults.md) and --help. Settings of training that all models share are TrainConfig's own.
 #pragma once
 

@@ -13,13 +13,13 @@
 namespace wick {
 
 // Samplers go from noise to a latent along the probability-flow ODE, in diffusers' numerics. They are deterministic,
-// and a step is linear in the latent, the prediction and the picture that the step before has foretold. So a sampler is
+// and a step is linear in the latent, the prediction and the step before's estimate of the picture. So a sampler is
 // a list of coefficients, worked out in double before the first step.
 struct SamplerStep {
   float timestep;      // the model's input; between integers for Euler with linspace spacing
   float input_scale;   // the model sees input_scale * x
-  float keep, noise;   // x becomes keep * x + noise * prediction + previous * foretold,
-  float previous = 0;  // where foretold is x - sigma * prediction of the step before
+  float keep, noise;   // x becomes keep * x + noise * prediction + previous * denoised,
+  float previous = 0;  // where denoised is x - sigma * prediction of the step before
   float sigma = 0;
 };
 

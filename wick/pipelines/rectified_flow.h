@@ -32,7 +32,7 @@ class RectifiedFlow final : public Process {
  public:
   // Throws Error for a config of another class, and for settings that change sigmas in ways that Wick does not know.
   RectifiedFlow(const Config& config, SigmaGrid grid);
-  // Of a model's scheduler. Models of single files have none: `known` is the config of those then, as JSON.
+  // Reads the model's scheduler. Models of single files have none: `known` is its config then, as JSON.
   static RectifiedFlow read(const Checkpoint& model, const char* known, SigmaGrid grid);
 
   bool is_flow() const override { return true; }

@@ -12,15 +12,14 @@
 #include <map>
 #include <utility>
 
-#include "wick/models/clip.h"
 #include "wick/models/sd3/names.h"
 #include "wick/models/sd3/transformer.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/clip_texts.h"
 #include "wick/pipelines/latent_diffusion.h"
 #include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/rectified_flow.h"
 #include "wick/pipelines/t5_texts.h"
-#include "wick/text/clip_tokenizer.h"
 
 namespace wick {
 namespace {
@@ -60,8 +59,8 @@ class Sd3 final : public LatentDiffusion {
   Sd3(const Checkpoint& model, const T5Options& t5)
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(Sd3Config::read(model.component(kTransformer))),
-        clip_l_config_(ClipConfig::read(model.component(kClipL), ClipKind::l)),
-        big_g_config_(ClipConfig::read(model.component(kBigG), ClipKind::big_g)),
+        clip_l_(model, ClipKind::l),
+        big_g_(model, ClipKind::big_g),
         t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), t5, defaults().t5_tokens) {
     check_fit();
   }
@@ -117,10 +116,6 @@ class Sd3 final : public LatentDiffusion {
   }
 
  private:
-  struct Tokenizers {
-    ClipTokenizer clip_l, big_g;
-  };
-
   void load_text_encoders() override;
   void drop_text_encoders() override;
   void load_denoiser(const Scope& s) override {
@@ -135,27 +130,17 @@ class Sd3 final : public LatentDiffusion {
   void check_fit() const;
   bool is_medium() const { return std::ranges::count(config_.dual, true) > 0; }
   bool trains_clip() const { return trains(kClipL) || trains(kBigG); }
-  const Tokenizers& tokenizers() const {
-    if (!tokenizers_)
-      tokenizers_.emplace(Tokenizers{load_clip_tokenizer(model(), "tokenizer", "clip"),
-                                     load_clip_tokenizer(model(), "tokenizer_2", "clip_g")});
-    return *tokenizers_;
-  }
-  // [1, 77]; of an outline, for which no tokenizer is read, zeros.
-  Tensor clip_ids(const std::string& text, ClipTokenizer Tokenizers::*which) const;
   Tensor text_states(const NamedTensors& parts) const;
   int64_t sequence(int64_t height, int64_t width) const {  // tokens of text and picture, for a latent's size
-    return t5_.tokens() + clip_l_config_.positions + height / 2 * (width / 2);
+    return t5_.tokens() + clip_l_.config().positions + height / 2 * (width / 2);
   }
   const Tensor& positions(int64_t height, int64_t width) const;
 
   Sd3Config config_;
-  ClipConfig clip_l_config_, big_g_config_;
+  ClipTexts clip_l_, big_g_;
   T5Texts t5_;
   mutable std::optional<RectifiedFlow> flow_;
-  mutable std::optional<Tokenizers> tokenizers_;
   mutable std::map<std::pair<int64_t, int64_t>, Tensor> positions_;
-  std::optional<ClipText> clip_l_, big_g_;
   std::optional<Sd3Transformer> transformer_;
 };
 
@@ -174,19 +159,19 @@ const ModelDefaults& Sd3::defaults() const {
 }
 
 void Sd3::check_fit() const {
+  const ClipConfig &l = clip_l_.config(), &g = big_g_.config();
   const auto fits = [&](const char* what, int64_t here, int64_t wanted) {
     check(here == wanted, "{}: its {} {} wide, and the transformer wants {}", model().name(), what, here, wanted);
   };
   fits("T5's states are", t5_.config().hidden, config_.text_dim);
-  fits("CLIP encoders' pooled states are together", clip_l_config_.projection + big_g_config_.projection,
-       config_.pooled_dim);
+  fits("CLIP encoders' pooled states are together", l.projection + g.projection, config_.pooled_dim);
   fits("VAE's latents are", vae().latent_channels, config_.channels);
-  const int64_t states = clip_l_config_.hidden + big_g_config_.hidden;
-  check(states <= config_.text_dim, "{}: its CLIP encoders' states are {} wide, and the transformer wants {} at most",
-        model().name(), states, config_.text_dim);
-  check(clip_l_config_.positions == big_g_config_.positions,
+  check(l.hidden + g.hidden <= config_.text_dim,
+        "{}: its CLIP encoders' states are {} wide, and the transformer wants {} at most", model().name(),
+        l.hidden + g.hidden, config_.text_dim);
+  check(l.positions == g.positions,
         "{}: its CLIP encoders should read as many tokens, found {} and {} (max_position_embeddings)", model().name(),
-        clip_l_config_.positions, big_g_config_.positions);
+        l.positions, g.positions);
 }
 
 std::vector<std::string> Sd3::remarks() const {
@@ -195,7 +180,7 @@ std::vector<std::string> Sd3::remarks() const {
     Sd3Transformer(s, config_);
   });
   const Checkpoint clip = model().component(kClipL), transformer = model().component(kTransformer);
-  if (!projects_by_identity(clip, clip_l_config_))
+  if (!projects_by_identity(clip, clip_l_.config()))
     all.push_back(clip.name() +
                   " projects its pooled state, as diffusers does; ComfyUI leaves it as it is, and draws other "
                   "pictures.");
@@ -206,30 +191,24 @@ std::vector<std::string> Sd3::remarks() const {
 }
 
 void Sd3::load_text_encoders() {
-  if (!options().outline) tokenizers();  // their faults are found before weights are read
-  t5_.load(scope(kT5));
-  clip_l_.emplace(scope(kClipL), clip_l_config_);
-  big_g_.emplace(scope(kBigG), big_g_config_);
+  if (!options().outline) clip_l_.tokenizer(), big_g_.tokenizer();  // their faults are found before weights are read
+  t5_.load(scope(kT5), options().checkpointing);
+  clip_l_.load(scope(kClipL));
+  big_g_.load(scope(kBigG));
 }
 
 void Sd3::drop_text_encoders() {
   if (!trains(kT5)) t5_.drop();
   if (trains_clip()) return;
-  clip_l_.reset();
-  big_g_.reset();
-}
-
-Tensor Sd3::clip_ids(const std::string& text, ClipTokenizer Tokenizers::*which) const {
-  const std::vector<int64_t> ids =
-      options().outline ? std::vector<int64_t>(size_t(clip_l_config_.positions)) : (tokenizers().*which).encode(text);
-  return Tensor::of(ids, {1, int64_t(ids.size())});
+  clip_l_.drop();
+  big_g_.drop();
 }
 
 NamedTensors Sd3::caption(const std::string& text) const {
   NamedTensors now, later;
   NamedTensors& clip = trains_clip() ? later : now;
-  clip.add(kTokens, clip_ids(text, &Tokenizers::clip_l));
-  clip.add(kTokens2, clip_ids(text, &Tokenizers::big_g));
+  clip.add(kTokens, clip_l_.ids(text));
+  clip.add(kTokens2, big_g_.ids(text));
   const Tensor t5 = t5_.ids(text);
   (trains(kT5) ? later : now).add(T5Texts::kTokens, t5);
   NamedTensors all = encode_text(now);
@@ -242,8 +221,7 @@ NamedTensors Sd3::encode_text(const NamedTensors& parts) const {
   NamedTensors encoded;
   for (const auto& [name, value] : parts) {
     if (name == kTokens) {
-      check(clip_l_ && big_g_, "encode_text: the model's CLIP encoders were dropped");
-      const ClipOutput l = (*clip_l_)(value), g = (*big_g_)(parts[kTokens2]);
+      const ClipOutput l = clip_l_(value), g = big_g_(parts[kTokens2]);
       encoded.add(kClipStates, cat({l.penultimate, g.penultimate}, 2));
       encoded.add(kPooled, cat({l.pooled, g.pooled}, 1));
     } else if (name == T5Texts::kTokens) {

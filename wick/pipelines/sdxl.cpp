@@ -11,10 +11,10 @@
 #include "wick/models/sdxl/config.h"
 #include "wick/models/sdxl/names.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/clip_texts.h"
 #include "wick/pipelines/latent_diffusion.h"
 #include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/noise_schedule.h"
-#include "wick/text/clip_tokenizer.h"
 
 namespace wick {
 namespace {
@@ -46,6 +46,8 @@ class Sdxl final : public LatentDiffusion {
   Sdxl(const Checkpoint& model, const SdxlConfig& config)
       : LatentDiffusion(model, "unet", config.vae),
         config_(config),
+        clip_l_(model, ClipKind::l),
+        big_g_(model, ClipKind::big_g),
         sample_size_(model.component("unet").config().integer_or("sample_size", 128, {1, 2048})),
         zeros_for_none_(model.config().boolean_or("force_zeros_for_empty_prompt", true)) {}
 
@@ -79,12 +81,12 @@ class Sdxl final : public LatentDiffusion {
   std::string denoiser_in_words() const override { return "UNet"; }
 
   TextLength length(const std::string& text) const override {
-    const ClipTokenizer& tokenizer = tokenizers().first;
+    const ClipTokenizer& tokenizer = clip_l_.tokenizer();
     return {.tokens = tokenizer.length(text) - 2, .limit = tokenizer.max_length() - 2};
   }
 
   NamedTensors caption(const std::string& text) const override {
-    const NamedTensors ids{{kTokens, ids_of(text, &Tokenizers::first)}, {kTokens2, ids_of(text, &Tokenizers::second)}};
+    const NamedTensors ids{{kTokens, clip_l_.ids(text)}, {kTokens2, big_g_.ids(text)}};
     return trains_text() ? ids : encode_text(ids);
   }
 
@@ -105,50 +107,31 @@ class Sdxl final : public LatentDiffusion {
   void drop_text_encoders() override;
   void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().checkpointing); }
 
-  struct Tokenizers {
-    ClipTokenizer first, second;
-  };
-
-  const Tokenizers& tokenizers() const {
-    if (!tokenizers_)
-      tokenizers_ = {load_clip_tokenizer(model(), "tokenizer", "clip"),
-                     load_clip_tokenizer(model(), "tokenizer_2", "clip_g")};
-    return *tokenizers_;
-  }
-
-  // [1, T]; of an outline, for which no tokenizer is read, zeros.
-  Tensor ids_of(const std::string& text, ClipTokenizer Tokenizers::*which) const {
-    const std::vector<int64_t> ids = options().outline ? std::vector<int64_t>(size_t(config_.text_encoder.positions))
-                                                       : (tokenizers().*which).encode(text);
-    return Tensor::of(ids, {1, int64_t(ids.size())});
-  }
-
   bool trains_text() const { return options().adapter && options().adapter->covers("text_encoder"); }
 
   SdxlConfig config_;
+  ClipTexts clip_l_, big_g_;
   int64_t sample_size_;
   bool zeros_for_none_;  // no negative is zeros, unlike the encoders' states for an empty text
   mutable std::optional<NoiseSchedule> schedule_;
-  mutable std::optional<Tokenizers> tokenizers_;
-  std::optional<ClipText> text_encoder_, text_encoder_2_;
   std::optional<SdxlUNet> unet_;
 };
 
 void Sdxl::load_text_encoders() {
-  if (!options().outline) tokenizers();  // their faults are found before weights are read
-  text_encoder_.emplace(scope("text_encoder"), config_.text_encoder);
-  text_encoder_2_.emplace(scope("text_encoder_2"), config_.text_encoder_2);
+  if (!options().outline) clip_l_.tokenizer(), big_g_.tokenizer();  // their faults are found before weights are read
+  clip_l_.load(scope("text_encoder"));
+  big_g_.load(scope("text_encoder_2"));
 }
 
 void Sdxl::drop_text_encoders() {
   if (trains_text()) return;
-  text_encoder_.reset();
-  text_encoder_2_.reset();
+  clip_l_.drop();
+  big_g_.drop();
 }
 
 NamedTensors Sdxl::negative(const std::optional<std::string>& text) const {
   if (text || !zeros_for_none_) return caption(text.value_or(""));
-  const int64_t length = ids_of("", &Tokenizers::first).dim(1);
+  const int64_t length = clip_l_.ids("").dim(1);
   return {{kStates, zeros({1, length, config_.unet.cross_attention_dim}, DType::f32, memory())},
           {kPooled, zeros({1, config_.text_encoder_2.projection}, DType::f32, memory())}};
 }
@@ -163,9 +146,8 @@ NamedTensors Sdxl::framing(const std::vector<PictureFrame>& frames) const {
 
 NamedTensors Sdxl::encode_text(const NamedTensors& parts) const {
   if (!parts.has(kTokens)) return parts;
-  check(text_encoder_ && text_encoder_2_, "encode_text: the model's text encoders were dropped");
-  const ClipOutput first = (*text_encoder_)(parts[kTokens]), second = (*text_encoder_2_)(parts[kTokens2]);
-  NamedTensors encoded{{kStates, cat({first.penultimate, second.penultimate}, 2)}, {kPooled, second.pooled}};
+  const ClipOutput l = clip_l_(parts[kTokens]), g = big_g_(parts[kTokens2]);
+  NamedTensors encoded{{kStates, cat({l.penultimate, g.penultimate}, 2)}, {kPooled, g.pooled}};
   if (parts.has(kSizes)) encoded.add(kSizes, parts[kSizes]);
   return encoded;
 }

@@ -16,9 +16,6 @@ int64_t length_of(const std::filesystem::path& tokenizer, int64_t made_for) {
   return most < double(made_for) ? int64_t(most) : made_for;
 }
 
-}  // namespace
-namespace {
-
 constexpr const char *kFirstKey = "first key", *kAllKeys = "all keys";
 
 // Padding that stands before a row's text.
@@ -47,10 +44,10 @@ TextLength T5Texts::length(const std::string& text) const {
   return {.tokens = tokenizer().length(text) - 1, .limit = options_.tokens - 1};
 }
 
-void T5Texts::load(const Scope& s) {
+void T5Texts::load(const Scope& s, bool checkpointing) {
   outline_ = s.weights().is_outline();
   if (!outline_) tokenizer();  // its faults are found before weights are read
-  encoder_.emplace(s, config_);
+  encoder_.emplace(s, config_, checkpointing);
 }
 
 Tensor T5Texts::ids(const std::string& text) const {

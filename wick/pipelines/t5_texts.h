@@ -30,7 +30,7 @@ class T5Texts {
   TextLength length(const std::string& text) const;
 
   // An outline has neither weights nor a tokenizer.
-  void load(const Scope& s);
+  void load(const Scope& s, bool checkpointing);
   void drop() { encoder_.reset(); }
 
   Tensor ids(const std::string& text) const;  // [1, L]

@@ -44,21 +44,21 @@ Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
                             const std::function<void(int64_t)>& on_step) const {
   check_side("width", request.width, model_.latents());
   check_side("height", request.height, model_.latents());
-  const bool guided = request.cfg != 1;
-  const NamedTensors parts = conditioning(request, guided);
+  const int64_t rows = request.cfg != 1 ? 2 : 1;
+  const NamedTensors parts = conditioning(request, rows == 2);
   const Sampler sampler = model_.process().sampler(request.sampling, noise.shape());
   const auto steps = int64_t(sampler.steps.size());
   const NamedTensors ahead = parts_ahead(sampler, parts);
-  Tensor x = noise * sampler.initial_scale, foretold;
+  Tensor x = noise * sampler.initial_scale, denoised;
   for (int64_t i = 0; i < steps; ++i) {
     const SamplerStep& step = sampler.steps[size_t(i)];
     const bool skips = request.skip.applies(i, steps);
     NamedTensors of_step = parts;
     for (const auto& [name, value] : ahead)
-      of_step.add(name, slice(value, 0, i * (guided ? 2 : 1), (i + 1) * (guided ? 2 : 1)).to(model_.memory()));
+      of_step.add(name, slice(value, 0, i * rows, (i + 1) * rows).to(model_.memory()));
     const Tensor predicted = predict(request, x * step.input_scale, step.timestep, of_step, skips);
-    const Tensor last = foretold;
-    if (request.sampling.kind == SamplerKind::dpmpp_2m) foretold = x + predicted * -step.sigma;
+    const Tensor last = denoised;
+    if (request.sampling.kind == SamplerKind::dpmpp_2m) denoised = x + predicted * -step.sigma;
     x = x * step.keep + predicted * step.noise;
     if (step.previous != 0) x = x + last * step.previous;
     if (on_step) on_step(i + 1);

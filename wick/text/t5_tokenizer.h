@@ -1,9 +1,9 @@
 // T5's tokenizer (Raffel et al., "Exploring the limits of transfer learning", 2020): a unigram model of SentencePiece
 // (text/unigram.h) behind its character map (text/precompiled_map.h).
 //
-// Of a tokenizer.json the ids are those of HF tokenizers 0.22, in the forms that transformers has written over the
-// years; of a spiece.model those of SentencePiece 0.2 and the end token. They differ (docs/tokenizers.md):
-// SentencePiece takes "</s>" and "<extra_id_0>" in a text as text, for instance, and a tokenizer.json as those tokens.
+// A tokenizer.json, in any form that transformers has written over the years, gives the ids of HF tokenizers 0.22; a
+// spiece.model those of SentencePiece 0.2 and the end token. They differ (docs/tokenizers.md): SentencePiece takes
+// "</s>" and "<extra_id_0>" in a text as text, for instance, and a tokenizer.json as those tokens.
 #pragma once
 
 #include <cstdint>

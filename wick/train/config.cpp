@@ -4,8 +4,10 @@
 #include <toml++/toml.h>
 
 #include <algorithm>
+#include <cassert>
 #include <charconv>
 #include <cmath>
+#include <iterator>
 #include <optional>
 
 #include "wick/backend/registry.h"
@@ -196,6 +198,7 @@ std::vector<PartMember> part_members() {
   using C = TrainConfig;
   constexpr std::string C::*kMembers[] = {&C::transformer, &C::clip_l,         &C::clip_g,      &C::t5,
                                           &C::vae,         &C::clip_tokenizer, &C::t5_tokenizer};
+  assert(std::size(kMembers) == model_parts().size());
   std::vector<PartMember> all;
   for (const ModelPart& part : model_parts()) all.push_back({part, kMembers[all.size()]});
   return all;
@@ -269,8 +272,7 @@ std::vector<TrainOption> listed_options() {
       {.kind = ModelKind::pictures});
   add("resolution", Subject::pictures, &C::resolution,
       "Side of a square bucket in pixels; with several, an epoch shows each picture at each of them [as listed below, "
-      "or what "
-      "the model's files say]",
+      "or what the model's files say]",
       {.max = 16384, .kind = ModelKind::pictures, .item = "INT ..."});
   add("bucket_step", Subject::pictures, &C::bucket_step,
       "Sides of buckets are multiples of so many pixels [64, or a quarter of a lower resolution]",

@@ -42,8 +42,8 @@ class LatentCache {
 
   // The next batch, its latents sampled anew from their posterior.
   Batch next(TrainRng& rng);
-  // Batches from the next one on, of whose conditioning only some parts are made, and of whose latents the shape. The
-  // copies of a run's numbers move on as next() would move them.
+  // Batches from the next one on: some parts of their conditioning, and the shape of their latents. Moves `order` and
+  // rng.caption, copies of the run's, on as next() would.
   struct Glimpse {
     Shape latents;
     NamedTensors conditioning;

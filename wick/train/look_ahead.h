@@ -1,5 +1,5 @@
-// What a denoiser makes ahead of the steps (Diffusion::ahead), for the next few hundred pictures of a run at a time.
-// Their times and conditioning are functions of the run's position, which a look ahead does not move.
+// The parts that a denoiser makes ahead of the steps (Diffusion::ahead), for the next few hundred pictures of a run at
+// a time. Their times and conditioning are functions of the run's position, which a look ahead does not move.
 #pragma once
 
 #include <cstdint>

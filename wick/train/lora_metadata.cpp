@@ -63,7 +63,7 @@ json dataset_dirs(const Dataset& dataset, size_t resolutions) {
   return folders;
 }
 
-// Of a data set at one resolution.
+// The data set has one resolution.
 json bucket_info(const Dataset& dataset) {
   json buckets = json::object();
   double error = 0;

@@ -24,7 +24,7 @@ struct LoraSession {
   static LoraSession begin(const TrainConfig& config);
 };
 
-// What the metadata of rectified flows tell beside the others.
+// The facts that metadata of rectified flows tell beside those of all runs.
 struct FlowRun {
   TimestepOptions times;  // with the shift that they have, unless every picture's size has its own
   int64_t t5_tokens = 0;

@@ -1,4 +1,4 @@
-// What a run's settings mean for a diffusion model: some of them only certain families have.
+// A run's settings as a diffusion model understands them; some of them only certain families have.
 #pragma once
 
 #include "wick/pipelines/diffusion.h"

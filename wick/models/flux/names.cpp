@@ -58,24 +58,20 @@ const TransformerNames& transformer_names() {
   return names;
 }
 
-// lora_te2_ is OneTrainer's.
-const TextEncoderNames kClip{"text_encoder", {"lora_te1_", "lora_te_"}, "clip_l"},
-    kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl"};
+const TextEncoderNames kT5{"text_encoder_2", {"lora_te3_", "lora_te2_"}, "t5xxl"};  // lora_te2_ is OneTrainer's
 
 }  // namespace
 
 TensorSource flux_source(const TensorSource& stored) {
   if (!stored.has_values) return stored;
-  const std::string comfy = "model.diffusion_model.";
-  const TensorSource bare = has_names_below(stored, comfy) ? with_prefix(stored, comfy) : stored;
+  const TensorSource bare = without_comfyui_prefix(stored);
   return bare.has("x_embedder.weight") ? assembled(bare, assembly_of(diffusers_rows())) : bare;
 }
 
 ModuleNames flux_module_names() {
   return [](const std::string& path) -> std::vector<ModuleName> {
-    const size_t dot = path.find('.');
-    const std::string component = path.substr(0, dot), module = dot == path.npos ? "" : path.substr(dot + 1);
-    if (component == kClip.component) return clip_lora_names(module, kClip);
+    const auto [component, module] = component_and_module(path);
+    if (component == kClipLNames.component) return clip_lora_names(module, kClipLNames);
     if (component == kT5.component) return t5_lora_names(module, kT5);
     if (component != "transformer") return {};  // no LoRA file has a name for the VAE
     std::vector<ModuleName> names = transformer_names()(module);
@@ -86,7 +82,7 @@ ModuleNames flux_module_names() {
 
 std::map<std::string, std::vector<std::string>> flux_lora_prefixes() {
   return {{"transformer", transformer_names().prefixes()},
-          {kClip.component, lora_prefixes(kClip)},
+          {kClipLNames.component, lora_prefixes(kClipLNames)},
           {kT5.component, lora_prefixes(kT5)}};
 }
 

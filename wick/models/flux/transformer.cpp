@@ -98,7 +98,7 @@ struct FluxTransformer::Model {
   std::optional<VectorMlp> guidance_in =
       c.guidance ? std::optional(VectorMlp{s, "guidance_in.in_layer", "guidance_in.out_layer", kTimeFeatures, dim})
                  : std::nullopt;
-  // Their gradient would be that of the vector, too, where it is trained.
+  // Modulations made ahead have no gradient by the vector.
   bool trains_vector = time_in.is_adapted() || vector_in.is_adapted() || (guidance_in && guidance_in->is_adapted());
   std::unique_ptr<Modulations> modulations = std::make_unique<Modulations>(options.modulations_ahead && !trains_vector);
   std::vector<DoubleBlock> double_blocks =
@@ -118,9 +118,7 @@ struct FluxTransformer::Model {
   Tensor operator()(const FluxInput& in) const {
     check(bool(in.guidance) == c.guidance, "{}: {}", s.path(),
           c.guidance ? "the model is told its guidance, and none is given" : "the model is not told a guidance");
-    Conditioning of_step{vector(in), in.modulations};
-    if (modulations->are_ahead() && !of_step.ahead)
-      of_step.ahead = (*modulations)(of_step.vector).to(of_step.vector.memory());
+    const Conditioning of_step = modulations->of_step(vector(in), in.modulations);
     const JointAttention how{.heads = c.heads, .rotary = in.rotary, .ranges = in.ranges};
     Streams x{txt_in(s.activation(in.text)), img_in(s.activation(in.tokens))};
     for (const DoubleBlock& block : double_blocks)

@@ -66,8 +66,8 @@ void read_blocks(Sd3Config& c, const NetworkFacts& facts) {
 void read_positions(Sd3Config& c, const NetworkFacts& facts) {
   std::optional<int64_t> side;
   if (const std::optional<Shape> table = facts.shape(kTable)) {
-    check(table->rank() == 3, "{}: \"{}\" should have shape [1, N, {}], found {}", facts.source(), kTable, c.hidden(),
-          *table);
+    check(table->rank() == 3 && (*table)[2] == c.hidden(), "{}: \"{}\" should have shape [1, N, {}], found {}",
+          facts.source(), kTable, c.hidden(), *table);
     side = int64_t(std::sqrt(double((*table)[1])));
     check(*side * *side == (*table)[1], "{}: \"{}\" should be a square table of positions, found shape {}",
           facts.source(), kTable, *table);

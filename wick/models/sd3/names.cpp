@@ -49,26 +49,23 @@ TransformerNames transformer_names(int blocks) {
   return {diffusers_rows(blocks), [](std::string_view) { return 1; }};
 }
 
-const TextEncoderNames kClipL{"text_encoder", {"lora_te1_", "lora_te_"}, "clip_l"},
-    kClipG{"text_encoder_2", {"lora_te2_"}, "clip_g"}, kT5{"text_encoder_3", {"lora_te3_"}, "t5xxl"};
+const TextEncoderNames kT5{"text_encoder_3", {"lora_te3_"}, "t5xxl"};
 
 }  // namespace
 
 TensorSource sd3_source(const TensorSource& stored) {
   if (!stored.has_values) return stored;
-  const std::string comfy = "model.diffusion_model.";
-  const TensorSource bare = has_names_below(stored, comfy) ? with_prefix(stored, comfy) : stored;
+  const TensorSource bare = without_comfyui_prefix(stored);
   const int blocks = blocks_in(bare, "transformer_blocks.");
   return blocks > 0 ? assembled(bare, assembly_of(diffusers_rows(blocks))) : bare;
 }
 
 ModuleNames sd3_module_names(int blocks) {
   return [transformer = transformer_names(blocks)](const std::string& path) -> std::vector<ModuleName> {
-    const size_t dot = path.find('.');
-    const std::string component = path.substr(0, dot), module = dot == path.npos ? "" : path.substr(dot + 1);
+    const auto [component, module] = component_and_module(path);
     if (component == "transformer") return transformer(module);
     if (component == kT5.component) return t5_lora_names(module, kT5);
-    for (const TextEncoderNames& clip : {kClipL, kClipG})
+    for (const TextEncoderNames& clip : {kClipLNames, kClipGNames})
       if (component == clip.component) return clip_lora_names(module, clip);
     return {};  // no LoRA file has a name for the VAE
   };
@@ -76,7 +73,8 @@ ModuleNames sd3_module_names(int blocks) {
 
 std::map<std::string, std::vector<std::string>> sd3_lora_prefixes() {
   std::map<std::string, std::vector<std::string>> prefixes = {{"transformer", transformer_names(1).prefixes()}};
-  for (const TextEncoderNames& encoder : {kClipL, kClipG, kT5}) prefixes[encoder.component] = lora_prefixes(encoder);
+  for (const TextEncoderNames& encoder : {kClipLNames, kClipGNames, kT5})
+    prefixes[encoder.component] = lora_prefixes(encoder);
   return prefixes;
 }
 

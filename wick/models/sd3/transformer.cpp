@@ -16,8 +16,6 @@
 namespace wick {
 namespace {
 
-constexpr float kEps = 1e-6f;
-
 struct Sizes {
   int64_t dim, heads;
   bool qk_norm;
@@ -56,9 +54,7 @@ struct SelfAttention {
   Attention attention{s, c};
   Linear proj{s / "proj", c.dim, c.dim};
 
-  Tensor operator()(const Tensor& x) const {
-    return proj(joint_attention({attention(x)}, {.heads = c.heads, .eps = kEps}));
-  }
+  Tensor operator()(const Tensor& x) const { return proj(joint_attention({attention(x)}, {.heads = c.heads})); }
 };
 
 struct PictureStream {
@@ -86,48 +82,26 @@ struct PictureStream {
 
 using Streams = std::array<Tensor, 2>;  // text, picture
 
-// Both streams attend to each other and to themselves.
-Streams attend(const AttentionStream& text, const AttentionStream& picture, int64_t heads, const Tensor& ranges) {
-  const Tensor joint = joint_attention({text, picture}, {.heads = heads, .ranges = ranges, .eps = kEps});
-  const std::vector<Tensor> parts = split(joint, 1, {text.qkv.dim(1), picture.qkv.dim(1)});
-  return {parts[0], parts[1]};
-}
-
+// Both streams attend to each other and to themselves. After the last block nothing reads the text.
 struct JointBlock {
   Scope s;
   Sizes c;
-  bool dual;
+  bool dual, last;
   Modulations& all;
   PictureStream x_block{s / "x_block", c, dual, all};
   Scope t = s / "context_block";
-  ModulationRows modulation{t / "adaLN_modulation.1", c.dim, 6, all};
+  ModulationRows modulation{t / "adaLN_modulation.1", c.dim, last ? 2 : 6, all};
   Attention attn{t / "attn", c};
-  Update update{t, c.dim};
+  std::optional<Update> update = text_update();
 
+  std::optional<Update> text_update() const { return last ? std::nullopt : std::optional(Update{t, c.dim}); }
   Streams operator()(const Tensor& text, const Tensor& picture, const Conditioning& of_step,
                      const Tensor& ranges) const {
     const std::vector<Tensor> m = modulation(of_step), n = x_block.modulation(of_step);
-    const Streams y = attend(attn(modulated_norm(text, m[0], m[1])), x_block.attention(picture, n), c.heads, ranges);
-    return {update.fed_forward(update.attended(text, y[0], m), m), x_block(picture, y[1], n)};
-  }
-};
-
-// The text ends here: the picture attends to it, and nobody reads it afterwards.
-struct LastBlock {
-  Scope s;
-  Sizes c;
-  bool dual;
-  Modulations& all;
-  PictureStream x_block{s / "x_block", c, dual, all};
-  Scope t = s / "context_block";
-  ModulationRows modulation{t / "adaLN_modulation.1", c.dim, 2, all};
-  Attention attn{t / "attn", c};
-
-  Tensor operator()(const Tensor& text, const Tensor& picture, const Conditioning& of_step,
-                    const Tensor& ranges) const {
-    const std::vector<Tensor> m = modulation(of_step), n = x_block.modulation(of_step);
-    const Streams y = attend(attn(modulated_norm(text, m[0], m[1])), x_block.attention(picture, n), c.heads, ranges);
-    return x_block(picture, y[1], n);
+    const Tensor attended = joint_attention({attn(modulated_norm(text, m[0], m[1])), x_block.attention(picture, n)},
+                                            {.heads = c.heads, .ranges = ranges});
+    const std::vector<Tensor> y = split(attended, 1, {text.dim(1), picture.dim(1)});
+    return {update ? update->fed_forward(update->attended(text, y[0], m), m) : text, x_block(picture, y[1], n)};
   }
 };
 
@@ -144,19 +118,19 @@ struct Sd3Transformer::Model {
   Linear context_embedder{s / "context_embedder", c.text_dim, c.hidden()};
   VectorMlp t_embedder{s / "t_embedder", "mlp.0", "mlp.2", kTimeFeatures, c.hidden()};
   VectorMlp y_embedder{s / "y_embedder", "mlp.0", "mlp.2", c.pooled_dim, c.hidden()};
-  // Their gradient would be that of the vector, too, where it is trained.
+  // Modulations made ahead have no gradient by the vector.
   bool trains_vector = t_embedder.is_adapted() || y_embedder.is_adapted();
   std::unique_ptr<Modulations> modulations = std::make_unique<Modulations>(options.modulations_ahead && !trains_vector);
   std::vector<JointBlock> joint_blocks = make_joint_blocks();
-  LastBlock last_block{s / "joint_blocks" / int(joint_blocks.size()), sizes, c.dual.back(), *modulations};
   ModulationRows final_modulation{s / "final_layer.adaLN_modulation.1", c.hidden(), 2, *modulations};
   Linear final_linear{s / "final_layer.linear", c.hidden(), 4 * c.channels};
 
   std::vector<JointBlock> make_joint_blocks() const {
+    const size_t count = c.dual.size();
     std::vector<JointBlock> blocks;
-    blocks.reserve(c.dual.size());
-    for (int i = 0; i + 1 < int(c.dual.size()); ++i)
-      blocks.push_back(JointBlock{s / "joint_blocks" / i, sizes, c.dual[size_t(i)], *modulations});
+    blocks.reserve(count);
+    for (size_t i = 0; i < count; ++i)
+      blocks.push_back(JointBlock{s / "joint_blocks" / int(i), sizes, c.dual[i], i + 1 == count, *modulations});
     return blocks;
   }
 
@@ -205,22 +179,17 @@ struct Sd3Transformer::Model {
           width);
     check(in.positions.shape() == Shape{count, c.hidden()}, "{}: positions {} are not those of a latent of {} x {}",
           s.path(), in.positions.shape(), height, width);
-    Conditioning of_step{vector(in), in.modulations};
-    if (modulations->are_ahead() && !of_step.ahead)
-      of_step.ahead = (*modulations)(of_step.vector).to(of_step.vector.memory());
+    const Conditioning of_step = modulations->of_step(vector(in), in.modulations);
     const Tensor patches = x_embedder(s.activation(in.latents));
     Streams x{context_embedder(s.activation(in.text)),
               reshape(patches, {patches.dim(0), count, c.hidden()}) + in.positions};
-    const auto run = [&](const auto& block) {
-      return options.checkpointing ? checkpoint(std::cref(block), x[0], x[1], of_step, in.ranges)
-                                   : block(x[0], x[1], of_step, in.ranges);
-    };
     int64_t number = 0;
     for (const JointBlock& block : joint_blocks)
-      if (!in.skipped.contains(number++)) x = run(block);
-    const Tensor picture = in.skipped.contains(number) ? x[1] : run(last_block);
+      if (!in.skipped.contains(number++))
+        x = options.checkpointing ? checkpoint(std::cref(block), x[0], x[1], of_step, in.ranges)
+                                  : block(x[0], x[1], of_step, in.ranges);
     const std::vector<Tensor> m = final_modulation(of_step);
-    return cast(latents(final_linear(modulated_norm(picture, m[0], m[1])), height, width), DType::f32);
+    return cast(latents(final_linear(modulated_norm(x[1], m[0], m[1])), height, width), DType::f32);
   }
 };
 

@@ -113,16 +113,13 @@ std::vector<ModuleName> unet_names(std::string_view name, const UNetConfig& conf
   return names;
 }
 
-const TextEncoderNames kClipL{"text_encoder", {"lora_te1_", "lora_te_"}, "clip_l"},
-    kClipG{"text_encoder_2", {"lora_te2_"}, "clip_g"};
-
 }  // namespace
 
 ModuleNames sdxl_module_names(const UNetConfig& config) {
   return [config](const std::string& path) -> std::vector<ModuleName> {
     std::string_view name = path;
     if (eat(name, "unet")) return unet_names(name, config);
-    for (const TextEncoderNames& clip : {kClipL, kClipG})
+    for (const TextEncoderNames& clip : {kClipLNames, kClipGNames})
       if (eat(name, clip.component)) return clip_lora_names(name, clip);
     return {};  // no LoRA file has a name for the VAE
   };
@@ -133,8 +130,9 @@ std::map<std::string, std::vector<std::string>> sdxl_lora_prefixes() {
   for (const char* part :
        {"down_blocks.", "mid_block.", "up_blocks.", "time_embedding.", "add_embedding.", "conv_in", "conv_out"})
     for (const char* prefix : {"", "base_model.model."}) unet.push_back(std::string(prefix) + part);
-  return {
-      {kClipL.component, lora_prefixes(kClipL)}, {kClipG.component, lora_prefixes(kClipG)}, {"unet", std::move(unet)}};
+  return {{kClipLNames.component, lora_prefixes(kClipLNames)},
+          {kClipGNames.component, lora_prefixes(kClipGNames)},
+          {"unet", std::move(unet)}};
 }
 
 std::vector<std::string> sdxl_default_targets() { return {"unet.*.attentions.*"}; }
