@@ -200,6 +200,7 @@ void add_inspect_command(CLI::App& app) {
   command->footer(
       "Examples:\n"
       "  wick inspect out/lora.safetensors\n"
+      "  wick inspect flux1-dev.safetensors\n"
       "  wick inspect path/to/model --tensors");
   command->callback([a] { inspect(*a); });
 }
