@@ -2,6 +2,8 @@
 // residual or through SwiGLU.
 #pragma once
 
+#include <climits>
+
 #include "wick/backend/cuda/device/functions.cuh"
 #include "wick/backend/cuda/device/wgmma.cuh"
 
@@ -120,6 +122,53 @@ __device__ __forceinline__ float2 unpack(uint32_t both) {
     return __half22float2(reinterpret_cast<const __half2&>(both));
 }
 
+// A tile's 64 rows of a warpgroup, rounded as they will be stored: with the residual, and part by part, so that other
+// work can go on meanwhile.
+template <class T, int kCols>
+class PlainTile {
+ public:
+  static constexpr int kParts = kCols / 32;  // of 32 columns each
+
+  // From sums of y's columns from `col` on.
+  __device__ __forceinline__ void take(float* sum, const TileOutput& y, int row, int col) {
+    if (y.bias) add_bias<kCols>(sum, y, col);
+#pragma unroll
+    for (int i = 0; i < kCols / 4; ++i) packed_[i] = pack<T>(sum[2 * i], sum[2 * i + 1]);
+    const int lane = threadIdx.x % 32;
+    row_ = row + threadIdx.x % 128 / 32 * 16 + lane / 4;
+    col_ = col + lane % 4 * 8;
+  }
+
+  // Through shared memory of the warp, `out`, so that each lane stores 16 bytes of a row, and of that eight rows below.
+  __device__ __forceinline__ void store(int part, char* out, const TileOutput& y) const {
+    const int lane = threadIdx.x % 32, col = col_ + part * 32;
+    const auto is_inside = [&](int i) { return row_ + i * 8 < y.rows && col < y.cols; };
+    uint4 added[2];
+#pragma unroll
+    for (int i = 0; i < 2; ++i)
+      added[i] =
+          load_if(y.residual && is_inside(i), static_cast<const T*>(y.residual) + (row_ + i * 8) * y.residual_ld + col);
+    if (part == 0) __syncwarp();
+    char* const half = out + part % 2 * 1024;  // the other one may still be read
+    const auto place = [&](int row, int eight) { return half + row * 64 + (eight ^ row / 2 % 4) * 16; };
+#pragma unroll
+    for (int eight = 0; eight < 4; eight += 2) {
+      const uint32_t* d = &packed_[part * 8 + eight * 2];
+      store_matrices(place(lane % 16, eight + lane / 16), d[0], d[1], d[2], d[3]);
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint4 own = *reinterpret_cast<const uint4*>(place(i * 8 + lane / 4, lane % 4));
+      store_if(is_inside(i), static_cast<T*>(y.data) + (row_ + i * 8) * y.ld + col, sum_of_eights<T>(own, added[i]));
+    }
+  }
+
+ private:
+  uint32_t packed_[kCols / 4] = {};
+  int row_ = INT_MAX / 2, col_ = 0;  // this lane's first; no row before there is a tile
+};
+
 // A tile's 64 rows of a warpgroup, of whose columns the first half are gates and the second their values: both rounded
 // as if they were stored. SwiGLU of them is stored part by part, so that other work can go on meanwhile.
 template <class T, int kCols>
@@ -143,7 +192,7 @@ class GatedTile {
   }
 
   // Through shared memory of the warp, `out`, so that each lane stores 16 bytes of a row.
-  __device__ __forceinline__ void store(int part, char* out) const {
+  __device__ __forceinline__ void store(int part, char* out, const TileOutput&) const {
     const int lane = threadIdx.x % 32;
     uint32_t y[4];
 #pragma unroll

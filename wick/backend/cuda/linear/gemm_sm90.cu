@@ -43,10 +43,10 @@ constexpr int kLineBytes = kDepth * 2;  // a row of x or a column of w in a step
 constexpr int kGroups = ExtendedGemm::kMostGroups;
 constexpr int kMostParts = 4, kMostSlice = 64;
 constexpr int kPartColBytes = 512;  // of a column of y, or of x p, in the exchange of parts: two consumers' rows in f32
-// The epilogue of a tile's sums: they are stored, or added to those of other parts, or halves of them go through
-// SwiGLU. Kernels of their own, since ptxas lets the products of one that could exchange parts wait for each other
-// (C7514).
-enum class Form { whole, parts, gated };
+// The epilogue of a tile's sums: they are stored at once, or added to those of other parts, or stored while the tensor
+// cores are busy with the next tile, as they are (behind) or through SwiGLU (gated). Kernels of their own, since ptxas
+// lets the products of one that could exchange parts wait for each other (C7514).
+enum class Form { whole, parts, behind, gated };
 // The widths of tiles, with two consumers in a block and with three.
 template <int kConsumers, int kSlice>
 using Widths =
@@ -55,7 +55,7 @@ using Widths =
                                           std::integer_sequence<int, 64, 96, 128, 160, 192>>>;
 
 using GatedWidths = std::integer_sequence<int, 128, 160, 192, 224, 256>;  // gates and values
-constexpr int kGatedSteps = 256 / 32;  // of the reduction, in which the tile before is stored
+constexpr int kBehindSteps = 256 / 32;  // of the reduction, in which the tile before is stored
 
 struct GemmMaps {
   CUtensorMap x, low;
@@ -375,13 +375,15 @@ __device__ __forceinline__ void consume(Consumer me, const GemmShape& shape, int
   }
 }
 
-// Tiles from `index` to `end`, all of kCols columns; the index of the one that follows.
-template <class T, int kCols>
-__device__ __forceinline__ int consume_gated(Consumer& me, const GemmShape& shape, int index, int end, int stride) {
+// Tiles from `index` to `end`, all of kCols columns, each stored during the next one's first steps; the index of the
+// one that follows.
+template <class T, int kCols, bool kTransposed, Form kForm>
+__device__ __forceinline__ int consume_behind(Consumer& me, const GemmShape& shape, int index, int end, int stride) {
+  constexpr bool kGated = kForm == Form::gated;
   Ring& ring = me.ring;
-  const WgmmaOperand<true> x(ring.first + uint32_t(me.index * 64 * kLineBytes)),
-      w(ring.first + uint32_t(shape.rows * kLineBytes));
-  GatedTile<T, kCols> last;
+  const WgmmaOperand<true> x(ring.first + uint32_t(me.index * 64 * kLineBytes));
+  const WgmmaOperand<!kTransposed> w(ring.first + uint32_t(shape.rows * kLineBytes));
+  std::conditional_t<kGated, GatedTile<T, kCols>, PlainTile<T, kCols>> last;
   for (; index < end; index += stride) {
     float sum[kCols / 2] = {};
     int before = -1;
@@ -390,7 +392,7 @@ __device__ __forceinline__ int consume_gated(Consumer& me, const GemmShape& shap
       const int at = ring.offset();
       wgmma_fence();
 #pragma unroll
-      for (int k = 0; k < kDepth / 16; ++k) wgmma<T, false, kCols>(sum, x.at(at, k), w.at(at, k));
+      for (int k = 0; k < kDepth / 16; ++k) wgmma<T, kTransposed, kCols>(sum, x.at(at, k), w.at(at, k));
       wgmma_commit();
       meanwhile();
       wgmma_wait<1>();
@@ -399,26 +401,32 @@ __device__ __forceinline__ int consume_gated(Consumer& me, const GemmShape& shap
       ring.advance();
     };
 #pragma unroll
-    for (int part = 0; part < last.kParts; ++part) multiply([&] { last.store(part, me.out); });
+    for (int part = 0; part < last.kParts; ++part) multiply([&] { last.store(part, me.out, shape.y); });
     for (int step = last.kParts; step < shape.steps; ++step) multiply([] {});
     const Tile tile = tile_at(index, shape, me.place.half);
     wgmma_wait<0>();
     wgmma_arrived(sum);
     me.release(before);
-    last.take(sum, shape.y, tile.row + me.index * 64, tile.col / 2);
+    for (int g = 0; g < shape.group_count && !kGated; ++g)
+      if (touches(shape.groups[g], tile, shape))
+        multiply_low<T, kCols, kTransposed>(me, sum, shape.groups[g].k16, x, w);
+    wgmma_arrived(sum);
+    last.take(sum, shape.y, tile.row + me.index * 64, kGated ? tile.col / 2 : tile.col);
   }
 #pragma unroll
-  for (int part = 0; part < last.kParts; ++part) last.store(part, me.out);
+  for (int part = 0; part < last.kParts; ++part) last.store(part, me.out, shape.y);
   return index;
 }
 
-template <class T, int... kCols>
-__device__ __forceinline__ void consume_gated(Consumer me, const GemmShape& shape, int index, int stride,
-                                              std::integer_sequence<int, kCols...>) {
+template <class T, bool kTransposed, Form kForm, int... kCols>
+__device__ __forceinline__ void consume_behind(Consumer me, const GemmShape& shape, int index, int stride,
+                                               std::integer_sequence<int, kCols...>) {
   for (int narrow = 0; narrow < 2; ++narrow) {
     const int cols = narrow ? shape.narrow : shape.wide,
               end = shape.row_pairs * (shape.wide_tiles + (narrow ? shape.narrow_tiles : 0));
-    ((cols == kCols ? void(index = consume_gated<T, kCols>(me, shape, index, end, stride)) : void()), ...);
+    ((cols == kCols ? void(index = consume_behind<T, kCols, kTransposed, kForm>(me, shape, index, end, stride))
+                    : void()),
+     ...);
   }
 }
 
@@ -446,7 +454,7 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
   const Place place(int(blockIdx.x) % cluster);
   const Ring ring{shared_address(aligned) + kConsumers * 4 * kWarpOutBytes, shared_address(full), shared_address(empty),
                   shape.stages, shape.stage_bytes};
-  if (kSlice == 0 && kForm == Form::whole && !shape.follows) launch_dependents();
+  if (kSlice == 0 && kForm != Form::gated && !shape.follows) launch_dependents();
   if (threadIdx.x >= 32 && threadIdx.x < 64) prefetch_maps<kSlice>(maps, shape, threadIdx.x - 32);
   if (threadIdx.x == 0) {
     for (int i = 0; i < shape.stages; ++i) {
@@ -473,7 +481,9 @@ __global__ void __launch_bounds__(128 * (kConsumers + 1), 1)
         group - 1, ring, aligned + (threadIdx.x / 32 - 4) * kWarpOutBytes, place, reinterpret_cast<float4*>(tiles),
         &arrived};
     if constexpr (kForm == Form::gated)
-      consume_gated<T>(me, shape, first, stride, GatedWidths());
+      consume_behind<T, kTransposed, kForm>(me, shape, first, stride, GatedWidths());
+    else if constexpr (kForm == Form::behind)
+      consume_behind<T, kTransposed, kForm>(me, shape, first, stride, Widths<kConsumers, kSlice>());
     else
       consume<T, kTransposed, kSlice, kForm>(me, shape, first, stride, Widths<kConsumers, kSlice>());
   }
@@ -488,6 +498,11 @@ constexpr int64_t pairs_of(int64_t rows, const GemmPlan& plan) {
 }
 constexpr int64_t narrow_tiles(int64_t cols, const GemmPlan& plan) {
   return ceil_div(std::max<int64_t>(cols - int64_t(plan.wide) * plan.wide_tiles, 0), plan.narrow);
+}
+
+// Whether a tile is stored during the first steps of the next: the sums of both must fit a thread's registers.
+constexpr bool stores_behind(const ExtendedGemm& g, const GemmPlan& plan) {
+  return g.gated || (plan.consumers == 2 && !plan.slice && g.x.cols > (kBehindSteps - 1) * kDepth);
 }
 
 GemmMaps make_maps(const ExtendedGemm& g, const GemmPlan& plan) {
@@ -580,9 +595,11 @@ void launch_kernel(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& pla
 template <class T, bool kTransposed, int kConsumers, int kSlice>
 void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan) {
   constexpr Form kParts = kSlice > 0 ? Form::parts : Form::whole;
+  constexpr Form kBehind = kSlice == 0 && kConsumers == 2 ? Form::behind : Form::whole;
   launch_kernel(cuda, g, plan,
-                plan.parts > 1 ? gemm_kernel<T, kTransposed, kConsumers, kSlice, kParts>
-                               : gemm_kernel<T, kTransposed, kConsumers, kSlice, Form::whole>);
+                plan.parts > 1           ? gemm_kernel<T, kTransposed, kConsumers, kSlice, kParts>
+                : stores_behind(g, plan) ? gemm_kernel<T, kTransposed, kConsumers, kSlice, kBehind>
+                                         : gemm_kernel<T, kTransposed, kConsumers, kSlice, Form::whole>);
 }
 
 // ---- plans
@@ -596,7 +613,7 @@ double tile_cycles(const ExtendedGemm& g, const GemmPlan& plan, int width) {
     const int64_t rank = g.group_count ? g.groups[0].f.rows : 0;
     const double copies = 130.0 * consumers + 2.0 * loaded + (whole_chunks ? 0 : 80);
     return (double(g.x.cols) + double(rank)) / kDepth * std::max(2.0 * consumers * width, copies) +
-           (g.gated ? 600 : 4.5 * consumers * width + 1900);
+           (stores_behind(g, plan) ? 600 : 4.5 * consumers * width + 1900);
   }
   const int cols = width + plan.slice, slice_loaded = g.w.transposed ? plan.slice : 64;
   const double memory = consumers * (128.0 + cols) + loaded + slice_loaded;
@@ -697,7 +714,7 @@ struct Forced {
 
 bool gemm_sm90_fits(const Gpu& gpu, const ExtendedGemm& g) {
   if (gpu.capability() != 90 || g.y.cols % 8 || g.y.transposed || g.x.transposed || g.low.transposed) return false;
-  if (g.gated && (!g.w.transposed || g.x.cols <= (kGatedSteps - 1) * kDepth)) return false;
+  if (g.gated && (!g.w.transposed || g.x.cols <= (kBehindSteps - 1) * kDepth)) return false;
   const auto fits = [&](const DeviceMatrix& m) { return !m.data || (m.dtype == g.y.dtype && tensor_map_fits(m)); };
   for (const DeviceMatrix& m : {g.y, g.x, g.w, g.low})
     if (!fits(m)) return false;
