@@ -251,6 +251,11 @@ TEST(Inspect, TellsLorasAndModels) {
                 "[3, 256]", "Q2_K"});
   expect_words(run_well("inspect " + kModel).out,
                {"StableDiffusionXLPipeline", "SDXL's UNet", "a VAE", "a CLIP text encoder", "parameters"});
+  const std::string flux = (test::source_dir() / "models/tiny-flux").string();
+  expect_words(run_well("inspect --t5-tokenizer " + flux + "/tokenizer_2/spiece.model --clip-tokenizer " + flux +
+                        "/tokenizer --vae " + flux + "/vae/diffusion_pytorch_model.safetensors")
+                   .out,
+               {"spiece.model\na tokenizer of T5, ", " tokens\n\n", "a tokenizer of CLIP, ", "a VAE"});
   expect_words(run_well("inspect --tensors " + kModel + "/unet").out, {"conv_in.weight", "[", "F32"});
   // Bytes as everywhere.
   expect_words(run_well("inspect " + kModel + "/unet").out, {"F32 ", " KiB"});
