@@ -74,6 +74,8 @@ void add_forward_command(CLI::App& app) {
       "Examples:\n"
       "  wick forward --model tiny --component unet --in in.safetensors \\\n"
       "    --out out.safetensors\n"
+      "  wick forward --model tiny-flux --component transformer --grad \\\n"
+      "    --in in.safetensors --out out.safetensors\n"
       "  wick forward --model tiny-llm --in ids.safetensors --out logits.safetensors");
   command->callback([a] { forward(*a); });
 }

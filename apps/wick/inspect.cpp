@@ -18,6 +18,8 @@
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/recognise.h"
 #include "wick/pipelines/diffusion.h"
+#include "wick/text/clip_tokenizer.h"
+#include "wick/text/t5_tokenizer.h"
 
 namespace wick {
 namespace {
@@ -164,17 +166,29 @@ void inspect_folder(const fs::path& folder, bool tensors) {
 
 struct InspectArguments {
   std::string path;
-  std::vector<std::string> parts;  // files of a model's parts, in the order in which they are given
+  std::vector<std::pair<std::string, std::string>> parts;  // name and path, in the order of the flags
   bool tensors = false;
 };
 
+void inspect_path(const std::string& part, const fs::path& path, bool tensors) {
+  check(fs::exists(path), "{}: no such file or folder", path.string());
+  const auto print_tokenizer = [&](const char* of, int64_t tokens) {
+    fmt::print("{}\na tokenizer of {}, {}\n", printable(path.string()), of, count_of(tokens, "token"));
+  };
+  if (part == "clip_tokenizer")
+    print_tokenizer("CLIP", ClipTokenizer::load(path).size());
+  else if (part == "t5_tokenizer")
+    print_tokenizer("T5", T5Tokenizer::load(path).vocabulary());
+  else
+    fs::is_directory(path) ? inspect_folder(path, tensors) : inspect_file(path, tensors);
+}
+
 void inspect(const InspectArguments& a) {
-  std::vector<std::string> paths = a.parts;
-  if (!a.path.empty()) paths.insert(paths.begin(), a.path);
-  for (const std::string& path : paths) {
-    check(fs::exists(path), "{}: no such file or folder", path);
-    if (path != paths.front()) fmt::print("\n");
-    fs::is_directory(path) ? inspect_folder(path, a.tensors) : inspect_file(path, a.tensors);
+  auto parts = a.parts;
+  if (!a.path.empty()) parts.insert(parts.begin(), {"", a.path});
+  for (const auto& [part, path] : parts) {
+    if (&path != &parts.front().second) fmt::print("\n");
+    inspect_path(part, path, a.tensors);
   }
 }
 
@@ -186,9 +200,8 @@ void add_inspect_command(CLI::App& app) {
   CLI::Option* file = command->add_option("file", a->path, "Safetensors or GGUF file, or a folder of safetensors");
   file->required()->type_name("FILE")->check(cli::not_empty());
   for (const ModelPart& part : model_parts()) {
-    if (std::string_view(part.item) != "FILE") continue;  // tokenizers
-    const auto remember = [a, file](const std::string& path) {
-      a->parts.push_back(path);
+    const auto remember = [a, file, name = part.name](const std::string& path) {
+      a->parts.emplace_back(name, path);
       file->required(false);
     };
     command->add_option_function<std::string>(part_flag(part.name), remember, part.help)
@@ -200,6 +213,7 @@ void add_inspect_command(CLI::App& app) {
   command->footer(
       "Examples:\n"
       "  wick inspect out/lora.safetensors\n"
+      "  wick inspect flux1-dev.safetensors\n"
       "  wick inspect path/to/model --tensors");
   command->callback([a] { inspect(*a); });
 }

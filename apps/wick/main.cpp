@@ -63,6 +63,8 @@ void set_up(CLI::App& app) {
       "  wick train --model tiny --dataset data/tiny-style --output out --steps 100\n"
       "  wick generate --model tiny --lora out/lora.safetensors \\\n"
       "    --prompt \"a red heart\" --out heart.png\n"
+      "  wick train --model flux-dev --dataset pictures --output flux --bf16\n"
+      "  wick plan --model sd3.5-large --bf16 --device cuda\n"
       "  wick chat --model tiny-llm\n"
       "\n"
       "Ends with 0, with 2 where the command line or a file of settings is wrong in itself, with 1 for files, "

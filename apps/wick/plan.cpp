@@ -114,6 +114,8 @@ void add_plan_command(CLI::App& app) {
       "\n\n"
       "Examples:\n"
       "  wick plan --model sdxl --rank 32 --bf16 --resolution 1024 --device cuda\n"
+      "  wick plan --model flux-dev --bf16 --gradient-checkpointing --device cuda\n"
+      "  wick plan --model sd3.5-medium --bf16 --device cuda\n"
       "  wick plan --model path/to/llm --quantize q4_0 --context 8192");
   command->callback([flags, context] { run_plan(*flags, *context); });
 }

@@ -68,20 +68,31 @@ TEST(Commands, HelpFitsATerminalAndHasExamples) {
   }
 }
 
-// The table of docs/defaults.md, of which tests/train/defaults.cpp has the rest.
+// The table of docs/defaults.md, of which tests/train/defaults.cpp has the rest: help has a sentence for what all
+// models share, and a row for a model.
 TEST(Commands, HelpHasTheDefaultsOfModels) {
   std::istringstream page(read_plain(test::source_dir() / "docs/defaults.md"));
+  const std::string train = run_well("help train").out;
+  const std::string helps[] = {train, run_well("help plan").out, run_well("help generate").out};
+  const auto has = [](const std::string& help, const std::string& pattern) {
+    EXPECT_TRUE(std::regex_search(help, std::regex(pattern))) << pattern << "\n" << help;
+  };
   size_t models = 0;
   for (std::string line; std::getline(page, line);) {
     if (!line.starts_with("| `")) continue;
-    std::string pattern = "\n +";
-    std::istringstream cells(std::regex_replace(line, std::regex("[|`]"), " "));
-    size_t column = 0;
-    for (std::string cell; cells >> cell; ++column)
-      if (column == 0 || column >= 5) pattern += std::regex_replace(cell, std::regex("\\."), "\\.") + " *";
-    for (const char* command : {"train", "plan", "generate"})
-      EXPECT_TRUE(std::regex_search(run_well("help " + std::string(command)).out, std::regex(pattern + "\n")))
-          << pattern;
+    std::istringstream cells(
+        std::regex_replace(std::regex_replace(line, std::regex("[|`]"), " "), std::regex("\\."), "\\."));
+    std::string model, rank, alpha, lr, steps, row;
+    cells >> model >> rank >> alpha >> lr >> steps;
+    for (std::string cell; cells >> cell;) row += " +" + cell;
+    for (const std::string& help : helps) {
+      has(help, "rank " + rank + ", alpha " + alpha + ", a learning\\s+rate\\s+of\\s+" + lr + "\\s+and\\s+" + steps +
+                    "\\s+steps");
+      has(help, "\n +" + model + row + " *\n");
+    }
+    has(train, "--rank INT[^\\[]*\\[" + rank + "\\]");
+    has(train, "--lr NUMBER[^\\[]*\\[" + lr + "\\]");
+    has(train, "--steps INT[^\\[]*\\[" + steps + ",");
     ++models;
   }
   EXPECT_GE(models, size_t{8});
@@ -240,6 +251,11 @@ TEST(Inspect, TellsLorasAndModels) {
                 "[3, 256]", "Q2_K"});
   expect_words(run_well("inspect " + kModel).out,
                {"StableDiffusionXLPipeline", "SDXL's UNet", "a VAE", "a CLIP text encoder", "parameters"});
+  const std::string flux = (test::source_dir() / "models/tiny-flux").string();
+  expect_words(run_well("inspect --t5-tokenizer " + flux + "/tokenizer_2/spiece.model --clip-tokenizer " + flux +
+                        "/tokenizer --vae " + flux + "/vae/diffusion_pytorch_model.safetensors")
+                   .out,
+               {"spiece.model\na tokenizer of T5, ", " tokens\n\n", "a tokenizer of CLIP, ", "a VAE"});
   expect_words(run_well("inspect --tensors " + kModel + "/unet").out, {"conv_in.weight", "[", "F32"});
   // Bytes as everywhere.
   expect_words(run_well("inspect " + kModel + "/unet").out, {"F32 ", " KiB"});

@@ -55,6 +55,8 @@ const std::vector<Wrong> kWrong = {
     {1, kPlan + "--clip-l $G/layouts/vae.native.safetensors", {"--clip-l ", "expected CLIP-L, found a VAE"}},
     {1, "plan --model tiny-llm --vae $G/layouts/vae.native.safetensors", {"found a language model"}},
     {1, "inspect --t5 $T/none.safetensors", {"none.safetensors", "no such file"}},
+    {1, "inspect --t5-tokenizer $T/none", {"$T/none", "no such file"}},
+    {1, "inspect --t5-tokenizer $M", {"$M"}},
     {2, "inspect", {"file", "required"}},
     {2, kGenerate + "--nonsense", {"--nonsense: no such flag (see wick generate --help)"}},
     {2, kGenerate + "--nonsense=5", {"--nonsense: no such flag (see"}},

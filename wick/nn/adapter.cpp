@@ -458,7 +458,7 @@ AdapterOfLayer Adapter::match(const std::vector<LoraSite>& sites, const Residenc
   }
   if (parts.empty()) return nullptr;
   const AdapterAlgorithm& algorithm = *parts.front().module->algorithm;
-  for (const PlacedModule& part : parts) assert(part.module->algorithm == &algorithm);
+  assert(std::ranges::all_of(parts, [&](const PlacedModule& part) { return part.module->algorithm == &algorithm; }));
   return layers_[first] = algorithm.layer(parts, outputs, place, dropout(parts, *place.memory));
 }
 

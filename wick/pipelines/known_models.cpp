@@ -39,7 +39,8 @@ const KnownModel* find_known(const std::string& name) {
 
 const std::string& model_help() {
   static const std::string text =
-      fmt::format("Diffusers or transformers folder, GGUF file, or a name: {}", fmt::join(known_model_names(), ", "));
+      fmt::format("Diffusers or transformers folder, model of pictures in one file, GGUF file, or a name: {}",
+                  fmt::join(known_model_names(), ", "));
   return text;
 }
 

@@ -27,7 +27,7 @@ struct KnownModel {
 const std::vector<KnownModel>& known_models();
 std::vector<std::string> known_model_names();
 const KnownModel* find_known(const std::string& name);  // by its name or its repository; null where it is none
-// For help texts: "Diffusers or transformers folder, GGUF file, or a name: …".
+// For help texts: "Diffusers or transformers folder, … or a name: …".
 const std::string& model_help();
 
 }  // namespace wick
