@@ -173,7 +173,7 @@ std::string in_words(const TensorSource& source, const std::vector<Rows>& rows,
                      const std::vector<StoredTensor>& parts) {
   std::vector<std::string> words;
   for (size_t i = 0; i < parts.size(); ++i)
-    words.push_back(fmt::format("{} {}", source.in_words(rows[i].whole), parts[i].shape));
+    words.push_back(fmt::format("\"{}\" {}", source.stored_name(rows[i].whole), parts[i].shape));
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
