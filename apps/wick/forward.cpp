@@ -28,6 +28,7 @@ void forward(const ForwardArguments& a) {
   if (kind_of(model) == ModelKind::pictures) {
     std::string name = a.component;
     const std::string problem = cli::one_of(component_names(model))(name);
+    if (!problem.empty() && !diffusion_family(model).is_here(model)) open_diffusion(model);  // says what it lacks
     check_usage(problem.empty(), "--component: {}", problem);
   }
   cli::check_input_file(a.in, "--in");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -14,8 +15,8 @@
 #include "validators.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
-#include "wick/io/safetensors.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/component.h"
 #include "wick/pipelines/image_grid.h"
 #include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/plan.h"
@@ -88,14 +89,10 @@ std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& spac
     for (const uint64_t seed : a.seeds) starts.push_back({fmt::format("seed {}", seed), seed});
     return starts;
   }
-  const SafetensorsFile file = SafetensorsFile::open(a.noise);
-  const auto found = file.tensors().find("noise");
-  check(found != file.tensors().end(), "{}: has no tensor \"noise\"", a.noise);
-  const Shape& shape = found->second.shape;
-  check(shape.rank() == 4 && shape[0] >= 1 && shape[1] == space.channels,
-        "{}: \"noise\" should have shape [B, {}, h, w], found {}", a.noise, space.channels, shape);
-  const Tensor all = to_channels_last(cast(file.load("noise"), DType::f32));
-  for (int64_t i = 0; i < shape[0]; ++i)
+  ComponentInputs file(a.noise, /*track=*/false, host_memory());
+  const Tensor all = to_channels_last(file.variable("noise", {"B", space.channels, "h", "w"}));
+  if (space.side_step != space.factor) file.check_even("noise", {"h", "w"});
+  for (int64_t i = 0; i < all.dim(0); ++i)
     starts.push_back({fmt::format("noise {}", i), 0, contiguous(slice(all, 0, i, i + 1))});
   return starts;
 }
@@ -263,6 +260,9 @@ void generate(const CLI::App& command, GenerateArguments a) {
   const Checkpoint folder = a.model.resolve();
   if (kind_of(folder) == ModelKind::pictures) {
     refuse(command, a.text_flags, a.model.name(), "pictures");
+    for (const char* flag : {"--skip-layers", "--skip-layer-start", "--skip-layer-stop"})
+      check_usage(command.count(flag) == 0 || command.count("--skip-layer-guidance") > 0,
+                  "{}: expected a --skip-layer-guidance with it", flag);
     return generate_pictures(a, folder);
   }
   refuse(command, a.picture_flags, a.model.name(), "language");
@@ -299,7 +299,8 @@ void add_picture_flags(CLI::App& command, GenerateArguments& a) {
          "SD3: leads away from what the model predicts without --skip-layers [0: off]", 0, 100);
   picture(command.add_option("--skip-layers", a.skip.layers, "Layers that it leaves out [7,8,9]"))
       ->type_name("INT,...")
-      ->delimiter(',');
+      ->delimiter(',')
+      ->transform(cli::integer_in(0, std::numeric_limits<int32_t>::max()));
   number("--skip-layer-start", a.skip.start, "Share of the steps after which it begins [0.01]", 0, 1);
   number("--skip-layer-stop", a.skip.stop, "Share of the steps before which it ends [0.2]", 0, 1);
   integer("--t5-tokens", a.t5.tokens,

@@ -139,12 +139,20 @@ TEST_F(FlowModels, FlagsOfOtherFamiliesAreRefused) {
   expect_wrong(2, draw(flux) + "--skip-layer-guidance 2", {"--skip-layer-guidance", "no layers to skip"});
   expect_wrong(2, draw(flux) + "--width 36", {"--width", "36", "multiple of 8"});
   expect_wrong(2, draw(sd3) + "--height 36", {"--height", "36", "multiple of 8"});
+  expect_wrong(2, draw(sd3) + "--height 104", {"--height", "104", "up to 96 pixels"});
+  for (const std::string flag : {"--skip-layers 1", "--skip-layer-start 0", "--skip-layer-stop 1"})
+    expect_wrong(2, draw(sd3) + flag, {flag.substr(0, flag.find(' ')), "expected a --skip-layer-guidance"});
+  for (const char* layers : {"-1", "0,a", "0.5"})
+    expect_wrong(2, draw(sd3) + "--skip-layer-guidance 2 --skip-layers " + layers, {"--skip-layers", "an integer"});
   for (const auto& [which, flag, why] : {std::tuple{sdxl, "--timesteps uniform", "no rectified flow"},
                                          {sdxl, "--timestep-shift 2", "no rectified flow"},
                                          {sdxl, "--timestep-mean 1", "no rectified flow"},
                                          {sdxl, "--timestep-std 2", "no rectified flow"},
                                          {sdxl, "--train-guidance 2", "not told its guidance"},
                                          {sd3, "--train-guidance 2", "not told its guidance"},
+                                         {sd3, "--timestep-mean 1 --timesteps mode", "logit-normal"},
+                                         {flux, "--timestep-std 2 --timesteps uniform", "logit-normal"},
+                                         {sd3, "--resolution 104", "at most 96"},
                                          {sdxl, "--t5-tokens 9", "has no T5"},
                                          {sdxl, "--t5-mask", "has no T5"}})
     for (const std::string& command :
@@ -162,7 +170,7 @@ TEST_F(FlowModels, PartsThatLackOrDoNotFitAreNamed) {
   expect_wrong(1, draw(sd3) + "--t5 '" + t5 + "'", {"T5's states are 16 wide", "wants 24"});
   for (const char* part : {"text_encoder", "text_encoder_2", "transformer", "vae", "scheduler"}) {
     fs::rename(flux_.path() / part, folder / part);
-    expect_wrong(1, draw(flux), {(flux_.path() / part).string()});
+    expect_wrong(1, draw(flux), {(flux_.path() / part).string(), "no such folder"});
     fs::rename(folder / part, flux_.path() / part);
   }
 }
@@ -184,6 +192,38 @@ TEST_F(FlowModels, ComponentsAreThoseOfTheFamily) {
                                    {"img_ids", zeros({4, 3})},
                                    {"txt_ids", zeros({3, 3})}});
   expect_wrong(1, forward(flux, "transformer", folder / "in"), {"has no tensor \"guidance\""});
+}
+
+TEST_F(FlowModels, NoiseThatIsNoneIsNamed) {
+  const auto noise = [&](const Tensor& x, const Words& words) {
+    const TemporaryDirectory beside;
+    save_safetensors(beside / "n.safetensors", {{"noise", x}});
+    Words all{"--noise", "\"noise\""};
+    all.insert(all.end(), words.begin(), words.end());
+    expect_wrong(1, draw(flux) + "--noise '" + (beside / "n.safetensors").string() + "'", all);
+  };
+  noise(zeros({1, 4, 8, 8}), {"[B, 16, h, w]", "[1, 4, 8, 8]"});
+  noise(zeros({1, 16, 7, 8}), {"even sides", "h = 7"});
+  noise(zeros({1, 16, 8, 8}, DType::i64), {"F32", "I64"});
+  noise(full({1, 16, 8, 8}, NAN), {"finite", "nan"});
+}
+
+TEST_F(FlowModels, PicturesBeyondTheTableOfPositionsAreToldByFile) {
+  // A picture of 3 : 1, whose bucket is longer than a square one of the same --resolution.
+  const TemporaryDirectory data;
+  write_png(data / "long.png", {.width = 192, .height = 64, .rgb = std::vector<uint8_t>(size_t{3} * 192 * 64)});
+  write_plain(data / "long.txt", "x");
+  expect_wrong(1,
+               "train --steps 1 --device cpu --resolution 96 --dataset '" + data.path().string() + "' --output '" +
+                   (folder / "out").string() + "'" + sd3,
+               {"long.png", "at most 96 a side", "--resolution"});
+}
+
+TEST_F(FlowModels, TransformersOfNoFamilyAreNamed) {
+  write_plain(flux_.path() / "transformer/config.json", R"({"_class_name": "ChromaTransformer2DModel"})");
+  const Words words{"a transformer of the class \"ChromaTransformer2DModel\"", "FluxTransformer2DModel"};
+  expect_wrong(1, draw(flux), words);
+  expect_wrong(1, "forward" + flux + "--component transformer --in x" + out("y"), words);
 }
 
 TEST_F(FlowModels, FilesOfOtherKindsAreNamed) {

@@ -203,6 +203,18 @@ TEST(Sd3Config, SaysWhichTablesDoNotFit) {
   }
 }
 
+TEST(Sd3Config, DualLayersHaveNoOrder) {
+  const TemporaryDirectory folder;
+  nlohmann::json config = read_json(kModel / "config.json");
+  config["dual_attention_layers"] = {2, 0, 2, 40};
+  write_plain(folder / "config.json", config.dump());
+  EXPECT_EQ(Sd3Config::read(folder.path()).dual, (std::vector{true, false, true}));
+  config["dual_attention_layers"] = {0, 0};
+  write_plain(folder / "config.json", config.dump());
+  fs::copy(kFile, folder.path());
+  EXPECT_EQ(Sd3Config::read(folder.path()).dual, (std::vector{true, false, false}));
+}
+
 TEST(Sd3Config, SaysWhatIsNotSupported) {
   expect_config_error("dual", {{"_class_name", "FluxTransformer2DModel"}}, {"_class_name", "FluxTransformer2DModel"});
   expect_config_error("dual", {{"patch_size", 1}}, {"patch_size is 1", "2"});

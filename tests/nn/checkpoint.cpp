@@ -39,8 +39,9 @@ TEST(Checkpoint, APipelineHasComponents) {
 TEST(Checkpoint, WhatIsMissingIsNamed) {
   const Checkpoint unet = Checkpoint(kSdxl).component("transformer");
   EXPECT_FALSE(unet.has_config());
-  expect_error([&] { unet.config(); }, {(kSdxl / "transformer/config.json").string()});
+  expect_error([&] { unet.config(); }, {(kSdxl / "transformer").string(), "no such folder", "--transformer"});
   expect_error([&] { unet.weights(); }, {(kSdxl / "transformer").string()});
+  expect_error([] { Checkpoint(kSdxl).component("text_encoder_3").config(); }, {"model_index.json", "with --t5"});
   expect_error([&] { Checkpoint(kSdxl / "none.gguf").fingerprint(); }, {"none.gguf"});
 }
 

@@ -153,6 +153,11 @@ TEST(TensorSource, AFusedTensorOfSplitOnes) {
         from({{"x.to_q", q}, {"x.to_k", k}, {"x.mlp", noise({5, 32})}}).has("linear1.weight");
       },
       {"\"x.to_q\"", "[2, 64]", "\"x.mlp\"", "[5, 32]"});
+  expect_error(
+      [&] {
+        Weights(from({{"x.to_q", q}, {"x.to_k", noise({3, 64})}, {"x.mlp", mlp}}), {}).load("linear1.weight", {9, 64});
+      },
+      {"\"x.to_q\" [2, 64], \"x.to_k\" [3, 64], \"x.mlp\" [5, 64]", "\"linear1.weight\" [9, 64]"});
   const Tensor ids = Tensor::of(std::vector<int64_t>(128), {2, 64});
   expect_error(
       [&] {

@@ -5,6 +5,7 @@
 #include "flow_folder.h"
 #include "golden.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
 
 namespace wick {
@@ -47,6 +48,15 @@ TEST_F(FluxPipeline, AgreesWithDiffusers) {
     EXPECT_LE(relative_error(to_channels_first(found), out.load(name + ".latents")), 1e-5) << name;
     EXPECT_LE(relative_error(to_channels_first(text_to_image.decode(found)), out.load(name + ".decoded")), 1e-5);
   }
+}
+
+TEST_F(FluxPipeline, TakesItsTimesFromTheScheduler) {
+  write_plain(folder.path() / "scheduler/scheduler_config.json",
+              R"({"num_train_timesteps": 500, "shift": 1, "shift_terminal": 0.1})");
+  const Sampler sampler = open_diffusion(folder.path())->process().sampler({.steps = 2}, noise.shape());
+  EXPECT_EQ(sampler.steps[0].timestep, 500);
+  EXPECT_NEAR(sampler.steps[1].timestep, 50, 1e-4);  // 0.5, stretched to the terminal
+  EXPECT_GT(plan_image(folder.path(), request, {}, device_kind("cpu")).taken, 0);
 }
 
 TEST_F(FluxPipeline, SaysWhichPartsDoNotFit) {

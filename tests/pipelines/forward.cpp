@@ -145,6 +145,81 @@ TEST(ForwardErrors, NameTheFile) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out.safetensors"));
 }
 
+// A folder with a transformer alone, of goldens that have no more.
+class TransformerFolder {
+ public:
+  TransformerFolder(const std::string& golden, const std::string& pipeline) : golden_(kGolden / golden) {
+    std::filesystem::create_directory(folder_ / "m");
+    std::filesystem::copy(golden_ / "transformer", folder_ / "m/transformer", std::filesystem::copy_options::recursive);
+    write_plain(folder_ / "m/model_index.json", R"({"_class_name": ")" + pipeline + R"("})");
+  }
+  // On the inputs of a case, with some of them replaced (by an empty tensor: left out).
+  Tensors run(const std::string& name, const std::map<std::string, Tensor>& replaced = {}, bool grad = false,
+              bool lora = false) const {
+    const SafetensorsFile in = SafetensorsFile::open(golden_ / (name + ".in.safetensors"));
+    Tensors tensors;
+    for (const auto& [key, info] : in.tensors()) tensors[key] = in.load(key);
+    for (const auto& [key, tensor] : replaced) tensors[key] = tensor;
+    std::erase_if(tensors, [](const auto& named) { return !named.second; });
+    save_safetensors(folder_ / "in.safetensors", tensors);
+    std::vector<LoraFile> loras;
+    if (lora) loras.push_back({golden_ / "lora.safetensors"});
+    run_forward(folder_ / "m", "transformer", folder_ / "in.safetensors", folder_ / "out.safetensors",
+                {.loras = loras, .grad = grad});
+    const SafetensorsFile out = SafetensorsFile::open(folder_ / "out.safetensors");
+    Tensors found;
+    for (const auto& [key, info] : out.tensors()) found[key] = out.load(key);
+    return found;
+  }
+  void expect_golden(const std::string& name, bool grad, bool lora) const {
+    const SafetensorsFile expected = SafetensorsFile::open(golden_ / (name + ".out.safetensors"));
+    const Tensors found = run(name, {}, grad, lora);
+    EXPECT_EQ(found.size(), expected.tensors().size());
+    for (const auto& [key, x] : found)
+      EXPECT_LE(relative_error(x, expected.load(key)), key.starts_with("grad.") ? 1e-4 : 1e-5) << key;
+  }
+
+ private:
+  std::filesystem::path golden_;
+  TemporaryDirectory folder_;
+};
+
+TEST(Forward, OneComponentIsEnoughForALora) {
+  TransformerFolder("flux/dev", "FluxPipeline").expect_golden("wide_grad", /*grad=*/true, /*lora=*/true);
+  TransformerFolder("sd3_transformer/dual", "StableDiffusion3Pipeline").expect_golden("lora_grad", true, true);
+}
+
+TEST(Forward, AnInputWithoutPartInTheOutputHasAGradientOfZeros) {
+  const TransformerFolder sd3("sd3_transformer/one_head", "StableDiffusion3Pipeline");
+  const Tensors found = sd3.run("grad", {{"skip_layers", Tensor::of(std::vector<int64_t>{0}, {1})}}, /*grad=*/true);
+  for (const float value : found.at("grad.encoder_hidden_states").to_vector()) ASSERT_EQ(value, 0);
+  EXPECT_NE(found.at("grad.hidden_states").to_vector().front(), 0);
+}
+
+TEST(ForwardErrors, NameWhatFlowModelsAreTold) {
+  const TransformerFolder dev("flux/dev", "FluxPipeline"), schnell("flux/schnell", "FluxPipeline"),
+      sd3("sd3_transformer/dual", "StableDiffusion3Pipeline");
+  expect_error([&] { dev.run("square", {{"guidance", {}}}); }, {"no tensor \"guidance\"", "it holds enc", "txt_ids"});
+  expect_error([&] { schnell.run("square", {{"guidance", full({1}, 3.5f)}}); }, {"\"guidance\"", "leave it out"});
+  for (const float time : {-0.5f, 1.5f, 500.0f})
+    expect_error(
+        [&] {
+          dev.run("square", {{"timestep", full({1}, time)}});
+        },
+        {"\"timestep\"", "from 0 to 1,", fmt::format("found {}", time)});
+  expect_error([&] { sd3.run("wide", {{"timestep", full({1}, 1001)}}); }, {"\"timestep\"", "from 0 to 1000", "1001"});
+  expect_error(
+      [&] {
+        sd3.run("wide", {{"hidden_states", zeros({1, 16, 6, 9})}});
+      },
+      {"in.safetensors", "\"hidden_states\"", "even sides", "w = 9"});
+  expect_error(
+      [&] {
+        sd3.run("wide", {{"skip_layers", Tensor::of(std::vector<int64_t>{1, -1}, {2})}});
+      },
+      {"\"skip_layers\"", "from 0 on", "-1"});
+}
+
 TEST(Forward, TakesATimestepForAllSamplesAndWholeNumbers) {
   run_with("unet", "unet", {{"timestep", full({}, 3)}});
   run_with("unet", "unet", {{"timestep", Tensor::of(std::vector<int64_t>{3}, {1})}});

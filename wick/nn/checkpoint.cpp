@@ -92,6 +92,16 @@ const Family& family_called(const std::string& name) {
   return *found;
 }
 
+// ", or be passed with --clip-g or --t5": a component by its name in any family.
+std::string flags_for(const std::string& component) {
+  std::string flags;
+  for (const Family& family : families())
+    for (const Role& role : family.roles)
+      if (const std::string flag = part_flag(role.part); role.component == component && flags.find(flag) == flags.npos)
+        flags += (flags.empty() ? ", or be passed with " : " or ") + flag;
+  return flags;
+}
+
 using Parts = std::map<std::string, fs::path>;
 
 // By the transformer that is given, else by the model's.
@@ -252,10 +262,15 @@ Checkpoint Checkpoint::component(const std::string& name) const {
   }
   Checkpoint part(path_ / name);
   if (name == "scheduler") part.config_file_ = part.path_ / "scheduler_config.json";
+  std::error_code ignored;
+  if (pipeline_ && !fs::exists(part.path_, ignored)) part.lacking_ = lacking(name);
   return part;
 }
 
 std::string Checkpoint::lacking(const std::string& component) const {
+  if (!is_assembled())
+    return fmt::format("{}: there is no such folder; the rest of the model has to lie beside its {}{}",
+                       (path_ / component).string(), kPipelineConfig, flags_for(component));
   const Family& family = family_called(family_);
   const auto role = std::ranges::find(family.roles, component, &Role::component);
   if (role == family.roles.end()) return fmt::format("{}: has no {}", name(), component);

@@ -1,6 +1,7 @@
 #include "wick/nn/source.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -165,6 +166,15 @@ void check_rows_alike(const TensorSource& source, const std::vector<Rows>& rows,
     check(!parts[i].dtype || is_float(*parts[i].dtype) || is_block(*parts[i].dtype),
           "{}: {} should be a float, found {}", source.name, source.in_words(rows[i].whole), parts[i].dtype_name);
   }
+}
+
+// "to_q" [16, 8], "to_k" [16, 8]
+std::string in_words(const TensorSource& source, const std::vector<Rows>& rows,
+                     const std::vector<StoredTensor>& parts) {
+  std::vector<std::string> words;
+  for (size_t i = 0; i < parts.size(); ++i)
+    words.push_back(fmt::format("\"{}\" {}", source.stored_name(rows[i].whole), parts[i].shape));
+  return fmt::format("{}", fmt::join(words, ", "));
 }
 
 // city96's converter flattens tensors that GGUF's blocks do not fit, and keeps their shape in the metadata.
@@ -352,7 +362,11 @@ TensorSource assembled(const TensorSource& source, Assembly assembly) {
     const std::optional<std::vector<StoredTensor>> parts = find_parts(source, name, rows);
     if (!parts) return {};
     check_rows_alike(source, rows, *parts);
-    return parts->size() == 1 ? parts->front() : joined(*parts);
+    if (parts->size() == 1) return parts->front();
+    StoredTensor whole = joined(*parts);
+    check(wanted.rank() == 0 || whole.shape == wanted, "{}: {} should make up \"{}\" {}", source.name,
+          in_words(source, rows, *parts), name, wanted);
+    return whole;
   };
   all.stored_name = [stored_name = source.stored_name, assembly](const std::string& name) {
     const std::vector<Rows> rows = assembly(name);

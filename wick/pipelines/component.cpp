@@ -16,7 +16,12 @@
 namespace wick {
 
 const TensorInfo& ComponentInputs::info(const std::string& name) const {
-  check(file_.has(name), "{}: has no tensor \"{}\"", file_.path().string(), name);
+  if (!file_.has(name)) {
+    std::vector<std::string> found;
+    for (const auto& [other, ignored] : file_.tensors()) found.push_back(other);
+    fail("{}: has no tensor \"{}\"; it holds {}", file_.path().string(), name,
+         found.empty() ? "none" : fmt::format("{}", fmt::join(found, ", ")));
+  }
   return file_.tensors().at(name);
 }
 
@@ -63,20 +68,28 @@ Tensor ComponentInputs::constant(const std::string& name, const std::vector<Exte
   return finite(name, Tensor::of(x.to_vector(), x.shape())).to(memory_);
 }
 
-Tensor ComponentInputs::whole(const std::string& name, const std::vector<Extent>& shape) {
+Tensor ComponentInputs::whole(const std::string& name, const std::vector<Extent>& shape, int64_t least) {
   constexpr float kExact = 1 << 24;  // f32 has every whole number up to here
   const auto dtype = info(name).dtype;
   check(dtype == DType::i64 || dtype == DType::i32 || dtype == DType::f32,
         "{}: \"{}\" should be I64, I32 or F32, found {}", file_.path().string(), name, info(name).dtype_name);
   const Tensor x = load(name, shape);
-  if (dtype != DType::f32) return cast(x, DType::i64);
-  std::vector<int64_t> numbers;
-  for (const float value : x.to_vector()) {
-    if (value != std::trunc(value) || !(std::abs(value) <= kExact))
-      fail("{}: \"{}\" should hold whole numbers, found {}", file_.path().string(), name, value);
-    numbers.push_back(int64_t(value));
+  Tensor numbers;
+  if (dtype == DType::f32) {
+    std::vector<int64_t> rounded;
+    for (const float value : x.to_vector()) {
+      if (value != std::trunc(value) || !(std::abs(value) <= kExact))
+        fail("{}: \"{}\" should hold whole numbers, found {}", file_.path().string(), name, value);
+      rounded.push_back(int64_t(value));
+    }
+    numbers = Tensor::of(rounded, x.shape());
+  } else {
+    numbers = cast(x, DType::i64);
   }
-  return Tensor::of(numbers, x.shape());
+  for (int64_t i = 0; i < numbers.numel(); ++i)
+    if (const int64_t number = numbers.data<int64_t>()[i]; number < least)
+      fail("{}: \"{}\" should hold numbers from {} on, found {}", file_.path().string(), name, least, number);
+  return numbers;
 }
 
 Tensor ComponentInputs::ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary,
@@ -91,17 +104,33 @@ Tensor ComponentInputs::ids(const std::string& name, const std::vector<Extent>& 
   return ids;
 }
 
-Tensor ComponentInputs::number(const std::string& name, int64_t batch) {
+Tensor ComponentInputs::number(const std::string& name, int64_t batch, const NumberRange& range) {
   const Shape& found = info(name).shape;
-  if (found == Shape{}) return clone(expand(constant(name, {}), {batch}));
-  if (found == Shape{1}) return clone(expand(constant(name, {1}), {batch}));
-  return constant(name, {batch});
+  const bool is_for_all = found == Shape{} || found == Shape{1};
+  const Tensor x =
+      constant(name, is_for_all ? std::vector<Extent>(size_t(found.rank()), 1) : std::vector<Extent>{batch});
+  for (const float value : x.to_vector())
+    check(value >= range.min && value <= range.max, "{}: \"{}\" should hold numbers from {} to {}, found {}",
+          file_.path().string(), name, range.min, range.max, value);
+  return is_for_all ? clone(expand(x, {batch})) : x;
+}
+
+void ComponentInputs::refuse(const std::string& name, const std::string& why) const {
+  check(!has(name), "{}: has a tensor \"{}\", but {}; leave it out", file_.path().string(), name, why);
+}
+
+void ComponentInputs::check_even(const std::string& name, std::initializer_list<const char*> letters) const {
+  for (const char* letter : letters)
+    check(extent(letter) % 2 == 0, "{}: \"{}\" should have even sides, found {} = {}", file_.path().string(), name,
+          letter, extent(letter));
 }
 
 Tensors ComponentInputs::gradients(const Grads& grads) const {
   Tensors all;
-  for (const auto& [name, x] : variables_)
-    if (const Tensor dx = grads[x]) all[name] = dx;
+  for (const auto& [name, x] : variables_) {
+    const Tensor dx = grads[x];
+    all[name] = dx ? dx : zeros(x.shape(), x.dtype(), x.memory());
+  }
   return all;
 }
 

@@ -3,6 +3,8 @@
 
 #include <filesystem>
 #include <functional>
+#include <initializer_list>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -39,16 +41,20 @@ class ComponentInputs {
   // Numbers without a gradient, as f32; integers will do.
   Tensor constant(const std::string& name, const std::vector<Extent>& shape);
   // Whole numbers without a gradient, i64 on the host; the file may have them in F32.
-  Tensor whole(const std::string& name, const std::vector<Extent>& shape);
+  Tensor whole(const std::string& name, const std::vector<Extent>& shape,
+               int64_t least = std::numeric_limits<int64_t>::min());
   // The same from 0 to `vocabulary` - 1. `ignored` is one more that may be there.
   Tensor ids(const std::string& name, const std::vector<Extent>& shape, int64_t vocabulary,
              std::optional<int64_t> ignored = {});
   // A number for each of `batch` samples, or one for all of them: [B] f32.
-  Tensor number(const std::string& name, int64_t batch);
+  Tensor number(const std::string& name, int64_t batch, const NumberRange& range = {});
+  // Throw Error for a tensor that is there, and for an odd number behind one of the letters of a tensor's shape.
+  void refuse(const std::string& name, const std::string& why) const;
+  void check_even(const std::string& name, std::initializer_list<const char*> letters) const;
 
   bool has(const std::string& name) const { return file_.has(name); }
   int64_t extent(const std::string& letter) const { return letters_.at(letter); }
-  Tensors gradients(const Grads& grads) const;
+  Tensors gradients(const Grads& grads) const;  // of all variables; zeros where one has no part in the loss
 
  private:
   const TensorInfo& info(const std::string& name) const;

@@ -20,10 +20,11 @@ namespace wick {
 
 struct LatentSpace {
   int64_t channels;
-  int64_t factor;       // pixels of a picture's side for one of its latent's
-  int64_t side_step;    // a picture's sides are multiples of so many pixels
-  int64_t bucket_step;  // in training of so many, so that every level of the denoiser has whole pixels
-  int64_t native;       // pixels: the side of the square pictures that the model was made for
+  int64_t factor;           // pixels of a picture's side for one of its latent's
+  int64_t side_step;        // a picture's sides are multiples of so many pixels
+  int64_t bucket_step;      // in training of so many, so that every level of the denoiser has whole pixels
+  int64_t native;           // pixels: the side of the square pictures that the model was made for
+  int64_t largest = 16384;  // pixels: the longest side of a picture
 };
 
 // One row of a batch, beside its text.
@@ -130,6 +131,8 @@ class Diffusion {
 struct DiffusionFamily {
   bool (*is_here)(const Checkpoint& model);
   std::unique_ptr<Diffusion> (*open)(const Checkpoint& model, const T5Options& t5);
+  // Of modules in LoRA files, of all components; the denoiser tells them, where it is there, and no other one is read.
+  ModuleNames (*module_names)(const Checkpoint& model);
   std::vector<Component> components;
   std::vector<KnownModel> known;
 };

@@ -37,8 +37,11 @@ Component transformer_component(std::vector<std::string> lora_prefixes) {
       x.tokens = in.variable("hidden_states", {"B", "N", config.token_dim()});
       x.text = in.variable("encoder_hidden_states", {"B", "L", config.text_dim});
       x.pooled = in.variable("pooled_projections", {"B", config.pooled_dim});
-      x.timestep = in.number("timestep", in.extent("B")) * 1000.0f;
-      if (config.guidance) x.guidance = in.number("guidance", in.extent("B"));
+      x.timestep = in.number("timestep", in.extent("B"), {0, 1}) * 1000.0f;
+      if (config.guidance)
+        x.guidance = in.number("guidance", in.extent("B"));
+      else
+        in.refuse("guidance", "this model is not told its guidance");
       FluxPlaces places;
       for (const auto& [name, count] : {std::pair{"txt_ids", "L"}, {"img_ids", "N"}}) {
         const std::vector<float> ids = in.constant(name, {count, 3}).to_vector();
@@ -242,6 +245,7 @@ DiffusionFamily flux_family() {
       .open = [](const Checkpoint& model, const T5Options& t5) -> std::unique_ptr<Diffusion> {
         return std::make_unique<Flux>(model, t5);
       },
+      .module_names = [](const Checkpoint&) { return flux_module_names(); },
       .components = {clip_component(kClip, prefixes[kClip], ClipKind::l), t5_component(kT5, prefixes[kT5]),
                      vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),
                      clip_tokenizer_component("tokenizer", "clip"), t5_tokenizer_component("tokenizer_2")},

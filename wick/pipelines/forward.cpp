@@ -72,7 +72,7 @@ Loaded load_component(const Checkpoint& model, const std::string& name, const Fo
     return loaded;
   }
   const Component& component = find_component(model, name);
-  if (!options.loras.empty()) open_adapter(open_diffusion(model)->lora().names);
+  if (!options.loras.empty()) open_adapter(diffusion_family(model).module_names(model));
   const WeightsOptions weights{.dtype = options.dtype, .place = Residence::on(backend, options.dtype)};
   loaded.run = component.load({model, loaded.adapter.get(), weights});
   if (loaded.adapter) loaded.adapter->check_complete(elsewhere(diffusion_family(model).components, name));

@@ -16,10 +16,10 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& reque
   model->load({.dtype = options.dtype, .adapter = &adapter, .backend = &backend, .outline = true}, kDrawingParts);
   const TextToImage text_to_image(*model);
 
-  ImageRequest one_step = request;
-  one_step.sampling.steps = 1;
+  ImageRequest short_request = request;  // two steps, because shift_terminal stretches no single one
+  short_request.sampling.steps = std::min<int64_t>(request.sampling.steps, 2);
   const Shape latents = latent_shape(request, model->latents());
-  text_to_image.decode(text_to_image.denoise(one_step, Tensor::empty(latents, DType::f32, memory)));
+  text_to_image.decode(text_to_image.denoise(short_request, Tensor::empty(latents, DType::f32, memory)));
 
   const size_t weights = memory.held(Purpose::weights), lora = memory.held(Purpose::adapter);
   return {.device = device,

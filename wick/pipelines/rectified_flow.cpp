@@ -44,9 +44,10 @@ std::optional<DynamicShift> dynamic_shift(const Config& config) {
 
 int64_t tokens_of(const Shape& latents) { return (latents[1] / 2) * (latents[2] / 2); }
 
-// A step from sigma to `next`. `before` is the sigma of the step before it, if it is of second order.
-SamplerStep step_between(double sigma, double next, std::optional<double> before) {
-  SamplerStep step{.timestep = float(1000 * sigma), .input_scale = 1, .keep = 1, .noise = float(next - sigma)};
+// A step from sigma to `next`, whose timesteps end at `last`. `before` is the sigma of the step before it, if it is of
+// second order.
+SamplerStep step_between(double sigma, double next, std::optional<double> before, int64_t last) {
+  SamplerStep step{.timestep = float(double(last) * sigma), .input_scale = 1, .keep = 1, .noise = float(next - sigma)};
   step.sigma = float(sigma);
   if (!before) return step;
   const double ratio = std::log(*before / sigma) / std::log(sigma / next);  // of this step's length in lambda
@@ -107,7 +108,7 @@ Noised RectifiedFlow::noised(const Tensor& latents, const Tensor& noise, const T
         "noised: expected one sigma for each sample of {}, found {}", latents.shape(), sigmas.shape());
   const Tensor velocity = noise - latents, sigma = sigmas.to(latents.memory());
   return {.sample = latents + reshape(sigma, {latents.dim(0), 1, 1, 1}) * velocity,
-          .timestep = sigma * 1000.0f,
+          .timestep = sigma * float(train_steps_),
           .target = velocity};
 }
 
@@ -136,7 +137,8 @@ Sampler RectifiedFlow::sampler(const SamplerOptions& options, const Shape& laten
   Sampler sampler{1, {}};
   for (size_t i = 0; i + 1 < all.size(); ++i)
     sampler.steps.push_back(step_between(
-        all[i], all[i + 1], second_order && i > 0 && i + 2 < all.size() ? std::optional(all[i - 1]) : std::nullopt));
+        all[i], all[i + 1], second_order && i > 0 && i + 2 < all.size() ? std::optional(all[i - 1]) : std::nullopt,
+        train_steps_));
   return sampler;
 }
 

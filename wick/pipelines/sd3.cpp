@@ -41,10 +41,11 @@ Component transformer_component(std::vector<std::string> lora_prefixes) {
       x.latents = to_channels_last(in.variable("hidden_states", {"B", config.channels, {"h", 2}, {"w", 2}}));
       x.text = in.variable("encoder_hidden_states", {"B", "L", config.text_dim});
       x.pooled = in.variable("pooled_projections", {"B", config.pooled_dim});
-      x.timestep = in.number("timestep", in.extent("B"));
+      in.check_even("hidden_states", {"h", "w"});
+      x.timestep = in.number("timestep", in.extent("B"), {0, 1000});
       x.positions = model.positions(in.extent("h"), in.extent("w"));
       if (in.has("skip_layers")) {
-        const Tensor skipped = in.whole("skip_layers", {{"K", 0}});
+        const Tensor skipped = in.whole("skip_layers", {{"K", 0}}, /*least=*/0);
         x.skipped = {skipped.data<int64_t>(), skipped.data<int64_t>() + skipped.numel()};
       }
       const Tensor sample = to_channels_first(model(x));
@@ -71,7 +72,8 @@ class Sd3 final : public LatentDiffusion {
             .factor = factor,
             .side_step = step,
             .bucket_step = step,
-            .native = config_.native_side * step};
+            .native = config_.native_side * step,
+            .largest = config_.table_side * step};
   }
 
   const Process& process() const override {
@@ -275,6 +277,12 @@ bool is_sd3(const Checkpoint& model) {
   return transformer_source(model).has("joint_blocks.0.x_block.attn.qkv.weight");
 }
 
+// Text encoders' names depend on no number of blocks.
+ModuleNames module_names(const Checkpoint& model) {
+  const bool is_there = model.has(kTransformer);
+  return sd3_module_names(is_there ? int(Sd3Config::read(model.component(kTransformer)).dual.size()) : 1);
+}
+
 }  // namespace
 
 DiffusionFamily sd3_family() {
@@ -284,6 +292,7 @@ DiffusionFamily sd3_family() {
       .open = [](const Checkpoint& model, const T5Options& t5) -> std::unique_ptr<Diffusion> {
         return std::make_unique<Sd3>(model, t5);
       },
+      .module_names = module_names,
       .components = {clip_component(kClipL, prefixes[kClipL], ClipKind::l),
                      clip_component(kBigG, prefixes[kBigG], ClipKind::big_g), t5_component(kT5, prefixes[kT5]),
                      vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),

@@ -161,6 +161,8 @@ DiffusionFamily sdxl_family() {
       .open = [](const Checkpoint& model, const T5Options&) -> std::unique_ptr<Diffusion> {
         return std::make_unique<Sdxl>(model);
       },
+      .module_names =
+          [](const Checkpoint& model) { return sdxl_module_names(UNetConfig::read(model.component("unet"))); },
       .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),
                      clip_component("text_encoder_2", prefixes["text_encoder_2"], ClipKind::big_g),
                      vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"]),

@@ -11,9 +11,8 @@ Shape latent_shape(const ImageRequest& request, const LatentSpace& space) {
 }
 
 void TextToImage::check_side(const char* name, int64_t pixels, const LatentSpace& space) {
-  constexpr int64_t kMaxSide = 16384;
-  check_usage(pixels > 0 && pixels <= kMaxSide && pixels % space.side_step == 0,
-              "{}: expected a multiple of {} up to {} pixels, found {}", name, space.side_step, kMaxSide, pixels);
+  check_usage(pixels > 0 && pixels <= space.largest && pixels % space.side_step == 0,
+              "{}: expected a multiple of {} up to {} pixels, found {}", name, space.side_step, space.largest, pixels);
 }
 
 Tensor TextToImage::noise(const ImageRequest& request) const {

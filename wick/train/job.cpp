@@ -27,6 +27,11 @@ class PictureJob final : public Job {
     check_settings(config, *model_);
     check(config.dataset.size() == 1, "--dataset: expected one folder of pictures, found {}", config.dataset.size());
     dataset_ = Dataset::scan(config.dataset.front(), buckets_, progress);
+    const int64_t largest = model_->latents().largest;
+    for (const Example& e : dataset_.examples)
+      check(std::max(e.placement.bucket.width, e.placement.bucket.height) <= largest,
+            "{}: its bucket is of {}x{} pixels, and this model's pictures have at most {} a side; lower --resolution",
+            e.image.string(), e.placement.bucket.width, e.placement.bucket.height, largest);
   }
 
   Size largest() const override {

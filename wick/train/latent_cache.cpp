@@ -180,6 +180,9 @@ Resolutions bucket_options(const LatentSpace& space, const std::vector<int64_t>&
     const int64_t resolution = asked > 0 ? asked : space.native;
     check_usage(std::ranges::count(all, resolution, &BucketOptions::resolution) == 0,
                 "--resolution: expected each once, found {} twice", resolution);
+    check_usage(resolution <= space.largest,
+                "--resolution: expected at most {}, the longest side of this model, found {}", space.largest,
+                resolution);
     const int64_t wanted = std::clamp<int64_t>(resolution / 4, least, std::max<int64_t>(64, least));
     all.push_back({.resolution = resolution, .step = step > 0 ? step : wanted / least * least, .upscale = upscale});
   }

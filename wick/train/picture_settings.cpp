@@ -13,11 +13,11 @@ std::optional<double> number_or_auto(const std::string& text) {
 }
 
 // Fails where one of these settings is not at its default.
-void refuse(const TrainConfig& config, std::initializer_list<std::string_view> keys, std::string_view why) {
+void refuse(const TrainConfig& config, std::initializer_list<std::string_view> keys, const std::string& why) {
   static const TrainConfig defaults;
   for (const TrainOption& option : train_options())
     check_usage(std::ranges::find(keys, option.key) == keys.end() || option.toml(config) == option.toml(defaults),
-                "{}: {} {}", option.flag(), config.model, why);
+                "{}: {}", option.flag(), why);
 }
 
 }  // namespace
@@ -37,9 +37,13 @@ Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space) 
 
 void check_settings(const TrainConfig& config, const Diffusion& model) {
   if (!model.process().is_flow())
-    refuse(config, {"timesteps", "timestep_shift", "timestep_mean", "timestep_std"}, "is no rectified flow");
-  if (!model.drawing_defaults().guidance) refuse(config, {"train_guidance"}, "is not told its guidance");
-  if (model.t5_tokens() == 0) refuse(config, {"t5_tokens", "t5_mask"}, "has no T5");
+    refuse(config, {"timesteps", "timestep_shift", "timestep_mean", "timestep_std"},
+           config.model + " is no rectified flow");
+  if (config.timesteps != TimestepKind::logit_normal)
+    refuse(config, {"timestep_mean", "timestep_std"}, "expected --timesteps logit-normal with it");
+  if (!model.drawing_defaults().guidance)
+    refuse(config, {"train_guidance"}, config.model + " is not told its guidance");
+  if (model.t5_tokens() == 0) refuse(config, {"t5_tokens", "t5_mask"}, config.model + " has no T5");
 }
 
 }  // namespace wick

@@ -41,7 +41,8 @@ FluxConfig FluxConfig::read(const Checkpoint& component) {
   FluxConfig c;
   const int64_t in = facts.extent("in_channels", "img_in.weight", 1, 64);
   check_channels(component.name(), in);
-  check(config.integer_or("out_channels", in) == in, "{}: out_channels should be in_channels {}", config.source(), in);
+  check(config.integer_or("out_channels", in) == in, "{}: out_channels should be in_channels {}, found {}",
+        config.source(), in, config.integer_or("out_channels", in));
   c.channels = in / 4;
   c.head_dim = facts.extent("attention_head_dim", "double_blocks.0.img_attn.norm.query_norm.scale", 0, 128);
   const std::optional<Shape> img_in = facts.shape("img_in.weight");

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <set>
 
 #include "wick/core/error.h"
 #include "wick/models/network_facts.h"
@@ -44,12 +45,12 @@ void read_width(Sd3Config& c, const NetworkFacts& facts) {
 void read_blocks(Sd3Config& c, const NetworkFacts& facts) {
   const Config& config = facts.config();
   const int64_t blocks = facts.count("num_layers", "joint_blocks.{}.x_block.attn.qkv.weight", 18);
-  std::vector<int64_t> told, stored;
+  std::set<int64_t> told, stored;
   if (config.has("dual_attention_layers"))
     for (const int64_t block : config.integers("dual_attention_layers", {0, kPositive.max}))
-      if (block < blocks) told.push_back(block);
+      if (block < blocks) told.insert(block);
   for (int64_t i = 0; i < blocks; ++i)
-    if (facts.has(fmt::format("joint_blocks.{}.x_block.attn2.qkv.weight", i))) stored.push_back(i);
+    if (facts.has(fmt::format("joint_blocks.{}.x_block.attn2.qkv.weight", i))) stored.insert(i);
   check(!facts.has_tensors() || !config.has("dual_attention_layers") || told == stored,
         "{}: dual_attention_layers is [{}], but {} has the tensors \"joint_blocks.{{}}.x_block.attn2.qkv.weight\" of "
         "[{}]",

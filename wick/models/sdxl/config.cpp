@@ -1,6 +1,8 @@
 // From diffusers' configs to sizes; settings of the UNet that SdxlUNet does not compute are refused.
 #include "wick/models/sdxl/config.h"
 
+#include <fmt/format.h>
+
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
 #include "wick/models/supported.h"
@@ -78,11 +80,20 @@ void check_supported(const Config& config, bool has_clip_l) {
     only_absent(config, key);
 }
 
+std::string other_denoiser(const Checkpoint& model) {
+  if (!model.has("transformer")) return "";
+  const Checkpoint transformer = model.component("transformer");
+  const std::string name = transformer.has_config() ? transformer.config().text_or("_class_name", "") : "";
+  return fmt::format(
+      ", but a transformer{}; those of FLUX and SD3 are FluxTransformer2DModel and SD3Transformer2DModel",
+      name.empty() ? "" : " of the class " + quote(name));
+}
+
 Checkpoint part_of(const Checkpoint& model, const char* component) {
   Checkpoint part = model.component(component);
   check(part.has_config() || part.has_weights(),
         "{}: should be a diffusers folder of an SDXL model; it has no {}/config.json{}", model.name(), component,
-        model.has("transformer") ? ", but a transformer, as SD3 and FLUX have" : "");
+        other_denoiser(model));
   return part;
 }
 
