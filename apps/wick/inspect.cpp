@@ -16,8 +16,11 @@
 #include "wick/io/quote.h"
 #include "wick/nn/adapter_algorithm.h"
 #include "wick/nn/checkpoint.h"
+#include "wick/nn/gguf_model.h"
 #include "wick/nn/recognise.h"
 #include "wick/pipelines/diffusion.h"
+#include "wick/text/clip_tokenizer.h"
+#include "wick/text/t5_tokenizer.h"
 
 namespace wick {
 namespace {
@@ -113,8 +116,7 @@ void print_tensors(const TensorFile& file) {
 
 // By its architecture if it is a language model, else by its tensors.
 std::string kind_of_gguf(const std::shared_ptr<const GgufFile>& file) {
-  const TensorSource source = gguf_source(file);
-  if (!networks_in(source).empty()) return contents_in_words(source);
+  if (!is_language_model(*file)) return contents_in_words(gguf_source(file));
   const auto& entries = file->metadata().entries();
   const bool known = std::ranges::any_of(entries, [](const auto& entry) {
     return entry.first == "general.architecture" && std::holds_alternative<std::string>(entry.second);
@@ -162,19 +164,29 @@ void inspect_folder(const fs::path& folder, bool tensors) {
   }
 }
 
+void inspect_tokenizer(const fs::path& path, std::string_view part) {
+  const bool clip = part == "clip_tokenizer";
+  const int64_t tokens = clip ? ClipTokenizer::load(path).size() : T5Tokenizer::load(path).vocabulary();
+  fmt::print("{}\na tokenizer of {}, {}\n", printable(path.string()), clip ? "CLIP" : "T5", count_of(tokens, "token"));
+}
+
 struct InspectArguments {
   std::string path;
-  std::vector<std::string> parts;  // files of a model's parts, in the order in which they are given
+  std::vector<std::pair<std::string, std::string>> parts;  // of a model, and their paths, in the order given
   bool tensors = false;
 };
 
 void inspect(const InspectArguments& a) {
-  std::vector<std::string> paths = a.parts;
-  if (!a.path.empty()) paths.insert(paths.begin(), a.path);
-  for (const std::string& path : paths) {
+  auto all = a.parts;
+  if (!a.path.empty()) all.insert(all.begin(), {"", a.path});
+  for (const auto& given : all) {
+    const auto& [part, path] = given;
     check(fs::exists(path), "{}: no such file or folder", path);
-    if (path != paths.front()) fmt::print("\n");
-    fs::is_directory(path) ? inspect_folder(path, a.tensors) : inspect_file(path, a.tensors);
+    if (&given != &all.front()) fmt::print("\n");
+    if (part.ends_with("tokenizer"))
+      inspect_tokenizer(path, part);
+    else
+      fs::is_directory(path) ? inspect_folder(path, a.tensors) : inspect_file(path, a.tensors);
   }
 }
 
@@ -186,9 +198,8 @@ void add_inspect_command(CLI::App& app) {
   CLI::Option* file = command->add_option("file", a->path, "Safetensors or GGUF file, or a folder of safetensors");
   file->required()->type_name("FILE")->check(cli::not_empty());
   for (const ModelPart& part : model_parts()) {
-    if (std::string_view(part.item) != "FILE") continue;  // tokenizers
-    const auto remember = [a, file](const std::string& path) {
-      a->parts.push_back(path);
+    const auto remember = [a, file, name = std::string(part.name)](const std::string& path) {
+      a->parts.emplace_back(name, path);
       file->required(false);
     };
     command->add_option_function<std::string>(part_flag(part.name), remember, part.help)

@@ -11,6 +11,7 @@
 #include "wick/models/clip.h"
 #include "wick/models/flux/names.h"
 #include "wick/models/flux/transformer.h"
+#include "wick/nn/recognise.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/latent_diffusion.h"
 #include "wick/pipelines/model_defaults.h"
@@ -120,7 +121,7 @@ class Flux final : public LatentDiffusion {
     return vae.has_config() ? vae.config().integer_or("sample_size", 1024, {1, 16384}) : 1024;
   }
   const ClipTokenizer& tokenizer() const {
-    if (!tokenizer_) tokenizer_.emplace(load_clip_tokenizer(model(), "tokenizer", "clip"));
+    if (!tokenizer_) tokenizer_.emplace(load_clip_tokenizer(model(), "tokenizer", "clip", clip_config_.vocab));
     return *tokenizer_;
   }
   Tensor clip_ids(const std::string& text) const;  // [1, 77]; of an outline, for which no tokenizer is read, zeros
@@ -138,13 +139,10 @@ class Flux final : public LatentDiffusion {
 };
 
 void Flux::check_fit() const {
-  const auto fits = [&](const char* what, int64_t here, int64_t wanted) {
-    check(here == wanted, "{}: its {} {} wide, and the transformer wants {}", model().name(), what, here, wanted);
-  };
-  fits("T5's states are", t5_.config().hidden, config_.text_dim);
-  fits("CLIP's pooled states are", clip_config_.with_projection ? clip_config_.projection : clip_config_.hidden,
-       config_.pooled_dim);
-  fits("VAE's latents are", vae().latent_channels, config_.channels);
+  check_width(kT5, "T5's states", t5_.config().hidden, config_.text_dim);
+  check_width(kClip, "CLIP's pooled states",
+              clip_config_.with_projection ? clip_config_.projection : clip_config_.hidden, config_.pooled_dim);
+  check_width("vae", "VAE's latents", vae().latent_channels, config_.channels);
 }
 
 std::vector<std::string> Flux::remarks() const {
@@ -243,10 +241,11 @@ Tensor Flux::predict(const Tensor& x, const Tensor& timestep, const NamedTensors
 }
 
 bool is_flux(const Checkpoint& model) {
-  if (!model.has(kTransformer)) return names_pipeline(model, "Flux");
+  const bool is_redux = names_pipeline(model, "FluxPriorRedux");  // reads pictures
+  if (!model.has(kTransformer)) return names_pipeline(model, "Flux") && !is_redux;
   const Checkpoint transformer = model.component(kTransformer);
   if (transformer.has_config()) return transformer.config().text_or("_class_name", "") == "FluxTransformer2DModel";
-  return transformer_source(model).has("img_in.weight");
+  return networks_in(transformer.source()).contains(Network::flux);
 }
 
 }  // namespace

@@ -21,6 +21,9 @@ void check_supported(const Config& config) {
   const std::string name = config.text_or("_class_name", kClass);
   check(name == kClass, "{}: the scheduler of a rectified flow should be {}, found {}", config.source(), kClass,
         quote(name));
+  const int64_t steps = config.integer_or("num_train_timesteps", 1000);
+  check(steps == 1000, "{}: num_train_timesteps should be 1000, as FLUX and SD3 are told times, found {}",
+        config.source(), steps);
   for (const char* key :
        {"use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "invert_sigmas", "stochastic_sampling"})
     check(!config.boolean_or(key, false), "{}: {} should be false, found true", config.source(), key);
@@ -66,10 +69,7 @@ double DynamicShift::operator()(int64_t tokens) const {
 }
 
 RectifiedFlow::RectifiedFlow(const Config& config, SigmaGrid grid)
-    : train_steps_(config.integer_or("num_train_timesteps", 1000, {1, 1'000'000})),
-      shift_(config.number_or("shift", 1, kShifts)),
-      dynamic_(dynamic_shift(config)),
-      grid_(grid) {
+    : shift_(config.number_or("shift", 1, kShifts)), dynamic_(dynamic_shift(config)), grid_(grid) {
   source = config.source();
   class_name = kClass;
   check_supported(config);
@@ -112,9 +112,9 @@ Noised RectifiedFlow::noised(const Tensor& latents, const Tensor& noise, const T
 }
 
 std::vector<double> RectifiedFlow::sigmas(int64_t steps, double shift) const {
-  check(1 <= steps && steps <= train_steps_, "sampler: expected 1 to {} (num_train_timesteps of {}), found {}",
-        count_of(train_steps_, "step"), source, steps);
-  const double least = 1.0 / double(train_steps_);
+  check(1 <= steps && steps <= kTrainSteps, "sampler: expected 1 to {} (num_train_timesteps of {}), found {}",
+        count_of(kTrainSteps, "step"), source, steps);
+  const double least = 1.0 / double(kTrainSteps);
   const bool from_table = grid_ == SigmaGrid::from_table;
   const double last = from_table ? (dynamic_ ? least : shifted(least, shift)) : 1.0 / double(steps);
   std::vector<double> all;

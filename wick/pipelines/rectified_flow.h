@@ -37,7 +37,7 @@ class RectifiedFlow final : public Process {
 
   bool is_flow() const override { return true; }
   std::optional<double> fixed_shift() const override { return dynamic_ ? std::nullopt : std::optional(shift_); }
-  int64_t train_steps() const override { return train_steps_; }
+  int64_t train_steps() const override { return kTrainSteps; }
   double shift(const Shape& latents) const;  // for latents [B, h, w, C], of which a token holds 2 x 2
 
   // Sigmas f32: one number of `rng` each, a normal z for sigmoid(mean + deviation * z) and a uniform one else.
@@ -49,7 +49,7 @@ class RectifiedFlow final : public Process {
   std::vector<double> sigmas(int64_t steps, double shift) const;  // steps + 1, the last is 0
 
  private:
-  int64_t train_steps_;
+  static constexpr int64_t kTrainSteps = 1000;
   double shift_;
   std::optional<DynamicShift> dynamic_;
   std::optional<double> terminal_;  // the last sigma but 0, to which all are stretched

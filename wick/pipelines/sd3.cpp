@@ -137,8 +137,8 @@ class Sd3 final : public LatentDiffusion {
   bool trains_clip() const { return trains(kClipL) || trains(kBigG); }
   const Tokenizers& tokenizers() const {
     if (!tokenizers_)
-      tokenizers_.emplace(Tokenizers{load_clip_tokenizer(model(), "tokenizer", "clip"),
-                                     load_clip_tokenizer(model(), "tokenizer_2", "clip_g")});
+      tokenizers_.emplace(Tokenizers{load_clip_tokenizer(model(), "tokenizer", "clip", clip_l_config_.vocab),
+                                     load_clip_tokenizer(model(), "tokenizer_2", "clip_g", big_g_config_.vocab)});
     return *tokenizers_;
   }
   // [1, 77]; of an outline, for which no tokenizer is read, zeros.
@@ -174,13 +174,12 @@ const ModelDefaults& Sd3::defaults() const {
 }
 
 void Sd3::check_fit() const {
-  const auto fits = [&](const char* what, int64_t here, int64_t wanted) {
-    check(here == wanted, "{}: its {} {} wide, and the transformer wants {}", model().name(), what, here, wanted);
-  };
-  fits("T5's states are", t5_.config().hidden, config_.text_dim);
-  fits("CLIP encoders' pooled states are together", clip_l_config_.projection + big_g_config_.projection,
-       config_.pooled_dim);
-  fits("VAE's latents are", vae().latent_channels, config_.channels);
+  check_width(kT5, "T5's states", t5_.config().hidden, config_.text_dim);
+  check_width("vae", "VAE's latents", vae().latent_channels, config_.channels);
+  const int64_t pooled = clip_l_config_.projection + big_g_config_.projection;
+  check(pooled == config_.pooled_dim,
+        "{}: its CLIP encoders' pooled states are together {} wide, and the transformer wants {}", model().name(),
+        pooled, config_.pooled_dim);
   const int64_t states = clip_l_config_.hidden + big_g_config_.hidden;
   check(states <= config_.text_dim, "{}: its CLIP encoders' states are {} wide, and the transformer wants {} at most",
         model().name(), states, config_.text_dim);

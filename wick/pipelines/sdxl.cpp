@@ -111,8 +111,8 @@ class Sdxl final : public LatentDiffusion {
 
   const Tokenizers& tokenizers() const {
     if (!tokenizers_)
-      tokenizers_ = {load_clip_tokenizer(model(), "tokenizer", "clip"),
-                     load_clip_tokenizer(model(), "tokenizer_2", "clip_g")};
+      tokenizers_ = {load_clip_tokenizer(model(), "tokenizer", "clip", config_.text_encoder.vocab),
+                     load_clip_tokenizer(model(), "tokenizer_2", "clip_g", config_.text_encoder_2.vocab)};
     return *tokenizers_;
   }
 
@@ -175,7 +175,7 @@ NamedTensors Sdxl::encode_text(const NamedTensors& parts) const {
 DiffusionFamily sdxl_family() {
   std::map<std::string, std::vector<std::string>> prefixes = sdxl_lora_prefixes();
   return {
-      .is_here = [](const Checkpoint& model) { return model.has("unet"); },
+      .is_here = [](const Checkpoint& m) { return m.has("unet") || names_pipeline(m, "StableDiffusionXL"); },
       .open = [](const Checkpoint& model, const T5Options&) -> std::unique_ptr<Diffusion> {
         return std::make_unique<Sdxl>(model);
       },
