@@ -26,7 +26,7 @@ void ModelArguments::add_flags(CLI::App& command, const std::string& help) {
   for (const ModelPart& part : model_parts()) {
     const auto remember = [this, whole, name = std::string(part.name)](const std::string& path) {
       parts[name] = path;
-      if (name == "transformer") whole->required(false);
+      whole->required(false);  // Checkpoint wants it beside all but a transformer
     };
     command.add_option_function<std::string>(part_flag(part.name), remember, part.help)
         ->type_name(part.item)

@@ -11,6 +11,7 @@
 #include "wick/io/file.h"
 #include "wick/io/gguf.h"
 #include "wick/io/nearest.h"
+#include "wick/nn/gguf_model.h"
 #include "wick/nn/recognise.h"
 #include "wick/pipelines/known_models.h"
 
@@ -47,9 +48,15 @@ fs::path find_shipped(const std::string& name) {
   return *found;
 }
 
+// As huggingface_hub finds it (constants.py).
 fs::path hub_cache() {
-  if (const std::string cache = environment("HF_HUB_CACHE"); !cache.empty()) return cache;
-  if (const std::string home = environment("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
+  const auto folder_in = [](const char* name) {
+    const std::string folder = environment(name);
+    return folder.starts_with("~/") ? environment("HOME") + folder.substr(1) : folder;
+  };
+  for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
+    if (const std::string cache = folder_in(name); !cache.empty()) return cache;
+  if (const std::string home = folder_in("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
   if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty())
     return fs::path(cache) / "huggingface/hub";
   return fs::path(environment("HOME")) / ".cache/huggingface/hub";
@@ -90,7 +97,7 @@ fs::path find_in_hub_cache(const std::string& model, const std::string& reposito
 
 bool names_weights(const fs::path& path) {
   std::error_code ignored;
-  static constexpr std::string_view kExtensions[] = {".safetensors", ".gguf", ".ckpt", ".pt", ".pth", ".bin"};
+  static constexpr std::string_view kExtensions[] = {".safetensors", ".sft", ".gguf", ".ckpt", ".pt", ".pth", ".bin"};
   return fs::is_regular_file(path, ignored) &&
          std::ranges::find(kExtensions, path.extension().string()) != std::end(kExtensions);
 }
@@ -110,7 +117,7 @@ bool names_weights(const fs::path& path) {
 }  // namespace
 
 Checkpoint resolve_model(const ModelFiles& files) {
-  if (files.model.empty() && files.parts.contains("transformer")) return files;
+  if (files.model.empty() && !files.parts.empty()) return files;
   return ModelFiles{.model = resolve_model(files.model.string()), .parts = files.parts};
 }
 
@@ -125,13 +132,15 @@ fs::path resolve_model(const std::string& model) {
   for (const KnownModel& known : known_models())
     if (model == known.name)
       return known.repository.empty() ? find_shipped(model) : find_in_hub_cache(model, known.repository);
-  if (is_model(fs::path(model)) || GgufFile::is_gguf(model)) return model;
+  const bool is_gguf = GgufFile::is_gguf(model);
+  if (is_gguf ? is_language_model(fs::path(model)) || Checkpoint(model).is_pipeline() : is_model(fs::path(model)))
+    return model;
   std::error_code ignored;
   const char* expected =
       "expected a GGUF file, a model of pictures in one file, a diffusers folder with a model_index.json or a "
       "transformers folder with a config.json";
   check(!fs::is_directory(model, ignored), "--model {}: {}, found a folder without either", model, expected);
-  if (names_weights(model)) fail_other_file(model, expected);
+  if (names_weights(model) || is_gguf) fail_other_file(model, expected);
   check(!fs::exists(model, ignored), "--model {}: {}, found a file of another kind", model, expected);
   const bool hub_name = std::count(model.begin(), model.end(), '/') == 1 && model.front() != '/' &&
                         model.front() != '.' && model.back() != '/';

@@ -3,7 +3,9 @@
 
 #include "cli/program.h"
 #include "flow_folder.h"
+#include "wick/io/gguf.h"
 #include "wick/io/image.h"
+#include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/ops/ops.h"
 
@@ -27,6 +29,13 @@ class FlowModels : public testing::Test {
     EXPECT_EQ(outcome.code, code);
     EXPECT_EQ(outcome.out, "");
     EXPECT_EQ(folder.entries(), before);
+  }
+  // After something was printed.
+  void expect_failure(const std::string& arguments, const Words& words) const {
+    SCOPED_TRACE("wick " + arguments);
+    const Outcome outcome = run_wick(arguments, "HF_HOME='" + folder.path().string() + "'");
+    expect_one_line(outcome, words);
+    EXPECT_EQ(outcome.code, 1);
   }
   Outcome run_well(const std::string& arguments) const {
     const Outcome outcome = run_wick(arguments, "HF_HOME='" + folder.path().string() + "'");
@@ -76,6 +85,22 @@ TEST_F(FlowModels, KnownOnesAreTakenFromTheCache) {
   run_well("generate --model flux-dev --prompt x --steps 1 --t5-tokens 8 --device cpu" + out("x.png"));
   fs::remove(root / "snapshots/abc/model_index.json");
   expect_wrong(1, "plan --model flux-dev", {"model_index.json", "hf download"});
+}
+
+// The variables that huggingface_hub reads, and the one of which it was earlier.
+TEST_F(FlowModels, TheCacheIsWhereHuggingFaceHasIt) {
+  const std::string command = "generate --prompt x --model flux-dev" + out("x.png");
+  for (const auto& [environment, hub] : {std::pair{"HF_HUB_CACHE=/none/a", "/none/a"},
+                                         {"HUGGINGFACE_HUB_CACHE=/none/b", "/none/b"},
+                                         {"HF_HOME=/none/c", "/none/c/hub"},
+                                         {"HF_HOME='~/d' HOME=/none", "/none/d/hub"},
+                                         {"XDG_CACHE_HOME=/none/e", "/none/e/huggingface/hub"},
+                                         {"HOME=/none/f", "/none/f/.cache/huggingface/hub"}}) {
+    const Outcome outcome =
+        run_wick(command, "HF_HUB_CACHE= HUGGINGFACE_HUB_CACHE= HF_HOME= XDG_CACHE_HOME= " + std::string(environment));
+    EXPECT_EQ(outcome.code, 1);
+    expect_one_line(outcome, {"there is no " + std::string(hub) + "/models--black-forest-labs--FLUX.1-dev;"});
+  }
 }
 
 // The inputs of modulations are trained: their weights cannot leave the device.
@@ -166,13 +191,97 @@ TEST_F(FlowModels, PartsThatLackOrDoNotFitAreNamed) {
   expect_wrong(1, draw(" --transformer '" + native + "'"), {native, "has no VAE; pass it with --vae FILE"});
   expect_wrong(1, "plan --transformer '" + native + "'", {native, "--vae FILE"});
   const std::string t5 = (kGolden / "t5/three/text_encoder_3").string();
-  expect_wrong(1, draw(flux) + "--t5 '" + t5 + "'", {"T5's states are 16 wide", "wants 24"});
-  expect_wrong(1, draw(sd3) + "--t5 '" + t5 + "'", {"T5's states are 16 wide", "wants 24"});
-  for (const char* part : {"text_encoder", "text_encoder_2", "transformer", "vae", "scheduler"}) {
+  expect_wrong(1, draw(flux) + "--t5 '" + t5 + "'", {"--t5 " + t5, "T5's states are 16 wide", "wants 24"});
+  expect_wrong(1, draw(sd3) + "--t5 '" + t5 + "'", {"--t5 " + t5, "T5's states are 16 wide", "wants 24"});
+  for (const auto& [part, flag] : {std::pair{"text_encoder", "--clip-l FILE"},
+                                   {"text_encoder_2", "T5 encoder with --t5 FILE"},
+                                   {"transformer", "--transformer FILE"},
+                                   {"vae", "--vae FILE"},
+                                   {"scheduler", "copy the model again"}}) {
     fs::rename(flux_.path() / part, folder / part);
-    expect_wrong(1, draw(flux), {(flux_.path() / part).string(), "no such folder"});
+    expect_wrong(1, draw(flux), {(flux_.path() / part).string(), "no such folder", flag});
     fs::rename(folder / part, flux_.path() / part);
   }
+  const std::string other = (sd3_.path() / "transformer").string();
+  expect_wrong(1, draw(flux) + "--transformer '" + other + "'", {other, "is SD3's transformer", "of the family FLUX"});
+}
+
+// They would cut texts into words that the encoder does not have, or takes for others.
+TEST_F(FlowModels, TokenizersOfOtherModelsAreRefused) {
+  for (const auto& [flag, path, words] :
+       {std::tuple{"--t5-tokenizer", kGolden / "t5_tokenizer/tokenizer.json", "knows 768"},
+        {"--clip-tokenizer", kGolden / "sdxl/tokenizer", "has 814 tokens, and the text encoder knows 718"}})
+    for (const char* name : {" --model tiny-flux ", " --model tiny-sd3 "})
+      expect_failure(draw(name) + flag + " '" + path.string() + "'", {flag, path.string(), words, "another model"});
+  EXPECT_NE(run_well("inspect --t5-tokenizer '" + (kGolden / "t5_tokenizer/tokenizer.json").string() + "'")
+                .out.find("a tokenizer of T5, "),
+            std::string::npos);
+  EXPECT_NE(run_well("inspect --clip-tokenizer '" + (kGolden / "sdxl/tokenizer").string() + "'")
+                .out.find("a tokenizer of CLIP, 814 tokens"),
+            std::string::npos);
+}
+
+struct Change {
+  std::string file, key, value;
+  Words words;
+};
+
+void change(const fs::path& model, const Change& c) {
+  nlohmann::json config = read_json(model / c.file);
+  config[c.key] = nlohmann::json::parse(c.value);
+  write_plain(model / c.file, config.dump());
+}
+
+TEST_F(FlowModels, ConfigsThatSayOtherwiseAreRefused) {
+  const std::string transformer = "transformer/config.json";
+  const std::vector<Change> both = {
+      {transformer,
+       "_class_name",
+       R"("ChromaTransformer2DModel")",
+       {"ChromaTransformer2DModel", "Wick supports FLUX.1"}},
+      {"vae/config.json", "_class_name", R"("AutoencoderTiny")", {"AutoencoderTiny", "AutoencoderKL"}}};
+  for (const bool is_flux : {true, false}) {
+    std::vector<Change> rows = both;
+    if (is_flux)
+      rows.push_back({transformer, "num_layers", "7", {"num_layers is 7", "transformer_blocks.", "double_blocks."}});
+    else
+      rows.push_back({transformer, "qk_norm", "null", {"qk_norm is null", "ln_q.weight"}});
+    for (const Change& row : rows) {
+      const test::FlowFolder changed(is_flux ? "flux_pictures" : "sd3");
+      change(changed.path(), row);
+      expect_wrong(1, draw(model(changed)), row.words);
+      expect_wrong(1, "plan --device cpu" + model(changed), row.words);
+    }
+  }
+}
+
+TEST_F(FlowModels, FluxThatReadsPicturesIsRefusedByName) {
+  const auto file_of = [&](int64_t channels) {
+    save_safetensors(folder / "x.safetensors", {{"img_in.weight", zeros({8, channels})},
+                                                {"double_blocks.0.img_attn.qkv.weight", zeros({24, 8})}});
+    return "'" + (folder / "x.safetensors").string() + "'";
+  };
+  for (const auto& [channels, name] : {std::pair{384, "FLUX.1 Fill"}, {128, "FLUX.1 Canny or Depth"}}) {
+    const std::string file = file_of(channels);
+    for (const std::string& command : {draw(" --model " + file), draw(" --transformer " + file),
+                                       draw(flux + "--transformer " + file), "plan --transformer " + file})
+      expect_wrong(1, command, {"x.safetensors", name});
+    EXPECT_NE(run_well("inspect " + file).out.find(name), std::string::npos);
+  }
+  fs::remove_all(flux_.path() / "transformer");
+  write_plain(flux_.path() / "model_index.json", R"({"_class_name": "FluxPriorReduxPipeline"})");
+  expect_wrong(1, draw(flux), {flux_.path().string(), "FluxPriorReduxPipeline", "Wick supports FLUX.1"});
+}
+
+TEST_F(FlowModels, FoldersWithoutTheirWeightsSayWhatTheyHold) {
+  const fs::path weights = flux_.path() / "text_encoder_2/model.safetensors";
+  fs::rename(weights, folder / "model.safetensors");
+  expect_failure(draw(flux), {"text_encoder_2", "should hold", "copy the model again"});
+  fs::create_symlink(folder / "blob", weights);
+  expect_failure(draw(flux), {"text_encoder_2", "model.safetensors is a link to a file that is not there"});
+  fs::remove(weights);
+  write_plain(flux_.path() / "text_encoder_2/pytorch_model.bin", "PK");
+  expect_failure(draw(flux), {"text_encoder_2", "pytorch_model.bin is a PyTorch pickle", "convert it to safetensors"});
 }
 
 TEST_F(FlowModels, ComponentsAreThoseOfTheFamily) {
@@ -232,9 +341,36 @@ TEST_F(FlowModels, FilesOfOtherKindsAreNamed) {
   for (const char* flag : {"--model", "--transformer", "--vae", "--t5", "--clip-l"})
     expect_wrong(1, draw((flag == std::string("--model") ? " " : flux) + flag + pickle),
                  {"x.ckpt", "pickle", "convert it to safetensors"});
+  save_safetensors(folder / "x.sft", {{"encoder.conv_in.weight", zeros({1})}, {"encoder.conv_out.weight", zeros({1})}});
+  expect_wrong(1, draw(" --model '" + (folder / "x.sft").string() + "'"), {"found a VAE alone; pass it with --vae"});
+  // Neither is a language model.
+  const auto gguf_of = [&](const std::string& name) {
+    save_gguf(folder / "x.gguf", {}, {{name, DType::f32, {2, 8}, [] { return zeros({2, 8}); }}});
+    return draw(" --model '" + (folder / "x.gguf").string() + "'");
+  };
+  expect_wrong(1, gguf_of("enc.blk.0.attn_q.weight"), {"found a T5 encoder alone; pass it with --t5"});
+  expect_wrong(1, gguf_of("distilled_guidance_layer.x"), {"found the model Chroma"});
   const std::string lora = "--lora '" + (kGolden / "lora_unet.safetensors").string() + "'";
   for (const std::string& which : {flux, sd3})
     expect_wrong(1, draw(which) + lora, {"lora_unet.safetensors", "fit no layer", "it looks like a LoRA for SDXL"});
+}
+
+TEST_F(FlowModels, LorasThatAreNoneAreNamed) {
+  const std::string lora = " --lora '" + (folder / "l").string() + "'", module = "double_blocks.0.img_attn.proj",
+                    xlabs = "double_blocks.0.processor.proj_lora1";
+  const auto expect_named = [&](const std::map<std::string, Tensor>& tensors, const Words& words) {
+    save_safetensors(folder / "l", tensors);
+    expect_wrong(1, draw(flux) + lora, words);
+    fs::remove(folder / "l");
+  };
+  expect_named({{xlabs + ".down.weight", zeros({2, 8})}, {xlabs + ".up.weight", zeros({8, 2})}}, {"XLabs' layout"});
+  expect_named({{"double_blocks.0.img_attn.norm.key_norm.scale", zeros({8})},
+                {module + ".lora_A.weight", zeros({2, 8})},
+                {module + ".lora_B.bias", zeros({8})},
+                {module + ".lora_B.weight", zeros({8, 2})}},
+               {"lora_B.bias", "Canny and Depth"});
+  expect_named({{"img_in.weight", zeros({8, 64})}, {"double_blocks.0.img_attn.qkv.weight", zeros({24, 8})}},
+               {"expected a LoRA, found FLUX's transformer"});
 }
 
 }  // namespace

@@ -36,7 +36,9 @@ const std::vector<Wrong> kWrong = {
 
     {2, "generate", {"--model", "required"}},
     {2, "generate --model $M --prompt x", {"--out", "required"}},
-    {2, "generate --vae $G/layouts/vae.native.safetensors --prompt x --out $T/x.png", {"--model", "required"}},
+    {2,
+     "generate --vae $G/layouts/vae.native.safetensors --prompt x --out $T/x.png",
+     {"--vae: expected a model beside it, as --model or as --transformer"}},
     {1,
      "generate --model $G/layouts/vae.native.safetensors --prompt x --out $T/x.png",
      {"vae.native.safetensors", "found a VAE alone; pass it with --vae"}},

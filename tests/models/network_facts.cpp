@@ -57,6 +57,15 @@ TEST(ClipConfig, OfABareFile) {
   expect_error([&] { ClipConfig::read(bare_file(folder, clip_shapes(100))); }, {"bare.safetensors", "100", "64"});
 }
 
+TEST(ClipConfig, OfABareFileWithAGap) {
+  const TemporaryDirectory folder;
+  Shapes shapes = clip_shapes(192);
+  shapes["text_model.encoder.layers.4.mlp.fc1.weight"] = {20, 192};
+  expect_error([&] { ClipConfig::read(bare_file(folder, shapes)); },
+               {"bare.safetensors", "has no tensor \"text_model.encoder.layers.2.mlp.fc1.weight\"",
+                "but has \"text_model.encoder.layers.4.mlp.fc1.weight\""});
+}
+
 Shapes vae_shapes() {
   return {{"encoder.conv_in.weight", {32, 3, 3, 3}},
           {"decoder.conv_out.weight", {3, 32, 3, 3}},
@@ -103,14 +112,14 @@ TEST(NetworkFacts, NamesConfigAndTensorWhereTheyContradict) {
   expect_clip({{"vocab_size", 3}}, {"vocab_size is 3,", "token_embedding.weight", "814"});
   expect_clip({{"max_position_embeddings", 64}}, {"embeddings is 64", "position_embedding.weight", "77"});
   expect_clip({{"intermediate_size", 4}}, {"intermediate_size is 4,", "fc1.weight", "96"});
-  expect_clip({{"num_hidden_layers", 2}}, {"num_hidden_layers is 2", "layers.{}", "3"});
+  expect_clip({{"num_hidden_layers", 2}}, {"num_hidden_layers is 2", "layers.2.", "3"});
   expect_clip({{"projection_dim", 24}}, {"projection_dim is 24", "text_projection.weight", "20"});
   const auto expect_vae = [](const nlohmann::json& changes, std::initializer_list<std::string_view> parts) {
     expect_contradiction("vae", changes, parts);
   };
   expect_vae({{"block_out_channels", {8, 12, 16, 24}}},
              {"config.json", "block_out_channels is [8, 12, 16, 24]", "down_blocks.{}", "[8, 12, 16, 16]"});
-  expect_vae({{"layers_per_block", 1}}, {"layers_per_block is 1", "resnets.{}", "2"});
+  expect_vae({{"layers_per_block", 1}}, {"layers_per_block is 1", "resnets.1.", "2"});
   expect_vae({{"latent_channels", 16}}, {"latent_channels is 16", "decoder.conv_in.weight", "4"});
   expect_vae({{"use_quant_conv", false}}, {"use_quant_conv is false", "has a tensor \"quant_conv.weight\""});
   expect_vae({{"use_post_quant_conv", false}}, {"use_post_quant_conv is false", "\"post_quant_conv.weight\""});

@@ -180,7 +180,8 @@ TEST(Sd3Config, NamesBothWhereTheyContradict) {
   const auto expect_wrong = [](const nlohmann::json& changes, std::initializer_list<std::string_view> parts) {
     expect_config_error("dual", changes, parts);
   };
-  expect_wrong({{"num_layers", 24}}, {"config.json", "num_layers is 24", "joint_blocks.{}", "3"});
+  expect_wrong({{"num_layers", 24}},
+               {"config.json", "num_layers is 24", "transformer_blocks.2.", "joint_blocks.2.", "3"});
   expect_wrong({{"num_attention_heads", 4}}, {"num_attention_heads is 4", "x_embedder.proj.weight", "3"});
   expect_wrong({{"attention_head_dim", 64}}, {"attention_head_dim is 64", "ln_q.weight", "8"});
   expect_wrong({{"joint_attention_dim", 4096}}, {"joint_attention_dim is 4096", "context_embedder.weight", "10"});

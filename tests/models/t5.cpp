@@ -43,7 +43,7 @@ TEST(T5Config, NamesBothWhereTheyContradict) {
   const std::string table = "\"shared.weight\"";
   expect_config_error({{"d_model", 24}}, {"config.json", "d_model is 24", table, "model.safetensors", "16"});
   expect_config_error({{"vocab_size", 32128}}, {"vocab_size is 32128", table, "61"});
-  expect_config_error({{"num_layers", 4}}, {"num_layers is 4", "encoder.block.{}", "3"});
+  expect_config_error({{"num_layers", 4}}, {"num_layers is 4", "encoder.block.2.", "3"});
   expect_config_error({{"num_heads", 8}}, {"num_heads is 8", "relative_attention_bias", "4"});
   expect_config_error({{"d_kv", 64}}, {"d_kv is 64", "SelfAttention.q.weight", "6"});
   expect_config_error({{"d_ff", 37}}, {"d_ff is 37", "wi_0", "36"});

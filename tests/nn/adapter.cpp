@@ -158,7 +158,7 @@ TEST(Adapter, RefusesOtherAlgorithmsAndOtherTensors) {
   expect_refused("a.lora_magnitude_vector", "DoRA");
   expect_refused("a.lora_mid.weight", "Tucker");
   expect_refused("a.diff", "full difference");
-  expect_refused("unet.conv_in.weight", "no tensor of a LoRA");
+  expect_refused("unet.conv_in.weight", "expected a LoRA, found tensors of an unknown kind");
 }
 
 TEST(Adapter, SaysWhatIsWrongWithAFile) {

@@ -39,9 +39,8 @@ TEST(Checkpoint, APipelineHasComponents) {
 TEST(Checkpoint, WhatIsMissingIsNamed) {
   const Checkpoint unet = Checkpoint(kSdxl).component("transformer");
   EXPECT_FALSE(unet.has_config());
-  expect_error([&] { unet.config(); }, {(kSdxl / "transformer").string(), "no such folder", "--transformer"});
-  expect_error([&] { unet.weights(); }, {(kSdxl / "transformer").string()});
-  expect_error([] { Checkpoint(kSdxl).component("text_encoder_3").config(); }, {"model_index.json", "with --t5"});
+  expect_error([&] { unet.config(); }, {(kSdxl / "transformer").string() + ": there is no such folder"});
+  expect_error([&] { unet.weights(); }, {(kSdxl / "transformer").string() + ": there is no such folder"});
   expect_error([&] { Checkpoint(kSdxl / "none.gguf").fingerprint(); }, {"none.gguf"});
 }
 

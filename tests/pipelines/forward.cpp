@@ -138,7 +138,7 @@ TEST(ForwardErrors, NameTheFile) {
                        const std::vector<LoraFile>& loras) {
     return [=, out = folder / "out.safetensors"] { run_forward(model, "unet", from, out, {.loras = loras}); };
   };
-  expect_error(run(folder / "nowhere", in, {}), {"nowhere/unet/config.json"});
+  expect_error(run(folder / "nowhere", in, {}), {"nowhere: has no transformer or UNet"});
   expect_error(run(kGolden / "sdxl", folder / "none.safetensors", {}), {"none.safetensors"});
   expect_error(run(kGolden / "sdxl", in, {{folder / "none.safetensors"}}), {"none.safetensors"});
   expect_error(run(kGolden / "sdxl", in, {{kGolden / "lora_te.safetensors"}}), {"lora_te.safetensors", "none of its"});

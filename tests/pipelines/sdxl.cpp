@@ -19,7 +19,7 @@ TEST(Sdxl, IsOpenedFromAFolder) {
   EXPECT_EQ(model->latents().native, 128);
   EXPECT_EQ(model->length("a cat").tokens, 2);
   EXPECT_EQ(model->length("").limit, 75);
-  expect_error([] { open_diffusion(kGolden); }, {"golden", "unet/config.json"});
+  expect_error([] { open_diffusion(kGolden); }, {"golden: has no transformer or UNet"});
 }
 
 TEST(Sdxl, LoadsAFolder) {

@@ -25,7 +25,7 @@ void add(std::vector<ModuleName>& names, std::string_view module, const TextEnco
 
 // Prefixes of native names and of diffusers', whole and flattened: kohya's and ComfyUI's; those of diffusers, of
 // save_lora_adapter() and DiffSynth, which have none, of PEFT, OneTrainer and SimpleTuner.
-constexpr const char *kNative[] = {"diffusion_model.", ""}, *kNativeFlat[] = {"lora_unet_"};
+constexpr const char *kNative[] = {"diffusion_model.", "", "base_model.model."}, *kNativeFlat[] = {"lora_unet_"};
 constexpr const char *kDiffusers[] = {"transformer.", "", "base_model.model."},
                      *kDiffusersFlat[] = {"lora_transformer_", "lycoris_"};
 

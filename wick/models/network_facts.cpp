@@ -24,10 +24,11 @@ int64_t NetworkFacts::settle(const std::string& key, const std::string& tensor, 
     check(has_config_, "{}: has no tensor \"{}\", which tells the model's {}", config_.source(), tensor, key);
     return absent ? config_.integer_or(key, *absent, kPositive) : config_.integer(key, kPositive);
   }
-  check(*stored >= kPositive.min && *stored <= kPositive.max, "{}: \"{}\" has the wrong shape: {} would be {}",
-        source_->name, tensor, key, *stored);
+  const std::string stored_name = source_->in_words(tensor);
+  check(*stored >= kPositive.min && *stored <= kPositive.max, "{}: {} has the wrong shape: {} would be {}",
+        source_->name, stored_name, key, *stored);
   const int64_t told = config_.integer_or(key, *stored, kPositive);
-  check(told == *stored, "{}: {} is {}, but by the tensor \"{}\" of {} it is {}", config_.source(), key, told, tensor,
+  check(told == *stored, "{}: {} is {}, but by the tensor {} of {} it is {}", config_.source(), key, told, stored_name,
         source_->name, *stored);
   return *stored;
 }
@@ -59,17 +60,22 @@ std::vector<int64_t> NetworkFacts::extents(const std::string& key, const std::st
 }
 
 int64_t NetworkFacts::count(const std::string& key, const std::string& tensor, std::optional<int64_t> absent) const {
+  constexpr int64_t kGap = 100;
+  const auto name = [&](int64_t i) { return fmt::format(fmt::runtime(tensor), i); };
   int64_t n = 0;
-  while (has(fmt::format(fmt::runtime(tensor), n))) ++n;
-  return settle(key, tensor, n > 0 ? std::optional(n) : std::nullopt, absent);
+  while (has(name(n))) ++n;
+  for (int64_t later = n + 1; source_ && later < n + kGap; ++later)
+    check(!has(name(later)), "{}: has no tensor {}, but has {}", source_->name, source_->in_words(name(n)),
+          source_->in_words(name(later)));
+  return n > 0 ? settle(key, name(n - 1), n, absent) : settle(key, tensor, {}, absent);
 }
 
 bool NetworkFacts::presence(const std::string& key, const std::string& tensor, bool absent) const {
   const bool told = config_.boolean_or(key, absent);
   if (!source_) return told;
   const bool stored = has(tensor);
-  check(!config_.has(key) || told == stored, "{}: {} is {}, but {} has {}tensor \"{}\"", config_.source(), key, told,
-        source_->name, stored ? "a " : "no ", tensor);
+  check(!config_.has(key) || told == stored, "{}: {} is {}, but {} has {}tensor {}", config_.source(), key, told,
+        source_->name, stored ? "a " : "no ", source_->in_words(tensor));
   return stored;
 }
 

@@ -167,6 +167,7 @@ Tensor VaeDecoder::operator()(const Tensor& latent) const { return (*model_)(lat
 namespace {
 
 void check_supported(const Config& config, size_t levels) {
+  only(config, "_class_name", "AutoencoderKL");
   only(config, "act_fn", "silu");
   only(config, "mid_block_add_attention", true);
   only_absent(config, "latents_mean");

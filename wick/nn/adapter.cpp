@@ -14,6 +14,7 @@
 #include "wick/nn/low_rank.h"
 #include "wick/nn/named_seed.h"
 #include "wick/nn/peft.h"
+#include "wick/nn/recognise.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 
@@ -21,9 +22,12 @@ namespace wick {
 
 namespace {
 
-AdapterKey checked_key(std::string_view key, const std::string& file) {
+void check_algorithm(std::string_view key, const std::string& file) {
   const std::string_view other = other_lora_algorithm(key);
   check(other.empty(), "{}: {} is {}; Wick reads plain LoRA files", file, quote(key), other);
+}
+
+AdapterKey checked_key(std::string_view key, const std::string& file) {
   if (const auto parsed = parse_adapter_key(key)) return *parsed;
   fail("{}: {} is no tensor of a LoRA: names should end in .lora_down.weight, .lora_up.weight or .alpha", file,
        quote(key));
@@ -144,8 +148,12 @@ struct Adapter::Source {
   std::string in_words() const { return model ? fmt::format("{}: a LoRA for {}", name(), model) : name(); }
 
   void index() {
-    for (const auto& [key, info] : file.tensors()) add(key);
     check(!file.tensors().empty(), "{}: holds no tensors", name());
+    for (const auto& [key, info] : file.tensors()) check_algorithm(key, name());
+    const auto is_ours = [](const auto& tensor) { return parse_adapter_key(tensor.first).has_value(); };
+    check(std::ranges::any_of(file.tensors(), is_ours), "{}: expected a LoRA, found {}", name(),
+          contents_in_words(safetensors_source(file.path())));
+    for (const auto& [key, info] : file.tensors()) add(key);
     check(!entries.empty(), "{}: holds no module of a LoRA", name());
     std::set<std::string> names;
     for (const auto& [base, entry] : entries) names.insert(base);
@@ -312,8 +320,8 @@ std::vector<std::string> Adapter::notes_on(const LoraFile& lora) {
   const Source source = Source::open(lora.path, lora.strength, false);
   std::vector<std::string> notes;
   if (source.embeddings > 0)
-    notes.push_back(fmt::format("{}: {} of embeddings are not applied, its LoRA is", source.name(),
-                                count_of(source.embeddings, "tensor")));
+    notes.push_back(fmt::format("{}: {} of embeddings {} not applied, its LoRA is", source.name(),
+                                count_of(source.embeddings, "tensor"), source.embeddings == 1 ? "is" : "are"));
   double numbers = 0;  // in the matrices of which parts are computed
   for (const auto& [name, entry] : source.entries) {
     const PeftConfig* config = source.settings.of(name, source.name()).first;

@@ -42,12 +42,13 @@ struct Role {
 };
 struct Family {
   Network denoiser;
-  const char* name;
+  const char *name, *pipeline;  // how the names of diffusers' classes begin
   std::vector<Role> roles;
 };
 const std::vector<Family>& families() {
   static const std::vector<Family> all = {{Network::flux,
                                            "FLUX",
+                                           "Flux",
                                            {{"transformer", "transformer", Network::flux},
                                             {"clip_l", "text_encoder", Network::clip_l},
                                             {"t5", "text_encoder_2", Network::t5},
@@ -56,6 +57,7 @@ const std::vector<Family>& families() {
                                             {"t5_tokenizer", "tokenizer_2", {}}}},
                                           {Network::sd3,
                                            "SD3",
+                                           "StableDiffusion3",
                                            {{"transformer", "transformer", Network::sd3},
                                             {"clip_l", "text_encoder", Network::clip_l},
                                             {"clip_g", "text_encoder_2", Network::clip_g},
@@ -66,6 +68,7 @@ const std::vector<Family>& families() {
                                             {"t5_tokenizer", "tokenizer_3", {}}}},
                                           {Network::sdxl,
                                            "SDXL",
+                                           "StableDiffusionXL",
                                            {{"transformer", "unet", Network::sdxl},
                                             {"clip_l", "text_encoder", Network::clip_l},
                                             {"clip_g", "text_encoder_2", Network::clip_g},
@@ -92,14 +95,15 @@ const Family& family_called(const std::string& name) {
   return *found;
 }
 
-// ", or be passed with --clip-g or --t5": a component by its name in any family.
-std::string flags_for(const std::string& component) {
-  std::string flags;
-  for (const Family& family : families())
-    for (const Role& role : family.roles)
-      if (const std::string flag = part_flag(role.part); role.component == component && flags.find(flag) == flags.npos)
-        flags += (flags.empty() ? ", or be passed with " : " or ") + flag;
-  return flags;
+const Role* role_of(const Family& family, const std::string& component) {
+  const auto role = std::ranges::find(family.roles, component, &Role::component);
+  return role == family.roles.end() ? nullptr : &*role;
+}
+
+const Family* family_by_class(const Checkpoint& model) {
+  const std::string name = model.has_config() ? model.config().text_or("_class_name", "") : "";
+  const auto found = std::ranges::find_if(families(), [&](const Family& f) { return name.starts_with(f.pipeline); });
+  return found == families().end() ? nullptr : &*found;
 }
 
 using Parts = std::map<std::string, fs::path>;
@@ -238,6 +242,11 @@ Checkpoint Checkpoint::with_parts(const Parts& parts) const {
   if (parts.empty()) return model;
   const bool has_files = known_config_.empty() || parts.contains("transformer");
   const Family& family = has_files ? family_with(*this, parts) : family_called(family_);
+  const Family* own = is_assembled() ? &family_called(family_) : family_by_class(*this);
+  const auto given = parts.find("transformer");
+  check(!own || own == &family, "{}: is {}, but {} is of the family {}",
+        given == parts.end() ? component("transformer").name() : given->second.string(), in_words(family.denoiser),
+        name(), own ? own->name : "");
   model.family_ = family.name;
   model.pipeline_ = true;
   for (const auto& [part, path] : parts) {
@@ -268,14 +277,14 @@ Checkpoint Checkpoint::component(const std::string& name) const {
 }
 
 std::string Checkpoint::lacking(const std::string& component) const {
-  if (!is_assembled())
-    return fmt::format("{}: there is no such folder; the rest of the model has to lie beside its {}{}",
-                       (path_ / component).string(), kPipelineConfig, flags_for(component));
-  const Family& family = family_called(family_);
-  const auto role = std::ranges::find(family.roles, component, &Role::component);
-  if (role == family.roles.end()) return fmt::format("{}: has no {}", name(), component);
-  const ModelPart& part = part_called(role->part);
-  return fmt::format("{}: has no {}; pass it with {} {}", name(), part.words, part_flag(role->part), part.item);
+  const Family* family = is_assembled() ? &family_called(family_) : family_by_class(*this);
+  const Role* role = family ? role_of(*family, component) : nullptr;
+  const std::string flag = role ? part_flag(role->part) + " " + part_called(role->part).item : "",
+                    words = role ? part_called(role->part).words : component;
+  if (is_assembled()) return fmt::format("{}: has no {}{}", name(), words, role ? "; pass it with " + flag : "");
+  const bool has_flag = role && component != "unet";  // --transformer takes those of FLUX and SD3
+  return fmt::format("{}: there is no such folder; copy the model again{}", (path_ / component).string(),
+                     has_flag ? fmt::format(", or pass its {} with {}", words, flag) : "");
 }
 
 bool Checkpoint::has_config() const {

@@ -23,7 +23,7 @@ struct NetworkMark {
 // In each layout; CLIP-L stands for both CLIPs, which their places or widths tell apart.
 const std::vector<NetworkMark> kNetworks = {
     {Network::flux, {"double_blocks.", "img_in."}},
-    {Network::flux, {"transformer_blocks.", "x_embedder.", "context_embedder."}},
+    {Network::flux, {"transformer_blocks.", "x_embedder.", "time_text_embed.text_embedder."}},
     {Network::sd3, {"joint_blocks."}},
     {Network::sd3, {"transformer_blocks.", "pos_embed.proj.", "context_embedder."}},
     {Network::sdxl, {"input_blocks.", "label_emb."}},
@@ -57,21 +57,32 @@ struct OtherMark {
   const char* words;
   std::vector<std::string_view> all;
 };
-const std::vector<OtherMark> kOthers = {{"the model Chroma", {"distilled_guidance_layer."}},
-                                        {"the model FLUX.2", {"double_stream_modulation_img."}},
-                                        {"the model HunyuanVideo", {"txt_in.individual_token_refiner."}},
-                                        {"FLUX.1 Redux, which reads pictures", {"redux_up.", "redux_down."}},
-                                        {"an IP-Adapter", {"ip_adapter."}},
-                                        {"an IP-Adapter", {"double_blocks.0.processor."}},
-                                        {"PuLID", {"pulid_ca."}},
-                                        {"a ControlNet", {"controlnet_blocks."}},
-                                        {"a ControlNet", {"controlnet_down_blocks."}},
-                                        {"a ControlNet", {"control_model."}},
-                                        {"a ControlNet", {"input_hint_block."}},
-                                        {"the model Z-Image or Lumina 2", {"noise_refiner.", "cap_embedder."}},
-                                        {"the model Qwen-Image", {"transformer_blocks.", "txt_norm."}},
-                                        {"the model Wan", {"blocks.", "patch_embedding.", "text_embedding."}},
-                                        {"the model PixArt", {"transformer_blocks.", "adaln_single."}}};
+const std::vector<OtherMark> kOthers = {
+    {"the model Chroma", {"distilled_guidance_layer."}},
+    {"the model FLUX.2", {"double_stream_modulation_img."}},
+    {"the model HunyuanVideo", {"txt_in.individual_token_refiner."}},
+    {"FLUX.1 Redux, which reads pictures", {"redux_up.", "redux_down."}},
+    {"an IP-Adapter", {"ip_adapter."}},
+    {"an IP-Adapter", {"double_blocks.0.processor.ip_adapter_"}},
+    {"a LoRA in XLabs' layout", {"double_blocks.0.processor."}},
+    {"PuLID", {"pulid_ca."}},
+    {"a ControlNet", {"controlnet_blocks."}},
+    {"a ControlNet", {"controlnet_down_blocks."}},
+    {"a ControlNet", {"control_model."}},
+    {"a ControlNet", {"input_hint_block."}},
+    {"the model HunyuanVideo", {"context_embedder.token_refiner."}},
+    {"the model Bria or LongCat-Image", {"x_embedder.", "single_transformer_blocks.", "time_embed."}},
+    {"the model Z-Image or Lumina 2", {"noise_refiner.", "cap_embedder."}},
+    {"the model Lumina 2", {"noise_refiner.", "time_caption_embed."}},
+    {"the model Qwen-Image", {"transformer_blocks.", "txt_norm."}},
+    {"the model Wan", {"blocks.", "patch_embedding.", "text_embedding."}},
+    {"the model Wan", {"blocks.", "patch_embedding.", "condition_embedder."}},
+    {"the model AuraFlow", {"joint_transformer_blocks."}},
+    {"the model AuraFlow", {"double_layers.", "single_layers."}},
+    {"the model HiDream", {"double_stream_blocks."}},
+    {"the model LTX-Video", {"transformer_blocks.", "caption_projection.", "scale_shift_table", "proj_in."}},
+    {"a tiny autoencoder (TAESD)", {"encoder.layers.", "decoder.layers."}},
+    {"the model PixArt", {"transformer_blocks.", "adaln_single."}}};
 const std::vector<OtherMark> kLastOthers = {{"Stable Diffusion 1 or 2", {"input_blocks.", "time_embed."}},
                                             {"Stable Diffusion 1 or 2", {"down_blocks.", "time_embedding."}},
                                             {"an image encoder", {"vision_model."}},
@@ -120,7 +131,28 @@ std::vector<Network> clips_in(const TensorSource& source) {
   return {Network::clip_l, Network::clip_g};
 }
 
+// FLUX's blocks behind an input of more channels than latents have.
+const char* told_more(const TensorSource& source, const Names& names) {
+  for (const std::string_view prefix : {std::string_view(), kModel})
+    for (const NetworkMark& mark : kNetworks) {
+      if (mark.network != Network::flux || !names.have(prefix, mark.all)) continue;
+      for (const char* input : {"img_in.weight", "x_embedder.weight"})
+        if (const auto found = source.find(std::string(prefix) + input, {}); found && found->shape.rank() == 2)
+          return flux_variant(found->shape[1]);
+    }
+  return nullptr;
+}
+
+const char* other_in(const TensorSource& source, const Names& names) {
+  const char* other = names.first_of(kOthers);
+  return other ? other : told_more(source, names);
+}
+
 }  // namespace
+
+const char* flux_variant(int64_t channels) {
+  return channels == 384 ? "FLUX.1 Fill" : channels == 128 ? "FLUX.1 Canny or Depth" : nullptr;
+}
 
 const char* in_words(Network network) {
   switch (network) {
@@ -145,7 +177,7 @@ const char* in_words(Network network) {
 std::map<Network, std::string> networks_in(const TensorSource& source) {
   const Names names(source);
   std::map<Network, std::string> found;
-  if (names.is_lora() || names.first_of(kOthers)) return found;
+  if (names.is_lora() || other_in(source, names)) return found;
   for (const NetworkMark& mark : kNetworks) {
     const bool clip = mark.network == Network::clip_l, denoiser = mark.network <= Network::sdxl;
     if (names.have("", mark.all))
@@ -162,7 +194,7 @@ std::map<Network, std::string> networks_in(const TensorSource& source) {
 std::string contents_in_words(const TensorSource& source) {
   const Names names(source);
   if (names.is_lora()) return "a LoRA";
-  if (const char* other = names.first_of(kOthers)) return other;
+  if (const char* other = other_in(source, names)) return other;
   const auto networks = networks_in(source);
   std::vector<std::string> words;
   for (const auto& [network, prefix] : networks) {

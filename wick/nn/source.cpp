@@ -177,6 +177,22 @@ std::string in_words(const TensorSource& source, const std::vector<Rows>& rows,
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
+// What a folder holds where its weights should be.
+std::string instead_of_weights(const fs::path& folder) {
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const fs::path& file = entry->path();
+    const std::string extension = file.extension().string(), name = file.filename().string();
+    std::error_code ignored;
+    if (fs::is_symlink(file, ignored) && !fs::exists(file, ignored))
+      return "; " + name + " is a link to a file that is not there: fetch the model again";
+    for (const char* pickled : {".bin", ".ckpt", ".pt", ".pth"})
+      if (extension == pickled)
+        return "; " + name + " is a PyTorch pickle, which can run code when opened: convert it to safetensors";
+  }
+  return "; copy the model again";
+}
+
 // city96's converter flattens tensors that GGUF's blocks do not fit, and keeps their shape in the metadata.
 std::optional<Shape> original_shape(const GgufFile& file, const std::string& name, const Shape& stored) {
   const std::string key = "comfy.gguf.orig_shape." + name;
@@ -397,8 +413,8 @@ TensorSource open_source(const fs::path& path, const std::string& prefix) {
   if (!fs::is_directory(path)) return named(safetensors_source(path));
   const std::optional<fs::path> found = weights_in(path);
   check(found.has_value(),
-        "{}: should hold diffusion_pytorch_model.safetensors or model.safetensors, or an index of shards of them",
-        path.string());
+        "{}: should hold diffusion_pytorch_model.safetensors or model.safetensors, or an index of shards of them{}",
+        path.string(), instead_of_weights(path));
   return named(found->extension() == ".json" ? shards_source(*found) : safetensors_source(*found));
 }
 

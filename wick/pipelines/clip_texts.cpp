@@ -11,8 +11,8 @@ ClipTexts::ClipTexts(const Checkpoint& model, ClipKind kind)
 
 const ClipTokenizer& ClipTexts::tokenizer() const {
   if (!tokenizer_)
-    tokenizer_.emplace(kind_ == ClipKind::l ? load_clip_tokenizer(model_, "tokenizer", "clip")
-                                            : load_clip_tokenizer(model_, "tokenizer_2", "clip_g"));
+    tokenizer_.emplace(kind_ == ClipKind::l ? load_clip_tokenizer(model_, "tokenizer", "clip", config_.vocab)
+                                            : load_clip_tokenizer(model_, "tokenizer_2", "clip_g", config_.vocab));
   return *tokenizer_;
 }
 

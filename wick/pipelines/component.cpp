@@ -203,9 +203,17 @@ std::filesystem::path tokenizer_path(const Checkpoint& model, const std::string&
   return model.is_assembled() && !model.has(name) ? shipped_tokenizer(shipped) : model.component(name).path();
 }
 
-ClipTokenizer load_clip_tokenizer(const Checkpoint& model, const std::string& name, const std::string& shipped) {
+void check_vocabulary(const std::filesystem::path& tokenizer, int64_t tokens, int64_t vocabulary) {
+  check(tokens <= vocabulary,
+        "{}: the tokenizer has {} tokens, and the text encoder knows {}: it is that of another model",
+        tokenizer.string(), tokens, vocabulary);
+}
+
+ClipTokenizer load_clip_tokenizer(const Checkpoint& model, const std::string& name, const std::string& shipped,
+                                  int64_t vocabulary) {
   const std::filesystem::path path = tokenizer_path(model, name, shipped);
   const ClipTokenizer tokenizer = ClipTokenizer::load(path);
+  check_vocabulary(path, tokenizer.size(), vocabulary);
   const bool given_for_both =
       name == "tokenizer_2" && model.has(name) && model.has("tokenizer") && model.component("tokenizer").path() == path;
   return given_for_both ? tokenizer.padded_with(0) : tokenizer;

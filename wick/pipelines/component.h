@@ -105,7 +105,10 @@ Component vae_decoder_component();
 Component clip_tokenizer_component(const std::string& name, const std::string& shipped);
 Component t5_tokenizer_component(const std::string& name, const std::string& shipped = "t5");
 // A tokenizer of CLIP. One that is given for both encoders is CLIP-L's; bigG's pads with the id 0 in its place.
-ClipTokenizer load_clip_tokenizer(const Checkpoint& model, const std::string& name, const std::string& shipped);
+ClipTokenizer load_clip_tokenizer(const Checkpoint& model, const std::string& name, const std::string& shipped,
+                                  int64_t vocabulary);
+// Throws Error where a tokenizer, of such a file, has more tokens than its encoder.
+void check_vocabulary(const std::filesystem::path& tokenizer, int64_t tokens, int64_t vocabulary);
 std::filesystem::path tokenizer_path(const Checkpoint& model, const std::string& name, const std::string& shipped);
 
 }  // namespace wick

@@ -1,8 +1,10 @@
 #include <algorithm>
 
+#include "wick/core/error.h"
+#include "wick/io/quote.h"
 #include "wick/pipelines/diffusion.h"
 
-// Every family, a line each: NAME_family() of pipelines/NAME.cpp. The first one stands for models of none.
+// Every family, a line each: NAME_family() of pipelines/NAME.cpp.
 #define WICK_DIFFUSION_FAMILIES(FAMILY) FAMILY(sdxl) FAMILY(flux) FAMILY(sd3)
 
 namespace wick {
@@ -16,10 +18,28 @@ const std::vector<DiffusionFamily>& diffusion_families() {
   return all;
 }
 
+namespace {
+
+// By the class of its transformer, or else by its own.
+[[noreturn]] void fail_no_family(const Checkpoint& model) {
+  constexpr const char* kSupported = "Wick supports FLUX.1, Stable Diffusion 3 and 3.5, and SDXL";
+  const auto class_of = [](const Checkpoint& part) { return quote(part.config().text_or("_class_name", "")); };
+  if (model.has("transformer") && model.component("transformer").has_config())
+    fail("{}: its transformer is of the class {}; {}", model.name(), class_of(model.component("transformer")),
+         kSupported);
+  if (model.is_pipeline() && model.has_config())
+    fail("{}: is of the class {}, without a transformer or UNet that Wick knows; {}", model.name(), class_of(model),
+         kSupported);
+  fail("{}: has no transformer or UNet that Wick knows; {}", model.name(), kSupported);
+}
+
+}  // namespace
+
 const DiffusionFamily& diffusion_family(const Checkpoint& model) {
   const auto& all = diffusion_families();
   const auto found = std::ranges::find_if(all, [&](const DiffusionFamily& family) { return family.is_here(model); });
-  return found == all.end() ? all.front() : *found;
+  if (found == all.end()) fail_no_family(model);
+  return *found;
 }
 
 std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const T5Options& t5) {

@@ -10,6 +10,7 @@
 
 #include "wick/models/flux/names.h"
 #include "wick/models/flux/transformer.h"
+#include "wick/nn/recognise.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/clip_texts.h"
 #include "wick/pipelines/latent_diffusion.h"
@@ -133,12 +134,10 @@ class Flux final : public LatentDiffusion {
 };
 
 void Flux::check_fit() const {
-  const auto fits = [&](const char* what, int64_t here, int64_t wanted) {
-    check(here == wanted, "{}: its {} {} wide, and the transformer wants {}", model().name(), what, here, wanted);
-  };
-  fits("T5's states are", t5_.config().hidden, config_.text_dim);
-  fits("CLIP's pooled states are", clip_.config().projection, config_.pooled_dim);
-  fits("VAE's latents are", vae().latent_channels, config_.channels);
+  check_width(kT5, "T5's states", t5_.config().hidden, config_.text_dim);
+  check_width(kClip, "CLIP's pooled states",
+              clip_.config().with_projection ? clip_.config().projection : clip_.config().hidden, config_.pooled_dim);
+  check_width("vae", "VAE's latents", vae().latent_channels, config_.channels);
 }
 
 std::vector<std::string> Flux::remarks() const {
@@ -230,10 +229,11 @@ Tensor Flux::predict(const Tensor& x, const Tensor& timestep, const NamedTensors
 }
 
 bool is_flux(const Checkpoint& model) {
-  if (!model.has(kTransformer)) return names_pipeline(model, "Flux");
+  const bool is_redux = names_pipeline(model, "FluxPriorRedux");  // reads pictures
+  if (!model.has(kTransformer)) return names_pipeline(model, "Flux") && !is_redux;
   const Checkpoint transformer = model.component(kTransformer);
   if (transformer.has_config()) return transformer.config().text_or("_class_name", "") == "FluxTransformer2DModel";
-  return transformer_source(model).has("img_in.weight");
+  return networks_in(transformer.source()).contains(Network::flux);
 }
 
 }  // namespace

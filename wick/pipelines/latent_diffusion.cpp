@@ -45,6 +45,11 @@ std::vector<std::string> LatentDiffusion::remarks_on_tensors(TensorSource (*name
                       unread.size() == 1 ? "is" : "are")};
 }
 
+void LatentDiffusion::check_width(const std::string& component, const char* what, int64_t here, int64_t wanted) const {
+  check(here == wanted, "{}: {} are {} wide, and {} wants {}", model_.component(component).name(), what, here,
+        model_.component(denoiser_).name(), wanted);
+}
+
 FlowTransformerOptions LatentDiffusion::flow_options(bool vector_is_trained) const {
   const bool on_device = backend().computes_in(DType::bf16) == DType::bf16;
   return {.checkpointing = options_.checkpointing,

@@ -38,6 +38,8 @@ class LatentDiffusion : public Diffusion {
   // A component's tensors under the names that its model asks for.
   virtual TensorSource source(const std::string& component) const { return model_.component(component).source(); }
 
+  // Throws Error where what a component makes, "T5's states", is not as wide as the denoiser wants.
+  void check_width(const std::string& component, const char* what, int64_t here, int64_t wanted) const;
   // A transformer of a rectified flow. On a device its modulations are made ahead, which saves memory there, unless
   // the inputs of their vector are trained.
   FlowTransformerOptions flow_options(bool vector_is_trained) const;

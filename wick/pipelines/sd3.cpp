@@ -162,15 +162,15 @@ const ModelDefaults& Sd3::defaults() const {
 
 void Sd3::check_fit() const {
   const ClipConfig &l = clip_l_.config(), &g = big_g_.config();
-  const auto fits = [&](const char* what, int64_t here, int64_t wanted) {
-    check(here == wanted, "{}: its {} {} wide, and the transformer wants {}", model().name(), what, here, wanted);
-  };
-  fits("T5's states are", t5_.config().hidden, config_.text_dim);
-  fits("CLIP encoders' pooled states are together", l.projection + g.projection, config_.pooled_dim);
-  fits("VAE's latents are", vae().latent_channels, config_.channels);
-  check(l.hidden + g.hidden <= config_.text_dim,
-        "{}: its CLIP encoders' states are {} wide, and the transformer wants {} at most", model().name(),
-        l.hidden + g.hidden, config_.text_dim);
+  check_width(kT5, "T5's states", t5_.config().hidden, config_.text_dim);
+  check_width("vae", "VAE's latents", vae().latent_channels, config_.channels);
+  const int64_t pooled = l.projection + g.projection;
+  check(pooled == config_.pooled_dim,
+        "{}: its CLIP encoders' pooled states are together {} wide, and the transformer wants {}", model().name(),
+        pooled, config_.pooled_dim);
+  const int64_t states = l.hidden + g.hidden;
+  check(states <= config_.text_dim, "{}: its CLIP encoders' states are {} wide, and the transformer wants {} at most",
+        model().name(), states, config_.text_dim);
   check(l.positions == g.positions,
         "{}: its CLIP encoders should read as many tokens, found {} and {} (max_position_embeddings)", model().name(),
         l.positions, g.positions);

@@ -157,7 +157,7 @@ NamedTensors Sdxl::encode_text(const NamedTensors& parts) const {
 DiffusionFamily sdxl_family() {
   std::map<std::string, std::vector<std::string>> prefixes = sdxl_lora_prefixes();
   return {
-      .is_here = [](const Checkpoint& model) { return model.has("unet"); },
+      .is_here = [](const Checkpoint& m) { return m.has("unet") || names_pipeline(m, "StableDiffusionXL"); },
       .open = [](const Checkpoint& model, const T5Options&) -> std::unique_ptr<Diffusion> {
         return std::make_unique<Sdxl>(model);
       },

@@ -36,7 +36,9 @@ T5Texts::T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, con
 }
 
 const T5Tokenizer& T5Texts::tokenizer() const {
-  if (!tokenizer_) tokenizer_.emplace(T5Tokenizer::load(tokenizer_path_));
+  if (tokenizer_) return *tokenizer_;
+  tokenizer_.emplace(T5Tokenizer::load(tokenizer_path_));
+  check_vocabulary(tokenizer_path_, tokenizer_->vocabulary(), config_.vocab);
   return *tokenizer_;
 }
 

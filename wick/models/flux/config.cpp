@@ -8,6 +8,7 @@
 #include "wick/models/flux/names.h"
 #include "wick/models/network_facts.h"
 #include "wick/models/supported.h"
+#include "wick/nn/recognise.h"
 
 namespace wick {
 
@@ -15,7 +16,7 @@ namespace {
 
 // Models of the same shape that are told more than FLUX.1: their latents come with other ones.
 void check_channels(const std::string& source, int64_t channels) {
-  const char* const other = channels == 384 ? "FLUX.1 Fill" : channels == 128 ? "FLUX.1 Canny or Depth" : nullptr;
+  const char* const other = flux_variant(channels);
   check(!other, "{}: is {} ({} channels); Wick supports FLUX.1 dev, schnell, Krea-dev and their like", source,
         other ? other : "", channels);
   check(channels % 4 == 0, "{}: in_channels should be a multiple of 4, found {}", source, channels);

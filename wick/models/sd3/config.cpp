@@ -60,6 +60,8 @@ void read_blocks(Sd3Config& c, const NetworkFacts& facts) {
 
   only(config, "qk_norm", "rms_norm");
   c.qk_norm = facts.has_tensors() ? facts.has(kQueryNorm) : config.has("qk_norm");
+  check(!c.qk_norm || !config.mentions("qk_norm") || config.has("qk_norm"),
+        "{}: qk_norm is null, but {} has a tensor \"{}\"", config.source(), facts.source(), kQueryNorm);
   check(c.qk_norm || !config.has("qk_norm"), "{}: qk_norm is \"rms_norm\", but {} has no tensor \"{}\"",
         config.source(), facts.source(), kQueryNorm);
 }

@@ -80,23 +80,6 @@ void check_supported(const Config& config, bool has_clip_l) {
     only_absent(config, key);
 }
 
-std::string other_denoiser(const Checkpoint& model) {
-  if (!model.has("transformer")) return "";
-  const Checkpoint transformer = model.component("transformer");
-  const std::string name = transformer.has_config() ? transformer.config().text_or("_class_name", "") : "";
-  return fmt::format(
-      ", but a transformer{}; those of FLUX and SD3 are FluxTransformer2DModel and SD3Transformer2DModel",
-      name.empty() ? "" : " of the class " + quote(name));
-}
-
-Checkpoint part_of(const Checkpoint& model, const char* component) {
-  Checkpoint part = model.component(component);
-  check(part.has_config() || part.has_weights(),
-        "{}: should be a diffusers folder of an SDXL model; it has no {}/config.json{}", model.name(), component,
-        other_denoiser(model));
-  return part;
-}
-
 }  // namespace
 
 UNetConfig UNetConfig::read(const Checkpoint& component) {
@@ -133,12 +116,12 @@ UNetConfig UNetConfig::read(const Checkpoint& component) {
 SdxlConfig SdxlConfig::read(const Checkpoint& model) {
   const std::string name = model.name();
   // The parts that distinguish other models come first; such models may lack the rest.
-  const auto unet = UNetConfig::read(part_of(model, "unet"));
-  const auto text_encoder_2 = ClipConfig::read(part_of(model, "text_encoder_2"), ClipKind::big_g);
+  const auto unet = UNetConfig::read(model.component("unet"));
+  const auto text_encoder_2 = ClipConfig::read(model.component("text_encoder_2"), ClipKind::big_g);
   check(unet.added_dim != text_encoder_2.projection + 5 * unet.time_ids_dim,
         "{}: the UNet is that of {}; Wick supports SDXL's base model and its kin", name, kRefiner);
-  const SdxlConfig c{ClipConfig::read(part_of(model, "text_encoder"), ClipKind::l), text_encoder_2, unet,
-                     VaeConfig::read(part_of(model, "vae"), kSdxlLatents)};
+  const SdxlConfig c{ClipConfig::read(model.component("text_encoder"), ClipKind::l), text_encoder_2, unet,
+                     VaeConfig::read(model.component("vae"), kSdxlLatents)};
   check(c.text_encoder_2.with_projection, "{}: text_encoder_2 should be a CLIPTextModelWithProjection", name);
   check(c.unet.cross_attention_dim == c.text_encoder.hidden + c.text_encoder_2.hidden,
         "{}: the unet's cross_attention_dim {} should be the sum of the text encoders' hidden_size {} and {}", name,
