@@ -16,7 +16,6 @@
 #include "wick/io/quote.h"
 #include "wick/nn/adapter_algorithm.h"
 #include "wick/nn/checkpoint.h"
-#include "wick/nn/gguf_model.h"
 #include "wick/nn/recognise.h"
 #include "wick/pipelines/diffusion.h"
 #include "wick/text/clip_tokenizer.h"
@@ -116,7 +115,8 @@ void print_tensors(const TensorFile& file) {
 
 // By its architecture if it is a language model, else by its tensors.
 std::string kind_of_gguf(const std::shared_ptr<const GgufFile>& file) {
-  if (!is_language_model(*file)) return contents_in_words(gguf_source(file));
+  const TensorSource source = gguf_source(file);
+  if (!networks_in(source).empty()) return contents_in_words(source);
   const auto& entries = file->metadata().entries();
   const bool known = std::ranges::any_of(entries, [](const auto& entry) {
     return entry.first == "general.architecture" && std::holds_alternative<std::string>(entry.second);

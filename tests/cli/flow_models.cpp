@@ -330,7 +330,7 @@ TEST_F(FlowModels, PicturesBeyondTheTableOfPositionsAreToldByFile) {
 
 TEST_F(FlowModels, TransformersOfNoFamilyAreNamed) {
   write_plain(flux_.path() / "transformer/config.json", R"({"_class_name": "ChromaTransformer2DModel"})");
-  const Words words{"a transformer of the class \"ChromaTransformer2DModel\"", "FluxTransformer2DModel"};
+  const Words words{"its transformer is of the class \"ChromaTransformer2DModel\"", "Wick supports FLUX.1"};
   expect_wrong(1, draw(flux), words);
   expect_wrong(1, "forward" + flux + "--component transformer --in x" + out("y"), words);
 }
