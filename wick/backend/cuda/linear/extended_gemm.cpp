@@ -41,9 +41,7 @@ void compose(CudaBackend& cuda, const ExtendedGemm& g) {
 
 // A long reduction of few rows into few columns: there are too few tiles, and cuBLASLt splits it. Measured on an H200
 // (docs/kernels/lora_linear.md).
-bool is_long_and_thin(const ExtendedGemm& g) {
-  return g.y.rows <= 512 && g.x.cols >= 4096 && g.x.cols >= 3 * g.y.cols;
-}
+bool is_long_and_thin(const ExtendedGemm& g) { return g.y.rows <= 512 && g.x.cols >= 4096 && g.x.cols >= 3 * g.y.cols; }
 
 ProductWay product_way(const Gpu& gpu, const ExtendedGemm& g) {
   const bool wgmma = gemm_sm90_fits(gpu, g), mma = gemm_sm80_fits(gpu, g);
