@@ -3,8 +3,8 @@
 // w by multicast. The last steps of the reduction take their tiles from `low` and `f` instead of x and w, and multiply
 // as many of the tile's columns as the rank needs.
 //
-// For SwiGLU one block of a cluster loads the weights of gates and the other those of their values, so that a thread
-// has both among its sums. It stores them while the tensor cores are busy with the next tile.
+// A tile is stored while the tensor cores are busy with the next one. For SwiGLU one block of a cluster loads the
+// weights of gates and the other those of their values, so that a thread has both among its sums.
 //
 // With a slice there is no launch for low: p's columns lie beside those of w in a stage, so that the same instructions
 // give x p as further accumulators. Packed, they are an operand of wgmma as they stand. Where there are too few tiles
