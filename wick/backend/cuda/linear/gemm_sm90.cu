@@ -641,6 +641,7 @@ double plan_cycles(const Gpu& gpu, const ExtendedGemm& g, const GemmPlan& plan) 
     const int64_t narrows = all / clusters + (c < all % clusters) - wides;
     most = std::max(most, double(wides) * wide_cycles + double(narrows) * narrow_cycles);
   }
+  if (stores_behind(g, plan) && !g.gated) most += 4.5 * plan.consumers * plan.wide + 1300;  // the last tile's store
   if (g.group_count == 0) return most;
   return plan.slice ? 1.2 * most + 1700 : most + 4800 + projection_cycles(gpu, g, std::min(all, clusters));
 }
