@@ -12,8 +12,8 @@ namespace wick {
 enum class Network { flux, sd3, sdxl, clip_l, clip_g, t5, vae };
 const char* in_words(Network network);  // "FLUX's transformer", "a T5 encoder"
 
-// What FLUX's transformer is whose tokens have so many channels, where Wick does not know it: FLUX.1 Fill, Canny and
-// Depth read pictures beside latents. Null for all others.
+// The name of the FLUX.1 whose tokens have so many channels because it reads pictures beside latents (Fill, Canny,
+// Depth), which Wick does not support; null for all others.
 const char* flux_variant(int64_t channels);
 
 // The networks in a file and the prefix of each one's names: none in a file of one network, "text_encoders.t5xxl." and

@@ -177,7 +177,7 @@ std::string in_words(const TensorSource& source, const std::vector<Rows>& rows,
   return fmt::format("{}", fmt::join(words, ", "));
 }
 
-// What a folder holds where its weights should be.
+// The end of an error about a folder without weights: the link or pickle in it, and the way out.
 std::string instead_of_weights(const fs::path& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {

@@ -131,7 +131,8 @@ class Diffusion {
 struct DiffusionFamily {
   bool (*is_here)(const Checkpoint& model);
   std::unique_ptr<Diffusion> (*open)(const Checkpoint& model, const T5Options& t5);
-  // Of modules in LoRA files, of all components; the denoiser tells them, where it is there, and no other one is read.
+  // The names that modules of all components have in LoRA files. The denoiser's config is read for them, if there is
+  // one, and no other component.
   ModuleNames (*module_names)(const Checkpoint& model);
   std::vector<Component> components;
   std::vector<KnownModel> known;

@@ -1,8 +1,6 @@
 // From diffusers' configs to sizes; settings of the UNet that SdxlUNet does not compute are refused.
 #include "wick/models/sdxl/config.h"
 
-#include <fmt/format.h>
-
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
 #include "wick/models/supported.h"

@@ -604,6 +604,9 @@ void launch_gemm(CudaBackend& cuda, const ExtendedGemm& g, const GemmPlan& plan)
 
 // ---- plans
 
+// Clock cycles until a tile's sums are stored, where nothing hides it.
+double store_cycles(const GemmPlan& plan, int width) { return 4.5 * plan.consumers * width + 1300; }
+
 // Clock cycles, measured: the time of the tensor cores for the steps of a tile, or of TMA if the tile is narrow, and
 // its start and end. With a slice a step takes longer than either, by its traffic in shared memory.
 double tile_cycles(const ExtendedGemm& g, const GemmPlan& plan, int width) {
@@ -612,8 +615,8 @@ double tile_cycles(const ExtendedGemm& g, const GemmPlan& plan, int width) {
   if (!plan.slice) {
     const int64_t rank = g.group_count ? g.groups[0].f.rows : 0;
     const double copies = 130.0 * consumers + 2.0 * loaded + (whole_chunks ? 0 : 80);
-    return (double(g.x.cols) + double(rank)) / kDepth * std::max(2.0 * consumers * width, copies) +
-           (stores_behind(g, plan) ? 600 : 4.5 * consumers * width + 1900);
+    return (double(g.x.cols) + double(rank)) / kDepth * std::max(2.0 * consumers * width, copies) + 600 +
+           (stores_behind(g, plan) ? 0 : store_cycles(plan, width));
   }
   const int cols = width + plan.slice, slice_loaded = g.w.transposed ? plan.slice : 64;
   const double memory = consumers * (128.0 + cols) + loaded + slice_loaded;
@@ -641,7 +644,7 @@ double plan_cycles(const Gpu& gpu, const ExtendedGemm& g, const GemmPlan& plan) 
     const int64_t narrows = all / clusters + (c < all % clusters) - wides;
     most = std::max(most, double(wides) * wide_cycles + double(narrows) * narrow_cycles);
   }
-  if (stores_behind(g, plan) && !g.gated) most += 4.5 * plan.consumers * plan.wide + 1300;  // the last tile's store
+  if (stores_behind(g, plan) && !g.gated) most += store_cycles(plan, plan.wide);  // of the last tile
   if (g.group_count == 0) return most;
   return plan.slice ? 1.2 * most + 1700 : most + 4800 + projection_cycles(gpu, g, std::min(all, clusters));
 }

@@ -121,9 +121,9 @@ void sliced_linear(CudaBackend& cuda, const LinearCall& l) {
   });
 }
 
-// y = x w^T + bias + residual, or swiglu(x w^T + bias), in one kernel of ours.
-void extended_linear(CudaBackend& cuda, const LinearCall& l) {
-  ExtendedGemm g = *linear_as_product(cuda, l);
+// y = swiglu(x w^T + bias) of many tokens in one kernel.
+void gated_product(CudaBackend& cuda, const LinearCall& l) {
+  ExtendedGemm g{.y = l.y, .x = l.x, .w = as_matrix(l.w)->t(), .gated = true};
   const DenseInput shift(cuda, l.bias, DType::f32);
   g.bias = shift.as<float>();
   gemm_sm90(cuda, g, plan_gemm_sm90(cuda, g));
@@ -173,8 +173,6 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
     few_rows_linear(*this, call);
   else if (way == LinearWay::sliced)
     sliced_linear(*this, call);
-  else if (way == LinearWay::extended)
-    extended_linear(*this, call);
   else
     linear_product(*this, *product, *input, w, bias, *start);
   product.finish();
@@ -188,7 +186,7 @@ void CudaBackend::gated_linear(View y, View x, View w, View bias, const LoraFact
     const LinearCall call{*product, *input, w, bias, {}, /*gated=*/true};
     const LinearWay way = planned(*this, call);
     if (way == LinearWay::few_rows) return few_rows_linear(*this, call);
-    if (way == LinearWay::extended) return extended_linear(*this, call);
+    if (way == LinearWay::extended) return gated_product(*this, call);
   }
   ComposedBackend::gated_linear(y, x, w, bias, lora);
 }

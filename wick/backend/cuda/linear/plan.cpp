@@ -29,15 +29,19 @@ DeviceMatrix input_layout(const View& v, DType dtype) {
   return copied(dtype, v.numel() / std::max<int64_t>(v.shape.back(), 1), v.shape.back());
 }
 
-// Whether too much of the last row of tiles would lie beyond the tokens: cuBLASLt's tiles may be half as high.
-bool rows_waste(int64_t rows) {
+// Where SwiGLU of many tokens is one product with the gates and values: unless too much of the last rows of tiles would
+// lie beyond the tokens. cuBLASLt's may be half as high.
+bool gated_fits(const Gpu& gpu, const LinearCall& l) {
   constexpr int64_t kTile = 256;
-  return ceil_div(rows, kTile) * kTile - rows > rows / 7;
+  const int64_t beyond = ceil_div(l.x.rows, kTile) * kTile - l.x.rows;
+  const auto weight = is_block(l.w.dtype) ? std::nullopt : as_matrix(l.w);
+  return l.gated && weight && beyond <= l.x.rows / 7 &&
+         gemm_sm90_fits(gpu, ExtendedGemm{.y = l.y, .x = l.x, .w = weight->t(), .gated = true});
 }
 
 bool can_go(const Gpu& gpu, const LinearCall& l, LinearWay way) {
   if (way == LinearWay::few_rows) return few_rows_fit(gpu, l);
-  if (way == LinearWay::extended) return linear_as_product(gpu, l).has_value();
+  if (way == LinearWay::extended) return gated_fits(gpu, l);
   return is_block(l.w.dtype) == (way == LinearWay::sliced);
 }
 
@@ -101,19 +105,11 @@ DType factors_dtype(const View& down, const View& up, DType activations) {
   return lies_ready(down, DType::f32) && lies_ready(up, DType::f32) ? DType::f32 : activations;
 }
 
-std::optional<ExtendedGemm> linear_as_product(const Gpu& gpu, const LinearCall& l) {
-  const auto weight = is_block(l.w.dtype) ? std::nullopt : as_matrix(l.w);
-  if (!weight) return {};
-  ExtendedGemm g{.y = l.y, .x = l.x, .w = weight->t(), .residual = l.residual, .gated = l.gated};
-  if (g.residual.data && (g.residual.transposed || !rows_aligned(g.residual))) return {};
-  return gemm_sm90_fits(gpu, g) ? std::optional(g) : std::nullopt;
-}
-
 LinearWay plan_linear(const Gpu& gpu, const LinearCall& l) {
   if (const auto forced = forced_way<LinearWay>("linear", kLinearWays); forced && can_go(gpu, l, *forced))
     return *forced;
-  if (can_go(gpu, l, LinearWay::few_rows)) return LinearWay::few_rows;
-  if (l.gated && !rows_waste(l.x.rows) && can_go(gpu, l, LinearWay::extended)) return LinearWay::extended;
+  for (const LinearWay way : {LinearWay::few_rows, LinearWay::extended})
+    if (can_go(gpu, l, way)) return way;
   return is_block(l.w.dtype) ? LinearWay::sliced : LinearWay::cublaslt;
 }
 

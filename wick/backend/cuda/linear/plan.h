@@ -11,7 +11,7 @@ namespace wick {
 
 enum class LinearWay {
   few_rows,  // few_rows.cu: up to 8 rows of x, or 32 over a weight in blocks; SwiGLU and a LoRA in the same sum
-  extended,  // gemm_sm90.cu
+  extended,  // gemm_sm90.cu: gate and up with SwiGLU
   cublaslt,  // SwiGLU, if any, is a pass of its own
   sliced,    // cuBLASLt over slices of a weight in blocks that blocks.cu decodes; SwiGLU likewise
 };
@@ -20,8 +20,6 @@ inline std::string_view to_string(LinearWay way) { return kLinearWays[size_t(way
 
 // WICK_CUDA_WAY=linear:WAY takes that way wherever it can go. Without a LoRA.
 LinearWay plan_linear(const Gpu& gpu, const LinearCall& l);
-// Without its bias; nothing where gemm_sm90.cu cannot take it.
-std::optional<ExtendedGemm> linear_as_product(const Gpu& gpu, const LinearCall& l);
 std::string to_string(const LinearCall& l);  // "linear 1 x 4096 -> 14336, swiglu, q4_0"
 
 enum class LoraWay {
