@@ -125,6 +125,8 @@ void run(bool once) {
   bench.attention({"SDXL 20 x 1024 x 77 of 64", 1, 1024, 77, 20, 64}, kHalf, true);
   bench.attention({"SDXL, batch 4, 20 x 1024 x 1024 of 64", 4, 1024, 1024, 20, 64}, kHalf, false);
   bench.attention({"SDXL, batch 4, 20 x 1024 x 77 of 64", 4, 1024, 77, 20, 64}, kHalf, false);
+  bench.attention({"SD3.5 large 38 x 4429 x 4429 of 64", 1, 4429, 4429, 38, 64}, kHalf, true);
+  bench.attention({"SD3.5 medium 24 x 4429 x 4429 of 64", 1, 4429, 4429, 24, 64}, kHalf, false);
   bench.attention({"SD 1.5 8 x 4096 x 4096 of 40", 1, 4096, 4096, 8, 40}, kHalf, false);
   bench.attention({"FLUX 24 x 4608 x 4608 of 128", 1, 4608, 4608, 24, 128}, kHalf, false);
   bench.attention({"LLM 32 x 2048 x 2048 of 128, causal", 1, 2048, 2048, 32, 128, true}, kHalf, true);

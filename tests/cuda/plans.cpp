@@ -175,7 +175,10 @@ std::string attention(AttentionShape shape, bool backward = false, bool cudnn = 
 
 TEST_F(Plans, Attention) {
   const AttentionShape self = heads(4096, 4096, 10, 64), cross = heads(1024, 77, 20, 64);
-  EXPECT_EQ(attention(self), "rows mma mma mma cudnn cudnn cudnn");
+  EXPECT_EQ(attention(self), "rows mma mma mma wgmma cudnn cudnn");
+  EXPECT_EQ(attention(heads(4429, 4429, 38, 64)), "rows mma mma mma wgmma cudnn cudnn");
+  EXPECT_EQ(attention(heads(4096, 4096, 8, 40)), "rows mma mma mma cudnn cudnn cudnn");
+  EXPECT_EQ(attention(heads(4608, 4608, 24, 128)), "rows mma mma mma cudnn cudnn cudnn");
   EXPECT_EQ(attention(self, true), "rows mma mma mma wgmma cudnn cudnn");
   EXPECT_EQ(attention(self, false, /*cudnn=*/false), "rows mma mma mma wgmma mma mma");
   EXPECT_EQ(attention(self, true, /*cudnn=*/false), "rows mma mma mma wgmma mma mma");
@@ -369,7 +372,7 @@ TEST_F(Plans, DoctorTellsThePlans) {
     const std::string text = "; " + describe_kernels(gpu, cudnn) + "; ";
     EXPECT_NE(text.find("; " + line + "; "), text.npos) << gpu.capability() << ": " << line << " in " << text;
   };
-  tells(kHopper, true, "attention 4096 x 4096, 10 heads of 64, bf16: cudnn, backward wgmma");
+  tells(kHopper, true, "attention 4096 x 4096, 10 heads of 64, bf16: wgmma, backward wgmma");
   tells(kHopper, true, "attention 1024 x 77, 20 heads of 64, bf16: wgmma, backward wgmma");
   tells(kHopper, false, "attention 4096 x 4096, 10 heads of 64, bf16: wgmma, backward wgmma");
   tells(kAmpere, true, "attention 1024 x 77, 20 heads of 64, bf16: mma, backward mma");

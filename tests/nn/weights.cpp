@@ -176,6 +176,28 @@ TEST(Weights, ConvertedOnesTakeLittleBesideThem) {
   }
 }
 
+// In 16 bits only where the file has the very same: nothing is rounded that was not.
+TEST(Weights, BiasesWithoutAnAdapterAreActivations) {
+  const TemporaryDirectory folder;
+  const Tensor wide = counting({3}), half = cast(wide, DType::f16), brain = cast(wide, DType::bf16);
+  save_safetensors(folder / "x.safetensors",
+                   {{"f32", wide}, {"f16", half}, {"bf16", brain}, {"b", brain}, {"c", brain}});
+  const Residence place{&host_memory(), DType::bf16};
+  const Weights weights = Weights::open(folder / "x.safetensors", {.dtype = DType::bf16, .place = place});
+  for (const char* name : {"f32", "f16"}) EXPECT_EQ(weights.load_bias(name, {3}).dtype(), DType::f32) << name;
+  EXPECT_EQ(weights.load_bias("bf16", {3}).dtype(), DType::bf16);
+  EXPECT_EQ(cast(weights.load_bias("bf16", {3}), DType::f32).to_vector(), wide.to_vector());
+  EXPECT_EQ(weights.load_stacked_biases({"b", "c"}, {{3}, {3}}).whole.dtype(), DType::bf16);
+
+  const Weights again = Weights::open(folder / "x.safetensors", {.dtype = DType::bf16, .place = place});
+  const Tensor mixed = again.load_stacked_biases({"b", "f16"}, {{3}, {3}}).whole;
+  EXPECT_EQ(mixed.dtype(), DType::f32);
+  EXPECT_EQ(mixed.to_vector(), (std::vector<float>{0, 1, 2, 0, 1, 2}));
+  EXPECT_EQ(again.load("bf16", {3}).dtype(), DType::f32);
+  const Weights trained = Weights::open(folder / "x.safetensors", {.trainable = true, .place = place});
+  EXPECT_EQ(trained.load_bias("bf16", {3}).dtype(), DType::f32);
+}
+
 TEST(Weights, AnOutlineHasShapesAndNoMemory) {
   CountingBackend backend(device_kind("cpu"));
   const Weights outline = Weights::outline({.dtype = DType::bf16, .place = Residence::on(backend, DType::bf16)});

@@ -7,8 +7,10 @@ namespace wick {
 Linear::Linear(const Scope& s, int64_t in, int64_t out, bool bias) : Linear(s, LoraTarget{in, out}, bias) {}
 
 Linear::Linear(const Scope& s, const LoraTarget& target, bool bias)
-    : Linear(s.load("weight", {target.out, target.in}), bias ? s.load("bias", {target.out}) : Tensor(),
-             s.adapt(target)) {}
+    : weight_{s.load("weight", {target.out, target.in}), {}}, adapter_(s.adapt(target)) {
+  const Shape shape{target.out};
+  if (bias) bias_.whole = adapter_ ? s.load("bias", shape) : s.load_bias("bias", shape);
+}
 
 Linear::Linear(Tensor weight, Tensor bias, AdapterOfLayer adapter)
     : Linear(StackedTensor{std::move(weight), {}}, StackedTensor{std::move(bias), {}}, std::move(adapter)) {}
@@ -36,8 +38,10 @@ Linear Linear::side_by_side(const Scope& s, int64_t in, const std::vector<Output
   };
   for (size_t i = 1; i < outputs.size(); ++i)
     if (!stacks(i)) return Linear(s, in, outputs, bias);
-  return Linear(s.load_stacked(weights, matrices), bias ? s.load_stacked(biases, vectors) : StackedTensor(),
-                s.adapt(sites));
+  const AdapterOfLayer adapter = s.adapt(sites);
+  StackedTensor shift;
+  if (bias) shift = adapter ? s.load_stacked(biases, vectors) : s.load_stacked_biases(biases, vectors);
+  return Linear(s.load_stacked(weights, matrices), std::move(shift), adapter);
 }
 
 Linear::Linear(const Scope& s, int64_t in, const std::vector<Output>& outputs, bool bias) {

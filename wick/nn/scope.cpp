@@ -14,9 +14,18 @@ Scope Scope::operator/(const std::string& name) const {
 Tensor Scope::activation(const Tensor& x) const { return cast(x, place().activations); }
 
 StackedTensor Scope::load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const {
+  return weights_.load_stacked(in_file(names), shapes);
+}
+
+StackedTensor Scope::load_stacked_biases(const std::vector<std::string>& names,
+                                         const std::vector<Shape>& shapes) const {
+  return weights_.load_stacked_biases(in_file(names), shapes);
+}
+
+std::vector<std::string> Scope::in_file(const std::vector<std::string>& names) const {
   std::vector<std::string> full;
   for (const std::string& name : names) full.push_back(prefix_ + name);
-  return weights_.load_stacked(full, shapes);
+  return full;
 }
 
 LoraSite Scope::site(const LoraTarget& target) const {

@@ -27,7 +27,11 @@ class Scope {
   bool has(const std::string& name) const { return weights_.has(prefix_ + name); }
   DType dtype_of(const std::string& name, const Shape& shape) const { return weights_.dtype_of(prefix_ + name, shape); }
   Tensor load(const std::string& name, const Shape& shape) const { return weights_.load(prefix_ + name, shape); }
+  Tensor load_bias(const std::string& name, const Shape& shape) const {
+    return weights_.load_bias(prefix_ + name, shape);
+  }
   StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
+  StackedTensor load_stacked_biases(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   Tensor read(const std::string& name, const Shape& shape) const { return weights_.read(prefix_ + name, shape); }
   Tensor load_conv(const std::string& name, const Shape& file_shape) const {
     return weights_.load_conv(prefix_ + name, file_shape);
@@ -46,6 +50,8 @@ class Scope {
   void check_base(const LoraTarget& target) const;
 
  private:
+  std::vector<std::string> in_file(const std::vector<std::string>& names) const;
+
   Weights weights_;
   std::string path_;    // with the component, for adapters
   std::string prefix_;  // without it and with a dot behind it, for names in the file

@@ -24,6 +24,8 @@ bool is_pointwise(const Shape& stored, const Shape& matrix) {
   return matrix.rank() == 2 && stored == Shape{matrix[0], matrix[1], 1, 1};
 }
 
+enum class Use { any, convolution, bias };
+
 // A tensor as a layer asks for it.
 struct Asked {
   std::string name;
@@ -64,9 +66,14 @@ struct Weights::State {
     return is_block(options.dtype) && shape.rank() != 2 ? DType::f32 : options.dtype;
   }
 
-  Asked ask(const std::string& name, const Shape& shape) const {
+  DType dtype_of_bias(const StoredTensor& stored) const {
+    const DType activations = options.place.activations;
+    return !options.trainable && stored.dtype.value_or(activations) == activations ? activations : DType::f32;
+  }
+
+  Asked ask(const std::string& name, const Shape& shape, Use use) const {
     const StoredTensor stored = find(name, shape);
-    const DType dtype = dtype_of(stored, shape);
+    const DType dtype = use == Use::bias ? dtype_of_bias(stored) : dtype_of(stored, shape);
     if (stored.dtype) check_quantizable(name, *stored.dtype, shape, dtype);
     return {name, shape, stored, dtype};
   }
@@ -144,9 +151,10 @@ struct Weights::State {
     return value;
   }
 
-  Tensor load(const std::string& name, const Shape& shape, bool conv) {
+  Tensor load(const std::string& name, const Shape& shape, Use use) {
     if (const auto found = loaded.find(name); found != loaded.end()) return found->second.value;
-    const Asked a = ask(name, shape);
+    const bool conv = use == Use::convolution;
+    const Asked a = ask(name, shape, use);
     const MemoryScope scope(Purpose::weights);
     if (!source.has_values || (!conv && defers(a))) {
       const Shape here = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
@@ -159,12 +167,15 @@ struct Weights::State {
     return keep(a, value);
   }
 
-  StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) {
-    if (names.size() == 1) return {load(names.front(), shapes.front(), false), {}};
+  StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes, Use use) {
+    if (names.size() == 1) return {load(names.front(), shapes.front(), use), {}};
     if (const auto found = stacks.find(names.front()); found != stacks.end()) return found->second;
     // Nothing is allocated for a config's sizes before the files are known to hold such tensors.
     std::vector<Asked> all;
-    for (size_t i = 0; i < names.size(); ++i) all.push_back(ask(names[i], shapes[i]));
+    for (size_t i = 0; i < names.size(); ++i) all.push_back(ask(names[i], shapes[i], use));
+    const auto is_wide = [](const Asked& a) { return a.dtype == DType::f32; };
+    if (use == Use::bias && std::any_of(all.begin(), all.end(), is_wide))
+      for (Asked& a : all) a.dtype = DType::f32;
     const MemoryScope scope(Purpose::weights);
     Shape together = shapes.front();
     for (size_t i = 1; i < shapes.size(); ++i) together[0] += shapes[i][0];
@@ -239,15 +250,24 @@ Tensor Weights::read(const std::string& name, const Shape& shape) const {
   return stored;
 }
 
-Tensor Weights::load(const std::string& name, const Shape& shape) const { return state_->load(name, shape, false); }
+Tensor Weights::load(const std::string& name, const Shape& shape) const { return state_->load(name, shape, Use::any); }
 
 StackedTensor Weights::load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const {
-  return state_->load_stacked(names, shapes);
+  return state_->load_stacked(names, shapes, Use::any);
+}
+
+Tensor Weights::load_bias(const std::string& name, const Shape& shape) const {
+  return state_->load(name, shape, Use::bias);
+}
+
+StackedTensor Weights::load_stacked_biases(const std::vector<std::string>& names,
+                                           const std::vector<Shape>& shapes) const {
+  return state_->load_stacked(names, shapes, Use::bias);
 }
 
 Tensor Weights::load_conv(const std::string& name, const Shape& file_shape) const {
   assert(file_shape.rank() == 4);
-  return state_->load(name, file_shape, true);
+  return state_->load(name, file_shape, Use::convolution);
 }
 
 const std::vector<Parameter>& Weights::parameters() const { return state_->parameters; }

@@ -39,8 +39,9 @@ struct Residence {
 };
 
 struct WeightsOptions {
-  // The dtype of matrices, tables and convolutions; vectors (norms, biases) are f32. A block type (core/blocks.h) is
-  // for matrices and tables: q8_0 and q4_0 quantise tensors stored otherwise; convolutions are f32 then.
+  // The dtype of matrices, tables and convolutions; vectors (norms, biases) are f32, but see load_bias(). A block type
+  // (core/blocks.h) is for matrices and tables: q8_0 and q4_0 quantise tensors stored otherwise; convolutions are f32
+  // then.
   DType dtype = DType::f32;
   // Matrices and tables keep the types that they have in the file instead; those that are decoded become bf16.
   bool as_stored = false;
@@ -79,6 +80,10 @@ class Weights {
   Tensor load(const std::string& name, const Shape& shape) const;
   // Several tensors, converted and checked as load() does. None of them can be part of another stack.
   StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
+  // The frozen bias of a layer that no adapter reads, or those of several, stacked: in the dtype of activations where
+  // that loses nothing, which spares the libraries' products a conversion at each call.
+  Tensor load_bias(const std::string& name, const Shape& shape) const;
+  StackedTensor load_stacked_biases(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   // A convolution's weight: [O, I, KH, KW] in the file, [O, KH, KW, I] in memory.
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;
 

@@ -49,11 +49,17 @@ bool can_go(const Gpu& gpu, const AttentionShape& s, AttentionWay way, bool cudn
 }
 
 // Where cuDNN goes before our kernels. Measured on 9.0 (docs/kernels/attention_and_convolution.md): ours are faster
-// backward at every shape there, by 1.02 to 3.5 times, and forward where keys are few; elsewhere cuDNN's forward is
-// faster by up to 1.36 times.
+// backward at every shape there, by 1.02 to 3.5 times, and forward where keys are few. Forward of heads wider than 64
+// cuDNN is faster by up to 1.15 times; of the others its blocks take 128 queries, and ours 192 in 1.4 times as long, so
+// that the rounds decide in which the device takes all blocks.
 bool prefers_cudnn(const Gpu& gpu, const AttentionShape& s) {
   if (!suits_tensor_cores(gpu, s)) return true;
-  return gpu.capability() == 90 ? !s.backward && s.keys > 128 : gpu.capability() > 90;
+  if (gpu.capability() != 90) return gpu.capability() > 90;
+  if (s.backward || s.keys <= 128) return false;
+  const auto rounds = [&](int64_t queries) {
+    return double(ceil_div(s.entries * s.heads * ceil_div(s.queries, queries), gpu.multiprocessors()));
+  };
+  return s.features > 64 || rounds(192) > 0.72 * rounds(128);
 }
 
 // Tiles win where a launch costs more than the arithmetic, and in f32 where there are enough of them: there is no

@@ -13,6 +13,17 @@ namespace {
 
 constexpr int kKeyTile = 128;
 
+// How a block is made up: warpgroups that multiply, and what their threads keep of the 64 Ki registers. Three fit where
+// sums are 64 wide, and share each tile of keys; ranges need more registers than that leaves.
+template <int kWidth, bool kRanged_>
+struct Form {
+  static constexpr int kD = kWidth;
+  static constexpr bool kRanged = kRanged_;
+  static constexpr int kConsumers = kD == 64 && !kRanged ? 3 : 2;
+  static constexpr int kOwn = 64 * kConsumers, kThreads = 128 * (1 + kConsumers), kWarps = 4 * kConsumers;
+  static constexpr int kProducerRegisters = kConsumers == 3 ? 32 : 40, kRegisters = kConsumers == 3 ? 160 : 232;
+};
+
 struct Maps {
   CUtensorMap q, k, v;
 };
@@ -20,15 +31,16 @@ struct Maps {
 template <class T>
 struct Forward : AttentionForward<T> {
   bool constant;  // the ranges
-  bool apart;     // a block's two warpgroups take rows far apart: where each block has one part, they end together
+  bool apart;  // with ranges, a block's two warpgroups take rows far apart: where each has one part, they end together
 };
 
 // Tiles lie 64 features after 64, for queries and values in 64 tokens and then in the next 64.
-template <class T, int kD>
+template <class T, class F>
 struct Shared {
+  static constexpr int kD = F::kD;
   static constexpr int kOwnTiles = 2;  // the next one comes while this one is worked on
   static constexpr int kTiles = kD == 64 ? 4 : 2;
-  T own[kOwnTiles][kOwn * kD];
+  T own[kOwnTiles][F::kOwn * kD];
   T keys[kTiles][kKeyTile * kD], values[kTiles][kKeyTile * kD];
   uint64_t own_full[kOwnTiles], own_empty[kOwnTiles];
   uint64_t keys_full[kTiles], keys_empty[kTiles], values_full[kTiles], values_empty[kTiles];
@@ -36,12 +48,12 @@ struct Shared {
 
 #ifdef WICK_SM90A
 
-constexpr int kTurn = 2 + kConsumers;  // and on: barriers of the warpgroups' turns
+constexpr int kTurn = 4;  // and on: barriers of the warpgroups' turns
 
-template <class T, int kD>
+template <class T, class F>
 struct Rings {
-  RingPlace<Shared<T, kD>::kOwnTiles> own;
-  RingPlace<Shared<T, kD>::kTiles> keys, values;
+  RingPlace<Shared<T, F>::kOwnTiles> own;
+  RingPlace<Shared<T, F>::kTiles> keys, values;
 };
 
 struct Part {
@@ -51,33 +63,35 @@ struct Part {
   int first;        // of its 64 rows
 };
 // The first of a warpgroup's 64 rows. The longest parts come first.
-template <class T>
+template <class F, class T>
 __device__ __forceinline__ int first_row(const Forward<T>& a, int index, int consumer) {
-  const int pairs = ceil_div(a.shape.queries, kOwn), pair = index / a.shape.all_heads;
-  if (a.apart) return (consumer == 0 ? 2 * pairs - 1 - pair : pair) * 64;
-  return (pairs - 1 - pair) * kOwn + consumer * 64;
+  const int blocks = ceil_div(a.shape.queries, F::kOwn), block = index / a.shape.all_heads;
+  if (F::kRanged && a.apart) return (consumer == 0 ? 2 * blocks - 1 - block : block) * 64;
+  return (blocks - 1 - block) * F::kOwn + consumer * 64;
 }
-template <bool kRanged, class T>
+template <class F, class T>
 __device__ __forceinline__ Part part_of(const Forward<T>& a, int index, int consumer) {
   const AttentionProblem& s = a.shape;
-  const int head = index % a.shape.all_heads, entry = head / s.heads;
-  const int rows[kConsumers] = {first_row(a, index, 0), first_row(a, index, 1)};
-  const int begin = kRanged ? a.shape.seen(entry, min(rows[0], rows[1])).x : 0;
+  const int head = index % s.all_heads, entry = head / s.heads;
+  const auto row = [&](int of) { return first_row<F>(a, index, of); };
+  const int begin = F::kRanged ? s.seen(entry, min(row(0), row(1))).x : 0;
   const auto tiles = [&](int first) {
-    const int end = kRanged ? a.shape.seen(entry, first + 63).y : s.causal ? min(s.keys, first + 64) : s.keys;
+    const int end = F::kRanged ? s.seen(entry, first + 63).y : s.causal ? min(s.keys, first + 64) : s.keys;
     return ceil_div(max(end - begin, 0), kKeyTile);
   };
-  const int upper = tiles(rows[0]), lower = tiles(rows[1]);
-  const bool is_upper = consumer == 0;
-  return {head, begin, max(upper, lower), is_upper ? upper : lower, is_upper ? rows[0] : rows[1]};
+  int walked = 0;
+#pragma unroll
+  for (int i = 0; i < F::kConsumers; ++i) walked = max(walked, tiles(row(i)));
+  return {head, begin, walked, tiles(row(consumer)), row(consumer)};
 }
 
-template <class T, int kD, bool kRanged>
-__device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps, const Forward<T>& a, int index,
-                                        Rings<T, kD>& rings) {
-  const Part part = part_of<kRanged>(a, index, 0);
+template <class T, class F>
+__device__ __forceinline__ void produce(Shared<T, F>& shared, const Maps& maps, const Forward<T>& a, int index,
+                                        Rings<T, F>& rings) {
+  constexpr int kD = F::kD;
+  const Part part = part_of<F>(a, index, 0);
   const int head = part.head % a.shape.heads, batch = part.head / a.shape.heads;
-  const int key_head = kRanged ? head / a.shape.shared : head;
+  const int key_head = F::kRanged ? head / a.shape.shared : head;
   const auto room = [](uint64_t* full, uint64_t* empty, const auto& ring, const auto& tiles) {
     barrier_wait(&empty[ring.stage], ring.phase ^ 1);
     barrier_expect(&full[ring.stage], int(sizeof tiles[0]));
@@ -85,8 +99,9 @@ __device__ __forceinline__ void produce(Shared<T, kD>& shared, const Maps& maps,
   };
   wait_for_previous();
   uint64_t* const full = room(shared.own_full, shared.own_empty, rings.own, shared.own);
-  for (int i = 0; i < kConsumers; ++i)
-    load_tokens<kD, 64>(shared.own[rings.own.stage] + i * 64 * kD, maps.q, full, first_row(a, index, i), head, batch);
+  for (int i = 0; i < F::kConsumers; ++i)
+    load_tokens<kD, 64>(shared.own[rings.own.stage] + i * 64 * kD, maps.q, full, first_row<F>(a, index, i), head,
+                        batch);
   rings.own.advance();
   for (int tile = 0; tile < part.walked; ++tile) {
     const int first = part.begin + tile * kKeyTile;
@@ -119,12 +134,13 @@ struct Sight {
 
 // One block's part, 64 rows of it. The warpgroups take turns to start products: while one takes the exponentials of a
 // tile, the tensor cores add the tile before to its sums and work for the other.
-template <class T, int kD, bool kRanged>
-__device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>& a, int index, Rings<T, kD>& rings) {
-  constexpr int kN = kKeyTile;
+template <class T, class F>
+__device__ __forceinline__ void consume(Shared<T, F>& shared, const Forward<T>& a, int index, Rings<T, F>& rings) {
+  constexpr int kD = F::kD, kN = kKeyTile;
+  constexpr bool kRanged = F::kRanged;
   const AttentionProblem& s = a.shape;
   const int consumer = int(threadIdx.x) / 128 - 1, warp = int(threadIdx.x) % 128 / 32, lane = int(threadIdx.x) % 32;
-  const Part part = part_of<kRanged>(a, index, consumer);
+  const Part part = part_of<F>(a, index, consumer);
   const int row = part.first + warp * 16;
   T* const queries = shared.own[rings.own.stage] + consumer * 64 * kD;
 
@@ -138,8 +154,8 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
     if (lane == 0) barrier_arrive(&empty[ring.stage]);
     ring.advance();
   };
-  const auto own_turn = [&] { named_barrier(kTurn + consumer, 128 * kConsumers); };
-  const auto other_turn = [&] { named_barrier_arrive(kTurn + 1 - consumer, 128 * kConsumers); };
+  const auto own_turn = [&] { named_barrier(kTurn + consumer, 256); };
+  const auto next_turn = [&] { named_barrier_arrive(kTurn + (consumer + 1) % F::kConsumers, 256); };
   const auto start_scores = [&] {
     wgmma_fence();
     multiply_rows<T, kD>(scores, uniform(wgmma_operand<true>(queries)), 64 * 128,
@@ -172,7 +188,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
     keys_arrived();
     own_turn();
     start_scores();
-    other_turn();
+    next_turn();
     wgmma_wait<0>();
     take_exponentials(0);
     pack_rows<T>(weights, scores);
@@ -181,7 +197,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
       start_scores();
       values_arrived();
       start_sums();
-      other_turn();
+      next_turn();
       wgmma_wait<1>();
       take_exponentials(tile);
       finish_sums();
@@ -190,7 +206,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
     values_arrived();
     const int left = sight.reach - part.begin - (part.tiles - 1) * kN;
     if (kRanged && left < kN) {
-      const bool both = part_of<kRanged>(a, index, 1 - consumer).tiles == part.tiles;
+      const bool both = part_of<F>(a, index, 1 - consumer).tiles == part.tiles;
       clear_rows<kD, kN>(shared.values[rings.values.stage], left, both);
     }
     start_sums();
@@ -198,7 +214,7 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
   }
   for (int tile = part.tiles; tile < part.walked; ++tile) {  // seen by the other warpgroup alone
     own_turn();
-    other_turn();
+    next_turn();
     keys_arrived();
     release(shared.keys_empty, rings.keys);
     values_arrived();
@@ -217,32 +233,31 @@ __device__ __forceinline__ void consume(Shared<T, kD>& shared, const Forward<T>&
 
 #endif  // WICK_SM90A
 
-template <class T, int kD, bool kRanged>
-__global__ void __launch_bounds__(kThreads, 1)
+template <class T, class F>
+__global__ void __launch_bounds__(F::kThreads, 1)
     forward_by_wgmma(const __grid_constant__ Maps maps, const __grid_constant__ Forward<T> a, int parts) {
 #ifdef WICK_SM90A
   extern __shared__ char memory[];
-  auto& shared = *reinterpret_cast<Shared<T, kD>*>(first_tile(memory));
+  auto& shared = *reinterpret_cast<Shared<T, F>*>(first_tile(memory));
   launch_dependents();
   if (threadIdx.x == 0) {
-    init_ring(shared.own_full, shared.own_empty, 1, kWarps);
-    init_ring(shared.keys_full, shared.keys_empty, 1, kWarps);
-    init_ring(shared.values_full, shared.values_empty, 1, kWarps);
+    init_ring(shared.own_full, shared.own_empty, 1, F::kWarps);
+    init_ring(shared.keys_full, shared.keys_empty, 1, F::kWarps);
+    init_ring(shared.values_full, shared.values_empty, 1, F::kWarps);
     barrier_init_done();
     for (const CUtensorMap* map : {&maps.q, &maps.k, &maps.v}) tma_prefetch(*map);
   }
   __syncthreads();
   if (!a.constant) wait_for_previous();
-  Rings<T, kD> rings;
+  Rings<T, F> rings;
   if (threadIdx.x < 128) {
-    registers_shrink<40>();
+    registers_shrink<F::kProducerRegisters>();
     if (threadIdx.x == 0)
-      for (int round = 0, part; (part = part_at(round)) < parts; ++round)
-        produce<T, kD, kRanged>(shared, maps, a, part, rings);
+      for (int round = 0, part; (part = part_at(round)) < parts; ++round) produce<T, F>(shared, maps, a, part, rings);
   } else {
-    registers_grow<232>();
-    if (threadIdx.x >= 256) named_barrier_arrive(kTurn, 128 * kConsumers);  // the first turn is the other's
-    for (int round = 0, part; (part = part_at(round)) < parts; ++round) consume<T, kD, kRanged>(shared, a, part, rings);
+    registers_grow<F::kRegisters>();
+    if (int(threadIdx.x) >= 128 * F::kConsumers) named_barrier_arrive(kTurn, 256);  // the last one lets the first begin
+    for (int round = 0, part; (part = part_at(round)) < parts; ++round) consume<T, F>(shared, a, part, rings);
   }
 #endif
 }
@@ -253,12 +268,12 @@ void attention_by_wgmma(CudaBackend& cuda, const AttentionArgs& a) {
   dispatch_attention(a, [&]<class T, int kD>(Type<T>, std::integral_constant<int, kD>, auto ranged) {
     const AttentionForward<T> forward(a);
     const AttentionProblem& s = forward.shape;
-    const int parts = s.entries * s.heads * ceil_div(s.queries, kOwn), room = cuda.multiprocessors();
+    using F = Form<kD, ranged>;
+    const int parts = s.entries * s.heads * ceil_div(s.queries, F::kOwn), room = cuda.multiprocessors();
     const bool constant = !a.ranges || a.ranges.constant, apart = parts <= room;
     launch("attention", cuda.stream(),
-           {unsigned(std::min(parts, room)), kThreads, sizeof(Shared<T, kD>) + 1024, 1, true},
-           forward_by_wgmma<T, kD, ranged>, Maps{heads_map(a.q), heads_map(a.k), heads_map(a.v)},
-           Forward<T>{forward, constant, apart}, parts);
+           {unsigned(std::min(parts, room)), F::kThreads, sizeof(Shared<T, F>) + 1024, 1, true}, forward_by_wgmma<T, F>,
+           Maps{heads_map(a.q), heads_map(a.k), heads_map(a.v)}, Forward<T>{forward, constant, apart}, parts);
   });
 }
 
