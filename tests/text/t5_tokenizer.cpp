@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "io/files.h"
 #include "text/hash.h"
 #include "text/lines.h"
+#include "wick/text/precompiled_map.h"
 #include "wick/text/shipped_tokenizer.h"
 #include "wick/text/unicode.h"
 
@@ -166,6 +168,19 @@ TEST(T5Tokenizer, RefusesOtherModels) {
       "\x1a\x05\x12\x03"
       "abc"sv,
       {"spiece.model: precompiled_charsmap", "3 bytes"});
+}
+
+// The trie of one rule, by which the first byte of U+00E9 becomes x. Found by the fuzzer as a text without end.
+TEST(PrecompiledMap, ARuleMayEndWithinACharacter) {
+  std::vector<uint32_t> units(0x200);
+  units[0xc3] = 0xc3 | 1 << 8 | 0x100 << 10;  // its label, a value there, and the offset of the value's unit
+  units[0xc3 ^ 0x100] = uint32_t{1} << 31;    // the replacement at 0
+  const auto size = uint32_t(units.size() * sizeof units[0]);
+  std::string bytes(sizeof size + size, '\0');
+  std::memcpy(bytes.data(), &size, sizeof size);
+  std::memcpy(bytes.data() + sizeof size, units.data(), size);
+  bytes += std::string("x\0", 2);
+  EXPECT_EQ(PrecompiledMap::parse(bytes, "map").apply_with_spaces("a\u00e9b"), "\u2581ax\ufffdb");
 }
 
 TEST(T5Tokenizer, IsRefusedWhereALanguageModelsIsWanted) {

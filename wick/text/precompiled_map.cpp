@@ -114,9 +114,10 @@ std::string PrecompiledMap::apply_with_spaces(std::string_view text) const {
   bool is_behind_space = true, is_empty = true;
   while (!text.empty()) {
     const Match rule = match(text, Wanted::kLongest);
-    const size_t size = rule.size > 0 ? rule.size : utf8_length(text);
-    std::string_view part = rule.size > 0 ? rule.replacement : text.substr(0, size);
-    text.remove_prefix(size);
+    // None where a rule has taken the first bytes of a character alone: sentencepiece replaces each of the others.
+    const size_t length = rule.size > 0 ? rule.size : utf8_length(text);
+    std::string_view part = rule.size > 0 ? rule.replacement : length > 0 ? text.substr(0, length) : "\ufffd";
+    text.remove_prefix(std::max<size_t>(length, 1));
     // A leading space is a whole part: one that merely begins with a space ends the start of the text.
     if (is_empty && part == " ") continue;
     if (is_empty) out += kSpacePiece;
