@@ -51,10 +51,10 @@ class Progress {
   Progress(int64_t pictures, int64_t steps) : pictures_(pictures), steps_(steps) {}
 
   void step(int64_t step) {
-    ++done_;
+    if (++done_ == 1) behind_first_ = Clock::now();
     if (isatty(STDOUT_FILENO))
       fmt::print("\r{}/{}  step {}/{}  {}  {:.0f} s left ", picture_, pictures_, step, steps_, rate(),
-                 seconds() / double(done_) * double(pictures_ * steps_ - done_));
+                 double(pictures_ * steps_ - done_) / per_second());
     else if (step == steps_)
       fmt::print("picture {} of {}: {}, {}\n", picture_, pictures_, count_of(steps_, "step"), rate());
     if (step == steps_) ++picture_;
@@ -66,14 +66,21 @@ class Progress {
   }
 
  private:
-  double seconds() const { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count(); }
+  using Clock = std::chrono::steady_clock;
+
+  // Without the first step, which weights are read for.
+  double per_second() const {
+    const Clock::time_point since = done_ > 1 ? behind_first_ : start_;
+    const double seconds = std::chrono::duration<double>(Clock::now() - since).count();
+    return double(std::max<int64_t>(done_ - 1, 1)) / std::max(seconds, 1e-9);
+  }
   std::string rate() const {
-    const double per_second = double(done_) / std::max(seconds(), 1e-9);
-    return per_second >= 1 ? fmt::format("{:.1f} steps/s", per_second) : fmt::format("{:.1f} s/step", 1 / per_second);
+    const double steps = per_second();
+    return steps >= 1 ? fmt::format("{:.1f} steps/s", steps) : fmt::format("{:.1f} s/step", 1 / steps);
   }
 
   int64_t pictures_, steps_, picture_ = 1, done_ = 0;
-  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  Clock::time_point start_ = Clock::now(), behind_first_ = start_;
 };
 
 // The noise that a row of the grid begins with.

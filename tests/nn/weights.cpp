@@ -196,6 +196,8 @@ TEST(Weights, BiasesWithoutAnAdapterAreActivations) {
   EXPECT_EQ(again.load("bf16", {3}).dtype(), DType::f32);
   const Weights trained = Weights::open(folder / "x.safetensors", {.trainable = true, .place = place});
   EXPECT_EQ(trained.load_bias("bf16", {3}).dtype(), DType::f32);
+  const Weights outline = Weights::outline({.dtype = DType::bf16, .place = place});
+  EXPECT_EQ(outline.load_bias("bf16", {3}).dtype(), DType::f32);
 }
 
 TEST(Weights, AnOutlineHasShapesAndNoMemory) {

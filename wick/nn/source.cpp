@@ -303,14 +303,15 @@ TensorSource outline_source() {
   return {.name = "outline", .find = find, .has_values = false};
 }
 
-TensorSource drawn_source(uint64_t seed, float deviation) {
+TensorSource drawn_source(uint64_t seed, float deviation, DType vectors) {
   const auto find = [=](const std::string& name, const Shape& wanted) {
     const auto draw = [=](Memory& memory) {
-      if (wanted.rank() == 1) return full(wanted, name.ends_with("weight") ? 1 : 0, DType::f32, memory);
+      if (wanted.rank() == 1) return full(wanted, name.ends_with("weight") ? 1 : 0, vectors, memory);
       Rng rng(named_seed(seed, name), Stream::init);
       return random_normal(wanted, rng, memory) * deviation;
     };
-    return StoredTensor{wanted, "f32", DType::f32, draw, {}};
+    const DType dtype = wanted.rank() == 1 ? vectors : DType::f32;
+    return StoredTensor{wanted, std::string(name_of(dtype)), dtype, draw, {}};
   };
   return {.name = "random weights", .find = find};
 }

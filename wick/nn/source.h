@@ -63,10 +63,10 @@ TensorSource gguf_source(std::shared_ptr<const GgufFile> file);
 TensorSource shards_source(const std::filesystem::path& index);
 TensorSource memory_source(std::map<std::string, Tensor> tensors);
 // Every name in whatever shape: shapes without values, and values for training from nothing. Drawn vectors named
-// *weight (norms) are 1, other vectors (biases) 0; all else is normally distributed, each tensor by its name and the
-// seed.
+// *weight (norms) are 1, other vectors (biases) 0, both in the dtype `vectors`; all else is f32 and normally
+// distributed, each tensor by its name and the seed.
 TensorSource outline_source();
-TensorSource drawn_source(uint64_t seed, float deviation);
+TensorSource drawn_source(uint64_t seed, float deviation, DType vectors = DType::f32);
 
 // The tensors of `source` under other names: `stored_name` turns a name that is asked for into the stored one, or into
 // an empty string where there is none.

@@ -68,7 +68,7 @@ struct Weights::State {
 
   DType dtype_of_bias(const StoredTensor& stored) const {
     const DType activations = options.place.activations;
-    return !options.trainable && stored.dtype.value_or(activations) == activations ? activations : DType::f32;
+    return !options.trainable && stored.dtype == activations ? activations : DType::f32;
   }
 
   Asked ask(const std::string& name, const Shape& shape, Use use) const {

@@ -62,7 +62,9 @@ class Weights {
   // A model constructed on an outline in the memory of a CountingBackend lists its modules and their sizes, and the
   // memory that it takes.
   static Weights outline(Options o) { return {outline_source(), o}; }
-  static Weights drawn(uint64_t seed, float deviation, Options o) { return {drawn_source(seed, deviation), o}; }
+  static Weights drawn(uint64_t seed, float deviation, Options o) {
+    return {drawn_source(seed, deviation, o.place.activations), o};
+  }
 
   bool is_outline() const;  // there are shapes and no values
   bool has(const std::string& name) const;
@@ -81,7 +83,7 @@ class Weights {
   // Several tensors, converted and checked as load() does. None of them can be part of another stack.
   StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   // The frozen bias of a layer that no adapter reads, or those of several, stacked: in the dtype of activations where
-  // that loses nothing, which spares the libraries' products a conversion at each call.
+  // the file has it so, which spares the libraries' products a conversion at each call. An outline has f32.
   Tensor load_bias(const std::string& name, const Shape& shape) const;
   StackedTensor load_stacked_biases(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const;
   // A convolution's weight: [O, I, KH, KW] in the file, [O, KH, KW, I] in memory.
