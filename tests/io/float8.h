@@ -2,6 +2,8 @@
 // formats' definition (OCP 8-bit floating point, 2023).
 #pragma once
 
+#include <fmt/format.h>
+
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -28,8 +30,8 @@ inline void write_stored(const std::filesystem::path& path, const std::vector<St
   for (const StoredEntry& e : entries) {
     std::string shape;
     for (const int64_t n : e.shape) shape += (shape.empty() ? "" : ",") + std::to_string(n);
-    header += ",\"" + e.name + R"(":{"dtype":")" + e.dtype + R"(","shape":[)" + shape + R"(],"data_offsets":[)" +
-              std::to_string(data.size()) + "," + std::to_string(data.size() + e.bytes.size()) + "]}";
+    header += fmt::format(R"(,"{}":{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", e.name, e.dtype, shape,
+                          data.size(), data.size() + e.bytes.size());
     data += e.bytes;
   }
   header += "}";

@@ -126,7 +126,7 @@ TEST_F(TextDatasetTest, WhatIsWrongIsNamedWithItsLine) {
   refuse("{\"messages\": [{\"role\": \"assistant\"}]}", {"line 1: message 1", "content", "missing"});
   refuse("", {"a.jsonl", "JSON lines", "no document"});
   refuse(" \n\n", {"a.jsonl", "no document"});
-  refuse("3" + std::string(100'000, '['), {"line 1", "JSON"});
+  refuse(std::string("3").append(100'000, '['), {"line 1", "JSON"});
   expect_error([&] { TextDataset::read({"nothing.jsonl"}, TextEncoder(model()), 64, LongDocuments::cut); },
                {"nothing.jsonl"});
 }
