@@ -68,7 +68,7 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
-  // Without the first step, which weights are read for.
+  // Without the first step, before which weights are read.
   double per_second() const {
     const Clock::time_point since = done_ > 1 ? behind_first_ : start_;
     const double seconds = std::chrono::duration<double>(Clock::now() - since).count();

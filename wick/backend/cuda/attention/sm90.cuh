@@ -1,6 +1,6 @@
-// Shared by the attention kernels of 9.0. One warp issues the TMA loads of the other side's tiles; two warpgroups hold
-// 64 tokens of their own side each and multiply. Scores come out of one product as the next one takes them, in
-// registers, so that nothing but the inputs passes through shared memory.
+// Shared by the attention kernels of 9.0. One warp issues the TMA loads of the other side's tiles; two or three
+// warpgroups hold 64 tokens of their own side each and multiply. Scores come out of one product as the next one takes
+// them, in registers, so that nothing but the inputs passes through shared memory.
 #pragma once
 
 #include "wick/backend/cuda/attention/fragments.cuh"
@@ -10,9 +10,7 @@
 
 namespace wick {
 
-constexpr int kOwn = 128, kConsumers = 2, kThreads = 128 * (1 + kConsumers);
-constexpr int kWarps = 4 * kConsumers;  // that consume
-constexpr int kStages = 4;
+constexpr int kConsumers = 2;  // backward, and forward with ranges
 
 #ifdef WICK_SM90A
 
@@ -83,15 +81,9 @@ __device__ __forceinline__ void add_product(float (&sum)[kSums][4], const float 
   add_product<T>(sum, packed, b);
 }
 
-// A warp's 16 x kD elements of the 64 rows that its warpgroup owns, once they have been read.
-template <int kD, class T>
-__device__ __forceinline__ T* staging_of(T* own, int consumer, int warp) {
-  const int at = warp * 16 * kD;
-  return own + at / (64 * 64) * kOwn * 64 + consumer * 64 * 64 + at % (64 * 64);
-}
-
-// Zeroes the tile behind row `first`, with its tokens 64 after 64, by both warpgroups, or by the only one that needs
-// it: unseen keys and values may hold anything, and zero times NaN would show. (Their scores are masked in any case.)
+// Zeroes the tile behind row `first`, with its tokens 64 after 64, by both of two warpgroups, or by the only one that
+// needs it: unseen keys and values may hold anything, and zero times NaN would show. (Their scores are masked in any
+// case.)
 template <int kD, int kN, class T>
 __device__ __forceinline__ void clear_rows(T* tile, int first, bool both = true) {
   const int threads = both ? 128 * kConsumers : 128;

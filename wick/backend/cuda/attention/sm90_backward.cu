@@ -8,6 +8,10 @@
 namespace wick {
 namespace {
 
+constexpr int kOwn = 64 * kConsumers, kThreads = 128 * (1 + kConsumers);
+constexpr int kWarps = 4 * kConsumers;  // that consume
+constexpr int kStages = 4;
+
 // Tokens of the other side at a time, as many as the registers hold beside the sums; and whether they also hold the
 // scores of the tile that comes next, which the tensor cores then make while the exponentials of this one are taken.
 template <bool kKeys, int kD>
@@ -35,6 +39,13 @@ struct Shared {
 };
 
 #ifdef WICK_SM90A
+
+// A warp's 16 x kD elements of the 64 rows that its warpgroup owns, once they have been read.
+template <int kD, class T>
+__device__ __forceinline__ T* staging_of(T* own, int consumer, int warp) {
+  const int at = warp * 16 * kD;
+  return own + at / (64 * 64) * kOwn * 64 + consumer * 64 * 64 + at % (64 * 64);
+}
 
 template <class T, int kD>
 struct Rings {
