@@ -54,6 +54,11 @@ class Sweep {
       setenv("WICK_CUDA_WAY", plan.c_str(), 1);
       rows.push_back({time(f), plan});
     };
+    const auto add_way = [&](const char* way) {
+      setenv("WICK_CUDA_WAY", way, 1);
+      rows.push_back({time(f), way});
+    };
+    add_way("lora:composed");
     const int own = rank <= 16 ? 16 : rank <= 32 ? 32 : 64;
     for (int wide = 64; wide <= 256; wide += 32) {
       add(0, 1, 2, wide);

@@ -176,6 +176,16 @@ class Bench {
         [&](size_t i) { device_.gated_add_backward(y[i], dgate, x[i], gate, h[i]); });
   }
 
+  void gated_add_norm(const Shape& shape) {
+    const Tensors x = several(shape, kHalf, 4), y = several(shape, kHalf, 4), h = several(shape, kHalf, 4),
+                  sum = several(shape, kHalf, 4);
+    const Tensor gate = part_of_a_row(shape, kHalf), scale = part_of_a_row(shape, kHalf),
+                 shift = part_of_a_row(shape, kHalf);
+    row(fmt::format("gated_add_norm {}", to_string(shape)), bytes(x, 4), x.size(), [&](size_t i) {
+      device_.gated_add_norm({x[i], gate, h[i]}, {.y = y[i], .x = sum[i], .m = {scale, shift}, .eps = 1e-6f});
+    });
+  }
+
   // Columns of wider matrices: a feed-forward beside attention, whose input is the last of x's columns and whose output
   // the last of y's.
   void beside(int64_t tokens, int64_t width, int64_t x_columns, int64_t y_columns) {
@@ -287,6 +297,8 @@ void run(std::vector<std::string> names) {
   for (const Shape& shape : {Shape{1, 4608, 3072}, {1, 512, 3072}, {1, 4096, 2432}, {4, 4608, 3072}})
     bench.gated_add(shape, kHalf);
   bench.gated_add({1, 4608, 3072}, kFull);
+  for (const Shape& shape : {Shape{1, 4096, 3072}, {1, 512, 3072}, {1, 4096, 2432}, {1, 333, 2432}, {1, 4096, 1536}})
+    bench.gated_add_norm(shape);
   bench.beside(4608, 12288, 21504, 15360);
 }
 

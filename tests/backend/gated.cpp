@@ -109,6 +109,49 @@ TEST(Gated, AddsARowOfEachEntry) {
                     between(0, 1) ? activations() : DType::f32);
 }
 
+// A gated sum and its modulated norm in one call: the bits of two calls.
+void check_gated_add_norm(const Shape& shape, Layout layout, DType gates, bool modulated) {
+  const int64_t width = shape.back();
+  SCOPED_TRACE(testing::Message() << to_string(shape) << " layout " << int(layout) << " gates " << name_of(gates));
+  const Tensor x = input(shape, layout), h = input(shape, layout);
+  const Tensor wide = random({shape[0], 6 * width}, Layout::packed, gates);
+  const auto part = [&](int64_t which) { return wide.window({shape[0], width}, {6 * width, 1}, which * width); };
+  const auto statistic = [&] { return poisoned({shape[0], shape[1]}, layout); };
+  const Tensor sum = output(shape, layout), y = output(shape, layout), mean = statistic(), rstd = statistic();
+  const Modulation m = modulated ? Modulation{part(1), part(3)} : Modulation{};
+  const Tensor want_sum = output(shape, layout), want = output(shape, layout), want_mean = statistic(),
+               want_rstd = statistic();
+  backend().gated_add(want_sum, x, part(5), h);
+  backend().layer_norm({.y = want, .mean = want_mean, .rstd = want_rstd, .x = want_sum, .m = m, .eps = 1e-6f});
+  backend().gated_add_norm({x, part(5), h}, {.y = y, .mean = mean, .rstd = rstd, .x = sum, .m = m, .eps = 1e-6f});
+  expect_same_bits(sum, want_sum, "sum");
+  expect_same_bits(y, want, "norm");
+  expect_same_bits(mean, want_mean, "mean");
+  expect_same_bits(rstd, want_rstd, "rstd");
+}
+
+TEST(Gated, NormsTheSumInTheSameCall) {
+  for (const Layout layout : kLayouts)
+    for (const DType gates : {activations(), DType::f32, DType::bf16})
+      for (const int64_t width : {between(2, 70), 8 * between(1, 60), 8 * between(100, 400), int64_t{20488}})
+        check_gated_add_norm({between(1, 3), between(1, width > 9000 ? 3 : 90), width}, layout, gates, between(0, 3));
+  for (const int64_t width : {1536, 2432, 3072})
+    check_gated_add_norm({between(1, 2), between(400, 700), width}, Layout::packed, activations(), true);
+}
+
+// The sum may have another dtype than its parts.
+TEST(Gated, NormsASumOfAnotherDtype) {
+  const Shape shape{2, between(3, 9), between(9, 99)};
+  const Tensor x = random(shape, Layout::packed, DType::f32), h = random(shape, Layout::packed, DType::bf16);
+  const Tensor gate = random({2, shape[2]}), sum = poisoned(shape, Layout::packed, DType::f32),
+               want_sum = poisoned(shape, Layout::packed, DType::f32), y = output(shape), want = output(shape);
+  backend().gated_add(want_sum, x, gate, h);
+  backend().layer_norm({.y = want, .x = want_sum, .eps = 1e-6f});
+  backend().gated_add_norm({x, gate, h}, {.y = y, .x = sum, .eps = 1e-6f});
+  expect_same_bits(sum, want_sum, "sum");
+  expect_same_bits(y, want, "norm");
+}
+
 // y [m, f] = SwiGLU of a linear with k inputs, in rows that are aligned to 16 bytes, with gaps between them.
 void check_gated_linear(int64_t m, int64_t f, int64_t k) {
   const DType dtype = activations();

@@ -99,6 +99,7 @@ class Mirror final : public Backend {
   }
   void scatter_rows(View y, View x, View rows) override { run<&Backend::scatter_rows>(y, x, rows); }
   void gated_add(View y, View x, View gate, View h) override { run<&Backend::gated_add>(y, x, gate, h); }
+  void gated_add_norm(const GatedSum& sum, const NormArgs& norm) override { run<&Backend::gated_add_norm>(sum, norm); }
   void gated_add_backward(View dh, View dgate, View dy, View gate, View h) override {
     run<&Backend::gated_add_backward>(dh, dgate, dy, gate, h);
   }
@@ -177,6 +178,10 @@ class Mirror final : public Backend {
   template <class F>
   static void each(F f, NormArgs& a) {
     each_of(f, a.y, a.mean, a.rstd, a.x, a.w, a.b, a.m);
+  }
+  template <class F>
+  static void each(F f, GatedSum& s) {
+    each_of(f, s.x, s.gate, s.h);
   }
   template <class F>
   static void each(F f, NormGradients& g) {

@@ -74,6 +74,12 @@ std::vector<OpCase> make_cases() {
   row("swiglu", "swiglu", {{3, 5, 14}}, [](const In& x) { return swiglu(x[0]); });
   row("gated_add", "gated_add", {{2, 3, 5}, {2, 5}, {2, 3, 5}},
       [](const In& x) { return gated_add(x[0], x[1], x[2]); });
+  row("gated_add", "gated_add_norm", {{2, 3, 17}, {2, 17}, {2, 3, 17}, {2, 17}, {2, 17}}, [](const In& x) {
+    const NormedSum y = gated_add_norm(x[0], x[1], x[2], 1e-6f, {x[3], x[4]});
+    return y.sum * y.norm;
+  });
+  row("gated_add", "gated_add_norm_alone", {{2, 3, 17}, {2, 17}, {2, 3, 17}},
+      [](const In& x) { return gated_add_norm(x[0], x[1], x[2], 1e-6f, {}).norm; });
   row("gated_add", "gated_add_frozen_gate", {{2, 1, 3, 5}, {2, 1, 3, 5}}, [](const In& x) {
     static const Tensor gate = constant({2, 5});
     return gated_add(x[0], gate, x[1]);

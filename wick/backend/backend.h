@@ -62,6 +62,10 @@ struct NormArgs {
   Modulation m = {};
   float eps = 0;  // is added to the variance, or to the mean square
 };
+// x + gate * h with gate [B, D] beside all rows of h [B, ..., D].
+struct GatedSum {
+  View x, gate, h;
+};
 // All but dy and residual are outputs, each of which may be unwanted.
 struct NormGradients {
   View dx, dw, db;
@@ -324,6 +328,8 @@ class Backend {
 
   // ---- transformers of diffusion models: gate [B, D] is one row for all of h[b], h [B, ..., D]
   virtual void gated_add(View y, View x, View gate, View h) = 0;  // y = x + gate * h; y may be x
+  // The same into norm.x, which is none of the inputs, and then layer_norm(norm): rows are normed while at hand.
+  virtual void gated_add_norm(const GatedSum& sum, const NormArgs& norm) = 0;
   // dh = gate * dy and dgate = the sum of h * dy over each entry's rows; either may be unwanted, and h without dgate.
   virtual void gated_add_backward(View dh, View dgate, View dy, View gate, View h) = 0;
   virtual void qk_norm_rope(const QkNormRopeArgs& a) = 0;

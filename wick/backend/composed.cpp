@@ -215,6 +215,11 @@ void ComposedBackend::gated_add(View y, View x, View gate, View h) {
   binary(Binary::add, y, x, share);
 }
 
+void ComposedBackend::gated_add_norm(const GatedSum& sum, const NormArgs& norm) {
+  gated_add(norm.x, sum.x, sum.gate, sum.h);
+  layer_norm(norm);
+}
+
 void ComposedBackend::gated_add_backward(View dh, View dgate, View dy, View gate, View h) {
   if (dgate) {
     const Tensor product = temporary(*this, h.shape);

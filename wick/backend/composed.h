@@ -23,6 +23,7 @@ class ComposedBackend : public Backend {
   void swiglu(View y, View x) override;
   void swiglu_backward(View dx, View dy, View x) override;
   void gated_add(View y, View x, View gate, View h) override;
+  void gated_add_norm(const GatedSum& sum, const NormArgs& norm) override;
   void gated_add_backward(View dh, View dgate, View dy, View gate, View h) override;
   void qk_norm_rope(const QkNormRopeArgs& a) override;
   void qk_norm_rope_backward(const QkNormRopeArgs& a, const QkNormRopeGradients& g) override;

@@ -101,6 +101,7 @@ class CountingBackend final : public Backend {
   void timestep_embedding(View, View, float) override {}
   void scatter_rows(View, View, View) override {}
   void gated_add(View, View, View, View) override {}
+  void gated_add_norm(const GatedSum&, const NormArgs&) override {}
   void gated_add_backward(View, View, View, View, View) override {}
   void qk_norm_rope(const QkNormRopeArgs&) override {}
   void qk_norm_rope_backward(const QkNormRopeArgs&, const QkNormRopeGradients&) override {}

@@ -77,10 +77,17 @@ class ModulationRows {
   int64_t first_ = 0;
 };
 
+inline constexpr float kNormEps = 1e-6f;
+
 // A layer norm without weights, then times 1 + scale and plus shift.
 inline Tensor modulated_norm(const Tensor& x, const Tensor& shift, const Tensor& scale) {
-  constexpr float kEps = 1e-6f;
-  return layer_norm(x, {}, {}, kEps, {.scale = scale, .shift = shift});
+  return layer_norm(x, {}, {}, kNormEps, {.scale = scale, .shift = shift});
+}
+
+// A gated sum, which ends one half of a block, and its modulated norm, which begins the next.
+inline NormedSum modulated_norm_of_sum(const Tensor& x, const Tensor& gate, const Tensor& h, const Tensor& shift,
+                                       const Tensor& scale) {
+  return gated_add_norm(x, gate, h, kNormEps, {.scale = scale, .shift = shift});
 }
 
 // The linear whose output, times the gate, ends a block: only the gate's gradient reads it when the block runs again.

@@ -32,11 +32,19 @@ Tensor gated(const Op& op, void (Backend::*forward)(View, View), void (Backend::
 Tensor geglu(const Tensor& x) { return gated(kGeglu, &Backend::geglu, &Backend::geglu_backward, x); }
 Tensor swiglu(const Tensor& x) { return gated(kSwiglu, &Backend::swiglu, &Backend::swiglu_backward, x); }
 
-Tensor gated_add(const Tensor& x, const Tensor& gate, const Tensor& h) {
+void check_gated_add(const Tensor& x, const Tensor& gate, const Tensor& h) {
   check(x.shape() == h.shape() && h.rank() >= 2 && gate.shape() == Shape{h.dim(0), h.dim(-1)},
         "gated_add: {} + {} * {} do not fit [B, ..., D] + [B, D] * [B, ..., D]", x.shape(), gate.shape(), h.shape());
+}
+
+Tensor gated_add(const Tensor& x, const Tensor& gate, const Tensor& h) {
+  check_gated_add(x, gate, h);
   const Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
   y.backend().gated_add(y, x, gate, h);
+  return record_gated_add(y, x, gate, h);
+}
+
+Tensor record_gated_add(const Tensor& y, const Tensor& x, const Tensor& gate, const Tensor& h) {
   const Tensor saved_gate = h.tracked() ? gate.detached() : Tensor();
   const Tensor saved_h = gate.tracked() ? h.detached() : Tensor();
   return record(kGatedAdd, y, {x, gate, h},

@@ -1,5 +1,7 @@
 #include "wick/ops/norm.h"
 
+#include "wick/ops/gated.h"
+
 namespace wick {
 namespace {
 
@@ -25,39 +27,63 @@ Input identity(const Tensor& optional, const Tensor& x) { return optional ? opti
 
 Modulation views(const Modulated& m) { return {m.scale, m.shift}; }
 
-Tensor norm_of_rows(const Op& op, void (Backend::*forward)(const NormArgs&),
-                    void (Backend::*backward)(const NormArgs&, const NormGradients&), const Tensor& x, const Tensor& w,
-                    const Tensor& b, float eps, const Modulated& m, bool has_mean) {
-  check_vectors(op.name(), x, w, b);
-  check_modulation(op.name(), x, m);
-  Tensor y = Tensor::empty(x.shape(), x.dtype(), x.memory());
-  const Shape rows(x.shape().begin(), x.shape().end() - 1);
-  const Tensor mean = has_mean ? Tensor::empty(rows, DType::f32, x.memory()) : Tensor();
-  const Tensor rstd = Tensor::empty(rows, DType::f32, x.memory());
-  const auto args = [=](const Tensor& to, const View& means, const View& rstds) -> NormArgs {
-    return {.y = to, .mean = means, .rstd = rstds, .x = x, .w = w, .b = b, .m = views(m), .eps = eps};
+struct KindOfNorm {
+  const Op& op;
+  void (Backend::*forward)(const NormArgs&);
+  void (Backend::*backward)(const NormArgs&, const NormGradients&);
+  bool has_mean;
+};
+const KindOfNorm kLayer{kLayerNorm, &Backend::layer_norm, &Backend::layer_norm_backward, true},
+    kRms{kRmsNorm, &Backend::rms_norm, &Backend::rms_norm_backward, false};
+
+struct NormOfRows {
+  const KindOfNorm& kind;
+  Tensor w, b;  // may be empty
+  float eps;
+  Modulated m;
+
+  struct Outputs {
+    Tensor y, mean, rstd;
   };
-  (x.backend().*forward)(args(y, mean, rstd));
-  const Input of_x = x, of_w = identity(w, x), of_b = identity(b, x), of_scale = identity(m.scale, x),
-              of_shift = identity(m.shift, x);
-  const auto gradient = [=](const Tensor& dy, Grads& grads) {
-    const Tensor residual = grads.take(of_x.id), dx = gradient_of(of_x), dw = gradient_of(w), db = gradient_of(b);
-    const Modulated dm{gradient_of(m.scale), gradient_of(m.shift)};
-    (dy.backend().*backward)(args({}, mean, rstd),
-                             {.dx = dx, .dw = dw, .db = db, .dm = views(dm), .dy = dy, .residual = residual});
-    grads.add(of_x, dx);
-    grads.add(of_w, dw);
-    grads.add(of_b, db);
-    grads.add(of_scale, dm.scale);
-    grads.add(of_shift, dm.shift);
-  };
-  const auto again = [=] {
-    Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
-    (made.backend().*forward)(args(made, {}, {}));
-    return made;
-  };
-  return record(op, y, {of_x, of_w, of_b, of_scale, of_shift}, gradient, again);
-}
+  Outputs outputs(const Tensor& x) const {
+    check_vectors(kind.op.name(), x, w, b);
+    check_modulation(kind.op.name(), x, m);
+    const Shape rows(x.shape().begin(), x.shape().end() - 1);
+    const auto statistic = [&] { return Tensor::empty(rows, DType::f32, x.memory()); };
+    return {Tensor::empty(x.shape(), x.dtype(), x.memory()), kind.has_mean ? statistic() : Tensor(), statistic()};
+  }
+  NormArgs args(const Tensor& x, const Outputs& o) const {
+    return {.y = o.y, .mean = o.mean, .rstd = o.rstd, .x = x, .w = w, .b = b, .m = views(m), .eps = eps};
+  }
+  Tensor operator()(const Tensor& x) const {
+    const Outputs o = outputs(x);
+    (x.backend().*kind.forward)(args(x, o));
+    return recorded(x, o);
+  }
+  Tensor recorded(const Tensor& x, const Outputs& o) const {
+    const Input of_x = x, of_w = identity(w, x), of_b = identity(b, x), of_scale = identity(m.scale, x),
+                of_shift = identity(m.shift, x);
+    const auto gradient = [=, norm = *this, mean = o.mean, rstd = o.rstd](const Tensor& dy, Grads& grads) {
+      const Tensor residual = grads.take(of_x.id), dx = gradient_of(of_x), dw = gradient_of(norm.w),
+                   db = gradient_of(norm.b);
+      const Modulated dm{gradient_of(norm.m.scale), gradient_of(norm.m.shift)};
+      (dy.backend().*norm.kind.backward)(
+          norm.args(x, {{}, mean, rstd}),
+          {.dx = dx, .dw = dw, .db = db, .dm = views(dm), .dy = dy, .residual = residual});
+      grads.add(of_x, dx);
+      grads.add(of_w, dw);
+      grads.add(of_b, db);
+      grads.add(of_scale, dm.scale);
+      grads.add(of_shift, dm.shift);
+    };
+    const auto again = [=, norm = *this] {
+      const Outputs made{Tensor::empty(x.shape(), x.dtype(), x.memory()), {}, {}};
+      (x.backend().*norm.kind.forward)(norm.args(x, made));
+      return made.y;
+    };
+    return record(kind.op, o.y, {of_x, of_w, of_b, of_scale, of_shift}, gradient, again);
+  }
+};
 
 }  // namespace
 
@@ -89,13 +115,21 @@ Tensor group_norm(const Tensor& x, const Tensor& w, const Tensor& b, int groups,
 }
 
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, const Modulated& m) {
-  return norm_of_rows(kLayerNorm, &Backend::layer_norm, &Backend::layer_norm_backward, x, w, b, eps, m,
-                      /*has_mean=*/true);
+  return NormOfRows{kLayer, w, b, eps, m}(x);
 }
 
 Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m) {
-  return norm_of_rows(kRmsNorm, &Backend::rms_norm, &Backend::rms_norm_backward, x, w, {}, eps, m,
-                      /*has_mean=*/false);
+  return NormOfRows{kRms, w, {}, eps, m}(x);
+}
+
+NormedSum gated_add_norm(const Tensor& x, const Tensor& gate, const Tensor& h, float eps, const Modulated& m) {
+  check_gated_add(x, gate, h);
+  const NormOfRows norm{kLayer, {}, {}, eps, m};
+  const Tensor made = Tensor::empty(x.shape(), x.dtype(), x.memory());
+  const NormOfRows::Outputs o = norm.outputs(made);
+  made.backend().gated_add_norm({x, gate, h}, norm.args(made, o));
+  const Tensor sum = record_gated_add(made, x, gate, h);
+  return {sum, norm.recorded(sum, o)};
 }
 
 Tensor softmax(const Tensor& x) {

@@ -17,6 +17,13 @@ struct Modulated {
 // Over the last axis of x [B, ..., C]; w and b may be empty.
 Tensor layer_norm(const Tensor& x, const Tensor& w, const Tensor& b, float eps, const Modulated& m = {});
 Tensor rms_norm(const Tensor& x, const Tensor& w, float eps, const Modulated& m = {});
+
+// x + gate * h (gated_add), and its layer norm without weights, modulated.
+struct NormedSum {
+  Tensor sum, norm;
+};
+NormedSum gated_add_norm(const Tensor& x, const Tensor& gate, const Tensor& h, float eps, const Modulated& m);
+
 Tensor softmax(const Tensor& x);
 
 }  // namespace wick

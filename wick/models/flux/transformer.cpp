@@ -38,9 +38,9 @@ struct Stream {
   AttentionStream attention(const Tensor& x, const std::vector<Tensor>& m) const {
     return {qkv(modulated_norm(x, m[0], m[1])), norm.query, norm.key};
   }
-  Tensor rest(Tensor x, const Tensor& attended, const std::vector<Tensor>& m) const {
-    x = gated_add(x, m[2], proj(attended));
-    return gated_add(x, m[5], gated_last(mlp_2, gelu_tanh(mlp_0(modulated_norm(x, m[3], m[4]))), m[5]));
+  Tensor rest(const Tensor& x, const Tensor& attended, const std::vector<Tensor>& m) const {
+    const NormedSum y = modulated_norm_of_sum(x, m[2], proj(attended), m[3], m[4]);
+    return gated_add(y.sum, m[5], gated_last(mlp_2, gelu_tanh(mlp_0(y.norm)), m[5]));
   }
 };
 

@@ -39,11 +39,12 @@ struct Update {
   Linear fc1{s / "mlp.fc1", dim, 4 * dim};
   Linear fc2{s / "mlp.fc2", 4 * dim, dim};
 
-  Tensor attended(const Tensor& x, const Tensor& y, const std::vector<Tensor>& m) const {
-    return gated_add(x, m[2], proj(y));
+  Tensor operator()(const Tensor& x, const Tensor& attended, const std::vector<Tensor>& m) const {
+    return fed_forward(x, m[2], proj(attended), m);
   }
-  Tensor fed_forward(const Tensor& x, const std::vector<Tensor>& m) const {
-    return gated_add(x, m[5], gated_last(fc2, gelu_tanh(fc1(modulated_norm(x, m[3], m[4]))), m[5]));
+  Tensor fed_forward(const Tensor& x, const Tensor& gate, const Tensor& h, const std::vector<Tensor>& m) const {
+    const NormedSum y = modulated_norm_of_sum(x, gate, h, m[3], m[4]);
+    return gated_add(y.sum, m[5], gated_last(fc2, gelu_tanh(fc1(y.norm)), m[5]));
   }
 };
 
@@ -74,9 +75,9 @@ struct PictureStream {
     return attn(modulated_norm(x, m[0], m[1]));
   }
   Tensor operator()(const Tensor& x, const Tensor& attended, const std::vector<Tensor>& m) const {
-    Tensor y = update.attended(x, attended, m);
-    if (attn2) y = gated_add(y, m[8], (*attn2)(modulated_norm(x, m[6], m[7])));
-    return update.fed_forward(y, m);
+    if (!attn2) return update(x, attended, m);
+    const Tensor y = gated_add(x, m[2], update.proj(attended));
+    return update.fed_forward(y, m[8], (*attn2)(modulated_norm(x, m[6], m[7])), m);
   }
 };
 
@@ -101,7 +102,7 @@ struct JointBlock {
     const Tensor attended = joint_attention({attn(modulated_norm(text, m[0], m[1])), x_block.attention(picture, n)},
                                             {.heads = c.heads, .ranges = ranges});
     const std::vector<Tensor> y = split(attended, 1, {text.dim(1), picture.dim(1)});
-    return {update ? update->fed_forward(update->attended(text, y[0], m), m) : text, x_block(picture, y[1], n)};
+    return {update ? (*update)(text, y[0], m) : text, x_block(picture, y[1], n)};
   }
 };
 

@@ -199,30 +199,51 @@ class HeldRows {
     }
   }
 
+  // One row of the packs that f(number of the first element, packs) returns, written to `to` as well.
+  template <class F>
+  __device__ __forceinline__ HeldRows<T, N, 1, kHeld> map(T* to, const F& f) const {
+    HeldRows<T, N, 1, kHeld> mapped(packs_, to);
+    visit_all([&](int k, int first, const Pack<T, N>(&packs)[Count]) {
+      PackWords<T, N> words;
+      words.pack() = f(first, packs);
+      words.store(to + first);
+      if (k < kHeld) mapped.held_[k][0] = words;
+    });
+    return mapped;
+  }
+
   // Calls f(number of the first element, packs) for each of them.
   template <class F>
   __device__ __forceinline__ void each(const F& f) const {
+    visit_all([&](int, int first, const Pack<T, N>(&packs)[Count]) { f(first, packs); });
+  }
+
+ private:
+  template <class, int, int, int>
+  friend class HeldRows;
+  __device__ __forceinline__ HeldRows(int packs, const T* row) : packs_(packs), rows_{row} {}
+
+  template <class F>
+  __device__ __forceinline__ void visit_all(const F& f) const {
 #pragma unroll
     for (int k = 0; k < kHeld; ++k) {
       const int i = int(threadIdx.x + k * blockDim.x);
-      if (i < packs_) visit(i, held_[k], f);
+      if (i < packs_) visit(k, i, held_[k], f);
     }
 #pragma unroll 1
     for (int i = int(threadIdx.x + kHeld * blockDim.x); i < packs_; i += int(blockDim.x)) {
       PackWords<T, N> words[Count];
 #pragma unroll
       for (int c = 0; c < Count; ++c) words[c] = PackWords<T, N>::load(rows_[c] + i * N);
-      visit(i, words, f);
+      visit(kHeld, i, words, f);
     }
   }
-
- private:
   template <class F>
-  __device__ __forceinline__ static void visit(int i, const PackWords<T, N> (&words)[Count], const F& f) {
+  __device__ __forceinline__ static void visit(int k, int i, const PackWords<T, N> (&words)[Count], const F& f) {
     Pack<T, N> packs[Count];
 #pragma unroll
     for (int c = 0; c < Count; ++c) packs[c] = words[c].unpack();
-    f(i * N, packs);
+    f(k, i * N, packs);
   }
 
   int packs_;

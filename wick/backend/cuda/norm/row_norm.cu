@@ -1,5 +1,6 @@
-// Norms of rows, layer_norm and rms_norm, forward and backward. A row stays in registers between its statistics and its
-// use; the sums over rows behind the gradients of weights and modulations are taken apart (norm/tiles.cuh).
+// Norms of rows, layer_norm and rms_norm, forward and backward, and that of a gated sum. A row stays in registers
+// between its statistics and its use; the sums over rows behind the gradients of weights and modulations are taken
+// apart (norm/tiles.cuh).
 #include "wick/backend/cuda/device/cluster.cuh"
 #include "wick/backend/cuda/norm/tiles.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
@@ -64,13 +65,8 @@ __device__ __forceinline__ void wait_for_row(const T* const (&rows)[Count], int 
 
 // Without `centred` the mean counts as 0.
 template <class T, class V, int N>
-__global__ void __launch_bounds__(kRowThreads)
-    row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const RowAffine<V> a, int64_t rows,
-             int width, float eps, bool centred) {
-  const int64_t row = this_row(rows);
-  launch_dependents();
-  wait_for_row<T, N, 1>({x[row]}, width);
-  const HeldRows<T, N, 1> held({x[row]}, width);
+__device__ __forceinline__ void norm_row(T* to, float* mean, float* rstd, const HeldRows<T, N, 1>& held,
+                                         const AffineOf<V>& affine, int64_t row, int width, float eps, bool centred) {
   const float inverse_width = 1 / float(width);
   float pivot = 0;  // the mean, but for rounding, which the distances from it show
   if (centred) {
@@ -99,8 +95,6 @@ __global__ void __launch_bounds__(kRowThreads)
   const float r = 1 / sqrtf(fmaf(-rest, rest, sums[1] * inverse_width) + eps);
   if (threadIdx.x == 0 && mean) mean[row] = pivot + rest;
   if (threadIdx.x == 0 && rstd) rstd[row] = r;
-  T* const to = y[row];
-  const AffineOf<V> affine(a, row);
   held.each([&](int first, const Pack<T, N>(&pack)[1]) {
     float values[N];
 #pragma unroll
@@ -111,6 +105,40 @@ __global__ void __launch_bounds__(kRowThreads)
     for (int j = 0; j < N; ++j) out.value[j] = from_float<T>(values[j]);
     store_pack(to + first, out);
   });
+}
+
+template <class T, class V, int N>
+__global__ void __launch_bounds__(kRowThreads)
+    row_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<const T> x, const RowAffine<V> a, int64_t rows,
+             int width, float eps, bool centred) {
+  const int64_t row = this_row(rows);
+  launch_dependents();
+  wait_for_row<T, N, 1>({x[row]}, width);
+  const HeldRows<T, N, 1> held({x[row]}, width);
+  norm_row<T, V, N>(y[row], mean, rstd, held, AffineOf<V>(a, row), row, width, eps, centred);
+}
+
+// The same for x + gate * h, which is written to `sum`.
+template <class T, class V, int N>
+__global__ void __launch_bounds__(kRowThreads)
+    gated_add_norm(const RowsOf<T> y, float* mean, float* rstd, const RowsOf<T> sum, const RowsOf<const T> x,
+                   const RowsOf<const V> gates, const RowsOf<const T> h, const RowAffine<V> a, int64_t rows, int width,
+                   float eps) {
+  const int64_t row = this_row(rows);
+  launch_dependents();
+  wait_for_row<T, N, 2>({x[row], h[row]}, width);
+  const V* const gate = gates[row / a.image_rows];
+  const HeldRows<T, N, 2> parts({x[row], h[row]}, width);
+  const HeldRows<T, N, 1> held = parts.map(sum[row], [&](int first, const Pack<T, N>(&packs)[2]) {
+    float factors[N];
+    load_floats(factors, gate, first);
+    Pack<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; ++j)
+      out.value[j] = from_float<T>(fmaf(factors[j], element(packs[1], j), element(packs[0], j)));
+    return out;
+  });
+  norm_row<T, V, N>(y[row], mean, rstd, held, AffineOf<V>(a, row), row, width, eps, true);
 }
 
 // RMS norm of a few rows, between two products of a few tokens, is all latency: a thread has one pack, and where the
@@ -239,9 +267,9 @@ struct AffineInput {
   DenseInput w, b;
   RowInput scale, shift;
 
-  AffineInput(CudaBackend& cuda, const NormArgs& a, DType activations)
-      : dtype(dtype_beside(activations, {a.m.scale, a.m.shift})),
-        images(a.m.scale || a.m.shift ? a.x.dim(0) : 1),
+  AffineInput(CudaBackend& cuda, const NormArgs& a, DType activations, const View& gate = {})
+      : dtype(dtype_beside(activations, {a.m.scale, a.m.shift, gate})),
+        images(a.m.scale || a.m.shift || gate ? a.x.dim(0) : 1),
         image_rows(a.x.numel() / a.x.dim(-1) / images),
         w(cuda, a.w, DType::f32),
         b(cuda, a.b, DType::f32),
@@ -280,6 +308,26 @@ void forward(CudaBackend& cuda, const NormArgs& a, bool centred) {
   output.finish();
   means.finish();
   rstds.finish();
+}
+
+void sum_and_norm(CudaBackend& cuda, const GatedSum& from, const NormArgs& a) {
+  if (a.x.numel() == 0) return;
+  const DType dtype = a.x.dtype;
+  const RowInput x(cuda, from.x, dtype), h(cuda, from.h, dtype);
+  const RowOutput sum(cuda, a.x, dtype), y(cuda, a.y, dtype);
+  const AffineInput affine(cuda, a, dtype, from.gate);
+  const RowInput gates(cuda, from.gate, affine.dtype);
+  const DenseOutput means(cuda, a.mean, DType::f32), rstds(cuda, a.rstd, DType::f32);
+  const int64_t width = a.x.dim(-1), rows = a.x.numel() / width;
+  const bool packs = x.packs() && h.packs() && sum.packs() && y.packs() && affine.packs() && gates.packs();
+  dispatch_packs(dtype, affine.dtype, packs, [&]<class T, class V>(Type<T>, Type<V>, auto pack) {
+    const dim3 threads = row_threads(width / pack.value);
+    launch("gated_add_norm", cuda.stream(), overlapped(cuda, row_blocks(rows, threads), threads),
+           gated_add_norm<T, V, pack.value>, y.rows<T>(), means.as<float>(), rstds.as<float>(), sum.rows<T>(),
+           x.rows<const T>(), gates.rows<const V>(), h.rows<const T>(), affine.of<V>(), rows, int(width), a.eps);
+  });
+  for (const RowOutput* out : {&sum, &y}) out->finish();
+  for (const DenseOutput* out : {&means, &rstds}) out->finish();
 }
 
 // Without a mean x was not centred.
@@ -324,6 +372,10 @@ void backward(CudaBackend& cuda, const NormArgs& a, const NormGradients& g) {
 }  // namespace
 
 void CudaBackend::layer_norm(const NormArgs& a) { forward(*this, a, true); }
+void CudaBackend::gated_add_norm(const GatedSum& sum, const NormArgs& a) {
+  const bool alike = sum.x.dtype == a.x.dtype && sum.h.dtype == a.x.dtype && a.y.dtype == a.x.dtype;
+  alike ? sum_and_norm(*this, sum, a) : ComposedBackend::gated_add_norm(sum, a);
+}
 void CudaBackend::layer_norm_backward(const NormArgs& a, const NormGradients& g) { backward(*this, a, g); }
 void CudaBackend::rms_norm(const NormArgs& a) { forward(*this, a, false); }
 void CudaBackend::rms_norm_backward(const NormArgs& a, const NormGradients& g) { backward(*this, a, g); }
