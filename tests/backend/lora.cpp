@@ -529,7 +529,11 @@ TEST(LoraLinear, OfFewRows) {
       check.expect(check.s, "s", &GroupResults::s);
       const Tensor again = output({c.m, c.n}), before = input({c.m, c.n});
       backend().lora_linear({.y = again, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
-      expect_same_bits(again, check.y, "y without s");
+      // Of more rows cuBLASLt makes s on 8.x, by a kernel that depends on how s lies.
+      if (m <= 8)
+        expect_same_bits(again, check.y, "y without s");
+      else
+        check.expect(again, "y without s", &GroupResults::y);
       backend().lora_linear(
           {.y = again, .s = check.s, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora, .residual = before});
       check.expect_added(again, before, "y with a residual", &GroupResults::y);

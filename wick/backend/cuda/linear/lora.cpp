@@ -110,7 +110,7 @@ void fused_gradients(CudaBackend& cuda, const GradientOutputs& out, const Device
   out.finish();
 }
 
-// A factor in a dtype, with 16-byte aligned rows: itself, or a copy.
+// A factor, or s, in a dtype and with 16-byte aligned rows: itself, or a copy.
 class Factor {
  public:
   Factor(CudaBackend& cuda, const View& factor, DType dtype) : matrix_(factor_layout(factor, dtype)) {
@@ -224,9 +224,10 @@ void fused_backward(CudaBackend& cuda, const LoraArgs& a, const LoraGradients& g
   const std::vector<LoraBlock>& blocks = a.lora.blocks;
   ExtendedGemm product = *backward_product(cuda, a, g);
   const DeviceMatrix& dy = product.x;
-  const DeviceMatrix x = g.ddown ? *as_rows(a.x) : DeviceMatrix{},
-                     s = any_wanted(g.dups) ? *as_rows(a.s) : DeviceMatrix{};
+  const DeviceMatrix x = g.ddown ? *as_rows(a.x) : DeviceMatrix{};
   const Factor down(cuda, a.lora.down, dy.dtype);
+  std::optional<Factor> saved;  // of a rank that is no multiple of 8 with padded rows
+  const DeviceMatrix s = any_wanted(g.dups) ? *saved.emplace(cuda, as_rows(a.s)->view(), dy.dtype) : DeviceMatrix{};
   const std::deque<Factor> ups = ups_of(cuda, a.lora, dy.dtype);
   const WorkMatrix ds(cuda, dy.dtype, dy.rows, padded(down->rows));
   const GradientOutputs out(cuda, g);

@@ -177,7 +177,7 @@ std::optional<ExtendedGemm> backward_product(const Gpu& gpu, const LoraArgs& a, 
   const auto x = g.ddown ? as_rows(a.x) : DeviceMatrix{}, s = dup ? as_rows(a.s) : DeviceMatrix{};
   if (!side_by_side(a.lora, a.w.shape[0]) || !dy || !w || !dx || !x || !s || !factors_fit(gpu, *dy)) return {};
   if (g.ddown && (a.x.dtype != dtype || !factors_fit(gpu, *x))) return {};
-  if (dup && (a.s.dtype != dtype || s->transposed || !rows_aligned(*s))) return {};
+  if (dup && (a.s.dtype != dtype || s->transposed)) return {};
   ExtendedGemm product{.y = *dx, .x = *dy, .w = *w};
   if (g.dx && (product.w.transposed || !extended_gemm_fits(gpu, product))) return {};
   const DeviceMatrix down = factor_layout(a.lora.down, dtype);
