@@ -35,7 +35,7 @@ class UNetLora final : public Task {
  public:
   explicit UNetLora(const Options& o)
       : backend_(open_backend(o.device)),
-        config_(UNetConfig::read(o.model / "unet")),
+        config_(UNetConfig::read(o.model)),
         schedule_(NoiseSchedule::read(o.model)),
         adapter_({.rank = o.rank, .targets = sdxl_default_targets()}, sdxl_module_names(config_)),
         unet_(Scope(Weights::open(o.model / "unet", {.dtype = o.dtype(), .place = Residence::on(backend_, o.dtype())}),

@@ -363,7 +363,7 @@ TEST_F(ModelFiles, SchedulersOfOtherNoiseAreRefused) {
   expect_refused(draw(model), {"scheduler_config.json: _class_name", "5"});
 
   const fs::path other = copy(kModel);
-  for (const json& values : std::vector<json>{{{"prediction_type", "v_prediction"}},
+  for (const json& values : std::vector<json>{{{"prediction_type", "sample"}},
                                               {{"prediction_type", "flow_prediction"}},
                                               {{"rescale_betas_zero_snr", true}},
                                               {{"use_karras_sigmas", true}},

@@ -44,7 +44,7 @@ const std::vector<Wrong> kWrong = {
      {"vae.native.safetensors", "found a VAE alone; pass it with --vae"}},
     {1,
      "generate --transformer $G/layouts/t5.diffusers.safetensors --prompt x --out $T/x.png",
-     {"t5.diffusers.safetensors", "expected the transformer of FLUX or SD3, found a T5 encoder"}},
+     {"t5.diffusers.safetensors", "expected the transformer of FLUX or SD3, or SDXL's UNet, found a T5 encoder"}},
     {1,
      "generate --model $G/lora_unet.safetensors --prompt x --out $T/x.png",
      {"lora_unet.safetensors", "found a LoRA"}},
@@ -286,8 +286,8 @@ TEST(WrongInputs, ADamagedModelNamesTheFile) {
     write_plain(model / file, whole);
   };
   damage("unet/config.json", "{", {"unet/config.json"});
-  damage("scheduler/scheduler_config.json", R"({"prediction_type": "v_prediction"})",
-         {"scheduler_config.json", "prediction_type", "epsilon", "v_prediction"});
+  damage("scheduler/scheduler_config.json", R"({"prediction_type": "sample"})",
+         {"scheduler_config.json", "prediction_type", "epsilon", "sample"});
   damage("tokenizer/merges.txt", "\xff\xfe", {"merges.txt"});
   damage("model_index.json", "[]", {"model_index.json"});
   const std::string weights = "vae/diffusion_pytorch_model.safetensors";

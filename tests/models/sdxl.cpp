@@ -25,7 +25,7 @@ UNetInput unet_input() {
 }
 
 std::map<std::string, Tensor> unet_gradients(const std::string& lora, bool checkpointing) {
-  const UNetConfig config = UNetConfig::read(kModel / "unet");
+  const UNetConfig config = UNetConfig::read(kModel);
   Adapter adapter(sdxl_module_names(config));
   adapter.add_file(kGolden / lora, 1, /*trainable=*/true);
   const SdxlUNet unet(Scope(Weights::open(kModel / "unet"), "unet", &adapter), config, checkpointing);
@@ -54,7 +54,7 @@ TEST(SdxlUNet, CheckpointingSavesLess) {
 }
 
 TEST(SdxlUNet, TrainsEveryWeight) {
-  const UNetConfig config = UNetConfig::read(kModel / "unet");
+  const UNetConfig config = UNetConfig::read(kModel);
   const Weights weights = Weights::open(kModel / "unet", {.trainable = true});
   const SdxlUNet unet(Scope(weights, "unet"), config);
   const SafetensorsFile file = SafetensorsFile::open(kModel / "unet/diffusion_pytorch_model.safetensors");
@@ -74,7 +74,7 @@ TEST(SdxlUNet, TrainsEveryWeight) {
 }
 
 TEST(SdxlUNet, StoresWeightsInSixteenBits) {
-  const UNetConfig config = UNetConfig::read(kModel / "unet");
+  const UNetConfig config = UNetConfig::read(kModel);
   const auto output = [&](DType dtype) {
     return SdxlUNet(Scope(Weights::open(kModel / "unet", {.dtype = dtype}), "unet"), config)(unet_input()).to_vector();
   };
@@ -117,7 +117,7 @@ TEST(SdxlConfig, SaysWhatIsNotSupported) {
   expect_unet({{"down_block_types", {"DownBlock2D", "AttnDownBlock2D", "CrossAttnDownBlock2D"}}},
               {"down_block_types", "AttnDownBlock2D"});
   expect_unet({{"up_block_types", {"UpBlock2D"}}}, {"up_block_types", "3 entries"});
-  expect_unet({{"use_linear_projection", nullptr}}, {"use_linear_projection", "false", "true"});
+  expect_unet({{"layers_per_block", {1, 2, 2}}}, {"layers_per_block", "1, 2, 2"});
   expect_unet({{"class_embed_type", "timestep"}}, {"class_embed_type"});
   expect_unet({{"addition_embed_type", nullptr}}, {"addition_embed_type", "text_time"});
   expect_unet({{"norm_num_groups", 3}}, {"norm_num_groups", "3"});

@@ -208,7 +208,8 @@ TEST_F(ModelFilesTest, WrongPartsAreToldAsWhatTheyAre) {
   wrong({.model = flux_, .parts = {{"t5", vae_}}}, {"--t5", "expected a T5 encoder, found a VAE"});
   wrong({.model = flux_, .parts = {{"clip_l", all_in_one() / "none"}}}, {"--clip-l", "there is no such file"});
   wrong({.model = flux_, .parts = {{"clip_g", clip_}}}, {"--clip-g", "FLUX has no OpenCLIP bigG"});
-  wrong({.model = vae_, .parts = {{"t5", t5_}}}, {"ae.safetensors", "the transformer of FLUX or SD3, found a VAE"});
+  wrong({.model = vae_, .parts = {{"t5", t5_}}},
+        {"ae.safetensors", "the transformer of FLUX or SD3, or SDXL's UNet, found a VAE"});
   wrong({.parts = {{"transformer", odd}}}, {"odd.safetensors", "\"something\""});
   wrong({.parts = {{"transformer", chroma}}}, {"chroma.safetensors", "the model Chroma"});
   const fs::path redux = write("redux.safetensors", {one("redux_up.weight"), one("redux_down.weight")});

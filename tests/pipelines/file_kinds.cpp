@@ -15,10 +15,12 @@
 #include "wick/models/clip.h"
 #include "wick/models/flux/transformer.h"
 #include "wick/models/sd3/transformer.h"
+#include "wick/models/sdxl/config.h"
 #include "wick/models/t5.h"
 #include "wick/models/vae.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/forward.h"
+#include "wick/pipelines/noise_schedule.h"
 #include "wick/pipelines/text_to_image.h"
 
 namespace wick {
@@ -59,6 +61,24 @@ const Configs kSd3 = {
     {"text_encoder_3", kT5},
     {"vae", std::string(kVae) + R"("scaling_factor": 1.5305, "shift_factor": 0.0609})"},
     {"scheduler", R"({"_class_name": "FlowMatchEulerDiscreteScheduler", "shift": 3})"}};
+
+const std::string kSdxlVae = R"({"block_out_channels": [32, 32], "layers_per_block": 1, "latent_channels": 4,
+  "down_block_types": ["DownEncoderBlock2D", "DownEncoderBlock2D"],
+  "up_block_types": ["UpDecoderBlock2D", "UpDecoderBlock2D"], "in_channels": 3, "out_channels": 3,
+  "scaling_factor": 0.13025})";
+// The sizes' sinusoids are as wide as the pooled text, 64, leaves room for.
+const Configs kSdxl = {
+    {"unet", R"({"_class_name": "UNet2DConditionModel", "addition_embed_type": "text_time",
+       "addition_time_embed_dim": 16, "attention_head_dim": [1, 1, 1], "block_out_channels": [32, 64, 64],
+       "cross_attention_dim": 128, "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
+       "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"], "in_channels": 4,
+       "out_channels": 4, "layers_per_block": 2, "projection_class_embeddings_input_dim": 160,
+       "transformer_layers_per_block": [1, 1, 2], "use_linear_projection": true})"},
+    {"text_encoder", kClip},
+    {"text_encoder_2", kBigG},
+    {"vae", kSdxlVae},
+    {"scheduler", R"({"_class_name": "EulerDiscreteScheduler", "beta_end": 0.012, "beta_schedule": "scaled_linear",
+       "beta_start": 0.00085, "steps_offset": 1, "timestep_spacing": "leading"})"}};
 
 // --- The same tensors in other layouts ---
 
@@ -196,6 +216,94 @@ Tensors in_ldm_layout(const Tensors& vae) {
   return all;
 }
 
+// SDXL's UNet as its authors name it; the projections of its transformers may be convolutions.
+Tensors in_sgm_layout(const Tensors& unet, bool convolutions) {
+  constexpr std::pair<const char*, const char*> kBlocks[] = {
+      {"conv_in", "input_blocks.0.0"},
+      {"down_blocks.0.resnets.0", "input_blocks.1.0"},
+      {"down_blocks.0.resnets.1", "input_blocks.2.0"},
+      {"down_blocks.0.downsamplers.0.conv", "input_blocks.3.0.op"},
+      {"down_blocks.1.resnets.0", "input_blocks.4.0"},
+      {"down_blocks.1.attentions.0", "input_blocks.4.1"},
+      {"down_blocks.1.resnets.1", "input_blocks.5.0"},
+      {"down_blocks.1.attentions.1", "input_blocks.5.1"},
+      {"down_blocks.1.downsamplers.0.conv", "input_blocks.6.0.op"},
+      {"down_blocks.2.resnets.0", "input_blocks.7.0"},
+      {"down_blocks.2.attentions.0", "input_blocks.7.1"},
+      {"down_blocks.2.resnets.1", "input_blocks.8.0"},
+      {"down_blocks.2.attentions.1", "input_blocks.8.1"},
+      {"mid_block.resnets.0", "middle_block.0"},
+      {"mid_block.attentions.0", "middle_block.1"},
+      {"mid_block.resnets.1", "middle_block.2"},
+      {"up_blocks.0.resnets.0", "output_blocks.0.0"},
+      {"up_blocks.0.attentions.0", "output_blocks.0.1"},
+      {"up_blocks.0.resnets.1", "output_blocks.1.0"},
+      {"up_blocks.0.attentions.1", "output_blocks.1.1"},
+      {"up_blocks.0.resnets.2", "output_blocks.2.0"},
+      {"up_blocks.0.attentions.2", "output_blocks.2.1"},
+      {"up_blocks.0.upsamplers.0.conv", "output_blocks.2.2.conv"},
+      {"up_blocks.1.resnets.0", "output_blocks.3.0"},
+      {"up_blocks.1.attentions.0", "output_blocks.3.1"},
+      {"up_blocks.1.resnets.1", "output_blocks.4.0"},
+      {"up_blocks.1.attentions.1", "output_blocks.4.1"},
+      {"up_blocks.1.resnets.2", "output_blocks.5.0"},
+      {"up_blocks.1.attentions.2", "output_blocks.5.1"},
+      {"up_blocks.1.upsamplers.0.conv", "output_blocks.5.2.conv"},
+      {"up_blocks.2.resnets.0", "output_blocks.6.0"},
+      {"up_blocks.2.resnets.1", "output_blocks.7.0"},
+      {"up_blocks.2.resnets.2", "output_blocks.8.0"},
+      {"time_embedding.linear_1", "time_embed.0"},
+      {"time_embedding.linear_2", "time_embed.2"},
+      {"add_embedding.linear_1", "label_emb.0.0"},
+      {"add_embedding.linear_2", "label_emb.0.2"},
+      {"conv_norm_out", "out.0"},
+      {"conv_out", "out.2"}};
+  constexpr std::pair<const char*, const char*> kInside[] = {
+      {".norm1.", ".in_layers.0."},  {".conv1.", ".in_layers.2."},  {".time_emb_proj.", ".emb_layers.1."},
+      {".norm2.", ".out_layers.0."}, {".conv2.", ".out_layers.3."}, {".conv_shortcut.", ".skip_connection."}};
+  Tensors all;
+  for (const auto& [name, value] : unet) {
+    std::string there;
+    for (const auto& [from, to] : kBlocks)
+      if (name.starts_with(std::string(from) + ".")) there = to + name.substr(std::string(from).size());
+    if (there.empty()) throw std::runtime_error("no row for " + name);
+    if (name.find(".resnets.") != name.npos)
+      for (const auto& [from, to] : kInside) there = replaced(there, from, to);
+    const bool projects = convolutions && (name.ends_with("proj_in.weight") || name.ends_with("proj_out.weight"));
+    all[there] = projects ? reshape(value, {value.dim(0), value.dim(1), 1, 1}) : value;
+  }
+  return all;
+}
+
+// Queries, keys and values are one matrix in OpenCLIP, and the projection is transposed.
+Tensors in_open_clip_layout(const Tensors& clip) {
+  constexpr std::pair<const char*, const char*> kNames[] = {
+      {"text_model.embeddings.token_embedding", "token_embedding"},
+      {"text_model.embeddings.position_embedding.weight", "positional_embedding"},
+      {"text_model.encoder.layers.", "transformer.resblocks."},
+      {"layer_norm1", "ln_1"},
+      {"layer_norm2", "ln_2"},
+      {"self_attn.out_proj", "attn.out_proj"},
+      {"mlp.fc1", "mlp.c_fc"},
+      {"mlp.fc2", "mlp.c_proj"},
+      {"text_model.final_layer_norm", "ln_final"}};
+  Tensors all{{"logit_scale", full({1}, 4.6f)}};
+  for (const auto& [name, value] : clip) {
+    std::string there = name;
+    for (const auto& [from, to] : kNames) there = replaced(there, from, to);
+    if (name == "text_projection.weight") {
+      all["text_projection"] = contiguous(permute(value, {1, 0}));
+    } else if (const size_t at = there.find("self_attn.q_proj."); at != there.npos) {
+      const std::string kind = there.substr(there.rfind('.') + 1);
+      all[there.substr(0, at) + "attn.in_proj_" + kind] =
+          cat({value, clip.at(replaced(name, "q_proj", "k_proj")), clip.at(replaced(name, "q_proj", "v_proj"))}, 0);
+    } else if (there.find("self_attn.") == there.npos) {
+      all[there] = value;
+    }
+  }
+  return all;
+}
+
 Tensors in_gguf_layout(const Tensors& t5) {
   constexpr std::pair<const char*, const char*> kNames[] = {
       {"shared", "token_embd"},
@@ -226,10 +334,15 @@ Tensors behind(const std::string& prefix, const Tensors& tensors) {
 // --- Values that floats of 8 bits and f16 hold exactly ---
 
 int code_of(float value) {
-  int best = 0;
-  for (int code = 0; code < 0x7f; ++code)
-    if (std::abs(e4m3(code) - std::abs(value)) < std::abs(e4m3(best) - std::abs(value))) best = code;
-  return value < 0 ? best | 0x80 : best;
+  static const std::vector<float> all = [] {
+    std::vector<float> values;
+    for (int code = 0; code < 0x7f; ++code) values.push_back(e4m3(code));
+    return values;
+  }();
+  const float size = std::abs(value);
+  const auto above = std::min(std::ranges::lower_bound(all, size), all.end() - 1);
+  const auto best = above == all.begin() || *above - size < size - above[-1] ? above : above - 1;
+  return int(best - all.begin()) | (value < 0 ? 0x80 : 0);
 }
 
 Tensors rounded(Tensors tensors) {
@@ -310,9 +423,9 @@ class FileKinds : public testing::Test {
     return root;
   }
 
-  Checkpoint model(ModelFiles files) const {
+  Checkpoint model(ModelFiles files, bool has_t5 = true) const {
     files.parts["clip_tokenizer"] = test::source_dir() / "tests/golden/sdxl/tokenizer";
-    files.parts["t5_tokenizer"] = test::source_dir() / "tests/golden/t5_tokenizer/tokenizer.json";
+    if (has_t5) files.parts["t5_tokenizer"] = test::source_dir() / "tests/golden/t5_tokenizer/tokenizer.json";
     return files;
   }
 
@@ -328,7 +441,7 @@ class FileKinds : public testing::Test {
     ImageRequest request{.prompt = "a red fox", .negative = "blurry", .width = 16, .height = 24, .cfg = 3};
     request.guidance = 2.5f;
     request.sampling.steps = 3;
-    const Tensor latents = text_to_image.denoise(request, random(5, {1, 12, 8, 16}));
+    const Tensor latents = text_to_image.denoise(request, random(5, {1, 12, 8, diffusion->latents().channels}));
     return text_to_image.decode(latents).to_vector();
   }
 
@@ -462,6 +575,75 @@ TEST_F(FileKinds, OfSd3GiveTheSameBits) {
   all.merge(behind("text_encoders.t5xxl.transformer.", t5_));
   all.merge(behind("first_stage_model.", in_ldm_layout(vae_)));
   expect_same(results(model({.model = save("all in one", all)}), inputs), expected);
+}
+
+TEST_F(FileKinds, OfSdxlGiveTheSameBits) {
+  const std::string& config_of_unet = kSdxl.at("unet");
+  const Tensors unet = rounded(drawn(
+                    8,
+                    [&](const Scope&s) {
+                      SdxlUNet(s, UNetConfig::read(Checkpoint::of_configs("x", "SDXL", {{"unet", config_of_unet}})));
+                    })),
+                vae = drawn(4, [&](const Scope&s) {
+                  const VaeConfig c = VaeConfig::read(config(kSdxlVae));
+                  VaeEncoder(s, c), VaeDecoder(s, c);
+                });
+  std::map<std::string, Tensors> inputs = {{"text_encoder", {{"input_ids", ids_}}},
+                                           {"text_encoder_2", {{"input_ids", ids_}}},
+                                           {"vae.encoder", {{"sample", random(6, {1, 3, 8, 12})}}},
+                                           {"vae.decoder", {{"latent", random(7, {1, 4, 3, 5})}}}};
+  inputs["unet"] = {{"sample", random(9, {1, 4, 4, 6})},
+                    {"encoder_hidden_states", random(10, {1, 4, 128})},
+                    {"text_embeds", random(11, {1, 64})},
+                    {"time_ids", Tensor::of(std::vector<float>{16, 24, 0, 0, 16, 24}, {1, 6})},
+                    {"timestep", Tensor::of(std::vector<float>{700}, {1})}};
+
+  const fs::path folder =
+      save_folder(kSdxl, {{"unet", unet}, {"text_encoder", clip_l_}, {"text_encoder_2", big_g_}, {"vae", vae}});
+  const Result expected = results(model({.model = folder}, false), inputs);
+  const Tensors original = in_sgm_layout(unet, /*convolutions=*/false);
+  Tensors all = behind("model.diffusion_model.", original);
+  all.merge(behind("conditioner.embedders.0.transformer.", clip_l_));
+  all.merge(behind("conditioner.embedders.1.model.", in_open_clip_layout(big_g_)));
+  all.merge(behind("first_stage_model.", in_ldm_layout(vae)));
+  const fs::path whole = save("all in one", all);
+  expect_same(results(model({.model = whole}, false), inputs), expected);
+  expect_same(results(model({.model = whole, .parts = {{"vae", save("vae", in_ldm_layout(vae))}}}, false), inputs),
+              expected);
+  const fs::path in_fp8 = save_fp8("unet, fp8", behind("model.diffusion_model.", original), 1);
+  expect_same(results(model({.model = whole, .parts = {{"transformer", in_fp8}}}, false), inputs), expected);
+
+  const std::map<std::string, fs::path> parts = {{"transformer", save("unet", original)},
+                                                 {"clip_l", save("clip_l", clip_l_)},
+                                                 {"clip_g", save("clip_g", big_g_)},
+                                                 {"vae", save("vae", vae)}};
+  for (const auto& [name, tensors] : {std::pair("unet, prefixed", behind("model.diffusion_model.", original)),
+                                      {"unet, diffusers", unet},
+                                      {"unet, convolutions", in_sgm_layout(unet, /*convolutions=*/true)}}) {
+    std::map<std::string, fs::path> others = parts;
+    others["transformer"] = save(name, tensors);
+    SCOPED_TRACE(name);
+    expect_same(results(model({.parts = others}, false), inputs), expected);
+  }
+}
+
+// Tensors without meaning that say how a single file of SDXL was trained.
+TEST_F(FileKinds, MarkersOfSdxlTellItsNoise) {
+  const Tensor mark = zeros({1});
+  const auto schedule = [&](const std::vector<std::string>& markers) {
+    Tensors unet = {{"model.diffusion_model.input_blocks.0.0.weight", zeros({32, 4, 3, 3})},
+                    {"model.diffusion_model.label_emb.0.0.weight", zeros({128, 160})}};
+    for (const std::string& marker : markers) unet[marker] = mark;
+    return NoiseSchedule::read(Checkpoint(save("marked.safetensors", unet)));
+  };
+  EXPECT_EQ(schedule({}).prediction, Prediction::noise);
+  EXPECT_EQ(schedule({}).spacing, TimestepSpacing::leading);
+  EXPECT_EQ(schedule({"v_pred"}).prediction, Prediction::v);
+  EXPECT_GT(schedule({"v_pred"}).alpha_cumprod(999), 0);
+  EXPECT_EQ(schedule({"v_pred", "ztsnr"}).alpha_cumprod(999), 0);
+  EXPECT_EQ(schedule({"model.diffusion_model.v_pred", "ztsnr"}).spacing, TimestepSpacing::trailing);
+  expect_error([&] { schedule({"edm_mean", "edm_std"}); }, {"marked.safetensors", "edm_mean", "Playground"});
+  EXPECT_GT(schedule({"ztsnr"}).alpha_cumprod(999), 0);
 }
 
 }  // namespace

@@ -40,11 +40,11 @@ TEST(NoiseSchedule, AddsNoiseByEachSamplesTimestep) {
 }
 
 TEST(NoiseSchedule, RejectsOtherProcesses) {
-  expect_error([] { parse(R"({"prediction_type": "v_prediction"})"); },
-               {"scheduler_config.json", "prediction_type", "epsilon", "v_prediction"});
+  expect_error([] { parse(R"({"prediction_type": "sample"})"); },
+               {"scheduler_config.json", "prediction_type", "epsilon", "v_prediction", "sample"});
   expect_error([] { parse(R"({"beta_schedule": "squaredcos_cap_v2"})"); }, {"beta_schedule", "squaredcos_cap_v2"});
   expect_error([] { parse(R"({"timestep_spacing": "random"})"); }, {"timestep_spacing", "leading", "random"});
-  expect_error([] { parse(R"({"rescale_betas_zero_snr": true})"); }, {"rescale_betas_zero_snr", "false"});
+  expect_error([] { parse(R"({"rescale_betas_zero_snr": true})"); }, {"rescale_betas_zero_snr", "v_prediction"});
   expect_error([] { parse(R"({"use_karras_sigmas": true})"); }, {"use_karras_sigmas", "false"});
   expect_error([] { parse(R"({"trained_betas": [0.1]})"); }, {"trained_betas", "null"});
   expect_error([] { parse(R"({"beta_start": 0.5, "beta_end": 0.1})"); }, {"beta_start", "0.5", "0.1"});

@@ -11,6 +11,26 @@
 namespace wick {
 namespace {
 
+Tensor row(const Tensor& rows, size_t i) { return slice(rows, 0, int64_t(i), int64_t(i) + 1); }
+
+// Takes the steps on the golden's outputs of the model.
+void expect_followed(const Sampler& sampler, const SafetensorsFile& golden, const std::string& prefix,
+                     double tolerance = 1e-5) {
+  const auto expected = [&](const std::string& key) { return golden.load(prefix + key); };
+  const Tensor timesteps = expected("timesteps"), outputs = expected("model_outputs");
+  const Tensor inputs = expected("scaled_inputs"), trajectory = expected("trajectory");
+  ASSERT_EQ(sampler.steps.size(), size_t(timesteps.dim(0)));
+  EXPECT_NEAR(sampler.initial_scale / expected("init_noise_sigma").item(), 1, tolerance);
+  Tensor x = row(trajectory, 0);
+  for (size_t i = 0; i < sampler.steps.size(); ++i) {
+    const SamplerStep& step = sampler.steps[i];
+    EXPECT_EQ(step.timestep, timesteps.to_vector()[i]);
+    EXPECT_LE(relative_error(x * step.input_scale, row(inputs, i)), tolerance) << "step " << i;
+    x = x * step.keep + row(outputs, i) * step.noise;
+    EXPECT_LE(relative_error(x, row(trajectory, i + 1)), tolerance) << "step " << i;
+  }
+}
+
 struct Case {
   SamplerKind kind;
   const char* name;
@@ -21,31 +41,38 @@ class Samplers : public testing::TestWithParam<Case> {};
 
 TEST_P(Samplers, FollowDiffusers) {
   const auto [kind, name, steps] = GetParam();
-  const SafetensorsFile golden = open_golden("samplers/schedulers");
-  const auto expected = [&, prefix = fmt::format("{}.{}.", name, steps)](const std::string& key) {
-    return golden.load(prefix + key);
-  };
-  const Sampler sampler = NoiseSchedule::read(kGolden / "sdxl").sampler({.kind = kind, .steps = steps}, {1, 8, 8, 4});
-  ASSERT_EQ(sampler.steps.size(), size_t(steps));
-  EXPECT_NEAR(sampler.initial_scale / expected("init_noise_sigma").item(), 1, 1e-6);
-
-  const auto row = [](const Tensor& rows, size_t i) { return slice(rows, 0, int64_t(i), int64_t(i) + 1); };
-  const Tensor timesteps = expected("timesteps"), outputs = expected("model_outputs");
-  const Tensor inputs = expected("scaled_inputs"), trajectory = expected("trajectory");
-  Tensor x = row(trajectory, 0);
-  for (size_t i = 0; i < sampler.steps.size(); ++i) {
-    const SamplerStep& step = sampler.steps[i];
-    EXPECT_EQ(step.timestep, timesteps.to_vector()[i]);
-    EXPECT_LE(relative_error(x * step.input_scale, row(inputs, i)), 1e-5) << "step " << i;
-    x = x * step.keep + row(outputs, i) * step.noise;
-    EXPECT_LE(relative_error(x, row(trajectory, i + 1)), 1e-5) << "step " << i;
-  }
+  expect_followed(NoiseSchedule::read(kGolden / "sdxl").sampler({.kind = kind, .steps = steps}, {1, 8, 8, 4}),
+                  open_golden("samplers/schedulers"), fmt::format("{}.{}.", name, steps));
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Samplers,
                          testing::Values(Case{SamplerKind::euler, "euler", 7}, Case{SamplerKind::euler, "euler", 20},
                                          Case{SamplerKind::ddim, "ddim", 7}, Case{SamplerKind::ddim, "ddim", 20}),
                          [](const auto& c) { return fmt::format("{}_{}", c.param.name, c.param.steps); });
+
+// Models that predict v, and such whose last timestep has no signal.
+TEST(Sampler, OfVFollowsDiffusers) {
+  const SafetensorsFile golden = open_golden("samplers/v_prediction");
+  const std::string v = R"({"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
+                            "steps_offset": 1, "set_alpha_to_one": false, "prediction_type": "v_prediction", )";
+  const std::string leading = v + R"("timestep_spacing": "leading"})",
+                    trailing = v + R"("timestep_spacing": "trailing", "rescale_betas_zero_snr": true})";
+  for (const auto& [model, json] : {std::pair("v", leading), {"v_zsnr", trailing}}) {
+    const NoiseSchedule schedule(Config::parse(json, "config"));
+    // diffusers rounds 1000 products to f32 and takes the difference of their roots to the last one.
+    const double tolerance = model == std::string("v") ? 1e-5 : 1e-4;
+    for (const auto& [name, kind] : {std::pair("euler", SamplerKind::euler), {"ddim", SamplerKind::ddim}}) {
+      SCOPED_TRACE(fmt::format("{} {}", model, name));
+      expect_followed(schedule.sampler({.kind = kind, .steps = 7}, {1, 8, 8, 4}), golden,
+                      fmt::format("{}.{}.", model, name), tolerance);
+    }
+    const auto given = [&, prefix = fmt::format("{}.", model)](const char* key) { return golden.load(prefix + key); };
+    const Noised noised =
+        schedule.noised(given("latents"), given("noise"), Tensor::of(std::vector<int64_t>{0, 500, 999}, {3}));
+    EXPECT_LE(relative_error(noised.sample, given("noisy")), tolerance) << model;
+    EXPECT_LE(relative_error(noised.target, given("velocity")), tolerance) << model;
+  }
+}
 
 NoiseSchedule with(const std::string& spacing, const std::string& more = "") {
   return NoiseSchedule(Config::parse(R"({"timestep_spacing": ")" + spacing + "\"" + more + "}", "config"));

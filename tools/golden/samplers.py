@@ -4,7 +4,7 @@
 """
 
 import torch
-from diffusers import StableDiffusionXLPipeline
+from diffusers import DDPMScheduler, StableDiffusionXLPipeline
 
 import sdxl_model
 from golden import MODEL, ROOT, randn, save
@@ -17,29 +17,51 @@ HEIGHT, WIDTH = 64, 96
 STEPS, GUIDANCE = 6, 5.0
 
 
+def follow(out, key, scheduler, steps, seed):
+    """Steps of a scheduler on given model outputs."""
+    scheduler.set_timesteps(steps)
+    outputs = randn(f"{seed} outputs", steps, 1, 4, 3, 5)
+    x = randn(f"{seed} noise", 1, 4, 3, 5) * scheduler.init_noise_sigma
+    trajectory, scaled = [x], []
+    for t, output in zip(scheduler.timesteps, outputs):
+        scaled.append(scheduler.scale_model_input(x, t))
+        x = scheduler.step(output, t, x).prev_sample
+        trajectory.append(x)
+    out[key + "timesteps"] = scheduler.timesteps.float()
+    if hasattr(scheduler, "sigmas"):
+        out[key + "sigmas"] = scheduler.sigmas
+    out[key + "init_noise_sigma"] = torch.tensor(float(scheduler.init_noise_sigma))
+    out[key + "model_outputs"] = outputs
+    out[key + "scaled_inputs"] = torch.stack(scaled)
+    out[key + "trajectory"] = torch.stack(trajectory)
+
+
 def schedulers():
     out = {}
     for name, make in SCHEDULERS.items():
         for steps in 7, 20:
-            scheduler = make()
-            scheduler.set_timesteps(steps)
-            outputs = randn(f"{name} {steps} outputs", steps, 1, 4, 3, 5)
-            x = randn(f"{name} {steps} noise", 1, 4, 3, 5) * scheduler.init_noise_sigma
-            trajectory, scaled = [x], []
-            for t, output in zip(scheduler.timesteps, outputs):
-                scaled.append(scheduler.scale_model_input(x, t))
-                x = scheduler.step(output, t, x).prev_sample
-                trajectory.append(x)
-            key = f"{name}.{steps}."
-            out[key + "timesteps"] = scheduler.timesteps.float()
-            if name == "euler":
-                out[key + "sigmas"] = scheduler.sigmas
-            out[key + "init_noise_sigma"] = torch.tensor(float(scheduler.init_noise_sigma))
-            out[key + "model_outputs"] = outputs
-            out[key + "scaled_inputs"] = torch.stack(scaled)
-            out[key + "trajectory"] = torch.stack(trajectory)
+            follow(out, f"{name}.{steps}.", make(), steps, f"{name} {steps}")
     out["alphas_cumprod"] = sdxl_model.ddim().alphas_cumprod
     save(ROOT / "samplers" / "schedulers.safetensors", out)
+
+
+# Models that predict v, with and without signal at the last timestep.
+V_MODELS = {"v": dict(prediction_type="v_prediction"),
+            "v_zsnr": dict(prediction_type="v_prediction", rescale_betas_zero_snr=True, timestep_spacing="trailing")}
+
+
+def v_prediction():
+    out = {}
+    for model, changes in V_MODELS.items():
+        for name, make in SCHEDULERS.items():
+            follow(out, f"{model}.{name}.", make().from_config(make().config, **changes), 7, f"{model} {name}")
+        training = DDPMScheduler.from_config(sdxl_model.ddim().config, **changes)
+        latents, noise = randn(f"{model} latents", 3, 4, 3, 5), randn(f"{model} added", 3, 4, 3, 5)
+        timesteps = torch.tensor([0, 500, 999])
+        out |= {f"{model}.latents": latents, f"{model}.noise": noise,
+                f"{model}.noisy": training.add_noise(latents, noise, timesteps),
+                f"{model}.velocity": training.get_velocity(latents, noise, timesteps)}
+    save(ROOT / "samplers" / "v_prediction.safetensors", out)
 
 
 def encode(pipeline, text):
@@ -100,4 +122,5 @@ def text_to_image():
 
 if __name__ == "__main__":
     schedulers()
+    v_prediction()
     text_to_image()

@@ -26,9 +26,9 @@ constexpr const char* kComponents[] = {"scheduler",   "text_encoder", "text_enco
                                        "tokenizer_2", "tokenizer_3",  "transformer",    "unet",           "vae"};
 
 constexpr ModelPart kParts[] = {
-    {"transformer", "transformer", "FILE", "Transformer of FLUX or SD3, instead of the model's"},
+    {"transformer", "transformer", "FILE", "Transformer of FLUX or SD3, or UNet of SDXL, instead of the model's"},
     {"clip_l", "CLIP-L", "FILE", "CLIP-L text encoder, instead of the model's"},
-    {"clip_g", "OpenCLIP bigG", "FILE", "OpenCLIP bigG text encoder of SD3, instead of the model's"},
+    {"clip_g", "OpenCLIP bigG", "FILE", "OpenCLIP bigG text encoder of SD3 or SDXL, instead of the model's"},
     {"t5", "T5 encoder", "FILE", "T5 text encoder, instead of the model's"},
     {"vae", "VAE", "FILE", "VAE, instead of the model's"},
     {"clip_tokenizer", "tokenizer of CLIP", "PATH", "Folder of CLIP's tokenizer, instead of the model's"},
@@ -117,7 +117,8 @@ const Family& family_with(const Checkpoint& model, const Parts& parts) {
                               : model.has("unet")  ? model.component("unet").source()
                                                    : model.source();
   const Family* family = family_of(networks_in(source));
-  check(family, "{}: expected the transformer of FLUX or SD3, found {}", source.name, contents_in_words(source));
+  check(family, "{}: expected the transformer of FLUX or SD3, or SDXL's UNet, found {}", source.name,
+        contents_in_words(source));
   return *family;
 }
 
@@ -282,9 +283,8 @@ std::string Checkpoint::lacking(const std::string& component) const {
   const std::string flag = role ? part_flag(role->part) + " " + part_called(role->part).item : "",
                     words = role ? part_called(role->part).words : component;
   if (is_assembled()) return fmt::format("{}: has no {}{}", name(), words, role ? "; pass it with " + flag : "");
-  const bool has_flag = role && component != "unet";  // --transformer takes those of FLUX and SD3
   return fmt::format("{}: there is no such folder; copy the model again{}", (path_ / component).string(),
-                     has_flag ? fmt::format(", or pass its {} with {}", words, flag) : "");
+                     role ? fmt::format(", or pass its {} with {}", words, flag) : "");
 }
 
 bool Checkpoint::has_config() const {

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/ops/elementwise.h"
-#include "wick/ops/embedding.h"
-#include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
@@ -61,11 +60,10 @@ void check_supported(const Config& config) {
     const std::string found = config.text_or(key, expected);
     check(found == expected, "{}: {} should be \"{}\", found \"{}\"", config.source(), key, expected, found);
   };
-  require_text("prediction_type", "epsilon");
   require_text("interpolation_type", "linear");
   require_text("timestep_type", "discrete");
-  for (const char* key : {"rescale_betas_zero_snr", "use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas",
-                          "use_lu_lambdas", "use_flow_sigmas", "use_dynamic_shifting", "thresholding"})
+  for (const char* key : {"use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_lu_lambdas",
+                          "use_flow_sigmas", "use_dynamic_shifting", "thresholding"})
     check(!config.boolean_or(key, false), "{}: {} should be false, found true", config.source(), key);
   check(!config.has("trained_betas"), "{}: trained_betas should be null, found a value", config.source());
 }
@@ -99,6 +97,50 @@ std::optional<TimestepSpacing> spacing_of(const Config& config) {
   fail("{}: timestep_spacing should be \"leading\", \"trailing\" or \"linspace\", found \"{}\"", config.source(), name);
 }
 
+Prediction prediction_of(const Config& config) {
+  const std::string name = config.text_or("prediction_type", "epsilon");
+  check(name == "epsilon" || name == "v_prediction",
+        "{}: prediction_type should be \"epsilon\" or \"v_prediction\", found {}", config.source(), quote(name));
+  return name == "epsilon" ? Prediction::noise : Prediction::v;
+}
+
+// Moves and stretches the signal so that the last timestep has none (Lin et al., 2023, algorithm 1).
+void leave_no_signal(std::vector<double>& alphas_cumprod) {
+  const double first = std::sqrt(alphas_cumprod.front()), last = std::sqrt(alphas_cumprod.back());
+  for (double& alpha : alphas_cumprod) {
+    const double signal = (std::sqrt(alpha) - last) * first / (first - last);
+    alpha = signal * signal;
+  }
+  alphas_cumprod.back() = 0;
+}
+
+// The scheduler of a model of files alone: that of SDXL's own folder, or what markers in the UNet's file say of it.
+Config config_of_files(const Checkpoint& model) {
+  nlohmann::json config = {{"_class_name", "EulerDiscreteScheduler"},
+                           {"beta_schedule", "scaled_linear"},
+                           {"beta_start", 0.00085},
+                           {"beta_end", 0.012},
+                           {"steps_offset", 1},
+                           {"timestep_spacing", "leading"}};
+  const Checkpoint unet = model.component("unet");
+  if (unet.has_weights() && !std::filesystem::is_directory(unet.path())) {
+    const TensorSource file = open_source(unet.path());
+    const auto is_marked = [&](const std::string& marker) {
+      return file.has(marker) || file.has("model.diffusion_model." + marker);
+    };
+    for (const char* marker : {"edm_mean", "edm_vpred.sigma_max"})
+      check(!is_marked(marker),
+            "{}: its tensor \"{}\" says that it was trained on EDM's noise (Playground v2.5, CosXL), "
+            "which Wick does not draw from",
+            file.name, marker);
+    if (is_marked("v_pred")) {  // "ztsnr" alone means nothing to ComfyUI either
+      config["prediction_type"] = "v_prediction";
+      if (is_marked("ztsnr")) config["rescale_betas_zero_snr"] = true, config["timestep_spacing"] = "trailing";
+    }
+  }
+  return Config::parse(config.dump(), "the scheduler of " + model.name());
+}
+
 bool final_sigma_is_zero_in(const Config& config) {
   const std::string name = config.text_or("final_sigmas_type", "zero");
   check(name == "zero" || name == "sigma_min",
@@ -111,6 +153,7 @@ bool final_sigma_is_zero_in(const Config& config) {
 // The config says of which class it was saved. Where it does not, diffusers takes the class that model_index.json names
 // (DiffusionPipeline.from_pretrained). That one must be known in either case: diffusers would make such a scheduler.
 NoiseSchedule NoiseSchedule::read(const Checkpoint& model) {
+  if (model.is_assembled() && !model.has("scheduler")) return NoiseSchedule(config_of_files(model));
   const Config config = model.component("scheduler").config();
   const std::string in_pipeline = class_in_pipeline(model);
   const std::string name = config.text_or("_class_name", in_pipeline);
@@ -126,24 +169,28 @@ NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name)
       steps_offset(config.integer_or("steps_offset", 0, {0, 1'000'000})),
       set_alpha_to_one(config.boolean_or("set_alpha_to_one", true)),
       clip_sample(config.boolean_or("clip_sample", class_of(config, name).clip_sample)),
-      final_sigma_is_zero(final_sigma_is_zero_in(config)) {
+      final_sigma_is_zero(final_sigma_is_zero_in(config)),
+      prediction(prediction_of(config)) {
   source = config.source();
   class_name = name;
   check_supported(config);
-  std::vector<float> signal, noise;
   double product = 1;
-  for (const double beta : betas(config, class_of(config, name))) {
-    product *= 1 - beta;
-    alphas_cumprod_.push_back(product);
-    signal.push_back(float(std::sqrt(product)));
-    noise.push_back(float(std::sqrt(1 - product)));
-  }
+  for (const double beta : betas(config, class_of(config, name))) alphas_cumprod_.push_back(product *= 1 - beta);
   check(product > 0, "{}: the betas leave no signal at the last timestep", source);
-  signal_ = Tensor::of(signal, {train_steps(), 1});
-  noise_ = Tensor::of(noise, {train_steps(), 1});
+  if (config.boolean_or("rescale_betas_zero_snr", false)) {
+    check(train_steps() > 1 && prediction == Prediction::v,
+          "{}: rescale_betas_zero_snr leaves no signal at the last timestep, where only v can be predicted; "
+          "prediction_type should be \"v_prediction\"",
+          source);
+    leave_no_signal(alphas_cumprod_);
+  }
 }
 
-double NoiseSchedule::sigma(int64_t t) const { return std::sqrt((1 - alpha_cumprod(t)) / alpha_cumprod(t)); }
+double NoiseSchedule::sigma(int64_t t) const {
+  constexpr double kLeast = 1.0 / (1 << 24);
+  const double alpha = std::max(alpha_cumprod(t), kLeast);
+  return std::sqrt((1 - alpha) / alpha);
+}
 
 Tensor NoiseSchedule::draw_times(const Shape& latents, Rng& rng, const TimestepOptions&) const {
   std::vector<int64_t> timesteps(static_cast<size_t>(latents[0]));
@@ -157,11 +204,16 @@ Noised NoiseSchedule::noised(const Tensor& latents, const Tensor& noise, const T
   Shape per_sample{latents.dim(0)};
   while (per_sample.rank() < latents.rank()) per_sample.push_back(1);
   Memory& memory = latents.memory();
-  const Tensor signal = reshape(embedding(signal_, timesteps), per_sample).to(memory);
-  const Tensor sigma = reshape(embedding(noise_, timesteps), per_sample).to(memory);
+  std::vector<float> signals, sigmas;
+  for (int64_t i = 0; i < latents.dim(0); ++i) {
+    const double alpha = alpha_cumprod(timesteps.data<int64_t>()[i]);
+    signals.push_back(float(std::sqrt(alpha)));
+    sigmas.push_back(float(std::sqrt(1 - alpha)));
+  }
+  const Tensor signal = Tensor::of(signals, per_sample, memory), sigma = Tensor::of(sigmas, per_sample, memory);
   return {.sample = signal * latents + sigma * noise,
           .timestep = Tensor::of(timesteps.to_vector(), timesteps.shape(), memory),
-          .target = noise};
+          .target = prediction == Prediction::v ? signal * noise - sigma * latents : noise};
 }
 
 Sampler NoiseSchedule::sampler(const SamplerOptions& options, const Shape&) const {

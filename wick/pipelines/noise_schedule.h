@@ -16,21 +16,28 @@ namespace wick {
 // steps are flawed", 2023.
 enum class TimestepSpacing { leading, trailing, linspace };
 
+// What the model predicts: the noise, or v = sqrt(alpha_cumprod) noise - sqrt(1 - alpha_cumprod) latent (Salimans and
+// Ho, "Progressive distillation", 2022).
+enum class Prediction { noise, v };
+
 class NoiseSchedule final : public Process {
  public:
-  // The config of the model's scheduler; the pipeline's tells the class where that does not. Throws Error for a class
-  // that describes another process (flow matching, EDM, LCM, ...) or is not known to describe this one.
+  // The config of the model's scheduler; the pipeline's tells the class where that does not. A model of files alone has
+  // SDXL's own, and tensors called "v_pred" and "ztsnr" say what it differs in. Throws Error for a class that describes
+  // another process (flow matching, EDM, LCM, ...) or is not known to describe this one.
   static NoiseSchedule read(const Checkpoint& model);
   explicit NoiseSchedule(const Config& config);
 
   int64_t train_steps() const override { return int64_t(alphas_cumprod_.size()); }
   const std::vector<double>& alphas_cumprod() const { return alphas_cumprod_; }
   double alpha_cumprod(int64_t t) const { return alphas_cumprod_[size_t(t)]; }
-  double sigma(int64_t t) const;  // the noise-to-signal ratio, sqrt((1 - alpha_cumprod) / alpha_cumprod)
+  // The noise-to-signal ratio, sqrt((1 - alpha_cumprod) / alpha_cumprod). Where nothing is left of the signal, that of
+  // an alpha_cumprod of 2^-24, as in diffusers.
+  double sigma(int64_t t) const;
 
   // Timesteps i64, uniform over all of them.
   Tensor draw_times(const Shape& latents, Rng& rng, const TimestepOptions& options = {}) const override;
-  // sqrt(alpha_cumprod) latents + sqrt(1 - alpha_cumprod) noise, in which the noise is to be found.
+  // sqrt(alpha_cumprod) latents + sqrt(1 - alpha_cumprod) noise, from which `prediction` is to be found.
   Noised noised(const Tensor& latents, const Tensor& noise, const Tensor& timesteps) const override;
   Sampler sampler(const SamplerOptions& options, const Shape& latents) const override;
 
@@ -40,12 +47,12 @@ class NoiseSchedule final : public Process {
   bool set_alpha_to_one = true;
   bool clip_sample = false;
   bool final_sigma_is_zero = true;
+  Prediction prediction = Prediction::noise;
 
  private:
   NoiseSchedule(const Config& config, const std::string& class_name);
 
   std::vector<double> alphas_cumprod_;
-  Tensor signal_, noise_;  // [train_steps, 1]: the two coefficients of noised()
 };
 
 // Karras et al., 2022, algorithm 2 without churn: diffusers' EulerDiscreteScheduler.

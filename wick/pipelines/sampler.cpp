@@ -51,11 +51,15 @@ Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps) {
 
   // Only leading spacing starts short of the last timestep, where some of the signal is still there.
   Sampler sampler{float(spacing == TimestepSpacing::leading ? std::hypot(largest, 1) : largest), {}};
-  for (size_t i = 0; i < ts.size(); ++i)
+  for (size_t i = 0; i < ts.size(); ++i) {
+    const double sigma = sigmas[i], change = sigmas[i + 1] - sigma, scale = 1 / std::hypot(sigma, 1);
+    // dx/dsigma is the noise; by v it is sigma scale^2 x + scale v.
+    const bool of_v = schedule.prediction == Prediction::v;
     sampler.steps.push_back({.timestep = float(ts[i]),
-                             .input_scale = float(1 / std::hypot(sigmas[i], 1)),
-                             .keep = 1,
-                             .noise = float(sigmas[i + 1] - sigmas[i])});
+                             .input_scale = float(scale),
+                             .keep = float(of_v ? 1 + change * sigma * scale * scale : 1),
+                             .noise = float(of_v ? change * scale : change)});
+  }
   return sampler;
 }
 
@@ -71,12 +75,17 @@ Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps) {
           count_of(steps, "step"), schedule.steps_offset, schedule.train_steps() - 1);
     const double alpha = schedule.alpha_cumprod(t);
     const double next = t >= stride ? schedule.alpha_cumprod(t - stride) : final_alpha;
-    // x = sqrt(alpha) x0 + sqrt(1 - alpha) epsilon, solved for x0 and put together again at the next timestep.
-    const double keep = std::sqrt(next / alpha);
-    sampler.steps.push_back({.timestep = float(t),
-                             .input_scale = 1,
-                             .keep = float(keep),
-                             .noise = float(std::sqrt(1 - next) - keep * std::sqrt(1 - alpha))});
+    // x = sqrt(alpha) x0 + sqrt(1 - alpha) epsilon, solved for x0 and put together again at the next timestep; with
+    // v = sqrt(alpha) epsilon - sqrt(1 - alpha) x0 for both.
+    const double signal = std::sqrt(alpha), noise = std::sqrt(1 - alpha), next_signal = std::sqrt(next),
+                 next_noise = std::sqrt(1 - next);
+    const bool of_v = schedule.prediction == Prediction::v;
+    const double keep = of_v ? next_signal * signal + next_noise * noise : next_signal / signal;
+    sampler.steps.push_back(
+        {.timestep = float(t),
+         .input_scale = 1,
+         .keep = float(keep),
+         .noise = float(of_v ? next_noise * signal - next_signal * noise : next_noise - keep * noise)});
   }
   return sampler;
 }

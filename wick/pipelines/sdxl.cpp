@@ -22,10 +22,23 @@ namespace {
 constexpr const char *kStates = "text states", *kPooled = "pooled text", *kTokens = "tokens", *kTokens2 = "tokens 2",
                      *kSizes = "sizes";
 
+TensorSource unet_source(const Checkpoint& model) { return sdxl_source(model.component("unet").source()); }
+
+// The square pictures that the model was made for, in pixels of the latent.
+int64_t sample_size(const Checkpoint& unet) {
+  constexpr int64_t kUsual = 128;
+  return unet.has_config() ? unet.config().integer_or("sample_size", kUsual, {1, 2048}) : kUsual;
+}
+
+// Is no negative text zeros, unlike the encoders' states for an empty one?
+bool zeros_for_none(const Checkpoint& model) {
+  return !model.has_config() || model.config().boolean_or("force_zeros_for_empty_prompt", true);
+}
+
 Component unet_component(std::vector<std::string> lora_prefixes) {
   const auto load = [](const ComponentSource& source) -> ComponentRun {
-    const UNetConfig config = UNetConfig::read(source.model.component("unet"));
-    const SdxlUNet model(source.scope("unet"), config);
+    const UNetConfig config = UNetConfig::read(source.model);
+    const SdxlUNet model(source.scope("unet", unet_source(source.model)), config);
     return [=](ComponentInputs& in) -> ComponentOutputs {
       UNetInput x;
       x.sample = to_channels_last(in.variable("sample", {"B", config.in_channels, "h", "w"}));
@@ -48,8 +61,8 @@ class Sdxl final : public LatentDiffusion {
         config_(config),
         clip_l_(model, ClipKind::l),
         big_g_(model, ClipKind::big_g),
-        sample_size_(model.component("unet").config().integer_or("sample_size", 128, {1, 2048})),
-        zeros_for_none_(model.config().boolean_or("force_zeros_for_empty_prompt", true)) {}
+        sample_size_(sample_size(model.component("unet"))),
+        zeros_for_none_(zeros_for_none(model)) {}
 
   LatentSpace latents() const override {
     const int64_t factor = config_.vae.factor();
@@ -75,7 +88,7 @@ class Sdxl final : public LatentDiffusion {
                          {"ss_network_module", "networks.lora"},
                          {"modelspec.architecture", "stable-diffusion-xl-v1-base/lora"},
                          {"modelspec.implementation", "https://github.com/Stability-AI/generative-models"},
-                         {"modelspec.prediction_type", "epsilon"}}};
+                         {"modelspec.prediction_type", predicts_v() ? "v" : "epsilon"}}};
   }
 
   std::string denoiser_in_words() const override { return "UNet"; }
@@ -105,14 +118,18 @@ class Sdxl final : public LatentDiffusion {
  private:
   void load_text_encoders() override;
   void drop_text_encoders() override;
+  TensorSource source(const std::string& component) const override {
+    return component == "unet" ? unet_source(model()) : LatentDiffusion::source(component);
+  }
   void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().checkpointing); }
 
+  bool predicts_v() const { return (process(), schedule_->prediction == Prediction::v); }
   bool trains_text() const { return options().adapter && options().adapter->covers("text_encoder"); }
 
   SdxlConfig config_;
   ClipTexts clip_l_, big_g_;
   int64_t sample_size_;
-  bool zeros_for_none_;  // no negative is zeros, unlike the encoders' states for an empty text
+  bool zeros_for_none_;
   mutable std::optional<NoiseSchedule> schedule_;
   std::optional<SdxlUNet> unet_;
 };
@@ -161,8 +178,7 @@ DiffusionFamily sdxl_family() {
       .open = [](const Checkpoint& model, const T5Options&) -> std::unique_ptr<Diffusion> {
         return std::make_unique<Sdxl>(model);
       },
-      .module_names =
-          [](const Checkpoint& model) { return sdxl_module_names(UNetConfig::read(model.component("unet"))); },
+      .module_names = [](const Checkpoint& model) { return sdxl_module_names(UNetConfig::read(model)); },
       .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),
                      clip_component("text_encoder_2", prefixes["text_encoder_2"], ClipKind::big_g),
                      vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"]),

@@ -1,8 +1,14 @@
 // From diffusers' configs to sizes; settings of the UNet that SdxlUNet does not compute are refused.
 #include "wick/models/sdxl/config.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
+#include "wick/models/network_facts.h"
+#include "wick/models/sdxl/names.h"
 #include "wick/models/supported.h"
 
 namespace wick {
@@ -26,6 +32,16 @@ std::vector<bool> read_attention(const Config& config, const std::string& key, s
   return attention;
 }
 
+// What a UNet is told beside a latent; empty for a latent alone.
+std::string more_inputs(int64_t channels) {
+  const char* purpose = channels == 9   ? "for inpainting"
+                        : channels == 8 ? "for editing"
+                        : channels == 7 ? "for upscaling"
+                        : channels == 5 ? "guided by depth"
+                                        : nullptr;
+  return purpose ? fmt::format(" {} (in_channels {})", purpose, channels) : "";
+}
+
 // A known model other than SDXL's base model and its kin, recognised by its config; empty if it may be one of those.
 // `has_clip_l`: a text_encoder stands beside the UNet.
 std::string other_model(const Config& config, bool has_clip_l) {
@@ -35,11 +51,7 @@ std::string other_model(const Config& config, bool has_clip_l) {
     return config.has(key) ? config.integer_or_list(key, {0, kPositive.max}).front() : 0;
   };
   const int64_t channels = size("in_channels"), context = size("cross_attention_dim");
-  const std::string inputs = channels == 9   ? " for inpainting (in_channels 9)"
-                             : channels == 8 ? " for editing (in_channels 8)"
-                             : channels == 7 ? " for upscaling (in_channels 7)"
-                             : channels == 5 ? " guided by depth (in_channels 5)"
-                                             : "";
+  const std::string inputs = more_inputs(channels);
   if (config.text_or("encoder_hid_dim_type", "") == "text_proj") return "Kolors" + inputs;
   if (!config.has("addition_embed_type")) {
     if (context == 768) return "Stable Diffusion 1.x" + inputs;
@@ -63,7 +75,6 @@ void check_supported(const Config& config, bool has_clip_l) {
   only(config, "time_embedding_type", "positional");
   only(config, "resnet_time_scale_shift", "default");
   only(config, "attention_type", "default");
-  only(config, "use_linear_projection", true, false);
   only(config, "flip_sin_to_cos", true);
   for (const char* key : {"center_input_sample", "dual_cross_attention", "only_cross_attention", "upcast_attention",
                           "class_embeddings_concat", "resnet_skip_time_act", "mid_block_only_cross_attention"})
@@ -78,11 +89,16 @@ void check_supported(const Config& config, bool has_clip_l) {
     only_absent(config, key);
 }
 
-}  // namespace
+// A number, or a list of the same one for every level.
+int64_t the_same(const Config& config, const std::string& key) {
+  const std::vector<int64_t> all = config.integer_or_list(key, kPositive);
+  check(!all.empty() && std::ranges::count(all, all.front()) == std::ssize(all),
+        "{}: {} should be one number for all levels, found [{}]", config.source(), key, fmt::join(all, ", "));
+  return all.front();
+}
 
-UNetConfig UNetConfig::read(const Checkpoint& component) {
-  const Config config = component.config();
-  check_supported(config, std::filesystem::exists(component.path().parent_path() / "text_encoder"));
+UNetConfig from_config(const Config& config, bool has_clip_l) {
+  check_supported(config, has_clip_l);
   UNetConfig c;
   c.in_channels = config.integer("in_channels", kPositive);
   c.out_channels = config.integer("out_channels", kPositive);
@@ -95,17 +111,85 @@ UNetConfig UNetConfig::read(const Checkpoint& component) {
   c.transformer_layers = config.has("transformer_layers_per_block")
                              ? config.integers_or_repeated("transformer_layers_per_block", levels, kPositive)
                              : std::vector<int64_t>(levels, 1);
-  c.layers_per_block = int(config.integer_or("layers_per_block", 2, kPositive));
+  c.layers_per_block = config.has("layers_per_block") ? int(the_same(config, "layers_per_block")) : 2;
   c.groups = int(config.integer_or("norm_num_groups", 32, kPositive));
   c.eps = float(config.number_or("norm_eps", 1e-5, kEpsilon));
-  c.cross_attention_dim = config.integer("cross_attention_dim", kPositive);
+  c.cross_attention_dim = the_same(config, "cross_attention_dim");
   c.time_ids_dim = config.integer("addition_time_embed_dim", kPositive);
   c.added_dim = config.integer("projection_class_embeddings_input_dim", kPositive);
-  for (size_t i = 0; i < levels; ++i) {
-    check(c.channels[i] % c.groups == 0, "{}: norm_num_groups {} does not divide block_out_channels' {}",
-          config.source(), c.groups, c.channels[i]);
+  return c;
+}
+
+// A level without transformers of its own has those of the level below, which nothing reads.
+UNetConfig from_tensors(const NetworkFacts& facts) {
+  constexpr int64_t kHeadWidth = 64;
+  UNetConfig c;
+  c.in_channels = facts.extent("in_channels", "conv_in.weight", 1);
+  c.out_channels = facts.extent("out_channels", "conv_out.weight", 0);
+  c.channels = facts.extents("block_out_channels", "down_blocks.{}.resnets.0.conv1.weight", 0);
+  c.layers_per_block = int(facts.count("layers_per_block", "down_blocks.0.resnets.{}.conv1.weight"));
+  c.cross_attention_dim =
+      facts.extent("cross_attention_dim", "mid_block.attentions.0.transformer_blocks.0.attn2.to_k.weight", 1);
+  c.added_dim = facts.extent("projection_class_embeddings_input_dim", "add_embedding.linear_1.weight", 1);
+  c.groups = 32;
+  c.eps = 1e-5f;
+  int64_t depth =
+      facts.count("transformer_layers_per_block", "mid_block.attentions.0.transformer_blocks.{}.norm1.weight");
+  const size_t levels = c.channels.size();
+  c.down_has_attention.resize(levels);
+  c.up_has_attention.resize(levels);
+  c.heads.resize(levels);
+  c.transformer_layers.resize(levels);
+  for (size_t level = levels; level-- > 0;) {
+    const size_t up = levels - 1 - level;
+    c.down_has_attention[level] = facts.has(fmt::format("down_blocks.{}.attentions.0.norm.weight", level));
+    c.up_has_attention[up] = facts.has(fmt::format("up_blocks.{}.attentions.0.norm.weight", up));
+    if (c.down_has_attention[level])
+      depth = facts.count("transformer_layers_per_block",
+                          fmt::format("down_blocks.{}.attentions.0.transformer_blocks.{{}}.norm1.weight", level));
+    c.transformer_layers[level] = depth;
+    const bool has_heads = c.down_has_attention[level] || c.up_has_attention[up] || level + 1 == levels;
+    check(!has_heads || c.channels[level] % kHeadWidth == 0,
+          "{}: a level of the UNet has {} channels, which are not whole heads of {}", facts.source(), c.channels[level],
+          kHeadWidth);
+    c.heads[level] = has_heads ? c.channels[level] / kHeadWidth : 1;
+  }
+  constexpr int64_t kRefinerSizes = 5 * 256;
+  const std::string other = c.added_dim == c.cross_attention_dim + kRefinerSizes ? kRefiner
+                            : c.in_channels == 4                                 ? ""
+                                                                                 : "SDXL" + more_inputs(c.in_channels);
+  check(other.empty() || other == "SDXL", "{}: the UNet is that of {}; Wick supports SDXL's base model and its kin",
+        facts.source(), other);
+  return c;
+}
+
+// How wide the sizes' sinusoids are, by what the pooled text leaves of the added vector.
+int64_t time_ids_width(const Checkpoint& model, const UNetConfig& c) {
+  constexpr int64_t kUsual = 256;
+  const bool has_text = model.has("text_encoder_2") && model.component("text_encoder_2").has_weights();
+  if (!has_text) return kUsual;
+  const int64_t pooled = ClipConfig::read(model.component("text_encoder_2"), ClipKind::big_g).projection;
+  return c.added_dim > pooled ? (c.added_dim - pooled) / (c.added_dim == pooled + 5 * kUsual ? 5 : kTimeIds) : kUsual;
+}
+
+}  // namespace
+
+UNetConfig UNetConfig::read(const Checkpoint& model) {
+  const Checkpoint component = model.component("unet");
+  const NetworkFacts facts(component, sdxl_source);
+  const std::string source = facts.has_config() ? facts.config().source() : facts.source();
+  UNetConfig c;
+  if (facts.has_config()) {
+    c = from_config(facts.config(), model.has("text_encoder"));
+  } else {
+    c = from_tensors(facts);
+    c.time_ids_dim = time_ids_width(model, c);
+  }
+  for (size_t i = 0; i < c.channels.size(); ++i) {
+    check(c.channels[i] % c.groups == 0, "{}: norm_num_groups {} does not divide block_out_channels' {}", source,
+          c.groups, c.channels[i]);
     check(c.channels[i] % c.heads[i] == 0,
-          "{}: attention_head_dim {} (the number of heads) does not divide {} channels", config.source(), c.heads[i],
+          "{}: attention_head_dim {} (the number of heads) does not divide {} channels", source, c.heads[i],
           c.channels[i]);
   }
   return c;
@@ -114,7 +198,7 @@ UNetConfig UNetConfig::read(const Checkpoint& component) {
 SdxlConfig SdxlConfig::read(const Checkpoint& model) {
   const std::string name = model.name();
   // The parts that distinguish other models come first; such models may lack the rest.
-  const auto unet = UNetConfig::read(model.component("unet"));
+  const auto unet = UNetConfig::read(model);
   const auto text_encoder_2 = ClipConfig::read(model.component("text_encoder_2"), ClipKind::big_g);
   check(unet.added_dim != text_encoder_2.projection + 5 * unet.time_ids_dim,
         "{}: the UNet is that of {}; Wick supports SDXL's base model and its kin", name, kRefiner);

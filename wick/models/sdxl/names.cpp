@@ -1,12 +1,13 @@
-// Names of SDXL's modules in LoRA files. The UNet's blocks have two sets of names: diffusers'
-// (down_blocks.1.attentions.0) and those of the original code (input_blocks.4.1), which kohya's trainers write and
-// every program reads.
+// The UNet's blocks have two sets of names: diffusers' (down_blocks.1.attentions.0) and those of the original code
+// (input_blocks.4.1), which single files have, kohya's trainers write and every program reads.
+#include <algorithm>
 #include <charconv>
 #include <string_view>
 #include <utility>
 
 #include "wick/models/lora_names.h"
 #include "wick/models/sdxl/names.h"
+#include "wick/nn/layout.h"
 
 namespace wick {
 
@@ -22,14 +23,13 @@ constexpr Rename kOutsideBlocks[] = {
     {"time_embedding.linear_2", "time_embed.2"},
     {"add_embedding.linear_1", "label_emb.0.0"},
     {"add_embedding.linear_2", "label_emb.0.2"},
+    {"conv_norm_out", "out.0"},
     {"conv_out", "out.2"},
 };
 
 constexpr Rename kInsideResnet[] = {
-    {"conv1", "in_layers.2"},
-    {"time_emb_proj", "emb_layers.1"},
-    {"conv2", "out_layers.3"},
-    {"conv_shortcut", "skip_connection"},
+    {"norm1", "in_layers.0"},  {"conv1", "in_layers.2"},  {"time_emb_proj", "emb_layers.1"},
+    {"norm2", "out_layers.0"}, {"conv2", "out_layers.3"}, {"conv_shortcut", "skip_connection"},
 };
 
 template <size_t N>
@@ -65,26 +65,33 @@ struct LayerName {
     index = eat_index(name);
     inner = resnet ? renamed(kInsideResnet, name) : std::string(name);
   }
-  // In the original code, where the first layer of the block has the number `first`.
-  std::string in(std::string_view blocks, int first) const {
-    return inner.empty() ? inner : fmt::format("{}.{}.{}.{}", blocks, first + index, resnet ? 0 : 1, inner);
+  // In the original code, where the first of the block's layers has the number `first`.
+  std::string in(std::string_view blocks, int first, int layers) const {
+    return inner.empty() || index >= layers ? ""
+                                            : fmt::format("{}.{}.{}.{}", blocks, first + index, resnet ? 0 : 1, inner);
   }
 };
 
+// What the numbers of blocks follow from.
+struct Blocks {
+  int layers;                          // of a level, on the way down
+  std::vector<bool> up_has_attention;  // by level, the lowest first
+};
+
 // "down_blocks.1.attentions.0.proj_in" -> "input_blocks.4.1.proj_in"; empty if there is no such module.
-std::string original_name(std::string_view name, const UNetConfig& config) {
-  const int layers = config.layers_per_block;
+std::string original_name(std::string_view name, const Blocks& blocks) {
+  const int layers = blocks.layers;
   if (eat(name, "down_blocks")) {
     const int level = eat_index(name), first = 1 + level * (layers + 1);  // conv_in is block 0
     if (eat(name, "downsamplers")) return fmt::format("input_blocks.{}.0.op", first + layers);
-    return LayerName(name).in("input_blocks", first);
+    return LayerName(name).in("input_blocks", first, layers);
   }
   if (eat(name, "up_blocks")) {
     const int block = eat_index(name), first = block * (layers + 1);
-    if (block < 0 || size_t(block) >= config.up_has_attention.size()) return {};
+    if (block < 0 || size_t(block) >= blocks.up_has_attention.size()) return {};
     if (eat(name, "upsamplers"))
-      return fmt::format("output_blocks.{}.{}.conv", first + layers, config.up_has_attention[size_t(block)] ? 2 : 1);
-    return LayerName(name).in("output_blocks", first);
+      return fmt::format("output_blocks.{}.{}.conv", first + layers, blocks.up_has_attention[size_t(block)] ? 2 : 1);
+    return LayerName(name).in("output_blocks", first, layers + 1);
   }
   if (eat(name, "mid_block")) {  // resnet, transformer, resnet
     const LayerName layer(name);
@@ -92,6 +99,18 @@ std::string original_name(std::string_view name, const UNetConfig& config) {
     return fmt::format("middle_block.{}.{}", layer.resnet ? 2 * layer.index : 1, layer.inner);
   }
   return renamed(kOutsideBlocks, name);
+}
+
+// A level ends with a convolution that halves its size, but for the last.
+Blocks blocks_of(const TensorSource& original) {
+  const int count = blocks_in(original, "input_blocks.");
+  int levels = 1, layers = count - 1;
+  for (int i = count - 1; i > 0; --i)
+    if (original.has(fmt::format("input_blocks.{}.0.op.weight", i))) ++levels, layers = i - 1;
+  Blocks blocks{layers, {}};
+  for (int b = 0; b < levels; ++b)
+    blocks.up_has_attention.push_back(original.has(fmt::format("output_blocks.{}.1.norm.weight", b * (layers + 1))));
+  return blocks;
 }
 
 // ComfyUI and older diffusers call the projections of an attention "processor.to_q", "processor.to_out".
@@ -104,7 +123,7 @@ std::string processor_name(std::string_view name) {
 
 // Without a prefix save_lora_adapter() of diffusers writes them, with that of PEFT a PEFT folder of the UNet has them.
 std::vector<ModuleName> unet_names(std::string_view name, const UNetConfig& config) {
-  const std::string original = original_name(name, config);
+  const std::string original = original_name(name, {config.layers_per_block, config.up_has_attention});
   if (original.empty()) return {};
   std::vector<ModuleName> names = {"lora_unet_" + underscored(original), "lora_unet_" + underscored(name),
                                    "lycoris_" + underscored(name), "diffusion_model." + original};
@@ -114,6 +133,17 @@ std::vector<ModuleName> unet_names(std::string_view name, const UNetConfig& conf
 }
 
 }  // namespace
+
+TensorSource sdxl_source(const TensorSource& stored) {
+  if (!stored.has_values) return stored;
+  const TensorSource bare = without_comfyui_prefix(stored);
+  if (!bare.has("input_blocks.0.0.weight")) return bare;
+  return assembled(bare, [blocks = blocks_of(bare)](const std::string& name) -> std::vector<Rows> {
+    const size_t dot = std::min(name.rfind('.'), name.size());
+    const std::string original = original_name(std::string_view(name).substr(0, dot), blocks);
+    return original.empty() ? std::vector<Rows>() : std::vector<Rows>{{original + name.substr(dot)}};
+  });
+}
 
 ModuleNames sdxl_module_names(const UNetConfig& config) {
   return [config](const std::string& path) -> std::vector<ModuleName> {

@@ -1,4 +1,4 @@
-// Names of SDXL's modules in LoRA files.
+// Names of the UNet's tensors in single files, and of SDXL's modules in LoRA files.
 #pragma once
 
 #include <map>
@@ -8,6 +8,10 @@
 #include "wick/models/sdxl/unet.h"
 
 namespace wick {
+
+// The UNet's tensors under diffusers' names, whether they are stored so or as the original code names them
+// ("model.diffusion_model.input_blocks.4.1…", Stability-AI/generative-models, openaimodel.py).
+TensorSource sdxl_source(const TensorSource& stored);
 
 // LoRA base names of a module: kohya's native spelling first (lora_unet_input_blocks_4_1_…, lora_te1_…), then the
 // flattened diffusers spelling (lora_unet_down_blocks_1_…). Source: lora_formats.md sections 1 and 3.

@@ -18,7 +18,9 @@ struct UNetConfig {
   int layers_per_block, groups;
   int64_t cross_attention_dim, time_ids_dim, added_dim;  // added_dim = pooled + kTimeIds * time_ids_dim
   float eps;
-  static UNetConfig read(const Checkpoint& component);  // throws Error that names the model if it is another
+  // Of the model's UNet. Throws Error that names it if it is another model's. A bare file says less than a config: its
+  // heads are 64 wide, its norms have 32 groups, and its sizes are as wide as text_encoder_2 leaves room for, else 256.
+  static UNetConfig read(const Checkpoint& model);
 };
 
 struct UNetInput {     // floats, in the model's memory
