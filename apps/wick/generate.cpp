@@ -34,6 +34,7 @@ struct GenerateArguments {
   // None, and 0: what the model was made for.
   int64_t width = 0, height = 0, steps = 0;
   std::optional<float> cfg, guidance;
+  float cfg_rescale = 0;
   std::optional<double> shift;
   SkipLayerGuidance skip;
   std::string noise;
@@ -120,6 +121,7 @@ ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, cons
           .width = a.width > 0 ? a.width : wide,
           .height = a.height > 0 ? a.height : high,
           .cfg = a.cfg.value_or(made_for.cfg),
+          .cfg_rescale = a.cfg_rescale,
           .guidance = a.guidance.value_or(made_for.guidance.value_or(1)),
           .skip = a.skip,
           .sampling = {.kind = sampler, .steps = a.steps > 0 ? a.steps : made_for.steps, .shift = a.shift}};
@@ -132,6 +134,8 @@ void check_request(const GenerateArguments& a, const ImageRequest& request, cons
   check_usage(!a.guidance || model.drawing_defaults().guidance,
               "--guidance: {} is not told its guidance; --cfg guides it", a.model.name());
   check_usage(!a.negative || request.cfg != 1, "--negative: expected a --cfg other than 1 with it");
+  check_usage(a.cfg_rescale == 0 || (request.cfg != 1 && !model.process().is_flow()), "--guidance-rescale: expected {}",
+              request.cfg == 1 ? "a --cfg other than 1 with it" : "a model of SDXL's kind with it");
   check_usage(request.skip.scale == 0 || model.has_layers(), "--skip-layer-guidance: {} has no layers to skip",
               a.model.name());
   check_usage((a.t5.tokens == 0 && !a.t5.mask) || model.t5_tokens() > 0, "--t5-tokens and --t5-mask: {} has no T5",
@@ -295,6 +299,10 @@ void add_picture_flags(CLI::App& command, GenerateArguments& a) {
   integer("--steps", a.steps, "Denoising steps [as listed below]", cli::positive_integer());
   number("--cfg", a.cfg, "Scale of classifier-free guidance, away from --negative; 1 is without it [as listed below]",
          1, 100);
+  number("--guidance-rescale", a.cfg_rescale,
+         "SDXL: share of a guided prediction that gets the deviation of the one without guidance, about 0.7 for models "
+         "that predict v [0]",
+         0, 1);
   number("--guidance", a.guidance, "Guidance that FLUX dev models are told [3.5]", 0, 100);
   picture(command.add_option("--sampler", a.sampler,
                              "How noise is taken away: SDXL by euler or ddim, FLUX and SD3 by euler or dpmpp-2m "

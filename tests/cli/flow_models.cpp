@@ -161,6 +161,7 @@ TEST_F(FlowModels, FlagsOfOtherFamiliesAreRefused) {
   expect_wrong(2, draw(sd3) + "--sampler ddim", {"--sampler ddim", "euler or dpmpp-2m"});
   expect_wrong(2, draw(sdxl) + "--t5-tokens 9", {"--t5-tokens", "has no T5"});
   expect_wrong(2, draw(sdxl) + "--t5-mask", {"--t5-mask", "has no T5"});
+  expect_wrong(2, draw(flux) + "--cfg 3 --guidance-rescale 0.5", {"--guidance-rescale", "SDXL"});
   expect_wrong(2, draw(flux) + "--skip-layer-guidance 2", {"--skip-layer-guidance", "no layers to skip"});
   expect_wrong(2, draw(flux) + "--width 36", {"--width", "36", "multiple of 8"});
   expect_wrong(2, draw(sd3) + "--height 36", {"--height", "36", "multiple of 8"});

@@ -16,7 +16,8 @@ TEST(ImagePlan, IsWhatDrawingTakes) {
   const std::vector<LoraFile> loras = {{.path = test::source_dir() / "tests/golden/lora_unet.safetensors"}};
   for (const DType dtype : {DType::f32, DType::bf16})
     for (const float cfg : {1.0f, 5.0f}) {
-      const ImageRequest request{.prompt = "x", .width = 128, .height = 96, .cfg = cfg, .sampling = {.steps = 3}};
+      const ImageRequest request{
+          .prompt = "x", .width = 128, .height = 96, .cfg = cfg, .cfg_rescale = 0.5f, .sampling = {.steps = 3}};
       const InferencePlan plan = plan_image(kFolder, request, {.dtype = dtype, .loras = loras}, device_kind("cpu"));
       const size_t before = host.in_use();
       const std::unique_ptr<Diffusion> model = open_diffusion(kFolder);

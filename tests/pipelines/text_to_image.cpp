@@ -49,6 +49,13 @@ TEST_F(TextToImageTest, AgreesWithDiffusers) {
   }
 }
 
+TEST_F(TextToImageTest, RescaledGuidanceAgreesWithDiffusers) {
+  const SafetensorsFile rescaled = open_golden("samplers/guidance_rescale");
+  request.cfg_rescale = std::stof(rescaled.metadata().at("guidance_rescale"));
+  const Tensor latents = text_to_image.denoise(request, noise);
+  EXPECT_LE(relative_error(to_channels_first(latents), rescaled.load("latents")), 1e-4);
+}
+
 TEST_F(TextToImageTest, ThePictureIsThatOfItsParts) {
   int64_t last = 0;
   const Image image = text_to_image(request, [&](int64_t step) { last = step; });

@@ -120,7 +120,22 @@ def text_to_image():
     save(ROOT / "samplers" / "text_to_image.out.safetensors", out)
 
 
+RESCALE = 0.7
+
+
+@torch.no_grad()
+def guidance_rescale():
+    pipeline = StableDiffusionXLPipeline.from_pretrained(MODEL)
+    pipeline.set_progress_bar_config(disable=True)
+    pipeline.scheduler = sdxl_model.euler()
+    latents = pipeline(prompt=PROMPT, negative_prompt=NEGATIVE, height=HEIGHT, width=WIDTH, num_inference_steps=STEPS,
+                       guidance_scale=GUIDANCE, guidance_rescale=RESCALE, output_type="latent",
+                       latents=randn("text_to_image", 1, 4, HEIGHT // 8, WIDTH // 8)).images
+    save(ROOT / "samplers" / "guidance_rescale.safetensors", {"latents": latents}, {"guidance_rescale": str(RESCALE)})
+
+
 if __name__ == "__main__":
     schedulers()
     v_prediction()
     text_to_image()
+    guidance_rescale()

@@ -18,6 +18,7 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& reque
 
   ImageRequest short_request = request;  // two steps, because shift_terminal stretches no single one
   short_request.sampling.steps = std::min<int64_t>(request.sampling.steps, 2);
+  short_request.cfg_rescale = 0;  // it reads values, of which there are none
   const Shape latents = latent_shape(request, model->latents());
   text_to_image.decode(text_to_image.denoise(short_request, Tensor::empty(latents, DType::f32, memory)));
 

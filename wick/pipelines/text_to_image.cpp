@@ -1,10 +1,24 @@
 #include "wick/pipelines/text_to_image.h"
 
+#include <cmath>
 #include <vector>
 
 #include "wick/ops/ops.h"
 
 namespace wick {
+
+namespace {
+
+double deviation(const Tensor& x) {
+  const std::vector<float> values = x.to_vector();
+  double sum = 0, squares = 0;
+  for (const float value : values) sum += value;
+  const double mean = sum / double(values.size());
+  for (const float value : values) squares += (value - mean) * (value - mean);
+  return std::sqrt(squares / double(values.size()));
+}
+
+}  // namespace
 
 Shape latent_shape(const ImageRequest& request, const LatentSpace& space) {
   return {1, request.height / space.factor, request.width / space.factor, space.channels};
@@ -85,6 +99,10 @@ Tensor TextToImage::predict(const ImageRequest& request, const Tensor& x, float 
   const Tensor both = model_.predict(contiguous(expand(x, {rows, x.dim(1), x.dim(2), x.dim(3)})), times(rows), parts);
   const Tensor positive = slice(both, 0, rows - 1, rows), negative = slice(both, 0, 0, 1);
   Tensor predicted = rows == 2 ? negative + (positive - negative) * request.cfg : positive;
+  if (rows == 2 && request.cfg_rescale != 0) {
+    const double ratio = deviation(positive) / deviation(predicted);
+    predicted = predicted * float(std::lerp(1.0, ratio, double(request.cfg_rescale)));
+  }
   if (!skips) return predicted;
   NamedTensors alone;
   for (const auto& [name, value] : parts) alone.add(name, slice(value, 0, rows - 1, rows));

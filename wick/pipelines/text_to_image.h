@@ -27,7 +27,10 @@ struct ImageRequest {
   std::string prompt = {};
   std::optional<std::string> negative = {};  // none is not the same as empty: see Diffusion::negative
   int64_t width = 1024, height = 1024;
-  float cfg = 5;       // scale of classifier-free guidance; 1 is without it
+  float cfg = 5;  // scale of classifier-free guidance; 1 is without it
+  // Share of the guided prediction that is brought back to the deviation of the one without guidance (Lin et al., 2023,
+  // section 3.4): against pictures that guidance overexposes.
+  float cfg_rescale = 0;
   float guidance = 1;  // for a model that is told it
   SkipLayerGuidance skip = {};
   SamplerOptions sampling = {};
