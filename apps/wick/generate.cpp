@@ -305,10 +305,10 @@ void add_picture_flags(CLI::App& command, GenerateArguments& a) {
          0, 1);
   number("--guidance", a.guidance, "Guidance that FLUX dev models are told [3.5]", 0, 100);
   picture(command.add_option("--sampler", a.sampler,
-                             "How noise is taken away: SDXL by euler or ddim, FLUX and SD3 by euler or dpmpp-2m "
+                             "How noise is taken away: by euler or dpmpp-2m, SDXL by ddim or dpmpp-2m-karras too "
                              "[as listed below]"))
       ->type_name("NAME")
-      ->check(cli::one_of({"euler", "ddim", "dpmpp-2m"}));
+      ->check(cli::one_of({"euler", "ddim", "dpmpp-2m", "dpmpp-2m-karras"}));
   number("--shift", a.shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]", 1e-3, 1000);
   number("--skip-layer-guidance", a.skip.scale,
          "SD3: leads away from what the model predicts without --skip-layers [0: off]", 0, 100);

@@ -156,7 +156,7 @@ TEST_F(FlowModels, FlagsOfOtherFamiliesAreRefused) {
   expect_wrong(2, draw(sdxl) + "--guidance 3", {"--guidance", "is not told its guidance"});
   expect_wrong(2, draw(flux) + "--negative y", {"--negative", "--cfg"});
   expect_wrong(2, draw(sdxl) + "--shift 2", {"--shift", "no rectified flow"});
-  expect_wrong(2, draw(sdxl) + "--sampler dpmpp-2m", {"--sampler dpmpp-2m", "rectified flow"});
+  expect_wrong(2, draw(flux) + "--sampler dpmpp-2m-karras", {"--sampler dpmpp-2m-karras", "euler or dpmpp-2m"});
   expect_wrong(2, draw(flux) + "--sampler ddim", {"--sampler ddim", "euler or dpmpp-2m"});
   expect_wrong(2, draw(sd3) + "--sampler ddim", {"--sampler ddim", "euler or dpmpp-2m"});
   expect_wrong(2, draw(sdxl) + "--t5-tokens 9", {"--t5-tokens", "has no T5"});

@@ -50,6 +50,40 @@ INSTANTIATE_TEST_SUITE_P(Golden, Samplers,
                                          Case{SamplerKind::ddim, "ddim", 7}, Case{SamplerKind::ddim, "ddim", 20}),
                          [](const auto& c) { return fmt::format("{}_{}", c.param.name, c.param.steps); });
 
+// DPMSolverMultistepScheduler keeps x as signal * picture + noise, the sampler as picture + sigma * noise.
+TEST(Sampler, OfSecondOrderFollowsDiffusers) {
+  const SafetensorsFile golden = open_golden("samplers/solvers");
+  for (const char* spacing : {"leading", "trailing", "linspace"})
+    for (const char* prediction : {"epsilon", "v_prediction"})
+      for (const char* name : {"dpmpp-2m", "dpmpp-2m-karras", "sigma_min"})
+        for (const int64_t steps : {1, 5, 16}) {
+          const std::string prefix = fmt::format("{}.{}.{}.{}.", name, spacing, prediction, steps);
+          SCOPED_TRACE(prefix);
+          const NoiseSchedule schedule(
+              Config::parse(fmt::format(R"({{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
+                "steps_offset": 1, "timestep_spacing": "{}", "prediction_type": "{}", "final_sigmas_type": "{}"}})",
+                                        spacing, prediction, name == std::string("sigma_min") ? name : "zero"),
+                            "config"));
+          const Sampler sampler = dpmpp_2m_sampler(schedule, steps, name == std::string("dpmpp-2m-karras"));
+          const auto expected = [&](const char* key) { return golden.load(prefix + key); };
+          const std::vector<float> timesteps = expected("timesteps").to_vector();
+          const Tensor outputs = expected("model_outputs"), trajectory = expected("trajectory");
+          ASSERT_EQ(sampler.steps.size(), timesteps.size());
+          Tensor x = row(trajectory, 0) * sampler.initial_scale, estimate;
+          for (size_t i = 0; i < timesteps.size(); ++i) {
+            const SamplerStep& step = sampler.steps[i];
+            EXPECT_EQ(step.timestep, timesteps[i]);
+            EXPECT_LE(relative_error(x * step.input_scale, row(trajectory, i)), 1e-5) << "step " << i;
+            const Tensor last = estimate, output = row(outputs, i);
+            estimate = x * float(step.estimate.keep) + output * float(step.estimate.prediction);
+            x = x * step.keep + output * step.noise;
+            if (step.previous != 0) x = x + last * step.previous;
+          }
+          const float end = name == std::string("sigma_min") ? float(1 / std::hypot(schedule.sigma(0), 1)) : 1;
+          EXPECT_LE(relative_error(x * end, row(trajectory, timesteps.size())), 1e-5);
+        }
+}
+
 // Models that predict v, and such whose last timestep has no signal.
 TEST(Sampler, OfVFollowsDiffusers) {
   const SafetensorsFile golden = open_golden("samplers/v_prediction");

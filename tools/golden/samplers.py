@@ -4,7 +4,7 @@
 """
 
 import torch
-from diffusers import DDPMScheduler, StableDiffusionXLPipeline
+from diffusers import DDPMScheduler, DPMSolverMultistepScheduler, StableDiffusionXLPipeline
 
 import sdxl_model
 from golden import MODEL, ROOT, randn, save
@@ -43,6 +43,22 @@ def schedulers():
             follow(out, f"{name}.{steps}.", make(), steps, f"{name} {steps}")
     out["alphas_cumprod"] = sdxl_model.ddim().alphas_cumprod
     save(ROOT / "samplers" / "schedulers.safetensors", out)
+
+
+def solvers():
+    """DPM-Solver++(2M) by spacing, with Karras' sigmas, for both predictions; 16 steps, and few."""
+    out = {}
+    for spacing in "leading", "trailing", "linspace":
+        for prediction in "epsilon", "v_prediction":
+            for name, changes in ("dpmpp-2m", {}), ("dpmpp-2m-karras", {"use_karras_sigmas": True}), \
+                    ("sigma_min", {"final_sigmas_type": "sigma_min"}):
+                for steps in 1, 5, 16:
+                    scheduler = DPMSolverMultistepScheduler.from_config(
+                        sdxl_model.euler().config, timestep_spacing=spacing, prediction_type=prediction, **changes)
+                    key = f"{name}.{spacing}.{prediction}.{steps}"
+                    follow(out, key + ".", scheduler, steps, key)
+    out = {key: value for key, value in out.items() if key.endswith(("timesteps", "model_outputs", "trajectory"))}
+    save(ROOT / "samplers" / "solvers.safetensors", out)
 
 
 # Models that predict v, with and without signal at the last timestep.
@@ -136,6 +152,7 @@ def guidance_rescale():
 
 if __name__ == "__main__":
     schedulers()
+    solvers()
     v_prediction()
     text_to_image()
     guidance_rescale()

@@ -21,7 +21,10 @@ const std::vector<ModelDefaults>& model_defaults();
 const ModelDefaults& defaults_of(std::string_view model);  // throws Error for one that the table lacks
 
 inline constexpr std::pair<std::string_view, SamplerKind> kSamplers[] = {
-    {"euler", SamplerKind::euler}, {"ddim", SamplerKind::ddim}, {"dpmpp-2m", SamplerKind::dpmpp_2m}};
+    {"euler", SamplerKind::euler},
+    {"ddim", SamplerKind::ddim},
+    {"dpmpp-2m", SamplerKind::dpmpp_2m},
+    {"dpmpp-2m-karras", SamplerKind::dpmpp_2m_karras}};
 std::string_view name_of(SamplerKind kind);
 
 }  // namespace wick

@@ -218,9 +218,14 @@ Noised NoiseSchedule::noised(const Tensor& latents, const Tensor& noise, const T
 
 Sampler NoiseSchedule::sampler(const SamplerOptions& options, const Shape&) const {
   check_usage(!options.shift, "--shift: {} describes no rectified flow, which alone has a shift", source);
-  check_usage(options.kind != SamplerKind::dpmpp_2m, "--sampler dpmpp-2m: draws from a rectified flow, not from {}",
-              source);
-  return options.kind == SamplerKind::euler ? euler_sampler(*this, options.steps) : ddim_sampler(*this, options.steps);
+  switch (options.kind) {
+    case SamplerKind::euler:
+      return euler_sampler(*this, options.steps);
+    case SamplerKind::ddim:
+      return ddim_sampler(*this, options.steps);
+    default:
+      return dpmpp_2m_sampler(*this, options.steps, options.kind == SamplerKind::dpmpp_2m_karras);
+  }
 }
 
 }  // namespace wick

@@ -57,6 +57,9 @@ class NoiseSchedule final : public Process {
 
 // Karras et al., 2022, algorithm 2 without churn: diffusers' EulerDiscreteScheduler.
 Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps);
+// DPM-Solver++(2M) (Lu et al., 2022): diffusers' DPMSolverMultistepScheduler. `karras`: with sigmas whose seventh roots
+// are evenly spaced (Karras et al., 2022, equation 5).
+Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karras);
 // Song et al., 2021, with eta = 0: diffusers' DDIMScheduler.
 Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps);
 

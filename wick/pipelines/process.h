@@ -15,20 +15,30 @@ namespace wick {
 // Samplers go from noise to a latent along the probability-flow ODE, in diffusers' numerics. They are deterministic,
 // and a step is linear in the latent, the prediction and the step before's estimate of the picture. So a sampler is
 // a list of coefficients, worked out in double before the first step.
+struct Estimate {  // of the picture: keep * x + prediction * (the model's)
+  double keep = 0, prediction = 0;
+};
+
 struct SamplerStep {
-  float timestep;      // the model's input; between integers for Euler with linspace spacing
-  float input_scale;   // the model sees input_scale * x
-  float keep, noise;   // x becomes keep * x + noise * prediction + previous * denoised,
-  float previous = 0;  // where denoised is x - sigma * prediction of the step before
-  float sigma = 0;
+  float timestep;     // the model's input; between integers for Euler with linspace spacing
+  float input_scale;  // the model sees input_scale * x
+  float keep, noise;  // x becomes keep * x + noise * prediction + previous * (the step before's estimate)
+  float previous = 0;
+  Estimate estimate = {};  // where the sampler is of several steps
 };
 
 struct Sampler {
   float initial_scale;  // standard deviation of the first x
   std::vector<SamplerStep> steps;
+  bool multistep = false;  // steps read the estimate before
 };
 
-enum class SamplerKind { euler, ddim, dpmpp_2m };
+// The coefficients of a step from sigma to `next`, where x is the picture + sigma * noise. `before`: the sigma of the
+// step before, if this one is of second order (DPM-Solver++(2M), Lu et al., 2022; in the form of k-diffusion's
+// sample_dpmpp_2m). Without one this is Euler's step.
+SamplerStep step_between(double sigma, double next, std::optional<double> before, const Estimate& estimate);
+
+enum class SamplerKind { euler, ddim, dpmpp_2m, dpmpp_2m_karras };
 
 struct SamplerOptions {
   SamplerKind kind = SamplerKind::euler;

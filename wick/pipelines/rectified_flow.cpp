@@ -6,6 +6,7 @@
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/model_defaults.h"
 
 namespace wick {
 namespace {
@@ -43,20 +44,6 @@ std::optional<DynamicShift> dynamic_shift(const Config& config) {
 }
 
 int64_t tokens_of(const Shape& latents) { return (latents[1] / 2) * (latents[2] / 2); }
-
-// A step from sigma to `next`, whose timesteps end at `last`. `before` is the sigma of the step before it, if it is of
-// second order.
-SamplerStep step_between(double sigma, double next, std::optional<double> before, int64_t last) {
-  SamplerStep step{.timestep = float(double(last) * sigma), .input_scale = 1, .keep = 1, .noise = float(next - sigma)};
-  step.sigma = float(sigma);
-  if (!before) return step;
-  const double ratio = std::log(*before / sigma) / std::log(sigma / next);  // of this step's length in lambda
-  const double change = 1 - next / sigma, now = change * (1 + 1 / (2 * ratio));
-  step.keep = float(next / sigma + now);
-  step.noise = float(-now * sigma);
-  step.previous = float(-change / (2 * ratio));
-  return step;
-}
 
 }  // namespace
 
@@ -131,14 +118,19 @@ std::vector<double> RectifiedFlow::sigmas(int64_t steps, double shift) const {
 }
 
 Sampler RectifiedFlow::sampler(const SamplerOptions& options, const Shape& latents) const {
-  check_usage(options.kind != SamplerKind::ddim, "--sampler ddim: a rectified flow is drawn by euler or dpmpp-2m");
-  const std::vector<double> all = sigmas(options.steps, options.shift.value_or(shift(latents)));
   const bool second_order = options.kind == SamplerKind::dpmpp_2m;
-  Sampler sampler{1, {}};
-  for (size_t i = 0; i + 1 < all.size(); ++i)
-    sampler.steps.push_back(step_between(
-        all[i], all[i + 1], second_order && i > 0 && i + 2 < all.size() ? std::optional(all[i - 1]) : std::nullopt,
-        train_steps_));
+  check_usage(second_order || options.kind == SamplerKind::euler,
+              "--sampler {}: a rectified flow is drawn by euler or dpmpp-2m", name_of(options.kind));
+  const std::vector<double> all = sigmas(options.steps, options.shift.value_or(shift(latents)));
+  Sampler sampler{1, {}, second_order};
+  for (size_t i = 0; i + 1 < all.size(); ++i) {
+    const bool has_before = second_order && i > 0 && i + 2 < all.size();
+    SamplerStep step =
+        step_between(all[i], all[i + 1], has_before ? std::optional(all[i - 1]) : std::nullopt, {1, -all[i]});
+    step.timestep = float(double(train_steps_) * all[i]);
+    step.input_scale = 1;
+    sampler.steps.push_back(step);
+  }
   return sampler;
 }
 

@@ -33,6 +33,40 @@ std::vector<double> timesteps(const NoiseSchedule& schedule, TimestepSpacing spa
   return ts;
 }
 
+// Those of DPM-Solver, which has one more point, behind the last step; that it leaves out.
+std::vector<double> solver_timesteps(const NoiseSchedule& schedule, int64_t steps) {
+  const TimestepSpacing spacing = schedule.spacing.value_or(TimestepSpacing::linspace);
+  if (spacing == TimestepSpacing::trailing) return timesteps(schedule, spacing, steps);
+  check(1 <= steps && steps < schedule.train_steps(), "sampler: expected 1 to {} (num_train_timesteps of {}), found {}",
+        count_of(schedule.train_steps() - 1, "step"), schedule.source, steps);
+  std::vector<double> ts = timesteps(schedule, spacing, steps + 1);
+  ts.pop_back();
+  for (double& t : ts) t = std::nearbyint(t);
+  return ts;
+}
+
+// Between the schedule's largest and smallest.
+std::vector<double> karras_sigmas(const NoiseSchedule& schedule, int64_t steps) {
+  constexpr double kRho = 7;
+  const double largest = std::pow(schedule.sigma(schedule.train_steps() - 1), 1 / kRho),
+               smallest = std::pow(schedule.sigma(0), 1 / kRho);
+  std::vector<double> sigmas;
+  for (int64_t i = 0; i < steps; ++i)
+    sigmas.push_back(std::pow(std::lerp(largest, smallest, steps == 1 ? 0 : double(i) / double(steps - 1)), kRho));
+  return sigmas;
+}
+
+// The timestep whose sigma that is, by linear interpolation of the logarithms, as an integer.
+double timestep_of(const NoiseSchedule& schedule, double sigma) {
+  const int64_t last = schedule.train_steps() - 1;
+  if (last == 0) return 0;
+  int64_t below = 0;
+  while (below + 1 < last && schedule.sigma(below + 1) <= sigma) ++below;
+  const double low = std::log(schedule.sigma(below)), high = std::log(schedule.sigma(below + 1));
+  const double weight = std::clamp((std::log(sigma) - low) / (high - low), 0.0, 1.0);
+  return std::nearbyint(double(below) + weight);
+}
+
 double interpolated_sigma(const NoiseSchedule& schedule, double t) {
   const int64_t last = schedule.train_steps() - 1, below = std::min(int64_t(t), last),
                 above = std::min(below + 1, last);
@@ -59,6 +93,51 @@ Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps) {
                              .input_scale = float(scale),
                              .keep = float(of_v ? 1 + change * sigma * scale * scale : 1),
                              .noise = float(of_v ? change * scale : change)});
+  }
+  return sampler;
+}
+
+SamplerStep step_between(double sigma, double next, std::optional<double> before, const Estimate& estimate) {
+  SamplerStep step{};
+  step.estimate = estimate;
+  const double change = 1 - next / sigma;
+  double now = change;
+  if (before) {
+    const double ratio = std::log(*before / sigma) / std::log(sigma / next);  // of this step's length in lambda
+    now = change * (1 + 1 / (2 * ratio));
+    step.previous = float(-change / (2 * ratio));
+  } else if (estimate.keep == 1) {
+    step.keep = 1;
+    step.noise = float(next - sigma);
+    return step;
+  }
+  step.keep = float(next / sigma + now * estimate.keep);
+  step.noise = float(now * estimate.prediction);
+  return step;
+}
+
+Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karras) {
+  constexpr int64_t kFew = 15;  // of which the last one is of first order even where sigma does not end at 0
+  check(steps >= 1, "sampler: expected 1 step or more, found {}", steps);
+  std::vector<double> ts, sigmas;
+  if (karras) {
+    sigmas = karras_sigmas(schedule, steps);
+    for (const double sigma : sigmas) ts.push_back(timestep_of(schedule, sigma));
+  } else {
+    ts = solver_timesteps(schedule, steps);
+    for (const double t : ts) sigmas.push_back(interpolated_sigma(schedule, t));
+  }
+  sigmas.push_back(schedule.final_sigma_is_zero ? 0 : schedule.sigma(0));
+  Sampler sampler{float(std::hypot(sigmas.front(), 1)), {}, /*multistep=*/true};
+  for (size_t i = 0; i < ts.size(); ++i) {
+    const double sigma = sigmas[i], scale = 1 / std::hypot(sigma, 1);
+    const bool is_last = i + 1 == ts.size() && (schedule.final_sigma_is_zero || steps < kFew);
+    SamplerStep step = step_between(
+        sigma, sigmas[i + 1], i > 0 && !is_last ? std::optional(sigmas[i - 1]) : std::nullopt,
+        schedule.prediction == Prediction::v ? Estimate{scale * scale, -sigma * scale} : Estimate{1, -sigma});
+    step.timestep = float(ts[i]);
+    step.input_scale = float(scale);
+    sampler.steps.push_back(step);
   }
   return sampler;
 }

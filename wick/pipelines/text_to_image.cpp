@@ -71,7 +71,7 @@ Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
       of_step.add(name, slice(value, 0, i * rows, (i + 1) * rows).to(model_.memory()));
     const Tensor predicted = predict(request, x * step.input_scale, step.timestep, of_step, skips);
     const Tensor last = denoised;
-    if (request.sampling.kind == SamplerKind::dpmpp_2m) denoised = x + predicted * -step.sigma;
+    if (sampler.multistep) denoised = x * float(step.estimate.keep) + predicted * float(step.estimate.prediction);
     x = x * step.keep + predicted * step.noise;
     if (step.previous != 0) x = x + last * step.previous;
     if (on_step) on_step(i + 1);
