@@ -1,6 +1,7 @@
-// Every plan of the extended product on 9.0 (WICK_CUDA_WAY=sm90:...), fastest first, beside the chosen one and the
-// frozen product, which is cuBLASLt's: the constants of plan_gemm_sm90 are fitted to these. Microseconds, medians of
-// graph replays. Without arguments some shapes of SDXL and of language models; else those given, TOKENSxIN:OUT:RANK.
+// Every plan of the extended product on 9.0 (WICK_CUDA_WAY=sm90:...) and its composition (lora:composed), fastest
+// first, beside the chosen one and the frozen product, which is cuBLASLt's: the constants of plan_gemm_sm90 are fitted
+// to these. Microseconds, medians of graph replays. Without arguments some shapes of SDXL and of language models; else
+// those given, TOKENSxIN:OUT:RANK.
 #include <fmt/core.h>
 
 #include <cstdio>

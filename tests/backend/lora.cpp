@@ -529,7 +529,7 @@ TEST(LoraLinear, OfFewRows) {
       check.expect(check.s, "s", &GroupResults::s);
       const Tensor again = output({c.m, c.n}), before = input({c.m, c.n});
       backend().lora_linear({.y = again, .x = c.x, .w = c.w, .bias = c.bias, .lora = c.lora});
-      // Of more rows cuBLASLt makes s on 8.x, by a kernel that depends on how s lies.
+      // On 8.x cuBLASLt makes s of more than 8 rows, and its kernel depends on the alignment of s.
       if (m <= 8)
         expect_same_bits(again, check.y, "y without s");
       else

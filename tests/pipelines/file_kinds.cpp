@@ -159,6 +159,13 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return at == text.npos ? text : text.replace(at, from.size(), to);
 }
 
+// A name in which each of the table's parts is replaced once, in order.
+template <size_t N>
+std::string renamed(std::string name, const std::pair<const char*, const char*> (&table)[N]) {
+  for (const auto& [from, to] : table) name = replaced(name, from, to);
+  return name;
+}
+
 // Rows of so many parts; linear1's are three of the model's width and one four times as long.
 std::vector<Tensor> parts_of(const Tensor& whole, size_t count) {
   const int64_t unit = whole.dim(0) / (count == 4 ? 7 : int64_t(count));
@@ -208,8 +215,7 @@ Tensors in_ldm_layout(const Tensors& vae) {
                                                             {"upsamplers.0.", "upsample."}};
   Tensors all;
   for (const auto& [name, value] : vae) {
-    std::string there = name;
-    for (const auto& [from, to] : kNames) there = replaced(there, from, to);
+    const std::string there = renamed(name, kNames);
     const bool matrix = value.shape().rank() == 2;
     all[there] = matrix ? reshape(value, {value.dim(0), value.dim(1), 1, 1}) : value;
   }
@@ -267,8 +273,7 @@ Tensors in_sgm_layout(const Tensors& unet, bool convolutions) {
     for (const auto& [from, to] : kBlocks)
       if (name.starts_with(std::string(from) + ".")) there = to + name.substr(std::string(from).size());
     if (there.empty()) throw std::runtime_error("no row for " + name);
-    if (name.find(".resnets.") != name.npos)
-      for (const auto& [from, to] : kInside) there = replaced(there, from, to);
+    if (name.find(".resnets.") != name.npos) there = renamed(there, kInside);
     const bool projects = convolutions && (name.ends_with("proj_in.weight") || name.ends_with("proj_out.weight"));
     all[there] = projects ? reshape(value, {value.dim(0), value.dim(1), 1, 1}) : value;
   }
@@ -289,8 +294,7 @@ Tensors in_open_clip_layout(const Tensors& clip) {
       {"text_model.final_layer_norm", "ln_final"}};
   Tensors all{{"logit_scale", full({1}, 4.6f)}};
   for (const auto& [name, value] : clip) {
-    std::string there = name;
-    for (const auto& [from, to] : kNames) there = replaced(there, from, to);
+    const std::string there = renamed(name, kNames);
     if (name == "text_projection.weight") {
       all["text_projection"] = contiguous(permute(value, {1, 0}));
     } else if (const size_t at = there.find("self_attn.q_proj."); at != there.npos) {
@@ -318,8 +322,7 @@ Tensors in_gguf_layout(const Tensors& t5) {
       {"layer.1.DenseReluDense.wo", "ffn_down"}};
   Tensors all;
   for (const auto& [name, value] : t5) {
-    std::string there = name;
-    for (const auto& [from, to] : kNames) there = replaced(there, from, to);
+    const std::string there = renamed(name, kNames);
     all[there] = value;
   }
   return all;

@@ -16,8 +16,8 @@ namespace wick {
 // steps are flawed", 2023.
 enum class TimestepSpacing { leading, trailing, linspace };
 
-// What the model predicts: the noise, or v = sqrt(alpha_cumprod) noise - sqrt(1 - alpha_cumprod) latent (Salimans and
-// Ho, "Progressive distillation", 2022).
+// The quantity that a model predicts: the noise, or v, which is sqrt(alpha_cumprod) noise - sqrt(1 - alpha_cumprod)
+// latent (Salimans and Ho, "Progressive distillation", 2022).
 enum class Prediction { noise, v };
 
 class NoiseSchedule final : public Process {

@@ -32,7 +32,7 @@ std::vector<bool> read_attention(const Config& config, const std::string& key, s
   return attention;
 }
 
-// What a UNet is told beside a latent; empty for a latent alone.
+// The purpose of a UNet that is told more than a latent; empty for others.
 std::string more_inputs(int64_t channels) {
   const char* purpose = channels == 9   ? "for inpainting"
                         : channels == 8 ? "for editing"
@@ -97,6 +97,8 @@ int64_t the_same(const Config& config, const std::string& key) {
   return all.front();
 }
 
+constexpr int64_t kUsualSizes = 256;  // the width of each size's sinusoids
+
 UNetConfig from_config(const Config& config, bool has_clip_l) {
   check_supported(config, has_clip_l);
   UNetConfig c;
@@ -154,37 +156,39 @@ UNetConfig from_tensors(const NetworkFacts& facts) {
           kHeadWidth);
     c.heads[level] = has_heads ? c.channels[level] / kHeadWidth : 1;
   }
-  constexpr int64_t kRefinerSizes = 5 * 256;
-  const std::string other = c.added_dim == c.cross_attention_dim + kRefinerSizes ? kRefiner
-                            : c.in_channels == 4                                 ? ""
-                                                                                 : "SDXL" + more_inputs(c.in_channels);
-  check(other.empty() || other == "SDXL", "{}: the UNet is that of {}; Wick supports SDXL's base model and its kin",
-        facts.source(), other);
+  const std::string inputs = more_inputs(c.in_channels);
+  const std::string other = c.added_dim == c.cross_attention_dim + 5 * kUsualSizes ? kRefiner
+                            : inputs.empty()                                       ? ""
+                                                                                   : "SDXL" + inputs;
+  check(other.empty(), "{}: the UNet is that of {}; Wick supports SDXL's base model and its kin", facts.source(),
+        other);
   return c;
 }
 
 // How wide the sizes' sinusoids are, by what the pooled text leaves of the added vector.
-int64_t time_ids_width(const Checkpoint& model, const UNetConfig& c) {
-  constexpr int64_t kUsual = 256;
-  const bool has_text = model.has("text_encoder_2") && model.component("text_encoder_2").has_weights();
-  if (!has_text) return kUsual;
-  const int64_t pooled = ClipConfig::read(model.component("text_encoder_2"), ClipKind::big_g).projection;
-  return c.added_dim > pooled ? (c.added_dim - pooled) / (c.added_dim == pooled + 5 * kUsual ? 5 : kTimeIds) : kUsual;
+int64_t time_ids_width(const Checkpoint& model, int64_t added_dim) {
+  const Checkpoint text = model.component("text_encoder_2");
+  if (!text.has_weights()) return kUsualSizes;
+  return (added_dim - ClipConfig::read(text, ClipKind::big_g).projection) / kTimeIds;
+}
+
+UNetConfig from_files(const Checkpoint& model) {
+  const Checkpoint unet = model.component("unet");
+  if (unet.has_config() || !unet.has_weights()) return from_config(unet.config(), model.has("text_encoder"));
+  UNetConfig c = from_tensors(NetworkFacts(unet, sdxl_source));
+  c.time_ids_dim = time_ids_width(model, c.added_dim);
+  return c;
 }
 
 }  // namespace
 
 UNetConfig UNetConfig::read(const Checkpoint& model) {
-  const Checkpoint component = model.component("unet");
-  const NetworkFacts facts(component, sdxl_source);
-  const std::string source = facts.has_config() ? facts.config().source() : facts.source();
-  UNetConfig c;
-  if (facts.has_config()) {
-    c = from_config(facts.config(), model.has("text_encoder"));
-  } else {
-    c = from_tensors(facts);
-    c.time_ids_dim = time_ids_width(model, c);
-  }
+  const UNetConfig c = from_files(model);
+  const Checkpoint unet = model.component("unet");
+  const std::string source = unet.has_config() ? unet.config().source() : unet.name();
+  check(c.time_ids_dim > 0 && c.added_dim > kTimeIds * c.time_ids_dim,
+        "{}: projection_class_embeddings_input_dim {} leaves no room for a pooled text beside {} sizes of {}", source,
+        c.added_dim, kTimeIds, c.time_ids_dim);
   for (size_t i = 0; i < c.channels.size(); ++i) {
     check(c.channels[i] % c.groups == 0, "{}: norm_num_groups {} does not divide block_out_channels' {}", source,
           c.groups, c.channels[i]);

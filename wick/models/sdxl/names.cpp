@@ -72,7 +72,7 @@ struct LayerName {
   }
 };
 
-// What the numbers of blocks follow from.
+// The sizes that the numbers of blocks follow from.
 struct Blocks {
   int layers;                          // of a level, on the way down
   std::vector<bool> up_has_attention;  // by level, the lowest first

@@ -18,8 +18,9 @@ struct UNetConfig {
   int layers_per_block, groups;
   int64_t cross_attention_dim, time_ids_dim, added_dim;  // added_dim = pooled + kTimeIds * time_ids_dim
   float eps;
-  // Of the model's UNet. Throws Error that names it if it is another model's. A bare file says less than a config: its
-  // heads are 64 wide, its norms have 32 groups, and its sizes are as wide as text_encoder_2 leaves room for, else 256.
+  // The sizes of the model's UNet. A file without config tells less: heads are taken to be 64 wide, norms to have 32
+  // groups, and time_ids_dim is what text_encoder_2 leaves room for, or 256 where there is none. Throws Error that names
+  // the model if it is none of SDXL's kin.
   static UNetConfig read(const Checkpoint& model);
 };
 
