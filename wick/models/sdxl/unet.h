@@ -19,8 +19,8 @@ struct UNetConfig {
   int64_t cross_attention_dim, time_ids_dim, added_dim;  // added_dim = pooled + kTimeIds * time_ids_dim
   float eps;
   // The sizes of the model's UNet. A file without config tells less: heads are taken to be 64 wide, norms to have 32
-  // groups, and time_ids_dim is what text_encoder_2 leaves room for, or 256 where there is none. Throws Error that names
-  // the model if it is none of SDXL's kin.
+  // groups, and time_ids_dim is what text_encoder_2 leaves room for, or 256 where there is none. Throws Error that
+  // names the model if it is none of SDXL's kin.
   static UNetConfig read(const Checkpoint& model);
 };
 
