@@ -38,7 +38,7 @@ struct GenerateArguments {
   std::optional<double> shift;
   SkipLayerGuidance skip;
   std::string noise;
-  T5Options t5;
+  ReadingOptions reading;
   cli::RunOn run_on;
   bool compare = false, overwrite = false;
   cli::TextFlags text;
@@ -138,8 +138,8 @@ void check_request(const GenerateArguments& a, const ImageRequest& request, cons
               request.cfg == 1 ? "a --cfg other than 1 with it" : "a model of SDXL's kind with it");
   check_usage(request.skip.scale == 0 || model.has_layers(), "--skip-layer-guidance: {} has no layers to skip",
               a.model.name());
-  check_usage((a.t5.tokens == 0 && !a.t5.mask) || model.t5_tokens() > 0, "--t5-tokens and --t5-mask: {} has no T5",
-              a.model.name());
+  check_usage((a.reading.t5.tokens == 0 && !a.reading.t5.mask) || model.t5_tokens() > 0,
+              "--t5-tokens and --t5-mask: {} has no T5", a.model.name());
   const Process& process = model.process();
   const int64_t steps = request.sampling.steps;
   check(steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
@@ -152,7 +152,8 @@ void plan(const GenerateArguments& a, const Checkpoint& checkpoint, const ImageR
           const std::vector<LoraFile>& loras, int64_t pictures, const std::string& scheduler) {
   const std::string_view device = a.run_on.backend().name();
   const auto needed = [&](DType dtype) {
-    return plan_image(checkpoint, request, {.dtype = dtype, .loras = loras, .t5 = a.t5}, device_kind(device)).total();
+    return plan_image(checkpoint, request, {.dtype = dtype, .loras = loras, .reading = a.reading}, device_kind(device))
+        .total();
   };
   const size_t total = needed(a.run_on.dtype());
   const std::optional<size_t> free = free_memory(device);
@@ -175,7 +176,7 @@ void plan(const GenerateArguments& a, const Checkpoint& checkpoint, const ImageR
 void draw_rows(const GenerateArguments& a, const Checkpoint& checkpoint, const std::vector<LoraFile>& loras,
                ImageRequest request, const std::vector<Start>& starts, const std::string& label, Progress& progress,
                ImageGrid& grid) {
-  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.t5);
+  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.reading);
   Adapter adapter(model->lora().names, loras);
   model->load({.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()}, kDrawingParts);
   const TextToImage text_to_image(*model);
@@ -198,7 +199,7 @@ void generate_pictures(const GenerateArguments& a, const Checkpoint& folder) {
                           .flag = "--out",
                           .overwrite = a.overwrite,
                           .inputs = cli::inputs_of(loras, a.model.files(folder))});
-  const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.t5);  // its configs alone
+  const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.reading);  // its configs alone
   const std::vector<Start> starts = starts_of(a, model->latents());
   const ImageRequest request = request_of(a, *model, starts);
   check_request(a, request, *model);
@@ -318,10 +319,10 @@ void add_picture_flags(CLI::App& command, GenerateArguments& a) {
       ->transform(cli::integer_in(0, std::numeric_limits<int32_t>::max()));
   number("--skip-layer-start", a.skip.start, "Share of the steps after which it begins [0.01]", 0, 1);
   number("--skip-layer-stop", a.skip.stop, "Share of the steps before which it ends [0.2]", 0, 1);
-  integer("--t5-tokens", a.t5.tokens,
+  integer("--t5-tokens", a.reading.t5.tokens,
           "Tokens of a prompt that T5 reads: longer ones are cut, shorter ones padded [as listed below]",
           cli::integer_in(1, 4096));
-  picture(command.add_flag("--t5-mask", a.t5.mask, "Hide the padding of T5's tokens from all others"));
+  picture(command.add_flag("--t5-mask", a.reading.t5.mask, "Hide the padding of T5's tokens from all others"));
   picture(command.add_option("--noise", a.noise,
                              "Safetensors file whose `noise` [B, C, h, w] is where pictures begin, one after the "
                              "other, in place of seeds"))

@@ -60,10 +60,11 @@ void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, con
 }
 
 void print_picture_plan(const Checkpoint& model, const TrainConfig& config, Size size, const std::string& device) {
-  const T5Options t5 = t5_options(config);
+  const ReadingOptions reading = reading_options(config);
   const ImageRequest request{
-      .width = size.width, .height = size.height, .cfg = open_diffusion(model, t5)->drawing_defaults().cfg};
-  const InferencePlan plan = plan_image(model, request, {.dtype = config.dtype, .t5 = t5}, device_kind(device));
+      .width = size.width, .height = size.height, .cfg = open_diffusion(model, reading)->drawing_defaults().cfg};
+  const InferencePlan plan =
+      plan_image(model, request, {.dtype = config.dtype, .reading = reading}, device_kind(device));
   fmt::print("One picture of {}x{} pixels; {}, on {}\n", size.width, size.height, name_of(config.dtype), device);
   print_row("weights", plan.weights);
   print_row("activations", plan.activations, "a step, or the decoding");
@@ -86,7 +87,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   const bool is_text = kind == ModelKind::text;
   const DType dtype = is_text ? planned_dtype(config, model.path()) : config.dtype;
   check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", model.name());
-  if (!is_text) check_settings(config, *open_diffusion(model, t5_options(config)));
+  if (!is_text) check_settings(config, *open_diffusion(model, reading_options(config)));
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
   print_plan(plan, config, dtype, device);

@@ -438,7 +438,7 @@ class FileKinds : public testing::Test {
   }
 
   std::vector<float> picture(const Checkpoint& files) const {
-    const std::unique_ptr<Diffusion> diffusion = open_diffusion(files, {.tokens = 12});
+    const std::unique_ptr<Diffusion> diffusion = open_diffusion(files, {.t5 = {.tokens = 12}});
     diffusion->load({}, kDrawingParts);
     const TextToImage text_to_image(*diffusion);
     ImageRequest request{.prompt = "a red fox", .negative = "blurry", .width = 16, .height = 24, .cfg = 3};

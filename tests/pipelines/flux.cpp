@@ -39,7 +39,7 @@ class FluxPipeline : public testing::Test {
 
 TEST_F(FluxPipeline, AgreesWithDiffusers) {
   const SafetensorsFile out = open_golden("flux_pictures/pictures.out");
-  const std::unique_ptr<Diffusion> model = open_diffusion(folder.path(), {.tokens = tokens});
+  const std::unique_ptr<Diffusion> model = open_diffusion(folder.path(), {.t5 = {.tokens = tokens}});
   model->load({.backend = &test::backend()}, kDrawingParts);
   const TextToImage text_to_image(*model);
   for (const std::string name : {"plain", "cfg"}) {

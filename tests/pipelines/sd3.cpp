@@ -23,7 +23,7 @@ class TinySd3 : public test::FlowFolder {
   TinySd3() : FlowFolder("sd3") {}
 
   std::unique_ptr<Diffusion> open(const T5Options& t5, DiffusionOptions options = {}) const {
-    auto model = open_diffusion(path(), t5);
+    auto model = open_diffusion(path(), {.t5 = t5});
     options.backend = &test::backend();
     model->load(options, kDrawingParts);
     return model;
@@ -89,7 +89,7 @@ TEST_F(Sd3Pipeline, AMaskHidesPadding) {
 TEST_F(Sd3Pipeline, OneTokenizerOfClipServesBothEncoders) {
   const Checkpoint both =
       ModelFiles{.model = folder.path(), .parts = {{"clip_tokenizer", folder.path() / "tokenizer"}}};
-  const auto given = open_diffusion(both, {.tokens = tokens}), own = folder.open({.tokens = tokens});
+  const auto given = open_diffusion(both, {.t5 = {.tokens = tokens}}), own = folder.open({.tokens = tokens});
   given->load({.backend = &test::backend()}, kDrawingParts);
   const NamedTensors found = given->encode_text(given->caption(request.prompt)),
                      expected = own->encode_text(own->caption(request.prompt));

@@ -48,6 +48,11 @@ struct T5Options {
   bool mask = false;   // padding is seen by no token
 };
 
+// What a model's files leave open.
+struct ReadingOptions {
+  T5Options t5 = {};
+};
+
 struct LatentPosterior {  // [B, h, w, C] each, in the scale in which the denoiser sees latents
   Tensor mean, deviation;
 };
@@ -130,7 +135,7 @@ class Diffusion {
 
 struct DiffusionFamily {
   bool (*is_here)(const Checkpoint& model);
-  std::unique_ptr<Diffusion> (*open)(const Checkpoint& model, const T5Options& t5);
+  std::unique_ptr<Diffusion> (*open)(const Checkpoint& model, const ReadingOptions& options);
   // The names that modules of all components have in LoRA files. The denoiser's config is read for them, if there is
   // one, and no other component.
   ModuleNames (*module_names)(const Checkpoint& model);
@@ -142,6 +147,6 @@ const std::vector<DiffusionFamily>& diffusion_families();
 // Where the model is of no family, the first one: its open() names the missing part.
 const DiffusionFamily& diffusion_family(const Checkpoint& model);
 // Reads the model's configs. Throws Error that names the model where no family supports it.
-std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const T5Options& t5 = {});
+std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const ReadingOptions& options = {});
 
 }  // namespace wick

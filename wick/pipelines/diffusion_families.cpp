@@ -42,8 +42,8 @@ const DiffusionFamily& diffusion_family(const Checkpoint& model) {
   return *found;
 }
 
-std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const T5Options& t5) {
-  return diffusion_family(model).open(model, t5);
+std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const ReadingOptions& options) {
+  return diffusion_family(model).open(model, options);
 }
 
 NamedTensors Diffusion::ahead(const Tensor&, const NamedTensors&) const { return {}; }

@@ -58,11 +58,11 @@ Component transformer_component(std::vector<std::string> lora_prefixes) {
 
 class Flux final : public LatentDiffusion {
  public:
-  Flux(const Checkpoint& model, const T5Options& t5)
+  Flux(const Checkpoint& model, const ReadingOptions& options)
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(FluxConfig::read(model.component(kTransformer))),
         clip_(model, ClipKind::l),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), t5, defaults().t5_tokens) {
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), options.t5, defaults().t5_tokens) {
     check_fit();
   }
 
@@ -242,8 +242,8 @@ DiffusionFamily flux_family() {
   std::map<std::string, std::vector<std::string>> prefixes = flux_lora_prefixes();
   return {
       .is_here = is_flux,
-      .open = [](const Checkpoint& model, const T5Options& t5) -> std::unique_ptr<Diffusion> {
-        return std::make_unique<Flux>(model, t5);
+      .open = [](const Checkpoint& model, const ReadingOptions& options) -> std::unique_ptr<Diffusion> {
+        return std::make_unique<Flux>(model, options);
       },
       .module_names = [](const Checkpoint&) { return flux_module_names(); },
       .components = {clip_component(kClip, prefixes[kClip], ClipKind::l), t5_component(kT5, prefixes[kT5]),

@@ -11,7 +11,7 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& reque
                          const DeviceKind& device) {
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
-  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, options.t5);
+  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, options.reading);
   Adapter adapter(model->lora().names, options.loras);
   model->load({.dtype = options.dtype, .adapter = &adapter, .backend = &backend, .outline = true}, kDrawingParts);
   const TextToImage text_to_image(*model);

@@ -25,7 +25,7 @@ struct InferencePlan {  // bytes
 struct ImagePlanOptions {
   DType dtype = DType::f32;  // of weights
   std::vector<LoraFile> loras = {};
-  T5Options t5 = {};
+  ReadingOptions reading = {};
 };
 InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& request, const ImagePlanOptions& options,
                          const DeviceKind& device);

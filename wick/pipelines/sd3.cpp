@@ -57,12 +57,12 @@ Component transformer_component(std::vector<std::string> lora_prefixes) {
 
 class Sd3 final : public LatentDiffusion {
  public:
-  Sd3(const Checkpoint& model, const T5Options& t5)
+  Sd3(const Checkpoint& model, const ReadingOptions& options)
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(Sd3Config::read(model.component(kTransformer))),
         clip_l_(model, ClipKind::l),
         big_g_(model, ClipKind::big_g),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), t5, defaults().t5_tokens) {
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), options.t5, defaults().t5_tokens) {
     check_fit();
   }
 
@@ -289,8 +289,8 @@ DiffusionFamily sd3_family() {
   std::map<std::string, std::vector<std::string>> prefixes = sd3_lora_prefixes();
   return {
       .is_here = is_sd3,
-      .open = [](const Checkpoint& model, const T5Options& t5) -> std::unique_ptr<Diffusion> {
-        return std::make_unique<Sd3>(model, t5);
+      .open = [](const Checkpoint& model, const ReadingOptions& options) -> std::unique_ptr<Diffusion> {
+        return std::make_unique<Sd3>(model, options);
       },
       .module_names = module_names,
       .components = {clip_component(kClipL, prefixes[kClipL], ClipKind::l),

@@ -175,7 +175,7 @@ DiffusionFamily sdxl_family() {
   std::map<std::string, std::vector<std::string>> prefixes = sdxl_lora_prefixes();
   return {
       .is_here = [](const Checkpoint& m) { return m.has("unet") || names_pipeline(m, "StableDiffusionXL"); },
-      .open = [](const Checkpoint& model, const T5Options&) -> std::unique_ptr<Diffusion> {
+      .open = [](const Checkpoint& model, const ReadingOptions&) -> std::unique_ptr<Diffusion> {
         return std::make_unique<Sdxl>(model);
       },
       .module_names = [](const Checkpoint& model) { return sdxl_module_names(UNetConfig::read(model)); },

@@ -21,7 +21,7 @@ class PictureJob final : public Job {
   PictureJob(const TrainConfig& config, const Checkpoint& checkpoint, const Progress& progress)
       : config_(config),
         checkpoint_(checkpoint),
-        model_(open_diffusion(checkpoint, t5_options(config))),
+        model_(open_diffusion(checkpoint, reading_options(config))),
         buckets_(bucket_options(config, model_->latents())) {
     check_kind(config, ModelKind::pictures);
     check_settings(config, *model_);

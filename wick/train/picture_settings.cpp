@@ -22,7 +22,9 @@ void refuse(const TrainConfig& config, std::initializer_list<std::string_view> k
 
 }  // namespace
 
-T5Options t5_options(const TrainConfig& config) { return {.tokens = config.t5_tokens, .mask = config.t5_mask}; }
+ReadingOptions reading_options(const TrainConfig& config) {
+  return {.t5 = {.tokens = config.t5_tokens, .mask = config.t5_mask}};
+}
 
 TimestepOptions timestep_options(const TrainConfig& config) {
   return {.kind = config.timesteps,

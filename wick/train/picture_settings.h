@@ -7,7 +7,7 @@
 
 namespace wick {
 
-T5Options t5_options(const TrainConfig& config);
+ReadingOptions reading_options(const TrainConfig& config);
 TimestepOptions timestep_options(const TrainConfig& config);
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space);
 // Throws UsageError that names a setting which the model lacks.

@@ -40,7 +40,7 @@ class DiffusionTask final : public Task {
         activations_(Residence::on(backend, config.dtype).activations),
         on_device_(backend.computes_in(DType::bf16) == DType::bf16),
         session_(LoraSession::begin(config)),
-        model_(open_diffusion(checkpoint, t5_options(config))),
+        model_(open_diffusion(checkpoint, reading_options(config))),
         trained_(trained_of(config, *model_)) {
     load(backend, data);
   }
