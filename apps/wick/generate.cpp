@@ -179,7 +179,7 @@ void draw_rows(const GenerateArguments& a, const Checkpoint& checkpoint, const s
   const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.reading);
   Adapter adapter(model->lora().names, loras);
   model->load({.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()}, kDrawingParts);
-  const TextToImage text_to_image(*model);
+  TextToImage text_to_image(*model);
   for (const auto& [name, seed, noise] : starts) {
     grid.rows.push_back(label.empty() ? name : starts.size() == 1 ? label : fmt::format("{}, {}", label, name));
     for (const std::string& prompt : a.prompts) {

@@ -440,11 +440,11 @@ class FileKinds : public testing::Test {
   std::vector<float> picture(const Checkpoint& files) const {
     const std::unique_ptr<Diffusion> diffusion = open_diffusion(files, {.t5 = {.tokens = 12}});
     diffusion->load({}, kDrawingParts);
-    const TextToImage text_to_image(*diffusion);
+    TextToImage text_to_image(*diffusion);
     ImageRequest request{.prompt = "a red fox", .negative = "blurry", .width = 16, .height = 24, .cfg = 3};
     request.guidance = 2.5f;
     request.sampling.steps = 3;
-    const Tensor latents = text_to_image.denoise(request, random(5, {1, 12, 8, diffusion->latents().channels}));
+    const Tensor latents = text_to_image.denoise({request}, random(5, {1, 12, 8, diffusion->latents().channels}));
     return text_to_image.decode(latents).to_vector();
   }
 

@@ -41,10 +41,10 @@ TEST_F(FluxPipeline, AgreesWithDiffusers) {
   const SafetensorsFile out = open_golden("flux_pictures/pictures.out");
   const std::unique_ptr<Diffusion> model = open_diffusion(folder.path(), {.t5 = {.tokens = tokens}});
   model->load({.backend = &test::backend()}, kDrawingParts);
-  const TextToImage text_to_image(*model);
+  TextToImage text_to_image(*model);
   for (const std::string name : {"plain", "cfg"}) {
     if (name == "cfg") request.negative = negative, request.cfg = cfg;
-    const Tensor found = text_to_image.denoise(request, noise);
+    const Tensor found = text_to_image.denoise({request}, noise);
     EXPECT_LE(relative_error(to_channels_first(found), out.load(name + ".latents")), 1e-5) << name;
     EXPECT_LE(relative_error(to_channels_first(text_to_image.decode(found)), out.load(name + ".decoded")), 1e-5);
   }

@@ -13,6 +13,16 @@ namespace {
 
 Tensor row(const Tensor& rows, size_t i) { return slice(rows, 0, int64_t(i), int64_t(i) + 1); }
 
+// What a sampler keeps after a step.
+std::vector<Tensor> after(const SamplerStep& step, const std::vector<Tensor>& kept, const Tensor& prediction) {
+  std::vector<Tensor> next;
+  for (const Combination& sum : step.next) {
+    next.push_back(prediction * float(sum.weights[Combination::kPrediction]));
+    for (size_t i = 0; i < kept.size(); ++i) next.back() = next.back() + kept[i] * float(sum.weights[i]);
+  }
+  return next;
+}
+
 // Takes the steps on the golden's outputs of the model.
 void expect_followed(const Sampler& sampler, const SafetensorsFile& golden, const std::string& prefix,
                      double tolerance = 1e-5) {
@@ -21,13 +31,13 @@ void expect_followed(const Sampler& sampler, const SafetensorsFile& golden, cons
   const Tensor inputs = expected("scaled_inputs"), trajectory = expected("trajectory");
   ASSERT_EQ(sampler.steps.size(), size_t(timesteps.dim(0)));
   EXPECT_NEAR(sampler.initial_scale / expected("init_noise_sigma").item(), 1, tolerance);
-  Tensor x = row(trajectory, 0);
+  std::vector<Tensor> kept{row(trajectory, 0)};
   for (size_t i = 0; i < sampler.steps.size(); ++i) {
     const SamplerStep& step = sampler.steps[i];
     EXPECT_EQ(step.timestep, timesteps.to_vector()[i]);
-    EXPECT_LE(relative_error(x * step.input_scale, row(inputs, i)), tolerance) << "step " << i;
-    x = x * step.keep + row(outputs, i) * step.noise;
-    EXPECT_LE(relative_error(x, row(trajectory, i + 1)), tolerance) << "step " << i;
+    EXPECT_LE(relative_error(kept.front() * step.input_scale, row(inputs, i)), tolerance) << "step " << i;
+    kept = after(step, kept, row(outputs, i));
+    EXPECT_LE(relative_error(kept.front(), row(trajectory, i + 1)), tolerance) << "step " << i;
   }
 }
 
@@ -69,18 +79,15 @@ TEST(Sampler, OfSecondOrderFollowsDiffusers) {
           const std::vector<float> timesteps = expected("timesteps").to_vector();
           const Tensor outputs = expected("model_outputs"), trajectory = expected("trajectory");
           ASSERT_EQ(sampler.steps.size(), timesteps.size());
-          Tensor x = row(trajectory, 0) * sampler.initial_scale, estimate;
+          std::vector<Tensor> kept{row(trajectory, 0) * sampler.initial_scale, row(trajectory, 0) * 0};
           for (size_t i = 0; i < timesteps.size(); ++i) {
             const SamplerStep& step = sampler.steps[i];
             EXPECT_EQ(step.timestep, timesteps[i]);
-            EXPECT_LE(relative_error(x * step.input_scale, row(trajectory, i)), 1e-5) << "step " << i;
-            const Tensor last = estimate, output = row(outputs, i);
-            estimate = x * float(step.estimate.keep) + output * float(step.estimate.prediction);
-            x = x * step.keep + output * step.noise;
-            if (step.previous != 0) x = x + last * step.previous;
+            EXPECT_LE(relative_error(kept.front() * step.input_scale, row(trajectory, i)), 1e-5) << "step " << i;
+            kept = after(step, kept, row(outputs, i));
           }
           const float end = name == std::string("sigma_min") ? float(1 / std::hypot(schedule.sigma(0), 1)) : 1;
-          EXPECT_LE(relative_error(x * end, row(trajectory, timesteps.size())), 1e-5);
+          EXPECT_LE(relative_error(kept.front() * end, row(trajectory, timesteps.size())), 1e-5);
         }
 }
 

@@ -46,7 +46,7 @@ class Sd3Pipeline : public testing::Test {
   }
 
   std::vector<float> latents(const Diffusion& model) const {
-    return TextToImage(model).denoise(request, noise).to_vector();
+    return TextToImage(model).denoise({request}, noise).to_vector();
   }
 
   const TinySd3 folder;
@@ -58,10 +58,10 @@ class Sd3Pipeline : public testing::Test {
 TEST_F(Sd3Pipeline, AgreesWithDiffusers) {
   const SafetensorsFile out = open_golden("sd3/pictures.out");
   const auto model = folder.open({.tokens = tokens});
-  const TextToImage text_to_image(*model);
+  TextToImage text_to_image(*model);
   for (const std::string name : {"plain", "skip"}) {
     if (name == "skip") request.skip = {.scale = 2.5f, .layers = {0, 5}, .start = 0.1, .stop = 0.6};
-    const Tensor found = text_to_image.denoise(request, noise);
+    const Tensor found = text_to_image.denoise({request}, noise);
     EXPECT_LE(relative_error(to_channels_first(found), out.load(name + ".latents")), 1e-5) << name;
     EXPECT_LE(relative_error(to_channels_first(text_to_image.decode(found)), out.load(name + ".decoded")), 1e-5);
   }
@@ -71,7 +71,7 @@ TEST_F(Sd3Pipeline, AgreesWithDiffusers) {
 TEST_F(Sd3Pipeline, AgreesWithStabilitysSampler) {
   request.sampling.kind = SamplerKind::dpmpp_2m;
   const auto model = folder.open({.tokens = tokens});
-  const Tensor found = TextToImage(*model).denoise(request, noise);
+  const Tensor found = TextToImage(*model).denoise({request}, noise);
   EXPECT_LE(relative_error(to_channels_first(found), open_golden("sd3/pictures.out").load("dpmpp.latents")), 1e-5);
 }
 

@@ -34,7 +34,7 @@ class TextToImageTest : public testing::Test {
 
   const SafetensorsFile in, out;
   const std::unique_ptr<Diffusion> model = loaded();
-  const TextToImage text_to_image{*model};
+  TextToImage text_to_image{*model};
   ImageRequest request;
   Tensor noise;
 };
@@ -42,7 +42,7 @@ class TextToImageTest : public testing::Test {
 TEST_F(TextToImageTest, AgreesWithDiffusers) {
   for (const auto& [kind, name] : {std::pair{SamplerKind::euler, "euler"}, {SamplerKind::ddim, "ddim"}}) {
     request.sampling.kind = kind;
-    const Tensor latents = text_to_image.denoise(request, noise);
+    const Tensor latents = text_to_image.denoise({request}, noise);
     EXPECT_LE(relative_error(to_channels_first(latents), out.load(std::string(name) + ".latents")), 1e-4) << name;
     const Tensor picture = text_to_image.decode(latents);
     EXPECT_LE(relative_error(to_channels_first(picture), out.load(std::string(name) + ".decoded")), 1e-4) << name;
@@ -52,7 +52,7 @@ TEST_F(TextToImageTest, AgreesWithDiffusers) {
 TEST_F(TextToImageTest, RescaledGuidanceAgreesWithDiffusers) {
   const SafetensorsFile rescaled = open_golden("samplers/guidance_rescale");
   request.cfg_rescale = std::stof(rescaled.metadata().at("guidance_rescale"));
-  const Tensor latents = text_to_image.denoise(request, noise);
+  const Tensor latents = text_to_image.denoise({request}, noise);
   EXPECT_LE(relative_error(to_channels_first(latents), rescaled.load("latents")), 1e-4);
 }
 
@@ -62,7 +62,7 @@ TEST_F(TextToImageTest, ThePictureIsThatOfItsParts) {
   EXPECT_EQ(last, request.sampling.steps);
   EXPECT_EQ(image.width, request.width);
   EXPECT_EQ(image.height, request.height);
-  const Tensor picture = text_to_image.decode(text_to_image.denoise(request, text_to_image.noise(request)));
+  const Tensor picture = text_to_image.decode(text_to_image.denoise({request}, text_to_image.noise({request})));
   EXPECT_EQ(image.rgb, tensor_to_image(reshape(picture, {request.height, request.width, 3})).rgb);
 }
 
@@ -83,18 +83,18 @@ TEST_F(TextToImageTest, SeedsAndPromptsMatter) {
 TEST_F(TextToImageTest, NoNegativeIsNotAnEmptyOne) {
   request.sampling.steps = 2;
   request.negative.reset();
-  const Tensor none = text_to_image.denoise(request, noise);
+  const Tensor none = text_to_image.denoise({request}, noise);
   request.negative = "";
-  const Tensor empty = text_to_image.denoise(request, noise);
+  const Tensor empty = text_to_image.denoise({request}, noise);
   EXPECT_GT(relative_error(none, empty), 1e-3);
 }
 
 TEST_F(TextToImageTest, WithoutGuidanceTheNegativeIsNotAsked) {
   request.sampling.steps = 2;
   request.cfg = 1;
-  const Tensor one = text_to_image.denoise(request, noise);
+  const Tensor one = text_to_image.denoise({request}, noise);
   request.negative = "something else";
-  EXPECT_EQ(relative_error(text_to_image.denoise(request, noise), one), 0);
+  EXPECT_EQ(relative_error(text_to_image.denoise({request}, noise), one), 0);
 }
 
 TEST_F(TextToImageTest, RejectsSizesThatTheVaeCannotMake) {

@@ -36,7 +36,8 @@ class Flow final : public Process {
       return shift * s / (1 + (shift - 1) * s);
     };
     for (int64_t i = 0; i < steps; ++i)
-      sampler.steps.push_back({float(1000 * sigma(i)), 1, 1, float(sigma(i + 1) - sigma(i))});
+      sampler.steps.push_back(
+          {float(1000 * sigma(i)), 1, {Combination::x() + Combination::prediction() * (sigma(i + 1) - sigma(i))}});
     return sampler;
   }
   int64_t train_steps() const override { return 1000; }
@@ -159,10 +160,10 @@ TEST_F(OtherFamily, LooksAheadToTheBatchesThatCome) {
 }
 
 TEST_F(OtherFamily, IsDrawnByItsProcessAndToldTheGuidance) {
-  const TextToImage text_to_image(model);
+  TextToImage text_to_image(model);
   const ImageRequest request{
       .prompt = "cat", .width = 32, .height = 32, .cfg = 1, .guidance = 3.5f, .sampling = {.steps = 5}};
-  const Tensor noise = text_to_image.noise(request), drawn = text_to_image.denoise(request, noise);
+  const Tensor noise = text_to_image.noise({request}), drawn = text_to_image.denoise({request}, noise);
   EXPECT_EQ(model.rows, 1);
   EXPECT_EQ(model.guidance, 3.5f);
   // Along a constant velocity v = noise - latents.

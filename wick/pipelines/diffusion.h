@@ -121,7 +121,10 @@ class Diffusion {
   virtual NamedTensors framing(const std::vector<PictureFrame>& frames) const = 0;
   // All parts of a batch, the ids among them replaced by the states that the text encoders compute, under the tape.
   virtual NamedTensors encode_text(const NamedTensors& parts) const = 0;
-  // The prediction for the process. x [B, h, w, C], timestep [B] f32, encoded parts, among which others may be.
+  // Encoded parts for many steps, with what the denoiser makes of them whatever x and the timestep are.
+  virtual NamedTensors prepared(const NamedTensors& parts) const { return parts; }
+  // The prediction for the process. x [B, h, w, C], timestep [B] f32, encoded parts, prepared or not, among which
+  // others may be.
   virtual Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const = 0;
   // The same without some layers of the denoiser, for skip-layer guidance; only where has_layers() is true.
   virtual Tensor predict_without(const std::vector<int64_t>& layers, const Tensor& x, const Tensor& timestep,

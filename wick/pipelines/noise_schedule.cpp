@@ -192,6 +192,12 @@ double NoiseSchedule::sigma(int64_t t) const {
   return std::sqrt((1 - alpha) / alpha);
 }
 
+Combination NoiseSchedule::estimate(double sigma) const {
+  const double scale = 1 / std::hypot(sigma, 1);
+  return prediction == Prediction::v ? Combination::x() * (scale * scale) - Combination::prediction() * (sigma * scale)
+                                     : Combination::x() - Combination::prediction() * sigma;
+}
+
 Tensor NoiseSchedule::draw_times(const Shape& latents, Rng& rng, const TimestepOptions&) const {
   std::vector<int64_t> timesteps(static_cast<size_t>(latents[0]));
   for (int64_t& t : timesteps) t = int64_t(rng.below(uint64_t(train_steps())));

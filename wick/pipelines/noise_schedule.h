@@ -34,6 +34,8 @@ class NoiseSchedule final : public Process {
   // The noise-to-signal ratio, sqrt((1 - alpha_cumprod) / alpha_cumprod). Where nothing is left of the signal, that of
   // an alpha_cumprod of 2^-24, as in diffusers.
   double sigma(int64_t t) const;
+  // The picture by a prediction, where x is the picture + sigma * noise and the model sees it with unit variance.
+  Combination estimate(double sigma) const;
 
   // Timesteps i64, uniform over all of them.
   Tensor draw_times(const Shape& latents, Rng& rng, const TimestepOptions& options = {}) const override;

@@ -2,6 +2,8 @@
 // (rectified_flow.h).
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,31 +14,59 @@
 
 namespace wick {
 
-// Samplers go from noise to a latent along the probability-flow ODE, in diffusers' numerics. They are deterministic,
-// and a step is linear in the latent, the prediction and the step before's estimate of the picture. So a sampler is
-// a list of coefficients, worked out in double before the first step.
-struct Estimate {  // of the picture: keep * x + prediction * (the model's)
-  double keep = 0, prediction = 0;
+// A sum of latents: what a sampler keeps between steps, of which x is the first, the model's prediction, and a draw of
+// fresh noise of unit variance.
+struct Combination {
+  static constexpr size_t kMostKept = 4, kPrediction = kMostKept, kDraw = kMostKept + 1, kTerms = kMostKept + 2;
+
+  static Combination term(size_t index) {
+    Combination c;
+    c.weights[index] = 1;
+    return c;
+  }
+  static Combination kept(size_t index) { return term(index); }
+  static Combination x() { return kept(0); }
+  static Combination prediction() { return term(kPrediction); }
+  static Combination draw() { return term(kDraw); }
+
+  friend Combination operator+(Combination a, const Combination& b) {
+    for (size_t i = 0; i < kTerms; ++i) a.weights[i] += b.weights[i];
+    return a;
+  }
+  friend Combination operator*(Combination a, double factor) {
+    for (double& weight : a.weights) weight *= factor;
+    return a;
+  }
+  friend Combination operator-(const Combination& a, const Combination& b) { return a + b * -1; }
+
+  std::array<double, kTerms> weights{};
 };
 
-struct SamplerStep {
-  float timestep;     // the model's input; between integers for Euler with linspace spacing
-  float input_scale;  // the model sees input_scale * x
-  float keep, noise;  // x becomes keep * x + noise * prediction + previous * (the step before's estimate)
-  float previous = 0;
-  Estimate estimate = {};  // where the sampler is of several steps
+// Samplers go from noise to a latent, in the numerics of diffusers or k-diffusion. All of them are linear in the
+// latents and predictions that they have met. So a sampler is a list of combinations, worked out in double before the
+// first step.
+struct SamplerStep {              // an evaluation of the model
+  float timestep;                 // the model's input; between integers for Euler with linspace spacing
+  float input_scale;              // the model sees input_scale * x
+  std::vector<Combination> next;  // what is kept after it, as many as Sampler::kept
 };
 
 struct Sampler {
   float initial_scale;  // standard deviation of the first x
   std::vector<SamplerStep> steps;
-  bool multistep = false;  // steps read the estimate before
+  size_t kept = 1;  // latents, all but x zero at first
+
+  bool uses(size_t latent, size_t term) const {  // in any step
+    return std::ranges::any_of(steps, [&](const SamplerStep& s) { return s.next[latent].weights[term] != 0; });
+  }
 };
 
-// The coefficients of a step from sigma to `next`, where x is the picture + sigma * noise. `before`: the sigma of the
-// step before, if this one is of second order (DPM-Solver++(2M), Lu et al., 2022; in the form of k-diffusion's
-// sample_dpmpp_2m). Without one this is Euler's step.
-SamplerStep step_between(double sigma, double next, std::optional<double> before, const Estimate& estimate);
+// From sigma to `next`, where x is the picture + sigma * noise: Euler's step by an estimate of the picture.
+Combination euler_step(double sigma, double next, const Combination& estimate);
+// DPM-Solver++(2M)'s (Lu et al., 2022; in the form of k-diffusion's sample_dpmpp_2m): `before` is the sigma of the step
+// before, `last` the estimate there.
+Combination second_order_step(double before, double sigma, double next, const Combination& estimate,
+                              const Combination& last);
 
 enum class SamplerKind { euler, ddim, dpmpp_2m, dpmpp_2m_karras };
 

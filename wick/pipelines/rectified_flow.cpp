@@ -122,14 +122,17 @@ Sampler RectifiedFlow::sampler(const SamplerOptions& options, const Shape& laten
   check_usage(second_order || options.kind == SamplerKind::euler,
               "--sampler {}: a rectified flow is drawn by euler or dpmpp-2m", name_of(options.kind));
   const std::vector<double> all = sigmas(options.steps, options.shift.value_or(shift(latents)));
-  Sampler sampler{1, {}, second_order};
+  Sampler sampler{1, {}, /*kept=*/second_order ? size_t{2} : 1};
   for (size_t i = 0; i + 1 < all.size(); ++i) {
-    const bool has_before = second_order && i > 0 && i + 2 < all.size();
-    SamplerStep step =
-        step_between(all[i], all[i + 1], has_before ? std::optional(all[i - 1]) : std::nullopt, {1, -all[i]});
-    step.timestep = float(double(train_steps_) * all[i]);
-    step.input_scale = 1;
-    sampler.steps.push_back(step);
+    const Combination x = Combination::x(), velocity = Combination::prediction(), estimate = x - velocity * all[i];
+    const float timestep = float(double(train_steps_) * all[i]);
+    if (!second_order)
+      sampler.steps.push_back({timestep, 1, {x + velocity * (all[i + 1] - all[i])}});
+    else if (i == 0 || i + 2 == all.size())
+      sampler.steps.push_back({timestep, 1, {euler_step(all[i], all[i + 1], estimate), estimate}});
+    else
+      sampler.steps.push_back(
+          {timestep, 1, {second_order_step(all[i - 1], all[i], all[i + 1], estimate, Combination::kept(1)), estimate}});
   }
   return sampler;
 }

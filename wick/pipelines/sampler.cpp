@@ -87,33 +87,23 @@ Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps) {
   Sampler sampler{float(spacing == TimestepSpacing::leading ? std::hypot(largest, 1) : largest), {}};
   for (size_t i = 0; i < ts.size(); ++i) {
     const double sigma = sigmas[i], change = sigmas[i + 1] - sigma, scale = 1 / std::hypot(sigma, 1);
-    // dx/dsigma is the noise; by v it is sigma scale^2 x + scale v.
-    const bool of_v = schedule.prediction == Prediction::v;
-    sampler.steps.push_back({.timestep = float(ts[i]),
-                             .input_scale = float(scale),
-                             .keep = float(of_v ? 1 + change * sigma * scale * scale : 1),
-                             .noise = float(of_v ? change * scale : change)});
+    const Combination noise = schedule.prediction == Prediction::v
+                                  ? Combination::x() * (sigma * scale * scale) + Combination::prediction() * scale
+                                  : Combination::prediction();
+    sampler.steps.push_back(
+        {float(ts[i]), float(scale), {Combination::x() + noise * change}});  // dx/dsigma is the noise
   }
   return sampler;
 }
 
-SamplerStep step_between(double sigma, double next, std::optional<double> before, const Estimate& estimate) {
-  SamplerStep step{};
-  step.estimate = estimate;
-  const double change = 1 - next / sigma;
-  double now = change;
-  if (before) {
-    const double ratio = std::log(*before / sigma) / std::log(sigma / next);  // of this step's length in lambda
-    now = change * (1 + 1 / (2 * ratio));
-    step.previous = float(-change / (2 * ratio));
-  } else if (estimate.keep == 1) {
-    step.keep = 1;
-    step.noise = float(next - sigma);
-    return step;
-  }
-  step.keep = float(next / sigma + now * estimate.keep);
-  step.noise = float(now * estimate.prediction);
-  return step;
+Combination euler_step(double sigma, double next, const Combination& estimate) {
+  return Combination::x() * (next / sigma) + estimate * (1 - next / sigma);
+}
+
+Combination second_order_step(double before, double sigma, double next, const Combination& estimate,
+                              const Combination& last) {
+  const double ratio = std::log(before / sigma) / std::log(sigma / next);  // of the steps' lengths in lambda
+  return euler_step(sigma, next, estimate + (estimate - last) * (1 / (2 * ratio)));
 }
 
 Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karras) {
@@ -128,16 +118,14 @@ Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karr
     for (const double t : ts) sigmas.push_back(interpolated_sigma(schedule, t));
   }
   sigmas.push_back(schedule.final_sigma_is_zero ? 0 : schedule.sigma(0));
-  Sampler sampler{float(std::hypot(sigmas.front(), 1)), {}, /*multistep=*/true};
+  Sampler sampler{float(std::hypot(sigmas.front(), 1)), {}, /*kept=*/2};
   for (size_t i = 0; i < ts.size(); ++i) {
-    const double sigma = sigmas[i], scale = 1 / std::hypot(sigma, 1);
     const bool is_last = i + 1 == ts.size() && (schedule.final_sigma_is_zero || steps < kFew);
-    SamplerStep step = step_between(
-        sigma, sigmas[i + 1], i > 0 && !is_last ? std::optional(sigmas[i - 1]) : std::nullopt,
-        schedule.prediction == Prediction::v ? Estimate{scale * scale, -sigma * scale} : Estimate{1, -sigma});
-    step.timestep = float(ts[i]);
-    step.input_scale = float(scale);
-    sampler.steps.push_back(step);
+    const Combination estimate = schedule.estimate(sigmas[i]), last = Combination::kept(1);
+    const Combination x = i == 0 || is_last
+                              ? euler_step(sigmas[i], sigmas[i + 1], estimate)
+                              : second_order_step(sigmas[i - 1], sigmas[i], sigmas[i + 1], estimate, last);
+    sampler.steps.push_back({float(ts[i]), float(1 / std::hypot(sigmas[i], 1)), {x, estimate}});
   }
   return sampler;
 }
@@ -160,11 +148,8 @@ Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps) {
                  next_noise = std::sqrt(1 - next);
     const bool of_v = schedule.prediction == Prediction::v;
     const double keep = of_v ? next_signal * signal + next_noise * noise : next_signal / signal;
-    sampler.steps.push_back(
-        {.timestep = float(t),
-         .input_scale = 1,
-         .keep = float(keep),
-         .noise = float(of_v ? next_noise * signal - next_signal * noise : next_noise - keep * noise)});
+    const double predicted = of_v ? next_noise * signal - next_signal * noise : next_noise - keep * noise;
+    sampler.steps.push_back({float(t), 1, {Combination::x() * keep + Combination::prediction() * predicted}});
   }
   return sampler;
 }

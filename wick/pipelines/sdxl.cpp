@@ -4,6 +4,7 @@
 //   "text states"        [B, 77, hidden + hidden_2]: the encoders' penultimate states side by side
 //   "pooled text"        [B, projection]
 //   "tokens", "tokens 2" [B, 77] i64 on the host, in place of the two where the text encoders are trained
+//   "keys and values N"  [B, 77, 2 C], in place of the text states: those of the N-th cross-attention
 //   "sizes"              [B, 6]: original height and width, crop top and left, target height and width
 #include <algorithm>
 #include <utility>
@@ -20,7 +21,7 @@ namespace wick {
 namespace {
 
 constexpr const char *kStates = "text states", *kPooled = "pooled text", *kTokens = "tokens", *kTokens2 = "tokens 2",
-                     *kSizes = "sizes";
+                     *kSizes = "sizes", *kKeysValues = "keys and values ";
 
 TensorSource unet_source(const Checkpoint& model) { return sdxl_source(model.component("unet").source()); }
 
@@ -107,13 +108,8 @@ class Sdxl final : public LatentDiffusion {
   NamedTensors framing(const std::vector<PictureFrame>& frames) const override;
   NamedTensors encode_text(const NamedTensors& parts) const override;
 
-  Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const override {
-    return (*unet_)({.sample = x,
-                     .timestep = timestep,
-                     .context = parts[kStates],
-                     .text_embeds = parts[kPooled],
-                     .time_ids = parts[kSizes]});
-  }
+  NamedTensors prepared(const NamedTensors& parts) const override;
+  Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const override;
 
  private:
   void load_text_encoders() override;
@@ -167,6 +163,23 @@ NamedTensors Sdxl::encode_text(const NamedTensors& parts) const {
   NamedTensors encoded{{kStates, cat({l.penultimate, g.penultimate}, 2)}, {kPooled, g.pooled}};
   if (parts.has(kSizes)) encoded.add(kSizes, parts[kSizes]);
   return encoded;
+}
+
+NamedTensors Sdxl::prepared(const NamedTensors& parts) const {
+  NamedTensors all;
+  for (const auto& [name, value] : parts)
+    if (name != kStates) all.add(name, value);
+  const std::vector<Tensor> keys_values = unet_->keys_values(parts[kStates]);
+  for (size_t i = 0; i < keys_values.size(); ++i) all.add(kKeysValues + std::to_string(i), keys_values[i]);
+  return all;
+}
+
+Tensor Sdxl::predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const {
+  UNetInput in{.sample = x, .timestep = timestep, .text_embeds = parts[kPooled], .time_ids = parts[kSizes]};
+  if (parts.has(kStates)) in.context = parts[kStates];
+  for (const auto& [name, value] : parts)
+    if (name.starts_with(kKeysValues)) in.keys_values.push_back(value);
+  return (*unet_)(in);
 }
 
 }  // namespace

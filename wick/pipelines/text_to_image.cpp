@@ -1,6 +1,10 @@
 #include "wick/pipelines/text_to_image.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "wick/ops/ops.h"
@@ -9,13 +13,57 @@ namespace wick {
 
 namespace {
 
-double deviation(const Tensor& x) {
-  const std::vector<float> values = x.to_vector();
+// Inputs of a step beside what the model is told: its timestep, and numbers of which the first are these.
+constexpr const char *kTimestep = "timestep", *kNumbers = "numbers";
+enum : int64_t {
+  kInputScale,
+  kCfg,
+  kSkipScale,
+  kWeights
+};  // of the sampler's combinations, one latent after the other
+
+Tensor number(const NamedTensors& in, int64_t index) { return in[kNumbers].window({1, 1, 1, 1}, {1, 1, 1, 1}, index); }
+
+// The latent that a sampler keeps at this place after a step.
+Tensor combined(const Sampler& sampler, size_t place, const NamedTensors& in, const std::vector<Tensor>& kept,
+                const Tensor& predicted) {
+  Tensor sum;
+  for (size_t term = 0; term < Combination::kTerms; ++term) {
+    if (!sampler.uses(place, term)) continue;
+    const Tensor& latent = term == Combination::kPrediction ? predicted : kept[term];
+    const Tensor part = latent * number(in, kWeights + int64_t(place * Combination::kTerms + term));
+    sum = sum ? sum + part : part;
+  }
+  return sum;
+}
+
+// All that a step's computation depends on but shapes and values.
+std::string what_is_recorded(const ImageRequest& request, const Sampler& sampler) {
+  std::string what = fmt::format("{}", fmt::join(request.skip.layers, ","));
+  for (size_t place = 0; place < sampler.kept; ++place)
+    for (size_t term = 0; term < Combination::kTerms; ++term) what += sampler.uses(place, term) ? " 1" : " 0";
+  return what;
+}
+
+double deviation(std::span<const float> values) {
   double sum = 0, squares = 0;
   for (const float value : values) sum += value;
   const double mean = sum / double(values.size());
   for (const float value : values) squares += (value - mean) * (value - mean);
   return std::sqrt(squares / double(values.size()));
+}
+
+// `share` of each picture's guided prediction with the deviation of the one without.
+Tensor rescaled(const Tensor& guided, const Tensor& positive, float share) {
+  const std::vector<float> from = guided.to_vector(), to = positive.to_vector();
+  const size_t pictures = size_t(guided.dim(0)), size = from.size() / pictures;
+  std::vector<float> factors;
+  for (size_t i = 0; i < pictures; ++i) {
+    const double ratio =
+        deviation(std::span(to).subspan(i * size, size)) / deviation(std::span(from).subspan(i * size, size));
+    factors.push_back(float(std::lerp(1.0, ratio, double(share))));
+  }
+  return guided * Tensor::of(factors, {int64_t(pictures), 1, 1, 1}, guided.memory());
 }
 
 }  // namespace
@@ -29,54 +77,110 @@ void TextToImage::check_side(const char* name, int64_t pixels, const LatentSpace
               "{}: expected a multiple of {} up to {} pixels, found {}", name, space.side_step, space.largest, pixels);
 }
 
-Tensor TextToImage::noise(const ImageRequest& request) const {
-  if (request.start) return request.start.to(model_.memory());
-  Rng rng(request.seed, Stream::sampler);
-  return random_normal(latent_shape(request, model_.latents()), rng).to(model_.memory());
-}
-
-// With guidance both passes are one batch, the negative first. The model is asked for an uncropped picture.
-NamedTensors TextToImage::conditioning(const ImageRequest& request, bool guided) const {
-  NamedTensors parts = model_.encode_text(model_.caption(request.prompt));
-  if (guided) {
-    const NamedTensors negative = model_.encode_text(model_.negative(request.negative));
-    NamedTensors both;
-    for (const auto& [name, value] : parts) both.add(name, cat({negative[name], value}, 0));
-    parts = both;
+Tensor TextToImage::noise(const Batch& batch) const {
+  std::vector<Tensor> starts;
+  for (const ImageRequest& request : batch) {
+    Rng rng(request.seed, Stream::sampler);
+    starts.push_back(request.start ? request.start : random_normal(latent_shape(request, model_.latents()), rng));
   }
-  const PictureFrame frame{.height = request.height,
-                           .width = request.width,
-                           .target_height = request.height,
-                           .target_width = request.width,
-                           .guidance = request.guidance};
-  parts.add(model_.framing(std::vector<PictureFrame>(guided ? 2 : 1, frame)));
-  return parts;
+  return (starts.size() == 1 ? starts.front() : cat(starts, 0)).to(model_.memory());
 }
 
-Tensor TextToImage::denoise(const ImageRequest& request, const Tensor& noise,
-                            const std::function<void(int64_t)>& on_step) const {
+// With guidance both passes are one batch, the negative texts first. The model is asked for uncropped pictures.
+NamedTensors TextToImage::conditioning(const Batch& batch) const {
+  const bool guided = batch.front().cfg != 1;
+  std::vector<NamedTensors> texts;
+  if (guided)
+    for (const ImageRequest& request : batch) texts.push_back(model_.encode_text(model_.negative(request.negative)));
+  for (const ImageRequest& request : batch) texts.push_back(model_.encode_text(model_.caption(request.prompt)));
+  NamedTensors parts;
+  for (const auto& [name, value] : texts.front()) {
+    std::vector<Tensor> rows;
+    for (const NamedTensors& text : texts) rows.push_back(text[name]);
+    parts.add(name, rows.size() == 1 ? value : cat(rows, 0));
+  }
+  std::vector<PictureFrame> frames;
+  for (size_t i = 0; i < texts.size(); ++i) {
+    const ImageRequest& request = batch[i % batch.size()];
+    frames.push_back({.height = request.height,
+                      .width = request.width,
+                      .target_height = request.height,
+                      .target_width = request.width,
+                      .guidance = request.guidance});
+  }
+  parts.add(model_.framing(frames));
+  return model_.prepared(parts);
+}
+
+Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step) {
+  const ImageRequest& request = batch.front();
   check_side("width", request.width, model_.latents());
   check_side("height", request.height, model_.latents());
-  const int64_t rows = request.cfg != 1 ? 2 : 1;
-  const NamedTensors parts = conditioning(request, rows == 2);
+  const int64_t rows = noise.dim(0) * (request.cfg != 1 ? 2 : 1);
+  const NamedTensors parts = conditioning(batch);
   const Sampler sampler = model_.process().sampler(request.sampling, noise.shape());
-  const auto steps = int64_t(sampler.steps.size());
   const NamedTensors ahead = parts_ahead(sampler, parts);
-  Tensor x = noise * sampler.initial_scale, denoised;
+  Canvas& on = canvas(parts, noise.shape(), sampler.kept);
+  Backend& backend = noise.backend();
+  backend.affine(on.kept.front().view(), noise.view(), sampler.initial_scale, 0);
+  for (size_t i = 1; i < sampler.kept; ++i) backend.fill(on.kept[i].view(), 0);
+
+  const std::string what = what_is_recorded(request, sampler);
+  const auto steps = int64_t(sampler.steps.size());
+  std::unique_ptr<Readback> last;  // arrives at the end of the step before, so that the device always has work
   for (int64_t i = 0; i < steps; ++i) {
-    const SamplerStep& step = sampler.steps[size_t(i)];
     const bool skips = request.skip.applies(i, steps);
-    NamedTensors of_step = parts;
-    for (const auto& [name, value] : ahead)
-      of_step.add(name, slice(value, 0, i * rows, (i + 1) * rows).to(model_.memory()));
-    const Tensor predicted = predict(request, x * step.input_scale, step.timestep, of_step, skips);
-    const Tensor last = denoised;
-    if (sampler.multistep) denoised = x * float(step.estimate.keep) + predicted * float(step.estimate.prediction);
-    x = x * step.keep + predicted * step.noise;
-    if (step.previous != 0) x = x + last * step.previous;
-    if (on_step) on_step(i + 1);
+    const auto body = [&](const NamedTensors& in) {
+      NamedTensors all = on.parts;
+      all.add(in);
+      const Tensor predicted = predict(request, on.kept.front() * number(in, kInputScale), all, skips);
+      std::vector<Tensor> next;
+      for (size_t k = 0; k < sampler.kept; ++k) next.push_back(combined(sampler, k, in, on.kept, predicted));
+      for (size_t k = 0; k < sampler.kept; ++k) backend.copy(on.kept[k].view(), next[k].view());
+    };
+    const NamedTensors in = of_step(request, sampler, i, rows, ahead);
+    if (request.cfg_rescale != 0)  // reads values
+      body(in);
+    else
+      on.recorder.run(skips ? what + " skips" : what, in, body);
+    if (!on_step) continue;
+    if (last) (void)last->data(), on_step(i);
+    last = model_.memory().read_later(on.kept.front().view().data, sizeof(float));
   }
-  return x;
+  if (last) (void)last->data(), on_step(steps);
+  return clone(on.kept.front());
+}
+
+// The buffers for batches of some shapes, with these parts in them.
+TextToImage::Canvas& TextToImage::canvas(const NamedTensors& parts, const Shape& latents, size_t kept) {
+  constexpr size_t kMost = 8;
+  const std::string key = fmt::format("{} {}{}", latents, kept, shapes_of(parts));
+  if (canvases_.size() >= kMost && !canvases_.contains(key)) canvases_.clear();
+  Backend& backend = *model_.memory().backend;
+  const auto [found, is_new] = canvases_.try_emplace(key, Canvas{{}, {}, Recorder(backend)});
+  Canvas& canvas = found->second;
+  for (const auto& [name, value] : parts) {
+    if (is_new)
+      canvas.parts.add(name, clone(value));
+    else
+      backend.copy(canvas.parts[name].view(), value.view());
+  }
+  while (canvas.kept.size() < kept) canvas.kept.push_back(Tensor::empty(latents, DType::f32, model_.memory()));
+  return canvas;
+}
+
+// A step's own inputs. Numbers lie on the device, so that a recorded step reads their current values.
+NamedTensors TextToImage::of_step(const ImageRequest& request, const Sampler& sampler, int64_t i, int64_t rows,
+                                  const NamedTensors& ahead) const {
+  const SamplerStep& step = sampler.steps[size_t(i)];
+  std::vector<float> numbers{step.input_scale, request.cfg, request.skip.scale};
+  for (const Combination& latent : step.next)
+    for (const double weight : latent.weights) numbers.push_back(float(weight));
+  Memory& memory = model_.memory();
+  NamedTensors in{{kTimestep, full({rows}, step.timestep, DType::f32, memory)},
+                  {kNumbers, Tensor::of(numbers, {int64_t(numbers.size())}, memory)}};
+  for (const auto& [name, value] : ahead) in.add(name, slice(value, 0, i * rows, (i + 1) * rows).to(memory));
+  return in;
 }
 
 // Rows for each step, as many as a batch has.
@@ -92,26 +196,24 @@ NamedTensors TextToImage::parts_ahead(const Sampler& sampler, const NamedTensors
 }
 
 // With guidance of both kinds.
-Tensor TextToImage::predict(const ImageRequest& request, const Tensor& x, float timestep, const NamedTensors& parts,
-                            bool skips) const {
-  const auto times = [&](int64_t rows) { return full({rows}, timestep, DType::f32, model_.memory()); };
-  const int64_t rows = request.cfg != 1 ? 2 : 1;
-  const Tensor both = model_.predict(contiguous(expand(x, {rows, x.dim(1), x.dim(2), x.dim(3)})), times(rows), parts);
-  const Tensor positive = slice(both, 0, rows - 1, rows), negative = slice(both, 0, 0, 1);
-  Tensor predicted = rows == 2 ? negative + (positive - negative) * request.cfg : positive;
-  if (rows == 2 && request.cfg_rescale != 0) {
-    const double ratio = deviation(positive) / deviation(predicted);
-    predicted = predicted * float(std::lerp(1.0, ratio, double(request.cfg_rescale)));
-  }
+Tensor TextToImage::predict(const ImageRequest& request, const Tensor& x, const NamedTensors& parts, bool skips) const {
+  const int64_t pictures = x.dim(0), rows = parts[kTimestep].dim(0);
+  const bool guided = rows > pictures;
+  const Tensor both = model_.predict(guided ? cat({x, x}, 0) : x, parts[kTimestep], parts);
+  const Tensor positive = slice(both, 0, rows - pictures, rows), negative = slice(both, 0, 0, pictures);
+  Tensor predicted = guided ? negative + (positive - negative) * number(parts, kCfg) : positive;
+  if (guided && request.cfg_rescale != 0) predicted = rescaled(predicted, positive, request.cfg_rescale);
   if (!skips) return predicted;
   NamedTensors alone;
-  for (const auto& [name, value] : parts) alone.add(name, slice(value, 0, rows - 1, rows));
-  const Tensor without = model_.predict_without(request.skip.layers, x, times(1), alone);
-  return predicted + (positive - without) * request.skip.scale;
+  for (const auto& [name, value] : parts)
+    alone.add(name, name == kNumbers ? value : slice(value, 0, rows - pictures, rows));
+  const Tensor without = model_.predict_without(request.skip.layers, x, alone[kTimestep], alone);
+  return predicted + (positive - without) * number(parts, kSkipScale);
 }
 
-Image TextToImage::operator()(const ImageRequest& request, const std::function<void(int64_t)>& on_step) const {
-  const Tensor picture = decode(denoise(request, noise(request), on_step));
+Image TextToImage::operator()(const ImageRequest& request, const OnStep& on_step) {
+  const Batch batch{request};
+  const Tensor picture = decode(denoise(batch, noise(batch), on_step));
   return tensor_to_image(reshape(picture, {picture.dim(1), picture.dim(2), picture.dim(3)}));
 }
 

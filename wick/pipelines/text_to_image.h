@@ -2,11 +2,13 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "wick/io/image.h"
+#include "wick/ops/recorder.h"
 #include "wick/pipelines/diffusion.h"
 
 namespace wick {
@@ -40,27 +42,40 @@ struct ImageRequest {
 
 class TextToImage {
  public:
-  // The model has kDrawingParts. It is borrowed, and may go on training.
+  // The model has kDrawingParts. It is borrowed, and may go on training; its denoiser stays loaded.
   explicit TextToImage(const Diffusion& model) : model_(model) {}
+
+  using OnStep = std::function<void(int64_t step)>;  // called when the device has come to the step's end
 
   // Throws Error if no picture can have that side. Cheap, to be asked before models are loaded.
   static void check_side(const char* name, int64_t pixels, const LatentSpace& space);
 
-  Image operator()(const ImageRequest& request, const std::function<void(int64_t step)>& on_step = {}) const;
+  Image operator()(const ImageRequest& request, const OnStep& on_step = {});
 
-  // Its stages: noise [1, h, w, C] of unit variance -> latents -> picture [1, H, W, 3] in about [-1, 1].
-  Tensor noise(const ImageRequest& request) const;
-  Tensor denoise(const ImageRequest& request, const Tensor& noise,
-                 const std::function<void(int64_t step)>& on_step = {}) const;
+  // Its stages, of B pictures that differ in prompt, negative, seed and start alone: noise [B, h, w, C] of unit
+  // variance -> latents -> pictures [B, H, W, 3] in about [-1, 1].
+  using Batch = std::vector<ImageRequest>;
+  Tensor noise(const Batch& batch) const;
+  Tensor denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step = {});
   Tensor decode(const Tensor& latents) const { return model_.decode(latents); }
 
  private:
-  NamedTensors conditioning(const ImageRequest& request, bool guided) const;
+  // Where the steps of a batch with some shapes read and write, at the same addresses in all batches.
+  struct Canvas {
+    NamedTensors parts;
+    std::vector<Tensor> kept;  // latents of the sampler
+    Recorder recorder;
+  };
+
+  NamedTensors conditioning(const Batch& batch) const;
   NamedTensors parts_ahead(const Sampler& sampler, const NamedTensors& parts) const;
-  Tensor predict(const ImageRequest& request, const Tensor& x, float timestep, const NamedTensors& parts,
-                 bool skips) const;
+  Canvas& canvas(const NamedTensors& parts, const Shape& latents, size_t kept);
+  NamedTensors of_step(const ImageRequest& request, const Sampler& sampler, int64_t i, int64_t rows,
+                       const NamedTensors& ahead) const;
+  Tensor predict(const ImageRequest& request, const Tensor& x, const NamedTensors& parts, bool skips) const;
 
   const Diffusion& model_;
+  std::map<std::string, Canvas> canvases_;
 };
 
 // [1, h, w, C], of a picture of the request's size.

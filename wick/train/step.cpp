@@ -1,31 +1,15 @@
 #include "wick/train/step.h"
 
-#include <fmt/format.h>
-
-#include <algorithm>
-
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
 
-// More shapes of batches than this, and the one that was not used for longest is forgotten.
-constexpr size_t kMostRecorded = 32;
-
 int64_t numel(const std::vector<Parameter>& parameters) {
   int64_t sum = 0;
   for (const Parameter& p : parameters) sum += p.value.numel();
   return sum;
-}
-
-bool all_in(const Memory& memory, const NamedTensors& batch) {
-  return std::all_of(batch.begin(), batch.end(), [&](const NamedTensor& t) { return &t.value.memory() == &memory; });
-}
-
-std::string key_of(std::string key, const NamedTensors& batch) {
-  for (const auto& [name, value] : batch) key += fmt::format(" {} {}", name, value.shape());
-  return key;
 }
 
 }  // namespace
@@ -43,8 +27,8 @@ TrainStep::TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool 
     : task_(task),
       optimizer_(optimizer),
       accumulate_(accumulate),
-      graph_(graph),
-      backend_(optimizer.parameters().front().value.backend()) {
+      backend_(optimizer.parameters().front().value.backend()),
+      recorder_(backend_, graph) {
   Memory& memory = backend_.memory();
   const MemoryScope scope(Purpose::optimizer);
   loss_ = zeros({1}, DType::f32, memory);
@@ -55,49 +39,18 @@ TrainStep::TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool 
 StepReport TrainStep::operator()(TrainRng& rng, float lr) {
   optimizer_.set(lr, 1 / float(accumulate_));
   if (accumulate_ == 1) {
-    run("step", task_.next_batch(rng), [this](const NamedTensors& batch) {
+    recorder_.run("step", task_.next_batch(rng), [this](const NamedTensors& batch) {
       begin();
       finish(backward(batch));
     });
   } else {
     begin();
     for (int64_t i = 0; i < accumulate_; ++i)
-      run("batch", task_.next_batch(rng), [this](const NamedTensors& batch) { add_to_sums(backward(batch)); });
-    run("update", {}, [this](const NamedTensors&) { finish(sums()); });
+      recorder_.run("batch", task_.next_batch(rng),
+                    [this](const NamedTensors& batch) { add_to_sums(backward(batch)); });
+    recorder_.run("update", {}, [this](const NamedTensors&) { finish(sums()); });
   }
   return StepReport(backend_.memory().read_later(report_.view().data, size_t(report_.numel()) * sizeof(float)));
-}
-
-void TrainStep::run(const std::string& what, const NamedTensors& batch, const Body& body) {
-  const auto compute = [&](const NamedTensors& on) {
-    const Arena arena(backend_.memory());  // a step's allocations lie apart from tensors that outlive it
-    body(on);
-  };
-  if (!graph_ || !all_in(backend_.memory(), batch)) return compute(batch);
-  Recorded& step = recorded(key_of(what, batch));
-  if (step.seen++ == 0) return compute(batch);  // kernels are chosen and libraries set up before anything is recorded
-  if (!step.replay) {
-    for (const auto& [name, value] : batch) step.buffers.add(name, clone(value));
-    step.replay = backend_.capture([&] { compute(step.buffers); });
-    graph_ = step.replay != nullptr;
-    if (!graph_) {  // this backend never will
-      recorded_.clear();
-      return compute(batch);
-    }
-  } else {
-    for (const auto& [name, value] : batch) backend_.copy(step.buffers[name], value);
-  }
-  step.replay->run();
-}
-
-TrainStep::Recorded& TrainStep::recorded(const std::string& key) {
-  if (recorded_.size() >= kMostRecorded && !recorded_.contains(key))
-    recorded_.erase(std::min_element(recorded_.begin(), recorded_.end(), [](const auto& a, const auto& b) {
-      return a.second.last_used < b.second.last_used;
-    }));
-  Recorded& step = recorded_[key];
-  step.last_used = ++runs_;
-  return step;
 }
 
 void TrainStep::begin() {

@@ -1,13 +1,9 @@
 // One optimizer step of a task: enqueued on the task's device without waiting for it.
-//
-// Where the backend can, steps are captured. The first time that batches of some shapes come, the step is computed call
-// by call; the second time it is recorded; from then on its record is replayed on fixed buffers. The bits are the same.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <string>
 
+#include "wick/ops/recorder.h"
 #include "wick/train/optimizer.h"
 #include "wick/train/task.h"
 
@@ -30,22 +26,13 @@ class StepReport {
 
 class TrainStep {
  public:
-  // Gradients are summed over `accumulate` batches; `graph` allows capturing.
+  // Gradients are summed over `accumulate` batches; `graph`: steps are recorded (ops/recorder.h).
   TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool graph);
 
   // The next step, on the task's next batches.
   StepReport operator()(TrainRng& rng, float lr);
 
  private:
-  using Body = std::function<void(const NamedTensors& batch)>;
-  struct Recorded {
-    int64_t seen = 0, last_used = 0;
-    NamedTensors buffers;
-    std::unique_ptr<Replay> replay;
-  };
-
-  void run(const std::string& what, const NamedTensors& batch, const Body& body);
-  Recorded& recorded(const std::string& key);
   Grads backward(const NamedTensors& batch);
   void add_to_sums(const Grads& grads);
   Grads sums() const;
@@ -55,13 +42,11 @@ class TrainStep {
   Task& task_;
   Optimizer& optimizer_;
   int64_t accumulate_;
-  bool graph_;
   Backend& backend_;
   Tensor loss_;    // [1], the mean over the batches of a step
   Tensor report_;  // [1 + kStepScalars]
   Tensor sums_;    // of gradients, all parameters concatenated; empty where a step is one batch
-  std::map<std::string, Recorded> recorded_;
-  int64_t runs_ = 0;
+  Recorder recorder_;
 };
 
 }  // namespace wick

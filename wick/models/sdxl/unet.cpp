@@ -8,6 +8,7 @@
 #include "wick/models/sdxl/unet.h"
 
 #include <functional>
+#include <span>
 #include <utility>
 
 namespace wick {
@@ -64,8 +65,8 @@ struct CrossAttention {  // to the text
   Linear to_kv = Linear::side_by_side(s, context_dim, {{"to_k", dim}, {"to_v", dim}}, /*bias=*/false);
   Linear to_out{s / "to_out.0", dim, dim};
 
-  Tensor operator()(const Tensor& x, const Tensor& context, const Tensor& residual) const {
-    return to_out(cross_attention(to_q(x), to_kv(context), head_count), residual);
+  Tensor operator()(const Tensor& x, const Tensor& keys_values, const Tensor& residual) const {
+    return to_out(cross_attention(to_q(x), keys_values, head_count), residual);
   }
 };
 
@@ -88,9 +89,9 @@ struct TransformerBlock {
   LayerNorm norm3{s / "norm3", dim};
   FeedForward ff{s / "ff", dim};
 
-  Tensor operator()(Tensor x, const Tensor& context) const {
+  Tensor operator()(Tensor x, const Tensor& keys_values) const {
     x = attn1(norm1(x), x);
-    x = attn2(norm2(x), context, x);
+    x = attn2(norm2(x), keys_values, x);
     return ff(norm3(x), x);
   }
 };
@@ -105,9 +106,11 @@ struct Transformer {  // every position of the latent is a token
       layers<TransformerBlock>(s / "transformer_blocks", depth, dim, context_dim, head_count);
   Linear proj_out{s / "proj_out", dim, dim};
 
-  Tensor operator()(const Tensor& x, const Tensor& context) const {  // [B, H, W, C]
+  // x [B, H, W, C]. `made`: keys and values of the blocks, none where they are to be made of the context.
+  Tensor operator()(const Tensor& x, const Tensor& context, std::span<const Tensor> made = {}) const {
     Tensor h = proj_in(reshape(norm(x), {x.dim(0), x.dim(1) * x.dim(2), dim}));
-    for (const TransformerBlock& block : blocks) h = block(h, context);
+    for (size_t i = 0; i < blocks.size(); ++i)
+      h = blocks[i](h, made.empty() ? blocks[i].attn2.to_kv(context) : made[i]);
     return reshape(proj_out(h, reshape(x, h.shape())), x.shape());
   }
 };
@@ -208,27 +211,58 @@ struct SdxlUNet::Model {
     return silu(time + added);  // each resnet begins with this silu
   }
 
-  Tensor layer(const Block& block, size_t i, Tensor x, const Tensor& time, const Tensor& context) const {
+  // Visits the transformers in the order in which they run.
+  template <typename Visit>
+  void each_transformer(const Visit& visit) const {
+    const auto of = [&](const Block& block) {
+      for (const Transformer& transformer : block.attentions) visit(transformer);
+    };
+    for (const Block& block : down_blocks) of(block);
+    of(mid_block);
+    for (const Block& block : up_blocks) of(block);
+  }
+
+  std::vector<Tensor> keys_values(const Tensor& context) const {
+    std::vector<Tensor> all;
+    each_transformer([&, states = s.activation(context)](const Transformer& transformer) {
+      for (const TransformerBlock& block : transformer.blocks) all.push_back(block.attn2.to_kv(states));
+    });
+    return all;
+  }
+
+  // What all layers take, and keys and values of those that are still to run.
+  struct Conditioning {
+    Tensor time, context;
+    std::span<const Tensor> keys_values;
+  };
+
+  Tensor layer(const Block& block, size_t i, Tensor x, Conditioning& shared) const {
     const auto run = [&](const auto& part, const auto&... inputs) {
       return checkpointing ? checkpoint(std::cref(part), inputs...) : part(inputs...);
     };
-    x = run(block.resnets[i], x, time);
-    return i < block.attentions.size() ? run(block.attentions[i], x, context) : x;
+    x = run(block.resnets[i], x, shared.time);
+    if (i >= block.attentions.size()) return x;
+    const Transformer& attention = block.attentions[i];
+    if (shared.keys_values.empty()) return run(attention, x, shared.context);
+    const std::span<const Tensor> made = shared.keys_values.first(attention.blocks.size());
+    shared.keys_values = shared.keys_values.subspan(made.size());
+    return attention(x, {}, made);
   }
 
   Tensor operator()(const UNetInput& in) const {
-    const Tensor time = time_vector(in), context = s.activation(in.context);
+    Conditioning shared{time_vector(in), {}, in.keys_values};
+    if (in.keys_values.empty()) shared.context = s.activation(in.context);
     Tensor x = conv_in(s.activation(in.sample));
     std::vector<Tensor> skips{x};
 
     for (const Block& block : down_blocks) {
-      for (size_t i = 0; i < block.resnets.size(); ++i) skips.push_back(x = layer(block, i, x, time, context));
+      for (size_t i = 0; i < block.resnets.size(); ++i) skips.push_back(x = layer(block, i, x, shared));
       if (block.downsample) skips.push_back(x = (*block.downsample)(x));
     }
-    for (size_t i = 0; i < mid_block.resnets.size(); ++i) x = layer(mid_block, i, x, time, context);
+    for (size_t i = 0; i < mid_block.resnets.size(); ++i) x = layer(mid_block, i, x, shared);
     for (const Block& block : up_blocks) {
       for (size_t i = 0; i < block.resnets.size(); ++i) {
-        x = layer(block, i, cat({x, skips.back()}, 3), time, context);
+        x = layer(block, i, cat({x, skips.back()}, 3), shared);
         skips.pop_back();
       }
       if (block.upsample) x = (*block.upsample)(x, skips.back().dim(1), skips.back().dim(2));
@@ -240,5 +274,6 @@ struct SdxlUNet::Model {
 SdxlUNet::SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing)
     : model_(new Model{std::move(s), config, checkpointing}) {}
 Tensor SdxlUNet::operator()(const UNetInput& in) const { return (*model_)(in); }
+std::vector<Tensor> SdxlUNet::keys_values(const Tensor& context) const { return model_->keys_values(context); }
 
 }  // namespace wick

@@ -24,12 +24,13 @@ struct UNetConfig {
   static UNetConfig read(const Checkpoint& model);
 };
 
-struct UNetInput {     // floats, in the model's memory
-  Tensor sample;       // [B, h, w, 4]
-  Tensor timestep;     // [B] f32
-  Tensor context;      // [B, T, cross_attention_dim]
-  Tensor text_embeds;  // [B, pooled]
-  Tensor time_ids;     // [B, kTimeIds] f32
+struct UNetInput {                       // floats, in the model's memory
+  Tensor sample;                         // [B, h, w, 4]
+  Tensor timestep;                       // [B] f32
+  Tensor context;                        // [B, T, cross_attention_dim], unless there are keys_values
+  Tensor text_embeds;                    // [B, pooled]
+  Tensor time_ids;                       // [B, kTimeIds] f32
+  std::vector<Tensor> keys_values = {};  // keys_values() of the context
 };
 
 class SdxlUNet {
@@ -37,6 +38,9 @@ class SdxlUNet {
   // `checkpointing` reruns each resnet and transformer in backward instead of saving its inner tensors.
   SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing = false);
   Tensor operator()(const UNetInput& in) const;  // [B, h, w, 4] f32
+  // Those of the context in all cross-attentions, in the order in which they run: [B, T, 2 C] each. No step changes
+  // them.
+  std::vector<Tensor> keys_values(const Tensor& context) const;
 
  private:
   struct Model;
