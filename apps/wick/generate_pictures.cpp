@@ -194,7 +194,7 @@ void generate_pictures(const GenerateArguments& a, const Checkpoint& folder) {
     if (a.picture.compare) draw_rows(a, folder, {}, request, starts, "without LoRA", progress, grid);
     draw_rows(a, folder, loras, request, starts, a.picture.compare ? "with LoRA" : "", progress, grid);
   }
-  write_png(a.picture.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid));
+  write_image(a.picture.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid));
   fmt::print("{}\n", printable(a.picture.out));
 }
 
