@@ -19,6 +19,7 @@ const ClipTokenizer& ClipTexts::tokenizer() const {
 void ClipTexts::load(const Scope& s) {
   outline_ = s.weights().is_outline();
   encoder_.emplace(s, config_);
+  s.weights().read_deferred();
 }
 
 Tensor ClipTexts::ids(const std::string& text) const {

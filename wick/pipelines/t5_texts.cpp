@@ -50,6 +50,7 @@ void T5Texts::load(const Scope& s, bool checkpointing) {
   outline_ = s.weights().is_outline();
   if (!outline_) tokenizer();  // its faults are found before weights are read
   encoder_.emplace(s, config_, checkpointing);
+  s.weights().read_deferred();
 }
 
 Tensor T5Texts::ids(const std::string& text) const {
