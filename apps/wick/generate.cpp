@@ -105,6 +105,12 @@ std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& spac
   return starts;
 }
 
+// The prompt that takes the most memory. All are read, so that a fault is told before weights are loaded.
+std::string longest_prompt(const GenerateArguments& a, const Diffusion& model) {
+  if (a.reading.syntax == PromptSyntax::plain) return {};  // all are cut or padded to one length
+  return std::ranges::max(a.prompts, {}, [&](const std::string& prompt) { return model.length(prompt).tokens; });
+}
+
 ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, const std::vector<Start>& starts) {
   const LatentSpace space = model.latents();
   const Tensor& noise = starts.front().noise;
@@ -117,7 +123,8 @@ ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, cons
   SamplerKind sampler = made_for.sampler;
   for (const auto& [name, kind] : kSamplers)
     if (a.sampler == name) sampler = kind;
-  return {.negative = a.negative,
+  return {.prompt = longest_prompt(a, model),
+          .negative = a.negative,
           .width = a.width > 0 ? a.width : wide,
           .height = a.height > 0 ? a.height : high,
           .cfg = a.cfg.value_or(made_for.cfg),
@@ -319,6 +326,15 @@ void add_picture_flags(CLI::App& command, GenerateArguments& a) {
       ->transform(cli::integer_in(0, std::numeric_limits<int32_t>::max()));
   number("--skip-layer-start", a.skip.start, "Share of the steps after which it begins [0.01]", 0, 1);
   number("--skip-layer-stop", a.skip.stop, "Share of the steps before which it ends [0.2]", 0, 1);
+  picture(command.add_option_function<std::string>(
+              "--prompt-syntax",
+              [&a](const std::string& name) {
+                a.reading.syntax = name == "comfyui" ? PromptSyntax::comfyui : PromptSyntax::plain;
+              },
+              "How prompts are read: plain, cut where CLIP or T5 ends; or as by ComfyUI, where (word:1.3) has a weight "
+              "and CLIP reads chunks of 75 tokens [plain]"))
+      ->type_name("NAME")
+      ->check(cli::one_of({"plain", "comfyui"}));
   integer("--t5-tokens", a.reading.t5.tokens,
           "Tokens of a prompt that T5 reads: longer ones are cut, shorter ones padded [as listed below]",
           cli::integer_in(1, 4096));

@@ -11,6 +11,7 @@
 #include "wick/backend/counting.h"
 #include "wick/io/json.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
 
 namespace wick {
@@ -95,6 +96,35 @@ TEST_F(Sd3Pipeline, OneTokenizerOfClipServesBothEncoders) {
                      expected = own->encode_text(own->caption(request.prompt));
   for (const char* name : {"CLIP states", "pooled text"})
     EXPECT_EQ(found[name].to_vector(), expected[name].to_vector()) << name;
+}
+
+TEST_F(Sd3Pipeline, WeightsAndChunksAgreeWithTheGolden) {
+  const SafetensorsFile states = open_golden("prompts/sd3");
+  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = 24}, .syntax = PromptSyntax::comfyui});
+  model->load({.backend = &test::backend()}, kDrawingParts);
+  const nlohmann::json told = read_json(kGolden / "prompts/prompts.json");
+  size_t compared = 0;
+  for (size_t i = 0; i < told.size(); ++i) {
+    const std::string prompt = told[i].at("prompt"), number = std::to_string(i);
+    if (!states.has("t5." + number)) continue;
+    const NamedTensors found = model->encode_text(model->caption(prompt));
+    for (const auto& [name, golden] :
+         {std::pair{"CLIP states", "clip."}, {"pooled text", "pooled."}, {"T5 states", "t5."}})
+      EXPECT_LE(relative_error(found[name], states.load(golden + number)), 1e-5) << name << ": " << prompt;
+    ++compared;
+  }
+  EXPECT_GE(compared, 9);
+}
+
+TEST_F(Sd3Pipeline, RefusesTextsOfUnlikeChunks) {
+  const ReadingOptions reading{.t5 = {.tokens = tokens}, .syntax = PromptSyntax::comfyui};
+  for (int i = 0; i < 80; ++i) request.prompt += " fox";
+  const auto plan = [&] { plan_image(folder.path(), request, {.reading = reading}, device_kind("cpu")); };
+  expect_error(plan, {"chunks", "found 1 and 2", "--cfg 1"});
+  request.cfg = 1;
+  plan();
+  expect_error([&] { open_diffusion(folder.path(), {.t5 = {.mask = true}, .syntax = PromptSyntax::comfyui}); },
+               {"--t5-mask", "--prompt-syntax comfyui"});
 }
 
 // A LoRA that begins with zeros changes nothing but where texts are encoded.

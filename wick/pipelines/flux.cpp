@@ -2,7 +2,8 @@
 //
 // Parts of its conditioning, beside those of T5 (t5_texts.h):
 //   "pooled text" [B, 768] f32, of CLIP
-//   "tokens"      [B, 77] i64 on the host, in its place where CLIP is trained
+//   "tokens"      [B, 77] i64 on the host, in its place where CLIP is trained; [B, n, 77] in n chunks, of which the
+//                 first counts
 //   "guidance"    [B] f32, for a model that is told it
 //   "modulations" [B, ...], where they are made ahead
 #include <algorithm>
@@ -61,8 +62,8 @@ class Flux final : public LatentDiffusion {
   Flux(const Checkpoint& model, const ReadingOptions& options)
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(FluxConfig::read(model.component(kTransformer))),
-        clip_(model, ClipKind::l),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), options.t5, defaults().t5_tokens) {
+        clip_(model, ClipKind::l, options.syntax),
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), options, defaults().t5_tokens) {
     check_fit();
   }
 
@@ -161,9 +162,9 @@ void Flux::drop_text_encoders() {
 
 NamedTensors Flux::caption(const std::string& text) const {
   NamedTensors now, later;
-  (trains(kClip) ? later : now).add(kTokens, clip_.ids(text));
-  const Tensor t5 = t5_.ids(text);
-  (trains(kT5) ? later : now).add(T5Texts::kTokens, t5);
+  (trains(kClip) ? later : now).add(kTokens, clip_.ids(text).ids);
+  const NamedTensors t5 = t5_.ids(text);
+  (trains(kT5) ? later : now).add(t5);
   NamedTensors all = encode_text(now);
   all.add(t5_.text_mask(t5, memory()));
   all.add(later);
@@ -174,10 +175,10 @@ NamedTensors Flux::encode_text(const NamedTensors& parts) const {
   NamedTensors encoded;
   for (const auto& [name, value] : parts) {
     if (name == kTokens) {
-      encoded.add(kPooled, clip_(value).pooled);
+      encoded.add(kPooled, clip_({value}).pooled);
     } else if (name == T5Texts::kTokens) {
-      encoded.add(T5Texts::kStates, t5_.states(value));
-    } else {
+      encoded.add(T5Texts::kStates, t5_.states(parts));
+    } else if (name != T5Texts::kWeights) {
       encoded.add(name, value);
     }
   }

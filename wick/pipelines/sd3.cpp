@@ -2,10 +2,11 @@
 // 16 channels.
 //
 // Parts of its conditioning, beside those of T5 (t5_texts.h):
-//   "CLIP states"          [B, 77, hidden + hidden_2] f32: the encoders' penultimate states side by side
+//   "CLIP states"          [B, 77 n, hidden + hidden_2] f32: the encoders' penultimate states side by side, of n chunks
 //   "pooled text"          [B, projection + projection_2] f32
 //   "modulations"          [B, ...], where they are made ahead
 //   "tokens", "tokens 2"   [B, 77] i64 on the host, in place of the two where one of the encoders is trained
+//   "weights"              [B, n, 77] f32 on the host, with tokens [B, n, 77] in n chunks, if some token's is not 1
 // The transformer reads T5's states and, behind them, CLIP's with zeros to T5's width. (Stability and diffusers have
 // them the other way round; text has no positions, so that the order does not matter.)
 #include <algorithm>
@@ -25,7 +26,7 @@ namespace wick {
 namespace {
 
 constexpr const char *kClipStates = "CLIP states", *kPooled = "pooled text", *kTokens = "tokens",
-                     *kTokens2 = "tokens 2", *kModulations = "modulations";
+                     *kTokens2 = "tokens 2", *kWeights = "weights", *kModulations = "modulations";
 constexpr const char *kTransformer = "transformer", *kClipL = "text_encoder", *kBigG = "text_encoder_2",
                      *kT5 = "text_encoder_3";
 constexpr LatentScale kLatents{1.5305f, 0.0609f};
@@ -60,9 +61,9 @@ class Sd3 final : public LatentDiffusion {
   Sd3(const Checkpoint& model, const ReadingOptions& options)
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(Sd3Config::read(model.component(kTransformer))),
-        clip_l_(model, ClipKind::l),
-        big_g_(model, ClipKind::big_g),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), options.t5, defaults().t5_tokens) {
+        clip_l_(model, ClipKind::l, options.syntax),
+        big_g_(model, ClipKind::big_g, options.syntax),
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), options, defaults().t5_tokens) {
     check_fit();
   }
 
@@ -103,6 +104,7 @@ class Sd3 final : public LatentDiffusion {
   NamedTensors caption(const std::string& text) const override;
   NamedTensors framing(const std::vector<PictureFrame>& frames) const override;
   NamedTensors encode_text(const NamedTensors& parts) const override;
+  NamedTensors joined(const std::vector<NamedTensors>& texts) const override;
   Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const override {
     return predict_without({}, x, timestep, parts);
   }
@@ -209,10 +211,12 @@ void Sd3::drop_text_encoders() {
 NamedTensors Sd3::caption(const std::string& text) const {
   NamedTensors now, later;
   NamedTensors& clip = trains_clip() ? later : now;
-  clip.add(kTokens, clip_l_.ids(text));
-  clip.add(kTokens2, big_g_.ids(text));
-  const Tensor t5 = t5_.ids(text);
-  (trains(kT5) ? later : now).add(T5Texts::kTokens, t5);
+  const ClipIds l = clip_l_.ids(text);
+  clip.add(kTokens, l.ids);
+  clip.add(kTokens2, big_g_.ids(text).ids);
+  if (l.weights) clip.add(kWeights, l.weights);
+  const NamedTensors t5 = t5_.ids(text);
+  (trains(kT5) ? later : now).add(t5);
   NamedTensors all = encode_text(now);
   all.add(t5_.text_mask(t5, memory()));
   all.add(later);
@@ -223,16 +227,29 @@ NamedTensors Sd3::encode_text(const NamedTensors& parts) const {
   NamedTensors encoded;
   for (const auto& [name, value] : parts) {
     if (name == kTokens) {
-      const ClipOutput l = clip_l_(value), g = big_g_(parts[kTokens2]);
-      encoded.add(kClipStates, cat({l.penultimate, g.penultimate}, 2));
+      const Tensor weights = parts.has(kWeights) ? parts[kWeights] : Tensor();
+      const ClipStates l = clip_l_({value, weights}), g = big_g_({parts[kTokens2], weights});
+      encoded.add(kClipStates, cat({l.states, g.states}, 2));
       encoded.add(kPooled, cat({l.pooled, g.pooled}, 1));
     } else if (name == T5Texts::kTokens) {
-      encoded.add(T5Texts::kStates, t5_.states(value));
-    } else if (name != kTokens2) {
+      encoded.add(T5Texts::kStates, t5_.states(parts));
+    } else if (name != kTokens2 && name != kWeights && name != T5Texts::kWeights) {
       encoded.add(name, value);
     }
   }
   return encoded;
+}
+
+// Attention from pictures to texts goes over both at once: a text that stands there twice would count twice.
+NamedTensors Sd3::joined(const std::vector<NamedTensors>& texts) const {
+  const auto chunks = [&](const NamedTensors& text) { return text[kClipStates].dim(1) / clip_l_.config().positions; };
+  for (const NamedTensors& text : texts)
+    check_usage(
+        chunks(text) == chunks(texts.front()),
+        "--prompt-syntax comfyui: SD3 draws prompts and negative ones of as many chunks of CLIP's together, found "
+        "{} and {}; make them alike, or draw with --cfg 1",
+        chunks(texts.front()), chunks(text));
+  return Diffusion::joined(texts);
 }
 
 NamedTensors Sd3::framing(const std::vector<PictureFrame>& frames) const {

@@ -4,6 +4,7 @@
 
 #include "wick/backend/views.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/text_weights.h"
 
 namespace wick {
 namespace {
@@ -30,8 +31,14 @@ Tensor column_of(const std::vector<int64_t>& numbers, Memory& memory) {
 
 }  // namespace
 
-T5Texts::T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, const T5Options& options, int64_t made_for)
-    : config_(T5Config::read(encoder)), tokenizer_path_(std::move(tokenizer)), options_(options) {
+T5Texts::T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, const ReadingOptions& options,
+                 int64_t made_for)
+    : config_(T5Config::read(encoder)),
+      tokenizer_path_(std::move(tokenizer)),
+      options_(options.t5),
+      syntax_(options.syntax) {
+  check_usage(!options_.mask || syntax_ == PromptSyntax::plain,
+              "--t5-mask: expected no --prompt-syntax comfyui with it, because ComfyUI hides no padding of T5's");
   if (options_.tokens == 0) options_.tokens = length_of(tokenizer_path_, made_for);
 }
 
@@ -43,7 +50,11 @@ const T5Tokenizer& T5Texts::tokenizer() const {
 }
 
 TextLength T5Texts::length(const std::string& text) const {
-  return {.tokens = tokenizer().length(text) - 1, .limit = options_.tokens - 1};
+  TextLength length{.tokens = 0, .limit = options_.tokens - 1};
+  const bool is_plain = syntax_ == PromptSyntax::plain;
+  for (const WeightedText& part : is_plain ? std::vector<WeightedText>{{text}} : weighted_texts(text))
+    length.tokens += tokenizer().length(part.text) - 1;
+  return length;
 }
 
 void T5Texts::load(const Scope& s, bool checkpointing) {
@@ -52,17 +63,30 @@ void T5Texts::load(const Scope& s, bool checkpointing) {
   encoder_.emplace(s, config_, checkpointing);
 }
 
-Tensor T5Texts::ids(const std::string& text) const {
+NamedTensors T5Texts::ids(const std::string& text) const {
+  const Shape shape = {1, options_.tokens};
+  if (syntax_ == PromptSyntax::comfyui) {
+    const auto [ids, weights] = t5_ids(weighted_texts(text), tokenizer(), options_.tokens);
+    NamedTensors parts{{kTokens, Tensor::of(ids, shape)}};
+    if (const Tensor given = weights_tensor(weights, shape)) parts.add(kWeights, given);
+    return parts;
+  }
   std::vector<int64_t> ids(static_cast<size_t>(options_.tokens));
   if (!outline_) {
     ids = tokenizer().encode(text, options_.tokens);
     if (options_.mask) std::ranges::rotate(ids, std::ranges::find(ids, tokenizer().end_id()) + 1);
   }
-  return Tensor::of(ids, {1, options_.tokens});
+  return {{kTokens, Tensor::of(ids, shape)}};
 }
 
-Tensor T5Texts::states(const Tensor& ids) const {
+Tensor T5Texts::states(const NamedTensors& text) const {
   check(encoder_.has_value(), "encode_text: the model's T5 encoder was dropped");
+  const Tensor& ids = text[kTokens];
+  if (text.has(kWeights)) {
+    const int64_t batch = ids.dim(0);
+    const Tensor all = (*encoder_)(cat({ids, this->ids("")[kTokens]}, 0));
+    return weighted(slice(all, 0, 0, batch), slice(all, 0, batch, batch + 1), text[kWeights]);
+  }
   if (!options_.mask) return (*encoder_)(ids);
   const Tensor mask = full(ids.shape(), 1, DType::i64);
   for (int64_t row = 0; row < ids.dim(0); ++row)
@@ -70,9 +94,9 @@ Tensor T5Texts::states(const Tensor& ids) const {
   return (*encoder_)(ids, mask);
 }
 
-NamedTensors T5Texts::text_mask(const Tensor& ids, Memory& memory) const {
+NamedTensors T5Texts::text_mask(const NamedTensors& ids, Memory& memory) const {
   if (!options_.mask) return {};
-  return {{kFirstKey, column_of({padding_of(ids, 0)}, memory)}};
+  return {{kFirstKey, column_of({padding_of(ids[kTokens], 0)}, memory)}};
 }
 
 NamedTensors T5Texts::picture_mask(size_t pictures, int64_t tokens, Memory& memory) const {
