@@ -206,10 +206,18 @@ Tensor TextToImage::predict(const ImageRequest& request, const Tensor& x, const 
   return predicted + (positive - without) * number(parts, kSkipScale);
 }
 
+std::vector<Image> TextToImage::operator()(const Batch& batch, const OnStep& on_step) {
+  const Tensor latents = denoise(batch, noise(batch), on_step);
+  std::vector<Image> images;
+  for (int64_t i = 0; i < latents.dim(0); ++i) {  // one by one, since a VAE takes more memory than a denoiser
+    const Tensor picture = decode(slice(latents, 0, i, i + 1));
+    images.push_back(tensor_to_image(reshape(picture, {picture.dim(1), picture.dim(2), picture.dim(3)})));
+  }
+  return images;
+}
+
 Image TextToImage::operator()(const ImageRequest& request, const OnStep& on_step) {
-  const Batch batch{request};
-  const Tensor picture = decode(denoise(batch, noise(batch), on_step));
-  return tensor_to_image(reshape(picture, {picture.dim(1), picture.dim(2), picture.dim(3)}));
+  return (*this)(Batch{request}, on_step).front();
 }
 
 }  // namespace wick

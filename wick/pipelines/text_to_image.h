@@ -50,11 +50,12 @@ class TextToImage {
   // Throws Error if no picture can have that side. Cheap, to be asked before models are loaded.
   static void check_side(const char* name, int64_t pixels, const LatentSpace& space);
 
+  // Pictures that differ in prompt, negative, seed and start alone; in all else the first request holds.
+  using Batch = std::vector<ImageRequest>;
+  std::vector<Image> operator()(const Batch& batch, const OnStep& on_step = {});
   Image operator()(const ImageRequest& request, const OnStep& on_step = {});
 
-  // Its stages, of B pictures that differ in prompt, negative, seed and start alone: noise [B, h, w, C] of unit
-  // variance -> latents -> pictures [B, H, W, 3] in about [-1, 1].
-  using Batch = std::vector<ImageRequest>;
+  // The stages: noise [B, h, w, C] of unit variance -> latents -> pictures [B, H, W, 3] in about [-1, 1].
   Tensor noise(const Batch& batch) const;
   Tensor denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step = {});
   Tensor decode(const Tensor& latents) const { return model_.decode(latents); }
