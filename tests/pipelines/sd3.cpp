@@ -11,7 +11,6 @@
 #include "wick/backend/counting.h"
 #include "wick/io/json.h"
 #include "wick/ops/ops.h"
-#include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
 
 namespace wick {
@@ -116,13 +115,26 @@ TEST_F(Sd3Pipeline, WeightsAndChunksAgreeWithTheGolden) {
   EXPECT_GE(compared, 9);
 }
 
-TEST_F(Sd3Pipeline, RefusesTextsOfUnlikeChunks) {
-  const ReadingOptions reading{.t5 = {.tokens = tokens}, .syntax = PromptSyntax::comfyui};
-  for (int i = 0; i < 80; ++i) request.prompt += " fox";
-  const auto plan = [&] { plan_image(folder.path(), request, {.reading = reading}, device_kind("cpu")); };
-  expect_error(plan, {"chunks", "found 1 and 2", "--cfg 1"});
-  request.cfg = 1;
-  plan();
+// Each row of a batch is predicted as if it were alone, however many chunks of CLIP's the others have.
+TEST_F(Sd3Pipeline, TextsOfUnlikeChunksAreJoined) {
+  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = tokens}, .syntax = PromptSyntax::comfyui});
+  model->load({.backend = &test::backend()}, kDrawingParts);
+  std::string words = "(fox:1.2)";
+  std::vector<NamedTensors> texts;
+  for (const int64_t chunks : {1, 2, 3}) {
+    texts.push_back(model->encode_text(model->caption(words)));
+    EXPECT_EQ(texts.back()["CLIP states"].dim(1), 77 * chunks);
+    for (int word = 0; word < 75; ++word) words += " a";
+  }
+  const Tensor x = noise, time = full({1}, 500, DType::f32, test::memory());
+  const NamedTensors joined = model->joined(texts);
+  EXPECT_EQ(joined["CLIP states"].shape(), (Shape{3, 77 * 3, 20}));
+  const Tensor all = model->predict(cat({x, x, x}, 0), cat({time, time, time}, 0), joined);
+  for (int64_t i = 0; i < 3; ++i)
+    EXPECT_LE(relative_error(slice(all, 0, i, i + 1), model->predict(x, time, texts[size_t(i)])), 1e-5) << i;
+}
+
+TEST_F(Sd3Pipeline, AMaskIsRefusedWithWeights) {
   expect_error([&] { open_diffusion(folder.path(), {.t5 = {.mask = true}, .syntax = PromptSyntax::comfyui}); },
                {"--t5-mask", "--prompt-syntax comfyui"});
 }

@@ -190,12 +190,10 @@ NamedTensors Flux::framing(const std::vector<PictureFrame>& frames) const {
   const int64_t height = frames.front().target_height / vae().factor(),
                 width = frames.front().target_width / vae().factor();
   rotary(height, width);
-  NamedTensors parts = t5_.picture_mask(frames.size(), sequence(height, width), memory());
-  if (!config_.guidance) return parts;
+  if (!config_.guidance) return {};
   std::vector<float> guidance;
   for (const PictureFrame& frame : frames) guidance.push_back(frame.guidance);
-  parts.add(kGuidance, Tensor::of(guidance, {count}, memory()));
-  return parts;
+  return {{kGuidance, Tensor::of(guidance, {count}, memory())}};
 }
 
 // Made outside of steps, which may be recorded.
@@ -225,7 +223,7 @@ Tensor Flux::predict(const Tensor& x, const Tensor& timestep, const NamedTensors
                                            .text = parts[T5Texts::kStates],
                                            .rotary = rotary(x.dim(1), x.dim(2)),
                                            .modulations = parts.has(kModulations) ? parts[kModulations] : Tensor(),
-                                           .ranges = t5_.ranges(parts, sequence(x.dim(1), x.dim(2)))});
+                                           .ranges = T5Texts::ranges(parts, sequence(x.dim(1), x.dim(2)))});
   return flux_latents(velocity, x.dim(1), x.dim(2));
 }
 

@@ -17,16 +17,10 @@ int64_t length_of(const std::filesystem::path& tokenizer, int64_t made_for) {
   return most < double(made_for) ? int64_t(most) : made_for;
 }
 
-constexpr const char *kFirstKey = "first key", *kAllKeys = "all keys";
-
 // Padding that stands before a row's text.
 int64_t padding_of(const Tensor& ids, int64_t row) {
   const int64_t* first = ids.data<int64_t>() + row * ids.dim(1);
   return std::find_if(first, first + ids.dim(1), [](int64_t id) { return id != T5Tokenizer::kPad; }) - first;
-}
-
-Tensor column_of(const std::vector<int64_t>& numbers, Memory& memory) {
-  return cast(Tensor::of(numbers, {int64_t(numbers.size()), 1}), DType::i32).to(memory);
 }
 
 }  // namespace
@@ -96,21 +90,16 @@ Tensor T5Texts::states(const NamedTensors& text) const {
 
 NamedTensors T5Texts::text_mask(const NamedTensors& ids, Memory& memory) const {
   if (!options_.mask) return {};
-  return {{kFirstKey, column_of({padding_of(ids[kTokens], 0)}, memory)}};
+  return {{kFirstKey, full({1, 1}, float(padding_of(ids[kTokens], 0)), DType::i32, memory)}};
 }
 
-NamedTensors T5Texts::picture_mask(size_t pictures, int64_t tokens, Memory& memory) const {
-  if (!options_.mask) return {};
-  return {{kAllKeys, column_of(std::vector<int64_t>(pictures, tokens), memory)}};
-}
-
-Tensor T5Texts::ranges(const NamedTensors& parts, int64_t tokens) const {
-  if (!options_.mask) return {};
+Tensor T5Texts::ranges(const NamedTensors& parts, int64_t tokens) {
+  if (!parts.has(kFirstKey)) return {};
   const Tensor& first = parts[kFirstKey];
   const int64_t batch = first.dim(0);
   const Tensor all = Tensor::empty({batch, tokens, 2}, DType::i32, first.memory());
-  for (const auto& [column, keys] : {std::pair{0, first}, {1, parts[kAllKeys]}})
-    all.backend().copy(part_of(all, 2, column, 1), expand(reshape(keys, {batch, 1, 1}), {batch, tokens, 1}));
+  all.backend().copy(part_of(all, 2, 0, 1), expand(reshape(first, {batch, 1, 1}), {batch, tokens, 1}));
+  all.backend().fill(part_of(all, 2, 1, 1), float(tokens));
   return all;
 }
 

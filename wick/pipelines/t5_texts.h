@@ -5,7 +5,7 @@
 //   "T5 states"               [B, L, hidden] in the encoder's dtype
 //   "T5 tokens"               [B, L] i64 on the host, in place of them where the encoder is trained, and with them
 //   "T5 weights"              [B, L] f32 on the host, if some token's is not 1
-//   "first key", "all keys"   [B, 1] i32 with T5Options::mask: the range of tokens that are seen (kohya's
+//   "first key"               [B, 1] i32 with T5Options::mask: tokens before it are seen by no other (kohya's
 //                             --apply_t5_attn_mask). Padding stands before the text then, and T5's states come first in
 //                             the sequence: the tokens that count are neighbours. T5's positions are relative.
 #pragma once
@@ -21,7 +21,8 @@ namespace wick {
 
 class T5Texts {
  public:
-  static constexpr const char *kStates = "T5 states", *kTokens = "T5 tokens", *kWeights = "T5 weights";
+  static constexpr const char *kStates = "T5 states", *kTokens = "T5 tokens", *kWeights = "T5 weights",
+                              *kFirstKey = "first key";
 
   // Texts have as many tokens as the model was made for, unless the options or the tokenizer's model_max_length, where
   // that is less, say otherwise. Throws UsageError for a mask with weights, which ComfyUI does not have.
@@ -35,13 +36,11 @@ class T5Texts {
   void load(const Scope& s, bool checkpointing);
   void drop() { encoder_.reset(); }
 
-  NamedTensors ids(const std::string& text) const;  // "T5 tokens" and "T5 weights"
-  Tensor states(const NamedTensors& ids) const;     // of those
-  // A text's part of the mask, that of `pictures` which are sequences of `tokens` with their text, and both as ranges
-  // i32 [B, tokens, 2]. Empty without a mask.
-  NamedTensors text_mask(const NamedTensors& ids, Memory& memory) const;
-  NamedTensors picture_mask(size_t pictures, int64_t tokens, Memory& memory) const;
-  Tensor ranges(const NamedTensors& parts, int64_t tokens) const;
+  NamedTensors ids(const std::string& text) const;                        // "T5 tokens" and "T5 weights"
+  Tensor states(const NamedTensors& ids) const;                           // of those
+  NamedTensors text_mask(const NamedTensors& ids, Memory& memory) const;  // a text's part of the mask, if there is one
+  // The mask of sequences of `tokens`, i32 [B, tokens, 2]; empty where there is no first key among the parts.
+  static Tensor ranges(const NamedTensors& parts, int64_t tokens);
 
  private:
   const T5Tokenizer& tokenizer() const;
