@@ -99,7 +99,7 @@ TEST_F(Sd3Pipeline, OneTokenizerOfClipServesBothEncoders) {
 
 TEST_F(Sd3Pipeline, WeightsAndChunksAgreeWithTheGolden) {
   const SafetensorsFile states = open_golden("prompts/sd3");
-  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = 24}, .syntax = PromptSyntax::comfyui});
+  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = 256}, .syntax = PromptSyntax::comfyui});
   model->load({.backend = &test::backend()}, kDrawingParts);
   const nlohmann::json told = read_json(kGolden / "prompts/prompts.json");
   size_t compared = 0;
@@ -117,7 +117,7 @@ TEST_F(Sd3Pipeline, WeightsAndChunksAgreeWithTheGolden) {
 
 // Each row of a batch is predicted as if it were alone, however many chunks of CLIP's the others have.
 TEST_F(Sd3Pipeline, TextsOfUnlikeChunksAreJoined) {
-  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = tokens}, .syntax = PromptSyntax::comfyui});
+  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = 256}, .syntax = PromptSyntax::comfyui});
   model->load({.backend = &test::backend()}, kDrawingParts);
   std::string words = "(fox:1.2)";
   std::vector<NamedTensors> texts;
@@ -134,7 +134,9 @@ TEST_F(Sd3Pipeline, TextsOfUnlikeChunksAreJoined) {
     EXPECT_LE(relative_error(slice(all, 0, i, i + 1), model->predict(x, time, texts[size_t(i)])), 1e-5) << i;
 }
 
-TEST_F(Sd3Pipeline, AMaskIsRefusedWithWeights) {
+TEST_F(Sd3Pipeline, WhatComfyUIDoesNotDoIsRefusedInItsSyntax) {
+  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = 4}, .syntax = PromptSyntax::comfyui});
+  expect_error([&] { model->caption("a fox in the (snow:1.2)"); }, {"--t5-tokens", "tokens", "found 4"});
   expect_error([&] { open_diffusion(folder.path(), {.t5 = {.mask = true}, .syntax = PromptSyntax::comfyui}); },
                {"--t5-mask", "--prompt-syntax comfyui"});
 }

@@ -2,13 +2,14 @@
 
     python tools/golden/prompts.py      writes tests/golden/prompts/
 
-Written here from a description of the syntax (wick/text/prompt_syntax.h), on transformers, and once held against ComfyUI itself,
-with the same tokenizers and weights: parts, tokens and weights were the same, states to float32 rounding. ComfyUI is
-under the GPL, and none of its code is here.
+Written from a description of the syntax (wick/text/prompt_syntax.h), on transformers. It was held once against ComfyUI
+itself (October 2025) with the same tokenizers and encoders: parts, tokens and weights are the same, states to float32
+rounding. ComfyUI is under the GPL, and none of its code is here.
 
-prompts.json has for each prompt `parts` (texts and weights), `l` and `g` (ids of CLIP-L and bigG, chunk after chunk), `weights` of those
-tokens, `t5` and `t5_weights` (24 tokens). sdxl.safetensors has `states.N` [1, 77 n, 40] and `pooled.N` [1, 20] of the tiny SDXL for
-the N-th prompt, sd3.safetensors `clip.N`, `pooled.N` and `t5.N` of the tiny SD3, both for some prompts.
+prompts.json has for each prompt `parts` (texts and weights), `l` and `g` (ids of CLIP-L and bigG, chunk after chunk), `weights`
+of those tokens, `t5` and `t5_weights` (with the end token). sdxl.safetensors has `states.N` [1, 77 n, 40] and `pooled.N`
+[1, 20] of the tiny SDXL for the N-th prompt, sd3.safetensors `clip.N`, `pooled.N` and `t5.N` [1, 256, 24] of the tiny SD3,
+both for some prompts.
 """
 
 import json
@@ -20,7 +21,7 @@ from transformers import CLIPTextModel, CLIPTextModelWithProjection, CLIPTokeniz
 from golden import MODEL, ROOT, save
 
 OUT = ROOT / "prompts"
-CHUNK, KEPT_WHOLE, T5_TOKENS = 75, 8, 24
+CHUNK, KEPT_WHOLE, T5_TOKENS = 75, 8, 256
 COMMAS = "a red heart with stripes and dots on a thick outline, " * 5
 WORDS = "one two three four five six seven eight nine ten eleven twelve "
 WITH_STATES = [
@@ -104,10 +105,13 @@ def chunks(tokenizer, parts, pad):
 
 
 def t5_row(tokenizer, parts):
-    tokens = [(i, w) for text, w in parts for i in tokenizer(text, add_special_tokens=False).input_ids]
-    row = tokens[:T5_TOKENS - 1] + [(tokenizer.eos_token_id, 1.0)]
-    row += [(0, 1.0)] * (T5_TOKENS - len(row))
+    row = [(i, w) for text, w in parts for i in tokenizer(text, add_special_tokens=False).input_ids]
+    row.append((tokenizer.eos_token_id, 1.0))
     return [i for i, _ in row], [w for _, w in row]
+
+
+def padded(row, padding):
+    return row + [padding] * (T5_TOKENS - len(row))
 
 
 def mixed(states, empty, weights):
@@ -125,7 +129,8 @@ def clip_states(encoder, rows, weights, empty):
 
 def t5_states(encoder, row, weights, empty):
     with torch.no_grad():
-        return mixed(encoder(torch.tensor([row]))[0], encoder(torch.tensor([empty]))[0], [weights])
+        states, nothing = (encoder(torch.tensor([padded(ids, 0)]))[0] for ids in (row, empty))
+    return mixed(states, nothing, [padded(weights, 1.0)])
 
 
 def main():

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "wick/backend/views.h"
+#include "wick/io/count.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/text_weights.h"
 
@@ -60,7 +61,12 @@ void T5Texts::load(const Scope& s, bool checkpointing) {
 NamedTensors T5Texts::ids(const std::string& text) const {
   const Shape shape = {1, options_.tokens};
   if (syntax_ == PromptSyntax::comfyui) {
-    const auto [ids, weights] = t5_ids(weighted_texts(text), tokenizer(), options_.tokens);
+    auto [ids, weights] = t5_ids(weighted_texts(text), tokenizer());
+    check_usage(ids.size() <= size_t(options_.tokens),
+                "--t5-tokens: a prompt takes {} with its end, and ComfyUI cuts none; expected as many, found {}",
+                count_of(ids.size(), "token"), options_.tokens);
+    ids.resize(size_t(options_.tokens), T5Tokenizer::kPad);
+    weights.resize(size_t(options_.tokens), 1);
     NamedTensors parts{{kTokens, Tensor::of(ids, shape)}};
     if (const Tensor given = weights_tensor(weights, shape)) parts.add(kWeights, given);
     return parts;

@@ -36,7 +36,8 @@ class T5Texts {
   void load(const Scope& s, bool checkpointing);
   void drop() { encoder_.reset(); }
 
-  NamedTensors ids(const std::string& text) const;                        // "T5 tokens" and "T5 weights"
+  // "T5 tokens" and "T5 weights". Throws UsageError for a text in ComfyUI's syntax that is longer.
+  NamedTensors ids(const std::string& text) const;
   Tensor states(const NamedTensors& ids) const;                           // of those
   NamedTensors text_mask(const NamedTensors& ids, Memory& memory) const;  // a text's part of the mask, if there is one
   // The mask of sequences of `tokens`, i32 [B, tokens, 2]; empty where there is no first key among the parts.

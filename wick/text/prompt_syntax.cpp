@@ -187,19 +187,15 @@ WeightedIds clip_chunks(const std::vector<WeightedText>& parts, const ClipTokeni
   return chunks;
 }
 
-WeightedIds t5_ids(const std::vector<WeightedText>& parts, const T5Tokenizer& tokenizer, int64_t length) {
+WeightedIds t5_ids(const std::vector<WeightedText>& parts, const T5Tokenizer& tokenizer) {
   WeightedIds all;
   for (const auto& [text, weight] : parts) {
     const std::vector<int64_t> ids = tokenizer.encode(text);
     all.ids.insert(all.ids.end(), ids.begin(), ids.end() - 1);
     all.weights.resize(all.ids.size(), weight);
   }
-  const auto whole = size_t(length), most = std::min(all.ids.size(), whole - 1);
-  all.ids.resize(most);
   all.ids.push_back(tokenizer.end_id());
-  all.ids.resize(whole, T5Tokenizer::kPad);
-  all.weights.resize(most);
-  all.weights.resize(whole, 1);
+  all.weights.push_back(1);
   return all;
 }
 

@@ -48,8 +48,7 @@ struct WeightedIds {
 // Whole chunks of max_length() tokens, at least one, each with its start, end and padding. A part of less than eight
 // tokens is not divided: it begins the next chunk where it does not fit into this one.
 WeightedIds clip_chunks(const std::vector<WeightedText>& parts, const ClipTokenizer& tokenizer);
-// Exactly `length` tokens: those of the parts, cut to length - 1, the end token and padding. (ComfyUI cuts none, and
-// pads to 77 for SD3, to 256 for FLUX.)
-WeightedIds t5_ids(const std::vector<WeightedText>& parts, const T5Tokenizer& tokenizer, int64_t length);
+// The tokens of all parts and the end token, neither cut nor padded. (ComfyUI pads to 77 for SD3, to 256 for FLUX.)
+WeightedIds t5_ids(const std::vector<WeightedText>& parts, const T5Tokenizer& tokenizer);
 
 }  // namespace wick
