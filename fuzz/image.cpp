@@ -1,4 +1,5 @@
-// Every image decoder, told apart by content, with a cap that keeps each run short. Only Error may come out of it.
+// Every image decoder, told apart by content, with a cap that keeps each run short, and the readers of texts. Only Error
+// may come out of it.
 
 #include <cstdlib>
 
@@ -10,6 +11,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     const auto image = wick::decode_image({reinterpret_cast<const char*>(data), size}, "input", limits);
     if (image.rgb.size() != size_t(image.width) * size_t(image.height) * 3) std::abort();
+  } catch (const wick::Error&) {
+  }
+  try {
+    wick::decode_image_texts({reinterpret_cast<const char*>(data), size}, "input");
   } catch (const wick::Error&) {
   }
   return 0;

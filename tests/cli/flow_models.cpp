@@ -324,7 +324,7 @@ TEST_F(FlowModels, NoiseThatIsNoneIsNamed) {
 TEST_F(FlowModels, PicturesBeyondTheTableOfPositionsAreToldByFile) {
   // A picture of 3 : 1, whose bucket is longer than a square one of the same --resolution.
   const TemporaryDirectory data;
-  write_png(data / "long.png", {.width = 192, .height = 64, .rgb = std::vector<uint8_t>(size_t{3} * 192 * 64)});
+  write_image(data / "long.png", {.width = 192, .height = 64, .rgb = std::vector<uint8_t>(size_t{3} * 192 * 64)});
   write_plain(data / "long.txt", "x");
   expect_wrong(1,
                "train --steps 1 --device cpu --resolution 96 --dataset '" + data.path().string() + "' --output '" +

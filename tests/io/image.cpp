@@ -239,14 +239,14 @@ TEST(ReadImage, NamesWhatIsNoImage) {
   expect_error([&] { probe_image(dir.path()); }, {"expected a file, found a directory"});
 }
 
-TEST(WritePng, RoundTrips) {
+TEST(WriteImage, RoundTrips) {
   TemporaryDirectory dir;
   const Image image{kWidth, kHeight, quarters()};
-  write_png(dir / "out.png", image);
+  write_image(dir / "out.png", image);
   EXPECT_EQ(read_image(dir / "out.png").rgb, image.rgb);
   EXPECT_EQ(dir.entries(), 1u);
-  expect_error([&] { write_png(dir / "missing/out.png", image); }, {"missing/out.png: cannot write"});
-  expect_error([&] { write_png(dir / "bad.png", {2, 2, Samples(3)}); }, {"bad.png: cannot write the image"});
+  expect_error([&] { write_image(dir / "missing/out.png", image); }, {"missing/out.png: cannot write"});
+  expect_error([&] { write_image(dir / "bad.png", {2, 2, Samples(3)}); }, {"bad.png: cannot write the image"});
 }
 
 TEST(ResizeImage, KeepsFlatColoursAndAveragesStripes) {

@@ -15,7 +15,7 @@ class DatasetTest : public testing::Test {
  protected:
   void add(const std::string& name, int width, int height, const std::string& caption = "a red circle") {
     fs::create_directories((folder_ / name).parent_path());
-    write_png(folder_ / (name + ".png"), {width, height, std::vector<uint8_t>(size_t(width * height * 3), 90)});
+    write_image(folder_ / (name + ".png"), {width, height, std::vector<uint8_t>(size_t(width * height * 3), 90)});
     write_plain(folder_ / (name + ".txt"), caption);
   }
   Dataset scan(const Resolutions& all = {{.resolution = 128, .step = 32}}) {

@@ -7,6 +7,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/descriptor.h"
+#include "wick/io/exif.h"
 #include "wick/io/file.h"
 #include "wick/io/image_codec.h"
 
@@ -22,14 +23,6 @@ ImageHeader checked_header(const ImageSource& source, const ImageLimits& limits)
   check(fits, "{}: the image is {}x{}, more than the {} pixels (and {} a side) that are accepted; make it smaller",
         source.name, width, height, limits.max_pixels, limits.max_side);
   return header;
-}
-
-ImageSource source_of(std::string_view bytes, const std::string& name) {
-  return {name, bytes.size(), [bytes](uint64_t offset, void* data, size_t n) {
-            const std::string_view part = bytes.substr(std::min<uint64_t>(offset, bytes.size()), n);
-            if (!part.empty()) std::memcpy(data, part.data(), part.size());
-            return part.size();
-          }};
 }
 
 bool is_transposed(int orientation) { return orientation >= 5; }
@@ -56,13 +49,38 @@ Image oriented(Image image, int orientation) {
 }
 
 struct Codec {
+  ImageFormat format;
   const char* name;
+  std::vector<std::string> endings;
   std::vector<uint8_t> (*decode)(std::string_view bytes, const ImageHeader& header, const std::string& source);
+  std::string (*encode)(const Image& image, const ImageTexts& texts, const std::string& target);
+  int64_t max_side;  // of what is written
+  size_t max_exif;   // 0: the texts have chunks of their own
 };
 
-const Codec& codec_of(ImageFormat format) {
-  static constexpr Codec kCodecs[] = {{"JPEG", decode_jpeg}, {"PNG", decode_png}, {"WebP", decode_webp}};
-  return kCodecs[size_t(format)];
+const std::vector<Codec>& codecs() {
+  static const std::vector<Codec> all = {
+      {ImageFormat::jpeg, "JPEG", {".jpg", ".jpeg"}, decode_jpeg, encode_jpeg, 65'500, 65'533 - 6},  // behind
+                                                                                                     // "Exif\0\0"
+      {ImageFormat::png, "PNG", {".png"}, decode_png, encode_png, ImageLimits{}.max_side, 0},
+      {ImageFormat::webp, "WebP", {".webp"}, decode_webp, encode_webp, 16'383, kMaxExif}};
+  return all;
+}
+
+const Codec& codec_of(ImageFormat format) { return *std::ranges::find(codecs(), format, &Codec::format); }
+
+const Codec* codec_of(const std::filesystem::path& path) {
+  std::string ending = path.extension().string();
+  for (char& c : ending) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
+  for (const Codec& codec : codecs())
+    if (std::ranges::find(codec.endings, ending) != codec.endings.end()) return &codec;
+  return nullptr;
+}
+
+const Codec& written_codec(const std::filesystem::path& path) {
+  const Codec* codec = codec_of(path);
+  check(codec, "{}: expected a name that ends in {}", path.string(), kWrittenImages);
+  return *codec;
 }
 
 }  // namespace
@@ -79,23 +97,43 @@ std::vector<uint8_t> composite_on_white(std::span<const uint8_t> rgba) {
 
 ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limits) {
   const FileDescriptor file(path);
-  const ImageSource source{path.string(), file.size(), [&](uint64_t offset, void* data, size_t bytes) {
-                             return file.read_at(offset, data, bytes);
-                           }};
-  const ImageHeader header = checked_header(source, limits);
+  const ImageHeader header = checked_header(ImageSource::of(file), limits);
   int width = int(header.width), height = int(header.height);
-  if (is_transposed(header.orientation)) std::swap(width, height);
+  if (is_transposed(exif_orientation(header.exif))) std::swap(width, height);
   return {width, height, codec_of(header.format).name};
 }
 
 Image decode_image(std::string_view bytes, const std::string& source, const ImageLimits& limits) {
-  const ImageHeader header = checked_header(source_of(bytes, source), limits);
+  const ImageHeader header = checked_header(ImageSource::of(bytes, source), limits);
   const auto decode = codec_of(header.format).decode;
-  return oriented({int(header.width), int(header.height), decode(bytes, header, source)}, header.orientation);
+  return oriented({int(header.width), int(header.height), decode(bytes, header, source)},
+                  exif_orientation(header.exif));
 }
 
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits) {
   return decode_image(read_file(path), path.string(), limits);
+}
+
+bool is_image_name(const std::filesystem::path& path) { return codec_of(path) != nullptr; }
+
+void check_image_fits(const std::filesystem::path& path, int64_t width, int64_t height, const ImageTexts& texts) {
+  const Codec& codec = written_codec(path);
+  check(width <= codec.max_side && height <= codec.max_side,
+        "{}: cannot write the image: it is {}x{}, and a {} has at most {} pixels a side; write {}", path.string(),
+        width, height, codec.name, codec.max_side, codec.max_exif > 0 ? "a .png, or fewer pictures" : "fewer pictures");
+  const size_t bytes = codec.max_exif > 0 ? exif_block_of(texts).size() : png_texts(texts).size();
+  const size_t most = codec.max_exif > 0 ? codec.max_exif : kMaxText;
+  check(bytes <= most, "{}: cannot write the image: its settings take {} bytes, and a {} holds at most {}{}",
+        path.string(), bytes, codec.name, most, codec.max_exif > 0 ? "; write a .png" : "");
+}
+
+void write_image(const std::filesystem::path& path, const Image& image, const ImageTexts& texts) {
+  const size_t expected = size_t(image.width) * size_t(image.height) * 3;
+  check(image.width > 0 && image.height > 0 && image.rgb.size() == expected,
+        "{}: cannot write the image: {}x{} with {} bytes of pixels", path.string(), image.width, image.height,
+        image.rgb.size());
+  check_image_fits(path, image.width, image.height, texts);
+  write_file_atomically(path, written_codec(path).encode(image, texts, path.string()));
 }
 
 Image crop_image(const Image& image, int x, int y, int width, int height) {

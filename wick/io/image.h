@@ -1,12 +1,13 @@
-// Images: JPEG, PNG and WebP in, PNG out.
+// Images: JPEG, PNG and WebP in and out, with the texts that they carry.
 //
-// Formats are told apart by content, not by name. Pixels are taken as sRGB (embedded ICC profiles are not applied),
-// EXIF orientation is applied, and transparency is composited on white. The pixel cap is checked on the header, before
-// anything is decoded, and a truncated or damaged file is an Error.
+// Formats are told apart by content when they are read, by the name's ending when they are written. Pixels are taken as
+// sRGB (embedded ICC profiles are not applied), EXIF orientation is applied, and transparency is composited on white.
+// The pixel cap is checked on the header, before anything is decoded, and a truncated or damaged file is an Error.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,7 +36,24 @@ ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limi
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits = {});
 Image decode_image(std::string_view bytes, const std::string& source, const ImageLimits& limits = {});
 
-void write_png(const std::filesystem::path& path, const Image& image);  // atomic
+// Texts that an image carries, by their keywords, in UTF-8. PNG has a chunk for each (tEXt if it is Latin-1, else iTXt;
+// zTXt is read too). JPEG and WebP have EXIF, with two places: `parameters` is the UserComment, as A1111's web UI has
+// it, and `wick` is the MakerNote.
+using ImageTexts = std::map<std::string, std::string>;
+
+// Reads the headers and texts only. Throws Error if a text is damaged, or longer than 4 MiB once it is unpacked; one of
+// EXIF that is not sound is left out.
+ImageTexts read_image_texts(const std::filesystem::path& path);
+ImageTexts decode_image_texts(std::string_view bytes, const std::string& source);
+
+inline constexpr const char* kWrittenImages = ".png, .jpg, .jpeg or .webp";
+bool is_image_name(const std::filesystem::path& path);  // ends so, whatever the case
+
+// Writes the format of the name's ending: PNG; JPEG of quality 95 without subsampling; WebP of quality 95. Atomic.
+// Throws Error for another name, and where check_image_fits() does.
+void write_image(const std::filesystem::path& path, const Image& image, const ImageTexts& texts = {});
+// Throws Error if the format of that name cannot hold an image of this size with these texts.
+void check_image_fits(const std::filesystem::path& path, int64_t width, int64_t height, const ImageTexts& texts = {});
 
 // Filters with Mitchell where it shrinks, Catmull-Rom where it grows. Works on the sRGB values as they are, not in
 // linear light, as the models' training pictures were scaled. The aspect ratio is the caller's.

@@ -1,4 +1,4 @@
-// The common interface of the image formats: a header that is read first, and a decoder that trusts only that.
+// The common interface of the image formats: a header that is read first, a decoder that trusts only that, an encoder.
 #pragma once
 
 #include <cstdint>
@@ -8,6 +8,9 @@
 #include <string_view>
 #include <vector>
 
+#include "wick/io/descriptor.h"
+#include "wick/io/image.h"
+
 namespace wick {
 
 // The bytes of an image, in memory or in a file, read piece by piece.
@@ -16,6 +19,9 @@ struct ImageSource {
   uint64_t size = 0;
   std::function<size_t(uint64_t offset, void* data, size_t bytes)> read_at;
 
+  static ImageSource of(std::string_view bytes, const std::string& name);
+  static ImageSource of(const FileDescriptor& file);  // both are borrowed
+
   std::vector<uint8_t> read(uint64_t offset, size_t bytes) const;  // throws Error if the file ends before
 };
 
@@ -23,20 +29,31 @@ enum class ImageFormat { jpeg, png, webp };
 
 struct ImageHeader {
   ImageFormat format;
-  int64_t width = 0, height = 0;  // as stored
-  int orientation = 1;            // EXIF, 1 to 8
+  int64_t width = 0, height = 0;   // as stored
+  std::vector<uint8_t> exif = {};  // the TIFF header and what follows it; empty if there is none
 };
 
 ImageHeader read_image_header(const ImageSource& source);
 
-// The orientation that an EXIF block (a TIFF header and its first directory) asks for; 1 where it says nothing sound.
-int exif_orientation(std::span<const uint8_t> tiff);
+// Calls `visit` for each chunk of a PNG: with its type, and where its data lie.
+using PngVisitor = std::function<void(std::string_view type, uint64_t offset, size_t length)>;
+void each_png_chunk(const ImageSource& source, const PngVisitor& visit);
 
 // Each returns [height, width, 3] as stored, transparency composited on white, and throws Error where the data is
 // damaged or not of the size that the header said.
 std::vector<uint8_t> decode_jpeg(std::string_view bytes, const ImageHeader& header, const std::string& source);
 std::vector<uint8_t> decode_png(std::string_view bytes, const ImageHeader& header, const std::string& source);
 std::vector<uint8_t> decode_webp(std::string_view bytes, const ImageHeader& header, const std::string& source);
+
+// Each returns a whole file, with texts that fit.
+std::string encode_jpeg(const Image& image, const ImageTexts& texts, const std::string& target);
+std::string encode_png(const Image& image, const ImageTexts& texts, const std::string& target);
+std::string encode_webp(const Image& image, const ImageTexts& texts, const std::string& target);
+
+// A PNG's chunks of these texts.
+std::string png_texts(const ImageTexts& texts);
+constexpr size_t kMaxText = size_t{4} << 20, kMaxTexts = size_t{16} << 20;  // bytes: one of a PNG, and all of them
+constexpr size_t kMaxExif = size_t{1} << 20;
 
 // Composites [n, 4] with straight alpha to [n, 3].
 std::vector<uint8_t> composite_on_white(std::span<const uint8_t> rgba);

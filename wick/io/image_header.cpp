@@ -1,8 +1,10 @@
-// Size and orientation from the first bytes and the chunk lists, without decoding.
+// Size and EXIF block from the first bytes and the chunk lists, without decoding.
 //
-// JPEG: ITU-T T.81 annex B. PNG: W3C PNG 3rd edition. WebP: RFC 9649. EXIF: CIPA DC-008, orientation is tag 0x0112.
+// JPEG: ITU-T T.81 annex B. PNG: W3C PNG 3rd edition. WebP: RFC 9649.
 
 #include <algorithm>
+#include <cstring>
+#include <utility>
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"
@@ -10,8 +12,6 @@
 
 namespace wick {
 namespace {
-
-constexpr size_t kMaxExif = size_t{1} << 20;
 
 uint32_t big_endian(const uint8_t* p, int bytes) {
   uint32_t value = 0;
@@ -30,8 +30,9 @@ std::string_view text_of(std::span<const uint8_t> bytes) {
 }
 
 // An EXIF block as JPEG wraps it, and as some writers wrap it in WebP too.
-std::span<const uint8_t> without_exif_prefix(std::span<const uint8_t> bytes) {
-  return text_of(bytes).starts_with(std::string_view("Exif\0\0", 6)) ? bytes.subspan(6) : bytes;
+std::vector<uint8_t> without_exif_prefix(std::vector<uint8_t> bytes) {
+  if (text_of(bytes).starts_with(std::string_view("Exif\0\0", 6))) bytes.erase(bytes.begin(), bytes.begin() + 6);
+  return bytes;
 }
 
 bool is_start_of_frame(uint8_t marker) {
@@ -57,10 +58,9 @@ ImageHeader read_jpeg_header(const ImageSource& source) {
       header.height = big_endian(&frame[1], 2);
       header.width = big_endian(&frame[3], 2);
     } else if (marker == 0xE1 && !seen_exif && length > 8) {
-      const auto segment = source.read(offset + 4, length - 2);
-      const auto exif = without_exif_prefix(segment);
-      seen_exif = exif.size() < segment.size();  // else it is XMP
-      if (seen_exif) header.orientation = exif_orientation(exif);
+      auto exif = without_exif_prefix(source.read(offset + 4, length - 2));
+      seen_exif = exif.size() < length - 2;  // else it is XMP
+      if (seen_exif) header.exif = std::move(exif);
     }
     offset += 2 + length;
   }
@@ -74,14 +74,10 @@ ImageHeader read_png_header(const ImageSource& source) {
   check(text_of(first).substr(4, 4) == "IHDR", "{}: the PNG is damaged: it does not begin with IHDR", source.name);
   header.width = big_endian(&first[8], 4);
   header.height = big_endian(&first[12], 4);
-  for (uint64_t offset = 8;;) {
-    const auto chunk = source.read(offset, 8);
-    const size_t length = big_endian(chunk.data(), 4);
-    const std::string_view type = text_of(chunk).substr(4, 4);
-    if (type == "IEND") return header;
-    if (type == "eXIf" && length <= kMaxExif) header.orientation = exif_orientation(source.read(offset + 8, length));
-    offset += 12 + length;
-  }
+  each_png_chunk(source, [&](std::string_view type, uint64_t offset, size_t length) {
+    if (type == "eXIf" && length <= kMaxExif) header.exif = source.read(offset, length);
+  });
+  return header;
 }
 
 // The canvas from whichever chunk comes first: VP8X, VP8L (lossless) or VP8 (lossy).
@@ -112,8 +108,7 @@ ImageHeader read_webp_header(const ImageSource& source) {
     const std::string_view type = text_of(chunk).substr(0, 4);
     const size_t length = little_endian(&chunk[4], 4);
     if (offset == 12) read_webp_size(source, type, offset + 8, header);
-    if (type == "EXIF" && length <= kMaxExif)
-      header.orientation = exif_orientation(without_exif_prefix(source.read(offset + 8, length)));
+    if (type == "EXIF" && length <= kMaxExif) header.exif = without_exif_prefix(source.read(offset + 8, length));
     offset += 8 + length + length % 2;
   }
   return header;
@@ -133,6 +128,19 @@ std::string_view guess_format(std::string_view start) {
 
 }  // namespace
 
+ImageSource ImageSource::of(std::string_view bytes, const std::string& name) {
+  return {name, bytes.size(), [bytes](uint64_t offset, void* data, size_t n) {
+            const std::string_view part = bytes.substr(std::min<uint64_t>(offset, bytes.size()), n);
+            if (!part.empty()) std::memcpy(data, part.data(), part.size());
+            return part.size();
+          }};
+}
+
+ImageSource ImageSource::of(const FileDescriptor& file) {
+  return {file.path().string(), file.size(),
+          [&file](uint64_t offset, void* data, size_t n) { return file.read_at(offset, data, n); }};
+}
+
 std::vector<uint8_t> ImageSource::read(uint64_t offset, size_t bytes) const {
   std::vector<uint8_t> data(bytes);
   const bool whole = offset <= size && bytes <= size - offset && read_at(offset, data.data(), bytes) == bytes;
@@ -150,23 +158,15 @@ ImageHeader read_image_header(const ImageSource& source) {
   fail("{}: expected a JPEG, PNG or WebP image, found {}", source.name, guess_format(start));
 }
 
-int exif_orientation(std::span<const uint8_t> tiff) {
-  if (tiff.size() < 8) return 1;
-  const bool little = text_of(tiff).starts_with("II");
-  if (!little && !text_of(tiff).starts_with("MM")) return 1;
-  const auto number = [&](size_t offset, int bytes) {
-    return little ? little_endian(&tiff[offset], bytes) : big_endian(&tiff[offset], bytes);
-  };
-  const size_t directory = number(4, 4);
-  if (number(2, 2) != 42 || directory > tiff.size() - 2) return 1;
-  const size_t entries = std::min<size_t>(number(directory, 2), (tiff.size() - directory - 2) / 12);
-  for (size_t i = 0; i < entries; ++i) {
-    const size_t entry = directory + 2 + 12 * i;  // tag, type (3 is a 16-bit number), count, value
-    if (number(entry, 2) != 0x0112 || number(entry + 2, 2) != 3) continue;
-    const uint32_t value = number(entry + 8, 2);
-    return value >= 1 && value <= 8 ? int(value) : 1;
+void each_png_chunk(const ImageSource& source, const PngVisitor& visit) {
+  for (uint64_t offset = 8;;) {
+    const auto chunk = source.read(offset, 8);
+    const size_t length = big_endian(chunk.data(), 4);
+    const std::string_view type = text_of(chunk).substr(4, 4);
+    if (type == "IEND") return;
+    visit(type, offset + 8, length);
+    offset += 12 + length;
   }
-  return 1;
 }
 
 }  // namespace wick

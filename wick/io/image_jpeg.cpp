@@ -4,12 +4,14 @@
 #include <csetjmp>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 
 #include <jpeglib.h>
 
 #include <jerror.h>
 
 #include "wick/core/error.h"
+#include "wick/io/exif.h"
 #include "wick/io/image_codec.h"
 
 namespace wick {
@@ -18,12 +20,16 @@ namespace {
 // A progressive file may hold any number of scans over all its pixels; real ones have about ten.
 constexpr int kMaxScans = 500;
 
-struct JpegDecoder {
-  jpeg_decompress_struct info{};
+// libjpeg's client_data.
+struct JpegErrors {
   jpeg_error_mgr errors{};
-  jpeg_progress_mgr progress{};
   std::jmp_buf escape{};
   char message[JMSG_LENGTH_MAX] = {};
+};
+
+struct JpegDecoder : JpegErrors {
+  jpeg_decompress_struct info{};
+  jpeg_progress_mgr progress{};
 
   JpegDecoder() = default;
   ~JpegDecoder() { jpeg_destroy_decompress(&info); }
@@ -31,10 +37,24 @@ struct JpegDecoder {
   JpegDecoder& operator=(const JpegDecoder&) = delete;
 };
 
+struct JpegEncoder : JpegErrors {
+  jpeg_compress_struct info{};
+  unsigned char* bytes = nullptr;
+  unsigned long size = 0;
+
+  JpegEncoder() = default;
+  ~JpegEncoder() {
+    jpeg_destroy_compress(&info);
+    std::free(bytes);
+  }
+  JpegEncoder(const JpegEncoder&) = delete;
+  JpegEncoder& operator=(const JpegEncoder&) = delete;
+};
+
 [[noreturn]] void on_error(j_common_ptr info) {
-  auto& decoder = *static_cast<JpegDecoder*>(info->client_data);
-  info->err->format_message(info, decoder.message);
-  std::longjmp(decoder.escape, 1);
+  auto& errors = *static_cast<JpegErrors*>(info->client_data);
+  info->err->format_message(info, errors.message);
+  std::longjmp(errors.escape, 1);
 }
 
 // libjpeg only warns about missing data and fills it with gray. Other warnings are about sloppy but complete files.
@@ -53,7 +73,7 @@ void on_message(j_common_ptr info, int level) {
 }
 
 void on_progress(j_common_ptr info) {
-  auto& decoder = *static_cast<JpegDecoder*>(info->client_data);
+  auto& decoder = static_cast<JpegDecoder&>(*static_cast<JpegErrors*>(info->client_data));
   if (decoder.info.input_scan_number <= kMaxScans) return;
   std::snprintf(decoder.message, sizeof decoder.message, "more than %d scans", kMaxScans);
   std::longjmp(decoder.escape, 1);
@@ -64,7 +84,7 @@ bool read_header(JpegDecoder& decoder, std::string_view bytes) {
   decoder.errors.error_exit = on_error;
   decoder.errors.emit_message = on_message;
   decoder.progress.progress_monitor = on_progress;
-  decoder.info.client_data = &decoder;
+  decoder.info.client_data = static_cast<JpegErrors*>(&decoder);
   if (setjmp(decoder.escape)) return false;
   jpeg_create_decompress(&decoder.info);
   decoder.info.progress = &decoder.progress;
@@ -83,6 +103,33 @@ bool read_pixels(JpegDecoder& decoder, uint8_t* pixels, size_t row_bytes) {
     jpeg_read_scanlines(&decoder.info, &row, 1);
   }
   jpeg_finish_decompress(&decoder.info);
+  return true;
+}
+
+bool write_file(JpegEncoder& encoder, const Image& image, const std::string& exif) {
+  jpeg_compress_struct& info = encoder.info;
+  info.err = jpeg_std_error(&encoder.errors);
+  encoder.errors.error_exit = on_error;
+  info.client_data = static_cast<JpegErrors*>(&encoder);
+  if (setjmp(encoder.escape)) return false;
+  jpeg_create_compress(&info);
+  jpeg_mem_dest(&info, &encoder.bytes, &encoder.size);
+  info.image_width = JDIMENSION(image.width);
+  info.image_height = JDIMENSION(image.height);
+  info.in_color_space = JCS_RGB;
+  info.input_components = 3;
+  jpeg_set_defaults(&info);
+  jpeg_set_quality(&info, 95, TRUE);
+  info.optimize_coding = TRUE;
+  info.comp_info[0].h_samp_factor = info.comp_info[0].v_samp_factor = 1;  // as the colours have: none are left out
+  jpeg_start_compress(&info, TRUE);
+  if (!exif.empty())
+    jpeg_write_marker(&info, JPEG_APP0 + 1, reinterpret_cast<const JOCTET*>(exif.data()), unsigned(exif.size()));
+  while (info.next_scanline < info.image_height) {
+    JSAMPROW row = const_cast<JSAMPROW>(image.rgb.data()) + size_t{3} * info.image_width * info.next_scanline;
+    jpeg_write_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_compress(&info);
   return true;
 }
 
@@ -109,6 +156,13 @@ std::vector<uint8_t> decode_jpeg(std::string_view bytes, const ImageHeader& head
   check(read_pixels(decoder, pixels.data(), row_bytes), "{}: the JPEG is truncated or damaged: {}", source,
         decoder.message);
   return four_inks ? cmyk_to_rgb(pixels, decoder.info.saw_Adobe_marker) : pixels;
+}
+
+std::string encode_jpeg(const Image& image, const ImageTexts& texts, const std::string& target) {
+  const std::string exif = texts.empty() ? "" : std::string("Exif\0\0", 6) + exif_block_of(texts);
+  JpegEncoder encoder;
+  check(write_file(encoder, image, exif), "{}: cannot encode the image: {}", target, encoder.message);
+  return {reinterpret_cast<const char*>(encoder.bytes), encoder.size};
 }
 
 }  // namespace wick

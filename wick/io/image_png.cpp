@@ -3,8 +3,6 @@
 #include <png.h>
 
 #include "wick/core/error.h"
-#include "wick/io/file.h"
-#include "wick/io/image.h"
 #include "wick/io/image_codec.h"
 
 namespace wick {
@@ -33,20 +31,18 @@ std::vector<uint8_t> decode_png(std::string_view bytes, const ImageHeader& heade
   return transparent ? composite_on_white(pixels) : pixels;
 }
 
-void write_png(const std::filesystem::path& path, const Image& image) {
+std::string encode_png(const Image& image, const ImageTexts& texts, const std::string& target) {
   PngImage png;
   png.width = png_uint_32(image.width);
   png.height = png_uint_32(image.height);
   png.format = PNG_FORMAT_RGB;
-  const size_t expected = size_t(image.width) * size_t(image.height) * 3;
-  check(image.width > 0 && image.height > 0 && image.rgb.size() == expected,
-        "{}: cannot write the image: {}x{} with {} bytes of pixels", path.string(), image.width, image.height,
-        image.rgb.size());
   std::string bytes(PNG_IMAGE_PNG_SIZE_MAX(png), '\0');
   png_alloc_size_t size = bytes.size();
   check(png_image_write_to_memory(&png, bytes.data(), &size, 0, image.rgb.data(), 0, nullptr) != 0,
-        "{}: cannot encode the image: {}", path.string(), png.message);
-  write_file_atomically(path, std::string_view(bytes).substr(0, size));
+        "{}: cannot encode the image: {}", target, png.message);
+  bytes.resize(size);
+  constexpr size_t kFirst = 8 + 12 + 13;  // behind the signature and IHDR
+  return bytes.insert(kFirst, png_texts(texts));
 }
 
 }  // namespace wick

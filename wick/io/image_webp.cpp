@@ -1,9 +1,48 @@
 #include <webp/decode.h>
+#include <webp/encode.h>
 
 #include "wick/core/error.h"
+#include "wick/io/exif.h"
 #include "wick/io/image_codec.h"
 
 namespace wick {
+namespace {
+
+struct WebpEncoder {
+  WebPConfig config;
+  WebPPicture picture;
+  WebPMemoryWriter writer;
+  bool is_ready = WebPConfigInit(&config) != 0 && WebPPictureInit(&picture) != 0;
+
+  WebpEncoder() { WebPMemoryWriterInit(&writer); }
+  ~WebpEncoder() {
+    if (is_ready) WebPPictureFree(&picture);
+    WebPMemoryWriterClear(&writer);
+  }
+  WebpEncoder(const WebpEncoder&) = delete;
+  WebpEncoder& operator=(const WebpEncoder&) = delete;
+};
+
+std::string little_endian(uint32_t value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += char(value >> 8 * i & 0xFF);
+  return text;
+}
+
+std::string chunk(const char* type, const std::string& data) {
+  return type + little_endian(uint32_t(data.size()), 4) + data + std::string(data.size() % 2, '\0');
+}
+
+// The simple file's chunk in the extended layout, with an EXIF chunk behind it (RFC 9649, section 2.7).
+std::string with_exif(const std::string& simple, const Image& image, const std::string& exif) {
+  constexpr uint32_t kHasExif = 8;
+  const std::string canvas = little_endian(uint32_t(image.width - 1), 3) + little_endian(uint32_t(image.height - 1), 3);
+  const std::string body =
+      "WEBP" + chunk("VP8X", little_endian(kHasExif, 4) + canvas) + simple.substr(12) + chunk("EXIF", exif);
+  return "RIFF" + little_endian(uint32_t(body.size()), 4) + body;
+}
+
+}  // namespace
 
 std::vector<uint8_t> decode_webp(std::string_view bytes, const ImageHeader& header, const std::string& source) {
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
@@ -23,6 +62,24 @@ std::vector<uint8_t> decode_webp(std::string_view bytes, const ImageHeader& head
   WebPFreeDecBuffer(&config.output);
   check(decoded == VP8_STATUS_OK, "{}: the WebP is truncated or damaged (libwebp status {})", source, int(decoded));
   return config.input.has_alpha ? composite_on_white(pixels) : pixels;
+}
+
+std::string encode_webp(const Image& image, const ImageTexts& texts, const std::string& target) {
+  WebpEncoder encoder;
+  check(encoder.is_ready, "{}: the installed libwebp is not the one Wick was built with", target);
+  encoder.config.quality = 95;
+  encoder.config.use_sharp_yuv = 1;  // colours have half the resolution, whatever the quality
+  WebPPicture& picture = encoder.picture;
+  picture.width = image.width;
+  picture.height = image.height;
+  picture.use_argb = 1;
+  picture.writer = WebPMemoryWrite;
+  picture.custom_ptr = &encoder.writer;
+  const bool encoded = WebPPictureImportRGB(&picture, image.rgb.data(), 3 * image.width) != 0 &&
+                       WebPEncode(&encoder.config, &picture) != 0;
+  check(encoded, "{}: cannot encode the image (libwebp error {})", target, int(picture.error_code));
+  const std::string simple(reinterpret_cast<const char*>(encoder.writer.mem), encoder.writer.size);
+  return texts.empty() ? simple : with_exif(simple, image, exif_block_of(texts));
 }
 
 }  // namespace wick

@@ -107,7 +107,7 @@ void RunLog::sync() {
 void RunLog::draw_plot() const {
   std::vector<LossPoint> points;
   for (const StepRecord& r : records_) points.push_back({r.step, r.loss});
-  if (!points.empty()) write_png(output_ / "loss.png", plot_loss(points));
+  if (!points.empty()) write_image(output_ / "loss.png", plot_loss(points));
 }
 
 }  // namespace wick

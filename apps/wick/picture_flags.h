@@ -1,0 +1,29 @@
+// The flags of `generate` that say how pictures are drawn.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "wick/pipelines/text_to_image.h"
+
+namespace wick::cli {
+
+struct PictureFlags {
+  std::string out, sampler;
+  std::optional<std::string> negative;
+  // None, and 0: what the model was made for.
+  int64_t width = 0, height = 0, steps = 0;
+  std::optional<float> cfg, guidance;
+  float cfg_rescale = 0;
+  std::optional<double> shift;
+  SkipLayerGuidance skip;
+  std::string noise;
+  ReadingOptions reading;
+  bool compare = false, overwrite = false;
+
+  std::vector<std::string> add_to(CLI::App& command);  // returns their names
+};
+
+}  // namespace wick::cli
