@@ -125,8 +125,8 @@ class Diffusion {
   virtual NamedTensors framing(const std::vector<PictureFrame>& frames) const = 0;
   // All parts of a batch, the ids among them replaced by the states that the text encoders compute, under the tape.
   virtual NamedTensors encode_text(const NamedTensors& parts) const = 0;
-  // Encoded parts of several texts as those of one batch, in their order. Texts of unlike lengths are made alike so
-  // that no prediction changes, or refused.
+  // Encoded parts of several texts as those of one batch, in their order. Where they may have unlike lengths, these are
+  // made alike in a way that changes no prediction.
   virtual NamedTensors joined(const std::vector<NamedTensors>& texts) const;
   // Encoded parts for many steps, with what the denoiser makes of them whatever x and the timestep are.
   virtual NamedTensors prepared(const NamedTensors& parts) const { return parts; }

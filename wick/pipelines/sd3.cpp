@@ -7,6 +7,7 @@
 //   "modulations"          [B, ...], where they are made ahead
 //   "tokens", "tokens 2"   [B, 77] i64 on the host, in place of the two where one of the encoders is trained
 //   "weights"              [B, n, 77] f32 on the host, with tokens [B, n, 77] in n chunks, if some token's is not 1
+//   "first key"            [B, 1] i32, where texts of unlike n are joined: tokens before it are seen by no other
 // The transformer reads T5's states and, behind them, CLIP's with zeros to T5's width; CLIP's first where they may have
 // rows that no token sees. (Stability and diffusers always have CLIP's first; text has no positions, so that the order
 // does not matter.)
