@@ -63,6 +63,12 @@ std::vector<std::string> PictureFlags::add_to(CLI::App& command) {
       ->type_name("FILE");
   integer("--width", width, "In pixels [as listed below]", cli::positive_integer());
   integer("--height", height, "Likewise [as listed below]", cli::positive_integer());
+  integer("--batch-size", batch_size, "Pictures that are drawn at a time [1]", cli::integer_in(1, 1024));
+  integer(
+      "--vae-tile", tile,
+      "Pixels: larger pictures are decoded in squares of this side, one by one, which takes less memory [where they "
+      "would not fit otherwise]",
+      cli::integer_in(64, 16384));
   return names;
 }
 
