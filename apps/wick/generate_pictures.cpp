@@ -86,6 +86,12 @@ std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& spac
   return starts;
 }
 
+// The prompt that takes the most memory. All are read, so that a fault is told before weights are loaded.
+std::string longest_prompt(const GenerateArguments& a, const Diffusion& model) {
+  if (a.picture.reading.syntax == PromptSyntax::plain) return {};  // all are cut or padded to one length
+  return std::ranges::max(a.prompts, {}, [&](const std::string& prompt) { return model.length(prompt).tokens; });
+}
+
 ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, const std::vector<Start>& starts) {
   const LatentSpace space = model.latents();
   const Tensor& noise = starts.front().noise;
@@ -99,7 +105,8 @@ ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, cons
   SamplerKind sampler = made_for.sampler;
   for (const auto& [name, kind] : kSamplers)
     if (a.picture.sampler == name) sampler = kind;
-  return {.negative = a.picture.negative,
+  return {.prompt = longest_prompt(a, model),
+          .negative = a.picture.negative,
           .width = a.picture.width > 0 ? a.picture.width : wide,
           .height = a.picture.height > 0 ? a.picture.height : high,
           .cfg = a.picture.cfg.value_or(made_for.cfg),

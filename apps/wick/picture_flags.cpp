@@ -44,6 +44,15 @@ std::vector<std::string> PictureFlags::add_to(CLI::App& command) {
       ->transform(cli::integer_in(0, std::numeric_limits<int32_t>::max()));
   number("--skip-layer-start", skip.start, "Share of the steps after which it begins [0.01]", 0, 1);
   number("--skip-layer-stop", skip.stop, "Share of the steps before which it ends [0.2]", 0, 1);
+  picture(command.add_option_function<std::string>(
+              "--prompt-syntax",
+              [this](const std::string& name) {
+                reading.syntax = name == "comfyui" ? PromptSyntax::comfyui : PromptSyntax::plain;
+              },
+              "How prompts are read: plain, cut where CLIP or T5 ends; or as by ComfyUI, where (word:1.3) has a weight "
+              "and CLIP reads chunks of 75 tokens [plain]"))
+      ->type_name("NAME")
+      ->check(cli::one_of({"plain", "comfyui"}));
   integer("--t5-tokens", reading.t5.tokens,
           "Tokens of a prompt that T5 reads: longer ones are cut, shorter ones padded [as listed below]",
           cli::integer_in(1, 4096));
