@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "generate.h"
 #include "validators.h"
@@ -79,45 +80,74 @@ std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& spac
   return starts;
 }
 
-ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, const std::vector<Start>& starts) {
+// Leaves out what this model has no use for, or refuses it.
+void drop_unused(GenerateArguments& a, const Diffusion& model) {
+  cli::PictureFlags& p = a.picture;
+  const bool is_guided = p.cfg != 1;
+  if (p.guidance && !model.drawing_defaults().guidance) {
+    a.settings.refuse("--guidance", a.model.name() + " is not told its guidance; --cfg guides it");
+    p.guidance.reset();
+  }
+  if (p.negative && !is_guided) {
+    a.settings.refuse("--negative", "expected a --cfg other than 1 with it");
+    p.negative.reset();
+  }
+  if (p.cfg_rescale != 0 && (!is_guided || model.process().is_flow())) {
+    a.settings.refuse("--guidance-rescale",
+                      !is_guided ? "expected a --cfg other than 1 with it" : "expected a model of SDXL's kind with it");
+    p.cfg_rescale = 0;
+  }
+  if (p.skip.scale != 0 && !model.has_layers()) {
+    a.settings.refuse("--skip-layer-guidance", a.model.name() + " has no layers to skip");
+    p.skip = {};
+  }
+  if (p.shift && !model.process().is_flow()) {
+    a.settings.refuse("--shift", model.process().source + " describes no rectified flow, which alone has a shift");
+    p.shift.reset();
+  }
+  if ((p.reading.t5.tokens > 0 || p.reading.t5.mask) && model.t5_tokens() == 0) {
+    a.settings.refuse(p.reading.t5.tokens > 0 ? "--t5-tokens" : "--t5-mask", a.model.name() + " has no T5");
+    p.reading.t5 = {};
+  }
+}
+
+// Puts the values in use in the place of those that were left to the model.
+void settle(GenerateArguments& a, const Diffusion& model, const Tensor& noise) {
+  cli::PictureFlags& p = a.picture;
   const LatentSpace space = model.latents();
-  const Tensor& noise = starts.front().noise;
   const int64_t wide = noise ? noise.dim(2) * space.factor : space.native,
                 high = noise ? noise.dim(1) * space.factor : space.native;
-  check_usage(!noise || ((a.picture.width == 0 || a.picture.width == wide) &&
-                         (a.picture.height == 0 || a.picture.height == high)),
-              "--noise: {} is of pictures of {}x{} pixels, but --width and --height ask for others", a.picture.noise,
-              wide, high);
+  check_usage(!noise || ((p.width == 0 || p.width == wide) && (p.height == 0 || p.height == high)),
+              "--noise: {} is of pictures of {}x{} pixels, but --width and --height ask for others", p.noise, wide,
+              high);
+  if (p.width == 0) p.width = wide;
+  if (p.height == 0) p.height = high;
   const DrawingDefaults made_for = model.drawing_defaults();
-  SamplerKind sampler = made_for.sampler;
-  for (const auto& [name, kind] : kSamplers)
-    if (a.picture.sampler == name) sampler = kind;
-  return {
-      .negative = a.picture.negative,
-      .width = a.picture.width > 0 ? a.picture.width : wide,
-      .height = a.picture.height > 0 ? a.picture.height : high,
-      .cfg = a.picture.cfg.value_or(made_for.cfg),
-      .cfg_rescale = a.picture.cfg_rescale,
-      .guidance = a.picture.guidance.value_or(made_for.guidance.value_or(1)),
-      .skip = a.picture.skip,
-      .sampling = {
-          .kind = sampler, .steps = a.picture.steps > 0 ? a.picture.steps : made_for.steps, .shift = a.picture.shift}};
+  if (p.steps == 0) p.steps = made_for.steps;
+  if (!p.cfg) p.cfg = made_for.cfg;
+  if (p.sampler.empty()) p.sampler = name_of(made_for.sampler);
+  drop_unused(a, model);
+  if (!p.guidance) p.guidance = made_for.guidance;
+  p.reading.t5.tokens = model.t5_tokens();
+}
+
+ImageRequest request_of(const cli::PictureFlags& p) {
+  const auto* sampler =
+      std::ranges::find(kSamplers, std::string_view(p.sampler), &std::pair<std::string_view, SamplerKind>::first);
+  return {.negative = p.negative,
+          .width = p.width,
+          .height = p.height,
+          .cfg = *p.cfg,
+          .cfg_rescale = p.cfg_rescale,
+          .guidance = p.guidance.value_or(1),
+          .skip = p.skip,
+          .sampling = {.kind = sampler->second, .steps = p.steps, .shift = p.shift}};
 }
 
 // Before the weights are loaded, which may take long.
-void check_request(const GenerateArguments& a, const ImageRequest& request, const Diffusion& model) {
+void check_request(const ImageRequest& request, const Diffusion& model) {
   TextToImage::check_side("--width", request.width, model.latents());
   TextToImage::check_side("--height", request.height, model.latents());
-  check_usage(!a.picture.guidance || model.drawing_defaults().guidance,
-              "--guidance: {} is not told its guidance; --cfg guides it", a.model.name());
-  check_usage(!a.picture.negative || request.cfg != 1, "--negative: expected a --cfg other than 1 with it");
-  check_usage(a.picture.cfg_rescale == 0 || (request.cfg != 1 && !model.process().is_flow()),
-              "--guidance-rescale: expected {}",
-              request.cfg == 1 ? "a --cfg other than 1 with it" : "a model of SDXL's kind with it");
-  check_usage(request.skip.scale == 0 || model.has_layers(), "--skip-layer-guidance: {} has no layers to skip",
-              a.model.name());
-  check_usage((a.picture.reading.t5.tokens == 0 && !a.picture.reading.t5.mask) || model.t5_tokens() > 0,
-              "--t5-tokens and --t5-mask: {} has no T5", a.model.name());
   const Process& process = model.process();
   const int64_t steps = request.sampling.steps;
   check(steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
@@ -151,16 +181,27 @@ void plan(const GenerateArguments& a, const Checkpoint& checkpoint, const ImageR
   std::fflush(stdout);
 }
 
+// Row by row, as they are drawn.
+std::vector<std::string> row_labels(const GenerateArguments& a, const std::vector<Start>& starts) {
+  std::vector<std::string> labels;
+  if (!a.picture.compare) {
+    for (const Start& start : starts) labels.push_back(start.label);
+    return labels;
+  }
+  for (const char* lora : {"without LoRA", "with LoRA"})
+    for (const Start& start : starts)
+      labels.push_back(starts.size() == 1 ? lora : fmt::format("{}, {}", lora, start.label));
+  return labels;
+}
+
 // All prompts with all starts: a row a start.
 void draw_rows(const GenerateArguments& a, const Checkpoint& checkpoint, const std::vector<LoraFile>& loras,
-               ImageRequest request, const std::vector<Start>& starts, const std::string& label, Progress& progress,
-               ImageGrid& grid) {
+               ImageRequest request, const std::vector<Start>& starts, Progress& progress, ImageGrid& grid) {
   const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.picture.reading);
   Adapter adapter(model->lora().names, loras);
   model->load({.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()}, kDrawingParts);
   TextToImage text_to_image(*model);
   for (const auto& [name, seed, noise] : starts) {
-    grid.rows.push_back(label.empty() ? name : starts.size() == 1 ? label : fmt::format("{}, {}", label, name));
     for (const std::string& prompt : a.prompts) {
       request.prompt = prompt;
       request.seed = seed;
@@ -170,31 +211,48 @@ void draw_rows(const GenerateArguments& a, const Checkpoint& checkpoint, const s
   }
 }
 
+// Before anything is drawn.
+void check_out(const GenerateArguments& a, const ImageGrid& grid, const ImageRequest& request,
+               const ImageTexts& texts) {
+  const bool is_one = grid.columns.size() * grid.rows.size() == 1;
+  const auto [width, height] =
+      is_one ? std::pair(request.width, request.height) : size_of_grid(grid, request.width, request.height);
+  check_image_fits(a.picture.out, width, height, texts);
+}
+
+void check_arguments(const GenerateArguments& a, const Checkpoint& model, const std::vector<LoraFile>& loras) {
+  const cli::PictureFlags& p = a.picture;
+  std::vector<std::filesystem::path> inputs = cli::inputs_of(loras, a.model.files(model));
+  for (const std::string& path : {p.from, p.noise})
+    if (!path.empty()) inputs.emplace_back(path);
+  cli::check_output_file({.path = p.out, .flag = "--out", .overwrite = p.overwrite, .inputs = inputs});
+}
+
 }  // namespace
 
-void generate_pictures(const GenerateArguments& a, const Checkpoint& folder) {
+void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.picture.compare || !a.loras.empty(), "--compare: expected a --lora to compare with, found none");
-  check_usage(!a.picture.out.empty(), "--out is required: the PNG file to write");
+  check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}", kWrittenImages);
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  cli::check_output_file({.path = a.picture.out,
-                          .flag = "--out",
-                          .overwrite = a.picture.overwrite,
-                          .inputs = cli::inputs_of(loras, a.model.files(folder))});
+  check_arguments(a, folder, loras);
   const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
   const std::vector<Start> starts = starts_of(a, model->latents());
-  const ImageRequest request = request_of(a, *model, starts);
-  check_request(a, request, *model);
+  settle(a, *model, starts.front().noise);
+  const ImageRequest request = request_of(a.picture);
+  check_request(request, *model);
+  const ImageTexts texts = a.settings.texts(loras);
+  ImageGrid grid{.columns = a.prompts, .rows = row_labels(a, starts), .cells = {}};
+  check_out(a, grid, request, texts);
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
   plan(a, folder, request, loras, pictures, model->process().class_name);
+  a.settings.print_notes();
   for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
-
-  ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
   {
     Progress progress(pictures, request.sampling.steps);
-    if (a.picture.compare) draw_rows(a, folder, {}, request, starts, "without LoRA", progress, grid);
-    draw_rows(a, folder, loras, request, starts, a.picture.compare ? "with LoRA" : "", progress, grid);
+    if (a.picture.compare) draw_rows(a, folder, {}, request, starts, progress, grid);
+    draw_rows(a, folder, loras, request, starts, progress, grid);
   }
-  write_image(a.picture.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid));
+  write_image(a.picture.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid), texts);
   fmt::print("{}\n", printable(a.picture.out));
 }
 
