@@ -11,7 +11,6 @@
 
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
-#include "wick/io/safetensors.h"
 #include "wick/text/unicode.h"
 
 namespace wick::cli {
@@ -86,19 +85,14 @@ std::string lora_tags(const std::vector<LoraFile>& loras) {
   return tags;
 }
 
-// "name: 0123456789ab" for those whose files tell the hash of their weights, as kohya's trainers and Wick write it.
-std::string lora_hashes(const std::vector<LoraFile>& loras) {
-  std::string hashes;
-  for (const LoraFile& lora : loras) {
-    const std::filesystem::path file = lora_weights(lora.path);
-    if (file.extension() != ".safetensors") continue;
-    const auto metadata = SafetensorsFile::open(file).metadata();
-    const auto hash = metadata.find("sshs_model_hash");
-    if (hash == metadata.end()) continue;
-    hashes +=
-        fmt::format("{}{}: {}", hashes.empty() ? "" : ", ", stem_of(lora.path.string()), hash->second.substr(0, 12));
-  }
-  return hashes;
+// "name: 0123456789ab", for those that have one.
+std::string lora_hashes(const json& settings, const std::vector<LoraFile>& loras) {
+  const json hashes = settings.value("lora-hashes", json::object());
+  std::string text;
+  for (const LoraFile& lora : loras)
+    if (const auto hash = hashes.find(lora.path.string()); hash != hashes.end())
+      text += fmt::format("{}{}: {}", text.empty() ? "" : ", ", stem_of(lora.path.string()), hash->get<std::string>());
+  return text;
 }
 
 // The fields of the last line, in the web UI's order.
@@ -148,7 +142,7 @@ std::string infotext_of(const json& settings, const std::vector<LoraFile>& loras
     fields.add_number(settings, number);
   fields.add("Size", fmt::format("{}x{}", settings.value("width", 0), settings.value("height", 0)));
   fields.add("Model", stem_of(settings.value("model", settings.value("transformer", ""))));
-  fields.add("Lora hashes", lora_hashes(loras));
+  fields.add("Lora hashes", lora_hashes(settings, loras));
   add_plot(settings, fields);
   fields.add("Version", "wick " + settings.value("version", ""));
 

@@ -4,13 +4,25 @@
 
 #include "infotext.h"
 #include "wick/io/quote.h"
+#include "wick/io/safetensors.h"
 
 namespace wick::cli {
 namespace {
 
 using nlohmann::json;
 
-constexpr const char* kVersion = "version";
+// Beside the flags.
+constexpr const char *kVersion = "version", *kLoraHashes = "lora-hashes";
+
+// The hash of a LoRA's weights that its file tells, as kohya's trainers and Wick write it, in the web UI's length;
+// empty if it tells none.
+std::string told_hash(const LoraFile& lora) {
+  const std::filesystem::path file = lora_weights(lora.path);
+  if (file.extension() != ".safetensors") return {};
+  const auto metadata = SafetensorsFile::open(file).metadata();
+  const auto hash = metadata.find("sshs_model_hash");
+  return hash == metadata.end() ? std::string() : hash->second.substr(0, 12);
+}
 
 // As the command line would have it.
 std::string word_of(const json& value, const std::string& where) {
@@ -61,7 +73,7 @@ bool PictureSettings::is_void(const Flag& flag) const {
 
 void PictureSettings::take(const json& settings, const std::string& source) {
   for (const auto& [key, value] : settings.items()) {
-    if (key == kVersion) continue;
+    if (key == kVersion || key == kLoraHashes) continue;
     const std::string where = fmt::format("{}: its setting {}", source, quote(key));
     const Flag* flag = find(key);
     check(flag, "{}: expected a flag of wick {}, which has none of this name; repeat it with the wick that drew it",
@@ -91,6 +103,7 @@ void PictureSettings::repeat(const std::filesystem::path& picture) {
     const auto version = get<std::string>(settings, kVersion, source);
     if (version != WICK_VERSION)
       notes_.push_back(fmt::format("drawn by wick {}; pictures of {} may differ", version, WICK_VERSION));
+    if (settings.contains(kLoraHashes)) hashes_ = as_object(settings[kLoraHashes], source + ": " + kLoraHashes);
     return take(settings, picture_);
   }
   const auto parameters = texts.find("parameters");
@@ -119,8 +132,14 @@ json PictureSettings::in_use() const {
   return settings;
 }
 
-ImageTexts PictureSettings::texts(const std::vector<LoraFile>& loras) const {
-  const json settings = in_use();
+ImageTexts PictureSettings::texts(const std::vector<LoraFile>& loras) {
+  json settings = in_use();
+  for (const LoraFile& lora : loras) {
+    const std::string path = lora.path.string(), hash = told_hash(lora);
+    if (!hash.empty()) settings[kLoraHashes][path] = hash;
+    if (hashes_.contains(path) && hashes_[path] != hash)
+      notes_.push_back(fmt::format("drawn with another LoRA than {} is now", path));
+  }
   return {{"parameters", infotext_of(settings, loras)},
           {"wick", settings.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace)}};
 }

@@ -1,5 +1,6 @@
 // The settings that a picture carries: the values of flags of `generate` that it was drawn with, so that --from repeats
-// it. They are the picture's text `wick`, a JSON object of flags by their names without dashes, and `version`.
+// it. They are the picture's text `wick`, a JSON object of flags by their names without dashes, with `version` and
+// `lora-hashes`.
 #pragma once
 
 #include <fmt/format.h>
@@ -63,8 +64,8 @@ class PictureSettings {
   // Says on standard error what is not repeated.
   void print_notes() const;
 
-  // The texts of a picture that is drawn now, with these LoRAs.
-  ImageTexts texts(const std::vector<LoraFile>& loras) const;
+  // The texts of a picture that is drawn now, with these LoRAs, whose hashes they tell too.
+  ImageTexts texts(const std::vector<LoraFile>& loras);
 
  private:
   using TypeCheck = void (*)(const nlohmann::json& value, const std::string& where);
@@ -103,7 +104,8 @@ class PictureSettings {
   void take(const nlohmann::json& settings, const std::string& source);
 
   std::vector<Flag> flags_;
-  std::string picture_;  // that is repeated
+  std::string picture_;                               // that is repeated
+  nlohmann::json hashes_ = nlohmann::json::object();  // of its LoRAs, by their paths
   std::vector<std::string> notes_;
   std::vector<std::string> repeated_;  // flags that have its values
 };

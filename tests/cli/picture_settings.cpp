@@ -115,10 +115,19 @@ TEST_F(PictureSettings, HashesOfLorasAreThoseThatTheyTell) {
   const SafetensorsFile file = SafetensorsFile::open(kGolden / "lora_unet.safetensors");
   std::map<std::string, Tensor> tensors;
   for (const auto& [name, info] : file.tensors()) tensors[name] = file.load(name);
-  save_safetensors(folder / "style.safetensors", tensors, {{"sshs_model_hash", "0123456789abcdef0123"}});
+  const auto save = [&](const char* hash) {
+    save_safetensors(folder / "style.safetensors", tensors, {{"sshs_model_hash", hash}});
+  };
+  save("0123456789abcdef0123");
   draw(small + "--prompt a --lora " + path("style.safetensors"), "x.png");
   EXPECT_NE(parameters("x.png").find("a <lora:style:1>\n"), std::string::npos);
   EXPECT_NE(parameters("x.png").find("Lora hashes: \"style: 0123456789ab\""), std::string::npos) << parameters("x.png");
+  const std::string again = "--overwrite --from " + path("x.png"), told = "x.png: drawn with another LoRA than ";
+  EXPECT_EQ(draw(again, "y.png").err, "");
+  save("fedcba9876543210");
+  EXPECT_NE(draw(again, "y.png").err.find(told), std::string::npos);
+  save("");
+  EXPECT_NE(draw(again, "y.png").err.find(told), std::string::npos);
 }
 
 TEST_F(PictureSettings, FlagsBesideThemWin) {
@@ -222,6 +231,7 @@ TEST_F(PictureSettings, DamagedSettingsAreOneLine) {
   expect_wrong(1, carrying({{"wick", "[1]"}}), {"in.png: its text `wick`: expected an object"});
   expect_wrong(1, carrying({{"wick", "{}"}}), {"in.png: its text `wick`", "version", "missing"});
   expect_wrong(1, carrying({{"wick", R"({"version": 1})"}}), {"version: expected a string"});
+  expect_wrong(1, changed("lora-hashes", 1), {"lora-hashes: expected an object"});
   expect_wrong(1, carrying({{"wick", R"({"version": "0.1.0", "steps": 1, "steps": 2})"}}), {"\"steps\" stands twice"});
   expect_wrong(1, changed("from-the-future", 1),
                {"its setting \"from-the-future\"", "wick 0.1.0", "the wick that drew it"});
@@ -257,6 +267,17 @@ TEST_F(PictureSettings, WhatTheFormatCannotHoldIsToldBeforeDrawing) {
   for (int i = 0; i < 90; ++i) seeds += "--seed " + std::to_string(i) + " ";
   expect_wrong(1, "generate " + small + "--prompt x " + seeds + "--out " + path("x.webp"),
                {"x.webp: ", "16383 pixels a side"});
+}
+
+TEST_F(PictureSettings, InspectShowsThem) {
+  draw(small + "--prompt 'a cat' --negative 'blue'", "x.webp");
+  const Outcome outcome = run_wick("inspect " + path("x.webp"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  for (const char* word :
+       {"WebP, 64x48 pixels\n", "\nparameters\na cat\nNegative prompt: blue\nSteps: 2, ", "\nwick\n{\"bf16\""})
+    EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
+  write_image(folder / "y.png", {2, 2, std::vector<uint8_t>(12)}, {{"note", "\x1b[31mred"}});
+  EXPECT_EQ(run_wick("inspect " + path("y.png")).out.find('\x1b'), std::string::npos);
 }
 
 // Neither the repeated picture nor the noise is written over.
