@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,16 +25,22 @@ namespace {
 // Steps done of all pictures, on one line of a terminal; elsewhere a line a picture.
 class Progress {
  public:
-  Progress(int64_t pictures, int64_t steps) : pictures_(pictures), steps_(steps) {}
+  Progress(int64_t pictures, int64_t batch_size, int64_t steps)
+      : pictures_(pictures), batch_size_(batch_size), steps_(steps) {}
 
+  void begin_batch(int64_t pictures) { batch_ = pictures; }
   void step(int64_t step) {
     if (++done_ == 1) behind_first_ = Clock::now();
+    const std::string numbers =
+        batch_ == 1 ? fmt::format("{}", picture_) : fmt::format("{} to {}", picture_, picture_ + batch_ - 1);
+    const int64_t behind = (pictures_ - picture_ - batch_ + batch_size_) / batch_size_;  // batches
     if (isatty(STDOUT_FILENO))
-      fmt::print("\r{}/{}  step {}/{}  {}  {:.0f} s left ", picture_, pictures_, step, steps_, rate(),
-                 double(pictures_ * steps_ - done_) / per_second());
+      fmt::print("\r{}/{}  step {}/{}  {}  {:.0f} s left ", numbers, pictures_, step, steps_, rate(),
+                 double(behind * steps_ + steps_ - step) / per_second());
     else if (step == steps_)
-      fmt::print("picture {} of {}: {}, {}\n", picture_, pictures_, count_of(steps_, "step"), rate());
-    if (step == steps_) ++picture_;
+      fmt::print("{} {} of {}: {}, {}\n", batch_ == 1 ? "picture" : "pictures", numbers, pictures_,
+                 count_of(steps_, "step"), rate());
+    if (step == steps_) picture_ += batch_;
     std::fflush(stdout);
   }
 
@@ -55,7 +62,7 @@ class Progress {
     return steps >= 1 ? fmt::format("{:.1f} steps/s", steps) : fmt::format("{:.1f} s/step", 1 / steps);
   }
 
-  int64_t pictures_, steps_, picture_ = 1, done_ = 0;
+  int64_t pictures_, batch_size_, steps_, batch_ = 1, picture_ = 1, done_ = 0;
   Clock::time_point start_ = Clock::now(), behind_first_ = start_;
 };
 
@@ -141,13 +148,16 @@ ImageRequest request_of(const cli::PictureFlags& p) {
           .cfg_rescale = p.cfg_rescale,
           .guidance = p.guidance.value_or(1),
           .skip = p.skip,
-          .sampling = {.kind = sampler->second, .steps = p.steps, .shift = p.shift}};
+          .sampling = {.kind = sampler->second, .steps = p.steps, .shift = p.shift},
+          .tile = p.tile};
 }
 
 // Before the weights are loaded, which may take long.
 void check_request(const ImageRequest& request, const Diffusion& model) {
   TextToImage::check_side("--width", request.width, model.latents());
   TextToImage::check_side("--height", request.height, model.latents());
+  check_usage(request.tile % model.latents().side_step == 0, "--vae-tile: expected a multiple of {}, found {}",
+              model.latents().side_step, request.tile);
   const Process& process = model.process();
   const int64_t steps = request.sampling.steps;
   check(steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
@@ -155,30 +165,46 @@ void check_request(const ImageRequest& request, const Diffusion& model) {
   process.sampler(request.sampling, latent_shape(request, model.latents()));
 }
 
-// Prints the memory that drawing will take, and refuses a picture that does not fit.
-void plan(const GenerateArguments& a, const Checkpoint& checkpoint, const ImageRequest& request,
-          const std::vector<LoraFile>& loras, int64_t pictures, const std::string& scheduler) {
+// Sides of tiles that a VAE decodes one by one, in pixels.
+constexpr int64_t kTiles[] = {1024, 768, 512};
+
+// Says what will be drawn with how much memory, and refuses pictures that do not fit. Where only their decoding does
+// not, the request gets tiles.
+std::string plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest& request,
+                 const std::vector<LoraFile>& loras, int64_t pictures, const std::string& scheduler) {
   const std::string_view device = a.run_on.backend().name();
-  const auto needed = [&](DType dtype) {
-    return plan_image(checkpoint, request, {.dtype = dtype, .loras = loras, .reading = a.picture.reading},
-                      device_kind(device))
-        .total();
+  const int64_t batch = std::min(a.picture.batch_size, pictures);
+  const auto needed = [&](DType dtype, int64_t tile) {
+    ImageRequest tiled = request;
+    tiled.tile = tile;
+    const ImagePlanOptions options{.batch = batch, .dtype = dtype, .loras = loras, .reading = a.picture.reading};
+    return plan_image(checkpoint, tiled, options, device_kind(device)).total();
   };
-  const size_t total = needed(a.run_on.dtype());
+  size_t total = needed(a.run_on.dtype(), request.tile);
   const std::optional<size_t> free = free_memory(device);
+  for (const int64_t tile : kTiles) {
+    if (!free || total <= *free || request.tile != 0) break;
+    const size_t with_tiles = needed(a.run_on.dtype(), tile);
+    if (with_tiles <= *free) request.tile = tile, total = with_tiles;
+  }
   if (free && total > *free) {
-    const size_t in_bf16 = a.run_on.dtype() == DType::f32 ? needed(DType::bf16) : total;
+    const size_t in_bf16 = a.run_on.dtype() == DType::f32 ? needed(DType::bf16, request.tile) : total;
     fail(
-        "a picture of {}x{} pixels would need {} of memory on {}, where {} are free; a smaller --width or --height "
-        "needs less{}",
-        request.width, request.height, readable_bytes(total), device, readable_bytes(*free),
+        "{} of {}x{} pixels would need {} of memory on {}, where {} are free; a smaller --width{} or --height needs "
+        "less{}",
+        batch == 1 ? "a picture" : fmt::format("{} at a time", count_of(batch, "picture")), request.width,
+        request.height, readable_bytes(total), device, readable_bytes(*free), batch == 1 ? "" : ", --batch-size",
         in_bf16 + total / 100 < total ? ", --bf16 " + readable_bytes(in_bf16) : "");
   }
-  fmt::print("Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}.\n",
-             count_of(pictures, "picture"), request.width, request.height, count_of(request.sampling.steps, "step"),
-             name_of(request.sampling.kind), scheduler, device, readable_bytes(total),
-             free ? fmt::format("; {} free", readable_bytes(*free)) : "");
-  std::fflush(stdout);
+  std::string text = fmt::format(
+      "Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}.\n",
+      count_of(pictures, "picture"), request.width, request.height, count_of(request.sampling.steps, "step"),
+      name_of(request.sampling.kind), scheduler, device, readable_bytes(total),
+      free ? fmt::format("; {} free", readable_bytes(*free)) : "");
+  if (request.tile != 0 && a.picture.tile == 0)
+    text +=
+        fmt::format("Decoded in tiles of {0}x{0} pixels: there is no room to decode a picture whole.\n", request.tile);
+  return text;
 }
 
 // Row by row, as they are drawn.
@@ -195,32 +221,54 @@ std::vector<std::string> row_labels(const GenerateArguments& a, const std::vecto
 }
 
 // All prompts with all starts: a row a start.
-void draw_rows(const GenerateArguments& a, const Checkpoint& checkpoint, const std::vector<LoraFile>& loras,
-               ImageRequest request, const std::vector<Start>& starts, Progress& progress, ImageGrid& grid) {
-  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.picture.reading);
-  Adapter adapter(model->lora().names, loras);
-  model->load({.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()}, kDrawingParts);
-  TextToImage text_to_image(*model);
-  for (const auto& [name, seed, noise] : starts) {
+std::vector<ImageRequest> requests_of(const GenerateArguments& a, ImageRequest request,
+                                      const std::vector<Start>& starts) {
+  std::vector<ImageRequest> requests;
+  for (const Start& start : starts)
     for (const std::string& prompt : a.prompts) {
       request.prompt = prompt;
-      request.seed = seed;
-      request.start = noise;
-      grid.cells.push_back(text_to_image(request, [&](int64_t step) { progress.step(step); }));
+      request.seed = start.seed;
+      request.start = start.noise;
+      requests.push_back(request);
     }
+  return requests;
+}
+
+// A batch's pictures are delivered while the next batch is drawn.
+void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const std::vector<LoraFile>& loras,
+          const std::vector<ImageRequest>& requests, Progress& progress, const std::function<void(Image)>& deliver) {
+  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.picture.reading);
+  Adapter adapter(model->lora().names, loras);
+  const DiffusionOptions options{.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()};
+  TextToImage text_to_image = TextToImage::load(*model, options, requests);
+  std::vector<TextToImage::Pending> last;
+  const auto deliver_last = [&] {
+    for (const TextToImage::Pending& picture : last) deliver(picture.wait());
+    last.clear();
+  };
+  for (size_t first = 0; first < requests.size(); first += size_t(a.picture.batch_size)) {
+    const size_t end = std::min(requests.size(), first + size_t(a.picture.batch_size));
+    progress.begin_batch(int64_t(end - first));
+    std::vector<TextToImage::Pending> pictures =
+        text_to_image.draw({requests.begin() + ptrdiff_t(first), requests.begin() + ptrdiff_t(end)}, [&](int64_t step) {
+          progress.step(step);
+          deliver_last();
+        });
+    last = std::move(pictures);
   }
+  deliver_last();
 }
 
 // Before anything is drawn.
-void check_out(const GenerateArguments& a, const ImageGrid& grid, const ImageRequest& request,
-               const ImageTexts& texts) {
+void check_out_holds(const GenerateArguments& a, const ImageGrid& grid, const ImageRequest& request,
+                     const ImageTexts& texts) {
   const bool is_one = grid.columns.size() * grid.rows.size() == 1;
   const auto [width, height] =
       is_one ? std::pair(request.width, request.height) : size_of_grid(grid, request.width, request.height);
   check_image_fits(a.picture.out, width, height, texts);
 }
 
-void check_arguments(const GenerateArguments& a, const Checkpoint& model, const std::vector<LoraFile>& loras) {
+void check_out_file(const GenerateArguments& a, const Checkpoint& model, const std::vector<LoraFile>& loras) {
   const cli::PictureFlags& p = a.picture;
   std::vector<std::filesystem::path> inputs = cli::inputs_of(loras, a.model.files(model));
   for (const std::string& path : {p.from, p.noise})
@@ -234,23 +282,28 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.picture.compare || !a.loras.empty(), "--compare: expected a --lora to compare with, found none");
   check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}", kWrittenImages);
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  check_arguments(a, folder, loras);
+  check_out_file(a, folder, loras);
   const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
   const std::vector<Start> starts = starts_of(a, model->latents());
   settle(a, *model, starts.front().noise);
-  const ImageRequest request = request_of(a.picture);
+  ImageRequest request = request_of(a.picture);
   check_request(request, *model);
+  const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
+  const std::string planned = plan(a, folder, request, loras, pictures, model->process().class_name);
+  a.picture.tile = request.tile;
   const ImageTexts texts = a.settings.texts(loras);
   ImageGrid grid{.columns = a.prompts, .rows = row_labels(a, starts), .cells = {}};
-  check_out(a, grid, request, texts);
-  const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
-  plan(a, folder, request, loras, pictures, model->process().class_name);
+  check_out_holds(a, grid, request, texts);
+  fmt::print("{}", planned);
+  std::fflush(stdout);
   a.settings.print_notes();
   for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
   {
-    Progress progress(pictures, request.sampling.steps);
-    if (a.picture.compare) draw_rows(a, folder, {}, request, starts, progress, grid);
-    draw_rows(a, folder, loras, request, starts, progress, grid);
+    Progress progress(pictures, a.picture.batch_size, request.sampling.steps);
+    const std::vector<ImageRequest> requests = requests_of(a, request, starts);
+    const auto keep = [&](Image image) { grid.cells.push_back(std::move(image)); };
+    if (a.picture.compare) draw(a, folder, {}, requests, progress, keep);
+    draw(a, folder, loras, requests, progress, keep);
   }
   write_image(a.picture.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid), texts);
   fmt::print("{}\n", printable(a.picture.out));

@@ -77,6 +77,12 @@ std::vector<std::string> PictureFlags::add_to(CLI::App& command, PictureSettings
   // Noise has a size of its own.
   integer("--width", width, "In pixels [as listed below]", positive_integer(), {.unless = {"--noise"}});
   integer("--height", height, "Likewise [as listed below]", positive_integer(), {.unless = {"--noise"}});
+  integer("--batch-size", batch_size, "Pictures that are drawn at a time [1]", integer_in(1, 1024));
+  integer(
+      "--vae-tile", tile,
+      "Pixels: larger pictures are decoded in squares of this side, one by one, which takes less memory [where they "
+      "would not fit otherwise]",
+      integer_in(64, 16384), {.is_used = [this] { return tile != 0; }});
   return names;
 }
 

@@ -16,6 +16,7 @@ struct PictureFlags {
   std::optional<std::string> negative;
   // None, and 0: what the model was made for.
   int64_t width = 0, height = 0, steps = 0;
+  int64_t batch_size = 1, tile = 0;
   std::optional<float> cfg, guidance;
   float cfg_rescale = 0;
   std::optional<double> shift;

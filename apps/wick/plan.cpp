@@ -67,7 +67,7 @@ void print_picture_plan(const Checkpoint& model, const TrainConfig& config, Size
       plan_image(model, request, {.dtype = config.dtype, .reading = reading}, device_kind(device));
   fmt::print("One picture of {}x{} pixels; {}, on {}\n", size.width, size.height, name_of(config.dtype), device);
   print_row("weights", plan.weights);
-  print_row("activations", plan.activations, "a step, or the decoding");
+  print_row("activations", plan.activations, "a step, the decoding, or text encoders before them");
   if (const size_t all = plan.weights + plan.activations; plan.taken > all)
     print_row("gaps", plan.taken - all, "between tensors");
   print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));

@@ -44,6 +44,14 @@ double rounded_before_bias(double y) {
   return activations() == DType::f32 ? 0 : (std::abs(y) + 1) * unit_roundoff(activations());
 }
 
+// Nothing, a row for each image, or the whole.
+Tensor random_addend(const Case& c) {
+  const uint64_t way = rng().below(3);
+  if (way == 0) return {};
+  return way == 1 ? input({c.batch, 1, 1, c.out}).window(c.y_shape(), {c.out, 0, 0, 1})
+                  : input(c.y_shape(), kLayouts[rng().below(4)]);
+}
+
 Case random_case(int stride, bool asymmetric) {
   Case c{between(1, 2), between(5, 19), between(5, 19), between(1, 70), between(1, 70), 3, 3, {stride, 1, 1, 1, 1}};
   if (asymmetric) c.conv = {stride, 0, 0, 1, 1};
@@ -82,15 +90,17 @@ TEST(Conv2d, ForwardInEveryWeightTypeAndLayout) {
       const Tensor w = random(c.w_shape(), kLayouts[rng().below(4)], dtype);
       const Tensor bias = rng().below(2) ? random({c.out}) : Tensor(),
                    y = output(c.y_shape(), kLayouts[rng().below(4)]);
-      backend().conv2d(y, x, w, bias, c.conv);
-      Doubles want = zeros(c.y_shape());
+      const Tensor added = random_addend(c);
+      backend().conv2d(y, x, w, bias, added ? added.view() : View{}, c.conv);
+      Doubles want = added ? doubles(added) : zeros(c.y_shape());
       if (bias)
-        for (size_t i = 0; i < want.size(); ++i) want[i] = bias.data<float>()[i % size_t(c.out)];
+        for (size_t i = 0; i < want.size(); ++i) want[i] += bias.data<float>()[i % size_t(c.out)];
       const Doubles dx = doubles(x), dw = weights(w);
       for_each_product(c, [&](size_t xi, size_t wi, size_t yi) { want[yi] += dx[xi] * dw[wi]; });
       double largest = 0;
       for (double value : want) largest = std::max(largest, std::abs(value));
-      expect_close(y, want, tolerance(c.in * c.kh * c.kw) + (bias ? rounded_before_bias(largest) : 0), "conv2d");
+      expect_close(y, want, tolerance(c.in * c.kh * c.kw) + (bias || added ? rounded_before_bias(largest) : 0),
+                   "conv2d");
     }
 }
 
@@ -135,7 +145,7 @@ TEST(Conv2d, SampledAtFullSize) {
                         Case{1, 128, 128, 4, 320, 3, 3, same}, Case{1, 128, 128, 320, 4, 3, 3, same}}) {
     const Tensor x = input(c.x_shape()), w = input(c.w_shape()), bias = random({c.out}), dy = input(c.y_shape());
     const Tensor y = output(c.y_shape()), dx = output(c.x_shape()), dw = poisoned(c.w_shape());
-    backend().conv2d(y, x, w, bias, c.conv);
+    backend().conv2d(y, x, w, bias, {}, c.conv);
     backend().conv2d_backward_input(dx, dy, w, c.conv);
     backend().conv2d_backward_weight(dw, {}, dy, x, c.conv);
     const auto at = [](const Tensor& t, int64_t i, int64_t j, int64_t k, int64_t l) {
@@ -168,7 +178,7 @@ TEST(Conv2d, SampledAtFullSize) {
 TEST(Conv2d, EmptyBatch) {
   const Conv2d conv{1, 1, 1, 1, 1};
   const Tensor x = Tensor::empty({0, 5, 5, 3}), y = Tensor::empty({0, 5, 5, 4}), w = random({4, 3, 3, 3});
-  backend().conv2d(y, x, w, {}, conv);
+  backend().conv2d(y, x, w, {}, {}, conv);
   backend().conv2d_backward_input(x, y, w, conv);
   const Tensor dw = poisoned({4, 3, 3, 3}), dbias = poisoned({4});
   backend().conv2d_backward_weight(dw, dbias, y, x, conv);
@@ -182,7 +192,7 @@ TEST(Conv2d, SameBitsTwice) {
   Tensor y[2], dx[2], dw[2];
   for (int i = 0; i < 2; ++i) {
     y[i] = output(dy.shape()), dx[i] = output(x.shape()), dw[i] = poisoned(w.shape());
-    backend().conv2d(y[i], x, w, {}, conv);
+    backend().conv2d(y[i], x, w, {}, {}, conv);
     backend().conv2d_backward_input(dx[i], dy, w, conv);
     backend().conv2d_backward_weight(dw[i], {}, dy, x, conv);
   }
@@ -200,7 +210,7 @@ TEST(Conv2d, ReplaysTheSameBits) {
   const Tensor dw = poisoned(w.shape()).to(memory), dbias = poisoned({30}).to(memory);
   expect_replay(
       [&] {
-        test::backend().conv2d(y, x, w, bias, conv);
+        test::backend().conv2d(y, x, w, bias, {}, conv);
         test::backend().conv2d_backward_input(dx, dy, w, conv);
         test::backend().conv2d_backward_weight(dw, dbias, dy, x, conv);
       },

@@ -34,7 +34,9 @@ class FirstTier final : public ComposedBackend {
   void matmul(View c, View a, View b, float alpha, float beta) override { of_.matmul(c, a, b, alpha, beta); }
   void linear(View y, View x, View w, View bias, View residual) override { of_.linear(y, x, w, bias, residual); }
   void dropout(View y, View x, const Dropout& dropout, bool add) override { of_.dropout(y, x, dropout, add); }
-  void conv2d(View y, View x, View w, View bias, Conv2d conv) override { of_.conv2d(y, x, w, bias, conv); }
+  void conv2d(View y, View x, View w, View bias, View added, Conv2d conv) override {
+    of_.conv2d(y, x, w, bias, added, conv);
+  }
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override {
     of_.conv2d_backward_input(dx, dy, w, conv);
   }

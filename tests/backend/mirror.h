@@ -55,7 +55,9 @@ class Mirror final : public Backend {
   void dropout(View y, View x, const Dropout& dropout, bool add) override {
     run<&Backend::dropout>(y, x, dropout, add);
   }
-  void conv2d(View y, View x, View w, View bias, Conv2d conv) override { run<&Backend::conv2d>(y, x, w, bias, conv); }
+  void conv2d(View y, View x, View w, View bias, View added, Conv2d conv) override {
+    run<&Backend::conv2d>(y, x, w, bias, added, conv);
+  }
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override {
     run<&Backend::conv2d_backward_input>(dx, dy, w, conv);
   }

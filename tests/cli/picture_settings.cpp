@@ -63,6 +63,10 @@ TEST_F(PictureSettings, EveryPictureIsRepeatedToTheByte) {
   expect_repeated(small + "--prompt \"$(printf 'caf\\303\\251, \\360\\237\\246\\212\\n(a:1) \"\\\\')\"");
   expect_repeated(small + text + "--cfg 1");
   expect_repeated(small + lora + text + "--prompt 'b, \"c\"' --seed 1 --seed 2 --compare");
+  const auto tiled = expect_repeated(
+      model + text + "--width 128 --height 128 --steps 2 --seed 1 --seed 2 --batch-size 2 --vae-tile 64");
+  EXPECT_EQ(tiled.at("batch-size"), 2);
+  EXPECT_EQ(tiled.at("vae-tile"), 64);
   expect_repeated(model + text);  // all else is left to the model
 }
 
@@ -274,7 +278,7 @@ TEST_F(PictureSettings, InspectShowsThem) {
   const Outcome outcome = run_wick("inspect " + path("x.webp"));
   EXPECT_EQ(outcome.code, 0) << outcome.err;
   for (const char* word :
-       {"WebP, 64x48 pixels\n", "\nparameters\na cat\nNegative prompt: blue\nSteps: 2, ", "\nwick\n{\"bf16\""})
+       {"WebP, 64x48 pixels\n", "\nparameters\na cat\nNegative prompt: blue\nSteps: 2, ", "\nwick\n{\""})
     EXPECT_NE(outcome.out.find(word), std::string::npos) << outcome.out;
   write_image(folder / "y.png", {2, 2, std::vector<uint8_t>(12)}, {{"note", "\x1b[31mred"}});
   EXPECT_EQ(run_wick("inspect " + path("y.png")).out.find('\x1b'), std::string::npos);

@@ -141,6 +141,9 @@ std::vector<OpCase> make_cases() {
   row("conv2d", "conv2d_3x3", {{2, 5, 7, 3}, {4, 3, 3, 3}, {4}}, [](const In& x) {
     return conv2d(x[0], x[1], x[2], {1, 1, 1, 1, 1});
   });
+  row("conv2d", "conv2d_and_more", {{2, 4, 3, 3}, {4, 3, 3, 3}, {4}, {2, 1, 1, 4}}, [](const In& x) {
+    return conv2d(x[0], x[1], x[2], {1, 1, 1, 1, 1}, x[3]);
+  });
   row("conv2d", "conv2d_stride_asymmetric", {{1, 6, 8, 3}, {5, 3, 3, 3}}, [](const In& x) {
     return conv2d(x[0], x[1], {}, {2, 0, 0, 1, 1});
   });

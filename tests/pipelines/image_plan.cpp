@@ -10,6 +10,8 @@ namespace {
 
 const std::filesystem::path kFolder = test::source_dir() / "tests/golden/sdxl";
 
+constexpr double kEncoded = 2 * (77 * 64 + 64) * 4;  // two texts, of which the model's are no wider
+
 // A plan's bytes are those that drawing takes on the host, where memory is counted too.
 TEST(ImagePlan, IsWhatDrawingTakes) {
   Memory& host = cpu_backend().memory();
@@ -20,12 +22,12 @@ TEST(ImagePlan, IsWhatDrawingTakes) {
           .prompt = "x", .width = 128, .height = 96, .cfg = cfg, .cfg_rescale = 0.5f, .sampling = {.steps = 3}};
       const InferencePlan plan = plan_image(kFolder, request, {.dtype = dtype, .loras = loras}, device_kind("cpu"));
       const size_t before = host.in_use();
+      host.reset_peak();
       const std::unique_ptr<Diffusion> model = open_diffusion(kFolder);
       Adapter adapter(model->lora().names, loras);
-      model->load({.dtype = dtype, .adapter = &adapter}, kDrawingParts);
-      EXPECT_EQ(host.in_use() - before, plan.weights + plan.adapter);
-      host.reset_peak();
-      TextToImage{*model}(request);
+      TextToImage text_to_image = TextToImage::load(*model, {.dtype = dtype, .adapter = &adapter}, {request});
+      EXPECT_NEAR(double(host.in_use() - before), double(plan.weights + plan.adapter), kEncoded);
+      text_to_image(request);
       const double measured = double(host.peak() - before), planned = double(plan.taken);
       EXPECT_NEAR(planned, measured, 0.05 * measured);
     }

@@ -78,6 +78,50 @@ TEST_F(TextToImageTest, SeedsAndPromptsMatter) {
   EXPECT_NE(first.rgb, text_to_image(other).rgb);
 }
 
+int largest_difference(const Image& a, const Image& b) {
+  int largest = a.rgb.size() == b.rgb.size() ? 0 : 256;
+  for (size_t i = 0; i < std::min(a.rgb.size(), b.rgb.size()); ++i)
+    largest = std::max(largest, std::abs(int(a.rgb[i]) - int(b.rgb[i])));
+  return largest;
+}
+
+TEST_F(TextToImageTest, PicturesOfABatchAreThoseDrawnAlone) {
+  request.sampling.steps = 3;
+  TextToImage::Batch batch(3, request);
+  batch[1].prompt = "a blue dog";
+  batch[1].negative.reset();
+  batch[2].seed = 7;
+  for (const auto& [cfg, rescale] : {std::pair{1.0f, 0.0f}, {5.0f, 0.0f}, {5.0f, 0.7f}}) {
+    for (ImageRequest& one : batch) one.cfg = cfg, one.cfg_rescale = rescale;
+    const std::vector<Image> together = text_to_image(batch);
+    ASSERT_EQ(together.size(), batch.size());
+    for (size_t i = 0; i < batch.size(); ++i) {
+      EXPECT_LE(largest_difference(together[i], text_to_image(batch[i])), 1) << i;
+      for (size_t k = 0; k < i; ++k) EXPECT_GT(largest_difference(together[i], together[k]), 1) << i << " " << k;
+    }
+  }
+}
+
+// From the second picture on, steps are replayed where the backend can.
+TEST_F(TextToImageTest, PicturesInTurnAreThoseOfNewOnes) {
+  request.sampling.steps = 3;
+  for (const SamplerKind kind : {SamplerKind::euler, SamplerKind::dpmpp_2m})
+    for (const float cfg : {1.0f, 7.0f})
+      for (const uint64_t seed : {1, 2}) {
+        request.sampling.kind = kind, request.cfg = cfg, request.seed = seed;
+        EXPECT_EQ(text_to_image(request).rgb, TextToImage(*model)(request).rgb);
+      }
+}
+
+TEST_F(TextToImageTest, IsDrawnWithoutTextEncodersOnceTextsAreKnown) {
+  request.sampling.steps = 2;
+  const auto other = open_diffusion(kModel);
+  TextToImage loaded = TextToImage::load(*other, {.backend = &test::backend()}, {request});
+  EXPECT_EQ(loaded(request).rgb, text_to_image(request).rgb);
+  request.prompt = "not known";
+  expect_error([&] { loaded(request); }, {"text encoders were dropped"});
+}
+
 // model_index.json's force_zeros_for_empty_prompt: without a negative prompt its embeddings are zero, which differs
 // from the encoders' output for an empty text.
 TEST_F(TextToImageTest, NoNegativeIsNotAnEmptyOne) {

@@ -61,7 +61,10 @@ class Other final : public Diffusion {
     const Shape shape{pictures.dim(0), pictures.dim(1) / kFactor, pictures.dim(2) / kFactor, kChannels};
     return {full(shape, 0.5f), zeros(shape)};
   }
-  Tensor decode(const Tensor& x) const override { return zeros({1, x.dim(1) * kFactor, x.dim(2) * kFactor, 3}); }
+  Tensor decode(const Tensor& x) const override {
+    largest_decoded = std::max({largest_decoded, x.dim(1), x.dim(2)});
+    return upsample_nearest(cat({x, slice(x, 3, 0, 1)}, 3), kFactor);
+  }
 
   NamedTensors caption(const std::string& text) const override {
     const auto length = int64_t(text.size());
@@ -95,7 +98,7 @@ class Other final : public Diffusion {
 
   Flow flow;
   Tensor table = Tensor::of(std::vector<float>{1, 2, 3, 4}, {2, 2}).trainable();
-  mutable int64_t rows = 0, looks = 0;
+  mutable int64_t rows = 0, looks = 0, largest_decoded = 0;
   mutable float guidance = 0;
 };
 
@@ -174,6 +177,21 @@ TEST_F(OtherFamily, IsDrawnByItsProcessAndToldTheGuidance) {
   ImageRequest odd = request;
   odd.width = 40;
   EXPECT_THROW(text_to_image(odd), UsageError);
+}
+
+TEST_F(OtherFamily, IsDecodedInTilesThatMakeTheWhole) {
+  Rng rng(3);
+  TextToImage text_to_image(model);
+  for (const auto& [height, width] : {std::pair<int64_t, int64_t>{9, 8}, {8, 23}, {31, 10}, {14, 14}}) {
+    const Tensor latents = random_normal({1, height, width, model.latents().channels}, rng);
+    const std::vector<float> whole = text_to_image.decode(latents).to_vector();
+    model.largest_decoded = 0;
+    const Tensor found = text_to_image.decode(latents, 8 * model.latents().factor);
+    EXPECT_EQ(model.largest_decoded, 8);
+    ASSERT_EQ(found.shape(), (Shape{1, height * model.latents().factor, width * model.latents().factor, 3}));
+    const std::vector<float> values = found.to_vector();
+    for (size_t i = 0; i < whole.size(); ++i) ASSERT_NEAR(values[i], whole[i], 1e-6);
+  }
 }
 
 }  // namespace

@@ -258,7 +258,9 @@ class Backend {
   virtual void dropout(View y, View x, const Dropout& dropout, bool add) = 0;
 
   // ---- convolution
-  virtual void conv2d(View y, View x, View w, View bias, Conv2d conv) = 0;
+  // y [B, H', W', O] = x [B, H, W, I] convolved with w [O, KH, KW, I] + bias [O] + `added` of y's shape, whose strides
+  // may be 0. The last two may be missing.
+  virtual void conv2d(View y, View x, View w, View bias, View added, Conv2d conv) = 0;
   virtual void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) = 0;
   virtual void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) = 0;
 

@@ -75,7 +75,7 @@ class CountingBackend final : public Backend {
   void lora_linear_backward(const LoraArgs&, const LoraGradients&) override {}
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
-  void conv2d(View, View, View, View, Conv2d) override {}
+  void conv2d(View, View, View, View, View, Conv2d) override {}
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
   void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest(View, View) override {}

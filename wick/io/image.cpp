@@ -158,15 +158,20 @@ Tensor image_to_tensor(const Image& image) {
 Image tensor_to_image(const Tensor& tensor) {
   check(tensor.rank() == 3 && tensor.dim(2) == 3, "image: expected a tensor [height, width, 3], found {}",
         tensor.shape());
+  return values_to_image(tensor.to_vector(), tensor.dim(0), tensor.dim(1));
+}
+
+Image values_to_image(std::span<const float> values, int64_t height, int64_t width) {
   const ImageLimits limits;
-  check(tensor.dim(0) <= limits.max_side && tensor.dim(1) <= limits.max_side, "image: {} is too large for an image",
-        tensor.shape());
-  Image image{int(tensor.dim(1)), int(tensor.dim(0)), {}};
-  image.rgb.reserve(size_t(tensor.numel()));
-  for (float value : tensor.to_vector()) {
-    check(std::isfinite(value), "image: the tensor holds a value that is not finite; compute it in bf16 or f32");
-    image.rgb.push_back(uint8_t(std::lround(std::clamp((value + 1.0f) * 127.5f, 0.0f, 255.0f))));
+  check(height <= limits.max_side && width <= limits.max_side, "image: {}x{} is too large for an image", width, height);
+  Image image{int(width), int(height), std::vector<uint8_t>(values.size())};
+  float sum = 0;  // of zeros, unless a value is not finite
+  for (size_t i = 0; i < values.size(); ++i) {
+    sum += values[i] * 0.0f;
+    const float scaled = (values[i] + 1.0f) * 127.5f, clamped = scaled > 0 ? std::min(scaled, 255.0f) : 0;
+    image.rgb[i] = uint8_t(int(double(clamped) + 0.5));  // in double, where no sum is rounded
   }
+  check(sum == 0, "image: a value is not finite; compute it in bf16 or f32");
   return image;
 }
 

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,5 +63,6 @@ Image crop_image(const Image& image, int x, int y, int width, int height);  // t
 
 Tensor image_to_tensor(const Image& image);   // [H, W, 3] f32 in [-1, 1]
 Image tensor_to_image(const Tensor& tensor);  // inverse, clamped; throws Error if a value is not finite
+Image values_to_image(std::span<const float> values, int64_t height, int64_t width);  // the same, of [H, W, 3]
 
 }  // namespace wick

@@ -31,7 +31,7 @@ struct Resnet {
       in == out ? std::nullopt : std::optional(Linear::pointwise(s / "conv_shortcut", in, out));
 
   Tensor operator()(const Tensor& x) const {
-    return (conv_shortcut ? (*conv_shortcut)(x) : x) + conv2(norm2.silu(conv1(norm1.silu(x))));
+    return conv2(norm2.silu(conv1(norm1.silu(x))), conv_shortcut ? (*conv_shortcut)(x) : x);
   }
 };
 

@@ -72,8 +72,10 @@ Conv::Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv)
       conv_(conv),
       adapter_(s.adapt(LoraTarget{in, out, kernel, /*conv=*/true})) {}
 
-Tensor Conv::operator()(const Tensor& x) const {
-  return adapter_ ? adapter_->conv2d(x, weight_, bias_, conv_) : conv2d(x, weight_, bias_, conv_);
+Tensor Conv::operator()(const Tensor& x, const Tensor& added) const {
+  if (!adapter_) return conv2d(x, weight_, bias_, conv_, added);
+  const Tensor y = adapter_->conv2d(x, weight_, bias_, conv_);
+  return added ? y + added : y;
 }
 
 GroupNorm::GroupNorm(const Scope& s, int64_t channels, int group_count, float epsilon)

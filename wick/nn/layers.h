@@ -42,7 +42,8 @@ class Linear {
 class Conv {  // 3x3 and wider
  public:
   Conv(const Scope& s, int64_t in, int64_t out, int kernel, Conv2d conv);
-  Tensor operator()(const Tensor& x) const;  // [B, H, W, in] -> [B, H', W', out]
+  // x [B, H, W, in] -> y [B, H', W', out], plus what is `added`, which may broadcast to y.
+  Tensor operator()(const Tensor& x, const Tensor& added = {}) const;
 
  private:
   Tensor weight_, bias_;

@@ -13,14 +13,12 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& reque
   CountingMemory& memory = backend.memory();
   const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, options.reading);
   Adapter adapter(model->lora().names, options.loras);
-  model->load({.dtype = options.dtype, .adapter = &adapter, .backend = &backend, .outline = true}, kDrawingParts);
-  TextToImage text_to_image(*model);
-
+  const DiffusionOptions load{.dtype = options.dtype, .adapter = &adapter, .backend = &backend, .outline = true};
   ImageRequest short_request = request;  // two steps, because shift_terminal stretches no single one
   short_request.sampling.steps = std::min<int64_t>(request.sampling.steps, 2);
   short_request.cfg_rescale = 0;  // it reads values, of which there are none
-  const Shape latents = latent_shape(request, model->latents());
-  text_to_image.decode(text_to_image.denoise({short_request}, Tensor::empty(latents, DType::f32, memory)));
+  const TextToImage::Batch batch(size_t(options.batch), short_request);
+  TextToImage::load(*model, load, batch).draw(batch);
 
   const size_t weights = memory.held(Purpose::weights), lora = memory.held(Purpose::adapter);
   return {.device = device,

@@ -15,14 +15,16 @@ struct InferencePlan {  // bytes
   size_t weights;
   size_t adapter = 0;  // of pictures
   size_t cache = 0;    // of texts: keys and values
-  size_t activations;  // a step, the decoding or the prefill of a long prompt adds these at its peak
+  size_t activations;  // a step, decoding, text encoders before both, or a long prompt's prefill adds these at its peak
   size_t taken;        // by the device's Memory at the most, gaps between tensors among it
 
   size_t total() const { return taken + device.workspace + device.context; }
 };
 
-// For one picture at a time. The LoRAs are read: one that does not fit the model is an Error here.
+// For pictures drawn by TextToImage::load() and draw(). The LoRAs are read: one that does not fit the model is an Error
+// here.
 struct ImagePlanOptions {
+  int64_t batch = 1;
   DType dtype = DType::f32;  // of weights
   std::vector<LoraFile> loras = {};
   ReadingOptions reading = {};

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <span>
 #include <string>
@@ -66,6 +67,30 @@ Tensor rescaled(const Tensor& guided, const Tensor& positive, float share) {
   return guided * Tensor::of(factors, {int64_t(pictures), 1, 1, 1}, guided.memory());
 }
 
+// The axis of a picture, from tiles of that many of its `extent` pixels of the latent. Neighbours share a quarter or
+// more of a tile, over which one fades into the other. make(begin, end) decodes a tile.
+template <class Make>
+Tensor in_tiles(int axis, int64_t extent, int64_t side, int64_t factor, const Make& make) {
+  const int64_t stride = std::max<int64_t>(side * 3 / 4, 1);
+  const int64_t count = extent <= side ? 1 : 1 + (extent - side + stride - 1) / stride;
+  Tensor whole = make(0, std::min(side, extent));
+  for (int64_t i = 1, end = side; i < count; ++i) {
+    const int64_t begin = i * (extent - side) / (count - 1), shared = (end - begin) * factor;
+    const Tensor tile = make(begin, begin + side);
+    std::vector<float> shares;
+    for (int64_t k = 0; k < shared; ++k) shares.push_back((float(k) + 0.5f) / float(shared));
+    Shape along{1, 1, 1, 1};
+    along[axis] = shared;
+    const Tensor share = Tensor::of(shares, along, tile.memory());
+    const int64_t before = whole.dim(axis) - shared;
+    const Tensor old = slice(whole, axis, before, before + shared), fresh = slice(tile, axis, 0, shared);
+    whole = cat({slice(whole, axis, 0, before), old + (fresh - old) * share, slice(tile, axis, shared, tile.dim(axis))},
+                axis);
+    end = begin + side;
+  }
+  return whole;
+}
+
 }  // namespace
 
 Shape latent_shape(const ImageRequest& request, const LatentSpace& space) {
@@ -77,6 +102,15 @@ void TextToImage::check_side(const char* name, int64_t pixels, const LatentSpace
               "{}: expected a multiple of {} up to {} pixels, found {}", name, space.side_step, space.largest, pixels);
 }
 
+TextToImage TextToImage::load(Diffusion& model, const DiffusionOptions& options, const Batch& requests) {
+  model.load(options, {DiffusionPart::text_encoders});
+  TextToImage loaded(model);
+  loaded.encode(requests);
+  model.drop_encoders();
+  model.load(options, {DiffusionPart::vae_decoder, DiffusionPart::denoiser});
+  return loaded;
+}
+
 Tensor TextToImage::noise(const Batch& batch) const {
   std::vector<Tensor> starts;
   for (const ImageRequest& request : batch) {
@@ -86,13 +120,25 @@ Tensor TextToImage::noise(const Batch& batch) const {
   return (starts.size() == 1 ? starts.front() : cat(starts, 0)).to(model_.memory());
 }
 
+NamedTensors TextToImage::encoded(bool negative, const std::optional<std::string>& text) const {
+  const auto found = encoded_.find({negative, text});
+  if (found != encoded_.end()) return found->second;
+  return model_.encode_text(negative ? model_.negative(text) : model_.caption(*text));
+}
+
+void TextToImage::encode(const Batch& requests) {
+  for (const ImageRequest& request : requests) {
+    if (request.cfg != 1) encoded_.try_emplace({true, request.negative}, encoded(true, request.negative));
+    encoded_.try_emplace({false, request.prompt}, encoded(false, request.prompt));
+  }
+}
+
 // With guidance both passes are one batch, the negative texts first. The model is asked for uncropped pictures.
 NamedTensors TextToImage::conditioning(const Batch& batch) const {
-  const bool guided = batch.front().cfg != 1;
   std::vector<NamedTensors> texts;
-  if (guided)
-    for (const ImageRequest& request : batch) texts.push_back(model_.encode_text(model_.negative(request.negative)));
-  for (const ImageRequest& request : batch) texts.push_back(model_.encode_text(model_.caption(request.prompt)));
+  if (batch.front().cfg != 1)
+    for (const ImageRequest& request : batch) texts.push_back(encoded(/*negative=*/true, request.negative));
+  for (const ImageRequest& request : batch) texts.push_back(encoded(/*negative=*/false, request.prompt));
   NamedTensors parts;
   for (const auto& [name, value] : texts.front()) {
     std::vector<Tensor> rows;
@@ -211,13 +257,41 @@ Tensor TextToImage::predict(const ImageRequest& request, const Tensor& x, const 
   return predicted + (positive - without) * number(parts, kSkipScale);
 }
 
-std::vector<Image> TextToImage::operator()(const Batch& batch, const OnStep& on_step) {
+Tensor TextToImage::decode(const Tensor& latents, int64_t tile) const {
+  const int64_t side = tile / model_.latents().factor;
+  if (tile == 0 || (latents.dim(1) <= side && latents.dim(2) <= side)) return model_.decode(latents);
+  const auto strip = [&](int64_t top, int64_t bottom) {
+    const Tensor rows = slice(latents, 1, top, bottom);
+    return in_tiles(2, latents.dim(2), side, model_.latents().factor, [&](int64_t left, int64_t right) {
+      return model_.decode(contiguous(slice(rows, 2, left, right)));
+    });
+  };
+  return in_tiles(1, latents.dim(1), side, model_.latents().factor, strip);
+}
+
+TextToImage::Pending::Pending(const Tensor& pixels)
+    : height_(pixels.dim(1)),
+      width_(pixels.dim(2)),
+      values_(pixels.memory().read_later(pixels.view().data, size_t(pixels.numel()) * sizeof(float))) {}
+
+Image TextToImage::Pending::wait() const {
+  const float* const values = static_cast<const float*>(values_->data());
+  return values_to_image({values, size_t(height_ * width_ * 3)}, height_, width_);
+}
+
+std::vector<TextToImage::Pending> TextToImage::draw(const Batch& batch, const OnStep& on_step) {
   const Tensor latents = denoise(batch, noise(batch), on_step);
-  std::vector<Image> images;
+  std::vector<Pending> pictures;
   for (int64_t i = 0; i < latents.dim(0); ++i) {  // one by one, since a VAE takes more memory than a denoiser
-    const Tensor picture = decode(slice(latents, 0, i, i + 1));
-    images.push_back(tensor_to_image(reshape(picture, {picture.dim(1), picture.dim(2), picture.dim(3)})));
+    const Arena arena(model_.memory());           // which steps and decoding take in turn
+    pictures.emplace_back(contiguous(decode(slice(latents, 0, i, i + 1), batch.front().tile)));
   }
+  return pictures;
+}
+
+std::vector<Image> TextToImage::operator()(const Batch& batch, const OnStep& on_step) {
+  std::vector<Image> images;
+  for (const Pending& picture : draw(batch, on_step)) images.push_back(picture.wait());
   return images;
 }
 

@@ -3,8 +3,10 @@
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "wick/io/image.h"
@@ -38,12 +40,19 @@ struct ImageRequest {
   SamplerOptions sampling = {};
   uint64_t seed = 0;
   Tensor start = {};  // noise [1, h, w, C] of unit variance to begin with, in place of the seed's
+  // Pixels: a larger picture is decoded in overlapping squares of this side, one after the other, which takes less
+  // memory and differs a little from the picture decoded whole. 0: none is too large.
+  int64_t tile = 0;
 };
 
 class TextToImage {
  public:
   // The model has kDrawingParts. It is borrowed, and may go on training; its denoiser stays loaded.
   explicit TextToImage(const Diffusion& model) : model_(model) {}
+  using Batch = std::vector<ImageRequest>;
+  // Loads kDrawingParts of a model of which no part is loaded, to draw these requests: its text encoders go again
+  // before its denoiser comes, so that never both need room.
+  static TextToImage load(Diffusion& model, const DiffusionOptions& options, const Batch& requests);
 
   using OnStep = std::function<void(int64_t step)>;  // called when the device has come to the step's end
 
@@ -51,14 +60,27 @@ class TextToImage {
   static void check_side(const char* name, int64_t pixels, const LatentSpace& space);
 
   // Pictures that differ in prompt, negative, seed and start alone; in all else the first request holds.
-  using Batch = std::vector<ImageRequest>;
   std::vector<Image> operator()(const Batch& batch, const OnStep& on_step = {});
   Image operator()(const ImageRequest& request, const OnStep& on_step = {});
 
-  // The stages: noise [B, h, w, C] of unit variance -> latents -> pictures [B, H, W, 3] in about [-1, 1].
+  // A picture that the device is still decoding.
+  class Pending {
+   public:
+    Pending(const Tensor& pixels);  // [1, H, W, 3]
+    Image wait() const;
+
+   private:
+    int64_t height_, width_;
+    std::unique_ptr<Readback> values_;
+  };
+  // The same, but returns when the steps are done and decoding is enqueued.
+  std::vector<Pending> draw(const Batch& batch, const OnStep& on_step = {});
+
+  // The stages: noise [B, h, w, C] of unit variance -> latents -> pictures [B, H, W, 3] in about [-1, 1]. `tile` is
+  // that of ImageRequest.
   Tensor noise(const Batch& batch) const;
   Tensor denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step = {});
-  Tensor decode(const Tensor& latents) const { return model_.decode(latents); }
+  Tensor decode(const Tensor& latents, int64_t tile = 0) const;
 
  private:
   // Where the steps of a batch with some shapes read and write, at the same addresses in all batches.
@@ -68,6 +90,9 @@ class TextToImage {
     Recorder recorder;
   };
 
+  void encode(const Batch& requests);  // and remembers what becomes of their texts
+  // A negative's, or a prompt's.
+  NamedTensors encoded(bool negative, const std::optional<std::string>& text) const;
   NamedTensors conditioning(const Batch& batch) const;
   NamedTensors parts_ahead(const Sampler& sampler, const NamedTensors& parts) const;
   Canvas& canvas(const NamedTensors& parts, const Shape& latents, size_t kept);
@@ -76,6 +101,7 @@ class TextToImage {
   Tensor predict(const ImageRequest& request, const Tensor& x, const NamedTensors& parts, bool skips) const;
 
   const Diffusion& model_;
+  std::map<std::pair<bool, std::optional<std::string>>, NamedTensors> encoded_;
   std::map<std::string, Canvas> canvases_;
 };
 

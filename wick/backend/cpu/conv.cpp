@@ -130,10 +130,13 @@ void backward_input_as_forward(const View& dx, const View& dy, const View& w, co
 
 }  // namespace
 
-void CpuBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
+void CpuBackend::conv2d(View y, View x, View w, View bias, View added, Conv2d conv) {
   if (y.numel() == 0) return;
-  if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias, {});
-  run_forward({x, y, w, conv}, y, x, w, false, bias);
+  if (is_linear(w, conv))
+    linear(y, x, linear_weight(w), bias, {});
+  else
+    run_forward({x, y, w, conv}, y, x, w, false, bias);
+  if (added) binary(Binary::add, y, y, added);
 }
 
 void CpuBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {

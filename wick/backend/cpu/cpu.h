@@ -38,7 +38,7 @@ class CpuBackend final : public ComposedBackend {
   void dropout(View y, View x, const Dropout& dropout, bool add) override;
 
   // convolution
-  void conv2d(View y, View x, View w, View bias, Conv2d conv) override;
+  void conv2d(View y, View x, View w, View bias, View added, Conv2d conv) override;
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
   void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest_backward(View dx, View dy) override;

@@ -46,6 +46,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   void unary(Unary op, View y, View x) override;
   void unary_backward(Unary op, View dx, View dy, View x) override;
   void binary(Binary op, View y, View a, View b) override;
+  void add(View y, View a, View b, View c);  // y = a + b + c
   void affine(View y, View x, float scale, float shift) override;
   void clamp(View y, View x, float min, float max) override;
   void clamp_backward(View dx, View dy, View x, float min, float max) override;
@@ -63,7 +64,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   void dropout(View y, View x, const Dropout& dropout, bool add) override;
 
   // convolution
-  void conv2d(View y, View x, View w, View bias, Conv2d conv) override;
+  void conv2d(View y, View x, View w, View bias, View added, Conv2d conv) override;
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
   void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest_backward(View dx, View dy) override;

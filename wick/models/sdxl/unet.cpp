@@ -42,8 +42,8 @@ struct Resnet {
 
   Tensor operator()(const Tensor& x, const Tensor& time) const {  // time [B, time_dim], after its silu
     const Tensor shift = reshape(time_emb_proj(time), {time.dim(0), 1, 1, out});
-    const Tensor h = conv1(norm1.silu(x)) + shift;
-    return (conv_shortcut ? (*conv_shortcut)(x) : x) + conv2(norm2.silu(h));
+    const Tensor h = conv1(norm1.silu(x), shift);
+    return conv2(norm2.silu(h), conv_shortcut ? (*conv_shortcut)(x) : x);
   }
 };
 

@@ -150,11 +150,25 @@ void backward_weight_by_columns(CudaBackend& cuda, const View& dw, const View& d
   result.finish();
 }
 
+// In one pass over y.
+void add_bias(CudaBackend& cuda, const View& y, const View& bias, const View& added) {
+  if (!bias && !added) return;
+  const View along = bias ? View{bias.data, bias.dtype, y.shape, {0, 0, 0, bias.stride[0]}} : added;
+  if (bias && added)
+    cuda.add(y, y, along, added);
+  else
+    cuda.binary(Binary::add, y, y, along);
+}
+
 }  // namespace
 
-void CudaBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
+void CudaBackend::conv2d(View y, View x, View w, View bias, View added, Conv2d conv) {
   if (y.numel() == 0) return;
-  if (is_linear(w, conv)) return linear(y, x, linear_weight(w), bias, {});
+  if (is_linear(w, conv)) {
+    linear(y, x, linear_weight(w), bias, {});
+    if (added) binary(Binary::add, y, y, added);
+    return;
+  }
   if (suits_cudnn(*this, w)) {
     const Padding p(x.shape, y.shape, w.shape, conv, x.dtype);
     const Held image = padded_input(*this, x, x.dtype, p.x, p.image),
@@ -162,11 +176,11 @@ void CudaBackend::conv2d(View y, View x, View w, View bias, Conv2d conv) {
     const PaddedOutput result(*this, y, x.dtype, p.y, p.none);
     if (cudnn().convolution(*this, result.view(), image.view(), weight.view(), p.conv)) {
       result.finish();
-      if (bias) binary(Binary::add, y, y, {bias.data, bias.dtype, y.shape, {0, 0, 0, bias.stride[0]}});
-      return;
+      return add_bias(*this, y, bias, added);
     }
   }
   forward_by_columns(*this, y, x, w, bias, conv);
+  if (added) binary(Binary::add, y, y, added);
 }
 
 void CudaBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {

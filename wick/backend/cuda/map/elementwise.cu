@@ -56,6 +56,9 @@ struct Backward {
 struct Add {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
+struct AddThree {
+  __device__ float operator()(float a, float b, float c) const { return a + b + c; }
+};
 struct Sub {
   __device__ float operator()(float a, float b) const { return a - b; }
 };
@@ -128,6 +131,8 @@ void CudaBackend::binary(Binary op, View y, View a, View b) {
       return map(*this, "mul", Mul(), Views<3>{y, a, b});
   }
 }
+
+void CudaBackend::add(View y, View a, View b, View c) { map(*this, "add", AddThree(), Views<4>{y, a, b, c}); }
 
 void CudaBackend::affine(View y, View x, float scale, float shift) {
   map(*this, "affine", Affine{scale, shift}, Views<2>{y, x});
