@@ -87,6 +87,12 @@ std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& spac
   return starts;
 }
 
+// The prompt that takes the most memory. All are read, so that a fault is told before weights are loaded.
+std::string longest_prompt(const GenerateArguments& a, const Diffusion& model) {
+  if (a.picture.reading.syntax == PromptSyntax::plain) return {};  // all are cut or padded to one length
+  return std::ranges::max(a.prompts, {}, [&](const std::string& prompt) { return model.length(prompt).tokens; });
+}
+
 // Leaves out what this model has no use for, or refuses it.
 void drop_unused(GenerateArguments& a, const Diffusion& model) {
   cli::PictureFlags& p = a.picture;
@@ -287,6 +293,7 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   const std::vector<Start> starts = starts_of(a, model->latents());
   settle(a, *model, starts.front().noise);
   ImageRequest request = request_of(a.picture);
+  request.prompt = longest_prompt(a, *model);
   check_request(request, *model);
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
   const std::string planned = plan(a, folder, request, loras, pictures, model->process().class_name);

@@ -299,7 +299,8 @@ Infotext read_infotext(std::string_view text, const std::string& source) {
   Infotext read;
   std::vector<std::string> left_out = take_networks(prompt);
   if (!left_out.empty()) left_out.back() += " (pass its file with --lora)";
-  if (has_weights(prompt) || has_weights(negative)) left_out.emplace_back("the weights of words, like (word:1.3)");
+  if (has_weights(prompt) || has_weights(negative))
+    left_out.emplace_back("weights like (word:1.3), unless with --prompt-syntax comfyui");
   read.settings["prompt"] = json::array({prompt});
   if (!negative.empty()) read.settings["negative"] = negative;
   if (const auto sampler = value_of(fields, "Sampler"))

@@ -64,6 +64,15 @@ std::vector<std::string> PictureFlags::add_to(CLI::App& command, PictureSettings
       ->transform(integer_in(0, std::numeric_limits<int32_t>::max()));
   number("--skip-layer-start", skip.start, "Share of the steps after which it begins [0.01]", 0, 1, skips);
   number("--skip-layer-stop", skip.stop, "Share of the steps before which it ends [0.2]", 0, 1, skips);
+  CLI::Option* prompts = command.add_option_function<std::string>(
+      "--prompt-syntax",
+      [this](const std::string& name) {
+        reading.syntax = name == "comfyui" ? PromptSyntax::comfyui : PromptSyntax::plain;
+      },
+      "How prompts are read: plain, cut where CLIP or T5 ends; or as by ComfyUI, where (word:1.3) has a weight "
+      "and CLIP reads chunks of 75 tokens [plain]");
+  picture(prompts)->type_name("NAME")->check(one_of({"plain", "comfyui"}));
+  settings.carry_as_given(prompts, {.otherwise = "plain"});
   integer("--t5-tokens", reading.t5.tokens,
           "Tokens of a prompt that T5 reads: longer ones are cut, shorter ones padded [as listed below]",
           integer_in(1, 4096), {.is_used = has_t5});

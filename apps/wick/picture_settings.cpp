@@ -46,9 +46,9 @@ std::string name_of(const CLI::Option& option) { return option.get_name().substr
 
 void PictureSettings::carry_as_given(CLI::Option* option, Carried how) {
   const bool is_switch = option->get_items_expected_max() == 0;
-  const auto value = [option, is_switch]() -> json {
+  const auto value = [option, is_switch, otherwise = how.otherwise]() -> json {
     if (is_switch) return option->count() > 0 && option->as<bool>();
-    return option->count() > 0 ? json(option->results().back()) : json(nullptr);
+    return option->count() > 0 ? json(option->results().back()) : otherwise;
   };
   flags_.push_back({option, value, is_switch ? check_type<bool> : check_type<std::string>, std::move(how)});
 }

@@ -42,6 +42,7 @@ nlohmann::json setting(const std::optional<T>& value) {
 
 struct Carried {
   std::vector<std::string> unless = {};  // flags beside --from that make the picture's value of this one void
+  nlohmann::json otherwise = nullptr;    // the value in use of one that is carried as given, where it is not
   std::function<bool()> is_used = {};    // whether the value says something about the picture; it does unless given
 };
 

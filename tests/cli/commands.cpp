@@ -219,6 +219,27 @@ TEST_F(Generate, EveryFlagChangesThePicture) {
     EXPECT_NE(plain.rgb, generate("x.png", flag).rgb) << flag;
 }
 
+// Also with LoRAs on the text encoders.
+TEST_F(Generate, PromptsAreReadInTheSyntaxAskedFor) {
+  const std::string comfyui = "--prompt-syntax comfyui ",
+                    te = "--lora " + (kGolden / "lora_te.safetensors").string() + " ";
+  std::string words;
+  for (int i = 0; i < 90; ++i) words += " a";
+  const auto with = [&](const std::string& prompt, const std::string& more) {
+    run_well("generate --overwrite --model '" + kModel + "' --steps 2 --width 64 --height 48 --out '" +
+             (folder / "x.png").string() + "' --prompt '" + prompt + "' " + more);
+    return read_image(folder / "x.png").rgb;
+  };
+  EXPECT_EQ(with("a red fox", ""), with("a red fox", "--prompt-syntax plain"));
+  EXPECT_EQ(with("a red fox" + words, ""), with("a red fox" + words + " dog", ""));
+  for (const std::string& which : {std::string(), te}) {
+    EXPECT_EQ(with("a red fox", which), with("a red fox", comfyui + which));
+    EXPECT_NE(with("a (red:1.5) fox", comfyui + which), with("a red fox", which));
+    EXPECT_NE(with("a red fox" + words, comfyui + which), with("a red fox" + words + " dog", comfyui + which));
+    EXPECT_NE(with("a red fox", comfyui + which + "--negative '(blue:1.4)" + words + "'"), with("a red fox", which));
+  }
+}
+
 TEST_F(Generate, LorasAddUpByTheirStrength) {
   const Image plain = generate("plain.png", ""), whole = generate("whole.png", "--lora " + lora);
   EXPECT_GT(largest_difference(plain, whole), 4);

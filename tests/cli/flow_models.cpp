@@ -161,6 +161,9 @@ TEST_F(FlowModels, FlagsOfOtherFamiliesAreRefused) {
   expect_wrong(2, draw(sd3) + "--sampler ddim", {"--sampler ddim", "euler or dpmpp-2m"});
   expect_wrong(2, draw(sdxl) + "--t5-tokens 9", {"--t5-tokens", "has no T5"});
   expect_wrong(2, draw(sdxl) + "--t5-mask", {"--t5-mask", "has no T5"});
+  for (const std::string& which : {flux, sd3})
+    expect_wrong(2, draw(which) + "--t5-mask --prompt-syntax comfyui", {"--t5-mask", "--prompt-syntax comfyui"});
+  expect_wrong(2, "train --prompt-syntax comfyui", {"--prompt-syntax: no such flag"});
   expect_wrong(2, draw(flux) + "--cfg 3 --guidance-rescale 0.5", {"--guidance-rescale", "SDXL"});
   expect_wrong(2, draw(flux) + "--skip-layer-guidance 2", {"--skip-layer-guidance", "no layers to skip"});
   expect_wrong(2, draw(flux) + "--width 36", {"--width", "36", "multiple of 8"});

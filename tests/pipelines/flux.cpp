@@ -50,6 +50,33 @@ TEST_F(FluxPipeline, AgreesWithDiffusers) {
   }
 }
 
+// T5's states are weighted; CLIP gives its first chunk's pooled state, which no weight changes.
+TEST_F(FluxPipeline, WeightsGoToT5) {
+  const auto encoded = [&](PromptSyntax syntax, const std::string& prompt) {
+    const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = 8}, .syntax = syntax});
+    model->load({.backend = &test::backend()}, kDrawingParts);
+    return model->encode_text(model->caption(prompt));
+  };
+  const NamedTensors weighted = encoded(PromptSyntax::comfyui, "a (fox:0.25)"),
+                     plain = encoded(PromptSyntax::plain, "a fox"), empty = encoded(PromptSyntax::plain, "");
+  EXPECT_LE(relative_error(weighted["pooled text"], plain["pooled text"]), 1e-6);
+  const std::vector<float> found = weighted["T5 states"].to_vector(), z = plain["T5 states"].to_vector(),
+                           e = empty["T5 states"].to_vector();
+  const size_t width = z.size() / 8;
+  std::vector<size_t> changed;
+  for (size_t token = 0; token < 8; ++token) {
+    bool is_weighted = false;
+    for (size_t i = token * width; i < (token + 1) * width; ++i) {
+      is_weighted = is_weighted || std::abs(found[i] - z[i]) > 1e-5f;
+      EXPECT_TRUE(std::abs(found[i] - z[i]) < 1e-5f || std::abs(found[i] - (e[i] + 0.25f * (z[i] - e[i]))) < 1e-5f);
+    }
+    if (is_weighted) changed.push_back(token);
+  }
+  EXPECT_FALSE(changed.empty());
+  EXPECT_GT(changed.front(), 0);  // "a"
+  EXPECT_LT(changed.back(), 7);   // padding
+}
+
 TEST_F(FluxPipeline, TakesItsTimesFromTheScheduler) {
   write_plain(folder.path() / "scheduler/scheduler_config.json",
               R"({"num_train_timesteps": 500, "shift": 1, "shift_terminal": 0.1})");

@@ -33,6 +33,26 @@ TEST(ImagePlan, IsWhatDrawingTakes) {
     }
 }
 
+// Chunks are counted, and the encoding of an empty prompt beside weighted ones.
+TEST(ImagePlan, CountsChunksOfTheTexts) {
+  Memory& host = cpu_backend().memory();
+  const ReadingOptions reading{.syntax = PromptSyntax::comfyui};
+  std::string prompt = "(a:1.2)";
+  for (int i = 0; i < 1000; ++i) prompt += " b";
+  const auto planned = [&](const ImageRequest& request, const ReadingOptions& options) {
+    return double(plan_image(kFolder, request, {.reading = options}, device_kind("cpu")).taken);
+  };
+  const ImageRequest request{
+      .prompt = prompt, .negative = "c", .width = 64, .height = 64, .cfg = 5, .sampling = {.steps = 2}};
+  const size_t before = host.in_use();
+  host.reset_peak();
+  const std::unique_ptr<Diffusion> model = open_diffusion(kFolder, reading);
+  TextToImage::load(*model, {}, {request})(request);
+  const double measured = double(host.peak() - before);
+  EXPECT_NEAR(planned(request, reading), measured, 0.05 * measured);
+  EXPECT_LT(planned(request, {}), 0.8 * measured);
+}
+
 TEST(ImagePlan, GrowsWithThePicture) {
   const auto activations = [](int64_t side, const char* device) {
     const ImageRequest request{.prompt = "x", .width = side, .height = side};

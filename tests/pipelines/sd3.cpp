@@ -97,6 +97,50 @@ TEST_F(Sd3Pipeline, OneTokenizerOfClipServesBothEncoders) {
     EXPECT_EQ(found[name].to_vector(), expected[name].to_vector()) << name;
 }
 
+TEST_F(Sd3Pipeline, WeightsAndChunksAgreeWithTheGolden) {
+  const SafetensorsFile states = open_golden("prompts/sd3");
+  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = 256}, .syntax = PromptSyntax::comfyui});
+  model->load({.backend = &test::backend()}, kDrawingParts);
+  const nlohmann::json told = read_json(kGolden / "prompts/prompts.json");
+  size_t compared = 0;
+  for (size_t i = 0; i < told.size(); ++i) {
+    const std::string prompt = told[i].at("prompt"), number = std::to_string(i);
+    if (!states.has("t5." + number)) continue;
+    const NamedTensors found = model->encode_text(model->caption(prompt));
+    for (const auto& [name, golden] :
+         {std::pair{"CLIP states", "clip."}, {"pooled text", "pooled."}, {"T5 states", "t5."}})
+      EXPECT_LE(relative_error(found[name], states.load(golden + number)), 1e-5) << name << ": " << prompt;
+    ++compared;
+  }
+  EXPECT_GE(compared, 9);
+}
+
+// Each row of a batch is predicted as if it were alone, however many chunks of CLIP's the others have.
+TEST_F(Sd3Pipeline, TextsOfUnlikeChunksAreJoined) {
+  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = 256}, .syntax = PromptSyntax::comfyui});
+  model->load({.backend = &test::backend()}, kDrawingParts);
+  std::string words = "(fox:1.2)";
+  std::vector<NamedTensors> texts;
+  for (const int64_t chunks : {1, 2, 3}) {
+    texts.push_back(model->encode_text(model->caption(words)));
+    EXPECT_EQ(texts.back()["CLIP states"].dim(1), 77 * chunks);
+    for (int word = 0; word < 75; ++word) words += " a";
+  }
+  const Tensor x = noise, time = full({1}, 500, DType::f32, test::memory());
+  const NamedTensors joined = model->joined(texts);
+  EXPECT_EQ(joined["CLIP states"].shape(), (Shape{3, 77 * 3, 20}));
+  const Tensor all = model->predict(cat({x, x, x}, 0), cat({time, time, time}, 0), joined);
+  for (int64_t i = 0; i < 3; ++i)
+    EXPECT_LE(relative_error(slice(all, 0, i, i + 1), model->predict(x, time, texts[size_t(i)])), 1e-5) << i;
+}
+
+TEST_F(Sd3Pipeline, WhatComfyUIDoesNotDoIsRefusedInItsSyntax) {
+  const auto model = open_diffusion(folder.path(), {.t5 = {.tokens = 4}, .syntax = PromptSyntax::comfyui});
+  expect_error([&] { model->caption("a fox in the (snow:1.2)"); }, {"--t5-tokens", "tokens", "found 4"});
+  expect_error([&] { open_diffusion(folder.path(), {.t5 = {.mask = true}, .syntax = PromptSyntax::comfyui}); },
+               {"--t5-mask", "--prompt-syntax comfyui"});
+}
+
 // A LoRA that begins with zeros changes nothing but where texts are encoded.
 TEST_F(Sd3Pipeline, TrainedEncodersReadIdsInEachStep) {
   const auto frozen = folder.open({.tokens = tokens, .mask = true});

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
 
+#include "device.h"
 #include "io/files.h"
 #include "pipelines/golden.h"
 #include "wick/ops/ops.h"
@@ -35,6 +38,63 @@ TEST(Sdxl, LoadsAFolder) {
   EXPECT_EQ(model->decode(latent.mean).shape(), (Shape{1, 16, 24, 3}));
   model->drop_encoders();
   expect_error([&] { model->caption("x"); }, {"text encoders"});
+}
+
+std::unique_ptr<Diffusion> open_comfyui(DiffusionOptions options = {}) {
+  auto model = open_diffusion(kModel, {.syntax = PromptSyntax::comfyui});
+  options.backend = &test::backend();
+  model->load(options, {DiffusionPart::text_encoders, DiffusionPart::denoiser});
+  return model;
+}
+
+// Also where the text encoders are trained and read ids in each step.
+TEST(Sdxl, WeightsAndChunksAgreeWithTheGolden) {
+  const SafetensorsFile states = open_golden("prompts/sdxl");
+  const std::unique_ptr<Diffusion> frozen = open_comfyui();
+  Adapter adapter({.rank = 2, .targets = {"text_encoder*"}}, frozen->lora().names);
+  const std::unique_ptr<Diffusion> trained = open_comfyui({.adapter = &adapter});
+  const auto told = nlohmann::json::parse(std::ifstream(kGolden / "prompts/prompts.json"));
+  size_t compared = 0;
+  for (size_t i = 0; i < told.size(); ++i) {
+    const std::string prompt = told[i].at("prompt"), number = std::to_string(i);
+    if (!states.has("states." + number)) continue;
+    const NamedTensors ids = trained->caption(prompt), found = frozen->encode_text(frozen->caption(prompt)),
+                       later = trained->encode_text(ids);
+    EXPECT_EQ(ids["tokens 2"].to(host_memory()).numel(), int64_t(told[i].at("g").size()));
+    EXPECT_EQ(std::vector(ids["tokens 2"].data<int64_t>(), ids["tokens 2"].data<int64_t>() + ids["tokens 2"].numel()),
+              told[i].at("g").get<std::vector<int64_t>>());
+    EXPECT_LE(relative_error(found["text states"], states.load("states." + number)), 1e-5) << prompt;
+    EXPECT_LE(relative_error(found["pooled text"], states.load("pooled." + number)), 1e-5) << prompt;
+    for (const auto& [name, value] : found) EXPECT_EQ(later[name].to_vector(), value.to_vector()) << prompt;
+    ++compared;
+  }
+  EXPECT_GE(compared, 9);
+}
+
+// Each row of a batch is predicted as if it were alone, however long the others' texts are.
+TEST(Sdxl, TextsOfUnlikeLengthsAreJoined) {
+  const std::unique_ptr<Diffusion> model = open_comfyui();
+  std::string words = "(heart:1.2)";
+  std::vector<NamedTensors> texts;
+  for (const int64_t chunks : {1, 2, 3}) {
+    texts.push_back(model->encode_text(model->caption(words)));
+    EXPECT_EQ(texts.back()["text states"].dim(1), 77 * chunks);
+    EXPECT_EQ(model->length(words).limit, TextLength{}.limit);
+    for (int word = 0; word < 75; ++word) words += " a";
+  }
+  texts.push_back(model->negative({}));
+  const auto framed = [&](NamedTensors parts, size_t rows) {
+    parts.add(model->framing(
+        std::vector<PictureFrame>(rows, {.height = 64, .width = 64, .target_height = 64, .target_width = 64})));
+    return parts;
+  };
+  const Tensor x = full({1, 8, 8, 4}, 0.5f, DType::f32, test::memory());
+  const auto times = [&](int64_t rows) { return full({rows}, 500, DType::f32, test::memory()); };
+  const NamedTensors joined = model->joined(texts);
+  EXPECT_EQ(joined["text states"].dim(1), 77 * 6);
+  const Tensor all = model->predict(cat({x, x, x, x}, 0), times(4), framed(joined, 4));
+  for (int64_t i = 0; i < 4; ++i)
+    EXPECT_LE(relative_error(slice(all, 0, i, i + 1), model->predict(x, times(1), framed(texts[size_t(i)], 1))), 1e-5);
 }
 
 }  // namespace

@@ -203,7 +203,9 @@ Weights::Weights(TensorSource source, Options options)
 
 Residence Residence::on(Backend& backend, DType weights) { return {&backend.memory(), backend.computes_in(weights)}; }
 
-void Weights::read_deferred() const { state_->memory().fill(std::exchange(state_->deferred, {})); }
+void Weights::read_deferred() const {
+  if (!state_->deferred.empty()) state_->memory().fill(std::exchange(state_->deferred, {}));
+}
 
 const Residence& Weights::place() const { return state_->options.place; }
 

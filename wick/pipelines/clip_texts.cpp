@@ -1,35 +1,70 @@
 #include "wick/pipelines/clip_texts.h"
 
+#include <vector>
+
 #include "wick/core/error.h"
+#include "wick/ops/ops.h"
+#include "wick/pipelines/text_weights.h"
 
 namespace wick {
 
-ClipTexts::ClipTexts(const Checkpoint& model, ClipKind kind)
+ClipTexts::ClipTexts(const Checkpoint& model, ClipKind kind, PromptSyntax syntax)
     : model_(model),
       kind_(kind),
+      syntax_(syntax),
       config_(ClipConfig::read(model.component(kind == ClipKind::l ? "text_encoder" : "text_encoder_2"), kind)) {}
 
 const ClipTokenizer& ClipTexts::tokenizer() const {
-  if (!tokenizer_)
-    tokenizer_.emplace(kind_ == ClipKind::l ? load_clip_tokenizer(model_, "tokenizer", "clip", config_.vocab)
-                                            : load_clip_tokenizer(model_, "tokenizer_2", "clip_g", config_.vocab));
-  return *tokenizer_;
+  if (tokenizer_) return *tokenizer_;
+  if (kind_ == ClipKind::big_g && syntax_ == PromptSyntax::plain)
+    return tokenizer_.emplace(load_clip_tokenizer(model_, "tokenizer_2", "clip_g", config_.vocab));
+  const ClipTokenizer read = load_clip_tokenizer(model_, "tokenizer", "clip", config_.vocab);
+  return tokenizer_.emplace(kind_ == ClipKind::l ? read : read.padded_with(0));
+}
+
+TextLength ClipTexts::length(const std::string& text) const {
+  if (syntax_ == PromptSyntax::plain)
+    return {.tokens = tokenizer().length(text) - 2, .limit = tokenizer().max_length() - 2};
+  TextLength length{.tokens = 0};
+  for (const WeightedText& part : weighted_texts(text)) length.tokens += tokenizer().length(part.text) - 2;
+  return length;
 }
 
 void ClipTexts::load(const Scope& s) {
   outline_ = s.weights().is_outline();
   encoder_.emplace(s, config_);
+  s.weights().read_deferred();
 }
 
-Tensor ClipTexts::ids(const std::string& text) const {
-  const std::vector<int64_t> ids =
-      outline_ ? std::vector<int64_t>(size_t(config_.positions)) : tokenizer().encode(text);
-  return Tensor::of(ids, {1, int64_t(ids.size())});
+ClipIds ClipTexts::ids(const std::string& text) const {
+  if (syntax_ == PromptSyntax::plain) {
+    const std::vector<int64_t> ids =
+        outline_ ? std::vector<int64_t>(size_t(config_.positions)) : tokenizer().encode(text);
+    return {Tensor::of(ids, {1, int64_t(ids.size())})};
+  }
+  const auto [ids, weights] = clip_chunks(weighted_texts(text), tokenizer());
+  const int64_t length = tokenizer().max_length();
+  const Shape shape = {1, int64_t(ids.size()) / length, length};
+  return {Tensor::of(ids, shape), weights_tensor(weights, shape)};
 }
 
-ClipOutput ClipTexts::operator()(const Tensor& ids) const {
+ClipStates ClipTexts::operator()(const ClipIds& text) const {
   check(encoder_.has_value(), "encode_text: the model's text encoders were dropped");
-  return (*encoder_)(ids);
+  const Tensor& ids = text.ids;
+  if (ids.rank() == 2) {
+    const ClipOutput all = (*encoder_)(ids);
+    return {all.penultimate, all.pooled};
+  }
+  const int64_t batch = ids.dim(0), chunks = ids.dim(1), rows = batch * chunks, length = ids.dim(2);
+  Tensor each = reshape(ids, {rows, length});
+  if (text.weights) each = cat({each, Tensor::of(tokenizer().encode(""), {1, length})}, 0);
+  const ClipOutput all = (*encoder_)(each);
+  const Tensor states = reshape(slice(all.penultimate, 0, 0, rows), {batch, chunks * length, config_.hidden}),
+               pooled = reshape(slice(all.pooled, 0, 0, rows), {batch, chunks, config_.projection}),
+               first = reshape(slice(pooled, 1, 0, 1), {batch, config_.projection});
+  if (!text.weights) return {states, first};
+  const Tensor empty = cat(std::vector<Tensor>(size_t(chunks), slice(all.penultimate, 0, rows, rows + 1)), 1);
+  return {weighted(states, empty, text.weights), first};
 }
 
 }  // namespace wick

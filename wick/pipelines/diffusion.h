@@ -4,6 +4,7 @@
 // family is one class in files of its own, and a line in diffusion_families.cpp.
 #pragma once
 
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "wick/pipelines/component.h"
 #include "wick/pipelines/known_models.h"
 #include "wick/pipelines/process.h"
+#include "wick/text/prompt_syntax.h"
 
 namespace wick {
 
@@ -51,6 +53,7 @@ struct T5Options {
 // What a model's files leave open.
 struct ReadingOptions {
   T5Options t5 = {};
+  PromptSyntax syntax = PromptSyntax::plain;  // of all texts; captions are plain
 };
 
 struct LatentPosterior {  // [B, h, w, C] each, in the scale in which the denoiser sees latents
@@ -58,7 +61,8 @@ struct LatentPosterior {  // [B, h, w, C] each, in the scale in which the denois
 };
 
 struct TextLength {  // tokens without those that start and end a text
-  int64_t tokens, limit;
+  int64_t tokens;
+  int64_t limit = std::numeric_limits<int64_t>::max();  // those behind it are cut
 };
 
 // How LoRA files of the family are written.
@@ -121,6 +125,9 @@ class Diffusion {
   virtual NamedTensors framing(const std::vector<PictureFrame>& frames) const = 0;
   // All parts of a batch, the ids among them replaced by the states that the text encoders compute, under the tape.
   virtual NamedTensors encode_text(const NamedTensors& parts) const = 0;
+  // Encoded parts of several texts as those of one batch, in their order. Where they may have unlike lengths, these are
+  // made alike in a way that changes no prediction.
+  virtual NamedTensors joined(const std::vector<NamedTensors>& texts) const;
   // Encoded parts for many steps, with what the denoiser makes of them whatever x and the timestep are.
   virtual NamedTensors prepared(const NamedTensors& parts) const { return parts; }
   // The prediction for the process. x [B, h, w, C], timestep [B] f32, encoded parts, prepared or not, among which

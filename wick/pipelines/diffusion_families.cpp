@@ -2,6 +2,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/quote.h"
+#include "wick/ops/ops.h"
 #include "wick/pipelines/diffusion.h"
 
 // Every family, a line each: NAME_family() of pipelines/NAME.cpp.
@@ -44,6 +45,16 @@ const DiffusionFamily& diffusion_family(const Checkpoint& model) {
 
 std::unique_ptr<Diffusion> open_diffusion(const Checkpoint& model, const ReadingOptions& options) {
   return diffusion_family(model).open(model, options);
+}
+
+NamedTensors Diffusion::joined(const std::vector<NamedTensors>& texts) const {
+  NamedTensors parts;
+  for (const auto& [name, value] : texts.front()) {
+    std::vector<Tensor> rows;
+    for (const NamedTensors& text : texts) rows.push_back(text[name]);
+    parts.add(name, rows.size() == 1 ? value : cat(rows, 0));
+  }
+  return parts;
 }
 
 NamedTensors Diffusion::ahead(const Tensor&, const NamedTensors&) const { return {}; }

@@ -2,7 +2,8 @@
 //
 // Parts of its conditioning, beside those of T5 (t5_texts.h):
 //   "pooled text" [B, 768] f32, of CLIP
-//   "tokens"      [B, 77] i64 on the host, in its place where CLIP is trained
+//   "tokens"      [B, 77] i64 on the host, in its place where CLIP is trained; [B, n, 77] in n chunks, of which the
+//                 first counts
 //   "guidance"    [B] f32, for a model that is told it
 //   "modulations" [B, ...], where they are made ahead
 #include <algorithm>
@@ -61,8 +62,8 @@ class Flux final : public LatentDiffusion {
   Flux(const Checkpoint& model, const ReadingOptions& options)
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(FluxConfig::read(model.component(kTransformer))),
-        clip_(model, ClipKind::l),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), options.t5, defaults().t5_tokens) {
+        clip_(model, ClipKind::l, options.syntax),
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_2", "t5"), options, defaults().t5_tokens) {
     check_fit();
   }
 
@@ -161,9 +162,9 @@ void Flux::drop_text_encoders() {
 
 NamedTensors Flux::caption(const std::string& text) const {
   NamedTensors now, later;
-  (trains(kClip) ? later : now).add(kTokens, clip_.ids(text));
-  const Tensor t5 = t5_.ids(text);
-  (trains(kT5) ? later : now).add(T5Texts::kTokens, t5);
+  (trains(kClip) ? later : now).add(kTokens, clip_.ids(text).ids);
+  const NamedTensors t5 = t5_.ids(text);
+  (trains(kT5) ? later : now).add(t5);
   NamedTensors all = encode_text(now);
   all.add(t5_.text_mask(t5, memory()));
   all.add(later);
@@ -174,10 +175,10 @@ NamedTensors Flux::encode_text(const NamedTensors& parts) const {
   NamedTensors encoded;
   for (const auto& [name, value] : parts) {
     if (name == kTokens) {
-      encoded.add(kPooled, clip_(value).pooled);
+      encoded.add(kPooled, clip_({value}).pooled);
     } else if (name == T5Texts::kTokens) {
-      encoded.add(T5Texts::kStates, t5_.states(value));
-    } else {
+      encoded.add(T5Texts::kStates, t5_.states(parts));
+    } else if (name != T5Texts::kWeights) {
       encoded.add(name, value);
     }
   }
@@ -189,12 +190,10 @@ NamedTensors Flux::framing(const std::vector<PictureFrame>& frames) const {
   const int64_t height = frames.front().target_height / vae().factor(),
                 width = frames.front().target_width / vae().factor();
   rotary(height, width);
-  NamedTensors parts = t5_.picture_mask(frames.size(), sequence(height, width), memory());
-  if (!config_.guidance) return parts;
+  if (!config_.guidance) return {};
   std::vector<float> guidance;
   for (const PictureFrame& frame : frames) guidance.push_back(frame.guidance);
-  parts.add(kGuidance, Tensor::of(guidance, {count}, memory()));
-  return parts;
+  return {{kGuidance, Tensor::of(guidance, {count}, memory())}};
 }
 
 // Made outside of steps, which may be recorded.
@@ -224,7 +223,7 @@ Tensor Flux::predict(const Tensor& x, const Tensor& timestep, const NamedTensors
                                            .text = parts[T5Texts::kStates],
                                            .rotary = rotary(x.dim(1), x.dim(2)),
                                            .modulations = parts.has(kModulations) ? parts[kModulations] : Tensor(),
-                                           .ranges = t5_.ranges(parts, sequence(x.dim(1), x.dim(2)))});
+                                           .ranges = T5Texts::ranges(parts, sequence(x.dim(1), x.dim(2)))});
   return flux_latents(velocity, x.dim(1), x.dim(2));
 }
 

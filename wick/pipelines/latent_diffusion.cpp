@@ -18,7 +18,8 @@ bool names_pipeline(const Checkpoint& model, std::string_view family) {
 }
 
 Weights LatentDiffusion::weights(const std::string& component, DType dtype, bool trainable) const {
-  const WeightsOptions w{.dtype = dtype, .trainable = trainable, .place = Residence::on(backend(), dtype)};
+  const WeightsOptions w{
+      .dtype = dtype, .trainable = trainable, .deferred = true, .place = Residence::on(backend(), dtype)};
   return options_.outline ? Weights::outline(w) : Weights(source(component), w);
 }
 
@@ -62,12 +63,17 @@ void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts
   if (wanted(DiffusionPart::text_encoders)) load_text_encoders();
   // The VAE of SDXL overflows in f16.
   const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
-  const auto vae = [&] { return Scope(weights("vae", vae_dtype, /*trainable=*/false), "vae", options.adapter); };
-  if (wanted(DiffusionPart::vae_encoder)) vae_encoder_.emplace(vae(), vae_);
-  if (wanted(DiffusionPart::vae_decoder)) vae_decoder_.emplace(vae(), vae_);
+  const auto load_vae = [&](auto& part) {
+    const Weights vae = weights("vae", vae_dtype, /*trainable=*/false);
+    part.emplace(Scope(vae, "vae", options.adapter), vae_);
+    vae.read_deferred();
+  };
+  if (wanted(DiffusionPart::vae_encoder)) load_vae(vae_encoder_);
+  if (wanted(DiffusionPart::vae_decoder)) load_vae(vae_decoder_);
   if (!wanted(DiffusionPart::denoiser)) return;
   denoiser_weights_ = weights(denoiser_, options.dtype, options.trainable);
   load_denoiser(Scope(*denoiser_weights_, denoiser_, options.adapter));
+  denoiser_weights_->read_deferred();
   if (options.adapter) options.adapter->check_complete();
   host_memory().trim();
 }

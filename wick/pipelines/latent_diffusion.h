@@ -43,7 +43,7 @@ class LatentDiffusion : public Diffusion {
   // A transformer of a rectified flow. On a device its modulations are made ahead, which saves memory there, unless
   // the inputs of their vector are trained.
   FlowTransformerOptions flow_options(bool vector_is_trained) const;
-  Scope scope(const std::string& component) const;  // of a frozen component
+  Scope scope(const std::string& component) const;  // of a frozen component; whoever takes it reads what it defers
   // A sentence for users where the denoiser's files hold tensors that `build`, which makes it, does not ask for.
   // `names` brings stored tensors to the names that are asked for.
   std::vector<std::string> remarks_on_tensors(TensorSource (*names)(const TensorSource&),

@@ -2,12 +2,15 @@
 // 16 channels.
 //
 // Parts of its conditioning, beside those of T5 (t5_texts.h):
-//   "CLIP states"          [B, 77, hidden + hidden_2] f32: the encoders' penultimate states side by side
+//   "CLIP states"          [B, 77 n, hidden + hidden_2] f32: the encoders' penultimate states side by side, of n chunks
 //   "pooled text"          [B, projection + projection_2] f32
 //   "modulations"          [B, ...], where they are made ahead
 //   "tokens", "tokens 2"   [B, 77] i64 on the host, in place of the two where one of the encoders is trained
-// The transformer reads T5's states and, behind them, CLIP's with zeros to T5's width. (Stability and diffusers have
-// them the other way round; text has no positions, so that the order does not matter.)
+//   "weights"              [B, n, 77] f32 on the host, with tokens [B, n, 77] in n chunks, if some token's is not 1
+//   "first key"            [B, 1] i32, where texts of unlike n are joined: tokens before it are seen by no other
+// The transformer reads T5's states and, behind them, CLIP's with zeros to T5's width; CLIP's first where they may have
+// rows that no token sees. (Stability and diffusers always have CLIP's first; text has no positions, so that the order
+// does not matter.)
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -25,7 +28,7 @@ namespace wick {
 namespace {
 
 constexpr const char *kClipStates = "CLIP states", *kPooled = "pooled text", *kTokens = "tokens",
-                     *kTokens2 = "tokens 2", *kModulations = "modulations";
+                     *kTokens2 = "tokens 2", *kWeights = "weights", *kModulations = "modulations";
 constexpr const char *kTransformer = "transformer", *kClipL = "text_encoder", *kBigG = "text_encoder_2",
                      *kT5 = "text_encoder_3";
 constexpr LatentScale kLatents{1.5305f, 0.0609f};
@@ -60,9 +63,10 @@ class Sd3 final : public LatentDiffusion {
   Sd3(const Checkpoint& model, const ReadingOptions& options)
       : LatentDiffusion(model, kTransformer, VaeConfig::read(model.component("vae"), kLatents)),
         config_(Sd3Config::read(model.component(kTransformer))),
-        clip_l_(model, ClipKind::l),
-        big_g_(model, ClipKind::big_g),
-        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), options.t5, defaults().t5_tokens) {
+        clip_l_(model, ClipKind::l, options.syntax),
+        big_g_(model, ClipKind::big_g, options.syntax),
+        t5_(model.component(kT5), tokenizer_path(model, "tokenizer_3", "t5"), options, defaults().t5_tokens),
+        clip_is_first_(options.syntax == PromptSyntax::comfyui) {
     check_fit();
   }
 
@@ -103,6 +107,7 @@ class Sd3 final : public LatentDiffusion {
   NamedTensors caption(const std::string& text) const override;
   NamedTensors framing(const std::vector<PictureFrame>& frames) const override;
   NamedTensors encode_text(const NamedTensors& parts) const override;
+  NamedTensors joined(const std::vector<NamedTensors>& texts) const override;
   Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const override {
     return predict_without({}, x, timestep, parts);
   }
@@ -133,14 +138,12 @@ class Sd3 final : public LatentDiffusion {
   bool is_medium() const { return std::ranges::count(config_.dual, true) > 0; }
   bool trains_clip() const { return trains(kClipL) || trains(kBigG); }
   Tensor text_states(const NamedTensors& parts) const;
-  int64_t sequence(int64_t height, int64_t width) const {  // tokens of text and picture, for a latent's size
-    return t5_.tokens() + clip_l_.config().positions + height / 2 * (width / 2);
-  }
   const Tensor& positions(int64_t height, int64_t width) const;
 
   Sd3Config config_;
   ClipTexts clip_l_, big_g_;
   T5Texts t5_;
+  bool clip_is_first_;
   mutable std::optional<RectifiedFlow> flow_;
   mutable std::map<std::pair<int64_t, int64_t>, Tensor> positions_;
   std::optional<Sd3Transformer> transformer_;
@@ -209,10 +212,12 @@ void Sd3::drop_text_encoders() {
 NamedTensors Sd3::caption(const std::string& text) const {
   NamedTensors now, later;
   NamedTensors& clip = trains_clip() ? later : now;
-  clip.add(kTokens, clip_l_.ids(text));
-  clip.add(kTokens2, big_g_.ids(text));
-  const Tensor t5 = t5_.ids(text);
-  (trains(kT5) ? later : now).add(T5Texts::kTokens, t5);
+  const ClipIds l = clip_l_.ids(text);
+  clip.add(kTokens, l.ids);
+  clip.add(kTokens2, big_g_.ids(text).ids);
+  if (l.weights) clip.add(kWeights, l.weights);
+  const NamedTensors t5 = t5_.ids(text);
+  (trains(kT5) ? later : now).add(t5);
   NamedTensors all = encode_text(now);
   all.add(t5_.text_mask(t5, memory()));
   all.add(later);
@@ -223,23 +228,44 @@ NamedTensors Sd3::encode_text(const NamedTensors& parts) const {
   NamedTensors encoded;
   for (const auto& [name, value] : parts) {
     if (name == kTokens) {
-      const ClipOutput l = clip_l_(value), g = big_g_(parts[kTokens2]);
-      encoded.add(kClipStates, cat({l.penultimate, g.penultimate}, 2));
+      const Tensor weights = parts.has(kWeights) ? parts[kWeights] : Tensor();
+      const ClipStates l = clip_l_({value, weights}), g = big_g_({parts[kTokens2], weights});
+      encoded.add(kClipStates, cat({l.states, g.states}, 2));
       encoded.add(kPooled, cat({l.pooled, g.pooled}, 1));
     } else if (name == T5Texts::kTokens) {
-      encoded.add(T5Texts::kStates, t5_.states(value));
-    } else if (name != kTokens2) {
+      encoded.add(T5Texts::kStates, t5_.states(parts));
+    } else if (name != kTokens2 && name != kWeights && name != T5Texts::kWeights) {
       encoded.add(name, value);
     }
   }
   return encoded;
 }
 
+// A text of fewer chunks gets rows before its first one, which no token sees. (Repeated, as in cross-attention, it
+// would count more beside T5's states and the picture.)
+NamedTensors Sd3::joined(const std::vector<NamedTensors>& texts) const {
+  const auto rows = [](const NamedTensors& text) { return text[kClipStates].dim(1); };
+  const int64_t most = rows(*std::ranges::max_element(texts, {}, rows));
+  if (std::ranges::all_of(texts, [&](const NamedTensors& text) { return rows(text) == most; }))
+    return Diffusion::joined(texts);
+  std::vector<NamedTensors> alike;
+  for (const NamedTensors& text : texts) {
+    const int64_t blind = most - rows(text);
+    NamedTensors& longer = alike.emplace_back();
+    for (const auto& [name, value] : text)
+      longer.add(name, name == kClipStates && blind > 0
+                           ? cat({zeros({1, blind, value.dim(2)}, value.dtype(), value.memory()), value}, 1)
+                           : value);
+    longer.add(T5Texts::kFirstKey, full({1, 1}, float(blind), DType::i32, memory()));
+  }
+  return Diffusion::joined(alike);
+}
+
 NamedTensors Sd3::framing(const std::vector<PictureFrame>& frames) const {
   const int64_t height = frames.front().target_height / vae().factor(),
                 width = frames.front().target_width / vae().factor();
   if (transformer_) positions(height, width);
-  return t5_.picture_mask(frames.size(), sequence(height, width), memory());
+  return {};
 }
 
 // Made outside of steps, which may be recorded.
@@ -249,24 +275,26 @@ const Tensor& Sd3::positions(int64_t height, int64_t width) const {
   return positions_[{height, width}] = transformer_->positions(height, width);
 }
 
-// [B, L + 77, text_dim]
+// [B, L + 77 n, text_dim]
 Tensor Sd3::text_states(const NamedTensors& parts) const {
   const Tensor& t5 = parts[T5Texts::kStates];
   const Tensor clip = cast(parts[kClipStates], t5.dtype());
   const int64_t missing = config_.text_dim - clip.dim(2);
-  if (missing == 0) return cat({t5, clip}, 1);
-  return cat({t5, cat({clip, zeros({clip.dim(0), clip.dim(1), missing}, t5.dtype(), clip.memory())}, 2)}, 1);
+  const Tensor wide =
+      missing == 0 ? clip : cat({clip, zeros({clip.dim(0), clip.dim(1), missing}, t5.dtype(), clip.memory())}, 2);
+  return clip_is_first_ ? cat({wide, t5}, 1) : cat({t5, wide}, 1);
 }
 
 Tensor Sd3::predict_without(const std::vector<int64_t>& layers, const Tensor& x, const Tensor& timestep,
                             const NamedTensors& parts) const {
+  const Tensor text = text_states(parts);
   return (*transformer_)({.latents = x,
                           .timestep = timestep,
                           .pooled = parts[kPooled],
-                          .text = text_states(parts),
+                          .text = text,
                           .positions = positions(x.dim(1), x.dim(2)),
                           .modulations = parts.has(kModulations) ? parts[kModulations] : Tensor(),
-                          .ranges = t5_.ranges(parts, sequence(x.dim(1), x.dim(2))),
+                          .ranges = T5Texts::ranges(parts, text.dim(1) + x.dim(1) / 2 * (x.dim(2) / 2)),
                           .skipped = {layers.begin(), layers.end()}});
 }
 

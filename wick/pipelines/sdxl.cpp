@@ -1,12 +1,14 @@
 // Stable Diffusion XL (Podell et al., 2023) as a Diffusion: two CLIP text encoders, a UNet and a VAE.
 //
 // Parts of its conditioning, f32 but for the ids:
-//   "text states"        [B, 77, hidden + hidden_2]: the encoders' penultimate states side by side
+//   "text states"        [B, 77 n, hidden + hidden_2]: the encoders' penultimate states side by side, of n chunks
 //   "pooled text"        [B, projection]
 //   "tokens", "tokens 2" [B, 77] i64 on the host, in place of the two where the text encoders are trained
-//   "keys and values N"  [B, 77, 2 C], in place of the text states: those of the N-th cross-attention
+//   "weights"            [B, n, 77] f32 on the host, with tokens [B, n, 77] in n chunks, if some token's is not 1
+//   "keys and values N"  [B, 77 n, 2 C], in place of the text states: those of the N-th cross-attention
 //   "sizes"              [B, 6]: original height and width, crop top and left, target height and width
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "wick/models/sdxl/config.h"
@@ -21,7 +23,7 @@ namespace wick {
 namespace {
 
 constexpr const char *kStates = "text states", *kPooled = "pooled text", *kTokens = "tokens", *kTokens2 = "tokens 2",
-                     *kSizes = "sizes", *kKeysValues = "keys and values ";
+                     *kWeights = "weights", *kSizes = "sizes", *kKeysValues = "keys and values ";
 
 TensorSource unet_source(const Checkpoint& model) { return sdxl_source(model.component("unet").source()); }
 
@@ -56,12 +58,12 @@ Component unet_component(std::vector<std::string> lora_prefixes) {
 
 class Sdxl final : public LatentDiffusion {
  public:
-  explicit Sdxl(const Checkpoint& model) : Sdxl(model, SdxlConfig::read(model)) {}
-  Sdxl(const Checkpoint& model, const SdxlConfig& config)
+  Sdxl(const Checkpoint& model, PromptSyntax syntax) : Sdxl(model, SdxlConfig::read(model), syntax) {}
+  Sdxl(const Checkpoint& model, const SdxlConfig& config, PromptSyntax syntax)
       : LatentDiffusion(model, "unet", config.vae),
         config_(config),
-        clip_l_(model, ClipKind::l),
-        big_g_(model, ClipKind::big_g),
+        clip_l_(model, ClipKind::l, syntax),
+        big_g_(model, ClipKind::big_g, syntax),
         sample_size_(sample_size(model.component("unet"))),
         zeros_for_none_(zeros_for_none(model)) {}
 
@@ -94,20 +96,14 @@ class Sdxl final : public LatentDiffusion {
 
   std::string denoiser_in_words() const override { return "UNet"; }
 
-  TextLength length(const std::string& text) const override {
-    const ClipTokenizer& tokenizer = clip_l_.tokenizer();
-    return {.tokens = tokenizer.length(text) - 2, .limit = tokenizer.max_length() - 2};
-  }
+  TextLength length(const std::string& text) const override { return clip_l_.length(text); }
 
-  NamedTensors caption(const std::string& text) const override {
-    const NamedTensors ids{{kTokens, clip_l_.ids(text)}, {kTokens2, big_g_.ids(text)}};
-    return trains_text() ? ids : encode_text(ids);
-  }
-
+  NamedTensors caption(const std::string& text) const override;
   NamedTensors negative(const std::optional<std::string>& text) const override;
   NamedTensors framing(const std::vector<PictureFrame>& frames) const override;
   NamedTensors encode_text(const NamedTensors& parts) const override;
 
+  NamedTensors joined(const std::vector<NamedTensors>& texts) const override;
   NamedTensors prepared(const NamedTensors& parts) const override;
   Tensor predict(const Tensor& x, const Tensor& timestep, const NamedTensors& parts) const override;
 
@@ -142,9 +138,17 @@ void Sdxl::drop_text_encoders() {
   big_g_.drop();
 }
 
+NamedTensors Sdxl::caption(const std::string& text) const {
+  const ClipIds l = clip_l_.ids(text);
+  NamedTensors parts{{kTokens, l.ids}, {kTokens2, big_g_.ids(text).ids}};
+  if (l.weights) parts.add(kWeights, l.weights);
+  return trains_text() ? parts : encode_text(parts);
+}
+
 NamedTensors Sdxl::negative(const std::optional<std::string>& text) const {
   if (text || !zeros_for_none_) return caption(text.value_or(""));
-  const int64_t length = clip_l_.ids("").dim(1);
+  const Tensor ids = clip_l_.ids("").ids;
+  const int64_t length = ids.dim(ids.rank() - 1);
   return {{kStates, zeros({1, length, config_.unet.cross_attention_dim}, DType::f32, memory())},
           {kPooled, zeros({1, config_.text_encoder_2.projection}, DType::f32, memory())}};
 }
@@ -159,10 +163,27 @@ NamedTensors Sdxl::framing(const std::vector<PictureFrame>& frames) const {
 
 NamedTensors Sdxl::encode_text(const NamedTensors& parts) const {
   if (!parts.has(kTokens)) return parts;
-  const ClipOutput l = clip_l_(parts[kTokens]), g = big_g_(parts[kTokens2]);
-  NamedTensors encoded{{kStates, cat({l.penultimate, g.penultimate}, 2)}, {kPooled, g.pooled}};
+  const Tensor weights = parts.has(kWeights) ? parts[kWeights] : Tensor();
+  const ClipStates l = clip_l_({parts[kTokens], weights}), g = big_g_({parts[kTokens2], weights});
+  NamedTensors encoded{{kStates, cat({l.states, g.states}, 2)}, {kPooled, g.pooled}};
   if (parts.has(kSizes)) encoded.add(kSizes, parts[kSizes]);
   return encoded;
+}
+
+// Cross-attention does not see whether all of its keys stand there twice: each text is repeated to the least common
+// multiple of their lengths.
+NamedTensors Sdxl::joined(const std::vector<NamedTensors>& texts) const {
+  int64_t length = 1;
+  for (const NamedTensors& text : texts) length = std::lcm(length, text[kStates].dim(1));
+  std::vector<NamedTensors> alike;
+  for (const NamedTensors& text : texts) {
+    NamedTensors& repeated = alike.emplace_back();
+    for (const auto& [name, value] : text)
+      repeated.add(name, name == kStates && value.dim(1) < length
+                             ? cat(std::vector<Tensor>(size_t(length / value.dim(1)), value), 1)
+                             : value);
+  }
+  return Diffusion::joined(alike);
 }
 
 NamedTensors Sdxl::prepared(const NamedTensors& parts) const {
@@ -188,8 +209,8 @@ DiffusionFamily sdxl_family() {
   std::map<std::string, std::vector<std::string>> prefixes = sdxl_lora_prefixes();
   return {
       .is_here = [](const Checkpoint& m) { return m.has("unet") || names_pipeline(m, "StableDiffusionXL"); },
-      .open = [](const Checkpoint& model, const ReadingOptions&) -> std::unique_ptr<Diffusion> {
-        return std::make_unique<Sdxl>(model);
+      .open = [](const Checkpoint& model, const ReadingOptions& options) -> std::unique_ptr<Diffusion> {
+        return std::make_unique<Sdxl>(model, options.syntax);
       },
       .module_names = [](const Checkpoint& model) { return sdxl_module_names(UNetConfig::read(model)); },
       .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),

@@ -3,7 +3,9 @@
 #include <algorithm>
 
 #include "wick/backend/views.h"
+#include "wick/io/count.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/text_weights.h"
 
 namespace wick {
 namespace {
@@ -16,22 +18,22 @@ int64_t length_of(const std::filesystem::path& tokenizer, int64_t made_for) {
   return most < double(made_for) ? int64_t(most) : made_for;
 }
 
-constexpr const char *kFirstKey = "first key", *kAllKeys = "all keys";
-
 // Padding that stands before a row's text.
 int64_t padding_of(const Tensor& ids, int64_t row) {
   const int64_t* first = ids.data<int64_t>() + row * ids.dim(1);
   return std::find_if(first, first + ids.dim(1), [](int64_t id) { return id != T5Tokenizer::kPad; }) - first;
 }
 
-Tensor column_of(const std::vector<int64_t>& numbers, Memory& memory) {
-  return cast(Tensor::of(numbers, {int64_t(numbers.size()), 1}), DType::i32).to(memory);
-}
-
 }  // namespace
 
-T5Texts::T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, const T5Options& options, int64_t made_for)
-    : config_(T5Config::read(encoder)), tokenizer_path_(std::move(tokenizer)), options_(options) {
+T5Texts::T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, const ReadingOptions& options,
+                 int64_t made_for)
+    : config_(T5Config::read(encoder)),
+      tokenizer_path_(std::move(tokenizer)),
+      options_(options.t5),
+      syntax_(options.syntax) {
+  check_usage(!options_.mask || syntax_ == PromptSyntax::plain,
+              "--t5-mask: expected no --prompt-syntax comfyui with it, because ComfyUI hides no padding of T5's");
   if (options_.tokens == 0) options_.tokens = length_of(tokenizer_path_, made_for);
 }
 
@@ -43,26 +45,49 @@ const T5Tokenizer& T5Texts::tokenizer() const {
 }
 
 TextLength T5Texts::length(const std::string& text) const {
-  return {.tokens = tokenizer().length(text) - 1, .limit = options_.tokens - 1};
+  TextLength length{.tokens = 0, .limit = options_.tokens - 1};
+  const bool is_plain = syntax_ == PromptSyntax::plain;
+  for (const WeightedText& part : is_plain ? std::vector<WeightedText>{{text}} : weighted_texts(text))
+    length.tokens += tokenizer().length(part.text) - 1;
+  return length;
 }
 
 void T5Texts::load(const Scope& s, bool checkpointing) {
   outline_ = s.weights().is_outline();
   if (!outline_) tokenizer();  // its faults are found before weights are read
   encoder_.emplace(s, config_, checkpointing);
+  s.weights().read_deferred();
 }
 
-Tensor T5Texts::ids(const std::string& text) const {
+NamedTensors T5Texts::ids(const std::string& text) const {
+  const Shape shape = {1, options_.tokens};
+  if (syntax_ == PromptSyntax::comfyui) {
+    auto [ids, weights] = t5_ids(weighted_texts(text), tokenizer());
+    check_usage(ids.size() <= size_t(options_.tokens),
+                "--t5-tokens: a prompt takes {} with its end, and ComfyUI cuts none; expected as many, found {}",
+                count_of(ids.size(), "token"), options_.tokens);
+    ids.resize(size_t(options_.tokens), T5Tokenizer::kPad);
+    weights.resize(size_t(options_.tokens), 1);
+    NamedTensors parts{{kTokens, Tensor::of(ids, shape)}};
+    if (const Tensor given = weights_tensor(weights, shape)) parts.add(kWeights, given);
+    return parts;
+  }
   std::vector<int64_t> ids(static_cast<size_t>(options_.tokens));
   if (!outline_) {
     ids = tokenizer().encode(text, options_.tokens);
     if (options_.mask) std::ranges::rotate(ids, std::ranges::find(ids, tokenizer().end_id()) + 1);
   }
-  return Tensor::of(ids, {1, options_.tokens});
+  return {{kTokens, Tensor::of(ids, shape)}};
 }
 
-Tensor T5Texts::states(const Tensor& ids) const {
+Tensor T5Texts::states(const NamedTensors& text) const {
   check(encoder_.has_value(), "encode_text: the model's T5 encoder was dropped");
+  const Tensor& ids = text[kTokens];
+  if (text.has(kWeights)) {
+    const int64_t batch = ids.dim(0);
+    const Tensor all = (*encoder_)(cat({ids, this->ids("")[kTokens]}, 0));
+    return weighted(slice(all, 0, 0, batch), slice(all, 0, batch, batch + 1), text[kWeights]);
+  }
   if (!options_.mask) return (*encoder_)(ids);
   const Tensor mask = full(ids.shape(), 1, DType::i64);
   for (int64_t row = 0; row < ids.dim(0); ++row)
@@ -70,23 +95,18 @@ Tensor T5Texts::states(const Tensor& ids) const {
   return (*encoder_)(ids, mask);
 }
 
-NamedTensors T5Texts::text_mask(const Tensor& ids, Memory& memory) const {
+NamedTensors T5Texts::text_mask(const NamedTensors& ids, Memory& memory) const {
   if (!options_.mask) return {};
-  return {{kFirstKey, column_of({padding_of(ids, 0)}, memory)}};
+  return {{kFirstKey, full({1, 1}, float(padding_of(ids[kTokens], 0)), DType::i32, memory)}};
 }
 
-NamedTensors T5Texts::picture_mask(size_t pictures, int64_t tokens, Memory& memory) const {
-  if (!options_.mask) return {};
-  return {{kAllKeys, column_of(std::vector<int64_t>(pictures, tokens), memory)}};
-}
-
-Tensor T5Texts::ranges(const NamedTensors& parts, int64_t tokens) const {
-  if (!options_.mask) return {};
+Tensor T5Texts::ranges(const NamedTensors& parts, int64_t tokens) {
+  if (!parts.has(kFirstKey)) return {};
   const Tensor& first = parts[kFirstKey];
   const int64_t batch = first.dim(0);
   const Tensor all = Tensor::empty({batch, tokens, 2}, DType::i32, first.memory());
-  for (const auto& [column, keys] : {std::pair{0, first}, {1, parts[kAllKeys]}})
-    all.backend().copy(part_of(all, 2, column, 1), expand(reshape(keys, {batch, 1, 1}), {batch, tokens, 1}));
+  all.backend().copy(part_of(all, 2, 0, 1), expand(reshape(first, {batch, 1, 1}), {batch, tokens, 1}));
+  all.backend().fill(part_of(all, 2, 1, 1), float(tokens));
   return all;
 }
 

@@ -1,9 +1,11 @@
-// How diffusion transformers are given texts by a T5 encoder: cut or padded to one length, and perhaps with a mask.
+// How diffusion transformers are given texts by a T5 encoder: cut or padded to one length, and perhaps with a mask or
+// with weights of tokens (text/prompt_syntax.h).
 //
 // Parts of the conditioning:
 //   "T5 states"               [B, L, hidden] in the encoder's dtype
-//   "T5 tokens"               [B, L] i64 on the host, in place of them where the encoder is trained
-//   "first key", "all keys"   [B, 1] i32 with T5Options::mask: the range of tokens that are seen (kohya's
+//   "T5 tokens"               [B, L] i64 on the host, in place of them where the encoder is trained, and with them
+//   "T5 weights"              [B, L] f32 on the host, if some token's is not 1
+//   "first key"               [B, 1] i32 with T5Options::mask: tokens before it are seen by no other (kohya's
 //                             --apply_t5_attn_mask). Padding stands before the text then, and T5's states come first in
 //                             the sequence: the tokens that count are neighbours. T5's positions are relative.
 #pragma once
@@ -19,27 +21,27 @@ namespace wick {
 
 class T5Texts {
  public:
-  static constexpr const char *kStates = "T5 states", *kTokens = "T5 tokens";
+  static constexpr const char *kStates = "T5 states", *kTokens = "T5 tokens", *kWeights = "T5 weights",
+                              *kFirstKey = "first key";
 
   // Texts have as many tokens as the model was made for, unless the options or the tokenizer's model_max_length, where
-  // that is less, say otherwise.
-  T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, const T5Options& options, int64_t made_for);
+  // that is less, say otherwise. Throws UsageError for a mask with weights, which ComfyUI does not have.
+  T5Texts(const Checkpoint& encoder, std::filesystem::path tokenizer, const ReadingOptions& options, int64_t made_for);
 
   const T5Config& config() const { return config_; }
   int64_t tokens() const { return options_.tokens; }
   TextLength length(const std::string& text) const;
 
-  // An outline has neither weights nor a tokenizer.
+  // An outline has no weights, and a tokenizer only for weighted texts.
   void load(const Scope& s, bool checkpointing);
   void drop() { encoder_.reset(); }
 
-  Tensor ids(const std::string& text) const;  // [1, L]
-  Tensor states(const Tensor& ids) const;
-  // A text's part of the mask, that of `pictures` which are sequences of `tokens` with their text, and both as ranges
-  // i32 [B, tokens, 2]. Empty without a mask.
-  NamedTensors text_mask(const Tensor& ids, Memory& memory) const;
-  NamedTensors picture_mask(size_t pictures, int64_t tokens, Memory& memory) const;
-  Tensor ranges(const NamedTensors& parts, int64_t tokens) const;
+  // "T5 tokens" and "T5 weights". Throws UsageError for a text in ComfyUI's syntax that is longer.
+  NamedTensors ids(const std::string& text) const;
+  Tensor states(const NamedTensors& ids) const;                           // of those
+  NamedTensors text_mask(const NamedTensors& ids, Memory& memory) const;  // a text's part of the mask, if there is one
+  // The mask of sequences of `tokens`, i32 [B, tokens, 2]; empty where there is no first key among the parts.
+  static Tensor ranges(const NamedTensors& parts, int64_t tokens);
 
  private:
   const T5Tokenizer& tokenizer() const;
@@ -47,6 +49,7 @@ class T5Texts {
   T5Config config_;
   std::filesystem::path tokenizer_path_;  // a folder or a file
   T5Options options_;
+  PromptSyntax syntax_;
   bool outline_ = false;
   mutable std::optional<T5Tokenizer> tokenizer_;
   std::optional<T5Encoder> encoder_;

@@ -139,12 +139,7 @@ NamedTensors TextToImage::conditioning(const Batch& batch) const {
   if (batch.front().cfg != 1)
     for (const ImageRequest& request : batch) texts.push_back(encoded(/*negative=*/true, request.negative));
   for (const ImageRequest& request : batch) texts.push_back(encoded(/*negative=*/false, request.prompt));
-  NamedTensors parts;
-  for (const auto& [name, value] : texts.front()) {
-    std::vector<Tensor> rows;
-    for (const NamedTensors& text : texts) rows.push_back(text[name]);
-    parts.add(name, rows.size() == 1 ? value : cat(rows, 0));
-  }
+  NamedTensors parts = model_.joined(texts);
   std::vector<PictureFrame> frames;
   for (size_t i = 0; i < texts.size(); ++i) {
     const ImageRequest& request = batch[i % batch.size()];
