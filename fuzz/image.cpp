@@ -1,5 +1,5 @@
-// Every image decoder, told apart by content, with a cap that keeps each run short, and the readers of texts. Only Error
-// may come out of it.
+// Every image decoder, told apart by content, with a cap that keeps each run short, and the readers of texts. Only
+// Error may come out of it.
 
 #include <cstdlib>
 

@@ -15,6 +15,7 @@ namespace wick::cli {
 // The device and its number types: --device, --bf16, --fp16, --tf32.
 class RunOn {
  public:
+  static constexpr const char* kFlags[] = {"--device", "--bf16", "--fp16", "--tf32"};
   void add_flags(CLI::App& command);
   Backend& backend() const {
     Backend& opened = open_backend(device_);

@@ -64,7 +64,11 @@ void refuse(const CLI::App& command, const std::vector<std::string>& flags, cons
     check_usage(command.count(flag) == 0, "{}: {} is a model of {}, which has no such flag", flag, model, kind);
 }
 
-void generate(const CLI::App& command, GenerateArguments a) {
+void generate(const CLI::App& command, GenerateArguments& a) {
+  if (!a.picture.from.empty()) a.settings.repeat(a.picture.from);
+  check_usage(!a.prompts.empty(), "--prompt is required");
+  check_usage(!a.model.model.empty() || !a.model.parts.empty() || a.picture.from.empty(),
+              "--model is required: {} does not say where its model lies", a.picture.from);
   if (a.seeds.empty()) a.seeds.push_back(0);
   const Checkpoint folder = a.model.resolve();
   if (kind_of(folder) == ModelKind::pictures) {
@@ -76,6 +80,24 @@ void generate(const CLI::App& command, GenerateArguments a) {
   }
   refuse(command, a.picture_flags, a.model.name(), "language");
   generate_text(a, folder.path());
+}
+
+}  // namespace
+
+namespace {
+
+// Those that are not for pictures alone.
+void carry_shared_flags(CLI::App& command, GenerateArguments& a) {
+  cli::PictureSettings& settings = a.settings;
+  settings.carry(command.get_option("--model"), a.model.model);
+  // Another model has parts of its own.
+  for (const ModelPart& part : model_parts())
+    settings.carry_as_given(command.get_option(part_flag(part.name)), {.unless = {"--model"}});
+  settings.carry(command.get_option("--prompt"), a.prompts);
+  settings.carry(command.get_option("--lora"), a.loras);
+  const auto has_seeds = [&a] { return a.picture.noise.empty(); };
+  settings.carry(command.get_option("--seed"), a.seeds, {.unless = {"--noise"}, .is_used = has_seeds});
+  for (const char* flag : cli::RunOn::kFlags) settings.carry_as_given(command.get_option(flag));
 }
 
 }  // namespace
@@ -95,7 +117,7 @@ void add_generate_command(CLI::App& app) {
       ->type_name("INT")
       ->allow_extra_args(false)
       ->transform(cli::seed_number());
-  a->picture_flags = a->picture.add_to(*command);
+  a->picture_flags = a->picture.add_to(*command, a->settings);
   a->text_flags = a->text.add_to(*command);
   const auto text = [&](const char* name, bool& value, const char* help) {
     a->text_flags.emplace_back(name);
@@ -106,6 +128,7 @@ void add_generate_command(CLI::App& app) {
   text("--chat", a->chat, "The prompt is a message: put it into the model's chat template");
   for (const std::string& flag : a->text_flags) command->get_option(flag)->group("Text");
   a->run_on.add_flags(*command);
+  carry_shared_flags(*command, *a);
   command->footer(cli::defaults_help() +
                   "\n\n"
                   "Examples:\n"
@@ -116,6 +139,7 @@ void add_generate_command(CLI::App& app) {
                   "    --guidance 3.5 --out cat.png\n"
                   "  wick generate --model sd3.5-medium --bf16 --prompt \"a cat\" --cfg 5 \\\n"
                   "    --skip-layer-guidance 2.5 --out cat.png\n"
+                  "  wick generate --from cat.png --seed 2 --out another.png\n"
                   "  wick generate --model tiny-llm --prompt \"Once upon a time\" --max-tokens 100");
   command->callback([a, command] { generate(*command, *a); });
 }

@@ -17,11 +17,13 @@ struct GenerateArguments {
   std::vector<uint64_t> seeds;
   cli::RunOn run_on;
   cli::PictureFlags picture;
+  cli::PictureSettings settings;  // that pictures carry
   cli::TextFlags text;
   bool json = false, until_full = false, chat = false;
   std::vector<std::string> picture_flags, text_flags;  // names of those that are for one kind of model alone
 };
 
-void generate_pictures(const GenerateArguments& a, const Checkpoint& model);
+// Settles in `a` what is left to the model.
+void generate_pictures(GenerateArguments& a, const Checkpoint& model);
 
 }  // namespace wick

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "generate.h"
 #include "validators.h"
@@ -92,49 +93,77 @@ std::string longest_prompt(const GenerateArguments& a, const Diffusion& model) {
   return std::ranges::max(a.prompts, {}, [&](const std::string& prompt) { return model.length(prompt).tokens; });
 }
 
-ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, const std::vector<Start>& starts) {
+// Leaves out what this model has no use for, or refuses it.
+void drop_unused(GenerateArguments& a, const Diffusion& model) {
+  cli::PictureFlags& p = a.picture;
+  const bool is_guided = p.cfg != 1;
+  if (p.guidance && !model.drawing_defaults().guidance) {
+    a.settings.refuse("--guidance", a.model.name() + " is not told its guidance; --cfg guides it");
+    p.guidance.reset();
+  }
+  if (p.negative && !is_guided) {
+    a.settings.refuse("--negative", "expected a --cfg other than 1 with it");
+    p.negative.reset();
+  }
+  if (p.cfg_rescale != 0 && (!is_guided || model.process().is_flow())) {
+    a.settings.refuse("--guidance-rescale",
+                      !is_guided ? "expected a --cfg other than 1 with it" : "expected a model of SDXL's kind with it");
+    p.cfg_rescale = 0;
+  }
+  if (p.skip.scale != 0 && !model.has_layers()) {
+    a.settings.refuse("--skip-layer-guidance", a.model.name() + " has no layers to skip");
+    p.skip = {};
+  }
+  if (p.shift && !model.process().is_flow()) {
+    a.settings.refuse("--shift", model.process().source + " describes no rectified flow, which alone has a shift");
+    p.shift.reset();
+  }
+  if ((p.reading.t5.tokens > 0 || p.reading.t5.mask) && model.t5_tokens() == 0) {
+    a.settings.refuse(p.reading.t5.tokens > 0 ? "--t5-tokens" : "--t5-mask", a.model.name() + " has no T5");
+    p.reading.t5 = {};
+  }
+}
+
+// Puts the values in use in the place of those that were left to the model.
+void settle(GenerateArguments& a, const Diffusion& model, const Tensor& noise) {
+  cli::PictureFlags& p = a.picture;
   const LatentSpace space = model.latents();
-  const Tensor& noise = starts.front().noise;
   const int64_t wide = noise ? noise.dim(2) * space.factor : space.native,
                 high = noise ? noise.dim(1) * space.factor : space.native;
-  check_usage(!noise || ((a.picture.width == 0 || a.picture.width == wide) &&
-                         (a.picture.height == 0 || a.picture.height == high)),
-              "--noise: {} is of pictures of {}x{} pixels, but --width and --height ask for others", a.picture.noise,
-              wide, high);
+  check_usage(!noise || ((p.width == 0 || p.width == wide) && (p.height == 0 || p.height == high)),
+              "--noise: {} is of pictures of {}x{} pixels, but --width and --height ask for others", p.noise, wide,
+              high);
+  if (p.width == 0) p.width = wide;
+  if (p.height == 0) p.height = high;
   const DrawingDefaults made_for = model.drawing_defaults();
-  SamplerKind sampler = made_for.sampler;
-  for (const auto& [name, kind] : kSamplers)
-    if (a.picture.sampler == name) sampler = kind;
-  return {.prompt = longest_prompt(a, model),
-          .negative = a.picture.negative,
-          .width = a.picture.width > 0 ? a.picture.width : wide,
-          .height = a.picture.height > 0 ? a.picture.height : high,
-          .cfg = a.picture.cfg.value_or(made_for.cfg),
-          .cfg_rescale = a.picture.cfg_rescale,
-          .guidance = a.picture.guidance.value_or(made_for.guidance.value_or(1)),
-          .skip = a.picture.skip,
-          .sampling = {.kind = sampler,
-                       .steps = a.picture.steps > 0 ? a.picture.steps : made_for.steps,
-                       .shift = a.picture.shift},
-          .tile = a.picture.tile};
+  if (p.steps == 0) p.steps = made_for.steps;
+  if (!p.cfg) p.cfg = made_for.cfg;
+  if (p.sampler.empty()) p.sampler = name_of(made_for.sampler);
+  drop_unused(a, model);
+  if (!p.guidance) p.guidance = made_for.guidance;
+  p.reading.t5.tokens = model.t5_tokens();
+}
+
+ImageRequest request_of(const cli::PictureFlags& p) {
+  const auto* sampler =
+      std::ranges::find(kSamplers, std::string_view(p.sampler), &std::pair<std::string_view, SamplerKind>::first);
+  return {.negative = p.negative,
+          .width = p.width,
+          .height = p.height,
+          .cfg = *p.cfg,
+          .cfg_rescale = p.cfg_rescale,
+          .guidance = p.guidance.value_or(1),
+          .skip = p.skip,
+          .sampling = {.kind = sampler->second, .steps = p.steps, .shift = p.shift},
+          .tile = p.tile};
 }
 
 // Before the weights are loaded, which may take long.
-void check_request(const GenerateArguments& a, const ImageRequest& request, const Diffusion& model) {
+void check_request(const ImageRequest& request, const Diffusion& model) {
   TextToImage::check_side("--width", request.width, model.latents());
   TextToImage::check_side("--height", request.height, model.latents());
-  check_usage(!a.picture.guidance || model.drawing_defaults().guidance,
-              "--guidance: {} is not told its guidance; --cfg guides it", a.model.name());
-  check_usage(a.picture.tile % model.latents().side_step == 0, "--vae-tile: expected a multiple of {}, found {}",
-              model.latents().side_step, a.picture.tile);
-  check_usage(!a.picture.negative || request.cfg != 1, "--negative: expected a --cfg other than 1 with it");
-  check_usage(a.picture.cfg_rescale == 0 || (request.cfg != 1 && !model.process().is_flow()),
-              "--guidance-rescale: expected {}",
-              request.cfg == 1 ? "a --cfg other than 1 with it" : "a model of SDXL's kind with it");
-  check_usage(request.skip.scale == 0 || model.has_layers(), "--skip-layer-guidance: {} has no layers to skip",
-              a.model.name());
-  check_usage((a.picture.reading.t5.tokens == 0 && !a.picture.reading.t5.mask) || model.t5_tokens() > 0,
-              "--t5-tokens and --t5-mask: {} has no T5", a.model.name());
+  check_usage(request.tile % model.latents().side_step == 0, "--vae-tile: expected a multiple of {}, found {}",
+              model.latents().side_step, request.tile);
   const Process& process = model.process();
   const int64_t steps = request.sampling.steps;
   check(steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
@@ -145,10 +174,10 @@ void check_request(const GenerateArguments& a, const ImageRequest& request, cons
 // Sides of tiles that a VAE decodes one by one, in pixels.
 constexpr int64_t kTiles[] = {1024, 768, 512};
 
-// Prints the memory that drawing will take, and refuses pictures that do not fit. Where only their decoding does not,
-// the request gets tiles.
-void plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest& request,
-          const std::vector<LoraFile>& loras, int64_t pictures, const std::string& scheduler) {
+// Says what will be drawn with how much memory, and refuses pictures that do not fit. Where only their decoding does
+// not, the request gets tiles.
+std::string plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest& request,
+                 const std::vector<LoraFile>& loras, int64_t pictures, const std::string& scheduler) {
   const std::string_view device = a.run_on.backend().name();
   const int64_t batch = std::min(a.picture.batch_size, pictures);
   const auto needed = [&](DType dtype, int64_t tile) {
@@ -173,13 +202,28 @@ void plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest
         request.height, readable_bytes(total), device, readable_bytes(*free), batch == 1 ? "" : ", --batch-size",
         in_bf16 + total / 100 < total ? ", --bf16 " + readable_bytes(in_bf16) : "");
   }
-  fmt::print("Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}.\n",
-             count_of(pictures, "picture"), request.width, request.height, count_of(request.sampling.steps, "step"),
-             name_of(request.sampling.kind), scheduler, device, readable_bytes(total),
-             free ? fmt::format("; {} free", readable_bytes(*free)) : "");
+  std::string text = fmt::format(
+      "Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}.\n",
+      count_of(pictures, "picture"), request.width, request.height, count_of(request.sampling.steps, "step"),
+      name_of(request.sampling.kind), scheduler, device, readable_bytes(total),
+      free ? fmt::format("; {} free", readable_bytes(*free)) : "");
   if (request.tile != 0 && a.picture.tile == 0)
-    fmt::print("Decoded in tiles of {0}x{0} pixels: there is no room to decode a picture whole.\n", request.tile);
-  std::fflush(stdout);
+    text +=
+        fmt::format("Decoded in tiles of {0}x{0} pixels: there is no room to decode a picture whole.\n", request.tile);
+  return text;
+}
+
+// Row by row, as they are drawn.
+std::vector<std::string> row_labels(const GenerateArguments& a, const std::vector<Start>& starts) {
+  std::vector<std::string> labels;
+  if (!a.picture.compare) {
+    for (const Start& start : starts) labels.push_back(start.label);
+    return labels;
+  }
+  for (const char* lora : {"without LoRA", "with LoRA"})
+    for (const Start& start : starts)
+      labels.push_back(starts.size() == 1 ? lora : fmt::format("{}, {}", lora, start.label));
+  return labels;
 }
 
 // All prompts with all starts: a row a start.
@@ -221,43 +265,54 @@ void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const std::v
   deliver_last();
 }
 
+// Before anything is drawn.
+void check_out_holds(const GenerateArguments& a, const ImageGrid& grid, const ImageRequest& request,
+                     const ImageTexts& texts) {
+  const bool is_one = grid.columns.size() * grid.rows.size() == 1;
+  const auto [width, height] =
+      is_one ? std::pair(request.width, request.height) : size_of_grid(grid, request.width, request.height);
+  check_image_fits(a.picture.out, width, height, texts);
+}
+
+void check_out_file(const GenerateArguments& a, const Checkpoint& model, const std::vector<LoraFile>& loras) {
+  const cli::PictureFlags& p = a.picture;
+  std::vector<std::filesystem::path> inputs = cli::inputs_of(loras, a.model.files(model));
+  for (const std::string& path : {p.from, p.noise})
+    if (!path.empty()) inputs.emplace_back(path);
+  cli::check_output_file({.path = p.out, .flag = "--out", .overwrite = p.overwrite, .inputs = inputs});
+}
+
 }  // namespace
 
-void generate_pictures(const GenerateArguments& a, const Checkpoint& folder) {
+void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.picture.compare || !a.loras.empty(), "--compare: expected a --lora to compare with, found none");
-  check_usage(!a.picture.out.empty(), "--out is required: the PNG file to write");
+  check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}", kWrittenImages);
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  cli::check_output_file({.path = a.picture.out,
-                          .flag = "--out",
-                          .overwrite = a.picture.overwrite,
-                          .inputs = cli::inputs_of(loras, a.model.files(folder))});
+  check_out_file(a, folder, loras);
   const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
   const std::vector<Start> starts = starts_of(a, model->latents());
-  ImageRequest request = request_of(a, *model, starts);
-  check_request(a, request, *model);
+  settle(a, *model, starts.front().noise);
+  ImageRequest request = request_of(a.picture);
+  request.prompt = longest_prompt(a, *model);
+  check_request(request, *model);
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
-  plan(a, folder, request, loras, pictures, model->process().class_name);
+  const std::string planned = plan(a, folder, request, loras, pictures, model->process().class_name);
+  a.picture.tile = request.tile;
+  const ImageTexts texts = a.settings.texts(loras);
+  ImageGrid grid{.columns = a.prompts, .rows = row_labels(a, starts), .cells = {}};
+  check_out_holds(a, grid, request, texts);
+  fmt::print("{}", planned);
+  std::fflush(stdout);
+  a.settings.print_notes();
   for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
-
-  ImageGrid grid{.columns = a.prompts, .rows = {}, .cells = {}};
-  const std::vector<ImageRequest> requests = requests_of(a, request, starts);
-  const auto keep = [&](Image image) { grid.cells.push_back(std::move(image)); };
-  const auto name_rows = [&](const std::string& label) {
-    for (const Start& start : starts)
-      grid.rows.push_back(label.empty()        ? start.label
-                          : starts.size() == 1 ? label
-                                               : fmt::format("{}, {}", label, start.label));
-  };
   {
     Progress progress(pictures, a.picture.batch_size, request.sampling.steps);
-    if (a.picture.compare) {
-      name_rows("without LoRA");
-      draw(a, folder, {}, requests, progress, keep);
-    }
-    name_rows(a.picture.compare ? "with LoRA" : "");
+    const std::vector<ImageRequest> requests = requests_of(a, request, starts);
+    const auto keep = [&](Image image) { grid.cells.push_back(std::move(image)); };
+    if (a.picture.compare) draw(a, folder, {}, requests, progress, keep);
     draw(a, folder, loras, requests, progress, keep);
   }
-  write_image(a.picture.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid));
+  write_image(a.picture.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid), texts);
   fmt::print("{}\n", printable(a.picture.out));
 }
 

@@ -12,6 +12,7 @@
 #include "wick/core/memory.h"
 #include "wick/io/count.h"
 #include "wick/io/gguf.h"
+#include "wick/io/image.h"
 #include "wick/io/numbers.h"
 #include "wick/io/quote.h"
 #include "wick/nn/adapter_algorithm.h"
@@ -134,7 +135,16 @@ void inspect_gguf(const fs::path& path, bool tensors) {
   if (tensors) print_tensors(*file);
 }
 
+// With the texts that it carries, line by line.
+void inspect_picture(const fs::path& path) {
+  const ImageInfo info = probe_image(path);
+  fmt::print("{}\n{}, {}x{} pixels\n", printable(path.string()), info.format, info.width, info.height);
+  for (const auto& [keyword, text] : read_image_texts(path))
+    fmt::print("\n{}\n{}\n", excerpt(keyword), printable_text(text));
+}
+
 void inspect_file(const fs::path& path, bool tensors) {
+  if (is_image_name(path)) return inspect_picture(path);
   if (GgufFile::is_gguf(path)) return inspect_gguf(path, tensors);
   const SafetensorsFile file = SafetensorsFile::open(path);
   const FileFamily family = family_of(file);
@@ -196,8 +206,10 @@ void inspect(const InspectArguments& a) {
 
 void add_inspect_command(CLI::App& app) {
   const auto a = std::make_shared<InspectArguments>();
-  CLI::App* command = app.add_subcommand("inspect", "Show what a LoRA, a checkpoint or a model folder is and holds");
-  CLI::Option* file = command->add_option("file", a->path, "Safetensors or GGUF file, or a folder of safetensors");
+  CLI::App* command =
+      app.add_subcommand("inspect", "Show what a LoRA, a checkpoint, a model folder or a picture holds");
+  CLI::Option* file =
+      command->add_option("file", a->path, "Safetensors or GGUF file, a folder of safetensors, or a picture");
   file->required()->type_name("FILE")->check(cli::not_empty());
   for (const ModelPart& part : model_parts()) {
     const auto remember = [a, file, name = part.name](const std::string& path) {
@@ -214,6 +226,7 @@ void add_inspect_command(CLI::App& app) {
       "Examples:\n"
       "  wick inspect out/lora.safetensors\n"
       "  wick inspect flux1-dev.safetensors\n"
+      "  wick inspect heart.png\n"
       "  wick inspect path/to/model --tensors");
   command->callback([a] { inspect(*a); });
 }

@@ -1,75 +1,112 @@
 #include "picture_flags.h"
 
+#include <functional>
 #include <limits>
+#include <utility>
 
 #include "validators.h"
 
 namespace wick::cli {
 
-std::vector<std::string> PictureFlags::add_to(CLI::App& command) {
+std::vector<std::string> PictureFlags::add_to(CLI::App& command, PictureSettings& settings) {
   std::vector<std::string> names;
   const auto picture = [&](CLI::Option* option) {
     names.push_back(option->get_name());
     return option->group("Pictures");
   };
-  const auto number = [&](const char* name, auto& value, const char* help, double least, double most) {
-    picture(command.add_option(name, value, help))->type_name("NUMBER")->transform(cli::number_in(least, most));
+  // One that a picture carries.
+  const auto carried = [&](CLI::Option* option, const auto& value, Carried how = {}) {
+    settings.carry(option, value, std::move(how));
+    return picture(option);
   };
-  const auto integer = [&](const char* name, int64_t& value, const char* help, const CLI::Validator& check) {
-    picture(command.add_option(name, value, help))->type_name("INT")->transform(check);
+  const auto number = [&](const char* name, auto& value, const char* help, double least, double most,
+                          const std::function<bool()>& is_used = {}) {
+    carried(command.add_option(name, value, help), value, {.is_used = is_used})
+        ->type_name("NUMBER")
+        ->transform(number_in(least, most));
   };
-  picture(command.add_option("--out", out, "PNG file to write"))->type_name("FILE")->check(cli::png_file());
+  const auto integer = [&](const char* name, int64_t& value, const char* help, const CLI::Validator& check,
+                           Carried how = {}) {
+    carried(command.add_option(name, value, help), value, std::move(how))->type_name("INT")->transform(check);
+  };
+  const auto skips = [this] { return skip.scale != 0; };
+  const auto has_t5 = [this] { return reading.t5.tokens > 0; };
+
+  picture(command.add_option("--out", out, "Picture to write: .png, .jpg or .webp"))
+      ->type_name("FILE")
+      ->check(image_file());
   picture(command.add_flag("--overwrite", overwrite, "Write over a file that is there"));
-  picture(command.add_flag("--compare", compare, "Draw everything without the LoRAs too, above"));
-  picture(command.add_option("--negative", negative, "What not to draw"))->type_name("TEXT");
-  integer("--steps", steps, "Denoising steps [as listed below]", cli::positive_integer());
+  add_from(command)->group("Pictures");
+  names.emplace_back("--from");
+  carried(command.add_flag("--compare", compare, "Draw everything without the LoRAs too, above"), compare);
+  carried(command.add_option("--negative", negative, "What not to draw"), negative)->type_name("TEXT");
+  integer("--steps", steps, "Denoising steps [as listed below]", positive_integer());
   number("--cfg", cfg, "Scale of classifier-free guidance, away from --negative; 1 is without it [as listed below]", 1,
          100);
   number("--guidance-rescale", cfg_rescale,
          "SDXL: share of a guided prediction that gets the deviation of the one without guidance, about 0.7 for models "
          "that predict v [0]",
-         0, 1);
+         0, 1, [this] { return cfg_rescale != 0; });
   number("--guidance", guidance, "Guidance that FLUX dev models are told [3.5]", 0, 100);
-  picture(command.add_option("--sampler", sampler,
+  carried(command.add_option("--sampler", sampler,
                              "How noise is taken away: by euler or dpmpp-2m, SDXL by ddim or dpmpp-2m-karras too "
-                             "[as listed below]"))
+                             "[as listed below]"),
+          sampler)
       ->type_name("NAME")
-      ->check(cli::one_of({"euler", "ddim", "dpmpp-2m", "dpmpp-2m-karras"}));
+      ->check(one_of({"euler", "ddim", "dpmpp-2m", "dpmpp-2m-karras"}));
   number("--shift", shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]", 1e-3, 1000);
   number("--skip-layer-guidance", skip.scale,
-         "SD3: leads away from what the model predicts without --skip-layers [0: off]", 0, 100);
-  picture(command.add_option("--skip-layers", skip.layers, "Layers that it leaves out [7,8,9]"))
+         "SD3: leads away from what the model predicts without --skip-layers [0: off]", 0, 100, skips);
+  carried(command.add_option("--skip-layers", skip.layers, "Layers that it leaves out [7,8,9]"), skip.layers,
+          {.is_used = skips})
       ->type_name("INT,...")
       ->delimiter(',')
-      ->transform(cli::integer_in(0, std::numeric_limits<int32_t>::max()));
-  number("--skip-layer-start", skip.start, "Share of the steps after which it begins [0.01]", 0, 1);
-  number("--skip-layer-stop", skip.stop, "Share of the steps before which it ends [0.2]", 0, 1);
-  picture(command.add_option_function<std::string>(
-              "--prompt-syntax",
-              [this](const std::string& name) {
-                reading.syntax = name == "comfyui" ? PromptSyntax::comfyui : PromptSyntax::plain;
-              },
-              "How prompts are read: plain, cut where CLIP or T5 ends; or as by ComfyUI, where (word:1.3) has a weight "
-              "and CLIP reads chunks of 75 tokens [plain]"))
-      ->type_name("NAME")
-      ->check(cli::one_of({"plain", "comfyui"}));
+      ->transform(integer_in(0, std::numeric_limits<int32_t>::max()));
+  number("--skip-layer-start", skip.start, "Share of the steps after which it begins [0.01]", 0, 1, skips);
+  number("--skip-layer-stop", skip.stop, "Share of the steps before which it ends [0.2]", 0, 1, skips);
+  CLI::Option* prompts = command.add_option_function<std::string>(
+      "--prompt-syntax",
+      [this](const std::string& name) {
+        reading.syntax = name == "comfyui" ? PromptSyntax::comfyui : PromptSyntax::plain;
+      },
+      "How prompts are read: plain, cut where CLIP or T5 ends; or as by ComfyUI, where (word:1.3) has a weight "
+      "and CLIP reads chunks of 75 tokens [plain]");
+  picture(prompts)->type_name("NAME")->check(one_of({"plain", "comfyui"}));
+  settings.carry_as_given(prompts, {.otherwise = "plain"});
   integer("--t5-tokens", reading.t5.tokens,
           "Tokens of a prompt that T5 reads: longer ones are cut, shorter ones padded [as listed below]",
-          cli::integer_in(1, 4096));
-  picture(command.add_flag("--t5-mask", reading.t5.mask, "Hide the padding of T5's tokens from all others"));
-  picture(command.add_option("--noise", noise,
+          integer_in(1, 4096), {.is_used = has_t5});
+  carried(command.add_flag("--t5-mask", reading.t5.mask, "Hide the padding of T5's tokens from all others"),
+          reading.t5.mask, {.is_used = has_t5});
+  carried(command.add_option("--noise", noise,
                              "Safetensors file whose `noise` [B, C, h, w] is where pictures begin, one after the "
-                             "other, in place of seeds"))
+                             "other, in place of seeds"),
+          noise, {.unless = {"--seed"}})
       ->type_name("FILE");
-  integer("--width", width, "In pixels [as listed below]", cli::positive_integer());
-  integer("--height", height, "Likewise [as listed below]", cli::positive_integer());
-  integer("--batch-size", batch_size, "Pictures that are drawn at a time [1]", cli::integer_in(1, 1024));
+  // Noise has a size of its own.
+  integer("--width", width, "In pixels [as listed below]", positive_integer(), {.unless = {"--noise"}});
+  integer("--height", height, "Likewise [as listed below]", positive_integer(), {.unless = {"--noise"}});
+  integer("--batch-size", batch_size, "Pictures that are drawn at a time [1]", integer_in(1, 1024));
   integer(
       "--vae-tile", tile,
       "Pixels: larger pictures are decoded in squares of this side, one by one, which takes less memory [where they "
       "would not fit otherwise]",
-      cli::integer_in(64, 16384));
+      integer_in(64, 16384), {.is_used = [this] { return tile != 0; }});
   return names;
+}
+
+CLI::Option* PictureFlags::add_from(CLI::App& command) {
+  const auto remember = [this, &command](const std::string& picture) {
+    from = picture;
+    for (const char* flag : {"--model", "--prompt"}) command.get_option(flag)->required(false);
+  };
+  return command
+      .add_option_function<std::string>(
+          "--from", remember,
+          "Repeat this picture: its settings stand for all flags that are not given; of pictures of A1111's web UI and "
+          "Forge all but the model")
+      ->type_name("FILE")
+      ->check(not_empty());
 }
 
 }  // namespace wick::cli

@@ -6,12 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "picture_settings.h"
 #include "wick/pipelines/text_to_image.h"
 
 namespace wick::cli {
 
 struct PictureFlags {
-  std::string out, sampler;
+  std::string out, from, sampler;
   std::optional<std::string> negative;
   // None, and 0: what the model was made for.
   int64_t width = 0, height = 0, steps = 0;
@@ -24,7 +25,11 @@ struct PictureFlags {
   ReadingOptions reading;
   bool compare = false, overwrite = false;
 
-  std::vector<std::string> add_to(CLI::App& command);  // returns their names
+  // Adds them behind --model and --prompt; returns their names. The settings and the flags outlive the command.
+  std::vector<std::string> add_to(CLI::App& command, PictureSettings& settings);
+
+ private:
+  CLI::Option* add_from(CLI::App& command);
 };
 
 }  // namespace wick::cli

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "wick/core/error.h"
+#include "wick/io/image.h"
 #include "wick/io/nearest.h"
 
 namespace wick::cli {
@@ -120,13 +121,9 @@ CLI::Validator not_empty() {
   return validator([](const std::string& text) { return text.empty() ? "expected a text, found none" : ""; });
 }
 
-CLI::Validator png_file() {
+CLI::Validator image_file() {
   return validator([](const std::string& text) -> std::string {
-    std::string ending = fs::path(text).extension().string();
-    for (char& c : ending) c = c >= 'A' && c <= 'Z' ? char(c - 'A' + 'a') : c;
-    return ending == ".png"
-               ? ""
-               : fmt::format("expected a name that ends in .png, as pictures are written so, found '{}'", text);
+    return is_image_name(text) ? "" : fmt::format("expected a name that ends in {}, found '{}'", kWrittenImages, text);
   });
 }
 

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/program.h"
+#include "wick/io/image.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/ops/shape.h"
@@ -384,7 +385,7 @@ TEST_F(ModelFiles, SchedulersOfOtherNoiseAreRefused) {
 
 TEST_F(ModelFiles, GenerateSaysWhichSchedulerTheFolderNames) {
   const fs::path model = copy(kModel), config = model / "scheduler/scheduler_config.json", data = pictures();
-  std::string picture;
+  std::vector<uint8_t> picture;
   for (const char* name :
        {"EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler", "DDIMScheduler", "DDPMScheduler", "PNDMScheduler",
         "DPMSolverMultistepScheduler", "DPMSolverSinglestepScheduler", "DPMSolverSDEScheduler",
@@ -393,7 +394,7 @@ TEST_F(ModelFiles, GenerateSaysWhichSchedulerTheFolderNames) {
     const Outcome outcome = run_well(draw(model));
     EXPECT_NE(outcome.out.find("--sampler euler (the folder names " + std::string(name) + ")"), std::string::npos)
         << outcome.out;
-    const std::string drawn = read_plain(folder_ / "x.png");
+    const std::vector<uint8_t> drawn = read_image(folder_ / "x.png").rgb;
     if (picture.empty()) picture = drawn;
     EXPECT_EQ(drawn, picture) << name;  // the sampler is --sampler's
     fs::remove(folder_ / "x.png");
@@ -406,11 +407,11 @@ TEST_F(ModelFiles, AFolderOfTodaysDiffusersIsTheSameModel) {
   const fs::path model = copy(kModel);
   const auto drawn = [&] {
     run_well(draw(model));
-    const std::string picture = read_plain(folder_ / "x.png");
+    const std::vector<uint8_t> picture = read_image(folder_ / "x.png").rgb;
     fs::remove(folder_ / "x.png");
     return picture;
   };
-  const std::string before = drawn();
+  const std::vector<uint8_t> before = drawn();
   for (const char* part : {"tokenizer", "tokenizer_2", "scheduler"}) {
     fs::remove_all(model / part);
     fs::copy(kGolden / "sdxl_today" / part, model / part);

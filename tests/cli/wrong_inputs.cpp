@@ -112,7 +112,7 @@ const std::vector<Wrong> kWrong = {
 
     {2, "generate --model $M --prompt x --out $T", {"--out", "$T", ".png"}},
     {2, "generate --model $M --prompt x --out $T/", {"--out", "$T", ".png"}},
-    {2, "generate --model $M --prompt x --out $T/a.jpg", {"--out", "$T/a.jpg", "ends in .png"}},
+    {2, "generate --model $M --prompt x --out $T/a.gif", {"--out", "$T/a.gif", "ends in .png, .jpg, .jpeg or .webp"}},
     {2, "generate --model $M --prompt x --out $T/png", {"--out", "$T/png", "ends in .png"}},
     {2, "generate --model $M --prompt x --out ''", {"--out", "''"}},
     {1, "generate --model $M --prompt x --out $R/docs/demo.png", {"--out", "demo.png: the file exists", "--overwrite"}},

@@ -167,6 +167,8 @@ TEST(ImageTexts, CommentsAreReadInEveryEncoding) {
     }
   }
   EXPECT_EQ(texts_in(encode_png(Samples(12, 7), 2, 2, {.exif = exif_comment(ascii + text, false)})), expected);
+  for (const uint32_t type : {1, 2, 7})  // Pillow's, exiftool's, the standard's
+    EXPECT_EQ(texts_in(jpeg_with(exif_comment(ascii + text, true, type))), expected);
   // Halves of pairs.
   EXPECT_EQ(texts_in(jpeg_with(exif_comment(unicode + std::string("\0a\xD8\x3D\0b\xDE\x3A", 8), false))),
             (ImageTexts{{"parameters",

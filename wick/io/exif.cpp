@@ -15,7 +15,7 @@ namespace {
 using Bytes = std::span<const uint8_t>;
 
 constexpr uint32_t kOrientation = 0x0112, kExifDirectory = 0x8769, kMakerNote = 0x927C, kUserComment = 0x9286;
-constexpr uint32_t kShort = 3, kLong = 4, kUndefined = 7;
+constexpr uint32_t kByte = 1, kAscii = 2, kShort = 3, kLong = 4, kUndefined = 7;  // types
 
 // In the order of their tags, as a directory has to be.
 struct TextTag {
@@ -54,7 +54,10 @@ class Tiff {
   uint32_t as_number(Bytes value) const { return number_in(value, 0, int(std::min<size_t>(value.size(), 4))); }
 
  private:
-  static uint32_t size_of(uint32_t type) { return type == kShort ? 2 : type == kLong ? 4 : type == kUndefined ? 1 : 0; }
+  // Pillow writes texts as kByte.
+  static uint32_t size_of(uint32_t type) {
+    return type == kShort ? 2 : type == kLong ? 4 : type == kByte || type == kAscii || type == kUndefined ? 1 : 0;
+  }
   uint32_t number(size_t offset, int bytes) const { return number_in(bytes_, offset, bytes); }
   uint32_t number_in(Bytes from, size_t offset, int bytes) const {
     uint32_t value = 0;

@@ -43,33 +43,52 @@ void draw_lines(Image& canvas, const std::vector<std::string>& lines, int x, int
   }
 }
 
+struct Layout {
+  int zoom, width, height;                             // of a cell as it is drawn
+  int size, gap;                                       // of letters; between cells
+  int left, top;                                       // of the first cell
+  std::vector<std::vector<std::string>> columns = {};  // lines
+
+  int x(size_t column) const { return left + (width + gap) * int(column); }
+  int y(size_t row) const { return top + (height + gap) * int(row); }
+};
+
+Layout layout_of(const ImageGrid& grid, int64_t cell_width, int64_t cell_height) {
+  const int zoom = std::max(1, kReadable / int(cell_width));
+  Layout layout{.zoom = zoom, .width = int(cell_width) * zoom, .height = int(cell_height) * zoom};
+  layout.size = std::max(18, layout.width / 32);
+  layout.gap = layout.size / 2;
+  size_t header_lines = 0;
+  for (const std::string& label : grid.columns) {
+    layout.columns.push_back(wrap(label, layout.width, layout.size));
+    header_lines = std::max(header_lines, layout.columns.back().size());
+  }
+  int margin = 0;
+  for (const std::string& label : grid.rows) margin = std::max(margin, text_width(label, layout.size));
+  layout.left = margin + 2 * layout.gap;
+  layout.top = int(header_lines) * line_height(layout.size) + 2 * layout.gap;
+  return layout;
+}
+
 }  // namespace
+
+std::pair<int64_t, int64_t> size_of_grid(const ImageGrid& labels, int64_t width, int64_t height) {
+  const Layout layout = layout_of(labels, width, height);
+  return {layout.x(labels.columns.size()), layout.y(labels.rows.size())};
+}
 
 Image draw_grid(const ImageGrid& grid) {
   check(!grid.cells.empty() && grid.cells.size() == grid.columns.size() * grid.rows.size(),
         "grid: expected {} x {} pictures, found {}", grid.rows.size(), grid.columns.size(), grid.cells.size());
-  const int zoom = std::max(1, kReadable / grid.cells.front().width);
-  const int width = grid.cells.front().width * zoom, height = grid.cells.front().height * zoom;
-  const int size = std::max(18, width / 32), gap = size / 2, line = line_height(size);
-
-  std::vector<std::vector<std::string>> columns;
-  size_t header_lines = 0;
-  for (const std::string& label : grid.columns) {
-    columns.push_back(wrap(label, width, size));
-    header_lines = std::max(header_lines, columns.back().size());
-  }
-  int margin = 0;
-  for (const std::string& label : grid.rows) margin = std::max(margin, text_width(label, size));
-  const int left = margin + 2 * gap, top = int(header_lines) * line + 2 * gap;
-
-  Image canvas =
-      blank_image(left + (width + gap) * int(columns.size()), top + (height + gap) * int(grid.rows.size()), kPaper);
-  for (size_t c = 0; c < columns.size(); ++c) draw_lines(canvas, columns[c], left + (width + gap) * int(c), gap, size);
-  for (size_t r = 0; r < grid.rows.size(); ++r) {
-    const int y = top + (height + gap) * int(r);
-    draw_text(canvas, grid.rows[r], gap, y + (height - size) / 2, kInk, size);
-    for (size_t c = 0; c < columns.size(); ++c)
-      draw_image(canvas, grid.cells[r * columns.size() + c], left + (width + gap) * int(c), y, zoom);
+  const Layout layout = layout_of(grid, grid.cells.front().width, grid.cells.front().height);
+  const size_t columns = grid.columns.size(), rows = grid.rows.size();
+  Image canvas = blank_image(layout.x(columns), layout.y(rows), kPaper);
+  for (size_t c = 0; c < columns; ++c) draw_lines(canvas, layout.columns[c], layout.x(c), layout.gap, layout.size);
+  for (size_t r = 0; r < rows; ++r) {
+    const int y = layout.y(r) + (layout.height - layout.size) / 2;
+    draw_text(canvas, grid.rows[r], layout.gap, y, kInk, layout.size);
+    for (size_t c = 0; c < columns; ++c)
+      draw_image(canvas, grid.cells[r * columns + c], layout.x(c), layout.y(r), layout.zoom);
   }
   return canvas;
 }
