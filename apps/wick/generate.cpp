@@ -27,7 +27,7 @@ namespace {
 
 struct GenerateArguments {
   cli::ModelArguments model;
-  std::string out, sampler;
+  std::string out, sampler, prediction;
   std::vector<std::string> loras, prompts;
   std::vector<uint64_t> seeds;
   std::optional<std::string> negative;
@@ -88,7 +88,8 @@ class Progress {
 struct Start {
   std::string label;
   uint64_t seed;
-  Tensor noise = {};  // [1, h, w, C], or empty: drawn from the seed
+  Tensor noise = {};               // [1, h, w, C], or empty: drawn from the seed
+  std::vector<Tensor> draws = {};  // such tensors, for samplers that draw
 };
 
 std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& space) {
@@ -100,8 +101,14 @@ std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& spac
   ComponentInputs file(a.noise, /*track=*/false, host_memory());
   const Tensor all = to_channels_last(file.variable("noise", {"B", space.channels, "h", "w"}));
   if (space.side_step != space.factor) file.check_even("noise", {"h", "w"});
-  for (int64_t i = 0; i < all.dim(0); ++i)
-    starts.push_back({fmt::format("noise {}", i), 0, contiguous(slice(all, 0, i, i + 1))});
+  std::vector<Tensor> draws;
+  for (std::string name; file.has(name = fmt::format("noise.{}", draws.size()));)
+    draws.push_back(to_channels_last(file.variable(name, {"B", space.channels, "h", "w"})));
+  for (int64_t i = 0; i < all.dim(0); ++i) {
+    const auto row = [&](const Tensor& rows) { return contiguous(slice(rows, 0, i, i + 1)); };
+    Start& start = starts.emplace_back(Start{fmt::format("noise {}", i), 0, row(all)});
+    for (const Tensor& draw : draws) start.draws.push_back(row(draw));
+  }
   return starts;
 }
 
@@ -113,10 +120,9 @@ ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, cons
   check_usage(!noise || ((a.width == 0 || a.width == wide) && (a.height == 0 || a.height == high)),
               "--noise: {} is of pictures of {}x{} pixels, but --width and --height ask for others", a.noise, wide,
               high);
-  const DrawingDefaults made_for = model.drawing_defaults();
-  SamplerKind sampler = made_for.sampler;
+  DrawingDefaults made_for = model.drawing_defaults();
   for (const auto& [name, kind] : kSamplers)
-    if (a.sampler == name) sampler = kind;
+    if (a.sampler == name) made_for = drawn_by(kind, made_for);
   return {.negative = a.negative,
           .width = a.width > 0 ? a.width : wide,
           .height = a.height > 0 ? a.height : high,
@@ -124,13 +130,16 @@ ImageRequest request_of(const GenerateArguments& a, const Diffusion& model, cons
           .cfg_rescale = a.cfg_rescale,
           .guidance = a.guidance.value_or(made_for.guidance.value_or(1)),
           .skip = a.skip,
-          .sampling = {.kind = sampler, .steps = a.steps > 0 ? a.steps : made_for.steps, .shift = a.shift}};
+          .sampling = {.kind = made_for.sampler, .steps = a.steps > 0 ? a.steps : made_for.steps, .shift = a.shift},
+          .draws = starts.front().draws};
 }
 
 // Before the weights are loaded, which may take long.
 void check_request(const GenerateArguments& a, const ImageRequest& request, const Diffusion& model) {
   TextToImage::check_side("--width", request.width, model.latents());
   TextToImage::check_side("--height", request.height, model.latents());
+  check_usage(a.prediction.empty() || !model.process().is_flow(), "--prediction: {} is a rectified flow, which has one",
+              a.model.name());
   check_usage(!a.guidance || model.drawing_defaults().guidance,
               "--guidance: {} is not told its guidance; --cfg guides it", a.model.name());
   check_usage(!a.negative || request.cfg != 1, "--negative: expected a --cfg other than 1 with it");
@@ -144,7 +153,12 @@ void check_request(const GenerateArguments& a, const ImageRequest& request, cons
   const int64_t steps = request.sampling.steps;
   check(steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
         process.train_steps(), process.source, steps);
-  process.sampler(request.sampling, latent_shape(request, model.latents()));
+  const Sampler sampler = process.sampler(request.sampling, latent_shape(request, model.latents()));
+  const auto draws = size_t(std::ranges::count_if(sampler.steps, &SamplerStep::draws));
+  check(a.noise.empty() || request.draws.size() >= draws,
+        "--noise: {} has no tensor \"noise.{}\"; --sampler {} draws {} in {}: noise.0 to noise.{}", a.noise,
+        request.draws.size(), name_of(request.sampling.kind), count_of(draws, "time"), count_of(steps, "step"),
+        draws - 1);
 }
 
 // Prints the memory that drawing will take, and refuses a picture that does not fit.
@@ -180,12 +194,13 @@ void draw_rows(const GenerateArguments& a, const Checkpoint& checkpoint, const s
   Adapter adapter(model->lora().names, loras);
   model->load({.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()}, kDrawingParts);
   TextToImage text_to_image(*model);
-  for (const auto& [name, seed, noise] : starts) {
+  for (const auto& [name, seed, noise, draws] : starts) {
     grid.rows.push_back(label.empty() ? name : starts.size() == 1 ? label : fmt::format("{}, {}", label, name));
     for (const std::string& prompt : a.prompts) {
       request.prompt = prompt;
       request.seed = seed;
       request.start = noise;
+      request.draws = draws;
       grid.cells.push_back(text_to_image(request, [&](int64_t step) { progress.step(step); }));
     }
   }
@@ -269,6 +284,7 @@ void refuse(const CLI::App& command, const std::vector<std::string>& flags, cons
 
 void generate(const CLI::App& command, GenerateArguments a) {
   if (a.seeds.empty()) a.seeds.push_back(0);
+  if (!a.prediction.empty()) a.reading.prediction = a.prediction == "v" ? Prediction::v : Prediction::noise;
   const Checkpoint folder = a.model.resolve();
   if (kind_of(folder) == ModelKind::pictures) {
     refuse(command, a.text_flags, a.model.name(), "pictures");
@@ -279,6 +295,12 @@ void generate(const CLI::App& command, GenerateArguments a) {
   }
   refuse(command, a.picture_flags, a.model.name(), "language");
   generate_text(a, folder.path());
+}
+
+std::vector<std::string> sampler_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kSamplers) names.emplace_back(name);
+  return names;
 }
 
 // Flags that pictures alone have.
@@ -306,10 +328,16 @@ void add_picture_flags(CLI::App& command, GenerateArguments& a) {
          0, 1);
   number("--guidance", a.guidance, "Guidance that FLUX dev models are told [3.5]", 0, 100);
   picture(command.add_option("--sampler", a.sampler,
-                             "How noise is taken away: by euler or dpmpp-2m, SDXL by ddim or dpmpp-2m-karras too "
-                             "[as listed below]"))
+                             "How noise is taken away: by euler or dpmpp-2m, SDXL by euler-ancestral, "
+                             "dpmpp-2m-karras, dpmpp-sde (Karras' sigmas, two evaluations a step), ddim, unipc or lcm "
+                             "too; lcm takes 4 steps at --cfg 1 unless told otherwise [as listed below]"))
       ->type_name("NAME")
-      ->check(cli::one_of({"euler", "ddim", "dpmpp-2m", "dpmpp-2m-karras"}));
+      ->check(cli::one_of(sampler_names()));
+  picture(command.add_option("--prediction", a.prediction,
+                             "SDXL: what the model predicts, the noise (epsilon) or v, in place of what its files say; "
+                             "the last timestep keeps some signal unless they say otherwise [theirs]"))
+      ->type_name("NAME")
+      ->check(cli::one_of({"epsilon", "v"}));
   number("--shift", a.shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]", 1e-3, 1000);
   number("--skip-layer-guidance", a.skip.scale,
          "SD3: leads away from what the model predicts without --skip-layers [0: off]", 0, 100);
@@ -325,7 +353,7 @@ void add_picture_flags(CLI::App& command, GenerateArguments& a) {
   picture(command.add_flag("--t5-mask", a.reading.t5.mask, "Hide the padding of T5's tokens from all others"));
   picture(command.add_option("--noise", a.noise,
                              "Safetensors file whose `noise` [B, C, h, w] is where pictures begin, one after the "
-                             "other, in place of seeds"))
+                             "other, in place of seeds; `noise.0`, `noise.1`, ... are what samplers draw after it"))
       ->type_name("FILE");
   integer("--width", a.width, "In pixels [as listed below]", cli::positive_integer());
   integer("--height", a.height, "Likewise [as listed below]", cli::positive_integer());

@@ -51,6 +51,7 @@ struct T5Options {
 // What a model's files leave open.
 struct ReadingOptions {
   T5Options t5 = {};
+  std::optional<Prediction> prediction = {};  // in place of what the files say; not of a rectified flow
 };
 
 struct LatentPosterior {  // [B, h, w, C] each, in the scale in which the denoiser sees latents

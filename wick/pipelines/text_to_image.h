@@ -37,7 +37,8 @@ struct ImageRequest {
   SkipLayerGuidance skip = {};
   SamplerOptions sampling = {};
   uint64_t seed = 0;
-  Tensor start = {};  // noise [1, h, w, C] of unit variance to begin with, in place of the seed's
+  Tensor start = {};               // noise [1, h, w, C] of unit variance to begin with, in place of the seed's
+  std::vector<Tensor> draws = {};  // such noise for the samplers that draw more, in place of the seed's
 };
 
 class TextToImage {
@@ -45,14 +46,15 @@ class TextToImage {
   // The model has kDrawingParts. It is borrowed, and may go on training; its denoiser stays loaded.
   explicit TextToImage(const Diffusion& model) : model_(model) {}
 
-  using OnStep = std::function<void(int64_t step)>;  // called when the device has come to the step's end
+  // Called when the device has come to the end of a step, which may be of several evaluations of the model.
+  using OnStep = std::function<void(int64_t step)>;
 
   // Throws Error if no picture can have that side. Cheap, to be asked before models are loaded.
   static void check_side(const char* name, int64_t pixels, const LatentSpace& space);
 
   Image operator()(const ImageRequest& request, const OnStep& on_step = {});
 
-  // Its stages, of B pictures that differ in prompt, negative, seed and start alone: noise [B, h, w, C] of unit
+  // Its stages, of B pictures that differ in prompt, negative, seed, start and draws alone: noise [B, h, w, C] of unit
   // variance -> latents -> pictures [B, H, W, 3] in about [-1, 1].
   using Batch = std::vector<ImageRequest>;
   Tensor noise(const Batch& batch) const;
@@ -67,6 +69,7 @@ class TextToImage {
     Recorder recorder;
   };
 
+  Tensor draw(const Batch& batch, size_t index) const;
   NamedTensors conditioning(const Batch& batch) const;
   NamedTensors parts_ahead(const Sampler& sampler, const NamedTensors& parts) const;
   Canvas& canvas(const NamedTensors& parts, const Shape& latents, size_t kept);
