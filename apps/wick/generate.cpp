@@ -82,10 +82,6 @@ void generate(const CLI::App& command, GenerateArguments& a) {
   generate_text(a, folder.path());
 }
 
-}  // namespace
-
-namespace {
-
 // Those that are not for pictures alone.
 void carry_shared_flags(CLI::App& command, GenerateArguments& a) {
   cli::PictureSettings& settings = a.settings;

@@ -70,7 +70,8 @@ class Progress {
 struct Start {
   std::string label;
   uint64_t seed;
-  Tensor noise = {};  // [1, h, w, C], or empty: drawn from the seed
+  Tensor noise = {};               // [1, h, w, C], or empty: drawn from the seed
+  std::vector<Tensor> draws = {};  // such tensors, for samplers that draw
 };
 
 std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& space) {
@@ -82,8 +83,14 @@ std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& spac
   ComponentInputs file(a.picture.noise, /*track=*/false, host_memory());
   const Tensor all = to_channels_last(file.variable("noise", {"B", space.channels, "h", "w"}));
   if (space.side_step != space.factor) file.check_even("noise", {"h", "w"});
-  for (int64_t i = 0; i < all.dim(0); ++i)
-    starts.push_back({fmt::format("noise {}", i), 0, contiguous(slice(all, 0, i, i + 1))});
+  std::vector<Tensor> draws;
+  for (std::string name; file.has(name = fmt::format("noise.{}", draws.size()));)
+    draws.push_back(to_channels_last(file.variable(name, {"B", space.channels, "h", "w"})));
+  for (int64_t i = 0; i < all.dim(0); ++i) {
+    const auto row = [&](const Tensor& rows) { return contiguous(slice(rows, 0, i, i + 1)); };
+    Start& start = starts.emplace_back(Start{fmt::format("noise {}", i), 0, row(all)});
+    for (const Tensor& draw : draws) start.draws.push_back(row(draw));
+  }
   return starts;
 }
 
@@ -114,6 +121,10 @@ void drop_unused(GenerateArguments& a, const Diffusion& model) {
     a.settings.refuse("--skip-layer-guidance", a.model.name() + " has no layers to skip");
     p.skip = {};
   }
+  if (!p.prediction.empty() && model.process().is_flow()) {
+    a.settings.refuse("--prediction", a.model.name() + " is a rectified flow, which predicts neither noise nor v");
+    p.prediction.clear();
+  }
   if (p.shift && !model.process().is_flow()) {
     a.settings.refuse("--shift", model.process().source + " describes no rectified flow, which alone has a shift");
     p.shift.reset();
@@ -135,7 +146,9 @@ void settle(GenerateArguments& a, const Diffusion& model, const Tensor& noise) {
               high);
   if (p.width == 0) p.width = wide;
   if (p.height == 0) p.height = high;
-  const DrawingDefaults made_for = model.drawing_defaults();
+  DrawingDefaults made_for = model.drawing_defaults();
+  for (const auto& [name, kind] : kSamplers)
+    if (p.sampler == name) made_for = drawn_by(kind, made_for);
   if (p.steps == 0) p.steps = made_for.steps;
   if (!p.cfg) p.cfg = made_for.cfg;
   if (p.sampler.empty()) p.sampler = name_of(made_for.sampler);
@@ -159,7 +172,8 @@ ImageRequest request_of(const cli::PictureFlags& p) {
 }
 
 // Before the weights are loaded, which may take long.
-void check_request(const ImageRequest& request, const Diffusion& model) {
+void check_request(const GenerateArguments& a, const ImageRequest& request, const Start& start,
+                   const Diffusion& model) {
   TextToImage::check_side("--width", request.width, model.latents());
   TextToImage::check_side("--height", request.height, model.latents());
   check_usage(request.tile % model.latents().side_step == 0, "--vae-tile: expected a multiple of {}, found {}",
@@ -168,7 +182,12 @@ void check_request(const ImageRequest& request, const Diffusion& model) {
   const int64_t steps = request.sampling.steps;
   check(steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
         process.train_steps(), process.source, steps);
-  process.sampler(request.sampling, latent_shape(request, model.latents()));
+  const Sampler sampler = process.sampler(request.sampling, latent_shape(request, model.latents()));
+  const auto draws = size_t(std::ranges::count_if(sampler.steps, &SamplerStep::draws));
+  check(!start.noise || start.draws.size() >= draws,
+        "--noise: {} has no tensor \"noise.{}\"; --sampler {} draws {} in {}: noise.0 to noise.{}", a.picture.noise,
+        start.draws.size(), name_of(request.sampling.kind), count_of(draws, "time"), count_of(steps, "step"),
+        draws - 1);
 }
 
 // Sides of tiles that a VAE decodes one by one, in pixels.
@@ -235,6 +254,7 @@ std::vector<ImageRequest> requests_of(const GenerateArguments& a, ImageRequest r
       request.prompt = prompt;
       request.seed = start.seed;
       request.start = start.noise;
+      request.draws = start.draws;
       requests.push_back(request);
     }
   return requests;
@@ -289,12 +309,14 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}", kWrittenImages);
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
   check_out_file(a, folder, loras);
+  if (!a.picture.prediction.empty())
+    a.picture.reading.prediction = a.picture.prediction == "v" ? Prediction::v : Prediction::noise;
   const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
   const std::vector<Start> starts = starts_of(a, model->latents());
   settle(a, *model, starts.front().noise);
   ImageRequest request = request_of(a.picture);
   request.prompt = longest_prompt(a, *model);
-  check_request(request, *model);
+  check_request(a, request, starts.front(), *model);
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
   const std::string planned = plan(a, folder, request, loras, pictures, model->process().class_name);
   a.picture.tile = request.tile;

@@ -5,8 +5,19 @@
 #include <utility>
 
 #include "validators.h"
+#include "wick/pipelines/model_defaults.h"
 
 namespace wick::cli {
+
+namespace {
+
+std::vector<std::string> sampler_names() {
+  std::vector<std::string> names;
+  for (const auto& [name, kind] : kSamplers) names.emplace_back(name);
+  return names;
+}
+
+}  // namespace
 
 std::vector<std::string> PictureFlags::add_to(CLI::App& command, PictureSettings& settings) {
   std::vector<std::string> names;
@@ -49,11 +60,18 @@ std::vector<std::string> PictureFlags::add_to(CLI::App& command, PictureSettings
          0, 1, [this] { return cfg_rescale != 0; });
   number("--guidance", guidance, "Guidance that FLUX dev models are told [3.5]", 0, 100);
   carried(command.add_option("--sampler", sampler,
-                             "How noise is taken away: by euler or dpmpp-2m, SDXL by ddim or dpmpp-2m-karras too "
-                             "[as listed below]"),
+                             "How noise is taken away: by euler or dpmpp-2m, SDXL by euler-ancestral, "
+                             "dpmpp-2m-karras, dpmpp-sde (Karras' sigmas, two evaluations a step), ddim, unipc or lcm "
+                             "too; lcm takes 4 steps at --cfg 1 unless told otherwise [as listed below]"),
           sampler)
       ->type_name("NAME")
-      ->check(one_of({"euler", "ddim", "dpmpp-2m", "dpmpp-2m-karras"}));
+      ->check(one_of(sampler_names()));
+  carried(command.add_option("--prediction", prediction,
+                             "SDXL: what the model predicts, the noise (epsilon) or v, in place of what its files say; "
+                             "the last timestep keeps some signal unless they say otherwise [theirs]"),
+          prediction)
+      ->type_name("NAME")
+      ->check(one_of({"epsilon", "v"}));
   number("--shift", shift, "Moves the times of FLUX and SD3 towards noise [the scheduler's]", 1e-3, 1000);
   number("--skip-layer-guidance", skip.scale,
          "SD3: leads away from what the model predicts without --skip-layers [0: off]", 0, 100, skips);
@@ -80,7 +98,7 @@ std::vector<std::string> PictureFlags::add_to(CLI::App& command, PictureSettings
           reading.t5.mask, {.is_used = has_t5});
   carried(command.add_option("--noise", noise,
                              "Safetensors file whose `noise` [B, C, h, w] is where pictures begin, one after the "
-                             "other, in place of seeds"),
+                             "other, in place of seeds; `noise.0`, `noise.1`, ... are what samplers draw after it"),
           noise, {.unless = {"--seed"}})
       ->type_name("FILE");
   // Noise has a size of its own.

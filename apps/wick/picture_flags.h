@@ -12,7 +12,7 @@
 namespace wick::cli {
 
 struct PictureFlags {
-  std::string out, from, sampler;
+  std::string out, from, sampler, prediction;
   std::optional<std::string> negative;
   // None, and 0: what the model was made for.
   int64_t width = 0, height = 0, steps = 0;

@@ -346,7 +346,7 @@ TEST_F(ModelFiles, SchedulersOfOtherNoiseAreRefused) {
   const fs::path model = copy(kModel), config = model / "scheduler/scheduler_config.json", data = pictures();
   const std::string plan = "plan --device cpu --model " + model.string();
   for (const char* name : {"FlowMatchEulerDiscreteScheduler", "FlowMatchHeunDiscreteScheduler", "FlowMatchLCMScheduler",
-                           "EDMEulerScheduler", "EDMDPMSolverMultistepScheduler", "LCMScheduler", "TCDScheduler",
+                           "EDMEulerScheduler", "EDMDPMSolverMultistepScheduler", "TCDScheduler",
                            "LMSDiscreteScheduler", "KDPM2DiscreteScheduler", "DEISMultistepScheduler",
                            "CosineDPMSolverMultistepScheduler", "EulerDiscrete", "MyScheduler"}) {
     set(config, {{"_class_name", name}});
@@ -367,7 +367,6 @@ TEST_F(ModelFiles, SchedulersOfOtherNoiseAreRefused) {
   for (const json& values : std::vector<json>{{{"prediction_type", "sample"}},
                                               {{"prediction_type", "flow_prediction"}},
                                               {{"rescale_betas_zero_snr", true}},
-                                              {{"use_karras_sigmas", true}},
                                               {{"use_flow_sigmas", true}},
                                               {{"use_lu_lambdas", true}},
                                               {{"thresholding", true}},

@@ -87,7 +87,7 @@ const std::vector<Wrong> kWrong = {
     {2, kGenerate + "--cfg five", {"--cfg", "'five'", "number"}},
     {2, kGenerate + "--seed -1", {"--seed", "'-1'", "integer"}},
     {2, kGenerate + "--seed nan", {"--seed", "'nan'", "integer"}},
-    {2, kGenerate + "--sampler heun", {"--sampler", "'heun'", "euler, ddim"}},
+    {2, kGenerate + "--sampler heun", {"--sampler", "'heun'", "euler, euler-ancestral"}},
     {2, kGenerate + "--sampler eular", {"--sampler", "'eular'; did you mean euler?"}},
     {2, kGenerate + "--prompt-syntax comfy", {"--prompt-syntax", "'comfy'; did you mean comfyui?"}},
     {2, kGenerate + "--prompt-syntax comfyui --prompt '(y:nan)'", {"--prompt-syntax comfyui", "finite", "nan"}},

@@ -45,10 +45,29 @@ TEST(NoiseSchedule, RejectsOtherProcesses) {
   expect_error([] { parse(R"({"beta_schedule": "squaredcos_cap_v2"})"); }, {"beta_schedule", "squaredcos_cap_v2"});
   expect_error([] { parse(R"({"timestep_spacing": "random"})"); }, {"timestep_spacing", "leading", "random"});
   expect_error([] { parse(R"({"rescale_betas_zero_snr": true})"); }, {"rescale_betas_zero_snr", "v_prediction"});
-  expect_error([] { parse(R"({"use_karras_sigmas": true})"); }, {"use_karras_sigmas", "false"});
+  expect_error([] { parse(R"({"use_beta_sigmas": true})"); }, {"use_beta_sigmas", "false"});
   expect_error([] { parse(R"({"trained_betas": [0.1]})"); }, {"trained_betas", "null"});
   expect_error([] { parse(R"({"beta_start": 0.5, "beta_end": 0.1})"); }, {"beta_start", "0.5", "0.1"});
   expect_error([] { parse(R"({"num_train_timesteps": 0})"); }, {"num_train_timesteps"});
+}
+
+// Which sigmas are visited is the sampler's.
+TEST(NoiseSchedule, KarrasSigmasAreTheSameProcess) {
+  EXPECT_EQ(parse(R"({"use_karras_sigmas": true})").alphas_cumprod(), parse("{}").alphas_cumprod());
+}
+
+TEST(NoiseSchedule, APredictionStandsInForTheConfigs) {
+  const auto read = [](const std::string& json, Prediction asked) {
+    return NoiseSchedule(Config::parse(json, "scheduler_config.json"), asked);
+  };
+  const NoiseSchedule v = read("{}", Prediction::v);
+  EXPECT_EQ(v.prediction, Prediction::v);
+  EXPECT_EQ(v.alphas_cumprod(), parse("{}").alphas_cumprod());
+  EXPECT_EQ(read(R"({"prediction_type": "v_prediction"})", Prediction::noise).prediction, Prediction::noise);
+  EXPECT_EQ(read(R"({"prediction_type": "sample"})", Prediction::v).prediction, Prediction::v);
+  const std::string zero = R"({"prediction_type": "v_prediction", "rescale_betas_zero_snr": true})";
+  EXPECT_EQ(read(zero, Prediction::v).alpha_cumprod(999), 0);
+  expect_error([&] { read(zero, Prediction::noise); }, {"rescale_betas_zero_snr", "--prediction should be v"});
 }
 
 // The defaults of diffusers' constructors.
@@ -57,6 +76,10 @@ TEST(NoiseSchedule, ClassesHaveTheirDefaults) {
   EXPECT_NEAR(of("PNDMScheduler").alpha_cumprod(0), 1 - 0.0001, 1e-12);
   for (const char* name : {"HeunDiscreteScheduler", "DPMSolverSDEScheduler"})
     EXPECT_NEAR(of(name).alpha_cumprod(0), 1 - 0.00085, 1e-12) << name;
+  const NoiseSchedule lcm = of("LCMScheduler");
+  EXPECT_NEAR(lcm.alpha_cumprod(0), 1 - 0.00085, 1e-12);
+  EXPECT_NEAR(lcm.alpha_cumprod(999), 0.0047, 1e-4);  // scaled_linear
+  EXPECT_TRUE(lcm.is_distilled);
   EXPECT_TRUE(of("DDIMScheduler").clip_sample);
   EXPECT_FALSE(of("EulerDiscreteScheduler").clip_sample);
   EXPECT_EQ(of("UniPCMultistepScheduler").class_name, "UniPCMultistepScheduler");

@@ -1,4 +1,4 @@
-// Both samplers against diffusers' schedulers on given model outputs.
+// Samplers against diffusers' schedulers and k-diffusion on given model outputs.
 #include "wick/pipelines/noise_schedule.h"
 
 #include <gtest/gtest.h>
@@ -14,10 +14,12 @@ namespace {
 Tensor row(const Tensor& rows, size_t i) { return slice(rows, 0, int64_t(i), int64_t(i) + 1); }
 
 // What a sampler keeps after a step.
-std::vector<Tensor> after(const SamplerStep& step, const std::vector<Tensor>& kept, const Tensor& prediction) {
+std::vector<Tensor> after(const SamplerStep& step, const std::vector<Tensor>& kept, const Tensor& prediction,
+                          const Tensor& draw = {}) {
   std::vector<Tensor> next;
   for (const Combination& sum : step.next) {
     next.push_back(prediction * float(sum.weights[Combination::kPrediction]));
+    if (step.draws()) next.back() = next.back() + draw * float(sum.weights[Combination::kDraw]);
     for (size_t i = 0; i < kept.size(); ++i) next.back() = next.back() + kept[i] * float(sum.weights[i]);
   }
   return next;
@@ -91,6 +93,62 @@ TEST(Sampler, OfSecondOrderFollowsDiffusers) {
         }
 }
 
+// From noise to the end, with draws on the way. All of them end at sigma 0, where diffusers' x is the sampler's.
+void expect_drawn(const Sampler& sampler, const SafetensorsFile& golden, const std::string& prefix, double tolerance) {
+  SCOPED_TRACE(prefix);
+  const auto expected = [&](const char* key) { return golden.load(prefix + key); };
+  const std::vector<float> timesteps = expected("timesteps").to_vector();
+  const Tensor outputs = expected("outputs"), draws = expected("draws"), noise = expected("noise");
+  ASSERT_EQ(sampler.steps.size(), timesteps.size());
+  std::vector<Tensor> kept{noise * sampler.initial_scale};
+  while (kept.size() < sampler.kept) kept.push_back(noise * 0);
+  size_t drawn = 0;
+  for (size_t i = 0; i < timesteps.size(); ++i) {
+    const SamplerStep& step = sampler.steps[i];
+    // A product of 1000 factors in f32 is off by up to 6e-5, and the sigmas' logarithms are 0.006 apart.
+    EXPECT_NEAR(step.timestep, timesteps[i], 1e-2) << i;
+    kept = after(step, kept, row(outputs, i), step.draws() ? row(draws, drawn++) : Tensor());
+  }
+  EXPECT_LE(relative_error(kept.front(), expected("last")), tolerance);
+}
+
+NoiseSchedule sdxl_with(const std::string& spacing, const std::string& prediction) {
+  const bool is_zero = prediction == "zsnr";
+  return NoiseSchedule(
+      Config::parse(fmt::format(R"({{"beta_start": 0.00085, "beta_end": 0.012, "beta_schedule": "scaled_linear",
+        "steps_offset": 1, "timestep_spacing": "{}", "prediction_type": "{}", "rescale_betas_zero_snr": {}}})",
+                                spacing, is_zero ? "v_prediction" : prediction, is_zero),
+                    "config"));
+}
+
+TEST(Sampler, ThatDrawsFollowsDiffusers) {
+  const SafetensorsFile golden = open_golden("samplers/drawing");
+  for (const auto& [name, make] :
+       {std::pair("euler-ancestral", &euler_ancestral_sampler), {"unipc", &unipc_sampler}, {"lcm", &lcm_sampler}})
+    for (const auto& [spacing, prediction] : {std::pair("leading", "epsilon"),
+                                              {"leading", "v_prediction"},
+                                              {"trailing", "epsilon"},
+                                              {"trailing", "v_prediction"},
+                                              {"linspace", "epsilon"},
+                                              {"linspace", "v_prediction"},
+                                              {"trailing", "zsnr"}})
+      for (const int64_t steps : {1, 4, 9}) {
+        // diffusers has 1 - alpha_cumprod in f32, which at timestep 0 is 0.00085 to 7e-5 of itself, and sigma its root.
+        // At zero SNR it takes differences of f32 products, and its LCM no signal at all for 2^-24.
+        const double tolerance = prediction == std::string("zsnr") ? 1e-3 : 5e-5;
+        expect_drawn(make(sdxl_with(spacing, prediction), steps), golden,
+                     fmt::format("{}.{}.{}.{}.", name, spacing, prediction, steps), tolerance);
+      }
+}
+
+TEST(Sampler, OfTheSdeFollowsKDiffusion) {
+  const SafetensorsFile golden = open_golden("samplers/drawing");
+  for (const char* prediction : {"epsilon", "v_prediction"})
+    for (const int64_t steps : {1, 4, 9})
+      expect_drawn(dpmpp_sde_sampler(sdxl_with("leading", prediction), steps), golden,
+                   fmt::format("dpmpp-sde.{}.{}.", prediction, steps), 1e-5);
+}
+
 // Models that predict v, and such whose last timestep has no signal.
 TEST(Sampler, OfVFollowsDiffusers) {
   const SafetensorsFile golden = open_golden("samplers/v_prediction");
@@ -144,6 +202,8 @@ TEST(Sampler, RejectsWhatTheScheduleCannotDo) {
   expect_error([] { euler_sampler(with("leading"), 0); }, {"1 to 1000", "0"});
   expect_error([] { ddim_sampler(with("leading", R"(, "steps_offset": 1)"), 1000); }, {"1000", "steps_offset"});
   expect_error([] { ddim_sampler(with("leading", R"(, "clip_sample": true)"), 10); }, {"config", "clip_sample"});
+  expect_error([] { lcm_sampler(with("leading"), 51); }, {"--sampler lcm", "1 to 50", "51"});
+  expect_error([] { lcm_sampler(with("leading", R"(, "clip_sample": true)"), 4); }, {"config", "clip_sample"});
 }
 
 }  // namespace

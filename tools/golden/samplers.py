@@ -3,11 +3,31 @@
     python tools/golden/samplers.py      writes tests/golden/samplers/
 """
 
+import importlib
+import importlib.util
+import sys
+import types
+
 import torch
-from diffusers import DDPMScheduler, DPMSolverMultistepScheduler, StableDiffusionXLPipeline
+from diffusers import (DDPMScheduler, DPMSolverMultistepScheduler, EulerAncestralDiscreteScheduler, LCMScheduler,
+                       StableDiffusionXLPipeline, UniPCMultistepScheduler)
 
 import sdxl_model
 from golden import MODEL, ROOT, randn, save
+
+
+def k_diffusion():
+    """Its samplers and wrappers, without the rest of the package, which wants much that they do not use."""
+    package = types.ModuleType("k_diffusion")
+    package.__path__ = importlib.util.find_spec("k_diffusion").submodule_search_locations
+    for name in "torchvision", "torchvision.transforms", "torchvision.transforms.functional":
+        sys.modules.setdefault(name, types.ModuleType(name))
+    sys.modules["torchvision.transforms"].functional = sys.modules["torchvision.transforms.functional"]
+    sys.modules["k_diffusion"] = package
+    return importlib.import_module("k_diffusion.external"), importlib.import_module("k_diffusion.sampling")
+
+
+k_external, k_sampling = k_diffusion()
 
 SCHEDULERS = {"euler": sdxl_model.euler, "ddim": sdxl_model.ddim}
 
@@ -59,6 +79,72 @@ def solvers():
                     follow(out, key + ".", scheduler, steps, key)
     out = {key: value for key, value in out.items() if key.endswith(("timesteps", "model_outputs", "trajectory"))}
     save(ROOT / "samplers" / "solvers.safetensors", out)
+
+
+# Samplers of diffusers that draw, and UniPC.
+CLASSES = {"euler-ancestral": EulerAncestralDiscreteScheduler, "unipc": UniPCMultistepScheduler, "lcm": LCMScheduler}
+PATHS = {f"{spacing}.{prediction}": dict(timestep_spacing=spacing, prediction_type=prediction)
+         for spacing in ("leading", "trailing", "linspace") for prediction in ("epsilon", "v_prediction")} | {
+    "trailing.zsnr": dict(prediction_type="v_prediction", rescale_betas_zero_snr=True, timestep_spacing="trailing")}
+
+
+def drawn_from(draws):
+    """In place of diffusers' randn_tensor: the given draws, one after the other, and zeros behind them, which nothing
+    may need."""
+    left = iter(draws)
+    return lambda shape, **_: next(left, torch.zeros(shape))
+
+
+def drawing():
+    """From noise to the end on given outputs of the model and given draws."""
+    out = {}
+    for path, changes in PATHS.items():
+        for name, make in CLASSES.items():
+            for steps in 1, 4, 9:
+                key = f"{name}.{path}.{steps}"
+                scheduler = make.from_config(sdxl_model.euler().config, **changes)
+                scheduler.set_timesteps(steps)
+                outputs, noise = randn(f"{key} outputs", steps, 1, 4, 3, 5), randn(f"{key} noise", 1, 4, 3, 5)
+                draws = randn(f"{key} draws", max(steps - 1, 1), 1, 4, 3, 5)
+                sys.modules[make.__module__].randn_tensor = drawn_from(draws)
+                x = noise * scheduler.init_noise_sigma
+                for t, output in zip(scheduler.timesteps, outputs):
+                    scheduler.scale_model_input(x, t)
+                    x = scheduler.step(output, t, x).prev_sample
+                out |= {f"{key}.timesteps": scheduler.timesteps.float(), f"{key}.outputs": outputs,
+                        f"{key}.noise": noise, f"{key}.draws": draws, f"{key}.last": x}
+    for prediction in "epsilon", "v_prediction":
+        for steps in 1, 4, 9:
+            stochastic(out, f"dpmpp-sde.{prediction}.{steps}", prediction, steps)
+    save(ROOT / "samplers" / "drawing.safetensors", out)
+
+
+def stochastic(out, key, prediction, steps):
+    """k-diffusion's sample_dpmpp_sde on Karras' sigmas from the schedule's largest to its smallest."""
+    evaluations = 2 * steps - 1
+    outputs, noise = randn(f"{key} outputs", evaluations, 1, 4, 3, 5), randn(f"{key} noise", 1, 4, 3, 5)
+    draws, timesteps = randn(f"{key} draws", max(2 * steps - 2, 1), 1, 4, 3, 5), []
+
+    class Given(torch.nn.Module):
+        def apply_model(self, x, t, cond):
+            timesteps.append(t.item())
+            return outputs[len(timesteps) - 1]
+
+        forward = apply_model
+
+    alphas = sdxl_model.ddim().alphas_cumprod
+    if prediction == "epsilon":
+        model = k_external.DiscreteEpsDDPMDenoiser(Given(), alphas, quantize=False)
+    else:
+        given = Given()
+        given.alphas_cumprod = alphas
+        model = k_external.CompVisVDenoiser(given, quantize=False)
+    sigmas = k_sampling.get_sigmas_karras(steps, model.sigma_min.item(), model.sigma_max.item())
+    left = iter(draws)
+    x = k_sampling.sample_dpmpp_sde(model, noise * sigmas[0], sigmas, extra_args={"cond": None}, disable=True,
+                                    noise_sampler=lambda *_: next(left))
+    out |= {f"{key}.timesteps": torch.tensor(timesteps), f"{key}.outputs": outputs, f"{key}.noise": noise,
+            f"{key}.draws": draws, f"{key}.last": x}
 
 
 # Models that predict v, with and without signal at the last timestep.
@@ -153,6 +239,7 @@ def guidance_rescale():
 if __name__ == "__main__":
     schedulers()
     solvers()
+    drawing()
     v_prediction()
     text_to_image()
     guidance_rescale()

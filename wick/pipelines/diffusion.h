@@ -54,6 +54,7 @@ struct T5Options {
 struct ReadingOptions {
   T5Options t5 = {};
   PromptSyntax syntax = PromptSyntax::plain;  // of all texts; captions are plain
+  std::optional<Prediction> prediction = {};  // in place of what the files say; not of a rectified flow
 };
 
 struct LatentPosterior {  // [B, h, w, C] each, in the scale in which the denoiser sees latents

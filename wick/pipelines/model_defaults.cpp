@@ -30,6 +30,12 @@ const ModelDefaults& defaults_of(std::string_view model) {
   return *found;
 }
 
+DrawingDefaults drawn_by(SamplerKind sampler, DrawingDefaults defaults) {
+  defaults.sampler = sampler;
+  if (sampler == SamplerKind::lcm) defaults.steps = 4, defaults.cfg = 1;
+  return defaults;
+}
+
 std::string_view name_of(SamplerKind kind) {
   return std::ranges::find(kSamplers, kind, &std::pair<std::string_view, SamplerKind>::second)->first;
 }

@@ -21,10 +21,12 @@ const std::vector<ModelDefaults>& model_defaults();
 const ModelDefaults& defaults_of(std::string_view model);  // throws Error for one that the table lacks
 
 inline constexpr std::pair<std::string_view, SamplerKind> kSamplers[] = {
-    {"euler", SamplerKind::euler},
-    {"ddim", SamplerKind::ddim},
-    {"dpmpp-2m", SamplerKind::dpmpp_2m},
-    {"dpmpp-2m-karras", SamplerKind::dpmpp_2m_karras}};
+    {"euler", SamplerKind::euler},         {"euler-ancestral", SamplerKind::euler_ancestral},
+    {"dpmpp-2m", SamplerKind::dpmpp_2m},   {"dpmpp-2m-karras", SamplerKind::dpmpp_2m_karras},
+    {"dpmpp-sde", SamplerKind::dpmpp_sde}, {"ddim", SamplerKind::ddim},
+    {"unipc", SamplerKind::unipc},         {"lcm", SamplerKind::lcm}};
 std::string_view name_of(SamplerKind kind);
+// A model's defaults where that sampler draws it: lcm takes few steps, and no guidance.
+DrawingDefaults drawn_by(SamplerKind sampler, DrawingDefaults defaults);
 
 }  // namespace wick

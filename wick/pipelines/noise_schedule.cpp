@@ -18,7 +18,9 @@ struct SchedulerClass {
   std::string_view name;
   double beta_start = 0.0001, beta_end = 0.02;
   bool clip_sample = false;
+  const char* beta_schedule = "linear";
 };
+constexpr std::string_view kLcm = "LCMScheduler";
 constexpr SchedulerClass kClasses[] = {{"EulerDiscreteScheduler"},
                                        {"EulerAncestralDiscreteScheduler"},
                                        {"DDIMScheduler", 0.0001, 0.02, true},
@@ -29,7 +31,8 @@ constexpr SchedulerClass kClasses[] = {{"EulerDiscreteScheduler"},
                                        {"DPMSolverSinglestepScheduler"},
                                        {"DPMSolverSDEScheduler", 0.00085, 0.012},
                                        {"UniPCMultistepScheduler"},
-                                       {"HeunDiscreteScheduler", 0.00085, 0.012}};
+                                       {"HeunDiscreteScheduler", 0.00085, 0.012},
+                                       {kLcm, 0.00085, 0.012, false, "scaled_linear"}};
 
 // Throws Error for the name of another class; none is of no class.
 const SchedulerClass& class_of(const Config& config, const std::string& name) {
@@ -38,7 +41,7 @@ const SchedulerClass& class_of(const Config& config, const std::string& name) {
   const auto* found = std::ranges::find(kClasses, name, &SchedulerClass::name);
   check(found != std::end(kClasses),
         "{}: the scheduler is {}, of whose noise Wick knows nothing; it supports Euler, EulerAncestral, DDIM, DDPM, "
-        "PNDM, DPMSolver, UniPC and Heun",
+        "PNDM, DPMSolver, UniPC, Heun and LCM",
         config.source(), quote(name));
   return *found;
 }
@@ -62,8 +65,9 @@ void check_supported(const Config& config) {
   };
   require_text("interpolation_type", "linear");
   require_text("timestep_type", "discrete");
-  for (const char* key : {"use_karras_sigmas", "use_exponential_sigmas", "use_beta_sigmas", "use_lu_lambdas",
-                          "use_flow_sigmas", "use_dynamic_shifting", "thresholding"})
+  // Which sigmas are visited is said by --sampler, and the process is the same with Karras' (use_karras_sigmas).
+  for (const char* key : {"use_exponential_sigmas", "use_beta_sigmas", "use_lu_lambdas", "use_flow_sigmas",
+                          "use_dynamic_shifting", "thresholding"})
     check(!config.boolean_or(key, false), "{}: {} should be false, found true", config.source(), key);
   check(!config.has("trained_betas"), "{}: trained_betas should be null, found a value", config.source());
 }
@@ -74,7 +78,7 @@ std::vector<double> betas(const Config& config, const SchedulerClass& defaults) 
   const double last = config.number_or("beta_end", defaults.beta_end);
   check(0 < first && first <= last && last < 1, "{}: expected 0 < beta_start <= beta_end < 1, found {} and {}",
         config.source(), first, last);
-  const std::string kind = config.text_or("beta_schedule", "linear");
+  const std::string kind = config.text_or("beta_schedule", defaults.beta_schedule);
   const bool scaled = kind == "scaled_linear";  // linear in sqrt(beta)
   check(scaled || kind == "linear", "{}: beta_schedule should be \"scaled_linear\" or \"linear\", found \"{}\"",
         config.source(), kind);
@@ -152,27 +156,31 @@ bool final_sigma_is_zero_in(const Config& config) {
 
 // The config says of which class it was saved. Where it does not, diffusers takes the class that model_index.json names
 // (DiffusionPipeline.from_pretrained). That one must be known in either case: diffusers would make such a scheduler.
-NoiseSchedule NoiseSchedule::read(const Checkpoint& model) {
-  if (model.is_assembled() && !model.has("scheduler")) return NoiseSchedule(config_of_files(model));
+NoiseSchedule NoiseSchedule::read(const Checkpoint& model, std::optional<Prediction> prediction) {
+  if (model.is_assembled() && !model.has("scheduler")) return NoiseSchedule(config_of_files(model), prediction);
   const Config config = model.component("scheduler").config();
   const std::string in_pipeline = class_in_pipeline(model);
   const std::string name = config.text_or("_class_name", in_pipeline);
   check(!name.empty(), "{}: expected a _class_name there or a scheduler in model_index.json, found neither",
         config.source());
-  return {config, name};
+  return {config, name, prediction};
 }
 
-NoiseSchedule::NoiseSchedule(const Config& config) : NoiseSchedule(config, config.text_or("_class_name", "")) {}
+NoiseSchedule::NoiseSchedule(const Config& config, std::optional<Prediction> asked)
+    : NoiseSchedule(config, config.text_or("_class_name", ""), asked) {}
 
-NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name)
+NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name, std::optional<Prediction> asked)
     : spacing(spacing_of(config)),
       steps_offset(config.integer_or("steps_offset", 0, {0, 1'000'000})),
       set_alpha_to_one(config.boolean_or("set_alpha_to_one", true)),
       clip_sample(config.boolean_or("clip_sample", class_of(config, name).clip_sample)),
       final_sigma_is_zero(final_sigma_is_zero_in(config)),
-      prediction(prediction_of(config)) {
+      prediction(asked ? *asked : prediction_of(config)),
+      original_steps(config.integer_or("original_inference_steps", 50, {1, 1'000'000})),
+      timestep_scaling(config.number_or("timestep_scaling", 10)) {
   source = config.source();
   class_name = name;
+  is_distilled = name == kLcm;
   check_supported(config);
   double product = 1;
   for (const double beta : betas(config, class_of(config, name))) alphas_cumprod_.push_back(product *= 1 - beta);
@@ -180,8 +188,8 @@ NoiseSchedule::NoiseSchedule(const Config& config, const std::string& name)
   if (config.boolean_or("rescale_betas_zero_snr", false)) {
     check(train_steps() > 1 && prediction == Prediction::v,
           "{}: rescale_betas_zero_snr leaves no signal at the last timestep, where only v can be predicted; "
-          "prediction_type should be \"v_prediction\"",
-          source);
+          "{} should be {}",
+          source, asked ? "--prediction" : "prediction_type", asked ? "v" : "\"v_prediction\"");
     leave_no_signal(alphas_cumprod_);
   }
 }
@@ -227,8 +235,16 @@ Sampler NoiseSchedule::sampler(const SamplerOptions& options, const Shape&) cons
   switch (options.kind) {
     case SamplerKind::euler:
       return euler_sampler(*this, options.steps);
+    case SamplerKind::euler_ancestral:
+      return euler_ancestral_sampler(*this, options.steps);
+    case SamplerKind::dpmpp_sde:
+      return dpmpp_sde_sampler(*this, options.steps);
     case SamplerKind::ddim:
       return ddim_sampler(*this, options.steps);
+    case SamplerKind::unipc:
+      return unipc_sampler(*this, options.steps);
+    case SamplerKind::lcm:
+      return lcm_sampler(*this, options.steps);
     default:
       return dpmpp_2m_sampler(*this, options.steps, options.kind == SamplerKind::dpmpp_2m_karras);
   }

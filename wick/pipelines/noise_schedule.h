@@ -16,17 +16,14 @@ namespace wick {
 // steps are flawed", 2023.
 enum class TimestepSpacing { leading, trailing, linspace };
 
-// The quantity that a model predicts: the noise, or v, which is sqrt(alpha_cumprod) noise - sqrt(1 - alpha_cumprod)
-// latent (Salimans and Ho, "Progressive distillation", 2022).
-enum class Prediction { noise, v };
-
 class NoiseSchedule final : public Process {
  public:
   // The config of the model's scheduler; the pipeline's tells the class where that does not. A model of files alone has
-  // SDXL's own, and tensors called "v_pred" and "ztsnr" say what it differs in. Throws Error for a class that describes
-  // another process (flow matching, EDM, LCM, ...) or is not known to describe this one.
-  static NoiseSchedule read(const Checkpoint& model);
-  explicit NoiseSchedule(const Config& config);
+  // SDXL's own, and tensors called "v_pred" and "ztsnr" say what it differs in. `prediction` stands in for theirs
+  // alone. Throws Error for a class that describes another process (flow matching, EDM, ...) or is not known to
+  // describe this one.
+  static NoiseSchedule read(const Checkpoint& model, std::optional<Prediction> prediction = {});
+  explicit NoiseSchedule(const Config& config, std::optional<Prediction> prediction = {});
 
   int64_t train_steps() const override { return int64_t(alphas_cumprod_.size()); }
   const std::vector<double>& alphas_cumprod() const { return alphas_cumprod_; }
@@ -50,18 +47,31 @@ class NoiseSchedule final : public Process {
   bool clip_sample = false;
   bool final_sigma_is_zero = true;
   Prediction prediction = Prediction::noise;
+  int64_t original_steps = 50;   // of the model that LCM's was distilled from
+  double timestep_scaling = 10;  // of LCM's boundary conditions
 
  private:
-  NoiseSchedule(const Config& config, const std::string& class_name);
+  NoiseSchedule(const Config& config, const std::string& class_name, std::optional<Prediction> prediction);
 
   std::vector<double> alphas_cumprod_;
 };
 
 // Karras et al., 2022, algorithm 2 without churn: diffusers' EulerDiscreteScheduler.
 Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps);
+// Its ancestral variant: diffusers' EulerAncestralDiscreteScheduler.
+Sampler euler_ancestral_sampler(const NoiseSchedule& schedule, int64_t steps);
 // DPM-Solver++(2M) (Lu et al., 2022): diffusers' DPMSolverMultistepScheduler. `karras`: with sigmas whose seventh roots
 // are evenly spaced (Karras et al., 2022, equation 5).
 Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karras);
+// DPM-Solver++(S) with r = 1/2 and noise after each evaluation: k-diffusion's sample_dpmpp_sde (eta 1, s_noise 1) on
+// its DiscreteSchedule, from unit noise times the first sigma. The sigmas are Karras', as A1111 pairs them. Two
+// evaluations a step but the last.
+Sampler dpmpp_sde_sampler(const NoiseSchedule& schedule, int64_t steps);
+// UniPC of second order with B(h) = exp(h) - 1, each step corrected by the next estimate (Zhao et al., 2023):
+// diffusers' UniPCMultistepScheduler.
+Sampler unipc_sampler(const NoiseSchedule& schedule, int64_t steps);
+// Multistep sampling of a latent consistency model (Luo et al., 2023): diffusers' LCMScheduler.
+Sampler lcm_sampler(const NoiseSchedule& schedule, int64_t steps);
 // Song et al., 2021, with eta = 0: diffusers' DDIMScheduler.
 Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps);
 

@@ -49,6 +49,11 @@ struct SamplerStep {              // an evaluation of the model
   float timestep;                 // the model's input; between integers for Euler with linspace spacing
   float input_scale;              // the model sees input_scale * x
   std::vector<Combination> next;  // what is kept after it, as many as Sampler::kept
+  bool is_midway = false;         // a step of the user's goes on with the next one
+
+  bool draws() const {
+    return std::ranges::any_of(next, [](const Combination& c) { return c.weights[Combination::kDraw] != 0; });
+  }
 };
 
 struct Sampler {
@@ -62,13 +67,16 @@ struct Sampler {
 };
 
 // From sigma to `next`, where x is the picture + sigma * noise: Euler's step by an estimate of the picture.
-Combination euler_step(double sigma, double next, const Combination& estimate);
+Combination euler_step(double sigma, double next, const Combination& estimate,
+                       const Combination& from = Combination::x());
 // DPM-Solver++(2M)'s (Lu et al., 2022; in the form of k-diffusion's sample_dpmpp_2m): `before` is the sigma of the step
 // before, `last` the estimate there.
+Combination second_order_estimate(double before, double sigma, double next, const Combination& estimate,
+                                  const Combination& last);
 Combination second_order_step(double before, double sigma, double next, const Combination& estimate,
                               const Combination& last);
 
-enum class SamplerKind { euler, ddim, dpmpp_2m, dpmpp_2m_karras };
+enum class SamplerKind { euler, euler_ancestral, dpmpp_2m, dpmpp_2m_karras, dpmpp_sde, ddim, unipc, lcm };
 
 struct SamplerOptions {
   SamplerKind kind = SamplerKind::euler;
@@ -92,6 +100,10 @@ struct Noised {     // B latents somewhere between signal and noise
   Tensor target;    // [B, h, w, C], of its prediction
 };
 
+// The quantity that a model of DDPM's predicts: the noise, or v, which is sqrt(alpha_cumprod) noise - sqrt(1 -
+// alpha_cumprod) latent (Salimans and Ho, "Progressive distillation", 2022).
+enum class Prediction { noise, v };
+
 class Process {
  public:
   virtual ~Process() = default;
@@ -106,8 +118,9 @@ class Process {
   virtual std::optional<double> fixed_shift() const { return {}; }  // a flow's, if pictures of all sizes have one
   virtual int64_t train_steps() const = 0;                          // a sampler has at most as many steps
 
-  std::string source;      // the file that describes the process, for messages
-  std::string class_name;  // diffusers' scheduler, which would draw with its own sampler; may be empty
+  std::string source;         // the file that describes the process, for messages
+  std::string class_name;     // diffusers' scheduler, which would draw with its own sampler; may be empty
+  bool is_distilled = false;  // the model leaps over many steps at once, which this process cannot teach
 };
 
 }  // namespace wick

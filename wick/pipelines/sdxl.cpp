@@ -58,14 +58,15 @@ Component unet_component(std::vector<std::string> lora_prefixes) {
 
 class Sdxl final : public LatentDiffusion {
  public:
-  Sdxl(const Checkpoint& model, PromptSyntax syntax) : Sdxl(model, SdxlConfig::read(model), syntax) {}
-  Sdxl(const Checkpoint& model, const SdxlConfig& config, PromptSyntax syntax)
+  Sdxl(const Checkpoint& model, const ReadingOptions& options) : Sdxl(model, options, SdxlConfig::read(model)) {}
+  Sdxl(const Checkpoint& model, const ReadingOptions& options, const SdxlConfig& config)
       : LatentDiffusion(model, "unet", config.vae),
         config_(config),
-        clip_l_(model, ClipKind::l, syntax),
-        big_g_(model, ClipKind::big_g, syntax),
+        clip_l_(model, ClipKind::l, options.syntax),
+        big_g_(model, ClipKind::big_g, options.syntax),
         sample_size_(sample_size(model.component("unet"))),
-        zeros_for_none_(zeros_for_none(model)) {}
+        zeros_for_none_(zeros_for_none(model)),
+        prediction_(options.prediction) {}
 
   LatentSpace latents() const override {
     const int64_t factor = config_.vae.factor();
@@ -77,11 +78,14 @@ class Sdxl final : public LatentDiffusion {
   }
 
   const Process& process() const override {
-    if (!schedule_) schedule_.emplace(NoiseSchedule::read(model()));
+    if (!schedule_) schedule_.emplace(NoiseSchedule::read(model(), prediction_));
     return *schedule_;
   }
 
-  DrawingDefaults drawing_defaults() const override { return defaults_of("sdxl").drawing; }
+  DrawingDefaults drawing_defaults() const override {
+    const DrawingDefaults& usual = defaults_of("sdxl").drawing;
+    return process().is_distilled ? drawn_by(SamplerKind::lcm, usual) : usual;
+  }
 
   LoraFormat lora() const override {
     return {.names = sdxl_module_names(config_.unet),
@@ -122,6 +126,7 @@ class Sdxl final : public LatentDiffusion {
   ClipTexts clip_l_, big_g_;
   int64_t sample_size_;
   bool zeros_for_none_;
+  std::optional<Prediction> prediction_;  // asked for in place of the files'
   mutable std::optional<NoiseSchedule> schedule_;
   std::optional<SdxlUNet> unet_;
 };
@@ -210,7 +215,7 @@ DiffusionFamily sdxl_family() {
   return {
       .is_here = [](const Checkpoint& m) { return m.has("unet") || names_pipeline(m, "StableDiffusionXL"); },
       .open = [](const Checkpoint& model, const ReadingOptions& options) -> std::unique_ptr<Diffusion> {
-        return std::make_unique<Sdxl>(model, options.syntax);
+        return std::make_unique<Sdxl>(model, options);
       },
       .module_names = [](const Checkpoint& model) { return sdxl_module_names(UNetConfig::read(model)); },
       .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "wick/io/count.h"
 #include "wick/ops/ops.h"
 
 namespace wick {
@@ -15,7 +16,7 @@ namespace wick {
 namespace {
 
 // Inputs of a step beside what the model is told: its timestep, and numbers of which the first are these.
-constexpr const char *kTimestep = "timestep", *kNumbers = "numbers";
+constexpr const char *kTimestep = "timestep", *kNumbers = "numbers", *kDraw = "draw";
 enum : int64_t {
   kInputScale,
   kCfg,
@@ -30,8 +31,10 @@ Tensor combined(const Sampler& sampler, size_t place, const NamedTensors& in, co
                 const Tensor& predicted) {
   Tensor sum;
   for (size_t term = 0; term < Combination::kTerms; ++term) {
-    if (!sampler.uses(place, term)) continue;
-    const Tensor& latent = term == Combination::kPrediction ? predicted : kept[term];
+    if (!sampler.uses(place, term) || (term == Combination::kDraw && !in.has(kDraw))) continue;
+    const Tensor& latent = term == Combination::kPrediction ? predicted
+                           : term == Combination::kDraw     ? in[kDraw]
+                                                            : kept[term];
     const Tensor part = latent * number(in, kWeights + int64_t(place * Combination::kTerms + term));
     sum = sum ? sum + part : part;
   }
@@ -133,6 +136,20 @@ void TextToImage::encode(const Batch& requests) {
   }
 }
 
+// A draw of each picture, the `index`-th behind its start.
+Tensor TextToImage::fresh_noise(const Batch& batch, size_t index) const {
+  std::vector<Tensor> draws;
+  for (const ImageRequest& request : batch) {
+    const Shape shape = latent_shape(request, model_.latents());
+    Rng rng(request.seed, Stream::sampler);
+    rng.reserve((index + 1) * random_blocks(shape));
+    check(request.draws.empty() || index < request.draws.size(), "expected a draw of noise {}, found {}", index,
+          count_of(request.draws.size(), "draw"));
+    draws.push_back(request.draws.empty() ? random_normal(shape, rng) : request.draws[index]);
+  }
+  return (draws.size() == 1 ? draws.front() : cat(draws, 0)).to(model_.memory());
+}
+
 // With guidance both passes are one batch, the negative texts first. The model is asked for uncropped pictures.
 NamedTensors TextToImage::conditioning(const Batch& batch) const {
   std::vector<NamedTensors> texts;
@@ -168,6 +185,8 @@ Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnSte
 
   const std::string what = what_is_recorded(request, sampler);
   const auto steps = int64_t(sampler.steps.size());
+  int64_t done = 0;  // of the user's steps
+  size_t drawn = 0;
   std::unique_ptr<Readback> last;  // arrives at the end of the step before, so that the device always has work
   for (int64_t i = 0; i < steps; ++i) {
     const bool skips = request.skip.applies(i, steps);
@@ -179,16 +198,19 @@ Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnSte
       for (size_t k = 0; k < sampler.kept; ++k) next.push_back(combined(sampler, k, in, on.kept, predicted));
       for (size_t k = 0; k < sampler.kept; ++k) backend.copy(on.kept[k].view(), next[k].view());
     };
-    const NamedTensors in = of_step(request, sampler, i, rows, ahead);
+    const SamplerStep& step = sampler.steps[size_t(i)];
+    NamedTensors in = of_step(request, sampler, i, rows, ahead);
+    if (step.draws()) in.add(kDraw, fresh_noise(batch, drawn++));
     if (request.cfg_rescale != 0)  // reads values
       body(in);
     else
       on.recorder.run(skips ? what + " skips" : what, in, body);
-    if (!on_step) continue;
-    if (last) (void)last->data(), on_step(i);
+    if (!on_step || step.is_midway) continue;
+    if (last) (void)last->data(), on_step(done);
+    ++done;
     last = model_.memory().read_later(on.kept.front().view().data, sizeof(float));
   }
-  if (last) (void)last->data(), on_step(steps);
+  if (last) (void)last->data(), on_step(done);
   return clone(on.kept.front());
 }
 
@@ -247,7 +269,7 @@ Tensor TextToImage::predict(const ImageRequest& request, const Tensor& x, const 
   if (!skips) return predicted;
   NamedTensors alone;
   for (const auto& [name, value] : parts)
-    alone.add(name, name == kNumbers ? value : slice(value, 0, rows - pictures, rows));
+    alone.add(name, name == kNumbers || name == kDraw ? value : slice(value, 0, rows - pictures, rows));
   const Tensor without = model_.predict_without(request.skip.layers, x, alone[kTimestep], alone);
   return predicted + (positive - without) * number(parts, kSkipScale);
 }

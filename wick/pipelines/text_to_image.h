@@ -39,7 +39,8 @@ struct ImageRequest {
   SkipLayerGuidance skip = {};
   SamplerOptions sampling = {};
   uint64_t seed = 0;
-  Tensor start = {};  // noise [1, h, w, C] of unit variance to begin with, in place of the seed's
+  Tensor start = {};               // noise [1, h, w, C] of unit variance to begin with, in place of the seed's
+  std::vector<Tensor> draws = {};  // such noise for the samplers that draw more, in place of the seed's
   // Pixels: a larger picture is decoded in overlapping squares of this side, one after the other, which takes less
   // memory and differs a little from the picture decoded whole. 0: none is too large.
   int64_t tile = 0;
@@ -54,12 +55,13 @@ class TextToImage {
   // before its denoiser comes, so that never both need room.
   static TextToImage load(Diffusion& model, const DiffusionOptions& options, const Batch& requests);
 
-  using OnStep = std::function<void(int64_t step)>;  // called when the device has come to the step's end
+  // Called when the device has come to the end of a step, which may be of several evaluations of the model.
+  using OnStep = std::function<void(int64_t step)>;
 
   // Throws Error if no picture can have that side. Cheap, to be asked before models are loaded.
   static void check_side(const char* name, int64_t pixels, const LatentSpace& space);
 
-  // Pictures that differ in prompt, negative, seed and start alone; in all else the first request holds.
+  // Pictures that differ in prompt, negative, seed, start and draws alone; in all else the first request holds.
   std::vector<Image> operator()(const Batch& batch, const OnStep& on_step = {});
   Image operator()(const ImageRequest& request, const OnStep& on_step = {});
 
@@ -93,6 +95,7 @@ class TextToImage {
   void encode(const Batch& requests);  // and remembers what becomes of their texts
   // A negative's, or a prompt's.
   NamedTensors encoded(bool negative, const std::optional<std::string>& text) const;
+  Tensor fresh_noise(const Batch& batch, size_t index) const;
   NamedTensors conditioning(const Batch& batch) const;
   NamedTensors parts_ahead(const Sampler& sampler, const NamedTensors& parts) const;
   Canvas& canvas(const NamedTensors& parts, const Shape& latents, size_t kept);

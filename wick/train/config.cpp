@@ -253,6 +253,10 @@ std::vector<TrainOption> listed_options() {
       {.max = 1, .kind = ModelKind::pictures});
   add("kl_weight", Subject::pictures, &C::kl_weight, "Weight of the KL term of --train vae",
       {.max = 1000, .kind = ModelKind::pictures});
+  add("prediction", Subject::pictures, &C::prediction,
+      "SDXL: what the model predicts, the noise or v, in place of what its files say; the last timestep keeps some "
+      "signal unless they say otherwise",
+      {.kind = ModelKind::pictures});
   add("timesteps", Subject::pictures, &C::timesteps, "How FLUX and SD3 draw the time of a step",
       {.kind = ModelKind::pictures});
   add("timestep_shift", Subject::pictures, &C::timestep_shift,

@@ -22,6 +22,7 @@ enum class TrainMode { lora, full, vae };
 enum class LrSchedule { constant, linear, cosine };
 enum class LongDocuments { error, cut, split };
 enum class Quantize { none, q8_0, q4_0 };
+enum class PredictionSetting { automatic, epsilon, v };  // the first: as the model's files say
 
 // How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
 // TrainOption::Member.
@@ -29,6 +30,7 @@ constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
 constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine"; }
 constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
 constexpr std::string_view names_of(Quantize) { return "none|q8_0|q4_0"; }
+constexpr std::string_view names_of(PredictionSetting) { return "auto|epsilon|v"; }
 constexpr std::string_view names_of(TimestepKind) { return "logit-normal|uniform|mode"; }
 std::string float_text(double value);  // with a fraction or an exponent, as TOML and Python spell floats
 std::vector<std::string_view> split_names(std::string_view names);
@@ -62,6 +64,7 @@ struct TrainConfig {
   double caption_dropout = 0;
   double kl_weight = 1e-6;  // of --train vae
 
+  PredictionSetting prediction = PredictionSetting::automatic;
   TimestepKind timesteps = TimestepKind::logit_normal;
   std::string timestep_shift = "auto", timestep_mean = "auto";  // or a number
   double timestep_std = 1;
@@ -107,11 +110,11 @@ struct OptionTraits {
 };
 
 struct TrainOption {
-  using Member =
-      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
-                   std::vector<std::string> TrainConfig::*, std::vector<int64_t> TrainConfig::*,
-                   TrainMode TrainConfig::*, LrSchedule TrainConfig::*, DType TrainConfig::*,
-                   LongDocuments TrainConfig::*, Quantize TrainConfig::*, TimestepKind TrainConfig::*>;
+  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
+                              bool TrainConfig::*, std::vector<std::string> TrainConfig::*,
+                              std::vector<int64_t> TrainConfig::*, TrainMode TrainConfig::*, LrSchedule TrainConfig::*,
+                              DType TrainConfig::*, LongDocuments TrainConfig::*, Quantize TrainConfig::*,
+                              TimestepKind TrainConfig::*, PredictionSetting TrainConfig::*>;
 
   std::string_view key;
   Subject subject;

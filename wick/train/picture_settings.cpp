@@ -23,7 +23,10 @@ void refuse(const TrainConfig& config, std::initializer_list<std::string_view> k
 }  // namespace
 
 ReadingOptions reading_options(const TrainConfig& config) {
-  return {.t5 = {.tokens = config.t5_tokens, .mask = config.t5_mask}};
+  ReadingOptions options{.t5 = {.tokens = config.t5_tokens, .mask = config.t5_mask}};
+  if (config.prediction != PredictionSetting::automatic)
+    options.prediction = config.prediction == PredictionSetting::v ? Prediction::v : Prediction::noise;
+  return options;
 }
 
 TimestepOptions timestep_options(const TrainConfig& config) {
@@ -38,6 +41,11 @@ Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space) 
 }
 
 void check_settings(const TrainConfig& config, const Diffusion& model) {
+  check(!model.process().is_distilled,
+        "{}: {} is of a model distilled to draw in few steps, which this training would undo; train the model that it "
+        "was made from",
+        model.process().source, model.process().class_name);
+  if (model.process().is_flow()) refuse(config, {"prediction"}, config.model + " is a rectified flow, which has one");
   if (!model.process().is_flow())
     refuse(config, {"timesteps", "timestep_shift", "timestep_mean", "timestep_std"},
            config.model + " is no rectified flow");

@@ -10,7 +10,7 @@ namespace wick {
 ReadingOptions reading_options(const TrainConfig& config);
 TimestepOptions timestep_options(const TrainConfig& config);
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space);
-// Throws UsageError that names a setting which the model lacks.
+// Throws UsageError that names a setting which the model lacks, and Error for a model that is not to be trained.
 void check_settings(const TrainConfig& config, const Diffusion& model);
 
 }  // namespace wick
