@@ -76,6 +76,7 @@ void generate(const CLI::App& command, GenerateArguments& a) {
     for (const char* flag : {"--skip-layers", "--skip-layer-start", "--skip-layer-stop"})
       check_usage(command.count(flag) == 0 || command.count("--skip-layer-guidance") > 0,
                   "{}: expected a --skip-layer-guidance with it", flag);
+    check_usage(command.count("--strength") == 0 || !a.picture.init.empty(), "--strength: expected an --init with it");
     return generate_pictures(a, folder);
   }
   refuse(command, a.picture_flags, a.model.name(), "language");

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "generate.h"
@@ -135,12 +137,24 @@ void drop_unused(GenerateArguments& a, const Diffusion& model) {
   }
 }
 
+// The width and height of pictures of such form, no larger than the model's own nor than the picture.
+std::pair<int64_t, int64_t> size_like(const Image& image, const LatentSpace& space) {
+  const double scale = std::min(1.0, double(space.native) / std::sqrt(double(image.width) * double(image.height)));
+  const auto side = [&](int pixels) {
+    return std::max<int64_t>(1, std::llround(pixels * scale / double(space.side_step))) * space.side_step;
+  };
+  return {side(image.width), side(image.height)};
+}
+
 // Puts the values in use in the place of those that were left to the model.
-void settle(GenerateArguments& a, const Diffusion& model, const Tensor& noise) {
+void settle(GenerateArguments& a, const Diffusion& model, const Tensor& noise, const std::optional<Image>& init) {
   cli::PictureFlags& p = a.picture;
   const LatentSpace space = model.latents();
-  const int64_t wide = noise ? noise.dim(2) * space.factor : space.native,
-                high = noise ? noise.dim(1) * space.factor : space.native;
+  int64_t wide = space.native, high = space.native;
+  if (noise)
+    wide = noise.dim(2) * space.factor, high = noise.dim(1) * space.factor;
+  else if (init)
+    std::tie(wide, high) = size_like(*init, space);
   check_usage(!noise || ((p.width == 0 || p.width == wide) && (p.height == 0 || p.height == high)),
               "--noise: {} is of pictures of {}x{} pixels, but --width and --height ask for others", p.noise, wide,
               high);
@@ -180,6 +194,8 @@ void check_request(const GenerateArguments& a, const ImageRequest& request, cons
               model.latents().side_step, request.tile);
   const Process& process = model.process();
   const int64_t steps = request.sampling.steps;
+  check_usage(request.sampling.skipped < steps, "--strength: {} of {} is no step; more of either make one at least",
+              a.picture.strength, count_of(steps, "step"));
   check(steps <= process.train_steps(), "--steps: expected at most {}, the steps of {}, found {}",
         process.train_steps(), process.source, steps);
   const Sampler sampler = process.sampler(request.sampling, latent_shape(request, model.latents()));
@@ -202,7 +218,11 @@ std::string plan(const GenerateArguments& a, const Checkpoint& checkpoint, Image
   const auto needed = [&](DType dtype, int64_t tile) {
     ImageRequest tiled = request;
     tiled.tile = tile;
-    const ImagePlanOptions options{.batch = batch, .dtype = dtype, .loras = loras, .reading = a.picture.reading};
+    const ImagePlanOptions options{.batch = batch,
+                                   .of_picture = !a.picture.init.empty(),
+                                   .dtype = dtype,
+                                   .loras = loras,
+                                   .reading = a.picture.reading};
     return plan_image(checkpoint, tiled, options, device_kind(device)).total();
   };
   size_t total = needed(a.run_on.dtype(), request.tile);
@@ -223,9 +243,9 @@ std::string plan(const GenerateArguments& a, const Checkpoint& checkpoint, Image
   }
   std::string text = fmt::format(
       "Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}.\n",
-      count_of(pictures, "picture"), request.width, request.height, count_of(request.sampling.steps, "step"),
-      name_of(request.sampling.kind), scheduler, device, readable_bytes(total),
-      free ? fmt::format("; {} free", readable_bytes(*free)) : "");
+      count_of(pictures, "picture"), request.width, request.height,
+      count_of(request.sampling.steps - request.sampling.skipped, "step"), name_of(request.sampling.kind), scheduler,
+      device, readable_bytes(total), free ? fmt::format("; {} free", readable_bytes(*free)) : "");
   if (request.tile != 0 && a.picture.tile == 0)
     text +=
         fmt::format("Decoded in tiles of {0}x{0} pixels: there is no room to decode a picture whole.\n", request.tile);
@@ -262,10 +282,19 @@ std::vector<ImageRequest> requests_of(const GenerateArguments& a, ImageRequest r
 
 // A batch's pictures are delivered while the next batch is drawn.
 void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const std::vector<LoraFile>& loras,
-          const std::vector<ImageRequest>& requests, Progress& progress, const std::function<void(Image)>& deliver) {
+          const std::optional<Image>& init, std::vector<ImageRequest> requests, Progress& progress,
+          const std::function<void(Image)>& deliver) {
   const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.picture.reading);
   Adapter adapter(model->lora().names, loras);
   const DiffusionOptions options{.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()};
+  if (init) {
+    model->load(options, {DiffusionPart::vae_encoder});
+    const Tensor picture = image_to_tensor(middle_of_image(*init, int(a.picture.width), int(a.picture.height)));
+    const Tensor latents =
+        model->encode(reshape(picture.to(model->memory()), {1, picture.dim(0), picture.dim(1), 3})).mean;
+    for (ImageRequest& request : requests) request.picture = latents;
+    model->drop_encoders();
+  }
   TextToImage text_to_image = TextToImage::load(*model, options, requests);
   std::vector<TextToImage::Pending> last;
   const auto deliver_last = [&] {
@@ -297,7 +326,7 @@ void check_out_holds(const GenerateArguments& a, const ImageGrid& grid, const Im
 void check_out_file(const GenerateArguments& a, const Checkpoint& model, const std::vector<LoraFile>& loras) {
   const cli::PictureFlags& p = a.picture;
   std::vector<std::filesystem::path> inputs = cli::inputs_of(loras, a.model.files(model));
-  for (const std::string& path : {p.from, p.noise})
+  for (const std::string& path : {p.from, p.noise, p.init})
     if (!path.empty()) inputs.emplace_back(path);
   cli::check_output_file({.path = p.out, .flag = "--out", .overwrite = p.overwrite, .inputs = inputs});
 }
@@ -313,8 +342,11 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
     a.picture.reading.prediction = a.picture.prediction == "v" ? Prediction::v : Prediction::noise;
   const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
   const std::vector<Start> starts = starts_of(a, model->latents());
-  settle(a, *model, starts.front().noise);
+  std::optional<Image> init;
+  if (!a.picture.init.empty()) init = read_image(a.picture.init);
+  settle(a, *model, starts.front().noise, init);
   ImageRequest request = request_of(a.picture);
+  if (init) request.sampling.skipped = model->process().skipped(a.picture.steps, a.picture.strength);
   request.prompt = longest_prompt(a, *model);
   check_request(a, request, starts.front(), *model);
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
@@ -328,11 +360,11 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   a.settings.print_notes();
   for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
   {
-    Progress progress(pictures, a.picture.batch_size, request.sampling.steps);
+    Progress progress(pictures, a.picture.batch_size, request.sampling.steps - request.sampling.skipped);
     const std::vector<ImageRequest> requests = requests_of(a, request, starts);
     const auto keep = [&](Image image) { grid.cells.push_back(std::move(image)); };
-    if (a.picture.compare) draw(a, folder, {}, requests, progress, keep);
-    draw(a, folder, loras, requests, progress, keep);
+    if (a.picture.compare) draw(a, folder, {}, init, requests, progress, keep);
+    draw(a, folder, loras, init, requests, progress, keep);
   }
   write_image(a.picture.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid), texts);
   fmt::print("{}\n", printable(a.picture.out));

@@ -101,6 +101,14 @@ std::vector<std::string> PictureFlags::add_to(CLI::App& command, PictureSettings
                              "other, in place of seeds; `noise.0`, `noise.1`, ... are what samplers draw after it"),
           noise, {.unless = {"--seed"}})
       ->type_name("FILE");
+  carried(command.add_option("--init", init,
+                             "Picture to draw from, in place of noise alone; its middle is taken where --width and "
+                             "--height are of another form"),
+          init)
+      ->type_name("FILE");
+  number("--strength", strength,
+         "Share of the steps that are taken from --init on: little changes near 0, and little is left near 1 [0.6]",
+         1e-3, 1, [this] { return !init.empty(); });
   // Noise has a size of its own.
   integer("--width", width, "In pixels [as listed below]", positive_integer(), {.unless = {"--noise"}});
   integer("--height", height, "Likewise [as listed below]", positive_integer(), {.unless = {"--noise"}});

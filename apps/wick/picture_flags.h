@@ -21,7 +21,8 @@ struct PictureFlags {
   float cfg_rescale = 0;
   std::optional<double> shift;
   SkipLayerGuidance skip;
-  std::string noise;
+  std::string noise, init;
+  double strength = 0.6;
   ReadingOptions reading;
   bool compare = false, overwrite = false;
 

@@ -149,6 +149,13 @@ Image crop_image(const Image& image, int x, int y, int width, int height) {
   return cropped;
 }
 
+Image middle_of_image(const Image& image, int width, int height) {
+  const double scale = std::max(double(width) / image.width, double(height) / image.height);
+  const int wide = std::max(width, int(std::lround(image.width * scale))),
+            high = std::max(height, int(std::lround(image.height * scale)));
+  return crop_image(resize_image(image, wide, high), (wide - width) / 2, (high - height) / 2, width, height);
+}
+
 Tensor image_to_tensor(const Image& image) {
   Tensor tensor = Tensor::empty({image.height, image.width, 3});
   std::ranges::transform(image.rgb, tensor.data<float>(), [](uint8_t value) { return float(value) / 127.5f - 1.0f; });

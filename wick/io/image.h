@@ -61,6 +61,9 @@ void check_image_fits(const std::filesystem::path& path, int64_t width, int64_t 
 Image resize_image(const Image& image, int width, int height);
 Image crop_image(const Image& image, int x, int y, int width, int height);  // throws Error if it does not lie inside
 
+// Its middle, scaled to be of that size.
+Image middle_of_image(const Image& image, int width, int height);
+
 Tensor image_to_tensor(const Image& image);   // [H, W, 3] f32 in [-1, 1]
 Image tensor_to_image(const Tensor& tensor);  // inverse, clamped; throws Error if a value is not finite
 Image values_to_image(std::span<const float> values, int64_t height, int64_t width);  // the same, of [H, W, 3]

@@ -232,21 +232,23 @@ Noised NoiseSchedule::noised(const Tensor& latents, const Tensor& noise, const T
 
 Sampler NoiseSchedule::sampler(const SamplerOptions& options, const Shape&) const {
   check_usage(!options.shift, "--shift: {} describes no rectified flow, which alone has a shift", source);
+  check_skipped(options);
+  const int64_t steps = options.steps, skipped = options.skipped;
   switch (options.kind) {
     case SamplerKind::euler:
-      return euler_sampler(*this, options.steps);
+      return euler_sampler(*this, steps, skipped);
     case SamplerKind::euler_ancestral:
-      return euler_ancestral_sampler(*this, options.steps);
+      return euler_ancestral_sampler(*this, steps, skipped);
     case SamplerKind::dpmpp_sde:
-      return dpmpp_sde_sampler(*this, options.steps);
+      return dpmpp_sde_sampler(*this, steps, skipped);
     case SamplerKind::ddim:
-      return ddim_sampler(*this, options.steps);
+      return ddim_sampler(*this, steps, skipped);
     case SamplerKind::unipc:
-      return unipc_sampler(*this, options.steps);
+      return unipc_sampler(*this, steps, skipped);
     case SamplerKind::lcm:
-      return lcm_sampler(*this, options.steps);
+      return lcm_sampler(*this, steps, skipped);
     default:
-      return dpmpp_2m_sampler(*this, options.steps, options.kind == SamplerKind::dpmpp_2m_karras);
+      return dpmpp_2m_sampler(*this, steps, options.kind == SamplerKind::dpmpp_2m_karras, skipped);
   }
 }
 

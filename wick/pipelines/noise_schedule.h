@@ -57,22 +57,22 @@ class NoiseSchedule final : public Process {
 };
 
 // Karras et al., 2022, algorithm 2 without churn: diffusers' EulerDiscreteScheduler.
-Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps);
+Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped = 0);
 // Its ancestral variant: diffusers' EulerAncestralDiscreteScheduler.
-Sampler euler_ancestral_sampler(const NoiseSchedule& schedule, int64_t steps);
+Sampler euler_ancestral_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped = 0);
 // DPM-Solver++(2M) (Lu et al., 2022): diffusers' DPMSolverMultistepScheduler. `karras`: with sigmas whose seventh roots
 // are evenly spaced (Karras et al., 2022, equation 5).
-Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karras);
+Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karras, int64_t skipped = 0);
 // DPM-Solver++(S) with r = 1/2 and noise after each evaluation: k-diffusion's sample_dpmpp_sde (eta 1, s_noise 1) on
 // its DiscreteSchedule, from unit noise times the first sigma. The sigmas are Karras', as A1111 pairs them. Two
 // evaluations a step but the last.
-Sampler dpmpp_sde_sampler(const NoiseSchedule& schedule, int64_t steps);
+Sampler dpmpp_sde_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped = 0);
 // UniPC of second order with B(h) = exp(h) - 1, each step corrected by the next estimate (Zhao et al., 2023):
 // diffusers' UniPCMultistepScheduler.
-Sampler unipc_sampler(const NoiseSchedule& schedule, int64_t steps);
+Sampler unipc_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped = 0);
 // Multistep sampling of a latent consistency model (Luo et al., 2023): diffusers' LCMScheduler.
-Sampler lcm_sampler(const NoiseSchedule& schedule, int64_t steps);
+Sampler lcm_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped = 0);
 // Song et al., 2021, with eta = 0: diffusers' DDIMScheduler.
-Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps);
+Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped = 0);
 
 }  // namespace wick

@@ -16,7 +16,14 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& reque
   const DiffusionOptions load{.dtype = options.dtype, .adapter = &adapter, .backend = &backend, .outline = true};
   ImageRequest short_request = request;  // two steps, because shift_terminal stretches no single one
   short_request.sampling.steps = std::min<int64_t>(request.sampling.steps, 2);
+  short_request.sampling.skipped = 0;
   short_request.cfg_rescale = 0;  // it reads values, of which there are none
+  if (options.of_picture) {
+    model->load(load, {DiffusionPart::vae_encoder});
+    short_request.picture =
+        model->encode(Tensor::empty({1, request.height, request.width, 3}, DType::f32, memory)).mean;
+    model->drop_encoders();
+  }
   const TextToImage::Batch batch(size_t(options.batch), short_request);
   TextToImage::load(*model, load, batch).draw(batch);
 

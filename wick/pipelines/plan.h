@@ -25,6 +25,7 @@ struct InferencePlan {  // bytes
 // here.
 struct ImagePlanOptions {
   int64_t batch = 1;
+  bool of_picture = false;   // the request gets one
   DType dtype = DType::f32;  // of weights
   std::vector<LoraFile> loras = {};
   ReadingOptions reading = {};

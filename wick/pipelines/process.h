@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "wick/core/error.h"
 #include "wick/core/rng.h"
 #include "wick/core/tensor.h"
 
@@ -57,9 +58,10 @@ struct SamplerStep {              // an evaluation of the model
 };
 
 struct Sampler {
-  float initial_scale;  // standard deviation of the first x
+  float initial_scale;  // standard deviation of the first x, which is noise
   std::vector<SamplerStep> steps;
-  size_t kept = 1;  // latents, all but x zero at first
+  size_t kept = 1;                     // latents, all but x zero at first
+  float of_picture = 1, of_noise = 0;  // shares of the first x where it is a picture with noise
 
   bool uses(size_t latent, size_t term) const {  // in any step
     return std::ranges::any_of(steps, [&](const SamplerStep& s) { return s.next[latent].weights[term] != 0; });
@@ -81,8 +83,15 @@ enum class SamplerKind { euler, euler_ancestral, dpmpp_2m, dpmpp_2m_karras, dpmp
 struct SamplerOptions {
   SamplerKind kind = SamplerKind::euler;
   int64_t steps = 30;
+  int64_t skipped = 0;               // of these, the first: the way begins with a picture and the noise that is left
   std::optional<double> shift = {};  // of a rectified flow, in place of its own
 };
+
+inline void check_skipped(const SamplerOptions& options) {
+  check_usage(0 <= options.skipped && (options.skipped == 0 || options.skipped < options.steps),
+              "--strength: at least one of the {} steps has to be taken, a higher strength or more --steps bring it",
+              options.steps);
+}
 
 // How training draws the times of a rectified flow (Esser et al., 2024, section 3.1).
 enum class TimestepKind { logit_normal, uniform, mode };
@@ -116,7 +125,12 @@ class Process {
   virtual Sampler sampler(const SamplerOptions& options, const Shape& latents) const = 0;
   virtual bool is_flow() const { return false; }  // TimestepOptions and a shift are for rectified flows alone
   virtual std::optional<double> fixed_shift() const { return {}; }  // a flow's, if pictures of all sizes have one
-  virtual int64_t train_steps() const = 0;                          // a sampler has at most as many steps
+  // Steps to skip so that a picture becomes another by that strength, in (0, 1], as in diffusers' pipelines.
+  int64_t skipped(int64_t steps, double strength) const {
+    const double taken = std::min(double(steps) * strength, double(steps));
+    return is_flow() ? int64_t(double(steps) - taken) : steps - int64_t(taken);
+  }
+  virtual int64_t train_steps() const = 0;  // a sampler has at most as many steps
 
   std::string source;         // the file that describes the process, for messages
   std::string class_name;     // diffusers' scheduler, which would draw with its own sampler; may be empty

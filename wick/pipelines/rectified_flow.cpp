@@ -121,8 +121,12 @@ Sampler RectifiedFlow::sampler(const SamplerOptions& options, const Shape& laten
   const bool second_order = options.kind == SamplerKind::dpmpp_2m;
   check_usage(second_order || options.kind == SamplerKind::euler,
               "--sampler {}: a rectified flow is drawn by euler or dpmpp-2m", name_of(options.kind));
-  const std::vector<double> all = sigmas(options.steps, options.shift.value_or(shift(latents)));
+  check_skipped(options);
+  std::vector<double> all = sigmas(options.steps, options.shift.value_or(shift(latents)));
+  all.erase(all.begin(), all.begin() + options.skipped);
   Sampler sampler{1, {}, /*kept=*/second_order ? size_t{2} : 1};
+  sampler.of_picture = float(1 - all.front());
+  sampler.of_noise = float(all.front());
   for (size_t i = 0; i + 1 < all.size(); ++i) {
     const Combination x = Combination::x(), velocity = Combination::prediction(), estimate = x - velocity * all[i];
     const float timestep = float(double(train_steps_) * all[i]);

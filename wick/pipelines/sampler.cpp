@@ -85,19 +85,31 @@ double interpolated_sigma(const NoiseSchedule& schedule, double t) {
   return std::lerp(schedule.sigma(below), schedule.sigma(above), t - std::floor(t));
 }
 
+// All but the first of them.
+template <class T>
+std::vector<T> behind(std::vector<T> all, int64_t skipped) {
+  all.erase(all.begin(), all.begin() + skipped);
+  return all;
+}
+
+// A sampler of x = picture + sigma * noise, which begins at that sigma.
+Sampler beginning_at(double sigma, float initial_scale, size_t kept = 1) {
+  return {initial_scale, {}, kept, /*of_picture=*/1, /*of_noise=*/float(sigma)};
+}
+
 // Where Euler's samplers go, and how they begin.
 struct EulerPath {
   std::vector<double> ts, sigmas;  // sigmas without the last, at which there is no step
-  float initial_scale;
+  Sampler sampler;
 };
 
-EulerPath euler_path(const NoiseSchedule& schedule, int64_t steps) {
+EulerPath euler_path(const NoiseSchedule& schedule, int64_t steps, int64_t skipped) {
   const TimestepSpacing spacing = schedule.spacing.value_or(TimestepSpacing::linspace);
-  EulerPath path{timesteps(schedule, spacing, steps), {}, 0};
+  EulerPath path{behind(timesteps(schedule, spacing, steps), skipped), {}, {}};
   for (const double t : path.ts) path.sigmas.push_back(interpolated_sigma(schedule, t));
   // Only leading spacing starts short of the last timestep, where some of the signal is still there.
   const double largest = path.sigmas.front();
-  path.initial_scale = float(spacing == TimestepSpacing::leading ? std::hypot(largest, 1) : largest);
+  path.sampler = beginning_at(largest, float(spacing == TimestepSpacing::leading ? std::hypot(largest, 1) : largest));
   return path;
 }
 
@@ -128,10 +140,9 @@ Combination corrected_step(double earlier_sigma, double before, double sigma, co
 
 }  // namespace
 
-Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps) {
-  auto [ts, sigmas, initial_scale] = euler_path(schedule, steps);
+Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped) {
+  auto [ts, sigmas, sampler] = euler_path(schedule, steps, skipped);
   sigmas.push_back(schedule.final_sigma_is_zero ? 0 : schedule.sigma(0));
-  Sampler sampler{initial_scale, {}};
   for (size_t i = 0; i < ts.size(); ++i) {
     const double sigma = sigmas[i], change = sigmas[i + 1] - sigma, scale = 1 / std::hypot(sigma, 1);
     const Combination noise = schedule.prediction == Prediction::v
@@ -143,10 +154,9 @@ Sampler euler_sampler(const NoiseSchedule& schedule, int64_t steps) {
   return sampler;
 }
 
-Sampler euler_ancestral_sampler(const NoiseSchedule& schedule, int64_t steps) {
-  auto [ts, sigmas, initial_scale] = euler_path(schedule, steps);
+Sampler euler_ancestral_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped) {
+  auto [ts, sigmas, sampler] = euler_path(schedule, steps, skipped);
   sigmas.push_back(0);
-  Sampler sampler{initial_scale, {}};
   for (size_t i = 0; i < ts.size(); ++i)
     sampler.steps.push_back({float(ts[i]),
                              input_scale(sigmas[i]),
@@ -169,19 +179,19 @@ Combination second_order_step(double before, double sigma, double next, const Co
   return euler_step(sigma, next, second_order_estimate(before, sigma, next, estimate, last));
 }
 
-Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karras) {
+Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karras, int64_t skipped) {
   constexpr int64_t kFew = 15;  // of which the last one is of first order even where sigma does not end at 0
   check(steps >= 1, "sampler: expected 1 step or more, found {}", steps);
   std::vector<double> ts, sigmas;
   if (karras) {
-    sigmas = karras_sigmas(schedule, steps);
+    sigmas = behind(karras_sigmas(schedule, steps), skipped);
     for (const double sigma : sigmas) ts.push_back(std::nearbyint(timestep_of(schedule, sigma)));
   } else {
-    ts = solver_timesteps(schedule, steps);
+    ts = behind(solver_timesteps(schedule, steps), skipped);
     for (const double t : ts) sigmas.push_back(interpolated_sigma(schedule, t));
   }
   sigmas.push_back(schedule.final_sigma_is_zero ? 0 : schedule.sigma(0));
-  Sampler sampler{float(std::hypot(sigmas.front(), 1)), {}, /*kept=*/2};
+  Sampler sampler = beginning_at(sigmas.front(), float(std::hypot(sigmas.front(), 1)), /*kept=*/2);
   for (size_t i = 0; i < ts.size(); ++i) {
     const bool is_last = i + 1 == ts.size() && (schedule.final_sigma_is_zero || steps < kFew);
     const Combination estimate = schedule.estimate(sigmas[i]), last = Combination::kept(1);
@@ -193,11 +203,11 @@ Sampler dpmpp_2m_sampler(const NoiseSchedule& schedule, int64_t steps, bool karr
   return sampler;
 }
 
-Sampler dpmpp_sde_sampler(const NoiseSchedule& schedule, int64_t steps) {
+Sampler dpmpp_sde_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped) {
   check(steps >= 1, "sampler: expected 1 step or more, found {}", steps);
-  std::vector<double> sigmas = karras_sigmas(schedule, steps);
+  std::vector<double> sigmas = behind(karras_sigmas(schedule, steps), skipped);
   sigmas.push_back(0);
-  Sampler sampler{float(sigmas.front()), {}, /*kept=*/2};  // x and where the step began
+  Sampler sampler = beginning_at(sigmas.front(), float(sigmas.front()), /*kept=*/2);  // x and where the step began
   const Combination x = Combination::x(), start = Combination::kept(1);
   const auto evaluate = [&](double sigma, const Combination& next, const Combination& begun, bool is_midway) {
     sampler.steps.push_back({float(timestep_of(schedule, sigma)), input_scale(sigma), {next, begun}, is_midway});
@@ -215,13 +225,13 @@ Sampler dpmpp_sde_sampler(const NoiseSchedule& schedule, int64_t steps) {
   return sampler;
 }
 
-Sampler unipc_sampler(const NoiseSchedule& schedule, int64_t steps) {
-  const std::vector<double> ts = solver_timesteps(schedule, steps);
+Sampler unipc_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped) {
+  const std::vector<double> ts = behind(solver_timesteps(schedule, steps), skipped);
   std::vector<double> sigmas;
   for (const double t : ts) sigmas.push_back(interpolated_sigma(schedule, t));
   sigmas.push_back(schedule.final_sigma_is_zero ? 0 : schedule.sigma(0));
   // x as predicted, where the step before began, and the estimates of the two steps before.
-  Sampler sampler{float(std::hypot(sigmas.front(), 1)), {}, /*kept=*/4};
+  Sampler sampler = beginning_at(sigmas.front(), float(std::hypot(sigmas.front(), 1)), /*kept=*/4);
   const Combination begun = Combination::kept(1), last = Combination::kept(2), earlier = Combination::kept(3);
   for (size_t i = 0; i < ts.size(); ++i) {
     const double sigma = sigmas[i], next = sigmas[i + 1];
@@ -238,11 +248,12 @@ Sampler unipc_sampler(const NoiseSchedule& schedule, int64_t steps) {
   return sampler;
 }
 
-Sampler lcm_sampler(const NoiseSchedule& schedule, int64_t steps) {
+Sampler lcm_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped) {
   check(!schedule.clip_sample, "{}: clip_sample should be false for latents, found true", schedule.source);
   constexpr double kDeviation = 0.5;  // of the data, in the boundary conditions
-  const std::vector<int64_t> ts = lcm_timesteps(schedule, steps);
-  Sampler sampler{float(std::hypot(schedule.sigma(ts.front()), 1)), {}};
+  const std::vector<int64_t> ts = behind(lcm_timesteps(schedule, steps), skipped);
+  const double largest = schedule.sigma(ts.front());
+  Sampler sampler = beginning_at(largest, float(std::hypot(largest, 1)));
   for (size_t i = 0; i < ts.size(); ++i) {
     const double sigma = schedule.sigma(ts[i]), next = i + 1 < ts.size() ? schedule.sigma(ts[i + 1]) : 0;
     const double time = double(ts[i]) * schedule.timestep_scaling, norm = std::hypot(time, kDeviation);
@@ -254,13 +265,14 @@ Sampler lcm_sampler(const NoiseSchedule& schedule, int64_t steps) {
   return sampler;
 }
 
-Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps) {
+Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps, int64_t skipped) {
   check(!schedule.clip_sample, "{}: clip_sample should be false for latents, found true", schedule.source);
   const int64_t stride = schedule.train_steps() / std::max<int64_t>(steps, 1);
   const double final_alpha = schedule.set_alpha_to_one ? 1 : schedule.alpha_cumprod(0);
 
   Sampler sampler{1, {}};
-  for (const double spaced : timesteps(schedule, schedule.spacing.value_or(TimestepSpacing::leading), steps)) {
+  const TimestepSpacing spacing = schedule.spacing.value_or(TimestepSpacing::leading);
+  for (const double spaced : behind(timesteps(schedule, spacing, steps), skipped)) {
     const int64_t t = std::llrint(spaced);
     check(t < schedule.train_steps(), "ddim: {} with steps_offset {} start past timestep {}; take fewer steps",
           count_of(steps, "step"), schedule.steps_offset, schedule.train_steps() - 1);
@@ -273,6 +285,7 @@ Sampler ddim_sampler(const NoiseSchedule& schedule, int64_t steps) {
     const bool of_v = schedule.prediction == Prediction::v;
     const double keep = of_v ? next_signal * signal + next_noise * noise : next_signal / signal;
     const double predicted = of_v ? next_noise * signal - next_signal * noise : next_noise - keep * noise;
+    if (sampler.steps.empty()) sampler.of_picture = float(signal), sampler.of_noise = float(noise);
     sampler.steps.push_back({float(t), 1, {Combination::x() * keep + Combination::prediction() * predicted}});
   }
   return sampler;

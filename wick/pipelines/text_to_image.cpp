@@ -180,7 +180,11 @@ Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnSte
   const NamedTensors ahead = parts_ahead(sampler, parts);
   Canvas& on = canvas(parts, noise.shape(), sampler.kept);
   Backend& backend = noise.backend();
-  backend.affine(on.kept.front().view(), noise.view(), sampler.initial_scale, 0);
+  backend.affine(on.kept.front().view(), noise.view(), request.picture ? sampler.of_noise : sampler.initial_scale, 0);
+  if (request.picture)
+    for (int64_t i = 0; i < noise.dim(0); ++i)
+      backend.accumulate(slice(on.kept.front(), 0, i, i + 1).view(), batch[size_t(i)].picture.view(),
+                         sampler.of_picture);
   for (size_t i = 1; i < sampler.kept; ++i) backend.fill(on.kept[i].view(), 0);
 
   const std::string what = what_is_recorded(request, sampler);

@@ -41,6 +41,9 @@ struct ImageRequest {
   uint64_t seed = 0;
   Tensor start = {};               // noise [1, h, w, C] of unit variance to begin with, in place of the seed's
   std::vector<Tensor> draws = {};  // such noise for the samplers that draw more, in place of the seed's
+  // Latents [1, h, w, C] of a picture to begin with and noise, in place of noise alone (Meng et al., "SDEdit", 2022).
+  // Then sampling.skipped says how much of it is left.
+  Tensor picture = {};
   // Pixels: a larger picture is decoded in overlapping squares of this side, one after the other, which takes less
   // memory and differs a little from the picture decoded whole. 0: none is too large.
   int64_t tile = 0;
