@@ -219,6 +219,32 @@ TEST_F(Generate, EveryFlagChangesThePicture) {
     EXPECT_NE(plain.rgb, generate("x.png", flag).rgb) << flag;
 }
 
+TEST_F(Generate, BatchesAreThePicturesInTurn) {
+  const std::string four = "--prompt 'a blue dog' --seed 1 --seed 2 ";
+  const Image in_turn = generate("turn.png", four);
+  for (const char* size : {"2", "3", "9"})
+    EXPECT_LE(largest_difference(in_turn, generate("x.png", four + "--batch-size " + size)), 1) << size;
+}
+
+TEST_F(Generate, DrawsFromAPicture) {
+  const auto draw = [&](const std::string& name, const std::string& flags) {
+    run_well("generate --model '" + kModel + "' --steps 10 --prompt x --out '" + (folder / name).string() + "' " +
+             flags);
+    return read_image(folder / name);
+  };
+  draw("from.png", "--width 64 --height 48 --seed 5");
+  const std::string init = "--init '" + (folder / "from.png").string() + "' --strength ";
+  const Image some = draw("some.png", init + "0.4");
+  EXPECT_EQ(some.width, 64);  // the picture's size
+  EXPECT_EQ(some.height, 48);
+  EXPECT_NE(some.rgb, draw("more.png", init + "0.7").rgb);
+  EXPECT_NE(some.rgb, draw("seed.png", init + "0.4 --seed 1").rgb);
+  EXPECT_NE(draw("all.png", init + "1").rgb, draw("noise.png", "--width 64 --height 48").rgb);
+  EXPECT_EQ(draw("wide.png", init + "0.4 --width 80").width, 80);
+  run_well("generate --from '" + (folder / "some.png").string() + "' --out '" + (folder / "again.png").string() + "'");
+  EXPECT_EQ(some.rgb, read_image(folder / "again.png").rgb);
+}
+
 // Also with LoRAs on the text encoders.
 TEST_F(Generate, PromptsAreReadInTheSyntaxAskedFor) {
   const std::string comfyui = "--prompt-syntax comfyui ",

@@ -7,6 +7,7 @@
 #include "pipelines/golden.h"
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
+#include "wick/pipelines/model_defaults.h"
 
 namespace wick {
 namespace {
@@ -136,7 +137,7 @@ TEST(Sampler, ThatDrawsFollowsDiffusers) {
         // diffusers has 1 - alpha_cumprod in f32, which at timestep 0 is 0.00085 to 7e-5 of itself, and sigma its root.
         // At zero SNR it takes differences of f32 products, and its LCM no signal at all for 2^-24.
         const double tolerance = prediction == std::string("zsnr") ? 1e-3 : 5e-5;
-        expect_drawn(make(sdxl_with(spacing, prediction), steps), golden,
+        expect_drawn(make(sdxl_with(spacing, prediction), steps, 0), golden,
                      fmt::format("{}.{}.{}.{}.", name, spacing, prediction, steps), tolerance);
       }
 }
@@ -195,6 +196,35 @@ TEST(Sampler, EulerStartsFromTheLargestSigma) {
   const NoiseSchedule trailing = with("trailing"), leading = with("leading");
   EXPECT_FLOAT_EQ(euler_sampler(trailing, 10).initial_scale, float(trailing.sigma(999)));
   EXPECT_FLOAT_EQ(euler_sampler(leading, 10).initial_scale, float(std::hypot(leading.sigma(900), 1)));
+}
+
+// Behind skipped steps those that need no step before them are the same, and the way begins with the noise of the first.
+TEST(Sampler, SkippedStepsAreLeftOut) {
+  constexpr int64_t kSteps = 9, kSkipped = 4;
+  for (const char* spacing : {"leading", "trailing", "linspace"})
+    for (const SamplerKind kind : {SamplerKind::euler, SamplerKind::euler_ancestral, SamplerKind::ddim,
+                                   SamplerKind::dpmpp_2m, SamplerKind::dpmpp_2m_karras, SamplerKind::unipc,
+                                   SamplerKind::dpmpp_sde, SamplerKind::lcm}) {
+      const NoiseSchedule schedule = with(spacing);
+      const Sampler whole = schedule.sampler({.kind = kind, .steps = kSteps}, {}),
+                    late = schedule.sampler({.kind = kind, .steps = kSteps, .skipped = kSkipped}, {});
+      const size_t skipped = whole.steps.size() - late.steps.size();
+      EXPECT_EQ(skipped, size_t(kind == SamplerKind::dpmpp_sde ? 2 * kSkipped : kSkipped));
+      const bool is_multistep = kind == SamplerKind::dpmpp_2m || kind == SamplerKind::dpmpp_2m_karras ||
+                                kind == SamplerKind::unipc;
+      for (size_t i = 0; i < late.steps.size(); ++i) {
+        const SamplerStep &step = late.steps[i], &same = whole.steps[skipped + i];
+        EXPECT_EQ(step.timestep, same.timestep);
+        EXPECT_EQ(step.input_scale, same.input_scale);
+        if (is_multistep && i < 2) continue;
+        for (size_t k = 0; k < late.kept; ++k) EXPECT_EQ(step.next[k].weights, same.next[k].weights) << name_of(kind);
+      }
+      // The model's first input has unit variance where the picture has it.
+      const double scale = late.steps.front().input_scale;
+      EXPECT_NEAR(std::hypot(late.of_picture, late.of_noise) * scale, 1, 1e-6) << name_of(kind);
+      EXPECT_LT(late.of_noise / late.of_picture, whole.of_noise / whole.of_picture);
+    }
+  expect_error([] { with("leading").sampler({.steps = 3, .skipped = 3}, {}); }, {"--strength", "3 steps"});
 }
 
 TEST(Sampler, RejectsWhatTheScheduleCannotDo) {
