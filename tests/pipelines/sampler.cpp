@@ -198,20 +198,20 @@ TEST(Sampler, EulerStartsFromTheLargestSigma) {
   EXPECT_FLOAT_EQ(euler_sampler(leading, 10).initial_scale, float(std::hypot(leading.sigma(900), 1)));
 }
 
-// Behind skipped steps those that need no step before them are the same, and the way begins with the noise of the first.
+// Steps that need none before them are the same behind skipped ones, and the way begins with the noise of the first.
 TEST(Sampler, SkippedStepsAreLeftOut) {
   constexpr int64_t kSteps = 9, kSkipped = 4;
   for (const char* spacing : {"leading", "trailing", "linspace"})
-    for (const SamplerKind kind : {SamplerKind::euler, SamplerKind::euler_ancestral, SamplerKind::ddim,
-                                   SamplerKind::dpmpp_2m, SamplerKind::dpmpp_2m_karras, SamplerKind::unipc,
-                                   SamplerKind::dpmpp_sde, SamplerKind::lcm}) {
+    for (const SamplerKind kind :
+         {SamplerKind::euler, SamplerKind::euler_ancestral, SamplerKind::ddim, SamplerKind::dpmpp_2m,
+          SamplerKind::dpmpp_2m_karras, SamplerKind::unipc, SamplerKind::dpmpp_sde, SamplerKind::lcm}) {
       const NoiseSchedule schedule = with(spacing);
       const Sampler whole = schedule.sampler({.kind = kind, .steps = kSteps}, {}),
                     late = schedule.sampler({.kind = kind, .steps = kSteps, .skipped = kSkipped}, {});
       const size_t skipped = whole.steps.size() - late.steps.size();
       EXPECT_EQ(skipped, size_t(kind == SamplerKind::dpmpp_sde ? 2 * kSkipped : kSkipped));
-      const bool is_multistep = kind == SamplerKind::dpmpp_2m || kind == SamplerKind::dpmpp_2m_karras ||
-                                kind == SamplerKind::unipc;
+      const bool is_multistep =
+          kind == SamplerKind::dpmpp_2m || kind == SamplerKind::dpmpp_2m_karras || kind == SamplerKind::unipc;
       for (size_t i = 0; i < late.steps.size(); ++i) {
         const SamplerStep &step = late.steps[i], &same = whole.steps[skipped + i];
         EXPECT_EQ(step.timestep, same.timestep);
