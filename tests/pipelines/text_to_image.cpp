@@ -105,12 +105,35 @@ TEST_F(TextToImageTest, PicturesOfABatchAreThoseDrawnAlone) {
 // From the second picture on, steps are replayed where the backend can.
 TEST_F(TextToImageTest, PicturesInTurnAreThoseOfNewOnes) {
   request.sampling.steps = 3;
-  for (const SamplerKind kind : {SamplerKind::euler, SamplerKind::dpmpp_2m})
+  for (const SamplerKind kind :
+       {SamplerKind::euler, SamplerKind::dpmpp_2m, SamplerKind::euler_ancestral, SamplerKind::dpmpp_sde})
     for (const float cfg : {1.0f, 7.0f})
       for (const uint64_t seed : {1, 2}) {
         request.sampling.kind = kind, request.cfg = cfg, request.seed = seed;
         EXPECT_EQ(text_to_image(request).rgb, TextToImage(*model)(request).rgb);
       }
+}
+
+// A picture's draws are its seed's, whatever is drawn beside it; steps are the user's, also of two evaluations each.
+TEST_F(TextToImageTest, SamplersThatDrawDoSoForEachPicture) {
+  request.sampling.steps = 3;
+  for (const SamplerKind kind : {SamplerKind::euler_ancestral, SamplerKind::dpmpp_sde, SamplerKind::lcm}) {
+    request.sampling.kind = kind;
+    TextToImage::Batch batch(2, request);
+    batch[1].seed = 9;
+    std::vector<int64_t> steps;
+    const std::vector<Image> together = text_to_image(batch, [&](int64_t step) { steps.push_back(step); });
+    EXPECT_EQ(steps, (std::vector<int64_t>{1, 2, 3}));
+    EXPECT_LE(largest_difference(together[0], text_to_image(batch[0])), 1);
+    EXPECT_LE(largest_difference(together[1], text_to_image(batch[1])), 1);
+    // The same start with other draws is another picture, and the same draws are the same one.
+    ImageRequest given = request;
+    Rng rng(3, Stream::sampler);
+    for (int i = 0; i < 6; ++i) given.draws.push_back(random_normal(noise.shape(), rng));
+    const Image once = text_to_image(given);
+    EXPECT_GT(largest_difference(once, together[0]), 1);
+    EXPECT_EQ(once.rgb, text_to_image(given).rgb);
+  }
 }
 
 TEST_F(TextToImageTest, IsDrawnWithoutTextEncodersOnceTextsAreKnown) {

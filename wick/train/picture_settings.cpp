@@ -45,7 +45,8 @@ void check_settings(const TrainConfig& config, const Diffusion& model) {
         "{}: {} is of a model distilled to draw in few steps, which this training would undo; train the model that it "
         "was made from",
         model.process().source, model.process().class_name);
-  if (model.process().is_flow()) refuse(config, {"prediction"}, config.model + " is a rectified flow, which has one");
+  if (model.process().is_flow())
+    refuse(config, {"prediction"}, config.model + " is a rectified flow, which predicts neither noise nor v");
   if (!model.process().is_flow())
     refuse(config, {"timesteps", "timestep_shift", "timestep_mean", "timestep_std"},
            config.model + " is no rectified flow");
