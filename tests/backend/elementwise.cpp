@@ -24,6 +24,8 @@ double value(Unary op, double x) {
       return std::exp(x);
     case Unary::square:
       return x * x;
+    case Unary::rsqrt:
+      return 1 / std::sqrt(x);
   }
   return 0;
 }
@@ -45,10 +47,13 @@ double slope(Unary op, double x) {
       return std::exp(x);
     case Unary::square:
       return 2 * x;
+    case Unary::rsqrt:
+      return -0.5 / (x * std::sqrt(x));
   }
   return 0;
 }
 
+// Those that are defined for all numbers.
 constexpr Unary kUnary[] = {Unary::silu, Unary::gelu, Unary::gelu_tanh, Unary::quick_gelu, Unary::exp, Unary::square};
 constexpr DType kFloats[] = {DType::f32, DType::bf16, DType::f16};
 
@@ -120,6 +125,27 @@ TEST(Elementwise, unary_keeps_nan_and_saturates) {
   backend().unary(Unary::exp, y, x);
   EXPECT_EQ(y.data<float>()[3], inf);
   EXPECT_EQ(y.data<float>()[4], 0);
+}
+
+TEST(Elementwise, rsqrt) {
+  for (Layout to : kLayouts)
+    for (Layout from : kLayouts)
+      for (DType dtype : kFloats) {
+        const Shape shape = random_shape();
+        const Tensor x = random(shape, from, dtype), dy = random(shape, to, dtype);
+        backend().affine(x, x, 6, 0);
+        backend().unary(Unary::exp, x, x);
+        const Tensor y = poisoned(shape, to, dtype), dx = poisoned(shape, from, dtype);
+        backend().unary(Unary::rsqrt, y, x);
+        backend().unary_backward(Unary::rsqrt, dx, dy, x);
+        const std::vector<double> at = doubles(x), given = doubles(dy), got = doubles(y), got_dx = doubles(dx);
+        for (size_t i = 0; i < at.size(); ++i) {
+          const double want = value(Unary::rsqrt, at[i]), want_dx = given[i] * slope(Unary::rsqrt, at[i]);
+          // Below the least normal number of f16 its step is absolute.
+          EXPECT_NEAR(got[i], want, 4 * epsilon(dtype) * want) << at[i];
+          EXPECT_NEAR(got_dx[i], want_dx, 4 * epsilon(dtype) * std::max(std::abs(want_dx), 0x1p-14)) << at[i];
+        }
+      }
 }
 
 // x broadcast along the axes of `mask`.

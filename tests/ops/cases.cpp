@@ -70,6 +70,7 @@ std::vector<OpCase> make_cases() {
       "quick_gelu", "quick_gelu", {{3, 37}}, [](const In& x) { return quick_gelu(x[0]); }, 2);
   row("exp", "exp", {{3, 37}}, [](const In& x) { return exp(x[0]); });
   row("square", "square", {{3, 37}}, [](const In& x) { return square(x[0]); });
+  row("rsqrt", "rsqrt", {{3, 37}}, [](const In& x) { return rsqrt(square(x[0]) + 1); });
   row("geglu", "geglu", {{3, 5, 14}}, [](const In& x) { return geglu(x[0]); });
   row("swiglu", "swiglu", {{3, 5, 14}}, [](const In& x) { return swiglu(x[0]); });
   row("gated_add", "gated_add", {{2, 3, 5}, {2, 5}, {2, 3, 5}},

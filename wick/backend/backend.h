@@ -27,7 +27,7 @@
 
 namespace wick {
 
-enum class Unary : uint8_t { silu, gelu, gelu_tanh, quick_gelu, exp, square };
+enum class Unary : uint8_t { silu, gelu, gelu_tanh, quick_gelu, exp, square, rsqrt };
 enum class Binary : uint8_t { add, sub, mul };
 
 struct Conv2d {  // padding is in pixels on each side, so that the VAE's (0, 1, 0, 1) fits
@@ -221,7 +221,7 @@ class Backend {
   virtual Memory& memory() = 0;
   // The dtype of activations for weights that are kept so: a device computes in it, and in bf16 where they are blocks;
   // the CPU always in f32.
-  virtual DType computes_in(DType weights) const { return is_block(weights) ? DType::bf16 : weights; }
+  virtual DType computes_in(DType weights) const { return is_quantized(weights) ? DType::bf16 : weights; }
   // Products and convolutions of f32 may round their factors to TF32 (10 bits of mantissa), where a device has units
   // for it; they do not unless asked.
   virtual void allow_tf32(bool) {}

@@ -6,7 +6,8 @@ namespace wick {
 namespace {
 
 const Op kAdd("add"), kSub("sub"), kMul("mul"), kAffine("affine"), kClamp("clamp");
-const Op kSilu("silu"), kGelu("gelu"), kGeluTanh("gelu_tanh"), kQuickGelu("quick_gelu"), kExp("exp"), kSquare("square");
+const Op kSilu("silu"), kGelu("gelu"), kGeluTanh("gelu_tanh"), kQuickGelu("quick_gelu"), kExp("exp"), kSquare("square"),
+    kRsqrt("rsqrt");
 const Op kSumTo("sum_to");
 
 Shape broadcast(const char* op, const Shape& a, const Shape& b) {
@@ -114,6 +115,7 @@ Tensor gelu_tanh(const Tensor& x) { return unary(kGeluTanh, Unary::gelu_tanh, x)
 Tensor quick_gelu(const Tensor& x) { return unary(kQuickGelu, Unary::quick_gelu, x); }
 Tensor exp(const Tensor& x) { return unary(kExp, Unary::exp, x); }
 Tensor square(const Tensor& x) { return unary(kSquare, Unary::square, x); }
+Tensor rsqrt(const Tensor& x) { return unary(kRsqrt, Unary::rsqrt, x); }
 
 Tensor sum_to(const Tensor& x, const Shape& shape) {
   check(broadcast("sum_to", shape, x.shape()) == x.shape(), "sum_to: {} does not broadcast to {}", shape, x.shape());

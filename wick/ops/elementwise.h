@@ -17,6 +17,7 @@ Tensor gelu_tanh(const Tensor& x);   // the tanh approximation
 Tensor quick_gelu(const Tensor& x);  // x * sigmoid(1.702 x), CLIP-L's
 Tensor exp(const Tensor& x);
 Tensor square(const Tensor& x);
+Tensor rsqrt(const Tensor& x);  // 1 / sqrt(x)
 
 Tensor sum(const Tensor& x);                         // all elements, to shape [1]
 Tensor sum_to(const Tensor& x, const Shape& shape);  // the inverse of broadcasting to x's shape

@@ -3,8 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -20,6 +18,7 @@ constexpr const char *kTimestep = "timestep", *kNumbers = "numbers", *kDraw = "d
 enum : int64_t {
   kInputScale,
   kCfg,
+  kRescaled,
   kSkipScale,
   kWeights
 };  // of the sampler's combinations, one latent after the other
@@ -43,31 +42,25 @@ Tensor combined(const Sampler& sampler, size_t place, const NamedTensors& in, co
 
 // All that a step's computation depends on but shapes and values.
 std::string what_is_recorded(const ImageRequest& request, const Sampler& sampler) {
-  std::string what = fmt::format("{}", fmt::join(request.skip.layers, ","));
+  std::string what =
+      fmt::format("{}{}", fmt::join(request.skip.layers, ","), request.cfg_rescale != 0 ? " rescaled" : "");
   for (size_t place = 0; place < sampler.kept; ++place)
     for (size_t term = 0; term < Combination::kTerms; ++term) what += sampler.uses(place, term) ? " 1" : " 0";
   return what;
 }
 
-double deviation(std::span<const float> values) {
-  double sum = 0, squares = 0;
-  for (const float value : values) sum += value;
-  const double mean = sum / double(values.size());
-  for (const float value : values) squares += (value - mean) * (value - mean);
-  return std::sqrt(squares / double(values.size()));
+// Of each picture x [B, h, w, C]: [B, 1, 1, 1].
+Tensor variance(const Tensor& x) {
+  const Shape each{x.dim(0), 1, 1, 1};
+  const float share = 1 / float(x.numel() / x.dim(0));
+  return sum_to(square(x - sum_to(x, each) * share), each) * share;
 }
 
 // `share` of each picture's guided prediction with the deviation of the one without.
-Tensor rescaled(const Tensor& guided, const Tensor& positive, float share) {
-  const std::vector<float> from = guided.to_vector(), to = positive.to_vector();
-  const size_t pictures = size_t(guided.dim(0)), size = from.size() / pictures;
-  std::vector<float> factors;
-  for (size_t i = 0; i < pictures; ++i) {
-    const double ratio =
-        deviation(std::span(to).subspan(i * size, size)) / deviation(std::span(from).subspan(i * size, size));
-    factors.push_back(float(std::lerp(1.0, ratio, double(share))));
-  }
-  return guided * Tensor::of(factors, {int64_t(pictures), 1, 1, 1}, guided.memory());
+Tensor rescaled(const Tensor& guided, const Tensor& positive, const Tensor& share) {
+  const Tensor wanted = variance(positive);
+  const Tensor ratio = wanted * rsqrt(wanted) * rsqrt(variance(guided));  // of the square roots
+  return guided * ((ratio + -1) * share + 1);
 }
 
 // The axis of a picture, from tiles of that many of its `extent` pixels of the latent. Neighbours share a quarter or
@@ -205,10 +198,7 @@ Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnSte
     const SamplerStep& step = sampler.steps[size_t(i)];
     NamedTensors in = of_step(request, sampler, i, rows, ahead);
     if (step.draws()) in.add(kDraw, fresh_noise(batch, drawn++));
-    if (request.cfg_rescale != 0)  // reads values
-      body(in);
-    else
-      on.recorder.run(skips ? what + " skips" : what, in, body);
+    on.recorder.run(skips ? what + " skips" : what, in, body);
     if (!on_step || step.is_midway) continue;
     if (last) (void)last->data(), on_step(done);
     ++done;
@@ -240,7 +230,7 @@ TextToImage::Canvas& TextToImage::canvas(const NamedTensors& parts, const Shape&
 NamedTensors TextToImage::of_step(const ImageRequest& request, const Sampler& sampler, int64_t i, int64_t rows,
                                   const NamedTensors& ahead) const {
   const SamplerStep& step = sampler.steps[size_t(i)];
-  std::vector<float> numbers{step.input_scale, request.cfg, request.skip.scale};
+  std::vector<float> numbers{step.input_scale, request.cfg, request.cfg_rescale, request.skip.scale};
   for (const Combination& latent : step.next)
     for (const double weight : latent.weights) numbers.push_back(float(weight));
   Memory& memory = model_.memory();
@@ -269,7 +259,7 @@ Tensor TextToImage::predict(const ImageRequest& request, const Tensor& x, const 
   const Tensor both = model_.predict(guided ? cat({x, x}, 0) : x, parts[kTimestep], parts);
   const Tensor positive = slice(both, 0, rows - pictures, rows), negative = slice(both, 0, 0, pictures);
   Tensor predicted = guided ? negative + (positive - negative) * number(parts, kCfg) : positive;
-  if (guided && request.cfg_rescale != 0) predicted = rescaled(predicted, positive, request.cfg_rescale);
+  if (guided && request.cfg_rescale != 0) predicted = rescaled(predicted, positive, number(parts, kRescaled));
   if (!skips) return predicted;
   NamedTensors alone;
   for (const auto& [name, value] : parts)

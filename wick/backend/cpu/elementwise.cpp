@@ -51,6 +51,11 @@ struct Square {
   HWY_INLINE FloatVec slope(FloatVec x) const { return hn::Add(x, x); }
 };
 
+struct Rsqrt {
+  HWY_INLINE FloatVec operator()(FloatVec x) const { return hn::Div(set(1), hn::Sqrt(x)); }
+  HWY_INLINE FloatVec slope(FloatVec x) const { return hn::Div(hn::Mul(set(-0.5f), (*this)(x)), x); }
+};
+
 template <class F>
 struct Backward {
   HWY_INLINE FloatVec operator()(FloatVec dy, FloatVec x) const { return hn::Mul(dy, F().slope(x)); }
@@ -101,6 +106,8 @@ void with_function(Unary op, const Use& use) {
       return use(Exp());
     case Unary::square:
       return use(Square());
+    case Unary::rsqrt:
+      return use(Rsqrt());
   }
 }
 

@@ -48,6 +48,11 @@ struct Square {
   __device__ float slope(float x) const { return x + x; }
 };
 
+struct Rsqrt {
+  __device__ float operator()(float x) const { return 1 / sqrtf(x); }
+  __device__ float slope(float x) const { return -0.5f * (*this)(x) / x; }
+};
+
 template <class F>
 struct Backward {
   __device__ float operator()(float dy, float x) const { return dy * F().slope(x); }
@@ -103,6 +108,8 @@ void with_function(Unary op, DType dtype, F&& f) {
       return f(Exp());
     case Unary::square:
       return f(Square());
+    case Unary::rsqrt:
+      return f(Rsqrt());
   }
 }
 
