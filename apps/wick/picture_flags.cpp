@@ -43,9 +43,10 @@ std::vector<std::string> PictureFlags::add_to(CLI::App& command, PictureSettings
   const auto skips = [this] { return skip.scale != 0; };
   const auto has_t5 = [this] { return reading.t5.tokens > 0; };
 
-  picture(command.add_option("--out", out, "Picture to write: .png, .jpg or .webp"))
-      ->type_name("FILE")
-      ->check(image_file());
+  picture(command.add_option("--out", out,
+                             "Picture to write: .png, .jpg or .webp; or a folder, for a numbered PNG file of each"))
+      ->type_name("PATH")
+      ->check(image_file_or_folder());
   picture(command.add_flag("--overwrite", overwrite, "Write over a file that is there"));
   add_from(command)->group("Pictures");
   names.emplace_back("--from");

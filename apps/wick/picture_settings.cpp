@@ -137,8 +137,9 @@ ImageTexts PictureSettings::texts(const std::vector<LoraFile>& loras) {
   for (const LoraFile& lora : loras) {
     const std::string path = lora.path.string(), hash = told_hash(lora);
     if (!hash.empty()) settings[kLoraHashes][path] = hash;
-    if (hashes_.contains(path) && hashes_[path] != hash)
-      notes_.push_back(fmt::format("drawn with another LoRA than {} is now", path));
+    if (!hashes_.contains(path) || hashes_[path] == hash) continue;
+    const std::string note = fmt::format("drawn with another LoRA than {} is now", path);
+    if (std::ranges::find(notes_, note) == notes_.end()) notes_.push_back(note);
   }
   return {{"parameters", infotext_of(settings, loras)},
           {"wick", settings.dump(-1, ' ', /*ensure_ascii=*/true, json::error_handler_t::replace)}};

@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "picture_output.h"
 #include "wick/core/error.h"
 #include "wick/io/image.h"
 #include "wick/io/nearest.h"
@@ -121,9 +122,11 @@ CLI::Validator not_empty() {
   return validator([](const std::string& text) { return text.empty() ? "expected a text, found none" : ""; });
 }
 
-CLI::Validator image_file() {
+CLI::Validator image_file_or_folder() {
   return validator([](const std::string& text) -> std::string {
-    return is_image_name(text) ? "" : fmt::format("expected a name that ends in {}, found '{}'", kWrittenImages, text);
+    if (is_image_name(text) || is_folder(text)) return {};
+    return fmt::format("expected a name that ends in {}, or a folder (one that ends in / is made), found '{}'",
+                       kWrittenImages, text);
   });
 }
 

@@ -22,7 +22,7 @@ inline CLI::Validator positive_integer() { return integer_in(1, std::numeric_lim
 inline CLI::Validator seed_number() { return integer_in(0, std::numeric_limits<int64_t>::max()); }
 
 CLI::Validator not_empty();
-CLI::Validator image_file();  // a name that pictures are written by
+CLI::Validator image_file_or_folder();  // a name that pictures are written by
 CLI::Validator one_of(const std::vector<std::string>& names);
 
 // The types in which Wick writes matrices.

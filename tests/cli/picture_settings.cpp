@@ -55,6 +55,34 @@ class PictureSettings : public testing::Test {
   const std::string lora = "--lora '" + (kGolden / "lora_unet.safetensors").string() + ":0.7' ";
 };
 
+// Of several pictures each carries what repeats it alone. Files keep their names, and none takes that of another.
+TEST_F(PictureSettings, PicturesOfAFolderAreRepeatedOneByOne) {
+  const std::string all = small + "--prompt 'a red fox' --prompt 'a blue hat' --seed 3 --seed 4 --batch-size 3 ";
+  EXPECT_NE(draw(all, "pictures/").out.find("pictures/00004.png"), std::string::npos);
+  const Words prompts = {"a red fox", "a blue hat", "a red fox", "a blue hat"};
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const std::string name = "pictures/0000" + std::to_string(i + 1) + ".png";
+    EXPECT_EQ(settings(name)["prompt"], nlohmann::json::array({prompts[i]}));
+    EXPECT_EQ(settings(name)["seed"], nlohmann::json::array({3 + i / 2}));
+    draw("--overwrite --batch-size 1 --from " + path(name), "again.png");
+    const Image one = read_image(folder / name), again = read_image(folder / "again.png");
+    for (size_t k = 0; k < one.rgb.size(); ++k) ASSERT_NEAR(one.rgb[k], again.rgb[k], 1) << name;
+  }
+  const std::string first = read_plain(folder / "pictures/00001.png");
+  std::filesystem::remove(folder / "pictures/00002.png");
+  draw("--from " + path("pictures/00003.png") + " --seed 9", "pictures");  // a folder that is there
+  EXPECT_EQ(settings("pictures/00005.png")["seed"], nlohmann::json::array({9}));
+  EXPECT_EQ(read_plain(folder / "pictures/00001.png"), first);
+  EXPECT_FALSE(std::filesystem::exists(folder / "pictures/00002.png"));
+
+  const std::string into = " --out " + path("pictures/"), command = "generate --device cpu " + small + "--prompt x";
+  expect_wrong(2, command + into + " --overwrite", {"--overwrite", "pictures/"});
+  expect_wrong(2, command + into + " --compare " + lora, {"--compare", "pictures/"});
+  expect_wrong(2, command + " --out " + path("elsewhere"), {"--out", ".png", "elsewhere", "folder"});
+  write_file_atomically(folder / "file", "x");
+  expect_wrong(1, command + " --out " + path("file/"), {"file", "there is a file of that name"});
+}
+
 TEST_F(PictureSettings, EveryPictureIsRepeatedToTheByte) {
   const std::string text = "--prompt 'a red fox' ";
   for (const char* ending : {".png", ".jpg", ".webp"}) expect_repeated(small + text + "--seed 3", ending);
