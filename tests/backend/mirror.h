@@ -235,7 +235,9 @@ class Mirror final : public Backend {
     if (!v || v.numel() == 0) return;
     int64_t last = 0;
     for (int d = 0; d < v.rank(); ++d) last += (v.shape[d] - 1) * v.stride[d];
-    regions.push_back({v.as<char>(), v.as<char>() + bytes_of(v.dtype, last + 1), {}});
+    const int64_t bytes =
+        has_row_format(v.dtype) ? byte_offset(v, v.shape[0] * v.stride[0]) : bytes_of(v.dtype, last + 1);
+    regions.push_back({v.as<char>(), v.as<char>() + bytes, {}});
   }
 
   static void merge(std::vector<Region>& regions) {

@@ -70,6 +70,11 @@ std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { retu
 
 void CountingBackend::scratch(size_t bytes) { memory_.release(memory_.allocate(bytes), bytes); }
 
+// A device decodes quantised rows for a product; the CPU a panel at a time, which is among what its context takes.
+void CountingBackend::decodes(const View& w, DType dtype) {
+  if (kind_.is_device && has_row_format(w.dtype)) scratch(size_t(w.numel()) * size_of(dtype));
+}
+
 void CountingBackend::attention(const AttentionArgs& a) {
   if (!kind_.is_device || a.q.dtype != DType::f32 || !(a.ranges || a.q.shape[2] != a.k.shape[2])) return;
   scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), false).scratch);
@@ -94,8 +99,9 @@ void CountingBackend::conv2d_backward_weight(View, View, View dy, View x, Conv2d
   if (kind_.is_device && dy.dtype == DType::f32 && bytes <= kConvolutionScratch) scratch(size_t(bytes));
 }
 
-void CountingBackend::gated_linear(View y, View, View w, View, const LoraFactors&) {
-  Tensor::empty(with_last(y.shape, w.shape[0]), y.dtype, memory_);
+void CountingBackend::gated_linear(View y, View x, View w, View, const LoraFactors&) {
+  const Tensor both = Tensor::empty(with_last(y.shape, w.shape[0]), y.dtype, memory_);
+  decodes(w, x.dtype);
 }
 
 void CountingBackend::rope_into_cache(const RopeIntoCacheArgs& a) { Tensor::empty(a.k.shape, a.k.dtype, memory_); }

@@ -68,11 +68,13 @@ class CountingBackend final : public Backend {
   void clamp_backward(View, View, View, float, float) override {}
   void accumulate(View, View, float) override {}
   void sum(View, View) override {}
-  void matmul(View, View, View, float, float) override {}
-  void linear(View, View, View, View, View) override {}
+  void matmul(View, View a, View b, float, float) override { decodes(b, a.dtype); }
+  void linear(View, View x, View w, View, View) override { decodes(w, x.dtype); }
   void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override;
-  void lora_linear(const LoraArgs&) override {}
-  void lora_linear_backward(const LoraArgs&, const LoraGradients&) override {}
+  void lora_linear(const LoraArgs& a) override { decodes(a.w, a.x.dtype); }
+  void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override {
+    if (g.dx) decodes(a.w, g.dy.dtype);
+  }
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
   void conv2d(View, View, View, View, View, Conv2d) override {}
@@ -115,6 +117,7 @@ class CountingBackend final : public Backend {
 
  private:
   void scratch(size_t bytes);  // of a kernel: taken and given back
+  void decodes(const View& w, DType dtype);
 
   DeviceKind kind_;
   CountingMemory memory_;

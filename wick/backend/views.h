@@ -14,7 +14,7 @@ inline View contiguous_view(void* data, DType dtype, const Shape& shape) {
 // Elements [first, first + count) along a dim; negative dims count from the end.
 inline View part_of(View v, int dim, int64_t first, int64_t count) {
   if (dim < 0) dim += v.rank();
-  v.data = v.as<char>() + bytes_of(v.dtype, first * v.stride[dim]);
+  v.data = v.as<char>() + byte_offset(v, first * v.stride[dim]);
   v.shape[dim] = count;
   return v;
 }

@@ -78,8 +78,14 @@ float block_element(const void* blocks, DType dtype, int64_t i) {
   return value;
 }
 
+void check_quantizable(DType dtype) {
+  check(can_quantize_to(dtype),
+        "Wick quantises to q8_0, q4_0, fp8, fp8-block, int8, nf4 and nf4-double; {} can only be read", name_of(dtype));
+}
+
 void quantize_blocks(void* blocks, DType dtype, const float* x, int64_t n) {
-  check(can_quantize_to(dtype), "Wick quantises to q8_0 and q4_0; {} can only be read", name_of(dtype));
+  check(is_block(dtype), "{} has no blocks", name_of(dtype));
+  check_quantizable(dtype);
   bytes_of(dtype, n);  // whole blocks
   dtype == DType::q8_0 ? encode_all<Q8Block>(blocks, x, n) : encode_all<Q4Block>(blocks, x, n);
 }

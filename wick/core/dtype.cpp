@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "wick/core/error.h"
+#include "wick/core/row_formats.h"
 
 namespace wick {
 
@@ -15,11 +16,12 @@ struct Facts {
 
 // In the order of the enumeration.
 constexpr Facts kFacts[] = {
-    {"f32", {1, 4}},      {"bf16", {1, 2}},     {"f16", {1, 2}},      {"i32", {1, 4}},
-    {"i64", {1, 8}},      {"u8", {1, 1}},       {"q8_0", {32, 34}},   {"q4_0", {32, 18}},
-    {"q4_k", {256, 144}}, {"q5_k", {256, 176}}, {"q6_k", {256, 210}},
+    {"f32", {1, 4}},         {"bf16", {1, 2}},     {"f16", {1, 2}},      {"i32", {1, 4}},
+    {"i64", {1, 8}},         {"u8", {1, 1}},       {"q8_0", {32, 34}},   {"q4_0", {32, 18}},
+    {"q4_k", {256, 144}},    {"q5_k", {256, 176}}, {"q6_k", {256, 210}}, {"fp8", {1, 0}},
+    {"fp8-block", {128, 0}}, {"int8", {1, 0}},     {"nf4", {64, 0}},     {"nf4-double", {64, 0}},
 };
-static_assert(std::size(kFacts) == size_t(DType::q6_k) + 1);
+static_assert(std::size(kFacts) == size_t(DType::nf4_double) + 1);
 
 }  // namespace
 
@@ -27,16 +29,22 @@ BlockSize block_of(DType dtype) { return kFacts[size_t(dtype)].block; }
 std::string_view name_of(DType dtype) { return kFacts[size_t(dtype)].name; }
 
 size_t size_of(DType dtype) {
-  check(!is_block(dtype), "{} is for the weights of linear layers and tables: another operation was asked to read it",
-        name_of(dtype));
+  check(!is_quantized(dtype),
+        "{} is for the weights of linear layers and tables: another operation was asked to read it", name_of(dtype));
   return size_t(block_of(dtype).bytes);
 }
 
 int64_t bytes_of(DType dtype, int64_t elements) {
   const BlockSize block = block_of(dtype);
+  check(!has_row_format(dtype) || elements == 0, "{} keeps whole rows: it has no {} elements", name_of(dtype),
+        elements);
   check(elements % block.elements == 0, "{} keeps {} elements in a block: {} are not whole blocks", name_of(dtype),
         block.elements, elements);
   return elements / block.elements * block.bytes;
+}
+
+int64_t row_bytes(DType dtype, int64_t cols) {
+  return has_row_format(dtype) ? row_layout(dtype, cols).bytes : bytes_of(dtype, cols);
 }
 
 float f16_to_f32(uint16_t bits) {

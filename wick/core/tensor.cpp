@@ -4,6 +4,7 @@
 #include <cassert>
 
 #include "wick/core/blocks.h"
+#include "wick/core/row_formats.h"
 
 namespace wick {
 
@@ -31,6 +32,25 @@ bool View::contiguous() const {
   return true;
 }
 
+int64_t byte_offset(const View& view, int64_t elements) {
+  if (!has_row_format(view.dtype) || elements == 0) return bytes_of(view.dtype, elements);
+  const int64_t cols = view.stride[view.rank() - 2];
+  check(elements % cols == 0, "{} keeps whole rows of {}: none begins {} elements on", name_of(view.dtype), cols,
+        elements);
+  return elements / cols * row_bytes(view.dtype, cols);
+}
+
+namespace {
+
+// Of a dense tensor.
+int64_t bytes_of(DType dtype, const Shape& shape) {
+  if (!has_row_format(dtype)) return bytes_of(dtype, shape.numel());
+  check(shape.rank() >= 2, "tensor: {} keeps rows of matrices, and {} is none", name_of(dtype), shape);
+  return shape.back() == 0 ? 0 : shape.numel() / shape.back() * row_bytes(dtype, shape.back());
+}
+
+}  // namespace
+
 Tensor Tensor::empty(const Shape& shape, DType dtype, Memory& memory) {
   for (int64_t d : shape) check(d >= 0, "tensor: shape {} has a negative extent", shape);
   const int64_t block = block_of(dtype).elements;
@@ -38,7 +58,7 @@ Tensor Tensor::empty(const Shape& shape, DType dtype, Memory& memory) {
         "tensor: {} keeps {} elements of a row in a block, and the rows of {} are not whole blocks", name_of(dtype),
         block, shape);
   Tensor t;
-  t.storage_ = std::make_shared<Storage>(memory, size_t(bytes_of(dtype, shape.numel())));
+  t.storage_ = std::make_shared<Storage>(memory, size_t(bytes_of(dtype, shape)));
   t.view_ = {t.storage_->data, dtype, shape, contiguous_strides(shape)};
   return t;
 }
@@ -102,7 +122,7 @@ Tensor Tensor::window(const Shape& shape, const Shape& stride, int64_t offset) c
   Tensor t = *this;
   t.view_.shape = shape;
   t.view_.stride = stride;
-  t.view_.data = static_cast<char*>(view_.data) + bytes_of(dtype(), offset);
+  t.view_.data = static_cast<char*>(view_.data) + byte_offset(view_, offset);
   t.id_ = 0;
   return t;
 }
@@ -126,14 +146,17 @@ Tensor Tensor::to(Memory& other) const {
   if (&memory() == &other) return *this;
   if (numel() == 0) return empty(shape(), dtype(), other);
   // Devices talk through the host. The view's whole span is copied as it lies.
-  Tensor host = memory().on_host() ? *this : empty({spanned_elements(view_)}, dtype());
+  const Shape span = has_row_format(dtype()) ? shape() : Shape{spanned_elements(view_)};
+  check(span.rank() == 1 || contiguous(), "tensor: {} {} is moved whole, not with gaps", name_of(dtype()), shape());
+  const auto bytes = size_t(bytes_of(dtype(), span));
+  Tensor host = memory().on_host() ? *this : empty(span, dtype());
   if (!memory().on_host()) {
-    memory().read(host.view_.data, view_.data, size_t(bytes_of(dtype(), host.numel())));
+    memory().read(host.view_.data, view_.data, bytes);
     host = host.window(shape(), stride());
   }
   if (other.on_host()) return host;
-  Tensor flat = empty({spanned_elements(view_)}, dtype(), other);
-  other.write(flat.view_.data, host.view_.data, size_t(bytes_of(dtype(), flat.numel())));
+  Tensor flat = empty(span, dtype(), other);
+  other.write(flat.view_.data, host.view_.data, bytes);
   return flat.window(shape(), stride());
 }
 
@@ -146,14 +169,18 @@ std::vector<float> Tensor::to_vector() const {
   for (size_t row = 0; row < values.size(); row += size_t(width)) {
     int64_t offset = 0;
     for (int d = 0; d < last; ++d) offset += index[size_t(d)] * stride()[d];
-    for (int64_t i = 0; i < width; ++i) values[row + size_t(i)] = load_as_float(view_.data, dtype(), offset + i * step);
+    if (has_row_format(dtype()))
+      decode_row(&values[row], view_.as<char>() + byte_offset(view_, offset), dtype(), width);
+    else
+      for (int64_t i = 0; i < width; ++i)
+        values[row + size_t(i)] = load_as_float(view_.data, dtype(), offset + i * step);
     for (int d = last - 1; d >= 0 && ++index[size_t(d)] == shape()[d]; --d) index[size_t(d)] = 0;
   }
   return values;
 }
 
 Tensor Tensor::trainable() const {
-  check(!is_block(dtype()), "tensor: {} holds frozen weights, nothing that is trained", name_of(dtype()));
+  check(!is_quantized(dtype()), "tensor: {} holds frozen weights, nothing that is trained", name_of(dtype()));
   Tensor t = *this;
   t.id_ = next_id();
   return t;

@@ -31,6 +31,10 @@ struct View {
   explicit operator bool() const { return data != nullptr; }
 };
 
+// Bytes from a view's first element to another, counted in elements: a whole number of blocks, and of rows where the
+// type keeps rows.
+int64_t byte_offset(const View& view, int64_t elements);
+
 class Tensor {
  public:
   Tensor() = default;  // holds nothing; false in a condition

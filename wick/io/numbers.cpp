@@ -8,19 +8,10 @@
 #include <utility>
 
 #include "wick/core/dtype.h"
+#include "wick/core/row_formats.h"
 
 namespace wick {
 namespace {
-
-// Micikevicius et al., "FP8 formats for deep learning", 2022: four bits of exponent, biased by 7, and three of
-// mantissa; all ones is NaN, and there is no infinity.
-float e4m3_to_f32(uint8_t bits) {
-  const int exponent = bits >> 3 & 15, mantissa = bits & 7;
-  const float size = (bits & 0x7f) == 0x7f ? std::numeric_limits<float>::quiet_NaN()
-                     : exponent == 0       ? std::ldexp(float(mantissa), -9)
-                                           : std::ldexp(float(8 + mantissa), exponent - 10);
-  return bits & 0x80 ? -size : size;
-}
 
 float e5m2_to_f32(uint8_t bits) { return f16_to_f32(uint16_t(bits << 8)); }  // the upper half of an f16
 
@@ -53,7 +44,7 @@ constexpr std::pair<std::string_view, ToF32> kNumbers[] = {
     {"F32", read_all<float, plain>},
     {"F16", read_all<uint16_t, f16_to_f32>},
     {"BF16", read_all<uint16_t, bf16_to_f32>},
-    {"F8_E4M3", read_all<uint8_t, from_table<e4m3_to_f32>>},
+    {"F8_E4M3", read_all<uint8_t, e4m3_to_f32>},
     {"F8_E5M2", read_all<uint8_t, from_table<e5m2_to_f32>>},
     {"I64", read_all<int64_t, plain>},
     {"I32", read_all<int32_t, plain>},

@@ -5,6 +5,7 @@
 #include "wick/backend/cpu/parallel.h"
 #include "wick/backend/cpu/targets.h"
 #include "wick/core/blocks.h"
+#include "wick/core/row_formats.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "wick/backend/cpu/blocks.cpp"
@@ -168,12 +169,15 @@ HWY_EXPORT(DecodeBlocks);
 HWY_EXPORT(OneRow);
 
 void decode_blocks(float* y, const void* x, DType dtype, int64_t n) {
+  if (has_row_format(dtype)) return decode_row(y, x, dtype, n);
   assert(n % block_of(dtype).elements == 0);
   HWY_DYNAMIC_DISPATCH(DecodeBlocks)(y, x, dtype, n);
 }
 
 bool linear_one_row(const Matrix& y, const Matrix& x, const View& w, const float* bias) {
-  if (x.rows != 1 || x.transposed || w.stride[1] != 1 || w.shape[1] % 32 != 0 || w.stride[0] % 32 != 0) return false;
+  if (x.rows != 1 || x.transposed || has_row_format(w.dtype) || w.stride[1] != 1 || w.shape[1] % 32 != 0 ||
+      w.stride[0] % 32 != 0)
+    return false;
   HWY_DYNAMIC_DISPATCH(OneRow)(y, x, w, bias);
   return true;
 }

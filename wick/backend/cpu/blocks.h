@@ -5,7 +5,8 @@
 
 namespace wick {
 
-// y = x, n elements of whole blocks, to the bits of block_element() (core/blocks.h).
+// y = x, n elements of whole blocks, to the bits of block_element() (core/blocks.h), or a whole row
+// (core/row_formats.h).
 void decode_blocks(float* y, const void* x, DType dtype, int64_t n);
 
 // Two ways to y [M, N] = x [M, K] w[N, K]^T + bias that read the weight as it lies, once. Each is false, and does

@@ -110,7 +110,7 @@ HWY_EXPORT(WidenFloats);
 HWY_EXPORT(NarrowFloats);
 
 void load_floats(float* y, const void* x, DType dtype, int64_t n) {
-  if (is_block(dtype)) return decode_blocks(y, x, dtype, n);
+  if (is_quantized(dtype)) return decode_blocks(y, x, dtype, n);
   assert(is_float(dtype));
   if (dtype == DType::f32)
     std::memcpy(y, x, size_t(n) * sizeof(float));

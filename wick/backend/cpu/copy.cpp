@@ -9,6 +9,7 @@
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/dense.h"
 #include "wick/core/blocks.h"
+#include "wick/core/row_formats.h"
 
 namespace wick {
 namespace {
@@ -133,27 +134,37 @@ template <class F>
 void for_rows(const View& y, const View& x, const F& f) {
   for (const View* v : {&y, &x})
     check(v->stride.back() == 1, "{} of shape {} can be read and written along its rows only",
-          name_of(is_block(v->dtype) ? v->dtype : (v == &y ? x : y).dtype), v->shape);
+          name_of(is_quantized(v->dtype) ? v->dtype : (v == &y ? x : y).dtype), v->shape);
   const auto row = [](const View& v, int64_t index) {
     int64_t offset = 0;
     for (int d = v.rank() - 2; d >= 0; index /= v.shape[d], --d) offset += index % v.shape[d] * v.stride[d];
-    return v.as<char>() + bytes_of(v.dtype, offset);
+    return v.as<char>() + byte_offset(v, offset);
   };
   const int64_t rows = x.numel() / std::max<int64_t>(x.shape.back(), 1);
   parallel_each(rows, x.numel(), [&](int64_t i) { f(row(y, i), row(x, i)); });
 }
 
-void copy_blocks(const View& y, const View& x) {
+// Rows of nf4_double share numbers, so that all are quantised at once.
+void quantize_nested(const View& y, const float* x) {
+  check(y.rank() == 2 && y.contiguous(), "{} of shape {} is quantised whole, not in parts", name_of(y.dtype), y.shape);
+  quantize_rows(y.data, y.dtype, x, y.shape[0], y.shape[1]);
+}
+
+void copy_quantized(const View& y, const View& x) {
   const int64_t width = x.shape.back();
   if (y.dtype == x.dtype) {
-    const size_t bytes = size_t(bytes_of(x.dtype, width));
+    const size_t bytes = size_t(row_bytes(x.dtype, width));
     return for_rows(y, x, [=](char* to, const char* from) { std::memcpy(to, from, bytes); });
   }
-  if (is_block(y.dtype)) {
-    check(can_quantize_to(y.dtype), "Wick quantises to q8_0 and q4_0; {} can only be read", name_of(y.dtype));
+  if (is_quantized(y.dtype)) {
+    check_quantizable(y.dtype);
     const DenseInput dense(x);
+    if (y.dtype == DType::nf4_double) return quantize_nested(y, dense.data());
     return for_rows(y, contiguous_view(const_cast<float*>(dense.data()), x.shape), [&](char* to, const char* from) {
-      quantize_blocks(to, y.dtype, reinterpret_cast<const float*>(from), width);
+      if (has_row_format(y.dtype))
+        quantize_rows(to, y.dtype, reinterpret_cast<const float*>(from), 1, width);
+      else
+        quantize_blocks(to, y.dtype, reinterpret_cast<const float*>(from), width);
     });
   }
   const DenseOutput dense(y);
@@ -165,7 +176,7 @@ void copy_blocks(const View& y, const View& x) {
 }  // namespace
 
 void CpuBackend::copy(View y, View x) {
-  if (is_block(y.dtype) || is_block(x.dtype)) return copy_blocks(y, x);
+  if (is_quantized(y.dtype) || is_quantized(x.dtype)) return copy_quantized(y, x);
   assert(y.shape == x.shape && is_float(y.dtype) == is_float(x.dtype));
   if (y.dtype == x.dtype) return copy_same(y, x);
   if (is_float(y.dtype)) {
@@ -180,7 +191,7 @@ void CpuBackend::copy(View y, View x) {
 }
 
 void CpuBackend::fill(View y, float value) {
-  check(!is_block(y.dtype), "fill: {} is not filled", name_of(y.dtype));
+  check(!is_quantized(y.dtype), "fill: {} is not filled", name_of(y.dtype));
   alignas(8) std::array<char, 8> element{};
   if (is_float(y.dtype))
     store_floats(element.data(), y.dtype, &value, 1);

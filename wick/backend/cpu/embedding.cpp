@@ -24,7 +24,7 @@ std::vector<int64_t> ids_of(const View& ids) {
 void CpuBackend::embedding(View y, View table, View ids) {
   const std::vector<int64_t> rows = ids_of(ids);
   const int64_t width = table.dim(1), n = int64_t(rows.size());
-  const int64_t row_bytes = bytes_of(table.dtype, table.stride[0]);
+  const int64_t row_bytes = byte_offset(table, table.stride[0]);
   const DenseOutput output(y);
   parallel_each(n, n * width, [&](int64_t i) {
     assert(rows[size_t(i)] >= 0 && rows[size_t(i)] < table.dim(0));

@@ -106,17 +106,18 @@ void encode(CudaBackend& cuda, const View& y, const float* x) {
 // The same bytes as pairs of them.
 View as_pairs(const View& v) {
   const Rows rows = rows_of_blocks(v);
-  return {v.data, DType::f16, {rows.rows, bytes_of(v.dtype, rows.cols) / 2}, {bytes_of(v.dtype, rows.stride) / 2, 1}};
+  return {v.data, DType::f16, {rows.rows, row_bytes(v.dtype, rows.cols) / 2}, {row_bytes(v.dtype, rows.stride) / 2, 1}};
 }
 
 }  // namespace
 
-void copy_blocks(CudaBackend& cuda, const View& y, const View& x) {
+void copy_quantized(CudaBackend& cuda, const View& y, const View& x) {
   if (x.numel() == 0) return;
   if (y.dtype == x.dtype) return cuda.copy(as_pairs(y), as_pairs(x));
-  if (!is_block(y.dtype)) return decode(cuda, y, x);
-  check(can_quantize_to(y.dtype), "Wick quantises to q8_0 and q4_0; {} can only be read", name_of(y.dtype));
-  check(!is_block(x.dtype), "{} is not quantised anew to {}", name_of(x.dtype), name_of(y.dtype));
+  if (!is_quantized(y.dtype)) return has_row_format(x.dtype) ? decode_row_format(cuda, y, x) : decode(cuda, y, x);
+  check_quantizable(y.dtype);
+  check(!is_quantized(x.dtype), "{} is not quantised anew to {}", name_of(x.dtype), name_of(y.dtype));
+  if (has_row_format(y.dtype)) return encode_row_format(cuda, y, x);
   const DenseInput dense(cuda, x, DType::f32);
   y.dtype == DType::q8_0 ? encode<Q8Block>(cuda, y, dense.as<float>()) : encode<Q4Block>(cuda, y, dense.as<float>());
 }

@@ -1,12 +1,16 @@
-// Quantised blocks on the device: copied, decoded to floats, and made of floats.
+// Quantised weights on the device: copied, decoded to floats, and made of floats.
 #pragma once
 
 #include "wick/backend/cuda/cuda.h"
 
 namespace wick {
 
-// y = x where either has blocks, as CudaBackend::copy(). Blocks lie along rows of views whose outer dims one stride
-// walks; other views are an Error.
-void copy_blocks(CudaBackend& cuda, const View& y, const View& x);
+// y = x where either is quantised, as CudaBackend::copy(). Rows of such views are walked by one stride; other views are
+// an Error.
+void copy_quantized(CudaBackend& cuda, const View& y, const View& x);
+
+// Where x, and where y, keeps rows (core/row_formats.h), and the other floats.
+void decode_row_format(CudaBackend& cuda, const View& y, const View& x);
+void encode_row_format(CudaBackend& cuda, const View& y, const View& x);
 
 }  // namespace wick

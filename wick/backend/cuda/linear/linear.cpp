@@ -139,6 +139,10 @@ LinearWay planned(const Gpu& gpu, const LinearCall& l) {
 
 void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
   if (c.numel() == 0) return;
+  if (has_row_format(b.dtype)) {
+    const DenseInput decoded(*this, b, a.dtype);
+    return matmul(c, a, decoded.view(), alpha, beta);
+  }
   if (is_block(b.dtype)) return matmul_blocks(*this, c, a, b, alpha, beta);
   if (a.dim(-1) == 0 || alpha == 0) return beta == 0 ? fill(c, 0) : affine(c, c, beta, 0);
   const Shape batch(c.shape.begin(), c.shape.end() - 2);
@@ -165,6 +169,10 @@ void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
 
 void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
   if (y.numel() == 0) return;
+  if (has_row_format(w.dtype)) {
+    const DenseInput decoded(*this, w, x.dtype);
+    return linear(y, x, decoded.view(), bias, residual);
+  }
   const MatrixInput input(*this, x, x.dtype), start(*this, residual, x.dtype);
   const MatrixOutput product(*this, y, x.dtype);
   const LinearCall call{*product, *input, w, bias, *start};
@@ -179,6 +187,10 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
 }
 
 void CudaBackend::gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) {
+  if (has_row_format(w.dtype)) {
+    const DenseInput decoded(*this, w, x.dtype);
+    return gated_linear(y, x, decoded.view(), bias, lora);
+  }
   const auto input = as_rows(x), product = as_rows(y);
   if (lora.down && y.numel() > 0 && lora_few_rows(*this, {.y = y, .x = x, .w = w, .bias = bias, .lora = lora}, true))
     return;

@@ -318,11 +318,24 @@ bool lora_few_rows(CudaBackend& cuda, const LoraArgs& a, bool gated) {
   return true;
 }
 
+namespace {
+
+LoraArgs with_weight(LoraArgs a, const View& w) {
+  a.w = w;
+  return a;
+}
+
+}  // namespace
+
 void CudaBackend::lora_linear(const LoraArgs& a) {
   if (a.x.numel() == 0 || a.lora.down.numel() == 0 || a.y.numel() == 0) {
     zero(*this, a.s);
     if (a.w) linear(a.y, a.x, a.w, a.bias, a.residual);
     return;
+  }
+  if (a.w && has_row_format(a.w.dtype)) {
+    const DenseInput decoded(*this, a.w, a.x.dtype);
+    return lora_linear(with_weight(a, decoded.view()));
   }
   const LoraPlan plan = plan_lora(*this, a);
   if (explains()) explain(told("LoRA", a.y, a), to_string(plan));
@@ -346,6 +359,10 @@ void CudaBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g
     zero(*this, g.ddown, g.dups);
     if (g.dx && a.w && g.dx.numel() > 0) matmul(g.dx, g.dy, a.w, 1, 0);
     return;
+  }
+  if (a.w && has_row_format(a.w.dtype)) {
+    const DenseInput decoded(*this, g.dx ? a.w : View(), g.dy.dtype);
+    return lora_linear_backward(with_weight(a, decoded.view()), g);
   }
   if (a.w && is_block(a.w.dtype)) {
     if (g.dx) matmul(g.dx, g.dy, a.w, 1, 0);

@@ -274,7 +274,7 @@ uint4 repeated_value(DType dtype, float value) {
 }  // namespace
 
 void CudaBackend::copy(View to, View from) {
-  if (is_block(to.dtype) || is_block(from.dtype)) return copy_blocks(*this, to, from);
+  if (is_quantized(to.dtype) || is_quantized(from.dtype)) return copy_quantized(*this, to, from);
   assert(to.shape == from.shape && is_float(to.dtype) == is_float(from.dtype));
   in_pieces(Pair{to, from}, [&](const Pair& views) {
     const auto index = memory_order(views);
@@ -288,7 +288,7 @@ void CudaBackend::copy(View to, View from) {
 }
 
 void CudaBackend::fill(View to, float value) {
-  check(!is_block(to.dtype), "fill: {} is not filled", name_of(to.dtype));
+  check(!is_quantized(to.dtype), "fill: {} is not filled", name_of(to.dtype));
   const uint4 bits = repeated_value(to.dtype, value);
   in_pieces(std::array{to}, [&](const std::array<View, 1>& views) {
     auto index = memory_order(views);

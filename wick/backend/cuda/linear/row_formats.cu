@@ -1,0 +1,306 @@
+// Quantised rows decoded to floats, and floats quantised, to the bits of core/row_formats.cpp.
+#include "wick/core/row_formats.h"
+
+#include "wick/backend/cuda/device/reduce.cuh"
+#include "wick/backend/cuda/linear/blocks.h"
+#include "wick/backend/cuda/map/walk.cuh"
+#include "wick/backend/cuda/runtime/dense.h"
+#include "wick/backend/cuda/runtime/dispatch.cuh"
+#include "wick/backend/cuda/runtime/launch.h"
+
+namespace wick {
+namespace {
+
+constexpr int kThreads = 256;
+
+__constant__ const float kNf4[16] = {-1,
+                                     -0.6961928009986877f,
+                                     -0.5250730514526367f,
+                                     -0.39491748809814453f,
+                                     -0.28444138169288635f,
+                                     -0.18477343022823334f,
+                                     -0.09105003625154495f,
+                                     0,
+                                     0.07958029955625534f,
+                                     0.16093020141124725f,
+                                     0.24611230194568634f,
+                                     0.33791524171829224f,
+                                     0.44070982933044434f,
+                                     0.5626170039176941f,
+                                     0.7229568362236023f,
+                                     1};
+
+// Where the parts of rows lie.
+struct RowCodes {
+  int64_t stride;  // bytes from row to row
+  int64_t scales, nested;
+  Divisor run;  // elements that share a scale
+};
+
+RowCodes row_codes(DType dtype, const Rows& rows) {
+  const RowLayout layout = row_layout(dtype, rows.cols);
+  const int64_t run = row_format(dtype).run;
+  return {row_bytes(dtype, rows.stride), layout.scales, layout.nested,
+          Divisor(std::max<int64_t>(run == 0 ? rows.cols : run, 1))};
+}
+
+template <DType kFormat>
+constexpr int kBits = kFormat == DType::nf4 || kFormat == DType::nf4_double ? 4 : 8;
+
+// dynamic_map() of core/row_formats.cpp: a code's distance from 127, which is 0, tells its decade and place in it.
+__device__ __forceinline__ float dynamic_value(int code) {
+  if (code == 127) return 0;
+  if (code == 255) return 1;
+  const int place = code > 127 ? code - 127 : 127 - code, decade = 31 - __clz(place), parts = 1 << decade;
+  constexpr float kUnits[7] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1};
+  const float step = __fdiv_rn(0.9f, float(parts));
+  const auto bound = [&](int i) {
+    return i < (parts + 1) / 2 ? __fadd_rn(0.1f, __fmul_rn(step, float(i)))
+                               : __fsub_rn(1, __fmul_rn(step, float(parts - i)));
+  };
+  const float middle = __fadd_rn(bound(place - parts), bound(place - parts + 1)) / 2;
+  const float value = __fmul_rn(kUnits[decade], middle);
+  return code > 127 ? value : -value;
+}
+
+// The scale of run `run` of a row.
+template <DType kFormat>
+__device__ __forceinline__ float scale_of_run(const char* row, const RowCodes& c, uint32_t run) {
+  if constexpr (kFormat == DType::nf4_double) {
+    const auto& shared = *reinterpret_cast<const NestedScales*>(row + c.nested);
+    const float* const scales = reinterpret_cast<const float*>(&shared + 1);
+    const float away =
+        __fmul_rn(dynamic_value(uint8_t(row[c.scales + run])), scales[(shared.first + run) / kNestedRun]);
+    return __fadd_rn(away, shared.mean);
+  } else {
+    return reinterpret_cast<const float*>(row + c.scales)[run];
+  }
+}
+
+__device__ __forceinline__ float e4m3_value(uint32_t code) {
+  const float half_scaled = __half2float(__ushort_as_half(uint16_t((code & 0x80) << 8 | (code & 0x7f) << 7)));
+  return (code & 0x7f) == 0x7f ? NAN : half_scaled * 256;  // f16 has a fifth bit of exponent, biased by 15
+}
+
+// Eight elements a thread. Rows end with scales and lie at multiples of 16 bytes, so that words may be read beyond the
+// last code.
+template <DType kFormat, class T>
+__global__ void __launch_bounds__(kThreads)
+    decode_codes(T* y, int64_t y_row, bool in_packs, const char* x, const RowCodes c, int cols, const Divisor eights,
+                 uint32_t items) {
+  const uint32_t item = blockIdx.x * kThreads + threadIdx.x;
+  if (item >= items) return;
+  const uint32_t index = eights.divide(item), column = (item - index * eights.divisor) * 8;
+  const char* const row = x + index * c.stride;
+  const float scale = scale_of_run<kFormat>(row, c, c.run.divide(column));
+  const auto* const words = reinterpret_cast<const uint32_t*>(row + column * kBits<kFormat> / 8);
+  Pack<T, 8> out;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int byte = k * kBits<kFormat> / 8;
+    const uint32_t code = words[byte / 4] >> byte % 4 * 8 & 255;
+    float value;
+    if constexpr (kFormat == DType::int8)
+      value = __fmul_rn(__fmul_rn(float(int8_t(code)), scale), 1 / 127.0f);
+    else if constexpr (kBits<kFormat> == 8)
+      value = scale * e4m3_value(code);
+    else
+      value = scale * kNf4[k % 2 == 0 ? code >> 4 : code & 15];
+    out.value[k] = from_float<T>(value);
+  }
+  T* const to = y + index * y_row + column;
+  if (in_packs) {
+    constexpr int kStores = int(sizeof out / 16);
+#pragma unroll
+    for (int s = 0; s < kStores; ++s) reinterpret_cast<uint4*>(to)[s] = reinterpret_cast<const uint4*>(&out)[s];
+  } else {
+#pragma unroll
+    for (int k = 0; k < 8; ++k)
+      if (column + k < cols) to[k] = out.value[k];
+  }
+}
+
+// NaN if there is one.
+struct MaxOrNan {
+  static __device__ __forceinline__ float of(float a, float b) { return a > b || isnan(a) ? a : b; }
+};
+
+__device__ __forceinline__ uint8_t e4m3_code(float value) {
+  const uint32_t bits = __float_as_uint(value), sign = bits >> 24 & 0x80;
+  const float magnitude = fabsf(value);
+  if (isnan(value)) return uint8_t(sign | 0x7f);
+  if (magnitude >= 448) return uint8_t(sign | 0x7e);
+  if (magnitude < 0x1p-6f) return uint8_t(sign | uint32_t(rintf(magnitude * 512)));
+  const uint32_t rounded = (bits & 0x7fffffffu) + 0x7ffffu + (bits >> 20 & 1);
+  return uint8_t(sign | ((rounded >> 20) - (uint32_t{127 - 7} << 3)));
+}
+
+__device__ __forceinline__ uint32_t nf4_code(float x) {
+  constexpr float kThresholds[15] = {
+      -0.8480964004993439f,  -0.6106329262256622f,   -0.4599952697753906f, -0.33967943489551544f, -0.23460740596055984f,
+      -0.13791173323988914f, -0.045525018125772476f, 0.03979014977812767f, 0.1202552504837513f,   0.2035212516784668f,
+      0.2920137718319893f,   0.3893125355243683f,    0.5016634166240692f,  0.6427869200706482f,   0.8614784181118011f};
+  uint32_t code = 0;
+#pragma unroll
+  for (const float threshold : kThresholds) code += x > threshold;
+  return code;
+}
+
+// A warp for each run of a row. The magnitudes of nf4_double go to `magnitudes`, one after the other.
+template <DType kFormat, class T>
+__global__ void __launch_bounds__(kThreads) encode_codes(char* y, const RowCodes c, const T* x, int64_t cols,
+                                                         int64_t row_runs, int64_t runs, float* magnitudes) {
+  const int64_t index = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32;
+  const int lane = threadIdx.x % 32;
+  if (index >= runs) return;
+  const int64_t row = index / row_runs, run = index % row_runs, length = c.run.divisor;
+  const T* const from = x + row * cols + run * length;
+  float largest = 0;
+  for (int64_t i = lane; i < length; i += 32) largest = MaxOrNan::of(fabsf(to_float(from[i])), largest);
+  largest = warp_reduce<MaxOrNan>(largest);
+  char* const to = y + row * c.stride;
+  auto* const codes = reinterpret_cast<uint8_t*>(to) + run * length * kBits<kFormat> / 8;
+  float scale = largest;
+  if constexpr (kBits<kFormat> == 4) {
+    const float inverse = largest > 0 ? __fdiv_rn(1, largest) : 0;
+    for (int64_t i = 2 * lane; i < length; i += 64)
+      codes[i / 2] = uint8_t(nf4_code(__fmul_rn(to_float(from[i]), inverse)) << 4 |
+                             nf4_code(__fmul_rn(to_float(from[i + 1]), inverse)));
+  } else if constexpr (kFormat == DType::int8) {
+    const float inverse = largest > 0 ? __fdiv_rn(127, largest) : 0;
+    for (int64_t i = lane; i < length; i += 32) {
+      const float code = rintf(__fmul_rn(to_float(from[i]), inverse));
+      codes[i] = uint8_t(isfinite(code) ? int8_t(code) : 0);
+    }
+  } else {
+    scale = largest == 0 ? 1 : __fdiv_rn(largest, 448);
+    for (int64_t i = lane; i < length; i += 32) codes[i] = e4m3_code(__fdiv_rn(to_float(from[i]), scale));
+  }
+  if (lane > 0) return;
+  if constexpr (kFormat == DType::nf4_double)
+    magnitudes[index] = scale;
+  else
+    reinterpret_cast<float*>(to + c.scales)[run] = scale;
+}
+
+// The mean of all magnitudes, in one block, so that its order is fixed.
+__global__ void __launch_bounds__(1024) mean_of(float* mean, const float* x, int64_t n) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < n; i += 1024) sum += double(x[i]);
+  sum = block_sum(sum);
+  if (threadIdx.x == 0) *mean = float(sum / double(n));
+}
+
+// A warp for each 256 magnitudes.
+__global__ void __launch_bounds__(kThreads)
+    largest_away(float* largest, const float* magnitudes, const float* mean, int64_t n) {
+  const int64_t index = (int64_t(blockIdx.x) * kThreads + threadIdx.x) / 32, begin = index * kNestedRun;
+  if (begin >= n) return;
+  float most = 0;
+  for (int64_t i = begin + threadIdx.x % 32; i < min(n, begin + kNestedRun); i += 32)
+    most = MaxOrNan::of(fabsf(__fsub_rn(magnitudes[i], *mean)), most);
+  most = warp_reduce<MaxOrNan>(most);
+  if (threadIdx.x % 32 == 0) largest[index] = most;
+}
+
+// The code whose value is nearest, the lower one of two.
+__device__ __forceinline__ uint8_t nearest_code(float x) {
+  int low = 0, high = 256;  // the first code whose value is above x
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (dynamic_value(middle) > x)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  if (low == 0 || low == 256) return uint8_t(low == 0 ? 0 : 255);
+  return uint8_t(x - dynamic_value(low - 1) <= dynamic_value(low) - x ? low - 1 : low);
+}
+
+// A magnitude a thread; the first of a row writes what they share.
+__global__ void __launch_bounds__(kThreads)
+    nest_scales(char* y, const RowCodes c, const float* magnitudes, const float* mean, const float* largest,
+                int64_t row_runs, int64_t runs) {
+  const int64_t index = int64_t(blockIdx.x) * kThreads + threadIdx.x;
+  if (index >= runs) return;
+  const int64_t row = index / row_runs, run = index % row_runs;
+  char* const to = y + row * c.stride;
+  const float scale = largest[index / kNestedRun], away = __fsub_rn(magnitudes[index], *mean);
+  to[c.scales + run] = char(nearest_code(scale > 0 ? __fmul_rn(away, __fdiv_rn(1, scale)) : 0));
+  if (run > 0) return;
+  auto* const shared = reinterpret_cast<NestedScales*>(to + c.nested);
+  *shared = {*mean, uint32_t(index % kNestedRun)};
+  const int64_t begin = index / kNestedRun, end = (index + row_runs + kNestedRun - 1) / kNestedRun;
+  for (int64_t i = begin; i < end; ++i) reinterpret_cast<float*>(shared + 1)[i - begin] = largest[i];
+}
+
+// Calls f with a format as a compile-time constant.
+template <class F>
+void dispatch_format(DType dtype, const F& f) {
+  switch (dtype) {
+    case DType::fp8:
+      return f(std::integral_constant<DType, DType::fp8>());
+    case DType::fp8_block:
+      return f(std::integral_constant<DType, DType::fp8_block>());
+    case DType::int8:
+      return f(std::integral_constant<DType, DType::int8>());
+    case DType::nf4:
+      return f(std::integral_constant<DType, DType::nf4>());
+    default:
+      return f(std::integral_constant<DType, DType::nf4_double>());
+  }
+}
+
+Rows whole_rows(const View& v) {
+  const auto rows = rows_of(v);
+  check(rows.has_value(), "{} of shape {} can be read and written along its rows only", name_of(v.dtype),
+        to_string(v.shape));
+  return *rows;
+}
+
+unsigned blocks_of_warps(int64_t warps) { return unsigned(ceil_div(warps, kThreads / 32)); }
+
+}  // namespace
+
+void decode_row_format(CudaBackend& cuda, const View& y, const View& x) {
+  const Rows from = whole_rows(x);
+  const DenseOutput out(cuda, rows_of(y) ? View() : y);
+  const View& target = rows_of(y) ? y : out.view();
+  const int64_t y_row = rows_of(target)->stride, items = from.rows * ceil_div(from.cols, int64_t{8});
+  check(items < int64_t{1} << 31, "CUDA: {} of shape {} is too large to decode at once", name_of(x.dtype),
+        to_string(x.shape));
+  const bool in_packs = from.cols % 8 == 0 && aligned(target.data) && y_row * int64_t(size_of(y.dtype)) % 16 == 0;
+  dispatch_format(x.dtype, [&](auto format) {
+    dispatch_float(y.dtype, [&]<class T>(Type<T>) {
+      launch("decode_codes", cuda.stream(), {dim3(blocks_for(uint32_t(items), kThreads)), dim3(kThreads)},
+             decode_codes<format(), T>, target.as<T>(), y_row, in_packs, x.as<const char>(), row_codes(x.dtype, from),
+             int(from.cols), Divisor(ceil_div(from.cols, int64_t{8})), uint32_t(items));
+    });
+  });
+  out.finish();
+}
+
+void encode_row_format(CudaBackend& cuda, const View& y, const View& x) {
+  const Rows to = whole_rows(y);
+  const DenseInput dense(cuda, x);
+  const RowCodes codes = row_codes(y.dtype, to);
+  const int64_t row_runs = row_layout(y.dtype, to.cols).count, runs = to.rows * row_runs;
+  const int64_t groups = ceil_div(runs, kNestedRun);
+  const bool nested = row_format(y.dtype).nested;
+  const Scratch numbers(cuda, nested ? size_t(runs + groups + 1) * sizeof(float) : 0);
+  float *const magnitudes = numbers.as<float>(), *const largest = magnitudes + runs, *const mean = largest + groups;
+  dispatch_format(y.dtype, [&](auto format) {
+    dispatch_float(x.dtype, [&]<class T>(Type<T>) {
+      launch("encode_codes", cuda.stream(), {dim3(blocks_of_warps(runs)), dim3(kThreads)}, encode_codes<format(), T>,
+             y.as<char>(), codes, dense.as<T>(), to.cols, row_runs, runs, magnitudes);
+    });
+  });
+  if (!nested) return;
+  launch("mean_of", cuda.stream(), {dim3(1), dim3(1024)}, mean_of, mean, magnitudes, runs);
+  launch("largest_away", cuda.stream(), {dim3(blocks_of_warps(groups)), dim3(kThreads)}, largest_away, largest,
+         magnitudes, mean, runs);
+  launch("nest_scales", cuda.stream(), {dim3(unsigned(ceil_div(runs, int64_t{kThreads}))), dim3(kThreads)}, nest_scales,
+         y.as<char>(), codes, magnitudes, mean, largest, row_runs, runs);
+}
+
+}  // namespace wick

@@ -1,0 +1,264 @@
+// Compiled without contraction to fused multiply-adds, since the encoders' bits are those of rounded products.
+#include "wick/core/row_formats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "wick/core/error.h"
+
+namespace wick {
+namespace {
+
+constexpr RowFormat kFormats[] = {  // from DType::fp8 on
+    {8, 0, false},
+    {8, kFp8BlockRun, false},
+    {8, 0, false},
+    {4, kNf4Run, false},
+    {4, kNf4Run, true}};
+
+constexpr int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
+
+// Midpoints between neighbours of nf4_values(), as bitsandbytes' kernels have them: above, a value takes the next code.
+constexpr std::array<float, 15> kNf4Thresholds = {
+    -0.8480964004993439f,  -0.6106329262256622f,   -0.4599952697753906f, -0.33967943489551544f, -0.23460740596055984f,
+    -0.13791173323988914f, -0.045525018125772476f, 0.03979014977812767f, 0.1202552504837513f,   0.2035212516784668f,
+    0.2920137718319893f,   0.3893125355243683f,    0.5016634166240692f,  0.6427869200706482f,   0.8614784181118011f};
+
+uint8_t nf4_code(float x) {
+  int code = 0;
+  for (const float threshold : kNf4Thresholds) code += x > threshold;
+  return uint8_t(code);
+}
+
+// The code whose value is nearest, the lower one of two.
+uint8_t nearest_code(const std::array<float, 256>& map, float x) {
+  const auto above = std::upper_bound(map.begin(), map.end(), x) - map.begin();
+  if (above == 0) return 0;
+  if (above == 256) return 255;
+  const float low = map[size_t(above - 1)], high = map[size_t(above)];
+  return uint8_t(x - low <= high - x ? above - 1 : above);
+}
+
+// NaN if there is one.
+float largest_magnitude(const float* x, int64_t n) {
+  float largest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float magnitude = std::abs(x[i]);
+    if (!(magnitude <= largest) && !std::isnan(largest)) largest = magnitude;
+  }
+  return largest;
+}
+
+float* scales_of(void* row, const RowLayout& layout) {
+  return reinterpret_cast<float*>(static_cast<char*>(row) + layout.scales);
+}
+const float* scales_of(const void* row, const RowLayout& layout) {
+  return reinterpret_cast<const float*>(static_cast<const char*>(row) + layout.scales);
+}
+
+// The scale of each run.
+std::vector<float> read_scales(const void* row, const RowLayout& layout, bool nested) {
+  const float* const plain = scales_of(row, layout);
+  if (!nested) return {plain, plain + layout.count};
+  const auto* const codes = static_cast<const uint8_t*>(row) + layout.scales;
+  const auto* const shared = reinterpret_cast<const NestedScales*>(static_cast<const char*>(row) + layout.nested);
+  const auto* const outer = reinterpret_cast<const float*>(shared + 1);
+  std::vector<float> scales(size_t(layout.count));
+  for (size_t i = 0; i < scales.size(); ++i)
+    scales[i] = dynamic_map()[codes[i]] * outer[(shared->first + i) / kNestedRun] + shared->mean;
+  return scales;
+}
+
+void decode_run(float* y, const uint8_t* codes, DType dtype, float scale, int64_t n) {
+  if (dtype == DType::int8) {
+    for (int64_t i = 0; i < n; ++i) y[i] = float(int8_t(codes[i])) * scale * (1 / 127.0f);
+  } else if (row_format(dtype).bits == 8) {
+    for (int64_t i = 0; i < n; ++i) y[i] = scale * e4m3_to_f32(codes[i]);
+  } else {
+    std::array<float, 16> values = nf4_values();
+    for (float& value : values) value *= scale;
+    for (int64_t i = 0; i < n / 2; ++i) {
+      y[2 * i] = values[codes[i] >> 4];
+      y[2 * i + 1] = values[codes[i] & 15];
+    }
+  }
+}
+
+void quantize_fp8(uint8_t* codes, float& scale, const float* x, int64_t n) {
+  const float largest = largest_magnitude(x, n);
+  scale = largest == 0 ? 1 : largest / 448;
+  for (int64_t i = 0; i < n; ++i) codes[i] = f32_to_e4m3(x[i] / scale);
+}
+
+void quantize_int8(uint8_t* codes, float& scale, const float* x, int64_t n) {
+  scale = largest_magnitude(x, n);
+  const float inverse = scale > 0 ? 127 / scale : 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const float code = std::nearbyint(x[i] * inverse);
+    codes[i] = uint8_t(std::isfinite(code) ? int8_t(code) : 0);
+  }
+}
+
+void quantize_nf4(uint8_t* codes, float& scale, const float* x, int64_t n) {
+  scale = largest_magnitude(x, n);
+  const float inverse = scale > 0 ? 1 / scale : 0;
+  for (int64_t i = 0; i < n; i += 2)
+    codes[i / 2] = uint8_t(nf4_code(x[i] * inverse) << 4 | nf4_code(x[i + 1] * inverse));
+}
+
+// The magnitudes of all rows, one after the other, to where the rows have room for them.
+void nest_scales(char* rows, const std::vector<float>& magnitudes, const RowLayout& layout) {
+  double sum = 0;
+  for (const float magnitude : magnitudes) sum += double(magnitude);
+  const float mean = float(sum / double(magnitudes.size()));
+  std::vector<float> away(magnitudes);
+  for (float& magnitude : away) magnitude -= mean;
+  std::vector<float> scales;
+  for (size_t i = 0; i < away.size(); i += kNestedRun)
+    scales.push_back(largest_magnitude(&away[i], std::min<int64_t>(kNestedRun, int64_t(away.size() - i))));
+  for (int64_t first = 0; first < int64_t(away.size()); first += layout.count, rows += layout.bytes) {
+    NestedScales nested{.mean = mean, .first = uint32_t(first % kNestedRun)};
+    char* const header = rows + layout.nested;
+    std::memcpy(header, &nested, sizeof nested);
+    const int64_t begin = first / kNestedRun, end = (first + layout.count + kNestedRun - 1) / kNestedRun;
+    std::memcpy(header + sizeof nested, &scales[size_t(begin)], size_t(end - begin) * sizeof(float));
+    for (int64_t i = 0; i < layout.count; ++i) {
+      const float scale = scales[size_t((first + i) / kNestedRun)];
+      rows[layout.scales + i] =
+          char(nearest_code(dynamic_map(), scale > 0 ? away[size_t(first + i)] * (1 / scale) : 0));
+    }
+  }
+}
+
+}  // namespace
+
+RowFormat row_format(DType dtype) {
+  check(has_row_format(dtype), "{} has no rows of codes", name_of(dtype));
+  return kFormats[size_t(dtype) - size_t(DType::fp8)];
+}
+
+RowLayout row_layout(DType dtype, int64_t cols) {
+  const RowFormat format = row_format(dtype);
+  check(format.run == 0 || cols % format.run == 0,
+        "{} has a scale for each {} elements of a row: {} are not whole ones", name_of(dtype), format.run, cols);
+  RowLayout layout{};
+  layout.scales = rounded_up(cols * format.bits / 8, 4);
+  layout.count = format.run == 0 ? 1 : cols / format.run;
+  int64_t end = layout.scales + layout.count * (format.nested ? 1 : 4);
+  if (format.nested) {
+    layout.nested = rounded_up(end, 4);
+    // A row that begins with the last of 256 magnitudes needs the most scales.
+    end = layout.nested + int64_t(sizeof(NestedScales)) + 4 * ((layout.count + 2 * kNestedRun - 2) / kNestedRun);
+  }
+  layout.bytes = rounded_up(end, 16);
+  return layout;
+}
+
+const std::array<float, 16>& nf4_values() {
+  static const std::array<float, 16> values = {-1,
+                                               -0.6961928009986877f,
+                                               -0.5250730514526367f,
+                                               -0.39491748809814453f,
+                                               -0.28444138169288635f,
+                                               -0.18477343022823334f,
+                                               -0.09105003625154495f,
+                                               0,
+                                               0.07958029955625534f,
+                                               0.16093020141124725f,
+                                               0.24611230194568634f,
+                                               0.33791524171829224f,
+                                               0.44070982933044434f,
+                                               0.5626170039176941f,
+                                               0.7229568362236023f,
+                                               1};
+  return values;
+}
+
+// Dettmers et al., "8-bit optimizers", 2022, section 2.3: seven decades, of which each has twice the values of the one
+// below, in the middles of equal parts of [0.1, 1]; and 0 and 1.
+const std::array<float, 256>& dynamic_map() {
+  static const auto map = [] {
+    std::array<float, 256> values{};
+    size_t n = 0;
+    for (int decade = 0; decade < 7; ++decade) {
+      const int parts = 1 << decade;
+      const float step = 0.9f / float(parts), unit = float(std::pow(10.0, decade - 6));
+      // From the nearer end, as torch.linspace() computes them.
+      const auto bound = [&](int i) {
+        return i < (parts + 1) / 2 ? 0.1f + step * float(i) : 1 - step * float(parts - i);
+      };
+      for (int i = 0; i < parts; ++i) {
+        const float value = unit * ((bound(i) + bound(i + 1)) / 2);
+        values[n++] = value;
+        values[n++] = -value;
+      }
+    }
+    values[n++] = 0;
+    values[n++] = 1;
+    std::sort(values.begin(), values.end());
+    return values;
+  }();
+  return map;
+}
+
+float e4m3_to_f32(uint8_t bits) {
+  static const auto values = [] {
+    std::array<float, 256> all{};
+    for (size_t i = 0; i < all.size(); ++i) {
+      const int exponent = int(i >> 3 & 15), mantissa = int(i & 7);
+      const float size = (i & 0x7f) == 0x7f ? std::nanf("")
+                         : exponent == 0    ? std::ldexp(float(mantissa), -9)
+                                            : std::ldexp(float(8 + mantissa), exponent - 10);
+      all[i] = i & 0x80 ? -size : size;
+    }
+    return all;
+  }();
+  return values[bits];
+}
+
+uint8_t f32_to_e4m3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const uint8_t sign = uint8_t(bits >> 24 & 0x80);
+  const float magnitude = std::abs(value);
+  if (std::isnan(value)) return uint8_t(sign | 0x7f);
+  if (magnitude >= 448) return uint8_t(sign | 0x7e);
+  if (magnitude < 0x1p-6f) return uint8_t(sign | uint8_t(std::nearbyint(magnitude * 512)));  // 8 is the least normal
+  const uint32_t rounded = (bits & 0x7fffffffu) + 0x7ffffu + (bits >> 20 & 1);
+  return uint8_t(sign | uint8_t((rounded >> 20) - (uint32_t{127 - 7} << 3)));
+}
+
+void decode_row(float* y, const void* row, DType dtype, int64_t cols) {
+  const RowLayout layout = row_layout(dtype, cols);
+  const RowFormat format = row_format(dtype);
+  const std::vector<float> scales = read_scales(row, layout, format.nested);
+  const int64_t run = format.run == 0 ? cols : format.run;
+  for (int64_t r = 0; r < layout.count; ++r)
+    decode_run(y + r * run, static_cast<const uint8_t*>(row) + r * run * format.bits / 8, dtype, scales[size_t(r)],
+               run);
+}
+
+void quantize_rows(void* to, DType dtype, const float* x, int64_t rows, int64_t cols) {
+  const RowLayout layout = row_layout(dtype, cols);
+  const RowFormat format = row_format(dtype);
+  const int64_t run = format.run == 0 ? cols : format.run;
+  auto* row = static_cast<char*>(to);
+  std::vector<float> magnitudes(format.nested ? size_t(rows * layout.count) : 0);
+  for (int64_t n = 0; n < rows; ++n, row += layout.bytes, x += cols) {
+    std::memset(row, 0, size_t(layout.bytes));
+    auto* const codes = reinterpret_cast<uint8_t*>(row);
+    for (int64_t r = 0; r < layout.count; ++r) {
+      float& scale = magnitudes.empty() ? scales_of(row, layout)[r] : magnitudes[size_t(n * layout.count + r)];
+      if (dtype == DType::int8)
+        quantize_int8(codes, scale, x, run);
+      else if (format.bits == 8)
+        quantize_fp8(codes + r * run, scale, x + r * run, run);
+      else
+        quantize_nf4(codes + r * run / 2, scale, x + r * run, run);
+    }
+  }
+  if (!magnitudes.empty()) nest_scales(static_cast<char*>(to), magnitudes, layout);
+}
+
+}  // namespace wick

@@ -1,0 +1,65 @@
+// Quantised rows: the codes of a row's elements, one after the other, and behind them the scales that they share.
+//
+// fp8:        8 bits, OCP's E4M3 (Micikevicius et al., 2022); one scale a row, its largest magnitude / 448.
+// fp8_block:  the same with a scale for each 128 elements.
+// int8:       8 bits, signed; one scale a row, its largest magnitude, of which a code counts 127ths (Dettmers et al.,
+//             "LLM.int8()", 2022, with bitsandbytes' rounding).
+// nf4:        4 bits, quantiles of a normal distribution (Dettmers et al., "QLoRA", 2023), and the largest magnitude of
+//             each 64 elements. The even element of two lies in the high half of a byte, as in bitsandbytes' files.
+// nf4_double: nf4 whose magnitudes, less their mean over the tensor, are codes of 8 bits of bitsandbytes' signed
+//             dynamic map, with one scale for each 256 of them along the tensor.
+//
+// A row has a whole number of 16 bytes, so that kernels read codes in words. Scales are f32.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "wick/core/dtype.h"
+
+namespace wick {
+
+inline constexpr int64_t kNf4Run = 64;      // elements that share a magnitude
+inline constexpr int64_t kNestedRun = 256;  // magnitudes of nf4_double that share a scale
+inline constexpr int64_t kFp8BlockRun = 128;
+
+struct RowFormat {
+  int bits;     // of a code
+  int64_t run;  // elements that share a scale; rows are whole runs. 0: all of a row share one
+  bool nested;  // scales are codes themselves
+};
+RowFormat row_format(DType dtype);
+
+// Where the parts of a row lie, in bytes from its start.
+struct RowLayout {
+  int64_t scales;  // f32 each, or of one byte where they are nested
+  int64_t count;   // of the scales
+  int64_t nested;  // a NestedScales, where they are
+  int64_t bytes;   // of the whole row
+};
+RowLayout row_layout(DType dtype, int64_t cols);
+
+// What the magnitudes of a row in nf4_double share: magnitude i is map[code i] * scale[(first + i) / 256] + mean, of
+// scales that follow.
+struct NestedScales {
+  float mean;
+  uint32_t first;  // place of the row's first magnitude among the 256 that share its scale
+};
+
+const std::array<float, 16>& nf4_values();
+// bitsandbytes' signed dynamic map of 8 bits, ascending.
+const std::array<float, 256>& dynamic_map();
+
+// Four bits of exponent, biased by 7, and three of mantissa; all ones is NaN, and there is no infinity.
+float e4m3_to_f32(uint8_t bits);
+// To nearest, ties to even; what is larger than 448 becomes 448, and NaN stays NaN.
+uint8_t f32_to_e4m3(float value);
+
+// The elements of a row of `cols`. Each is a code's value times its scale, rounded once to f32; int8's product is
+// (code * scale) * (1 / 127).
+void decode_row(float* y, const void* row, DType dtype, int64_t cols);
+// Quantises rows * cols dense elements, the whole tensor, to rows that lie row_layout(dtype, cols).bytes apart. Values
+// that are not finite give elements that are not, in their run alone (in nf4_double in the tensor).
+void quantize_rows(void* to, DType dtype, const float* x, int64_t rows, int64_t cols);
+
+}  // namespace wick
