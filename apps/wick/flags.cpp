@@ -1,9 +1,19 @@
 #include "flags.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
 #include "model_path.h"
 #include "validators.h"
 
 namespace wick::cli {
+namespace {
+
+constexpr DType kQuantizedTypes[] = {DType::fp8,        DType::fp8_block, DType::int8, DType::nf4,
+                                     DType::nf4_double, DType::q8_0,      DType::q4_0};
+
+}  // namespace
 
 void RunOn::add_flags(CLI::App& command) {
   const std::string group = "Device and precision";
@@ -72,9 +82,16 @@ void add_chat_template(CLI::App& command, std::string& name) {
 }
 
 void add_quantize(CLI::App& command, std::string& dtype) {
-  command.add_option("--quantize", dtype, "Keep the matrices in blocks of 8 or 4 bits [as the model has them]")
-      ->type_name("q8_0|q4_0")
-      ->check(one_of({"q8_0", "q4_0"}));
+  std::vector<std::string> names;
+  for (const DType type : kQuantizedTypes) names.emplace_back(name_of(type));
+  command.add_option("--quantize", dtype, "Keep the matrices of the blocks in 8 or 4 bits [as the model has them]")
+      ->type_name(fmt::format("{}", fmt::join(names, "|")))
+      ->check(one_of(names))
+      ->group("Device and precision");
+}
+
+DType quantized_dtype(const std::string& name) {
+  return *std::ranges::find_if(kQuantizedTypes, [&](DType type) { return wick::name_of(type) == name; });
 }
 
 }  // namespace wick::cli

@@ -47,6 +47,7 @@ CLI::Option* add_language_model(CLI::App& command, std::string& model);
 CLI::Option* add_loras(CLI::App& command, std::vector<std::string>& loras);
 void add_overwrite(CLI::App& command, bool& overwrite);
 void add_chat_template(CLI::App& command, std::string& name);
-void add_quantize(CLI::App& command, std::string& dtype);
+void add_quantize(CLI::App& command, std::string& dtype);  // by its name
+DType quantized_dtype(const std::string& name);
 
 }  // namespace wick::cli

@@ -95,6 +95,7 @@ void carry_shared_flags(CLI::App& command, GenerateArguments& a) {
   const auto has_seeds = [&a] { return a.picture.noise.empty(); };
   settings.carry(command.get_option("--seed"), a.seeds, {.unless = {"--noise"}, .is_used = has_seeds});
   for (const char* flag : cli::RunOn::kFlags) settings.carry_as_given(command.get_option(flag));
+  settings.carry(command.get_option("--quantize"), a.text.quantize);
 }
 
 }  // namespace
@@ -104,8 +105,10 @@ void add_generate_command(CLI::App& app) {
   CLI::App* command = app.add_subcommand("generate", "Draw pictures from text, or complete it");
   a->model.add_flags(*command, model_help());
   command
-      ->add_option("--prompt", a->prompts,
-                   "What to draw (with several prompts or seeds, --out is a labelled grid) or the text to complete")
+      ->add_option(
+          "--prompt", a->prompts,
+          "What to draw (several prompts and seeds are a labelled grid, or a folder of pictures) or the text to "
+          "complete")
       ->required()
       ->type_name("TEXT")
       ->allow_extra_args(false);
@@ -125,6 +128,7 @@ void add_generate_command(CLI::App& app) {
   text("--chat", a->chat, "The prompt is a message: put it into the model's chat template");
   for (const std::string& flag : a->text_flags) command->get_option(flag)->group("Text");
   a->run_on.add_flags(*command);
+  cli::add_quantize(*command, a->text.quantize);
   carry_shared_flags(*command, *a);
   command->footer(cli::defaults_help() +
                   "\n\n"
@@ -137,6 +141,7 @@ void add_generate_command(CLI::App& app) {
                   "  wick generate --model sd3.5-medium --bf16 --prompt \"a cat\" --cfg 5 \\\n"
                   "    --skip-layer-guidance 2.5 --out cat.png\n"
                   "  wick generate --from cat.png --seed 2 --out another.png\n"
+                  "  wick generate --from cat.png --seed 3 --seed 4 --seed 5 --out cats/\n"
                   "  wick generate --model tiny-llm --prompt \"Once upon a time\" --max-tokens 100");
   command->callback([a, command] { generate(*command, *a); });
 }

@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "generate.h"
+#include "picture_output.h"
 #include "validators.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/component.h"
-#include "wick/pipelines/image_grid.h"
 #include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
@@ -209,6 +209,15 @@ void check_request(const GenerateArguments& a, const ImageRequest& request, cons
 // Sides of tiles that a VAE decodes one by one, in pixels.
 constexpr int64_t kTiles[] = {1024, 768, 512};
 
+// The dtype of weights, and how those of the denoiser's blocks are quantised.
+DType dtype_of(const GenerateArguments& a) {
+  return a.run_on.asked_dtype().value_or(a.text.quantize.empty() ? DType::f32 : DType::bf16);
+}
+std::optional<Quantization> quantization_of(const GenerateArguments& a) {
+  if (a.text.quantize.empty()) return {};
+  return Quantization{cli::quantized_dtype(a.text.quantize)};
+}
+
 // Says what will be drawn with how much memory, and refuses pictures that do not fit. Where only their decoding does
 // not, the request gets tiles.
 std::string plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest& request,
@@ -221,19 +230,20 @@ std::string plan(const GenerateArguments& a, const Checkpoint& checkpoint, Image
     const ImagePlanOptions options{.batch = batch,
                                    .of_picture = !a.picture.init.empty(),
                                    .dtype = dtype,
+                                   .quantization = quantization_of(a),
                                    .loras = loras,
                                    .reading = a.picture.reading};
     return plan_image(checkpoint, tiled, options, device_kind(device)).total();
   };
-  size_t total = needed(a.run_on.dtype(), request.tile);
+  size_t total = needed(dtype_of(a), request.tile);
   const std::optional<size_t> free = free_memory(device);
   for (const int64_t tile : kTiles) {
     if (!free || total <= *free || request.tile != 0) break;
-    const size_t with_tiles = needed(a.run_on.dtype(), tile);
+    const size_t with_tiles = needed(dtype_of(a), tile);
     if (with_tiles <= *free) request.tile = tile, total = with_tiles;
   }
   if (free && total > *free) {
-    const size_t in_bf16 = a.run_on.dtype() == DType::f32 ? needed(DType::bf16, request.tile) : total;
+    const size_t in_bf16 = dtype_of(a) == DType::f32 ? needed(DType::bf16, request.tile) : total;
     fail(
         "{} of {}x{} pixels would need {} of memory on {}, where {} are free; a smaller --width{} or --height needs "
         "less{}",
@@ -286,7 +296,8 @@ void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const std::v
           const std::function<void(Image)>& deliver) {
   const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.picture.reading);
   Adapter adapter(model->lora().names, loras);
-  const DiffusionOptions options{.dtype = a.run_on.dtype(), .adapter = &adapter, .backend = &a.run_on.backend()};
+  const DiffusionOptions options{
+      .dtype = dtype_of(a), .quantization = quantization_of(a), .adapter = &adapter, .backend = &a.run_on.backend()};
   if (init) {
     model->load(options, {DiffusionPart::vae_encoder});
     const Tensor picture = image_to_tensor(middle_of_image(*init, int(a.picture.width), int(a.picture.height)));
@@ -296,6 +307,8 @@ void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const std::v
     model->drop_encoders();
   }
   TextToImage text_to_image = TextToImage::load(*model, options, requests);
+  const std::string quantized = model->denoiser_weights().describe_quantized();
+  if (!quantized.empty()) fmt::print("The {} in {}.\n", model->denoiser_in_words(), quantized);
   std::vector<TextToImage::Pending> last;
   const auto deliver_last = [&] {
     for (const TextToImage::Pending& picture : last) deliver(picture.wait());
@@ -314,20 +327,45 @@ void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const std::v
   deliver_last();
 }
 
-// Before anything is drawn.
-void check_out_holds(const GenerateArguments& a, const ImageGrid& grid, const ImageRequest& request,
-                     const ImageTexts& texts) {
-  const bool is_one = grid.columns.size() * grid.rows.size() == 1;
-  const auto [width, height] =
-      is_one ? std::pair(request.width, request.height) : size_of_grid(grid, request.width, request.height);
-  check_image_fits(a.picture.out, width, height, texts);
+// A picture in a folder carries what repeats it alone.
+ImageTexts texts_of(GenerateArguments& a, const ImageRequest& request, const std::vector<LoraFile>& loras) {
+  const auto prompts = std::exchange(a.prompts, {request.prompt});
+  const auto seeds = std::exchange(a.seeds, {request.seed});
+  ImageTexts texts = a.settings.texts(loras);
+  a.prompts = prompts;
+  a.seeds = seeds;
+  return texts;
 }
 
-void check_out_file(const GenerateArguments& a, const Checkpoint& model, const std::vector<LoraFile>& loras) {
+// Throws Error if what is drawn cannot be written.
+std::unique_ptr<cli::PictureOutput> output_of(GenerateArguments& a, const std::vector<ImageRequest>& requests,
+                                              const std::vector<Start>& starts, const std::vector<LoraFile>& loras) {
+  const ImageRequest& first = requests.front();
+  if (!cli::is_folder(a.picture.out))
+    return std::make_unique<cli::PictureFile>(
+        a.picture.out, ImageGrid{.columns = a.prompts, .rows = row_labels(a, starts), .cells = {}}, first.width,
+        first.height, a.settings.texts(loras));
+  std::vector<ImageTexts> texts;
+  for (const ImageRequest& request : requests) {
+    texts.push_back(texts_of(a, request, loras));
+    check_image_fits("picture.png", request.width, request.height, texts.back());
+  }
+  return std::make_unique<cli::PictureFolder>(a.picture.out, std::move(texts));
+}
+
+// --out names a folder, in which nothing is written over and each picture is to be repeated alone.
+void check_out_folder(const GenerateArguments& a) {
+  const cli::PictureFlags& p = a.picture;
+  check_usage(!p.overwrite, "--overwrite: pictures in the folder {} never take the name of another", p.out);
+  check_usage(!p.compare, "--compare: expected a picture as --out, for a grid, found the folder {}", p.out);
+}
+
+void check_out(const GenerateArguments& a, const Checkpoint& model, const std::vector<LoraFile>& loras) {
   const cli::PictureFlags& p = a.picture;
   std::vector<std::filesystem::path> inputs = cli::inputs_of(loras, a.model.files(model));
   for (const std::string& path : {p.from, p.noise, p.init})
     if (!path.empty()) inputs.emplace_back(path);
+  if (cli::is_folder(p.out)) return check_out_folder(a);
   cli::check_output_file({.path = p.out, .flag = "--out", .overwrite = p.overwrite, .inputs = inputs});
 }
 
@@ -335,15 +373,19 @@ void check_out_file(const GenerateArguments& a, const Checkpoint& model, const s
 
 void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_usage(!a.picture.compare || !a.loras.empty(), "--compare: expected a --lora to compare with, found none");
-  check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}", kWrittenImages);
+  check_usage(!a.picture.out.empty(), "--out is required: the picture to write, {}, or a folder", kWrittenImages);
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
-  check_out_file(a, folder, loras);
+  check_out(a, folder, loras);
   if (!a.picture.prediction.empty())
     a.picture.reading.prediction = a.picture.prediction == "v" ? Prediction::v : Prediction::noise;
   const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
   const std::vector<Start> starts = starts_of(a, model->latents());
   std::optional<Image> init;
   if (!a.picture.init.empty()) init = read_image(a.picture.init);
+  check_usage(starts.size() == 1 || a.picture.noise.empty() || !cli::is_folder(a.picture.out),
+              "--noise: {} is of {} pictures, for a grid; expected one where --out is the folder {}, whose pictures "
+              "are repeated alone",
+              a.picture.noise, starts.size(), a.picture.out);
   settle(a, *model, starts.front().noise, init);
   ImageRequest request = request_of(a.picture);
   if (init) request.sampling.skipped = model->process().skipped(a.picture.steps, a.picture.strength);
@@ -352,22 +394,19 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
   const std::string planned = plan(a, folder, request, loras, pictures, model->process().class_name);
   a.picture.tile = request.tile;
-  const ImageTexts texts = a.settings.texts(loras);
-  ImageGrid grid{.columns = a.prompts, .rows = row_labels(a, starts), .cells = {}};
-  check_out_holds(a, grid, request, texts);
+  const std::vector<ImageRequest> requests = requests_of(a, request, starts);
+  const std::unique_ptr<cli::PictureOutput> output = output_of(a, requests, starts, loras);
   fmt::print("{}", planned);
   std::fflush(stdout);
   a.settings.print_notes();
   for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
   {
     Progress progress(pictures, a.picture.batch_size, request.sampling.steps - request.sampling.skipped);
-    const std::vector<ImageRequest> requests = requests_of(a, request, starts);
-    const auto keep = [&](Image image) { grid.cells.push_back(std::move(image)); };
-    if (a.picture.compare) draw(a, folder, {}, init, requests, progress, keep);
-    draw(a, folder, loras, init, requests, progress, keep);
+    const auto deliver = [&](Image image) { output->take(std::move(image)); };
+    if (a.picture.compare) draw(a, folder, {}, init, requests, progress, deliver);
+    draw(a, folder, loras, init, requests, progress, deliver);
   }
-  write_image(a.picture.out, grid.cells.size() == 1 ? grid.cells.front() : draw_grid(grid), texts);
-  fmt::print("{}\n", printable(a.picture.out));
+  for (const std::filesystem::path& file : output->finish()) fmt::print("{}\n", printable(file.string()));
 }
 
 }  // namespace wick

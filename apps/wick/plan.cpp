@@ -29,11 +29,18 @@ void print_total(size_t total, const DeviceKind& kind, const std::string& device
                         free ? readable_bytes(*free) + " are free" : "no such device here"));
 }
 
-void print_plan(const MemoryPlan& plan, const TrainConfig& config, DType dtype, const std::string& device) {
+std::string precision(const TrainConfig& config) {
+  const auto quantized = quantized_dtype(config);
+  return quantized ? fmt::format("{} and {}", name_of(*quantized), name_of(config.dtype))
+                   : std::string(name_of(config.dtype));
+}
+
+void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::string& precision,
+                const std::string& device) {
   const Size size = plan.bucket;
   const std::string items = size.height == 1 ? fmt::format("{}", count_of(size.width, "token"))
                                              : fmt::format("{}x{} pixels", size.width, size.height);
-  fmt::print("{}; batches of {}, {}; {}, on {}\n", plan.what, config.batch_size, items, name_of(dtype), device);
+  fmt::print("{}; batches of {}, {}; {}, on {}\n", plan.what, config.batch_size, items, precision, device);
   print_row("weights", plan.weights, plan.about_weights);
   if (plan.adapter > 0) print_row("adapter", plan.adapter);
   print_row("optimizer", plan.optimizer);
@@ -64,8 +71,9 @@ void print_picture_plan(const Checkpoint& model, const TrainConfig& config, Size
   const ImageRequest request{
       .width = size.width, .height = size.height, .cfg = open_diffusion(model, reading)->drawing_defaults().cfg};
   const InferencePlan plan =
-      plan_image(model, request, {.dtype = config.dtype, .reading = reading}, device_kind(device));
-  fmt::print("One picture of {}x{} pixels; {}, on {}\n", size.width, size.height, name_of(config.dtype), device);
+      plan_image(model, request, {.dtype = config.dtype, .quantization = quantization(config), .reading = reading},
+                 device_kind(device));
+  fmt::print("One picture of {}x{} pixels; {}, on {}\n", size.width, size.height, precision(config), device);
   print_row("weights", plan.weights);
   print_row("activations", plan.activations, "a step, the decoding, or text encoders before them");
   if (const size_t all = plan.weights + plan.activations; plan.taken > all)
@@ -90,7 +98,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
   if (!is_text) check_settings(config, *open_diffusion(model, reading_options(config)));
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
-  print_plan(plan, config, dtype, device);
+  print_plan(plan, config, is_text ? std::string(name_of(dtype)) : precision(config), device);
   for (const Alternative& a : alternatives(config, model, plan))
     fmt::print("with {}: {}\n", a.flags, readable_bytes(a.total));
   if (!is_text) print_picture_plan(model, config, plan.bucket, device);

@@ -74,8 +74,7 @@ std::vector<std::string> TextFlags::add_to(CLI::App& command) {
   add("--stop", stops, "Text that ends an answer, and is no part of it; may be repeated", "TEXT")
       ->allow_extra_args(false)
       ->check(not_empty());
-  names.insert(names.end(), {"--quantize", "--chat-template", "--verbose"});
-  add_quantize(command, quantize);
+  names.insert(names.end(), {"--chat-template", "--verbose"});
   add_chat_template(command, chat_template);
   command.add_flag("--verbose", verbose, "Say on standard error how long it took, and what memory is in use");
   return names;
@@ -103,8 +102,9 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   const std::vector<LoraFile> files = parse_loras(loras);
   auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names(), files);
   std::optional<DType> dtype = run_on.asked_dtype();
-  check_usage(!dtype || flags.quantize.empty(), "--quantize: expected it, --bf16 or --fp16, found two of them");
-  if (!flags.quantize.empty()) dtype = parse_dtype(flags.quantize);
+  check_usage(dtype != DType::f16 || flags.quantize.empty(),
+              "--quantize: a language model's other weights are bf16; expected it or --fp16, found both");
+  if (!flags.quantize.empty()) dtype = quantized_dtype(flags.quantize);
   const Clock::time_point start = Clock::now();
   // While a device is opened, which takes as long.
   std::future<Tokenizer> tokenizer = std::async(std::launch::async, load_tokenizer, path);
@@ -116,6 +116,8 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   LlamaOptions options{.dtype = dtype, .adapter = adapter.get(), .backend = &backend};
   if (rehearse) options.rehearse = [&](const Llama& unread) { rehearse(unread, read); };
   Llama model = Llama::load(path, options);
+  const std::string quantized = model.weights().describe_quantized();
+  if (flags.verbose && !quantized.empty()) fmt::print(stderr, "weights: {}\n", quantized);
   if (flags.verbose) print_start(device_seconds, seconds_since(start), seconds_since(begin), backend.memory());
   return {std::move(adapter), {std::move(model), std::move(read)}};
 }

@@ -164,18 +164,24 @@ Tensor Llama::loss(const Tensor& hidden, const TokenTargets& targets) const {
                               : linear_cross_entropy(hidden, model_->head, targets);
 }
 
+WeightsOptions llama_weights(DType dtype, Backend& backend) {
+  const DType computes = is_quantized(dtype) ? DType::bf16 : dtype;
+  WeightsOptions options{.dtype = dtype, .unquantized = computes, .place = Residence::on(backend, computes)};
+  if (has_row_format(dtype))
+    options.quantizes = [](const std::string& name) { return name.starts_with("model.layers."); };
+  return options;
+}
+
 Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
   const LlamaConfig config = LlamaConfig::read(files);
   Backend& backend = options.backend ? *options.backend : cpu_backend();
   const bool as_stored = !options.dtype && files.is_gguf();
   const DType dtype = options.dtype.value_or(DType::f32);
-  // A device computes in bf16 with blocks, and with files of mixed types.
-  const DType computes = as_stored || is_block(dtype) ? DType::bf16 : dtype;
-  const WeightsOptions kept{.dtype = dtype,
-                            .as_stored = as_stored,
-                            .trainable = options.trainable,
-                            .deferred = !options.outline,
-                            .place = Residence::on(backend, computes)};
+  WeightsOptions kept = llama_weights(dtype, backend);
+  kept.as_stored = as_stored;
+  if (as_stored) kept.place = Residence::on(backend, DType::bf16);  // files of mixed types
+  kept.trainable = options.trainable;
+  kept.deferred = !options.outline;
   const auto source = [&] {
     if (options.outline) return Weights::outline(kept);
     return options.draw ? Weights::drawn(*options.draw, config.initializer_range, kept) : files.weights(kept);
@@ -216,8 +222,7 @@ std::vector<std::pair<std::string, Shape>> llama_tensors(const LlamaConfig& conf
 
 size_t estimate_model_memory(const LlamaConfig& config, DType dtype, std::string_view device) {
   CountingBackend counting(device_kind(device));
-  const Llama model(Scope(Weights::outline({.dtype = dtype, .place = Residence::on(counting, dtype)}), "llama"),
-                    config);
+  const Llama model(Scope(Weights::outline(llama_weights(dtype, counting)), "llama"), config);
   return counting.memory().in_use();
 }
 

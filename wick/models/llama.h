@@ -58,6 +58,10 @@ class Llama {
   std::shared_ptr<const Model> model_;
 };
 
+// How a dtype keeps the weights, on a backend. One that is quantised leaves tables and the head as they are in bf16, in
+// which a device computes then; but GGUF's types, whose files have those too, take all matrices.
+WeightsOptions llama_weights(DType dtype, Backend& backend);
+
 // The tensors of its checkpoint, by transformers' names, and their shapes: in the order of the layers.
 std::vector<std::pair<std::string, Shape>> llama_tensors(const LlamaConfig& config);
 

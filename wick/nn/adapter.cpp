@@ -11,6 +11,7 @@
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors.h"
+#include "wick/nn/glob.h"
 #include "wick/nn/low_rank.h"
 #include "wick/nn/named_seed.h"
 #include "wick/nn/peft.h"
@@ -31,33 +32,6 @@ AdapterKey checked_key(std::string_view key, const std::string& file) {
   if (const auto parsed = parse_adapter_key(key)) return *parsed;
   fail("{}: {} is no tensor of a LoRA: names should end in .lora_down.weight, .lora_up.weight or .alpha", file,
        quote(key));
-}
-
-// Whether `text` fits a pattern in which * stands for any characters. Only the last star may have to take more: the fit
-// before it remains.
-bool glob(std::string_view pattern, std::string_view text) {
-  size_t p = 0, t = 0, star = pattern.npos, taken = 0;
-  while (t < text.size()) {
-    if (p < pattern.size() && pattern[p] == '*') {
-      star = p++;
-      taken = t;
-    } else if (p < pattern.size() && pattern[p] == text[t]) {
-      ++p, ++t;
-    } else if (star != pattern.npos) {
-      p = star + 1;
-      t = ++taken;
-    } else {
-      return false;
-    }
-  }
-  return pattern.find_first_not_of('*', p) == pattern.npos;
-}
-
-// A pattern without a * may also be the end of the path, as names in PEFT's target_modules are: "q_proj", "lm_head".
-bool is_targeted_by(std::string_view pattern, std::string_view path) {
-  const bool ends =
-      path.size() > pattern.size() && path.ends_with(pattern) && path[path.size() - pattern.size() - 1] == '.';
-  return glob(pattern, path) || (ends && pattern.find('*') == pattern.npos);
 }
 
 bool starts_with_any(std::string_view name, const std::vector<std::string>& prefixes) {

@@ -49,6 +49,7 @@ struct Weights::State {
   std::map<std::string, Tensor> as_read = {};        // of trainable weights: read and not trained, for save()
   std::vector<Parameter> parameters = {};
   std::vector<Memory::Filling> deferred = {};  // into tensors that were handed out
+  Quantized quantized = {};
 
   Memory& memory() const { return *options.place.memory; }
 
@@ -60,10 +61,22 @@ struct Weights::State {
     return *std::move(found);
   }
 
-  DType dtype_of(const std::optional<StoredTensor>& stored, const Shape& shape) const {
+  // Is it a matrix to be quantised, if its rows allow it?
+  bool is_named(const std::string& name, const Shape& shape) const {
+    return is_quantized(options.dtype) && shape.rank() == 2 && (!options.quantizes || options.quantizes(name));
+  }
+  bool has_whole_blocks(const Shape& shape) const { return shape.back() % block_of(options.dtype).elements == 0; }
+
+  DType dtype_of(const std::string& name, const std::optional<StoredTensor>& stored, const Shape& shape) const {
     if (options.trainable || shape.rank() == 1) return DType::f32;
     if (options.as_stored && stored && stored->dtype) return stored->decoded ? DType::bf16 : *stored->dtype;
-    return is_block(options.dtype) && shape.rank() != 2 ? DType::f32 : options.dtype;
+    if (!is_quantized(options.dtype)) return options.dtype;
+    return is_named(name, shape) && has_whole_blocks(shape) ? options.dtype : options.unquantized;
+  }
+
+  void count(const Asked& a) {
+    if (options.trainable || options.as_stored || !is_named(a.name, a.shape)) return;
+    ++(a.dtype == options.dtype ? quantized.matrices : quantized.kept);
   }
 
   DType dtype_of_bias(const StoredTensor& stored) const {
@@ -73,14 +86,14 @@ struct Weights::State {
 
   Asked ask(const std::string& name, const Shape& shape, Use use) const {
     const StoredTensor stored = find(name, shape);
-    const DType dtype = use == Use::bias ? dtype_of_bias(stored) : dtype_of(stored, shape);
+    const DType dtype = use == Use::bias ? dtype_of_bias(stored) : dtype_of(name, stored, shape);
     if (stored.dtype) check_quantizable(name, *stored.dtype, shape, dtype);
     return {name, shape, stored, dtype};
   }
 
   void check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const {
-    if (!is_block(dtype) || stored == dtype) return;
-    check(can_quantize_to(dtype), "{}: \"{}\" is {}; Wick quantises to q8_0 and q4_0, and reads {}", source.name, name,
+    if (!is_quantized(dtype) || stored == dtype) return;
+    check(can_quantize_to(dtype), "{}: \"{}\" is {}; Wick reads {}, and quantises to other types", source.name, name,
           name_of(stored), name_of(dtype));
     const int64_t width = shape[1], block = block_of(dtype).elements;
     check(width % block == 0, "{}: \"{}\" has rows of {}, which are not whole blocks of {}: it cannot be {}",
@@ -96,14 +109,16 @@ struct Weights::State {
   bool converts_rows(const Asked& a) const {
     const std::optional<DType>& stored = a.stored.dtype;
     return a.shape.rank() == 2 && a.stored.bytes && memory().on_host() && stored &&
-           (is_float(*stored) || is_block(*stored)) && stored != a.dtype;
+           (is_float(*stored) || is_quantized(*stored)) && stored != a.dtype;
   }
 
   // Converts a few rows at a time: the whole matrix never lies in memory as it is stored or in f32 too.
+  // (Those of nf4_double are quantised together.)
   void read_rows(const Tensor& to, const Asked& a) const {
     const DType stored = *a.stored.dtype;
     const int64_t rows = a.shape[0], width = a.shape[1], bytes = bytes_of(stored, width);
-    const int64_t most = std::clamp<int64_t>(kPieceBytes / std::max<int64_t>(bytes, 1), 1, std::max<int64_t>(rows, 1));
+    const int64_t piece_rows = a.dtype == DType::nf4_double ? rows : kPieceBytes / std::max<int64_t>(bytes, 1);
+    const int64_t most = std::clamp<int64_t>(piece_rows, 1, std::max<int64_t>(rows, 1));
     // Not a tensor: chunks of malloc's own alignment fit again where the last one was, so that they leave no holes.
     std::vector<char> piece(size_t(most * bytes));
     for (int64_t begin = 0; begin < rows; begin += most) {
@@ -122,7 +137,7 @@ struct Weights::State {
       return rows;
     }
     const Tensor stored = a.stored.load(memory());
-    check(is_float(stored.dtype()) || is_block(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}",
+    check(is_float(stored.dtype()) || is_quantized(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}",
           source.name, a.name, name_of(stored.dtype()));
     const Tensor x = reshape(stored, a.shape);
     return contiguous(cast(conv ? to_channels_last(x) : x, a.dtype));
@@ -141,6 +156,7 @@ struct Weights::State {
 
   // Hands out `value` under the name that was asked for.
   Tensor keep(const Asked& a, Tensor value) {
+    count(a);
     if (options.trainable) {
       value = value.trainable();
       parameters.push_back({a.name, value});
@@ -207,6 +223,20 @@ void Weights::read_deferred() const {
   if (!state_->deferred.empty()) state_->memory().fill(std::exchange(state_->deferred, {}));
 }
 
+Weights::Quantized Weights::quantized() const { return state_->quantized; }
+
+std::string Weights::describe_quantized() const {
+  const auto [matrices, kept] = state_->quantized;
+  if (matrices + kept == 0) return {};
+  const DType dtype = state_->options.dtype;
+  const std::string why = fmt::format("rows are not whole blocks of {}", block_of(dtype).elements);
+  check(matrices > 0, "{}: none of {} can be {}: {}", state_->source.name, count_of(kept, "weight"), name_of(dtype),
+        why);
+  std::string text = fmt::format("{}: {}", name_of(dtype), count_of(matrices, "weight"));
+  if (kept > 0) text += fmt::format("; {} stay {}, as their {}", kept, name_of(state_->options.unquantized), why);
+  return text;
+}
+
 const Residence& Weights::place() const { return state_->options.place; }
 
 bool Weights::is_outline() const { return !state_->source.has_values; }
@@ -228,12 +258,12 @@ bool Weights::is_copy(const std::string& name, const std::string& other) const {
 }
 
 DType Weights::dtype_of(const std::string& name, const Shape& shape) const {
-  return state_->dtype_of(state_->source.find(name, shape), shape);
+  return state_->dtype_of(name, state_->source.find(name, shape), shape);
 }
 
 DType Weights::stored_dtype(const std::string& name, const Shape& shape) const {
   const StoredTensor stored = state_->find(name, shape);
-  check(stored.dtype && (is_float(*stored.dtype) || is_block(*stored.dtype)),
+  check(stored.dtype && (is_float(*stored.dtype) || is_quantized(*stored.dtype)),
         "{}: \"{}\" is {}, which Wick does not compute with", state_->source.name, name, stored.dtype_name);
   return *stored.dtype;
 }

@@ -5,7 +5,9 @@
 // under their names and in the file's layout.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -39,10 +41,12 @@ struct Residence {
 };
 
 struct WeightsOptions {
-  // The dtype of matrices, tables and convolutions; vectors (norms, biases) are f32, but see load_bias(). A block type
-  // (core/blocks.h) is for matrices and tables: q8_0 and q4_0 quantise tensors stored otherwise; convolutions are f32
-  // then.
+  // The dtype of matrices, tables and convolutions; vectors (norms, biases) are f32, but see load_bias(). A quantised
+  // type (core/blocks.h, core/row_formats.h) is for the matrices that `quantizes` names, or for all matrices and tables
+  // without it. What it does not name, and rows that are not whole blocks, are `unquantized`, as convolutions are.
   DType dtype = DType::f32;
+  DType unquantized = DType::f32;
+  std::function<bool(const std::string& name)> quantizes = {};
   // Matrices and tables keep the types that they have in the file instead; those that are decoded become bf16.
   bool as_stored = false;
   bool trainable = false;  // everything handed out is f32 and a leaf
@@ -90,6 +94,15 @@ class Weights {
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;
 
   void read_deferred() const;
+  // Of the matrices that were to be quantised and are handed out: how many are, and how many have rows that are not
+  // whole blocks.
+  struct Quantized {
+    int64_t matrices = 0, kept = 0;
+  };
+  Quantized quantized() const;
+  // "nf4: 504 weights; 3 stay bf16, as their rows are not whole blocks of 64"; empty where none was to be quantised.
+  // Throws Error where none could be.
+  std::string describe_quantized() const;
   const Residence& place() const;
   const std::vector<Parameter>& parameters() const;  // of trainable Weights, in the order in which they were loaded
   // Every loaded tensor under its name, in the file's layout and in `dtype`. Atomic.

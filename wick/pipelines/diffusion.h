@@ -80,13 +80,20 @@ inline const DiffusionParts kDrawingParts{DiffusionPart::text_encoders, Diffusio
 inline const DiffusionParts kTrainingParts{DiffusionPart::text_encoders, DiffusionPart::vae_encoder,
                                            DiffusionPart::denoiser};
 
+// A quantised type for the matrices of the denoiser's blocks, which are most of its bytes.
+struct Quantization {
+  DType dtype;
+  std::vector<std::string> keep = {};  // patterns (nn/glob.h) of modules that stay as they are
+};
+
 struct DiffusionOptions {
-  DType dtype = DType::f32;    // storage of frozen weights
-  Adapter* adapter = nullptr;  // outlives the model
-  bool trainable = false;      // every weight of the denoiser is a leaf of the tape
-  Backend* backend = nullptr;  // the CPU unless given
-  bool checkpointing = false;  // blocks of denoiser and T5 run again in backward
-  bool outline = false;        // weights of the right shapes without values: configs alone are read
+  DType dtype = DType::f32;                       // storage of frozen weights
+  std::optional<Quantization> quantization = {};  // of frozen weights
+  Adapter* adapter = nullptr;                     // outlives the model
+  bool trainable = false;                         // every weight of the denoiser is a leaf of the tape
+  Backend* backend = nullptr;                     // the CPU unless given
+  bool checkpointing = false;                     // blocks of denoiser and T5 run again in backward
+  bool outline = false;                           // weights of the right shapes without values: configs alone are read
 };
 
 class Diffusion {

@@ -112,6 +112,10 @@ class Flux final : public LatentDiffusion {
  private:
   void load_text_encoders() override;
   void drop_text_encoders() override;
+  bool is_in_blocks(const std::string& tensor) const override {
+    const bool modulates = tensor.find("_mod.") != tensor.npos || tensor.find(".modulation.") != tensor.npos;
+    return (tensor.starts_with("double_blocks.") || tensor.starts_with("single_blocks.")) && !modulates;
+  }
   void load_denoiser(const Scope& s) override { transformer_.emplace(s, config_, flow_options(trains(kClip))); }
   TensorSource source(const std::string& component) const override {
     return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);

@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "wick/backend/counting.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/nn/fp8.h"
+#include "wick/nn/glob.h"
 #include "wick/ops/ops.h"
 
 namespace wick {
@@ -17,14 +19,30 @@ bool names_pipeline(const Checkpoint& model, std::string_view family) {
   return model.is_pipeline() && model.has_config() && model.config().text_or("_class_name", "").starts_with(family);
 }
 
-Weights LatentDiffusion::weights(const std::string& component, DType dtype, bool trainable) const {
-  const WeightsOptions w{
-      .dtype = dtype, .trainable = trainable, .deferred = true, .place = Residence::on(backend(), dtype)};
-  return options_.outline ? Weights::outline(w) : Weights(source(component), w);
+WeightsOptions LatentDiffusion::weights_options(DType dtype) const {
+  return {.dtype = dtype, .deferred = true, .place = Residence::on(backend(), dtype)};
+}
+
+Weights LatentDiffusion::weights(const std::string& component, const WeightsOptions& options) const {
+  return options_.outline ? Weights::outline(options) : Weights(source(component), options);
 }
 
 Scope LatentDiffusion::scope(const std::string& component) const {
-  return Scope(weights(component, options_.dtype, /*trainable=*/false), component, options_.adapter);
+  return Scope(weights(component, weights_options(options_.dtype)), component, options_.adapter);
+}
+
+Weights LatentDiffusion::open_denoiser() const {
+  WeightsOptions w = weights_options(options_.dtype);
+  w.trainable = options_.trainable;
+  if (const auto& q = options_.quantization) {
+    w.unquantized = std::exchange(w.dtype, q->dtype);
+    w.quantizes = [this, keep = q->keep](const std::string& tensor) {
+      const std::string module = denoiser_ + "." + tensor.substr(0, tensor.rfind('.'));
+      const auto fits = [&](const std::string& pattern) { return is_targeted_by(pattern, module); };
+      return is_in_blocks(tensor) && std::ranges::none_of(keep, fits);
+    };
+  }
+  return weights(denoiser_, w);
 }
 
 std::vector<std::string> LatentDiffusion::remarks_on_tensors(TensorSource (*names)(const TensorSource&),
@@ -64,14 +82,14 @@ void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts
   // The VAE of SDXL overflows in f16.
   const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
   const auto load_vae = [&](auto& part) {
-    const Weights vae = weights("vae", vae_dtype, /*trainable=*/false);
+    const Weights vae = weights("vae", weights_options(vae_dtype));
     part.emplace(Scope(vae, "vae", options.adapter), vae_);
     vae.read_deferred();
   };
   if (wanted(DiffusionPart::vae_encoder)) load_vae(vae_encoder_);
   if (wanted(DiffusionPart::vae_decoder)) load_vae(vae_decoder_);
   if (!wanted(DiffusionPart::denoiser)) return;
-  denoiser_weights_ = weights(denoiser_, options.dtype, options.trainable);
+  denoiser_weights_ = open_denoiser();
   load_denoiser(Scope(*denoiser_weights_, denoiser_, options.adapter));
   denoiser_weights_->read_deferred();
   if (options.adapter) options.adapter->check_complete();

@@ -35,6 +35,9 @@ class LatentDiffusion : public Diffusion {
   virtual void load_text_encoders() = 0;
   virtual void drop_text_encoders() = 0;
   virtual void load_denoiser(const Scope& scope) = 0;
+  // Is it a matrix of the blocks that repeat? Embedders, modulations and last layers are none of those: they are small,
+  // or not resident, and what they lose the whole picture loses.
+  virtual bool is_in_blocks(const std::string& tensor) const = 0;
   // A component's tensors under the names that its model asks for.
   virtual TensorSource source(const std::string& component) const { return model_.component(component).source(); }
 
@@ -57,7 +60,9 @@ class LatentDiffusion : public Diffusion {
   const VaeConfig& vae() const { return vae_; }
 
  private:
-  Weights weights(const std::string& component, DType dtype, bool trainable) const;
+  WeightsOptions weights_options(DType dtype) const;
+  Weights weights(const std::string& component, const WeightsOptions& options) const;
+  Weights open_denoiser() const;
 
   Checkpoint model_;
   std::string denoiser_;

@@ -13,11 +13,14 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& reque
   CountingMemory& memory = backend.memory();
   const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, options.reading);
   Adapter adapter(model->lora().names, options.loras);
-  const DiffusionOptions load{.dtype = options.dtype, .adapter = &adapter, .backend = &backend, .outline = true};
+  const DiffusionOptions load{.dtype = options.dtype,
+                              .quantization = options.quantization,
+                              .adapter = &adapter,
+                              .backend = &backend,
+                              .outline = true};
   ImageRequest short_request = request;  // two steps, because shift_terminal stretches no single one
   short_request.sampling.steps = std::min<int64_t>(request.sampling.steps, 2);
   short_request.sampling.skipped = 0;
-  short_request.cfg_rescale = 0;  // it reads values, of which there are none
   if (options.of_picture) {
     model->load(load, {DiffusionPart::vae_encoder});
     short_request.picture =
@@ -38,8 +41,7 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& reque
 InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device) {
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
-  const WeightsOptions options{.dtype = dtype, .place = Residence::on(backend, dtype)};
-  const Llama model(Scope(Weights::outline(options), "llama"), config);
+  const Llama model(Scope(Weights::outline(llama_weights(dtype, backend)), "llama"), config);
   TextDecoder decoder(model, context);
   const size_t weights = memory.held(Purpose::weights), held = weights + memory.held(Purpose::data);
   decoder.read(std::vector<int64_t>(size_t(std::min(context, TextDecoder::kPiece)), 0));

@@ -27,6 +27,7 @@ struct ImagePlanOptions {
   int64_t batch = 1;
   bool of_picture = false;   // the request gets one
   DType dtype = DType::f32;  // of weights
+  std::optional<Quantization> quantization = {};
   std::vector<LoraFile> loras = {};
   ReadingOptions reading = {};
 };

@@ -125,6 +125,9 @@ class Sd3 final : public LatentDiffusion {
  private:
   void load_text_encoders() override;
   void drop_text_encoders() override;
+  bool is_in_blocks(const std::string& tensor) const override {
+    return tensor.starts_with("joint_blocks.") && tensor.find(".adaLN_modulation.") == tensor.npos;
+  }
   void load_denoiser(const Scope& s) override {
     positions_.clear();
     transformer_.emplace(s, config_, flow_options(trains_clip()));

@@ -117,6 +117,9 @@ class Sdxl final : public LatentDiffusion {
   TensorSource source(const std::string& component) const override {
     return component == "unet" ? unet_source(model()) : LatentDiffusion::source(component);
   }
+  bool is_in_blocks(const std::string& tensor) const override {
+    return tensor.find(".transformer_blocks.") != tensor.npos;
+  }
   void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().checkpointing); }
 
   bool predicts_v() const { return (process(), schedule_->prediction == Prediction::v); }

@@ -298,12 +298,15 @@ std::vector<TrainOption> listed_options() {
       {.fixed = false, .kind = ModelKind::text, .item = "FILE ..."});
   add("val_every", Subject::text, &C::val_every, "Steps from one validation to the next; 0: when something is saved",
       {.fixed = false, .kind = ModelKind::text});
-  add("quantize", Subject::memory, &C::quantize, "Keep frozen matrices in blocks of 8 or 4 bits",
-      {.kind = ModelKind::text});
   add("seed", Subject::steps, &C::seed, "Seed of all random numbers",
       {.max = double(std::numeric_limits<int64_t>::max())});
   add("dtype", Subject::memory, &C::dtype,
       "Of frozen weights, and on a device of all arithmetic on them; --bf16 and --fp16 for short");
+  add("quantize", Subject::memory, &C::quantize,
+      "Keep the frozen matrices of the blocks in 8 or 4 bits, and other weights in bf16 unless --fp16 is given");
+  add("keep_precision", Subject::memory, &C::keep_precision,
+      "Modules that are not quantised, as --targets names modules",
+      {.kind = ModelKind::pictures, .item = "PATTERN ..."});
   add("save_dtype", Subject::output, &C::save_dtype, "Number format of the weights written", {.fixed = false});
   add("gradient_checkpointing", Subject::memory, &C::gradient_checkpointing, "Compute blocks twice to save memory",
       {.fixed = false});
@@ -436,8 +439,9 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
               "--from-scratch: only --train full begins with random weights; --train is {}", mode);
   check_usage(config.train == TrainMode::lora || config.quantize == Quantize::none,
               "--quantize: is for frozen matrices; --train {} has none", mode);
-  check_usage(config.quantize == Quantize::none || config.dtype == DType::f32,
-              "--quantize: expected it, --bf16 or --fp16, found two of them");
+  if (config.quantize != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
+  check_usage(config.quantize != Quantize::none || config.keep_precision.empty(),
+              "--keep-precision: expected a --quantize with it");
   check_usage(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
   const auto absolute = [](std::string& path) {
     if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
@@ -448,6 +452,28 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
   for (const auto& [part, member] : part_members()) absolute(config.*member);
+}
+
+std::optional<DType> quantized_dtype(const TrainConfig& config) {
+  switch (config.quantize) {
+    case Quantize::none:
+      return {};
+    case Quantize::fp8:
+      return DType::fp8;
+    case Quantize::fp8_block:
+      return DType::fp8_block;
+    case Quantize::int8:
+      return DType::int8;
+    case Quantize::nf4:
+      return DType::nf4;
+    case Quantize::nf4_double:
+      return DType::nf4_double;
+    case Quantize::q8_0:
+      return DType::q8_0;
+    case Quantize::q4_0:
+      return DType::q4_0;
+  }
+  return {};
 }
 
 ModelFiles model_files(const TrainConfig& config) {

@@ -21,7 +21,7 @@ namespace wick {
 enum class TrainMode { lora, full, vae };
 enum class LrSchedule { constant, linear, cosine };
 enum class LongDocuments { error, cut, split };
-enum class Quantize { none, q8_0, q4_0 };
+enum class Quantize { none, fp8, fp8_block, int8, nf4, nf4_double, q8_0, q4_0 };
 enum class PredictionSetting { automatic, epsilon, v };  // the first: as the model's files say
 
 // How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
@@ -29,7 +29,7 @@ enum class PredictionSetting { automatic, epsilon, v };  // the first: as the mo
 constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
 constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine"; }
 constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
-constexpr std::string_view names_of(Quantize) { return "none|q8_0|q4_0"; }
+constexpr std::string_view names_of(Quantize) { return "none|fp8|fp8-block|int8|nf4|nf4-double|q8_0|q4_0"; }
 constexpr std::string_view names_of(PredictionSetting) { return "auto|epsilon|v"; }
 constexpr std::string_view names_of(TimestepKind) { return "logit-normal|uniform|mode"; }
 std::string float_text(double value);  // with a fraction or an exponent, as TOML and Python spell floats
@@ -82,10 +82,11 @@ struct TrainConfig {
   std::string chat_template = "auto";  // the model's own, or a name
   std::vector<std::string> val;
   int64_t val_every = 0;  // 0: when something is saved
-  Quantize quantize = Quantize::none;
 
   int64_t seed = 0;
   DType dtype = DType::f32, save_dtype = DType::f16;
+  Quantize quantize = Quantize::none;
+  std::vector<std::string> keep_precision;  // patterns (nn/glob.h) of modules that are not quantised
   bool gradient_checkpointing = false;
   std::string device = "auto";
   bool no_graph = false;
@@ -143,6 +144,8 @@ std::string to_toml(const TrainConfig& config);
 // Fills in settings that follow from others, makes paths absolute, and checks the demands of settings on each other and
 // that those `needed` are there. Throws UsageError.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
+
+std::optional<DType> quantized_dtype(const TrainConfig& config);  // none where nothing is quantised
 
 // The model's files as they are named; a model's name is not resolved.
 ModelFiles model_files(const TrainConfig& config);

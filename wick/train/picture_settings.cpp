@@ -29,6 +29,11 @@ ReadingOptions reading_options(const TrainConfig& config) {
   return options;
 }
 
+std::optional<Quantization> quantization(const TrainConfig& config) {
+  const auto dtype = quantized_dtype(config);
+  return dtype ? std::optional(Quantization{*dtype, config.keep_precision}) : std::nullopt;
+}
+
 TimestepOptions timestep_options(const TrainConfig& config) {
   return {.kind = config.timesteps,
           .shift = number_or_auto(config.timestep_shift),

@@ -8,6 +8,7 @@
 namespace wick {
 
 ReadingOptions reading_options(const TrainConfig& config);
+std::optional<Quantization> quantization(const TrainConfig& config);
 TimestepOptions timestep_options(const TrainConfig& config);
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space);
 // Throws UsageError that names a setting which the model lacks, and Error for a model that is not to be trained.

@@ -82,7 +82,9 @@ class DiffusionTask final : public Task {
 
   std::string describe() const override {
     const Adapter* lora = trained_.adapter();
-    return trained_.describe() + (lora ? "; " + comfyui_count(lora->written_names()) : "");
+    const std::string quantized = model_->denoiser_weights().describe_quantized();
+    return trained_.describe() + (lora ? "; " + comfyui_count(lora->written_names()) : "") +
+           (quantized.empty() ? "" : "; base in " + quantized);
   }
 
   std::string about_weights() const override {
@@ -104,6 +106,7 @@ class DiffusionTask final : public Task {
   // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the denoiser comes.
   void load(Backend& backend, const PictureData& data) {
     const DiffusionOptions options{.dtype = config_.dtype,
+                                   .quantization = quantization(config_),
                                    .adapter = trained_.adapter(),
                                    .trainable = !trained_.adapter(),
                                    .backend = &backend,

@@ -25,7 +25,11 @@ Trained trained_of(const TrainConfig& config, const fs::path& model) {
 
 // The dtype of the frozen model: by the settings, or for a GGUF file its own.
 std::optional<DType> text_dtype(const TrainConfig& config, const fs::path& model) {
-  if (config.quantize != Quantize::none) return config.quantize == Quantize::q8_0 ? DType::q8_0 : DType::q4_0;
+  if (const auto quantized = quantized_dtype(config)) {
+    check_usage(config.dtype != DType::f16,
+                "--quantize: a language model's other weights are bf16; expected it or --fp16, found both");
+    return quantized;
+  }
   if (GgufFile::is_gguf(model) && config.dtype == DType::f32) return {};
   return config.dtype;
 }
@@ -98,7 +102,10 @@ class TextTask final : public Task {
     });
   }
 
-  std::string describe() const override { return trained_.describe(); }
+  std::string describe() const override {
+    const std::string quantized = llama_.weights().describe_quantized();
+    return trained_.describe() + (quantized.empty() ? "" : "; base in " + quantized);
+  }
 
  private:
   Llama load(Backend& backend) const {
