@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "wick/backend/counting.h"
 #include "wick/io/count.h"
@@ -28,10 +29,11 @@ Scope LatentDiffusion::scope(const std::string& component) const {
 }
 
 std::vector<std::string> LatentDiffusion::remarks_on_tensors(TensorSource (*names)(const TensorSource&),
-                                                             const std::function<void(const Scope&)>& build) const {
+                                                             const std::function<void(const Scope&)>& build,
+                                                             std::set<std::string> elsewhere) const {
   const Checkpoint component = model_.component(denoiser_);
   if (!component.has_weights()) return {};
-  std::set<std::string> asked;
+  std::set<std::string> asked = std::move(elsewhere);
   const TensorSource stored = component.source();
   TensorSource shapes = names(watched(stored, asked));
   shapes.has_values = false;
