@@ -70,6 +70,26 @@ TEST_F(PictureSettings, EveryPictureIsRepeatedToTheByte) {
   expect_repeated(model + text);  // all else is left to the model
 }
 
+// Also from a picture, and with draws from a file.
+TEST_F(PictureSettings, SamplersThatDrawAreRepeated) {
+  const std::string text = "--prompt 'a red fox' ", draws = (kGolden / "samplers/stochastic.in.safetensors").string();
+  draw(small + text, "init.png");
+  const std::string init = "--init " + path("init.png") + " --strength 0.6 ";
+  for (const std::string sampler : {"euler-ancestral", "dpmpp-sde", "lcm", "unipc"}) {
+    const std::string by = text + "--sampler " + sampler + " ";
+    EXPECT_EQ(expect_repeated(small + by + "--seed 5").at("sampler"), sampler);
+    const auto begun = expect_repeated(model + "--steps 5 --seed 5 " + init + by);
+    EXPECT_EQ(begun.at("init"), (folder / "init.png").string());
+    EXPECT_EQ(begun.at("strength"), 0.6);
+    const auto given = expect_repeated(model + "--steps 4 --noise '" + draws + "' " + by);
+    EXPECT_EQ(given.at("noise"), draws);
+    EXPECT_FALSE(given.contains("seed"));
+    EXPECT_FALSE(given.contains("init"));
+    EXPECT_FALSE(given.contains("strength"));
+    expect_repeated(model + "--steps 4 --width 96 --height 64 --noise '" + draws + "' " + init + by);
+  }
+}
+
 TEST_F(PictureSettings, FlowModelsAndNoiseAreRepeated) {
   for (const char* name : {"flux_pictures", "sd3"}) {
     const test::FlowFolder flow(name);
@@ -192,7 +212,12 @@ TEST_F(PictureSettings, NamesOfSamplersAreTranslated) {
                                      {"DDIM", "ddim"},
                                      {"DPM++ 2M Karras", "dpmpp-2m-karras"},
                                      {"DPM++ 2M", "dpmpp-2m"},
-                                     {"DPM++ 2M, Schedule type: Uniform", "dpmpp-2m"}}) {
+                                     {"DPM++ 2M, Schedule type: Uniform", "dpmpp-2m"},
+                                     {"Euler a, Schedule type: Automatic", "euler-ancestral"},
+                                     {"DPM++ SDE Karras", "dpmpp-sde"},
+                                     {"DPM++ SDE, Schedule type: Automatic", "dpmpp-sde"},
+                                     {"UniPC", "unipc"},
+                                     {"LCM", "lcm"}}) {
     EXPECT_EQ(run_wick(of_web_ui("a\nSteps: 1, Sampler: " + std::string(theirs) + end)).code, 0);
     EXPECT_EQ(settings("out.png").at("sampler"), ours) << theirs;
   }
