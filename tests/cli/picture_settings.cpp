@@ -5,6 +5,7 @@
 #include "wick/io/image.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/pipelines/model_defaults.h"
 
 namespace wick {
 namespace {
@@ -221,6 +222,13 @@ TEST_F(PictureSettings, NamesOfSamplersAreTranslated) {
     EXPECT_EQ(run_wick(of_web_ui("a\nSteps: 1, Sampler: " + std::string(theirs) + end)).code, 0);
     EXPECT_EQ(settings("out.png").at("sampler"), ours) << theirs;
   }
+  for (const auto& [name, kind] : kSamplers) {  // there and back
+    const std::string sampler(name);
+    draw("--overwrite " + small + "--prompt a --sampler " + sampler, "ours.png");
+    EXPECT_EQ(run_wick(of_web_ui(parameters("ours.png"))).code, 0) << sampler;
+    EXPECT_EQ(settings("out.png").at("sampler"), sampler);
+  }
+  EXPECT_EQ(run_wick(of_web_ui("a\nSteps: 1, Sampler: DPM++ SDE, Schedule type: Uniform" + end)).code, 1);
   std::filesystem::remove(folder / "out.png");
   const std::string unknown = of_web_ui("a\nSteps: 1, Sampler: Heun, Schedule type: Beta" + end);
   expect_wrong(
