@@ -96,12 +96,6 @@ std::vector<Start> starts_of(const GenerateArguments& a, const LatentSpace& spac
   return starts;
 }
 
-// The prompt that takes the most memory. All are read, so that a fault is told before weights are loaded.
-std::string longest_prompt(const GenerateArguments& a, const Diffusion& model) {
-  if (a.picture.reading.syntax == PromptSyntax::plain) return {};  // all are cut or padded to one length
-  return std::ranges::max(a.prompts, {}, [&](const std::string& prompt) { return model.length(prompt).tokens; });
-}
-
 // Leaves out what this model has no use for, or refuses it.
 void drop_unused(GenerateArguments& a, const Diffusion& model) {
   cli::PictureFlags& p = a.picture;
@@ -221,12 +215,13 @@ std::optional<Quantization> quantization_of(const GenerateArguments& a) {
 // Says what will be drawn with how much memory, and refuses pictures that do not fit. Where only their decoding does
 // not, the request gets tiles.
 std::string plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest& request,
-                 const std::vector<LoraFile>& loras, int64_t pictures, const std::string& scheduler) {
+                 const std::vector<ImageRequest>& requests, const std::vector<LoraFile>& loras, int64_t pictures,
+                 const std::string& scheduler) {
   const std::string_view device = a.run_on.backend().name();
-  const int64_t batch = std::min(a.picture.batch_size, pictures);
+  const int64_t batch = std::min(a.picture.batch_size, int64_t(requests.size()));
   const auto needed = [&](DType dtype, int64_t tile) {
-    ImageRequest tiled = request;
-    tiled.tile = tile;
+    std::vector<ImageRequest> tiled = requests;
+    for (ImageRequest& one : tiled) one.tile = tile;
     const ImagePlanOptions options{.batch = batch,
                                    .of_picture = !a.picture.init.empty(),
                                    .dtype = dtype,
@@ -389,10 +384,10 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   settle(a, *model, starts.front().noise, init);
   ImageRequest request = request_of(a.picture);
   if (init) request.sampling.skipped = model->process().skipped(a.picture.steps, a.picture.strength);
-  request.prompt = longest_prompt(a, *model);
   check_request(a, request, starts.front(), *model);
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
-  const std::string planned = plan(a, folder, request, loras, pictures, model->process().class_name);
+  const std::string planned =
+      plan(a, folder, request, requests_of(a, request, starts), loras, pictures, model->process().class_name);
   a.picture.tile = request.tile;
   const std::vector<ImageRequest> requests = requests_of(a, request, starts);
   const std::unique_ptr<cli::PictureOutput> output = output_of(a, requests, starts, loras);

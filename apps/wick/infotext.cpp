@@ -26,7 +26,7 @@ constexpr SamplerName kSamplerNames[] = {{"euler", "Euler", ""},
                                          {"euler-ancestral", "Euler a", ""},
                                          {"dpmpp-2m", "DPM++ 2M", "Uniform"},
                                          {"dpmpp-2m-karras", "DPM++ 2M", "Karras"},
-                                         {"dpmpp-sde", "DPM++ SDE", "Uniform"},
+                                         {"dpmpp-sde", "DPM++ SDE", "Karras"},
                                          {"ddim", "DDIM", ""},
                                          {"unipc", "UniPC", ""},
                                          {"lcm", "LCM", ""}};

@@ -71,7 +71,7 @@ void print_picture_plan(const Checkpoint& model, const TrainConfig& config, Size
   const ImageRequest request{
       .width = size.width, .height = size.height, .cfg = open_diffusion(model, reading)->drawing_defaults().cfg};
   const InferencePlan plan =
-      plan_image(model, request, {.dtype = config.dtype, .quantization = quantization(config), .reading = reading},
+      plan_image(model, {request}, {.dtype = config.dtype, .quantization = quantization(config), .reading = reading},
                  device_kind(device));
   fmt::print("One picture of {}x{} pixels; {}, on {}\n", size.width, size.height, precision(config), device);
   print_row("weights", plan.weights);

@@ -2,6 +2,7 @@
 #include <regex>
 #include <sstream>
 
+#include "cli/decoded.h"
 #include "cli/program.h"
 #include "wick/io/image.h"
 #include "wick/io/safetensors.h"
@@ -224,6 +225,18 @@ TEST_F(Generate, BatchesAreThePicturesInTurn) {
   const Image in_turn = generate("turn.png", four);
   for (const char* size : {"2", "3", "9"})
     EXPECT_LE(largest_difference(in_turn, generate("x.png", four + "--batch-size " + size)), 1) << size;
+}
+
+// The golden's draws are k-diffusion's; 8 bits are rounded.
+TEST_F(Generate, GivenDrawsBecomeThePictureOfKDiffusion) {
+  const SafetensorsFile told = SafetensorsFile::open(kGolden / "samplers/text_to_image.in.safetensors");
+  const auto& request = told.metadata();
+  run_well("generate --model '" + kModel + "' --sampler dpmpp-sde --noise '" +
+           (kGolden / "samplers/stochastic.in.safetensors").string() + "' --prompt '" + request.at("prompt") +
+           "' --negative '" + request.at("negative_prompt") + "' --steps " + request.at("steps") + " --cfg " +
+           request.at("guidance_scale") + " --out '" + (folder / "x.png").string() + "'");
+  EXPECT_LE(distance_from(kGolden / "samplers/stochastic.out.safetensors", "decoded", read_image(folder / "x.png")),
+            0.51f);
 }
 
 TEST_F(Generate, DrawsFromAPicture) {

@@ -401,6 +401,31 @@ TEST_F(ModelFiles, GenerateSaysWhichSchedulerTheFolderNames) {
   run_well(train(model, data));
 }
 
+TEST_F(ModelFiles, AConsistencyModelIsDrawnByItsSamplerAndNotTrained) {
+  const fs::path model = copy(kModel), data = pictures();
+  set(model / "scheduler/scheduler_config.json", {{"_class_name", "LCMScheduler"}, {"original_inference_steps", 40}});
+  const std::string draw = "generate --model " + model.string() + " --prompt x --width 64 --height 64 --device cpu";
+  const auto drawn = [&](const std::string& flags) {
+    const fs::path out = folder_ / "x.png";
+    fs::remove(out);
+    const Outcome outcome = run_well(draw + flags + " --out " + out.string());
+    return std::pair(outcome.out, read_image(out).rgb);
+  };
+  const auto [said, picture] = drawn("");
+  EXPECT_NE(said.find("in 4 steps with --sampler lcm (the folder names LCMScheduler)"), std::string::npos) << said;
+  EXPECT_EQ(picture, drawn(" --sampler lcm --steps 4 --cfg 1").second);
+  EXPECT_NE(picture, drawn(" --cfg 2").second);
+  EXPECT_NE(drawn(" --sampler euler").first.find("in 4 steps with --sampler euler"), std::string::npos);
+  run_well(draw + " --steps 40 --out " + (folder_ / "all.png").string());
+  expect_refused(
+      draw + " --steps 41 --out " + (folder_ / "y.png").string(),
+      {"--sampler lcm: expected 1 to 40 steps (original_inference_steps of ", "scheduler_config.json", "41"});
+  for (const std::string& command : {train(model, data), "plan --device cpu --model " + model.string()})
+    expect_refused(command, {"scheduler_config.json: LCMScheduler is of a model distilled"});
+  set(model / "scheduler/scheduler_config.json", {{"clip_sample", true}});
+  expect_refused(draw + " --out " + (folder_ / "y.png").string(), {"scheduler_config.json: clip_sample", "true"});
+}
+
 // tokenizer.json alone, and -Infinity in a scheduler's config: tests/golden/sdxl_today.
 TEST_F(ModelFiles, AFolderOfTodaysDiffusersIsTheSameModel) {
   const fs::path model = copy(kModel);

@@ -5,6 +5,7 @@
 #include "wick/io/image.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
+#include "wick/pipelines/model_defaults.h"
 
 namespace wick {
 namespace {
@@ -96,6 +97,26 @@ TEST_F(PictureSettings, EveryPictureIsRepeatedToTheByte) {
   EXPECT_EQ(tiled.at("batch-size"), 2);
   EXPECT_EQ(tiled.at("vae-tile"), 64);
   expect_repeated(model + text);  // all else is left to the model
+}
+
+// Also from a picture, and with draws from a file.
+TEST_F(PictureSettings, SamplersThatDrawAreRepeated) {
+  const std::string text = "--prompt 'a red fox' ", draws = (kGolden / "samplers/stochastic.in.safetensors").string();
+  draw(small + text, "init.png");
+  const std::string init = "--init " + path("init.png") + " --strength 0.6 ";
+  for (const std::string sampler : {"euler-ancestral", "dpmpp-sde", "lcm", "unipc"}) {
+    const std::string by = text + "--sampler " + sampler + " ";
+    EXPECT_EQ(expect_repeated(small + by + "--seed 5").at("sampler"), sampler);
+    const auto begun = expect_repeated(model + "--steps 5 --seed 5 " + init + by);
+    EXPECT_EQ(begun.at("init"), (folder / "init.png").string());
+    EXPECT_EQ(begun.at("strength"), 0.6);
+    const auto given = expect_repeated(model + "--steps 4 --noise '" + draws + "' " + by);
+    EXPECT_EQ(given.at("noise"), draws);
+    EXPECT_FALSE(given.contains("seed"));
+    EXPECT_FALSE(given.contains("init"));
+    EXPECT_FALSE(given.contains("strength"));
+    expect_repeated(model + "--steps 4 --width 96 --height 64 --noise '" + draws + "' " + init + by);
+  }
 }
 
 TEST_F(PictureSettings, FlowModelsAndNoiseAreRepeated) {
@@ -220,10 +241,22 @@ TEST_F(PictureSettings, NamesOfSamplersAreTranslated) {
                                      {"DDIM", "ddim"},
                                      {"DPM++ 2M Karras", "dpmpp-2m-karras"},
                                      {"DPM++ 2M", "dpmpp-2m"},
-                                     {"DPM++ 2M, Schedule type: Uniform", "dpmpp-2m"}}) {
+                                     {"DPM++ 2M, Schedule type: Uniform", "dpmpp-2m"},
+                                     {"Euler a, Schedule type: Automatic", "euler-ancestral"},
+                                     {"DPM++ SDE Karras", "dpmpp-sde"},
+                                     {"DPM++ SDE, Schedule type: Automatic", "dpmpp-sde"},
+                                     {"UniPC", "unipc"},
+                                     {"LCM", "lcm"}}) {
     EXPECT_EQ(run_wick(of_web_ui("a\nSteps: 1, Sampler: " + std::string(theirs) + end)).code, 0);
     EXPECT_EQ(settings("out.png").at("sampler"), ours) << theirs;
   }
+  for (const auto& [name, kind] : kSamplers) {  // there and back
+    const std::string sampler(name);
+    draw("--overwrite " + small + "--prompt a --sampler " + sampler, "ours.png");
+    EXPECT_EQ(run_wick(of_web_ui(parameters("ours.png"))).code, 0) << sampler;
+    EXPECT_EQ(settings("out.png").at("sampler"), sampler);
+  }
+  EXPECT_EQ(run_wick(of_web_ui("a\nSteps: 1, Sampler: DPM++ SDE, Schedule type: Uniform" + end)).code, 1);
   std::filesystem::remove(folder / "out.png");
   const std::string unknown = of_web_ui("a\nSteps: 1, Sampler: Heun, Schedule type: Beta" + end);
   expect_wrong(

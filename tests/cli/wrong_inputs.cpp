@@ -1,7 +1,10 @@
 // Every wrong input ends with its code and one line that names the file or flag, the value found and the one expected.
+#include <cmath>
+
 #include "cli/program.h"
 #include "source_dir.h"
 #include "wick/io/safetensors.h"
+#include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
@@ -282,6 +285,38 @@ TEST(WrongInputs, EndWithOneLine) {
     EXPECT_EQ(outcome.out, "");
     EXPECT_EQ(folder.entries(), size_t{0}) << "something was written";
   }
+}
+
+// Before the weights are loaded.
+TEST(WrongInputs, DrawsThatDoNotFitAreNamed) {
+  const auto expect_wrong = [](const std::map<std::string, Tensor>& tensors, const std::string& sampler,
+                               std::vector<std::string> words) {
+    const TemporaryDirectory folder;
+    save_safetensors(folder / "n.safetensors", tensors);
+    const Outcome outcome =
+        run_wick("generate --device cpu --model '" + kModel + "' --prompt x --steps 3 --sampler " + sampler +
+                 " --noise '" + (folder / "n.safetensors").string() + "' --out '" + (folder / "x.png").string() + "'");
+    words.insert(words.end(), {"--noise", "n.safetensors"});
+    expect_one_line(outcome, words);
+    EXPECT_EQ(outcome.code, 1);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(folder.entries(), size_t{1});
+  };
+  const Tensor x = zeros({2, 4, 6, 8});
+  const std::string ancestral = "euler-ancestral";
+  expect_wrong({{"noise.0", x}, {"noise.1", x}}, ancestral, {"no tensor \"noise\"", "noise.0, noise.1"});
+  expect_wrong({{"noise", x}}, ancestral,
+               {"no tensor \"noise.0\"", "--sampler euler-ancestral draws 2 times in 3 steps", "noise.0 to noise.1"});
+  expect_wrong({{"noise", x}, {"noise.0", x}}, "lcm", {"no tensor \"noise.1\"", "--sampler lcm draws 2 times"});
+  expect_wrong({{"noise", x}, {"noise.0", x}, {"noise.2", x}}, ancestral, {"no tensor \"noise.1\""});
+  expect_wrong({{"noise", x}, {"noise.0", x}, {"noise.1", x}, {"noise.2", x}}, "dpmpp-sde",
+               {"no tensor \"noise.3\"", "draws 4 times in 3 steps", "noise.0 to noise.3"});
+  expect_wrong({{"noise", x}, {"noise.0", x}, {"noise.1", zeros({1, 4, 6, 8})}}, ancestral,
+               {"\"noise.1\" should have shape [2, 4, 6, 8], found [1, 4, 6, 8]"});
+  expect_wrong({{"noise", x}, {"noise.0", zeros({2, 4, 8, 6})}}, ancestral, {"\"noise.0\"", "found [2, 4, 8, 6]"});
+  expect_wrong({{"noise", x}, {"noise.0", zeros({2, 4, 6, 8}, DType::i64)}}, ancestral,
+               {"\"noise.0\" should be F32, F16 or BF16, found I64"});
+  expect_wrong({{"noise", x}, {"noise.0", full({2, 4, 6, 8}, NAN)}}, ancestral, {"\"noise.0\"", "finite", "nan"});
 }
 
 TEST(WrongInputs, ADamagedModelNamesTheFile) {

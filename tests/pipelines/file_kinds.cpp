@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
+#include <optional>
+#include <set>
 
 #include "io/files.h"
 #include "io/float8.h"
@@ -20,6 +23,7 @@
 #include "wick/models/vae.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/forward.h"
+#include "wick/pipelines/model_defaults.h"
 #include "wick/pipelines/noise_schedule.h"
 #include "wick/pipelines/text_to_image.h"
 
@@ -78,7 +82,7 @@ const Configs kSdxl = {
     {"text_encoder_2", kBigG},
     {"vae", kSdxlVae},
     {"scheduler", R"({"_class_name": "EulerDiscreteScheduler", "beta_end": 0.012, "beta_schedule": "scaled_linear",
-       "beta_start": 0.00085, "steps_offset": 1, "timestep_spacing": "leading"})"}};
+       "beta_start": 0.00085, "set_alpha_to_one": false, "steps_offset": 1, "timestep_spacing": "leading"})"}};
 
 // --- The same tensors in other layouts ---
 
@@ -437,15 +441,23 @@ class FileKinds : public testing::Test {
     return random_normal(shape, rng);
   }
 
-  std::vector<float> picture(const Checkpoint& files) const {
-    const std::unique_ptr<Diffusion> diffusion = open_diffusion(files, {.t5 = {.tokens = 12}});
+  std::vector<float> picture(const Checkpoint& files, const std::vector<SamplerKind>& samplers = {SamplerKind::euler},
+                             std::optional<Prediction> prediction = {}) const {
+    const std::unique_ptr<Diffusion> diffusion =
+        open_diffusion(files, {.t5 = {.tokens = 12}, .prediction = prediction});
     diffusion->load({}, kDrawingParts);
     TextToImage text_to_image(*diffusion);
     ImageRequest request{.prompt = "a red fox", .negative = "blurry", .width = 16, .height = 24, .cfg = 3};
     request.guidance = 2.5f;
     request.sampling.steps = 3;
-    const Tensor latents = text_to_image.denoise({request}, random(5, {1, 12, 8, diffusion->latents().channels}));
-    return text_to_image.decode(latents).to_vector();
+    std::vector<float> pictures;
+    for (const SamplerKind sampler : samplers) {
+      request.sampling.kind = sampler;
+      const Tensor latents = text_to_image.denoise({request}, random(5, {1, 12, 8, diffusion->latents().channels}));
+      const std::vector<float> pixels = text_to_image.decode(latents).to_vector();
+      pictures.insert(pictures.end(), pixels.begin(), pixels.end());
+    }
+    return pictures;
   }
 
   std::string forward(const Checkpoint& files, const std::string& component, const Tensors& in) const {
@@ -580,17 +592,33 @@ TEST_F(FileKinds, OfSd3GiveTheSameBits) {
   expect_same(results(model({.model = save("all in one", all)}), inputs), expected);
 }
 
-TEST_F(FileKinds, OfSdxlGiveTheSameBits) {
-  const std::string& config_of_unet = kSdxl.at("unet");
-  const Tensors unet = rounded(drawn(
+class SdxlKinds : public FileKinds {
+ protected:
+  fs::path folder(const Configs& configs = kSdxl) {
+    return save_folder(configs,
+                       {{"unet", unet_}, {"text_encoder", clip_l_}, {"text_encoder_2", big_g_}, {"vae", sdxl_vae_}});
+  }
+  // As its authors write it.
+  Tensors in_one_file() const {
+    Tensors all = behind("model.diffusion_model.", in_sgm_layout(unet_, /*convolutions=*/false));
+    all.merge(behind("conditioner.embedders.0.transformer.", clip_l_));
+    all.merge(behind("conditioner.embedders.1.model.", in_open_clip_layout(big_g_)));
+    all.merge(behind("first_stage_model.", in_ldm_layout(sdxl_vae_)));
+    return all;
+  }
+
+  const Tensors unet_ = rounded(drawn(
                     8,
                     [&](const Scope&s) {
-                      SdxlUNet(s, UNetConfig::read(Checkpoint::of_configs("x", "SDXL", {{"unet", config_of_unet}})));
+                      SdxlUNet(s, UNetConfig::read(Checkpoint::of_configs("x", "SDXL", {{"unet", kSdxl.at("unet")}})));
                     })),
-                vae = drawn(4, [&](const Scope&s) {
+                sdxl_vae_ = drawn(4, [&](const Scope&s) {
                   const VaeConfig c = VaeConfig::read(config(kSdxlVae));
                   VaeEncoder(s, c), VaeDecoder(s, c);
                 });
+};
+
+TEST_F(SdxlKinds, GiveTheSameBits) {
   std::map<std::string, Tensors> inputs = {{"text_encoder", {{"input_ids", ids_}}},
                                            {"text_encoder_2", {{"input_ids", ids_}}},
                                            {"vae.encoder", {{"sample", random(6, {1, 3, 8, 12})}}},
@@ -601,33 +629,114 @@ TEST_F(FileKinds, OfSdxlGiveTheSameBits) {
                     {"time_ids", Tensor::of(std::vector<float>{16, 24, 0, 0, 16, 24}, {1, 6})},
                     {"timestep", Tensor::of(std::vector<float>{700}, {1})}};
 
-  const fs::path folder =
-      save_folder(kSdxl, {{"unet", unet}, {"text_encoder", clip_l_}, {"text_encoder_2", big_g_}, {"vae", vae}});
-  const Result expected = results(model({.model = folder}, false), inputs);
-  const Tensors original = in_sgm_layout(unet, /*convolutions=*/false);
-  Tensors all = behind("model.diffusion_model.", original);
-  all.merge(behind("conditioner.embedders.0.transformer.", clip_l_));
-  all.merge(behind("conditioner.embedders.1.model.", in_open_clip_layout(big_g_)));
-  all.merge(behind("first_stage_model.", in_ldm_layout(vae)));
-  const fs::path whole = save("all in one", all);
+  const Result expected = results(model({.model = folder()}, false), inputs);
+  const Tensors original = in_sgm_layout(unet_, /*convolutions=*/false);
+  const fs::path whole = save("all in one", in_one_file());
   expect_same(results(model({.model = whole}, false), inputs), expected);
-  expect_same(results(model({.model = whole, .parts = {{"vae", save("vae", in_ldm_layout(vae))}}}, false), inputs),
-              expected);
+  expect_same(
+      results(model({.model = whole, .parts = {{"vae", save("vae", in_ldm_layout(sdxl_vae_))}}}, false), inputs),
+      expected);
   const fs::path in_fp8 = save_fp8("unet, fp8", behind("model.diffusion_model.", original), 1);
   expect_same(results(model({.model = whole, .parts = {{"transformer", in_fp8}}}, false), inputs), expected);
 
   const std::map<std::string, fs::path> parts = {{"transformer", save("unet", original)},
                                                  {"clip_l", save("clip_l", clip_l_)},
                                                  {"clip_g", save("clip_g", big_g_)},
-                                                 {"vae", save("vae", vae)}};
+                                                 {"vae", save("vae", sdxl_vae_)}};
   for (const auto& [name, tensors] : {std::pair("unet, prefixed", behind("model.diffusion_model.", original)),
-                                      {"unet, diffusers", unet},
-                                      {"unet, convolutions", in_sgm_layout(unet, /*convolutions=*/true)}}) {
+                                      {"unet, diffusers", unet_},
+                                      {"unet, convolutions", in_sgm_layout(unet_, /*convolutions=*/true)}}) {
     std::map<std::string, fs::path> others = parts;
     others["transformer"] = save(name, tensors);
     SCOPED_TRACE(name);
     expect_same(results(model({.parts = others}, false), inputs), expected);
   }
+}
+
+// A folder tells what the model predicts by its scheduler, a file by markers.
+TEST_F(SdxlKinds, AreDrawnAlikeByAllSamplers) {
+  std::vector<SamplerKind> samplers;
+  for (const auto& [name, kind] : kSamplers) samplers.push_back(kind);
+  const auto with = [](const std::string& changes) {
+    Configs configs = kSdxl;
+    std::string& scheduler = configs.at("scheduler");
+    scheduler = scheduler.substr(0, scheduler.rfind('}')) + changes + "}";
+    return configs;
+  };
+  const std::string v = R"(, "prediction_type": "v_prediction")";
+  const Configs zero = [&] {
+    Configs configs = with(v + R"(, "rescale_betas_zero_snr": true)");
+    std::string& scheduler = configs.at("scheduler");
+    scheduler = replaced(scheduler, "leading", "trailing");
+    return configs;
+  }();
+  std::vector<std::vector<float>> all;
+  for (const auto& [configs, markers] : std::vector<std::pair<Configs, std::vector<std::string>>>{
+           {kSdxl, {}}, {with(v), {"v_pred"}}, {zero, {"v_pred", "ztsnr"}}}) {
+    SCOPED_TRACE(markers.size());
+    Tensors file = in_one_file();
+    for (const std::string& marker : markers) file[marker] = zeros({0});
+    all.push_back(picture(model({.model = folder(configs)}, false), samplers));
+    const Checkpoint whole = model({.model = save("all in one", file)}, false);
+    EXPECT_TRUE(picture(whole, samplers) == all.back()) << "the pictures differ";
+    for (const float value : all.back()) ASSERT_TRUE(std::isfinite(value));
+  }
+  // In place of what the file says.
+  const Checkpoint plain = model({.model = save("all in one", in_one_file())}, false);
+  EXPECT_TRUE(picture(plain, samplers, Prediction::v) == all[1]);
+  // No sampler's picture is that of another one, or of a model that predicts something else.
+  std::set<std::vector<float>> distinct;
+  const size_t size = all[0].size() / samplers.size();
+  for (const std::vector<float>& pictures : all)
+    for (size_t i = 0; i < samplers.size(); ++i)
+      distinct.emplace(pictures.begin() + ptrdiff_t(i * size), pictures.begin() + ptrdiff_t((i + 1) * size));
+  EXPECT_EQ(distinct.size(), all.size() * samplers.size());
+}
+
+TEST_F(SdxlKinds, TellLorasWhatTheyPredict) {
+  const auto told = [&](const std::vector<std::string>& markers, std::optional<Prediction> prediction = {}) {
+    Tensors all = in_one_file();
+    for (const std::string& marker : markers) all[marker] = zeros({0});
+    const auto metadata =
+        open_diffusion(model({.model = save("all in one", all)}, false), {.prediction = prediction})->lora().metadata;
+    return metadata.at("modelspec.prediction_type") + ", " + metadata.at("ss_zero_terminal_snr");
+  };
+  EXPECT_EQ(told({}), "epsilon, False");
+  EXPECT_EQ(told({}, Prediction::v), "v, False");
+  EXPECT_EQ(told({"v_pred"}), "v, False");
+  EXPECT_EQ(told({"v_pred", "ztsnr"}), "v, True");
+}
+
+// Only where some tensor stands for a part of the UNet that Wick does not compute.
+TEST_F(SdxlKinds, TellWhatIsNotRead) {
+  const auto remarks = [&](const std::vector<std::string>& more) {
+    Tensors all = in_one_file();
+    for (const std::string& name : more) all[name] = zeros({1});
+    return open_diffusion(model({.model = save("all in one", all)}, false))->remarks();
+  };
+  EXPECT_TRUE(open_diffusion(model({.model = folder()}, false))->remarks().empty());
+  EXPECT_TRUE(remarks({}).empty());
+  EXPECT_TRUE(remarks({"v_pred", "ztsnr", "alphas_cumprod", "model_ema.decay", "model_ema.diffusion_modelout2bias",
+                       "conditioner.embedders.0.transformer.text_model.embeddings.position_ids",
+                       "conditioner.embedders.1.model.logit_scale", "first_stage_model.loss.discriminator.main.0.bias",
+                       "denoiser.sigmas", "model.diffusion_model.v_pred", "model.diffusion_model.ztsnr"})
+                  .empty());
+  const auto told = remarks({"model.diffusion_model.time_embed.cond_proj.weight", "model.diffusion_model.zero.bias"});
+  ASSERT_EQ(told.size(), 1);
+  for (const char* word :
+       {"all in one: 2 tensors of no part of the UNet", "\"time_embed.cond_proj.weight\"", "left out"})
+    EXPECT_NE(told.front().find(word), std::string::npos) << told.front();
+
+  const std::map<std::string, fs::path> parts = {{"transformer", save("bare",
+                                                                      [&] {
+                                                                        Tensors unet = in_sgm_layout(unet_, false);
+                                                                        unet["v_pred"] = zeros({0});
+                                                                        return unet;
+                                                                      }())},
+                                                 {"clip_l", save("clip_l", clip_l_)},
+                                                 {"clip_g", save("clip_g", big_g_)},
+                                                 {"vae", save("vae", sdxl_vae_)}};
+  EXPECT_TRUE(open_diffusion(model({.parts = parts}, false))->remarks().empty());
 }
 
 // Tensors without meaning that say how a single file of SDXL was trained.

@@ -83,7 +83,7 @@ TEST_F(FluxPipeline, TakesItsTimesFromTheScheduler) {
   const Sampler sampler = open_diffusion(folder.path())->process().sampler({.steps = 2}, noise.shape());
   EXPECT_EQ(sampler.steps[0].timestep, 500);
   EXPECT_NEAR(sampler.steps[1].timestep, 50, 1e-4);  // 0.5, stretched to the terminal
-  EXPECT_GT(plan_image(folder.path(), request, {}, device_kind("cpu")).taken, 0);
+  EXPECT_GT(plan_image(folder.path(), {request}, {}, device_kind("cpu")).taken, 0);
 }
 
 TEST_F(FluxPipeline, SaysWhichPartsDoNotFit) {

@@ -75,6 +75,20 @@ TEST_F(Sd3Pipeline, AgreesWithStabilitysSampler) {
   EXPECT_LE(relative_error(to_channels_first(found), open_golden("sd3/pictures.out").load("dpmpp.latents")), 1e-5);
 }
 
+TEST_F(Sd3Pipeline, DrawsFromAPictureAsDiffusersDoes) {
+  const SafetensorsFile golden = open_golden("sd3/from_picture");
+  const auto model = folder.open({.tokens = tokens});
+  model->load({.backend = &test::backend()}, {DiffusionPart::vae_encoder});
+  request.picture = model->encode(affine(to_channels_last(golden.load("picture")).to(test::memory()), 2, -1)).mean;
+  TextToImage text_to_image(*model);
+  for (const std::string strength : {"0.4", "0.75"}) {
+    request.sampling.skipped = model->process().skipped(request.sampling.steps, std::stod(strength));
+    const Tensor found = text_to_image.denoise({request}, noise);
+    EXPECT_LE(relative_error(to_channels_first(found), golden.load(strength + ".latents")), 1e-5) << strength;
+    EXPECT_LE(relative_error(to_channels_first(text_to_image.decode(found)), golden.load(strength + ".decoded")), 1e-5);
+  }
+}
+
 // Padding that no token sees may be longer; padding that is seen matters.
 TEST_F(Sd3Pipeline, AMaskHidesPadding) {
   request.sampling.steps = 2;

@@ -49,6 +49,16 @@ TEST_F(TextToImageTest, AgreesWithDiffusers) {
   }
 }
 
+TEST_F(TextToImageTest, GivenDrawsAgreeWithKDiffusion) {
+  const SafetensorsFile given = open_golden("samplers/stochastic.in"), drawn = open_golden("samplers/stochastic.out");
+  request.sampling.kind = SamplerKind::dpmpp_sde;
+  for (int64_t i = 0; i < 2 * request.sampling.steps - 2; ++i)
+    request.draws.push_back(to_channels_last(given.load("noise." + std::to_string(i))));
+  const Tensor latents = text_to_image.denoise({request}, to_channels_last(given.load("noise")).to(test::memory()));
+  EXPECT_LE(relative_error(to_channels_first(latents), drawn.load("latents")), 1e-4);
+  EXPECT_LE(relative_error(to_channels_first(text_to_image.decode(latents)), drawn.load("decoded")), 1e-4);
+}
+
 TEST_F(TextToImageTest, RescaledGuidanceAgreesWithDiffusers) {
   const SafetensorsFile rescaled = open_golden("samplers/guidance_rescale");
   request.cfg_rescale = std::stof(rescaled.metadata().at("guidance_rescale"));

@@ -58,6 +58,12 @@ TEST(ModelDefaults, AreThoseOfTheDocument) {
     }
 }
 
+TEST(ModelDefaults, SamplersAreThoseOfTheDocument) {
+  const std::string page = read_plain(test::source_dir() / "docs/defaults.md");
+  for (const auto& [name, kind] : kSamplers)
+    EXPECT_NE(page.find(fmt::format("\n| {} | ", name)), std::string::npos) << name;
+}
+
 // The table is what the models' own files say, where they say it.
 TEST(ModelDefaults, AreWhatKnownModelsAreDrawnWith) {
   for (const ModelDefaults& expected : model_defaults()) {

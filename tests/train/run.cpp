@@ -261,11 +261,28 @@ TEST_F(RunTest, ResumingSaysWhatItFinds) {
   EXPECT_EQ(result("out"), first) << "a lost result is written again";
 
   expect_one_line(train("out", {"--resume", "--rank", "8"}), {"--rank", "4", "8", "--resume"});
+  expect_one_line(train("out", {"--resume", "--prediction", "v"}), {"--prediction \"auto\"", "\"v\"", "--resume"});
   write_plain(folder_ / "pictures/0001.txt", "another caption");
   fs::rename(folder_ / "pictures/0002.txt", folder_ / "pictures/new.txt");
   fs::rename(folder_ / "pictures/0002.png", folder_ / "pictures/new.png");
   expect_one_line(train("out", {"--resume"}), {"--resume", "data set", "0001.txt changed", "0002.png is gone",
                                                "0002.txt is gone", "new.png is new", "new.txt is new"});
+}
+
+// As a LoRA's file tells those who load it.
+TEST_F(RunTest, WhatTheModelPredictsCanBeAskedFor) {
+  ASSERT_EQ(train("noise", {"--steps", "2"}).code, 0);
+  ASSERT_EQ(train("v", {"--steps", "2", "--prediction", "v"}).code, 0);
+  EXPECT_NE(losses("noise"), losses("v"));
+  for (const auto& [run, prediction] : {std::pair("noise", "epsilon"), {"v", "v"}}) {
+    const auto metadata = SafetensorsFile::open(folder_ / run / "lora.safetensors").metadata();
+    EXPECT_EQ(metadata.at("modelspec.prediction_type"), prediction);
+    EXPECT_EQ(metadata.at("ss_zero_terminal_snr"), "False");
+    EXPECT_EQ(metadata.at("ss_v2"), "False");  // Stable Diffusion 2
+  }
+  expect_one_line(train("v", {"--steps", "3", "--prediction", "epsilon", "--resume"}),
+                  {"--prediction \"v\"", "\"epsilon\"", "--resume"});
+  EXPECT_EQ(train("v", {"--steps", "3", "--prediction", "v", "--resume"}).code, 0);
 }
 
 TEST_F(RunTest, WhatWasMovedOrChangesNoBitsMayDiffer) {

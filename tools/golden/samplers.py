@@ -222,6 +222,36 @@ def text_to_image():
     save(ROOT / "samplers" / "text_to_image.out.safetensors", out)
 
 
+@torch.no_grad()
+def stochastic_pictures():
+    """k-diffusion's sample_dpmpp_sde around the UNet of diffusers, from noise and draws in the form of `--noise`."""
+    pipeline = StableDiffusionXLPipeline.from_pretrained(MODEL)
+    unet, vae = pipeline.unet, pipeline.vae
+    (negative, negative_pooled), (positive, positive_pooled) = encode(pipeline, NEGATIVE), encode(pipeline, PROMPT)
+    condition = {"text_embeds": torch.cat([negative_pooled, positive_pooled]),
+                 "time_ids": torch.tensor([[HEIGHT, WIDTH, 0, 0, HEIGHT, WIDTH]], dtype=torch.float32).repeat(2, 1)}
+
+    class Guided(torch.nn.Module):
+        def forward(self, x, t):
+            without, with_ = unet(x.float().repeat(2, 1, 1, 1), t.float().repeat(2), torch.cat([negative, positive]),
+                                  added_cond_kwargs=condition).sample.chunk(2)
+            return without + GUIDANCE * (with_ - without)
+
+    betas = torch.linspace(0.00085 ** 0.5, 0.012 ** 0.5, 1000, dtype=torch.float64) ** 2
+    model = k_external.DiscreteEpsDDPMDenoiser(Guided(), (1 - betas).cumprod(0), quantize=False)
+    sigmas = k_sampling.get_sigmas_karras(STEPS, model.sigma_min.item(), model.sigma_max.item())
+    noise = randn("text_to_image", 1, 4, HEIGHT // 8, WIDTH // 8)
+    draws = randn("stochastic pictures", 2 * STEPS - 2, *noise.shape)
+    left = iter(draws)
+    latents = k_sampling.sample_dpmpp_sde(model, noise * sigmas[0], sigmas, disable=True,
+                                          noise_sampler=lambda *_: next(left)).float()
+    assert next(left, None) is None
+    save(ROOT / "samplers" / "stochastic.in.safetensors",
+         {"noise": noise} | {f"noise.{i}": draw for i, draw in enumerate(draws)})
+    save(ROOT / "samplers" / "stochastic.out.safetensors",
+         {"latents": latents, "decoded": vae.decode(latents / vae.config.scaling_factor).sample})
+
+
 RESCALE = 0.7
 
 
@@ -242,4 +272,5 @@ if __name__ == "__main__":
     drawing()
     v_prediction()
     text_to_image()
+    stochastic_pictures()
     guidance_rescale()

@@ -4,20 +4,23 @@
 
 A diffusers folder without its tokenizers: those are sdxl/tokenizer, sdxl/tokenizer_2 and t5_tokenizer. pictures.in.safetensors has
 the noise, and in its metadata the request; pictures.out.safetensors the latents and the VAE's output, `skip.*` with skip-layer guidance; `dpmpp.latents` are those of
-Stability's DPM++ 2M, written here from its formula (sd3_impls.py, sample_dpmpp_2m).
+Stability's DPM++ 2M, written here from its formula (sd3_impls.py, sample_dpmpp_2m). from_picture.safetensors has a
+picture in whole 255ths, and the latents and the VAE's output that StableDiffusion3Img2ImgPipeline makes of it with that noise.
 """
 
 import shutil
+import sys
 
 import torch
-from diffusers import AutoencoderKL, FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel, StableDiffusion3Pipeline
+from diffusers import (AutoencoderKL, FlowMatchEulerDiscreteScheduler, SD3Transformer2DModel,
+                       StableDiffusion3Img2ImgPipeline, StableDiffusion3Pipeline)
 from transformers import CLIPTextConfig, CLIPTextModelWithProjection, CLIPTokenizer, T5Config, T5EncoderModel
 from transformers import PreTrainedTokenizerFast
 
 import sd3_transformer
 import sdxl_model
 import t5
-from golden import MODEL, ROOT, randn, save
+from golden import MODEL, ROOT, randn, rng, save
 
 OUT = ROOT / "sd3"
 REQUEST = dict(prompt="A photo of a small red fox in the snow, golden hour", negative_prompt="blurry, low quality", height=32,
@@ -84,6 +87,27 @@ def dpmpp_2m(pipeline, x):
         before = now
 
 
+def decoded(pipeline, latents):
+    return pipeline.vae.decode(latents / VAE["scaling_factor"] + VAE["shift_factor"]).sample
+
+
+@torch.no_grad()
+def from_picture(pipeline, noise):
+    """Of the VAE's posterior the mean is taken, as Wick does, in place of a sample."""
+    drawn = StableDiffusion3Img2ImgPipeline(**pipeline.components)
+    drawn.set_progress_bar_config(disable=True)
+    module = sys.modules[StableDiffusion3Img2ImgPipeline.__module__]
+    module.retrieve_latents = lambda encoded, **_: encoded.latent_dist.mean
+    module.randn_tensor = lambda *_, **__: noise
+    picture = torch.round(255 * torch.rand(1, 3, REQUEST["height"], REQUEST["width"], generator=rng("sd3 init"))) / 255
+    out = {"picture": picture}
+    for strength in "0.4", "0.75":
+        latents = drawn(**REQUEST, image=picture, strength=float(strength), output_type="latent").images
+        out[strength + ".latents"] = latents
+        out[strength + ".decoded"] = decoded(pipeline, latents)
+    save(OUT / "from_picture.safetensors", out)
+
+
 @torch.no_grad()
 def main():
     shutil.rmtree(OUT, ignore_errors=True)
@@ -97,11 +121,12 @@ def main():
     for name, more in ("plain", {}), ("skip", SKIP):
         latents = pipeline(**REQUEST, **more, latents=noise.clone(), output_type="latent").images
         out[name + ".latents"] = latents
-        out[name + ".decoded"] = pipeline.vae.decode(latents / VAE["scaling_factor"] + VAE["shift_factor"]).sample
+        out[name + ".decoded"] = decoded(pipeline, latents)
     out["dpmpp.latents"] = dpmpp_2m(pipeline, noise)
     assert not torch.allclose(out["plain.latents"], out["skip.latents"])
     save(OUT / "pictures.in.safetensors", {"noise": noise}, {k: str(v) for k, v in REQUEST.items()})
     save(OUT / "pictures.out.safetensors", out)
+    from_picture(pipeline, noise)
 
 
 if __name__ == "__main__":

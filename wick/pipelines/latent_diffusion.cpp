@@ -46,10 +46,11 @@ Weights LatentDiffusion::open_denoiser() const {
 }
 
 std::vector<std::string> LatentDiffusion::remarks_on_tensors(TensorSource (*names)(const TensorSource&),
-                                                             const std::function<void(const Scope&)>& build) const {
+                                                             const std::function<void(const Scope&)>& build,
+                                                             std::set<std::string> elsewhere) const {
   const Checkpoint component = model_.component(denoiser_);
   if (!component.has_weights()) return {};
-  std::set<std::string> asked;
+  std::set<std::string> asked = std::move(elsewhere);
   const TensorSource stored = component.source();
   TensorSource shapes = names(watched(stored, asked));
   shapes.has_values = false;

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -48,9 +49,10 @@ class LatentDiffusion : public Diffusion {
   FlowTransformerOptions flow_options(bool vector_is_trained) const;
   Scope scope(const std::string& component) const;  // of a frozen component; whoever takes it reads what it defers
   // A sentence for users where the denoiser's files hold tensors that `build`, which makes it, does not ask for.
-  // `names` brings stored tensors to the names that are asked for.
+  // `names` brings stored tensors to the names that are asked for; `elsewhere` are stored ones that others read.
   std::vector<std::string> remarks_on_tensors(TensorSource (*names)(const TensorSource&),
-                                              const std::function<void(const Scope&)>& build) const;
+                                              const std::function<void(const Scope&)>& build,
+                                              std::set<std::string> elsewhere = {}) const;
   bool trains(const std::string& component) const {
     return options_.adapter && options_.adapter->covers(component + ".");
   }

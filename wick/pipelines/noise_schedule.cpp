@@ -124,6 +124,7 @@ Config config_of_files(const Checkpoint& model) {
                            {"beta_schedule", "scaled_linear"},
                            {"beta_start", 0.00085},
                            {"beta_end", 0.012},
+                           {"set_alpha_to_one", false},
                            {"steps_offset", 1},
                            {"timestep_spacing", "leading"}};
   const Checkpoint unet = model.component("unet");

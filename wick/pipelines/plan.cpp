@@ -1,14 +1,43 @@
 #include "wick/pipelines/plan.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 
 #include "wick/models/llama.h"
 #include "wick/pipelines/text_decoder.h"
 
 namespace wick {
 
-InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& request, const ImagePlanOptions& options,
-                         const DeviceKind& device) {
+namespace {
+
+// With all that takes memory, and without values that a counting backend does not have.
+ImageRequest shortened(ImageRequest request) {
+  request.sampling.steps = std::min<int64_t>(request.sampling.steps, 2);  // shift_terminal stretches no single one
+  request.sampling.skipped = 0;
+  request.start = {};
+  request.draws.clear();
+  return request;
+}
+
+// Texts may have unlike lengths, and the last batch may be smaller. Buffers of the shapes met so far stay, so a batch
+// is left out where one of its shape was drawn beside the same ones.
+void draw_unlike_batches(TextToImage& text_to_image, const TextToImage::Batch& requests, int64_t size) {
+  std::map<std::string, size_t> met;  // shapes, with how many there were when they were last drawn
+  for (auto first = requests.begin(); first != requests.end();) {
+    const auto end = first + std::min(std::ptrdiff_t(size), requests.end() - first);
+    const TextToImage::Batch batch(first, end);
+    size_t& beside = met[text_to_image.shapes(batch)];
+    if (beside != met.size()) text_to_image.draw(batch);
+    beside = met.size();
+    first = end;
+  }
+}
+
+}  // namespace
+
+InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch& requests,
+                         const ImagePlanOptions& options, const DeviceKind& device) {
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
   const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, options.reading);
@@ -18,17 +47,17 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& reque
                               .adapter = &adapter,
                               .backend = &backend,
                               .outline = true};
-  ImageRequest short_request = request;  // two steps, because shift_terminal stretches no single one
-  short_request.sampling.steps = std::min<int64_t>(request.sampling.steps, 2);
-  short_request.sampling.skipped = 0;
+  TextToImage::Batch counted;
+  for (const ImageRequest& request : requests) counted.push_back(shortened(request));
   if (options.of_picture) {
     model->load(load, {DiffusionPart::vae_encoder});
-    short_request.picture =
-        model->encode(Tensor::empty({1, request.height, request.width, 3}, DType::f32, memory)).mean;
+    const ImageRequest& first = requests.front();
+    const Tensor picture = model->encode(Tensor::empty({1, first.height, first.width, 3}, DType::f32, memory)).mean;
+    for (ImageRequest& request : counted) request.picture = picture;
     model->drop_encoders();
   }
-  const TextToImage::Batch batch(size_t(options.batch), short_request);
-  TextToImage::load(*model, load, batch).draw(batch);
+  TextToImage text_to_image = TextToImage::load(*model, load, counted);
+  draw_unlike_batches(text_to_image, counted, options.batch);
 
   const size_t weights = memory.held(Purpose::weights), lora = memory.held(Purpose::adapter);
   return {.device = device,

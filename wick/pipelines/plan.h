@@ -21,18 +21,18 @@ struct InferencePlan {  // bytes
   size_t total() const { return taken + device.workspace + device.context; }
 };
 
-// For pictures drawn by TextToImage::load() and draw(). The LoRAs are read: one that does not fit the model is an Error
-// here.
+// For pictures drawn by TextToImage::load() and draw(), one batch after the other. The LoRAs are read: one that does
+// not fit the model is an Error here, and so is a prompt that its syntax refuses.
 struct ImagePlanOptions {
-  int64_t batch = 1;
-  bool of_picture = false;   // the request gets one
+  int64_t batch = 1;         // requests that are drawn at a time
+  bool of_picture = false;   // the requests get one
   DType dtype = DType::f32;  // of weights
   std::optional<Quantization> quantization = {};
   std::vector<LoraFile> loras = {};
   ReadingOptions reading = {};
 };
-InferencePlan plan_image(const Checkpoint& checkpoint, const ImageRequest& request, const ImagePlanOptions& options,
-                         const DeviceKind& device);
+InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch& requests,
+                         const ImagePlanOptions& options, const DeviceKind& device);
 // For one sequence of at most `context` tokens.
 InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device);
 

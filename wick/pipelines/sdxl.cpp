@@ -9,6 +9,8 @@
 //   "sizes"              [B, 6]: original height and width, crop top and left, target height and width
 #include <algorithm>
 #include <numeric>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "wick/models/sdxl/config.h"
@@ -24,6 +26,9 @@ namespace {
 
 constexpr const char *kStates = "text states", *kPooled = "pooled text", *kTokens = "tokens", *kTokens2 = "tokens 2",
                      *kWeights = "weights", *kSizes = "sizes", *kKeysValues = "keys and values ";
+
+// Empty tensors of single files, of which the noise schedule reads what the model was trained on.
+const std::set<std::string> kMarkers = {"v_pred", "ztsnr"};
 
 TensorSource unet_source(const Checkpoint& model) { return sdxl_source(model.component("unet").source()); }
 
@@ -77,10 +82,7 @@ class Sdxl final : public LatentDiffusion {
             .native = sample_size_ * factor};
   }
 
-  const Process& process() const override {
-    if (!schedule_) schedule_.emplace(NoiseSchedule::read(model(), prediction_));
-    return *schedule_;
-  }
+  const Process& process() const override { return schedule(); }
 
   DrawingDefaults drawing_defaults() const override {
     const DrawingDefaults& usual = defaults_of("sdxl").drawing;
@@ -95,10 +97,15 @@ class Sdxl final : public LatentDiffusion {
                          {"ss_network_module", "networks.lora"},
                          {"modelspec.architecture", "stable-diffusion-xl-v1-base/lora"},
                          {"modelspec.implementation", "https://github.com/Stability-AI/generative-models"},
+                         {"ss_zero_terminal_snr", ends_without_signal() ? "True" : "False"},
                          {"modelspec.prediction_type", predicts_v() ? "v" : "epsilon"}}};
   }
 
   std::string denoiser_in_words() const override { return "UNet"; }
+  std::vector<std::string> remarks() const override {
+    return remarks_on_tensors(
+        sdxl_source, [&](const Scope& s) { SdxlUNet(s, config_.unet); }, kMarkers);
+  }
 
   TextLength length(const std::string& text) const override { return clip_l_.length(text); }
 
@@ -122,7 +129,12 @@ class Sdxl final : public LatentDiffusion {
   }
   void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().checkpointing); }
 
-  bool predicts_v() const { return (process(), schedule_->prediction == Prediction::v); }
+  const NoiseSchedule& schedule() const {
+    if (!schedule_) schedule_.emplace(NoiseSchedule::read(model(), prediction_));
+    return *schedule_;
+  }
+  bool predicts_v() const { return schedule().prediction == Prediction::v; }
+  bool ends_without_signal() const { return schedule().alphas_cumprod().back() == 0; }
   bool trains_text() const { return options().adapter && options().adapter->covers("text_encoder"); }
 
   SdxlConfig config_;

@@ -163,6 +163,8 @@ NamedTensors TextToImage::conditioning(const Batch& batch) const {
   return model_.prepared(parts);
 }
 
+std::string TextToImage::shapes(const Batch& batch) const { return shapes_of(conditioning(batch)); }
+
 Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step) {
   const ImageRequest& request = batch.front();
   check_side("width", request.width, model_.latents());

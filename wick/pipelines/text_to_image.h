@@ -81,6 +81,9 @@ class TextToImage {
   // The same, but returns when the steps are done and decoding is enqueued.
   std::vector<Pending> draw(const Batch& batch, const OnStep& on_step = {});
 
+  // What the memory that a batch takes depends on, beside its first request: the shapes of all that the model is told.
+  std::string shapes(const Batch& batch) const;
+
   // The stages: noise [B, h, w, C] of unit variance -> latents -> pictures [B, H, W, 3] in about [-1, 1]. `tile` is
   // that of ImageRequest.
   Tensor noise(const Batch& batch) const;
