@@ -108,9 +108,9 @@ TEST_F(Language, WrongInputsAreOneLine) {
     expect_one_line(outcome, {flag.substr(0, flag.find(' ')) + ": expected", "'" + value + "'"});
     EXPECT_EQ(outcome.code, 2) << wrong;
   }
-  refuse(base + "--quantize q2_k", {"--quantize", "'q2_k'", "q8_0, q4_0"});
-  refuse(base + "--quantize q8_0 --bf16", {"--quantize", "--bf16"});
-  refuse(base + "--quantize q8_0", {"--model ", "model.safetensors", "24", "32"});  // rows that are not whole blocks
+  refuse(base + "--quantize q2_k", {"--quantize", "'q2_k'", "nf4-double, q8_0, q4_0"});
+  refuse(base + "--quantize q8_0 --fp16", {"--quantize", "--fp16", "bf16"});
+  refuse(base + "--quantize q8_0", {"model.safetensors", "none of ", "q8_0", "whole blocks of 32"});
   refuse(base + "--max-tokens 0", {"--max-tokens", "'0'"});
   refuse(base + "--stop ''", {"--stop", "found none"});
   refuse(base + "--lora " + quoted((kModels / "llama2/adapter").string()), {"adapter_model.safetensors", "shape"});

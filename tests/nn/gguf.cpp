@@ -145,9 +145,9 @@ TEST(GgufModel, WeightsStayAsTheyAreStoredOrAreQuantised) {
   EXPECT_EQ(trainable.load(kQ, attention.q.shape()).dtype(), DType::f32);
 
   const Weights k = Weights::open(folder / "m.gguf", {.dtype = DType::q6_k});
-  expect_error([&] { k.load(kV, attention.v.shape()); }, {"m.gguf", kV, "q8_0 and q4_0", "q6_k"});
+  expect_error([&] { k.load(kV, attention.v.shape()); }, {"m.gguf", kV, "is f32", "reads q6_k"});
   const Weights narrow = Weights::of({{"w", noise({4, 40})}, {"c", noise({2, 3, 3, 3})}}, {.dtype = DType::q8_0});
-  expect_error([&] { narrow.load("w", {4, 40}); }, {"\"w\"", "40", "whole blocks", "q8_0"});
+  EXPECT_EQ(narrow.load("w", {4, 40}).dtype(), DType::f32);  // rows that are not whole blocks
   EXPECT_EQ(narrow.load_conv("c", {2, 3, 3, 3}).dtype(), DType::f32);
 }
 

@@ -2,9 +2,12 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "device.h"
 #include "io/files.h"
 #include "wick/backend/counting.h"
+#include "wick/core/row_formats.h"
 #include "wick/io/file.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/layers.h"
@@ -174,6 +177,47 @@ TEST(Weights, ConvertedOnesTakeLittleBesideThem) {
     EXPECT_EQ(cast(both, DType::f32).to_vector(), cast(cast(cat({a, b}, 0), dtype), DType::f32).to_vector())
         << name_of(dtype);
   }
+}
+
+Tensor wavy(const Shape& shape) {
+  std::vector<float> values(size_t(shape.numel()));
+  for (size_t i = 0; i < values.size(); ++i) values[i] = std::sin(float(i) * 0.7f) * float(1 + i % 5);
+  return Tensor::of(values, shape);
+}
+
+Tensor quantized(const Tensor& x, DType dtype) {
+  const Tensor w = Tensor::empty(x.shape(), dtype);
+  quantize_rows(w.data<void>(), dtype, x.data<float>(), x.dim(0), x.dim(1));
+  return w;
+}
+
+// Each matrix of a stack is quantised on its own, as bitsandbytes does it, whatever is read at a time.
+TEST(Weights, QuantisesTheMatricesThatAreNamed) {
+  const TemporaryDirectory folder;
+  const Tensor q = wavy({70, 192}), k = wavy({40, 192}), odd = wavy({4, 72}), table = wavy({9, 192});
+  save_safetensors(folder / "x.safetensors", {{"blocks.q", q}, {"blocks.k", k}, {"blocks.odd", odd}, {"table", table}});
+  for (const DType dtype : {DType::nf4, DType::nf4_double}) {
+    const Weights w =
+        Weights::open(folder / "x.safetensors",
+                      {.dtype = dtype, .unquantized = DType::bf16, .quantizes = [](const std::string& name) {
+                         return name.starts_with("blocks.");
+                       }});
+    const StackedTensor stack = w.load_stacked({"blocks.q", "blocks.k"}, {q.shape(), k.shape()});
+    std::vector<float> want = quantized(q, dtype).to_vector();
+    for (const float value : quantized(k, dtype).to_vector()) want.push_back(value);
+    EXPECT_EQ(stack.whole.dtype(), dtype);
+    EXPECT_EQ(stack.whole.to_vector(), want);
+    EXPECT_EQ(w.load("blocks.odd", odd.shape()).dtype(), DType::bf16);
+    EXPECT_EQ(w.load("table", table.shape()).dtype(), DType::bf16);
+    EXPECT_EQ(w.describe_quantized(),
+              std::string(name_of(dtype)) + ": 2 weights; 1 stays bf16, as its rows are not whole blocks of 64");
+  }
+  const Weights none = Weights::open(folder / "x.safetensors", {.dtype = DType::fp8_block});
+  none.load("blocks.odd", odd.shape());
+  expect_error([&] { none.describe_quantized(); }, {"x.safetensors", "none of 1 weight", "fp8-block", "128"});
+  const Weights plain = Weights::open(folder / "x.safetensors", {.dtype = DType::bf16});
+  plain.load("table", table.shape());
+  EXPECT_EQ(plain.describe_quantized(), "");
 }
 
 // In 16 bits only where the file has the very same: nothing is rounded that was not.

@@ -388,7 +388,11 @@ TEST_F(RunTest, AStateOfTheVersionBeforeIsGoneOnFrom) {
   ASSERT_EQ(train("out", {"--steps", "4"}).code, 0);
   const fs::path folder = folder_ / "out/state", newest = folder / "state-000004.safetensors";
   const std::string whole = read_plain(newest);
-  write_as_before(folder, newest.filename(), [](auto&) {});
+  // It knows none of the settings that came since.
+  write_as_before(folder, newest.filename(), [](auto& metadata) {
+    for (const char* later : {"--prediction", "--quantize", "--keep-precision"})
+      ASSERT_EQ(metadata.erase(std::string("same.") + later), 1u) << later;
+  });
   const Outcome outcome = train("out", {"--resume"});
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_NE(outcome.out.find("without a hash"), std::string::npos) << outcome.out;

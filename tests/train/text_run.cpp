@@ -268,7 +268,7 @@ TEST_F(TextRunTest, QuantisedWeightsTrainAlmostTheSame) {
     return std::stod(line.substr(line.find("\"loss\":") + 7));
   };
   ASSERT_EQ(train("f32").code, 0);
-  for (const char* type : {"q8_0", "q4_0"}) {
+  for (const char* type : {"q8_0", "q4_0", "fp8", "int8"}) {
     const std::string output = std::string("out_") + type;
     ASSERT_EQ(train(output, {"--quantize", type}).code, 0);
     EXPECT_NEAR(last(output), last("f32"), 0.1 * last("f32")) << type;
@@ -290,7 +290,7 @@ TEST_F(TextRunTest, WrongInputIsOneLine) {
   expect_one_line(train("out", {"--train", "full", "--targets", "*"}), {"--targets", "full"});
   expect_one_line(train("out", {"--from-scratch"}), {"--from-scratch", "--train full", "lora"});
   expect_one_line(train("model/..", {"--train", "full"}), {"is the model that is trained", "--name"});
-  expect_one_line(train("out", {"--quantize", "q8_0", "--bf16"}), {"--quantize", "--bf16"});
+  expect_one_line(train("out", {"--quantize", "q8_0", "--fp16"}), {"--quantize", "--fp16"});
   expect_one_line(train("out", {"--targets", "*nothing*"}),
                   {"--targets", "nothing", "it has llama.*.mlp.down_proj, llama.*.mlp.gate_proj", "self_attn.v_proj"});
   expect_one_line(train("out", {"--long-documents", "drop"}), {"--long-documents", "cut", "drop"});

@@ -230,10 +230,13 @@ std::string Weights::describe_quantized() const {
   if (matrices + kept == 0) return {};
   const DType dtype = state_->options.dtype;
   const std::string why = fmt::format("rows are not whole blocks of {}", block_of(dtype).elements);
+  const bool one = kept == 1;
   check(matrices > 0, "{}: none of {} can be {}: {}", state_->source.name, count_of(kept, "weight"), name_of(dtype),
         why);
   std::string text = fmt::format("{}: {}", name_of(dtype), count_of(matrices, "weight"));
-  if (kept > 0) text += fmt::format("; {} stay {}, as their {}", kept, name_of(state_->options.unquantized), why);
+  if (kept > 0)
+    text += fmt::format("; {} {} {}, as {} {}", kept, one ? "stays" : "stay", name_of(state_->options.unquantized),
+                        one ? "its" : "their", why);
   return text;
 }
 

@@ -157,10 +157,10 @@ SavedState SavedState::open(const fs::path& file) {
 
 bool SavedState::has_hash() const { return file_.metadata().contains(kHash); }
 
-void SavedState::check_same_run(const Metadata& fingerprint) const {
+void SavedState::check_same_run(const Metadata& fingerprint, const Metadata& defaults) const {
   for (const auto& all : {fingerprint, state_.fingerprint})
     for (const auto& [key, value] : all) {
-      const std::string saved = value_of(state_.fingerprint, key, "nothing"),
+      const std::string saved = value_of(state_.fingerprint, key, value_of(defaults, key, "nothing")),
                         asked = value_of(fingerprint, key, "nothing");
       check(saved == asked,
             "--resume: {} was made with {} {}, this run has {}; start anew without --resume, or change it back",

@@ -37,7 +37,9 @@ class SavedState {
   const std::filesystem::path& path() const { return file_.path(); }
   bool has_hash() const;
   // Throws Error naming the first setting that differs, with both values.
-  void check_same_run(const std::map<std::string, std::string>& fingerprint) const;
+  // What the state does not tell, since it is older than a setting, was that setting's default.
+  void check_same_run(const std::map<std::string, std::string>& fingerprint,
+                      const std::map<std::string, std::string>& defaults) const;
   // Overwrites the parameters and the optimizer's states with what was saved.
   void restore(Optimizer& optimizer) const;
 

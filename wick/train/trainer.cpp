@@ -134,7 +134,7 @@ class Run {
         "--resume: {} was made with the model {}, and {} has other contents; start anew without --resume, or change it "
         "back",
         file, setting("--model"), model_.name());
-    resumed_->check_same_run(fingerprint_);
+    resumed_->check_same_run(fingerprint_, settings_of_bits(TrainConfig{}));
     if (!resumed_->has_hash())
       progress_.say(fmt::format("{}: was written by the version before, without a hash: taken as it is.", file));
     if (const std::string lr = settings_.at("--lr"); setting("--lr") != lr)
@@ -357,12 +357,18 @@ class Run {
     task_->batches().seek(state.epoch, state.batch);
   }
 
-  // The settings and data that decide the bits of a run. The number of steps does where the learning rate follows it.
-  std::map<std::string, std::string> fingerprint() const {
-    std::map<std::string, std::string> all{{kDataContents, job_->data_hash()}, {kModelContents, model_.fingerprint()}};
+  // The settings that decide the bits of a run. The number of steps does where the learning rate follows it.
+  static std::map<std::string, std::string> settings_of_bits(const TrainConfig& config) {
+    std::map<std::string, std::string> all;
     for (const TrainOption& option : train_options())
-      if (option.traits.fixed || (option.key == "steps" && config_.lr_schedule != LrSchedule::constant))
-        all[option.flag()] = option.toml(config_);
+      if (option.traits.fixed || (option.key == "steps" && config.lr_schedule != LrSchedule::constant))
+        all[option.flag()] = option.toml(config);
+    return all;
+  }
+  std::map<std::string, std::string> fingerprint() const {
+    std::map<std::string, std::string> all = settings_of_bits(config_);
+    all[kDataContents] = job_->data_hash();
+    all[kModelContents] = model_.fingerprint();
     return all;
   }
 
