@@ -107,7 +107,7 @@ class FlowLora final : public Task {
 
  private:
   static FlowTransformerOptions options(const Options& o) {
-    return {.checkpointing = o.checkpoint, .modulations_ahead = !o.resident};
+    return {.recomputation = Recomputation::of_all(o.checkpoint), .modulations_ahead = !o.resident};
   }
 
   Denoiser flux(const Options& o, const Scope& scope) {

@@ -48,10 +48,10 @@ Outcome run(FlowTransformerOptions options, bool given) {
 class ModulationsAhead : public testing::TestWithParam<bool> {};
 
 TEST_P(ModulationsAhead, AreThoseOfTheStep) {
-  const Outcome resident = run({.checkpointing = GetParam()}, false);
+  const Outcome resident = run({.recomputation = Recomputation::of_all(GetParam())}, false);
   EXPECT_GT(resident.gradients.size(), 0u);
   for (const bool given : {true, false}) {
-    const Outcome ahead = run({.checkpointing = GetParam(), .modulations_ahead = true}, given);
+    const Outcome ahead = run({.recomputation = Recomputation::of_all(GetParam()), .modulations_ahead = true}, given);
     EXPECT_LE(relative_error(ahead.y, resident.y), 1e-5);
     ASSERT_EQ(ahead.gradients.size(), resident.gradients.size());
     for (const auto& [name, gradient] : resident.gradients)

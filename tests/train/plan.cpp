@@ -31,7 +31,7 @@ Dataset one_batch(const TrainConfig& config, const Resolutions& buckets, Size bu
 }
 
 // A plan leaves out the encoded data set: it lies on the host, and on the CPU counts beside the rest.
-Measured measure(const TrainConfig& config, Size bucket) {
+Measured measure(const TrainConfig& config, Size bucket, const Recomputation& recomputation) {
   Memory& memory = test::memory();
   const size_t before = memory.in_use();
   const auto peak = [&] { return memory.peak() - before - memory.held(Purpose::data); };
@@ -39,8 +39,8 @@ Measured measure(const TrainConfig& config, Size bucket) {
   const Dataset dataset = one_batch(config, buckets, bucket);
 
   memory.reset_peak();
-  const auto task =
-      make_task(config, kModel, test::backend(), {&dataset, buckets, [](const std::string&, size_t, size_t) {}});
+  const auto task = make_task(config, kModel, test::backend(),
+                              {&dataset, buckets, [](const std::string&, size_t, size_t) {}}, recomputation);
   Measured measured{.encoding = peak()};
   Optimizer optimizer(task->parameters(), {.average = float(config.ema)});
   TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);
@@ -66,7 +66,7 @@ void expect_planned(TrainConfig config) {
   if (config.resolution == std::vector<int64_t>{0}) config.resolution = {128};
   const DeviceKind& kind = device_kind(test::backend().name());
   const MemoryPlan plan = plan_memory(config, kModel, kind);
-  const Measured measured = measure(config, plan.bucket);
+  const Measured measured = measure(config, plan.bucket, plan.recomputation);
   EXPECT_EQ(plan.weights, measured.weights);
   EXPECT_EQ(plan.adapter, measured.adapter);
   EXPECT_EQ(plan.optimizer, measured.optimizer);
@@ -91,6 +91,33 @@ TEST(Plan, MicroBatchesAndAverages) {
   expect_planned({.rank = 16, .alpha = 16, .batch_size = 2, .accumulate = 4, .ema = 0.9});
 }
 TEST(Plan, Checkpointing) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 4, .gradient_checkpointing = true}); }
+TEST(Plan, CheckpointingOfSomeBlocks) {
+  expect_planned({.rank = 4, .alpha = 4, .batch_size = 4, .checkpoint_blocks = "7"});
+}
+// Each block frees something, and the first to be chosen the most for what they cost.
+TEST(Plan, MoreBlocksTakeLess) {
+  const auto plan = [](const std::string& blocks) {
+    return plan_memory(
+        {.model = kModel, .rank = 4, .alpha = 4, .batch_size = 4, .resolution = {128}, .checkpoint_blocks = blocks},
+        kModel, device_kind("cpu"));
+  };
+  size_t before = plan("0").step();
+  for (const char* blocks : {"2", "6", "12"}) {
+    const size_t now = plan(blocks).step();
+    EXPECT_LT(now, before) << blocks;
+    before = now;
+  }
+  try {
+    plan("1000");
+    ADD_FAILURE() << "a thousand blocks";
+  } catch (const Error& e) {
+    EXPECT_NE(std::string(e.what()).find("--checkpoint-blocks: expected at most "), std::string::npos) << e.what();
+  }
+}
+TEST(Plan, QuantisedWeights) {
+  expect_planned({.rank = 4, .alpha = 4, .dtype = DType::bf16, .quantize = Quantize::nf4_double});
+}
+
 TEST(Plan, ATextEncoderToo) {
   expect_planned({.targets = {"text_encoder.*q_proj", "unet.*attn1.to_q"}, .rank = 4, .alpha = 4, .batch_size = 2});
 }

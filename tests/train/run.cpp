@@ -143,6 +143,8 @@ TEST_F(RunTest, IsAFunctionOfItsInputsAndSettings) {
   EXPECT_NE(result("a"), result("c"));
   ASSERT_EQ(train("d", {"--gradient-checkpointing"}).code, 0);
   EXPECT_EQ(losses("a"), losses("d")) << "recomputing gives the same bits";
+  ASSERT_EQ(train("f", {"--checkpoint-blocks", "5"}).code, 0);
+  EXPECT_EQ(losses("a"), losses("f")) << "so does recomputing a part";
   ASSERT_EQ(train("e", {"--no-graph"}).code, 0);
   EXPECT_EQ(result("a"), result("e")) << "a replayed step has the bits of its calls";
 }
@@ -182,6 +184,29 @@ TEST_F(RunTest, KilledAtTwentyMomentsItEndsTheSame) {
     EXPECT_EQ(losses("cut"), losses("whole"));
     expect_nothing_left_over("cut");
   }
+}
+
+// A quantised base gives other losses than the whole one, near it, and a killed run of it ends with the same bits.
+TEST_F(RunTest, AQuantisedBaseTrainsAndGoesOn) {
+  const auto last = [&](const std::string& output) {
+    const std::string line = losses(output).back();
+    return std::stod(line.substr(line.find("\"loss\":") + 7));
+  };
+  ASSERT_EQ(train("whole", {"--bf16"}).code, 0);
+  for (const char* type : {"fp8", "int8", "q8_0"}) {
+    const Outcome outcome = train(type, {"--quantize", type});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find(std::string("base in ") + type + ": "), std::string::npos) << outcome.out;
+    EXPECT_NE(last(type), last("whole")) << type;
+    EXPECT_NEAR(last(type), last("whole"), 0.05 * last("whole")) << type;
+  }
+  const std::string part = std::string("part");
+  ASSERT_EQ(train(part, {"--quantize", "fp8", "--steps", "4"}).code, 0);
+  ASSERT_EQ(train(part, {"--quantize", "fp8", "--resume"}).code, 0);
+  EXPECT_EQ(result(part), result("fp8"));
+  ASSERT_EQ(train("kept", {"--quantize", "fp8", "--keep-precision", "*"}).code, 0);
+  EXPECT_EQ(losses("kept"), losses("whole")) << "nothing is quantised";
+  expect_one_line(train(part, {"--quantize", "int8", "--resume"}), {"--resume", "--quantize", "fp8", "int8"});
 }
 
 TEST_F(RunTest, StatesAreSavedByTimeToo) {

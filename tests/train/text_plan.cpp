@@ -23,7 +23,8 @@ void expect_planned(const TrainConfig& config, const char* family) {
   for (int i = 0; i < 8; ++i) data.documents.push_back({std::vector<int64_t>(row, i), std::vector<bool>(row, true)});
   Memory& memory = test::memory();
   const size_t before = memory.in_use();
-  const auto task = make_text_task(config, model, test::backend(), {.train = &data, .row_length = 128});
+  const auto task =
+      make_text_task(config, model, test::backend(), {.train = &data, .row_length = 128}, plan.recomputation);
   Optimizer optimizer(task->parameters(), {});
   TrainStep step(*task, optimizer, config.accumulate, /*graph=*/true);
   TrainRng rng(1);
@@ -44,6 +45,9 @@ TEST(TextTrainingPlan, BatchesInWindows) {
 }
 TEST(TextTrainingPlan, Checkpointing) {
   expect_planned({.rank = 4, .alpha = 4, .batch_size = 4, .gradient_checkpointing = true}, "qwen3");
+}
+TEST(TextTrainingPlan, CheckpointingOfSomeLayers) {
+  expect_planned({.rank = 4, .alpha = 4, .batch_size = 4, .checkpoint_blocks = "1"}, "qwen3");
 }
 TEST(TextTrainingPlan, WeightsInBf16) { expect_planned({.rank = 4, .alpha = 4, .dtype = DType::bf16}, "llama2"); }
 

@@ -71,16 +71,21 @@ std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { retu
 void CountingBackend::scratch(size_t bytes) { memory_.release(memory_.allocate(bytes), bytes); }
 
 // A device decodes quantised rows for a product; the CPU a panel at a time, which is among what its context takes.
-void CountingBackend::decodes(const View& w, DType dtype) {
-  if (kind_.is_device && has_row_format(w.dtype)) scratch(size_t(w.numel()) * size_of(dtype));
+void CountingBackend::reads(const View& w, const View& x, const View& y) {
+  flops_ += 2 * double(y.numel()) * double(x.dim(-1));
+  if (kind_.is_device && has_row_format(w.dtype)) scratch(size_t(w.numel()) * size_of(x.dtype));
 }
 
+void CountingBackend::matmul(View c, View a, View b, float, float) { reads(b, a, c); }
+
 void CountingBackend::attention(const AttentionArgs& a) {
+  flops_ += 4 * double(a.q.numel()) * double(a.k.dim(1));
   if (!kind_.is_device || a.q.dtype != DType::f32 || !(a.ranges || a.q.shape[2] != a.k.shape[2])) return;
   scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), false).scratch);
 }
 
 void CountingBackend::attention_backward(const AttentionArgs& a, const AttentionGradients&) {
+  flops_ += 10 * double(a.q.numel()) * double(a.k.dim(1));
   if (!kind_.is_device || a.q.numel() == 0) return;
   if (a.q.dtype != DType::f32)
     scratch(AttentionParts(a.q.shape, a.k.shape[1]).scratch);
@@ -101,7 +106,7 @@ void CountingBackend::conv2d_backward_weight(View, View, View dy, View x, Conv2d
 
 void CountingBackend::gated_linear(View y, View x, View w, View, const LoraFactors&) {
   const Tensor both = Tensor::empty(with_last(y.shape, w.shape[0]), y.dtype, memory_);
-  decodes(w, x.dtype);
+  reads(w, x, both);
 }
 
 void CountingBackend::rope_into_cache(const RopeIntoCacheArgs& a) { Tensor::empty(a.k.shape, a.k.dtype, memory_); }

@@ -52,6 +52,8 @@ class CountingBackend final : public Backend {
 
   std::string_view name() const override { return kind_.name; }
   CountingMemory& memory() override { return memory_; }
+  // Of the products and convolutions so far, without adapters' and without convolutions' gradients.
+  double flops() const { return flops_; }
   DType computes_in(DType weights) const override {
     return kind_.is_device ? Backend::computes_in(weights) : DType::f32;
   }
@@ -68,16 +70,20 @@ class CountingBackend final : public Backend {
   void clamp_backward(View, View, View, float, float) override {}
   void accumulate(View, View, float) override {}
   void sum(View, View) override {}
-  void matmul(View, View a, View b, float, float) override { decodes(b, a.dtype); }
-  void linear(View, View x, View w, View, View) override { decodes(w, x.dtype); }
+  void matmul(View c, View a, View b, float, float) override;
+  void linear(View y, View x, View w, View, View) override { reads(w, x, y); }
   void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override;
-  void lora_linear(const LoraArgs& a) override { decodes(a.w, a.x.dtype); }
+  void lora_linear(const LoraArgs& a) override {
+    if (a.w) reads(a.w, a.x, a.y);
+  }
   void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override {
-    if (g.dx) decodes(a.w, g.dy.dtype);
+    if (g.dx && a.w) reads(a.w, g.dy, g.dx);
   }
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
-  void conv2d(View, View, View, View, View, Conv2d) override {}
+  void conv2d(View y, View, View w, View, View, Conv2d) override {
+    flops_ += 2 * double(y.numel()) * double(w.numel()) / double(w.dim(0));
+  }
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
   void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest(View, View) override {}
@@ -116,11 +122,12 @@ class CountingBackend final : public Backend {
   void argmax(View, View, View) override {}
 
  private:
-  void scratch(size_t bytes);  // of a kernel: taken and given back
-  void decodes(const View& w, DType dtype);
+  void scratch(size_t bytes);                               // of a kernel: taken and given back
+  void reads(const View& w, const View& x, const View& y);  // w: of the product y of x
 
   DeviceKind kind_;
   CountingMemory memory_;
+  double flops_ = 0;
 };
 
 }  // namespace wick

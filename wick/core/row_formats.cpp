@@ -185,9 +185,9 @@ const std::array<float, 256>& dynamic_map() {
     for (int decade = 0; decade < 7; ++decade) {
       const int parts = 1 << decade;
       const float step = 0.9f / float(parts), unit = float(std::pow(10.0, decade - 6));
-      // From the nearer end, as torch.linspace() computes them.
+      // From the nearer end and rounded once, as torch.linspace() computes them.
       const auto bound = [&](int i) {
-        return i < (parts + 1) / 2 ? 0.1f + step * float(i) : 1 - step * float(parts - i);
+        return i < (parts + 1) / 2 ? std::fma(step, float(i), 0.1f) : std::fma(-step, float(parts - i), 1.0f);
       };
       for (int i = 0; i < parts; ++i) {
         const float value = unit * ((bound(i) + bound(i + 1)) / 2);

@@ -95,7 +95,7 @@ std::vector<Layer> decoder_layers(const Scope& s, const LlamaConfig& c) {
 struct Llama::Model {
   Scope root;
   LlamaConfig c;
-  bool checkpointing;
+  Recomputation recomputation;
   Scope s = root / "model";
   Embedding embed_tokens{s / "embed_tokens", c.vocab, c.hidden};
   std::vector<Layer> layers = decoder_layers(s / "layers", c);
@@ -116,10 +116,11 @@ struct Llama::Model {
     check(ids.rank() == 2 && plan.ranges.shape() == Shape{ids.dim(0), ids.dim(1), 2},
           "{}: token ids {} are not those of a plan {}", root.path(), ids.shape(), plan.ranges.shape());
     Tensor x = embed_tokens(ids);
+    Recomputation::Pass pass = recomputation.pass();
     for (const Layer& layer : layers) {
       const int64_t begin = &layer == &layers.back() ? first : 0;
       const auto run = [&layer, plan, cache, begin](const Tensor& h) { return layer(h, plan, cache, begin); };
-      x = checkpointing ? checkpoint(run, x) : run(x);
+      x = pass(run, x);
     }
     return norm(x);
   }
@@ -142,8 +143,8 @@ struct Llama::Model {
   }
 };
 
-Llama::Llama(Scope s, const LlamaConfig& config, bool checkpointing)
-    : model_(new Model{std::move(s), config, checkpointing}) {}
+Llama::Llama(Scope s, const LlamaConfig& config, Recomputation recomputation)
+    : model_(new Model{std::move(s), config, std::move(recomputation)}) {}
 
 const LlamaConfig& Llama::config() const { return model_->c; }
 const Weights& Llama::weights() const { return model_->s.weights(); }
@@ -187,7 +188,7 @@ Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
     return options.draw ? Weights::drawn(*options.draw, config.initializer_range, kept) : files.weights(kept);
   };
   const Weights weights = source();
-  Llama model(Scope(weights, "llama", options.adapter), config, options.checkpointing);
+  Llama model(Scope(weights, "llama", options.adapter), config, options.recomputation);
   if (options.adapter) options.adapter->check_complete();  // before the long work
   const bool rehearses = options.rehearse && !backend.memory().on_host();
   std::future<void> reading =

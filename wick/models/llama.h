@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 
+#include "wick/autograd/recomputation.h"
 #include "wick/models/kv_cache.h"
 #include "wick/models/llama_config.h"
 #include "wick/nn/layers.h"
@@ -21,13 +22,13 @@ std::vector<std::string> llama_default_targets();
 class Llama;
 
 struct LlamaOptions {
-  std::optional<DType> dtype;  // storage of frozen matrices: unless given f32, or as a GGUF file has each
-  Adapter* adapter = nullptr;  // outlives the model
-  bool trainable = false;      // full training instead of LoRA
-  Backend* backend = nullptr;  // where the model runs: the CPU unless given
-  bool checkpointing = false;
-  std::optional<uint64_t> draw;  // random weights of this seed: the files' are not read, and need not be there
-  bool outline = false;          // weights of the right shapes without values: only the config is read
+  std::optional<DType> dtype;        // storage of frozen matrices: unless given f32, or as a GGUF file has each
+  Adapter* adapter = nullptr;        // outlives the model
+  bool trainable = false;            // full training instead of LoRA
+  Backend* backend = nullptr;        // where the model runs: the CPU unless given
+  Recomputation recomputation = {};  // of its layers
+  std::optional<uint64_t> draw;      // random weights of this seed: the files' are not read, and need not be there
+  bool outline = false;              // weights of the right shapes without values: only the config is read
   // Called while the weights are on their way to a device: the model's results are nonsense then, but its kernels and
   // libraries get loaded. Not called on the CPU.
   std::function<void(const Llama&)> rehearse = {};
@@ -35,7 +36,7 @@ struct LlamaOptions {
 
 class Llama {
  public:
-  Llama(Scope s, const LlamaConfig& config, bool checkpointing = false);
+  Llama(Scope s, const LlamaConfig& config, Recomputation recomputation = {});
 
   // A transformers folder, sharded or not, or a GGUF file.
   static Llama load(const Checkpoint& files, const LlamaOptions& options = {});

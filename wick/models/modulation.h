@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "wick/autograd/recomputation.h"
 #include "wick/nn/layers.h"
 
 namespace wick {
@@ -13,7 +14,7 @@ namespace wick {
 inline constexpr int64_t kTimeFeatures = 256;  // sinusoids of a time
 
 struct FlowTransformerOptions {
-  bool checkpointing = false;      // blocks run again in backward instead of saving their inner tensors
+  Recomputation recomputation = {};
   bool modulations_ahead = false;  // their weights lie on the host (Modulations)
 };
 

@@ -1,6 +1,7 @@
 // The encoder of T5 v1.1 (Raffel et al., 2020; Shazeer, 2020), as FLUX and SD3 read captions with it.
 #pragma once
 
+#include "wick/autograd/recomputation.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/layers.h"
 
@@ -16,8 +17,7 @@ struct T5Config {
 
 class T5Encoder {
  public:
-  // `checkpointing`: blocks run again in backward instead of saving their inner tensors.
-  T5Encoder(Scope s, const T5Config& config, bool checkpointing = false);
+  T5Encoder(Scope s, const T5Config& config, Recomputation recomputation = {});
   // ids [B, T] i64 on the host -> the last hidden state [B, T, hidden], in the dtype of activations. Tokens for which
   // the mask, [B, T] i64 on the host, is 0 are not attended to; without one all are, padding too.
   Tensor operator()(const Tensor& ids, const Tensor& mask = {}) const;

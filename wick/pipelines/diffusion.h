@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "wick/autograd/recomputation.h"
 #include "wick/core/named_tensors.h"
 #include "wick/nn/adapter.h"
 #include "wick/pipelines/component.h"
@@ -92,7 +93,7 @@ struct DiffusionOptions {
   Adapter* adapter = nullptr;                     // outlives the model
   bool trainable = false;                         // every weight of the denoiser is a leaf of the tape
   Backend* backend = nullptr;                     // the CPU unless given
-  bool checkpointing = false;                     // blocks of denoiser and T5 run again in backward
+  Recomputation recomputation = {};               // of the denoiser's blocks; T5's are then recomputed too
   bool outline = false;                           // weights of the right shapes without values: configs alone are read
 };
 

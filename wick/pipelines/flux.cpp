@@ -155,7 +155,7 @@ std::vector<std::string> Flux::remarks() const {
 
 void Flux::load_text_encoders() {
   if (!options().outline) clip_.tokenizer();  // its faults are found before weights are read
-  t5_.load(scope(kT5), options().checkpointing);
+  t5_.load(scope(kT5), options().recomputation.is_any());
   clip_.load(scope(kClip));
 }
 

@@ -72,7 +72,7 @@ void LatentDiffusion::check_width(const std::string& component, const char* what
 
 FlowTransformerOptions LatentDiffusion::flow_options(bool vector_is_trained) const {
   const bool on_device = backend().computes_in(DType::bf16) == DType::bf16;
-  return {.checkpointing = options_.checkpointing,
+  return {.recomputation = options_.recomputation,
           .modulations_ahead = on_device && !options_.trainable && !vector_is_trained};
 }
 

@@ -200,7 +200,7 @@ std::vector<std::string> Sd3::remarks() const {
 
 void Sd3::load_text_encoders() {
   if (!options().outline) clip_l_.tokenizer(), big_g_.tokenizer();  // their faults are found before weights are read
-  t5_.load(scope(kT5), options().checkpointing);
+  t5_.load(scope(kT5), options().recomputation.is_any());
   clip_l_.load(scope(kClipL));
   big_g_.load(scope(kBigG));
 }

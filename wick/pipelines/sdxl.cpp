@@ -127,7 +127,7 @@ class Sdxl final : public LatentDiffusion {
   bool is_in_blocks(const std::string& tensor) const override {
     return tensor.find(".transformer_blocks.") != tensor.npos;
   }
-  void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().checkpointing); }
+  void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().recomputation); }
 
   const NoiseSchedule& schedule() const {
     if (!schedule_) schedule_.emplace(NoiseSchedule::read(model(), prediction_));

@@ -52,10 +52,10 @@ TextLength T5Texts::length(const std::string& text) const {
   return length;
 }
 
-void T5Texts::load(const Scope& s, bool checkpointing) {
+void T5Texts::load(const Scope& s, bool recomputed) {
   outline_ = s.weights().is_outline();
   if (!outline_) tokenizer();  // its faults are found before weights are read
-  encoder_.emplace(s, config_, checkpointing);
+  encoder_.emplace(s, config_, Recomputation::of_all(recomputed));
   s.weights().read_deferred();
 }
 

@@ -308,8 +308,11 @@ std::vector<TrainOption> listed_options() {
       "Modules that are not quantised, as --targets names modules",
       {.kind = ModelKind::pictures, .item = "PATTERN ..."});
   add("save_dtype", Subject::output, &C::save_dtype, "Number format of the weights written", {.fixed = false});
-  add("gradient_checkpointing", Subject::memory, &C::gradient_checkpointing, "Compute blocks twice to save memory",
+  add("gradient_checkpointing", Subject::memory, &C::gradient_checkpointing, "Compute all blocks twice to save memory",
       {.fixed = false});
+  add("checkpoint_blocks", Subject::memory, &C::checkpoint_blocks,
+      "How many blocks are computed twice, those first that free the most for it; or all",
+      {.fixed = false, .item = "N|all"});
   add("device", Subject::memory, &C::device, "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU",
       {.fixed = false, .item = "DEVICE"});
   add("tf32", Subject::memory, &C::tf32, "Lets a GPU round the factors of f32 products to 10 bits, which is faster");
@@ -323,6 +326,13 @@ std::vector<TrainOption> listed_options() {
       {.max = 1e6, .fixed = false});
   add("resume", Subject::output, &C::resume, "Go on from the state in --output", {.fixed = false});
   return all;
+}
+
+// How many blocks are recomputed.
+void check_blocks(const std::string& text) {
+  const bool is_number = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == text.npos;
+  check_usage(text == "all" || is_number, "--checkpoint-blocks: expected a number of blocks or all, found {}",
+              quote(text));
 }
 
 }  // namespace
@@ -437,6 +447,9 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
               "--lora-dropout: there is no LoRA; --train is {}", mode);
   check_usage(config.train == TrainMode::full || !config.from_scratch,
               "--from-scratch: only --train full begins with random weights; --train is {}", mode);
+  if (config.gradient_checkpointing && config.checkpoint_blocks == "0") config.checkpoint_blocks = "all";
+  check_blocks(config.checkpoint_blocks);
+  config.gradient_checkpointing = config.checkpoint_blocks == "all";
   check_usage(config.train == TrainMode::lora || config.quantize == Quantize::none,
               "--quantize: is for frozen matrices; --train {} has none", mode);
   if (config.quantize != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;

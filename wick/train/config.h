@@ -87,7 +87,8 @@ struct TrainConfig {
   DType dtype = DType::f32, save_dtype = DType::f16;
   Quantize quantize = Quantize::none;
   std::vector<std::string> keep_precision;  // patterns (nn/glob.h) of modules that are not quantised
-  bool gradient_checkpointing = false;
+  bool gradient_checkpointing = false;      // checkpoint_blocks of all
+  std::string checkpoint_blocks = "0";      // or how many, or all
   std::string device = "auto";
   bool no_graph = false;
   bool tf32 = false;

@@ -74,8 +74,10 @@ class PictureJob final : public Job {
     return epochs * BatchSampler(dataset_.shown(), config_.batch_size, uint64_t(config_.seed)).batches_per_epoch();
   }
 
-  std::unique_ptr<Task> load(Backend& backend, const Progress& progress) const override {
-    return make_task(config_, checkpoint_, backend, {.dataset = &dataset_, .buckets = buckets_, .progress = progress});
+  std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation,
+                             const Progress& progress) const override {
+    return make_task(config_, checkpoint_, backend, {.dataset = &dataset_, .buckets = buckets_, .progress = progress},
+                     recomputation);
   }
 
  private:
@@ -137,10 +139,11 @@ class TextJob final : public Job {
     return count;
   }
 
-  std::unique_ptr<Task> load(Backend& backend, const Progress&) const override {
+  std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation, const Progress&) const override {
     return make_text_task(
         config_, model_, backend,
-        {.train = &train_, .validation = config_.val.empty() ? nullptr : &validation_, .row_length = row_length_});
+        {.train = &train_, .validation = config_.val.empty() ? nullptr : &validation_, .row_length = row_length_},
+        recomputation);
   }
 
  private:

@@ -28,7 +28,8 @@ class Job {
   virtual uint64_t copied_bytes() const { return 0; }  // of the model's files, copied to a result
   virtual int64_t batches(int64_t epochs) const = 0;   // in this many epochs
   // The job outlives its task.
-  virtual std::unique_ptr<Task> load(Backend& backend, const Progress& progress) const = 0;
+  virtual std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation,
+                                     const Progress& progress) const = 0;
 };
 
 // Trains a language model where `model` is a transformers folder or a GGUF file, else a diffusion model.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <numeric>
 #include <utility>
 
 #include "wick/train/picture_settings.h"
@@ -48,6 +49,36 @@ const std::vector<Change>& changes() {
   return all;
 }
 
+// What the blocks of a model cost in a step, in the order in which they run.
+std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
+                                   Size bucket) {
+  CountingBackend backend(device);
+  std::vector<BlockCost> costs;
+  const auto spent = [&] { return BlockCost{backend.flops(), double(backend.memory().in_use())}; };
+  const std::unique_ptr<Task> task = outline_task(config, model, backend, bucket, Recomputation::metered(spent, costs));
+  TrainRng rng(0);
+  const NamedTensors batch = task->next_batch(rng);
+  costs.clear();  // of text encoders that have run
+  const Tape tape;
+  task->loss(batch);
+  return costs;
+}
+
+// The blocks that are cheapest to run again for a byte that they free; of equal ones the first, which backward comes to
+// when others have gone.
+Recomputation recomputation(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device, Size bucket) {
+  if (config.gradient_checkpointing || config.checkpoint_blocks == "all") return Recomputation::of_all();
+  const auto count = size_t(std::stoll(config.checkpoint_blocks));
+  if (count == 0) return {};
+  const std::vector<BlockCost> costs = block_costs(config, model, device, bucket);
+  check(count <= costs.size(), "--checkpoint-blocks: expected at most {}, or all, the blocks of {}, found {}",
+        costs.size(), config.model, count);
+  std::vector<size_t> order(costs.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, {}, [&](size_t i) { return costs[i].flops / std::max(costs[i].bytes, 1.0); });
+  return Recomputation::of({order.begin(), order.begin() + ptrdiff_t(count)});
+}
+
 }  // namespace
 
 MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
@@ -56,7 +87,8 @@ MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const
   CountingMemory& memory = backend.memory();
   MemoryPlan plan{.bucket = bucket ? *bucket : largest_bucket(config, model), .device = device};
 
-  const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket);
+  plan.recomputation = recomputation(config, model, device, plan.bucket);
+  const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket, plan.recomputation);
   plan.encoding = memory.peak();
   plan.what = task->describe();
   plan.about_weights = task->about_weights();

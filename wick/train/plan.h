@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "wick/autograd/recomputation.h"
 #include "wick/backend/counting.h"
 #include "wick/train/buckets.h"
 #include "wick/train/config.h"
@@ -19,8 +20,9 @@ struct MemoryPlan {                // bytes
   std::string about_weights = {};  // a note for users, see Task
   Size bucket;                     // of pictures, or a row of text: its tokens x 1
   DeviceKind device;
-  int64_t trained = 0;  // numbers in the trained parameters
-  size_t state = 0;     // of a state file, without its header
+  int64_t trained = 0;               // numbers in the trained parameters
+  size_t state = 0;                  // of a state file, without its header
+  Recomputation recomputation = {};  // the blocks that --checkpoint-blocks asks for
 
   // Tensors, and the scratch of kernels where that weighs.
   size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of --accumulate

@@ -160,7 +160,7 @@ bool SavedState::has_hash() const { return file_.metadata().contains(kHash); }
 void SavedState::check_same_run(const Metadata& fingerprint, const Metadata& defaults) const {
   for (const auto& all : {fingerprint, state_.fingerprint})
     for (const auto& [key, value] : all) {
-      const std::string saved = value_of(state_.fingerprint, key, value_of(defaults, key, "nothing")),
+      const std::string saved = value_of(state_.fingerprint, key, value_of(defaults, key, "nothing").c_str()),
                         asked = value_of(fingerprint, key, "nothing");
       check(saved == asked,
             "--resume: {} was made with {} {}, this run has {}; start anew without --resume, or change it back",

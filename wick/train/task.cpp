@@ -33,7 +33,8 @@ Trained trained_of(const TrainConfig& config, const Diffusion& model) {
 // The denoiser learns to predict its process's target.
 class DiffusionTask final : public Task {
  public:
-  DiffusionTask(const TrainConfig& config, const Checkpoint& checkpoint, Backend& backend, const PictureData& data)
+  DiffusionTask(const TrainConfig& config, const Checkpoint& checkpoint, Backend& backend, const PictureData& data,
+                const Recomputation& recomputation)
       : config_(config),
         checkpoint_(checkpoint),
         buckets_(data.buckets),
@@ -42,7 +43,7 @@ class DiffusionTask final : public Task {
         session_(LoraSession::begin(config)),
         model_(open_diffusion(checkpoint, reading_options(config))),
         trained_(trained_of(config, *model_)) {
-    load(backend, data);
+    load(backend, data, recomputation);
   }
 
   std::vector<Parameter> parameters() const override { return trained_.parameters(); }
@@ -104,13 +105,13 @@ class DiffusionTask final : public Task {
   }
 
   // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the denoiser comes.
-  void load(Backend& backend, const PictureData& data) {
+  void load(Backend& backend, const PictureData& data, const Recomputation& recomputation) {
     const DiffusionOptions options{.dtype = config_.dtype,
                                    .quantization = quantization(config_),
                                    .adapter = trained_.adapter(),
                                    .trainable = !trained_.adapter(),
                                    .backend = &backend,
-                                   .checkpointing = config_.gradient_checkpointing,
+                                   .recomputation = recomputation,
                                    .outline = data.outline()};
     model_->load(options, {DiffusionPart::text_encoders, DiffusionPart::vae_encoder});
     encode(data);
@@ -251,15 +252,16 @@ class VaeTask final : public Task {
 }  // namespace
 
 std::unique_ptr<Task> make_task(const TrainConfig& config, const Checkpoint& model, Backend& backend,
-                                const PictureData& data) {
+                                const PictureData& data, const Recomputation& recomputation) {
   if (config.train == TrainMode::vae) return std::make_unique<VaeTask>(config, model, backend, data);
-  return std::make_unique<DiffusionTask>(config, model, backend, data);
+  return std::make_unique<DiffusionTask>(config, model, backend, data, recomputation);
 }
 
-std::unique_ptr<Task> outline_task(const TrainConfig& config, const Checkpoint& model, Backend& backend, Size size) {
+std::unique_ptr<Task> outline_task(const TrainConfig& config, const Checkpoint& model, Backend& backend, Size size,
+                                   const Recomputation& recomputation) {
   if (kind_of(model) == ModelKind::text)
-    return make_text_task(config, model.path(), backend, {.row_length = size.width});
-  return make_task(config, model, backend, {.blank = size});
+    return make_text_task(config, model.path(), backend, {.row_length = size.width}, recomputation);
+  return make_task(config, model, backend, {.blank = size}, recomputation);
 }
 
 }  // namespace wick

@@ -121,13 +121,11 @@ struct FluxTransformer::Model {
     const Conditioning of_step = modulations->of_step(vector(in), in.modulations);
     const JointAttention how{.heads = c.heads, .rotary = in.rotary, .ranges = in.ranges};
     Streams x{txt_in(s.activation(in.text)), img_in(s.activation(in.tokens))};
-    for (const DoubleBlock& block : double_blocks)
-      x = options.checkpointing ? checkpoint(std::cref(block), x[0], x[1], of_step, how)
-                                : block(x[0], x[1], of_step, how);
+    Recomputation::Pass run = options.recomputation.pass();
+    for (const DoubleBlock& block : double_blocks) x = run(std::cref(block), x[0], x[1], of_step, how);
     const int64_t text = x[0].dim(1), all = text + x[1].dim(1);
     Tensor joint = cat({x[0], x[1]}, 1);
-    for (const SingleBlock& block : single_blocks)
-      joint = options.checkpointing ? checkpoint(std::cref(block), joint, of_step, how) : block(joint, of_step, how);
+    for (const SingleBlock& block : single_blocks) joint = run(std::cref(block), joint, of_step, how);
     const std::vector<Tensor> m = final_modulation(of_step);
     const Tensor picture = split(joint, 1, {text, all - text})[1];
     return cast(final_linear(modulated_norm(picture, m[0], m[1])), DType::f32);

@@ -184,11 +184,10 @@ struct Sd3Transformer::Model {
     const Tensor patches = x_embedder(s.activation(in.latents));
     Streams x{context_embedder(s.activation(in.text)),
               reshape(patches, {patches.dim(0), count, c.hidden()}) + in.positions};
+    Recomputation::Pass run = options.recomputation.pass();
     int64_t number = 0;
     for (const JointBlock& block : joint_blocks)
-      if (!in.skipped.contains(number++))
-        x = options.checkpointing ? checkpoint(std::cref(block), x[0], x[1], of_step, in.ranges)
-                                  : block(x[0], x[1], of_step, in.ranges);
+      if (!in.skipped.contains(number++)) x = run(std::cref(block), x[0], x[1], of_step, in.ranges);
     const std::vector<Tensor> m = final_modulation(of_step);
     return cast(latents(final_linear(modulated_norm(x[1], m[0], m[1])), height, width), DType::f32);
   }

@@ -142,7 +142,7 @@ struct Block {
 struct SdxlUNet::Model {
   Scope s;
   UNetConfig c;
-  bool checkpointing;
+  Recomputation recomputation;
 
   int64_t time_dim = 4 * c.channels.front();
   Conv conv_in{s / "conv_in", c.in_channels, c.channels.front(), 3, same_padding(3)};
@@ -234,23 +234,21 @@ struct SdxlUNet::Model {
   struct Conditioning {
     Tensor time, context;
     std::span<const Tensor> keys_values;
+    Recomputation::Pass run;
   };
 
   Tensor layer(const Block& block, size_t i, Tensor x, Conditioning& shared) const {
-    const auto run = [&](const auto& part, const auto&... inputs) {
-      return checkpointing ? checkpoint(std::cref(part), inputs...) : part(inputs...);
-    };
-    x = run(block.resnets[i], x, shared.time);
+    x = shared.run(std::cref(block.resnets[i]), x, shared.time);
     if (i >= block.attentions.size()) return x;
     const Transformer& attention = block.attentions[i];
-    if (shared.keys_values.empty()) return run(attention, x, shared.context);
+    if (shared.keys_values.empty()) return shared.run(std::cref(attention), x, shared.context);
     const std::span<const Tensor> made = shared.keys_values.first(attention.blocks.size());
     shared.keys_values = shared.keys_values.subspan(made.size());
     return attention(x, {}, made);
   }
 
   Tensor operator()(const UNetInput& in) const {
-    Conditioning shared{time_vector(in), {}, in.keys_values};
+    Conditioning shared{time_vector(in), {}, in.keys_values, recomputation.pass()};
     if (in.keys_values.empty()) shared.context = s.activation(in.context);
     Tensor x = conv_in(s.activation(in.sample));
     std::vector<Tensor> skips{x};
@@ -271,8 +269,8 @@ struct SdxlUNet::Model {
   }
 };
 
-SdxlUNet::SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing)
-    : model_(new Model{std::move(s), config, checkpointing}) {}
+SdxlUNet::SdxlUNet(Scope s, const UNetConfig& config, Recomputation recomputation)
+    : model_(new Model{std::move(s), config, std::move(recomputation)}) {}
 Tensor SdxlUNet::operator()(const UNetInput& in) const { return (*model_)(in); }
 std::vector<Tensor> SdxlUNet::keys_values(const Tensor& context) const { return model_->keys_values(context); }
 

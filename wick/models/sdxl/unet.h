@@ -1,6 +1,7 @@
 // The UNet of SDXL (Podell et al., 2023): predicts the noise in a latent, given text, sizes and crops.
 #pragma once
 
+#include "wick/autograd/recomputation.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/layers.h"
 
@@ -35,8 +36,8 @@ struct UNetInput {                       // floats, in the model's memory
 
 class SdxlUNet {
  public:
-  // `checkpointing` reruns each resnet and transformer in backward instead of saving its inner tensors.
-  SdxlUNet(Scope s, const UNetConfig& config, bool checkpointing = false);
+  // Its blocks are resnets and transformers.
+  SdxlUNet(Scope s, const UNetConfig& config, Recomputation recomputation = {});
   Tensor operator()(const UNetInput& in) const;  // [B, h, w, 4] f32
   // Those of the context in all cross-attentions, in the order in which they run: [B, T, 2 C] each. No step changes
   // them.

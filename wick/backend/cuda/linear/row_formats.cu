@@ -55,8 +55,7 @@ __device__ __forceinline__ float dynamic_value(int code) {
   constexpr float kUnits[7] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1};
   const float step = __fdiv_rn(0.9f, float(parts));
   const auto bound = [&](int i) {
-    return i < (parts + 1) / 2 ? __fadd_rn(0.1f, __fmul_rn(step, float(i)))
-                               : __fsub_rn(1, __fmul_rn(step, float(parts - i)));
+    return i < (parts + 1) / 2 ? __fmaf_rn(step, float(i), 0.1f) : __fmaf_rn(-step, float(parts - i), 1);
   };
   const float middle = __fadd_rn(bound(place - parts), bound(place - parts + 1)) / 2;
   const float value = __fmul_rn(kUnits[decade], middle);
