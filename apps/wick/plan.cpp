@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "commands.h"
 #include "defaults_help.h"
@@ -11,6 +12,7 @@
 #include "wick/backend/registry.h"
 #include "wick/io/count.h"
 #include "wick/pipelines/plan.h"
+#include "wick/train/memory_choice.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/plan.h"
 #include "wick/train/text_task.h"
@@ -82,7 +84,53 @@ void print_picture_plan(const Checkpoint& model, const TrainConfig& config, Size
   print_total(plan.total(), plan.device, device);
 }
 
-void run_plan(cli::TrainFlags& flags, int64_t context) {
+nlohmann::ordered_json bytes_in(const MemoryPlan& plan) {
+  return {{"weights", plan.weights},
+          {"adapter", plan.adapter},
+          {"optimizer", plan.optimizer},
+          {"activations", plan.activations},
+          {"encoding", plan.encoding},
+          {"gaps", plan.gaps()},
+          {"beside", plan.device.workspace + plan.device.context},
+          {"total", plan.total()}};
+}
+
+nlohmann::ordered_json to_json(const MemoryChoices& choices) {
+  const MemoryChoice& shown = choices.best ? *choices.best : choices.smallest();
+  const MemoryPlan& plan = shown.plan;
+  double fastest = shown.seconds;
+  for (const MemoryChoice& choice : choices.precisions) fastest = std::min(fastest, choice.seconds);
+  return {{"memory", choices.size},
+          {"fits", choices.best.has_value()},
+          {"missing", choices.best ? 0 : plan.total() - choices.size},
+          {"quantize", name_of(shown.config.quantize)},
+          {"dtype", name_of(shown.config.dtype)},
+          {"checkpoint_blocks", shown.blocks},
+          {"blocks", plan.blocks},
+          {"seconds_relative", shown.seconds / fastest},
+          {"bytes", bytes_in(plan)}};
+}
+
+// One choice for each size; ends with 1 where none fits.
+void print_choices(const TrainConfig& config, const Checkpoint& model, const std::string& device, bool json) {
+  nlohmann::ordered_json all = nlohmann::ordered_json::array();
+  bool any_fits = false;
+  for (const size_t size : memory_sizes(config, device)) {
+    const MemoryChoices choices = choose_for_memory({.size = size}, config, model, device_kind(device));
+    any_fits = any_fits || choices.best;
+    if (json)
+      all.push_back(to_json(choices));
+    else
+      fmt::print("{}, on {}: {}{}\n", readable_bytes(size), device, choices.best ? "" : "does not fit; ",
+                 choices.in_words());
+  }
+  if (json) fmt::print("{}\n", nlohmann::ordered_json({{"choices", std::move(all)}}).dump(2));
+  std::fflush(stdout);
+  check(any_fits, "--memory {}: {} does not fit into {}", config.memory, config.model,
+        config.memory.find(',') == config.memory.npos ? "it" : "any of them");
+}
+
+void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
   TrainConfig config = flags.config();
   resolve(config, {"model"});
   const Checkpoint model = cli::resolve_model_to_plan(model_files(config));
@@ -92,11 +140,16 @@ void run_plan(cli::TrainFlags& flags, int64_t context) {
                                                        : config.device;
   const ModelKind kind = kind_of(model);
   check_kind(config, kind);
+  if (!config.memory.empty()) return print_choices(config, model, device, json);
   const bool is_text = kind == ModelKind::text;
   const DType dtype = is_text ? planned_dtype(config, model.path()) : config.dtype;
   check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", model.name());
   if (!is_text) check_settings(config, *open_diffusion(model, reading_options(config)));
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
+  if (json) {
+    fmt::print("{}\n", nlohmann::ordered_json({{"bytes", bytes_in(plan)}}).dump(2));
+    return;
+  }
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
   print_plan(plan, config, is_text ? std::string(name_of(dtype)) : precision(config), device);
   for (const Alternative& a : alternatives(config, model, plan))
@@ -115,18 +168,24 @@ void add_plan_command(CLI::App& app) {
   command->add_option("--context", *context, "Of a language model: tokens seen at once [4096, or its positions]")
       ->type_name("INT")
       ->transform(cli::positive_integer());
+  const auto json = std::make_shared<bool>(false);
+  command->add_flag("--json", *json,
+                    "Print the plan, or what is chosen for each --memory, as one JSON object, in bytes");
   command->footer(
       "Takes the flags of `wick train`; --model is enough. It tells what drawing a picture or generating text takes "
-      "too. Models known by name need not be there. Nothing is written.\n"
+      "too. Models known by name need not be there. Nothing is written. With several sizes at --memory it tells what "
+      "would "
+      "be chosen for each, and ends with 1 where none fits.\n"
       "\n" +
       cli::defaults_help() +
       "\n\n"
       "Examples:\n"
       "  wick plan --model sdxl --rank 32 --bf16 --resolution 1024 --device cuda\n"
       "  wick plan --model flux-dev --bf16 --gradient-checkpointing --device cuda\n"
+      "  wick plan --model flux-dev --memory 12GiB,16GiB,24GiB --device cuda\n"
       "  wick plan --model sd3.5-medium --bf16 --device cuda\n"
       "  wick plan --model path/to/llm --quantize q4_0 --context 8192");
-  command->callback([flags, context] { run_plan(*flags, *context); });
+  command->callback([flags, context, json] { run_plan(*flags, *context, *json); });
 }
 
 }  // namespace wick

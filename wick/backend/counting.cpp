@@ -73,6 +73,8 @@ void CountingBackend::scratch(size_t bytes) { memory_.release(memory_.allocate(b
 // A device decodes quantised rows for a product; the CPU a panel at a time, which is among what its context takes.
 void CountingBackend::reads(const View& w, const View& x, const View& y) {
   flops_ += 2 * double(y.numel()) * double(x.dim(-1));
+  if (is_quantized(w.dtype))
+    decoded_ += double(byte_offset(w, w.numel())) + 2 * double(w.numel()) * double(size_of(x.dtype));
   if (kind_.is_device && has_row_format(w.dtype)) scratch(size_t(w.numel()) * size_of(x.dtype));
 }
 

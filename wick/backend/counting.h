@@ -54,6 +54,8 @@ class CountingBackend final : public Backend {
   CountingMemory& memory() override { return memory_; }
   // Of the products and convolutions so far, without adapters' and without convolutions' gradients.
   double flops() const { return flops_; }
+  // Bytes that were read and written to decode weights for products.
+  double decoded() const { return decoded_; }
   DType computes_in(DType weights) const override {
     return kind_.is_device ? Backend::computes_in(weights) : DType::f32;
   }
@@ -127,7 +129,7 @@ class CountingBackend final : public Backend {
 
   DeviceKind kind_;
   CountingMemory memory_;
-  double flops_ = 0;
+  double flops_ = 0, decoded_ = 0;
 };
 
 }  // namespace wick

@@ -12,6 +12,7 @@
 
 #include "wick/backend/registry.h"
 #include "wick/core/error.h"
+#include "wick/io/byte_size.h"
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
 
@@ -307,6 +308,10 @@ std::vector<TrainOption> listed_options() {
   add("keep_precision", Subject::memory, &C::keep_precision,
       "Modules that are not quantised, as --targets names modules",
       {.kind = ModelKind::pictures, .item = "PATTERN ..."});
+  add("memory", Subject::memory, &C::memory,
+      "All that the run may take on the device, for example 12GiB, or auto for what is free: the base's precision and "
+      "the blocks computed twice are chosen to fit, the fastest way first",
+      {.fixed = false, .item = "SIZE"});
   add("save_dtype", Subject::output, &C::save_dtype, "Number format of the weights written", {.fixed = false});
   add("gradient_checkpointing", Subject::memory, &C::gradient_checkpointing, "Compute all blocks twice to save memory",
       {.fixed = false});
@@ -449,6 +454,7 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
               "--from-scratch: only --train full begins with random weights; --train is {}", mode);
   if (config.gradient_checkpointing && config.checkpoint_blocks == "0") config.checkpoint_blocks = "all";
   check_blocks(config.checkpoint_blocks);
+  asked_memory(config);  // is understood
   config.gradient_checkpointing = config.checkpoint_blocks == "all";
   check_usage(config.train == TrainMode::lora || config.quantize == Quantize::none,
               "--quantize: is for frozen matrices; --train {} has none", mode);
@@ -465,6 +471,20 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
   for (const auto& [part, member] : part_members()) absolute(config.*member);
+}
+
+std::vector<std::optional<size_t>> asked_memory(const TrainConfig& config) {
+  std::vector<std::optional<size_t>> sizes;
+  const std::string& text = config.memory;
+  for (size_t begin = 0; begin < text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string part = text.substr(begin, end - begin);
+    begin = end + 1;
+    sizes.push_back(part == "auto" ? std::nullopt : parse_byte_size(part));
+    check_usage(part == "auto" || sizes.back(), "--memory: expected a size like 12GiB or 11500MB, or auto, found {}",
+                quote(part));
+  }
+  return sizes;
 }
 
 std::optional<DType> quantized_dtype(const TrainConfig& config) {

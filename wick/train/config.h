@@ -89,6 +89,7 @@ struct TrainConfig {
   std::vector<std::string> keep_precision;  // patterns (nn/glob.h) of modules that are not quantised
   bool gradient_checkpointing = false;      // checkpoint_blocks of all
   std::string checkpoint_blocks = "0";      // or how many, or all
+  std::string memory;                       // sizes that the run is to fit into, or auto
   std::string device = "auto";
   bool no_graph = false;
   bool tf32 = false;
@@ -146,6 +147,8 @@ std::string to_toml(const TrainConfig& config);
 // that those `needed` are there. Throws UsageError.
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed = {"model", "dataset", "output"});
 
+// The sizes of --memory, in bytes; none for auto. Throws UsageError.
+std::vector<std::optional<size_t>> asked_memory(const TrainConfig& config);
 std::optional<DType> quantized_dtype(const TrainConfig& config);  // none where nothing is quantised
 
 // The model's files as they are named; a model's name is not resolved.

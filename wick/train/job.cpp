@@ -74,6 +74,8 @@ class PictureJob final : public Job {
     return epochs * BatchSampler(dataset_.shown(), config_.batch_size, uint64_t(config_.seed)).batches_per_epoch();
   }
 
+  void set_memory(const TrainConfig& config) override { config_ = config; }
+
   std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation,
                              const Progress& progress) const override {
     return make_task(config_, checkpoint_, backend, {.dataset = &dataset_, .buckets = buckets_, .progress = progress},
@@ -138,6 +140,8 @@ class TextJob final : public Job {
     }
     return count;
   }
+
+  void set_memory(const TrainConfig& config) override { config_ = config; }
 
   std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation, const Progress&) const override {
     return make_text_task(

@@ -27,6 +27,8 @@ class Job {
   virtual std::filesystem::path last_file(const std::filesystem::path& stem) const = 0;
   virtual uint64_t copied_bytes() const { return 0; }  // of the model's files, copied to a result
   virtual int64_t batches(int64_t epochs) const = 0;   // in this many epochs
+  // The same job with other settings of memory: precision, blocks that are recomputed.
+  virtual void set_memory(const TrainConfig& config) = 0;
   // The job outlives its task.
   virtual std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation,
                                      const Progress& progress) const = 0;

@@ -15,6 +15,7 @@
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
 #include "wick/train/job.h"
+#include "wick/train/memory_choice.h"
 #include "wick/train/model_folder.h"
 #include "wick/train/output_folder.h"
 #include "wick/train/plan.h"
@@ -77,10 +78,34 @@ class Run {
  private:
   // Refuses a run whose largest batches need more memory than there is, before anything is written.
   void plan() {
+    if (!config_.memory.empty()) choose_for_memory();
     plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
     free_ = free_memory(backend_.name());
     if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
     check_disk();
+  }
+
+  // A run that goes on keeps the precision with which it began.
+  void choose_for_memory() {
+    const std::vector<size_t> sizes = memory_sizes(config_, backend_.name());
+    check_usage(sizes.size() == 1, "--memory: expected one size, found {}", sizes.size());
+    TrainConfig asked = config_;
+    std::error_code missing;
+    const fs::path before = output_ / "config.toml";
+    const bool goes_on = config_.resume && fs::exists(before, missing);
+    if (goes_on) {
+      TrainConfig begun;
+      read_toml(begun, before);
+      asked.quantize = begun.quantize;
+      asked.dtype = begun.dtype;
+    }
+    const MemoryChoices choices = wick::choose_for_memory({.size = sizes.front(), .keeps_precision = goes_on}, asked,
+                                                          model_, device_kind(backend_.name()), job_->largest());
+    const std::string words = fmt::format("--memory {}: {}", config_.memory, choices.in_words());
+    check(choices.best.has_value(), "{}", words);
+    progress_.say(words + ".");
+    config_ = choices.best->config;
+    job_->set_memory(config_);
   }
 
   void open_output() {

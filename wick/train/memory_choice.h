@@ -1,0 +1,42 @@
+// --memory: among the ways in which a run can be made to fit into a memory, the one that is taken.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "wick/train/plan.h"
+
+namespace wick {
+
+struct MemoryChoice {
+  TrainConfig config;  // with a precision of the frozen base and a number of blocks that are recomputed
+  MemoryPlan plan;
+  size_t blocks = 0;   // that are recomputed
+  double seconds = 0;  // of a step, by what is counted (MemoryPlan::seconds); only ratios mean something
+};
+
+struct MemoryChoices {
+  size_t size;                           // bytes that there are
+  std::optional<MemoryChoice> best;      // none where nothing fits
+  std::vector<MemoryChoice> precisions;  // of each precision the fastest that fits, else the one that takes the least
+
+  const MemoryChoice& smallest() const;
+  // For users: what is taken, and what others would need; or what is missing.
+  std::string in_words() const;
+};
+
+// The highest precision of the base (as it is, 8, 4 bits) whose step is within 1.10 of the fastest that fits, and
+// within it the fastest. Settings by hand stand: --quantize, --checkpoint-blocks. On a device weights in f32 become
+// bf16. The optimizer, the rank and the batch are never changed.
+struct MemoryRequest {
+  size_t size;                   // bytes
+  bool keeps_precision = false;  // that of the config, whatever it is: of a run that goes on
+};
+MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config, const Checkpoint& model,
+                                const DeviceKind& device, std::optional<Size> bucket = {});
+
+// The sizes of --memory, in bytes; auto is what is free on the device. Throws UsageError where that is not here.
+std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device);
+
+}  // namespace wick
