@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
@@ -13,6 +14,7 @@
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
 #include "wick/ops/shape.h"
+#include "wick/train/config.h"
 
 namespace wick {
 namespace {
@@ -238,6 +240,50 @@ TEST_F(TextRunTest, AFullRunLeavesAModelOfTheSameLoss) {
   EXPECT_NE(result("other"), result("scratch"));
   // The result is a model like any other.
   EXPECT_EQ(train("lora", {"--model", (folder_ / "scratch/model").string()}).code, 0);
+}
+
+// Its averages are saved and validated; states hold y and z, from which x follows.
+TEST_F(TextRunTest, AScheduleFreeRunLeavesItsAverages) {
+  const std::vector<std::string> flags = {
+      "--train", "full", "--save-dtype", "f32", "--optimizer", "schedule-free", "--warmup", "3", "--val", "val.jsonl"};
+  ASSERT_EQ(train("out", flags).code, 0);
+  const SafetensorsFile model = SafetensorsFile::open(folder_ / "out/model/model.safetensors");
+  const SafetensorsFile state = SafetensorsFile::open(folder_ / "out/state/state-000008.safetensors");
+  double furthest = 0;
+  for (const auto& [name, any] : model.tensors()) {
+    const std::vector<float> x = model.load(name).to_vector(), y = state.load("param." + name).to_vector(),
+                             z = state.load("z." + name).to_vector();
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_NEAR(x[i], double(y[i]) + (1 - 1 / double(0.9f)) * (double(z[i]) - double(y[i])), 1e-6) << name;
+      furthest = std::max(furthest, std::abs(double(x[i]) - double(y[i])));
+    }
+  }
+  EXPECT_GT(furthest, 1e-4) << "or the test shows nothing";
+
+  const Outcome eval = ChildProcess({"eval", "--json", "--model", (folder_ / "out/model").string(), "--dataset",
+                                     (folder_ / "val.jsonl").string()},
+                                    folder_.path())
+                           .wait();
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  const auto json = nlohmann::json::parse(eval.out);
+  const double told = nlohmann::json::parse(losses("out").back()).at("val_loss");
+  EXPECT_NEAR(json.at("perplexity").get<double>(), std::exp(told), 1e-4 * std::exp(told));
+}
+
+TEST_F(TextRunTest, EachOptimizerGoesOnWhereItWas) {
+  for (const std::string_view optimizer : split_names(names_of(OptimizerKind{}))) {
+    const std::string name(optimizer), rate = name == "prodigy" ? "1" : "1e-3";
+    const std::vector<std::string> flags = {"--optimizer", name,    "--lr",      rate,       "--train",
+                                            "full",        "--val", "val.jsonl", "--warmup", "2"};
+    std::vector<std::string> half = flags, more = flags;
+    half.insert(half.end(), {"--steps", "3"});
+    more.emplace_back("--resume");
+    ASSERT_EQ(train("whole " + name, flags).code, 0);
+    ASSERT_EQ(train("cut " + name, half).code, 0);
+    const Outcome outcome = train("cut " + name, more);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(result("cut " + name), result("whole " + name)) << name;
+  }
 }
 
 TEST_F(TextRunTest, EpochsAreCountedInSteps) {

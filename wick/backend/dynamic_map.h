@@ -16,10 +16,10 @@ struct DynamicMap {
 
 constexpr DynamicMap dynamic_map(bool is_signed) {
   constexpr float kDecades[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1};
-  // Boundaries of equal parts of [0.1, 1], from either end as torch.linspace counts in f32.
+  // Boundaries of equal parts of [0.1, 1], from either end and rounded once, as torch.linspace has them.
   const auto boundary = [](int k, int parts) {
-    const float step = (1.0f - 0.1f) / float(parts);
-    return k < (parts + 1) / 2 ? 0.1f + step * float(k) : 1.0f - step * float(parts - k);
+    const double step = double(1.0f - 0.1f) / parts;
+    return float(k < (parts + 1) / 2 ? double(0.1f) + step * k : 1 - step * (parts - k));
   };
   DynamicMap map{};
   int count = 0;

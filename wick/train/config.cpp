@@ -246,7 +246,8 @@ std::vector<TrainOption> listed_options() {
   add("optimizer", Subject::optimizer, &C::optimizer,
       "Rule of the updates; schedule-free saves and validates its averages, and prodigy finds the rate itself");
   add("lr", Subject::optimizer, &C::lr,
-      "Learning rate, of prodigy a factor of it [0.0001; of lion and lion8bit 3e-05, of prodigy 1]",
+      "Learning rate; unless given 3e-05 with lion and lion8bit, and with prodigy 1, a factor of what it finds "
+      "[0.0001]",
       {.max = 1e38, .above_min = true, .fixed = false});
   add("lr_schedule", Subject::optimizer, &C::lr_schedule, "How the learning rate falls after its warm-up");
   add("warmup", Subject::optimizer, &C::warmup, "Steps in which the learning rate climbs to --lr");
