@@ -5,6 +5,7 @@
 
 #include "backend/probe.h"
 #include "wick/backend/dynamic_map.h"
+#include "wick/backend/scratch.h"
 
 namespace wick {
 namespace {
@@ -370,7 +371,7 @@ TEST(Optimizers, adafactor_follows_its_rule) {
   run.expect_followed(kFollowedSteps * 2 * kEps);
 }
 
-// Tensors of millions of elements: more than one tile, block and group of them.
+// More than one tile and block in each direction.
 TEST(Optimizers, adafactor_takes_large_matrices) {
   const int64_t height = between(1500, 1600), width = between(1100, 1200);
   Followed run({.kind = OptimizerKind::adafactor, .weight_decay = 0}, {{height, width}});
@@ -395,6 +396,24 @@ TEST(Optimizers, adafactor_takes_large_matrices) {
   const double limit = std::max(1.0, std::sqrt(squares / double(g.size())));
   for (size_t i = 0; i < g.size(); ++i) run.want[0][i] -= double(1e-2f) * update(i) / limit;
   run.expect_followed(4 * kEps);
+}
+
+// The scratch of a device: parameters in groups of bounded scratch, each in one of them.
+TEST(Optimizers, adafactor_groups_its_parameters) {
+  std::vector<AdafactorTiles> all;
+  for (int i = 0; i < 300; ++i) all.emplace_back(Shape{between(1, 3), between(1, 2000), between(1, 2000)});
+  all.insert(all.begin() + 100, AdafactorTiles(Shape{50000, 10000}));
+  size_t next = 0;
+  for_adafactor_groups(all, [&](size_t first, size_t last, int64_t scratch) {
+    EXPECT_EQ(first, next);
+    int64_t sum = 0;
+    for (size_t i = first; i < last; ++i) sum += all[i].scratch();
+    EXPECT_EQ(scratch, sum);
+    EXPECT_TRUE(sum <= int64_t{16} << 20 || last == first + 1) << sum;
+    next = last;
+  });
+  EXPECT_EQ(next, all.size());
+  EXPECT_GT(AdafactorTiles(Shape{50000, 10000}).scratch(), int64_t{16} << 20);
 }
 
 // Mishchenko & Defazio, 2023, as prodigyopt has it. The gradients point from the reference's parameters to a target a

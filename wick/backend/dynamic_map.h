@@ -1,5 +1,5 @@
-// The dynamic maps of 8-bit optimizer states (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022), as
-// bitsandbytes' create_dynamic_map() makes them: 256 numbers of [-1, 1], or of [0, 1] for states that are never
+// The dynamic maps of 8-bit optimizer states (Dettmers et al., "8-bit Optimizers via Block-wise Quantization", 2022),
+// as bitsandbytes' create_dynamic_map() makes them: 256 numbers of [-1, 1], or of [0, 1] for states that are never
 // negative, in ascending order. Each decade from 1e-6 to 1 has the middles of equal parts, twice as many as the decade
 // below; 0 and 1 come beside them. A code is a number's place in the map.
 #pragma once

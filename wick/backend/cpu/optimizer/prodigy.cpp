@@ -73,9 +73,9 @@ HWY_EXPORT(ProdigyBlock);
 namespace {
 
 ProdigySums sums(const RuleStep& step, double beta3, double share) {
-  const std::vector<SlotPart> parts = parts_of(step.slots);
+  const std::vector<SlotRange> parts = parts_of(step.slots);
   std::vector<ProdigySums> partial(parts.size());
-  for_parts(parts, [&](int64_t i, const SlotPart& part) {
+  for_parts(parts, [&](int64_t i, const SlotRange& part) {
     const OptimizerSlot& slot = *part.slot;
     partial[size_t(i)] = HWY_DYNAMIC_DISPATCH(ProdigySumsBlock)(
         float(beta3), float(share * double(step.grad_scale)), part.of(slot.grad), part.of(slot.param),
@@ -117,7 +117,7 @@ void prodigy(const RuleStep& step) {
                                .decay = float(1 - rate * double(rule.weight_decay)),
                                .rate = float(rate),
                                .eps = float(double(scalars[kProdigyD]) * double(rule.eps))};
-  for_parts(parts_of(step.slots), [&](int64_t, const SlotPart& part) {
+  for_parts(parts_of(step.slots), [&](int64_t, const SlotRange& part) {
     const OptimizerSlot& slot = *part.slot;
     HWY_DYNAMIC_DISPATCH(ProdigyBlock)
     (factors, part.of(slot.param), part.of(slot.states[0]), part.of(slot.states[1]), part.of(slot.grad), part.count);

@@ -27,17 +27,17 @@ void prodigy(const RuleStep& step);
 void schedule_free(const RuleStep& step);
 
 // Parts of all slots that threads share among themselves: whole blocks of 8-bit states.
-struct SlotPart {
+struct SlotRange {
   const OptimizerSlot* slot;
   int64_t first, count;  // elements
 
   float* of(const View& v) const { return v.as<float>() + first; }
 };
 
-inline std::vector<SlotPart> parts_of(const std::vector<OptimizerSlot>& slots) {
+inline std::vector<SlotRange> parts_of(const std::vector<OptimizerSlot>& slots) {
   constexpr int64_t kPart = 1 << 13;
   static_assert(kPart % k8BitBlock == 0);
-  std::vector<SlotPart> parts;
+  std::vector<SlotRange> parts;
   for (const OptimizerSlot& slot : slots) {
     const int64_t n = slot.param.numel();
     assert(slot.grad.numel() == n);
@@ -47,9 +47,9 @@ inline std::vector<SlotPart> parts_of(const std::vector<OptimizerSlot>& slots) {
 }
 
 template <class F>
-void for_parts(const std::vector<SlotPart>& parts, const F& f) {
+void for_parts(const std::vector<SlotRange>& parts, const F& f) {
   int64_t elements = 0;
-  for (const SlotPart& part : parts) elements += part.count;
+  for (const SlotRange& part : parts) elements += part.count;
   parallel_each(int64_t(parts.size()), elements, [&](int64_t i) { f(i, parts[size_t(i)]); });
 }
 
@@ -57,7 +57,7 @@ void for_parts(const std::vector<SlotPart>& parts, const F& f) {
 // bits are decoded before it and encoded after it.
 template <size_t N, class Update>
 void update_elements(const RuleStep& step, const std::array<const DynamicMap*, N>& maps, const Update& update) {
-  for_parts(parts_of(step.slots), [&](int64_t, const SlotPart& part) {
+  for_parts(parts_of(step.slots), [&](int64_t, const SlotRange& part) {
     const OptimizerSlot& slot = *part.slot;
     std::array<float*, N> states;
     if (slot.states[0].dtype == DType::f32) {

@@ -215,7 +215,7 @@ void update_slots(const RuleStep& step, const AllFactors* factors, std::vector<M
 
 }  // namespace
 
-void adafactor(const RuleStep& step) {
+void on_device::adafactor(const RuleStep& step) {
   const FactorsOfStep<Adafactor> factors(step);
   std::vector<AdafactorTiles> tiles;
   for (const OptimizerSlot& slot : step.slots) tiles.emplace_back(slot.param.shape);

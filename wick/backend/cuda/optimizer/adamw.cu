@@ -32,7 +32,7 @@ struct AdamW {
 
 }  // namespace
 
-void adamw(const RuleStep& step) {
+void on_device::adamw(const RuleStep& step) {
   const FactorsOfStep<AdamW> factors(step);
   update_elements<AdamW>(step, factors);
   update_coded_elements<AdamW>(step, factors);

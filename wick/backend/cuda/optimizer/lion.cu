@@ -27,7 +27,7 @@ struct Lion {
 
 }  // namespace
 
-void lion(const RuleStep& step) {
+void on_device::lion(const RuleStep& step) {
   const FactorsOfStep<Lion> factors(step);
   update_elements<Lion>(step, factors);
   update_coded_elements<Lion>(step, factors);

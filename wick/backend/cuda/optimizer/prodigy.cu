@@ -118,7 +118,7 @@ void find_distance(const RuleStep& step, Factors<Prodigy>* factors) {
 
 }  // namespace
 
-void prodigy(const RuleStep& step) {
+void on_device::prodigy(const RuleStep& step) {
   const FactorsOfStep<Prodigy> factors(step);
   find_distance(step, factors.get());
   update_elements<Prodigy>(step, factors);

@@ -43,7 +43,7 @@ struct ScheduleFree {
 
 }  // namespace
 
-void schedule_free(const RuleStep& step) {
+void on_device::schedule_free(const RuleStep& step) {
   const FactorsOfStep<ScheduleFree> factors(step);
   update_elements<ScheduleFree>(step, factors);
 }
