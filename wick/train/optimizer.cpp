@@ -123,9 +123,10 @@ double lr_factor(LrSchedule schedule, int64_t step, int64_t warmup, int64_t tota
 }
 
 double learning_rate(const TrainConfig& config, int64_t step) {
+  const double lr = config.lr > 0 ? config.lr : default_lr(config.optimizer);
   if (config.optimizer != OptimizerKind::schedule_free)
-    return config.lr * lr_factor(config.lr_schedule, step, config.warmup, config.steps);
-  return step < config.warmup ? config.lr * double(step + 1) / double(config.warmup) : config.lr;
+    return lr * lr_factor(config.lr_schedule, step, config.warmup, config.steps);
+  return step < config.warmup ? lr * double(step + 1) / double(config.warmup) : lr;
 }
 
 Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options)
@@ -133,10 +134,8 @@ Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options
   const OptimizerKind kind = options_.rule.kind;
   const std::string_view rule = name_of(kind);
   check(kind != OptimizerKind::schedule_free || (options_.average == 0 && options_.rule.beta1 > 0),
-        "{}: averages the parameters itself, and needs beta1 for that; expected average 0 and beta1 above 0, found {} "
-        "and "
-        "{}",
-        rule, options_.average, options_.rule.beta1);
+        "{}: averages the parameters itself, by beta1; expected average 0 and beta1 above 0, found {} and {}", rule,
+        options_.average, options_.rule.beta1);
   check(!parameters_.empty(), "{}: there is no parameter to train", rule);
   const MemoryScope scope(Purpose::optimizer);
   for (const Parameter& p : parameters_) {

@@ -21,7 +21,7 @@ struct RuleStep {
 };
 
 void adamw(const RuleStep& step);  // with states in f32 and in 8 bits
-void lion(const RuleStep& step);   // likewise
+void lion(const RuleStep& step);   // with states in f32 and in 8 bits
 void adafactor(const RuleStep& step);
 void prodigy(const RuleStep& step);
 void schedule_free(const RuleStep& step);
