@@ -132,6 +132,23 @@ TEST(TrainConfig, StepsOrEpochs) {
   EXPECT_EQ(resolved(to_toml(config).c_str()).epochs, 2);
 }
 
+TEST(TrainConfig, OptimizersHaveRatesOfTheirOwn) {
+  const auto resolved = [](const char* optimizer) {
+    TrainConfig config;
+    option("optimizer").set(config, {optimizer});
+    resolve(config, {});
+    return config.lr;
+  };
+  EXPECT_EQ(resolved("adamw"), 1e-4);
+  EXPECT_EQ(resolved("lion8bit"), 3e-5);
+  EXPECT_EQ(resolved("prodigy"), 1);
+  TrainConfig config{.optimizer = OptimizerKind::schedule_free, .lr_schedule = LrSchedule::cosine};
+  expect_error([&] { resolve(config, {}); }, {"--lr-schedule", "schedule-free", "constant", "cosine"});
+  config.lr_schedule = LrSchedule::constant, config.ema = 0.99;
+  expect_error([&] { resolve(config, {}); }, {"--ema", "schedule-free", "0.99"});
+  expect_error([&] { set("optimizer", "adam"); }, {"--optimizer", "adamw, adamw8bit", "schedule-free", "'adam'"});
+}
+
 TEST(TrainConfig, ResolvingChecksAndFillsIn) {
   TrainConfig config;
   expect_error([&] { resolve(config); }, {"--model"});

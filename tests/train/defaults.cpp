@@ -1,4 +1,4 @@
-// docs/defaults.md against the program's own tables, for every model of pictures that Wick knows.
+// docs/defaults.md against the program's own tables, for every model of pictures that Wick knows and every optimizer.
 #include <gtest/gtest.h>
 
 #include <fmt/format.h>
@@ -7,8 +7,9 @@
 
 #include "io/files.h"
 #include "source_dir.h"
+#include "wick/ops/shape.h"
 #include "wick/pipelines/model_defaults.h"
-#include "wick/train/config.h"
+#include "wick/train/optimizer.h"
 
 namespace wick {
 namespace {
@@ -62,6 +63,23 @@ TEST(ModelDefaults, SamplersAreThoseOfTheDocument) {
   const std::string page = read_plain(test::source_dir() / "docs/defaults.md");
   for (const auto& [name, kind] : kSamplers)
     EXPECT_NE(page.find(fmt::format("\n| {} | ", name)), std::string::npos) << name;
+}
+
+TEST(OptimizerDefaults, AreThoseOfTheDocument) {
+  const std::string page = read_plain(test::source_dir() / "docs/defaults.md");
+  const Parameter factor{"a", zeros({16, 4096}).trainable()};
+  for (size_t i = 0; i < split_names(names_of(OptimizerKind{})).size(); ++i) {
+    const auto kind = OptimizerKind(i);
+    const OptimizerOptions options = OptimizerOptions::of(kind);
+    size_t states = 0;
+    for (const auto& [name, value] : Optimizer({factor}, options).states())
+      if (name.ends_with(".a") && name != "param.a") states += size_t(value.numel()) * size_of(value.dtype());
+    const std::string betas =
+        options.rule.beta1 == 0 ? "-" : fmt::format("{}, {}", options.rule.beta1, options.rule.beta2);
+    const std::string row = fmt::format("\n| {} | {} | {} | {:.0f} |", name_of(kind), default_lr(kind), betas,
+                                        double(states) / double(factor.value.numel()));
+    EXPECT_NE(page.find(row), std::string::npos) << row;
+  }
 }
 
 // The table is what the models' own files say, where they say it.

@@ -154,6 +154,18 @@ TEST_F(LoraMetadata, FamilyAndScheduleAreNamed) {
   EXPECT_EQ(of(unet()).at("modelspec.architecture"), "x/lora");
 }
 
+TEST_F(LoraMetadata, OptimizersAreNamedAsInKohyas) {
+  const auto named = [&](OptimizerKind kind) {
+    config_.optimizer = kind;
+    return of(unet()).at("ss_optimizer");
+  };
+  EXPECT_EQ(named(OptimizerKind::adamw), "torch.optim.adamw.AdamW(weight_decay=0.01)");
+  EXPECT_EQ(named(OptimizerKind::adamw8bit), "bitsandbytes.optim.adamw.AdamW8bit(weight_decay=0.01)");
+  EXPECT_EQ(
+      named(OptimizerKind::prodigy),
+      "prodigyopt.prodigy.Prodigy(weight_decay=0.01,betas=(0.9, 0.99),use_bias_correction=True,safeguard_warmup=True)");
+}
+
 TEST_F(LoraMetadata, FlowsTellHowTimesWereDrawn) {
   for (const char* key : {"ss_weighting_scheme", "ss_t5xxl_max_token_length", "ss_guidance_scale"})
     EXPECT_FALSE(of(unet()).contains(key)) << key;

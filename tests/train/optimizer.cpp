@@ -1,4 +1,4 @@
-// AdamW, clipping, accumulation and the moving average, each against its formula in double.
+// AdamW, clipping, accumulation and the moving average, each against its formula in double; the states of all rules.
 #include "wick/train/optimizer.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "device.h"
+#include "io/files.h"
 #include "wick/ops/ops.h"
 
 namespace wick {
@@ -89,6 +90,65 @@ TEST(AdamW, StatesHaveTheNamesOfStateFiles) {
             (std::vector<std::string>{"param.a", "m.a", "v.a", "param.b", "m.b", "v.b", "optimizer"}));
   EXPECT_EQ(names({{parameters[0]}, {.average = 0.5f}}),
             (std::vector<std::string>{"param.a", "m.a", "v.a", "ema.a", "optimizer"}));
+
+  const Parameter matrix{"a", zeros({64, 65}, DType::f32, test::memory()).trainable()};
+  const auto described = [](const Parameter& p, OptimizerKind kind) {
+    std::string all;
+    for (const auto& [name, value] : Optimizer({p}, OptimizerOptions::of(kind)).states())
+      all += fmt::format("{} {} {}, ", name, name_of(value.dtype()), value.shape());
+    return all;
+  };
+  const std::string param = "param.a f32 [64, 65], ", scalars = "optimizer f32 [8], ";
+  EXPECT_EQ(described(matrix, OptimizerKind::adamw8bit),
+            param + "m.a u8 [64, 65], v.a u8 [64, 65], m_absmax.a f32 [17], v_absmax.a f32 [17], " + scalars);
+  EXPECT_EQ(described(matrix, OptimizerKind::lion), param + "m.a f32 [64, 65], " + scalars);
+  EXPECT_EQ(described(matrix, OptimizerKind::lion8bit), param + "m.a u8 [64, 65], m_absmax.a f32 [17], " + scalars);
+  EXPECT_EQ(described(matrix, OptimizerKind::adafactor), param + "row.a f32 [64], column.a f32 [65], " + scalars);
+  EXPECT_EQ(described(matrix, OptimizerKind::prodigy),
+            param + "m.a f32 [64, 65], v.a f32 [64, 65], s.a f32 [64, 65], first.a f32 [64, 65], optimizer f32 [11], ");
+  EXPECT_EQ(described(matrix, OptimizerKind::schedule_free),
+            param + "v.a f32 [64, 65], z.a f32 [64, 65], optimizer f32 [11], ");
+  EXPECT_EQ(described(parameters[0], OptimizerKind::adamw8bit),
+            "param.a f32 [1], m.a f32 [1], v.a f32 [1], optimizer f32 [8], ");
+  EXPECT_EQ(described(parameters[0], OptimizerKind::adafactor), "param.a f32 [1], v.a f32 [1], optimizer f32 [8], ");
+  const Parameter kernel{"a", zeros({2, 3, 5, 4}, DType::f32, test::memory()).trainable()};
+  EXPECT_EQ(described(kernel, OptimizerKind::adafactor),
+            "param.a f32 [2, 3, 5, 4], row.a f32 [2, 3, 5], column.a f32 [2, 3, 4], optimizer f32 [8], ");
+}
+
+TEST(ScheduleFree, SwapsItsAveragesInAndOut) {
+  const Tensor p = vector({1, -2, 0.3f}).trainable();
+  const Tensor copy = cast(p, DType::bf16);
+  Optimizer optimizer({{"p", p, copy}}, {.rule = {.kind = OptimizerKind::schedule_free}, .lr = 0.1f});
+  for (int step = 0; step < 5; ++step) optimizer.step(gradient_of(p, {1, float(step), -0.7f}));
+  const std::vector<float> y = p.to_vector(), z = state_of(optimizer, "z.p").to_vector();
+  optimizer.swap_averages();
+  for (size_t i = 0; i < y.size(); ++i) {
+    EXPECT_NE(p.to_vector()[i], y[i]);
+    EXPECT_NEAR(double(p.to_vector()[i]), double(y[i]) + (1 - 1 / 0.9) * double(z[i] - y[i]), 1e-6);
+  }
+  EXPECT_EQ(copy.to_vector(), cast(p, DType::bf16).to_vector());
+  optimizer.swap_averages();
+  EXPECT_EQ(p.to_vector(), y);
+  EXPECT_EQ(copy.to_vector(), cast(p, DType::bf16).to_vector());
+}
+
+TEST(ScheduleFree, HasNoOtherAverage) {
+  const Tensor p = vector({1}).trainable();
+  expect_error(
+      [&] {
+        Optimizer({{"p", p}}, {.rule = {.kind = OptimizerKind::schedule_free}, .average = 0.9f});
+      },
+      {"schedule-free", "average 0", "0.9"});
+}
+
+TEST(LearningRate, OfScheduleFreeWarmsUpFromItsFirstStep) {
+  TrainConfig config{.steps = 100, .lr = 0.5, .warmup = 4};
+  EXPECT_EQ(learning_rate(config, 0), 0);
+  EXPECT_EQ(learning_rate(config, 1), 0.125);
+  config.optimizer = OptimizerKind::schedule_free;
+  for (const auto& [step, rate] : {std::pair{0, 0.125}, {1, 0.25}, {3, 0.5}, {4, 0.5}, {99, 0.5}})
+    EXPECT_EQ(learning_rate(config, step), rate) << step;
 }
 
 TEST(GradientAccumulator, SumsWhatATapeAndLoraBackwardGive) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
+#include <set>
 
 #include "device.h"
 #include "source_dir.h"
@@ -42,7 +43,7 @@ Measured measure(const TrainConfig& config, Size bucket, const Recomputation& re
   const auto task = make_task(config, kModel, test::backend(),
                               {&dataset, buckets, [](const std::string&, size_t, size_t) {}}, recomputation);
   Measured measured{.encoding = peak()};
-  Optimizer optimizer(task->parameters(), {.average = float(config.ema)});
+  Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
   TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);
   TrainRng rng(1);
   memory.reset_peak();
@@ -89,6 +90,19 @@ TEST(Plan, TheLargestOfSeveralResolutions) {
 TEST(Plan, WeightsInBf16) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .dtype = DType::bf16}); }
 TEST(Plan, MicroBatchesAndAverages) {
   expect_planned({.rank = 16, .alpha = 16, .batch_size = 2, .accumulate = 4, .ema = 0.9});
+}
+TEST(Plan, EachOptimizer) {
+  std::set<size_t> sizes;
+  for (size_t i = 0; i < split_names(names_of(OptimizerKind{})).size(); ++i) {
+    TrainConfig config{.model = kModel, .rank = 64, .alpha = 64, .resolution = {128}};
+    config.optimizer = OptimizerKind(i);
+    expect_planned(config);
+    sizes.insert(plan_memory(config, kModel, device_kind("cuda")).optimizer);
+  }
+  EXPECT_GE(sizes.size(), 5u);
+}
+TEST(Plan, TheWholeUNetWith8BitStates) {
+  expect_planned({.train = TrainMode::full, .batch_size = 2, .optimizer = OptimizerKind::adamw8bit});
 }
 TEST(Plan, Checkpointing) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 4, .gradient_checkpointing = true}); }
 TEST(Plan, CheckpointingOfSomeBlocks) {

@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -163,6 +164,28 @@ TEST_F(RunTest, DropoutIsDrawnForEachBatchAndGoesOnWhereItWas) {
   ASSERT_EQ(train("halves", with({"--steps", "3"})).code, 0);
   ASSERT_EQ(train("halves", with({"--resume"})).code, 0);
   EXPECT_EQ(result("whole"), result("halves"));
+}
+
+// Of rank 128, so that there are states of 8 bits.
+TEST_F(RunTest, EachOptimizerGoesOnWhereItWas) {
+  std::set<std::string> results;
+  for (const std::string_view optimizer : split_names(names_of(OptimizerKind{}))) {
+    const std::string name(optimizer), rate = name == "prodigy" ? "1" : "1e-3";
+    const std::vector<std::string> flags = {"--optimizer", name, "--lr", rate, "--rank", "128", "--warmup", "2"};
+    ASSERT_EQ(train(name, flags).code, 0);
+    ASSERT_EQ(train("halves " + name, with_flags(flags, {"--steps", "3"})).code, 0);
+    const Outcome outcome = train("halves " + name, with_flags(flags, {"--resume"}));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(result(name), result("halves " + name)) << name;
+    EXPECT_EQ(losses(name), losses("halves " + name)) << name;
+    ASSERT_EQ(train("calls " + name, with_flags(flags, {"--no-graph", "--save-every", "0"})).code, 0);
+    EXPECT_EQ(result(name), result("calls " + name)) << name << ": replaying and saving change no bit";
+    results.insert(result(name));
+    const std::string other = name == "lion" ? "adamw" : "lion";
+    expect_one_line(train(name, with_flags(flags, {"--resume", "--optimizer", other, "--steps", "7"})),
+                    {"--resume", "--optimizer \"" + name + "\"", other, "start anew"});
+  }
+  EXPECT_EQ(results.size(), split_names(names_of(OptimizerKind{})).size());
 }
 
 TEST_F(RunTest, KilledAtTwentyMomentsItEndsTheSame) {

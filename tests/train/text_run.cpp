@@ -13,6 +13,7 @@
 #include "wick/ops/elementwise.h"
 #include "wick/ops/random.h"
 #include "wick/ops/shape.h"
+#include "wick/train/config.h"
 
 namespace wick {
 namespace {
@@ -201,13 +202,14 @@ TEST_F(TextRunTest, AFullRunKilledAtAnyMomentEndsTheSame) {
   expect_resumable({"--train", "full", "--ema", "0.9", "--val", "val.jsonl", "--save-dtype", "bf16"}, 4);
 }
 
+double number_after(const std::string& text, const std::string& key) {
+  EXPECT_NE(text.find(key), std::string::npos) << text;
+  return std::stod(text.substr(text.find(key) + key.size()));
+}
+
 // The loss of a folder is the loss that the run logged for its weights.
 TEST_F(TextRunTest, AFullRunLeavesAModelOfTheSameLoss) {
   const std::vector<std::string> full = {"--train", "full", "--save-dtype", "f32", "--val", "val.jsonl"};
-  const auto number_after = [](const std::string& text, const std::string& key) {
-    EXPECT_NE(text.find(key), std::string::npos) << text;
-    return std::stod(text.substr(text.find(key) + key.size()));
-  };
   const auto expect_reloads = [&](const std::string& output) {
     const std::string model = (folder_ / output / "model").string();
     const Outcome eval =
@@ -238,6 +240,49 @@ TEST_F(TextRunTest, AFullRunLeavesAModelOfTheSameLoss) {
   EXPECT_NE(result("other"), result("scratch"));
   // The result is a model like any other.
   EXPECT_EQ(train("lora", {"--model", (folder_ / "scratch/model").string()}).code, 0);
+}
+
+// Its averages are saved and validated; states hold y and z, from which x follows.
+TEST_F(TextRunTest, AScheduleFreeRunLeavesItsAverages) {
+  const std::vector<std::string> flags = {
+      "--train", "full", "--save-dtype", "f32", "--optimizer", "schedule-free", "--warmup", "3", "--val", "val.jsonl"};
+  ASSERT_EQ(train("out", flags).code, 0);
+  const SafetensorsFile model = SafetensorsFile::open(folder_ / "out/model/model.safetensors");
+  const SafetensorsFile state = SafetensorsFile::open(folder_ / "out/state/state-000008.safetensors");
+  double furthest = 0;
+  for (const auto& [name, any] : model.tensors()) {
+    const std::vector<float> x = model.load(name).to_vector(), y = state.load("param." + name).to_vector(),
+                             z = state.load("z." + name).to_vector();
+    for (size_t i = 0; i < x.size(); ++i) {
+      ASSERT_NEAR(x[i], double(y[i]) + (1 - 1 / double(0.9f)) * (double(z[i]) - double(y[i])), 1e-6) << name;
+      furthest = std::max(furthest, std::abs(double(x[i]) - double(y[i])));
+    }
+  }
+  EXPECT_GT(furthest, 1e-4) << "or the test shows nothing";
+
+  const Outcome eval = ChildProcess({"eval", "--json", "--model", (folder_ / "out/model").string(), "--dataset",
+                                     (folder_ / "val.jsonl").string()},
+                                    folder_.path())
+                           .wait();
+  ASSERT_EQ(eval.code, 0) << eval.err;
+  const double told = std::exp(number_after(losses("out").back(), "\"val_loss\":"));
+  EXPECT_NEAR(number_after(eval.out, "\"perplexity\":"), told, 1e-4 * told);
+}
+
+TEST_F(TextRunTest, EachOptimizerGoesOnWhereItWas) {
+  for (const std::string_view optimizer : split_names(names_of(OptimizerKind{}))) {
+    const std::string name(optimizer), rate = name == "prodigy" ? "1" : "1e-3";
+    const std::vector<std::string> flags = {"--optimizer", name,    "--lr",      rate,       "--train",
+                                            "full",        "--val", "val.jsonl", "--warmup", "2"};
+    std::vector<std::string> half = flags, more = flags;
+    half.insert(half.end(), {"--steps", "3"});
+    more.emplace_back("--resume");
+    ASSERT_EQ(train("whole " + name, flags).code, 0);
+    ASSERT_EQ(train("cut " + name, half).code, 0);
+    const Outcome outcome = train("cut " + name, more);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(result("cut " + name), result("whole " + name)) << name;
+  }
 }
 
 TEST_F(TextRunTest, EpochsAreCountedInSteps) {

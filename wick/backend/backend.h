@@ -170,12 +170,38 @@ struct QkNormRopeGradients {
   View dy;
 };
 
-// How gradients become updates. A rule may keep state for each parameter from step to step (OptimizerSlot::states).
+// How gradients become updates. A rule may keep states of each parameter from step to step (OptimizerSlot::states), and
+// scalars of its own behind the StepScalars. States are f32 in the parameter's shape and begin at zero, but where said.
+//
+// States in 8 bits are u8 codes in the parameter's shape and an f32 [ceil(numel / 256)], the largest magnitude of each
+// 256 elements in row-major order, which the codes scale (dynamic_map.h). Parameters of fewer than kFewestFor8Bit
+// elements keep the f32 states of the rule without the 8, as those of bitsandbytes do.
 enum class OptimizerKind : uint8_t {
-  adamw,  // Loshchilov & Hutter, 2019, as PyTorch computes it; states: m and v, f32 in the parameter's shape
+  // m, v. Loshchilov & Hutter, 2019, as torch.optim.AdamW computes it.
+  adamw,
+  // m and v as codes, then the magnitudes of m and of v. Dettmers et al., 2022, as bitsandbytes.optim.AdamW8bit: the
+  // update takes m and v before they are rounded, and the parameter decays after it.
+  adamw8bit,
+  // m. Chen et al., 2023.
+  lion,
+  // m as codes, its magnitudes. As bitsandbytes.optim.Lion8bit.
+  lion8bit,
+  // Shazeer & Stern, 2018, as Adafactor of transformers computes it with relative_step, scale_parameter and
+  // warmup_init False: a rate from outside, second moments alone, an update whose root mean square is at most 1. Of a
+  // parameter [..., M, N]: row means [..., M], column means [..., N]; of a vector: v.
+  adafactor,
+  // m, v, s, and the parameter's first value. Mishchenko & Defazio, 2023, as prodigyopt computes it with
+  // use_bias_correction and safeguard_warmup.
+  prodigy,
+  // v, and z, which begins at the parameter's value. Defazio et al., 2024, AdamWScheduleFree of schedulefree: the
+  // parameter is y, where gradients are taken; the average that is the result is x = y + (1 - 1 / beta1) (z - y).
+  schedule_free,
 };
+inline constexpr int64_t kFewestFor8Bit = 4096, k8BitBlock = 256;
+
 struct OptimizerRule {
   OptimizerKind kind = OptimizerKind::adamw;
+  // Adafactor has no betas, and constants of its own in place of eps; Lion has no eps.
   float beta1 = 0.9f, beta2 = 0.999f, eps = 1e-8f, weight_decay = 0.01f;
 };
 // One tensor of an optimizer step; all are contiguous. Parameter, gradient and average are f32.
@@ -192,9 +218,9 @@ struct OptimizerStep {
   float average_decay = 0;  // at most; early updates t decay by (1 + t) / (10 + t), or the start would linger
   bool scales_loss = false;  // kLossScale is adapted: half where a norm is not finite, twice after 2000 that were
 };
-// The numbers that change from step to step lie beside the parameters, in a View of kStepScalars f32, so that a
-// captured step can be replayed. The caller writes the first two and initialises the rest; sum_of_squares() and
-// optimizer_step() update them.
+// The numbers that change from step to step lie beside the parameters, in a View of f32, so that a captured step can be
+// replayed: kStepScalars of them, and behind those the rule's own, scalars_of(kind) together. The caller writes the
+// first two and initialises the rest; sum_of_squares() and optimizer_step() update them.
 enum StepScalar : int {
   kLr,            // learning rate
   kGradScale,     // multiplies each gradient, before clipping: 1/N of accumulation
@@ -206,6 +232,26 @@ enum StepScalar : int {
   kHalted,        // 1 once a norm was not finite and no smaller loss scale can help; from then on nothing is changed
   kStepScalars
 };
+// Prodigy's. Steps without a learning rate, or before the first gradient that is not zero, change nothing.
+enum ProdigyScalar : int {
+  kProdigyD = kStepScalars,  // the largest estimate so far of the distance to the solution; begins at kProdigyFirstD
+  kProdigyNumerator,         // of the estimate
+  kProdigyUpdates,           // for the bias correction
+  kProdigyScalars
+};
+inline constexpr float kProdigyFirstD = 1e-6f;
+// Schedule-free AdamW's. The sum is of squared rates: as one f32 it would lose its terms in long runs.
+enum ScheduleFreeScalar : int {
+  kWeightSum = kStepScalars,
+  kWeightSumRest,  // what rounding took from kWeightSum
+  kLargestLr,
+  kScheduleFreeScalars
+};
+constexpr int scalars_of(OptimizerKind kind) {
+  return kind == OptimizerKind::prodigy         ? int(kProdigyScalars)
+         : kind == OptimizerKind::schedule_free ? int(kScheduleFreeScalars)
+                                                : int(kStepScalars);
+}
 
 // A sequence of calls that was recorded once: the same kernels on the same addresses.
 class Replay {

@@ -111,6 +111,13 @@ void CountingBackend::gated_linear(View y, View x, View w, View, const LoraFacto
   reads(w, x, both);
 }
 
+void CountingBackend::optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View) {
+  if (!kind_.is_device || step.rule.kind != OptimizerKind::adafactor) return;
+  std::vector<AdafactorTiles> tiles;
+  for (const OptimizerSlot& slot : slots) tiles.emplace_back(slot.param.shape);
+  for_adafactor_groups(tiles, [&](size_t, size_t, int64_t floats) { scratch(size_t(floats) * sizeof(float)); });
+}
+
 void CountingBackend::rope_into_cache(const RopeIntoCacheArgs& a) { Tensor::empty(a.k.shape, a.k.dtype, memory_); }
 
 }  // namespace wick

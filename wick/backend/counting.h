@@ -119,7 +119,7 @@ class CountingBackend final : public Backend {
   void cross_entropy(View, View, View, View) override {}
   void mse(View, View, View) override {}
   void mse_backward(View, View, View, View) override {}
-  void optimizer_step(const std::vector<OptimizerSlot>&, const OptimizerStep&, View) override {}
+  void optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View) override;
   void sum_of_squares(View, const std::vector<View>&) override {}
   void argmax(View, View, View) override {}
 

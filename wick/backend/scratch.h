@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "wick/core/tensor.h"
 
@@ -38,6 +39,46 @@ struct AttentionRows {
     scratch = 4 * size_t(backward ? 2 * scores + reached + shared + q[0] * q[1] * q[2] : scores + reached);
   }
 };
+
+// Adafactor's sums over the rows and columns of a parameter [..., M, N], or of a vector, which is one row: each tile of
+// a matrix leaves its own in scratch.
+struct AdafactorTiles {
+  static constexpr int64_t kSide = 128;
+  int64_t matrices, rows, cols;
+  int64_t row_tiles, col_tiles;  // of a matrix
+
+  explicit AdafactorTiles(const Shape& shape) {
+    const int64_t numel = shape.numel();
+    cols = shape.rank() > 0 ? shape[shape.rank() - 1] : 1;
+    rows = shape.rank() > 1 ? shape[shape.rank() - 2] : 1;
+    matrices = numel > 0 ? numel / (rows * cols) : 0;
+    row_tiles = (rows + kSide - 1) / kSide;
+    col_tiles = (cols + kSide - 1) / kSide;
+  }
+  int64_t tiles() const { return matrices * row_tiles * col_tiles; }
+  int64_t row_sums() const { return matrices * rows * col_tiles; }
+  int64_t column_sums() const { return matrices * cols * row_tiles; }
+  // f32 of scratch: those sums, of each matrix the mean of its row means, of each tile the squares of the update, and
+  // the update's root mean square.
+  int64_t scratch() const { return row_sums() + column_sums() + matrices + tiles() + 1; }
+};
+
+// Calls f(first, last, f32 of scratch) for parameters that go together, so that the scratch is small beside them.
+template <class F>
+void for_adafactor_groups(const std::vector<AdafactorTiles>& all, const F& f) {
+  constexpr int64_t kMost = int64_t{16} << 20;
+  size_t first = 0;
+  int64_t scratch = 0;
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i > first && scratch + all[i].scratch() > kMost) {
+      f(first, i, scratch);
+      first = i;
+      scratch = 0;
+    }
+    scratch += all[i].scratch();
+  }
+  if (first < all.size()) f(first, all.size(), scratch);
+}
 
 // The most that cuDNN gets for a weight gradient of f32, in bytes. Kernels that want more lose digits (seen: 1.5e-3 in
 // sums of 16384 products); presumably they transform the images first.

@@ -15,6 +15,7 @@
 #include "wick/io/byte_size.h"
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
+#include "wick/train/optimizer.h"
 
 namespace wick {
 namespace {
@@ -243,10 +244,15 @@ std::vector<TrainOption> listed_options() {
       {.fixed = false});
   add("batch_size", Subject::steps, &C::batch_size, "Pictures, or rows of text, a batch", {.min = 1, .max = 65536});
   add("accumulate", Subject::steps, &C::accumulate, "Batches a step", {.min = 1, .max = 65536});
-  add("lr", Subject::optimizer, &C::lr, "Learning rate", {.max = 1e38, .above_min = true, .fixed = false});
+  add("optimizer", Subject::optimizer, &C::optimizer,
+      "Rule of the updates; schedule-free saves and validates its averages, and prodigy finds the rate itself");
+  add("lr", Subject::optimizer, &C::lr,
+      "Learning rate; unless given 3e-05 with lion and lion8bit, and with prodigy 1, a factor of what it finds "
+      "[0.0001]",
+      {.max = 1e38, .above_min = true, .fixed = false});
   add("lr_schedule", Subject::optimizer, &C::lr_schedule, "How the learning rate falls after its warm-up");
   add("warmup", Subject::optimizer, &C::warmup, "Steps in which the learning rate climbs to --lr");
-  add("weight_decay", Subject::optimizer, &C::weight_decay, "AdamW's weight decay", {.max = 1e38});
+  add("weight_decay", Subject::optimizer, &C::weight_decay, "Weight decay, beside the gradients", {.max = 1e38});
   add("max_grad_norm", Subject::optimizer, &C::max_grad_norm, "Clips the norm of all gradients; 0: does not");
   add("ema", Subject::optimizer, &C::ema, "Saves an average of the weights that decays so, as 0.999; 0: does not",
       {.max = 0.999999});
@@ -423,6 +429,7 @@ void read_toml(TrainConfig& config, const std::filesystem::path& file) {
 std::string to_toml(const TrainConfig& config) {
   const auto is_said = [&](const TrainOption& option) {
     if (option.key == "steps") return config.steps > 0 && config.epochs == 0;
+    if (option.key == "lr") return config.lr > 0;
     if (option.key == "state_every_minutes") return config.state_every_minutes >= 0;
     return option.key != "resume" && option.toml(config) != "\"\"";
   };
@@ -445,6 +452,13 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   if (config.epochs == 0 && config.steps == 0) config.steps = TrainConfig::kSteps;
   if (config.state_every_minutes < 0) config.state_every_minutes = config.train == TrainMode::full ? 0 : 10;
   if (config.alpha == 0) config.alpha = double(config.rank);
+  if (config.lr == 0) config.lr = default_lr(config.optimizer);
+  const bool is_schedule_free = config.optimizer == OptimizerKind::schedule_free;
+  check_usage(!is_schedule_free || config.lr_schedule == LrSchedule::constant,
+              "--lr-schedule: --optimizer schedule-free stands for a schedule; expected constant, found {}",
+              name_of(config.lr_schedule));
+  check_usage(!is_schedule_free || config.ema == 0,
+              "--ema: --optimizer schedule-free averages the weights itself; expected 0, found {}", config.ema);
   const std::string_view mode = name_of(config.train);
   check_usage(config.train == TrainMode::lora || config.targets.empty(),
               "--targets: only a LoRA has targets; --train is {}", mode);

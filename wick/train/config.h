@@ -11,6 +11,7 @@
 #include <variant>
 #include <vector>
 
+#include "wick/backend/backend.h"
 #include "wick/core/dtype.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/pipelines/known_models.h"
@@ -28,6 +29,9 @@ enum class PredictionSetting { automatic, epsilon, v };  // the first: as the mo
 // TrainOption::Member.
 constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
 constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine"; }
+constexpr std::string_view names_of(OptimizerKind) {
+  return "adamw|adamw8bit|lion|lion8bit|adafactor|prodigy|schedule-free";
+}
 constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
 constexpr std::string_view names_of(Quantize) { return "none|fp8|fp8-block|int8|nf4|nf4-double|q8_0|q4_0"; }
 constexpr std::string_view names_of(PredictionSetting) { return "auto|epsilon|v"; }
@@ -56,7 +60,8 @@ struct TrainConfig {
   int64_t epochs = 0;  // 0: as many as the steps take
   static constexpr int64_t kSteps = 1000;
   int64_t batch_size = 1, accumulate = 1;
-  double lr = 1e-4;
+  OptimizerKind optimizer = OptimizerKind::adamw;
+  double lr = 0;  // 0: the optimizer's default_lr()
   LrSchedule lr_schedule = LrSchedule::constant;
   int64_t warmup = 0;
   double weight_decay = 0.01, max_grad_norm = 1;
@@ -113,11 +118,12 @@ struct OptionTraits {
 };
 
 struct TrainOption {
-  using Member = std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*,
-                              bool TrainConfig::*, std::vector<std::string> TrainConfig::*,
-                              std::vector<int64_t> TrainConfig::*, TrainMode TrainConfig::*, LrSchedule TrainConfig::*,
-                              DType TrainConfig::*, LongDocuments TrainConfig::*, Quantize TrainConfig::*,
-                              TimestepKind TrainConfig::*, PredictionSetting TrainConfig::*>;
+  using Member =
+      std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
+                   std::vector<std::string> TrainConfig::*, std::vector<int64_t> TrainConfig::*,
+                   TrainMode TrainConfig::*, LrSchedule TrainConfig::*, DType TrainConfig::*,
+                   LongDocuments TrainConfig::*, Quantize TrainConfig::*, TimestepKind TrainConfig::*,
+                   PredictionSetting TrainConfig::*, OptimizerKind TrainConfig::*>;
 
   std::string_view key;
   Subject subject;

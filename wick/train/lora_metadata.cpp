@@ -130,6 +130,24 @@ std::string network_arguments(const TrainConfig& c, const std::map<std::string, 
       .dump();
 }
 
+// The class with the module that sd-scripts takes it from, and its arguments.
+std::string optimizer_class(const TrainConfig& c) {
+  constexpr std::string_view kClasses[] = {"torch.optim.adamw.AdamW",
+                                           "bitsandbytes.optim.adamw.AdamW8bit",
+                                           "lion_pytorch.lion_pytorch.Lion",
+                                           "bitsandbytes.optim.lion.Lion8bit",
+                                           "transformers.optimization.Adafactor",
+                                           "prodigyopt.prodigy.Prodigy",
+                                           "schedulefree.adamw_schedulefree.AdamWScheduleFree"};
+  std::string more;
+  if (c.optimizer == OptimizerKind::adafactor) more = ",relative_step=False,scale_parameter=False,warmup_init=False";
+  if (c.optimizer == OptimizerKind::prodigy) {
+    const OptimizerRule rule = OptimizerOptions::of(c).rule;
+    more = fmt::format(",betas=({}, {}),use_bias_correction=True,safeguard_warmup=True", rule.beta1, rule.beta2);
+  }
+  return fmt::format("{}(weight_decay={}{})", kClasses[size_t(c.optimizer)], c.weight_decay, more);
+}
+
 Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
   const TrainConfig& c = run.config;
   const std::string schedule(name_of(c.lr_schedule));
@@ -147,7 +165,7 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_learning_rate", fmt::format("{}", c.lr)},
       {"ss_text_encoder_lr", has_part(tensors, "lora_te") ? fmt::format("{}", c.lr) : "None"},
       {"ss_clip_skip", "None"},
-      {"ss_optimizer", fmt::format("{}(weight_decay={})", name_of(OptimizerOptions::of(c).rule.kind), c.weight_decay)},
+      {"ss_optimizer", optimizer_class(c)},
       {"ss_lr_scheduler", schedule == "constant" && c.warmup > 0 ? "constant_with_warmup" : schedule},
       {"ss_lr_warmup_steps", fmt::format("{}", c.warmup)},
       {"ss_max_grad_norm", fmt::format("{}", c.max_grad_norm)},

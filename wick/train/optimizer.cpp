@@ -6,37 +6,106 @@
 #include <cmath>
 #include <utility>
 
+#include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 
 namespace wick {
 namespace {
 
-// The rules, by OptimizerKind: here their names and what they keep of a parameter, in each backend their formulas.
-constexpr std::string_view kNames[] = {"AdamW"};
+// The rules, by OptimizerKind: here their defaults (docs/defaults.md has the reasons) and what they keep of a
+// parameter, in each backend their formulas.
+struct Defaults {
+  double lr;
+  float beta1, beta2;
+};
+constexpr Defaults kDefaults[] = {
+    {1e-4, 0.9f, 0.999f},  // adamw
+    {1e-4, 0.9f, 0.999f},  // adamw8bit
+    {3e-5, 0.9f, 0.99f},   // lion
+    {3e-5, 0.9f, 0.99f},   // lion8bit
+    {1e-4, 0, 0},          // adafactor
+    {1, 0.9f, 0.99f},      // prodigy
+    {1e-4, 0.9f, 0.999f},  // schedule-free
+};
 
-std::vector<Optimizer::State> new_states(const OptimizerRule& rule, const Parameter& p) {
-  const auto like_parameter = [&](std::string_view name) {
-    return Optimizer::State{fmt::format("{}.{}", name, p.name), zeros(p.value.shape(), DType::f32, p.value.memory())};
-  };
-  switch (rule.kind) {
-    case OptimizerKind::adamw:
-      return {like_parameter("m"), like_parameter("v")};
+using States = std::vector<Optimizer::State>;
+
+// States at the start, in the order of OptimizerKind's comments.
+class NewStates {
+ public:
+  explicit NewStates(const Parameter& p) : p_(p) {}
+
+  States operator()(OptimizerKind kind) && {
+    switch (kind) {
+      case OptimizerKind::adamw:
+        return zero("m"), zero("v"), std::move(all_);
+      case OptimizerKind::adamw8bit:
+        return coded({"m", "v"}), std::move(all_);
+      case OptimizerKind::lion:
+        return zero("m"), std::move(all_);
+      case OptimizerKind::lion8bit:
+        return coded({"m"}), std::move(all_);
+      case OptimizerKind::adafactor:
+        return means(), std::move(all_);
+      case OptimizerKind::prodigy:
+        return zero("m"), zero("v"), zero("s"), value("first"), std::move(all_);
+      case OptimizerKind::schedule_free:
+        return zero("v"), value("z"), std::move(all_);
+    }
+    fail("optimizer: unknown rule");
   }
-  fail("optimizer: unknown rule");
-}
+
+ private:
+  void add(std::string_view name, Tensor state) {
+    all_.push_back({fmt::format("{}.{}", name, p_.name), std::move(state)});
+  }
+  void zero(std::string_view name, const Shape& shape, DType dtype = DType::f32) {
+    add(name, zeros(shape, dtype, p_.value.memory()));
+  }
+  void zero(std::string_view name) { zero(name, p_.value.shape()); }
+  void value(std::string_view name) { add(name, clone(p_.value)); }
+
+  void coded(std::initializer_list<std::string_view> names) {
+    const int64_t numel = p_.value.numel();
+    const bool small = numel < kFewestFor8Bit;
+    for (const std::string_view name : names) zero(name, p_.value.shape(), small ? DType::f32 : DType::u8);
+    if (small) return;
+    for (const std::string_view name : names)
+      zero(fmt::format("{}_absmax", name), {(numel + k8BitBlock - 1) / k8BitBlock});
+  }
+
+  void means() {
+    if (p_.value.rank() < 2) return zero("v");
+    const Shape& shape = p_.value.shape();
+    Shape column(shape.begin(), shape.end() - 2);
+    column.push_back(shape.back());
+    zero("row", Shape(shape.begin(), shape.end() - 1));
+    zero("column", column);
+  }
+
+  const Parameter& p_;
+  States all_;
+};
 
 // Whether a copy is written in the pass that updates the parameter; copies with padded rows follow afterwards.
 bool is_dense(const Tensor& copy) { return copy && copy.contiguous(); }
 
 }  // namespace
 
-std::string_view name_of(OptimizerKind kind) { return kNames[size_t(kind)]; }
+double default_lr(OptimizerKind kind) { return kDefaults[size_t(kind)].lr; }
+
+OptimizerOptions OptimizerOptions::of(OptimizerKind kind) {
+  const Defaults& defaults = kDefaults[size_t(kind)];
+  return {.rule = {.kind = kind, .beta1 = defaults.beta1, .beta2 = defaults.beta2}, .lr = float(defaults.lr)};
+}
 
 OptimizerOptions OptimizerOptions::of(const TrainConfig& config) {
-  return {.rule = {.kind = OptimizerKind::adamw, .weight_decay = float(config.weight_decay)},
-          .lr = float(config.lr),
-          .max_grad_norm = float(config.max_grad_norm),
-          .average = float(config.ema)};
+  OptimizerOptions options = of(config.optimizer);
+  options.rule.weight_decay = float(config.weight_decay);
+  if (config.lr > 0) options.lr = float(config.lr);
+  options.max_grad_norm = float(config.max_grad_norm);
+  options.average = float(config.ema);
+  return options;
 }
 
 double lr_factor(LrSchedule schedule, int64_t step, int64_t warmup, int64_t total) {
@@ -53,25 +122,37 @@ double lr_factor(LrSchedule schedule, int64_t step, int64_t warmup, int64_t tota
   return 1;
 }
 
+double learning_rate(const TrainConfig& config, int64_t step) {
+  const double lr = config.lr > 0 ? config.lr : default_lr(config.optimizer);
+  if (config.optimizer != OptimizerKind::schedule_free)
+    return lr * lr_factor(config.lr_schedule, step, config.warmup, config.steps);
+  return step < config.warmup ? lr * double(step + 1) / double(config.warmup) : lr;
+}
+
 Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options)
     : parameters_(std::move(parameters)), options_(options) {
-  const std::string_view rule = name_of(options_.rule.kind);
+  const OptimizerKind kind = options_.rule.kind;
+  const std::string_view rule = name_of(kind);
+  check(kind != OptimizerKind::schedule_free || (options_.average == 0 && options_.rule.beta1 > 0),
+        "{}: averages the parameters itself, by beta1; expected average 0 and beta1 above 0, found {} and {}", rule,
+        options_.average, options_.rule.beta1);
   check(!parameters_.empty(), "{}: there is no parameter to train", rule);
   const MemoryScope scope(Purpose::optimizer);
   for (const Parameter& p : parameters_) {
     check(p.value.tracked() && p.value.contiguous() && p.value.dtype() == DType::f32,
           "{}: {} should be a trainable, contiguous f32 tensor, found {} {}", rule, p.name, name_of(p.value.dtype()),
           p.value.shape());
-    rule_states_.push_back(new_states(options_.rule, p));
+    rule_states_.push_back(NewStates(p)(kind));
     if (options_.average > 0) averages_.push_back(clone(p.value));
   }
   constexpr float kFirstLossScale = 65536;
-  scalars_ = zeros({kStepScalars}, DType::f32, parameters_.front().value.memory());
+  scalars_ = zeros({scalars_of(kind)}, DType::f32, parameters_.front().value.memory());
+  if (kind == OptimizerKind::prodigy) write_scalar(kProdigyD, kProdigyFirstD);
   write_scalar(kLossScale, options_.scale_loss ? kFirstLossScale : 1);
 }
 
-Tensor Optimizer::scalar(StepScalar which) const { return scalars_.window({1}, {1}, which); }
-void Optimizer::write_scalar(StepScalar which, float value) {
+Tensor Optimizer::scalar(int which) const { return scalars_.window({1}, {1}, which); }
+void Optimizer::write_scalar(int which, float value) {
   scalars_.memory().write(scalar(which).view().data, &value, sizeof value);
 }
 
@@ -90,12 +171,28 @@ void Optimizer::set(float lr, float scale) {
 void Optimizer::go_on() { write_scalar(kHalted, 0); }
 
 void Optimizer::swap_averages() {
+  if (options_.rule.kind == OptimizerKind::schedule_free) swap_schedule_free();
   for (size_t i = 0; i < averages_.size(); ++i) {
     const Tensor value = clone(parameters_[i].value);
     value.backend().copy(parameters_[i].value, averages_[i]);
     value.backend().copy(averages_[i], value);
   }
   refresh_copies();
+}
+
+// Rounding keeps y from being found again from x and z: it is put aside.
+void Optimizer::swap_schedule_free() {
+  const std::vector<Tensor> back = std::exchange(put_aside_, {});
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const Tensor y = parameters_[i].value.detached();
+    Backend& backend = y.backend();
+    if (!back.empty()) {
+      backend.copy(y, back[i].to(y.memory()));
+      continue;
+    }
+    put_aside_.push_back(y.memory().on_host() ? clone(y) : y.to(host_memory()));
+    backend.accumulate(y, rule_states_[i].back().value - y, 1 - 1 / options_.rule.beta1);
+  }
 }
 
 void Optimizer::refresh_copies() const {

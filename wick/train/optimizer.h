@@ -12,21 +12,25 @@
 namespace wick {
 
 struct OptimizerOptions {
-  OptimizerRule rule = {};
+  OptimizerRule rule = {};  // of() has the settings of the other rules
   float lr = 1e-4f;
   float max_grad_norm = 0;  // clips the norm over all gradients together; 0 does not
   float average = 0;        // decay of a moving average of the parameters (Polyak averaging); 0: none
   bool scale_loss = false;  // dynamic loss scaling, which gradients in f16 need
 
+  static OptimizerOptions of(OptimizerKind kind);         // its defaults: docs/defaults.md
   static OptimizerOptions of(const TrainConfig& config);  // without loss scaling: that depends on the device
 };
 
-std::string_view name_of(OptimizerKind kind);  // "AdamW"
+double default_lr(OptimizerKind kind);
 
 // The factor of the base learning rate at optimizer step `step`, counted from 0, as diffusers' get_scheduler() computes
 // it. It climbs from 0 to 1 over `warmup` steps, then stays (constant), or falls to 0 at step `total` along a line or
 // half a cosine.
 double lr_factor(LrSchedule schedule, int64_t step, int64_t warmup, int64_t total);
+// The learning rate of a run's step, counted from 0. Schedule-free has a warm-up of its own, in which step k has
+// (k + 1) / warmup of the rate.
+double learning_rate(const TrainConfig& config, int64_t step);
 
 class Optimizer {
  public:
@@ -40,7 +44,7 @@ class Optimizer {
   // and the update is enqueued. The second may be captured and replayed.
   void set(float lr, float scale = 1);
   void update(const Grads& grads);
-  // The scalars after an update: [kStepScalars] f32, beside the parameters.
+  // The scalars after an update: f32 [scalars_of(the rule)], beside the parameters.
   const Tensor& scalars() const { return scalars_; }
   // The gradient with which backward starts, one f32: 1 unless the loss is scaled.
   Tensor loss_scale() const { return scalar(kLossScale); }
@@ -48,11 +52,14 @@ class Optimizer {
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // Brings the parameters' copies up to date; update() and swap_averages() have done so themselves.
   void refresh_copies() const;
-  void go_on();          // after a norm that was not finite: updates count again
-  void swap_averages();  // exchanges them for the parameters' values, and back when called again
+  void go_on();  // after a norm that was not finite: updates count again
+  // Exchanges the averages for the parameters' values, and back when called again: those of `average`, or the ones that
+  // are schedule-free's result. Between the two nothing is to be updated or saved as a state.
+  void swap_averages();
 
   // Everything that a resumed run needs, as state files name it: of each parameter "param.NAME", the rule's states
-  // ("m.NAME", "v.NAME") and, with averages, "ema.NAME"; and the scalars, "optimizer".
+  // ("m.NAME", "v.NAME"; in 8 bits "m.NAME", "m_absmax.NAME") and, with averages, "ema.NAME"; and the scalars,
+  // "optimizer".
   struct State {
     std::string name;
     Tensor value;
@@ -61,15 +68,17 @@ class Optimizer {
   std::vector<State> states() const;
 
  private:
-  Tensor scalar(StepScalar which) const;
-  void write_scalar(StepScalar which, float value);
+  Tensor scalar(int which) const;
+  void write_scalar(int which, float value);
+  void swap_schedule_free();
 
   std::vector<Parameter> parameters_;
   OptimizerOptions options_;
 
   std::vector<std::vector<State>> rule_states_;  // one list a parameter
   std::vector<Tensor> averages_;
-  Tensor scalars_;  // [kStepScalars], beside the parameters
+  std::vector<Tensor> put_aside_;  // on the host, while schedule-free's averages are in the parameters' place
+  Tensor scalars_;
 };
 
 // Sums gradients over micro-batches, in the order of the calls. It takes what a tape gives, or tensors made without one

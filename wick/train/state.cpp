@@ -130,7 +130,7 @@ void save_state(const fs::path& file, const TrainState& state, const Optimizer& 
   for (const auto& [name, value] : optimizer.states()) tensors[name] = value;
   std::vector<float> scalars = optimizer.scalars().to_vector();
   for (const StepScalar of_one_step : {kSumOfSquares, kGradNorm, kHalted}) scalars[of_one_step] = 0;
-  tensors[Optimizer::kScalarsName] = Tensor::of(scalars, {kStepScalars});
+  tensors[Optimizer::kScalarsName] = Tensor::of(scalars, optimizer.scalars().shape());
   Metadata metadata = to_metadata(state);
   metadata[kHash] = content_hash(metadata, tensors, [&](const std::string& name) { return tensors.at(name); });
   save_safetensors(file, tensors, metadata);

@@ -89,7 +89,7 @@ Grads TrainStep::sums() const {
 void TrainStep::finish(const Grads& grads) {
   optimizer_.update(grads);
   backend_.copy(report_.window({1}, {1}), loss_);
-  backend_.copy(report_.window({kStepScalars}, {1}, 1), optimizer_.scalars());
+  backend_.copy(report_.window({kStepScalars}, {1}, 1), optimizer_.scalars().window({kStepScalars}, {1}));
 }
 
 }  // namespace wick

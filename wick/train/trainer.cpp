@@ -251,7 +251,7 @@ class Run {
   // Enqueues a step, and only then waits for the one before it.
   void begin_step() {
     const TrainState before = state();
-    const double lr = config_.lr * lr_factor(config_.lr_schedule, step_, config_.warmup, config_.steps);
+    const double lr = learning_rate(config_, step_);
     StepReport report = (*train_step_)(rng_, float(lr));
     ++step_;
     if (begun_) end_step();

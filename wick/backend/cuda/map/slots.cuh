@@ -17,7 +17,15 @@ inline constexpr int64_t kSlotPart = 8192;  // elements that a block works on
 // Drivers of CUDA 12.1 (R530) and later take 32764 bytes.
 inline constexpr size_t kTableBytes = (CUDART_VERSION >= 12010 ? 32764 : 4096) - 256;
 
-// A Slot has a member `numel`, above zero.
+// The blocks of threads that work on a slot: its own `blocks`, or one for each kSlotPart of its `numel`.
+template <class Slot>
+int64_t blocks_of(const Slot& slot) {
+  if constexpr (requires { slot.blocks; })
+    return slot.blocks;
+  else
+    return ceil_div(slot.numel, kSlotPart);
+}
+
 template <class Slot>
 struct SlotTable {
   static constexpr int kSlots = int((kTableBytes - 2 * sizeof(uint64_t)) / (sizeof(Slot) + sizeof(uint32_t)));
@@ -31,7 +39,7 @@ struct SlotTable {
     if (count == kSlots) return false;
     first_block[count] = blocks;
     slots[count++] = slot;
-    blocks += uint32_t(ceil_div(slot.numel, kSlotPart));
+    blocks += uint32_t(blocks_of(slot));
     return true;
   }
 };
@@ -41,7 +49,7 @@ template <class Slot, class Launch>
 void in_tables(const std::vector<Slot>& slots, const Launch& launch) {
   SlotTable<Slot> table;
   for (const Slot& slot : slots) {
-    if (slot.numel == 0 || table.add(slot)) continue;
+    if (blocks_of(slot) == 0 || table.add(slot)) continue;
     launch(table);
     table.count = table.blocks = 0;
     table.add(slot);
@@ -49,7 +57,23 @@ void in_tables(const std::vector<Slot>& slots, const Launch& launch) {
   if (table.count > 0) launch(table);
 }
 
-// The work of one block.
+// A block's slot, and its place among the slot's blocks.
+template <class Slot>
+struct SlotBlock {
+  const Slot& slot;
+  int64_t index;
+};
+template <class Slot>
+__device__ __forceinline__ SlotBlock<Slot> block_of(const SlotTable<Slot>& table, uint32_t block) {
+  int low = 0, high = table.count;  // the last slot that begins at or before the block
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (table.first_block[middle] <= block ? low : high) = middle;
+  }
+  return {table.slots[low], int64_t(block - table.first_block[low])};
+}
+
+// The elements that a block works on.
 template <class Slot>
 struct SlotPart {
   const Slot& slot;
@@ -57,13 +81,8 @@ struct SlotPart {
 };
 template <class Slot>
 __device__ __forceinline__ SlotPart<Slot> part_of(const SlotTable<Slot>& table, uint32_t block) {
-  int low = 0, high = table.count;  // the last slot that begins at or before the block
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (table.first_block[middle] <= block ? low : high) = middle;
-  }
-  const Slot& slot = table.slots[low];
-  const int64_t begin = int64_t(block - table.first_block[low]) * kSlotPart, end = begin + kSlotPart;
+  const auto [slot, index] = block_of(table, block);
+  const int64_t begin = index * kSlotPart, end = begin + kSlotPart;
   return {slot, begin, end < slot.numel ? end : slot.numel};
 }
 
