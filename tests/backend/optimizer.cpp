@@ -4,8 +4,8 @@
 #include <map>
 
 #include "backend/probe.h"
-#include "wick/backend/dynamic_map.h"
 #include "wick/backend/scratch.h"
+#include "wick/core/dynamic_map.h"
 
 namespace wick {
 namespace {

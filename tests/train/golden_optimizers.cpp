@@ -7,7 +7,7 @@
 
 #include "device.h"
 #include "source_dir.h"
-#include "wick/backend/dynamic_map.h"
+#include "wick/core/dynamic_map.h"
 #include "wick/io/safetensors.h"
 #include "wick/ops/ops.h"
 #include "wick/train/optimizer.h"

@@ -438,7 +438,7 @@ TEST_F(RunTest, AStateOfTheVersionBeforeIsGoneOnFrom) {
   const std::string whole = read_plain(newest);
   // It knows none of the settings that came since.
   write_as_before(folder, newest.filename(), [](auto& metadata) {
-    for (const char* later : {"--prediction", "--quantize", "--keep-precision"})
+    for (const char* later : {"--prediction", "--quantize", "--keep-precision", "--optimizer"})
       ASSERT_EQ(metadata.erase(std::string("same.") + later), 1u) << later;
   });
   const Outcome outcome = train("out", {"--resume"});

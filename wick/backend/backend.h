@@ -174,7 +174,7 @@ struct QkNormRopeGradients {
 // scalars of its own behind the StepScalars. States are f32 in the parameter's shape and begin at zero, but where said.
 //
 // States in 8 bits are u8 codes in the parameter's shape and an f32 [ceil(numel / 256)], the largest magnitude of each
-// 256 elements in row-major order, which the codes scale (dynamic_map.h). Parameters of fewer than kFewestFor8Bit
+// 256 elements in row-major order, which the codes scale (core/dynamic_map.h). Parameters of fewer than kFewestFor8Bit
 // elements keep the f32 states of the rule without the 8, as those of bitsandbytes do.
 enum class OptimizerKind : uint8_t {
   // m, v. Loshchilov & Hutter, 2019, as torch.optim.AdamW computes it.

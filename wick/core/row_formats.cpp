@@ -4,8 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <iterator>
 #include <vector>
 
+#include "wick/core/dynamic_map.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -32,13 +34,9 @@ uint8_t nf4_code(float x) {
   return uint8_t(code);
 }
 
-// The code whose value is nearest, the lower one of two.
-uint8_t nearest_code(const std::array<float, 256>& map, float x) {
-  const auto above = std::upper_bound(map.begin(), map.end(), x) - map.begin();
-  if (above == 0) return 0;
-  if (above == 256) return 255;
-  const float low = map[size_t(above - 1)], high = map[size_t(above)];
-  return uint8_t(x - low <= high - x ? above - 1 : above);
+uint8_t nearest_code(float x) {
+  const auto& between = kSignedMap.thresholds;
+  return uint8_t(std::lower_bound(std::begin(between), std::end(between), x) - std::begin(between));
 }
 
 // NaN if there is one.
@@ -67,7 +65,7 @@ std::vector<float> read_scales(const void* row, const RowLayout& layout, bool ne
   const auto* const outer = reinterpret_cast<const float*>(shared + 1);
   std::vector<float> scales(size_t(layout.count));
   for (size_t i = 0; i < scales.size(); ++i)
-    scales[i] = dynamic_map()[codes[i]] * outer[(shared->first + i) / kNestedRun] + shared->mean;
+    scales[i] = kSignedMap.values[codes[i]] * outer[(shared->first + i) / kNestedRun] + shared->mean;
   return scales;
 }
 
@@ -126,8 +124,7 @@ void nest_scales(char* rows, const std::vector<float>& magnitudes, const RowLayo
     std::memcpy(header + sizeof nested, &scales[size_t(begin)], size_t(end - begin) * sizeof(float));
     for (int64_t i = 0; i < layout.count; ++i) {
       const float scale = scales[size_t((first + i) / kNestedRun)];
-      rows[layout.scales + i] =
-          char(nearest_code(dynamic_map(), scale > 0 ? away[size_t(first + i)] * (1 / scale) : 0));
+      rows[layout.scales + i] = char(nearest_code(scale > 0 ? away[size_t(first + i)] * (1 / scale) : 0));
     }
   }
 }
@@ -174,33 +171,6 @@ const std::array<float, 16>& nf4_values() {
                                                0.7229568362236023f,
                                                1};
   return values;
-}
-
-// Dettmers et al., "8-bit optimizers", 2022, section 2.3: seven decades, of which each has twice the values of the one
-// below, in the middles of equal parts of [0.1, 1]; and 0 and 1.
-const std::array<float, 256>& dynamic_map() {
-  static const auto map = [] {
-    std::array<float, 256> values{};
-    size_t n = 0;
-    for (int decade = 0; decade < 7; ++decade) {
-      const int parts = 1 << decade;
-      const float step = 0.9f / float(parts), unit = float(std::pow(10.0, decade - 6));
-      // From the nearer end and rounded once, as torch.linspace() computes them.
-      const auto bound = [&](int i) {
-        return i < (parts + 1) / 2 ? std::fma(step, float(i), 0.1f) : std::fma(-step, float(parts - i), 1.0f);
-      };
-      for (int i = 0; i < parts; ++i) {
-        const float value = unit * ((bound(i) + bound(i + 1)) / 2);
-        values[n++] = value;
-        values[n++] = -value;
-      }
-    }
-    values[n++] = 0;
-    values[n++] = 1;
-    std::sort(values.begin(), values.end());
-    return values;
-  }();
-  return map;
 }
 
 float e4m3_to_f32(uint8_t bits) {

@@ -7,7 +7,7 @@
 // nf4:        4 bits, quantiles of a normal distribution (Dettmers et al., "QLoRA", 2023), and the largest magnitude of
 //             each 64 elements. The even element of two lies in the high half of a byte, as in bitsandbytes' files.
 // nf4_double: nf4 whose magnitudes, less their mean over the tensor, are codes of 8 bits of bitsandbytes' signed
-//             dynamic map, with one scale for each 256 of them along the tensor.
+//             dynamic map (core/dynamic_map.h), with one scale for each 256 of them along the tensor.
 //
 // A row has a whole number of 16 bytes, so that kernels read codes in words. Scales are f32.
 #pragma once
@@ -47,8 +47,6 @@ struct NestedScales {
 };
 
 const std::array<float, 16>& nf4_values();
-// bitsandbytes' signed dynamic map of 8 bits, ascending.
-const std::array<float, 256>& dynamic_map();
 
 // Four bits of exponent, biased by 7, and three of mantissa; all ones is NaN, and there is no infinity.
 float e4m3_to_f32(uint8_t bits);

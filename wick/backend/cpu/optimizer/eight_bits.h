@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "wick/backend/dynamic_map.h"
+#include "wick/core/dynamic_map.h"
 
 namespace wick {
 

@@ -7,6 +7,7 @@
 #include "wick/backend/cuda/runtime/dense.h"
 #include "wick/backend/cuda/runtime/dispatch.cuh"
 #include "wick/backend/cuda/runtime/launch.h"
+#include "wick/core/dynamic_map.h"
 
 namespace wick {
 namespace {
@@ -47,20 +48,7 @@ RowCodes row_codes(DType dtype, const Rows& rows) {
 template <DType kFormat>
 constexpr int kBits = kFormat == DType::nf4 || kFormat == DType::nf4_double ? 4 : 8;
 
-// dynamic_map() of core/row_formats.cpp: a code's distance from 127, which is 0, tells its decade and place in it.
-__device__ __forceinline__ float dynamic_value(int code) {
-  if (code == 127) return 0;
-  if (code == 255) return 1;
-  const int place = code > 127 ? code - 127 : 127 - code, decade = 31 - __clz(place), parts = 1 << decade;
-  constexpr float kUnits[7] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1};
-  const float step = __fdiv_rn(0.9f, float(parts));
-  const auto bound = [&](int i) {
-    return i < (parts + 1) / 2 ? __fmaf_rn(step, float(i), 0.1f) : __fmaf_rn(-step, float(parts - i), 1);
-  };
-  const float middle = __fadd_rn(bound(place - parts), bound(place - parts + 1)) / 2;
-  const float value = __fmul_rn(kUnits[decade], middle);
-  return code > 127 ? value : -value;
-}
+static __device__ const DynamicMap kMap = kSignedMap;
 
 // The scale of run `run` of a row.
 template <DType kFormat>
@@ -68,8 +56,7 @@ __device__ __forceinline__ float scale_of_run(const char* row, const RowCodes& c
   if constexpr (kFormat == DType::nf4_double) {
     const auto& shared = *reinterpret_cast<const NestedScales*>(row + c.nested);
     const float* const scales = reinterpret_cast<const float*>(&shared + 1);
-    const float away =
-        __fmul_rn(dynamic_value(uint8_t(row[c.scales + run])), scales[(shared.first + run) / kNestedRun]);
+    const float away = __fmul_rn(kMap.values[uint8_t(row[c.scales + run])], scales[(shared.first + run) / kNestedRun]);
     return __fadd_rn(away, shared.mean);
   } else {
     return reinterpret_cast<const float*>(row + c.scales)[run];
@@ -202,18 +189,13 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x % 32 == 0) largest[index] = most;
 }
 
-// The code whose value is nearest, the lower one of two.
+// The number of thresholds below x.
 __device__ __forceinline__ uint8_t nearest_code(float x) {
-  int low = 0, high = 256;  // the first code whose value is above x
-  while (low < high) {
-    const int middle = (low + high) / 2;
-    if (dynamic_value(middle) > x)
-      high = middle;
-    else
-      low = middle + 1;
-  }
-  if (low == 0 || low == 256) return uint8_t(low == 0 ? 0 : 255);
-  return uint8_t(x - dynamic_value(low - 1) <= dynamic_value(low) - x ? low - 1 : low);
+  int code = 0;
+#pragma unroll
+  for (int step = 128; step > 0; step /= 2)
+    if (x > kMap.thresholds[code + step - 1]) code += step;
+  return uint8_t(code);
 }
 
 // A magnitude a thread; the first of a row writes what they share.

@@ -4,7 +4,7 @@
 
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/optimizer/step.cuh"
-#include "wick/backend/dynamic_map.h"
+#include "wick/core/dynamic_map.h"
 
 namespace wick {
 inline namespace on_device {
