@@ -121,7 +121,6 @@ const std::vector<Wrong> kWrong = {
     {1, "generate --model tinny --prompt x --out $T/x.png", {"--model tinny", "did you mean tiny?"}},
 
     {2, "generate --model $M --prompt x --out $T/elsewhere", {"--out", "$T", ".png"}},
-    {2, "generate --model $M --prompt x --out $T/", {"--out", "$T", ".png"}},
     {2, "generate --model $M --prompt x --out $T/a.gif", {"--out", "$T/a.gif", "ends in .png, .jpg, .jpeg or .webp"}},
     {2, "generate --model $M --prompt x --out $T/png", {"--out", "$T/png", "ends in .png"}},
     {2, "generate --model $M --prompt x --out ''", {"--out", "''"}},
