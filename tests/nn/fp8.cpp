@@ -111,10 +111,6 @@ TEST(Fp8, OtherFormatsAreRefusedByName) {
   refused({fp8, marked("{}")}, {"x.comfy_quant", "format"});
   refused({fp8, marked("nothing")}, {"x.comfy_quant", "JSON"});
   refused({fp8}, {"m.safetensors: _quantization_metadata", "layers"}, R"({"_quantization_metadata":"{}"})");
-  refused({codes, {"x.weight.quant_state.bitsandbytes__nf4", "U8", {2}, "{}"}}, {"bitsandbytes' nf4"});
-  refused({codes, {"x.weight.absmax", "F32", {1}, of_floats({1})}}, {"bitsandbytes"});
-  refused({{"x.weight", "I8", {4, 8}, string(32, 'x')}, {"x.SCB", "F32", {4}, of_floats({1, 1, 1, 1})}},
-          {"bitsandbytes' int8"});
   refused({fp8, {"x.weight_scale_inv", "F32", {1, 1}, of_floats({1})}}, {"\"x.weight_scale_inv\""});
   refused({fp8, {"x.weight_scale", "F32", {3}, of_floats({1, 1, 1})}}, {"\"x.weight_scale\"", "[3]", "[4, 8]"});
   refused({fp8, {"x.weight_scale", "F32", {4, 3}, of_floats(std::vector<float>(12))}}, {"[4, 3]"});

@@ -96,11 +96,6 @@ class Layers {
       fail("{}: \"{}\" is in {}; Wick reads floats of 32, 16 and 8 bits: use a file of those", source_.name, name,
            what);
     };
-    for (const char* kind : {"nf4", "fp4"})
-      if (source_.has(fmt::format("{}.quant_state.bitsandbytes__{}", name, kind)))
-        refuse(fmt::format("bitsandbytes' {}", kind));
-    if (source_.has(name + ".absmax")) refuse("bitsandbytes' four bits");
-    if (source_.has(layer + ".SCB")) refuse("bitsandbytes' int8");
     const std::string format = this->format(layer);
     const bool known = format.empty() || format == "float8_e4m3fn" || format == "float8_e5m2";
     if (!known) refuse("the format " + quote(format));

@@ -9,6 +9,7 @@
 #include "wick/backend/counting.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
+#include "wick/nn/bitsandbytes.h"
 #include "wick/nn/fp8.h"
 #include "wick/nn/glob.h"
 #include "wick/ops/ops.h"
@@ -58,7 +59,7 @@ std::vector<std::string> LatentDiffusion::remarks_on_tensors(TensorSource (*name
   build(Scope(Weights(shapes, {.place = Residence::on(counting, DType::f32)}), denoiser_));
   std::vector<std::string> unread;
   for (const std::string& name : stored.names())
-    if (!asked.contains(name) && !goes_with_fp8(name)) unread.push_back(name);
+    if (!asked.contains(name) && !goes_with_fp8(name) && !goes_with_bitsandbytes(name)) unread.push_back(name);
   if (unread.empty()) return {};
   return {fmt::format("{}: {} of no part of the {} that Wick knows, {} the first of them, {} left out.", stored.name,
                       count_of(unread.size(), "tensor"), denoiser_in_words(), quote(unread.front()),
