@@ -5,9 +5,12 @@
 layers.safetensors: the states of linear layers, a format each, and values.safetensors: their weights as bitsandbytes dequantises them to float32.
 llama/ and flux/: a tiny transformers folder (NF4 with double quantisation) and a diffusers transformer (NF4), with a case of `wick forward` each:
 case.in.safetensors, and case.out.safetensors from the dequantised weights in float32.
+flux/plain/: the same transformer's weights in bfloat16, and quantised.json: the SHA-256 of what bitsandbytes and ComfyUI's kernels
+(comfy-kitchen) make of the matrices of its blocks, by format and name.
 """
 
 import copy
+import hashlib
 import json
 import shutil
 
@@ -15,6 +18,7 @@ import bitsandbytes as bnb
 import diffusers
 import torch
 import transformers
+from comfy_kitchen.tensor import QuantizedTensor
 from diffusers import FluxTransformer2DModel
 from diffusers.quantizers.bitsandbytes import BnB4BitDiffusersQuantizer
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -91,16 +95,45 @@ def language_model():
     save(OUT / "llama/case.out.safetensors", {"logits": dequantised(quantised, plain)(x).logits})
 
 
+def in_formats(name, x):
+    """By format: the tensors that stand for a matrix."""
+    layer = name.removesuffix(".weight")
+    formats = {}
+    for kind, nested in ("nf4", False), ("nf4-double", True):
+        weight = bnb.nn.Params4bit(x, requires_grad=False, quant_type="nf4", compress_statistics=nested).to("cpu")
+        state = weight.quant_state.as_dict(packed=True)
+        formats[kind] = {name: weight.data} | {f"{name}.{key}": value for key, value in state.items()}
+    codes, scales, _ = bnb.functional.int8_vectorwise_quant(x.half())
+    formats["int8"] = {name: codes, layer + ".SCB": scales, layer + ".weight_format": torch.tensor(0, dtype=torch.uint8)}
+    formats["fp8"] = QuantizedTensor.from_float(x.float(), "TensorCoreFP8Layout", scale="recalculate").state_dict(name)
+    formats["fp8"][layer + ".comfy_quant"] = torch.tensor(list(json.dumps({"format": "float8_e4m3fn"}).encode()), dtype=torch.uint8)
+    return formats
+
+
+def hashes(weights):
+    all = {}
+    for name, x in weights.items():
+        if "transformer_blocks." in name and x.dim() == 2 and ".linear." not in name:
+            for kind, tensors in in_formats(name, x).items():
+                for key, value in tensors.items():
+                    data = value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+                    all.setdefault(kind, {})[key] = [list(value.shape), hashlib.sha256(data).hexdigest()]
+    return all
+
+
 def transformer():
     folder = OUT / "flux"
     sizes = flux.MODELS["schnell"] | dict(num_attention_heads=2)
     plain = flux.randomise(FluxTransformer2DModel(**sizes), "bnb flux")
-    plain.save_pretrained(folder / "plain")
+    narrow = copy.deepcopy(plain).bfloat16()
+    narrow.save_pretrained(folder / "plain/transformer")
+    (folder / "plain/quantised.json").write_text(json.dumps(hashes(narrow.state_dict())) + "\n")
+    plain.save_pretrained(folder / "f32")
     BnB4BitDiffusersQuantizer.validate_environment = lambda *args, **options: None  # it asks for a GPU
     quantised = FluxTransformer2DModel.from_pretrained(
-        folder / "plain", device_map="cpu", quantization_config=diffusers.BitsAndBytesConfig(
+        folder / "f32", device_map="cpu", quantization_config=diffusers.BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32))
-    shutil.rmtree(folder / "plain")
+    shutil.rmtree(folder / "f32")
     quantised.save_pretrained(folder / "transformer")
     config = json.loads((folder / "transformer/config.json").read_text())
     del config["_name_or_path"]

@@ -66,6 +66,27 @@ std::vector<std::string> LatentDiffusion::remarks_on_tensors(TensorSource (*name
                       unread.size() == 1 ? "is" : "are")};
 }
 
+std::set<std::string> matrices_in_blocks(const Checkpoint& component, TensorSource (*names)(const TensorSource&),
+                                         bool (*is_in_blocks)(const std::string&),
+                                         const std::function<void(const Scope&)>& build) {
+  std::set<std::string> asked, found;
+  const TensorSource stored = component.source();
+  TensorSource shapes = names(watched(stored, asked));
+  shapes.has_values = false;
+  shapes.find = [&, find = shapes.find](const std::string& name, const Shape& wanted) {
+    asked.clear();
+    const std::optional<StoredTensor> tensor = find(name, wanted);
+    if (tensor && wanted.rank() == 2 && is_in_blocks(name))
+      for (const std::string& part : asked)
+        if (const auto matrix = stored.find(part, {}); matrix && matrix->shape.rank() == 2)
+          found.insert(stored.stored_name(part));
+    return tensor;
+  };
+  CountingBackend counting(device_kind("cpu"));
+  build(Scope(Weights(shapes, {.place = Residence::on(counting, DType::f32)}), "denoiser"));
+  return found;
+}
+
 void LatentDiffusion::check_width(const std::string& component, const char* what, int64_t here, int64_t wanted) const {
   check(here == wanted, "{}: {} are {} wide, and {} wants {}", model_.component(component).name(), what, here,
         model_.component(denoiser_).name(), wanted);
