@@ -17,6 +17,7 @@
 #include "wick/core/memory.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
+#include "wick/pipelines/known_models.h"
 #include "wick/pipelines/quantized_file.h"
 
 namespace wick {

@@ -128,6 +128,8 @@ def transformer():
     narrow = copy.deepcopy(plain).bfloat16()
     narrow.save_pretrained(folder / "plain/transformer")
     (folder / "plain/quantised.json").write_text(json.dumps(hashes(narrow.state_dict())) + "\n")
+    for model in folder, folder / "plain":
+        (model / "model_index.json").write_text(json.dumps({"_class_name": "FluxPipeline"}) + "\n")
     plain.save_pretrained(folder / "f32")
     BnB4BitDiffusersQuantizer.validate_environment = lambda *args, **options: None  # it asks for a GPU
     quantised = FluxTransformer2DModel.from_pretrained(

@@ -87,7 +87,7 @@ std::vector<SafetensorsEntry> entries_of(const std::map<std::string, Tensor>& te
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors)
     entries.push_back({name, std::string(file_dtype(tensor.dtype()).name), tensor.shape(),
-                       [&tensor](const SafetensorsEntry::Sink& sink) { for_each_block(tensor, sink); }});
+                       [&tensor = tensor](const SafetensorsEntry::Sink& sink) { for_each_block(tensor, sink); }});
   return in_file_order(std::move(entries));
 }
 

@@ -97,7 +97,10 @@ class Matrix {
       check_finite(x, "holds values too large for f16, to which bitsandbytes rounds before int8");
     }
     Bytes all(size_t(rows() * layout().bytes));
-    quantize_rows(all.data(), dtype_, x.data<float>(), rows(), cols());
+    if (dtype_ == DType::fp8)
+      quantize_fp8(all.data(), all.data() + layout().scales, x);
+    else
+      quantize_rows(all.data(), dtype_, x.data<float>(), rows(), cols());
     return all;
   }
 
@@ -113,6 +116,16 @@ class Matrix {
   }
 
  private:
+  // As comfy-kitchen does, in f32: it multiplies with the reciprocal of the scale.
+  static void quantize_fp8(char* codes, char* scale_bytes, const Tensor& x) {
+    const std::span<const float> values(x.data<float>(), size_t(x.numel()));
+    float largest = 0;
+    for (const float value : values) largest = std::max(largest, std::abs(value));
+    const float scale = largest == 0 ? 1 : largest / 448, inverse = 1 / scale;
+    for (const float value : values) *codes++ = char(f32_to_e4m3(value * inverse));
+    std::memcpy(scale_bytes, &scale, sizeof scale);
+  }
+
   void check_finite(const Tensor& x, const char* what) const {
     const float* values = x.data<float>();
     check(std::all_of(values, values + x.numel(), [](float value) { return std::isfinite(value); }), "{}: {} {}",
@@ -248,6 +261,19 @@ std::string config_text(const Checkpoint& denoiser, const std::vector<std::strin
   return to_text(std::move(config));
 }
 
+void write_folder(const Conversion& conversion, const fs::path& to, const std::string& config) {
+  const bool is_new = !fs::exists(to);
+  try {
+    begin_folder(to, kNetworkConfig);
+    conversion.write(to / "diffusion_pytorch_model.safetensors");
+    write_file_atomically(to / kNetworkConfig, config);
+  } catch (...) {
+    std::error_code ignored;
+    if (is_new) fs::remove_all(to, ignored);  // half a model
+    throw;
+  }
+}
+
 }  // namespace
 
 QuantizedFile write_quantized(const Checkpoint& from, const fs::path& to, DType dtype) {
@@ -255,13 +281,10 @@ QuantizedFile write_quantized(const Checkpoint& from, const fs::path& to, DType 
   const Checkpoint denoiser = from.component(family.denoiser);
   check(denoiser.path().extension() != ".gguf", "{}: is a GGUF file; convert a safetensors file", denoiser.name());
   const Conversion conversion(denoiser, family.in_blocks(from), dtype);
-  if (fs::is_directory(denoiser.path()) && dtype != DType::fp8) {
-    begin_folder(to, kNetworkConfig);
-    conversion.write(to / "diffusion_pytorch_model.safetensors");
-    write_file_atomically(to / kNetworkConfig, config_text(denoiser, conversion.kept_layers(), dtype));
-  } else {
+  if (fs::is_directory(denoiser.path()) && dtype != DType::fp8)
+    write_folder(conversion, to, config_text(denoiser, conversion.kept_layers(), dtype));
+  else
     conversion.write(to);
-  }
   return conversion.written();
 }
 
