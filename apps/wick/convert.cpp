@@ -75,7 +75,8 @@ void add_convert_command(CLI::App& app) {
       ->check(cli::one_of(dtypes));
   cli::add_overwrite(*command, a->overwrite);
   command->footer(
-      "The file holds the tokenizer and the chat template too, and is what llama.cpp reads. Norms and biases are f32. "
+      "A GGUF file holds the tokenizer and the chat template too, and is what llama.cpp reads. Norms and biases are "
+      "f32. "
       "A sliding window of Mistral stands in it, but llama.cpp does not heed that.\n"
       "\n"
       "Of a model of pictures the matrices of the denoiser's blocks become fp8, as ComfyUI scales it, or bitsandbytes' "
@@ -86,7 +87,8 @@ void add_convert_command(CLI::App& app) {
       "Examples:\n"
       "  wick convert --model path/to/model --output model.gguf\n"
       "  wick convert --model path/to/model --output model-q8_0.gguf --dtype q8_0\n"
-      "  wick convert --model flux1-dev.safetensors --output flux1-dev-fp8.safetensors --dtype fp8");
+      "  wick convert --model flux1-dev.safetensors --dtype fp8 \\\n"
+      "    --output flux1-dev-fp8.safetensors");
   command->callback([a] { run_convert(*a); });
 }
 

@@ -97,9 +97,10 @@ TEST_F(QuantizedFiles, AFolderTellsOfBitsandbytes) {
     EXPECT_EQ(q.at("load_in_4bit"), dtype != DType::int8);
     EXPECT_EQ(q.at("bnb_4bit_use_double_quant"), dtype == DType::nf4_double);
     const auto skipped = q.at("llm_int8_skip_modules").get<std::vector<std::string>>();
-    for (const char* layer : {"x_embedder", "transformer_blocks.0.norm1.linear", "proj_out"})
+    for (const char* layer : {"x_embedder", "transformer_blocks.0.norm1.linear", "norm_out.linear"})
       EXPECT_NE(std::ranges::find(skipped, layer), skipped.end()) << layer;
-    EXPECT_EQ(std::ranges::find(skipped, "transformer_blocks.0.attn.to_q"), skipped.end());
+    for (const char* layer : {"transformer_blocks.0.attn.to_q", "proj_out"})  // a name that blocks have too
+      EXPECT_EQ(std::ranges::find(skipped, layer), skipped.end()) << layer;
     config.erase("quantization_config");
     EXPECT_EQ(config, own);
   }
@@ -143,6 +144,26 @@ TEST_F(QuantizedFiles, ASingleFileKeepsItsNames) {
       EXPECT_TRUE(found.rows(dtype)) << name;  // the model keeps its codes
     }
     EXPECT_EQ(quantised, made.matrices);
+  }
+}
+
+// Of diffusers' names: the matrices of attention and feed-forward layers, and no modulation.
+TEST_F(QuantizedFiles, EveryFamilyKnowsItsBlocks) {
+  for (const auto& [model, component] : {std::pair{"sdxl", "unet"}, {"sd3", "transformer"}}) {
+    const fs::path from = test::source_dir() / "tests/golden" / model, to = folder_ / model;
+    const auto weights = weights_in(from / component);
+    const SafetensorsFile plain = SafetensorsFile::open(*weights);
+    const QuantizedFile made = write_quantized(from, to, DType::fp8);
+    const SafetensorsFile file = SafetensorsFile::open(to);
+    int64_t quantised = 0;
+    for (const auto& [name, info] : plain.tensors()) {
+      const bool in_blocks = ("." + name).find(".transformer_blocks.") != std::string::npos && info.shape.rank() == 2 &&
+                             name.find(".linear.") == std::string::npos;
+      EXPECT_EQ(file.tensors().at(name).dtype_name == "F8_E4M3", in_blocks) << name;
+      quantised += in_blocks;
+    }
+    EXPECT_EQ(made.matrices, quantised);
+    EXPECT_GT(quantised, 0);
   }
 }
 

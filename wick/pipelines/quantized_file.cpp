@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <set>
 #include <span>
 #include <string>
@@ -78,7 +79,7 @@ SafetensorsEntry of_floats(const std::string& name, std::span<const float> value
       name, "F32", {int64_t(values.size())}, [values](const Sink& sink) { sink(values.data(), values.size_bytes()); }};
 }
 
-// One matrix, quantised when the first of its entries is written and kept until another one is.
+// One matrix, quantised anew for each of its entries: codes of a whole model would not fit into memory.
 class Matrix {
  public:
   Matrix(std::string name, const SafetensorsFile& file, DType dtype)
@@ -158,35 +159,45 @@ class Matrix {
 
   std::vector<SafetensorsEntry> nf4() const {
     const RowLayout at = layout();
-    const bool nested = dtype_ == DType::nf4_double;
-    std::vector<SafetensorsEntry> all = {
-        part(name_, "U8", {info_.shape.numel() / 2, 1}, 0, cols() / 2),
-        part(name_ + ".absmax", nested ? "U8" : "F32", {at.count}, at.scales, nested ? at.count : 4 * at.count),
-        of_floats(name_ + ".quant_map", nf4_values())};
-    if (nested) {
-      const int64_t scales = (at.count + kNestedRun - 1) / kNestedRun;
-      all.push_back(
-          part(name_ + ".nested_absmax", "F32", {scales}, at.nested + int64_t(sizeof(NestedScales)), 4 * scales));
-      all.push_back(of_floats(name_ + ".nested_quant_map", kSignedMap.values));
+    std::vector<SafetensorsEntry> all = {part(name_, "U8", {info_.shape.numel() / 2, 1}, 0, cols() / 2),
+                                         of_floats(name_ + ".quant_map", nf4_values())};
+    if (dtype_ == DType::nf4_double) {
+      for (SafetensorsEntry& entry : nested_scales()) all.push_back(std::move(entry));
+    } else {
+      all.push_back(part(name_ + ".absmax", "F32", {at.count}, at.scales, 4 * at.count));
+      all.push_back(state(""));
     }
-    all.push_back(as_bytes(name_ + ".quant_state.bitsandbytes__nf4", nf4_state(nested)));
     return all;
   }
 
+  // The mean stands in the state, whose size is in the header: the scales are made now, and kept.
+  std::vector<SafetensorsEntry> nested_scales() const {
+    const RowLayout at = layout();
+    const int64_t count = (at.count + kNestedRun - 1) / kNestedRun;
+    const Bytes row = quantized();
+    const auto scales = std::make_shared<const Bytes>(row.begin() + at.scales, row.end());
+    NestedScales header;
+    std::memcpy(&header, row.data() + at.nested, sizeof header);
+    std::string mean = fmt::format("{}", double(header.mean));
+    if (mean.find_first_of(".e") == mean.npos) mean += ".0";
+    return {{name_ + ".absmax", "U8", {at.count}, [=](const Sink& sink) { sink(scales->data(), size_t(at.count)); }},
+            {name_ + ".nested_absmax",
+             "F32",
+             {count},
+             [=](const Sink& sink) {
+               sink(scales->data() + (at.nested - at.scales) + int64_t(sizeof header), size_t(4 * count));
+             }},
+            of_floats(name_ + ".nested_quant_map", kSignedMap.values),
+            state(fmt::format(R"(, "nested_blocksize": {}, "nested_dtype": "float32", "nested_offset": {})", kNestedRun,
+                              mean))};
+  }
+
   // As Python's json writes it.
-  std::string nf4_state(bool nested) const {
+  SafetensorsEntry state(const std::string& nested) const {
     const char* dtype = info_.dtype == DType::f32 ? "float32" : info_.dtype == DType::f16 ? "float16" : "bfloat16";
-    std::string text = fmt::format(R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}])",
-                                   kNf4Run, dtype, info_.shape[0], info_.shape[1]);
-    if (nested) {
-      NestedScales header;
-      std::memcpy(&header, quantized().data() + layout().nested, sizeof header);
-      std::string offset = fmt::format("{}", double(header.mean));
-      if (offset.find_first_of(".e") == offset.npos) offset += ".0";
-      text += fmt::format(R"(, "nested_blocksize": {}, "nested_dtype": "float32", "nested_offset": {})", kNestedRun,
-                          offset);
-    }
-    return text + "}";
+    return as_bytes(name_ + ".quant_state.bitsandbytes__nf4",
+                    fmt::format(R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}]{}}})",
+                                kNf4Run, dtype, info_.shape[0], info_.shape[1], nested));
   }
 
   std::string name_;
@@ -195,10 +206,23 @@ class Matrix {
   TensorInfo info_;
 };
 
+// diffusers tells layers that stay by the last part of their names too: an outermost one that is called like some in
+// the blocks (FLUX's proj_out) cannot stay.
+void add_namesakes(std::set<std::string>& in_blocks, const std::map<std::string, SafetensorsFile>& tensors) {
+  std::set<std::string> namesakes;
+  for (const std::string& name : in_blocks) {
+    const size_t layer = name.rfind('.', name.size() - kWeight.size() - 1);
+    const std::string last = layer == name.npos ? name : name.substr(layer + 1);
+    if (tensors.contains(last)) namesakes.insert(last);
+  }
+  in_blocks.merge(namesakes);
+}
+
 class Conversion {
  public:
-  Conversion(const Checkpoint& denoiser, const std::set<std::string>& in_blocks, DType dtype)
+  Conversion(const Checkpoint& denoiser, std::set<std::string> in_blocks, DType dtype, bool for_diffusers)
       : files_(tensors_of(denoiser)) {
+    if (for_diffusers) add_namesakes(in_blocks, files_);
     for (const auto& [name, file] : files_) {
       check(!goes_with_fp8(name) && !goes_with_bitsandbytes(name),
             "{}: is quantised already, as its tensor {} says; convert the model of which it was made",
@@ -280,8 +304,9 @@ QuantizedFile write_quantized(const Checkpoint& from, const fs::path& to, DType 
   const DiffusionFamily& family = diffusion_family(from);
   const Checkpoint denoiser = from.component(family.denoiser);
   check(denoiser.path().extension() != ".gguf", "{}: is a GGUF file; convert a safetensors file", denoiser.name());
-  const Conversion conversion(denoiser, family.in_blocks(from), dtype);
-  if (fs::is_directory(denoiser.path()) && dtype != DType::fp8)
+  const bool for_diffusers = fs::is_directory(denoiser.path()) && dtype != DType::fp8;
+  const Conversion conversion(denoiser, family.in_blocks(from), dtype, for_diffusers);
+  if (for_diffusers)
     write_folder(conversion, to, config_text(denoiser, conversion.kept_layers(), dtype));
   else
     conversion.write(to);

@@ -20,9 +20,10 @@ struct QuantizedFile {
 // 448. int8:            bitsandbytes' int8 (nn/bitsandbytes.h), which rounds a matrix to f16 first. nf4, nf4_double:
 // bitsandbytes' NF4.
 //
-// Of a diffusers folder `to` becomes the folder of the denoiser, with a config that tells of bitsandbytes, or, in fp8,
-// a file with diffusers' names. Throws Error, before anything is written, for a file that is quantised already, and for
-// values that are not finite or that f16 does not hold.
+// Of a diffusers folder `to` becomes the folder of the denoiser, with a config that tells of bitsandbytes, where
+// outermost layers that are called like some of the blocks are quantised too; or, in fp8, a file with diffusers' names.
+// Throws Error, before anything is written, for a file that is quantised already, and for values that are not finite or
+// that f16 does not hold.
 QuantizedFile write_quantized(const Checkpoint& from, const std::filesystem::path& to, DType dtype);
 
 }  // namespace wick
