@@ -137,11 +137,13 @@ CLI::Validator one_of(const std::vector<std::string>& names) {
   });
 }
 
-CLI::Validator written_dtype() {
+std::vector<std::string> written_dtypes() {
   std::vector<std::string> names;
   for (const DType dtype : kWritten) names.emplace_back(name_of(dtype));
-  return one_of(names);
+  return names;
 }
+
+CLI::Validator written_dtype() { return one_of(written_dtypes()); }
 
 std::optional<DType> parse_dtype(const std::string& name) {
   const auto found =

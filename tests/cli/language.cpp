@@ -147,7 +147,8 @@ TEST_F(Language, ConvertWritesWhatGenerateReads) {
   refuse(base + other + " --dtype q2_k", {"--dtype", "'q2_k'", "q8_0"});
   refuse(base + other + " --dtype q8_0", {"model.safetensors", "24", "q8_0"});
   refuse("convert --model " + model(), {"--output", "required"});
-  refuse("convert --model " + quoted(kModel) + " --output " + other, {"--model", "pictures"});
+  refuse("convert --model " + quoted(kModel) + " --output " + other, {"--dtype", "pictures", "nf4-double"});
+  refuse(base + other + " --dtype nf4", {"--dtype nf4", "pictures", "q8_0"});
   refuse("convert --model " + quoted((kModels / "llama2").string()) + " --output " + other, {"tokenizer.json"});
   // A limit on the size of a file stands for the full disk.
   expect_one_line(run_wick(base + other, "ulimit -f 100;"), {"other.gguf"});

@@ -256,7 +256,12 @@ TEST(LlamaConfig, NamesWhatIsNotSupported) {
   expect_refused("llama2", "architectures", "[\"LlamaForSequenceClassification\"]",
                  {"architectures", "LlamaForSequenceClassification", "LlamaForCausalLM"});
   expect_refused("llama2", "hidden_act", "\"gelu\"", {"hidden_act", "gelu", "silu"});
-  expect_refused("llama2", "quantization_config", "{\"bits\": 4}", {"quantization_config"});
+  expect_refused("llama2", "quantization_config", "{\"bits\": 4}", {"quantization_config", "no quant_method"});
+  expect_refused("llama2", "quantization_config", "{\"quant_method\": \"awq\", \"bits\": 4}", {"\"awq\"", "nf4"});
+  expect_refused("llama2", "quantization_config", "{\"quant_method\": \"gptq\"}", {"\"gptq\""});
+  expect_refused("llama2", "quantization_config",
+                 "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true, \"bnb_4bit_quant_type\": \"fp4\"}",
+                 {"\"bitsandbytes\" with \"fp4\""});
   expect_refused("llama2", "rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4}", {"yarn", "llama3"});
   expect_refused("llama2", "rope_scaling", "{\"type\": \"dynamic\", \"factor\": 4}", {"dynamic", "linear"});
   expect_refused("llama2", "rope_scaling", "{\"type\": \"linear\", \"factor\": 0}", {"rope_scaling.factor", "found 0"});

@@ -7,6 +7,7 @@
 
 #include "io/float8.h"
 #include "wick/core/rng.h"
+#include "wick/core/row_formats.h"
 #include "wick/io/safetensors.h"
 #include "wick/nn/weights.h"
 
@@ -93,6 +94,46 @@ TEST(Fp8, ScalesMultiply) {
   EXPECT_EQ(weights.load("old.weight", {4, 8}).dtype(), DType::bf16);
 }
 
+// Codes and scales are the file's, whatever scales its own rows would have.
+TEST(Fp8, RowsHaveTheFilesCodesAndScales) {
+  const TemporaryDirectory folder;
+  string codes;
+  for (int i = 0; i < 4 * 256; ++i) codes += char((i * 37) % 0x70);
+  const std::vector<float> rows = {1, 2, 3, 0.1f}, runs = {1, 2, 3, 4, 5, 6, 7, 0.1f};
+  write_stored(folder / "m.safetensors", {{"bare.weight", "F8_E4M3", {4, 256}, codes},
+                                          {"one.weight", "F8_E4M3", {4, 256}, codes},
+                                          {"one.weight_scale", "F32", {}, of_floats({0.3f})},
+                                          {"rows.weight", "F8_E4M3", {4, 256}, codes},
+                                          {"rows.weight_scale", "F32", {4, 1}, of_floats(rows)},
+                                          {"runs.weight", "F8_E4M3", {4, 256}, codes},
+                                          {"runs.weight_scale", "F32", {4, 2}, of_floats(runs)},
+                                          {"wide.weight", "F8_E5M2", {4, 256}, codes},
+                                          {"odd.weight", "F8_E4M3", {8, 128}, codes},
+                                          {"odd.weight_scale", "F32", {8, 2}, of_floats(std::vector<float>(16, 1))}});
+  const TensorSource source = safetensors_source(folder / "m.safetensors");
+  const auto expect = [&](const string& layer, DType dtype, const std::function<float(int64_t, int64_t)>& scale) {
+    SCOPED_TRACE(layer);
+    const Tensor found = Weights(source, {.dtype = dtype}).load(layer + ".weight", {4, 256});
+    const RowLayout layout = row_layout(dtype, 256);
+    for (int64_t i = 0; i < 4; ++i) {
+      const char* row = found.data<char>() + i * layout.bytes;
+      EXPECT_EQ(string(row, 256), codes.substr(size_t(i * 256), 256));
+      for (int64_t k = 0; k < layout.count; ++k)
+        EXPECT_EQ(reinterpret_cast<const float*>(row + layout.scales)[k], scale(i, k));
+    }
+  };
+  for (const DType dtype : {DType::fp8, DType::fp8_block}) {
+    expect("bare", dtype, [](int64_t, int64_t) { return 1.0f; });
+    expect("one", dtype, [](int64_t, int64_t) { return 0.3f; });
+    expect("rows", dtype, [&](int64_t i, int64_t) { return rows[size_t(i)]; });
+  }
+  expect("runs", DType::fp8_block, [&](int64_t i, int64_t k) { return runs[size_t(2 * i + k)]; });
+  EXPECT_FALSE(source.find("runs.weight", {})->rows(DType::fp8));
+  EXPECT_FALSE(source.find("odd.weight", {})->rows(DType::fp8_block));
+  EXPECT_FALSE(source.find("wide.weight", {})->rows);
+  EXPECT_FALSE(source.find("bare.weight", {})->rows(DType::int8));
+}
+
 TEST(Fp8, OtherFormatsAreRefusedByName) {
   const TemporaryDirectory folder;
   const std::filesystem::path path = folder / "m.safetensors";
@@ -111,13 +152,10 @@ TEST(Fp8, OtherFormatsAreRefusedByName) {
   refused({fp8, marked("{}")}, {"x.comfy_quant", "format"});
   refused({fp8, marked("nothing")}, {"x.comfy_quant", "JSON"});
   refused({fp8}, {"m.safetensors: _quantization_metadata", "layers"}, R"({"_quantization_metadata":"{}"})");
-  refused({codes, {"x.weight.quant_state.bitsandbytes__nf4", "U8", {2}, "{}"}}, {"bitsandbytes' nf4"});
-  refused({codes, {"x.weight.absmax", "F32", {1}, of_floats({1})}}, {"bitsandbytes"});
-  refused({{"x.weight", "I8", {4, 8}, string(32, 'x')}, {"x.SCB", "F32", {4}, of_floats({1, 1, 1, 1})}},
-          {"bitsandbytes' int8"});
   refused({fp8, {"x.weight_scale_inv", "F32", {1, 1}, of_floats({1})}}, {"\"x.weight_scale_inv\""});
   refused({fp8, {"x.weight_scale", "F32", {3}, of_floats({1, 1, 1})}}, {"\"x.weight_scale\"", "[3]", "[4, 8]"});
   refused({fp8, {"x.weight_scale", "F32", {4, 3}, of_floats(std::vector<float>(12))}}, {"[4, 3]"});
+  refused({fp8, {"x.weight_scale", "F32", {}, of_floats({NAN})}}, {"\"x.weight_scale\"", "not finite"});
   refused({fp8, {"x.weight_scale", "U8", {4}, "abcd"}}, {"\"x.weight_scale\" should be F32", "U8"});
   refused({{"x.weight", "I8", {4, 8}, string(32, 'x')}, {"x.weight_scale", "F32", {}, of_floats({1})}},
           {"\"x.weight\" is I8", "\"x.weight_scale\""});

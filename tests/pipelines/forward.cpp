@@ -275,6 +275,20 @@ TEST(ForwardErrors, NameTheLine) {
   EXPECT_FALSE(std::filesystem::exists(folder / "out.jsonl"));
 }
 
+// As transformers and diffusers save them; the values are those of bitsandbytes' own dequantisation.
+TEST(Forward, ReadsWhatBitsandbytesQuantised) {
+  for (const auto& [model, component] : {std::pair{"llama", ""}, {"flux", "transformer"}}) {
+    const TemporaryDirectory folder;
+    const std::filesystem::path from = kGolden / "bitsandbytes" / model;
+    run_forward(from, component, from / "case.in.safetensors", folder / "out.safetensors",
+                {.backend = &test::backend()});
+    const SafetensorsFile found = SafetensorsFile::open(folder / "out.safetensors"),
+                          want = SafetensorsFile::open(from / "case.out.safetensors");
+    for (const auto& [name, info] : want.tensors())
+      EXPECT_LE(relative_error(found.load(name), want.load(name)), 1e-5) << model;
+  }
+}
+
 TEST(Forward, AddsLorasUp) {
   const LoraFile lora{kGolden / "lora_unet.safetensors"};
   run_with("unet", "unet", {}, {lora, {lora.path, -0.5f}});

@@ -55,6 +55,17 @@ TEST(Merge, AFolderSaysWhatModelAndLorasSay) {
   }
 }
 
+TEST(Merge, AFolderOfQuantisedWeightsBecomesAFile) {
+  const TemporaryDirectory folder;
+  const fs::path model = test::source_dir() / "tests/golden/bitsandbytes/llama";
+  expect_error(
+      [&] {
+        merge_loras(model, {{kModels / "llama3/adapter", 1}}, folder / "merged");
+      },
+      {"config.json", "quantised", "GGUF"});
+  EXPECT_FALSE(fs::exists(folder / "merged"));
+}
+
 // transformers loads in the dtype of the config.
 TEST(Merge, AFolderTellsOfItsDtype) {
   const TemporaryDirectory folder;

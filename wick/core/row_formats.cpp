@@ -92,7 +92,7 @@ void quantize_fp8(uint8_t* codes, float& scale, const float* x, int64_t n) {
 
 void quantize_int8(uint8_t* codes, float& scale, const float* x, int64_t n) {
   scale = largest_magnitude(x, n);
-  const float inverse = scale > 0 ? 127 / scale : 0;
+  const float inverse = scale > 0 ? 1 / scale * 127 : 0;  // PyTorch's 127.0 / scale
   for (int64_t i = 0; i < n; ++i) {
     const float code = std::nearbyint(x[i] * inverse);
     codes[i] = uint8_t(std::isfinite(code) ? int8_t(code) : 0);

@@ -40,16 +40,11 @@ int64_t byte_offset(const View& view, int64_t elements) {
   return elements / cols * row_bytes(view.dtype, cols);
 }
 
-namespace {
-
-// Of a dense tensor.
 int64_t bytes_of(DType dtype, const Shape& shape) {
   if (!has_row_format(dtype)) return bytes_of(dtype, shape.numel());
   check(shape.rank() >= 2, "tensor: {} keeps rows of matrices, and {} is none", name_of(dtype), shape);
   return shape.back() == 0 ? 0 : shape.numel() / shape.back() * row_bytes(dtype, shape.back());
 }
-
-}  // namespace
 
 Tensor Tensor::empty(const Shape& shape, DType dtype, Memory& memory) {
   for (int64_t d : shape) check(d >= 0, "tensor: shape {} has a negative extent", shape);

@@ -31,6 +31,8 @@ struct View {
   explicit operator bool() const { return data != nullptr; }
 };
 
+int64_t bytes_of(DType dtype, const Shape& shape);  // of a dense tensor
+
 // Bytes from a view's first element to another, counted in elements: a whole number of blocks, and of rows where the
 // type keeps rows.
 int64_t byte_offset(const View& view, int64_t elements);

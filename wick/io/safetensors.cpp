@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cassert>
 #include <cstring>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,6 +19,7 @@
 #include "wick/io/numbers.h"
 #include "wick/io/quote.h"
 #include "wick/io/safetensors_format.h"
+#include "wick/io/safetensors_writer.h"
 
 namespace wick {
 namespace {
@@ -70,14 +71,24 @@ void for_each_block(const Tensor& tensor, Sink&& sink) {
   }
 }
 
-using NamedTensor = std::pair<const std::string, Tensor>;
+const FileDType& file_dtype(const SafetensorsEntry& entry) {
+  return *std::ranges::find(kFileDTypes, std::string_view(entry.dtype), &FileDType::name);
+}
 
-std::vector<const NamedTensor*> in_file_order(const std::map<std::string, Tensor>& tensors) {
-  std::vector<const NamedTensor*> order;
-  for (const NamedTensor& entry : tensors) order.push_back(&entry);
-  std::ranges::stable_sort(order, std::greater<>{},
-                           [](const NamedTensor* e) { return &file_dtype(e->second.dtype()); });
-  return order;
+uint64_t bytes_of(const SafetensorsEntry& entry) { return uint64_t(entry.shape.numel()) * file_dtype(entry).bits / 8; }
+
+std::vector<SafetensorsEntry> in_file_order(std::vector<SafetensorsEntry> entries) {
+  std::ranges::sort(entries, {}, &SafetensorsEntry::name);
+  std::ranges::stable_sort(entries, std::greater<>{}, [](const SafetensorsEntry& e) { return &file_dtype(e); });
+  return entries;
+}
+
+std::vector<SafetensorsEntry> entries_of(const std::map<std::string, Tensor>& tensors) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, tensor] : tensors)
+    entries.push_back({name, std::string(file_dtype(tensor.dtype()).name), tensor.shape(),
+                       [&tensor = tensor](const SafetensorsEntry::Sink& sink) { for_each_block(tensor, sink); }});
+  return in_file_order(std::move(entries));
 }
 
 std::string json_string(const std::string& text, const std::filesystem::path& path) {
@@ -88,7 +99,7 @@ std::string json_string(const std::string& text, const std::filesystem::path& pa
   }
 }
 
-std::string header_json(const std::filesystem::path& path, std::span<const NamedTensor* const> order,
+std::string header_json(const std::filesystem::path& path, const std::vector<SafetensorsEntry>& entries,
                         const std::map<std::string, std::string>& metadata) {
   std::string text, comma;
   for (const auto& [key, value] : metadata)
@@ -96,12 +107,10 @@ std::string header_json(const std::filesystem::path& path, std::span<const Named
   if (!metadata.empty()) text = fmt::format("\"{}\":{{{}}}", kMetadataKey, text);
 
   uint64_t begin = 0;
-  for (const NamedTensor* entry : order) {
-    const Tensor& tensor = entry->second;
-    const uint64_t end = begin + uint64_t(tensor.numel()) * size_of(tensor.dtype());
+  for (const SafetensorsEntry& entry : entries) {
+    const uint64_t end = begin + bytes_of(entry);
     text += fmt::format("{}{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", std::exchange(comma, ","),
-                        json_string(entry->first, path), file_dtype(tensor.dtype()).name,
-                        fmt::join(tensor.shape(), ","), begin, end);
+                        json_string(entry.name, path), entry.dtype, fmt::join(entry.shape, ","), begin, end);
     begin = end;
   }
   text = "{" + text + "}";
@@ -112,12 +121,27 @@ std::string header_json(const std::filesystem::path& path, std::span<const Named
   return text;
 }
 
-template <class Sink>
-void show_bytes(std::span<const NamedTensor* const> order, const std::string& header, const Sink& sink) {
+void show_bytes(const std::vector<SafetensorsEntry>& entries, const std::string& header,
+                const SafetensorsEntry::Sink& sink) {
   const uint64_t length = header.size();
   sink(&length, sizeof length);
   sink(header.data(), header.size());
-  for (const NamedTensor* entry : order) for_each_block(entry->second, sink);
+  for (const SafetensorsEntry& entry : entries) {
+    [[maybe_unused]] uint64_t written = 0;
+    entry.write([&](const void* data, size_t bytes) {
+      written += bytes;
+      sink(data, bytes);
+    });
+    assert(written == bytes_of(entry));
+  }
+}
+
+void write_in_order(const std::filesystem::path& path, const std::vector<SafetensorsEntry>& entries,
+                    const std::map<std::string, std::string>& metadata) {
+  const std::string header = header_json(path, entries, metadata);
+  AtomicFile file(path);
+  show_bytes(entries, header, [&](const void* data, size_t bytes) { file.write(data, bytes); });
+  file.commit();
 }
 
 }  // namespace
@@ -180,25 +204,26 @@ void save_safetensors(const std::filesystem::path& path, const std::map<std::str
     check(!is_block(tensor.dtype()), "{}: cannot write the file: tensor {} is {}, which only GGUF files hold",
           path.string(), quote(name), name_of(tensor.dtype()));
   }
-  const auto order = in_file_order(tensors);
-  const std::string header = header_json(path, order, metadata);
-  AtomicFile file(path);
-  show_bytes(order, header, [&](const void* data, size_t bytes) { file.write(data, bytes); });
-  file.commit();
+  write_in_order(path, entries_of(tensors), metadata);
+}
+
+void save_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsEntry>& entries,
+                      const std::map<std::string, std::string>& metadata) {
+  write_in_order(path, in_file_order(entries), metadata);
 }
 
 void safetensors_bytes(const std::map<std::string, Tensor>& tensors, const std::map<std::string, std::string>& metadata,
                        const std::function<void(std::string_view)>& sink) {
-  const auto order = in_file_order(tensors);
-  show_bytes(order, header_json("safetensors", order, metadata), [&](const void* data, size_t bytes) {
+  const std::vector<SafetensorsEntry> entries = entries_of(tensors);
+  show_bytes(entries, header_json("safetensors", entries, metadata), [&](const void* data, size_t bytes) {
     sink({static_cast<const char*>(data), bytes});
   });
 }
 
 std::string sha256_of_tensors(const std::map<std::string, Tensor>& tensors) {
   Sha256 hash;
-  for (const NamedTensor* entry : in_file_order(tensors))
-    for_each_block(entry->second, [&](const void* data, size_t bytes) { hash.update(data, bytes); });
+  for (const SafetensorsEntry& entry : entries_of(tensors))
+    entry.write([&](const void* data, size_t bytes) { hash.update(data, bytes); });
   return hash.hex();
 }
 

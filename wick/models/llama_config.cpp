@@ -165,7 +165,7 @@ double scale_of(const RopeScaling& s, double frequency) {
 
 LlamaConfig LlamaConfig::parse(const Config& config) {
   const Family& family = family_of(config);
-  only_absent(config, "quantization_config");
+  check_quantization(config);
   only(config, "hidden_act", "silu");
   LlamaConfig c{};
   c.model_type = family.model_type;

@@ -24,4 +24,20 @@ void only_absent(const Config& config, const std::string& key) {
   check(!config.has(key), "{}: {} is set; Wick supports models without it", config.source(), key);
 }
 
+void check_quantization(const Config& config) {
+  const std::string key = "quantization_config";
+  if (!config.has(key)) return;
+  const Config q = config.section(key);
+  const std::string method = q.text_or("quant_method", "");
+  std::string found = method.empty() ? "no quant_method" : quote(method);
+  if (method == "bitsandbytes") {
+    if (q.boolean_or("load_in_8bit", false)) return;
+    const std::string type = q.text_or("bnb_4bit_quant_type", "fp4");  // transformers' default
+    if (q.boolean_or("load_in_4bit", false) && type == "nf4") return;
+    found += " with " + quote(type);
+  }
+  fail("{}: {} names {}; Wick reads bitsandbytes' nf4 and int8: use a model of those, or one that is not quantised",
+       config.source(), key, found);
+}
+
 }  // namespace wick

@@ -14,5 +14,8 @@ void only(const Config& config, const std::string& key, const char* value, std::
 void only(const Config& config, const std::string& key, bool value, std::optional<bool> absent = {});
 void only(const Config& config, const std::string& key, double value, std::optional<double> absent = {});
 void only_absent(const Config& config, const std::string& key);
+// Throws Error for weights that another program quantised in a way that Wick does not read (quantization_config of
+// transformers and diffusers). bitsandbytes' nf4 and int8 are read (nn/bitsandbytes.h).
+void check_quantization(const Config& config);
 
 }  // namespace wick

@@ -136,6 +136,7 @@ namespace {
 void check_supported(const NetworkFacts& facts) {
   if (facts.has_config()) {
     const Config& config = facts.config();
+    check_quantization(config);
     only(config, "model_type", "t5");
     only(config, "feed_forward_proj", "gated-gelu", /*absent=*/"relu");
     only(config, "dense_act_fn", "gelu_new");  // that of "gated-gelu" (configuration_t5.py)

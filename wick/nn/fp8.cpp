@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <string_view>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "wick/io/json.h"
 #include "wick/io/numbers.h"
 #include "wick/io/quote.h"
+#include "wick/nn/stored_codes.h"
 
 namespace wick {
 namespace {
@@ -66,15 +68,28 @@ class Layers {
     }
     if (!scales && !is_narrow(*found)) return found;
     const int64_t bytes = is_narrow(*found) ? 1 : int64_t(size_of(*found->dtype));
-    return decoded(
+    StoredTensor f32 = decoded(
         *found, {1, bytes},
         [convert = to_f32(found->dtype_name), scales](const std::byte* from, float* to, int64_t first, int64_t count) {
           convert(from, to, size_t(count));
           if (scales) scales->multiply(to, first, count);
         });
+    if (found->dtype_name == "F8_E4M3")
+      f32.rows = [codes = codes_of(*found, scales)](DType dtype) { return as_rows(codes, dtype); };
+    return f32;
   }
 
  private:
+  // Without a scale it is 1.
+  static StoredCodes codes_of(const StoredTensor& stored, const std::shared_ptr<const Scales>& scales) {
+    const int64_t run = scales ? scales->run : std::max<int64_t>(stored.shape.numel(), 1);
+    return {DType::fp8, stored.shape, stored.bytes, run, [scales](int64_t first, int64_t count) {
+              if (!scales) return std::vector<float>(size_t(count), 1.0f);
+              const float* from = &scales->values[size_t(first)];
+              return std::vector<float>(from, from + count);
+            }};
+  }
+
   std::string format(const std::string& layer) const {
     const std::string marker = layer + ".comfy_quant";
     if (const std::optional<StoredTensor> found = source_.find(marker, {})) {
@@ -96,11 +111,6 @@ class Layers {
       fail("{}: \"{}\" is in {}; Wick reads floats of 32, 16 and 8 bits: use a file of those", source_.name, name,
            what);
     };
-    for (const char* kind : {"nf4", "fp4"})
-      if (source_.has(fmt::format("{}.quant_state.bitsandbytes__{}", name, kind)))
-        refuse(fmt::format("bitsandbytes' {}", kind));
-    if (source_.has(name + ".absmax")) refuse("bitsandbytes' four bits");
-    if (source_.has(layer + ".SCB")) refuse("bitsandbytes' int8");
     const std::string format = this->format(layer);
     const bool known = format.empty() || format == "float8_e4m3fn" || format == "float8_e5m2";
     if (!known) refuse("the format " + quote(format));
@@ -133,8 +143,12 @@ class Layers {
     check(count == 1 || along_rows,
           "{}: \"{}\" has shape {} beside a weight {}; Wick reads one scale, one a row, or equal runs of each row",
           source_.name, *name, shape, weight.shape);
+    std::vector<float> values = scale.load(host_memory()).to_vector();
+    check(std::ranges::all_of(values, [](float value) { return std::isfinite(value); }),
+          "{}: \"{}\" holds scales that are not finite numbers: the file is damaged; copy it again", source_.name,
+          *name);
     return std::make_shared<const Scales>(
-        Scales{scale.load(host_memory()).to_vector(), std::max<int64_t>(weight.shape.numel() / count, 1)});
+        Scales{std::move(values), std::max<int64_t>(weight.shape.numel() / count, 1)});
   }
 
   const TensorSource source_;

@@ -14,8 +14,9 @@
 
 namespace wick {
 
-// The tensors of `source`, the 8-bit floats among them as f32: value times scale. `metadata` is that of the file's
-// header. Throws Error for a layer in another format (nvfp4, mxfp8, int8, bitsandbytes), which it names.
+// The tensors of `source`, the 8-bit floats among them as f32: value times scale; F8_E4M3 also as rows of fp8 and
+// fp8_block. `metadata` is that of the file's
+// header. Throws Error for a layer in another format (nvfp4, mxfp8, ComfyUI's int8), which it names.
 TensorSource with_fp8(const TensorSource& source, const std::map<std::string, std::string>& metadata = {});
 
 // Is it the name of a scale or a marker, which belongs to a weight or to a whole file?

@@ -15,6 +15,7 @@
 #include "wick/io/gguf.h"
 #include "wick/io/gguf_blocks.h"
 #include "wick/io/safetensors.h"
+#include "wick/nn/bitsandbytes.h"
 #include "wick/nn/fp8.h"
 #include "wick/nn/gguf_model.h"
 #include "wick/nn/layout.h"
@@ -66,9 +67,15 @@ std::vector<std::string> keys_of(const Map& map) {
 std::function<Tensor(Memory&)> loading(const Shape& shape, DType dtype, const Memory::Source& bytes) {
   return [=](Memory& memory) {
     const Tensor tensor = Tensor::empty(shape, dtype, memory);
-    memory.fill({{tensor.view().data, size_t(bytes_of(dtype, shape.numel())), bytes}});
+    memory.fill({{tensor.view().data, size_t(bytes_of(dtype, shape)), bytes}});
     return tensor;
   };
+}
+
+// `bytes` from byte `skipped` on.
+Memory::Source behind(const Memory::Source& bytes, int64_t skipped) {
+  if (!bytes) return {};
+  return [=](void* host, size_t at, size_t count) { bytes(host, size_t(skipped) + at, count); };
 }
 
 // One of equal parts of a tensor's rows: read alone where it is read as it lies, else copied.
@@ -82,17 +89,22 @@ StoredTensor rows_of(const StoredTensor& whole, int index, int of) {
     rows.load = [=](Memory& to) { return clone(whole.load(to).window(shape, contiguous_strides(shape), before)); };
     return rows;
   }
-  rows.bytes = [read = whole.bytes, skipped = size_t(bytes_of(*whole.dtype, before))](
-                   void* host, size_t at, size_t bytes) { read(host, skipped + at, bytes); };
+  rows.bytes = behind(whole.bytes, bytes_of(*whole.dtype, before));
+  if (whole.rows)
+    rows.rows = [=, all = whole.rows](DType dtype) { return behind(all(dtype), index * bytes_of(dtype, shape)); };
   rows.load = loading(shape, *whole.dtype, rows.bytes);
   return rows;
 }
 
-// The bytes of several tensors, one after the other.
-Memory::Source joined_bytes(const std::vector<StoredTensor>& parts) {
+// The bytes of several tensors in `dtype`, one after the other; none where `bytes_of_part` gives none of one of them.
+template <class F>
+Memory::Source joined_bytes(const std::vector<StoredTensor>& parts, DType dtype, const F& bytes_of_part) {
   std::vector<std::pair<size_t, Memory::Source>> pieces;  // with their sizes
-  for (const StoredTensor& part : parts)
-    pieces.emplace_back(size_t(bytes_of(*part.dtype, part.shape.numel())), part.bytes);
+  for (const StoredTensor& part : parts) {
+    const Memory::Source source = bytes_of_part(part);
+    if (!source) return {};
+    pieces.emplace_back(size_t(bytes_of(dtype, part.shape)), source);
+  }
   return [pieces = std::move(pieces)](void* host, size_t at, size_t bytes) {
     auto* to = static_cast<char*>(host);
     for (const auto& [size, read] : pieces) {
@@ -117,7 +129,11 @@ StoredTensor joined(const std::vector<StoredTensor>& parts) {
   for (const StoredTensor& part : parts)
     if (!part.dtype) return {all.shape, part.dtype_name, {}, part.load, {}};
   if (readable) {
-    all.bytes = joined_bytes(parts);
+    all.bytes = joined_bytes(parts, *all.dtype, [](const StoredTensor& part) { return part.bytes; });
+    if (std::ranges::all_of(parts, [](const StoredTensor& part) { return bool(part.rows); }))
+      all.rows = [parts](DType dtype) {
+        return joined_bytes(parts, dtype, [&](const StoredTensor& part) { return part.rows(dtype); });
+      };
     all.load = loading(all.shape, *all.dtype, all.bytes);
     return all;
   }
@@ -258,10 +274,11 @@ std::string TensorSource::in_words(const std::string& tensor) const {
 
 TensorSource safetensors_source(const fs::path& path) {
   const Safetensors file = open_safetensors(path);
-  return with_fp8({.name = path.string(),
-                   .find = [file](const std::string& name, const Shape&) { return find_in(file, name); },
-                   .names = [file] { return keys_of(file->tensors()); }},
-                  file->metadata());
+  return with_bitsandbytes(
+      with_fp8({.name = path.string(),
+                .find = [file](const std::string& name, const Shape&) { return find_in(file, name); },
+                .names = [file] { return keys_of(file->tensors()); }},
+               file->metadata()));
 }
 
 TensorSource gguf_source(std::shared_ptr<const GgufFile> file) {
@@ -284,7 +301,8 @@ TensorSource shards_source(const fs::path& index) {
     const auto found = holders.find(name);
     return found == holders.end() ? std::nullopt : find_in(found->second, name);
   };
-  return with_fp8({.name = index.string(), .find = find, .names = [holders] { return keys_of(holders); }});
+  return with_bitsandbytes(
+      with_fp8({.name = index.string(), .find = find, .names = [holders] { return keys_of(holders); }}));
 }
 
 TensorSource memory_source(std::map<std::string, Tensor> tensors) {

@@ -28,6 +28,9 @@ struct StoredTensor {
   // later (WeightsOptions::deferred) nor in pieces.
   Memory::Source bytes;
   bool decoded = false;  // the file has it in another type, which Wick keeps nowhere
+  // Where the file has codes and scales: the bytes of the same tensor in a dtype with such rows (core/row_formats.h),
+  // with the file's numbers. Empty for all other dtypes.
+  std::function<Memory::Source(DType dtype)> rows = {};
 };
 
 // A stored tensor whose type Wick does not compute with, as f32: its bytes are decoded as they are read, `count`
@@ -55,8 +58,8 @@ struct TensorSource {
   std::string in_words(const std::string& tensor) const;
 };
 
-// A file, under its own names. Types without a dtype are decoded: floats of 8 bits (nn/fp8.h), and GGUF's blocks that
-// have no kernels (io/gguf_blocks.h).
+// A file, under its own names. Types without a dtype are decoded: floats of 8 bits (nn/fp8.h), bitsandbytes' types
+// (nn/bitsandbytes.h), and GGUF's blocks that have no kernels (io/gguf_blocks.h).
 TensorSource safetensors_source(const std::filesystem::path& path);
 TensorSource gguf_source(std::shared_ptr<const GgufFile> file);
 // The files that an index of shards names. Throws Error if one is missing or lacks a tensor.

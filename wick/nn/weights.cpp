@@ -85,10 +85,19 @@ struct Weights::State {
   }
 
   Asked ask(const std::string& name, const Shape& shape, Use use) const {
-    const StoredTensor stored = find(name, shape);
+    StoredTensor stored = find(name, shape);
     const DType dtype = use == Use::bias ? dtype_of_bias(stored) : dtype_of(name, stored, shape);
+    if (const Memory::Source rows = rows_of(stored, dtype)) {
+      stored.dtype = dtype;
+      stored.bytes = rows;
+    }
     if (stored.dtype) check_quantizable(name, *stored.dtype, shape, dtype);
     return {name, shape, stored, dtype};
+  }
+
+  // The file's own codes and scales, where it has them in that dtype.
+  static Memory::Source rows_of(const StoredTensor& stored, DType dtype) {
+    return stored.rows && has_row_format(dtype) ? stored.rows(dtype) : Memory::Source{};
   }
 
   void check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const {
@@ -101,15 +110,17 @@ struct Weights::State {
   }
 
   // Does the file store it in the wanted dtype?
-  bool defers(const Asked& a) const {
-    return options.deferred && !options.trainable && a.stored.bytes && a.stored.dtype == a.dtype;
-  }
+  static bool is_as_wanted(const Asked& a) { return a.stored.bytes && a.stored.dtype == a.dtype; }
 
   // Is it a matrix of a file, on the host, that is wanted in another dtype?
   bool converts_rows(const Asked& a) const {
     const std::optional<DType>& stored = a.stored.dtype;
     return a.shape.rank() == 2 && a.stored.bytes && memory().on_host() && stored &&
            (is_float(*stored) || is_quantized(*stored)) && stored != a.dtype;
+  }
+
+  static Memory::Filling filling(const Tensor& rows, const Asked& a) {
+    return {rows.view().data, size_t(bytes_of(a.dtype, a.shape)), a.stored.bytes};
   }
 
   // Converts a few rows at a time: the whole matrix never lies in memory as it is stored or in f32 too.
@@ -146,8 +157,10 @@ struct Weights::State {
   // Fills contiguous rows of a tensor that is handed out, now or in read_deferred().
   void read_into(const Tensor& rows, const Asked& a) {
     if (!source.has_values) return;
-    if (defers(a))
-      deferred.push_back({rows.view().data, size_t(bytes_of(a.dtype, a.shape.numel())), a.stored.bytes});
+    if (is_as_wanted(a) && options.deferred && !options.trainable)
+      deferred.push_back(filling(rows, a));
+    else if (is_as_wanted(a))
+      memory().fill({filling(rows, a)});
     else if (converts_rows(a))
       read_rows(rows, a);
     else
@@ -172,7 +185,7 @@ struct Weights::State {
     const bool conv = use == Use::convolution;
     const Asked a = ask(name, shape, use);
     const MemoryScope scope(Purpose::weights);
-    if (!source.has_values || (!conv && defers(a))) {
+    if (!source.has_values || (!conv && is_as_wanted(a))) {
       const Shape here = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
       const Tensor room = Tensor::empty(here, a.dtype, memory());
       read_into(room, a);
@@ -249,7 +262,7 @@ bool Weights::has(const std::string& name) const { return state_->source.has(nam
 bool Weights::is_copy(const std::string& name, const std::string& other) const {
   const std::optional<StoredTensor> a = state_->source.find(name, {}), b = state_->source.find(other, {});
   if (!a || !b || a->shape != b->shape || a->dtype != b->dtype || !a->dtype || !a->bytes || !b->bytes) return false;
-  const auto bytes = size_t(bytes_of(*a->dtype, a->shape.numel()));
+  const auto bytes = size_t(bytes_of(*a->dtype, a->shape));
   std::vector<char> piece(kPieceBytes), other_piece(kPieceBytes);
   for (size_t begin = 0; begin < bytes; begin += piece.size()) {
     const size_t count = std::min(piece.size(), bytes - begin);

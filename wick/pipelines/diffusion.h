@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -158,6 +159,9 @@ struct DiffusionFamily {
   // The names that modules of all components have in LoRA files. The denoiser's config is read for them, if there is
   // one, and no other component.
   ModuleNames (*module_names)(const Checkpoint& model);
+  std::string denoiser;  // its component
+  // The denoiser's tensors that Quantization is for, under the names that its files have.
+  std::set<std::string> (*in_blocks)(const Checkpoint& model);
   std::vector<Component> components;
   std::vector<KnownModel> known;
 };

@@ -57,6 +57,11 @@ Component transformer_component(std::vector<std::string> lora_prefixes) {
   return {kTransformer, load, std::move(lora_prefixes)};
 }
 
+bool belongs_to_block(const std::string& tensor) {
+  const bool modulates = tensor.find("_mod.") != tensor.npos || tensor.find(".modulation.") != tensor.npos;
+  return (tensor.starts_with("double_blocks.") || tensor.starts_with("single_blocks.")) && !modulates;
+}
+
 class Flux final : public LatentDiffusion {
  public:
   Flux(const Checkpoint& model, const ReadingOptions& options)
@@ -112,10 +117,7 @@ class Flux final : public LatentDiffusion {
  private:
   void load_text_encoders() override;
   void drop_text_encoders() override;
-  bool is_in_blocks(const std::string& tensor) const override {
-    const bool modulates = tensor.find("_mod.") != tensor.npos || tensor.find(".modulation.") != tensor.npos;
-    return (tensor.starts_with("double_blocks.") || tensor.starts_with("single_blocks.")) && !modulates;
-  }
+  bool is_in_blocks(const std::string& tensor) const override { return belongs_to_block(tensor); }
   void load_denoiser(const Scope& s) override { transformer_.emplace(s, config_, flow_options(trains(kClip))); }
   TensorSource source(const std::string& component) const override {
     return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
@@ -239,6 +241,12 @@ bool is_flux(const Checkpoint& model) {
   return networks_in(transformer.source()).contains(Network::flux);
 }
 
+std::set<std::string> in_blocks(const Checkpoint& model) {
+  const Checkpoint denoiser = model.component(kTransformer);
+  return matrices_in_blocks(denoiser, flux_source, belongs_to_block,
+                            [&](const Scope& s) { FluxTransformer(s, FluxConfig::read(denoiser)); });
+}
+
 }  // namespace
 
 DiffusionFamily flux_family() {
@@ -249,6 +257,8 @@ DiffusionFamily flux_family() {
         return std::make_unique<Flux>(model, options);
       },
       .module_names = [](const Checkpoint&) { return flux_module_names(); },
+      .denoiser = kTransformer,
+      .in_blocks = in_blocks,
       .components = {clip_component(kClip, prefixes[kClip], ClipKind::l), t5_component(kT5, prefixes[kT5]),
                      vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),
                      clip_tokenizer_component("tokenizer", "clip"), t5_tokenizer_component("tokenizer_2")},

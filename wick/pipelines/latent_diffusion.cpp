@@ -9,6 +9,7 @@
 #include "wick/backend/counting.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
+#include "wick/nn/bitsandbytes.h"
 #include "wick/nn/fp8.h"
 #include "wick/nn/glob.h"
 #include "wick/ops/ops.h"
@@ -58,11 +59,32 @@ std::vector<std::string> LatentDiffusion::remarks_on_tensors(TensorSource (*name
   build(Scope(Weights(shapes, {.place = Residence::on(counting, DType::f32)}), denoiser_));
   std::vector<std::string> unread;
   for (const std::string& name : stored.names())
-    if (!asked.contains(name) && !goes_with_fp8(name)) unread.push_back(name);
+    if (!asked.contains(name) && !goes_with_fp8(name) && !goes_with_bitsandbytes(name)) unread.push_back(name);
   if (unread.empty()) return {};
   return {fmt::format("{}: {} of no part of the {} that Wick knows, {} the first of them, {} left out.", stored.name,
                       count_of(unread.size(), "tensor"), denoiser_in_words(), quote(unread.front()),
                       unread.size() == 1 ? "is" : "are")};
+}
+
+std::set<std::string> matrices_in_blocks(const Checkpoint& component, TensorSource (*names)(const TensorSource&),
+                                         bool (*is_in_blocks)(const std::string&),
+                                         const std::function<void(const Scope&)>& build) {
+  std::set<std::string> asked, found;
+  const TensorSource stored = component.source();
+  TensorSource shapes = names(watched(stored, asked));
+  shapes.has_values = false;
+  shapes.find = [&, find = shapes.find](const std::string& name, const Shape& wanted) {
+    asked.clear();
+    const std::optional<StoredTensor> tensor = find(name, wanted);
+    if (tensor && wanted.rank() == 2 && is_in_blocks(name))
+      for (const std::string& part : asked)
+        if (const auto matrix = stored.find(part, {}); matrix && matrix->shape.rank() == 2)
+          found.insert(stored.stored_name(part));
+    return tensor;
+  };
+  CountingBackend counting(device_kind("cpu"));
+  build(Scope(Weights(shapes, {.place = Residence::on(counting, DType::f32)}), "denoiser"));
+  return found;
 }
 
 void LatentDiffusion::check_width(const std::string& component, const char* what, int64_t here, int64_t wanted) const {

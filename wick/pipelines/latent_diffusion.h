@@ -18,6 +18,12 @@ namespace wick {
 // Is it a folder of a pipeline whose class is called `family` and something, "FluxPipeline"?
 bool names_pipeline(const Checkpoint& model, std::string_view family);
 
+// The stored tensors of which `build` asks for matrices with names that `is_in_blocks` knows. `names` brings stored
+// tensors to the names that are asked for.
+std::set<std::string> matrices_in_blocks(const Checkpoint& component, TensorSource (*names)(const TensorSource&),
+                                         bool (*is_in_blocks)(const std::string&),
+                                         const std::function<void(const Scope&)>& build);
+
 class LatentDiffusion : public Diffusion {
  public:
   std::string denoiser() const override { return denoiser_; }

@@ -58,6 +58,10 @@ Component transformer_component(std::vector<std::string> lora_prefixes) {
   return {kTransformer, load, std::move(lora_prefixes)};
 }
 
+bool belongs_to_block(const std::string& tensor) {
+  return tensor.starts_with("joint_blocks.") && tensor.find(".adaLN_modulation.") == tensor.npos;
+}
+
 class Sd3 final : public LatentDiffusion {
  public:
   Sd3(const Checkpoint& model, const ReadingOptions& options)
@@ -125,9 +129,7 @@ class Sd3 final : public LatentDiffusion {
  private:
   void load_text_encoders() override;
   void drop_text_encoders() override;
-  bool is_in_blocks(const std::string& tensor) const override {
-    return tensor.starts_with("joint_blocks.") && tensor.find(".adaLN_modulation.") == tensor.npos;
-  }
+  bool is_in_blocks(const std::string& tensor) const override { return belongs_to_block(tensor); }
   void load_denoiser(const Scope& s) override {
     positions_.clear();
     transformer_.emplace(s, config_, flow_options(trains_clip()));
@@ -314,6 +316,12 @@ ModuleNames module_names(const Checkpoint& model) {
   return sd3_module_names(is_there ? int(Sd3Config::read(model.component(kTransformer)).dual.size()) : 1);
 }
 
+std::set<std::string> in_blocks(const Checkpoint& model) {
+  const Checkpoint denoiser = model.component(kTransformer);
+  return matrices_in_blocks(denoiser, sd3_source, belongs_to_block,
+                            [&](const Scope& s) { Sd3Transformer(s, Sd3Config::read(denoiser)); });
+}
+
 }  // namespace
 
 DiffusionFamily sd3_family() {
@@ -324,6 +332,8 @@ DiffusionFamily sd3_family() {
         return std::make_unique<Sd3>(model, options);
       },
       .module_names = module_names,
+      .denoiser = kTransformer,
+      .in_blocks = in_blocks,
       .components = {clip_component(kClipL, prefixes[kClipL], ClipKind::l),
                      clip_component(kBigG, prefixes[kBigG], ClipKind::big_g), t5_component(kT5, prefixes[kT5]),
                      vae_encoder_component(), vae_decoder_component(), transformer_component(prefixes[kTransformer]),

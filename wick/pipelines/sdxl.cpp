@@ -61,6 +61,8 @@ Component unet_component(std::vector<std::string> lora_prefixes) {
   return {"unet", load, std::move(lora_prefixes)};
 }
 
+bool belongs_to_block(const std::string& tensor) { return tensor.find(".transformer_blocks.") != tensor.npos; }
+
 class Sdxl final : public LatentDiffusion {
  public:
   Sdxl(const Checkpoint& model, const ReadingOptions& options) : Sdxl(model, options, SdxlConfig::read(model)) {}
@@ -124,9 +126,7 @@ class Sdxl final : public LatentDiffusion {
   TensorSource source(const std::string& component) const override {
     return component == "unet" ? unet_source(model()) : LatentDiffusion::source(component);
   }
-  bool is_in_blocks(const std::string& tensor) const override {
-    return tensor.find(".transformer_blocks.") != tensor.npos;
-  }
+  bool is_in_blocks(const std::string& tensor) const override { return belongs_to_block(tensor); }
   void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().recomputation); }
 
   const NoiseSchedule& schedule() const {
@@ -223,6 +223,11 @@ Tensor Sdxl::predict(const Tensor& x, const Tensor& timestep, const NamedTensors
   return (*unet_)(in);
 }
 
+std::set<std::string> in_blocks(const Checkpoint& model) {
+  return matrices_in_blocks(model.component("unet"), sdxl_source, belongs_to_block,
+                            [&](const Scope& s) { SdxlUNet(s, UNetConfig::read(model)); });
+}
+
 }  // namespace
 
 DiffusionFamily sdxl_family() {
@@ -233,6 +238,8 @@ DiffusionFamily sdxl_family() {
         return std::make_unique<Sdxl>(model, options);
       },
       .module_names = [](const Checkpoint& model) { return sdxl_module_names(UNetConfig::read(model)); },
+      .denoiser = "unet",
+      .in_blocks = in_blocks,
       .components = {clip_component("text_encoder", prefixes["text_encoder"], ClipKind::l),
                      clip_component("text_encoder_2", prefixes["text_encoder_2"], ClipKind::big_g),
                      vae_encoder_component(), vae_decoder_component(), unet_component(prefixes["unet"]),

@@ -80,6 +80,9 @@ void write_merged(const Checkpoint& from, const std::vector<fs::path>& files, co
 }
 
 void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
+  check(!from.config().has("quantization_config"),
+        "{}: a folder of quantised weights cannot be merged into another one; choose a GGUF file as --output",
+        from.config_file().string());
   const std::vector<fs::path> files = weight_files(from);
   for (const fs::path& path : files) {
     const SafetensorsFile file = SafetensorsFile::open(path);

@@ -46,13 +46,15 @@ void copy_whole(const fs::path& from, const fs::path& to) {
   out.commit();
 }
 
-// A config names the dtype by either key, or not at all, and transformers heeds it.
+// A config names the dtype by either key, or not at all, and transformers heeds it. Weights of another dtype than the
+// model's are not quantised.
 void copy_config(const Checkpoint& from, const fs::path& to, std::optional<DType> dtype) {
   if (!dtype) return copy_whole(from.config_file(), to / kTransformersLast);
   nlohmann::json config = read_json(from.config_file());
   const char* const name = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = name;
+  config.erase("quantization_config");
   write_file_atomically(to / kTransformersLast, to_text(std::move(config)));
 }
 

@@ -38,6 +38,7 @@ std::array<int64_t, 3> rope_axes(const Config& config, int64_t head_dim) {
 FluxConfig FluxConfig::read(const Checkpoint& component) {
   const NetworkFacts facts(component, flux_source);
   const Config& config = facts.config();
+  check_quantization(config);
   only(config, "patch_size", 1.0, 1.0);
   FluxConfig c;
   const int64_t in = facts.extent("in_channels", "img_in.weight", 1, 64);

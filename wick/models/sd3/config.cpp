@@ -19,6 +19,7 @@ constexpr const char *kPatches = "x_embedder.proj.weight", *kTable = "pos_embed"
 void check_supported(const NetworkFacts& facts) {
   const Config& config = facts.config();
   only(config, "_class_name", "SD3Transformer2DModel");
+  check_quantization(config);
   only(config, "patch_size", 2.0);
   const Shape patches = facts.shape(kPatches).value_or(Shape{1, 1, 2, 2});
   check(patches.rank() == 4 && patches[2] == 2 && patches[3] == 2,

@@ -1,0 +1,193 @@
+// Denoisers in other programs' quantised files: their bytes against bitsandbytes and comfy-kitchen
+// (tools/golden/bitsandbytes_files.py), and what Wick reads from them.
+#include "wick/pipelines/quantized_file.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "io/files.h"
+#include "source_dir.h"
+#include "wick/core/row_formats.h"
+#include "wick/io/json.h"
+#include "wick/io/safetensors.h"
+#include "wick/io/sha256.h"
+#include "wick/models/flux/names.h"
+#include "wick/models/flux/transformer.h"
+#include "wick/ops/elementwise.h"
+#include "wick/pipelines/forward.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+const fs::path kFlux = test::source_dir() / "tests/golden/bitsandbytes/flux";
+const fs::path kPlain = kFlux / "plain/transformer";
+constexpr DType kFormats[] = {DType::fp8, DType::int8, DType::nf4, DType::nf4_double};
+
+// A pipeline that has a transformer alone.
+class QuantizedFiles : public testing::Test {
+ protected:
+  QuantizedFiles() { fs::copy(kFlux / "plain", folder_ / "model", fs::copy_options::recursive); }
+
+  static std::string bytes_of(const SafetensorsFile& file, const std::string& name) {
+    std::string bytes(size_t(*file.tensors().at(name).bytes), '\0');
+    file.bytes(name)(bytes.data(), 0, bytes.size());
+    return bytes;
+  }
+  fs::path written(DType dtype) const {
+    const fs::path to = folder_ / name_of(dtype);
+    write_quantized(folder_ / "model", to, dtype);
+    return dtype == DType::fp8 ? to : to / "diffusion_pytorch_model.safetensors";
+  }
+  // The same transformer under Black Forest Labs' names, as ComfyUI keeps it, with a tensor of another network.
+  fs::path single_file() const {
+    const TensorSource source = flux_source(Checkpoint(kPlain).source());
+    std::set<std::string> asked;
+    FluxTransformer(Scope(Weights(watched(source, asked), {}), "transformer"), FluxConfig::read(Checkpoint(kPlain)));
+    std::map<std::string, Tensor> tensors{{"vae.x", Tensor::of(std::vector<float>{1, 2}, {2})}};
+    for (const std::string& name : asked)
+      if (const auto found = source.find(name, {}))
+        tensors["model.diffusion_model." + name] = cast(found->load(host_memory()), DType::f16);
+    const fs::path file = folder_ / "flux.safetensors";
+    save_safetensors(file, tensors, {{"kept", "yes"}});
+    return file;
+  }
+
+  TemporaryDirectory folder_;
+};
+
+TEST_F(QuantizedFiles, BytesAreThoseOfTheOthersQuantisers) {
+  const nlohmann::json golden = read_json(kFlux / "plain/quantised.json");
+  const SafetensorsFile plain = SafetensorsFile::open(kPlain / "diffusion_pytorch_model.safetensors");
+  for (const DType dtype : kFormats) {
+    const nlohmann::json& want = golden.at(std::string(name_of(dtype)));
+    const SafetensorsFile file = SafetensorsFile::open(written(dtype));
+    EXPECT_EQ(file.metadata(), plain.metadata());
+    size_t found = 0;
+    for (const auto& [name, info] : file.tensors()) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(dtype), name));
+      if (!want.contains(name)) {
+        EXPECT_EQ(info.dtype_name, "BF16");
+        EXPECT_EQ(bytes_of(file, name), bytes_of(plain, name));
+        continue;
+      }
+      ++found;
+      EXPECT_EQ(std::vector<int64_t>(info.shape.begin(), info.shape.end()), want.at(name).at(0));
+      Sha256 hash;
+      const std::string bytes = bytes_of(file, name);
+      hash.update(bytes.data(), bytes.size());
+      EXPECT_EQ(hash.hex(), want.at(name).at(1)) << (bytes.size() < 300 ? bytes : "");
+    }
+    EXPECT_EQ(found, want.size()) << name_of(dtype);
+  }
+}
+
+TEST_F(QuantizedFiles, AFolderTellsOfBitsandbytes) {
+  const nlohmann::json own = read_json(kPlain / "config.json");
+  for (const DType dtype : {DType::int8, DType::nf4, DType::nf4_double}) {
+    nlohmann::json config = read_json(written(dtype).parent_path() / "config.json");
+    const nlohmann::json q = config.at("quantization_config");
+    EXPECT_EQ(q.at("quant_method"), "bitsandbytes");
+    EXPECT_EQ(q.at("load_in_8bit"), dtype == DType::int8);
+    EXPECT_EQ(q.at("load_in_4bit"), dtype != DType::int8);
+    EXPECT_EQ(q.at("bnb_4bit_use_double_quant"), dtype == DType::nf4_double);
+    const auto skipped = q.at("llm_int8_skip_modules").get<std::vector<std::string>>();
+    for (const char* layer : {"x_embedder", "transformer_blocks.0.norm1.linear", "norm_out.linear"})
+      EXPECT_NE(std::ranges::find(skipped, layer), skipped.end()) << layer;
+    for (const char* layer : {"transformer_blocks.0.attn.to_q", "proj_out"})  // a name that blocks have too
+      EXPECT_EQ(std::ranges::find(skipped, layer), skipped.end()) << layer;
+    config.erase("quantization_config");
+    EXPECT_EQ(config, own);
+  }
+}
+
+// The values that Wick reads from a single file are those of its quantiser; all else is as it was.
+TEST_F(QuantizedFiles, ASingleFileKeepsItsNames) {
+  const fs::path file = single_file();
+  const SafetensorsFile plain = SafetensorsFile::open(file);
+  for (const DType dtype : kFormats) {
+    const fs::path to = folder_ / "quantised.safetensors";
+    const QuantizedFile made = write_quantized(file, to, dtype);
+    EXPECT_EQ(made.matrices, 10);
+    EXPECT_EQ(made.kept, 0);
+    EXPECT_EQ(SafetensorsFile::open(to).metadata(), plain.metadata());
+    const TensorSource source = open_source(to);
+    int64_t quantised = 0;
+    for (const auto& [name, info] : plain.tensors()) {
+      const StoredTensor found = *source.find(name, {});
+      EXPECT_EQ(found.shape, info.shape) << name;
+      const Tensor own = cast(plain.load(name), DType::f32);
+      if (!found.decoded) {
+        EXPECT_EQ(found.load(host_memory()).to_vector(), own.to_vector()) << name;
+        continue;
+      }
+      ++quantised;
+      const int64_t rows = dtype == DType::int8 ? own.dim(0) : 1, cols = own.numel() / rows;
+      const int64_t bytes = row_bytes(dtype, cols);
+      std::string all(size_t(rows * bytes), '\0');
+      quantize_rows(all.data(), dtype, own.data<float>(), rows, cols);
+      if (dtype == DType::fp8) {  // by the scale's reciprocal, as comfy-kitchen does
+        const RowLayout layout = row_layout(dtype, cols);
+        float scale;
+        std::memcpy(&scale, all.data() + layout.scales, sizeof scale);
+        const float inverse = 1 / scale;
+        for (int64_t i = 0; i < cols; ++i) all[size_t(i)] = char(f32_to_e4m3(own.data<float>()[i] * inverse));
+      }
+      std::vector<float> want(size_t(own.numel()));
+      for (int64_t i = 0; i < rows; ++i) decode_row(&want[size_t(i * cols)], all.data() + i * bytes, dtype, cols);
+      EXPECT_EQ(found.load(host_memory()).to_vector(), want) << name;
+      EXPECT_TRUE(found.rows(dtype)) << name;  // the model keeps its codes
+    }
+    EXPECT_EQ(quantised, made.matrices);
+  }
+}
+
+// Of diffusers' names: the matrices of attention and feed-forward layers, and no modulation.
+TEST_F(QuantizedFiles, EveryFamilyKnowsItsBlocks) {
+  for (const auto& [model, component] : {std::pair{"sdxl", "unet"}, {"sd3", "transformer"}}) {
+    const fs::path from = test::source_dir() / "tests/golden" / model, to = folder_ / model;
+    const auto weights = weights_in(from / component);
+    const SafetensorsFile plain = SafetensorsFile::open(*weights);
+    const QuantizedFile made = write_quantized(from, to, DType::fp8);
+    const SafetensorsFile file = SafetensorsFile::open(to);
+    int64_t quantised = 0;
+    for (const auto& [name, info] : plain.tensors()) {
+      const bool in_blocks = ("." + name).find(".transformer_blocks.") != std::string::npos && info.shape.rank() == 2 &&
+                             name.find(".linear.") == std::string::npos;
+      EXPECT_EQ(file.tensors().at(name).dtype_name == "F8_E4M3", in_blocks) << name;
+      quantised += in_blocks;
+    }
+    EXPECT_EQ(made.matrices, quantised);
+    EXPECT_GT(quantised, 0);
+  }
+}
+
+TEST_F(QuantizedFiles, WhatCannotBeQuantisedIsRefused) {
+  const fs::path to = folder_ / "to", plain = folder_ / "model/transformer/diffusion_pytorch_model.safetensors";
+  const auto refused = [&](const fs::path& from, DType dtype, std::initializer_list<std::string_view> parts) {
+    expect_error([&] { write_quantized(from, to, dtype); }, parts);
+    EXPECT_FALSE(fs::exists(to) && fs::is_regular_file(to));
+    EXPECT_FALSE(fs::exists(to / "diffusion_pytorch_model.safetensors"));
+  };
+  refused(kFlux, DType::nf4, {"quantised already", "\"context_embedder.weight"});
+  const SafetensorsFile file = SafetensorsFile::open(plain);
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) tensors[name] = file.load(name);
+  const std::string name = "transformer_blocks.0.attn.to_q.weight";
+  const Tensor matrix = cast(tensors.at(name), DType::f32);
+  matrix.data<float>()[70] = 1e5f;
+  tensors[name] = matrix;
+  save_safetensors(plain, tensors);
+  refused(folder_ / "model", DType::int8, {name, "too large for f16"});
+  matrix.data<float>()[70] = NAN;
+  save_safetensors(plain, tensors);
+  for (const DType dtype : kFormats) refused(folder_ / "model", dtype, {name, "not finite"});
+}
+
+}  // namespace
+}  // namespace wick
