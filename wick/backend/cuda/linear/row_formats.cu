@@ -153,7 +153,7 @@ __global__ void __launch_bounds__(kThreads) encode_codes(char* y, const RowCodes
       codes[i / 2] = uint8_t(nf4_code(__fmul_rn(to_float(from[i]), inverse)) << 4 |
                              nf4_code(__fmul_rn(to_float(from[i + 1]), inverse)));
   } else if constexpr (kFormat == DType::int8) {
-    const float inverse = largest > 0 ? __fdiv_rn(127, largest) : 0;
+    const float inverse = largest > 0 ? __fmul_rn(__fdiv_rn(1, largest), 127) : 0;
     for (int64_t i = lane; i < length; i += 32) {
       const float code = rintf(__fmul_rn(to_float(from[i]), inverse));
       codes[i] = uint8_t(isfinite(code) ? int8_t(code) : 0);
