@@ -2,6 +2,7 @@
 #include "wick/core/row_formats.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <iterator>
@@ -22,15 +23,9 @@ constexpr RowFormat kFormats[] = {  // from DType::fp8 on
 
 constexpr int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 
-// Midpoints between neighbours of nf4_values(), as bitsandbytes' kernels have them: above, a value takes the next code.
-constexpr std::array<float, 15> kNf4Thresholds = {
-    -0.8480964004993439f,  -0.6106329262256622f,   -0.4599952697753906f, -0.33967943489551544f, -0.23460740596055984f,
-    -0.13791173323988914f, -0.045525018125772476f, 0.03979014977812767f, 0.1202552504837513f,   0.2035212516784668f,
-    0.2920137718319893f,   0.3893125355243683f,    0.5016634166240692f,  0.6427869200706482f,   0.8614784181118011f};
-
 uint8_t nf4_code(float x) {
   int code = 0;
-  for (const float threshold : kNf4Thresholds) code += x > threshold;
+  for (const float threshold : kNf4Map.thresholds) code += x > threshold;
   return uint8_t(code);
 }
 
@@ -75,8 +70,8 @@ void decode_run(float* y, const uint8_t* codes, DType dtype, float scale, int64_
   } else if (row_format(dtype).bits == 8) {
     for (int64_t i = 0; i < n; ++i) y[i] = scale * e4m3_to_f32(codes[i]);
   } else {
-    std::array<float, 16> values = nf4_values();
-    for (float& value : values) value *= scale;
+    float values[16];
+    for (int code = 0; code < 16; ++code) values[code] = kNf4Map.values[code] * scale;
     for (int64_t i = 0; i < n / 2; ++i) {
       y[2 * i] = values[codes[i] >> 4];
       y[2 * i + 1] = values[codes[i] & 15];
@@ -151,26 +146,6 @@ RowLayout row_layout(DType dtype, int64_t cols) {
   }
   layout.bytes = rounded_up(end, 16);
   return layout;
-}
-
-const std::array<float, 16>& nf4_values() {
-  static const std::array<float, 16> values = {-1,
-                                               -0.6961928009986877f,
-                                               -0.5250730514526367f,
-                                               -0.39491748809814453f,
-                                               -0.28444138169288635f,
-                                               -0.18477343022823334f,
-                                               -0.09105003625154495f,
-                                               0,
-                                               0.07958029955625534f,
-                                               0.16093020141124725f,
-                                               0.24611230194568634f,
-                                               0.33791524171829224f,
-                                               0.44070982933044434f,
-                                               0.5626170039176941f,
-                                               0.7229568362236023f,
-                                               1};
-  return values;
 }
 
 float e4m3_to_f32(uint8_t bits) {

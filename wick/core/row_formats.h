@@ -12,7 +12,6 @@
 // A row has a whole number of 16 bytes, so that kernels read codes in words. Scales are f32.
 #pragma once
 
-#include <array>
 #include <cstdint>
 
 #include "wick/core/dtype.h"
@@ -46,7 +45,18 @@ struct NestedScales {
   uint32_t first;  // place of the row's first magnitude among the 256 that share its scale
 };
 
-const std::array<float, 16>& nf4_values();
+// nf4's values, and the midpoints of neighbours as bitsandbytes' kernels have them: above one, a number takes the next
+// code.
+struct Nf4Map {
+  float values[16], thresholds[15];
+};
+inline constexpr Nf4Map kNf4Map = {
+    {-1, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f, -0.28444138169288635f,
+     -0.18477343022823334f, -0.09105003625154495f, 0, 0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f,
+     0.33791524171829224f, 0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1},
+    {-0.8480964004993439f, -0.6106329262256622f, -0.4599952697753906f, -0.33967943489551544f, -0.23460740596055984f,
+     -0.13791173323988914f, -0.045525018125772476f, 0.03979014977812767f, 0.1202552504837513f, 0.2035212516784668f,
+     0.2920137718319893f, 0.3893125355243683f, 0.5016634166240692f, 0.6427869200706482f, 0.8614784181118011f}};
 
 // Four bits of exponent, biased by 7, and three of mantissa; all ones is NaN, and there is no infinity.
 float e4m3_to_f32(uint8_t bits);

@@ -98,7 +98,7 @@ Decode decoder(const StoredCodes& codes) {
   return [codes](const std::byte* from, float* to, int64_t first, int64_t count) {
     each_run(codes, first, count, [&](int64_t begin, int64_t end, float scale) {
       for (int64_t i = begin; i < end; ++i)
-        to[i] = nf4_values()[uint8_t(from[i / 2]) >> (i % 2 == 0 ? 4 : 0) & 15] * scale;
+        to[i] = kNf4Map.values[uint8_t(from[i / 2]) >> (i % 2 == 0 ? 4 : 0) & 15] * scale;
     });
   };
 }

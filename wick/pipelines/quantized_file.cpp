@@ -160,7 +160,7 @@ class Matrix {
   std::vector<SafetensorsEntry> nf4() const {
     const RowLayout at = layout();
     std::vector<SafetensorsEntry> all = {part(name_, "U8", {info_.shape.numel() / 2, 1}, 0, cols() / 2),
-                                         of_floats(name_ + ".quant_map", nf4_values())};
+                                         of_floats(name_ + ".quant_map", kNf4Map.values)};
     if (dtype_ == DType::nf4_double) {
       for (SafetensorsEntry& entry : nested_scales()) all.push_back(std::move(entry));
     } else {

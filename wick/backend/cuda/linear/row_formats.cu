@@ -14,22 +14,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-__constant__ const float kNf4[16] = {-1,
-                                     -0.6961928009986877f,
-                                     -0.5250730514526367f,
-                                     -0.39491748809814453f,
-                                     -0.28444138169288635f,
-                                     -0.18477343022823334f,
-                                     -0.09105003625154495f,
-                                     0,
-                                     0.07958029955625534f,
-                                     0.16093020141124725f,
-                                     0.24611230194568634f,
-                                     0.33791524171829224f,
-                                     0.44070982933044434f,
-                                     0.5626170039176941f,
-                                     0.7229568362236023f,
-                                     1};
+static __constant__ Nf4Map kNf4 = kNf4Map;
 
 // Where the parts of rows lie.
 struct RowCodes {
@@ -91,7 +76,7 @@ __global__ void __launch_bounds__(kThreads)
     else if constexpr (kBits<kFormat> == 8)
       value = scale * e4m3_value(code);
     else
-      value = scale * kNf4[k % 2 == 0 ? code >> 4 : code & 15];
+      value = scale * kNf4.values[k % 2 == 0 ? code >> 4 : code & 15];
     out.value[k] = from_float<T>(value);
   }
   T* const to = y + index * y_row + column;
@@ -122,13 +107,9 @@ __device__ __forceinline__ uint8_t e4m3_code(float value) {
 }
 
 __device__ __forceinline__ uint32_t nf4_code(float x) {
-  constexpr float kThresholds[15] = {
-      -0.8480964004993439f,  -0.6106329262256622f,   -0.4599952697753906f, -0.33967943489551544f, -0.23460740596055984f,
-      -0.13791173323988914f, -0.045525018125772476f, 0.03979014977812767f, 0.1202552504837513f,   0.2035212516784668f,
-      0.2920137718319893f,   0.3893125355243683f,    0.5016634166240692f,  0.6427869200706482f,   0.8614784181118011f};
   uint32_t code = 0;
 #pragma unroll
-  for (const float threshold : kThresholds) code += x > threshold;
+  for (const float threshold : kNf4.thresholds) code += x > threshold;
   return code;
 }
 
