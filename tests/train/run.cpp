@@ -172,7 +172,7 @@ TEST_F(RunTest, EachOptimizerGoesOnWhereItWas) {
   for (const std::string_view optimizer : split_names(names_of(OptimizerKind{}))) {
     const std::string name(optimizer), rate = name == "prodigy" ? "1" : "1e-3";
     const std::vector<std::string> flags = {"--optimizer", name,       "--lr", rate,        "--rank",
-                                            "128",         "--warmup", "2",    "--targets", "unet.*.attn1.*"};
+                                            "128",         "--warmup", "2",    "--targets", "unet.*.ff.*"};
     ASSERT_EQ(train(name, flags).code, 0);
     ASSERT_EQ(train("halves " + name, with_flags(flags, {"--steps", "3"})).code, 0);
     const Outcome outcome = train("halves " + name, with_flags(flags, {"--resume"}));
@@ -181,12 +181,11 @@ TEST_F(RunTest, EachOptimizerGoesOnWhereItWas) {
     EXPECT_EQ(losses(name), losses("halves " + name)) << name;
     ASSERT_EQ(train("calls " + name, with_flags(flags, {"--no-graph", "--save-every", "0"})).code, 0);
     EXPECT_EQ(result(name), result("calls " + name)) << name << ": replaying and saving change no bit";
-    results.insert(result(name));
+    EXPECT_TRUE(results.insert(result(name)).second) << name << " learns as another does";
     const std::string other = name == "lion" ? "adamw" : "lion";
     expect_one_line(train(name, with_flags(flags, {"--resume", "--optimizer", other, "--steps", "7"})),
                     {"--resume", "--optimizer \"" + name + "\"", other, "start anew"});
   }
-  EXPECT_EQ(results.size(), split_names(names_of(OptimizerKind{})).size());
 }
 
 TEST_F(RunTest, KilledAtTwentyMomentsItEndsTheSame) {
