@@ -156,7 +156,7 @@ void add_chat_command(CLI::App& app) {
       ->check(cli::one_of({"error", "forget"}));
   command->add_flag("--no-thinking", a->no_thinking, "Answer at once, where a model may think first");
   a->flags.add_to(*command);
-  cli::add_quantize(*command, a->flags.quantize);
+  a->flags.held.add_flags(*command);
   a->run_on.add_flags(*command);
   command->footer(
       "Messages are lines of standard input, also where that is no terminal.\n"

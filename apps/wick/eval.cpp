@@ -18,11 +18,12 @@ namespace wick {
 namespace {
 
 struct EvalArguments {
-  std::string model, quantize, chat_template = ChatTemplate::kAuto;
+  std::string model, chat_template = ChatTemplate::kAuto;
   std::vector<std::string> dataset, loras;
   int64_t context = 0, stride = 0, batch_size = 1;
   bool json = false;
   cli::RunOn run_on;
+  cli::HoldingFlags held;
 };
 
 void print_result(const EvalArguments& a, double loss, int64_t counted, int64_t tokens, size_t documents) {
@@ -59,7 +60,7 @@ void run_eval(const EvalArguments& a) {
       if (piece.counted() > 0) pieces.push_back(std::move(piece));
 
   cli::TextFlags flags;
-  flags.quantize = a.quantize;
+  flags.held = a.held;
   const cli::OpenedModel opened = cli::OpenedModel::open(path, a.loras, flags, a.run_on, context);
   const double sum = total_loss(opened.language.model, pieces, std::min(context, data.longest), a.batch_size);
   if (!std::isfinite(sum)) {
@@ -90,7 +91,7 @@ void add_eval_command(CLI::App& app) {
   command->add_option("--batch-size", a->batch_size, "Rows of --context tokens at once [1]")
       ->type_name("INT")
       ->transform(cli::integer_in(1, 65536));
-  cli::add_quantize(*command, a->quantize);
+  a->held.add_flags(*command);
   cli::add_chat_template(*command, a->chat_template);
   command->add_flag("--json", a->json, "Print the result as one JSON object");
   a->run_on.add_flags(*command);

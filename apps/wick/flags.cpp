@@ -6,6 +6,8 @@
 
 #include "model_path.h"
 #include "validators.h"
+#include "wick/io/byte_size.h"
+#include "wick/io/quote.h"
 
 namespace wick::cli {
 namespace {
@@ -81,17 +83,56 @@ void add_chat_template(CLI::App& command, std::string& name) {
       ->type_name("NAME");
 }
 
-void add_quantize(CLI::App& command, std::string& dtype) {
+void HoldingFlags::add_flags(CLI::App& command) {
+  const std::string group = "Device and precision";
   std::vector<std::string> names;
   for (const DType type : kQuantizedTypes) names.emplace_back(name_of(type));
-  command.add_option("--quantize", dtype, "Keep the matrices of the blocks in 8 or 4 bits [as the model has them]")
+  command.add_option("--quantize", quantize, "Keep the matrices of the blocks in 8 or 4 bits [as the model has them]")
       ->type_name(fmt::format("{}", fmt::join(names, "|")))
       ->check(one_of(names))
-      ->group("Device and precision");
+      ->group(group);
+  CLI::Option* size = command.add_option("--memory", memory,
+                                         "All that may be taken on the device, for example 12GiB, or auto for what is "
+                                         "free: how weights are held is chosen to fit, the highest precision first");
+  size->type_name("SIZE")->group(group);
+  command
+      .add_option("--stream-blocks", stream_blocks,
+                  "How many blocks keep their weights in the host's memory, from which they come while others run [0]")
+      ->type_name("N|all")
+      ->check([](const std::string& text) {
+        const bool is_number = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == text.npos;
+        return is_number || text == "all" ? "" : "expected a number of blocks or all, found '" + text + "'";
+      })
+      ->excludes(size)
+      ->group(group);
 }
 
-DType quantized_dtype(const std::string& name) {
-  return *std::ranges::find_if(kQuantizedTypes, [&](DType type) { return wick::name_of(type) == name; });
+std::optional<DType> HoldingFlags::quantized() const {
+  if (quantize.empty()) return {};
+  return *std::ranges::find_if(kQuantizedTypes, [&](DType type) { return wick::name_of(type) == quantize; });
+}
+
+std::optional<size_t> HoldingFlags::room(std::string_view device) const {
+  if (memory.empty() || memory == "auto") return free_memory(device);
+  const std::optional<size_t> size = parse_byte_size(memory);
+  check_usage(size.has_value(), "--memory: expected a size like 12GiB or 11500MB, or auto, found {}", quote(memory));
+  return size;
+}
+
+HoldingFlags::Settled HoldingFlags::settle(std::string_view device, bool may_quantize,
+                                           const std::function<InferencePlan(const Holding&)>& plan) const {
+  Holding asked{.quantized = quantized(),
+                .streamed = stream_blocks == "all" ? Recomputation::kAll : size_t(std::stoull(stream_blocks)),
+                .stream_text_encoder = stream_text_encoder};
+  if (memory.empty()) return {asked, {}};
+  const std::optional<size_t> size = room(device);
+  check_usage(size.has_value(), "--memory auto: what is free on {} is not known; expected a size", device);
+  const bool is_given = asked.quantized.has_value() || !may_quantize;
+  const auto precisions = is_given ? std::vector{asked.quantized} : precisions_for_memory();
+  const InferenceChoices choices = choose_holding(*size, precisions, plan);
+  const std::string words = fmt::format("--memory {}: {}", memory, choices.in_words());
+  check(choices.best.has_value(), "{}", words);
+  return {choices.best->holding, words + "."};
 }
 
 }  // namespace wick::cli

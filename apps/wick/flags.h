@@ -2,6 +2,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -9,6 +10,7 @@
 
 #include "wick/backend/registry.h"
 #include "wick/nn/checkpoint.h"
+#include "wick/pipelines/memory_fit.h"
 
 namespace wick::cli {
 
@@ -47,7 +49,24 @@ CLI::Option* add_language_model(CLI::App& command, std::string& model);
 CLI::Option* add_loras(CLI::App& command, std::vector<std::string>& loras);
 void add_overwrite(CLI::App& command, bool& overwrite);
 void add_chat_template(CLI::App& command, std::string& name);
-void add_quantize(CLI::App& command, std::string& dtype);  // by its name
-DType quantized_dtype(const std::string& name);
+
+// How frozen weights are held: --quantize, --stream-blocks, --stream-text-encoder, or --memory, which chooses.
+struct HoldingFlags {
+  std::string quantize, memory, stream_blocks = "0";
+  bool stream_text_encoder = false;  // of pictures: `generate` adds the flag
+
+  void add_flags(CLI::App& command);
+  std::optional<DType> quantized() const;
+  // What --memory gives, or else what is free; none where that is not known.
+  std::optional<size_t> room(std::string_view device) const;
+  // What the flags ask for; with --memory what fits, told in a sentence, by the plans of ways to hold them. The weights
+  // may stay as they are, or be in 8 or 4 bits where `may_quantize`. Throws Error where nothing fits.
+  struct Settled {
+    Holding holding;
+    std::string note;
+  };
+  Settled settle(std::string_view device, bool may_quantize,
+                 const std::function<InferencePlan(const Holding&)>& plan) const;
+};
 
 }  // namespace wick::cli

@@ -95,7 +95,8 @@ void carry_shared_flags(CLI::App& command, GenerateArguments& a) {
   const auto has_seeds = [&a] { return a.picture.noise.empty(); };
   settings.carry(command.get_option("--seed"), a.seeds, {.unless = {"--noise"}, .is_used = has_seeds});
   for (const char* flag : cli::RunOn::kFlags) settings.carry_as_given(command.get_option(flag));
-  settings.carry(command.get_option("--quantize"), a.text.quantize);
+  settings.carry(command.get_option("--quantize"), a.text.held.quantize);
+  settings.carry_as_given(command.get_option("--memory"));
 }
 
 }  // namespace
@@ -128,7 +129,13 @@ void add_generate_command(CLI::App& app) {
   text("--chat", a->chat, "The prompt is a message: put it into the model's chat template");
   for (const std::string& flag : a->text_flags) command->get_option(flag)->group("Text");
   a->run_on.add_flags(*command);
-  cli::add_quantize(*command, a->text.quantize);
+  a->text.held.add_flags(*command);
+  a->picture_flags.emplace_back("--stream-text-encoder");
+  command
+      ->add_flag("--stream-text-encoder", a->text.held.stream_text_encoder,
+                 "Keep T5's weights in the host's memory, from which they come block by block")
+      ->excludes(command->get_option("--memory"))
+      ->group("Device and precision");
   carry_shared_flags(*command, *a);
   command->footer(cli::defaults_help() +
                   "\n\n"

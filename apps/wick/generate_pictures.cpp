@@ -203,40 +203,56 @@ void check_request(const GenerateArguments& a, const ImageRequest& request, cons
 // Sides of tiles that a VAE decodes one by one, in pixels.
 constexpr int64_t kTiles[] = {1024, 768, 512};
 
-// The dtype of weights, and how those of the denoiser's blocks are quantised.
 DType dtype_of(const GenerateArguments& a) {
-  return a.run_on.asked_dtype().value_or(a.text.quantize.empty() ? DType::f32 : DType::bf16);
+  const bool is_bf16 =
+      !a.text.held.quantize.empty() || (!a.text.held.memory.empty() && !a.run_on.backend().memory().on_host());
+  return a.run_on.asked_dtype().value_or(is_bf16 ? DType::bf16 : DType::f32);
 }
-std::optional<Quantization> quantization_of(const GenerateArguments& a) {
-  if (a.text.quantize.empty()) return {};
-  return Quantization{cli::quantized_dtype(a.text.quantize)};
+std::optional<Quantization> quantization_of(const Holding& held) {
+  return held.quantized ? std::optional(Quantization{*held.quantized}) : std::nullopt;
 }
 
 // Says what will be drawn with how much memory, and refuses pictures that do not fit. Where only their decoding does
 // not, the request gets tiles.
-std::string plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest& request,
-                 const std::vector<ImageRequest>& requests, const std::vector<LoraFile>& loras, int64_t pictures,
-                 const std::string& scheduler) {
+struct Planned {
+  Holding held;
+  std::string words;
+};
+Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequest& request,
+             const std::vector<ImageRequest>& requests, const std::vector<LoraFile>& loras, int64_t pictures,
+             const std::string& scheduler) {
   const std::string_view device = a.run_on.backend().name();
   const int64_t batch = std::min(a.picture.batch_size, int64_t(requests.size()));
-  const auto needed = [&](DType dtype, int64_t tile) {
+  const auto planned = [&](DType dtype, int64_t tile, const Holding& held) {
     std::vector<ImageRequest> tiled = requests;
     for (ImageRequest& one : tiled) one.tile = tile;
     const ImagePlanOptions options{.batch = batch,
                                    .of_picture = !a.picture.init.empty(),
                                    .dtype = dtype,
-                                   .quantization = quantization_of(a),
+                                   .quantization = quantization_of(held),
+                                   .streamed = held.streamed,
+                                   .stream_text_encoder = held.stream_text_encoder,
                                    .loras = loras,
                                    .reading = a.picture.reading};
-    return plan_image(checkpoint, tiled, options, device_kind(device)).total();
+    return plan_image(checkpoint, tiled, options, device_kind(device));
   };
-  size_t total = needed(dtype_of(a), request.tile);
-  const std::optional<size_t> free = free_memory(device);
-  for (const int64_t tile : kTiles) {
-    if (!free || total <= *free || request.tile != 0) break;
-    const size_t with_tiles = needed(dtype_of(a), tile);
-    if (with_tiles <= *free) request.tile = tile, total = with_tiles;
-  }
+  const std::optional<size_t> free = free_memory(device), room = a.text.held.room(device);
+  // In the largest tiles that fit, if the picture does not fit whole.
+  const auto fitted = [&](const Holding& h) {
+    std::pair found{planned(dtype_of(a), request.tile, h), request.tile};
+    for (const int64_t tile : kTiles) {
+      if (!room || found.first.total() <= *room || request.tile != 0) break;
+      const InferencePlan tiled = planned(dtype_of(a), tile, h);
+      if (tiled.total() < found.first.total()) found = {tiled, tile};
+    }
+    return found;
+  };
+  const auto [held, note] =
+      a.text.held.settle(device, /*may_quantize=*/true, [&](const Holding& h) { return fitted(h).first; });
+  const auto needed = [&, &held = held](DType dtype, int64_t tile) { return planned(dtype, tile, held).total(); };
+  const auto [chosen, tile] = fitted(held);
+  const size_t total = chosen.total();
+  if (!free || total <= *free) request.tile = tile;
   if (free && total > *free) {
     const size_t in_bf16 = dtype_of(a) == DType::f32 ? needed(DType::bf16, request.tile) : total;
     fail(
@@ -254,7 +270,7 @@ std::string plan(const GenerateArguments& a, const Checkpoint& checkpoint, Image
   if (request.tile != 0 && a.picture.tile == 0)
     text +=
         fmt::format("Decoded in tiles of {0}x{0} pixels: there is no room to decode a picture whole.\n", request.tile);
-  return text;
+  return {held, note.empty() ? text : note + "\n" + text};
 }
 
 // Row by row, as they are drawn.
@@ -286,13 +302,17 @@ std::vector<ImageRequest> requests_of(const GenerateArguments& a, ImageRequest r
 }
 
 // A batch's pictures are delivered while the next batch is drawn.
-void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const std::vector<LoraFile>& loras,
-          const std::optional<Image>& init, std::vector<ImageRequest> requests, Progress& progress,
-          const std::function<void(Image)>& deliver) {
+void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const Holding& held,
+          const std::vector<LoraFile>& loras, const std::optional<Image>& init, std::vector<ImageRequest> requests,
+          Progress& progress, const std::function<void(Image)>& deliver) {
   const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.picture.reading);
   Adapter adapter(model->lora().names, loras);
-  const DiffusionOptions options{
-      .dtype = dtype_of(a), .quantization = quantization_of(a), .adapter = &adapter, .backend = &a.run_on.backend()};
+  const DiffusionOptions options{.dtype = dtype_of(a),
+                                 .quantization = quantization_of(held),
+                                 .adapter = &adapter,
+                                 .backend = &a.run_on.backend(),
+                                 .recomputation = Recomputation().with_streamed(held.streamed),
+                                 .stream_text_encoder = held.stream_text_encoder};
   if (init) {
     model->load(options, {DiffusionPart::vae_encoder});
     const Tensor picture = image_to_tensor(middle_of_image(*init, int(a.picture.width), int(a.picture.height)));
@@ -386,7 +406,7 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   if (init) request.sampling.skipped = model->process().skipped(a.picture.steps, a.picture.strength);
   check_request(a, request, starts.front(), *model);
   const int64_t pictures = int64_t(a.prompts.size() * starts.size()) * (a.picture.compare ? 2 : 1);
-  const std::string planned =
+  const auto [held, planned] =
       plan(a, folder, request, requests_of(a, request, starts), loras, pictures, model->process().class_name);
   a.picture.tile = request.tile;
   const std::vector<ImageRequest> requests = requests_of(a, request, starts);
@@ -398,8 +418,8 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   {
     Progress progress(pictures, a.picture.batch_size, request.sampling.steps - request.sampling.skipped);
     const auto deliver = [&](Image image) { output->take(std::move(image)); };
-    if (a.picture.compare) draw(a, folder, {}, init, requests, progress, deliver);
-    draw(a, folder, loras, init, requests, progress, deliver);
+    if (a.picture.compare) draw(a, folder, held, {}, init, requests, progress, deliver);
+    draw(a, folder, held, loras, init, requests, progress, deliver);
   }
   for (const std::filesystem::path& file : output->finish()) fmt::print("{}\n", printable(file.string()));
 }

@@ -53,6 +53,7 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
   if (plan.device.workspace > 0) print_row("workspace", plan.device.workspace, "allowance for the kernels");
   print_row("beside them", plan.device.context, std::string(plan.device.context_of));
   print_total(plan.total(), plan.device, device);
+  if (plan.host > 0) print_row("on the host", plan.host, "weights that are streamed, page-locked");
 }
 
 void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, const std::string& device) {
@@ -106,7 +107,10 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
           {"quantize", name_of(shown.config.quantize)},
           {"dtype", name_of(shown.config.dtype)},
           {"checkpoint_blocks", shown.blocks},
+          {"stream_blocks", shown.streamed},
+          {"stream_text_encoder", shown.config.stream_text_encoder},
           {"blocks", plan.blocks},
+          {"host_bytes", plan.host},
           {"seconds_relative", shown.seconds / fastest},
           {"bytes", bytes_in(plan)}};
 }
@@ -147,7 +151,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
   if (!is_text) check_settings(config, *open_diffusion(model, reading_options(config)));
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   if (json) {
-    fmt::print("{}\n", nlohmann::ordered_json({{"bytes", bytes_in(plan)}}).dump(2));
+    fmt::print("{}\n", nlohmann::ordered_json({{"bytes", bytes_in(plan)}, {"host_bytes", plan.host}}).dump(2));
     return;
   }
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);

@@ -29,6 +29,12 @@ void print_start(double device, double all, double weights, const Memory& memory
              device, all - weights - device, weights, readable_bytes(bytes));
 }
 
+InferencePlan plan_of(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
+                      const Backend& backend, size_t streamed) {
+  return plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
+                   device_kind(backend.name()), streamed);
+}
+
 // A device reports quickly that it is full; the system may overcommit memory, and kill the process that uses it.
 void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
                 const Backend& backend) {
@@ -36,8 +42,7 @@ void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, i
   if (backend.name() != "cpu" || !free) return;
   InferencePlan plan{};
   try {
-    plan = plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
-                     device_kind(backend.name()));
+    plan = plan_of(path, dtype, positions, backend, 0);
   } catch (const Error&) {  // not storable in this dtype: loading names file and tensor
     return;
   }
@@ -102,18 +107,27 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   const std::vector<LoraFile> files = parse_loras(loras);
   auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names(), files);
   std::optional<DType> dtype = run_on.asked_dtype();
-  check_usage(dtype != DType::f16 || flags.quantize.empty(),
+  check_usage(dtype != DType::f16 || flags.held.quantize.empty(),
               "--quantize: a language model's other weights are bf16; expected it or --fp16, found both");
-  if (!flags.quantize.empty()) dtype = quantized_dtype(flags.quantize);
   const Clock::time_point start = Clock::now();
   // While a device is opened, which takes as long.
   std::future<Tokenizer> tokenizer = std::async(std::launch::async, load_tokenizer, path);
   Backend& backend = run_on.backend();
   const double device_seconds = seconds_since(start);
   Tokenizer read = tokenizer.get();  // it is quickly told if something is wrong with it
+  const bool is_gguf = Checkpoint(path).is_gguf();
+  if (!flags.held.memory.empty() && !dtype && !is_gguf && !backend.memory().on_host()) dtype = DType::bf16;
+  const auto [held, note] = flags.held.settle(backend.name(), !is_gguf && dtype != DType::f16, [&](const Holding& h) {
+    return plan_of(path, h.quantized ? h.quantized : dtype, positions, backend, h.streamed);
+  });
+  if (!note.empty()) fmt::print(stderr, "wick: {}\n", note);
+  if (held.quantized) dtype = held.quantized;
   check_fits(path, dtype, positions, backend);
   const Clock::time_point begin = Clock::now();
-  LlamaOptions options{.dtype = dtype, .adapter = adapter.get(), .backend = &backend};
+  LlamaOptions options{.dtype = dtype,
+                       .adapter = adapter.get(),
+                       .backend = &backend,
+                       .recomputation = Recomputation().with_streamed(held.streamed)};
   if (rehearse) options.rehearse = [&](const Llama& unread) { rehearse(unread, read); };
   Llama model = Llama::load(path, options);
   const std::string quantized = model.weights().describe_quantized();

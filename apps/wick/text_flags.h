@@ -19,7 +19,7 @@ struct TextFlags {
   static constexpr int64_t kMaxTokens = 256;
   Sampling sampling;
   std::vector<std::string> stops;
-  std::string quantize;  // empty: weights stay as they are. Commands add the flag
+  HoldingFlags held;  // commands add its flags
   std::string chat_template = ChatTemplate::kAuto;
   bool verbose = false;
 

@@ -1,6 +1,7 @@
 // The rows. Sizes are odd on purpose.
 #include <cmath>
 #include "device.h"
+#include "wick/autograd/block_stream.h"
 
 #include "ops/harness.h"
 
@@ -277,6 +278,15 @@ std::vector<OpCase> make_cases() {
       return lora_linear(silu(a), w, {}, Lora::of(down, up, 0.5f), a, /*ends_block=*/true);
     };
     return checkpoint(block, x[0], x[1], x[2]);
+  });
+  row("arrival of weights", "arrival_of_weights", {{3, 5}}, [](const In& x) {
+    static const auto stream = [] {
+      auto one = std::make_shared<BlockStream>(memory(), std::vector<size_t>{BlockStream::rounded_up(4)}, 1);
+      one->room(0, {1}, DType::f32);
+      one->keep(0, /*has_values=*/false);
+      return one;
+    }();
+    return with_arrival(stream, 0, silu(x[0]));
   });
   return rows;
 }

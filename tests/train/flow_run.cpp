@@ -139,6 +139,27 @@ TEST_F(FlowRun, GoesOnAtSeveralResolutionsWithTheSameBits) {
   EXPECT_NE(other.err.find("--resolution [64, 32], this run has 64"), std::string::npos) << other.err;
 }
 
+// Streamed, recomputed and resident, each goes on where another stopped. Interrupted once for all.
+TEST_F(FlowRun, StreamedWeightsGiveTheSameBits) {
+  for (const fs::path& model : {sd3.path(), flux.path()})
+    for (const char* quantize : {"none", "fp8"}) {
+      const std::string name = (model == sd3.path() ? "sd3 " : "flux ") + std::string(quantize);
+      const auto trained = [&](const std::string& kind, std::vector<std::string> more) {
+        more.insert(more.end(), {"--rank", "2", "--bf16", "--quantize", quantize});
+        const Outcome outcome = run(model, name + kind, more);
+        EXPECT_EQ(outcome.code, 0) << outcome.err;
+        return tensors_of(folder / (name + kind) / "lora.safetensors");
+      };
+      const std::string resident = trained("resident", {});
+      EXPECT_EQ(resident, trained("all", {"--stream-blocks", "all", "--stream-text-encoder"})) << name;
+      trained("halves", {"--steps", "1"});
+      EXPECT_EQ(resident, trained("halves", {"--stream-blocks", "1", "--checkpoint-blocks", "1", "--resume"})) << name;
+    }
+  const Outcome outcome = run(flux.path(), "out", {"--stream-blocks", "1000"});
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_NE(outcome.err.find("--stream-blocks: expected at most "), std::string::npos) << outcome.err;
+}
+
 // Under the names and with all the tensors that it had, the table of positions among them.
 TEST_F(FlowRun, AWholeTransformerLoadsAgain) {
   const Outcome outcome = run(sd3.path(), "out", {"--train", "full", "--save-dtype", "f32", "--lr", "1e-3"});

@@ -108,6 +108,28 @@ TEST(Plan, Checkpointing) { expect_planned({.rank = 4, .alpha = 4, .batch_size =
 TEST(Plan, CheckpointingOfSomeBlocks) {
   expect_planned({.rank = 4, .alpha = 4, .batch_size = 4, .checkpoint_blocks = "7"});
 }
+TEST(Plan, WeightsFromTheHost) {
+  expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .stream_blocks = "5"});
+  expect_planned({.rank = 4, .alpha = 4, .gradient_checkpointing = true, .stream_blocks = "all"});
+}
+// On a device the weights are those of the blocks that are resident, and room for two.
+TEST(Plan, StreamedBlocksTakeLess) {
+  const auto plan = [](const std::string& blocks) {
+    return plan_memory(
+        {.model = kModel, .rank = 4, .alpha = 4, .resolution = {128}, .dtype = DType::bf16, .stream_blocks = blocks},
+        kModel, device_kind("cuda"));
+  };
+  const MemoryPlan none = plan("0"), some = plan("6"), all = plan("all");
+  EXPECT_EQ(none.host, 0u);
+  EXPECT_EQ(none.cost.fetched, 0);
+  EXPECT_GT(all.host, some.host);
+  EXPECT_LT(all.weights, some.weights);
+  EXPECT_LT(some.weights, none.weights);
+  EXPECT_GE(all.weights + all.host, none.weights);
+  EXPECT_GT(all.cost.fetched, double(all.host));  // nearly twice: two blocks wait at each turn
+  EXPECT_LT(all.cost.fetched, 2 * double(all.host));
+  EXPECT_THROW(plan("1000"), Error);
+}
 // Each block frees something, and the first to be chosen the most for what they cost.
 TEST(Plan, MoreBlocksTakeLess) {
   const auto plan = [](const std::string& blocks) {

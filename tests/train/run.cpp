@@ -146,6 +146,8 @@ TEST_F(RunTest, IsAFunctionOfItsInputsAndSettings) {
   EXPECT_EQ(losses("a"), losses("d")) << "recomputing gives the same bits";
   ASSERT_EQ(train("f", {"--checkpoint-blocks", "5"}).code, 0);
   EXPECT_EQ(losses("a"), losses("f")) << "so does recomputing a part";
+  ASSERT_EQ(train("g", {"--stream-blocks", "7", "--checkpoint-blocks", "3"}).code, 0);
+  EXPECT_EQ(result("a"), result("g")) << "and weights from the host";
   ASSERT_EQ(train("e", {"--no-graph"}).code, 0);
   EXPECT_EQ(result("a"), result("e")) << "a replayed step has the bits of its calls";
 }

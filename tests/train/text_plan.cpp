@@ -49,6 +49,9 @@ TEST(TextTrainingPlan, Checkpointing) {
 TEST(TextTrainingPlan, CheckpointingOfSomeLayers) {
   expect_planned({.rank = 4, .alpha = 4, .batch_size = 4, .checkpoint_blocks = "1"}, "qwen3");
 }
+TEST(TextTrainingPlan, WeightsFromTheHost) {
+  expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .stream_blocks = "all"}, "qwen3");
+}
 TEST(TextTrainingPlan, WeightsInBf16) { expect_planned({.rank = 4, .alpha = 4, .dtype = DType::bf16}, "llama2"); }
 
 TEST(TextTrainingPlan, AllWeights) { expect_planned({.train = TrainMode::full, .batch_size = 2}, "qwen2"); }

@@ -188,6 +188,8 @@ TEST_F(TextRunTest, IsAFunctionOfItsInputsAndSettings) {
   ASSERT_EQ(train("a").code, 0);
   ASSERT_EQ(train("b", {"--val", "val.jsonl", "--gradient-checkpointing"}).code, 0);
   EXPECT_EQ(result("a"), result("b")) << "recomputing and validating change nothing";
+  ASSERT_EQ(train("e", {"--val", "val.jsonl", "--stream-blocks", "all"}).code, 0);
+  EXPECT_EQ(result("a"), result("e")) << "nor do weights from the host";
   ASSERT_EQ(train("c", {"--seed", "1"}).code, 0);
   EXPECT_NE(result("a"), result("c"));
   ASSERT_EQ(train("d", {"--no-graph"}).code, 0);

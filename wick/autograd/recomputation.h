@@ -1,4 +1,5 @@
-// Which of a model's blocks run again in backward instead of keeping their inner tensors.
+// How a model's blocks run: which of them again in backward instead of keeping their inner tensors, and which with
+// weights that come from the host.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "wick/autograd/block_stream.h"
 #include "wick/autograd/checkpoint.h"
 
 namespace wick {
@@ -39,6 +41,17 @@ class Recomputation {
     return r;
   }
 
+  // The same with the weights of `blocks` blocks on the host, evenly spread; of all where there are fewer.
+  static constexpr size_t kAll = size_t(-1);
+  Recomputation with_streamed(size_t blocks) const {
+    Recomputation r = *this;
+    r.streamed_ = blocks;
+    return r;
+  }
+  size_t streamed() const { return streamed_; }
+  // Before the model is made, with the bytes of its blocks: what loads its weights and runs its blocks.
+  void stream(std::shared_ptr<BlockStream> blocks) { stream_ = std::move(blocks); }
+
   bool is_any() const { return all_ || !blocks_.empty(); }
 
   // Runs the blocks of one forward pass, in their order.
@@ -51,10 +64,24 @@ class Recomputation {
     auto operator()(const Block& block, const Inputs&... x) {
       const size_t place = next_++;
       if (of_.meter_) return of_.meter_->run(block, x...);
-      return of_.all_ || of_.blocks_.contains(place) ? checkpoint(block, x...) : block(x...);
+      if (!of_.stream_) return run(place, block, x...);
+      of_.stream_->enter(place, BlockStream::Way::forward);
+      return arriving(place, run(place, block, x...));
     }
+    void skip() { ++next_; }  // a block that does not run in this pass
 
    private:
+    template <class Block, class... Inputs>
+    auto run(size_t place, const Block& block, const Inputs&... x) const {
+      return of_.all_ || of_.blocks_.contains(place) ? checkpoint(block, x...) : block(x...);
+    }
+    Tensor arriving(size_t place, const Tensor& y) const { return with_arrival(of_.stream_, place, y); }
+    template <class Several>
+    Several arriving(size_t place, Several all) const {
+      for (Tensor& y : all) y = arriving(place, y);
+      return all;
+    }
+
     const Recomputation& of_;
     size_t next_ = 0;
   };
@@ -84,6 +111,8 @@ class Recomputation {
 
   bool all_ = false;
   std::set<size_t> blocks_;
+  size_t streamed_ = 0;
+  std::shared_ptr<BlockStream> stream_;
   std::shared_ptr<const Meter> meter_;
 };
 

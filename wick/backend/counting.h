@@ -21,6 +21,15 @@ struct DeviceKind {
 // For "cpu", "cuda" or "cuda:N".
 const DeviceKind& device_kind(std::string_view device);
 
+// What is computed, and moved beside it: FLOPs of products, bytes read and written to decode weights, bytes from the host.
+struct StepCost {
+  double flops = 0, decoded = 0, fetched = 0;
+
+  StepCost operator-(const StepCost& b) const { return {flops - b.flops, decoded - b.decoded, fetched - b.fetched}; }
+  // On a device of middling size, or on a CPU: only ratios of such numbers mean something.
+  double seconds(const DeviceKind& device) const;
+};
+
 class CountingMemory final : public Memory {
  public:
   explicit CountingMemory(const DeviceKind& kind) : in_segments_(kind.is_device) {}
@@ -34,7 +43,10 @@ class CountingMemory final : public Memory {
   void trim() override;
   void enter_arena() override { arena_ = true; }
   void leave_arena() override { arena_ = false; }
+  CountingMemory& host_side() override;
+  std::unique_ptr<Fetch> make_fetch() override;
 
+  double fetched() const { return fetched_; }  // bytes from the host side
   // The most that was taken from a device, gaps between tensors among it.
   size_t most_taken() const { return most_taken_; }
 
@@ -44,6 +56,8 @@ class CountingMemory final : public Memory {
   bool in_segments_, arena_ = false;
   size_t next_address_ = Segments::kUnit;  // of a new segment; never dereferenced
   size_t most_taken_ = 0;
+  double fetched_ = 0;
+  std::unique_ptr<CountingMemory> host_side_;  // once it is asked for
 };
 
 class CountingBackend final : public Backend {
@@ -54,8 +68,8 @@ class CountingBackend final : public Backend {
   CountingMemory& memory() override { return memory_; }
   // Of the products and convolutions so far, without adapters' and without convolutions' gradients.
   double flops() const { return flops_; }
-  // Bytes that were read and written to decode weights for products.
-  double decoded() const { return decoded_; }
+  // All that was spent so far.
+  StepCost cost() const { return {flops_, decoded_, memory_.fetched()}; }
   DType computes_in(DType weights) const override {
     return kind_.is_device ? Backend::computes_in(weights) : DType::f32;
   }

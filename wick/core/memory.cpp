@@ -58,6 +58,27 @@ void Memory::fill(const std::vector<Filling>& fillings) {
   }
 }
 
+namespace {
+
+class Written final : public Fetch {
+ public:
+  explicit Written(Memory& memory) : memory_(memory) {}
+  void begin(void* to, const void* host, size_t bytes) override { memory_.write(to, host, bytes); }
+  void await() override {}
+
+ private:
+  Memory& memory_;
+};
+
+}  // namespace
+
+Memory& Memory::host_side() { return host_memory(); }
+std::unique_ptr<Fetch> Memory::make_fetch() { return std::make_unique<Written>(*this); }
+
+void Memory::rest() {
+  for (Mover* mover : movers_) mover->rest();
+}
+
 void Memory::count(size_t bytes) {
   const size_t now = in_use_ += bytes;
   for (size_t seen = peak_; seen < now && !peak_.compare_exchange_weak(seen, now);) {

@@ -28,6 +28,23 @@ class Readback {
   virtual const void* data() = 0;
 };
 
+// A copy from host memory to one place of a device's, beside its computation.
+class Fetch {
+ public:
+  virtual ~Fetch() = default;
+  // Begins behind all work enqueued so far, which may use what lies there.
+  virtual void begin(void* to, const void* host, size_t bytes) = 0;
+  virtual void await() = 0;  // work enqueued from now on finds the bytes
+};
+
+// Moves data of a device's memory from use to use. It is brought to rest where a step is recorded, before and behind
+// it, and before each replay: so every step begins and ends with the same data in the same places.
+class Mover {
+ public:
+  virtual ~Mover() = default;
+  virtual void rest() = 0;
+};
+
 // The purpose for which a tensor is held: that of the MemoryScope alive when its memory was allocated.
 enum class Purpose : uint8_t { activations, weights, adapter, optimizer, data };
 inline constexpr size_t kPurposes = 5;
@@ -71,6 +88,13 @@ class Memory {
   // A read that is enqueued now and awaited later.
   virtual std::unique_ptr<Readback> read_later(const void* from, size_t bytes) = 0;
 
+  // Host memory from which it fetches: page-locked where that is faster.
+  virtual Memory& host_side();
+  virtual std::unique_ptr<Fetch> make_fetch();
+  void add_mover(Mover& mover) { movers_.push_back(&mover); }
+  void remove_mover(Mover& mover) { std::erase(movers_, &mover); }
+  void rest();  // of all its movers
+
   virtual MemoryStats stats() const { return {in_use(), peak(), in_use(), peak(), 0, 0}; }
   virtual void trim() {}  // gives back reserved memory that is not in use
   // Between these calls, allocations come from the arena, which nothing outside shares: a captured step holds addresses
@@ -97,6 +121,7 @@ class Memory {
  private:
   std::atomic<size_t> in_use_{0}, peak_{0};
   std::array<std::atomic<size_t>, kPurposes> held_{};
+  std::vector<Mover*> movers_;
 };
 
 // While it lives, allocations come from the arena.

@@ -123,7 +123,7 @@ Tensor Tensor::window(const Shape& shape, const Shape& stride, int64_t offset) c
 }
 
 Tensor Tensor::part(int64_t byte, DType dtype, const Shape& shape) const {
-  check(view_.dtype == DType::u8 && contiguous() && byte >= 0 && byte + bytes_of(dtype, shape.numel()) <= numel(),
+  check(view_.dtype == DType::u8 && contiguous() && byte >= 0 && byte + bytes_of(dtype, shape) <= numel(),
         "tensor: {} {} from byte {} on is no part of {} {}", name_of(dtype), shape, byte, name_of(view_.dtype),
         view_.shape);
   Tensor t = *this;

@@ -86,7 +86,7 @@ struct Layer {
 std::vector<Layer> decoder_layers(const Scope& s, const LlamaConfig& c) {
   std::vector<Layer> all;
   all.reserve(size_t(c.layers));
-  for (int i = 0; i < c.layers; ++i) all.push_back({s / i, c, i});
+  for (int i = 0; i < c.layers; ++i) all.push_back({(s / i).next_block(), c, i});
   return all;
 }
 
@@ -188,7 +188,10 @@ Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
     return options.draw ? Weights::drawn(*options.draw, config.initializer_range, kept) : files.weights(kept);
   };
   const Weights weights = source();
-  Llama model(Scope(weights, "llama", options.adapter), config, options.recomputation);
+  Recomputation blocks = options.recomputation;
+  if (const size_t count = blocks.streamed())
+    blocks.stream(weights.stream(count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }));
+  Llama model(Scope(weights, "llama", options.adapter), config, blocks);
   if (options.adapter) options.adapter->check_complete();  // before the long work
   const bool rehearses = options.rehearse && !backend.memory().on_host();
   std::future<void> reading =

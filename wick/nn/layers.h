@@ -86,12 +86,12 @@ struct Embedding {
   Tensor operator()(const Tensor& ids) const { return embedding(table, ids, activations); }
 };
 
-// `count` blocks at s/0, s/1, …
+// `count` blocks of the model at s/0, s/1, …
 template <class Block, class... Args>
 std::vector<Block> layers(const Scope& s, int count, const Args&... args) {
   std::vector<Block> blocks;
   blocks.reserve(size_t(count));
-  for (int i = 0; i < count; ++i) blocks.push_back(Block{s / i, args...});
+  for (int i = 0; i < count; ++i) blocks.push_back(Block{(s / i).next_block(), args...});
   return blocks;
 }
 

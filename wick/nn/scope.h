@@ -22,6 +22,13 @@ class Scope {
   Scope operator/(const std::string& name) const;
   Scope operator/(int index) const { return *this / std::to_string(index); }
 
+  // The same for the next block of the model (Weights::next_block).
+  Scope next_block() const {
+    Scope block = *this;
+    block.weights_ = weights_.next_block();
+    return block;
+  }
+
   const std::string& path() const { return path_; }  // "unet.down_blocks.1.attentions.0.proj_in"
 
   bool has(const std::string& name) const { return weights_.has(prefix_ + name); }

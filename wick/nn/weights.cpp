@@ -6,6 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "wick/autograd/recomputation.h"
+#include "wick/backend/counting.h"
 #include "wick/core/blocks.h"
 #include "wick/io/count.h"
 #include "wick/io/safetensors.h"
@@ -50,6 +52,9 @@ struct Weights::State {
   std::vector<Parameter> parameters = {};
   std::vector<Memory::Filling> deferred = {};  // into tensors that were handed out
   Quantized quantized = {};
+  std::shared_ptr<BlockStream> stream = {};
+  std::vector<size_t> block_bytes = {};
+  std::optional<size_t> in_slot = {};  // the block whose tensors lie in a slot, to be kept by the stream
 
   Memory& memory() const { return *options.place.memory; }
 
@@ -154,6 +159,26 @@ struct Weights::State {
     return contiguous(cast(conv ? to_channels_last(x) : x, a.dtype));
   }
 
+  bool is_streamed(std::optional<size_t> block) const { return block && stream && stream->has(*block); }
+
+  // For a tensor that is handed out.
+  Tensor room(const Shape& shape, DType dtype, std::optional<size_t> block) {
+    if (in_slot != block) finish_block();
+    if (!is_streamed(block)) return Tensor::empty(shape, dtype, memory());
+    in_slot = block;
+    return stream->room(*block, shape, dtype);
+  }
+
+  void read_deferred() {
+    if (!deferred.empty()) memory().fill(std::exchange(deferred, {}));
+  }
+
+  void finish_block() {
+    if (!in_slot) return;
+    read_deferred();
+    stream->keep(*std::exchange(in_slot, std::nullopt), source.has_values);
+  }
+
   // Fills contiguous rows of a tensor that is handed out, now or in read_deferred().
   void read_into(const Tensor& rows, const Asked& a) {
     if (!source.has_values) return;
@@ -168,36 +193,44 @@ struct Weights::State {
   }
 
   // Hands out `value` under the name that was asked for.
-  Tensor keep(const Asked& a, Tensor value) {
+  Tensor keep(const Asked& a, Tensor value, std::optional<size_t> block) {
     count(a);
+    if (block) block_bytes[*block] += BlockStream::rounded_up(size_t(bytes_of(a.dtype, a.shape)));
     if (options.trainable) {
       value = value.trainable();
       parameters.push_back({a.name, value});
-    } else {
+    } else if (!is_streamed(block)) {
       value = value.constant();
     }
     loaded[a.name] = {value, a.stored.shape};
     return value;
   }
 
-  Tensor load(const std::string& name, const Shape& shape, Use use) {
+  Tensor load(const std::string& name, const Shape& shape, Use use, std::optional<size_t> block) {
     if (const auto found = loaded.find(name); found != loaded.end()) return found->second.value;
     const bool conv = use == Use::convolution;
     const Asked a = ask(name, shape, use);
     const MemoryScope scope(Purpose::weights);
+    const Shape here = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
     if (!source.has_values || (!conv && is_as_wanted(a))) {
-      const Shape here = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
-      const Tensor room = Tensor::empty(here, a.dtype, memory());
-      read_into(room, a);
-      return keep(a, room);
+      const Tensor rows = room(here, a.dtype, block);
+      read_into(rows, a);
+      return keep(a, rows, block);
     }
+    if (is_streamed(block)) {
+      const Tensor there = room(here, a.dtype, block);
+      there.backend().copy(there, converted(a, conv));
+      return keep(a, there, block);
+    }
+    finish_block();
     Tensor value = converted(a, conv);
     if (options.trainable && !value.is_sole()) value = clone(value);  // a map's tensors stay the caller's
-    return keep(a, value);
+    return keep(a, value, block);
   }
 
-  StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes, Use use) {
-    if (names.size() == 1) return {load(names.front(), shapes.front(), use), {}};
+  StackedTensor load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes, Use use,
+                             std::optional<size_t> block) {
+    if (names.size() == 1) return {load(names.front(), shapes.front(), use, block), {}};
     if (const auto found = stacks.find(names.front()); found != stacks.end()) return found->second;
     // Nothing is allocated for a config's sizes before the files are known to hold such tensors.
     std::vector<Asked> all;
@@ -209,7 +242,7 @@ struct Weights::State {
     Shape together = shapes.front();
     for (size_t i = 1; i < shapes.size(); ++i) together[0] += shapes[i][0];
     const DType dtype = all.front().dtype;
-    StackedTensor stack{Tensor::empty(together, dtype, memory()), {}};
+    StackedTensor stack{room(together, dtype, block), {}};
     int64_t begin = 0;
     for (const Asked& a : all) {
       check(!loaded.contains(a.name), "{}: \"{}\" is loaded already, apart from {}", source.name, a.name,
@@ -219,10 +252,10 @@ struct Weights::State {
       const Tensor rows = stack.whole.window(a.shape, stack.whole.stride(), begin);
       begin += a.shape.numel();
       read_into(rows, a);
-      const Tensor kept = keep(a, rows);
+      const Tensor kept = keep(a, rows, block);
       if (options.trainable) stack.parts.push_back(kept);
     }
-    if (!options.trainable) stack.whole = stack.whole.constant();
+    if (!options.trainable && !is_streamed(block)) stack.whole = stack.whole.constant();
     return stacks[names.front()] = stack;
   }
 };
@@ -232,8 +265,33 @@ Weights::Weights(TensorSource source, Options options)
 
 Residence Residence::on(Backend& backend, DType weights) { return {&backend.memory(), backend.computes_in(weights)}; }
 
+Weights Weights::next_block() const {
+  Weights block = *this;
+  if (block_) return block;
+  block.block_ = state_->block_bytes.size();
+  state_->block_bytes.push_back(0);
+  return block;
+}
+
+size_t Weights::blocks() const { return state_->block_bytes.size(); }
+
+std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<void(const Weights&)>& build) const {
+  assert(state_->loaded.empty() && !state_->options.trainable);
+  CountingBackend counting(device_kind("cpu"));
+  TensorSource shapes = state_->source;
+  shapes.has_values = false;
+  Options options = state_->options;
+  options.place.memory = &counting.memory();
+  const Weights outlined(shapes, options);
+  build(outlined);
+  const std::vector<size_t>& bytes = outlined.state_->block_bytes;
+  return state_->stream = std::make_shared<BlockStream>(state_->memory(), bytes,
+                                                        count == Recomputation::kAll ? bytes.size() : count);
+}
+
 void Weights::read_deferred() const {
-  if (!state_->deferred.empty()) state_->memory().fill(std::exchange(state_->deferred, {}));
+  state_->finish_block();
+  state_->read_deferred();
 }
 
 Weights::Quantized Weights::quantized() const { return state_->quantized; }
@@ -298,24 +356,26 @@ Tensor Weights::read(const std::string& name, const Shape& shape) const {
   return stored;
 }
 
-Tensor Weights::load(const std::string& name, const Shape& shape) const { return state_->load(name, shape, Use::any); }
+Tensor Weights::load(const std::string& name, const Shape& shape) const {
+  return state_->load(name, shape, Use::any, block_);
+}
 
 StackedTensor Weights::load_stacked(const std::vector<std::string>& names, const std::vector<Shape>& shapes) const {
-  return state_->load_stacked(names, shapes, Use::any);
+  return state_->load_stacked(names, shapes, Use::any, block_);
 }
 
 Tensor Weights::load_bias(const std::string& name, const Shape& shape) const {
-  return state_->load(name, shape, Use::bias);
+  return state_->load(name, shape, Use::bias, block_);
 }
 
 StackedTensor Weights::load_stacked_biases(const std::vector<std::string>& names,
                                            const std::vector<Shape>& shapes) const {
-  return state_->load_stacked(names, shapes, Use::bias);
+  return state_->load_stacked(names, shapes, Use::bias, block_);
 }
 
 Tensor Weights::load_conv(const std::string& name, const Shape& file_shape) const {
   assert(file_shape.rank() == 4);
-  return state_->load(name, file_shape, Use::convolution);
+  return state_->load(name, file_shape, Use::convolution, block_);
 }
 
 const std::vector<Parameter>& Weights::parameters() const { return state_->parameters; }

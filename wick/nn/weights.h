@@ -10,9 +10,11 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "wick/autograd/block_stream.h"
 #include "wick/backend/backend.h"
 #include "wick/core/tensor.h"
 #include "wick/nn/source.h"
@@ -93,6 +95,14 @@ class Weights {
   // A convolution's weight: [O, I, KH, KW] in the file, [O, KH, KW, I] in memory.
   Tensor load_conv(const std::string& name, const Shape& file_shape) const;
 
+  // A handle on the same Weights for the tensors of the next block of the model: blocks are made in the order in which
+  // they run, each at once. Within a block it is the handle itself.
+  Weights next_block() const;
+  size_t blocks() const;  // handed out so far
+  // Before anything is loaded: the weights of `count` blocks (all where that is kAll) of the model that `build` makes
+  // are to lie on the host. The model runs its blocks by a Recomputation::Pass. Not for trainable Weights.
+  std::shared_ptr<BlockStream> stream(size_t count, const std::function<void(const Weights&)>& build) const;
+
   void read_deferred() const;
   // Of the matrices that were to be quantised and are handed out: how many are, and how many have rows that are not
   // whole blocks.
@@ -111,6 +121,7 @@ class Weights {
  private:
   struct State;
   std::shared_ptr<State> state_;  // Weights is a handle: Scopes share it
+  std::optional<size_t> block_;   // to which the tensors belong that are asked for
 };
 
 }  // namespace wick

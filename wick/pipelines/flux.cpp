@@ -119,6 +119,7 @@ class Flux final : public LatentDiffusion {
   void drop_text_encoders() override;
   bool is_in_blocks(const std::string& tensor) const override { return belongs_to_block(tensor); }
   void load_denoiser(const Scope& s) override { transformer_.emplace(s, config_, flow_options(trains(kClip))); }
+  void drop_denoiser() override { transformer_.reset(); }
   TensorSource source(const std::string& component) const override {
     return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
   }
@@ -157,7 +158,7 @@ std::vector<std::string> Flux::remarks() const {
 
 void Flux::load_text_encoders() {
   if (!options().outline) clip_.tokenizer();  // its faults are found before weights are read
-  t5_.load(scope(kT5), options().recomputation.is_any());
+  t5_.load(scope(kT5), options());
   clip_.load(scope(kClip));
 }
 

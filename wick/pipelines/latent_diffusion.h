@@ -42,6 +42,7 @@ class LatentDiffusion : public Diffusion {
   virtual void load_text_encoders() = 0;
   virtual void drop_text_encoders() = 0;
   virtual void load_denoiser(const Scope& scope) = 0;
+  virtual void drop_denoiser() = 0;
   // Is it a matrix of the blocks that repeat? Embedders, modulations and last layers are none of those: they are small,
   // or not resident, and what they lose the whole picture loses.
   virtual bool is_in_blocks(const std::string& tensor) const = 0;

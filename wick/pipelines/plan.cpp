@@ -34,6 +34,17 @@ void draw_unlike_batches(TextToImage& text_to_image, const TextToImage::Batch& r
   }
 }
 
+StepCost cost_of_step(const CountingBackend& backend, TextToImage& text_to_image, TextToImage::Batch batch) {
+  const auto drawn = [&](int64_t steps) {
+    batch.front().sampling.steps = steps;
+    const StepCost before = backend.cost();
+    text_to_image.draw(batch);
+    return backend.cost() - before;
+  };
+  const StepCost two = drawn(2);
+  return drawn(3) - two;
+}
+
 }  // namespace
 
 InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch& requests,
@@ -46,6 +57,8 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
                               .quantization = options.quantization,
                               .adapter = &adapter,
                               .backend = &backend,
+                              .recomputation = Recomputation().with_streamed(options.streamed),
+                              .stream_text_encoder = options.stream_text_encoder,
                               .outline = true};
   TextToImage::Batch counted;
   for (const ImageRequest& request : requests) counted.push_back(shortened(request));
@@ -64,13 +77,21 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
           .weights = weights,
           .adapter = lora,
           .activations = memory.peak() - weights - lora,
-          .taken = memory.most_taken()};
+          .taken = memory.most_taken(),
+          .host = device.is_device ? memory.host_side().peak() : 0,
+          .blocks = model->denoiser_weights().blocks(),
+          .cost = cost_of_step(backend, text_to_image, {counted.front()})};
 }
 
-InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device) {
+InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device,
+                        size_t streamed) {
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
-  const Llama model(Scope(Weights::outline(llama_weights(dtype, backend)), "llama"), config);
+  const Weights outline = Weights::outline(llama_weights(dtype, backend));
+  Recomputation blocks;
+  if (streamed > 0)
+    blocks.stream(outline.stream(streamed, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }));
+  const Llama model(Scope(outline, "llama"), config, blocks);
   TextDecoder decoder(model, context);
   const size_t weights = memory.held(Purpose::weights), held = weights + memory.held(Purpose::data);
   decoder.read(std::vector<int64_t>(size_t(std::min(context, TextDecoder::kPiece)), 0));
@@ -80,7 +101,10 @@ InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context,
           .weights = weights,
           .cache = held - weights,
           .activations = memory.peak() - held,
-          .taken = memory.most_taken()};
+          .taken = memory.most_taken(),
+          .host = device.is_device ? memory.host_side().peak() : 0,
+          .blocks = outline.blocks(),
+          .cost = backend.cost()};
 }
 
 }  // namespace wick

@@ -17,7 +17,11 @@ struct InferencePlan {  // bytes
   size_t cache = 0;    // of texts: keys and values
   size_t activations;  // a step, decoding, text encoders before both, or a long prompt's prefill adds these at its peak
   size_t taken;        // by the device's Memory at the most, gaps between tensors among it
+  size_t host = 0;     // on the host, page-locked: weights that are streamed
+  size_t blocks = 0;   // of the model
+  StepCost cost = {};  // of a step, or of reading a piece of a prompt and a step
 
+  double seconds() const { return cost.seconds(device); }
   size_t total() const { return taken + device.workspace + device.context; }
 };
 
@@ -28,12 +32,15 @@ struct ImagePlanOptions {
   bool of_picture = false;   // the requests get one
   DType dtype = DType::f32;  // of weights
   std::optional<Quantization> quantization = {};
+  size_t streamed = 0;  // blocks
+  bool stream_text_encoder = false;
   std::vector<LoraFile> loras = {};
   ReadingOptions reading = {};
 };
 InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch& requests,
                          const ImagePlanOptions& options, const DeviceKind& device);
 // For one sequence of at most `context` tokens.
-InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device);
+InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device,
+                        size_t streamed = 0);
 
 }  // namespace wick

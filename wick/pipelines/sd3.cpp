@@ -134,6 +134,7 @@ class Sd3 final : public LatentDiffusion {
     positions_.clear();
     transformer_.emplace(s, config_, flow_options(trains_clip()));
   }
+  void drop_denoiser() override { transformer_.reset(); }
   TensorSource source(const std::string& component) const override {
     return component == kTransformer ? transformer_source(model()) : LatentDiffusion::source(component);
   }
@@ -202,7 +203,7 @@ std::vector<std::string> Sd3::remarks() const {
 
 void Sd3::load_text_encoders() {
   if (!options().outline) clip_l_.tokenizer(), big_g_.tokenizer();  // their faults are found before weights are read
-  t5_.load(scope(kT5), options().recomputation.is_any());
+  t5_.load(scope(kT5), options());
   clip_l_.load(scope(kClipL));
   big_g_.load(scope(kBigG));
 }

@@ -52,10 +52,14 @@ TextLength T5Texts::length(const std::string& text) const {
   return length;
 }
 
-void T5Texts::load(const Scope& s, bool recomputed) {
+void T5Texts::load(const Scope& s, const DiffusionOptions& options) {
   outline_ = s.weights().is_outline();
   if (!outline_) tokenizer();  // its faults are found before weights are read
-  encoder_.emplace(s, config_, Recomputation::of_all(recomputed));
+  Recomputation blocks = Recomputation::of_all(options.recomputation.is_any());
+  if (options.stream_text_encoder)
+    blocks.stream(s.weights().stream(Recomputation::kAll,
+                                     [&](const Weights& shapes) { T5Encoder(Scope(shapes, "t5"), config_); }));
+  encoder_.emplace(s, config_, blocks);
   s.weights().read_deferred();
 }
 

@@ -33,7 +33,7 @@ class T5Texts {
   TextLength length(const std::string& text) const;
 
   // An outline has no weights, and a tokenizer only for weighted texts.
-  void load(const Scope& s, bool recomputed);
+  void load(const Scope& s, const DiffusionOptions& options);
   void drop() { encoder_.reset(); }
 
   // "T5 tokens" and "T5 weights". Throws UsageError for a text in ComfyUI's syntax that is longer.

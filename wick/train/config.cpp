@@ -324,6 +324,12 @@ std::vector<TrainOption> listed_options() {
   add("checkpoint_blocks", Subject::memory, &C::checkpoint_blocks,
       "How many blocks are computed twice, those first that free the most for it; or all",
       {.fixed = false, .item = "N|all"});
+  add("stream_blocks", Subject::memory, &C::stream_blocks,
+      "How many blocks keep their frozen weights in the host's memory, from which they come while others run; or all",
+      {.fixed = false, .item = "N|all"});
+  add("stream_text_encoder", Subject::memory, &C::stream_text_encoder,
+      "Keep T5's weights in the host's memory, from which they come block by block",
+      {.fixed = false, .kind = ModelKind::pictures});
   add("device", Subject::memory, &C::device, "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU",
       {.fixed = false, .item = "DEVICE"});
   add("tf32", Subject::memory, &C::tf32, "Lets a GPU round the factors of f32 products to 10 bits, which is faster");
@@ -339,11 +345,10 @@ std::vector<TrainOption> listed_options() {
   return all;
 }
 
-// How many blocks are recomputed.
-void check_blocks(const std::string& text) {
+// A number of blocks.
+void check_blocks(std::string_view flag, const std::string& text) {
   const bool is_number = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == text.npos;
-  check_usage(text == "all" || is_number, "--checkpoint-blocks: expected a number of blocks or all, found {}",
-              quote(text));
+  check_usage(text == "all" || is_number, "{}: expected a number of blocks or all, found {}", flag, quote(text));
 }
 
 }  // namespace
@@ -467,11 +472,14 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   check_usage(config.train == TrainMode::full || !config.from_scratch,
               "--from-scratch: only --train full begins with random weights; --train is {}", mode);
   if (config.gradient_checkpointing && config.checkpoint_blocks == "0") config.checkpoint_blocks = "all";
-  check_blocks(config.checkpoint_blocks);
+  check_blocks("--checkpoint-blocks", config.checkpoint_blocks);
+  check_blocks("--stream-blocks", config.stream_blocks);
   asked_memory(config);  // is understood
   config.gradient_checkpointing = config.checkpoint_blocks == "all";
   check_usage(config.train == TrainMode::lora || config.quantize == Quantize::none,
               "--quantize: is for frozen matrices; --train {} has none", mode);
+  check_usage(config.train == TrainMode::lora || config.stream_blocks == "0",
+              "--stream-blocks: is for frozen weights; --train {} changes them", mode);
   if (config.quantize != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
   check_usage(config.quantize != Quantize::none || config.keep_precision.empty(),
               "--keep-precision: expected a --quantize with it");

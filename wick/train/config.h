@@ -94,6 +94,8 @@ struct TrainConfig {
   std::vector<std::string> keep_precision;  // patterns (nn/glob.h) of modules that are not quantised
   bool gradient_checkpointing = false;      // checkpoint_blocks of all
   std::string checkpoint_blocks = "0";      // or how many, or all
+  std::string stream_blocks = "0";          // how many blocks' weights come from the host, or all
+  bool stream_text_encoder = false;         // T5's weights come from the host
   std::string memory;                       // sizes that the run is to fit into, or auto
   std::string device = "auto";
   bool no_graph = false;

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "wick/backend/registry.h"
+#include "wick/pipelines/memory_fit.h"
 
 namespace wick {
 namespace {
@@ -15,67 +17,108 @@ std::vector<Quantize> precisions(const TrainConfig& config, bool keeps) {
   return {Quantize::none, Quantize::int8, Quantize::nf4_double};
 }
 
-// A run by its precision and its recomputed blocks.
+// A run by its precision, its recomputed and its streamed blocks.
 class Ways {
  public:
-  Ways(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device, Size bucket)
-      : config_(config), model_(model), device_(device), bucket_(bucket) {}
+  Ways(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device, Size bucket, size_t size)
+      : config_(config), model_(model), device_(device), bucket_(bucket), size_(size) {}
 
-  MemoryChoice way(Quantize precision, size_t blocks) const {
-    MemoryChoice choice{.config = config_};
-    choice.config.quantize = precision;
-    if (precision != Quantize::none && choice.config.dtype == DType::f32) choice.config.dtype = DType::bf16;
-    choice.config.checkpoint_blocks = std::to_string(blocks);
+  // The fastest that fits, else the one that takes the least.
+  MemoryChoice fitted(Quantize precision) const {
+    TrainConfig config = config_;
+    config.quantize = precision;
+    if (precision != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
+    MemoryChoice resident = with_streamed(config, given(config.stream_blocks));
+    if (fits(resident) || !device_.is_device) return resident;
+    if (encodes_too_much(resident)) {
+      config.stream_text_encoder = true;
+      resident = with_streamed(config, given(config.stream_blocks));
+      if (fits(resident)) return resident;
+    }
+    return config.stream_blocks == "0" ? streamed(config, resident.plan.blocks) : resident;
+  }
+
+ private:
+  bool fits(const MemoryChoice& choice) const { return choice.plan.total() <= size_; }
+  auto fitting() const {
+    return [this](const MemoryChoice& choice) { return fits(choice); };
+  }
+  // Is it the encoders that take too much, those of text among them?
+  bool encodes_too_much(const MemoryChoice& choice) const {
+    const MemoryPlan& plan = choice.plan;
+    return plan.encoding + plan.device.workspace + plan.device.context > size_ &&
+           kind_of(model_) == ModelKind::pictures;
+  }
+
+  static std::optional<size_t> given(const std::string& blocks) {
+    return blocks == "all" ? std::nullopt : std::optional(size_t(std::stoull(blocks)));
+  }
+
+  MemoryChoice way(TrainConfig config, std::optional<size_t> blocks, std::optional<size_t> streamed) const {
+    config.checkpoint_blocks = blocks ? std::to_string(*blocks) : "all";
+    config.stream_blocks = streamed ? std::to_string(*streamed) : "all";
+    MemoryChoice choice{.config = std::move(config)};
     choice.plan = plan_memory(choice.config, model_, device_, bucket_);
-    choice.blocks = blocks;
+    choice.blocks = blocks.value_or(choice.plan.blocks);
+    choice.streamed = streamed.value_or(choice.plan.blocks);
     choice.seconds = choice.plan.seconds();
     return choice;
   }
 
-  // The fewest blocks with which it fits, else the number that takes the least.
-  MemoryChoice fitted(Quantize precision, size_t size) const {
-    if (config_.checkpoint_blocks != "0") return by_hand(precision);
-    MemoryChoice none = way(precision, 0);
-    if (none.plan.total() <= size) return none;
+  // The fewest recomputed blocks with which it fits, else the number that takes the least.
+  MemoryChoice with_streamed(const TrainConfig& config, std::optional<size_t> streamed) const {
+    if (config_.checkpoint_blocks != "0") return way(config, given(config_.checkpoint_blocks), streamed);
+    MemoryChoice none = way(config, 0, streamed);
+    if (fits(none)) return none;
     const size_t blocks = none.plan.blocks;
-    MemoryChoice most = way(precision, blocks), best = most;
+    MemoryChoice best = way(config, blocks, streamed);
     // The last block is the first that backward comes to: to recompute it frees nothing.
     if (blocks > 1)
-      if (MemoryChoice fewer = way(precision, blocks - 1); fewer.plan.total() <= best.plan.total()) best = fewer;
-    if (best.plan.total() > size) return best;
-    for (size_t low = 0, high = best.blocks; low + 1 < high;) {
-      const size_t middle = (low + high) / 2;
-      MemoryChoice tried = way(precision, middle);
-      if (tried.plan.total() <= size)
-        best = std::move(tried), high = middle;
-      else
-        low = middle;
-    }
-    return best;
+      if (MemoryChoice fewer = way(config, blocks - 1, streamed); fewer.plan.total() <= best.plan.total()) best = fewer;
+    if (!fits(best)) return best;
+    return fewest_that_fit(0, best.blocks, best, fitting(), [&](size_t n) { return way(config, n, streamed); });
   }
 
- private:
-  MemoryChoice by_hand(Quantize precision) const {
-    if (config_.checkpoint_blocks != "all") return way(precision, size_t(std::stoull(config_.checkpoint_blocks)));
-    return way(precision, way(precision, 0).plan.blocks);
+  // As few streamed blocks as fit with all of them recomputed; or more, which leave room to recompute fewer.
+  MemoryChoice streamed(const TrainConfig& config, size_t blocks) const {
+    const MemoryChoice most = with_streamed(config, blocks);
+    if (!fits(most)) return most;
+    const auto all_again = [&](size_t n) { return way(config, blocks, n); };
+    const size_t least = fewest_that_fit(0, blocks, most, fitting(), all_again).streamed;
+    MemoryChoice best = with_streamed(config, least);
+    for (const size_t quarter : {1, 2, 3, 4}) {
+      const size_t count = least + (blocks - least) * quarter / 4;
+      MemoryChoice tried = quarter == 4 ? most : with_streamed(config, count);
+      if (fits(tried) && tried.seconds < best.seconds) best = std::move(tried);
+    }
+    return best;
   }
 
   const TrainConfig& config_;
   const Checkpoint& model_;
   const DeviceKind& device_;
   Size bucket_;
+  size_t size_;
 };
 
 std::string base_in_words(const TrainConfig& config) {
   return std::string(config.quantize == Quantize::none ? name_of(config.dtype) : name_of(config.quantize));
 }
 
+std::string count_in_words(size_t count, const MemoryPlan& plan) {
+  if (count == 0) return "no block";
+  return count == plan.blocks ? fmt::format("all {} blocks", count)
+                              : fmt::format("{} of {} blocks", count, plan.blocks);
+}
+
+// "the base in nf4-double, 12 of 57 blocks computed twice, all 57 blocks' weights in 5.1 GiB on the host"
 std::string way_in_words(const MemoryChoice& choice) {
-  const std::string blocks = choice.blocks == 0 ? "no block"
-                             : choice.blocks == choice.plan.blocks
-                                 ? fmt::format("all {} blocks", choice.blocks)
-                                 : fmt::format("{} of {} blocks", choice.blocks, choice.plan.blocks);
-  return fmt::format("the base in {} and {} computed twice", base_in_words(choice.config), blocks);
+  std::string text = fmt::format("the base in {}, {} computed twice", base_in_words(choice.config),
+                                 count_in_words(choice.blocks, choice.plan));
+  if (choice.streamed > 0) text += fmt::format(", {} streamed", count_in_words(choice.streamed, choice.plan));
+  if (choice.config.stream_text_encoder) text += ", T5 streamed";
+  if (choice.plan.host > 0) text += fmt::format(", with {} on the host", readable_bytes(choice.plan.host));
+  return text;
 }
 
 }  // namespace
@@ -109,16 +152,12 @@ MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config
   if (!bucket) bucket = plan_memory(config, model, device).bucket;
   const size_t size = request.size;
   MemoryChoices choices{.size = size};
-  const Ways ways(config, model, device, *bucket);
+  const Ways ways(config, model, device, *bucket, size);
   for (const Quantize precision : precisions(config, request.keeps_precision))
-    choices.precisions.push_back(ways.fitted(precision, size));
-  double fastest = 0;
-  for (const MemoryChoice& choice : choices.precisions)
-    if (choice.plan.total() <= size) fastest = fastest == 0 ? choice.seconds : std::min(fastest, choice.seconds);
-  for (const MemoryChoice& choice : choices.precisions) {
-    const bool is_taken = choice.plan.total() <= size && choice.seconds <= 1.10 * fastest;
-    if (is_taken && !choices.best) choices.best = choice;
-  }
+    choices.precisions.push_back(ways.fitted(precision));
+  std::vector<WayCost> costs;
+  for (const MemoryChoice& choice : choices.precisions) costs.push_back({choice.plan.total(), choice.seconds});
+  if (const std::optional<size_t> best = best_way(costs, size)) choices.best = choices.precisions[*best];
   return choices;
 }
 

@@ -10,10 +10,12 @@
 namespace wick {
 
 struct MemoryChoice {
-  TrainConfig config;  // with a precision of the frozen base and a number of blocks that are recomputed
+  // With a precision of the frozen base, a number of blocks that are recomputed, one of blocks whose weights come from
+  // the host, and whether T5's do.
+  TrainConfig config;
   MemoryPlan plan;
-  size_t blocks = 0;   // that are recomputed
-  double seconds = 0;  // of a step, by what is counted (MemoryPlan::seconds); only ratios mean something
+  size_t blocks = 0, streamed = 0;  // those numbers
+  double seconds = 0;               // of a step, by what is counted (MemoryPlan::seconds); only ratios mean something
 };
 
 struct MemoryChoices {
@@ -27,8 +29,9 @@ struct MemoryChoices {
 };
 
 // The highest precision of the base (as it is, 8, 4 bits) whose step is within 1.10 of the fastest that fits, and
-// within it the fastest. Settings by hand stand: --quantize, --checkpoint-blocks. On a device weights in f32 become
-// bf16. The optimizer, the rank and the batch are never changed.
+// within it the fastest, of equally fast ones that with the least on the host. Settings by hand stand: --quantize,
+// --checkpoint-blocks, --stream-blocks. On a device weights in f32 become bf16. The optimizer, the rank and the batch
+// are never changed.
 struct MemoryRequest {
   size_t size;                   // bytes
   bool keeps_precision = false;  // that of the config, whatever it is: of a run that goes on

@@ -78,13 +78,15 @@ Recomputation recomputation(const TrainConfig& config, const std::vector<BlockCo
   return Recomputation::of({order.begin(), order.begin() + ptrdiff_t(count)});
 }
 
-}  // namespace
-
-double MemoryPlan::seconds() const {
-  // Of products in 16 bits as they are reached, and bytes of the memory: 8.0 to 12.0 have 120 to 180 to one.
-  const double flops_a_second = device.is_device ? 500e12 : 1e12, bytes_a_second = device.is_device ? 3.2e12 : 20e9;
-  return flops / flops_a_second + decoded / bytes_a_second;
+size_t streamed_blocks(const TrainConfig& config, size_t blocks) {
+  if (config.stream_blocks == "all") return blocks;
+  const auto count = size_t(std::stoll(config.stream_blocks));
+  check(count <= blocks, "--stream-blocks: expected at most {}, or all, the blocks of {}, found {}", blocks,
+        config.model, count);
+  return count;
 }
+
+}  // namespace
 
 MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
                        std::optional<Size> bucket) {
@@ -94,7 +96,7 @@ MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const
 
   const std::vector<BlockCost> costs = block_costs(config, model, device, plan.bucket);
   plan.blocks = costs.size();
-  plan.recomputation = recomputation(config, costs);
+  plan.recomputation = recomputation(config, costs).with_streamed(streamed_blocks(config, costs.size()));
   const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket, plan.recomputation);
   plan.encoding = memory.peak();
   plan.what = task->describe();
@@ -106,16 +108,16 @@ MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const
   TrainStep step(*task, optimizer, std::min(config.accumulate, kMicroBatches), /*graph=*/false);
   memory.reset_peak();
   TrainRng rng(0);
-  const double flops = backend.flops(), decoded = backend.decoded();
+  const StepCost before = backend.cost();
   step(rng, 0);
-  plan.flops = backend.flops() - flops;
-  plan.decoded = backend.decoded() - decoded;
+  plan.cost = backend.cost() - before;
 
   plan.weights = memory.held(Purpose::weights);
   plan.adapter = memory.held(Purpose::adapter);
   plan.optimizer = memory.held(Purpose::optimizer);
   plan.activations = memory.peak() - plan.weights - plan.adapter - plan.optimizer;
   plan.taken = memory.most_taken();
+  plan.host = device.is_device ? memory.host_side().peak() : 0;
   return plan;
 }
 

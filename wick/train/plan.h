@@ -30,11 +30,11 @@ struct MemoryPlan {                // bytes
   size_t encoding;  // the peak before the first step, while the frozen encoders run: everything together
   size_t taken;     // by the device's Memory at the most: the larger of the two, and the gaps between tensors
 
-  size_t blocks = 0;              // that the model has, to be recomputed or not
-  double flops = 0, decoded = 0;  // of a step: products', and bytes of quantised weights that products had decoded
+  size_t host = 0;     // on the host, page-locked for a device: weights that are streamed
+  StepCost cost = {};  // of a step
+  size_t blocks = 0;   // that the model has, to be recomputed or not
 
-  // What a step takes on a device of middling size, or on a CPU: only ratios of such numbers mean something.
-  double seconds() const;
+  double seconds() const { return cost.seconds(device); }
   size_t step() const { return weights + adapter + optimizer + activations; }
   size_t gaps() const { return taken - std::min(taken, std::max(step(), encoding)); }
   // The peak of the device's Memory, and with memory taken outside it: on CUDA, as nvidia-smi shows it.

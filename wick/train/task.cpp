@@ -112,6 +112,7 @@ class DiffusionTask final : public Task {
                                    .trainable = !trained_.adapter(),
                                    .backend = &backend,
                                    .recomputation = recomputation,
+                                   .stream_text_encoder = config_.stream_text_encoder,
                                    .outline = data.outline()};
     model_->load(options, {DiffusionPart::text_encoders, DiffusionPart::vae_encoder});
     encode(data);

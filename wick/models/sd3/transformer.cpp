@@ -131,7 +131,8 @@ struct Sd3Transformer::Model {
     std::vector<JointBlock> blocks;
     blocks.reserve(count);
     for (size_t i = 0; i < count; ++i)
-      blocks.push_back(JointBlock{s / "joint_blocks" / int(i), sizes, c.dual[i], i + 1 == count, *modulations});
+      blocks.push_back(
+          JointBlock{(s / "joint_blocks" / int(i)).next_block(), sizes, c.dual[i], i + 1 == count, *modulations});
     return blocks;
   }
 
@@ -187,7 +188,10 @@ struct Sd3Transformer::Model {
     Recomputation::Pass run = options.recomputation.pass();
     int64_t number = 0;
     for (const JointBlock& block : joint_blocks)
-      if (!in.skipped.contains(number++)) x = run(std::cref(block), x[0], x[1], of_step, in.ranges);
+      if (in.skipped.contains(number++))
+        run.skip();
+      else
+        x = run(std::cref(block), x[0], x[1], of_step, in.ranges);
     const std::vector<Tensor> m = final_modulation(of_step);
     return cast(latents(final_linear(modulated_norm(x[1], m[0], m[1])), height, width), DType::f32);
   }

@@ -154,9 +154,12 @@ struct SdxlUNet::Model {
   GroupNorm conv_norm_out{s / "conv_norm_out", c.channels.front(), c.groups, c.eps};
   Conv conv_out{s / "conv_out", c.channels.front(), c.out_channels, 3, same_padding(3)};
 
-  Resnet resnet(const Scope& at, int64_t in, int64_t out) const { return {at, in, out, time_dim, c.groups, c.eps}; }
+  Resnet resnet(const Scope& at, int64_t in, int64_t out) const {
+    return {at.next_block(), in, out, time_dim, c.groups, c.eps};
+  }
   Transformer transformer(const Scope& at, size_t level) const {
-    return {at, c.channels[level], c.cross_attention_dim, c.heads[level], c.groups, int(c.transformer_layers[level])};
+    return {at.next_block(), c.channels[level], c.cross_attention_dim,
+            c.heads[level],  c.groups,          int(c.transformer_layers[level])};
   }
 
   std::vector<Block> make_down_blocks() const {

@@ -6,17 +6,21 @@ namespace {
 
 class GraphReplay final : public Replay {
  public:
-  GraphReplay(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+  GraphReplay(cudaGraph_t graph, cudaStream_t stream, Memory& memory) : stream_(stream), memory_(memory) {
     cuda_check(cudaGraphInstantiate(&executable_, graph, 0), "instantiating a CUDA graph");
     cuda_check(cudaGraphUpload(executable_, stream_), "uploading a CUDA graph");
   }
   ~GraphReplay() override { cudaGraphExecDestroy(executable_); }
   GraphReplay(const GraphReplay&) = delete;
   GraphReplay& operator=(const GraphReplay&) = delete;
-  void run() override { cuda_check(cudaGraphLaunch(executable_, stream_), "launching a CUDA graph"); }
+  void run() override {
+    memory_.rest();
+    cuda_check(cudaGraphLaunch(executable_, stream_), "launching a CUDA graph");
+  }
 
  private:
   cudaStream_t stream_;
+  Memory& memory_;
   cudaGraphExec_t executable_ = nullptr;
 };
 
@@ -24,17 +28,19 @@ class GraphReplay final : public Replay {
 
 // Relaxed: the arena may have to ask the driver for more, which the stricter modes forbid.
 std::unique_ptr<Replay> CudaBackend::capture(const std::function<void()>& work) {
+  memory().rest();
   cuda_check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeRelaxed), "beginning a capture");
   cudaGraph_t graph = nullptr;
   try {
     work();
+    memory().rest();
   } catch (...) {
     cudaStreamEndCapture(stream_, &graph);
     if (graph) cudaGraphDestroy(graph);
     throw;
   }
   cuda_check(cudaStreamEndCapture(stream_, &graph), "ending a capture");
-  auto replay = std::make_unique<GraphReplay>(graph, stream_);
+  auto replay = std::make_unique<GraphReplay>(graph, stream_, memory());
   cudaGraphDestroy(graph);
   return replay;
 }

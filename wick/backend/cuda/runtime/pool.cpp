@@ -112,6 +112,11 @@ std::unique_ptr<Readback> Pool::read_later(const void* from, size_t bytes) {
   return readbacks_.start(from, bytes, stream_);
 }
 
+std::unique_ptr<Fetch> Pool::make_fetch() {
+  if (!fetch_stream_) fetch_stream_ = std::make_shared<FetchStream>();
+  return fetch_stream_->make_fetch(stream_);
+}
+
 MemoryStats Pool::stats() const {
   const std::lock_guard lock(mutex_);
   return {in_use(), peak(), reserved(), most_reserved_, requests_, hits_};

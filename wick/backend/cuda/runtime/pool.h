@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "wick/backend/cuda/runtime/fetch.h"
 #include "wick/backend/cuda/runtime/readback.h"
 #include "wick/backend/cuda/runtime/upload.h"
 #include "wick/core/memory.h"
@@ -42,6 +43,8 @@ class Pool final : public Memory {
   void trim() override;
   void enter_arena() override { arena_ = true; }
   void leave_arena() override { arena_ = false; }
+  Memory& host_side() override { return host_side_; }
+  std::unique_ptr<Fetch> make_fetch() override;
 
  private:
   void* from_segments(Segments& segments, size_t bytes);
@@ -60,6 +63,8 @@ class Pool final : public Memory {
   std::unique_ptr<Upload> upload_;                 // once something is filled
   bool arena_ = false;
   Readbacks readbacks_;
+  PinnedMemory host_side_;
+  std::shared_ptr<FetchStream> fetch_stream_;  // once something is fetched
   size_t most_reserved_ = 0;
   uint64_t requests_ = 0, hits_ = 0;
 };

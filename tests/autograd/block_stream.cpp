@@ -1,0 +1,160 @@
+#include "wick/autograd/block_stream.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <functional>
+#include <numeric>
+
+#include "wick/autograd/recomputation.h"
+#include "wick/backend/registry.h"
+#include "wick/core/error.h"
+#include "wick/ops/ops.h"
+
+namespace wick {
+namespace {
+
+// Host memory as a device's, which counts what is fetched. Bytes arrive when they are awaited, and until then there is
+// garbage.
+class Device final : public Memory {
+ public:
+  Device() { backend = &cpu_backend(); }
+  void* allocate(size_t bytes) override { return host_memory().allocate(bytes); }
+  void release(void* data, size_t bytes) noexcept override { host_memory().release(data, bytes); }
+  bool on_host() const override { return true; }
+  void write(void* to, const void* host, size_t bytes) override { std::memcpy(to, host, bytes); }
+  void read(void* host, const void* from, size_t bytes) override { std::memcpy(host, from, bytes); }
+  std::unique_ptr<Readback> read_later(const void* from, size_t bytes) override {
+    return host_memory().read_later(from, bytes);
+  }
+  std::unique_ptr<Fetch> make_fetch() override { return std::make_unique<Late>(*this); }
+
+  int fetches = 0;
+
+ private:
+  class Late final : public Fetch {
+   public:
+    explicit Late(Device& device) : device_(device) {}
+    void begin(void* to, const void* host, size_t bytes) override {
+      std::memset(to, 0xff, bytes);
+      ++device_.fetches;
+      arrive_ = [=] { std::memcpy(to, host, bytes); };
+    }
+    void await() override { arrive_(); }
+
+   private:
+    Device& device_;
+    std::function<void()> arrive_;
+  };
+};
+
+Tensor numbers(float a, float b, float c) { return Tensor::of(std::vector<float>{a, b, c}, {3}); }
+
+// Blocks that multiply by a weight of their own.
+class BlockStreamTest : public testing::Test {
+ protected:
+  struct Model {
+    std::vector<Tensor> weights;
+    Recomputation blocks;
+
+    Tensor operator()(Tensor x) const {
+      Recomputation::Pass run = blocks.pass();
+      for (const Tensor& w : weights) x = run([&w](const Tensor& h) { return silu(h) * w; }, x);
+      return x;
+    }
+  };
+
+  static float value(size_t block) { return 1 + 0.25f * float(block); }
+
+  Model model(size_t count, size_t streamed, Recomputation blocks) {
+    const auto stream =
+        std::make_shared<BlockStream>(device_, std::vector<size_t>(count, BlockStream::rounded_up(12)), streamed);
+    Model made{.blocks = std::move(blocks)};
+    for (size_t i = 0; i < count; ++i) {
+      const std::vector<float> values(3, value(i));
+      made.weights.push_back(stream->has(i) ? stream->room(i, {3}, DType::f32) : Tensor::of(values, {3}, device_));
+      if (!stream->has(i)) continue;
+      device_.write(made.weights.back().view().data, values.data(), 12);
+      stream->keep(i, true);
+    }
+    made.blocks.stream(stream);
+    return made;
+  }
+
+  static std::vector<float> gradient(const Model& model) {
+    const Tensor x = numbers(0.5f, -1, 2).trainable();
+    const Tape tape;
+    Tape* active = Tape::active();
+    return active->backward(sum(model(x)))[x].to_vector();
+  }
+
+  Device device_;
+};
+
+TEST_F(BlockStreamTest, GivesEachBlockItsWeights) {
+  for (const size_t streamed : {1, 2, 3, 5, 6})
+    for (const bool again : {false, true}) {
+      const Recomputation kind = Recomputation::of_all(again);
+      const Model resident = model(6, 0, kind), some = model(6, streamed, kind);
+      const Tensor x = numbers(0.25f, -3, 1);
+      for (int i = 0; i < 3; ++i) {
+        EXPECT_EQ(resident(x).to_vector(), some(x).to_vector()) << streamed;
+        EXPECT_EQ(gradient(resident), gradient(some)) << streamed;
+        EXPECT_EQ(gradient(resident), gradient(some)) << streamed << " once more";
+      }
+    }
+}
+
+// Six in two slots: forward brings four, backward the first four again, and the next step finds the first two.
+TEST_F(BlockStreamTest, NoTurnBringsWhatIsThere) {
+  const Model m = model(6, 6, Recomputation::of_all());
+  gradient(m);
+  device_.fetches = 0;
+  gradient(m);
+  EXPECT_EQ(device_.fetches, 8);
+  device_.fetches = 0;
+  for (int i = 0; i < 3; ++i) m(numbers(1, 2, 3));
+  EXPECT_EQ(device_.fetches, 3 * 6 - 1) << "the last block's slot gets its first one when the next pass begins";
+}
+
+TEST_F(BlockStreamTest, RestsWithTheFirstBlocks) {
+  const Model m = model(5, 5, {});
+  const Tensor x = numbers(1, 2, 3);
+  const Tape tape;
+  m(x.trainable());  // no backward comes
+  device_.rest();
+  for (const size_t block : {0, 1})
+    EXPECT_EQ(m.weights[block].to_vector(), std::vector<float>(3, value(block))) << block;
+  device_.fetches = 0;
+  device_.rest();
+  EXPECT_EQ(device_.fetches, 0);
+}
+
+// A pass that leaves blocks out, as skip-layer guidance does.
+TEST_F(BlockStreamTest, BlocksMayBeSkipped) {
+  const Model m = model(6, 6, {});
+  const Tensor x = numbers(1, 2, 3);
+  Recomputation::Pass run = m.blocks.pass();
+  Tensor y = x;
+  float factor = 1;
+  for (size_t i = 0; i < 6; ++i)
+    if (i == 1 || i == 4) {
+      run.skip();
+    } else {
+      y = run([&](const Tensor& h) { return h * m.weights[i]; }, y);
+      factor *= value(i);
+    }
+  EXPECT_EQ(y.to_vector(), (std::vector<float>{factor, 2 * factor, 3 * factor}));
+}
+
+TEST_F(BlockStreamTest, IsEvenlySpread) {
+  const BlockStream stream(device_, std::vector<size_t>(10, 512), 4);
+  std::vector<size_t> streamed;
+  for (size_t i = 0; i < 10; ++i)
+    if (stream.has(i)) streamed.push_back(i);
+  EXPECT_EQ(streamed, (std::vector<size_t>{2, 4, 7, 9}));
+  EXPECT_THROW(BlockStream(device_, {512, 512}, 3), Error);
+}
+
+}  // namespace
+}  // namespace wick

@@ -1,0 +1,96 @@
+#include "wick/autograd/block_stream.h"
+
+#include <algorithm>
+
+#include "wick/core/error.h"
+
+namespace wick {
+
+BlockStream::BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count)
+    : device_(device), streamed_(bytes.size()) {
+  check(count <= bytes.size(), "--stream-blocks: expected at most {}, or all, the blocks of the model, found {}",
+        bytes.size(), count);
+  size_t number = 0, largest = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if ((i + 1) * count / bytes.size() == i * count / bytes.size()) continue;
+    streamed_[i] = number++;
+    largest = std::max(largest, bytes[i]);
+  }
+  masters_.resize(count);
+  const MemoryScope scope(Purpose::weights);
+  for (size_t i = 0; i < std::min(kSlots, count); ++i)
+    slots_.push_back({.room = Tensor::empty({int64_t(largest)}, DType::u8, device), .fetch = device.make_fetch()});
+  device_.add_mover(*this);
+}
+
+BlockStream::~BlockStream() { device_.remove_mover(*this); }
+
+Tensor BlockStream::room(size_t block, const Shape& shape, DType dtype) {
+  const Tensor& slot = slot_of(*streamed_[block]).room;
+  const Tensor room = slot.part(int64_t(filled_), dtype, shape);
+  filled_ += rounded_up(size_t(bytes_of(dtype, shape)));
+  return room;
+}
+
+void BlockStream::keep(size_t block, bool has_values) {
+  const size_t number = *streamed_[block];
+  Slot& slot = slot_of(number);
+  const MemoryScope scope(Purpose::weights);
+  Tensor& master = masters_[number];
+  check(!master, "streaming: the tensors of block {} were not loaded together", block);
+  master = Tensor::empty({int64_t(filled_)}, DType::u8, device_.host_side());
+  if (has_values) device_.read(master.view().data, slot.room.view().data, filled_);
+  slot.holds = number;
+  filled_ = 0;
+}
+
+void BlockStream::enter(size_t block, Way way) {
+  const std::optional<size_t> number = streamed_[block];
+  if (number && number == current_) return;
+  if (current_) leave(way);
+  if (!number) return;
+  if (slot_of(*number).holds != number) fetch(*number);
+  settle(slot_of(*number));
+  current_ = number;
+}
+
+// The slot's next block is on its way. Without a tape there is no backward, and the next pass begins with the first.
+void BlockStream::leave(Way way) {
+  const size_t number = *current_, step = slots_.size();
+  current_.reset();
+  if (way == Way::backward && number >= step)
+    fetch(number - step);
+  else if (way == Way::forward && number + step < count())
+    fetch(number + step);
+  else if (way == Way::forward && !Tape::active())
+    fetch(number % step);
+}
+
+void BlockStream::fetch(size_t number) {
+  Slot& slot = slot_of(number);
+  if (slot.holds == number) return;
+  const Tensor& master = masters_[number];
+  slot.fetch->begin(slot.room.view().data, master.view().data, size_t(master.numel()));
+  slot.holds = number;
+  slot.arriving = true;
+}
+
+void BlockStream::settle(Slot& slot) {
+  if (slot.arriving) slot.fetch->await();
+  slot.arriving = false;
+}
+
+void BlockStream::rest() {
+  current_.reset();
+  for (size_t i = 0; i < slots_.size(); ++i) fetch(i);
+  for (Slot& slot : slots_) settle(slot);
+}
+
+Tensor with_arrival(const std::shared_ptr<BlockStream>& stream, size_t block, const Tensor& y) {
+  return record(kArrival, y, {y}, [=, x = Input(y)](const Tensor& dy, Grads& grads) {
+    stream->enter(block, BlockStream::Way::backward);
+    grads.add(x, dy);
+  });
+}
+
+}  // namespace wick

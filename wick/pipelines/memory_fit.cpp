@@ -1,0 +1,85 @@
+#include "wick/pipelines/memory_fit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace wick {
+namespace {
+
+// The way of one precision.
+class Search {
+ public:
+  Search(size_t size, const std::function<InferencePlan(const Holding&)>& plan) : size_(size), plan_(plan) {}
+
+  HeldPlan of(const std::optional<DType>& precision) const {
+    Holding holding{.quantized = precision};
+    HeldPlan held = planned(holding);
+    if (fits(held) || !held.plan.device.is_device) return held;
+    holding.stream_text_encoder = true;
+    HeldPlan encoder = planned(holding);
+    if (fits(encoder)) return encoder;
+    holding.stream_text_encoder = encoder.plan.total() < held.plan.total();
+    const size_t blocks = held.plan.blocks;
+    const auto way = [&](size_t streamed) {
+      Holding some = holding;
+      some.streamed = streamed;
+      return planned(some);
+    };
+    const HeldPlan all = way(blocks);
+    if (!fits(all)) return all;
+    return fewest_that_fit(
+        0, blocks, all, [&](const HeldPlan& h) { return fits(h); }, way);
+  }
+
+ private:
+  HeldPlan planned(const Holding& holding) const { return {holding, plan_(holding)}; }
+  bool fits(const HeldPlan& held) const { return held.plan.total() <= size_; }
+
+  size_t size_;
+  const std::function<InferencePlan(const Holding&)>& plan_;
+};
+
+std::string in_words(const HeldPlan& held) {
+  const auto& [quantized, streamed, encoder] = held.holding;
+  std::string text = quantized ? fmt::format("weights in {}", name_of(*quantized)) : "weights as they are";
+  if (streamed > 0) text += fmt::format(", {} of {} blocks streamed", streamed, held.plan.blocks);
+  if (encoder) text += ", T5 streamed";
+  if (held.plan.host > 0) text += fmt::format(", with {} on the host", readable_bytes(held.plan.host));
+  return text;
+}
+
+}  // namespace
+
+std::optional<size_t> best_way(const std::vector<WayCost>& ways, size_t size) {
+  double fastest = 0;
+  for (const WayCost& way : ways)
+    if (way.total <= size) fastest = fastest == 0 ? way.seconds : std::min(fastest, way.seconds);
+  for (size_t i = 0; i < ways.size(); ++i)
+    if (ways[i].total <= size && ways[i].seconds <= 1.10 * fastest) return i;
+  return {};
+}
+
+std::vector<std::optional<DType>> precisions_for_memory() { return {std::nullopt, DType::int8, DType::nf4_double}; }
+
+std::string InferenceChoices::in_words() const {
+  if (best) return fmt::format("{} with {}", readable_bytes(best->plan.total()), wick::in_words(*best));
+  const HeldPlan& least = *std::ranges::min_element(all, {}, [](const HeldPlan& h) { return h.plan.total(); });
+  return fmt::format("this needs {} at least, {} more, with {}", readable_bytes(least.plan.total()),
+                     readable_bytes(least.plan.total() - size), wick::in_words(least));
+}
+
+InferenceChoices choose_holding(size_t size, const std::vector<std::optional<DType>>& precisions,
+                                const std::function<InferencePlan(const Holding&)>& plan) {
+  InferenceChoices choices{.size = size};
+  const Search search(size, plan);
+  std::vector<WayCost> ways;
+  for (const std::optional<DType>& precision : precisions) {
+    choices.all.push_back(search.of(precision));
+    ways.push_back({choices.all.back().plan.total(), choices.all.back().plan.seconds()});
+  }
+  if (const std::optional<size_t> best = best_way(ways, size)) choices.best = choices.all[*best];
+  return choices;
+}
+
+}  // namespace wick

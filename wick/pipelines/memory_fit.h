@@ -1,0 +1,62 @@
+// How the weights of a model are held that draws or writes within a given memory; train/memory_choice.h is the same for
+// training.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "wick/pipelines/plan.h"
+
+namespace wick {
+
+// What a way costs of which there are several: bytes, and seconds of a step, of which only ratios mean something.
+struct WayCost {
+  size_t total;
+  double seconds;
+};
+// Of ways by falling precision the first that fits and whose step is within 1.10 of the fastest that does.
+std::optional<size_t> best_way(const std::vector<WayCost>& ways, size_t size);
+
+// The least number in (low, high] whose way fits; that of `high` does, and is `best`.
+template <class Way, class Fits, class WayOf>
+Way fewest_that_fit(size_t low, size_t high, Way best, const Fits& fits, const WayOf& way_of) {
+  while (low + 1 < high) {
+    const size_t middle = (low + high) / 2;
+    Way tried = way_of(middle);
+    if (fits(tried))
+      best = std::move(tried), high = middle;
+    else
+      low = middle;
+  }
+  return best;
+}
+
+struct Holding {
+  std::optional<DType> quantized = {};  // the type of the blocks' matrices: none where they stay as they are
+  size_t streamed = 0;                  // blocks whose weights come from the host
+  bool stream_text_encoder = false;     // T5's come from there
+};
+
+struct HeldPlan {
+  Holding holding;
+  InferencePlan plan;
+};
+
+struct InferenceChoices {
+  size_t size;
+  std::optional<HeldPlan> best;  // none where nothing fits
+  std::vector<HeldPlan> all;     // of each precision the fastest that fits, else the one that takes the least
+  // For users: what is taken and what it takes; or what is missing.
+  std::string in_words() const;
+};
+
+// Weights come from the host only on a device, and only where they must. `precisions` are those that may be taken, by
+// falling precision.
+InferenceChoices choose_holding(size_t size, const std::vector<std::optional<DType>>& precisions,
+                                const std::function<InferencePlan(const Holding&)>& plan);
+// Those of --memory: as they are, 8 and 4 bits.
+std::vector<std::optional<DType>> precisions_for_memory();
+
+}  // namespace wick
