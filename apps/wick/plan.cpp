@@ -96,6 +96,10 @@ nlohmann::ordered_json bytes_in(const MemoryPlan& plan) {
           {"total", plan.total()}};
 }
 
+nlohmann::ordered_json to_json(const StepCost& cost) {
+  return {{"flops", cost.flops}, {"decoded_bytes", cost.decoded}, {"fetched_bytes", cost.fetched}};
+}
+
 nlohmann::ordered_json to_json(const MemoryChoices& choices) {
   const MemoryChoice& shown = choices.best ? *choices.best : choices.smallest();
   const MemoryPlan& plan = shown.plan;
@@ -112,7 +116,13 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
           {"blocks", plan.blocks},
           {"host_bytes", plan.host},
           {"seconds_relative", shown.seconds / fastest},
+          {"step", to_json(plan.cost)},
           {"bytes", bytes_in(plan)}};
+}
+
+// A plan may be of another machine, whose memory is not known.
+std::optional<size_t> asked_host(const TrainConfig& config) {
+  return config.host_memory.empty() ? std::nullopt : host_limit(config);
 }
 
 // One choice for each size; ends with 1 where none fits.
@@ -120,7 +130,8 @@ void print_choices(const TrainConfig& config, const Checkpoint& model, const std
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   bool any_fits = false;
   for (const size_t size : memory_sizes(config, device)) {
-    const MemoryChoices choices = choose_for_memory({.size = size}, config, model, device_kind(device));
+    const MemoryChoices choices =
+        choose_for_memory({.size = size, .host = asked_host(config)}, config, model, device_kind(device));
     any_fits = any_fits || choices.best;
     if (json)
       all.push_back(to_json(choices));
@@ -151,7 +162,9 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
   if (!is_text) check_settings(config, *open_diffusion(model, reading_options(config)));
   const MemoryPlan plan = plan_memory(config, model, device_kind(device));
   if (json) {
-    fmt::print("{}\n", nlohmann::ordered_json({{"bytes", bytes_in(plan)}, {"host_bytes", plan.host}}).dump(2));
+    fmt::print("{}\n", nlohmann::ordered_json(
+                           {{"bytes", bytes_in(plan)}, {"host_bytes", plan.host}, {"step", to_json(plan.cost)}})
+                           .dump(2));
     return;
   }
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);

@@ -1,4 +1,5 @@
 // The commands from outside, on a tiny random SDXL.
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <sstream>
 
@@ -119,6 +120,25 @@ TEST(Commands, TargetsAreWhatHelpSays) {
     expect_words(help, {pattern});
     EXPECT_GT(modules(pattern), 0);
   }
+}
+
+// On a device of 4 GiB, which need not be here, SDXL's weights come from the host.
+TEST(Commands, PlansWhatIsStreamed) {
+  const std::string flags = "plan --model sdxl --quantize fp8 --device cuda ";
+  const auto choice = [&](const std::string& more) {
+    return nlohmann::json::parse(run_well(flags + "--json " + more).out)["choices"][0];
+  };
+  const auto small = choice("--memory 4GiB"), large = choice("--memory 40GiB");
+  EXPECT_TRUE(small["fits"]);
+  EXPECT_LE(small["bytes"]["total"].get<int64_t>(), int64_t{4} << 30);
+  EXPECT_GT(small["stream_blocks"], 0);
+  EXPECT_GT(small["host_bytes"], int64_t{1} << 28);
+  EXPECT_EQ(large["stream_blocks"], 0);
+  EXPECT_EQ(large["host_bytes"], 0);
+  const std::string by_hand = run_well(flags + "--stream-blocks all").out;
+  expect_words(by_hand, {"on the host", "weights that are streamed"});
+  const Outcome limited = run_wick(flags + "--memory 4GiB --host-memory 10MiB");
+  expect_one_line(limited, {"--memory 4GiB", "of the host's memory, more than --host-memory"});
 }
 
 TEST(Commands, UnderscoresInFlagsAreDashes) {

@@ -71,27 +71,6 @@ TEST(MemoryChoice, IsBf16OnADevice) {
   EXPECT_EQ(choices.best->config.quantize, Quantize::none);
 }
 
-// Below what all blocks recomputed take, weights come from the host; as few as may be, and what is planned is what
-// runs.
-TEST(MemoryChoice, StreamsOnADevice) {
-  TrainConfig c = config(1);
-  c.quantize = Quantize::fp8;
-  c.dtype = DType::bf16;
-  c.gradient_checkpointing = true, c.checkpoint_blocks = "all";
-  const auto total = [&](const char* streamed) {
-    c.stream_blocks = streamed;
-    return plan_memory(c, kModel, device_kind("cuda")).total();
-  };
-  const size_t none = total("0"), all = total("all");
-  ASSERT_LT(all, none);
-  c.stream_blocks = "0";
-  const MemoryChoices choices = choose_for_memory({.size = all}, c, kModel, device_kind("cuda"));
-  ASSERT_TRUE(choices.best.has_value());
-  EXPECT_GT(choices.best->streamed, 0u);
-  EXPECT_LE(choices.best->plan.total(), all);
-  EXPECT_NE(choices.in_words().find(" streamed, with "), std::string::npos) << choices.in_words();
-}
-
 TEST(MemoryChoice, WhatIsSetByHandStands) {
   TrainConfig c = config();
   c.quantize = Quantize::fp8;

@@ -49,9 +49,10 @@ const DeviceKind& device_kind(std::string_view device) { return device.starts_wi
 
 double StepCost::seconds(const DeviceKind& device) const {
   // Of products in 16 bits as they are reached, and bytes of the memory: 8.0 to 12.0 have 120 to 180 to one. From the
-  // host come bytes beside both.
+  // host come bytes beside both: 45 GB/s of them over PCIe 5 while an H200 trains FLUX.1
+  // (bench/results/gpu-check-memory-h200-2026-11-23.md).
   const double flops_a_second = device.is_device ? 500e12 : 1e12, decoded_a_second = device.is_device ? 3.2e12 : 20e9,
-               fetched_a_second = device.is_device ? 50e9 : 10e9;
+               fetched_a_second = device.is_device ? 45e9 : 10e9;
   return std::max(flops / flops_a_second + decoded / decoded_a_second, fetched / fetched_a_second);
 }
 

@@ -195,7 +195,9 @@ struct Weights::State {
   // Hands out `value` under the name that was asked for.
   Tensor keep(const Asked& a, Tensor value, std::optional<size_t> block) {
     count(a);
-    if (block) block_bytes[*block] += BlockStream::rounded_up(size_t(bytes_of(a.dtype, a.shape)));
+    // Where an adapter comes, a vector is f32 (load_bias).
+    const DType widest = a.shape.rank() == 1 ? DType::f32 : a.dtype;
+    if (block) block_bytes[*block] += BlockStream::rounded_up(size_t(bytes_of(widest, a.shape)));
     if (options.trainable) {
       value = value.trainable();
       parameters.push_back({a.name, value});

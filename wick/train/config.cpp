@@ -330,6 +330,9 @@ std::vector<TrainOption> listed_options() {
   add("stream_text_encoder", Subject::memory, &C::stream_text_encoder,
       "Keep T5's weights in the host's memory, from which they come block by block",
       {.fixed = false, .kind = ModelKind::pictures});
+  add("host_memory", Subject::memory, &C::host_memory,
+      "The most of the host's memory that streamed weights may take, page-locked [60 % of what is free]",
+      {.fixed = false, .item = "SIZE"});
   add("device", Subject::memory, &C::device, "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU",
       {.fixed = false, .item = "DEVICE"});
   add("tf32", Subject::memory, &C::tf32, "Lets a GPU round the factors of f32 products to 10 bits, which is faster");
@@ -475,6 +478,8 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   check_blocks("--checkpoint-blocks", config.checkpoint_blocks);
   check_blocks("--stream-blocks", config.stream_blocks);
   asked_memory(config);  // is understood
+  check_usage(config.host_memory.empty() || parse_byte_size(config.host_memory),
+              "--host-memory: expected a size like 12GiB or 11500MB, found {}", quote(config.host_memory));
   config.gradient_checkpointing = config.checkpoint_blocks == "all";
   check_usage(config.train == TrainMode::lora || config.quantize == Quantize::none,
               "--quantize: is for frozen matrices; --train {} has none", mode);

@@ -96,7 +96,8 @@ struct TrainConfig {
   std::string checkpoint_blocks = "0";      // or how many, or all
   std::string stream_blocks = "0";          // how many blocks' weights come from the host, or all
   bool stream_text_encoder = false;         // T5's weights come from the host
-  std::string memory;                       // sizes that the run is to fit into, or auto
+  std::string host_memory;  // the most that streamed weights may take there; empty: 60 % of what is free
+  std::string memory;       // sizes that the run is to fit into, or auto
   std::string device = "auto";
   bool no_graph = false;
   bool tf32 = false;

@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
 #include "wick/backend/registry.h"
+#include "wick/io/byte_size.h"
 #include "wick/pipelines/memory_fit.h"
 
 namespace wick {
@@ -20,8 +22,13 @@ std::vector<Quantize> precisions(const TrainConfig& config, bool keeps) {
 // A run by its precision, its recomputed and its streamed blocks.
 class Ways {
  public:
-  Ways(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device, Size bucket, size_t size)
-      : config_(config), model_(model), device_(device), bucket_(bucket), size_(size) {}
+  Ways(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device, Size bucket,
+       const MemoryRequest& request)
+      : config_(config), model_(model), device_(device), bucket_(bucket), request_(request) {}
+
+  bool fits(const MemoryChoice& choice) const {
+    return choice.plan.total() <= request_.size && (!request_.host || choice.plan.host <= *request_.host);
+  }
 
   // The fastest that fits, else the one that takes the least.
   MemoryChoice fitted(Quantize precision) const {
@@ -29,24 +36,22 @@ class Ways {
     config.quantize = precision;
     if (precision != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
     MemoryChoice resident = with_streamed(config, given(config.stream_blocks));
-    if (fits(resident) || !device_.is_device) return resident;
-    if (encodes_too_much(resident)) {
+    if (!device_.is_device || (fits(resident) && resident.blocks == 0)) return resident;
+    if (!fits(resident) && encodes_too_much(resident)) {
       config.stream_text_encoder = true;
       resident = with_streamed(config, given(config.stream_blocks));
-      if (fits(resident)) return resident;
     }
-    return config.stream_blocks == "0" ? streamed(config, resident.plan.blocks) : resident;
+    return config.stream_blocks == "0" ? streamed(config, resident) : resident;
   }
 
  private:
-  bool fits(const MemoryChoice& choice) const { return choice.plan.total() <= size_; }
   auto fitting() const {
     return [this](const MemoryChoice& choice) { return fits(choice); };
   }
   // Is it the encoders that take too much, those of text among them?
   bool encodes_too_much(const MemoryChoice& choice) const {
     const MemoryPlan& plan = choice.plan;
-    return plan.encoding + plan.device.workspace + plan.device.context > size_ &&
+    return plan.encoding + plan.device.workspace + plan.device.context > request_.size &&
            kind_of(model_) == ModelKind::pictures;
   }
 
@@ -80,16 +85,19 @@ class Ways {
   }
 
   // As few streamed blocks as fit with all of them recomputed; or more, which leave room to recompute fewer.
-  MemoryChoice streamed(const TrainConfig& config, size_t blocks) const {
+  MemoryChoice streamed(const TrainConfig& config, MemoryChoice best) const {
+    const size_t blocks = best.plan.blocks;
     const MemoryChoice most = with_streamed(config, blocks);
-    if (!fits(most)) return most;
-    const auto all_again = [&](size_t n) { return way(config, blocks, n); };
-    const size_t least = fewest_that_fit(0, blocks, most, fitting(), all_again).streamed;
-    MemoryChoice best = with_streamed(config, least);
-    for (const size_t quarter : {1, 2, 3, 4}) {
-      const size_t count = least + (blocks - least) * quarter / 4;
-      MemoryChoice tried = quarter == 4 ? most : with_streamed(config, count);
-      if (fits(tried) && tried.seconds < best.seconds) best = std::move(tried);
+    if (!fits(best)) {
+      if (!fits(most)) return most;
+      const auto all_again = [&](size_t n) { return way(config, blocks, n); };
+      best = with_streamed(config, fewest_that_fit(0, blocks, most, fitting(), all_again).streamed);
+    }
+    const size_t least = best.streamed;
+    for (const size_t eighths : {1, 2, 4, 6, 8}) {
+      const size_t count = least + (blocks - least) * eighths / 8;
+      const MemoryChoice tried = eighths == 8 ? most : with_streamed(config, count);
+      if (fits(tried) && tried.seconds < best.seconds) best = tried;
     }
     return best;
   }
@@ -98,7 +106,7 @@ class Ways {
   const Checkpoint& model_;
   const DeviceKind& device_;
   Size bucket_;
-  size_t size_;
+  MemoryRequest request_;
 };
 
 std::string base_in_words(const TrainConfig& config) {
@@ -130,6 +138,9 @@ const MemoryChoice& MemoryChoices::smallest() const {
 std::string MemoryChoices::in_words() const {
   if (!best) {
     const MemoryChoice& least = smallest();
+    if (least.plan.total() <= size)
+      return fmt::format("this run needs {} of the host's memory, more than --host-memory, with {}",
+                         readable_bytes(least.plan.host), way_in_words(least));
     const bool encodes = least.plan.encoding > least.plan.step();
     return fmt::format("this run needs {} at least, {} more, with {}{}", readable_bytes(least.plan.total()),
                        readable_bytes(least.plan.total() - size), way_in_words(least),
@@ -152,13 +163,20 @@ MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config
   if (!bucket) bucket = plan_memory(config, model, device).bucket;
   const size_t size = request.size;
   MemoryChoices choices{.size = size};
-  const Ways ways(config, model, device, *bucket, size);
+  const Ways ways(config, model, device, *bucket, request);
   for (const Quantize precision : precisions(config, request.keeps_precision))
     choices.precisions.push_back(ways.fitted(precision));
   std::vector<WayCost> costs;
-  for (const MemoryChoice& choice : choices.precisions) costs.push_back({choice.plan.total(), choice.seconds});
+  for (const MemoryChoice& choice : choices.precisions)
+    costs.push_back({ways.fits(choice) ? choice.plan.total() : std::numeric_limits<size_t>::max(), choice.seconds});
   if (const std::optional<size_t> best = best_way(costs, size)) choices.best = choices.precisions[*best];
   return choices;
+}
+
+std::optional<size_t> host_limit(const TrainConfig& config) {
+  if (!config.host_memory.empty()) return parse_byte_size(config.host_memory);
+  const std::optional<size_t> free = free_memory("cpu");
+  return free ? std::optional(*free / 10 * 6) : std::nullopt;
 }
 
 std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device) {

@@ -33,11 +33,15 @@ struct MemoryChoices {
 // --checkpoint-blocks, --stream-blocks. On a device weights in f32 become bf16. The optimizer, the rank and the batch
 // are never changed.
 struct MemoryRequest {
-  size_t size;                   // bytes
-  bool keeps_precision = false;  // that of the config, whatever it is: of a run that goes on
+  size_t size;                      // bytes
+  std::optional<size_t> host = {};  // bytes that streamed weights may take there, if that is limited
+  bool keeps_precision = false;     // that of the config, whatever it is: of a run that goes on
 };
 MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config, const Checkpoint& model,
                                 const DeviceKind& device, std::optional<Size> bucket = {});
+
+// The bytes of --host-memory, or its default for this machine.
+std::optional<size_t> host_limit(const TrainConfig& config);
 
 // The sizes of --memory, in bytes; auto is what is free on the device. Throws UsageError where that is not here.
 std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device);

@@ -82,6 +82,11 @@ class Run {
     plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
     free_ = free_memory(backend_.name());
     if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
+    if (const std::optional<size_t> host = host_limit(config_))
+      check(plan_->host <= *host,
+            "--stream-blocks {}: would lock {} of the host's memory, where {} may be; fewer blocks or a smaller "
+            "--quantize need less, --host-memory allows more",
+            config_.stream_blocks, readable_bytes(plan_->host), readable_bytes(*host));
     check_disk();
   }
 
@@ -99,8 +104,9 @@ class Run {
       asked.quantize = begun.quantize;
       asked.dtype = begun.dtype;
     }
-    const MemoryChoices choices = wick::choose_for_memory({.size = sizes.front(), .keeps_precision = goes_on}, asked,
-                                                          model_, device_kind(backend_.name()), job_->largest());
+    const MemoryChoices choices =
+        wick::choose_for_memory({.size = sizes.front(), .host = host_limit(config_), .keeps_precision = goes_on}, asked,
+                                model_, device_kind(backend_.name()), job_->largest());
     const std::string words = fmt::format("--memory {}: {}", config_.memory, choices.in_words());
     check(choices.best.has_value(), "{}", words);
     progress_.say(words + ".");
