@@ -110,18 +110,20 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
   lt_check(lt().preference_set(preference, attribute, &value, sizeof value), "asking for an algorithm");
 }
 
+constexpr int kResults = 16;  // of cuBLASLt's list that are asked for
+
 // Products x [rows, inner] w^T of 16 bits on 9.0 for which another kernel than cuBLASLt's first choice was measured to
 // be faster, in whole steps of drawing (docs/kernels/drawing.md): by the kernel's tile.
-constexpr int kResults = 16;  // of its list
 struct Measured {
   int64_t rows, inner, cols;
   bool residual;
-  cublasLtMatmulTile_t tile;
+  uint32_t tile;
 };
-constexpr Measured kMeasured[] = {
-    {2048, 1280, 1280, true, CUBLASLT_MATMUL_TILE_320x64},  {2048, 5120, 1280, true, CUBLASLT_MATMUL_TILE_320x64},
-    {8192, 640, 640, true, CUBLASLT_MATMUL_TILE_112x128},   {8192, 2560, 640, true, CUBLASLT_MATMUL_TILE_192x128},
-    {8192, 640, 1920, false, CUBLASLT_MATMUL_TILE_128x160}, {8192, 640, 640, false, CUBLASLT_MATMUL_TILE_128x160}};
+// cublasLtMatmulTile_t; old headers lack some.
+constexpr uint32_t k320x64 = 247, k112x128 = 165, k192x128 = 31, k128x160 = 29;
+constexpr Measured kMeasured[] = {{2048, 1280, 1280, true, k320x64},  {2048, 5120, 1280, true, k320x64},
+                                  {8192, 640, 640, true, k112x128},   {8192, 2560, 640, true, k192x128},
+                                  {8192, 640, 1920, false, k128x160}, {8192, 640, 640, false, k128x160}};
 
 const Measured* measured(const DeviceMatrix& x, const DeviceMatrix& w, bool residual) {
   if (x.dtype == DType::f32 || x.transposed || !w.transposed) return nullptr;
@@ -131,12 +133,12 @@ const Measured* measured(const DeviceMatrix& x, const DeviceMatrix& w, bool resi
   return found == std::end(kMeasured) ? nullptr : found;
 }
 
-bool has_tile(const cublasLtMatmulHeuristicResult_t& result, cublasLtMatmulTile_t wanted) {
+bool has_tile(const cublasLtMatmulHeuristicResult_t& result, uint32_t wanted) {
   uint32_t tile = 0;
   size_t bytes = 0;
   return lt().algo_get(&result.algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile, &bytes) ==
              CUBLAS_STATUS_SUCCESS &&
-         tile == uint32_t(wanted);
+         tile == wanted;
 }
 
 }  // namespace
