@@ -114,6 +114,28 @@ TEST(Linear, EveryLayoutAndWeight) {
       }
 }
 
+// Also rows of an odd number of 16-bit elements, behind an address that is a multiple of many more bytes.
+TEST(Linear, RowsOfAnyLengthInTheActivationsDtype) {
+  for (int round = 0; round < rounds(24); ++round) {
+    const int64_t m = between(2, 70), n = between(1, 90), k = between(1, 200);
+    const auto any = [](const Shape& shape) { return input(shape, kLayouts[rng().below(4)]); };
+    const Tensor x = any({m, k}), w = input({n, k}), bias = between(0, 1) ? random({n}) : Tensor();
+    const Tensor residual = between(0, 1) ? any({m, n}) : Tensor(), y = output({m, n}, kLayouts[rng().below(4)]);
+    backend().linear(y, x, w, bias, residual);
+    Doubles want = reference(doubles(x), transposed(doubles(w), n, k), {}, 1, m, n, k, 1, 0);
+    const Doubles b = bias ? doubles(bias) : Doubles(size_t(n), 0.0);
+    const Doubles start = residual ? doubles(residual) : Doubles(want.size(), 0.0);
+    double largest = 0;
+    for (size_t i = 0; i < want.size(); ++i) {
+      want[i] += b[i % size_t(n)] + start[i];
+      largest = std::max(largest, std::abs(want[i]));
+    }
+    // The bias and the residual are below 1, and may each be added to a sum that is rounded already.
+    const double rounded = activations() == DType::f32 ? 0 : 2 * (largest + 2) * unit_roundoff(activations());
+    expect_close(y, want, tolerance(k) + rounded, "linear");
+  }
+}
+
 TEST(Linear, BroadcastInputAndLargeWeightOfHalfFloats) {
   const int64_t k = 1100, n = 2500;  // several panels
   const Tensor x = random({1, 6, k}), w = random({n, k}, Layout::packed, DType::bf16), bias = random({n});

@@ -44,6 +44,7 @@ class Library {
   decltype(&cublasLtGetStatusString) status_string = find("cublasLtGetStatusString");
   decltype(&cublasLtMatmul) matmul = find("cublasLtMatmul");
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic = find("cublasLtMatmulAlgoGetHeuristic");
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) algo_get = find("cublasLtMatmulAlgoConfigGetAttribute");
   decltype(&cublasLtMatmulDescCreate) desc_create = find("cublasLtMatmulDescCreate");
   decltype(&cublasLtMatmulDescDestroy) desc_destroy = find("cublasLtMatmulDescDestroy");
   decltype(&cublasLtMatmulDescSetAttribute) desc_set = find("cublasLtMatmulDescSetAttribute");
@@ -71,11 +72,20 @@ cudaDataType_t type_of(DType dtype) {
 
 // The largest power of two, up to 256, that divides an address. WICK_CUBLASLT_ALIGNMENT = 4 keeps to kernels that load
 // and store by themselves: compute-sanitizer neither runs other kernels reliably nor sees TMA's writes.
-uint32_t alignment(const void* data) {
+uint32_t alignment(const void* data, int64_t bytes_between = 0) {
   static const char* const given = std::getenv("WICK_CUBLASLT_ALIGNMENT");
   static const uintptr_t most = given ? uintptr_t(std::atoi(given)) : 256;
-  const uintptr_t bits = reinterpret_cast<uintptr_t>(data) | most;
+  const uintptr_t bits = reinterpret_cast<uintptr_t>(data) | uintptr_t(bytes_between) | most;
   return uint32_t(bits & (~bits + 1));
+}
+
+// Of each of its rows, and of those of a batch: told of an aligned address alone, cuBLASLt 13 takes a kernel that
+// writes two elements at a time into rows of an odd length.
+uint32_t alignment(const DeviceMatrix& m, int64_t step) {
+  constexpr int64_t kEnough = 16;
+  const int64_t lines = m.transposed ? m.cols : m.rows, size = int64_t(size_of(m.dtype));
+  const auto apart = [&](int64_t elements) { return elements * size % kEnough == 0 ? 0 : elements * size; };
+  return alignment(m.data, (lines > 1 ? apart(m.ld) : 0) | apart(step));
 }
 
 // A row-major matrix is its transpose to cuBLASLt, which counts by columns.
@@ -100,6 +110,37 @@ void set(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttribut
   lt_check(lt().preference_set(preference, attribute, &value, sizeof value), "asking for an algorithm");
 }
 
+constexpr int kResults = 16;  // of cuBLASLt's list that are asked for
+
+// Products x [rows, inner] w^T of 16 bits on 9.0 for which another kernel than cuBLASLt's first choice was measured to
+// be faster, in whole steps of drawing (docs/kernels/drawing.md): by the kernel's tile.
+struct Measured {
+  int64_t rows, inner, cols;
+  bool residual;
+  uint32_t tile;
+};
+// cublasLtMatmulTile_t; old headers lack some.
+constexpr uint32_t k320x64 = 247, k112x128 = 165, k192x128 = 31, k128x160 = 29;
+constexpr Measured kMeasured[] = {{2048, 1280, 1280, true, k320x64},  {2048, 5120, 1280, true, k320x64},
+                                  {8192, 640, 640, true, k112x128},   {8192, 2560, 640, true, k192x128},
+                                  {8192, 640, 1920, false, k128x160}, {8192, 640, 640, false, k128x160}};
+
+const Measured* measured(const DeviceMatrix& x, const DeviceMatrix& w, bool residual) {
+  if (x.dtype == DType::f32 || x.transposed || !w.transposed) return nullptr;
+  const auto found = std::find_if(std::begin(kMeasured), std::end(kMeasured), [&](const Measured& m) {
+    return m.rows == x.rows && m.inner == x.cols && m.cols == w.cols && m.residual == residual;
+  });
+  return found == std::end(kMeasured) ? nullptr : found;
+}
+
+bool has_tile(const cublasLtMatmulHeuristicResult_t& result, uint32_t wanted) {
+  uint32_t tile = 0;
+  size_t bytes = 0;
+  return lt().algo_get(&result.algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile, &bytes) ==
+             CUBLAS_STATUS_SUCCESS &&
+         tile == wanted;
+}
+
 }  // namespace
 
 // One product: c^T = b^T a^T by columns, so that our b is cuBLASLt's first operand.
@@ -117,7 +158,7 @@ struct Cublas::Plan {
 };
 
 Cublas::Cublas(cudaStream_t stream, int capability)
-    : stream_(stream), workspace_bytes_(size_t{capability >= 90 ? 32u : 8u} << 20) {
+    : stream_(stream), capability_(capability), workspace_bytes_(size_t{capability >= 90 ? 32u : 8u} << 20) {
   cublasLtHandle_t handle;
   lt_check(lt().create(&handle), "its start");
   handle_ = handle;
@@ -174,15 +215,23 @@ std::unique_ptr<Cublas::Plan> Cublas::make_plan(const Product& p) const {
   set(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace_bytes_);
   // Partial sums of a split reduction stay f32, and are added in a fixed order.
   set(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, uint32_t{CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE});
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b.data));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a.data));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c.data));
-  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d.data));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b, batch.b));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a, batch.a));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c, batch.c));
+  set(preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d, batch.c));
+  const Measured* const better = capability_ == 90 && batch.count == 1 ? measured(a, b, beta != 0) : nullptr;
+  cublasLtMatmulHeuristicResult_t results[kResults];
   int count = 0;
   const cublasStatus_t status =
       lt().heuristic(static_cast<cublasLtHandle_t>(handle_), plan->desc, plan->first, plan->second, plan->start,
-                     plan->result, preference, 1, &plan->chosen, &count);
-  plan->found = status == CUBLAS_STATUS_SUCCESS && count > 0 && plan->chosen.state == CUBLAS_STATUS_SUCCESS;
+                     plan->result, preference, better ? kResults : 1, results, &count);
+  if (status != CUBLAS_STATUS_SUCCESS || count == 0) return plan;
+  const auto wanted = [&](const auto& result) {
+    return result.state == CUBLAS_STATUS_SUCCESS && has_tile(result, better->tile);
+  };
+  const auto end = results + count, chosen = better ? std::find_if(results, end, wanted) : results;
+  plan->chosen = chosen == end ? results[0] : *chosen;
+  plan->found = plan->chosen.state == CUBLAS_STATUS_SUCCESS;
   return plan;
 }
 
@@ -190,8 +239,9 @@ bool Cublas::run(const Product& p) {
   const auto& [d, a, b, c, alpha, beta, bias, batch] = p;
   check(a.dtype == b.dtype && (d.dtype == a.dtype || d.dtype == DType::f32) && !d.transposed,
         "cuBLASLt: no product of {} and {} into {}", name_of(a.dtype), name_of(b.dtype), name_of(d.dtype));
-  const uint64_t aligned = uint64_t{alignment(c.data)} << 40 | uint64_t{alignment(a.data)} << 30 |
-                           uint64_t{alignment(b.data)} << 20 | uint64_t{alignment(d.data)} << 10 | alignment(bias);
+  const uint64_t aligned = uint64_t{alignment(c, batch.c)} << 40 | uint64_t{alignment(a, batch.a)} << 30 |
+                           uint64_t{alignment(b, batch.b)} << 20 | uint64_t{alignment(d, batch.c)} << 10 |
+                           alignment(bias);
   const Key key{a.dtype, d.dtype, d.rows,          d.cols,       a.cols,      d.ld,    c.ld,
                 a.ld,    b.ld,    a.transposed,    b.transposed, batch.count, batch.c, batch.a,
                 batch.b, aligned, bias != nullptr, beta != 0,    tf32_};

@@ -53,6 +53,7 @@ class Cublas {
   std::unique_ptr<Plan> make_plan(const Product& p) const;
 
   cudaStream_t stream_;
+  int capability_;
   void* handle_ = nullptr;
   void* workspace_ = nullptr;
   size_t workspace_bytes_;
