@@ -29,8 +29,21 @@ struct Options {
   int rank = 16, double_blocks = 0, single_blocks = 0;  // 0: the model's
   std::vector<std::string> targets;
   bool draw = false, no_lora = false, checkpoint = false, f32 = false, no_graph = false, resident = false;
+  bool fp8 = false, fp8_compute = false;
 
   DType dtype() const { return f32 ? DType::f32 : DType::bf16; }
+  // The matrices of the blocks as `wick train` keeps them; modulations are no part of it.
+  WeightsOptions weights(Backend& backend) const {
+    WeightsOptions w{.dtype = dtype(), .place = Residence::on(backend, dtype())};
+    if (!fp8 && !fp8_compute) return w;
+    w.dtype = fp8_compute ? DType::fp8_product : DType::fp8;
+    w.unquantized = dtype();
+    w.quantizes = [](const std::string& name) {
+      return name.find("blocks.") != name.npos && name.find("mod") == name.npos && name.find("adaLN") == name.npos;
+    };
+    return w;
+  }
+  std::string_view base() const { return fp8_compute ? "fp8, multiplied in fp8" : fp8 ? "fp8" : name_of(dtype()); }
 };
 
 // Attention and feed-forward of all blocks.
@@ -80,8 +93,7 @@ class FlowLora final : public Task {
     const std::string family = o.model.substr(0, o.model.find('-'));
     adapter_.emplace(LoraConfig{.rank = o.rank, .targets = o.targets.empty() ? kTargets.at(family) : o.targets},
                      family == "flux" ? flux_module_names() : sd3_module_names(o.model == "sd3-large" ? 38 : 24));
-    const Scope scope(Weights::drawn(1, 0.02f, {.dtype = o.dtype(), .place = Residence::on(backend_, o.dtype())}),
-                      "transformer", o.no_lora ? nullptr : &*adapter_);
+    const Scope scope(Weights::drawn(1, 0.02f, o.weights(backend_)), "transformer", o.no_lora ? nullptr : &*adapter_);
     const Denoiser d = family == "flux" ? flux(o, scope) : sd3(o, scope);
     predict_ = d.predict;
     if (!o.no_lora) adapter_->check_complete();
@@ -193,12 +205,13 @@ void run(const Options& o) {
   const std::vector<double> ms = o.draw ? draw(task, o) : train(task, o);
   const MemoryStats memory = task.memory().stats();
   fmt::print(
-      "{{\"bench\": \"flow_step\", \"peer\": \"wick\", \"model\": \"{}\", \"draw\": {}, \"lora\": {}, \"batch\": {}, "
+      "{{\"bench\": \"flow_step\", \"peer\": \"wick\", \"model\": \"{}\", \"base\": \"{}\", \"draw\": {}, \"lora\": "
+      "{}, \"batch\": {}, "
       "\"height\": {}, \"width\": {}, \"rank\": {}, \"checkpoint\": {}, \"graph\": {}, \"median_ms\": {:.3f}, "
       "\"min_ms\": {:.3f}, \"max_ms\": {:.3f}, \"peak_mib\": {}, \"reserved_mib\": {}}}\n",
-      o.model, o.draw, !o.no_lora, o.batch, o.height, o.width, o.rank, o.checkpoint, !o.no_graph, bench::median(ms),
-      *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()), memory.peak >> 20,
-      memory.reserved >> 20);
+      o.model, o.base(), o.draw, !o.no_lora, o.batch, o.height, o.width, o.rank, o.checkpoint, !o.no_graph,
+      bench::median(ms), *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()),
+      memory.peak >> 20, memory.reserved >> 20);
 }
 
 }  // namespace
@@ -222,6 +235,8 @@ int main(int argc, char** argv) {
   app.add_flag("--checkpoint", o.checkpoint, "gradient checkpointing");
   app.add_flag("--resident", o.resident, "modulations are made in each step, and their weights stay on the device");
   app.add_flag("--f32", o.f32);
+  app.add_flag("--fp8", o.fp8, "the matrices of the blocks in fp8");
+  app.add_flag("--fp8-compute", o.fp8_compute, "and their products");
   app.add_flag("--no-graph", o.no_graph, "give the device every step call by call");
   app.add_option("--device", o.device);
   CLI11_PARSE(app, argc, argv);

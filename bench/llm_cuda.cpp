@@ -27,7 +27,7 @@ struct Options {
   std::vector<int64_t> lengths, loras = {0};
   int64_t context = 512, tokens = 128, rounds = 5;
   int64_t batch = 1, sequence = 2048, rank = 16, steps = 10, warmup = 4;
-  bool checkpoint = false, no_graph = false;
+  bool checkpoint = false, no_graph = false, fp8 = false, fp8_compute = false, drawn = false;
 
   DType dtype() const { return quantize == "q8_0" ? DType::q8_0 : quantize == "q4_0" ? DType::q4_0 : DType::bf16; }
 };
@@ -207,11 +207,14 @@ void train(const Options& o) {
   config.alpha = double(o.rank);
   config.batch_size = o.batch;
   config.dtype = DType::bf16;
-  config.gradient_checkpointing = o.checkpoint;
+  config.fp8_compute = o.fp8_compute;
+  if (o.fp8 || o.fp8_compute) config.quantize = Quantize::fp8;
+  config.from_scratch = o.drawn;
   const TextDataset data = full_rows(o, LlamaConfig::read(o.model).vocab);
   Backend& backend = open_backend(o.device);
   Memory& memory = backend.memory();
-  const auto task = make_text_task(config, o.model, backend, {&data, nullptr, o.sequence});
+  const auto task =
+      make_text_task(config, o.model, backend, {&data, nullptr, o.sequence}, Recomputation::of_all(o.checkpoint));
   Optimizer optimizer(task->parameters(), {.max_grad_norm = 1});
   TrainStep step(*task, optimizer, 1, !o.no_graph);
   TrainRng rng(0);
@@ -221,11 +224,15 @@ void train(const Options& o) {
   int64_t trained = 0;
   for (const Parameter& p : optimizer.parameters()) trained += p.value.numel();
   fmt::print(
-      "{{\"row\": \"train batch {}{}\", \"tokens_s\": {:.0f}, \"median_ms\": {:.2f}, \"min_ms\": {:.2f}, \"max_ms\": "
+      "{{\"row\": \"train batch {}{}{}\", \"tokens_s\": {:.0f}, \"median_ms\": {:.2f}, \"min_ms\": {:.2f}, \"max_ms\": "
       "{:.2f}, \"peak_gib\": {:.2f}, \"reserved_gib\": {:.2f}, \"graph\": {}, \"parameters\": {}}}\n",
-      o.batch, o.checkpoint ? ", checkpointing" : "", 1e3 * double(o.batch * o.sequence) / median(ms), median(ms),
-      *std::min_element(ms.begin(), ms.end()), *std::max_element(ms.begin(), ms.end()), gib(memory.peak()),
-      gib(memory.stats().most_reserved), !o.no_graph, trained);
+      o.batch, o.checkpoint ? ", checkpointing" : "",
+      o.fp8_compute ? ", products in fp8"
+      : o.fp8       ? ", fp8"
+                    : "",
+      1e3 * double(o.batch * o.sequence) / median(ms), median(ms), *std::min_element(ms.begin(), ms.end()),
+      *std::max_element(ms.begin(), ms.end()), gib(memory.peak()), gib(memory.stats().most_reserved), !o.no_graph,
+      trained);
 }
 
 void add_commands(CLI::App& app, Options& o) {
@@ -252,6 +259,9 @@ void add_commands(CLI::App& app, Options& o) {
   command->add_option("--steps", o.steps);
   command->add_option("--warmup", o.warmup, "the second step is recorded");
   command->add_flag("--checkpoint", o.checkpoint, "gradient checkpointing");
+  command->add_flag("--fp8", o.fp8, "the matrices of the layers in fp8");
+  command->add_flag("--fp8-compute", o.fp8_compute, "and their products");
+  command->add_flag("--drawn", o.drawn, "random weights: --model needs its config.json alone");
   command->add_flag("--no-graph", o.no_graph, "give the device every step call by call");
 }
 

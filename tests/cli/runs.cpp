@@ -104,6 +104,8 @@ const std::vector<Wrong> kWrong = {
     {"", kOut + "--train full --lora-dropout 0.1", 2, {"--lora-dropout", "full"}},
     {"", kOut + "--keep-precision '*'", 2, {"--keep-precision", "--quantize"}},
     {"", kOut + "--quantize nf5", 2, {"--quantize", "nf4", "'nf5'"}},
+    {"", kOut + "--fp8-compute --quantize int8", 2, {"--fp8-compute", "--quantize", "int8"}},
+    {"", kOut + "--fp8-compute --train full", 2, {"--fp8-compute", "full"}},
     {"", kOut + "--device tpu", 2, {"--device", "'tpu'"}},
     {"", kOut + "--name a/b", 2, {"--name", "'a/b'"}},
     {"", kOut + "--name state", 2, {"--name", "'state'"}},

@@ -16,7 +16,8 @@
 namespace wick {
 namespace {
 
-constexpr DType kFormats[] = {DType::fp8, DType::fp8_block, DType::int8, DType::nf4, DType::nf4_double};
+constexpr DType kFormats[] = {DType::fp8, DType::fp8_block,  DType::int8,
+                              DType::nf4, DType::nf4_double, DType::fp8_product};
 
 std::vector<float> waves(int64_t rows, int64_t cols) {
   std::vector<float> x(size_t(rows * cols));

@@ -6,6 +6,7 @@
 #include "wick/backend/cuda/attention/plan.h"
 #include "wick/backend/cuda/kernels.h"
 #include "wick/backend/cuda/linear/extended_gemm.h"
+#include "wick/backend/cuda/linear/fp8.h"
 #include "wick/backend/cuda/linear/lora_products.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/core/error.h"
@@ -231,6 +232,23 @@ TEST_F(Plans, Linear) {
   EXPECT_EQ(linear(384, 4096, 14336, DType::bf16, true), large);
 }
 
+std::string fp8(int64_t m, int64_t k, int64_t n, DType dtype = DType::bf16) {
+  return on_all([&](const Gpu& gpu) { return to_string(plan_fp8(gpu, matrix(m, n, dtype), k)); });
+}
+
+TEST_F(Plans, Fp8) {
+  const std::string none = "decoded decoded decoded decoded decoded decoded decoded";
+  EXPECT_EQ(fp8(4608, 3072, 12288), "decoded decoded decoded codes scaled codes codes");
+  EXPECT_EQ(fp8(1, 4096, 4096, DType::f16), "decoded decoded decoded codes scaled codes codes");
+  EXPECT_EQ(fp8(77, 4096, 4096, DType::f32), "decoded decoded decoded codes scaled codes codes");
+  EXPECT_EQ(fp8(77, 4100, 4096), none);
+  EXPECT_EQ(fp8(77, 4096, 4088), none);
+  setenv("WICK_CUDA_WAY", "fp8:codes", 1);
+  EXPECT_EQ(fp8(4608, 3072, 12288), "decoded decoded decoded codes codes codes codes");
+  setenv("WICK_CUDA_WAY", "fp8:scaled", 1);
+  EXPECT_EQ(fp8(4608, 3072, 12288), "decoded decoded decoded codes scaled codes codes");
+}
+
 // A linear with a LoRA of rank r, forward and backward; of no weight if `weight` is none.
 struct LoraCase {
   int64_t m, k, n, r;
@@ -266,6 +284,11 @@ TEST_F(Plans, LoraForward) {
             "composed composed composed composed adapter composed composed");
   EXPECT_EQ((LoraCase{1024, 1280, 1280, 32, DType::f32, DType::f32}.forward()),
             "composed composed composed composed composed composed composed");
+  EXPECT_EQ((LoraCase{1, 4096, 4096, 16, DType::fp8_product}.forward()),
+            "composed composed composed composed composed composed composed");
+  const LoraArgs in_codes = LoraCase{2048, 4096, 4096, 16, DType::fp8_product}.args();
+  EXPECT_EQ(plan_lora(kHopper, in_codes).low, LowWay::projection);
+  EXPECT_TRUE(plan_lora(kHopper, in_codes).is_fused);
   const LoraArgs a = LoraCase{1024, 1280, 1280, 32}.args();
   EXPECT_EQ(plan_lora(kAda, a).low, LowWay::cublaslt);
   EXPECT_EQ(plan_lora(kLater, a).low, LowWay::projection);
@@ -296,6 +319,9 @@ TEST_F(Plans, LoraBackward) {
     EXPECT_EQ(plan(gpu, large).dx.way, ProductWay::composed);
     EXPECT_EQ(plan(gpu, large).gradients, GradientsWay::kernel);
   }
+  const LoraBackwardPlan in_codes = plan(kHopper, {2048, 4096, 4096, 16, DType::fp8_product});
+  EXPECT_EQ(in_codes.ds, LowWay::pass);
+  EXPECT_EQ(in_codes.dx.way, ProductWay::composed);
   // Without the gradient of down nothing passes over x, and dy goes by once less.
   LoraGradients ups_alone = large.gradients();
   ups_alone.ddown = {};
@@ -350,7 +376,7 @@ TEST_F(Plans, WaysThatDoNotExistAreErrors) {
   EXPECT_EQ(error_of("attention:mna"),
             "WICK_CUDA_WAY: attention has no way mna; it has few, wgmma, mma, cudnn, tiles, rows");
   EXPECT_EQ(error_of("lora:mma,atention:mma"),
-            "WICK_CUDA_WAY: there is no family atention; there are attention, linear, lora, sm80, sm90");
+            "WICK_CUDA_WAY: there is no family atention; there are attention, fp8, linear, lora, sm80, sm90");
   EXPECT_EQ(error_of("lora"),
             "WICK_CUDA_WAY: lora has no way ; it has few_rows, wgmma, mma, composed, in_blocks, adapter");
 }

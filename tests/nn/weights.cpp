@@ -220,6 +220,34 @@ TEST(Weights, QuantisesTheMatricesThatAreNamed) {
   EXPECT_EQ(plain.describe_quantized(), "");
 }
 
+// Matrices that tensor cores do not multiply are decoded for their products, and so are those of a stack with one.
+TEST(Weights, MultipliesInFp8WhatHasSidesOf16s) {
+  const TemporaryDirectory folder;
+  const Tensor even = wavy({32, 48}), odd = wavy({24, 48}), narrow = wavy({16, 40});
+  save_safetensors(folder / "x.safetensors",
+                   {{"even", even}, {"q", even}, {"k", odd}, {"v", even}, {"narrow", narrow}});
+  const auto open = [&] {
+    return Weights::open(folder / "x.safetensors", {.dtype = DType::fp8_product, .unquantized = DType::bf16});
+  };
+  const Weights w = open();
+  EXPECT_EQ(w.load("even", even.shape()).dtype(), DType::fp8_product);
+  EXPECT_EQ(w.load("even", even.shape()).to_vector(), quantized(even, DType::fp8).to_vector());
+  EXPECT_EQ(w.describe_quantized(), "fp8, multiplied in fp8: 1 weight");
+  EXPECT_EQ(w.load("narrow", narrow.shape()).dtype(), DType::fp8);
+  const Tensor stack = w.load_stacked({"q", "k", "v"}, {even.shape(), odd.shape(), even.shape()}).whole;
+  EXPECT_EQ(stack.dtype(), DType::fp8);
+  std::vector<float> want;
+  for (const Tensor& part : {even, odd, even})
+    for (const float value : quantized(part, DType::fp8).to_vector()) want.push_back(value);
+  EXPECT_EQ(stack.to_vector(), want);
+  EXPECT_EQ(w.describe_quantized(),
+            "fp8, multiplied in fp8: 1 weight; 4 are multiplied in bf16, as their sides, or those of one beside it, "
+            "are not multiples of 16");
+  const Weights none = open();
+  none.load("narrow", narrow.shape());
+  expect_error([&] { none.describe_quantized(); }, {"x.safetensors", "none of 1 weight", "in fp8", "multiples of 16"});
+}
+
 // In 16 bits only where the file has the very same: nothing is rounded that was not.
 TEST(Weights, BiasesWithoutAnAdapterAreActivations) {
   const TemporaryDirectory folder;

@@ -153,6 +153,9 @@ TEST(Plan, MoreBlocksTakeLess) {
 TEST(Plan, QuantisedWeights) {
   expect_planned({.rank = 4, .alpha = 4, .dtype = DType::bf16, .quantize = Quantize::nf4_double});
 }
+TEST(Plan, ProductsInFp8) {
+  expect_planned({.rank = 4, .alpha = 4, .dtype = DType::bf16, .quantize = Quantize::fp8, .fp8_compute = true});
+}
 
 TEST(Plan, ATextEncoderToo) {
   expect_planned({.targets = {"text_encoder.*q_proj", "unet.*attn1.to_q"}, .rank = 4, .alpha = 4, .batch_size = 2});

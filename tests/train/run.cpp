@@ -234,6 +234,22 @@ TEST_F(RunTest, AQuantisedBaseTrainsAndGoesOn) {
   expect_one_line(train(part, {"--quantize", "int8", "--resume"}), {"--resume", "--quantize", "fp8", "int8"});
 }
 
+TEST_F(RunTest, ProductsInFp8TrainAndGoOn) {
+  const Outcome outcome = train("whole", {"--fp8-compute"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("base in fp8, multiplied in fp8: "), std::string::npos) << outcome.out;
+  ASSERT_EQ(train("decoded", {"--quantize", "fp8"}).code, 0);
+  EXPECT_NE(losses("whole"), losses("decoded"));
+  ASSERT_EQ(train("part", {"--fp8-compute", "--steps", "4"}).code, 0);
+  ASSERT_EQ(train("part", {"--fp8-compute", "--resume"}).code, 0);
+  EXPECT_EQ(result("part"), result("whole"));
+  ASSERT_EQ(train("again", {"--config", (folder_ / "whole/config.toml").string()}).code, 0);
+  EXPECT_EQ(result("again"), result("whole")) << "the file of settings says it";
+  ASSERT_EQ(train("recomputed", {"--fp8-compute", "--gradient-checkpointing"}).code, 0);
+  EXPECT_EQ(losses("recomputed"), losses("whole"));
+  expect_one_line(train("part", {"--quantize", "fp8", "--resume"}), {"--resume", "--fp8-compute", "true", "false"});
+}
+
 TEST_F(RunTest, StatesAreSavedByTimeToo) {
   const std::vector<std::string> flags = {"--steps", "40", "--save-every", "0", "--state-every-minutes", "0.0001"};
   ASSERT_EQ(train("whole", flags).code, 0);
@@ -440,7 +456,7 @@ TEST_F(RunTest, AStateOfTheVersionBeforeIsGoneOnFrom) {
   const std::string whole = read_plain(newest);
   // It knows none of the settings that came since.
   write_as_before(folder, newest.filename(), [](auto& metadata) {
-    for (const char* later : {"--prediction", "--quantize", "--keep-precision", "--optimizer"})
+    for (const char* later : {"--prediction", "--quantize", "--fp8-compute", "--keep-precision", "--optimizer"})
       ASSERT_EQ(metadata.erase(std::string("same.") + later), 1u) << later;
   });
   const Outcome outcome = train("out", {"--resume"});

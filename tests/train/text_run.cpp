@@ -321,6 +321,9 @@ TEST_F(TextRunTest, QuantisedWeightsTrainAlmostTheSame) {
     EXPECT_NEAR(last(output), last("f32"), 0.1 * last("f32")) << type;
     EXPECT_NE(last(output), last("f32")) << type;
   }
+  ASSERT_EQ(train("out", {"--fp8-compute"}).code, 0);
+  EXPECT_NEAR(last("out"), last("f32"), 0.1 * last("f32"));
+  EXPECT_NE(last("out"), last("out_fp8"));
 }
 
 TEST_F(TextRunTest, WrongInputIsOneLine) {

@@ -10,6 +10,9 @@
 //    of norms, biases, statistics, losses and LoRA factors are f32. Sums are accumulated in f32 or better.
 //  - `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h) along their rows; copy() decodes
 //    blocks and makes q8_0 and q4_0. linear() of blocks may round x to 8 bits in blocks of 32 on the CPU.
+//  - Beside `w` in fp8_product (core/row_formats.h), x of a linear and dy of its dx, which is a matmul() by w with
+//  alpha
+//    1 and beta 0, are rounded to 8 bits by rows, dy after it was multiplied by the scales of w's rows.
 //  - The same call with the same arguments gives the same bits.
 //  - Nothing here waits for the host: a step made of these calls can be captured.
 //
@@ -268,6 +271,9 @@ class Backend {
   // The dtype of activations for weights that are kept so: a device computes in it, and in bf16 where they are blocks;
   // the CPU always in f32.
   virtual DType computes_in(DType weights) const { return is_quantized(weights) ? DType::bf16 : weights; }
+  // Whether products with fp8_product are for it: not where a device lacks tensor cores for them, and would only be
+  // slow. The CPU has the same numbers by other means, for tests and to go on with a device's run.
+  virtual bool multiplies_fp8() const { return true; }
   // Products and convolutions of f32 may round their factors to TF32 (10 bits of mantissa), where a device has units
   // for it; they do not unless asked.
   virtual void allow_tf32(bool) {}

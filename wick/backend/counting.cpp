@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "wick/backend/scratch.h"
 #include "wick/backend/views.h"
 #include "wick/core/error.h"
 
@@ -105,7 +104,23 @@ void CountingBackend::reads(const View& w, const View& x, const View& y) {
   if (kind_.is_device && has_row_format(w.dtype)) scratch(size_t(w.numel()) * size_of(x.dtype));
 }
 
-void CountingBackend::matmul(View c, View a, View b, float, float) { reads(b, a, c); }
+// A device multiplies codes at twice the rate of numbers of 16 bits. Before that it reads x and writes its codes; for
+// dx it also reads the codes of w and writes them transposed.
+void CountingBackend::multiplies_codes(const View& w, const View& x, const View& y, const Fp8Scratch& work) {
+  flops_ += double(y.numel()) * double(x.dim(-1));
+  decoded_ += double(x.numel()) * double(size_of(x.dtype)) + double(work.bytes) + double(w.numel());
+  scratch(work.bytes);
+}
+
+void CountingBackend::multiplies(const View& w, const View& x, const View& y) {
+  if (!kind_.is_device || w.dtype != DType::fp8_product || x.numel() == 0) return reads(w, x, y);
+  multiplies_codes(w, x, y, Fp8Scratch::of_linear(x.numel() / x.dim(-1), w.shape));
+}
+
+void CountingBackend::matmul(View c, View a, View b, float, float) {
+  if (!kind_.is_device || b.dtype != DType::fp8_product || a.numel() == 0) return reads(b, a, c);
+  multiplies_codes(b, a, c, Fp8Scratch::of_dx(a.numel() / a.dim(-1), b.shape));
+}
 
 void CountingBackend::attention(const AttentionArgs& a) {
   flops_ += 4 * double(a.q.numel()) * double(a.k.dim(1));
@@ -135,7 +150,7 @@ void CountingBackend::conv2d_backward_weight(View, View, View dy, View x, Conv2d
 
 void CountingBackend::gated_linear(View y, View x, View w, View, const LoraFactors&) {
   const Tensor both = Tensor::empty(with_last(y.shape, w.shape[0]), y.dtype, memory_);
-  reads(w, x, both);
+  multiplies(w, x, both);
 }
 
 void CountingBackend::optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View) {

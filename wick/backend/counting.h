@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "wick/backend/backend.h"
+#include "wick/backend/scratch.h"
 #include "wick/core/segments.h"
 
 namespace wick {
@@ -87,13 +88,13 @@ class CountingBackend final : public Backend {
   void accumulate(View, View, float) override {}
   void sum(View, View) override {}
   void matmul(View c, View a, View b, float, float) override;
-  void linear(View y, View x, View w, View, View) override { reads(w, x, y); }
+  void linear(View y, View x, View w, View, View) override { multiplies(w, x, y); }
   void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override;
   void lora_linear(const LoraArgs& a) override {
-    if (a.w) reads(a.w, a.x, a.y);
+    if (a.w) multiplies(a.w, a.x, a.y);
   }
   void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override {
-    if (g.dx && a.w) reads(a.w, g.dy, g.dx);
+    if (g.dx && a.w) matmul(g.dx, g.dy, a.w, 1, 0);
   }
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
@@ -138,8 +139,10 @@ class CountingBackend final : public Backend {
   void argmax(View, View, View) override {}
 
  private:
-  void scratch(size_t bytes);                               // of a kernel: taken and given back
-  void reads(const View& w, const View& x, const View& y);  // w: of the product y of x
+  void scratch(size_t bytes);                                    // of a kernel: taken and given back
+  void multiplies(const View& w, const View& x, const View& y);  // y = x w^T
+  void reads(const View& w, const View& x, const View& y);       // w: of the product y of x
+  void multiplies_codes(const View& w, const View& x, const View& y, const Fp8Scratch& work);
 
   DeviceKind kind_;
   CountingMemory memory_;

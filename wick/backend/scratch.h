@@ -80,6 +80,35 @@ void for_adafactor_groups(const std::vector<AdafactorTiles>& all, const F& f) {
   if (first < all.size()) f(first, all.size(), scratch);
 }
 
+// A product with a matrix in fp8_product (core/row_formats.h), y = x w^T or dx = dy w. The other factor [rows, depth]
+// has its codes and scales there, and w [outputs, inputs] its scales side by side; a bias lies there in 16 bits. For
+// dx, whose tensor cores want the reduction along rows, w's codes lie there transposed, and a one for each of their
+// rows. Rows of codes are whole packs of 16.
+struct Fp8Scratch {
+  int64_t stride, w_stride;  // of rows of codes, in bytes
+  size_t codes, scales, w_scales, bias, w_codes, ones;
+  size_t bytes;
+
+  static Fp8Scratch of_linear(int64_t rows, const Shape& w) { return {rows, w[1], w, false}; }
+  static Fp8Scratch of_dx(int64_t rows, const Shape& w) { return {rows, w[0], w, true}; }
+
+ private:
+  Fp8Scratch(int64_t rows, int64_t depth, const Shape& w, bool transposes)
+      : stride((depth + 15) / 16 * 16), w_stride(transposes ? stride : 0), codes(0), bytes(0) {
+    const auto take = [this](int64_t count) {
+      const size_t begin = bytes;
+      bytes += (size_t(count) + 255) / 256 * 256;
+      return begin;
+    };
+    codes = take(rows * stride);
+    scales = take(4 * rows);
+    w_scales = take(4 * w[0]);
+    bias = take(transposes ? 0 : 2 * w[0]);
+    w_codes = take(transposes ? w[1] * w_stride : 0);
+    ones = take(transposes ? 4 * w[1] : 0);
+  }
+};
+
 // The most that cuDNN gets for a weight gradient of f32, in bytes. Kernels that want more lose digits (seen: 1.5e-3 in
 // sums of 16384 products); presumably they transform the images first.
 inline constexpr int64_t kConvolutionScratch = int64_t{16} << 20;

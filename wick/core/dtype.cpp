@@ -20,8 +20,9 @@ constexpr Facts kFacts[] = {
     {"i64", {1, 8}},         {"u8", {1, 1}},       {"q8_0", {32, 34}},   {"q4_0", {32, 18}},
     {"q4_k", {256, 144}},    {"q5_k", {256, 176}}, {"q6_k", {256, 210}}, {"fp8", {1, 0}},
     {"fp8-block", {128, 0}}, {"int8", {1, 0}},     {"nf4", {64, 0}},     {"nf4-double", {64, 0}},
+    {"fp8-product", {1, 0}},
 };
-static_assert(std::size(kFacts) == size_t(DType::nf4_double) + 1);
+static_assert(std::size(kFacts) == size_t(DType::fp8_product) + 1);
 
 }  // namespace
 

@@ -29,7 +29,8 @@ enum class DType : uint8_t {
   fp8_block,
   int8,
   nf4,
-  nf4_double
+  nf4_double,
+  fp8_product
 };
 
 size_t size_of(DType dtype);            // bytes per element; throws Error for blocks, which have no such size

@@ -15,11 +15,7 @@ namespace wick {
 namespace {
 
 constexpr RowFormat kFormats[] = {  // from DType::fp8 on
-    {8, 0, false},
-    {8, kFp8BlockRun, false},
-    {8, 0, false},
-    {4, kNf4Run, false},
-    {4, kNf4Run, true}};
+    {8, 0, false}, {8, kFp8BlockRun, false}, {8, 0, false}, {4, kNf4Run, false}, {4, kNf4Run, true}, {8, 0, false}};
 
 constexpr int64_t rounded_up(int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; }
 

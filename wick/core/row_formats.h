@@ -8,6 +8,8 @@
 //             each 64 elements. The even element of two lies in the high half of a byte, as in bitsandbytes' files.
 // nf4_double: nf4 whose magnitudes, less their mean over the tensor, are codes of 8 bits of bitsandbytes' signed
 //             dynamic map (core/dynamic_map.h), with one scale for each 256 of them along the tensor.
+// fp8_product: the rows of fp8, of matrices whose products are made of codes: the other factor is rounded to E4M3 too,
+//             with a scale for each of its rows (Fp8Scale), and f32 sums of products of codes are scaled at the end.
 //
 // A row has a whole number of 16 bytes, so that kernels read codes in words. Scales are f32.
 #pragma once
@@ -62,6 +64,16 @@ inline constexpr Nf4Map kNf4Map = {
 float e4m3_to_f32(uint8_t bits);
 // To nearest, ties to even; what is larger than 448 becomes 448, and NaN stays NaN.
 uint8_t f32_to_e4m3(float value);
+
+// How a row of an activation or a gradient whose largest magnitude is given becomes codes beside fp8_product: E4M3 of
+// x * inverse, each of which counts `scale`. A row with an element that is not finite has no finite product.
+struct Fp8Scale {
+  float scale, inverse;
+};
+inline constexpr float kFp8Largest = 448, kFp8Zero = 1e-30f;  // magnitudes up to kFp8Zero become 0
+inline Fp8Scale fp8_scale(float largest) {
+  return {largest / kFp8Largest, largest > kFp8Zero ? kFp8Largest / largest : 0};
+}
 
 // The elements of a row of `cols`. Each is a code's value times its scale, rounded once to f32; int8's product is
 // (code * scale) * (1 / 127).

@@ -12,6 +12,7 @@ bool has_such_codes(DType stored, DType wanted) {
   switch (wanted) {
     case DType::fp8:
     case DType::fp8_block:
+    case DType::fp8_product:
       return stored == DType::fp8;
     case DType::nf4:
       return stored == DType::nf4 || stored == DType::nf4_double;

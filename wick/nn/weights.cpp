@@ -21,6 +21,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kPieceBytes = 2 << 20;  // bytes of a file that are read and converted at once
+constexpr int64_t kCodeSide = 16;         // sides of matrices of codes that tensor cores multiply are multiples of it
 
 bool is_pointwise(const Shape& stored, const Shape& matrix) {
   return matrix.rank() == 2 && stored == Shape{matrix[0], matrix[1], 1, 1};
@@ -76,7 +77,11 @@ struct Weights::State {
     if (options.trainable || shape.rank() == 1) return DType::f32;
     if (options.as_stored && stored && stored->dtype) return stored->decoded ? DType::bf16 : *stored->dtype;
     if (!is_quantized(options.dtype)) return options.dtype;
-    return is_named(name, shape) && has_whole_blocks(shape) ? options.dtype : options.unquantized;
+    return is_named(name, shape) && has_whole_blocks(shape) ? quantized_dtype(shape) : options.unquantized;
+  }
+  DType quantized_dtype(const Shape& shape) const {
+    const bool has_odd_side = shape[0] % kCodeSide || shape[1] % kCodeSide;
+    return options.dtype == DType::fp8_product && has_odd_side ? DType::fp8 : options.dtype;
   }
 
   void count(const Asked& a) {
@@ -112,6 +117,12 @@ struct Weights::State {
     const int64_t width = shape[1], block = block_of(dtype).elements;
     check(width % block == 0, "{}: \"{}\" has rows of {}, which are not whole blocks of {}: it cannot be {}",
           source.name, name, count_of(width, "element"), block, name_of(dtype));
+  }
+
+  // A stack is of one dtype. The bytes of fp8 and fp8_product are the same.
+  static void decode_for_products(Asked& a) {
+    for (DType* dtype : {&a.dtype, a.stored.dtype ? &*a.stored.dtype : nullptr})
+      if (dtype && *dtype == DType::fp8_product) *dtype = DType::fp8;
   }
 
   // Does the file store it in the wanted dtype?
@@ -240,6 +251,8 @@ struct Weights::State {
     const auto is_wide = [](const Asked& a) { return a.dtype == DType::f32; };
     if (use == Use::bias && std::any_of(all.begin(), all.end(), is_wide))
       for (Asked& a : all) a.dtype = DType::f32;
+    if (std::any_of(all.begin(), all.end(), [](const Asked& a) { return a.dtype == DType::fp8; }))
+      std::for_each(all.begin(), all.end(), decode_for_products);
     const MemoryScope scope(Purpose::weights);
     Shape together = shapes.front();
     for (size_t i = 1; i < shapes.size(); ++i) together[0] += shapes[i][0];
@@ -301,15 +314,20 @@ Weights::Quantized Weights::quantized() const { return state_->quantized; }
 std::string Weights::describe_quantized() const {
   const auto [matrices, kept] = state_->quantized;
   if (matrices + kept == 0) return {};
-  const DType dtype = state_->options.dtype;
-  const std::string why = fmt::format("rows are not whole blocks of {}", block_of(dtype).elements);
+  const DType dtype = state_->options.dtype, other = state_->options.unquantized;
+  const bool multiplies = dtype == DType::fp8_product;
+  const std::string why = multiplies
+                              ? fmt::format("sides, or those of one beside it, are not multiples of {}", kCodeSide)
+                              : fmt::format("rows are not whole blocks of {}", block_of(dtype).elements);
+  check(matrices > 0, "{}: none of {} can be {}: {}", state_->source.name, count_of(kept, "weight"),
+        multiplies ? "multiplied in fp8" : name_of(dtype), why);
+  std::string text =
+      fmt::format("{}: {}", multiplies ? "fp8, multiplied in fp8" : name_of(dtype), count_of(matrices, "weight"));
   const bool one = kept == 1;
-  check(matrices > 0, "{}: none of {} can be {}: {}", state_->source.name, count_of(kept, "weight"), name_of(dtype),
-        why);
-  std::string text = fmt::format("{}: {}", name_of(dtype), count_of(matrices, "weight"));
   if (kept > 0)
-    text += fmt::format("; {} {} {}, as {} {}", kept, one ? "stays" : "stay", name_of(state_->options.unquantized),
-                        one ? "its" : "their", why);
+    text += fmt::format("; {} {} {}, as {} {}", kept,
+                        multiplies ? (one ? "is multiplied in" : "are multiplied in") : (one ? "stays" : "stay"),
+                        name_of(other), one ? "its" : "their", why);
   return text;
 }
 

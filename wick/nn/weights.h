@@ -45,7 +45,8 @@ struct Residence {
 struct WeightsOptions {
   // The dtype of matrices, tables and convolutions; vectors (norms, biases) are f32, but see load_bias(). A quantised
   // type (core/blocks.h, core/row_formats.h) is for the matrices that `quantizes` names, or for all matrices and tables
-  // without it. What it does not name, and rows that are not whole blocks, are `unquantized`, as convolutions are.
+  // without it. What it does not name, and rows that are not whole blocks, are `unquantized`, as convolutions are. With
+  // fp8_product matrices whose sides are not multiples of 16, which tensor cores do not multiply, are in fp8.
   DType dtype = DType::f32;
   DType unquantized = DType::f32;
   std::function<bool(const std::string& name)> quantizes = {};
@@ -105,7 +106,7 @@ class Weights {
 
   void read_deferred() const;
   // Of the matrices that were to be quantised and are handed out: how many are, and how many have rows that are not
-  // whole blocks.
+  // whole blocks, or of fp8_product sides that are not multiples of 16.
   struct Quantized {
     int64_t matrices = 0, kept = 0;
   };

@@ -311,6 +311,10 @@ std::vector<TrainOption> listed_options() {
       "Of frozen weights, and on a device of all arithmetic on them; --bf16 and --fp16 for short");
   add("quantize", Subject::memory, &C::quantize,
       "Keep the frozen matrices of the blocks in 8 or 4 bits, and other weights in bf16 unless --fp16 is given");
+  add("fp8_compute", Subject::memory, &C::fp8_compute,
+      "Multiply the frozen matrices of the blocks in fp8, on devices with tensor cores for it (8.9 and later); they "
+      "are "
+      "kept as by --quantize fp8");
   add("keep_precision", Subject::memory, &C::keep_precision,
       "Modules that are not quantised, as --targets names modules",
       {.kind = ModelKind::pictures, .item = "PATTERN ..."});
@@ -485,6 +489,13 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
               "--quantize: is for frozen matrices; --train {} has none", mode);
   check_usage(config.train == TrainMode::lora || config.stream_blocks == "0",
               "--stream-blocks: is for frozen weights; --train {} changes them", mode);
+  if (config.fp8_compute) {
+    check_usage(config.train == TrainMode::lora, "--fp8-compute: is for frozen matrices; --train {} has none", mode);
+    check_usage(config.quantize == Quantize::none || config.quantize == Quantize::fp8,
+                "--fp8-compute: multiplies matrices that are kept in fp8; expected no --quantize or fp8, found {}",
+                name_of(config.quantize));
+    config.quantize = Quantize::fp8;
+  }
   if (config.quantize != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
   check_usage(config.quantize != Quantize::none || config.keep_precision.empty(),
               "--keep-precision: expected a --quantize with it");
@@ -519,7 +530,7 @@ std::optional<DType> quantized_dtype(const TrainConfig& config) {
     case Quantize::none:
       return {};
     case Quantize::fp8:
-      return DType::fp8;
+      return config.fp8_compute ? DType::fp8_product : DType::fp8;
     case Quantize::fp8_block:
       return DType::fp8_block;
     case Quantize::int8:

@@ -91,6 +91,7 @@ struct TrainConfig {
   int64_t seed = 0;
   DType dtype = DType::f32, save_dtype = DType::f16;
   Quantize quantize = Quantize::none;
+  bool fp8_compute = false;                 // products of the quantised matrices in fp8; quantize is fp8 then
   std::vector<std::string> keep_precision;  // patterns (nn/glob.h) of modules that are not quantised
   bool gradient_checkpointing = false;      // checkpoint_blocks of all
   std::string checkpoint_blocks = "0";      // or how many, or all

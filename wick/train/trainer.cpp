@@ -51,6 +51,9 @@ class Run {
         backend_(open_backend(config_.device)),
         rng_(uint64_t(config_.seed)) {
     backend_.allow_tf32(config_.tf32);
+    check_usage(!config_.fp8_compute || backend_.multiplies_fp8(),
+                "--fp8-compute: expected a device with tensor cores for fp8 (8.9 and later), or the CPU, found {}",
+                backend_.name());
   }
 
   RunResult operator()() try {
@@ -102,6 +105,7 @@ class Run {
       TrainConfig begun;
       read_toml(begun, before);
       asked.quantize = begun.quantize;
+      asked.fp8_compute = begun.fp8_compute;
       asked.dtype = begun.dtype;
     }
     const MemoryChoices choices =

@@ -4,6 +4,7 @@
 #include "wick/backend/cpu/blocks.h"
 #include "wick/backend/cpu/cpu.h"
 #include "wick/backend/cpu/dense.h"
+#include "wick/backend/cpu/fp8.h"
 #include "wick/backend/cpu/gemm.h"
 #include "wick/backend/cpu/onednn.h"
 #include "wick/backend/cpu/parallel.h"
@@ -27,10 +28,20 @@ void set_rows(const Matrix& y, const float* bias) {
     for (int64_t j = 0; j < y.cols; ++j) y.at(i, j) = bias ? bias[j] : 0;
 }
 
+// c = a b for b in fp8_product.
+void matmul_fp8(const View& c, const View& a, const View& b, float alpha, float beta) {
+  check(b.rank() == 2 && alpha == 1 && beta == 0, "matmul: {} of shape {} should be a matrix, and its product alone",
+        name_of(b.dtype), b.shape);
+  const Result product(c);
+  gemm_weight(*product, *Operand(a), b);
+  product.store();
+}
+
 }  // namespace
 
 void CpuBackend::matmul(View c, View a, View b, float alpha, float beta) {
   assert(c.dtype == DType::f32 && c.rank() >= 2 && a.rank() <= c.rank() && b.rank() <= c.rank());
+  if (b.dtype == DType::fp8_product) return matmul_fp8(c, a, b, alpha, beta);
   const Shape batch(c.shape.begin(), c.shape.end() - 2);
   a = with_batch(a, batch);
   b = with_batch(b, batch);
@@ -51,6 +62,7 @@ void CpuBackend::matmul(View c, View a, View b, float alpha, float beta) {
 }
 
 void gemm_weight(const Matrix& c, const Matrix& a, const View& w, float beta) {
+  if (w.dtype == DType::fp8_product) return gemm_weight(c, *Fp8Rows(a, w), decoded_rows(w), beta);
   if (w.shape[0] == 0) return gemm(c, a, *Operand(w), 1, beta);
   for_each_panel(w, [&](int64_t begin, const Matrix& panel) {
     gemm(c, a.col_range(begin, begin + panel.rows), panel, 1, begin == 0 ? beta : 1);
@@ -76,6 +88,7 @@ void linear_into(const Matrix& y, const Matrix& x, const Matrix& w, const float*
 }
 
 void linear_into(const Matrix& y, const Matrix& x, const View& w, const View& bias) {
+  if (w.dtype == DType::fp8_product) return linear_into(y, *Fp8Rows(x), decoded_rows(w), bias);
   const DenseInput b(bias);
   if (linear_int8(y, x, w, b.data()) || linear_one_row(y, x, w, b.data())) return;
   for_each_panel(w, [&](int64_t begin, const Matrix& panel) {

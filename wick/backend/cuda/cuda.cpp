@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "wick/backend/cuda/linear/fp8.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
 
@@ -52,6 +53,8 @@ Library& opened(std::unique_ptr<Library>& library, bool tf32, const Args&... arg
 
 Cublas& CudaBackend::cublas() { return opened(cublas_, tf32_, stream_, capability_); }
 Cudnn& CudaBackend::cudnn() { return opened(cudnn_, tf32_, stream_); }
+
+bool CudaBackend::multiplies_fp8() const { return wick::multiplies_fp8(static_cast<const Gpu&>(*this)); }
 
 void CudaBackend::allow_tf32(bool allow) {
   tf32_ = allow;

@@ -32,6 +32,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   Memory& memory() override { return *pool_; }
 
   cudaStream_t stream() const { return stream_; }
+  bool multiplies_fp8() const override;
   void allow_tf32(bool allow) override;
   Cublas& cublas();  // loaded on first use
   Cudnn& cudnn();

@@ -14,6 +14,12 @@ struct Max {
   static constexpr float kNeutral = -INFINITY;
 };
 
+// Of magnitudes: NaN if there is one.
+struct MaxOrNan {
+  static __device__ __forceinline__ float of(float a, float b) { return a > b || isnan(a) ? a : b; }
+  static constexpr float kNeutral = 0;
+};
+
 // Every lane gets the result.
 template <class Op>
 __device__ __forceinline__ float warp_reduce(float x) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "wick/backend/cuda/linear/fp8.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/ways.h"
@@ -31,6 +32,7 @@ double composed_microseconds(const Gpu& gpu, const ExtendedGemm& g) {
 }
 
 void compose(CudaBackend& cuda, const ExtendedGemm& g) {
+  if (g.w.dtype == DType::fp8_product) return fp8_extended(cuda, g);
   const View bias = g.bias ? View{const_cast<float*>(g.bias), DType::f32, {g.y.cols}, {1}} : View();
   cuda.linear(g.y.view(), g.x.view(), g.w.t().view(), bias, g.residual.data ? g.residual.view() : View());
   for (int i = 0; i < g.group_count; ++i) {

@@ -5,6 +5,7 @@
 
 #include "wick/backend/cuda/linear/extended_gemm.h"
 #include "wick/backend/cuda/linear/few_rows.h"
+#include "wick/backend/cuda/linear/fp8.h"
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/ways.h"
@@ -139,6 +140,11 @@ LinearWay planned(const Gpu& gpu, const LinearCall& l) {
 
 void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
   if (c.numel() == 0) return;
+  if (b.dtype == DType::fp8_product && a.dim(-1) > 0) {
+    check(b.rank() == 2 && alpha == 1 && beta == 0, "matmul: {} of shape {} should be a matrix, and its product alone",
+          name_of(b.dtype), to_string(b.shape));
+    return fp8_dx(*this, c, a, b);
+  }
   if (has_row_format(b.dtype)) {
     const DenseInput decoded(*this, b, a.dtype);
     return matmul(c, a, decoded.view(), alpha, beta);
@@ -169,6 +175,7 @@ void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
 
 void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
   if (y.numel() == 0) return;
+  if (w.dtype == DType::fp8_product && x.dim(-1) > 0) return fp8_linear(*this, y, x, w, bias, residual);
   if (has_row_format(w.dtype)) {
     const DenseInput decoded(*this, w, x.dtype);
     return linear(y, x, decoded.view(), bias, residual);
@@ -187,6 +194,7 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
 }
 
 void CudaBackend::gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) {
+  if (w.dtype == DType::fp8_product) return ComposedBackend::gated_linear(y, x, w, bias, lora);
   if (has_row_format(w.dtype)) {
     const DenseInput decoded(*this, w, x.dtype);
     return gated_linear(y, x, decoded.view(), bias, lora);

@@ -320,6 +320,9 @@ bool lora_few_rows(CudaBackend& cuda, const LoraArgs& a, bool gated) {
 
 namespace {
 
+// Codes that are decoded ahead of a product; those of fp8_product are multiplied as they are.
+bool is_decoded_whole(const View& w) { return has_row_format(w.dtype) && w.dtype != DType::fp8_product; }
+
 LoraArgs with_weight(LoraArgs a, const View& w) {
   a.w = w;
   return a;
@@ -333,7 +336,7 @@ void CudaBackend::lora_linear(const LoraArgs& a) {
     if (a.w) linear(a.y, a.x, a.w, a.bias, a.residual);
     return;
   }
-  if (a.w && has_row_format(a.w.dtype)) {
+  if (a.w && is_decoded_whole(a.w)) {
     const DenseInput decoded(*this, a.w, a.x.dtype);
     return lora_linear(with_weight(a, decoded.view()));
   }
@@ -360,7 +363,7 @@ void CudaBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g
     if (g.dx && a.w && g.dx.numel() > 0) matmul(g.dx, g.dy, a.w, 1, 0);
     return;
   }
-  if (a.w && has_row_format(a.w.dtype)) {
+  if (a.w && is_decoded_whole(a.w)) {
     const DenseInput decoded(*this, g.dx ? a.w : View(), g.dy.dtype);
     return lora_linear_backward(with_weight(a, decoded.view()), g);
   }

@@ -81,6 +81,11 @@ bool prefers_passes(const Gpu& gpu, const DeviceMatrix& dy, const DeviceMatrix& 
   return dy.rows >= kManyRows && dy.cols <= kWidest && stream_fits(gpu, dy, rank) && stream_fits(gpu, x, rank);
 }
 
+// Codes are multiplied by a way of their own, and composed with the rest.
+bool product_fits(const Gpu& gpu, const ExtendedGemm& g) {
+  return g.w.dtype == DType::fp8_product ? gpu.capability() >= 80 : extended_gemm_fits(gpu, g);
+}
+
 bool is_wanted(const View& v) { return bool(v); }
 
 std::string_view name_of(LowWay way) {
@@ -126,7 +131,7 @@ std::optional<ExtendedGemm> forward_product(const Gpu& gpu, const LoraArgs& a) {
   const DeviceMatrix residual = input_layout(a.residual, a.x.dtype);
   if (residual.data && (residual.transposed || !rows_aligned(residual))) return {};
   ExtendedGemm g{.y = *y, .x = *x, .w = w->t(), .bias = a.bias.as<float>(), .residual = residual};
-  if (!g.w.transposed || !extended_gemm_fits(gpu, g)) return {};
+  if (!g.w.transposed || !product_fits(gpu, g)) return {};
   const DeviceMatrix down = factor_layout(a.lora.down, a.x.dtype);
   if (down.transposed) return {};
   for (const LoraBlock& block : a.lora.blocks) {
@@ -179,7 +184,7 @@ std::optional<ExtendedGemm> backward_product(const Gpu& gpu, const LoraArgs& a, 
   if (g.ddown && (a.x.dtype != dtype || !factors_fit(gpu, *x))) return {};
   if (dup && (a.s.dtype != dtype || s->transposed)) return {};
   ExtendedGemm product{.y = *dx, .x = *dy, .w = *w};
-  if (g.dx && (product.w.transposed || !extended_gemm_fits(gpu, product))) return {};
+  if (g.dx && (product.w.transposed || !product_fits(gpu, product))) return {};
   const DeviceMatrix down = factor_layout(a.lora.down, dtype);
   const auto lies_transposed = [&](const LoraBlock& b) { return factor_layout(b.up, dtype).transposed; };
   if (down.transposed || std::any_of(a.lora.blocks.begin(), a.lora.blocks.end(), lies_transposed)) return {};

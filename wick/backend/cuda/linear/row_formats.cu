@@ -1,6 +1,7 @@
 // Quantised rows decoded to floats, and floats quantised, to the bits of core/row_formats.cpp.
 #include "wick/core/row_formats.h"
 
+#include "wick/backend/cuda/device/fp8.cuh"
 #include "wick/backend/cuda/device/reduce.cuh"
 #include "wick/backend/cuda/linear/blocks.h"
 #include "wick/backend/cuda/map/walk.cuh"
@@ -48,11 +49,6 @@ __device__ __forceinline__ float scale_of_run(const char* row, const RowCodes& c
   }
 }
 
-__device__ __forceinline__ float e4m3_value(uint32_t code) {
-  const float half_scaled = __half2float(__ushort_as_half(uint16_t((code & 0x80) << 8 | (code & 0x7f) << 7)));
-  return (code & 0x7f) == 0x7f ? NAN : half_scaled * 256;  // f16 has a fifth bit of exponent, biased by 15
-}
-
 // Eight elements a thread. Rows end with scales and lie at multiples of 16 bytes, so that words may be read beyond the
 // last code.
 template <DType kFormat, class T>
@@ -89,21 +85,6 @@ __global__ void __launch_bounds__(kThreads)
     for (int k = 0; k < 8; ++k)
       if (column + k < cols) to[k] = out.value[k];
   }
-}
-
-// NaN if there is one.
-struct MaxOrNan {
-  static __device__ __forceinline__ float of(float a, float b) { return a > b || isnan(a) ? a : b; }
-};
-
-__device__ __forceinline__ uint8_t e4m3_code(float value) {
-  const uint32_t bits = __float_as_uint(value), sign = bits >> 24 & 0x80;
-  const float magnitude = fabsf(value);
-  if (isnan(value)) return uint8_t(sign | 0x7f);
-  if (magnitude >= 448) return uint8_t(sign | 0x7e);
-  if (magnitude < 0x1p-6f) return uint8_t(sign | uint32_t(rintf(magnitude * 512)));
-  const uint32_t rounded = (bits & 0x7fffffffu) + 0x7ffffu + (bits >> 20 & 1);
-  return uint8_t(sign | ((rounded >> 20) - (uint32_t{127 - 7} << 3)));
 }
 
 __device__ __forceinline__ uint32_t nf4_code(float x) {
@@ -201,6 +182,7 @@ template <class F>
 void dispatch_format(DType dtype, const F& f) {
   switch (dtype) {
     case DType::fp8:
+    case DType::fp8_product:
       return f(std::integral_constant<DType, DType::fp8>());
     case DType::fp8_block:
       return f(std::integral_constant<DType, DType::fp8_block>());

@@ -66,6 +66,7 @@ void lt_check(cublasStatus_t status, const char* what) {
 }
 
 cudaDataType_t type_of(DType dtype) {
+  if (dtype == DType::fp8) return CUDA_R_8F_E4M3;
   check(is_float(dtype), "cuBLASLt: expected a float matrix, found {}", name_of(dtype));
   return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::bf16 ? CUDA_R_16BF : CUDA_R_16F;
 }
@@ -83,7 +84,7 @@ uint32_t alignment(const void* data, int64_t bytes_between = 0) {
 // writes two elements at a time into rows of an odd length.
 uint32_t alignment(const DeviceMatrix& m, int64_t step) {
   constexpr int64_t kEnough = 16;
-  const int64_t lines = m.transposed ? m.cols : m.rows, size = int64_t(size_of(m.dtype));
+  const int64_t lines = m.transposed ? m.cols : m.rows, size = m.dtype == DType::fp8 ? 1 : int64_t(size_of(m.dtype));
   const auto apart = [&](int64_t elements) { return elements * size % kEnough == 0 ? 0 : elements * size; };
   return alignment(m.data, (lines > 1 ? apart(m.ld) : 0) | apart(step));
 }
@@ -126,7 +127,7 @@ constexpr Measured kMeasured[] = {{2048, 1280, 1280, true, k320x64},  {2048, 512
                                   {8192, 640, 1920, false, k128x160}, {8192, 640, 640, false, k128x160}};
 
 const Measured* measured(const DeviceMatrix& x, const DeviceMatrix& w, bool residual) {
-  if (x.dtype == DType::f32 || x.transposed || !w.transposed) return nullptr;
+  if ((x.dtype != DType::bf16 && x.dtype != DType::f16) || x.transposed || !w.transposed) return nullptr;
   const auto found = std::find_if(std::begin(kMeasured), std::end(kMeasured), [&](const Measured& m) {
     return m.rows == x.rows && m.inner == x.cols && m.cols == w.cols && m.residual == residual;
   });
@@ -139,6 +140,21 @@ bool has_tile(const cublasLtMatmulHeuristicResult_t& result, uint32_t wanted) {
   return lt().algo_get(&result.algo, CUBLASLT_ALGO_CONFIG_TILE_ID, &tile, sizeof tile, &bytes) ==
              CUBLAS_STATUS_SUCCESS &&
          tile == wanted;
+}
+
+// A scale for each row of a and each column of b. False where the headers are older than these.
+bool set_scales(cublasLtMatmulDesc_t desc, const Cublas::CodeScales& scales) {
+#if CUBLAS_VERSION >= 120900
+  const auto try_set = [&](cublasLtMatmulDescAttributes_t attribute, const auto& value) {
+    return lt().desc_set(desc, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
+  };
+  constexpr int32_t kMode = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+  return try_set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, kMode) && try_set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, kMode) &&
+         try_set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.w) &&
+         try_set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.x);
+#else
+  return false;
+#endif
 }
 
 }  // namespace
@@ -192,7 +208,7 @@ std::string Cublas::describe() {
 }
 
 std::unique_ptr<Cublas::Plan> Cublas::make_plan(const Product& p) const {
-  const auto& [d, a, b, c, alpha, beta, bias, batch] = p;
+  const auto& [d, a, b, c, alpha, beta, bias, batch, scales] = p;
   auto plan = std::make_unique<Plan>();
   const bool tf32 = tf32_ && a.dtype == DType::f32;
   lt_check(lt().desc_create(&plan->desc, tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
@@ -203,6 +219,8 @@ std::unique_ptr<Cublas::Plan> Cublas::make_plan(const Product& p) const {
     set(plan->desc, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
     set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);  // its alignment counts
   }
+  if (a.dtype == DType::fp8 && bias) set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type_of(d.dtype));
+  if (scales.x && !set_scales(plan->desc, scales)) return plan;
   plan->first = layout_of(b, batch.count, batch.b);
   plan->second = layout_of(a, batch.count, batch.a);
   plan->start = layout_of(c, batch.count, batch.c);
@@ -236,19 +254,37 @@ std::unique_ptr<Cublas::Plan> Cublas::make_plan(const Product& p) const {
 }
 
 bool Cublas::run(const Product& p) {
-  const auto& [d, a, b, c, alpha, beta, bias, batch] = p;
-  check(a.dtype == b.dtype && (d.dtype == a.dtype || d.dtype == DType::f32) && !d.transposed,
+  const auto& [d, a, b, c, alpha, beta, bias, batch, scales] = p;
+  check(a.dtype == b.dtype && (d.dtype == a.dtype || d.dtype == DType::f32 || a.dtype == DType::fp8) && !d.transposed,
         "cuBLASLt: no product of {} and {} into {}", name_of(a.dtype), name_of(b.dtype), name_of(d.dtype));
   const uint64_t aligned = uint64_t{alignment(c, batch.c)} << 40 | uint64_t{alignment(a, batch.a)} << 30 |
                            uint64_t{alignment(b, batch.b)} << 20 | uint64_t{alignment(d, batch.c)} << 10 |
                            alignment(bias);
-  const Key key{a.dtype, d.dtype, d.rows,          d.cols,       a.cols,      d.ld,    c.ld,
-                a.ld,    b.ld,    a.transposed,    b.transposed, batch.count, batch.c, batch.a,
-                batch.b, aligned, bias != nullptr, beta != 0,    tf32_};
+  const Key key{a.dtype,
+                d.dtype,
+                d.rows,
+                d.cols,
+                a.cols,
+                d.ld,
+                c.ld,
+                a.ld,
+                b.ld,
+                a.transposed,
+                b.transposed,
+                batch.count,
+                batch.c,
+                batch.a,
+                batch.b,
+                aligned,
+                bias != nullptr,
+                beta != 0,
+                tf32_,
+                scales.x != nullptr};
   std::unique_ptr<Plan>& plan = plans_[key];
   if (!plan) plan = make_plan(p);
   if (!plan->found) return false;
   if (bias) set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+  if (scales.x) set_scales(plan->desc, scales);
   lt_check(lt().matmul(static_cast<cublasLtHandle_t>(handle_), plan->desc, &alpha, b.data, plan->first, a.data,
                        plan->second, &beta, c.data, plan->start, d.data, plan->result, &plan->chosen.algo, workspace_,
                        plan->chosen.workspaceSize,  // given more, it clears what some kernels never use: 3 us
@@ -262,6 +298,14 @@ void Cublas::gemm(const DeviceMatrix& c, const DeviceMatrix& a, const DeviceMatr
   if (c.transposed) return gemm(c.t(), b.t(), a.t(), alpha, beta, {batch.count, batch.c, batch.b, batch.a});
   check(run({c, a, b, c, alpha, beta, nullptr, batch}), "cuBLASLt: no algorithm for {} x {} x {} in {} (batch {})",
         c.rows, c.cols, a.cols, name_of(a.dtype), batch.count);
+}
+
+bool Cublas::multiply_codes(const DeviceMatrix& y, const DeviceMatrix& x, const DeviceMatrix& w,
+                            const CodeScales& scales, const void* bias, const DeviceMatrix& residual, float factor) {
+  const DeviceMatrix columns = w.t();
+  const GemmBatch one;
+  const DeviceMatrix& start = residual.data ? residual : y;
+  return run({y, x, columns, start, factor, residual.data ? 1.0f : 0.0f, bias, one, scales});
 }
 
 bool Cublas::linear(const DeviceMatrix& y, const DeviceMatrix& x, const DeviceMatrix& w, const void* bias,

@@ -36,18 +36,26 @@ class Cublas {
   // False if cuBLASLt cannot, and then nothing was done.
   bool linear(const DeviceMatrix& y, const DeviceMatrix& x, const DeviceMatrix& w, const void* bias,
               const DeviceMatrix& residual);
+  // y = factor * x w^T + bias + residual of codes (DType::fp8) x [M, K] and w [N, K], as linear() otherwise. With
+  // scales each row of x and of w has its own (on 9.0 alone). K, N and all rows' bytes are multiples of 16.
+  struct CodeScales {
+    const float *x = nullptr, *w = nullptr;
+  };
+  bool multiply_codes(const DeviceMatrix& y, const DeviceMatrix& x, const DeviceMatrix& w, const CodeScales& scales,
+                      const void* bias, const DeviceMatrix& residual, float factor = 1);
 
  private:
   struct Plan;
   // Everything that the choice of an algorithm depends on.
   using Key = std::tuple<DType, DType, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, bool,
-                         int64_t, int64_t, int64_t, int64_t, uint64_t, bool, bool, bool>;
+                         int64_t, int64_t, int64_t, int64_t, uint64_t, bool, bool, bool, bool>;
   // d = alpha * a b + beta * c + bias; neither d nor c is transposed.
   struct Product {
     const DeviceMatrix &d, &a, &b, &c;
     float alpha, beta;
     const void* bias;
     const GemmBatch& batch;
+    CodeScales scales = {};  // of the rows of a, and of the columns of b
   };
   bool run(const Product& p);
   std::unique_ptr<Plan> make_plan(const Product& p) const;

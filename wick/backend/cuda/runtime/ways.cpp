@@ -10,6 +10,7 @@
 #include <set>
 
 #include "wick/backend/cuda/attention/plan.h"
+#include "wick/backend/cuda/linear/fp8.h"
 #include "wick/backend/cuda/linear/plan.h"
 
 namespace wick {
@@ -20,8 +21,8 @@ struct Family {
   std::span<const std::string_view> ways;  // none: numbers, which the family reads itself
 };
 
-const Family kFamilies[] = {
-    {"attention", kAttentionWays}, {"linear", kLinearWays}, {"lora", kLoraWays}, {"sm80", kMmaTileNames}, {"sm90", {}}};
+const Family kFamilies[] = {{"attention", kAttentionWays}, {"fp8", kFp8Ways},       {"linear", kLinearWays},
+                            {"lora", kLoraWays},           {"sm80", kMmaTileNames}, {"sm90", {}}};
 
 void check_entry(std::string_view name, std::string_view way) {
   std::vector<std::string_view> names;
