@@ -36,7 +36,10 @@ Outcome run(FlowTransformerOptions options, bool given) {
   Adapter adapter(flux_module_names(), {{kGolden / "flux/dev/lora.safetensors"}}, /*trainable=*/true);
   const WeightsOptions place{.place = Residence::on(test::backend(), DType::f32)};
   const Weights weights(flux_source(Checkpoint(kModel).source()), place);
+  const auto build = [&](const Weights& shapes) { FluxTransformer(Scope(shapes, "transformer"), config, options); };
+  if (const size_t count = options.recomputation.streamed()) options.recomputation.stream(weights.stream(count, build));
   const FluxTransformer model(Scope(weights, "transformer", &adapter), config, options);
+  weights.read_deferred();
   EXPECT_EQ(model.modulates_ahead(), options.modulations_ahead);
   FluxInput x = input(config);
   if (given) x.modulations = model.modulations(x).to(test::memory());
@@ -56,6 +59,18 @@ TEST_P(ModulationsAhead, AreThoseOfTheStep) {
     ASSERT_EQ(ahead.gradients.size(), resident.gradients.size());
     for (const auto& [name, gradient] : resident.gradients)
       EXPECT_LE(relative_error(ahead.gradients.at(name), gradient), 1e-4) << name;
+  }
+}
+// What they are made of is read while no block runs.
+TEST_P(ModulationsAhead, OfStreamedBlocksHaveTheSameBits) {
+  const Recomputation blocks = Recomputation::of_all(GetParam());
+  for (const bool given : {true, false}) {
+    const Outcome resident = run({.recomputation = blocks, .modulations_ahead = true}, given);
+    const Outcome streamed =
+        run({.recomputation = blocks.with_streamed(Recomputation::kAll), .modulations_ahead = true}, given);
+    EXPECT_EQ(streamed.y.to_vector(), resident.y.to_vector());
+    for (const auto& [name, gradient] : resident.gradients)
+      EXPECT_EQ(streamed.gradients.at(name).to_vector(), gradient.to_vector()) << name;
   }
 }
 INSTANTIATE_TEST_SUITE_P(Flux, ModulationsAhead, testing::Bool());

@@ -43,7 +43,7 @@ ModulationRows::ModulationRows(const Scope& s, int64_t dim, int64_t count, Modul
   const DType dtype = s.dtype_of("weight", shape);
   const Tensor weight = outline ? Tensor() : contiguous(cast(s.read("weight", shape), dtype));
   adapter_ = s.adapt(LoraTarget{dim, shape[0]});
-  all.all_.push_back({shape, dtype, weight, s.load_bias("bias", {shape[0]}), first_});
+  all.all_.push_back({shape, dtype, weight, s.outside_blocks().load_bias("bias", {shape[0]}), first_});
   all.width_ += shape[0];
 }
 

@@ -29,6 +29,12 @@ class Scope {
     return block;
   }
 
+  Scope outside_blocks() const {  // likewise (Weights::outside_blocks)
+    Scope outside = *this;
+    outside.weights_ = weights_.outside_blocks();
+    return outside;
+  }
+
   const std::string& path() const { return path_; }  // "unet.down_blocks.1.attentions.0.proj_in"
 
   bool has(const std::string& name) const { return weights_.has(prefix_ + name); }

@@ -174,7 +174,7 @@ struct Weights::State {
 
   // For a tensor that is handed out.
   Tensor room(const Shape& shape, DType dtype, std::optional<size_t> block) {
-    if (in_slot != block) finish_block();
+    if (block && in_slot != block) finish_block();
     if (!is_streamed(block)) return Tensor::empty(shape, dtype, memory());
     in_slot = block;
     return stream->room(*block, shape, dtype);
@@ -235,7 +235,6 @@ struct Weights::State {
       there.backend().copy(there, converted(a, conv));
       return keep(a, there, block);
     }
-    finish_block();
     Tensor value = converted(a, conv);
     if (options.trainable && !value.is_sole()) value = clone(value);  // a map's tensors stay the caller's
     return keep(a, value, block);
@@ -286,6 +285,12 @@ Weights Weights::next_block() const {
   block.block_ = state_->block_bytes.size();
   state_->block_bytes.push_back(0);
   return block;
+}
+
+Weights Weights::outside_blocks() const {
+  Weights outside = *this;
+  outside.block_.reset();
+  return outside;
 }
 
 size_t Weights::blocks() const { return state_->block_bytes.size(); }

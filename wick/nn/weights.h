@@ -99,6 +99,8 @@ class Weights {
   // A handle on the same Weights for the tensors of the next block of the model: blocks are made in the order in which
   // they run, each at once. Within a block it is the handle itself.
   Weights next_block() const;
+  // Of a block, for tensors that are read at other times than when it runs: they stay where they are.
+  Weights outside_blocks() const;
   size_t blocks() const;  // handed out so far
   // Before anything is loaded: the weights of `count` blocks (all where that is kAll) of the model that `build` makes
   // are to lie on the host. The model runs its blocks by a Recomputation::Pass. Not for trainable Weights.
