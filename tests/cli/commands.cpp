@@ -138,7 +138,8 @@ TEST(Commands, PlansWhatIsStreamed) {
   const std::string by_hand = run_well(flags + "--stream-blocks all").out;
   expect_words(by_hand, {"on the host", "weights that are streamed"});
   const Outcome limited = run_wick(flags + "--memory 4GiB --host-memory 10MiB");
-  expect_one_line(limited, {"--memory 4GiB", "of the host's memory, more than --host-memory"});
+  expect_one_line(limited, {"--memory 4GiB", "does not fit"});
+  expect_words(limited.out, {"of the host's memory, more than --host-memory"});
 }
 
 TEST(Commands, UnderscoresInFlagsAreDashes) {

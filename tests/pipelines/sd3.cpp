@@ -185,12 +185,12 @@ TEST_F(Sd3Pipeline, TrainedEncodersReadIdsInEachStep) {
 }
 
 TEST_F(Sd3Pipeline, TellsItsSizesWithoutWeights) {
+  CountingBackend counting(device_kind("cpu"));  // outlives what lies in its memory
   const auto model = open_diffusion(folder.path());
   const LatentSpace space = model->latents();
   EXPECT_EQ(std::tuple(space.channels, space.factor, space.side_step, space.native), std::tuple(16, 4, 8, 64));
   EXPECT_EQ(model->t5_tokens(), 256);
   EXPECT_EQ(model->lora().metadata.at("ss_base_model_version"), "5-medium");
-  CountingBackend counting(device_kind("cpu"));
   model->load({.backend = &counting, .outline = true}, kDrawingParts);
   const NamedTensors parts = model->encode_text(model->caption("a fox"));
   EXPECT_EQ(parts["T5 states"].shape(), (Shape{1, 256, 24}));
