@@ -3,19 +3,10 @@
 
 #include "wick/io/gguf.h"
 #include "memory_file.h"
-#include "wick/core/error.h"
 
 namespace {
 
-// Only Error may come out, and of one line.
-template <class Action>
-void attempt(const Action& action) {
-  try {
-    action();
-  } catch (const wick::Error& error) {
-    if (std::string_view(error.what()).find('\n') != std::string_view::npos) std::abort();
-  }
-}
+using wick::fuzz::attempt;
 
 void ask(const wick::GgufMetadata& metadata, const std::string& key) {
   attempt([&] { metadata.integer(key); });

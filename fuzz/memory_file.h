@@ -1,4 +1,4 @@
-// Shared by the targets of readers: a file without a disk, and a look at the loaded tensors.
+// Shared by the targets of readers: a file without a disk, a look at the loaded tensors, and what may be thrown.
 #pragma once
 
 #include <sys/mman.h>
@@ -6,7 +6,9 @@
 
 #include <cstdlib>
 #include <string>
+#include <string_view>
 
+#include "wick/core/error.h"
 #include "wick/core/tensor.h"
 
 namespace wick::fuzz {
@@ -29,6 +31,16 @@ class MemoryFile {
 inline void touch(const Tensor& tensor) {
   volatile float sum = 0;
   for (float value : tensor.to_vector()) sum = sum + value;
+}
+
+// Only Error may come out, and of one line.
+template <class Action>
+void attempt(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find('\n') != std::string_view::npos) std::abort();
+  }
 }
 
 }  // namespace wick::fuzz

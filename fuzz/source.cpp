@@ -3,23 +3,14 @@
 
 #include "wick/nn/source.h"
 
-#include <string_view>
 #include <vector>
 
 #include "memory_file.h"
-#include "wick/core/error.h"
 #include "wick/core/row_formats.h"
 
 namespace {
 
-template <class Action>
-void attempt(const Action& action) {
-  try {
-    action();
-  } catch (const wick::Error& error) {
-    if (std::string_view(error.what()).find('\n') != std::string_view::npos) std::abort();  // one line, always
-  }
-}
+using wick::fuzz::attempt;
 
 void read(const wick::StoredTensor& tensor) {
   if (tensor.dtype) attempt([&] { wick::fuzz::touch(tensor.load(wick::host_memory())); });

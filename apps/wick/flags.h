@@ -57,10 +57,10 @@ struct HoldingFlags {
 
   void add_flags(CLI::App& command);
   std::optional<DType> quantized() const;
-  // What --memory gives, or else what is free; none where that is not known.
+  // The bytes of --memory, or else those that are free on the device; none where that number is not known.
   std::optional<size_t> room(std::string_view device) const;
-  // What the flags ask for; with --memory what fits, told in a sentence, by the plans of ways to hold them. The weights
-  // may stay as they are, or be in 8 or 4 bits where `may_quantize`. Throws Error where nothing fits.
+  // The holding that the flags ask for. With --memory it is chosen: `plan` tells the memory of a holding, `note` the
+  // choice in a sentence, and weights come in 8 or 4 bits only where `may_quantize`. Throws Error where nothing fits.
   struct Settled {
     Holding holding;
     std::string note;

@@ -203,6 +203,7 @@ void check_request(const GenerateArguments& a, const ImageRequest& request, cons
 // Sides of tiles that a VAE decodes one by one, in pixels.
 constexpr int64_t kTiles[] = {1024, 768, 512};
 
+// The dtype of weights that are not quantised.
 DType dtype_of(const GenerateArguments& a) {
   const bool is_bf16 =
       !a.text.held.quantize.empty() || (!a.text.held.memory.empty() && !a.run_on.backend().memory().on_host());
@@ -232,6 +233,7 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
                                    .quantization = quantization_of(held),
                                    .streamed = held.streamed,
                                    .stream_text_encoder = held.stream_text_encoder,
+                                   .costs = !a.text.held.memory.empty(),
                                    .loras = loras,
                                    .reading = a.picture.reading};
     return plan_image(checkpoint, tiled, options, device_kind(device));
@@ -409,6 +411,7 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   const auto [held, planned] =
       plan(a, folder, request, requests_of(a, request, starts), loras, pictures, model->process().class_name);
   a.picture.tile = request.tile;
+  if (held.quantized) a.text.held.quantize = name_of(*held.quantized);  // for who repeats the picture
   const std::vector<ImageRequest> requests = requests_of(a, request, starts);
   const std::unique_ptr<cli::PictureOutput> output = output_of(a, requests, starts, loras);
   fmt::print("{}", planned);

@@ -105,9 +105,9 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
   const MemoryPlan& plan = shown.plan;
   double fastest = shown.seconds;
   for (const MemoryChoice& choice : choices.precisions) fastest = std::min(fastest, choice.seconds);
-  return {{"memory", choices.size},
+  return {{"memory", choices.request.size},
           {"fits", choices.best.has_value()},
-          {"missing", choices.best ? 0 : plan.total() - choices.size},
+          {"missing", plan.total() - std::min(plan.total(), choices.request.size)},
           {"quantize", name_of(shown.config.quantize)},
           {"dtype", name_of(shown.config.dtype)},
           {"checkpoint_blocks", shown.blocks},

@@ -115,8 +115,9 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   Backend& backend = run_on.backend();
   const double device_seconds = seconds_since(start);
   Tokenizer read = tokenizer.get();  // it is quickly told if something is wrong with it
-  const bool is_gguf = Checkpoint(path).is_gguf();
-  if (!flags.held.memory.empty() && !dtype && !is_gguf && !backend.memory().on_host()) dtype = DType::bf16;
+  const bool fits_itself = !flags.held.memory.empty();
+  const bool is_gguf = fits_itself && Checkpoint(path).is_gguf();
+  if (fits_itself && !dtype && !is_gguf && !backend.memory().on_host()) dtype = DType::bf16;
   const auto [held, note] = flags.held.settle(backend.name(), !is_gguf && dtype != DType::f16, [&](const Holding& h) {
     return plan_of(path, h.quantized ? h.quantized : dtype, positions, backend, h.streamed);
   });

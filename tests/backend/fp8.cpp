@@ -126,7 +126,7 @@ TEST(Fp8, Dx) {
   });
 }
 
-// Of several tokens, in a batch: one row after the other is rounded.
+// Each row of a batch is rounded by a scale of its own.
 TEST(Fp8, Batch) {
   const Case c(true);
   const Tensor x = input({3, 5, c.k}), dy = input({3, 5, c.n}), y = output({3, 5, c.n});

@@ -139,7 +139,7 @@ TEST(Commands, PlansWhatIsStreamed) {
   expect_words(by_hand, {"on the host", "weights that are streamed"});
   const Outcome limited = run_wick(flags + "--memory 4GiB --host-memory 10MiB");
   expect_one_line(limited, {"--memory 4GiB", "does not fit"});
-  expect_words(limited.out, {"of the host's memory, more than --host-memory"});
+  expect_words(limited.out, {"more would be streamed than the 10.0 MiB of --host-memory hold"});
 }
 
 TEST(Commands, UnderscoresInFlagsAreDashes) {

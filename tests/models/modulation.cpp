@@ -61,7 +61,7 @@ TEST_P(ModulationsAhead, AreThoseOfTheStep) {
       EXPECT_LE(relative_error(ahead.gradients.at(name), gradient), 1e-4) << name;
   }
 }
-// What they are made of is read while no block runs.
+// Modulations read their biases while no block runs, whatever lies in the slots.
 TEST_P(ModulationsAhead, OfStreamedBlocksHaveTheSameBits) {
   const Recomputation blocks = Recomputation::of_all(GetParam());
   for (const bool given : {true, false}) {

@@ -147,7 +147,7 @@ TEST_F(QuantizedFiles, ASingleFileKeepsItsNames) {
   }
 }
 
-// Of diffusers' names: the matrices of attention and feed-forward layers, and no modulation.
+// Matrices of attention and feed-forward layers are quantised under diffusers' names too, and modulations are not.
 TEST_F(QuantizedFiles, EveryFamilyKnowsItsBlocks) {
   for (const auto& [model, component] : {std::pair{"sdxl", "unet"}, {"sd3", "transformer"}}) {
     const fs::path from = test::source_dir() / "tests/golden" / model, to = folder_ / model;

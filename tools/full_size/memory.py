@@ -8,15 +8,13 @@ nvidia-smi saw over 20 steps and a save, what was planned, and the step beside b
 """
 
 import argparse
-import json
 import re
-import shutil
 import statistics
 import sys
 import time
 from pathlib import Path
 
-from watched import line, run
+from watched import line, trained
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 20
@@ -33,14 +31,12 @@ def train(args, what, flags):
     """The median step in ms, the peak in GiB, and what was said; None where it failed."""
     targets, _ = RUNS[args.model]
     output = args.dir / f"{args.model}.{what.replace(' ', '-')}"
-    shutil.rmtree(output, ignore_errors=True)
     command = [args.wick, "train", "--model", args.dir / args.model, "--dataset", ROOT / "data" / "tiny-style", "--rank", 16,
-               "--steps", STEPS, "--save-every", STEPS, "--resolution", args.side, "--device", args.device, "--output", output]
-    ran = run(what, command + (["--targets", *targets] if targets else []) + flags)
+               "--steps", STEPS, "--save-every", STEPS, "--resolution", args.side, "--device", args.device]
+    ran = trained(what, command + (["--targets", *targets] if targets else []) + flags, output)
     if not ran:
         return None
-    words, memory = ran
-    steps = [json.loads(text) for text in (output / "metrics.jsonl").read_text().splitlines()]
+    words, memory, steps = ran
     return statistics.median(step["seconds"] for step in steps[5:]) * 1e3, memory.peak(), words
 
 

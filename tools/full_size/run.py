@@ -8,14 +8,12 @@ on the whole device while the program ran, above what was taken before: weights,
 """
 
 import argparse
-import json
 import re
-import shutil
 import statistics
 import sys
 from pathlib import Path
 
-from watched import line, run
+from watched import line, run, trained
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 6
@@ -36,15 +34,13 @@ def needed(words):
 def train(args, rank, batch, checkpointing, bar):
     what = f"{args.model}, train {args.side}x{args.side}, batch {batch}{', gradient checkpointing' if checkpointing else ''}"
     output = args.dir / f"{args.model}.train-{batch}{'-checkpointing' if checkpointing else ''}"
-    shutil.rmtree(output, ignore_errors=True)  # of an earlier call: a run writes over none
     command = [args.wick, "train", "--model", args.dir / args.model, "--dataset", ROOT / "data" / "tiny-style",
                "--rank", rank, "--steps", STEPS, "--bf16", "--resolution", args.side, "--batch-size", batch,
-               "--device", args.device, "--output", output]
-    ran = run(what, command + (["--gradient-checkpointing"] if checkpointing else []))
+               "--device", args.device]
+    ran = trained(what, command + (["--gradient-checkpointing"] if checkpointing else []), output)
     if not ran:
         return False
-    words, memory = ran
-    steps = [json.loads(text) for text in (output / "metrics.jsonl").read_text().splitlines()]
+    words, memory, steps = ran
     seconds = statistics.median(step["seconds"] for step in steps[2:])
     planned, taken = needed(words), memory.peak()
     ok = len(steps) == STEPS and abs(planned - taken) <= PLAN_SHARE * taken and (bar is None or taken < bar)

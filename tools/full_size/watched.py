@@ -1,5 +1,7 @@
-"""A program run while the device's memory is watched, for run.py and run_llm.py."""
+"""A program run while the device's memory is watched, for run.py, memory.py and run_llm.py."""
 
+import json
+import shutil
 import subprocess
 import threading
 from datetime import datetime
@@ -38,6 +40,16 @@ class DeviceMemory:
 def line(ok, text):
     print(f"{'ok' if ok else 'FAILED'}: {text}", flush=True)
     return ok
+
+
+def trained(what, command, output):
+    """run() of `wick train` into an empty folder: also what each step logged."""
+    shutil.rmtree(output, ignore_errors=True)  # of an earlier call: a run writes over none
+    ran = run(what, command + ["--output", output])
+    if not ran:
+        return None
+    steps = [json.loads(text) for text in (output / "metrics.jsonl").read_text().splitlines()]
+    return *ran, steps
 
 
 def run(what, command):

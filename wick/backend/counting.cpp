@@ -47,9 +47,9 @@ class CountedFetch final : public Fetch {
 const DeviceKind& device_kind(std::string_view device) { return device.starts_with("cuda") ? kCuda : kCpu; }
 
 double StepCost::seconds(const DeviceKind& device) const {
-  // Of products in 16 bits as they are reached, and bytes of the memory: 8.0 to 12.0 have 120 to 180 to one. From the
-  // host come bytes beside both: 45 GB/s of them over PCIe 5 while an H200 trains FLUX.1
-  // (bench/results/gpu-check-memory-h200-2026-11-23.md).
+  // Rates of products in 16 bits and of the memory, as a step reaches them: devices from 8.0 to 12.0 compute 120 to 180
+  // FLOPs in the time of a byte. Bytes from the host come beside both: an H200 fetches 45 GB/s over PCIe 5 while it
+  // trains FLUX.1 (bench/results/gpu-check-memory-h200-2026-11-23.md).
   const double flops_a_second = device.is_device ? 500e12 : 1e12, decoded_a_second = device.is_device ? 3.2e12 : 20e9,
                fetched_a_second = device.is_device ? 45e9 : 10e9;
   return std::max(flops / flops_a_second + decoded / decoded_a_second, fetched / fetched_a_second);

@@ -22,8 +22,7 @@ struct DeviceKind {
 // For "cpu", "cuda" or "cuda:N".
 const DeviceKind& device_kind(std::string_view device);
 
-// What is computed, and moved beside it: FLOPs of products, bytes read and written to decode weights, bytes from the
-// host.
+// The cost of a step: FLOPs of products, bytes read and written to decode weights, bytes fetched from the host.
 struct StepCost {
   double flops = 0, decoded = 0, fetched = 0;
 

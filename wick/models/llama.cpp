@@ -193,7 +193,8 @@ Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
     blocks.stream(weights.stream(count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }));
   Llama model(Scope(weights, "llama", options.adapter), config, blocks);
   if (options.adapter) options.adapter->check_complete();  // before the long work
-  const bool rehearses = options.rehearse && !backend.memory().on_host();
+  // Streamed weights load through the slots from which a rehearsal would compute.
+  const bool rehearses = options.rehearse && !backend.memory().on_host() && blocks.streamed() == 0;
   std::future<void> reading =
       std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { weights.read_deferred(); });
   if (rehearses) options.rehearse(model);

@@ -51,12 +51,12 @@ std::string in_words(const HeldPlan& held) {
 
 }  // namespace
 
-std::optional<size_t> best_way(const std::vector<WayCost>& ways, size_t size) {
+std::optional<size_t> best_way(const std::vector<WayCost>& ways) {
   double fastest = 0;
   for (const WayCost& way : ways)
-    if (way.total <= size) fastest = fastest == 0 ? way.seconds : std::min(fastest, way.seconds);
+    if (way.fits) fastest = fastest == 0 ? way.seconds : std::min(fastest, way.seconds);
   for (size_t i = 0; i < ways.size(); ++i)
-    if (ways[i].total <= size && ways[i].seconds <= 1.10 * fastest) return i;
+    if (ways[i].fits && ways[i].seconds <= 1.10 * fastest) return i;
   return {};
 }
 
@@ -76,9 +76,9 @@ InferenceChoices choose_holding(size_t size, const std::vector<std::optional<DTy
   std::vector<WayCost> ways;
   for (const std::optional<DType>& precision : precisions) {
     choices.all.push_back(search.of(precision));
-    ways.push_back({choices.all.back().plan.total(), choices.all.back().plan.seconds()});
+    ways.push_back({choices.all.back().plan.total() <= size, choices.all.back().plan.seconds()});
   }
-  if (const std::optional<size_t> best = best_way(ways, size)) choices.best = choices.all[*best];
+  if (const std::optional<size_t> best = best_way(ways)) choices.best = choices.all[*best];
   return choices;
 }
 

@@ -11,13 +11,13 @@
 
 namespace wick {
 
-// What a way costs of which there are several: bytes, and seconds of a step, of which only ratios mean something.
+// One of several ways: whether it fits, and the seconds of a step, of which only ratios mean something.
 struct WayCost {
-  size_t total;
+  bool fits;
   double seconds;
 };
 // Of ways by falling precision the first that fits and whose step is within 1.10 of the fastest that does.
-std::optional<size_t> best_way(const std::vector<WayCost>& ways, size_t size);
+std::optional<size_t> best_way(const std::vector<WayCost>& ways);
 
 // The least number in (low, high] whose way fits; that of `high` does, and is `best`.
 template <class Way, class Fits, class WayOf>

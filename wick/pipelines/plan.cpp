@@ -80,7 +80,7 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
           .taken = memory.most_taken(),
           .host = device.is_device ? memory.host_side().peak() : 0,
           .blocks = model->denoiser_weights().blocks(),
-          .cost = cost_of_step(backend, text_to_image, {counted.front()})};
+          .cost = options.costs ? cost_of_step(backend, text_to_image, {counted.front()}) : StepCost{}};
 }
 
 InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device,

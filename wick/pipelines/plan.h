@@ -19,7 +19,7 @@ struct InferencePlan {  // bytes
   size_t taken;        // by the device's Memory at the most, gaps between tensors among it
   size_t host = 0;     // on the host, page-locked: weights that are streamed
   size_t blocks = 0;   // of the model
-  StepCost cost = {};  // of a step, or of reading a piece of a prompt and a step
+  StepCost cost = {};  // of a picture's step, if asked for; or of reading a piece of a prompt and a step
 
   double seconds() const { return cost.seconds(device); }
   size_t total() const { return taken + device.workspace + device.context; }
@@ -34,6 +34,7 @@ struct ImagePlanOptions {
   std::optional<Quantization> quantization = {};
   size_t streamed = 0;  // blocks
   bool stream_text_encoder = false;
+  bool costs = false;  // InferencePlan::cost too
   std::vector<LoraFile> loras = {};
   ReadingOptions reading = {};
 };

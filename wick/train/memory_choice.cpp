@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -26,9 +25,7 @@ class Ways {
        const MemoryRequest& request)
       : config_(config), model_(model), device_(device), bucket_(bucket), request_(request) {}
 
-  bool fits(const MemoryChoice& choice) const {
-    return choice.plan.total() <= request_.size && (!request_.host || choice.plan.host <= *request_.host);
-  }
+  bool fits(const MemoryChoice& choice) const { return request_.fits(choice.plan); }
 
   // The fastest that fits, else the one that takes the least.
   MemoryChoice fitted(Quantize precision) const {
@@ -84,18 +81,25 @@ class Ways {
     return fewest_that_fit(0, best.blocks, best, fitting(), [&](size_t n) { return way(config, n, streamed); });
   }
 
+  // How many blocks' weights the host may hold, as if they were alike.
+  size_t most_for_the_host(const TrainConfig& config, size_t blocks) const {
+    if (!request_.host) return blocks;
+    const size_t all = way(config, blocks, blocks).plan.host;
+    return all <= *request_.host ? blocks : blocks * *request_.host / all;
+  }
+
   // As few streamed blocks as fit with all of them recomputed; or more, which leave room to recompute fewer.
   MemoryChoice streamed(const TrainConfig& config, MemoryChoice best) const {
-    const size_t blocks = best.plan.blocks;
-    const MemoryChoice most = with_streamed(config, blocks);
+    const size_t blocks = best.plan.blocks, streamable = most_for_the_host(config, blocks);
+    const MemoryChoice most = with_streamed(config, streamable);
     if (!fits(best)) {
       if (!fits(most)) return most;
       const auto all_again = [&](size_t n) { return way(config, blocks, n); };
-      best = with_streamed(config, fewest_that_fit(0, blocks, most, fitting(), all_again).streamed);
+      best = with_streamed(config, fewest_that_fit(0, streamable, most, fitting(), all_again).streamed);
     }
     const size_t least = best.streamed;
     for (const size_t eighths : {1, 2, 4, 6, 8}) {
-      const size_t count = least + (blocks - least) * eighths / 8;
+      const size_t count = least + (streamable - least) * eighths / 8;
       const MemoryChoice tried = eighths == 8 ? most : with_streamed(config, count);
       if (fits(tried) && tried.seconds < best.seconds) best = tried;
     }
@@ -119,7 +123,7 @@ std::string count_in_words(size_t count, const MemoryPlan& plan) {
                               : fmt::format("{} of {} blocks", count, plan.blocks);
 }
 
-// "the base in nf4-double, 12 of 57 blocks computed twice, all 57 blocks' weights in 5.1 GiB on the host"
+// "the base in int8, 26 of 57 blocks computed twice, all 57 blocks streamed, with 8.1 GiB on the host"
 std::string way_in_words(const MemoryChoice& choice) {
   std::string text = fmt::format("the base in {}, {} computed twice", base_in_words(choice.config),
                                  count_in_words(choice.blocks, choice.plan));
@@ -138,18 +142,21 @@ const MemoryChoice& MemoryChoices::smallest() const {
 std::string MemoryChoices::in_words() const {
   if (!best) {
     const MemoryChoice& least = smallest();
-    if (least.plan.total() <= size)
+    if (least.plan.total() <= request.size)
       return fmt::format("this run needs {} of the host's memory, more than --host-memory, with {}",
                          readable_bytes(least.plan.host), way_in_words(least));
-    const bool encodes = least.plan.encoding > least.plan.step();
-    return fmt::format("this run needs {} at least, {} more, with {}{}", readable_bytes(least.plan.total()),
-                       readable_bytes(least.plan.total() - size), way_in_words(least),
-                       encodes ? "; most of it while pictures and captions are encoded, before the first step" : "");
+    std::string text = fmt::format("this run needs {} at least, {} more, with {}", readable_bytes(least.plan.total()),
+                                   readable_bytes(least.plan.total() - request.size), way_in_words(least));
+    if (least.plan.encoding > least.plan.step())
+      text += "; most of it while pictures and captions are encoded, before the first step";
+    else if (request.host && least.streamed < least.plan.blocks)
+      text += fmt::format("; more would be streamed than the {} of --host-memory hold", readable_bytes(*request.host));
+    return text;
   }
   std::string text = fmt::format("{} with {}", readable_bytes(best->plan.total()), way_in_words(*best));
   for (const MemoryChoice& other : precisions) {
     if (other.config.quantize == best->config.quantize) continue;
-    const bool fits = other.plan.total() <= size;
+    const bool fits = request.fits(other.plan);
     text += fmt::format("; {} {} {}", base_in_words(other.config), fits ? "takes" : "would need",
                         readable_bytes(other.plan.total()));
     if (fits) text += fmt::format(" and {:.2f} times as long", other.seconds / best->seconds);
@@ -161,15 +168,13 @@ MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config
                                 const DeviceKind& device, std::optional<Size> bucket) {
   if (device.is_device && config.dtype == DType::f32) config.dtype = DType::bf16;
   if (!bucket) bucket = plan_memory(config, model, device).bucket;
-  const size_t size = request.size;
-  MemoryChoices choices{.size = size};
+  MemoryChoices choices{.request = request};
   const Ways ways(config, model, device, *bucket, request);
   for (const Quantize precision : precisions(config, request.keeps_precision))
     choices.precisions.push_back(ways.fitted(precision));
   std::vector<WayCost> costs;
-  for (const MemoryChoice& choice : choices.precisions)
-    costs.push_back({ways.fits(choice) ? choice.plan.total() : std::numeric_limits<size_t>::max(), choice.seconds});
-  if (const std::optional<size_t> best = best_way(costs, size)) choices.best = choices.precisions[*best];
+  for (const MemoryChoice& choice : choices.precisions) costs.push_back({request.fits(choice.plan), choice.seconds});
+  if (const std::optional<size_t> best = best_way(costs)) choices.best = choices.precisions[*best];
   return choices;
 }
 

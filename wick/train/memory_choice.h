@@ -9,6 +9,14 @@
 
 namespace wick {
 
+struct MemoryRequest {
+  size_t size;                      // bytes
+  std::optional<size_t> host = {};  // bytes that streamed weights may take there, if that is limited
+  bool keeps_precision = false;     // that of the config, whatever it is: of a run that goes on
+
+  bool fits(const MemoryPlan& plan) const { return plan.total() <= size && (!host || plan.host <= *host); }
+};
+
 struct MemoryChoice {
   // With a precision of the frozen base, a number of blocks that are recomputed, one of blocks whose weights come from
   // the host, and whether T5's do.
@@ -19,7 +27,7 @@ struct MemoryChoice {
 };
 
 struct MemoryChoices {
-  size_t size;                           // bytes that there are
+  MemoryRequest request;
   std::optional<MemoryChoice> best;      // none where nothing fits
   std::vector<MemoryChoice> precisions;  // of each precision the fastest that fits, else the one that takes the least
 
@@ -32,11 +40,6 @@ struct MemoryChoices {
 // within it the fastest, of equally fast ones that with the least on the host. Settings by hand stand: --quantize,
 // --checkpoint-blocks, --stream-blocks. On a device weights in f32 become bf16. The optimizer, the rank and the batch
 // are never changed.
-struct MemoryRequest {
-  size_t size;                      // bytes
-  std::optional<size_t> host = {};  // bytes that streamed weights may take there, if that is limited
-  bool keeps_precision = false;     // that of the config, whatever it is: of a run that goes on
-};
 MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config, const Checkpoint& model,
                                 const DeviceKind& device, std::optional<Size> bucket = {});
 

@@ -87,9 +87,9 @@ class Run {
     if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
     if (const std::optional<size_t> host = host_limit(config_))
       check(plan_->host <= *host,
-            "--stream-blocks {}: would lock {} of the host's memory, where {} may be; fewer blocks or a smaller "
+            "streaming would lock {} of the host's memory, where {} may be; fewer --stream-blocks or a smaller "
             "--quantize need less, --host-memory allows more",
-            config_.stream_blocks, readable_bytes(plan_->host), readable_bytes(*host));
+            readable_bytes(plan_->host), readable_bytes(*host));
     check_disk();
   }
 
