@@ -4,7 +4,8 @@
     tools/full_size/memory.py DIR --model flux|sdxl|sd3-large|sd3-medium [--wick build/release/bin/wick] [--seconds 500]
 
 A line for each SIZE, "ok: …", "missed: …" (a bar of speed) or "FAILED: …", and 1 if any failed: the largest memory that
-nvidia-smi saw over 20 steps and a save, what was planned, and the step beside bf16's with all blocks recomputed.
+nvidia-smi saw over 20 steps and a save, what was planned, and the step beside bf16's with all blocks recomputed. Where
+the base is bf16 the losses must be the same.
 """
 
 import argparse
@@ -28,7 +29,7 @@ RUNS = {
 
 
 def train(args, what, flags):
-    """The median step in ms, the peak in GiB, and what was said; None where it failed."""
+    """The median step in ms, the peak in GiB, what was said, and the losses; None where it failed."""
     targets, _ = RUNS[args.model]
     output = args.dir / f"{args.model}.{what.replace(' ', '-')}"
     command = [args.wick, "train", "--model", args.dir / args.model, "--dataset", ROOT / "data" / "tiny-style", "--rank", 16,
@@ -37,7 +38,7 @@ def train(args, what, flags):
     if not ran:
         return None
     words, memory, steps = ran
-    return statistics.median(step["seconds"] for step in steps[5:]) * 1e3, memory.peak(), words
+    return statistics.median(step["seconds"] for step in steps[5:]) * 1e3, memory.peak(), words, [step["loss"] for step in steps]
 
 
 def told(words):
@@ -61,7 +62,7 @@ def main():
     beside = train(args, f"{name} recomputed", ["--bf16", "--gradient-checkpointing"])
     if beside is None:
         sys.exit(1)
-    line(True, f"{name}, bf16, all blocks recomputed: {beside[0]:.0f} ms a step, {beside[1]:.2f} GiB")
+    line(True, f"{name}, bf16, all blocks recomputed: {beside[0]:.0f} ms a step, {beside[1]:.2f} GiB; loss {beside[3][0]:.6f}")
     ok = True
     for size in args.sizes or bars:
         if time.monotonic() - begin > args.seconds:
@@ -70,13 +71,14 @@ def main():
         if ran is None:
             ok = False
             continue
-        step, peak, words = ran
+        step, peak, words, losses = ran
         planned, way = told(words)
         bar = bars.get(size)
-        fits = peak <= size
+        fits = peak <= size and (not way.startswith("the base in bf16") or losses == beside[3])
         verdict = "FAILED" if not fits else "ok" if bar is None or step <= bar * beside[0] else "missed"
         print(f"{verdict}: {name} in {size:g} GiB: {way}; {peak:.2f} GiB, {planned:.1f} planned; {step:.0f} ms a step, "
-              f"{step / beside[0]:.3f} of recomputed bf16{f' (bar {bar:.2f})' if bar else ''}", flush=True)
+              f"{step / beside[0]:.3f} of recomputed bf16{f' (bar {bar:.2f})' if bar else ''}; "
+              f"loss {losses[0]:.6f}{', the same in all steps' if losses == beside[3] else ''}", flush=True)
         ok = ok and fits
     sys.exit(not ok)
 
