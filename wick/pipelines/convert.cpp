@@ -158,10 +158,7 @@ class Conversion {
     if (shape.rank() == 1) return DType::f32;
     check(options_.dtype || !weights_.is_decoded(name, shape),
           "{}: {} has a type that Wick reads and does not write; choose one with --dtype", from_.name(), name);
-    const DType dtype = options_.dtype.value_or(stored);
-    check(!options_.edits.contains(name) || !is_block(dtype) || can_quantize_to(dtype),
-          "{}: {} is {}, to which Wick does not quantise; choose another --dtype", from_.name(), name, name_of(dtype));
-    return dtype;
+    return options_.dtype.value_or(stored);
   }
 
   Tensor tensor(const std::string& name, const Shape& shape, DType dtype) const {
