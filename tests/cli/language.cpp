@@ -336,7 +336,7 @@ TEST_F(TinyLlm, LearnsToAnswerLikeAPirate) {
         quoted((data / "train.jsonl").string()) + " --val " + quoted((data / "val.jsonl").string()) + " --output " +
         quoted(output) + " " + quantize);
     ASSERT_EQ(outcome.code, 0) << outcome.err;
-    EXPECT_EQ(outcome.out.find("base in q4_k: 28 weights") != std::string::npos, !base.empty()) << outcome.out;
+    EXPECT_EQ(outcome.out.find("base in q4_k: 29 weights") != std::string::npos, !base.empty()) << outcome.out;
     std::vector<double> losses;
     std::istringstream lines(read_plain(fs::path(output) / "metrics.jsonl"));
     for (std::string line; std::getline(lines, line);)
