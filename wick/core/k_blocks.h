@@ -151,7 +151,8 @@ WICK_K_BLOCKS Fit<V> fit_with_minimum(const Groups<V, kLength>& g) {
   return best;
 }
 
-// Of q6_k. The element of the largest magnitude has a negative code, of which there is one more.
+// The best scale of a group without a minimum. The element of the largest magnitude has a negative code, of which there
+// is one more.
 template <class V, int kLength>
 WICK_K_BLOCKS Fit<V> fit_scale(const Groups<V, kLength>& g) {
   V largest{}, best{}, most = V{} - 1;
