@@ -5,7 +5,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <string>
 #include <vector>
@@ -32,7 +31,7 @@ class Bench {
     const double bytes = double(bytes_of(dtype, outputs * inputs));
     row(fmt::format("linear {} {}x{}, {} tokens", name_of(dtype), outputs, inputs, tokens), bytes, [&] {
       const Tensor x = normal({tokens, inputs}), y = normal({tokens, outputs});
-      const auto w = several(bytes, [&] { return weight({outputs, inputs}, dtype).constant(); });
+      const auto w = several(bytes, [&] { return normal({outputs, inputs}, dtype).constant(); });
       return time(w.size(), [&](size_t i) { device_.linear(y, x, w[i], {}); });
     });
   }
@@ -124,22 +123,6 @@ class Bench {
 
  private:
   Tensor normal(const Shape& shape, DType dtype = kHalf) { return clock_.normal(shape, dtype); }
-  // The k types cannot be quantised to here: they get random numbers with small scales.
-  Tensor weight(const Shape& shape, DType dtype) {
-    if (!is_block(dtype) || can_quantize_to(dtype)) return normal(shape, dtype);
-    const Tensor w = Tensor::empty(shape, dtype);
-    uint32_t word = 1;
-    for_block_type(dtype, [&]<class Block>(Block*) {
-      for (int64_t i = 0; i < shape.numel() / Block::kElements; ++i) {
-        Block& block = w.data<Block>()[i];
-        for (size_t byte = 0; byte < sizeof(Block); ++byte)
-          reinterpret_cast<uint8_t*>(&block)[byte] = uint8_t((word = word * 1664525 + 1013904223) >> 24);
-        block.d = f32_to_f16(1e-3f);
-        if constexpr (requires { block.dmin; }) block.dmin = f32_to_f16(1e-3f);
-      }
-    });
-    return w.to(device_.memory());
-  }
   Tensor causal(int64_t queries, int64_t keys) {
     const Tensor ranges = Tensor::empty({1, queries, 2}, DType::i32);
     for (int64_t t = 0; t < queries; ++t) {

@@ -3,8 +3,6 @@
 // exceed the caches, as a model's do.
 #include <fmt/ranges.h>
 
-#include <cstring>
-
 #include "timing.h"
 #include "wick/core/blocks.h"
 #include "wick/ops/ops.h"
@@ -33,10 +31,7 @@ int main() {
     for (int64_t i = 0; i < copies; ++i) {
       const MemoryScope scope(Purpose::weights);
       weights.push_back(Tensor::empty({n, k}, dtype_named(type)));
-      if (is_block(weights.back().dtype()) && !can_quantize_to(weights.back().dtype()))  // any numbers take as long
-        std::memset(weights.back().data<void>(), 0x11, size_t(bytes_of(weights.back().dtype(), n * k)));
-      else
-        cpu_backend().copy(weights.back(), values);
+      cpu_backend().copy(weights.back(), values);
     }
     std::vector<double> ms;
     for (int64_t i = -1; i < runs; ++i) {  // the first warms up

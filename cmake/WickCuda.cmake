@@ -72,6 +72,7 @@ cmake_path(GET WICK_CUDNN PARENT_PATH cudnn)
 list(APPEND CMAKE_BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} ${cudnn}/lib)
 
 file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cpp ${PROJECT_SOURCE_DIR}/wick/backend/cuda/*.cu)
+set_property(SOURCE ${PROJECT_SOURCE_DIR}/wick/backend/cuda/linear/k_blocks.cu APPEND PROPERTY COMPILE_OPTIONS -fmad=false)
 # Compiled once, for the module (or the programs) and for test_cuda, which plans without a device.
 add_library(wick_cuda_objects OBJECT ${sources})
 set_target_properties(wick_cuda_objects PROPERTIES POSITION_INDEPENDENT_CODE ON)

@@ -51,8 +51,8 @@ void convert_pictures(const ConvertArguments& a, const std::filesystem::path& mo
 void run_convert(const ConvertArguments& a) {
   const std::filesystem::path model = cli::resolve_model(a.model);
   if (kind_of(model) != ModelKind::text) return convert_pictures(a, model);
-  check_usage(!dtype_for_pictures(a.dtype),
-              "--dtype {}: is for models of pictures; a GGUF file holds f32, f16, bf16, q8_0 and q4_0", a.dtype);
+  check_usage(!dtype_for_pictures(a.dtype), "--dtype {}: is for models of pictures; a GGUF file holds {}", a.dtype,
+              fmt::join(cli::written_dtypes(), ", "));
   cli::check_output_file({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
   convert_to_gguf(model, a.output, {.dtype = cli::parse_dtype(a.dtype)});
   fmt::print("Wrote {}, {}\n", printable(a.output), readable_bytes(std::filesystem::file_size(a.output)));

@@ -12,8 +12,8 @@
 namespace wick::cli {
 namespace {
 
-constexpr DType kQuantizedTypes[] = {DType::fp8,        DType::fp8_block, DType::int8, DType::nf4,
-                                     DType::nf4_double, DType::q8_0,      DType::q4_0};
+constexpr DType kQuantizedTypes[] = {DType::fp8,  DType::fp8_block, DType::int8, DType::nf4,  DType::nf4_double,
+                                     DType::q8_0, DType::q6_k,      DType::q5_k, DType::q4_k, DType::q4_0};
 
 }  // namespace
 
@@ -87,7 +87,7 @@ void HoldingFlags::add_flags(CLI::App& command) {
   const std::string group = "Device and precision";
   std::vector<std::string> names;
   for (const DType type : kQuantizedTypes) names.emplace_back(name_of(type));
-  command.add_option("--quantize", quantize, "Keep the matrices of the blocks in 8 or 4 bits [as the model has them]")
+  command.add_option("--quantize", quantize, "Keep the matrices of the blocks in 4 to 8 bits [as the model has them]")
       ->type_name(fmt::format("{}", fmt::join(names, "|")))
       ->check(one_of(names))
       ->group(group);

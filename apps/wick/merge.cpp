@@ -43,8 +43,7 @@ void add_merge_command(CLI::App& app) {
   command->add_option("--output", a->output, "Folder to write; a GGUF file if it is named so or --model is one")
       ->type_name("PATH")
       ->required();
-  command
-      ->add_option("--dtype", a->dtype, "Of the matrices; q8_0 and q4_0 in a GGUF file alone [as the model has each]")
+  command->add_option("--dtype", a->dtype, "Of the matrices; q8_0 to q4_0 in GGUF files alone [as the model has each]")
       ->type_name(cli::kWrittenDtypes)
       ->check(cli::written_dtype());
   cli::add_overwrite(*command, a->overwrite);
@@ -52,7 +51,7 @@ void add_merge_command(CLI::App& app) {
       "Examples:\n"
       "  wick merge --model path/to/model --lora out/lora --output merged\n"
       "  wick merge --model path/to/model --lora out/lora:0.8 \\\n"
-      "    --output mine.gguf --dtype q4_0");
+      "    --output mine.gguf --dtype q4_k");
   command->callback([a] { run_merge(*a); });
 }
 

@@ -201,7 +201,7 @@ void add_plan_command(CLI::App& app) {
       "  wick plan --model flux-dev --bf16 --gradient-checkpointing --device cuda\n"
       "  wick plan --model flux-dev --memory 12GiB,16GiB,24GiB --device cuda\n"
       "  wick plan --model sd3.5-medium --bf16 --device cuda\n"
-      "  wick plan --model path/to/llm --quantize q4_0 --context 8192");
+      "  wick plan --model path/to/llm --quantize q4_k --context 8192");
   command->callback([flags, context, json] { run_plan(*flags, *context, *json); });
 }
 

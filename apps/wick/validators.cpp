@@ -49,7 +49,8 @@ CLI::Validator number(const std::string& expected, Accepts accepts) {
   });
 }
 
-constexpr std::array kWritten = {DType::f32, DType::f16, DType::bf16, DType::q8_0, DType::q4_0};
+constexpr std::array kWritten = {DType::f32,  DType::f16,  DType::bf16, DType::q8_0,
+                                 DType::q6_k, DType::q5_k, DType::q4_k, DType::q4_0};
 
 bool is_one_of(const fs::path& path, const fs::path& input) {
   std::error_code ignored;

@@ -26,7 +26,7 @@ CLI::Validator image_file_or_folder();  // a name that pictures are written by
 CLI::Validator one_of(const std::vector<std::string>& names);
 
 // The types in which Wick writes matrices.
-inline constexpr const char* kWrittenDtypes = "f32|f16|bf16|q8_0|q4_0";
+inline constexpr const char* kWrittenDtypes = "f32|f16|bf16|q8_0|q6_k|q5_k|q4_k|q4_0";
 std::vector<std::string> written_dtypes();
 CLI::Validator written_dtype();
 std::optional<DType> parse_dtype(const std::string& name);  // none if there is no name

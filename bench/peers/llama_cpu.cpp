@@ -1,7 +1,7 @@
 // llama.cpp's side of bench/llm_cpu: its CPU backend as it comes, weights repacked where it can, attention as it
 // chooses. Arguments and protocol are those of bench/llm_cpu.cpp; and
 //
-//   llama_cpu --quantize FROM.gguf TO.gguf      to Q4_K_M, which Wick only reads
+//   llama_cpu --quantize FROM.gguf TO.gguf      to Q4_K_M, a mix of types that Wick only reads
 #include <llama.h>
 
 #include <algorithm>

@@ -108,9 +108,10 @@ TEST_F(Language, WrongInputsAreOneLine) {
     expect_one_line(outcome, {flag.substr(0, flag.find(' ')) + ": expected", "'" + value + "'"});
     EXPECT_EQ(outcome.code, 2) << wrong;
   }
-  refuse(base + "--quantize q2_k", {"--quantize", "'q2_k'", "nf4-double, q8_0, q4_0"});
+  refuse(base + "--quantize q2_k", {"--quantize", "'q2_k'", "nf4-double, q8_0, q6_k, q5_k, q4_k, q4_0"});
   refuse(base + "--quantize q8_0 --fp16", {"--quantize", "--fp16", "bf16"});
   refuse(base + "--quantize q8_0", {"model.safetensors", "none of ", "q8_0", "whole blocks of 32"});
+  refuse(base + "--quantize q4_k", {"none of ", "q4_k", "whole blocks of 256"});
   refuse(base + "--max-tokens 0", {"--max-tokens", "'0'"});
   refuse(base + "--stop ''", {"--stop", "found none"});
   refuse(base + "--lora " + quoted((kModels / "llama2/adapter").string()), {"adapter_model.safetensors", "shape"});
@@ -315,7 +316,8 @@ class TinyLlm : public Language {
 TEST_F(TinyLlm, AnswersWhatItsWorldHas) {
   EXPECT_EQ(answer("What does a cow say?"), "A cow says moo.\n");
   EXPECT_EQ(answer("What day comes after Monday?"), "After Monday comes Tuesday.\n");
-  EXPECT_EQ(answer("What colour is the snow?", "--quantize q8_0"), "The snow is white.\n");
+  for (const std::string type : {"q8_0", "q6_k", "q5_k", "q4_k"})
+    EXPECT_EQ(answer("What colour is the snow?", "--quantize " + type), "The snow is white.\n") << type;
   EXPECT_EQ(run_wick("chat --model tiny-llm --temperature 0", "printf 'My name is Anna.\\nWhat is my name?\\n' |").out,
             "Nice to meet you, Anna!\nYour name is Anna.\n");
   const std::string story = answer("Tell me a story about Tom and a frog.");
@@ -327,21 +329,24 @@ TEST_F(TinyLlm, AnswersWhatItsWorldHas) {
 
 TEST_F(TinyLlm, LearnsToAnswerLikeAPirate) {
   const fs::path data = test::source_dir() / "data/tiny-pirate";
-  const std::string output = (folder / "out").string();
-  const Outcome outcome = run_wick(
-      "train --model tiny-llm --device cpu --rank 8 --lr 5e-3 --steps 12 --batch-size 2 --val-every 3 --dataset " +
-      quoted((data / "train.jsonl").string()) + " --val " + quoted((data / "val.jsonl").string()) + " --output " +
-      quoted(output));
-  ASSERT_EQ(outcome.code, 0) << outcome.err;
-  std::vector<double> losses;
-  std::istringstream lines(read_plain(folder / "out/metrics.jsonl"));
-  for (std::string line; std::getline(lines, line);)
-    if (const nlohmann::json step = parse_json(line, "metrics.jsonl"); step.contains("val_loss"))
-      losses.push_back(step.at("val_loss"));
-  ASSERT_EQ(losses.size(), 4u);
-  for (size_t i = 1; i < losses.size(); ++i) EXPECT_LT(losses[i], losses[i - 1]);
-  EXPECT_LT(losses.back(), 0.6 * losses.front());
-  EXPECT_NE(answer("What does a cow say?", "--lora " + quoted(output + "/lora")), "A cow says moo.\n");
+  for (const std::string base : {"", "q4_k"}) {
+    const std::string output = (folder / ("out" + base)).string(), quantize = base.empty() ? "" : "--quantize " + base;
+    const Outcome outcome = run_wick(
+        "train --model tiny-llm --device cpu --rank 8 --lr 5e-3 --steps 12 --batch-size 2 --val-every 3 --dataset " +
+        quoted((data / "train.jsonl").string()) + " --val " + quoted((data / "val.jsonl").string()) + " --output " +
+        quoted(output) + " " + quantize);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_EQ(outcome.out.find("base in q4_k: 29 weights") != std::string::npos, !base.empty()) << outcome.out;
+    std::vector<double> losses;
+    std::istringstream lines(read_plain(fs::path(output) / "metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);)
+      if (const nlohmann::json step = parse_json(line, "metrics.jsonl"); step.contains("val_loss"))
+        losses.push_back(step.at("val_loss"));
+    ASSERT_EQ(losses.size(), 4u);
+    for (size_t i = 1; i < losses.size(); ++i) EXPECT_LT(losses[i], losses[i - 1]);
+    EXPECT_LT(losses.back(), 0.6 * losses.front());
+    EXPECT_NE(answer("What does a cow say?", quantize + " --lora " + quoted(output + "/lora")), "A cow says moo.\n");
+  }
 }
 
 }  // namespace

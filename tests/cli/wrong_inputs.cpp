@@ -253,7 +253,7 @@ const std::vector<Wrong> kWrong = {
     {1,
      "convert --model $G/gguf/model.gguf --output $G/gguf/model.gguf --overwrite",
      {"--output", "is the file $G/gguf/model.gguf"}},
-    {2, "convert --model $G/llama/text --output $T/x --dtype q4", {"--dtype", "'q4'", "did you mean q4_0?"}},
+    {2, "convert --model $G/llama/text --output $T/x --dtype q4", {"--dtype", "'q4'", "did you mean q4_k?"}},
     {2, "merge --model $G/llama/text --output $T/x", {"--lora", "required"}},
     {2,
      "eval --model $G/llama/text --dataset $T/x --context 8 --stride 8",

@@ -130,7 +130,7 @@ TEST(Gguf, DecodedBlocksHaveTheReferencesBits) {
   EXPECT_FALSE(gguf_blocks("Q8_0"));
 }
 
-// Every block of the golden file decodes to gguf-py's bits, and its values encode to the same bytes.
+// Every block of the golden file decodes to gguf-py's bits, and values encode to its bytes.
 TEST(Gguf, BlocksHaveTheReferencesBits) {
   const SafetensorsFile golden = SafetensorsFile::open(kGolden / "blocks.safetensors");
   for (const DType dtype : kBlockTypes) {
@@ -141,7 +141,7 @@ TEST(Gguf, BlocksHaveTheReferencesBits) {
       const float got = block_element(blocks.data<void>(), dtype, i), want = values.data<float>()[i];
       ASSERT_EQ(std::memcmp(&got, &want, sizeof got), 0) << name << " at " << i << ": " << got << ", want " << want;
     }
-    if (!can_quantize_to(dtype)) continue;
+    if (dtype != DType::q8_0 && dtype != DType::q4_0) continue;  // others are of our own encoders
     const Tensor input = golden.load(name + ".input"), encoded = golden.load(name + ".encoded");
     const Tensor got = Tensor::empty(input.shape(), dtype);
     quantize_blocks(got.data<void>(), dtype, input.data<float>(), input.numel());

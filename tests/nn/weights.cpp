@@ -165,7 +165,7 @@ TEST(Weights, ConvertedOnesTakeLittleBesideThem) {
   const Tensor a = cast(random_normal(shape, rng), DType::bf16), b = cast(random_normal(shape, rng), DType::bf16);
   save_safetensors(folder / "model.safetensors", {{"a", a}, {"b", b}, {"c", a}});
   Memory& memory = host_memory();
-  for (const DType dtype : {DType::f32, DType::f16, DType::q8_0, DType::q4_0}) {
+  for (const DType dtype : {DType::f32, DType::f16, DType::q8_0, DType::q4_k, DType::q4_0}) {
     const Weights weights = Weights::open(folder.path(), {.dtype = dtype});
     const size_t before = memory.in_use();
     memory.reset_peak();
@@ -212,6 +212,10 @@ TEST(Weights, QuantisesTheMatricesThatAreNamed) {
     EXPECT_EQ(w.describe_quantized(),
               std::string(name_of(dtype)) + ": 2 weights; 1 stays bf16, as its rows are not whole blocks of 64");
   }
+  const Weights five = Weights::of({{"wide", wavy({4, 256})}, {"odd", wavy({4, 96})}}, {.dtype = DType::q5_k});
+  EXPECT_EQ(five.load("wide", {4, 256}).dtype(), DType::q5_k);
+  EXPECT_EQ(five.load("odd", {4, 96}).dtype(), DType::f32);
+  EXPECT_EQ(five.describe_quantized(), "q5_k: 1 weight; 1 stays f32, as its rows are not whole blocks of 256");
   const Weights none = Weights::open(folder / "x.safetensors", {.dtype = DType::fp8_block});
   none.load("blocks.odd", odd.shape());
   expect_error([&] { none.describe_quantized(); }, {"x.safetensors", "none of 1 weight", "fp8-block", "128"});

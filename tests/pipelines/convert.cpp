@@ -145,6 +145,15 @@ TEST_F(Convert, AGgufFileKeepsWhatItSays) {
   EXPECT_EQ(logits(folder / "wide.gguf"), logits(to, DType::f32));
 }
 
+TEST_F(Convert, WritesTheKTypes) {
+  const fs::path model = test::source_dir() / "models/tiny-llm", to = folder / "k.gguf";
+  for (const auto& [dtype, number] : {std::pair(DType::q4_k, 14), {DType::q5_k, 16}, {DType::q6_k, 18}}) {
+    convert_to_gguf(model, to, {.dtype = dtype});
+    EXPECT_EQ(logits(to), logits(model, dtype)) << name_of(dtype);
+    EXPECT_EQ(GgufFile::open(to).metadata().integer("general.file_type"), number);
+  }
+}
+
 TEST_F(Convert, NothingIsWrittenWhereItCannotBe) {
   const fs::path to = folder / "out.gguf", models = test::source_dir() / "tests/golden/llama";
   const auto refuse = [&](const fs::path& from, std::optional<DType> dtype,
@@ -155,7 +164,7 @@ TEST_F(Convert, NothingIsWrittenWhereItCannotBe) {
   refuse(models / "llama2", {}, {"llama2", "tokenizer.json"});
   refuse(models / "qwen2", {}, {"qwen2", "sliding window"});
   refuse(models / "text", DType::q8_0, {"model.safetensors", "24", "q8_0"});
-  refuse(folder_of("llama2"), DType::q6_k, {"model.safetensors", "q6_k", "q8_0 and q4_0"});
+  refuse(folder_of("llama2"), DType::q6_k, {"model.safetensors", "q6_k", "whole blocks of 256"});
   refuse(folder / "nothing", {}, {"nothing"});
 
   const fs::path model = folder_of("qwen3");

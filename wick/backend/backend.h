@@ -9,7 +9,7 @@
 //  - Activations are f32, or (on CUDA) bf16/f16; weights `w` may have another float dtype than the activations; vectors
 //    of norms, biases, statistics, losses and LoRA factors are f32. Sums are accumulated in f32 or better.
 //  - `w` of linears, b of a matmul, and tables may be frozen blocks (core/blocks.h) along their rows; copy() decodes
-//    blocks and makes q8_0 and q4_0. linear() of blocks may round x to 8 bits in blocks of 32 on the CPU.
+//    blocks and makes them. linear() of blocks may round x to 8 bits in blocks of 32 on the CPU.
 //  - Beside `w` in fp8_product (core/row_formats.h), x of a linear and dy of its dx, which is a matmul() by w with
 //  alpha
 //    1 and beta 0, are rounded to 8 bits by rows, dy after it was multiplied by the scales of w's rows.

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+
+#include "wick/core/k_blocks.h"
 
 namespace wick {
 namespace {
@@ -63,6 +66,29 @@ void encode(Q4Block& b, const float* x) {
   for (int i = 0; i < 16; ++i) b.q[i] = uint8_t(number(i) | number(i + 16) << 4);
 }
 
+using Four = float __attribute__((vector_size(16)));  // as every x86-64 and AArch64 has them
+
+template <class Block>
+void encode(Block& b, const float* x) {
+  using T = k_blocks::Type<Block>;
+  constexpr int kLanes = 4, kVectors = T::kGroups / kLanes;
+  k_blocks::Groups<Four, T::kLength> groups[kVectors];
+  k_blocks::Fit<Four> fits[kVectors];
+  k_blocks::Fits<Block> all;
+  for (int v = 0; v < kVectors; ++v) {
+    k_blocks::load(groups[v], x + v * kLanes * T::kLength);
+    fits[v] = k_blocks::fit<Block>(groups[v]);
+    std::memcpy(all.scale + v * kLanes, &fits[v].scale, sizeof(Four));
+    std::memcpy(all.minimum + v * kLanes, &fits[v].minimum, sizeof(Four));
+    std::memcpy(all.weights + v * kLanes, &groups[v].weights, sizeof(Four));
+  }
+  b = {};
+  if (!k_blocks::set_units(b, all)) return;
+  k_blocks::Codes<Block> codes;
+  for (int v = 0; v < kVectors; ++v) k_blocks::choose_codes(codes, v * kLanes, groups[v], fits[v], b);
+  k_blocks::pack(b, codes);
+}
+
 template <class Block>
 void encode_all(void* blocks, const float* x, int64_t n) {
   for (int64_t i = 0; i < n / Block::kElements; ++i) encode(static_cast<Block*>(blocks)[i], x + i * Block::kElements);
@@ -78,16 +104,9 @@ float block_element(const void* blocks, DType dtype, int64_t i) {
   return value;
 }
 
-void check_quantizable(DType dtype) {
-  check(can_quantize_to(dtype),
-        "Wick quantises to q8_0, q4_0, fp8, fp8-block, int8, nf4 and nf4-double; {} can only be read", name_of(dtype));
-}
-
 void quantize_blocks(void* blocks, DType dtype, const float* x, int64_t n) {
-  check(is_block(dtype), "{} has no blocks", name_of(dtype));
-  check_quantizable(dtype);
   bytes_of(dtype, n);  // whole blocks
-  dtype == DType::q8_0 ? encode_all<Q8Block>(blocks, x, n) : encode_all<Q4Block>(blocks, x, n);
+  for_block_type(dtype, [&]<class Block>(Block*) { encode_all<Block>(blocks, x, n); });
 }
 
 }  // namespace wick

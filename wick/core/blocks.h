@@ -83,13 +83,9 @@ void for_block_type(DType dtype, const F& f) {
 // whether or not the product is fused with a following sum.
 float block_element(const void* blocks, DType dtype, int64_t i);
 
-// True for q8_0 and q4_0, which Wick writes; the k types are read only.
-constexpr bool can_quantize_to(DType dtype) {
-  return dtype == DType::q8_0 || dtype == DType::q4_0 || has_row_format(dtype);
-}
-void check_quantizable(DType dtype);  // throws Error
-// Quantises n elements, a multiple of 32, with the bits of the reference's encoder (quantize_row_q8_0_ref,
-// quantize_row_q4_0_ref). Values that are not finite give finite numbers and a scale that is not.
+// Quantises n elements, whole blocks: to q8_0 and q4_0 with the bits of the reference's encoder (quantize_row_q8_0_ref,
+// quantize_row_q4_0_ref), to the k types by a search for each group's scale and minimum (k_blocks.h). Values that are
+// not finite give finite numbers and a scale that is not.
 void quantize_blocks(void* blocks, DType dtype, const float* x, int64_t n);
 
 }  // namespace wick

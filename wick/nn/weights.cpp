@@ -112,8 +112,6 @@ struct Weights::State {
 
   void check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const {
     if (!is_quantized(dtype) || stored == dtype) return;
-    check(can_quantize_to(dtype), "{}: \"{}\" is {}; Wick reads {}, and quantises to others, q8_0 and q4_0 among them",
-          source.name, name, name_of(stored), name_of(dtype));
     const int64_t width = shape[1], block = block_of(dtype).elements;
     check(width % block == 0, "{}: \"{}\" has rows of {}, which are not whole blocks of {}: it cannot be {}",
           source.name, name, count_of(width, "element"), block, name_of(dtype));

@@ -113,15 +113,16 @@ bool holds_finite(const Tensor& w) {
   return finite;
 }
 
-// The file's type number (llama.h, enum llama_ftype): the type of most elements of matrices.
+// The file's type number (llama.h, enum llama_ftype): the type of most elements of matrices. Of the mixes around q4_k
+// and q5_k it is the small one (_S), which is nearest to a file of one type.
 uint32_t file_type(const std::vector<GgufEntry>& tensors) {
   std::map<DType, int64_t> elements;
   for (const GgufEntry& tensor : tensors)
     if (tensor.shape.rank() == 2) elements[tensor.dtype] += tensor.shape.numel();
   const auto most = std::ranges::max_element(elements, {}, [](const auto& entry) { return entry.second; });
   static const std::map<DType, uint32_t> kTypes = {{DType::f32, 0},   {DType::f16, 1},  {DType::bf16, 32},
-                                                   {DType::q8_0, 7},  {DType::q4_0, 2}, {DType::q4_k, 15},
-                                                   {DType::q5_k, 17}, {DType::q6_k, 18}};
+                                                   {DType::q8_0, 7},  {DType::q4_0, 2}, {DType::q4_k, 14},
+                                                   {DType::q5_k, 16}, {DType::q6_k, 18}};
   return kTypes.at(most->first);
 }
 
@@ -158,10 +159,7 @@ class Conversion {
     if (shape.rank() == 1) return DType::f32;
     check(options_.dtype || !weights_.is_decoded(name, shape),
           "{}: {} has a type that Wick reads and does not write; choose one with --dtype", from_.name(), name);
-    const DType dtype = options_.dtype.value_or(stored);
-    check(!options_.edits.contains(name) || !is_block(dtype) || can_quantize_to(dtype),
-          "{}: {} is {}, to which Wick does not quantise; choose another --dtype", from_.name(), name, name_of(dtype));
-    return dtype;
+    return options_.dtype.value_or(stored);
   }
 
   Tensor tensor(const std::string& name, const Shape& shape, DType dtype) const {

@@ -15,8 +15,8 @@
 namespace wick {
 
 struct ConvertOptions {
-  // The type of matrices and tables: f32, f16, bf16, q8_0 or q4_0; unless given, each is stored as it is. Vectors
-  // (norms, biases) are always f32.
+  // The type of matrices and tables: f32, f16, bf16 or blocks; unless given, each is stored as it is. Vectors (norms,
+  // biases) are always f32.
   std::optional<DType> dtype;
   // Changes to matrices, by transformers' names; from f32 and to f32.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits;

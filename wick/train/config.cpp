@@ -310,7 +310,7 @@ std::vector<TrainOption> listed_options() {
   add("dtype", Subject::memory, &C::dtype,
       "Of frozen weights, and on a device of all arithmetic on them; --bf16 and --fp16 for short");
   add("quantize", Subject::memory, &C::quantize,
-      "Keep the frozen matrices of the blocks in 8 or 4 bits, and other weights in bf16 unless --fp16 is given");
+      "Keep the frozen matrices of the blocks in 4 to 8 bits, and other weights in bf16 unless --fp16 is given");
   add("fp8_compute", Subject::memory, &C::fp8_compute,
       "Multiply the frozen matrices of the blocks in fp8, on devices with tensor cores for it (8.9 and later); they "
       "are "
@@ -541,6 +541,12 @@ std::optional<DType> quantized_dtype(const TrainConfig& config) {
       return DType::nf4_double;
     case Quantize::q8_0:
       return DType::q8_0;
+    case Quantize::q6_k:
+      return DType::q6_k;
+    case Quantize::q5_k:
+      return DType::q5_k;
+    case Quantize::q4_k:
+      return DType::q4_k;
     case Quantize::q4_0:
       return DType::q4_0;
   }

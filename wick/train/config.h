@@ -22,7 +22,7 @@ namespace wick {
 enum class TrainMode { lora, full, vae };
 enum class LrSchedule { constant, linear, cosine };
 enum class LongDocuments { error, cut, split };
-enum class Quantize { none, fp8, fp8_block, int8, nf4, nf4_double, q8_0, q4_0 };
+enum class Quantize { none, fp8, fp8_block, int8, nf4, nf4_double, q8_0, q6_k, q5_k, q4_k, q4_0 };
 enum class PredictionSetting { automatic, epsilon, v };  // the first: as the model's files say
 
 // How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
@@ -33,7 +33,9 @@ constexpr std::string_view names_of(OptimizerKind) {
   return "adamw|adamw8bit|lion|lion8bit|adafactor|prodigy|schedule-free";
 }
 constexpr std::string_view names_of(LongDocuments) { return "error|cut|split"; }
-constexpr std::string_view names_of(Quantize) { return "none|fp8|fp8-block|int8|nf4|nf4-double|q8_0|q4_0"; }
+constexpr std::string_view names_of(Quantize) {
+  return "none|fp8|fp8-block|int8|nf4|nf4-double|q8_0|q6_k|q5_k|q4_k|q4_0";
+}
 constexpr std::string_view names_of(PredictionSetting) { return "auto|epsilon|v"; }
 constexpr std::string_view names_of(TimestepKind) { return "logit-normal|uniform|mode"; }
 std::string float_text(double value);  // with a fraction or an exponent, as TOML and Python spell floats

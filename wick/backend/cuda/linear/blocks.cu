@@ -115,10 +115,11 @@ void copy_quantized(CudaBackend& cuda, const View& y, const View& x) {
   if (x.numel() == 0) return;
   if (y.dtype == x.dtype) return cuda.copy(as_pairs(y), as_pairs(x));
   if (!is_quantized(y.dtype)) return has_row_format(x.dtype) ? decode_row_format(cuda, y, x) : decode(cuda, y, x);
-  check_quantizable(y.dtype);
   check(!is_quantized(x.dtype), "{} is not quantised anew to {}", name_of(x.dtype), name_of(y.dtype));
   if (has_row_format(y.dtype)) return encode_row_format(cuda, y, x);
   const DenseInput dense(cuda, x, DType::f32);
+  const Rows rows = rows_of_blocks(y);
+  if (block_of(y.dtype).elements == 256) return encode_k_blocks(cuda, y, rows.cols, rows.stride, dense.as<float>());
   y.dtype == DType::q8_0 ? encode<Q8Block>(cuda, y, dense.as<float>()) : encode<Q4Block>(cuda, y, dense.as<float>());
 }
 

@@ -13,4 +13,7 @@ void copy_quantized(CudaBackend& cuda, const View& y, const View& x);
 void decode_row_format(CudaBackend& cuda, const View& y, const View& x);
 void encode_row_format(CudaBackend& cuda, const View& y, const View& x);
 
+// Dense x to a k type, in rows of `cols` elements that lie `stride` of them apart.
+void encode_k_blocks(CudaBackend& cuda, const View& y, int64_t cols, int64_t stride, const float* x);
+
 }  // namespace wick
