@@ -236,7 +236,7 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
                                    .costs = !a.text.held.memory.empty(),
                                    .loras = loras,
                                    .reading = a.picture.reading};
-    return plan_image(checkpoint, tiled, options, device_kind(device));
+    return plan_image(checkpoint, tiled, options, device_kind(device, architecture_of(device)));
   };
   const std::optional<size_t> free = free_memory(device), room = a.text.held.room(device);
   // In the largest tiles that fit, if the picture does not fit whole.

@@ -60,7 +60,7 @@ void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, con
   check(context <= model.positions, "--context: expected at most {}, the positions that the model has, found {}",
         model.positions, context);
   if (context == 0) context = std::min<int64_t>(model.positions, 4096);
-  const InferencePlan plan = plan_text(model, dtype, context, device_kind(device));
+  const InferencePlan plan = plan_text(model, dtype, context, device_kind(device, architecture_of(device)));
   fmt::print("Text of up to {}; {}, on {}\n", count_of(context, "token"), name_of(dtype), device);
   print_row("weights", plan.weights);
   print_row("cache", plan.cache, "keys and values of all tokens");
@@ -75,7 +75,7 @@ void print_picture_plan(const Checkpoint& model, const TrainConfig& config, Size
       .width = size.width, .height = size.height, .cfg = open_diffusion(model, reading)->drawing_defaults().cfg};
   const InferencePlan plan =
       plan_image(model, {request}, {.dtype = config.dtype, .quantization = quantization(config), .reading = reading},
-                 device_kind(device));
+                 device_kind(device, architecture_of(device)));
   fmt::print("One picture of {}x{} pixels; {}, on {}\n", size.width, size.height, precision(config), device);
   print_row("weights", plan.weights);
   print_row("activations", plan.activations, "a step, the decoding, or text encoders before them");
@@ -111,6 +111,7 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
           {"quantize", name_of(shown.config.quantize)},
           {"dtype", name_of(shown.config.dtype)},
           {"checkpoint_blocks", shown.blocks},
+          {"checkpoints_on_host", shown.config.checkpoints_on_host},
           {"stream_blocks", shown.streamed},
           {"stream_text_encoder", shown.config.stream_text_encoder},
           {"blocks", plan.blocks},
@@ -130,8 +131,8 @@ void print_choices(const TrainConfig& config, const Checkpoint& model, const std
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   bool any_fits = false;
   for (const size_t size : memory_sizes(config, device)) {
-    const MemoryChoices choices =
-        choose_for_memory({.size = size, .host = asked_host(config)}, config, model, device_kind(device));
+    const MemoryChoices choices = choose_for_memory({.size = size, .host = asked_host(config)}, config, model,
+                                                    device_kind(device, architecture_of(device)));
     any_fits = any_fits || choices.best;
     if (json)
       all.push_back(to_json(choices));
@@ -160,7 +161,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
   const DType dtype = is_text ? planned_dtype(config, model.path()) : config.dtype;
   check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", model.name());
   if (!is_text) check_settings(config, *open_diffusion(model, reading_options(config)));
-  const MemoryPlan plan = plan_memory(config, model, device_kind(device));
+  const MemoryPlan plan = plan_memory(config, model, device_kind(device, architecture_of(device)));
   if (json) {
     fmt::print("{}\n", nlohmann::ordered_json(
                            {{"bytes", bytes_in(plan)}, {"host_bytes", plan.host}, {"step", to_json(plan.cost)}})

@@ -32,7 +32,7 @@ void print_start(double device, double all, double weights, const Memory& memory
 InferencePlan plan_of(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
                       const Backend& backend, size_t streamed) {
   return plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
-                   device_kind(backend.name()), streamed);
+                   device_kind(backend.name(), architecture_of(backend.name())), streamed);
 }
 
 // A device reports quickly that it is full; the system may overcommit memory, and kill the process that uses it.

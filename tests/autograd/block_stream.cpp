@@ -2,51 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <cstring>
-#include <functional>
 #include <numeric>
 
+#include "late_device.h"
 #include "wick/autograd/recomputation.h"
-#include "wick/backend/registry.h"
 #include "wick/core/error.h"
 #include "wick/ops/ops.h"
 
 namespace wick {
 namespace {
-
-// Host memory as a device's, which counts what is fetched. Bytes arrive when they are awaited, and until then there is
-// garbage.
-class Device final : public Memory {
- public:
-  Device() { backend = &cpu_backend(); }
-  void* allocate(size_t bytes) override { return host_memory().allocate(bytes); }
-  void release(void* data, size_t bytes) noexcept override { host_memory().release(data, bytes); }
-  bool on_host() const override { return true; }
-  void write(void* to, const void* host, size_t bytes) override { std::memcpy(to, host, bytes); }
-  void read(void* host, const void* from, size_t bytes) override { std::memcpy(host, from, bytes); }
-  std::unique_ptr<Readback> read_later(const void* from, size_t bytes) override {
-    return host_memory().read_later(from, bytes);
-  }
-  std::unique_ptr<Fetch> make_fetch() override { return std::make_unique<Late>(*this); }
-
-  int fetches = 0;
-
- private:
-  class Late final : public Fetch {
-   public:
-    explicit Late(Device& device) : device_(device) {}
-    void begin(void* to, const void* host, size_t bytes) override {
-      std::memset(to, 0xff, bytes);
-      ++device_.fetches;
-      arrive_ = [=] { std::memcpy(to, host, bytes); };
-    }
-    void await() override { arrive_(); }
-
-   private:
-    Device& device_;
-    std::function<void()> arrive_;
-  };
-};
 
 Tensor numbers(float a, float b, float c) { return Tensor::of(std::vector<float>{a, b, c}, {3}); }
 
@@ -88,7 +52,7 @@ class BlockStreamTest : public testing::Test {
     return active->backward(sum(model(x)))[x].to_vector();
   }
 
-  Device device_;
+  test::LateDevice device_;
 };
 
 TEST_F(BlockStreamTest, GivesEachBlockItsWeights) {

@@ -152,6 +152,9 @@ TEST_F(FlowRun, StreamedWeightsGiveTheSameBits) {
       };
       const std::string resident = trained("resident", {});
       EXPECT_EQ(resident, trained("all", {"--stream-blocks", "all", "--stream-text-encoder"})) << name;
+      const std::vector<std::string> host = {"--checkpoint-blocks", "all", "--checkpoints-on-host", "--stream-blocks",
+                                             "all"};
+      EXPECT_EQ(resident, trained("host", host)) << name;
       trained("halves", {"--steps", "1"});
       EXPECT_EQ(resident, trained("halves", {"--stream-blocks", "1", "--checkpoint-blocks", "1", "--resume"})) << name;
     }

@@ -65,7 +65,7 @@ void expect_close(size_t planned, size_t measured, size_t allowance, const char*
 void expect_planned(TrainConfig config) {
   config.model = kModel;
   if (config.resolution == std::vector<int64_t>{0}) config.resolution = {128};
-  const DeviceKind& kind = device_kind(test::backend().name());
+  const DeviceKind kind = device_kind(test::backend().name());
   const MemoryPlan plan = plan_memory(config, kModel, kind);
   const Measured measured = measure(config, plan.bucket, plan.recomputation);
   EXPECT_EQ(plan.weights, measured.weights);
@@ -111,6 +111,22 @@ TEST(Plan, CheckpointingOfSomeBlocks) {
 TEST(Plan, WeightsFromTheHost) {
   expect_planned({.rank = 4, .alpha = 4, .batch_size = 2, .stream_blocks = "5"});
   expect_planned({.rank = 4, .alpha = 4, .gradient_checkpointing = true, .stream_blocks = "all"});
+}
+TEST(Plan, CheckpointsOnTheHost) {
+  TrainConfig config{.rank = 4, .alpha = 4, .batch_size = 2, .gradient_checkpointing = true};
+  config.checkpoints_on_host = true;
+  expect_planned(config);
+}
+// A step decodes each weight for its product, and in backward once.
+TEST(Plan, BlocksThatRunTwiceAreDecodedOnceInBackward) {
+  const auto decoded = [](const std::string& blocks) {
+    TrainConfig config{.model = kModel, .rank = 4, .alpha = 4, .resolution = {128}, .dtype = DType::bf16};
+    config.quantize = Quantize::int8;
+    config.checkpoint_blocks = blocks;
+    return plan_memory(config, kModel, device_kind("cuda")).cost.decoded;
+  };
+  EXPECT_GT(decoded("0"), 0);
+  EXPECT_LE(decoded("all"), decoded("0"));  // there some products are made again
 }
 // On a device the weights are those of the blocks that are resident, and room for two.
 TEST(Plan, StreamedBlocksTakeLess) {

@@ -14,7 +14,7 @@ namespace {
 
 void expect_planned(const TrainConfig& config, const char* family) {
   const std::filesystem::path model = test::source_dir() / "tests/golden/llama" / family;
-  const DeviceKind& kind = device_kind(test::backend().name());
+  const DeviceKind kind = device_kind(test::backend().name());
   const MemoryPlan plan = plan_memory(config, model, kind);
   ASSERT_EQ(plan.bucket.width, 128);
 

@@ -19,7 +19,8 @@ BlockStream::BlockStream(Memory& device, const std::vector<size_t>& bytes, size_
   masters_.resize(count);
   const MemoryScope scope(Purpose::weights);
   for (size_t i = 0; i < std::min(kSlots, count); ++i)
-    slots_.push_back({.room = Tensor::empty({int64_t(largest)}, DType::u8, device), .fetch = device.make_fetch()});
+    slots_.push_back({.room = Tensor::empty({int64_t(largest)}, DType::u8, device),
+                      .fetch = device.make_transfer(Direction::to_device)});
   device_.add_mover(*this);
 }
 

@@ -50,7 +50,7 @@ class BlockStream final : public Mover {
     Tensor room;                  // bytes
     std::optional<size_t> holds;  // by number among the streamed blocks: is there, or on its way
     bool arriving = false;
-    std::unique_ptr<Fetch> fetch;
+    std::unique_ptr<Transfer> fetch;
   };
 
   Slot& slot_of(size_t number) { return slots_[number % slots_.size()]; }

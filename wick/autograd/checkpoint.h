@@ -5,20 +5,63 @@
 #pragma once
 
 #include <memory>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 
+#include "wick/autograd/host_checkpoints.h"
 #include "wick/autograd/tape.h"
 
 namespace wick {
 
 inline const Op kCheckpoint("checkpoint");
 
-template <class F, class... Inputs>
-requires std::is_same_v<std::invoke_result_t<F, const Inputs&...>, Tensor> Tensor checkpoint(const F& f,
-                                                                                             const Inputs&... x) {
+// How a block's inputs are kept: a functor of each gives it back.
+struct KeepThere {
+  template <class T>
+  auto operator()(const T& x) const {
+    return [x] { return x; };
+  }
+};
+
+// Tensors on the host; whatever else there is stays.
+struct KeepOnHost {
+  std::shared_ptr<HostCheckpoints> host;
+
+  template <class T>
+  auto operator()(const T& x) const {
+    if constexpr (std::is_same_v<T, Tensor>)
+      return [host = host, number = host->keep(x)] { return host->take(number); };
+    else
+      return [x] { return x; };
+  }
+};
+
+// While one is alive, a device decodes each weight once: for its product and for that of its gradient.
+class DecodedOnce {
+ public:
+  explicit DecodedOnce(Backend& backend) : backend_(backend) { backend_.keep_decoded(true); }
+  ~DecodedOnce() { backend_.keep_decoded(false); }
+  DecodedOnce(const DecodedOnce&) = delete;
+  DecodedOnce& operator=(const DecodedOnce&) = delete;
+
+ private:
+  Backend& backend_;
+};
+
+// f of what was kept.
+template <class F, class Kept>
+auto run_again(const F& f, const Kept& kept) {
+  return std::apply([&](const auto&... x) { return f(x()...); }, kept);
+}
+
+template <class Keep, class F, class... Inputs>
+requires std::is_same_v<std::invoke_result_t<F, const Inputs&...>, Tensor> Tensor checkpoint_by(const Keep& keep,
+                                                                                                const F& f,
+                                                                                                const Inputs&... x) {
   Tape* tape = Tape::active();
   if (!tape) return f(x...);
+  const std::tuple kept{keep(x)...};
   Tensor y = [&] {
     const TapePause pause;
     return f(x...);
@@ -26,17 +69,20 @@ requires std::is_same_v<std::invoke_result_t<F, const Inputs&...>, Tensor> Tenso
   // Tracked even if no input is: trainable parameters may hide inside f.
   return tape->push(kCheckpoint, y, [=](const Tensor& dy, Grads& grads) {
     Tape inner(Tape::Keep::all);  // no recomputation within a recomputation
-    const Tensor again = f(x...);
+    const DecodedOnce once(dy.backend());
+    const Tensor again = run_again(f, kept);
     inner.backward(again, dy, grads);
   });
 }
 
 // The same for a block of several outputs.
-template <class F, class... Inputs>
-requires(!std::is_same_v<std::invoke_result_t<F, const Inputs&...>, Tensor>) auto checkpoint(const F& f,
-                                                                                             const Inputs&... x) {
+template <class Keep, class F, class... Inputs>
+requires(!std::is_same_v<std::invoke_result_t<F, const Inputs&...>, Tensor>) auto checkpoint_by(const Keep& keep,
+                                                                                                const F& f,
+                                                                                                const Inputs&... x) {
   Tape* tape = Tape::active();
   if (!tape) return f(x...);
+  const std::tuple kept{keep(x)...};
   auto ys = [&] {
     const TapePause pause;
     return f(x...);
@@ -46,7 +92,8 @@ requires(!std::is_same_v<std::invoke_result_t<F, const Inputs&...>, Tensor>) aut
   const Tensor none = Tensor::empty({0}, ys[0].dtype(), ys[0].memory());
   const Tensor block = tape->push(kCheckpoint, none, [=](const Tensor&, Grads& grads) {
     Tape inner(Tape::Keep::all);
-    const auto again = f(x...);
+    const DecodedOnce once(none.backend());
+    const auto again = run_again(f, kept);
     size_t last = 0;
     for (size_t i = 0; i < again.size(); ++i)
       if ((*dys)[i]) last = i;
@@ -59,6 +106,11 @@ requires(!std::is_same_v<std::invoke_result_t<F, const Inputs&...>, Tensor>) aut
       if (!grads.at(block.id)) grads.add(block, none);
     });
   return ys;
+}
+
+template <class F, class... Inputs>
+auto checkpoint(const F& f, const Inputs&... x) {
+  return checkpoint_by(KeepThere(), f, x...);
 }
 
 }  // namespace wick

@@ -11,6 +11,7 @@
 
 #include "wick/autograd/block_stream.h"
 #include "wick/autograd/checkpoint.h"
+#include "wick/autograd/host_checkpoints.h"
 
 namespace wick {
 
@@ -49,6 +50,12 @@ class Recomputation {
     return r;
   }
   size_t streamed() const { return streamed_; }
+  // The same; what is kept of blocks that run twice lies on the host. For one model: copies share that memory.
+  Recomputation with_checkpoints_on_host() const {
+    Recomputation r = *this;
+    r.host_ = std::make_shared<HostCheckpoints>();
+    return r;
+  }
   // Before the model is made, with the bytes of its blocks: what loads its weights and runs its blocks.
   void stream(std::shared_ptr<BlockStream> blocks) { stream_ = std::move(blocks); }
 
@@ -57,7 +64,9 @@ class Recomputation {
   // Runs the blocks of one forward pass, in their order.
   class Pass {
    public:
-    explicit Pass(const Recomputation& of) : of_(of) {}
+    explicit Pass(const Recomputation& of) : of_(of) {
+      if (of_.host_) of_.host_->begin_pass();
+    }
 
     // `block` is copied into the tape, as by checkpoint(): wrap one of a model in std::cref.
     template <class Block, class... Inputs>
@@ -73,7 +82,10 @@ class Recomputation {
    private:
     template <class Block, class... Inputs>
     auto run(size_t place, const Block& block, const Inputs&... x) const {
-      return of_.all_ || of_.blocks_.contains(place) ? checkpoint(block, x...) : block(x...);
+      if (!of_.all_ && !of_.blocks_.contains(place)) return block(x...);
+      if (!of_.host_) return checkpoint(block, x...);
+      of_.host_->begin_block();
+      return checkpoint_by(KeepOnHost{of_.host_}, block, x...);
     }
     Tensor arriving(size_t place, const Tensor& y) const { return with_arrival(of_.stream_, place, y); }
     template <class Several>
@@ -113,6 +125,7 @@ class Recomputation {
   std::set<size_t> blocks_;
   size_t streamed_ = 0;
   std::shared_ptr<BlockStream> stream_;
+  std::shared_ptr<HostCheckpoints> host_;
   std::shared_ptr<const Meter> meter_;
 };
 

@@ -16,7 +16,8 @@ constexpr DeviceKind kCpu{.name = "cpu",
                           .is_device = false,
                           .workspace = 0,
                           .context = 80 * kMiB,
-                          .context_of = "the program, and scratch of the kernels"};
+                          .context_of = "the program, and scratch of the kernels",
+                          .rates = {1e12, 20e9, 10e9}};
 
 // Measured on an H100 (bench/results/plan-h100-2026-11-21.md): 590 MiB for the context with our kernels, cuBLASLt's
 // workspace, the libraries' kernels and the graphs of three shapes of batches.
@@ -24,7 +25,25 @@ constexpr DeviceKind kCuda{.name = "cuda",
                            .is_device = true,
                            .workspace = 0,
                            .context = 640 * kMiB,
-                           .context_of = "CUDA's context, libraries and graphs"};
+                           .context_of = "CUDA's context, libraries and graphs",
+                           .rates = {}};
+
+// What training reaches of a card that people train on: half of the peak of dense products in 16 bits with sums in f32,
+// two thirds of the memory's, 0.7 of PCIe's. 9.0 is measured, FLUX.1 on an H200
+// (bench/results/gpu-check-memory-h200-2026-11-23.md); the others are those shares of their makers' data sheets.
+struct ArchitectureRates {
+  std::string_view architecture;
+  Rates rates;
+};
+constexpr ArchitectureRates kRates[] = {
+    {"9.0", {500e12, 3.2e12, 45e9}},    // H200; the one that stands for what is not listed
+    {"7.5", {33e12, 0.21e12, 11e9}},    // T4
+    {"8.0", {156e12, 1.3e12, 22e9}},    // A100
+    {"8.6", {36e12, 0.63e12, 22e9}},    // RTX 3090
+    {"8.9", {83e12, 0.67e12, 22e9}},    // RTX 4090
+    {"10.0", {1125e12, 5.3e12, 45e9}},  // B200
+    {"12.0", {105e12, 1.2e12, 45e9}},   // RTX 5090
+};
 
 [[noreturn]] void fail_reading() { fail("memory that only counts was read: it has no values to give"); }
 
@@ -32,27 +51,33 @@ struct Nothing final : Readback {
   const void* data() override { fail_reading(); }
 };
 
-class CountedFetch final : public Fetch {
+// Bytes to the host travel beside those from there: what is not counted has come, or will come, the other way too.
+class CountedTransfer final : public Transfer {
  public:
-  explicit CountedFetch(double& fetched) : fetched_(fetched) {}
-  void begin(void*, const void*, size_t bytes) override { fetched_ += double(bytes); }
+  explicit CountedTransfer(double* fetched) : fetched_(fetched) {}
+  void begin(void*, const void*, size_t bytes) override {
+    if (fetched_) *fetched_ += double(bytes);
+  }
   void await() override {}
 
  private:
-  double& fetched_;
+  double* fetched_;
 };
 
 }  // namespace
 
-const DeviceKind& device_kind(std::string_view device) { return device.starts_with("cuda") ? kCuda : kCpu; }
+DeviceKind device_kind(std::string_view device, std::string_view architecture) {
+  if (!device.starts_with("cuda")) return kCpu;
+  DeviceKind kind = kCuda;
+  const auto* row = std::ranges::find(kRates, architecture, &ArchitectureRates::architecture);
+  kind.rates = (row == std::end(kRates) ? kRates[0] : *row).rates;
+  return kind;
+}
 
 double StepCost::seconds(const DeviceKind& device) const {
-  // Rates of products in 16 bits and of the memory, as a step reaches them: devices from 8.0 to 12.0 compute 120 to 180
-  // FLOPs in the time of a byte. Bytes from the host come beside both: an H200 fetches 45 GB/s over PCIe 5 while it
-  // trains FLUX.1 (bench/results/gpu-check-memory-h200-2026-11-23.md).
-  const double flops_a_second = device.is_device ? 500e12 : 1e12, decoded_a_second = device.is_device ? 3.2e12 : 20e9,
-               fetched_a_second = device.is_device ? 45e9 : 10e9;
-  return std::max(flops / flops_a_second + decoded / decoded_a_second, fetched / fetched_a_second);
+  // Bytes from the host come beside all else.
+  const Rates& rates = device.rates;
+  return std::max(flops / rates.flops + decoded / rates.bytes, fetched / rates.fetched);
 }
 
 void* CountingMemory::allocate(size_t bytes) {
@@ -87,7 +112,9 @@ CountingMemory& CountingMemory::host_side() {
   return *host_side_;
 }
 
-std::unique_ptr<Fetch> CountingMemory::make_fetch() { return std::make_unique<CountedFetch>(fetched_); }
+std::unique_ptr<Transfer> CountingMemory::make_transfer(Direction direction) {
+  return std::make_unique<CountedTransfer>(direction == Direction::to_device ? &fetched_ : nullptr);
+}
 
 void CountingMemory::trim() { general_.trim(); }
 
@@ -97,11 +124,16 @@ std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { retu
 void CountingBackend::scratch(size_t bytes) { memory_.release(memory_.allocate(bytes), bytes); }
 
 // A device decodes quantised rows for a product; the CPU a panel at a time, which is among what its context takes.
-void CountingBackend::reads(const View& w, const View& x, const View& y) {
+void CountingBackend::reads(const View& w, const View& x, const View& y, bool whole) {
   flops_ += 2 * double(y.numel()) * double(x.dim(-1));
-  if (is_quantized(w.dtype))
+  if (!is_quantized(w.dtype)) return;
+  const auto decode = [&](const View&) {
     decoded_ += double(byte_offset(w, w.numel())) + 2 * double(w.numel()) * double(size_of(x.dtype));
-  if (kind_.is_device && has_row_format(w.dtype)) scratch(size_t(w.numel()) * size_of(x.dtype));
+  };
+  if (kind_.is_device && whole)
+    decoded_weights_(w, x.dtype, memory_, decode);
+  else
+    decode({});
 }
 
 // A device multiplies codes at twice the rate of numbers of 16 bits. Before that it reads x and writes its codes; for
@@ -112,14 +144,14 @@ void CountingBackend::multiplies_codes(const View& w, const View& x, const View&
   scratch(work.bytes);
 }
 
-void CountingBackend::multiplies(const View& w, const View& x, const View& y) {
-  if (!kind_.is_device || w.dtype != DType::fp8_product || x.numel() == 0) return reads(w, x, y);
+void CountingBackend::multiplies(const View& w, const View& x, const View& y, bool whole) {
+  if (!kind_.is_device || w.dtype != DType::fp8_product || x.numel() == 0) return reads(w, x, y, whole);
   multiplies_codes(w, x, y, Fp8Scratch::of_linear(x.numel() / x.dim(-1), w.shape));
 }
 
-void CountingBackend::matmul(View c, View a, View b, float, float) {
-  if (!kind_.is_device || b.dtype != DType::fp8_product || a.numel() == 0) return reads(b, a, c);
-  multiplies_codes(b, a, c, Fp8Scratch::of_dx(a.numel() / a.dim(-1), b.shape));
+void CountingBackend::multiplies_back(const View& y, const View& x, const View& w, bool whole) {
+  if (!kind_.is_device || w.dtype != DType::fp8_product || x.numel() == 0) return reads(w, x, y, whole);
+  multiplies_codes(w, x, y, Fp8Scratch::of_dx(x.numel() / x.dim(-1), w.shape));
 }
 
 void CountingBackend::attention(const AttentionArgs& a) {
@@ -150,7 +182,7 @@ void CountingBackend::conv2d_backward_weight(View, View, View dy, View x, Conv2d
 
 void CountingBackend::gated_linear(View y, View x, View w, View, const LoraFactors&) {
   const Tensor both = Tensor::empty(with_last(y.shape, w.shape[0]), y.dtype, memory_);
-  multiplies(w, x, both);
+  multiplies(w, x, both, has_row_format(w.dtype));
 }
 
 void CountingBackend::optimizer_step(const std::vector<OptimizerSlot>& slots, const OptimizerStep& step, View) {

@@ -5,10 +5,17 @@
 #include <string_view>
 
 #include "wick/backend/backend.h"
+#include "wick/backend/decoded_weights.h"
 #include "wick/backend/scratch.h"
 #include "wick/core/segments.h"
 
 namespace wick {
+
+// What a device does in a second of a step: FLOPs of products in 16 bits, bytes of its memory, bytes from the host.
+// Only their ratios are used.
+struct Rates {
+  double flops, bytes, fetched;
+};
 
 // Properties of a kind of device that are known without having one. counting.cpp has the constants and their sources.
 struct DeviceKind {
@@ -17,17 +24,17 @@ struct DeviceKind {
   size_t workspace;             // an allowance for kernels' memory beside tensors and the scratch counted here
   size_t context;               // taken past its Memory: by the driver, libraries and threads
   std::string_view context_of;  // in words
+  Rates rates;
 };
 
-// For "cpu", "cuda" or "cuda:N".
-const DeviceKind& device_kind(std::string_view device);
+// For "cpu", "cuda" or "cuda:N"; `architecture` is a compute capability ("9.0"), if it is known (architecture_of).
+DeviceKind device_kind(std::string_view device, std::string_view architecture = {});
 
 // The cost of a step: FLOPs of products, bytes read and written to decode weights, bytes fetched from the host.
 struct StepCost {
   double flops = 0, decoded = 0, fetched = 0;
 
   StepCost operator-(const StepCost& b) const { return {flops - b.flops, decoded - b.decoded, fetched - b.fetched}; }
-  // On a device of middling size, or on a CPU: only ratios of such numbers mean something.
   double seconds(const DeviceKind& device) const;
 };
 
@@ -45,7 +52,7 @@ class CountingMemory final : public Memory {
   void enter_arena() override { arena_ = true; }
   void leave_arena() override { arena_ = false; }
   CountingMemory& host_side() override;
-  std::unique_ptr<Fetch> make_fetch() override;
+  std::unique_ptr<Transfer> make_transfer(Direction direction) override;
 
   double fetched() const { return fetched_; }  // bytes from the host side
   // The most that was taken from a device, gaps between tensors among it.
@@ -71,6 +78,7 @@ class CountingBackend final : public Backend {
   double flops() const { return flops_; }
   // All that was spent so far.
   StepCost cost() const { return {flops_, decoded_, memory_.fetched()}; }
+  void keep_decoded(bool keep) override { decoded_weights_.keep(keep); }
   DType computes_in(DType weights) const override {
     return kind_.is_device ? Backend::computes_in(weights) : DType::f32;
   }
@@ -87,14 +95,14 @@ class CountingBackend final : public Backend {
   void clamp_backward(View, View, View, float, float) override {}
   void accumulate(View, View, float) override {}
   void sum(View, View) override {}
-  void matmul(View c, View a, View b, float, float) override;
-  void linear(View y, View x, View w, View, View) override { multiplies(w, x, y); }
+  void matmul(View c, View a, View b, float, float) override { multiplies_back(c, a, b, has_row_format(b.dtype)); }
+  void linear(View y, View x, View w, View, View) override { multiplies(w, x, y, has_row_format(w.dtype)); }
   void gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) override;
   void lora_linear(const LoraArgs& a) override {
-    if (a.w) multiplies(a.w, a.x, a.y);
+    if (a.w) multiplies(a.w, a.x, a.y, is_quantized(a.w.dtype));
   }
   void lora_linear_backward(const LoraArgs& a, const LoraGradients& g) override {
-    if (g.dx && a.w) matmul(g.dx, g.dy, a.w, 1, 0);
+    if (g.dx && a.w) multiplies_back(g.dx, g.dy, a.w, is_quantized(a.w.dtype));
   }
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
@@ -139,13 +147,16 @@ class CountingBackend final : public Backend {
   void argmax(View, View, View) override {}
 
  private:
-  void scratch(size_t bytes);                                    // of a kernel: taken and given back
-  void multiplies(const View& w, const View& x, const View& y);  // y = x w^T
-  void reads(const View& w, const View& x, const View& y);       // w: of the product y of x
+  void scratch(size_t bytes);  // of a kernel: taken and given back
+  // Products, for which a device may decode w as a whole: y = x w^T, and y = x w.
+  void multiplies(const View& w, const View& x, const View& y, bool whole);
+  void multiplies_back(const View& y, const View& x, const View& w, bool whole);
+  void reads(const View& w, const View& x, const View& y, bool whole);
   void multiplies_codes(const View& w, const View& x, const View& y, const Fp8Scratch& work);
 
   DeviceKind kind_;
   CountingMemory memory_;
+  DecodedWeights decoded_weights_;
   double flops_ = 0, decoded_ = 0;
 };
 

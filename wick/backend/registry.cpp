@@ -123,6 +123,12 @@ std::optional<size_t> free_memory(std::string_view device) {
   return {};
 }
 
+std::string architecture_of(std::string_view device) {
+  for (const DeviceReport& d : cuda_report().devices)
+    if (d.name == (device == "cuda" ? "cuda:0" : device)) return d.architecture;
+  return {};
+}
+
 BackendReport cuda_report() {
   return cuda().module ? cuda().module->report() : BackendReport{.problem = cuda().problem};
 }

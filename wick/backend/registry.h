@@ -20,6 +20,9 @@ bool is_device_name(const std::string& device);
 // CUDA. None where that is not known.
 std::optional<size_t> free_memory(std::string_view device);
 
+// The compute capability of "cuda" or "cuda:N", "9.0"; empty where there is no such device.
+std::string architecture_of(std::string_view device);
+
 // The module's report; where there is no module its `problem` says so.
 BackendReport cuda_report();
 // The file that was opened or would be.

@@ -60,20 +60,26 @@ void Memory::fill(const std::vector<Filling>& fillings) {
 
 namespace {
 
-class Written final : public Fetch {
+// One that has ended when begin() returns.
+class Copying final : public Transfer {
  public:
-  explicit Written(Memory& memory) : memory_(memory) {}
-  void begin(void* to, const void* host, size_t bytes) override { memory_.write(to, host, bytes); }
+  Copying(Memory& memory, Direction direction) : memory_(memory), direction_(direction) {}
+  void begin(void* to, const void* from, size_t bytes) override {
+    direction_ == Direction::to_device ? memory_.write(to, from, bytes) : memory_.read(to, from, bytes);
+  }
   void await() override {}
 
  private:
   Memory& memory_;
+  Direction direction_;
 };
 
 }  // namespace
 
 Memory& Memory::host_side() { return host_memory(); }
-std::unique_ptr<Fetch> Memory::make_fetch() { return std::make_unique<Written>(*this); }
+std::unique_ptr<Transfer> Memory::make_transfer(Direction direction) {
+  return std::make_unique<Copying>(*this, direction);
+}
 
 void Memory::rest() {
   for (Mover* mover : movers_) mover->rest();

@@ -28,13 +28,14 @@ class Readback {
   virtual const void* data() = 0;
 };
 
-// A copy from host memory to one place of a device's, beside its computation.
-class Fetch {
+enum class Direction { to_device, to_host };
+// A copy between host memory and a device's, beside its computation.
+class Transfer {
  public:
-  virtual ~Fetch() = default;
+  virtual ~Transfer() = default;
   // Begins behind all work enqueued so far, which may use what lies there.
-  virtual void begin(void* to, const void* host, size_t bytes) = 0;
-  virtual void await() = 0;  // work enqueued from now on finds the bytes
+  virtual void begin(void* to, const void* from, size_t bytes) = 0;
+  virtual void await() = 0;  // work enqueued from now on finds the bytes, and may overwrite those copied from
 };
 
 // Moves data of a device's memory from use to use. It is brought to rest where a step is recorded, before and behind
@@ -88,9 +89,9 @@ class Memory {
   // A read that is enqueued now and awaited later.
   virtual std::unique_ptr<Readback> read_later(const void* from, size_t bytes) = 0;
 
-  // Host memory from which it fetches: page-locked where that is faster.
+  // Host memory for transfers: page-locked where that is faster.
   virtual Memory& host_side();
-  virtual std::unique_ptr<Fetch> make_fetch();
+  virtual std::unique_ptr<Transfer> make_transfer(Direction direction);
   void add_mover(Mover& mover) { movers_.push_back(&mover); }
   void remove_mover(Mover& mover) { std::erase(movers_, &mover); }
   void rest();  // of all its movers

@@ -181,6 +181,12 @@ Tensor Tensor::trainable() const {
   return t;
 }
 
+Tensor Tensor::identified(uint64_t id) const {
+  Tensor t = *this;
+  t.id_ = id;
+  return t;
+}
+
 Tensor Tensor::detached() const {
   Tensor t = *this;
   t.id_ = 0;

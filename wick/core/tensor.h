@@ -81,9 +81,10 @@ class Tensor {
   // Identity for the tape: 0 means that no gradient is wanted. See autograd/tape.h.
   uint64_t id() const { return id_; }
   bool tracked() const { return id_ != 0; }
-  Tensor trainable() const;  // the same data with a new identity: a leaf that gets a gradient
-  Tensor detached() const;   // the same data without an identity
-  Tensor constant() const;   // the same data, to which no kernel will write any more: frozen weights, plans
+  Tensor trainable() const;              // the same data with a new identity: a leaf that gets a gradient
+  Tensor identified(uint64_t id) const;  // the same data with another tensor's identity, of which they are a copy
+  Tensor detached() const;               // the same data without an identity
+  Tensor constant() const;               // the same data, to which no kernel will write any more: frozen weights, plans
 
  private:
   struct Storage;

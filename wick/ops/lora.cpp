@@ -101,8 +101,9 @@ Tensor lora_linear(const Tensor& x, const Tensor& w, const Tensor& bias, const L
   };
   const bool is_unread = ends_block && Tape::runs_again();
   const Tensor s = Tensor::empty(with_last(x.shape(), lora.down.dim(0)), x.dtype(), x.memory());
-  if (is_unread) s.backend().linear(s, dropped(x, lora), lora.down, {});
   const Tensor y = is_unread ? unread(shape, x) : compute(x, s);
+  // Where y is not computed, s is a product of its own; so it is where y is, for gradients of the same bits.
+  if (ends_block && Tape::active()) s.backend().linear(s, dropped(x, lora), lora.down, {});
 
   const bool trained = trains_down(lora) || trains_up(lora);
   if (!Tape::active() || !(x.tracked() || trained || (residual && residual.tracked()))) return y;

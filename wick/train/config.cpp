@@ -328,6 +328,8 @@ std::vector<TrainOption> listed_options() {
   add("checkpoint_blocks", Subject::memory, &C::checkpoint_blocks,
       "How many blocks are computed twice, those first that free the most for it; or all",
       {.fixed = false, .item = "N|all"});
+  add("checkpoints_on_host", Subject::memory, &C::checkpoints_on_host,
+      "Blocks that are computed twice keep their inputs in the host's memory until then", {.fixed = false});
   add("stream_blocks", Subject::memory, &C::stream_blocks,
       "How many blocks keep their frozen weights in the host's memory, from which they come while others run; or all",
       {.fixed = false, .item = "N|all"});
@@ -335,7 +337,8 @@ std::vector<TrainOption> listed_options() {
       "Keep T5's weights in the host's memory, from which they come block by block",
       {.fixed = false, .kind = ModelKind::pictures});
   add("host_memory", Subject::memory, &C::host_memory,
-      "The most of the host's memory that streamed weights may take, page-locked [60 % of what is free]",
+      "The most of the host's memory that weights and inputs of blocks may take there, page-locked [60 % of what is "
+      "free]",
       {.fixed = false, .item = "SIZE"});
   add("device", Subject::memory, &C::device, "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU",
       {.fixed = false, .item = "DEVICE"});
@@ -482,6 +485,8 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   check_blocks("--checkpoint-blocks", config.checkpoint_blocks);
   check_blocks("--stream-blocks", config.stream_blocks);
   asked_memory(config);  // is understood
+  check_usage(!config.checkpoints_on_host || config.checkpoint_blocks != "0" || !config.memory.empty(),
+              "--checkpoints-on-host: is for blocks that are computed twice; expected --checkpoint-blocks with it");
   check_usage(config.host_memory.empty() || parse_byte_size(config.host_memory),
               "--host-memory: expected a size like 12GiB or 11500MB, found {}", quote(config.host_memory));
   config.gradient_checkpointing = config.checkpoint_blocks == "all";

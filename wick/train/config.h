@@ -97,9 +97,10 @@ struct TrainConfig {
   std::vector<std::string> keep_precision;  // patterns (nn/glob.h) of modules that are not quantised
   bool gradient_checkpointing = false;      // checkpoint_blocks of all
   std::string checkpoint_blocks = "0";      // or how many, or all
+  bool checkpoints_on_host = false;         // what is kept of those blocks lies in the host's memory
   std::string stream_blocks = "0";          // how many blocks' weights come from the host, or all
   bool stream_text_encoder = false;         // T5's weights come from the host
-  std::string host_memory;  // the most that streamed weights may take there; empty: 60 % of what is free
+  std::string host_memory;  // the most that weights and checkpoints may take there; empty: 60 % of what is free
   std::string memory;       // sizes that the run is to fit into, or auto
   std::string device = "auto";
   bool no_graph = false;

@@ -38,7 +38,8 @@ class Ways {
       config.stream_text_encoder = true;
       resident = with_streamed(config, given(config.stream_blocks));
     }
-    return config.stream_blocks == "0" ? streamed(config, resident) : resident;
+    if (!fits(resident)) resident = with_checkpoints_on_host(resident);
+    return config.stream_blocks == "0" ? streamed(resident.config, resident) : resident;
   }
 
  private:
@@ -59,6 +60,7 @@ class Ways {
   MemoryChoice way(TrainConfig config, std::optional<size_t> blocks, std::optional<size_t> streamed) const {
     config.checkpoint_blocks = blocks ? std::to_string(*blocks) : "all";
     config.stream_blocks = streamed ? std::to_string(*streamed) : "all";
+    if (blocks == 0) config.checkpoints_on_host = false;
     MemoryChoice choice{.config = std::move(config)};
     choice.plan = plan_memory(choice.config, model_, device_, bucket_);
     choice.blocks = blocks.value_or(choice.plan.blocks);
@@ -79,6 +81,15 @@ class Ways {
       if (MemoryChoice fewer = way(config, blocks - 1, streamed); fewer.plan.total() <= best.plan.total()) best = fewer;
     if (!fits(best)) return best;
     return fewest_that_fit(0, best.blocks, best, fitting(), [&](size_t n) { return way(config, n, streamed); });
+  }
+
+  // What blocks keep travels once each way, and weights come twice. The same where that frees nothing.
+  MemoryChoice with_checkpoints_on_host(const MemoryChoice& choice) const {
+    TrainConfig config = choice.config;
+    config.checkpoints_on_host = true;
+    MemoryChoice moved = with_streamed(config, choice.streamed);
+    const bool may = !request_.host || moved.plan.host <= *request_.host;
+    return may && moved.plan.total() < choice.plan.total() ? moved : choice;
   }
 
   // How many blocks' weights the host may hold, as if they were alike.
@@ -127,6 +138,7 @@ std::string count_in_words(size_t count, const MemoryPlan& plan) {
 std::string way_in_words(const MemoryChoice& choice) {
   std::string text = fmt::format("the base in {}, {} computed twice", base_in_words(choice.config),
                                  count_in_words(choice.blocks, choice.plan));
+  if (choice.config.checkpoints_on_host) text += " with their inputs on the host";
   if (choice.streamed > 0) text += fmt::format(", {} streamed", count_in_words(choice.streamed, choice.plan));
   if (choice.config.stream_text_encoder) text += ", T5 streamed";
   if (choice.plan.host > 0) text += fmt::format(", with {} on the host", readable_bytes(choice.plan.host));

@@ -96,8 +96,12 @@ MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const
 
   const std::vector<BlockCost> costs = block_costs(config, model, device, plan.bucket);
   plan.blocks = costs.size();
-  plan.recomputation = recomputation(config, costs).with_streamed(streamed_blocks(config, costs.size()));
-  const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket, plan.recomputation);
+  const auto blocks = [&] {
+    const Recomputation some = recomputation(config, costs).with_streamed(streamed_blocks(config, costs.size()));
+    return config.checkpoints_on_host ? some.with_checkpoints_on_host() : some;
+  };
+  plan.recomputation = blocks();
+  const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket, blocks());
   plan.encoding = memory.peak();
   plan.what = task->describe();
   plan.about_weights = task->about_weights();

@@ -49,6 +49,7 @@ class Run {
         output_(config_.output),
         states_(output_ / "state"),
         backend_(open_backend(config_.device)),
+        kind_(device_kind(backend_.name(), architecture_of(backend_.name()))),
         rng_(uint64_t(config_.seed)) {
     backend_.allow_tf32(config_.tf32);
     check_usage(!config_.fp8_compute || backend_.multiplies_fp8(),
@@ -82,7 +83,7 @@ class Run {
   // Refuses a run whose largest batches need more memory than there is, before anything is written.
   void plan() {
     if (!config_.memory.empty()) choose_for_memory();
-    plan_ = plan_memory(config_, model_, device_kind(backend_.name()), job_->largest());
+    plan_ = plan_memory(config_, model_, kind_, job_->largest());
     free_ = free_memory(backend_.name());
     if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
     if (const std::optional<size_t> host = host_limit(config_))
@@ -110,7 +111,7 @@ class Run {
     }
     const MemoryChoices choices =
         wick::choose_for_memory({.size = sizes.front(), .host = host_limit(config_), .keeps_precision = goes_on}, asked,
-                                model_, device_kind(backend_.name()), job_->largest());
+                                model_, kind_, job_->largest());
     const std::string words = fmt::format("--memory {}: {}", config_.memory, choices.in_words());
     check(choices.best.has_value(), "{}", words);
     progress_.say(words + ".");
@@ -441,6 +442,7 @@ class Run {
   fs::path output_;
   StateFolder states_;
   Backend& backend_;
+  const DeviceKind kind_;
   TrainRng rng_;
   std::unique_ptr<Job> job_;
   std::map<std::string, std::string> fingerprint_, settings_;

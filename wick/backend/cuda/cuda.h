@@ -14,6 +14,7 @@
 #include "wick/backend/cuda/gpu.h"
 #include "wick/backend/cuda/runtime/check.h"
 #include "wick/backend/cuda/runtime/pool.h"
+#include "wick/backend/decoded_weights.h"
 
 namespace wick {
 
@@ -34,7 +35,9 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   cudaStream_t stream() const { return stream_; }
   bool multiplies_fp8() const override;
   void allow_tf32(bool allow) override;
-  Cublas& cublas();  // loaded on first use
+  void keep_decoded(bool keep) override { decoded_.keep(keep); }
+  Tensor decoded(const View& w, DType dtype);  // w in blocks or rows of codes
+  Cublas& cublas();                            // loaded on first use
   Cudnn& cudnn();
 
   // moving and making data
@@ -127,6 +130,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   std::unique_ptr<Pool> pool_;
   std::unique_ptr<Cublas> cublas_;
   std::unique_ptr<Cudnn> cudnn_;
+  DecodedWeights decoded_;
 };
 
 }  // namespace wick

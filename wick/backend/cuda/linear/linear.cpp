@@ -1,5 +1,5 @@
 // Matrix products by cuBLASLt, and linear layers by the way that plan.h chooses; weights in blocks are decoded for
-// cuBLASLt a slice at a time.
+// cuBLASLt a slice at a time, those in rows of codes whole.
 #include <algorithm>
 #include <array>
 
@@ -138,6 +138,10 @@ LinearWay planned(const Gpu& gpu, const LinearCall& l) {
 
 }  // namespace
 
+Tensor CudaBackend::decoded(const View& w, DType dtype) {
+  return decoded_(w, dtype, memory(), [&](const View& y) { copy(y, w); });
+}
+
 void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
   if (c.numel() == 0) return;
   if (b.dtype == DType::fp8_product && a.dim(-1) > 0) {
@@ -145,10 +149,7 @@ void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
           name_of(b.dtype), to_string(b.shape));
     return fp8_dx(*this, c, a, b);
   }
-  if (has_row_format(b.dtype)) {
-    const DenseInput decoded(*this, b, a.dtype);
-    return matmul(c, a, decoded.view(), alpha, beta);
-  }
+  if (has_row_format(b.dtype)) return matmul(c, a, decoded(b, a.dtype), alpha, beta);
   if (is_block(b.dtype)) return matmul_blocks(*this, c, a, b, alpha, beta);
   if (a.dim(-1) == 0 || alpha == 0) return beta == 0 ? fill(c, 0) : affine(c, c, beta, 0);
   const Shape batch(c.shape.begin(), c.shape.end() - 2);
@@ -176,10 +177,7 @@ void CudaBackend::matmul(View c, View a, View b, float alpha, float beta) {
 void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
   if (y.numel() == 0) return;
   if (w.dtype == DType::fp8_product && x.dim(-1) > 0) return fp8_linear(*this, y, x, w, bias, residual);
-  if (has_row_format(w.dtype)) {
-    const DenseInput decoded(*this, w, x.dtype);
-    return linear(y, x, decoded.view(), bias, residual);
-  }
+  if (has_row_format(w.dtype)) return linear(y, x, decoded(w, x.dtype), bias, residual);
   const MatrixInput input(*this, x, x.dtype), start(*this, residual, x.dtype);
   const MatrixOutput product(*this, y, x.dtype);
   const LinearCall call{*product, *input, w, bias, *start};
@@ -195,10 +193,7 @@ void CudaBackend::linear(View y, View x, View w, View bias, View residual) {
 
 void CudaBackend::gated_linear(View y, View x, View w, View bias, const LoraFactors& lora) {
   if (w.dtype == DType::fp8_product) return ComposedBackend::gated_linear(y, x, w, bias, lora);
-  if (has_row_format(w.dtype)) {
-    const DenseInput decoded(*this, w, x.dtype);
-    return gated_linear(y, x, decoded.view(), bias, lora);
-  }
+  if (has_row_format(w.dtype)) return gated_linear(y, x, decoded(w, x.dtype), bias, lora);
   const auto input = as_rows(x), product = as_rows(y);
   if (lora.down && y.numel() > 0 && lora_few_rows(*this, {.y = y, .x = x, .w = w, .bias = bias, .lora = lora}, true))
     return;

@@ -336,10 +336,7 @@ void CudaBackend::lora_linear(const LoraArgs& a) {
     if (a.w) linear(a.y, a.x, a.w, a.bias, a.residual);
     return;
   }
-  if (a.w && is_decoded_whole(a.w)) {
-    const DenseInput decoded(*this, a.w, a.x.dtype);
-    return lora_linear(with_weight(a, decoded.view()));
-  }
+  if (a.w && is_decoded_whole(a.w)) return lora_linear(with_weight(a, decoded(a.w, a.x.dtype)));
   const LoraPlan plan = plan_lora(*this, a);
   if (explains()) explain(told("LoRA", a.y, a), to_string(plan));
   if (plan.is_fused) return fused_forward(*this, a, plan);
@@ -348,8 +345,7 @@ void CudaBackend::lora_linear(const LoraArgs& a) {
       lora_few_rows(*this, a);
       return;
     case LoraWay::in_blocks:
-      linear(a.y, a.x, a.w, a.bias, a.residual);
-      return lora_linear({.y = a.y, .s = a.s, .x = a.x, .lora = a.lora});
+      return lora_linear(with_weight(a, decoded(a.w, a.x.dtype)));
     case LoraWay::adapter:
       return adapter_alone(*this, a);
     default:
@@ -363,13 +359,9 @@ void CudaBackend::lora_linear_backward(const LoraArgs& a, const LoraGradients& g
     if (g.dx && a.w && g.dx.numel() > 0) matmul(g.dx, g.dy, a.w, 1, 0);
     return;
   }
-  if (a.w && is_decoded_whole(a.w)) {
-    const DenseInput decoded(*this, g.dx ? a.w : View(), g.dy.dtype);
-    return lora_linear_backward(with_weight(a, decoded.view()), g);
-  }
-  if (a.w && is_block(a.w.dtype)) {
-    if (g.dx) matmul(g.dx, g.dy, a.w, 1, 0);
-    return lora_linear_backward({.s = a.s, .x = a.x, .lora = a.lora}, g);
+  if (a.w && (is_decoded_whole(a.w) || is_block(a.w.dtype))) {
+    const Tensor w = g.dx ? decoded(a.w, g.dy.dtype) : Tensor();
+    return lora_linear_backward(with_weight(a, w), g);
   }
   const LoraBackwardPlan plan = a.w ? plan_lora_backward(*this, a, g) : LoraBackwardPlan{};
   if (explains()) explain(told("LoRA backward", g.dy, a), to_string(plan));

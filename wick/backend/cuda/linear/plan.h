@@ -27,7 +27,7 @@ enum class LoraWay {
   wgmma,      // the extended product on 9.0 (gemm_sm90.cu)
   mma,        // and from 8.0 on (gemm_sm80.cu)
   composed,   // a linear, and cuBLASLt's product of s and up for each block, behind s
-  in_blocks,  // the weight is in blocks: a linear, and behind it the adapter as a call of its own
+  in_blocks,  // the weight is in blocks, which are decoded, and the call is planned again
   adapter,    // lora_few_rows.cu: without a weight, all in one launch, on 9.0
 };
 inline constexpr std::string_view kLoraWays[] = {"few_rows", "wgmma", "mma", "composed", "in_blocks", "adapter"};

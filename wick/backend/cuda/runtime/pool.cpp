@@ -112,9 +112,10 @@ std::unique_ptr<Readback> Pool::read_later(const void* from, size_t bytes) {
   return readbacks_.start(from, bytes, stream_);
 }
 
-std::unique_ptr<Fetch> Pool::make_fetch() {
-  if (!fetch_stream_) fetch_stream_ = std::make_shared<FetchStream>();
-  return fetch_stream_->make_fetch(stream_);
+std::unique_ptr<Transfer> Pool::make_transfer(Direction direction) {
+  std::shared_ptr<TransferStream>& stream = transfers_[direction];
+  if (!stream) stream = std::make_shared<TransferStream>(direction);
+  return stream->make_transfer(stream_);
 }
 
 MemoryStats Pool::stats() const {

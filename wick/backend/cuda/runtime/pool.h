@@ -14,13 +14,14 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 #include <vector>
 
-#include "wick/backend/cuda/runtime/fetch.h"
 #include "wick/backend/cuda/runtime/readback.h"
+#include "wick/backend/cuda/runtime/transfer.h"
 #include "wick/backend/cuda/runtime/upload.h"
 #include "wick/core/memory.h"
 #include "wick/core/segments.h"
@@ -44,7 +45,7 @@ class Pool final : public Memory {
   void enter_arena() override { arena_ = true; }
   void leave_arena() override { arena_ = false; }
   Memory& host_side() override { return host_side_; }
-  std::unique_ptr<Fetch> make_fetch() override;
+  std::unique_ptr<Transfer> make_transfer(Direction direction) override;
 
  private:
   void* from_segments(Segments& segments, size_t bytes);
@@ -64,7 +65,7 @@ class Pool final : public Memory {
   bool arena_ = false;
   Readbacks readbacks_;
   PinnedMemory host_side_;
-  std::shared_ptr<FetchStream> fetch_stream_;  // once something is fetched
+  std::map<Direction, std::shared_ptr<TransferStream>> transfers_;  // once something travels that way
   size_t most_reserved_ = 0;
   uint64_t requests_ = 0, hits_ = 0;
 };

@@ -1,4 +1,4 @@
-// Page-locked host memory for what lasts, and copies from there on a stream of their own.
+// Page-locked host memory for what lasts, and copies from and to it on streams of their own.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -19,19 +19,21 @@ class PinnedMemory final : public Memory {
   std::unique_ptr<Readback> read_later(const void* from, size_t bytes) override;
 };
 
-// A captured step forks to this stream at its first fetch and has joined it by its end, because movers rest there.
-class FetchStream : public std::enable_shared_from_this<FetchStream> {
+// Copies in one direction. A captured step forks to this stream at its first copy and has joined it by its end, because
+// movers rest there.
+class TransferStream : public std::enable_shared_from_this<TransferStream> {
  public:
-  FetchStream();
-  ~FetchStream();
-  FetchStream(const FetchStream&) = delete;
-  FetchStream& operator=(const FetchStream&) = delete;
+  explicit TransferStream(Direction direction);
+  ~TransferStream();
+  TransferStream(const TransferStream&) = delete;
+  TransferStream& operator=(const TransferStream&) = delete;
 
-  std::unique_ptr<Fetch> make_fetch(cudaStream_t compute);
+  std::unique_ptr<Transfer> make_transfer(cudaStream_t compute);
 
  private:
   class Event;
   class Copy;
+  Direction direction_;
   cudaStream_t stream_ = nullptr;
 };
 

@@ -1,4 +1,4 @@
-#include "wick/backend/cuda/runtime/fetch.h"
+#include "wick/backend/cuda/runtime/transfer.h"
 
 #include <cstring>
 
@@ -13,8 +13,8 @@ void* PinnedMemory::allocate(size_t bytes) {
   if (status == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw OutOfMemory(fmt::format(
-        "out of memory: the system locked no further {} in memory for weights that are streamed, beside {}; fewer "
-        "--stream-blocks or a smaller --quantize need less",
+        "out of memory: the system locked no further {} in memory for what travels to the device, beside {}; fewer "
+        "--stream-blocks, a smaller --quantize, or no --checkpoints-on-host need less",
         readable_bytes(bytes), readable_bytes(in_use())));
   }
   cuda_check(status, "cudaHostAlloc");
@@ -33,7 +33,7 @@ std::unique_ptr<Readback> PinnedMemory::read_later(const void* from, size_t byte
   return host_memory().read_later(from, bytes);
 }
 
-class FetchStream::Event {
+class TransferStream::Event {
  public:
   Event() { cuda_check(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate"); }
   ~Event() { cudaEventDestroy(event_); }
@@ -52,33 +52,36 @@ class FetchStream::Event {
   cudaEvent_t event_ = nullptr;
 };
 
-class FetchStream::Copy final : public Fetch {
+class TransferStream::Copy final : public Transfer {
  public:
-  Copy(std::shared_ptr<FetchStream> stream, cudaStream_t compute) : stream_(std::move(stream)), compute_(compute) {}
+  Copy(std::shared_ptr<TransferStream> stream, cudaStream_t compute) : stream_(std::move(stream)), compute_(compute) {}
 
-  void begin(void* to, const void* host, size_t bytes) override {
+  void begin(void* to, const void* from, size_t bytes) override {
+    const bool to_device = stream_->direction_ == Direction::to_device;
     free_.order(compute_, stream_->stream_);
-    cuda_check(cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream_->stream_), "fetching from the host");
+    cuda_check(
+        cudaMemcpyAsync(to, from, bytes, to_device ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, stream_->stream_),
+        to_device ? "copying from the host" : "copying to the host");
     arrived_.record(stream_->stream_);
   }
   void await() override { arrived_.await(compute_); }
 
  private:
-  std::shared_ptr<FetchStream> stream_;
+  std::shared_ptr<TransferStream> stream_;
   cudaStream_t compute_;
   Event free_, arrived_;
 };
 
-FetchStream::FetchStream() {
+TransferStream::TransferStream(Direction direction) : direction_(direction) {
   cuda_check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
 }
 
-FetchStream::~FetchStream() {
+TransferStream::~TransferStream() {
   cudaStreamSynchronize(stream_);
   cudaStreamDestroy(stream_);
 }
 
-std::unique_ptr<Fetch> FetchStream::make_fetch(cudaStream_t compute) {
+std::unique_ptr<Transfer> TransferStream::make_transfer(cudaStream_t compute) {
   return std::make_unique<Copy>(shared_from_this(), compute);
 }
 
