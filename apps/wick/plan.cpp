@@ -108,6 +108,7 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
   return {{"memory", choices.request.size},
           {"fits", choices.best.has_value()},
           {"missing", plan.total() - std::min(plan.total(), choices.request.size)},
+          {"batch_size", shown.config.batch_size},
           {"quantize", name_of(shown.config.quantize)},
           {"dtype", name_of(shown.config.dtype)},
           {"checkpoint_blocks", shown.blocks},
@@ -130,15 +131,19 @@ std::optional<size_t> asked_host(const TrainConfig& config) {
 void print_choices(const TrainConfig& config, const Checkpoint& model, const std::string& device, bool json) {
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   bool any_fits = false;
+  const DeviceKind kind = device_kind(device, architecture_of(device));
   for (const size_t size : memory_sizes(config, device)) {
-    const MemoryChoices choices = choose_for_memory({.size = size, .host = asked_host(config)}, config, model,
-                                                    device_kind(device, architecture_of(device)));
+    const MemoryRequest request{.size = size, .host = asked_host(config)};
+    TrainConfig asked = config;
+    if (asked.batch_size == 0) asked.batch_size = batch_that_fits(request, asked, model, kind);
+    const MemoryChoices choices = choose_for_memory(request, asked, model, kind);
     any_fits = any_fits || choices.best;
     if (json)
       all.push_back(to_json(choices));
     else
-      fmt::print("{}, on {}: {}{}\n", readable_bytes(size), device, choices.best ? "" : "does not fit; ",
-                 choices.in_words());
+      fmt::print("{}, on {}{}: {}{}\n", readable_bytes(size), device,
+                 config.batch_size == 0 ? fmt::format(", batches of {}", asked.batch_size) : "",
+                 choices.best ? "" : "does not fit; ", choices.in_words());
   }
   if (json) fmt::print("{}\n", nlohmann::ordered_json({{"choices", std::move(all)}}).dump(2));
   std::fflush(stdout);
@@ -161,7 +166,14 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
   const DType dtype = is_text ? planned_dtype(config, model.path()) : config.dtype;
   check_usage(is_text || context == 0, "--context: {} is a model of pictures, which has no such setting", model.name());
   if (!is_text) check_settings(config, *open_diffusion(model, reading_options(config)));
-  const MemoryPlan plan = plan_memory(config, model, device_kind(device, architecture_of(device)));
+  const DeviceKind device_has = device_kind(device, architecture_of(device));
+  if (config.batch_size == 0) {
+    const std::optional<size_t> free = free_memory(device);
+    check_usage(free.has_value(), "--batch-size auto: expected --memory with it, or a device that is here, found {}",
+                device);
+    config.batch_size = batch_that_fits({.size = *free}, config, model, device_has);
+  }
+  const MemoryPlan plan = plan_memory(config, model, device_has);
   if (json) {
     fmt::print("{}\n", nlohmann::ordered_json(
                            {{"bytes", bytes_in(plan)}, {"host_bytes", plan.host}, {"step", to_json(plan.cost)}})

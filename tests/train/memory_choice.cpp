@@ -97,5 +97,27 @@ TEST(MemoryChoice, SizesHaveUnits) {
     EXPECT_THROW(sizes(wrong), UsageError) << wrong;
 }
 
+// Batches grow until they would have to be recomputed.
+TEST(MemoryChoice, BatchesThatFit) {
+  const DeviceKind kind = device_kind("cpu");
+  const auto total = [&](int64_t batch) {
+    TrainConfig c = config();
+    c.batch_size = batch;
+    return plan_memory(c, kModel, kind).total();
+  };
+  const auto chosen = [&](size_t size, const std::string& memory, int64_t most = 64) {
+    TrainConfig c = config();
+    c.memory = memory;
+    c.batch_size = 0;
+    return batch_that_fits({.size = size}, c, kModel, kind, {}, most);
+  };
+  for (const std::string memory : {"", "auto"}) {
+    EXPECT_EQ(chosen(total(1) / 2, memory), 1) << "nothing fits";
+    EXPECT_EQ(chosen(total(4), memory), 4);
+    EXPECT_EQ(chosen(total(8) - 1, memory), 4);
+    EXPECT_EQ(chosen(total(16), memory, 6), 4);
+  }
+}
+
 }  // namespace
 }  // namespace wick

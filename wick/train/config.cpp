@@ -51,7 +51,7 @@ std::optional<T> parsed(std::string_view text) {
 }
 
 // One overload per type of setting; `text` is the user's.
-constexpr std::string_view kAutoOrNumber = "auto|NUMBER";
+constexpr std::string_view kAutoOrNumber = "auto|NUMBER", kAutoOrInteger = "auto|INT";
 void set_value(std::string& value, const OptionTraits& traits, const std::string& text, const std::string& where) {
   if (text.empty()) fail_value(where, "a name", "");
   if (traits.item == kAutoOrNumber && text != "auto") {
@@ -64,6 +64,10 @@ void set_value(std::string& value, const OptionTraits& traits, const std::string
 template <class T>
 requires std::is_same_v<T, int64_t> || std::is_same_v<T, double>
 void set_value(T& value, const OptionTraits& traits, const std::string& text, const std::string& where) {
+  if (traits.item == kAutoOrInteger && text == "auto") {
+    value = 0;
+    return;
+  }
   const std::optional<T> number = parsed<T>(text);
   if (!number || !within(traits, double(*number)))
     fail_value(where, (std::is_same_v<T, double> ? "a number " : "an integer ") + limits(traits), text);
@@ -120,7 +124,7 @@ std::string told(const toml::node& item) {
 std::string text_of(const TrainOption& option, const toml::node& item, const std::string& where) {
   const bool wants_integer = option.type().starts_with("INT");
   const bool wants_number = wants_integer || option.type() == "NUMBER";
-  const bool wants_either = option.type() == kAutoOrNumber;
+  const bool wants_either = option.type() == kAutoOrNumber || option.type() == kAutoOrInteger;
   const bool wants_text = !wants_number && !option.is_switch();
   const auto text = item.value_exact<std::string>();
   const auto integer = item.value_exact<int64_t>();
@@ -242,7 +246,9 @@ std::vector<TrainOption> listed_options() {
       {.min = 1, .fixed = false});
   add("epochs", Subject::steps, &C::epochs, "Passes over the data set, in place of --steps [as many as those take]",
       {.fixed = false});
-  add("batch_size", Subject::steps, &C::batch_size, "Pictures, or rows of text, a batch", {.min = 1, .max = 65536});
+  add("batch_size", Subject::steps, &C::batch_size,
+      "Pictures, or rows of text, a batch; auto: as many as fit where each costs no more than one alone",
+      {.min = 1, .max = 65536, .item = kAutoOrInteger});
   add("accumulate", Subject::steps, &C::accumulate, "Batches a step", {.min = 1, .max = 65536});
   add("optimizer", Subject::optimizer, &C::optimizer,
       "Rule of the updates; schedule-free saves and validates its averages, and prodigy finds the rate itself");
@@ -388,7 +394,7 @@ std::string_view TrainOption::type() const {
     if constexpr (std::is_enum_v<T>)
       return names_of(value);
     else if constexpr (std::is_same_v<T, int64_t>)
-      return "INT";
+      return traits.item.empty() ? "INT" : traits.item;
     else if constexpr (std::is_same_v<T, double>)
       return "NUMBER";
     else if constexpr (std::is_same_v<T, bool>)

@@ -61,7 +61,8 @@ struct TrainConfig {
   int64_t steps = 0;   // 0: kSteps, or as many as the epochs have
   int64_t epochs = 0;  // 0: as many as the steps take
   static constexpr int64_t kSteps = 1000;
-  int64_t batch_size = 1, accumulate = 1;
+  int64_t batch_size = 1;  // 0: what fits
+  int64_t accumulate = 1;
   OptimizerKind optimizer = OptimizerKind::adamw;
   double lr = 0;  // 0: the optimizer's default_lr()
   LrSchedule lr_schedule = LrSchedule::constant;

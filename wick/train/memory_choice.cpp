@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -62,7 +63,9 @@ class Ways {
     config.stream_blocks = streamed ? std::to_string(*streamed) : "all";
     if (blocks == 0) config.checkpoints_on_host = false;
     MemoryChoice choice{.config = std::move(config)};
-    choice.plan = plan_memory(choice.config, model_, device_, bucket_);
+    std::vector<BlockCost>& costs = costs_[choice.config.dtype];
+    if (costs.empty()) costs = block_costs(choice.config, model_, device_, bucket_);
+    choice.plan = plan_memory(choice.config, model_, device_, bucket_, &costs);
     choice.blocks = blocks.value_or(choice.plan.blocks);
     choice.streamed = streamed.value_or(choice.plan.blocks);
     choice.seconds = choice.plan.seconds();
@@ -122,6 +125,7 @@ class Ways {
   const DeviceKind& device_;
   Size bucket_;
   MemoryRequest request_;
+  mutable std::map<DType, std::vector<BlockCost>> costs_;
 };
 
 std::string base_in_words(const TrainConfig& config) {
@@ -166,6 +170,8 @@ std::string MemoryChoices::in_words() const {
     return text;
   }
   std::string text = fmt::format("{} with {}", readable_bytes(best->plan.total()), way_in_words(*best));
+  if (unfitted > best->plan.total())
+    text += fmt::format(", which saves {}", readable_bytes(unfitted - best->plan.total()));
   for (const MemoryChoice& other : precisions) {
     if (other.config.quantize == best->config.quantize) continue;
     const bool fits = request.fits(other.plan);
@@ -180,7 +186,7 @@ MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config
                                 const DeviceKind& device, std::optional<Size> bucket) {
   if (device.is_device && config.dtype == DType::f32) config.dtype = DType::bf16;
   if (!bucket) bucket = plan_memory(config, model, device).bucket;
-  MemoryChoices choices{.request = request};
+  MemoryChoices choices{.request = request, .unfitted = plan_memory(config, model, device, bucket).total()};
   const Ways ways(config, model, device, *bucket, request);
   for (const Quantize precision : precisions(config, request.keeps_precision))
     choices.precisions.push_back(ways.fitted(precision));
@@ -188,6 +194,34 @@ MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config
   for (const MemoryChoice& choice : choices.precisions) costs.push_back({request.fits(choice.plan), choice.seconds});
   if (const std::optional<size_t> best = best_way(costs)) choices.best = choices.precisions[*best];
   return choices;
+}
+
+int64_t batch_that_fits(const MemoryRequest& request, TrainConfig config, const Checkpoint& model,
+                        const DeviceKind& device, std::optional<Size> bucket, int64_t most) {
+  MemoryRequest same = request;
+  const auto seconds_of = [&](int64_t batch) -> std::optional<double> {
+    config.batch_size = batch;
+    if (config.memory.empty()) {
+      const MemoryPlan plan = plan_memory(config, model, device, bucket);
+      return same.fits(plan) ? std::optional(plan.seconds()) : std::nullopt;
+    }
+    const MemoryChoices choices = choose_for_memory(same, config, model, device, bucket);
+    if (!choices.best) return {};
+    if (batch == 1) {
+      config.quantize = choices.best->config.quantize;
+      config.dtype = choices.best->config.dtype;
+      same.keeps_precision = true;
+    }
+    return choices.best->seconds;
+  };
+  const std::optional<double> alone = seconds_of(1);
+  int64_t best = 1;
+  for (int64_t batch = 2; alone && batch <= most; batch *= 2) {
+    const std::optional<double> seconds = seconds_of(batch);
+    if (!seconds || *seconds > 1.05 * *alone * double(batch)) break;
+    best = batch;
+  }
+  return best;
 }
 
 std::optional<size_t> host_limit(const TrainConfig& config) {

@@ -49,21 +49,6 @@ const std::vector<Change>& changes() {
   return all;
 }
 
-// What the blocks of a model cost in a step, in the order in which they run.
-std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
-                                   Size bucket) {
-  CountingBackend backend(device);
-  std::vector<BlockCost> costs;
-  const auto spent = [&] { return BlockCost{backend.flops(), double(backend.memory().in_use())}; };
-  const std::unique_ptr<Task> task = outline_task(config, model, backend, bucket, Recomputation::metered(spent, costs));
-  TrainRng rng(0);
-  const NamedTensors batch = task->next_batch(rng);
-  costs.clear();  // of text encoders that have run
-  const Tape tape;
-  task->loss(batch);
-  return costs;
-}
-
 // The blocks that are cheapest to run again for a byte that they free; of equal ones the first, which backward comes to
 // when others have gone.
 Recomputation recomputation(const TrainConfig& config, const std::vector<BlockCost>& costs) {
@@ -88,13 +73,27 @@ size_t streamed_blocks(const TrainConfig& config, size_t blocks) {
 
 }  // namespace
 
+std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
+                                   Size bucket) {
+  CountingBackend backend(device);
+  std::vector<BlockCost> costs;
+  const auto spent = [&] { return BlockCost{backend.flops(), double(backend.memory().in_use())}; };
+  const std::unique_ptr<Task> task = outline_task(config, model, backend, bucket, Recomputation::metered(spent, costs));
+  TrainRng rng(0);
+  const NamedTensors batch = task->next_batch(rng);
+  costs.clear();  // of text encoders that have run
+  const Tape tape;
+  task->loss(batch);
+  return costs;
+}
+
 MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
-                       std::optional<Size> bucket) {
+                       std::optional<Size> bucket, const std::vector<BlockCost>* known) {
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
   MemoryPlan plan{.bucket = bucket ? *bucket : largest_bucket(config, model), .device = device};
 
-  const std::vector<BlockCost> costs = block_costs(config, model, device, plan.bucket);
+  const std::vector<BlockCost> costs = known ? *known : block_costs(config, model, device, plan.bucket);
   plan.blocks = costs.size();
   const auto blocks = [&] {
     const Recomputation some = recomputation(config, costs).with_streamed(streamed_blocks(config, costs.size()));

@@ -42,9 +42,14 @@ struct MemoryPlan {                // bytes
   size_t total() const { return peak() + device.context; }
 };
 
-// For batches of the largest bucket that the resolution allows, or of `bucket`. config.device is left alone.
+// For batches of the largest bucket that the resolution allows, or of `bucket`. config.device is left alone. `costs`
+// are block_costs(), if they are known.
 MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
-                       std::optional<Size> bucket = {});
+                       std::optional<Size> bucket = {}, const std::vector<BlockCost>* costs = nullptr);
+// What the blocks of a model cost in a step, in the order in which they run; plans of the same
+// dtype share them.
+std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
+                                   Size bucket);
 
 // The same run with one setting changed that saves memory, and its memory then; the most saving first. Where there are
 // several, the last row has all of them together.

@@ -60,6 +60,7 @@ class Run {
   RunResult operator()() try {
     job_ = open_job(config_, model_, setup_progress());
     progress_.clear();
+    if (config_.batch_size == 0) choose_batch();
     if (config_.epochs > 0)
       config_.steps = (job_->batches(config_.epochs) + config_.accumulate - 1) / config_.accumulate;
     plan();
@@ -92,6 +93,28 @@ class Run {
             "--quantize need less, --host-memory allows more",
             readable_bytes(plan_->host), readable_bytes(*host));
     check_disk();
+  }
+
+  // A run that goes on keeps its batches.
+  void choose_batch() {
+    std::error_code missing;
+    const fs::path before = output_ / "config.toml";
+    config_.batch_size = 1;
+    job_->set_memory(config_);
+    if (config_.resume && fs::exists(before, missing)) {
+      TrainConfig begun;
+      read_toml(begun, before);
+      config_.batch_size = begun.batch_size;
+    } else {
+      const std::optional<size_t> size =
+          config_.memory.empty() ? free_memory(backend_.name()) : memory_sizes(config_, backend_.name()).front();
+      check(size.has_value(), "--batch-size auto: how much memory is free on {} is not known; expected a number",
+            backend_.name());
+      config_.batch_size = batch_that_fits({.size = *size, .host = host_limit(config_)}, config_, model_, kind_,
+                                           job_->largest(), std::min<int64_t>(job_->batches(1), 64));
+    }
+    progress_.say(fmt::format("--batch-size auto: {}.", config_.batch_size));
+    job_->set_memory(config_);
   }
 
   // A run that goes on keeps the precision with which it began.
