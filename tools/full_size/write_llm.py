@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""A language model of Mistral 7B's shape with random weights, for benchmarks: a transformers folder in bf16 (14.5 GB).
+"""A language model in its real shape with random weights, for benchmarks: a transformers folder in bf16.
 
-    tools/full_size/write_llm.py OUT [--tiny]
+    tools/full_size/write_llm.py OUT [--model 7b|nemo] [--tiny]
+
+Mistral 7B's is 14.5 GB, Mistral Nemo's 24.5 GB.
 
 Weights are seeded normals of 0.02, the same ones for all matrices of a shape, and norms 1; the tokenizer is byte-level BPE
-with 32000 tokens, of which the words are made up. OUT is best a folder in memory. With --tiny it is a model of 2 small
+with as many tokens as the model has (Nemo's with 32000), of which the words are made up. OUT is best a folder in memory. With --tiny it is a model of 2 small
 layers, to try what reads it on a CPU. Needs torch, transformers and tokenizers.
 """
 
@@ -20,8 +22,10 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import MistralConfig, MistralForCausalLM
 
 DEVIATION = 0.02
-FULL = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
-        "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000}
+MISTRAL_7B = {"hidden_size": 4096, "intermediate_size": 14336, "num_hidden_layers": 32, "num_attention_heads": 32,
+              "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 32000}
+FULL = {"7b": MISTRAL_7B, "nemo": MISTRAL_7B | {"hidden_size": 5120, "num_hidden_layers": 40, "vocab_size": 131072}}
+LARGEST_VOCABULARY = 32000  # of the tokenizer
 TINY = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 2, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 2048}
 
@@ -60,14 +64,15 @@ def write_tokenizer(file, size):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--model", default="7b", choices=list(FULL))
     parser.add_argument("--tiny", action="store_true")
     args = parser.parse_args()
-    config = MistralConfig(**(TINY if args.tiny else FULL), max_position_embeddings=32768, sliding_window=None,
+    config = MistralConfig(**(TINY if args.tiny else FULL[args.model]), max_position_embeddings=32768, sliding_window=None,
                            rope_theta=1e6, tie_word_embeddings=False, dtype="bfloat16",
                            architectures=["MistralForCausalLM"])
     args.out.mkdir(parents=True, exist_ok=True)
     config.save_pretrained(args.out)
-    write_tokenizer(args.out / "tokenizer.json", config.vocab_size)
+    write_tokenizer(args.out / "tokenizer.json", min(config.vocab_size, LARGEST_VOCABULARY))
     tensors = {name: values(tuple(shape)) for name, shape in shapes(config).items()}
     print(weights.write(args.out, "model", tensors), flush=True)
 

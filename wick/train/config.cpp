@@ -70,7 +70,10 @@ void set_value(T& value, const OptionTraits& traits, const std::string& text, co
   }
   const std::optional<T> number = parsed<T>(text);
   if (!number || !within(traits, double(*number)))
-    fail_value(where, (std::is_same_v<T, double> ? "a number " : "an integer ") + limits(traits), text);
+    fail_value(where,
+               (traits.item == kAutoOrInteger ? "auto or " : "") +
+                   std::string(std::is_same_v<T, double> ? "a number " : "an integer ") + limits(traits),
+               text);
   value = *number;
 }
 
