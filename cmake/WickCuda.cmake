@@ -81,7 +81,7 @@ if(WICK_CUDA STREQUAL STATIC)
   target_compile_definitions(wick_backend PRIVATE WICK_CUDA_STATIC)
   target_link_libraries(wick_backend PUBLIC wick_cuda)
 else()
-  add_library(wick_cuda MODULE wick/backend/composed.cpp)  # programs have this in wick_backend
+  add_library(wick_cuda MODULE wick/backend/composed.cpp wick/backend/decoded_weights.cpp)  # programs have them in wick_backend
   target_include_directories(wick_cuda PRIVATE ${PROJECT_SOURCE_DIR})
   set_target_properties(wick_cuda PROPERTIES OUTPUT_NAME wick-cuda LIBRARY_OUTPUT_DIRECTORY ${CMAKE_RUNTIME_OUTPUT_DIRECTORY})
   target_link_options(wick_cuda PRIVATE -Wl,--no-undefined -Wl,--exclude-libs,ALL)
