@@ -97,7 +97,10 @@ nlohmann::ordered_json bytes_in(const MemoryPlan& plan) {
 }
 
 nlohmann::ordered_json to_json(const StepCost& cost) {
-  return {{"flops", cost.flops}, {"decoded_bytes", cost.decoded}, {"fetched_bytes", cost.fetched}};
+  return {{"flops", cost.flops},
+          {"decoded_bytes", cost.decoded},
+          {"fetched_bytes", cost.fetched},
+          {"seconds", cost.seconds}};
 }
 
 nlohmann::ordered_json to_json(const MemoryChoices& choices) {

@@ -5,16 +5,42 @@
 #include "wick/core/error.h"
 
 namespace wick {
+namespace {
+
+// The blocks that are streamed if each has streamed its part of `all` bytes by its turn, blocks taking equally long.
+std::vector<size_t> spread(const std::vector<size_t>& bytes, double all) {
+  std::vector<size_t> chosen;
+  double streamed = 0;
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (streamed + double(bytes[i]) > all * double(i + 1) / double(bytes.size()) * (1 + 1e-9)) continue;
+    streamed += double(bytes[i]);
+    chosen.push_back(i);
+  }
+  return chosen;
+}
+
+std::vector<size_t> evenly(const std::vector<size_t>& bytes, size_t count) {
+  double few = 0, enough = 1;
+  while (spread(bytes, enough).size() < count) enough *= 2;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (few + enough) / 2;
+    (spread(bytes, middle).size() < count ? few : enough) = middle;
+  }
+  std::vector<size_t> chosen = spread(bytes, enough);
+  chosen.resize(count);
+  return chosen;
+}
+
+}  // namespace
 
 BlockStream::BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count)
     : device_(device), streamed_(bytes.size()) {
   check(count <= bytes.size(), "--stream-blocks: expected at most {}, or all, the blocks of the model, found {}",
         bytes.size(), count);
   size_t number = 0, largest = 0;
-  for (size_t i = 0; i < bytes.size(); ++i) {
-    if ((i + 1) * count / bytes.size() == i * count / bytes.size()) continue;
-    streamed_[i] = number++;
-    largest = std::max(largest, bytes[i]);
+  for (const size_t block : evenly(bytes, count)) {
+    streamed_[block] = number++;
+    largest = std::max(largest, bytes[block]);
   }
   masters_.resize(count);
   const MemoryScope scope(Purpose::weights);

@@ -21,8 +21,8 @@ class BlockStream final : public Mover {
  public:
   static constexpr size_t kSlots = 2;
 
-  // bytes[i]: of the weights of the i-th block to run, each tensor's rounded_up(). `count` of them are streamed, evenly
-  // spread.
+  // bytes[i]: of the weights of the i-th block to run, each tensor's rounded_up(). `count` of them are streamed, their
+  // bytes evenly spread.
   BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count);
   ~BlockStream() override;
   BlockStream(const BlockStream&) = delete;

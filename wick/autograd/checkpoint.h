@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -31,7 +32,9 @@ struct KeepOnHost {
   template <class T>
   auto operator()(const T& x) const {
     if constexpr (std::is_same_v<T, Tensor>)
-      return [host = host, number = host->keep(x)] { return host->take(number); };
+      return [host = host, number = x ? std::optional(host->keep(x)) : std::nullopt] {
+        return number ? host->take(*number) : Tensor();
+      };
     else
       return [x] { return x; };
   }

@@ -7,6 +7,10 @@
 namespace wick {
 namespace {
 
+// Blocks whose inputs are on their way while one runs in backward: weights may travel before them, for longer than one
+// block takes.
+constexpr size_t kAhead = 2;
+
 // To eighths of powers of two, so that pictures of like sizes share rooms.
 size_t rounded_up(size_t bytes) {
   const size_t step = std::max<size_t>(std::bit_floor(bytes) / 8, 1);
@@ -53,8 +57,7 @@ Tensor HostCheckpoints::take(size_t number) {
   if (!kept.device) fetch(kept);
   settle(kept);
   const Tensor x = std::exchange(kept.device, {}).identified(kept.id);
-  // Those of the block before are wanted next.
-  for (size_t i = number; i-- > 0 && kept_[i].block + 1 >= kept.block;)
+  for (size_t i = number; i-- > 0 && kept_[i].block + kAhead >= kept.block;)
     if (kept_[i].block < kept.block && !kept_[i].device) fetch(kept_[i]);
   return x;
 }

@@ -1,7 +1,7 @@
 // Inputs of blocks that are computed twice, which wait for backward in host memory.
 //
-// While a block runs, the inputs of the one before it travel to the host; in backward they come back while the block
-// behind theirs runs. What others hold too stays on the device: to move it would free nothing. The last two blocks'
+// While a block runs, the inputs of the one before it travel to the host; in backward they come back while the two
+// behind theirs run. What others hold too stays on the device: to move it would free nothing. The last two blocks'
 // inputs hardly leave, since backward begins there.
 #pragma once
 

@@ -29,19 +29,19 @@ constexpr DeviceKind kCuda{.name = "cuda",
                            .rates = {}};
 
 // What training reaches of a card that people train on: half of the peak of dense products in 16 bits with sums in f32,
-// two thirds of the memory's, 0.7 of PCIe's. 9.0 is measured, FLUX.1 on an H200
+// 0.83 of the memory's, 0.86 of PCIe's. 9.0 is measured, FLUX.1 on an H200
 // (bench/results/gpu-check-memory-h200-2026-11-23.md); the others are those shares of their makers' data sheets.
 struct ArchitectureRates {
   std::string_view architecture;
   Rates rates;
 };
 constexpr ArchitectureRates kRates[] = {
-    {"9.0", {500e12, 3.2e12, 45e9}},    // H200; the one that stands for what is not listed
-    {"7.5", {33e12, 0.21e12, 11e9}},    // T4
-    {"8.0", {156e12, 1.3e12, 22e9}},    // A100
-    {"8.6", {36e12, 0.63e12, 22e9}},    // RTX 3090
-    {"8.9", {83e12, 0.67e12, 22e9}},    // RTX 4090
-    {"10.0", {1125e12, 5.3e12, 45e9}},  // B200
+    {"9.0", {500e12, 4.0e12, 55e9}},    // H200; the one that stands for what is not listed
+    {"7.5", {33e12, 0.27e12, 14e9}},    // T4
+    {"8.0", {156e12, 1.6e12, 27e9}},    // A100
+    {"8.6", {36e12, 0.78e12, 27e9}},    // RTX 3090
+    {"8.9", {83e12, 0.84e12, 27e9}},    // RTX 4090
+    {"10.0", {1125e12, 6.6e12, 55e9}},  // B200
     {"12.0", {105e12, 1.2e12, 45e9}},   // RTX 5090
 };
 
@@ -49,19 +49,6 @@ constexpr ArchitectureRates kRates[] = {
 
 struct Nothing final : Readback {
   const void* data() override { fail_reading(); }
-};
-
-// Bytes to the host travel beside those from there: what is not counted has come, or will come, the other way too.
-class CountedTransfer final : public Transfer {
- public:
-  explicit CountedTransfer(double* fetched) : fetched_(fetched) {}
-  void begin(void*, const void*, size_t bytes) override {
-    if (fetched_) *fetched_ += double(bytes);
-  }
-  void await() override {}
-
- private:
-  double* fetched_;
 };
 
 }  // namespace
@@ -74,11 +61,22 @@ DeviceKind device_kind(std::string_view device, std::string_view architecture) {
   return kind;
 }
 
-double StepCost::seconds(const DeviceKind& device) const {
-  // Bytes from the host come beside all else.
-  const Rates& rates = device.rates;
-  return std::max(flops / rates.flops + decoded / rates.bytes, fetched / rates.fetched);
-}
+// Those of one direction come one after the other.
+class CountingMemory::Travel final : public Transfer {
+ public:
+  Travel(CountingMemory& memory, Direction direction) : memory_(memory), direction_(direction) {}
+  void begin(void*, const void*, size_t bytes) override {
+    if (direction_ == Direction::to_device) memory_.fetched_ += double(bytes);
+    double& busy_until = memory_.busy_until_[size_t(direction_)];
+    arrival_ = busy_until = std::max(busy_until, memory_.now_) + double(bytes) / memory_.rates_.fetched;
+  }
+  void await() override { memory_.now_ = std::max(memory_.now_, arrival_); }
+
+ private:
+  CountingMemory& memory_;
+  Direction direction_;
+  double arrival_ = 0;
+};
 
 void* CountingMemory::allocate(size_t bytes) {
   if (!in_segments_) {
@@ -113,7 +111,7 @@ CountingMemory& CountingMemory::host_side() {
 }
 
 std::unique_ptr<Transfer> CountingMemory::make_transfer(Direction direction) {
-  return std::make_unique<CountedTransfer>(direction == Direction::to_device ? &fetched_ : nullptr);
+  return std::make_unique<Travel>(*this, direction);
 }
 
 void CountingMemory::trim() { general_.trim(); }
@@ -121,14 +119,20 @@ void CountingMemory::trim() { general_.trim(); }
 void CountingMemory::read(void*, const void*, size_t) { fail_reading(); }
 std::unique_ptr<Readback> CountingMemory::read_later(const void*, size_t) { return std::make_unique<Nothing>(); }
 
+void CountingBackend::computes(double flops, double decoded) {
+  flops_ += flops;
+  decoded_ += decoded;
+  memory_.compute(flops, decoded);
+}
+
 void CountingBackend::scratch(size_t bytes) { memory_.release(memory_.allocate(bytes), bytes); }
 
 // A device decodes quantised rows for a product; the CPU a panel at a time, which is among what its context takes.
 void CountingBackend::reads(const View& w, const View& x, const View& y, bool whole) {
-  flops_ += 2 * double(y.numel()) * double(x.dim(-1));
+  computes(2 * double(y.numel()) * double(x.dim(-1)));
   if (!is_quantized(w.dtype)) return;
   const auto decode = [&](const View&) {
-    decoded_ += double(byte_offset(w, w.numel())) + 2 * double(w.numel()) * double(size_of(x.dtype));
+    computes(0, double(byte_offset(w, w.numel())) + 2 * double(w.numel()) * double(size_of(x.dtype)));
   };
   if (kind_.is_device && whole)
     decoded_weights_(w, x.dtype, memory_, decode);
@@ -139,8 +143,8 @@ void CountingBackend::reads(const View& w, const View& x, const View& y, bool wh
 // A device multiplies codes at twice the rate of numbers of 16 bits. Before that it reads x and writes its codes; for
 // dx it also reads the codes of w and writes them transposed.
 void CountingBackend::multiplies_codes(const View& w, const View& x, const View& y, const Fp8Scratch& work) {
-  flops_ += double(y.numel()) * double(x.dim(-1));
-  decoded_ += double(x.numel()) * double(size_of(x.dtype)) + double(work.bytes) + double(w.numel());
+  computes(double(y.numel()) * double(x.dim(-1)),
+           double(x.numel()) * double(size_of(x.dtype)) + double(work.bytes) + double(w.numel()));
   scratch(work.bytes);
 }
 
@@ -155,13 +159,13 @@ void CountingBackend::multiplies_back(const View& y, const View& x, const View& 
 }
 
 void CountingBackend::attention(const AttentionArgs& a) {
-  flops_ += 4 * double(a.q.numel()) * double(a.k.dim(1));
+  computes(4 * double(a.q.numel()) * double(a.k.dim(1)));
   if (!kind_.is_device || a.q.dtype != DType::f32 || !(a.ranges || a.q.shape[2] != a.k.shape[2])) return;
   scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), false).scratch);
 }
 
 void CountingBackend::attention_backward(const AttentionArgs& a, const AttentionGradients&) {
-  flops_ += 10 * double(a.q.numel()) * double(a.k.dim(1));
+  computes(10 * double(a.q.numel()) * double(a.k.dim(1)));
   if (!kind_.is_device || a.q.numel() == 0) return;
   if (a.q.dtype != DType::f32)
     scratch(AttentionParts(a.q.shape, a.k.shape[1]).scratch);

@@ -2,6 +2,7 @@
 // then shows how much they take on a device. Nothing can be read from it.
 #pragma once
 
+#include <array>
 #include <string_view>
 
 #include "wick/backend/backend.h"
@@ -30,17 +31,20 @@ struct DeviceKind {
 // For "cpu", "cuda" or "cuda:N"; `architecture` is a compute capability ("9.0"), if it is known (architecture_of).
 DeviceKind device_kind(std::string_view device, std::string_view architecture = {});
 
-// The cost of a step: FLOPs of products, bytes read and written to decode weights, bytes fetched from the host.
+// The cost of a step: FLOPs of products, bytes read and written to decode weights, bytes fetched from the host; and the
+// seconds of all that at the device's Rates, transfers beside the computation until something waits for them. Only
+// ratios of seconds mean something.
 struct StepCost {
-  double flops = 0, decoded = 0, fetched = 0;
+  double flops = 0, decoded = 0, fetched = 0, seconds = 0;
 
-  StepCost operator-(const StepCost& b) const { return {flops - b.flops, decoded - b.decoded, fetched - b.fetched}; }
-  double seconds(const DeviceKind& device) const;
+  StepCost operator-(const StepCost& b) const {
+    return {flops - b.flops, decoded - b.decoded, fetched - b.fetched, seconds - b.seconds};
+  }
 };
 
 class CountingMemory final : public Memory {
  public:
-  explicit CountingMemory(const DeviceKind& kind) : in_segments_(kind.is_device) {}
+  explicit CountingMemory(const DeviceKind& kind) : in_segments_(kind.is_device), rates_(kind.rates) {}
 
   void* allocate(size_t bytes) override;
   void release(void* data, size_t bytes) noexcept override;
@@ -55,16 +59,21 @@ class CountingMemory final : public Memory {
   std::unique_ptr<Transfer> make_transfer(Direction direction) override;
 
   double fetched() const { return fetched_; }  // bytes from the host side
+  double now() const { return now_; }          // seconds of computation so far, and of waiting for transfers
+  void compute(double flops, double bytes) { now_ += flops / rates_.flops + bytes / rates_.bytes; }
   // The most that was taken from a device, gaps between tensors among it.
   size_t most_taken() const { return most_taken_; }
 
  private:
+  class Travel;
   // Laid out as a device's are, so that the gaps are those of a device.
   Segments general_, arena_segments_;
   bool in_segments_, arena_ = false;
   size_t next_address_ = Segments::kUnit;  // of a new segment; never dereferenced
   size_t most_taken_ = 0;
-  double fetched_ = 0;
+  Rates rates_;
+  double fetched_ = 0, now_ = 0;
+  std::array<double, 2> busy_until_{};         // transfers in each Direction
   std::unique_ptr<CountingMemory> host_side_;  // once it is asked for
 };
 
@@ -77,7 +86,7 @@ class CountingBackend final : public Backend {
   // Of the products and convolutions so far, without adapters' and without convolutions' gradients.
   double flops() const { return flops_; }
   // All that was spent so far.
-  StepCost cost() const { return {flops_, decoded_, memory_.fetched()}; }
+  StepCost cost() const { return {flops_, decoded_, memory_.fetched(), memory_.now()}; }
   void keep_decoded(bool keep) override { decoded_weights_.keep(keep); }
   DType computes_in(DType weights) const override {
     return kind_.is_device ? Backend::computes_in(weights) : DType::f32;
@@ -107,7 +116,7 @@ class CountingBackend final : public Backend {
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
   void conv2d(View y, View, View w, View, View, Conv2d) override {
-    flops_ += 2 * double(y.numel()) * double(w.numel()) / double(w.dim(0));
+    computes(2 * double(y.numel()) * double(w.numel()) / double(w.dim(0)));
   }
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
   void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
@@ -147,6 +156,7 @@ class CountingBackend final : public Backend {
   void argmax(View, View, View) override {}
 
  private:
+  void computes(double flops, double decoded = 0);
   void scratch(size_t bytes);  // of a kernel: taken and given back
   // Products, for which a device may decode w as a whole: y = x w^T, and y = x w.
   void multiplies(const View& w, const View& x, const View& y, bool whole);

@@ -21,7 +21,7 @@ struct InferencePlan {  // bytes
   size_t blocks = 0;   // of the model
   StepCost cost = {};  // of a picture's step, if asked for; or of reading a piece of a prompt and a step
 
-  double seconds() const { return cost.seconds(device); }
+  double seconds() const { return cost.seconds; }
   size_t total() const { return taken + device.workspace + device.context; }
 };
 

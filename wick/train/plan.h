@@ -34,7 +34,7 @@ struct MemoryPlan {                // bytes
   StepCost cost = {};  // of a step
   size_t blocks = 0;   // that the model has, to be recomputed or not
 
-  double seconds() const { return cost.seconds(device); }
+  double seconds() const { return cost.seconds; }
   size_t step() const { return weights + adapter + optimizer + activations; }
   size_t gaps() const { return taken - std::min(taken, std::max(step(), encoding)); }
   // The peak of the device's Memory, and with memory taken outside it: on CUDA, as nvidia-smi shows it.
