@@ -118,6 +118,15 @@ TEST_F(BlockStreamTest, IsEvenlySpread) {
     if (stream.has(i)) streamed.push_back(i);
   EXPECT_EQ(streamed, (std::vector<size_t>{2, 4, 7, 9}));
   EXPECT_THROW(BlockStream(device_, {512, 512}, 3), Error);
+  // Blocks twice as large are streamed half as often.
+  std::vector<size_t> bytes(20, 2048);
+  bytes.resize(60, 1024);
+  const BlockStream some(device_, bytes, 20);
+  size_t large = 0, all = 0;
+  for (size_t i = 0; i < 60; ++i) (i < 20 ? large : all) += some.has(i);
+  EXPECT_EQ(large + all, 20u);
+  EXPECT_GE(large, 3u);
+  EXPECT_LE(large, 4u);
 }
 
 }  // namespace

@@ -51,6 +51,23 @@ TEST_F(HostCheckpointsTest, WhatOthersHoldStays) {
   EXPECT_EQ(device_.fetches, 3) << "the last that was sent is still there when backward begins";
 }
 
+// An input that a block does without, and one that is no tensor.
+TEST_F(HostCheckpointsTest, OtherInputsStay) {
+  const auto gradient = [&](const Recomputation& blocks) {
+    const Tensor x = Tensor::of(std::vector<float>{1, -2, 3}, {3}, device_).trainable();
+    const Tape tape;
+    Recomputation::Pass pass = blocks.pass();
+    const auto block = [](const Tensor& a, const Tensor& missing, float factor) {
+      EXPECT_FALSE(missing);
+      return silu(a) * factor;
+    };
+    Tensor y = x;
+    for (int i = 0; i < 4; ++i) y = pass(block, y, Tensor(), 2.0f);
+    return Tape::active()->backward(sum(y))[x].to_vector();
+  };
+  EXPECT_EQ(gradient(Recomputation::of_all()), gradient(Recomputation::of_all().with_checkpoints_on_host()));
+}
+
 TEST_F(HostCheckpointsTest, RestWithNothing) {
   const Recomputation host = Recomputation::of_all().with_checkpoints_on_host();
   {

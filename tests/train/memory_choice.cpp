@@ -97,7 +97,7 @@ TEST(MemoryChoice, SizesHaveUnits) {
     EXPECT_THROW(sizes(wrong), UsageError) << wrong;
 }
 
-// Batches grow until they would have to be recomputed.
+// Batches grow until they do not fit, or with --memory until it costs too much to fit them.
 TEST(MemoryChoice, BatchesThatFit) {
   const DeviceKind kind = device_kind("cpu");
   const auto total = [&](int64_t batch) {
@@ -113,10 +113,12 @@ TEST(MemoryChoice, BatchesThatFit) {
   };
   for (const std::string memory : {"", "auto"}) {
     EXPECT_EQ(chosen(total(1) / 2, memory), 1) << "nothing fits";
-    EXPECT_EQ(chosen(total(4), memory), 4);
-    EXPECT_EQ(chosen(total(8) - 1, memory), 4);
     EXPECT_EQ(chosen(total(16), memory, 6), 4);
   }
+  EXPECT_EQ(chosen(total(4), ""), 4);
+  EXPECT_EQ(chosen(total(8) - 1, ""), 4);
+  EXPECT_EQ(chosen(total(8) - 1, "auto"), 8) << "with one block computed twice";
+  EXPECT_LT(chosen((total(1) + device_kind("cpu").context) / 2, "auto"), 4);
 }
 
 }  // namespace

@@ -135,7 +135,7 @@ TEST(Plan, StreamedBlocksTakeLess) {
         {.model = kModel, .rank = 4, .alpha = 4, .resolution = {128}, .dtype = DType::bf16, .stream_blocks = blocks},
         kModel, device_kind("cuda"));
   };
-  const MemoryPlan none = plan("0"), some = plan("6"), all = plan("all");
+  const MemoryPlan none = plan("0"), some = plan("14"), all = plan("all");
   EXPECT_EQ(none.host, 0u);
   EXPECT_EQ(none.cost.fetched, 0);
   EXPECT_GT(all.host, some.host);
@@ -213,6 +213,46 @@ TEST(Plan, TensorsOfADeviceHaveGapsBetweenThem) {
   memory.release(first, kUnit / 2);
   EXPECT_EQ(memory.in_use(), 0u);
   EXPECT_EQ(memory.most_taken(), 3 * kUnit) << "the first's, and two in the arena";
+}
+
+// Transfers run beside the computation until something waits for them, one after the other in each direction.
+TEST(Plan, TheClockKnowsWhatWaits) {
+  DeviceKind kind = device_kind("cuda");
+  kind.rates = {.flops = 100, .bytes = 10, .fetched = 1};
+  CountingMemory memory(kind);
+  const auto fetch = memory.make_transfer(Direction::to_device), other = memory.make_transfer(Direction::to_device),
+             send = memory.make_transfer(Direction::to_host);
+  fetch->begin(nullptr, nullptr, 4);
+  send->begin(nullptr, nullptr, 5);
+  memory.compute(300, 0);
+  EXPECT_EQ(memory.now(), 3);
+  fetch->await();
+  EXPECT_EQ(memory.now(), 4);
+  fetch->begin(nullptr, nullptr, 2);
+  other->begin(nullptr, nullptr, 2);
+  memory.compute(0, 10);
+  send->await();
+  EXPECT_EQ(memory.now(), 5);
+  other->await();
+  EXPECT_EQ(memory.now(), 8) << "behind the other";
+  EXPECT_EQ(memory.fetched(), 8);
+}
+
+// cuDNN pads alike on opposite sides, and has channels of 16 bits in eights: what is not so is copied.
+TEST(Plan, ConvolutionsCopyWhatTheyPad) {
+  CountingBackend backend(device_kind("cuda"));
+  const auto made = [&](Shape shape) { return Tensor::empty(shape, DType::bf16, backend.memory()); };
+  const auto added = [&](int64_t channels, Conv2d conv) {
+    const int64_t side = conv.stride == 2 ? 64 : 128;
+    const Tensor x = made({1, 128, 128, channels}), y = made({1, side, side, 64}), w = made({64, 3, 3, channels});
+    backend.memory().reset_peak();
+    const size_t before = backend.memory().peak();
+    backend.conv2d(y, x, w, {}, {}, conv);
+    return int64_t(backend.memory().peak() - before);
+  };
+  EXPECT_EQ(added(64, {1, 1, 1, 1, 1}), 0);
+  EXPECT_EQ(added(64, {2, 0, 0, 1, 1}) / 512, 129 * 129 * 64 * 2 / 512 + 1);
+  EXPECT_GE(added(3, {1, 1, 1, 1, 1}), 128 * 128 * 8 * 2);
 }
 
 TEST(Plan, NothingCanBeReadFromMemoryThatOnlyCounts) {

@@ -28,7 +28,7 @@ constexpr DeviceKind kCuda{.name = "cuda",
                            .context_of = "CUDA's context, libraries and graphs",
                            .rates = {}};
 
-// What training reaches of a card that people train on: half of the peak of dense products in 16 bits with sums in f32,
+// What training reaches of a card that people train on: 0.56 of the peak of dense products in 16 bits with sums in f32,
 // 0.83 of the memory's, 0.86 of PCIe's. 9.0 is measured, FLUX.1 on an H200
 // (bench/results/gpu-check-memory-h200-2026-11-23.md); the others are those shares of their makers' data sheets.
 struct ArchitectureRates {
@@ -36,13 +36,13 @@ struct ArchitectureRates {
   Rates rates;
 };
 constexpr ArchitectureRates kRates[] = {
-    {"9.0", {500e12, 4.0e12, 55e9}},    // H200; the one that stands for what is not listed
-    {"7.5", {33e12, 0.27e12, 14e9}},    // T4
-    {"8.0", {156e12, 1.6e12, 27e9}},    // A100
-    {"8.6", {36e12, 0.78e12, 27e9}},    // RTX 3090
-    {"8.9", {83e12, 0.84e12, 27e9}},    // RTX 4090
-    {"10.0", {1125e12, 6.6e12, 55e9}},  // B200
-    {"12.0", {105e12, 1.2e12, 45e9}},   // RTX 5090
+    {"9.0", {550e12, 4.0e12, 55e9}},    // H200; the one that stands for what is not listed
+    {"7.5", {36e12, 0.27e12, 14e9}},    // T4
+    {"8.0", {173e12, 1.6e12, 27e9}},    // A100
+    {"8.6", {40e12, 0.78e12, 27e9}},    // RTX 3090
+    {"8.9", {92e12, 0.84e12, 27e9}},    // RTX 4090
+    {"10.0", {1250e12, 6.6e12, 55e9}},  // B200
+    {"12.0", {117e12, 1.5e12, 55e9}},   // RTX 5090
 };
 
 [[noreturn]] void fail_reading() { fail("memory that only counts was read: it has no values to give"); }
@@ -173,13 +173,32 @@ void CountingBackend::attention_backward(const AttentionArgs& a, const Attention
     scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), true).scratch);
 }
 
+// Copies of what cuDNN wants in another shape: all at once, as they lie beside each other.
+std::vector<Tensor> CountingBackend::padded(const View& x, const View& y, const View& w, const Conv2d& conv,
+                                            DType dtype) {
+  const bool is_linear = w.shape[1] == 1 && w.shape[2] == 1;
+  if (!kind_.is_device || is_linear || y.numel() == 0) return {};
+  const ConvolutionPadding padding(x.shape, y.shape, w.shape, conv, dtype);
+  std::vector<Tensor> copies;
+  for (const auto& [shape, given] : {std::pair(padding.x, x.shape), {padding.y, y.shape}, {padding.w, w.shape}})
+    if (shape != given) copies.push_back(Tensor::empty(shape, dtype, memory_));
+  return copies;
+}
+
+void CountingBackend::conv2d(View y, View x, View w, View, View, Conv2d conv) {
+  computes(2 * double(y.numel()) * double(w.numel()) / double(w.dim(0)));
+  padded(x, y, w, conv, x.dtype);
+}
+
 // The workspace of cuDNN's gradients in f32, measured on an H200 with 9.14: one of inputs copies its factors to another
 // layout; one of weights takes 3.25 times both images where it may have as much.
-void CountingBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d) {
+void CountingBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {
+  const std::vector<Tensor> copies = padded(dx, dy, w, conv, dy.dtype);
   if (kind_.is_device && dy.dtype == DType::f32) scratch(4 * size_t(dx.numel() + dy.numel() + w.numel()));
 }
 
-void CountingBackend::conv2d_backward_weight(View, View, View dy, View x, Conv2d) {
+void CountingBackend::conv2d_backward_weight(View dw, View, View dy, View x, Conv2d conv) {
+  const std::vector<Tensor> copies = dw ? padded(x, dy, dw, conv, dy.dtype) : std::vector<Tensor>();
   const int64_t bytes = 13 * (x.numel() + dy.numel());
   if (kind_.is_device && dy.dtype == DType::f32 && bytes <= kConvolutionScratch) scratch(size_t(bytes));
 }

@@ -115,9 +115,7 @@ class CountingBackend final : public Backend {
   }
   void lora_backward(const LoraArgs&, const LoraGradients&) override {}
   void dropout(View, View, const Dropout&, bool) override {}
-  void conv2d(View y, View, View w, View, View, Conv2d) override {
-    computes(2 * double(y.numel()) * double(w.numel()) / double(w.dim(0)));
-  }
+  void conv2d(View y, View x, View w, View, View, Conv2d conv) override;
   void conv2d_backward_input(View dx, View dy, View w, Conv2d conv) override;
   void conv2d_backward_weight(View dw, View dbias, View dy, View x, Conv2d conv) override;
   void upsample_nearest(View, View) override {}
@@ -162,6 +160,8 @@ class CountingBackend final : public Backend {
   void multiplies(const View& w, const View& x, const View& y, bool whole);
   void multiplies_back(const View& y, const View& x, const View& w, bool whole);
   void reads(const View& w, const View& x, const View& y, bool whole);
+  // What a device copies for a convolution.
+  std::vector<Tensor> padded(const View& x, const View& y, const View& w, const Conv2d& conv, DType dtype);
   void multiplies_codes(const View& w, const View& x, const View& y, const Fp8Scratch& work);
 
   DeviceKind kind_;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "wick/backend/backend.h"
 #include "wick/core/tensor.h"
 
 namespace wick {
@@ -37,6 +38,27 @@ struct AttentionRows {
     const int64_t scores = q[2] * rows * k[1], reached = ranges ? 2 * k.numel() : 0;
     const int64_t shared = q[2] == k[2] ? 0 : q[2] * rows * q[3];  // of one product at a time
     scratch = 4 * size_t(backward ? 2 * scores + reached + shared + q[0] * q[1] * q[2] : scores + reached);
+  }
+};
+
+// The shapes with which cuDNN computes a convolution of images [B, H, W, C] and weights [O, KH, KW, I]: channels in
+// multiples of 8 where they have 16 bits, and the same padding on opposite sides, else within the image. A tensor of
+// another shape is copied.
+struct ConvolutionPadding {
+  Conv2d conv;
+  Shape x, y, w, image;  // `image` is where the given x begins in the padded one
+  Shape none{0, 0, 0, 0};
+
+  ConvolutionPadding(const Shape& given_x, const Shape& given_y, const Shape& given_w, const Conv2d& given, DType dtype)
+      : conv(given), x(given_x), y(given_y), w(given_w), image{0, 0, 0, 0} {
+    const int64_t unit = dtype == DType::f32 ? 1 : 8;
+    x[3] = w[3] = (x[3] + unit - 1) / unit * unit;
+    y[3] = w[0] = (y[3] + unit - 1) / unit * unit;
+    if (conv.top == conv.bottom && conv.left == conv.right) return;
+    image = {0, conv.top, conv.left, 0};
+    x[1] += conv.top + conv.bottom;
+    x[2] += conv.left + conv.right;
+    conv = {conv.stride, 0, 0, 0, 0};
   }
 };
 

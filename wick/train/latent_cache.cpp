@@ -60,6 +60,7 @@ LatentCache::LatentCache(const Diffusion& model, Dataset dataset, const LatentCa
       sampler_(dataset_.shown(), options.batch_size, options.seed) {
   const TapePause frozen;
   encode_captions();
+  if (options.before_pictures) options.before_pictures();
   encode_pictures(options.progress);
 }
 
@@ -159,13 +160,14 @@ std::string cut_captions(const Dataset& dataset, const Diffusion& model) {
   return first;
 }
 
-Batch blank_batch(const Diffusion& model, Size size, int64_t count) {
+Batch blank_batch(const Diffusion& model, Size size, int64_t count, const std::function<void()>& before_pictures) {
   const TapePause frozen;
   const auto blank = [&](const Tensor& row) { return zeros(with_rows(count, row.shape()), row.dtype(), row.memory()); };
   const PictureFrame frame{
       .height = size.height, .width = size.width, .target_height = size.height, .target_width = size.width};
   Batch batch{.latents = {}, .conditioning = model.framing(std::vector<PictureFrame>(size_t(count), frame))};
   for (const auto& [name, row] : model.caption("")) batch.conditioning.add(name, blank(row));
+  if (before_pictures) before_pictures();
   batch.latents = blank(model.encode(zeros({1, size.height, size.width, 3}, DType::f32, model.memory())).mean);
   return batch;
 }

@@ -18,6 +18,8 @@ struct LatentCacheOptions {
   double caption_dropout = 0;                                    // the share of captions that are left empty
   float guidance = 1;                                            // that the model is told
   std::function<void(size_t done, size_t total)> progress = {};  // called while the cache is made
+  // Called once the captions are encoded: the text encoders may go, and the VAE may come.
+  std::function<void()> before_pictures = {};
 };
 
 // Rows of one shape and dtype, on the host.
@@ -37,7 +39,7 @@ class RowTable {
 
 class LatentCache {
  public:
-  // The model has its text encoders and its VAE's encoder.
+  // The model has its text encoders, and its VAE's encoder by the time of options.before_pictures.
   LatentCache(const Diffusion& model, Dataset dataset, const LatentCacheOptions& options = {});
 
   // The next batch, its latents sampled anew from their posterior.
@@ -88,7 +90,7 @@ std::string cut_captions(const Dataset& dataset, const Diffusion& model);
 
 // A batch like a LatentCache's, of blank pictures without captions, and encoded in the same way: on memory that only
 // counts this finds the bytes (train/plan.h).
-Batch blank_batch(const Diffusion& model, Size size, int64_t count);
+Batch blank_batch(const Diffusion& model, Size size, int64_t count, const std::function<void()>& before_pictures = {});
 
 // Buckets for a model: of these resolutions, 0 for its native one, and with sides that are multiples of `step`, 0 for
 // 64 or what its latents divide into. Throws UsageError for a step that they do not, and for a resolution that is there

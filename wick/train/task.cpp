@@ -104,7 +104,7 @@ class DiffusionTask final : public Task {
     return flow;
   }
 
-  // The VAE, and text encoders that are frozen, are needed for the cache only: they go before the denoiser comes.
+  // Text encoders that are frozen and the VAE are needed for the cache only: each goes before the next comes.
   void load(Backend& backend, const PictureData& data, const Recomputation& recomputation) {
     const DiffusionOptions options{.dtype = config_.dtype,
                                    .quantization = quantization(config_),
@@ -114,8 +114,11 @@ class DiffusionTask final : public Task {
                                    .recomputation = recomputation,
                                    .stream_text_encoder = config_.stream_text_encoder,
                                    .outline = data.outline()};
-    model_->load(options, {DiffusionPart::text_encoders, DiffusionPart::vae_encoder});
-    encode(data);
+    model_->load(options, {DiffusionPart::text_encoders});
+    encode(data, [&] {
+      model_->drop_encoders();
+      model_->load(options, {DiffusionPart::vae_encoder});
+    });
     model_->drop_encoders();
     model_->load(options, {DiffusionPart::denoiser});
     if (data_) ahead_.emplace(*model_, *data_, timestep_options(config_));
@@ -129,9 +132,9 @@ class DiffusionTask final : public Task {
     return model_->ahead(zeros({blank_.latents.dim(0)}, DType::f32, model_->memory()), parts);
   }
 
-  void encode(const PictureData& data) {
+  void encode(const PictureData& data, const std::function<void()>& before_pictures) {
     if (data.outline()) {
-      blank_ = blank_batch(*model_, data.blank, config_.batch_size);
+      blank_ = blank_batch(*model_, data.blank, config_.batch_size, before_pictures);
       return;
     }
     const auto report = [&](size_t done, size_t total) { data.progress("Encoding pictures", done, total); };
@@ -140,7 +143,8 @@ class DiffusionTask final : public Task {
                                      .seed = uint64_t(config_.seed),
                                      .caption_dropout = config_.caption_dropout,
                                      .guidance = float(config_.train_guidance),
-                                     .progress = report});
+                                     .progress = report,
+                                     .before_pictures = before_pictures});
   }
 
   TrainConfig config_;

@@ -8,6 +8,7 @@
 #include "wick/backend/cuda/conv/columns.h"
 #include "wick/backend/cuda/runtime/cudnn.h"
 #include "wick/backend/cuda/runtime/matrix.h"
+#include "wick/backend/scratch.h"
 
 namespace wick {
 namespace {
@@ -63,25 +64,6 @@ class PaddedOutput {
   View target_;
   Held held_;
   Shape offset_;
-};
-
-// The shapes that cuDNN computes with.
-struct Padding {
-  Conv2d conv;
-  Shape x, y, w, image;  // `image` is where the given x begins in the padded one
-  const Shape none{0, 0, 0, 0};
-
-  Padding(const Shape& given_x, const Shape& given_y, const Shape& given_w, const Conv2d& given, DType dtype)
-      : conv(given), x(given_x), y(given_y), w(given_w), image{0, 0, 0, 0} {
-    const int64_t unit = dtype == DType::f32 ? 1 : 8;
-    x[3] = w[3] = (x[3] + unit - 1) / unit * unit;
-    y[3] = w[0] = (y[3] + unit - 1) / unit * unit;
-    if (conv.top == conv.bottom && conv.left == conv.right) return;
-    image = {0, conv.top, conv.left, 0};
-    x[1] += conv.top + conv.bottom;
-    x[2] += conv.left + conv.right;
-    conv = {conv.stride, 0, 0, 0, 0};
-  }
 };
 
 Columns forward_columns(const Shape& x, const Shape& y, const Shape& w, const Conv2d& c) {
@@ -170,7 +152,7 @@ void CudaBackend::conv2d(View y, View x, View w, View bias, View added, Conv2d c
     return;
   }
   if (suits_cudnn(*this, w)) {
-    const Padding p(x.shape, y.shape, w.shape, conv, x.dtype);
+    const ConvolutionPadding p(x.shape, y.shape, w.shape, conv, x.dtype);
     const Held image = padded_input(*this, x, x.dtype, p.x, p.image),
                weight = padded_input(*this, w, x.dtype, p.w, p.none);
     const PaddedOutput result(*this, y, x.dtype, p.y, p.none);
@@ -193,7 +175,7 @@ void CudaBackend::conv2d_backward_input(View dx, View dy, View w, Conv2d conv) {
     return result.finish();
   }
   if (suits_cudnn(*this, w)) {
-    const Padding p(dx.shape, dy.shape, w.shape, conv, dy.dtype);
+    const ConvolutionPadding p(dx.shape, dy.shape, w.shape, conv, dy.dtype);
     const Held grad = padded_input(*this, dy, dy.dtype, p.y, p.none),
                weight = padded_input(*this, w, dy.dtype, p.w, p.none);
     const PaddedOutput result(*this, dx, dy.dtype, p.x, p.image);
@@ -213,7 +195,7 @@ void CudaBackend::conv2d_backward_weight(View dw, View dbias, View dy, View x, C
     return matmul(linear_weight(dw), grad->t().view(), image->view(), 1, 0);
   }
   if (suits_cudnn(*this, dw)) {
-    const Padding p(x.shape, dy.shape, dw.shape, conv, dy.dtype);
+    const ConvolutionPadding p(x.shape, dy.shape, dw.shape, conv, dy.dtype);
     const Held grad = padded_input(*this, dy, dy.dtype, p.y, p.none),
                image = padded_input(*this, x, dy.dtype, p.x, p.image);
     const PaddedOutput result(*this, dw, DType::f32, p.w, p.none);
