@@ -168,6 +168,14 @@ struct Weights::State {
     return contiguous(cast(conv ? to_channels_last(x) : x, a.dtype));
   }
 
+  // In an outline: the tensor as the file has it, which lies on a device while it is converted there. Files have 16
+  // bits.
+  Tensor outline_of_file(const Asked& a, bool conv) const {
+    const bool on_cpu = &memory().host_side() == &memory();
+    if (on_cpu || !(conv || is_quantized(a.dtype))) return {};
+    return Tensor::empty(a.shape, conv ? a.dtype : DType::bf16, memory());
+  }
+
   bool is_streamed(std::optional<size_t> block) const { return block && stream && stream->has(*block); }
 
   // For a tensor that is handed out.
@@ -190,7 +198,11 @@ struct Weights::State {
 
   // Fills contiguous rows of a tensor that is handed out, now or in read_deferred().
   void read_into(const Tensor& rows, const Asked& a) {
-    if (!source.has_values) return;
+    if (!source.has_values) {
+      const Tensor stored = outline_of_file(a, false);
+      if (stored) Tensor::empty(a.shape, a.dtype, memory());
+      return;
+    }
     if (is_as_wanted(a) && options.deferred && !options.trainable)
       deferred.push_back(filling(rows, a));
     else if (is_as_wanted(a))
@@ -223,6 +235,10 @@ struct Weights::State {
     const Asked a = ask(name, shape, use);
     const MemoryScope scope(Purpose::weights);
     const Shape here = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
+    if (!source.has_values && !is_streamed(block)) {
+      const Tensor stored = outline_of_file(a, conv);
+      return keep(a, room(here, a.dtype, block), block);
+    }
     if (!source.has_values || (!conv && is_as_wanted(a))) {
       const Tensor rows = room(here, a.dtype, block);
       read_into(rows, a);
