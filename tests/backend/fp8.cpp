@@ -73,9 +73,9 @@ struct Reference {
   }
 
   // Tensor cores cut each product of codes 13 bits behind the first bit of the largest number that they add, the sum so
-  // far among them: that is depth errors of up to 2^-13 of a sum of about sqrt(depth) products. They add up like a walk,
-  // whose 4.5 standard deviations, the largest of 10^5 elements, are 2^-12 of the sum of magnitudes. What they add up
-  // is rounded to the dtype of activations before it is scaled where a device cannot scale it at once.
+  // far among them: that is depth errors of up to 2^-13 of a sum of about sqrt(depth) products. They add up like a
+  // walk, whose 4.5 standard deviations, the largest of 10^5 elements, are 2^-12 of the sum of magnitudes. What they
+  // add up is rounded to the dtype of activations before it is scaled where a device cannot scale it at once.
   static double tolerance(int64_t depth, double terms, double sum) {
     const double sums = on_cpu() ? kEps * std::sqrt(double(depth) + 8) : 0x1p-12;
     return sums * terms + (activations() == DType::f32 ? 0 : 2 * unit_roundoff(activations()) * sum);
