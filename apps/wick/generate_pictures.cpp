@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cmath>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <tuple>
@@ -303,11 +304,10 @@ std::vector<ImageRequest> requests_of(const GenerateArguments& a, ImageRequest r
   return requests;
 }
 
-// A batch's pictures are delivered while the next batch is drawn.
-void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const Holding& held,
+// A batch's pictures are delivered while the next batch is drawn. `model` has none of its parts loaded.
+void draw(const GenerateArguments& a, std::unique_ptr<Diffusion> model, const Holding& held,
           const std::vector<LoraFile>& loras, const std::optional<Image>& init, std::vector<ImageRequest> requests,
           Progress& progress, const std::function<void(Image)>& deliver) {
-  const std::unique_ptr<Diffusion> model = open_diffusion(checkpoint, a.picture.reading);
   Adapter adapter(model->lora().names, loras);
   const DiffusionOptions options{.dtype = dtype_of(a),
                                  .quantization = quantization_of(held),
@@ -323,7 +323,7 @@ void draw(const GenerateArguments& a, const Checkpoint& checkpoint, const Holdin
     for (ImageRequest& request : requests) request.picture = latents;
     model->drop_encoders();
   }
-  TextToImage text_to_image = TextToImage::load(*model, options, requests);
+  TextToImage text_to_image = TextToImage::load(*model, options, requests, a.picture.batch_size);
   const std::string quantized = model->denoiser_weights().describe_quantized();
   if (!quantized.empty()) fmt::print("The {} in {}.\n", model->denoiser_in_words(), quantized);
   std::vector<TextToImage::Pending> last;
@@ -395,7 +395,12 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   check_out(a, folder, loras);
   if (!a.picture.prediction.empty())
     a.picture.reading.prediction = a.picture.prediction == "v" ? Prediction::v : Prediction::noise;
-  const std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
+  std::unique_ptr<Diffusion> model = open_diffusion(folder, a.picture.reading);  // its configs alone
+  auto remarks = std::async(std::launch::async, [&model = *model] {
+    model.read_tokenizers();
+    return model.remarks();
+  });
+  a.run_on.backend().warm_up();  // and opens the device, meanwhile
   const std::vector<Start> starts = starts_of(a, model->latents());
   std::optional<Image> init;
   if (!a.picture.init.empty()) init = read_image(a.picture.init);
@@ -417,12 +422,13 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   fmt::print("{}", planned);
   std::fflush(stdout);
   a.settings.print_notes();
-  for (const std::string& remark : model->remarks()) fmt::print(stderr, "wick: {}\n", printable(remark));
+  for (const std::string& remark : remarks.get()) fmt::print(stderr, "wick: {}\n", printable(remark));
   {
     Progress progress(pictures, a.picture.batch_size, request.sampling.steps - request.sampling.skipped);
     const auto deliver = [&](Image image) { output->take(std::move(image)); };
-    if (a.picture.compare) draw(a, folder, held, {}, init, requests, progress, deliver);
-    draw(a, folder, held, loras, init, requests, progress, deliver);
+    if (a.picture.compare)
+      draw(a, open_diffusion(folder, a.picture.reading), held, {}, init, requests, progress, deliver);
+    draw(a, std::move(model), held, loras, init, requests, progress, deliver);
   }
   for (const std::filesystem::path& file : output->finish()) fmt::print("{}\n", printable(file.string()));
 }

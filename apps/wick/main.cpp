@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <exception>
 #include <new>
@@ -41,6 +42,12 @@ bool reader_is_gone() {
 int report_output(int error) {
   if (error == EPIPE || reader_is_gone()) return 0;  // the reader of our output has read enough
   return report(kFailed, fmt::format("standard output: {}", std::strerror(error)));
+}
+
+// 0, or the exit code of output that could not be written.
+int flush_output() {
+  if (std::fflush(stdout) != 0) return report_output(errno);
+  return std::ferror(stdout) ? report_output(EIO) : 0;  // from a line of progress, whose error was ignored
 }
 
 void set_up(CLI::App& app) {
@@ -109,7 +116,7 @@ int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);
   fill_closed_streams();
   const int code = run(argc, argv);
-  if (code != 0) return code;
-  if (std::fflush(stdout) != 0) return report_output(errno);
-  return std::ferror(stdout) ? report_output(EIO) : 0;  // from a line of progress, whose error was ignored
+  if (code != 0) std::fflush(stdout);
+  // The system takes memory and devices back sooner than destructors do.
+  std::_Exit(code != 0 ? code : flush_output());
 }

@@ -274,6 +274,9 @@ class Backend {
   // Whether products with fp8_product are for it: not where a device lacks tensor cores for them, and would only be
   // slow. The CPU has the same numbers by other means, for tests and to go on with a device's run.
   virtual bool multiplies_fp8() const { return true; }
+  // Loads on another thread what convolutions and attention load when they first run: told early, a program that will
+  // run them waits less for its first step. Nothing else depends on it.
+  virtual void warm_up() {}
   // Whether weights that are decoded for a product are kept for their next one (decoded_weights.h). No bit changes.
   virtual void keep_decoded(bool) {}
   // Products and convolutions of f32 may round their factors to TF32 (10 bits of mantissa), where a device has units

@@ -13,14 +13,14 @@ struct DeviceReport {
   std::string model;         // "NVIDIA H100 80GB HBM3"
   std::string architecture;  // "9.0"
   size_t total_bytes, free_bytes;
-  std::string kernels;  // the kernels of the LoRA linear, attention and convolution
+  std::string kernels;  // the kernels of the LoRA linear, attention and convolution; in a detailed report
   std::string problem;  // why it cannot be used, or empty
 };
 
 struct BackendReport {
   std::string driver;                  // its version, or empty
   std::string problem;                 // why there is no device, or empty
-  std::vector<std::string> libraries;  // "cuBLASLt 13.1.0", or a missing one and its purpose
+  std::vector<std::string> libraries;  // "cuBLASLt 13.1.0", or a missing one and its purpose; in a detailed report
   std::vector<DeviceReport> devices;
 };
 
@@ -28,7 +28,7 @@ struct BackendModule {
   const char* build_id;                       // of the contract against which it was built
   int (*device_count)(std::string& problem);  // 0 and why, if there is none
   Backend& (*open)(int device);               // made once; lives as long as the program
-  BackendReport (*report)();
+  BackendReport (*report)(bool detailed);     // in detail it opens libraries, which takes a tenth of a second
 };
 
 inline constexpr const char* kModuleEntry = "wick_backend_module";

@@ -88,6 +88,10 @@ std::optional<size_t> free_addresses() {
   return limit.rlim_cur - std::min<size_t>(limit.rlim_cur, taken);
 }
 
+BackendReport report(bool detailed) {
+  return cuda().module ? cuda().module->report(detailed) : BackendReport{.problem = cuda().problem};
+}
+
 }  // namespace
 
 bool is_device_name(const std::string& device) {
@@ -111,7 +115,7 @@ Backend& open_backend(const std::string& device) {
 
 std::optional<size_t> free_memory(std::string_view device) {
   if (device != "cpu") {
-    for (const DeviceReport& d : cuda_report().devices)
+    for (const DeviceReport& d : report(/*detailed=*/false).devices)
       if (d.name == device && d.problem.empty()) return d.free_bytes;
     return {};
   }
@@ -124,14 +128,12 @@ std::optional<size_t> free_memory(std::string_view device) {
 }
 
 std::string architecture_of(std::string_view device) {
-  for (const DeviceReport& d : cuda_report().devices)
+  for (const DeviceReport& d : report(/*detailed=*/false).devices)
     if (d.name == (device == "cuda" ? "cuda:0" : device)) return d.architecture;
   return {};
 }
 
-BackendReport cuda_report() {
-  return cuda().module ? cuda().module->report() : BackendReport{.problem = cuda().problem};
-}
+BackendReport cuda_report() { return report(/*detailed=*/true); }
 
 std::string cuda_module_path() { return cuda().path; }
 

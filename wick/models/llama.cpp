@@ -2,7 +2,6 @@
 // LlamaForCausalLM and its kin. Parameter names match their checkpoints.
 #include "wick/models/llama.h"
 
-#include <future>
 #include <tuple>
 #include <utility>
 
@@ -193,12 +192,8 @@ Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
     blocks.stream(weights.stream(count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }));
   Llama model(Scope(weights, "llama", options.adapter), config, blocks);
   if (options.adapter) options.adapter->check_complete();  // before the long work
-  // Streamed weights load through the slots from which a rehearsal would compute.
-  const bool rehearses = options.rehearse && !backend.memory().on_host() && blocks.streamed() == 0;
-  std::future<void> reading =
-      std::async(rehearses ? std::launch::async : std::launch::deferred, [&] { weights.read_deferred(); });
-  if (rehearses) options.rehearse(model);
-  reading.get();
+  const auto rehearse = [&] { options.rehearse(model); };
+  weights.read_deferred(options.rehearse ? std::function<void()>(rehearse) : nullptr);
   host_memory().trim();
   return model;
 }

@@ -29,8 +29,7 @@ struct LlamaOptions {
   Recomputation recomputation = {};  // of its layers
   std::optional<uint64_t> draw;      // random weights of this seed: the files' are not read, and need not be there
   bool outline = false;              // weights of the right shapes without values: only the config is read
-  // Called while the weights are on their way to a device: the model's results are nonsense then, but its kernels and
-  // libraries get loaded. Not called on the CPU.
+  // Called while the weights are read, as Weights::read_deferred() does it.
   std::function<void(const Llama&)> rehearse = {};
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstring>
+#include <future>
 #include <optional>
 #include <utility>
 
@@ -323,9 +324,14 @@ std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<v
                                                         count == Recomputation::kAll ? bytes.size() : count);
 }
 
-void Weights::read_deferred() const {
+void Weights::read_deferred(const std::function<void()>& meanwhile) const {
   state_->finish_block();
-  state_->read_deferred();
+  // Streamed weights load through slots, from which a computation would read.
+  const bool at_once = meanwhile && !state_->deferred.empty() && !state_->memory().on_host() && !state_->stream;
+  std::future<void> reading =
+      std::async(at_once ? std::launch::async : std::launch::deferred, [this] { state_->read_deferred(); });
+  if (at_once) meanwhile();
+  reading.get();
 }
 
 Weights::Quantized Weights::quantized() const { return state_->quantized; }

@@ -106,7 +106,10 @@ class Weights {
   // are to lie on the host. The model runs its blocks by a Recomputation::Pass. Not for trainable Weights.
   std::shared_ptr<BlockStream> stream(size_t count, const std::function<void(const Weights&)>& build) const;
 
-  void read_deferred() const;
+  // `meanwhile` runs while the weights are on their way to a device, where none may be there yet: what it computes is
+  // nonsense, but kernels and libraries get loaded. Not called on the CPU, nor where blocks are streamed, nor where
+  // nothing is left to read.
+  void read_deferred(const std::function<void()>& meanwhile = {}) const;
   // Of the matrices that were to be quantised and are handed out: how many are, and how many have rows that are not
   // whole blocks, or of fp8_product sides that are not multiples of 16.
   struct Quantized {

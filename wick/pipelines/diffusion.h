@@ -4,6 +4,7 @@
 // family is one class in files of its own, and a line in diffusion_families.cpp.
 #pragma once
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -97,6 +98,8 @@ struct DiffusionOptions {
   Recomputation recomputation = {};               // of the denoiser's blocks; T5's are then recomputed too
   bool stream_text_encoder = false;               // T5's weights lie on the host
   bool outline = false;                           // weights of the right shapes without values: configs alone are read
+  // Called while the denoiser's weights are read, as Weights::read_deferred() does it.
+  std::function<void()> rehearse = {};
 };
 
 class Diffusion {
@@ -114,6 +117,8 @@ class Diffusion {
   virtual std::string training_remark() const { return {}; }       // a sentence, where training this model is unwise
   virtual TextLength length(const std::string& text) const = 0;
   virtual int64_t t5_tokens() const { return 0; }  // T5Options::tokens in use; 0 for a model without T5
+  // Reads the tokenizers, unless that was done: load() does so before it reads weights.
+  virtual void read_tokenizers() const {}
 
   // Loads parts beside those that are there. All parts of a model are loaded with the same options. With the denoiser
   // the adapter must have found its modules.

@@ -106,6 +106,7 @@ class Flux final : public LatentDiffusion {
   }
   int64_t t5_tokens() const override { return t5_.tokens(); }
   TextLength length(const std::string& text) const override { return t5_.length(text); }
+  void read_tokenizers() const override { t5_.tokenizer(), clip_.tokenizer(); }
 
   NamedTensors caption(const std::string& text) const override;
   NamedTensors framing(const std::vector<PictureFrame>& frames) const override;
@@ -157,7 +158,6 @@ std::vector<std::string> Flux::remarks() const {
 }
 
 void Flux::load_text_encoders() {
-  if (!options().outline) clip_.tokenizer();  // its faults are found before weights are read
   t5_.load(scope(kT5), options());
   clip_.load(scope(kClip));
 }

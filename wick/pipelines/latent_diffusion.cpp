@@ -101,7 +101,10 @@ FlowTransformerOptions LatentDiffusion::flow_options(bool vector_is_trained) con
 void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts& parts) {
   options_ = options;
   const auto wanted = [&](DiffusionPart part) { return std::ranges::find(parts, part) != parts.end(); };
-  if (wanted(DiffusionPart::text_encoders)) load_text_encoders();
+  if (wanted(DiffusionPart::text_encoders)) {
+    if (!options.outline) read_tokenizers();  // their faults are found before weights are read
+    load_text_encoders();
+  }
   // The VAE of SDXL overflows in f16.
   const DType vae_dtype = options.dtype == DType::f16 ? DType::f32 : options.dtype;
   const auto load_vae = [&](auto& part) {
@@ -119,8 +122,8 @@ void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts
       drop_denoiser();
     }));
   load_denoiser(Scope(*denoiser_weights_, denoiser_, options.adapter));
-  denoiser_weights_->read_deferred();
-  if (options.adapter) options.adapter->check_complete();
+  if (options.adapter) options.adapter->check_complete();  // before the long work
+  denoiser_weights_->read_deferred(std::exchange(options_.rehearse, {}));
   host_memory().trim();
 }
 

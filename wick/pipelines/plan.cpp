@@ -11,10 +11,9 @@ namespace wick {
 
 namespace {
 
-// With all that takes memory, and without values that a counting backend does not have.
-ImageRequest shortened(ImageRequest request) {
-  request.sampling.steps = std::min<int64_t>(request.sampling.steps, 2);  // shift_terminal stretches no single one
-  request.sampling.skipped = 0;
+// Shortened, and without values that a counting backend does not have.
+ImageRequest outlined(const ImageRequest& whole) {
+  ImageRequest request = shortened(whole);
   request.start = {};
   request.draws.clear();
   return request;
@@ -61,7 +60,7 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
                               .stream_text_encoder = options.stream_text_encoder,
                               .outline = true};
   TextToImage::Batch counted;
-  for (const ImageRequest& request : requests) counted.push_back(shortened(request));
+  for (const ImageRequest& request : requests) counted.push_back(outlined(request));
   if (options.of_picture) {
     model->load(load, {DiffusionPart::vae_encoder});
     const ImageRequest& first = requests.front();

@@ -107,6 +107,7 @@ class Sd3 final : public LatentDiffusion {
   std::vector<std::string> remarks() const override;
   int64_t t5_tokens() const override { return t5_.tokens(); }
   TextLength length(const std::string& text) const override { return t5_.length(text); }
+  void read_tokenizers() const override { t5_.tokenizer(), clip_l_.tokenizer(), big_g_.tokenizer(); }
 
   NamedTensors caption(const std::string& text) const override;
   NamedTensors framing(const std::vector<PictureFrame>& frames) const override;
@@ -202,7 +203,6 @@ std::vector<std::string> Sd3::remarks() const {
 }
 
 void Sd3::load_text_encoders() {
-  if (!options().outline) clip_l_.tokenizer(), big_g_.tokenizer();  // their faults are found before weights are read
   t5_.load(scope(kT5), options());
   clip_l_.load(scope(kClipL));
   big_g_.load(scope(kBigG));

@@ -110,6 +110,7 @@ class Sdxl final : public LatentDiffusion {
   }
 
   TextLength length(const std::string& text) const override { return clip_l_.length(text); }
+  void read_tokenizers() const override { clip_l_.tokenizer(), big_g_.tokenizer(); }
 
   NamedTensors caption(const std::string& text) const override;
   NamedTensors negative(const std::optional<std::string>& text) const override;
@@ -148,7 +149,6 @@ class Sdxl final : public LatentDiffusion {
 };
 
 void Sdxl::load_text_encoders() {
-  if (!options().outline) clip_l_.tokenizer(), big_g_.tokenizer();  // their faults are found before weights are read
   clip_l_.load(scope("text_encoder"));
   big_g_.load(scope("text_encoder_2"));
 }

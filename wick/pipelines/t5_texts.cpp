@@ -54,7 +54,6 @@ TextLength T5Texts::length(const std::string& text) const {
 
 void T5Texts::load(const Scope& s, const DiffusionOptions& options) {
   outline_ = s.weights().is_outline();
-  if (!outline_) tokenizer();  // its faults are found before weights are read
   Recomputation blocks = Recomputation::of_all(options.recomputation.is_any());
   if (options.stream_text_encoder)
     blocks.stream(s.weights().stream(Recomputation::kAll,

@@ -30,6 +30,7 @@ class T5Texts {
 
   const T5Config& config() const { return config_; }
   int64_t tokens() const { return options_.tokens; }
+  const T5Tokenizer& tokenizer() const;  // read when first asked for
   TextLength length(const std::string& text) const;
 
   // An outline has no weights, and a tokenizer only for weighted texts.
@@ -44,8 +45,6 @@ class T5Texts {
   static Tensor ranges(const NamedTensors& parts, int64_t tokens);
 
  private:
-  const T5Tokenizer& tokenizer() const;
-
   T5Config config_;
   std::filesystem::path tokenizer_path_;  // a folder or a file
   T5Options options_;

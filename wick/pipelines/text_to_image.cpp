@@ -23,6 +23,8 @@ enum : int64_t {
   kWeights
 };  // of the sampler's combinations, one latent after the other
 
+constexpr size_t kMostKept = 8;  // of what is kept for pictures to come
+
 Tensor number(const NamedTensors& in, int64_t index) { return in[kNumbers].window({1, 1, 1, 1}, {1, 1, 1, 1}, index); }
 
 // The latent that a sampler keeps at this place after a step.
@@ -98,13 +100,31 @@ void TextToImage::check_side(const char* name, int64_t pixels, const LatentSpace
               "{}: expected a multiple of {} up to {} pixels, found {}", name, space.side_step, space.largest, pixels);
 }
 
-TextToImage TextToImage::load(Diffusion& model, const DiffusionOptions& options, const Batch& requests) {
+ImageRequest shortened(ImageRequest request) {
+  request.sampling.steps = std::min<int64_t>(request.sampling.steps, 2);  // shift_terminal stretches no single one
+  request.sampling.skipped = 0;
+  return request;
+}
+
+TextToImage TextToImage::load(Diffusion& model, DiffusionOptions options, const Batch& requests, int64_t at_once) {
   model.load(options, {DiffusionPart::text_encoders});
   TextToImage loaded(model);
   loaded.encode(requests);
   model.drop_encoders();
+  const auto end = requests.begin() + std::min<ptrdiff_t>(at_once, std::ssize(requests));
+  options.rehearse = [&] { loaded.rehearse({requests.begin(), end}); };
   model.load(options, {DiffusionPart::vae_decoder, DiffusionPart::denoiser});
   return loaded;
+}
+
+void TextToImage::rehearse(const Batch& batch) {
+  if (batch.empty() || !model_.parts_ahead().empty()) return;  // what is made ahead is made of weights, and kept
+  Batch steps;
+  for (const ImageRequest& request : batch) steps.push_back(shortened(request));
+  // A second step would be recorded, and what is read meanwhile with it.
+  const Tensor latents = denoise(steps, noise(steps), {}, /*most_steps=*/1);
+  const Arena arena(model_.memory());
+  decode(slice(latents, 0, 0, 1), batch.front().tile);
 }
 
 Tensor TextToImage::noise(const Batch& batch) const {
@@ -165,14 +185,14 @@ NamedTensors TextToImage::conditioning(const Batch& batch) const {
 
 std::string TextToImage::shapes(const Batch& batch) const { return shapes_of(conditioning(batch)); }
 
-Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step) {
+Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step, int64_t most_steps) {
   const ImageRequest& request = batch.front();
   check_side("width", request.width, model_.latents());
   check_side("height", request.height, model_.latents());
   const int64_t rows = noise.dim(0) * (request.cfg != 1 ? 2 : 1);
   const NamedTensors parts = conditioning(batch);
   const Sampler sampler = model_.process().sampler(request.sampling, noise.shape());
-  const NamedTensors ahead = parts_ahead(sampler, parts);
+  const NamedTensors& ahead = parts_ahead(batch, sampler, parts);
   Canvas& on = canvas(parts, noise.shape(), sampler.kept);
   Backend& backend = noise.backend();
   backend.affine(on.kept.front().view(), noise.view(), request.picture ? sampler.of_noise : sampler.initial_scale, 0);
@@ -183,7 +203,7 @@ Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnSte
   for (size_t i = 1; i < sampler.kept; ++i) backend.fill(on.kept[i].view(), 0);
 
   const std::string what = what_is_recorded(request, sampler);
-  const auto steps = int64_t(sampler.steps.size());
+  const int64_t steps = std::min(std::ssize(sampler.steps), most_steps);
   int64_t done = 0;  // of the user's steps
   size_t drawn = 0;
   std::unique_ptr<Readback> last;  // arrives at the end of the step before, so that the device always has work
@@ -212,9 +232,8 @@ Tensor TextToImage::denoise(const Batch& batch, const Tensor& noise, const OnSte
 
 // The buffers for batches of some shapes, with these parts in them.
 TextToImage::Canvas& TextToImage::canvas(const NamedTensors& parts, const Shape& latents, size_t kept) {
-  constexpr size_t kMost = 8;
   const std::string key = fmt::format("{} {}{}", latents, kept, shapes_of(parts));
-  if (canvases_.size() >= kMost && !canvases_.contains(key)) canvases_.clear();
+  if (canvases_.size() >= kMostKept && !canvases_.contains(key)) canvases_.clear();
   Backend& backend = *model_.memory().backend;
   const auto [found, is_new] = canvases_.try_emplace(key, Canvas{{}, {}, Recorder(backend)});
   Canvas& canvas = found->second;
@@ -242,16 +261,21 @@ NamedTensors TextToImage::of_step(const ImageRequest& request, const Sampler& sa
   return in;
 }
 
-// Rows for each step, as many as a batch has.
-NamedTensors TextToImage::parts_ahead(const Sampler& sampler, const NamedTensors& parts) const {
+// Rows for each step, as many as a batch has. They are the same for all pictures of the same texts.
+const NamedTensors& TextToImage::parts_ahead(const Batch& batch, const Sampler& sampler, const NamedTensors& parts) {
   const std::vector<std::string> names = model_.parts_ahead();
-  if (names.empty()) return {};
+  if (names.empty()) return ahead_[""];
   const auto steps = int64_t(sampler.steps.size()), rows = parts[names.front()].dim(0);
   std::vector<float> timesteps;
   for (const SamplerStep& step : sampler.steps) timesteps.insert(timesteps.end(), size_t(rows), step.timestep);
+  std::string told = fmt::format("{} {}", batch.front().guidance, fmt::join(timesteps, ","));
+  for (const ImageRequest& request : batch)
+    told += fmt::format(" {:?} {:?}", request.cfg != 1 ? request.negative.value_or("") : "", request.prompt);
+  if (const auto found = ahead_.find(told); found != ahead_.end()) return found->second;
+  if (ahead_.size() >= kMostKept) ahead_.clear();
   NamedTensors repeated;
   for (const std::string& name : names) repeated.add(name, cat(std::vector<Tensor>(size_t(steps), parts[name]), 0));
-  return model_.ahead(Tensor::of(timesteps, {steps * rows}, model_.memory()), repeated);
+  return ahead_[told] = model_.ahead(Tensor::of(timesteps, {steps * rows}, model_.memory()), repeated);
 }
 
 // With guidance of both kinds.

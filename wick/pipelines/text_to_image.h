@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -49,14 +50,18 @@ struct ImageRequest {
   int64_t tile = 0;
 };
 
+// In two steps, with all that decides what a step takes and computes.
+ImageRequest shortened(ImageRequest request);
+
 class TextToImage {
  public:
   // The model has kDrawingParts. It is borrowed, and may go on training; its denoiser stays loaded.
   explicit TextToImage(const Diffusion& model) : model_(model) {}
   using Batch = std::vector<ImageRequest>;
   // Loads kDrawingParts of a model of which no part is loaded, to draw these requests: its text encoders go again
-  // before its denoiser comes, so that never both need room.
-  static TextToImage load(Diffusion& model, const DiffusionOptions& options, const Batch& requests);
+  // before its denoiser comes, so that never both need room. While its weights are read, the first `at_once` of the
+  // requests are rehearsed, so that a device's kernels get loaded.
+  static TextToImage load(Diffusion& model, DiffusionOptions options, const Batch& requests, int64_t at_once = 1);
 
   // Called when the device has come to the end of a step, which may be of several evaluations of the model.
   using OnStep = std::function<void(int64_t step)>;
@@ -87,7 +92,9 @@ class TextToImage {
   // The stages: noise [B, h, w, C] of unit variance -> latents -> pictures [B, H, W, 3] in about [-1, 1]. `tile` is
   // that of ImageRequest.
   Tensor noise(const Batch& batch) const;
-  Tensor denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step = {});
+  Tensor denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step = {}) {
+    return denoise(batch, noise, on_step, std::numeric_limits<int64_t>::max());
+  }
   Tensor decode(const Tensor& latents, int64_t tile = 0) const;
 
  private:
@@ -98,12 +105,14 @@ class TextToImage {
     Recorder recorder;
   };
 
+  void rehearse(const Batch& batch);
+  Tensor denoise(const Batch& batch, const Tensor& noise, const OnStep& on_step, int64_t most_steps);
   void encode(const Batch& requests);  // and remembers what becomes of their texts
   // A negative's, or a prompt's.
   NamedTensors encoded(bool negative, const std::optional<std::string>& text) const;
   Tensor fresh_noise(const Batch& batch, size_t index) const;
   NamedTensors conditioning(const Batch& batch) const;
-  NamedTensors parts_ahead(const Sampler& sampler, const NamedTensors& parts) const;
+  const NamedTensors& parts_ahead(const Batch& batch, const Sampler& sampler, const NamedTensors& parts);
   Canvas& canvas(const NamedTensors& parts, const Shape& latents, size_t kept);
   NamedTensors of_step(const ImageRequest& request, const Sampler& sampler, int64_t i, int64_t rows,
                        const NamedTensors& ahead) const;
@@ -112,6 +121,7 @@ class TextToImage {
   const Diffusion& model_;
   std::map<std::pair<bool, std::optional<std::string>>, NamedTensors> encoded_;
   std::map<std::string, Canvas> canvases_;
+  std::map<std::string, NamedTensors> ahead_;  // on the host, by texts and timesteps
 };
 
 // [1, h, w, C], of a picture of the request's size.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <thread>
 
 #include "wick/backend/cuda/linear/fp8.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
@@ -53,6 +54,18 @@ Library& opened(std::unique_ptr<Library>& library, bool tf32, const Args&... arg
 
 Cublas& CudaBackend::cublas() { return opened(cublas_, tf32_, stream_, capability_); }
 Cudnn& CudaBackend::cudnn() { return opened(cudnn_, tf32_, stream_); }
+
+void CudaBackend::warm_up() {
+  // Joined before static destructors run, as Cublas::open_early's.
+  thread_local const std::jthread opening([device = device_, capability = capability_] {
+    try {
+      cuda_check(cudaSetDevice(device), "cudaSetDevice");
+      Cublas::warm_up(capability);
+      Cudnn::warm_up();
+    } catch (const Error&) {  // the first caller that needs them gets the error
+    }
+  });
+}
 
 bool CudaBackend::multiplies_fp8() const { return wick::multiplies_fp8(static_cast<const Gpu&>(*this)); }
 

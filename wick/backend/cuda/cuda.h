@@ -35,6 +35,7 @@ class CudaBackend final : public ComposedBackend, public Gpu {
   cudaStream_t stream() const { return stream_; }
   bool multiplies_fp8() const override;
   void allow_tf32(bool allow) override;
+  void warm_up() override;
   void keep_decoded(bool keep) override { decoded_.keep(keep); }
   Tensor decoded(const View& w, DType dtype);  // w in blocks or rows of codes
   Cublas& cublas();                            // loaded on first use

@@ -42,7 +42,7 @@ Backend& open(int device) {
   return *opened;
 }
 
-BackendReport report() {
+BackendReport report(bool detailed) {
   BackendReport r;
   int driver = 0;
   cudaDriverGetVersion(&driver);
@@ -57,7 +57,7 @@ BackendReport report() {
                         .architecture = fmt::format("{}.{}", p.major, p.minor),
                         .total_bytes = p.totalGlobalMem,
                         .free_bytes = 0,
-                        .kernels = describe_kernels(gpu, Cudnn::found()),
+                        .kernels = detailed ? describe_kernels(gpu, Cudnn::found()) : "",
                         .problem = ""};
     if (p.major * 10 + p.minor < 75) device.problem = "Wick needs compute capability 7.5 or newer";
     size_t total = 0;
@@ -66,6 +66,7 @@ BackendReport report() {
     }
     r.devices.push_back(device);
   }
+  if (!detailed) return r;
   r.libraries = {fmt::format("CUDA runtime {} (built in)", version_text(CUDART_VERSION)), Cublas::describe(),
                  Cudnn::describe()};
   return r;

@@ -178,7 +178,6 @@ Cublas::Cublas(cudaStream_t stream, int capability)
   cublasLtHandle_t handle;
   lt_check(lt().create(&handle), "its start");
   handle_ = handle;
-  cuda_check(cudaMalloc(&workspace_, workspace_bytes_), "the workspace of cuBLASLt");
 }
 
 Cublas::~Cublas() {
@@ -196,6 +195,14 @@ void Cublas::open_early() {
     } catch (const Error&) {  // the first caller that needs it gets the error
     }
   });
+}
+
+void Cublas::warm_up(int capability) {
+  void* const nowhere = reinterpret_cast<void*>(uintptr_t{256});  // nothing runs
+  constexpr int64_t kSide = 1024;
+  const DeviceMatrix m{nowhere, DType::bf16, kSide, kSide, kSide};
+  const GemmBatch one;
+  (void)Cublas(nullptr, capability).make_plan({m, m, m.t(), m, 1, 0, nullptr, one});
 }
 
 std::string Cublas::describe() {
@@ -283,6 +290,7 @@ bool Cublas::run(const Product& p) {
   std::unique_ptr<Plan>& plan = plans_[key];
   if (!plan) plan = make_plan(p);
   if (!plan->found) return false;
+  if (!workspace_) cuda_check(cudaMalloc(&workspace_, workspace_bytes_), "the workspace of cuBLASLt");
   if (bias) set(plan->desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
   if (scales.x) set_scales(plan->desc, scales);
   lt_check(lt().matmul(static_cast<cublasLtHandle_t>(handle_), plan->desc, &alpha, b.data, plan->first, a.data,

@@ -20,12 +20,14 @@ struct GemmBatch {
 
 class Cublas {
  public:
-  // `capability` as 90 for 9.0. Takes its workspace from the driver, so not while a graph is captured.
+  // `capability` as 90 for 9.0. The first product takes its workspace from the driver, so not while a graph is
+  // captured.
   Cublas(cudaStream_t stream, int capability);
   ~Cublas();
 
-  static void open_early();       // ahead of its use, on another thread: it is large
-  static std::string describe();  // "cuBLASLt 13.1.0", or why there is none
+  static void open_early();             // ahead of its use, on another thread: it is large
+  static void warm_up(int capability);  // its first choice of a kernel reads its tables, which takes 80 ms
+  static std::string describe();        // "cuBLASLt 13.1.0", or why there is none
   // TF32 for f32 products; off unless the user asks.
   void allow_tf32(bool allow) { tf32_ = allow; }
 

@@ -181,36 +181,46 @@ void Cudnn::execute(CudaBackend& cuda, Plan& plan, const std::vector<void*>& ten
 }
 
 template <class Make>
-bool Cudnn::convolve(CudaBackend& cuda, int64_t operation, const View& y, const View& a, const View& b,
-                     const Conv2d& conv, const Make& make) {
-  Plan* const p = plan(key_of({operation, conv.stride, conv.top, conv.left}, {y, a, b}), a.dtype, [&](auto& graph) {
+Cudnn::Plan* Cudnn::convolution_plan(int64_t operation, const View& y, const View& a, const View& b, const Conv2d& conv,
+                                     const Make& make) {
+  return plan(key_of({operation, conv.stride, conv.top, conv.left}, {y, a, b}), a.dtype, [&](auto& graph) {
     output(make(graph, input(graph, 1, a, kChannelsSecond), input(graph, 2, b, kChannelsSecond)), 0, y,
            kChannelsSecond);
   });
-  if (p) execute(cuda, *p, {y.data, a.data, b.data});
-  return p;
 }
 
-bool Cudnn::convolution(CudaBackend& cuda, View y, View x, View w, Conv2d conv) {
-  return convolve(cuda, kConvolution, y, x, w, conv, [&](auto& graph, const Tensor4& image, const Tensor4& weight) {
+Cudnn::Plan* Cudnn::convolution_plan(const View& y, const View& x, const View& w, const Conv2d& conv) {
+  return convolution_plan(kConvolution, y, x, w, conv, [&](auto& graph, const Tensor4& image, const Tensor4& weight) {
     return graph.conv_fprop(image, weight, convolution_attributes<fe::graph::Conv_fprop_attributes>(conv));
   });
 }
 
+bool Cudnn::convolution(CudaBackend& cuda, View y, View x, View w, Conv2d conv) {
+  Plan* const p = convolution_plan(y, x, w, conv);
+  if (p) execute(cuda, *p, {y.data, x.data, w.data});
+  return p;
+}
+
 bool Cudnn::convolution_backward_input(CudaBackend& cuda, View dx, View dy, View w, Conv2d conv) {
-  return convolve(cuda, kBackwardInput, dx, dy, w, conv, [&](auto& graph, const Tensor4& grad, const Tensor4& weight) {
-    return graph.conv_dgrad(grad, weight, convolution_attributes<fe::graph::Conv_dgrad_attributes>(conv));
-  });
+  Plan* const p =
+      convolution_plan(kBackwardInput, dx, dy, w, conv, [&](auto& graph, const Tensor4& grad, const Tensor4& weight) {
+        return graph.conv_dgrad(grad, weight, convolution_attributes<fe::graph::Conv_dgrad_attributes>(conv));
+      });
+  if (p) execute(cuda, *p, {dx.data, dy.data, w.data});
+  return p;
 }
 
 bool Cudnn::convolution_backward_weight(CudaBackend& cuda, View dw, View dy, View x, Conv2d conv) {
-  return convolve(cuda, kBackwardWeight, dw, dy, x, conv, [&](auto& graph, const Tensor4& grad, const Tensor4& image) {
-    if (dy.dtype == DType::f32) graph.deselect_workspace_greater_than(kConvolutionScratch);
-    return graph.conv_wgrad(grad, image, convolution_attributes<fe::graph::Conv_wgrad_attributes>(conv));
-  });
+  Plan* const p =
+      convolution_plan(kBackwardWeight, dw, dy, x, conv, [&](auto& graph, const Tensor4& grad, const Tensor4& image) {
+        if (dy.dtype == DType::f32) graph.deselect_workspace_greater_than(kConvolutionScratch);
+        return graph.conv_wgrad(grad, image, convolution_attributes<fe::graph::Conv_wgrad_attributes>(conv));
+      });
+  if (p) execute(cuda, *p, {dw.data, dy.data, x.data});
+  return p;
 }
 
-bool Cudnn::attention(CudaBackend& cuda, const AttentionArgs& a) {
+Cudnn::Plan* Cudnn::attention_plan(const AttentionArgs& a) {
   const auto build = [&](fe::graph::Graph& g) {
     auto attributes = fe::graph::SDPA_attributes().set_generate_stats(true).set_attn_scale(a.scale);
     if (a.causal) attributes.set_causal_mask(true);
@@ -220,10 +230,24 @@ bool Cudnn::attention(CudaBackend& cuda, const AttentionArgs& a) {
     describe_statistics(stats, 1, a.lse);
     stats->set_output(true);
   };
-  Plan* const p =
-      plan(key_of({kAttention, std::bit_cast<int32_t>(a.scale), a.causal}, {a.y, a.q, a.k, a.v}), a.q.dtype, build);
+  return plan(key_of({kAttention, std::bit_cast<int32_t>(a.scale), a.causal}, {a.y, a.q, a.k, a.v}), a.q.dtype, build);
+}
+
+bool Cudnn::attention(CudaBackend& cuda, const AttentionArgs& a) {
+  Plan* const p = attention_plan(a);
   if (p) execute(cuda, *p, {a.y.data, a.lse.data, a.q.data, a.k.data, a.v.data});
   return p;
+}
+
+void Cudnn::warm_up() {
+  Cudnn alone(nullptr);
+  const auto view = [](DType dtype, const Shape& shape) {
+    return contiguous_view(reinterpret_cast<void*>(uintptr_t{256}), dtype, shape);  // nothing runs
+  };
+  const View image = view(DType::bf16, {1, 64, 64, 64}), heads = view(DType::bf16, {1, 1024, 8, 64});
+  alone.convolution_plan(image, image, view(DType::bf16, {64, 3, 3, 64}),
+                         {.top = 1, .left = 1, .bottom = 1, .right = 1});
+  alone.attention_plan({.y = heads, .lse = view(DType::f32, {1, 8, 1024}), .q = heads, .k = heads, .v = heads});
 }
 
 bool Cudnn::attention_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& grads) {

@@ -30,6 +30,8 @@ class Cudnn {
   static bool found();
   static std::string describe();  // for `wick doctor`: the version, or why there is none
 
+  static void warm_up();  // the first plans of a convolution and of attention load parts of the library: 150 ms
+
   void allow_tf32(bool allow) { tf32_ = allow; }  // for convolutions of f32; off unless the user asks
 
   // Contiguous, 16-byte aligned views of one dtype; padding is the same on opposite sides. In 16 bits the numbers of
@@ -51,8 +53,10 @@ class Cudnn {
   template <class Build>
   Plan* plan(Key key, DType dtype, const Build& build);  // null where cuDNN has none
   template <class Make>
-  bool convolve(CudaBackend& cuda, int64_t operation, const View& y, const View& a, const View& b, const Conv2d& conv,
-                const Make& make);
+  Plan* convolution_plan(int64_t operation, const View& y, const View& a, const View& b, const Conv2d& conv,
+                         const Make& make);
+  Plan* convolution_plan(const View& y, const View& x, const View& w, const Conv2d& conv);
+  Plan* attention_plan(const AttentionArgs& a);
   bool finish(Plan& plan, DType dtype);
   void execute(CudaBackend& cuda, Plan& plan, const std::vector<void*>& tensors);
 
