@@ -91,7 +91,9 @@ target_link_libraries(wick_cuda PRIVATE wick_cuda_objects)
 target_include_directories(wick_cuda_objects PRIVATE ${PROJECT_SOURCE_DIR})
 target_include_directories(wick_cuda_objects SYSTEM PRIVATE ${WICK_CUDNN_FRONTEND} ${WICK_CUDNN})
 # cuBLASLt and cuDNN are opened on first use, so only their headers are needed here.
-target_compile_definitions(wick_cuda_objects PRIVATE WICK_BUILD_ID="${WICK_BUILD_ID}" NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
+# Of one file, so that the others are compiled again only where a header of theirs has changed.
+set_property(SOURCE wick/backend/cuda/module.cpp APPEND PROPERTY COMPILE_DEFINITIONS WICK_BUILD_ID="${WICK_BUILD_ID}")
+target_compile_definitions(wick_cuda_objects PRIVATE NV_CUDNN_FRONTEND_USE_DYNAMIC_LOADING
   $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)  # fmt 9 would not use it under nvcc
 target_link_libraries(wick_cuda_objects PUBLIC wick::core CUDA::cudart_static ${CMAKE_DL_LIBS})
 target_compile_options(wick_cuda_objects PRIVATE
