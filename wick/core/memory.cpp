@@ -6,12 +6,15 @@
 #endif
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <future>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
 
+#include "wick/core/cpus.h"
 #include "wick/core/error.h"
 
 namespace wick {
@@ -46,12 +49,37 @@ std::string Memory::holdings() const {
   return text.empty() ? "nothing" : text;
 }
 
-void Memory::fill(const std::vector<Filling>& fillings) {
-  for (const auto& [to, bytes, source] : fillings) {
-    if (on_host()) {
-      source(to, 0, bytes);
-      continue;
+namespace {
+
+// In pieces, by several threads: one alone copies from the page cache at a fraction of the memory's rate.
+void fill_host(const std::vector<Memory::Filling>& fillings) {
+  constexpr size_t kPiece = size_t{8} << 20, kMostThreads = 8;
+  struct Piece {
+    const Memory::Filling* of;
+    size_t begin;
+  };
+  std::vector<Piece> pieces;
+  for (const Memory::Filling& filling : fillings)
+    for (size_t begin = 0; begin < filling.bytes; begin += kPiece) pieces.push_back({&filling, begin});
+  std::atomic<size_t> next{0};
+  const auto read = [&] {
+    for (size_t i; (i = next.fetch_add(1)) < pieces.size();) {
+      const auto& [filling, begin] = pieces[i];
+      filling->source(static_cast<char*>(filling->to) + begin, begin, std::min(kPiece, filling->bytes - begin));
     }
+  };
+  std::vector<std::future<void>> others;
+  const size_t threads = pieces.size() < 2 ? 1 : std::min({pieces.size(), kMostThreads, size_t(usable_cpus())});
+  for (size_t i = 1; i < threads; ++i) others.push_back(std::async(std::launch::async, read));
+  read();
+  for (std::future<void>& other : others) other.get();
+}
+
+}  // namespace
+
+void Memory::fill(const std::vector<Filling>& fillings) {
+  if (on_host()) return fill_host(fillings);
+  for (const auto& [to, bytes, source] : fillings) {
     std::vector<char> all(bytes);
     source(all.data(), 0, bytes);
     write(to, all.data(), bytes);
