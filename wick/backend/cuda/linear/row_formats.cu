@@ -55,6 +55,12 @@ template <DType kFormat, class T>
 __global__ void __launch_bounds__(kThreads)
     decode_codes(T* y, int64_t y_row, bool in_packs, const char* x, const RowCodes c, int cols, const Divisor eights,
                  uint32_t items) {
+  // A warp reads one place of constant memory at a time, but 16 of shared memory at once.
+  __shared__ float nf4[16];
+  if constexpr (kBits<kFormat> == 4) {
+    if (threadIdx.x < 16) nf4[threadIdx.x] = kNf4.values[threadIdx.x];
+    __syncthreads();
+  }
   const uint32_t item = blockIdx.x * kThreads + threadIdx.x;
   if (item >= items) return;
   const uint32_t index = eights.divide(item), column = (item - index * eights.divisor) * 8;
@@ -72,7 +78,7 @@ __global__ void __launch_bounds__(kThreads)
     else if constexpr (kBits<kFormat> == 8)
       value = scale * e4m3_value(code);
     else
-      value = scale * kNf4.values[k % 2 == 0 ? code >> 4 : code & 15];
+      value = scale * nf4[k % 2 == 0 ? code >> 4 : code & 15];
     out.value[k] = from_float<T>(value);
   }
   T* const to = y + index * y_row + column;
