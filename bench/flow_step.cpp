@@ -21,6 +21,8 @@ namespace {
 
 using namespace wick;
 
+constexpr DType kBases[] = {DType::fp8, DType::int8, DType::nf4, DType::nf4_double};
+
 struct Options {
   std::string model = "flux", device = "cuda";
   int64_t batch = 1, height = 128, width = 128;  // of the latents
@@ -29,21 +31,25 @@ struct Options {
   int rank = 16, double_blocks = 0, single_blocks = 0;  // 0: the model's
   std::vector<std::string> targets;
   bool draw = false, no_lora = false, checkpoint = false, f32 = false, no_graph = false, resident = false;
-  bool fp8 = false, fp8_compute = false;
+  std::string quantize;
+  bool fp8_compute = false;
 
   DType dtype() const { return f32 ? DType::f32 : DType::bf16; }
   // The matrices of the blocks as `wick train` keeps them; modulations are no part of it.
   WeightsOptions weights(Backend& backend) const {
     WeightsOptions w{.dtype = dtype(), .place = Residence::on(backend, dtype())};
-    if (!fp8 && !fp8_compute) return w;
-    w.dtype = fp8_compute ? DType::fp8_product : DType::fp8;
+    if (quantize.empty() && !fp8_compute) return w;
+    w.dtype =
+        fp8_compute ? DType::fp8_product : *std::ranges::find(kBases, quantize, [](DType d) { return name_of(d); });
     w.unquantized = dtype();
     w.quantizes = [](const std::string& name) {
       return name.find("blocks.") != name.npos && name.find("mod") == name.npos && name.find("adaLN") == name.npos;
     };
     return w;
   }
-  std::string_view base() const { return fp8_compute ? "fp8, multiplied in fp8" : fp8 ? "fp8" : name_of(dtype()); }
+  std::string_view base() const {
+    return fp8_compute ? "fp8, multiplied in fp8" : quantize.empty() ? name_of(dtype()) : std::string_view(quantize);
+  }
 };
 
 // Attention and feed-forward of all blocks.
@@ -235,8 +241,10 @@ int main(int argc, char** argv) {
   app.add_flag("--checkpoint", o.checkpoint, "gradient checkpointing");
   app.add_flag("--resident", o.resident, "modulations are made in each step, and their weights stay on the device");
   app.add_flag("--f32", o.f32);
-  app.add_flag("--fp8", o.fp8, "the matrices of the blocks in fp8");
-  app.add_flag("--fp8-compute", o.fp8_compute, "and their products");
+  std::vector<std::string> bases;
+  for (const DType base : kBases) bases.emplace_back(name_of(base));
+  app.add_option("--quantize", o.quantize, "the matrices of the blocks")->check(CLI::IsMember(bases));
+  app.add_flag("--fp8-compute", o.fp8_compute, "those in fp8, and their products");
   app.add_flag("--no-graph", o.no_graph, "give the device every step call by call");
   app.add_option("--device", o.device);
   CLI11_PARSE(app, argc, argv);

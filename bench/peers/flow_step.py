@@ -1,7 +1,8 @@
 """LoRA training steps of FLUX.1's or SD3.5's transformer, and steps of drawing with it, with diffusers + peft on a GPU.
 
-    python bench/peers/flow_step.py --model flux|sd3-large|sd3-medium [--ways draw train checkpoint] [--compiled yes no]
+    python bench/peers/flow_step.py --model flux|sd3-large|sd3-medium [--ways draw train checkpoint nf4] [--compiled yes no]
 
+"nf4" is "checkpoint" with the matrices of the blocks in bitsandbytes' NF4, and eager alone.
 Random weights in bf16; a LoRA on attention and feed-forward of all blocks with f32 masters and bf16 arithmetic, but none in
 drawing; noise and sigmas are drawn in the step; fused AdamW. --compiled: every block by torch.compile, or eager. A line of JSON
 for each way: the median of the steps by CUDA events, and the peak of what PyTorch's allocator gave out; or its error.
@@ -61,6 +62,18 @@ class Step:
             self.inputs |= {"img_ids": ids.reshape(-1, 3), "txt_ids": torch.zeros(512, 3, **bf16),
                             "guidance": torch.ones(b, device="cuda")}
 
+    def quantize(self):
+        """What diffusers' BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4") makes of the blocks."""
+        from bitsandbytes.nn import Linear4bit
+        for block in [m for m in self.model.modules() if type(m).__name__ in BLOCKS]:
+            linears = [(owner, name, m) for owner in block.modules() for name, m in owner.named_children()
+                       if isinstance(m, torch.nn.Linear) and not isinstance(owner, torch.nn.ModuleDict)]  # of LoRA factors
+            for owner, name, old in linears:
+                new = Linear4bit(old.in_features, old.out_features, bias=old.bias is not None, compute_dtype=torch.bfloat16,
+                                 quant_type="nf4", device="cpu")
+                new.load_state_dict({k: v.cpu() for k, v in old.state_dict().items()})
+                setattr(owner, name, new.to("cuda").requires_grad_(False))
+
     def adapt(self):
         inject_adapter_in_model(LoraConfig(r=self.args.rank, lora_alpha=self.args.rank, target_modules=TARGETS), self.model)
         self.parameters = [p for p in self.model.parameters() if p.requires_grad]
@@ -75,9 +88,11 @@ class Step:
         torch._dynamo.reset()
         if way == "draw":
             return self.draw
+        if way == "nf4":
+            self.quantize()
         if not self.masters:
             self.adapt()
-        if way == "checkpoint":
+        if way != "train":
             self.model.enable_gradient_checkpointing()
         else:
             self.model.disable_gradient_checkpointing()
@@ -128,7 +143,7 @@ def measure(args, step, way, compiled):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="flux", choices=["flux", "sd3-large", "sd3-medium"])
-    parser.add_argument("--ways", nargs="+", default=["draw", "train", "checkpoint"], choices=["draw", "train", "checkpoint"])
+    parser.add_argument("--ways", nargs="+", default=["draw", "train", "checkpoint"], choices=["draw", "train", "checkpoint", "nf4"])
     parser.add_argument("--compiled", nargs="+", default=["yes", "no"], choices=["yes", "no"])
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--height", type=int, default=128, help="of the latents")
@@ -139,7 +154,7 @@ def main():
     torch.manual_seed(0)
     step = Step(args)
     for way in sorted(args.ways, key="draw".__ne__):  # before there is a LoRA
-        for compiled in args.compiled:
+        for compiled in args.compiled if way != "nf4" else ["no"]:
             measure(args, step, way, compiled == "yes")
 
 
