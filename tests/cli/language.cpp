@@ -149,11 +149,27 @@ TEST_F(Language, ConvertWritesWhatGenerateReads) {
   refuse(base + other + " --dtype q8_0", {"model.safetensors", "24", "q8_0"});
   refuse("convert --model " + model(), {"--output", "required"});
   refuse("convert --model " + quoted(kModel) + " --output " + other, {"--dtype", "pictures", "nf4-double"});
-  refuse(base + other + " --dtype nf4", {"--dtype nf4", "pictures", "q8_0"});
+  refuse(base + other + " --dtype nf4", {"--output", "other.gguf", "nf4", "transformers folder", "q8_0"});
   refuse("convert --model " + quoted((kModels / "llama2").string()) + " --output " + other, {"tokenizer.json"});
   // A limit on the size of a file stands for the full disk.
   expect_one_line(run_wick(base + other, "ulimit -f 100;"), {"other.gguf"});
   EXPECT_EQ(folder.entries(), 2u);  // the folder of the model, and the first file
+}
+
+// A folder of codes completes a text like the folder whose weights become the same codes as they are read.
+TEST_F(Language, ConvertWritesAQuantisedFolder) {
+  const fs::path made = folder / "made";
+  const std::string base = "convert --model " + model() + " --output " + quoted(made.string()) + " --dtype ";
+  expect_one_line(run_wick(base + "fp8", "ulimit -f 10;"), {"cannot write"});
+  refuse(base + "nf4", {"qwen3", "no matrix", "nf4"});
+  EXPECT_FALSE(fs::exists(made));
+  const Outcome converted = run_wick(base + "fp8");
+  EXPECT_EQ(converted.code, 0) << converted.err;
+  EXPECT_NE(converted.out.find("weights in fp8\n"), std::string::npos) << converted.out;
+  const std::string flags = " --quantize fp8 --max-tokens 20 --temperature 0 --prompt 'Once upon a time'";
+  const Outcome completed = run_wick("generate --model " + quoted(made.string()) + flags);
+  EXPECT_EQ(completed.out, run_wick("generate --model " + model() + flags).out) << completed.err;
+  refuse(base + "int8", {"--output", "exists"});
 }
 
 TEST_F(Language, MergeWritesAGgufFileOfAFolder) {

@@ -11,8 +11,8 @@
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 #include "wick/pipelines/convert.h"
+#include "wick/pipelines/model_folder.h"
 #include "wick/train/finite.h"
-#include "wick/train/model_folder.h"
 
 namespace wick {
 namespace {
