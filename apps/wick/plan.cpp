@@ -12,6 +12,7 @@
 #include "wick/backend/registry.h"
 #include "wick/io/count.h"
 #include "wick/pipelines/plan.h"
+#include "wick/pipelines/weight_flags.h"
 #include "wick/train/memory_choice.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/plan.h"
@@ -127,7 +128,7 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
 
 // A plan may be of another machine, whose memory is not known.
 std::optional<size_t> asked_host(const TrainConfig& config) {
-  return config.host_memory.empty() ? std::nullopt : host_limit(config);
+  return config.host_memory.empty() ? std::nullopt : host_limit(config.host_memory);
 }
 
 // One choice for each size; ends with 1 where none fits.

@@ -112,6 +112,10 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse(base + "--quantize q8_0 --fp16", {"--quantize", "--fp16", "bf16"});
   refuse(base + "--quantize q8_0", {"model.safetensors", "none of ", "q8_0", "whole blocks of 32"});
   refuse(base + "--quantize q4_k", {"none of ", "q4_k", "whole blocks of 256"});
+  refuse(base + "--fp8-compute --quantize int8", {"--fp8-compute", "expected no --quantize or fp8, found int8"});
+  refuse(base + "--fp8-compute --fp16", {"--fp16", "bf16"});
+  refuse(base + "--stream-blocks 1.5", {"--stream-blocks", "number of blocks or all", "\"1.5\""});
+  refuse(base + "--host-memory much", {"--host-memory", "12GiB", "\"much\""});
   refuse(base + "--max-tokens 0", {"--max-tokens", "'0'"});
   refuse(base + "--stop ''", {"--stop", "found none"});
   refuse(base + "--lora " + quoted((kModels / "llama2/adapter").string()), {"adapter_model.safetensors", "shape"});
@@ -332,9 +336,15 @@ class TinyLlm : public Language {
 TEST_F(TinyLlm, AnswersWhatItsWorldHas) {
   EXPECT_EQ(answer("What does a cow say?"), "A cow says moo.\n");
   EXPECT_EQ(answer("What day comes after Monday?"), "After Monday comes Tuesday.\n");
-  for (const std::string type : {"q8_0", "q6_k", "q5_k", "q4_k"})
-    EXPECT_EQ(answer("What colour is the snow?", "--quantize " + type), "The snow is white.\n") << type;
-  EXPECT_EQ(run_wick("chat --model tiny-llm --temperature 0", "printf 'My name is Anna.\\nWhat is my name?\\n' |").out,
+  for (const std::string flags : {"--quantize q8_0", "--quantize q6_k", "--quantize q5_k", "--quantize q4_k",
+                                  "--fp8-compute", "--fp8-compute --memory 8GiB --host-memory 1GiB"})
+    EXPECT_EQ(answer("What colour is the snow?", flags), "The snow is white.\n") << flags;
+  EXPECT_NE(run_wick("generate --model tiny-llm --prompt x --max-tokens 1 --verbose --fp8-compute")
+                .err.find("fp8, multiplied in fp8: 28 weights"),
+            std::string::npos);
+  EXPECT_EQ(run_wick("chat --model tiny-llm --fp8-compute --temperature 0",
+                     "printf 'My name is Anna.\\nWhat is my name?\\n' |")
+                .out,
             "Nice to meet you, Anna!\nYour name is Anna.\n");
   const std::string story = answer("Tell me a story about Tom and a frog.");
   EXPECT_NE(story.find("Tom"), std::string::npos) << story;
