@@ -303,6 +303,7 @@ class Run {
                       .grad_norm = skipped ? 0 : double(outcome.grad_norm),
                       .seconds = std::chrono::duration<double>(now - std::exchange(last_ended_, now)).count(),
                       .time = unix_time()};
+    if (outcome.estimate) record.found_lr = double(*outcome.estimate) * begun.lr;
     if (is_validated(record.step)) {
       record.val_loss = validation_loss();
       last_ended_ = Clock::now();
@@ -446,11 +447,11 @@ class Run {
     const double seconds = seconds_since(loop_began_), rate = double(record.step - loop_first_step_) / seconds;
     const std::string speed = task_->tokens() > 0 ? fmt::format("{:.0f} tokens/s", double(task_->tokens()) / seconds)
                                                   : fmt::format("{:.2f} steps/s", rate);
-    const std::string line =
-        fmt::format("step {}/{}  loss {:.4f} (average {:.4f}){}  {}  {} left", record.step, config_.steps, record.loss,
-                    average_loss_ / average_weight_,
-                    record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "", speed,
-                    duration(double(config_.steps - record.step) / rate));
+    const std::string line = fmt::format(
+        "step {}/{}  loss {:.4f} (average {:.4f}){}{}  {}  {} left", record.step, config_.steps, record.loss,
+        average_loss_ / average_weight_, record.found_lr ? fmt::format("  d*lr {:.3g}", *record.found_lr) : "",
+        record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "", speed,
+        duration(double(config_.steps - record.step) / rate));
     if (record.val_loss) return progress_.say(line);
     progress_.show(line, record.step == config_.steps || record.step == loop_first_step_ + 1);
   }
