@@ -38,11 +38,9 @@ std::optional<DType> dtype_of_rows(const std::string& name) {
 
 void quantize(const ConvertArguments& a, const std::filesystem::path& model, DType dtype) {
   cli::check_output_path({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
-  const QuantizedFile made = write_quantized(model, a.output, dtype);
-  std::string kept;
-  if (made.kept > 0)
-    kept = fmt::format("; {} stay, whose rows are not whole blocks of {}", made.kept, block_of(dtype).elements);
-  fmt::print("Wrote {}: {} in {}{}\n", printable(a.output), count_of(made.matrices, "weight"), a.dtype, kept);
+  const Weights::Quantized made = write_quantized(model, a.output, dtype);
+  fmt::print("Wrote {}: {} in {}{}\n", printable(a.output), count_of(made.matrices, "weight"), a.dtype,
+             cli::kept_in_words(made, dtype));
 }
 
 void convert_pictures(const ConvertArguments& a, const std::filesystem::path& model) {
@@ -63,8 +61,10 @@ void convert_language_model(const ConvertArguments& a, const std::filesystem::pa
     return quantize(a, model, *dtype);
   }
   cli::check_output_file({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
-  convert_to_gguf(model, a.output, {.dtype = cli::parse_dtype(a.dtype)});
-  fmt::print("Wrote {}, {}\n", printable(a.output), readable_bytes(std::filesystem::file_size(a.output)));
+  const std::optional<DType> dtype = cli::parse_dtype(a.dtype);
+  const Weights::Quantized made = convert_to_gguf(model, a.output, {.dtype = dtype});
+  fmt::print("Wrote {}, {}{}\n", printable(a.output), readable_bytes(std::filesystem::file_size(a.output)),
+             cli::kept_in_words(made, dtype));
 }
 
 void run_convert(const ConvertArguments& a) {

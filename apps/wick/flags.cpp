@@ -7,6 +7,7 @@
 #include "model_path.h"
 #include "validators.h"
 #include "wick/io/byte_size.h"
+#include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/pipelines/weight_flags.h"
 
@@ -82,6 +83,12 @@ void add_chat_template(CLI::App& command, std::string& name) {
           "--chat-template", name,
           "Of chats: llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml or qwen3; auto: the model's [auto]")
       ->type_name("NAME");
+}
+
+std::string kept_in_words(const Weights::Quantized& written, std::optional<DType> dtype) {
+  if (written.kept == 0) return {};
+  return fmt::format("; {} {} rows are not whole blocks of {}", count_of(written.kept, "weight"),
+                     written.kept == 1 ? "stays as it is: its" : "stay as they are: their", block_of(*dtype).elements);
 }
 
 void HoldingFlags::add_flags(CLI::App& command) {

@@ -50,6 +50,10 @@ CLI::Option* add_loras(CLI::App& command, std::vector<std::string>& loras);
 void add_overwrite(CLI::App& command, bool& overwrite);
 void add_chat_template(CLI::App& command, std::string& name);
 
+// "; 3 weights stay as they are: their rows are not whole blocks of 256", for what is written in `dtype`; empty where
+// all are quantised.
+std::string kept_in_words(const Weights::Quantized& written, std::optional<DType> dtype);
+
 // How frozen weights are held: --quantize, --fp8-compute, --stream-blocks, --stream-text-encoder, or --memory, which
 // chooses; and --host-memory.
 struct HoldingFlags {

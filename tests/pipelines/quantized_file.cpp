@@ -163,7 +163,7 @@ TEST_F(QuantizedFiles, LanguageModelsKeepWhatCannotBeQuantised) {
     tensors[name] = wide ? slice(file.load(name), down ? 1 : 0, 0, 72) : file.load(name);
   }
   save_safetensors(from / "model.safetensors", tensors);
-  const QuantizedFile made = write_quantized(from, to, DType::nf4);
+  const Weights::Quantized made = write_quantized(from, to, DType::nf4);
   EXPECT_EQ(made.matrices, 24);
   EXPECT_EQ(made.kept, 4);
   const nlohmann::json skipped = read_json(to / "config.json").at("quantization_config").at("llm_int8_skip_modules");
@@ -218,7 +218,7 @@ TEST_F(QuantizedFiles, ASingleFileKeepsItsNames) {
   const SafetensorsFile plain = SafetensorsFile::open(file);
   for (const DType dtype : kFormats) {
     const fs::path to = folder_ / "quantised.safetensors";
-    const QuantizedFile made = write_quantized(file, to, dtype);
+    const Weights::Quantized made = write_quantized(file, to, dtype);
     EXPECT_EQ(made.matrices, 10);
     EXPECT_EQ(made.kept, 0);
     EXPECT_EQ(SafetensorsFile::open(to).metadata(), plain.metadata());
@@ -259,7 +259,7 @@ TEST_F(QuantizedFiles, EveryFamilyKnowsItsBlocks) {
     const fs::path from = test::source_dir() / "tests/golden" / model, to = folder_ / model;
     const auto weights = weights_in(from / component);
     const SafetensorsFile plain = SafetensorsFile::open(*weights);
-    const QuantizedFile made = write_quantized(from, to, DType::fp8);
+    const Weights::Quantized made = write_quantized(from, to, DType::fp8);
     const SafetensorsFile file = SafetensorsFile::open(to);
     int64_t quantised = 0;
     for (const auto& [name, info] : plain.tensors()) {

@@ -249,7 +249,7 @@ class Conversion {
   }
 
   void write(const fs::path& to) const { save_safetensors(to, entries_, metadata_); }
-  QuantizedFile written() const { return written_; }
+  Weights::Quantized written() const { return written_; }
   // Layers whose weights stay: the readers must not make quantised ones of them.
   const std::set<std::string>& kept_layers() const { return kept_layers_; }
 
@@ -279,7 +279,7 @@ class Conversion {
   std::vector<SafetensorsEntry> entries_;
   std::map<std::string, std::string> metadata_;
   std::set<std::string> kept_layers_;
-  QuantizedFile written_;
+  Weights::Quantized written_;
 };
 
 // As transformers and diffusers write their BitsAndBytesConfig.
@@ -338,7 +338,7 @@ void write_denoiser_folder(const Conversion& conversion, const Checkpoint& denoi
   });
 }
 
-QuantizedFile write_denoiser(const Checkpoint& from, const fs::path& to, DType dtype) {
+Weights::Quantized write_denoiser(const Checkpoint& from, const fs::path& to, DType dtype) {
   const DiffusionFamily& family = diffusion_family(from);
   const Checkpoint denoiser = from.component(family.denoiser);
   check(denoiser.path().extension() != ".gguf", "{}: is a GGUF file; convert a safetensors file", denoiser.name());
@@ -368,7 +368,7 @@ std::string dtype_in(const nlohmann::json& config, const std::string& where) {
   return "bfloat16";
 }
 
-QuantizedFile write_language_model_folder(const Checkpoint& from, const fs::path& to, DType dtype) {
+Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs::path& to, DType dtype) {
   check(!from.is_gguf(), "{}: is a GGUF file; {} is written of a transformers folder: convert one", from.name(),
         name_of(dtype));
   const Conversion conversion(from, matrices_in_layers(from, dtype), dtype, Reader::transformers);
@@ -387,7 +387,7 @@ QuantizedFile write_language_model_folder(const Checkpoint& from, const fs::path
 
 }  // namespace
 
-QuantizedFile write_quantized(const Checkpoint& from, const fs::path& to, DType dtype) {
+Weights::Quantized write_quantized(const Checkpoint& from, const fs::path& to, DType dtype) {
   return kind_of(from) == ModelKind::text ? write_language_model_folder(from, to, dtype)
                                           : write_denoiser(from, to, dtype);
 }

@@ -1,17 +1,11 @@
 // A model with quantised matrices, in files as ComfyUI, bitsandbytes and compressed-tensors write them.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 
 #include "wick/nn/checkpoint.h"
 
 namespace wick {
-
-struct QuantizedFile {
-  int64_t matrices = 0;  // that were quantised
-  int64_t kept = 0;      // whose rows are not whole blocks
-};
 
 // Writes a model with the matrices of the blocks that repeat in `dtype`; all else stays as it is, byte for byte.
 // Tensors are made one after the other. Atomic.
@@ -27,6 +21,6 @@ struct QuantizedFile {
 // are quantised too; or, in fp8, a file with diffusers' names. Throws Error, before anything is written, for a model
 // that is quantised already, and for values that are not finite or that f16 does not hold; and leaves no new folder
 // behind one.
-QuantizedFile write_quantized(const Checkpoint& from, const std::filesystem::path& to, DType dtype);
+Weights::Quantized write_quantized(const Checkpoint& from, const std::filesystem::path& to, DType dtype);
 
 }  // namespace wick
