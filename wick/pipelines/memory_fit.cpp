@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "wick/pipelines/weight_flags.h"
+
 namespace wick {
 namespace {
 
@@ -44,9 +46,7 @@ class Search {
 
 std::string in_words(const HeldPlan& held) {
   const auto& [quantized, streamed, encoder] = held.holding;
-  std::string text = !quantized                         ? "weights as they are"
-                     : *quantized == DType::fp8_product ? "weights in fp8, multiplied in fp8"
-                                                        : fmt::format("weights in {}", name_of(*quantized));
+  std::string text = quantized ? "weights in " + dtype_in_words(*quantized) : "weights as they are";
   if (streamed > 0) text += fmt::format(", {} of {} blocks streamed", streamed, held.plan.blocks);
   if (encoder) text += ", T5 streamed";
   if (held.plan.host > 0) text += fmt::format(", with {} on the host", readable_bytes(held.plan.host));

@@ -45,4 +45,8 @@ void check_fp8_compute(const Backend& backend) {
               backend.name());
 }
 
+std::string dtype_in_words(DType weights) {
+  return weights == DType::fp8_product ? "fp8, multiplied in fp8" : std::string(name_of(weights));
+}
+
 }  // namespace wick

@@ -26,4 +26,7 @@ void check_locked(size_t bytes, const std::optional<size_t>& limit);
 void check_fp8_compute(std::string_view quantize);
 void check_fp8_compute(const Backend& backend);
 
+// For users: the name of a dtype of weights; "fp8, multiplied in fp8" for fp8_product, which no flag names.
+std::string dtype_in_words(DType weights);
+
 }  // namespace wick
