@@ -1,4 +1,4 @@
-// `wick convert`: a language model to a GGUF file, or the denoiser of a model of pictures to a quantised file.
+// `wick convert`: a language model to a GGUF file, or either kind of model with quantised matrices.
 #include "wick/pipelines/convert.h"
 
 #include <fmt/format.h>
@@ -28,48 +28,65 @@ struct ConvertArguments {
   bool overwrite = false;
 };
 
-constexpr DType kForPictures[] = {DType::fp8, DType::int8, DType::nf4, DType::nf4_double};
+// Those that ComfyUI's and transformers' files have.
+constexpr DType kOfRows[] = {DType::fp8, DType::int8, DType::nf4, DType::nf4_double};
 
-std::optional<DType> dtype_for_pictures(const std::string& name) {
-  const auto* found = std::ranges::find_if(kForPictures, [&](DType dtype) { return name_of(dtype) == name; });
-  return found == std::end(kForPictures) ? std::nullopt : std::optional(*found);
+std::optional<DType> dtype_of_rows(const std::string& name) {
+  const auto* found = std::ranges::find_if(kOfRows, [&](DType dtype) { return name_of(dtype) == name; });
+  return found == std::end(kOfRows) ? std::nullopt : std::optional(*found);
+}
+
+void quantize(const ConvertArguments& a, const std::filesystem::path& model, DType dtype) {
+  cli::check_output_path({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
+  const Weights::Quantized made = write_quantized(model, a.output, dtype);
+  fmt::print("Wrote {}: {} in {}{}\n", printable(a.output), count_of(made.matrices, "weight"), a.dtype,
+             cli::kept_in_words(made, dtype));
 }
 
 void convert_pictures(const ConvertArguments& a, const std::filesystem::path& model) {
-  const std::optional<DType> dtype = dtype_for_pictures(a.dtype);
+  const std::optional<DType> dtype = dtype_of_rows(a.dtype);
   check_usage(dtype.has_value(),
               "--dtype: a model of pictures becomes fp8, int8, nf4 or nf4-double, not {}; choose one",
               a.dtype.empty() ? "what it is" : a.dtype);
-  cli::check_output_path({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
-  const QuantizedFile made = write_quantized(model, a.output, *dtype);
-  std::string kept;
-  if (made.kept > 0)
-    kept = fmt::format("; {} stay, whose rows are not whole blocks of {}", made.kept, block_of(*dtype).elements);
-  fmt::print("Wrote {}: {} in {}{}\n", printable(a.output), count_of(made.matrices, "weight"), a.dtype, kept);
+  quantize(a, model, *dtype);
+}
+
+void convert_language_model(const ConvertArguments& a, const std::filesystem::path& model) {
+  if (const std::optional<DType> dtype = dtype_of_rows(a.dtype)) {
+    check_usage(
+        std::filesystem::path(a.output).extension() != ".gguf",
+        "--output {}: --dtype {} writes a transformers folder; expected the name of one, or one of {} for a GGUF "
+        "file",
+        printable(a.output), a.dtype, fmt::join(cli::written_dtypes(), ", "));
+    return quantize(a, model, *dtype);
+  }
+  cli::check_output_file({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
+  const std::optional<DType> dtype = cli::parse_dtype(a.dtype);
+  const Weights::Quantized made = convert_to_gguf(model, a.output, {.dtype = dtype});
+  fmt::print("Wrote {}, {}{}\n", printable(a.output), readable_bytes(std::filesystem::file_size(a.output)),
+             cli::kept_in_words(made, dtype));
 }
 
 void run_convert(const ConvertArguments& a) {
   const std::filesystem::path model = cli::resolve_model(a.model);
-  if (kind_of(model) != ModelKind::text) return convert_pictures(a, model);
-  check_usage(!dtype_for_pictures(a.dtype), "--dtype {}: is for models of pictures; a GGUF file holds {}", a.dtype,
-              fmt::join(cli::written_dtypes(), ", "));
-  cli::check_output_file({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
-  convert_to_gguf(model, a.output, {.dtype = cli::parse_dtype(a.dtype)});
-  fmt::print("Wrote {}, {}\n", printable(a.output), readable_bytes(std::filesystem::file_size(a.output)));
+  kind_of(model) == ModelKind::text ? convert_language_model(a, model) : convert_pictures(a, model);
 }
 
 }  // namespace
 
 void add_convert_command(CLI::App& app) {
   CLI::App* command =
-      app.add_subcommand("convert", "Write a language model as a GGUF file, or quantise a model of pictures");
+      app.add_subcommand("convert", "Write a language model as a GGUF file, or quantise a model of either kind");
   const auto a = std::make_shared<ConvertArguments>();
   cli::add_model(*command, a->model, "Model of either kind: folder, file or name");
-  command->add_option("--output", a->output, "File to write; a folder for --dtype int8 or nf4 of a diffusers folder")
+  command
+      ->add_option("--output", a->output,
+                   "File to write; a folder for --dtype fp8 to nf4-double of a language model, and but for fp8 of a "
+                   "diffusers folder")
       ->type_name("PATH")
       ->required();
   std::vector<std::string> dtypes = cli::written_dtypes();
-  for (const DType dtype : kForPictures) dtypes.emplace_back(name_of(dtype));
+  for (const DType dtype : kOfRows) dtypes.emplace_back(name_of(dtype));
   command->add_option("--dtype", a->dtype, "Of the matrices [as the model has each]")
       ->type_name(fmt::format("{}", fmt::join(dtypes, "|")))
       ->check(cli::one_of(dtypes));
@@ -79,6 +96,10 @@ void add_convert_command(CLI::App& app) {
       "f32. "
       "A sliding window of Mistral stands in it, but llama.cpp does not heed that.\n"
       "\n"
+      "fp8, int8, nf4 and nf4-double of a language model write a transformers folder with the matrices of its layers "
+      "quantised: as bitsandbytes has them, which transformers loads, or in fp8 as compressed-tensors does, which vLLM "
+      "loads too. Embeddings, norms and the head stay.\n"
+      "\n"
       "Of a model of pictures the matrices of the denoiser's blocks become fp8, as ComfyUI scales it, or bitsandbytes' "
       "int8 or NF4; nf4-double has its magnitudes in 8 bits. All else in the file stays as it is; of a diffusers "
       "folder "
@@ -87,6 +108,7 @@ void add_convert_command(CLI::App& app) {
       "Examples:\n"
       "  wick convert --model path/to/model --output model.gguf\n"
       "  wick convert --model path/to/model --output model-q8_0.gguf --dtype q8_0\n"
+      "  wick convert --model path/to/model --output model-nf4 --dtype nf4\n"
       "  wick convert --model flux1-dev.safetensors --dtype fp8 \\\n"
       "    --output flux1-dev-fp8.safetensors");
   command->callback([a] { run_convert(*a); });

@@ -7,7 +7,9 @@
 #include "model_path.h"
 #include "validators.h"
 #include "wick/io/byte_size.h"
+#include "wick/io/count.h"
 #include "wick/io/quote.h"
+#include "wick/pipelines/weight_flags.h"
 
 namespace wick::cli {
 namespace {
@@ -83,6 +85,12 @@ void add_chat_template(CLI::App& command, std::string& name) {
       ->type_name("NAME");
 }
 
+std::string kept_in_words(const Weights::Quantized& written, std::optional<DType> dtype) {
+  if (written.kept == 0) return {};
+  return fmt::format("; {} {} rows are not whole blocks of {}", count_of(written.kept, "weight"),
+                     written.kept == 1 ? "stays as it is: its" : "stay as they are: their", block_of(*dtype).elements);
+}
+
 void HoldingFlags::add_flags(CLI::App& command) {
   const std::string group = "Device and precision";
   std::vector<std::string> names;
@@ -90,6 +98,11 @@ void HoldingFlags::add_flags(CLI::App& command) {
   command.add_option("--quantize", quantize, "Keep the matrices of the blocks in 4 to 8 bits [as the model has them]")
       ->type_name(fmt::format("{}", fmt::join(names, "|")))
       ->check(one_of(names))
+      ->group(group);
+  command
+      .add_flag("--fp8-compute", fp8_compute,
+                "Multiply the matrices of the blocks in fp8, on devices with tensor cores for it (8.9 and later); they "
+                "are kept as by --quantize fp8")
       ->group(group);
   CLI::Option* size = command.add_option("--memory", memory,
                                          "All that may be taken on the device, for example 12GiB, or auto for what is "
@@ -99,15 +112,22 @@ void HoldingFlags::add_flags(CLI::App& command) {
       .add_option("--stream-blocks", stream_blocks,
                   "How many blocks keep their weights in the host's memory, from which they come while others run [0]")
       ->type_name("N|all")
-      ->check([](const std::string& text) {
-        const bool is_number = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == text.npos;
-        return is_number || text == "all" ? "" : "expected a number of blocks or all, found '" + text + "'";
-      })
+      ->check([](const std::string& text) { return parse_blocks("--stream-blocks", text), std::string(); })
       ->excludes(size)
+      ->group(group);
+  command
+      .add_option("--host-memory", host_memory,
+                  "The most of the host's memory that these may take there, page-locked [60 % of what is free]")
+      ->type_name("SIZE")
+      ->check([](const std::string& text) { return host_limit(text), std::string(); })
       ->group(group);
 }
 
 std::optional<DType> HoldingFlags::quantized() const {
+  if (fp8_compute) {
+    check_fp8_compute(quantize);
+    return DType::fp8_product;
+  }
   if (quantize.empty()) return {};
   return *std::ranges::find_if(kQuantizedTypes, [&](DType type) { return wick::name_of(type) == quantize; });
 }
@@ -119,17 +139,22 @@ std::optional<size_t> HoldingFlags::room(std::string_view device) const {
   return size;
 }
 
-HoldingFlags::Settled HoldingFlags::settle(std::string_view device, bool may_quantize,
+HoldingFlags::Settled HoldingFlags::settle(const Backend& backend, bool may_quantize,
                                            const std::function<InferencePlan(const Holding&)>& plan) const {
+  const std::string_view device = backend.name();
+  if (fp8_compute) check_fp8_compute(backend);
   Holding asked{.quantized = quantized(),
-                .streamed = stream_blocks == "all" ? Recomputation::kAll : size_t(std::stoull(stream_blocks)),
+                .streamed = parse_blocks("--stream-blocks", stream_blocks),
                 .stream_text_encoder = stream_text_encoder};
-  if (memory.empty()) return {asked, {}};
+  if (memory.empty()) {
+    if (asked.streamed > 0 || asked.stream_text_encoder) check_locked(plan(asked).host, host_limit(host_memory));
+    return {asked, {}};
+  }
   const std::optional<size_t> size = room(device);
   check_usage(size.has_value(), "--memory auto: what is free on {} is not known; expected a size", device);
   const bool is_given = asked.quantized.has_value() || !may_quantize;
   const auto precisions = is_given ? std::vector{asked.quantized} : precisions_for_memory();
-  const InferenceChoices choices = choose_holding(*size, precisions, plan);
+  const InferenceChoices choices = choose_holding({.size = *size, .host = host_limit(host_memory)}, precisions, plan);
   const std::string words = fmt::format("--memory {}: {}", memory, choices.in_words());
   check(choices.best.has_value(), "{}", words);
   return {choices.best->holding, words + "."};

@@ -50,22 +50,29 @@ CLI::Option* add_loras(CLI::App& command, std::vector<std::string>& loras);
 void add_overwrite(CLI::App& command, bool& overwrite);
 void add_chat_template(CLI::App& command, std::string& name);
 
-// How frozen weights are held: --quantize, --stream-blocks, --stream-text-encoder, or --memory, which chooses.
+// "; 3 weights stay as they are: their rows are not whole blocks of 256", for what is written in `dtype`; empty where
+// all are quantised.
+std::string kept_in_words(const Weights::Quantized& written, std::optional<DType> dtype);
+
+// How frozen weights are held: --quantize, --fp8-compute, --stream-blocks, --stream-text-encoder, or --memory, which
+// chooses; and --host-memory.
 struct HoldingFlags {
-  std::string quantize, memory, stream_blocks = "0";
+  std::string quantize, memory, host_memory, stream_blocks = "0";
+  bool fp8_compute = false;
   bool stream_text_encoder = false;  // of pictures: `generate` adds the flag
 
   void add_flags(CLI::App& command);
-  std::optional<DType> quantized() const;
+  std::optional<DType> quantized() const;  // throws UsageError for flags that exclude each other
   // The bytes of --memory, or else those that are free on the device; none where that number is not known.
   std::optional<size_t> room(std::string_view device) const;
   // The holding that the flags ask for. With --memory it is chosen: `plan` tells the memory of a holding, `note` the
-  // choice in a sentence, and weights come in 8 or 4 bits only where `may_quantize`. Throws Error where nothing fits.
+  // choice in a sentence, and weights come in 8 or 4 bits only where `may_quantize`. Throws Error where nothing fits,
+  // or where streaming would lock more of the host than may be.
   struct Settled {
     Holding holding;
     std::string note;
   };
-  Settled settle(std::string_view device, bool may_quantize,
+  Settled settle(const Backend& backend, bool may_quantize,
                  const std::function<InferencePlan(const Holding&)>& plan) const;
 };
 

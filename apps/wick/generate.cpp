@@ -96,6 +96,7 @@ void carry_shared_flags(CLI::App& command, GenerateArguments& a) {
   settings.carry(command.get_option("--seed"), a.seeds, {.unless = {"--noise"}, .is_used = has_seeds});
   for (const char* flag : cli::RunOn::kFlags) settings.carry_as_given(command.get_option(flag));
   settings.carry(command.get_option("--quantize"), a.text.held.quantize);
+  settings.carry_as_given(command.get_option("--fp8-compute"), {.unless = {"--quantize"}});
   settings.carry_as_given(command.get_option("--memory"));
 }
 

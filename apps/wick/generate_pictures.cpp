@@ -207,7 +207,7 @@ constexpr int64_t kTiles[] = {1024, 768, 512};
 // The dtype of weights that are not quantised.
 DType dtype_of(const GenerateArguments& a) {
   const bool is_bf16 =
-      !a.text.held.quantize.empty() || (!a.text.held.memory.empty() && !a.run_on.backend().memory().on_host());
+      a.text.held.quantized() || (!a.text.held.memory.empty() && !a.run_on.backend().memory().on_host());
   return a.run_on.asked_dtype().value_or(is_bf16 ? DType::bf16 : DType::f32);
 }
 std::optional<Quantization> quantization_of(const Holding& held) {
@@ -251,7 +251,7 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
     return found;
   };
   const auto [held, note] =
-      a.text.held.settle(device, /*may_quantize=*/true, [&](const Holding& h) { return fitted(h).first; });
+      a.text.held.settle(a.run_on.backend(), /*may_quantize=*/true, [&](const Holding& h) { return fitted(h).first; });
   const auto needed = [&, &held = held](DType dtype, int64_t tile) { return planned(dtype, tile, held).total(); };
   const auto [chosen, tile] = fitted(held);
   const size_t total = chosen.total();
@@ -416,7 +416,8 @@ void generate_pictures(GenerateArguments& a, const Checkpoint& folder) {
   const auto [held, planned] =
       plan(a, folder, request, requests_of(a, request, starts), loras, pictures, model->process().class_name);
   a.picture.tile = request.tile;
-  if (held.quantized) a.text.held.quantize = name_of(*held.quantized);  // for who repeats the picture
+  if (held.quantized && !a.text.held.fp8_compute)
+    a.text.held.quantize = name_of(*held.quantized);  // for who repeats it
   const std::vector<ImageRequest> requests = requests_of(a, request, starts);
   const std::unique_ptr<cli::PictureOutput> output = output_of(a, requests, starts, loras);
   fmt::print("{}", planned);

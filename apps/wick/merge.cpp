@@ -27,8 +27,9 @@ void run_merge(const MergeArguments& a) {
   const std::vector<LoraFile> loras = cli::parse_loras(a.loras);
   cli::check_output_path(
       {.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = cli::inputs_of(loras, {model})});
-  merge_loras(model, loras, a.output, cli::parse_dtype(a.dtype));
-  fmt::print("Merged {}\n", printable(a.output));
+  const std::optional<DType> dtype = cli::parse_dtype(a.dtype);
+  const Weights::Quantized merged = merge_loras(model, loras, a.output, dtype);
+  fmt::print("Merged {}{}\n", printable(a.output), cli::kept_in_words(merged, dtype));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "wick/backend/registry.h"
 #include "wick/io/count.h"
 #include "wick/pipelines/plan.h"
+#include "wick/pipelines/weight_flags.h"
 #include "wick/train/memory_choice.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/plan.h"
@@ -33,7 +34,7 @@ void print_total(size_t total, const DeviceKind& kind, const std::string& device
 
 std::string precision(const TrainConfig& config) {
   const auto quantized = quantized_dtype(config);
-  return quantized ? fmt::format("{} and {}", name_of(*quantized), name_of(config.dtype))
+  return quantized ? fmt::format("{} and {}", dtype_in_words(*quantized), name_of(config.dtype))
                    : std::string(name_of(config.dtype));
 }
 
@@ -61,7 +62,7 @@ void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, con
         model.positions, context);
   if (context == 0) context = std::min<int64_t>(model.positions, 4096);
   const InferencePlan plan = plan_text(model, dtype, context, device_kind(device, architecture_of(device)));
-  fmt::print("Text of up to {}; {}, on {}\n", count_of(context, "token"), name_of(dtype), device);
+  fmt::print("Text of up to {}; {}, on {}\n", count_of(context, "token"), dtype_in_words(dtype), device);
   print_row("weights", plan.weights);
   print_row("cache", plan.cache, "keys and values of all tokens");
   print_row("activations", plan.activations, "while a prompt is read");
@@ -127,7 +128,7 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
 
 // A plan may be of another machine, whose memory is not known.
 std::optional<size_t> asked_host(const TrainConfig& config) {
-  return config.host_memory.empty() ? std::nullopt : host_limit(config);
+  return config.host_memory.empty() ? std::nullopt : host_limit(config.host_memory);
 }
 
 // One choice for each size; ends with 1 where none fits.
@@ -184,7 +185,7 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
     return;
   }
   if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
-  print_plan(plan, config, is_text ? std::string(name_of(dtype)) : precision(config), device);
+  print_plan(plan, config, is_text ? dtype_in_words(dtype) : precision(config), device);
   for (const Alternative& a : alternatives(config, model, plan))
     fmt::print("with {}: {}\n", a.flags, readable_bytes(a.total));
   if (!is_text) print_picture_plan(model, config, plan.bucket, device);

@@ -107,7 +107,7 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   const std::vector<LoraFile> files = parse_loras(loras);
   auto adapter = files.empty() ? nullptr : std::make_unique<Adapter>(llama_module_names(), files);
   std::optional<DType> dtype = run_on.asked_dtype();
-  check_usage(dtype != DType::f16 || flags.held.quantize.empty(),
+  check_usage(dtype != DType::f16 || !flags.held.quantized(),
               "--quantize: a language model's other weights are bf16; expected it or --fp16, found both");
   const Clock::time_point start = Clock::now();
   // While a device is opened, which takes as long.
@@ -118,7 +118,7 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   const bool fits_itself = !flags.held.memory.empty();
   const bool is_gguf = fits_itself && Checkpoint(path).is_gguf();
   if (fits_itself && !dtype && !is_gguf && !backend.memory().on_host()) dtype = DType::bf16;
-  const auto [held, note] = flags.held.settle(backend.name(), !is_gguf && dtype != DType::f16, [&](const Holding& h) {
+  const auto [held, note] = flags.held.settle(backend, !is_gguf && dtype != DType::f16, [&](const Holding& h) {
     return plan_of(path, h.quantized ? h.quantized : dtype, positions, backend, h.streamed);
   });
   if (!note.empty()) fmt::print(stderr, "wick: {}\n", note);

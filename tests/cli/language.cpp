@@ -112,6 +112,10 @@ TEST_F(Language, WrongInputsAreOneLine) {
   refuse(base + "--quantize q8_0 --fp16", {"--quantize", "--fp16", "bf16"});
   refuse(base + "--quantize q8_0", {"model.safetensors", "none of ", "q8_0", "whole blocks of 32"});
   refuse(base + "--quantize q4_k", {"none of ", "q4_k", "whole blocks of 256"});
+  refuse(base + "--fp8-compute --quantize int8", {"--fp8-compute", "expected no --quantize or fp8, found int8"});
+  refuse(base + "--fp8-compute --fp16", {"--fp16", "bf16"});
+  refuse(base + "--stream-blocks 1.5", {"--stream-blocks", "number of blocks or all", "\"1.5\""});
+  refuse(base + "--host-memory much", {"--host-memory", "12GiB", "\"much\""});
   refuse(base + "--max-tokens 0", {"--max-tokens", "'0'"});
   refuse(base + "--stop ''", {"--stop", "found none"});
   refuse(base + "--lora " + quoted((kModels / "llama2/adapter").string()), {"adapter_model.safetensors", "shape"});
@@ -146,14 +150,30 @@ TEST_F(Language, ConvertWritesWhatGenerateReads) {
   refuse(base + quoted(folder.path().string()), {"--output", "directory"});
   refuse(base + quoted((folder / "no/x.gguf").string()), {"--output", "does not exist"});
   refuse(base + other + " --dtype q2_k", {"--dtype", "'q2_k'", "q8_0"});
-  refuse(base + other + " --dtype q8_0", {"model.safetensors", "24", "q8_0"});
+  refuse(base + other + " --dtype q8_0", {"none of ", "q8_0", "whole blocks of 32"});
   refuse("convert --model " + model(), {"--output", "required"});
   refuse("convert --model " + quoted(kModel) + " --output " + other, {"--dtype", "pictures", "nf4-double"});
-  refuse(base + other + " --dtype nf4", {"--dtype nf4", "pictures", "q8_0"});
+  refuse(base + other + " --dtype nf4", {"--output", "other.gguf", "nf4", "transformers folder", "q8_0"});
   refuse("convert --model " + quoted((kModels / "llama2").string()) + " --output " + other, {"tokenizer.json"});
   // A limit on the size of a file stands for the full disk.
   expect_one_line(run_wick(base + other, "ulimit -f 100;"), {"other.gguf"});
   EXPECT_EQ(folder.entries(), 2u);  // the folder of the model, and the first file
+}
+
+// A folder of codes completes a text like the folder whose weights become the same codes as they are read.
+TEST_F(Language, ConvertWritesAQuantisedFolder) {
+  const fs::path made = folder / "made";
+  const std::string base = "convert --model " + model() + " --output " + quoted(made.string()) + " --dtype ";
+  expect_one_line(run_wick(base + "fp8", "ulimit -f 10;"), {"cannot write"});
+  refuse(base + "nf4", {"qwen3", "no matrix", "nf4"});
+  EXPECT_FALSE(fs::exists(made));
+  const Outcome converted = run_wick(base + "fp8");
+  EXPECT_EQ(converted.code, 0) << converted.err;
+  EXPECT_NE(converted.out.find("weights in fp8\n"), std::string::npos) << converted.out;
+  const std::string flags = " --quantize fp8 --max-tokens 20 --temperature 0 --prompt 'Once upon a time'";
+  const Outcome completed = run_wick("generate --model " + quoted(made.string()) + flags);
+  EXPECT_EQ(completed.out, run_wick("generate --model " + model() + flags).out) << completed.err;
+  refuse(base + "int8", {"--output", "exists"});
 }
 
 TEST_F(Language, MergeWritesAGgufFileOfAFolder) {
@@ -174,7 +194,7 @@ TEST_F(Language, MergeWritesAGgufFileOfAFolder) {
                      " --temperature 0 --max-tokens 20 --prompt 'Once upon a time'")
                 .out,
             with_lora);
-  refuse(merge + quoted((folder / "q.gguf").string()) + " --dtype q8_0", {"24", "q8_0"});
+  refuse(merge + quoted((folder / "q.gguf").string()) + " --dtype q8_0", {"none of ", "q8_0", "whole blocks of 32"});
   // Nothing existing is overwritten, or mixed with.
   refuse(merge + quoted(merged.string()), {"--output", "merged.gguf", "file exists"});
   refuse(merge + quoted((folder / "out").string()), {"--output", "folder exists"});
@@ -316,9 +336,15 @@ class TinyLlm : public Language {
 TEST_F(TinyLlm, AnswersWhatItsWorldHas) {
   EXPECT_EQ(answer("What does a cow say?"), "A cow says moo.\n");
   EXPECT_EQ(answer("What day comes after Monday?"), "After Monday comes Tuesday.\n");
-  for (const std::string type : {"q8_0", "q6_k", "q5_k", "q4_k"})
-    EXPECT_EQ(answer("What colour is the snow?", "--quantize " + type), "The snow is white.\n") << type;
-  EXPECT_EQ(run_wick("chat --model tiny-llm --temperature 0", "printf 'My name is Anna.\\nWhat is my name?\\n' |").out,
+  for (const std::string flags : {"--quantize q8_0", "--quantize q6_k", "--quantize q5_k", "--quantize q4_k",
+                                  "--fp8-compute", "--fp8-compute --memory 8GiB --host-memory 1GiB"})
+    EXPECT_EQ(answer("What colour is the snow?", flags), "The snow is white.\n") << flags;
+  EXPECT_NE(run_wick("generate --model tiny-llm --prompt x --max-tokens 1 --verbose --fp8-compute")
+                .err.find("fp8, multiplied in fp8: 28 weights"),
+            std::string::npos);
+  EXPECT_EQ(run_wick("chat --model tiny-llm --fp8-compute --temperature 0",
+                     "printf 'My name is Anna.\\nWhat is my name?\\n' |")
+                .out,
             "Nice to meet you, Anna!\nYour name is Anna.\n");
   const std::string story = answer("Tell me a story about Tom and a frog.");
   EXPECT_NE(story.find("Tom"), std::string::npos) << story;

@@ -91,6 +91,8 @@ TEST_F(PictureSettings, EveryPictureIsRepeatedToTheByte) {
   expect_repeated(small + "--prompt '' --negative '' --sampler dpmpp-2m-karras");
   expect_repeated(small + "--prompt \"$(printf 'caf\\303\\251, \\360\\237\\246\\212\\n(a:1) \"\\\\')\"");
   expect_repeated(small + text + "--cfg 1");
+  expect_repeated(small + text + "--quantize int8");
+  expect_repeated(small + text + "--fp8-compute");
   expect_repeated(small + lora + text + "--prompt 'b, \"c\"' --seed 1 --seed 2 --compare");
   const auto tiled = expect_repeated(
       model + text + "--width 128 --height 128 --steps 2 --seed 1 --seed 2 --batch-size 2 --vae-tile 64");

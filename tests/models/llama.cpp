@@ -262,6 +262,9 @@ TEST(LlamaConfig, NamesWhatIsNotSupported) {
   expect_refused("llama2", "quantization_config",
                  "{\"quant_method\": \"bitsandbytes\", \"load_in_4bit\": true, \"bnb_4bit_quant_type\": \"fp4\"}",
                  {"\"bitsandbytes\" with \"fp4\""});
+  expect_refused("llama2", "quantization_config",
+                 "{\"quant_method\": \"compressed-tensors\", \"format\": \"pack-quantized\"}",
+                 {"\"compressed-tensors\" with \"pack-quantized\"", "float-quantized"});
   expect_refused("llama2", "rope_scaling", "{\"rope_type\": \"yarn\", \"factor\": 4}", {"yarn", "llama3"});
   expect_refused("llama2", "rope_scaling", "{\"type\": \"dynamic\", \"factor\": 4}", {"dynamic", "linear"});
   expect_refused("llama2", "rope_scaling", "{\"type\": \"linear\", \"factor\": 0}", {"rope_scaling.factor", "found 0"});

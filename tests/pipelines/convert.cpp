@@ -154,6 +154,32 @@ TEST_F(Convert, WritesTheKTypes) {
   }
 }
 
+// Rows of down projections have 160 elements, all others 256.
+TEST_F(Convert, MatricesWhoseRowsAreNotWholeBlocksStay) {
+  const fs::path from = folder / "from", to = folder / "kept.gguf", again = folder / "again.gguf";
+  fs::copy(test::source_dir() / "models/tiny-llm", from);
+  nlohmann::json config = read_json(from / "config.json");
+  config["intermediate_size"] = 160;
+  write_plain(from / "config.json", config.dump());
+  const SafetensorsFile file = SafetensorsFile::open(from / "model.safetensors");
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) {
+    const bool down = name.ends_with("down_proj.weight"), narrow = down || name.find(".mlp.") != name.npos;
+    tensors[name] = narrow ? slice(file.load(name), down ? 1 : 0, 0, 160) : file.load(name);
+  }
+  save_safetensors(from / "model.safetensors", tensors);
+  const Weights::Quantized made = convert_to_gguf(from, to, {.dtype = DType::q4_k});
+  EXPECT_EQ(made.matrices, 25);  // the table among them
+  EXPECT_EQ(made.kept, 4);
+  const GgufFile gguf = GgufFile::open(to);
+  EXPECT_EQ(gguf.tensors().at("blk.0.ffn_down.weight").dtype, DType::f16);
+  EXPECT_EQ(gguf.tensors().at("blk.0.ffn_up.weight").dtype, DType::q4_k);
+  EXPECT_EQ(gguf.metadata().integer("general.file_type"), 14);
+  EXPECT_EQ(convert_to_gguf(to, again, {.dtype = DType::q4_0}).kept, 0);
+  EXPECT_EQ(GgufFile::open(again).tensors().at("blk.0.ffn_down.weight").dtype, DType::q4_0);
+  EXPECT_EQ(convert_to_gguf(from, again, {.dtype = DType::bf16}).matrices, 0);
+}
+
 TEST_F(Convert, NothingIsWrittenWhereItCannotBe) {
   const fs::path to = folder / "out.gguf", models = test::source_dir() / "tests/golden/llama";
   const auto refuse = [&](const fs::path& from, std::optional<DType> dtype,
@@ -163,8 +189,8 @@ TEST_F(Convert, NothingIsWrittenWhereItCannotBe) {
   };
   refuse(models / "llama2", {}, {"llama2", "tokenizer.json"});
   refuse(models / "qwen2", {}, {"qwen2", "sliding window"});
-  refuse(models / "text", DType::q8_0, {"model.safetensors", "24", "q8_0"});
-  refuse(folder_of("llama2"), DType::q6_k, {"model.safetensors", "q6_k", "whole blocks of 256"});
+  refuse(models / "text", DType::q8_0, {"text", "none of 23 weights", "q8_0", "whole blocks of 32"});
+  refuse(folder_of("llama2"), DType::q6_k, {"llama2", "none of ", "q6_k", "whole blocks of 256"});
   refuse(folder / "nothing", {}, {"nothing"});
 
   const fs::path model = folder_of("qwen3");

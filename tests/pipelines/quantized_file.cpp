@@ -1,4 +1,4 @@
-// Denoisers in other programs' quantised files: their bytes against bitsandbytes and comfy-kitchen
+// Models in other programs' quantised files: their bytes against bitsandbytes, comfy-kitchen and compressed-tensors
 // (tools/golden/bitsandbytes_files.py), and what Wick reads from them.
 #include "wick/pipelines/quantized_file.h"
 
@@ -17,7 +17,9 @@
 #include "wick/io/sha256.h"
 #include "wick/models/flux/names.h"
 #include "wick/models/flux/transformer.h"
+#include "wick/models/llama.h"
 #include "wick/ops/elementwise.h"
+#include "wick/ops/shape.h"
 #include "wick/pipelines/forward.h"
 
 namespace wick {
@@ -27,6 +29,7 @@ namespace fs = std::filesystem;
 
 const fs::path kFlux = test::source_dir() / "tests/golden/bitsandbytes/flux";
 const fs::path kPlain = kFlux / "plain/transformer";
+const fs::path kLanguageModel = test::source_dir() / "models/tiny-llm";
 constexpr DType kFormats[] = {DType::fp8, DType::int8, DType::nf4, DType::nf4_double};
 
 // A pipeline that has a transformer alone.
@@ -38,6 +41,14 @@ class QuantizedFiles : public testing::Test {
     std::string bytes(size_t(*file.tensors().at(name).bytes), '\0');
     file.bytes(name)(bytes.data(), 0, bytes.size());
     return bytes;
+  }
+  static void expect_hashed(const SafetensorsFile& file, const std::string& name, const nlohmann::json& want) {
+    const TensorInfo& info = file.tensors().at(name);
+    EXPECT_EQ(std::vector<int64_t>(info.shape.begin(), info.shape.end()), want.at(0));
+    Sha256 hash;
+    const std::string bytes = bytes_of(file, name);
+    hash.update(bytes.data(), bytes.size());
+    EXPECT_EQ(hash.hex(), want.at(1)) << (bytes.size() < 300 ? bytes : "");
   }
   fs::path written(DType dtype) const {
     const fs::path to = folder_ / name_of(dtype);
@@ -71,20 +82,115 @@ TEST_F(QuantizedFiles, BytesAreThoseOfTheOthersQuantisers) {
     size_t found = 0;
     for (const auto& [name, info] : file.tensors()) {
       SCOPED_TRACE(fmt::format("{} {}", name_of(dtype), name));
-      if (!want.contains(name)) {
+      if (want.contains(name)) {
+        expect_hashed(file, name, want.at(name));
+        ++found;
+      } else {
         EXPECT_EQ(info.dtype_name, "BF16");
         EXPECT_EQ(bytes_of(file, name), bytes_of(plain, name));
-        continue;
       }
-      ++found;
-      EXPECT_EQ(std::vector<int64_t>(info.shape.begin(), info.shape.end()), want.at(name).at(0));
-      Sha256 hash;
-      const std::string bytes = bytes_of(file, name);
-      hash.update(bytes.data(), bytes.size());
-      EXPECT_EQ(hash.hex(), want.at(name).at(1)) << (bytes.size() < 300 ? bytes : "");
     }
     EXPECT_EQ(found, want.size()) << name_of(dtype);
   }
+}
+
+TEST_F(QuantizedFiles, LanguageModelsAreThoseOfTheOthersQuantisers) {
+  const nlohmann::json golden = read_json(kFlux / "../tiny-llm.json");
+  const SafetensorsFile plain = SafetensorsFile::open(kLanguageModel / "model.safetensors");
+  for (const DType dtype : kFormats) {
+    const fs::path to = folder_ / name_of(dtype);
+    EXPECT_EQ(write_quantized(kLanguageModel, to, dtype).matrices, 28);
+    const SafetensorsFile file = SafetensorsFile::open(to / "model.safetensors");
+    EXPECT_EQ(file.metadata(), plain.metadata());
+    for (const auto& [name, hash] : golden.at(std::string(name_of(dtype))).items()) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(dtype), name));
+      expect_hashed(file, name, hash);
+    }
+    for (const auto& [name, info] : plain.tensors())
+      if (!name.ends_with("_proj.weight")) {
+        EXPECT_EQ(bytes_of(file, name), bytes_of(plain, name)) << name;
+      }
+    for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json"})
+      EXPECT_EQ(read_plain(to / name), read_plain(kLanguageModel / name));
+  }
+}
+
+// Wick reads its own files with their codes: the bits are those of --quantize.
+TEST_F(QuantizedFiles, LanguageModelsComputeAsIfTheyWereQuantisedAsTheyAreRead) {
+  const auto logits = [](const fs::path& model, DType dtype) {
+    const Llama llama = Llama::load(model, {.dtype = dtype});
+    const Tensor ids = Tensor::of(std::vector<int64_t>{5, 700, 2000, 31, 8, 8}, {1, 6});
+    return llama.logits(llama(ids, TokenPlan::dense(1, 6, llama.config()))).to_vector();
+  };
+  for (const DType dtype : {DType::fp8, DType::nf4}) {
+    const fs::path to = folder_ / name_of(dtype);
+    write_quantized(kLanguageModel, to, dtype);
+    EXPECT_EQ(logits(to, dtype), logits(kLanguageModel, dtype)) << name_of(dtype);
+  }
+}
+
+TEST_F(QuantizedFiles, LanguageModelsTellTransformersHowToReadThem) {
+  const auto config_of = [&](DType dtype) {
+    write_quantized(kLanguageModel, folder_ / name_of(dtype), dtype);
+    nlohmann::json config = read_json(folder_ / name_of(dtype) / "config.json");
+    const nlohmann::json q = config.at("quantization_config");
+    config.erase("quantization_config");
+    EXPECT_EQ(config, read_json(kLanguageModel / "config.json"));
+    return q;
+  };
+  const nlohmann::json fp8 = config_of(DType::fp8), nf4 = config_of(DType::nf4), int8 = config_of(DType::int8);
+  EXPECT_EQ(fp8.at("quant_method"), "compressed-tensors");
+  EXPECT_EQ(fp8.at("format"), "float-quantized");
+  EXPECT_EQ(fp8.at("ignore"), nlohmann::json({"lm_head"}));
+  EXPECT_EQ(fp8.at("config_groups").at("group_0").at("weights").at("strategy"), "channel");
+  EXPECT_EQ(nf4.at("bnb_4bit_quant_type"), "nf4");
+  EXPECT_EQ(nf4.at("bnb_4bit_compute_dtype"), "float16");  // the model's
+  EXPECT_EQ(nf4.at("llm_int8_skip_modules"), nlohmann::json({"lm_head"}));
+  EXPECT_TRUE(int8.at("load_in_8bit") && !int8.at("load_in_4bit"));
+}
+
+// Layers whose rows are no whole blocks stay, and are named.
+TEST_F(QuantizedFiles, LanguageModelsKeepWhatCannotBeQuantised) {
+  const fs::path from = folder_ / "from", to = folder_ / "to";
+  fs::create_directories(from);
+  nlohmann::json config = read_json(kLanguageModel / "config.json");
+  config["intermediate_size"] = 72;
+  write_plain(from / "config.json", config.dump());
+  const SafetensorsFile file = SafetensorsFile::open(kLanguageModel / "model.safetensors");
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) {
+    const bool down = name.ends_with("down_proj.weight"), wide = down || name.find(".mlp.") != name.npos;
+    tensors[name] = wide ? slice(file.load(name), down ? 1 : 0, 0, 72) : file.load(name);
+  }
+  save_safetensors(from / "model.safetensors", tensors);
+  const Weights::Quantized made = write_quantized(from, to, DType::nf4);
+  EXPECT_EQ(made.matrices, 24);
+  EXPECT_EQ(made.kept, 4);
+  const nlohmann::json skipped = read_json(to / "config.json").at("quantization_config").at("llm_int8_skip_modules");
+  EXPECT_EQ(skipped.size(), 5);
+  EXPECT_EQ(skipped.at(4), "model.layers.3.mlp.down_proj");
+}
+
+TEST_F(QuantizedFiles, LanguageModelsThatCannotBeQuantisedAreRefused) {
+  const fs::path from = folder_ / "from", to = folder_ / "to";
+  const auto refused = [&](const fs::path& model, std::initializer_list<std::string_view> parts) {
+    expect_error([&] { write_quantized(model, to, DType::int8); }, parts);
+    EXPECT_FALSE(fs::exists(to));
+  };
+  refused(kFlux / "../llama", {"model.safetensors", "quantised already"});
+  refused(test::source_dir() / "tests/golden/gguf/model.gguf", {"model.gguf", "GGUF", "transformers folder"});
+  fs::copy(kLanguageModel, from);
+  const SafetensorsFile file = SafetensorsFile::open(kLanguageModel / "model.safetensors");
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) tensors[name] = file.load(name);
+  const std::string last = "model.layers.3.self_attn.v_proj.weight";
+  tensors[last] = cast(tensors[last], DType::f32);
+  tensors[last].data<float>()[9] = 1e5f;
+  save_safetensors(from / "model.safetensors", tensors);
+  refused(from, {"model.safetensors", last, "too large for f16"});
+  tensors.erase(last);
+  save_safetensors(from / "model.safetensors", tensors);
+  refused(from, {"model.safetensors", "has no tensor", last});
 }
 
 TEST_F(QuantizedFiles, AFolderTellsOfBitsandbytes) {
@@ -112,7 +218,7 @@ TEST_F(QuantizedFiles, ASingleFileKeepsItsNames) {
   const SafetensorsFile plain = SafetensorsFile::open(file);
   for (const DType dtype : kFormats) {
     const fs::path to = folder_ / "quantised.safetensors";
-    const QuantizedFile made = write_quantized(file, to, dtype);
+    const Weights::Quantized made = write_quantized(file, to, dtype);
     EXPECT_EQ(made.matrices, 10);
     EXPECT_EQ(made.kept, 0);
     EXPECT_EQ(SafetensorsFile::open(to).metadata(), plain.metadata());
@@ -153,7 +259,7 @@ TEST_F(QuantizedFiles, EveryFamilyKnowsItsBlocks) {
     const fs::path from = test::source_dir() / "tests/golden" / model, to = folder_ / model;
     const auto weights = weights_in(from / component);
     const SafetensorsFile plain = SafetensorsFile::open(*weights);
-    const QuantizedFile made = write_quantized(from, to, DType::fp8);
+    const Weights::Quantized made = write_quantized(from, to, DType::fp8);
     const SafetensorsFile file = SafetensorsFile::open(to);
     int64_t quantised = 0;
     for (const auto& [name, info] : plain.tensors()) {

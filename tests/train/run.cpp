@@ -181,6 +181,9 @@ TEST_F(RunTest, EachOptimizerGoesOnWhereItWas) {
     ASSERT_EQ(outcome.code, 0) << outcome.err;
     EXPECT_EQ(result(name), result("halves " + name)) << name;
     EXPECT_EQ(losses(name), losses("halves " + name)) << name;
+    const std::string metrics = read_plain(folder_ / name / "metrics.jsonl");
+    EXPECT_EQ(metrics.find("\"d*lr\":") != std::string::npos, name == "prodigy") << metrics;
+    EXPECT_EQ(outcome.out.find("  d*lr ") != std::string::npos, name == "prodigy") << outcome.out;
     ASSERT_EQ(train("calls " + name, with_flags(flags, {"--no-graph", "--save-every", "0"})).code, 0);
     EXPECT_EQ(result(name), result("calls " + name)) << name << ": replaying and saving change no bit";
     EXPECT_TRUE(results.insert(result(name)).second) << name << " learns as another does";

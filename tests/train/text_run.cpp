@@ -339,7 +339,7 @@ TEST_F(TextRunTest, WrongInputIsOneLine) {
   expect_one_line(train("out", {"--train", "full", "--quantize", "q8_0"}), {"--quantize", "full"});
   expect_one_line(train("out", {"--train", "full", "--targets", "*"}), {"--targets", "full"});
   expect_one_line(train("out", {"--from-scratch"}), {"--from-scratch", "--train full", "lora"});
-  expect_one_line(train("model/..", {"--train", "full"}), {"is the model that is trained", "--name"});
+  expect_one_line(train("model/..", {"--train", "full"}), {"is --model itself", "--name"});
   expect_one_line(train("out", {"--quantize", "q8_0", "--fp16"}), {"--quantize", "--fp16"});
   expect_one_line(train("out", {"--targets", "*nothing*"}),
                   {"--targets", "nothing", "it has llama.*.mlp.down_proj, llama.*.mlp.gate_proj", "self_attn.v_proj"});

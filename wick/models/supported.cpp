@@ -36,8 +36,15 @@ void check_quantization(const Config& config) {
     if (q.boolean_or("load_in_4bit", false) && type == "nf4") return;
     found += " with " + quote(type);
   }
-  fail("{}: {} names {}; Wick reads bitsandbytes' nf4 and int8: use a model of those, or one that is not quantised",
-       config.source(), key, found);
+  if (method == "compressed-tensors") {
+    const std::string format = q.text_or("format", "dense");  // its own default
+    if (format == "float-quantized") return;
+    found += " with " + quote(format);
+  }
+  fail(
+      "{}: {} names {}; Wick reads bitsandbytes' nf4 and int8, and compressed-tensors' float-quantized: use a model of "
+      "those, or one that is not quantised",
+      config.source(), key, found);
 }
 
 }  // namespace wick

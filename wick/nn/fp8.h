@@ -1,4 +1,5 @@
-// Weights in floats of 8 bits: plain, and scaled as ComfyUI's files have them.
+// Weights in floats of 8 bits: plain, and scaled as in the files of ComfyUI and of compressed-tensors
+// (float-quantized).
 //
 // A weight X.weight (safetensors' F8_E4M3 or F8_E5M2) is multiplied by its scale, X.scale_weight or, since 2025,
 // X.weight_scale: one number, one a row [out] or [out, 1], or several along each row [out, n] or [out, n, 1]

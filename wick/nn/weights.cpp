@@ -102,20 +102,12 @@ struct Weights::State {
       stored.dtype = dtype;
       stored.bytes = rows;
     }
-    if (stored.dtype) check_quantizable(name, *stored.dtype, shape, dtype);
     return {name, shape, stored, dtype};
   }
 
   // The file's own codes and scales, where it has them in that dtype.
   static Memory::Source rows_of(const StoredTensor& stored, DType dtype) {
     return stored.rows && has_row_format(dtype) ? stored.rows(dtype) : Memory::Source{};
-  }
-
-  void check_quantizable(const std::string& name, DType stored, const Shape& shape, DType dtype) const {
-    if (!is_quantized(dtype) || stored == dtype) return;
-    const int64_t width = shape[1], block = block_of(dtype).elements;
-    check(width % block == 0, "{}: \"{}\" has rows of {}, which are not whole blocks of {}: it cannot be {}",
-          source.name, name, count_of(width, "element"), block, name_of(dtype));
   }
 
   // A stack is of one dtype. The bytes of fp8 and fp8_product are the same.
@@ -389,10 +381,6 @@ DType Weights::stored_dtype(const std::string& name, const Shape& shape) const {
 
 bool Weights::is_decoded(const std::string& name, const Shape& shape) const {
   return state_->find(name, shape).decoded;
-}
-
-void Weights::check_storable(const std::string& name, const Shape& shape, DType dtype) const {
-  state_->check_quantizable(name, stored_dtype(name, shape), shape, dtype);
 }
 
 Tensor Weights::read(const std::string& name, const Shape& shape) const {

@@ -82,7 +82,6 @@ class Weights {
   Tensor read(const std::string& name, const Shape& shape) const;
   DType stored_dtype(const std::string& name, const Shape& shape) const;
   bool is_decoded(const std::string& name, const Shape& shape) const;  // from another type (nn/source.h)
-  void check_storable(const std::string& name, const Shape& shape, DType dtype) const;  // throws if it cannot be such
   // The tensor under `name`, converted to the options' dtype (f32 for rank 1). Another shape in the file is an error
   // that names file and tensor; only a matrix [out, in] may also be stored as a 1x1 convolution [out, in, 1, 1]. A name
   // that is loaded twice gives the same tensor.

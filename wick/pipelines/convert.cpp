@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "wick/core/blocks.h"
+#include "wick/io/count.h"
 #include "wick/io/gguf.h"
 #include "wick/models/llama.h"
 #include "wick/nn/gguf_model.h"
@@ -134,11 +135,15 @@ class Conversion {
     if (const auto factors = rope_factors()) tensors_.push_back(*factors);
     for (const auto& [name, shape] : llama_tensors(config_)) {
       const DType dtype = dtype_of(name, shape);
-      weights_.check_storable(name, shape, dtype);
       tensors_.push_back({gguf_name(name), dtype, shape,
                           [=, this, name = name, shape = shape] { return tensor(name, shape, dtype); }});
     }
+    check(quantized_.kept == 0 || quantized_.matrices > 0,
+          "{}: none of {} can be {}: rows are not whole blocks of {}; choose another --dtype", from.name(),
+          count_of(quantized_.kept, "weight"), name_of(*options.dtype), block_of(*options.dtype).elements);
   }
+
+  Weights::Quantized quantized() const { return quantized_; }
 
   void write(const fs::path& to) {
     Entries entries = gguf_ ? metadata_of_gguf(*gguf_) : metadata_of_folder(from_.path(), config_);
@@ -154,12 +159,16 @@ class Conversion {
   }
 
  private:
-  DType dtype_of(const std::string& name, const Shape& shape) const {
+  DType dtype_of(const std::string& name, const Shape& shape) {
     const DType stored = weights_.stored_dtype(name, shape);
     if (shape.rank() == 1) return DType::f32;
-    check(options_.dtype || !weights_.is_decoded(name, shape),
+    const bool is_decoded = weights_.is_decoded(name, shape);
+    check(options_.dtype || !is_decoded,
           "{}: {} has a type that Wick reads and does not write; choose one with --dtype", from_.name(), name);
-    return options_.dtype.value_or(stored);
+    if (!options_.dtype || !is_quantized(*options_.dtype)) return options_.dtype.value_or(stored);
+    const bool has_whole_blocks = shape[1] % block_of(*options_.dtype).elements == 0;
+    ++(has_whole_blocks ? quantized_.matrices : quantized_.kept);
+    return has_whole_blocks ? *options_.dtype : is_decoded ? DType::bf16 : stored;
   }
 
   Tensor tensor(const std::string& name, const Shape& shape, DType dtype) const {
@@ -192,13 +201,16 @@ class Conversion {
   Weights weights_;
   std::optional<GgufFile> gguf_;
   std::vector<GgufEntry> tensors_;
+  Weights::Quantized quantized_;
   GgufMetadata facts_;  // of the file that is written
 };
 
 }  // namespace
 
-void convert_to_gguf(const Checkpoint& from, const fs::path& to, const ConvertOptions& options) {
-  Conversion(from, options).write(to);
+Weights::Quantized convert_to_gguf(const Checkpoint& from, const fs::path& to, const ConvertOptions& options) {
+  Conversion conversion(from, options);
+  conversion.write(to);
+  return conversion.quantized();
 }
 
 }  // namespace wick

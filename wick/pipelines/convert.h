@@ -15,8 +15,8 @@
 namespace wick {
 
 struct ConvertOptions {
-  // The type of matrices and tables: f32, f16, bf16 or blocks; unless given, each is stored as it is. Vectors (norms,
-  // biases) are always f32.
+  // The type of matrices and tables: f32, f16, bf16 or blocks; unless given, each is stored as it is, and so are those
+  // whose rows are not whole blocks. Vectors (norms, biases) are always f32.
   std::optional<DType> dtype;
   // Changes to matrices, by transformers' names; from f32 and to f32.
   std::map<std::string, std::function<Tensor(const Tensor&)>> edits;
@@ -24,8 +24,10 @@ struct ConvertOptions {
 
 // `from` is a transformers folder or a GGUF file, whose other metadata about the model is kept. One tensor is in memory
 // at a time. Written atomically, and the bytes depend only on the model and the options. Throws Error, before anything
-// is written, if a tensor is missing, has a shape that the config does not give, or cannot be of that type, if the
-// folder has no tokenizer or one that a GGUF cannot hold, and for sliding windows of Qwen, which GGUF does not know.
-void convert_to_gguf(const Checkpoint& from, const std::filesystem::path& to, const ConvertOptions& options = {});
+// is written, if a tensor is missing or has a shape that the config does not give, if no matrix can be of that type, if
+// the folder has no tokenizer or one that a GGUF cannot hold, and for sliding windows of Qwen, which GGUF does not
+// know. Returns how many matrices are in blocks of that type, and how many were to be and stay as they are.
+Weights::Quantized convert_to_gguf(const Checkpoint& from, const std::filesystem::path& to,
+                                   const ConvertOptions& options = {});
 
 }  // namespace wick

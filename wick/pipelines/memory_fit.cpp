@@ -4,13 +4,16 @@
 
 #include <algorithm>
 
+#include "wick/pipelines/weight_flags.h"
+
 namespace wick {
 namespace {
 
 // The way of one precision.
 class Search {
  public:
-  Search(size_t size, const std::function<InferencePlan(const Holding&)>& plan) : size_(size), plan_(plan) {}
+  Search(const MemoryRequest& request, const std::function<InferencePlan(const Holding&)>& plan)
+      : request_(request), plan_(plan) {}
 
   HeldPlan of(const std::optional<DType>& precision) const {
     Holding holding{.quantized = precision};
@@ -34,15 +37,16 @@ class Search {
 
  private:
   HeldPlan planned(const Holding& holding) const { return {holding, plan_(holding)}; }
-  bool fits(const HeldPlan& held) const { return held.plan.total() <= size_; }
+  // On the device alone: the fewest streamed blocks that fit there take the least of the host too.
+  bool fits(const HeldPlan& held) const { return held.plan.total() <= request_.size; }
 
-  size_t size_;
+  const MemoryRequest& request_;
   const std::function<InferencePlan(const Holding&)>& plan_;
 };
 
 std::string in_words(const HeldPlan& held) {
   const auto& [quantized, streamed, encoder] = held.holding;
-  std::string text = quantized ? fmt::format("weights in {}", name_of(*quantized)) : "weights as they are";
+  std::string text = quantized ? "weights in " + dtype_in_words(*quantized) : "weights as they are";
   if (streamed > 0) text += fmt::format(", {} of {} blocks streamed", streamed, held.plan.blocks);
   if (encoder) text += ", T5 streamed";
   if (held.plan.host > 0) text += fmt::format(", with {} on the host", readable_bytes(held.plan.host));
@@ -60,23 +64,30 @@ std::optional<size_t> best_way(const std::vector<WayCost>& ways) {
   return {};
 }
 
+std::string MemoryRequest::host_in_words(size_t bytes) const {
+  return fmt::format("{} of the host's memory, more than the {} that --host-memory allows", readable_bytes(bytes),
+                     readable_bytes(host.value_or(0)));
+}
+
 std::vector<std::optional<DType>> precisions_for_memory() { return {std::nullopt, DType::int8, DType::nf4_double}; }
 
 std::string InferenceChoices::in_words() const {
   if (best) return fmt::format("{} with {}", readable_bytes(best->plan.total()), wick::in_words(*best));
   const HeldPlan& least = *std::ranges::min_element(all, {}, [](const HeldPlan& h) { return h.plan.total(); });
+  if (least.plan.total() <= request.size)
+    return fmt::format("this needs {}, with {}", request.host_in_words(least.plan.host), wick::in_words(least));
   return fmt::format("this needs {} at least, {} more, with {}", readable_bytes(least.plan.total()),
-                     readable_bytes(least.plan.total() - size), wick::in_words(least));
+                     readable_bytes(least.plan.total() - request.size), wick::in_words(least));
 }
 
-InferenceChoices choose_holding(size_t size, const std::vector<std::optional<DType>>& precisions,
+InferenceChoices choose_holding(const MemoryRequest& request, const std::vector<std::optional<DType>>& precisions,
                                 const std::function<InferencePlan(const Holding&)>& plan) {
-  InferenceChoices choices{.size = size};
-  const Search search(size, plan);
+  InferenceChoices choices{.request = request};
+  const Search search(request, plan);
   std::vector<WayCost> ways;
   for (const std::optional<DType>& precision : precisions) {
     choices.all.push_back(search.of(precision));
-    ways.push_back({choices.all.back().plan.total() <= size, choices.all.back().plan.seconds()});
+    ways.push_back({request.fits(choices.all.back().plan), choices.all.back().plan.seconds()});
   }
   if (const std::optional<size_t> best = best_way(ways)) choices.best = choices.all[*best];
   return choices;

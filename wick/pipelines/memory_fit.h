@@ -33,6 +33,22 @@ Way fewest_that_fit(size_t low, size_t high, Way best, const Fits& fits, const W
   return best;
 }
 
+// What a run may take.
+struct MemoryRequest {
+  size_t size;  // bytes on the device
+  std::optional<size_t> host =
+      {};                        // bytes that may be locked on the host, if that is limited (pipelines/weight_flags.h)
+  bool keeps_precision = false;  // that of the settings, whatever it is: of a training run that goes on
+
+  template <class Plan>
+  bool fits(const Plan& plan) const {
+    return plan.total() <= size && (!host || plan.host <= *host);
+  }
+  // "2.0 GiB of the host's memory, more than the 1.0 GiB that --host-memory allows", for the bytes of a plan that does
+  // not fit there.
+  std::string host_in_words(size_t bytes) const;
+};
+
 struct Holding {
   std::optional<DType> quantized = {};  // the type of the blocks' matrices: none where they stay as they are
   size_t streamed = 0;                  // blocks whose weights come from the host
@@ -45,7 +61,7 @@ struct HeldPlan {
 };
 
 struct InferenceChoices {
-  size_t size;
+  MemoryRequest request;
   std::optional<HeldPlan> best;  // none where nothing fits
   std::vector<HeldPlan> all;     // of each precision the fastest that fits, else the one that takes the least
   // For users: what is taken and what it takes; or what is missing.
@@ -54,7 +70,7 @@ struct InferenceChoices {
 
 // Weights come from the host only on a device, and only where they must. `precisions` are those that may be taken, by
 // falling precision.
-InferenceChoices choose_holding(size_t size, const std::vector<std::optional<DType>>& precisions,
+InferenceChoices choose_holding(const MemoryRequest& request, const std::vector<std::optional<DType>>& precisions,
                                 const std::function<InferencePlan(const Holding&)>& plan);
 // Those of --memory: as they are, 8 and 4 bits.
 std::vector<std::optional<DType>> precisions_for_memory();

@@ -1,29 +1,26 @@
-// The denoiser of a model of pictures with quantised matrices, in a file as ComfyUI and bitsandbytes write it.
+// A model with quantised matrices, in files as ComfyUI, bitsandbytes and compressed-tensors write them.
 #pragma once
 
-#include <cstdint>
 #include <filesystem>
 
 #include "wick/nn/checkpoint.h"
 
 namespace wick {
 
-struct QuantizedFile {
-  int64_t matrices = 0;  // that were quantised
-  int64_t kept = 0;      // whose rows are not whole blocks
-};
-
-// Writes the file in which `from` has its denoiser, with the matrices of the blocks that repeat in `dtype`; all else in
-// it stays as it is, byte for byte. Tensors are made one after the other. Atomic.
+// Writes a model with the matrices of the blocks that repeat in `dtype`; all else stays as it is, byte for byte.
+// Tensors are made one after the other. Atomic.
 //
-// fp8:             ComfyUI's scaled fp8 (QUANTIZATION.md, nn/fp8.h): one scale for a matrix, its largest magnitude /
-// 448. int8:            bitsandbytes' int8 (nn/bitsandbytes.h), which rounds a matrix to f16 first. nf4, nf4_double:
-// bitsandbytes' NF4.
+// fp8:             of pictures ComfyUI's scaled fp8 (QUANTIZATION.md, nn/fp8.h): one scale for a matrix, its largest
+//                  magnitude / 448. Of language models compressed-tensors' float-quantized: a scale for each row.
+// int8:            bitsandbytes' int8 (nn/bitsandbytes.h), which rounds a matrix to f16 first.
+// nf4, nf4_double: bitsandbytes' NF4.
 //
-// Of a diffusers folder `to` becomes the folder of the denoiser, with a config that tells of bitsandbytes, where
-// outermost layers that are called like some of the blocks are quantised too; or, in fp8, a file with diffusers' names.
-// Throws Error, before anything is written, for a file that is quantised already, and for values that are not finite or
-// that f16 does not hold.
-QuantizedFile write_quantized(const Checkpoint& from, const std::filesystem::path& to, DType dtype);
+// Of a language model, a transformers folder, `to` becomes such a folder, whose config tells how to read it. Of a model
+// of pictures it becomes the file in which `from` has its denoiser; but of a diffusers folder the folder of the
+// denoiser, with a config that tells of bitsandbytes, where outermost layers that are called like some of the blocks
+// are quantised too; or, in fp8, a file with diffusers' names. Throws Error, before anything is written, for a model
+// that is quantised already, and for values that are not finite or that f16 does not hold; and leaves no new folder
+// behind one.
+Weights::Quantized write_quantized(const Checkpoint& from, const std::filesystem::path& to, DType dtype);
 
 }  // namespace wick

@@ -15,6 +15,7 @@
 #include "wick/io/byte_size.h"
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
+#include "wick/pipelines/weight_flags.h"
 #include "wick/train/optimizer.h"
 
 namespace wick {
@@ -364,12 +365,6 @@ std::vector<TrainOption> listed_options() {
   return all;
 }
 
-// A number of blocks.
-void check_blocks(std::string_view flag, const std::string& text) {
-  const bool is_number = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == text.npos;
-  check_usage(text == "all" || is_number, "{}: expected a number of blocks or all, found {}", flag, quote(text));
-}
-
 }  // namespace
 
 std::string float_text(double value) {
@@ -491,13 +486,12 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   check_usage(config.train == TrainMode::full || !config.from_scratch,
               "--from-scratch: only --train full begins with random weights; --train is {}", mode);
   if (config.gradient_checkpointing && config.checkpoint_blocks == "0") config.checkpoint_blocks = "all";
-  check_blocks("--checkpoint-blocks", config.checkpoint_blocks);
-  check_blocks("--stream-blocks", config.stream_blocks);
+  parse_blocks("--checkpoint-blocks", config.checkpoint_blocks);  // is understood
+  parse_blocks("--stream-blocks", config.stream_blocks);
   asked_memory(config);  // is understood
   check_usage(!config.checkpoints_on_host || config.checkpoint_blocks != "0" || !config.memory.empty(),
               "--checkpoints-on-host: is for blocks that are computed twice; expected --checkpoint-blocks with it");
-  check_usage(config.host_memory.empty() || parse_byte_size(config.host_memory),
-              "--host-memory: expected a size like 12GiB or 11500MB, found {}", quote(config.host_memory));
+  host_limit(config.host_memory);  // is understood
   config.gradient_checkpointing = config.checkpoint_blocks == "all";
   check_usage(config.train == TrainMode::lora || config.quantize == Quantize::none,
               "--quantize: is for frozen matrices; --train {} has none", mode);
@@ -505,9 +499,7 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
               "--stream-blocks: is for frozen weights; --train {} changes them", mode);
   if (config.fp8_compute) {
     check_usage(config.train == TrainMode::lora, "--fp8-compute: is for frozen matrices; --train {} has none", mode);
-    check_usage(config.quantize == Quantize::none || config.quantize == Quantize::fp8,
-                "--fp8-compute: multiplies matrices that are kept in fp8; expected no --quantize or fp8, found {}",
-                name_of(config.quantize));
+    check_fp8_compute(config.quantize == Quantize::none ? "" : name_of(config.quantize));
     config.quantize = Quantize::fp8;
   }
   if (config.quantize != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;

@@ -6,8 +6,8 @@
 
 #include "wick/io/count.h"
 #include "wick/nn/peft.h"
+#include "wick/pipelines/model_folder.h"
 #include "wick/train/latent_cache.h"
-#include "wick/train/model_folder.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/text_task.h"
 

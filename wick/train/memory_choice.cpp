@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "wick/backend/registry.h"
-#include "wick/io/byte_size.h"
-#include "wick/pipelines/memory_fit.h"
 
 namespace wick {
 namespace {
@@ -159,8 +157,7 @@ std::string MemoryChoices::in_words() const {
   if (!best) {
     const MemoryChoice& least = smallest();
     if (least.plan.total() <= request.size)
-      return fmt::format("this run needs {} of the host's memory, more than --host-memory, with {}",
-                         readable_bytes(least.plan.host), way_in_words(least));
+      return fmt::format("this run needs {}, with {}", request.host_in_words(least.plan.host), way_in_words(least));
     std::string text = fmt::format("this run needs {} at least, {} more, with {}", readable_bytes(least.plan.total()),
                                    readable_bytes(least.plan.total() - request.size), way_in_words(least));
     if (least.plan.encoding > least.plan.step())
@@ -222,12 +219,6 @@ int64_t batch_that_fits(const MemoryRequest& request, TrainConfig config, const 
     best = batch;
   }
   return best;
-}
-
-std::optional<size_t> host_limit(const TrainConfig& config) {
-  if (!config.host_memory.empty()) return parse_byte_size(config.host_memory);
-  const std::optional<size_t> free = free_memory("cpu");
-  return free ? std::optional(*free / 10 * 6) : std::nullopt;
 }
 
 std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device) {

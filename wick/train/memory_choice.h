@@ -5,17 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "wick/pipelines/memory_fit.h"
 #include "wick/train/plan.h"
 
 namespace wick {
-
-struct MemoryRequest {
-  size_t size;                      // bytes
-  std::optional<size_t> host = {};  // bytes that streamed weights may take there, if that is limited
-  bool keeps_precision = false;     // that of the config, whatever it is: of a run that goes on
-
-  bool fits(const MemoryPlan& plan) const { return plan.total() <= size && (!host || plan.host <= *host); }
-};
 
 struct MemoryChoice {
   // With a precision of the frozen base, a number of blocks that are recomputed, one of blocks whose weights come from
@@ -48,9 +41,6 @@ MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config
 // what one alone does; 1 where none fits. With --memory it is fitted as above, in the precision that one alone takes.
 int64_t batch_that_fits(const MemoryRequest& request, TrainConfig config, const Checkpoint& model,
                         const DeviceKind& device, std::optional<Size> bucket = {}, int64_t most = 64);
-
-// The bytes of --host-memory, or its default for this machine.
-std::optional<size_t> host_limit(const TrainConfig& config);
 
 // The sizes of --memory, in bytes; auto is what is free on the device. Throws UsageError where that is not here.
 std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device);

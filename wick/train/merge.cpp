@@ -11,8 +11,8 @@
 #include "wick/ops/elementwise.h"
 #include "wick/ops/shape.h"
 #include "wick/pipelines/convert.h"
+#include "wick/pipelines/model_folder.h"
 #include "wick/train/finite.h"
-#include "wick/train/model_folder.h"
 
 namespace wick {
 namespace {
@@ -103,25 +103,28 @@ void merge_folder(const Checkpoint& from, Changes& changes, const fs::path& to, 
   }
 }
 
-void merge_to_gguf(const Checkpoint& from, Changes& changes, const fs::path& to, std::optional<DType> dtype) {
+Weights::Quantized merge_to_gguf(const Checkpoint& from, Changes& changes, const fs::path& to,
+                                 std::optional<DType> dtype) {
   const LlamaConfig config = LlamaConfig::read(from);
   const Weights weights = from.weights();
   for (const auto& [name, shape] : llama_tensors(config))
     changes.look_at(name, shape, [weights, here = name, like = shape] { return weights.read(here, like); });
   changes.check_complete(config);
-  convert_to_gguf(from, to, {.dtype = dtype, .edits = changes.edits()});
+  return convert_to_gguf(from, to, {.dtype = dtype, .edits = changes.edits()});
 }
 
 }  // namespace
 
-void merge_loras(const Checkpoint& from, const std::vector<LoraFile>& loras, const fs::path& to,
-                 std::optional<DType> dtype) {
+Weights::Quantized merge_loras(const Checkpoint& from, const std::vector<LoraFile>& loras, const fs::path& to,
+                               std::optional<DType> dtype) {
   std::error_code ignored;
   check(!fs::equivalent(from.path(), to, ignored), "{}: is the model that is merged; choose another --output",
         to.string());
   Changes changes(loras);
   const bool is_gguf = from.is_gguf() || to.extension() == ".gguf";
-  is_gguf ? merge_to_gguf(from, changes, to, dtype) : merge_folder(from, changes, to, dtype);
+  if (is_gguf) return merge_to_gguf(from, changes, to, dtype);
+  merge_folder(from, changes, to, dtype);
+  return {};
 }
 
 }  // namespace wick

@@ -49,6 +49,7 @@ class Optimizer {
   // The gradient with which backward starts, one f32: 1 unless the loss is scaled.
   Tensor loss_scale() const { return scalar(kLossScale); }
 
+  OptimizerKind kind() const { return options_.rule.kind; }
   const std::vector<Parameter>& parameters() const { return parameters_; }
   // Brings the parameters' copies up to date; update() and swap_averages() have done so themselves.
   void refresh_copies() const;

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <utility>
 
+#include "wick/pipelines/weight_flags.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/step.h"
 #include "wick/train/text_task.h"
@@ -52,8 +53,8 @@ const std::vector<Change>& changes() {
 // The blocks that are cheapest to run again for a byte that they free; of equal ones the first, which backward comes to
 // when others have gone.
 Recomputation recomputation(const TrainConfig& config, const std::vector<BlockCost>& costs) {
-  if (config.gradient_checkpointing || config.checkpoint_blocks == "all") return Recomputation::of_all();
-  const auto count = size_t(std::stoll(config.checkpoint_blocks));
+  const size_t count = parse_blocks("--checkpoint-blocks", config.checkpoint_blocks);
+  if (config.gradient_checkpointing || count == Recomputation::kAll) return Recomputation::of_all();
   if (count == 0) return {};
   check(count <= costs.size(), "--checkpoint-blocks: expected at most {}, or all, the blocks of {}, found {}",
         costs.size(), config.model, count);
@@ -64,8 +65,8 @@ Recomputation recomputation(const TrainConfig& config, const std::vector<BlockCo
 }
 
 size_t streamed_blocks(const TrainConfig& config, size_t blocks) {
-  if (config.stream_blocks == "all") return blocks;
-  const auto count = size_t(std::stoll(config.stream_blocks));
+  const size_t count = parse_blocks("--stream-blocks", config.stream_blocks);
+  if (count == Recomputation::kAll) return blocks;
   check(count <= blocks, "--stream-blocks: expected at most {}, or all, the blocks of {}, found {}", blocks,
         config.model, count);
   return count;

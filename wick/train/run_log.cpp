@@ -19,8 +19,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr const char* kFoundLr = "d*lr";
+
 std::string metrics_line(const StepRecord& r) {
   nlohmann::ordered_json line = {{"step", r.step}, {"loss", r.loss}, {"lr", r.lr}, {"grad_norm", r.grad_norm}};
+  if (r.found_lr) line[kFoundLr] = *r.found_lr;
   if (r.val_loss) line["val_loss"] = *r.val_loss;
   line["seconds"] = r.seconds;
   line["time"] = r.time;
@@ -31,6 +34,7 @@ std::string event_record(const StepRecord& r) {
   ScalarEvent event{.wall_time = r.time,
                     .step = r.step,
                     .scalars = {{"loss", float(r.loss)}, {"lr", float(r.lr)}, {"grad_norm", float(r.grad_norm)}}};
+  if (r.found_lr) event.scalars.emplace_back(kFoundLr, float(*r.found_lr));
   if (r.val_loss) event.scalars.emplace_back("val_loss", float(*r.val_loss));
   return scalar_record(event);
 }
@@ -51,6 +55,7 @@ std::vector<StepRecord> read_metrics(const fs::path& file, int64_t last) {
                        .grad_norm = number("grad_norm"),
                        .seconds = number("seconds"),
                        .time = number("time")});
+    if (json.contains(kFoundLr)) records.back().found_lr = number(kFoundLr);
     if (json.contains("val_loss")) records.back().val_loss = number("val_loss");
   }
   return records;

@@ -19,6 +19,8 @@ struct StepRecord {
   double seconds = 0;                   // duration of the step
   double time = 0;                      // end of the step, seconds since 1970
   std::optional<double> val_loss = {};  // after the step, where it was asked for
+  // With Prodigy the rate that it found by then: its estimate d times lr, which sd-scripts logs as d*lr too.
+  std::optional<double> found_lr = {};
 };
 
 // A file that begins anew with `content`, and is not a link to one elsewhere.

@@ -17,10 +17,12 @@ int64_t numel(const std::vector<Parameter>& parameters) {
 StepOutcome StepReport::wait() const {
   const float* values = static_cast<const float*>(bytes_->data());
   const float* scalars = values + 1;
+  const bool has_estimate = optimizer_ == OptimizerKind::prodigy;
   return {.loss = values[0],
           .grad_norm = scalars[kGradNorm],
           .loss_scale = scalars[kLossScale],
-          .halted = scalars[kHalted] != 0};
+          .halted = scalars[kHalted] != 0,
+          .estimate = has_estimate ? std::optional(scalars[kProdigyD]) : std::nullopt};
 }
 
 TrainStep::TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool graph)
@@ -32,7 +34,7 @@ TrainStep::TrainStep(Task& task, Optimizer& optimizer, int64_t accumulate, bool 
   Memory& memory = backend_.memory();
   const MemoryScope scope(Purpose::optimizer);
   loss_ = zeros({1}, DType::f32, memory);
-  report_ = zeros({1 + kStepScalars}, DType::f32, memory);
+  report_ = zeros({1 + optimizer.scalars().numel()}, DType::f32, memory);
   if (accumulate > 1) sums_ = zeros({numel(optimizer.parameters())}, DType::f32, memory);
 }
 
@@ -50,7 +52,8 @@ StepReport TrainStep::operator()(TrainRng& rng, float lr) {
                     [this](const NamedTensors& batch) { add_to_sums(backward(batch)); });
     recorder_.run("update", {}, [this](const NamedTensors&) { finish(sums()); });
   }
-  return StepReport(backend_.memory().read_later(report_.view().data, size_t(report_.numel()) * sizeof(float)));
+  return {backend_.memory().read_later(report_.view().data, size_t(report_.numel()) * sizeof(float)),
+          optimizer_.kind()};
 }
 
 void TrainStep::begin() {
@@ -89,7 +92,8 @@ Grads TrainStep::sums() const {
 void TrainStep::finish(const Grads& grads) {
   optimizer_.update(grads);
   backend_.copy(report_.window({1}, {1}), loss_);
-  backend_.copy(report_.window({kStepScalars}, {1}, 1), optimizer_.scalars().window({kStepScalars}, {1}));
+  const Tensor& scalars = optimizer_.scalars();
+  backend_.copy(report_.window(scalars.shape(), {1}, 1), scalars);
 }
 
 }  // namespace wick

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "wick/ops/recorder.h"
 #include "wick/train/optimizer.h"
@@ -13,15 +14,18 @@ namespace wick {
 struct StepOutcome {
   float loss, grad_norm, loss_scale;
   bool halted;  // the loss or the norm was not finite: neither this step nor a later one changed anything
+  std::optional<float> estimate = {};  // Prodigy's d behind the step
 };
 
 class StepReport {
  public:
-  explicit StepReport(std::unique_ptr<Readback> bytes) : bytes_(std::move(bytes)) {}
+  StepReport(std::unique_ptr<Readback> bytes, OptimizerKind optimizer)
+      : bytes_(std::move(bytes)), optimizer_(optimizer) {}
   StepOutcome wait() const;
 
  private:
   std::unique_ptr<Readback> bytes_;
+  OptimizerKind optimizer_;
 };
 
 class TrainStep {
@@ -44,7 +48,7 @@ class TrainStep {
   int64_t accumulate_;
   Backend& backend_;
   Tensor loss_;    // [1], the mean over the batches of a step
-  Tensor report_;  // [1 + kStepScalars]
+  Tensor report_;  // [1 + scalars]: the loss, and the optimizer's
   Tensor sums_;    // of gradients, all parameters concatenated; empty where a step is one batch
   Recorder recorder_;
 };

@@ -7,7 +7,7 @@
 
 #include "wick/io/gguf.h"
 #include "wick/nn/peft.h"
-#include "wick/train/model_folder.h"
+#include "wick/pipelines/model_folder.h"
 #include "wick/train/trained.h"
 
 namespace wick {

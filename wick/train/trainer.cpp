@@ -12,11 +12,12 @@
 #include "wick/io/count.h"
 #include "wick/io/file.h"
 #include "wick/io/quote.h"
+#include "wick/pipelines/model_folder.h"
+#include "wick/pipelines/weight_flags.h"
 #include "wick/train/finite.h"
 #include "wick/train/interrupt.h"
 #include "wick/train/job.h"
 #include "wick/train/memory_choice.h"
-#include "wick/train/model_folder.h"
 #include "wick/train/output_folder.h"
 #include "wick/train/plan.h"
 #include "wick/train/progress.h"
@@ -52,9 +53,7 @@ class Run {
         kind_(device_kind(backend_.name(), architecture_of(backend_.name()))),
         rng_(uint64_t(config_.seed)) {
     backend_.allow_tf32(config_.tf32);
-    check_usage(!config_.fp8_compute || backend_.multiplies_fp8(),
-                "--fp8-compute: expected a device with tensor cores for fp8 (8.9 and later), or the CPU, found {}",
-                backend_.name());
+    if (config_.fp8_compute) check_fp8_compute(backend_);
   }
 
   RunResult operator()() try {
@@ -87,11 +86,7 @@ class Run {
     plan_ = plan_memory(config_, model_, kind_, job_->largest());
     free_ = free_memory(backend_.name());
     if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
-    if (const std::optional<size_t> host = host_limit(config_))
-      check(plan_->host <= *host,
-            "streaming would lock {} of the host's memory, where {} may be; fewer --stream-blocks or a smaller "
-            "--quantize need less, --host-memory allows more",
-            readable_bytes(plan_->host), readable_bytes(*host));
+    check_locked(plan_->host, host_limit(config_.host_memory));
     check_disk();
   }
 
@@ -110,8 +105,8 @@ class Run {
           config_.memory.empty() ? free_memory(backend_.name()) : memory_sizes(config_, backend_.name()).front();
       check(size.has_value(), "--batch-size auto: how much memory is free on {} is not known; expected a number",
             backend_.name());
-      config_.batch_size = batch_that_fits({.size = *size, .host = host_limit(config_)}, config_, model_, kind_,
-                                           job_->largest(), std::min<int64_t>(job_->batches(1), 64));
+      config_.batch_size = batch_that_fits({.size = *size, .host = host_limit(config_.host_memory)}, config_, model_,
+                                           kind_, job_->largest(), std::min<int64_t>(job_->batches(1), 64));
     }
     progress_.say(fmt::format("--batch-size auto: {}.", config_.batch_size));
     job_->set_memory(config_);
@@ -132,9 +127,9 @@ class Run {
       asked.fp8_compute = begun.fp8_compute;
       asked.dtype = begun.dtype;
     }
-    const MemoryChoices choices =
-        wick::choose_for_memory({.size = sizes.front(), .host = host_limit(config_), .keeps_precision = goes_on}, asked,
-                                model_, kind_, job_->largest());
+    const MemoryChoices choices = wick::choose_for_memory(
+        {.size = sizes.front(), .host = host_limit(config_.host_memory), .keeps_precision = goes_on}, asked, model_,
+        kind_, job_->largest());
     const std::string words = fmt::format("--memory {}: {}", config_.memory, choices.in_words());
     check(choices.best.has_value(), "{}", words);
     progress_.say(words + ".");
@@ -308,6 +303,7 @@ class Run {
                       .grad_norm = skipped ? 0 : double(outcome.grad_norm),
                       .seconds = std::chrono::duration<double>(now - std::exchange(last_ended_, now)).count(),
                       .time = unix_time()};
+    if (outcome.estimate) record.found_lr = double(*outcome.estimate) * begun.lr;
     if (is_validated(record.step)) {
       record.val_loss = validation_loss();
       last_ended_ = Clock::now();
@@ -451,11 +447,11 @@ class Run {
     const double seconds = seconds_since(loop_began_), rate = double(record.step - loop_first_step_) / seconds;
     const std::string speed = task_->tokens() > 0 ? fmt::format("{:.0f} tokens/s", double(task_->tokens()) / seconds)
                                                   : fmt::format("{:.2f} steps/s", rate);
-    const std::string line =
-        fmt::format("step {}/{}  loss {:.4f} (average {:.4f}){}  {}  {} left", record.step, config_.steps, record.loss,
-                    average_loss_ / average_weight_,
-                    record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "", speed,
-                    duration(double(config_.steps - record.step) / rate));
+    const std::string line = fmt::format(
+        "step {}/{}  loss {:.4f} (average {:.4f}){}{}  {}  {} left", record.step, config_.steps, record.loss,
+        average_loss_ / average_weight_, record.found_lr ? fmt::format("  d*lr {:.3g}", *record.found_lr) : "",
+        record.val_loss ? fmt::format("  validation loss {:.4f}", *record.val_loss) : "", speed,
+        duration(double(config_.steps - record.step) / rate));
     if (record.val_loss) return progress_.say(line);
     progress_.show(line, record.step == config_.steps || record.step == loop_first_step_ + 1);
   }

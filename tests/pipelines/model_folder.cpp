@@ -1,4 +1,4 @@
-#include "wick/train/model_folder.h"
+#include "wick/pipelines/model_folder.h"
 
 #include <gtest/gtest.h>
 

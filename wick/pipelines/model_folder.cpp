@@ -1,4 +1,4 @@
-#include "wick/train/model_folder.h"
+#include "wick/pipelines/model_folder.h"
 
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -48,14 +48,13 @@ void copy_whole(const fs::path& from, const fs::path& to) {
 
 // A config names the dtype by either key, or not at all, and transformers heeds it. Weights of another dtype than the
 // model's are not quantised.
-void copy_config(const Checkpoint& from, const fs::path& to, std::optional<DType> dtype) {
-  if (!dtype) return copy_whole(from.config_file(), to / kTransformersLast);
+std::string config_of(const Checkpoint& from, DType dtype) {
   nlohmann::json config = read_json(from.config_file());
   const char* const name = dtype == DType::f32 ? "float32" : dtype == DType::f16 ? "float16" : "bfloat16";
   for (const char* key : {"dtype", "torch_dtype"})
     if (config.contains(key)) config[key] = name;
   config.erase("quantization_config");
-  write_file_atomically(to / kTransformersLast, to_text(std::move(config)));
+  return to_text(std::move(config));
 }
 
 void check_folder(const Checkpoint& from) {
@@ -67,8 +66,8 @@ void check_folder(const Checkpoint& from) {
 
 void check_elsewhere(const fs::path& from, const fs::path& to) {
   std::error_code ignored;
-  check(!fs::equivalent(from, to, ignored), "{}: is the model that is trained; choose another --output or --name",
-        to.string());
+  check(!fs::equivalent(from, to, ignored),
+        "{}: is --model itself, which would be lost; choose another --output or --name", to.string());
 }
 
 void write_model_folder(const Checkpoint& from, const fs::path& to, const std::string& component,
@@ -107,16 +106,22 @@ void copy_model_files(const Checkpoint& from, const fs::path& to, std::optional<
   for (const fs::path& file : from.files())
     if (file.extension() != ".safetensors" && file.filename() != kTransformersLast)
       copy_whole(file, to / file.filename());
-  copy_config(from, to, dtype);
+  const fs::path config = to / kTransformersLast;
+  dtype ? write_file_atomically(config, config_of(from, *dtype)) : copy_whole(from.config_file(), config);
 }
 
-void write_language_model(const Checkpoint& from, const fs::path& to, const Weights& weights, DType dtype) {
+void write_language_model(const Checkpoint& from, const fs::path& to, const std::string& config,
+                          const std::function<void(const fs::path& file)>& write) {
   check_elsewhere(from.path(), to);
   begin_folder(to, kTransformersLast);
   for (const fs::path& file : from.files())
     if (!is_weight_file(file) && file.filename() != kTransformersLast) copy_whole(file, to / file.filename());
-  weights.save(to / "model.safetensors", dtype);
-  copy_config(from, to, dtype);
+  write(to / "model.safetensors");
+  write_file_atomically(to / kTransformersLast, config);
+}
+
+void write_language_model(const Checkpoint& from, const fs::path& to, const Weights& weights, DType dtype) {
+  write_language_model(from, to, config_of(from, dtype), [&](const fs::path& file) { weights.save(file, dtype); });
 }
 
 }  // namespace wick

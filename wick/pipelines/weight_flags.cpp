@@ -1,0 +1,52 @@
+#include "wick/pipelines/weight_flags.h"
+
+#include "wick/autograd/recomputation.h"
+#include "wick/backend/registry.h"
+#include "wick/core/error.h"
+#include "wick/io/byte_size.h"
+#include "wick/io/count.h"
+#include "wick/io/quote.h"
+
+namespace wick {
+
+size_t parse_blocks(std::string_view flag, const std::string& text) {
+  if (text == "all") return Recomputation::kAll;
+  const bool is_number = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == text.npos;
+  check_usage(is_number, "{}: expected a number of blocks or all, found {}", flag, quote(text));
+  return size_t(std::stoull(text));
+}
+
+std::optional<size_t> host_limit(const std::string& host_memory) {
+  if (!host_memory.empty()) {
+    const std::optional<size_t> size = parse_byte_size(host_memory);
+    check_usage(size.has_value(), "--host-memory: expected a size like 12GiB or 11500MB, found {}", quote(host_memory));
+    return size;
+  }
+  const std::optional<size_t> free = free_memory("cpu");
+  return free ? std::optional(*free / 10 * 6) : std::nullopt;
+}
+
+void check_locked(size_t bytes, const std::optional<size_t>& limit) {
+  check(!limit || bytes <= *limit,
+        "streaming would lock {} of the host's memory, where {} may be; fewer --stream-blocks or a smaller --quantize "
+        "need less, --host-memory allows more",
+        readable_bytes(bytes), readable_bytes(limit.value_or(0)));
+}
+
+void check_fp8_compute(std::string_view quantize) {
+  check_usage(quantize.empty() || quantize == name_of(DType::fp8),
+              "--fp8-compute: multiplies matrices that are kept in fp8; expected no --quantize or fp8, found {}",
+              quantize);
+}
+
+void check_fp8_compute(const Backend& backend) {
+  check_usage(backend.multiplies_fp8(),
+              "--fp8-compute: expected a device with tensor cores for fp8 (8.9 and later), or the CPU, found {}",
+              backend.name());
+}
+
+std::string dtype_in_words(DType weights) {
+  return weights == DType::fp8_product ? "fp8, multiplied in fp8" : std::string(name_of(weights));
+}
+
+}  // namespace wick

@@ -1,0 +1,32 @@
+// What flags say of frozen weights, for training, drawing and writing alike: --stream-blocks, --host-memory,
+// --fp8-compute.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "wick/backend/backend.h"
+
+namespace wick {
+
+// A number of blocks, or Recomputation::kAll for all. Throws UsageError for any other text of `flag`.
+size_t parse_blocks(std::string_view flag, const std::string& text);
+
+// The bytes on the host that may be locked for a device (streamed weights, inputs of blocks): those of --host-memory,
+// or, where that is empty, 60 % of what is available. None where that is not known. Throws UsageError for a text that
+// is no size.
+std::optional<size_t> host_limit(const std::string& host_memory);
+// Throws Error where `bytes` are more than that.
+void check_locked(size_t bytes, const std::optional<size_t>& limit);
+
+// --fp8-compute. Throws UsageError beside a --quantize to another type than fp8 (`quantize` is empty where there is
+// none), and on a device that does not multiply in fp8.
+void check_fp8_compute(std::string_view quantize);
+void check_fp8_compute(const Backend& backend);
+
+// For users: the name of a dtype of weights; "fp8, multiplied in fp8" for fp8_product, which no flag names.
+std::string dtype_in_words(DType weights);
+
+}  // namespace wick
