@@ -255,6 +255,20 @@ TEST(Plan, ConvolutionsCopyWhatTheyPad) {
   EXPECT_GE(added(3, {1, 1, 1, 1, 1}), 128 * 128 * 8 * 2);
 }
 
+// cuDNN keeps the gradients of queries for each 128 keys; our kernels a number for each query.
+TEST(Plan, AttentionBackwardTakesWhatItsArchitectureDoes) {
+  const auto added = [](const char* architecture, int64_t features) {
+    CountingBackend backend(device_kind("cuda", architecture));
+    const Tensor q = Tensor::empty({1, 4096, 24, features}, DType::bf16, backend.memory());
+    const size_t before = backend.memory().peak();
+    backend.attention_backward({.q = q, .k = q, .v = q}, {});
+    return backend.memory().peak() - before;
+  };
+  for (const char* architecture : {"8.0", "8.6", "8.9", "9.0", ""}) EXPECT_EQ(added(architecture, 128), 4u * 4096 * 24);
+  EXPECT_GT(added("9.0", 256), size_t{200} << 20);
+  for (const char* architecture : {"10.0", "12.0"}) EXPECT_GT(added(architecture, 128), size_t{200} << 20);
+}
+
 TEST(Plan, NothingCanBeReadFromMemoryThatOnlyCounts) {
   CountingBackend backend(device_kind("cuda"));
   const Tensor x = Tensor::of(std::vector<float>{1, 2}, {2}, backend.memory());

@@ -31,18 +31,19 @@ constexpr DeviceKind kCuda{.name = "cuda",
 // What training reaches of a card that people train on: 0.56 of the peak of dense products in 16 bits with sums in f32,
 // 0.83 of the memory's, 0.86 of PCIe's. 9.0 is measured, FLUX.1 on an H200
 // (bench/results/gpu-check-memory-h200-2026-11-23.md); the others are those shares of their makers' data sheets.
-struct ArchitectureRates {
-  std::string_view architecture;
+struct Architecture {
+  std::string_view name;
   Rates rates;
+  bool own_attention;  // as plan_attention() of the CUDA backend has it
 };
-constexpr ArchitectureRates kRates[] = {
-    {"9.0", {550e12, 4.0e12, 55e9}},    // H200; the one that stands for what is not listed
-    {"7.5", {36e12, 0.27e12, 14e9}},    // T4
-    {"8.0", {173e12, 1.6e12, 27e9}},    // A100
-    {"8.6", {40e12, 0.78e12, 27e9}},    // RTX 3090
-    {"8.9", {92e12, 0.84e12, 27e9}},    // RTX 4090
-    {"10.0", {1250e12, 6.6e12, 55e9}},  // B200
-    {"12.0", {117e12, 1.5e12, 55e9}},   // RTX 5090
+constexpr Architecture kArchitectures[] = {
+    {"9.0", {550e12, 4.0e12, 55e9}, true},     // H200; the one that stands for what is not listed
+    {"7.5", {36e12, 0.27e12, 14e9}, false},    // T4
+    {"8.0", {173e12, 1.6e12, 27e9}, true},     // A100
+    {"8.6", {40e12, 0.78e12, 27e9}, true},     // RTX 3090
+    {"8.9", {92e12, 0.84e12, 27e9}, true},     // RTX 4090
+    {"10.0", {1250e12, 6.6e12, 55e9}, false},  // B200
+    {"12.0", {117e12, 1.5e12, 55e9}, false},   // RTX 5090
 };
 
 [[noreturn]] void fail_reading() { fail("memory that only counts was read: it has no values to give"); }
@@ -56,8 +57,10 @@ struct Nothing final : Readback {
 DeviceKind device_kind(std::string_view device, std::string_view architecture) {
   if (!device.starts_with("cuda")) return kCpu;
   DeviceKind kind = kCuda;
-  const auto* row = std::ranges::find(kRates, architecture, &ArchitectureRates::architecture);
-  kind.rates = (row == std::end(kRates) ? kRates[0] : *row).rates;
+  const auto* found = std::ranges::find(kArchitectures, architecture, &Architecture::name);
+  const Architecture& row = found == std::end(kArchitectures) ? kArchitectures[0] : *found;
+  kind.rates = row.rates;
+  kind.own_attention = row.own_attention;
   return kind;
 }
 
@@ -134,10 +137,10 @@ void CountingBackend::reads(const View& w, const View& x, const View& y, bool wh
   const auto decode = [&](const View&) {
     computes(0, double(byte_offset(w, w.numel())) + 2 * double(w.numel()) * double(size_of(x.dtype)));
   };
-  if (kind_.is_device && whole)
-    decoded_weights_(w, x.dtype, memory_, decode);
-  else
-    decode({});
+  if (kind_.is_device && whole) return (void)decoded_weights_(w, x.dtype, memory_, decode);
+  decode({});
+  if (kind_.is_device && x.numel() > kRowsOverBlocks * x.dim(-1))
+    scratch(size_t(std::min(w.numel(), kSliceElements)) * size_of(x.dtype));
 }
 
 // A device multiplies codes at twice the rate of numbers of 16 bits. Before that it reads x and writes its codes; for
@@ -167,8 +170,9 @@ void CountingBackend::attention(const AttentionArgs& a) {
 void CountingBackend::attention_backward(const AttentionArgs& a, const AttentionGradients&) {
   computes(10 * double(a.q.numel()) * double(a.k.dim(1)));
   if (!kind_.is_device || a.q.numel() == 0) return;
+  const bool by_ours = kind_.own_attention && a.q.shape[3] <= kAttentionMmaFeatures;
   if (a.q.dtype != DType::f32)
-    scratch(AttentionParts(a.q.shape, a.k.shape[1]).scratch);
+    scratch(by_ours ? 4 * size_t(a.q.numel() / a.q.shape[3]) : AttentionParts(a.q.shape, a.k.shape[1]).scratch);
   else if (a.ranges || a.q.shape[2] != a.k.shape[2])
     scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), true).scratch);
 }

@@ -26,6 +26,7 @@ struct DeviceKind {
   size_t context;               // taken past its Memory: by the driver, libraries and threads
   std::string_view context_of;  // in words
   Rates rates;
+  bool own_attention = false;  // goes backward by our kernels for tensor cores, which keep no parts (scratch.h)
 };
 
 // For "cpu", "cuda" or "cuda:N"; `architecture` is a compute capability ("9.0"), if it is known (architecture_of).
