@@ -269,6 +269,17 @@ TEST(Plan, AttentionBackwardTakesWhatItsArchitectureDoes) {
   for (const char* architecture : {"10.0", "12.0"}) EXPECT_GT(added(architecture, 128), size_t{200} << 20);
 }
 
+TEST(Plan, ArenasNest) {
+  CountingMemory memory(device_kind("cuda"));
+  {
+    const Arena outer(memory);
+    { const Arena inner(memory); }
+    memory.release(memory.allocate(Segments::kUnit), Segments::kUnit);
+  }
+  memory.release(memory.allocate(1), 1);
+  EXPECT_EQ(memory.most_taken(), 2 * Segments::kUnit) << "one in the arena";
+}
+
 TEST(Plan, NothingCanBeReadFromMemoryThatOnlyCounts) {
   CountingBackend backend(device_kind("cuda"));
   const Tensor x = Tensor::of(std::vector<float>{1, 2}, {2}, backend.memory());

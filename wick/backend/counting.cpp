@@ -87,7 +87,7 @@ void* CountingMemory::allocate(size_t bytes) {
     most_taken_ = std::max(most_taken_, in_use());
     return this;  // an address that is not null
   }
-  Segments& segments = arena_ ? arena_segments_ : general_;
+  Segments& segments = arenas_ ? arena_segments_ : general_;
   std::optional<size_t> address = segments.allocate(bytes);
   if (!address) {
     segments.add(next_address_, Segments::segment_for(bytes));

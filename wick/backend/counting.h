@@ -54,8 +54,8 @@ class CountingMemory final : public Memory {
   void read(void*, const void*, size_t) override;                      // throws: there is nothing
   std::unique_ptr<Readback> read_later(const void*, size_t) override;  // and so does its data()
   void trim() override;
-  void enter_arena() override { arena_ = true; }
-  void leave_arena() override { arena_ = false; }
+  void enter_arena() override { ++arenas_; }
+  void leave_arena() override { --arenas_; }
   CountingMemory& host_side() override;
   std::unique_ptr<Transfer> make_transfer(Direction direction) override;
 
@@ -69,7 +69,8 @@ class CountingMemory final : public Memory {
   class Travel;
   // Laid out as a device's are, so that the gaps are those of a device.
   Segments general_, arena_segments_;
-  bool in_segments_, arena_ = false;
+  bool in_segments_;
+  int arenas_ = 0;                         // that are open
   size_t next_address_ = Segments::kUnit;  // of a new segment; never dereferenced
   size_t most_taken_ = 0;
   Rates rates_;

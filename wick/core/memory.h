@@ -99,7 +99,8 @@ class Memory {
   virtual MemoryStats stats() const { return {in_use(), peak(), in_use(), peak(), 0, 0}; }
   virtual void trim() {}  // gives back reserved memory that is not in use
   // Between these calls, allocations come from the arena, which nothing outside shares: a captured step holds addresses
-  // of memory that is free between its replays. All captured steps share one arena.
+  // of memory that is free between its replays. All captured steps share one arena, and so do tensors that are gone
+  // before a step begins. Calls nest.
   virtual void enter_arena() {}
   virtual void leave_arena() {}
 

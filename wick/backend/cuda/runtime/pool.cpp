@@ -21,8 +21,8 @@ Pool::~Pool() {
 void* Pool::allocate(size_t bytes) {
   const std::lock_guard lock(mutex_);
   ++requests_;
-  void* const data = off_ && !arena_ ? from_driver(std::max<size_t>(bytes, 1))
-                                     : from_segments(arena_ ? arena_segments_ : general_, bytes);
+  void* const data = off_ && !arenas_ ? from_driver(std::max<size_t>(bytes, 1))
+                                      : from_segments(arenas_ ? arena_segments_ : general_, bytes);
   most_reserved_ = std::max(most_reserved_, reserved());
   return data;
 }
