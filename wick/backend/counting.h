@@ -58,6 +58,8 @@ class CountingMemory final : public Memory {
   void leave_arena() override { --arenas_; }
   CountingMemory& host_side() override;
   std::unique_ptr<Transfer> make_transfer(Direction direction) override;
+  CountingMemory& staging_side() override;
+  std::unique_ptr<Transfer> make_staged_transfer(size_t most) override;
 
   double fetched() const { return fetched_; }  // bytes from the host side
   double now() const { return now_; }          // seconds of computation so far, and of waiting for transfers
@@ -67,6 +69,7 @@ class CountingMemory final : public Memory {
 
  private:
   class Travel;
+  class StagedTravel;
   // Laid out as a device's are, so that the gaps are those of a device.
   Segments general_, arena_segments_;
   bool in_segments_;
@@ -75,8 +78,8 @@ class CountingMemory final : public Memory {
   size_t most_taken_ = 0;
   Rates rates_;
   double fetched_ = 0, now_ = 0;
-  std::array<double, 2> busy_until_{};         // transfers in each Direction
-  std::unique_ptr<CountingMemory> host_side_;  // once it is asked for
+  std::array<double, 2> busy_until_{};                        // transfers in each Direction
+  std::unique_ptr<CountingMemory> host_side_, staging_side_;  // once they are asked for
 };
 
 class CountingBackend final : public Backend {

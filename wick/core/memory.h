@@ -92,6 +92,10 @@ class Memory {
   // Host memory for transfers: page-locked where that is faster.
   virtual Memory& host_side();
   virtual std::unique_ptr<Transfer> make_transfer(Direction direction);
+  // Ordinary host memory, where there is more than may be page-locked; and a transfer to the device from there, by way
+  // of page-locked memory of its own for `most` bytes.
+  virtual Memory& staging_side();
+  virtual std::unique_ptr<Transfer> make_staged_transfer(size_t most);
   void add_mover(Mover& mover) { movers_.push_back(&mover); }
   void remove_mover(Mover& mover) { std::erase(movers_, &mover); }
   void rest();  // of all its movers

@@ -310,7 +310,8 @@ Weights Weights::outside_blocks() const {
 
 size_t Weights::blocks() const { return state_->block_bytes.size(); }
 
-std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<void(const Weights&)>& build) const {
+std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<void(const Weights&)>& build,
+                                             bool staged) const {
   assert(state_->loaded.empty() && !state_->options.trainable);
   CountingBackend counting(device_kind("cpu"));
   TensorSource shapes = state_->source;
@@ -321,7 +322,7 @@ std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<v
   build(outlined);
   const std::vector<size_t>& bytes = outlined.state_->block_bytes;
   return state_->stream = std::make_shared<BlockStream>(state_->memory(), bytes,
-                                                        count == Recomputation::kAll ? bytes.size() : count);
+                                                        count == Recomputation::kAll ? bytes.size() : count, staged);
 }
 
 void Weights::read_deferred() const {

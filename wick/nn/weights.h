@@ -103,8 +103,10 @@ class Weights {
   Weights outside_blocks() const;
   size_t blocks() const;  // handed out so far
   // Before anything is loaded: the weights of `count` blocks (all where that is kAll) of the model that `build` makes
-  // are to lie on the host. The model runs its blocks by a Recomputation::Pass. Not for trainable Weights.
-  std::shared_ptr<BlockStream> stream(size_t count, const std::function<void(const Weights&)>& build) const;
+  // are to lie on the host, staged in ordinary memory of it or page-locked. The model runs its blocks by a
+  // Recomputation::Pass. Not for trainable Weights.
+  std::shared_ptr<BlockStream> stream(size_t count, const std::function<void(const Weights&)>& build,
+                                      bool staged = false) const;
 
   void read_deferred() const;
   // Of the matrices that were to be quantised and are handed out: how many are, and how many have rows that are not

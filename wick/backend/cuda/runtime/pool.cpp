@@ -112,10 +112,18 @@ std::unique_ptr<Readback> Pool::read_later(const void* from, size_t bytes) {
   return readbacks_.start(from, bytes, stream_);
 }
 
-std::unique_ptr<Transfer> Pool::make_transfer(Direction direction) {
+TransferStream& Pool::transfers(Direction direction) {
   std::shared_ptr<TransferStream>& stream = transfers_[direction];
   if (!stream) stream = std::make_shared<TransferStream>(direction);
-  return stream->make_transfer(stream_);
+  return *stream;
+}
+
+std::unique_ptr<Transfer> Pool::make_transfer(Direction direction) {
+  return transfers(direction).make_transfer(stream_);
+}
+
+std::unique_ptr<Transfer> Pool::make_staged_transfer(size_t most) {
+  return transfers(Direction::to_device).make_staged_transfer(stream_, host_side_, most);
 }
 
 MemoryStats Pool::stats() const {

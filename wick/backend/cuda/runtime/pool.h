@@ -46,8 +46,10 @@ class Pool final : public Memory {
   void leave_arena() override { --arenas_; }
   Memory& host_side() override { return host_side_; }
   std::unique_ptr<Transfer> make_transfer(Direction direction) override;
+  std::unique_ptr<Transfer> make_staged_transfer(size_t most) override;
 
  private:
+  TransferStream& transfers(Direction direction);
   void* from_segments(Segments& segments, size_t bytes);
   void* from_driver(size_t bytes);
   void* ask_driver(size_t bytes);  // null where there is no room
