@@ -10,11 +10,11 @@
 namespace wick {
 
 struct MemoryRequest {
-  size_t size;                      // bytes
-  std::optional<size_t> host = {};  // bytes that streamed weights may take there, if that is limited
-  bool keeps_precision = false;     // that of the config, whatever it is: of a run that goes on
+  size_t size;                         // bytes
+  std::optional<HostLimit> host = {};  // if what streamed weights may take there is limited
+  bool keeps_precision = false;        // that of the config, whatever it is: of a run that goes on
 
-  bool fits(const MemoryPlan& plan) const { return plan.total() <= size && (!host || plan.host <= *host); }
+  bool fits(const MemoryPlan& plan) const { return plan.total() <= size && (!host || host->allows(plan)); }
 };
 
 struct MemoryChoice {
@@ -49,8 +49,9 @@ MemoryChoices choose_for_memory(const MemoryRequest& request, TrainConfig config
 int64_t batch_that_fits(const MemoryRequest& request, TrainConfig config, const Checkpoint& model,
                         const DeviceKind& device, std::optional<Size> bucket = {}, int64_t most = 64);
 
-// The bytes of --host-memory, or its default for this machine.
-std::optional<size_t> host_limit(const TrainConfig& config);
+// The bytes of --host-memory, or its default for this machine, where 60 % of what is free may be page-locked and 80 %
+// be taken in all.
+std::optional<HostLimit> host_limit(const TrainConfig& config);
 
 // The sizes of --memory, in bytes; auto is what is free on the device. Throws UsageError where that is not here.
 std::vector<size_t> memory_sizes(const TrainConfig& config, std::string_view device);

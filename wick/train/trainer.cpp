@@ -84,14 +84,20 @@ class Run {
   // Refuses a run whose largest batches need more memory than there is, before anything is written.
   void plan() {
     if (!config_.memory.empty()) choose_for_memory();
-    plan_ = plan_memory(config_, model_, kind_, job_->largest());
+    const std::optional<HostLimit> host = host_limit(config_);
+    plan_ = plan_memory(config_, model_, kind_, job_->largest(), nullptr, host);
     free_ = free_memory(backend_.name());
     if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
-    if (const std::optional<size_t> host = host_limit(config_))
-      check(plan_->host <= *host,
+    if (host)
+      check(host->allows(*plan_),
             "streaming would lock {} of the host's memory, where {} may be; fewer --stream-blocks or a smaller "
             "--quantize need less, --host-memory allows more",
-            readable_bytes(plan_->host), readable_bytes(*host));
+            readable_bytes(plan_->host), readable_bytes(host->locked));
+    if (plan_->staged > 0)
+      progress_.say(
+          fmt::format("Streamed weights take {} of the host's memory, more than may be page-locked: they lie in "
+                      "ordinary memory, from which they come more slowly.",
+                      readable_bytes(plan_->staged)));
     check_disk();
   }
 
