@@ -127,7 +127,7 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
 }
 
 // A plan may be of another machine, whose memory is not known.
-std::optional<size_t> asked_host(const TrainConfig& config) {
+std::optional<HostLimit> asked_host(const TrainConfig& config) {
   return config.host_memory.empty() ? std::nullopt : host_limit(config.host_memory);
 }
 

@@ -30,9 +30,9 @@ class BlockStreamTest : public testing::Test {
 
   static float value(size_t block) { return 1 + 0.25f * float(block); }
 
-  Model model(size_t count, size_t streamed, Recomputation blocks) {
-    const auto stream =
-        std::make_shared<BlockStream>(device_, std::vector<size_t>(count, BlockStream::rounded_up(12)), streamed);
+  Model model(size_t count, size_t streamed, Recomputation blocks, bool staged = false) {
+    const std::vector<size_t> bytes(count, BlockStream::rounded_up(12));
+    const auto stream = std::make_shared<BlockStream>(device_, bytes, streamed, staged);
     Model made{.blocks = std::move(blocks)};
     for (size_t i = 0; i < count; ++i) {
       const std::vector<float> values(3, value(i));
@@ -67,6 +67,12 @@ TEST_F(BlockStreamTest, GivesEachBlockItsWeights) {
         EXPECT_EQ(gradient(resident), gradient(some)) << streamed << " once more";
       }
     }
+}
+
+TEST_F(BlockStreamTest, StagedOnesComeAlike) {
+  const Model resident = model(6, 0, Recomputation::of_all()), staged = model(6, 5, Recomputation::of_all(), true);
+  EXPECT_EQ(device_.staged_bytes, 2 * BlockStream::rounded_up(12)) << "a block's for each slot";
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(gradient(resident), gradient(staged));
 }
 
 // Six in two slots: forward brings four, backward the first four again, and the next step finds the first two.

@@ -26,7 +26,13 @@ class LateDevice final : public Memory {
     return std::make_unique<Late>(direction == Direction::to_device ? fetches : sends);
   }
 
+  std::unique_ptr<Transfer> make_staged_transfer(size_t most) override {
+    staged_bytes += most;
+    return make_transfer(Direction::to_device);
+  }
+
   int fetches = 0, sends = 0;
+  size_t staged_bytes = 0;
 
  private:
   class Late final : public Transfer {

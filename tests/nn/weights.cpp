@@ -276,6 +276,32 @@ TEST(Weights, BiasesWithoutAnAdapterAreActivations) {
   EXPECT_EQ(outline.load_bias("bf16", {3}).dtype(), DType::f32);
 }
 
+// More rows than are converted at once, on a device too.
+TEST(Weights, ALargeMatrixIsConvertedInPieces) {
+  const TemporaryDirectory folder;
+  const Tensor x = cast(wavy({4100, 8192}), DType::bf16);
+  save_safetensors(folder / "x.safetensors", {{"x", x}});
+  for (const DType dtype : {DType::int8, DType::q8_0, DType::f32}) {
+    const Weights w =
+        Weights::open(folder / "x.safetensors", {.dtype = dtype, .place = Residence::on(test::backend(), DType::bf16)});
+    const Tensor here = w.load("x", x.shape()).to(host_memory()), want = Tensor::empty(x.shape(), dtype);
+    want.backend().copy(want, x);
+    const auto bytes = size_t(bytes_of(dtype, x.shape()));
+    EXPECT_EQ(std::memcmp(here.data<void>(), want.data<void>(), bytes), 0) << name_of(dtype);
+  }
+}
+
+// What is only there while weights are converted lies apart from them and is used again.
+TEST(Weights, LieSideBySideOnADevice) {
+  CountingBackend backend(device_kind("cuda"));
+  const Weights outline = Weights::outline({.dtype = DType::q8_0, .place = Residence::on(backend, DType::bf16)});
+  constexpr size_t kUnit = Segments::kUnit;
+  for (int i = 0; i < 7; ++i) outline.load(std::to_string(i), {1 << 12, 1 << 12});  // 17 MiB
+  EXPECT_EQ(backend.memory().most_taken(), 2 * kUnit) << "one for the weights";
+  outline.load("large", {1 << 14, 1 << 12});  // 128 MiB in bf16
+  EXPECT_EQ(backend.memory().most_taken(), 4 * kUnit) << "one more, and one for pieces in f32";
+}
+
 TEST(Weights, AnOutlineHasShapesAndNoMemory) {
   CountingBackend backend(device_kind("cpu"));
   const Weights outline = Weights::outline({.dtype = DType::bf16, .place = Residence::on(backend, DType::bf16)});

@@ -39,28 +39,32 @@ TEST(MemoryFit, StreamsNoMoreThanItMust) {
 }
 
 TEST(MemoryFit, LocksNoMoreOfTheHostThanItMay) {
-  EXPECT_EQ(choose({.size = 8 * kGiB, .host = 5 * kGiB}, false).best->holding.streamed, 5u);
-  const InferenceChoices none = choose({.size = 8 * kGiB, .host = 4 * kGiB}, false);
+  EXPECT_EQ(choose({.size = 8 * kGiB, .host = HostLimit{5 * kGiB, 5 * kGiB}}, false).best->holding.streamed, 5u);
+  const InferenceChoices none = choose({.size = 8 * kGiB, .host = HostLimit{4 * kGiB, 4 * kGiB}}, false);
   EXPECT_FALSE(none.best);
   EXPECT_EQ(none.in_words(),
             "this needs 5.0 GiB of the host's memory, more than the 4.0 GiB that --host-memory allows, with weights as "
             "they are, 5 of 10 blocks streamed, with 5.0 GiB on the host");
-  const InferenceChoices narrow = choose({.size = 8 * kGiB, .host = 4 * kGiB}, true);
+  const InferenceChoices narrow = choose({.size = 8 * kGiB, .host = HostLimit{4 * kGiB, 4 * kGiB}}, true);
   ASSERT_TRUE(narrow.best);
   EXPECT_EQ(narrow.best->holding.quantized, DType::nf4);
   EXPECT_EQ(narrow.best->holding.streamed, 0u);
 }
 
 TEST(WeightFlags, HostMemoryIsASizeOrAShareOfWhatIsThere) {
-  EXPECT_EQ(host_limit("3GiB"), 3 * kGiB);
+  EXPECT_EQ(host_limit("3GiB")->locked, 3 * kGiB);
   expect_error([] { host_limit("much"); }, {"--host-memory", "12GiB", "\"much\""});
   if (const auto free = free_memory("cpu")) {
-    EXPECT_GT(*host_limit(""), *free / 2);  // what is free changes meanwhile
-    EXPECT_LT(*host_limit(""), *free / 10 * 7);
+    EXPECT_GT(host_limit("")->locked, *free / 2);  // what is free changes meanwhile
+    EXPECT_LT(host_limit("")->locked, *free / 10 * 7);
   }
-  check_locked(kGiB, kGiB);
+  check_locked(kGiB, HostLimit{kGiB, kGiB});
   check_locked(kGiB, {});
-  expect_error([] { check_locked(2 * kGiB, kGiB); }, {"lock 2.0 GiB", "1.0 GiB", "--stream-blocks", "--host-memory"});
+  expect_error(
+      [] {
+        check_locked(2 * kGiB, HostLimit{kGiB, kGiB});
+      },
+      {"lock 2.0 GiB", "1.0 GiB", "--stream-blocks", "--host-memory"});
 }
 
 TEST(WeightFlags, BlocksAreANumberOrAll) {

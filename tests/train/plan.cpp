@@ -146,6 +146,44 @@ TEST(Plan, StreamedBlocksTakeLess) {
   EXPECT_LT(all.cost.fetched, 2 * double(all.host));
   EXPECT_THROW(plan("1000"), Error);
 }
+// Where less may be page-locked than streamed weights take, they lie in ordinary memory and come more slowly.
+TEST(Plan, WeightsAreStagedWhereTheyMayNotBeLocked) {
+  const TrainConfig config{
+      .model = kModel, .rank = 4, .alpha = 4, .resolution = {128}, .dtype = DType::bf16, .stream_blocks = "all"};
+  const auto plan = [&](const std::optional<HostLimit>& host) {
+    return plan_memory(config, kModel, device_kind("cuda"), {}, nullptr, host);
+  };
+  const MemoryPlan locked = plan({}), staged = plan(HostLimit{locked.host - 1, 2 * locked.host});
+  EXPECT_EQ(locked.staged, 0u);
+  EXPECT_EQ(staged.staged, locked.host);
+  EXPECT_LT(staged.host, locked.host / 2) << "a block's bytes, twice";
+  EXPECT_GT(staged.host, 0u);
+  EXPECT_EQ(staged.total(), locked.total());
+  EXPECT_EQ(staged.cost.fetched, locked.cost.fetched);
+  EXPECT_GT(staged.seconds(), locked.seconds());
+  EXPECT_TRUE(staged.recomputation.is_staged());
+  EXPECT_EQ(plan(HostLimit{locked.host, locked.host}).staged, 0u) << "it may be locked";
+  EXPECT_EQ(plan(HostLimit{locked.host - 1, locked.host - 1}).staged, 0u) << "nor is there room for it";
+}
+// The same bits, call by call, recorded and replayed.
+TEST(Plan, StagedWeightsTrainAlike) {
+  const TrainConfig config{
+      .model = kModel, .rank = 4, .alpha = 4, .resolution = {128}, .dtype = DType::bf16, .stream_blocks = "all"};
+  const Resolutions buckets = bucket_options(open_diffusion(kModel)->latents(), config.resolution);
+  const Dataset dataset = one_batch(config, buckets, {128, 128});
+  const PictureData data{&dataset, buckets, [](const std::string&, size_t, size_t) {}};
+  const auto losses = [&](bool staged) {
+    const Recomputation blocks = Recomputation().with_streamed(Recomputation::kAll, staged);
+    const auto task = make_task(config, kModel, test::backend(), data, blocks);
+    Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
+    TrainStep step(*task, optimizer, 1, /*graph=*/true);
+    TrainRng rng(1);
+    std::vector<float> all;
+    for (int i = 0; i < 4; ++i) all.push_back(step(rng, 1e-3f).wait().loss);
+    return all;
+  };
+  EXPECT_EQ(losses(true), losses(false));
+}
 // Each block frees something, and the first to be chosen the most for what they cost.
 TEST(Plan, MoreBlocksTakeLess) {
   const auto plan = [](const std::string& blocks) {
@@ -253,6 +291,31 @@ TEST(Plan, ConvolutionsCopyWhatTheyPad) {
   EXPECT_EQ(added(64, {1, 1, 1, 1, 1}), 0);
   EXPECT_EQ(added(64, {2, 0, 0, 1, 1}) / 512, 129 * 129 * 64 * 2 / 512 + 1);
   EXPECT_GE(added(3, {1, 1, 1, 1, 1}), 128 * 128 * 8 * 2);
+}
+
+// cuDNN keeps the gradients of queries for each 128 keys; our kernels a number for each query.
+TEST(Plan, AttentionBackwardTakesWhatItsArchitectureDoes) {
+  const auto added = [](const char* architecture, int64_t features) {
+    CountingBackend backend(device_kind("cuda", architecture));
+    const Tensor q = Tensor::empty({1, 4096, 24, features}, DType::bf16, backend.memory());
+    const size_t before = backend.memory().peak();
+    backend.attention_backward({.q = q, .k = q, .v = q}, {});
+    return backend.memory().peak() - before;
+  };
+  for (const char* architecture : {"8.0", "8.6", "8.9", "9.0", ""}) EXPECT_EQ(added(architecture, 128), 4u * 4096 * 24);
+  EXPECT_GT(added("9.0", 256), size_t{200} << 20);
+  for (const char* architecture : {"10.0", "12.0"}) EXPECT_GT(added(architecture, 128), size_t{200} << 20);
+}
+
+TEST(Plan, ArenasNest) {
+  CountingMemory memory(device_kind("cuda"));
+  {
+    const Arena outer(memory);
+    { const Arena inner(memory); }
+    memory.release(memory.allocate(Segments::kUnit), Segments::kUnit);
+  }
+  memory.release(memory.allocate(1), 1);
+  EXPECT_EQ(memory.most_taken(), 2 * Segments::kUnit) << "one in the arena";
 }
 
 TEST(Plan, NothingCanBeReadFromMemoryThatOnlyCounts) {

@@ -33,8 +33,8 @@ std::vector<size_t> evenly(const std::vector<size_t>& bytes, size_t count) {
 
 }  // namespace
 
-BlockStream::BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count)
-    : device_(device), streamed_(bytes.size()) {
+BlockStream::BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count, bool staged)
+    : device_(device), staged_(staged), streamed_(bytes.size()) {
   check(count <= bytes.size(), "--stream-blocks: expected at most {}, or all, the blocks of the model, found {}",
         bytes.size(), count);
   size_t number = 0, largest = 0;
@@ -45,8 +45,9 @@ BlockStream::BlockStream(Memory& device, const std::vector<size_t>& bytes, size_
   masters_.resize(count);
   const MemoryScope scope(Purpose::weights);
   for (size_t i = 0; i < std::min(kSlots, count); ++i)
-    slots_.push_back({.room = Tensor::empty({int64_t(largest)}, DType::u8, device),
-                      .fetch = device.make_transfer(Direction::to_device)});
+    slots_.push_back(
+        {.room = Tensor::empty({int64_t(largest)}, DType::u8, device),
+         .fetch = staged ? device.make_staged_transfer(largest) : device.make_transfer(Direction::to_device)});
   device_.add_mover(*this);
 }
 
@@ -65,7 +66,7 @@ void BlockStream::keep(size_t block, bool has_values) {
   const MemoryScope scope(Purpose::weights);
   Tensor& master = masters_[number];
   check(!master, "streaming: the tensors of block {} were not loaded together", block);
-  master = Tensor::empty({int64_t(filled_)}, DType::u8, device_.host_side());
+  master = Tensor::empty({int64_t(filled_)}, DType::u8, staged_ ? device_.staging_side() : device_.host_side());
   if (has_values) device_.read(master.view().data, slot.room.view().data, filled_);
   slot.holds = number;
   filled_ = 0;

@@ -22,8 +22,8 @@ class BlockStream final : public Mover {
   static constexpr size_t kSlots = 2;
 
   // bytes[i]: of the weights of the i-th block to run, each tensor's rounded_up(). `count` of them are streamed, their
-  // bytes evenly spread.
-  BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count);
+  // bytes evenly spread. Staged: their masters lie in ordinary memory of the host instead of page-locked.
+  BlockStream(Memory& device, const std::vector<size_t>& bytes, size_t count, bool staged = false);
   ~BlockStream() override;
   BlockStream(const BlockStream&) = delete;
   BlockStream& operator=(const BlockStream&) = delete;
@@ -59,6 +59,7 @@ class BlockStream final : public Mover {
   void leave(Way way);
 
   Memory& device_;
+  bool staged_;
   std::vector<std::optional<size_t>> streamed_;  // by block, its number among the streamed
   std::vector<Tensor> masters_;                  // bytes on the host, by number
   std::vector<Slot> slots_;

@@ -42,14 +42,17 @@ class Recomputation {
     return r;
   }
 
-  // The same with the weights of `blocks` blocks on the host, evenly spread; of all where there are fewer.
+  // The same with the weights of `blocks` blocks on the host, evenly spread; of all where there are fewer. Staged: in
+  // ordinary memory there.
   static constexpr size_t kAll = size_t(-1);
-  Recomputation with_streamed(size_t blocks) const {
+  Recomputation with_streamed(size_t blocks, bool staged = false) const {
     Recomputation r = *this;
     r.streamed_ = blocks;
+    r.staged_ = staged;
     return r;
   }
   size_t streamed() const { return streamed_; }
+  bool is_staged() const { return staged_; }
   // The same; what is kept of blocks that run twice lies on the host. For one model: copies share that memory.
   Recomputation with_checkpoints_on_host() const {
     Recomputation r = *this;
@@ -124,6 +127,7 @@ class Recomputation {
   bool all_ = false;
   std::set<size_t> blocks_;
   size_t streamed_ = 0;
+  bool staged_ = false;
   std::shared_ptr<BlockStream> stream_;
   std::shared_ptr<HostCheckpoints> host_;
   std::shared_ptr<const Meter> meter_;

@@ -31,19 +31,24 @@ constexpr DeviceKind kCuda{.name = "cuda",
 // What training reaches of a card that people train on: 0.56 of the peak of dense products in 16 bits with sums in f32,
 // 0.83 of the memory's, 0.86 of PCIe's. 9.0 is measured, FLUX.1 on an H200
 // (bench/results/gpu-check-memory-h200-2026-11-23.md); the others are those shares of their makers' data sheets.
-struct ArchitectureRates {
-  std::string_view architecture;
+struct Architecture {
+  std::string_view name;
   Rates rates;
+  bool own_attention;  // as plan_attention() of the CUDA backend has it
 };
-constexpr ArchitectureRates kRates[] = {
-    {"9.0", {550e12, 4.0e12, 55e9}},    // H200; the one that stands for what is not listed
-    {"7.5", {36e12, 0.27e12, 14e9}},    // T4
-    {"8.0", {173e12, 1.6e12, 27e9}},    // A100
-    {"8.6", {40e12, 0.78e12, 27e9}},    // RTX 3090
-    {"8.9", {92e12, 0.84e12, 27e9}},    // RTX 4090
-    {"10.0", {1250e12, 6.6e12, 55e9}},  // B200
-    {"12.0", {117e12, 1.5e12, 55e9}},   // RTX 5090
+constexpr Architecture kArchitectures[] = {
+    {"9.0", {550e12, 4.0e12, 55e9}, true},     // H200; the one that stands for what is not listed
+    {"7.5", {36e12, 0.27e12, 14e9}, false},    // T4
+    {"8.0", {173e12, 1.6e12, 27e9}, true},     // A100
+    {"8.6", {40e12, 0.78e12, 27e9}, true},     // RTX 3090
+    {"8.9", {92e12, 0.84e12, 27e9}, true},     // RTX 4090
+    {"10.0", {1250e12, 6.6e12, 55e9}, false},  // B200
+    {"12.0", {117e12, 1.5e12, 55e9}, false},   // RTX 5090
 };
+
+// Bytes a second that a few threads copy from host memory to host memory: what a desktop with two channels of DDR4
+// does. Not measured here.
+constexpr double kHostCopies = 10e9;
 
 [[noreturn]] void fail_reading() { fail("memory that only counts was read: it has no values to give"); }
 
@@ -56,26 +61,47 @@ struct Nothing final : Readback {
 DeviceKind device_kind(std::string_view device, std::string_view architecture) {
   if (!device.starts_with("cuda")) return kCpu;
   DeviceKind kind = kCuda;
-  const auto* row = std::ranges::find(kRates, architecture, &ArchitectureRates::architecture);
-  kind.rates = (row == std::end(kRates) ? kRates[0] : *row).rates;
+  const auto* found = std::ranges::find(kArchitectures, architecture, &Architecture::name);
+  const Architecture& row = found == std::end(kArchitectures) ? kArchitectures[0] : *found;
+  kind.rates = row.rates;
+  kind.own_attention = row.own_attention;
   return kind;
 }
 
 // Those of one direction come one after the other.
-class CountingMemory::Travel final : public Transfer {
+class CountingMemory::Travel : public Transfer {
  public:
   Travel(CountingMemory& memory, Direction direction) : memory_(memory), direction_(direction) {}
-  void begin(void*, const void*, size_t bytes) override {
+  void begin(void*, const void*, size_t bytes) override { begin(bytes, double(bytes) / memory_.rates_.fetched); }
+  void await() override { memory_.now_ = std::max(memory_.now_, arrival_); }
+
+ protected:
+  void begin(size_t bytes, double seconds) {
     if (direction_ == Direction::to_device) memory_.fetched_ += double(bytes);
     double& busy_until = memory_.busy_until_[size_t(direction_)];
-    arrival_ = busy_until = std::max(busy_until, memory_.now_) + double(bytes) / memory_.rates_.fetched;
+    arrival_ = busy_until = std::max(busy_until, memory_.now_) + seconds;
   }
-  void await() override { memory_.now_ = std::max(memory_.now_, arrival_); }
 
  private:
   CountingMemory& memory_;
   Direction direction_;
   double arrival_ = 0;
+};
+
+// Copied on the host first.
+class CountingMemory::StagedTravel final : public Travel {
+ public:
+  StagedTravel(CountingMemory& memory, size_t most)
+      : Travel(memory, Direction::to_device), memory_(memory), most_(most), stage_(memory.host_side().allocate(most)) {}
+  ~StagedTravel() override { memory_.host_side().release(stage_, most_); }
+  void begin(void*, const void*, size_t bytes) override {
+    Travel::begin(bytes, double(bytes) / memory_.rates_.fetched + double(bytes) / kHostCopies);
+  }
+
+ private:
+  CountingMemory& memory_;
+  size_t most_;
+  void* stage_;
 };
 
 void* CountingMemory::allocate(size_t bytes) {
@@ -84,7 +110,7 @@ void* CountingMemory::allocate(size_t bytes) {
     most_taken_ = std::max(most_taken_, in_use());
     return this;  // an address that is not null
   }
-  Segments& segments = arena_ ? arena_segments_ : general_;
+  Segments& segments = arenas_ ? arena_segments_ : general_;
   std::optional<size_t> address = segments.allocate(bytes);
   if (!address) {
     segments.add(next_address_, Segments::segment_for(bytes));
@@ -114,6 +140,16 @@ std::unique_ptr<Transfer> CountingMemory::make_transfer(Direction direction) {
   return std::make_unique<Travel>(*this, direction);
 }
 
+CountingMemory& CountingMemory::staging_side() {
+  if (!in_segments_) return *this;  // of the CPU
+  if (!staging_side_) staging_side_ = std::make_unique<CountingMemory>(kCpu);
+  return *staging_side_;
+}
+
+std::unique_ptr<Transfer> CountingMemory::make_staged_transfer(size_t most) {
+  return std::make_unique<StagedTravel>(*this, most);
+}
+
 void CountingMemory::trim() { general_.trim(); }
 
 void CountingMemory::read(void*, const void*, size_t) { fail_reading(); }
@@ -134,10 +170,10 @@ void CountingBackend::reads(const View& w, const View& x, const View& y, bool wh
   const auto decode = [&](const View&) {
     computes(0, double(byte_offset(w, w.numel())) + 2 * double(w.numel()) * double(size_of(x.dtype)));
   };
-  if (kind_.is_device && whole)
-    decoded_weights_(w, x.dtype, memory_, decode);
-  else
-    decode({});
+  if (kind_.is_device && whole) return (void)decoded_weights_(w, x.dtype, memory_, decode);
+  decode({});
+  if (kind_.is_device && x.numel() > kRowsOverBlocks * x.dim(-1))
+    scratch(size_t(std::min(w.numel(), kSliceElements)) * size_of(x.dtype));
 }
 
 // A device multiplies codes at twice the rate of numbers of 16 bits. Before that it reads x and writes its codes; for
@@ -167,8 +203,9 @@ void CountingBackend::attention(const AttentionArgs& a) {
 void CountingBackend::attention_backward(const AttentionArgs& a, const AttentionGradients&) {
   computes(10 * double(a.q.numel()) * double(a.k.dim(1)));
   if (!kind_.is_device || a.q.numel() == 0) return;
+  const bool by_ours = kind_.own_attention && a.q.shape[3] <= kAttentionMmaFeatures;
   if (a.q.dtype != DType::f32)
-    scratch(AttentionParts(a.q.shape, a.k.shape[1]).scratch);
+    scratch(by_ours ? 4 * size_t(a.q.numel() / a.q.shape[3]) : AttentionParts(a.q.shape, a.k.shape[1]).scratch);
   else if (a.ranges || a.q.shape[2] != a.k.shape[2])
     scratch(AttentionRows(a.q.shape, a.k.shape, bool(a.ranges), true).scratch);
 }

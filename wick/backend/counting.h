@@ -26,6 +26,7 @@ struct DeviceKind {
   size_t context;               // taken past its Memory: by the driver, libraries and threads
   std::string_view context_of;  // in words
   Rates rates;
+  bool own_attention = false;  // goes backward by our kernels for tensor cores, which keep no parts (scratch.h)
 };
 
 // For "cpu", "cuda" or "cuda:N"; `architecture` is a compute capability ("9.0"), if it is known (architecture_of).
@@ -53,10 +54,12 @@ class CountingMemory final : public Memory {
   void read(void*, const void*, size_t) override;                      // throws: there is nothing
   std::unique_ptr<Readback> read_later(const void*, size_t) override;  // and so does its data()
   void trim() override;
-  void enter_arena() override { arena_ = true; }
-  void leave_arena() override { arena_ = false; }
+  void enter_arena() override { ++arenas_; }
+  void leave_arena() override { --arenas_; }
   CountingMemory& host_side() override;
   std::unique_ptr<Transfer> make_transfer(Direction direction) override;
+  CountingMemory& staging_side() override;
+  std::unique_ptr<Transfer> make_staged_transfer(size_t most) override;
 
   double fetched() const { return fetched_; }  // bytes from the host side
   double now() const { return now_; }          // seconds of computation so far, and of waiting for transfers
@@ -66,15 +69,17 @@ class CountingMemory final : public Memory {
 
  private:
   class Travel;
+  class StagedTravel;
   // Laid out as a device's are, so that the gaps are those of a device.
   Segments general_, arena_segments_;
-  bool in_segments_, arena_ = false;
+  bool in_segments_;
+  int arenas_ = 0;                         // that are open
   size_t next_address_ = Segments::kUnit;  // of a new segment; never dereferenced
   size_t most_taken_ = 0;
   Rates rates_;
   double fetched_ = 0, now_ = 0;
-  std::array<double, 2> busy_until_{};         // transfers in each Direction
-  std::unique_ptr<CountingMemory> host_side_;  // once it is asked for
+  std::array<double, 2> busy_until_{};                        // transfers in each Direction
+  std::unique_ptr<CountingMemory> host_side_, staging_side_;  // once they are asked for
 };
 
 class CountingBackend final : public Backend {

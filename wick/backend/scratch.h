@@ -10,6 +10,9 @@
 
 namespace wick {
 
+// Heads of at most so many features go by our kernels for tensor cores, which keep a number for each query.
+inline constexpr int kAttentionMmaFeatures = 128;
+
 // Attention's backward pass by cuDNN. To have the same bits twice, it keeps the gradient of the queries once for each
 // 128 keys, in f32, and adds up at the end. For long rows that would be most of a step's memory, so batch entries and
 // then heads go one after the other where it is more than some share of a device.
@@ -101,6 +104,11 @@ void for_adafactor_groups(const std::vector<AdafactorTiles>& all, const F& f) {
   }
   if (first < all.size()) f(first, all.size(), scratch);
 }
+
+// A weight in blocks is decoded a slice of so many elements at a time where x has more rows than kernels take that read
+// blocks: a slice stays in a large L2 cache until its product has read it.
+inline constexpr int64_t kSliceElements = int64_t{1} << 24;
+inline constexpr int64_t kRowsOverBlocks = 32;
 
 // A product with a matrix in fp8_product (core/row_formats.h), y = x w^T or dx = dy w. The other factor [rows, depth]
 // has its codes and scales there, and w [outputs, inputs] its scales side by side; a bias lies there in 16 bits. For

@@ -109,6 +109,9 @@ std::unique_ptr<Transfer> Memory::make_transfer(Direction direction) {
   return std::make_unique<Copying>(*this, direction);
 }
 
+Memory& Memory::staging_side() { return host_memory(); }
+std::unique_ptr<Transfer> Memory::make_staged_transfer(size_t) { return make_transfer(Direction::to_device); }
+
 void Memory::rest() {
   for (Mover* mover : movers_) mover->rest();
 }

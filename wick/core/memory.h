@@ -92,6 +92,10 @@ class Memory {
   // Host memory for transfers: page-locked where that is faster.
   virtual Memory& host_side();
   virtual std::unique_ptr<Transfer> make_transfer(Direction direction);
+  // Ordinary host memory, where there is more than may be page-locked; and a transfer to the device from there, by way
+  // of page-locked memory of its own for `most` bytes.
+  virtual Memory& staging_side();
+  virtual std::unique_ptr<Transfer> make_staged_transfer(size_t most);
   void add_mover(Mover& mover) { movers_.push_back(&mover); }
   void remove_mover(Mover& mover) { std::erase(movers_, &mover); }
   void rest();  // of all its movers
@@ -99,7 +103,8 @@ class Memory {
   virtual MemoryStats stats() const { return {in_use(), peak(), in_use(), peak(), 0, 0}; }
   virtual void trim() {}  // gives back reserved memory that is not in use
   // Between these calls, allocations come from the arena, which nothing outside shares: a captured step holds addresses
-  // of memory that is free between its replays. All captured steps share one arena.
+  // of memory that is free between its replays. All captured steps share one arena, and so do tensors that are gone
+  // before a step begins. Calls nest.
   virtual void enter_arena() {}
   virtual void leave_arena() {}
 

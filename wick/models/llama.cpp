@@ -189,7 +189,8 @@ Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
   const Weights weights = source();
   Recomputation blocks = options.recomputation;
   if (const size_t count = blocks.streamed())
-    blocks.stream(weights.stream(count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }));
+    blocks.stream(weights.stream(
+        count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }, blocks.is_staged()));
   Llama model(Scope(weights, "llama", options.adapter), config, blocks);
   if (options.adapter) options.adapter->check_complete();  // before the long work
   const auto rehearse = [&] { options.rehearse(model); };

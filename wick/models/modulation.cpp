@@ -19,6 +19,7 @@ Tensor uploaded(const Tensor& host, Memory& memory) {
 Tensor Modulations::operator()(const Tensor& vectors) const {
   const TapePause frozen;
   Memory& memory = vectors.memory();
+  const Arena arena(memory);  // steps have the visitors' room
   const Tensor rows = Tensor::empty({vectors.dim(0), width_}, vectors.dtype());
   for (const Frozen& f : all_) {
     const Tensor weight = f.weight ? uploaded(f.weight, memory) : Tensor::empty(f.shape, f.dtype, memory);

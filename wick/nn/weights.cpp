@@ -21,8 +21,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kPieceBytes = 2 << 20;  // bytes of a file that are read and converted at once
-constexpr int64_t kCodeSide = 16;         // sides of matrices of codes that tensor cores multiply are multiples of it
+constexpr int64_t kPieceBytes = 2 << 20;         // bytes of a file that are read and converted at once
+constexpr int64_t kDevicePieceBytes = 64 << 20;  // and on a device, for which several threads read them
+constexpr int64_t kCodeSide = 16;  // sides of matrices of codes that tensor cores multiply are multiples of it
 
 bool is_pointwise(const Shape& stored, const Shape& matrix) {
   return matrix.rank() == 2 && stored == Shape{matrix[0], matrix[1], 1, 1};
@@ -119,54 +120,75 @@ struct Weights::State {
   // Does the file store it in the wanted dtype?
   static bool is_as_wanted(const Asked& a) { return a.stored.bytes && a.stored.dtype == a.dtype; }
 
-  // Is it a matrix of a file, on the host, that is wanted in another dtype?
-  bool converts_rows(const Asked& a) const {
+  // Is it a matrix of a file that is wanted in another dtype?
+  static bool converts_rows(const Asked& a) {
     const std::optional<DType>& stored = a.stored.dtype;
-    return a.shape.rank() == 2 && a.stored.bytes && memory().on_host() && stored &&
-           (is_float(*stored) || is_quantized(*stored)) && stored != a.dtype;
+    return a.shape.rank() == 2 && a.stored.bytes && stored && (is_float(*stored) || is_quantized(*stored)) &&
+           stored != a.dtype;
+  }
+
+  // Is it a tensor of a map that frozen weights share with it?
+  bool is_shared(const Asked& a) const {
+    return source.has_values && !a.stored.bytes && a.stored.dtype == a.dtype && !options.trainable;
   }
 
   static Memory::Filling filling(const Tensor& rows, const Asked& a) {
     return {rows.view().data, size_t(bytes_of(a.dtype, a.shape)), a.stored.bytes};
   }
 
-  // Converts a few rows at a time: the whole matrix never lies in memory as it is stored or in f32 too.
-  // (Those of nf4_double are quantised together.)
-  void read_rows(const Tensor& to, const Asked& a) const {
+  // How many rows of a matrix are converted at once. Those of nf4_double are quantised together.
+  int64_t rows_at_once(const Asked& a, DType stored) const {
+    const int64_t piece = memory().on_host() ? kPieceBytes : kDevicePieceBytes, rows = std::max<int64_t>(a.shape[0], 1);
+    if (a.dtype == DType::nf4_double) return rows;
+    return std::clamp<int64_t>(piece / std::max<int64_t>(bytes_of(stored, a.shape[1]), 1), 1, rows);
+  }
+
+  // Converts some rows at a time: the whole matrix never lies in memory as it is stored or in f32 too.
+  void read_rows(const Tensor& to, const Asked& a) {
     const DType stored = *a.stored.dtype;
-    const int64_t rows = a.shape[0], width = a.shape[1], bytes = bytes_of(stored, width);
-    const int64_t piece_rows = a.dtype == DType::nf4_double ? rows : kPieceBytes / std::max<int64_t>(bytes, 1);
-    const int64_t most = std::clamp<int64_t>(piece_rows, 1, std::max<int64_t>(rows, 1));
-    // Not a tensor: chunks of malloc's own alignment fit again where the last one was, so that they leave no holes.
-    std::vector<char> piece(size_t(most * bytes));
+    const int64_t rows = a.shape[0], width = a.shape[1], most = rows_at_once(a, stored);
+    // On the host it is not a tensor: chunks of malloc's own alignment fit again where the last one was, so that they
+    // leave no holes.
+    std::vector<char> on_host(memory().on_host() ? size_t(bytes_of(stored, most * width)) : 0);
+    const Tensor there = on_host.empty() ? Tensor::empty({most, width}, stored, memory()) : Tensor();
     for (int64_t begin = 0; begin < rows; begin += most) {
       const Shape part{std::min(most, rows - begin), width};
-      a.stored.bytes(piece.data(), size_t(begin * bytes), size_t(part[0] * bytes));
-      to.backend().copy(to.window(part, to.stride(), begin * width),
-                        {piece.data(), stored, part, contiguous_strides(part)});
+      const auto skipped = size_t(bytes_of(stored, begin * width)), bytes = size_t(bytes_of(stored, part));
+      const View piece{there ? there.view().data : on_host.data(), stored, part, contiguous_strides(part)};
+      if (there)
+        memory().fill({{piece.data, bytes, behind(a.stored.bytes, skipped)}});
+      else
+        a.stored.bytes(on_host.data(), skipped, bytes);
+      to.backend().copy(to.window(part, to.stride(), begin * width), piece);
     }
   }
 
-  // The tensor as layers see it, in the model's memory.
-  Tensor converted(const Asked& a, bool conv) const {
-    if (!conv && converts_rows(a)) {
-      const Tensor rows = Tensor::empty(a.shape, a.dtype, memory());
-      read_rows(rows, a);
-      return rows;
-    }
+  static Memory::Source behind(const Memory::Source& bytes, size_t skipped) {
+    return [=](void* host, size_t at, size_t count) { bytes(host, skipped + at, count); };
+  }
+
+  // Fills contiguous rows of a tensor with what is stored in another dtype or layout. What that takes meanwhile comes
+  // from the arena, so that weights lie side by side and a step has the room.
+  void convert(const Tensor& rows, const Asked& a, bool conv) {
+    const Arena arena(memory());
+    if (!source.has_values) return count_conversion(a, conv);
+    if (!conv && converts_rows(a)) return read_rows(rows, a);
     const Tensor stored = a.stored.load(memory());
     check(is_float(stored.dtype()) || is_quantized(stored.dtype()), "{}: \"{}\" should be f32, f16 or bf16, found {}",
           source.name, a.name, name_of(stored.dtype()));
     const Tensor x = reshape(stored, a.shape);
-    return contiguous(cast(conv ? to_channels_last(x) : x, a.dtype));
+    rows.backend().copy(rows, conv ? permute(x, {0, 2, 3, 1}) : x);
   }
 
-  // In an outline: the tensor as the file has it, which lies on a device while it is converted there. Files have 16
-  // bits.
-  Tensor outline_of_file(const Asked& a, bool conv) const {
+  // The same in an outline, for files of 16 bits: on a device the tensor lies there as the file has it, and in f32
+  // while blocks are made of it.
+  void count_conversion(const Asked& a, bool conv) const {
     const bool on_cpu = &memory().host_side() == &memory();
-    if (on_cpu || !(conv || is_quantized(a.dtype))) return {};
-    return Tensor::empty(a.shape, conv ? a.dtype : DType::bf16, memory());
+    if (on_cpu || !(conv || is_quantized(a.dtype))) return;
+    if (conv) return (void)Tensor::empty(a.shape, a.dtype, memory());
+    const Shape piece{rows_at_once(a, DType::bf16), a.shape[1]};
+    const Tensor stored = Tensor::empty(piece, DType::bf16, memory());
+    if (is_block(a.dtype)) Tensor::empty(piece, DType::f32, memory());
   }
 
   bool is_streamed(std::optional<size_t> block) const { return block && stream && stream->has(*block); }
@@ -190,20 +212,12 @@ struct Weights::State {
   }
 
   // Fills contiguous rows of a tensor that is handed out, now or in read_deferred().
-  void read_into(const Tensor& rows, const Asked& a) {
-    if (!source.has_values) {
-      const Tensor stored = outline_of_file(a, false);
-      if (stored) Tensor::empty(a.shape, a.dtype, memory());
-      return;
-    }
-    if (is_as_wanted(a) && options.deferred && !options.trainable)
+  void read_into(const Tensor& rows, const Asked& a, bool conv) {
+    if (conv || !is_as_wanted(a)) return convert(rows, a, conv);
+    if (options.deferred && !options.trainable)
       deferred.push_back(filling(rows, a));
-    else if (is_as_wanted(a))
-      memory().fill({filling(rows, a)});
-    else if (converts_rows(a))
-      read_rows(rows, a);
     else
-      rows.backend().copy(rows, converted(a, false));
+      memory().fill({filling(rows, a)});
   }
 
   // Hands out `value` under the name that was asked for.
@@ -228,22 +242,9 @@ struct Weights::State {
     const Asked a = ask(name, shape, use);
     const MemoryScope scope(Purpose::weights);
     const Shape here = conv ? Shape{shape[0], shape[2], shape[3], shape[1]} : shape;
-    if (!source.has_values && !is_streamed(block)) {
-      const Tensor stored = outline_of_file(a, conv);
-      return keep(a, room(here, a.dtype, block), block);
-    }
-    if (!source.has_values || (!conv && is_as_wanted(a))) {
-      const Tensor rows = room(here, a.dtype, block);
-      read_into(rows, a);
-      return keep(a, rows, block);
-    }
-    if (is_streamed(block)) {
-      const Tensor there = room(here, a.dtype, block);
-      there.backend().copy(there, converted(a, conv));
-      return keep(a, there, block);
-    }
-    Tensor value = converted(a, conv);
-    if (options.trainable && !value.is_sole()) value = clone(value);  // a map's tensors stay the caller's
+    if (!conv && !is_streamed(block) && is_shared(a)) return keep(a, reshape(a.stored.load(memory()), a.shape), block);
+    const Tensor value = room(here, a.dtype, block);
+    read_into(value, a, conv);
     return keep(a, value, block);
   }
 
@@ -272,7 +273,7 @@ struct Weights::State {
             name_of(a.dtype), names.front(), name_of(dtype));
       const Tensor rows = stack.whole.window(a.shape, stack.whole.stride(), begin);
       begin += a.shape.numel();
-      read_into(rows, a);
+      read_into(rows, a, false);
       const Tensor kept = keep(a, rows, block);
       if (options.trainable) stack.parts.push_back(kept);
     }
@@ -302,7 +303,8 @@ Weights Weights::outside_blocks() const {
 
 size_t Weights::blocks() const { return state_->block_bytes.size(); }
 
-std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<void(const Weights&)>& build) const {
+std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<void(const Weights&)>& build,
+                                             bool staged) const {
   assert(state_->loaded.empty() && !state_->options.trainable);
   CountingBackend counting(device_kind("cpu"));
   TensorSource shapes = state_->source;
@@ -313,7 +315,7 @@ std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<v
   build(outlined);
   const std::vector<size_t>& bytes = outlined.state_->block_bytes;
   return state_->stream = std::make_shared<BlockStream>(state_->memory(), bytes,
-                                                        count == Recomputation::kAll ? bytes.size() : count);
+                                                        count == Recomputation::kAll ? bytes.size() : count, staged);
 }
 
 void Weights::read_deferred(const std::function<void()>& meanwhile) const {

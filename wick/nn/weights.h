@@ -102,8 +102,10 @@ class Weights {
   Weights outside_blocks() const;
   size_t blocks() const;  // handed out so far
   // Before anything is loaded: the weights of `count` blocks (all where that is kAll) of the model that `build` makes
-  // are to lie on the host. The model runs its blocks by a Recomputation::Pass. Not for trainable Weights.
-  std::shared_ptr<BlockStream> stream(size_t count, const std::function<void(const Weights&)>& build) const;
+  // are to lie on the host, staged in ordinary memory of it or page-locked. The model runs its blocks by a
+  // Recomputation::Pass. Not for trainable Weights.
+  std::shared_ptr<BlockStream> stream(size_t count, const std::function<void(const Weights&)>& build,
+                                      bool staged = false) const;
 
   // `meanwhile` runs while the weights are on their way to a device, where none may be there yet: what it computes is
   // nonsense, but kernels and libraries get loaded. Not called on the CPU, nor where blocks are streamed, nor where

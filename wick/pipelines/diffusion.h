@@ -96,7 +96,7 @@ struct DiffusionOptions {
   bool trainable = false;                         // every weight of the denoiser is a leaf of the tape
   Backend* backend = nullptr;                     // the CPU unless given
   Recomputation recomputation = {};               // of the denoiser's blocks; T5's are then recomputed too
-  bool stream_text_encoder = false;               // T5's weights lie on the host
+  bool stream_text_encoder = false;               // T5's weights lie on the host, staged where the denoiser's are
   bool outline = false;                           // weights of the right shapes without values: configs alone are read
   // Called while the denoiser's weights are read, as Weights::read_deferred() does it.
   std::function<void()> rehearse = {};

@@ -117,10 +117,13 @@ void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts
   if (!wanted(DiffusionPart::denoiser)) return;
   denoiser_weights_ = open_denoiser();
   if (const size_t count = options.recomputation.streamed())
-    options_.recomputation.stream(denoiser_weights_->stream(count, [&](const Weights& shapes) {
-      load_denoiser(Scope(shapes, denoiser_));
-      drop_denoiser();
-    }));
+    options_.recomputation.stream(denoiser_weights_->stream(
+        count,
+        [&](const Weights& shapes) {
+          load_denoiser(Scope(shapes, denoiser_));
+          drop_denoiser();
+        },
+        options_.recomputation.is_staged()));
   load_denoiser(Scope(*denoiser_weights_, denoiser_, options.adapter));
   if (options.adapter) options.adapter->check_complete();  // before the long work
   denoiser_weights_->read_deferred(std::exchange(options_.rehearse, {}));

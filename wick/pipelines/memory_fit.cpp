@@ -66,7 +66,7 @@ std::optional<size_t> best_way(const std::vector<WayCost>& ways) {
 
 std::string MemoryRequest::host_in_words(size_t bytes) const {
   return fmt::format("{} of the host's memory, more than the {} that --host-memory allows", readable_bytes(bytes),
-                     readable_bytes(host.value_or(0)));
+                     readable_bytes(host ? host->locked : 0));
 }
 
 std::vector<std::optional<DType>> precisions_for_memory() { return {std::nullopt, DType::int8, DType::nf4_double}; }

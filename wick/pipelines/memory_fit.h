@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "wick/pipelines/plan.h"
+#include "wick/pipelines/weight_flags.h"
 
 namespace wick {
 
@@ -35,14 +36,13 @@ Way fewest_that_fit(size_t low, size_t high, Way best, const Fits& fits, const W
 
 // What a run may take.
 struct MemoryRequest {
-  size_t size;  // bytes on the device
-  std::optional<size_t> host =
-      {};                        // bytes that may be locked on the host, if that is limited (pipelines/weight_flags.h)
-  bool keeps_precision = false;  // that of the settings, whatever it is: of a training run that goes on
+  size_t size;                         // bytes on the device
+  std::optional<HostLimit> host = {};  // if that is limited
+  bool keeps_precision = false;        // that of the settings, whatever it is: of a training run that goes on
 
   template <class Plan>
   bool fits(const Plan& plan) const {
-    return plan.total() <= size && (!host || plan.host <= *host);
+    return plan.total() <= size && (!host || host->allows(plan));
   }
   // "2.0 GiB of the host's memory, more than the 1.0 GiB that --host-memory allows", for the bytes of a plan that does
   // not fit there.

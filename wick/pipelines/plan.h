@@ -18,6 +18,7 @@ struct InferencePlan {  // bytes
   size_t activations;  // a step, decoding, text encoders before both, or a long prompt's prefill adds these at its peak
   size_t taken;        // by the device's Memory at the most, gaps between tensors among it
   size_t host = 0;     // on the host, page-locked: weights that are streamed
+  size_t staged = 0;   // likewise, in ordinary memory: none, as only training stages them
   size_t blocks = 0;   // of the model
   StepCost cost = {};  // of a picture's step, if asked for; or of reading a piece of a prompt and a step
 

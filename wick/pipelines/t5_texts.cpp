@@ -56,8 +56,9 @@ void T5Texts::load(const Scope& s, const DiffusionOptions& options) {
   outline_ = s.weights().is_outline();
   Recomputation blocks = Recomputation::of_all(options.recomputation.is_any());
   if (options.stream_text_encoder)
-    blocks.stream(s.weights().stream(Recomputation::kAll,
-                                     [&](const Weights& shapes) { T5Encoder(Scope(shapes, "t5"), config_); }));
+    blocks.stream(s.weights().stream(
+        Recomputation::kAll, [&](const Weights& shapes) { T5Encoder(Scope(shapes, "t5"), config_); },
+        options.recomputation.is_staged()));
   encoder_.emplace(s, config_, blocks);
   s.weights().read_deferred();
 }

@@ -16,21 +16,21 @@ size_t parse_blocks(std::string_view flag, const std::string& text) {
   return size_t(std::stoull(text));
 }
 
-std::optional<size_t> host_limit(const std::string& host_memory) {
+std::optional<HostLimit> host_limit(const std::string& host_memory) {
   if (!host_memory.empty()) {
     const std::optional<size_t> size = parse_byte_size(host_memory);
     check_usage(size.has_value(), "--host-memory: expected a size like 12GiB or 11500MB, found {}", quote(host_memory));
-    return size;
+    return HostLimit{*size, *size};
   }
   const std::optional<size_t> free = free_memory("cpu");
-  return free ? std::optional(*free / 10 * 6) : std::nullopt;
+  return free ? std::optional(HostLimit{*free / 10 * 6, *free / 10 * 8}) : std::nullopt;
 }
 
-void check_locked(size_t bytes, const std::optional<size_t>& limit) {
-  check(!limit || bytes <= *limit,
+void check_locked(size_t bytes, const std::optional<HostLimit>& limit) {
+  check(!limit || bytes <= limit->locked,
         "streaming would lock {} of the host's memory, where {} may be; fewer --stream-blocks or a smaller --quantize "
         "need less, --host-memory allows more",
-        readable_bytes(bytes), readable_bytes(limit.value_or(0)));
+        readable_bytes(bytes), readable_bytes(limit ? limit->locked : 0));
 }
 
 void check_fp8_compute(std::string_view quantize) {

@@ -14,12 +14,21 @@ namespace wick {
 // A number of blocks, or Recomputation::kAll for all. Throws UsageError for any other text of `flag`.
 size_t parse_blocks(std::string_view flag, const std::string& text);
 
-// The bytes on the host that may be locked for a device (streamed weights, inputs of blocks): those of --host-memory,
-// or, where that is empty, 60 % of what is available. None where that is not known. Throws UsageError for a text that
-// is no size.
-std::optional<size_t> host_limit(const std::string& host_memory);
-// Throws Error where `bytes` are more than that.
-void check_locked(size_t bytes, const std::optional<size_t>& limit);
+// Bytes of the host that a run may take: those that are locked for a device (streamed weights, inputs of blocks), and
+// together with streamed weights that lie in ordinary memory.
+struct HostLimit {
+  size_t locked, all;
+
+  template <class Plan>
+  bool allows(const Plan& plan) const {
+    return plan.host <= locked && plan.host + plan.staged <= all;
+  }
+};
+// That of --host-memory for both; where it is empty, 60 % of what is available may be locked, and 80 % taken in all.
+// None where that is not known. Throws UsageError for a text that is no size.
+std::optional<HostLimit> host_limit(const std::string& host_memory);
+// Throws Error where `bytes` are more than may be locked.
+void check_locked(size_t bytes, const std::optional<HostLimit>& limit);
 
 // --fp8-compute. Throws UsageError beside a --quantize to another type than fp8 (`quantize` is empty where there is
 // none), and on a device that does not multiply in fp8.

@@ -348,7 +348,7 @@ std::vector<TrainOption> listed_options() {
       {.fixed = false, .kind = ModelKind::pictures});
   add("host_memory", Subject::memory, &C::host_memory,
       "The most of the host's memory that weights and inputs of blocks may take there, page-locked [60 % of what is "
-      "free]",
+      "free; weights beyond that lie in ordinary memory, from which they come more slowly, in 80 % at most]",
       {.fixed = false, .item = "SIZE"});
   add("device", Subject::memory, &C::device, "auto, cpu, cuda or cuda:N; auto is the first CUDA device, or the CPU",
       {.fixed = false, .item = "DEVICE"});

@@ -63,7 +63,7 @@ class Ways {
     MemoryChoice choice{.config = std::move(config)};
     std::vector<BlockCost>& costs = costs_[choice.config.dtype];
     if (costs.empty()) costs = block_costs(choice.config, model_, device_, bucket_);
-    choice.plan = plan_memory(choice.config, model_, device_, bucket_, &costs);
+    choice.plan = plan_memory(choice.config, model_, device_, bucket_, &costs, request_.host);
     choice.blocks = blocks.value_or(choice.plan.blocks);
     choice.streamed = streamed.value_or(choice.plan.blocks);
     choice.seconds = choice.plan.seconds();
@@ -89,15 +89,15 @@ class Ways {
     TrainConfig config = choice.config;
     config.checkpoints_on_host = true;
     MemoryChoice moved = with_streamed(config, choice.streamed);
-    const bool may = !request_.host || moved.plan.host <= *request_.host;
+    const bool may = !request_.host || request_.host->allows(moved.plan);
     return may && moved.plan.total() < choice.plan.total() ? moved : choice;
   }
 
   // How many blocks' weights the host may hold, as if they were alike.
   size_t most_for_the_host(const TrainConfig& config, size_t blocks) const {
     if (!request_.host) return blocks;
-    const size_t all = way(config, blocks, blocks).plan.host;
-    return all <= *request_.host ? blocks : blocks * *request_.host / all;
+    const MemoryPlan all = way(config, blocks, blocks).plan;
+    return request_.host->allows(all) ? blocks : blocks * request_.host->locked / all.host;
   }
 
   // As few streamed blocks as fit with all of them recomputed; or more, which leave room to recompute fewer.
@@ -143,7 +143,9 @@ std::string way_in_words(const MemoryChoice& choice) {
   if (choice.config.checkpoints_on_host) text += " with their inputs on the host";
   if (choice.streamed > 0) text += fmt::format(", {} streamed", count_in_words(choice.streamed, choice.plan));
   if (choice.config.stream_text_encoder) text += ", T5 streamed";
-  if (choice.plan.host > 0) text += fmt::format(", with {} on the host", readable_bytes(choice.plan.host));
+  const auto& [host, staged] = std::pair(choice.plan.host, choice.plan.staged);
+  if (host + staged > 0) text += fmt::format(", with {} on the host", readable_bytes(host + staged));
+  if (staged > 0) text += ", in ordinary memory";
   return text;
 }
 
@@ -163,7 +165,8 @@ std::string MemoryChoices::in_words() const {
     if (least.plan.encoding > least.plan.step())
       text += "; most of it while pictures and captions are encoded, before the first step";
     else if (request.host && least.streamed < least.plan.blocks)
-      text += fmt::format("; more would be streamed than the {} of --host-memory hold", readable_bytes(*request.host));
+      text += fmt::format("; more would be streamed than the {} of --host-memory hold",
+                          readable_bytes(request.host->locked));
     return text;
   }
   std::string text = fmt::format("{} with {}", readable_bytes(best->plan.total()), way_in_words(*best));

@@ -9,7 +9,6 @@
 #include <numeric>
 #include <utility>
 
-#include "wick/pipelines/weight_flags.h"
 #include "wick/train/picture_settings.h"
 #include "wick/train/step.h"
 #include "wick/train/text_task.h"
@@ -72,32 +71,15 @@ size_t streamed_blocks(const TrainConfig& config, size_t blocks) {
   return count;
 }
 
-}  // namespace
-
-std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
-                                   Size bucket) {
-  CountingBackend backend(device);
-  std::vector<BlockCost> costs;
-  const auto spent = [&] { return BlockCost{backend.flops(), double(backend.memory().in_use())}; };
-  const std::unique_ptr<Task> task = outline_task(config, model, backend, bucket, Recomputation::metered(spent, costs));
-  TrainRng rng(0);
-  const NamedTensors batch = task->next_batch(rng);
-  costs.clear();  // of text encoders that have run
-  const Tape tape;
-  task->loss(batch);
-  return costs;
-}
-
-MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
-                       std::optional<Size> bucket, const std::vector<BlockCost>* known) {
+MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device, Size bucket,
+                        const std::vector<BlockCost>& costs, bool staged) {
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
-  MemoryPlan plan{.bucket = bucket ? *bucket : largest_bucket(config, model), .device = device};
-
-  const std::vector<BlockCost> costs = known ? *known : block_costs(config, model, device, plan.bucket);
+  MemoryPlan plan{.bucket = bucket, .device = device};
   plan.blocks = costs.size();
   const auto blocks = [&] {
-    const Recomputation some = recomputation(config, costs).with_streamed(streamed_blocks(config, costs.size()));
+    const Recomputation some =
+        recomputation(config, costs).with_streamed(streamed_blocks(config, costs.size()), staged);
     return config.checkpoints_on_host ? some.with_checkpoints_on_host() : some;
   };
   plan.recomputation = blocks();
@@ -121,8 +103,38 @@ MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const
   plan.optimizer = memory.held(Purpose::optimizer);
   plan.activations = memory.peak() - plan.weights - plan.adapter - plan.optimizer;
   plan.taken = memory.most_taken();
-  plan.host = device.is_device ? memory.host_side().peak() : 0;
+  if (device.is_device) {
+    plan.host = memory.host_side().peak();
+    plan.staged = memory.staging_side().peak();
+  }
   return plan;
+}
+
+}  // namespace
+
+std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
+                                   Size bucket) {
+  CountingBackend backend(device);
+  std::vector<BlockCost> costs;
+  const auto spent = [&] { return BlockCost{backend.flops(), double(backend.memory().in_use())}; };
+  const std::unique_ptr<Task> task = outline_task(config, model, backend, bucket, Recomputation::metered(spent, costs));
+  TrainRng rng(0);
+  const NamedTensors batch = task->next_batch(rng);
+  costs.clear();  // of text encoders that have run
+  const Tape tape;
+  task->loss(batch);
+  return costs;
+}
+
+MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
+                       std::optional<Size> bucket, const std::vector<BlockCost>* known,
+                       const std::optional<HostLimit>& host) {
+  if (!bucket) bucket = largest_bucket(config, model);
+  const std::vector<BlockCost> costs = known ? *known : block_costs(config, model, device, *bucket);
+  const MemoryPlan locked = counted_step(config, model, device, *bucket, costs, /*staged=*/false);
+  if (!host || host->allows(locked)) return locked;
+  const MemoryPlan staged = counted_step(config, model, device, *bucket, costs, /*staged=*/true);
+  return host->allows(staged) ? staged : locked;
 }
 
 std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan) {

@@ -10,6 +10,7 @@
 
 #include "wick/autograd/recomputation.h"
 #include "wick/backend/counting.h"
+#include "wick/pipelines/weight_flags.h"
 #include "wick/train/buckets.h"
 #include "wick/train/config.h"
 
@@ -30,7 +31,8 @@ struct MemoryPlan {                // bytes
   size_t encoding;  // the peak before the first step, while the frozen encoders run: everything together
   size_t taken;     // by the device's Memory at the most: the larger of the two, and the gaps between tensors
 
-  size_t host = 0;     // on the host, page-locked for a device: weights that are streamed
+  size_t host = 0;     // on the host, page-locked for a device: weights that are streamed, and inputs of blocks
+  size_t staged = 0;   // on the host, in ordinary memory: weights that are streamed, where more than may be page-locked
   StepCost cost = {};  // of a step
   size_t blocks = 0;   // that the model has, to be recomputed or not
 
@@ -43,9 +45,10 @@ struct MemoryPlan {                // bytes
 };
 
 // For batches of the largest bucket that the resolution allows, or of `bucket`. config.device is left alone. `costs`
-// are block_costs(), if they are known.
+// are block_costs(), if they are known. Streamed weights are staged where the host's limit allows them only so.
 MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,
-                       std::optional<Size> bucket = {}, const std::vector<BlockCost>* costs = nullptr);
+                       std::optional<Size> bucket = {}, const std::vector<BlockCost>* costs = nullptr,
+                       const std::optional<HostLimit>& host = {});
 // What the blocks of a model cost in a step, in the order in which they run; plans of the same
 // dtype share them.
 std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& model, const DeviceKind& device,

@@ -83,10 +83,16 @@ class Run {
   // Refuses a run whose largest batches need more memory than there is, before anything is written.
   void plan() {
     if (!config_.memory.empty()) choose_for_memory();
-    plan_ = plan_memory(config_, model_, kind_, job_->largest());
+    const std::optional<HostLimit> host = host_limit(config_.host_memory);
+    plan_ = plan_memory(config_, model_, kind_, job_->largest(), nullptr, host);
     free_ = free_memory(backend_.name());
     if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
-    check_locked(plan_->host, host_limit(config_.host_memory));
+    check_locked(plan_->host, host);
+    if (plan_->staged > 0)
+      progress_.say(
+          fmt::format("Streamed weights take {} of the host's memory, more than may be page-locked: they lie in "
+                      "ordinary memory, from which they come more slowly.",
+                      readable_bytes(plan_->staged)));
     check_disk();
   }
 

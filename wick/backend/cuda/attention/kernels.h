@@ -4,6 +4,7 @@
 #pragma once
 
 #include "wick/backend/cuda/cuda.h"
+#include "wick/backend/scratch.h"
 
 namespace wick {
 
@@ -14,8 +15,7 @@ void attention_by_tiles(CudaBackend& cuda, const AttentionArgs& a);
 void attention_by_tiles_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta);
 
 // sm80.cu: tensor cores by mma.sync, from 8.0 on. Views of one 16-bit dtype, 16-byte aligned, D a multiple of 8 up to
-// 128, and a positive scale.
-inline constexpr int kAttentionMmaFeatures = 128;
+// kAttentionMmaFeatures, and a positive scale.
 void attention_by_mma(CudaBackend& cuda, const AttentionArgs& a);
 void attention_by_mma_backward(CudaBackend& cuda, const AttentionArgs& a, const AttentionGradients& g, View delta);
 

@@ -9,6 +9,7 @@
 #include "wick/backend/cuda/linear/plan.h"
 #include "wick/backend/cuda/runtime/cublaslt.h"
 #include "wick/backend/cuda/runtime/ways.h"
+#include "wick/backend/scratch.h"
 
 namespace wick {
 
@@ -75,12 +76,11 @@ void gemm_batch(Cublas& cublas, const View& c, const View& a, const View& b, flo
   }
 }
 
-// Calls f(first, count) for parts of `all` lines of `length` elements, whole multiples of `unit`: parts whose decoded
-// elements stay in a large L2 cache until the product has read them.
+// Calls f(first, count) for parts of `all` lines of `length` elements, whole multiples of `unit`: slices of
+// kSliceElements.
 template <class F>
 void for_slices(int64_t all, int64_t length, int64_t unit, const F& f) {
-  constexpr int64_t kElements = int64_t{1} << 24;
-  const int64_t most = std::max(kElements / std::max<int64_t>(length, 1) / unit * unit, unit);
+  const int64_t most = std::max(kSliceElements / std::max<int64_t>(length, 1) / unit * unit, unit);
   for (int64_t first = 0; first < all; first += most) f(first, std::min(most, all - first));
 }
 

@@ -21,8 +21,8 @@ Pool::~Pool() {
 void* Pool::allocate(size_t bytes) {
   const std::lock_guard lock(mutex_);
   ++requests_;
-  void* const data = off_ && !arena_ ? from_driver(std::max<size_t>(bytes, 1))
-                                     : from_segments(arena_ ? arena_segments_ : general_, bytes);
+  void* const data = off_ && !arenas_ ? from_driver(std::max<size_t>(bytes, 1))
+                                      : from_segments(arenas_ ? arena_segments_ : general_, bytes);
   most_reserved_ = std::max(most_reserved_, reserved());
   return data;
 }
@@ -112,10 +112,18 @@ std::unique_ptr<Readback> Pool::read_later(const void* from, size_t bytes) {
   return readbacks_.start(from, bytes, stream_);
 }
 
-std::unique_ptr<Transfer> Pool::make_transfer(Direction direction) {
+TransferStream& Pool::transfers(Direction direction) {
   std::shared_ptr<TransferStream>& stream = transfers_[direction];
   if (!stream) stream = std::make_shared<TransferStream>(direction);
-  return stream->make_transfer(stream_);
+  return *stream;
+}
+
+std::unique_ptr<Transfer> Pool::make_transfer(Direction direction) {
+  return transfers(direction).make_transfer(stream_);
+}
+
+std::unique_ptr<Transfer> Pool::make_staged_transfer(size_t most) {
+  return transfers(Direction::to_device).make_staged_transfer(stream_, host_side_, most);
 }
 
 MemoryStats Pool::stats() const {

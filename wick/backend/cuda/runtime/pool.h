@@ -42,12 +42,14 @@ class Pool final : public Memory {
   std::unique_ptr<Readback> read_later(const void* from, size_t bytes) override;
   MemoryStats stats() const override;
   void trim() override;
-  void enter_arena() override { arena_ = true; }
-  void leave_arena() override { arena_ = false; }
+  void enter_arena() override { ++arenas_; }
+  void leave_arena() override { --arenas_; }
   Memory& host_side() override { return host_side_; }
   std::unique_ptr<Transfer> make_transfer(Direction direction) override;
+  std::unique_ptr<Transfer> make_staged_transfer(size_t most) override;
 
  private:
+  TransferStream& transfers(Direction direction);
   void* from_segments(Segments& segments, size_t bytes);
   void* from_driver(size_t bytes);
   void* ask_driver(size_t bytes);  // null where there is no room
@@ -62,7 +64,7 @@ class Pool final : public Memory {
   Segments general_, arena_segments_;
   std::unordered_map<void*, size_t> from_driver_;  // bytes, where there is no pool
   std::unique_ptr<Upload> upload_;                 // once something is filled
-  bool arena_ = false;
+  int arenas_ = 0;                                 // that are open
   Readbacks readbacks_;
   PinnedMemory host_side_;
   std::map<Direction, std::shared_ptr<TransferStream>> transfers_;  // once something travels that way

@@ -3,6 +3,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <memory>
 
 #include "wick/core/memory.h"
@@ -29,10 +30,13 @@ class TransferStream : public std::enable_shared_from_this<TransferStream> {
   TransferStream& operator=(const TransferStream&) = delete;
 
   std::unique_ptr<Transfer> make_transfer(cudaStream_t compute);
+  // To the device from ordinary host memory, through `most` bytes of `locked`.
+  std::unique_ptr<Transfer> make_staged_transfer(cudaStream_t compute, Memory& locked, size_t most);
 
  private:
   class Event;
   class Copy;
+  class StagedCopy;
   Direction direction_;
   cudaStream_t stream_ = nullptr;
 };
