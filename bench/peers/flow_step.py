@@ -64,15 +64,16 @@ class Step:
 
     def quantize(self):
         """What diffusers' BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4") makes of the blocks."""
-        from bitsandbytes.nn import Linear4bit
+        from bitsandbytes.nn import Linear4bit, Params4bit
         for block in [m for m in self.model.modules() if type(m).__name__ in BLOCKS]:
             linears = [(owner, name, m) for owner in block.modules() for name, m in owner.named_children()
                        if isinstance(m, torch.nn.Linear) and not isinstance(owner, torch.nn.ModuleDict)]  # of LoRA factors
             for owner, name, old in linears:
-                new = Linear4bit(old.in_features, old.out_features, bias=old.bias is not None, compute_dtype=torch.bfloat16,
-                                 quant_type="nf4", device="cpu")
-                new.load_state_dict({k: v.cpu() for k, v in old.state_dict().items()})
-                setattr(owner, name, new.to("cuda").requires_grad_(False))
+                new = Linear4bit(old.in_features, old.out_features, bias=False, compute_dtype=torch.bfloat16,
+                                 quant_type="nf4", device="meta")
+                new.weight = Params4bit(old.weight.data.cpu(), requires_grad=False, quant_type="nf4", module=new).to("cuda")
+                new.bias = old.bias
+                setattr(owner, name, new)
 
     def adapt(self):
         inject_adapter_in_model(LoraConfig(r=self.args.rank, lora_alpha=self.args.rank, target_modules=TARGETS), self.model)

@@ -22,7 +22,7 @@ struct Rates {
 struct DeviceKind {
   std::string_view name;        // "cpu", "cuda"
   bool is_device;               // its Memory is cut out of segments, and it computes in the dtype of the weights
-  size_t workspace;             // an allowance for kernels' memory beside tensors and the scratch counted here
+  size_t workspace;             // an allowance for what is laid out otherwise than it is counted here
   size_t context;               // taken past its Memory: by the driver, libraries and threads
   std::string_view context_of;  // in words
   Rates rates;
