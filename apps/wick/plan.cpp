@@ -51,7 +51,8 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
   if (plan.encoding > plan.step())
     print_row("encoding", plan.encoding, "the pictures, before the first step, which takes less");
   if (plan.gaps() > 0) print_row("gaps", plan.gaps(), "between tensors");
-  if (plan.device.workspace > 0) print_row("workspace", plan.device.workspace, "allowance for tensors that lie otherwise than planned");
+  if (plan.device.workspace > 0)
+    print_row("workspace", plan.device.workspace, "allowance for tensors that lie otherwise than planned");
   print_row("beside them", plan.device.context, std::string(plan.device.context_of));
   print_total(plan.total(), plan.device, device);
   if (plan.host > 0) print_row("on the host", plan.host, "weights that are streamed, page-locked");

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <vector>
 
+#include "wick/core/error.h"
 #include "wick/core/tensor.h"
 
 namespace wick {
@@ -65,6 +67,24 @@ TEST(Memory, LargeWeightsComeAndGo) {
   }
   memory.trim();
   EXPECT_EQ(memory.in_use(), before);
+}
+
+// Several threads read the pieces of a long filling; the first error of any of them arrives.
+TEST(Memory, LongFillingsAreReadInPieces) {
+  constexpr size_t kBytes = (size_t{20} << 20) + 3;
+  std::vector<unsigned char> all(kBytes, 255), few(5, 255);
+  const auto source = [](void* to, size_t begin, size_t bytes) {
+    for (size_t i = 0; i < bytes; ++i)
+      static_cast<unsigned char*>(to)[i] = static_cast<unsigned char>((begin + i) % 251);
+  };
+  host_memory().fill({{all.data(), all.size(), source}, {few.data(), few.size(), source}, {nullptr, 0, source}});
+  for (const auto& bytes : {all, few})
+    for (size_t i = 0; i < bytes.size(); ++i) ASSERT_EQ(bytes[i], i % 251) << i;
+  const auto cut = [&](void* to, size_t begin, size_t bytes) {
+    check(begin == 0, "the file is cut");
+    source(to, begin, bytes);
+  };
+  EXPECT_THROW(host_memory().fill({{all.data(), all.size(), cut}}), Error);
 }
 
 TEST(Memory, BytesAreReadable) {
