@@ -28,7 +28,7 @@ int main(int argc, char** argv) try {
     optimizer.step(tape.backward(loss));
     if (step % 5 == 0) std::printf("%4d  loss %.4f\n", step, double(loss.item()));
   }
-  write_peft(output / "lora", lora.tensors(), {.rank = 8, .alpha = 8, .layers = llama.config().layers});
+  write_peft(output / "lora", lora.tensors(), {.layers = llama.config().layers});
   merge_loras(model, {{output / "lora"}}, output / "merged.gguf", DType::bf16);
 } catch (const std::exception& e) {
   std::fprintf(stderr, "train_text_lora: %s\n", e.what());

@@ -12,7 +12,7 @@ std::string defaults_help() {
   std::string text = fmt::format(
       "Models are trained with rank {0}, alpha {0}, a learning rate of {1} and {2} steps unless told otherwise. The "
       "rest goes by the model (docs/defaults.md):\n",
-      training.rank, default_lr(training.optimizer), TrainConfig::kSteps);
+      TrainConfig::kRank, default_lr(training.optimizer), TrainConfig::kSteps);
   const auto row = [&](auto... cells) {
     text += fmt::format("  {:<18} {:>10}  {:>4}  {:<8}  {:>5}  {:>3}  {:>8}", cells...);
   };

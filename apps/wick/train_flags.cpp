@@ -29,10 +29,11 @@ void TrainFlags::add(CLI::App& command, const TrainOption& option) {
   }
   const auto remember = [this, key = option.key](const std::vector<std::string>& words) { words_[key] = words; };
   CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), remember, help);
-  flag->type_name(std::string(option.type()))->type_size(1)->expected(1, option.is_list() ? 4096 : 1);
-  flag->allow_extra_args(option.is_list());
+  const bool several = option.is_list() || option.is_by_pattern();
+  flag->type_name(std::string(option.type()))->type_size(1)->expected(1, several ? 4096 : 1);
+  flag->allow_extra_args(several);
   flag->group(group);
-  flag->multi_option_policy(option.is_list() ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
+  flag->multi_option_policy(several ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
 }
 
 void TrainFlags::add_to(CLI::App& command) {

@@ -751,5 +751,32 @@ TEST(Optimizers, averages_and_copies_follow) {
     }
 }
 
+// A slot at a share of the rate moves as one does by itself at that rate.
+TEST(Optimizers, slots_have_shares_of_the_rate) {
+  for (const OptimizerKind kind : kKinds) {
+    if (kind == OptimizerKind::prodigy) continue;  // one rate for all
+    for (const Shape& shape : {Shape{between(60, 70), between(70, 80)}, Shape{between(3, 9)}}) {
+      const Tensor start = random(shape), grad = random(shape);
+      const float share = 0.3f, lr = 0.1f;
+      const auto moved = [&](float rate, float slot_rate) {
+        const Tensor param = poisoned(shape), other = random({40});
+        backend().copy(param, start);
+        const std::vector<Tensor> states = new_states(kind, param), others = new_states(kind, other);
+        OptimizerSlot slot{.param = param, .grad = grad, .rate = slot_rate}, beside{.param = other, .grad = other};
+        for (const Tensor& state : states) slot.states.push_back(state);
+        for (const Tensor& state : others) beside.states.push_back(state);
+        const Tensor scalars = filled({scalars_of(kind)}, 0);
+        float* values = scalars.data<float>();
+        values[kLr] = rate, values[kGradScale] = values[kLossScale] = 1;
+        for (int i = 0; i < 3; ++i)
+          backend().optimizer_step({slot, beside}, {.rule = {.kind = kind, .weight_decay = 0.1f}}, scalars);
+        return param;
+      };
+      expect_close(moved(lr, share), doubles(moved(lr * share, 1)), 3 * 4 * kEps, "param");
+      EXPECT_NE(moved(lr, share).to_vector(), moved(lr, 1).to_vector()) << int(kind);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace wick

@@ -238,6 +238,67 @@ TEST(Adapter, FreshFactorsDependOnSeedAndNameAlone) {
   for (const float v : tensors.at("lora_b.lora_up.weight").to_vector()) EXPECT_EQ(v, 0);
 }
 
+// Ranks, alphas and rates by pattern; convolutions of more than one pixel have their own; files have alphas that ranks
+// divide.
+TEST(Adapter, ModulesDifferInRankAlphaAndRate) {
+  LoraConfig config{.rank = 4, .alpha = 2, .conv_rank = 3, .conv_alpha = 6, .up_rate = 16, .targets = {"*"}};
+  config.rank.others = {{"net.*", 1}, {"c", 2}, {"b", 4}};
+  config.rate.others = {{"*.a", 0.5}};
+  const auto tensors_of = [](const LoraConfig& config) {
+    Adapter adapter(config, file_names);
+    make_net(&adapter);
+    adapter.check_complete();
+    return adapter.tensors();
+  };
+  const auto rank_and_alpha = [&](const LoraConfig& config, const std::string& module) {
+    const auto tensors = tensors_of(config);
+    return std::pair(tensors.at("lora_" + module + ".lora_down.weight").dim(0),
+                     tensors.at("lora_" + module + ".alpha").item());
+  };
+  EXPECT_EQ(rank_and_alpha(config, "a"), std::pair(int64_t{1}, 2.0f));
+  EXPECT_EQ(rank_and_alpha(config, "b"), std::pair(int64_t{4}, 6.0f)) << "a pattern goes before --conv-rank";
+  EXPECT_EQ(rank_and_alpha(config, "c"), std::pair(int64_t{2}, 2.0f)) << "of one pixel";
+  config.rank.others.clear();
+  EXPECT_EQ(rank_and_alpha(config, "b"), std::pair(int64_t{3}, 6.0f));
+  config.conv_alpha = 0;
+  EXPECT_EQ(rank_and_alpha(config, "b"), std::pair(int64_t{3}, 3.0f));
+  config.alpha = 0;
+  config.alpha.others = {{"net.a", 5}};
+  EXPECT_EQ(rank_and_alpha(config, "a"), std::pair(int64_t{4}, 5.0f));
+  EXPECT_EQ(rank_and_alpha(config, "c"), std::pair(int64_t{4}, 4.0f)) << "the rank";
+  config.rslora = true;
+  EXPECT_EQ(rank_and_alpha(config, "a"), std::pair(int64_t{4}, 10.0f)) << "alpha / sqrt(rank)";
+
+  Adapter adapter(config, file_names);
+  make_net(&adapter);
+  EXPECT_EQ(adapter.ranks(), std::pair(int64_t{3}, int64_t{4}));
+  for (const Parameter& p : adapter.parameters())
+    EXPECT_EQ(p.rate, (p.name.starts_with("lora_a") ? 0.5f : 1) * (p.name.ends_with("up.weight") ? 16 : 1)) << p.name;
+
+  for (auto* others : {&config.alpha.others, &config.rate.others}) {
+    others->push_back({"net.q", 1});
+    expect_error([&] { tensors_of(config); }, {others == &config.alpha.others ? "--alpha" : "--lr", "net.q"});
+    others->pop_back();
+  }
+  config.rank.others = {{"*.q", 1}};
+  expect_error([&] { tensors_of(config); }, {"--rank", "*.q", "no module"});
+}
+
+// What a file begins is trained on.
+TEST(Adapter, AFilesModulesAreTrainedOn) {
+  const TemporaryDirectory folder;
+  std::map<std::string, Tensor> lora = lora_tensors(10);
+  lora["lora_a.alpha"] = full({}, 3);
+  save_safetensors(folder / "l.safetensors", lora);
+  Adapter adapter(LoraConfig{.up_rate = 4}, file_names), frozen(file_names, {{folder / "l.safetensors"}});
+  adapter.add_file(folder / "l.safetensors", 1, /*trainable=*/true);
+  expect_same_function(make_net(&adapter), make_net(&frozen));
+  adapter.check_complete();
+  EXPECT_EQ(adapter.parameters().size(), 6u);
+  for (const Parameter& p : adapter.parameters()) EXPECT_EQ(p.rate, p.name.ends_with("up.weight") ? 4 : 1) << p.name;
+  EXPECT_EQ(adapter.tensors().at("lora_a.alpha").item(), 3);
+}
+
 TEST(Adapter, TargetsAreGlobsAndLaterOnesWin) {
   const auto matched = [](std::vector<std::string> targets) {
     Adapter adapter({.rank = 1, .targets = std::move(targets)}, file_names);

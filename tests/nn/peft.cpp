@@ -93,6 +93,28 @@ TEST(PeftConfig, DiffusersKeepsOneForEachComponent) {
   EXPECT_EQ(configs.at("text_encoder").taken, TakenFromBase::first_columns);
 }
 
+// The commonest rank and alpha are said once, the others by module, as PEFT's LoraConfig has them.
+TEST(Peft, RanksThatDifferAreTold) {
+  const TemporaryDirectory folder;
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [module, rank, alpha] :
+       {std::tuple{"layers.0.q_proj", 4, 8.0f}, {"layers.1.q_proj", 2, 3.5f}, {"layers.2.q_proj", 4, 8.0f}}) {
+    const std::string name = std::string(kPeftPrefix) + module;
+    tensors[name + ".lora_down.weight"] = zeros({rank, 6});
+    tensors[name + ".lora_up.weight"] = zeros({5, rank});
+    tensors[name + ".alpha"] = full({}, alpha);
+  }
+  write_peft(folder.path(), tensors, {.layers = 3});
+  const nlohmann::json written = read_json(folder / kPeftLast);
+  EXPECT_EQ(written.at("r"), 4);
+  EXPECT_EQ(written.at("lora_alpha"), 8);
+  EXPECT_EQ(written.at("rank_pattern"), nlohmann::json::parse(R"({"layers.1.q_proj": 2})"));
+  const PeftConfig config = PeftConfig::read(folder / kPeftLast);
+  EXPECT_EQ(config.alpha_of("layers.0.q_proj", 4), 8);
+  EXPECT_EQ(config.alpha_of("layers.1.q_proj", 2), 3.5f);
+  EXPECT_EQ(config.rank_of("layers.1.q_proj"), 2);
+}
+
 TEST(Peft, AFolderThatIsWrittenOverIsNotWholeUntilItsEnd) {
   const TemporaryDirectory folder;
   write_plain(folder / kPeftLast, "{}");

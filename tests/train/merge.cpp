@@ -83,7 +83,7 @@ void write_lora(const fs::path& model, const fs::path& to) {
   Rng rng(5);
   for (auto& [name, tensor] : tensors)
     if (name.ends_with(".lora_up.weight")) tensor = 0.2f * random_normal(tensor.shape(), rng);
-  write_peft(to, tensors, {.rank = 4, .alpha = 6, .layers = llama.config().layers});
+  write_peft(to, tensors, {.layers = llama.config().layers});
 }
 
 TEST(Merge, AGgufFileSaysWhatModelAndLoraSay) {

@@ -272,6 +272,94 @@ TEST_F(RunTest, StatesAreSavedByTimeToo) {
   EXPECT_NE(read_plain(folder_ / "none/config.toml").find("state_every_minutes = 0.0"), std::string::npos);
 }
 
+// Epochs of these pictures end behind steps 2, 3 and 5.
+TEST_F(RunTest, EpochsAreSavedAndTheNewestAreKept) {
+  const auto saved = [&](const std::string& output) {
+    std::string steps;
+    for (int step = 1; step <= 6; ++step)
+      if (fs::exists(folder_ / output / ("lora-00000" + std::to_string(step) + ".safetensors")))
+        steps += std::to_string(step);
+    return steps;
+  };
+  ASSERT_EQ(train("all", {"--save-every", "0", "--save-every-epochs", "1"}).code, 0);
+  EXPECT_EQ(saved("all"), "235");
+  ASSERT_EQ(train("second", {"--save-every", "0", "--save-every-epochs", "2"}).code, 0);
+  EXPECT_EQ(saved("second"), "36");
+  ASSERT_EQ(train("newest", {"--save-every", "1", "--keep-last", "2"}).code, 0);
+  EXPECT_EQ(saved("newest"), "56");
+  EXPECT_EQ(result("newest"), result("all"));
+  ASSERT_EQ(train("timely", {"--save-every", "0", "--save-every-minutes", "1e-9", "--keep-last", "3"}).code, 0);
+  EXPECT_EQ(saved("timely"), "345") << "the end is saved as the result";
+}
+
+TEST_F(RunTest, RatesGoByPatternAndScheduleByShare) {
+  ASSERT_EQ(train("plain", {"--lr", "5e-4", "--warmup", "3", "--save-every", "0"}).code, 0);
+  ASSERT_EQ(train("pattern", {"--lr", "1e-3", "unet.*=5e-4", "--warmup", "0.5", "--save-every", "0"}).code, 0);
+  EXPECT_EQ(result("pattern"), result("plain"));
+  ASSERT_EQ(train("plus", {"--lr", "5e-4", "--warmup", "3", "--lora-plus", "8", "--save-every", "0"}).code, 0);
+  EXPECT_NE(result("plus"), result("plain"));
+  const Outcome nothing = train("nothing", {"--lr", "1e-3", "text_encoder.*=5e-4"});
+  EXPECT_EQ(nothing.code, 1);
+  EXPECT_TRUE(nothing.err.find("--lr: \"text_encoder.*\" matches no module that is trained") != nothing.err.npos)
+      << nothing.err;
+}
+
+// The modules, ranks and alphas of a file, which hardly move at such a rate.
+TEST_F(RunTest, ALoraIsTrainedFurther) {
+  ASSERT_EQ(train("first", {"--targets", "unet.*attn1*", "--conv-rank", "0", "--save-dtype", "f32"}).code, 0);
+  const std::string from = (folder_ / "first" / "lora.safetensors").string();
+  std::vector<std::string> further = {"train",
+                                      "--model",
+                                      kModel.string(),
+                                      "--dataset",
+                                      (folder_ / "pictures").string(),
+                                      "--output",
+                                      (folder_ / "further").string(),
+                                      "--from",
+                                      from,
+                                      "--steps",
+                                      "1",
+                                      "--lr",
+                                      "1e-30",
+                                      "--weight-decay",
+                                      "0",
+                                      "--resolution",
+                                      "64",
+                                      "--save-dtype",
+                                      "f32",
+                                      "--device",
+                                      std::string(test::backend().name())};
+  const Outcome outcome = ChildProcess(further, folder_.path()).wait();
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(result("further"), result("first"));
+  further[6] = (folder_ / "on").string();
+  further[12] = "1e-3";
+  ASSERT_EQ(ChildProcess(further, folder_.path()).wait().code, 0);
+  EXPECT_NE(result("on"), result("first"));
+  further.insert(further.end(), {"--rank", "4"});
+  EXPECT_EQ(ChildProcess(further, folder_.path()).wait().code, 2);
+}
+
+// Convolutions of more than one pixel with a rank of their own, as kohya's conv_dim.
+TEST_F(RunTest, ConvolutionsHaveARankOfTheirOwn) {
+  ASSERT_EQ(train("conv", {"--conv-rank", "2", "--rslora", "--save-every", "0"}).code, 0);
+  const SafetensorsFile lora = SafetensorsFile::open(folder_ / "conv" / "lora.safetensors");
+  int64_t linears = 0, convolutions = 0, resnets = 0;
+  for (const auto& [name, tensor] : lora.tensors()) {
+    if (!name.ends_with(".lora_down.weight")) continue;
+    const bool is_conv = tensor.shape.size() == 4 && tensor.shape[2] > 1;
+    ++(is_conv ? convolutions : linears);
+    resnets += name.find("_resnets_") != name.npos;
+    EXPECT_EQ(tensor.shape[0], is_conv ? 2 : 4) << name;
+    const float alpha = lora.load_numbers(name.substr(0, name.size() - 17) + ".alpha").item();
+    EXPECT_FLOAT_EQ(alpha, is_conv ? 2 * std::sqrt(2.0f) : 2 * 2) << name;
+  }
+  EXPECT_GT(linears, 0);
+  EXPECT_GT(convolutions, 0);
+  EXPECT_GT(resnets, 0);
+  EXPECT_EQ(nlohmann::json::parse(lora.metadata().at("ss_network_args")).at("conv_dim"), "2");
+}
+
 TEST_F(RunTest, AStateInTimeThatCannotBeSavedEndsNothing) {
   const Outcome outcome = train("out", {"--save-every", "0", "--state-every-minutes", "0.00001"}, 8000);
   EXPECT_NE(outcome.out.find("training goes on, without a saved state"), std::string::npos) << outcome.out;

@@ -213,12 +213,18 @@ struct OptimizerSlot {
   std::vector<View> states;  // in the rule's order, of the rule's shapes and dtypes
   View average = {};         // follows the parameter: average += (1 - decay) * (param - average); may be empty
   View copy = {};            // of the updated parameter in the dtype that kernels compute with; may be empty
+  float rate = 1;            // times the learning rate; Prodigy, which finds one for all, takes no other
 };
+// How a moving average begins, or its start would linger: update t, counted from 1, decays by at most (1 + t) / (10 +
+// t) as TensorFlow's ExponentialMovingAverage with num_updates has it, or by at most 1 - t^(-2/3), as diffusers'
+// EMAModel with use_ema_warmup; or by as much as all.
+enum class AverageWarmup : uint8_t { updates, power, none };
 // The part that all rules share.
 struct OptimizerStep {
   OptimizerRule rule = {};
   float max_grad_norm = 0;  // clips the norm over all gradients together, as PyTorch's clip_grad_norm_ does; 0 does not
-  float average_decay = 0;  // at most; early updates t decay by (1 + t) / (10 + t), or the start would linger
+  float average_decay = 0;
+  AverageWarmup average_warmup = AverageWarmup::updates;
   bool scales_loss = false;  // kLossScale is adapted: half where a norm is not finite, twice after 2000 that were
 };
 // The numbers that change from step to step lie beside the parameters, in a View of f32, so that a captured step can be

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cmath>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -313,9 +314,14 @@ std::vector<std::string> Adapter::notes_on(const LoraFile& lora) {
 
 Adapter::Adapter(LoraConfig config, ModuleNames names)
     : config_(std::move(config)), names_(std::move(names)), pattern_uses_(config_->targets.size()) {
-  check(config_->rank > 0, "LoRA: the rank should be at least 1, found {}", config_->rank);
-  const float alpha = config_->alpha.value_or(float(config_->rank));
-  check(std::isfinite(alpha) && alpha > 0, "LoRA: alpha should be a positive number, found {}", alpha);
+  const auto check_rank = [](int64_t rank) { check(rank > 0, "LoRA: the rank should be at least 1, found {}", rank); };
+  const auto check_alpha = [](double alpha) {
+    check(std::isfinite(alpha) && alpha >= 0, "LoRA: alpha should be a positive number, found {}", alpha);
+  };
+  check_rank(config_->rank.value);
+  for (const auto& other : config_->rank.others) check_rank(other.value);
+  check_alpha(config_->alpha.value);
+  for (const auto& other : config_->alpha.others) check_alpha(other.value);
   check(config_->dropout >= 0 && config_->dropout < 1, "LoRA: dropout should be from 0 to below 1, found {}",
         config_->dropout);
 }
@@ -353,14 +359,21 @@ bool Adapter::targeted(const std::string& path, const std::vector<ModuleName>& n
   return wanted;
 }
 
-AdapterModule Adapter::fresh(const std::string& name, const LoraTarget& target, Memory& memory) const {
-  const AdapterAlgorithm& algorithm = *config_->algorithm;
-  Rng rng(named_seed(config_->seed, name), Stream::init);
-  AdapterModule module{name, target, &algorithm};
-  for (const Tensor& value : algorithm.fresh(target, config_->rank, rng, memory))
+AdapterModule Adapter::fresh(const std::string& name, const LoraSite& site, Memory& memory) const {
+  const LoraConfig& c = *config_;
+  const bool own = site.target.kernel > 1 && c.conv_rank > 0;  // a rank for convolutions
+  const int64_t* const given_rank = c.rank.other(site.path);
+  const double* const given_alpha = c.alpha.other(site.path);
+  const int64_t rank = given_rank ? *given_rank : own ? c.conv_rank : c.rank.value;
+  double alpha = given_alpha ? *given_alpha : own ? c.conv_alpha : c.alpha.value;
+  if (alpha == 0) alpha = double(rank);
+  Rng rng(named_seed(c.seed, name), Stream::init);
+  AdapterModule module{name, site.target, c.algorithm};
+  for (const Tensor& value : c.algorithm->fresh(site.target, rank, rng, memory))
     module.factors.push_back({key_of(module, module.factors.size()), value.trainable()});
-  module.alpha = config_->alpha.value_or(float(config_->rank));
-  module.scale = module.alpha / float(config_->rank);
+  // Files have an alpha that the rank divides.
+  module.alpha = float(c.rslora ? alpha * std::sqrt(double(rank)) : alpha);
+  module.scale = module.alpha / float(rank);
   return module;
 }
 
@@ -422,7 +435,7 @@ Adapter::Modules* Adapter::modules_at(const LoraSite& site, Memory& memory) {
   Modules modules = from_files(names, site);
   if (config_ && targeted(site.path, names)) {
     check(modules.empty(), "LoRA: {} is to be trained, but a LoRA file holds it too", site.path);
-    modules.push_back(fresh(names.front().name, site.target, memory));
+    modules.push_back(fresh(names.front().name, site, memory));
   }
   return modules.empty() ? nullptr : &modules_.emplace(site.path, std::move(modules)).first->second;
 }
@@ -492,6 +505,25 @@ void Adapter::check_targets() const {
     fail("--targets: {} matches no module of this model; it has {}", quote(config_->targets[i]), commonest_kinds());
   }
   check(!modules_.empty(), "LoRA: the target patterns leave no module to train");
+  check_patterns("--rank", config_->rank);
+  check_patterns("--alpha", config_->alpha);
+  check_patterns("--lr", config_->rate);
+}
+
+template <class T>
+void Adapter::check_patterns(std::string_view flag, const ByPattern<T>& numbers) const {
+  for (const auto& other : numbers.others)
+    check(std::ranges::any_of(modules_, [&](const auto& m) { return is_targeted_by(other.pattern, m.first); }),
+          "{}: {} matches no module that is trained; those are of {}", flag, quote(other.pattern), commonest_kinds());
+}
+
+std::pair<int64_t, int64_t> Adapter::ranks() const {
+  std::pair<int64_t, int64_t> found{std::numeric_limits<int64_t>::max(), 0};
+  for (const AdapterModule* module : all_modules()) {
+    const int64_t rank = module->algorithm->rank(*module);
+    found = {std::min(found.first, rank), std::max(found.second, rank)};
+  }
+  return found;
 }
 
 std::vector<const AdapterModule*> Adapter::all_modules() const {
@@ -522,9 +554,14 @@ bool Adapter::covers(const std::string& path_prefix) const {
 
 std::vector<Parameter> Adapter::parameters() const {
   std::vector<Parameter> all;
-  for (const AdapterModule* module : all_modules())
-    for (const AdapterFactor& factor : module->factors)
-      if (factor.value.tracked()) all.push_back({factor.key, factor.value, factor.copy});
+  for (const auto& [path, modules] : modules_)
+    for (const AdapterModule& module : modules)
+      for (size_t i = 0; i < module.factors.size(); ++i) {
+        const AdapterFactor& factor = module.factors[i];
+        if (!factor.value.tracked()) continue;
+        const double up = config_ && module.algorithm->factors()[i].name == "up" ? config_->up_rate : 1;
+        all.push_back({factor.key, factor.value, factor.copy, float(config_ ? config_->rate.at(path) * up : 1)});
+      }
   std::sort(all.begin(), all.end(), [](const Parameter& a, const Parameter& b) { return a.name < b.name; });
   return all;
 }

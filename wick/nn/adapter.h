@@ -21,6 +21,7 @@
 #include "wick/autograd/tape.h"
 #include "wick/core/tensor.h"
 #include "wick/nn/adapter_algorithm.h"
+#include "wick/nn/glob.h"
 
 namespace wick {
 
@@ -53,8 +54,13 @@ struct ModuleName {
 using ModuleNames = std::function<std::vector<ModuleName>(const std::string& path)>;
 
 struct LoraConfig {
-  int rank = 16;
-  std::optional<float> alpha;        // rank unless given
+  ByPattern<int64_t> rank = 16;
+  ByPattern<double> alpha = 0;       // the scale is alpha / rank; 0: the module's rank
+  int64_t conv_rank = 0;             // of convolutions of more than one pixel; 0: as of others
+  double conv_alpha = 0;             // likewise, with a conv_rank; 0: that
+  bool rslora = false;               // the scale is alpha / sqrt(rank) (Kalajdzievski, 2023)
+  ByPattern<double> rate = 1;        // Parameter::rate
+  double up_rate = 1;                // times that, of the factors that begin at zero: LoRA+ (Hayou et al., 2024)
   std::vector<std::string> targets;  // globs on module paths: * matches anything, dots included; a leading "-"
                                      // excludes; later ones win
   uint64_t seed = 0;
@@ -69,7 +75,7 @@ std::filesystem::path lora_weights(const std::filesystem::path& path);
 class Adapter {
  public:
   // To train: every matching module gets fresh factors, as the algorithm begins them, drawn from a stream keyed by the
-  // module's name, so that no order of construction matters.
+  // module's name, so that no order of construction matters. Modules of files that are added as trainable keep theirs.
   Adapter(LoraConfig config, ModuleNames names);
   // To run: factors come from files, each with a strength. Several files on the same rows of a module add up; the
   // factors of a trainable file are leaves of the tape, and share their rows with no other file.
@@ -103,6 +109,7 @@ class Adapter {
   // The trainable factors, named as in the file ("lora_unet_….lora_down.weight"), sorted by name.
   std::vector<Parameter> parameters() const;
   size_t module_count() const { return modules_.size(); }
+  std::pair<int64_t, int64_t> ranks() const;       // the smallest and the largest
   std::vector<std::string> written_names() const;  // base names of the modules
   // The file that ComfyUI loads: factors in `dtype`, alphas in f32, since an f16 ends at 65504. Atomic; the bytes
   // depend on values and metadata alone.
@@ -126,12 +133,14 @@ class Adapter {
   using Modules = std::vector<AdapterModule>;  // of one path, in the order of their outputs
 
   Modules* modules_at(const LoraSite& site, Memory& memory);
-  AdapterModule fresh(const std::string& name, const LoraTarget& target, Memory& memory) const;
+  AdapterModule fresh(const std::string& name, const LoraSite& site, Memory& memory) const;
   bool targeted(const std::string& path, const std::vector<ModuleName>& names);
   std::string commonest_kinds() const;
   LoraDropout dropout(const std::vector<PlacedModule>& parts, Memory& memory);
   Modules from_files(const std::vector<ModuleName>& names, const LoraSite& site);
   void check_targets() const;
+  template <class T>
+  void check_patterns(std::string_view flag, const ByPattern<T>& numbers) const;
   std::vector<const AdapterModule*> all_modules() const;
 
   std::optional<LoraConfig> config_;

@@ -189,25 +189,54 @@ std::pair<const PeftConfig*, std::string_view> LoraSettings::of(std::string_view
   return {&whole->second, module};
 }
 
+namespace {
+
+// The value that most modules have, and by name those of the others.
+template <class T>
+struct Common {
+  T value = 0;
+  nlohmann::json others = nlohmann::json::object();
+
+  explicit Common(const std::map<std::string, T>& of_modules) {
+    std::map<T, int64_t> counts;
+    for (const auto& [module, number] : of_modules) ++counts[number];
+    for (const auto& [number, count] : counts)
+      if (count > counts[value]) value = number;
+    for (const auto& [module, number] : of_modules)
+      if (number != value) others[module] = number;
+  }
+};
+
+}  // namespace
+
 void write_peft(const std::filesystem::path& folder, const std::map<std::string, Tensor>& tensors,
                 const PeftExport& adapter) {
   std::map<std::string, Tensor> renamed;
-  std::vector<std::string> modules;
+  std::map<std::string, int64_t> ranks;
+  std::map<std::string, double> alphas;
   for (const auto& [name, tensor] : tensors) {
+    const std::string module = name.substr(0, name.find(".lora_"));
     if (name.ends_with(kDown)) {
-      const std::string module = name.substr(0, name.size() - kDown.size());
+      const std::string in_model = module.substr(kPeftPrefix.size());
       renamed[module + ".lora_A.weight"] = tensor;
-      modules.push_back(module.substr(kPeftPrefix.size()));
+      ranks[in_model] = tensor.dim(0);
+      alphas[in_model] = double(tensors.at(module + ".alpha").item());
     } else if (name.ends_with(kUp)) {
-      renamed[name.substr(0, name.size() - kUp.size()) + ".lora_B.weight"] = tensor;
+      renamed[module + ".lora_B.weight"] = tensor;
     }
   }
+  std::vector<std::string> modules;
+  for (const auto& [module, rank] : ranks) modules.push_back(module);
+  const Common rank(ranks);
+  const Common alpha(alphas);
   const nlohmann::json config = {{"peft_type", "LORA"},
                                  {"task_type", "CAUSAL_LM"},
                                  {"base_model_name_or_path", adapter.base_model},
                                  {"inference_mode", true},
-                                 {"r", adapter.rank},
-                                 {"lora_alpha", adapter.alpha},
+                                 {"r", rank.value},
+                                 {"lora_alpha", alpha.value},
+                                 {"rank_pattern", rank.others},
+                                 {"alpha_pattern", alpha.others},
                                  {"lora_dropout", adapter.dropout},
                                  {"target_modules", target_modules(modules, adapter.layers)},
                                  {"bias", "none"},

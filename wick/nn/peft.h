@@ -60,12 +60,12 @@ struct LoraSettings {
 
 struct PeftExport {
   std::string base_model;  // where it was trained from: a note
-  int64_t rank = 0;
-  double alpha = 0, dropout = 0;
+  double dropout = 0;
   int64_t layers = 0;  // of the model: a kind of module that all layers have is named once
 };
 // Writes a folder that PEFT and Adapter::add_file load: `tensors` as Adapter::tensors() gives them, under names that
-// begin with "base_model.model.". Each file is written whole, kPeftLast last.
+// begin with "base_model.model.". The commonest rank and alpha become r and lora_alpha, others rank_pattern and
+// alpha_pattern. Each file is written whole, kPeftLast last.
 void write_peft(const std::filesystem::path& folder, const std::map<std::string, Tensor>& tensors,
                 const PeftExport& adapter);
 

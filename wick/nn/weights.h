@@ -25,6 +25,7 @@ struct Parameter {
   std::string name;  // as in the file
   Tensor value;      // f32, trainable
   Tensor copy = {};  // a copy in the dtype that kernels compute with; the optimizer updates both
+  float rate = 1;    // times the learning rate
 };
 
 // Tensors of a checkpoint stacked along their rows.

@@ -73,6 +73,7 @@ struct TextLength {  // tokens without those that start and end a text
 struct LoraFormat {
   ModuleNames names;
   std::vector<std::string> default_targets;
+  std::vector<std::string> conv_targets = {};   // with a rank for convolutions also these; none where there are none
   std::map<std::string, std::string> metadata;  // kohya's ss_* and modelspec.* that are the same in all runs
 };
 

@@ -94,6 +94,7 @@ class Sdxl final : public LatentDiffusion {
   LoraFormat lora() const override {
     return {.names = sdxl_module_names(config_.unet),
             .default_targets = sdxl_default_targets(),
+            .conv_targets = sdxl_conv_targets(),
             .metadata = {{"ss_v2", "False"},
                          {"ss_base_model_version", "sdxl_base_v1-0"},
                          {"ss_network_module", "networks.lora"},

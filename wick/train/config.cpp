@@ -53,6 +53,7 @@ std::optional<T> parsed(std::string_view text) {
 
 // One overload per type of setting; `text` is the user's.
 constexpr std::string_view kAutoOrNumber = "auto|NUMBER", kAutoOrInteger = "auto|INT";
+constexpr std::string_view kNumbers = "NUMBER PATTERN=NUMBER ...", kIntegers = "INT PATTERN=INT ...";
 void set_value(std::string& value, const OptionTraits& traits, const std::string& text, const std::string& where) {
   if (text.empty()) fail_value(where, "a name", "");
   if (traits.item == kAutoOrNumber && text != "auto") {
@@ -83,11 +84,20 @@ void set_value(bool& value, const OptionTraits&, const std::string& text, const 
   value = text == "true";
 }
 
+void set_value(StepsOrShare& steps, const OptionTraits& traits, const std::string& text, const std::string& where) {
+  set_value(steps.value, traits, text, where);
+  if (steps.value >= 1 && steps.value != std::floor(steps.value))
+    fail_value(where, "a whole number of steps, or a share of them below 1", text);
+}
+
+// Kohya spells them with underscores.
 template <class T>
 requires std::is_enum_v<T>
 void set_value(T& value, const OptionTraits&, const std::string& text, const std::string& where) {
   const auto names = split_names(names_of(T{}));
-  const auto found = std::find(names.begin(), names.end(), text);
+  const auto same = [](char a, char b) { return a == b || (a == '-' && b == '_'); };
+  const auto found =
+      std::ranges::find_if(names, [&](std::string_view name) { return std::ranges::equal(name, text, same); });
   if (found == names.end()) fail_value(where, fmt::format("one of {}", fmt::join(names, ", ")), text);
   value = T(found - names.begin());
 }
@@ -104,11 +114,33 @@ void set_words(std::vector<T>& list, const OptionTraits& traits, const std::vect
   }
 }
 
-// A list takes all words, any other setting the one that there is.
+// A number, which may be left out, and others behind patterns: "text_encoder*=5e-5".
+template <class T>
+void set_words(ByPattern<T>& numbers, const OptionTraits& traits, const std::vector<std::string>& words,
+               const std::string& where) {
+  check_usage(!words.empty(), "{}: expected a number, found none", where);
+  numbers.others.clear();
+  for (size_t i = 0; i < words.size(); ++i) {
+    const size_t equals = words[i].rfind('=');
+    if (equals == std::string::npos) {
+      check_usage(i == 0, "{}: expected PATTERN=NUMBER behind the first number, found {}", where, quote(words[i]));
+      set_value(numbers.value, traits, words[i], where);
+      continue;
+    }
+    const std::string pattern = words[i].substr(0, equals);
+    check_usage(!pattern.empty(), "{}: expected PATTERN=NUMBER, found {}", where, quote(words[i]));
+    T value{};
+    set_value(value, traits, words[i].substr(equals + 1), fmt::format("{}: {}", where, pattern));
+    numbers.others.push_back({pattern, value});
+  }
+}
+
+// A list takes all words, and numbers by pattern do; any other setting the one that there is.
 void set_words(TrainConfig& config, const TrainOption& option, const std::vector<std::string>& words,
                const std::string& where) {
   visit_member(config, option.member, [&](auto& value) {
-    if constexpr (requires { value.clear(), value.front(), value.emplace_back(); })
+    if constexpr (
+        requires { value.clear(), value.front(), value.emplace_back(); } || requires { value.others; })
       set_words(value, option.traits, words, where);
     else
       set_value(value, option.traits, words.front(), where);
@@ -126,9 +158,9 @@ std::string told(const toml::node& item) {
 
 // The value as a flag would have it, of the setting's type.
 std::string text_of(const TrainOption& option, const toml::node& item, const std::string& where) {
-  const bool wants_integer = option.type().starts_with("INT");
+  const bool wants_integer = option.type().starts_with("INT") && !option.is_by_pattern();
   const bool wants_number = wants_integer || option.type() == "NUMBER";
-  const bool wants_either = option.type() == kAutoOrNumber || option.type() == kAutoOrInteger;
+  const bool wants_either = option.type() == kAutoOrNumber || option.type() == kAutoOrInteger || option.is_by_pattern();
   const bool wants_text = !wants_number && !option.is_switch();
   const auto text = item.value_exact<std::string>();
   const auto integer = item.value_exact<int64_t>();
@@ -151,7 +183,7 @@ void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::n
   const bool is_one_or_more = option.key == "dataset" || option.key == "resolution";
   check_usage(!option.is_list() || node.is_array() || is_one_or_more, "{}: expected a list of strings, found {}", where,
               told(node));
-  if (option.is_list() && node.is_array())
+  if ((option.is_list() || option.is_by_pattern()) && node.is_array())
     for (const toml::node& item : *node.as_array()) words.push_back(text_of(option, item, where));
   else
     words.push_back(text_of(option, node, where));
@@ -185,6 +217,15 @@ std::string toml_value(const std::vector<int64_t>& list) {
 template <class T>
 requires std::is_enum_v<T> std::string toml_value(T value) {
   return toml_value(std::string(split_names(names_of(value))[size_t(value)]));
+}
+std::string toml_value(StepsOrShare steps) {
+  return steps.value > 0 && steps.value < 1 ? toml_value(steps.value) : toml_value(int64_t(steps.value));
+}
+template <class T>
+std::string toml_value(const ByPattern<T>& numbers) {
+  std::string text = toml_value(numbers.value);
+  for (const auto& other : numbers.others) text += ", " + toml_value(fmt::format("{}={}", other.pattern, other.value));
+  return numbers.others.empty() ? text : fmt::format("[{}]", text);
 }
 
 void check_name(const std::string& name) {
@@ -242,8 +283,18 @@ std::vector<TrainOption> listed_options() {
       "leading - excludes, later patterns win [kohya's: attention and feed-forward of SDXL, of FLUX and SD3 modulation "
       "too; of a language model every linear of its layers]",
       {.item = "PATTERN ..."});
-  add("rank", Subject::lora, &C::rank, "Rank of the LoRA", {.min = 1, .max = 4096});
-  add("alpha", Subject::lora, &C::alpha, "The LoRA's scale is alpha / rank [the rank]");
+  add("from", Subject::lora, &C::from, "Go on training this LoRA: its modules, ranks and alphas", {.item = "FILE"});
+  add("rank", Subject::lora, &C::rank, "Rank of the LoRA, and others of modules named as by --targets [16]",
+      {.min = 1, .max = 4096, .item = kIntegers});
+  add("alpha", Subject::lora, &C::alpha, "The LoRA's scale is alpha / rank [the rank]", {.item = kNumbers});
+  add("conv_rank", Subject::lora, &C::conv_rank,
+      "Also train SDXL's convolutions, those of more than one pixel with this rank; 0: does not",
+      {.max = 4096, .kind = ModelKind::pictures});
+  add("conv_alpha", Subject::lora, &C::conv_alpha, "Their alpha [--conv-rank]",
+      {.above_min = true, .kind = ModelKind::pictures});
+  add("rslora", Subject::lora, &C::rslora, "The scale is alpha / sqrt(rank)");
+  add("lora_plus", Subject::lora, &C::lora_plus,
+      "Times the learning rate, of the factors that begin at zero: LoRA+, whose authors take 16", {.above_min = true});
   add("lora_dropout", Subject::lora, &C::lora_dropout,
       "Share of its inputs that a LoRA does not see, drawn anew for each batch", {.max = 0.999});
   add("steps", Subject::steps, &C::steps, "Optimizer steps [1000, or as many as --epochs have]",
@@ -257,15 +308,22 @@ std::vector<TrainOption> listed_options() {
   add("optimizer", Subject::optimizer, &C::optimizer,
       "Rule of the updates; schedule-free saves and validates its averages, and prodigy finds the rate itself");
   add("lr", Subject::optimizer, &C::lr,
-      "Learning rate; unless given 3e-05 with lion and lion8bit, and with prodigy 1, a factor of what it finds "
-      "[0.0001]",
-      {.max = 1e38, .above_min = true, .fixed = false});
+      "Learning rate, and others of modules named as by --targets: 1e-4 'text_encoder*=5e-5'; unless given 3e-05 with "
+      "lion and lion8bit, and with prodigy 1, a factor of what it finds [0.0001]",
+      {.max = 1e38, .above_min = true, .fixed = false, .item = kNumbers});
   add("lr_schedule", Subject::optimizer, &C::lr_schedule, "How the learning rate falls after its warm-up");
-  add("warmup", Subject::optimizer, &C::warmup, "Steps in which the learning rate climbs to --lr");
+  add("lr_scheduler_num_cycles", Subject::optimizer, &C::lr_scheduler_num_cycles,
+      "Cosines of --lr-schedule cosine-with-restarts", {.min = 1});
+  add("lr_scheduler_power", Subject::optimizer, &C::lr_scheduler_power, "Power of --lr-schedule polynomial",
+      {.max = 100, .above_min = true});
+  add("warmup", Subject::optimizer, &C::warmup,
+      "Steps in which the learning rate climbs to --lr, or below 1 their share of all", {.item = "STEPS"});
   add("weight_decay", Subject::optimizer, &C::weight_decay, "Weight decay, beside the gradients", {.max = 1e38});
   add("max_grad_norm", Subject::optimizer, &C::max_grad_norm, "Clips the norm of all gradients; 0: does not");
   add("ema", Subject::optimizer, &C::ema, "Saves an average of the weights that decays so, as 0.999; 0: does not",
       {.max = 0.999999});
+  add("ema_warmup", Subject::optimizer, &C::ema_warmup,
+      "How that average begins: update t decays by at most (1 + t) / (10 + t), or 1 - t^(-2/3), or as all");
   add("caption_dropout", Subject::pictures, &C::caption_dropout, "Share of captions left empty",
       {.max = 1, .kind = ModelKind::pictures});
   add("kl_weight", Subject::pictures, &C::kl_weight, "Weight of the KL term of --train vae",
@@ -357,6 +415,11 @@ std::vector<TrainOption> listed_options() {
       "Launch each kernel of a step from the host instead of replaying the step as one CUDA graph", {.fixed = false});
   add("save_every", Subject::output, &C::save_every, "Also save each so many steps; 0: at the end only",
       {.fixed = false});
+  add("save_every_epochs", Subject::output, &C::save_every_epochs, "Also save each so many epochs", {.fixed = false});
+  add("save_every_minutes", Subject::output, &C::save_every_minutes, "Also save each so many minutes",
+      {.max = 1e6, .fixed = false});
+  add("keep_last", Subject::output, &C::keep_last, "How many of those saved on the way are kept, the newest; 0: all",
+      {.fixed = false});
   add("state_every_minutes", Subject::output, &C::state_every_minutes,
       "Also save where the run stands, for --resume, each so many minutes; 0: does not [10; with --train full "
       "0]",
@@ -404,6 +467,7 @@ std::string_view TrainOption::type() const {
   });
 }
 
+bool TrainOption::is_by_pattern() const { return traits.item == kNumbers || traits.item == kIntegers; }
 bool TrainOption::is_switch() const { return std::holds_alternative<bool TrainConfig::*>(member); }
 bool TrainOption::is_list() const {
   return std::holds_alternative<std::vector<std::string> TrainConfig::*>(member) ||
@@ -415,7 +479,7 @@ std::string TrainOption::toml(const TrainConfig& config) const {
 }
 
 void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words) const {
-  if (is_list()) {
+  if (is_list() || is_by_pattern()) {
     for (const std::string& word : words) check_usage(!word.empty(), "{}: expected {}, found ''", flag(), traits.item);
   } else {
     check_usage(words.size() == 1, "{}: expected one value, found {}", flag(), words.size());
@@ -448,7 +512,9 @@ void read_toml(TrainConfig& config, const std::filesystem::path& file) {
 std::string to_toml(const TrainConfig& config) {
   const auto is_said = [&](const TrainOption& option) {
     if (option.key == "steps") return config.steps > 0 && config.epochs == 0;
-    if (option.key == "lr") return config.lr > 0;
+    if (option.key == "lr") return config.lr.value > 0;
+    if (option.key == "rank") return config.rank.value > 0;
+    if (option.key == "conv_alpha") return config.conv_alpha > 0;
     if (option.key == "state_every_minutes") return config.state_every_minutes >= 0;
     return option.key != "resume" && option.toml(config) != "\"\"";
   };
@@ -457,6 +523,27 @@ std::string to_toml(const TrainConfig& config) {
     if (is_said(option)) text += fmt::format("{} = {}\n", option.key, option.toml(config));
   return text;
 }
+
+namespace {
+
+void resolve_lora(TrainConfig& config) {
+  const bool sized = config.rank.value > 0 || !config.rank.others.empty() || config.alpha.value > 0 ||
+                     !config.alpha.others.empty() || config.conv_rank > 0 || config.rslora;
+  if (!config.from.empty()) {
+    check_usage(config.train == TrainMode::lora, "--from: goes on with a LoRA; expected --train lora, found {}",
+                name_of(config.train));
+    check_usage(config.targets.empty() && !sized,
+                "--from {}: its modules, ranks and alphas are the file's; expected no --targets, --rank, --alpha, "
+                "--conv-rank or --rslora beside it",
+                config.from);
+    return;
+  }
+  if (config.rank.value == 0) config.rank.value = TrainConfig::kRank;
+  if (config.alpha.value == 0 && config.rank.others.empty()) config.alpha.value = double(config.rank.value);
+  check_usage(config.conv_alpha == 0 || config.conv_rank > 0, "--conv-alpha: expected a --conv-rank, found none");
+}
+
+}  // namespace
 
 void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (const TrainOption& option : train_options())
@@ -470,8 +557,10 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
               config.steps, config.epochs);
   if (config.epochs == 0 && config.steps == 0) config.steps = TrainConfig::kSteps;
   if (config.state_every_minutes < 0) config.state_every_minutes = config.train == TrainMode::full ? 0 : 10;
-  if (config.alpha == 0) config.alpha = double(config.rank);
-  if (config.lr == 0) config.lr = default_lr(config.optimizer);
+  resolve_lora(config);
+  if (config.lr.value == 0) config.lr.value = default_lr(config.optimizer);
+  check_usage(config.optimizer != OptimizerKind::prodigy || (config.lr.others.empty() && config.lora_plus == 1),
+              "--optimizer prodigy: finds one rate for all; expected --lr without patterns and no --lora-plus");
   const bool is_schedule_free = config.optimizer == OptimizerKind::schedule_free;
   check_usage(!is_schedule_free || config.lr_schedule == LrSchedule::constant,
               "--lr-schedule: --optimizer schedule-free stands for a schedule; expected constant, found {}",
@@ -512,6 +601,7 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   for (auto* paths : {&config.dataset, &config.val})
     for (std::string& path : *paths) absolute(path);
   absolute(config.output);
+  absolute(config.from);
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
   for (const auto& [part, member] : part_members()) absolute(config.*member);

@@ -14,13 +14,14 @@
 #include "wick/backend/backend.h"
 #include "wick/core/dtype.h"
 #include "wick/nn/checkpoint.h"
+#include "wick/nn/glob.h"
 #include "wick/pipelines/known_models.h"
 #include "wick/pipelines/process.h"
 
 namespace wick {
 
 enum class TrainMode { lora, full, vae };
-enum class LrSchedule { constant, linear, cosine };
+enum class LrSchedule { constant, linear, cosine, cosine_with_restarts, polynomial };
 enum class LongDocuments { error, cut, split };
 enum class Quantize { none, fp8, fp8_block, int8, nf4, nf4_double, q8_0, q6_k, q5_k, q4_k, q4_0 };
 enum class PredictionSetting { automatic, epsilon, v };  // the first: as the model's files say
@@ -28,7 +29,8 @@ enum class PredictionSetting { automatic, epsilon, v };  // the first: as the mo
 // How settings spell the enumerators of a type, in their order. A type that is new as a setting's joins
 // TrainOption::Member.
 constexpr std::string_view names_of(TrainMode) { return "lora|full|vae"; }
-constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine"; }
+constexpr std::string_view names_of(LrSchedule) { return "constant|linear|cosine|cosine-with-restarts|polynomial"; }
+constexpr std::string_view names_of(AverageWarmup) { return "updates|power|none"; }
 constexpr std::string_view names_of(OptimizerKind) {
   return "adamw|adamw8bit|lion|lion8bit|adafactor|prodigy|schedule-free";
 }
@@ -44,6 +46,13 @@ template <class E>
 requires requires(E value) { names_of(value); }
 std::string_view name_of(E value) { return split_names(names_of(value))[size_t(value)]; }
 
+// A number of steps, or below 1 a share of all.
+struct StepsOrShare {
+  double value = 0;
+
+  int64_t of(int64_t steps) const { return value < 1 ? int64_t(value * double(steps)) : int64_t(value); }
+};
+
 struct TrainConfig {
   std::string model, output;
   // Files of a model's parts, beside the model or instead of it: ModelFiles of nn/checkpoint.h.
@@ -54,9 +63,15 @@ struct TrainConfig {
   bool from_scratch = false;
 
   std::vector<std::string> targets;  // the family's default unless given
-  int64_t rank = 16;
-  double alpha = 0;  // 0: the rank
+  std::string from;                  // a LoRA to go on training, with its modules, ranks and alphas
+  ByPattern<int64_t> rank = 0;       // 0: kRank, or as `from` has it
+  ByPattern<double> alpha = 0;       // 0: the rank
+  int64_t conv_rank = 0;             // of convolutions of more than one pixel; 0: the rank
+  double conv_alpha = 0;             // 0: conv_rank
+  bool rslora = false;
+  double lora_plus = 1;
   double lora_dropout = 0;
+  static constexpr int64_t kRank = 16;
 
   int64_t steps = 0;   // 0: kSteps, or as many as the epochs have
   int64_t epochs = 0;  // 0: as many as the steps take
@@ -64,11 +79,14 @@ struct TrainConfig {
   int64_t batch_size = 1;  // 0: what fits
   int64_t accumulate = 1;
   OptimizerKind optimizer = OptimizerKind::adamw;
-  double lr = 0;  // 0: the optimizer's default_lr()
+  ByPattern<double> lr = 0;  // 0: the optimizer's default_lr()
   LrSchedule lr_schedule = LrSchedule::constant;
-  int64_t warmup = 0;
+  int64_t lr_scheduler_num_cycles = 1;
+  double lr_scheduler_power = 1;
+  StepsOrShare warmup;
   double weight_decay = 0.01, max_grad_norm = 1;
   double ema = 0;  // 0: none
+  AverageWarmup ema_warmup = AverageWarmup::updates;
   double caption_dropout = 0;
   double kl_weight = 1e-6;  // of --train vae
 
@@ -106,7 +124,10 @@ struct TrainConfig {
   std::string device = "auto";
   bool no_graph = false;
   bool tf32 = false;
-  int64_t save_every = 0;           // 0: at the end only
+  int64_t save_every = 0;           // steps; 0: at the end only
+  int64_t save_every_epochs = 0;    // likewise
+  double save_every_minutes = 0;    // likewise
+  int64_t keep_last = 0;            // of what these save; 0: all
   double state_every_minutes = -1;  // -1: 10, or 0 with --train full
   bool resume = false;
 };
@@ -131,7 +152,8 @@ struct TrainOption {
                    std::vector<std::string> TrainConfig::*, std::vector<int64_t> TrainConfig::*,
                    TrainMode TrainConfig::*, LrSchedule TrainConfig::*, DType TrainConfig::*,
                    LongDocuments TrainConfig::*, Quantize TrainConfig::*, TimestepKind TrainConfig::*,
-                   PredictionSetting TrainConfig::*, OptimizerKind TrainConfig::*>;
+                   PredictionSetting TrainConfig::*, OptimizerKind TrainConfig::*, AverageWarmup TrainConfig::*,
+                   StepsOrShare TrainConfig::*, ByPattern<int64_t> TrainConfig::*, ByPattern<double> TrainConfig::*>;
 
   std::string_view key;
   Subject subject;
@@ -144,6 +166,7 @@ struct TrainOption {
   std::string toml(const TrainConfig& config) const;  // its value as TOML
   bool is_switch() const;                             // a bool: the flag takes no value
   bool is_list() const;
+  bool is_by_pattern() const;  // a number, or several words: a number, and others for patterns
 
   // From a flag's words. Throws UsageError: "--rank: expected an integer from 1 to ..., found 'x'".
   void set(TrainConfig& config, const std::vector<std::string>& words) const;

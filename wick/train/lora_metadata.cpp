@@ -124,10 +124,23 @@ std::string network_arguments(const TrainConfig& c, const std::map<std::string, 
     return entry.first.ends_with(".lora_down.weight") && factor.rank() == 4 && factor.dim(2) * factor.dim(3) > 1;
   });
   if (!convolutions) return "{}";
-  return json{{"conv_dim", fmt::format("{}", c.rank)},
-              {"conv_alpha", fmt::format("{}", c.alpha)},
+  const int64_t rank = c.conv_rank > 0 ? c.conv_rank : c.rank.value;
+  const double alpha = c.conv_alpha > 0 ? c.conv_alpha : c.conv_rank > 0 ? double(rank) : c.alpha.value;
+  return json{{"conv_dim", fmt::format("{}", rank)},
+              {"conv_alpha", fmt::format("{}", alpha)},
               {"dropout", c.lora_dropout > 0 ? json(c.lora_dropout) : json()}}
       .dump();
+}
+
+// As kohya's tools write a network's size that differs between modules, or that a file had.
+template <class T>
+std::string network_size(const TrainConfig& c, const ByPattern<T>& size) {
+  return c.from.empty() && size.others.empty() && size.value > 0 ? fmt::format("{}", size.value) : "Dynamic";
+}
+
+// Of a component: "unet".
+std::string rate_of(const TrainConfig& c, std::string_view component) {
+  return fmt::format("{}", c.lr.at(fmt::format("{}.", component)));
 }
 
 // The class with the module that sd-scripts takes it from, and its arguments.
@@ -150,7 +163,9 @@ std::string optimizer_class(const TrainConfig& c) {
 
 Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& tensors) {
   const TrainConfig& c = run.config;
-  const std::string schedule(name_of(c.lr_schedule));
+  std::string schedule(name_of(c.lr_schedule));
+  std::ranges::replace(schedule, '-', '_');
+  const int64_t warmup = c.warmup.of(c.steps);
   Metadata all{
       {"ss_session_id", fmt::format("{}", run.session.id)},
       {"ss_training_started_at", float_text(run.session.started_at)},
@@ -162,12 +177,12 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_num_epochs", fmt::format("{}", run.epochs())},
       {"ss_num_batches_per_epoch", fmt::format("{}", run.batches_per_epoch)},
       {"ss_seed", fmt::format("{}", c.seed)},
-      {"ss_learning_rate", fmt::format("{}", c.lr)},
-      {"ss_text_encoder_lr", has_part(tensors, "lora_te") ? fmt::format("{}", c.lr) : "None"},
+      {"ss_learning_rate", fmt::format("{}", c.lr.value)},
+      {"ss_text_encoder_lr", has_part(tensors, "lora_te") ? rate_of(c, "text_encoder") : "None"},
       {"ss_clip_skip", "None"},
       {"ss_optimizer", optimizer_class(c)},
-      {"ss_lr_scheduler", schedule == "constant" && c.warmup > 0 ? "constant_with_warmup" : schedule},
-      {"ss_lr_warmup_steps", fmt::format("{}", c.warmup)},
+      {"ss_lr_scheduler", schedule == "constant" && warmup > 0 ? "constant_with_warmup" : schedule},
+      {"ss_lr_warmup_steps", fmt::format("{}", warmup)},
       {"ss_max_grad_norm", fmt::format("{}", c.max_grad_norm)},
       {"ss_gradient_accumulation_steps", fmt::format("{}", c.accumulate)},
       {"ss_gradient_checkpointing", python_bool(c.gradient_checkpointing)},
@@ -176,11 +191,11 @@ Metadata run_metadata(const LoraRun& run, const std::map<std::string, Tensor>& t
       {"ss_batch_size_per_device", fmt::format("{}", c.batch_size)},
       {"ss_total_batch_size", fmt::format("{}", c.batch_size * c.accumulate)},
       {"ss_sd_model_name", folder_name(c.model.empty() ? c.transformer : c.model)},
-      {"ss_network_dim", fmt::format("{}", c.rank)},
-      {"ss_network_alpha", fmt::format("{}", c.alpha)},
+      {"ss_network_dim", network_size(c, c.rank)},
+      {"ss_network_alpha", network_size(c, c.alpha)},
       {"ss_network_args", network_arguments(c, tensors)},
   };
-  if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = fmt::format("{}", c.lr);
+  if (has_part(tensors, "lora_unet")) all["ss_unet_lr"] = rate_of(c, "unet");
   return all;
 }
 

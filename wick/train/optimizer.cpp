@@ -90,6 +90,10 @@ class NewStates {
 // Whether a copy is written in the pass that updates the parameter; copies with padded rows follow afterwards.
 bool is_dense(const Tensor& copy) { return copy && copy.contiguous(); }
 
+double base_lr(const TrainConfig& config) {
+  return config.lr.value > 0 ? config.lr.value : default_lr(config.optimizer);
+}
+
 }  // namespace
 
 double default_lr(OptimizerKind kind) { return kDefaults[size_t(kind)].lr; }
@@ -102,31 +106,40 @@ OptimizerOptions OptimizerOptions::of(OptimizerKind kind) {
 OptimizerOptions OptimizerOptions::of(const TrainConfig& config) {
   OptimizerOptions options = of(config.optimizer);
   options.rule.weight_decay = float(config.weight_decay);
-  if (config.lr > 0) options.lr = float(config.lr);
+  if (config.lr.value > 0) options.lr = float(config.lr.value);
   options.max_grad_norm = float(config.max_grad_norm);
   options.average = float(config.ema);
+  options.average_warmup = config.ema_warmup;
   return options;
 }
 
-double lr_factor(LrSchedule schedule, int64_t step, int64_t warmup, int64_t total) {
+double lr_factor(const TrainConfig& config, int64_t step) {
+  const int64_t warmup = config.warmup.of(config.steps);
   if (step < warmup) return double(step) / double(warmup);
-  const double progress = std::min(1.0, double(step - warmup) / double(std::max<int64_t>(1, total - warmup)));
-  switch (schedule) {
+  const double progress = std::min(1.0, double(step - warmup) / double(std::max<int64_t>(1, config.steps - warmup)));
+  switch (config.lr_schedule) {
     case LrSchedule::constant:
       return 1;
     case LrSchedule::linear:
       return 1 - progress;
     case LrSchedule::cosine:
       return 0.5 * (1 + std::cos(M_PI * progress));
+    case LrSchedule::cosine_with_restarts:
+      if (progress >= 1) return 0;
+      return 0.5 * (1 + std::cos(M_PI * std::fmod(double(config.lr_scheduler_num_cycles) * progress, 1)));
+    case LrSchedule::polynomial: {
+      const double end = std::min(1.0, 1e-7 / base_lr(config));
+      return end + (1 - end) * std::pow(1 - progress, config.lr_scheduler_power);
+    }
   }
   return 1;
 }
 
 double learning_rate(const TrainConfig& config, int64_t step) {
-  const double lr = config.lr > 0 ? config.lr : default_lr(config.optimizer);
-  if (config.optimizer != OptimizerKind::schedule_free)
-    return lr * lr_factor(config.lr_schedule, step, config.warmup, config.steps);
-  return step < config.warmup ? lr * double(step + 1) / double(config.warmup) : lr;
+  const double lr = base_lr(config);
+  if (config.optimizer != OptimizerKind::schedule_free) return lr * lr_factor(config, step);
+  const int64_t warmup = config.warmup.of(config.steps);
+  return step < warmup ? lr * double(step + 1) / double(warmup) : lr;
 }
 
 Optimizer::Optimizer(std::vector<Parameter> parameters, OptimizerOptions options)
@@ -210,7 +223,7 @@ void Optimizer::update(const Grads& grads) {
     kept.push_back(contiguous(grad));
     views.push_back(kept.back());
     const Parameter& p = parameters_[i];
-    OptimizerSlot& slot = slots.emplace_back(OptimizerSlot{p.value, kept.back(), {}});
+    OptimizerSlot& slot = slots.emplace_back(OptimizerSlot{.param = p.value, .grad = kept.back(), .rate = p.rate});
     for (const State& state : rule_states_[i]) slot.states.push_back(state.value);
     if (!averages_.empty()) slot.average = averages_[i];
     if (is_dense(p.copy)) slot.copy = p.copy;
@@ -224,6 +237,7 @@ void Optimizer::update(const Grads& grads) {
                          {.rule = options_.rule,
                           .max_grad_norm = options_.max_grad_norm,
                           .average_decay = options_.average,
+                          .average_warmup = options_.average_warmup,
                           .scales_loss = options_.scale_loss},
                          scalars_);
   for (const Parameter& p : parameters_)

@@ -16,6 +16,7 @@ struct OptimizerOptions {
   float lr = 1e-4f;
   float max_grad_norm = 0;  // clips the norm over all gradients together; 0 does not
   float average = 0;        // decay of a moving average of the parameters (Polyak averaging); 0: none
+  AverageWarmup average_warmup = AverageWarmup::updates;
   bool scale_loss = false;  // dynamic loss scaling, which gradients in f16 need
 
   static OptimizerOptions of(OptimizerKind kind);         // its defaults: docs/defaults.md
@@ -25,9 +26,9 @@ struct OptimizerOptions {
 double default_lr(OptimizerKind kind);
 
 // The factor of the base learning rate at optimizer step `step`, counted from 0, as diffusers' get_scheduler() computes
-// it. It climbs from 0 to 1 over `warmup` steps, then stays (constant), or falls to 0 at step `total` along a line or
-// half a cosine.
-double lr_factor(LrSchedule schedule, int64_t step, int64_t warmup, int64_t total);
+// it for the settings' schedule, cycles, power, warm-up and steps. It climbs from 0 to 1 over the warm-up, then stays
+// (constant), or falls: to 0 along a line, half a cosine or several, each from 1; or as a power to a rate of 1e-7.
+double lr_factor(const TrainConfig& config, int64_t step);
 // The learning rate of a run's step, counted from 0. Schedule-free has a warm-up of its own, in which step k has
 // (k + 1) / warmup of the rate.
 double learning_rate(const TrainConfig& config, int64_t step);

@@ -9,7 +9,9 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -174,6 +176,7 @@ void check_apart(const TrainConfig& config, const Checkpoint& model) {
           "--output {}: lies in --model {}, of which the run's files would be part; choose one elsewhere",
           config.output, model.name());
   check_not_a_result(config, "--model", model.path());
+  if (!config.from.empty()) check_not_a_result(config, "--from", config.from);
   for (const auto& [part, path] : model_files(config).parts) check_not_a_result(config, part_flag(part).c_str(), path);
 }
 
@@ -192,6 +195,21 @@ void remove_leftovers(const TrainConfig& config) {
     std::error_code error;
     for (fs::directory_iterator entry(output / result, error), end; !error && entry != end; entry.increment(error))
       if (std::error_code ignored; entry->is_directory(ignored)) remove_stale_temporaries(entry->path());
+  }
+}
+
+void remove_older_results(const TrainConfig& config) {
+  if (config.keep_last == 0) return;
+  std::map<int64_t, std::string> by_step;
+  for (const std::string& file : results(config.output, config.name))
+    if (const std::string step = file.substr(config.name.size()); step.size() > 1 && step.front() == '-')
+      by_step[std::atoll(step.c_str() + 1)] = file;
+  while (int64_t(by_step.size()) > config.keep_last) {
+    const fs::path oldest = fs::path(config.output) / by_step.begin()->second;
+    std::error_code error;
+    fs::remove_all(oldest, error);
+    check(!error, "--keep-last: {} cannot be removed: {}", oldest.string(), error.message());
+    by_step.erase(by_step.begin());
   }
 }
 

@@ -32,6 +32,9 @@ void check_apart(const TrainConfig& config, const Checkpoint& model);
 std::optional<uint64_t> free_disk(const std::filesystem::path& folder);
 // Removes the temporaries of a killed run. The caller has the lock.
 void remove_leftovers(const TrainConfig& config);
+// Of what the run saved on the way, NAME-000100 with an extension or without, removes all but --keep-last. The caller
+// has the lock.
+void remove_older_results(const TrainConfig& config);
 // Throws Error if a run is writing there now; writes nothing where there has been none.
 void check_not_written(const std::filesystem::path& output);
 

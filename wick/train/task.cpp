@@ -25,8 +25,12 @@ namespace fs = std::filesystem;
 constexpr const char* kWeightFile = "diffusion_pytorch_model.safetensors";
 
 Trained trained_of(const TrainConfig& config, const Diffusion& model) {
-  if (config.train == TrainMode::full) return Trained("The whole " + model.denoiser_in_words());
-  const LoraFormat lora = model.lora();
+  if (config.train == TrainMode::full) return {config, "The whole " + model.denoiser_in_words()};
+  LoraFormat lora = model.lora();
+  check_usage(config.conv_rank == 0 || !lora.conv_targets.empty(),
+              "--conv-rank: {} has no convolutions to train; expected none", config.model);
+  if (config.conv_rank > 0)
+    lora.default_targets.insert(lora.default_targets.end(), lora.conv_targets.begin(), lora.conv_targets.end());
   return {config, lora.names, lora.default_targets};
 }
 
@@ -167,7 +171,7 @@ class VaeTask final : public Task {
         model_(model),
         memory_(backend.memory()),
         vae_(VaeConfig::read(model.component("vae"))),
-        trained_("The VAE"),
+        trained_(config, "The VAE"),
         weights_(open(model.component("vae"), {.trainable = true, .place = Residence::on(backend, config.dtype)},
                       data.outline())),
         encoder_(Scope(weights_, "vae"), vae_),

@@ -20,7 +20,7 @@ Trained trained_of(const TrainConfig& config, const fs::path& model) {
   check(config.train == TrainMode::full, "--train vae: {} is a language model, which has none", config.model);
   check(!GgufFile::is_gguf(model), "--train full: expected a transformers folder, found the GGUF file {}",
         model.string());
-  return Trained(std::string("The whole language model") + (config.from_scratch ? " from random weights" : ""));
+  return {config, std::string("The whole language model") + (config.from_scratch ? " from random weights" : "")};
 }
 
 // The dtype of the frozen model: by the settings, or for a GGUF file its own.
@@ -94,11 +94,7 @@ class TextTask final : public Task {
   fs::path save(const fs::path& stem, int64_t) override {
     const auto write_lora = [&](const std::map<std::string, Tensor>& tensors) {
       write_peft(stem, tensors,
-                 {.base_model = config_.model,
-                  .rank = config_.rank,
-                  .alpha = config_.alpha,
-                  .dropout = config_.lora_dropout,
-                  .layers = llama_.config().layers});
+                 {.base_model = config_.model, .dropout = config_.lora_dropout, .layers = llama_.config().layers});
       return stem;
     };
     return trained_.save(config_.save_dtype, write_lora, [&](const Weights& weights) {

@@ -16,22 +16,43 @@ std::string parameter_count(const std::vector<Parameter>& parameters) {
                            : fmt::format("{:.2f} M parameters", double(count) / 1e6);
 }
 
+// Of the learning rate, by module.
+ByPattern<double> shares_of_rate(const TrainConfig& config) {
+  ByPattern<double> shares = 1;
+  for (const auto& other : config.lr.others) shares.others.push_back({other.pattern, other.value / config.lr.value});
+  return shares;
+}
+
+// "model.layers.0.mlp.up_proj" of its weight or bias.
+std::string_view module_of(std::string_view parameter) { return parameter.substr(0, parameter.rfind('.')); }
+
 }  // namespace
 
 Trained::Trained(const TrainConfig& config, ModuleNames names, std::vector<std::string> default_targets)
-    : name_(fmt::format("A LoRA of rank {}", config.rank)),
-      adapter_(std::make_unique<Adapter>(
-          LoraConfig{.rank = int(config.rank),
-                     .alpha = float(config.alpha),
-                     .targets = config.targets.empty() ? std::move(default_targets) : config.targets,
-                     .seed = uint64_t(config.seed),
-                     .dropout = float(config.lora_dropout)},
-          std::move(names))) {}
+    : adapter_(std::make_unique<Adapter>(LoraConfig{.rank = config.from.empty() ? config.rank : TrainConfig::kRank,
+                                                    .alpha = config.alpha,
+                                                    .conv_rank = config.conv_rank,
+                                                    .conv_alpha = config.conv_alpha,
+                                                    .rslora = config.rslora,
+                                                    .rate = shares_of_rate(config),
+                                                    .up_rate = config.lora_plus,
+                                                    .targets = !config.from.empty()     ? std::vector<std::string>()
+                                                               : config.targets.empty() ? std::move(default_targets)
+                                                                                        : config.targets,
+                                                    .seed = uint64_t(config.seed),
+                                                    .dropout = float(config.lora_dropout)},
+                                         std::move(names))) {
+  if (!config.from.empty()) adapter_->add_file(config.from, 1, /*trainable=*/true);
+}
 
-Trained::Trained(std::string whole) : name_(std::move(whole)) {}
+Trained::Trained(const TrainConfig& config, std::string whole)
+    : name_(std::move(whole)), rate_(shares_of_rate(config)) {}
 
 std::vector<Parameter> Trained::parameters() const {
-  return adapter_ ? adapter_->parameters() : weights_->parameters();
+  if (adapter_) return adapter_->parameters();
+  std::vector<Parameter> all = weights_->parameters();
+  for (Parameter& p : all) p.rate = float(rate_.at(module_of(p.name)));
+  return all;
 }
 
 void Trained::begin_batch(TrainRng& rng) const {
@@ -49,7 +70,9 @@ std::filesystem::path Trained::save(DType dtype, const WriteLora& write_lora, co
 std::string Trained::describe() const {
   const std::string count = parameter_count(parameters());
   if (!adapter_) return fmt::format("{}, {}", name_, count);
-  return fmt::format("{} on {}, {}", name_, count_of(adapter_->module_count(), "module"), count);
+  const auto [least, most] = adapter_->ranks();
+  const std::string rank = least == most ? fmt::format("rank {}", most) : fmt::format("ranks {} to {}", least, most);
+  return fmt::format("A LoRA of {} on {}, {}", rank, count_of(adapter_->module_count(), "module"), count);
 }
 
 }  // namespace wick

@@ -19,11 +19,11 @@ namespace wick {
 
 class Trained {
  public:
-  // A LoRA with the rank, alpha, dropout and seed of the settings, on the modules that --targets match, or
-  // `default_targets` where none are given.
+  // A LoRA as the settings have it, on the modules that --targets match, or `default_targets` where none are given; or
+  // the one of --from.
   Trained(const TrainConfig& config, ModuleNames names, std::vector<std::string> default_targets);
   // Every weight of a model, in words ("The whole UNet"). set_weights() follows once the model is loaded.
-  explicit Trained(std::string whole);
+  Trained(const TrainConfig& config, std::string whole);
 
   // A LoRA's: the model is loaded with it. Null for whole weights: the model is loaded with trainable ones.
   Adapter* adapter() const { return adapter_.get(); }
@@ -42,7 +42,8 @@ class Trained {
   std::string describe() const;  // "A LoRA of rank 32 on 722 modules, 42.60 M parameters"
 
  private:
-  std::string name_;                  // "A LoRA of rank 32", "The whole UNet"
+  std::string name_;                  // "The whole UNet"
+  ByPattern<double> rate_;            // Parameter::rate
   std::unique_ptr<Adapter> adapter_;  // models keep its address
   std::optional<Weights> weights_;
 };

@@ -253,11 +253,11 @@ class Run {
   }
 
   RunResult loop() {
-    loop_began_ = last_ended_ = last_saved_ = Clock::now();
+    loop_began_ = last_ended_ = last_saved_ = last_result_ = Clock::now();
     loop_first_step_ = step_;
     while (step_ < config_.steps) {
       begin_step();
-      const bool due = config_.save_every > 0 && step_ % config_.save_every == 0;
+      const bool due = is_save_due();
       const bool stop = interrupt_.requested() && step_ < config_.steps;
       const bool timely = !due && !stop && is_state_due();
       if (due || stop || timely || is_validated(step_)) end_step();
@@ -281,6 +281,23 @@ class Run {
         duration(seconds_since(loop_began_)), (output_ / "loss.png").string(), (output_ / "logs").string(),
         backend_.name(), readable_bytes(most_taken()), readable_bytes(backend_.memory().peak())));
     return RunResult::finished;
+  }
+
+  // Something is saved behind this step, for later use beside the last one's result.
+  bool is_save_due() {
+    const bool timely = config_.save_every_minutes > 0 && step_ < config_.steps &&
+                        seconds_since(last_result_) >= 60 * config_.save_every_minutes;
+    const bool due = timely || (config_.save_every > 0 && step_ % config_.save_every == 0) || ends_epochs(step_);
+    if (due) saved_step_ = step_, last_result_ = Clock::now();
+    return due;
+  }
+
+  // Whether a step, none before the one asked for last, takes the last batch of so many epochs as are to be saved.
+  bool ends_epochs(int64_t step) {
+    if (config_.save_every_epochs == 0) return false;
+    while (epochs_end_ < step)
+      epochs_end_ = (job_->batches(epochs_ += config_.save_every_epochs) + config_.accumulate - 1) / config_.accumulate;
+    return epochs_end_ == step;
   }
 
   // Enqueues a step, and only then waits for the one before it.
@@ -320,8 +337,8 @@ class Run {
 
   // The last step is, and so are those after which something is saved, unless --val-every says which.
   bool is_validated(int64_t step) const {
-    const int64_t every = config_.val_every > 0 ? config_.val_every : config_.save_every;
-    return step == config_.steps || (!config_.val.empty() && every > 0 && step % every == 0);
+    if (step == config_.steps || config_.val.empty()) return step == config_.steps;
+    return config_.val_every > 0 ? step % config_.val_every == 0 : step == saved_step_;
   }
 
   // The loss of the parameters that would be saved.
@@ -367,6 +384,7 @@ class Run {
   void save_checkpoint() {
     save_result(output_ / fmt::format("{}-{:06}", config_.name, step_));
     save_state_of(state());
+    remove_older_results(config_);
   }
 
   bool is_state_due() const {
@@ -494,7 +512,9 @@ class Run {
 
   Interrupt interrupt_;
   ProgressLine progress_;
-  Clock::time_point loop_began_, last_saved_;
+  Clock::time_point loop_began_, last_saved_, last_result_;
+  int64_t saved_step_ = 0;                // behind which a result was saved last
+  int64_t epochs_ = 0, epochs_end_ = -1;  // of --save-every-epochs: the next that are saved, and their last step
   int64_t loop_first_step_ = 0;
   double average_loss_ = 0, average_weight_ = 0;
 };

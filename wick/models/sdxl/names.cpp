@@ -167,4 +167,8 @@ std::map<std::string, std::vector<std::string>> sdxl_lora_prefixes() {
 
 std::vector<std::string> sdxl_default_targets() { return {"unet.*.attentions.*"}; }
 
+std::vector<std::string> sdxl_conv_targets() {
+  return {"unet.*.resnets.*", "unet.*.downsamplers.*", "unet.*.upsamplers.*"};
+}
+
 }  // namespace wick

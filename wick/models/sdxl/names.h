@@ -20,5 +20,7 @@ ModuleNames sdxl_module_names(const UNetConfig& config);
 std::map<std::string, std::vector<std::string>> sdxl_lora_prefixes();
 // kohya's default for SDXL: every Linear inside the UNet's Transformer2DModels.
 std::vector<std::string> sdxl_default_targets();
+// What kohya's conv_dim adds: all of ResnetBlock2D, Downsample2D and Upsample2D, linears too (networks/lora.py).
+std::vector<std::string> sdxl_conv_targets();
 
 }  // namespace wick

@@ -93,13 +93,13 @@ struct Moments {
 }  // namespace
 
 void adafactor(const RuleStep& step) {
-  const double lr = double(step.scalars[kLr]);
-  const Factors factors{.grad_scale = double(step.grad_scale),
-                        .keep = 1 - std::pow(double(step.scalars[kSteps]), -0.8),
-                        .decay = 1 - lr * double(step.rule.weight_decay),
-                        .lr = lr};
   for (const OptimizerSlot& slot : step.slots) {
     if (slot.param.numel() == 0) continue;
+    const double lr = double(slot.rate) * double(step.scalars[kLr]);
+    const Factors factors{.grad_scale = double(step.grad_scale),
+                          .keep = 1 - std::pow(double(step.scalars[kSteps]), -0.8),
+                          .decay = 1 - lr * double(step.rule.weight_decay),
+                          .lr = lr};
     Moments moments(slot);
     moments.update_rows(factors);
     moments.update_columns(factors);

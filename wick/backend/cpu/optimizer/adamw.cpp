@@ -62,21 +62,26 @@ HWY_EXPORT(AdamWBlock);
 
 void adamw(const RuleStep& step) {
   const OptimizerRule& rule = step.rule;
-  const double beta1 = double(rule.beta1), beta2 = double(rule.beta2), lr = double(step.scalars[kLr]);
-  const double t = double(step.scalars[kSteps]), decay = 1 - lr * double(rule.weight_decay);
-  const double step_size = lr / (1 - std::pow(beta1, t));
-  const AdamWFactors factors{.grad_scale = step.grad_scale,
-                             .decay = float(decay),
-                             .one_minus_beta1 = float(1 - beta1),
-                             .beta2 = rule.beta2,
-                             .one_minus_beta2 = float(1 - beta2),
-                             .inverse_correction2 = float(1 / std::sqrt(1 - std::pow(beta2, t))),
-                             .eps = rule.eps,
-                             .step_size = float(rule.kind == OptimizerKind::adamw8bit ? step_size * decay : step_size)};
-  update_elements<2>(step, {&kSignedMap, &kUnsignedMap},
-                     [&](float* param, const std::array<float*, 2>& states, const float* grad, int64_t n) {
-                       HWY_DYNAMIC_DISPATCH(AdamWBlock)(factors, param, states[0], states[1], grad, n);
-                     });
+  const double beta1 = double(rule.beta1), beta2 = double(rule.beta2), t = double(step.scalars[kSteps]);
+  const double correction1 = 1 - std::pow(beta1, t), correction2 = 1 - std::pow(beta2, t);
+  const auto factors_of = [&](double rate) {
+    const double lr = rate * double(step.scalars[kLr]), decay = 1 - lr * double(rule.weight_decay);
+    const double step_size = lr / correction1;
+    return AdamWFactors{.grad_scale = step.grad_scale,
+                        .decay = float(decay),
+                        .one_minus_beta1 = float(1 - beta1),
+                        .beta2 = rule.beta2,
+                        .one_minus_beta2 = float(1 - beta2),
+                        .inverse_correction2 = float(1 / std::sqrt(correction2)),
+                        .eps = rule.eps,
+                        .step_size = float(rule.kind == OptimizerKind::adamw8bit ? step_size * decay : step_size)};
+  };
+  update_elements<2>(
+      step, {&kSignedMap, &kUnsignedMap}, factors_of,
+      [](const AdamWFactors& f, float* param, const std::array<float*, 2>& states, const float* grad, int64_t n) {
+        HWY_DYNAMIC_DISPATCH(AdamWBlock)
+        (f, param, states[0], states[1], grad, n);
+      });
 }
 
 }  // namespace wick

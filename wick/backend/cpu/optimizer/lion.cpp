@@ -48,18 +48,23 @@ HWY_EXPORT(LionBlock);
 
 void lion(const RuleStep& step) {
   const OptimizerRule& rule = step.rule;
-  const double beta1 = double(rule.beta1), beta2 = double(rule.beta2), lr = double(step.scalars[kLr]);
-  const LionFactors factors{.grad_scale = step.grad_scale,
-                            .decay = float(1 - lr * double(rule.weight_decay)),
-                            .lr = step.scalars[kLr],
-                            .beta1 = rule.beta1,
-                            .one_minus_beta1 = float(1 - beta1),
-                            .beta2 = rule.beta2,
-                            .one_minus_beta2 = float(1 - beta2)};
-  update_elements<1>(step, {&kSignedMap},
-                     [&](float* param, const std::array<float*, 1>& states, const float* grad, int64_t n) {
-                       HWY_DYNAMIC_DISPATCH(LionBlock)(factors, param, states[0], grad, n);
-                     });
+  const double beta1 = double(rule.beta1), beta2 = double(rule.beta2);
+  const auto factors_of = [&](double rate) {
+    const double lr = rate * double(step.scalars[kLr]);
+    return LionFactors{.grad_scale = step.grad_scale,
+                       .decay = float(1 - lr * double(rule.weight_decay)),
+                       .lr = float(lr),
+                       .beta1 = rule.beta1,
+                       .one_minus_beta1 = float(1 - beta1),
+                       .beta2 = rule.beta2,
+                       .one_minus_beta2 = float(1 - beta2)};
+  };
+  update_elements<1>(
+      step, {&kSignedMap}, factors_of,
+      [](const LionFactors& f, float* param, const std::array<float*, 1>& states, const float* grad, int64_t n) {
+        HWY_DYNAMIC_DISPATCH(LionBlock)
+        (f, param, states[0], grad, n);
+      });
 }
 
 }  // namespace wick

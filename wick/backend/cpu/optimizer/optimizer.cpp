@@ -98,6 +98,19 @@ void update(const RuleStep& step) {
   }
 }
 
+// By which the averages decay in this step.
+float average_decay(const OptimizerStep& step, float t) {
+  switch (step.average_warmup) {
+    case AverageWarmup::updates:
+      return std::min(step.average_decay, (1 + t) / (10 + t));
+    case AverageWarmup::power:
+      return std::min(step.average_decay, 1 - std::pow(t, -2.0f / 3));
+    case AverageWarmup::none:
+      return step.average_decay;
+  }
+  return step.average_decay;
+}
+
 void move_towards(Backend& cpu, const View& average, const View& value, float share) {
   const Tensor away = Tensor::empty(value.shape);
   cpu.binary(Binary::sub, away, value, average);
@@ -110,7 +123,7 @@ void CpuBackend::optimizer_step(const std::vector<OptimizerSlot>& slots, const O
   float* scalars = scalar_view.as<float>();
   if (!begin_step(step, scalars)) return;
   update({slots, step.rule, scalars, clipped_scale(step, scalars)});
-  const float t = scalars[kSteps], decay = std::min(step.average_decay, (1 + t) / (10 + t));
+  const float decay = average_decay(step, scalars[kSteps]);
   for (const OptimizerSlot& slot : slots) {
     if (slot.average) move_towards(*this, slot.average, slot.param, 1 - decay);
     if (slot.copy) copy(slot.copy, slot.param);

@@ -53,16 +53,18 @@ void for_parts(const std::vector<SlotRange>& parts, const F& f) {
   parallel_each(int64_t(parts.size()), elements, [&](int64_t i) { f(i, parts[size_t(i)]); });
 }
 
-// Updates elements one by one: update(param, states, grad, n) has arrays of n f32. Of `maps`, one a state, states in 8
-// bits are decoded before it and encoded after it.
-template <size_t N, class Update>
-void update_elements(const RuleStep& step, const std::array<const DynamicMap*, N>& maps, const Update& update) {
+// Updates elements one by one: update(factors, param, states, grad, n) has arrays of n f32, and what factors_of(rate)
+// makes for the slot's rate. Of `maps`, one a state, states in 8 bits are decoded before it and encoded after it.
+template <size_t N, class FactorsOf, class Update>
+void update_elements(const RuleStep& step, const std::array<const DynamicMap*, N>& maps, const FactorsOf& factors_of,
+                     const Update& update) {
   for_parts(parts_of(step.slots), [&](int64_t, const SlotRange& part) {
     const OptimizerSlot& slot = *part.slot;
+    const auto factors = factors_of(double(slot.rate));
     std::array<float*, N> states;
     if (slot.states[0].dtype == DType::f32) {
       for (size_t s = 0; s < N; ++s) states[s] = part.of(slot.states[s]);
-      return update(part.of(slot.param), states, part.of(slot.grad), part.count);
+      return update(factors, part.of(slot.param), states, part.of(slot.grad), part.count);
     }
     std::array<std::array<float, k8BitBlock>, N> values;
     for (int64_t i = 0; i < part.count; i += k8BitBlock) {
@@ -71,7 +73,7 @@ void update_elements(const RuleStep& step, const std::array<const DynamicMap*, N
         return CodedBlock{slot.states[s].as<uint8_t>() + first, slot.states[N + s].as<float>() + first / k8BitBlock, n};
       };
       for (size_t s = 0; s < N; ++s) coded(s).decode(*maps[s], states[s] = values[s].data());
-      update(slot.param.as<float>() + first, states, slot.grad.as<const float>() + first, n);
+      update(factors, slot.param.as<float>() + first, states, slot.grad.as<const float>() + first, n);
       for (size_t s = 0; s < N; ++s) coded(s).encode(*maps[s], values[s].data());
     }
   });

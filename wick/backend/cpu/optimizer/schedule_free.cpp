@@ -71,21 +71,25 @@ double next_weight(float* scalars) {
 
 void schedule_free(const RuleStep& step) {
   const OptimizerRule& rule = step.rule;
-  const double beta1 = double(rule.beta1), beta2 = double(rule.beta2), lr = double(step.scalars[kLr]);
-  const double c = next_weight(step.scalars);
-  const ScheduleFreeFactors factors{
-      .grad_scale = step.grad_scale,
-      .beta2 = rule.beta2,
-      .one_minus_beta2 = float(1 - beta2),
-      .inverse_correction2 = float(1 / std::sqrt(1 - std::pow(beta2, double(step.scalars[kSteps])))),
-      .eps = rule.eps,
-      .weight_decay = rule.weight_decay,
-      .towards_z = float(c),
-      .y_rate = float(lr * (1 - beta1 * (1 - c))),
-      .rate = step.scalars[kLr]};
-  update_elements<2>(step, {}, [&](float* param, const std::array<float*, 2>& states, const float* grad, int64_t n) {
-    HWY_DYNAMIC_DISPATCH(ScheduleFreeBlock)(factors, param, states[0], states[1], grad, n);
-  });
+  const double beta1 = double(rule.beta1), beta2 = double(rule.beta2);
+  const double c = next_weight(step.scalars), correction2 = 1 - std::pow(beta2, double(step.scalars[kSteps]));
+  const auto factors_of = [&](double rate) {
+    const double lr = rate * double(step.scalars[kLr]);
+    return ScheduleFreeFactors{.grad_scale = step.grad_scale,
+                               .beta2 = rule.beta2,
+                               .one_minus_beta2 = float(1 - beta2),
+                               .inverse_correction2 = float(1 / std::sqrt(correction2)),
+                               .eps = rule.eps,
+                               .weight_decay = rule.weight_decay,
+                               .towards_z = float(c),
+                               .y_rate = float(lr * (1 - beta1 * (1 - c))),
+                               .rate = float(lr)};
+  };
+  update_elements<2>(step, {}, factors_of,
+                     [](const ScheduleFreeFactors& f, float* param, const std::array<float*, 2>& states,
+                        const float* grad, int64_t n) {
+                       HWY_DYNAMIC_DISPATCH(ScheduleFreeBlock)(f, param, states[0], states[1], grad, n);
+                     });
 }
 
 }  // namespace wick

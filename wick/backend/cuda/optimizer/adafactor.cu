@@ -188,11 +188,12 @@ __global__ void __launch_bounds__(kThreads)
   const AllFactors s = *factors;
   if (!s.update) return;
   const Tile tile(block_of(table, blockIdx.x));
-  const float rate = s.rule.lr / fmaxf(1, *tile.slot.root);
+  const Destination& to = tile.slot.to;
+  const float rate = to.rate * s.rule.lr / fmaxf(1, *tile.slot.root), decay = decay_at(to.rate, s.rule.decay);
   tile.for_elements(
       [&](int, int64_t row, int64_t col, int64_t i) {
         const float u = update_of(s, tile, row, col, i);
-        tile.slot.to.put(i, tile.slot.to.param[i] * s.rule.decay - rate * u, s.average_share);
+        to.put(i, to.param[i] * decay - rate * u, s.average_share);
       },
       [](int64_t) {});
 }

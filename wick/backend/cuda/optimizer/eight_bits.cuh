@@ -54,12 +54,13 @@ template <class Rule>
 __global__ void __launch_bounds__(kOptimizerThreads)
     update_coded(const Factors<Rule>* factors, const __grid_constant__ SlotTable<CodedSlot<Rule::kStates>> table) {
   constexpr int kStates = Rule::kStates, kEach = int(k8BitBlock / 32), kWarps = kOptimizerThreads / 32;
-  const Factors<Rule> s = *factors;
+  Factors<Rule> s = *factors;
   if (!s.update) return;
   __shared__ SharedMap maps[kStates];
   for (int n = 0; n < kStates; ++n) maps[n].load(Rule::is_signed(n));
   __syncthreads();
   const auto [slot, begin, end] = part_of(table, blockIdx.x);
+  s.rule = s.rule.at(slot.to.rate);
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   for (int64_t first = begin + k8BitBlock * warp; first < end; first += k8BitBlock * kWarps) {
     float values[kEach][kStates], absmax[kStates], largest[kStates] = {};

@@ -18,6 +18,12 @@ struct Lion {
     beta2 = rule.beta2;
     one_minus_beta2 = float(1 - double(beta2));
   }
+  __device__ __forceinline__ Lion at(float rate) const {
+    Lion slot = *this;
+    slot.decay = decay_at(rate, decay);
+    slot.lr = lr * rate;
+    return slot;
+  }
   __device__ __forceinline__ void update(float g, float& param, float (&state)[kStates]) const {
     const float m = state[0], mean = fmaf(m, beta1, g * one_minus_beta1);
     param = param * decay - (mean == 0 ? 0 : copysignf(lr, mean));

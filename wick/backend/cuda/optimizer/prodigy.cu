@@ -47,6 +47,7 @@ struct Prodigy {
     scalars[kProdigyUpdates] += 1;
     eps *= scalars[kProdigyD];
   }
+  __device__ __forceinline__ Prodigy at(float) const { return *this; }
   __device__ __forceinline__ void update(float g, float& param, float (&state)[kStates]) const {
     float &m = state[0], &v = state[1];
     m = fmaf(g, m_share, m * beta1);

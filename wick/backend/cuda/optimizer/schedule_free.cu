@@ -32,6 +32,12 @@ struct ScheduleFree {
     scalars[kWeightSumRest] = float(sum - double(scalars[kWeightSum]));
     return sum > 0 ? weight / sum : 0;
   }
+  __device__ __forceinline__ ScheduleFree at(float share) const {
+    ScheduleFree slot = *this;
+    slot.y_rate *= share;
+    slot.rate *= share;
+    return slot;
+  }
   __device__ __forceinline__ void update(float g, float& y, float (&state)[kStates]) const {
     float &v = state[0], &z = state[1];
     v = fmaf(g * g, one_minus_beta2, v * beta2);

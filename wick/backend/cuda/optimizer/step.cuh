@@ -43,6 +43,14 @@ inline __device__ bool next_scalars(float* scalars, bool scales_loss) {
   return true;
 }
 
+// By which the averages decay in the step of this number.
+inline __device__ float average_decay(const OptimizerStep& step, float t) {
+  const float most = step.average_warmup == AverageWarmup::updates ? (1 + t) / (10 + t)
+                     : step.average_warmup == AverageWarmup::power ? 1 - powf(t, -2.0f / 3)
+                                                                   : 1;
+  return fminf(step.average_decay, most);
+}
+
 // Runs in one thread.
 template <class Rule>
 __global__ void begin_step(Factors<Rule>* factors, float* scalars, const OptimizerStep step) {
@@ -51,10 +59,9 @@ __global__ void begin_step(Factors<Rule>* factors, float* scalars, const Optimiz
   factors->update = next_scalars(scalars, step.scales_loss);
   if (!factors->update) return;
   const bool clip = step.max_grad_norm > 0 && norm > step.max_grad_norm;  // as PyTorch's clip_grad_norm_ does
-  const float steps = scalars[kSteps];
   factors->grad_scale = clip ? scale * (step.max_grad_norm / (norm + 1e-6f)) : scale;
   factors->rule.begin(step.rule, scalars);
-  factors->average_share = 1 - fminf(step.average_decay, (1 + steps) / (10 + steps));
+  factors->average_share = 1 - average_decay(step, scalars[kSteps]);
 }
 
 template <class Rule>
@@ -70,14 +77,15 @@ class FactorsOfStep {
   Scratch memory_;
 };
 
-// Where an updated parameter goes.
+// Where an updated parameter goes, and its share of the learning rate.
 struct Destination {
+  float rate;
   float* param;
   float* average;  // may be null
   AnyFloats copy;  // data may be null
 
   explicit Destination(const OptimizerSlot& slot)
-      : param(slot.param.as<float>()), average(slot.average.as<float>()), copy(slot.copy) {}
+      : rate(slot.rate), param(slot.param.as<float>()), average(slot.average.as<float>()), copy(slot.copy) {}
   Destination() = default;
 
   template <class T, int N>
@@ -112,8 +120,11 @@ struct Destination {
   }
 };
 
-// A rule that updates elements one by one also has kStates, the number of its states of the parameter's shape, and
-// update(gradient, param, state[kStates]).
+// What is left of a parameter by weight decay, at a share of the rate: `decay` to the bit where that is 1.
+__device__ __forceinline__ float decay_at(float rate, float decay) { return 1 - rate * (1 - decay); }
+
+// A rule that updates elements one by one also has kStates, the number of its states of the parameter's shape,
+// at(rate), the rule at a share of the learning rate, and update(gradient, param, state[kStates]).
 template <int kStates>
 struct ElementSlot {
   Destination to;
@@ -157,9 +168,10 @@ __device__ __forceinline__ bool is_aligned(const ElementSlot<kStates>& slot) {
 template <class Rule>
 __global__ void __launch_bounds__(kOptimizerThreads)
     update_parts(const Factors<Rule>* factors, const __grid_constant__ SlotTable<ElementSlot<Rule::kStates>> table) {
-  const Factors<Rule> s = *factors;
+  Factors<Rule> s = *factors;
   if (!s.update) return;
   const auto [slot, begin, end] = part_of(table, blockIdx.x);
+  s.rule = s.rule.at(slot.to.rate);
   const int64_t whole = is_aligned(slot) ? end - (end - begin) % 4 : begin;
   for (int64_t i = begin + 4 * threadIdx.x; i < whole; i += 4 * kOptimizerThreads) update<4>(s, slot, i);
   for (int64_t i = whole + threadIdx.x; i < end; i += kOptimizerThreads) update<1>(s, slot, i);
