@@ -1,5 +1,7 @@
 #include "wick/pipelines/weight_flags.h"
 
+#include <fmt/format.h>
+
 #include "wick/autograd/recomputation.h"
 #include "wick/backend/registry.h"
 #include "wick/core/error.h"
@@ -31,6 +33,20 @@ void check_locked(size_t bytes, const std::optional<HostLimit>& limit) {
         "streaming would lock {} of the host's memory, where {} may be; fewer --stream-blocks or a smaller --quantize "
         "need less, --host-memory allows more",
         readable_bytes(bytes), readable_bytes(limit ? limit->locked : 0));
+}
+
+std::string on_host_in_words(size_t locked, size_t staged) {
+  if (locked + staged == 0) return {};
+  return fmt::format(", with {} on the host{}", readable_bytes(locked + staged),
+                     staged > 0 ? ", in ordinary memory" : "");
+}
+
+std::string staging_in_words(size_t staged) {
+  if (staged == 0) return {};
+  return fmt::format(
+      "Streamed weights take {} of the host's memory, more than may be page-locked: they lie in ordinary memory, from "
+      "which they come more slowly.",
+      readable_bytes(staged));
 }
 
 void check_fp8_compute(std::string_view quantize) {

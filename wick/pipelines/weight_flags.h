@@ -27,8 +27,21 @@ struct HostLimit {
 // That of --host-memory for both; where it is empty, 60 % of what is available may be locked, and 80 % taken in all.
 // None where that is not known. Throws UsageError for a text that is no size.
 std::optional<HostLimit> host_limit(const std::string& host_memory);
+// The plan of a run whose streamed weights are page-locked, or, where only that is within the limit, of one that stages
+// them in ordinary memory: plan_of(bool staged).
+template <class PlanOf>
+auto plan_within(const std::optional<HostLimit>& limit, const PlanOf& plan_of) {
+  auto locked = plan_of(false);
+  if (!limit || limit->allows(locked)) return locked;
+  auto staged = plan_of(true);
+  return limit->allows(staged) ? staged : locked;
+}
 // Throws Error where `bytes` are more than may be locked.
 void check_locked(size_t bytes, const std::optional<HostLimit>& limit);
+// For users: ", with 8.1 GiB on the host, in ordinary memory"; and a sentence on weights that are staged. Empty where
+// nothing lies there.
+std::string on_host_in_words(size_t locked, size_t staged);
+std::string staging_in_words(size_t staged);
 
 // --fp8-compute. Throws UsageError beside a --quantize to another type than fp8 (`quantize` is empty where there is
 // none), and on a device that does not multiply in fp8.

@@ -143,10 +143,7 @@ std::string way_in_words(const MemoryChoice& choice) {
   if (choice.config.checkpoints_on_host) text += " with their inputs on the host";
   if (choice.streamed > 0) text += fmt::format(", {} streamed", count_in_words(choice.streamed, choice.plan));
   if (choice.config.stream_text_encoder) text += ", T5 streamed";
-  const auto& [host, staged] = std::pair(choice.plan.host, choice.plan.staged);
-  if (host + staged > 0) text += fmt::format(", with {} on the host", readable_bytes(host + staged));
-  if (staged > 0) text += ", in ordinary memory";
-  return text;
+  return text + on_host_in_words(choice.plan.host, choice.plan.staged);
 }
 
 }  // namespace

@@ -131,10 +131,7 @@ MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const
                        const std::optional<HostLimit>& host) {
   if (!bucket) bucket = largest_bucket(config, model);
   const std::vector<BlockCost> costs = known ? *known : block_costs(config, model, device, *bucket);
-  const MemoryPlan locked = counted_step(config, model, device, *bucket, costs, /*staged=*/false);
-  if (!host || host->allows(locked)) return locked;
-  const MemoryPlan staged = counted_step(config, model, device, *bucket, costs, /*staged=*/true);
-  return host->allows(staged) ? staged : locked;
+  return plan_within(host, [&](bool staged) { return counted_step(config, model, device, *bucket, costs, staged); });
 }
 
 std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan) {

@@ -88,11 +88,7 @@ class Run {
     free_ = free_memory(backend_.name());
     if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
     check_locked(plan_->host, host);
-    if (plan_->staged > 0)
-      progress_.say(
-          fmt::format("Streamed weights take {} of the host's memory, more than may be page-locked: they lie in "
-                      "ordinary memory, from which they come more slowly.",
-                      readable_bytes(plan_->staged)));
+    if (plan_->staged > 0) progress_.say(staging_in_words(plan_->staged));
     check_disk();
   }
 
