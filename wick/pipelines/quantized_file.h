@@ -8,7 +8,8 @@
 namespace wick {
 
 // Writes a model with the matrices of the blocks that repeat in `dtype`; all else stays as it is, byte for byte.
-// Tensors are made one after the other. Atomic.
+// Each matrix is read and quantised by all threads (in nf4_double and ComfyUI's fp8 read twice: all of it has a part in
+// its scales), one after the other. Atomic.
 //
 // fp8:             of pictures ComfyUI's scaled fp8 (QUANTIZATION.md, nn/fp8.h): one scale for a matrix, its largest
 //                  magnitude / 448. Of language models compressed-tensors' float-quantized: a scale for each row.
