@@ -203,6 +203,46 @@ TEST_F(QuantizedFiles, LargeMatricesAreQuantisedInPieces) {
   }
 }
 
+// The shards hold the tensors of the one file, each matrix with its scales, and no more bytes than they may.
+TEST_F(QuantizedFiles, LargeLanguageModelsAreWrittenInShards) {
+  constexpr uint64_t kMost = 500'000;  // less than the embeddings', which are a shard of their own
+  const fs::path whole = folder_ / "whole", to = folder_ / "to";
+  write_quantized(kLanguageModel, whole, DType::nf4);
+  write_quantized(kLanguageModel, to, DType::nf4, kMost);
+  EXPECT_FALSE(fs::exists(to / "model.safetensors"));
+  const SafetensorsFile all = SafetensorsFile::open(whole / "model.safetensors");
+  const std::map<std::string, std::string> shards = read_safetensors_index(to / "model.safetensors.index.json");
+  ASSERT_EQ(shards.size(), all.tensors().size());
+  std::set<std::string> names;
+  uint64_t total = 0;
+  for (const auto& [name, shard] : shards) {
+    names.insert(shard);
+    const SafetensorsFile file = SafetensorsFile::open(to / shard);
+    EXPECT_EQ(bytes_of(file, name), bytes_of(all, name)) << name;
+    EXPECT_EQ(file.metadata(), all.metadata());
+    total += *all.tensors().at(name).bytes;
+    if (name.ends_with(".absmax")) {
+      EXPECT_EQ(shards.at(name.substr(0, name.rfind('.'))), shard) << name;
+    }
+  }
+  ASSERT_EQ(names.size(), 4);
+  for (int i = 1; i <= 4; ++i) {
+    const std::string name = fmt::format("model-{:05}-of-00004.safetensors", i);
+    ASSERT_TRUE(names.contains(name));
+    uint64_t bytes = 0;
+    const SafetensorsFile shard = SafetensorsFile::open(to / name);
+    for (const auto& [tensor, info] : shard.tensors()) bytes += *info.bytes;
+    EXPECT_TRUE(bytes <= kMost || shard.tensors().size() == 1) << name;
+  }
+  EXPECT_EQ(read_json(to / "model.safetensors.index.json").at("metadata").at("total_size"), total);
+  const auto logits = [](const fs::path& model) {
+    const Llama llama = Llama::load(model, {.dtype = DType::nf4});
+    const Tensor ids = Tensor::of(std::vector<int64_t>{5, 700, 2000}, {1, 3});
+    return llama.logits(llama(ids, TokenPlan::dense(1, 3, llama.config()))).to_vector();
+  };
+  EXPECT_EQ(logits(to), logits(whole));
+}
+
 // Layers whose rows are no whole blocks stay, and are named.
 TEST_F(QuantizedFiles, LanguageModelsKeepWhatCannotBeQuantised) {
   const fs::path from = folder_ / "from", to = folder_ / "to";

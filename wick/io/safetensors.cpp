@@ -81,7 +81,7 @@ const FileDType& file_dtype(const SafetensorsEntry& entry) {
 // The size of a tensor in the file.
 uint64_t bytes_of(const SafetensorsEntry& entry) { return uint64_t(entry.shape.numel()) * file_dtype(entry).bits / 8; }
 
-[[maybe_unused]] uint64_t bytes_of(const SafetensorsGroup& group) {
+uint64_t bytes_of(const SafetensorsGroup& group) {
   uint64_t sum = 0;
   for (const SafetensorsEntry& entry : group.entries) sum += bytes_of(entry);
   return sum;
@@ -233,6 +233,31 @@ void save_safetensors(const std::filesystem::path& path, const std::vector<Safet
     assert(written == bytes_of(group));
   }
   file.commit();
+}
+
+void save_shards(const std::filesystem::path& path, const std::vector<SafetensorsGroup>& groups,
+                 const std::map<std::string, std::string>& metadata, uint64_t most) {
+  std::vector<std::vector<SafetensorsGroup>> shards(1);
+  uint64_t total = 0, filled = 0;
+  for (const SafetensorsGroup& group : groups) {
+    const uint64_t bytes = bytes_of(group);
+    if (filled + bytes > most && !shards.back().empty()) shards.emplace_back(), filled = 0;
+    shards.back().push_back(group);
+    filled += bytes;
+    total += bytes;
+  }
+  if (shards.size() == 1) return save_safetensors(path, groups, metadata);
+  nlohmann::json files = nlohmann::json::object();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name =
+        fmt::format("{}-{:05}-of-{:05}{}", path.stem().string(), i + 1, shards.size(), path.extension().string());
+    for (const SafetensorsGroup& group : shards[i])
+      for (const SafetensorsEntry& entry : group.entries) files[entry.name] = name;
+    save_safetensors(path.parent_path() / name, shards[i], metadata);
+  }
+  std::filesystem::path index = path;
+  index += ".index.json";
+  write_file_atomically(index, to_text({{"metadata", {{"total_size", total}}}, {"weight_map", std::move(files)}}));
 }
 
 void safetensors_bytes(const std::map<std::string, Tensor>& tensors, const std::map<std::string, std::string>& metadata,

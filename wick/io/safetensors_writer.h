@@ -30,4 +30,11 @@ struct SafetensorsGroup {
 void save_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsGroup>& groups,
                       const std::map<std::string, std::string>& metadata);
 
+// The most bytes of tensors in a shard, as huggingface_hub has it.
+inline constexpr uint64_t kShardBytes = 5'000'000'000;
+// The same; what takes more than `most` bytes becomes shards of at most as many, "model-00001-of-00003.safetensors" for
+// the path "model.safetensors", and behind them their index, "model.safetensors.index.json". A group is not split.
+void save_shards(const std::filesystem::path& path, const std::vector<SafetensorsGroup>& groups,
+                 const std::map<std::string, std::string>& metadata, uint64_t most = kShardBytes);
+
 }  // namespace wick

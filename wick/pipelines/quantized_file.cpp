@@ -285,6 +285,7 @@ class Conversion {
   }
 
   void write(const fs::path& to) const { save_safetensors(to, groups_, metadata_); }
+  void write_shards(const fs::path& to, uint64_t most) const { save_shards(to, groups_, metadata_, most); }
   Weights::Quantized written() const { return written_; }
   // Layers whose weights stay: the readers must not make quantised ones of them.
   const std::set<std::string>& kept_layers() const { return kept_layers_; }
@@ -404,7 +405,8 @@ std::string dtype_in(const nlohmann::json& config, const std::string& where) {
   return "bfloat16";
 }
 
-Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs::path& to, DType dtype) {
+Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs::path& to, DType dtype,
+                                               uint64_t shard_bytes) {
   check(!from.is_gguf(), "{}: is a GGUF file; {} is written of a transformers folder: convert one", from.name(),
         name_of(dtype));
   const Conversion conversion(from, matrices_in_layers(from, dtype), dtype, Reader::transformers);
@@ -416,15 +418,16 @@ Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs:
       dtype == DType::fp8 ? compressed_tensors_config(kept_layers)
                           : bitsandbytes_config(kept_layers, dtype, dtype_in(config, from.config_file().string()));
   write_folder(to, [&] {
-    write_language_model(from, to, to_text(std::move(config)), [&](const fs::path& file) { conversion.write(file); });
+    write_language_model(from, to, to_text(std::move(config)),
+                         [&](const fs::path& file) { conversion.write_shards(file, shard_bytes); });
   });
   return conversion.written();
 }
 
 }  // namespace
 
-Weights::Quantized write_quantized(const Checkpoint& from, const fs::path& to, DType dtype) {
-  return kind_of(from) == ModelKind::text ? write_language_model_folder(from, to, dtype)
+Weights::Quantized write_quantized(const Checkpoint& from, const fs::path& to, DType dtype, uint64_t shard_bytes) {
+  return kind_of(from) == ModelKind::text ? write_language_model_folder(from, to, dtype, shard_bytes)
                                           : write_denoiser(from, to, dtype);
 }
 

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 
+#include "wick/io/safetensors_writer.h"
 #include "wick/nn/checkpoint.h"
 
 namespace wick {
@@ -16,12 +17,13 @@ namespace wick {
 // int8:            bitsandbytes' int8 (nn/bitsandbytes.h), which rounds a matrix to f16 first.
 // nf4, nf4_double: bitsandbytes' NF4.
 //
-// Of a language model, a transformers folder, `to` becomes such a folder, whose config tells how to read it. Of a model
-// of pictures it becomes the file in which `from` has its denoiser; but of a diffusers folder the folder of the
-// denoiser, with a config that tells of bitsandbytes, where outermost layers that are called like some of the blocks
-// are quantised too; or, in fp8, a file with diffusers' names. Throws Error, before anything is written, for a model
-// that is quantised already, and for values that are not finite or that f16 does not hold; and leaves no new folder
-// behind one.
-Weights::Quantized write_quantized(const Checkpoint& from, const std::filesystem::path& to, DType dtype);
+// Of a language model, a transformers folder, `to` becomes such a folder, whose config tells how to read it, with
+// shards of at most `shard_bytes` where its weights take more. It is new, or empty. Of a model of pictures it becomes
+// the file in which `from` has its denoiser; but of a diffusers folder the folder of the denoiser, with a config that
+// tells of bitsandbytes, where outermost layers that are called like some of the blocks are quantised too; or, in fp8,
+// a file with diffusers' names. Throws Error, before anything is written, for a model that is quantised already, and
+// for values that are not finite or that f16 does not hold; and leaves no new folder behind one.
+Weights::Quantized write_quantized(const Checkpoint& from, const std::filesystem::path& to, DType dtype,
+                                   uint64_t shard_bytes = kShardBytes);
 
 }  // namespace wick
