@@ -6,7 +6,6 @@
 
 #include "model_path.h"
 #include "validators.h"
-#include "wick/io/byte_size.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/pipelines/weight_flags.h"
@@ -107,7 +106,8 @@ void HoldingFlags::add_flags(CLI::App& command) {
   CLI::Option* size = command.add_option("--memory", memory,
                                          "All that may be taken on the device, for example 12GiB, or auto for what is "
                                          "free: how weights are held is chosen to fit, the highest precision first");
-  size->type_name("SIZE")->group(group);
+  size->type_name("SIZE")->group(group)->check(
+      [](const std::string& text) { return parse_memory(text), std::string(); });
   command
       .add_option("--stream-blocks", stream_blocks,
                   "How many blocks keep their weights in the host's memory, from which they come while others run [0]")
@@ -121,7 +121,7 @@ void HoldingFlags::add_flags(CLI::App& command) {
           "The most of the host's memory that these may take there, page-locked [60 % of what is free; weights beyond "
           "that lie in ordinary memory, from which they come more slowly, in 80 % at most]")
       ->type_name("SIZE")
-      ->check([](const std::string& text) { return host_limit(text), std::string(); })
+      ->check([](const std::string& text) { return parse_host_memory(text), std::string(); })
       ->group(group);
 }
 
@@ -135,10 +135,8 @@ std::optional<DType> HoldingFlags::quantized() const {
 }
 
 std::optional<size_t> HoldingFlags::room(std::string_view device) const {
-  if (memory.empty() || memory == "auto") return free_memory(device);
-  const std::optional<size_t> size = parse_byte_size(memory);
-  check_usage(size.has_value(), "--memory: expected a size like 12GiB or 11500MB, or auto, found {}", quote(memory));
-  return size;
+  const std::optional<size_t> size = memory.empty() ? std::nullopt : parse_memory(memory);
+  return size ? size : free_memory(device);
 }
 
 HoldingFlags::Settled HoldingFlags::settle(const Backend& backend, bool may_quantize, const PlanOfHolding& plan) const {

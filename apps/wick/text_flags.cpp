@@ -130,7 +130,8 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   if (rehearse) options.rehearse = [&](const Llama& unread) { rehearse(unread, read); };
   Llama model = Llama::load(path, options);
   const std::string quantized = model.weights().describe_quantized();
-  if (flags.verbose && !quantized.empty()) fmt::print(stderr, "weights: {}\n", quantized);
+  if (!quantized.empty() && (flags.verbose || model.weights().quantized().kept > 0))
+    fmt::print(stderr, "weights: {}\n", quantized);
   if (flags.verbose) print_start(device_seconds, seconds_since(start), seconds_since(begin), backend.memory());
   return {std::move(adapter), {std::move(model), std::move(read)}};
 }

@@ -18,11 +18,23 @@ size_t parse_blocks(std::string_view flag, const std::string& text) {
   return size_t(std::stoull(text));
 }
 
+std::optional<size_t> parse_memory(const std::string& text) {
+  if (text == "auto") return {};
+  const std::optional<size_t> size = parse_byte_size(text);
+  check_usage(size.has_value(), "--memory: expected a size like 12GiB or 11500MB, or auto, found {}", quote(text));
+  return size;
+}
+
+size_t parse_host_memory(const std::string& text) {
+  const std::optional<size_t> size = parse_byte_size(text);
+  check_usage(size.has_value(), "--host-memory: expected a size like 12GiB or 11500MB, found {}", quote(text));
+  return *size;
+}
+
 std::optional<HostLimit> host_limit(const std::string& host_memory) {
   if (!host_memory.empty()) {
-    const std::optional<size_t> size = parse_byte_size(host_memory);
-    check_usage(size.has_value(), "--host-memory: expected a size like 12GiB or 11500MB, found {}", quote(host_memory));
-    return HostLimit{*size, *size};
+    const size_t size = parse_host_memory(host_memory);
+    return HostLimit{size, size};
   }
   const std::optional<size_t> free = free_memory("cpu");
   return free ? std::optional(HostLimit{*free / 10 * 6, *free / 10 * 8}) : std::nullopt;

@@ -1,4 +1,4 @@
-// What flags say of frozen weights, for training, drawing and writing alike: --stream-blocks, --host-memory,
+// What flags say of frozen weights, for training, drawing and writing alike: --memory, --stream-blocks, --host-memory,
 // --fp8-compute.
 #pragma once
 
@@ -14,6 +14,9 @@ namespace wick {
 // A number of blocks, or Recomputation::kAll for all. Throws UsageError for any other text of `flag`.
 size_t parse_blocks(std::string_view flag, const std::string& text);
 
+// The bytes of --memory; none for auto. Throws UsageError for any other text.
+std::optional<size_t> parse_memory(const std::string& text);
+
 // Bytes of the host that a run may take: those that are locked for a device (streamed weights, inputs of blocks), and
 // together with streamed weights that lie in ordinary memory.
 struct HostLimit {
@@ -27,6 +30,7 @@ struct HostLimit {
 // That of --host-memory for both; where it is empty, 60 % of what is available may be locked, and 80 % taken in all.
 // None where that is not known. Throws UsageError for a text that is no size.
 std::optional<HostLimit> host_limit(const std::string& host_memory);
+size_t parse_host_memory(const std::string& text);  // of a text that is not empty
 // The plan of a run whose streamed weights are page-locked, or, where only that is within the limit, of one that stages
 // them in ordinary memory: plan_of(bool staged).
 template <class PlanOf>
