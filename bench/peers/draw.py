@@ -34,6 +34,7 @@ class Pictures:
         if self.name == "unet":
             self.pipe.unet = torch.compile(denoiser, fullgraph=True)
         else:  # whole, a transformer is as fast, and minutes later
+            denoiser._repeated_blocks = denoiser._repeated_blocks or ["JointTransformerBlock"]  # SD3's class names none
             denoiser.compile_repeated_blocks(fullgraph=True)
         self.pipe.vae.decode = torch.compile(self.pipe.vae.decode, fullgraph=True)
 

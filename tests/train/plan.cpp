@@ -256,7 +256,7 @@ TEST(Plan, TensorsOfADeviceHaveGapsBetweenThem) {
 // Transfers run beside the computation until something waits for them, one after the other in each direction.
 TEST(Plan, TheClockKnowsWhatWaits) {
   DeviceKind kind = device_kind("cuda");
-  kind.rates = {.flops = 100, .bytes = 10, .fetched = 1};
+  kind.rates = {.flops = 100, .bytes = 10, .fetched = 1, .copied_on_host = 1};
   CountingMemory memory(kind);
   const auto fetch = memory.make_transfer(Direction::to_device), other = memory.make_transfer(Direction::to_device),
              send = memory.make_transfer(Direction::to_host);

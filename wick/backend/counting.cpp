@@ -17,7 +17,7 @@ constexpr DeviceKind kCpu{.name = "cpu",
                           .workspace = 0,
                           .context = 80 * kMiB,
                           .context_of = "the program, and scratch of the kernels",
-                          .rates = {1e12, 20e9, 10e9}};
+                          .rates = {1e12, 20e9, 10e9, 10e9}};
 
 // Measured on an H100 (bench/results/plan-h100-2026-11-21.md): 590 MiB for the context with our kernels, cuBLASLt's
 // workspace, the libraries' kernels and the graphs of three shapes of batches; 579 to 645 on an H200. A run lays its
@@ -32,25 +32,23 @@ constexpr DeviceKind kCuda{.name = "cuda",
 
 // What training reaches of a card that people train on: 0.56 of the peak of dense products in 16 bits with sums in f32,
 // 0.83 of the memory's, 0.86 of PCIe's. 9.0 is measured, FLUX.1 on an H200
-// (bench/results/gpu-check-memory-h200-2026-11-23.md); the others are those shares of their makers' data sheets.
+// (bench/results/gpu-check-memory-h200-2026-11-23.md; its host's copies in that of 2026-11-24); the others are those
+// shares of their makers' data sheets, with hosts that are servers or desktops with two channels of DDR4.
+constexpr double kServer = 28e9, kDesktop = 10e9;
 struct Architecture {
   std::string_view name;
   Rates rates;
   bool own_attention;  // as plan_attention() of the CUDA backend has it
 };
 constexpr Architecture kArchitectures[] = {
-    {"9.0", {550e12, 4.0e12, 55e9}, true},     // H200; the one that stands for what is not listed
-    {"7.5", {36e12, 0.27e12, 14e9}, false},    // T4
-    {"8.0", {173e12, 1.6e12, 27e9}, true},     // A100
-    {"8.6", {40e12, 0.78e12, 27e9}, true},     // RTX 3090
-    {"8.9", {92e12, 0.84e12, 27e9}, true},     // RTX 4090
-    {"10.0", {1250e12, 6.6e12, 55e9}, false},  // B200
-    {"12.0", {117e12, 1.5e12, 55e9}, false},   // RTX 5090
+    {"9.0", {550e12, 4.0e12, 55e9, kServer}, true},     // H200; the one that stands for what is not listed
+    {"7.5", {36e12, 0.27e12, 14e9, kServer}, false},    // T4
+    {"8.0", {173e12, 1.6e12, 27e9, kServer}, true},     // A100
+    {"8.6", {40e12, 0.78e12, 27e9, kDesktop}, true},    // RTX 3090
+    {"8.9", {92e12, 0.84e12, 27e9, kDesktop}, true},    // RTX 4090
+    {"10.0", {1250e12, 6.6e12, 55e9, kServer}, false},  // B200
+    {"12.0", {117e12, 1.5e12, 55e9, kDesktop}, false},  // RTX 5090
 };
-
-// Bytes a second that a few threads copy from host memory to host memory: what a desktop with two channels of DDR4
-// does. Not measured here.
-constexpr double kHostCopies = 10e9;
 
 [[noreturn]] void fail_reading() { fail("memory that only counts was read: it has no values to give"); }
 
@@ -97,7 +95,7 @@ class CountingMemory::StagedTravel final : public Travel {
       : Travel(memory, Direction::to_device), memory_(memory), most_(most), stage_(memory.host_side().allocate(most)) {}
   ~StagedTravel() override { memory_.host_side().release(stage_, most_); }
   void begin(void*, const void*, size_t bytes) override {
-    Travel::begin(bytes, double(bytes) / memory_.rates_.fetched + double(bytes) / kHostCopies);
+    Travel::begin(bytes, double(bytes) / memory_.rates_.fetched + double(bytes) / memory_.rates_.copied_on_host);
   }
 
  private:

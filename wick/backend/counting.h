@@ -12,10 +12,10 @@
 
 namespace wick {
 
-// What a device does in a second of a step: FLOPs of products in 16 bits, bytes of its memory, bytes from the host.
-// Only their ratios are used.
+// What a device does in a second of a step: FLOPs of products in 16 bits, bytes of its memory, bytes from the host; and
+// bytes that a few threads of such a device's host copy within its memory. Only their ratios are used.
 struct Rates {
-  double flops, bytes, fetched;
+  double flops, bytes, fetched, copied_on_host;
 };
 
 // Properties of a kind of device that are known without having one. counting.cpp has the constants and their sources.
