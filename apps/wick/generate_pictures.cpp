@@ -232,7 +232,7 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
                                    .of_picture = !a.picture.init.empty(),
                                    .dtype = dtype,
                                    .quantization = quantization_of(held),
-                                   .recomputation = held.recomputation(),
+                                   .block_schedule = held.block_schedule(),
                                    .stream_text_encoder = held.stream_text_encoder,
                                    .costs = !a.text.held.memory.empty(),
                                    .loras = loras,
@@ -314,7 +314,7 @@ void draw(const GenerateArguments& a, std::unique_ptr<Diffusion> model, const Ho
                                  .quantization = quantization_of(held),
                                  .adapter = &adapter,
                                  .backend = &a.run_on.backend(),
-                                 .recomputation = held.recomputation(),
+                                 .block_schedule = held.block_schedule(),
                                  .stream_text_encoder = held.stream_text_encoder};
   if (init) {
     model->load(options, {DiffusionPart::vae_encoder});

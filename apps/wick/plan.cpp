@@ -81,7 +81,7 @@ HeldPlan plan_asked(const TrainConfig& config, const std::optional<HostLimit>& h
 
 InferencePlan text_plan(const TrainConfig& config, const LlamaConfig& model, DType dtype, int64_t context,
                         const DeviceKind& kind, const std::optional<HostLimit>& host) {
-  const auto plan = [&](const Holding& h) { return plan_text(model, dtype, context, kind, h.recomputation()); };
+  const auto plan = [&](const Holding& h) { return plan_text(model, dtype, context, kind, h.block_schedule()); };
   return plan_asked(config, host, plan).plan;
 }
 
@@ -104,7 +104,7 @@ InferencePlan picture_plan(const TrainConfig& config, const Checkpoint& model, S
     return plan_image(model, {request},
                       {.dtype = config.dtype,
                        .quantization = quantization(config),
-                       .recomputation = h.recomputation(),
+                       .block_schedule = h.block_schedule(),
                        .stream_text_encoder = h.stream_text_encoder,
                        .reading = reading},
                       kind);

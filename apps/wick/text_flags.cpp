@@ -30,7 +30,7 @@ void print_start(double device, double all, double weights, const Memory& memory
 }
 
 InferencePlan plan_of(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
-                      const Backend& backend, const Recomputation& blocks) {
+                      const Backend& backend, const BlockSchedule& blocks) {
   return plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
                    device_kind(backend.name(), architecture_of(backend.name())), blocks);
 }
@@ -119,14 +119,14 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   const bool is_gguf = fits_itself && Checkpoint(path).is_gguf();
   if (fits_itself && !dtype && !is_gguf && !backend.memory().on_host()) dtype = DType::bf16;
   const auto [held, note] = flags.held.settle(backend, !is_gguf && dtype != DType::f16, [&](const Holding& h) {
-    return plan_of(path, h.quantized ? h.quantized : dtype, positions, backend, h.recomputation());
+    return plan_of(path, h.quantized ? h.quantized : dtype, positions, backend, h.block_schedule());
   });
   if (!note.empty()) fmt::print(stderr, "wick: {}\n", note);
   if (held.quantized) dtype = held.quantized;
   check_fits(path, dtype, positions, backend);
   const Clock::time_point begin = Clock::now();
   LlamaOptions options{
-      .dtype = dtype, .adapter = adapter.get(), .backend = &backend, .recomputation = held.recomputation()};
+      .dtype = dtype, .adapter = adapter.get(), .backend = &backend, .block_schedule = held.block_schedule()};
   if (rehearse) options.rehearse = [&](const Llama& unread) { rehearse(unread, read); };
   Llama model = Llama::load(path, options);
   const std::string quantized = model.weights().describe_quantized();

@@ -56,7 +56,7 @@ TEST_F(FluxPipeline, StreamedWeightsDrawTheSamePictures) {
   const auto drawn = [&](const Holding& held) {
     const std::unique_ptr<Diffusion> model = open_diffusion(folder.path(), {.t5 = {.tokens = tokens}});
     const DiffusionOptions options{.backend = &test::backend(),
-                                   .recomputation = held.recomputation(),
+                                   .block_schedule = held.block_schedule(),
                                    .stream_text_encoder = held.stream_text_encoder};
     TextToImage text_to_image = TextToImage::load(*model, options, {request});
     std::vector<std::vector<uint8_t>> pictures;
@@ -66,7 +66,7 @@ TEST_F(FluxPipeline, StreamedWeightsDrawTheSamePictures) {
   const auto resident = drawn({});
   EXPECT_NE(resident[0], resident[1]);
   for (const bool staged : {false, true}) {
-    EXPECT_EQ(drawn({.streamed = Recomputation::kAll, .stream_text_encoder = true, .staged = staged}), resident);
+    EXPECT_EQ(drawn({.streamed = BlockSchedule::kAll, .stream_text_encoder = true, .staged = staged}), resident);
     EXPECT_EQ(drawn({.streamed = 1, .staged = staged}), resident);
   }
 }
@@ -76,22 +76,22 @@ TEST_F(FluxPipeline, PlansWeightsThatAreStaged) {
   const auto plan = [&](const Holding& held) {
     return plan_image(
         folder.path(), {request},
-        {.recomputation = held.recomputation(), .stream_text_encoder = held.stream_text_encoder, .costs = true},
+        {.block_schedule = held.block_schedule(), .stream_text_encoder = held.stream_text_encoder, .costs = true},
         device_kind("cuda"));
   };
   const auto held = [&](size_t streamed, bool text_encoder, const std::optional<HostLimit>& host) {
     return plan_held({.streamed = streamed, .stream_text_encoder = text_encoder}, host, plan).plan;
   };
-  const InferencePlan blocks = held(Recomputation::kAll, false, {}), t5 = held(0, true, {}),
-                      locked = held(Recomputation::kAll, true, {});
+  const InferencePlan blocks = held(BlockSchedule::kAll, false, {}), t5 = held(0, true, {}),
+                      locked = held(BlockSchedule::kAll, true, {});
   EXPECT_EQ(locked.host, std::max(blocks.host, t5.host));
   EXPECT_EQ(locked.staged, 0u);
-  const InferencePlan staged = held(Recomputation::kAll, true, HostLimit{locked.host - 1, 2 * locked.host});
+  const InferencePlan staged = held(BlockSchedule::kAll, true, HostLimit{locked.host - 1, 2 * locked.host});
   EXPECT_EQ(staged.staged, locked.host);
   EXPECT_GT(staged.host, 0u);
   EXPECT_EQ(staged.total(), locked.total());
   EXPECT_GT(staged.seconds(), locked.seconds());
-  EXPECT_EQ(held(Recomputation::kAll, true, HostLimit{locked.host - 1, locked.host}).staged, 0u)
+  EXPECT_EQ(held(BlockSchedule::kAll, true, HostLimit{locked.host - 1, locked.host}).staged, 0u)
       << "what it comes through has no room beside it";
 }
 

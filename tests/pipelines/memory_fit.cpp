@@ -85,7 +85,7 @@ TEST(WeightFlags, HostMemoryIsASizeOrAShareOfWhatIsThere) {
 
 TEST(WeightFlags, BlocksAreANumberOrAll) {
   EXPECT_EQ(parse_blocks("--stream-blocks", "12"), 12u);
-  EXPECT_EQ(parse_blocks("--stream-blocks", "all"), Recomputation::kAll);
+  EXPECT_EQ(parse_blocks("--stream-blocks", "all"), BlockSchedule::kAll);
   for (const char* text : {"", "-1", "1.5", "many", "12345678901"})
     expect_error([&] { parse_blocks("--stream-blocks", text); }, {"--stream-blocks", "number of blocks or all", text});
 }

@@ -60,9 +60,9 @@ TEST_P(Steps, HaveTheBitsOfCalls) {
 // Page-locked or staged.
 TEST_P(Steps, OfStreamedWeightsHaveTheSameBits) {
   const auto& [family, dtype] = GetParam();
-  const auto logits = [&, &family = family, &dtype = dtype](const Recomputation& blocks) {
+  const auto logits = [&, &family = family, &dtype = dtype](const BlockSchedule& blocks) {
     const Llama model =
-        Llama::load(kGolden / family, {.dtype = dtype, .backend = &test::backend(), .recomputation = blocks});
+        Llama::load(kGolden / family, {.dtype = dtype, .backend = &test::backend(), .block_schedule = blocks});
     TextDecoder decoder(model, 20);
     decoder.read(std::vector<int64_t>{5, 90, 17, 3});
     for (int i = 0; i < 6; ++i) decoder.step();
@@ -70,7 +70,7 @@ TEST_P(Steps, OfStreamedWeightsHaveTheSameBits) {
   };
   const std::vector<float> resident = logits({});
   for (const bool staged : {false, true})
-    expect_same_bits(logits(Recomputation().with_streamed(Recomputation::kAll, staged)), resident);
+    expect_same_bits(logits(BlockSchedule().with_streamed(BlockSchedule::kAll, staged)), resident);
 }
 
 // Back, on another way, and to the end of the context: a recorded step does not depend on where it was recorded.

@@ -35,8 +35,8 @@ TEST(TextPlan, WeightsAreStagedWhereTheyMayNotBeLocked) {
   config.layers = 8;
   config.windowed.assign(8, false);
   const auto plan = [&](const std::optional<HostLimit>& host) {
-    return plan_held({.streamed = Recomputation::kAll}, host, [&](const Holding& held) {
-      return plan_text(config, DType::bf16, 100, device_kind("cuda"), held.recomputation());
+    return plan_held({.streamed = BlockSchedule::kAll}, host, [&](const Holding& held) {
+      return plan_text(config, DType::bf16, 100, device_kind("cuda"), held.block_schedule());
     });
   };
   const InferencePlan locked = plan({}).plan;

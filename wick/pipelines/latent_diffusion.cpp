@@ -110,7 +110,7 @@ void LatentDiffusion::check_width(const std::string& component, const char* what
 
 FlowTransformerOptions LatentDiffusion::flow_options(bool vector_is_trained) const {
   const bool on_device = backend().computes_in(DType::bf16) == DType::bf16;
-  return {.recomputation = options_.recomputation,
+  return {.block_schedule = options_.block_schedule,
           .modulations_ahead = on_device && !options_.trainable && !vector_is_trained};
 }
 
@@ -132,14 +132,14 @@ void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts
   if (wanted(DiffusionPart::vae_decoder)) load_vae(vae_decoder_);
   if (!wanted(DiffusionPart::denoiser)) return;
   denoiser_weights_ = open_denoiser();
-  if (const size_t count = options.recomputation.streamed())
-    options_.recomputation.stream(denoiser_weights_->stream(
+  if (const size_t count = options.block_schedule.streamed())
+    options_.block_schedule.stream(denoiser_weights_->stream(
         count,
         [&](const Weights& shapes) {
           load_denoiser(Scope(shapes, denoiser_));
           drop_denoiser();
         },
-        options_.recomputation.is_staged()));
+        options_.block_schedule.is_staged()));
   load_denoiser(Scope(*denoiser_weights_, denoiser_, options.adapter));
   check_kept();
   if (options.adapter) options.adapter->check_complete();  // before the long work

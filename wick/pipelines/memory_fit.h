@@ -56,7 +56,7 @@ struct Holding {
   bool staged = false;                  // they lie in ordinary memory there instead of page-locked
 
   bool is_streamed() const { return streamed > 0 || stream_text_encoder; }
-  Recomputation recomputation() const { return Recomputation().with_streamed(streamed, staged); }
+  BlockSchedule block_schedule() const { return BlockSchedule().with_streamed(streamed, staged); }
 };
 
 struct HeldPlan {

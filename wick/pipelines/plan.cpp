@@ -56,7 +56,7 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
                               .quantization = options.quantization,
                               .adapter = &adapter,
                               .backend = &backend,
-                              .recomputation = options.recomputation,
+                              .block_schedule = options.block_schedule,
                               .stream_text_encoder = options.stream_text_encoder,
                               .outline = true};
   TextToImage::Batch counted;
@@ -84,11 +84,11 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
 }
 
 InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device,
-                        const Recomputation& asked) {
+                        const BlockSchedule& asked) {
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
   const Weights outline = Weights::outline(llama_weights(dtype, backend));
-  Recomputation blocks = asked;  // whose stream is gone before the backend
+  BlockSchedule blocks = asked;  // whose stream is gone before the backend
   if (const size_t count = blocks.streamed())
     blocks.stream(outline.stream(
         count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }, blocks.is_staged()));

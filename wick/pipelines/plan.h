@@ -33,7 +33,7 @@ struct ImagePlanOptions {
   bool of_picture = false;   // the requests get one
   DType dtype = DType::f32;  // of weights
   std::optional<Quantization> quantization = {};
-  Recomputation recomputation = {};  // of the denoiser's blocks: how many are streamed, and how
+  BlockSchedule block_schedule = {};  // of the denoiser's blocks: how many are streamed, and how
   bool stream_text_encoder = false;
   bool costs = false;  // InferencePlan::cost too
   std::vector<LoraFile> loras = {};
@@ -43,6 +43,6 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
                          const ImagePlanOptions& options, const DeviceKind& device);
 // For one sequence of at most `context` tokens, with weights streamed as `asked` says.
 InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device,
-                        const Recomputation& asked = {});
+                        const BlockSchedule& asked = {});
 
 }  // namespace wick

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/backend/registry.h"
 #include "wick/core/error.h"
 #include "wick/io/byte_size.h"
@@ -12,7 +12,7 @@
 namespace wick {
 
 size_t parse_blocks(std::string_view flag, const std::string& text) {
-  if (text == "all") return Recomputation::kAll;
+  if (text == "all") return BlockSchedule::kAll;
   const bool is_number = !text.empty() && text.size() < 10 && text.find_first_not_of("0123456789") == text.npos;
   check_usage(is_number, "{}: expected a number of blocks or all, found {}", flag, quote(text));
   return size_t(std::stoull(text));

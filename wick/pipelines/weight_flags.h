@@ -11,7 +11,7 @@
 
 namespace wick {
 
-// A number of blocks, or Recomputation::kAll for all. Throws UsageError for any other text of `flag`.
+// A number of blocks, or BlockSchedule::kAll for all. Throws UsageError for any other text of `flag`.
 size_t parse_blocks(std::string_view flag, const std::string& text);
 
 // The bytes of --memory; none for auto. Throws UsageError for any other text.

@@ -215,7 +215,7 @@ class Run {
                               readable_bytes(plan_->total()), readable_bytes(plan_->activations),
                               free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
     for (const std::string& remark : job_->remarks()) progress_.say(remark);
-    task_ = job_->load(backend_, plan_->recomputation, setup_progress());
+    task_ = job_->load(backend_, plan_->block_schedule, setup_progress());
     OptimizerOptions options = OptimizerOptions::of(config_);
     options.scale_loss = config_.dtype == DType::f16 && on_device();
     optimizer_.emplace(task_->parameters(), options);
