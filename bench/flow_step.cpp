@@ -125,7 +125,7 @@ class FlowLora final : public Task {
 
  private:
   static FlowTransformerOptions options(const Options& o) {
-    return {.recomputation = Recomputation::of_all(o.checkpoint), .modulations_ahead = !o.resident};
+    return {.block_schedule = BlockSchedule::recomputing_all(o.checkpoint), .modulations_ahead = !o.resident};
   }
 
   Denoiser flux(const Options& o, const Scope& scope) {

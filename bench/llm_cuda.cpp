@@ -213,8 +213,8 @@ void train(const Options& o) {
   const TextDataset data = full_rows(o, LlamaConfig::read(o.model).vocab);
   Backend& backend = open_backend(o.device);
   Memory& memory = backend.memory();
-  const auto task =
-      make_text_task(config, o.model, backend, {&data, nullptr, o.sequence}, Recomputation::of_all(o.checkpoint));
+  const auto task = make_text_task(config, o.model, backend, {&data, nullptr, o.sequence},
+                                   BlockSchedule::recomputing_all(o.checkpoint));
   Optimizer optimizer(task->parameters(), {.max_grad_norm = 1});
   TrainStep step(*task, optimizer, 1, !o.no_graph);
   TrainRng rng(0);

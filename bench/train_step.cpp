@@ -40,7 +40,7 @@ class UNetLora final : public Task {
         adapter_({.rank = o.rank, .targets = sdxl_default_targets()}, sdxl_module_names(config_)),
         unet_(Scope(Weights::open(o.model / "unet", {.dtype = o.dtype(), .place = Residence::on(backend_, o.dtype())}),
                     "unet", &adapter_),
-              config_, Recomputation::of_all(o.checkpoint)) {
+              config_, BlockSchedule::recomputing_all(o.checkpoint)) {
     adapter_.check_complete();
     Rng rng(0);
     const auto normal = [&](const Shape& shape) { return random_normal(shape, rng, memory()); };

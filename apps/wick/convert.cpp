@@ -15,6 +15,7 @@
 #include "model_path.h"
 #include "validators.h"
 #include "wick/core/memory.h"
+#include "wick/io/byte_size.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/pipelines/known_models.h"
@@ -24,7 +25,7 @@ namespace wick {
 namespace {
 
 struct ConvertArguments {
-  std::string model, output, dtype;
+  std::string model, output, dtype, max_shard_size;
   bool overwrite = false;
 };
 
@@ -38,7 +39,14 @@ std::optional<DType> dtype_of_rows(const std::string& name) {
 
 void quantize(const ConvertArguments& a, const std::filesystem::path& model, DType dtype) {
   cli::check_output_path({.path = a.output, .flag = "--output", .overwrite = a.overwrite, .inputs = {model}});
-  const Weights::Quantized made = write_quantized(model, a.output, dtype);
+  uint64_t shard_bytes = kShardBytes;
+  if (!a.max_shard_size.empty()) {
+    const std::optional<size_t> size = parse_byte_size(a.max_shard_size);
+    check_usage(size && *size > 0, "--max-shard-size: expected a size like 5GB or 500MiB, found {}",
+                quote(a.max_shard_size));
+    shard_bytes = *size;
+  }
+  const Weights::Quantized made = write_quantized(model, a.output, dtype, shard_bytes);
   fmt::print("Wrote {}: {} in {}{}\n", printable(a.output), count_of(made.matrices, "weight"), a.dtype,
              cli::kept_in_words(made, dtype));
 }
@@ -69,7 +77,10 @@ void convert_language_model(const ConvertArguments& a, const std::filesystem::pa
 
 void run_convert(const ConvertArguments& a) {
   const std::filesystem::path model = cli::resolve_model(a.model);
-  kind_of(model) == ModelKind::text ? convert_language_model(a, model) : convert_pictures(a, model);
+  const bool is_text = kind_of(model) == ModelKind::text;
+  check_usage(a.max_shard_size.empty() || (is_text && dtype_of_rows(a.dtype)),
+              "--max-shard-size: is for the transformers folders that --dtype fp8, int8, nf4 and nf4-double write");
+  is_text ? convert_language_model(a, model) : convert_pictures(a, model);
 }
 
 }  // namespace
@@ -90,6 +101,10 @@ void add_convert_command(CLI::App& app) {
   command->add_option("--dtype", a->dtype, "Of the matrices [as the model has each]")
       ->type_name(fmt::format("{}", fmt::join(dtypes, "|")))
       ->check(cli::one_of(dtypes));
+  command
+      ->add_option("--max-shard-size", a->max_shard_size,
+                   "The most bytes of a file in a transformers folder; more become shards with an index [5GB]")
+      ->type_name("SIZE");
   cli::add_overwrite(*command, a->overwrite);
   command->footer(
       "A GGUF file holds the tokenizer and the chat template too, and is what llama.cpp reads. Norms and biases are "

@@ -6,7 +6,6 @@
 
 #include "model_path.h"
 #include "validators.h"
-#include "wick/io/byte_size.h"
 #include "wick/io/count.h"
 #include "wick/io/quote.h"
 #include "wick/pipelines/weight_flags.h"
@@ -107,7 +106,8 @@ void HoldingFlags::add_flags(CLI::App& command) {
   CLI::Option* size = command.add_option("--memory", memory,
                                          "All that may be taken on the device, for example 12GiB, or auto for what is "
                                          "free: how weights are held is chosen to fit, the highest precision first");
-  size->type_name("SIZE")->group(group);
+  size->type_name("SIZE")->group(group)->check(
+      [](const std::string& text) { return parse_memory(text), std::string(); });
   command
       .add_option("--stream-blocks", stream_blocks,
                   "How many blocks keep their weights in the host's memory, from which they come while others run [0]")
@@ -116,10 +116,12 @@ void HoldingFlags::add_flags(CLI::App& command) {
       ->excludes(size)
       ->group(group);
   command
-      .add_option("--host-memory", host_memory,
-                  "The most of the host's memory that these may take there, page-locked [60 % of what is free]")
+      .add_option(
+          "--host-memory", host_memory,
+          "The most of the host's memory that these may take there, page-locked [60 % of what is free; weights beyond "
+          "that lie in ordinary memory, from which they come more slowly, in 80 % at most]")
       ->type_name("SIZE")
-      ->check([](const std::string& text) { return host_limit(text), std::string(); })
+      ->check([](const std::string& text) { return parse_host_memory(text), std::string(); })
       ->group(group);
 }
 
@@ -133,31 +135,32 @@ std::optional<DType> HoldingFlags::quantized() const {
 }
 
 std::optional<size_t> HoldingFlags::room(std::string_view device) const {
-  if (memory.empty() || memory == "auto") return free_memory(device);
-  const std::optional<size_t> size = parse_byte_size(memory);
-  check_usage(size.has_value(), "--memory: expected a size like 12GiB or 11500MB, or auto, found {}", quote(memory));
-  return size;
+  const std::optional<size_t> size = memory.empty() ? std::nullopt : parse_memory(memory);
+  return size ? size : free_memory(device);
 }
 
-HoldingFlags::Settled HoldingFlags::settle(const Backend& backend, bool may_quantize,
-                                           const std::function<InferencePlan(const Holding&)>& plan) const {
+HoldingFlags::Settled HoldingFlags::settle(const Backend& backend, bool may_quantize, const PlanOfHolding& plan) const {
   const std::string_view device = backend.name();
   if (fp8_compute) check_fp8_compute(backend);
   Holding asked{.quantized = quantized(),
                 .streamed = parse_blocks("--stream-blocks", stream_blocks),
                 .stream_text_encoder = stream_text_encoder};
+  if (memory.empty() && !asked.is_streamed()) return {asked, {}};
+  const std::optional<HostLimit> host = host_limit(host_memory);
   if (memory.empty()) {
-    if (asked.streamed > 0 || asked.stream_text_encoder) check_locked(plan(asked).host, host_limit(host_memory));
-    return {asked, {}};
+    const HeldPlan held = plan_held(asked, host, plan);
+    check_locked(held.plan.host, host);
+    return {held.holding, staging_in_words(held.plan.staged)};
   }
   const std::optional<size_t> size = room(device);
   check_usage(size.has_value(), "--memory auto: what is free on {} is not known; expected a size", device);
   const bool is_given = asked.quantized.has_value() || !may_quantize;
   const auto precisions = is_given ? std::vector{asked.quantized} : precisions_for_memory();
-  const InferenceChoices choices = choose_holding({.size = *size, .host = host_limit(host_memory)}, precisions, plan);
+  const InferenceChoices choices = choose_holding({.size = *size, .host = host}, precisions, plan);
   const std::string words = fmt::format("--memory {}: {}", memory, choices.in_words());
   check(choices.best.has_value(), "{}", words);
-  return {choices.best->holding, words + "."};
+  const std::string staging = staging_in_words(choices.best->plan.staged);
+  return {choices.best->holding, words + (staging.empty() ? "." : ". " + staging)};
 }
 
 }  // namespace wick::cli

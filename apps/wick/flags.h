@@ -66,14 +66,13 @@ struct HoldingFlags {
   // The bytes of --memory, or else those that are free on the device; none where that number is not known.
   std::optional<size_t> room(std::string_view device) const;
   // The holding that the flags ask for. With --memory it is chosen: `plan` tells the memory of a holding, `note` the
-  // choice in a sentence, and weights come in 8 or 4 bits only where `may_quantize`. Throws Error where nothing fits,
-  // or where streaming would lock more of the host than may be.
+  // choice in a sentence and that weights are staged, and weights come in 8 or 4 bits only where `may_quantize`. Throws
+  // Error where nothing fits, or where streaming would lock more of the host than may be.
   struct Settled {
     Holding holding;
     std::string note;
   };
-  Settled settle(const Backend& backend, bool may_quantize,
-                 const std::function<InferencePlan(const Holding&)>& plan) const;
+  Settled settle(const Backend& backend, bool may_quantize, const PlanOfHolding& plan) const;
 };
 
 }  // namespace wick::cli

@@ -232,7 +232,7 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
                                    .of_picture = !a.picture.init.empty(),
                                    .dtype = dtype,
                                    .quantization = quantization_of(held),
-                                   .streamed = held.streamed,
+                                   .block_schedule = held.block_schedule(),
                                    .stream_text_encoder = held.stream_text_encoder,
                                    .costs = !a.text.held.memory.empty(),
                                    .loras = loras,
@@ -266,10 +266,11 @@ Planned plan(const GenerateArguments& a, const Checkpoint& checkpoint, ImageRequ
         in_bf16 + total / 100 < total ? ", --bf16 " + readable_bytes(in_bf16) : "");
   }
   std::string text = fmt::format(
-      "Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}.\n",
+      "Drawing {} of {}x{} pixels in {} with --sampler {} (the folder names {}); memory on {}: {} needed{}{}.\n",
       count_of(pictures, "picture"), request.width, request.height,
       count_of(request.sampling.steps - request.sampling.skipped, "step"), name_of(request.sampling.kind), scheduler,
-      device, readable_bytes(total), free ? fmt::format("; {} free", readable_bytes(*free)) : "");
+      device, readable_bytes(total), on_host_in_words(chosen.host, chosen.staged),
+      free ? fmt::format("; {} free", readable_bytes(*free)) : "");
   if (request.tile != 0 && a.picture.tile == 0)
     text +=
         fmt::format("Decoded in tiles of {0}x{0} pixels: there is no room to decode a picture whole.\n", request.tile);
@@ -313,7 +314,7 @@ void draw(const GenerateArguments& a, std::unique_ptr<Diffusion> model, const Ho
                                  .quantization = quantization_of(held),
                                  .adapter = &adapter,
                                  .backend = &a.run_on.backend(),
-                                 .recomputation = Recomputation().with_streamed(held.streamed),
+                                 .block_schedule = held.block_schedule(),
                                  .stream_text_encoder = held.stream_text_encoder};
   if (init) {
     model->load(options, {DiffusionPart::vae_encoder});

@@ -32,6 +32,20 @@ void print_total(size_t total, const DeviceKind& kind, const std::string& device
                         free ? readable_bytes(*free) + " are free" : "no such device here"));
 }
 
+// A plan may be of another machine, whose memory is not known.
+std::optional<HostLimit> asked_host(const TrainConfig& config, const std::string& device) {
+  const bool is_here = free_memory(device).has_value();
+  return is_here || !config.host_memory.empty() ? host_limit(config.host_memory) : std::nullopt;
+}
+
+void print_host(size_t locked, size_t staged) {
+  if (locked > 0)
+    print_row(
+        "on the host", locked,
+        staged > 0 ? "page-locked, through which streamed weights come" : "weights that are streamed, page-locked");
+  if (staged > 0) print_row("on the host", staged, "weights that are streamed, in ordinary memory, more slowly");
+}
+
 std::string precision(const TrainConfig& config) {
   const auto quantized = quantized_dtype(config);
   return quantized ? fmt::format("{} and {}", dtype_in_words(*quantized), name_of(config.dtype))
@@ -55,29 +69,50 @@ void print_plan(const MemoryPlan& plan, const TrainConfig& config, const std::st
     print_row("workspace", plan.device.workspace, "allowance for tensors that lie otherwise than planned");
   print_row("beside them", plan.device.context, std::string(plan.device.context_of));
   print_total(plan.total(), plan.device, device);
-  if (plan.host > 0) print_row("on the host", plan.host, "weights that are streamed, page-locked");
+  print_host(plan.host, plan.staged);
 }
 
-void print_text_plan(const LlamaConfig& model, DType dtype, int64_t context, const std::string& device) {
-  check(context <= model.positions, "--context: expected at most {}, the positions that the model has, found {}",
-        model.positions, context);
-  if (context == 0) context = std::min<int64_t>(model.positions, 4096);
-  const InferencePlan plan = plan_text(model, dtype, context, device_kind(device, architecture_of(device)));
+// Drawing and writing by a run's flags that say how weights are held.
+HeldPlan plan_asked(const TrainConfig& config, const std::optional<HostLimit>& host, const PlanOfHolding& plan) {
+  return plan_held({.streamed = parse_blocks("--stream-blocks", config.stream_blocks),
+                    .stream_text_encoder = config.stream_text_encoder},
+                   host, plan);
+}
+
+InferencePlan text_plan(const TrainConfig& config, const LlamaConfig& model, DType dtype, int64_t context,
+                        const DeviceKind& kind, const std::optional<HostLimit>& host) {
+  const auto plan = [&](const Holding& h) { return plan_text(model, dtype, context, kind, h.block_schedule()); };
+  return plan_asked(config, host, plan).plan;
+}
+
+void print_text_plan(const InferencePlan& plan, DType dtype, int64_t context, const std::string& device) {
   fmt::print("Text of up to {}; {}, on {}\n", count_of(context, "token"), dtype_in_words(dtype), device);
   print_row("weights", plan.weights);
   print_row("cache", plan.cache, "keys and values of all tokens");
   print_row("activations", plan.activations, "while a prompt is read");
   print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
   print_total(plan.total(), plan.device, device);
+  print_host(plan.host, plan.staged);
 }
 
-void print_picture_plan(const Checkpoint& model, const TrainConfig& config, Size size, const std::string& device) {
+InferencePlan picture_plan(const TrainConfig& config, const Checkpoint& model, Size size, const DeviceKind& kind,
+                           const std::optional<HostLimit>& host) {
   const ReadingOptions reading = reading_options(config);
   const ImageRequest request{
       .width = size.width, .height = size.height, .cfg = open_diffusion(model, reading)->drawing_defaults().cfg};
-  const InferencePlan plan =
-      plan_image(model, {request}, {.dtype = config.dtype, .quantization = quantization(config), .reading = reading},
-                 device_kind(device, architecture_of(device)));
+  const auto plan = [&](const Holding& h) {
+    return plan_image(model, {request},
+                      {.dtype = config.dtype,
+                       .quantization = quantization(config),
+                       .block_schedule = h.block_schedule(),
+                       .stream_text_encoder = h.stream_text_encoder,
+                       .reading = reading},
+                      kind);
+  };
+  return plan_asked(config, host, plan).plan;
+}
+
+void print_picture_plan(const InferencePlan& plan, const TrainConfig& config, Size size, const std::string& device) {
   fmt::print("One picture of {}x{} pixels; {}, on {}\n", size.width, size.height, precision(config), device);
   print_row("weights", plan.weights);
   print_row("activations", plan.activations, "a step, the decoding, or text encoders before them");
@@ -85,6 +120,7 @@ void print_picture_plan(const Checkpoint& model, const TrainConfig& config, Size
     print_row("gaps", plan.taken - all, "between tensors");
   print_row("beside them", plan.device.workspace + plan.device.context, std::string(plan.device.context_of));
   print_total(plan.total(), plan.device, device);
+  print_host(plan.host, plan.staged);
 }
 
 nlohmann::ordered_json bytes_in(const MemoryPlan& plan) {
@@ -96,6 +132,17 @@ nlohmann::ordered_json bytes_in(const MemoryPlan& plan) {
           {"gaps", plan.gaps()},
           {"beside", plan.device.workspace + plan.device.context},
           {"total", plan.total()}};
+}
+
+nlohmann::ordered_json to_json(const InferencePlan& plan) {
+  return {{"bytes",
+           {{"weights", plan.weights},
+            {"cache", plan.cache},
+            {"activations", plan.activations},
+            {"beside", plan.device.workspace + plan.device.context},
+            {"total", plan.total()}}},
+          {"host_bytes", plan.host},
+          {"staged_bytes", plan.staged}};
 }
 
 nlohmann::ordered_json to_json(const StepCost& cost) {
@@ -122,14 +169,17 @@ nlohmann::ordered_json to_json(const MemoryChoices& choices) {
           {"stream_text_encoder", shown.config.stream_text_encoder},
           {"blocks", plan.blocks},
           {"host_bytes", plan.host},
+          {"staged_bytes", plan.staged},
           {"seconds_relative", shown.seconds / fastest},
           {"step", to_json(plan.cost)},
           {"bytes", bytes_in(plan)}};
 }
 
-// A plan may be of another machine, whose memory is not known.
-std::optional<HostLimit> asked_host(const TrainConfig& config) {
-  return config.host_memory.empty() ? std::nullopt : host_limit(config.host_memory);
+// Tokens that are seen at once.
+int64_t settled_context(const LlamaConfig& model, int64_t asked) {
+  check(asked <= model.positions, "--context: expected at most {}, the positions that the model has, found {}",
+        model.positions, asked);
+  return asked > 0 ? asked : std::min<int64_t>(model.positions, 4096);
 }
 
 // One choice for each size; ends with 1 where none fits.
@@ -138,7 +188,7 @@ void print_choices(const TrainConfig& config, const Checkpoint& model, const std
   bool any_fits = false;
   const DeviceKind kind = device_kind(device, architecture_of(device));
   for (const size_t size : memory_sizes(config, device)) {
-    const MemoryRequest request{.size = size, .host = asked_host(config)};
+    const MemoryRequest request{.size = size, .host = asked_host(config, device)};
     TrainConfig asked = config;
     if (asked.batch_size == 0) asked.batch_size = batch_that_fits(request, asked, model, kind);
     const MemoryChoices choices = choose_for_memory(request, asked, model, kind);
@@ -178,18 +228,26 @@ void run_plan(cli::TrainFlags& flags, int64_t context, bool json) {
                 device);
     config.batch_size = batch_that_fits({.size = *free}, config, model, device_has);
   }
-  const MemoryPlan plan = plan_memory(config, model, device_has);
+  const std::optional<HostLimit> host = asked_host(config, device);
+  const MemoryPlan plan = plan_memory(config, model, device_has, {}, nullptr, host);
+  if (is_text) context = settled_context(LlamaConfig::read(model), context);
+  const InferencePlan use = is_text ? text_plan(config, LlamaConfig::read(model), dtype, context, device_has, host)
+                                    : picture_plan(config, model, plan.bucket, device_has, host);
   if (json) {
-    fmt::print("{}\n", nlohmann::ordered_json(
-                           {{"bytes", bytes_in(plan)}, {"host_bytes", plan.host}, {"step", to_json(plan.cost)}})
+    fmt::print("{}\n", nlohmann::ordered_json({{"bytes", bytes_in(plan)},
+                                               {"host_bytes", plan.host},
+                                               {"staged_bytes", plan.staged},
+                                               {"step", to_json(plan.cost)},
+                                               {is_text ? "writing" : "drawing", to_json(use)}})
                            .dump(2));
-    return;
+    return check_locked(plan.host, host);
   }
-  if (is_text) print_text_plan(LlamaConfig::read(model), dtype, context, device);
+  if (is_text) print_text_plan(use, dtype, context, device);
   print_plan(plan, config, is_text ? dtype_in_words(dtype) : precision(config), device);
   for (const Alternative& a : alternatives(config, model, plan))
     fmt::print("with {}: {}\n", a.flags, readable_bytes(a.total));
-  if (!is_text) print_picture_plan(model, config, plan.bucket, device);
+  if (!is_text) print_picture_plan(use, config, plan.bucket, device);
+  check_locked(plan.host, host);
 }
 
 }  // namespace

@@ -30,9 +30,9 @@ void print_start(double device, double all, double weights, const Memory& memory
 }
 
 InferencePlan plan_of(const std::filesystem::path& path, std::optional<DType> dtype, int64_t positions,
-                      const Backend& backend, size_t streamed) {
+                      const Backend& backend, const BlockSchedule& blocks) {
   return plan_text(LlamaConfig::read(path), dtype ? *dtype : planned_dtype(TrainConfig{}, path), positions,
-                   device_kind(backend.name(), architecture_of(backend.name())), streamed);
+                   device_kind(backend.name(), architecture_of(backend.name())), blocks);
 }
 
 // A device reports quickly that it is full; the system may overcommit memory, and kill the process that uses it.
@@ -42,7 +42,7 @@ void check_fits(const std::filesystem::path& path, std::optional<DType> dtype, i
   if (backend.name() != "cpu" || !free) return;
   InferencePlan plan{};
   try {
-    plan = plan_of(path, dtype, positions, backend, 0);
+    plan = plan_of(path, dtype, positions, backend, {});
   } catch (const Error&) {  // not storable in this dtype: loading names file and tensor
     return;
   }
@@ -119,20 +119,19 @@ OpenedModel OpenedModel::open(const std::filesystem::path& path, const std::vect
   const bool is_gguf = fits_itself && Checkpoint(path).is_gguf();
   if (fits_itself && !dtype && !is_gguf && !backend.memory().on_host()) dtype = DType::bf16;
   const auto [held, note] = flags.held.settle(backend, !is_gguf && dtype != DType::f16, [&](const Holding& h) {
-    return plan_of(path, h.quantized ? h.quantized : dtype, positions, backend, h.streamed);
+    return plan_of(path, h.quantized ? h.quantized : dtype, positions, backend, h.block_schedule());
   });
   if (!note.empty()) fmt::print(stderr, "wick: {}\n", note);
   if (held.quantized) dtype = held.quantized;
   check_fits(path, dtype, positions, backend);
   const Clock::time_point begin = Clock::now();
-  LlamaOptions options{.dtype = dtype,
-                       .adapter = adapter.get(),
-                       .backend = &backend,
-                       .recomputation = Recomputation().with_streamed(held.streamed)};
+  LlamaOptions options{
+      .dtype = dtype, .adapter = adapter.get(), .backend = &backend, .block_schedule = held.block_schedule()};
   if (rehearse) options.rehearse = [&](const Llama& unread) { rehearse(unread, read); };
   Llama model = Llama::load(path, options);
   const std::string quantized = model.weights().describe_quantized();
-  if (flags.verbose && !quantized.empty()) fmt::print(stderr, "weights: {}\n", quantized);
+  if (!quantized.empty() && (flags.verbose || model.weights().quantized().kept > 0))
+    fmt::print(stderr, "weights: {}\n", quantized);
   if (flags.verbose) print_start(device_seconds, seconds_since(start), seconds_since(begin), backend.memory());
   return {std::move(adapter), {std::move(model), std::move(read)}};
 }

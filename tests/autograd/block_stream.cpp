@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "late_device.h"
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/core/error.h"
 #include "wick/ops/ops.h"
 
@@ -19,10 +19,10 @@ class BlockStreamTest : public testing::Test {
  protected:
   struct Model {
     std::vector<Tensor> weights;
-    Recomputation blocks;
+    BlockSchedule blocks;
 
     Tensor operator()(Tensor x) const {
-      Recomputation::Pass run = blocks.pass();
+      BlockSchedule::Pass run = blocks.pass();
       for (const Tensor& w : weights) x = run([&w](const Tensor& h) { return silu(h) * w; }, x);
       return x;
     }
@@ -30,7 +30,7 @@ class BlockStreamTest : public testing::Test {
 
   static float value(size_t block) { return 1 + 0.25f * float(block); }
 
-  Model model(size_t count, size_t streamed, Recomputation blocks, bool staged = false) {
+  Model model(size_t count, size_t streamed, BlockSchedule blocks, bool staged = false) {
     const std::vector<size_t> bytes(count, BlockStream::rounded_up(12));
     const auto stream = std::make_shared<BlockStream>(device_, bytes, streamed, staged);
     Model made{.blocks = std::move(blocks)};
@@ -58,7 +58,7 @@ class BlockStreamTest : public testing::Test {
 TEST_F(BlockStreamTest, GivesEachBlockItsWeights) {
   for (const size_t streamed : {1, 2, 3, 5, 6})
     for (const bool again : {false, true}) {
-      const Recomputation kind = Recomputation::of_all(again);
+      const BlockSchedule kind = BlockSchedule::recomputing_all(again);
       const Model resident = model(6, 0, kind), some = model(6, streamed, kind);
       const Tensor x = numbers(0.25f, -3, 1);
       for (int i = 0; i < 3; ++i) {
@@ -70,14 +70,15 @@ TEST_F(BlockStreamTest, GivesEachBlockItsWeights) {
 }
 
 TEST_F(BlockStreamTest, StagedOnesComeAlike) {
-  const Model resident = model(6, 0, Recomputation::of_all()), staged = model(6, 5, Recomputation::of_all(), true);
+  const Model resident = model(6, 0, BlockSchedule::recomputing_all()),
+              staged = model(6, 5, BlockSchedule::recomputing_all(), true);
   EXPECT_EQ(device_.staged_bytes, 2 * BlockStream::rounded_up(12)) << "a block's for each slot";
   for (int i = 0; i < 3; ++i) EXPECT_EQ(gradient(resident), gradient(staged));
 }
 
 // Six in two slots: forward brings four, backward the first four again, and the next step finds the first two.
 TEST_F(BlockStreamTest, NoTurnBringsWhatIsThere) {
-  const Model m = model(6, 6, Recomputation::of_all());
+  const Model m = model(6, 6, BlockSchedule::recomputing_all());
   gradient(m);
   device_.fetches = 0;
   gradient(m);
@@ -104,7 +105,7 @@ TEST_F(BlockStreamTest, RestsWithTheFirstBlocks) {
 TEST_F(BlockStreamTest, BlocksMayBeSkipped) {
   const Model m = model(6, 6, {});
   const Tensor x = numbers(1, 2, 3);
-  Recomputation::Pass run = m.blocks.pass();
+  BlockSchedule::Pass run = m.blocks.pass();
   Tensor y = x;
   float factor = 1;
   for (size_t i = 0; i < 6; ++i)

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "late_device.h"
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/ops/ops.h"
 
 namespace wick {
@@ -14,13 +14,13 @@ class HostCheckpointsTest : public testing::Test {
  protected:
   static Tensor block(const Tensor& x, const Tensor& shared) { return silu(x) * 2.0f + shared; }
 
-  Tensor run(const Recomputation& blocks, Tensor x, const Tensor& shared, size_t count) {
-    Recomputation::Pass pass = blocks.pass();
+  Tensor run(const BlockSchedule& blocks, Tensor x, const Tensor& shared, size_t count) {
+    BlockSchedule::Pass pass = blocks.pass();
     for (size_t i = 0; i < count; ++i) x = pass(block, x, shared);
     return x;
   }
 
-  std::vector<float> gradients(const Recomputation& blocks, size_t count, int64_t numbers = 5) {
+  std::vector<float> gradients(const BlockSchedule& blocks, size_t count, int64_t numbers = 5) {
     std::vector<float> values(static_cast<size_t>(numbers));
     for (size_t i = 0; i < values.size(); ++i) values[i] = 0.25f * float(i) - 0.4f;
     const Tensor x = Tensor::of(values, {numbers}, device_).trainable();
@@ -37,7 +37,7 @@ class HostCheckpointsTest : public testing::Test {
 
 TEST_F(HostCheckpointsTest, GiveTheSameGradients) {
   for (const std::set<size_t>& again : {std::set<size_t>{0}, {0, 1}, {0, 1, 2, 3, 4, 5}, {1, 2, 5}, {5}}) {
-    const Recomputation there = Recomputation::of(again), host = there.with_checkpoints_on_host();
+    const BlockSchedule there = BlockSchedule::recomputing(again), host = there.with_checkpoints_on_host();
     for (const int64_t numbers : {5, 9, 3, 9})  // rooms are used again
       EXPECT_EQ(gradients(there, 6, numbers), gradients(host, 6, numbers)) << again.size();
   }
@@ -45,7 +45,7 @@ TEST_F(HostCheckpointsTest, GiveTheSameGradients) {
 
 // Of six blocks' inputs: the first is held outside, the last two do not leave. What is shared is held by all.
 TEST_F(HostCheckpointsTest, WhatOthersHoldStays) {
-  const Recomputation host = Recomputation::of_all().with_checkpoints_on_host();
+  const BlockSchedule host = BlockSchedule::recomputing_all().with_checkpoints_on_host();
   gradients(host, 6);
   EXPECT_EQ(device_.sends, 4);
   EXPECT_EQ(device_.fetches, 3) << "the last that was sent is still there when backward begins";
@@ -53,10 +53,10 @@ TEST_F(HostCheckpointsTest, WhatOthersHoldStays) {
 
 // An input that a block does without, and one that is no tensor.
 TEST_F(HostCheckpointsTest, OtherInputsStay) {
-  const auto gradient = [&](const Recomputation& blocks) {
+  const auto gradient = [&](const BlockSchedule& blocks) {
     const Tensor x = Tensor::of(std::vector<float>{1, -2, 3}, {3}, device_).trainable();
     const Tape tape;
-    Recomputation::Pass pass = blocks.pass();
+    BlockSchedule::Pass pass = blocks.pass();
     const auto block = [](const Tensor& a, const Tensor& missing, float factor) {
       EXPECT_FALSE(missing);
       return silu(a) * factor;
@@ -65,11 +65,12 @@ TEST_F(HostCheckpointsTest, OtherInputsStay) {
     for (int i = 0; i < 4; ++i) y = pass(block, y, Tensor(), 2.0f);
     return Tape::active()->backward(sum(y))[x].to_vector();
   };
-  EXPECT_EQ(gradient(Recomputation::of_all()), gradient(Recomputation::of_all().with_checkpoints_on_host()));
+  EXPECT_EQ(gradient(BlockSchedule::recomputing_all()),
+            gradient(BlockSchedule::recomputing_all().with_checkpoints_on_host()));
 }
 
 TEST_F(HostCheckpointsTest, RestWithNothing) {
-  const Recomputation host = Recomputation::of_all().with_checkpoints_on_host();
+  const BlockSchedule host = BlockSchedule::recomputing_all().with_checkpoints_on_host();
   {
     const Tensor x = Tensor::of(std::vector<float>{1, 2}, {2}, device_).trainable();
     const Tape tape;
@@ -79,7 +80,7 @@ TEST_F(HostCheckpointsTest, RestWithNothing) {
   const int sends = device_.sends;
   device_.rest();
   EXPECT_EQ(device_.sends, sends);
-  EXPECT_EQ(gradients(host, 6), gradients(Recomputation::of_all(), 6));
+  EXPECT_EQ(gradients(host, 6), gradients(BlockSchedule::recomputing_all(), 6));
 }
 
 }  // namespace

@@ -136,7 +136,15 @@ TEST(Commands, PlansWhatIsStreamed) {
   EXPECT_EQ(large["stream_blocks"], 0);
   EXPECT_EQ(large["host_bytes"], 0);
   const std::string by_hand = run_well(flags + "--stream-blocks all").out;
-  expect_words(by_hand, {"on the host", "weights that are streamed"});
+  expect_words(by_hand, {"on the host", "weights that are streamed", "One picture"});
+  const auto plan = nlohmann::json::parse(run_well(flags + "--json --stream-blocks all").out);
+  for (const auto& one : {plan, plan["drawing"]}) {
+    EXPECT_GT(one["host_bytes"], int64_t{1} << 28);
+    EXPECT_EQ(one["staged_bytes"], 0) << "it may be locked, or what is there is not known";
+  }
+  EXPECT_EQ(nlohmann::json::parse(run_well(flags + "--json").out)["drawing"]["host_bytes"], 0);
+  expect_one_line(run_wick(flags + "--stream-blocks all --host-memory 10MiB"),
+                  {"lock ", "10.0 MiB", "--stream-blocks", "--host-memory"});
   const Outcome limited = run_wick(flags + "--memory 4GiB --host-memory 10MiB");
   expect_one_line(limited, {"--memory 4GiB", "does not fit"});
   expect_words(limited.out, {"more would be streamed than the 10.0 MiB of --host-memory hold"});

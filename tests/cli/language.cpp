@@ -174,6 +174,10 @@ TEST_F(Language, ConvertWritesAQuantisedFolder) {
   const Outcome completed = run_wick("generate --model " + quoted(made.string()) + flags);
   EXPECT_EQ(completed.out, run_wick("generate --model " + model() + flags).out) << completed.err;
   refuse(base + "int8", {"--output", "exists"});
+  fs::remove_all(made);
+  EXPECT_EQ(run_wick(base + "fp8 --max-shard-size 20KB").code, 0);
+  EXPECT_TRUE(fs::exists(made / "model.safetensors.index.json"));
+  EXPECT_EQ(run_wick("generate --model " + quoted(made.string()) + flags).out, completed.out);
 }
 
 TEST_F(Language, MergeWritesAGgufFileOfAFolder) {

@@ -164,6 +164,7 @@ TEST(AtomicFile, LeavesTheOldFileWhenTheDiskIsFull) {
   small.rlim_cur = 100'000;
   setrlimit(RLIMIT_FSIZE, &small);
   expect_error([&] { write_file_atomically(dir / "f", std::string(200'000, 'x')); }, {"/f: cannot write the file"});
+  expect_error([&] { AtomicFile(dir / "f").write_at(99'990, "0123456789x", 11); }, {"/f: cannot write the file"});
   setrlimit(RLIMIT_FSIZE, &before);
   std::signal(SIGXFSZ, SIG_DFL);
   EXPECT_EQ(read_plain(dir / "f"), "old");

@@ -3,9 +3,11 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "io/files.h"
 #include "wick/io/file.h"
+#include "wick/io/safetensors_writer.h"
 
 namespace wick {
 namespace {
@@ -126,6 +128,38 @@ TEST(Safetensors, SavesStridedTensorsInRowMajorOrder) {
   save_safetensors(dir / "m.safetensors", tensors);
   const auto file = SafetensorsFile::open(dir / "m.safetensors");
   for (const auto& [name, tensor] : tensors) EXPECT_EQ(file.load(name).to_vector(), tensor.to_vector()) << name;
+}
+
+// Made together, in any order of bytes and by several threads, they lie where tensors at hand do.
+TEST(Safetensors, GroupsAreWrittenWhereverTheirTensorsLie) {
+  TemporaryDirectory dir;
+  const std::map<std::string, Tensor> tensors{{"a", counting({3, 5}, DType::f16)},
+                                              {"a.scale", counting({3}, DType::f32)},
+                                              {"b", counting({7}, DType::u8)},
+                                              {"empty", counting({0}, DType::u8)}};
+  save_safetensors(dir / "at hand", tensors, {{"k", "v"}});
+  const auto put = [&](const SafetensorsGroup::Sink& sink, size_t entry, const std::string& name, size_t from) {
+    const std::string bytes = bytes_of(tensors.at(name));
+    sink(entry, from, bytes.data() + from, bytes.size() - from);
+    sink(entry, 0, bytes.data(), from);
+  };
+  const std::vector<SafetensorsGroup> groups = {
+      {{{"b", "U8", {7}}, {"empty", "U8", {0}}}, [&](const auto& sink) { put(sink, 0, "b", 3); }},
+      {{{"a", "F16", {3, 5}}, {"a.scale", "F32", {3}}}, [&](const auto& sink) {
+         std::thread other([&] { put(sink, 1, "a.scale", 4); });
+         put(sink, 0, "a", 20);
+         other.join();
+       }}};
+  save_safetensors(dir / "made", groups, {{"k", "v"}});
+  EXPECT_EQ(read_plain(dir / "made"), read_plain(dir / "at hand"));
+
+  const auto fails = [](const SafetensorsGroup::Sink& sink) {
+    sink(0, 0, "x", 1);
+    fail("no more");
+  };
+  expect_error([&] { save_safetensors(dir / "made", {{{{"x", "U8", {9}}}, fails}}, {}); }, {"no more"});
+  EXPECT_EQ(read_plain(dir / "made"), read_plain(dir / "at hand"));
+  EXPECT_EQ(dir.entries(), 2u);
 }
 
 TEST(Safetensors, HashesTheDataThatItWouldWrite) {

@@ -166,8 +166,8 @@ TEST_P(LlamaGolden, CheckpointingChangesNoBit) {
   for (const bool checkpointing : {false, true}) {
     Adapter lora(llama_module_names());
     lora.add_file(kGolden / GetParam() / "adapter", 1, /*trainable=*/true);
-    const Llama model =
-        Llama::load(kGolden / GetParam(), {.adapter = &lora, .recomputation = Recomputation::of_all(checkpointing)});
+    const Llama model = Llama::load(
+        kGolden / GetParam(), {.adapter = &lora, .block_schedule = BlockSchedule::recomputing_all(checkpointing)});
     const Tensor ids = golden(GetParam(), "prefill.in", "input_ids");
     Tape tape;
     const Tensor hidden = model(ids, TokenPlan::dense(2, 29, model.config()));

@@ -37,7 +37,8 @@ Outcome run(FlowTransformerOptions options, bool given) {
   const WeightsOptions place{.place = Residence::on(test::backend(), DType::f32)};
   const Weights weights(flux_source(Checkpoint(kModel).source()), place);
   const auto build = [&](const Weights& shapes) { FluxTransformer(Scope(shapes, "transformer"), config, options); };
-  if (const size_t count = options.recomputation.streamed()) options.recomputation.stream(weights.stream(count, build));
+  if (const size_t count = options.block_schedule.streamed())
+    options.block_schedule.stream(weights.stream(count, build));
   const FluxTransformer model(Scope(weights, "transformer", &adapter), config, options);
   weights.read_deferred();
   EXPECT_EQ(model.modulates_ahead(), options.modulations_ahead);
@@ -51,10 +52,11 @@ Outcome run(FlowTransformerOptions options, bool given) {
 class ModulationsAhead : public testing::TestWithParam<bool> {};
 
 TEST_P(ModulationsAhead, AreThoseOfTheStep) {
-  const Outcome resident = run({.recomputation = Recomputation::of_all(GetParam())}, false);
+  const Outcome resident = run({.block_schedule = BlockSchedule::recomputing_all(GetParam())}, false);
   EXPECT_GT(resident.gradients.size(), 0u);
   for (const bool given : {true, false}) {
-    const Outcome ahead = run({.recomputation = Recomputation::of_all(GetParam()), .modulations_ahead = true}, given);
+    const Outcome ahead =
+        run({.block_schedule = BlockSchedule::recomputing_all(GetParam()), .modulations_ahead = true}, given);
     EXPECT_LE(relative_error(ahead.y, resident.y), 1e-5);
     ASSERT_EQ(ahead.gradients.size(), resident.gradients.size());
     for (const auto& [name, gradient] : resident.gradients)
@@ -63,11 +65,11 @@ TEST_P(ModulationsAhead, AreThoseOfTheStep) {
 }
 // Modulations read their biases while no block runs, whatever lies in the slots.
 TEST_P(ModulationsAhead, OfStreamedBlocksHaveTheSameBits) {
-  const Recomputation blocks = Recomputation::of_all(GetParam());
+  const BlockSchedule blocks = BlockSchedule::recomputing_all(GetParam());
   for (const bool given : {true, false}) {
-    const Outcome resident = run({.recomputation = blocks, .modulations_ahead = true}, given);
+    const Outcome resident = run({.block_schedule = blocks, .modulations_ahead = true}, given);
     const Outcome streamed =
-        run({.recomputation = blocks.with_streamed(Recomputation::kAll), .modulations_ahead = true}, given);
+        run({.block_schedule = blocks.with_streamed(BlockSchedule::kAll), .modulations_ahead = true}, given);
     EXPECT_EQ(streamed.y.to_vector(), resident.y.to_vector());
     for (const auto& [name, gradient] : resident.gradients)
       EXPECT_EQ(streamed.gradients.at(name).to_vector(), gradient.to_vector()) << name;

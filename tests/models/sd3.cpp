@@ -92,7 +92,7 @@ TEST(Sd3Transformer, ReadsEveryTensor) {
 std::vector<std::vector<float>> gradients(bool checkpointing, std::set<int64_t> skipped) {
   const Weights weights({sd3_source(safetensors_source(kFile))}, {.trainable = true});
   const Sd3Transformer model(Scope(weights, "transformer"), Sd3Config::read(kModel),
-                             {.recomputation = Recomputation::of_all(checkpointing)});
+                             {.block_schedule = BlockSchedule::recomputing_all(checkpointing)});
   Tape tape;
   Sd3Input in = input(model);
   in.skipped = std::move(skipped);

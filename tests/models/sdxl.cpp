@@ -29,7 +29,7 @@ std::map<std::string, Tensor> unet_gradients(const std::string& lora, bool check
   Adapter adapter(sdxl_module_names(config));
   adapter.add_file(kGolden / lora, 1, /*trainable=*/true);
   const SdxlUNet unet(Scope(Weights::open(kModel / "unet"), "unet", &adapter), config,
-                      Recomputation::of_all(checkpointing));
+                      BlockSchedule::recomputing_all(checkpointing));
   Tape tape;
   return adapter.gradients(tape.backward(mean(square(unet(unet_input())))));
 }

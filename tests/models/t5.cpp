@@ -63,7 +63,8 @@ TEST(T5Encoder, CheckpointingGivesTheSameGradients) {
                mask = Tensor::of(std::vector<int64_t>{1, 1, 1, 1, 1, 0, 1, 1, 1, 1}, {2, 5});
   const auto gradients = [&](bool checkpointing) {
     const Weights weights(safetensors_source(kModel / "model.safetensors"), {.trainable = true});
-    const T5Encoder encoder(Scope(weights, "t5"), T5Config::read(kModel), Recomputation::of_all(checkpointing));
+    const T5Encoder encoder(Scope(weights, "t5"), T5Config::read(kModel),
+                            BlockSchedule::recomputing_all(checkpointing));
     Tape tape;
     const Grads grads = tape.backward(mean(square(encoder(ids, mask))));
     std::map<std::string, std::vector<float>> all;

@@ -179,11 +179,13 @@ TEST(BitsandbytesFiles, WrongOnesAreRefused) {
       outer{"x.weight.nested_absmax", "F32", {1}, of_floats({1})},
       map{"x.weight.nested_quant_map", "F32", {256}, of_floats(std::vector<float>(256, 0.5f))};
   refused({codes, nested, inner, outer}, {"has no tensor \"x.weight.nested_quant_map\""});
+  refused({codes, nested, inner, map}, {"has no tensor \"x.weight.nested_absmax\""});
   refused({codes, nested, scales, outer, map}, {"\"x.weight.absmax\" should have 2 values in U8", "F32"});
   refused({codes, plain, inner, outer, map}, {"nested_offset"});
   refused({codes, nested, inner, map, {"x.weight.nested_absmax", "F32", {1}, of_floats({NAN})}},
           {"\"x.weight.nested_absmax\"", "not finite"});
   const StoredEntry int8{"x.weight", "I8", {2, 64}, string(128, 'x')};
+  refused({int8}, {"\"x.weight\" is I8 and has no scales \"x.SCB\""});
   refused({int8, {"x.SCB", "F32", {1}, of_floats({1})}}, {"\"x.SCB\" should have 2 values", "[1]"});
   refused({int8, {"x.SCB", "F32", {2}, of_floats({1, NAN})}}, {"\"x.SCB\"", "not finite"});
   refused({int8, {"x.SCB", "F32", {2}, of_floats({1, 1})}, {"x.weight_format", "U8", {}, "\2"}},

@@ -156,6 +156,8 @@ TEST(Fp8, OtherFormatsAreRefusedByName) {
   refused({fp8, {"x.weight_scale", "F32", {3}, of_floats({1, 1, 1})}}, {"\"x.weight_scale\"", "[3]", "[4, 8]"});
   refused({fp8, {"x.weight_scale", "F32", {4, 3}, of_floats(std::vector<float>(12))}}, {"[4, 3]"});
   refused({fp8, {"x.weight_scale", "F32", {}, of_floats({NAN})}}, {"\"x.weight_scale\"", "not finite"});
+  refused({fp8, {"x1.weight_scale", "F32", {}, of_floats({1})}},
+          {"\"x.weight\" is F8_E4M3 without a scale", "\"x1.weight_scale\""});
   refused({fp8, {"x.weight_scale", "U8", {4}, "abcd"}}, {"\"x.weight_scale\" should be F32", "U8"});
   refused({{"x.weight", "I8", {4, 8}, string(32, 'x')}, {"x.weight_scale", "F32", {}, of_floats({1})}},
           {"\"x.weight\" is I8", "\"x.weight_scale\""});

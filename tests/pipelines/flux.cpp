@@ -5,6 +5,7 @@
 #include "flow_folder.h"
 #include "golden.h"
 #include "wick/ops/ops.h"
+#include "wick/pipelines/memory_fit.h"
 #include "wick/pipelines/plan.h"
 #include "wick/pipelines/text_to_image.h"
 
@@ -48,6 +49,50 @@ TEST_F(FluxPipeline, AgreesWithDiffusers) {
     EXPECT_LE(relative_error(to_channels_first(found), out.load(name + ".latents")), 1e-5) << name;
     EXPECT_LE(relative_error(to_channels_first(text_to_image.decode(found)), out.load(name + ".decoded")), 1e-5);
   }
+}
+
+// Page-locked or staged; two pictures, of which the second replays the first one's steps where the backend can.
+TEST_F(FluxPipeline, StreamedWeightsDrawTheSamePictures) {
+  const auto drawn = [&](const Holding& held) {
+    const std::unique_ptr<Diffusion> model = open_diffusion(folder.path(), {.t5 = {.tokens = tokens}});
+    const DiffusionOptions options{.backend = &test::backend(),
+                                   .block_schedule = held.block_schedule(),
+                                   .stream_text_encoder = held.stream_text_encoder};
+    TextToImage text_to_image = TextToImage::load(*model, options, {request});
+    std::vector<std::vector<uint8_t>> pictures;
+    for (request.seed = 1; request.seed < 3; ++request.seed) pictures.push_back(text_to_image(request).rgb);
+    return pictures;
+  };
+  const auto resident = drawn({});
+  EXPECT_NE(resident[0], resident[1]);
+  for (const bool staged : {false, true}) {
+    EXPECT_EQ(drawn({.streamed = BlockSchedule::kAll, .stream_text_encoder = true, .staged = staged}), resident);
+    EXPECT_EQ(drawn({.streamed = 1, .staged = staged}), resident);
+  }
+}
+
+// T5 is gone before the blocks come, and the larger of both lies in ordinary memory.
+TEST_F(FluxPipeline, PlansWeightsThatAreStaged) {
+  const auto plan = [&](const Holding& held) {
+    return plan_image(
+        folder.path(), {request},
+        {.block_schedule = held.block_schedule(), .stream_text_encoder = held.stream_text_encoder, .costs = true},
+        device_kind("cuda"));
+  };
+  const auto held = [&](size_t streamed, bool text_encoder, const std::optional<HostLimit>& host) {
+    return plan_held({.streamed = streamed, .stream_text_encoder = text_encoder}, host, plan).plan;
+  };
+  const InferencePlan blocks = held(BlockSchedule::kAll, false, {}), t5 = held(0, true, {}),
+                      locked = held(BlockSchedule::kAll, true, {});
+  EXPECT_EQ(locked.host, std::max(blocks.host, t5.host));
+  EXPECT_EQ(locked.staged, 0u);
+  const InferencePlan staged = held(BlockSchedule::kAll, true, HostLimit{locked.host - 1, 2 * locked.host});
+  EXPECT_EQ(staged.staged, locked.host);
+  EXPECT_GT(staged.host, 0u);
+  EXPECT_EQ(staged.total(), locked.total());
+  EXPECT_GT(staged.seconds(), locked.seconds());
+  EXPECT_EQ(held(BlockSchedule::kAll, true, HostLimit{locked.host - 1, locked.host}).staged, 0u)
+      << "what it comes through has no room beside it";
 }
 
 // T5's states are weighted; CLIP gives its first chunk's pooled state, which no weight changes.

@@ -13,7 +13,7 @@ namespace {
 constexpr size_t kGiB = size_t{1} << 30;
 
 // Ten blocks of 1 GiB, or a quarter of that in 4 bits, beside 1 GiB; two of them take turns in the room of streamed
-// ones.
+// ones. What is staged comes half as fast.
 InferencePlan plan_of(const Holding& held) {
   DeviceKind device = device_kind("cuda");
   device.workspace = device.context = 0;
@@ -21,9 +21,10 @@ InferencePlan plan_of(const Holding& held) {
   const size_t resident = held.streamed > 0 ? std::min<size_t>(10 - held.streamed + 2, 10) : 10;
   return {.device = device,
           .taken = kGiB + resident * block,
-          .host = held.streamed * block,
+          .host = held.staged ? 2 * block : held.streamed * block,
+          .staged = held.staged ? held.streamed * block : 0,
           .blocks = 10,
-          .cost = {.seconds = 1.0 + double(held.streamed)}};
+          .cost = {.seconds = 1.0 + double(held.streamed) * (held.staged ? 2 : 1)}};
 }
 
 InferenceChoices choose(const MemoryRequest& request, bool may_quantize) {
@@ -51,6 +52,21 @@ TEST(MemoryFit, LocksNoMoreOfTheHostThanItMay) {
   EXPECT_EQ(narrow.best->holding.streamed, 0u);
 }
 
+// More than may be locked lies in ordinary memory, unless a narrower format is faster.
+TEST(MemoryFit, StagesWhatItMayNotLock) {
+  const HostLimit host{4 * kGiB, 8 * kGiB};
+  const InferenceChoices staged = choose({.size = 8 * kGiB, .host = host}, false);
+  ASSERT_TRUE(staged.best);
+  EXPECT_EQ(staged.best->holding.streamed, 5u);
+  EXPECT_TRUE(staged.best->holding.staged);
+  EXPECT_EQ(staged.in_words(),
+            "8.0 GiB with weights as they are, 5 of 10 blocks streamed, with 7.0 GiB on the host, in ordinary memory");
+  EXPECT_EQ(choose({.size = 8 * kGiB, .host = host}, true).best->holding.quantized, DType::nf4);
+  EXPECT_FALSE(choose({.size = 8 * kGiB, .host = HostLimit{4 * kGiB, 6 * kGiB}}, false).best) << "no room for both";
+  EXPECT_EQ(staging_in_words(0), "");
+  EXPECT_EQ(staging_in_words(5 * kGiB).substr(0, 53), "Streamed weights take 5.0 GiB of the host's memory, m");
+}
+
 TEST(WeightFlags, HostMemoryIsASizeOrAShareOfWhatIsThere) {
   EXPECT_EQ(host_limit("3GiB")->locked, 3 * kGiB);
   expect_error([] { host_limit("much"); }, {"--host-memory", "12GiB", "\"much\""});
@@ -69,7 +85,7 @@ TEST(WeightFlags, HostMemoryIsASizeOrAShareOfWhatIsThere) {
 
 TEST(WeightFlags, BlocksAreANumberOrAll) {
   EXPECT_EQ(parse_blocks("--stream-blocks", "12"), 12u);
-  EXPECT_EQ(parse_blocks("--stream-blocks", "all"), Recomputation::kAll);
+  EXPECT_EQ(parse_blocks("--stream-blocks", "all"), BlockSchedule::kAll);
   for (const char* text : {"", "-1", "1.5", "many", "12345678901"})
     expect_error([&] { parse_blocks("--stream-blocks", text); }, {"--stream-blocks", "number of blocks or all", text});
 }

@@ -11,6 +11,8 @@
 
 #include "io/files.h"
 #include "source_dir.h"
+#include "wick/backend/backend.h"
+#include "wick/core/rng.h"
 #include "wick/core/row_formats.h"
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
@@ -147,6 +149,98 @@ TEST_F(QuantizedFiles, LanguageModelsTellTransformersHowToReadThem) {
   EXPECT_EQ(nf4.at("bnb_4bit_compute_dtype"), "float16");  // the model's
   EXPECT_EQ(nf4.at("llm_int8_skip_modules"), nlohmann::json({"lm_head"}));
   EXPECT_TRUE(int8.at("load_in_8bit") && !int8.at("load_in_4bit"));
+}
+
+// A matrix that threads share is the whole one's.
+TEST_F(QuantizedFiles, LargeMatricesAreQuantisedInPieces) {
+  constexpr int64_t kWide = 1088;  // beside 256: more than a piece, and not whole ones
+  const fs::path from = folder_ / "from", to = folder_ / "to";
+  fs::create_directories(from);
+  nlohmann::json config = read_json(kLanguageModel / "config.json");
+  config["intermediate_size"] = kWide;
+  write_plain(from / "config.json", config.dump());
+  const SafetensorsFile file = SafetensorsFile::open(kLanguageModel / "model.safetensors");
+  std::map<std::string, Tensor> tensors;
+  for (const auto& [name, info] : file.tensors()) {
+    const Tensor own = file.load(name);
+    if (name.find(".mlp.") == name.npos) {
+      tensors[name] = own;
+      continue;
+    }
+    const bool down = name.ends_with("down_proj.weight");
+    const Tensor large = Tensor::empty(down ? Shape{256, kWide} : Shape{kWide, 256}, DType::f32);
+    cpu_backend().fill_normal(large.view(), 7, uint32_t(Stream::test), 0);
+    tensors[name] = cast(large, DType::bf16);
+  }
+  save_safetensors(from / "model.safetensors", tensors);
+  for (const DType dtype : {DType::fp8, DType::int8, DType::nf4, DType::nf4_double}) {
+    write_quantized(from, to, dtype);
+    const SafetensorsFile made = SafetensorsFile::open(to / "model.safetensors");
+    for (const std::string layer : {"model.layers.0.mlp.up_proj", "model.layers.2.mlp.down_proj"}) {
+      SCOPED_TRACE(fmt::format("{} {}", name_of(dtype), layer));
+      Tensor x = cast(tensors.at(layer + ".weight"), DType::f32);
+      if (dtype == DType::int8) x = cast(cast(x, DType::f16), DType::f32);
+      const bool has_rows = dtype == DType::fp8 || dtype == DType::int8;
+      const int64_t rows = has_rows ? x.dim(0) : 1, cols = x.numel() / rows;
+      const RowLayout at = row_layout(dtype, cols);
+      std::string all(size_t(rows * at.bytes), '\0'), codes, scales;
+      quantize_rows(all.data(), dtype, x.data<float>(), rows, cols);
+      for (int64_t row = 0; row < rows; ++row) {
+        codes += all.substr(size_t(row * at.bytes), size_t(cols * row_format(dtype).bits / 8));
+        scales += all.substr(size_t(row * at.bytes + at.scales), size_t(at.count * (row_format(dtype).nested ? 1 : 4)));
+      }
+      EXPECT_EQ(bytes_of(made, layer + ".weight"), codes);
+      EXPECT_EQ(bytes_of(made, layer + (dtype == DType::fp8    ? ".weight_scale"
+                                        : dtype == DType::int8 ? ".SCB"
+                                                               : ".weight.absmax")),
+                scales);
+      if (dtype == DType::nf4_double) {
+        const std::string nested = bytes_of(made, layer + ".weight.nested_absmax");
+        EXPECT_EQ(nested, all.substr(size_t(at.nested) + sizeof(NestedScales), nested.size()));
+      }
+    }
+    fs::remove_all(to);
+  }
+}
+
+// The shards hold the tensors of the one file, each matrix with its scales, and no more bytes than they may.
+TEST_F(QuantizedFiles, LargeLanguageModelsAreWrittenInShards) {
+  constexpr uint64_t kMost = 500'000;  // less than the embeddings', which are a shard of their own
+  const fs::path whole = folder_ / "whole", to = folder_ / "to";
+  write_quantized(kLanguageModel, whole, DType::nf4);
+  write_quantized(kLanguageModel, to, DType::nf4, kMost);
+  EXPECT_FALSE(fs::exists(to / "model.safetensors"));
+  const SafetensorsFile all = SafetensorsFile::open(whole / "model.safetensors");
+  const std::map<std::string, std::string> shards = read_safetensors_index(to / "model.safetensors.index.json");
+  ASSERT_EQ(shards.size(), all.tensors().size());
+  std::set<std::string> names;
+  uint64_t total = 0;
+  for (const auto& [name, shard] : shards) {
+    names.insert(shard);
+    const SafetensorsFile file = SafetensorsFile::open(to / shard);
+    EXPECT_EQ(bytes_of(file, name), bytes_of(all, name)) << name;
+    EXPECT_EQ(file.metadata(), all.metadata());
+    total += *all.tensors().at(name).bytes;
+    if (name.ends_with(".absmax")) {
+      EXPECT_EQ(shards.at(name.substr(0, name.rfind('.'))), shard) << name;
+    }
+  }
+  ASSERT_EQ(names.size(), 4);
+  for (int i = 1; i <= 4; ++i) {
+    const std::string name = fmt::format("model-{:05}-of-00004.safetensors", i);
+    ASSERT_TRUE(names.contains(name));
+    uint64_t bytes = 0;
+    const SafetensorsFile shard = SafetensorsFile::open(to / name);
+    for (const auto& [tensor, info] : shard.tensors()) bytes += *info.bytes;
+    EXPECT_TRUE(bytes <= kMost || shard.tensors().size() == 1) << name;
+  }
+  EXPECT_EQ(read_json(to / "model.safetensors.index.json").at("metadata").at("total_size"), total);
+  const auto logits = [](const fs::path& model) {
+    const Llama llama = Llama::load(model, {.dtype = DType::nf4});
+    const Tensor ids = Tensor::of(std::vector<int64_t>{5, 700, 2000}, {1, 3});
+    return llama.logits(llama(ids, TokenPlan::dense(1, 3, llama.config()))).to_vector();
+  };
+  EXPECT_EQ(logits(to), logits(whole));
 }
 
 // Layers whose rows are no whole blocks stay, and are named.

@@ -57,6 +57,22 @@ TEST_P(Steps, HaveTheBitsOfCalls) {
   EXPECT_EQ(steps.length(), 24);
 }
 
+// Page-locked or staged.
+TEST_P(Steps, OfStreamedWeightsHaveTheSameBits) {
+  const auto& [family, dtype] = GetParam();
+  const auto logits = [&, &family = family, &dtype = dtype](const BlockSchedule& blocks) {
+    const Llama model =
+        Llama::load(kGolden / family, {.dtype = dtype, .backend = &test::backend(), .block_schedule = blocks});
+    TextDecoder decoder(model, 20);
+    decoder.read(std::vector<int64_t>{5, 90, 17, 3});
+    for (int i = 0; i < 6; ++i) decoder.step();
+    return decoder.logits();
+  };
+  const std::vector<float> resident = logits({});
+  for (const bool staged : {false, true})
+    expect_same_bits(logits(BlockSchedule().with_streamed(BlockSchedule::kAll, staged)), resident);
+}
+
 // Back, on another way, and to the end of the context: a recorded step does not depend on where it was recorded.
 TEST_P(Steps, GoBackAndOn) {
   const auto& [family, dtype] = GetParam();

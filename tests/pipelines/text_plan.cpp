@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "source_dir.h"
+#include "wick/pipelines/memory_fit.h"
 #include "wick/pipelines/text_generation.h"
 
 namespace wick {
@@ -27,6 +28,27 @@ TEST(TextPlan, IsWhatARunTakes) {
     const double measured = double(host.peak() - before), planned = double(plan.taken);
     EXPECT_NEAR(planned, measured, 0.05 * measured);
   }
+}
+
+TEST(TextPlan, WeightsAreStagedWhereTheyMayNotBeLocked) {
+  LlamaConfig config = LlamaConfig::read(test::source_dir() / "tests/golden/llama/llama3");
+  config.layers = 8;
+  config.windowed.assign(8, false);
+  const auto plan = [&](const std::optional<HostLimit>& host) {
+    return plan_held({.streamed = BlockSchedule::kAll}, host, [&](const Holding& held) {
+      return plan_text(config, DType::bf16, 100, device_kind("cuda"), held.block_schedule());
+    });
+  };
+  const InferencePlan locked = plan({}).plan;
+  EXPECT_GT(locked.host, 0u);
+  const HostLimit less{locked.host - 1, 3 * locked.host};
+  const auto [held, staged] = plan(less);
+  EXPECT_TRUE(held.staged);
+  EXPECT_EQ(staged.staged, locked.host);
+  EXPECT_GT(staged.host, 0u) << "a block's bytes, for each slot";
+  EXPECT_EQ(staged.total(), locked.total());
+  EXPECT_GT(staged.seconds(), locked.seconds());
+  EXPECT_FALSE(plan(HostLimit{locked.host, locked.host}).holding.staged) << "it may be locked";
 }
 
 }  // namespace

@@ -44,7 +44,7 @@ TEST(MemoryChoice, IsTheRule) {
       if (c.config.quantize == choices.best->config.quantize) break;  // those of more bits
       EXPECT_TRUE(c.plan.total() > size || c.seconds > 1.10 * fastest);
     }
-    const auto& [config, plan, blocks, streamed, seconds] = *choices.best;
+    const auto& [config, plan, blocks, streamed, host_is_full, seconds] = *choices.best;
     EXPECT_EQ(streamed, 0u) << "the CPU's host is itself";
     EXPECT_EQ(config.rank, 4);
     EXPECT_EQ(config.batch_size, 64);

@@ -32,7 +32,7 @@ Dataset one_batch(const TrainConfig& config, const Resolutions& buckets, Size bu
 }
 
 // A plan leaves out the encoded data set: it lies on the host, and on the CPU counts beside the rest.
-Measured measure(const TrainConfig& config, Size bucket, const Recomputation& recomputation) {
+Measured measure(const TrainConfig& config, Size bucket, const BlockSchedule& block_schedule) {
   Memory& memory = test::memory();
   const size_t before = memory.in_use();
   const auto peak = [&] { return memory.peak() - before - memory.held(Purpose::data); };
@@ -41,7 +41,7 @@ Measured measure(const TrainConfig& config, Size bucket, const Recomputation& re
 
   memory.reset_peak();
   const auto task = make_task(config, kModel, test::backend(),
-                              {&dataset, buckets, [](const std::string&, size_t, size_t) {}}, recomputation);
+                              {&dataset, buckets, [](const std::string&, size_t, size_t) {}}, block_schedule);
   Measured measured{.encoding = peak()};
   Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
   TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);
@@ -67,7 +67,7 @@ void expect_planned(TrainConfig config) {
   if (config.resolution == std::vector<int64_t>{0}) config.resolution = {128};
   const DeviceKind kind = device_kind(test::backend().name());
   const MemoryPlan plan = plan_memory(config, kModel, kind);
-  const Measured measured = measure(config, plan.bucket, plan.recomputation);
+  const Measured measured = measure(config, plan.bucket, plan.block_schedule);
   EXPECT_EQ(plan.weights, measured.weights);
   EXPECT_EQ(plan.adapter, measured.adapter);
   EXPECT_EQ(plan.optimizer, measured.optimizer);
@@ -161,7 +161,7 @@ TEST(Plan, WeightsAreStagedWhereTheyMayNotBeLocked) {
   EXPECT_EQ(staged.total(), locked.total());
   EXPECT_EQ(staged.cost.fetched, locked.cost.fetched);
   EXPECT_GT(staged.seconds(), locked.seconds());
-  EXPECT_TRUE(staged.recomputation.is_staged());
+  EXPECT_TRUE(staged.block_schedule.is_staged());
   EXPECT_EQ(plan(HostLimit{locked.host, locked.host}).staged, 0u) << "it may be locked";
   EXPECT_EQ(plan(HostLimit{locked.host - 1, locked.host - 1}).staged, 0u) << "nor is there room for it";
 }
@@ -173,7 +173,7 @@ TEST(Plan, StagedWeightsTrainAlike) {
   const Dataset dataset = one_batch(config, buckets, {128, 128});
   const PictureData data{&dataset, buckets, [](const std::string&, size_t, size_t) {}};
   const auto losses = [&](bool staged) {
-    const Recomputation blocks = Recomputation().with_streamed(Recomputation::kAll, staged);
+    const BlockSchedule blocks = BlockSchedule().with_streamed(BlockSchedule::kAll, staged);
     const auto task = make_task(config, kModel, test::backend(), data, blocks);
     Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
     TrainStep step(*task, optimizer, 1, /*graph=*/true);

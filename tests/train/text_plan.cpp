@@ -24,7 +24,7 @@ void expect_planned(const TrainConfig& config, const char* family) {
   Memory& memory = test::memory();
   const size_t before = memory.in_use();
   const auto task =
-      make_text_task(config, model, test::backend(), {.train = &data, .row_length = 128}, plan.recomputation);
+      make_text_task(config, model, test::backend(), {.train = &data, .row_length = 128}, plan.block_schedule);
   Optimizer optimizer(task->parameters(), {});
   TrainStep step(*task, optimizer, config.accumulate, /*graph=*/true);
   TrainRng rng(1);

@@ -55,9 +55,9 @@ struct Trained {
   explicit Trained(const std::string& family, bool checkpointing = false) : model(load(family, checkpointing)) {}
   Llama load(const std::string& family, bool checkpointing) {
     lora.add_file(kGolden / "llama" / family / "adapter", 1, true);
-    return Llama::load(
-        kGolden / "llama" / family,
-        {.adapter = &lora, .backend = &test::backend(), .recomputation = Recomputation::of_all(checkpointing)});
+    return Llama::load(kGolden / "llama" / family, {.adapter = &lora,
+                                                    .backend = &test::backend(),
+                                                    .block_schedule = BlockSchedule::recomputing_all(checkpointing)});
   }
 };
 

@@ -99,24 +99,14 @@ void quantize_nf4(uint8_t* codes, float& scale, const float* x, int64_t n) {
 
 // The magnitudes of all rows, one after the other, to where the rows have room for them.
 void nest_scales(char* rows, const std::vector<float>& magnitudes, const RowLayout& layout) {
-  double sum = 0;
-  for (const float magnitude : magnitudes) sum += double(magnitude);
-  const float mean = float(sum / double(magnitudes.size()));
-  std::vector<float> away(magnitudes);
-  for (float& magnitude : away) magnitude -= mean;
-  std::vector<float> scales;
-  for (size_t i = 0; i < away.size(); i += kNestedRun)
-    scales.push_back(largest_magnitude(&away[i], std::min<int64_t>(kNestedRun, int64_t(away.size() - i))));
-  for (int64_t first = 0; first < int64_t(away.size()); first += layout.count, rows += layout.bytes) {
-    NestedScales nested{.mean = mean, .first = uint32_t(first % kNestedRun)};
+  const auto [mean, codes, scales] = nested(magnitudes);
+  for (int64_t first = 0; first < int64_t(codes.size()); first += layout.count, rows += layout.bytes) {
+    NestedScales shared{.mean = mean, .first = uint32_t(first % kNestedRun)};
     char* const header = rows + layout.nested;
-    std::memcpy(header, &nested, sizeof nested);
+    std::memcpy(header, &shared, sizeof shared);
     const int64_t begin = first / kNestedRun, end = (first + layout.count + kNestedRun - 1) / kNestedRun;
-    std::memcpy(header + sizeof nested, &scales[size_t(begin)], size_t(end - begin) * sizeof(float));
-    for (int64_t i = 0; i < layout.count; ++i) {
-      const float scale = scales[size_t((first + i) / kNestedRun)];
-      rows[layout.scales + i] = char(nearest_code(scale > 0 ? away[size_t(first + i)] * (1 / scale) : 0));
-    }
+    std::memcpy(header + sizeof shared, &scales[size_t(begin)], size_t(end - begin) * sizeof(float));
+    std::memcpy(rows + layout.scales, &codes[size_t(first)], size_t(layout.count));
   }
 }
 
@@ -178,6 +168,21 @@ void decode_row(float* y, const void* row, DType dtype, int64_t cols) {
   for (int64_t r = 0; r < layout.count; ++r)
     decode_run(y + r * run, static_cast<const uint8_t*>(row) + r * run * format.bits / 8, dtype, scales[size_t(r)],
                run);
+}
+
+NestedMagnitudes nested(const std::vector<float>& magnitudes) {
+  double sum = 0;
+  for (const float magnitude : magnitudes) sum += double(magnitude);
+  NestedMagnitudes all{.mean = float(sum / double(magnitudes.size()))};
+  std::vector<float> away(magnitudes);
+  for (float& magnitude : away) magnitude -= all.mean;
+  for (size_t i = 0; i < away.size(); i += kNestedRun) {
+    const size_t end = std::min(i + kNestedRun, away.size());
+    const float scale = largest_magnitude(&away[i], int64_t(end - i));
+    all.scales.push_back(scale);
+    for (size_t k = i; k < end; ++k) all.codes.push_back(nearest_code(scale > 0 ? away[k] * (1 / scale) : 0));
+  }
+  return all;
 }
 
 void quantize_rows(void* to, DType dtype, const float* x, int64_t rows, int64_t cols) {

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "wick/core/dtype.h"
 
@@ -81,5 +82,13 @@ void decode_row(float* y, const void* row, DType dtype, int64_t cols);
 // Quantises rows * cols dense elements, the whole tensor, to rows that lie row_layout(dtype, cols).bytes apart. Values
 // that are not finite give elements that are not, in their run alone (in nf4_double in the tensor).
 void quantize_rows(void* to, DType dtype, const float* x, int64_t rows, int64_t cols);
+
+// What nf4_double has for the magnitudes of a tensor's runs.
+struct NestedMagnitudes {
+  float mean;
+  std::vector<uint8_t> codes;
+  std::vector<float> scales;  // each of kNestedRun codes
+};
+NestedMagnitudes nested(const std::vector<float>& magnitudes);
 
 }  // namespace wick

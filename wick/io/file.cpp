@@ -155,7 +155,10 @@ AtomicFile::AtomicFile(fs::path target) : target_(checked_target(std::move(targe
   if (fd_ < 0) fail_to("create", errno);
   struct stat old {};
   if (::lstat(target_.c_str(), &old) == 0 && S_ISREG(old.st_mode)) ::fchmod(fd_, old.st_mode & 0777);
-  if (::ftruncate(fd_, 0) != 0) fail_to("write", errno);
+  if (::ftruncate(fd_, 0) == 0) return;
+  const int error = errno;
+  discard();  // there is no destructor yet
+  fail_to("write", error);
 }
 
 AtomicFile::~AtomicFile() { discard(); }
@@ -193,6 +196,18 @@ void AtomicFile::write_through(const char* data, size_t bytes) {
   }
 }
 
+void AtomicFile::write_at(uint64_t offset, const void* data, size_t bytes) const {
+  const char* from = static_cast<const char*>(data);
+  while (bytes > 0) {
+    const ssize_t n = ::pwrite(fd_, from, bytes, off_t(offset));
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) fail_to("write", n < 0 ? errno : EIO);
+    from += n;
+    offset += uint64_t(n);
+    bytes -= size_t(n);
+  }
+}
+
 // The temporary is removed before it is closed: while the lock is held it is certainly ours.
 void AtomicFile::discard() noexcept {
   if (fd_ < 0) return;
@@ -200,8 +215,7 @@ void AtomicFile::discard() noexcept {
   ::close(std::exchange(fd_, -1));
 }
 
-void AtomicFile::fail_to(const char* action, int error) {
-  discard();
+void AtomicFile::fail_to(const char* action, int error) const {
   fail("{}: cannot {} the file: {}{}", target_.string(), action, std::strerror(error), advice_for(error));
 }
 

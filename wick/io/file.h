@@ -37,13 +37,15 @@ class AtomicFile {
 
   void write(const void* data, size_t bytes);
   void write(std::string_view bytes) { write(bytes.data(), bytes.size()); }
+  // From `offset` in the file on, whatever else is written. May be called from several threads.
+  void write_at(uint64_t offset, const void* data, size_t bytes) const;
   void commit();
 
  private:
   void flush();
   void write_through(const char* data, size_t bytes);
   void discard() noexcept;
-  [[noreturn]] void fail_to(const char* action, int error);
+  [[noreturn]] void fail_to(const char* action, int error) const;
 
   std::filesystem::path target_, temporary_;
   std::string buffer_;

@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <iterator>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,7 +78,14 @@ const FileDType& file_dtype(const SafetensorsEntry& entry) {
   return *std::ranges::find(kFileDTypes, std::string_view(entry.dtype), &FileDType::name);
 }
 
+// The size of a tensor in the file.
 uint64_t bytes_of(const SafetensorsEntry& entry) { return uint64_t(entry.shape.numel()) * file_dtype(entry).bits / 8; }
+
+uint64_t bytes_of(const SafetensorsGroup& group) {
+  uint64_t sum = 0;
+  for (const SafetensorsEntry& entry : group.entries) sum += bytes_of(entry);
+  return sum;
+}
 
 std::vector<SafetensorsEntry> in_file_order(std::vector<SafetensorsEntry> entries) {
   std::ranges::sort(entries, {}, &SafetensorsEntry::name);
@@ -86,8 +96,7 @@ std::vector<SafetensorsEntry> in_file_order(std::vector<SafetensorsEntry> entrie
 std::vector<SafetensorsEntry> entries_of(const std::map<std::string, Tensor>& tensors) {
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors)
-    entries.push_back({name, std::string(file_dtype(tensor.dtype()).name), tensor.shape(),
-                       [&tensor = tensor](const SafetensorsEntry::Sink& sink) { for_each_block(tensor, sink); }});
+    entries.push_back({name, std::string(file_dtype(tensor.dtype()).name), tensor.shape()});
   return in_file_order(std::move(entries));
 }
 
@@ -121,27 +130,22 @@ std::string header_json(const std::filesystem::path& path, const std::vector<Saf
   return text;
 }
 
-void show_bytes(const std::vector<SafetensorsEntry>& entries, const std::string& header,
-                const SafetensorsEntry::Sink& sink) {
+// Shows the file's bytes before those of tensors to `sink(const void*, size_t)`; returns how many.
+template <class Sink>
+uint64_t show_header(const std::string& header, Sink&& sink) {
   const uint64_t length = header.size();
   sink(&length, sizeof length);
   sink(header.data(), header.size());
-  for (const SafetensorsEntry& entry : entries) {
-    [[maybe_unused]] uint64_t written = 0;
-    entry.write([&](const void* data, size_t bytes) {
-      written += bytes;
-      sink(data, bytes);
-    });
-    assert(written == bytes_of(entry));
-  }
+  return sizeof length + length;
 }
 
-void write_in_order(const std::filesystem::path& path, const std::vector<SafetensorsEntry>& entries,
-                    const std::map<std::string, std::string>& metadata) {
-  const std::string header = header_json(path, entries, metadata);
-  AtomicFile file(path);
-  show_bytes(entries, header, [&](const void* data, size_t bytes) { file.write(data, bytes); });
-  file.commit();
+// Shows the bytes of a file of these tensors.
+template <class Sink>
+void show_file(const std::filesystem::path& path, const std::map<std::string, Tensor>& tensors,
+               const std::map<std::string, std::string>& metadata, Sink&& sink) {
+  const std::vector<SafetensorsEntry> entries = entries_of(tensors);
+  show_header(header_json(path, entries, metadata), sink);
+  for (const SafetensorsEntry& entry : entries) for_each_block(tensors.at(entry.name), sink);
 }
 
 }  // namespace
@@ -204,18 +208,61 @@ void save_safetensors(const std::filesystem::path& path, const std::map<std::str
     check(!is_block(tensor.dtype()), "{}: cannot write the file: tensor {} is {}, which only GGUF files hold",
           path.string(), quote(name), name_of(tensor.dtype()));
   }
-  write_in_order(path, entries_of(tensors), metadata);
+  AtomicFile file(path);
+  show_file(path, tensors, metadata, [&](const void* data, size_t bytes) { file.write(data, bytes); });
+  file.commit();
 }
 
-void save_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsEntry>& entries,
+void save_safetensors(const std::filesystem::path& path, const std::vector<SafetensorsGroup>& groups,
                       const std::map<std::string, std::string>& metadata) {
-  write_in_order(path, in_file_order(entries), metadata);
+  std::vector<SafetensorsEntry> entries;
+  for (const SafetensorsGroup& group : groups) std::ranges::copy(group.entries, std::back_inserter(entries));
+  entries = in_file_order(std::move(entries));
+  const std::string header = header_json(path, entries, metadata);
+  AtomicFile file(path);
+  uint64_t end = show_header(header, [&](const void* data, size_t bytes) { file.write(data, bytes); });
+  std::map<std::string_view, uint64_t> begins;
+  for (const SafetensorsEntry& entry : entries) begins[entry.name] = std::exchange(end, end + bytes_of(entry));
+  for (const SafetensorsGroup& group : groups) {
+    std::atomic<uint64_t> written = 0;
+    group.write([&](size_t entry, uint64_t offset, const void* data, size_t bytes) {
+      assert(offset + bytes <= bytes_of(group.entries[entry]));
+      file.write_at(begins.at(group.entries[entry].name) + offset, data, bytes);
+      written += bytes;
+    });
+    assert(written == bytes_of(group));
+  }
+  file.commit();
+}
+
+void save_shards(const std::filesystem::path& path, const std::vector<SafetensorsGroup>& groups,
+                 const std::map<std::string, std::string>& metadata, uint64_t most) {
+  std::vector<std::vector<SafetensorsGroup>> shards(1);
+  uint64_t total = 0, filled = 0;
+  for (const SafetensorsGroup& group : groups) {
+    const uint64_t bytes = bytes_of(group);
+    if (filled + bytes > most && !shards.back().empty()) shards.emplace_back(), filled = 0;
+    shards.back().push_back(group);
+    filled += bytes;
+    total += bytes;
+  }
+  if (shards.size() == 1) return save_safetensors(path, groups, metadata);
+  nlohmann::json files = nlohmann::json::object();
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string name =
+        fmt::format("{}-{:05}-of-{:05}{}", path.stem().string(), i + 1, shards.size(), path.extension().string());
+    for (const SafetensorsGroup& group : shards[i])
+      for (const SafetensorsEntry& entry : group.entries) files[entry.name] = name;
+    save_safetensors(path.parent_path() / name, shards[i], metadata);
+  }
+  std::filesystem::path index = path;
+  index += ".index.json";
+  write_file_atomically(index, to_text({{"metadata", {{"total_size", total}}}, {"weight_map", std::move(files)}}));
 }
 
 void safetensors_bytes(const std::map<std::string, Tensor>& tensors, const std::map<std::string, std::string>& metadata,
                        const std::function<void(std::string_view)>& sink) {
-  const std::vector<SafetensorsEntry> entries = entries_of(tensors);
-  show_bytes(entries, header_json("safetensors", entries, metadata), [&](const void* data, size_t bytes) {
+  show_file("safetensors", tensors, metadata, [&](const void* data, size_t bytes) {
     sink({static_cast<const char*>(data), bytes});
   });
 }
@@ -223,7 +270,7 @@ void safetensors_bytes(const std::map<std::string, Tensor>& tensors, const std::
 std::string sha256_of_tensors(const std::map<std::string, Tensor>& tensors) {
   Sha256 hash;
   for (const SafetensorsEntry& entry : entries_of(tensors))
-    entry.write([&](const void* data, size_t bytes) { hash.update(data, bytes); });
+    for_each_block(tensors.at(entry.name), [&](const void* data, size_t bytes) { hash.update(data, bytes); });
   return hash.hex();
 }
 

@@ -94,7 +94,7 @@ std::vector<Layer> decoder_layers(const Scope& s, const LlamaConfig& c) {
 struct Llama::Model {
   Scope root;
   LlamaConfig c;
-  Recomputation recomputation;
+  BlockSchedule block_schedule;
   Scope s = root / "model";
   Embedding embed_tokens{s / "embed_tokens", c.vocab, c.hidden};
   std::vector<Layer> layers = decoder_layers(s / "layers", c);
@@ -115,7 +115,7 @@ struct Llama::Model {
     check(ids.rank() == 2 && plan.ranges.shape() == Shape{ids.dim(0), ids.dim(1), 2},
           "{}: token ids {} are not those of a plan {}", root.path(), ids.shape(), plan.ranges.shape());
     Tensor x = embed_tokens(ids);
-    Recomputation::Pass pass = recomputation.pass();
+    BlockSchedule::Pass pass = block_schedule.pass();
     for (const Layer& layer : layers) {
       const int64_t begin = &layer == &layers.back() ? first : 0;
       const auto run = [&layer, plan, cache, begin](const Tensor& h) { return layer(h, plan, cache, begin); };
@@ -142,8 +142,8 @@ struct Llama::Model {
   }
 };
 
-Llama::Llama(Scope s, const LlamaConfig& config, Recomputation recomputation)
-    : model_(new Model{std::move(s), config, std::move(recomputation)}) {}
+Llama::Llama(Scope s, const LlamaConfig& config, BlockSchedule block_schedule)
+    : model_(new Model{std::move(s), config, std::move(block_schedule)}) {}
 
 const LlamaConfig& Llama::config() const { return model_->c; }
 const Weights& Llama::weights() const { return model_->s.weights(); }
@@ -187,7 +187,7 @@ Llama Llama::load(const Checkpoint& files, const LlamaOptions& options) {
     return options.draw ? Weights::drawn(*options.draw, config.initializer_range, kept) : files.weights(kept);
   };
   const Weights weights = source();
-  Recomputation blocks = options.recomputation;
+  BlockSchedule blocks = options.block_schedule;
   if (const size_t count = blocks.streamed())
     blocks.stream(weights.stream(
         count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }, blocks.is_staged()));

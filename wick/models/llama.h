@@ -6,7 +6,7 @@
 #include <memory>
 #include <optional>
 
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/models/kv_cache.h"
 #include "wick/models/llama_config.h"
 #include "wick/nn/layers.h"
@@ -22,20 +22,20 @@ std::vector<std::string> llama_default_targets();
 class Llama;
 
 struct LlamaOptions {
-  std::optional<DType> dtype;        // storage of frozen matrices: unless given f32, or as a GGUF file has each
-  Adapter* adapter = nullptr;        // outlives the model
-  bool trainable = false;            // full training instead of LoRA
-  Backend* backend = nullptr;        // where the model runs: the CPU unless given
-  Recomputation recomputation = {};  // of its layers
-  std::optional<uint64_t> draw;      // random weights of this seed: the files' are not read, and need not be there
-  bool outline = false;              // weights of the right shapes without values: only the config is read
+  std::optional<DType> dtype;         // storage of frozen matrices: unless given f32, or as a GGUF file has each
+  Adapter* adapter = nullptr;         // outlives the model
+  bool trainable = false;             // full training instead of LoRA
+  Backend* backend = nullptr;         // where the model runs: the CPU unless given
+  BlockSchedule block_schedule = {};  // of its layers
+  std::optional<uint64_t> draw;       // random weights of this seed: the files' are not read, and need not be there
+  bool outline = false;               // weights of the right shapes without values: only the config is read
   // Called while the weights are read, as Weights::read_deferred() does it.
   std::function<void(const Llama&)> rehearse = {};
 };
 
 class Llama {
  public:
-  Llama(Scope s, const LlamaConfig& config, Recomputation recomputation = {});
+  Llama(Scope s, const LlamaConfig& config, BlockSchedule block_schedule = {});
 
   // A transformers folder, sharded or not, or a GGUF file.
   static Llama load(const Checkpoint& files, const LlamaOptions& options = {});

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/nn/layers.h"
 
 namespace wick {
@@ -14,7 +14,7 @@ namespace wick {
 inline constexpr int64_t kTimeFeatures = 256;  // sinusoids of a time
 
 struct FlowTransformerOptions {
-  Recomputation recomputation = {};
+  BlockSchedule block_schedule = {};
   bool modulations_ahead = false;  // their weights lie on the host (Modulations)
 };
 

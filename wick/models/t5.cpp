@@ -93,7 +93,7 @@ Tensor bias_of(const Tensor& mask, DType dtype) {
 struct T5Encoder::Model {
   Scope s;
   T5Config c;
-  Recomputation recomputation;
+  BlockSchedule block_schedule;
   Scope e = s / "encoder";
   Embedding shared{s.has("shared.weight") ? s / "shared" : e / "embed_tokens", c.vocab, c.hidden};
   // In the first block alone, and for all of them.
@@ -121,14 +121,14 @@ struct T5Encoder::Model {
     Tensor bias = position_bias(ids.dim(1));
     if (mask) bias = bias + s.activation(bias_of(contiguous(mask), bias.dtype()).to(bias.memory()));
     Tensor x = shared(contiguous(ids));
-    Recomputation::Pass run = recomputation.pass();
+    BlockSchedule::Pass run = block_schedule.pass();
     for (const Block& block : blocks) x = run(std::cref(block), x, bias);
     return final_layer_norm(x);
   }
 };
 
-T5Encoder::T5Encoder(Scope s, const T5Config& config, Recomputation recomputation)
-    : model_(new Model{std::move(s), config, std::move(recomputation)}) {}
+T5Encoder::T5Encoder(Scope s, const T5Config& config, BlockSchedule block_schedule)
+    : model_(new Model{std::move(s), config, std::move(block_schedule)}) {}
 Tensor T5Encoder::operator()(const Tensor& ids, const Tensor& mask) const { return (*model_)(ids, mask); }
 
 namespace {

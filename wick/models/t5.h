@@ -1,7 +1,7 @@
 // The encoder of T5 v1.1 (Raffel et al., 2020; Shazeer, 2020), as FLUX and SD3 read captions with it.
 #pragma once
 
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/layers.h"
 
@@ -17,7 +17,7 @@ struct T5Config {
 
 class T5Encoder {
  public:
-  T5Encoder(Scope s, const T5Config& config, Recomputation recomputation = {});
+  T5Encoder(Scope s, const T5Config& config, BlockSchedule block_schedule = {});
   // ids [B, T] i64 on the host -> the last hidden state [B, T, hidden], in the dtype of activations. Tokens for which
   // the mask, [B, T] i64 on the host, is 0 are not attended to; without one all are, padding too.
   Tensor operator()(const Tensor& ids, const Tensor& mask = {}) const;

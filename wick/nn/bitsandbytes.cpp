@@ -125,6 +125,10 @@ class Layers {
           "{}: \"{}\" is in bitsandbytes' {}; Wick reads its nf4 and int8: use a file of those, or of floats of 32, 16 "
           "and 8 bits",
           source_.name, name, fp4 ? "fp4" : "four bits without their quant_state");
+    check(found->dtype_name != "I8",
+          "{}: {} is I8 and has no scales {} beside it; Wick reads bitsandbytes' int8: use a "
+          "file of that, or of floats of 32, 16 and 8 bits",
+          source_.name, quote(name), quote(layer + ".SCB"));
     return found;
   }
 
@@ -153,7 +157,7 @@ class Layers {
     check(type == "nf4", "{}: quant_type should be \"nf4\", found {}", here, quote(type));
     State state{shape_in(json, here), positive(json, "blocksize", here), {}};
     check(state.run % 2 == 0, "{}: blocksize should be even, found {}", here, state.run);
-    if (source_.has(name + ".nested_absmax")) {
+    if (source_.has(name + ".nested_absmax") || find_member(json, "nested_offset")) {
       const auto offset = as<double>(member(json, "nested_offset", here), here + ": nested_offset");
       check(std::abs(offset) <= double(std::numeric_limits<float>::max()), "{}: nested_offset {} is too large for F32",
             here, offset);

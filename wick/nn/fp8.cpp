@@ -55,7 +55,11 @@ bool is_narrow(const StoredTensor& tensor) { return tensor.dtype_name == "F8_E4M
 // A file's tensors, with all that it says about the weight of a layer.
 class Layers {
  public:
-  Layers(const TensorSource& source, Formats formats) : source_(source), formats_(std::move(formats)) {}
+  Layers(const TensorSource& source, Formats formats) : source_(source), formats_(std::move(formats)) {
+    for (const std::string& name : source.names())
+      for (const std::string_view scale : kScales)
+        if (name.ends_with(scale)) scaled_.emplace(kind_of(name.substr(0, name.size() - scale.size())), name);
+  }
 
   std::optional<StoredTensor> find(const std::string& name, const Shape& wanted) const {
     const std::optional<StoredTensor> found = source_.find(name, wanted);
@@ -116,15 +120,26 @@ class Layers {
     if (!known) refuse("the format " + quote(format));
     for (const char* scale : {".weight_scale_2", ".weight_scale_inv", ".pre_quant_scale"})
       if (source_.has(layer + scale)) refuse(fmt::format("a format with \"{}{}\"", layer, scale));
-    check(format.empty() || !is_narrow(weight) || scale_name(layer),
-          "{}: has no tensor \"{}.weight_scale\", which the format {} of \"{}\" asks for", source_.name, layer, format,
-          name);
+    if (!is_narrow(weight) || scale_name(layer)) return;
+    check(format.empty(), "{}: has no tensor \"{}.weight_scale\", which the format {} of \"{}\" asks for", source_.name,
+          layer, format, name);
+    const auto other = scaled_.find(kind_of(layer));
+    check(other == scaled_.end(),
+          "{}: {} is {} without a scale, and a layer of its kind has one, {}: the file is damaged; "
+          "copy it again",
+          source_.name, quote(name), weight.dtype_name, quote(other == scaled_.end() ? "" : other->second));
   }
 
   std::optional<std::string> scale_name(const std::string& layer) const {
-    for (const char* name : {".weight_scale", ".scale_weight"})
-      if (source_.has(layer + name)) return layer + name;
+    for (const std::string_view scale : kScales)
+      if (std::string name = layer + std::string(scale); source_.has(name)) return name;
     return {};
+  }
+
+  // The layer's name without its numbers: "model.layers..mlp.up_proj".
+  static std::string kind_of(std::string layer) {
+    std::erase_if(layer, [](char c) { return c >= '0' && c <= '9'; });
+    return layer;
   }
 
   std::shared_ptr<const Scales> scales_of(const std::string& layer, const StoredTensor& weight) const {
@@ -151,8 +166,11 @@ class Layers {
         Scales{std::move(values), std::max<int64_t>(weight.shape.numel() / count, 1)});
   }
 
+  static constexpr std::string_view kScales[] = {".weight_scale", ".scale_weight"};
+
   const TensorSource source_;
   const Formats formats_;
+  std::map<std::string, std::string> scaled_;  // kinds of layers that have scales, with the name of one
 };
 
 }  // namespace

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/backend/counting.h"
 #include "wick/core/blocks.h"
 #include "wick/io/count.h"
@@ -315,7 +315,7 @@ std::shared_ptr<BlockStream> Weights::stream(size_t count, const std::function<v
   build(outlined);
   const std::vector<size_t>& bytes = outlined.state_->block_bytes;
   return state_->stream = std::make_shared<BlockStream>(state_->memory(), bytes,
-                                                        count == Recomputation::kAll ? bytes.size() : count, staged);
+                                                        count == BlockSchedule::kAll ? bytes.size() : count, staged);
 }
 
 void Weights::read_deferred(const std::function<void()>& meanwhile) const {

@@ -104,7 +104,7 @@ class Weights {
   size_t blocks() const;  // handed out so far
   // Before anything is loaded: the weights of `count` blocks (all where that is kAll) of the model that `build` makes
   // are to lie on the host, staged in ordinary memory of it or page-locked. The model runs its blocks by a
-  // Recomputation::Pass. Not for trainable Weights.
+  // BlockSchedule::Pass. Not for trainable Weights.
   std::shared_ptr<BlockStream> stream(size_t count, const std::function<void(const Weights&)>& build,
                                       bool staged = false) const;
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/core/named_tensors.h"
 #include "wick/nn/adapter.h"
 #include "wick/pipelines/component.h"
@@ -96,7 +96,7 @@ struct DiffusionOptions {
   Adapter* adapter = nullptr;                     // outlives the model
   bool trainable = false;                         // every weight of the denoiser is a leaf of the tape
   Backend* backend = nullptr;                     // the CPU unless given
-  Recomputation recomputation = {};               // of the denoiser's blocks; T5's are then recomputed too
+  BlockSchedule block_schedule = {};              // of the denoiser's blocks; T5's are then recomputed too
   bool stream_text_encoder = false;               // T5's weights lie on the host, staged where the denoiser's are
   bool outline = false;                           // weights of the right shapes without values: configs alone are read
   // Called while the denoiser's weights are read, as Weights::read_deferred() does it.

@@ -32,18 +32,34 @@ Scope LatentDiffusion::scope(const std::string& component) const {
   return Scope(weights(component, weights_options(options_.dtype)), component, options_.adapter);
 }
 
-Weights LatentDiffusion::open_denoiser() const {
+Weights LatentDiffusion::open_denoiser() {
   WeightsOptions w = weights_options(options_.dtype);
   w.trainable = options_.trainable;
   if (const auto& q = options_.quantization) {
     w.unquantized = std::exchange(w.dtype, q->dtype);
+    kept_by_.assign(q->keep.size(), false);
     w.quantizes = [this, keep = q->keep](const std::string& tensor) {
+      if (!is_in_blocks(tensor)) return false;
       const std::string module = denoiser_ + "." + tensor.substr(0, tensor.rfind('.'));
-      const auto fits = [&](const std::string& pattern) { return is_targeted_by(pattern, module); };
-      return is_in_blocks(tensor) && std::ranges::none_of(keep, fits);
+      bool is_kept = false;
+      for (size_t i = 0; i < keep.size(); ++i)
+        if (is_targeted_by(keep[i], module)) kept_by_[i] = is_kept = true;
+      return !is_kept;
     };
   }
   return weights(denoiser_, w);
+}
+
+void LatentDiffusion::check_kept() const {
+  if (!options_.quantization) return;
+  const std::vector<std::string>& keep = options_.quantization->keep;
+  for (size_t i = 0; i < keep.size(); ++i)
+    check(kept_by_[i], "--keep-precision: {} matches no matrix of the {}'s blocks, which alone are quantised",
+          quote(keep[i]), denoiser_in_words());
+  const auto [matrices, kept] = denoiser_weights_->quantized();
+  check(keep.empty() || matrices + kept > 0,
+        "--keep-precision: leaves no matrix of the {}'s blocks to be quantised; leave --quantize out, or keep fewer",
+        denoiser_in_words());
 }
 
 std::vector<std::string> LatentDiffusion::remarks_on_tensors(TensorSource (*names)(const TensorSource&),
@@ -94,7 +110,7 @@ void LatentDiffusion::check_width(const std::string& component, const char* what
 
 FlowTransformerOptions LatentDiffusion::flow_options(bool vector_is_trained) const {
   const bool on_device = backend().computes_in(DType::bf16) == DType::bf16;
-  return {.recomputation = options_.recomputation,
+  return {.block_schedule = options_.block_schedule,
           .modulations_ahead = on_device && !options_.trainable && !vector_is_trained};
 }
 
@@ -116,15 +132,16 @@ void LatentDiffusion::load(const DiffusionOptions& options, const DiffusionParts
   if (wanted(DiffusionPart::vae_decoder)) load_vae(vae_decoder_);
   if (!wanted(DiffusionPart::denoiser)) return;
   denoiser_weights_ = open_denoiser();
-  if (const size_t count = options.recomputation.streamed())
-    options_.recomputation.stream(denoiser_weights_->stream(
+  if (const size_t count = options.block_schedule.streamed())
+    options_.block_schedule.stream(denoiser_weights_->stream(
         count,
         [&](const Weights& shapes) {
           load_denoiser(Scope(shapes, denoiser_));
           drop_denoiser();
         },
-        options_.recomputation.is_staged()));
+        options_.block_schedule.is_staged()));
   load_denoiser(Scope(*denoiser_weights_, denoiser_, options.adapter));
+  check_kept();
   if (options.adapter) options.adapter->check_complete();  // before the long work
   denoiser_weights_->read_deferred(std::exchange(options_.rehearse, {}));
   host_memory().trim();

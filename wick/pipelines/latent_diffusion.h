@@ -71,7 +71,8 @@ class LatentDiffusion : public Diffusion {
  private:
   WeightsOptions weights_options(DType dtype) const;
   Weights weights(const std::string& component, const WeightsOptions& options) const;
-  Weights open_denoiser() const;
+  Weights open_denoiser();
+  void check_kept() const;  // throws Error where a pattern of Quantization::keep, or quantising, is without effect
 
   Checkpoint model_;
   std::string denoiser_;
@@ -80,6 +81,7 @@ class LatentDiffusion : public Diffusion {
   std::optional<VaeEncoder> vae_encoder_;
   std::optional<VaeDecoder> vae_decoder_;
   std::optional<Weights> denoiser_weights_;
+  std::vector<bool> kept_by_;  // by pattern of Quantization::keep, whether a matrix fits
 };
 
 }  // namespace wick

@@ -12,8 +12,7 @@ namespace {
 // The way of one precision.
 class Search {
  public:
-  Search(const MemoryRequest& request, const std::function<InferencePlan(const Holding&)>& plan)
-      : request_(request), plan_(plan) {}
+  Search(const MemoryRequest& request, const PlanOfHolding& plan) : request_(request), plan_(plan) {}
 
   HeldPlan of(const std::optional<DType>& precision) const {
     Holding holding{.quantized = precision};
@@ -36,21 +35,20 @@ class Search {
   }
 
  private:
-  HeldPlan planned(const Holding& holding) const { return {holding, plan_(holding)}; }
+  HeldPlan planned(const Holding& holding) const { return plan_held(holding, request_.host, plan_); }
   // On the device alone: the fewest streamed blocks that fit there take the least of the host too.
   bool fits(const HeldPlan& held) const { return held.plan.total() <= request_.size; }
 
   const MemoryRequest& request_;
-  const std::function<InferencePlan(const Holding&)>& plan_;
+  const PlanOfHolding& plan_;
 };
 
 std::string in_words(const HeldPlan& held) {
-  const auto& [quantized, streamed, encoder] = held.holding;
+  const auto& [quantized, streamed, encoder, staged] = held.holding;
   std::string text = quantized ? "weights in " + dtype_in_words(*quantized) : "weights as they are";
   if (streamed > 0) text += fmt::format(", {} of {} blocks streamed", streamed, held.plan.blocks);
   if (encoder) text += ", T5 streamed";
-  if (held.plan.host > 0) text += fmt::format(", with {} on the host", readable_bytes(held.plan.host));
-  return text;
+  return text + on_host_in_words(held.plan.host, held.plan.staged);
 }
 
 }  // namespace
@@ -80,8 +78,18 @@ std::string InferenceChoices::in_words() const {
                      readable_bytes(least.plan.total() - request.size), wick::in_words(least));
 }
 
+HeldPlan plan_held(Holding holding, const std::optional<HostLimit>& host, const PlanOfHolding& plan) {
+  const auto plan_of = [&](bool staged) {
+    holding.staged = staged;
+    return plan(holding);
+  };
+  const InferencePlan held = plan_within(host, plan_of);
+  holding.staged = held.staged > 0;
+  return {holding, held};
+}
+
 InferenceChoices choose_holding(const MemoryRequest& request, const std::vector<std::optional<DType>>& precisions,
-                                const std::function<InferencePlan(const Holding&)>& plan) {
+                                const PlanOfHolding& plan) {
   InferenceChoices choices{.request = request};
   const Search search(request, plan);
   std::vector<WayCost> ways;

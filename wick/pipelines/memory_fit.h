@@ -53,12 +53,21 @@ struct Holding {
   std::optional<DType> quantized = {};  // the type of the blocks' matrices: none where they stay as they are
   size_t streamed = 0;                  // blocks whose weights come from the host
   bool stream_text_encoder = false;     // T5's come from there
+  bool staged = false;                  // they lie in ordinary memory there instead of page-locked
+
+  bool is_streamed() const { return streamed > 0 || stream_text_encoder; }
+  BlockSchedule block_schedule() const { return BlockSchedule().with_streamed(streamed, staged); }
 };
 
 struct HeldPlan {
   Holding holding;
   InferencePlan plan;
 };
+
+// What a holding takes: the same for all commands that draw and write.
+using PlanOfHolding = std::function<InferencePlan(const Holding&)>;
+// That of `holding`, which is staged where the host allows it only so.
+HeldPlan plan_held(Holding holding, const std::optional<HostLimit>& host, const PlanOfHolding& plan);
 
 struct InferenceChoices {
   MemoryRequest request;
@@ -71,7 +80,7 @@ struct InferenceChoices {
 // Weights come from the host only on a device, and only where they must. `precisions` are those that may be taken, by
 // falling precision.
 InferenceChoices choose_holding(const MemoryRequest& request, const std::vector<std::optional<DType>>& precisions,
-                                const std::function<InferencePlan(const Holding&)>& plan);
+                                const PlanOfHolding& plan);
 // Those of --memory: as they are, 8 and 4 bits.
 std::vector<std::optional<DType>> precisions_for_memory();
 

@@ -31,8 +31,8 @@ uint64_t copied_bytes(const Checkpoint& from, const std::string& component);  //
 std::vector<std::filesystem::path> weight_files(const Checkpoint& folder);
 void copy_model_files(const Checkpoint& from, const std::filesystem::path& to, std::optional<DType> dtype = {});
 
-// Makes `to` the transformers folder `from` with other weights, in the one file that `write` is given, and with this
-// text as its config.
+// Makes `to` the transformers folder `from` with other weights, in the file that `write` is given or its shards, and
+// with this text as its config.
 void write_language_model(const Checkpoint& from, const std::filesystem::path& to, const std::string& config,
                           const std::function<void(const std::filesystem::path& file)>& write);
 // The same with these weights in `dtype`, which its config names.

@@ -56,7 +56,7 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
                               .quantization = options.quantization,
                               .adapter = &adapter,
                               .backend = &backend,
-                              .recomputation = Recomputation().with_streamed(options.streamed),
+                              .block_schedule = options.block_schedule,
                               .stream_text_encoder = options.stream_text_encoder,
                               .outline = true};
   TextToImage::Batch counted;
@@ -78,18 +78,20 @@ InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch&
           .activations = memory.peak() - weights - lora,
           .taken = memory.most_taken(),
           .host = device.is_device ? memory.host_side().peak() : 0,
+          .staged = device.is_device ? memory.staging_side().peak() : 0,
           .blocks = model->denoiser_weights().blocks(),
           .cost = options.costs ? cost_of_step(backend, text_to_image, {counted.front()}) : StepCost{}};
 }
 
 InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device,
-                        size_t streamed) {
+                        const BlockSchedule& asked) {
   CountingBackend backend(device);
   CountingMemory& memory = backend.memory();
   const Weights outline = Weights::outline(llama_weights(dtype, backend));
-  Recomputation blocks;
-  if (streamed > 0)
-    blocks.stream(outline.stream(streamed, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }));
+  BlockSchedule blocks = asked;  // whose stream is gone before the backend
+  if (const size_t count = blocks.streamed())
+    blocks.stream(outline.stream(
+        count, [&](const Weights& shapes) { Llama(Scope(shapes, "llama"), config); }, blocks.is_staged()));
   const Llama model(Scope(outline, "llama"), config, blocks);
   TextDecoder decoder(model, context);
   const size_t weights = memory.held(Purpose::weights), held = weights + memory.held(Purpose::data);
@@ -102,6 +104,7 @@ InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context,
           .activations = memory.peak() - held,
           .taken = memory.most_taken(),
           .host = device.is_device ? memory.host_side().peak() : 0,
+          .staged = device.is_device ? memory.staging_side().peak() : 0,
           .blocks = outline.blocks(),
           .cost = backend.cost()};
 }

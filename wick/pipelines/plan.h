@@ -18,7 +18,7 @@ struct InferencePlan {  // bytes
   size_t activations;  // a step, decoding, text encoders before both, or a long prompt's prefill adds these at its peak
   size_t taken;        // by the device's Memory at the most, gaps between tensors among it
   size_t host = 0;     // on the host, page-locked: weights that are streamed
-  size_t staged = 0;   // likewise, in ordinary memory: none, as only training stages them
+  size_t staged = 0;   // likewise, in ordinary memory, where more than may be page-locked
   size_t blocks = 0;   // of the model
   StepCost cost = {};  // of a picture's step, if asked for; or of reading a piece of a prompt and a step
 
@@ -33,7 +33,7 @@ struct ImagePlanOptions {
   bool of_picture = false;   // the requests get one
   DType dtype = DType::f32;  // of weights
   std::optional<Quantization> quantization = {};
-  size_t streamed = 0;  // blocks
+  BlockSchedule block_schedule = {};  // of the denoiser's blocks: how many are streamed, and how
   bool stream_text_encoder = false;
   bool costs = false;  // InferencePlan::cost too
   std::vector<LoraFile> loras = {};
@@ -41,8 +41,8 @@ struct ImagePlanOptions {
 };
 InferencePlan plan_image(const Checkpoint& checkpoint, const TextToImage::Batch& requests,
                          const ImagePlanOptions& options, const DeviceKind& device);
-// For one sequence of at most `context` tokens.
+// For one sequence of at most `context` tokens, with weights streamed as `asked` says.
 InferencePlan plan_text(const LlamaConfig& config, DType dtype, int64_t context, const DeviceKind& device,
-                        size_t streamed = 0);
+                        const BlockSchedule& asked = {});
 
 }  // namespace wick

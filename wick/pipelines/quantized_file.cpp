@@ -8,12 +8,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "wick/backend/cpu/parallel.h"
 #include "wick/core/dynamic_map.h"
 #include "wick/core/row_formats.h"
 #include "wick/io/count.h"
@@ -34,7 +36,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Sink = SafetensorsEntry::Sink;
+using Sink = SafetensorsGroup::Sink;
 using Bytes = std::vector<char>;
 
 constexpr std::string_view kWeight = ".weight";
@@ -63,76 +65,133 @@ std::map<std::string, SafetensorsFile> tensors_of(const Checkpoint& network) {
   return files;
 }
 
-SafetensorsEntry as_stored(const std::string& name, const SafetensorsFile& file) {
+SafetensorsGroup as_stored(const std::string& name, const SafetensorsFile& file) {
   const TensorInfo& info = file.tensors().at(name);
-  return {name, info.dtype_name, info.shape, [read = file.bytes(name), size = size_t(*info.bytes)](const Sink& sink) {
+  return {{{name, info.dtype_name, info.shape}},
+          [read = file.bytes(name), size = size_t(*info.bytes)](const Sink& sink) {
             Bytes piece;
             for (size_t at = 0; at < size; at += piece.size()) {
               piece.resize(std::min(size - at, size_t{1} << 20));
               read(piece.data(), at, piece.size());
-              sink(piece.data(), piece.size());
+              sink(0, at, piece.data(), piece.size());
             }
           }};
 }
 
+// A tensor of a file, and its bytes where they are known beforehand.
+struct Part {
+  SafetensorsEntry entry;
+  std::optional<Bytes> bytes = {};
+};
+
+Bytes bytes_of(std::span<const float> values) {
+  const char* const data = reinterpret_cast<const char*>(values.data());
+  return {data, data + values.size_bytes()};
+}
+
 // A string as JSON in a tensor of bytes, as both programs have it.
-SafetensorsEntry as_bytes(const std::string& name, const std::string& text) {
-  return {name, "U8", {int64_t(text.size())}, [text](const Sink& sink) { sink(text.data(), text.size()); }};
+Part as_bytes(const std::string& name, const std::string& text) {
+  return {{name, "U8", {int64_t(text.size())}}, Bytes(text.begin(), text.end())};
 }
 
-SafetensorsEntry of_floats(const std::string& name, std::span<const float> values) {
-  return {
-      name, "F32", {int64_t(values.size())}, [values](const Sink& sink) { sink(values.data(), values.size_bytes()); }};
+Part of_floats(const std::string& name, std::span<const float> values) {
+  return {{name, "F32", {int64_t(values.size())}}, bytes_of(values)};
 }
 
-// One matrix, quantised anew for each of its entries: codes of a whole model would not fit into memory.
+// One matrix, which all threads quantise piece by piece: codes of a whole model would not fit into memory.
 class Matrix {
  public:
   Matrix(std::string name, const SafetensorsFile& file, DType dtype, Reader reader)
       : name_(std::move(name)), file_(file), dtype_(dtype), info_(file.tensors().at(name_)), reader_(reader) {}
 
-  // What has a scale for each row is laid out so; all else as one row of the whole matrix, whose scales lie together.
-  int64_t rows() const { return dtype_ == DType::int8 || has_fp8_rows() ? info_.shape[0] : 1; }
-  int64_t cols() const { return info_.shape.numel() / rows(); }
-  RowLayout layout() const { return row_layout(dtype_, cols()); }
+  SafetensorsGroup group() const {
+    SafetensorsGroup group;
+    const auto all = std::make_shared<const std::vector<Part>>(parts());
+    for (const Part& part : *all) group.entries.push_back(part.entry);
+    group.write = [matrix = *this, all](const Sink& sink) {
+      for (size_t i = 0; i < all->size(); ++i)
+        if (const auto& bytes = (*all)[i].bytes) sink(i, 0, bytes->data(), bytes->size());
+      matrix.has_one_scale() ? matrix.write_with_one_scale(sink) : matrix.write_rows(sink, !(*all)[kScales].bytes);
+    };
+    return group;
+  }
 
-  Bytes quantized() const {
-    Tensor x = cast(file_.load(name_), DType::f32);
+ private:
+  static constexpr size_t kCodes = 0, kScales = 1;  // among the parts
+  static constexpr int64_t kPiece = 1 << 18;        // elements, that of few rows at least
+
+  bool has_one_scale() const { return dtype_ == DType::fp8 && reader_ == Reader::comfy; }
+  int64_t rows() const { return info_.shape[0]; }
+  int64_t cols() const { return info_.shape.numel() / rows(); }
+  // nf4_double has nf4's codes.
+  RowLayout layout() const { return row_layout(row_dtype(), cols()); }
+  DType row_dtype() const { return dtype_ == DType::nf4_double ? DType::nf4 : dtype_; }
+
+  // Calls f(first row, x [rows, cols]) for all pieces, on all threads.
+  template <class F>
+  void for_pieces(const F& f) const {
+    const int64_t most = std::max<int64_t>(1, kPiece / cols());
+    parallel_tasks((rows() + most - 1) / most, [&](int64_t i, int64_t) {
+      const int64_t first = i * most;
+      f(first, piece(first, std::min(most, rows() - first)));
+    });
+  }
+
+  Tensor piece(int64_t first, int64_t count) const {
+    const Tensor stored = Tensor::empty({count, cols()}, *info_.dtype, host_memory());
+    const size_t row = size_t(cols()) * size_of(*info_.dtype);
+    file_.bytes(name_)(stored.data<char>(), size_t(first) * row, size_t(count) * row);
+    Tensor x = cast(stored, DType::f32);
     check_finite(x, "holds values that are not finite numbers: the model is damaged");
     if (dtype_ == DType::int8) {
       x = cast(cast(x, DType::f16), DType::f32);
       check_finite(x, "holds values too large for f16, to which bitsandbytes rounds before int8");
     }
-    Bytes all(size_t(rows() * layout().bytes));
-    if (dtype_ == DType::fp8 && !has_fp8_rows())
-      quantize_fp8(all.data(), all.data() + layout().scales, x);
-    else
-      quantize_rows(all.data(), dtype_, x.data<float>(), rows(), cols());
-    return all;
+    return x;
   }
 
-  std::vector<SafetensorsEntry> entries() const {
-    switch (dtype_) {
-      case DType::fp8:
-        return has_fp8_rows() ? fp8_rows() : fp8();
-      case DType::int8:
-        return int8();
-      default:
-        return nf4();
-    }
+  void write_rows(const Sink& sink, bool with_scales) const {
+    const RowLayout at = layout();
+    const size_t code_bytes = size_t(cols() * row_format(row_dtype()).bits / 8), scale_bytes = size_t(4 * at.count);
+    for_pieces([&](int64_t first, const Tensor& x) {
+      const size_t count = size_t(x.dim(0));
+      Bytes all(count * size_t(at.bytes));
+      quantize_rows(all.data(), row_dtype(), x.data<float>(), x.dim(0), cols());
+      const auto put = [&](size_t part, size_t begin, size_t bytes) {
+        Bytes together;
+        for (size_t row = 0; row < count; ++row) {
+          const auto from = all.begin() + ptrdiff_t(row * size_t(at.bytes) + begin);
+          together.insert(together.end(), from, from + ptrdiff_t(bytes));
+        }
+        sink(part, uint64_t(first) * bytes, together.data(), together.size());
+      };
+      put(kCodes, 0, code_bytes);
+      if (with_scales) put(kScales, size_t(at.scales), scale_bytes);
+    });
   }
-
- private:
-  bool has_fp8_rows() const { return dtype_ == DType::fp8 && reader_ == Reader::transformers; }
 
   // As comfy-kitchen does, in f32: it multiplies with the reciprocal of the scale.
-  static void quantize_fp8(char* codes, char* scale_bytes, const Tensor& x) {
-    const std::span<const float> values(x.data<float>(), size_t(x.numel()));
-    float largest = 0;
-    for (const float value : values) largest = std::max(largest, std::abs(value));
-    const float scale = largest == 0 ? 1 : largest / 448, inverse = 1 / scale;
-    for (const float value : values) *codes++ = char(f32_to_e4m3(value * inverse));
-    std::memcpy(scale_bytes, &scale, sizeof scale);
+  void write_with_one_scale(const Sink& sink) const {
+    const float largest = std::ranges::max(largest_of_runs(cols()));
+    const float scale = largest == 0 ? 1 : largest / kFp8Largest, inverse = 1 / scale;
+    sink(kScales, 0, &scale, sizeof scale);
+    for_pieces([&](int64_t first, const Tensor& x) {
+      Bytes codes(size_t(x.numel()));
+      std::transform(x.data<float>(), x.data<float>() + x.numel(), codes.begin(),
+                     [=](float value) { return char(f32_to_e4m3(value * inverse)); });
+      sink(kCodes, uint64_t(first * cols()), codes.data(), codes.size());
+    });
+  }
+
+  // The largest magnitudes of elements that lie together.
+  std::vector<float> largest_of_runs(int64_t run) const {
+    std::vector<float> all(size_t(info_.shape.numel() / run));
+    for_pieces([&](int64_t first, const Tensor& x) {
+      float* largest = &all[size_t(first * cols() / run)];
+      for (const float *at = x.data<float>(), *const end = at + x.numel(); at < end; at += run, ++largest)
+        for (int64_t i = 0; i < run; ++i) *largest = std::max(*largest, std::abs(at[i]));
+    });
+    return all;
   }
 
   void check_finite(const Tensor& x, const char* what) const {
@@ -143,70 +202,47 @@ class Matrix {
 
   std::string layer() const { return name_.substr(0, name_.size() - kWeight.size()); }
 
-  // A part of each row, of `count` bytes from `begin` on.
-  SafetensorsEntry part(const std::string& name, const char* dtype, const Shape& shape, int64_t begin,
-                        int64_t count) const {
-    return {name, dtype, shape, [matrix = *this, begin, count](const Sink& sink) {
-              const Bytes all = matrix.quantized();
-              for (int64_t row = 0; row < matrix.rows(); ++row)
-                sink(all.data() + row * matrix.layout().bytes + begin, size_t(count));
-            }};
-  }
-
-  std::vector<SafetensorsEntry> fp8() const {
-    return {part(name_, "F8_E4M3", info_.shape, 0, cols()),
-            part(layer() + ".weight_scale", "F32", {}, layout().scales, 4),
-            as_bytes(layer() + ".comfy_quant", R"({"format": "float8_e4m3fn"})")};
-  }
-
-  std::vector<SafetensorsEntry> fp8_rows() const {
-    return {part(name_, "F8_E4M3", info_.shape, 0, cols()),
-            part(layer() + ".weight_scale", "F32", {info_.shape[0], 1}, layout().scales, 4)};
-  }
-
-  std::vector<SafetensorsEntry> int8() const {
-    return {part(name_, "I8", info_.shape, 0, cols()),
-            part(layer() + ".SCB", "F32", {info_.shape[0]}, layout().scales, 4),
-            {layer() + ".weight_format", "U8", {}, [](const Sink& sink) { sink("", 1); }}};  // 0: rows in their order
-  }
-
-  std::vector<SafetensorsEntry> nf4() const {
-    const RowLayout at = layout();
-    std::vector<SafetensorsEntry> all = {part(name_, "U8", {info_.shape.numel() / 2, 1}, 0, cols() / 2),
-                                         of_floats(name_ + ".quant_map", kNf4Map.values)};
-    if (dtype_ == DType::nf4_double) {
-      for (SafetensorsEntry& entry : nested_scales()) all.push_back(std::move(entry));
-    } else {
-      all.push_back(part(name_ + ".absmax", "F32", {at.count}, at.scales, 4 * at.count));
-      all.push_back(state(""));
+  // Codes, then scales, which are made as they are written where they have no bytes yet.
+  std::vector<Part> parts() const {
+    switch (dtype_) {
+      case DType::fp8:
+        return fp8();
+      case DType::int8:
+        return {{{name_, "I8", info_.shape}},
+                {{layer() + ".SCB", "F32", {rows()}}},
+                {{layer() + ".weight_format", "U8", {}}, Bytes(1, 0)}};  // 0: rows in their order
+      default:
+        return nf4();
     }
+  }
+
+  std::vector<Part> fp8() const {
+    const Shape scales = has_one_scale() ? Shape{} : Shape{rows(), 1};
+    std::vector<Part> all = {{{name_, "F8_E4M3", info_.shape}}, {{layer() + ".weight_scale", "F32", scales}}};
+    if (has_one_scale()) all.push_back(as_bytes(layer() + ".comfy_quant", R"({"format": "float8_e4m3fn"})"));
     return all;
   }
 
-  // The mean stands in the state, whose size is in the header: the scales are made now, and kept.
-  std::vector<SafetensorsEntry> nested_scales() const {
-    const RowLayout at = layout();
-    const int64_t count = (at.count + kNestedRun - 1) / kNestedRun;
-    const Bytes row = quantized();
-    const auto scales = std::make_shared<const Bytes>(row.begin() + at.scales, row.end());
-    NestedScales header;
-    std::memcpy(&header, row.data() + at.nested, sizeof header);
-    std::string mean = fmt::format("{}", double(header.mean));
+  std::vector<Part> nf4() const {
+    const int64_t runs = info_.shape.numel() / kNf4Run;
+    const Part codes{{name_, "U8", {info_.shape.numel() / 2, 1}}},
+        map = of_floats(name_ + ".quant_map", kNf4Map.values);
+    if (dtype_ == DType::nf4) return {codes, {{name_ + ".absmax", "F32", {runs}}}, map, state("")};
+    // The mean stands in the state, whose size is in the header: these scales are made now, and kept.
+    const NestedMagnitudes made = nested(largest_of_runs(kNf4Run));
+    std::string mean = fmt::format("{}", double(made.mean));
     if (mean.find_first_of(".e") == mean.npos) mean += ".0";
-    return {{name_ + ".absmax", "U8", {at.count}, [=](const Sink& sink) { sink(scales->data(), size_t(at.count)); }},
-            {name_ + ".nested_absmax",
-             "F32",
-             {count},
-             [=](const Sink& sink) {
-               sink(scales->data() + (at.nested - at.scales) + int64_t(sizeof header), size_t(4 * count));
-             }},
+    return {codes,
+            {{name_ + ".absmax", "U8", {runs}}, Bytes(made.codes.begin(), made.codes.end())},
+            map,
+            of_floats(name_ + ".nested_absmax", made.scales),
             of_floats(name_ + ".nested_quant_map", kSignedMap.values),
             state(fmt::format(R"(, "nested_blocksize": {}, "nested_dtype": "float32", "nested_offset": {})", kNestedRun,
                               mean))};
   }
 
   // As Python's json writes it.
-  SafetensorsEntry state(const std::string& nested) const {
+  Part state(const std::string& nested) const {
     const char* dtype = info_.dtype == DType::f32 ? "float32" : info_.dtype == DType::f16 ? "float16" : "bfloat16";
     return as_bytes(name_ + ".quant_state.bitsandbytes__nf4",
                     fmt::format(R"({{"quant_type": "nf4", "blocksize": {}, "dtype": "{}", "shape": [{}, {}]{}}})",
@@ -248,7 +284,8 @@ class Conversion {
     check(written_.matrices > 0, "{}: no matrix of its blocks can be {}", network.name(), name_of(dtype));
   }
 
-  void write(const fs::path& to) const { save_safetensors(to, entries_, metadata_); }
+  void write(const fs::path& to) const { save_safetensors(to, groups_, metadata_); }
+  void write_shards(const fs::path& to, uint64_t most) const { save_shards(to, groups_, metadata_, most); }
   Weights::Quantized written() const { return written_; }
   // Layers whose weights stay: the readers must not make quantised ones of them.
   const std::set<std::string>& kept_layers() const { return kept_layers_; }
@@ -264,19 +301,19 @@ class Conversion {
       return keep(name, file);
     }
     ++written_.matrices;
-    for (SafetensorsEntry& entry : Matrix(name, file, dtype_, reader_).entries()) entries_.push_back(std::move(entry));
+    groups_.push_back(Matrix(name, file, dtype_, reader_).group());
   }
 
   void keep(const std::string& name, const SafetensorsFile& file) {
     if (name.ends_with(kWeight) && file.tensors().at(name).shape.rank() == 2)
       kept_layers_.insert(name.substr(0, name.size() - kWeight.size()));
-    entries_.push_back(as_stored(name, file));
+    groups_.push_back(as_stored(name, file));
   }
 
   std::map<std::string, SafetensorsFile> files_;
   DType dtype_;
   Reader reader_;
-  std::vector<SafetensorsEntry> entries_;
+  std::vector<SafetensorsGroup> groups_;
   std::map<std::string, std::string> metadata_;
   std::set<std::string> kept_layers_;
   Weights::Quantized written_;
@@ -368,7 +405,8 @@ std::string dtype_in(const nlohmann::json& config, const std::string& where) {
   return "bfloat16";
 }
 
-Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs::path& to, DType dtype) {
+Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs::path& to, DType dtype,
+                                               uint64_t shard_bytes) {
   check(!from.is_gguf(), "{}: is a GGUF file; {} is written of a transformers folder: convert one", from.name(),
         name_of(dtype));
   const Conversion conversion(from, matrices_in_layers(from, dtype), dtype, Reader::transformers);
@@ -380,15 +418,16 @@ Weights::Quantized write_language_model_folder(const Checkpoint& from, const fs:
       dtype == DType::fp8 ? compressed_tensors_config(kept_layers)
                           : bitsandbytes_config(kept_layers, dtype, dtype_in(config, from.config_file().string()));
   write_folder(to, [&] {
-    write_language_model(from, to, to_text(std::move(config)), [&](const fs::path& file) { conversion.write(file); });
+    write_language_model(from, to, to_text(std::move(config)),
+                         [&](const fs::path& file) { conversion.write_shards(file, shard_bytes); });
   });
   return conversion.written();
 }
 
 }  // namespace
 
-Weights::Quantized write_quantized(const Checkpoint& from, const fs::path& to, DType dtype) {
-  return kind_of(from) == ModelKind::text ? write_language_model_folder(from, to, dtype)
+Weights::Quantized write_quantized(const Checkpoint& from, const fs::path& to, DType dtype, uint64_t shard_bytes) {
+  return kind_of(from) == ModelKind::text ? write_language_model_folder(from, to, dtype, shard_bytes)
                                           : write_denoiser(from, to, dtype);
 }
 

@@ -129,7 +129,7 @@ class Sdxl final : public LatentDiffusion {
     return component == "unet" ? unet_source(model()) : LatentDiffusion::source(component);
   }
   bool is_in_blocks(const std::string& tensor) const override { return belongs_to_block(tensor); }
-  void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().recomputation); }
+  void load_denoiser(const Scope& s) override { unet_.emplace(s, config_.unet, options().block_schedule); }
   void drop_denoiser() override { unet_.reset(); }
 
   const NoiseSchedule& schedule() const {
@@ -209,7 +209,8 @@ NamedTensors Sdxl::joined(const std::vector<NamedTensors>& texts) const {
 }
 
 NamedTensors Sdxl::prepared(const NamedTensors& parts) const {
-  if (options().recomputation.streamed() > 0) return parts;  // what makes keys and values comes with each step's blocks
+  if (options().block_schedule.streamed() > 0)
+    return parts;  // what makes keys and values comes with each step's blocks
   NamedTensors all;
   for (const auto& [name, value] : parts)
     if (name != kStates) all.add(name, value);

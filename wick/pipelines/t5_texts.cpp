@@ -54,11 +54,11 @@ TextLength T5Texts::length(const std::string& text) const {
 
 void T5Texts::load(const Scope& s, const DiffusionOptions& options) {
   outline_ = s.weights().is_outline();
-  Recomputation blocks = Recomputation::of_all(options.recomputation.is_any());
+  BlockSchedule blocks = BlockSchedule::recomputing_all(options.block_schedule.recomputes_any());
   if (options.stream_text_encoder)
     blocks.stream(s.weights().stream(
-        Recomputation::kAll, [&](const Weights& shapes) { T5Encoder(Scope(shapes, "t5"), config_); },
-        options.recomputation.is_staged()));
+        BlockSchedule::kAll, [&](const Weights& shapes) { T5Encoder(Scope(shapes, "t5"), config_); },
+        options.block_schedule.is_staged()));
   encoder_.emplace(s, config_, blocks);
   s.weights().read_deferred();
 }

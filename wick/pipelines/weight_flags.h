@@ -1,4 +1,4 @@
-// What flags say of frozen weights, for training, drawing and writing alike: --stream-blocks, --host-memory,
+// What flags say of frozen weights, for training, drawing and writing alike: --memory, --stream-blocks, --host-memory,
 // --fp8-compute.
 #pragma once
 
@@ -11,8 +11,11 @@
 
 namespace wick {
 
-// A number of blocks, or Recomputation::kAll for all. Throws UsageError for any other text of `flag`.
+// A number of blocks, or BlockSchedule::kAll for all. Throws UsageError for any other text of `flag`.
 size_t parse_blocks(std::string_view flag, const std::string& text);
+
+// The bytes of --memory; none for auto. Throws UsageError for any other text.
+std::optional<size_t> parse_memory(const std::string& text);
 
 // Bytes of the host that a run may take: those that are locked for a device (streamed weights, inputs of blocks), and
 // together with streamed weights that lie in ordinary memory.
@@ -27,8 +30,22 @@ struct HostLimit {
 // That of --host-memory for both; where it is empty, 60 % of what is available may be locked, and 80 % taken in all.
 // None where that is not known. Throws UsageError for a text that is no size.
 std::optional<HostLimit> host_limit(const std::string& host_memory);
+size_t parse_host_memory(const std::string& text);  // of a text that is not empty
+// The plan of a run whose streamed weights are page-locked, or, where only that is within the limit, of one that stages
+// them in ordinary memory: plan_of(bool staged).
+template <class PlanOf>
+auto plan_within(const std::optional<HostLimit>& limit, const PlanOf& plan_of) {
+  auto locked = plan_of(false);
+  if (!limit || limit->allows(locked)) return locked;
+  auto staged = plan_of(true);
+  return limit->allows(staged) ? staged : locked;
+}
 // Throws Error where `bytes` are more than may be locked.
 void check_locked(size_t bytes, const std::optional<HostLimit>& limit);
+// For users: ", with 8.1 GiB on the host, in ordinary memory"; and a sentence on weights that are staged. Empty where
+// nothing lies there.
+std::string on_host_in_words(size_t locked, size_t staged);
+std::string staging_in_words(size_t staged);
 
 // --fp8-compute. Throws UsageError beside a --quantize to another type than fp8 (`quantize` is empty where there is
 // none), and on a device that does not multiply in fp8.

@@ -55,7 +55,7 @@ std::optional<T> parsed(std::string_view text) {
 constexpr std::string_view kAutoOrNumber = "auto|NUMBER", kAutoOrInteger = "auto|INT";
 constexpr std::string_view kNumbers = "NUMBER PATTERN=NUMBER ...", kIntegers = "INT PATTERN=INT ...";
 void set_value(std::string& value, const OptionTraits& traits, const std::string& text, const std::string& where) {
-  if (text.empty()) fail_value(where, "a name", "");
+  if (text.empty()) fail_value(where, traits.item.empty() ? "a name" : traits.item, "");
   if (traits.item == kAutoOrNumber && text != "auto") {
     const std::optional<double> number = parsed<double>(text);
     if (!number || !within(traits, *number)) fail_value(where, "auto or a number " + limits(traits), text);
@@ -592,8 +592,8 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
     config.quantize = Quantize::fp8;
   }
   if (config.quantize != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
-  check_usage(config.quantize != Quantize::none || config.keep_precision.empty(),
-              "--keep-precision: expected a --quantize with it");
+  check_usage(config.quantize != Quantize::none || !config.memory.empty() || config.keep_precision.empty(),
+              "--keep-precision: expected a --quantize or --memory with it");
   check_usage(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
   const auto absolute = [](std::string& path) {
     if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
@@ -612,11 +612,8 @@ std::vector<std::optional<size_t>> asked_memory(const TrainConfig& config) {
   const std::string& text = config.memory;
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find(',', begin), text.size());
-    const std::string part = text.substr(begin, end - begin);
+    sizes.push_back(parse_memory(text.substr(begin, end - begin)));
     begin = end + 1;
-    sizes.push_back(part == "auto" ? std::nullopt : parse_byte_size(part));
-    check_usage(part == "auto" || sizes.back(), "--memory: expected a size like 12GiB or 11500MB, or auto, found {}",
-                quote(part));
   }
   return sizes;
 }
@@ -659,9 +656,9 @@ ModelFiles model_files(const TrainConfig& config) {
 void check_kind(const TrainConfig& config, ModelKind kind) {
   static const TrainConfig defaults;
   for (const TrainOption& option : train_options())
-    check(!option.traits.kind || option.traits.kind == kind || option.toml(config) == option.toml(defaults),
-          "{}: {} is a model of {}, which has no such setting", option.flag(), config.model,
-          kind == ModelKind::text ? "text" : "pictures");
+    check_usage(!option.traits.kind || option.traits.kind == kind || option.toml(config) == option.toml(defaults),
+                "{}: {} is a model of {}, which has no such setting", option.flag(), config.model,
+                kind == ModelKind::text ? "text" : "pictures");
 }
 
 }  // namespace wick

@@ -76,10 +76,10 @@ class PictureJob final : public Job {
 
   void set_memory(const TrainConfig& config) override { config_ = config; }
 
-  std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation,
+  std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule,
                              const Progress& progress) const override {
     return make_task(config_, checkpoint_, backend, {.dataset = &dataset_, .buckets = buckets_, .progress = progress},
-                     recomputation);
+                     block_schedule);
   }
 
  private:
@@ -143,11 +143,11 @@ class TextJob final : public Job {
 
   void set_memory(const TrainConfig& config) override { config_ = config; }
 
-  std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation, const Progress&) const override {
+  std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule, const Progress&) const override {
     return make_text_task(
         config_, model_, backend,
         {.train = &train_, .validation = config_.val.empty() ? nullptr : &validation_, .row_length = row_length_},
-        recomputation);
+        block_schedule);
   }
 
  private:

@@ -30,7 +30,7 @@ class Job {
   // The same job with other settings of memory: precision, blocks that are recomputed.
   virtual void set_memory(const TrainConfig& config) = 0;
   // The job outlives its task.
-  virtual std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation,
+  virtual std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule,
                                      const Progress& progress) const = 0;
 };
 

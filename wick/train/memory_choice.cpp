@@ -103,7 +103,8 @@ class Ways {
   // As few streamed blocks as fit with all of them recomputed; or more, which leave room to recompute fewer.
   MemoryChoice streamed(const TrainConfig& config, MemoryChoice best) const {
     const size_t blocks = best.plan.blocks, streamable = most_for_the_host(config, blocks);
-    const MemoryChoice most = with_streamed(config, streamable);
+    MemoryChoice most = with_streamed(config, streamable);
+    most.host_is_full = streamable < blocks;
     if (!fits(best)) {
       if (!fits(most)) return most;
       const auto all_again = [&](size_t n) { return way(config, blocks, n); };
@@ -143,10 +144,7 @@ std::string way_in_words(const MemoryChoice& choice) {
   if (choice.config.checkpoints_on_host) text += " with their inputs on the host";
   if (choice.streamed > 0) text += fmt::format(", {} streamed", count_in_words(choice.streamed, choice.plan));
   if (choice.config.stream_text_encoder) text += ", T5 streamed";
-  const auto& [host, staged] = std::pair(choice.plan.host, choice.plan.staged);
-  if (host + staged > 0) text += fmt::format(", with {} on the host", readable_bytes(host + staged));
-  if (staged > 0) text += ", in ordinary memory";
-  return text;
+  return text + on_host_in_words(choice.plan.host, choice.plan.staged);
 }
 
 }  // namespace
@@ -164,7 +162,7 @@ std::string MemoryChoices::in_words() const {
                                    readable_bytes(least.plan.total() - request.size), way_in_words(least));
     if (least.plan.encoding > least.plan.step())
       text += "; most of it while pictures and captions are encoded, before the first step";
-    else if (request.host && least.streamed < least.plan.blocks)
+    else if (least.host_is_full)
       text += fmt::format("; more would be streamed than the {} of --host-memory hold",
                           readable_bytes(request.host->locked));
     return text;

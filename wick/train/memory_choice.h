@@ -16,6 +16,7 @@ struct MemoryChoice {
   TrainConfig config;
   MemoryPlan plan;
   size_t blocks = 0, streamed = 0;  // those numbers
+  bool host_is_full = false;        // fewer blocks are streamed than the model has, since the host may hold no more
   double seconds = 0;               // of a step, by what is counted (MemoryPlan::seconds); only ratios mean something
 };
 

@@ -51,21 +51,21 @@ const std::vector<Change>& changes() {
 
 // The blocks that are cheapest to run again for a byte that they free; of equal ones the first, which backward comes to
 // when others have gone.
-Recomputation recomputation(const TrainConfig& config, const std::vector<BlockCost>& costs) {
+BlockSchedule block_schedule(const TrainConfig& config, const std::vector<BlockCost>& costs) {
   const size_t count = parse_blocks("--checkpoint-blocks", config.checkpoint_blocks);
-  if (config.gradient_checkpointing || count == Recomputation::kAll) return Recomputation::of_all();
+  if (config.gradient_checkpointing || count == BlockSchedule::kAll) return BlockSchedule::recomputing_all();
   if (count == 0) return {};
   check(count <= costs.size(), "--checkpoint-blocks: expected at most {}, or all, the blocks of {}, found {}",
         costs.size(), config.model, count);
   std::vector<size_t> order(costs.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::ranges::stable_sort(order, {}, [&](size_t i) { return costs[i].flops / std::max(costs[i].bytes, 1.0); });
-  return Recomputation::of({order.begin(), order.begin() + ptrdiff_t(count)});
+  return BlockSchedule::recomputing({order.begin(), order.begin() + ptrdiff_t(count)});
 }
 
 size_t streamed_blocks(const TrainConfig& config, size_t blocks) {
   const size_t count = parse_blocks("--stream-blocks", config.stream_blocks);
-  if (count == Recomputation::kAll) return blocks;
+  if (count == BlockSchedule::kAll) return blocks;
   check(count <= blocks, "--stream-blocks: expected at most {}, or all, the blocks of {}, found {}", blocks,
         config.model, count);
   return count;
@@ -78,11 +78,11 @@ MemoryPlan counted_step(const TrainConfig& config, const Checkpoint& model, cons
   MemoryPlan plan{.bucket = bucket, .device = device};
   plan.blocks = costs.size();
   const auto blocks = [&] {
-    const Recomputation some =
-        recomputation(config, costs).with_streamed(streamed_blocks(config, costs.size()), staged);
+    const BlockSchedule some =
+        block_schedule(config, costs).with_streamed(streamed_blocks(config, costs.size()), staged);
     return config.checkpoints_on_host ? some.with_checkpoints_on_host() : some;
   };
-  plan.recomputation = blocks();
+  plan.block_schedule = blocks();
   const std::unique_ptr<Task> task = outline_task(config, model, backend, plan.bucket, blocks());
   plan.encoding = memory.peak();
   plan.what = task->describe();
@@ -117,7 +117,7 @@ std::vector<BlockCost> block_costs(const TrainConfig& config, const Checkpoint& 
   CountingBackend backend(device);
   std::vector<BlockCost> costs;
   const auto spent = [&] { return BlockCost{backend.flops(), double(backend.memory().in_use())}; };
-  const std::unique_ptr<Task> task = outline_task(config, model, backend, bucket, Recomputation::metered(spent, costs));
+  const std::unique_ptr<Task> task = outline_task(config, model, backend, bucket, BlockSchedule::metered(spent, costs));
   TrainRng rng(0);
   const NamedTensors batch = task->next_batch(rng);
   costs.clear();  // of text encoders that have run
@@ -131,10 +131,7 @@ MemoryPlan plan_memory(const TrainConfig& config, const Checkpoint& model, const
                        const std::optional<HostLimit>& host) {
   if (!bucket) bucket = largest_bucket(config, model);
   const std::vector<BlockCost> costs = known ? *known : block_costs(config, model, device, *bucket);
-  const MemoryPlan locked = counted_step(config, model, device, *bucket, costs, /*staged=*/false);
-  if (!host || host->allows(locked)) return locked;
-  const MemoryPlan staged = counted_step(config, model, device, *bucket, costs, /*staged=*/true);
-  return host->allows(staged) ? staged : locked;
+  return plan_within(host, [&](bool staged) { return counted_step(config, model, device, *bucket, costs, staged); });
 }
 
 std::vector<Alternative> alternatives(const TrainConfig& config, const Checkpoint& model, const MemoryPlan& plan) {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/backend/counting.h"
 #include "wick/pipelines/weight_flags.h"
 #include "wick/train/buckets.h"
@@ -21,9 +21,9 @@ struct MemoryPlan {                // bytes
   std::string about_weights = {};  // a note for users, see Task
   Size bucket;                     // of pictures, or a row of text: its tokens x 1
   DeviceKind device;
-  int64_t trained = 0;               // numbers in the trained parameters
-  size_t state = 0;                  // of a state file, without its header
-  Recomputation recomputation = {};  // the blocks that --checkpoint-blocks asks for
+  int64_t trained = 0;                // numbers in the trained parameters
+  size_t state = 0;                   // of a state file, without its header
+  BlockSchedule block_schedule = {};  // the blocks that --checkpoint-blocks asks for
 
   // Tensors, and the scratch of kernels where that weighs.
   size_t weights, adapter, optimizer;  // the last: moments, averages of --ema, sums of --accumulate

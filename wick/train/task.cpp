@@ -38,7 +38,7 @@ Trained trained_of(const TrainConfig& config, const Diffusion& model) {
 class DiffusionTask final : public Task {
  public:
   DiffusionTask(const TrainConfig& config, const Checkpoint& checkpoint, Backend& backend, const PictureData& data,
-                const Recomputation& recomputation)
+                const BlockSchedule& block_schedule)
       : config_(config),
         checkpoint_(checkpoint),
         buckets_(data.buckets),
@@ -47,7 +47,7 @@ class DiffusionTask final : public Task {
         session_(LoraSession::begin(config)),
         model_(open_diffusion(checkpoint, reading_options(config))),
         trained_(trained_of(config, *model_)) {
-    load(backend, data, recomputation);
+    load(backend, data, block_schedule);
   }
 
   std::vector<Parameter> parameters() const override { return trained_.parameters(); }
@@ -109,13 +109,13 @@ class DiffusionTask final : public Task {
   }
 
   // Text encoders that are frozen and the VAE are needed for the cache only: each goes before the next comes.
-  void load(Backend& backend, const PictureData& data, const Recomputation& recomputation) {
+  void load(Backend& backend, const PictureData& data, const BlockSchedule& block_schedule) {
     const DiffusionOptions options{.dtype = config_.dtype,
                                    .quantization = quantization(config_),
                                    .adapter = trained_.adapter(),
                                    .trainable = !trained_.adapter(),
                                    .backend = &backend,
-                                   .recomputation = recomputation,
+                                   .block_schedule = block_schedule,
                                    .stream_text_encoder = config_.stream_text_encoder,
                                    .outline = data.outline()};
     model_->load(options, {DiffusionPart::text_encoders});
@@ -261,16 +261,16 @@ class VaeTask final : public Task {
 }  // namespace
 
 std::unique_ptr<Task> make_task(const TrainConfig& config, const Checkpoint& model, Backend& backend,
-                                const PictureData& data, const Recomputation& recomputation) {
+                                const PictureData& data, const BlockSchedule& block_schedule) {
   if (config.train == TrainMode::vae) return std::make_unique<VaeTask>(config, model, backend, data);
-  return std::make_unique<DiffusionTask>(config, model, backend, data, recomputation);
+  return std::make_unique<DiffusionTask>(config, model, backend, data, block_schedule);
 }
 
 std::unique_ptr<Task> outline_task(const TrainConfig& config, const Checkpoint& model, Backend& backend, Size size,
-                                   const Recomputation& recomputation) {
+                                   const BlockSchedule& block_schedule) {
   if (kind_of(model) == ModelKind::text)
-    return make_text_task(config, model.path(), backend, {.row_length = size.width}, recomputation);
-  return make_task(config, model, backend, {.blank = size}, recomputation);
+    return make_text_task(config, model.path(), backend, {.row_length = size.width}, block_schedule);
+  return make_task(config, model, backend, {.blank = size}, block_schedule);
 }
 
 }  // namespace wick

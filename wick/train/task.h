@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/core/named_tensors.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/train/batches.h"
@@ -50,11 +50,11 @@ struct PictureData {
 };
 
 std::unique_ptr<Task> make_task(const TrainConfig& config, const Checkpoint& model, Backend& backend,
-                                const PictureData& data, const Recomputation& recomputation);
+                                const PictureData& data, const BlockSchedule& block_schedule);
 // The same task on blank pictures of `size`, or rows of text of size.width tokens, and on weights without values, for
 // which only the model's configs are read. It has parameters(), next_batch(), loss() and describe(), which allocate as
 // in a run.
 std::unique_ptr<Task> outline_task(const TrainConfig& config, const Checkpoint& model, Backend& backend, Size size,
-                                   const Recomputation& recomputation);
+                                   const BlockSchedule& block_schedule);
 
 }  // namespace wick

@@ -38,12 +38,12 @@ std::optional<DType> text_dtype(const TrainConfig& config, const fs::path& model
 class TextTask final : public Task {
  public:
   TextTask(const TrainConfig& config, const fs::path& model, Backend& backend, const TextData& data,
-           const Recomputation& recomputation)
+           const BlockSchedule& block_schedule)
       : config_(config),
         model_(model),
         data_(data),
         trained_(trained_of(config, model)),
-        llama_(load(backend, recomputation)) {
+        llama_(load(backend, block_schedule)) {
     if (!trained_.adapter()) trained_.set_weights(llama_.weights());
     if (data.train) batches_.emplace(data.train->lengths(), data.row_length, config.batch_size, uint64_t(config.seed));
   }
@@ -109,10 +109,10 @@ class TextTask final : public Task {
   }
 
  private:
-  Llama load(Backend& backend, const Recomputation& recomputation) const {
+  Llama load(Backend& backend, const BlockSchedule& block_schedule) const {
     LlamaOptions options{.adapter = trained_.adapter(), .trainable = !trained_.adapter(), .backend = &backend};
     options.dtype = data_.train ? text_dtype(config_, model_) : planned_dtype(config_, model_);
-    options.recomputation = recomputation;
+    options.block_schedule = block_schedule;
     options.outline = data_.train == nullptr;
     if (config_.from_scratch) options.draw = uint64_t(config_.seed);
     return Llama::load(model_, options);
@@ -151,14 +151,14 @@ class TextTask final : public Task {
 }  // namespace
 
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const fs::path& model, Backend& backend,
-                                     const TextData& data, const Recomputation& recomputation) {
+                                     const TextData& data, const BlockSchedule& block_schedule) {
   const LlamaConfig c = LlamaConfig::read(model);
   check(c.attention_dropout == 0,
         "{}: attention_dropout is {}; Wick trains without it: set it to 0, or see --lora-dropout",
         (model / "config.json").string(), c.attention_dropout);
   check(!config.from_scratch || c.initializer_range > 0,
         "{}: initializer_range should be above 0 for --from-scratch, found 0", (model / "config.json").string());
-  return std::make_unique<TextTask>(config, model, backend, data, recomputation);
+  return std::make_unique<TextTask>(config, model, backend, data, block_schedule);
 }
 
 int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model) {

@@ -16,7 +16,7 @@ struct TextData {
 };
 
 std::unique_ptr<Task> make_text_task(const TrainConfig& config, const std::filesystem::path& model, Backend& backend,
-                                     const TextData& data, const Recomputation& recomputation);
+                                     const TextData& data, const BlockSchedule& block_schedule);
 
 // Tokens of a row at the most: --sequence-length, which the model's positions limit.
 int64_t sequence_length(const TrainConfig& config, const LlamaConfig& model);

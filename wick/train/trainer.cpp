@@ -88,11 +88,7 @@ class Run {
     free_ = free_memory(backend_.name());
     if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
     check_locked(plan_->host, host);
-    if (plan_->staged > 0)
-      progress_.say(
-          fmt::format("Streamed weights take {} of the host's memory, more than may be page-locked: they lie in "
-                      "ordinary memory, from which they come more slowly.",
-                      readable_bytes(plan_->staged)));
+    if (plan_->staged > 0) progress_.say(staging_in_words(plan_->staged));
     check_disk();
   }
 
@@ -219,7 +215,7 @@ class Run {
                               readable_bytes(plan_->total()), readable_bytes(plan_->activations),
                               free_ ? fmt::format("; {} free", readable_bytes(*free_)) : ""));
     for (const std::string& remark : job_->remarks()) progress_.say(remark);
-    task_ = job_->load(backend_, plan_->recomputation, setup_progress());
+    task_ = job_->load(backend_, plan_->block_schedule, setup_progress());
     OptimizerOptions options = OptimizerOptions::of(config_);
     options.scale_loss = config_.dtype == DType::f16 && on_device();
     optimizer_.emplace(task_->parameters(), options);

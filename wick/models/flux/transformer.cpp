@@ -121,7 +121,7 @@ struct FluxTransformer::Model {
     const Conditioning of_step = modulations->of_step(vector(in), in.modulations);
     const JointAttention how{.heads = c.heads, .rotary = in.rotary, .ranges = in.ranges};
     Streams x{txt_in(s.activation(in.text)), img_in(s.activation(in.tokens))};
-    Recomputation::Pass run = options.recomputation.pass();
+    BlockSchedule::Pass run = options.block_schedule.pass();
     for (const DoubleBlock& block : double_blocks) x = run(std::cref(block), x[0], x[1], of_step, how);
     const int64_t text = x[0].dim(1), all = text + x[1].dim(1);
     Tensor joint = cat({x[0], x[1]}, 1);

@@ -185,7 +185,7 @@ struct Sd3Transformer::Model {
     const Tensor patches = x_embedder(s.activation(in.latents));
     Streams x{context_embedder(s.activation(in.text)),
               reshape(patches, {patches.dim(0), count, c.hidden()}) + in.positions};
-    Recomputation::Pass run = options.recomputation.pass();
+    BlockSchedule::Pass run = options.block_schedule.pass();
     int64_t number = 0;
     for (const JointBlock& block : joint_blocks)
       if (in.skipped.contains(number++))

@@ -142,7 +142,7 @@ struct Block {
 struct SdxlUNet::Model {
   Scope s;
   UNetConfig c;
-  Recomputation recomputation;
+  BlockSchedule block_schedule;
 
   int64_t time_dim = 4 * c.channels.front();
   Conv conv_in{s / "conv_in", c.in_channels, c.channels.front(), 3, same_padding(3)};
@@ -237,7 +237,7 @@ struct SdxlUNet::Model {
   struct Conditioning {
     Tensor time, context;
     std::span<const Tensor> keys_values;
-    Recomputation::Pass run;
+    BlockSchedule::Pass run;
   };
 
   Tensor layer(const Block& block, size_t i, Tensor x, Conditioning& shared) const {
@@ -251,7 +251,7 @@ struct SdxlUNet::Model {
   }
 
   Tensor operator()(const UNetInput& in) const {
-    Conditioning shared{time_vector(in), {}, in.keys_values, recomputation.pass()};
+    Conditioning shared{time_vector(in), {}, in.keys_values, block_schedule.pass()};
     if (in.keys_values.empty()) shared.context = s.activation(in.context);
     Tensor x = conv_in(s.activation(in.sample));
     std::vector<Tensor> skips{x};
@@ -272,8 +272,8 @@ struct SdxlUNet::Model {
   }
 };
 
-SdxlUNet::SdxlUNet(Scope s, const UNetConfig& config, Recomputation recomputation)
-    : model_(new Model{std::move(s), config, std::move(recomputation)}) {}
+SdxlUNet::SdxlUNet(Scope s, const UNetConfig& config, BlockSchedule block_schedule)
+    : model_(new Model{std::move(s), config, std::move(block_schedule)}) {}
 Tensor SdxlUNet::operator()(const UNetInput& in) const { return (*model_)(in); }
 std::vector<Tensor> SdxlUNet::keys_values(const Tensor& context) const { return model_->keys_values(context); }
 

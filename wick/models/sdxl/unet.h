@@ -1,7 +1,7 @@
 // The UNet of SDXL (Podell et al., 2023): predicts the noise in a latent, given text, sizes and crops.
 #pragma once
 
-#include "wick/autograd/recomputation.h"
+#include "wick/autograd/block_schedule.h"
 #include "wick/nn/checkpoint.h"
 #include "wick/nn/layers.h"
 
@@ -37,7 +37,7 @@ struct UNetInput {                       // floats, in the model's memory
 class SdxlUNet {
  public:
   // Its blocks are resnets and transformers.
-  SdxlUNet(Scope s, const UNetConfig& config, Recomputation recomputation = {});
+  SdxlUNet(Scope s, const UNetConfig& config, BlockSchedule block_schedule = {});
   Tensor operator()(const UNetInput& in) const;  // [B, h, w, 4] f32
   // Those of the context in all cross-attentions, in the order in which they run: [B, T, 2 C] each. No step changes
   // them.

@@ -1,5 +1,5 @@
-// How a model's blocks run: which of them again in backward instead of keeping their inner tensors, and which with
-// weights that come from the host.
+// How a model's blocks run: which of them again in backward instead of keeping their inner tensors, where the inputs of
+// those wait for it, and which blocks have weights that come from the host.
 #pragma once
 
 #include <cstddef>
@@ -20,54 +20,54 @@ struct BlockCost {
   double flops = 0, bytes = 0;
 };
 
-class Recomputation {
+class BlockSchedule {
  public:
-  Recomputation() = default;  // nothing runs twice
-  static Recomputation of_all(bool all = true) {
-    Recomputation r;
-    r.all_ = all;
-    return r;
+  BlockSchedule() = default;  // nothing runs twice
+  static BlockSchedule recomputing_all(bool all = true) {
+    BlockSchedule s;
+    s.recomputes_all_ = all;
+    return s;
   }
   // Blocks by their place in a forward pass.
-  static Recomputation of(std::set<size_t> blocks) {
-    Recomputation r;
-    r.blocks_ = std::move(blocks);
-    return r;
+  static BlockSchedule recomputing(std::set<size_t> blocks) {
+    BlockSchedule s;
+    s.recomputed_ = std::move(blocks);
+    return s;
   }
   // Nothing runs twice, and the cost of each block that runs is added to `costs`, in their order. `spent` tells what
   // was computed and is in use so far.
-  static Recomputation metered(std::function<BlockCost()> spent, std::vector<BlockCost>& costs) {
-    Recomputation r;
-    r.meter_ = std::make_shared<const Meter>(Meter{std::move(spent), costs});
-    return r;
+  static BlockSchedule metered(std::function<BlockCost()> spent, std::vector<BlockCost>& costs) {
+    BlockSchedule s;
+    s.meter_ = std::make_shared<const Meter>(Meter{std::move(spent), costs});
+    return s;
   }
 
   // The same with the weights of `blocks` blocks on the host, evenly spread; of all where there are fewer. Staged: in
   // ordinary memory there.
   static constexpr size_t kAll = size_t(-1);
-  Recomputation with_streamed(size_t blocks, bool staged = false) const {
-    Recomputation r = *this;
-    r.streamed_ = blocks;
-    r.staged_ = staged;
-    return r;
+  BlockSchedule with_streamed(size_t blocks, bool staged = false) const {
+    BlockSchedule s = *this;
+    s.streamed_ = blocks;
+    s.staged_ = staged;
+    return s;
   }
   size_t streamed() const { return streamed_; }
   bool is_staged() const { return staged_; }
   // The same; what is kept of blocks that run twice lies on the host. For one model: copies share that memory.
-  Recomputation with_checkpoints_on_host() const {
-    Recomputation r = *this;
-    r.host_ = std::make_shared<HostCheckpoints>();
-    return r;
+  BlockSchedule with_checkpoints_on_host() const {
+    BlockSchedule s = *this;
+    s.host_ = std::make_shared<HostCheckpoints>();
+    return s;
   }
   // Before the model is made, with the bytes of its blocks: what loads its weights and runs its blocks.
   void stream(std::shared_ptr<BlockStream> blocks) { stream_ = std::move(blocks); }
 
-  bool is_any() const { return all_ || !blocks_.empty(); }
+  bool recomputes_any() const { return recomputes_all_ || !recomputed_.empty(); }
 
   // Runs the blocks of one forward pass, in their order.
   class Pass {
    public:
-    explicit Pass(const Recomputation& of) : of_(of) {
+    explicit Pass(const BlockSchedule& of) : of_(of) {
       if (of_.host_) of_.host_->begin_pass();
     }
 
@@ -85,7 +85,7 @@ class Recomputation {
    private:
     template <class Block, class... Inputs>
     auto run(size_t place, const Block& block, const Inputs&... x) const {
-      if (!of_.all_ && !of_.blocks_.contains(place)) return block(x...);
+      if (!of_.recomputes_all_ && !of_.recomputed_.contains(place)) return block(x...);
       if (!of_.host_) return checkpoint(block, x...);
       of_.host_->begin_block();
       return checkpoint_by(KeepOnHost{of_.host_}, block, x...);
@@ -97,7 +97,7 @@ class Recomputation {
       return all;
     }
 
-    const Recomputation& of_;
+    const BlockSchedule& of_;
     size_t next_ = 0;
   };
   Pass pass() const { return Pass(*this); }
@@ -124,8 +124,8 @@ class Recomputation {
     }
   };
 
-  bool all_ = false;
-  std::set<size_t> blocks_;
+  bool recomputes_all_ = false;
+  std::set<size_t> recomputed_;
   size_t streamed_ = 0;
   bool staged_ = false;
   std::shared_ptr<BlockStream> stream_;
