@@ -244,14 +244,14 @@ TEST(Adapter, ModulesDifferInRankAlphaAndRate) {
   LoraConfig config{.rank = 4, .alpha = 2, .conv_rank = 3, .conv_alpha = 6, .up_rate = 16, .targets = {"*"}};
   config.rank.others = {{"net.*", 1}, {"c", 2}, {"b", 4}};
   config.rate.others = {{"*.a", 0.5}};
-  const auto tensors_of = [](const LoraConfig& config) {
-    Adapter adapter(config, file_names);
+  const auto tensors_of = [](const LoraConfig& c) {
+    Adapter adapter(c, file_names);
     make_net(&adapter);
     adapter.check_complete();
     return adapter.tensors();
   };
-  const auto rank_and_alpha = [&](const LoraConfig& config, const std::string& module) {
-    const auto tensors = tensors_of(config);
+  const auto rank_and_alpha = [&](const LoraConfig& c, const std::string& module) {
+    const auto tensors = tensors_of(c);
     return std::pair(tensors.at("lora_" + module + ".lora_down.weight").dim(0),
                      tensors.at("lora_" + module + ".alpha").item());
   };
@@ -524,7 +524,7 @@ TEST(Adapter, RefusesFactorsThatAreNotFinite) {
 
 TEST(Adapter, RefusesBadNumbers) {
   expect_error([] { Adapter({.rank = 0}, file_names); }, {"rank", "0"});
-  expect_error([] { Adapter({.rank = 4, .alpha = 0.0f}, file_names); }, {"alpha", "0"});
+  expect_error([] { Adapter({.rank = 4, .alpha = -1.0f}, file_names); }, {"alpha", "-1"});
   expect_error([] { Adapter({.rank = 4, .alpha = NAN}, file_names); }, {"alpha", "nan"});
 }
 

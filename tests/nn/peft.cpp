@@ -7,6 +7,7 @@
 #include "io/files.h"
 #include "source_dir.h"
 #include "wick/io/json.h"
+#include "wick/ops/shape.h"
 
 namespace wick {
 namespace {

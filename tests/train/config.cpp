@@ -26,8 +26,8 @@ TEST(TrainConfig, WordsBecomeValues) {
   option("lr_schedule").set(config, {"cosine"});
   option("dtype").set(config, {"bf16"});
   option("targets").set(config, {"*attn1*", "-*to_q"});
-  EXPECT_EQ(config.rank, 32);
-  EXPECT_EQ(config.lr, 3e-4);
+  EXPECT_EQ(config.rank.value, 32);
+  EXPECT_EQ(config.lr.value, 3e-4);
   EXPECT_EQ(config.lr_schedule, LrSchedule::cosine);
   EXPECT_EQ(config.dtype, DType::bf16);
   EXPECT_EQ(config.targets, (std::vector<std::string>{"*attn1*", "-*to_q"}));
@@ -137,7 +137,7 @@ TEST(TrainConfig, OptimizersHaveRatesOfTheirOwn) {
     TrainConfig config;
     option("optimizer").set(config, {optimizer});
     resolve(config, {});
-    return config.lr;
+    return config.lr.value;
   };
   EXPECT_EQ(resolved("adamw"), 1e-4);
   EXPECT_EQ(resolved("lion8bit"), 3e-5);
@@ -155,7 +155,7 @@ TEST(TrainConfig, ResolvingChecksAndFillsIn) {
   config.model = "tiny", config.dataset = {"pictures"}, config.output = "out";
   resolve(config);
   EXPECT_EQ(config.name, "lora");
-  EXPECT_EQ(config.alpha, 16);
+  EXPECT_EQ(config.alpha.value, 16);
   EXPECT_TRUE(config.dataset.front().starts_with('/'));
   EXPECT_EQ(config.model, "tiny");
   config.name = "a/b";

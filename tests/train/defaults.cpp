@@ -36,9 +36,9 @@ Row row_of(const ModelDefaults& defaults) {
   TrainConfig config{.model = "x", .output = "x", .dataset = {"x"}};
   resolve(config);
   const auto text = [](auto value) { return fmt::format("{}", value); };
-  return {text(config.rank),
-          text(config.alpha),
-          text(config.lr),
+  return {text(config.rank.value),
+          text(config.alpha.value),
+          text(config.lr.value),
           text(config.steps),
           text(defaults.resolution),
           defaults.t5_tokens > 0 ? text(defaults.t5_tokens) : "-",

@@ -68,9 +68,10 @@ void expect_curve(const Curve& curve) {
                                        {"sizes", input("time_ids")}}};
     const Tensor noise = to_channels_last(input("noise")), timesteps = at_step(in.load("timesteps"), i);
     const NamedTensors noisy = noised(sdxl->process(), batch, noise, timesteps);
-    if (out.tensors().contains("noisy_latents"))
+    if (out.tensors().contains("noisy_latents")) {
       EXPECT_LT(relative_distance(to_channels_first(noisy[kNoisedLatents]), at_step(out.load("noisy_latents"), i)),
                 1e-6);
+    }
 
     Tape tape;
     const Tensor loss = denoising_loss(*sdxl, noisy);
@@ -82,7 +83,9 @@ void expect_curve(const Curve& curve) {
   }
   for (const auto& [name, tensor] : lora.tensors()) EXPECT_LT(relative_distance(tensor, out.load(name)), 1e-3) << name;
   for (const auto& [name, tensor] : optimizer.states())
-    if (name.starts_with("ema.")) EXPECT_LT(relative_distance(tensor, out.load(name)), 1e-3) << name;
+    if (name.starts_with("ema.")) {
+      EXPECT_LT(relative_distance(tensor, out.load(name)), 1e-3) << name;
+    }
 }
 
 TEST(GoldenCurve, TenStepsAreThoseOfPyTorch) { expect_curve({.file = "out.safetensors"}); }

@@ -28,7 +28,7 @@ class GoldenOptimizer : public testing::TestWithParam<OptimizerKind> {
         out_(SafetensorsFile::open(kGolden / (std::string(name_of(GetParam())) + ".out.safetensors"))) {
     TrainConfig& c = config_;
     c.optimizer = GetParam();
-    c.warmup = GetParam() == OptimizerKind::schedule_free ? std::stoi(in_.metadata().at("warmup")) : 0;
+    c.warmup.value = GetParam() == OptimizerKind::schedule_free ? std::stoi(in_.metadata().at("warmup")) : 0;
     c.weight_decay = GetParam() == OptimizerKind::adamw8bit && in_.metadata().at("device") == "cpu" ? 0 : 0.1;
     c.max_grad_norm = std::stod(in_.metadata().at("max_grad_norm"));
     if (c.optimizer == OptimizerKind::prodigy)
@@ -109,7 +109,7 @@ TEST_P(GoldenOptimizer, FiftyStepsAreThoseOfItsProgram) {
   // Parameters move by at most about the rate a step, and both programs round each step. Prodigy's rate is d, whose
   // first values are lost in that.
   const bool is_prodigy = GetParam() == OptimizerKind::prodigy;
-  const double rate = is_prodigy ? double(optimizer.scalars().to_vector()[kProdigyD]) : config_.lr;
+  const double rate = is_prodigy ? double(optimizer.scalars().to_vector()[kProdigyD]) : config_.lr.value;
   const double tolerance = double(steps) * rate * (is_prodigy ? 1e-4 : double(steps) * kEps);
   for (const Parameter& p : parameters_)
     if (p.name == "large")
@@ -133,7 +133,7 @@ TEST_P(GoldenOptimizer, StatesOf8BitsAreThoseOfBitsandbytes) {
   const float before = float(steps - 1);
   const Tensor counted = optimizer.scalars().window({1}, {1}, kSteps);
   counted.memory().write(counted.view().data, &before, sizeof before);
-  optimizer.set(float(config_.lr));
+  optimizer.set(float(config_.lr.value));
   optimizer.update(gradients(steps - 1));
   expect_map("map.m", kSignedMap);
   if (out_.tensors().contains("map.v")) expect_map("map.v", kUnsignedMap);

@@ -46,7 +46,7 @@ TEST(MemoryChoice, IsTheRule) {
     }
     const auto& [config, plan, blocks, streamed, host_is_full, seconds] = *choices.best;
     EXPECT_EQ(streamed, 0u) << "the CPU's host is itself";
-    EXPECT_EQ(config.rank, 4);
+    EXPECT_EQ(config.rank.value, 4);
     EXPECT_EQ(config.batch_size, 64);
     EXPECT_EQ(plan_memory(config, kModel, device_kind("cpu")).total(), plan.total());  // what the run will plan
   }

@@ -143,7 +143,7 @@ TEST(ScheduleFree, HasNoOtherAverage) {
 }
 
 TEST(LearningRate, OfScheduleFreeWarmsUpFromItsFirstStep) {
-  TrainConfig config{.steps = 100, .lr = 0.5, .warmup = 4};
+  TrainConfig config{.steps = 100, .lr = 0.5, .warmup = {4}};
   EXPECT_EQ(learning_rate(config, 0), 0);
   EXPECT_EQ(learning_rate(config, 1), 0.125);
   config.optimizer = OptimizerKind::schedule_free;

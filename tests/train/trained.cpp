@@ -37,7 +37,7 @@ TEST(Trained, ALoraIsDescribedAndWritten) {
 }
 
 TEST(Trained, WholeWeightsAreDescribedAndWritten) {
-  Trained trained("The whole model");
+  Trained trained({}, "The whole model");
   EXPECT_EQ(trained.adapter(), nullptr);
   const Weights all = weights(true);
   const Linear proj = linear_of(all, nullptr);
@@ -67,7 +67,7 @@ TEST(Trained, ABatchDrawsWhatIsDroppedOut) {
   trained.pause(false);
   EXPECT_NE(proj(x).to_vector(), first);
 
-  Trained("The whole model").begin_batch(rng);  // takes no number
+  Trained({}, "The whole model").begin_batch(rng);  // takes no number
   EXPECT_EQ(rng.dropout.position(), 2u);
 }
 

@@ -16,6 +16,13 @@ std::string parameter_count(const std::vector<Parameter>& parameters) {
                            : fmt::format("{:.2f} M parameters", double(count) / 1e6);
 }
 
+// Settings that are not resolved have none, nor does one that is a file's.
+ByPattern<int64_t> rank_of(const TrainConfig& config) {
+  ByPattern<int64_t> rank = config.rank;
+  if (rank.value == 0) rank.value = TrainConfig::kRank;
+  return rank;
+}
+
 // Of the learning rate, by module.
 ByPattern<double> shares_of_rate(const TrainConfig& config) {
   ByPattern<double> shares = 1;
@@ -29,7 +36,7 @@ std::string_view module_of(std::string_view parameter) { return parameter.substr
 }  // namespace
 
 Trained::Trained(const TrainConfig& config, ModuleNames names, std::vector<std::string> default_targets)
-    : adapter_(std::make_unique<Adapter>(LoraConfig{.rank = config.from.empty() ? config.rank : TrainConfig::kRank,
+    : adapter_(std::make_unique<Adapter>(LoraConfig{.rank = rank_of(config),
                                                     .alpha = config.alpha,
                                                     .conv_rank = config.conv_rank,
                                                     .conv_alpha = config.conv_alpha,
