@@ -24,11 +24,11 @@ void TrainFlags::add(CLI::App& command, const TrainOption& option) {
   if (help.back() != ']' && !value.empty() && value != "[]" && !option.is_switch()) help += fmt::format(" [{}]", value);
   if (option.is_switch()) {
     const auto remember = [this, key = option.key] { words_[key] = {"true"}; };
-    command.add_flag_callback(option.flag(), remember, help)->group(group);
+    command.add_flag_callback(option.flags(), remember, help)->group(group);
     return;
   }
   const auto remember = [this, key = option.key](const std::vector<std::string>& words) { words_[key] = words; };
-  CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), remember, help);
+  CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flags(), remember, help);
   flag->type_name(std::string(option.type()))->type_size(1)->expected(1, option.is_list() ? 4096 : 1);
   flag->allow_extra_args(option.is_list());
   flag->group(group);

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <set>
 
 #include "wick/ops/ops.h"
 #include "wick/text/clip_tokenizer.h"
@@ -27,9 +28,10 @@ double mean_of(const Tensor& x) {
 
 class LatentCacheTest : public testing::Test {
  protected:
-  LatentCache cache(const LatentCacheOptions& options) {
+  LatentCache cache(const LatentCacheOptions& options, const CaptionOptions& captions = {}) {
     Dataset dataset = Dataset::scan(kPictures, bucket_options(sdxl_->latents(), {64}));
     dataset.examples.resize(4);
+    dataset.sources.groups.front().subsets.front().captions = captions;
     return LatentCache(*sdxl_, dataset, options);
   }
 
@@ -103,7 +105,7 @@ TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
   for (size_t i = 0; i < mean.size(); ++i)
     EXPECT_NEAR(latents[i], vae.scaling_factor * (mean[i] + std::exp(0.5f * logvar[i]) * noise[i]), 1e-5);
 
-  const NamedTensors text = sdxl_->caption(first.caption);
+  const NamedTensors text = sdxl_->caption(first.captions.front());
   for (const char* part : {"text states", "pooled text"}) EXPECT_EQ(first_of(part), text[part].to_vector()) << part;
 }
 
@@ -111,7 +113,7 @@ TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
 TEST_F(LatentCacheTest, DropsCaptions) {
   Adapter lora({.rank = 1, .targets = {"text_encoder*.q_proj"}}, sdxl_->lora().names);
   load({.adapter = &lora});
-  LatentCache data = cache({.batch_size = 4, .caption_dropout = 1});
+  LatentCache data = cache({.batch_size = 4}, {.dropout = 1});
   TrainRng rng(1);
   const Batch batch = data.next(rng);
   const std::vector<int64_t> empty = ClipTokenizer::load(kModel / "tokenizer").encode("");
@@ -124,6 +126,41 @@ TEST_F(LatentCacheTest, DropsCaptions) {
   EXPECT_TRUE(encoded.has("sizes"));
   sdxl_->drop_encoders();
   sdxl_->encode_text(batch.conditioning);  // what is trained stays
+}
+
+// A sample's variant is a function of its number and the seed, and goes on from any place.
+TEST_F(LatentCacheTest, ASampleHasOneVariantOfItsCaption) {
+  load({});
+  const CaptionOptions captions{.dropout = 0.25, .tag_dropout = 0.5, .variants = 3};
+  Dataset dataset = Dataset::scan(kPictures, bucket_options(sdxl_->latents(), {64}));
+  dataset.examples.resize(2);
+  dataset.examples[0].captions = {"a, b, c, d", "e, f, g"};
+  dataset.examples[1].captions = {"one"};
+  dataset.sources.groups.front().subsets.front().captions = captions;
+  LatentCache data(*sdxl_, dataset, {.batch_size = 1, .seed = 5});
+  const auto pooled = [&](const std::string& text) { return sdxl_->caption(text)["pooled text"].to_vector(); };
+
+  BatchSampler order = data.batches();
+  TrainRng rng(5);
+  Rng expected(5, Stream::caption);
+  std::set<std::string> seen;
+  for (int step = 0; step < 60; ++step) {
+    if (step == 30) {  // as a run that is resumed
+      TrainRng other(5);
+      other.seek(rng.positions());
+      rng = other;
+    }
+    const Example& example = dataset.examples[order.next().front()];
+    std::vector<std::string> variants;
+    for (const std::string& caption : example.captions)
+      for (int64_t i = 0; i < 3; ++i) variants.push_back(caption_variant(caption, captions, 5, i));
+    const bool drop = expected.uniform() < 0.25f;
+    const std::string variant = variants[expected.below(variants.size())];
+    const Batch batch = data.next(rng);
+    EXPECT_EQ(batch.conditioning["pooled text"].to_vector(), pooled(drop ? "" : variant)) << step;
+    seen.insert(drop ? "" : variant);
+  }
+  EXPECT_GT(seen.size(), 4u);
 }
 
 TEST(AutoencoderLoss, IsErrorPlusWeightedDivergence) {

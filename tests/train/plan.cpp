@@ -40,8 +40,8 @@ Measured measure(const TrainConfig& config, Size bucket, const Recomputation& re
   const Dataset dataset = one_batch(config, buckets, bucket);
 
   memory.reset_peak();
-  const auto task = make_task(config, kModel, test::backend(),
-                              {&dataset, buckets, [](const std::string&, size_t, size_t) {}}, recomputation);
+  const auto task =
+      make_task(config, kModel, test::backend(), {&dataset, [](const std::string&, size_t, size_t) {}}, recomputation);
   Measured measured{.encoding = peak()};
   Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
   TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);
@@ -171,7 +171,7 @@ TEST(Plan, StagedWeightsTrainAlike) {
       .model = kModel, .rank = 4, .alpha = 4, .resolution = {128}, .dtype = DType::bf16, .stream_blocks = "all"};
   const Resolutions buckets = bucket_options(open_diffusion(kModel)->latents(), config.resolution);
   const Dataset dataset = one_batch(config, buckets, {128, 128});
-  const PictureData data{&dataset, buckets, [](const std::string&, size_t, size_t) {}};
+  const PictureData data{&dataset, [](const std::string&, size_t, size_t) {}};
   const auto losses = [&](bool staged) {
     const Recomputation blocks = Recomputation().with_streamed(Recomputation::kAll, staged);
     const auto task = make_task(config, kModel, test::backend(), data, blocks);

@@ -16,17 +16,17 @@ namespace {
 
 namespace fs = std::filesystem;
 
+bool is_unbatched(const PictureGroup& group) { return group.batch_size == 0; }
+
 class PictureJob final : public Job {
  public:
   PictureJob(const TrainConfig& config, const Checkpoint& checkpoint, const Progress& progress)
-      : config_(config),
-        checkpoint_(checkpoint),
-        model_(open_diffusion(checkpoint, reading_options(config))),
-        buckets_(bucket_options(config, model_->latents())) {
+      : config_(config), checkpoint_(checkpoint), model_(open_diffusion(checkpoint, reading_options(config))) {
     check_kind(config, ModelKind::pictures);
     check_settings(config, *model_);
-    check(config.dataset.size() == 1, "--dataset: expected one folder of pictures, found {}", config.dataset.size());
-    dataset_ = Dataset::scan(config.dataset.front(), buckets_, progress);
+    dataset_ = Dataset::scan(picture_sources(config, model_->latents()), progress);
+    check_usage(config.batch_size > 0 || std::ranges::all_of(dataset_.sources.groups, &is_unbatched),
+                "--batch-size auto: {} says how many itself", dataset_.sources.path.string());
     const int64_t largest = model_->latents().largest;
     for (const Example& e : dataset_.examples)
       check(std::max(e.placement.bucket.width, e.placement.bucket.height) <= largest,
@@ -34,11 +34,11 @@ class PictureJob final : public Job {
             e.image.string(), e.placement.bucket.width, e.placement.bucket.height, largest);
   }
 
-  Size largest() const override {
-    Size largest;
-    for (const auto& [size, examples] : dataset_.buckets())
-      if (!examples.empty() && size.width * size.height > largest.width * largest.height) largest = size;
-    return largest;
+  Size largest() const override { return largest_bucket().first; }
+
+  TrainConfig planned(TrainConfig config) const override {
+    config.batch_size = largest_bucket().second;
+    return config;
   }
 
   std::string data_hash() const override { return dataset_.sha256; }
@@ -71,22 +71,32 @@ class PictureJob final : public Job {
   }
 
   int64_t batches(int64_t epochs) const override {
-    return epochs * BatchSampler(dataset_.shown(), config_.batch_size, uint64_t(config_.seed)).batches_per_epoch();
+    return epochs *
+           BatchSampler(dataset_.batch_buckets(config_.batch_size), uint64_t(config_.seed)).batches_per_epoch();
   }
 
   void set_memory(const TrainConfig& config) override { config_ = config; }
 
   std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation,
                              const Progress& progress) const override {
-    return make_task(config_, checkpoint_, backend, {.dataset = &dataset_, .buckets = buckets_, .progress = progress},
-                     recomputation);
+    return make_task(config_, checkpoint_, backend, {.dataset = &dataset_, .progress = progress}, recomputation);
   }
 
  private:
+  // The size with the most pixels in a batch, and the batch's size.
+  std::pair<Size, int64_t> largest_bucket() const {
+    std::pair<Size, int64_t> largest{};
+    const auto pixels = [](Size size, int64_t count) { return size.width * size.height * count; };
+    for (const BatchBucket& bucket : dataset_.batch_buckets(config_.batch_size)) {
+      const Size size = dataset_.examples[bucket.examples.front()].placement.bucket;
+      if (pixels(size, bucket.batch_size) > pixels(largest.first, largest.second)) largest = {size, bucket.batch_size};
+    }
+    return largest;
+  }
+
   TrainConfig config_;
   Checkpoint checkpoint_;
   std::unique_ptr<Diffusion> model_;  // its configs and tokenizers alone
-  Resolutions buckets_;
   Dataset dataset_;
 };
 

@@ -55,11 +55,10 @@ Tensor RowTable::operator[](const std::vector<int64_t>& indices) const {
 LatentCache::LatentCache(const Diffusion& model, Dataset dataset, const LatentCacheOptions& options)
     : model_(model),
       dataset_(std::move(dataset)),
-      caption_dropout_(options.caption_dropout),
       guidance_(options.guidance),
-      sampler_(dataset_.shown(), options.batch_size, options.seed) {
+      sampler_(dataset_.batch_buckets(options.batch_size), options.seed) {
   const TapePause frozen;
-  encode_captions();
+  encode_captions(options.seed);
   if (options.before_pictures) options.before_pictures();
   encode_pictures(options.progress);
 }
@@ -85,16 +84,22 @@ void LatentCache::encode_pictures(const std::function<void(size_t, size_t)>& pro
     }
     model_.memory().trim();  // the next pictures are of another size
   }
-  faults.check(dataset_.folder.string());
+  faults.check(dataset_.sources.path.string());
 }
 
-void LatentCache::encode_captions() {
+void LatentCache::encode_captions(uint64_t seed) {
   std::map<std::string, int64_t> rows{{"", 0}};
   std::vector<std::string> distinct{""};
   for (const Example& example : dataset_.examples) {
-    const auto [found, is_new] = rows.emplace(example.caption, int64_t(distinct.size()));
-    if (is_new) distinct.push_back(example.caption);
-    captions_.push_back(found->second);
+    const CaptionOptions& options = dataset_.subset_of(example).captions;
+    std::vector<int64_t>& variants = captions_.emplace_back();
+    for (const std::string& caption : example.captions)
+      for (int64_t i = 0; i < (options.varies() ? options.variants : 1); ++i) {
+        const std::string variant = caption_variant(caption, options, seed, i);
+        const auto [found, is_new] = rows.emplace(variant, int64_t(distinct.size()));
+        if (is_new) distinct.push_back(variant);
+        variants.push_back(found->second);
+      }
   }
   const auto count = int64_t(distinct.size());
   for (int64_t i = 0; i < count; ++i) {
@@ -125,13 +130,21 @@ LatentCache::Glimpse LatentCache::peek(BatchSampler& order, TrainRng& rng,
   return {with_rows(int64_t(examples.size()), bucket.mean.shape()), conditioning(examples, rng.caption, parts)};
 }
 
+// The numbers that a sample takes do not depend on what they are.
+int64_t LatentCache::draw_caption(size_t example, Rng& rng) const {
+  const double dropout = dataset_.subset_of(dataset_.examples[example]).captions.dropout;
+  const std::vector<int64_t>& variants = captions_[example];
+  const bool drop = dropout > 0 && double(rng.uniform()) < dropout;
+  const int64_t row = variants[variants.size() > 1 ? rng.below(variants.size()) : 0];
+  return drop ? 0 : row;
+}
+
 NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, Rng& rng,
                                        const std::vector<std::string>& names) const {
   std::vector<int64_t> rows;
   std::vector<PictureFrame> frames;
   for (const size_t i : examples) {
-    const bool drop = caption_dropout_ > 0 && double(rng.uniform()) < caption_dropout_;
-    rows.push_back(drop ? 0 : captions_[i]);
+    rows.push_back(draw_caption(i, rng));
     frames.push_back(frame_of(dataset_.examples[i], guidance_));
   }
   const auto wanted = [&](const std::string& name) { return names.empty() || std::ranges::count(names, name) > 0; };
@@ -147,11 +160,13 @@ std::string cut_captions(const Dataset& dataset, const Diffusion& model) {
   std::string first;
   size_t others = 0;
   for (const Example& example : dataset.at().examples) {
-    const auto [tokens, limit] = model.length(example.caption);
+    const std::string& longest = *std::ranges::max_element(
+        example.captions, {}, [&](const std::string& caption) { return model.length(caption).tokens; });
+    const auto [tokens, limit] = model.length(longest);
     if (tokens <= limit) continue;
     if (first.empty())
       first = fmt::format("{}: the caption takes {}; the last {} of them are cut, since the model reads {}",
-                          std::filesystem::path(example.image).replace_extension(".txt").string(),
+                          example.caption_file.empty() ? example.image.string() : example.caption_file.string(),
                           count_of(tokens, "token"), tokens - limit, limit);
     else
       ++others;

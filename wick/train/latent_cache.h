@@ -14,8 +14,7 @@ namespace wick {
 
 struct LatentCacheOptions {
   int64_t batch_size = 1;
-  uint64_t seed = 0;                                             // of the order of batches
-  double caption_dropout = 0;                                    // the share of captions that are left empty
+  uint64_t seed = 0;                                             // of the order of batches and of captions' variants
   float guidance = 1;                                            // that the model is told
   std::function<void(size_t done, size_t total)> progress = {};  // called while the cache is made
   // Called once the captions are encoded: the text encoders may go, and the VAE may come.
@@ -67,7 +66,8 @@ class LatentCache {
   };
 
   void encode_pictures(const std::function<void(size_t, size_t)>& progress);
-  void encode_captions();
+  void encode_captions(uint64_t seed);
+  int64_t draw_caption(size_t example, Rng& rng) const;
   Tensor sample_latents(const std::vector<size_t>& examples, Rng& rng) const;
   // All parts, or those of these names.
   NamedTensors conditioning(const std::vector<size_t>& examples, Rng& rng,
@@ -75,12 +75,12 @@ class LatentCache {
 
   const Diffusion& model_;
   Dataset dataset_;
-  double caption_dropout_;
   float guidance_;
   BatchSampler sampler_;
   std::map<Size, Latents> latents_;
-  std::vector<int64_t> rows_;      // an example's, within its bucket's latents
-  std::vector<int64_t> captions_;  // an example's caption, a row of the parts; row 0 is the empty caption
+  std::vector<int64_t> rows_;  // an example's, within its bucket's latents
+  // The variants of an example's captions, of which a sample has one: rows of the parts; row 0 is the empty caption.
+  std::vector<std::vector<int64_t>> captions_;
   std::vector<Part> parts_;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "wick/train/dataset_file.h"
 #include "wick/train/latent_cache.h"
 
 namespace wick {
@@ -43,6 +44,31 @@ TimestepOptions timestep_options(const TrainConfig& config) {
 
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space) {
   return bucket_options(space, config.resolution, !config.no_upscale, config.bucket_step);
+}
+
+CaptionOptions caption_options(const TrainConfig& config) {
+  return {.extension = config.caption_extension == "auto" ? "" : config.caption_extension,
+          .lines = config.caption_lines,
+          .prefix = config.caption_prefix,
+          .suffix = config.caption_suffix,
+          .trigger = config.trigger_word,
+          .shuffle = config.shuffle_caption,
+          .keep_tokens = config.keep_tokens,
+          .separator = config.caption_separator,
+          .dropout = config.caption_dropout,
+          .tag_dropout = config.caption_tag_dropout_rate,
+          .variants = config.caption_variants};
+}
+
+PictureSources picture_sources(const TrainConfig& config, const LatentSpace& space) {
+  check(config.dataset.size() == 1,
+        "--dataset: expected one folder of pictures, or one .toml file that names several, found {}",
+        config.dataset.size());
+  const std::filesystem::path path = config.dataset.front();
+  if (is_dataset_file(path)) return read_dataset_file(path, config, space);
+  const PictureSubset subset{
+      .folder = path, .source = "--dataset " + path.string(), .captions = caption_options(config)};
+  return {.path = path, .groups = {{.resolutions = bucket_options(config, space), .subsets = {subset}}}};
 }
 
 void check_settings(const TrainConfig& config, const Diffusion& model) {

@@ -37,7 +37,6 @@ class DiffusionTask final : public Task {
                 const Recomputation& recomputation)
       : config_(config),
         checkpoint_(checkpoint),
-        buckets_(data.buckets),
         activations_(Residence::on(backend, config.dtype).activations),
         on_device_(backend.computes_in(DType::bf16) == DType::bf16),
         session_(LoraSession::begin(config)),
@@ -64,7 +63,6 @@ class DiffusionTask final : public Task {
       const fs::path file = stem.string() + ".safetensors";
       const LoraRun run{.config = config_,
                         .dataset = data_->dataset(),
-                        .buckets = buckets_,
                         .session = session_,
                         .step = step,
                         .batches_per_epoch = batches().batches_per_epoch(),
@@ -141,7 +139,6 @@ class DiffusionTask final : public Task {
     data_.emplace(*model_, *data.dataset,
                   LatentCacheOptions{.batch_size = config_.batch_size,
                                      .seed = uint64_t(config_.seed),
-                                     .caption_dropout = config_.caption_dropout,
                                      .guidance = float(config_.train_guidance),
                                      .progress = report,
                                      .before_pictures = before_pictures});
@@ -149,7 +146,6 @@ class DiffusionTask final : public Task {
 
   TrainConfig config_;
   Checkpoint checkpoint_;
-  Resolutions buckets_;
   DType activations_;
   bool on_device_;
   LoraSession session_;
@@ -175,14 +171,14 @@ class VaeTask final : public Task {
         blank_{config.batch_size, data.blank.height, data.blank.width, 3} {
     trained_.set_weights(weights_);
     if (data.outline()) return;
-    sampler_.emplace(data.dataset->shown(), config.batch_size, uint64_t(config.seed));
+    sampler_.emplace(data.dataset->batch_buckets(config.batch_size), uint64_t(config.seed));
     Faults faults;
     for (const Example& example : data.dataset->examples) {
       Image& picture = pictures_.emplace_back();
       faults.collect([&] { picture = load_image(example); });
       data.progress("Reading pictures", pictures_.size(), data.dataset->examples.size());
     }
-    faults.check(data.dataset->folder.string());
+    faults.check(data.dataset->sources.path.string());
   }
 
   std::vector<Parameter> parameters() const override { return trained_.parameters(); }

@@ -42,7 +42,6 @@ class Task {
 // A task's pictures: a data set, or in an outline blank pictures of a size.
 struct PictureData {
   const Dataset* dataset = nullptr;
-  Resolutions buckets = {};
   Progress progress = {};
   Size blank = {};
 
