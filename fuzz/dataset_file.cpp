@@ -14,6 +14,7 @@ void expect(bool holds) {
 
 void look_at(const PictureSubset& subset) {
   expect(!subset.folder.empty() && subset.repeats >= 1 && subset.repeats <= 1000);
+  expect(subset.loss_weight >= 0);
   const CaptionOptions& captions = subset.captions;
   expect(captions.dropout >= 0 && captions.dropout <= 1 && captions.tag_dropout >= 0 && captions.tag_dropout <= 1);
   expect(captions.variants >= 1 && captions.keep_tokens >= 0 && !captions.separator.empty());

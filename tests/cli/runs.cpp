@@ -87,7 +87,7 @@ const std::vector<Wrong> kWrong = {
      "image_dir = \"none\"\n' >$T/set.toml;",
      kPictures + "$T/set.toml",
      1,
-     {"--dataset $T/set.toml: 2 faults: (1) ", "a.png: no caption", "(2) image_dir $T/none: no such folder"}},
+     {"--dataset $T/set.toml: 2 faults: (1) image_dir $T/none: no such folder (2) ", "a.png: no caption"}},
     {"printf '[general]\nbatch_size = 2\n[[datasets]]\n[[datasets.subsets]]\nimage_dir = \"pictures\"\n' "
      ">$T/set.toml;",
      kPictures + "$T/set.toml --batch-size auto",

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "io/files.h"
+#include "wick/train/augment.h"
 #include "wick/train/batches.h"
 
 namespace wick {

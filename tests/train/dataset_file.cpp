@@ -182,14 +182,63 @@ TEST_F(DatasetFileTest, EachDataSetHasItsBatchesAndEachSubsetItsCaptions) {
   EXPECT_NE(hash_with("caption_dropout_rate = 0.25\n"), dataset.sha256);
 }
 
+// As kohya counts them: as many of regularisation as of the others, the first ones once more.
+TEST_F(DatasetFileTest, PicturesOfRegularisationAreShownAsOftenAsOthers) {
+  for (const char* name : {"cats/a", "cats/b", "few/a", "few/b", "few/c", "many/a", "many/b", "many/c", "many/d"})
+    add(name, 128, 128);
+  const auto repeats = [&](const std::string& regularising, int64_t times) {
+    TrainConfig config;
+    config.prior_loss_weight = 0.25;
+    const Dataset dataset = Dataset::scan(
+        read("[[datasets]]\n[[datasets.subsets]]\nimage_dir = '" + regularising +
+                 "'\nis_reg = true\nloss_weight = 2\n[[datasets.subsets]]\nimage_dir = 'cats'\nnum_repeats = " +
+                 std::to_string(times),
+             config));
+    std::vector<int64_t> all;
+    for (const Example& e : dataset.examples) {
+      const bool is_reg = dataset.subset_of(e).is_reg;
+      if (is_reg) all.push_back(e.repeats);
+      EXPECT_EQ(dataset.subset_of(e).loss_weight, is_reg ? 0.5 : 1);
+      EXPECT_TRUE(is_reg || e.repeats == times);
+    }
+    EXPECT_TRUE(dataset.has_weights());
+    return all;
+  };
+  EXPECT_EQ(repeats("few", 1), (std::vector<int64_t>{1, 1}));
+  EXPECT_EQ(repeats("few", 2), (std::vector<int64_t>{2, 1, 1}));
+  EXPECT_EQ(repeats("few", 4), (std::vector<int64_t>{3, 3, 2}));
+  EXPECT_EQ(repeats("many", 2), (std::vector<int64_t>{1, 1, 1, 1}));
+  expect_error([&] { Dataset::scan(read(kSubset + "is_reg = true")); }, {"image_dir", "x: no such folder"});
+  expect_error([&] { Dataset::scan(read("[[datasets]]\n[[datasets.subsets]]\nimage_dir = 'few'\nis_reg = true")); },
+               {"few: expected pictures beside those of regularisation"});
+}
+
+TEST_F(DatasetFileTest, MasksAreOfThePicturesNamesAndSizes) {
+  add("cats/a", 128, 128);
+  const std::string text = kSubset + "conditioning_data_dir = 'masks'";
+  const auto scan = [&] { return Dataset::scan(read(std::string(text).replace(text.find("'x'"), 3, "'cats'"))); };
+  expect_error([&] { scan(); }, {"cats/a.png: no mask; put one into ", "masks/a.png"});
+  add("masks/a", 128, 64);
+  expect_error([&] { scan(); }, {"masks/a.png: a mask has the size of its picture, 128x128 pixels, found 128x64"});
+  add("masks/a", 128, 128);
+  const Dataset dataset = scan();
+  EXPECT_EQ(dataset.examples.front().mask, folder_ / "masks/a.png");
+  EXPECT_TRUE(dataset.has_masks());
+  EXPECT_EQ(dataset.files.back().name, "mask of cats/a.png");
+  const std::string before = dataset.sha256;
+  write_image(folder_ / "masks/a.png", {128, 128, std::vector<uint8_t>(size_t(128 * 128 * 3), 9)});
+  EXPECT_NE(scan().sha256, before);
+}
+
 TEST_F(DatasetFileTest, FaultsOfAllItsFoldersAreToldAtOnce) {
   add("cats/a", 128, 128, "");
   fs::create_directory(folder_ / "empty");
   const PictureSources sources = read(
       "[[datasets]]\n[[datasets.subsets]]\nimage_dir = 'cats'\n[[datasets.subsets]]\nimage_dir = 'none'\n"
       "[[datasets.subsets]]\nimage_dir = 'empty'\n");
-  expect_error([&] { Dataset::scan(sources); }, {"set.toml: 3 faults: (1) ", "cats/a.png: no caption", "(2) image_dir ",
-                                                 "none: no such folder", "(3) image_dir ", "empty: no picture found"});
+  expect_error([&] { Dataset::scan(sources); },
+               {"set.toml: 3 faults: (1) image_dir ", "none: no such folder", "(2) image_dir ",
+                "empty: no picture found", "(3) ", "cats/a.png: no caption"});
 }
 
 }  // namespace

@@ -60,10 +60,13 @@ void expect_lora(const SafetensorsFile& lora, const SafetensorsFile& golden) {
   EXPECT_EQ(factors + 2, golden.tensors().size()) << "the losses and norms beside them";
 }
 
-void expect_replayed(const std::string& name, const fs::path& model) {
+template <class Change>
+void expect_replayed(const std::string& name, const fs::path& model, const Change& change) {
   const SafetensorsFile golden = SafetensorsFile::open(kGolden / "replay" / (name + ".safetensors"));
   const TemporaryDirectory folder;
-  ASSERT_EQ(train(config_of(golden, model, folder / "out"), model), RunResult::finished);
+  TrainConfig config = config_of(golden, model, folder / "out");
+  change(config, golden);
+  ASSERT_EQ(train(config, model), RunResult::finished);
 
   const std::vector<float> losses = golden.load("losses").to_vector(), norms = golden.load("grad_norms").to_vector();
   std::istringstream metrics(read_plain(folder / "out/metrics.jsonl"));
@@ -83,7 +86,7 @@ class FlowRun : public testing::Test {
   Outcome run(const fs::path& model, const std::string& output, const std::vector<std::string>& more) const {
     std::vector<std::string> all{"train", "--model", model.string()};
     const auto add = [&](std::string flag, std::string value) { all.insert(all.end(), {flag, value}); };
-    add("--dataset", (kGolden / "replay/pictures").string());
+    if (std::ranges::find(more, "--dataset") == more.end()) add("--dataset", (kGolden / "replay/pictures").string());
     add("--output", (folder / output).string());
     add("--device", std::string(test::backend().name()));
     add("--t5-tokens", "24");
@@ -99,9 +102,38 @@ class FlowRun : public testing::Test {
 
 fs::path transformer(const fs::path& model) { return model / "transformer/diffusion_pytorch_model.safetensors"; }
 
-TEST_F(FlowRun, OfSd3IsReplayed) { expect_replayed("sd3", sd3.path()); }
+void keep(TrainConfig&, const SafetensorsFile&) {}
 
-TEST_F(FlowRun, OfFluxIsReplayed) { expect_replayed("flux", flux.path()); }
+TEST_F(FlowRun, OfSd3IsReplayed) { expect_replayed("sd3", sd3.path(), keep); }
+
+TEST_F(FlowRun, OfFluxIsReplayed) { expect_replayed("flux", flux.path(), keep); }
+
+const fs::path kDataSets = kGolden / "replay/data/set.toml";
+
+// Tags, lines, mirrors, crops, colours, masks, regularisation and weights (tools/golden/replay_data.py).
+TEST_F(FlowRun, OfDataSetsIsReplayed) {
+  expect_replayed("data/sd3", sd3.path(), [](TrainConfig& config, const SafetensorsFile& golden) {
+    config.dataset = {kDataSets.string()};
+    config.masked_loss = true;
+    config.prior_loss_weight = std::stod(golden.metadata().at("prior_loss_weight"));
+    config.no_upscale = false;
+  });
+}
+
+TEST_F(FlowRun, OfDataSetsGoesOnWithTheSameBits) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"--rank", "2", "--dataset", kDataSets.string(), "--masked-loss", "--accumulate", "2"});
+    return more;
+  };
+  const Outcome whole = run(sd3.path(), "whole", with({"--steps", "7"}));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_NE(whole.out.find("animals: 3 pictures × 1, of regularisation"), std::string::npos) << whole.out;
+  for (const char* steps : {"1", "3", "6", "7"})
+    ASSERT_EQ(run(sd3.path(), "parts", with({"--steps", steps, steps[0] == '1' ? "--no-graph" : "--resume"})).code, 0);
+  EXPECT_EQ(tensors_of(folder / "whole/lora.safetensors"), tensors_of(folder / "parts/lora.safetensors"));
+  const Outcome other = run(sd3.path(), "parts", with({"--steps", "8", "--resume", "--prior-loss-weight", "0.5"}));
+  EXPECT_NE(other.err.find("--prior-loss-weight 1.0, this run has 0.5"), std::string::npos) << other.err;
+}
 
 TEST_F(FlowRun, OnSchnellSaysWhatItBreaks) {
   ASSERT_EQ(run(flux.path(), "dev", {"--rank", "1"}).out.find("schnell"), std::string::npos);

@@ -9,6 +9,7 @@
 #include "device.h"
 #include "source_dir.h"
 #include "wick/train/latent_cache.h"
+#include "wick/train/picture_settings.h"
 #include "wick/train/step.h"
 
 namespace wick {
@@ -27,7 +28,11 @@ struct Measured {
 Dataset one_batch(const TrainConfig& config, const Resolutions& buckets, Size bucket) {
   Dataset dataset = Dataset::scan(kPictures, buckets);
   dataset.examples.resize(size_t(config.batch_size));
-  for (Example& e : dataset.examples) e.placement = {.bucket = bucket, .scaled = bucket};
+  apply(config, dataset.sources.groups.front().subsets.front());
+  for (Example& e : dataset.examples) {
+    e.placement = {.bucket = bucket, .scaled = bucket};
+    if (config.alpha_mask) e.mask = e.image;
+  }
   return dataset;
 }
 
@@ -103,6 +108,11 @@ TEST(Plan, EachOptimizer) {
 }
 TEST(Plan, TheWholeUNetWith8BitStates) {
   expect_planned({.train = TrainMode::full, .batch_size = 2, .optimizer = OptimizerKind::adamw8bit});
+}
+TEST(Plan, PicturesThatAreEncodedAsTheyComeAndMasks) {
+  TrainConfig config{.rank = 4, .alpha = 4, .batch_size = 2};
+  config.random_crop = config.masked_loss = config.alpha_mask = true;
+  expect_planned(config);
 }
 TEST(Plan, Checkpointing) { expect_planned({.rank = 4, .alpha = 4, .batch_size = 4, .gradient_checkpointing = true}); }
 TEST(Plan, CheckpointingOfSomeBlocks) {

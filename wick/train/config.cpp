@@ -242,6 +242,26 @@ std::vector<TrainOption> listed_options() {
   add("caption_variants", Subject::pictures, &C::caption_variants,
       "Orders or choices of a caption's tags that are encoded before the first step",
       {.min = 1, .max = 1024, .kind = ModelKind::pictures});
+  add("flip_aug", Subject::pictures, &C::flip_aug, "Mirror half of the samples", {.kind = ModelKind::pictures});
+  add("color_aug", Subject::pictures, &C::color_aug,
+      "Turn the hue or change the gamma of a third of the samples; they are encoded as they come, not before the first "
+      "step",
+      {.kind = ModelKind::pictures});
+  add("random_crop", Subject::pictures, &C::random_crop,
+      "Crop pictures anywhere and not in the middle; they are encoded as they come too", {.kind = ModelKind::pictures});
+  add("masked_loss", Subject::pictures, &C::masked_loss,
+      "Weigh the loss by masks: white counts, black does not; they are --alpha-mask, or in a folder",
+      {.kind = ModelKind::pictures});
+  add("alpha_mask", Subject::pictures, &C::alpha_mask, "A picture's transparency is its mask; for --masked-loss",
+      {.kind = ModelKind::pictures});
+  add("conditioning_data_dir", Subject::pictures, &C::conditioning_data_dir,
+      "Folder of masks, with the pictures' names and sizes; for --masked-loss",
+      {.fixed = false, .kind = ModelKind::pictures, .item = "FOLDER"});
+  add("reg_data_dir", Subject::pictures, &C::reg_data_dir,
+      "Folder of pictures for regularisation, of which an epoch shows as many as of others",
+      {.fixed = false, .kind = ModelKind::pictures, .item = "FOLDER"});
+  add("prior_loss_weight", Subject::pictures, &C::prior_loss_weight,
+      "Weight of the loss of pictures for regularisation", {.max = 1000, .kind = ModelKind::pictures});
   add("kl_weight", Subject::pictures, &C::kl_weight, "Weight of the KL term of --train vae",
       {.max = 1000, .kind = ModelKind::pictures});
   add("prediction", Subject::pictures, &C::prediction,
@@ -400,6 +420,10 @@ void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words
   set(config, words, flag());
 }
 
+void TrainOption::copy(const TrainConfig& from, TrainConfig& to) const {
+  std::visit([&](auto pointer) { to.*pointer = from.*pointer; }, member);
+}
+
 // A list takes all words, any other setting the one that there is.
 void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words, const std::string& where) const {
   visit_member(config, member, [&](auto& value) {
@@ -490,6 +514,9 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   if (config.quantize != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
   check_usage(config.quantize != Quantize::none || config.keep_precision.empty(),
               "--keep-precision: expected a --quantize with it");
+  config.masked_loss = config.masked_loss || config.alpha_mask;
+  check_usage(!config.alpha_mask || config.conditioning_data_dir.empty(),
+              "--alpha-mask and --conditioning-data-dir: expected one of them");
   check_usage(config.caption_extension == "auto" || config.caption_extension.starts_with('.'),
               "--caption-extension: expected auto or an ending like .txt, found '{}'", config.caption_extension);
   check_usage(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
@@ -498,7 +525,7 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   };
   for (auto* paths : {&config.dataset, &config.val})
     for (std::string& path : *paths) absolute(path);
-  absolute(config.output);
+  for (std::string* path : {&config.output, &config.conditioning_data_dir, &config.reg_data_dir}) absolute(*path);
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
   for (const auto& [part, member] : part_members()) absolute(config.*member);

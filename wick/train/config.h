@@ -75,6 +75,10 @@ struct TrainConfig {
   bool caption_lines = false, shuffle_caption = false;
   int64_t keep_tokens = 0, caption_variants = 8;
   double caption_dropout = 0, caption_tag_dropout_rate = 0;
+  bool flip_aug = false, color_aug = false, random_crop = false;
+  bool masked_loss = false, alpha_mask = false;
+  std::string conditioning_data_dir, reg_data_dir;
+  double prior_loss_weight = 1;
   double kl_weight = 1e-6;  // of --train vae
 
   PredictionSetting prediction = PredictionSetting::automatic;
@@ -155,6 +159,7 @@ struct TrainOption {
 
   // From a flag's words. Throws UsageError: "--rank: expected an integer from 1 to ..., found 'x'".
   void set(TrainConfig& config, const std::vector<std::string>& words) const;
+  void copy(const TrainConfig& from, TrainConfig& to) const;
   // From such words elsewhere; `where` stands for the flag in errors.
   void set(TrainConfig& config, const std::vector<std::string>& words, const std::string& where) const;
 };

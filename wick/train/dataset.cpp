@@ -94,6 +94,9 @@ std::optional<int64_t> repeats_in_name(const std::string& name) {
   return error == std::errc{} ? repeats : kMaxRepeats + 1;
 }
 
+// Kohya's class tokens: "cat" for "10_cat".
+std::string class_in_name(const std::string& name) { return name.substr(name.find('_') + 1); }
+
 // Repeats by folder if all folders give them; else empty.
 std::map<std::string, int64_t> folder_repeats(const Scanned& found, const PictureSubset& subset, Dataset& dataset) {
   std::map<std::string, int64_t> repeats;
@@ -119,11 +122,17 @@ std::map<std::string, int64_t> folder_repeats(const Scanned& found, const Pictur
   return repeats;
 }
 
+struct Shown {
+  fs::path image;
+  int64_t repeats;
+  std::string class_tokens = {};  // by its folder, of regularisation
+};
+
 // The pictures that an epoch shows, with their repeats. Adds remarks about those shown and left out.
-std::vector<std::pair<fs::path, int64_t>> shown_pictures(const PictureSubset& subset, Dataset& dataset) {
+std::vector<Shown> shown_pictures(const PictureSubset& subset, Dataset& dataset) {
   check_is_folder(subset);
   const Scanned found = scan_folder(subset);
-  std::vector<std::pair<fs::path, int64_t>> kept;
+  std::vector<Shown> kept;
   const std::map<std::string, int64_t> repeats = folder_repeats(found, subset, dataset);
   const bool repeated = !repeats.empty();
   dataset.repeated = dataset.repeated || repeated;
@@ -131,7 +140,7 @@ std::vector<std::pair<fs::path, int64_t>> shown_pictures(const PictureSubset& su
   size_t left_out = 0;
   for (const fs::path& picture : found.pictures) {
     if (!repeated) {
-      kept.emplace_back(picture, subset.repeats);
+      kept.push_back({picture, subset.repeats});
       continue;
     }
     const fs::path within = picture.lexically_relative(subset.folder);
@@ -140,15 +149,15 @@ std::vector<std::pair<fs::path, int64_t>> shown_pictures(const PictureSubset& su
       ++left_out;
       continue;
     }
-    kept.emplace_back(picture, folder->second);
+    kept.push_back({picture, folder->second, subset.is_reg ? class_in_name(folder->first) : ""});
     ++count[folder->first];
   }
   for (const auto& [folder, pictures] : count)
     dataset.remarks.push_back(fmt::format("{}: {} × {}", folder, count_of(pictures, "picture"), repeats.at(folder)));
   if (!subset.name.empty()) {
     check(!kept.empty(), "{}: no picture found (.png, .jpg, .jpeg or .webp)", subset.source);
-    dataset.remarks.push_back(
-        fmt::format("{}: {} × {}", subset.name, count_of(kept.size(), "picture"), subset.repeats));
+    dataset.remarks.push_back(fmt::format("{}: {} × {}{}", subset.name, count_of(kept.size(), "picture"),
+                                          subset.repeats, subset.is_reg ? ", of regularisation" : ""));
   }
   if (left_out > 0)
     dataset.remarks.push_back(
@@ -203,6 +212,49 @@ Example placed(Example example, const std::vector<Size>& buckets, const BucketOp
   return example;
 }
 
+// As kohya's DreamBoothDataset does it: pictures of regularisation are shown as often as the others together, the first
+// of them once more than the last where that does not divide.
+void balance(const PictureGroup& group, std::vector<std::vector<Shown>>& shown) {
+  int64_t wanted = 0, count = 0;
+  std::vector<Shown*> regularising;
+  for (size_t i = 0; i < shown.size(); ++i)
+    for (Shown& picture : shown[i]) {
+      if (group.subsets[i].is_reg)
+        regularising.push_back(&picture);
+      else
+        wanted += picture.repeats;
+    }
+  for (Shown* picture : regularising) {
+    if (count >= wanted) picture->repeats = 0;  // left out
+    count += picture->repeats;
+  }
+  for (size_t i = 0; count < wanted && !regularising.empty(); i = (i + 1) % regularising.size(), ++count)
+    ++regularising[i]->repeats;
+}
+
+template <class Holds>
+bool any_subset(const PictureSources& sources, const Holds& holds) {
+  return std::ranges::any_of(sources.groups,
+                             [&](const PictureGroup& group) { return std::ranges::any_of(group.subsets, holds); });
+}
+
+// The mask of a picture; it has the picture's size.
+fs::path mask_of(const Example& example, const PictureSubset& subset) {
+  if (subset.alpha_mask) return example.image;
+  const fs::path stem = (subset.masks / example.image.lexically_relative(subset.folder)).replace_extension();
+  for (const char* extension : kReadable) {
+    const fs::path file = fs::path(stem).concat(extension);
+    std::error_code ignored;
+    if (!fs::exists(file, ignored)) continue;
+    const ImageInfo info = readable([&] { return probe_image(file); });
+    check(Size{info.width, info.height} == example.size,
+          "{}: a mask has the size of its picture, {}x{} pixels, found {}x{}", file.string(), example.size.width,
+          example.size.height, info.width, info.height);
+    return file;
+  }
+  fail("{}: no mask; put one into {}", example.image.string(), fs::path(stem).concat(".png").string());
+}
+
 // Reads the pictures of one subset after the other into a data set.
 class Scan {
  public:
@@ -212,14 +264,19 @@ class Scan {
     check(!group.resolutions.empty(), "Dataset: expected a resolution, found none");
     std::vector<std::vector<Size>> buckets;
     for (const BucketOptions& options : group.resolutions) buckets.push_back(bucket_sizes(options));
-    for (const PictureSubset& subset : group.subsets) {
-      std::vector<std::pair<fs::path, int64_t>> pictures;
-      faults_.collect([&] { pictures = shown_pictures(subset, dataset_); });
-      for (size_t i = 0; i < pictures.size(); ++i) {
-        if (progress_) progress_("Looking at pictures", i, pictures.size());
-        add(pictures[i].first, pictures[i].second, group, subset, buckets);
+    std::vector<std::vector<Shown>> shown(group.subsets.size());
+    for (size_t i = 0; i < shown.size(); ++i)
+      faults_.collect([&] { shown[i] = shown_pictures(group.subsets[i], dataset_); });
+    balance(group, shown);
+    faults_.collect([&] {
+      check(std::ranges::any_of(group.subsets, [](const PictureSubset& subset) { return !subset.is_reg; }),
+            "{}: expected pictures beside those of regularisation", group.subsets.front().source);
+    });
+    for (size_t i = 0; i < shown.size(); ++i)
+      for (const Shown& picture : shown[i]) {
+        if (progress_) progress_("Looking at pictures", size_t(&picture - shown[i].data()), shown[i].size());
+        if (picture.repeats > 0) add(picture, group, group.subsets[i], buckets);
       }
-    }
   }
 
   // Of a file of data sets.
@@ -234,32 +291,46 @@ class Scan {
   std::string hash() { return hash_.hex(); }
 
  private:
-  void add(const fs::path& image, int64_t repeats, const PictureGroup& group, const PictureSubset& subset,
+  void add(const Shown& picture, const PictureGroup& group, const PictureSubset& subset,
            const std::vector<std::vector<Size>>& buckets) {
+    Example example;
     std::vector<Example> at_each;
     PictureCaptions captions;
     const bool is_picture = faults_.collect([&] {
-      const Example example = examine(image, subset);
+      example = examine(picture.image, subset);
       for (size_t i = 0; i < buckets.size(); ++i) at_each.push_back(placed(example, buckets[i], group.resolutions[i]));
     });
-    if (!faults_.collect([&] { captions = read_captions(image, subset.folder, subset.captions); }) || !is_picture)
-      return;
-    for (Example& example : at_each) {
-      example.captions = captions.texts;
-      if (captions.file) example.caption_file = subset.folder / captions.file->name;
-      example.repeats = repeats;
-      example.group = size_t(&group - dataset_.sources.groups.data());
-      example.subset = size_t(&subset - group.subsets.data());
+    CaptionOptions options = subset.captions;
+    if (options.class_tokens.empty()) options.class_tokens = picture.class_tokens;
+    bool is_sound = faults_.collect([&] { captions = read_captions(picture.image, subset.folder, options); });
+    if (is_picture && subset.has_masks())
+      is_sound = faults_.collect([&] { example.mask = mask_of(example, subset); }) && is_sound;
+    if (!is_sound || !is_picture) return;
+    for (Example& place : at_each) {
+      place.captions = captions.texts;
+      if (captions.file) place.caption_file = subset.folder / captions.file->name;
+      place.mask = example.mask;
+      place.repeats = picture.repeats;
+      place.group = size_t(&group - dataset_.sources.groups.data());
+      place.subset = size_t(&subset - group.subsets.data());
     }
-    const std::string& name = at_each.front().name;
-    const std::string picture_hash = sha256_hex_of_file(image);
-    list({name, picture_hash});
-    if (captions.file) list({name_in(subset, captions.file->name), captions.file->sha256});
-    std::string parts = name + '\0' + picture_hash + '\0';
-    for (const std::string& caption : captions.texts) parts += caption + '\0';
-    if (repeats != 1) parts += fmt::format("{}", repeats) + '\0';
-    hash_.update(parts.data(), parts.size());
+    hash(at_each.front(), captions, subset);
     std::ranges::move(at_each, std::back_inserter(dataset_.examples));
+  }
+
+  void hash(const Example& example, const PictureCaptions& captions, const PictureSubset& subset) {
+    const std::string picture_hash = sha256_hex_of_file(example.image);
+    std::string parts = example.name + '\0' + picture_hash + '\0';
+    list({example.name, picture_hash});
+    if (captions.file) list({name_in(subset, captions.file->name), captions.file->sha256});
+    for (const std::string& caption : captions.texts) parts += caption + '\0';
+    if (example.repeats != 1) parts += fmt::format("{}", example.repeats) + '\0';
+    if (subset.has_masks() && !subset.alpha_mask) {
+      const DataFile mask{"mask of " + example.name, sha256_hex_of_file(example.mask)};
+      list(mask);
+      parts += mask.sha256 + '\0';
+    }
+    hash_.update(parts.data(), parts.size());
   }
 
   // A folder may be in several data sets.
@@ -296,7 +367,7 @@ void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
   const std::vector<Example> pictures = at().examples;
   for (size_t i = 0; i < pictures.size() && !faults.empty(); ++i) {
     if (progress) progress("Decoding pictures", i, pictures.size());
-    faults.collect([&] { readable([&] { return read_image(pictures[i].image); }); });
+    faults.collect([&] { readable_picture(pictures[i].image); });
   }
   faults.check(sources.path.string());
   check(!examples.empty(),
@@ -359,15 +430,18 @@ size_t Dataset::shown_count() const {
   return count;
 }
 
-Image load_image(const Example& example) {
-  const Image image = readable([&] { return read_image(example.image); });
-  const auto [bucket, scaled, left, top] = example.placement;
-  check(image.width == example.size.width && image.height == example.size.height,
-        "{}: the picture changed while it was in use", example.image.string());
-  const bool fits = scaled == example.size;
-  const Image resized = fits ? image : resize_image(image, int(scaled.width), int(scaled.height));
-  if (bucket == scaled) return resized;
-  return crop_image(resized, int(left), int(top), int(bucket.width), int(bucket.height));
+bool Dataset::is_augmented_endlessly() const {
+  return any_subset(sources, [](const PictureSubset& subset) { return subset.augmentation.is_endless(); });
+}
+
+bool Dataset::has_masks() const { return any_subset(sources, &PictureSubset::has_masks); }
+
+bool Dataset::has_weights() const {
+  return has_masks() || any_subset(sources, [](const PictureSubset& subset) { return subset.loss_weight != 1; });
+}
+
+Image readable_picture(const fs::path& path) {
+  return readable([&] { return read_image(path); });
 }
 
 }  // namespace wick

@@ -19,6 +19,16 @@
 
 namespace wick {
 
+// How samples of a picture differ; all off unless asked for (augment.h).
+struct Augmentation {
+  bool flip = false;         // half of them are mirrored
+  bool color = false;        // some have another hue or gamma
+  bool random_crop = false;  // the part that fits into the bucket is anywhere, else in the middle
+
+  bool any() const { return flip || color || random_crop; }
+  bool is_endless() const { return color || random_crop; }  // no cache holds them all
+};
+
 // Pictures that share their settings: kohya's [[datasets.subsets]].
 struct PictureSubset {
   std::filesystem::path folder;
@@ -27,6 +37,13 @@ struct PictureSubset {
   bool nested = true;     // folders within are read too, and may tell repeats
   int64_t repeats = 1;    // how often an epoch shows a picture, unless folders within tell
   CaptionOptions captions = {};
+  Augmentation augmentation = {};
+  std::filesystem::path masks = {};  // folder of their masks, pictures of the same names
+  bool alpha_mask = false;           // their alpha is their mask
+  bool is_reg = false;               // of regularisation: an epoch shows as many as of the group's others
+  double loss_weight = 1;
+
+  bool has_masks() const { return alpha_mask || !masks.empty(); }
 };
 
 // Subsets whose pictures share batches: kohya's [[datasets]].
@@ -47,6 +64,7 @@ struct Example {  // a picture at one resolution
   std::filesystem::path image;
   std::string name;                         // its path within the dataset
   std::vector<std::string> captions;        // of which a sample has one
+  std::filesystem::path mask = {};          // of its loss, if any: a picture, or the image itself for its alpha
   std::filesystem::path caption_file = {};  // that they are from, if any
   Size size;                                // of the upright picture
   int64_t resolution;                       // BucketOptions::resolution of its bucket
@@ -81,12 +99,16 @@ struct Dataset {
   // Indices of examples by their folder of repeats, or by subset; of one folder without such, all under its own name.
   std::map<std::string, std::vector<size_t>> subsets() const;
   size_t shown_count() const;  // pictures an epoch shows, at all resolutions
+  // Whether any of its subsets is so: a run's batches and its plan are of one kind.
+  bool is_augmented_endlessly() const;
+  bool has_masks() const;
+  bool has_weights() const;  // of losses: masks among them
 
  private:
   void check_pictures(Faults& faults, const Progress& progress) const;
 };
 
-// The picture, upright, scaled and cropped to its bucket.
-Image load_image(const Example& example);
+// As it is; an Error about it tells the way out.
+Image readable_picture(const std::filesystem::path& path);
 
 }  // namespace wick

@@ -25,8 +25,9 @@ constexpr int64_t kMaxRepeats = 1000, kMaxSide = 16384;
 struct Section {
   TrainConfig settings;
   int64_t repeats = 1, min_side = 0, max_side = 0;
-  bool has_buckets = true;
-  std::string class_tokens, image_dir;
+  bool has_buckets = true, is_reg = false;
+  double loss_weight = 1;
+  std::string class_tokens, image_dir, masks;
 };
 
 // Tables in which a key may stand. What stands further out is for all within.
@@ -37,25 +38,38 @@ struct SettingKey {
   std::string_view key;
   Reach reach;
 };
-constexpr SettingKey kSettings[] = {
-    {"batch_size", Reach::dataset},          {"resolution", Reach::dataset},
-    {"bucket_no_upscale", Reach::dataset},   {"bucket_reso_steps", Reach::dataset},
-    {"caption_extension", Reach::subset},    {"caption_lines", Reach::subset},
-    {"caption_prefix", Reach::subset},       {"caption_suffix", Reach::subset},
-    {"caption_separator", Reach::subset},    {"caption_variants", Reach::subset},
-    {"caption_dropout_rate", Reach::subset}, {"caption_tag_dropout_rate", Reach::subset},
-    {"keep_tokens", Reach::subset},          {"shuffle_caption", Reach::subset},
-    {"trigger_word", Reach::subset}};
+constexpr SettingKey kSettings[] = {{"batch_size", Reach::dataset},
+                                    {"resolution", Reach::dataset},
+                                    {"bucket_no_upscale", Reach::dataset},
+                                    {"bucket_reso_steps", Reach::dataset},
+                                    {"alpha_mask", Reach::subset},
+                                    {"color_aug", Reach::subset},
+                                    {"flip_aug", Reach::subset},
+                                    {"random_crop", Reach::subset},
+                                    {"caption_extension", Reach::subset},
+                                    {"caption_lines", Reach::subset},
+                                    {"caption_prefix", Reach::subset},
+                                    {"caption_suffix", Reach::subset},
+                                    {"caption_separator", Reach::subset},
+                                    {"caption_variants", Reach::subset},
+                                    {"caption_dropout_rate", Reach::subset},
+                                    {"caption_tag_dropout_rate", Reach::subset},
+                                    {"keep_tokens", Reach::subset},
+                                    {"shuffle_caption", Reach::subset},
+                                    {"trigger_word", Reach::subset}};
 
 // A key of data sets alone.
 struct OwnKey {
-  using Member = std::variant<int64_t Section::*, bool Section::*, std::string Section::*>;
+  using Member = std::variant<int64_t Section::*, bool Section::*, double Section::*, std::string Section::*>;
   std::string_view key;
   Reach reach;
   Member member;
   double min = 0, max = 0;
 };
 const OwnKey kOwn[] = {{"image_dir", Reach::subset_alone, &Section::image_dir},
+                       {"conditioning_data_dir", Reach::subset_alone, &Section::masks},
+                       {"is_reg", Reach::subset_alone, &Section::is_reg},
+                       {"loss_weight", Reach::subset, &Section::loss_weight, 0, 1000},
                        {"class_tokens", Reach::subset, &Section::class_tokens},
                        {"num_repeats", Reach::subset, &Section::repeats, 1, kMaxRepeats},
                        {"enable_bucket", Reach::dataset, &Section::has_buckets},
@@ -69,15 +83,13 @@ struct RefusedKey {
 };
 constexpr RefusedKey kRefused[] = {{"cache_info", "", 1},
                                    {"caption_dropout_every_n_epochs", "caption_dropout_rate leaves captions empty"},
-                                   {"conditioning_data_dir", ""},
                                    {"custom_attributes", ""},
                                    {"debug_dataset", ""},
                                    {"enable_wildcard", "caption_lines takes one line of several"},
                                    {"face_crop_aug_range", ""},
                                    {"keep_tokens_separator", "keep_tokens says how many"},
-                                   {"is_reg", ""},
                                    {"metadata_file", "captions lie beside the pictures, in .txt or .caption"},
-                                   {"network_multiplier", "", 1},
+                                   {"network_multiplier", "loss_weight weighs the loss of a subset", 1},
                                    {"resize_interpolation", ""},
                                    {"secondary_separator", ""},
                                    {"skip_image_resolution", ""},
@@ -114,10 +126,13 @@ void set_own(Section& section, const OwnKey& own, const toml::node& value, const
         using T = std::decay_t<decltype(section.*member)>;
         const char* kind = std::is_same_v<T, bool>      ? "true or false"
                            : std::is_same_v<T, int64_t> ? "an integer"
+                           : std::is_same_v<T, double>  ? "a number"
                                                         : "a string";
-        const std::optional<T> found = value.value_exact<T>();
+        std::optional<T> found = value.value_exact<T>();
+        if constexpr (std::is_same_v<T, double>)
+          if (const auto whole = value.value_exact<int64_t>()) found = double(*whole);
         check_usage(found.has_value(), "{}: expected {}, found {}", where, kind, told(value));
-        if constexpr (std::is_same_v<T, int64_t>)
+        if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>)
           check_usage(double(*found) >= own.min && double(*found) <= own.max, "{}: expected {} from {} to {}, found {}",
                       where, kind, own.min, own.max, *found);
         if constexpr (std::is_same_v<T, std::string>)
@@ -250,14 +265,17 @@ Resolutions resolutions_of(const Section& dataset, const LatentSpace& space) {
 
 PictureSubset subset_of(const Section& section, const fs::path& file) {
   const fs::path folder = beside(file, section.image_dir);
-  CaptionOptions captions = caption_options(section.settings);
-  captions.class_tokens = section.class_tokens;
-  return {.folder = folder,
-          .source = fmt::format("{}: image_dir {}", file.string(), folder.string()),
-          .name = fs::path(section.image_dir).lexically_normal().generic_string(),
-          .nested = false,
-          .repeats = section.repeats,
-          .captions = captions};
+  PictureSubset subset{.folder = folder,
+                       .source = fmt::format("{}: image_dir {}", file.string(), folder.string()),
+                       .name = fs::path(section.image_dir).lexically_normal().generic_string(),
+                       .nested = false,
+                       .repeats = section.repeats,
+                       .captions = {.class_tokens = section.class_tokens},
+                       .is_reg = section.is_reg,
+                       .loss_weight = section.loss_weight};
+  apply(section.settings, subset);
+  if (!section.masks.empty()) subset.masks = beside(file, section.masks);
+  return subset;
 }
 
 }  // namespace
@@ -289,7 +307,9 @@ PictureSources read_dataset_file(const fs::path& file, const TrainConfig& config
 std::vector<fs::path> dataset_folders(const fs::path& file) {
   std::vector<fs::path> folders;
   Reader(file).read({}, [&](const std::string&, const Section&, const std::vector<Section>& subsets) {
-    for (const Section& subset : subsets) folders.push_back(beside(file, subset.image_dir));
+    for (const Section& subset : subsets)
+      for (const std::string* folder : {&subset.image_dir, &subset.masks})
+        if (!folder->empty()) folders.push_back(beside(file, *folder));
   });
   return folders;
 }

@@ -6,8 +6,8 @@
 //   [[datasets.subsets]]   # a folder of pictures: image_dir, num_repeats, captions
 //
 // A subset has the settings of its data set, that has the general ones, and these have the run's flags. Folders are
-// named relative to the file. Some keys are Wick's own: caption_lines, caption_variants, trigger_word. Those of kohya's
-// that Wick cannot honour are refused, unless they have the value that asks for nothing.
+// named relative to the file. Some keys are Wick's own: caption_lines, caption_variants, trigger_word, loss_weight.
+// Those of kohya's that Wick cannot honour are refused, unless they have the value that asks for nothing.
 #pragma once
 
 #include <filesystem>

@@ -16,8 +16,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool is_unbatched(const PictureGroup& group) { return group.batch_size == 0; }
-
 class PictureJob final : public Job {
  public:
   PictureJob(const TrainConfig& config, const Checkpoint& checkpoint, const Progress& progress)
@@ -25,8 +23,7 @@ class PictureJob final : public Job {
     check_kind(config, ModelKind::pictures);
     check_settings(config, *model_);
     dataset_ = Dataset::scan(picture_sources(config, model_->latents()), progress);
-    check_usage(config.batch_size > 0 || std::ranges::all_of(dataset_.sources.groups, &is_unbatched),
-                "--batch-size auto: {} says how many itself", dataset_.sources.path.string());
+    check_dataset(config, dataset_);
     const int64_t largest = model_->latents().largest;
     for (const Example& e : dataset_.examples)
       check(std::max(e.placement.bucket.width, e.placement.bucket.height) <= largest,
@@ -38,6 +35,9 @@ class PictureJob final : public Job {
 
   TrainConfig planned(TrainConfig config) const override {
     config.batch_size = largest_bucket().second;
+    config.masked_loss = dataset_.has_weights();
+    config.random_crop = dataset_.is_augmented_endlessly();
+    config.color_aug = false;  // for which the same is planned
     return config;
   }
 

@@ -256,6 +256,10 @@ Metadata dataset_metadata(const LoraRun& run) {
       {"ss_caption_dropout_rate", fmt::format("{}", run.config.caption_dropout)},
       {"ss_caption_tag_dropout_rate", fmt::format("{}", run.config.caption_tag_dropout_rate)},
       {"ss_shuffle_caption", python_bool(run.config.shuffle_caption)},
+      {"ss_flip_aug", python_bool(run.config.flip_aug)},
+      {"ss_color_aug", python_bool(run.config.color_aug)},
+      {"ss_random_crop", python_bool(run.config.random_crop)},
+      {"ss_prior_loss_weight", fmt::format("{}", run.config.prior_loss_weight)},
       {"ss_keep_tokens", fmt::format("{}", run.config.keep_tokens)},
   };
   if (sources.groups.size() > 1 || resolutions.size() > 1) {

@@ -158,7 +158,9 @@ void check_output(const TrainConfig& config) {
 
 void check_apart(const TrainConfig& config, const Checkpoint& model) {
   const fs::path output = real_path(config.output);
-  for (const auto& [flag, paths] : {std::pair{"--dataset", &config.dataset}, {"--val", &config.val}})
+  const std::vector<std::string> regularising(config.reg_data_dir.empty() ? 0 : 1, config.reg_data_dir);
+  for (const auto& [flag, paths] :
+       {std::pair{"--dataset", &config.dataset}, {"--val", &config.val}, {"--reg-data-dir", &regularising}})
     for (const std::string& path : *paths) {
       std::vector<fs::path> all{path};
       std::error_code ignored;

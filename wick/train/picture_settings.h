@@ -12,7 +12,10 @@ ReadingOptions reading_options(const TrainConfig& config);
 std::optional<Quantization> quantization(const TrainConfig& config);
 TimestepOptions timestep_options(const TrainConfig& config);
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space);
-CaptionOptions caption_options(const TrainConfig& config);
+// What the run's settings say of a subset's captions, augmentation, alpha and weight.
+void apply(const TrainConfig& config, PictureSubset& subset);
+// Throws UsageError where what the data set has and what the settings ask for do not go together.
+void check_dataset(const TrainConfig& config, const Dataset& dataset);
 // Of a folder, or of a file of data sets, as --dataset names them.
 PictureSources picture_sources(const TrainConfig& config, const LatentSpace& space);
 // Throws UsageError that names a setting which the model lacks, and Error for a model that is not to be trained.

@@ -51,6 +51,7 @@ class DiffusionTask final : public Task {
   NamedTensors next_batch(TrainRng& rng) override {
     trained_.begin_batch(rng);
     const NamedTensors ahead = data_ ? ahead_->next(rng) : blank_ahead();
+    if (!data_ && encodes_as_they_come()) encode_blank(*model_, blank_);
     Batch batch = data_ ? data_->next(rng) : blank_;
     for (const auto& [name, rows] : ahead) batch.conditioning.add(name, rows.to(model_->memory()));
     return noised(model_->process(), batch, rng, timestep_options(config_));
@@ -117,10 +118,15 @@ class DiffusionTask final : public Task {
       model_->drop_encoders();
       model_->load(options, {DiffusionPart::vae_encoder});
     });
-    model_->drop_encoders();
+    if (!encodes_as_they_come()) model_->drop_encoders();
     model_->load(options, {DiffusionPart::denoiser});
     if (data_) ahead_.emplace(*model_, *data_, timestep_options(config_));
     if (!trained_.adapter()) trained_.set_weights(model_->denoiser_weights());
+  }
+
+  // Pictures that are augmented endlessly, for which the VAE stays.
+  bool encodes_as_they_come() const {
+    return data_ ? data_->dataset().is_augmented_endlessly() : config_.color_aug || config_.random_crop;
   }
 
   NamedTensors blank_ahead() const {
@@ -133,6 +139,9 @@ class DiffusionTask final : public Task {
   void encode(const PictureData& data, const std::function<void()>& before_pictures) {
     if (data.outline()) {
       blank_ = blank_batch(*model_, data.blank, config_.batch_size, before_pictures);
+      Shape weighed = blank_.latents.shape();
+      weighed[3] = 1;
+      if (config_.masked_loss) blank_.weights = zeros(weighed, DType::f32, model_->memory());
       return;
     }
     const auto report = [&](size_t done, size_t total) { data.progress("Encoding pictures", done, total); };

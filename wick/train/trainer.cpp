@@ -140,9 +140,8 @@ class Run {
     const std::string words = fmt::format("--memory {}: {}", config_.memory, choices.in_words());
     check(choices.best.has_value(), "{}", words);
     progress_.say(words + ".");
-    const int64_t batch_size = config_.batch_size;
-    config_ = choices.best->config;
-    config_.batch_size = batch_size;
+    for (const TrainOption& option : train_options())
+      if (option.subject == Subject::memory) option.copy(choices.best->config, config_);
     job_->set_memory(config_);
   }
 
