@@ -57,7 +57,8 @@ void expect_lora(const SafetensorsFile& lora, const SafetensorsFile& golden) {
     EXPECT_LT(distance(trained, expected), (name.find("lora_up") != name.npos ? 1e-3 : 1e-4) * size) << name;
     ++factors;
   }
-  EXPECT_EQ(factors + 2, golden.tensors().size()) << "the losses and norms beside them";
+  const size_t others = golden.tensors().contains("val_losses") ? 3 : 2;
+  EXPECT_EQ(factors + others, golden.tensors().size()) << "losses and norms beside them";
 }
 
 template <class Change>
@@ -71,12 +72,18 @@ void expect_replayed(const std::string& name, const fs::path& model, const Chang
   const std::vector<float> losses = golden.load("losses").to_vector(), norms = golden.load("grad_norms").to_vector();
   std::istringstream metrics(read_plain(folder / "out/metrics.jsonl"));
   size_t step = 0;
+  std::vector<double> held_back;
   for (std::string line; std::getline(metrics, line); ++step) {
     ASSERT_LT(step, losses.size());
     const auto record = nlohmann::json::parse(line);
     EXPECT_NEAR(record["loss"].get<double>() / double(losses[step]), 1, 1e-4) << "step " << step + 1;
     EXPECT_NEAR(record["grad_norm"].get<double>() / double(norms[step]), 1, 1e-3) << "step " << step + 1;
+    if (record.contains("val_loss")) held_back.push_back(record["val_loss"]);
   }
+  const std::vector<float> validated =
+      golden.tensors().contains("val_losses") ? golden.load("val_losses").to_vector() : std::vector<float>();
+  ASSERT_EQ(held_back.size(), validated.size());
+  for (size_t i = 0; i < validated.size(); ++i) EXPECT_NEAR(held_back[i] / double(validated[i]), 1, 1e-4);
   EXPECT_EQ(step, losses.size());
   expect_lora(SafetensorsFile::open(folder / "out/lora.safetensors"), golden);
 }
@@ -117,7 +124,34 @@ TEST_F(FlowRun, OfDataSetsIsReplayed) {
     config.masked_loss = true;
     config.prior_loss_weight = std::stod(golden.metadata().at("prior_loss_weight"));
     config.no_upscale = false;
+    config.val = {(kGolden / "replay/data/val.toml").string()};
+    config.val_every = 6;
   });
+}
+
+// Neither their order nor their augmentation touches the run, and times are made ahead for FLUX.
+TEST_F(FlowRun, HeldBackPicturesChangeNothing) {
+  for (const fs::path& model : {sd3.path(), flux.path()}) {
+    const std::string name = model == sd3.path() ? "sd3" : "flux";
+    const std::vector<std::string> settings = {"--rank", "2", "--steps", "3", "--lr", "1e-2", "--lora-dropout", "0.5"};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), settings.begin(), settings.end());
+      return more;
+    };
+    ASSERT_EQ(run(model, name + " plain", with({})).code, 0);
+    const Outcome outcome = run(
+        model, name + " val",
+        with({"--val", (kDataSets.parent_path() / "boats").string(), "--val-every", "1", "--caption-dropout", "0"}));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("Validation: 2 pictures."), std::string::npos) << outcome.out;
+    EXPECT_EQ(tensors_of(folder / (name + " plain") / "lora.safetensors"),
+              tensors_of(folder / (name + " val") / "lora.safetensors"));
+    const Outcome again =
+        run(model, name + " again", with({"--val", (kDataSets.parent_path() / "boats").string(), "--val-every", "3"}));
+    const auto last = [&](const std::string& output) { return logged(folder / output).back(); };
+    EXPECT_NE(last(name + " val").find("val_loss"), std::string::npos);
+    EXPECT_EQ(last(name + " val"), last(name + " again")) << "whenever it is measured";
+  }
 }
 
 TEST_F(FlowRun, OfDataSetsGoesOnWithTheSameBits) {

@@ -46,7 +46,8 @@ Measured measure(const TrainConfig& config, Size bucket, const Recomputation& re
 
   memory.reset_peak();
   const auto task =
-      make_task(config, kModel, test::backend(), {&dataset, [](const std::string&, size_t, size_t) {}}, recomputation);
+      make_task(config, kModel, test::backend(),
+                {.dataset = &dataset, .progress = [](const std::string&, size_t, size_t) {}}, recomputation);
   Measured measured{.encoding = peak()};
   Optimizer optimizer(task->parameters(), OptimizerOptions::of(config));
   TrainStep step(*task, optimizer, config.accumulate, !config.no_graph);
@@ -76,7 +77,7 @@ void expect_planned(TrainConfig config) {
   EXPECT_EQ(plan.weights, measured.weights);
   EXPECT_EQ(plan.adapter, measured.adapter);
   EXPECT_EQ(plan.optimizer, measured.optimizer);
-  expect_close(plan.encoding, measured.encoding, kind.workspace, "encoding");
+  if (!config.random_crop) expect_close(plan.encoding, measured.encoding, kind.workspace, "encoding");
   expect_close(plan.step(), measured.step, kind.workspace, "step");
   EXPECT_GE(plan.taken, std::max(plan.step(), plan.encoding));
   EXPECT_EQ(plan.total(), plan.taken + kind.workspace + kind.context);
@@ -181,7 +182,7 @@ TEST(Plan, StagedWeightsTrainAlike) {
       .model = kModel, .rank = 4, .alpha = 4, .resolution = {128}, .dtype = DType::bf16, .stream_blocks = "all"};
   const Resolutions buckets = bucket_options(open_diffusion(kModel)->latents(), config.resolution);
   const Dataset dataset = one_batch(config, buckets, {128, 128});
-  const PictureData data{&dataset, [](const std::string&, size_t, size_t) {}};
+  const PictureData data{.dataset = &dataset, .progress = [](const std::string&, size_t, size_t) {}};
   const auto losses = [&](bool staged) {
     const Recomputation blocks = Recomputation().with_streamed(Recomputation::kAll, staged);
     const auto task = make_task(config, kModel, test::backend(), data, blocks);

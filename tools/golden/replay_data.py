@@ -2,9 +2,10 @@
 
     python tools/golden/replay_data.py      writes tests/golden/replay/data/
 
-set.toml names the data sets: tags that are shuffled and dropped, lines of captions, mirrored pictures, crops, colours, masks
+set.toml and val.toml name the data sets: tags that are shuffled and dropped, lines of captions, mirrored pictures, crops, colours, masks
 by alpha and by a folder, pictures of regularisation and weights. sd3.safetensors has the losses, the gradients' norms and the LoRA
-after twelve steps. Nothing is shared with Wick but the numbers of docs/replay.md.
+after twelve steps, and the losses on the pictures of
+replay.py, which are held back, after six and twelve. Nothing is shared with Wick but the numbers of docs/replay.md.
 """
 
 import colorsys
@@ -66,6 +67,16 @@ enable_bucket = false
 """
 
 
+HELD_BACK = """# Written by tools/golden/replay_data.py.
+[[datasets]]
+resolution = 64
+bucket_no_upscale = true
+
+  [[datasets.subsets]]
+  image_dir = "../pictures"
+"""
+
+
 def smooth(name, width, height, channels=3):
     coarse = torch.rand(1, channels, 3, 4, generator=rng("replay data " + name))
     fine = torch.nn.functional.interpolate(coarse, (height, width), mode="bilinear", align_corners=True)
@@ -77,6 +88,7 @@ def write():
     for folder in "foxes", "animals", "boats", "masks":
         (OUT / folder).mkdir(parents=True)
     (OUT / "set.toml").write_text(TOML)
+    (OUT / "val.toml").write_text(HELD_BACK)
     for name, caption in {"a": "red, snow, [trigger], tail", "b": "grey, night, moon, tail"}.items():
         Image.fromarray(smooth("fox " + name, 64, 48, 4)).save(OUT / "foxes" / f"{name}.png")
         (OUT / "foxes" / f"{name}.caption").write_text(caption)
@@ -131,8 +143,8 @@ def data_sets():
     return [(foxes + animals, (64, 48), 2), (boats, (48, 48), 1)]
 
 
-def epoch_of(sets, number):
-    stream, batches = Stream(SEED, "shuffle", number << 32), []
+def epoch_of(sets, number, seed=SEED):
+    stream, batches = Stream(seed, "shuffle", number << 32), []
     for pictures, _, size in sets:  # each has one bucket
         shown = [picture for picture in pictures for _ in range(picture.repeats)]
         stream.shuffle(shown)
@@ -172,7 +184,7 @@ def train(family, sets):
     vae, factors = family.pipeline.vae, replay.fresh(family)
     optimizer = torch.optim.AdamW(factors.values(), lr=LR, betas=(0.9, 0.999), eps=1e-8, weight_decay=0.01)
     noise, timestep, latent, caption, crop = (Stream(SEED, name) for name in ("noise", "timestep", "latent", "caption", "crop"))
-    losses, norms = [], []
+    losses, norms, validations = [], [], []
     for batch in [batch for epoch in range(STEPS) for batch in epoch_of(sets, epoch)][:STEPS]:
         with torch.no_grad():
             seen = [look(picture, buckets[id(picture)], crop) for picture in batch]
@@ -203,7 +215,32 @@ def train(family, sets):
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.detach())
-    return {"losses": torch.stack(losses), "grad_norms": torch.stack(norms)} | {k: v.detach() for k, v in factors.items()}
+        if len(losses) in (STEPS // 2, STEPS):
+            with torch.no_grad():
+                validations.append(validation_loss(family, factors))
+    return {"losses": torch.stack(losses), "val_losses": torch.stack(validations), "grad_norms": torch.stack(norms)} | {k: v.detach() for k, v in factors.items()}
+
+
+def validation_loss(family, factors):
+    """Of the pictures of replay.py, four times each, always with the same numbers."""
+    seed, losses, buckets = named_seed(SEED, "validation"), [], {}
+    for name, (width, height, caption) in replay.PICTURES.items():
+        buckets.setdefault((width, height), []).append(Picture(replay.OUT / "pictures" / f"{name}.png", caption.strip()))
+    sets = [(pictures, bucket, 1) for bucket, pictures in sorted(buckets.items())]
+    noise, timestep, latent = (Stream(seed, name) for name in ("noise", "timestep", "latent"))
+    vae = family.pipeline.vae
+    for [picture] in [batch for epoch in range(4) for batch in epoch_of(sets, epoch, seed)]:
+        pixels = torch.from_numpy(picture.pixels).float() / 127.5 - 1
+        distribution = vae.encode(pixels.permute(2, 0, 1)[None]).latent_dist
+        mean = (distribution.mean - vae.config.shift_factor) * vae.config.scaling_factor
+        shape = [1, *mean.shape[2:], mean.shape[1]]
+        x = mean + distribution.std * vae.config.scaling_factor * latent.normal(*shape).permute(0, 3, 1, 2)
+        sigma = torch.sigmoid(family.mean_of_logit(*mean.shape[2:]) + timestep.normal(1).double()).float()
+        n = noise.normal(*shape).permute(0, 3, 1, 2)
+        prediction = family.predict(family.adapted(factors), x + sigma[:, None, None, None] * (n - x), sigma,
+                                    *family.text(picture.captions))
+        losses.append(torch.nn.functional.mse_loss(prediction, n - x))
+    return torch.stack(losses).mean()
 
 
 def main():

@@ -178,6 +178,11 @@ std::vector<TrainOption> listed_options() {
       "kohya's "
       "format; for language models files of JSON lines",
       {.fixed = false, .item = "PATH ..."});
+  add("val", Subject::model, &C::val,
+      "Pictures that are held back, or files of JSON lines, whose loss is told too; as --dataset names them",
+      {.fixed = false, .item = "PATH ..."});
+  add("val_every", Subject::steps, &C::val_every, "Steps from one validation to the next; 0: when something is saved",
+      {.fixed = false});
   add("output", Subject::output, &C::output,
       "Folder for what the run leaves; one that holds a run is only taken up with --resume",
       {.fixed = false, .item = "FOLDER"});
@@ -305,10 +310,6 @@ std::vector<TrainOption> listed_options() {
   add("chat_template", Subject::text, &C::chat_template,
       "Of chats: the model's own, or llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3",
       {.kind = ModelKind::text, .item = "NAME"});
-  add("val", Subject::text, &C::val, "Files of JSON lines whose loss is told too",
-      {.fixed = false, .kind = ModelKind::text, .item = "FILE ..."});
-  add("val_every", Subject::text, &C::val_every, "Steps from one validation to the next; 0: when something is saved",
-      {.fixed = false, .kind = ModelKind::text});
   add("seed", Subject::steps, &C::seed, "Seed of all random numbers",
       {.max = double(std::numeric_limits<int64_t>::max())});
   add("dtype", Subject::memory, &C::dtype,

@@ -371,8 +371,8 @@ void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
   }
   faults.check(sources.path.string());
   check(!examples.empty(),
-        "--dataset {}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt or .caption)",
-        sources.path.string());
+        "{}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt or .caption)",
+        sources.groups.front().subsets.front().source);
 }
 
 const PictureSubset& Dataset::subset_of(const Example& example) const {

@@ -24,11 +24,13 @@ class PictureJob final : public Job {
     check_settings(config, *model_);
     dataset_ = Dataset::scan(picture_sources(config, model_->latents()), progress);
     check_dataset(config, dataset_);
+    if (!config.val.empty()) held_back_ = Dataset::scan(held_back_sources(config, model_->latents()), progress);
     const int64_t largest = model_->latents().largest;
-    for (const Example& e : dataset_.examples)
-      check(std::max(e.placement.bucket.width, e.placement.bucket.height) <= largest,
-            "{}: its bucket is of {}x{} pixels, and this model's pictures have at most {} a side; lower --resolution",
-            e.image.string(), e.placement.bucket.width, e.placement.bucket.height, largest);
+    for (const Dataset* pictures : {&dataset_, &held_back_})
+      for (const Example& e : pictures->examples)
+        check(std::max(e.placement.bucket.width, e.placement.bucket.height) <= largest,
+              "{}: its bucket is of {}x{} pixels, and this model's pictures have at most {} a side; lower --resolution",
+              e.image.string(), e.placement.bucket.width, e.placement.bucket.height, largest);
   }
 
   Size largest() const override { return largest_bucket().first; }
@@ -39,6 +41,10 @@ class PictureJob final : public Job {
     config.random_crop = dataset_.is_augmented_endlessly();
     config.color_aug = false;  // for which the same is planned
     return config;
+  }
+
+  int64_t batch_size() const override {
+    return std::ranges::max(dataset_.batch_buckets(config_.batch_size), {}, &BatchBucket::batch_size).batch_size;
   }
 
   std::string data_hash() const override { return dataset_.sha256; }
@@ -54,6 +60,8 @@ class PictureJob final : public Job {
 
   std::vector<std::string> remarks() const override {
     std::vector<std::string> all = dataset_.remarks;
+    if (!held_back_.examples.empty())
+      all.push_back(fmt::format("Validation: {}.", count_of(held_back_.at().examples.size(), "picture")));
     if (config_.train == TrainMode::vae) return all;
     for (const std::string& remark : model_->remarks()) all.push_back(remark);
     if (const std::string remark = model_->training_remark(); !remark.empty()) all.push_back(remark);
@@ -79,7 +87,10 @@ class PictureJob final : public Job {
 
   std::unique_ptr<Task> load(Backend& backend, const Recomputation& recomputation,
                              const Progress& progress) const override {
-    return make_task(config_, checkpoint_, backend, {.dataset = &dataset_, .progress = progress}, recomputation);
+    return make_task(
+        config_, checkpoint_, backend,
+        {.dataset = &dataset_, .held_back = config_.val.empty() ? nullptr : &held_back_, .progress = progress},
+        recomputation);
   }
 
  private:
@@ -87,17 +98,19 @@ class PictureJob final : public Job {
   std::pair<Size, int64_t> largest_bucket() const {
     std::pair<Size, int64_t> largest{};
     const auto pixels = [](Size size, int64_t count) { return size.width * size.height * count; };
-    for (const BatchBucket& bucket : dataset_.batch_buckets(config_.batch_size)) {
-      const Size size = dataset_.examples[bucket.examples.front()].placement.bucket;
-      if (pixels(size, bucket.batch_size) > pixels(largest.first, largest.second)) largest = {size, bucket.batch_size};
-    }
+    const auto look_at = [&](Size size, int64_t count) {
+      if (pixels(size, count) > pixels(largest.first, largest.second)) largest = {size, count};
+    };
+    for (const BatchBucket& bucket : dataset_.batch_buckets(config_.batch_size))
+      look_at(dataset_.examples[bucket.examples.front()].placement.bucket, bucket.batch_size);
+    for (const auto& [size, examples] : held_back_.buckets()) look_at(size, 1);
     return largest;
   }
 
   TrainConfig config_;
   Checkpoint checkpoint_;
   std::unique_ptr<Diffusion> model_;  // its configs and tokenizers alone
-  Dataset dataset_;
+  Dataset dataset_, held_back_;
 };
 
 class TextJob final : public Job {
@@ -117,6 +130,7 @@ class TextJob final : public Job {
   Size largest() const override {
     return {.width = std::max({row_length_, train_.longest, validation_.longest}), .height = 1};
   }
+  int64_t batch_size() const override { return config_.batch_size; }
   std::string data_hash() const override { return train_.sha256; }
   const std::vector<DataFile>& data_files() const override { return train_.files; }
   std::string_view item() const override { return "row"; }

@@ -92,6 +92,28 @@ PictureSources picture_sources(const TrainConfig& config, const LatentSpace& spa
   return {.path = path, .groups = {group}};
 }
 
+PictureSources held_back_sources(const TrainConfig& config, const LatentSpace& space) {
+  check_usage(config.val.size() == 1, "--val: expected one folder of pictures, or one .toml file, found {}",
+              config.val.size());
+  check_usage(config.train != TrainMode::vae, "--val: --train vae has no validation");
+  TrainConfig plain = config;
+  plain.dataset = config.val;
+  plain.reg_data_dir.clear();
+  PictureSources sources = picture_sources(plain, space);
+  for (PictureGroup& group : sources.groups) {
+    group.batch_size = 0;
+    for (PictureSubset& subset : group.subsets) {
+      if (!is_dataset_file(sources.path)) subset.source = "--val " + sources.path.string();
+      subset.repeats = subset.loss_weight = 1;
+      subset.captions.shuffle = subset.captions.lines = subset.is_reg = subset.alpha_mask = false;
+      subset.captions.dropout = subset.captions.tag_dropout = 0;
+      subset.augmentation = {};
+      subset.masks.clear();
+    }
+  }
+  return sources;
+}
+
 void check_dataset(const TrainConfig& config, const Dataset& dataset) {
   const std::string source = dataset.sources.path.string();
   check_usage(!dataset.has_masks() || config.masked_loss || config.alpha_mask,

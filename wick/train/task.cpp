@@ -8,6 +8,7 @@
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/models/comfy_names.h"
+#include "wick/nn/named_seed.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/model_folder.h"
 #include "wick/train/latent_cache.h"
@@ -50,11 +51,24 @@ class DiffusionTask final : public Task {
 
   NamedTensors next_batch(TrainRng& rng) override {
     trained_.begin_batch(rng);
-    const NamedTensors ahead = data_ ? ahead_->next(rng) : blank_ahead();
-    if (!data_ && encodes_as_they_come()) encode_blank(*model_, blank_);
-    Batch batch = data_ ? data_->next(rng) : blank_;
-    for (const auto& [name, rows] : ahead) batch.conditioning.add(name, rows.to(model_->memory()));
-    return noised(model_->process(), batch, rng, timestep_options(config_));
+    if (data_) return next_of(*data_, *ahead_, rng);
+    if (encodes_as_they_come()) encode_blank(*model_, blank_);
+    return noised_with(blank_, blank_ahead(), rng);
+  }
+
+  // Each picture alone, several times, always with the same latents, times and noise.
+  std::optional<double> validation_loss() override {
+    constexpr int64_t kEpochs = 4;
+    if (!held_back_) return {};
+    TrainRng rng(validation_seed());
+    held_back_->batches().seek(0, 0);
+    const int64_t count = kEpochs * held_back_->batches().batches_per_epoch();
+    double sum = 0;
+    trained_.pause(true);
+    for (int64_t i = 0; i < count; ++i)
+      sum += double(denoising_loss(*model_, next_of(*held_back_, *held_back_ahead_, rng)).item());
+    trained_.pause(false);
+    return sum / double(count);
   }
 
   Tensor loss(const NamedTensors& batch) override { return denoising_loss(*model_, batch); }
@@ -93,6 +107,18 @@ class DiffusionTask final : public Task {
   }
 
  private:
+  uint64_t validation_seed() const { return named_seed(uint64_t(config_.seed), "validation"); }
+
+  NamedTensors next_of(LatentCache& data, LookAhead& ahead, TrainRng& rng) const {
+    const NamedTensors rows = ahead.next(rng);
+    return noised_with(data.next(rng), rows, rng);
+  }
+
+  NamedTensors noised_with(Batch batch, const NamedTensors& ahead, TrainRng& rng) const {
+    for (const auto& [name, rows] : ahead) batch.conditioning.add(name, rows.to(model_->memory()));
+    return noised(model_->process(), batch, rng, timestep_options(config_));
+  }
+
   std::optional<FlowRun> flow_run() const {
     const Process& process = model_->process();
     if (!process.is_flow()) return {};
@@ -121,6 +147,7 @@ class DiffusionTask final : public Task {
     if (!encodes_as_they_come()) model_->drop_encoders();
     model_->load(options, {DiffusionPart::denoiser});
     if (data_) ahead_.emplace(*model_, *data_, timestep_options(config_));
+    if (held_back_) held_back_ahead_.emplace(*model_, *held_back_, timestep_options(config_));
     if (!trained_.adapter()) trained_.set_weights(model_->denoiser_weights());
   }
 
@@ -145,12 +172,17 @@ class DiffusionTask final : public Task {
       return;
     }
     const auto report = [&](size_t done, size_t total) { data.progress("Encoding pictures", done, total); };
-    data_.emplace(*model_, *data.dataset,
-                  LatentCacheOptions{.batch_size = config_.batch_size,
-                                     .seed = uint64_t(config_.seed),
-                                     .guidance = float(config_.train_guidance),
-                                     .progress = report,
-                                     .before_pictures = before_pictures});
+    LatentCacheOptions options{.batch_size = 1,
+                               .seed = validation_seed(),
+                               .guidance = float(config_.train_guidance),
+                               .progress = report,
+                               .before_pictures = before_pictures};
+    // All captions come before all pictures.
+    const auto encode_held_back = [&, options] { held_back_.emplace(*model_, *data.held_back, options); };
+    if (data.held_back) options.before_pictures = encode_held_back;
+    options.batch_size = config_.batch_size;
+    options.seed = uint64_t(config_.seed);
+    data_.emplace(*model_, *data.dataset, options);
   }
 
   TrainConfig config_;
@@ -160,8 +192,8 @@ class DiffusionTask final : public Task {
   LoraSession session_;
   std::unique_ptr<Diffusion> model_;
   Trained trained_;
-  std::optional<LatentCache> data_;
-  std::optional<LookAhead> ahead_;
+  std::optional<LatentCache> data_, held_back_;  // the latter of --val
+  std::optional<LookAhead> ahead_, held_back_ahead_;
   Batch blank_;  // in an outline
 };
 

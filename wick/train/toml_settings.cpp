@@ -57,7 +57,7 @@ std::string told(const toml::node& item) {
 
 void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::node& node, const std::string& where) {
   std::vector<std::string> words;
-  const bool is_one_or_more = option.key == "dataset" || option.key == "resolution";
+  const bool is_one_or_more = option.key == "dataset" || option.key == "val" || option.key == "resolution";
   check_usage(!option.is_list() || node.is_array() || is_one_or_more, "{}: expected a list of strings, found {}", where,
               told(node));
   if (option.is_list() && node.is_array())

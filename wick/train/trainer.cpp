@@ -248,7 +248,7 @@ class Run {
 
   // "120 steps of 4 pictures, in 2 batches of 2"
   std::string steps_in_words() const {
-    const int64_t batch = job_->planned(config_).batch_size, batches = config_.accumulate;
+    const int64_t batch = job_->batch_size(), batches = config_.accumulate;
     const std::string item(job_->item());
     const std::string text = fmt::format("{} of {}{}", count_of(config_.steps, "step"),
                                          batch == config_.batch_size ? "" : "up to ", count_of(batches * batch, item));
