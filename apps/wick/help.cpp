@@ -47,6 +47,18 @@ std::string value_of(const CLI::Option& option) {
   return " " + option.get_type_name();
 }
 
+// Further names of a flag stand behind its text.
+std::string row_of(const CLI::Option& option) {
+  if (option.get_positional()) return row(option.get_type_name(), option.get_description());
+  std::string name, also;
+  for (const std::string& letter : option.get_snames()) name += "-" + letter + ",";
+  for (const std::string& word : option.get_lnames()) {
+    const bool first = word == option.get_lnames().front();
+    (first ? name : also) += (first || also.empty() ? "--" : ", --") + word;
+  }
+  return row(name + value_of(option), option.get_description() + (also.empty() ? "" : " (also " + also + ")"));
+}
+
 std::string usage(const CLI::App& app, const std::string& name) {
   std::string line = "Usage: " + name;
   for (const CLI::Option* option : app.get_options())
@@ -74,10 +86,7 @@ std::string help_of(const CLI::App* app, std::string name, CLI::AppFormatMode) {
   for (const std::string& group : app->get_groups()) {
     std::string rows;
     for (const CLI::Option* option : app->get_options())
-      if (option->get_group() == group && !group.empty())
-        rows +=
-            row(option->get_positional() ? option->get_type_name() : option->get_name(false, true) + value_of(*option),
-                option->get_description());
+      if (option->get_group() == group && !group.empty()) rows += row_of(*option);
     if (!rows.empty()) text += "\n" + group + ":\n" + rows;
   }
   return text + (app->get_footer().empty() ? "" : "\n" + paragraphs(app->get_footer()));

@@ -2,10 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "wick/core/error.h"
 
 namespace wick::cli {
 namespace {
+
+constexpr std::string_view kSeparator = "%%";  // CLI11's, between the words of one flag and the next
 
 // A value of TOML as a flag would have it: a text without its quotes, a whole number without its fraction.
 std::string as_word(std::string value) {
@@ -24,14 +28,19 @@ void TrainFlags::add(CLI::App& command, const TrainOption& option) {
   if (help.back() != ']' && !value.empty() && value != "[]" && !option.is_switch()) help += fmt::format(" [{}]", value);
   if (option.is_switch()) {
     const auto remember = [this, key = option.key] { words_[key] = {"true"}; };
-    command.add_flag_callback(option.flag(), remember, help)->group(group);
+    command.add_flag_callback(option.flags(), remember, help)->group(group);
     return;
   }
-  const auto remember = [this, key = option.key](const std::vector<std::string>& words) { words_[key] = words; };
-  CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flag(), remember, help);
+  // Of a flag that is given again, the last one's words; a list has them all.
+  const auto remember = [this, key = option.key](const std::vector<std::string>& words) {
+    const auto separator = std::find(words.rbegin(), words.rend(), kSeparator);
+    words_[key].assign(separator.base(), words.end());
+  };
+  CLI::Option* flag = command.add_option_function<std::vector<std::string>>(option.flags(), remember, help);
   const bool several = option.is_list() || option.is_by_pattern();
   flag->type_name(std::string(option.type()))->type_size(1)->expected(1, several ? 4096 : 1);
   flag->allow_extra_args(several);
+  flag->inject_separator(option.is_by_pattern());
   flag->group(group);
   flag->multi_option_policy(several ? CLI::MultiOptionPolicy::TakeAll : CLI::MultiOptionPolicy::TakeLast);
 }

@@ -92,6 +92,7 @@ TEST(Commands, HelpHasTheDefaultsOfModels) {
                     "\\s+steps");
       has(help, "\n +" + model + row + " *\n");
     }
+    has(train, "\\(also\\s+--network-dim\\)");
     has(train, "--rank INT[^\\[]*\\[" + rank + "\\]");
     has(train, "--lr NUMBER[^\\[]*\\[" + lr + "\\]");
     has(train, "--steps INT[^\\[]*\\[" + steps + ",");

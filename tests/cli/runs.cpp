@@ -74,6 +74,30 @@ const std::vector<Wrong> kWrong = {
     {"echo x | gzip >$T/a.zip;", kPictures + "$T/a.zip", 1, {"--dataset $T/a.zip", "a gzip archive"}},
     {"mkfifo $T/pipe;", kPictures + "$T/pipe", 1, {"--dataset $T/pipe", "expected a folder"}},
 
+    // Files of data sets.
+    {"echo 'datasets = 3' >$T/set.toml;", kPictures + "$T/set.toml", 2, {"--dataset $T/set.toml: [[datasets]]"}},
+    {"echo '[[datasets' >$T/set.toml;", kPictures + "$T/set.toml", 2, {"--dataset $T/set.toml: line 1"}},
+    {"head -c 99 /dev/urandom >$T/set.toml;", kPictures + "$T/set.toml", 2, {"--dataset $T/set.toml: line "}},
+    {"mkfifo $T/set.toml;", kPictures + "$T/set.toml", 1, {"--dataset $T/set.toml", "expected a file"}},
+    {"printf '[[datasets]]\n[[datasets.subsets]]\nimage_dir = \"pictures\"\nkeep_token = 1\n' >$T/set.toml;",
+     kPictures + "$T/set.toml",
+     2,
+     {"--dataset $T/set.toml: [[datasets]] 1, subset 1: keep_token: no such key; did you mean keep_tokens?"}},
+    {"rm $D/a.txt; printf '[[datasets]]\n[[datasets.subsets]]\nimage_dir = \"pictures\"\n[[datasets.subsets]]\n"
+     "image_dir = \"none\"\n' >$T/set.toml;",
+     kPictures + "$T/set.toml",
+     1,
+     {"--dataset $T/set.toml: 2 faults: (1) image_dir $T/none: no such folder (2) ", "a.png: no caption"}},
+    {"printf '[general]\nbatch_size = 2\n[[datasets]]\n[[datasets.subsets]]\nimage_dir = \"pictures\"\n' "
+     ">$T/set.toml;",
+     kPictures + "$T/set.toml --batch-size auto",
+     2,
+     {"--batch-size auto", "$T/set.toml says how many"}},
+    {"printf '[[datasets]]\n[[datasets.subsets]]\nimage_dir = \"pictures\"\n' >$T/set.toml;",
+     "train --model $P --dataset $T/set.toml --output $D/out --steps 1",
+     1,
+     {"--output $D/out", "lies in --dataset $D"}},
+
     // Text.
     {"echo '[{\"text\": \"a b\"}]' >$T/a.json;", kText + "$T/a.json", 1, {"--dataset $T/a.json", "a JSON array"}},
     {"echo '{\"text\": \"a b\"}' | gzip >$T/a.gz;", kText + "$T/a.gz", 1, {"--dataset $T/a.gz", "a gzip archive"}},

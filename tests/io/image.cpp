@@ -6,6 +6,7 @@
 
 #include "io/encode.h"
 #include "io/files.h"
+#include "source_dir.h"
 
 namespace wick {
 namespace {
@@ -298,6 +299,26 @@ TEST(ImageTensor, ClampsAndRefusesWhatIsNotAnImage) {
   for (float bad : {nan, infinity, -infinity})
     expect_error([&] { tensor_to_image(Tensor::of(std::vector<float>{0, bad, 0}, {1, 1, 3})); }, {"not finite"});
   expect_error([] { tensor_to_image(Tensor::of(std::vector<float>{0, 0}, {1, 2})); }, {"found [1, 2]"});
+}
+
+TEST(Image, AlphaIsReadAsGrey) {
+  const TemporaryDirectory folder;
+  write_image(folder / "opaque.png", {2, 1, {1, 2, 3, 4, 5, 6}});
+  EXPECT_EQ(read_alpha(folder / "opaque.png").rgb, std::vector<uint8_t>(6, 255));
+  const std::filesystem::path fox = test::source_dir() / "tests/golden/replay/data/foxes/a.png";
+  const Image alpha = read_alpha(fox), colours = read_image(fox);
+  ASSERT_EQ(alpha.rgb.size(), colours.rgb.size());
+  for (size_t i = 0; i < alpha.rgb.size(); i += 3) {
+    EXPECT_TRUE(alpha.rgb[i] == alpha.rgb[i + 1] && alpha.rgb[i] == alpha.rgb[i + 2]);
+    EXPECT_GE(colours.rgb[i], 255 - alpha.rgb[i]) << "composited on white";
+  }
+  EXPECT_LT(*std::ranges::min_element(alpha.rgb), 200);
+}
+
+TEST(Image, MirroredImagesChangeSides) {
+  const Image image{3, 2, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18}};
+  EXPECT_EQ(mirrored(image).rgb, (std::vector<uint8_t>{7, 8, 9, 4, 5, 6, 1, 2, 3, 16, 17, 18, 13, 14, 15, 10, 11, 12}));
+  EXPECT_EQ(mirrored(mirrored(image)).rgb, image.rgb);
 }
 
 }  // namespace

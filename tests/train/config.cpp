@@ -71,6 +71,24 @@ TEST(TrainConfig, TomlSaysTheSameAsFlags) {
   }
 }
 
+TEST(TrainConfig, KohyasSpellingsAreTaken) {
+  const TemporaryDirectory folder;
+  for (const TrainAlias& alias : train_aliases()) {
+    const TrainOption* option = find_option(alias.spelling);
+    ASSERT_TRUE(option) << alias.spelling;
+    EXPECT_EQ(option->key, alias.key);
+    EXPECT_EQ(find_option(alias.key), option) << "no setting has the name of another's alias";
+  }
+  EXPECT_EQ(option("caption_dropout").flags(), "--caption-dropout,--caption-dropout-rate");
+  write_plain(folder / "a.toml", "network_dim = 8\nlearning_rate = 0.5\n");
+  TrainConfig config;
+  read_toml(config, folder / "a.toml");
+  EXPECT_EQ(config.rank.value, 8);
+  EXPECT_EQ(config.lr.value, 0.5);
+  write_plain(folder / "b.toml", "rank = 8\nnetwork_dim = 4\n");
+  expect_error([&] { read_toml(config, folder / "b.toml"); }, {"b.toml", "network_dim", "rank", "expected it once"});
+}
+
 TEST(TrainConfig, WrongTomlIsOneLine) {
   const TemporaryDirectory folder;
   const auto read = [&](const char* text) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "io/files.h"
+#include "wick/train/augment.h"
 #include "wick/train/batches.h"
 
 namespace wick {
@@ -36,7 +37,7 @@ TEST_F(DatasetTest, IsReadInTheOrderOfNames) {
   EXPECT_EQ(dataset.examples[0].name, "a.png");
   EXPECT_EQ(dataset.examples[1].name, "b.png");
   EXPECT_EQ(dataset.examples[2].name, "sub/a.png");
-  EXPECT_EQ(dataset.examples[1].caption, "two words");
+  EXPECT_EQ(dataset.examples[1].captions, std::vector<std::string>{"two words"});
   EXPECT_EQ(dataset.buckets().size(), 2u);
   EXPECT_EQ(dataset.sha256, scan().sha256);
   ASSERT_EQ(dataset.files.size(), 6u);
@@ -132,7 +133,7 @@ TEST_F(DatasetTest, FoldersSayHowOftenAnEpochShowsTheirPictures) {
   EXPECT_EQ(dataset.examples[1].repeats, 3);
   EXPECT_EQ(dataset.shown_count(), 7u);
   // As kohya's buckets: 1 + 3 squares and 3 wide ones are 2 and 2 batches of two.
-  EXPECT_EQ(BatchSampler(dataset.shown(), 2, 1).batches_per_epoch(), 4);
+  EXPECT_EQ(BatchSampler(dataset.batch_buckets(2), 1).batches_per_epoch(), 4);
   EXPECT_EQ(dataset.subsets().at("3_cat").size(), 2u);
   ASSERT_EQ(dataset.remarks.size(), 3u);
   EXPECT_EQ(dataset.remarks[0], "1_dog: 1 picture × 1");
@@ -208,7 +209,7 @@ TEST_F(DatasetTest, AnAbsurdlyLargePictureIsRefusedByItsHeader) {
 }
 
 TEST(BatchSampler, ShowsEachExampleOnceAnEpoch) {
-  BatchSampler sampler({{{128, 128}, {0, 1, 2, 3, 4}}, {{160, 96}, {5, 6}}}, 2, 7);
+  BatchSampler sampler({{{0, 1, 2, 3, 4}, 2}, {{5, 6}, 2}}, 7);
   EXPECT_EQ(sampler.batches_per_epoch(), 4);
   for (int epoch = 0; epoch < 3; ++epoch) {
     std::vector<int> seen(7);
@@ -222,8 +223,8 @@ TEST(BatchSampler, ShowsEachExampleOnceAnEpoch) {
 }
 
 TEST(BatchSampler, GoesOnWhereItStood) {
-  const std::map<Size, std::vector<size_t>> buckets{{{128, 128}, {0, 1, 2, 3, 4, 5, 6, 7}}};
-  BatchSampler first(buckets, 3, 11), second(buckets, 3, 11);
+  const std::vector<BatchBucket> buckets{{{0, 1, 2, 3, 4, 5, 6, 7}, 3}};
+  BatchSampler first(buckets, 11), second(buckets, 11);
   for (int i = 0; i < 7; ++i) first.next();
   second.seek(first.epoch(), first.batch());
   for (int i = 0; i < 9; ++i) EXPECT_EQ(first.next(), second.next());

@@ -57,23 +57,33 @@ void expect_lora(const SafetensorsFile& lora, const SafetensorsFile& golden) {
     EXPECT_LT(distance(trained, expected), (name.find("lora_up") != name.npos ? 1e-3 : 1e-4) * size) << name;
     ++factors;
   }
-  EXPECT_EQ(factors + 2, golden.tensors().size()) << "the losses and norms beside them";
+  const size_t others = golden.tensors().contains("val_losses") ? 3 : 2;
+  EXPECT_EQ(factors + others, golden.tensors().size()) << "losses and norms beside them";
 }
 
-void expect_replayed(const std::string& name, const fs::path& model) {
+template <class Change>
+void expect_replayed(const std::string& name, const fs::path& model, const Change& change) {
   const SafetensorsFile golden = SafetensorsFile::open(kGolden / "replay" / (name + ".safetensors"));
   const TemporaryDirectory folder;
-  ASSERT_EQ(train(config_of(golden, model, folder / "out"), model), RunResult::finished);
+  TrainConfig config = config_of(golden, model, folder / "out");
+  change(config, golden);
+  ASSERT_EQ(train(config, model), RunResult::finished);
 
   const std::vector<float> losses = golden.load("losses").to_vector(), norms = golden.load("grad_norms").to_vector();
   std::istringstream metrics(read_plain(folder / "out/metrics.jsonl"));
   size_t step = 0;
+  std::vector<double> held_back;
   for (std::string line; std::getline(metrics, line); ++step) {
     ASSERT_LT(step, losses.size());
     const auto record = nlohmann::json::parse(line);
     EXPECT_NEAR(record["loss"].get<double>() / double(losses[step]), 1, 1e-4) << "step " << step + 1;
     EXPECT_NEAR(record["grad_norm"].get<double>() / double(norms[step]), 1, 1e-3) << "step " << step + 1;
+    if (record.contains("val_loss")) held_back.push_back(record["val_loss"]);
   }
+  const std::vector<float> validated =
+      golden.tensors().contains("val_losses") ? golden.load("val_losses").to_vector() : std::vector<float>();
+  ASSERT_EQ(held_back.size(), validated.size());
+  for (size_t i = 0; i < validated.size(); ++i) EXPECT_NEAR(held_back[i] / double(validated[i]), 1, 1e-4);
   EXPECT_EQ(step, losses.size());
   expect_lora(SafetensorsFile::open(folder / "out/lora.safetensors"), golden);
 }
@@ -83,7 +93,7 @@ class FlowRun : public testing::Test {
   Outcome run(const fs::path& model, const std::string& output, const std::vector<std::string>& more) const {
     std::vector<std::string> all{"train", "--model", model.string()};
     const auto add = [&](std::string flag, std::string value) { all.insert(all.end(), {flag, value}); };
-    add("--dataset", (kGolden / "replay/pictures").string());
+    if (std::ranges::find(more, "--dataset") == more.end()) add("--dataset", (kGolden / "replay/pictures").string());
     add("--output", (folder / output).string());
     add("--device", std::string(test::backend().name()));
     add("--t5-tokens", "24");
@@ -99,9 +109,65 @@ class FlowRun : public testing::Test {
 
 fs::path transformer(const fs::path& model) { return model / "transformer/diffusion_pytorch_model.safetensors"; }
 
-TEST_F(FlowRun, OfSd3IsReplayed) { expect_replayed("sd3", sd3.path()); }
+void keep(TrainConfig&, const SafetensorsFile&) {}
 
-TEST_F(FlowRun, OfFluxIsReplayed) { expect_replayed("flux", flux.path()); }
+TEST_F(FlowRun, OfSd3IsReplayed) { expect_replayed("sd3", sd3.path(), keep); }
+
+TEST_F(FlowRun, OfFluxIsReplayed) { expect_replayed("flux", flux.path(), keep); }
+
+const fs::path kDataSets = kGolden / "replay/data/set.toml";
+
+// Tags, lines, mirrors, crops, colours, masks, regularisation and weights (tools/golden/replay_data.py).
+TEST_F(FlowRun, OfDataSetsIsReplayed) {
+  expect_replayed("data/sd3", sd3.path(), [](TrainConfig& config, const SafetensorsFile& golden) {
+    config.dataset = {kDataSets.string()};
+    config.masked_loss = true;
+    config.prior_loss_weight = std::stod(golden.metadata().at("prior_loss_weight"));
+    config.no_upscale = false;
+    config.val = {(kGolden / "replay/data/val.toml").string()};
+    config.val_every = 6;
+  });
+}
+
+// Neither their order nor their augmentation touches the run, and times are made ahead for FLUX.
+TEST_F(FlowRun, HeldBackPicturesChangeNothing) {
+  for (const fs::path& model : {sd3.path(), flux.path()}) {
+    const std::string name = model == sd3.path() ? "sd3" : "flux";
+    const std::vector<std::string> settings = {"--rank", "2", "--steps", "3", "--lr", "1e-2", "--lora-dropout", "0.5"};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.end(), settings.begin(), settings.end());
+      return more;
+    };
+    ASSERT_EQ(run(model, name + " plain", with({})).code, 0);
+    const Outcome outcome = run(
+        model, name + " val",
+        with({"--val", (kDataSets.parent_path() / "boats").string(), "--val-every", "1", "--caption-dropout", "0"}));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_NE(outcome.out.find("Validation: 2 pictures."), std::string::npos) << outcome.out;
+    EXPECT_EQ(tensors_of(folder / (name + " plain") / "lora.safetensors"),
+              tensors_of(folder / (name + " val") / "lora.safetensors"));
+    const Outcome again =
+        run(model, name + " again", with({"--val", (kDataSets.parent_path() / "boats").string(), "--val-every", "3"}));
+    const auto last = [&](const std::string& output) { return logged(folder / output).back(); };
+    EXPECT_NE(last(name + " val").find("val_loss"), std::string::npos);
+    EXPECT_EQ(last(name + " val"), last(name + " again")) << "whenever it is measured";
+  }
+}
+
+TEST_F(FlowRun, OfDataSetsGoesOnWithTheSameBits) {
+  const auto with = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"--rank", "2", "--dataset", kDataSets.string(), "--masked-loss", "--accumulate", "2"});
+    return more;
+  };
+  const Outcome whole = run(sd3.path(), "whole", with({"--steps", "7"}));
+  ASSERT_EQ(whole.code, 0) << whole.err;
+  EXPECT_NE(whole.out.find("animals: 3 pictures × 1, of regularisation"), std::string::npos) << whole.out;
+  for (const char* steps : {"1", "3", "6", "7"})
+    ASSERT_EQ(run(sd3.path(), "parts", with({"--steps", steps, steps[0] == '1' ? "--no-graph" : "--resume"})).code, 0);
+  EXPECT_EQ(tensors_of(folder / "whole/lora.safetensors"), tensors_of(folder / "parts/lora.safetensors"));
+  const Outcome other = run(sd3.path(), "parts", with({"--steps", "8", "--resume", "--prior-loss-weight", "0.5"}));
+  EXPECT_NE(other.err.find("--prior-loss-weight 1.0, this run has 0.5"), std::string::npos) << other.err;
+}
 
 TEST_F(FlowRun, OnSchnellSaysWhatItBreaks) {
   ASSERT_EQ(run(flux.path(), "dev", {"--rank", "1"}).out.find("schnell"), std::string::npos);

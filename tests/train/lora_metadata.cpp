@@ -38,10 +38,10 @@ class LoraMetadata : public testing::Test {
     config_.lr = 1e-4;
     config_.rank = 4;
     config_.alpha = 2;
-    dataset_.folder = "pictures";
+    dataset_.sources = {.path = "pictures", .groups = {{.resolutions = {BucketOptions{}}, .subsets = {{}}}}};
     dataset_.examples.push_back({.image = "pictures/a.png",
                                  .name = "a.png",
-                                 .caption = "a cat",
+                                 .captions = {"a cat"},
                                  .size = {64, 64},
                                  .placement = {.bucket = {64, 64}, .scaled = {64, 64}}});
   }
@@ -50,7 +50,6 @@ class LoraMetadata : public testing::Test {
   Metadata of(const Tensors& tensors, int64_t step = 10) const {
     return lora_metadata({.config = config_,
                           .dataset = dataset_,
-                          .buckets = buckets_,
                           .session = LoraSession::begin(config_),
                           .step = step,
                           .batches_per_epoch = 6,
@@ -62,7 +61,6 @@ class LoraMetadata : public testing::Test {
 
   TrainConfig config_;
   Dataset dataset_;
-  Resolutions buckets_{BucketOptions{}};
   DType activations_ = DType::f32;
   std::optional<FlowRun> flow_;
 };
@@ -123,7 +121,7 @@ TEST_F(LoraMetadata, PrecisionIsThatOfTheArithmetic) {
 TEST_F(LoraMetadata, EachResolutionIsADataSet) {
   EXPECT_EQ(of(unet()).at("ss_resolution"), "(1024, 1024)");
   EXPECT_FALSE(of(unet()).contains("ss_datasets"));
-  buckets_ = {{.resolution = 512}, {.resolution = 768}};
+  dataset_.sources.groups.front().resolutions = {{.resolution = 512}, {.resolution = 768}};
   Example small = dataset_.examples.front();
   dataset_.examples.front().resolution = 768;
   dataset_.examples.front().repeats = small.repeats = 3;

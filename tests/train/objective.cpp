@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "wick/ops/ops.h"
 #include "wick/text/clip_tokenizer.h"
@@ -27,9 +29,10 @@ double mean_of(const Tensor& x) {
 
 class LatentCacheTest : public testing::Test {
  protected:
-  LatentCache cache(const LatentCacheOptions& options) {
+  LatentCache cache(const LatentCacheOptions& options, const CaptionOptions& captions = {}) {
     Dataset dataset = Dataset::scan(kPictures, bucket_options(sdxl_->latents(), {64}));
     dataset.examples.resize(4);
+    dataset.sources.groups.front().subsets.front().captions = captions;
     return LatentCache(*sdxl_, dataset, options);
   }
 
@@ -103,7 +106,7 @@ TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
   for (size_t i = 0; i < mean.size(); ++i)
     EXPECT_NEAR(latents[i], vae.scaling_factor * (mean[i] + std::exp(0.5f * logvar[i]) * noise[i]), 1e-5);
 
-  const NamedTensors text = sdxl_->caption(first.caption);
+  const NamedTensors text = sdxl_->caption(first.captions.front());
   for (const char* part : {"text states", "pooled text"}) EXPECT_EQ(first_of(part), text[part].to_vector()) << part;
 }
 
@@ -111,7 +114,7 @@ TEST_F(LatentCacheTest, GivesWhatTheEncodersGive) {
 TEST_F(LatentCacheTest, DropsCaptions) {
   Adapter lora({.rank = 1, .targets = {"text_encoder*.q_proj"}}, sdxl_->lora().names);
   load({.adapter = &lora});
-  LatentCache data = cache({.batch_size = 4, .caption_dropout = 1});
+  LatentCache data = cache({.batch_size = 4}, {.dropout = 1});
   TrainRng rng(1);
   const Batch batch = data.next(rng);
   const std::vector<int64_t> empty = ClipTokenizer::load(kModel / "tokenizer").encode("");
@@ -124,6 +127,125 @@ TEST_F(LatentCacheTest, DropsCaptions) {
   EXPECT_TRUE(encoded.has("sizes"));
   sdxl_->drop_encoders();
   sdxl_->encode_text(batch.conditioning);  // what is trained stays
+}
+
+// A sample's variant is a function of its number and the seed, and goes on from any place.
+TEST_F(LatentCacheTest, ASampleHasOneVariantOfItsCaption) {
+  load({});
+  const CaptionOptions captions{.dropout = 0.25, .tag_dropout = 0.5, .variants = 3};
+  Dataset dataset = Dataset::scan(kPictures, bucket_options(sdxl_->latents(), {64}));
+  dataset.examples.resize(2);
+  dataset.examples[0].captions = {"a, b, c, d", "e, f, g"};
+  dataset.examples[1].captions = {"one"};
+  dataset.sources.groups.front().subsets.front().captions = captions;
+  LatentCache data(*sdxl_, dataset, {.batch_size = 1, .seed = 5});
+  const auto pooled = [&](const std::string& text) { return sdxl_->caption(text)["pooled text"].to_vector(); };
+
+  BatchSampler order = data.batches();
+  TrainRng rng(5);
+  Rng expected(5, Stream::caption);
+  std::set<std::string> seen;
+  for (int step = 0; step < 60; ++step) {
+    if (step == 30) {  // as a run that is resumed
+      TrainRng other(5);
+      other.seek(rng.positions());
+      rng = other;
+    }
+    const Example& example = dataset.examples[order.next().front()];
+    std::vector<std::string> variants;
+    for (const std::string& caption : example.captions)
+      for (int64_t i = 0; i < 3; ++i) variants.push_back(caption_variant(caption, captions, 5, i));
+    const bool drop = expected.uniform() < 0.25f;
+    const std::string variant = variants[expected.below(variants.size())];
+    const Batch batch = data.next(rng);
+    EXPECT_EQ(batch.conditioning["pooled text"].to_vector(), pooled(drop ? "" : variant)) << step;
+    seen.insert(drop ? "" : variant);
+  }
+  EXPECT_GT(seen.size(), 4u);
+}
+
+// Mirrored pictures have latents of their own and their crop's place in the mirror; those that come are encoded alike.
+TEST_F(LatentCacheTest, SamplesHaveTheirLooks) {
+  load({});
+  for (const bool endless : {false, true}) {
+    Dataset dataset = Dataset::scan(kPictures, bucket_options(sdxl_->latents(), {64}));
+    dataset.examples.resize(3);
+    for (Example& e : dataset.examples) {
+      e.placement = {.bucket = {64, 64}, .scaled = {67, 64}, .crop_left = 1};
+      e.mask = e.image;
+    }
+    PictureSubset& subset = dataset.sources.groups.front().subsets.front();
+    subset.augmentation = {.flip = true, .random_crop = endless};
+    subset.alpha_mask = true;
+    subset.loss_weight = 0.5;
+    LatentCache data(*sdxl_, dataset, {.batch_size = 2, .seed = 5});
+    BatchSampler order = data.batches();
+    TrainRng rng(5);
+    Rng looks(5, Stream::crop), normal(5, Stream::latent);
+    int mirrors = 0;
+    for (int step = 0; step < 4; ++step) {
+      const Batch batch = data.next(rng);
+      const std::vector<size_t> examples = order.next();
+      std::vector<Tensor> means, deviations;
+      for (size_t i = 0; i < examples.size(); ++i) {
+        const Example& e = dataset.examples[examples[i]];
+        const Look look = draw_look(e, subset.augmentation, looks);
+        mirrors += look.mirrored;
+        const Tensor pixels = image_to_tensor(load_image(e, look));
+        const LatentPosterior one = sdxl_->encode(reshape(pixels, {1, 64, 64, 3}));
+        means.push_back(one.mean), deviations.push_back(one.deviation);
+        EXPECT_EQ(batch.conditioning["sizes"].to_vector()[6 * i + 3],
+                  float(look.mirrored ? 3 - look.crop_left : look.crop_left));
+      }
+      const Tensor mean = cat(means, 0);
+      EXPECT_EQ(batch.latents.to_vector(),
+                (mean + cat(deviations, 0) * random_normal(mean.shape(), normal)).to_vector());
+      ASSERT_EQ(batch.weights.shape(), (Shape{int64_t(examples.size()), 8, 8, 1}));
+      for (const float weight : batch.weights.to_vector()) EXPECT_EQ(weight, 0.5f);
+    }
+    EXPECT_TRUE(mirrors > 0 && mirrors < 6);
+  }
+}
+
+// Against the formula, and the gradient of a factor against central differences.
+TEST_F(LatentCacheTest, LossesAreWeighed) {
+  Adapter lora({.rank = 2, .targets = {"unet.*.attn1.to_q"}}, sdxl_->lora().names);
+  sdxl_->load({.adapter = &lora});
+  LatentCache data = cache({.batch_size = 2});
+  TrainRng rng(1);
+  Batch batch = data.next(rng);
+  Rng random(4);
+  for (const Parameter& p : lora.parameters()) {  // ups begin at zero
+    const std::vector<float> some = random_normal(p.value.shape(), random).to_vector();
+    std::ranges::transform(some, p.value.detached().data<float>(), [](float v) { return 0.1f * v; });
+  }
+  Rng weight(3);
+  const Shape latents = batch.latents.shape();
+  batch.weights = random_uniform({latents[0], latents[1], latents[2], 1}, weight);
+  const Tensor noise = random_normal(latents, rng.noise), times = Tensor::of(std::vector<int64_t>{40, 700}, {2});
+  const NamedTensors noisy = noised(sdxl_->process(), batch, noise, times);
+  const auto loss = [&] { return double(denoising_loss(*sdxl_, noisy).item()); };
+
+  const Tensor prediction = sdxl_->predict(noisy[kNoisedLatents], noisy[kTimesteps], sdxl_->encode_text(noisy));
+  const std::vector<float> p = prediction.to_vector(), t = noisy[kTarget].to_vector(), w = batch.weights.to_vector();
+  double expected = 0;
+  for (size_t i = 0; i < p.size(); ++i) expected += std::pow(double(p[i]) - double(t[i]), 2) * double(w[i / 4]);
+  EXPECT_NEAR(loss() / (expected / double(p.size())), 1, 1e-5);
+
+  Tape tape;
+  const Grads grads = tape.backward(denoising_loss(*sdxl_, noisy));
+  const Parameter& up = lora.parameters().back();
+  const std::vector<float> slope = grads[up.value].to_vector();
+  const auto largest = size_t(std::ranges::max_element(slope, {}, [](float v) { return std::abs(v); }) - slope.begin());
+  float& value = up.value.detached().data<float>()[largest];
+  const TapePause frozen;
+  const float kept = value, step = 0.05f;
+  value = kept + step;
+  const double above = loss();
+  value = kept - step;
+  const double below = loss();
+  value = kept;
+  EXPECT_NEAR((above - below) / (2 * double(step)) / double(slope[largest]), 1, 2e-2);
 }
 
 TEST(AutoencoderLoss, IsErrorPlusWeightedDivergence) {

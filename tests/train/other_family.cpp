@@ -107,7 +107,8 @@ class OtherFamily : public testing::Test {
   LatentCache cache() {
     Dataset dataset = Dataset::scan(test::source_dir() / "data/tiny-style", bucket_options(model.latents()));
     dataset.examples.resize(3);
-    return LatentCache(model, dataset, {.batch_size = 2, .caption_dropout = 0.3, .guidance = 2});
+    dataset.sources.groups.front().subsets.front().captions.dropout = 0.3;
+    return LatentCache(model, dataset, {.batch_size = 2, .guidance = 2});
   }
   const Other model;
 };

@@ -52,7 +52,7 @@ struct Codec {
   ImageFormat format;
   const char* name;
   std::vector<std::string> endings;
-  std::vector<uint8_t> (*decode)(std::string_view bytes, const ImageHeader& header, const std::string& source);
+  Pixels (*decode)(std::string_view bytes, const ImageHeader& header, const std::string& source);
   std::string (*encode)(const Image& image, const ImageTexts& texts, const std::string& target);
   int64_t max_side;  // of what is written
   size_t max_exif;   // 0: the texts have chunks of their own
@@ -83,9 +83,8 @@ const Codec& written_codec(const std::filesystem::path& path) {
   return *codec;
 }
 
-}  // namespace
-
-std::vector<uint8_t> composite_on_white(std::span<const uint8_t> rgba) {
+// [n, 4] with straight alpha to [n, 3].
+std::vector<uint8_t> composite_on_white(const std::vector<uint8_t>& rgba) {
   std::vector<uint8_t> rgb(rgba.size() / 4 * 3);
   for (size_t i = 0; i < rgba.size() / 4; ++i) {
     const unsigned alpha = rgba[4 * i + 3];
@@ -94,6 +93,24 @@ std::vector<uint8_t> composite_on_white(std::span<const uint8_t> rgba) {
   }
   return rgb;
 }
+
+// Alpha in place of each colour; opaque where there is none.
+std::vector<uint8_t> alpha_of(const Pixels& pixels) {
+  std::vector<uint8_t> alpha(pixels.values.size() / (pixels.has_alpha ? 4 : 3) * 3, 255);
+  if (pixels.has_alpha)
+    for (size_t i = 0; i < alpha.size(); ++i) alpha[i] = pixels.values[i / 3 * 4 + 3];
+  return alpha;
+}
+
+// `colours` makes [height, width, 3] of the pixels.
+template <class Colours>
+Image decoded(std::string_view bytes, const std::string& source, const ImageLimits& limits, const Colours& colours) {
+  const ImageHeader header = checked_header(ImageSource::of(bytes, source), limits);
+  Pixels pixels = codec_of(header.format).decode(bytes, header, source);
+  return oriented({int(header.width), int(header.height), colours(std::move(pixels))}, exif_orientation(header.exif));
+}
+
+}  // namespace
 
 ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limits) {
   const FileDescriptor file(path);
@@ -104,14 +121,17 @@ ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limi
 }
 
 Image decode_image(std::string_view bytes, const std::string& source, const ImageLimits& limits) {
-  const ImageHeader header = checked_header(ImageSource::of(bytes, source), limits);
-  const auto decode = codec_of(header.format).decode;
-  return oriented({int(header.width), int(header.height), decode(bytes, header, source)},
-                  exif_orientation(header.exif));
+  return decoded(bytes, source, limits, [](Pixels pixels) {
+    return pixels.has_alpha ? composite_on_white(pixels.values) : std::move(pixels.values);
+  });
 }
 
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits) {
   return decode_image(read_file(path), path.string(), limits);
+}
+
+Image read_alpha(const std::filesystem::path& path, const ImageLimits& limits) {
+  return decoded(read_file(path), path.string(), limits, alpha_of);
 }
 
 bool is_image_name(const std::filesystem::path& path) { return codec_of(path) != nullptr; }
@@ -154,6 +174,18 @@ Image middle_of_image(const Image& image, int width, int height) {
   const int wide = std::max(width, int(std::lround(image.width * scale))),
             high = std::max(height, int(std::lround(image.height * scale)));
   return crop_image(resize_image(image, wide, high), (wide - width) / 2, (high - height) / 2, width, height);
+}
+
+Image mirrored(Image image) {
+  for (int y = 0; y < image.height; ++y)
+    for (int left = 0, right = image.width - 1; left < right; ++left, --right)
+      for (int c = 0; c < 3; ++c) {
+        const auto at = [&](int x) -> uint8_t& {
+          return image.rgb[3 * (size_t(y) * size_t(image.width) + size_t(x)) + size_t(c)];
+        };
+        std::swap(at(left), at(right));
+      }
+  return image;
 }
 
 Tensor image_to_tensor(const Image& image) {

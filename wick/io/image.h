@@ -35,6 +35,7 @@ struct ImageInfo {
 // Reads the headers only: an image that it accepts may still prove damaged when decoded.
 ImageInfo probe_image(const std::filesystem::path& path, const ImageLimits& limits = {});
 Image read_image(const std::filesystem::path& path, const ImageLimits& limits = {});
+Image read_alpha(const std::filesystem::path& path, const ImageLimits& limits = {});  // as grey; white: opaque
 Image decode_image(std::string_view bytes, const std::string& source, const ImageLimits& limits = {});
 
 // Texts that an image carries, by their keywords, in UTF-8. PNG has a chunk for each (tEXt if it is Latin-1, else iTXt;
@@ -60,6 +61,8 @@ void check_image_fits(const std::filesystem::path& path, int64_t width, int64_t 
 // linear light, as the models' training pictures were scaled. The aspect ratio is the caller's.
 Image resize_image(const Image& image, int width, int height);
 Image crop_image(const Image& image, int x, int y, int width, int height);  // throws Error if it does not lie inside
+
+Image mirrored(Image image);  // left and right change places
 
 // Its middle, scaled to be of that size.
 Image middle_of_image(const Image& image, int width, int height);

@@ -39,11 +39,17 @@ ImageHeader read_image_header(const ImageSource& source);
 using PngVisitor = std::function<void(std::string_view type, uint64_t offset, size_t length)>;
 void each_png_chunk(const ImageSource& source, const PngVisitor& visit);
 
-// Each returns [height, width, 3] as stored, transparency composited on white, and throws Error where the data is
-// damaged or not of the size that the header said.
-std::vector<uint8_t> decode_jpeg(std::string_view bytes, const ImageHeader& header, const std::string& source);
-std::vector<uint8_t> decode_png(std::string_view bytes, const ImageHeader& header, const std::string& source);
-std::vector<uint8_t> decode_webp(std::string_view bytes, const ImageHeader& header, const std::string& source);
+// [height, width, 3], or 4 with straight alpha.
+struct Pixels {
+  std::vector<uint8_t> values;
+  bool has_alpha = false;
+};
+
+// Each returns the pixels as stored, and throws Error where the data is damaged or not of the size that the header
+// said.
+Pixels decode_jpeg(std::string_view bytes, const ImageHeader& header, const std::string& source);
+Pixels decode_png(std::string_view bytes, const ImageHeader& header, const std::string& source);
+Pixels decode_webp(std::string_view bytes, const ImageHeader& header, const std::string& source);
 
 // Each returns a whole file, with texts that fit.
 std::string encode_jpeg(const Image& image, const ImageTexts& texts, const std::string& target);
@@ -54,8 +60,5 @@ std::string encode_webp(const Image& image, const ImageTexts& texts, const std::
 std::string png_texts(const ImageTexts& texts);
 constexpr size_t kMaxText = size_t{4} << 20, kMaxTexts = size_t{16} << 20;  // bytes: one of a PNG, and all of them
 constexpr size_t kMaxExif = size_t{1} << 20;
-
-// Composites [n, 4] with straight alpha to [n, 3].
-std::vector<uint8_t> composite_on_white(std::span<const uint8_t> rgba);
 
 }  // namespace wick

@@ -145,7 +145,7 @@ std::vector<uint8_t> cmyk_to_rgb(const std::vector<uint8_t>& cmyk, bool inverted
 
 }  // namespace
 
-std::vector<uint8_t> decode_jpeg(std::string_view bytes, const ImageHeader& header, const std::string& source) {
+Pixels decode_jpeg(std::string_view bytes, const ImageHeader& header, const std::string& source) {
   JpegDecoder decoder;
   check(read_header(decoder, bytes), "{}: the JPEG cannot be decoded: {}", source, decoder.message);
   check(decoder.info.image_width == header.width && decoder.info.image_height == header.height,
@@ -155,7 +155,7 @@ std::vector<uint8_t> decode_jpeg(std::string_view bytes, const ImageHeader& head
   std::vector<uint8_t> pixels(row_bytes * size_t(header.height));
   check(read_pixels(decoder, pixels.data(), row_bytes), "{}: the JPEG is truncated or damaged: {}", source,
         decoder.message);
-  return four_inks ? cmyk_to_rgb(pixels, decoder.info.saw_Adobe_marker) : pixels;
+  return {four_inks ? cmyk_to_rgb(pixels, decoder.info.saw_Adobe_marker) : std::move(pixels)};
 }
 
 std::string encode_jpeg(const Image& image, const ImageTexts& texts, const std::string& target) {

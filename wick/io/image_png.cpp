@@ -17,7 +17,7 @@ struct PngImage : png_image {
 
 }  // namespace
 
-std::vector<uint8_t> decode_png(std::string_view bytes, const ImageHeader& header, const std::string& source) {
+Pixels decode_png(std::string_view bytes, const ImageHeader& header, const std::string& source) {
   PngImage png;
   check(png_image_begin_read_from_memory(&png, bytes.data(), bytes.size()) != 0, "{}: the PNG cannot be decoded: {}",
         source, png.message);
@@ -28,7 +28,7 @@ std::vector<uint8_t> decode_png(std::string_view bytes, const ImageHeader& heade
   std::vector<uint8_t> pixels(size_t(header.width) * size_t(header.height) * (transparent ? 4 : 3));
   check(png_image_finish_read(&png, nullptr, pixels.data(), 0, nullptr) != 0, "{}: the PNG is truncated or damaged: {}",
         source, png.message);
-  return transparent ? composite_on_white(pixels) : pixels;
+  return {std::move(pixels), transparent};
 }
 
 namespace {

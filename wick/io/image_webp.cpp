@@ -44,7 +44,7 @@ std::string with_exif(const std::string& simple, const Image& image, const std::
 
 }  // namespace
 
-std::vector<uint8_t> decode_webp(std::string_view bytes, const ImageHeader& header, const std::string& source) {
+Pixels decode_webp(std::string_view bytes, const ImageHeader& header, const std::string& source) {
   const auto* data = reinterpret_cast<const uint8_t*>(bytes.data());
   WebPDecoderConfig config;
   check(WebPInitDecoderConfig(&config) != 0, "{}: the installed libwebp is not the one Wick was built with", source);
@@ -61,7 +61,7 @@ std::vector<uint8_t> decode_webp(std::string_view bytes, const ImageHeader& head
   const VP8StatusCode decoded = WebPDecode(data, bytes.size(), &config);
   WebPFreeDecBuffer(&config.output);
   check(decoded == VP8_STATUS_OK, "{}: the WebP is truncated or damaged (libwebp status {})", source, int(decoded));
-  return config.input.has_alpha ? composite_on_white(pixels) : pixels;
+  return {std::move(pixels), config.input.has_alpha != 0};
 }
 
 std::string encode_webp(const Image& image, const ImageTexts& texts, const std::string& target) {

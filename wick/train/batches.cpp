@@ -34,19 +34,20 @@ void Batches::seek(int64_t epoch, int64_t batch) {
   batch_ = batch;
 }
 
-BatchSampler::BatchSampler(const std::map<Size, std::vector<size_t>>& buckets, int64_t batch_size, uint64_t seed)
-    : Batches(seed), batch_size_(size_t(batch_size)) {
-  for (const auto& [size, examples] : buckets)
-    if (!examples.empty()) buckets_.push_back(examples);
-  check(!buckets_.empty() && batch_size > 0, "BatchSampler: expected examples and a batch size of at least 1");
+BatchSampler::BatchSampler(const std::vector<BatchBucket>& buckets, uint64_t seed) : Batches(seed) {
+  for (const BatchBucket& bucket : buckets) {
+    check(bucket.batch_size > 0, "BatchSampler: expected a batch size of at least 1");
+    if (!bucket.examples.empty()) buckets_.push_back(bucket);
+  }
+  check(!buckets_.empty(), "BatchSampler: expected examples");
   seek(0, 0);
 }
 
 void BatchSampler::shuffle(Rng rng) {
   batches_.clear();
-  for (std::vector<size_t> bucket : buckets_) {
-    fisher_yates(bucket, rng);
-    append_batches(batches_, bucket, batch_size_);
+  for (BatchBucket bucket : buckets_) {
+    fisher_yates(bucket.examples, rng);
+    append_batches(batches_, bucket.examples, size_t(bucket.batch_size));
   }
   fisher_yates(batches_, rng);
 }

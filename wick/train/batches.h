@@ -4,12 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "wick/core/rng.h"
-#include "wick/train/buckets.h"
 
 namespace wick {
 
@@ -38,10 +36,16 @@ void fisher_yates(std::vector<T>& items, Rng& rng) {
   for (size_t left = items.size(); left > 1; --left) std::swap(items[left - 1], items[rng.below(left)]);
 }
 
+// Indices of examples that may share a batch, each as often as an epoch shows it, and how many do.
+struct BatchBucket {
+  std::vector<size_t> examples;
+  int64_t batch_size = 1;
+};
+
 // Shuffled batches, each within one bucket; the last of a bucket may be smaller.
 class BatchSampler final : public Batches {
  public:
-  BatchSampler(const std::map<Size, std::vector<size_t>>& buckets, int64_t batch_size, uint64_t seed);
+  BatchSampler(const std::vector<BatchBucket>& buckets, uint64_t seed);
 
   const std::vector<size_t>& next() { return batches_[advance()]; }  // indices of examples
   int64_t batches_per_epoch() const override { return int64_t(batches_.size()); }
@@ -49,8 +53,8 @@ class BatchSampler final : public Batches {
  private:
   void shuffle(Rng rng) override;
 
-  std::vector<std::vector<size_t>> buckets_, batches_;
-  size_t batch_size_;
+  std::vector<BatchBucket> buckets_;
+  std::vector<std::vector<size_t>> batches_;
 };
 
 using PackedRow = std::vector<size_t>;  // consecutive documents

@@ -14,9 +14,10 @@ struct Size {
 };
 
 struct BucketOptions {
-  int64_t resolution = 1024;  // a bucket has at most resolution² pixels
-  int64_t step = 64;          // sides are multiples of it
-  bool upscale = true;        // else a small picture gets a bucket of its own size, rounded down to `step`
+  int64_t resolution = 1024;           // a bucket has at most resolution² pixels
+  int64_t step = 64;                   // sides are multiples of it
+  int64_t min_side = 0, max_side = 0;  // of a bucket; 0: half and twice the resolution
+  bool upscale = true;                 // else a small picture gets a bucket of its own size, rounded down to `step`
 };
 
 // A picture's resolutions, each with buckets of its own.
@@ -28,7 +29,7 @@ struct Placement {
   int64_t crop_left = 0, crop_top = 0;
 };
 
-// Sides between half and twice the resolution, ordered by width, then height.
+// Sides from min_side to max_side, ordered by width, then height.
 std::vector<Size> bucket_sizes(const BucketOptions& options);
 // The bucket with the nearest aspect ratio (by its logarithm, so that width and height count alike), the larger of two.
 // Throws Error if the picture must not be scaled up and is smaller than one step.

@@ -1,7 +1,6 @@
 #include "wick/train/config.h"
 
 #include <fmt/ranges.h>
-#include <toml++/toml.h>
 
 #include <algorithm>
 #include <cassert>
@@ -13,7 +12,6 @@
 #include "wick/backend/registry.h"
 #include "wick/core/error.h"
 #include "wick/io/byte_size.h"
-#include "wick/io/file.h"
 #include "wick/io/quote.h"
 #include "wick/pipelines/weight_flags.h"
 #include "wick/train/optimizer.h"
@@ -52,8 +50,6 @@ std::optional<T> parsed(std::string_view text) {
 }
 
 // One overload per type of setting; `text` is the user's.
-constexpr std::string_view kAutoOrNumber = "auto|NUMBER", kAutoOrInteger = "auto|INT";
-constexpr std::string_view kNumbers = "NUMBER PATTERN=NUMBER ...", kIntegers = "INT PATTERN=INT ...";
 void set_value(std::string& value, const OptionTraits& traits, const std::string& text, const std::string& where) {
   if (text.empty()) fail_value(where, traits.item.empty() ? "a name" : traits.item, "");
   if (traits.item == kAutoOrNumber && text != "auto") {
@@ -135,61 +131,6 @@ void set_words(ByPattern<T>& numbers, const OptionTraits& traits, const std::vec
   }
 }
 
-// A list takes all words, and numbers by pattern do; any other setting the one that there is.
-void set_words(TrainConfig& config, const TrainOption& option, const std::vector<std::string>& words,
-               const std::string& where) {
-  visit_member(config, option.member, [&](auto& value) {
-    if constexpr (
-        requires { value.clear(), value.front(), value.emplace_back(); } || requires { value.others; })
-      set_words(value, option.traits, words, where);
-    else
-      set_value(value, option.traits, words.front(), where);
-  });
-}
-
-// The file's value: "the string \"4\"".
-std::string told(const toml::node& item) {
-  if (const auto text = item.value_exact<std::string>()) return "the string " + quote(*text);
-  if (const auto integer = item.value_exact<int64_t>()) return fmt::format("the integer {}", *integer);
-  if (const auto number = item.value_exact<double>()) return fmt::format("the number {}", *number);
-  if (const auto truth = item.value_exact<bool>()) return *truth ? "true" : "false";
-  return item.is_table() ? "a table" : item.is_array() ? "a list" : "a date or a time";
-}
-
-// The value as a flag would have it, of the setting's type.
-std::string text_of(const TrainOption& option, const toml::node& item, const std::string& where) {
-  const bool wants_integer = option.type().starts_with("INT") && !option.is_by_pattern();
-  const bool wants_number = wants_integer || option.type() == "NUMBER";
-  const bool wants_either = option.type() == kAutoOrNumber || option.type() == kAutoOrInteger || option.is_by_pattern();
-  const bool wants_text = !wants_number && !option.is_switch();
-  const auto text = item.value_exact<std::string>();
-  const auto integer = item.value_exact<int64_t>();
-  const auto number = item.value_exact<double>();
-  const auto truth = item.value_exact<bool>();
-  if (text && wants_text) return *text;
-  if (integer && (wants_number || wants_either)) return fmt::format("{}", *integer);
-  if (number && (wants_number || wants_either)) return fmt::format("{}", *number);
-  if (truth && option.is_switch()) return *truth ? "true" : "false";
-  fail_usage("{}: expected {}, found {}", where,
-             wants_text      ? "a string"
-             : wants_integer ? "an integer"
-             : wants_number  ? "a number"
-                             : "true or false",
-             told(item));
-}
-
-void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::node& node, const std::string& where) {
-  std::vector<std::string> words;
-  const bool is_one_or_more = option.key == "dataset" || option.key == "resolution";
-  check_usage(!option.is_list() || node.is_array() || is_one_or_more, "{}: expected a list of strings, found {}", where,
-              told(node));
-  if ((option.is_list() || option.is_by_pattern()) && node.is_array())
-    for (const toml::node& item : *node.as_array()) words.push_back(text_of(option, item, where));
-  else
-    words.push_back(text_of(option, node, where));
-  set_words(config, option, words, where);
-}
-
 std::string toml_value(const std::string& text) {
   std::string quoted = "\"";
   for (const char c : text) {
@@ -239,6 +180,12 @@ void check_name(const std::string& name) {
   check_usage(name.size() <= kLongestName, "--name: expected at most {} bytes, found {}", kLongestName, name.size());
 }
 
+std::string flag_of(std::string_view key) {
+  std::string name = "--" + std::string(key);
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
 struct PartMember {
   ModelPart part;
   std::string TrainConfig::*member;
@@ -266,8 +213,15 @@ std::vector<TrainOption> listed_options() {
   for (const auto& [part, member] : part_members())
     add(part.name, Subject::model, member, part.help, {.fixed = false, .kind = ModelKind::pictures, .item = part.item});
   add("dataset", Subject::model, &C::dataset,
-      "Folder of pictures, each with its caption beside it in a .txt; for language models files of JSON lines",
+      "Folder of pictures, each with its caption beside it in a .txt or .caption, or a .toml file of several in "
+      "kohya's "
+      "format; for language models files of JSON lines",
       {.fixed = false, .item = "PATH ..."});
+  add("val", Subject::model, &C::val,
+      "Pictures that are held back, or files of JSON lines, whose loss is told too; as --dataset names them",
+      {.fixed = false, .item = "PATH ..."});
+  add("val_every", Subject::steps, &C::val_every, "Steps from one validation to the next; 0: when something is saved",
+      {.fixed = false});
   add("output", Subject::output, &C::output,
       "Folder for what the run leaves; one that holds a run is only taken up with --resume",
       {.fixed = false, .item = "FOLDER"});
@@ -317,7 +271,7 @@ std::vector<TrainOption> listed_options() {
   add("lr_scheduler_power", Subject::optimizer, &C::lr_scheduler_power, "Power of --lr-schedule polynomial",
       {.max = 100, .above_min = true});
   add("warmup", Subject::optimizer, &C::warmup,
-      "Steps in which the learning rate climbs to --lr, or below 1 their share of all", {.item = "STEPS"});
+      "Steps in which the learning rate climbs to --lr, or below 1 their share of all", {.item = kStepsOrShare});
   add("weight_decay", Subject::optimizer, &C::weight_decay, "Weight decay, beside the gradients", {.max = 1e38});
   add("max_grad_norm", Subject::optimizer, &C::max_grad_norm, "Clips the norm of all gradients; 0: does not");
   add("ema", Subject::optimizer, &C::ema, "Saves an average of the weights that decays so, as 0.999; 0: does not",
@@ -326,6 +280,49 @@ std::vector<TrainOption> listed_options() {
       "How that average begins: update t decays by at most (1 + t) / (10 + t), or 1 - t^(-2/3), or as all");
   add("caption_dropout", Subject::pictures, &C::caption_dropout, "Share of captions left empty",
       {.max = 1, .kind = ModelKind::pictures});
+  add("caption_extension", Subject::pictures, &C::caption_extension,
+      "Ending of the captions' files; auto: .txt or .caption, whichever is there",
+      {.kind = ModelKind::pictures, .item = "auto|ENDING"});
+  add("caption_lines", Subject::pictures, &C::caption_lines,
+      "Each line of such a file is a caption; a sample has one of them", {.kind = ModelKind::pictures});
+  add("caption_prefix", Subject::pictures, &C::caption_prefix, "Text before every caption, and a space",
+      {.kind = ModelKind::pictures});
+  add("caption_suffix", Subject::pictures, &C::caption_suffix, "Text behind every caption, after a space",
+      {.kind = ModelKind::pictures});
+  add("trigger_word", Subject::pictures, &C::trigger_word,
+      "Stands for [trigger] in captions; those that have neither begin with it and a comma",
+      {.kind = ModelKind::pictures});
+  add("shuffle_caption", Subject::pictures, &C::shuffle_caption,
+      "Shuffle the tags of a caption; a sample has one of --caption-variants orders", {.kind = ModelKind::pictures});
+  add("keep_tokens", Subject::pictures, &C::keep_tokens,
+      "Tags at the beginning of a caption that are neither shuffled nor dropped", {.kind = ModelKind::pictures});
+  add("caption_tag_dropout_rate", Subject::pictures, &C::caption_tag_dropout_rate, "Share of the other tags left out",
+      {.max = 1, .kind = ModelKind::pictures});
+  add("caption_separator", Subject::pictures, &C::caption_separator, "Text between tags",
+      {.kind = ModelKind::pictures});
+  add("caption_variants", Subject::pictures, &C::caption_variants,
+      "Orders or choices of a caption's tags that are encoded before the first step",
+      {.min = 1, .max = 1024, .kind = ModelKind::pictures});
+  add("flip_aug", Subject::pictures, &C::flip_aug, "Mirror half of the samples", {.kind = ModelKind::pictures});
+  add("color_aug", Subject::pictures, &C::color_aug,
+      "Turn the hue or change the gamma of a third of the samples; they are encoded as they come, not before the first "
+      "step",
+      {.kind = ModelKind::pictures});
+  add("random_crop", Subject::pictures, &C::random_crop,
+      "Crop pictures anywhere and not in the middle; they are encoded as they come too", {.kind = ModelKind::pictures});
+  add("masked_loss", Subject::pictures, &C::masked_loss,
+      "Weigh the loss by masks: white counts, black does not; they are --alpha-mask, or in a folder",
+      {.kind = ModelKind::pictures});
+  add("alpha_mask", Subject::pictures, &C::alpha_mask, "A picture's transparency is its mask; for --masked-loss",
+      {.kind = ModelKind::pictures});
+  add("conditioning_data_dir", Subject::pictures, &C::conditioning_data_dir,
+      "Folder of masks, with the pictures' names and sizes; for --masked-loss",
+      {.fixed = false, .kind = ModelKind::pictures, .item = "FOLDER"});
+  add("reg_data_dir", Subject::pictures, &C::reg_data_dir,
+      "Folder of pictures for regularisation, of which an epoch shows as many as of others",
+      {.fixed = false, .kind = ModelKind::pictures, .item = "FOLDER"});
+  add("prior_loss_weight", Subject::pictures, &C::prior_loss_weight,
+      "Weight of the loss of pictures for regularisation", {.max = 1000, .kind = ModelKind::pictures});
   add("kl_weight", Subject::pictures, &C::kl_weight, "Weight of the KL term of --train vae",
       {.max = 1000, .kind = ModelKind::pictures});
   add("prediction", Subject::pictures, &C::prediction,
@@ -369,10 +366,6 @@ std::vector<TrainOption> listed_options() {
   add("chat_template", Subject::text, &C::chat_template,
       "Of chats: the model's own, or llama2, llama3, mistral-v1, mistral-v3, mistral-tekken, chatml, qwen3",
       {.kind = ModelKind::text, .item = "NAME"});
-  add("val", Subject::text, &C::val, "Files of JSON lines whose loss is told too",
-      {.fixed = false, .kind = ModelKind::text, .item = "FILE ..."});
-  add("val_every", Subject::text, &C::val_every, "Steps from one validation to the next; 0: when something is saved",
-      {.fixed = false, .kind = ModelKind::text});
   add("seed", Subject::steps, &C::seed, "Seed of all random numbers",
       {.max = double(std::numeric_limits<int64_t>::max())});
   add("dtype", Subject::memory, &C::dtype,
@@ -442,11 +435,7 @@ std::vector<std::string_view> split_names(std::string_view names) {
   return all;
 }
 
-std::string TrainOption::flag() const {
-  std::string name = "--" + std::string(key);
-  std::replace(name.begin(), name.end(), '_', '-');
-  return name;
-}
+std::string TrainOption::flag() const { return flag_of(key); }
 
 std::string_view TrainOption::type() const {
   static const TrainConfig any;
@@ -478,13 +467,35 @@ std::string TrainOption::toml(const TrainConfig& config) const {
   return visit_member(config, member, [](const auto& value) { return toml_value(value); });
 }
 
+std::string TrainOption::flags() const {
+  std::string names = flag();
+  for (const TrainAlias& alias : train_aliases())
+    if (alias.key == key) names += "," + flag_of(alias.spelling);
+  return names;
+}
+
 void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words) const {
-  if (is_list() || is_by_pattern()) {
+  if (is_list()) {
     for (const std::string& word : words) check_usage(!word.empty(), "{}: expected {}, found ''", flag(), traits.item);
   } else {
-    check_usage(words.size() == 1, "{}: expected one value, found {}", flag(), words.size());
+    check_usage(words.size() == 1 || is_by_pattern(), "{}: expected one value, found {}", flag(), words.size());
   }
-  set_words(config, *this, words, flag());
+  set(config, words, flag());
+}
+
+void TrainOption::copy(const TrainConfig& from, TrainConfig& to) const {
+  std::visit([&](auto pointer) { to.*pointer = from.*pointer; }, member);
+}
+
+// A list takes all words, and numbers by pattern do; any other setting the one that there is.
+void TrainOption::set(TrainConfig& config, const std::vector<std::string>& words, const std::string& where) const {
+  visit_member(config, member, [&](auto& value) {
+    if constexpr (
+        requires { value.clear(), value.front(), value.emplace_back(); } || requires { value.others; })
+      set_words(value, traits, words, where);
+    else
+      set_value(value, traits, words.front(), where);
+  });
 }
 
 const std::vector<TrainOption>& train_options() {
@@ -492,36 +503,37 @@ const std::vector<TrainOption>& train_options() {
   return all;
 }
 
-void read_toml(TrainConfig& config, const std::filesystem::path& file) {
-  const std::string source = file.string(), text = read_file(file, size_t{1} << 20);
-  toml::table table;
-  try {
-    table = toml::parse(text, source);
-  } catch (const toml::parse_error& e) {
-    fail_usage("{}: line {}: {}", source, e.source().begin.line, e.description());
-  }
-  for (const auto& [key, node] : table) {
-    const auto found = std::find_if(train_options().begin(), train_options().end(),
-                                    [&, k = key.str()](const TrainOption& option) { return option.key == k; });
-    check_usage(found != train_options().end(),
-                "{}: {}: no such setting (`wick train --help` lists them, with _ for -)", source, key.str());
-    set_from_toml(config, *found, node, fmt::format("{}: {}", source, key.str()));
-  }
+// Of kohya-ss/sd-scripts, library/train_util.py, train_network.py and library/config_util.py.
+std::span<const TrainAlias> train_aliases() {
+  static constexpr TrainAlias kAll[] = {{"pretrained_model_name_or_path", "model"},
+                                        {"t5xxl", "t5"},
+                                        {"output_dir", "output"},
+                                        {"output_name", "name"},
+                                        {"network_dim", "rank"},
+                                        {"network_alpha", "alpha"},
+                                        {"network_dropout", "lora_dropout"},
+                                        {"network_weights", "from"},
+                                        {"loraplus_lr_ratio", "lora_plus"},
+                                        {"max_train_steps", "steps"},
+                                        {"max_train_epochs", "epochs"},
+                                        {"train_batch_size", "batch_size"},
+                                        {"gradient_accumulation_steps", "accumulate"},
+                                        {"learning_rate", "lr"},
+                                        {"lr_scheduler", "lr_schedule"},
+                                        {"lr_warmup_steps", "warmup"},
+                                        {"caption_dropout_rate", "caption_dropout"},
+                                        {"bucket_reso_steps", "bucket_step"},
+                                        {"bucket_no_upscale", "no_upscale"},
+                                        {"save_every_n_steps", "save_every"},
+                                        {"save_every_n_epochs", "save_every_epochs"}};
+  return kAll;
 }
 
-std::string to_toml(const TrainConfig& config) {
-  const auto is_said = [&](const TrainOption& option) {
-    if (option.key == "steps") return config.steps > 0 && config.epochs == 0;
-    if (option.key == "lr") return config.lr.value > 0;
-    if (option.key == "rank") return config.rank.value > 0;
-    if (option.key == "conv_alpha") return config.conv_alpha > 0;
-    if (option.key == "state_every_minutes") return config.state_every_minutes >= 0;
-    return option.key != "resume" && option.toml(config) != "\"\"";
-  };
-  std::string text;
-  for (const TrainOption& option : train_options())
-    if (is_said(option)) text += fmt::format("{} = {}\n", option.key, option.toml(config));
-  return text;
+const TrainOption* find_option(std::string_view key) {
+  for (const TrainAlias& alias : train_aliases())
+    if (alias.spelling == key) key = alias.key;
+  const auto found = std::ranges::find(train_options(), key, &TrainOption::key);
+  return found == train_options().end() ? nullptr : &*found;
 }
 
 namespace {
@@ -594,14 +606,19 @@ void resolve(TrainConfig& config, const std::vector<std::string_view>& needed) {
   if (config.quantize != Quantize::none && config.dtype == DType::f32) config.dtype = DType::bf16;
   check_usage(config.quantize != Quantize::none || !config.memory.empty() || config.keep_precision.empty(),
               "--keep-precision: expected a --quantize or --memory with it");
+  config.masked_loss = config.masked_loss || config.alpha_mask;
+  check_usage(!config.alpha_mask || config.conditioning_data_dir.empty(),
+              "--alpha-mask and --conditioning-data-dir: expected one of them");
+  check_usage(config.caption_extension == "auto" || config.caption_extension.starts_with('.'),
+              "--caption-extension: expected auto or an ending like .txt, found '{}'", config.caption_extension);
   check_usage(is_device_name(config.device), "--device: expected auto, cpu, cuda or cuda:N, found '{}'", config.device);
   const auto absolute = [](std::string& path) {
     if (!path.empty()) path = std::filesystem::absolute(path).lexically_normal().string();
   };
   for (auto* paths : {&config.dataset, &config.val})
     for (std::string& path : *paths) absolute(path);
-  absolute(config.output);
-  absolute(config.from);
+  for (std::string* path : {&config.output, &config.from, &config.conditioning_data_dir, &config.reg_data_dir})
+    absolute(*path);
   std::error_code ignored;
   if (std::filesystem::exists(config.model, ignored)) absolute(config.model);
   for (const auto& [part, member] : part_members()) absolute(config.*member);

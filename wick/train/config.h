@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -87,7 +88,15 @@ struct TrainConfig {
   double weight_decay = 0.01, max_grad_norm = 1;
   double ema = 0;  // 0: none
   AverageWarmup ema_warmup = AverageWarmup::updates;
-  double caption_dropout = 0;
+  std::string caption_extension = "auto", caption_separator = ",";
+  std::string caption_prefix, caption_suffix, trigger_word;
+  bool caption_lines = false, shuffle_caption = false;
+  int64_t keep_tokens = 0, caption_variants = 8;
+  double caption_dropout = 0, caption_tag_dropout_rate = 0;
+  bool flip_aug = false, color_aug = false, random_crop = false;
+  bool masked_loss = false, alpha_mask = false;
+  std::string conditioning_data_dir, reg_data_dir;
+  double prior_loss_weight = 1;
   double kl_weight = 1e-6;  // of --train vae
 
   PredictionSetting prediction = PredictionSetting::automatic;
@@ -146,6 +155,10 @@ struct OptionTraits {
   std::string_view item = "";          // the items of a list, or the kind of a text
 };
 
+inline constexpr std::string_view kAutoOrNumber = "auto|NUMBER", kAutoOrInteger = "auto|INT";  // items
+inline constexpr std::string_view kNumbers = "NUMBER PATTERN=NUMBER ...", kIntegers = "INT PATTERN=INT ...",
+                                  kStepsOrShare = "STEPS";
+
 struct TrainOption {
   using Member =
       std::variant<std::string TrainConfig::*, int64_t TrainConfig::*, double TrainConfig::*, bool TrainConfig::*,
@@ -162,6 +175,7 @@ struct TrainOption {
   OptionTraits traits = {};
 
   std::string flag() const;                           // "--batch-size"
+  std::string flags() const;                          // with its aliases, "--batch-size,--train-batch-size"
   std::string_view type() const;                      // "INT", "INT ...", "NUMBER", "lora|full|vae", ...
   std::string toml(const TrainConfig& config) const;  // its value as TOML
   bool is_switch() const;                             // a bool: the flag takes no value
@@ -170,9 +184,19 @@ struct TrainOption {
 
   // From a flag's words. Throws UsageError: "--rank: expected an integer from 1 to ..., found 'x'".
   void set(TrainConfig& config, const std::vector<std::string>& words) const;
+  void copy(const TrainConfig& from, TrainConfig& to) const;
+  // From such words elsewhere; `where` stands for the flag in errors.
+  void set(TrainConfig& config, const std::vector<std::string>& words, const std::string& where) const;
 };
 
 const std::vector<TrainOption>& train_options();
+
+// What kohya's scripts call a setting that has another name here and the same values: a flag and a key too.
+struct TrainAlias {
+  std::string_view spelling, key;
+};
+std::span<const TrainAlias> train_aliases();
+const TrainOption* find_option(std::string_view key);  // by its key or an alias; null where there is none
 
 // Reads a file's settings; unknown keys, wrong types and numbers out of range are UsageErrors naming file and key.
 void read_toml(TrainConfig& config, const std::filesystem::path& file);

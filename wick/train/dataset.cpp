@@ -8,14 +8,13 @@
 #include <charconv>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "wick/core/error.h"
 #include "wick/io/count.h"
 #include "wick/io/descriptor.h"
-#include "wick/io/file.h"
 #include "wick/io/sha256.h"
-#include "wick/text/unicode.h"
 
 namespace wick {
 namespace {
@@ -23,7 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kMaxRepeats = 1000;
-constexpr size_t kMaxCaptionBytes = size_t{1} << 20;
 constexpr std::array kReadable = {".jpg", ".jpeg", ".png", ".webp"};
 // Formats that Wick cannot read are reported, not skipped.
 constexpr std::array kUnreadable = {".gif", ".bmp", ".tif", ".tiff", ".avif", ".heic", ".jxl", ".ppm", ".tga", ".exr"};
@@ -40,39 +38,10 @@ bool is_one_of(const std::string& extension, const std::array<const char*, N>& a
   return std::find(all.begin(), all.end(), extension) != all.end();
 }
 
-std::string trimmed(const std::string& text) {
-  constexpr const char* kSpace = " \t\r\n\v\f";
-  const size_t begin = text.find_first_not_of(kSpace);
-  if (begin == std::string::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
-}
-
-// A caption, and its file as it is.
-struct Caption {
-  std::string text;
-  DataFile file;
-};
-
-Caption read_caption(const fs::path& image, const fs::path& folder) {
-  fs::path file = image;
-  file.replace_extension(".txt");
-  std::error_code ignored;
-  check(fs::exists(file, ignored), "{}: no caption; write what the picture shows into {}", image.string(),
-        file.filename().string());
-  std::string text = read_file(file, kMaxCaptionBytes);
-  Caption caption{.file = {file.lexically_relative(folder).generic_string(), sha256_hex(text)}};
-  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // a byte-order mark
-  check(invalid_utf8(text) == text.npos, "{}: the caption is not UTF-8; save it with that encoding", file.string());
-  caption.text = trimmed(text);
-  check(!caption.text.empty(), "{}: the caption is empty; write what the picture shows, or remove the picture",
-        file.string());
-  check(caption.text.find('\0') == std::string::npos, "{}: expected a caption, found a NUL character", file.string());
-  return caption;
-}
-
-void check_is_folder(const fs::path& folder) {
+void check_is_folder(const PictureSubset& subset) {
+  const fs::path& folder = subset.folder;
   std::error_code error;
-  check(fs::exists(folder, error), "--dataset {}: no such folder", folder.string());
+  check(fs::exists(folder, error), "{}: no such folder", subset.source);
   if (fs::is_directory(folder, error)) return;
   std::string found = "a file";
   if (fs::is_regular_file(folder, error)) {
@@ -81,7 +50,7 @@ void check_is_folder(const fs::path& folder) {
     const std::string foreign = foreign_format({start.data(), file.read_at(0, start.data(), start.size())});
     if (!foreign.empty()) found = foreign;
   }
-  fail("--dataset {}: expected a folder of pictures, found {}", folder.string(), found);
+  fail("{}: expected a folder of pictures, found {}", subset.source, found);
 }
 
 struct Scanned {
@@ -89,21 +58,20 @@ struct Scanned {
   std::vector<std::string> folders, linked_folders;  // directly within
 };
 
-Scanned scan_folder(const fs::path& folder) {
+Scanned scan_folder(const PictureSubset& subset) {
   Scanned found;
   std::error_code error;
-  fs::recursive_directory_iterator entry(folder, error), end;
+  fs::recursive_directory_iterator entry(subset.folder, error), end;
   for (; !error && entry != end; entry.increment(error)) {
     const fs::path& path = entry->path();
     const std::string name = path.filename().string();
-    if (name.starts_with('.')) {
-      entry.disable_recursion_pending();
-      continue;
-    }
+    if (name.starts_with('.') || !subset.nested) entry.disable_recursion_pending();
+    if (name.starts_with('.')) continue;
     std::error_code ignored;
     if (entry->is_directory(ignored)) {
+      if (!subset.nested) continue;
       if (entry->is_symlink(ignored))
-        found.linked_folders.push_back(path.lexically_relative(folder).string());
+        found.linked_folders.push_back(path.lexically_relative(subset.folder).string());
       else if (entry.depth() == 0)
         found.folders.push_back(name);
       continue;
@@ -111,7 +79,7 @@ Scanned scan_folder(const fs::path& folder) {
     const std::string extension = lower_extension(path);
     if (is_one_of(extension, kReadable) || is_one_of(extension, kUnreadable)) found.pictures.push_back(path);
   }
-  check(!error, "--dataset {}: cannot be read: {}", folder.string(), error.message());
+  check(!error, "{}: cannot be read: {}", subset.source, error.message());
   std::sort(found.pictures.begin(), found.pictures.end());
   std::sort(found.folders.begin(), found.folders.end());
   return found;
@@ -126,8 +94,11 @@ std::optional<int64_t> repeats_in_name(const std::string& name) {
   return error == std::errc{} ? repeats : kMaxRepeats + 1;
 }
 
+// Kohya's class tokens: "cat" for "10_cat".
+std::string class_in_name(const std::string& name) { return name.substr(name.find('_') + 1); }
+
 // Repeats by folder if all folders give them; else empty.
-std::map<std::string, int64_t> folder_repeats(const Scanned& found, Dataset& dataset) {
+std::map<std::string, int64_t> folder_repeats(const Scanned& found, const PictureSubset& subset, Dataset& dataset) {
   std::map<std::string, int64_t> repeats;
   std::string without;
   for (const std::string& name : found.folders) {
@@ -145,35 +116,49 @@ std::map<std::string, int64_t> folder_repeats(const Scanned& found, Dataset& dat
   }
   for (const auto& [name, n] : repeats)
     check(n <= kMaxRepeats,
-          "--dataset {}: the folder {} says that an epoch shows its pictures {} times, expected at most {}; rename it, "
+          "{}: the folder {} says that an epoch shows its pictures {} times, expected at most {}; rename it, "
           "so that its name does not begin with a number and _",
-          dataset.folder.string(), name, name.substr(0, name.find('_')), kMaxRepeats);
+          subset.source, name, name.substr(0, name.find('_')), kMaxRepeats);
   return repeats;
 }
 
+struct Shown {
+  fs::path image;
+  int64_t repeats;
+  std::string class_tokens = {};  // by its folder, of regularisation
+};
+
 // The pictures that an epoch shows, with their repeats. Adds remarks about those shown and left out.
-std::vector<std::pair<fs::path, int64_t>> shown_pictures(const Scanned& found, Dataset& dataset) {
-  std::vector<std::pair<fs::path, int64_t>> kept;
-  const std::map<std::string, int64_t> repeats = folder_repeats(found, dataset);
-  dataset.repeated = !repeats.empty();
+std::vector<Shown> shown_pictures(const PictureSubset& subset, Dataset& dataset) {
+  check_is_folder(subset);
+  const Scanned found = scan_folder(subset);
+  std::vector<Shown> kept;
+  const std::map<std::string, int64_t> repeats = folder_repeats(found, subset, dataset);
+  const bool repeated = !repeats.empty();
+  dataset.repeated = dataset.repeated || repeated;
   std::map<std::string, size_t> count;
   size_t left_out = 0;
   for (const fs::path& picture : found.pictures) {
-    if (!dataset.repeated) {
-      kept.emplace_back(picture, 1);
+    if (!repeated) {
+      kept.push_back({picture, subset.repeats});
       continue;
     }
-    const fs::path within = picture.lexically_relative(dataset.folder);
+    const fs::path within = picture.lexically_relative(subset.folder);
     const auto folder = repeats.find(within.parent_path().string());
     if (folder == repeats.end() || folder->second == 0) {
       ++left_out;
       continue;
     }
-    kept.emplace_back(picture, folder->second);
+    kept.push_back({picture, folder->second, subset.is_reg ? class_in_name(folder->first) : ""});
     ++count[folder->first];
   }
   for (const auto& [folder, pictures] : count)
     dataset.remarks.push_back(fmt::format("{}: {} × {}", folder, count_of(pictures, "picture"), repeats.at(folder)));
+  if (!subset.name.empty()) {
+    check(!kept.empty(), "{}: no picture found (.png, .jpg, .jpeg or .webp)", subset.source);
+    dataset.remarks.push_back(fmt::format("{}: {} × {}{}", subset.name, count_of(kept.size(), "picture"),
+                                          subset.repeats, subset.is_reg ? ", of regularisation" : ""));
+  }
   if (left_out > 0)
     dataset.remarks.push_back(
         fmt::format("{} left out, as kohya's scripts do: not directly in a folder named N_name, "
@@ -194,13 +179,20 @@ auto readable(const Read& read) {
   }
 }
 
+// A path of a picture or caption as lists of files have it.
+std::string name_in(const PictureSubset& subset, const std::string& within) {
+  return subset.name.empty() ? within : subset.name + "/" + within;
+}
+
 // The picture's header, as an example of no resolution yet.
-Example examine(const fs::path& image, const fs::path& folder) {
+Example examine(const fs::path& image, const PictureSubset& subset) {
   const std::string extension = lower_extension(image);
   check(is_one_of(extension, kReadable), "{}: {} is not a format Wick reads; convert it to PNG, JPEG or WebP",
         image.string(), extension);
   const ImageInfo info = readable([&] { return probe_image(image); });
-  return {.image = image, .name = image.lexically_relative(folder).generic_string(), .size = {info.width, info.height}};
+  return {.image = image,
+          .name = name_in(subset, image.lexically_relative(subset.folder).generic_string()),
+          .size = {info.width, info.height}};
 }
 
 // The example at a resolution.
@@ -220,42 +212,154 @@ Example placed(Example example, const std::vector<Size>& buckets, const BucketOp
   return example;
 }
 
+// As kohya's DreamBoothDataset does it: pictures of regularisation are shown as often as the others together, the first
+// of them once more than the last where that does not divide.
+void balance(const PictureGroup& group, std::vector<std::vector<Shown>>& shown) {
+  int64_t wanted = 0, count = 0;
+  std::vector<Shown*> regularising;
+  for (size_t i = 0; i < shown.size(); ++i)
+    for (Shown& picture : shown[i]) {
+      if (group.subsets[i].is_reg)
+        regularising.push_back(&picture);
+      else
+        wanted += picture.repeats;
+    }
+  for (Shown* picture : regularising) {
+    if (count >= wanted) picture->repeats = 0;  // left out
+    count += picture->repeats;
+  }
+  for (size_t i = 0; count < wanted && !regularising.empty(); i = (i + 1) % regularising.size(), ++count)
+    ++regularising[i]->repeats;
+}
+
+template <class Holds>
+bool any_subset(const PictureSources& sources, const Holds& holds) {
+  return std::ranges::any_of(sources.groups,
+                             [&](const PictureGroup& group) { return std::ranges::any_of(group.subsets, holds); });
+}
+
+// The mask of a picture; it has the picture's size.
+fs::path mask_of(const Example& example, const PictureSubset& subset) {
+  if (subset.alpha_mask) return example.image;
+  const fs::path stem = (subset.masks / example.image.lexically_relative(subset.folder)).replace_extension();
+  for (const char* extension : kReadable) {
+    const fs::path file = fs::path(stem).concat(extension);
+    std::error_code ignored;
+    if (!fs::exists(file, ignored)) continue;
+    const ImageInfo info = readable([&] { return probe_image(file); });
+    check(Size{info.width, info.height} == example.size,
+          "{}: a mask has the size of its picture, {}x{} pixels, found {}x{}", file.string(), example.size.width,
+          example.size.height, info.width, info.height);
+    return file;
+  }
+  fail("{}: no mask; put one into {}", example.image.string(), fs::path(stem).concat(".png").string());
+}
+
+// Reads the pictures of one subset after the other into a data set.
+class Scan {
+ public:
+  Scan(Dataset& dataset, const Progress& progress) : dataset_(dataset), progress_(progress) {}
+
+  void add(const PictureGroup& group) {
+    check(!group.resolutions.empty(), "Dataset: expected a resolution, found none");
+    std::vector<std::vector<Size>> buckets;
+    for (const BucketOptions& options : group.resolutions) buckets.push_back(bucket_sizes(options));
+    std::vector<std::vector<Shown>> shown(group.subsets.size());
+    for (size_t i = 0; i < shown.size(); ++i)
+      faults_.collect([&] { shown[i] = shown_pictures(group.subsets[i], dataset_); });
+    balance(group, shown);
+    faults_.collect([&] {
+      check(std::ranges::any_of(group.subsets, [](const PictureSubset& subset) { return !subset.is_reg; }),
+            "{}: expected pictures beside those of regularisation", group.subsets.front().source);
+    });
+    for (size_t i = 0; i < shown.size(); ++i)
+      for (const Shown& picture : shown[i]) {
+        if (progress_) progress_("Looking at pictures", size_t(&picture - shown[i].data()), shown[i].size());
+        if (picture.repeats > 0) add(picture, group, group.subsets[i], buckets);
+      }
+  }
+
+  // Of a file of data sets.
+  void add_settings() {
+    const PictureSources& sources = dataset_.sources;
+    if (sources.settings.empty()) return;
+    list({sources.path.filename().string(), sha256_hex_of_file(sources.path)});
+    hash_.update(sources.settings.data(), sources.settings.size());
+  }
+
+  Faults& faults() { return faults_; }
+  std::string hash() { return hash_.hex(); }
+
+ private:
+  void add(const Shown& picture, const PictureGroup& group, const PictureSubset& subset,
+           const std::vector<std::vector<Size>>& buckets) {
+    Example example;
+    std::vector<Example> at_each;
+    PictureCaptions captions;
+    const bool is_picture = faults_.collect([&] {
+      example = examine(picture.image, subset);
+      for (size_t i = 0; i < buckets.size(); ++i) at_each.push_back(placed(example, buckets[i], group.resolutions[i]));
+    });
+    CaptionOptions options = subset.captions;
+    if (options.class_tokens.empty()) options.class_tokens = picture.class_tokens;
+    bool is_sound = faults_.collect([&] { captions = read_captions(picture.image, subset.folder, options); });
+    if (is_picture && subset.has_masks())
+      is_sound = faults_.collect([&] { example.mask = mask_of(example, subset); }) && is_sound;
+    if (!is_sound || !is_picture) return;
+    for (Example& place : at_each) {
+      place.captions = captions.texts;
+      if (captions.file) place.caption_file = subset.folder / captions.file->name;
+      place.mask = example.mask;
+      place.repeats = picture.repeats;
+      place.group = size_t(&group - dataset_.sources.groups.data());
+      place.subset = size_t(&subset - group.subsets.data());
+    }
+    hash(at_each.front(), captions, subset);
+    std::ranges::move(at_each, std::back_inserter(dataset_.examples));
+  }
+
+  void hash(const Example& example, const PictureCaptions& captions, const PictureSubset& subset) {
+    const std::string picture_hash = sha256_hex_of_file(example.image);
+    std::string parts = example.name + '\0' + picture_hash + '\0';
+    list({example.name, picture_hash});
+    if (captions.file) list({name_in(subset, captions.file->name), captions.file->sha256});
+    for (const std::string& caption : captions.texts) parts += caption + '\0';
+    if (example.repeats != 1) parts += fmt::format("{}", example.repeats) + '\0';
+    if (subset.has_masks() && !subset.alpha_mask) {
+      const DataFile mask{"mask of " + example.name, sha256_hex_of_file(example.mask)};
+      list(mask);
+      parts += mask.sha256 + '\0';
+    }
+    hash_.update(parts.data(), parts.size());
+  }
+
+  // A folder may be in several data sets.
+  void list(const DataFile& file) {
+    if (listed_.insert(file.name).second) dataset_.files.push_back(file);
+  }
+
+  Dataset& dataset_;
+  const Progress& progress_;
+  Sha256 hash_;
+  Faults faults_;
+  std::set<std::string> listed_;
+};
+
 }  // namespace
 
-Dataset Dataset::scan(const fs::path& folder, const Resolutions& resolutions, const Progress& progress) {
-  check(!resolutions.empty(), "Dataset: expected a resolution, found none");
-  std::vector<std::vector<Size>> buckets;
-  for (const BucketOptions& options : resolutions) buckets.push_back(bucket_sizes(options));
-  Dataset dataset{.folder = folder};
-  check_is_folder(folder);
-  Sha256 hash;
-  Faults faults;
-  const auto pictures = shown_pictures(scan_folder(folder), dataset);
-  size_t done = 0;
-  for (const auto& [image, repeats] : pictures) {
-    if (progress) progress("Looking at pictures", done++, pictures.size());
-    std::vector<Example> at_each;
-    Caption caption;
-    const bool is_picture = faults.collect([&] {
-      const Example example = examine(image, folder);
-      for (size_t i = 0; i < resolutions.size(); ++i) at_each.push_back(placed(example, buckets[i], resolutions[i]));
-    });
-    if (!faults.collect([&] { caption = read_caption(image, folder); }) || !is_picture) continue;
-    for (Example& example : at_each) {
-      example.caption = caption.text;
-      example.repeats = repeats;
-    }
-    const std::string& name = at_each.front().name;
-    const std::string picture_hash = sha256_hex_of_file(image);
-    dataset.files.insert(dataset.files.end(), {{name, picture_hash}, caption.file});
-    std::string parts = name + '\0' + picture_hash + '\0' + caption.text + '\0';
-    if (repeats != 1) parts += fmt::format("{}", repeats) + '\0';
-    hash.update(parts.data(), parts.size());
-    std::ranges::move(at_each, std::back_inserter(dataset.examples));
-  }
-  dataset.check_pictures(faults, progress);
-  dataset.sha256 = hash.hex();
+Dataset Dataset::scan(PictureSources sources, const Progress& progress) {
+  Dataset dataset{.sources = std::move(sources)};
+  Scan scan(dataset, progress);
+  scan.add_settings();
+  for (const PictureGroup& group : dataset.sources.groups) scan.add(group);
+  dataset.check_pictures(scan.faults(), progress);
+  dataset.sha256 = scan.hash();
   return dataset;
+}
+
+Dataset Dataset::scan(const fs::path& folder, const Resolutions& resolutions, const Progress& progress) {
+  const PictureSubset subset{.folder = folder, .source = "--dataset " + folder.string()};
+  return scan({.path = folder, .groups = {{.resolutions = resolutions, .subsets = {subset}}}}, progress);
 }
 
 // Once a fault is found, pictures are decoded too, so that damage behind right headers is reported at the same time.
@@ -263,17 +367,26 @@ void Dataset::check_pictures(Faults& faults, const Progress& progress) const {
   const std::vector<Example> pictures = at().examples;
   for (size_t i = 0; i < pictures.size() && !faults.empty(); ++i) {
     if (progress) progress("Decoding pictures", i, pictures.size());
-    faults.collect([&] { readable([&] { return read_image(pictures[i].image); }); });
+    faults.collect([&] { readable_picture(pictures[i].image); });
   }
-  faults.check(folder.string());
-  check(!examples.empty(), "--dataset {}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt)",
-        folder.string());
+  faults.check(sources.path.string());
+  check(!examples.empty(),
+        "{}: no picture found (.png, .jpg, .jpeg or .webp, each with a caption in a .txt or .caption)",
+        sources.groups.front().subsets.front().source);
 }
 
-Dataset Dataset::at(int64_t resolution) const {
+const PictureSubset& Dataset::subset_of(const Example& example) const {
+  return sources.groups.at(example.group).subsets.at(example.subset);
+}
+
+Dataset Dataset::at(int64_t resolution, size_t group) const {
   Dataset some = *this;
-  if (resolution == 0 && !examples.empty()) resolution = examples.front().resolution;
-  std::erase_if(some.examples, [&](const Example& example) { return example.resolution != resolution; });
+  std::map<size_t, int64_t> first;  // by group
+  for (const Example& example : examples) first.emplace(example.group, example.resolution);
+  std::erase_if(some.examples, [&](const Example& example) {
+    return resolution == 0 ? example.resolution != first.at(example.group)
+                           : example.resolution != resolution || example.group != group;
+  });
   return some;
 }
 
@@ -286,11 +399,28 @@ std::map<Size, std::vector<size_t>> Dataset::buckets(bool repeat) const {
   return by_size;
 }
 
+std::vector<BatchBucket> Dataset::batch_buckets(int64_t batch_size) const {
+  std::map<std::pair<size_t, Size>, BatchBucket> by_group;
+  for (size_t i = 0; i < examples.size(); ++i) {
+    const Example& example = examples[i];
+    BatchBucket& bucket = by_group[{example.group, example.placement.bucket}];
+    const int64_t own = sources.groups.at(example.group).batch_size;
+    bucket.batch_size = own > 0 ? own : batch_size;
+    bucket.examples.insert(bucket.examples.end(), size_t(example.repeats), i);
+  }
+  std::vector<BatchBucket> all;
+  for (auto& [place, bucket] : by_group) all.push_back(std::move(bucket));
+  return all;
+}
+
 std::map<std::string, std::vector<size_t>> Dataset::subsets() const {
-  const fs::path own = folder.has_filename() ? folder.filename() : folder.parent_path().filename();
+  const fs::path& root = sources.path;
+  const fs::path own = root.has_filename() ? root.filename() : root.parent_path().filename();
+  const bool several =
+      sources.groups.size() > 1 || (!sources.groups.empty() && sources.groups.front().subsets.size() > 1);
   std::map<std::string, std::vector<size_t>> all;
   for (size_t i = 0; i < examples.size(); ++i)
-    all[repeated ? fs::path(examples[i].name).parent_path().string() : own.string()].push_back(i);
+    all[repeated || several ? fs::path(examples[i].name).parent_path().string() : own.string()].push_back(i);
   return all;
 }
 
@@ -300,15 +430,18 @@ size_t Dataset::shown_count() const {
   return count;
 }
 
-Image load_image(const Example& example) {
-  const Image image = readable([&] { return read_image(example.image); });
-  const auto [bucket, scaled, left, top] = example.placement;
-  check(image.width == example.size.width && image.height == example.size.height,
-        "{}: the picture changed while it was in use", example.image.string());
-  const bool fits = scaled == example.size;
-  const Image resized = fits ? image : resize_image(image, int(scaled.width), int(scaled.height));
-  if (bucket == scaled) return resized;
-  return crop_image(resized, int(left), int(top), int(bucket.width), int(bucket.height));
+bool Dataset::is_augmented_endlessly() const {
+  return any_subset(sources, [](const PictureSubset& subset) { return subset.augmentation.is_endless(); });
+}
+
+bool Dataset::has_masks() const { return any_subset(sources, &PictureSubset::has_masks); }
+
+bool Dataset::has_weights() const {
+  return has_masks() || any_subset(sources, [](const PictureSubset& subset) { return subset.loss_weight != 1; });
+}
+
+Image readable_picture(const fs::path& path) {
+  return readable([&] { return read_image(path); });
 }
 
 }  // namespace wick

@@ -19,26 +19,32 @@ namespace fs = std::filesystem;
 class PictureJob final : public Job {
  public:
   PictureJob(const TrainConfig& config, const Checkpoint& checkpoint, const Progress& progress)
-      : config_(config),
-        checkpoint_(checkpoint),
-        model_(open_diffusion(checkpoint, reading_options(config))),
-        buckets_(bucket_options(config, model_->latents())) {
+      : config_(config), checkpoint_(checkpoint), model_(open_diffusion(checkpoint, reading_options(config))) {
     check_kind(config, ModelKind::pictures);
     check_settings(config, *model_);
-    check(config.dataset.size() == 1, "--dataset: expected one folder of pictures, found {}", config.dataset.size());
-    dataset_ = Dataset::scan(config.dataset.front(), buckets_, progress);
+    dataset_ = Dataset::scan(picture_sources(config, model_->latents()), progress);
+    check_dataset(config, dataset_);
+    if (!config.val.empty()) held_back_ = Dataset::scan(held_back_sources(config, model_->latents()), progress);
     const int64_t largest = model_->latents().largest;
-    for (const Example& e : dataset_.examples)
-      check(std::max(e.placement.bucket.width, e.placement.bucket.height) <= largest,
-            "{}: its bucket is of {}x{} pixels, and this model's pictures have at most {} a side; lower --resolution",
-            e.image.string(), e.placement.bucket.width, e.placement.bucket.height, largest);
+    for (const Dataset* pictures : {&dataset_, &held_back_})
+      for (const Example& e : pictures->examples)
+        check(std::max(e.placement.bucket.width, e.placement.bucket.height) <= largest,
+              "{}: its bucket is of {}x{} pixels, and this model's pictures have at most {} a side; lower --resolution",
+              e.image.string(), e.placement.bucket.width, e.placement.bucket.height, largest);
   }
 
-  Size largest() const override {
-    Size largest;
-    for (const auto& [size, examples] : dataset_.buckets())
-      if (!examples.empty() && size.width * size.height > largest.width * largest.height) largest = size;
-    return largest;
+  Size largest() const override { return largest_bucket().first; }
+
+  TrainConfig planned(TrainConfig config) const override {
+    config.batch_size = largest_bucket().second;
+    config.masked_loss = dataset_.has_weights();
+    config.random_crop = dataset_.is_augmented_endlessly();
+    config.color_aug = false;  // for which the same is planned
+    return config;
+  }
+
+  int64_t batch_size() const override {
+    return std::ranges::max(dataset_.batch_buckets(config_.batch_size), {}, &BatchBucket::batch_size).batch_size;
   }
 
   std::string data_hash() const override { return dataset_.sha256; }
@@ -54,6 +60,8 @@ class PictureJob final : public Job {
 
   std::vector<std::string> remarks() const override {
     std::vector<std::string> all = dataset_.remarks;
+    if (!held_back_.examples.empty())
+      all.push_back(fmt::format("Validation: {}.", count_of(held_back_.at().examples.size(), "picture")));
     if (config_.train == TrainMode::vae) return all;
     for (const std::string& remark : model_->remarks()) all.push_back(remark);
     if (const std::string remark = model_->training_remark(); !remark.empty()) all.push_back(remark);
@@ -71,23 +79,38 @@ class PictureJob final : public Job {
   }
 
   int64_t batches(int64_t epochs) const override {
-    return epochs * BatchSampler(dataset_.shown(), config_.batch_size, uint64_t(config_.seed)).batches_per_epoch();
+    return epochs *
+           BatchSampler(dataset_.batch_buckets(config_.batch_size), uint64_t(config_.seed)).batches_per_epoch();
   }
 
   void set_memory(const TrainConfig& config) override { config_ = config; }
 
   std::unique_ptr<Task> load(Backend& backend, const BlockSchedule& block_schedule,
                              const Progress& progress) const override {
-    return make_task(config_, checkpoint_, backend, {.dataset = &dataset_, .buckets = buckets_, .progress = progress},
-                     block_schedule);
+    return make_task(
+        config_, checkpoint_, backend,
+        {.dataset = &dataset_, .held_back = config_.val.empty() ? nullptr : &held_back_, .progress = progress},
+        block_schedule);
   }
 
  private:
+  // The size with the most pixels in a batch, and the batch's size.
+  std::pair<Size, int64_t> largest_bucket() const {
+    std::pair<Size, int64_t> largest{};
+    const auto pixels = [](Size size, int64_t count) { return size.width * size.height * count; };
+    const auto look_at = [&](Size size, int64_t count) {
+      if (pixels(size, count) > pixels(largest.first, largest.second)) largest = {size, count};
+    };
+    for (const BatchBucket& bucket : dataset_.batch_buckets(config_.batch_size))
+      look_at(dataset_.examples[bucket.examples.front()].placement.bucket, bucket.batch_size);
+    for (const auto& [size, examples] : held_back_.buckets()) look_at(size, 1);
+    return largest;
+  }
+
   TrainConfig config_;
   Checkpoint checkpoint_;
   std::unique_ptr<Diffusion> model_;  // its configs and tokenizers alone
-  Resolutions buckets_;
-  Dataset dataset_;
+  Dataset dataset_, held_back_;
 };
 
 class TextJob final : public Job {
@@ -107,6 +130,7 @@ class TextJob final : public Job {
   Size largest() const override {
     return {.width = std::max({row_length_, train_.longest, validation_.longest}), .height = 1};
   }
+  int64_t batch_size() const override { return config_.batch_size; }
   std::string data_hash() const override { return train_.sha256; }
   const std::vector<DataFile>& data_files() const override { return train_.files; }
   std::string_view item() const override { return "row"; }

@@ -17,7 +17,10 @@ class Job {
  public:
   virtual ~Job() = default;
 
-  virtual Size largest() const = 0;                                // of a batch's items, as a MemoryPlan has it
+  virtual Size largest() const = 0;  // of a batch's items, as a MemoryPlan has it
+  // The settings with which a batch of largest() is planned: a data set may have a batch size of its own.
+  virtual TrainConfig planned(TrainConfig config) const { return config; }
+  virtual int64_t batch_size() const = 0;                          // of the largest batches
   virtual std::string data_hash() const = 0;                       // of the training data
   virtual const std::vector<DataFile>& data_files() const = 0;     // that it is read from
   virtual std::string_view item() const = 0;                       // the items of a batch: "picture"

@@ -22,12 +22,13 @@ Tensor row_of(const Tensor& table, int64_t index) { return table.window({table.d
 // [H, W, 3] -> [1, H, W, 3]
 Tensor as_batch(const Tensor& image) { return reshape(image, {1, image.dim(0), image.dim(1), image.dim(2)}); }
 
-PictureFrame frame_of(const Example& example, float guidance) {
+// Of a mirrored picture the left of what is seen was the right.
+PictureFrame frame_of(const Example& example, const Look& look, float guidance) {
   const Placement& p = example.placement;
   return {.height = example.size.height,
           .width = example.size.width,
-          .crop_top = p.crop_top,
-          .crop_left = p.crop_left,
+          .crop_top = look.crop_top,
+          .crop_left = look.mirrored ? p.scaled.width - p.bucket.width - look.crop_left : look.crop_left,
           .target_height = p.bucket.height,
           .target_width = p.bucket.width,
           .guidance = guidance};
@@ -55,13 +56,13 @@ Tensor RowTable::operator[](const std::vector<int64_t>& indices) const {
 LatentCache::LatentCache(const Diffusion& model, Dataset dataset, const LatentCacheOptions& options)
     : model_(model),
       dataset_(std::move(dataset)),
-      caption_dropout_(options.caption_dropout),
       guidance_(options.guidance),
-      sampler_(dataset_.shown(), options.batch_size, options.seed) {
+      sampler_(dataset_.batch_buckets(options.batch_size), options.seed) {
   const TapePause frozen;
-  encode_captions();
+  encode_captions(options.seed);
   if (options.before_pictures) options.before_pictures();
   encode_pictures(options.progress);
+  read_masks();
 }
 
 void LatentCache::encode_pictures(const std::function<void(size_t, size_t)>& progress) {
@@ -69,32 +70,63 @@ void LatentCache::encode_pictures(const std::function<void(size_t, size_t)>& pro
   size_t done = 0;
   Faults faults;
   for (const auto& [size, examples] : dataset_.buckets()) {
-    const auto count = int64_t(examples.size());
-    for (int64_t i = 0; i < count; ++i) {
-      const size_t example = examples[size_t(i)];
+    int64_t count = 0;
+    for (const size_t i : examples) {
+      rows_[i] = count;
+      if (!augmentation_of(i).is_endless()) count += augmentation_of(i).flip ? 2 : 1;
+    }
+    for (const size_t i : examples) {
       Image picture;
-      faults.collect([&] { picture = load_image(dataset_.examples[example]); });
+      faults.collect([&] { picture = load_image(dataset_.examples[i]); });
       if (progress) progress(++done, dataset_.examples.size());
-      if (!faults.empty()) continue;  // the rest is only looked at
-      const LatentPosterior posterior = model_.encode(as_batch(image_to_tensor(picture).to(model_.memory())));
-      Latents& bucket = latents_[size];
-      if (i == 0) bucket = {RowTable(count, posterior.mean), RowTable(count, posterior.deviation)};
-      bucket.mean.set(i, posterior.mean);
-      bucket.deviation.set(i, posterior.deviation);
-      rows_[example] = i;
+      if (!faults.empty() || augmentation_of(i).is_endless()) continue;  // it is only looked at
+      const auto encode = [&](const Image& image, int64_t row) {
+        const LatentPosterior posterior = posterior_of(image);
+        Latents& bucket = latents_[size];
+        if (row == 0) bucket = {RowTable(count, posterior.mean), RowTable(count, posterior.deviation)};
+        bucket.mean.set(row, posterior.mean);
+        bucket.deviation.set(row, posterior.deviation);
+      };
+      encode(picture, rows_[i]);
+      if (augmentation_of(i).flip) encode(mirrored(std::move(picture)), rows_[i] + 1);
     }
     model_.memory().trim();  // the next pictures are of another size
   }
-  faults.check(dataset_.folder.string());
+  faults.check(dataset_.sources.path.string());
 }
 
-void LatentCache::encode_captions() {
+void LatentCache::read_masks() {
+  masks_.resize(dataset_.examples.size());
+  Faults faults;
+  for (size_t i = 0; i < masks_.size(); ++i) {
+    const Example& example = dataset_.examples[i];
+    if (example.mask.empty() || augmentation_of(i).random_crop) continue;
+    faults.collect([&] { masks_[i] = load_mask(example, plain_look(example), model_.latents().factor); });
+  }
+  faults.check(dataset_.sources.path.string());
+}
+
+LatentPosterior LatentCache::posterior_of(const Image& picture) const {
+  return model_.encode(as_batch(image_to_tensor(picture).to(model_.memory())));
+}
+
+const Augmentation& LatentCache::augmentation_of(size_t example) const {
+  return dataset_.subset_of(dataset_.examples[example]).augmentation;
+}
+
+void LatentCache::encode_captions(uint64_t seed) {
   std::map<std::string, int64_t> rows{{"", 0}};
   std::vector<std::string> distinct{""};
   for (const Example& example : dataset_.examples) {
-    const auto [found, is_new] = rows.emplace(example.caption, int64_t(distinct.size()));
-    if (is_new) distinct.push_back(example.caption);
-    captions_.push_back(found->second);
+    const CaptionOptions& options = dataset_.subset_of(example).captions;
+    std::vector<int64_t>& variants = captions_.emplace_back();
+    for (const std::string& caption : example.captions)
+      for (int64_t i = 0; i < (options.varies() ? options.variants : 1); ++i) {
+        const std::string variant = caption_variant(caption, options, seed, i);
+        const auto [found, is_new] = rows.emplace(variant, int64_t(distinct.size()));
+        if (is_new) distinct.push_back(variant);
+        variants.push_back(found->second);
+      }
   }
   const auto count = int64_t(distinct.size());
   for (int64_t i = 0; i < count; ++i) {
@@ -107,32 +139,98 @@ void LatentCache::encode_captions() {
 
 Batch LatentCache::next(TrainRng& rng) {
   const std::vector<size_t>& examples = sampler_.next();
-  return {.latents = sample_latents(examples, rng.latent), .conditioning = conditioning(examples, rng.caption)};
+  const std::vector<Look> looks = draw_looks(examples, rng.crop);
+  return {.latents = sample_latents(examples, looks, rng.latent),
+          .conditioning = conditioning(examples, looks, rng.caption),
+          .weights = weights(examples, looks)};
 }
 
-Tensor LatentCache::sample_latents(const std::vector<size_t>& examples, Rng& rng) const {
-  const Latents& bucket = latents_.at(dataset_.examples[examples.front()].placement.bucket);
-  std::vector<int64_t> rows;
-  for (const size_t i : examples) rows.push_back(rows_[i]);
-  const Tensor mean = bucket.mean[rows];
-  return (mean + bucket.deviation[rows] * random_normal(mean.shape(), rng)).to(model_.memory());
+std::vector<Look> LatentCache::draw_looks(const std::vector<size_t>& examples, Rng& rng) const {
+  std::vector<Look> looks;
+  for (const size_t i : examples) looks.push_back(draw_look(dataset_.examples[i], augmentation_of(i), rng));
+  return looks;
+}
+
+// Those that are cached are drawn on the host. Endless ones come from the device, and stay there.
+Tensor LatentCache::sample_latents(const std::vector<size_t>& examples, const std::vector<Look>& looks,
+                                   Rng& rng) const {
+  const TapePause frozen;
+  const auto [mean, deviation] = posteriors(examples, looks);
+  return (mean + deviation * random_normal(mean.shape(), rng, mean.memory())).to(model_.memory());
+}
+
+LatentPosterior LatentCache::posteriors(const std::vector<size_t>& examples, const std::vector<Look>& looks) const {
+  const auto row_of_look = [&](size_t i) { return rows_[examples[i]] + (looks[i].mirrored ? 1 : 0); };
+  const auto found = latents_.find(dataset_.examples[examples.front()].placement.bucket);
+  if (!dataset_.is_augmented_endlessly()) {
+    std::vector<int64_t> rows;
+    for (size_t i = 0; i < examples.size(); ++i) rows.push_back(row_of_look(i));
+    return {found->second.mean[rows], found->second.deviation[rows]};
+  }
+  std::vector<Tensor> means, deviations;
+  for (size_t i = 0; i < examples.size(); ++i) {
+    const bool comes = augmentation_of(examples[i]).is_endless();
+    const LatentPosterior one = comes ? posterior_of(load_image(dataset_.examples[examples[i]], looks[i]))
+                                      : LatentPosterior{found->second.mean[{row_of_look(i)}].to(model_.memory()),
+                                                        found->second.deviation[{row_of_look(i)}].to(model_.memory())};
+    means.push_back(one.mean), deviations.push_back(one.deviation);
+  }
+  return {cat(means, 0), cat(deviations, 0)};
+}
+
+// All batches of a run have weights of one form, or none has.
+Tensor LatentCache::weights(const std::vector<size_t>& examples, const std::vector<Look>& looks) const {
+  if (!dataset_.has_weights()) return {};
+  Shape shape = latent_shape(examples);
+  shape[3] = 1;
+  if (!dataset_.has_masks()) shape[1] = shape[2] = 1;
+  const Tensor all = full(shape, 1);
+  const int64_t count = all.numel() / all.dim(0);
+  for (size_t i = 0; i < examples.size(); ++i) {
+    const Example& example = dataset_.examples[examples[i]];
+    float* const row = all.data<float>() + int64_t(i) * count;
+    if (!example.mask.empty()) {
+      Tensor mask = masks_[examples[i]];
+      if (!mask)
+        mask = load_mask(example, looks[i], model_.latents().factor);
+      else if (looks[i].mirrored)
+        mask = mirrored_mask(mask);
+      std::copy_n(mask.data<float>(), count, row);
+    }
+    const auto weight = float(dataset_.subset_of(example).loss_weight);
+    std::transform(row, row + count, row, [&](float value) { return value * weight; });
+  }
+  return all.to(model_.memory());
+}
+
+Shape LatentCache::latent_shape(const std::vector<size_t>& examples) const {
+  const LatentSpace space = model_.latents();
+  const Size size = dataset_.examples[examples.front()].placement.bucket;
+  return {int64_t(examples.size()), size.height / space.factor, size.width / space.factor, space.channels};
 }
 
 LatentCache::Glimpse LatentCache::peek(BatchSampler& order, TrainRng& rng,
                                        const std::vector<std::string>& parts) const {
   const std::vector<size_t>& examples = order.next();
-  const Latents& bucket = latents_.at(dataset_.examples[examples.front()].placement.bucket);
-  return {with_rows(int64_t(examples.size()), bucket.mean.shape()), conditioning(examples, rng.caption, parts)};
+  return {latent_shape(examples), conditioning(examples, draw_looks(examples, rng.crop), rng.caption, parts)};
 }
 
-NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, Rng& rng,
+// The numbers that a sample takes do not depend on what they are.
+int64_t LatentCache::draw_caption(size_t example, Rng& rng) const {
+  const double dropout = dataset_.subset_of(dataset_.examples[example]).captions.dropout;
+  const std::vector<int64_t>& variants = captions_[example];
+  const bool drop = dropout > 0 && double(rng.uniform()) < dropout;
+  const int64_t row = variants[variants.size() > 1 ? rng.below(variants.size()) : 0];
+  return drop ? 0 : row;
+}
+
+NamedTensors LatentCache::conditioning(const std::vector<size_t>& examples, const std::vector<Look>& looks, Rng& rng,
                                        const std::vector<std::string>& names) const {
   std::vector<int64_t> rows;
   std::vector<PictureFrame> frames;
-  for (const size_t i : examples) {
-    const bool drop = caption_dropout_ > 0 && double(rng.uniform()) < caption_dropout_;
-    rows.push_back(drop ? 0 : captions_[i]);
-    frames.push_back(frame_of(dataset_.examples[i], guidance_));
+  for (size_t i = 0; i < examples.size(); ++i) {
+    rows.push_back(draw_caption(examples[i], rng));
+    frames.push_back(frame_of(dataset_.examples[examples[i]], looks[i], guidance_));
   }
   const auto wanted = [&](const std::string& name) { return names.empty() || std::ranges::count(names, name) > 0; };
   NamedTensors all;
@@ -147,11 +245,13 @@ std::string cut_captions(const Dataset& dataset, const Diffusion& model) {
   std::string first;
   size_t others = 0;
   for (const Example& example : dataset.at().examples) {
-    const auto [tokens, limit] = model.length(example.caption);
+    const std::string& longest = *std::ranges::max_element(
+        example.captions, {}, [&](const std::string& caption) { return model.length(caption).tokens; });
+    const auto [tokens, limit] = model.length(longest);
     if (tokens <= limit) continue;
     if (first.empty())
       first = fmt::format("{}: the caption takes {}; the last {} of them are cut, since the model reads {}",
-                          std::filesystem::path(example.image).replace_extension(".txt").string(),
+                          example.caption_file.empty() ? example.image.string() : example.caption_file.string(),
                           count_of(tokens, "token"), tokens - limit, limit);
     else
       ++others;
@@ -170,6 +270,18 @@ Batch blank_batch(const Diffusion& model, Size size, int64_t count, const std::f
   if (before_pictures) before_pictures();
   batch.latents = blank(model.encode(zeros({1, size.height, size.width, 3}, DType::f32, model.memory())).mean);
   return batch;
+}
+
+void encode_blank(const Diffusion& model, const Batch& batch) {
+  const TapePause frozen;
+  const int64_t factor = model.latents().factor, count = batch.latents.dim(0);
+  std::vector<Tensor> means, deviations;
+  for (int64_t i = 0; i < count; ++i) {
+    const LatentPosterior one = model.encode(
+        zeros({1, batch.latents.dim(1) * factor, batch.latents.dim(2) * factor, 3}, DType::f32, model.memory()));
+    means.push_back(one.mean), deviations.push_back(one.deviation);
+  }
+  cat(means, 0), cat(deviations, 0);
 }
 
 Resolutions bucket_options(const LatentSpace& space, const std::vector<int64_t>& resolutions, bool upscale,

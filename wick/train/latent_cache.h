@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "wick/train/augment.h"
 #include "wick/train/batches.h"
 #include "wick/train/dataset.h"
 #include "wick/train/objective.h"
@@ -14,8 +15,7 @@ namespace wick {
 
 struct LatentCacheOptions {
   int64_t batch_size = 1;
-  uint64_t seed = 0;                                             // of the order of batches
-  double caption_dropout = 0;                                    // the share of captions that are left empty
+  uint64_t seed = 0;                                             // of the order of batches and of captions' variants
   float guidance = 1;                                            // that the model is told
   std::function<void(size_t done, size_t total)> progress = {};  // called while the cache is made
   // Called once the captions are encoded: the text encoders may go, and the VAE may come.
@@ -39,7 +39,9 @@ class RowTable {
 
 class LatentCache {
  public:
-  // The model has its text encoders, and its VAE's encoder by the time of options.before_pictures.
+  // The model has its text encoders, and its VAE's encoder by the time of options.before_pictures. It keeps the latter
+  // if the data set is augmented endlessly: such pictures are read and encoded as they come, others once, and mirrored
+  // once more.
   LatentCache(const Diffusion& model, Dataset dataset, const LatentCacheOptions& options = {});
 
   // The next batch, its latents sampled anew from their posterior.
@@ -67,20 +69,29 @@ class LatentCache {
   };
 
   void encode_pictures(const std::function<void(size_t, size_t)>& progress);
-  void encode_captions();
-  Tensor sample_latents(const std::vector<size_t>& examples, Rng& rng) const;
+  void read_masks();
+  LatentPosterior posterior_of(const Image& picture) const;
+  const Augmentation& augmentation_of(size_t example) const;
+  std::vector<Look> draw_looks(const std::vector<size_t>& examples, Rng& rng) const;
+  Shape latent_shape(const std::vector<size_t>& examples) const;
+  void encode_captions(uint64_t seed);
+  int64_t draw_caption(size_t example, Rng& rng) const;
+  Tensor sample_latents(const std::vector<size_t>& examples, const std::vector<Look>& looks, Rng& rng) const;
+  LatentPosterior posteriors(const std::vector<size_t>& examples, const std::vector<Look>& looks) const;
+  Tensor weights(const std::vector<size_t>& examples, const std::vector<Look>& looks) const;
   // All parts, or those of these names.
-  NamedTensors conditioning(const std::vector<size_t>& examples, Rng& rng,
+  NamedTensors conditioning(const std::vector<size_t>& examples, const std::vector<Look>& looks, Rng& rng,
                             const std::vector<std::string>& names = {}) const;
 
   const Diffusion& model_;
   Dataset dataset_;
-  double caption_dropout_;
   float guidance_;
   BatchSampler sampler_;
   std::map<Size, Latents> latents_;
-  std::vector<int64_t> rows_;      // an example's, within its bucket's latents
-  std::vector<int64_t> captions_;  // an example's caption, a row of the parts; row 0 is the empty caption
+  std::vector<int64_t> rows_;  // an example's, within its bucket's latents; mirrored it is the next one
+  std::vector<Tensor> masks_;  // [1, h, w, 1], of examples that have one in one place
+  // The variants of an example's captions, of which a sample has one: rows of the parts; row 0 is the empty caption.
+  std::vector<std::vector<int64_t>> captions_;
   std::vector<Part> parts_;
 };
 
@@ -91,6 +102,8 @@ std::string cut_captions(const Dataset& dataset, const Diffusion& model);
 // A batch like a LatentCache's, of blank pictures without captions, and encoded in the same way: on memory that only
 // counts this finds the bytes (train/plan.h).
 Batch blank_batch(const Diffusion& model, Size size, int64_t count, const std::function<void()>& before_pictures = {});
+// Encodes as many blank pictures as the latents of a batch are of, as a LatentCache does it with those that come.
+void encode_blank(const Diffusion& model, const Batch& batch);
 
 // Buckets for a model: of these resolutions, 0 for its native one, and with sides that are multiples of `step`, 0 for
 // 64 or what its latents divide into. Throws UsageError for a step that they do not, and for a resolution that is there

@@ -38,12 +38,14 @@ json tag_frequency(const Dataset& dataset) {
   for (const auto& [folder, examples] : dataset.subsets()) {
     json& tags = folders[folder] = json::object();
     for (const size_t i : examples) {
-      std::istringstream caption(dataset.examples[i].caption);
-      for (std::string tag; std::getline(caption, tag, ',');) {
-        const size_t begin = tag.find_first_not_of(" \t\r\n"), end = tag.find_last_not_of(" \t\r\n");
-        if (begin == std::string::npos) continue;
-        json& count = tags[tag.substr(begin, end - begin + 1)];
-        count = count.is_null() ? 1 : count.get<int64_t>() + 1;
+      for (const std::string& text : dataset.examples[i].captions) {
+        std::istringstream caption(text);
+        for (std::string tag; std::getline(caption, tag, ',');) {
+          const size_t begin = tag.find_first_not_of(" \t\r\n"), end = tag.find_last_not_of(" \t\r\n");
+          if (begin == std::string::npos) continue;
+          json& count = tags[tag.substr(begin, end - begin + 1)];
+          count = count.is_null() ? 1 : count.get<int64_t>() + 1;
+        }
       }
     }
   }
@@ -228,47 +230,58 @@ Metadata flow_metadata(const TrainConfig& c, const FlowRun& flow) {
 // Kohya's ss_datasets: the same pictures at each resolution are a data set each.
 json datasets(const LoraRun& run) {
   json all = json::array();
-  for (const BucketOptions& buckets : run.buckets) {
-    const Dataset dataset = run.dataset.at(buckets.resolution);
-    const int64_t side = buckets.resolution;
-    json subsets = json::array();
-    for (const auto& [folder, examples] : dataset.subsets()) {
-      subsets.push_back(subset_info(dataset, examples, "num_repeats"));
-      subsets.back()["image_dir"] = folder;
+  const std::vector<PictureGroup>& groups = run.dataset.sources.groups;
+  for (size_t i = 0; i < groups.size(); ++i)
+    for (const BucketOptions& buckets : groups[i].resolutions) {
+      const Dataset dataset = run.dataset.at(buckets.resolution, i);
+      const int64_t side = buckets.resolution;
+      json subsets = json::array();
+      for (const auto& [folder, examples] : dataset.subsets()) {
+        subsets.push_back(subset_info(dataset, examples, "num_repeats"));
+        subsets.back()["image_dir"] = folder;
+      }
+      all.push_back({{"is_dreambooth", true},
+                     {"batch_size_per_device", groups[i].batch_size > 0 ? groups[i].batch_size : run.config.batch_size},
+                     {"num_train_images", dataset.shown_count()},
+                     {"num_reg_images", 0},
+                     {"resolution", {side, side}},
+                     {"enable_bucket", true},
+                     {"bucket_no_upscale", !buckets.upscale},
+                     {"min_bucket_reso", side / 2},
+                     {"max_bucket_reso", side * 2},
+                     {"tag_frequency", tag_frequency(dataset)},
+                     {"bucket_info", bucket_info(dataset)},
+                     {"subsets", subsets}});
     }
-    all.push_back({{"is_dreambooth", true},
-                   {"batch_size_per_device", run.config.batch_size},
-                   {"num_train_images", dataset.shown_count()},
-                   {"num_reg_images", 0},
-                   {"resolution", {side, side}},
-                   {"enable_bucket", true},
-                   {"bucket_no_upscale", run.config.no_upscale},
-                   {"min_bucket_reso", side / 2},
-                   {"max_bucket_reso", side * 2},
-                   {"tag_frequency", tag_frequency(dataset)},
-                   {"bucket_info", bucket_info(dataset)},
-                   {"subsets", subsets}});
-  }
   return all;
 }
 
 Metadata dataset_metadata(const LoraRun& run) {
   const Dataset pictures = run.dataset.at();
+  const PictureSources& sources = run.dataset.sources;
+  const Resolutions& resolutions = sources.groups.front().resolutions;
   Metadata all{
       {"ss_num_train_images", fmt::format("{}", run.dataset.shown_count())},
       {"ss_num_reg_images", "0"},
-      {"ss_dataset_dirs", dataset_dirs(pictures, run.buckets.size()).dump()},
+      {"ss_dataset_dirs", dataset_dirs(pictures, resolutions.size()).dump()},
       {"ss_tag_frequency", tag_frequency(pictures).dump()},
       {"ss_bucket_no_upscale", python_bool(run.config.no_upscale)},
       {"ss_cache_latents", "True"},
       {"ss_network_dropout", fmt::format("{}", run.config.lora_dropout)},
       {"ss_caption_dropout_rate", fmt::format("{}", run.config.caption_dropout)},
+      {"ss_caption_tag_dropout_rate", fmt::format("{}", run.config.caption_tag_dropout_rate)},
+      {"ss_shuffle_caption", python_bool(run.config.shuffle_caption)},
+      {"ss_flip_aug", python_bool(run.config.flip_aug)},
+      {"ss_color_aug", python_bool(run.config.color_aug)},
+      {"ss_random_crop", python_bool(run.config.random_crop)},
+      {"ss_prior_loss_weight", fmt::format("{}", run.config.prior_loss_weight)},
+      {"ss_keep_tokens", fmt::format("{}", run.config.keep_tokens)},
   };
-  if (run.buckets.size() > 1) {
+  if (sources.groups.size() > 1 || resolutions.size() > 1) {
     all["ss_datasets"] = datasets(run).dump();
     return all;
   }
-  const int64_t side = run.buckets.front().resolution;
+  const int64_t side = resolutions.front().resolution;
   all.merge(Metadata{{"ss_bucket_info", bucket_info(pictures).dump()},
                      {"ss_enable_bucket", "True"},
                      {"ss_min_bucket_reso", fmt::format("{}", side / 2)},
@@ -278,7 +291,9 @@ Metadata dataset_metadata(const LoraRun& run) {
 }
 
 Metadata modelspec(const LoraRun& run, const std::string& hash) {
-  const int64_t side = std::ranges::max(run.buckets, {}, &BucketOptions::resolution).resolution;
+  int64_t side = 0;
+  for (const PictureGroup& group : run.dataset.sources.groups)
+    for (const BucketOptions& buckets : group.resolutions) side = std::max(side, buckets.resolution);
   return {
       {"modelspec.sai_model_spec", "1.0.1"},
       {"modelspec.title", run.config.name},

@@ -34,7 +34,6 @@ struct FlowRun {
 struct LoraRun {
   const TrainConfig& config;
   const Dataset& dataset;
-  const Resolutions& buckets;
   LoraSession session;
   int64_t step = 0, batches_per_epoch = 0;
   DType activations = DType::f32;                  // that arithmetic had

@@ -7,6 +7,7 @@ namespace wick {
 NamedTensors noised(const Process& process, const Batch& batch, const Tensor& noise, const Tensor& times) {
   const Noised at = process.noised(batch.latents, noise, times);
   NamedTensors all{{kNoisedLatents, at.sample}, {kTarget, at.target}, {kTimesteps, at.timestep}};
+  if (batch.weights) all.add(kLossWeights, batch.weights);
   all.add(batch.conditioning);
   return all;
 }
@@ -18,7 +19,9 @@ NamedTensors noised(const Process& process, const Batch& batch, TrainRng& rng, c
 }
 
 Tensor denoising_loss(const Diffusion& model, const NamedTensors& batch) {
-  return mse_loss(model.predict(batch[kNoisedLatents], batch[kTimesteps], model.encode_text(batch)), batch[kTarget]);
+  const Tensor prediction = model.predict(batch[kNoisedLatents], batch[kTimesteps], model.encode_text(batch));
+  if (!batch.has(kLossWeights)) return mse_loss(prediction, batch[kTarget]);
+  return mean(square(cast(prediction, DType::f32) - cast(batch[kTarget], DType::f32)) * batch[kLossWeights]);
 }
 
 Tensor denoising_loss(const Diffusion& model, const Batch& batch, TrainRng& rng) {

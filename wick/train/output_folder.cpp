@@ -17,6 +17,7 @@
 
 #include "wick/core/error.h"
 #include "wick/io/file.h"
+#include "wick/train/dataset_file.h"
 #include "wick/train/state.h"
 
 namespace wick {
@@ -159,13 +160,20 @@ void check_output(const TrainConfig& config) {
 
 void check_apart(const TrainConfig& config, const Checkpoint& model) {
   const fs::path output = real_path(config.output);
-  for (const auto& [flag, paths] : {std::pair{"--dataset", &config.dataset}, {"--val", &config.val}})
+  const std::vector<std::string> regularising(config.reg_data_dir.empty() ? 0 : 1, config.reg_data_dir);
+  for (const auto& [flag, paths] :
+       {std::pair{"--dataset", &config.dataset}, {"--val", &config.val}, {"--reg-data-dir", &regularising}})
     for (const std::string& path : *paths) {
+      std::vector<fs::path> all{path};
       std::error_code ignored;
-      check(!fs::is_directory(path, ignored) || !path_within(output, real_path(path)),
-            "--output {}: lies in {} {}, of which the run's pictures and texts would be part; choose one elsewhere",
-            config.output, flag, path);
-      check_not_a_result(config, flag, path);
+      if (is_dataset_file(path) && fs::exists(path, ignored))
+        std::ranges::copy(dataset_folders(path), std::back_inserter(all));
+      for (const fs::path& part : all) {
+        check(!fs::is_directory(part, ignored) || !path_within(output, real_path(part)),
+              "--output {}: lies in {} {}, of which the run's pictures and texts would be part; choose one elsewhere",
+              config.output, flag, part.string());
+        check_not_a_result(config, flag, part);
+      }
     }
   std::vector<fs::path> parts{model.path()};
   std::error_code error;  // a model's folder may be a link, and so may those in it

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "wick/train/dataset_file.h"
 #include "wick/train/latent_cache.h"
 
 namespace wick {
@@ -18,6 +19,20 @@ void refuse(const TrainConfig& config, std::initializer_list<std::string_view> k
   for (const TrainOption& option : train_options())
     check_usage(std::ranges::find(keys, option.key) == keys.end() || option.toml(config) == option.toml(defaults),
                 "{}: {}", option.flag(), why);
+}
+
+CaptionOptions caption_options(const TrainConfig& config) {
+  return {.extension = config.caption_extension == "auto" ? "" : config.caption_extension,
+          .lines = config.caption_lines,
+          .prefix = config.caption_prefix,
+          .suffix = config.caption_suffix,
+          .trigger = config.trigger_word,
+          .shuffle = config.shuffle_caption,
+          .keep_tokens = config.keep_tokens,
+          .separator = config.caption_separator,
+          .dropout = config.caption_dropout,
+          .tag_dropout = config.caption_tag_dropout_rate,
+          .variants = config.caption_variants};
 }
 
 }  // namespace
@@ -43,6 +58,85 @@ TimestepOptions timestep_options(const TrainConfig& config) {
 
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space) {
   return bucket_options(space, config.resolution, !config.no_upscale, config.bucket_step);
+}
+
+void apply(const TrainConfig& config, PictureSubset& subset) {
+  const std::string class_tokens = subset.captions.class_tokens;
+  subset.captions = caption_options(config);
+  subset.captions.class_tokens = class_tokens;
+  subset.augmentation = {.flip = config.flip_aug, .color = config.color_aug, .random_crop = config.random_crop};
+  subset.alpha_mask = config.alpha_mask && !subset.is_reg;
+  if (!subset.is_reg) return;
+  subset.captions.trigger.clear();  // it names what is trained, and not its kind
+  subset.loss_weight *= config.prior_loss_weight;
+}
+
+PictureSources picture_sources(const TrainConfig& config, const LatentSpace& space) {
+  check(config.dataset.size() == 1,
+        "--dataset: expected one folder of pictures, or one .toml file that names several, found {}",
+        config.dataset.size());
+  const std::filesystem::path path = config.dataset.front();
+  if (is_dataset_file(path)) return read_dataset_file(path, config, space);
+  PictureSubset subset{.folder = path, .source = "--dataset " + path.string()};
+  apply(config, subset);
+  subset.masks = config.conditioning_data_dir;
+  PictureGroup group{.resolutions = bucket_options(config, space), .subsets = {subset}};
+  if (!config.reg_data_dir.empty()) {
+    const std::filesystem::path folder = config.reg_data_dir;
+    PictureSubset regularising{
+        .folder = folder, .source = "--reg-data-dir " + folder.string(), .name = folder.filename().string()};
+    regularising.is_reg = true;
+    apply(config, regularising);
+    group.subsets.push_back(regularising);
+  }
+  return {.path = path, .groups = {group}};
+}
+
+PictureSources held_back_sources(const TrainConfig& config, const LatentSpace& space) {
+  check_usage(config.val.size() == 1, "--val: expected one folder of pictures, or one .toml file, found {}",
+              config.val.size());
+  check_usage(config.train != TrainMode::vae, "--val: --train vae has no validation");
+  TrainConfig plain = config;
+  plain.dataset = config.val;
+  plain.reg_data_dir.clear();
+  PictureSources sources = picture_sources(plain, space);
+  for (PictureGroup& group : sources.groups) {
+    group.batch_size = 0;
+    for (PictureSubset& subset : group.subsets) {
+      if (!is_dataset_file(sources.path)) subset.source = "--val " + sources.path.string();
+      subset.repeats = subset.loss_weight = 1;
+      subset.captions.shuffle = subset.captions.lines = subset.is_reg = subset.alpha_mask = false;
+      subset.captions.dropout = subset.captions.tag_dropout = 0;
+      subset.augmentation = {};
+      subset.masks.clear();
+    }
+  }
+  return sources;
+}
+
+void check_dataset(const TrainConfig& config, const Dataset& dataset) {
+  const std::string source = dataset.sources.path.string();
+  check_usage(!dataset.has_masks() || config.masked_loss || config.alpha_mask,
+              "{}: names masks of pictures; expected --masked-loss with it", source);
+  check_usage(dataset.has_masks() || !config.masked_loss,
+              "--masked-loss: expected masks, by --alpha-mask, --conditioning-data-dir or a file of data sets");
+  check_usage(dataset.sources.settings.empty() || (config.conditioning_data_dir.empty() && config.reg_data_dir.empty()),
+              "{}: {} names such folders itself",
+              config.reg_data_dir.empty() ? "--conditioning-data-dir" : "--reg-data-dir", source);
+  bool is_regularised = false, is_plain = true;
+  for (const PictureGroup& group : dataset.sources.groups)
+    for (const PictureSubset& subset : group.subsets) {
+      is_regularised = is_regularised || subset.is_reg;
+      is_plain = is_plain && !subset.augmentation.any() && subset.loss_weight == 1 && !subset.has_masks();
+    }
+  check_usage(is_regularised || config.prior_loss_weight == 1,
+              "--prior-loss-weight: expected pictures of regularisation, by --reg-data-dir or is_reg in a file");
+  check_usage(is_plain || config.train != TrainMode::vae,
+              "--train vae: its pictures are neither augmented nor weighed; found that for {}", source);
+  check_usage(
+      config.batch_size > 0 ||
+          std::ranges::all_of(dataset.sources.groups, [](const PictureGroup& group) { return group.batch_size == 0; }),
+      "--batch-size auto: {} says how many itself", source);
 }
 
 void check_settings(const TrainConfig& config, const Diffusion& model) {

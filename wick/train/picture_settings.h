@@ -4,6 +4,7 @@
 #include "wick/pipelines/diffusion.h"
 #include "wick/train/buckets.h"
 #include "wick/train/config.h"
+#include "wick/train/dataset.h"
 
 namespace wick {
 
@@ -11,6 +12,14 @@ ReadingOptions reading_options(const TrainConfig& config);
 std::optional<Quantization> quantization(const TrainConfig& config);
 TimestepOptions timestep_options(const TrainConfig& config);
 Resolutions bucket_options(const TrainConfig& config, const LatentSpace& space);
+// What the run's settings say of a subset's captions, augmentation, alpha and weight.
+void apply(const TrainConfig& config, PictureSubset& subset);
+// The pictures of --val, as they are: once each, with their first captions, neither augmented nor weighed.
+PictureSources held_back_sources(const TrainConfig& config, const LatentSpace& space);
+// Throws UsageError where what the data set has and what the settings ask for do not go together.
+void check_dataset(const TrainConfig& config, const Dataset& dataset);
+// Of a folder, or of a file of data sets, as --dataset names them.
+PictureSources picture_sources(const TrainConfig& config, const LatentSpace& space);
 // Throws UsageError that names a setting which the model lacks, and Error for a model that is not to be trained.
 void check_settings(const TrainConfig& config, const Diffusion& model);
 

@@ -18,6 +18,7 @@ using Metadata = std::map<std::string, std::string>;
 
 constexpr const char *kFormat = "wick training state 3", *kFormatBefore = "wick training state 2";
 constexpr const char *kHash = "sha256", *kFinished = "finished";
+constexpr std::string_view kNewStream = "crop";                                    // which states did not always have
 constexpr std::string_view kRng = "rng.", kSame = "same.", kSetting = "setting.";  // prefixes of metadata keys
 constexpr int64_t kMost = std::numeric_limits<int64_t>::max(), kMostSteps = std::numeric_limits<int32_t>::max();
 
@@ -62,8 +63,11 @@ Metadata to_metadata(const TrainState& state) {
 
 std::map<std::string, uint64_t> rng_positions(const Metadata& metadata, const std::string& source) {
   std::map<std::string, uint64_t> positions;
-  for (const auto& [stream, zero] : TrainRng(0).positions())
-    positions[stream] = uint64_t(number(metadata, std::string(kRng) + stream, 0, kMost, source));
+  for (const auto& [stream, zero] : TrainRng(0).positions()) {
+    const std::string key = std::string(kRng) + stream;
+    const bool is_older = stream == kNewStream && !metadata.contains(key);  // nothing was drawn from it
+    positions[stream] = is_older ? 0 : uint64_t(number(metadata, key, 0, kMost, source));
+  }
   for (const auto& [stream, position] : prefixed(metadata, kRng))
     check(positions.contains(stream), "{}: metadata {}{}: there is no such random stream", source, kRng, stream);
   return positions;

@@ -8,6 +8,7 @@
 #include "wick/io/json.h"
 #include "wick/io/safetensors.h"
 #include "wick/models/comfy_names.h"
+#include "wick/nn/named_seed.h"
 #include "wick/ops/ops.h"
 #include "wick/pipelines/model_folder.h"
 #include "wick/train/latent_cache.h"
@@ -41,7 +42,6 @@ class DiffusionTask final : public Task {
                 const BlockSchedule& block_schedule)
       : config_(config),
         checkpoint_(checkpoint),
-        buckets_(data.buckets),
         activations_(Residence::on(backend, config.dtype).activations),
         on_device_(backend.computes_in(DType::bf16) == DType::bf16),
         session_(LoraSession::begin(config)),
@@ -55,10 +55,24 @@ class DiffusionTask final : public Task {
 
   NamedTensors next_batch(TrainRng& rng) override {
     trained_.begin_batch(rng);
-    const NamedTensors ahead = data_ ? ahead_->next(rng) : blank_ahead();
-    Batch batch = data_ ? data_->next(rng) : blank_;
-    for (const auto& [name, rows] : ahead) batch.conditioning.add(name, rows.to(model_->memory()));
-    return noised(model_->process(), batch, rng, timestep_options(config_));
+    if (data_) return next_of(*data_, *ahead_, rng);
+    if (encodes_as_they_come()) encode_blank(*model_, blank_);
+    return noised_with(blank_, blank_ahead(), rng);
+  }
+
+  // Each picture alone, several times, always with the same latents, times and noise.
+  std::optional<double> validation_loss() override {
+    constexpr int64_t kEpochs = 4;
+    if (!held_back_) return {};
+    TrainRng rng(validation_seed());
+    held_back_->batches().seek(0, 0);
+    const int64_t count = kEpochs * held_back_->batches().batches_per_epoch();
+    double sum = 0;
+    trained_.pause(true);
+    for (int64_t i = 0; i < count; ++i)
+      sum += double(denoising_loss(*model_, next_of(*held_back_, *held_back_ahead_, rng)).item());
+    trained_.pause(false);
+    return sum / double(count);
   }
 
   Tensor loss(const NamedTensors& batch) override { return denoising_loss(*model_, batch); }
@@ -68,7 +82,6 @@ class DiffusionTask final : public Task {
       const fs::path file = stem.string() + ".safetensors";
       const LoraRun run{.config = config_,
                         .dataset = data_->dataset(),
-                        .buckets = buckets_,
                         .session = session_,
                         .step = step,
                         .batches_per_epoch = batches().batches_per_epoch(),
@@ -98,6 +111,18 @@ class DiffusionTask final : public Task {
   }
 
  private:
+  uint64_t validation_seed() const { return named_seed(uint64_t(config_.seed), "validation"); }
+
+  NamedTensors next_of(LatentCache& data, LookAhead& ahead, TrainRng& rng) const {
+    const NamedTensors rows = ahead.next(rng);
+    return noised_with(data.next(rng), rows, rng);
+  }
+
+  NamedTensors noised_with(Batch batch, const NamedTensors& ahead, TrainRng& rng) const {
+    for (const auto& [name, rows] : ahead) batch.conditioning.add(name, rows.to(model_->memory()));
+    return noised(model_->process(), batch, rng, timestep_options(config_));
+  }
+
   std::optional<FlowRun> flow_run() const {
     const Process& process = model_->process();
     if (!process.is_flow()) return {};
@@ -123,10 +148,16 @@ class DiffusionTask final : public Task {
       model_->drop_encoders();
       model_->load(options, {DiffusionPart::vae_encoder});
     });
-    model_->drop_encoders();
+    if (!encodes_as_they_come()) model_->drop_encoders();
     model_->load(options, {DiffusionPart::denoiser});
     if (data_) ahead_.emplace(*model_, *data_, timestep_options(config_));
+    if (held_back_) held_back_ahead_.emplace(*model_, *held_back_, timestep_options(config_));
     if (!trained_.adapter()) trained_.set_weights(model_->denoiser_weights());
+  }
+
+  // Pictures that are augmented endlessly, for which the VAE stays.
+  bool encodes_as_they_come() const {
+    return data_ ? data_->dataset().is_augmented_endlessly() : config_.color_aug || config_.random_crop;
   }
 
   NamedTensors blank_ahead() const {
@@ -139,28 +170,34 @@ class DiffusionTask final : public Task {
   void encode(const PictureData& data, const std::function<void()>& before_pictures) {
     if (data.outline()) {
       blank_ = blank_batch(*model_, data.blank, config_.batch_size, before_pictures);
+      Shape weighed = blank_.latents.shape();
+      weighed[3] = 1;
+      if (config_.masked_loss) blank_.weights = zeros(weighed, DType::f32, model_->memory());
       return;
     }
     const auto report = [&](size_t done, size_t total) { data.progress("Encoding pictures", done, total); };
-    data_.emplace(*model_, *data.dataset,
-                  LatentCacheOptions{.batch_size = config_.batch_size,
-                                     .seed = uint64_t(config_.seed),
-                                     .caption_dropout = config_.caption_dropout,
-                                     .guidance = float(config_.train_guidance),
-                                     .progress = report,
-                                     .before_pictures = before_pictures});
+    LatentCacheOptions options{.batch_size = 1,
+                               .seed = validation_seed(),
+                               .guidance = float(config_.train_guidance),
+                               .progress = report,
+                               .before_pictures = before_pictures};
+    // All captions come before all pictures.
+    const auto encode_held_back = [&, options] { held_back_.emplace(*model_, *data.held_back, options); };
+    if (data.held_back) options.before_pictures = encode_held_back;
+    options.batch_size = config_.batch_size;
+    options.seed = uint64_t(config_.seed);
+    data_.emplace(*model_, *data.dataset, options);
   }
 
   TrainConfig config_;
   Checkpoint checkpoint_;
-  Resolutions buckets_;
   DType activations_;
   bool on_device_;
   LoraSession session_;
   std::unique_ptr<Diffusion> model_;
   Trained trained_;
-  std::optional<LatentCache> data_;
-  std::optional<LookAhead> ahead_;
+  std::optional<LatentCache> data_, held_back_;  // the latter of --val
+  std::optional<LookAhead> ahead_, held_back_ahead_;
   Batch blank_;  // in an outline
 };
 
@@ -179,14 +216,14 @@ class VaeTask final : public Task {
         blank_{config.batch_size, data.blank.height, data.blank.width, 3} {
     trained_.set_weights(weights_);
     if (data.outline()) return;
-    sampler_.emplace(data.dataset->shown(), config.batch_size, uint64_t(config.seed));
+    sampler_.emplace(data.dataset->batch_buckets(config.batch_size), uint64_t(config.seed));
     Faults faults;
     for (const Example& example : data.dataset->examples) {
       Image& picture = pictures_.emplace_back();
       faults.collect([&] { picture = load_image(example); });
       data.progress("Reading pictures", pictures_.size(), data.dataset->examples.size());
     }
-    faults.check(data.dataset->folder.string());
+    faults.check(data.dataset->sources.path.string());
   }
 
   std::vector<Parameter> parameters() const override { return trained_.parameters(); }

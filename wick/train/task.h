@@ -42,7 +42,7 @@ class Task {
 // A task's pictures: a data set, or in an outline blank pictures of a size.
 struct PictureData {
   const Dataset* dataset = nullptr;
-  Resolutions buckets = {};
+  const Dataset* held_back = nullptr;  // of --val, if any
   Progress progress = {};
   Size blank = {};
 

@@ -18,9 +18,11 @@ struct TrainRng {
         timestep(seed, Stream::timestep),
         latent(seed, Stream::latent),
         caption(seed, Stream::caption),
+        crop(seed, Stream::crop),
         dropout(seed, Stream::dropout) {}
 
   Rng noise, timestep, latent, caption;
+  Rng crop;     // and all else of how a sample shows its picture
   Rng dropout;  // its position is the number of the next mask
 
   std::map<std::string, uint64_t> positions() const {
@@ -40,11 +42,8 @@ struct TrainRng {
  private:
   static std::vector<std::pair<const char*, Rng TrainRng::*>> streams() {
     using R = TrainRng;
-    return {{"noise", &R::noise},
-            {"timestep", &R::timestep},
-            {"latent", &R::latent},
-            {"caption", &R::caption},
-            {"dropout", &R::dropout}};
+    return {{"noise", &R::noise},     {"timestep", &R::timestep}, {"latent", &R::latent},
+            {"caption", &R::caption}, {"crop", &R::crop},         {"dropout", &R::dropout}};
   }
 };
 

@@ -76,7 +76,8 @@ class Run {
     return RunResult::interrupted;
   } catch (const OutOfMemory& e) {
     progress_.close();
-    fail("{}; {}", e.what(), plan_ ? savings(config_, model_, *plan_) : "it was still reading the data set");
+    fail("{}; {}", e.what(),
+         plan_ ? savings(job_->planned(config_), model_, *plan_) : "it was still reading the data set");
   }
 
  private:
@@ -84,9 +85,9 @@ class Run {
   void plan() {
     if (!config_.memory.empty()) choose_for_memory();
     const std::optional<HostLimit> host = host_limit(config_.host_memory);
-    plan_ = plan_memory(config_, model_, kind_, job_->largest(), nullptr, host);
+    plan_ = plan_memory(job_->planned(config_), model_, kind_, job_->largest(), nullptr, host);
     free_ = free_memory(backend_.name());
-    if (free_) check_fits(config_, model_, *plan_, backend_.name(), *free_);
+    if (free_) check_fits(job_->planned(config_), model_, *plan_, backend_.name(), *free_);
     check_locked(plan_->host, host);
     if (plan_->staged > 0) progress_.say(staging_in_words(plan_->staged));
     check_disk();
@@ -118,7 +119,7 @@ class Run {
   void choose_for_memory() {
     const std::vector<size_t> sizes = memory_sizes(config_, backend_.name());
     check_usage(sizes.size() == 1, "--memory: expected one size, found {}", sizes.size());
-    TrainConfig asked = config_;
+    TrainConfig asked = job_->planned(config_);
     std::error_code missing;
     const fs::path before = output_ / "config.toml";
     const bool goes_on = config_.resume && fs::exists(before, missing);
@@ -135,7 +136,8 @@ class Run {
     const std::string words = fmt::format("--memory {}: {}", config_.memory, choices.in_words());
     check(choices.best.has_value(), "{}", words);
     progress_.say(words + ".");
-    config_ = choices.best->config;
+    for (const TrainOption& option : train_options())
+      if (option.subject == Subject::memory) option.copy(choices.best->config, config_);
     job_->set_memory(config_);
   }
 
@@ -242,9 +244,10 @@ class Run {
 
   // "120 steps of 4 pictures, in 2 batches of 2"
   std::string steps_in_words() const {
-    const int64_t batch = config_.batch_size, batches = config_.accumulate;
+    const int64_t batch = job_->batch_size(), batches = config_.accumulate;
     const std::string item(job_->item());
-    const std::string text = fmt::format("{} of {}", count_of(config_.steps, "step"), count_of(batches * batch, item));
+    const std::string text = fmt::format("{} of {}{}", count_of(config_.steps, "step"),
+                                         batch == config_.batch_size ? "" : "up to ", count_of(batches * batch, item));
     return batches == 1 ? text : text + fmt::format(", in {} batches of {}", batches, batch);
   }
 

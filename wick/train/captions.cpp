@@ -1,0 +1,122 @@
+#include "wick/train/captions.h"
+
+#include <algorithm>
+#include <sstream>
+#include <utility>
+
+#include "wick/core/rng.h"
+#include "wick/io/file.h"
+#include "wick/io/sha256.h"
+#include "wick/nn/named_seed.h"
+#include "wick/text/unicode.h"
+#include "wick/train/batches.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMaxCaptionBytes = size_t{1} << 20;
+constexpr const char *kTxt = ".txt", *kCaption = ".caption";
+constexpr std::string_view kTrigger = "[trigger]";
+
+std::string trimmed(const std::string& text) {
+  constexpr const char* kSpace = " \t\r\n\v\f";
+  const size_t begin = text.find_first_not_of(kSpace);
+  if (begin == std::string::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kSpace) - begin + 1);
+}
+
+fs::path beside(const fs::path& image, const std::string& extension) {
+  return fs::path(image).replace_extension(extension);
+}
+
+// Empty where there is none.
+fs::path caption_file(const fs::path& image, const CaptionOptions& options) {
+  std::error_code ignored;
+  const auto there = [&](const fs::path& file) { return fs::exists(file, ignored) ? file : fs::path(); };
+  if (!options.extension.empty()) return there(beside(image, options.extension));
+  const fs::path txt = there(beside(image, kTxt)), caption = there(beside(image, kCaption));
+  check(txt.empty() || caption.empty(),
+        "{}: two captions, {} and {}; remove one of them, or choose by --caption-extension", image.string(),
+        txt.filename().string(), caption.filename().string());
+  return txt.empty() ? caption : txt;
+}
+
+void replace_all(std::string& text, std::string_view from, const std::string& to) {
+  for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += to.size()) text.replace(at, from.size(), to);
+}
+
+// With all that the options put around it.
+std::string completed(std::string caption, const CaptionOptions& options) {
+  if (!options.prefix.empty()) caption = options.prefix + " " + caption;
+  if (!options.suffix.empty()) caption += " " + options.suffix;
+  if (options.trigger.empty()) return caption;
+  replace_all(caption, kTrigger, options.trigger);
+  const bool told = caption.find(options.trigger) != caption.npos;
+  return told ? caption : options.trigger + ", " + caption;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);)
+    if (line = trimmed(line); !line.empty()) lines.push_back(line);
+  return lines;
+}
+
+std::vector<std::string> tags_of(const std::string& caption, const std::string& separator) {
+  std::vector<std::string> tags;
+  for (size_t begin = 0; begin <= caption.size();) {
+    const size_t end = std::min(caption.find(separator, begin), caption.size());
+    if (std::string tag = trimmed(caption.substr(begin, end - begin)); !tag.empty()) tags.push_back(std::move(tag));
+    begin = end + separator.size();
+  }
+  return tags;
+}
+
+// The file's text, as it is and without the space around it.
+std::pair<std::string, std::string> read_caption(const fs::path& file) {
+  const std::string bytes = read_file(file, kMaxCaptionBytes);
+  std::string text = bytes;
+  if (text.starts_with("\xef\xbb\xbf")) text.erase(0, 3);  // a byte-order mark
+  check(invalid_utf8(text) == text.npos, "{}: the caption is not UTF-8; save it with that encoding", file.string());
+  check(text.find('\0') == text.npos, "{}: expected a caption, found a NUL character", file.string());
+  text = trimmed(text);
+  check(!text.empty(), "{}: the caption is empty; write what the picture shows, or remove the picture", file.string());
+  return {bytes, text};
+}
+
+}  // namespace
+
+PictureCaptions read_captions(const fs::path& image, const fs::path& folder, const CaptionOptions& options) {
+  const fs::path file = caption_file(image, options);
+  if (file.empty()) {
+    check(!options.class_tokens.empty(), "{}: no caption; write what the picture shows into {}", image.string(),
+          beside(image, options.extension.empty() ? kTxt : options.extension).filename().string());
+    return {{completed(options.class_tokens, options)}};
+  }
+  const auto [bytes, text] = read_caption(file);
+  PictureCaptions captions{.texts = options.lines ? lines_of(text) : std::vector{text},
+                           .file = DataFile{file.lexically_relative(folder).generic_string(), sha256_hex(bytes)}};
+  for (std::string& caption : captions.texts) caption = completed(std::move(caption), options);
+  return captions;
+}
+
+// The stream of captions under a seed of the caption's own, with a stretch for each variant.
+std::string caption_variant(const std::string& caption, const CaptionOptions& options, uint64_t seed, int64_t index) {
+  if (!options.varies()) return caption;
+  Rng rng(named_seed(seed, caption), Stream::caption, uint64_t(index) << 32);
+  std::vector<std::string> kept = tags_of(caption, options.separator);
+  const auto first = kept.begin() + std::min(options.keep_tokens, std::ssize(kept));
+  std::vector<std::string> others(first, kept.end());
+  kept.erase(first, kept.end());
+  if (options.shuffle) fisher_yates(others, rng);
+  for (std::string& tag : others)
+    if (options.tag_dropout == 0 || double(rng.uniform()) >= options.tag_dropout) kept.push_back(std::move(tag));
+  std::string variant;
+  for (const std::string& tag : kept) variant += (variant.empty() ? "" : ", ") + tag;
+  return variant;
+}
+
+}  // namespace wick

@@ -1,0 +1,317 @@
+#include "wick/train/dataset_file.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "wick/core/error.h"
+#include "wick/io/nearest.h"
+#include "wick/io/quote.h"
+#include "wick/train/picture_settings.h"
+#include "wick/train/toml_settings.h"
+
+namespace wick {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMaxRepeats = 1000, kMaxSide = 16384;
+
+// What is set for a table, and for those within it: settings of the run that a data set may have of its own, and keys
+// that only data sets have.
+struct Section {
+  TrainConfig settings;
+  int64_t repeats = 1, min_side = 0, max_side = 0;
+  bool has_buckets = true, is_reg = false;
+  double loss_weight = 1;
+  std::string class_tokens, image_dir, masks;
+};
+
+// Tables in which a key may stand. What stands further out is for all within.
+enum class Reach { subset_alone, subset, dataset };
+
+// A key that is a setting of the run too, under the same name or an alias.
+struct SettingKey {
+  std::string_view key;
+  Reach reach;
+};
+constexpr SettingKey kSettings[] = {{"batch_size", Reach::dataset},
+                                    {"resolution", Reach::dataset},
+                                    {"bucket_no_upscale", Reach::dataset},
+                                    {"bucket_reso_steps", Reach::dataset},
+                                    {"alpha_mask", Reach::subset},
+                                    {"color_aug", Reach::subset},
+                                    {"flip_aug", Reach::subset},
+                                    {"random_crop", Reach::subset},
+                                    {"caption_extension", Reach::subset},
+                                    {"caption_lines", Reach::subset},
+                                    {"caption_prefix", Reach::subset},
+                                    {"caption_suffix", Reach::subset},
+                                    {"caption_separator", Reach::subset},
+                                    {"caption_variants", Reach::subset},
+                                    {"caption_dropout_rate", Reach::subset},
+                                    {"caption_tag_dropout_rate", Reach::subset},
+                                    {"keep_tokens", Reach::subset},
+                                    {"shuffle_caption", Reach::subset},
+                                    {"trigger_word", Reach::subset}};
+
+// A key of data sets alone.
+struct OwnKey {
+  using Member = std::variant<int64_t Section::*, bool Section::*, double Section::*, std::string Section::*>;
+  std::string_view key;
+  Reach reach;
+  Member member;
+  double min = 0, max = 0;
+};
+const OwnKey kOwn[] = {{"image_dir", Reach::subset_alone, &Section::image_dir},
+                       {"conditioning_data_dir", Reach::subset_alone, &Section::masks},
+                       {"is_reg", Reach::subset_alone, &Section::is_reg},
+                       {"loss_weight", Reach::subset, &Section::loss_weight, 0, 1000},
+                       {"class_tokens", Reach::subset, &Section::class_tokens},
+                       {"num_repeats", Reach::subset, &Section::repeats, 1, kMaxRepeats},
+                       {"enable_bucket", Reach::dataset, &Section::has_buckets},
+                       {"min_bucket_reso", Reach::dataset, &Section::min_side, 1, kMaxSide},
+                       {"max_bucket_reso", Reach::dataset, &Section::max_side, 1, kMaxSide}};
+
+// Kohya's keys that Wick cannot honour, and the value that asks for nothing.
+struct RefusedKey {
+  std::string_view key, instead;
+  double neutral = 0;
+};
+constexpr RefusedKey kRefused[] = {{"cache_info", "", 1},
+                                   {"caption_dropout_every_n_epochs", "caption_dropout_rate leaves captions empty"},
+                                   {"custom_attributes", ""},
+                                   {"debug_dataset", ""},
+                                   {"enable_wildcard", "caption_lines takes one line of several"},
+                                   {"face_crop_aug_range", ""},
+                                   {"keep_tokens_separator", "keep_tokens says how many"},
+                                   {"metadata_file", "captions lie beside the pictures, in .txt or .caption"},
+                                   {"network_multiplier", "loss_weight weighs the loss of a subset", 1},
+                                   {"resize_interpolation", ""},
+                                   {"secondary_separator", ""},
+                                   {"skip_image_resolution", ""},
+                                   {"token_warmup_min", "", 1},
+                                   {"token_warmup_step", ""},
+                                   {"validation_seed", "--val names pictures that are held back"},
+                                   {"validation_split", "--val names pictures that are held back"}};
+
+bool asks_for_nothing(const toml::node& value, double neutral) {
+  if (const auto text = value.value_exact<std::string>()) return text->empty();
+  const auto number = value.value<double>();
+  const auto truth = value.value_exact<bool>();
+  return (truth && (!*truth || neutral == 1)) || (number && *number == neutral);
+}
+
+std::vector<std::string> known_keys() {
+  std::vector<std::string> all;
+  for (const SettingKey& row : kSettings) all.emplace_back(row.key);
+  for (const OwnKey& row : kOwn) all.emplace_back(row.key);
+  for (const RefusedKey& row : kRefused) all.emplace_back(row.key);
+  return all;
+}
+
+// Whether a key may stand in a table: those of data sets not in a subset, those of a subset alone nowhere else.
+bool may_stand(Reach key, Reach table, bool general) {
+  if (general) return key != Reach::subset_alone;
+  if (table == Reach::dataset) return key != Reach::subset_alone;
+  return key != Reach::dataset;
+}
+
+void set_own(Section& section, const OwnKey& own, const toml::node& value, const std::string& where) {
+  std::visit(
+      [&](auto member) {
+        using T = std::decay_t<decltype(section.*member)>;
+        const char* kind = std::is_same_v<T, bool>      ? "true or false"
+                           : std::is_same_v<T, int64_t> ? "an integer"
+                           : std::is_same_v<T, double>  ? "a number"
+                                                        : "a string";
+        std::optional<T> found = value.value_exact<T>();
+        if constexpr (std::is_same_v<T, double>)
+          if (const auto whole = value.value_exact<int64_t>()) found = double(*whole);
+        check_usage(found.has_value(), "{}: expected {}, found {}", where, kind, told(value));
+        if constexpr (std::is_same_v<T, int64_t> || std::is_same_v<T, double>)
+          check_usage(double(*found) >= own.min && double(*found) <= own.max, "{}: expected {} from {} to {}, found {}",
+                      where, kind, own.min, own.max, *found);
+        if constexpr (std::is_same_v<T, std::string>)
+          check_usage(!found->empty(), "{}: expected a text, found \"\"", where);
+        section.*member = *found;
+      },
+      own.member);
+}
+
+// Kohya's is one side or [width, height].
+void set_resolution(TrainConfig& settings, const toml::node& value, const std::string& where) {
+  const toml::node* side = &value;
+  if (const toml::array* sides = value.as_array()) {
+    const auto extent = [&](size_t i) { return sides->get(i) ? sides->get(i)->value_exact<int64_t>() : std::nullopt; };
+    check_usage(sides->size() == 2 && extent(0) && extent(0) == extent(1),
+                "{}: expected a side or [side, side]: buckets have the area of a square", where);
+    side = sides->get(0);
+  }
+  set_from_toml(settings, *find_option("resolution"), *side, where);
+}
+
+class Reader {
+ public:
+  explicit Reader(fs::path file) : file_(std::move(file)), table_(parse_toml(file_)) {}
+
+  // Calls visit(dataset's section, its subsets' sections) for each data set.
+  template <class Visit>
+  void read(const TrainConfig& config, const Visit& visit) const {
+    for (const auto& [key, value] : table_)
+      check_usage(key == "general" || key == "datasets", "{}: {}: expected [general] and [[datasets]] alone",
+                  file_.string(), printable(key.str()));
+    Section general{.settings = config};
+    general.settings.batch_size = 0;  // not told: the run's
+    if (const toml::node* node = table_.get("general"))
+      set(general, table_of(*node, "[general]"), "[general]", Reach::dataset, /*is_general=*/true);
+    const std::vector<const toml::table*> datasets = tables(table_, "datasets", "[[datasets]]");
+    for (size_t i = 0; i < datasets.size(); ++i) {
+      const std::string where = fmt::format("[[datasets]] {}", i + 1);
+      Section dataset = general;
+      set(dataset, *datasets[i], where, Reach::dataset);
+      std::vector<Section> sections;
+      for (const toml::table* subset : tables(*datasets[i], "subsets", where + ": [[datasets.subsets]]")) {
+        const std::string subset_where = fmt::format("{}, subset {}", where, sections.size() + 1);
+        set(sections.emplace_back(dataset), *subset, subset_where, Reach::subset);
+        check_usage(!sections.back().image_dir.empty(), "{}: {}: expected image_dir, the folder of its pictures",
+                    file_.string(), subset_where);
+      }
+      visit(where, dataset, sections);
+    }
+  }
+
+  const fs::path& file() const { return file_; }
+
+ private:
+  const toml::table& table_of(const toml::node& node, const std::string& where) const {
+    check_usage(node.is_table(), "{}: {}: expected a table, found {}", file_.string(), where, told(node));
+    return *node.as_table();
+  }
+
+  std::vector<const toml::table*> tables(const toml::table& within, std::string_view key,
+                                         const std::string& where) const {
+    const toml::node* node = within.get(key);
+    check_usage(node && node->is_array() && !node->as_array()->empty(), "{}: {}: expected at least one, found {}",
+                file_.string(), where, node ? told(*node) : "none");
+    std::vector<const toml::table*> all;
+    for (const toml::node& item : *node->as_array()) all.push_back(&table_of(item, where));
+    return all;
+  }
+
+  void set(Section& section, const toml::table& table, const std::string& where, Reach reach,
+           bool is_general = false) const {
+    for (const auto& [name, value] : table) {
+      if (name == "subsets" && reach == Reach::dataset && !is_general) continue;
+      set(section, std::string(name.str()), value,
+          fmt::format("{}: {}: {}", file_.string(), where, printable(name.str())), reach, is_general);
+    }
+  }
+
+  void set(Section& section, const std::string& key, const toml::node& value, const std::string& where, Reach reach,
+           bool is_general) const {
+    const auto check_place = [&](Reach of_key) {
+      check_usage(may_stand(of_key, reach, is_general), "{}: expected it in {}", where,
+                  of_key == Reach::dataset ? "[general] or [[datasets]]" : "[[datasets.subsets]]");
+    };
+    if (const auto row = std::ranges::find(kRefused, key, &RefusedKey::key); row != std::end(kRefused)) {
+      check_usage(asks_for_nothing(value, row->neutral), "{}: Wick has no such setting{}{}", where,
+                  row->instead.empty() ? "; leave it out" : "; ", row->instead);
+      return;
+    }
+    if (const auto row = std::ranges::find(kOwn, key, &OwnKey::key); row != std::end(kOwn)) {
+      check_place(row->reach);
+      return set_own(section, *row, value, where);
+    }
+    const auto row = std::ranges::find(kSettings, key, &SettingKey::key);
+    check_usage(row != std::end(kSettings), "{}: no such key{}", where, did_you_mean(key, known_keys()));
+    check_place(row->reach);
+    if (key == "resolution") return set_resolution(section.settings, value, where);
+    set_from_toml(section.settings, *find_option(key), value, where);
+  }
+
+  fs::path file_;
+  toml::table table_;
+};
+
+fs::path beside(const fs::path& file, const std::string& folder) {
+  const fs::path path = (file.parent_path() / folder).lexically_normal();
+  return path.has_filename() ? path : path.parent_path();
+}
+
+// All that decides the numbers of a run, beside the pictures and captions.
+std::string settings_in_words(const Section& section) {
+  std::string text;
+  for (const SettingKey& row : kSettings)
+    text += fmt::format("{} = {}\n", row.key, find_option(row.key)->toml(section.settings));
+  for (const OwnKey& own : kOwn)
+    std::visit([&](auto member) { text += fmt::format("{} = {}\n", own.key, section.*member); }, own.member);
+  return text;
+}
+
+Resolutions resolutions_of(const Section& dataset, const LatentSpace& space) {
+  Resolutions all = bucket_options(dataset.settings, space);
+  check_usage(dataset.has_buckets || !dataset.settings.no_upscale,
+              "bucket_no_upscale: expected enable_bucket = true with it");
+  for (BucketOptions& options : all) {
+    options.min_side = dataset.has_buckets ? dataset.min_side : options.resolution;
+    options.max_side = dataset.has_buckets ? dataset.max_side : options.resolution;
+  }
+  return all;
+}
+
+PictureSubset subset_of(const Section& section, const fs::path& file) {
+  const fs::path folder = beside(file, section.image_dir);
+  PictureSubset subset{.folder = folder,
+                       .source = fmt::format("{}: image_dir {}", file.string(), folder.string()),
+                       .name = fs::path(section.image_dir).lexically_normal().generic_string(),
+                       .nested = false,
+                       .repeats = section.repeats,
+                       .captions = {.class_tokens = section.class_tokens},
+                       .is_reg = section.is_reg,
+                       .loss_weight = section.loss_weight};
+  apply(section.settings, subset);
+  if (!section.masks.empty()) subset.masks = beside(file, section.masks);
+  return subset;
+}
+
+}  // namespace
+
+bool is_dataset_file(const fs::path& path) {
+  std::error_code ignored;
+  return path.extension() == ".toml" && !fs::is_directory(path, ignored);
+}
+
+PictureSources read_dataset_file(const fs::path& file, const TrainConfig& config, const LatentSpace& space) {
+  PictureSources sources{.path = file};
+  Reader(file).read(config, [&](const std::string& where, const Section& dataset, const std::vector<Section>& subsets) {
+    PictureGroup group{.batch_size = dataset.settings.batch_size};
+    try {
+      group.resolutions = resolutions_of(dataset, space);
+    } catch (const Error& e) {
+      fail_usage("{}: {}: {}", file.string(), where, e.what());
+    }
+    sources.settings += settings_in_words(dataset);
+    for (const Section& subset : subsets) {
+      group.subsets.push_back(subset_of(subset, file));
+      sources.settings += settings_in_words(subset);
+    }
+    sources.groups.push_back(std::move(group));
+  });
+  return sources;
+}
+
+std::vector<fs::path> dataset_folders(const fs::path& file) {
+  std::vector<fs::path> folders;
+  Reader(file).read({}, [&](const std::string&, const Section&, const std::vector<Section>& subsets) {
+    for (const Section& subset : subsets)
+      for (const std::string* folder : {&subset.image_dir, &subset.masks})
+        if (!folder->empty()) folders.push_back(beside(file, *folder));
+  });
+  return folders;
+}
+
+}  // namespace wick

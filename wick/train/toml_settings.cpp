@@ -1,0 +1,101 @@
+#include "wick/train/toml_settings.h"
+
+#include <fmt/format.h>
+
+#include <map>
+#include <string_view>
+#include <vector>
+
+#include "wick/core/error.h"
+#include "wick/io/file.h"
+#include "wick/io/nearest.h"
+#include "wick/io/quote.h"
+
+namespace wick {
+namespace {
+
+// The value as a flag would have it, of the setting's type.
+std::string text_of(const TrainOption& option, const toml::node& item, const std::string& where) {
+  const std::string_view type = option.type();
+  const bool wants_integer = type.starts_with("INT");
+  const bool wants_number = wants_integer || type.starts_with("NUMBER") || type == kStepsOrShare;
+  const bool wants_either = type == kAutoOrNumber || type == kAutoOrInteger;
+  const bool wants_text = !wants_number && !option.is_switch();
+  const auto text = item.value_exact<std::string>();
+  const auto integer = item.value_exact<int64_t>();
+  const auto number = item.value_exact<double>();
+  const auto truth = item.value_exact<bool>();
+  if (text && (wants_text || (option.is_by_pattern() && text->find('=') != text->npos))) return *text;
+  if (integer && (wants_number || wants_either)) return fmt::format("{}", *integer);
+  if (number && (wants_number || wants_either)) return fmt::format("{}", *number);
+  if (truth && option.is_switch()) return *truth ? "true" : "false";
+  fail_usage("{}: expected {}, found {}", where,
+             wants_text      ? "a string"
+             : wants_integer ? "an integer"
+             : wants_number  ? "a number"
+                             : "true or false",
+             told(item));
+}
+
+}  // namespace
+
+toml::table parse_toml(const std::filesystem::path& file) {
+  const std::string source = file.string(), text = read_file(file, size_t{1} << 20);
+  try {
+    return toml::parse(text, source);
+  } catch (const toml::parse_error& e) {
+    fail_usage("{}: line {}: {}", source, e.source().begin.line, e.description());
+  }
+}
+
+std::string told(const toml::node& item) {
+  if (const auto text = item.value_exact<std::string>()) return "the string " + quote(*text);
+  if (const auto integer = item.value_exact<int64_t>()) return fmt::format("the integer {}", *integer);
+  if (const auto number = item.value_exact<double>()) return fmt::format("the number {}", *number);
+  if (const auto truth = item.value_exact<bool>()) return *truth ? "true" : "false";
+  return item.is_table() ? "a table" : item.is_array() ? "a list" : "a date or a time";
+}
+
+void set_from_toml(TrainConfig& config, const TrainOption& option, const toml::node& node, const std::string& where) {
+  std::vector<std::string> words;
+  const bool is_one_or_more = option.key == "dataset" || option.key == "val" || option.key == "resolution";
+  check_usage(!option.is_list() || node.is_array() || is_one_or_more, "{}: expected a list of strings, found {}", where,
+              told(node));
+  if ((option.is_list() || option.is_by_pattern()) && node.is_array())
+    for (const toml::node& item : *node.as_array()) words.push_back(text_of(option, item, where));
+  else
+    words.push_back(text_of(option, node, where));
+  option.set(config, words, where);
+}
+
+void read_toml(TrainConfig& config, const std::filesystem::path& file) {
+  std::vector<std::string> known;
+  for (const TrainOption& option : train_options()) known.emplace_back(option.key);
+  std::map<std::string_view, std::string> given;  // by the setting's key, as the file spells it
+  for (const auto& [key, node] : parse_toml(file)) {
+    const std::string spelling(key.str()), where = fmt::format("{}: {}", file.string(), printable(spelling));
+    const TrainOption* option = find_option(spelling);
+    check_usage(option, "{}: no such setting{} (`wick train --help` lists them, with _ for -)", where,
+                did_you_mean(spelling, known));
+    const auto [before, is_new] = given.emplace(option->key, spelling);
+    check_usage(is_new, "{}: expected it once, found it as {} too", where, before->second);
+    set_from_toml(config, *option, node, where);
+  }
+}
+
+std::string to_toml(const TrainConfig& config) {
+  const auto is_said = [&](const TrainOption& option) {
+    if (option.key == "steps") return config.steps > 0 && config.epochs == 0;
+    if (option.key == "lr") return config.lr.value > 0;
+    if (option.key == "rank") return config.rank.value > 0;
+    if (option.key == "conv_alpha") return config.conv_alpha > 0;
+    if (option.key == "state_every_minutes") return config.state_every_minutes >= 0;
+    return option.key != "resume" && option.toml(config) != "\"\"";
+  };
+  std::string text;
+  for (const TrainOption& option : train_options())
+    if (is_said(option)) text += fmt::format("{} = {}\n", option.key, option.toml(config));
+  return text;
+}
+
+}  // namespace wick
